@@ -1,0 +1,18 @@
+# ingot_public_headers(<folder of src> <out>): the headers that are installed, relative to src: ingot.h, what it includes,
+# and what those include in turn.
+function(ingot_public_headers source_folder out)
+  set(found ingot.h)
+  set(queue ingot.h)
+  while(queue)
+    list(POP_FRONT queue header)
+    file(STRINGS ${source_folder}/${header} lines REGEX "^#include \"ingot/")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE "^#include \"ingot/(.*)\".*$" "\\1" included ${line})
+      if(NOT included IN_LIST found)
+        list(APPEND found ${included})
+        list(APPEND queue ${included})
+      endif()
+    endforeach()
+  endwhile()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,5 @@
+# INGOT_SANITIZE=address,undefined or thread: on every target of this build, since a sanitizer has to see all of a program.
+if(INGOT_SANITIZE)
+  add_compile_options(-fsanitize=${INGOT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${INGOT_SANITIZE})
+endif()

@@ -1,0 +1,10 @@
+# cmake -DROOT=<templates> -DOUT=<file.cpp> -P write_embedded_templates.cmake
+file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/*.cuh)
+list(SORT files)
+set(text "#include \"ingot/codegen/template_files.h\"\n\nnamespace ingot {\n\nTemplateFiles embedded_templates() {\n  return {\n")
+foreach(file IN LISTS files)
+  file(READ ${ROOT}/${file} content)
+  string(APPEND text "      {\"${file}\", R\"INGOT_CUH(${content})INGOT_CUH\"},\n")
+endforeach()
+string(APPEND text "  };\n}\n\n}  // namespace ingot\n")
+file(WRITE ${OUT} "${text}")

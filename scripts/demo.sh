@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# scripts/demo.sh [options of train_lm]
+# From a fresh Debian machine to a small language model trained twice, in bf16 and in FP8: set-up, build, training.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/setup.sh
+cmake --preset release
+cmake --build --preset release
+mkdir -p build/demo
+build/release/examples/train_lm --out build/demo "$@"

