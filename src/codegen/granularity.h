@@ -1,0 +1,30 @@
+// The part of a matrix that shares one scale.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ingot {
+
+// Extent in rows and columns that shares one scale; 0 = the whole dimension. An extent of 1 x (whole row) is "rowwise"
+// (torchao calls it axiswise), and so on.
+struct ScaleGranularity {
+  int rows = 0;
+  int cols = 0;
+  auto operator<=>(const ScaleGranularity&) const = default;
+};
+
+inline constexpr ScaleGranularity kTensorwise{0, 0};
+inline constexpr ScaleGranularity kRowwise{1, 0};
+
+// "tensor", "row", "col", or rows x cols such as "1x128".
+std::string print(ScaleGranularity granularity);
+std::optional<ScaleGranularity> parse_granularity(std::string_view text);
+
+// Number of scales of a rows x cols matrix: 1 for tensorwise (also when the matrix is empty), rows for rowwise.
+std::int64_t scale_count(ScaleGranularity granularity, std::int64_t rows, std::int64_t cols);
+
+}  // namespace ingot

@@ -1,0 +1,449 @@
+#include "ingot/codegen/kernel_spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <utility>
+
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+// The BLAS letters: is A, is B stored transposed? A as [M, K] is not, B as [N, K] is.
+std::string layout_letters(Layout a, Layout b) {
+  return {a == Layout::k_major ? 'n' : 't', b == Layout::k_major ? 't' : 'n'};
+}
+
+// ---- print -------------------------------------------------------------------------------------------------------
+
+std::string print_spec(const AmaxSpec& spec) {
+  return fmt::format("amax {} scale={}", name(spec.in), print(spec.scale));
+}
+
+std::string print_spec(const CastSpec& spec) {
+  const char* outputs =
+      spec.codes ? (spec.transposed ? "codes,transposed" : "codes") : (spec.transposed ? "transposed" : "nothing");
+  return fmt::format("cast {}->{} scale={} out={}{}", name(spec.in), name(spec.out), print(spec.scale), outputs,
+                     spec.pow2 ? " pow2" : "");
+}
+
+std::string print_spec(const GemmSpec& spec) {
+  std::string line = fmt::format("gemm {}*{}->{} {}", name(spec.a), name(spec.b), name(spec.out),
+                                 layout_letters(spec.layout_a, spec.layout_b));
+  // High-precision operands have no scale; one that is there by mistake is shown, because validate() quotes this line.
+  if (is_fp8(spec.a) || is_fp8(spec.b) || spec.scale_a != kTensorwise || spec.scale_b != kTensorwise) {
+    line += fmt::format(" scale={},{}", print(spec.scale_a), print(spec.scale_b));
+  }
+  if (spec.bias) line += " bias";
+  if (spec.fast_accumulation) line += " fast";
+  return line;
+}
+
+std::string print_spec(const ColumnSumSpec& spec) {
+  return fmt::format("column_sum {}->{}", name(spec.in), name(spec.out));
+}
+
+// ---- validate ----------------------------------------------------------------------------------------------------
+
+template <class Spec>
+[[noreturn]] void refuse(const Spec& spec, const std::string& message) {
+  throw Error(ErrorCode::invalid_spec, print_spec(spec), message);
+}
+
+std::string list(std::span<const Dtype> dtypes) {
+  std::vector<std::string_view> names;
+  for (const Dtype dtype : dtypes) names.push_back(name(dtype));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+bool among(std::span<const Dtype> dtypes, Dtype dtype) { return std::ranges::find(dtypes, dtype) != dtypes.end(); }
+
+template <class Spec>
+void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<const Dtype> allowed) {
+  if (!among(allowed, dtype))
+    refuse(spec, fmt::format("{} is {}, but must be one of {}", field, name(dtype), list(allowed)));
+}
+
+template <class Spec>
+void require_scale(const Spec& spec, const char* field, ScaleGranularity scale) {
+  if (scale != kTensorwise && scale != kRowwise) {
+    refuse(spec, fmt::format("{} is {}, but must be tensor or row", field, print(scale)));
+  }
+}
+
+template <class Spec>
+void require_layout(const Spec& spec, const char* field, Layout layout) {
+  if (layout != Layout::k_major && layout != Layout::mn_major) {
+    refuse(spec, fmt::format("{} is {}, which is no layout; it must be k_major or mn_major", field,
+                             static_cast<unsigned>(layout)));
+  }
+}
+
+void validate_spec(const AmaxSpec& spec) {
+  require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
+  require_scale(spec, "scale", spec.scale);
+}
+
+void validate_spec(const CastSpec& spec) {
+  require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
+  require_dtype(spec, "out", spec.out, kFp8Dtypes);
+  require_scale(spec, "scale", spec.scale);
+  if (!spec.codes && !spec.transposed) {
+    refuse(spec, "neither codes nor transposed is set, but a cast must write at least one of them");
+  }
+}
+
+void validate_fp8_gemm(const GemmSpec& spec) {
+  require_dtype(spec, "a", spec.a, kFp8Dtypes);
+  require_dtype(spec, "b", spec.b, kFp8Dtypes);
+  require_dtype(spec, "out", spec.out, kHighPrecisionDtypes);
+  if (spec.layout_a != Layout::k_major || spec.layout_b != Layout::k_major) {
+    refuse(spec, fmt::format("{} is mn_major, but FP8 operands must be k_major (nt): cast to transposed codes instead",
+                             spec.layout_a != Layout::k_major ? "layout_a" : "layout_b"));
+  }
+  require_scale(spec, "scale_a", spec.scale_a);
+  require_scale(spec, "scale_b", spec.scale_b);
+}
+
+void validate_high_precision_gemm(const GemmSpec& spec) {
+  require_dtype(spec, "a", spec.a, kHighPrecisionDtypes);
+  require_dtype(spec, "b", spec.b, kHighPrecisionDtypes);
+  if (spec.a != spec.b) {
+    refuse(spec, fmt::format("b is {}, but must be {} as a is: high-precision operands are of one dtype", name(spec.b),
+                             name(spec.a)));
+  }
+  if (spec.out != spec.a && spec.out != Dtype::f32) {
+    refuse(spec, fmt::format("out is {}, but must be {}{}", name(spec.out), name(spec.a),
+                             spec.a == Dtype::f32 ? ", as the operands are" : " (as the operands are) or f32"));
+  }
+  for (const auto& [field, scale] : {std::pair{"scale_a", spec.scale_a}, std::pair{"scale_b", spec.scale_b}}) {
+    if (scale != kTensorwise) {
+      refuse(spec,
+             fmt::format("{} is {}, but must be tensor: a high-precision operand has no factors", field, print(scale)));
+    }
+  }
+  if (spec.fast_accumulation) {
+    refuse(spec, "fast_accumulation is set, but is for FP8 operands only: high-precision ones always sum in f32");
+  }
+}
+
+void validate_spec(const GemmSpec& spec) {
+  require_layout(spec, "layout_a", spec.layout_a);
+  require_layout(spec, "layout_b", spec.layout_b);
+  const bool a_high = among(kHighPrecisionDtypes, spec.a);
+  const bool b_high = among(kHighPrecisionDtypes, spec.b);
+  if (a_high != b_high && among(kFp8Dtypes, spec.a) != among(kFp8Dtypes, spec.b)) {
+    refuse(spec,
+           fmt::format("a is {} and b is {}, but both must be FP8 ({}) or both the same high-precision dtype ({})",
+                       name(spec.a), name(spec.b), list(kFp8Dtypes), list(kHighPrecisionDtypes)));
+  }
+  if (a_high) {
+    validate_high_precision_gemm(spec);
+  } else {
+    validate_fp8_gemm(spec);
+  }
+}
+
+void validate_spec(const ColumnSumSpec& spec) {
+  require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
+  require_dtype(spec, "out", spec.out, kHighPrecisionDtypes);
+}
+
+// ---- parse -------------------------------------------------------------------------------------------------------
+
+constexpr std::string_view kSpaces = " \t\r\n\v\f";
+
+bool is_space(char c) { return kSpaces.find(c) != std::string_view::npos; }
+
+// Words between spaces; spaces beside "->", "*", "=" and "," do not divide, so that "bf16 -> e4m3fn" is one word.
+std::vector<std::string> split_words(std::string_view line) {
+  std::vector<std::string> words;
+  bool open = false;  // does the next character continue the last word?
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (is_space(c)) {
+      open = open && std::string_view(">*=,").find(words.back().back()) != std::string_view::npos;
+      continue;
+    }
+    const bool joins = words.size() > 1 && (line.substr(i).starts_with("->") || c == '*' || c == '=' || c == ',');
+    if (!open && !joins) words.emplace_back();
+    words.back().push_back(c);
+    open = true;
+  }
+  return words;
+}
+
+// The words of one line, and the errors that quote them.
+class Parser {
+ public:
+  explicit Parser(std::string_view line) : line_(line), words_(split_words(line)) {}
+
+  KernelSpec parse() {
+    if (words_.empty()) fail("the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
+    const std::string& kind = words_[0];
+    if (kind == "amax") return parse_as<AmaxSpec>();
+    if (kind == "cast") return parse_as<CastSpec>();
+    if (kind == "gemm") return parse_as<GemmSpec>();
+    if (kind == "column_sum") return parse_as<ColumnSumSpec>();
+    fail(fmt::format("\"{}\" is no kernel; expected amax, cast, gemm or column_sum", kind));
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const {
+    throw Error(ErrorCode::invalid_spec, std::string(line_), message);
+  }
+
+  template <class Spec>
+  Spec parse_as() {
+    Spec spec;
+    if (words_.size() < 2) fail(fmt::format("\"{}\" must be followed by {}", words_[0], dtypes_form(spec)));
+    dtypes(spec, words_[1]);
+    std::vector<std::string> seen;
+    for (const std::string& word : std::span(words_).subspan(2)) {
+      const auto equals = word.find('=');
+      const auto key = std::string_view(word).substr(0, equals);
+      const auto value = equals == std::string::npos ? std::string_view() : std::string_view(word).substr(equals + 1);
+      const std::string field = option(spec, word, key, value, equals != std::string::npos);
+      if (field.empty()) fail(fmt::format("\"{}\" is no word of {}; expected {}", word, words_[0], options_form(spec)));
+      if (std::ranges::find(seen, field) != seen.end()) fail(fmt::format("\"{}\" gives {} a second time", word, field));
+      seen.push_back(field);
+    }
+    return spec;
+  }
+
+  static std::string dtypes_form(const AmaxSpec&) { return "the input's dtype, such as bf16"; }
+  static std::string dtypes_form(const CastSpec&) { return "<in>-><out>, such as bf16->e4m3fn"; }
+  static std::string dtypes_form(const GemmSpec&) { return "<a>*<b>-><out>, such as e4m3fn*e5m2->bf16"; }
+  static std::string dtypes_form(const ColumnSumSpec&) { return "<in>-><out>, such as bf16->f32"; }
+
+  static std::string options_form(const AmaxSpec&) { return "scale=<granularity>"; }
+  static std::string options_form(const CastSpec&) { return "scale=<granularity>, out=codes,transposed or pow2"; }
+  static std::string options_form(const GemmSpec&) {
+    return "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast";
+  }
+  static std::string options_form(const ColumnSumSpec&) { return "nothing after the dtypes"; }
+
+  void dtypes(AmaxSpec& spec, std::string_view word) const { spec.in = dtype(word, word); }
+  void dtypes(CastSpec& spec, std::string_view word) const {
+    const auto [in, out] = halves(word, "->", dtypes_form(spec));
+    spec.in = dtype(in, word);
+    spec.out = dtype(out, word);
+  }
+  void dtypes(GemmSpec& spec, std::string_view word) const {
+    const auto [operands, out] = halves(word, "->", dtypes_form(spec));
+    const auto [a, b] = halves(operands, "*", dtypes_form(spec), word);
+    spec.a = dtype(a, word);
+    spec.b = dtype(b, word);
+    spec.out = dtype(out, word);
+  }
+  void dtypes(ColumnSumSpec& spec, std::string_view word) const {
+    const auto [in, out] = halves(word, "->", dtypes_form(spec));
+    spec.in = dtype(in, word);
+    spec.out = dtype(out, word);
+  }
+
+  // Each sets what the word gives and returns that field's name; empty where the spec has no such word.
+  std::string option(AmaxSpec& spec, std::string_view word, std::string_view key, std::string_view value, bool) const {
+    if (key != "scale") return {};
+    spec.scale = granularity(value, word);
+    return "scale";
+  }
+  std::string option(CastSpec& spec, std::string_view word, std::string_view key, std::string_view value,
+                     bool has_value) const {
+    if (key == "scale") {
+      spec.scale = granularity(value, word);
+      return "scale";
+    }
+    if (key == "out") {
+      if (value != "codes" && value != "transposed" && value != "codes,transposed" && value != "transposed,codes") {
+        fail(fmt::format("\"{}\" is not an output; expected out=codes, out=transposed or out=codes,transposed", word));
+      }
+      spec.codes = value != "transposed";
+      spec.transposed = value != "codes";
+      return "out";
+    }
+    if (key == "pow2" && !has_value) {
+      spec.pow2 = true;
+      return "pow2";
+    }
+    return {};
+  }
+  std::string option(GemmSpec& spec, std::string_view word, std::string_view key, std::string_view value,
+                     bool has_value) const {
+    if (key == "scale") {
+      const auto [a, b] = halves(value, ",", "two granularities, one for each operand, such as scale=tensor,row", word);
+      spec.scale_a = granularity(a, word);
+      spec.scale_b = granularity(b, word);
+      return "scale";
+    }
+    if (has_value) return {};
+    if (word == "nt" || word == "nn" || word == "tt" || word == "tn") {
+      spec.layout_a = word[0] == 'n' ? Layout::k_major : Layout::mn_major;
+      spec.layout_b = word[1] == 't' ? Layout::k_major : Layout::mn_major;
+      return "the layouts";
+    }
+    if (word == "bias") {
+      spec.bias = true;
+      return "bias";
+    }
+    if (word == "fast") {
+      spec.fast_accumulation = true;
+      return "fast";
+    }
+    return {};
+  }
+  std::string option(ColumnSumSpec&, std::string_view, std::string_view, std::string_view, bool) const { return {}; }
+
+  std::pair<std::string_view, std::string_view> halves(std::string_view text, std::string_view divider,
+                                                       std::string_view form, std::string_view word = {}) const {
+    const auto at = text.find(divider);
+    if (at == std::string_view::npos) fail(fmt::format("\"{}\" must be {}", word.empty() ? text : word, form));
+    return {text.substr(0, at), text.substr(at + divider.size())};
+  }
+
+  Dtype dtype(std::string_view text, std::string_view word) const {
+    if (const auto dtype = parse_dtype(text)) return *dtype;
+    fail(fmt::format("\"{}\"{} is no dtype; expected {}, {}", text, in_word(text, word), list(kHighPrecisionDtypes),
+                     list(kFp8Dtypes)));
+  }
+
+  ScaleGranularity granularity(std::string_view text, std::string_view word) const {
+    if (const auto granularity = parse_granularity(text)) return *granularity;
+    fail(fmt::format("\"{}\"{} is no granularity; expected tensor or row", text, in_word(text, word)));
+  }
+
+  static std::string in_word(std::string_view text, std::string_view word) {
+    return text == word ? std::string() : fmt::format(" in \"{}\"", word);
+  }
+
+  std::string_view line_;
+  std::vector<std::string> words_;
+};
+
+// ---- hash --------------------------------------------------------------------------------------------------------
+
+constexpr std::uint64_t bits(ScaleGranularity scale) {
+  return (std::uint64_t{static_cast<std::uint32_t>(scale.rows)} << 32) | static_cast<std::uint32_t>(scale.cols);
+}
+
+// One byte per small field, lowest first.
+template <class... Fields>
+constexpr std::uint64_t pack(Fields... fields) {
+  static_assert(sizeof...(fields) <= 8);
+  std::uint64_t word = 0;
+  int shift = 0;
+  ((word |= std::uint64_t{static_cast<std::uint8_t>(fields)} << shift, shift += 8), ...);
+  return word;
+}
+
+// The finaliser of SplitMix64: every input bit reaches every output bit.
+constexpr std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t hash_spec(const AmaxSpec& spec) { return mix(pack(1, spec.in) + mix(bits(spec.scale))); }
+std::uint64_t hash_spec(const CastSpec& spec) {
+  return mix(pack(2, spec.in, spec.out, spec.codes, spec.transposed, spec.pow2) + mix(bits(spec.scale)));
+}
+std::uint64_t hash_spec(const GemmSpec& spec) {
+  const auto flags = (spec.bias ? 1 : 0) | (spec.fast_accumulation ? 2 : 0);
+  return mix(pack(3, spec.a, spec.b, spec.out, spec.layout_a, spec.layout_b, flags) +
+             mix(bits(spec.scale_a) + mix(bits(spec.scale_b))));
+}
+std::uint64_t hash_spec(const ColumnSumSpec& spec) { return mix(pack(4, spec.in, spec.out)); }
+
+}  // namespace
+
+std::size_t hash_value(const KernelSpec& spec) {
+  return static_cast<std::size_t>(std::visit([](const auto& s) { return hash_spec(s); }, spec));
+}
+
+Dtype bias_dtype(const GemmSpec& spec) { return spec.out == Dtype::f32 && is_fp8(spec.a) ? Dtype::bf16 : spec.out; }
+
+void validate(const KernelSpec& spec) {
+  std::visit([](const auto& s) { validate_spec(s); }, spec);
+}
+
+std::string print(const KernelSpec& spec) {
+  return std::visit([](const auto& s) { return print_spec(s); }, spec);
+}
+
+KernelSpec parse(std::string_view line) {
+  KernelSpec spec = Parser(line).parse();
+  validate(spec);
+  return spec;
+}
+
+std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec) { return stream << print(spec); }
+
+std::vector<KernelSpec> all_valid_specs() {
+  constexpr std::array kScales{kTensorwise, kRowwise};
+  constexpr std::array kLayouts{Layout::k_major, Layout::mn_major};
+  constexpr std::array kFlags{false, true};
+  std::vector<KernelSpec> specs;
+
+  for (const Dtype in : kHighPrecisionDtypes) {
+    for (const auto scale : kScales) specs.push_back(AmaxSpec{.in = in, .scale = scale});
+  }
+  for (const Dtype in : kHighPrecisionDtypes) {
+    for (const Dtype out : kFp8Dtypes) {
+      for (const auto scale : kScales) {
+        for (const auto& [codes, transposed] : {std::pair{true, false}, {false, true}, {true, true}}) {
+          for (const bool pow2 : kFlags) {
+            specs.push_back(
+                CastSpec{.in = in, .out = out, .scale = scale, .codes = codes, .transposed = transposed, .pow2 = pow2});
+          }
+        }
+      }
+    }
+  }
+  for (const Dtype a : kFp8Dtypes) {
+    for (const Dtype b : kFp8Dtypes) {
+      for (const Dtype out : kHighPrecisionDtypes) {
+        for (const auto scale_a : kScales) {
+          for (const auto scale_b : kScales) {
+            for (const bool bias : kFlags) {
+              for (const bool fast : kFlags) {
+                specs.push_back(GemmSpec{.a = a,
+                                         .b = b,
+                                         .out = out,
+                                         .scale_a = scale_a,
+                                         .scale_b = scale_b,
+                                         .bias = bias,
+                                         .fast_accumulation = fast});
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  for (const Dtype in : kHighPrecisionDtypes) {
+    for (const Dtype out : kHighPrecisionDtypes) {
+      if (out != in && out != Dtype::f32) continue;
+      for (const auto layout_a : kLayouts) {
+        for (const auto layout_b : kLayouts) {
+          for (const bool bias : kFlags) {
+            specs.push_back(
+                GemmSpec{.a = in, .b = in, .out = out, .layout_a = layout_a, .layout_b = layout_b, .bias = bias});
+          }
+        }
+      }
+    }
+  }
+  for (const Dtype in : kHighPrecisionDtypes) {
+    for (const Dtype out : kHighPrecisionDtypes) specs.push_back(ColumnSumSpec{.in = in, .out = out});
+  }
+  return specs;
+}
+
+}  // namespace ingot

@@ -1,0 +1,92 @@
+// What a kernel computes, as plain values. A spec is the key of the cache, prints as one readable line that names the
+// kernel everywhere (logs, manifests, `ingot show`), and is read back from that line.
+//
+//   amax bf16 scale=tensor
+//   cast bf16->e4m3fn scale=row out=codes,transposed pow2
+//   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
+//   column_sum bf16->f32
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ingot/codegen/dtype.h"
+#include "ingot/codegen/granularity.h"
+
+namespace ingot {
+
+// amax[i] = max |x| over the i-th extent of x[rows, cols]; NaN is kept. f32 result.
+struct AmaxSpec {
+  Dtype in = Dtype::bf16;
+  ScaleGranularity scale = kTensorwise;
+  bool operator==(const AmaxSpec&) const = default;
+};
+
+// Dynamic FP8 cast of x[rows, cols] (formulas: ARCHITECTURE.md, "Numerics contract"):
+//   scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2
+//   codes[rows, cols] = encode(saturate(f32(x) * scale)); transposed[cols, rows] = the same codes, transposed
+//   factors = 1 / scale (f32): value = code * factor
+struct CastSpec {
+  Dtype in = Dtype::bf16;
+  Dtype out = Dtype::e4m3fn;
+  ScaleGranularity scale = kTensorwise;
+  bool codes = true;
+  bool transposed = false;
+  bool pow2 = false;
+  bool operator==(const CastSpec&) const = default;
+};
+
+// How an operand lies in memory. k_major: A as [M, K], B as [N, K] (the only layout of FP8 tensor cores on Hopper);
+// mn_major: A as [K, M], B as [K, N].
+enum class Layout : std::uint8_t { k_major, mn_major };
+
+// out[M, N] = factor_a * factor_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once.
+// FP8 operands have factors (tensorwise or rowwise: one per m / one per n); high-precision operands have none.
+struct GemmSpec {
+  Dtype a = Dtype::e4m3fn;
+  Dtype b = Dtype::e4m3fn;
+  Dtype out = Dtype::bf16;
+  Layout layout_a = Layout::k_major;
+  Layout layout_b = Layout::k_major;
+  ScaleGranularity scale_a = kTensorwise;  // kTensorwise where the operand is high precision
+  ScaleGranularity scale_b = kTensorwise;
+  bool bias = false;               // bias[N]: of type out, or bf16 where out is f32 and the operands are FP8
+  bool fast_accumulation = false;  // sum in the tensor core throughout; FP8 operands only
+  bool operator==(const GemmSpec&) const = default;
+};
+
+// sum[j] = sum over rows of x[rows, cols], in f32, in a fixed order (templates/column_sum.cuh), rounded once: the
+// gradient of a bias.
+struct ColumnSumSpec {
+  Dtype in = Dtype::bf16;
+  Dtype out = Dtype::bf16;
+  bool operator==(const ColumnSumSpec&) const = default;
+};
+
+using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec>;
+
+std::size_t hash_value(const KernelSpec& spec);
+
+// The type of a GEMM's bias vector.
+Dtype bias_dtype(const GemmSpec& spec);
+
+// Throws Error{invalid_spec} with a sentence that names the field and what is allowed. The one place that says which
+// kernels exist.
+void validate(const KernelSpec& spec);
+
+// One line, in canonical field order; parse(print(s)) == s.
+std::string print(const KernelSpec& spec);
+// Throws Error{invalid_spec} that quotes the word that is wrong. The result is validated.
+KernelSpec parse(std::string_view line);
+
+std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
+
+// Every spec that validate() accepts, in a fixed order. Tests compile and run all of them.
+std::vector<KernelSpec> all_valid_specs();
+
+}  // namespace ingot

@@ -1,0 +1,107 @@
+// sum[j] = sum over rows of x[rows, cols]: the gradient of a bias. Moves each input byte once.
+//
+// The order of summation is fixed, so that the CPU reference gives the same bits: with R = rows_per_chunk(rows), chunk
+// c sums rows c * R .. min(rows, (c + 1) * R) - 1 in ascending order in f32, starting from 0, with plain adds; the
+// chunks' sums are added in ascending order in f32, starting from 0; the total is rounded once, by from_float<Out>.
+//
+// Two launches: every block of the first takes one chunk of rows of a strip of columns, every thread of the second one
+// column. R grows with the square root of the rows: both passes stay parallel, and so does the rounding error stay
+// small.
+#pragma once
+
+#include "memory.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+
+namespace ingot {
+
+inline constexpr i64 kMinRowsPerChunk = 32;
+
+// The smallest power of two R >= 32 with 4 R^2 >= rows: at most 2 sqrt(rows) chunks, or one per 32 rows.
+INGOT_HOST_DEVICE constexpr i64 rows_per_chunk(i64 rows) {
+  i64 chunk = kMinRowsPerChunk;
+  while (4 * chunk * chunk < rows) chunk *= 2;
+  return chunk;
+}
+
+INGOT_HOST_DEVICE constexpr i64 chunk_count(i64 rows) { return ceil_div(rows, rows_per_chunk(rows)); }
+
+// Both passes read the same struct.
+struct ColumnSumParams {
+  const void* input;  // In[rows, cols]
+  i64 rows, cols;
+  i64 input_stride;  // elements
+  float* partials;   // [chunk_count(rows), cols], dense
+  void* sum;         // Out[cols]
+};
+
+// First pass: a block takes one chunk of `cols_per_block` columns, 16 bytes of them to a thread.
+struct ColumnSumPartialsLaunch {
+  static constexpr u32 kThreads = 128;
+  INGOT_HOST_DEVICE static constexpr i64 cols_per_block(i64 input_bytes) { return i64{kThreads} * (16 / input_bytes); }
+  INGOT_HOST_DEVICE static constexpr i64 strips(i64 cols, i64 input_bytes) {
+    return ceil_div(cols, cols_per_block(input_bytes));
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, i64 input_bytes) {
+    return strips(cols, input_bytes) * chunk_count(rows);
+  }
+};
+
+// Second pass: one column to a thread.
+struct ColumnSumFinishLaunch {
+  static constexpr u32 kThreads = 64;
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 cols) { return ceil_div(cols, i64{kThreads}); }
+};
+
+template <HighPrecision In>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumPartialsLaunch::kThreads, 8)
+    column_sum_partials(const ColumnSumParams p) {
+  using Launch = ColumnSumPartialsLaunch;
+  constexpr u32 kWidth = kPerVector<In>;
+  const u32 strips = static_cast<u32>(Launch::strips(p.cols, sizeof(In)));
+  const i64 chunk = blockIdx.x / strips;
+  const i64 first_col = blockIdx.x % strips * Launch::cols_per_block(sizeof(In));
+  const i64 chunk_rows = rows_per_chunk(p.rows);
+  const i64 first_row = chunk * chunk_rows;
+  const i64 rows = min_of(chunk_rows, p.rows - first_row);
+  const In* input = static_cast<const In*>(p.input) + first_row * p.input_stride;
+  float* partials = p.partials + chunk * p.cols;
+
+  const i64 col = first_col + i64{threadIdx.x} * kWidth;
+  if (vector_aligned<In>(p.input, p.input_stride) && first_col + Launch::cols_per_block(sizeof(In)) <= p.cols) {
+    float sums[kWidth] = {};
+    const In* source = input + col;
+    INGOT_UNROLL_BY(8)
+    for (i64 row = 0; row < rows; ++row, source += p.input_stride) {
+      float values[kWidth];
+      unpack(load_vector(source), values);
+      INGOT_UNROLL
+      for (u32 i = 0; i < kWidth; ++i) sums[i] = sums[i] + values[i];
+    }
+    INGOT_UNROLL
+    for (u32 i = 0; i < kWidth; ++i) partials[col + i] = sums[i];
+    return;
+  }
+  for (i64 c = first_col + threadIdx.x; c < min_of(p.cols, first_col + Launch::cols_per_block(sizeof(In)));
+       c += Launch::kThreads) {
+    float sum = 0.0F;
+    const In* source = input + c;
+    INGOT_UNROLL_BY(8)
+    for (i64 row = 0; row < rows; ++row, source += p.input_stride) sum = sum + to_float(*source);
+    partials[c] = sum;
+  }
+}
+
+template <HighPrecision Out>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 8) column_sum_finish(const ColumnSumParams p) {
+  const i64 col = i64{blockIdx.x} * ColumnSumFinishLaunch::kThreads + threadIdx.x;
+  if (col >= p.cols) return;
+  const i64 chunks = chunk_count(p.rows);
+  float total = 0.0F;
+  const float* source = p.partials + col;
+  INGOT_UNROLL_BY(16)
+  for (i64 chunk = 0; chunk < chunks; ++chunk, source += p.cols) total = total + *source;
+  static_cast<Out*>(p.sum)[col] = from_float<Out>(total);
+}
+
+}  // namespace ingot

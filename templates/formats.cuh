@@ -1,0 +1,53 @@
+// The number formats as data. Each type holds one code; numerics.cuh converts.
+#pragma once
+
+#include "platform.cuh"
+
+namespace ingot {
+
+using f32 = float;
+struct alignas(2) bf16 {
+  u16 bits;
+};
+struct alignas(2) f16 {
+  u16 bits;
+};
+
+// OCP 8-bit floating point (OFP8 1.0): e4m3fn has no Inf and one NaN pattern per sign; e5m2 is IEEE-like.
+struct e4m3fn {
+  u8 bits;
+  static constexpr int kExponentBits = 4, kMantissaBits = 3, kBias = 7;
+  static constexpr bool kFnuz = false, kHasInf = false;
+  static constexpr u32 kMaxCode = 0x7e, kNanCode = 0x7f;
+  static constexpr double kMax = 448.0;
+};
+struct e5m2 {
+  u8 bits;
+  static constexpr int kExponentBits = 5, kMantissaBits = 2, kBias = 15;
+  static constexpr bool kFnuz = false, kHasInf = true;
+  static constexpr u32 kMaxCode = 0x7b, kNanCode = 0x7f;
+  static constexpr double kMax = 57344.0;
+};
+// "fn" finite, "uz" unsigned zero: no Inf, no -0, and the code of -0 is the only NaN. The bias is one more.
+struct e4m3fnuz {
+  u8 bits;
+  static constexpr int kExponentBits = 4, kMantissaBits = 3, kBias = 8;
+  static constexpr bool kFnuz = true, kHasInf = false;
+  static constexpr u32 kMaxCode = 0x7f, kNanCode = 0x80;
+  static constexpr double kMax = 240.0;
+};
+struct e5m2fnuz {
+  u8 bits;
+  static constexpr int kExponentBits = 5, kMantissaBits = 2, kBias = 16;
+  static constexpr bool kFnuz = true, kHasInf = false;
+  static constexpr u32 kMaxCode = 0x7f, kNanCode = 0x80;
+  static constexpr double kMax = 57344.0;
+};
+
+template <class T>
+concept Fp8Format = is_same<T, e4m3fn> || is_same<T, e5m2> || is_same<T, e4m3fnuz> || is_same<T, e5m2fnuz>;
+
+template <class T>
+concept HighPrecision = is_same<T, f32> || is_same<T, bf16> || is_same<T, f16>;
+
+}  // namespace ingot

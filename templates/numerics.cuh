@@ -1,0 +1,156 @@
+// Bit-exact conversions, the same on host and device: decode (exact) and encode (round to nearest, ties to even) of the
+// FP8 formats, bf16 and f16. The products and sums here must not be contracted into fma: NVRTC runs with --fmad=false,
+// host compilers with -ffp-contract=off.
+#pragma once
+
+#include "formats.cuh"
+#include "platform.cuh"
+#include "ptx/cvt.cuh"
+
+namespace ingot {
+
+inline constexpr u32 kF32Inf = 0x7f800000;
+inline constexpr u32 kF32Nan = 0x7fc00000;
+
+INGOT_HOST_DEVICE bool is_nan(float x) { return (float_bits(x) & 0x7fffffffU) > kF32Inf; }
+
+// ---- FP8 ---------------------------------------------------------------------------------------------------------
+
+template <Fp8Format F>
+INGOT_HOST_DEVICE float decode(F code) {
+  const u32 sign = static_cast<u32>(code.bits & 0x80U) << 24;
+  const u32 magnitude = code.bits & 0x7fU;
+  if constexpr (F::kFnuz) {
+    if (code.bits == F::kNanCode) return float_from_bits(kF32Nan);
+  } else {
+    if (magnitude > F::kMaxCode) return float_from_bits(sign | (F::kHasInf && magnitude == 0x7c ? kF32Inf : kF32Nan));
+  }
+  // The code's exponent and mantissa, moved to where f32 has them, are the value times 2^(bias - 127): a subnormal code
+  // becomes a subnormal float, and the product is exact.
+  const float scaled = float_from_bits(sign | (magnitude << (23 - F::kMantissaBits)));
+  constexpr u32 kRebias = static_cast<u32>(254 - F::kBias) << 23;  // 2^(127 - bias)
+  return scaled * float_from_bits(kRebias);
+}
+
+// Rounds to nearest even and saturates: |x| above the largest finite value, Inf included, gives that value. NaN gives
+// kNanCode. This is what cvt.rn.satfinite does for the two OCP formats.
+template <Fp8Format F>
+INGOT_HOST_DEVICE F encode_software(float x) {
+  constexpr int kDropped = 23 - F::kMantissaBits;
+  constexpr u32 kMinNormal = static_cast<u32>(127 + 1 - F::kBias) << 23;
+  const u32 bits = float_bits(x);
+  const u32 magnitude = bits & 0x7fffffffU;
+  const u32 sign = (bits >> 24) & 0x80U;
+  if (magnitude > kF32Inf) return F{static_cast<u8>(F::kNanCode)};
+  u32 code = 0;
+  if (magnitude < kMinNormal) {
+    // Adding a power of two whose last place is the format's smallest subnormal makes f32's own rounding round there;
+    // what remains in the low bits is the code, 2^mantissa_bits (the smallest normal) included.
+    constexpr u32 kMagic = static_cast<u32>(127 + 1 - F::kBias + kDropped) << 23;
+    code = float_bits(float_from_bits(magnitude) + float_from_bits(kMagic)) - kMagic;
+  } else {
+    // Half of the dropped part minus one, plus the last kept bit: carries exactly where nearest-even rounds up. The
+    // carry may run into the exponent, which is then the next binade, as it should be.
+    const u32 rounded = magnitude + ((1U << (kDropped - 1)) - 1U) + ((magnitude >> kDropped) & 1U);
+    code = (rounded - (static_cast<u32>(127 - F::kBias) << 23)) >> kDropped;
+    code = min_of(code, F::kMaxCode);
+  }
+  if (F::kFnuz && code == 0) return F{0};
+  return F{static_cast<u8>(sign | code)};
+}
+
+// cvt.rn.satfinite exists from sm_89 on, for the two OCP formats.
+template <Fp8Format F>
+INGOT_HOST_DEVICE constexpr bool has_hardware_encode() {
+  return kDeviceArch >= 890 && !F::kFnuz;
+}
+
+// Two codes, `low` in the low byte.
+template <Fp8Format F>
+INGOT_HOST_DEVICE u16 encode_pair(float low, float high) {
+#if INGOT_ON_DEVICE
+  if constexpr (has_hardware_encode<F>()) {
+    if constexpr (is_same<F, e4m3fn>) {
+      return ptx::cvt_e4m3x2(low, high);
+    } else {
+      return ptx::cvt_e5m2x2(low, high);
+    }
+  }
+#endif
+  return static_cast<u16>(encode_software<F>(low).bits | (encode_software<F>(high).bits << 8));
+}
+
+template <Fp8Format F>
+INGOT_HOST_DEVICE F encode(float x) {
+#if INGOT_ON_DEVICE
+  if constexpr (has_hardware_encode<F>()) return F{static_cast<u8>(encode_pair<F>(x, 0.0F))};
+#endif
+  return encode_software<F>(x);
+}
+
+// ---- bf16 and f16 ------------------------------------------------------------------------------------------------
+
+INGOT_HOST_DEVICE float to_float(float x) { return x; }
+
+INGOT_HOST_DEVICE float to_float(bf16 x) { return float_from_bits(static_cast<u32>(x.bits) << 16); }
+
+INGOT_HOST_DEVICE float to_float(f16 x) {
+#if INGOT_ON_DEVICE
+  return ptx::cvt_f32_f16(x.bits);
+#else
+  const u32 sign = static_cast<u32>(x.bits & 0x8000U) << 16;
+  const u32 magnitude = x.bits & 0x7fffU;
+  if (magnitude >= 0x7c00U) return float_from_bits(sign | kF32Inf | ((magnitude & 0x3ffU) != 0 ? 0x400000U : 0U));
+  // As in decode(): exponent and mantissa in f32's place, times 2^(127 - 15).
+  return float_from_bits(sign | (magnitude << 13)) * 0x1p112F;
+#endif
+}
+
+template <Fp8Format F>
+INGOT_HOST_DEVICE float to_float(F code) {
+  return decode(code);
+}
+
+// from_float<T>(x): round to nearest even. Overflow gives Inf, as IEEE has it; NaN gives the canonical NaN.
+template <class T>
+struct FromFloat;
+
+template <>
+struct FromFloat<f32> {
+  INGOT_HOST_DEVICE static f32 convert(float x) { return is_nan(x) ? float_from_bits(kF32Nan) : x; }
+};
+
+template <>
+struct FromFloat<bf16> {
+  INGOT_HOST_DEVICE static bf16 convert(float x) {
+    const u32 bits = float_bits(x);
+    if ((bits & 0x7fffffffU) > kF32Inf) return bf16{0x7fc0};
+    return bf16{static_cast<u16>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16)};
+  }
+};
+
+template <>
+struct FromFloat<f16> {
+  INGOT_HOST_DEVICE static f16 convert(float x) {
+    const u32 bits = float_bits(x);
+    const u32 magnitude = bits & 0x7fffffffU;
+    const u32 sign = (bits >> 16) & 0x8000U;
+    if (magnitude > kF32Inf) return f16{0x7e00};
+    u32 code = 0;
+    if (magnitude < 0x38800000U) {  // below 2^-14, the smallest normal: encode_software()'s subnormal step
+      constexpr u32 kMagic = static_cast<u32>(127 - 14 + 13) << 23;
+      code = float_bits(float_from_bits(magnitude) + float_from_bits(kMagic)) - kMagic;
+    } else {
+      const u32 rounded = magnitude + 0xfffU + ((magnitude >> 13) & 1U);
+      code = min_of((rounded - (112U << 23)) >> 13, 0x7c00U);
+    }
+    return f16{static_cast<u16>(sign | code)};
+  }
+};
+
+template <class T>
+INGOT_HOST_DEVICE T from_float(float x) {
+  return FromFloat<T>::convert(x);
+}
+
+}  // namespace ingot

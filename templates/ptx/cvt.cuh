@@ -1,0 +1,38 @@
+// PTX ISA 9.7.9.22, "cvt": conversions that C++ has no name for. Device code only.
+#pragma once
+
+#include "platform.cuh"
+
+#if INGOT_ON_DEVICE
+namespace ingot::ptx {
+
+// Two e4m3 (e5m2) codes, `low` in the low byte: round to nearest even, saturate to the largest finite value, NaN gives
+// 0x7f. sm_89 and up.
+INGOT_DEVICE u16 cvt_e4m3x2(float low, float high) {
+#if __CUDA_ARCH__ >= 890
+  u16 pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return 0;
+#endif
+}
+
+INGOT_DEVICE u16 cvt_e5m2x2(float low, float high) {
+#if __CUDA_ARCH__ >= 890
+  u16 pair;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return 0;
+#endif
+}
+
+INGOT_DEVICE float cvt_f32_f16(u16 bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+
+}  // namespace ingot::ptx
+#endif

@@ -1,0 +1,38 @@
+// PTX ISA 9.7.9.9 "ld.global.nc" and 9.7.9.12 "st": loads and stores with a cache hint. Device code only.
+#pragma once
+
+#include "platform.cuh"
+
+#if INGOT_ON_DEVICE
+namespace ingot::ptx {
+
+// 16 bytes that no thread writes during the kernel.
+INGOT_DEVICE U32x4 ld_global_nc(const void* source) {
+  U32x4 v;
+  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(source));
+  return v;
+}
+
+// The same, for data that is read once: keeps out of the L1.
+INGOT_DEVICE U32x4 ld_global_nc_once(const void* source) {
+  U32x4 v;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(source));
+  return v;
+}
+
+// Streaming stores: first to leave the L2, so that they do not push out data that will be read again.
+INGOT_DEVICE void st_global_cs(void* target, U32x4 v) {
+  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+INGOT_DEVICE void st_global_cs(void* target, U32x2 v) {
+  asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(target), "r"(v.x), "r"(v.y) : "memory");
+}
+INGOT_DEVICE void st_global_cs(void* target, u32 v) {
+  asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(target), "r"(v) : "memory");
+}
+
+}  // namespace ingot::ptx
+#endif

@@ -1,0 +1,51 @@
+// Reductions among the threads of a block.
+#pragma once
+
+#include "memory.cuh"
+#include "platform.cuh"
+#include "ptx/integer.cuh"
+#include "scaling.cuh"
+
+namespace ingot {
+
+inline constexpr u32 kMaxWarps = 32;
+
+// The maximum over each group of `threads` neighbouring threads (a power of two >= 32, the same for the whole block),
+// known to all of them. All threads of the block call it. `warp_maxima` is shared memory and free again on return.
+INGOT_DEVICE u32 group_max(u32 value, u32 threads, u32 (&warp_maxima)[kMaxWarps]) {
+  value = __reduce_max_sync(0xffffffffU, value);
+  if (threads == 32) return value;
+  const u32 warp = threadIdx.x / 32;
+  const u32 warps = threads / 32;
+  if (threadIdx.x % 32 == 0) warp_maxima[warp] = value;
+  __syncthreads();
+  value = __reduce_max_sync(0xffffffffU, warp_maxima[(warp & ~(warps - 1)) + (threadIdx.x & (warps - 1))]);
+  __syncthreads();
+  return value;
+}
+
+// The larger of each half. Words whose top bits are clear.
+INGOT_HOST_DEVICE u32 max_u16x2(u32 a, u32 b) {
+#if INGOT_ON_DEVICE
+  if constexpr (kDeviceArch >= 900) return ptx::max_u16x2(a, b);
+#endif
+  const u32 high = max_of(a, b) & 0xffff0000U;
+  return high | max_of(a & 0xffffU, b & 0xffffU);
+}
+
+// amax_bits() of the largest element. 16-bit patterns order as the values do, NaN on top, like f32's: two at a time.
+template <HighPrecision T>
+INGOT_HOST_DEVICE u32 amax_bits(const Vector<T>& values) {
+  const U32x4 v = values.bits;
+  if constexpr (sizeof(T) == 4) {
+    constexpr u32 kMagnitude = 0x7fffffffU;
+    return max_of(max_of(v.x & kMagnitude, v.y & kMagnitude), max_of(v.z & kMagnitude, v.w & kMagnitude));
+  } else {
+    constexpr u32 kMagnitudes = 0x7fff7fffU;
+    const u32 both =
+        max_u16x2(max_u16x2(v.x & kMagnitudes, v.y & kMagnitudes), max_u16x2(v.z & kMagnitudes, v.w & kMagnitudes));
+    return float_bits(high_element(max_of(both, both << 16), T{}));
+  }
+}
+
+}  // namespace ingot

@@ -1,0 +1,70 @@
+// amax -> scale -> factor: the numerics contract in code, read by the kernels and by the CPU reference.
+#pragma once
+
+#include "numerics.cuh"
+
+namespace ingot {
+
+// Which elements share a scale: all of them, or those of a row.
+struct Tensorwise {};
+struct Rowwise {};
+
+// |x| as an integer orders as |x| does, with every NaN above Inf: an integer maximum is an amax that keeps NaN, and
+// does not depend on the order of its operands.
+INGOT_HOST_DEVICE u32 amax_bits(float x) { return float_bits(x) & 0x7fffffffU; }
+
+// The amax that such a maximum stands for; any NaN becomes the canonical one.
+INGOT_HOST_DEVICE float amax_from_bits(u32 bits) { return float_from_bits(bits > kF32Inf ? kF32Nan : bits); }
+
+// numerator / denominator, correctly rounded, for normal positive operands with a normal quotient, the numerator being
+// 1 or an FP8_MAX. The compiler's own division is a call with a slow path, in the middle of kernels whose registers are
+// full; this is 12 instructions, the same on host and device, and tests/templates/test_scaling.cpp compares it with
+// IEEE division for every significand.
+INGOT_HOST_DEVICE float quotient(float numerator, float denominator) {
+  // 1. significand in [1, 2); the exponent is subtracted at the end, exactly.
+  const u32 bits = float_bits(denominator);
+  const float significand = float_from_bits((bits & 0x7fffffU) | 0x3f800000U);
+  const u32 exponent = (bits & kF32Inf) - 0x3f800000U;
+  // 2. 1 / significand by Newton's method from a line that is within 1/17: 1/17^2, 1/17^4, 1/17^8, then the last bit.
+  float reciprocal = fused_multiply_add(significand, -8.0F / 17.0F, 24.0F / 17.0F);
+  INGOT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    reciprocal = fused_multiply_add(reciprocal, fused_multiply_add(-significand, reciprocal, 1.0F), reciprocal);
+  }
+  // 1 / significand is above 1/2 and so rounds to no less than the next float: the one value that the steps above miss.
+  reciprocal = max_of(reciprocal, 0x1.000002p-1F);
+  // 3. The quotient, corrected by its exact remainder.
+  float result = numerator * reciprocal;
+  result = fused_multiply_add(fused_multiply_add(-result, significand, numerator), reciprocal, result);
+  return float_from_bits(float_bits(result) - exponent);
+}
+
+// scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if Pow2 (torchao's formula). NaN stays
+// NaN; an amax of Inf gives 0.
+//
+// f64 is not needed, and half of the GPUs are slow at it: a quotient of two f32 rounded to f64 and then to f32 is the
+// correctly rounded f32 quotient (53 >= 2 * 24 + 2 bits; no such quotient here is subnormal), and no f32 lies between
+// 1e-12F and 1e-12.
+template <Fp8Format F, bool Pow2>
+INGOT_HOST_DEVICE float scale_from_amax(float amax) {
+  static_assert(1e-12F < 1e-12);
+  constexpr float kLargestScale = static_cast<float>(F::kMax / 1e-12);
+  if (is_nan(amax)) return float_from_bits(kF32Nan);
+  if (float_bits(amax) == kF32Inf) return 0.0F;
+  const float scale = amax <= 1e-12F ? kLargestScale : quotient(static_cast<float>(F::kMax), amax);
+  return Pow2 ? float_from_bits(float_bits(scale) & kF32Inf) : scale;
+}
+
+// What is stored beside the codes: value = code * factor. For a scale of scale_from_amax(): NaN stays NaN, 0 gives Inf.
+INGOT_HOST_DEVICE float factor_from_scale(float scale) {
+  if (is_nan(scale)) return float_from_bits(kF32Nan);
+  return scale == 0.0F ? float_from_bits(kF32Inf) : quotient(1.0F, scale);
+}
+
+// codes = encode(saturate(f32(x) * scale)).
+template <Fp8Format F>
+INGOT_HOST_DEVICE F quantize(float x, float scale) {
+  return encode<F>(x * scale);
+}
+
+}  // namespace ingot
