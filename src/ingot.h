@@ -1,0 +1,26 @@
+// All of Ingot's public interface. What stands here is installed, with what it includes in turn
+// (cmake/public_headers.cmake): nothing but the standard library, POSIX and headers of ours.
+#pragma once
+
+#include "ingot/codegen/dtype.h"
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/granularity.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/target.h"
+#include "ingot/codegen/template_files.h"
+#include "ingot/nn/config.h"
+#include "ingot/nn/float8_linear.h"
+#include "ingot/nn/float8_tensor.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/compiler.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cuda/kernel.h"
+#include "ingot/runtime/cuda/nvrtc_compiler.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/kernel_cache.h"
+#include "ingot/runtime/kernel_key.h"
+#include "ingot/runtime/kernel_store.h"
+#include "ingot/runtime/stream.h"
+#include "ingot/runtime/tensor.h"

@@ -1,0 +1,90 @@
+// The operations of the library, once for each kind of device. Both implementations give the same bits for everything
+// but a GEMM, whose order of summation is the hardware's.
+//
+// Every call checks its arguments (runtime/check.h, shared by both), enqueues on the stream and returns; the CPU one
+// has finished when it returns. Inputs must stay alive until the stream has passed the call. Outputs may not overlap
+// inputs. Errors: Error{invalid_spec, invalid_argument} before anything is enqueued; Error{cuda_failed, compile_failed,
+// not_found, out_of_memory} from below.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/tensor.h"
+
+struct CUstream_st;  // the driver API's CUstream is a pointer to this
+
+namespace ingot {
+
+class Stream;
+
+// input[rows, cols] of spec.in; amax: f32[scale_count].
+struct AmaxTensors {
+  Tensor input;
+  Tensor amax;
+};
+
+// input[rows, cols] of spec.in; codes[rows, cols] and transposed[cols, rows] of spec.out, where the spec asks for them
+// (a default Tensor otherwise); factors: f32[scale_count]. Codes may have any row stride.
+struct CastTensors {
+  Tensor input;
+  Tensor codes{};
+  Tensor transposed{};
+  Tensor factors;
+};
+
+// a, b as GemmSpec's layouts say; factor_a, factor_b: f32 vectors of scale_count elements where the operand is FP8;
+// bias: [N] where the spec has one; out[M, N].
+struct GemmTensors {
+  Tensor a;
+  Tensor b;
+  Tensor factor_a{};
+  Tensor factor_b{};
+  Tensor bias{};
+  Tensor out;
+};
+
+// input[rows, cols] of spec.in; sum[cols] of spec.out.
+struct ColumnSumTensors {
+  Tensor input;
+  Tensor sum;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  virtual Device device() const = 0;
+
+  virtual void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) = 0;
+  virtual void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) = 0;
+  virtual void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) = 0;
+  virtual void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) = 0;
+
+  // Memory. allocate() aligns to 256 bytes and throws Error{out_of_memory}; 0 bytes gives null. release() waits for the
+  // device where that is needed and never throws.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void release(void* data) noexcept = 0;
+  // Ordered on the stream; the host side may be read or reused when the call returns.
+  virtual void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) = 0;
+  virtual void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) = 0;
+  virtual void fill_zero(void* device_data, std::size_t bytes, Stream& stream) = 0;
+  virtual void synchronize(Stream& stream) = 0;
+  // True while the stream records a CUDA graph.
+  virtual bool capturing(const Stream& stream) const = 0;
+
+  // A stream of the device's own, for Stream's default; the CPU has none and gives null.
+  virtual CUstream_st* create_stream() = 0;
+  virtual void destroy_stream(CUstream_st* stream) noexcept = 0;
+
+  // Kernels launched so far by this backend, cuBLASLt's calls included. The CPU's is 0.
+  virtual std::int64_t launches() const = 0;
+
+ protected:
+  Backend() = default;
+};
+
+}  // namespace ingot

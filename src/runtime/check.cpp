@@ -1,0 +1,188 @@
+// Every rule is a condition on integers and pointers; a message is made only where one is broken, because these checks
+// are on the path of every launch.
+#include "ingot/runtime/check.h"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+[[noreturn]] void refuse(const char* what, const Tensor& tensor, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, what, fmt::format("is {}; {}", describe(tensor), message));
+}
+
+// The bytes between the first and the last element.
+struct Range {
+  const char* what;
+  const Tensor* tensor;
+  std::size_t bytes = 0;
+
+  const std::byte* begin() const { return static_cast<const std::byte*>(tensor->data); }
+  const std::byte* end() const { return begin() + bytes; }
+};
+
+Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, Device device) {
+  if (tensor.dtype != dtype) refuse(what, tensor, fmt::format("the spec asks for {}", name(dtype)));
+  if (tensor.device != device)
+    refuse(what, tensor, fmt::format("this backend works on {}: copy it there", print(device)));
+  const std::size_t bytes = byte_span(tensor, what);
+  if (bytes == 0) return {what, &tensor, 0};
+  if (tensor.row_stride < tensor.cols) {
+    refuse(what, tensor, "the row stride must be at least the number of columns, or rows overlap");
+  }
+  if (tensor.data == nullptr) refuse(what, tensor, "its data pointer is null; only an empty tensor may have none");
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (address % static_cast<std::uintptr_t>(size_of(tensor.dtype)) != 0) {
+    refuse(what, tensor,
+           fmt::format("its data pointer {} is misaligned: it must be a multiple of {} bytes, the size of an element",
+                       fmt::ptr(tensor.data), size_of(tensor.dtype)));
+  }
+  if (address + bytes < address) {
+    refuse(what, tensor,
+           fmt::format("{} bytes from {} end beyond the address space: check the sizes and the row stride", bytes,
+                       fmt::ptr(tensor.data)));
+  }
+  return {what, &tensor, bytes};
+}
+
+void check_shape(const char* what, const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* because) {
+  if (tensor.rows != rows || tensor.cols != cols) {
+    refuse(what, tensor, fmt::format("it must be [{}, {}]: {}", rows, cols, because));
+  }
+}
+
+// One row of n elements; where n is 0, a default Tensor will do.
+Range check_vector(const char* what, const Tensor& tensor, Dtype dtype, std::int64_t n, Device device,
+                   const char* because) {
+  if (tensor.data == nullptr && tensor.empty()) {
+    if (n == 0) return {what, &tensor, 0};
+    throw Error(ErrorCode::invalid_argument, what,
+                fmt::format("is missing; it must be {}[1, {}]: {}", name(dtype), n, because));
+  }
+  const Range range = check_matrix(what, tensor, dtype, device);
+  check_shape(what, tensor, 1, n, because);
+  return range;
+}
+
+Range check_absent(const char* what, const Tensor& tensor, const char* because) {
+  if (tensor.data != nullptr || tensor.rows != 0 || tensor.cols != 0) {
+    refuse(what, tensor, fmt::format("it must not be given (a default Tensor instead): {}", because));
+  }
+  return {what, &tensor, 0};
+}
+
+bool overlap(const Range& a, const Range& b) {
+  return a.bytes != 0 && b.bytes != 0 && a.begin() < b.end() && b.begin() < a.end();
+}
+
+void check_overlaps(std::span<const Range> inputs, std::span<const Range> outputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto check_one = [&](const Range& other) {
+      if (!overlap(outputs[i], other)) return;
+      refuse(outputs[i].what, *outputs[i].tensor,
+             fmt::format("its memory overlaps that of {}, which is {}; an output needs memory of its own", other.what,
+                         describe(*other.tensor)));
+    };
+    for (const Range& input : inputs) check_one(input);
+    for (const Range& earlier : outputs.first(i)) check_one(earlier);
+  }
+}
+
+const char* count_reason(ScaleGranularity granularity, const char* rowwise) {
+  return granularity == kTensorwise ? "one for the whole tensor" : rowwise;
+}
+
+std::int64_t extent_mn(const Tensor& operand, Layout layout) {
+  return layout == Layout::k_major ? operand.rows : operand.cols;
+}
+
+std::int64_t extent_k(const Tensor& operand, Layout layout) {
+  return layout == Layout::k_major ? operand.cols : operand.rows;
+}
+
+Range check_factors(const char* what, const Tensor& factors, Dtype operand, ScaleGranularity scale, std::int64_t rows,
+                    std::int64_t cols, Device device, const char* rowwise) {
+  if (!is_fp8(operand)) return check_absent(what, factors, "a high-precision operand has no factors");
+  return check_vector(what, factors, Dtype::f32, scale_count(scale, rows, cols), device, count_reason(scale, rowwise));
+}
+
+}  // namespace
+
+void check_memory(const char* what, const Tensor& tensor, Device device) {
+  check_matrix(what, tensor, tensor.dtype, device);
+}
+
+void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device) {
+  validate(spec);
+  const Tensor& input = tensors.input;
+  const Range in = check_matrix("amax input", input, spec.in, device);
+  const Range out = check_vector("amax amax", tensors.amax, Dtype::f32, scale_count(spec.scale, input.rows, input.cols),
+                                 device, count_reason(spec.scale, "one for each row of the input"));
+  check_overlaps({&in, 1}, {&out, 1});
+}
+
+void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
+  validate(spec);
+  const Tensor& input = tensors.input;
+  const Range in = check_matrix("cast input", input, spec.in, device);
+  const auto check_codes = [&](const char* what, const Tensor& codes, bool asked, std::int64_t rows, std::int64_t cols,
+                               const char* because) {
+    if (!asked) return check_absent(what, codes, "the spec does not ask for this output");
+    const Range range = check_matrix(what, codes, spec.out, device);
+    check_shape(what, codes, rows, cols, because);
+    return range;
+  };
+  const Range outputs[] = {
+      check_codes("cast codes", tensors.codes, spec.codes, input.rows, input.cols, "the input's shape"),
+      check_codes("cast transposed", tensors.transposed, spec.transposed, input.cols, input.rows,
+                  "the input's shape, transposed"),
+      check_vector("cast factors", tensors.factors, Dtype::f32, scale_count(spec.scale, input.rows, input.cols), device,
+                   count_reason(spec.scale, "one for each row of the input"))};
+  check_overlaps({&in, 1}, outputs);
+}
+
+void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
+  validate(spec);
+  const Range a = check_matrix("gemm a", tensors.a, spec.a, device);
+  const Range b = check_matrix("gemm b", tensors.b, spec.b, device);
+  const auto [m, n, k] = gemm_shape(spec, tensors);
+  if (extent_k(tensors.b, spec.layout_b) != k) {
+    refuse("gemm b", tensors.b,
+           fmt::format("its K is {} ({}), but that of a, which is {}, is {} ({})", extent_k(tensors.b, spec.layout_b),
+                       spec.layout_b == Layout::k_major ? "b is [N, K]" : "b is [K, N]", describe(tensors.a), k,
+                       spec.layout_a == Layout::k_major ? "a is [M, K]" : "a is [K, M]"));
+  }
+  const Range inputs[] = {
+      a, b,
+      check_factors("gemm factor_a", tensors.factor_a, spec.a, spec.scale_a, m, k, device,
+                    "one for each of a's M rows"),
+      check_factors("gemm factor_b", tensors.factor_b, spec.b, spec.scale_b, n, k, device,
+                    "one for each of b's N rows"),
+      spec.bias ? check_vector("gemm bias", tensors.bias, bias_dtype(spec), n, device, "one for each of the N columns")
+                : check_absent("gemm bias", tensors.bias, "the spec has no bias")};
+  const Range out = check_matrix("gemm out", tensors.out, spec.out, device);
+  check_shape("gemm out", tensors.out, m, n, "M of a, N of b");
+  check_overlaps(inputs, {&out, 1});
+}
+
+void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device) {
+  validate(spec);
+  const Range in = check_matrix("column_sum input", tensors.input, spec.in, device);
+  const Range out = check_vector("column_sum sum", tensors.sum, spec.out, tensors.input.cols, device,
+                                 "one for each column of the input");
+  check_overlaps({&in, 1}, {&out, 1});
+}
+
+GemmShape gemm_shape(const GemmSpec& spec, const GemmTensors& tensors) {
+  return {.m = extent_mn(tensors.a, spec.layout_a),
+          .n = extent_mn(tensors.b, spec.layout_b),
+          .k = extent_k(tensors.a, spec.layout_a)};
+}
+
+}  // namespace ingot

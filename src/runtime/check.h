@@ -1,0 +1,25 @@
+// What the operations ask of their arguments, in one place for both backends. Each throws Error{invalid_argument} that
+// names the tensor, says what it is and what it should be.
+#pragma once
+
+#include <cstdint>
+
+#include "ingot/runtime/backend.h"
+
+namespace ingot {
+
+void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device);
+void check(const CastSpec& spec, const CastTensors& tensors, Device device);
+void check(const GemmSpec& spec, const GemmTensors& tensors, Device device);
+void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device);
+
+// One tensor of an operation that is made of several: its device, sizes, row stride and pointer.
+void check_memory(const char* what, const Tensor& tensor, Device device);
+
+struct GemmShape {
+  std::int64_t m, n, k;
+};
+// Of checked tensors.
+GemmShape gemm_shape(const GemmSpec& spec, const GemmTensors& tensors);
+
+}  // namespace ingot

@@ -1,0 +1,224 @@
+#include "ingot/runtime/context.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "ingot/codegen/template_files.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/cuda_backend.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/cuda/nvrtc_compiler.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/library.h"
+
+namespace ingot {
+namespace {
+
+namespace fs = std::filesystem;
+using Where = ContextOptions::Where;
+
+// A variable that is set to nothing counts as not set.
+std::optional<std::string> environment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+[[noreturn]] void refuse(const char* variable, const std::string& value, const std::string& allowed) {
+  throw Error(ErrorCode::invalid_argument, variable, fmt::format("is \"{}\", but must be {}", value, allowed));
+}
+
+std::optional<int> parse_int(std::string_view text, int min, int max) {
+  int value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || stop != text.data() + text.size() || value < min || value > max) return std::nullopt;
+  return value;
+}
+
+void read_device(const std::string& value, ContextOptions& options) {
+  constexpr std::string_view kCudaPrefix = "cuda:";
+  if (value == "cpu") {
+    options.where = Where::cpu;
+    return;
+  }
+  if (value == "cuda") {
+    options.where = Where::cuda;
+    return;
+  }
+  const std::optional<int> index = value.starts_with(kCudaPrefix)
+                                       ? parse_int(std::string_view(value).substr(kCudaPrefix.size()), 0, 1023)
+                                       : std::nullopt;
+  if (!index) refuse("INGOT_DEVICE", value, "cpu, cuda or cuda:<number>; unset, it is CUDA where there is a GPU");
+  options.where = Where::cuda;
+  options.device_index = *index;
+}
+
+fs::path read_folder(const char* variable, const std::string& value, const char* what) {
+  std::error_code error;
+  if (!fs::is_directory(value, error)) refuse(variable, value, fmt::format("{}; there is no such folder", what));
+  return value;
+}
+
+void warn_on_stderr(const std::string& message) {
+  const std::string line = fmt::format("ingot: warning: {}\n", message);
+  std::fputs(line.c_str(), stderr);
+}
+
+// "13.1.0" of a cuBLASLt that no context has opened, for info().
+LibraryInfo find_cublaslt(const std::string& cuda_root) {
+  LibraryInfo info{.name = "cuBLASLt", .version = {}, .path = {}, .problem = {}};
+  const Library library = Library::open_cuda({"libcublasLt.so.13", "libcublasLt.so.12"}, cuda_root, info.problem);
+  if (!library) return info;
+  info.path = library.path();
+  using GetVersion = std::size_t (*)();
+  const auto get_version = reinterpret_cast<GetVersion>(library.symbol("cublasLtGetVersion"));
+  if (get_version == nullptr) {
+    info.problem = fmt::format("{} is no cuBLASLt: it lacks cublasLtGetVersion", library.path());
+    return info;
+  }
+  const std::size_t number = get_version();  // 130100
+  info.version = fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+  return info;
+}
+
+template <class Found>
+LibraryInfo library_info(const char* name, const Found* found, const std::string& problem) {
+  if (found == nullptr) return {.name = name, .version = {}, .path = {}, .problem = problem};
+  return {.name = name, .version = found->version(), .path = found->path(), .problem = {}};
+}
+
+}  // namespace
+
+ContextOptions ContextOptions::from_environment() {
+  ContextOptions options;
+  if (const auto device = environment("INGOT_DEVICE")) read_device(*device, options);
+  if (const auto root = environment("INGOT_CUDA_ROOT")) {
+    options.cuda_root = *root == Library::kNowhere
+                            ? fs::path(*root)
+                            : read_folder("INGOT_CUDA_ROOT", *root, "the folder of a CUDA toolkit, or none");
+  }
+  if (const auto templates = environment("INGOT_TEMPLATES")) {
+    options.templates = read_folder("INGOT_TEMPLATES", *templates, "the folder templates of Ingot's source tree");
+  }
+  if (const auto threads = environment("INGOT_CPU_THREADS")) {
+    constexpr int kMaxThreads = 4096;
+    const std::optional<int> count = parse_int(*threads, 0, kMaxThreads);
+    if (!count) refuse("INGOT_CPU_THREADS", *threads, fmt::format("a number from 0 (all cores) to {}", kMaxThreads));
+    options.cpu_threads = *count;
+  }
+  return options;
+}
+
+// In the order of construction; each uses those above it.
+struct Context::Parts {
+  explicit Parts(ContextOptions given);
+
+  ContextOptions options;
+  std::string driver_problem;  // why there is no driver, or empty
+  std::unique_ptr<Driver> driver;
+  std::string compiler_problem;
+  std::unique_ptr<NvrtcCompiler> compiler;
+  KernelStore store;
+  KernelCache cache;
+  std::string cublaslt_problem;
+  std::unique_ptr<CublasLt> cublaslt;
+  std::unique_ptr<Backend> backend;
+
+ private:
+  static ContextOptions with_warn(ContextOptions options);
+  std::unique_ptr<Driver> open_driver();
+  std::unique_ptr<NvrtcCompiler> open_compiler();
+  std::unique_ptr<CublasLt> open_cublaslt();
+  Target target() const { return driver ? driver->device_target(options.device_index) : options.offline_target; }
+};
+
+Context::Parts::Parts(ContextOptions given)
+    : options(with_warn(std::move(given))),
+      driver(open_driver()),
+      compiler(open_compiler()),
+      store(options.store_root, options.warn),
+      cache(compiler.get(), store, target(), driver.get(), driver ? options.device_index : 0),
+      cublaslt(open_cublaslt()),
+      backend(driver ? make_cuda_backend(*driver, options.device_index, cache, cublaslt.get())
+                     : make_cpu_backend(options.cpu_threads)) {}
+
+ContextOptions Context::Parts::with_warn(ContextOptions options) {
+  if (!options.warn) options.warn = warn_on_stderr;
+  return options;
+}
+
+// Null where the context is the CPU's, with the reason.
+std::unique_ptr<Driver> Context::Parts::open_driver() {
+  if (options.where == Where::cpu) {
+    driver_problem = "not looked for: the CPU was asked for";
+    return nullptr;
+  }
+  std::unique_ptr<Driver> opened = Driver::open(driver_problem);
+  if (opened != nullptr) {
+    const Target found = opened->device_target(options.device_index);
+    if (found.major >= kSupportedTargets.front().major) return opened;
+    driver_problem =
+        fmt::format("{} is {}, and Ingot's kernels need {} or newer", opened->device_name(options.device_index),
+                    print(found), print(kSupportedTargets.front()));
+  }
+  if (options.where == Where::cuda) {
+    throw Error(ErrorCode::not_found, fmt::format("cuda:{}", options.device_index),
+                driver_problem + "; INGOT_DEVICE=cpu (or ContextOptions::where) chooses the CPU");
+  }
+  return nullptr;
+}
+
+std::unique_ptr<NvrtcCompiler> Context::Parts::open_compiler() {
+  auto opened = NvrtcCompiler::open(
+      options.cuda_root.string(), options.templates.empty() ? embedded_templates() : read_templates(options.templates),
+      compiler_problem);
+  if (opened == nullptr && driver != nullptr) {
+    options.warn("no NVRTC: only kernels that the store has already can run. " + compiler_problem);
+  }
+  return opened;
+}
+
+std::unique_ptr<CublasLt> Context::Parts::open_cublaslt() {
+  if (driver == nullptr) return nullptr;
+  auto opened = CublasLt::open(options.cuda_root.string(), *driver, cublaslt_problem);
+  if (opened == nullptr) options.warn("no cuBLASLt: GEMMs run on a slower kernel. " + cublaslt_problem);
+  return opened;
+}
+
+Context::Context(ContextOptions options) : parts_(std::make_unique<Parts>(std::move(options))) {}
+Context::~Context() = default;
+
+Device Context::device() const { return parts_->backend->device(); }
+Backend& Context::backend() { return *parts_->backend; }
+KernelCache& Context::cache() { return parts_->cache; }
+KernelStore& Context::store() { return parts_->store; }
+const Compiler* Context::compiler() const { return parts_->compiler.get(); }
+
+ContextInfo Context::info() const {
+  const Parts& parts = *parts_;
+  const Driver* driver = parts.driver.get();
+  ContextInfo info;
+  info.ingot_version = version();
+  info.device = device();
+  info.device_name = driver != nullptr ? driver->device_name(parts.options.device_index) : "CPU reference";
+  info.reason = parts.driver_problem;
+  info.target = parts.cache.target();
+  info.libraries = {library_info("CUDA driver", driver, parts.driver_problem),
+                    library_info("NVRTC", parts.compiler.get(), parts.compiler_problem),
+                    driver != nullptr ? library_info("cuBLASLt", parts.cublaslt.get(), parts.cublaslt_problem)
+                                      : find_cublaslt(parts.options.cuda_root.string())};
+  info.store_root = parts.store.root();
+  info.store_usage = parts.store.usage();
+  info.store_problem = parts.store.disabled_reason();
+  return info;
+}
+
+std::string version() { return INGOT_VERSION; }
+
+}  // namespace ingot

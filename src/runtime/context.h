@@ -1,0 +1,78 @@
+// Everything that one device needs, in one object: libraries, compiler, store, cache, backend. There is no other state:
+// two contexts share nothing but the disk.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/target.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/kernel_cache.h"
+#include "ingot/runtime/kernel_store.h"
+
+namespace ingot {
+
+// Read once, when a context is made; every field can be set in code instead.
+struct ContextOptions {
+  enum class Where : std::uint8_t { automatic, cpu, cuda };  // automatic: CUDA if there is a device, else the CPU
+  Where where = Where::automatic;                            // INGOT_DEVICE=cpu|cuda|cuda:1
+  int device_index = 0;
+  std::optional<std::filesystem::path> store_root{};  // nullopt: default_store_root(); empty: keep nothing on disk
+  std::filesystem::path cuda_root{};                  // INGOT_CUDA_ROOT: looked in first; "none": no NVRTC, no cuBLASLt
+  std::filesystem::path templates{};               // INGOT_TEMPLATES: read templates from here, not the embedded ones
+  Target offline_target{};                         // what a context without a GPU compiles for
+  int cpu_threads = 0;                             // INGOT_CPU_THREADS; 0 = all cores
+  std::function<void(const std::string&)> warn{};  // default: one line on stderr
+
+  // The defaults overridden by the environment. Throws Error{invalid_argument} for a value that makes no sense.
+  static ContextOptions from_environment();
+};
+
+// Where a library was looked for and what was found.
+struct LibraryInfo {
+  std::string name;     // "CUDA driver", "NVRTC", "cuBLASLt"
+  std::string version;  // "13.0.88"; empty if missing
+  std::string path;     // empty if missing
+  std::string problem;  // what is missing and how to get it; empty if found
+};
+
+struct ContextInfo {
+  std::string ingot_version;
+  Device device;
+  std::string device_name;  // "NVIDIA H200" or "CPU reference"
+  std::string reason;       // why this is the CPU, where it is: "no CUDA driver: libcuda.so.1 not found"
+  Target target;
+  std::vector<LibraryInfo> libraries;
+  std::filesystem::path store_root;
+  KernelStore::Usage store_usage;
+  std::string store_problem;  // why the store keeps nothing; empty if it works
+};
+
+class Context {
+ public:
+  // Throws Error{not_found} where CUDA is asked for by name and there is none.
+  explicit Context(ContextOptions options = ContextOptions::from_environment());
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  Device device() const;
+  Backend& backend();
+  KernelCache& cache();
+  KernelStore& store();
+  // Null where NVRTC is missing.
+  const Compiler* compiler() const;
+  ContextInfo info() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+std::string version();  // "0.1.0"
+
+}  // namespace ingot

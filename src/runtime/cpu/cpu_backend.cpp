@@ -1,0 +1,109 @@
+#include "ingot/runtime/cpu/cpu_backend.h"
+
+#include <cstring>
+#include <limits>
+#include <new>
+#include <string>
+
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/stream.h"
+
+namespace ingot {
+namespace {
+
+constexpr std::align_val_t kAlignment{256};
+
+void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0 || (to != nullptr && from != nullptr)) return;
+  throw Error(ErrorCode::invalid_argument, operation,
+              std::to_string(bytes) + " bytes " + (to == nullptr ? "to" : "from") +
+                  " a null pointer; pass memory of at least that size");
+}
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int threads) : pool_(threads) {}
+
+  Device device() const override { return {DeviceType::cpu, 0}; }
+
+  void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
+    begin(stream);
+    check(spec, tensors, device());
+    cpu::amax(spec, tensors, pool_);
+  }
+
+  void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
+    begin(stream);
+    check(spec, tensors, device());
+    cpu::cast(spec, tensors, pool_);
+  }
+
+  void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
+    begin(stream);
+    check(spec, tensors, device());
+    cpu::gemm(spec, tensors, pool_);
+  }
+
+  void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
+    begin(stream);
+    check(spec, tensors, device());
+    cpu::column_sum(spec, tensors, pool_);
+  }
+
+  void* allocate(std::size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    void* const data = bytes <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max())
+                           ? ::operator new(bytes, kAlignment, std::nothrow)
+                           : nullptr;
+    if (data == nullptr) {
+      throw Error(ErrorCode::out_of_memory, "cpu memory",
+                  "no room for " + std::to_string(bytes) + " bytes; release tensors or use a smaller batch");
+    }
+    return data;
+  }
+
+  void release(void* data) noexcept override { ::operator delete(data, kAlignment); }
+
+  void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) override {
+    begin(stream);
+    check_pointers("copy_from_host", device_data, host_data, bytes);
+    if (bytes != 0) std::memcpy(device_data, host_data, bytes);
+  }
+
+  void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) override {
+    begin(stream);
+    check_pointers("copy_to_host", host_data, device_data, bytes);
+    if (bytes != 0) std::memcpy(host_data, device_data, bytes);
+  }
+
+  void fill_zero(void* device_data, std::size_t bytes, Stream& stream) override {
+    begin(stream);
+    check_pointers("fill_zero", device_data, device_data, bytes);
+    if (bytes != 0) std::memset(device_data, 0, bytes);
+  }
+
+  void synchronize(Stream& /*stream*/) override {}
+  bool capturing(const Stream& /*stream*/) const override { return false; }
+  CUstream_st* create_stream() override { return nullptr; }
+  void destroy_stream(CUstream_st* /*stream*/) noexcept override {}
+  std::int64_t launches() const override { return 0; }
+
+ private:
+  void begin(const Stream& stream) const {
+    if (&stream.backend() == this) return;
+    throw Error(ErrorCode::invalid_argument, "stream",
+                "belongs to another backend (" + print(stream.backend().device()) +
+                    "), but this one is cpu; make a Stream with this backend");
+  }
+
+  ThreadPool pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique<CpuBackend>(threads); }
+
+}  // namespace ingot

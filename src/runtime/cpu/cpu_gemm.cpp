@@ -1,0 +1,145 @@
+// out(m, n) = round((sum_k a(m, k) * b(n, k)) * factor_a * factor_b + bias), the definition that the GPU's fallback
+// kernel (templates/gemm_simt.cuh) shares to the bit:
+//   sum = 0; for k ascending: sum = sum + a * b     product rounded to f32, then the sum (no fma)
+//   out = from_float(((sum * factor_a) * factor_b) + bias)
+// The blocking below moves data and changes no result: a sum stays in f32 between blocks of k, which come in order.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "ingot/runtime/cpu/gemm_kernel.h"
+#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/visit.h"
+
+#include "numerics.cuh"
+
+namespace ingot::cpu {
+namespace {
+
+// Blocks of the output and of k: 512 x 512 floats of B stay in the second-level cache.
+constexpr i64 kBlockRows = 1536;
+constexpr i64 kBlockCols = 512;
+constexpr i64 kBlockDepth = 512;
+static_assert(kBlockRows % kTileRows == 0 && kBlockCols % kTileCols == 0);
+
+i64 round_up(i64 value, i64 multiple) { return ceil_div(value, multiple) * multiple; }
+
+// f32 values of elements; for FP8 through a table of all codes.
+template <class T>
+class Decoder {
+ public:
+  float operator()(T element) const { return to_float(element); }
+};
+
+template <Fp8Format T>
+class Decoder<T> {
+ public:
+  Decoder() {
+    for (u32 code = 0; code < 256; ++code) values_[code] = decode(T{static_cast<u8>(code)});
+  }
+  float operator()(T element) const { return values_[element.bits]; }
+
+ private:
+  std::array<float, 256> values_;
+};
+
+// An operand as the sums see it: element (i, k), where i is m for A and n for B.
+struct Operand {
+  const Tensor* tensor;
+  Layout layout;
+};
+
+struct Range {
+  i64 begin;
+  i64 size;
+};
+
+// Copies elements (i, k) of the ranges to panels[i / Width][k][i % Width], as f32; past the end of i: zeros, whose sums
+// nobody reads.
+template <i64 Width>
+void pack(const Operand& operand, Range i_range, Range k_range, float* panels, ThreadPool& pool) {
+  visit_dtype(operand.tensor->dtype, [&]<class T>(Type<T>) {
+    const Decoder<T> to_f32;
+    const bool k_major = operand.layout == Layout::k_major;
+    const T* const data = static_cast<const T*>(operand.tensor->data);
+    const i64 i_stride = k_major ? operand.tensor->row_stride : 1;
+    const i64 k_stride = k_major ? 1 : operand.tensor->row_stride;
+    pool.parallel_for(ceil_div(i_range.size, Width), 8, [&](i64 begin, i64 end) {
+      for (i64 p = begin; p < end; ++p) {
+        float* const panel = panels + p * Width * k_range.size;
+        const i64 filled = std::min(Width, i_range.size - p * Width);
+        if (filled < Width) std::fill_n(panel, Width * k_range.size, 0.0F);
+        const T* const first = data + (i_range.begin + p * Width) * i_stride + k_range.begin * k_stride;
+        for (i64 k = 0; k < k_range.size; ++k) {
+          for (i64 i = 0; i < filled; ++i) panel[k * Width + i] = to_f32(first[i * i_stride + k * k_stride]);
+        }
+      }
+    });
+  });
+}
+
+// Scales, bias and the one rounding of a block of sums.
+template <class Out>
+void finish(const GemmSpec& spec, const GemmTensors& tensors, const float* sums, i64 stride, Range rows, Range cols,
+            ThreadPool& pool) {
+  const auto factor = [](const Tensor& factors, ScaleGranularity scale, i64 i) {
+    if (factors.data == nullptr) return 1.0F;  // a high-precision operand
+    return row<const float>(factors, 0)[scale == kTensorwise ? 0 : i];
+  };
+  const Tensor& bias = tensors.bias;
+  pool.parallel_for(rows.size, 64, [&](i64 begin, i64 end) {
+    visit_high_precision(bias_dtype(spec), [&]<class Bias>(Type<Bias>) {
+      for (i64 r = begin; r < end; ++r) {
+        const i64 m = rows.begin + r;
+        const float factor_a = factor(tensors.factor_a, spec.scale_a, m);
+        for (i64 c = 0; c < cols.size; ++c) {
+          const i64 n = cols.begin + c;
+          float value = (sums[r * stride + c] * factor_a) * factor(tensors.factor_b, spec.scale_b, n);
+          if (spec.bias) value = value + to_float(row<const Bias>(bias, 0)[n]);
+          row<Out>(tensors.out, m)[n] = from_float<Out>(value);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
+  const GemmShape shape = gemm_shape(spec, tensors);
+  const i64 most_rows = std::min(kBlockRows, round_up(shape.m, kTileRows));
+  const i64 most_cols = std::min(kBlockCols, round_up(shape.n, kTileCols));
+  const i64 most_depth = std::min(kBlockDepth, i64{shape.k});
+  std::vector<float> sums(static_cast<std::size_t>(most_rows * most_cols));
+  std::vector<float> a_panels(static_cast<std::size_t>(most_rows * most_depth));
+  std::vector<float> b_panels(static_cast<std::size_t>(most_cols * most_depth));
+
+  for (i64 m0 = 0; m0 < shape.m; m0 += kBlockRows) {
+    for (i64 n0 = 0; n0 < shape.n; n0 += kBlockCols) {
+      const Range rows{m0, std::min(kBlockRows, shape.m - m0)};
+      const Range cols{n0, std::min(kBlockCols, shape.n - n0)};
+      const i64 col_tiles = ceil_div(cols.size, kTileCols);
+      std::fill(sums.begin(), sums.end(), 0.0F);
+      for (i64 k0 = 0; k0 < shape.k; k0 += kBlockDepth) {
+        const Range depth{k0, std::min(kBlockDepth, shape.k - k0)};
+        pack<kTileRows>({&tensors.a, spec.layout_a}, rows, depth, a_panels.data(), pool);
+        pack<kTileCols>({&tensors.b, spec.layout_b}, cols, depth, b_panels.data(), pool);
+        pool.parallel_for(ceil_div(rows.size, kTileRows) * col_tiles, 16, [&](i64 begin, i64 end) {
+          for (i64 tile = begin; tile < end; ++tile) {
+            const i64 i = tile / col_tiles;
+            const i64 j = tile % col_tiles;
+            multiply_tile(depth.size, a_panels.data() + i * kTileRows * depth.size,
+                          b_panels.data() + j * kTileCols * depth.size,
+                          sums.data() + i * kTileRows * most_cols + j * kTileCols, most_cols);
+          }
+        });
+      }
+      visit_high_precision(spec.out, [&]<class Out>(Type<Out>) {
+        finish<Out>(spec, tensors, sums.data(), most_cols, rows, cols, pool);
+      });
+    }
+  }
+}
+
+}  // namespace ingot::cpu

@@ -1,0 +1,15 @@
+// The four operations over checked tensors; cpu_backend.cpp has done the checking.
+#pragma once
+
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+
+namespace ingot::cpu {
+
+void amax(const AmaxSpec& spec, const AmaxTensors& tensors, ThreadPool& pool);
+void cast(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool);
+void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool);
+void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, ThreadPool& pool);
+
+}  // namespace ingot::cpu

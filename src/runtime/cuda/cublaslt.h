@@ -1,0 +1,42 @@
+// cuBLASLt's matmul, opened at run time, with one plan (descriptors, layouts, algorithm) per shape, made once.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/check.h"
+
+namespace ingot {
+
+class Driver;
+
+class CublasLt {
+ public:
+  static constexpr std::size_t kWorkspaceBytes = 32U << 20U;  // NVIDIA's advice for Hopper
+
+  // Null with the reason and the places looked in in `problem`.
+  static std::unique_ptr<CublasLt> open(const std::string& cuda_root, const Driver& driver, std::string& problem);
+  ~CublasLt();
+
+  // Can cuBLASLt take this call? (dtypes, scale granularity, 16-byte rules of reference: cuBLASLt's documentation of
+  // cublasLtMatmul, "FP8 data types usage"; a GPU without FP8 tensor cores takes none of the FP8 ones.)
+  bool supports(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const;
+
+  // Enqueues. `workspace` is kWorkspaceBytes, 256-byte aligned. Returns false where the heuristic has no algorithm for
+  // the shape (remembered); the caller then takes another kernel. Throws Error{cuda_failed}.
+  bool matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, void* workspace,
+              CUstream_st* stream);
+
+  std::string version() const;  // "13.1.0"
+  const std::string& path() const;
+
+ private:
+  CublasLt();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot

@@ -1,0 +1,13 @@
+// Which GEMMs cuBLASLt takes, as a pure function of the call and the GPU.
+#pragma once
+
+#include "ingot/codegen/target.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/check.h"
+
+namespace ingot {
+
+// Of checked tensors.
+bool cublaslt_supports(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Target device);
+
+}  // namespace ingot

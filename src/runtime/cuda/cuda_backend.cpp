@@ -1,0 +1,176 @@
+// Memory comes from cuMemAlloc, not from a stream-ordered pool: it outlives streams, may be used on all of them, and is
+// asked for when a step runs for the first time, not in every step.
+#include "ingot/runtime/cuda/cuda_backend.h"
+
+#include <string>
+
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/cuda/launcher.h"
+#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+CUdeviceptr address(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const Driver& driver, int device_index, KernelCache& cache, CublasLt* cublaslt)
+      : device_{DeviceType::cuda, device_index}, launcher_(driver, device_index, cache), cublaslt_(cublaslt) {}
+
+  Device device() const override { return device_; }
+
+  void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    begin(stream);
+    cuda::amax(spec, tensors, stream, launcher_);
+  }
+
+  void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    begin(stream);
+    cuda::cast(spec, tensors, stream, launcher_);
+  }
+
+  void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    begin(stream);
+    cuda::gemm(spec, tensors, stream, launcher_, cublaslt_);
+  }
+
+  void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    begin(stream);
+    cuda::column_sum(spec, tensors, stream, launcher_);
+  }
+
+  void* allocate(std::size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    launcher_.make_current();
+    CUdeviceptr data = 0;
+    const CUresult result = api().cuMemAlloc(&data, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) throw_out_of_memory(bytes);
+    driver().check(result, "cuMemAlloc");
+    return reinterpret_cast<void*>(data);
+  }
+
+  // cuMemFree waits for the work that may use the memory. Nothing can be done about a failure here: a broken context
+  // reports it to the next call that can throw.
+  void release(void* data) noexcept override {
+    if (data == nullptr) return;
+    try {
+      launcher_.make_current();
+      static_cast<void>(api().cuMemFree(address(data)));
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) override {
+    begin_copy("copy_from_host", device_data, host_data, bytes, stream);
+    if (bytes == 0) return;
+    driver().check(api().cuMemcpyHtoDAsync(address(device_data), host_data, bytes, stream.handle()),
+                   "cuMemcpyHtoDAsync");
+    synchronize(stream);
+  }
+
+  void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) override {
+    begin_copy("copy_to_host", host_data, device_data, bytes, stream);
+    if (bytes == 0) return;
+    driver().check(api().cuMemcpyDtoHAsync(host_data, address(device_data), bytes, stream.handle()),
+                   "cuMemcpyDtoHAsync");
+    synchronize(stream);
+  }
+
+  void fill_zero(void* device_data, std::size_t bytes, Stream& stream) override {
+    check_pointers("fill_zero", device_data, device_data, bytes);
+    begin(stream);
+    if (bytes != 0) launcher_.fill_zero(device_data, bytes, stream);
+  }
+
+  void synchronize(Stream& stream) override {
+    begin(stream);
+    driver().check(api().cuStreamSynchronize(stream.handle()), "cuStreamSynchronize");
+  }
+
+  bool capturing(const Stream& stream) const override {
+    launcher_.make_current();
+    return launcher_.capturing(stream);
+  }
+
+  CUstream_st* create_stream() override {
+    launcher_.make_current();
+    CUstream stream = nullptr;
+    driver().check(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    return stream;
+  }
+
+  void destroy_stream(CUstream_st* stream) noexcept override {
+    if (stream == nullptr) return;
+    try {
+      launcher_.make_current();
+      static_cast<void>(api().cuStreamDestroy(stream));
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  std::int64_t launches() const override { return launcher_.launches(); }
+
+ private:
+  const Driver& driver() const { return launcher_.driver(); }
+  const Driver::Api& api() const { return driver().api(); }
+
+  void begin(const Stream& stream) const {
+    if (&stream.backend() != this) {
+      throw Error(ErrorCode::invalid_argument, "stream",
+                  "belongs to another backend (" + print(stream.backend().device()) + "), but this one is " +
+                      print(device_) + "; make a Stream with this backend");
+    }
+    launcher_.make_current();
+  }
+
+  static void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes) {
+    if (bytes == 0 || (to != nullptr && from != nullptr)) return;
+    throw Error(ErrorCode::invalid_argument, operation,
+                std::to_string(bytes) + " bytes " + (to == nullptr ? "to" : "from") +
+                    " a null pointer; pass memory of at least that size");
+  }
+
+  // The host side may be reused when a copy returns, so a copy waits; a graph would read that memory later instead.
+  void begin_copy(const char* operation, const void* to, const void* from, std::size_t bytes,
+                  const Stream& stream) const {
+    check_pointers(operation, to, from, bytes);
+    begin(stream);
+    if (bytes != 0 && launcher_.capturing(stream)) {
+      throw Error(ErrorCode::invalid_argument, operation,
+                  "copies between host and device wait for the stream, which cannot be done while it is capturing a "
+                  "graph; copy before or after the capture");
+    }
+  }
+
+  [[noreturn]] void throw_out_of_memory(std::size_t bytes) const {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    driver().check(api().cuMemGetInfo(&free, &total), "cuMemGetInfo");
+    throw Error(ErrorCode::out_of_memory, print(device_) + " memory",
+                "no room for " + std::to_string(bytes) + " bytes: " + std::to_string(free) + " of " +
+                    std::to_string(total) + " are free; release tensors or use a smaller batch");
+  }
+
+  Device device_;
+  Launcher launcher_;
+  CublasLt* cublaslt_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(const Driver& driver, int device_index, KernelCache& cache,
+                                           CublasLt* cublaslt) {
+  return std::make_unique<CudaBackend>(driver, device_index, cache, cublaslt);
+}
+
+}  // namespace ingot

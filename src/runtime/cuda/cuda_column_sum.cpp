@@ -1,0 +1,26 @@
+#include "ingot/runtime/cuda/operations.h"
+
+#include "column_sum.cuh"
+
+namespace ingot::cuda {
+
+void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  const i64 cols = input.cols;
+  if (cols == 0) return;
+  if (input.rows == 0) {
+    return launcher.fill_zero(tensors.sum.data, static_cast<std::size_t>(cols * size_of(spec.out)), stream);
+  }
+  const auto partials = static_cast<std::size_t>(chunk_count(input.rows) * cols);
+  const ColumnSumParams params{.input = input.data,
+                               .rows = input.rows,
+                               .cols = cols,
+                               .input_stride = input.row_stride,
+                               .partials = static_cast<float*>(stream.scratch(partials * sizeof(float))),
+                               .sum = tensors.sum.data};
+  launcher.launch(spec, Pass::first, ColumnSumPartialsLaunch::grid(input.rows, cols, size_of(spec.in)),
+                  ColumnSumPartialsLaunch::kThreads, params, stream);
+  launcher.launch(spec, Pass::main, ColumnSumFinishLaunch::grid(cols), ColumnSumFinishLaunch::kThreads, params, stream);
+}
+
+}  // namespace ingot::cuda

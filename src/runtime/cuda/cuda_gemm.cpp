@@ -1,0 +1,58 @@
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/operations.h"
+
+#include "gemm_simt.cuh"
+
+namespace ingot::cuda {
+namespace {
+
+// Elements from one m (or n) to the next, and from one k to the next.
+struct Strides {
+  i64 outer, k;
+};
+
+Strides strides(const Tensor& operand, Layout layout) {
+  if (layout == Layout::k_major) return {.outer = operand.row_stride, .k = 1};
+  return {.outer = 1, .k = operand.row_stride};
+}
+
+void launch_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
+                 Launcher& launcher) {
+  const Strides a = strides(tensors.a, spec.layout_a);
+  const Strides b = strides(tensors.b, spec.layout_b);
+  const GemmSimtParams params{.a = tensors.a.data,
+                              .b = tensors.b.data,
+                              .factor_a = static_cast<const float*>(tensors.factor_a.data),
+                              .factor_b = static_cast<const float*>(tensors.factor_b.data),
+                              .bias = tensors.bias.data,
+                              .out = tensors.out.data,
+                              .m = shape.m,
+                              .n = shape.n,
+                              .k = shape.k,
+                              .a_stride_m = a.outer,
+                              .a_stride_k = a.k,
+                              .b_stride_n = b.outer,
+                              .b_stride_k = b.k,
+                              .out_stride = tensors.out.row_stride,
+                              .factor_a_stride = spec.scale_a == kRowwise ? 1 : 0,
+                              .factor_b_stride = spec.scale_b == kRowwise ? 1 : 0};
+  launcher.launch(spec, Pass::main, GemmSimtLaunch::grid(shape.m, shape.n), GemmSimtLaunch::kThreads, params, stream);
+}
+
+}  // namespace
+
+void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt) {
+  const GemmShape shape = gemm_shape(spec, tensors);
+  if (shape.m == 0 || shape.n == 0) return;
+  if (cublaslt != nullptr && cublaslt->supports(spec, tensors, shape)) {
+    void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
+    if (cublaslt->matmul(spec, tensors, shape, workspace, stream.handle())) {
+      launcher.count();
+      return;
+    }
+  }
+  launch_simt(spec, tensors, shape, stream, launcher);
+}
+
+}  // namespace ingot::cuda

@@ -1,0 +1,181 @@
+#include "ingot/runtime/cuda/driver.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <vector>
+
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/library.h"
+
+namespace ingot {
+namespace {
+
+constexpr const char* kLibraryName = "libcuda.so.1";
+
+// cuda.h's macros are expanded before the name becomes text: "cuMemAlloc_v2".
+#define INGOT_TEXT(name) #name
+#define INGOT_EXPANDED_TEXT(name) INGOT_TEXT(name)
+
+// The first entry point that the library lacks, or null.
+const char* resolve(const Library& library, Driver::Api& api) {
+#define INGOT_RESOLVE(function)                                                                           \
+  api.function = reinterpret_cast<decltype(api.function)>(library.symbol(INGOT_EXPANDED_TEXT(function))); \
+  if (api.function == nullptr) return INGOT_EXPANDED_TEXT(function);
+  INGOT_DRIVER_FUNCTIONS(INGOT_RESOLVE)
+#undef INGOT_RESOLVE
+  return nullptr;
+}
+
+#undef INGOT_EXPANDED_TEXT
+#undef INGOT_TEXT
+
+// "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
+std::string text_of(const Driver::Api& api, CUresult result) {
+  const char* name = nullptr;
+  const char* description = nullptr;
+  if (api.cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) {
+    return fmt::format("unknown CUDA error {}", static_cast<int>(result));
+  }
+  if (api.cuGetErrorString(result, &description) != CUDA_SUCCESS || description == nullptr) return name;
+  return fmt::format("{}: {}", name, description);
+}
+
+}  // namespace
+
+struct Driver::State {
+  // What a device's primary context is retained by. Released with the driver.
+  struct PrimaryContext {
+    std::atomic<CUcontext> context{nullptr};
+  };
+
+  Library library;
+  int version = 0;
+  std::vector<CUdevice> devices;
+  std::vector<PrimaryContext> contexts;  // one per device
+};
+
+Driver::Driver() : api_(std::make_unique<Api>()), state_(std::make_unique<State>()) {}
+
+Driver::~Driver() {
+  for (std::size_t i = 0; i < state_->contexts.size(); ++i) {
+    // At exit the driver may be gone already (CUDA_ERROR_DEINITIALIZED): nothing is left to release then.
+    if (state_->contexts[i].context != nullptr) static_cast<void>(api_->cuDevicePrimaryCtxRelease(state_->devices[i]));
+  }
+}
+
+std::unique_ptr<Driver> Driver::open(std::string& problem) {
+  std::unique_ptr<Driver> driver(new Driver);
+  std::string error;
+  driver->state_->library = Library::open(kLibraryName, error);
+  if (!driver->state_->library) {
+    problem =
+        fmt::format("no CUDA driver: {} not found ({}); install NVIDIA's driver to use a GPU", kLibraryName, error);
+    return nullptr;
+  }
+  Api& api = *driver->api_;
+  State& state = *driver->state_;
+  if (const char* missing = resolve(state.library, api)) {
+    problem = fmt::format("the CUDA driver {} is too old: it lacks {}; CUDA 12.8 (driver 570) or newer is needed",
+                          state.library.path(), missing);
+    return nullptr;
+  }
+  const auto fails = [&](CUresult result, const char* call) {
+    if (result == CUDA_SUCCESS) return false;
+    problem =
+        fmt::format("the CUDA driver {} cannot be used: {} gave {}", state.library.path(), call, text_of(api, result));
+    return true;
+  };
+  int count = 0;
+  if (fails(api.cuInit(0), "cuInit") || fails(api.cuDriverGetVersion(&state.version), "cuDriverGetVersion") ||
+      fails(api.cuDeviceGetCount(&count), "cuDeviceGetCount")) {
+    return nullptr;
+  }
+  if (count == 0) {
+    problem = fmt::format("the CUDA driver {} sees no GPU; check CUDA_VISIBLE_DEVICES", state.library.path());
+    return nullptr;
+  }
+  state.devices.resize(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    if (fails(api.cuDeviceGet(&state.devices[static_cast<std::size_t>(i)], i), "cuDeviceGet")) return nullptr;
+  }
+  state.contexts = std::vector<State::PrimaryContext>(state.devices.size());
+  return driver;
+}
+
+namespace {
+
+std::size_t checked_index(int index, std::size_t count) {
+  if (index < 0 || static_cast<std::size_t>(index) >= count) {
+    throw Error(ErrorCode::not_found, fmt::format("cuda:{}", index),
+                fmt::format("there is no such device; the driver sees {}, numbered from 0", count));
+  }
+  return static_cast<std::size_t>(index);
+}
+
+}  // namespace
+
+int Driver::device_count() const { return static_cast<int>(state_->devices.size()); }
+
+std::string Driver::device_name(int index) const {
+  const CUdevice device = state_->devices[checked_index(index, state_->devices.size())];
+  std::array<char, 256> name{};
+  check(api_->cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, device), "cuDeviceGetName");
+  return name.data();
+}
+
+namespace {
+
+int attribute(const Driver& driver, CUdevice device, CUdevice_attribute which) {
+  int value = 0;
+  driver.check(driver.api().cuDeviceGetAttribute(&value, which, device), "cuDeviceGetAttribute");
+  return value;
+}
+
+}  // namespace
+
+Target Driver::device_target(int index) const {
+  const CUdevice device = state_->devices[checked_index(index, state_->devices.size())];
+  return target_for(attribute(*this, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                    attribute(*this, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+}
+
+int Driver::multiprocessors(int index) const {
+  const CUdevice device = state_->devices[checked_index(index, state_->devices.size())];
+  return attribute(*this, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+}
+
+std::string Driver::version() const {
+  return fmt::format("{}.{}", state_->version / 1000, state_->version % 1000 / 10);
+}
+
+const std::string& Driver::path() const { return state_->library.path(); }
+
+// Every call of an operation comes here, so the context that is current already costs one driver call and no more.
+void Driver::make_current(int index) const {
+  const std::size_t i = checked_index(index, state_->devices.size());
+  std::atomic<CUcontext>& retained = state_->contexts[i].context;
+  CUcontext context = retained.load(std::memory_order_acquire);
+  if (context == nullptr) {
+    check(api_->cuDevicePrimaryCtxRetain(&context, state_->devices[i]), "cuDevicePrimaryCtxRetain");
+    // Of two threads that come first together, one gives its reference back.
+    CUcontext expected = nullptr;
+    if (!retained.compare_exchange_strong(expected, context)) {
+      check(api_->cuDevicePrimaryCtxRelease(state_->devices[i]), "cuDevicePrimaryCtxRelease");
+    }
+  }
+  CUcontext current = nullptr;
+  check(api_->cuCtxGetCurrent(&current), "cuCtxGetCurrent");
+  if (current != context) check(api_->cuCtxSetCurrent(context), "cuCtxSetCurrent");
+}
+
+void Driver::check(CUresult result, const char* call) const {
+  if (result == CUDA_SUCCESS) return;
+  const ErrorCode code = result == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::out_of_memory : ErrorCode::cuda_failed;
+  throw Error(code, call, text_of(*api_, result));
+}
+
+}  // namespace ingot

@@ -1,0 +1,46 @@
+// The CUDA driver API, opened when first needed. The library builds, loads and runs its CPU side where there is none.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <string>
+
+#include "ingot/codegen/target.h"
+
+namespace ingot {
+
+class Library;  // runtime/library.h
+
+// One function pointer per entry point that we call, with cuda.h's own types. All or nothing: a driver that lacks one
+// is reported, not half used.
+class Driver {
+ public:
+  // Null with the reason in `problem`: no libcuda.so.1, cuInit failed (with its error's text), no device.
+  static std::unique_ptr<Driver> open(std::string& problem);
+  ~Driver();
+
+  int device_count() const;
+  std::string device_name(int index) const;
+  Target device_target(int index) const;
+  int multiprocessors(int index) const;
+  std::string version() const;  // "13.0"
+  const std::string& path() const;
+
+  // The device's primary context, retained for the life of this object and made current on the calling thread.
+  void make_current(int index) const;
+
+  // Throws Error{cuda_failed, out_of_memory} "<call>: CUDA_ERROR_...: <description>".
+  void check(CUresult result, const char* call) const;
+
+  struct Api;
+  const Api& api() const { return *api_; }
+
+ private:
+  Driver();
+  std::unique_ptr<Api> api_;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot

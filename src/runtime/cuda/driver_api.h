@@ -1,0 +1,56 @@
+// The entry points of libcuda that Ingot calls. Private to the library: nothing that is installed includes this.
+//
+// The list is written once. cuda.h renames a function to the version of its ABI (cuMemAlloc -> cuMemAlloc_v2), here as
+// everywhere else, so api().cuMemAlloc(...) calls exactly what a program that links libcuda would call.
+#pragma once
+
+#include <cuda.h>
+
+#include "ingot/runtime/cuda/driver.h"
+
+#define INGOT_DRIVER_FUNCTIONS(X) \
+  X(cuInit)                       \
+  X(cuDriverGetVersion)           \
+  X(cuGetErrorName)               \
+  X(cuGetErrorString)             \
+  X(cuDeviceGetCount)             \
+  X(cuDeviceGet)                  \
+  X(cuDeviceGetName)              \
+  X(cuDeviceGetAttribute)         \
+  X(cuDevicePrimaryCtxRetain)     \
+  X(cuDevicePrimaryCtxRelease)    \
+  X(cuCtxSetCurrent)              \
+  X(cuCtxGetCurrent)              \
+  X(cuCtxGetDevice)               \
+  X(cuMemGetInfo)                 \
+  X(cuMemAlloc)                   \
+  X(cuMemFree)                    \
+  X(cuMemcpyHtoDAsync)            \
+  X(cuMemcpyDtoHAsync)            \
+  X(cuMemsetD8Async)              \
+  X(cuMemsetD32Async)             \
+  X(cuStreamCreate)               \
+  X(cuStreamDestroy)              \
+  X(cuStreamSynchronize)          \
+  X(cuStreamIsCapturing)          \
+  X(cuStreamBeginCapture)         \
+  X(cuStreamEndCapture)           \
+  X(cuGraphInstantiate)           \
+  X(cuGraphLaunch)                \
+  X(cuGraphExecDestroy)           \
+  X(cuGraphDestroy)               \
+  X(cuLibraryLoadData)            \
+  X(cuLibraryUnload)              \
+  X(cuLibraryGetKernel)           \
+  X(cuKernelSetAttribute)         \
+  X(cuLaunchKernelEx)
+
+namespace ingot {
+
+struct Driver::Api {
+#define INGOT_MEMBER(function) decltype(&::function) function = nullptr;
+  INGOT_DRIVER_FUNCTIONS(INGOT_MEMBER)
+#undef INGOT_MEMBER
+};
+
+}  // namespace ingot

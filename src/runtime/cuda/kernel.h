@@ -1,0 +1,54 @@
+// A loaded kernel. Launching allocates nothing, locks nothing and formats nothing.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <type_traits>
+
+#include "ingot/runtime/compiler.h"
+
+struct CUstream_st;
+
+namespace ingot {
+
+class Driver;
+
+struct LaunchShape {
+  unsigned grid_x = 1;
+  unsigned grid_y = 1;
+  unsigned grid_z = 1;
+  unsigned block = 1;  // threads, one-dimensional
+  unsigned shared_bytes = 0;
+};
+
+class Kernel {
+ public:
+  // Loads the cubin (context-independent, cuLibraryLoadData). Throws Error{cuda_failed}.
+  Kernel(const Driver& driver, const CompiledKernel& compiled);
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  // The kernel takes one parameter, `params`, by value; the type is the one that the template declares. A grid of zero
+  // blocks launches nothing. Throws Error{cuda_failed}.
+  template <class Params>
+  requires std::is_trivially_copyable_v<Params>
+  void launch(CUstream_st* stream, const LaunchShape& shape, const Params& params) const {
+    launch_raw(stream, shape, &params);
+  }
+
+  const KernelResources& resources() const { return resources_; }
+
+ private:
+  void launch_raw(CUstream_st* stream, const LaunchShape& shape, const void* params) const;
+  void allow_shared(unsigned bytes) const;
+
+  const Driver* driver_;
+  void* library_ = nullptr;  // CUlibrary
+  void* kernel_ = nullptr;   // CUkernel
+  std::string name_;
+  KernelResources resources_;
+  mutable std::atomic<bool> shared_allowed_{false};  // has the device been asked for more than the default?
+};
+
+}  // namespace ingot

@@ -1,0 +1,54 @@
+// What every CUDA operation needs to enqueue kernels and fills: nothing here allocates, locks or formats on the way to
+// a launch.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/cuda/kernel.h"
+#include "ingot/runtime/kernel_cache.h"
+#include "ingot/runtime/stream.h"
+
+namespace ingot {
+
+class Launcher {
+ public:
+  Launcher(const Driver& driver, int device_index, KernelCache& cache)
+      : driver_(&driver), device_index_(device_index), cache_(&cache) {}
+
+  // `params` is the struct that the spec's kernel takes; `grid` its blocks, none of which may be zero.
+  template <class Params>
+  void launch(const KernelSpec& spec, Pass pass, std::int64_t grid, unsigned threads, const Params& params,
+              const Stream& stream) {
+    kernel(spec, pass, stream).launch(stream.handle(), {.grid_x = checked_grid(grid), .block = threads}, params);
+    count();
+  }
+
+  // `count` words of device memory get this value.
+  void fill(void* data, float value, std::int64_t count, const Stream& stream) const;
+  void fill_zero(void* data, std::size_t bytes, const Stream& stream) const;
+
+  bool capturing(const Stream& stream) const;
+  // One more of the launches that the backend reports.
+  void count() { launches_.fetch_add(1, std::memory_order_relaxed); }
+  std::int64_t launches() const { return launches_.load(std::memory_order_relaxed); }
+
+  const Driver& driver() const { return *driver_; }
+  // The context current on this thread, which may never have used CUDA before.
+  void make_current() const { driver_->make_current(device_index_); }
+
+ private:
+  // Throws Error{invalid_argument} where the kernel would have to be loaded while the stream is capturing.
+  const Kernel& kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const;
+  static unsigned checked_grid(std::int64_t grid);
+
+  const Driver* driver_;
+  int device_index_;
+  KernelCache* cache_;
+  std::atomic<std::int64_t> launches_{0};
+};
+
+}  // namespace ingot

@@ -1,0 +1,21 @@
+// The operations on a GPU, of checked tensors with the context current: each fills its kernels' parameters and enqueues
+// them. Grids and strides are the templates' own (templates/*.cuh, "...Launch").
+#pragma once
+
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/cuda/launcher.h"
+#include "ingot/runtime/stream.h"
+
+namespace ingot {
+class CublasLt;
+}
+
+namespace ingot::cuda {
+
+void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Launcher& launcher);
+void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
+// `cublaslt` may be null.
+void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt);
+void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
+
+}  // namespace ingot::cuda

@@ -1,0 +1,65 @@
+// One computation per key among threads: the first to ask computes, those who ask meanwhile wait, and all get the one
+// value, or the one exception. No lock is held while computing.
+//
+// Values are remembered. So are refusals (Error{compile_failed, invalid_spec}): they would only be repeated, slowly.
+// Any other failure (memory, the driver, a file) may pass: it goes to those who wait, and the next to ask tries again.
+#pragma once
+
+#include <exception>
+#include <future>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+
+template <class Key, class Value>
+class SingleFlight {
+ public:
+  // compute() must not ask for its own key.
+  template <class Compute>
+  Value get(const Key& key, Compute&& compute) {
+    std::promise<Value> promise;
+    std::shared_future<Value> result;
+    bool first = false;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = results_.find(key);
+      first = found == results_.end();
+      result = first ? results_.emplace(key, promise.get_future().share()).first->second : found->second;
+    }
+    if (first) {
+      try {
+        promise.set_value(compute());
+      } catch (...) {
+        if (!would_be_repeated()) forget(key);
+        promise.set_exception(std::current_exception());
+      }
+    }
+    return result.get();
+  }
+
+ private:
+  // Of the exception that is being handled.
+  static bool would_be_repeated() {
+    try {
+      throw;
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::compile_failed || error.code() == ErrorCode::invalid_spec;
+    } catch (...) {
+      return false;
+    }
+  }
+
+  void forget(const Key& key) {
+    const std::lock_guard lock(mutex_);
+    results_.erase(key);
+  }
+
+  std::mutex mutex_;  // guards the map alone
+  std::map<Key, std::shared_future<Value>> results_;
+};
+
+}  // namespace ingot

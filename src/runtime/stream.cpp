@@ -1,0 +1,19 @@
+#include "ingot/runtime/stream.h"
+
+namespace ingot {
+
+Stream::Stream(Backend& backend) : backend_(&backend), handle_(backend.create_stream()), owned_(true) {}
+
+Stream::Stream(Backend& backend, CUstream_st* handle) : backend_(&backend), handle_(handle), owned_(false) {}
+
+// The scratch is released after the stream: release() waits for the device, destroying a stream does not stop its work.
+Stream::~Stream() {
+  if (owned_) backend_->destroy_stream(handle_);
+}
+
+void* Stream::scratch(std::size_t bytes) {
+  scratch_.reserve(*backend_, bytes, *this);
+  return scratch_.data();
+}
+
+}  // namespace ingot

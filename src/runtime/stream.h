@@ -1,0 +1,36 @@
+// Where work is enqueued, with the scratch memory of that work. Work on one stream runs in order, so one scratch serves
+// all of it; two streams never share one. Not for two threads at once.
+#pragma once
+
+#include <cstddef>
+
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/buffer.h"
+
+namespace ingot {
+
+class Stream {
+ public:
+  // A stream of its own, destroyed with this object.
+  explicit Stream(Backend& backend);
+  // The caller's stream (PyTorch's current stream, say), which must outlive this object.
+  Stream(Backend& backend, CUstream_st* handle);
+  ~Stream();
+  Stream(Stream&&) = delete;
+  Stream& operator=(Stream&&) = delete;
+
+  CUstream_st* handle() const { return handle_; }
+  Backend& backend() const { return *backend_; }
+
+  // Memory for one operation's intermediate results: at least `bytes`, 256-byte aligned, valid until the next call of
+  // scratch() on this stream. Grows (outside of capture) and never shrinks.
+  void* scratch(std::size_t bytes);
+
+ private:
+  Backend* backend_;
+  CUstream_st* handle_;
+  bool owned_;
+  Buffer scratch_;
+};
+
+}  // namespace ingot
