@@ -1,0 +1,114 @@
+#include "options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "ingot/runtime/error.h"
+
+namespace train_lm {
+namespace {
+
+struct Preset {
+  ModelShape shape;
+  std::int64_t batch, steps, warmup_steps, checkpoint_every;
+  double learning_rate;
+};
+
+// A minute per model on two cores.
+constexpr Preset kSmall{.shape = {.context = 32, .embedding = 16, .hidden = 512, .blocks = 2},
+                        .batch = 256,
+                        .steps = 400,
+                        .warmup_steps = 20,
+                        .checkpoint_every = 50,
+                        .learning_rate = 2e-3};
+// 135 million parameters. A checkpoint is 1.6 GB here, so it is made only when asked for.
+constexpr Preset kLarge{.shape = {.context = 128, .embedding = 32, .hidden = 8192, .blocks = 2},
+                        .batch = 8192,
+                        .steps = 600,
+                        .warmup_steps = 100,
+                        .checkpoint_every = 0,
+                        .learning_rate = 4e-4};
+
+template <class Value>
+void fill(Value& value, Value unset, Value preset) {
+  if (value == unset) value = preset;
+}
+
+void require(bool condition, const char* option, const std::string& rule) {
+  if (!condition) throw ingot::Error(ingot::ErrorCode::invalid_argument, option, rule);
+}
+
+}  // namespace
+
+std::int64_t ModelShape::parameters() const {
+  const std::int64_t block = 2 * width() * hidden + hidden + width();
+  return 256 * embedding + blocks * block + width() * 256 + 256;
+}
+
+void add_options(CLI::App& app, Options& options) {
+  // Limits that keep every size of the model far from the end of 64 bits.
+  const CLI::Range size(std::int64_t{1}, std::int64_t{1} << 20);
+  const CLI::Range count(std::int64_t{1}, std::int64_t{1} << 30);
+  const CLI::Range count_or_none(std::int64_t{0}, std::int64_t{1} << 30);
+  app.add_option("--text", options.text, "file to train on (default: the King James Bible of Debian's bible-kjv)");
+  app.add_option("--out", options.out, "folder for loss.csv, loss.svg, summary.json and the checkpoint")
+      ->capture_default_str();
+  app.add_option("--device", options.device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--size", options.size, "small or large (default: small on the CPU, large on a GPU)")
+      ->check(CLI::IsMember({"small", "large"}));
+  app.add_option("--only", options.only, "train only bf16 or only fp8")->check(CLI::IsMember({"bf16", "fp8"}));
+  app.add_option("--context", options.shape.context, "bytes the model sees")->check(size);
+  app.add_option("--embedding", options.shape.embedding, "dimensions per byte; width = context x embedding")
+      ->check(size);
+  app.add_option("--hidden", options.shape.hidden, "width inside a block")->check(size);
+  app.add_option("--blocks", options.shape.blocks, "residual blocks of two linear layers")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}));
+  app.add_option("--batch", options.batch, "windows per step, each predicting one byte")->check(size);
+  app.add_option("--steps", options.steps, "optimizer steps")->check(count);
+  app.add_option("--lr", options.learning_rate, "peak learning rate")->check(CLI::Range(1e-12, 1e3));
+  app.add_option("--warmup", options.warmup_steps, "steps of linear warm-up before the cosine")->check(count_or_none);
+  app.add_option("--weight-decay", options.weight_decay, "of AdamW")
+      ->check(CLI::Range(0.0, 1e3))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of the weights and the batches")->capture_default_str();
+  app.add_option("--checkpoint-every", options.checkpoint_every, "steps between checkpoints, 0 for none")
+      ->check(count_or_none);
+  app.add_flag("--resume", options.resume, "go on from the checkpoint in --out");
+}
+
+void complete(Options& options, bool on_gpu) {
+  if (options.size.empty()) options.size = on_gpu ? "large" : "small";
+  const Preset& preset = options.size == "large" ? kLarge : kSmall;
+  fill(options.shape.context, {}, preset.shape.context);
+  fill(options.shape.embedding, {}, preset.shape.embedding);
+  fill(options.shape.hidden, {}, preset.shape.hidden);
+  fill(options.shape.blocks, {}, preset.shape.blocks);
+  fill(options.batch, {}, preset.batch);
+  fill(options.steps, {}, preset.steps);
+  fill(options.warmup_steps, std::int64_t{-1}, preset.warmup_steps);
+  fill(options.checkpoint_every, std::int64_t{-1}, preset.checkpoint_every);
+  fill(options.learning_rate, {}, preset.learning_rate);
+
+  const ModelShape& shape = options.shape;
+  require(shape.embedding % 8 == 0, "--embedding", fmt::format("is {}, but must be a multiple of 8", shape.embedding));
+  require(shape.hidden % 8 == 0, "--hidden", fmt::format("is {}, but must be a multiple of 8", shape.hidden));
+  constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
+  require(shape.width() <= kMaxWidth, "--context",
+          fmt::format("x --embedding is {}, but the model may be at most {} wide", shape.width(), kMaxWidth));
+}
+
+std::string fingerprint(const Options& options, std::uint64_t text_digest, bool on_gpu) {
+  const ModelShape& shape = options.shape;
+  return fmt::format(
+      "text={:016x} context={} embedding={} hidden={} blocks={} batch={} steps={} lr={} warmup={} decay={} seed={} "
+      "only={} "
+      "device={}",
+      text_digest, shape.context, shape.embedding, shape.hidden, shape.blocks, options.batch, options.steps,
+      options.learning_rate, options.warmup_steps, options.weight_decay, options.seed,
+      options.only.empty() ? "both" : options.only, on_gpu ? "cuda" : "cpu");
+}
+
+}  // namespace train_lm

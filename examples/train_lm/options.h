@@ -1,0 +1,49 @@
+// What the command line says.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace train_lm {
+
+struct ModelShape {
+  std::int64_t context = 0;    // bytes that the model sees
+  std::int64_t embedding = 0;  // dimensions of a byte's embedding
+  std::int64_t hidden = 0;     // of each block
+  std::int64_t blocks = 0;
+
+  std::int64_t width() const { return context * embedding; }
+  std::int64_t parameters() const;
+};
+
+struct Options {
+  std::filesystem::path text;  // empty: the King James Bible, by the program `bible`
+  std::filesystem::path out = "train_lm_out";
+  std::string device = "auto";  // auto, cpu, cuda
+  std::string size;             // small, large; empty: small on the CPU, large on a GPU
+  std::string only;             // bf16, fp8; empty: both
+  ModelShape shape{};
+  std::int64_t batch = 0;  // rows, each predicting one byte
+  std::int64_t steps = 0;
+  double learning_rate = 0;
+  std::int64_t warmup_steps = -1;
+  double weight_decay = 0.1;
+  std::uint64_t seed = 1;
+  std::int64_t checkpoint_every = -1;  // steps; 0: never
+  bool resume = false;
+};
+
+// Makes the command line's options write to `options`, which outlives the app.
+void add_options(CLI::App& app, Options& options);
+// Fills what was not given, now that the device is known. Throws ingot::Error for values that make no sense.
+void complete(Options& options, bool on_gpu);
+
+// All that decides the numbers of a run, as one line: a checkpoint belongs to exactly one.
+std::string fingerprint(const Options& options, std::uint64_t text_digest, bool on_gpu);
+
+}  // namespace train_lm

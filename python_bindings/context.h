@@ -1,0 +1,36 @@
+// A Context as Python holds it: with one Stream (and its scratch) per CUDA stream that calls have come on.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/stream.h"
+
+namespace ingot::python {
+
+class PythonContext {
+ public:
+  explicit PythonContext(ContextOptions options) : context_(std::move(options)) {}
+
+  Context& context() { return context_; }
+
+  // Runs work(backend, stream) on the CUDA stream with this handle (PyTorch's `stream.cuda_stream`), one call at a
+  // time.
+  template <class Work>
+  void run(std::uintptr_t handle, Work&& work) {
+    const std::lock_guard lock(mutex_);
+    const auto [entry, inserted] =
+        streams_.try_emplace(handle, context_.backend(), reinterpret_cast<CUstream_st*>(handle));
+    work(context_.backend(), entry->second);
+  }
+
+ private:
+  Context context_;
+  std::mutex mutex_;
+  std::map<std::uintptr_t, Stream> streams_;  // after context_: destroyed before it
+};
+
+}  // namespace ingot::python

@@ -1,0 +1,10 @@
+"""Ingot: FP8 kernels written, compiled and cached at run time.
+
+Arrays are NumPy arrays (CPU reference) or PyTorch tensors, on the CPU or on a CUDA device. Nothing here imports torch.
+"""
+
+from ._context import Context, info
+from ._core import Error
+from ._operations import Float8Array, amax, cast, decode, encode, gemm
+
+__all__ = ["Context", "Error", "Float8Array", "amax", "cast", "decode", "encode", "gemm", "info"]

@@ -1,0 +1,106 @@
+"""What Ingot needs of an array framework: element type, raw bits, a new array beside another, the current stream.
+
+Two frameworks, two classes with the same methods. PyTorch's is used only for objects that are torch's, so torch is never
+imported for anybody who does not use it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._core import Error
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+_FROM_LONG_NAME = {
+    "float32": "f32",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float8_e4m3fn": "e4m3fn",
+    "float8_e5m2": "e5m2",
+    "float8_e4m3fnuz": "e4m3fnuz",
+    "float8_e5m2fnuz": "e5m2fnuz",
+}
+_LONG_NAME = {short: long for long, short in _FROM_LONG_NAME.items()}
+SIZE = {"f32": 4, "bf16": 2, "f16": 2, "e4m3fn": 1, "e5m2": 1, "e4m3fnuz": 1, "e5m2fnuz": 1}
+
+
+def dtype_name(dtype: Any) -> str:
+    """ "e4m3fn" from "e4m3fn", "float8_e4m3fn", torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn, and so on."""
+    text = dtype if isinstance(dtype, str) else str(dtype)
+    if text.startswith("<class"):
+        text = dtype.__name__
+    text = text.removeprefix("torch.")
+    text = _FROM_LONG_NAME.get(text, text)
+    if text not in SIZE:
+        raise Error(f"dtype: {dtype!r} is none of {', '.join(SIZE)}")
+    return text
+
+
+class NumpyArrays:
+    device = "cpu"
+    stream = 0
+
+    @staticmethod
+    def dtype(array: np.ndarray) -> str:
+        return dtype_name(array.dtype.name)
+
+    @staticmethod
+    def bits(array: np.ndarray) -> np.ndarray:
+        """The array as unsigned integers, its columns contiguous."""
+        if array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
+            array = np.ascontiguousarray(array)
+        if array.itemsize not in _UNSIGNED:
+            raise Error(f"array: {array.dtype.name} is none of {', '.join(SIZE)}; convert it first")
+        return array.view(_UNSIGNED[array.itemsize])
+
+    @staticmethod
+    def empty(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """An uninitialised array; of ml_dtypes' type where NumPy has none and ml_dtypes is there, else of integers."""
+        long_name = _LONG_NAME[dtype]
+        if dtype in ("f32", "f16"):
+            return np.empty(shape, long_name)
+        try:
+            import ml_dtypes
+        except ImportError:
+            return np.empty(shape, _UNSIGNED[SIZE[dtype]])
+        return np.empty(shape, getattr(ml_dtypes, long_name))
+
+
+class TorchArrays:
+    def __init__(self, tensor: Any) -> None:
+        import torch  # the caller has it: the tensor is torch's
+
+        self._torch = torch
+        self._place = tensor.device
+        if tensor.device.type == "cuda":
+            index = tensor.device.index if tensor.device.index is not None else 0
+            self.device = f"cuda:{index}"
+            self.stream = torch.cuda.current_stream(tensor.device).cuda_stream
+        elif tensor.device.type == "cpu":
+            self.device, self.stream = "cpu", 0
+        else:
+            raise Error(f"tensor: lies on {tensor.device}; Ingot computes on cpu and cuda")
+
+    @staticmethod
+    def dtype(tensor: Any) -> str:
+        return dtype_name(tensor.dtype)
+
+    def bits(self, tensor: Any) -> Any:
+        tensor = tensor.detach()
+        if tensor.dim() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            tensor = tensor.contiguous()
+        integers = {1: self._torch.uint8, 2: self._torch.int16, 4: self._torch.int32}
+        return tensor.view(integers[tensor.element_size()])
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return self._torch.empty(shape, dtype=getattr(self._torch, _LONG_NAME[dtype]), device=self._place)
+
+
+def arrays_of(array: Any) -> NumpyArrays | TorchArrays:
+    if isinstance(array, np.ndarray):
+        return NumpyArrays()
+    if type(array).__module__.split(".")[0] == "torch":
+        return TorchArrays(array)
+    raise Error(f"array: expected a NumPy array or a PyTorch tensor, got {type(array).__name__}")

@@ -1,0 +1,90 @@
+// ingot._core: what the package `ingot` (python_bindings/ingot/) is made of.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
+
+#include "context.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/error.h"
+#include "operations.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+nb::dict to_dict(const ContextInfo& info) {
+  nb::dict libraries;
+  for (const LibraryInfo& library : info.libraries) {
+    nb::dict entry;
+    entry["version"] = library.version;
+    entry["path"] = library.path;
+    entry["problem"] = library.problem;
+    libraries[library.name.c_str()] = entry;
+  }
+  nb::dict store;
+  store["root"] = info.store_root.string();
+  store["files"] = info.store_usage.files;
+  store["bytes"] = info.store_usage.bytes;
+  store["problem"] = info.store_problem;
+  nb::dict result;
+  result["version"] = info.ingot_version;
+  result["device"] = print(info.device);
+  result["device_name"] = info.device_name;
+  result["reason"] = info.reason;
+  result["target"] = print(info.target);
+  result["libraries"] = libraries;
+  result["store"] = store;
+  return result;
+}
+
+// "auto", "cpu", "cuda", "cuda:1"
+ContextOptions options_for(const std::string& device) {
+  ContextOptions options = ContextOptions::from_environment();
+  if (device == "auto") return options;
+  if (device == "cpu") {
+    options.where = ContextOptions::Where::cpu;
+    return options;
+  }
+  const bool has_index = device.starts_with("cuda:") && device.size() > 5 && device.size() < 9 &&
+                         device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (device != "cuda" && !has_index) {
+    throw Error(ErrorCode::invalid_argument, "device",
+                "expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\", got \"" + device + "\"");
+  }
+  options.where = ContextOptions::Where::cuda;
+  options.device_index = has_index ? std::stoi(device.substr(5)) : 0;
+  return options;
+}
+
+}  // namespace
+}  // namespace ingot::python
+
+NB_MODULE(_core, module) {
+  namespace nb = nanobind;
+  using namespace nb::literals;
+  using ingot::python::PythonContext;
+
+  nb::exception<ingot::Error>(module, "Error");
+
+  nb::class_<PythonContext>(module, "Context")
+      .def(nb::new_([](const std::string& device) { return new PythonContext(ingot::python::options_for(device)); }),
+           "device"_a = "auto")
+      .def_prop_ro("device", [](PythonContext& self) { return ingot::print(self.context().device()); })
+      .def("info", [](PythonContext& self) { return ingot::python::to_dict(self.context().info()); })
+      .def("stats", [](PythonContext& self) {
+        const ingot::KernelCache::Stats stats = self.context().cache().stats();
+        nb::dict result;
+        result["compiled"] = stats.compiled;
+        result["loaded"] = stats.loaded;
+        result["launched"] = self.context().backend().launches();
+        return result;
+      });
+
+  module.def(
+      "canonical_spec", [](const std::string& line) { return ingot::print(ingot::parse(line)); }, "line"_a);
+  ingot::python::bind_operations(module);
+}

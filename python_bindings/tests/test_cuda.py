@@ -1,0 +1,29 @@
+"""The same calls on CUDA tensors, through DLPack, against the CPU. Skipped where there is no GPU."""
+
+import pytest
+
+import ingot
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+
+@pytest.mark.parametrize("scale", ["tensor", "row"])
+@pytest.mark.parametrize("dtype", ["e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"])
+@pytest.mark.parametrize("shape", [(1, 1), (17, 33), (120, 2080), (1024, 512)])
+def test_casts_equal_the_cpus(shape, dtype, scale):
+    x = torch.randn(shape, dtype=torch.bfloat16)
+    cpu = ingot.cast(x, dtype, scale=scale, transposed=True)
+    gpu = ingot.cast(x.cuda(), dtype, scale=scale, transposed=True)
+    for name in ("codes", "transposed", "factors"):
+        assert torch.equal(getattr(cpu, name).view(torch.uint8), getattr(gpu, name).cpu().view(torch.uint8)), name
+
+
+def test_gemm_runs_on_the_current_stream():
+    a, b = (torch.randint(-4, 5, shape, dtype=torch.int8).to(torch.bfloat16).cuda() for shape in ((64, 256), (128, 256)))
+    want = a.double() @ b.double().t()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        got = ingot.gemm(a, b, out_dtype="f32")
+        torch.cuda.current_stream().synchronize()
+    assert torch.equal(got.double(), want)

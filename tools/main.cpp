@@ -1,0 +1,62 @@
+// ingot: what this machine has, and what a spec becomes.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "commands.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/error.h"
+
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+
+constexpr const char* kSpecs = R"(
+Specs:
+  amax bf16 scale=tensor
+  cast bf16->e4m3fn scale=row out=codes,transposed pow2
+  gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
+  column_sum bf16->f32)";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Ingot: FP8 kernels written, compiled and cached at run time.", "ingot"};
+  app.set_version_flag("--version", "ingot " + ingot::version());
+  app.require_subcommand(1);
+
+  ingot::tools::InfoOptions info;
+  CLI::App* const info_command =
+      app.add_subcommand("info", "Device, libraries and kernel store; what is missing and how to get it");
+  info_command->add_flag("--json", info.json, "Print JSON");
+  info_command->callback([&] { ingot::tools::info(info); });
+
+  ingot::tools::ShowOptions show;
+  CLI::App* const show_command =
+      app.add_subcommand("show", "Compile a spec and show its source, PTX and resources; needs no GPU");
+  show_command->add_option("spec", show.spec, "The spec's line, in quotes")->required();
+  show_command->add_option("--target", show.target, "Architecture, such as sm_90a (default: this GPU's, else sm_90a)");
+  CLI::Option* const source = show_command->add_flag("--source", show.source, "Print the generated source only");
+  CLI::Option* const ptx = show_command->add_flag("--ptx", show.ptx, "Print the PTX only")->excludes(source);
+  show_command->add_flag("--json", show.json, "Print all of it as JSON")->excludes(source)->excludes(ptx);
+  show_command->add_option("--cubin", show.cubin, "Write the machine code to this file (a first pass to FILE.first)");
+  show_command->footer(kSpecs);
+  show_command->callback([&] { ingot::tools::show(show); });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  } catch (const ingot::Error& error) {
+    fmt::print(stderr, "ingot: error: {}\n", error.what());
+    if (!error.log().empty()) fmt::print(stderr, "\n{}\n", error.log());
+    return kFailed;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "ingot: error: {}\n", error.what());
+    return kFailed;
+  }
+  return 0;
+}

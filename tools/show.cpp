@@ -1,0 +1,153 @@
+// Compiles in front of the reader: nothing is taken from the store, so the time shown is the compiler's.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "commands.h"
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/target.h"
+#include "ingot/codegen/template_files.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/cuda/nvrtc_compiler.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot::tools {
+namespace {
+
+struct ShownPass {
+  std::string name;  // "first", "main"
+  Source source;
+  std::string ptx;
+  CompiledKernel compiled;
+  double milliseconds = 0;
+};
+
+Target choose_target(const std::string& text, const ContextOptions& options) {
+  if (!text.empty()) {
+    if (const std::optional<Target> target = parse_target(text)) return *target;
+    throw Error(ErrorCode::invalid_argument, "target",
+                fmt::format("\"{}\" is no architecture; expected one such as sm_80, sm_89 or sm_90a", text));
+  }
+  std::string no_driver;
+  const std::unique_ptr<Driver> driver = Driver::open(no_driver);
+  const bool has_device = driver != nullptr && options.device_index < driver->device_count();
+  return has_device ? driver->device_target(options.device_index) : options.offline_target;
+}
+
+ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {
+  ShownPass shown{
+      .name = pass == Pass::first ? "first" : "main", .source = generate(spec, pass), .ptx = {}, .compiled = {}};
+  const auto begin = std::chrono::steady_clock::now();
+  shown.compiled = compiler.compile(shown.source, target);
+  shown.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  shown.ptx = compiler.ptx(shown.source, target);
+  return shown;
+}
+
+nlohmann::ordered_json to_json(const ShownPass& pass) {
+  const KernelResources& resources = pass.compiled.resources;
+  return {{"pass", pass.name},
+          {"kernel", pass.compiled.lowered_name},
+          {"registers", resources.registers},
+          {"spill_bytes", resources.spill_bytes},
+          {"stack_bytes", resources.stack_bytes},
+          {"static_shared_bytes", resources.static_shared_bytes},
+          {"cubin_bytes", pass.compiled.cubin.size()},
+          {"compile_ms", pass.milliseconds},
+          {"source", pass.source.text},
+          {"ptx", pass.ptx},
+          {"log", pass.compiled.log}};
+}
+
+void print_text(const std::string& text) { fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n"); }
+
+// One pass's text alone may be piped into a file as it is; two are told apart by a comment, which both languages read.
+void print_texts(const std::vector<ShownPass>& passes, bool ptx) {
+  for (const ShownPass& pass : passes) {
+    if (passes.size() > 1) fmt::print("{}// ---- {} pass\n", &pass == &passes.front() ? "" : "\n", pass.name);
+    print_text(ptx ? pass.ptx : pass.source.text);
+  }
+}
+
+void print_indented(const std::string& text) {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    fmt::print("    {}\n", text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+void print_summary(const KernelSpec& spec, Target target, const NvrtcCompiler& compiler,
+                   const std::vector<ShownPass>& passes) {
+  fmt::print("{}\n{}, NVRTC {}\n", print(spec), print(target), compiler.version());
+  for (const ShownPass& pass : passes) {
+    const KernelResources& resources = pass.compiled.resources;
+    fmt::print("\n  {} pass\n", pass.name);
+    print_indented(pass.source.text);
+    fmt::print("\n");
+    fmt::print("    registers  {:<10}  spills         {}\n", resources.registers, print_bytes(resources.spill_bytes));
+    fmt::print("    stack      {:<10}  shared memory  {}\n", print_bytes(resources.stack_bytes),
+               print_bytes(resources.static_shared_bytes));
+    fmt::print("    cubin      {:<10}  compiled in    {:.0f} ms\n",
+               print_bytes(static_cast<double>(pass.compiled.cubin.size())), pass.milliseconds);
+    if (!pass.compiled.log.empty()) {
+      fmt::print("\n    compiler's log\n");
+      print_indented(pass.compiled.log);
+    }
+  }
+}
+
+void write_cubin(const std::filesystem::path& file, const CompiledKernel& compiled) {
+  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
+  stream.write(reinterpret_cast<const char*>(compiled.cubin.data()),
+               static_cast<std::streamsize>(compiled.cubin.size()));
+  stream.close();
+  if (!stream) {
+    throw Error(ErrorCode::io_failed, file.string(), "cannot be written; check that its folder exists and has room");
+  }
+}
+
+}  // namespace
+
+void show(const ShowOptions& options) {
+  const KernelSpec spec = parse(options.spec);
+  const ContextOptions environment = ContextOptions::from_environment();
+  const Target target = choose_target(options.target, environment);
+
+  std::string problem;
+  const std::unique_ptr<NvrtcCompiler> compiler = NvrtcCompiler::open(
+      environment.cuda_root.string(),
+      environment.templates.empty() ? embedded_templates() : read_templates(environment.templates), problem);
+  if (compiler == nullptr) throw Error(ErrorCode::not_found, "NVRTC", problem);
+
+  std::vector<ShownPass> passes;
+  if (has_first_pass(spec)) passes.push_back(compile(*compiler, spec, Pass::first, target));
+  passes.push_back(compile(*compiler, spec, Pass::main, target));
+
+  if (!options.cubin.empty()) {
+    for (const ShownPass& pass : passes) {
+      std::filesystem::path file = options.cubin;
+      if (pass.name == "first") file += ".first";
+      write_cubin(file, pass.compiled);
+    }
+  }
+
+  if (options.json) {
+    nlohmann::ordered_json json{{"spec", print(spec)}, {"target", print(target)}, {"nvrtc", compiler->version()}};
+    for (const ShownPass& pass : passes) json["passes"].push_back(to_json(pass));
+    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  } else if (options.source || options.ptx) {
+    print_texts(passes, options.ptx);
+  } else {
+    print_summary(spec, target, *compiler, passes);
+  }
+}
+
+}  // namespace ingot::tools
