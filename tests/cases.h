@@ -1,0 +1,159 @@
+// The one list of cases: every valid spec on shapes, inputs and memory layouts that it may meet. It drives the CPU
+// tests, the CUDA-against-CPU tests and the benchmarks. A new spec is in it as soon as all_valid_specs() has it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ingot/codegen/kernel_spec.h"
+
+namespace ingot::test {
+
+// Where a case runs: everywhere; where there is a GPU; past 2^31 elements (GPU and nightly CPU, compared on samples).
+enum class SizeClass : std::uint8_t { ci, gpu, huge };
+
+enum class Input : std::uint8_t { normal, nan, inf, zeros, equal, spread, subnormal, integers };
+inline constexpr std::array kInputs{Input::normal, Input::nan,    Input::inf,       Input::zeros,
+                                    Input::equal,  Input::spread, Input::subnormal, Input::integers};
+
+inline std::string_view name(Input input) {
+  constexpr std::array<std::string_view, 8> kNames{"normal", "nan",    "inf",       "zeros",
+                                                   "equal",  "spread", "subnormal", "integers"};
+  return kNames[static_cast<std::size_t>(input)];
+}
+
+// rows x cols; a GEMM's M x N with K = inner.
+struct Shape {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t inner = 0;
+};
+
+// Elements between the end of a row and the next, and before the first element, of every matrix of a case.
+struct Placement {
+  std::int64_t padding = 0;
+  std::int64_t offset = 0;
+};
+
+struct Case {
+  KernelSpec spec;
+  Shape shape;
+  Input input = Input::normal;
+  Placement placement{};
+  SizeClass size = SizeClass::ci;
+};
+
+// "cast bf16->e4m3fn scale=row out=codes 120x2080 normal padding=3 offset=1"
+inline std::string name(const Case& c) {
+  std::string line = print(c.spec) + " " + std::to_string(c.shape.rows) + "x" + std::to_string(c.shape.cols);
+  if (std::holds_alternative<GemmSpec>(c.spec)) line += "x" + std::to_string(c.shape.inner);
+  line += " " + std::string(name(c.input));
+  if (c.placement.padding != 0) line += " padding=" + std::to_string(c.placement.padding);
+  if (c.placement.offset != 0) line += " offset=" + std::to_string(c.placement.offset);
+  return line;
+}
+
+struct SizedShape {
+  Shape shape;
+  SizeClass size;
+};
+
+// amax, cast and column_sum.
+inline constexpr std::array kMatrixShapes{
+    SizedShape{{1, 1}, SizeClass::ci},          SizedShape{{1, 300}, SizeClass::ci},
+    SizedShape{{300, 1}, SizeClass::ci},        SizedShape{{0, 16}, SizeClass::ci},
+    SizedShape{{16, 0}, SizeClass::ci},         SizedShape{{8, 8}, SizeClass::ci},
+    SizedShape{{120, 2080}, SizeClass::ci},     SizedShape{{1481, 677}, SizeClass::ci},
+    SizedShape{{993, 512}, SizeClass::ci},      SizedShape{{256, 65536}, SizeClass::gpu},
+    SizedShape{{65536, 128}, SizeClass::gpu},   SizedShape{{4096, 4096}, SizeClass::gpu},
+    SizedShape{{65537, 32769}, SizeClass::huge}};
+
+// Of every GEMM: what the hardware path takes, and what it does not.
+inline constexpr std::array kGemmShapes{Shape{64, 48, 32}, Shape{37, 131, 67}};
+// Of the typical GEMMs only (below).
+inline constexpr std::array kMoreGemmShapes{
+    SizedShape{{1, 1, 1}, SizeClass::ci},         SizedShape{{1, 70, 33}, SizeClass::ci},
+    SizedShape{{70, 1, 33}, SizeClass::ci},       SizedShape{{5, 7, 0}, SizeClass::ci},
+    SizedShape{{0, 8, 16}, SizeClass::ci},        SizedShape{{8, 0, 16}, SizeClass::ci},
+    SizedShape{{8, 8, 8}, SizeClass::ci},         SizedShape{{16, 16, 16}, SizeClass::ci},
+    SizedShape{{257, 120, 1040}, SizeClass::ci},  SizedShape{{512, 256, 384}, SizeClass::gpu},
+    SizedShape{{1481, 677, 993}, SizeClass::gpu}, SizedShape{{1024, 1024, 1024}, SizeClass::gpu}};
+
+// Where memory lies oddly: no 16-byte vectors from the second row on, or from the first; and a pitch that keeps them.
+inline constexpr std::array kPlacements{Placement{3, 0}, Placement{0, 1}, Placement{5, 1}, Placement{16, 0}};
+
+// One of each kind: both operands of one format (or the usual mixed pair of a backward pass), scales alike.
+inline bool typical(const GemmSpec& spec) {
+  const bool pair = spec.a == spec.b || (spec.a == Dtype::e5m2 && spec.b == Dtype::e4m3fn);
+  return pair && spec.scale_a == spec.scale_b && spec.out != Dtype::f16;
+}
+
+inline std::vector<Case> gemm_cases(const GemmSpec& spec) {
+  std::vector<Case> cases;
+  for (const Shape& shape : kGemmShapes) {
+    cases.push_back({.spec = spec, .shape = shape});
+    cases.push_back({.spec = spec, .shape = shape, .input = Input::integers});
+  }
+  if (!typical(spec)) return cases;
+  for (const auto& [shape, size] : kMoreGemmShapes) cases.push_back({.spec = spec, .shape = shape, .size = size});
+  for (const Input input : {Input::zeros, Input::nan}) {
+    cases.push_back({.spec = spec, .shape = {48, 32, 64}, .input = input});
+    cases.push_back({.spec = spec, .shape = {33, 17, 65}, .input = input});
+  }
+  for (const Placement placement : kPlacements) {
+    cases.push_back({.spec = spec, .shape = {48, 32, 64}, .placement = placement});
+  }
+  return cases;
+}
+
+// Past 2^31 elements, one format stands for all: what can break there is the arithmetic of indices.
+inline bool runs_huge(const KernelSpec& spec) {
+  if (const auto* const cast = std::get_if<CastSpec>(&spec)) {
+    return cast->in == Dtype::bf16 && cast->out == Dtype::e4m3fn && cast->codes && cast->transposed && !cast->pow2;
+  }
+  if (const auto* const amax = std::get_if<AmaxSpec>(&spec)) return amax->in == Dtype::bf16;
+  const auto* const sum = std::get_if<ColumnSumSpec>(&spec);
+  return sum != nullptr && sum->in == Dtype::bf16 && sum->out == Dtype::f32;
+}
+
+inline std::vector<Case> matrix_cases(const KernelSpec& spec) {
+  std::vector<Case> cases;
+  const auto* const cast = std::get_if<CastSpec>(&spec);
+  for (const auto& [shape, size] : kMatrixShapes) {
+    if (size == SizeClass::gpu && cast != nullptr && cast->pow2)
+      continue;  // changes one scale, nothing that sees the shape
+    if (size == SizeClass::huge && !runs_huge(spec)) continue;
+    cases.push_back({.spec = spec, .shape = shape, .size = size});
+  }
+  for (const Input input : kInputs) {
+    if (input == Input::normal) continue;
+    cases.push_back({.spec = spec, .shape = {37, 131}, .input = input});
+    cases.push_back({.spec = spec, .shape = {96, 256}, .input = input});
+  }
+  for (const Placement placement : kPlacements) {
+    cases.push_back({.spec = spec, .shape = {70, 256}, .placement = placement});
+  }
+  return cases;
+}
+
+inline std::vector<Case> cases_of(const KernelSpec& spec) {
+  const auto* const gemm = std::get_if<GemmSpec>(&spec);
+  return gemm != nullptr ? gemm_cases(*gemm) : matrix_cases(spec);
+}
+
+// The cases of one class, of all valid specs.
+inline std::vector<Case> cases(SizeClass size) {
+  std::vector<Case> chosen;
+  for (const KernelSpec& spec : all_valid_specs()) {
+    for (const Case& c : cases_of(spec)) {
+      if (c.size == size) chosen.push_back(c);
+    }
+  }
+  return chosen;
+}
+
+}  // namespace ingot::test

@@ -1,0 +1,135 @@
+#define BOOST_TEST_MODULE generate
+#include <boost/test/included/unit_test.hpp>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/generate.h"
+#include "ingot/runtime/error.h"
+
+using namespace ingot;
+
+namespace {
+
+struct Golden {
+  std::string line;
+  Pass pass;
+  std::string text;
+};
+
+const std::vector<Golden> kGolden{
+    {"amax bf16 scale=tensor", Pass::first,
+     "// amax bf16 scale=tensor (first pass)\n"
+     "#include \"amax.cuh\"\n"
+     "constexpr auto kKernel = &ingot::amax_partials<ingot::bf16>;\n"},
+    {"amax bf16 scale=tensor", Pass::main,
+     "// amax f32 scale=row\n"
+     "#include \"amax.cuh\"\n"
+     "constexpr auto kKernel = &ingot::amax_rows<ingot::f32>;\n"},
+    {"amax f16 scale=row", Pass::main,
+     "// amax f16 scale=row\n"
+     "#include \"amax.cuh\"\n"
+     "constexpr auto kKernel = &ingot::amax_rows<ingot::f16>;\n"},
+    {"cast bf16->e4m3fn scale=row out=codes pow2", Pass::main,
+     "// cast bf16->e4m3fn scale=row out=codes pow2\n"
+     "#include \"cast.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_rows<ingot::bf16, ingot::e4m3fn, true>;\n"},
+    {"cast f32->e5m2fnuz scale=row out=codes,transposed", Pass::first,
+     "// amax f32 scale=row\n"
+     "#include \"amax.cuh\"\n"
+     "constexpr auto kKernel = &ingot::amax_rows<ingot::f32>;\n"},
+    {"cast f32->e5m2fnuz scale=row out=codes,transposed", Pass::main,
+     "// cast f32->e5m2fnuz scale=row out=codes,transposed\n"
+     "#include \"cast.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::f32, ingot::e5m2fnuz, ingot::Rowwise, true, true, false>;\n"},
+    {"cast f16->e5m2 scale=tensor out=transposed", Pass::first,
+     "// amax f16 scale=tensor (first pass)\n"
+     "#include \"amax.cuh\"\n"
+     "constexpr auto kKernel = &ingot::amax_partials<ingot::f16>;\n"},
+    {"cast f16->e5m2 scale=tensor out=transposed", Pass::main,
+     "// cast f16->e5m2 scale=tensor out=transposed\n"
+     "#include \"cast.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::f16, ingot::e5m2, ingot::Tensorwise, false, true, false>;\n"},
+    {"gemm e4m3fn*e5m2->bf16 nt scale=tensor,row bias fast", Pass::main,
+     "// gemm e4m3fn*e5m2->bf16\n"
+     "#include \"gemm_simt.cuh\"\n"
+     "constexpr auto kKernel = &ingot::gemm_simt<ingot::e4m3fn, ingot::e5m2, ingot::bf16>;\n"},
+    {"column_sum bf16->f32", Pass::first,
+     "// column_sum bf16 (first pass)\n"
+     "#include \"column_sum.cuh\"\n"
+     "constexpr auto kKernel = &ingot::column_sum_partials<ingot::bf16>;\n"},
+    {"column_sum bf16->f32", Pass::main,
+     "// column_sum ->f32\n"
+     "#include \"column_sum.cuh\"\n"
+     "constexpr auto kKernel = &ingot::column_sum_finish<ingot::f32>;\n"},
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(golden_texts) {
+  for (const Golden& golden : kGolden) {
+    const Source source = generate(parse(golden.line), golden.pass);
+    BOOST_TEST(source.text == golden.text);
+    BOOST_TEST(source.name == golden.line + (golden.pass == Pass::first ? " (first pass)" : ""));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(which_specs_take_two_launches) {
+  const auto two = [](const char* line) { return has_first_pass(parse(line)); };
+  BOOST_TEST(two("amax bf16 scale=tensor"));
+  BOOST_TEST(!two("amax bf16 scale=row"));
+  BOOST_TEST(two("cast bf16->e4m3fn scale=tensor out=codes"));
+  BOOST_TEST(two("cast bf16->e4m3fn scale=tensor out=transposed"));
+  BOOST_TEST(!two("cast bf16->e4m3fn scale=row out=codes"));
+  BOOST_TEST(two("cast bf16->e4m3fn scale=row out=transposed"));
+  BOOST_TEST(two("cast bf16->e4m3fn scale=row out=codes,transposed"));
+  BOOST_TEST(!two("gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast"));
+  BOOST_TEST(two("column_sum f32->f32"));
+}
+
+BOOST_AUTO_TEST_CASE(every_unit_has_three_lines) {
+  for (const KernelSpec& spec : all_valid_specs()) {
+    for (const Pass pass : {Pass::first, Pass::main}) {
+      if (pass == Pass::first && !has_first_pass(spec)) continue;
+      const std::string text = generate(spec, pass).text;
+      const auto second = text.find('\n') + 1;
+      const auto third = text.find('\n', second) + 1;
+      BOOST_TEST(text.starts_with("// "), text);
+      BOOST_TEST(text.compare(second, 10, "#include \"") == 0, text);
+      BOOST_TEST(text.substr(third).starts_with("constexpr auto kKernel = &ingot::"), text);
+      BOOST_TEST(text.find('\n', third) == text.size() - 1, text);
+    }
+  }
+}
+
+// A kernel is one text, whichever spec asks for it: otherwise it would be compiled and kept once per spec.
+BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
+  std::map<std::string, std::string> texts;
+  for (const KernelSpec& spec : all_valid_specs()) {
+    for (const Pass pass : {Pass::first, Pass::main}) {
+      if (pass == Pass::first && !has_first_pass(spec)) continue;
+      const std::string text = generate(spec, pass).text;
+      const auto [at, is_new] = texts.emplace(text.substr(text.find("constexpr")), text);
+      BOOST_TEST(at->second == text, spec);
+    }
+  }
+  // amax 3 + 3; cast 3 x 4 x (1 rowwise codes + 2 rowwise + 3 tensorwise) x 2; gemm 16 x 3 + 5; column_sum 3 + 3.
+  BOOST_TEST(texts.size() == 6U + 144U + 53U + 6U);
+}
+
+BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
+  const auto message = [](const KernelSpec& spec, Pass pass) -> std::string {
+    try {
+      generate(spec, pass);
+    } catch (const Error& error) {
+      BOOST_TEST((error.code() == ErrorCode::invalid_spec));
+      return error.what();
+    }
+    return "no error";
+  };
+  BOOST_TEST(
+      message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::first) ==
+      "cast bf16->e4m3fn scale=row out=codes: this kernel has no first pass: it is one launch; ask for Pass::main");
+  BOOST_TEST(message(AmaxSpec{.in = Dtype::e5m2}, Pass::main) ==
+             "amax e5m2 scale=tensor: in is e5m2, but must be one of f32, bf16, f16");
+}

@@ -1,0 +1,308 @@
+#define BOOST_TEST_MODULE kernel_spec
+#include <algorithm>
+#include <boost/test/included/unit_test.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/error.h"
+
+using namespace ingot;
+
+namespace {
+
+constexpr auto kNoDtype = static_cast<Dtype>(99);
+constexpr ScaleGranularity kColumnwise{0, 1};
+
+template <class Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    BOOST_TEST((error.code() == ErrorCode::invalid_spec));
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string refusal(const KernelSpec& spec) {
+  return message_of([&] { validate(spec); });
+}
+
+// Without the subject, which is the line.
+std::string parse_error(const std::string& line) {
+  const std::string message = message_of([&] { parse(line); });
+  const std::string subject = line + ": ";
+  return message.starts_with(subject) ? message.substr(subject.size()) : "(no subject) " + message;
+}
+
+bool valid(const KernelSpec& spec) {
+  try {
+    validate(spec);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Every combination of field values, sensible or not.
+std::vector<KernelSpec> all_combinations() {
+  std::vector<Dtype> dtypes(kHighPrecisionDtypes.begin(), kHighPrecisionDtypes.end());
+  dtypes.insert(dtypes.end(), kFp8Dtypes.begin(), kFp8Dtypes.end());
+  const std::vector scales{kTensorwise, kRowwise, kColumnwise, ScaleGranularity{1, 128}};
+  std::vector<KernelSpec> specs;
+  for (const Dtype in : dtypes) {
+    for (const auto scale : scales) specs.push_back(AmaxSpec{in, scale});
+    for (const Dtype out : dtypes) {
+      specs.push_back(ColumnSumSpec{in, out});
+      for (const auto scale : scales) {
+        for (unsigned flags = 0; flags < 8; ++flags) {
+          specs.push_back(CastSpec{in, out, scale, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0});
+        }
+      }
+      for (const Dtype result : dtypes) {
+        for (const auto scale_a : scales) {
+          for (const auto scale_b : scales) {
+            for (unsigned flags = 0; flags < 16; ++flags) {
+              specs.push_back(GemmSpec{in, out, result, static_cast<Layout>(flags & 1),
+                                       static_cast<Layout>(flags >> 1 & 1), scale_a, scale_b, (flags & 4) != 0,
+                                       (flags & 8) != 0});
+            }
+          }
+        }
+      }
+    }
+  }
+  return specs;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(printed_form) {
+  BOOST_TEST(print(AmaxSpec{}) == "amax bf16 scale=tensor");
+  BOOST_TEST(print(CastSpec{.in = Dtype::bf16,
+                            .out = Dtype::e4m3fn,
+                            .scale = kRowwise,
+                            .codes = true,
+                            .transposed = true,
+                            .pow2 = true}) == "cast bf16->e4m3fn scale=row out=codes,transposed pow2");
+  BOOST_TEST(print(CastSpec{.codes = false, .transposed = true}) == "cast bf16->e4m3fn scale=tensor out=transposed");
+  BOOST_TEST(print(GemmSpec{.a = Dtype::e4m3fn, .b = Dtype::e5m2, .bias = true, .fast_accumulation = true}) ==
+             "gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast");
+  BOOST_TEST(print(GemmSpec{.scale_b = kRowwise}) == "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,row");
+  BOOST_TEST(print(ColumnSumSpec{.in = Dtype::bf16, .out = Dtype::f32}) == "column_sum bf16->f32");
+  std::ostringstream stream;
+  stream << KernelSpec(AmaxSpec{.in = Dtype::f16, .scale = kRowwise});
+  BOOST_TEST(stream.str() == "amax f16 scale=row");
+}
+
+BOOST_AUTO_TEST_CASE(layouts_print_as_blas_letters) {
+  const auto letters = [](Layout a, Layout b) {
+    return print(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16, .layout_a = a, .layout_b = b});
+  };
+  BOOST_TEST(letters(Layout::k_major, Layout::k_major) == "gemm bf16*bf16->bf16 nt");
+  BOOST_TEST(letters(Layout::k_major, Layout::mn_major) == "gemm bf16*bf16->bf16 nn");
+  BOOST_TEST(letters(Layout::mn_major, Layout::k_major) == "gemm bf16*bf16->bf16 tt");
+  BOOST_TEST(letters(Layout::mn_major, Layout::mn_major) == "gemm bf16*bf16->bf16 tn");
+}
+
+BOOST_AUTO_TEST_CASE(parse_inverts_print) {
+  for (const KernelSpec& spec : all_valid_specs()) {
+    BOOST_TEST((parse(print(spec)) == spec), print(spec) << " came back as " << print(parse(print(spec))));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(spaces_and_the_order_of_words_do_not_matter) {
+  const std::string cast = "cast bf16->e4m3fn scale=row out=codes,transposed pow2";
+  for (const char* line : {"  cast   bf16->e4m3fn\tscale=row  out=codes,transposed pow2\n",
+                           "cast bf16->e4m3fn pow2 out=transposed,codes scale=row",
+                           "cast bf16 -> e4m3fn scale = row out = codes , transposed pow2",
+                           "cast bf16-> e4m3fn scale= row out=codes, transposed pow2"}) {
+    BOOST_TEST(print(parse(line)) == cast, line);
+  }
+  const std::string gemm = "gemm e4m3fn*e5m2->f32 nt scale=row,tensor bias fast";
+  for (const char* line : {"gemm e4m3fn*e5m2->f32 fast bias scale=row,tensor nt",
+                           "gemm e4m3fn * e5m2 -> f32 fast bias scale=row, tensor nt"}) {
+    BOOST_TEST(print(parse(line)) == gemm, line);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(words_left_out_have_the_fields_defaults) {
+  BOOST_TEST((parse("amax f32") == KernelSpec(AmaxSpec{.in = Dtype::f32})));
+  BOOST_TEST((parse("cast f16->e5m2") == KernelSpec(CastSpec{.in = Dtype::f16, .out = Dtype::e5m2})));
+  BOOST_TEST((parse("gemm e4m3fn*e4m3fn->bf16") == KernelSpec(GemmSpec{})));
+}
+
+BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
+  BOOST_TEST(parse_error("") ==
+             "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
+  BOOST_TEST(parse_error(" \t ") ==
+             "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
+  BOOST_TEST(parse_error("casts bf16->e4m3fn") == "\"casts\" is no kernel; expected amax, cast, gemm or column_sum");
+  BOOST_TEST(parse_error("->") == "\"->\" is no kernel; expected amax, cast, gemm or column_sum");
+
+  BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
+  BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
+  BOOST_TEST(parse_error("gemm ") == "\"gemm\" must be followed by <a>*<b>-><out>, such as e4m3fn*e5m2->bf16");
+  BOOST_TEST(parse_error("column_sum") == "\"column_sum\" must be followed by <in>-><out>, such as bf16->f32");
+
+  const std::string dtypes = "is no dtype; expected f32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz";
+  BOOST_TEST(parse_error("amax bf17") == "\"bf17\" " + dtypes);
+  BOOST_TEST(parse_error("cast bf16->e4m3") == "\"e4m3\" in \"bf16->e4m3\" " + dtypes);
+  BOOST_TEST(parse_error("cast ->e4m3fn") == "\"\" in \"->e4m3fn\" " + dtypes);
+  BOOST_TEST(parse_error("cast bf16->") == "\"\" in \"bf16->\" " + dtypes);
+  BOOST_TEST(parse_error("gemm e4m3fn*e9m9->bf16") == "\"e9m9\" in \"e4m3fn*e9m9->bf16\" " + dtypes);
+  BOOST_TEST(parse_error("column_sum bf16->int8") == "\"int8\" in \"bf16->int8\" " + dtypes);
+  BOOST_TEST(parse_error("cast bf16 e4m3fn") == "\"bf16\" must be <in>-><out>, such as bf16->e4m3fn");
+  BOOST_TEST(parse_error("gemm bf16*bf16") == "\"bf16*bf16\" must be <a>*<b>-><out>, such as e4m3fn*e5m2->bf16");
+  BOOST_TEST(parse_error("gemm bf16->bf16") == "\"bf16->bf16\" must be <a>*<b>-><out>, such as e4m3fn*e5m2->bf16");
+
+  BOOST_TEST(parse_error("amax bf16 pow2") == "\"pow2\" is no word of amax; expected scale=<granularity>");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") ==
+             "\"pow3\" is no word of cast; expected scale=<granularity>, out=codes,transposed or pow2");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn pow2=yes") ==
+             "\"pow2=yes\" is no word of cast; expected scale=<granularity>, out=codes,transposed or pow2");
+  BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 nc") ==
+             "\"nc\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast");
+  BOOST_TEST(
+      parse_error("gemm e4m3fn*e4m3fn->bf16 bias=f32") ==
+      "\"bias=f32\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast");
+  BOOST_TEST(parse_error("column_sum bf16->f32 fast") ==
+             "\"fast\" is no word of column_sum; expected nothing after the dtypes");
+
+  BOOST_TEST(parse_error("amax bf16 scale=rows") ==
+             "\"rows\" in \"scale=rows\" is no granularity; expected tensor or row");
+  BOOST_TEST(parse_error("amax bf16 scale") == "\"\" in \"scale\" is no granularity; expected tensor or row");
+  BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 scale=row") ==
+             "\"scale=row\" must be two granularities, one for each operand, such as scale=tensor,row");
+  BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 scale=row,rows") ==
+             "\"rows\" in \"scale=row,rows\" is no granularity; expected tensor or row");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn out=cods") ==
+             "\"out=cods\" is not an output; expected out=codes, out=transposed or out=codes,transposed");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,codes") ==
+             "\"out=codes,codes\" is not an output; expected out=codes, out=transposed or out=codes,transposed");
+
+  BOOST_TEST(parse_error("cast bf16->e4m3fn pow2 pow2") == "\"pow2\" gives pow2 a second time");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn scale=row scale=tensor") == "\"scale=tensor\" gives scale a second time");
+  BOOST_TEST(parse_error("gemm bf16*bf16->bf16 nt nn") == "\"nn\" gives the layouts a second time");
+}
+
+BOOST_AUTO_TEST_CASE(parsed_specs_are_validated) {
+  BOOST_TEST(message_of([] { parse("amax e4m3fn"); }) ==
+             "amax e4m3fn scale=tensor: in is e4m3fn, but must be one of f32, bf16, f16");
+  BOOST_TEST(message_of([] { parse("amax bf16 scale=1x128"); }) ==
+             "amax bf16 scale=1x128: scale is 1x128, but must be tensor or row");
+}
+
+BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
+  const std::string high = "must be one of f32, bf16, f16";
+  const std::string fp8 = "must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz";
+
+  BOOST_TEST(refusal(AmaxSpec{.in = Dtype::e5m2}) == "amax e5m2 scale=tensor: in is e5m2, but " + high);
+  BOOST_TEST(refusal(AmaxSpec{.in = kNoDtype}) == "amax unknown dtype scale=tensor: in is unknown dtype, but " + high);
+  BOOST_TEST(refusal(AmaxSpec{.scale = kColumnwise}) == "amax bf16 scale=col: scale is col, but must be tensor or row");
+
+  BOOST_TEST(refusal(CastSpec{.in = Dtype::e5m2}) ==
+             "cast e5m2->e4m3fn scale=tensor out=codes: in is e5m2, but " + high);
+  BOOST_TEST(refusal(CastSpec{.out = Dtype::f16}) == "cast bf16->f16 scale=tensor out=codes: out is f16, but " + fp8);
+  BOOST_TEST(refusal(CastSpec{.scale = {128, 128}}) ==
+             "cast bf16->e4m3fn scale=128x128 out=codes: scale is 128x128, but must be tensor or row");
+  BOOST_TEST(
+      refusal(CastSpec{.codes = false}) ==
+      "cast bf16->e4m3fn scale=tensor out=nothing: neither codes nor transposed is set, but a cast must write at "
+      "least one of them");
+
+  BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16}) ==
+             "gemm bf16*e4m3fn->bf16 nt scale=tensor,tensor: a is bf16 and b is e4m3fn, but both must be FP8 (e4m3fn, "
+             "e5m2, e4m3fnuz, e5m2fnuz) or both the same high-precision dtype (f32, bf16, f16)");
+  BOOST_TEST(refusal(GemmSpec{.b = Dtype::f32}) ==
+             "gemm e4m3fn*f32->bf16 nt scale=tensor,tensor: a is e4m3fn and b is f32, but both must be FP8 (e4m3fn, "
+             "e5m2, e4m3fnuz, e5m2fnuz) or both the same high-precision dtype (f32, bf16, f16)");
+  BOOST_TEST(refusal(GemmSpec{.a = kNoDtype}) ==
+             "gemm unknown dtype*e4m3fn->bf16 nt scale=tensor,tensor: a is unknown dtype, but " + fp8);
+  BOOST_TEST(refusal(GemmSpec{.b = kNoDtype}) ==
+             "gemm e4m3fn*unknown dtype->bf16 nt scale=tensor,tensor: b is unknown dtype, but " + fp8);
+  BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .b = kNoDtype}) ==
+             "gemm bf16*unknown dtype->bf16 nt scale=tensor,tensor: b is unknown dtype, but " + high);
+  BOOST_TEST(refusal(GemmSpec{.out = Dtype::e4m3fn}) ==
+             "gemm e4m3fn*e4m3fn->e4m3fn nt scale=tensor,tensor: out is e4m3fn, but " + high);
+  BOOST_TEST(refusal(GemmSpec{.layout_a = Layout::mn_major}) ==
+             "gemm e4m3fn*e4m3fn->bf16 tt scale=tensor,tensor: layout_a is mn_major, but FP8 operands must be k_major "
+             "(nt): cast to transposed codes instead");
+  BOOST_TEST(refusal(GemmSpec{.layout_b = Layout::mn_major}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nn scale=tensor,tensor: layout_b is mn_major, but FP8 operands must be k_major "
+             "(nt): cast to transposed codes instead");
+  BOOST_TEST(
+      refusal(GemmSpec{.layout_b = static_cast<Layout>(7)}) ==
+      "gemm e4m3fn*e4m3fn->bf16 nn scale=tensor,tensor: layout_b is 7, which is no layout; it must be k_major or "
+      "mn_major");
+  BOOST_TEST(refusal(GemmSpec{.scale_a = kColumnwise}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=col,tensor: scale_a is col, but must be tensor or row");
+  BOOST_TEST(refusal(GemmSpec{.scale_b = {1, 128}}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,1x128: scale_b is 1x128, but must be tensor or row");
+
+  BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::f16}) ==
+             "gemm bf16*f16->bf16 nt: b is f16, but must be bf16 as a is: high-precision operands are of one dtype");
+  BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::f16}) ==
+             "gemm bf16*bf16->f16 nt: out is f16, but must be bf16 (as the operands are) or f32");
+  BOOST_TEST(refusal(GemmSpec{.a = Dtype::f32, .b = Dtype::f32, .out = Dtype::bf16}) ==
+             "gemm f32*f32->bf16 nt: out is bf16, but must be f32, as the operands are");
+  BOOST_TEST(
+      refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .scale_a = kRowwise}) ==
+      "gemm bf16*bf16->bf16 nt scale=row,tensor: scale_a is row, but must be tensor: a high-precision operand has "
+      "no factors");
+  BOOST_TEST(
+      refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .scale_b = kRowwise}) ==
+      "gemm bf16*bf16->bf16 nt scale=tensor,row: scale_b is row, but must be tensor: a high-precision operand has "
+      "no factors");
+  BOOST_TEST(
+      refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .fast_accumulation = true}) ==
+      "gemm bf16*bf16->bf16 nt fast: fast_accumulation is set, but is for FP8 operands only: high-precision ones "
+      "always sum in f32");
+
+  BOOST_TEST(refusal(ColumnSumSpec{.in = Dtype::e4m3fn}) == "column_sum e4m3fn->bf16: in is e4m3fn, but " + high);
+  BOOST_TEST(refusal(ColumnSumSpec{.out = Dtype::e4m3fn}) == "column_sum bf16->e4m3fn: out is e4m3fn, but " + high);
+}
+
+BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
+  std::set<std::string> listed;
+  for (const KernelSpec& spec : all_valid_specs()) {
+    BOOST_TEST(valid(spec), spec);
+    BOOST_TEST(listed.insert(print(spec)).second, spec << " is listed twice");
+  }
+  BOOST_TEST(listed.size() == 6U + 144U + 768U + 40U + 9U);
+  for (const KernelSpec& spec : all_combinations()) {
+    BOOST_TEST(valid(spec) == (listed.count(print(spec)) == 1), spec);
+  }
+}
+
+// Also for the neighbours that a table of kernels sees: the low bits alone must tell most specs apart.
+BOOST_AUTO_TEST_CASE(hashes_do_not_collide) {
+  const std::vector<KernelSpec> specs = all_valid_specs();
+  std::set<std::size_t> hashes;
+  std::vector<int> buckets(4096);
+  for (const KernelSpec& spec : specs) {
+    BOOST_TEST(hash_value(spec) == hash_value(KernelSpec(spec)));
+    hashes.insert(hash_value(spec));
+    ++buckets[hash_value(spec) % buckets.size()];
+  }
+  BOOST_TEST(hashes.size() == specs.size());
+  BOOST_TEST(std::ranges::max(buckets) <= 5);  // 967 specs thrown at random: 6 in one bucket has odds of 1 in 1000
+
+  std::set<std::size_t> more;
+  const std::vector<KernelSpec> combinations = all_combinations();
+  for (const KernelSpec& spec : combinations) more.insert(hash_value(spec));
+  BOOST_TEST(more.size() == combinations.size());
+}
+
+BOOST_AUTO_TEST_CASE(type_of_the_bias) {
+  const auto bias = [](const char* line) { return name(bias_dtype(std::get<GemmSpec>(parse(line)))); };
+  BOOST_TEST(bias("gemm e4m3fn*e4m3fn->bf16 bias") == "bf16");
+  BOOST_TEST(bias("gemm e4m3fn*e4m3fn->f16 bias") == "f16");
+  BOOST_TEST(bias("gemm e4m3fn*e4m3fn->f32 bias") == "bf16");
+  BOOST_TEST(bias("gemm bf16*bf16->f32 bias") == "f32");
+  BOOST_TEST(bias("gemm f16*f16->f16 bias") == "f16");
+  BOOST_TEST(bias("gemm f32*f32->f32 bias") == "f32");
+}

@@ -1,0 +1,36 @@
+#define BOOST_TEST_MODULE target
+#include <boost/test/included/unit_test.hpp>
+
+#include "ingot/codegen/target.h"
+
+using namespace ingot;
+
+BOOST_AUTO_TEST_CASE(printed_form) {
+  BOOST_TEST(print({8, 0, false}) == "sm_80");
+  BOOST_TEST(print({8, 9, false}) == "sm_89");
+  BOOST_TEST(print({9, 0, true}) == "sm_90a");
+  BOOST_TEST(print({10, 0, true}) == "sm_100a");
+  BOOST_TEST(print({12, 1, false}) == "sm_121");
+}
+
+BOOST_AUTO_TEST_CASE(parse_inverts_print) {
+  for (const Target target : kSupportedTargets) {
+    BOOST_TEST((parse_target(print(target)) == target), print(target) << " does not come back");
+  }
+  BOOST_TEST((parse_target("sm_121") == Target{12, 1, false}));
+  BOOST_TEST((parse_target("sm_103a") == Target{10, 3, true}));
+}
+
+BOOST_AUTO_TEST_CASE(anything_else_is_refused) {
+  for (const char* text : {"", "sm_", "sm_a", "sm_9", "sm_9a", "90a", "SM_90a", "sm_90b", "sm_90aa", "sm_ 90", "sm_90 ",
+                           "sm_-90", "sm_1000", "sm_00", "sm_090", "compute_90"}) {
+    BOOST_TEST(!parse_target(text).has_value(), "\"" << text << "\" was taken for a target");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(best_target_of_a_device) {
+  BOOST_TEST(print(target_for(8, 0)) == "sm_80");
+  BOOST_TEST(print(target_for(8, 9)) == "sm_89");
+  BOOST_TEST(print(target_for(9, 0)) == "sm_90a");
+  BOOST_TEST(print(target_for(12, 0)) == "sm_120a");
+}

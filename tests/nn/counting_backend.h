@@ -1,0 +1,69 @@
+// Hands every call on to another backend, counts what passes, and fails when told to.
+//
+// A CUDA backend takes no stream but its own: give it one as inner_stream, and all calls go there.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/stream.h"
+
+namespace ingot::test {
+
+class CountingBackend final : public Backend {
+ public:
+  explicit CountingBackend(Backend& inner, Stream* inner_stream = nullptr)
+      : inner_(&inner), inner_stream_(inner_stream) {}
+
+  int allocations = 0;
+  std::vector<std::string> calls;  // the specs, in order
+  bool gemm_fails = false;
+
+  Device device() const override { return inner_->device(); }
+  void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->amax(spec, tensors, on(stream));
+  }
+  void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->cast(spec, tensors, on(stream));
+  }
+  void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    if (gemm_fails) throw Error(ErrorCode::cuda_failed, print(spec), "broken for the test");
+    inner_->gemm(spec, tensors, on(stream));
+  }
+  void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->column_sum(spec, tensors, on(stream));
+  }
+  void* allocate(std::size_t bytes) override {
+    ++allocations;
+    return inner_->allocate(bytes);
+  }
+  void release(void* data) noexcept override { inner_->release(data); }
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    inner_->copy_from_host(to, from, bytes, on(stream));
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    inner_->copy_to_host(to, from, bytes, on(stream));
+  }
+  void fill_zero(void* data, std::size_t bytes, Stream& stream) override { inner_->fill_zero(data, bytes, on(stream)); }
+  void synchronize(Stream& stream) override { inner_->synchronize(on(stream)); }
+  bool capturing(const Stream& stream) const override {
+    return inner_->capturing(inner_stream_ != nullptr ? *inner_stream_ : stream);
+  }
+  CUstream_st* create_stream() override { return inner_->create_stream(); }
+  void destroy_stream(CUstream_st* stream) noexcept override { inner_->destroy_stream(stream); }
+  std::int64_t launches() const override { return inner_->launches(); }
+
+ private:
+  Stream& on(Stream& stream) const { return inner_stream_ != nullptr ? *inner_stream_ : stream; }
+
+  Backend* inner_;
+  Stream* inner_stream_;
+};
+
+}  // namespace ingot::test

@@ -1,0 +1,280 @@
+// A linear layer in float64, with and without FP8, written from the formulas over tests/support/reference_formats.h: it
+// shares no code with what it checks, but for the rounding of the test's inputs.
+#pragma once
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ingot/nn/config.h"
+#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/stream.h"
+#include "numerics.cuh"
+#include "support/reference_formats.h"
+
+namespace ingot::test {
+
+struct Matrix {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::vector<double> values{};
+
+  double& at(std::int64_t r, std::int64_t c) { return values[static_cast<std::size_t>(r * cols + c)]; }
+  double at(std::int64_t r, std::int64_t c) const { return values[static_cast<std::size_t>(r * cols + c)]; }
+};
+
+inline Matrix zeros(std::int64_t rows, std::int64_t cols) {
+  return {rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols), 0.0)};
+}
+
+inline Matrix transpose(const Matrix& m) {
+  Matrix t = zeros(m.cols, m.rows);
+  for (std::int64_t r = 0; r < m.rows; ++r) {
+    for (std::int64_t c = 0; c < m.cols; ++c) t.at(c, r) = m.at(r, c);
+  }
+  return t;
+}
+
+// ---- dtypes --------------------------------------------------------------------------------------------------------
+
+inline std::uint32_t encode_bits(double value, Dtype dtype) {
+  const float f = static_cast<float>(value);
+  switch (dtype) {
+    case Dtype::bf16: return from_float<bf16>(f).bits;
+    case Dtype::f16: return from_float<f16>(f).bits;
+    default: return float_bits(f);
+  }
+}
+
+inline Matrix rounded(Matrix m, Dtype dtype) {
+  for (double& value : m.values) value = decode_reference(dtype, encode_bits(value, dtype));
+  return m;
+}
+
+// Half the distance between two subnormal numbers.
+inline double smallest_of(Dtype dtype) { return dtype == Dtype::f16 ? 0x1p-25 : 0x1p-127; }
+
+// ---- to and from the device ----------------------------------------------------------------------------------------
+
+// Of a matrix with rounded values. A row stride above cols leaves 0xff (NaN) between the rows.
+class DeviceMatrix {
+ public:
+  DeviceMatrix(const Matrix& m, Dtype dtype, Backend& backend, Stream& stream, std::int64_t row_stride = 0)
+      : owned_(backend, dtype, m.rows, std::max(row_stride, m.cols)), backend_(&backend) {
+    view_ = owned_.view();
+    view_.cols = m.cols;
+    write(m, stream);
+  }
+
+  // 0xff throughout: NaN in every dtype.
+  static DeviceMatrix poisoned(std::int64_t rows, std::int64_t cols, Dtype dtype, Backend& backend, Stream& stream) {
+    DeviceMatrix result(Matrix{rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols))}, dtype, backend,
+                        stream);
+    result.poison(stream);
+    return result;
+  }
+
+  const Tensor& view() const { return view_; }
+  operator const Tensor&() const { return view_; }  // NOLINT(google-explicit-constructor)
+
+  void write(const Matrix& m, Stream& stream) {
+    std::vector<std::uint8_t> bytes(size_in_bytes(), 0xff);
+    for (std::int64_t r = 0; r < view_.rows; ++r) {
+      for (std::int64_t c = 0; c < view_.cols; ++c) {
+        const std::uint32_t bits = encode_bits(m.at(r, c), view_.dtype);
+        std::memcpy(&bytes[offset(r, c)], &bits, element());
+      }
+    }
+    backend_->copy_from_host(view_.data, bytes.data(), bytes.size(), stream);
+  }
+
+  void poison(Stream& stream) {
+    const std::vector<std::uint8_t> bytes(size_in_bytes(), 0xff);
+    backend_->copy_from_host(view_.data, bytes.data(), bytes.size(), stream);
+  }
+
+  std::vector<std::uint8_t> bytes(Stream& stream) const {
+    std::vector<std::uint8_t> bytes(size_in_bytes());
+    backend_->copy_to_host(bytes.data(), view_.data, bytes.size(), stream);
+    backend_->synchronize(stream);
+    return bytes;
+  }
+
+  Matrix read(Stream& stream) const {
+    const std::vector<std::uint8_t> from = bytes(stream);
+    Matrix m = zeros(view_.rows, view_.cols);
+    for (std::int64_t r = 0; r < view_.rows; ++r) {
+      for (std::int64_t c = 0; c < view_.cols; ++c) {
+        std::uint32_t bits = 0;
+        std::memcpy(&bits, &from[offset(r, c)], element());
+        m.at(r, c) = decode_reference(view_.dtype, bits);
+      }
+    }
+    return m;
+  }
+
+ private:
+  std::size_t element() const { return static_cast<std::size_t>(size_of(view_.dtype)); }
+  std::size_t offset(std::int64_t r, std::int64_t c) const {
+    return static_cast<std::size_t>(r * view_.row_stride + c) * element();
+  }
+  std::size_t size_in_bytes() const {
+    return view_.data == nullptr ? 0 : static_cast<std::size_t>(view_.rows * view_.row_stride) * element();
+  }
+
+  OwnedTensor owned_;
+  Tensor view_;
+  Backend* backend_;
+};
+
+// ---- FP8 -----------------------------------------------------------------------------------------------------------
+
+// The codes as numbers, before the factor; and the factor.
+struct Quantized {
+  Matrix codes;
+  double factor = 1;
+};
+
+inline double fp8_max_reference(Dtype dtype) {
+  return dtype == Dtype::e4m3fn ? 448.0 : dtype == Dtype::e4m3fnuz ? 240.0 : 57344.0;
+}
+
+inline Quantized quantize_reference(const Matrix& m, const Cast& cast) {
+  double amax = 0;
+  for (const double value : m.values) amax = std::max(amax, std::abs(value));
+  float scale = static_cast<float>(fp8_max_reference(cast.dtype) / std::max(amax, 1e-12));
+  if (cast.pow2) scale = std::exp2(std::floor(std::log2(scale)));
+  Quantized result{m, static_cast<double>(1.0F / scale)};
+  for (double& value : result.codes.values) {
+    value = decode_reference(cast.dtype, encode_reference(cast.dtype, static_cast<float>(value) * scale));
+  }
+  return result;
+}
+
+// ---- the layer -----------------------------------------------------------------------------------------------------
+
+// A result and how far from it a correct one may be.
+struct Expected {
+  Matrix value;
+  Matrix bound;
+};
+
+// a[M, K] @ b[N, K]^T * factor + bias, summed in f32 in any order, rounded once to `out`.
+inline Expected expected_gemm(const Matrix& a, const Matrix& b, double factor, const Matrix* bias, Dtype out) {
+  Expected result{zeros(a.rows, b.rows), zeros(a.rows, b.rows)};
+  for (std::int64_t m = 0; m < a.rows; ++m) {
+    for (std::int64_t n = 0; n < b.rows; ++n) {
+      double sum = 0;
+      double magnitude = 0;
+      for (std::int64_t k = 0; k < a.cols; ++k) {
+        sum += a.at(m, k) * b.at(n, k);
+        magnitude += std::abs(a.at(m, k) * b.at(n, k));
+      }
+      sum *= factor;
+      magnitude *= factor;
+      if (bias != nullptr) {
+        sum += bias->at(0, n);
+        magnitude += std::abs(bias->at(0, n));
+      }
+      // One rounding per product, addition, factor (two of them) and bias; then that of the result.
+      const double accumulated = (static_cast<double>(a.cols) + 5) * std::ldexp(1, -24) * magnitude;
+      result.value.at(m, n) = sum;
+      result.bound.at(m, n) = accumulated + unit_roundoff(out) * (std::abs(sum) + accumulated) + smallest_of(out);
+    }
+  }
+  return result;
+}
+
+inline Expected expected_product(const Matrix& a, const Matrix& b, const std::optional<Cast>& cast_a,
+                                 const std::optional<Cast>& cast_b, const Matrix* bias, Dtype out, bool a_transposed,
+                                 bool b_transposed) {
+  const Quantized qa = cast_a ? quantize_reference(a, *cast_a) : Quantized{a};
+  const Quantized qb = cast_b ? quantize_reference(b, *cast_b) : Quantized{b};
+  return expected_gemm(a_transposed ? transpose(qa.codes) : qa.codes, b_transposed ? transpose(qb.codes) : qb.codes,
+                       qa.factor * qb.factor, bias, out);
+}
+
+inline Expected expected_output(const LinearConfig& config, const Matrix& input, const Matrix& weight,
+                                const Matrix* bias, Dtype out) {
+  return expected_product(input, weight, config.output.a, config.output.b, bias, out, false, false);
+}
+inline Expected expected_grad_input(const LinearConfig& config, const Matrix& grad_output, const Matrix& weight,
+                                    Dtype out) {
+  return expected_product(grad_output, weight, config.grad_input.a, config.grad_input.b, nullptr, out, false, true);
+}
+inline Expected expected_grad_weight(const LinearConfig& config, const Matrix& grad_output, const Matrix& input,
+                                     Dtype out) {
+  return expected_product(grad_output, input, config.grad_weight.a, config.grad_weight.b, nullptr, out, true, true);
+}
+inline Expected expected_grad_bias(const Matrix& grad_output, Dtype out) {
+  Matrix ones = zeros(1, grad_output.rows);
+  for (double& value : ones.values) value = 1;
+  return expected_gemm(ones, transpose(grad_output), 1, nullptr, out);
+}
+
+// ---- comparing -----------------------------------------------------------------------------------------------------
+
+// Fails at the first element that is not within its bound; NaN never is.
+inline void check_within(const Matrix& actual, const Expected& expected, const std::string& what) {
+  BOOST_REQUIRE_MESSAGE(actual.rows == expected.value.rows && actual.cols == expected.value.cols,
+                        what << " is [" << actual.rows << ", " << actual.cols << "], expected [" << expected.value.rows
+                             << ", " << expected.value.cols << "]");
+  for (std::int64_t r = 0; r < actual.rows; ++r) {
+    for (std::int64_t c = 0; c < actual.cols; ++c) {
+      const double difference = std::abs(actual.at(r, c) - expected.value.at(r, c));
+      if (difference <= expected.bound.at(r, c)) continue;
+      BOOST_ERROR(what << " differs first at index " << r * actual.cols + c << ", (" << r << ", " << c
+                       << "): " << actual.at(r, c) << ", expected " << expected.value.at(r, c) << " +- "
+                       << expected.bound.at(r, c));
+      return;
+    }
+  }
+  BOOST_TEST_PASSPOINT();
+}
+
+// 20 log10(||reference|| / ||reference - actual||), in dB; NaN where actual has one.
+inline double sqnr(const Matrix& reference, const Matrix& actual) {
+  double signal = 0;
+  double noise = 0;
+  for (std::size_t i = 0; i < reference.values.size(); ++i) {
+    signal += reference.values[i] * reference.values[i];
+    const double difference = reference.values[i] - actual.values[i];
+    noise += difference * difference;
+  }
+  return 10 * std::log10(signal / noise);
+}
+
+// ---- inputs --------------------------------------------------------------------------------------------------------
+
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+
+  Matrix normal(std::int64_t rows, std::int64_t cols, Dtype dtype, double deviation = 1) {
+    std::normal_distribution<double> distribution(0, deviation);
+    return fill(rows, cols, dtype, distribution);
+  }
+  // What torch.nn.Linear starts from: uniform in +-1 / sqrt(in_features).
+  Matrix weight(std::int64_t rows, std::int64_t cols, Dtype dtype) {
+    const double range = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(cols, 1)));
+    std::uniform_real_distribution<double> distribution(-range, range);
+    return fill(rows, cols, dtype, distribution);
+  }
+
+ private:
+  template <class Distribution>
+  Matrix fill(std::int64_t rows, std::int64_t cols, Dtype dtype, Distribution& distribution) {
+    Matrix m = zeros(rows, cols);
+    for (double& value : m.values) value = distribution(engine_);
+    return rounded(std::move(m), dtype);
+  }
+  std::mt19937 engine_;
+};
+
+}  // namespace ingot::test

@@ -1,0 +1,473 @@
+// The layer on the CPU reference.
+#define BOOST_TEST_MODULE nn_float8_linear
+#include <boost/test/included/unit_test.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ingot/nn/float8_linear.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/error.h"
+#include "nn/counting_backend.h"
+#include "nn/linear_case.h"
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = make_cpu_backend(2);
+  Stream stream{*backend};
+};
+
+void check_case(const CaseShape& shape, const LinearConfig& config, Dtype dtype, bool bias, std::int64_t padding,
+                Backend& backend, Stream& stream) {
+  const std::string what = print(config) + ", " + std::string(name(dtype)) + ", " + test::print(shape) +
+                           (bias ? ", bias" : "") + (padding != 0 ? ", padded rows" : "");
+  BOOST_TEST_CONTEXT(what) {
+    const Dtype bias_dtype = bias_dtype_of(config, dtype);
+    const HostInputs host = make_inputs(shape, dtype, bias_dtype, 1);
+    const LinearCase device(host, dtype, bias_dtype, backend, stream, padding);
+    Float8Linear linear(backend, {shape.in_features, shape.out_features, bias}, config);
+    linear.forward(device.forward(bias), stream);
+    linear.backward(device.backward(bias), stream);
+
+    check_within(device.output.read(stream),
+                 expected_output(config, host.input, host.weight, bias ? &host.bias : nullptr, dtype), "output");
+    check_within(device.grad_input.read(stream), expected_grad_input(config, host.grad_output, host.weight, dtype),
+                 "grad_input");
+    check_within(device.grad_weight.read(stream), expected_grad_weight(config, host.grad_output, host.input, dtype),
+                 "grad_weight");
+    if (bias) check_within(device.grad_bias.read(stream), expected_grad_bias(host.grad_output, dtype), "grad_bias");
+  }
+}
+
+// The whole message that `act` is refused with.
+std::string refusal(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    BOOST_TEST((error.code() == ErrorCode::invalid_argument));
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(float8_linear, Fixture)
+
+BOOST_AUTO_TEST_CASE(agrees_with_float64_over_independent_codes) {
+  for (const LinearConfig& config : every_config()) {
+    for (const Dtype dtype : kHighPrecisionDtypes) {
+      for (const CaseShape& shape : kCaseShapes) {
+        for (const bool bias : {false, true}) check_case(shape, config, dtype, bias, 0, *backend, stream);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(takes_rows_that_are_not_contiguous) {
+  for (const LinearConfig& config : {tensorwise(), high_precision()}) {
+    for (const Dtype dtype : kHighPrecisionDtypes) check_case({9, 24, 11}, config, dtype, true, 5, *backend, stream);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(sqnr_passes_the_bars_of_torchao) { check_torchao_bars(*backend, stream); }
+
+BOOST_AUTO_TEST_CASE(casts_each_tensor_once_and_the_weight_only_when_it_changed) {
+  Stream inner(*backend);
+  CountingBackend counting(*backend, &inner);
+  Stream on(counting);
+  const HostInputs host = make_inputs({8, 16, 24}, Dtype::bf16, Dtype::bf16, 1);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, counting, on);
+  Float8Linear linear(counting, {16, 24, true}, tensorwise());
+  using Calls = std::vector<std::string>;
+
+  linear.forward(device.forward(true), on);
+  BOOST_TEST(counting.calls == (Calls{"cast bf16->e4m3fn scale=tensor out=codes,transposed",
+                                      "cast bf16->e4m3fn scale=tensor out=codes,transposed",
+                                      "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor bias fast"}),
+             boost::test_tools::per_element());
+  counting.calls.clear();
+  linear.backward(device.backward(true), on);
+  BOOST_TEST(counting.calls == (Calls{"cast bf16->e5m2 scale=tensor out=codes,transposed",
+                                      "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor",
+                                      "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor", "column_sum bf16->bf16"}),
+             boost::test_tools::per_element());
+  counting.calls.clear();
+  linear.forward(device.forward(true), on);
+  BOOST_TEST(counting.calls.size() == 2U);  // the input's cast and the GEMM
+
+  // Gradients that nobody wants cost nothing.
+  counting.calls.clear();
+  linear.backward({.grad_output = device.grad_output, .grad_weight = device.grad_weight}, on);
+  BOOST_TEST(counting.calls == (Calls{"cast bf16->e5m2 scale=tensor out=transposed",
+                                      "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor"}),
+             boost::test_tools::per_element());
+  counting.calls.clear();
+  linear.backward({.grad_output = device.grad_output, .grad_bias = device.grad_bias}, on);
+  BOOST_TEST(counting.calls == Calls{"column_sum bf16->bf16"}, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(high_precision_is_three_gemms_and_nothing_else) {
+  Stream inner(*backend);
+  CountingBackend counting(*backend, &inner);
+  Stream on(counting);
+  const HostInputs host = make_inputs({8, 16, 24}, Dtype::f16, Dtype::f16, 1);
+  const LinearCase device(host, Dtype::f16, Dtype::f16, counting, on);
+  Float8Linear linear(counting, {16, 24, true}, high_precision());
+  const int before = counting.allocations;
+  linear.forward(device.forward(true), on);
+  linear.backward(device.backward(true), on);
+  BOOST_TEST(counting.calls == (std::vector<std::string>{"gemm f16*f16->f16 nt bias", "gemm f16*f16->f16 nn",
+                                                         "gemm f16*f16->f16 tn", "column_sum f16->f16"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(counting.allocations == before);
+  BOOST_TEST(linear.saved_bytes() == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(weight_codes_are_kept_until_the_weight_changes) {
+  const CaseShape shape{8, 16, 24};
+  const HostInputs host = make_inputs(shape, Dtype::bf16, Dtype::bf16, 1);
+  const HostInputs other = make_inputs(shape, Dtype::bf16, Dtype::bf16, 2);
+  LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+  const DeviceMatrix other_weight(other.weight, Dtype::bf16, *backend, stream);
+  Float8Linear linear(*backend, {shape.in_features, shape.out_features}, tensorwise());
+  const Expected with_old = expected_output(tensorwise(), host.input, host.weight, nullptr, Dtype::bf16);
+  const Expected with_new = expected_output(tensorwise(), host.input, other.weight, nullptr, Dtype::bf16);
+
+  linear.forward(device.forward(false), stream);
+  check_within(device.output.read(stream), with_old, "first output");
+
+  device.weight.write(other.weight, stream);
+  device.output.poison(stream);
+  linear.forward(device.forward(false), stream);
+  check_within(device.output.read(stream), with_old, "output before weight_changed()");
+
+  linear.weight_changed();
+  linear.backward(device.backward(false), stream);
+  check_within(device.grad_input.read(stream),
+               expected_grad_input(tensorwise(), host.grad_output, host.weight, Dtype::bf16),
+               "grad_input, which belongs to the weight of the last forward");
+  device.output.poison(stream);
+  linear.forward(device.forward(false), stream);
+  check_within(device.output.read(stream), with_new, "output after weight_changed()");
+
+  device.weight.write(host.weight, stream);
+  linear.weight_changed();
+  linear.forward(device.forward(false), stream);
+  check_within(device.output.read(stream), with_old, "output with the first weight again");
+  LinearForward elsewhere = device.forward(false);
+  elsewhere.weight = other_weight;
+  device.output.poison(stream);
+  linear.forward(elsewhere, stream);
+  check_within(device.output.read(stream), with_new, "output with a weight at another address");
+}
+
+BOOST_AUTO_TEST_CASE(a_steady_step_allocates_nothing) {
+  LinearConfig gw_hp = tensorwise();
+  gw_hp.grad_weight = {};
+  for (const LinearConfig& config : {tensorwise(), gw_hp, high_precision()}) {
+    Stream inner(*backend);
+    CountingBackend counting(*backend, &inner);
+    Stream on(counting);
+    const auto make = [&](std::int64_t tokens) {
+      return LinearCase(make_inputs({tokens, 16, 24}, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, counting,
+                        on);
+    };
+    const LinearCase small = make(8);
+    const LinearCase large = make(40);
+    Float8Linear linear(counting, {16, 24, true}, config);
+    const auto allocations_of_a_step = [&](const LinearCase& device) {
+      const int before = counting.allocations;
+      linear.forward(device.forward(true), on);
+      linear.backward(device.backward(true), on);
+      linear.weight_changed();
+      return counting.allocations - before;
+    };
+    const bool float8 = config != high_precision();
+    BOOST_TEST((allocations_of_a_step(small) > 0) == float8, print(config));
+    BOOST_TEST(allocations_of_a_step(small) == 0, print(config));
+    BOOST_TEST((allocations_of_a_step(large) > 0) == float8, print(config));
+    BOOST_TEST(allocations_of_a_step(small) == 0, print(config));
+    BOOST_TEST(allocations_of_a_step(large) == 0, print(config));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_batch_may_grow_and_shrink) {
+  Float8Linear linear(*backend, {24, 12, true}, tensorwise());
+  for (const std::int64_t tokens : {4, 64, 0, 3, 100}) {
+    const HostInputs host = make_inputs({tokens, 24, 12}, Dtype::bf16, Dtype::bf16, static_cast<unsigned>(tokens));
+    const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+    linear.weight_changed();
+    linear.forward(device.forward(true), stream);
+    linear.backward(device.backward(true), stream);
+    BOOST_TEST_CONTEXT("M=" << tokens) {
+      check_within(device.output.read(stream),
+                   expected_output(tensorwise(), host.input, host.weight, &host.bias, Dtype::bf16), "output");
+      check_within(device.grad_weight.read(stream),
+                   expected_grad_weight(tensorwise(), host.grad_output, host.input, Dtype::bf16), "grad_weight");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(saved_bytes_are_one_per_element_of_the_input) {
+  const CaseShape shape{8, 16, 24};
+  const LinearCase device(make_inputs(shape, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, *backend, stream);
+  Float8Linear linear(*backend, {16, 24}, tensorwise());
+  BOOST_TEST(linear.saved_bytes() == 0U);
+  linear.forward(device.forward(false), stream);
+  BOOST_TEST(linear.saved_bytes() == 8U * 16U + 4U);
+
+  LinearConfig gw_hp = tensorwise();
+  gw_hp.grad_weight = {};
+  Float8Linear viewing(*backend, {16, 24}, gw_hp);
+  viewing.forward(device.forward(false), stream);
+  BOOST_TEST(viewing.saved_bytes() == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(repeats_to_the_bit) {
+  const HostInputs host = make_inputs({37, 50, 29}, Dtype::bf16, Dtype::bf16, 5);
+  std::vector<std::vector<std::uint8_t>> results;
+  for (const int threads : {1, 2, 5}) {
+    const std::unique_ptr<Backend> cpu = make_cpu_backend(threads);
+    Stream on(*cpu);
+    LinearCase device(host, Dtype::bf16, Dtype::bf16, *cpu, on);
+    Float8Linear linear(*cpu, {50, 29, true}, tensorwise());
+    linear.forward(device.forward(true), on);
+    linear.backward(device.backward(true), on);
+    results.push_back(device.result_bytes(on));
+    // backward() changes nothing that it needs.
+    device.grad_input.poison(on);
+    device.grad_weight.poison(on);
+    device.grad_bias.poison(on);
+    linear.backward(device.backward(true), on);
+    results.push_back(device.result_bytes(on));
+  }
+  for (const std::vector<std::uint8_t>& result : results) BOOST_TEST((result == results.front()));
+}
+
+BOOST_AUTO_TEST_CASE(layers_share_a_workspace) {
+  const CaseShape shape_1{8, 16, 24};
+  const CaseShape shape_2{8, 40, 12};
+  const HostInputs host_1 = make_inputs(shape_1, Dtype::bf16, Dtype::bf16, 1);
+  const HostInputs host_2 = make_inputs(shape_2, Dtype::bf16, Dtype::bf16, 2);
+  LinearCase device_1(host_1, Dtype::bf16, Dtype::bf16, *backend, stream);
+  LinearCase device_2(host_2, Dtype::bf16, Dtype::bf16, *backend, stream);
+  const auto step = [&](Float8Workspace* workspace) {
+    Float8Linear linear_1(*backend, {16, 24, true}, tensorwise(), workspace);
+    Float8Linear linear_2(*backend, {40, 12, true}, tensorwise(), workspace);
+    device_1.poison_results(stream);
+    device_2.poison_results(stream);
+    linear_1.forward(device_1.forward(true), stream);
+    linear_2.forward(device_2.forward(true), stream);
+    linear_2.backward(device_2.backward(true), stream);
+    linear_1.backward(device_1.backward(true), stream);
+    std::vector<std::uint8_t> bytes = device_1.result_bytes(stream);
+    const std::vector<std::uint8_t> more = device_2.result_bytes(stream);
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    return bytes;
+  };
+  Float8Workspace workspace;
+  const std::vector<std::uint8_t> apart = step(nullptr);
+  const std::vector<std::uint8_t> shared = step(&workspace);
+  BOOST_TEST((apart == shared));
+  BOOST_TEST(workspace.input_codes.view().cols == 40);
+}
+
+BOOST_AUTO_TEST_CASE(moves_with_what_it_saved) {
+  const HostInputs host = make_inputs({8, 16, 24}, Dtype::bf16, Dtype::bf16, 1);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+  std::vector<Float8Linear> layers;
+  layers.emplace_back(*backend, LinearShape{16, 24, true}, tensorwise());
+  layers.front().forward(device.forward(true), stream);
+  Float8Linear moved = std::move(layers.front());
+  layers.clear();
+  moved.backward(device.backward(true), stream);
+  check_within(device.grad_weight.read(stream),
+               expected_grad_weight(tensorwise(), host.grad_output, host.input, Dtype::bf16), "grad_weight");
+}
+
+BOOST_AUTO_TEST_CASE(gradients_of_parameters_may_be_f32) {
+  const CaseShape shape{20, 16, 24};
+  LinearConfig gw_hp = tensorwise();
+  gw_hp.grad_weight = {};
+  for (const LinearConfig& config : {tensorwise(), gw_hp, high_precision()}) {
+    const HostInputs host = make_inputs(shape, Dtype::bf16, Dtype::bf16, 1);
+    const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+    const DeviceMatrix grad_weight = DeviceMatrix::poisoned(24, 16, Dtype::f32, *backend, stream);
+    const DeviceMatrix grad_bias = DeviceMatrix::poisoned(1, 24, Dtype::f32, *backend, stream);
+    Float8Linear linear(*backend, {16, 24, true}, config);
+    linear.forward(device.forward(true), stream);
+    linear.backward({.grad_output = device.grad_output, .grad_weight = grad_weight, .grad_bias = grad_bias}, stream);
+    check_within(grad_weight.read(stream), expected_grad_weight(config, host.grad_output, host.input, Dtype::f32),
+                 print(config) + ": f32 grad_weight");
+    check_within(grad_bias.read(stream), expected_grad_bias(host.grad_output, Dtype::f32), "f32 grad_bias");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(nan_in_the_input_shows) {
+  HostInputs host = make_inputs({4, 16, 8}, Dtype::bf16, Dtype::bf16, 1);
+  host.input.at(2, 3) = std::nan("");
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+  Float8Linear linear(*backend, {16, 8}, tensorwise());
+  linear.forward(device.forward(false), stream);
+  for (const double value : device.output.read(stream).values) BOOST_TEST(std::isnan(value));
+}
+
+BOOST_AUTO_TEST_CASE(zero_tensors_give_zero) {
+  HostInputs host = make_inputs({4, 16, 8}, Dtype::bf16, Dtype::bf16, 1);
+  host.input = zeros(4, 16);
+  host.grad_output = zeros(4, 8);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+  Float8Linear linear(*backend, {16, 8, true}, tensorwise());
+  linear.forward(device.forward(true), stream);
+  linear.backward(device.backward(true), stream);
+  const Matrix output = device.output.read(stream);
+  for (std::int64_t r = 0; r < 4; ++r) {
+    for (std::int64_t c = 0; c < 8; ++c) BOOST_TEST(output.at(r, c) == host.bias.at(0, c));
+  }
+  for (const DeviceMatrix* gradient : {&device.grad_input, &device.grad_weight, &device.grad_bias}) {
+    for (const double value : gradient->read(stream).values) BOOST_TEST(value == 0.0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(refuses_a_layer_that_cannot_exist) {
+  BOOST_TEST(refusal([&] {
+               Float8Linear(*backend, {-1, 4}, tensorwise());
+             }) == "Float8Linear in_features: is -1, but must be 0 or more");
+  BOOST_TEST(refusal([&] {
+               Float8Linear(*backend, {4, -2}, tensorwise());
+             }) == "Float8Linear out_features: is -2, but must be 0 or more");
+  LinearConfig mixed = tensorwise();
+  mixed.output.a.reset();
+  BOOST_CHECK_EXCEPTION(Float8Linear(*backend, {4, 4}, mixed), Error, [](const Error& error) {
+    return error.code() == ErrorCode::invalid_spec && std::string(error.what()).starts_with("linear config: ");
+  });
+}
+
+BOOST_AUTO_TEST_CASE(names_the_tensor_that_is_wrong) {
+  const LinearCase device(make_inputs({4, 16, 8}, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, *backend,
+                          stream);
+  Float8Linear linear(*backend, {16, 8, true}, tensorwise());
+  const auto forward_with = [&](const std::function<void(LinearForward&)>& change) {
+    LinearForward tensors = device.forward(true);
+    change(tensors);
+    return refusal([&] { linear.forward(tensors, stream); });
+  };
+  const auto backward_with = [&](const std::function<void(LinearBackward&)>& change) {
+    LinearBackward tensors = device.backward(true);
+    change(tensors);
+    return refusal([&] { linear.backward(tensors, stream); });
+  };
+
+  BOOST_TEST(backward_with([](LinearBackward&) {}) ==
+             "Float8Linear backward: has no forward() before it: run forward() first");
+
+  BOOST_TEST(forward_with([](LinearForward& t) { t.input.cols = 15; }) ==
+             "Float8Linear input: is bf16[4, 15] on cpu, row stride 16, but must have 16 columns = in_features");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.input.dtype = Dtype::e4m3fn; }) ==
+             "Float8Linear input: is e4m3fn, but must be f32 or bf16 or f16");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.weight.dtype = Dtype::f32; }) ==
+             "Float8Linear weight: is f32, but must be bf16, as input is");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.weight.rows = 7; }) ==
+             "Float8Linear weight: is bf16[7, 16] on cpu, but must be [8, 16] = [out_features, in_features]");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.output.rows = 3; }) ==
+             "Float8Linear output: is bf16[3, 8] on cpu, but must be [4, 8] = [rows of input, out_features]");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.output.dtype = Dtype::f16; }) ==
+             "Float8Linear output: is f16, but must be bf16, as input is");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.bias = {}; }) ==
+             "Float8Linear bias: is f32[0, 0] on cpu, but must be [1, 8] = a vector of out_features");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.bias.dtype = Dtype::f32; }) ==
+             "Float8Linear bias: is f32, but must be bf16, as input is");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.input.data = nullptr; }) ==
+             "Float8Linear input: is bf16[4, 16] on cpu; its data pointer is null; only an empty tensor may have none");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.input.row_stride = 8; }) ==
+             "Float8Linear input: is bf16[4, 16] on cpu, row stride 8; the row stride must be at least the number of "
+             "columns, or rows overlap");
+  BOOST_TEST(forward_with([](LinearForward& t) {
+               t.weight.device = {DeviceType::cuda, 1};
+             }) == "Float8Linear weight: is bf16[8, 16] on cuda:1; this backend works on cpu: copy it there");
+  BOOST_TEST(forward_with([](LinearForward& t) {
+               t.input.rows = t.output.rows = -1;
+             }).starts_with("Float8Linear input: is bf16[-1, 16] on cpu; sizes and strides must not be negative"));
+  BOOST_TEST(forward_with([](LinearForward& t) {
+               t.input.rows = t.output.rows = std::int64_t{1} << 40;
+               t.input.row_stride = std::int64_t{1} << 40;
+             }).starts_with("Float8Linear input: "));
+  BOOST_TEST(forward_with([&](LinearForward& t) { t.output.data = device.input.view().data; }) ==
+             "Float8Linear output: overlaps Float8Linear input: give it memory of its own");
+
+  linear.forward(device.forward(true), stream);
+  BOOST_TEST(backward_with([](LinearBackward& t) { t.grad_output.rows = 3; }) ==
+             "Float8Linear grad_output: is bf16[3, 8] on cpu, but must be [4, 8] = [rows of the last forward's input, "
+             "out_features]");
+  BOOST_TEST(backward_with([](LinearBackward& t) { t.grad_output.dtype = Dtype::f16; }) ==
+             "Float8Linear grad_output: is f16, but must be bf16, as input is");
+  BOOST_TEST(backward_with([](LinearBackward& t) { t.grad_input.cols = 8; }) ==
+             "Float8Linear grad_input: is bf16[4, 8] on cpu, row stride 16, but must be [4, 16] = [rows of the last "
+             "forward's input, in_features]");
+  BOOST_TEST(backward_with([](LinearBackward& t) { t.grad_weight.dtype = Dtype::f16; }) ==
+             "Float8Linear grad_weight: is f16, but must be bf16 or f32");
+  BOOST_TEST(backward_with([](LinearBackward& t) { t.grad_bias.dtype = Dtype::e5m2; }) ==
+             "Float8Linear grad_bias: is e5m2, but must be f32 or bf16 or f16");
+  BOOST_TEST(backward_with([](LinearBackward& t) { t.grad_bias.cols = 9; }) ==
+             "Float8Linear grad_bias: is bf16[1, 9] on cpu, row stride 8, but must be [1, 8] = a vector of "
+             "out_features");
+  BOOST_TEST(
+      backward_with([](LinearBackward& t) { t.grad_input.data = nullptr; }) ==
+      "Float8Linear grad_input: is bf16[4, 16] on cpu; its data pointer is null; only an empty tensor may have none");
+  // Refused before grad_input is written, though it is grad_weight and grad_bias that are wrong.
+  BOOST_TEST(backward_with([](LinearBackward& t) {
+               t.grad_weight.data = static_cast<char*>(t.grad_weight.data) + 1;
+             }).find("is misaligned: it must be a multiple of 2 bytes") != std::string::npos);
+  BOOST_TEST(
+      backward_with([](LinearBackward& t) { t.grad_bias.row_stride = 0; }).starts_with("Float8Linear grad_bias: "));
+  BOOST_TEST(backward_with([&](LinearBackward& t) { t.grad_input.data = device.grad_output.view().data; }) ==
+             "Float8Linear grad_input: overlaps Float8Linear grad_output: give it memory of its own");
+  BOOST_TEST(backward_with([&](LinearBackward& t) { t.grad_weight.data = t.grad_bias.data; }) ==
+             "Float8Linear grad_weight: overlaps Float8Linear grad_bias: give it memory of its own");
+
+  Float8Linear without_bias(*backend, {16, 8}, tensorwise());
+  BOOST_TEST(refusal([&] { without_bias.forward(device.forward(true), stream); }) ==
+             "Float8Linear bias: is given, but the layer was made without one: set bias in its LinearShape");
+  without_bias.forward(device.forward(false), stream);
+  BOOST_TEST(refusal([&] { without_bias.backward(device.backward(true), stream); }) ==
+             "Float8Linear grad_bias: is given, but the layer was made without a bias");
+
+  const std::unique_ptr<Backend> other = make_cpu_backend(1);
+  Stream elsewhere(*other);
+  BOOST_TEST(refusal([&] { linear.forward(device.forward(true), elsewhere); }) ==
+             "Float8Linear stream: belongs to another backend than the layer: make it from the layer's backend");
+}
+
+BOOST_AUTO_TEST_CASE(bias_of_an_f32_layer_is_bf16_in_fp8_and_f32_otherwise) {
+  const LinearCase device(make_inputs({4, 16, 8}, Dtype::f32, Dtype::f32, 1), Dtype::f32, Dtype::f32, *backend, stream);
+  Float8Linear float8(*backend, {16, 8, true}, tensorwise());
+  BOOST_TEST(refusal([&] { float8.forward(device.forward(true), stream); }) ==
+             "Float8Linear bias: is f32, but must be bf16: an FP8 GEMM with f32 output takes a bf16 bias");
+  Float8Linear plain(*backend, {16, 8, true}, high_precision());
+  BOOST_TEST(refusal([&] { plain.forward(device.forward(true), stream); }) == "no error");
+}
+
+BOOST_AUTO_TEST_CASE(a_failed_forward_leaves_nothing_to_go_back_to) {
+  Stream inner(*backend);
+  CountingBackend failing(*backend, &inner);
+  Stream on(failing);
+  const LinearCase device(make_inputs({4, 16, 8}, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, failing, on);
+  Float8Linear linear(failing, {16, 8}, tensorwise());
+  linear.forward(device.forward(false), on);
+  failing.gemm_fails = true;
+  BOOST_CHECK_THROW(linear.forward(device.forward(false), on), Error);
+  failing.gemm_fails = false;
+  BOOST_TEST(refusal([&] { linear.backward(device.backward(false), on); }) ==
+             "Float8Linear backward: has no forward() before it: run forward() first");
+  linear.forward(device.forward(false), on);
+  BOOST_CHECK_NO_THROW(linear.backward(device.backward(false), on));
+}
+
+BOOST_AUTO_TEST_SUITE_END()

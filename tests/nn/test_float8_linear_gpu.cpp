@@ -1,0 +1,275 @@
+// The layer on CUDA: the same quality as on the CPU, at sizes that a GPU is for, and inside a CUDA graph.
+#define BOOST_TEST_MODULE nn_float8_linear
+#define BOOST_TEST_NO_MAIN
+#define BOOST_TEST_ALTERNATIVE_INIT_API
+#include <boost/test/included/unit_test.hpp>
+
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "ingot/nn/float8_linear.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/error.h"
+#include "nn/counting_backend.h"
+#include "nn/linear_case.h"
+
+namespace ingot::test {
+namespace {
+
+ContextOptions cuda_options() {
+  ContextOptions options = ContextOptions::from_environment();
+  options.where = ContextOptions::Where::cuda;
+  return options;
+}
+
+// One context for the program, so that a kernel is compiled once.
+Context& context() {
+  static Context one(cuda_options());
+  return one;
+}
+
+struct Fixture {
+  Backend& backend = context().backend();
+  Stream stream{backend};
+};
+
+// Against float64 over the same codes: far above what a wrong code would leave, and below what fast accumulation and
+// the rounding to bf16 cost.
+constexpr double kSameCodes = 40.0;
+
+void check_sqnr(const char* what, const Matrix& reference, const Matrix& actual, double bar) {
+  bool all_zero = true;
+  for (const double value : reference.values) all_zero = all_zero && value == 0;
+  if (all_zero) {  // an empty matrix, or a sum over nothing
+    for (const double value : actual.values) BOOST_REQUIRE(value == 0);
+    return;
+  }
+  const double found = sqnr(reference, actual);
+  BOOST_TEST(found >= bar, what << " has " << found << " dB, expected at least " << bar);
+}
+
+// One captured forward and backward, launched at will.
+class Graph {
+ public:
+  template <class Work>
+  Graph(const Driver& driver, Stream& stream, const Work& work) : driver_(&driver), stream_(&stream) {
+    const Driver::Api& api = driver.api();
+    driver.check(api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                 "cuStreamBeginCapture");
+    CUgraph graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      api.cuStreamEndCapture(stream.handle(), &graph);
+      if (graph != nullptr) api.cuGraphDestroy(graph);
+      throw;
+    }
+    driver.check(api.cuStreamEndCapture(stream.handle(), &graph), "cuStreamEndCapture");
+    const CUresult result = api.cuGraphInstantiate(&executable_, graph, 0);
+    api.cuGraphDestroy(graph);
+    driver.check(result, "cuGraphInstantiate");
+  }
+  ~Graph() { driver_->api().cuGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() {
+    driver_->check(driver_->api().cuGraphLaunch(executable_, stream_->handle()), "cuGraphLaunch");
+    stream_->backend().synchronize(*stream_);
+  }
+
+ private:
+  const Driver* driver_;
+  Stream* stream_;
+  CUgraphExec executable_ = nullptr;
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(small, Fixture)
+
+BOOST_AUTO_TEST_CASE(sqnr_passes_the_bars_of_torchao) { check_torchao_bars(backend, stream); }
+
+BOOST_AUTO_TEST_CASE(agrees_with_float64_over_independent_codes) {
+  for (const LinearConfig& config : every_config()) {
+    for (const Dtype dtype : kHighPrecisionDtypes) {
+      for (const CaseShape& shape : kCaseShapes) {
+        BOOST_TEST_CONTEXT(ingot::print(config) << ", " << name(dtype) << ", " << test::print(shape)) {
+          const Dtype bias_dtype = bias_dtype_of(config, dtype);
+          const HostInputs host = make_inputs(shape, dtype, bias_dtype, 1);
+          const LinearCase device(host, dtype, bias_dtype, backend, stream);
+          Float8Linear linear(backend, {shape.in_features, shape.out_features, true}, config);
+          linear.forward(device.forward(true), stream);
+          linear.backward(device.backward(true), stream);
+          check_sqnr("output", expected_output(config, host.input, host.weight, &host.bias, dtype).value,
+                     device.output.read(stream), kSameCodes);
+          check_sqnr("grad_input", expected_grad_input(config, host.grad_output, host.weight, dtype).value,
+                     device.grad_input.read(stream), kSameCodes);
+          check_sqnr("grad_weight", expected_grad_weight(config, host.grad_output, host.input, dtype).value,
+                     device.grad_weight.read(stream), kSameCodes);
+          check_within(device.grad_bias.read(stream), expected_grad_bias(host.grad_output, dtype), "grad_bias");
+        }
+      }
+    }
+  }
+}
+
+// The reference of so large a layer is the same layer in f32 on the GPU, itself checked against float64 at a sample of
+// entries.
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(large, Fixture)
+
+BOOST_AUTO_TEST_CASE(a_large_layer_has_over_20_db) {
+  constexpr CaseShape kShape{2048, 4096, 14336};
+  constexpr LinearShape kLinear{kShape.in_features, kShape.out_features, true};
+  const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 11);
+
+  const LinearCase exact(host, Dtype::f32, Dtype::f32, backend, stream);
+  Float8Linear plain(backend, kLinear, high_precision());
+  plain.forward(exact.forward(true), stream);
+  plain.backward(exact.backward(true), stream);
+  const Matrix output = exact.output.read(stream);
+  const Matrix grad_input = exact.grad_input.read(stream);
+  const Matrix grad_weight = exact.grad_weight.read(stream);
+
+  std::mt19937_64 random(1);
+  const auto pick = [&](std::int64_t size) { return std::uniform_int_distribution<std::int64_t>(0, size - 1)(random); };
+  const auto row = [](const Matrix& m, std::int64_t r) {
+    Matrix result = zeros(1, m.cols);
+    for (std::int64_t c = 0; c < m.cols; ++c) result.at(0, c) = m.at(r, c);
+    return result;
+  };
+  const auto column = [](const Matrix& m, std::int64_t c) {
+    Matrix result = zeros(1, m.rows);
+    for (std::int64_t r = 0; r < m.rows; ++r) result.at(0, r) = m.at(r, c);
+    return result;
+  };
+  const auto entry = [](const Matrix& m, std::int64_t r, std::int64_t c) { return Matrix{1, 1, {m.at(r, c)}}; };
+  constexpr int kSamples = 500;
+  for (int i = 0; i < kSamples; ++i) {
+    const std::int64_t m = pick(kShape.tokens);
+    const std::int64_t k = pick(kShape.in_features);
+    const std::int64_t n = pick(kShape.out_features);
+    BOOST_TEST_CONTEXT("m=" << m << " k=" << k << " n=" << n) {
+      const Matrix bias = entry(host.bias, 0, n);
+      check_within(entry(output, m, n), expected_gemm(row(host.input, m), row(host.weight, n), 1, &bias, Dtype::f32),
+                   "f32 output");
+      check_within(entry(grad_input, m, k),
+                   expected_gemm(row(host.grad_output, m), column(host.weight, k), 1, nullptr, Dtype::f32),
+                   "f32 grad_input");
+      check_within(entry(grad_weight, n, k),
+                   expected_gemm(column(host.grad_output, n), column(host.input, k), 1, nullptr, Dtype::f32),
+                   "f32 grad_weight");
+    }
+  }
+
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, backend, stream);
+  Float8Linear linear(backend, kLinear, tensorwise());
+  linear.forward(device.forward(true), stream);
+  linear.backward(device.backward(true), stream);
+  const Sqnr found{.output = sqnr(output, device.output.read(stream)),
+                   .grad_input = sqnr(grad_input, device.grad_input.read(stream)),
+                   .grad_weight = sqnr(grad_weight, device.grad_weight.read(stream)),
+                   .grad_bias = sqnr(exact.grad_bias.read(stream), device.grad_bias.read(stream))};
+  std::cout << "4096 -> 14336, M=2048: output " << found.output << " dB, grad_input " << found.grad_input
+            << " dB, grad_weight " << found.grad_weight << " dB, grad_bias " << found.grad_bias << " dB\n";
+  BOOST_TEST(found.output > 20.0);
+  BOOST_TEST(found.grad_input > 20.0);
+  BOOST_TEST(found.grad_weight > 20.0);
+  BOOST_TEST(found.grad_bias > 45.0);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(small_graphs, Fixture)
+
+BOOST_AUTO_TEST_CASE(a_captured_step_replays_to_the_same_bits) {
+  std::string problem;
+  const std::unique_ptr<Driver> driver = Driver::open(problem);
+  BOOST_REQUIRE_MESSAGE(driver != nullptr, problem);
+  // The second shape is one that the FP8 tensor cores' library refuses.
+  for (const CaseShape& shape : {CaseShape{512, 256, 384}, CaseShape{77, 48, 80}}) {
+    BOOST_TEST_CONTEXT(test::print(shape)) {
+      const HostInputs host = make_inputs(shape, Dtype::bf16, Dtype::bf16, 1);
+      const HostInputs next = make_inputs(shape, Dtype::bf16, Dtype::bf16, 2);
+      LinearCase device(host, Dtype::bf16, Dtype::bf16, backend, stream);
+      Float8Linear linear(backend, {shape.in_features, shape.out_features, true}, tensorwise());
+      const auto step = [&] {
+        linear.weight_changed();
+        linear.forward(device.forward(true), stream);
+        linear.backward(device.backward(true), stream);
+      };
+      step();
+      const std::vector<std::uint8_t> eager = device.result_bytes(stream);
+      Graph graph(*driver, stream, step);
+      for (int replay = 0; replay < 3; ++replay) {
+        device.poison_results(stream);
+        graph.launch();
+        BOOST_TEST((device.result_bytes(stream) == eager), "replay " << replay << " differs from the step itself");
+      }
+
+      // The graph reads the tensors, not their values at capture; the weight's cast is in it.
+      device.input.write(next.input, stream);
+      device.weight.write(next.weight, stream);
+      device.grad_output.write(next.grad_output, stream);
+      device.poison_results(stream);
+      graph.launch();
+      const std::vector<std::uint8_t> replayed = device.result_bytes(stream);
+      device.poison_results(stream);
+      step();
+      BOOST_TEST((replayed == device.result_bytes(stream)), "a replay on new values differs from the step itself");
+      BOOST_TEST((replayed != eager));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_step_that_never_ran_cannot_be_captured) {
+  std::string problem;
+  const std::unique_ptr<Driver> driver = Driver::open(problem);
+  BOOST_REQUIRE_MESSAGE(driver != nullptr, problem);
+  const HostInputs host = make_inputs({64, 32, 48}, Dtype::bf16, Dtype::bf16, 1);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, backend, stream);
+  Float8Linear linear(backend, {32, 48, true}, tensorwise());
+  BOOST_CHECK_EXCEPTION(
+      Graph(*driver, stream, [&] { linear.forward(device.forward(true), stream); }), Error, [](const Error& error) {
+        return std::string(error.what()).find("run the step once before capturing it") != std::string::npos;
+      });
+  linear.forward(device.forward(true), stream);
+  linear.backward(device.backward(true), stream);
+  check_sqnr("output", expected_output(tensorwise(), host.input, host.weight, &host.bias, Dtype::bf16).value,
+             device.output.read(stream), kSameCodes);
+}
+
+BOOST_AUTO_TEST_CASE(a_steady_step_allocates_nothing) {
+  CountingBackend counting(backend, &stream);
+  Stream on(counting);
+  const HostInputs host = make_inputs({96, 64, 128}, Dtype::bf16, Dtype::bf16, 1);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, counting, on);
+  Float8Linear linear(counting, {64, 128, true}, tensorwise());
+  int before = 0;
+  for (int step = 0; step < 3; ++step) {
+    before = counting.allocations;
+    linear.forward(device.forward(true), on);
+    linear.backward(device.backward(true), on);
+    linear.weight_changed();
+  }
+  BOOST_TEST(counting.allocations == before);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ingot::test
+
+int main(int argc, char** argv) {
+  std::string problem;
+  const std::unique_ptr<ingot::Driver> driver = ingot::Driver::open(problem);
+  if (driver == nullptr || driver->device_count() == 0) {
+    std::cout << "skipped: no CUDA device (" << problem << ")\n";
+    return 77;
+  }
+  return boost::unit_test::unit_test_main(init_unit_test, argc, argv);
+}

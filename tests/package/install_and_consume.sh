@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# install_and_consume.sh <source tree> <build tree> <c++ compiler> [compiler launcher]
+# Installs the build and uses it as a stranger would: each header on its own, find_package, add_subdirectory.
+set -euo pipefail
+source_dir=$1 build_dir=$2 cxx=$3 launcher=${4:-}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset CPATH CPLUS_INCLUDE_PATH CMAKE_PREFIX_PATH ingot_DIR
+export CXX=$cxx CMAKE_GENERATOR=Ninja CMAKE_CXX_COMPILER_LAUNCHER=$launcher CMAKE_BUILD_TYPE=Debug
+
+step() { printf '\n== %s\n' "$*"; }
+fail() { printf 'install_and_consume: %s\n' "$*" >&2; exit 1; }
+
+step "install, then move: a package may not know where it was made"
+cmake --install "$build_dir" --prefix "$work/first" > "$work/install.log" || { cat "$work/install.log"; exit 1; }
+mv "$work/first" "$work/prefix"
+if grep -rlF -e "$source_dir" -e "$work/first" "$work/prefix" --include='*.cmake' --include='*.h'; then
+  fail "the files above hold a path of the machine that built them"
+fi
+if grep -rl -e fmt -e nlohmann -e xxhash "$work/prefix" --include='*.cmake' --include='*.h'; then
+  fail "the files above name a private dependency"
+fi
+
+step "each installed header on its own, with nothing of CUDA on the include path"
+headers=0
+while IFS= read -r header; do
+  printf '#include <%s>\n#include <%s>\n' "$header" "$header" > "$work/header.cpp"
+  "$cxx" -std=c++20 -fsyntax-only -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I "$work/prefix/include" \
+    "$work/header.cpp" || fail "$header does not compile on its own"
+  headers=$((headers + 1))
+done < <(cd "$work/prefix/include" && find . -name '*.h' | sed 's|^\./||' | sort)
+[ "$headers" -ge 20 ] || fail "only $headers headers are installed"
+echo "$headers headers"
+
+step "find_package"
+cmake -S "$source_dir/examples/consume" -B "$work/find_package" -DCMAKE_PREFIX_PATH="$work/prefix"
+cmake --build "$work/find_package"
+"$work/find_package/consume"
+
+step "add_subdirectory"
+cmake -S "$source_dir/examples/consume" -B "$work/add_subdirectory" -DINGOT_SOURCE_DIR="$source_dir"
+cmake --build "$work/add_subdirectory"
+"$work/add_subdirectory/consume"
+if cmake --build "$work/add_subdirectory" --target help | grep -E 'test_|ingot_cli'; then
+  fail "a project that embeds Ingot gets the targets above, which are our own business"
+fi

@@ -1,0 +1,337 @@
+// CUDA against the CPU reference, every case of tests/cases.h: the same bits for all but the GEMMs that cuBLASLt takes,
+// which are compared with float64 within a tolerance, and exactly where the inputs are small integers.
+//
+// Suites, to be chosen with --run_test: small (a subset that compute-sanitizer gets through), every, large, huge (past
+// 2^31 elements), streams.
+#define BOOST_TEST_MODULE backends
+#define BOOST_TEST_NO_MAIN
+#define BOOST_TEST_ALTERNATIVE_INIT_API
+#include <boost/test/included/unit_test.hpp>
+
+#include <array>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cases.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/error.h"
+#include "support/compare.h"
+#include "support/expect_error.h"
+#include "support/reference.h"
+#include "support/run_case.h"
+
+namespace ingot::test {
+namespace {
+
+ContextOptions cuda_options() {
+  ContextOptions options = ContextOptions::from_environment();
+  options.where = ContextOptions::Where::cuda;
+  return options;
+}
+
+// One context for the program, so that a kernel is compiled once.
+Context& context() {
+  static Context one(cuda_options());
+  return one;
+}
+
+bool ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
+
+// Calls that the library is free to give to cuBLASLt. Its documentation rules the other FP8 ones out: fnuz formats, two
+// e5m2 operands, one tensorwise and one rowwise scale, rows that are not whole vectors of 16 bytes at multiples of 16.
+bool cublaslt_may_take(const GemmSpec& spec, const Case& c) {
+  if (!is_fp8(spec.a)) return true;
+  const bool formats = ocp(spec.a) && ocp(spec.b) && (spec.a == Dtype::e4m3fn || spec.b == Dtype::e4m3fn);
+  const bool aligned = c.shape.inner % 16 == 0 && c.shape.cols * size_of(spec.out) % 16 == 0 &&
+                       c.placement.padding % 16 == 0 && c.placement.offset % 16 == 0;
+  return formats && aligned && spec.scale_a == spec.scale_b;
+}
+
+double gemm_tolerance(const GemmSpec& spec) {
+  if (spec.out == Dtype::bf16) return 0x1p-8;
+  if (!is_fp8(spec.a)) return spec.out == Dtype::f32 ? 1e-4 : 1e-3;
+  return spec.fast_accumulation ? 5e-3 : 1e-3;
+}
+
+struct Fixture {
+  Backend& cuda = context().backend();
+  Stream stream{cuda};
+  std::unique_ptr<Backend> cpu = make_cpu_backend();
+  Stream cpu_stream{*cpu};
+  InputMaker maker;
+  GemmReference gemm_reference;
+
+  // The first fault of the CUDA backend's outputs; empty if there is none.
+  std::string fault_of(const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {
+    if (std::string fault = damage(outputs); !fault.empty()) return fault;
+    const Matrices expected = run(c, inputs, *cpu, cpu_stream);
+    std::string fault;
+    for (const auto& [what, matrix] : outputs) {
+      fault = bit_difference(what, expected.at(what), matrix);
+      if (!fault.empty()) break;
+    }
+    const GemmSpec* const gemm = std::get_if<GemmSpec>(&c.spec);
+    if (fault.empty() || gemm == nullptr || !cublaslt_may_take(*gemm, c)) return fault;
+    const bool exact = c.input == Input::integers;
+    const Expected reference = gemm_reference(*gemm, c.shape, inputs, exact);
+    return exact ? value_difference("out", reference, outputs.at("out"))
+                 : norm_difference("out", reference, outputs.at("out"), gemm_tolerance(*gemm));
+  }
+
+  template <class Chosen>
+  void run_all(const std::vector<Case>& all, const Chosen& chosen) {
+    int faults = 0;
+    int run_count = 0;
+    for (const Case& c : all) {
+      if (!chosen(c)) continue;
+      const SharedMatrices inputs = maker.inputs(c);
+      const std::string fault = fault_of(c, inputs, run(c, inputs, cuda, stream));
+      BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+      faults += fault.empty() ? 0 : 1;
+      if (faults == 10) BOOST_FAIL("10 cases have failed; the rest is not run");
+      ++run_count;
+    }
+    BOOST_TEST(run_count > 0);
+    std::cout << run_count << " cases\n";
+  }
+};
+
+template <class Spec>
+constexpr auto of_kind = [](const Case& c) { return std::holds_alternative<Spec>(c.spec); };
+
+BOOST_FIXTURE_TEST_SUITE(small, Fixture)
+
+// Every kind of kernel, few of each: bf16 in, one OCP and one fnuz format out, every odd shape and placement.
+BOOST_AUTO_TEST_CASE(a_subset_agrees) {
+  run_all(cases(SizeClass::ci), [](const Case& c) {
+    if (c.shape.rows * c.shape.cols > 40000 || c.shape.inner > 100) return false;
+    if (const auto* const cast = std::get_if<CastSpec>(&c.spec)) {
+      return cast->in == Dtype::bf16 && !cast->pow2 && (cast->out == Dtype::e4m3fn || cast->out == Dtype::e5m2fnuz);
+    }
+    if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec)) {
+      return typical(*gemm) && gemm->bias && !gemm->fast_accumulation && gemm->a == gemm->b &&
+             (gemm->a == Dtype::e4m3fn || gemm->a == Dtype::e5m2fnuz || gemm->a == Dtype::bf16);
+    }
+    return true;
+  });
+}
+
+BOOST_AUTO_TEST_CASE(memory_goes_there_and_back) {
+  std::vector<unsigned char> sent(1000);
+  for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<unsigned char>(i);
+  std::vector<unsigned char> back(1000, 0xff);
+  Buffer buffer(cuda, sent.size());
+  BOOST_TEST(reinterpret_cast<std::uintptr_t>(buffer.data()) % 256 == 0U);
+  cuda.copy_from_host(buffer.data(), sent.data(), sent.size(), stream);
+  cuda.fill_zero(static_cast<std::byte*>(buffer.data()) + 100, 50, stream);
+  cuda.copy_to_host(back.data(), buffer.data(), back.size(), stream);
+  std::fill(sent.begin() + 100, sent.begin() + 150, static_cast<unsigned char>(0));
+  BOOST_TEST(back == sent, boost::test_tools::per_element());
+  BOOST_TEST(cuda.allocate(0) == nullptr);
+}
+
+BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_launched) {
+  const Case c{.spec = AmaxSpec{.in = Dtype::bf16}, .shape = {8, 8}};
+  PlacedCase placed(c, maker.inputs(c), cuda, stream);
+  const std::int64_t launches = cuda.launches();
+  placed.tensor("input").device = {};
+  check_contains(error_of([&] { placed.enqueue(stream); }, ErrorCode::invalid_argument),
+                 {"amax input", "on cpu", "works on cuda"});
+  BOOST_TEST(cuda.launches() == launches);
+  BOOST_TEST(placed.outputs(stream).at("amax").bits(0, 0) == 0xa5a5a5a5U);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// Not in `small`: memcheck counts the driver's refusal as an error.
+BOOST_FIXTURE_TEST_CASE(memory_that_is_not_there_is_an_error, Fixture) {
+  check_contains(error_of([&] { cuda.allocate(std::size_t{1} << 50U); }, ErrorCode::out_of_memory), {"bytes"});
+}
+
+BOOST_FIXTURE_TEST_SUITE(every, Fixture)
+
+BOOST_AUTO_TEST_CASE(all_kernels_compile) {
+  const std::vector<KernelSpec> specs = all_valid_specs();
+  context().cache().warm(specs, context().cache().target(), 0);
+  BOOST_TEST(context().cache().stats().compiled + context().cache().stats().loaded > 0);
+}
+
+BOOST_AUTO_TEST_CASE(amax) { run_all(cases(SizeClass::ci), of_kind<AmaxSpec>); }
+BOOST_AUTO_TEST_CASE(cast) { run_all(cases(SizeClass::ci), of_kind<CastSpec>); }
+BOOST_AUTO_TEST_CASE(column_sum) { run_all(cases(SizeClass::ci), of_kind<ColumnSumSpec>); }
+BOOST_AUTO_TEST_CASE(gemm) { run_all(cases(SizeClass::ci), of_kind<GemmSpec>); }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(large, Fixture)
+
+BOOST_AUTO_TEST_CASE(matrices) {
+  run_all(cases(SizeClass::gpu), [](const Case& c) { return !std::holds_alternative<GemmSpec>(c.spec); });
+}
+BOOST_AUTO_TEST_CASE(gemms) { run_all(cases(SizeClass::gpu), of_kind<GemmSpec>); }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(huge, Fixture)
+
+BOOST_AUTO_TEST_CASE(past_2_to_the_31_elements) {
+  run_all(cases(SizeClass::huge), [](const Case&) { return true; });
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// ---- streams, threads, graphs ------------------------------------------------------------------------------------
+
+// One launch, several, cuBLASLt, and the kernels beside it.
+std::vector<Case> mixed_cases() {
+  return {{.spec = parse("amax bf16 scale=tensor"), .shape = {120, 2080}},
+          {.spec = parse("cast bf16->e4m3fn scale=tensor out=codes,transposed"), .shape = {512, 768}},
+          {.spec = parse("cast f32->e5m2 scale=row out=transposed"), .shape = {37, 131}},
+          {.spec = parse("gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor bias fast"), .shape = {256, 512, 768}},
+          {.spec = parse("gemm bf16*bf16->bf16 nt bias"), .shape = {256, 512, 768}},
+          {.spec = parse("gemm e4m3fnuz*e4m3fnuz->f32 nt scale=row,row"), .shape = {37, 131, 67}},
+          {.spec = parse("column_sum bf16->f32"), .shape = {1000, 77}}};
+}
+
+void check_same(const Case& c, const Matrices& expected, const Matrices& actual, const char* when) {
+  std::string fault = damage(actual);
+  for (const auto& [what, matrix] : actual) {
+    if (fault.empty()) fault = bit_difference(what, expected.at(what), matrix);
+  }
+  BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ", " << when << ": " << fault);
+}
+
+// Ends the capture whatever happens, so that the stream stays usable.
+class Capture {
+ public:
+  Capture(const Driver& driver, Stream& stream) : driver_(&driver), stream_(&stream) {
+    driver.check(driver.api().cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                 "cuStreamBeginCapture");
+  }
+  ~Capture() {
+    if (open_) end();
+    if (graph_ != nullptr) driver_->api().cuGraphDestroy(graph_);
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  CUgraph end() {
+    open_ = false;
+    driver_->api().cuStreamEndCapture(stream_->handle(), &graph_);
+    return graph_;
+  }
+
+ private:
+  const Driver* driver_;
+  Stream* stream_;
+  CUgraph graph_ = nullptr;
+  bool open_ = true;
+};
+
+struct GraphFixture : Fixture {
+  std::string problem;
+  std::unique_ptr<Driver> driver = Driver::open(problem);
+
+  GraphFixture() {
+    BOOST_REQUIRE_MESSAGE(driver != nullptr, problem);
+    driver->make_current(context().device().index);
+  }
+};
+
+BOOST_FIXTURE_TEST_SUITE(streams, GraphFixture)
+
+BOOST_AUTO_TEST_CASE(a_captured_graph_gives_the_same_bits) {
+  for (const Case& c : mixed_cases()) {
+    PlacedCase placed(c, maker.inputs(c), cuda, stream);
+    placed.enqueue(stream);
+    const Matrices expected = placed.outputs(stream);
+    BOOST_TEST(!cuda.capturing(stream));
+
+    Capture capture(*driver, stream);
+    BOOST_TEST(cuda.capturing(stream));
+    placed.enqueue(stream);
+    CUgraph graph = capture.end();
+    BOOST_REQUIRE_MESSAGE(graph != nullptr, name(c) << ": the capture gave no graph");
+    CUgraphExec executable = nullptr;
+    driver->check(driver->api().cuGraphInstantiate(&executable, graph, 0), "cuGraphInstantiate");
+    for (const char* const when : {"first replay", "second replay"}) {
+      placed.poison(stream);
+      driver->check(driver->api().cuGraphLaunch(executable, stream.handle()), "cuGraphLaunch");
+      check_same(c, expected, placed.outputs(stream), when);
+    }
+    driver->check(driver->api().cuGraphExecDestroy(executable), "cuGraphExecDestroy");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_capture_that_needs_a_new_kernel_is_refused) {
+  ContextOptions options = cuda_options();
+  options.store_root = std::filesystem::path{};
+  Context fresh(options);
+  Stream own(fresh.backend());
+  const Case c{.spec = parse("cast bf16->e4m3fn scale=row out=codes"), .shape = {16, 32}};
+  PlacedCase placed(c, maker.inputs(c), fresh.backend(), own);
+  {
+    const Capture capture(*driver, own);
+    const std::string refusal = error_of([&] { placed.enqueue(own); }, ErrorCode::invalid_argument);
+    check_contains(refusal, {"captur", "before"});
+  }
+  BOOST_TEST(fresh.cache().stats().compiled == 0);
+  check_same(c, poisoned_outputs(c), placed.outputs(own), "after the refusal");
+
+  placed.enqueue(own);  // the stream is as good as new
+  BOOST_TEST(fault_of(c, maker.inputs(c), placed.outputs(own)) == "");
+}
+
+BOOST_AUTO_TEST_CASE(two_threads_with_a_stream_each) {
+  const std::vector<Case> all = mixed_cases();
+  std::vector<SharedMatrices> inputs;
+  std::vector<Matrices> expected;
+  for (const Case& c : all) {
+    inputs.push_back(maker.inputs(c));
+    expected.push_back(run(c, inputs.back(), cuda, stream));
+  }
+  std::array<std::string, 2> faults;
+  const auto work = [&](std::string& fault) {
+    try {
+      Stream own(cuda);
+      for (int round = 0; round < 20 && fault.empty(); ++round) {
+        for (std::size_t i = 0; i < all.size() && fault.empty(); ++i) {
+          const Matrices outputs = run(all[i], inputs[i], cuda, own);
+          fault = damage(outputs);
+          for (const auto& [what, matrix] : outputs) {
+            if (fault.empty()) fault = bit_difference(name(all[i]) + " " + what, expected[i].at(what), matrix);
+          }
+        }
+      }
+    } catch (const Error& error) {
+      fault = error.what();
+    }
+  };
+  std::thread first(work, std::ref(faults[0]));
+  std::thread second(work, std::ref(faults[1]));
+  first.join();
+  second.join();
+  BOOST_TEST(faults[0] == "");
+  BOOST_TEST(faults[1] == "");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ingot::test
+
+int main(int argc, char** argv) {
+  std::string problem;
+  if (ingot::Driver::open(problem) == nullptr) {
+    std::cout << "skipped: no CUDA device (" << problem << ")\n";
+    return 77;
+  }
+  return boost::unit_test::unit_test_main(init_unit_test, argc, argv);
+}

@@ -1,0 +1,130 @@
+#define BOOST_TEST_MODULE buffer
+#include "ingot/runtime/buffer.h"
+
+#include <boost/test/included/unit_test.hpp>
+#include <utility>
+
+#include "ingot/runtime/stream.h"
+#include "support/fake_backend.h"
+#include "support/refused.h"
+
+using namespace ingot;
+using ingot::test::FakeBackend;
+using ingot::test::refused;
+
+BOOST_AUTO_TEST_CASE(releases_what_it_allocated) {
+  FakeBackend backend;
+  {
+    Buffer buffer(backend, 100);
+    BOOST_TEST(buffer.bytes() == 100U);
+    BOOST_TEST(backend.live.contains(buffer.data()));
+  }
+  BOOST_TEST(backend.live.empty());
+  BOOST_TEST(Buffer(backend, 0).data() == nullptr);
+}
+
+BOOST_AUTO_TEST_CASE(moving_leaves_nothing_behind) {
+  FakeBackend backend;
+  Buffer first(backend, 100);
+  void* const data = first.data();
+  Buffer second(std::move(first));
+  BOOST_TEST(second.data() == data);
+  BOOST_TEST(first.data() == nullptr);  // NOLINT(bugprone-use-after-move): what is left is the point
+  BOOST_TEST(first.bytes() == 0U);
+  Buffer third(backend, 50);
+  third = std::move(second);
+  BOOST_TEST(third.data() == data);
+  BOOST_TEST(second.bytes() == 0U);  // NOLINT(bugprone-use-after-move)
+  BOOST_TEST(backend.live.size() == 1U);
+
+  OwnedTensor tensor(backend, Dtype::f32, 2, 3);
+  const OwnedTensor moved(std::move(tensor));
+  BOOST_TEST(moved.view().rows == 2);
+  BOOST_TEST(tensor.view().data == nullptr);  // NOLINT(bugprone-use-after-move)
+  BOOST_TEST(tensor.view().empty());
+}
+
+BOOST_AUTO_TEST_CASE(reserve_grows_and_never_shrinks) {
+  FakeBackend backend;
+  Stream stream(backend);
+  Buffer buffer;
+  buffer.reserve(backend, 10, stream);
+  buffer.reserve(backend, 100, stream);
+  void* const data = buffer.data();
+  buffer.reserve(backend, 20, stream);
+  BOOST_TEST(buffer.data() == data);
+  BOOST_TEST(buffer.bytes() == 100U);
+  BOOST_TEST(backend.allocations == 2);
+  BOOST_TEST(backend.live.size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(nothing_grows_during_capture) {
+  FakeBackend backend;
+  Stream stream(backend);
+  Buffer buffer(backend, 10);
+  void* const data = buffer.data();
+  backend.is_capturing = true;
+  buffer.reserve(backend, 10, stream);
+  const auto error = refused([&] { buffer.reserve(backend, 11, stream); });
+  BOOST_TEST((error.code == ErrorCode::invalid_argument));
+  BOOST_TEST(error.message ==
+             "stream: is capturing a graph, and this step needs 11 bytes where 10 are there; nothing is "
+             "allocated during capture: run the step once before capturing it");
+  BOOST_TEST(buffer.data() == data);
+  BOOST_TEST(buffer.bytes() == 10U);
+
+  backend.is_capturing = false;
+  OwnedTensor tensor(backend, Dtype::bf16, 4, 4);
+  backend.is_capturing = true;
+  BOOST_TEST(refused([&] { tensor.resize(backend, Dtype::bf16, 4, 5, stream); }).threw);
+  BOOST_TEST(describe(tensor) == "bf16[4, 4] on cuda:2");
+  BOOST_TEST(tensor.view().data != nullptr);
+}
+
+BOOST_AUTO_TEST_CASE(memory_that_a_graph_may_hold_outlives_growth) {
+  FakeBackend backend;
+  Stream stream(backend);
+  {
+    Buffer buffer;
+    buffer.reserve(backend, 10, stream);
+    void* const in_graph = buffer.data();
+    backend.is_capturing = true;
+    buffer.reserve(backend, 10, stream);
+    backend.is_capturing = false;
+    buffer.reserve(backend, 100, stream);
+    BOOST_TEST(buffer.data() != in_graph);
+    BOOST_TEST(backend.live.contains(in_graph));
+    buffer.reserve(backend, 1000, stream);  // the memory between was in no graph
+    BOOST_TEST(backend.live.size() == 2U);
+  }
+  BOOST_TEST(backend.live.empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_failed_growth_leaves_an_empty_buffer_that_works) {
+  FakeBackend backend;
+  Stream stream(backend);
+  OwnedTensor tensor(backend, Dtype::f32, 2, 2);
+  backend.is_full = true;
+  BOOST_TEST(refused([&] { tensor.resize(backend, Dtype::f32, 20, 20, stream); }).message == "fake: is full");
+  BOOST_TEST(tensor.view().data == nullptr);
+  BOOST_TEST(backend.live.empty());
+  backend.is_full = false;
+  tensor.resize(backend, Dtype::f32, 1, 1, stream);
+  BOOST_TEST(backend.live.contains(tensor.view().data));
+}
+
+BOOST_AUTO_TEST_CASE(owned_tensors_reshape_in_place) {
+  FakeBackend backend;
+  Stream stream(backend);
+  OwnedTensor tensor(backend, Dtype::f32, 4, 8);
+  BOOST_TEST(describe(tensor) == "f32[4, 8] on cuda:2");
+  BOOST_TEST(backend.live.at(tensor.view().data) == 128U);
+  void* const data = tensor.view().data;
+  tensor.resize(backend, Dtype::bf16, 16, 4, stream);
+  BOOST_TEST(describe(tensor) == "bf16[16, 4] on cuda:2");
+  BOOST_TEST(tensor.view().data == data);
+  tensor.resize(backend, Dtype::bf16, 0, 4, stream);
+  BOOST_TEST(tensor.view().empty());
+  const auto error = refused([&] { OwnedTensor(backend, Dtype::f32, -1, 4); });
+  BOOST_TEST(error.message == "tensor: is f32[-1, 4] on cpu; sizes and strides must not be negative");
+}

@@ -1,0 +1,278 @@
+#define BOOST_TEST_MODULE check
+#include "ingot/runtime/check.h"
+
+#include <boost/test/included/unit_test.hpp>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "support/refused.h"
+
+using namespace ingot;
+using ingot::test::refused;
+
+namespace {
+
+constexpr Device kCpu{};
+constexpr Device kGpu{DeviceType::cuda, 0};
+
+// Memory that is never read: a check looks at addresses only.
+alignas(256) std::byte memory[1 << 16];
+void* at(std::size_t offset) { return memory + offset; }
+
+// Each starts from a call that is right and breaks one thing.
+constexpr CastSpec kCast{.in = Dtype::bf16, .out = Dtype::e4m3fn, .codes = true, .transposed = true};
+CastTensors cast_tensors() {
+  return {.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
+          .codes = matrix(at(1024), Dtype::e4m3fn, 4, 8, kCpu),
+          .transposed = matrix(at(2048), Dtype::e4m3fn, 8, 4, kCpu),
+          .factors = vector(at(3072), Dtype::f32, 1, kCpu)};
+}
+
+constexpr GemmSpec kGemm{.a = Dtype::e4m3fn, .b = Dtype::e5m2, .out = Dtype::bf16, .scale_a = kRowwise, .bias = true};
+GemmTensors gemm_tensors() {
+  return {.a = matrix(at(0), Dtype::e4m3fn, 4, 32, kCpu),
+          .b = matrix(at(1024), Dtype::e5m2, 6, 32, kCpu),
+          .factor_a = vector(at(2048), Dtype::f32, 4, kCpu),
+          .factor_b = vector(at(3072), Dtype::f32, 1, kCpu),
+          .bias = vector(at(4096), Dtype::bf16, 6, kCpu),
+          .out = matrix(at(5120), Dtype::bf16, 4, 6, kCpu)};
+}
+
+std::string cast_message(const std::function<void(CastTensors&)>& change, CastSpec spec = kCast) {
+  CastTensors tensors = cast_tensors();
+  change(tensors);
+  const auto error = refused([&] { check(spec, tensors, kCpu); });
+  if (error.threw) BOOST_TEST((error.code == ErrorCode::invalid_argument));
+  return error.message;
+}
+
+std::string gemm_message(const std::function<void(GemmTensors&)>& change, GemmSpec spec = kGemm) {
+  GemmTensors tensors = gemm_tensors();
+  change(tensors);
+  const auto error = refused([&] { check(spec, tensors, kCpu); });
+  if (error.threw) BOOST_TEST((error.code == ErrorCode::invalid_argument));
+  return error.message;
+}
+
+const std::string kNothing = "nothing was thrown";
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(right_calls_pass) {
+  BOOST_TEST(cast_message([](auto&) {}) == kNothing);
+  BOOST_TEST(gemm_message([](auto&) {}) == kNothing);
+  check(AmaxSpec{.in = Dtype::f32, .scale = kRowwise},
+        {.input = matrix(at(0), Dtype::f32, 4, 8, kCpu), .amax = vector(at(1024), Dtype::f32, 4, kCpu)}, kCpu);
+  check(ColumnSumSpec{.in = Dtype::bf16, .out = Dtype::f32},
+        {.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu), .sum = vector(at(1024), Dtype::f32, 8, kCpu)}, kCpu);
+}
+
+BOOST_AUTO_TEST_CASE(empty_tensors_pass_without_memory) {
+  check(kCast,
+        {.input = matrix(nullptr, Dtype::bf16, 0, 8, kCpu),
+         .codes = matrix(nullptr, Dtype::e4m3fn, 0, 8, kCpu),
+         .transposed = matrix(nullptr, Dtype::e4m3fn, 8, 0, kCpu),
+         .factors = vector(at(0), Dtype::f32, 1, kCpu)},
+        kCpu);
+  // No rows, no scales: the factors may be a default Tensor.
+  check(CastSpec{.scale = kRowwise},
+        {.input = matrix(nullptr, Dtype::bf16, 0, 8, kCpu),
+         .codes = matrix(nullptr, Dtype::e4m3fn, 0, 8, kCpu),
+         .factors = {}},
+        kCpu);
+  // K = 0: out is the bias, or zero.
+  check(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16},
+        {.a = matrix(nullptr, Dtype::bf16, 4, 0, kCpu),
+         .b = matrix(nullptr, Dtype::bf16, 6, 0, kCpu),
+         .out = matrix(at(0), Dtype::bf16, 4, 6, kCpu)},
+        kCpu);
+}
+
+BOOST_AUTO_TEST_CASE(large_strided_and_oddly_placed_tensors_pass) {
+  constexpr std::int64_t kRows = (std::int64_t{1} << 31) + 5;
+  auto* const far = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40U);
+  check(AmaxSpec{.in = Dtype::bf16},
+        {.input = matrix(far, Dtype::bf16, kRows, 3, kCpu), .amax = vector(at(0), Dtype::f32, 1, kCpu)}, kCpu);
+  BOOST_TEST(cast_message([](CastTensors& t) {
+               t.input.data = at(2);  // the alignment of an element is enough
+               t.input.row_stride = 9;
+               t.codes.data = at(1025);
+               t.codes.row_stride = 11;
+             }) == kNothing);
+}
+
+BOOST_AUTO_TEST_CASE(dtypes_and_devices) {
+  BOOST_TEST(cast_message([](CastTensors& t) { t.input.dtype = Dtype::f16; }) ==
+             "cast input: is f16[4, 8] on cpu; the spec asks for bf16");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.codes.dtype = Dtype::e5m2; }) ==
+             "cast codes: is e5m2[4, 8] on cpu; the spec asks for e4m3fn");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.factors.dtype = Dtype::bf16; }) ==
+             "cast factors: is bf16[1, 1] on cpu; the spec asks for f32");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.transposed.device = kGpu; }) ==
+             "cast transposed: is e4m3fn[8, 4] on cuda:0; this backend works on cpu: copy it there");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.bias.dtype = Dtype::f32; }) ==
+             "gemm bias: is f32[1, 6] on cpu; the spec asks for bf16");
+  GemmTensors tensors = gemm_tensors();
+  const auto error = refused([&] { check(kGemm, tensors, Device{DeviceType::cuda, 1}); });
+  BOOST_TEST(error.message == "gemm a: is e4m3fn[4, 32] on cpu; this backend works on cuda:1: copy it there");
+}
+
+BOOST_AUTO_TEST_CASE(sizes_and_strides) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  BOOST_TEST(cast_message([](CastTensors& t) { t.input.rows = -4; }) ==
+             "cast input: is bf16[-4, 8] on cpu; sizes and strides must not be negative");
+  BOOST_TEST(
+      cast_message([](CastTensors& t) { t.input.row_stride = 7; }) ==
+      "cast input: is bf16[4, 8] on cpu, row stride 7; the row stride must be at least the number of columns, or "
+      "rows overlap");
+  BOOST_TEST(
+      cast_message([](CastTensors& t) { t.input.row_stride = kMax / 2; }) ==
+      "cast input: is bf16[4, 8] on cpu, row stride 4611686018427387903; its bytes do not fit in 64 bits: check the "
+      "sizes and the row stride");
+  const std::string beyond =
+      cast_message([](CastTensors& t) { t.input.data = reinterpret_cast<void*>(~std::uintptr_t{0} - 15U); });
+  BOOST_TEST(contains(beyond,
+                      "cast input: is bf16[4, 8] on cpu; 64 bytes from 0xfffffffffffffff0 end beyond the address "
+                      "space"),
+             beyond);
+}
+
+BOOST_AUTO_TEST_CASE(pointers) {
+  BOOST_TEST(cast_message([](CastTensors& t) { t.input.data = nullptr; }) ==
+             "cast input: is bf16[4, 8] on cpu; its data pointer is null; only an empty tensor may have none");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.codes.data = nullptr; }) ==
+             "cast codes: is e4m3fn[4, 8] on cpu; its data pointer is null; only an empty tensor may have none");
+  const std::string odd = cast_message([](CastTensors& t) { t.input.data = at(1); });
+  BOOST_TEST(contains(odd, "cast input: is bf16[4, 8] on cpu; its data pointer 0x"), odd);
+  BOOST_TEST(contains(odd, "is misaligned: it must be a multiple of 2 bytes, the size of an element"), odd);
+  BOOST_TEST(contains(cast_message([](CastTensors& t) { t.factors.data = at(3074); }), "a multiple of 4 bytes"));
+}
+
+BOOST_AUTO_TEST_CASE(shapes) {
+  BOOST_TEST(cast_message([](CastTensors& t) { t.codes = matrix(at(1024), Dtype::e4m3fn, 8, 4, kCpu); }) ==
+             "cast codes: is e4m3fn[8, 4] on cpu; it must be [4, 8]: the input's shape");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.transposed = matrix(at(2048), Dtype::e4m3fn, 4, 8, kCpu); }) ==
+             "cast transposed: is e4m3fn[4, 8] on cpu; it must be [8, 4]: the input's shape, transposed");
+  BOOST_TEST(
+      gemm_message([](GemmTensors& t) { t.b = matrix(at(1024), Dtype::e5m2, 6, 16, kCpu); }) ==
+      "gemm b: is e5m2[6, 16] on cpu; its K is 16 (b is [N, K]), but that of a, which is e4m3fn[4, 32] on cpu, is 32 "
+      "(a is [M, K])");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.out = matrix(at(5120), Dtype::bf16, 6, 4, kCpu); }) ==
+             "gemm out: is bf16[6, 4] on cpu; it must be [4, 6]: M of a, N of b");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.bias = vector(at(4096), Dtype::bf16, 4, kCpu); }) ==
+             "gemm bias: is bf16[1, 4] on cpu; it must be [1, 6]: one for each of the N columns");
+
+  const auto error = refused([] {
+    check(ColumnSumSpec{.in = Dtype::bf16, .out = Dtype::f32},
+          {.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu), .sum = vector(at(1024), Dtype::f32, 4, kCpu)}, kCpu);
+  });
+  BOOST_TEST(error.message ==
+             "column_sum sum: is f32[1, 4] on cpu; it must be [1, 8]: one for each column of the input");
+}
+
+BOOST_AUTO_TEST_CASE(layouts_say_where_m_n_and_k_are) {
+  const GemmSpec spec{.a = Dtype::bf16,
+                      .b = Dtype::bf16,
+                      .out = Dtype::bf16,
+                      .layout_a = Layout::mn_major,
+                      .layout_b = Layout::mn_major};
+  GemmTensors tensors{.a = matrix(at(0), Dtype::bf16, 5, 3, kCpu),
+                      .b = matrix(at(1024), Dtype::bf16, 5, 7, kCpu),
+                      .out = matrix(at(2048), Dtype::bf16, 3, 7, kCpu)};
+  check(spec, tensors, kCpu);
+  const GemmShape shape = gemm_shape(spec, tensors);
+  BOOST_TEST(shape.m == 3);
+  BOOST_TEST(shape.n == 7);
+  BOOST_TEST(shape.k == 5);
+  tensors.b.rows = 4;
+  BOOST_TEST(
+      refused([&] { check(spec, tensors, kCpu); }).message ==
+      "gemm b: is bf16[4, 7] on cpu; its K is 4 (b is [K, N]), but that of a, which is bf16[5, 3] on cpu, is 5 (a is "
+      "[K, M])");
+}
+
+BOOST_AUTO_TEST_CASE(factors_and_amax) {
+  BOOST_TEST(cast_message([](CastTensors& t) { t.factors = {}; }) ==
+             "cast factors: is missing; it must be f32[1, 1]: one for the whole tensor");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.factors.cols = t.factors.row_stride = 4; }) ==
+             "cast factors: is f32[1, 4] on cpu; it must be [1, 1]: one for the whole tensor");
+  CastSpec rowwise = kCast;
+  rowwise.scale = kRowwise;
+  BOOST_TEST(cast_message([](auto&) {}, rowwise) ==
+             "cast factors: is f32[1, 1] on cpu; it must be [1, 4]: one for each row of the input");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_a = {}; }) ==
+             "gemm factor_a: is missing; it must be f32[1, 4]: one for each of a's M rows");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b = vector(at(3072), Dtype::f32, 6, kCpu); }) ==
+             "gemm factor_b: is f32[1, 6] on cpu; it must be [1, 1]: one for the whole tensor");
+  // A column of factors is not a row of them.
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::f32, 4, 1, kCpu); }) ==
+             "gemm factor_a: is f32[4, 1] on cpu; it must be [1, 4]: one for each of a's M rows");
+  const auto error = refused([] {
+    check(AmaxSpec{.in = Dtype::f32, .scale = kRowwise},
+          {.input = matrix(at(0), Dtype::f32, 4, 8, kCpu), .amax = vector(at(1024), Dtype::f32, 1, kCpu)}, kCpu);
+  });
+  BOOST_TEST(error.message == "amax amax: is f32[1, 1] on cpu; it must be [1, 4]: one for each row of the input");
+}
+
+BOOST_AUTO_TEST_CASE(what_the_spec_does_not_ask_for_is_refused) {
+  CastSpec codes_only = kCast;
+  codes_only.transposed = false;
+  BOOST_TEST(
+      cast_message([](auto&) {}, codes_only) ==
+      "cast transposed: is e4m3fn[8, 4] on cpu; it must not be given (a default Tensor instead): the spec does not "
+      "ask for this output");
+  CastSpec transposed_only = kCast;
+  transposed_only.codes = false;
+  BOOST_TEST(contains(cast_message([](auto&) {}, transposed_only),
+                      "cast codes: is e4m3fn[4, 8] on cpu; it must not be given"));
+  GemmSpec no_bias = kGemm;
+  no_bias.bias = false;
+  BOOST_TEST(gemm_message([](auto&) {}, no_bias) ==
+             "gemm bias: is bf16[1, 6] on cpu; it must not be given (a default Tensor instead): the spec has no bias");
+  const auto error = refused([] {
+    check(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16},
+          {.a = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
+           .b = matrix(at(1024), Dtype::bf16, 6, 8, kCpu),
+           .factor_a = vector(at(2048), Dtype::f32, 1, kCpu),
+           .out = matrix(at(3072), Dtype::bf16, 4, 6, kCpu)},
+          kCpu);
+  });
+  BOOST_TEST(error.message ==
+             "gemm factor_a: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): a "
+             "high-precision operand has no factors");
+}
+
+BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
+  BOOST_TEST(
+      cast_message([](CastTensors& t) { t.codes.data = at(63); }) ==
+      "cast codes: is e4m3fn[4, 8] on cpu; its memory overlaps that of cast input, which is bf16[4, 8] on cpu; an "
+      "output needs memory of its own");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.codes.data = at(64); }) == kNothing);
+  BOOST_TEST(
+      cast_message([](CastTensors& t) { t.transposed.data = at(1024 + 31); }) ==
+      "cast transposed: is e4m3fn[8, 4] on cpu; its memory overlaps that of cast codes, which is e4m3fn[4, 8] on "
+      "cpu; an output needs memory of its own");
+  BOOST_TEST(contains(cast_message([](CastTensors& t) { t.factors.data = at(2048); }),
+                      "cast factors: is f32[1, 1] on cpu; its memory overlaps that of cast transposed"));
+  // Rows of one inside the gaps of the other count: the ranges of memory meet.
+  BOOST_TEST(contains(cast_message([](CastTensors& t) { t.input.row_stride = 600; }),
+                      "cast codes: is e4m3fn[4, 8] on cpu; its memory overlaps that of cast input"));
+  for (void* data : {at(0), at(1024), at(2048), at(3072), at(4096)}) {
+    const std::string message = gemm_message([&](GemmTensors& t) { t.out.data = data; });
+    BOOST_TEST(contains(message, "gemm out: is bf16[4, 6] on cpu; its memory overlaps that of gemm "), message);
+  }
+  // Inputs may be the same memory.
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b.data = t.factor_a.data; }) == kNothing);
+}
+
+BOOST_AUTO_TEST_CASE(a_spec_that_cannot_exist_is_refused_first) {
+  CastSpec spec = kCast;
+  spec.out = Dtype::bf16;
+  const auto error = refused([&] { check(spec, cast_tensors(), kCpu); });
+  BOOST_TEST((error.code == ErrorCode::invalid_spec));
+  BOOST_TEST(contains(error.message, "out is bf16"), error.message);
+}

@@ -1,0 +1,251 @@
+#define BOOST_TEST_MODULE context
+#include "ingot/runtime/context.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/test/included/unit_test.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ingot/runtime/compiler.h"
+#include "ingot/runtime/stream.h"
+#include "support/refused.h"
+#include "support/temporary_directory.h"
+
+using namespace ingot;
+using ingot::test::refused;
+using ingot::test::TemporaryDirectory;
+
+namespace {
+
+// No GPU, also where there is one: the driver is told to show none.
+struct NoGpu {
+  NoGpu() {
+    ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    for (const char* name : {"INGOT_DEVICE", "INGOT_TEMPLATES", "INGOT_CPU_THREADS"}) ::unsetenv(name);
+  }
+};
+
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  ~Variable() { ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string refused_variable(const char* name, const std::string& value) {
+  const Variable variable(name, value);
+  const auto error = refused([] { ContextOptions::from_environment(); });
+  if (error.threw) {
+    BOOST_TEST((error.code == ErrorCode::invalid_argument));
+    BOOST_TEST(error.subject == name);
+  }
+  return error.message;
+}
+
+ContextOptions options_in(const TemporaryDirectory& folder) {
+  const char* root = std::getenv("INGOT_CUDA_ROOT");
+  return {.store_root = folder.path() / "store", .cuda_root = root == nullptr ? "" : root};
+}
+
+const LibraryInfo& library(const ContextInfo& info, const std::string& name) {
+  const auto found = std::find_if(info.libraries.begin(), info.libraries.end(),
+                                  [&](const LibraryInfo& entry) { return entry.name == name; });
+  BOOST_REQUIRE(found != info.libraries.end());
+  return *found;
+}
+
+}  // namespace
+
+BOOST_TEST_GLOBAL_FIXTURE(NoGpu);
+
+BOOST_AUTO_TEST_CASE(the_environment_sets_options) {
+  const TemporaryDirectory folder;
+  const Variable device("INGOT_DEVICE", "cuda:3");
+  const Variable threads("INGOT_CPU_THREADS", "5");
+  const Variable templates("INGOT_TEMPLATES", folder.path().string());
+  const ContextOptions options = ContextOptions::from_environment();
+  BOOST_TEST((options.where == ContextOptions::Where::cuda));
+  BOOST_TEST(options.device_index == 3);
+  BOOST_TEST(options.cpu_threads == 5);
+  BOOST_TEST(options.templates == folder.path());
+  BOOST_TEST(!options.store_root.has_value());
+}
+
+BOOST_AUTO_TEST_CASE(an_empty_variable_is_not_set) {
+  const Variable device("INGOT_DEVICE", "");
+  const Variable threads("INGOT_CPU_THREADS", "");
+  const ContextOptions options = ContextOptions::from_environment();
+  BOOST_TEST((options.where == ContextOptions::Where::automatic));
+  BOOST_TEST(options.cpu_threads == 0);
+}
+
+BOOST_AUTO_TEST_CASE(values_that_make_no_sense_name_their_variable) {
+  for (const std::string value : {"gpu", "cuda:", "cuda:-1", "cuda:x", "cuda:1x", "CPU"}) {
+    BOOST_TEST(refused_variable("INGOT_DEVICE", value) ==
+               "INGOT_DEVICE: is \"" + value +
+                   "\", but must be cpu, cuda or cuda:<number>; unset, it is CUDA where there is a GPU");
+  }
+  for (const std::string value : {"many", "-1", "4.5", "99999", "3 "}) {
+    BOOST_TEST(refused_variable("INGOT_CPU_THREADS", value) ==
+               "INGOT_CPU_THREADS: is \"" + value + "\", but must be a number from 0 (all cores) to 4096");
+  }
+  BOOST_TEST(refused_variable("INGOT_TEMPLATES", "/nowhere") ==
+             "INGOT_TEMPLATES: is \"/nowhere\", but must be the folder templates of Ingot's source tree; there is no "
+             "such folder");
+  const char* set = std::getenv("INGOT_CUDA_ROOT");
+  const std::string root = set == nullptr ? "" : set;
+  BOOST_TEST(
+      refused_variable("INGOT_CUDA_ROOT", "/nowhere") ==
+      "INGOT_CUDA_ROOT: is \"/nowhere\", but must be the folder of a CUDA toolkit, or none; there is no such folder");
+  BOOST_TEST(refused_variable("INGOT_CUDA_ROOT", "none") == "nothing was thrown");
+  ::setenv("INGOT_CUDA_ROOT", root.c_str(), 1);
+}
+
+BOOST_AUTO_TEST_CASE(without_a_gpu_it_is_the_cpu_and_says_so) {
+  const TemporaryDirectory folder;
+  Context context(options_in(folder));
+  BOOST_TEST((context.device() == Device{}));
+  BOOST_TEST((context.backend().device() == Device{}));
+  const ContextInfo info = context.info();
+  BOOST_TEST(info.device_name == "CPU reference");
+  const bool no_driver = contains(info.reason, "no CUDA driver: libcuda.so.1 not found");
+  const bool no_device = contains(info.reason, "CUDA_ERROR_NO_DEVICE") || contains(info.reason, "sees no GPU");
+  BOOST_TEST((no_driver || no_device), info.reason);
+  BOOST_TEST(library(info, "CUDA driver").problem == info.reason);
+  BOOST_TEST(info.ingot_version == version());
+  BOOST_TEST((info.target == Target{9, 0, true}));
+  BOOST_TEST(info.store_root == folder.path() / "store");
+  BOOST_TEST(info.store_problem == "");
+  BOOST_TEST(library(info, "NVRTC").problem == "");
+  BOOST_TEST(contains(library(info, "NVRTC").path, "libnvrtc.so"));
+  BOOST_TEST(!library(info, "NVRTC").version.empty());
+  BOOST_TEST(library(info, "cuBLASLt").problem == "");
+  BOOST_TEST(contains(library(info, "cuBLASLt").path, "libcublasLt.so"));
+  BOOST_TEST(contains(library(info, "cuBLASLt").version, "."));
+}
+
+BOOST_AUTO_TEST_CASE(a_cpu_context_compiles_for_its_offline_target_and_stores) {
+  const TemporaryDirectory folder;
+  ContextOptions options = options_in(folder);
+  options.offline_target = {8, 0, false};
+  const Source source{"k", "__global__ void k() {}\nconstexpr auto kKernel = &k;\n"};
+  {
+    Context context(options);
+    BOOST_REQUIRE(context.compiler() != nullptr);
+    BOOST_TEST((context.cache().target() == Target{8, 0, false}));
+    BOOST_TEST(context.cache().compiled(source, context.cache().target())->lowered_name == "_Z1kv");
+    BOOST_TEST(context.cache().stats().compiled == 1);
+    BOOST_TEST(context.info().store_usage.files == 1);
+  }
+  Context again(options);
+  BOOST_TEST(again.cache().compiled(source, again.cache().target())->lowered_name == "_Z1kv");
+  BOOST_TEST(again.cache().stats().compiled == 0);
+  BOOST_TEST(again.cache().stats().loaded == 1);
+}
+
+BOOST_AUTO_TEST_CASE(the_cpu_works_when_asked_for_by_name) {
+  const TemporaryDirectory folder;
+  ContextOptions options = options_in(folder);
+  options.where = ContextOptions::Where::cpu;
+  options.cpu_threads = 1;
+  Context context(options);
+  BOOST_TEST(context.info().reason == "not looked for: the CPU was asked for");
+  Stream stream(context.backend());
+  float input[] = {1.0F, -3.0F, 2.0F};
+  float amax = -1.0F;
+  context.backend().amax({.in = Dtype::f32},
+                         {.input = matrix(input, Dtype::f32, 1, 3, context.device()),
+                          .amax = vector(&amax, Dtype::f32, 1, context.device())},
+                         stream);
+  BOOST_TEST(amax == 3.0F);
+}
+
+BOOST_AUTO_TEST_CASE(cuda_by_name_without_a_gpu_is_an_error_that_says_what_to_do) {
+  const TemporaryDirectory folder;
+  ContextOptions options = options_in(folder);
+  options.where = ContextOptions::Where::cuda;
+  options.device_index = 1;
+  const auto error = refused([&] { const Context context(options); });
+  BOOST_TEST((error.code == ErrorCode::not_found));
+  BOOST_TEST(error.subject == "cuda:1");
+  BOOST_TEST(contains(error.message, "libcuda.so.1"), error.message);
+  BOOST_TEST(contains(error.message, "; INGOT_DEVICE=cpu (or ContextOptions::where) chooses the CPU"), error.message);
+}
+
+BOOST_AUTO_TEST_CASE(without_nvrtc_the_cpu_works_and_a_compile_is_an_error) {
+  const TemporaryDirectory folder;
+  ContextOptions options = options_in(folder);
+  options.cuda_root = "none";
+  Context context(options);
+  BOOST_TEST(context.compiler() == nullptr);
+  const ContextInfo info = context.info();
+  for (const char* name : {"NVRTC", "cuBLASLt"}) {
+    BOOST_TEST(contains(library(info, name).problem, "was not looked for: INGOT_CUDA_ROOT is \"none\""));
+    BOOST_TEST(library(info, name).path.empty());
+    BOOST_TEST(library(info, name).version.empty());
+  }
+  const Source source{"my kernel", "__global__ void k() {}\nconstexpr auto kKernel = &k;\n"};
+  const auto error = refused([&] { context.cache().compiled(source, context.cache().target()); });
+  BOOST_TEST((error.code == ErrorCode::not_found));
+  BOOST_TEST(error.subject == "my kernel");
+  BOOST_TEST(contains(error.message, "NVRTC"), error.message);
+}
+
+BOOST_AUTO_TEST_CASE(templates_come_from_a_folder_where_one_is_given) {
+  const TemporaryDirectory folder;
+  std::ofstream(folder.path() / "mine.cuh") << "__global__ void from_my_folder() {}\n";
+  ContextOptions options = options_in(folder);
+  options.templates = folder.path();
+  Context context(options);
+  const Source source{"k", "#include \"mine.cuh\"\nconstexpr auto kKernel = &from_my_folder;\n"};
+  BOOST_TEST(context.cache().compiled(source, context.cache().target())->lowered_name == "_Z14from_my_folderv");
+
+  options.templates = folder.path() / "store";
+  const auto error = refused([&] { const Context other(options); });
+  BOOST_TEST((error.code == ErrorCode::not_found));
+  BOOST_TEST(contains(error.message, "INGOT_TEMPLATES"), error.message);
+}
+
+BOOST_AUTO_TEST_CASE(warnings_go_where_they_are_sent_and_to_stderr_otherwise) {
+  const TemporaryDirectory folder;
+  std::ofstream(folder.path() / "store") << "a file where the store should be\n";
+  const Source source{"k", "__global__ void k() {}\nconstexpr auto kKernel = &k;\n"};
+  std::vector<std::string> warnings;
+  ContextOptions options = options_in(folder);
+  options.warn = [&](const std::string& message) { warnings.push_back(message); };
+  {
+    Context context(options);
+    BOOST_TEST(context.cache().compiled(source, context.cache().target())->lowered_name == "_Z1kv");
+    BOOST_TEST(!context.info().store_problem.empty());
+  }
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(contains(warnings[0], "store"), warnings[0]);
+
+  options.warn = {};
+  const std::string captured = (folder.path() / "stderr").string();
+  std::fflush(stderr);
+  const int saved = ::dup(2);
+  BOOST_REQUIRE(std::freopen(captured.c_str(), "w", stderr) != nullptr);
+  {
+    Context context(options);
+    context.cache().compiled(source, context.cache().target());
+  }
+  std::fflush(stderr);
+  ::dup2(saved, 2);
+  ::close(saved);
+  std::stringstream text;
+  text << std::ifstream(captured).rdbuf();
+  BOOST_TEST(text.str() == "ingot: warning: " + warnings[0] + "\n");
+}

@@ -1,0 +1,306 @@
+// The CPU reference against float64 (support/reference.h): every ci case of tests/cases.h, amax and casts to the bit,
+// sums within their rounding error, and sums of small integers exactly.
+#define BOOST_TEST_MODULE cpu_backend
+#include <boost/test/included/unit_test.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cases.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu/gemm_kernel.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/error.h"
+#include "support/compare.h"
+#include "support/expect_error.h"
+#include "support/reference.h"
+#include "support/run_case.h"
+
+namespace ingot::test {
+namespace {
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream{*backend};
+  InputMaker maker;
+
+  // Runs the ci cases of one kind of spec; `verify` gives the first fault of the outputs, or an empty text.
+  template <class Spec, class Verify>
+  void run_all(const Verify& verify) {
+    int faults = 0;
+    int run_count = 0;
+    for (const Case& c : cases(SizeClass::ci)) {
+      const Spec* const spec = std::get_if<Spec>(&c.spec);
+      if (spec == nullptr) continue;
+      const SharedMatrices inputs = maker.inputs(c);
+      const Matrices outputs = run(c, inputs, *backend, stream);
+      std::string fault = damage(outputs);
+      if (fault.empty()) fault = verify(*spec, c, inputs, outputs);
+      BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+      faults += fault.empty() ? 0 : 1;
+      if (faults == 10) BOOST_FAIL("10 cases have failed; the rest is not run");
+      ++run_count;
+    }
+    BOOST_TEST(run_count > 0);
+    BOOST_TEST_MESSAGE(run_count << " cases");
+  }
+};
+
+BOOST_FIXTURE_TEST_SUITE(cpu_backend, Fixture)
+
+BOOST_AUTO_TEST_CASE(amax_is_exact) {
+  run_all<AmaxSpec>([](const AmaxSpec& spec, const Case&, const SharedMatrices& inputs, const Matrices& outputs) {
+    return bit_difference("amax", amax_reference(spec.scale, *inputs.at("input")), outputs.at("amax"));
+  });
+}
+
+BOOST_AUTO_TEST_CASE(cast_is_exact) {
+  run_all<CastSpec>([](const CastSpec& spec, const Case&, const SharedMatrices& inputs, const Matrices& outputs) {
+    const Matrices expected = cast_reference(spec, *inputs.at("input"));
+    for (const auto& [what, matrix] : outputs) {
+      if (std::string fault = bit_difference(what, expected.at(what), matrix); !fault.empty()) return fault;
+    }
+    return std::string{};
+  });
+}
+
+BOOST_AUTO_TEST_CASE(column_sum_is_within_its_rounding_error) {
+  run_all<ColumnSumSpec>(
+      [](const ColumnSumSpec& spec, const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {
+        return value_difference("sum", column_sum_reference(spec, *inputs.at("input"), c.input == Input::integers),
+                                outputs.at("sum"));
+      });
+}
+
+BOOST_AUTO_TEST_CASE(gemm_is_within_its_rounding_error) {
+  GemmReference reference;
+  run_all<GemmSpec>([&](const GemmSpec& spec, const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {
+    return value_difference("out", reference(spec, c.shape, inputs, c.input == Input::integers), outputs.at("out"));
+  });
+}
+
+// The order of a GEMM's sums is part of the contract: ascending k, products and sums rounded to f32 one by one. That
+// the compiler has made no fma of them shows here.
+BOOST_AUTO_TEST_CASE(gemm_sums_in_ascending_k) {
+  for (const KernelSpec& any : all_valid_specs()) {
+    const GemmSpec* const spec = std::get_if<GemmSpec>(&any);
+    if (spec == nullptr || !typical(*spec)) continue;
+    const Case c{.spec = *spec, .shape = {19, 35, 1100}};
+    const SharedMatrices inputs = maker.inputs(c);
+    const Matrices outputs = run(c, inputs, *backend, stream);
+    const GemmOperands operands = gemm_operands(*spec, c.shape, inputs);
+    Expected expected{.rows = c.shape.rows, .cols = c.shape.cols};
+    for (std::int64_t m = 0; m < c.shape.rows; ++m) {
+      for (std::int64_t n = 0; n < c.shape.cols; ++n) {
+        float sum = 0;
+        for (std::int64_t k = 0; k < c.shape.inner; ++k) {
+          const volatile float product =
+              static_cast<float>(operands.a[static_cast<std::size_t>(m * c.shape.inner + k)]) *
+              static_cast<float>(operands.b[static_cast<std::size_t>(k * c.shape.cols + n)]);
+          sum = sum + product;
+        }
+        float value = sum * static_cast<float>(factor_of(inputs, "factor_a", spec->scale_a, m));
+        value = value * static_cast<float>(factor_of(inputs, "factor_b", spec->scale_b, n));
+        const volatile float scaled = value;
+        if (spec->bias) value = scaled + static_cast<float>(inputs.at("bias")->value(0, n));
+        expected.values.push_back(round_reference(spec->out, static_cast<double>(value)));
+        expected.bounds.push_back(0.0);
+      }
+    }
+    const std::string fault = value_difference("out", expected, outputs.at("out"));
+    BOOST_REQUIRE_MESSAGE(fault.empty(), name(c) << ": " << fault);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(both_versions_of_the_inner_loop_agree) {
+  constexpr std::int64_t kDepth = 173;
+  constexpr std::int64_t kStride = cpu::kTileCols + 3;
+  GuardedMatrix a(Dtype::f32, kDepth, cpu::kTileRows);
+  GuardedMatrix b(Dtype::f32, kDepth, cpu::kTileCols);
+  ThreadPool pool(1);
+  fill(a, Input::normal, 1, pool);
+  fill(b, Input::normal, 2, pool);
+  const auto floats = [](const GuardedMatrix& matrix) { return reinterpret_cast<const float*>(matrix.element(0, 0)); };
+  std::vector<float> chosen(cpu::kTileRows * kStride, 0.5F);
+  std::vector<float> portable = chosen;
+  cpu::multiply_tile(kDepth, floats(a), floats(b), chosen.data(), kStride);
+  cpu::multiply_tile_portable(kDepth, floats(a), floats(b), portable.data(), kStride);
+  BOOST_TEST(chosen == portable, boost::test_tools::per_element());
+  BOOST_TEST(chosen[0] != 0.5F);
+  BOOST_TEST(chosen[cpu::kTileCols] == 0.5F);  // past the tile
+}
+
+BOOST_AUTO_TEST_CASE(results_do_not_depend_on_the_number_of_threads) {
+  const std::vector<Case> chosen{
+      {.spec = parse("amax f32 scale=tensor"), .shape = {1481, 677}},
+      {.spec = parse("cast bf16->e4m3fn scale=tensor out=codes,transposed"), .shape = {1481, 677}},
+      {.spec = parse("cast f32->e5m2fnuz scale=row out=codes,transposed pow2"), .shape = {1481, 677}},
+      {.spec = parse("gemm e4m3fn*e5m2->f32 nt scale=row,row bias"), .shape = {1600, 600, 700}},
+      {.spec = parse("gemm f32*f32->f32 tn"), .shape = {1600, 600, 700}},
+      {.spec = parse("column_sum f16->f32"), .shape = {1481, 677}}};
+  for (const Case& c : chosen) {
+    const SharedMatrices inputs = maker.inputs(c);
+    const auto run_with = [&](int threads) {
+      const std::unique_ptr<Backend> one = make_cpu_backend(threads);
+      Stream own(*one);
+      return run(c, inputs, *one, own);
+    };
+    const Matrices expected = run_with(1);
+    for (const int threads : {2, 7}) {
+      for (const auto& [what, matrix] : run_with(threads)) {
+        const std::string fault = bit_difference(what, expected.at(what), matrix);
+        BOOST_CHECK_MESSAGE(fault.empty(), name(c) << " on " << threads << " threads: " << fault);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(many_threads_share_one_backend) {
+  const Case c{.spec = parse("cast bf16->e4m3fn scale=row out=codes,transposed"), .shape = {993, 512}};
+  const SharedMatrices inputs = maker.inputs(c);
+  const Matrices expected = run(c, inputs, *backend, stream);
+  std::vector<std::string> faults(8);
+  std::vector<std::thread> threads;
+  for (std::string& fault : faults) {
+    threads.emplace_back([&] {
+      Stream own(*backend);
+      for (int i = 0; i < 10 && fault.empty(); ++i) {
+        for (const auto& [what, matrix] : run(c, inputs, *backend, own))
+          fault += bit_difference(what, expected.at(what), matrix);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& fault : faults) BOOST_TEST(fault == "");
+}
+
+BOOST_AUTO_TEST_CASE(empty_tensors_may_have_no_memory) {
+  std::vector<float> factor(1, -1.0F);
+  backend->cast(CastSpec{.in = Dtype::f32},
+                {.input = matrix(nullptr, Dtype::f32, 0, 5, {}),
+                 .codes = matrix(nullptr, Dtype::e4m3fn, 0, 5, {}),
+                 .factors = vector(factor.data(), Dtype::f32, 1, {})},
+                stream);
+  BOOST_TEST(factor[0] == 1.0F / static_cast<float>(448 / 1e-12));
+
+  // K = 0: sums of nothing.
+  std::vector<float> out(4, -1.0F);
+  backend->gemm(GemmSpec{.a = Dtype::f32, .b = Dtype::f32, .out = Dtype::f32},
+                {.a = matrix(nullptr, Dtype::f32, 2, 0, {}),
+                 .b = matrix(nullptr, Dtype::f32, 2, 0, {}),
+                 .out = matrix(out.data(), Dtype::f32, 2, 2, {})},
+                stream);
+  BOOST_TEST(out == std::vector<float>(4, 0.0F), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_written) {
+  std::vector<float> memory(64, 1.0F);
+  const Tensor input = matrix(memory.data(), Dtype::f32, 4, 4, {});
+  const Tensor amax = vector(memory.data() + 32, Dtype::f32, 1, {});
+  const AmaxSpec spec{.in = Dtype::f32};
+  const auto refusal = [&](const AmaxTensors& tensors) {
+    return error_of([&] { backend->amax(spec, tensors, stream); }, ErrorCode::invalid_argument);
+  };
+
+  Tensor wrong = input;
+  wrong.data = nullptr;
+  check_contains(refusal({.input = wrong, .amax = amax}), {"amax input", "null"});
+  wrong = input;
+  wrong.dtype = Dtype::bf16;
+  check_contains(refusal({.input = wrong, .amax = amax}), {"amax input", "bf16", "f32"});
+  wrong = input;
+  wrong.device = {DeviceType::cuda, 0};
+  check_contains(refusal({.input = wrong, .amax = amax}), {"amax input", "cuda:0", "works on cpu"});
+  wrong = input;
+  wrong.rows = -4;
+  check_contains(refusal({.input = wrong, .amax = amax}), {"amax input", "-4"});
+  wrong = input;
+  wrong.rows = std::numeric_limits<std::int64_t>::max() / 2;
+  check_contains(refusal({.input = wrong, .amax = amax}), {"amax input", "64 bits"});
+  wrong = input;
+  wrong.data = reinterpret_cast<std::byte*>(memory.data()) + 1;
+  check_contains(refusal({.input = wrong, .amax = amax}), {"amax input", "misaligned", "4 bytes"});
+  check_contains(refusal({.input = input, .amax = vector(memory.data() + 3, Dtype::f32, 1, {})}),
+                 {"amax amax", "overlaps", "amax input"});
+  check_contains(refusal({.input = input, .amax = vector(memory.data() + 32, Dtype::f32, 2, {})}),
+                 {"amax amax", "[1, 1]"});
+
+  const std::string no_output =
+      error_of([&] { backend->cast(CastSpec{.codes = false}, {.input = input, .factors = amax}, stream); },
+               ErrorCode::invalid_spec);
+  check_contains(no_output, {"codes", "transposed"});
+  const std::string other_k = error_of(
+      [&] {
+        backend->gemm(GemmSpec{.a = Dtype::f32, .b = Dtype::f32, .out = Dtype::f32},
+                      {.a = input,
+                       .b = matrix(memory.data(), Dtype::f32, 4, 3, {}),
+                       .out = matrix(memory.data() + 32, Dtype::f32, 4, 4, {})},
+                      stream);
+      },
+      ErrorCode::invalid_argument);
+  check_contains(other_k, {"gemm b", "K is 3", "is 4"});
+  BOOST_TEST(std::ranges::count(memory, 1.0F) == 64);
+}
+
+BOOST_AUTO_TEST_CASE(memory_is_aligned_and_refused_in_words) {
+  void* const data = backend->allocate(1);
+  BOOST_TEST(reinterpret_cast<std::uintptr_t>(data) % 256 == 0U);
+  backend->release(data);
+  BOOST_TEST(backend->allocate(0) == nullptr);
+  backend->release(nullptr);
+  const std::string refusal =
+      error_of([&] { backend->allocate(std::numeric_limits<std::size_t>::max()); }, ErrorCode::out_of_memory);
+  check_contains(refusal, {"cpu memory", std::to_string(std::numeric_limits<std::size_t>::max()) + " bytes"});
+
+  int word = 7;
+  backend->fill_zero(&word, sizeof(word), stream);
+  BOOST_TEST(word == 0);
+  backend->copy_from_host(nullptr, nullptr, 0, stream);
+  const std::string null =
+      error_of([&] { backend->copy_to_host(&word, nullptr, 4, stream); }, ErrorCode::invalid_argument);
+  check_contains(null, {"copy_to_host", "4 bytes from a null pointer"});
+}
+
+BOOST_AUTO_TEST_CASE(it_is_the_cpu_and_launches_nothing) {
+  BOOST_TEST(print(backend->device()) == "cpu");
+  BOOST_TEST(backend->launches() == 0);
+  BOOST_TEST(!backend->capturing(stream));
+  BOOST_TEST(stream.handle() == nullptr);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_CASE(parallel_for_covers_the_range_once) {
+  ThreadPool pool(4);
+  BOOST_TEST(pool.threads() == 4);
+  for (const std::int64_t count : {0, 1, 7, 1000}) {
+    std::atomic<int> odd_ranges{0};
+    std::vector<int> visits(static_cast<std::size_t>(count), 0);
+    pool.parallel_for(count, 3, [&](std::int64_t begin, std::int64_t end) {
+      if (begin % 3 != 0 || end != std::min(begin + 3, count)) ++odd_ranges;
+      for (std::int64_t i = begin; i < end; ++i) ++visits[static_cast<std::size_t>(i)];
+    });
+    BOOST_TEST(std::ranges::count(visits, 1) == count);
+    BOOST_TEST(odd_ranges == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(parallel_for_hands_on_an_exception) {
+  ThreadPool pool(3);
+  const auto fail = [](std::int64_t begin, std::int64_t) {
+    if (begin == 40) throw std::runtime_error("range 40");
+  };
+  BOOST_CHECK_EXCEPTION(pool.parallel_for(100, 10, fail), std::runtime_error,
+                        [](const std::runtime_error& error) { return std::string(error.what()) == "range 40"; });
+  int after = 0;
+  pool.parallel_for(1, 1, [&](std::int64_t, std::int64_t) { ++after; });
+  BOOST_TEST(after == 1);
+}
+
+}  // namespace
+}  // namespace ingot::test

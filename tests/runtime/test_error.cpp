@@ -1,0 +1,35 @@
+#define BOOST_TEST_MODULE error
+#include "ingot/runtime/error.h"
+
+#include <boost/test/included/unit_test.hpp>
+#include <string>
+
+using namespace ingot;
+
+BOOST_AUTO_TEST_CASE(says_what_it_speaks_of_first) {
+  const Error error(ErrorCode::compile_failed, "cast bf16->e4m3fn scale=tensor", "it did not compile", "line 3: oops");
+  BOOST_TEST(std::string(error.what()) == "cast bf16->e4m3fn scale=tensor: it did not compile");
+  BOOST_TEST(error.subject() == "cast bf16->e4m3fn scale=tensor");
+  BOOST_TEST(error.log() == "line 3: oops");
+  BOOST_TEST((error.code() == ErrorCode::compile_failed));
+}
+
+BOOST_AUTO_TEST_CASE(is_a_runtime_error_without_a_log_by_default) {
+  try {
+    throw Error(ErrorCode::io_failed, "weights.bin", "cannot be read");
+  } catch (const std::runtime_error& error) {
+    BOOST_TEST(std::string(error.what()) == "weights.bin: cannot be read");
+  }
+  BOOST_TEST(Error(ErrorCode::io_failed, "a", "b").log().empty());
+}
+
+BOOST_AUTO_TEST_CASE(codes_have_names) {
+  BOOST_TEST(name(ErrorCode::invalid_spec) == "invalid_spec");
+  BOOST_TEST(name(ErrorCode::invalid_argument) == "invalid_argument");
+  BOOST_TEST(name(ErrorCode::not_found) == "not_found");
+  BOOST_TEST(name(ErrorCode::compile_failed) == "compile_failed");
+  BOOST_TEST(name(ErrorCode::cuda_failed) == "cuda_failed");
+  BOOST_TEST(name(ErrorCode::out_of_memory) == "out_of_memory");
+  BOOST_TEST(name(ErrorCode::io_failed) == "io_failed");
+  BOOST_TEST(name(static_cast<ErrorCode>(99)) == "unknown error");
+}

@@ -1,0 +1,297 @@
+#define BOOST_TEST_MODULE kernel_cache
+#include <boost/test/included/unit_test.hpp>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ingot/runtime/cuda/kernel.h"
+#include "ingot/runtime/kernel_cache.h"
+#include "support/fake_compiler.h"
+#include "support/processes.h"
+#include "support/temporary_directory.h"
+
+using namespace ingot;
+using namespace std::chrono_literals;
+using test::fake_kernel;
+using test::FakeCompiler;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr Target kTarget{9, 0, true};
+const Source kSource{.name = "a kernel", .text = "text"};
+const Source kBroken{.name = "a broken kernel", .text = "#error on purpose"};
+
+struct Fixture {
+  test::TemporaryDirectory directory;
+  fs::path root = directory.path() / "store";
+  KernelStore store{root};
+  KernelStore off{fs::path()};
+};
+
+// Every compile of every process, one byte each in a file.
+class CountedCompiler final : public Compiler {
+ public:
+  CountedCompiler(fs::path file, std::chrono::milliseconds duration)
+      : file_(std::move(file)), fake_("fake 1", duration) {}
+
+  std::string identity() const override { return fake_.identity(); }
+  CompiledKernel compile(const Source& source, Target target) const override {
+    std::ofstream(file_, std::ios::app) << 'x';
+    return fake_.compile(source, target);
+  }
+
+ private:
+  fs::path file_;
+  FakeCompiler fake_;
+};
+
+template <class Call>
+Error error_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::io_failed, "nothing", "was thrown");
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(kernel_cache, Fixture)
+
+BOOST_AUTO_TEST_CASE(memory_then_store_then_compiler) {
+  const FakeCompiler compiler;
+  {
+    KernelCache cache(&compiler, store, kTarget, nullptr);
+    for (int i = 0; i < 3; ++i) BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
+    BOOST_TEST(cache.stats().compiled == 1);
+    BOOST_TEST(cache.stats().loaded == 0);
+  }
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  for (int i = 0; i < 3; ++i) BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
+  BOOST_TEST(cache.stats().compiled == 0);
+  BOOST_TEST(cache.stats().loaded == 1);
+  BOOST_TEST(compiler.compiles == 1);
+}
+
+BOOST_AUTO_TEST_CASE(targets_and_compilers_do_not_mix) {
+  const FakeCompiler compiler;
+  const FakeCompiler newer("fake 2");
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  for (const Target target : kSupportedTargets) {
+    BOOST_TEST((*cache.compiled(kSource, target) == fake_kernel(kSource, target)));
+  }
+  BOOST_TEST(compiler.compiles == static_cast<int>(kSupportedTargets.size()));
+  KernelCache another(&newer, store, kTarget, nullptr);
+  another.compiled(kSource, kTarget);
+  BOOST_TEST(newer.compiles == 1);
+}
+
+// One text under two names is one kernel.
+BOOST_AUTO_TEST_CASE(names_do_not_count) {
+  const FakeCompiler compiler;
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  const auto first = cache.compiled(kSource, kTarget);
+  BOOST_TEST((cache.compiled({.name = "another", .text = kSource.text}, kTarget) == first));
+  BOOST_TEST(compiler.compiles == 1);
+}
+
+BOOST_AUTO_TEST_CASE(without_a_store_memory_remembers) {
+  const FakeCompiler compiler;
+  KernelCache cache(&compiler, off, kTarget, nullptr);
+  const auto first = cache.compiled(kSource, kTarget);
+  BOOST_TEST((cache.compiled(kSource, kTarget) == first));
+  BOOST_TEST((*first == fake_kernel(kSource, kTarget)));
+  BOOST_TEST(compiler.compiles == 1);
+}
+
+BOOST_AUTO_TEST_CASE(corrupt_entry_is_compiled_again) {
+  const FakeCompiler compiler;
+  KernelCache(&compiler, store, kTarget, nullptr).compiled(kSource, kTarget);
+  const std::string hex = print(kernel_key(kSource, kTarget, compiler));
+  const fs::path file = root / hex.substr(0, 2) / (hex + ".kernel");
+  fs::resize_file(file, fs::file_size(file) - 1);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
+  BOOST_TEST(compiler.compiles == 2);
+  BOOST_TEST(store.find(kernel_key(kSource, kTarget, compiler)).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(without_compiler_or_gpu) {
+  KernelCache no_compiler(nullptr, store, kTarget, nullptr);
+  const Error missing = error_of([&] { no_compiler.compiled(kSource, kTarget); });
+  BOOST_TEST((missing.code() == ErrorCode::not_found));
+  BOOST_TEST(missing.what() == std::string("a kernel: this kernel cannot be compiled without NVRTC; `ingot info` says "
+                                           "where it was looked for and how to get it"));
+  const FakeCompiler compiler;
+  KernelCache no_gpu(&compiler, store, kTarget, nullptr);
+  const Error unloadable = error_of([&] { no_gpu.get(CastSpec{.scale = kRowwise}); });
+  BOOST_TEST((unloadable.code() == ErrorCode::not_found));
+  BOOST_TEST(unloadable.what() == print(KernelSpec(CastSpec{.scale = kRowwise})) +
+                                      ": this kernel cannot be loaded without a CUDA driver and a GPU; `ingot info` "
+                                      "says what is missing");
+  BOOST_TEST(compiler.compiles == 0);
+  BOOST_TEST(no_gpu.find(CastSpec{.scale = kRowwise}) == nullptr);
+  BOOST_TEST((error_of([&] { no_gpu.get(CastSpec{.in = Dtype::e5m2}); }).code() == ErrorCode::invalid_spec));
+}
+
+BOOST_AUTO_TEST_CASE(sixty_four_threads_one_compile) {
+  const FakeCompiler compiler("fake 1", 100ms);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  std::vector<std::shared_ptr<const CompiledKernel>> results(64);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& result : results) threads.emplace_back([&] { result = cache.compiled(kSource, kTarget); });
+  }
+  BOOST_TEST(compiler.compiles == 1);
+  BOOST_TEST(cache.stats().compiled == 1);
+  for (const auto& result : results) BOOST_TEST((*result == fake_kernel(kSource, kTarget)));
+}
+
+BOOST_AUTO_TEST_CASE(sixty_four_threads_sixty_four_kernels) {
+  const FakeCompiler compiler("fake 1", 5ms);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  std::atomic<int> wrong{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 64; ++i) {
+      threads.emplace_back([&, i] {
+        const Source source{.name = "kernel", .text = std::to_string(i)};
+        if (*cache.compiled(source, kTarget) != fake_kernel(source, kTarget)) ++wrong;
+      });
+    }
+  }
+  BOOST_TEST(wrong == 0);
+  BOOST_TEST(compiler.compiles == 64);
+  BOOST_TEST(store.usage().files == 64);
+}
+
+BOOST_AUTO_TEST_CASE(all_waiters_get_the_same_error) {
+  const FakeCompiler compiler("fake 1", 50ms);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  std::vector<std::string> messages(16);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& message : messages) {
+      threads.emplace_back([&] {
+        const Error error = error_of([&] { cache.compiled(kBroken, kTarget); });
+        message = std::string(error.what()) + " | " + error.log();
+      });
+    }
+  }
+  for (const std::string& message : messages) {
+    BOOST_TEST(message == "a broken kernel: does not compile | #error on purpose");
+  }
+  BOOST_TEST((error_of([&] { cache.compiled(kBroken, kTarget); }).code() == ErrorCode::compile_failed));
+  BOOST_TEST(compiler.compiles == 1, "a refused source was compiled again");
+  BOOST_TEST(cache.stats().compiled == 0);
+  BOOST_TEST(store.usage().files == 0);
+  // Another cache asks the compiler again.
+  KernelCache fresh(&compiler, store, kTarget, nullptr);
+  error_of([&] { fresh.compiled(kBroken, kTarget); });
+  BOOST_TEST(compiler.compiles == 2);
+}
+
+BOOST_AUTO_TEST_CASE(warm) {
+  const std::vector<KernelSpec> specs{AmaxSpec{}, CastSpec{}, CastSpec{.scale = kRowwise},
+                                      GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16}, ColumnSumSpec{}};
+  std::set<std::string> texts;
+  for (const KernelSpec& spec : specs) {
+    texts.insert(generate(spec).text);
+    if (has_first_pass(spec)) texts.insert(generate(spec, Pass::first).text);
+  }
+  const FakeCompiler compiler;
+  for (const int threads : {1, 4, 100, 0}) {
+    fs::remove_all(root);
+    compiler.compiles = 0;
+    KernelCache cache(&compiler, store, kTarget, nullptr);
+    cache.warm(specs, Target{8, 9, false}, threads);
+    BOOST_TEST(compiler.compiles == static_cast<int>(texts.size()));
+    KernelCache second(&compiler, store, kTarget, nullptr);
+    second.warm(specs, Target{8, 9, false}, threads);
+    BOOST_TEST(compiler.compiles == static_cast<int>(texts.size()));
+    BOOST_TEST(second.stats().loaded == static_cast<std::int64_t>(texts.size()));
+  }
+  KernelCache(&compiler, store, kTarget, nullptr).warm({}, kTarget, 4);
+}
+
+BOOST_AUTO_TEST_CASE(warm_goes_on_after_an_error) {
+  const std::vector<KernelSpec> specs{CastSpec{.scale = kRowwise}, CastSpec{.in = Dtype::e5m2},
+                                      AmaxSpec{.scale = kRowwise}, AmaxSpec{.in = Dtype::e4m3fn}, ColumnSumSpec{}};
+  const FakeCompiler compiler;
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  for (const int threads : {1, 3}) {
+    const Error error = error_of([&] { cache.warm(specs, kTarget, threads); });
+    BOOST_TEST((error.code() == ErrorCode::invalid_spec));
+    BOOST_TEST(error.subject() == print(specs[1]));
+  }
+  BOOST_TEST(compiler.compiles == 4);  // a cast, an amax, both passes of the column sum
+}
+
+BOOST_AUTO_TEST_CASE(warm_is_parallel) {
+  std::vector<KernelSpec> specs;
+  for (const Dtype out : kFp8Dtypes) specs.push_back(CastSpec{.out = out, .scale = kRowwise});
+  const FakeCompiler compiler("fake 1", 1000ms);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  const auto start = std::chrono::steady_clock::now();
+  cache.warm(specs, kTarget, 4);
+  const auto took = std::chrono::steady_clock::now() - start;
+  BOOST_TEST(compiler.compiles == 4);
+  BOOST_TEST((took < 3500ms), "four compiles of 1 s took " << took / 1ms << " ms on four threads");
+}
+
+BOOST_AUTO_TEST_CASE(eight_processes_one_compile) {
+  const fs::path count = directory.path() / "count";
+  int go[2];
+  BOOST_REQUIRE(pipe(go) == 0);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 8; ++i) {
+    children.push_back(test::start_process([&] {
+      close(go[1]);
+      char byte = 0;
+      if (read(go[0], &byte, 1) != 0) return 1;  // until the parent closes its end
+      const CountedCompiler compiler(count, 300ms);
+      KernelStore own(root);
+      KernelCache cache(&compiler, own, kTarget, nullptr);
+      return *cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget) ? 0 : 2;
+    }));
+  }
+  close(go[0]);
+  close(go[1]);
+  for (const pid_t child : children) BOOST_TEST(test::wait_for(child) == 0);
+  BOOST_TEST(fs::file_size(count) == 1U, fs::file_size(count) << " processes compiled");
+}
+
+// The kernel frees the lock of a process that dies while compiling.
+BOOST_AUTO_TEST_CASE(killed_while_compiling) {
+  const fs::path count = directory.path() / "count";
+  const pid_t child = test::start_process([&] {
+    const CountedCompiler compiler(count, 1h);
+    KernelStore own(root);
+    KernelCache(&compiler, own, kTarget, nullptr).compiled(kSource, kTarget);
+    return 0;
+  });
+  while (!fs::exists(count)) std::this_thread::sleep_for(1ms);
+  std::jthread killer([child] {
+    std::this_thread::sleep_for(100ms);
+    kill(child, SIGKILL);
+  });
+  const FakeCompiler compiler;
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  const auto start = std::chrono::steady_clock::now();
+  BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
+  BOOST_TEST((std::chrono::steady_clock::now() - start < 30s), "the dead process's lock was waited for");
+  BOOST_TEST(test::wait_for(child) == -SIGKILL);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

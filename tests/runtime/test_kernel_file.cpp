@@ -1,0 +1,140 @@
+#define BOOST_TEST_MODULE kernel_file
+#include <boost/test/included/unit_test.hpp>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstring>
+
+#include "ingot/runtime/kernel_file.h"
+
+using namespace ingot;
+
+namespace {
+
+// Made with Python's struct module and the xxHash library from the grammar in kernel_file.h. A change here strands
+// every store out there: give the format a new magic with it.
+constexpr std::string_view kGolden =
+    "494e474f544b3031ef9aa75df45dc5df6c4610dc6fe2ab8868000000000000000600000000000000736d5f3930610800"
+    "00000000000061206b65726e656c04000000000000007465787405000000000000005f5a316b7603000000000000006c"
+    "6f67100000000000000020000000ffffffff020100000000010006000000000000007f454c4600ff41ce8c1714fca868"
+    "a3caf10d72bf462e";
+constexpr KernelKey kKey{0xef, 0x9a, 0xa7, 0x5d, 0xf4, 0x5d, 0xc5, 0xdf,
+                         0x6c, 0x46, 0x10, 0xdc, 0x6f, 0xe2, 0xab, 0x88};
+
+constexpr std::size_t kLengthAt = 24;
+constexpr std::size_t kPayloadAt = 32;
+constexpr std::size_t kChecksumBytes = 16;
+
+std::string golden() {
+  std::string bytes;
+  for (std::size_t i = 0; i < kGolden.size(); i += 2) {
+    bytes.push_back(static_cast<char>(std::stoi(std::string(kGolden.substr(i, 2)), nullptr, 16)));
+  }
+  return bytes;
+}
+
+CompiledKernel kernel() {
+  const auto byte = [](unsigned char value) { return std::byte{value}; };
+  return {.lowered_name = "_Z1kv",
+          .cubin = {byte(0x7f), byte('E'), byte('L'), byte('F'), byte(0), byte(0xff)},
+          .resources = {.registers = 32, .spill_bytes = -1, .stack_bytes = 258, .static_shared_bytes = 65536},
+          .log = "log"};
+}
+
+std::string problem_of(std::string_view file, const KernelKey& key = kKey) {
+  std::string problem;
+  BOOST_TEST(!decode_kernel_file(file, key, problem).has_value());
+  return problem;
+}
+
+void set_length(std::string& file, std::size_t offset, std::uint64_t value) {
+  std::memcpy(file.data() + offset, &value, sizeof(value));  // the tests run on little-endian machines
+}
+
+// The file with this payload, and lengths and checksum that fit it.
+std::string with_payload(std::string_view payload) {
+  std::string file = golden().substr(0, kPayloadAt);
+  file.append(payload);
+  set_length(file, kLengthAt, payload.size());
+  XXH128_canonical_t digest;
+  XXH128_canonicalFromHash(&digest, XXH3_128bits(file.data(), file.size()));
+  file.append(reinterpret_cast<const char*>(digest.digest), kChecksumBytes);
+  return file;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(format_is_pinned) {
+  const std::string file = encode_kernel_file(kKey, {.name = "a kernel", .text = "text"}, {9, 0, true}, kernel());
+  BOOST_TEST((file == golden()));
+  std::string problem;
+  const auto decoded = decode_kernel_file(golden(), kKey, problem);
+  BOOST_REQUIRE(decoded.has_value());
+  BOOST_TEST((*decoded == kernel()));
+  BOOST_TEST(problem.empty());
+}
+
+BOOST_AUTO_TEST_CASE(empty_fields_come_back) {
+  std::string problem;
+  const auto decoded = decode_kernel_file(encode_kernel_file(kKey, {}, {}, {}), kKey, problem);
+  BOOST_REQUIRE(decoded.has_value());
+  BOOST_TEST((*decoded == CompiledKernel{}));
+}
+
+BOOST_AUTO_TEST_CASE(every_flipped_bit_is_found) {
+  for (std::size_t i = 0; i < golden().size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string file = golden();
+      file[i] = static_cast<char>(file[i] ^ (1 << bit));
+      std::string problem;
+      BOOST_TEST(!decode_kernel_file(file, kKey, problem).has_value(), "bit " << bit << " of byte " << i);
+      BOOST_TEST(!problem.empty());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_truncation_is_found) {
+  for (std::size_t bytes = 0; bytes < golden().size(); ++bytes) {
+    std::string problem;
+    BOOST_TEST(!decode_kernel_file(golden().substr(0, bytes), kKey, problem).has_value(), bytes << " bytes");
+    BOOST_TEST(!problem.empty());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(messages) {
+  KernelKey other = kKey;
+  other[15] ^= 1;
+  BOOST_TEST(problem_of(golden(), other) == "holds another kernel");
+  BOOST_TEST(problem_of("") == "is truncated: 0 bytes, of at least 48");
+  BOOST_TEST(problem_of("INGOTK02" + golden().substr(8)) == "does not start with \"INGOTK01\"");
+  BOOST_TEST(problem_of(golden() + "x") == "is not as long as it was written: 105 bytes of payload, of 104");
+  std::string flipped = golden();
+  flipped[100] = static_cast<char>(flipped[100] ^ 1);
+  BOOST_TEST(problem_of(flipped) == "does not match its checksum");
+}
+
+// Files that were made wrongly and then given a right checksum: only the parser stands between them and memory.
+BOOST_AUTO_TEST_CASE(parser_checks_its_bounds) {
+  const std::string payload = golden().substr(kPayloadAt, golden().size() - kPayloadAt - kChecksumBytes);
+  std::string problem;
+  BOOST_TEST(decode_kernel_file(with_payload(payload), kKey, problem).has_value());
+
+  for (std::size_t bytes = 0; bytes < payload.size(); ++bytes) {
+    BOOST_TEST(problem_of(with_payload(payload.substr(0, bytes))) == "has a payload of the wrong shape");
+  }
+  BOOST_TEST(problem_of(with_payload(payload + "x")) == "has a payload of the wrong shape");
+  std::size_t at = 0;
+  for (int field = 0; field < 7; ++field) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, payload.data() + at, sizeof(length));
+    for (const std::uint64_t wrong : {length + 1, length - 1, ~std::uint64_t{0}, ~std::uint64_t{0} - 7,
+                                      std::uint64_t{1} << 63U, std::uint64_t{payload.size()}}) {
+      std::string changed = payload;
+      set_length(changed, at, wrong);
+      BOOST_TEST(problem_of(with_payload(changed)) == "has a payload of the wrong shape", "field " << field);
+    }
+    at += sizeof(length) + length;
+  }
+  BOOST_TEST(at == payload.size());
+}

@@ -1,0 +1,510 @@
+// What disks, other users, crashes and accidents do to a store. The rule in every case: never a wrong kernel, never an
+// exception, never a hang, at most one warning, and a store that works again once the cause is gone.
+#define BOOST_TEST_MODULE kernel_store_faults
+#include <boost/test/included/unit_test.hpp>
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <random>
+#include <vector>
+
+#include "ingot/runtime/kernel_file.h"
+#include "ingot/runtime/kernel_store.h"
+#include "support/processes.h"
+#include "support/stored_kernel.h"
+#include "support/temporary_directory.h"
+
+using namespace ingot;
+using test::file_of;
+using test::Item;
+using test::kTarget;
+using test::put;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Fixture {
+  KernelStore make() {
+    warnings.clear();
+    return KernelStore(root, [this](const std::string& text) { warnings.push_back(text); });
+  }
+  fs::path file() const { return file_of(root, item); }
+  std::ptrdiff_t quarantined() const {
+    const fs::path folder = root / "quarantine";
+    return fs::exists(folder) ? std::distance(fs::directory_iterator(folder), fs::directory_iterator()) : 0;
+  }
+
+  // The entry reads as a miss, is moved aside with one warning that says why, and can be written and read again.
+  void expect_healed(const std::string& why) {
+    const std::ptrdiff_t before = quarantined();
+    KernelStore store = make();
+    BOOST_TEST(!store.find(item.key).has_value());
+    BOOST_TEST(!fs::exists(fs::symlink_status(file())), "the bad file is still there");
+    BOOST_TEST(quarantined() == std::min<std::ptrdiff_t>(before + 1, 16));
+    BOOST_REQUIRE(warnings.size() == 1U);
+    BOOST_TEST(warnings[0].starts_with("store file " + file().string() + " "), warnings[0]);
+    BOOST_TEST(warnings[0].find(why) != std::string::npos, "\"" << warnings[0] << "\" lacks \"" << why << "\"");
+    BOOST_TEST(warnings[0].ends_with("it was moved to " + (root / "quarantine").string() +
+                                     ", and its kernel is compiled again"));
+    put(store, item);
+    BOOST_TEST((store.find(item.key) == item.kernel));
+    BOOST_TEST(store.disabled_reason() == "");
+    BOOST_TEST(warnings.size() == 1U);
+  }
+
+  // Nothing is kept, for this reason, and everything else goes on.
+  void expect_disabled(const std::string& reason) {
+    KernelStore store = make();
+    for (int i = 0; i < 3; ++i) {
+      put(store, item);
+      BOOST_TEST(!store.find(item.key).has_value());
+      BOOST_TEST(store.lock(item.key, std::chrono::seconds(60)).held() == false);
+    }
+    BOOST_TEST(store.disabled_reason() == reason);
+    BOOST_REQUIRE(warnings.size() == 1U);
+    BOOST_TEST(warnings[0] == reason +
+                                  ". Compiled kernels are kept in memory only; set INGOT_CACHE_DIR to a directory "
+                                  "of yours with mode 0700 and free space to keep them on disk");
+    BOOST_TEST(store.usage().files == 0);
+  }
+
+  void expect_working() {
+    KernelStore store = make();
+    put(store, item);
+    BOOST_TEST((store.find(item.key) == item.kernel));
+    BOOST_TEST(store.disabled_reason() == "");
+    BOOST_TEST(warnings.empty());
+  }
+
+  void write(const std::string& bytes) const {
+    std::ofstream stream(file(), std::ios::binary | std::ios::trunc);
+    stream << bytes;
+    BOOST_REQUIRE(stream.flush().good());
+  }
+
+  test::TemporaryDirectory directory;
+  fs::path root = directory.path() / "store";
+  Item item{"a"};
+  std::vector<std::string> warnings;
+};
+
+// With a good entry in it.
+struct Filled : Fixture {
+  Filled() {
+    KernelStore store = make();
+    put(store, item);
+    good = encode_kernel_file(item.key, item.source, kTarget, item.kernel);
+  }
+  std::string good;
+};
+
+// The number of checks that failed, so that a child process can report by its exit status.
+int failures(std::initializer_list<bool> checks) {
+  return static_cast<int>(std::count(checks.begin(), checks.end(), false));
+}
+
+}  // namespace
+
+// ---- damaged entries -----------------------------------------------------------------------------------------------
+
+BOOST_FIXTURE_TEST_SUITE(damaged_entries, Filled)
+
+BOOST_AUTO_TEST_CASE(every_byte_flipped) {
+  KernelStore writer = make();
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(~bad[i]);
+    write(bad);
+    KernelStore reader = make();
+    BOOST_TEST(!reader.find(item.key).has_value(), "byte " << i << " flipped is not found out");
+    BOOST_TEST(warnings.size() == 1U);
+    BOOST_TEST(!fs::exists(file()));
+    BOOST_TEST(quarantined() <= 16);
+    put(writer, item);
+    BOOST_TEST((writer.find(item.key) == item.kernel));
+  }
+  BOOST_TEST(quarantined() == 16);
+}
+
+BOOST_AUTO_TEST_CASE(every_truncation) {
+  KernelStore writer = make();
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes) {
+    write(good.substr(0, bytes));
+    KernelStore reader = make();
+    BOOST_TEST(!reader.find(item.key).has_value(), bytes << " bytes are taken for a kernel");
+    BOOST_TEST(warnings.size() == 1U);
+    put(writer, item);
+    BOOST_TEST((writer.find(item.key) == item.kernel));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(zero_length) {
+  write("");
+  expect_healed("is truncated: 0 bytes, of at least 48");
+}
+
+BOOST_AUTO_TEST_CASE(garbage_appended) {
+  write(good + std::string(1000, 'x'));
+  expect_healed("is not as long as it was written");
+}
+
+BOOST_AUTO_TEST_CASE(all_garbage) {
+  std::string garbage(5000, '\0');
+  std::mt19937 random(1);
+  for (char& byte : garbage) byte = static_cast<char>(random());
+  write(garbage);
+  expect_healed("does not start with \"INGOTK01\"");
+}
+
+BOOST_AUTO_TEST_CASE(swapped_names) {
+  const Item other("b");
+  KernelStore store = make();
+  put(store, other);
+  fs::rename(file(), directory.path() / "kept");
+  fs::rename(file_of(root, other), file());
+  fs::rename(directory.path() / "kept", file_of(root, other));
+  BOOST_TEST(!store.find(item.key).has_value());
+  BOOST_TEST(!store.find(other.key).has_value());
+  BOOST_TEST(quarantined() == 2);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0].find("holds another kernel") != std::string::npos);
+  put(store, item);
+  put(store, other);
+  BOOST_TEST((store.find(item.key) == item.kernel));
+  BOOST_TEST((store.find(other.key) == other.kernel));
+}
+
+BOOST_AUTO_TEST_CASE(larger_than_any_kernel) {
+  fs::resize_file(file(), std::uintmax_t{10} << 30U);  // sparse
+  expect_healed("has 10737418240 bytes; at most 67108864 are read");
+}
+
+BOOST_AUTO_TEST_CASE(fifo, *boost::unit_test::timeout(60)) {
+  fs::remove(file());
+  BOOST_REQUIRE(mkfifo(file().c_str(), 0600) == 0);
+  expect_healed("is not a regular file");
+}
+
+BOOST_AUTO_TEST_CASE(socket_file) {
+  fs::remove(file());
+  const int server = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = directory.path() / "s";
+  BOOST_REQUIRE(path.size() < sizeof(address.sun_path));
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  BOOST_REQUIRE(bind(server, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  fs::rename(path, file());
+  expect_healed("cannot be opened: No such device or address");
+  close(server);
+}
+
+BOOST_AUTO_TEST_CASE(directory_with_content) {
+  fs::remove(file());
+  fs::create_directories(file() / "deeper");
+  expect_healed("is not a regular file");
+}
+
+BOOST_AUTO_TEST_CASE(directory_in_the_way_of_a_put) {
+  fs::remove(file());
+  fs::create_directories(file() / "deeper");
+  KernelStore store = make();
+  put(store, item);
+  BOOST_TEST((store.find(item.key) == item.kernel));
+  BOOST_TEST(quarantined() == 1);
+}
+
+// Not even to a good entry of our own.
+BOOST_AUTO_TEST_CASE(link) {
+  fs::rename(file(), directory.path() / "kept");
+  fs::create_symlink(directory.path() / "kept", file());
+  expect_healed("cannot be opened: Too many levels of symbolic links");
+  BOOST_TEST(fs::exists(directory.path() / "kept"));
+}
+
+BOOST_AUTO_TEST_CASE(dangling_link) {
+  fs::remove(file());
+  fs::create_symlink("nowhere", file());
+  expect_healed("cannot be opened: Too many levels of symbolic links");
+}
+
+BOOST_AUTO_TEST_CASE(writable_by_others) {
+  for (const mode_t mode : {0620U, 0602U, 0666U}) {
+    BOOST_REQUIRE(chmod(file().c_str(), mode) == 0);
+    expect_healed("can be written by other users");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(owned_by_another_user) {
+  if (chown(file().c_str(), 4321, static_cast<gid_t>(-1)) != 0) {
+    BOOST_TEST_MESSAGE("skipped: only root can give files away");
+    return;
+  }
+  expect_healed("is owned by user 4321; expected " + std::to_string(geteuid()));
+}
+
+BOOST_AUTO_TEST_CASE(file_in_place_of_a_folder) {
+  for (const fs::path& folder : {file().parent_path(), root / "tmp"}) {
+    fs::remove_all(folder);
+    std::ofstream(folder) << "a file";
+    KernelStore store = make();
+    put(store, item);
+    BOOST_TEST((store.find(item.key) == item.kernel), folder << " was not replaced");
+    BOOST_TEST(warnings.size() == 1U);
+    BOOST_TEST(store.disabled_reason() == "");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(link_in_place_of_a_folder) {
+  fs::rename(file().parent_path(), directory.path() / "kept");
+  fs::create_directory_symlink(directory.path() / "kept", file().parent_path());
+  KernelStore store = make();
+  BOOST_TEST(!store.find(item.key).has_value());
+  put(store, item);
+  BOOST_TEST((store.find(item.key) == item.kernel));
+  BOOST_TEST(fs::exists(directory.path() / "kept" / file().filename()));
+}
+
+BOOST_AUTO_TEST_CASE(at_most_sixteen_are_kept) {
+  KernelStore store = make();
+  for (int i = 0; i < 40; ++i) {
+    put(store, item);
+    write("bad " + std::to_string(i));
+    BOOST_TEST(!store.find(item.key).has_value());
+  }
+  BOOST_TEST(quarantined() == 16);
+  BOOST_TEST(warnings.size() == 1U);
+}
+
+// Out of file descriptors: a miss, but no reason to throw good files away.
+BOOST_AUTO_TEST_CASE(no_descriptors) {
+  BOOST_TEST(test::run_in_process([&] {
+               KernelStore store = make();
+               rlimit limit{};
+               if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return test::kThrew;
+               limit.rlim_cur = 64;
+               if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return test::kThrew;
+               std::vector<int> taken;
+               for (int fd = open("/dev/null", O_RDONLY); fd >= 0; fd = open("/dev/null", O_RDONLY))
+                 taken.push_back(fd);
+               int wrong = 0;
+               for (std::size_t free = 0; free < 3; ++free) {  // fail at the first open, the second, the third
+                 if (store.find(item.key)) ++wrong;
+                 close(taken.back());
+                 taken.pop_back();
+               }
+               for (const int fd : taken) close(fd);
+               return wrong + failures({store.find(item.key) == item.kernel, quarantined() == 0, warnings.size() == 1});
+             }) == 0);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// ---- directories that cannot be used --------------------------------------------------------------------------------
+
+BOOST_FIXTURE_TEST_SUITE(unusable_directories, Fixture)
+
+BOOST_AUTO_TEST_CASE(file_in_its_place) {
+  std::ofstream(root) << "a file";
+  expect_disabled("store directory " + root.string() + " is not a directory");
+  BOOST_TEST(fs::file_size(root) == 6U);
+}
+
+BOOST_AUTO_TEST_CASE(file_among_its_parents) {
+  std::ofstream(directory.path() / "file") << "a file";
+  root = directory.path() / "file" / "store";
+  expect_disabled("store directory " + root.string() + " is not a directory");
+  root = directory.path() / "file" / "a" / "store";
+  expect_disabled("store directory " + root.string() + " is not a directory");
+}
+
+BOOST_AUTO_TEST_CASE(owned_by_another_user) {
+  const uid_t self = geteuid();
+  if (self == 0) {
+    fs::create_directory(root);
+    BOOST_REQUIRE(chown(root.c_str(), 4321, static_cast<gid_t>(-1)) == 0);
+    expect_disabled("store directory " + root.string() + " is owned by user 4321; expected 0, who runs this");
+    BOOST_TEST(fs::is_empty(root));
+  } else {
+    root = "/usr";
+    expect_disabled("store directory /usr is owned by user 0; expected " + std::to_string(self) + ", who runs this");
+  }
+}
+
+// Also where there is a good entry: whoever can write the directory could have put it there.
+BOOST_AUTO_TEST_CASE(writable_by_others) {
+  expect_working();
+  for (const auto& [mode, text] : {std::pair{0770U, "0770"}, {0702U, "0702"}, {01777U, "1777"}}) {
+    BOOST_REQUIRE(chmod(root.c_str(), mode) == 0);
+    KernelStore store = make();
+    const std::string reason =
+        "store directory " + root.string() + " can be written by other users (mode " + text + "); expected 0700";
+    BOOST_TEST(!store.find(item.key).has_value());
+    put(store, Item("b"));
+    BOOST_TEST(store.disabled_reason() == reason);
+    BOOST_REQUIRE(warnings.size() == 1U);
+    BOOST_TEST(warnings[0].starts_with(reason + ". "));
+  }
+  BOOST_REQUIRE(chmod(root.c_str(), 0755) == 0);  // others may read
+  expect_working();
+}
+
+BOOST_AUTO_TEST_CASE(read_only) {
+  fs::permissions(directory.path(), fs::perms::all);
+  const Item missing("b");
+  BOOST_TEST(test::run_unprivileged([&] {
+               KernelStore writer = make();
+               put(writer, item);
+               for (const fs::path& folder : {root, root / "tmp", file().parent_path()}) chmod(folder.c_str(), 0500);
+               KernelStore store = make();
+               const std::string reason = "store directory " + root.string() + " cannot be written: Permission denied";
+               put(store, missing);
+               put(store, missing);
+               const bool quiet = warnings.size() == 1 && warnings[0].starts_with(reason + ". ");
+               const bool readable = store.find(item.key) == item.kernel;
+               const bool said = store.disabled_reason() == reason;
+               store.lock(missing.key, std::chrono::seconds(60));
+               for (const fs::path& folder : {root, root / "tmp", file().parent_path()}) chmod(folder.c_str(), 0700);
+               put(store, missing);
+               return failures({quiet, readable, said, !fs::exists(root / "lock"),
+                                store.find(missing.key) == missing.kernel, store.disabled_reason().empty(),
+                                warnings.size() == 1});
+             }) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(parent_is_read_only) {
+  fs::permissions(directory.path(), fs::perms::owner_all | fs::perms::others_read | fs::perms::others_exec);
+  if (geteuid() != 0) fs::permissions(directory.path(), fs::perms::owner_read | fs::perms::owner_exec);
+  root = directory.path() / "a" / "store";
+  BOOST_TEST(test::run_unprivileged([&] {
+               KernelStore store = make();
+               const std::string reason = "store directory " + root.string() + " cannot be made: Permission denied";
+               put(store, item);
+               return failures({!store.find(item.key), store.disabled_reason() == reason, warnings.size() == 1,
+                                warnings.at(0).starts_with(reason + ". ")});
+             }) == 0);
+  fs::permissions(directory.path(), fs::perms::owner_all);
+}
+
+// Files of at most 4 KiB: the write fails in the middle.
+BOOST_AUTO_TEST_CASE(write_fails_half_way) {
+  const Item large("large", 1 << 20);
+  BOOST_TEST(test::run_in_process([&] {
+               signal(SIGXFSZ, SIG_IGN);
+               const rlimit small{4096, RLIM_INFINITY};
+               const rlimit none{RLIM_INFINITY, RLIM_INFINITY};
+               if (setrlimit(RLIMIT_FSIZE, &small) != 0) return test::kThrew;
+               KernelStore store = make();
+               const std::string reason = "store directory " + root.string() + " cannot be written: File too large";
+               put(store, large);
+               put(store, large);
+               const bool failed = !store.find(large.key) && store.disabled_reason() == reason && warnings.size() == 1;
+               const bool clean = fs::is_empty(root / "tmp") && !fs::exists(file_of(root, large));
+               put(store, item);
+               const bool small_works = store.find(item.key) == item.kernel && store.disabled_reason().empty();
+               if (setrlimit(RLIMIT_FSIZE, &none) != 0) return test::kThrew;
+               put(store, large);
+               return failures({failed, clean, small_works, store.find(large.key) == large.kernel});
+             }) == 0);
+}
+
+// In a mount namespace of its own, so that nothing stays mounted whatever happens.
+BOOST_AUTO_TEST_CASE(full_disk_and_read_only_file_system) {
+  constexpr int kNoMount = 77;
+  const Item large("large", 1 << 20);
+  fs::create_directory(root);
+  const int status = test::run_in_process([&] {
+    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("none", root.c_str(), "tmpfs", 0, "size=64k,mode=0700") != 0) {
+      return kNoMount;
+    }
+    KernelStore store = make();
+    put(store, item);
+    const bool fits = store.find(item.key) == item.kernel && store.disabled_reason().empty();
+    put(store, large);
+    put(store, large);
+    const std::string full = "store directory " + root.string() + " cannot be written: No space left on device";
+    const bool said_full = store.disabled_reason() == full && warnings.size() == 1 && warnings[0].starts_with(full);
+    const bool clean = fs::is_empty(root / "tmp") && !store.find(large.key) && store.find(item.key) == item.kernel;
+    if (mount(nullptr, root.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, "size=64k,mode=0700") != 0) return kNoMount;
+    KernelStore read_only = make();
+    const std::string refused = "store directory " + root.string() + " cannot be written: Read-only file system";
+    const bool readable = read_only.find(item.key) == item.kernel && warnings.empty();
+    put(read_only, item);
+    const bool said_refused = read_only.disabled_reason() == refused && warnings.size() == 1;
+    return failures({fits, said_full, clean, readable, said_refused, !read_only.lock(item.key).held()});
+  });
+  if (status == kNoMount) {
+    BOOST_TEST_MESSAGE("skipped: this process may not mount a file system");
+    return;
+  }
+  BOOST_TEST(status == 0);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// ---- killed while writing -------------------------------------------------------------------------------------------
+
+BOOST_FIXTURE_TEST_CASE(kill_during_puts, Fixture) {
+  constexpr int kRounds = 80;
+  constexpr int kMostRounds = 2000;  // where none of the kills hit a write so far
+  std::vector<Item> items;
+  for (int i = 0; i < 12; ++i) items.emplace_back(std::to_string(i), 300'000);
+  std::mt19937 random(2);
+  const auto abandoned = [&] {
+    return fs::exists(root / "tmp") ? std::distance(fs::directory_iterator(root / "tmp"), fs::directory_iterator()) : 0;
+  };
+  for (int round = 0; round < kRounds || (abandoned() == 0 && round < kMostRounds); ++round) {
+    const pid_t child = test::start_process([&] {
+      KernelStore store(root);
+      for (std::size_t i = static_cast<std::size_t>(round);; ++i) put(store, items[i % items.size()]);
+      return 0;
+    });
+    usleep(static_cast<useconds_t>(random() % 8000));
+    kill(child, SIGKILL);
+    BOOST_REQUIRE(test::wait_for(child) == -SIGKILL);
+  }
+  KernelStore store = make();
+  int visible = 0;
+  for (const Item& each : items) {
+    if (!fs::exists(file_of(root, each))) continue;
+    ++visible;
+    BOOST_TEST((store.find(each.key) == each.kernel), "a bad entry is visible");
+  }
+  BOOST_TEST_MESSAGE(visible << " entries published, " << abandoned() << " writes cut short");
+  BOOST_TEST(visible > 0);
+  BOOST_TEST(abandoned() > 0, "no kill hit a write");
+  BOOST_TEST(warnings.empty());
+}
+
+// Four writers and readers of the same keys: every read is whole.
+BOOST_FIXTURE_TEST_CASE(processes_at_once, Fixture) {
+  std::vector<Item> items;
+  for (int i = 0; i < 8; ++i) items.emplace_back(std::to_string(i), 50'000);
+  std::vector<pid_t> children;
+  for (unsigned process = 0; process < 4; ++process) {
+    children.push_back(test::start_process([&, process] {
+      KernelStore store = make();
+      int wrong = 0;
+      for (unsigned i = 0; i < 300; ++i) {
+        const Item& each = items[(i * (2 * process + 1)) % items.size()];
+        put(store, each);
+        if (store.find(each.key) != each.kernel) ++wrong;
+      }
+      return std::min(wrong, 90) + (warnings.empty() ? 0 : 1);
+    }));
+  }
+  for (const pid_t child : children) BOOST_TEST(test::wait_for(child) == 0);
+}

@@ -1,0 +1,59 @@
+#define BOOST_TEST_MODULE stream
+#include "ingot/runtime/stream.h"
+
+#include <boost/test/included/unit_test.hpp>
+
+#include "support/fake_backend.h"
+#include "support/refused.h"
+
+using namespace ingot;
+using ingot::test::FakeBackend;
+using ingot::test::refused;
+
+BOOST_AUTO_TEST_CASE(owns_the_stream_that_it_makes) {
+  FakeBackend backend;
+  {
+    const Stream stream(backend);
+    BOOST_TEST(stream.handle() != nullptr);
+    BOOST_TEST(&stream.backend() == &backend);
+    BOOST_TEST(backend.streams == 1);
+  }
+  BOOST_TEST(backend.streams == 0);
+}
+
+BOOST_AUTO_TEST_CASE(leaves_the_callers_stream_alone) {
+  FakeBackend backend;
+  CUstream_st* const handle = backend.create_stream();
+  {
+    const Stream stream(backend, handle);
+    BOOST_TEST(stream.handle() == handle);
+  }
+  BOOST_TEST(backend.streams == 1);
+}
+
+BOOST_AUTO_TEST_CASE(scratch_is_kept_between_calls_and_goes_with_the_stream) {
+  FakeBackend backend;
+  {
+    Stream stream(backend);
+    BOOST_TEST(stream.scratch(0) == nullptr);
+    void* const data = stream.scratch(1000);
+    BOOST_TEST(backend.live.at(data) == 1000U);
+    BOOST_TEST(stream.scratch(10) == data);
+    stream.scratch(2000);
+    BOOST_TEST(backend.live.size() == 1U);
+  }
+  BOOST_TEST(backend.live.empty());
+}
+
+BOOST_AUTO_TEST_CASE(scratch_does_not_grow_during_capture) {
+  FakeBackend backend;
+  Stream stream(backend);
+  void* const data = stream.scratch(1000);
+  backend.is_capturing = true;
+  BOOST_TEST(stream.scratch(1000) == data);
+  const auto error = refused([&] { stream.scratch(1001); });
+  BOOST_TEST(error.message ==
+             "stream: is capturing a graph, and this step needs 1001 bytes where 1000 are there; nothing "
+             "is allocated during capture: run the step once before capturing it");
+  BOOST_TEST(stream.scratch(1000) == data);
+}

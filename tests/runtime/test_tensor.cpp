@@ -1,0 +1,60 @@
+#define BOOST_TEST_MODULE tensor
+#include "ingot/runtime/tensor.h"
+
+#include <boost/test/included/unit_test.hpp>
+#include <limits>
+
+#include "support/refused.h"
+
+using namespace ingot;
+using ingot::test::refused;
+
+namespace {
+constexpr Device kGpu{DeviceType::cuda, 0};
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(devices_print) {
+  BOOST_TEST(print(Device{}) == "cpu");
+  BOOST_TEST(print(kGpu) == "cuda:0");
+  BOOST_TEST(print(Device{DeviceType::cuda, 3}) == "cuda:3");
+}
+
+BOOST_AUTO_TEST_CASE(describe_shows_the_stride_only_where_it_says_something) {
+  Tensor tensor = matrix(nullptr, Dtype::bf16, 4096, 1024, kGpu);
+  BOOST_TEST(describe(tensor) == "bf16[4096, 1024] on cuda:0");
+  tensor.row_stride = 1088;
+  BOOST_TEST(describe(tensor) == "bf16[4096, 1024] on cuda:0, row stride 1088");
+  BOOST_TEST(describe(vector(nullptr, Dtype::f32, 7, Device{})) == "f32[1, 7] on cpu");
+}
+
+BOOST_AUTO_TEST_CASE(span_ends_with_the_last_element_and_not_with_its_row) {
+  Tensor tensor = matrix(nullptr, Dtype::bf16, 3, 5, Device{});
+  BOOST_TEST(byte_span(tensor, "x") == 30U);
+  tensor.row_stride = 8;
+  BOOST_TEST(byte_span(tensor, "x") == 42U);  // (2 * 8 + 5) * 2
+  BOOST_TEST(byte_span(matrix(nullptr, Dtype::f32, 0, 5, Device{}), "x") == 0U);
+  BOOST_TEST(byte_span(matrix(nullptr, Dtype::f32, 5, 0, Device{}), "x") == 0U);
+  BOOST_TEST(byte_span(matrix(nullptr, Dtype::f32, 1 << 20, 1 << 20, Device{}), "x") == std::size_t{1} << 42U);
+}
+
+BOOST_AUTO_TEST_CASE(negative_sizes_and_overflow_are_refused) {
+  auto error = refused([] { byte_span(matrix(nullptr, Dtype::f32, -1, 5, Device{}), "cast input"); });
+  BOOST_TEST(error.message == "cast input: is f32[-1, 5] on cpu; sizes and strides must not be negative");
+  BOOST_TEST((error.code == ErrorCode::invalid_argument));
+
+  error = refused([] { byte_span(Tensor{nullptr, Dtype::f32, 2, 2, -2, Device{}}, "x"); });
+  BOOST_TEST(error.message == "x: is f32[2, 2] on cpu, row stride -2; sizes and strides must not be negative");
+
+  // The product of the sizes, the sum with the last row, and the product with the size of an element.
+  for (const Tensor& tensor :
+       {matrix(nullptr, Dtype::e5m2, kMax, kMax, Device{}), Tensor{nullptr, Dtype::e5m2, 2, kMax, kMax, Device{}},
+        matrix(nullptr, Dtype::f32, 1, kMax / 4 + 1, Device{})}) {
+    error = refused([&] { byte_span(tensor, "x"); });
+    BOOST_TEST(
+        error.message.find("its bytes do not fit in 64 bits: check the sizes and the row stride") != std::string::npos,
+        error.message);
+  }
+  BOOST_TEST(byte_span(matrix(nullptr, Dtype::f32, 1, kMax / 4, Device{}), "x") ==
+             static_cast<std::size_t>(kMax / 4 * 4));
+}

@@ -1,0 +1,54 @@
+// A backend that hands out memory, counts it, and can be told that its streams are capturing; it computes nothing.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot::test {
+
+class FakeBackend final : public Backend {
+ public:
+  bool is_capturing = false;
+  bool is_full = false;
+  int allocations = 0;
+  int streams = 0;
+  std::map<void*, std::size_t> live{};  // what is allocated now
+
+  FakeBackend() = default;
+
+  Device device() const override { return {DeviceType::cuda, 2}; }
+  void amax(const AmaxSpec&, const AmaxTensors&, Stream&) override {}
+  void cast(const CastSpec&, const CastTensors&, Stream&) override {}
+  void gemm(const GemmSpec&, const GemmTensors&, Stream&) override {}
+  void column_sum(const ColumnSumSpec&, const ColumnSumTensors&, Stream&) override {}
+
+  void* allocate(std::size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    if (is_full) throw Error(ErrorCode::out_of_memory, "fake", "is full");
+    ++allocations;
+    void* data = std::malloc(bytes);
+    live[data] = bytes;
+    return data;
+  }
+  void release(void* data) noexcept override {
+    live.erase(data);
+    std::free(data);
+  }
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream&) override { std::memcpy(to, from, bytes); }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream&) override { std::memcpy(to, from, bytes); }
+  void fill_zero(void* data, std::size_t bytes, Stream&) override { std::memset(data, 0, bytes); }
+  void synchronize(Stream&) override {}
+  bool capturing(const Stream&) const override { return is_capturing; }
+  // A handle is a number that counts the streams made; it is never read through.
+  CUstream_st* create_stream() override {
+    return reinterpret_cast<CUstream_st*>(static_cast<std::uintptr_t>(++streams));
+  }
+  void destroy_stream(CUstream_st*) noexcept override { --streams; }
+  std::int64_t launches() const override { return 0; }
+};
+
+}  // namespace ingot::test

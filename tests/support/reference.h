@@ -1,0 +1,190 @@
+// The operations in float64, straight from their definitions, over nothing of templates/.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+#include "support/compare.h"
+#include "support/guarded_matrix.h"
+#include "support/reference_formats.h"
+#include "support/run_case.h"
+
+namespace ingot::test {
+
+inline void set_f32(GuardedMatrix& vector, std::int64_t i, float value) {
+  vector.set_bits(0, i, std::bit_cast<std::uint32_t>(value));
+}
+
+// max |x| of rows [begin, end); NaN if there is one.
+inline double amax_of_rows(const GuardedMatrix& input, std::int64_t begin, std::int64_t end) {
+  double largest = 0;
+  for (std::int64_t r = begin; r < end; ++r) {
+    for (std::int64_t c = 0; c < input.cols(); ++c) {
+      const double x = input.value(r, c);
+      if (std::isnan(x)) return x;
+      largest = std::max(largest, std::fabs(x));
+    }
+  }
+  return largest;
+}
+
+inline GuardedMatrix amax_reference(ScaleGranularity scale, const GuardedMatrix& input) {
+  GuardedMatrix amax(Dtype::f32, 1, scale_count(scale, input.rows(), input.cols()));
+  for (std::int64_t i = 0; i < amax.cols(); ++i) {
+    const bool tensor = scale == kTensorwise;
+    set_f32(amax, i, static_cast<float>(amax_of_rows(input, tensor ? 0 : i, tensor ? input.rows() : i + 1)));
+  }
+  return amax;
+}
+
+inline float scale_reference(const CastSpec& spec, double amax) {
+  constexpr double kLargest[] = {448, 57344, 240, 57344};
+  const double largest = kLargest[static_cast<int>(spec.out) - static_cast<int>(Dtype::e4m3fn)];
+  if (std::isnan(amax)) return std::numeric_limits<float>::quiet_NaN();
+  const auto scale = static_cast<float>(largest / std::fmax(amax, 1e-12));
+  return spec.pow2 && scale != 0 ? std::ldexp(1.0F, std::ilogb(scale)) : scale;
+}
+
+// Every output of a cast, whichever the spec asks for.
+inline Matrices cast_reference(const CastSpec& spec, const GuardedMatrix& input) {
+  const GuardedMatrix amax = amax_reference(spec.scale, input);
+  GuardedMatrix codes(spec.out, input.rows(), input.cols());
+  GuardedMatrix transposed(spec.out, input.cols(), input.rows());
+  GuardedMatrix factors(Dtype::f32, 1, amax.cols());
+  for (std::int64_t i = 0; i < amax.cols(); ++i) set_f32(factors, i, 1.0F / scale_reference(spec, amax.value(0, i)));
+  for (std::int64_t r = 0; r < input.rows(); ++r) {
+    const float scale = scale_reference(spec, amax.value(0, spec.scale == kTensorwise ? 0 : r));
+    for (std::int64_t c = 0; c < input.cols(); ++c) {
+      const std::uint32_t code = encode_reference(spec.out, static_cast<float>(input.value(r, c)) * scale);
+      codes.set_bits(r, c, code);
+      transposed.set_bits(c, r, code);
+    }
+  }
+  Matrices all;
+  all["codes"] = std::move(codes);
+  all["transposed"] = std::move(transposed);
+  all["factors"] = std::move(factors);
+  return all;
+}
+
+// How far a sum of `terms` products in f32, rounded to `out`, may lie from the exact value: `magnitude` is the sum of
+// the absolute terms. Beyond the largest value of `out` there is no bound.
+inline double sum_bound(Dtype out, std::int64_t terms, double value, double magnitude) {
+  const double largest = out == Dtype::f16 ? 65504.0 : static_cast<double>(std::numeric_limits<float>::max());
+  if (std::fabs(value) >= largest * (1 - 0x1p-8)) return std::numeric_limits<double>::infinity();
+  const double smallest = out == Dtype::f16 ? 0x1p-25 : out == Dtype::bf16 ? 0x1p-134 : 0x1p-149;
+  return static_cast<double>(terms + 4) * 0x1p-24 * magnitude + unit_roundoff(out) * std::fabs(value) + smallest;
+}
+
+inline Expected column_sum_reference(const ColumnSumSpec& spec, const GuardedMatrix& input, bool exact) {
+  Expected expected{.rows = 1, .cols = input.cols()};
+  for (std::int64_t c = 0; c < input.cols(); ++c) {
+    double sum = 0;
+    double magnitude = 0;
+    for (std::int64_t r = 0; r < input.rows(); ++r) {
+      sum += input.value(r, c);
+      magnitude += std::fabs(input.value(r, c));
+    }
+    expected.values.push_back(exact ? round_reference(spec.out, sum) : sum);
+    expected.bounds.push_back(exact ? 0.0 : sum_bound(spec.out, input.rows(), sum, magnitude));
+  }
+  return expected;
+}
+
+// The two operands of a GEMM as a(m, k) and b(n, k), in float64: a[m * K + k], b[k * N + n].
+struct GemmOperands {
+  std::vector<double> a;
+  std::vector<double> b;
+};
+
+inline GemmOperands gemm_operands(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs) {
+  const auto [m, n, k] = shape;
+  GemmOperands operands;
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t l = 0; l < k; ++l) {
+      operands.a.push_back(spec.layout_a == Layout::k_major ? inputs.at("a")->value(i, l)
+                                                            : inputs.at("a")->value(l, i));
+    }
+  }
+  for (std::int64_t l = 0; l < k; ++l) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      operands.b.push_back(spec.layout_b == Layout::k_major ? inputs.at("b")->value(j, l)
+                                                            : inputs.at("b")->value(l, j));
+    }
+  }
+  return operands;
+}
+
+inline double factor_of(const SharedMatrices& inputs, const char* name, ScaleGranularity scale, std::int64_t i) {
+  const auto found = inputs.find(name);
+  return found == inputs.end() ? 1.0 : found->second->value(0, scale == kTensorwise ? 0 : i);
+}
+
+// Remembers the sums of products of operands that it has seen: many specs differ in scales, bias or output only.
+class GemmReference {
+ public:
+  // `exact`: all intermediate values are exact in f32 (small integers, powers of two), so that only one result is
+  // right.
+  Expected operator()(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs, bool exact) {
+    const Sums& sums = sums_of(spec, shape, inputs);
+    Expected expected{.rows = shape.rows, .cols = shape.cols};
+    for (std::int64_t i = 0; i < shape.rows; ++i) {
+      const double factor_a = factor_of(inputs, "factor_a", spec.scale_a, i);
+      for (std::int64_t j = 0; j < shape.cols; ++j) {
+        const double factor = factor_a * factor_of(inputs, "factor_b", spec.scale_b, j);
+        const double bias = spec.bias ? inputs.at("bias")->value(0, j) : 0.0;
+        const std::size_t at = expected.index(i, j);
+        const double value = sums.values[at] * factor + bias;
+        const double magnitude = sums.magnitudes[at] * factor + std::fabs(bias);
+        expected.values.push_back(exact ? round_reference(spec.out, value) : value);
+        expected.bounds.push_back(exact ? 0.0 : sum_bound(spec.out, shape.inner, value, magnitude));
+      }
+    }
+    return expected;
+  }
+
+ private:
+  struct Sums {
+    SharedMatrices inputs;  // alive as long as their addresses are keys
+    std::vector<double> values;
+    std::vector<double> magnitudes;
+  };
+  using Key = std::pair<std::pair<const GuardedMatrix*, Layout>, std::pair<const GuardedMatrix*, Layout>>;
+
+  const Sums& sums_of(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs) {
+    Sums& sums = seen_[{{inputs.at("a").get(), spec.layout_a}, {inputs.at("b").get(), spec.layout_b}}];
+    if (!sums.inputs.empty()) return sums;
+    sums.inputs = inputs;
+    const auto [m, n, k] = shape;
+    const std::int64_t cols = n;
+    const std::int64_t depth = k;
+    sums.values.assign(static_cast<std::size_t>(m * n), 0.0);
+    sums.magnitudes = sums.values;
+    const GemmOperands operands = gemm_operands(spec, shape, inputs);
+    pool_.parallel_for(m, 8, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        double* const value = sums.values.data() + i * cols;
+        double* const magnitude = sums.magnitudes.data() + i * cols;
+        for (std::int64_t l = 0; l < depth; ++l) {
+          const double a = operands.a[static_cast<std::size_t>(i * depth + l)];
+          const double* const b = operands.b.data() + l * cols;
+          for (std::int64_t j = 0; j < cols; ++j) {
+            value[j] += a * b[j];
+            magnitude[j] += std::fabs(a * b[j]);
+          }
+        }
+      }
+    });
+    return sums;
+  }
+
+  ThreadPool pool_{0};
+  std::map<Key, Sums> seen_;
+};
+
+}  // namespace ingot::test

@@ -1,0 +1,187 @@
+// A case on a backend: inputs made, memory placed as the case says, outputs poisoned.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "cases.h"
+#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/stream.h"
+#include "support/guarded_matrix.h"
+#include "support/random.h"
+
+namespace ingot::test {
+
+// Matrices by the names of the backend's argument structs; those that a spec does not have are missing.
+using Matrices = std::map<std::string, GuardedMatrix>;
+using SharedMatrices = std::map<std::string, std::shared_ptr<const GuardedMatrix>>;
+
+// Inputs are made once per content and shared between the specs that read them.
+class InputMaker {
+ public:
+  SharedMatrices inputs(const Case& c) {
+    return std::visit([&](const auto& spec) { return inputs_of(spec, c); }, c.spec);
+  }
+
+ private:
+  template <class Spec>  // amax, cast, column_sum
+  SharedMatrices inputs_of(const Spec& spec, const Case& c) {
+    return {{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
+  }
+
+  SharedMatrices inputs_of(const GemmSpec& spec, const Case& c) {
+    const auto [m, n, k] = c.shape;
+    const bool a_k_major = spec.layout_a == Layout::k_major;
+    const bool b_k_major = spec.layout_b == Layout::k_major;
+    SharedMatrices made{{"a", matrix(spec.a, a_k_major ? m : k, a_k_major ? k : m, c, 2)},
+                        {"b", matrix(spec.b, b_k_major ? n : k, b_k_major ? k : n, c, 3)}};
+    if (is_fp8(spec.a)) {
+      made["factor_a"] = factors(scale_count(spec.scale_a, m, k), c, 4);
+      made["factor_b"] = factors(scale_count(spec.scale_b, n, k), c, 5);
+    }
+    if (spec.bias) made["bias"] = matrix(bias_dtype(spec), 1, n, c, 6);
+    return made;
+  }
+
+  std::shared_ptr<const GuardedMatrix> matrix(Dtype dtype, std::int64_t rows, std::int64_t cols, const Case& c,
+                                              unsigned seed) {
+    const std::string key = std::string(name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols) + " " +
+                            std::string(name(c.input)) + " " + std::to_string(c.placement.padding) + " " +
+                            std::to_string(c.placement.offset) + " " + std::to_string(seed);
+    std::shared_ptr<const GuardedMatrix>& kept = kept_[key];
+    if (kept == nullptr) {
+      auto made = std::make_shared<GuardedMatrix>(dtype, rows, cols, c.placement.padding, c.placement.offset);
+      fill(*made, c.input, seed, pool_);
+      kept = std::move(made);
+    }
+    return kept;
+  }
+
+  // Positive; powers of two where results must be exact.
+  static std::shared_ptr<const GuardedMatrix> factors(std::int64_t count, const Case& c, unsigned seed) {
+    auto made = std::make_shared<GuardedMatrix>(Dtype::f32, 1, count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto index = static_cast<std::uint64_t>(i);
+      const float factor = c.input == Input::integers ? (random_bits(seed, index) % 2 == 0 ? 0.5F : 2.0F)
+                                                      : static_cast<float>(0.25 + random_unit(seed, index));
+      made->set_bits(0, i, float_bits(factor));
+    }
+    return made;
+  }
+
+  ThreadPool pool_{0};
+  std::map<std::string, std::shared_ptr<const GuardedMatrix>> kept_;
+};
+
+// The outputs of a case before it runs: poison everywhere.
+inline Matrices poisoned_outputs(const Case& c) {
+  const auto [rows, cols, inner] = c.shape;
+  const auto [padding, offset] = c.placement;
+  Matrices outputs;
+  if (const auto* const amax = std::get_if<AmaxSpec>(&c.spec)) {
+    outputs["amax"] = GuardedMatrix(Dtype::f32, 1, scale_count(amax->scale, rows, cols));
+  } else if (const auto* const cast = std::get_if<CastSpec>(&c.spec)) {
+    if (cast->codes) outputs["codes"] = GuardedMatrix(cast->out, rows, cols, padding, offset);
+    if (cast->transposed) outputs["transposed"] = GuardedMatrix(cast->out, cols, rows, padding, offset);
+    outputs["factors"] = GuardedMatrix(Dtype::f32, 1, scale_count(cast->scale, rows, cols));
+  } else if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec)) {
+    outputs["out"] = GuardedMatrix(gemm->out, rows, cols, padding, offset);
+  } else {
+    outputs["sum"] = GuardedMatrix(std::get<ColumnSumSpec>(c.spec).out, 1, cols);
+  }
+  return outputs;
+}
+
+// The matrices of a case in a backend's memory.
+class PlacedCase {
+ public:
+  PlacedCase(const Case& c, const SharedMatrices& inputs, Backend& backend, Stream& stream)
+      : case_(c), backend_(&backend), outputs_(poisoned_outputs(c)) {
+    for (const auto& [name, matrix] : inputs) place(name, *matrix, stream);
+    for (const auto& [name, matrix] : outputs_) place(name, matrix, stream);
+  }
+
+  void enqueue(Stream& stream) {
+    std::visit([&](const auto& spec) { enqueue_as(spec, stream); }, case_.spec);
+  }
+
+  // The outputs as they are, with the bytes around them.
+  Matrices outputs(Stream& stream) {
+    Matrices fetched = outputs_;
+    for (auto& [name, matrix] : fetched) {
+      backend_->copy_to_host(matrix.bytes().data(), memory_.at(name).data(), matrix.bytes().size(), stream);
+    }
+    return fetched;
+  }
+
+  void poison(Stream& stream) {
+    for (const auto& [name, matrix] : outputs_) {
+      backend_->copy_from_host(memory_.at(name).data(), matrix.bytes().data(), matrix.bytes().size(), stream);
+    }
+  }
+
+  Tensor& tensor(const std::string& name) { return tensors_[name]; }
+
+ private:
+  void place(const std::string& name, const GuardedMatrix& matrix, Stream& stream) {
+    Buffer buffer(*backend_, matrix.bytes().size());
+    backend_->copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
+    tensors_[name] = matrix.view(buffer.data(), backend_->device());
+    memory_.emplace(name, std::move(buffer));
+  }
+
+  // A default tensor where the case has none of this name.
+  Tensor of(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? Tensor{} : found->second;
+  }
+
+  void enqueue_as(const AmaxSpec& spec, Stream& stream) {
+    backend_->amax(spec, {.input = of("input"), .amax = of("amax")}, stream);
+  }
+  void enqueue_as(const CastSpec& spec, Stream& stream) {
+    backend_->cast(
+        spec, {.input = of("input"), .codes = of("codes"), .transposed = of("transposed"), .factors = of("factors")},
+        stream);
+  }
+  void enqueue_as(const GemmSpec& spec, Stream& stream) {
+    backend_->gemm(spec,
+                   {.a = of("a"),
+                    .b = of("b"),
+                    .factor_a = of("factor_a"),
+                    .factor_b = of("factor_b"),
+                    .bias = of("bias"),
+                    .out = of("out")},
+                   stream);
+  }
+  void enqueue_as(const ColumnSumSpec& spec, Stream& stream) {
+    backend_->column_sum(spec, {.input = of("input"), .sum = of("sum")}, stream);
+  }
+
+  Case case_;
+  Backend* backend_;
+  Matrices outputs_;
+  std::map<std::string, Buffer> memory_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+inline Matrices run(const Case& c, const SharedMatrices& inputs, Backend& backend, Stream& stream) {
+  PlacedCase placed(c, inputs, backend, stream);
+  placed.enqueue(stream);
+  return placed.outputs(stream);
+}
+
+// Bytes written outside of any output; empty if there are none.
+inline std::string damage(const Matrices& outputs) {
+  for (const auto& [name, matrix] : outputs) {
+    if (std::string found = matrix.damage(); !found.empty()) return name + ": " + found;
+  }
+  return {};
+}
+
+}  // namespace ingot::test

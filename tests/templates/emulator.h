@@ -1,0 +1,104 @@
+// Runs the kernels of templates/ on the host: one std::thread for each thread of a block, one block after the other.
+// Slow and exact: what a kernel reads, writes and waits for is what it would on a GPU, so that its indices are tested,
+// and its use of shared memory is watched by -fsanitize=address,thread, on a machine without one.
+//
+// Include before any template, in one translation unit per program.
+#pragma once
+
+#ifdef INGOT_EMULATED
+#error "emulator.h: include once, first"
+#endif
+#define INGOT_EMULATED 1
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace ingot {
+
+struct EmulatedIndex {
+  unsigned x = 0, y = 0, z = 0;
+};
+inline thread_local EmulatedIndex threadIdx;
+inline thread_local EmulatedIndex blockIdx;
+inline thread_local EmulatedIndex blockDim;
+inline thread_local EmulatedIndex gridDim;
+
+namespace emulator {
+
+class Barrier {
+ public:
+  explicit Barrier(unsigned count) { pthread_barrier_init(&barrier_, nullptr, count); }
+  ~Barrier() { pthread_barrier_destroy(&barrier_); }
+  Barrier(const Barrier&) = delete;
+  Barrier& operator=(const Barrier&) = delete;
+  void wait() { pthread_barrier_wait(&barrier_); }
+
+ private:
+  pthread_barrier_t barrier_{};
+};
+
+struct Warp {
+  Barrier barrier{32};
+  unsigned values[32] = {};
+};
+
+struct Block {
+  explicit Block(unsigned threads) : barrier(threads), warps(threads / 32) {
+    for (auto& warp : warps) warp = std::make_unique<Warp>();
+  }
+  Barrier barrier;
+  std::vector<std::unique_ptr<Warp>> warps;
+};
+
+inline thread_local Block* current = nullptr;
+
+// kernel(params) with `grid` blocks of `threads` threads (a multiple of 32).
+template <class Kernel, class Params>
+void launch(Kernel kernel, std::int64_t grid, unsigned threads, const Params& params) {
+  Block block(threads);
+  std::vector<std::thread> pool;
+  for (unsigned t = 0; t < threads; ++t) {
+    pool.emplace_back([&, t] {
+      current = &block;
+      threadIdx.x = t;
+      blockDim = {threads, 1, 1};
+      gridDim = {static_cast<unsigned>(grid), 1, 1};
+      for (unsigned b = 0; b < static_cast<unsigned>(grid); ++b) {
+        blockIdx.x = b;
+        kernel(params);
+        block.barrier.wait();
+      }
+    });
+  }
+  for (auto& thread : pool) thread.join();
+}
+
+}  // namespace emulator
+
+inline void __syncthreads() { emulator::current->barrier.wait(); }
+
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  emulator::Warp& warp = *emulator::current->warps[threadIdx.x / 32];
+  warp.values[threadIdx.x % 32] = value;
+  warp.barrier.wait();
+  const unsigned maximum = *std::max_element(warp.values, warp.values + 32);
+  warp.barrier.wait();
+  return maximum;
+}
+
+// CUDA C++ Programming Guide, "Byte Permutation".
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(y) << 32 | x;
+  unsigned result = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    result |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * i) & 7U)) & 0xffU) << (8 * i);
+  }
+  return result;
+}
+
+}  // namespace ingot

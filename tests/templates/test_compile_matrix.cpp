@@ -1,0 +1,140 @@
+// Every kernel that can be asked for, compiled for every supported target: a spill, a stack frame or any warning of the
+// front end or of ptxas is a failure. Needs NVRTC, no GPU.
+#define BOOST_TEST_MODULE compile_matrix
+#include <fmt/format.h>
+
+#include <atomic>
+#include <boost/test/included/unit_test.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/target.h"
+#include "ingot/codegen/template_files.h"
+#include "ingot/runtime/cuda/nvrtc_compiler.h"
+#include "ingot/runtime/error.h"
+
+using namespace ingot;
+
+namespace {
+
+struct Job {
+  Source source;
+  Target target;
+};
+
+// Empty where it compiled cleanly.
+std::string problem_with(const CompiledKernel& kernel) {
+  std::string problem;
+  const KernelResources& used = kernel.resources;
+  if (used.spill_bytes != 0) problem += fmt::format("spills {} bytes\n", used.spill_bytes);
+  if (used.stack_bytes != 0) problem += fmt::format("has a stack frame of {} bytes\n", used.stack_bytes);
+  if (used.registers <= 0) problem += "reports no registers: ptxas's report was not read\n";
+  if (kernel.cubin.empty()) problem += "gives no machine code\n";
+  if (kernel.lowered_name.empty()) problem += "has no symbol\n";
+  if (!kernel.log.empty()) problem += kernel.log + "\n";
+  return problem;
+}
+
+// The problems of each job, compiled on two threads.
+std::vector<std::string> compile_all(const NvrtcCompiler& compiler, const std::vector<Job>& jobs) {
+  std::vector<std::string> problems(jobs.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < jobs.size(); i = next++) {
+      try {
+        problems[i] = problem_with(compiler.compile(jobs[i].source, jobs[i].target));
+      } catch (const Error& error) {
+        problems[i] = fmt::format("{}\n{}\n", error.what(), error.log());
+      }
+    }
+  };
+  std::thread other(work);
+  work();
+  other.join();
+  return problems;
+}
+
+const NvrtcCompiler& nvrtc() {
+  static const std::unique_ptr<NvrtcCompiler> compiler = [] {
+    const char* root = std::getenv("INGOT_CUDA_ROOT");
+    std::string problem;
+    auto opened = NvrtcCompiler::open(root != nullptr ? root : "", embedded_templates(), problem);
+    BOOST_REQUIRE_MESSAGE(opened != nullptr, "this test needs NVRTC: " << problem);
+    return opened;
+  }();
+  return *compiler;
+}
+
+void expect_clean(const std::vector<Job>& jobs) {
+  const std::vector<std::string> problems = compile_all(nvrtc(), jobs);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    BOOST_TEST(problems[i].empty(), jobs[i].source.name << " for " << print(jobs[i].target) << ":\n"
+                                                        << jobs[i].source.text << problems[i]);
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
+  std::map<std::string, Source> sources;  // by text: many specs share a kernel
+  for (const KernelSpec& spec : all_valid_specs()) {
+    for (const Pass pass : {Pass::first, Pass::main}) {
+      if (pass == Pass::first && !has_first_pass(spec)) continue;
+      const Source source = generate(spec, pass);
+      sources.emplace(source.text, source);
+    }
+  }
+  std::vector<Job> jobs;
+  for (const Target target : kSupportedTargets) {
+    for (const auto& [text, source] : sources) jobs.push_back({source, target});
+  }
+  nvrtc();
+  const auto start = std::chrono::steady_clock::now();
+  expect_clean(jobs);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  fmt::print("{} specs are {} kernels; x {} targets = {} compiles in {:.1f} s with NVRTC {}\n",
+             all_valid_specs().size(), sources.size(), kSupportedTargets.size(), jobs.size(), seconds,
+             nvrtc().version());
+}
+
+// Each template compiles when it is the first and only one included.
+BOOST_AUTO_TEST_CASE(every_template_alone) {
+  std::vector<Job> jobs;
+  for (const auto& [name, content] : embedded_templates()) {
+    jobs.push_back({{.name = name + " alone",
+                     .text = fmt::format("#include \"{}\"\n__global__ void empty() {{}}\n"
+                                         "constexpr auto kKernel = &empty;\n",
+                                         name)},
+                    target_for(9, 0)});
+  }
+  expect_clean(jobs);
+}
+
+// The test can fail: a stack frame, a spill, a warning and an error are all reported.
+BOOST_AUTO_TEST_CASE(faults_are_seen) {
+  const auto job = [](std::string text) { return Job{{.name = "fault", .text = std::move(text)}, target_for(9, 0)}; };
+  const std::vector<std::string> problems = compile_all(
+      nvrtc(),
+      {job("__global__ void stacked(int* x) {\n  volatile int a[64];\n  a[x[0] & 63] = 1;\n  x[1] = a[x[2] & 63];\n}\n"
+           "constexpr auto kKernel = &stacked;\n"),
+       job("__global__ void __launch_bounds__(1024, 2) spilling(float* x) {\n  float a[64];\n"
+           "  for (int k = 0; k < 64; ++k) a[k] = x[k * 1024 + threadIdx.x];\n  __syncthreads();\n"
+           "  for (int k = 0; k < 64; ++k) x[k * 1024 + threadIdx.x] = a[k] * a[63 - k];\n}\n"
+           "constexpr auto kKernel = &spilling;\n"),
+       job("__global__ void warned(int* x) {\n  int unused;\n  *x = 1;\n}\nconstexpr auto kKernel = &warned;\n"),
+       job("__global__ void broken(int* x) { *x = y; }\nconstexpr auto kKernel = &broken;\n"),
+       job("__global__ void clean(int* x) { *x = 1; }\nconstexpr auto kKernel = &clean;\n")});
+  const std::vector<std::string> expected{"has a stack frame of 256 bytes", "spills ", "\"unused\" was declared",
+                                          "\"y\" is undefined"};
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    BOOST_TEST(problems[i].find(expected[i]) != std::string::npos, i << ": " << problems[i]);
+  }
+  BOOST_TEST(problems.back() == "");
+}

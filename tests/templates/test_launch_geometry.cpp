@@ -1,0 +1,165 @@
+// The geometry that host and kernels share covers every element, once, for ragged shapes and huge ones. (That the
+// kernels follow it is tested by test_kernels_emulated.)
+#define BOOST_TEST_MODULE launch_geometry
+#include "amax.cuh"
+#include "cast.cuh"
+#include "column_sum.cuh"
+#include "gemm_simt.cuh"
+
+#include <boost/test/included/unit_test.hpp>
+#include <set>
+#include <vector>
+
+using namespace ingot;
+
+namespace {
+
+const std::vector<i64> kSizes{1,    2,    31,   32,   33,    127,   128,     129,
+                              1000, 4096, 4097, 8192, 16384, 65536, 1 << 20, i64{1} << 33};
+constexpr i64 kMaxGrid = 0x7fffffff;
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(chunks_cover_all_rows) {
+  for (const i64 rows : kSizes) {
+    const i64 chunk = rows_per_chunk(rows);
+    const i64 count = chunk_count(rows);
+    BOOST_TEST(chunk >= kMinRowsPerChunk);
+    BOOST_TEST((chunk & (chunk - 1)) == 0);
+    BOOST_TEST(count * chunk >= rows);
+    BOOST_TEST((count - 1) * chunk < rows);  // none is empty
+    BOOST_TEST((chunk == kMinRowsPerChunk || count <= 4 * chunk));
+  }
+  static_assert(rows_per_chunk(0) == 32 && chunk_count(0) == 0);
+  static_assert(rows_per_chunk(4096) == 32 && rows_per_chunk(4097) == 64 && rows_per_chunk(16385) == 128);
+}
+
+BOOST_AUTO_TEST_CASE(column_sum_strips_cover_all_columns) {
+  for (const i64 bytes : {2, 4}) {
+    for (const i64 cols : kSizes) {
+      const i64 strips = ColumnSumPartialsLaunch::strips(cols, bytes);
+      BOOST_TEST(strips * ColumnSumPartialsLaunch::cols_per_block(bytes) >= cols);
+      BOOST_TEST((strips - 1) * ColumnSumPartialsLaunch::cols_per_block(bytes) < cols);
+      BOOST_TEST(ColumnSumPartialsLaunch::grid(100, cols, bytes) == strips * chunk_count(100));
+      BOOST_TEST(ColumnSumFinishLaunch::grid(cols) * ColumnSumFinishLaunch::kThreads >= cols);
+    }
+  }
+}
+
+// The walk of amax_partials, in integers: every segment of every row, once, by some block.
+BOOST_AUTO_TEST_CASE(amax_blocks_share_all_segments) {
+  for (const i64 rows : {1, 3, 100, 700}) {
+    for (const i64 cols : {1, 8192, 8193, 30000, 9000000}) {
+      const i64 segments = ceil_div(cols, AmaxPartialsLaunch::segment(2));
+      const i64 grid = AmaxPartialsLaunch::grid(rows, cols, 2);
+      BOOST_TEST(grid >= 1);
+      BOOST_TEST(grid <= AmaxPartialsLaunch::kMaxBlocks);
+      std::set<std::pair<i64, i64>> seen;
+      for (i64 block = 0; block < grid; ++block) {
+        i64 row = block / segments;
+        i64 segment = block % segments;
+        while (row < rows) {
+          BOOST_REQUIRE(seen.emplace(row, segment).second);
+          row += grid / segments;
+          segment += grid % segments;
+          if (segment >= segments) {
+            segment -= segments;
+            ++row;
+          }
+        }
+      }
+      BOOST_TEST(static_cast<i64>(seen.size()) == rows * segments);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(gapless_matrices_are_one_row) {
+  const AmaxParams gapless = flattened({nullptr, 7, 10, 10, nullptr});
+  BOOST_TEST(gapless.rows == 1);
+  BOOST_TEST(gapless.cols == 70);
+  const AmaxParams one_row = flattened({nullptr, 1, 10, 99, nullptr});
+  BOOST_TEST(one_row.cols == 10);
+  const AmaxParams strided = flattened({nullptr, 7, 10, 11, nullptr});
+  BOOST_TEST(strided.rows == 7);
+  BOOST_TEST(strided.input_stride == 11);
+}
+
+BOOST_AUTO_TEST_CASE(row_groups) {
+  for (const i64 bytes : {2, 4}) {
+    for (const i64 cols : kSizes) {
+      const u32 per_row = RowsLaunch::threads_per_row(cols, bytes);
+      const u32 threads = RowsLaunch::threads(cols, bytes);
+      BOOST_TEST((per_row & (per_row - 1)) == 0U);
+      BOOST_TEST(per_row >= 32U);
+      BOOST_TEST(per_row <= RowsLaunch::kMaxThreads);
+      BOOST_TEST(threads % per_row == 0U);
+      BOOST_TEST(threads / 32 <= kMaxWarps);
+      for (const i64 rows : kSizes) {
+        const i64 grid = RowsLaunch::grid(rows, cols, bytes);
+        BOOST_TEST(grid >= 1);
+        BOOST_TEST(grid <= kMaxGrid);  // blocks loop beyond that
+        BOOST_TEST((grid == kMaxGrid || grid * RowsLaunch::rows_per_block(cols, bytes) >= rows));
+      }
+    }
+  }
+  static_assert(RowsLaunch::threads_per_row(8192, 2) == 512);
+  static_assert(RowsLaunch::threads_per_row(4096, 2) == 256);
+}
+
+BOOST_AUTO_TEST_CASE(tiles_cover_the_matrix) {
+  for (const i64 rows : {1, 127, 128, 129, 100000}) {
+    for (const i64 cols : {1, 128, 4097}) {
+      const i64 tiles_down = (rows + 127) / 128;
+      const i64 tiles_across = (cols + 127) / 128;
+      BOOST_TEST(CastTilesLaunch::grid(rows, cols) == tiles_down * tiles_across);
+    }
+  }
+  // 2^31 elements and more: one dimension of blocks is enough.
+  BOOST_TEST(CastTilesLaunch::grid(i64{1} << 20, i64{1} << 16) <= kMaxGrid);
+  BOOST_TEST(CastTilesLaunch::grid(i64{1} << 36, 1) <= kMaxGrid);
+  BOOST_TEST(GemmSimtLaunch::grid(65, 64) == 2);
+  BOOST_TEST(GemmSimtLaunch::grid(1, 1) == 1);
+}
+
+// Both forms of the transposed tile give every byte a place of its own, inside the tile.
+BOOST_AUTO_TEST_CASE(staged_tile_places) {
+  std::set<u32> halves;
+  for (u32 col = 0; col < 128; ++col) {
+    for (u32 group = 0; group < 16; ++group) {
+      const u32 place = StagedTile::half_slot(col, group);
+      BOOST_TEST(place % 8 == 0U);
+      BOOST_TEST(place + 8 <= StagedTile::kBytes);
+      halves.insert(place);
+    }
+    for (u32 slot = 0; slot < 8; ++slot) {
+      const u32 place = StagedTile::slot(col, slot);
+      BOOST_TEST(place % 16 == 0U);
+      // Rows 16 s .. + 7 come first, but swapped from column 64 on.
+      BOOST_TEST(StagedTile::half_slot(col, 2 * slot) == place + (col < 64 ? 0U : 8U));
+      BOOST_TEST(StagedTile::half_slot(col, 2 * slot + 1) == place + (col < 64 ? 8U : 0U));
+    }
+  }
+  BOOST_TEST(halves.size() == 128U * 16U);
+}
+
+// Threads that access shared memory together: 16 with 8 bytes, or 8 with 16, touch each of the 32 banks once.
+BOOST_AUTO_TEST_CASE(staged_tile_banks) {
+  for (u32 group = 0; group < 16; ++group) {
+    for (u32 j = 0; j < 8; ++j) {
+      std::set<u32> banks;
+      for (u32 lane = 0; lane < 16; ++lane) {
+        const u32 place = StagedTile::half_slot(lane * 8 + j, group);
+        banks.insert(place / 4 % 32);
+        banks.insert((place / 4 + 1) % 32);
+      }
+      BOOST_TEST(banks.size() == 32U);
+    }
+  }
+  for (u32 col = 0; col < 128; ++col) {
+    std::set<u32> banks;
+    for (u32 lane = 0; lane < 8; ++lane) {
+      for (u32 word = 0; word < 4; ++word) banks.insert((StagedTile::slot(col, lane) / 4 + word) % 32);
+    }
+    BOOST_TEST(banks.size() == 32U);
+  }
+}

@@ -1,0 +1,73 @@
+// scale and factor against f64 and IEEE division, for every significand and over all exponents.
+#define BOOST_TEST_MODULE scaling
+#include "scaling.cuh"
+
+#include <boost/test/included/unit_test.hpp>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace {
+
+using ingot::float_bits;
+using ingot::float_from_bits;
+
+template <class F>
+float expected_scale(float amax) {
+  const double clamped = static_cast<double>(amax) < 1e-12 ? 1e-12 : static_cast<double>(amax);
+  return static_cast<float>(F::kMax / clamped);
+}
+
+// The first amax of begin, begin + step, ... <= end whose scale or factor differs from f64's and IEEE's.
+template <class F>
+void check_range(std::uint32_t begin, std::uint32_t end, std::uint32_t step) {
+  for (std::uint64_t bits = begin; bits <= end; bits += step) {
+    const float amax = float_from_bits(static_cast<std::uint32_t>(bits));
+    const float scale = ingot::scale_from_amax<F, false>(amax);
+    const float expected = expected_scale<F>(amax);
+    const float factor = ingot::factor_from_scale(scale);
+    if (float_bits(scale) != float_bits(expected) || float_bits(factor) != float_bits(1.0F / expected)) {
+      BOOST_FAIL("amax " << amax << " (bits " << bits << "): scale " << scale << ", expected " << expected
+                         << "; factor " << factor << ", expected " << 1.0F / expected);
+    }
+  }
+}
+
+template <class F>
+void check_format() {
+  check_range<F>(0x3f800000, 0x40000000, 1);  // every significand
+  check_range<F>(0, 0x7f800000, 1009);        // all exponents, subnormals and Inf
+  check_range<F>(0x2b8cbc00, 0x2b8cbd00, 1);  // around 1e-12
+  check_range<F>(0x7f7fff00, 0x7f800000, 1);  // up to Inf
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(e4m3fn) { check_format<ingot::e4m3fn>(); }
+BOOST_AUTO_TEST_CASE(e5m2) { check_format<ingot::e5m2>(); }
+BOOST_AUTO_TEST_CASE(e4m3fnuz) { check_format<ingot::e4m3fnuz>(); }
+BOOST_AUTO_TEST_CASE(e5m2fnuz) { check_format<ingot::e5m2fnuz>(); }
+
+BOOST_AUTO_TEST_CASE(reciprocal_of_every_significand) {
+  for (std::uint32_t bits = 0x3f800000; bits < 0x40000000; ++bits) {
+    const float x = float_from_bits(bits);
+    BOOST_REQUIRE_EQUAL(float_bits(ingot::quotient(1.0F, x)), float_bits(1.0F / x));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_power_of_two_scale_is_rounded_down) {
+  for (float amax : {1e-30F, 1e-3F, 0.75F, 1.0F, 3.0F, 447.0F, 448.0F, 449.0F, 1e30F}) {
+    const float scale = ingot::scale_from_amax<ingot::e4m3fn, true>(amax);
+    const double exact = static_cast<double>(expected_scale<ingot::e4m3fn>(amax));
+    BOOST_TEST(static_cast<double>(scale) == std::exp2(std::floor(std::log2(exact))));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(nan_stays_and_inf_gives_zero) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  BOOST_TEST(std::isnan(ingot::scale_from_amax<ingot::e4m3fn, false>(nan)));
+  BOOST_TEST(std::isnan(ingot::scale_from_amax<ingot::e4m3fn, true>(-nan)));
+  BOOST_TEST(float_bits(ingot::factor_from_scale(float_from_bits(0xffc00001U))) == ingot::kF32Nan);
+  BOOST_TEST((ingot::scale_from_amax<ingot::e5m2, false>(std::numeric_limits<float>::infinity()) == 0.0F));
+  BOOST_TEST(std::isinf(ingot::factor_from_scale(0.0F)));
+}

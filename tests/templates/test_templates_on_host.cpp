@@ -1,0 +1,64 @@
+// Every template in one host translation unit, warnings being errors: what an IDE, clang-tidy and the CPU reference
+// read. Whether the list below is complete is tested; that it compiles is the rest of the test.
+#define BOOST_TEST_MODULE templates_on_host
+#include <boost/test/included/unit_test.hpp>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "ingot/codegen/template_files.h"
+
+#pragma GCC diagnostic error "-Wall"
+#pragma GCC diagnostic error "-Wextra"
+#pragma GCC diagnostic error "-Wpedantic"
+#pragma GCC diagnostic error "-Wconversion"
+#pragma GCC diagnostic error "-Wshadow"
+#include "amax.cuh"
+#include "cast.cuh"
+#include "column_sum.cuh"
+#include "formats.cuh"
+#include "gemm_simt.cuh"
+#include "memory.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+#include "ptx/cvt.cuh"
+#include "ptx/integer.cuh"
+#include "ptx/memory.cuh"
+#include "reduce.cuh"
+#include "scaling.cuh"
+
+namespace {
+
+// Templates are checked where they are instantiated.
+template <auto... kernels>
+constexpr int kInstantiated = sizeof...(kernels);
+
+using namespace ingot;
+
+template <class In>
+constexpr int kOfInput = kInstantiated<&amax_partials<In>, &amax_rows<In>, &column_sum_partials<In>,
+                                       &column_sum_finish<In>, &gemm_simt<In, In, In>, &gemm_simt<In, In, f32>>;
+
+template <class In, class Out>
+constexpr int kOfCast = kInstantiated<&cast_rows<In, Out, false>, &cast_rows<In, Out, true>,
+                                      &cast_tiles<In, Out, Tensorwise, true, true, false>,
+                                      &cast_tiles<In, Out, Tensorwise, true, false, true>,
+                                      &cast_tiles<In, Out, Rowwise, false, true, false>, &gemm_simt<Out, e5m2, In>>;
+
+template <class In>
+constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e4m3fnuz> + kOfCast<In, e5m2fnuz>;
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(kernels_instantiate) {
+  static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 6);
+  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 6);
+}
+
+BOOST_AUTO_TEST_CASE(every_template_is_included_above) {
+  std::ifstream stream(INGOT_SOURCE_DIR "/tests/templates/test_templates_on_host.cpp");
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  for (const auto& [name, content] : embedded_templates()) {
+    BOOST_TEST(text.find("#include \"" + name + "\"") != std::string::npos, name << " is not included here");
+  }
+}

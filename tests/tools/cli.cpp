@@ -1,0 +1,238 @@
+// Runs the built program as a user would: what it prints, where, and with which exit code.
+#define BOOST_TEST_MODULE tools_cli
+#include <boost/test/included/unit_test.hpp>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Result {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+// A folder of its own for each case, gone at the end.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "ingot-cli-XXXXXX").string();
+    BOOST_REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+std::string read(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// `arguments` and `environment` are shell text.
+Result run(const std::string& arguments, const std::string& environment = "") {
+  const Folder folder;
+  const std::string command = "env INGOT_CUDA_ROOT='" INGOT_CUDA_ROOT "' INGOT_CACHE_DIR='" +
+                              (folder / "store").string() + "' " + environment + " '" INGOT_PROGRAM "' " + arguments +
+                              " >'" + (folder / "out").string() + "' 2>'" + (folder / "err").string() + "'";
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder / "out"), read(folder / "err")};
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+#define CHECK_CONTAINS(text, part) BOOST_TEST(contains(text, part), "\"" << (part) << "\" is not in:\n" << (text))
+
+// A spec with one pass and one with two.
+const std::string kOnePass = "'cast bf16->e4m3fn scale=row out=codes'";
+const std::string kTwoPasses = "'cast bf16->e4m3fn scale=tensor out=codes,transposed'";
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(version_and_help) {
+  const Result version = run("--version");
+  BOOST_TEST(version.code == 0);
+  BOOST_TEST(version.out.starts_with("ingot "));
+  const Result help = run("--help");
+  BOOST_TEST(help.code == 0);
+  CHECK_CONTAINS(help.out, "info");
+  CHECK_CONTAINS(help.out, "show");
+  const Result show = run("show --help");
+  BOOST_TEST(show.code == 0);
+  CHECK_CONTAINS(show.out, "cast bf16->e4m3fn scale=row out=codes,transposed pow2");
+}
+
+BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
+  for (const char* arguments : {"", "frobnicate", "show", "info --yaml", "show 'amax bf16 scale=row' --ptx --source",
+                                "show 'amax bf16 scale=row' --json --ptx"}) {
+    const Result result = run(arguments);
+    BOOST_TEST(result.code == 2, "`ingot " << arguments << "` ended with " << result.code);
+    BOOST_TEST(result.out == "");
+    BOOST_TEST(result.err != "");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(info_names_every_part) {
+  const Result result = run("info", "INGOT_DEVICE=cpu");
+  BOOST_TEST(result.code == 0, result.err);
+  for (const char* part :
+       {"Ingot ", "device", "cpu", "target", "CUDA driver", "NVRTC", "cuBLASLt", "store", "0 kernels"}) {
+    CHECK_CONTAINS(result.out, part);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(info_as_json) {
+  const Folder folder;
+  const std::string store = (folder / "my store").string();
+  const Result result = run("info --json", "INGOT_DEVICE=cpu INGOT_CACHE_DIR='" + store + "'");
+  BOOST_TEST(result.code == 0, result.err);
+  const json info = json::parse(result.out);
+  BOOST_TEST(info.at("ingot").get<std::string>() != "");
+  BOOST_TEST(info.at("device").at("id") == "cpu");
+  BOOST_TEST(info.at("device").at("reason") != "");
+  BOOST_TEST(info.at("store").at("path") == store);
+  BOOST_TEST(info.at("store").at("files") == 0);
+  BOOST_TEST(info.at("store").at("bytes") == 0);
+  BOOST_TEST(info.at("libraries").size() == 3U);
+  for (const json& library : info.at("libraries")) {
+    // Found, with version and place; or missing, with what to do.
+    const bool found = library.at("found").get<bool>();
+    BOOST_TEST((library.at("path") != "") == found);
+    BOOST_TEST((library.at("version") != "") == found);
+    BOOST_TEST((library.at("problem") != "") == !found);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(info_refuses_a_device_that_does_not_exist) {
+  const Result result = run("info", "INGOT_DEVICE=tpu");
+  BOOST_TEST(result.code == 1);
+  BOOST_TEST(result.out == "");
+  BOOST_TEST(result.err.starts_with("ingot: error: "), result.err);
+  CHECK_CONTAINS(result.err, "tpu");
+}
+
+BOOST_AUTO_TEST_CASE(show_refuses_a_bad_spec) {
+  const Result word = run("show 'cast bf16->e9m9 scale=row out=codes'");
+  BOOST_TEST(word.code == 1);
+  BOOST_TEST(word.out == "");
+  BOOST_TEST(word.err.starts_with("ingot: error: "), word.err);
+  CHECK_CONTAINS(word.err, "e9m9");
+
+  const Result impossible = run("show 'gemm bf16*f16->bf16 nt'");
+  BOOST_TEST(impossible.code == 1);
+  CHECK_CONTAINS(impossible.err, "b is f16, but must be bf16");
+
+  const Result target = run("show " + kOnePass + " --target sm_banana");
+  BOOST_TEST(target.code == 1);
+  CHECK_CONTAINS(target.err, "ingot: error: target: \"sm_banana\" is no architecture");
+}
+
+BOOST_AUTO_TEST_CASE(show_prints_resources) {
+  const Result result = run("show " + kOnePass + " --target sm_90a");
+  BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
+  BOOST_TEST(result.out.starts_with("cast bf16->e4m3fn scale=row out=codes\nsm_90a, NVRTC "), result.out);
+  for (const char* part : {"main pass", "#include", "kKernel", "registers", "spills         0 B", "stack",
+                           "shared memory", "cubin", "KiB", "compiled in", " ms"}) {
+    CHECK_CONTAINS(result.out, part);
+  }
+  BOOST_TEST(!contains(result.out, "first pass"));
+
+  const Result both = run("show " + kTwoPasses);
+  BOOST_REQUIRE_MESSAGE(both.code == 0, both.err);
+  CHECK_CONTAINS(both.out, "first pass");
+  CHECK_CONTAINS(both.out, "main pass");
+}
+
+BOOST_AUTO_TEST_CASE(show_source_and_ptx_alone) {
+  const Result source = run("show " + kOnePass + " --source");
+  BOOST_REQUIRE_MESSAGE(source.code == 0, source.err);
+  CHECK_CONTAINS(source.out, "constexpr auto kKernel = &ingot::");
+  BOOST_TEST(!contains(source.out, "pass\n"));
+
+  const Result ptx = run("show " + kTwoPasses + " --ptx --target sm_89");
+  BOOST_REQUIRE_MESSAGE(ptx.code == 0, ptx.err);
+  CHECK_CONTAINS(ptx.out, ".target sm_89");
+  CHECK_CONTAINS(ptx.out, ".entry");
+  CHECK_CONTAINS(ptx.out, "// ---- first pass\n");
+  CHECK_CONTAINS(ptx.out, "// ---- main pass\n");
+}
+
+BOOST_AUTO_TEST_CASE(show_as_json) {
+  const Result result = run("show " + kTwoPasses + " --target sm_80 --json");
+  BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
+  const json shown = json::parse(result.out);
+  BOOST_TEST(shown.at("spec") == "cast bf16->e4m3fn scale=tensor out=codes,transposed");
+  BOOST_TEST(shown.at("target") == "sm_80");
+  BOOST_REQUIRE(shown.at("passes").size() == 2U);
+  BOOST_TEST(shown.at("passes").at(0).at("pass") == "first");
+  BOOST_TEST(shown.at("passes").at(1).at("pass") == "main");
+  for (const json& pass : shown.at("passes")) {
+    BOOST_TEST(pass.at("registers").get<int>() > 0);
+    BOOST_TEST(pass.at("spill_bytes") == 0);
+    BOOST_TEST(pass.at("cubin_bytes").get<int>() > 500);
+    BOOST_TEST(pass.at("compile_ms").get<double>() > 0);
+    const auto kernel = pass.at("kernel").get<std::string>();
+    BOOST_TEST(kernel != "");
+    CHECK_CONTAINS(pass.at("source").get<std::string>(), "kKernel");
+    CHECK_CONTAINS(pass.at("ptx").get<std::string>(), ".entry " + kernel);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(show_writes_the_cubin_of_each_pass) {
+  const Folder folder;
+  const fs::path file = folder / "kernel.cubin";
+  const Result result = run("show " + kTwoPasses + " --cubin '" + file.string() + "' --json");
+  BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
+  const json shown = json::parse(result.out);
+  const std::string first = read(file.string() + ".first");
+  const std::string main = read(file);
+  for (const std::string& cubin : {first, main})
+    BOOST_TEST(
+        cubin.starts_with("\x7f"
+                          "ELF"));
+  BOOST_TEST(first.size() == shown.at("passes").at(0).at("cubin_bytes").get<std::size_t>());
+  BOOST_TEST(main.size() == shown.at("passes").at(1).at("cubin_bytes").get<std::size_t>());
+  BOOST_TEST(first != main);
+
+  const Result nowhere = run("show " + kOnePass + " --cubin '" + (folder / "no/such/folder.cubin").string() + "'");
+  BOOST_TEST(nowhere.code == 1);
+  BOOST_TEST(nowhere.out == "");
+  CHECK_CONTAINS(nowhere.err, "folder.cubin: cannot be written; check that its folder exists and has room");
+}
+
+BOOST_AUTO_TEST_CASE(a_compile_error_prints_the_log) {
+  const Folder folder;
+  fs::create_directories(folder / "templates");
+  std::ofstream(folder / "templates/cast.cuh") << "#pragma once\nthis is not C++\n";
+  const Result result = run("show " + kOnePass, "INGOT_TEMPLATES='" + (folder / "templates").string() + "'");
+  BOOST_TEST(result.code == 1);
+  BOOST_TEST(result.out == "");
+  BOOST_TEST(result.err.starts_with("ingot: error: "), result.err);
+  CHECK_CONTAINS(result.err, "cast.cuh");
+  CHECK_CONTAINS(result.err, "this is not C++");
+}
+
+BOOST_AUTO_TEST_CASE(missing_templates_are_an_error) {
+  const Result result = run("show " + kOnePass, "INGOT_TEMPLATES=/no/such/folder");
+  BOOST_TEST(result.code == 1);
+  CHECK_CONTAINS(result.err, "/no/such/folder");
+}
