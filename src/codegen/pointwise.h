@@ -61,6 +61,10 @@ enum class PointwiseOp : std::uint8_t {
   minimum,  // of a and b
 };
 
+// Which of templates/math.cuh's versions of exp, tanh and so on. The reproducible ones give the same bits on CPU and
+// GPU, as accurate as what follows needs: a rounding to 16 bits or fewer, or to f32. The fast ones use the GPU's own.
+enum class PointwisePrecision : std::uint8_t { reproducible16, reproducible32, fast };
+
 // Number of operands: 0, 1 or 2.
 constexpr int arity(PointwiseOp op) { return op < PointwiseOp::negate ? 0 : op < PointwiseOp::add ? 1 : 2; }
 

@@ -106,7 +106,7 @@ double apply(PointwiseOp op, double a, double b) {
     case Op::rsqrt: return 1 / std::sqrt(a);
     case Op::abs: return std::abs(a);
     case Op::sign: return std::isnan(a) ? kNan : static_cast<double>(a > 0) - static_cast<double>(a < 0);
-    case Op::step: return a > 0 ? 1 : 0;
+    case Op::step: return std::isnan(a) ? kNan : static_cast<double>(a > 0);
     case Op::add: return a + b;
     case Op::subtract: return a - b;
     case Op::multiply: return a * b;

@@ -111,10 +111,9 @@ BOOST_AUTO_TEST_CASE(primitive_functions_are_those_of_cmath) {
     BOOST_TEST(value("sigmoid(x)", -x) == sigmoid(-x), boost::test_tools::tolerance(1e-15));
   }
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const char* text : {"max(x, 1)", "max(1, x)", "min(x, 1)", "min(1, x)", "sign(x)", "abs(x)"}) {
+  for (const char* text : {"max(x, 1)", "max(1, x)", "min(x, 1)", "min(1, x)", "sign(x)", "step(x)", "abs(x)"}) {
     BOOST_TEST(std::isnan(value(text, nan)), text);
   }
-  BOOST_TEST(value("step(x)", nan) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(built_in_functions_against_their_definitions) {
