@@ -26,13 +26,17 @@ INGOT_HOST_DEVICE constexpr i64 rows_per_chunk(i64 rows) {
 
 INGOT_HOST_DEVICE constexpr i64 chunk_count(i64 rows) { return ceil_div(rows, rows_per_chunk(rows)); }
 
-// Both passes read the same struct.
 struct ColumnSumParams {
   const void* input;  // In[rows, cols]
   i64 rows, cols;
   i64 input_stride;  // elements
   float* partials;   // [chunk_count(rows), cols], dense
-  void* sum;         // Out[cols]
+};
+
+struct ColumnSumFinishParams {
+  const float* partials;  // [chunks, cols], dense
+  i64 chunks, cols;
+  void* sum;  // Out[cols]
 };
 
 // First pass: a block takes one chunk of `cols_per_block` columns, 16 bytes of them to a thread.
@@ -93,14 +97,14 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumPartialsLaunch::kThreads, 8)
 }
 
 template <HighPrecision Out>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 8) column_sum_finish(const ColumnSumParams p) {
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 8)
+    column_sum_finish(const ColumnSumFinishParams p) {
   const i64 col = i64{blockIdx.x} * ColumnSumFinishLaunch::kThreads + threadIdx.x;
   if (col >= p.cols) return;
-  const i64 chunks = chunk_count(p.rows);
   float total = 0.0F;
   const float* source = p.partials + col;
   INGOT_UNROLL_BY(16)
-  for (i64 chunk = 0; chunk < chunks; ++chunk, source += p.cols) total = total + *source;
+  for (i64 chunk = 0; chunk < p.chunks; ++chunk, source += p.cols) total = total + *source;
   static_cast<Out*>(p.sum)[col] = from_float<Out>(total);
 }
 

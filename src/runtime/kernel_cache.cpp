@@ -53,8 +53,8 @@ void KernelCache::warm(std::span<const KernelSpec> specs, Target target, int thr
     for (std::size_t taken = next++; taken < specs.size(); taken = next++) {
       const std::size_t i = (start + taken) % specs.size();
       try {
-        if (has_first_pass(specs[i])) compiled(generate(specs[i], Pass::first), target);
-        compiled(generate(specs[i], Pass::main), target);
+        validate(specs[i]);
+        for (const Pass pass : passes(specs[i])) compiled(generate(specs[i], pass), target);
       } catch (...) {
         errors[i] = std::current_exception();
       }

@@ -93,8 +93,7 @@ bool stands_for_its_kind(const KernelSpec& spec) {
 BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
   std::map<std::string, std::pair<Source, bool>> sources;  // by text: many specs share a kernel
   for (const KernelSpec& spec : all_valid_specs()) {
-    for (const Pass pass : {Pass::first, Pass::main}) {
-      if (pass == Pass::first && !has_first_pass(spec)) continue;
+    for (const Pass pass : passes(spec)) {
       const Source source = generate(spec, pass);
       sources.emplace(source.text, std::pair{source, stands_for_its_kind(spec)});
     }
