@@ -37,11 +37,11 @@ Gpu::~Gpu() {
   if (end_ != nullptr) static_cast<void>(api().cuEventDestroy(end_));
 }
 
-void Gpu::copy(void* to, const void* from, std::size_t bytes) {
+void Gpu::copy(void* to, const void* from, std::size_t bytes) const {
   check(api().cuMemcpyDtoDAsync(address(to), address(from), bytes, stream_.handle()), "cuMemcpyDtoDAsync");
 }
 
-void Gpu::poison(const Placed& placed) {
+void Gpu::poison(const Placed& placed) const {
   for (const Operand& operand : placed.operation().operands) {
     const std::size_t bytes = byte_count(operand);
     if (operand.role != Operand::Role::output || bytes == 0) continue;
@@ -50,7 +50,7 @@ void Gpu::poison(const Placed& placed) {
   }
 }
 
-double Gpu::microseconds(const std::function<void()>& work) {
+double Gpu::microseconds(const std::function<void()>& work) const {
   check(api().cuEventRecord(begin_, stream_.handle()), "cuEventRecord");
   work();
   check(api().cuEventRecord(end_, stream_.handle()), "cuEventRecord");

@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "ingot/runtime/context.h"
@@ -39,11 +38,11 @@ class Gpu {
   void check(CUresult result, const char* call) const { driver_->check(result, call); }
 
   void synchronize() { backend().synchronize(stream_); }
-  void copy(void* to, const void* from, std::size_t bytes);
+  void copy(void* to, const void* from, std::size_t bytes) const;
   // Bytes that no right result consists of.
-  void poison(const Placed& placed);
+  void poison(const Placed& placed) const;
   // What `work` enqueues on the stream takes on the GPU.
-  double microseconds(const std::function<void()>& work);
+  double microseconds(const std::function<void()>& work) const;
 
  private:
   Context* context_;
