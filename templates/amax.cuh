@@ -1,26 +1,29 @@
-// amax: the largest |x|, of a tensor or of each row. Moves each input byte once. Exact, so that no order of the
-// elements matters; no atomics, nothing to clear beforehand.
+// amax: the largest |value|, of a tensor, of each row, of each column, or of several of these at once. Moves each input
+// byte once. Exact, so that no order of the elements matters.
 //
-// Tensorwise takes two launches: amax_partials leaves one value per block, and either amax_rows reduces those (they are
-// one row of f32) or the cast that needs them does so itself (cast.cuh).
+// amax_partials and amax_rows need nothing cleared beforehand. Tensorwise takes two launches: amax_partials leaves one
+// value per block, and either amax_rows reduces those (they are one row of f32) or the cast that needs them does so
+// itself (cast_tiles.cuh). amax_tiles raises maxima that are there already.
 #pragma once
 
 #include "memory.cuh"
+#include "octet.cuh"
 #include "platform.cuh"
 #include "reduce.cuh"
 #include "scaling.cuh"
+#include "source.cuh"
 
 namespace ingot {
 
-struct AmaxParams {
+struct AmaxPartialsParams {
   const void* input;  // In[rows, cols]
   i64 rows, cols;
   i64 input_stride;  // elements
-  float* amax;       // amax_partials: one per block; amax_rows: one per row
+  float* amax;       // one per block
 };
 
 // A matrix without gaps is one row: its segments are then all full.
-INGOT_HOST_DEVICE constexpr AmaxParams flattened(AmaxParams p) {
+INGOT_HOST_DEVICE constexpr AmaxPartialsParams flattened(AmaxPartialsParams p) {
   if (p.rows == 1 || p.input_stride == p.cols) return {p.input, 1, p.rows * p.cols, p.rows * p.cols, p.amax};
   return p;
 }
@@ -39,11 +42,12 @@ struct AmaxPartialsLaunch {
 };
 
 template <HighPrecision In>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_partials(const AmaxParams p) {
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_partials(const AmaxPartialsParams p) {
   using Launch = AmaxPartialsLaunch;
   constexpr u32 kWidth = kPerVector<In>;
   constexpr i64 kSegment = Launch::segment(sizeof(In));
   __shared__ u32 warp_maxima[kMaxWarps];
+  let_dependents_start();
 
   const bool vectorised = vector_aligned<In>(p.input, p.input_stride);
   const u32 segments = static_cast<u32>(ceil_div(p.cols, kSegment));
@@ -83,64 +87,159 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_part
   if (threadIdx.x == 0) p.amax[blockIdx.x] = amax_from_bits(maximum);
 }
 
-// A group of 32 to 512 threads takes a row, about two 16-byte vectors to a thread; blocks of fewer than 128 threads
+// A group of 32 to 512 threads takes a row, about two octets to a thread; blocks of fewer than 128 threads
 // hold several groups. Rows of any length: the threads loop.
 struct RowsLaunch {
   static constexpr u32 kMaxThreads = 512;
   static constexpr u32 kMinThreads = 128;  // of a block
   static constexpr i64 kMaxBlocks = 0x7fffffff;
-  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols, i64 input_bytes) {
+  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) {
     u32 threads = 32;
-    while (threads < kMaxThreads && threads * (32 / input_bytes) < cols) threads *= 2;
+    while (threads < kMaxThreads && threads * 2 * kOctet < cols) threads *= 2;
     return threads;
   }
-  INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols, i64 input_bytes) {
-    return max_of(kMinThreads, threads_per_row(cols, input_bytes));
-  }
-  INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 cols, i64 input_bytes) {
-    return threads(cols, input_bytes) / threads_per_row(cols, input_bytes);
-  }
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, i64 input_bytes) {
-    return min_of(kMaxBlocks, ceil_div(rows, rows_per_block(cols, input_bytes)));
+  INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols) { return max_of(kMinThreads, threads_per_row(cols)); }
+  INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 cols) { return threads(cols) / threads_per_row(cols); }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) {
+    return min_of(kMaxBlocks, ceil_div(rows, rows_per_block(cols)));
   }
 };
 
-// The largest |x| bits that one thread of a row's group sees.
-template <HighPrecision In>
-INGOT_DEVICE u32 amax_of_row(const In* source, i64 cols, bool vectorised, u32 lane, u32 threads) {
-  constexpr u32 kWidth = kPerVector<In>;
+struct AmaxRowsParams {
+  SourceParams source;
+  float* amax;  // [rows]
+};
+
+// The largest |value| bits that one thread of a row's group sees.
+template <class Source>
+INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 lane, u32 threads) {
   u32 maximum = 0;
   i64 scalars_from = 0;
-  if (vectorised) {
-    scalars_from = cols - cols % kWidth;
+  if (aligned) {
+    scalars_from = p.cols - p.cols % kOctet;
     INGOT_UNROLL_BY(2)
-    for (i64 col = i64{lane} * kWidth; col < scalars_from; col += i64{threads} * kWidth) {
-      maximum = max_of(maximum, amax_bits(load_vector(source + col)));
+    for (i64 col = i64{lane} * kOctet; col < scalars_from; col += i64{threads} * kOctet) {
+      maximum = max_of(maximum, amax_bits(Source::load(p, row, col)));
     }
   }
   INGOT_UNROLL_BY(1)
-  for (i64 col = scalars_from + lane; col < cols; col += threads) {
-    maximum = max_of(maximum, amax_bits(to_float(source[col])));
+  for (i64 col = scalars_from + lane; col < p.cols; col += threads) {
+    maximum = max_of(maximum, amax_bits(to_float(Source::element(p, row, col))));
   }
   return maximum;
 }
 
-template <HighPrecision In>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 2) amax_rows(const AmaxParams p) {
+template <class Source>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 2) amax_rows(const __grid_constant__ AmaxRowsParams p) {
   __shared__ u32 warp_maxima[kMaxWarps];
-  const u32 threads = RowsLaunch::threads_per_row(p.cols, sizeof(In));
+  let_dependents_start();
+  const u32 threads = RowsLaunch::threads_per_row(p.source.cols);
   const u32 lane = threadIdx.x % threads;
   const u32 rows_per_block = blockDim.x / threads;
-  const bool vectorised = vector_aligned<In>(p.input, p.input_stride);
-  for (i64 first_row = i64{blockIdx.x} * rows_per_block; first_row < p.rows;
+  const bool aligned = Source::aligned(p.source);
+  for (i64 first_row = i64{blockIdx.x} * rows_per_block; first_row < p.source.rows;
        first_row += i64{gridDim.x} * rows_per_block) {
     const i64 row = first_row + threadIdx.x / threads;
     u32 maximum = 0;
-    if (row < p.rows) {
-      maximum = amax_of_row(static_cast<const In*>(p.input) + row * p.input_stride, p.cols, vectorised, lane, threads);
-    }
+    if (row < p.source.rows) maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads);
     maximum = group_max(maximum, threads, warp_maxima);
-    if (row < p.rows && lane == 0) p.amax[row] = amax_from_bits(maximum);
+    if (row < p.source.rows && lane == 0) p.amax[row] = amax_from_bits(maximum);
+  }
+}
+
+// ---- Several at once ---------------------------------------------------------------------------------------------
+
+// Each array is null where it is not wanted, and holds zeros or earlier maxima where it is: values are raised, as bits
+// (a float that is not negative orders as its bits do).
+struct AmaxTilesParams {
+  SourceParams source;
+  u32* tensor;   // [1]
+  u32* rows;     // [rows]
+  u32* columns;  // [cols]
+};
+
+struct AmaxTilesLaunch {
+  static constexpr u32 kThreads = 256;
+  static constexpr u32 kWarps = kThreads / 32;
+  static constexpr u32 kRowsPerWarp = 8;
+  static constexpr i64 kCols = 32 * kOctet;
+  static constexpr i64 kRows = kWarps * kRowsPerWarp;
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) {
+    return ceil_div(rows, kRows) * ceil_div(cols, kCols);
+  }
+};
+
+// A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows.
+template <class Source, bool Tensor, bool Rows, bool Columns>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, 3)
+    amax_tiles(const __grid_constant__ AmaxTilesParams p) {
+  using Launch = AmaxTilesLaunch;
+  using Value = typename Source::Value;
+  __shared__ u32 warp_maxima[kMaxWarps];
+  __shared__ u32 column_maxima[Columns ? Launch::kWarps : 1][Launch::kCols];
+  let_dependents_start();
+  const u32 warp = threadIdx.x / 32;
+  const u32 lane = threadIdx.x % 32;
+  const u32 strips = static_cast<u32>(ceil_div(p.source.cols, Launch::kCols));
+  const i64 first_col = i64{blockIdx.x % strips} * Launch::kCols;
+  const i64 first_row = i64{blockIdx.x / strips} * Launch::kRows + warp * Launch::kRowsPerWarp;
+  const i64 rows_left = p.source.rows - first_row;
+  const i64 cols_left = p.source.cols - first_col;
+
+  u32 maximum = 0;
+  const auto take_row = [&](u32 r, u32 bits) {
+    maximum = max_of(maximum, bits);
+    if constexpr (Rows) {
+      bits = __reduce_max_sync(0xffffffffU, bits);
+      if (lane == 0 && r < rows_left) atomicMax(p.rows + first_row + r, float_bits(amax_from_bits(bits)));
+    }
+  };
+  if (Source::aligned(p.source) && (cols_left >= Launch::kCols || p.source.cols % kOctet == 0)) {
+    Octet<Value> values[Launch::kRowsPerWarp] = {};
+    INGOT_UNROLL
+    for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+      if (r < rows_left && lane * kOctet < cols_left) {
+        values[r] = Source::load(p.source, first_row + r, first_col + lane * kOctet);
+      }
+    }
+    ColumnMaxima<Value> columns;
+    INGOT_UNROLL
+    for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+      take_row(r, amax_bits(values[r]));
+      if constexpr (Columns) columns.take(values[r]);
+    }
+    if constexpr (Columns) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][lane * kOctet + i] = columns.bits(i);
+    }
+  } else {
+    if constexpr (Columns) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][i * 32 + lane] = 0;
+    }
+    INGOT_UNROLL_BY(1)
+    for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+      u32 row_maximum = 0;
+      INGOT_UNROLL_BY(1)
+      for (u32 col = lane; col < Launch::kCols && col < cols_left && r < rows_left; col += 32) {
+        const u32 bits = amax_bits(to_float(Source::element(p.source, first_row + r, first_col + col)));
+        row_maximum = max_of(row_maximum, bits);
+        if constexpr (Columns) column_maxima[warp][col] = max_of(column_maxima[warp][col], bits);
+      }
+      take_row(r, row_maximum);
+    }
+  }
+
+  if constexpr (Columns) {
+    __syncthreads();
+    u32 column = 0;
+    INGOT_UNROLL
+    for (u32 w = 0; w < Launch::kWarps; ++w) column = max_of(column, column_maxima[w][threadIdx.x]);
+    if (threadIdx.x < cols_left) atomicMax(p.columns + first_col + threadIdx.x, float_bits(amax_from_bits(column)));
+  }
+  if constexpr (Tensor) {
+    maximum = group_max(maximum, Launch::kThreads, warp_maxima);
+    if (threadIdx.x == 0) atomicMax(p.tensor, float_bits(amax_from_bits(maximum)));
   }
 }
 

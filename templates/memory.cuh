@@ -5,6 +5,7 @@
 #include "formats.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/memory.cuh"
 
 namespace ingot {
@@ -74,6 +75,18 @@ INGOT_DEVICE U32x4 load16_once(const void* source) {
 template <HighPrecision T>
 INGOT_DEVICE Vector<T> load_vector(const T* source) {
   return {load16_once(source)};
+}
+
+// Programmatic dependent launch (ptx/grid.cuh); on the host kernels run one after the other anyway.
+INGOT_DEVICE void let_dependents_start() {
+#if INGOT_ON_DEVICE
+  ptx::griddepcontrol_launch_dependents();
+#endif
+}
+INGOT_DEVICE void wait_for_predecessor() {
+#if INGOT_ON_DEVICE
+  ptx::griddepcontrol_wait();
+#endif
 }
 
 template <class T>

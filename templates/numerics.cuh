@@ -111,7 +111,8 @@ INGOT_HOST_DEVICE float to_float(F code) {
   return decode(code);
 }
 
-// from_float<T>(x): round to nearest even. Overflow gives Inf, as IEEE has it; NaN gives the canonical NaN.
+// from_float<T>(x): round to nearest even. Overflow gives Inf, as IEEE has it; NaN gives one NaN, for bf16 and f16 the
+// one that the hardware's conversions give.
 template <class T>
 struct FromFloat;
 
@@ -124,7 +125,7 @@ template <>
 struct FromFloat<bf16> {
   INGOT_HOST_DEVICE static bf16 convert(float x) {
     const u32 bits = float_bits(x);
-    if ((bits & 0x7fffffffU) > kF32Inf) return bf16{0x7fc0};
+    if ((bits & 0x7fffffffU) > kF32Inf) return bf16{0x7fff};
     return bf16{static_cast<u16>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16)};
   }
 };
@@ -135,7 +136,7 @@ struct FromFloat<f16> {
     const u32 bits = float_bits(x);
     const u32 magnitude = bits & 0x7fffffffU;
     const u32 sign = (bits >> 16) & 0x8000U;
-    if (magnitude > kF32Inf) return f16{0x7e00};
+    if (magnitude > kF32Inf) return f16{0x7fff};
     u32 code = 0;
     if (magnitude < 0x38800000U) {  // below 2^-14, the smallest normal: encode_software()'s subnormal step
       constexpr u32 kMagic = static_cast<u32>(127 - 14 + 13) << 23;
@@ -151,6 +152,20 @@ struct FromFloat<f16> {
 template <class T>
 INGOT_HOST_DEVICE T from_float(float x) {
   return FromFloat<T>::convert(x);
+}
+
+// Two of them in a word, `low` in the low half.
+template <class T>
+requires(sizeof(T) == 2) INGOT_HOST_DEVICE u32 from_float_pair(float low, float high) {
+#if INGOT_ON_DEVICE
+  if constexpr (is_same<T, bf16>) {
+    return ptx::cvt_bf16x2(low, high);
+  } else {
+    return ptx::cvt_f16x2(low, high);
+  }
+#else
+  return from_float<T>(low).bits | static_cast<u32>(from_float<T>(high).bits) << 16;
+#endif
 }
 
 }  // namespace ingot

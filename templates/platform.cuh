@@ -85,6 +85,15 @@ INGOT_HOST_DEVICE constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 
+template <bool First, class A, class B>
+struct Select {
+  using Type = A;
+};
+template <class A, class B>
+struct Select<false, A, B> {
+  using Type = B;
+};
+
 template <class A, class B>
 inline constexpr bool is_same = false;
 template <class A>
@@ -104,6 +113,9 @@ inline void __syncthreads() {}
 inline void __syncwarp(unsigned = 0xffffffffU) {}
 inline unsigned __reduce_max_sync(unsigned, unsigned value) { return value; }
 inline unsigned __byte_perm(unsigned, unsigned, unsigned) { return 0; }
+inline unsigned __shfl_sync(unsigned, unsigned value, unsigned) { return value; }
+inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned) { return value; }
+inline unsigned atomicMax(unsigned* target, unsigned value) { return *target < value ? *target = value : *target; }
 
 }  // namespace ingot
 #endif

@@ -5,9 +5,24 @@
 
 namespace ingot {
 
-// Which elements share a scale: all of them, or those of a row.
+// Which elements share a scale: all of them, those of a row or of a column, 128 neighbours in a row or in a column, a
+// block of 128 x 128. Groups and blocks start at multiples of 128; the last may be cut short.
 struct Tensorwise {};
 struct Rowwise {};
+struct Columnwise {};
+struct RowGroups {};
+struct ColumnGroups {};
+struct Blocks {};
+inline constexpr i64 kGroup = 128;
+
+// One scale to every row (column), of the matrix or of a part of it.
+template <class Scale>
+inline constexpr bool kByRow = is_same<Scale, Rowwise> || is_same<Scale, RowGroups>;
+template <class Scale>
+inline constexpr bool kByColumn = is_same<Scale, Columnwise> || is_same<Scale, ColumnGroups>;
+// An extent lies within a tile of 128 x 128.
+template <class Scale>
+inline constexpr bool kWithinTile = is_same<Scale, RowGroups> || is_same<Scale, ColumnGroups> || is_same<Scale, Blocks>;
 
 // |x| as an integer orders as |x| does, with every NaN above Inf: an integer maximum is an amax that keeps NaN, and
 // does not depend on the order of its operands.
@@ -39,20 +54,20 @@ INGOT_HOST_DEVICE float quotient(float numerator, float denominator) {
   return float_from_bits(float_bits(result) - exponent);
 }
 
-// scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if Pow2 (torchao's formula). NaN stays
+// scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2 (torchao's formula). NaN stays
 // NaN; an amax of Inf gives 0.
 //
 // f64 is not needed, and half of the GPUs are slow at it: a quotient of two f32 rounded to f64 and then to f32 is the
 // correctly rounded f32 quotient (53 >= 2 * 24 + 2 bits; no such quotient here is subnormal), and no f32 lies between
 // 1e-12F and 1e-12.
-template <Fp8Format F, bool Pow2>
-INGOT_HOST_DEVICE float scale_from_amax(float amax) {
+template <Fp8Format F>
+INGOT_HOST_DEVICE float scale_from_amax(float amax, bool pow2) {
   static_assert(1e-12F < 1e-12);
   constexpr float kLargestScale = static_cast<float>(F::kMax / 1e-12);
   if (is_nan(amax)) return float_from_bits(kF32Nan);
   if (float_bits(amax) == kF32Inf) return 0.0F;
   const float scale = amax <= 1e-12F ? kLargestScale : quotient(static_cast<float>(F::kMax), amax);
-  return Pow2 ? float_from_bits(float_bits(scale) & kF32Inf) : scale;
+  return pow2 ? float_from_bits(float_bits(scale) & kF32Inf) : scale;
 }
 
 // What is stored beside the codes: value = code * factor. For a scale of scale_from_amax(): NaN stays NaN, 0 gives Inf.

@@ -113,30 +113,53 @@ inline std::vector<Case> gemm_cases(const GemmSpec& spec) {
 // Past 2^31 elements, one format stands for all: what can break there is the arithmetic of indices.
 inline bool runs_huge(const KernelSpec& spec) {
   if (const auto* const cast = std::get_if<CastSpec>(&spec)) {
-    return cast->in == Dtype::bf16 && cast->out == Dtype::e4m3fn && cast->codes && cast->transposed && !cast->pow2;
+    if (cast->in != Dtype::bf16 || cast->out != Dtype::e4m3fn || cast->pow2) return false;
+    if (cast->transposed_scale) return cast->scale == kRowwise && *cast->transposed_scale == kColumnwise;
+    const bool given = cast->source == ScaleSource::given;
+    return given ? cast->codes && cast->transposed && cast->scale == kTensorwise
+                 : cast->codes && (cast->transposed || cast->scale == kRowwise);
   }
   if (const auto* const amax = std::get_if<AmaxSpec>(&spec)) return amax->in == Dtype::bf16;
   const auto* const sum = std::get_if<ColumnSumSpec>(&spec);
   return sum != nullptr && sum->in == Dtype::bf16 && sum->out == Dtype::f32;
 }
 
+// The casts that CI runs on every small case: one pair of dtypes with every pair of granularities, and every pair of
+// dtypes with the plain granularities. Of the others CI runs a few cases, and the GPU all.
+inline bool thorough(const KernelSpec& spec) {
+  const auto* const cast = std::get_if<CastSpec>(&spec);
+  if (cast == nullptr) return true;
+  if (cast->in == Dtype::bf16 && cast->out == Dtype::e4m3fn) return true;
+  return !cast->transposed_scale && cast->source == ScaleSource::dynamic &&
+         (cast->scale == kTensorwise || cast->scale == kRowwise);
+}
+
+// Large shapes: what pow2 and the format change is no larger there.
+inline bool runs_large(const KernelSpec& spec) {
+  const auto* const cast = std::get_if<CastSpec>(&spec);
+  if (cast == nullptr) return true;
+  return thorough(spec) && !cast->pow2 && (cast->out == Dtype::e4m3fn || cast->out == Dtype::e5m2fnuz);
+}
+
 inline std::vector<Case> matrix_cases(const KernelSpec& spec) {
   std::vector<Case> cases;
-  const auto* const cast = std::get_if<CastSpec>(&spec);
+  const SizeClass small = thorough(spec) ? SizeClass::ci : SizeClass::gpu;
   for (const auto& [shape, size] : kMatrixShapes) {
-    if (size == SizeClass::gpu && cast != nullptr && cast->pow2)
-      continue;  // changes one scale, nothing that sees the shape
+    if (size == SizeClass::gpu && !runs_large(spec)) continue;
     if (size == SizeClass::huge && !runs_huge(spec)) continue;
-    cases.push_back({.spec = spec, .shape = shape, .size = size});
+    cases.push_back({.spec = spec, .shape = shape, .size = size == SizeClass::ci ? small : size});
   }
   for (const Input input : kInputs) {
     if (input == Input::normal) continue;
-    cases.push_back({.spec = spec, .shape = {37, 131}, .input = input});
-    cases.push_back({.spec = spec, .shape = {96, 256}, .input = input});
+    cases.push_back({.spec = spec, .shape = {37, 131}, .input = input, .size = small});
+    cases.push_back({.spec = spec, .shape = {96, 256}, .input = input, .size = small});
   }
   for (const Placement placement : kPlacements) {
-    cases.push_back({.spec = spec, .shape = {70, 256}, .placement = placement});
+    cases.push_back({.spec = spec, .shape = {70, 256}, .placement = placement, .size = small});
   }
+  if (small == SizeClass::ci) return cases;
+  cases.push_back({.spec = spec, .shape = {131, 264}});
+  cases.push_back({.spec = spec, .shape = {37, 131}, .input = Input::spread, .placement = {3, 0}});
   return cases;
 }
 

@@ -23,33 +23,64 @@ struct Instance {
 
 std::string type(Dtype dtype) { return fmt::format("ingot::{}", name(dtype)); }
 
+std::string source(Dtype in) { return fmt::format("ingot::ValueSource<{}>", type(in)); }
+
+// The types of templates/scaling.cuh.
+std::string scale_type(ScaleGranularity scale) {
+  if (scale == kTensorwise) return "ingot::Tensorwise";
+  if (scale == kRowwise) return "ingot::Rowwise";
+  if (scale == kColumnwise) return "ingot::Columnwise";
+  if (scale == kRowGroups) return "ingot::RowGroups";
+  if (scale == kColumnGroups) return "ingot::ColumnGroups";
+  return "ingot::Blocks";
+}
+
 Instance amax_partials(Dtype in) {
   return {"amax.cuh", fmt::format("amax_partials<{}>", type(in)),
           print(AmaxSpec{.in = in, .scale = kTensorwise}) + " (first pass)"};
 }
 
 Instance amax_rows(Dtype in) {
-  return {"amax.cuh", fmt::format("amax_rows<{}>", type(in)), print(AmaxSpec{.in = in, .scale = kRowwise})};
+  return {"amax.cuh", fmt::format("amax_rows<{}>", source(in)), print(AmaxSpec{.in = in, .scale = kRowwise})};
 }
 
-// The maxima of a rowwise cast with transposed codes are the rows'; every other first pass is the whole tensor's.
-Instance first_amax(Dtype in, ScaleGranularity scale) { return scale == kRowwise ? amax_rows(in) : amax_partials(in); }
+Instance amax_tiles(Dtype in, const FirstPass& wanted) {
+  return {"amax.cuh", fmt::format("amax_tiles<{}, {}, {}, {}>", source(in), wanted.tensor, wanted.rows, wanted.columns),
+          fmt::format("amax {} of{}{}{}", name(in), wanted.tensor ? " tensor" : "", wanted.rows ? " rows" : "",
+                      wanted.columns ? " columns" : "")};
+}
+
+Instance first_pass_instance(Dtype in, const FirstPass& wanted) {
+  switch (wanted.kind()) {
+    case FirstPass::Kind::partials: return amax_partials(in);
+    case FirstPass::Kind::rows: return amax_rows(in);
+    default: return amax_tiles(in, wanted);
+  }
+}
 
 Instance instance(const AmaxSpec& spec, Pass pass) {
   if (pass == Pass::first) return amax_partials(spec.in);
+  if (spec.scale == kColumnwise) return amax_tiles(spec.in, {.columns = true});
   // The maximum of the partial maxima is that of a matrix of one row.
   return amax_rows(spec.scale == kTensorwise ? Dtype::f32 : spec.in);
 }
 
 Instance instance(const CastSpec& spec, Pass pass) {
-  if (pass == Pass::first) return first_amax(spec.in, spec.scale);
-  if (spec.scale == kRowwise && !spec.transposed) {
-    return {"cast.cuh", fmt::format("cast_rows<{}, {}, {}>", type(spec.in), type(spec.out), spec.pow2), print(spec)};
+  if (pass == Pass::first) return first_pass_instance(spec.in, first_pass(spec));
+  // pow2 is a parameter.
+  CastSpec without_pow2 = spec;
+  without_pow2.pow2 = false;
+  const std::string words = print(without_pow2);
+  if (cast_schedule(spec) == CastSchedule::rows) {
+    return {"cast_rows.cuh", fmt::format("cast_rows<{}, {}, false>", source(spec.in), type(spec.out)), words};
   }
-  return {"cast.cuh",
-          fmt::format("cast_tiles<{}, {}, ingot::{}, {}, {}, {}>", type(spec.in), type(spec.out),
-                      spec.scale == kRowwise ? "Rowwise" : "Tensorwise", spec.codes, spec.transposed, spec.pow2),
-          print(spec)};
+  const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
+  return {"cast_tiles.cuh",
+          fmt::format("cast_tiles<{}, {}, {}, {}, {}, false, false>", source(spec.in), type(spec.out),
+                      spec.codes ? scale_type(spec.scale) : "ingot::NotWritten",
+                      spec.transposed ? scale_type(transposed_scale) : "ingot::NotWritten",
+                      spec.source == ScaleSource::given),
+          words};
 }
 
 Instance instance(const GemmSpec& spec, Pass) {
@@ -67,11 +98,36 @@ Instance instance(const ColumnSumSpec& spec, Pass pass) {
 }
 
 bool takes_two(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
-bool takes_two(const CastSpec& spec) { return spec.scale == kTensorwise || spec.transposed; }
+bool takes_two(const CastSpec& spec) {
+  return cast_schedule(spec) == CastSchedule::tiles && first_pass(spec).kind() != FirstPass::Kind::none;
+}
 bool takes_two(const GemmSpec&) { return false; }
 bool takes_two(const ColumnSumSpec&) { return true; }
 
 }  // namespace
+
+CastSchedule cast_schedule(const CastSpec& spec) {
+  const bool one_row_at_a_time = spec.scale == kRowwise && !spec.transposed && spec.source == ScaleSource::dynamic;
+  return one_row_at_a_time ? CastSchedule::rows : CastSchedule::tiles;
+}
+
+FirstPass::Kind FirstPass::kind() const {
+  const int count = (tensor ? 1 : 0) + (rows ? 1 : 0) + (columns ? 1 : 0);
+  if (count == 0) return Kind::none;
+  if (count == 1 && tensor) return Kind::partials;
+  return count == 1 && rows ? Kind::rows : Kind::tiles;
+}
+
+FirstPass first_pass(const CastSpec& spec) {
+  FirstPass wanted;
+  if (spec.source == ScaleSource::given) return wanted;
+  for (const ScaleGranularity scale : {spec.scale, spec.transposed_scale.value_or(spec.scale)}) {
+    wanted.tensor |= scale == kTensorwise;
+    wanted.rows |= scale == kRowwise;
+    wanted.columns |= scale == kColumnwise;
+  }
+  return wanted;
+}
 
 bool has_first_pass(const KernelSpec& spec) {
   return std::visit([](const auto& s) { return takes_two(s); }, spec);

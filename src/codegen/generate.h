@@ -23,7 +23,24 @@ inline constexpr std::string_view kKernelName = "kKernel";
 // spec. A spec has main_kernel always and first_pass only where first_pass(spec) says so.
 enum class Pass : std::uint8_t { first, main };
 
-// Does this spec take two launches? (cast: every one but rowwise codes alone; amax tensorwise; column_sum)
+// How a cast runs: a row in its threads' registers, in one launch (templates/cast_rows.cuh); or in tiles
+// (templates/cast_tiles.cuh), after a pass for those maxima that no tile sees whole.
+enum class CastSchedule : std::uint8_t { rows, tiles };
+CastSchedule cast_schedule(const CastSpec& spec);
+
+// The maxima that a cast in tiles needs beforehand, and the kernel that finds them: none, amax_partials (one per
+// block), amax_rows, or amax_tiles (raises maxima that must be cleared first).
+struct FirstPass {
+  enum class Kind : std::uint8_t { none, partials, rows, tiles };
+  bool tensor = false;
+  bool rows = false;
+  bool columns = false;
+  Kind kind() const;
+};
+FirstPass first_pass(const CastSpec& spec);
+
+// Does this spec take two launches? (cast in tiles with dynamic tensorwise, rowwise or columnwise scales; amax
+// tensorwise; column_sum)
 bool has_first_pass(const KernelSpec& spec);
 
 // Throws Error{invalid_spec}.

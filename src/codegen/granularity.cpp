@@ -24,14 +24,14 @@ std::int64_t scales_along(int extent, std::int64_t size) {
 std::string print(ScaleGranularity granularity) {
   if (granularity == kTensorwise) return "tensor";
   if (granularity == kRowwise) return "row";
-  if (granularity == ScaleGranularity{0, 1}) return "col";
+  if (granularity == kColumnwise) return "col";
   return std::to_string(granularity.rows) + "x" + std::to_string(granularity.cols);
 }
 
 std::optional<ScaleGranularity> parse_granularity(std::string_view text) {
   if (text == "tensor") return kTensorwise;
   if (text == "row") return kRowwise;
-  if (text == "col") return ScaleGranularity{0, 1};
+  if (text == "col") return kColumnwise;
   const auto x = text.find('x');
   if (x == std::string_view::npos) return std::nullopt;
   const auto rows = parse_extent(text.substr(0, x));

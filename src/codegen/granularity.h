@@ -1,6 +1,7 @@
 // The part of a matrix that shares one scale.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -19,12 +20,19 @@ struct ScaleGranularity {
 
 inline constexpr ScaleGranularity kTensorwise{0, 0};
 inline constexpr ScaleGranularity kRowwise{1, 0};
+inline constexpr ScaleGranularity kColumnwise{0, 1};
+inline constexpr ScaleGranularity kRowGroups{1, 128};
+inline constexpr ScaleGranularity kColumnGroups{128, 1};
+inline constexpr ScaleGranularity kBlocks{128, 128};
+// What a cast can do.
+inline constexpr std::array kCastGranularities{kTensorwise, kRowwise, kColumnwise, kRowGroups, kColumnGroups, kBlocks};
 
 // "tensor", "row", "col", or rows x cols such as "1x128".
 std::string print(ScaleGranularity granularity);
 std::optional<ScaleGranularity> parse_granularity(std::string_view text);
 
-// Number of scales of a rows x cols matrix: 1 for tensorwise (also when the matrix is empty), rows for rowwise.
+// Number of scales of a rows x cols matrix: 1 for tensorwise (also when the matrix is empty), rows for rowwise, rows *
+// ceil(cols / 128) for groups of 128 in a row ... Arrays of scales are dense and go row by row over the extents.
 std::int64_t scale_count(ScaleGranularity granularity, std::int64_t rows, std::int64_t cols);
 
 }  // namespace ingot

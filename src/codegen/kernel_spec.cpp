@@ -30,8 +30,10 @@ std::string print_spec(const AmaxSpec& spec) {
 std::string print_spec(const CastSpec& spec) {
   const char* outputs =
       spec.codes ? (spec.transposed ? "codes,transposed" : "codes") : (spec.transposed ? "transposed" : "nothing");
-  return fmt::format("cast {}->{} scale={} out={}{}", name(spec.in), name(spec.out), print(spec.scale), outputs,
-                     spec.pow2 ? " pow2" : "");
+  std::string scale = print(spec.scale);
+  if (spec.transposed_scale) scale += fmt::format("+{}", print(*spec.transposed_scale));
+  return fmt::format("cast {}->{} scale={} out={}{}{}", name(spec.in), name(spec.out), scale, outputs,
+                     spec.source == ScaleSource::given ? " given" : "", spec.pow2 ? " pow2" : "");
 }
 
 std::string print_spec(const GemmSpec& spec) {
@@ -86,17 +88,45 @@ void require_layout(const Spec& spec, const char* field, Layout layout) {
   }
 }
 
+template <class Spec>
+void require_cast_scale(const Spec& spec, const char* field, ScaleGranularity scale) {
+  if (std::ranges::find(kCastGranularities, scale) == kCastGranularities.end()) {
+    refuse(spec, fmt::format("{} is {}, but must be tensor, row, col, 1x128, 128x1 or 128x128", field, print(scale)));
+  }
+}
+
 void validate_spec(const AmaxSpec& spec) {
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
-  require_scale(spec, "scale", spec.scale);
+  if (spec.scale != kTensorwise && spec.scale != kRowwise && spec.scale != kColumnwise) {
+    refuse(spec, fmt::format("scale is {}, but must be tensor, row or col", print(spec.scale)));
+  }
 }
 
 void validate_spec(const CastSpec& spec) {
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
   require_dtype(spec, "out", spec.out, kFp8Dtypes);
-  require_scale(spec, "scale", spec.scale);
+  require_cast_scale(spec, "scale", spec.scale);
   if (!spec.codes && !spec.transposed) {
     refuse(spec, "neither codes nor transposed is set, but a cast must write at least one of them");
+  }
+  if (spec.transposed_scale) {
+    require_cast_scale(spec, "transposed_scale", *spec.transposed_scale);
+    if (!spec.codes || !spec.transposed) {
+      refuse(spec, fmt::format("transposed_scale is {}, but only a cast that writes both codes and transposed has two "
+                               "kinds of scales: set scale alone",
+                               print(*spec.transposed_scale)));
+    }
+    if (*spec.transposed_scale == spec.scale) {
+      refuse(spec, fmt::format("transposed_scale is {}, as scale is: leave it out, both outputs then share the scales",
+                               print(spec.scale)));
+    }
+  }
+  if (spec.source != ScaleSource::dynamic && spec.source != ScaleSource::given) {
+    refuse(spec,
+           fmt::format("source is {}, which is none; it must be dynamic or given", static_cast<unsigned>(spec.source)));
+  }
+  if (spec.source == ScaleSource::given && spec.pow2) {
+    refuse(spec, "pow2 is set, but the scales are given: round them where they are made");
   }
 }
 
@@ -224,7 +254,9 @@ class Parser {
   static std::string dtypes_form(const ColumnSumSpec&) { return "<in>-><out>, such as bf16->f32"; }
 
   static std::string options_form(const AmaxSpec&) { return "scale=<granularity>"; }
-  static std::string options_form(const CastSpec&) { return "scale=<granularity>, out=codes,transposed or pow2"; }
+  static std::string options_form(const CastSpec&) {
+    return "scale=<granularity>, out=codes,transposed, given or pow2";
+  }
   static std::string options_form(const GemmSpec&) {
     return "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast";
   }
@@ -258,7 +290,9 @@ class Parser {
   std::string option(CastSpec& spec, std::string_view word, std::string_view key, std::string_view value,
                      bool has_value) const {
     if (key == "scale") {
-      spec.scale = granularity(value, word);
+      const auto plus = value.find('+');
+      spec.scale = granularity(value.substr(0, plus), word);
+      if (plus != std::string_view::npos) spec.transposed_scale = granularity(value.substr(plus + 1), word);
       return "scale";
     }
     if (key == "out") {
@@ -268,6 +302,10 @@ class Parser {
       spec.codes = value != "transposed";
       spec.transposed = value != "codes";
       return "out";
+    }
+    if (key == "given" && !has_value) {
+      spec.source = ScaleSource::given;
+      return "given";
     }
     if (key == "pow2" && !has_value) {
       spec.pow2 = true;
@@ -316,7 +354,8 @@ class Parser {
 
   ScaleGranularity granularity(std::string_view text, std::string_view word) const {
     if (const auto granularity = parse_granularity(text)) return *granularity;
-    fail(fmt::format("\"{}\"{} is no granularity; expected tensor or row", text, in_word(text, word)));
+    fail(fmt::format("\"{}\"{} is no granularity; expected tensor, row, col or <rows>x<cols>", text,
+                     in_word(text, word)));
   }
 
   static std::string in_word(std::string_view text, std::string_view word) {
@@ -352,7 +391,9 @@ constexpr std::uint64_t mix(std::uint64_t x) {
 
 std::uint64_t hash_spec(const AmaxSpec& spec) { return mix(pack(1, spec.in) + mix(bits(spec.scale))); }
 std::uint64_t hash_spec(const CastSpec& spec) {
-  return mix(pack(2, spec.in, spec.out, spec.codes, spec.transposed, spec.pow2) + mix(bits(spec.scale)));
+  const std::uint64_t scale = mix(bits(spec.scale));
+  return mix(pack(2, spec.in, spec.out, spec.codes, spec.transposed, spec.pow2, spec.source) +
+             (spec.transposed_scale ? mix(bits(*spec.transposed_scale) + 31 * scale + 0x9e3779b97f4a7c15U) : scale));
 }
 std::uint64_t hash_spec(const GemmSpec& spec) {
   const auto flags = (spec.bias ? 1 : 0) | (spec.fast_accumulation ? 2 : 0);
@@ -360,6 +401,30 @@ std::uint64_t hash_spec(const GemmSpec& spec) {
              mix(bits(spec.scale_a) + mix(bits(spec.scale_b))));
 }
 std::uint64_t hash_spec(const ColumnSumSpec& spec) { return mix(pack(4, spec.in, spec.out)); }
+
+// ---- all ---------------------------------------------------------------------------------------------------------
+
+// The casts between these dtypes: each pair of granularities, with scales of each source.
+void append_casts(const CastSpec& dtypes, std::vector<KernelSpec>& specs) {
+  const auto append = [&](CastSpec spec) {
+    spec.in = dtypes.in;
+    spec.out = dtypes.out;
+    specs.push_back(spec);
+    spec.pow2 = true;
+    specs.push_back(spec);
+    spec.pow2 = false;
+    spec.source = ScaleSource::given;
+    specs.push_back(spec);
+  };
+  for (const ScaleGranularity scale : kCastGranularities) {
+    append({.scale = scale, .codes = true, .transposed = false});
+    append({.scale = scale, .codes = false, .transposed = true});
+    append({.scale = scale, .codes = true, .transposed = true});
+    for (const ScaleGranularity other : kCastGranularities) {
+      if (other != scale) append({.scale = scale, .codes = true, .transposed = true, .transposed_scale = other});
+    }
+  }
+}
 
 }  // namespace
 
@@ -392,19 +457,12 @@ std::vector<KernelSpec> all_valid_specs() {
   std::vector<KernelSpec> specs;
 
   for (const Dtype in : kHighPrecisionDtypes) {
-    for (const auto scale : kScales) specs.push_back(AmaxSpec{.in = in, .scale = scale});
+    for (const auto scale : {kTensorwise, kRowwise, kColumnwise}) {
+      specs.push_back(AmaxSpec{.in = in, .scale = scale});
+    }
   }
   for (const Dtype in : kHighPrecisionDtypes) {
-    for (const Dtype out : kFp8Dtypes) {
-      for (const auto scale : kScales) {
-        for (const auto& [codes, transposed] : {std::pair{true, false}, {false, true}, {true, true}}) {
-          for (const bool pow2 : kFlags) {
-            specs.push_back(
-                CastSpec{.in = in, .out = out, .scale = scale, .codes = codes, .transposed = transposed, .pow2 = pow2});
-          }
-        }
-      }
-    }
+    for (const Dtype out : kFp8Dtypes) append_casts({.in = in, .out = out}, specs);
   }
   for (const Dtype a : kFp8Dtypes) {
     for (const Dtype b : kFp8Dtypes) {

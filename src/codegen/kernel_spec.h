@@ -2,7 +2,7 @@
 // kernel everywhere (logs, manifests, `ingot show`), and is read back from that line.
 //
 //   amax bf16 scale=tensor
-//   cast bf16->e4m3fn scale=row out=codes,transposed pow2
+//   cast bf16->e4m3fn scale=row+col out=codes,transposed pow2
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
 //   column_sum bf16->f32
 #pragma once
@@ -10,6 +10,7 @@
 #include <compare>
 #include <cstddef>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -27,10 +28,16 @@ struct AmaxSpec {
   bool operator==(const AmaxSpec&) const = default;
 };
 
-// Dynamic FP8 cast of x[rows, cols] (formulas: ARCHITECTURE.md, "Numerics contract"):
-//   scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2
+// Where a cast's scales come from. dynamic: the maxima of what is cast. given: the caller (static scaling, or delayed
+// scaling from earlier maxima); the cast then records the maxima, for the next scales.
+enum class ScaleSource : std::uint8_t { dynamic, given };
+
+// FP8 cast of x[rows, cols] (formulas: ARCHITECTURE.md, "Numerics contract"):
+//   scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2; or given
 //   codes[rows, cols] = encode(saturate(f32(x) * scale)); transposed[cols, rows] = the same codes, transposed
 //   factors = 1 / scale (f32): value = code * factor
+// transposed_scale: the transposed codes have scales of their own, of this granularity (in terms of x, as is `scale`),
+// so that one call makes the operands of two GEMMs. Where there are no codes, `scale` is the transposed codes'.
 struct CastSpec {
   Dtype in = Dtype::bf16;
   Dtype out = Dtype::e4m3fn;
@@ -38,6 +45,8 @@ struct CastSpec {
   bool codes = true;
   bool transposed = false;
   bool pow2 = false;
+  std::optional<ScaleGranularity> transposed_scale{};
+  ScaleSource source = ScaleSource::dynamic;
   bool operator==(const CastSpec&) const = default;
 };
 

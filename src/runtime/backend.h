@@ -26,12 +26,20 @@ struct AmaxTensors {
 };
 
 // input[rows, cols] of spec.in; codes[rows, cols] and transposed[cols, rows] of spec.out, where the spec asks for them
-// (a default Tensor otherwise); factors: f32[scale_count]. Codes may have any row stride.
+// (a default Tensor otherwise); factors: f32[scale_count], of the codes, or of both. Codes may have any row stride.
+// With a transposed_scale: transposed_factors, f32, those of the transposed codes. With given scales: scales (f32,
+// read) and amax (f32, raised to the largest |x| of each extent where it is smaller: clear it before the first cast),
+// both as many as the factors; and likewise transposed_scales and transposed_amax.
 struct CastTensors {
   Tensor input;
   Tensor codes{};
   Tensor transposed{};
   Tensor factors;
+  Tensor transposed_factors{};
+  Tensor scales{};
+  Tensor amax{};
+  Tensor transposed_scales{};
+  Tensor transposed_amax{};
 };
 
 // a, b as GemmSpec's layouts say; factor_a, factor_b: f32 vectors of scale_count elements where the operand is FP8;

@@ -34,5 +34,18 @@ INGOT_DEVICE float cvt_f32_f16(u16 bits) {
   return value;
 }
 
+// Two bf16 (f16), `low` in the low half: round to nearest even, NaN gives 0x7fff.
+INGOT_DEVICE u32 cvt_bf16x2(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+INGOT_DEVICE u32 cvt_f16x2(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 }  // namespace ingot::ptx
 #endif

@@ -25,31 +25,42 @@ const std::vector<Golden> kGolden{
     {"amax bf16 scale=tensor", Pass::main,
      "// amax f32 scale=row\n"
      "#include \"amax.cuh\"\n"
-     "constexpr auto kKernel = &ingot::amax_rows<ingot::f32>;\n"},
+     "constexpr auto kKernel = &ingot::amax_rows<ingot::ValueSource<ingot::f32>>;\n"},
     {"amax f16 scale=row", Pass::main,
      "// amax f16 scale=row\n"
      "#include \"amax.cuh\"\n"
-     "constexpr auto kKernel = &ingot::amax_rows<ingot::f16>;\n"},
+     "constexpr auto kKernel = &ingot::amax_rows<ingot::ValueSource<ingot::f16>>;\n"},
     {"cast bf16->e4m3fn scale=row out=codes pow2", Pass::main,
-     "// cast bf16->e4m3fn scale=row out=codes pow2\n"
-     "#include \"cast.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_rows<ingot::bf16, ingot::e4m3fn, true>;\n"},
+     "// cast bf16->e4m3fn scale=row out=codes\n"
+     "#include \"cast_rows.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, false>;\n"},
     {"cast f32->e5m2fnuz scale=row out=codes,transposed", Pass::first,
      "// amax f32 scale=row\n"
      "#include \"amax.cuh\"\n"
-     "constexpr auto kKernel = &ingot::amax_rows<ingot::f32>;\n"},
+     "constexpr auto kKernel = &ingot::amax_rows<ingot::ValueSource<ingot::f32>>;\n"},
     {"cast f32->e5m2fnuz scale=row out=codes,transposed", Pass::main,
      "// cast f32->e5m2fnuz scale=row out=codes,transposed\n"
-     "#include \"cast.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_tiles<ingot::f32, ingot::e5m2fnuz, ingot::Rowwise, true, true, false>;\n"},
+     "#include \"cast_tiles.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f32>, ingot::e5m2fnuz, ingot::Rowwise, "
+     "ingot::Rowwise, false, false, false>;\n"},
+    {"cast f16->e5m2 scale=row+1x128 out=codes,transposed given", Pass::main,
+     "// cast f16->e5m2 scale=row+1x128 out=codes,transposed given\n"
+     "#include \"cast_tiles.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f16>, ingot::e5m2, ingot::Rowwise, "
+     "ingot::RowGroups, true, false, false>;\n"},
+    {"cast f16->e5m2 scale=row+col out=codes,transposed", Pass::first,
+     "// amax f16 of rows columns\n"
+     "#include \"amax.cuh\"\n"
+     "constexpr auto kKernel = &ingot::amax_tiles<ingot::ValueSource<ingot::f16>, false, true, true>;\n"},
     {"cast f16->e5m2 scale=tensor out=transposed", Pass::first,
      "// amax f16 scale=tensor (first pass)\n"
      "#include \"amax.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_partials<ingot::f16>;\n"},
     {"cast f16->e5m2 scale=tensor out=transposed", Pass::main,
      "// cast f16->e5m2 scale=tensor out=transposed\n"
-     "#include \"cast.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_tiles<ingot::f16, ingot::e5m2, ingot::Tensorwise, false, true, false>;\n"},
+     "#include \"cast_tiles.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f16>, ingot::e5m2, ingot::NotWritten, "
+     "ingot::Tensorwise, false, false, false>;\n"},
     {"gemm e4m3fn*e5m2->bf16 nt scale=tensor,row bias fast", Pass::main,
      "// gemm e4m3fn*e5m2->bf16\n"
      "#include \"gemm_simt.cuh\"\n"
@@ -83,6 +94,9 @@ BOOST_AUTO_TEST_CASE(which_specs_take_two_launches) {
   BOOST_TEST(!two("cast bf16->e4m3fn scale=row out=codes"));
   BOOST_TEST(two("cast bf16->e4m3fn scale=row out=transposed"));
   BOOST_TEST(two("cast bf16->e4m3fn scale=row out=codes,transposed"));
+  BOOST_TEST(!two("cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed"));
+  BOOST_TEST(two("cast bf16->e4m3fn scale=128x128+col out=codes,transposed"));
+  BOOST_TEST(!two("cast bf16->e4m3fn scale=tensor out=codes given"));
   BOOST_TEST(!two("gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast"));
   BOOST_TEST(two("column_sum f32->f32"));
 }
@@ -113,8 +127,10 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
       BOOST_TEST(at->second == text, spec);
     }
   }
-  // amax 3 + 3; cast 3 x 4 x (1 rowwise codes + 2 rowwise + 3 tensorwise) x 2; gemm 16 x 3 + 5; column_sum 3 + 3.
-  BOOST_TEST(texts.size() == 6U + 144U + 53U + 6U);
+  // amax: 3 partials, 3 rows, 3 x 4 kinds of tiles (columns, and any two of tensor, rows and columns);
+  // casts: 3 x 4 x (48 pairs of granularities x 2 sources + rowwise codes, dynamic, in cast_rows, which are among
+  // them); gemm 16 x 3 + 5; column_sum 3 + 3.
+  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 96U + 53U + 6U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {

@@ -23,7 +23,9 @@ struct Fixture {
   }
 
   // In place: copies of these tensors would not fit on every machine.
-  Matrices run_in_place(const Case& c, const GuardedMatrix& input) {
+  Matrices run_in_place(const Case& c, const SharedMatrices& inputs) {
+    const GuardedMatrix& input = *inputs.at("input");
+    const auto given = [&](const char* what) { return inputs.contains(what) ? view(*inputs.at(what)) : Tensor{}; };
     Matrices outputs = poisoned_outputs(c);
     const auto output = [&](const char* what) { return outputs.contains(what) ? view(outputs.at(what)) : Tensor{}; };
     if (const auto* const spec = std::get_if<AmaxSpec>(&c.spec)) {
@@ -33,7 +35,12 @@ struct Fixture {
                     {.input = view(input),
                      .codes = output("codes"),
                      .transposed = output("transposed"),
-                     .factors = output("factors")},
+                     .factors = output("factors"),
+                     .transposed_factors = output("transposed_factors"),
+                     .scales = given("scales"),
+                     .amax = output("amax"),
+                     .transposed_scales = given("transposed_scales"),
+                     .transposed_amax = output("transposed_amax")},
                     stream);
     } else {
       backend->column_sum(std::get<ColumnSumSpec>(c.spec), {.input = view(input), .sum = output("sum")}, stream);
@@ -46,27 +53,41 @@ struct Fixture {
 std::vector<std::int64_t> samples(std::int64_t size) { return {0, 1, size / 2, size - 2, size - 1}; }
 
 void check_amax(ScaleGranularity scale, const GuardedMatrix& input, const GuardedMatrix& amax) {
-  if (scale == kTensorwise) {
-    BOOST_TEST(amax.value(0, 0) == static_cast<double>(kLastOfNormal));
-    return;
-  }
-  for (const std::int64_t r : samples(input.rows())) BOOST_TEST(amax.value(0, r) == amax_of_rows(input, r, r + 1));
+  BOOST_TEST(bit_difference("amax", amax_reference(scale, input), amax) == "");
 }
 
-void check_cast(const CastSpec& spec, const GuardedMatrix& input, const Matrices& outputs) {
+// One output on sampled rows; `code_at(r, c)` is what was written.
+template <class CodeAt>
+void check_codes(const CastSpec& spec, ScaleGranularity granularity, const SharedMatrices& inputs, const char* given,
+                 const GuardedMatrix& factors, const CodeAt& code_at) {
+  const GuardedMatrix& input = *inputs.at("input");
+  const auto found = inputs.find(given);
+  const ScalesReference expected =
+      scales_reference(spec, granularity, input, found == inputs.end() ? nullptr : found->second.get());
+  BOOST_TEST(bit_difference("factors", expected.factors, factors) == "");
   int faults = 0;
   for (const std::int64_t r : samples(input.rows())) {
-    const double amax = spec.scale == kTensorwise ? static_cast<double>(kLastOfNormal) : amax_of_rows(input, r, r + 1);
-    const float scale = scale_reference(spec, amax);
-    BOOST_TEST(outputs.at("factors").value(0, spec.scale == kTensorwise ? 0 : r) == static_cast<double>(1.0F / scale));
     for (std::int64_t c = 0; c < input.cols() && faults < 10; ++c) {
-      const std::uint32_t expected = encode_reference(spec.out, static_cast<float>(input.value(r, c)) * scale);
-      const bool same = outputs.at("codes").bits(r, c) == expected && outputs.at("transposed").bits(c, r) == expected;
-      BOOST_CHECK_MESSAGE(same, "row " << r << ", col " << c << ": expected code " << expected << ", got "
-                                       << outputs.at("codes").bits(r, c) << " and transposed "
-                                       << outputs.at("transposed").bits(c, r));
-      faults += same ? 0 : 1;
+      const double scale = expected.scales.value(0, extent_of(granularity, input.cols(), r, c));
+      const std::uint32_t code =
+          encode_reference(spec.out, static_cast<float>(input.value(r, c)) * static_cast<float>(scale));
+      BOOST_CHECK_MESSAGE(code_at(r, c) == code,
+                          "row " << r << ", col " << c << ": expected code " << code << ", got " << code_at(r, c));
+      faults += code_at(r, c) == code ? 0 : 1;
     }
+  }
+}
+
+void check_cast(const CastSpec& spec, const SharedMatrices& inputs, const Matrices& outputs) {
+  if (spec.codes) {
+    check_codes(spec, spec.scale, inputs, "scales", outputs.at("factors"),
+                [&](std::int64_t r, std::int64_t c) { return outputs.at("codes").bits(r, c); });
+  }
+  if (spec.transposed) {
+    const bool own = spec.transposed_scale.has_value();
+    check_codes(spec, spec.transposed_scale.value_or(spec.scale), inputs, own ? "transposed_scales" : "scales",
+                outputs.at(own ? "transposed_factors" : "factors"),
+                [&](std::int64_t r, std::int64_t c) { return outputs.at("transposed").bits(c, r); });
   }
 }
 
@@ -86,12 +107,13 @@ BOOST_FIXTURE_TEST_CASE(past_2_to_the_31_elements, Fixture) {
   int run_count = 0;
   for (const Case& c : cases(SizeClass::huge)) {
     BOOST_TEST_CONTEXT(name(c)) {
-      const std::shared_ptr<const GuardedMatrix> input = maker.inputs(c).at("input");
+      const SharedMatrices inputs = maker.inputs(c);
+      const std::shared_ptr<const GuardedMatrix> input = inputs.at("input");
       BOOST_REQUIRE(input->rows() * input->cols() > std::int64_t{1} << 31U);
-      const Matrices outputs = run_in_place(c, *input);
+      const Matrices outputs = run_in_place(c, inputs);
       BOOST_TEST(damage(outputs) == "");
       if (const auto* const amax = std::get_if<AmaxSpec>(&c.spec)) check_amax(amax->scale, *input, outputs.at("amax"));
-      if (const auto* const cast = std::get_if<CastSpec>(&c.spec)) check_cast(*cast, *input, outputs);
+      if (const auto* const cast = std::get_if<CastSpec>(&c.spec)) check_cast(*cast, inputs, outputs);
       if (const auto* const sum = std::get_if<ColumnSumSpec>(&c.spec))
         check_column_sum(*sum, *input, outputs.at("sum"));
       ++run_count;

@@ -20,24 +20,24 @@ inline void set_f32(GuardedMatrix& vector, std::int64_t i, float value) {
   vector.set_bits(0, i, std::bit_cast<std::uint32_t>(value));
 }
 
-// max |x| of rows [begin, end); NaN if there is one.
-inline double amax_of_rows(const GuardedMatrix& input, std::int64_t begin, std::int64_t end) {
-  double largest = 0;
-  for (std::int64_t r = begin; r < end; ++r) {
-    for (std::int64_t c = 0; c < input.cols(); ++c) {
-      const double x = input.value(r, c);
-      if (std::isnan(x)) return x;
-      largest = std::max(largest, std::fabs(x));
-    }
-  }
-  return largest;
+// Which extent of a granularity an element belongs to; extents are numbered row by row.
+inline std::int64_t extent_of(ScaleGranularity scale, std::int64_t cols, std::int64_t r, std::int64_t c) {
+  const std::int64_t across = scale.cols == 0 ? 1 : (cols + scale.cols - 1) / scale.cols;
+  return (scale.rows == 0 ? 0 : r / scale.rows) * across + (scale.cols == 0 ? 0 : c / scale.cols);
 }
 
+// max |x| of every extent; NaN where there is one.
 inline GuardedMatrix amax_reference(ScaleGranularity scale, const GuardedMatrix& input) {
   GuardedMatrix amax(Dtype::f32, 1, scale_count(scale, input.rows(), input.cols()));
-  for (std::int64_t i = 0; i < amax.cols(); ++i) {
-    const bool tensor = scale == kTensorwise;
-    set_f32(amax, i, static_cast<float>(amax_of_rows(input, tensor ? 0 : i, tensor ? input.rows() : i + 1)));
+  for (std::int64_t i = 0; i < amax.cols(); ++i) set_f32(amax, i, 0.0F);
+  for (std::int64_t r = 0; r < input.rows(); ++r) {
+    for (std::int64_t c = 0; c < input.cols(); ++c) {
+      const std::int64_t i = extent_of(scale, input.cols(), r, c);
+      const double x = std::fabs(input.value(r, c));
+      const double largest = amax.value(0, i);
+      if (std::isnan(x)) set_f32(amax, i, std::numeric_limits<float>::quiet_NaN());
+      if (x > largest) set_f32(amax, i, static_cast<float>(x));
+    }
   }
   return amax;
 }
@@ -50,25 +50,58 @@ inline float scale_reference(const CastSpec& spec, double amax) {
   return spec.pow2 && scale != 0 ? std::ldexp(1.0F, std::ilogb(scale)) : scale;
 }
 
+// The scales of one output, with what is written beside its codes.
+struct ScalesReference {
+  GuardedMatrix scales;
+  GuardedMatrix factors;
+  GuardedMatrix amax;  // given scales: what is recorded
+};
+
+// `given` is null where scales are dynamic.
+inline ScalesReference scales_reference(const CastSpec& spec, ScaleGranularity granularity, const GuardedMatrix& input,
+                                        const GuardedMatrix* given) {
+  ScalesReference made{GuardedMatrix(Dtype::f32, 1, scale_count(granularity, input.rows(), input.cols())), {}, {}};
+  made.factors = made.scales;
+  const GuardedMatrix found = amax_reference(granularity, input);
+  made.amax = earlier_amax(made.scales.cols());
+  for (std::int64_t i = 0; i < found.cols(); ++i) {
+    const double amax = found.value(0, i);
+    const float scale = given != nullptr ? static_cast<float>(given->value(0, i)) : scale_reference(spec, amax);
+    set_f32(made.scales, i, scale);
+    set_f32(made.factors, i, 1.0F / scale);
+    if (std::isnan(amax) || amax > made.amax.value(0, i)) set_f32(made.amax, i, static_cast<float>(amax));
+  }
+  return made;
+}
+
 // Every output of a cast, whichever the spec asks for.
-inline Matrices cast_reference(const CastSpec& spec, const GuardedMatrix& input) {
-  const GuardedMatrix amax = amax_reference(spec.scale, input);
+inline Matrices cast_reference(const CastSpec& spec, const SharedMatrices& inputs) {
+  const GuardedMatrix& input = *inputs.at("input");
+  const bool given = spec.source == ScaleSource::given;
+  const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
+  ScalesReference scales = scales_reference(spec, spec.scale, input, given ? inputs.at("scales").get() : nullptr);
+  ScalesReference own = spec.transposed_scale ? scales_reference(spec, transposed_scale, input,
+                                                                 given ? inputs.at("transposed_scales").get() : nullptr)
+                                              : scales;
   GuardedMatrix codes(spec.out, input.rows(), input.cols());
   GuardedMatrix transposed(spec.out, input.cols(), input.rows());
-  GuardedMatrix factors(Dtype::f32, 1, amax.cols());
-  for (std::int64_t i = 0; i < amax.cols(); ++i) set_f32(factors, i, 1.0F / scale_reference(spec, amax.value(0, i)));
+  const auto code = [&](const ScalesReference& from, ScaleGranularity granularity, std::int64_t r, std::int64_t c) {
+    const double scale = from.scales.value(0, extent_of(granularity, input.cols(), r, c));
+    return encode_reference(spec.out, static_cast<float>(input.value(r, c)) * static_cast<float>(scale));
+  };
   for (std::int64_t r = 0; r < input.rows(); ++r) {
-    const float scale = scale_reference(spec, amax.value(0, spec.scale == kTensorwise ? 0 : r));
     for (std::int64_t c = 0; c < input.cols(); ++c) {
-      const std::uint32_t code = encode_reference(spec.out, static_cast<float>(input.value(r, c)) * scale);
-      codes.set_bits(r, c, code);
-      transposed.set_bits(c, r, code);
+      if (spec.codes) codes.set_bits(r, c, code(scales, spec.scale, r, c));
+      if (spec.transposed) transposed.set_bits(c, r, code(own, transposed_scale, r, c));
     }
   }
   Matrices all;
   all["codes"] = std::move(codes);
   all["transposed"] = std::move(transposed);
-  all["factors"] = std::move(factors);
+  all["factors"] = std::move(scales.factors);
+  all["amax"] = std::move(scales.amax);
+  all["transposed_factors"] = std::move(own.factors);
+  all["transposed_amax"] = std::move(own.amax);
   return all;
 }
 

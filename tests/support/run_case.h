@@ -29,7 +29,18 @@ class InputMaker {
   }
 
  private:
-  template <class Spec>  // amax, cast, column_sum
+  SharedMatrices inputs_of(const CastSpec& spec, const Case& c) {
+    SharedMatrices made{{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
+    if (spec.source == ScaleSource::given) {
+      made["scales"] = factors(scale_count(spec.scale, c.shape.rows, c.shape.cols), c, 7);
+      if (spec.transposed_scale) {
+        made["transposed_scales"] = factors(scale_count(*spec.transposed_scale, c.shape.rows, c.shape.cols), c, 8);
+      }
+    }
+    return made;
+  }
+
+  template <class Spec>  // amax, column_sum
   SharedMatrices inputs_of(const Spec& spec, const Case& c) {
     return {{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
   }
@@ -78,7 +89,16 @@ class InputMaker {
   std::map<std::string, std::shared_ptr<const GuardedMatrix>> kept_;
 };
 
-// The outputs of a case before it runs: poison everywhere.
+// Maxima of earlier steps: none, small and large ones.
+inline GuardedMatrix earlier_amax(std::int64_t count) {
+  GuardedMatrix amax(Dtype::f32, 1, count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    amax.set_bits(0, i, float_bits(i % 3 == 0 ? 0.0F : i % 3 == 1 ? 1e-3F : 3e3F));
+  }
+  return amax;
+}
+
+// The outputs of a case before it runs: poison everywhere but in what is only raised.
 inline Matrices poisoned_outputs(const Case& c) {
   const auto [rows, cols, inner] = c.shape;
   const auto [padding, offset] = c.placement;
@@ -88,7 +108,15 @@ inline Matrices poisoned_outputs(const Case& c) {
   } else if (const auto* const cast = std::get_if<CastSpec>(&c.spec)) {
     if (cast->codes) outputs["codes"] = GuardedMatrix(cast->out, rows, cols, padding, offset);
     if (cast->transposed) outputs["transposed"] = GuardedMatrix(cast->out, cols, rows, padding, offset);
-    outputs["factors"] = GuardedMatrix(Dtype::f32, 1, scale_count(cast->scale, rows, cols));
+    const std::int64_t count = scale_count(cast->scale, rows, cols);
+    outputs["factors"] = GuardedMatrix(Dtype::f32, 1, count);
+    const bool given = cast->source == ScaleSource::given;
+    if (given) outputs["amax"] = earlier_amax(count);
+    if (cast->transposed_scale) {
+      const std::int64_t own = scale_count(*cast->transposed_scale, rows, cols);
+      outputs["transposed_factors"] = GuardedMatrix(Dtype::f32, 1, own);
+      if (given) outputs["transposed_amax"] = earlier_amax(own);
+    }
   } else if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec)) {
     outputs["out"] = GuardedMatrix(gemm->out, rows, cols, padding, offset);
   } else {
@@ -145,9 +173,17 @@ class PlacedCase {
     backend_->amax(spec, {.input = of("input"), .amax = of("amax")}, stream);
   }
   void enqueue_as(const CastSpec& spec, Stream& stream) {
-    backend_->cast(
-        spec, {.input = of("input"), .codes = of("codes"), .transposed = of("transposed"), .factors = of("factors")},
-        stream);
+    backend_->cast(spec,
+                   {.input = of("input"),
+                    .codes = of("codes"),
+                    .transposed = of("transposed"),
+                    .factors = of("factors"),
+                    .transposed_factors = of("transposed_factors"),
+                    .scales = of("scales"),
+                    .amax = of("amax"),
+                    .transposed_scales = of("transposed_scales"),
+                    .transposed_amax = of("transposed_amax")},
+                   stream);
   }
   void enqueue_as(const GemmSpec& spec, Stream& stream) {
     backend_->gemm(spec,

@@ -13,6 +13,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -89,6 +90,24 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) {
   const unsigned maximum = *std::max_element(warp.values, warp.values + 32);
   warp.barrier.wait();
   return maximum;
+}
+
+inline unsigned shuffle(unsigned value, unsigned from) {
+  emulator::Warp& warp = *emulator::current->warps[threadIdx.x / 32];
+  warp.values[threadIdx.x % 32] = value;
+  warp.barrier.wait();
+  const unsigned result = warp.values[from % 32];
+  warp.barrier.wait();
+  return result;
+}
+inline unsigned __shfl_sync(unsigned, unsigned value, unsigned lane) { return shuffle(value, lane); }
+inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned mask) { return shuffle(value, threadIdx.x ^ mask); }
+
+inline unsigned atomicMax(unsigned* target, unsigned value) {
+  const std::atomic_ref<unsigned> shared(*target);
+  unsigned seen = shared.load();
+  while (seen < value && !shared.compare_exchange_weak(seen, value)) {}
+  return seen;
 }
 
 // CUDA C++ Programming Guide, "Byte Permutation".

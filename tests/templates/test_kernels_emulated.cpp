@@ -4,7 +4,8 @@
 #include "templates/emulator.h"
 
 #include "amax.cuh"
-#include "cast.cuh"
+#include "cast_rows.cuh"
+#include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "gemm_simt.cuh"
 
@@ -85,17 +86,22 @@ const std::vector<Shape> kShapes{{1, 1},         {3, 17},          {128, 128},  
                                  {130, 264, 8},  {128, 256, 0, 1}, {112, 144, 16}, {64, 48},    {131, 257, 3},
                                  {256, 272, 16}, {5, 4112},        {2, 16392, 8},  {5, 4115, 5}};
 
+template <class T>
+SourceParams source_of(const Matrix<T>& x, i64 rows, i64 cols) {
+  return {.input = x.data(), .rows = rows, .cols = cols, .input_stride = x.stride(), .operands = {}};
+}
+
 template <class In>
 float emulated_amax(const Matrix<In>& x, i64 rows, i64 cols) {
-  const AmaxParams p = flattened({x.data(), rows, cols, x.stride(), nullptr});
+  const AmaxPartialsParams p = flattened(AmaxPartialsParams{x.data(), rows, cols, x.stride(), nullptr});
   const i64 grid = AmaxPartialsLaunch::grid(p.rows, p.cols, sizeof(In));
   Matrix<float> partials(1, grid, grid);
-  AmaxParams first = p;
+  AmaxPartialsParams first = p;
   first.amax = partials.data();
   emulator::launch(amax_partials<In>, grid, AmaxPartialsLaunch::kThreads, first);
   Matrix<float> amax(1, 1, 1);
-  const AmaxParams second{partials.data(), 1, grid, grid, amax.data()};
-  emulator::launch(amax_rows<float>, RowsLaunch::grid(1, grid, 4), RowsLaunch::threads(grid, 4), second);
+  const AmaxRowsParams second{source_of(partials, 1, grid), amax.data()};
+  emulator::launch(amax_rows<ValueSource<float>>, RowsLaunch::grid(1, grid), RowsLaunch::threads(grid), second);
   BOOST_TEST(partials.guarded());
   BOOST_TEST(amax.guarded());
   return amax.at(0, 0);
@@ -104,10 +110,44 @@ float emulated_amax(const Matrix<In>& x, i64 rows, i64 cols) {
 template <class In>
 Matrix<float> emulated_amax_rows(const Matrix<In>& x, i64 rows, i64 cols) {
   Matrix<float> amax(1, rows, rows);
-  const AmaxParams p{x.data(), rows, cols, x.stride(), amax.data()};
-  emulator::launch(amax_rows<In>, RowsLaunch::grid(rows, cols, sizeof(In)), RowsLaunch::threads(cols, sizeof(In)), p);
+  const AmaxRowsParams p{source_of(x, rows, cols), amax.data()};
+  emulator::launch(amax_rows<ValueSource<In>>, RowsLaunch::grid(rows, cols), RowsLaunch::threads(cols), p);
   BOOST_TEST(amax.guarded());
   return amax;
+}
+
+template <class In>
+float naive_column_amax(const Matrix<In>& x, i64 row_begin, i64 row_end, i64 col) {
+  u32 bits = 0;
+  for (i64 r = row_begin; r < row_end; ++r) bits = std::max(bits, amax_bits(to_float(x.at(r, col))));
+  return amax_from_bits(bits);
+}
+
+// Of the tensor, the rows and the columns, each raised from what was there.
+template <class In, bool Rows, bool Columns>
+void check_amax_tiles() {
+  for (const Shape& s : kShapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
+      const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
+      Matrix<float> tensor(1, 1, 1);
+      Matrix<float> rows(1, s.rows, s.rows);
+      Matrix<float> columns(1, s.cols, s.cols);
+      tensor.at(0, 0) = 0.0F;
+      for (i64 r = 0; r < s.rows; ++r) rows.at(0, r) = 0.0F;
+      for (i64 c = 0; c < s.cols; ++c) columns.at(0, c) = c % 5 == 0 ? 1e6F : 0.0F;
+      const auto bits = [](Matrix<float>& m) { return reinterpret_cast<u32*>(m.data()); };
+      emulator::launch(amax_tiles<ValueSource<In>, true, Rows, Columns>, AmaxTilesLaunch::grid(s.rows, s.cols),
+                       AmaxTilesLaunch::kThreads,
+                       AmaxTilesParams{source_of(x, s.rows, s.cols), bits(tensor), bits(rows), bits(columns)});
+      BOOST_TEST((tensor.guarded() && rows.guarded() && columns.guarded()));
+      BOOST_TEST(tensor.at(0, 0) == naive_amax(x, 0, s.rows, s.cols));
+      for (i64 r = 0; r < s.rows; ++r) BOOST_TEST(rows.at(0, r) == (Rows ? naive_amax(x, r, r + 1, s.cols) : 0.0F));
+      for (i64 c = 0; c < s.cols; ++c) {
+        const float found = Columns ? naive_column_amax(x, 0, s.rows, c) : 0.0F;
+        BOOST_TEST(columns.at(0, c) == (c % 5 == 0 ? 1e6F : found));
+      }
+    }
+  }
 }
 
 template <class In>
@@ -125,71 +165,177 @@ void check_amax() {
   }
 }
 
-template <class Out, bool Pow2, class In>
-void check_codes(const Matrix<In>& x, const Shape& s, bool row_scales, const Matrix<Out>* codes,
-                 const Matrix<Out>* transposed, const Matrix<float>& factors) {
-  const float tensor_amax = naive_amax(x, 0, s.rows, s.cols);
+// The extents of a granularity over a matrix: how many, and whose an element is.
+template <class Scale>
+struct Extents {
+  i64 rows, cols;
+  static constexpr bool kByTileRow = is_same<Scale, ColumnGroups> || is_same<Scale, Blocks>;
+  static constexpr bool kByTileCol = is_same<Scale, RowGroups> || is_same<Scale, Blocks>;
+  i64 down() const { return kByRow<Scale> ? rows : kByTileRow ? ceil_div(rows, kGroup) : 1; }
+  i64 across() const { return kByColumn<Scale> ? cols : kByTileCol ? ceil_div(cols, kGroup) : 1; }
+  i64 count() const { return down() * across(); }
+  i64 index(i64 r, i64 c) const {
+    const i64 row = kByRow<Scale> ? r : kByTileRow ? r / kGroup : 0;
+    return row * across() + (kByColumn<Scale> ? c : kByTileCol ? c / kGroup : 0);
+  }
+};
+
+template <class In>
+void check_result(const Matrix<In>& x, Matrix<In>& result, const Shape& s) {
+  BOOST_TEST(result.guarded());
   for (i64 r = 0; r < s.rows; ++r) {
-    const float amax = row_scales ? naive_amax(x, r, r + 1, s.cols) : tensor_amax;
-    const float scale = scale_from_amax<Out, Pow2>(amax);
-    BOOST_REQUIRE_EQUAL(float_bits(factors.at(0, row_scales ? r : 0)), float_bits(factor_from_scale(scale)));
+    for (i64 c = 0; c < s.cols; ++c) BOOST_REQUIRE_EQUAL(to_float(result.at(r, c)), to_float(x.at(r, c)));
+  }
+}
+
+// In the order that cast_tiles.cuh promises.
+template <class In>
+void check_partial_sums(const Matrix<In>& x, Matrix<float>& sums, const Shape& s) {
+  BOOST_TEST(sums.guarded());
+  for (i64 tile = 0; tile < ceil_div(s.rows, i64{128}); ++tile) {
     for (i64 c = 0; c < s.cols; ++c) {
-      const u32 expected = quantize<Out>(to_float(x.at(r, c)), scale).bits;
-      if (codes != nullptr && codes->at(r, c).bits != expected) {
-        BOOST_FAIL("codes" << at(r, c) << ": " << u32{codes->at(r, c).bits} << ", expected " << expected);
+      float total = 0.0F;
+      for (i64 run = tile * 128; run < std::min(s.rows, tile * 128 + 128); run += kRowsPerRun) {
+        float part = 0.0F;
+        for (i64 r = run; r < std::min(s.rows, run + i64{kRowsPerRun}); ++r) part += to_float(x.at(r, c));
+        total += part;
       }
-      if (transposed != nullptr && transposed->at(c, r).bits != expected) {
-        BOOST_FAIL("transposed" << at(c, r) << ": " << u32{transposed->at(c, r).bits} << ", expected " << expected);
-      }
+      BOOST_REQUIRE_EQUAL(sums.at(tile, c), total);
     }
   }
 }
 
-template <class In, class Out, bool Pow2>
-void check_cast_rows() {
+// One output of a cast with all that belongs to it, and what is expected there.
+template <class In, class Out, class Scale, bool Given, bool Transposed>
+struct OutputCheck {
+  Extents<Scale> extents;
+  Matrix<Out> codes;
+  Matrix<float> factors, from, amax;
+  std::vector<float> expected_amax, expected_scale;
+
+  OutputCheck(const Matrix<In>& x, const Shape& s, bool pow2)
+      : extents{s.rows, s.cols},
+        codes(Transposed ? s.cols : s.rows, Transposed ? s.rows : s.cols, (Transposed ? s.rows : s.cols) + s.pad),
+        factors(1, extents.count(), extents.count()),
+        from(1, extents.count(), extents.count()),
+        amax(1, extents.count(), extents.count()) {
+    std::vector<u32> bits(static_cast<std::size_t>(extents.count()));
+    for (i64 r = 0; r < s.rows; ++r) {
+      for (i64 c = 0; c < s.cols; ++c) {
+        u32& largest = bits[static_cast<std::size_t>(extents.index(r, c))];
+        largest = std::max(largest, amax_bits(to_float(x.at(r, c))));
+      }
+    }
+    for (i64 i = 0; i < extents.count(); ++i) {
+      const float found = amax_from_bits(bits[static_cast<std::size_t>(i)]);
+      from.at(0, i) = Given ? 0.5F + static_cast<float>(i % 7) : found;
+      amax.at(0, i) = i % 3 == 0 ? 1e6F : 0.0F;
+      expected_amax.push_back(Given ? std::max(found, amax.at(0, i)) : amax.at(0, i));
+      expected_scale.push_back(Given ? from.at(0, i) : scale_from_amax<Out>(found, pow2));
+    }
+  }
+
+  CastOutput output() {
+    return {.codes = codes.data(),
+            .stride = codes.stride(),
+            .from = from.data(),
+            .from_count = is_same<Scale, Tensorwise> ? 1 : 0,
+            .factors = factors.data(),
+            .amax = reinterpret_cast<u32*>(amax.data())};
+  }
+
+  void check(const Matrix<In>& x, const Shape& s, const char* what) {
+    BOOST_TEST((codes.guarded() && factors.guarded() && amax.guarded()), what);
+    for (i64 i = 0; i < extents.count(); ++i) {
+      const auto at_i = static_cast<std::size_t>(i);
+      BOOST_REQUIRE_EQUAL(float_bits(factors.at(0, i)), float_bits(factor_from_scale(expected_scale[at_i])));
+      BOOST_REQUIRE_EQUAL(amax.at(0, i), expected_amax[at_i]);
+    }
+    for (i64 r = 0; r < s.rows; ++r) {
+      for (i64 c = 0; c < s.cols; ++c) {
+        const float scale = expected_scale[static_cast<std::size_t>(extents.index(r, c))];
+        const u32 expected = quantize<Out>(to_float(x.at(r, c)), scale).bits;
+        const u32 got = Transposed ? codes.at(c, r).bits : codes.at(r, c).bits;
+        if (got != expected) BOOST_FAIL(what << at(r, c) << ": " << got << ", expected " << expected);
+      }
+    }
+  }
+};
+
+template <class In, class Out>
+void check_cast_rows(bool pow2) {
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      Matrix<Out> codes(s.rows, s.cols, s.cols + s.pad);
-      Matrix<float> factors(1, s.rows, s.rows);
-      const CastRowsParams p{x.data(), codes.data(), factors.data(), s.rows, s.cols, x.stride(), codes.stride()};
-      emulator::launch(cast_rows<In, Out, Pow2>, CastRowsLaunch::grid(s.rows, s.cols, sizeof(In)),
-                       CastRowsLaunch::threads(s.cols, sizeof(In)), p);
-      check_codes<Out, Pow2>(x, s, true, &codes, nullptr, factors);
-      BOOST_TEST(codes.guarded());
-      BOOST_TEST(factors.guarded());
+      OutputCheck<In, Out, Rowwise, false, false> codes(x, s, pow2);
+      Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
+      const CastRowsParams p{.source = source_of(x, s.rows, s.cols),
+                             .codes = codes.codes.data(),
+                             .factors = codes.factors.data(),
+                             .result = result.data(),
+                             .codes_stride = codes.codes.stride(),
+                             .result_stride = result.stride(),
+                             .pow2 = pow2};
+      emulator::launch(cast_rows<ValueSource<In>, Out, true>, CastRowsLaunch::grid(s.rows, s.cols),
+                       CastRowsLaunch::threads(s.cols), p);
+      codes.check(x, s, "codes");
+      check_result(x, result, s);
     }
   }
 }
 
-template <class In, class Out, class Granularity, bool Codes, bool Transposed, bool Pow2>
-void check_cast_tiles() {
-  constexpr bool kRowScales = is_same<Granularity, Rowwise>;
+// Codes and transposed codes, the values once more, and the sums of their columns.
+template <class In, class Out, class CodesScale, class TransposedScale, bool Given>
+void check_cast_tiles(bool pow2 = false) {
+  constexpr bool kShared = is_same<CodesScale, TransposedScale>;
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      Matrix<float> amax(1, s.rows, s.rows);  // maxima of rows: also what partial maxima of the tensor may be
-      for (i64 r = 0; r < s.rows; ++r) amax.at(0, r) = naive_amax(x, r, r + 1, s.cols);
-      Matrix<Out> codes(s.rows, s.cols, s.cols + s.pad);
-      Matrix<Out> transposed(s.cols, s.rows, s.rows + s.pad);
-      Matrix<float> factors(1, kRowScales ? s.rows : 1, kRowScales ? s.rows : 1);
-      const CastTilesParams p{x.data(),
-                              amax.data(),
-                              s.rows,
-                              Codes ? codes.data() : nullptr,
-                              Transposed ? transposed.data() : nullptr,
-                              factors.data(),
-                              s.rows,
-                              s.cols,
-                              x.stride(),
-                              codes.stride(),
-                              transposed.stride()};
-      emulator::launch(cast_tiles<In, Out, Granularity, Codes, Transposed, Pow2>, CastTilesLaunch::grid(s.rows, s.cols),
-                       CastTilesLaunch::kThreads, p);
-      check_codes<Out, Pow2>(x, s, kRowScales, Codes ? &codes : nullptr, Transposed ? &transposed : nullptr, factors);
-      BOOST_TEST(codes.guarded());
-      BOOST_TEST(transposed.guarded());
-      BOOST_TEST(factors.guarded());
+      OutputCheck<In, Out, CodesScale, Given, false> codes(x, s, pow2);
+      OutputCheck<In, Out, TransposedScale, Given, true> transposed(x, s, pow2);
+      Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
+      const i64 tiles = ceil_div(s.rows, i64{128});
+      Matrix<float> sums(tiles, s.cols, s.cols);
+      emulator::launch(cast_tiles<ValueSource<In>, Out, CodesScale, TransposedScale, Given, true, true>,
+                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
+                       CastTilesParams{.source = source_of(x, s.rows, s.cols),
+                                       .codes = codes.output(),
+                                       .transposed = transposed.output(),
+                                       .result = result.data(),
+                                       .result_stride = result.stride(),
+                                       .partial_sums = sums.data(),
+                                       .pow2 = pow2});
+      codes.check(x, s, "codes");
+      if (kShared) {  // those of the codes count
+        transposed.factors = codes.factors;
+        transposed.amax = codes.amax;
+      }
+      transposed.check(x, s, "transposed");
+      check_result(x, result, s);
+      check_partial_sums(x, sums, s);
+    }
+  }
+}
+
+template <class In, class Out, class CodesScale, class TransposedScale>
+void check_one_output() {
+  constexpr bool kCodes = !is_same<CodesScale, NotWritten>;
+  using Scale = typename Select<kCodes, CodesScale, TransposedScale>::Type;
+  for (const Shape& s : kShapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
+      const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
+      OutputCheck<In, Out, Scale, false, !kCodes> output(x, s, false);
+      const CastOutput none{};
+      emulator::launch(cast_tiles<ValueSource<In>, Out, CodesScale, TransposedScale, false, false, false>,
+                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
+                       CastTilesParams{.source = source_of(x, s.rows, s.cols),
+                                       .codes = kCodes ? output.output() : none,
+                                       .transposed = kCodes ? none : output.output(),
+                                       .result = nullptr,
+                                       .result_stride = 0,
+                                       .partial_sums = nullptr,
+                                       .pow2 = false});
+      output.check(x, s, kCodes ? "codes" : "transposed");
     }
   }
 }
@@ -298,13 +444,23 @@ BOOST_AUTO_TEST_CASE(amax_keeps_nan) {
   BOOST_TEST(rows.at(0, 38) == naive_amax(x, 38, 39, 100));
 }
 
-BOOST_AUTO_TEST_CASE(cast_rows_bf16_e4m3fn) { check_cast_rows<bf16, e4m3fn, false>(); }
-BOOST_AUTO_TEST_CASE(cast_rows_f32_e5m2fnuz_pow2) { check_cast_rows<f32, e5m2fnuz, true>(); }
+BOOST_AUTO_TEST_CASE(amax_tiles_bf16) { check_amax_tiles<bf16, true, true>(); }
+BOOST_AUTO_TEST_CASE(amax_tiles_f32_columns) { check_amax_tiles<f32, false, true>(); }
+BOOST_AUTO_TEST_CASE(amax_tiles_f16_rows) { check_amax_tiles<f16, true, false>(); }
 
-BOOST_AUTO_TEST_CASE(cast_tiles_tensor_both) { check_cast_tiles<bf16, e4m3fn, Tensorwise, true, true, false>(); }
-BOOST_AUTO_TEST_CASE(cast_tiles_tensor_codes) { check_cast_tiles<f16, e5m2, Tensorwise, true, false, false>(); }
-BOOST_AUTO_TEST_CASE(cast_tiles_row_both) { check_cast_tiles<bf16, e4m3fnuz, Rowwise, true, true, true>(); }
-BOOST_AUTO_TEST_CASE(cast_tiles_row_transposed_f32) { check_cast_tiles<f32, e4m3fn, Rowwise, false, true, false>(); }
+BOOST_AUTO_TEST_CASE(cast_rows_bf16_e4m3fn) { check_cast_rows<bf16, e4m3fn>(false); }
+BOOST_AUTO_TEST_CASE(cast_rows_f32_e5m2fnuz_pow2) { check_cast_rows<f32, e5m2fnuz>(true); }
+
+BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, false>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, true>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_row_col) { check_cast_tiles<bf16, e4m3fnuz, Rowwise, Columnwise, false>(true); }
+BOOST_AUTO_TEST_CASE(cast_tiles_col_row_given) { check_cast_tiles<f32, e5m2, Columnwise, Rowwise, true>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_groups) { check_cast_tiles<bf16, e4m3fn, RowGroups, ColumnGroups, false>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_groups_given) { check_cast_tiles<f16, e5m2fnuz, ColumnGroups, RowGroups, true>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_blocks) { check_cast_tiles<f32, e4m3fn, Blocks, Blocks, false>(true); }
+BOOST_AUTO_TEST_CASE(cast_tiles_blocks_given) { check_cast_tiles<bf16, e4m3fn, Blocks, Tensorwise, true>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_codes_only) { check_one_output<f16, e5m2, Tensorwise, NotWritten>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_transposed_only) { check_one_output<f32, e4m3fn, NotWritten, Columnwise>(); }
 
 BOOST_AUTO_TEST_CASE(column_sum) {
   check_column_sum<bf16, bf16>(1, 1, 0);

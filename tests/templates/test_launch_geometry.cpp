@@ -2,7 +2,7 @@
 // kernels follow it is tested by test_kernels_emulated.)
 #define BOOST_TEST_MODULE launch_geometry
 #include "amax.cuh"
-#include "cast.cuh"
+#include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "gemm_simt.cuh"
 
@@ -74,36 +74,34 @@ BOOST_AUTO_TEST_CASE(amax_blocks_share_all_segments) {
 }
 
 BOOST_AUTO_TEST_CASE(gapless_matrices_are_one_row) {
-  const AmaxParams gapless = flattened({nullptr, 7, 10, 10, nullptr});
+  const AmaxPartialsParams gapless = flattened(AmaxPartialsParams{nullptr, 7, 10, 10, nullptr});
   BOOST_TEST(gapless.rows == 1);
   BOOST_TEST(gapless.cols == 70);
-  const AmaxParams one_row = flattened({nullptr, 1, 10, 99, nullptr});
+  const AmaxPartialsParams one_row = flattened(AmaxPartialsParams{nullptr, 1, 10, 99, nullptr});
   BOOST_TEST(one_row.cols == 10);
-  const AmaxParams strided = flattened({nullptr, 7, 10, 11, nullptr});
+  const AmaxPartialsParams strided = flattened(AmaxPartialsParams{nullptr, 7, 10, 11, nullptr});
   BOOST_TEST(strided.rows == 7);
   BOOST_TEST(strided.input_stride == 11);
 }
 
 BOOST_AUTO_TEST_CASE(row_groups) {
-  for (const i64 bytes : {2, 4}) {
-    for (const i64 cols : kSizes) {
-      const u32 per_row = RowsLaunch::threads_per_row(cols, bytes);
-      const u32 threads = RowsLaunch::threads(cols, bytes);
-      BOOST_TEST((per_row & (per_row - 1)) == 0U);
-      BOOST_TEST(per_row >= 32U);
-      BOOST_TEST(per_row <= RowsLaunch::kMaxThreads);
-      BOOST_TEST(threads % per_row == 0U);
-      BOOST_TEST(threads / 32 <= kMaxWarps);
-      for (const i64 rows : kSizes) {
-        const i64 grid = RowsLaunch::grid(rows, cols, bytes);
-        BOOST_TEST(grid >= 1);
-        BOOST_TEST(grid <= kMaxGrid);  // blocks loop beyond that
-        BOOST_TEST((grid == kMaxGrid || grid * RowsLaunch::rows_per_block(cols, bytes) >= rows));
-      }
+  for (const i64 cols : kSizes) {
+    const u32 per_row = RowsLaunch::threads_per_row(cols);
+    const u32 threads = RowsLaunch::threads(cols);
+    BOOST_TEST((per_row & (per_row - 1)) == 0U);
+    BOOST_TEST(per_row >= 32U);
+    BOOST_TEST(per_row <= RowsLaunch::kMaxThreads);
+    BOOST_TEST(threads % per_row == 0U);
+    BOOST_TEST(threads / 32 <= kMaxWarps);
+    for (const i64 rows : kSizes) {
+      const i64 grid = RowsLaunch::grid(rows, cols);
+      BOOST_TEST(grid >= 1);
+      BOOST_TEST(grid <= kMaxGrid);  // blocks loop beyond that
+      BOOST_TEST((grid == kMaxGrid || grid * RowsLaunch::rows_per_block(cols) >= rows));
     }
   }
-  static_assert(RowsLaunch::threads_per_row(8192, 2) == 512);
-  static_assert(RowsLaunch::threads_per_row(4096, 2) == 256);
+  static_assert(RowsLaunch::threads_per_row(8192) == 512);
+  static_assert(RowsLaunch::threads_per_row(4096) == 256);
 }
 
 BOOST_AUTO_TEST_CASE(tiles_cover_the_matrix) {

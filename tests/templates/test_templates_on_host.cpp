@@ -14,18 +14,22 @@
 #pragma GCC diagnostic error "-Wconversion"
 #pragma GCC diagnostic error "-Wshadow"
 #include "amax.cuh"
-#include "cast.cuh"
+#include "cast_rows.cuh"
+#include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "formats.cuh"
 #include "gemm_simt.cuh"
 #include "memory.cuh"
 #include "numerics.cuh"
+#include "octet.cuh"
 #include "platform.cuh"
 #include "ptx/cvt.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/integer.cuh"
 #include "ptx/memory.cuh"
 #include "reduce.cuh"
 #include "scaling.cuh"
+#include "source.cuh"
 
 namespace {
 
@@ -36,14 +40,17 @@ constexpr int kInstantiated = sizeof...(kernels);
 using namespace ingot;
 
 template <class In>
-constexpr int kOfInput = kInstantiated<&amax_partials<In>, &amax_rows<In>, &column_sum_partials<In>,
-                                       &column_sum_finish<In>, &gemm_simt<In, In, In>, &gemm_simt<In, In, f32>>;
+constexpr int kOfInput =
+    kInstantiated<&amax_partials<In>, &amax_rows<ValueSource<In>>, &amax_tiles<ValueSource<In>, true, true, true>,
+                  &column_sum_partials<In>, &column_sum_finish<In>, &gemm_simt<In, In, In>, &gemm_simt<In, In, f32>>;
 
 template <class In, class Out>
-constexpr int kOfCast = kInstantiated<&cast_rows<In, Out, false>, &cast_rows<In, Out, true>,
-                                      &cast_tiles<In, Out, Tensorwise, true, true, false>,
-                                      &cast_tiles<In, Out, Tensorwise, true, false, true>,
-                                      &cast_tiles<In, Out, Rowwise, false, true, false>, &gemm_simt<Out, e5m2, In>>;
+constexpr int kOfCast =
+    kInstantiated<&cast_rows<ValueSource<In>, Out, false>, &cast_rows<ValueSource<In>, Out, true>,
+                  &cast_tiles<ValueSource<In>, Out, Tensorwise, Tensorwise, false, true, true>,
+                  &cast_tiles<ValueSource<In>, Out, Rowwise, Columnwise, true, false, false>,
+                  &cast_tiles<ValueSource<In>, Out, RowGroups, ColumnGroups, false, false, true>,
+                  &cast_tiles<ValueSource<In>, Out, NotWritten, Blocks, true, true, false>, &gemm_simt<Out, e5m2, In>>;
 
 template <class In>
 constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e4m3fnuz> + kOfCast<In, e5m2fnuz>;
@@ -51,8 +58,8 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
-  static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 6);
-  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 6);
+  static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 7);
+  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 7);
 }
 
 BOOST_AUTO_TEST_CASE(every_template_is_included_above) {

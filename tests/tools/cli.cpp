@@ -227,7 +227,7 @@ BOOST_AUTO_TEST_CASE(a_compile_error_prints_the_log) {
   BOOST_TEST(result.code == 1);
   BOOST_TEST(result.out == "");
   BOOST_TEST(result.err.starts_with("ingot: error: "), result.err);
-  CHECK_CONTAINS(result.err, "cast.cuh");
+  CHECK_CONTAINS(result.err, "cast_rows.cuh");
   CHECK_CONTAINS(result.err, "this is not C++");
 }
 

@@ -11,20 +11,27 @@ void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Laun
   if (count == 0) return;
   if (input.empty()) return launcher.fill(result, 0.0F, count, stream);
 
-  const i64 bytes = size_of(spec.in);
-  const AmaxParams whole{input.data, input.rows, input.cols, input.row_stride, result};
+  const SourceParams source{
+      .input = input.data, .rows = input.rows, .cols = input.cols, .input_stride = input.row_stride, .operands = {}};
   if (spec.scale == kRowwise) {
-    launcher.launch(spec, Pass::main, RowsLaunch::grid(input.rows, input.cols, bytes),
-                    RowsLaunch::threads(input.cols, bytes), whole, stream);
+    launcher.launch(spec, Pass::main, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
+                    AmaxRowsParams{source, result}, stream);
     return;
   }
-  AmaxParams first = flattened(whole);
-  const i64 partials = AmaxPartialsLaunch::grid(first.rows, first.cols, bytes);
+  if (spec.scale == kColumnwise) {
+    launcher.fill_zero(result, static_cast<std::size_t>(count) * sizeof(float), stream);
+    launcher.launch(spec, Pass::main, AmaxTilesLaunch::grid(input.rows, input.cols), AmaxTilesLaunch::kThreads,
+                    AmaxTilesParams{source, nullptr, nullptr, static_cast<u32*>(tensors.amax.data)}, stream);
+    return;
+  }
+  AmaxPartialsParams first =
+      flattened(AmaxPartialsParams{input.data, input.rows, input.cols, input.row_stride, nullptr});
+  const i64 partials = AmaxPartialsLaunch::grid(first.rows, first.cols, size_of(spec.in));
   first.amax = static_cast<float*>(stream.scratch(static_cast<std::size_t>(partials) * sizeof(float)));
   launcher.launch(spec, Pass::first, partials, AmaxPartialsLaunch::kThreads, first, stream);
-  const AmaxParams second{first.amax, 1, partials, partials, result};
-  launcher.launch(spec, Pass::main, RowsLaunch::grid(1, partials, sizeof(float)),
-                  RowsLaunch::threads(partials, sizeof(float)), second, stream);
+  const SourceParams second{.input = first.amax, .rows = 1, .cols = partials, .input_stride = partials, .operands = {}};
+  launcher.launch(spec, Pass::main, RowsLaunch::grid(1, partials), RowsLaunch::threads(partials),
+                  AmaxRowsParams{second, result}, stream);
 }
 
 }  // namespace ingot::cuda

@@ -1,0 +1,468 @@
+// Casts to FP8 in tiles: codes[r, c] = encode(saturate(value[r, c] * scale)) and the same transposed, each with scales
+// of its own or both with the same; factors 1 / scale; on demand the values themselves and their column sums.
+//
+// Moves each input byte and each output byte once. Scales of whole rows, columns or the tensor come from a pass before
+// this one (amax.cuh) or from the caller; those of groups and blocks are worked out from the tile itself. Given scales:
+// the maxima that they should have been made from are recorded.
+//
+// A block takes a tile of 128 x 128, the last tile first: what the pass before read last is still in the L2. A thread
+// holds 8 rows x 8 columns in registers, encodes them, stores the codes 8 bytes at a time, transposes bytes in
+// registers and leaves 8 bytes of each of its columns in shared memory, from where the transposed tile goes out 16
+// bytes at a time. Codes are stored past the L2, which is better used for the input. A tile whose rows cannot be read
+// 16 bytes at a time comes through shared memory, element by element; edges are predicates.
+#pragma once
+
+#include "amax.cuh"
+#include "memory.cuh"
+#include "octet.cuh"
+#include "platform.cuh"
+#include "reduce.cuh"
+#include "scaling.cuh"
+#include "source.cuh"
+
+namespace ingot {
+
+// In place of a scale: an output that is not written.
+struct NotWritten {};
+
+// One of the two outputs. Scales, factors and maxima are dense arrays over the matrix's extents, row by row: [1],
+// [rows], [cols], [rows, ceil(cols / 128)], [ceil(rows / 128), cols] or [ceil(rows / 128), ceil(cols / 128)].
+struct CastOutput {
+  void* codes;        // Out[rows, cols] or, transposed, Out[cols, rows]
+  i64 stride;         // elements
+  const float* from;  // dynamic, tensorwise: partial maxima; rowwise, columnwise: the maxima. Given: the scales
+  i64 from_count;     // of the partial maxima
+  float* factors;
+  u32* amax;  // given: raised to the largest |value|, as bits
+};
+
+struct CastTilesParams {
+  SourceParams source;
+  CastOutput codes, transposed;  // where both have the same scales, those of `codes` count
+  void* result;                  // In[rows, cols], if Result
+  i64 result_stride;             // elements
+  float* partial_sums;           // [ceil(rows / 128), cols], if Sum
+  bool pow2;
+};
+
+struct CastTilesLaunch {
+  static constexpr u32 kThreads = 256;
+  static constexpr i64 kTile = 128;  // rows and columns
+  // A matrix without elements may still have rows or columns, with given scales: one empty tile across or down.
+  INGOT_HOST_DEVICE static constexpr i64 tiles_along(i64 size) { return max_of(i64{1}, ceil_div(size, kTile)); }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }
+};
+
+// The order in which Sum adds, so that the CPU reference gives the same bits: runs of 8 rows, ascending, from 0; the 16
+// runs of a tile, ascending, from 0; the tiles, ascending, from 0 (column_sum.cuh, column_sum_finish).
+inline constexpr u32 kRowsPerRun = 8;
+
+// The transposed tile in shared memory: 128 bytes per column, 16 rows to a 16-byte slot; the slot of rows 16 s ..
+// 16 s + 15 is s ^ (column / 8 % 8), and its two halves are swapped in columns 64 and up. So the 16 threads that write
+// 8 bytes together (16 column groups, the same rows) and the 8 that read 16 bytes together (one column) each touch
+// every bank once.
+struct StagedTile {
+  static constexpr u32 kBytes = 128 * 128;
+  // Rows 8 * group .. 8 * group + 7 of a column.
+  INGOT_HOST_DEVICE static constexpr u32 half_slot(u32 col, u32 group) {
+    return col * 128 + (((group / 2) ^ (col / 8 % 8)) * 16) + (((group % 2) ^ (col / 64)) * 8);
+  }
+  // Rows 16 * slot .. 16 * slot + 15 of a column.
+  INGOT_HOST_DEVICE static constexpr u32 slot(u32 col, u32 index) { return col * 128 + ((index ^ (col / 8 % 8)) * 16); }
+};
+
+// What a block shares. `bytes` serves one purpose after the other: elements on their way in, column maxima, column
+// sums, the transposed tile.
+struct CastTilesShared {
+  alignas(16) u8 bytes[StagedTile::kBytes];
+  float scales[128];
+  u32 warp_maxima[kMaxWarps];
+};
+
+// Where a thread stands.
+struct TilePlace {
+  i64 first_row, first_col;
+  u32 rows, cols;  // of the tile that are in the matrix
+  u32 row, col;    // the thread's first, in the tile
+
+  INGOT_DEVICE static TilePlace of(const SourceParams& p, u32 tile) {
+    constexpr i64 kTile = CastTilesLaunch::kTile;
+    constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kOctet;
+    const u32 tiles_across = static_cast<u32>(CastTilesLaunch::tiles_along(p.cols));
+    const i64 first_row = i64{tile / tiles_across} * kTile;
+    const i64 first_col = i64{tile % tiles_across} * kTile;
+    return {first_row,
+            first_col,
+            static_cast<u32>(min_of(kTile, p.rows - first_row)),
+            static_cast<u32>(min_of(kTile, p.cols - first_col)),
+            threadIdx.x / kThreadsPerRow * kRowsPerRun,
+            threadIdx.x % kThreadsPerRow * kOctet};
+  }
+  // Columns of the thread's octet that are in the matrix.
+  INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kOctet, cols - col); }
+};
+
+// 4 x 4 bytes: byte c of rows[r] becomes byte r of columns[c].
+INGOT_DEVICE void transpose_bytes(const u32 (&rows)[4], u32 (&columns)[4]) {
+  const u32 low01 = __byte_perm(rows[0], rows[1], 0x5140);   // a0 b0 a1 b1
+  const u32 low23 = __byte_perm(rows[2], rows[3], 0x5140);   // c0 d0 c1 d1
+  const u32 high01 = __byte_perm(rows[0], rows[1], 0x7362);  // a2 b2 a3 b3
+  const u32 high23 = __byte_perm(rows[2], rows[3], 0x7362);  // c2 d2 c3 d3
+  columns[0] = __byte_perm(low01, low23, 0x5410);
+  columns[1] = __byte_perm(low01, low23, 0x7632);
+  columns[2] = __byte_perm(high01, high23, 0x5410);
+  columns[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+// ---- 1. Values ---------------------------------------------------------------------------------------------------
+
+// Elements outside of the matrix are 0: they count for no maximum and no sum.
+template <class Source>
+INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTilesShared& shared,
+                            Octet<typename Source::Value> (&values)[kRowsPerRun]) {
+  using Value = typename Source::Value;
+  if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kOctet == 0)) {
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r) {
+      if (at.row + r < at.rows && at.col < at.cols) {
+        values[r] = Source::load(p, at.first_row + at.row + r, at.first_col + at.col);
+      }
+    }
+    return;
+  }
+  // 32 rows at a time, as f32 has room for.
+  constexpr u32 kSlab = 32;
+  auto* const slab = reinterpret_cast<Value*>(shared.bytes);
+  INGOT_UNROLL_BY(1)
+  for (u32 first = 0; first < at.rows; first += kSlab) {
+    __syncthreads();
+    INGOT_UNROLL_BY(1)
+    for (u32 i = threadIdx.x; i < kSlab * 128; i += CastTilesLaunch::kThreads) {
+      const u32 row = first + i / 128;
+      const u32 col = i % 128;
+      slab[i] = row < at.rows && col < at.cols ? Source::element(p, at.first_row + row, at.first_col + col) : Value{};
+    }
+    __syncthreads();
+    if (at.row / kSlab != first / kSlab) continue;
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r) {
+      const Value* const source = slab + (at.row % kSlab + r) * 128 + at.col;
+      INGOT_UNROLL
+      for (u32 v = 0; v < Octet<Value>::kVectors; ++v) {
+        values[r].vectors[v].bits = *reinterpret_cast<const U32x4*>(source + v * kPerVector<Value>);
+      }
+    }
+  }
+  __syncthreads();
+}
+
+template <HighPrecision In, HighPrecision Value>
+INGOT_DEVICE void store_result(const CastTilesParams& p, const TilePlace& at,
+                               const Octet<Value> (&values)[kRowsPerRun]) {
+  In* const target = static_cast<In*>(p.result) + (at.first_row + at.row) * p.result_stride + at.first_col + at.col;
+  const u32 width = at.width();
+  const bool vectorised = vector_aligned<In>(p.result, p.result_stride);
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    if (at.row + r >= at.rows) break;
+    if (vectorised && width == kOctet) {
+      store_octet<In>(target + r * p.result_stride, values[r]);
+    } else {
+      float x[kOctet];
+      unpack(values[r], x);
+      INGOT_UNROLL
+      for (u32 c = 0; c < kOctet; ++c) {
+        if (c < width) target[r * p.result_stride + c] = from_float<In>(x[c]);
+      }
+    }
+  }
+}
+
+// Leaves the sums of the tile's columns.
+template <HighPrecision Value>
+INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePlace& at, CastTilesShared& shared,
+                              const Octet<Value> (&values)[kRowsPerRun]) {
+  float sums[kOctet] = {};
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    float x[kOctet];
+    unpack(values[r], x);
+    INGOT_UNROLL
+    for (u32 c = 0; c < kOctet; ++c) sums[c] = sums[c] + x[c];
+  }
+  auto* const runs = reinterpret_cast<float*>(shared.bytes);  // [16][128]
+  float* const mine = runs + at.row / kRowsPerRun * 128 + at.col;
+  INGOT_UNROLL
+  for (u32 v = 0; v < 2; ++v) {
+    *reinterpret_cast<U32x4*>(mine + 4 * v) = {float_bits(sums[4 * v]), float_bits(sums[4 * v + 1]),
+                                               float_bits(sums[4 * v + 2]), float_bits(sums[4 * v + 3])};
+  }
+  __syncthreads();
+  if (threadIdx.x < at.cols) {
+    float total = 0.0F;
+    INGOT_UNROLL
+    for (u32 run = 0; run < 128 / kRowsPerRun; ++run) total = total + runs[run * 128 + threadIdx.x];
+    p.partial_sums[at.first_row / CastTilesLaunch::kTile * p.source.cols + at.first_col + threadIdx.x] = total;
+  }
+  __syncthreads();
+}
+
+// ---- 2. Maxima over the tile -------------------------------------------------------------------------------------
+
+template <HighPrecision Value>
+INGOT_DEVICE u32 block_maximum(const Octet<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
+  u32 maximum = 0;
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) maximum = max_of(maximum, amax_bits(values[r]));
+  return group_max(maximum, CastTilesLaunch::kThreads, shared.warp_maxima);
+}
+
+// The 16 threads that hold 8 rows between them end with one row's maximum each: row_of_lane(lane) tells whose. Each
+// step halves the rows that a thread still answers for.
+INGOT_DEVICE u32 row_of_lane(u32 lane) { return lane / 2 % kRowsPerRun; }
+INGOT_DEVICE u32 lane_of_row(u32 lane, u32 row) { return (lane & 16U) | (row * 2); }
+
+template <HighPrecision Value>
+INGOT_DEVICE u32 row_maximum(const Octet<Value> (&values)[kRowsPerRun]) {
+  u32 maxima[kRowsPerRun];
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) maxima[r] = amax_bits(values[r]);
+  INGOT_UNROLL
+  for (u32 half = kRowsPerRun / 2; half != 0; half /= 2) {
+    const bool upper = (threadIdx.x & (half * 2)) != 0;
+    INGOT_UNROLL
+    for (u32 r = 0; r < half; ++r) {
+      const u32 sent = upper ? maxima[r] : maxima[r + half];
+      const u32 kept = upper ? maxima[r + half] : maxima[r];
+      maxima[r] = max_of(kept, __shfl_xor_sync(0xffffffffU, sent, half * 2));
+    }
+  }
+  return max_of(maxima[0], __shfl_xor_sync(0xffffffffU, maxima[0], 1));
+}
+
+// Of column threadIdx.x; 0 for threads 128 and up.
+template <HighPrecision Value>
+INGOT_DEVICE u32 column_maximum(const Octet<Value> (&values)[kRowsPerRun], const TilePlace& at,
+                                CastTilesShared& shared) {
+  ColumnMaxima<Value> maxima;
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) maxima.take(values[r]);
+  auto* const runs = reinterpret_cast<u32*>(shared.bytes);  // [16][128]
+  u32* const mine = runs + at.row / kRowsPerRun * 128 + at.col;
+  INGOT_UNROLL
+  for (u32 v = 0; v < 2; ++v) {
+    *reinterpret_cast<U32x4*>(mine + 4 * v) = {maxima.bits(4 * v), maxima.bits(4 * v + 1), maxima.bits(4 * v + 2),
+                                               maxima.bits(4 * v + 3)};
+  }
+  __syncthreads();
+  u32 maximum = 0;
+  if (threadIdx.x < 128) {
+    INGOT_UNROLL
+    for (u32 run = 0; run < 128 / kRowsPerRun; ++run) maximum = max_of(maximum, runs[run * 128 + threadIdx.x]);
+  }
+  __syncthreads();
+  return maximum;
+}
+
+// ---- 3. Scales ---------------------------------------------------------------------------------------------------
+
+// Those of the thread's 8 x 8 elements.
+template <class Scale>
+struct ThreadScales {
+  static constexpr u32 kCount = kByRow<Scale> || kByColumn<Scale> ? 8 : 1;
+  float values[kCount];
+  INGOT_DEVICE float at(u32 row, u32 col) const { return values[kByRow<Scale> ? row : kByColumn<Scale> ? col : 0]; }
+};
+
+INGOT_DEVICE void record(u32* amax, u32 bits) { atomicMax(amax, float_bits(amax_from_bits(bits))); }
+
+// Every thread of the block calls it. Factors are written by the block that holds the extent's first element.
+template <class Scale, Fp8Format Out, bool Given, HighPrecision Value>
+INGOT_DEVICE ThreadScales<Scale> find_scales(const CastOutput& output, const CastTilesParams& p, const TilePlace& at,
+                                             const Octet<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
+  constexpr bool kLocal = kWithinTile<Scale>;
+  ThreadScales<Scale> scales{};
+  if (kLocal && (at.rows == 0 || at.cols == 0)) return scales;  // no elements, no groups, no blocks
+  // The scale of extent `index`, whose maximum over this tile is known where it is needed.
+  const auto scale_of = [&](i64 index, u32 bits) {
+    if constexpr (Given) return output.from[index];
+    return scale_from_amax<Out>(kLocal ? amax_from_bits(bits) : output.from[index], p.pow2);
+  };
+  const i64 tiles_across = ceil_div(p.source.cols, kGroup);
+  const i64 tile_row = at.first_row / kGroup;
+  const i64 tile_col = at.first_col / kGroup;
+
+  if constexpr (is_same<Scale, Tensorwise> || is_same<Scale, Blocks>) {
+    const i64 index = kLocal ? tile_row * tiles_across + tile_col : 0;
+    const bool first = kLocal || (at.first_row == 0 && at.first_col == 0);
+    u32 bits = 0;
+    if constexpr (kLocal || Given) bits = block_maximum(values, shared);
+    if constexpr (Given) {
+      if (threadIdx.x == 0) record(output.amax + index, bits);
+      scales.values[0] = output.from[index];
+    } else {
+      if constexpr (!kLocal) {
+        INGOT_UNROLL_BY(1)
+        for (i64 i = threadIdx.x; i < output.from_count; i += CastTilesLaunch::kThreads) {
+          bits = max_of(bits, float_bits(output.from[i]));
+        }
+        bits = group_max(bits, CastTilesLaunch::kThreads, shared.warp_maxima);
+      }
+      scales.values[0] = scale_from_amax<Out>(amax_from_bits(bits), p.pow2);
+    }
+    if (first && threadIdx.x == 0) output.factors[index] = factor_from_scale(scales.values[0]);
+  } else if constexpr (kByRow<Scale>) {
+    u32 bits = 0;
+    if constexpr (kLocal || Given) bits = row_maximum(values);
+    const u32 lane = threadIdx.x % 32;
+    const u32 row = at.row + row_of_lane(lane);
+    const i64 index = kLocal ? (at.first_row + row) * tiles_across + tile_col : at.first_row + row;
+    float scale = 0.0F;
+    if (row < at.rows) {
+      scale = scale_of(index, bits);
+      if (lane % 16 == row_of_lane(lane) * 2) {  // one of the two that have this row
+        if (kLocal || at.first_col == 0) output.factors[index] = factor_from_scale(scale);
+        if constexpr (Given) record(output.amax + index, bits);
+      }
+    }
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r) {
+      scales.values[r] = float_from_bits(__shfl_sync(0xffffffffU, float_bits(scale), lane_of_row(lane, r)));
+    }
+  } else {
+    u32 bits = 0;
+    if constexpr (kLocal || Given) bits = column_maximum(values, at, shared);
+    if (threadIdx.x < at.cols) {
+      const i64 col = at.first_col + threadIdx.x;
+      const i64 index = kLocal ? tile_row * p.source.cols + col : col;
+      const float scale = scale_of(index, bits);
+      if (kLocal || at.first_row == 0) output.factors[index] = factor_from_scale(scale);
+      if constexpr (Given) record(output.amax + index, bits);
+      shared.scales[threadIdx.x] = scale;
+    }
+    __syncthreads();
+    INGOT_UNROLL
+    for (u32 c = 0; c < kOctet; ++c) scales.values[c] = shared.scales[at.col + c];
+    __syncthreads();
+  }
+  return scales;
+}
+
+// ---- 4. Codes ----------------------------------------------------------------------------------------------------
+
+template <class Scale, Fp8Format Out, HighPrecision Value>
+INGOT_DEVICE void quantize_tile(const Octet<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
+                                U32x2 (&codes)[kRowsPerRun]) {
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    codes[r] = quantize<Out>(values[r], [&](u32 c) { return scales.at(r, c); });
+  }
+}
+
+// The first `count` bytes.
+INGOT_DEVICE void store_bytes(u8* target, U32x2 bytes, u32 count) {
+  u64 rest = u64{bytes.y} << 32 | bytes.x;
+  INGOT_UNROLL_BY(1)
+  for (u32 i = 0; i < count; ++i, rest >>= 8) target[i] = static_cast<u8>(rest);
+}
+
+INGOT_DEVICE void store_codes(const CastOutput& output, const TilePlace& at, const U32x2 (&codes)[kRowsPerRun]) {
+  u8* const target = static_cast<u8*>(output.codes) + (at.first_row + at.row) * output.stride + at.first_col + at.col;
+  const u32 width = at.width();
+  const bool vectorised = rows_aligned<u8>(output.codes, output.stride, kOctet) && width == kOctet;
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    if (at.row + r >= at.rows) break;
+    if (vectorised) {
+      store_streaming(target + r * output.stride, codes[r]);
+    } else {
+      store_bytes(target + r * output.stride, codes[r], width);
+    }
+  }
+}
+
+INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePlace& at, const U32x2 (&codes)[kRowsPerRun],
+                                   CastTilesShared& shared) {
+  INGOT_UNROLL
+  for (u32 side = 0; side < 2; ++side) {
+    u32 rows[2][4];
+    u32 columns[2][4];
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r) rows[r / 4][r % 4] = side == 0 ? codes[r].x : codes[r].y;
+    transpose_bytes(rows[0], columns[0]);
+    transpose_bytes(rows[1], columns[1]);
+    INGOT_UNROLL
+    for (u32 c = 0; c < 4; ++c) {
+      u8* const target = shared.bytes + StagedTile::half_slot(at.col + side * 4 + c, at.row / kRowsPerRun);
+      *reinterpret_cast<U32x2*>(target) = U32x2{columns[0][c], columns[1][c]};
+    }
+  }
+  __syncthreads();
+  constexpr u32 kSlots = 128 / 16;
+  const u32 slot = threadIdx.x % kSlots;
+  u8* const target = static_cast<u8*>(output.codes) + at.first_col * output.stride + at.first_row + slot * 16;
+  const bool whole = rows_aligned<u8>(output.codes, output.stride, 16) && slot * 16 + 16 <= at.rows;
+  INGOT_UNROLL
+  for (u32 first = 0; first < 128; first += CastTilesLaunch::kThreads / kSlots) {
+    const u32 col = first + threadIdx.x / kSlots;
+    if (col >= at.cols) break;
+    U32x4 bytes = *reinterpret_cast<const U32x4*>(shared.bytes + StagedTile::slot(col, slot));
+    if (first >= 64) bytes = {bytes.z, bytes.w, bytes.x, bytes.y};
+    u8* const column = target + col * output.stride;
+    if (whole) {
+      store_streaming(column, bytes);
+    } else if (slot * 16 < at.rows) {
+      const u32 left = at.rows - slot * 16;
+      store_bytes(column, {bytes.x, bytes.y}, min_of(left, 8U));
+      if (left > 8) store_bytes(column + 8, {bytes.z, bytes.w}, min_of(left - 8, 8U));
+    }
+  }
+}
+
+// ---- The kernel --------------------------------------------------------------------------------------------------
+
+// One tile; all threads of the block.
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum>
+INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared) {
+  using Value = typename Source::Value;
+  constexpr bool kCodes = !is_same<CodesScale, NotWritten>;
+  constexpr bool kTransposed = !is_same<TransposedScale, NotWritten>;
+  constexpr bool kShared = is_same<CodesScale, TransposedScale>;
+  const TilePlace at = TilePlace::of(p.source, tile);
+  Octet<Value> values[kRowsPerRun] = {};
+  load_tile<Source>(p.source, at, shared, values);
+  wait_for_predecessor();
+  if constexpr (Result) store_result<typename Source::In>(p, at, values);
+  if constexpr (Sum) sum_columns(p, at, shared, values);
+
+  U32x2 codes[kRowsPerRun];
+  if constexpr (kCodes) {
+    quantize_tile<CodesScale, Out>(values, find_scales<CodesScale, Out, Given>(p.codes, p, at, values, shared), codes);
+    store_codes(p.codes, at, codes);
+  }
+  if constexpr (kTransposed && !kShared) {
+    quantize_tile<TransposedScale, Out>(
+        values, find_scales<TransposedScale, Out, Given>(p.transposed, p, at, values, shared), codes);
+  }
+  if constexpr (kTransposed) store_transposed(p.transposed, at, codes, shared);
+}
+
+// Blocks to a multiprocessor, as registers allow: 80, 128 or 255 to a thread.
+template <class Source, Fp8Format Out, bool TwoScales>
+INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
+  constexpr bool kRoomy = sizeof(typename Source::Value) == 4 || !has_hardware_encode<Out>() || Source::kFused;
+  return kRoomy && TwoScales && !has_hardware_encode<Out>() ? 1 : kRoomy || TwoScales ? 2 : 3;
+}
+template <class CodesScale, class TransposedScale>
+inline constexpr bool kTwoScales =
+    !is_same<CodesScale, TransposedScale> && !is_same<CodesScale, NotWritten> && !is_same<TransposedScale, NotWritten>;
+
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads,
+                                      (cast_tiles_residency<Source, Out, kTwoScales<CodesScale, TransposedScale>>()))
+    cast_tiles(const __grid_constant__ CastTilesParams p) {
+  __shared__ CastTilesShared shared;
+  cast_tile<Source, Out, CodesScale, TransposedScale, Given, Result, Sum>(p, gridDim.x - 1 - blockIdx.x, shared);
+}
+
+}  // namespace ingot

@@ -1,0 +1,81 @@
+// Functions without a rounding, and the operations on bits from which the others are built. The same on host and device
+// but for the payload of a NaN: x86 makes 0xffc00000 or keeps an operand's, GPUs make 0x7fffffff, and a select per call
+// would be paid by every element. encode() and from_float() write one NaN, so what a kernel stores is the same.
+#pragma once
+
+#include "platform.cuh"
+#include "ptx/math.cuh"
+
+namespace ingot::math {
+
+inline constexpr u32 kSignBit = 0x80000000U;
+inline constexpr u32 kInfBits = 0x7f800000U;
+inline constexpr u32 kNanBits = 0x7fc00000U;
+
+// As fabsf, which becomes a modifier of the instruction that reads it.
+INGOT_HOST_DEVICE float absolute(float x) {
+#if INGOT_ON_DEVICE
+  return fabsf(x);
+#else
+  return float_from_bits(float_bits(x) & ~kSignBit);
+#endif
+}
+
+// NaN if either is; -0 is below +0.
+INGOT_HOST_DEVICE float maximum(float a, float b) {
+#if INGOT_ON_DEVICE
+  return ptx::max_nan(a, b);
+#else
+  if (!(a == a)) return a;
+  if (!(b == b)) return b;
+  if (a == b) return float_from_bits(float_bits(a) & float_bits(b));
+  return a > b ? a : b;
+#endif
+}
+
+INGOT_HOST_DEVICE float minimum(float a, float b) {
+#if INGOT_ON_DEVICE
+  return ptx::min_nan(a, b);
+#else
+  if (!(a == a)) return a;
+  if (!(b == b)) return b;
+  if (a == b) return float_from_bits(float_bits(a) | float_bits(b));
+  return a < b ? a : b;
+#endif
+}
+
+// The magnitude of the first and the sign of the second: one instruction.
+INGOT_HOST_DEVICE float with_sign(float magnitude, float sign) {
+#if INGOT_ON_DEVICE
+  return copysignf(magnitude, sign);
+#else
+  return float_from_bits((float_bits(magnitude) & ~kSignBit) | (float_bits(sign) & kSignBit));
+#endif
+}
+
+// 1, -1, and x itself where it is 0, -0 or NaN.
+INGOT_HOST_DEVICE float sign(float x) { return x > 0.0F ? 1.0F : (x < 0.0F ? -1.0F : x); }
+
+// 1 where x > 0, else 0; NaN stays NaN. The derivative of relu.
+INGOT_HOST_DEVICE float step(float x) { return x > 0.0F ? 1.0F : (x <= 0.0F ? 0.0F : x); }
+
+INGOT_HOST_DEVICE float clamp(float x, float low, float high) { return maximum(minimum(x, high), low); }
+
+// Adding 1.5 * 2^23 rounds to an integer, which is then in the sum's low bits (two's complement), and as a float what
+// is left when the constant is subtracted again. Shifted left by 23 the constant's own bits fall out.
+inline constexpr float kRounder = 12582912.0F;
+inline constexpr float kLog2E = 1.44269504F;
+inline constexpr float kLn2 = 0.693147181F;
+
+// 2^n for -126 <= n <= 127, from bits whose low 9 are n + 127; 0 where they are 0, Inf where they are 255.
+INGOT_HOST_DEVICE float power_of_two_from_bits(u32 bits) { return float_from_bits(bits << 23); }
+INGOT_HOST_DEVICE float power_of_two(i32 n) { return power_of_two_from_bits(static_cast<u32>(n + 127)); }
+
+// c0 + c1 x + c2 x^2 + ..., by Horner's rule.
+INGOT_HOST_DEVICE float polynomial(float, float c0) { return c0; }
+template <class... Floats>
+INGOT_HOST_DEVICE float polynomial(float x, float c0, Floats... rest) {
+  return fused_multiply_add(polynomial(x, rest...), x, c0);
+}
+
+}  // namespace ingot::math

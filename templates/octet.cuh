@@ -1,0 +1,105 @@
+// Eight neighbouring elements of a row, the unit in which the casts work: 16 bytes of bf16 or f16, 32 of f32, 8 codes.
+#pragma once
+
+#include "memory.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+#include "reduce.cuh"
+#include "scaling.cuh"
+
+namespace ingot {
+
+inline constexpr u32 kOctet = 8;
+
+template <HighPrecision T>
+struct Octet {
+  static constexpr u32 kVectors = kOctet / kPerVector<T>;
+  Vector<T> vectors[kVectors];
+};
+
+template <HighPrecision T>
+INGOT_HOST_DEVICE void unpack(const Octet<T>& octet, float (&x)[kOctet]) {
+  INGOT_UNROLL
+  for (u32 i = 0; i < kOctet / 2; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      x[2 * i] = float_from_bits(octet.vectors[i / 2].word(2 * i % 4));
+      x[2 * i + 1] = float_from_bits(octet.vectors[i / 2].word((2 * i + 1) % 4));
+    } else {
+      x[2 * i] = low_element(octet.vectors[0].word(i), T{});
+      x[2 * i + 1] = high_element(octet.vectors[0].word(i), T{});
+    }
+  }
+}
+
+// Each rounded to T.
+template <HighPrecision T>
+INGOT_HOST_DEVICE Octet<T> pack(const float (&x)[kOctet]) {
+  if constexpr (sizeof(T) == 4) {
+    const auto word = [&](u32 i) { return float_bits(from_float<f32>(x[i])); };
+    return {{{{word(0), word(1), word(2), word(3)}}, {{word(4), word(5), word(6), word(7)}}}};
+  } else {
+    return {{{{from_float_pair<T>(x[0], x[1]), from_float_pair<T>(x[2], x[3]), from_float_pair<T>(x[4], x[5]),
+               from_float_pair<T>(x[6], x[7])}}}};
+  }
+}
+
+template <HighPrecision T>
+INGOT_HOST_DEVICE u32 amax_bits(const Octet<T>& octet) {
+  if constexpr (Octet<T>::kVectors == 1) {
+    return amax_bits(octet.vectors[0]);
+  } else {
+    return max_of(amax_bits(octet.vectors[0]), amax_bits(octet.vectors[1]));
+  }
+}
+
+// The largest |x| of each of the eight columns, over rows that are taken in one by one.
+template <HighPrecision T>
+struct ColumnMaxima {
+  static constexpr u32 kWords = sizeof(T) == 4 ? 8 : 4;
+  u32 words[kWords] = {};
+
+  INGOT_HOST_DEVICE void take(const Octet<T>& octet) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kWords; ++i) {
+      const u32 word = octet.vectors[i / 4].word(i % 4);
+      if constexpr (sizeof(T) == 4) {
+        words[i] = max_of(words[i], word & 0x7fffffffU);
+      } else {
+        words[i] = max_u16x2(words[i], word & 0x7fff7fffU);
+      }
+    }
+  }
+
+  // amax_bits() of column i.
+  INGOT_HOST_DEVICE u32 bits(u32 i) const {
+    if constexpr (sizeof(T) == 4) {
+      return words[i];
+    } else {
+      return float_bits(i % 2 == 0 ? low_element(words[i / 2], T{}) : high_element(words[i / 2], T{}));
+    }
+  }
+};
+
+// Stored as T, rounded if it is narrower. Past the L2, as codes are: who reads it comes later.
+template <HighPrecision T, HighPrecision V>
+INGOT_DEVICE void store_octet(T* target, const Octet<V>& octet) {
+  if constexpr (is_same<T, V>) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < Octet<T>::kVectors; ++i) store_streaming(target + i * kPerVector<T>, octet.vectors[i].bits);
+  } else {
+    float x[kOctet];
+    unpack(octet, x);
+    store_octet(target, pack<T>(x));
+  }
+}
+
+// The codes, the first in the low byte; scale(i) is that of element i.
+template <Fp8Format Out, HighPrecision T, class ScaleOf>
+INGOT_HOST_DEVICE U32x2 quantize(const Octet<T>& octet, ScaleOf scale) {
+  float x[kOctet];
+  unpack(octet, x);
+  const auto pair = [&](u32 i) -> u32 { return encode_pair<Out>(x[i] * scale(i), x[i + 1] * scale(i + 1)); };
+  return {pair(0) | pair(2) << 16, pair(4) | pair(6) << 16};
+}
+
+}  // namespace ingot

@@ -1,0 +1,175 @@
+// The CUDA text, and that it computes what the program computes: pointwise_rendered.inc holds what render() gives for a
+// list of expressions, which this test compares with render() and compiles.
+#define BOOST_TEST_MODULE pointwise_render
+#include <array>
+#include <boost/test/included/unit_test.hpp>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "codegen/pointwise_cases.h"
+#include "codegen/pointwise_rendered.inc"
+#include "ingot/codegen/pointwise.h"
+#include "ingot/codegen/pointwise_program.h"
+#include "ingot/codegen/pointwise_render.h"
+#include "ingot/runtime/error.h"
+#include "support/expect_error.h"
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+using enum PointwisePrecision;
+
+struct Case {
+  const char* name;
+  const char* text;
+  PointwisePrecision precision;
+  float (*apply)(float, const float (&)[kMaxInputs]);
+};
+
+// Every operation, in every precision, and the built-in functions with their derivatives.
+const std::vector<Case> kCases{
+    {"RenderedSwigluBias", "silu(x) * gate + bias[col] / mean[row]", reproducible16,
+     apply_pointwise<RenderedSwigluBias>},
+    {"RenderedQuickGelu", "x * sigmoid(1.702 * x)", reproducible32, apply_pointwise<RenderedQuickGelu>},
+    {"RenderedExponentials", "exp(x) - expm1(-x) * tanh(x) + erf(x) / sigmoid(x)", fast,
+     apply_pointwise<RenderedExponentials>},
+    {"RenderedRoots", "log(abs(x)) + log1p(x^2) * sqrt(abs(x)) - rsqrt(x^3)", reproducible32,
+     apply_pointwise<RenderedRoots>},
+    {"RenderedKinks", "max(x, a) - min(b, x) * sign(x - c) + step(-x) * d", reproducible16,
+     apply_pointwise<RenderedKinks>},
+    {"RenderedNoX", "max(a, 0.1) * -b[row]", reproducible32, apply_pointwise<RenderedNoX>},
+    {"RenderedConstant", "0.1", reproducible16, apply_pointwise<RenderedConstant>},
+    {"RenderedX", "x", reproducible16, apply_pointwise<RenderedX>},
+};
+
+std::string all_rendered() {
+  std::string text =
+      "// Written by test_pointwise_render.cpp: see there.\n#pragma once\n\n#include \"pointwise.cuh\"\n";
+  for (const Case& one : kCases) text += "\n" + render(parse_pointwise(one.text), one.name, one.precision);
+  return text;
+}
+
+std::string content_of(const std::string& path) {
+  std::ostringstream content;
+  content << std::ifstream(path).rdbuf();
+  return content.str();
+}
+
+std::uint32_t bits(float value) { return std::isnan(value) ? 0x7fc00000U : float_bits(value); }
+
+// Ends of the range, kinks, and numbers from all over it.
+std::vector<float> values(std::uint64_t seed, std::size_t count) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> made{0.0F, -0.0F, 1.0F, -1.0F, 16.0F, -16.0F, 1e-45F, 3.4e38F, -3.4e38F, kInf, -kInf, NAN};
+  Random random(seed);
+  while (made.size() < count) {
+    const double size = std::exp(between(random, -10, below(random, 8) == 0 ? 80 : 4));
+    made.push_back(static_cast<float>(below(random, 2) == 0 ? size : -size));
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    std::swap(made[i], made[i + random() % (count - i)]);
+  }
+  made.resize(count);
+  return made;
+}
+
+std::vector<float> run(const PointwiseProgram& program, const std::vector<float>& x,
+                       const std::vector<std::vector<float>>& inputs) {
+  std::vector<PointwiseValues> operands;
+  for (std::size_t i = 0; i < program.expression().inputs().size(); ++i) {
+    const bool same = program.expression().inputs()[i].kind == PointwiseInput::Kind::row;
+    operands.push_back({inputs[i].data(), same});
+  }
+  std::vector<float> out(x.size(), -12345.0F);
+  program.run(x.size(), x.data(), operands, out.data());
+  return out;
+}
+
+std::vector<std::vector<float>> random_inputs(std::size_t count) {
+  std::vector<std::vector<float>> inputs;
+  for (std::uint64_t seed = 1; seed <= kMaxPointwiseInputs; ++seed) inputs.push_back(values(seed, count));
+  return inputs;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(golden) {
+  BOOST_TEST(
+      render(parse_pointwise("silu(x) * gate + bias[col] / -0.1"), "Forward", PointwisePrecision::reproducible16) ==
+      R"(namespace ingot {
+
+struct Forward {
+  static constexpr u32 kInputs = 2;
+  static constexpr bool kUsesX = true;
+  static constexpr InputKind kKinds[kMaxInputs] = {InputKind::matrix, InputKind::column};
+  static INGOT_HOST_DEVICE float apply(float x, float a0, float a1) {
+    const float t0 = math::sigmoid<math::Reproducible16>(x);
+    const float t1 = x * t0;
+    const float t2 = t1 * a0;
+    const float t3 = math::divide<math::Reproducible16>(a1, 0x1.99999ap-4F);
+    const float t4 = t2 - t3;
+    return t4;
+  }
+};
+
+}  // namespace ingot
+)");
+  BOOST_TEST(render(Pointwise(), "Nothing", PointwisePrecision::fast) == R"(namespace ingot {
+
+struct Nothing {
+  static constexpr u32 kInputs = 0;
+  static constexpr bool kUsesX = true;
+  static constexpr InputKind kKinds[kMaxInputs] = {};
+  static INGOT_HOST_DEVICE float apply(float x) {
+    return x;
+  }
+};
+
+}  // namespace ingot
+)");
+}
+
+// The names of inputs do not matter to the text.
+BOOST_AUTO_TEST_CASE(no_text_of_the_users_gets_in) {
+  const auto rendered = [](const char* text) { return render(parse_pointwise(text), "F", PointwisePrecision::fast); };
+  BOOST_TEST(rendered("x * gate + asm[col]") == rendered("x * __syncthreads + namespace[col]"));
+  BOOST_TEST(rendered("x * gate").find("gate") == std::string::npos);
+}
+
+// When render() changes on purpose, the file that this test leaves in its folder is the new one.
+BOOST_AUTO_TEST_CASE(the_compiled_text_is_what_render_gives) {
+  const std::string expected = all_rendered();
+  const std::string path = INGOT_SOURCE_DIR "/tests/codegen/pointwise_rendered.inc";
+  if (content_of(path) != expected) {
+    std::ofstream("pointwise_rendered.inc") << expected;
+    BOOST_ERROR(path << " is not what render() gives; if that is as it should be, replace it by the file "
+                        "pointwise_rendered.inc that now lies in the working directory");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(program_and_compiled_text_agree_to_the_bit) {
+  constexpr std::size_t kCount = 3000;
+  const std::vector<float> x = values(0, kCount);
+  const auto inputs = random_inputs(kCount);
+  for (const Case& one : kCases) {
+    const PointwiseProgram program(parse_pointwise(one.text), one.precision);
+    const std::vector<float> got = run(program, x, inputs);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      float a[kMaxInputs] = {};
+      for (std::size_t k = 0; k < program.expression().inputs().size(); ++k) {
+        const bool same = program.expression().inputs()[k].kind == PointwiseInput::Kind::row;
+        a[k] = inputs[k][same ? 0 : i];
+      }
+      const float expected = one.apply(x[i], a);
+      BOOST_REQUIRE_MESSAGE(bits(got[i]) == bits(expected), one.text << " of x[" << i << "] = " << x[i] << " is "
+                                                                     << got[i] << ", expected " << expected);
+    }
+  }
+}
