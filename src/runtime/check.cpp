@@ -10,6 +10,7 @@
 #include <string>
 
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/stream.h"
 
 namespace ingot {
 namespace {
@@ -126,6 +127,24 @@ Range check_factors(const char* what, const Tensor& factors, Dtype operand, Scal
 
 void check_memory(const char* what, const Tensor& tensor, Device device) {
   check_matrix(what, tensor, tensor.dtype, device);
+}
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  return overlap(Range{"tensor", &a, byte_span(a, "tensor")}, Range{"tensor", &b, byte_span(b, "tensor")});
+}
+
+void check_stream(const Stream& stream, const Backend& backend) {
+  if (&stream.backend() == &backend) return;
+  throw Error(ErrorCode::invalid_argument, "stream",
+              fmt::format("belongs to another backend ({}), but this one is {}; make a Stream with this backend",
+                          print(stream.backend().device()), print(backend.device())));
+}
+
+void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0 || (to != nullptr && from != nullptr)) return;
+  throw Error(ErrorCode::invalid_argument, operation,
+              fmt::format("{} bytes {} a null pointer; pass memory of at least that size", bytes,
+                          to == nullptr ? "to" : "from"));
 }
 
 void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device) {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/kernel.h"
 #include "ingot/runtime/error.h"
@@ -34,7 +35,7 @@ const Kernel& KernelCache::get(const Source& source) {
   const KernelKey key = key_of(source, target_);
   return *loaded_kernels_.get(key, [&] {
     const auto code = compiled(source, target_, key);
-    driver_->make_current(device_index_);
+    const CurrentContext current(*driver_, device_index_);
     return std::make_shared<const Kernel>(*driver_, *code);
   });
 }
