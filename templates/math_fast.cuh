@@ -31,6 +31,11 @@ INGOT_DEVICE float sqrt(float x) { return ptx::sqrt_approx(x); }
 
 INGOT_DEVICE float sigmoid(float x) { return ptx::rcp_approx(1.0F + ptx::ex2_approx(x * -kLog2E)); }
 
+INGOT_DEVICE float normal_cdf(float x) {
+  const float tail = ptx::ex2_approx(grade16::log2_normal_tail(minimum(absolute(x), 12.8F)));
+  return x > 0.0F ? 1.0F - tail : tail;
+}
+
 // 1 - 2 / (1 + e^2a), and where that cancels a P(a^2), within 2^-21.
 INGOT_DEVICE float tanh(float x) {
   const float a = absolute(x);
