@@ -37,8 +37,13 @@ std::string disagreement(const Placed& placed, Stream& stream, Backend& referenc
   };
   std::vector<std::byte> bytes;
   for (const Operand& operand : operation.operands) {
-    if (operand.role != Operand::Role::input) continue;
+    if (operand.role != Operand::Role::input && !operand.value) continue;
     fetch(operand, bytes);
+    if (operand.role != Operand::Role::input) {
+      const std::vector<float> start(bytes.size() / sizeof(float), *operand.value);
+      reference.copy_from_host(expected.tensors()[operand.name].data, start.data(), bytes.size(), reference_stream);
+      continue;
+    }
     reference.copy_from_host(expected.tensors()[operand.name].data, bytes.data(), bytes.size(), reference_stream);
   }
   expected.enqueue(reference_stream);

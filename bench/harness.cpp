@@ -41,10 +41,15 @@ void Gpu::copy(void* to, const void* from, std::size_t bytes) const {
   check(api().cuMemcpyDtoDAsync(address(to), address(from), bytes, stream_.handle()), "cuMemcpyDtoDAsync");
 }
 
-void Gpu::poison(const Placed& placed) const {
+void Gpu::poison(const Placed& placed) {
   for (const Operand& operand : placed.operation().operands) {
     const std::size_t bytes = byte_count(operand);
     if (operand.role != Operand::Role::output || bytes == 0) continue;
+    if (operand.value) {
+      const std::vector<float> values(bytes / sizeof(float), *operand.value);
+      backend().copy_from_host(placed.tensors()[operand.name].data, values.data(), bytes, stream_);
+      continue;
+    }
     check(api().cuMemsetD8Async(address(placed.tensors()[operand.name].data), kPoison, bytes, stream_.handle()),
           "cuMemsetD8Async");
   }

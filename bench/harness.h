@@ -39,8 +39,8 @@ class Gpu {
 
   void synchronize() { backend().synchronize(stream_); }
   void copy(void* to, const void* from, std::size_t bytes) const;
-  // Bytes that no right result consists of.
-  void poison(const Placed& placed) const;
+  // Outputs get bytes that no right result consists of, or the value that they start from.
+  void poison(const Placed& placed);
   // What `work` enqueues on the stream takes on the GPU.
   double microseconds(const std::function<void()>& work) const;
 

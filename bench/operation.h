@@ -25,7 +25,9 @@ struct Operand {
   Dtype dtype = Dtype::bf16;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  std::optional<float> value{};  // an f32 input that is this everywhere (a given scale); otherwise inputs are random
+  // An f32 input that is this everywhere (a given scale; otherwise inputs are random), or an output that starts from it
+  // (a maximum that is raised).
+  std::optional<float> value{};
 };
 
 // A default Tensor for a name that the operation does not have.
