@@ -2,9 +2,9 @@
 // bits on host and device. Only products, sums, fused_multiply_add, comparisons and operations on bits.
 //
 // In a fused cast these stand in the loop over a tensor that streams from memory, where every instruction counts: no
-// branch, no table, no division, no conversion, and no correction that the rounding which follows would hide. The
-// polynomials are minimax fits (Remez's exchange; Lawson's weights for the quotient and the constrained ones), made for
-// this file. docs/math.md has counts and errors.
+// branch (but at the ends of the logarithms and roots), no table, no division, and no correction that the rounding
+// which follows would hide. The polynomials are minimax fits (Remez's exchange; Lawson's weights for the quotient and
+// the constrained ones), made for this file. docs/math.md has counts and errors.
 #pragma once
 
 #include "math_exact.cuh"
@@ -51,7 +51,7 @@ INGOT_HOST_DEVICE float refined_reciprocal(float d, float guess) {
   return once * fused_multiply_add(-d, once, 2.0F);
 }
 
-// 1 / d for normal d in [2^-126, 2^126].
+// 1 / d for d in [2^-126, 2^125].
 INGOT_HOST_DEVICE float positive_reciprocal(float d) {
   return refined_reciprocal(d, float_from_bits(kReciprocalGuess - float_bits(d)));
 }

@@ -87,6 +87,11 @@ struct Worst {
       input = x;
     }
   }
+  void add(const Worst& other) {
+    const std::uint64_t both = count + other.count;
+    add(other.error, other.input);
+    count = both;
+  }
   std::string text() const {
     std::ostringstream out;
     out << "error " << std::hexfloat << error << std::defaultfloat << " (" << error << ", 2^" << std::log2(error)

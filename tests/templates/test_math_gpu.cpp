@@ -13,6 +13,7 @@
 
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/context.h"
+#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/kernel.h"
 #include "ingot/runtime/stream.h"
@@ -60,12 +61,12 @@ struct Fixture {
   Fixture() {
     BOOST_REQUIRE_MESSAGE(driver != nullptr, problem);
     BOOST_REQUIRE_MESSAGE(context.compiler() != nullptr, "this test needs NVRTC");
-    driver->make_current(context.device().index);
     backend.copy_from_host(device_x.data(), x.data(), bytes, stream);
     backend.copy_from_host(device_y.data(), y.data(), bytes, stream);
   }
 
   std::vector<float> apply(const std::string& expression) {
+    const CurrentContext current(*driver, context.device().index);
     const Target target = driver->device_target(context.device().index);
     const Kernel kernel(*driver, context.compiler()->compile(checks::math_kernel(expression), target));
     std::vector<float> out(x.size(), float_from_bits(0xa5a5a5a5U));
