@@ -4,6 +4,9 @@
 // amax_partials and amax_rows need nothing cleared beforehand. Tensorwise takes two launches: amax_partials leaves one
 // value per block, and either amax_rows reduces those (they are one row of f32) or the cast that needs them does so
 // itself (cast_tiles.cuh). amax_tiles raises maxima that are there already.
+//
+// Where a cast reads the same matrix next, the part that comes last here stays in the L2 for it, and the rest leaves no
+// trace.
 #pragma once
 
 #include "memory.cuh"
@@ -15,16 +18,23 @@
 
 namespace ingot {
 
+// For the next kernel keep the elements from this one on, counted row by row.
+struct KeepFrom {
+  i64 element = 0;
+  INGOT_DEVICE Retention at(i64 first) const { return first >= element ? Retention::keep() : Retention::drop(); }
+};
+
 struct AmaxPartialsParams {
   const void* input;  // In[rows, cols]
   i64 rows, cols;
   i64 input_stride;  // elements
   float* amax;       // one per block
+  KeepFrom keep{};
 };
 
 // A matrix without gaps is one row: its segments are then all full.
 INGOT_HOST_DEVICE constexpr AmaxPartialsParams flattened(AmaxPartialsParams p) {
-  if (p.rows == 1 || p.input_stride == p.cols) return {p.input, 1, p.rows * p.cols, p.rows * p.cols, p.amax};
+  if (p.rows == 1 || p.input_stride == p.cols) return {p.input, 1, p.rows * p.cols, p.rows * p.cols, p.amax, p.keep};
   return p;
 }
 
@@ -47,7 +57,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_part
   constexpr u32 kWidth = kPerVector<In>;
   constexpr i64 kSegment = Launch::segment(sizeof(In));
   __shared__ u32 warp_maxima[kMaxWarps];
-  let_dependents_start();
+  start_in_turn();
 
   const bool vectorised = vector_aligned<In>(p.input, p.input_stride);
   const u32 segments = static_cast<u32>(ceil_div(p.cols, kSegment));
@@ -62,11 +72,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_part
     const i64 end = min_of(p.cols, begin + kSegment);
     i64 scalars_from = begin;
     if (vectorised) {
+      const Retention retention = p.keep.at(row * p.cols + begin);
       Vector<In> values[Launch::kVectors];
       INGOT_UNROLL
       for (u32 i = 0; i < Launch::kVectors; ++i) {
         const i64 col = begin + (i * i64{Launch::kThreads} + threadIdx.x) * kWidth;
-        if (col + kWidth <= end) values[i] = load_vector(source + col);
+        if (col + kWidth <= end) values[i] = load_vector(source + col, retention);
       }
       INGOT_UNROLL
       for (u32 i = 0; i < Launch::kVectors; ++i) maximum = max_of(maximum, amax_bits(values[i]));
@@ -87,10 +98,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_part
   if (threadIdx.x == 0) p.amax[blockIdx.x] = amax_from_bits(maximum);
 }
 
-// A group of 32 to 512 threads takes a row, about two octets to a thread; blocks of fewer than 128 threads
+// A group of 32 to 1024 threads takes a row, about two octets to a thread; blocks of fewer than 128 threads
 // hold several groups. Rows of any length: the threads loop.
 struct RowsLaunch {
-  static constexpr u32 kMaxThreads = 512;
+  static constexpr u32 kMaxThreads = 1024;
   static constexpr u32 kMinThreads = 128;  // of a block
   static constexpr i64 kMaxBlocks = 0x7fffffff;
   INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) {
@@ -108,18 +119,19 @@ struct RowsLaunch {
 struct AmaxRowsParams {
   SourceParams source;
   float* amax;  // [rows]
+  KeepFrom keep{};
 };
 
 // The largest |value| bits that one thread of a row's group sees.
 template <class Source>
-INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 lane, u32 threads) {
+INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 lane, u32 threads, Retention retention) {
   u32 maximum = 0;
   i64 scalars_from = 0;
   if (aligned) {
     scalars_from = p.cols - p.cols % kOctet;
     INGOT_UNROLL_BY(2)
     for (i64 col = i64{lane} * kOctet; col < scalars_from; col += i64{threads} * kOctet) {
-      maximum = max_of(maximum, amax_bits(Source::load(p, row, col)));
+      maximum = max_of(maximum, amax_bits(Source::load(p, row, col, retention)));
     }
   }
   INGOT_UNROLL_BY(1)
@@ -130,9 +142,9 @@ INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 l
 }
 
 template <class Source>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 2) amax_rows(const __grid_constant__ AmaxRowsParams p) {
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 1) amax_rows(const __grid_constant__ AmaxRowsParams p) {
   __shared__ u32 warp_maxima[kMaxWarps];
-  let_dependents_start();
+  start_in_turn();
   const u32 threads = RowsLaunch::threads_per_row(p.source.cols);
   const u32 lane = threadIdx.x % threads;
   const u32 rows_per_block = blockDim.x / threads;
@@ -141,7 +153,9 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 2) amax_rows(cons
        first_row += i64{gridDim.x} * rows_per_block) {
     const i64 row = first_row + threadIdx.x / threads;
     u32 maximum = 0;
-    if (row < p.source.rows) maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads);
+    if (row < p.source.rows) {
+      maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads, p.keep.at(row * p.source.cols));
+    }
     maximum = group_max(maximum, threads, warp_maxima);
     if (row < p.source.rows && lane == 0) p.amax[row] = amax_from_bits(maximum);
   }
@@ -156,6 +170,7 @@ struct AmaxTilesParams {
   u32* tensor;   // [1]
   u32* rows;     // [rows]
   u32* columns;  // [cols]
+  KeepFrom keep{};
 };
 
 struct AmaxTilesLaunch {
@@ -177,7 +192,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, 3)
   using Value = typename Source::Value;
   __shared__ u32 warp_maxima[kMaxWarps];
   __shared__ u32 column_maxima[Columns ? Launch::kWarps : 1][Launch::kCols];
-  let_dependents_start();
+  start_in_turn();
   const u32 warp = threadIdx.x / 32;
   const u32 lane = threadIdx.x % 32;
   const u32 strips = static_cast<u32>(ceil_div(p.source.cols, Launch::kCols));
@@ -195,11 +210,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, 3)
     }
   };
   if (Source::aligned(p.source) && (cols_left >= Launch::kCols || p.source.cols % kOctet == 0)) {
+    const Retention retention = p.keep.at(first_row * p.source.cols);
     Octet<Value> values[Launch::kRowsPerWarp] = {};
     INGOT_UNROLL
     for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
       if (r < rows_left && lane * kOctet < cols_left) {
-        values[r] = Source::load(p.source, first_row + r, first_col + lane * kOctet);
+        values[r] = Source::load(p.source, first_row + r, first_col + lane * kOctet, retention);
       }
     }
     ColumnMaxima<Value> columns;

@@ -42,18 +42,32 @@ struct ValueSource {
     return all;
   }
 
+  // Into the L2: what load() of the same place will read, as far as it is much.
+  INGOT_DEVICE static void prefetch(const SourceParams& p, i64 row, i64 col) {
+    if (col * sizeof(In) % kLine != 0) return;
+    if constexpr (F::kUsesX) prefetch_line(static_cast<const In*>(p.input) + row * p.input_stride + col);
+    INGOT_UNROLL
+    for (u32 i = 0; i < kMaxInputs; ++i) {
+      if (i >= F::kInputs) break;
+      const SourceOperand& operand = p.operands[i];
+      if (F::kKinds[i] == InputKind::matrix) {
+        prefetch_line(static_cast<const In*>(operand.data) + row * operand.stride + col);
+      }
+    }
+  }
+
   // The values of row `row`, columns col .. col + 7.
-  INGOT_DEVICE static Octet<Value> load(const SourceParams& p, i64 row, i64 col) {
+  INGOT_DEVICE static Octet<Value> load(const SourceParams& p, i64 row, i64 col, Retention retention) {
     const In* const input = static_cast<const In*>(p.input) + row * p.input_stride + col;
     if constexpr (!kFused) {
-      return load_octet(input);
+      return load_octet(input, retention);
     } else {
       float x[kOctet] = {};
-      if constexpr (F::kUsesX) unpack(load_octet(input), x);
+      if constexpr (F::kUsesX) unpack(load_octet(input, retention), x);
       float operands[kMaxInputs][kOctet];
       INGOT_UNROLL
       for (u32 i = 0; i < kMaxInputs; ++i) {
-        if (i < F::kInputs) load_operand(p.operands[i], F::kKinds[i], row, col, operands[i]);
+        if (i < F::kInputs) load_operand(p.operands[i], F::kKinds[i], row, col, retention, operands[i]);
       }
       float results[kOctet];
       INGOT_UNROLL
@@ -85,19 +99,21 @@ struct ValueSource {
   }
 
  private:
+  static constexpr u32 kLine = 128;  // bytes
+
   // f32: the two loads share each line, and the L1 serves the second.
-  INGOT_DEVICE static Octet<In> load_octet(const In* source) {
+  INGOT_DEVICE static Octet<In> load_octet(const In* source, Retention retention) {
     if constexpr (sizeof(In) == 4) {
-      return {{{load16(source)}, {load16(source + kPerVector<In>)}}};
+      return {{{load16(source, retention)}, {load16(source + kPerVector<In>, retention)}}};
     } else {
-      return {{{load16_once(source)}}};
+      return {{{load16_once(source, retention)}}};
     }
   }
 
   INGOT_DEVICE static void load_operand(const SourceOperand& operand, InputKind kind, i64 row, i64 col,
-                                        float (&values)[kOctet]) {
+                                        Retention retention, float (&values)[kOctet]) {
     const auto* data = static_cast<const In*>(operand.data);
-    if (kind == InputKind::matrix) return unpack(load_octet(data + row * operand.stride + col), values);
+    if (kind == InputKind::matrix) return unpack(load_octet(data + row * operand.stride + col, retention), values);
     if (kind == InputKind::row) {
       const float value = static_cast<const float*>(operand.data)[row];
       INGOT_UNROLL
