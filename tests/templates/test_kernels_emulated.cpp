@@ -214,6 +214,7 @@ struct OutputCheck {
   Matrix<Out> codes;
   Matrix<float> factors, from, amax;
   std::vector<float> expected_amax, expected_scale;
+  std::vector<u32> readers = std::vector<u32>(1 + ceil_div(extents.rows, kGroup) + ceil_div(extents.cols, kGroup));
 
   OutputCheck(const Matrix<In>& x, const Shape& s, bool pow2)
       : extents{s.rows, s.cols},
@@ -237,13 +238,21 @@ struct OutputCheck {
     }
   }
 
-  CastOutput output() {
+  CastOutput output(bool counting = false) {
     return {.codes = codes.data(),
             .stride = codes.stride(),
             .from = from.data(),
             .from_count = is_same<Scale, Tensorwise> ? 1 : 0,
             .factors = factors.data(),
-            .amax = reinterpret_cast<u32*>(amax.data())};
+            .amax = reinterpret_cast<u32*>(amax.data()),
+            .readers = counting ? readers.data() : nullptr};
+  }
+
+  // The maxima and the count of their readers, after the last of these.
+  void check_cleared() {
+    BOOST_TEST(from.guarded());
+    for (i64 i = 0; i < extents.count(); ++i) BOOST_REQUIRE_EQUAL(from.at(0, i), 0.0F);
+    for (const u32 count : readers) BOOST_TEST(count == 0U);
   }
 
   void check(const Matrix<In>& x, const Shape& s, const char* what) {
@@ -301,8 +310,8 @@ void check_cast_tiles(bool pow2 = false) {
       emulator::launch(cast_tiles<ValueSource<In>, Out, CodesScale, TransposedScale, Given, true, true>,
                        CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
                        CastTilesParams{.source = source_of(x, s.rows, s.cols),
-                                       .codes = codes.output(),
-                                       .transposed = transposed.output(),
+                                       .codes = codes.output(true),
+                                       .transposed = transposed.output(true),
                                        .result = result.data(),
                                        .result_stride = result.stride(),
                                        .partial_sums = sums.data(),
@@ -313,6 +322,8 @@ void check_cast_tiles(bool pow2 = false) {
         transposed.amax = codes.amax;
       }
       transposed.check(x, s, "transposed");
+      if (!Given && kFromPass<CodesScale>) codes.check_cleared();
+      if (!Given && kFromPass<TransposedScale> && !kShared) transposed.check_cleared();
       check_result(x, result, s);
       check_partial_sums(x, sums, s);
     }
