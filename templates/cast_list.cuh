@@ -41,7 +41,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
 }
 template <class Source, Fp8Format Out, bool TwoScales>
 INGOT_HOST_DEVICE constexpr u32 cast_list_residency() {
-  return min_of(cast_tiles_residency<Source, Out, TwoScales>(), TwoScales ? 2U : 4U);
+  return min_of(cast_tiles_residency<Source, Out, TwoScales, false>(), TwoScales ? 2U : 4U);
 }
 
 // NotWritten: an output that needs no maxima from this pass.

@@ -578,19 +578,24 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   }
 }
 
-// Blocks to a multiprocessor, as registers allow: 80, 128 or 255 to a thread.
-template <class Source, Fp8Format Out, bool TwoScales>
+// Blocks to a multiprocessor, as registers allow: 64, 80, 128 or 255 to a thread. An expression takes its share, and so
+// do More outputs of its values.
+template <class Source, Fp8Format Out, bool TwoScales, bool More>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
-  constexpr bool kRoomy = sizeof(typename Source::Value) == 4 || !has_hardware_encode<Out>() || Source::kFused;
-  return kRoomy && TwoScales && !has_hardware_encode<Out>() ? 1 : kRoomy ? 2 : TwoScales ? 3 : 4;
+  if (sizeof(typename Source::Value) == 4 || !has_hardware_encode<Out>()) {
+    return TwoScales && !has_hardware_encode<Out>() ? 1 : 2;
+  }
+  if (Source::kFused) return TwoScales || More || Source::kOperands > 1 ? 2 : 3;
+  return TwoScales ? 3 : 4;
 }
 template <class CodesScale, class TransposedScale>
 inline constexpr bool kTwoScales =
     !is_same<CodesScale, TransposedScale> && !is_same<CodesScale, NotWritten> && !is_same<TransposedScale, NotWritten>;
 
 template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads,
-                                      (cast_tiles_residency<Source, Out, kTwoScales<CodesScale, TransposedScale>>()))
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(
+    CastTilesLaunch::kThreads,
+    (cast_tiles_residency<Source, Out, kTwoScales<CodesScale, TransposedScale>, Result || Sum>()))
     cast_tiles(const __grid_constant__ CastTilesParams p) {
   __shared__ CastTilesShared shared;
   cast_tile<Source, Out, CodesScale, TransposedScale, Given, Result, Sum>(p, gridDim.x - 1 - blockIdx.x, shared);
