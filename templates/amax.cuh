@@ -170,6 +170,7 @@ struct AmaxTilesParams {
   u32* tensor;   // [1]
   u32* rows;     // [rows]
   u32* columns;  // [cols]
+  u32 steps;     // AmaxTilesLaunch::kRows rows each that a block goes down
   KeepFrom keep{};
 };
 
@@ -179,14 +180,27 @@ struct AmaxTilesLaunch {
   static constexpr u32 kRowsPerWarp = 8;
   static constexpr i64 kCols = 32 * kOctet;
   static constexpr i64 kRows = kWarps * kRowsPerWarp;
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) {
-    return ceil_div(rows, kRows) * ceil_div(cols, kCols);
+  // A block goes down several steps of kRows rows where there are more than enough blocks: each raises its columns'
+  // maxima once.
+  static constexpr i64 kEnoughBlocks = 2048;
+  static constexpr i64 kMaxSteps = 8;
+  INGOT_HOST_DEVICE static constexpr u32 steps(i64 rows, i64 cols) {
+    const i64 tiles = ceil_div(rows, kRows) * ceil_div(cols, kCols);
+    return static_cast<u32>(max_of(i64{1}, min_of(kMaxSteps, tiles / kEnoughBlocks)));
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 steps) {
+    return ceil_div(rows, kRows * steps) * ceil_div(cols, kCols);
   }
 };
 
-// A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows.
+template <class Source>
+INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
+  return sizeof(typename Source::Value) == 4 ? 2 : Source::kFused ? 3 : 4;
+}
+
+// A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows at a time.
 template <class Source, bool Tensor, bool Rows, bool Columns>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, 3)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_residency<Source>()))
     amax_tiles(const __grid_constant__ AmaxTilesParams p) {
   using Launch = AmaxTilesLaunch;
   using Value = typename Source::Value;
@@ -197,53 +211,58 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, 3)
   const u32 lane = threadIdx.x % 32;
   const u32 strips = static_cast<u32>(ceil_div(p.source.cols, Launch::kCols));
   const i64 first_col = i64{blockIdx.x % strips} * Launch::kCols;
-  const i64 first_row = i64{blockIdx.x / strips} * Launch::kRows + warp * Launch::kRowsPerWarp;
-  const i64 rows_left = p.source.rows - first_row;
+  const i64 block_row = i64{blockIdx.x / strips} * Launch::kRows * p.steps + warp * Launch::kRowsPerWarp;
   const i64 cols_left = p.source.cols - first_col;
+  const bool aligned = Source::aligned(p.source) && (cols_left >= Launch::kCols || p.source.cols % kOctet == 0);
 
   u32 maximum = 0;
-  const auto take_row = [&](u32 r, u32 bits) {
-    maximum = max_of(maximum, bits);
-    if constexpr (Rows) {
-      bits = __reduce_max_sync(0xffffffffU, bits);
-      if (lane == 0 && r < rows_left) atomicMax(p.rows + first_row + r, float_bits(amax_from_bits(bits)));
-    }
-  };
-  if (Source::aligned(p.source) && (cols_left >= Launch::kCols || p.source.cols % kOctet == 0)) {
-    const Retention retention = p.keep.at(first_row * p.source.cols);
-    Octet<Value> values[Launch::kRowsPerWarp] = {};
+  ColumnMaxima<Value> columns;
+  if (Columns && !aligned) {
     INGOT_UNROLL
-    for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
-      if (r < rows_left && lane * kOctet < cols_left) {
-        values[r] = Source::load(p.source, first_row + r, first_col + lane * kOctet, retention);
+    for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][i * 32 + lane] = 0;
+  }
+  INGOT_UNROLL_BY(1)
+  for (u32 step = 0; step < p.steps; ++step) {
+    const i64 first_row = block_row + step * Launch::kRows;
+    const i64 rows_left = p.source.rows - first_row;
+    const auto take_row = [&](u32 r, u32 bits) {
+      maximum = max_of(maximum, bits);
+      if constexpr (Rows) {
+        bits = __reduce_max_sync(0xffffffffU, bits);
+        if (lane == 0 && r < rows_left) atomicMax(p.rows + first_row + r, float_bits(amax_from_bits(bits)));
       }
-    }
-    ColumnMaxima<Value> columns;
-    INGOT_UNROLL
-    for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
-      take_row(r, amax_bits(values[r]));
-      if constexpr (Columns) columns.take(values[r]);
-    }
-    if constexpr (Columns) {
+    };
+    if (aligned) {
+      const Retention retention = p.keep.at(first_row * p.source.cols);
+      Octet<Value> values[Launch::kRowsPerWarp] = {};
       INGOT_UNROLL
-      for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][lane * kOctet + i] = columns.bits(i);
-    }
-  } else {
-    if constexpr (Columns) {
+      for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+        if (r < rows_left && lane * kOctet < cols_left) {
+          values[r] = Source::load(p.source, first_row + r, first_col + lane * kOctet, retention);
+        }
+      }
       INGOT_UNROLL
-      for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][i * 32 + lane] = 0;
-    }
-    INGOT_UNROLL_BY(1)
-    for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
-      u32 row_maximum = 0;
+      for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+        take_row(r, amax_bits(values[r]));
+        if constexpr (Columns) columns.take(values[r]);
+      }
+    } else {
       INGOT_UNROLL_BY(1)
-      for (u32 col = lane; col < Launch::kCols && col < cols_left && r < rows_left; col += 32) {
-        const u32 bits = amax_bits(to_float(Source::element(p.source, first_row + r, first_col + col)));
-        row_maximum = max_of(row_maximum, bits);
-        if constexpr (Columns) column_maxima[warp][col] = max_of(column_maxima[warp][col], bits);
+      for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+        u32 row_maximum = 0;
+        INGOT_UNROLL_BY(1)
+        for (u32 col = lane; col < Launch::kCols && col < cols_left && r < rows_left; col += 32) {
+          const u32 bits = amax_bits(to_float(Source::element(p.source, first_row + r, first_col + col)));
+          row_maximum = max_of(row_maximum, bits);
+          if constexpr (Columns) column_maxima[warp][col] = max_of(column_maxima[warp][col], bits);
+        }
+        take_row(r, row_maximum);
       }
-      take_row(r, row_maximum);
     }
+  }
+  if (Columns && aligned) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][lane * kOctet + i] = columns.bits(i);
   }
 
   if constexpr (Columns) {

@@ -430,15 +430,6 @@ INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const 
 
 // ---- 4. Codes ----------------------------------------------------------------------------------------------------
 
-template <Fp8Format Out, class Scale, HighPrecision Value>
-INGOT_DEVICE void quantize_tile(const Octet<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
-                                U32x2 (&codes)[kRowsPerRun]) {
-  INGOT_UNROLL
-  for (u32 r = 0; r < kRowsPerRun; ++r) {
-    codes[r] = quantize<Out>(values[r], [&](u32 c) { return scales.at(r, c); });
-  }
-}
-
 // The first `count` bytes.
 INGOT_DEVICE void store_bytes(u8* target, U32x2 bytes, u32 count) {
   u64 rest = u64{bytes.y} << 32 | bytes.x;
@@ -446,13 +437,19 @@ INGOT_DEVICE void store_bytes(u8* target, U32x2 bytes, u32 count) {
   for (u32 i = 0; i < count; ++i, rest >>= 8) target[i] = static_cast<u8>(rest);
 }
 
-INGOT_DEVICE void store_codes(const CastOutput& output, const TilePlace& at, const U32x2 (&codes)[kRowsPerRun]) {
+// Leaves the codes in `codes`, and stores them row by row if `Store`: a row that nobody needs afterwards takes no
+// registers.
+template <Fp8Format Out, bool Store, class Scale, HighPrecision Value>
+INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at,
+                                const Octet<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
+                                U32x2 (&codes)[kRowsPerRun]) {
   u8* const target = static_cast<u8*>(output.codes) + (at.first_row + at.row) * output.stride + at.first_col + at.col;
   const u32 width = at.width();
   const bool vectorised = rows_aligned<u8>(output.codes, output.stride, kOctet) && width == kOctet;
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
-    if (at.row + r >= at.rows) break;
+    codes[r] = quantize<Out>(values[r], [&](u32 c) { return scales.at(r, c); });
+    if (!Store || at.row + r >= at.rows) continue;
     if (vectorised) {
       store_streaming(target + r * output.stride, codes[r]);
     } else {
@@ -539,8 +536,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   [[maybe_unused]] PendingMaxima<Scale, Value> maxima;
   if constexpr (Given) maxima = PendingMaxima<Scale, Value>::of(values);
   U32x2 codes[kRowsPerRun];
-  quantize_tile<Out>(values, scales, codes);
-  if constexpr (kCodes) store_codes(p.codes, at, codes);
+  quantize_tile<Out, kCodes>(p.codes, at, values, scales, codes);
   if constexpr (Given) record(output, p.source, at, maxima, shared);
   if constexpr (kCodes && kOwnTransposed) {
     if constexpr (Given) {
@@ -548,7 +544,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     } else {
       transposed_scales = dynamic_scales<TransposedScale, Out>(p.transposed, p, at, values, shared);
     }
-    quantize_tile<Out>(values, transposed_scales, codes);
+    quantize_tile<Out, false>(p.transposed, at, values, transposed_scales, codes);
   }
   if constexpr (kTransposed) store_transposed(p.transposed, at, codes, shared);
 }
@@ -557,7 +553,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
 template <class Source, Fp8Format Out, bool TwoScales>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kRoomy = sizeof(typename Source::Value) == 4 || !has_hardware_encode<Out>() || Source::kFused;
-  return kRoomy && TwoScales && !has_hardware_encode<Out>() ? 1 : kRoomy || TwoScales ? 2 : 3;
+  return kRoomy && TwoScales && !has_hardware_encode<Out>() ? 1 : kRoomy ? 2 : TwoScales ? 3 : 4;
 }
 template <class CodesScale, class TransposedScale>
 inline constexpr bool kTwoScales =

@@ -27,14 +27,14 @@ template <HighPrecision InDtype, class F = Identity, bool Unrounded = false>
 struct ValueSource {
   using In = InDtype;
   static constexpr bool kFused = !is_same<F, Identity>;
+  static constexpr int kOperands = F::kInputs;
   using Value = typename Select<kFused && Unrounded, f32, In>::Type;
 
   // May rows be read in octets, from columns that are multiples of 8?
   INGOT_HOST_DEVICE static bool aligned(const SourceParams& p) {
     bool all = !F::kUsesX || vector_aligned<In>(p.input, p.input_stride);
     INGOT_UNROLL
-    for (u32 i = 0; i < kMaxInputs; ++i) {
-      if (i >= F::kInputs) break;
+    for (int i = 0; i < kOperands; ++i) {
       const SourceOperand& operand = p.operands[i];
       if (F::kKinds[i] == InputKind::matrix) all = all && vector_aligned<In>(operand.data, operand.stride);
       if (F::kKinds[i] == InputKind::column) all = all && ingot::aligned(operand.data, 16);
@@ -47,8 +47,7 @@ struct ValueSource {
     if (col * sizeof(In) % kLine != 0) return;
     if constexpr (F::kUsesX) prefetch_line(static_cast<const In*>(p.input) + row * p.input_stride + col);
     INGOT_UNROLL
-    for (u32 i = 0; i < kMaxInputs; ++i) {
-      if (i >= F::kInputs) break;
+    for (int i = 0; i < kOperands; ++i) {
       const SourceOperand& operand = p.operands[i];
       if (F::kKinds[i] == InputKind::matrix) {
         prefetch_line(static_cast<const In*>(operand.data) + row * operand.stride + col);
@@ -66,17 +65,15 @@ struct ValueSource {
       if constexpr (F::kUsesX) unpack(load_octet(input, retention), x);
       float operands[kMaxInputs][kOctet];
       INGOT_UNROLL
-      for (u32 i = 0; i < kMaxInputs; ++i) {
-        if (i < F::kInputs) load_operand(p.operands[i], F::kKinds[i], row, col, retention, operands[i]);
+      for (int i = 0; i < kOperands; ++i) {
+        load_operand(p.operands[i], F::kKinds[i], row, col, retention, operands[i]);
       }
       float results[kOctet];
       INGOT_UNROLL
       for (u32 c = 0; c < kOctet; ++c) {
         float inputs[kMaxInputs] = {};
         INGOT_UNROLL
-        for (u32 i = 0; i < kMaxInputs; ++i) {
-          if (i < F::kInputs) inputs[i] = operands[i][c];
-        }
+        for (int i = 0; i < kOperands; ++i) inputs[i] = operands[i][c];
         results[c] = apply_pointwise<F>(x[c], inputs);
       }
       return pack<Value>(results);
@@ -91,8 +88,8 @@ struct ValueSource {
     } else {
       float inputs[kMaxInputs] = {};
       INGOT_UNROLL
-      for (u32 i = 0; i < kMaxInputs; ++i) {
-        if (i < F::kInputs) inputs[i] = operand_element(p.operands[i], F::kKinds[i], row, col);
+      for (int i = 0; i < kOperands; ++i) {
+        inputs[i] = operand_element(p.operands[i], F::kKinds[i], row, col);
       }
       return from_float<Value>(apply_pointwise<F>(F::kUsesX ? to_float(*input) : 0.0F, inputs));
     }

@@ -22,8 +22,15 @@ void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Laun
   }
   if (spec.scale == kColumnwise) {
     launcher.fill_zero(result, static_cast<std::size_t>(count) * sizeof(float), stream);
-    launcher.launch(spec, Pass::main, AmaxTilesLaunch::grid(input.rows, input.cols), AmaxTilesLaunch::kThreads,
-                    AmaxTilesParams{source, nullptr, nullptr, static_cast<u32*>(tensors.amax.data), keep}, stream);
+    const u32 steps = AmaxTilesLaunch::steps(input.rows, input.cols);
+    const AmaxTilesParams params{.source = source,
+                                 .tensor = nullptr,
+                                 .rows = nullptr,
+                                 .columns = static_cast<u32*>(tensors.amax.data),
+                                 .steps = steps,
+                                 .keep = keep};
+    launcher.launch(spec, Pass::main, AmaxTilesLaunch::grid(input.rows, input.cols, steps), AmaxTilesLaunch::kThreads,
+                    params, stream);
     return;
   }
   AmaxPartialsParams first =

@@ -94,10 +94,15 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
     launcher.fill_zero(memory, static_cast<std::size_t>(maxima_count(spec, input)) * sizeof(float), stream);
     maxima = {.tensor = memory, .tensor_count = 1, .rows = memory + 1, .columns = memory + 1 + rows};
     const auto bits = [](float* values) { return reinterpret_cast<u32*>(values); };
-    launcher.launch(
-        spec, Pass::first, AmaxTilesLaunch::grid(input.rows, input.cols), AmaxTilesLaunch::kThreads,
-        AmaxTilesParams{source_of(tensors), bits(maxima.tensor), bits(maxima.rows), bits(maxima.columns), keep},
-        stream);
+    const u32 steps = AmaxTilesLaunch::steps(input.rows, input.cols);
+    const AmaxTilesParams params{.source = source_of(tensors),
+                                 .tensor = bits(maxima.tensor),
+                                 .rows = bits(maxima.rows),
+                                 .columns = bits(maxima.columns),
+                                 .steps = steps,
+                                 .keep = keep};
+    launcher.launch(spec, Pass::first, AmaxTilesLaunch::grid(input.rows, input.cols, steps), AmaxTilesLaunch::kThreads,
+                    params, stream);
   }
   return maxima;
 }
