@@ -257,6 +257,7 @@ class Parser {
 
   KernelSpec parse() {
     if (words_.empty()) fail("the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
+    if (std::ranges::count(line_, '"') % 2 != 0) fail("a quotation mark is opened and not closed");
     const std::string& kind = words_[0];
     if (kind == "amax") return parse_as<AmaxSpec>();
     if (kind == "cast") return parse_as<CastSpec>();

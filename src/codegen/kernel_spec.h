@@ -109,8 +109,8 @@ KernelSpec parse(std::string_view line);
 
 std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
-// Every spec that validate() accepts, but for those with an expression or of a list, in a fixed order. Tests compile
-// and run all of them.
+// Every spec that validate() accepts and that has no expression, no sum and no list, in a fixed order: tests compile and
+// run all of them.
 std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ingot/codegen/generate.h"
+#include "ingot/codegen/pointwise_render.h"
 #include "ingot/runtime/error.h"
 
 using namespace ingot;
@@ -49,7 +50,7 @@ const std::vector<Golden> kGolden{
      "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f16>, ingot::e5m2, ingot::Rowwise, "
      "ingot::RowGroups, true, false, false>;\n"},
     {"cast f16->e5m2 scale=row+col out=codes,transposed", Pass::first,
-     "// amax f16 of rows columns\n"
+     "// maxima of rows columns of f16\n"
      "#include \"amax.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_tiles<ingot::ValueSource<ingot::f16>, false, true, true>;\n"},
     {"cast f16->e5m2 scale=tensor out=transposed", Pass::first,
@@ -85,6 +86,38 @@ BOOST_AUTO_TEST_CASE(golden_texts) {
   }
 }
 
+// A fused expression is one functor between the include and the instantiation (test_pointwise_render.cpp has its text),
+// in the precision that its values need; the finishing pass does without.
+BOOST_AUTO_TEST_CASE(golden_texts_of_a_fused_cast) {
+  using enum PointwisePrecision;
+  const auto check = [](const char* line, Pass pass, const std::string& words, const std::string& functor,
+                        const std::string& header, const std::string& kernel) {
+    const Source source = generate(parse(line), pass);
+    BOOST_TEST(source.text == "// " + words + "\n#include \"" + header + "\"\n" + functor +
+                                  "constexpr auto kKernel = &ingot::" + kernel + ";\n");
+  };
+  const char* const tiles = "cast bf16->e5m2 of=x+bias[col] scale=tensor out=codes,transposed,sum:bf16 pow2";
+  const std::string tiles_functor = render(parse_pointwise("x + bias[col]"), "Fused", reproducible16);
+  check(tiles, Pass::first, "maxima of tensor of bf16 of x + bias[col]", tiles_functor, "amax.cuh",
+        "amax_tiles<ingot::ValueSource<ingot::bf16, ingot::Fused, false>, true, false, false>");
+  check(tiles, Pass::main, "cast bf16->e5m2 of=x+bias[col] scale=tensor out=codes,transposed,sum:f32", tiles_functor,
+        "cast_tiles.cuh",
+        "cast_tiles<ingot::ValueSource<ingot::bf16, ingot::Fused, false>, ingot::e5m2, ingot::Tensorwise, "
+        "ingot::Tensorwise, false, false, true>");
+  check(tiles, Pass::finish, "column_sum ->bf16", "", "column_sum.cuh", "column_sum_finish<ingot::bf16>");
+
+  check("cast f16->e4m3fn of=exp(x) scale=row out=codes,result unrounded", Pass::main,
+        "cast f16->e4m3fn of=exp(x) scale=row out=codes,result unrounded",
+        render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast_rows.cuh",
+        "cast_rows<ingot::ValueSource<ingot::f16, ingot::Fused, true>, ingot::e4m3fn, true>");
+  check("cast f32->e4m3fn of=exp(x) scale=row out=codes", Pass::main, "cast f32->e4m3fn of=exp(x) scale=row out=codes",
+        render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast_rows.cuh",
+        "cast_rows<ingot::ValueSource<ingot::f32, ingot::Fused, false>, ingot::e4m3fn, false>");
+  check("cast bf16->e4m3fn of=exp(x) scale=row out=transposed fast", Pass::first,
+        "maxima of rows of bf16 of exp(x) fast", render(parse_pointwise("exp(x)"), "Fused", fast), "amax.cuh",
+        "amax_rows<ingot::ValueSource<ingot::bf16, ingot::Fused, false>>");
+}
+
 BOOST_AUTO_TEST_CASE(which_specs_take_two_launches) {
   const auto two = [](const char* line) { return has_pass(parse(line), Pass::first); };
   BOOST_TEST(two("amax bf16 scale=tensor"));
@@ -99,6 +132,12 @@ BOOST_AUTO_TEST_CASE(which_specs_take_two_launches) {
   BOOST_TEST(!two("cast bf16->e4m3fn scale=tensor out=codes given"));
   BOOST_TEST(!two("gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast"));
   BOOST_TEST(two("column_sum f32->f32"));
+  BOOST_TEST(!two("cast bf16->e4m3fn of=exp(x) scale=row out=codes,result"));
+  BOOST_TEST(two("cast bf16->e4m3fn of=exp(x) scale=row out=codes,sum:f32"));
+
+  const auto finished = [](const char* line) { return has_pass(parse(line), Pass::finish); };
+  BOOST_TEST(finished("cast bf16->e4m3fn scale=row out=codes,sum:f32"));
+  BOOST_TEST(!finished("cast bf16->e4m3fn of=exp(x) scale=row out=codes,result"));
 }
 
 BOOST_AUTO_TEST_CASE(every_unit_has_three_lines) {
@@ -143,6 +182,8 @@ BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
   };
   BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::first) ==
              "cast bf16->e4m3fn scale=row out=codes: this kernel has no first pass: ask for one of passes(spec)");
+  BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::finish) ==
+             "cast bf16->e4m3fn scale=row out=codes: this kernel has no finishing pass: ask for one of passes(spec)");
   BOOST_TEST(message(AmaxSpec{.in = Dtype::e5m2}, Pass::main) ==
              "amax e5m2 scale=tensor: in is e5m2, but must be one of f32, bf16, f16");
 }

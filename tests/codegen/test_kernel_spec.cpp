@@ -1,6 +1,7 @@
 #define BOOST_TEST_MODULE kernel_spec
 #include <algorithm>
 #include <boost/test/included/unit_test.hpp>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
@@ -88,6 +89,25 @@ std::vector<KernelSpec> all_combinations() {
   return specs;
 }
 
+// The fields that all_combinations() leaves at their defaults: what is cast, and the further outputs.
+std::vector<CastSpec> fused_combinations() {
+  std::vector<CastSpec> specs;
+  for (const char* const text : {"", "x", "silu(x)*gate", "(x-mean[row])*rstd[row]*gamma[col]+beta[col]", "a/b"}) {
+    for (unsigned flags = 0; flags < 32; ++flags) {
+      for (const std::optional<Dtype> sum : {std::optional<Dtype>{}, {Dtype::f32}, {Dtype::bf16}, {Dtype::f16}}) {
+        CastSpec spec{.scale = (flags & 1) != 0 ? kRowwise : kTensorwise, .transposed = (flags & 2) != 0};
+        if (*text != '\0') spec.pointwise = parse_pointwise(text);
+        spec.unrounded = (flags & 4) != 0;
+        spec.fast_math = (flags & 8) != 0;
+        spec.result = (flags & 16) != 0;
+        spec.sum = sum;
+        specs.push_back(spec);
+      }
+    }
+  }
+  return specs;
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(printed_form) {
@@ -103,6 +123,14 @@ BOOST_AUTO_TEST_CASE(printed_form) {
           .scale = kRowGroups, .transposed = true, .transposed_scale = kColumnGroups, .source = ScaleSource::given}) ==
       "cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed given");
   BOOST_TEST(print(CastSpec{.codes = false, .transposed = true}) == "cast bf16->e4m3fn scale=tensor out=transposed");
+  BOOST_TEST(print(CastSpec{.transposed = true,
+                            .pointwise = parse_pointwise("x + bias[col]"),
+                            .unrounded = true,
+                            .fast_math = true,
+                            .result = true,
+                            .sum = Dtype::f32}) ==
+             "cast bf16->e4m3fn of=x+bias[col] scale=tensor out=codes,transposed,result,sum:f32 unrounded fast");
+  BOOST_TEST(print(CastSpec{.sum = Dtype::bf16}) == "cast bf16->e4m3fn scale=tensor out=codes,sum:bf16");
   BOOST_TEST(print(GemmSpec{.a = Dtype::e4m3fn, .b = Dtype::e5m2, .bias = true, .fast_accumulation = true}) ==
              "gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast");
   BOOST_TEST(print(GemmSpec{.scale_b = kRowwise}) == "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,row");
@@ -126,6 +154,10 @@ BOOST_AUTO_TEST_CASE(parse_inverts_print) {
   for (const KernelSpec& spec : all_valid_specs()) {
     BOOST_TEST((parse(print(spec)) == spec), print(spec) << " came back as " << print(parse(print(spec))));
   }
+  for (const KernelSpec spec : fused_combinations()) {
+    if (!valid(spec)) continue;
+    BOOST_TEST((parse(print(spec)) == spec), print(spec) << " came back as " << print(parse(print(spec))));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(spaces_and_the_order_of_words_do_not_matter) {
@@ -140,6 +172,14 @@ BOOST_AUTO_TEST_CASE(spaces_and_the_order_of_words_do_not_matter) {
   for (const char* line : {"gemm e4m3fn*e5m2->f32 fast bias scale=row,tensor nt",
                            "gemm e4m3fn * e5m2 -> f32 fast bias scale=row, tensor nt"}) {
     BOOST_TEST(print(parse(line)) == gemm, line);
+  }
+  const std::string fused = "cast bf16->e4m3fn of=x*sigmoid(x)*gate+bias[col] scale=row out=codes,result,sum:f32 fast";
+  for (const char* line :
+       {"cast bf16->e4m3fn of=\"silu(x) * gate + bias[col]\" scale=row out=codes,result,sum:f32 fast",
+        "cast bf16->e4m3fn fast out=sum:f32, codes, result of = silu(x)*gate+bias[col] scale=row",
+        "cast bf16->e4m3fn scale=row fast of=\" x*sigmoid(x) *gate+ bias[col]\" out=result,codes,"
+        "sum:f32"}) {
+    BOOST_TEST((parse(line) == parse(fused)), line << " is " << parse(line));
   }
 }
 
@@ -173,11 +213,11 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("gemm bf16*bf16") == "\"bf16*bf16\" must be <a>*<b>-><out>, such as e4m3fn*e5m2->bf16");
   BOOST_TEST(parse_error("gemm bf16->bf16") == "\"bf16->bf16\" must be <a>*<b>-><out>, such as e4m3fn*e5m2->bf16");
 
+  const std::string options =
+      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded or fast";
   BOOST_TEST(parse_error("amax bf16 pow2") == "\"pow2\" is no word of amax; expected scale=<granularity>");
-  BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") ==
-             "\"pow3\" is no word of cast; expected scale=<granularity>, out=codes,transposed, given or pow2");
-  BOOST_TEST(parse_error("cast bf16->e4m3fn pow2=yes") ==
-             "\"pow2=yes\" is no word of cast; expected scale=<granularity>, out=codes,transposed, given or pow2");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") == "\"pow3\" is no word of cast; expected " + options);
+  BOOST_TEST(parse_error("cast bf16->e4m3fn pow2=yes") == "\"pow2=yes\" is no word of cast; expected " + options);
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 nc") ==
              "\"nc\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast");
   BOOST_TEST(
@@ -195,10 +235,28 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 scale=row,rows") ==
              "\"rows\" in \"scale=row,rows\" is no granularity; expected tensor, row, col or <rows>x<cols>");
   BOOST_TEST(parse_error("cast bf16->e4m3fn out=cods") ==
-             "\"out=cods\" is not an output; expected out=codes, out=transposed or out=codes,transposed");
-  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,codes") ==
-             "\"out=codes,codes\" is not an output; expected out=codes, out=transposed or out=codes,transposed");
+             "\"cods\" in \"out=cods\" is not an output; expected codes, transposed, result or sum:<dtype>");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,codes") == "\"out=codes,codes\" asks for codes a second time");
 
+  BOOST_TEST(parse_error("cast bf16->e4m3fn of=x+1 out=codes,result,result") ==
+             "\"out=codes,result,result\" asks for result a second time");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,sum:f32,sum:bf16") ==
+             "\"out=codes,sum:f32,sum:bf16\" asks for sum a second time");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,sum") ==
+             "\"sum\" in \"out=codes,sum\" is not an output; expected codes, transposed, result or sum:<dtype>");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,sum:int8") == "\"int8\" in \"out=codes,sum:int8\" " + dtypes);
+  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,") ==
+             "\"\" in \"out=codes,\" is not an output; expected codes, transposed, result or sum:<dtype>");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn unrounded=1") == "\"unrounded=1\" is no word of cast; expected " + options);
+  BOOST_TEST(parse_error("cast bf16->e4m3fn scale=row+rows") ==
+             "\"rows\" in \"scale=row+rows\" is no granularity; expected tensor, row, col or <rows>x<cols>");
+
+  BOOST_TEST(parse_error("cast bf16->e4m3fn of=x+1 of=x+2") == "\"of=x+2\" gives the expression a second time");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn of=x+1 fast fast") == "\"fast\" gives fast a second time");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn of=x+1 unrounded unrounded") ==
+             "\"unrounded\" gives unrounded a second time");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn given given") == "\"given\" gives given a second time");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn of=\"x + 1 scale=row") == "a quotation mark is opened and not closed");
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow2 pow2") == "\"pow2\" gives pow2 a second time");
   BOOST_TEST(parse_error("cast bf16->e4m3fn scale=row scale=tensor") == "\"scale=tensor\" gives scale a second time");
   BOOST_TEST(parse_error("gemm bf16*bf16->bf16 nt nn") == "\"nn\" gives the layouts a second time");
@@ -240,6 +298,22 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(refusal(CastSpec{.pow2 = true, .source = ScaleSource::given}) ==
              "cast bf16->e4m3fn scale=tensor out=codes given pow2: pow2 is set, but the scales are given: round them "
              "where they are made");
+  BOOST_TEST(
+      refusal(CastSpec{.result = true}) ==
+      "cast bf16->e4m3fn scale=tensor out=codes,result: result is set, but there is no pointwise expression: the "
+      "values are the input's own elements");
+  BOOST_TEST(refusal(CastSpec{.unrounded = true}) ==
+             "cast bf16->e4m3fn scale=tensor out=codes unrounded: unrounded is set, but there is no pointwise "
+             "expression: nothing is rounded before the cast");
+  BOOST_TEST(refusal(CastSpec{.fast_math = true}) ==
+             "cast bf16->e4m3fn scale=tensor out=codes fast: fast_math is set, but there is no pointwise expression: a "
+             "cast alone has one result");
+  BOOST_TEST(refusal(CastSpec{.sum = Dtype::e5m2}) ==
+             "cast bf16->e4m3fn scale=tensor out=codes,sum:e5m2: sum is e5m2, but " + high);
+  BOOST_TEST(
+      refusal(CastSpec{.codes = false, .pointwise = parse_pointwise("exp(x)"), .result = true, .sum = Dtype::f32}) ==
+      "cast bf16->e4m3fn of=exp(x) scale=tensor out=result,sum:f32: neither codes nor transposed is set, but "
+      "a cast must write at least one of them");
   BOOST_TEST(
       refusal(CastSpec{.codes = false}) ==
       "cast bf16->e4m3fn scale=tensor out=nothing: neither codes nor transposed is set, but a cast must write at "
@@ -309,6 +383,14 @@ BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
   }
 }
 
+// What is about an expression needs one; a sum does not.
+BOOST_AUTO_TEST_CASE(fused_specs_are_valid_where_there_is_an_expression) {
+  for (const CastSpec& spec : fused_combinations()) {
+    const bool needs_one = spec.result || spec.unrounded || spec.fast_math;
+    BOOST_TEST(valid(spec) == (spec.pointwise || !needs_one), KernelSpec(spec));
+  }
+}
+
 // Also for the neighbours that a table of kernels sees: the low bits alone must tell most specs apart.
 BOOST_AUTO_TEST_CASE(hashes_do_not_collide) {
   const std::vector<KernelSpec> specs = all_valid_specs();
@@ -326,6 +408,11 @@ BOOST_AUTO_TEST_CASE(hashes_do_not_collide) {
   const std::vector<KernelSpec> combinations = all_combinations();
   for (const KernelSpec& spec : combinations) more.insert(hash_value(spec));
   BOOST_TEST(more.size() == combinations.size());
+
+  std::set<std::size_t> fused;
+  const std::vector<CastSpec> fusions = fused_combinations();
+  for (const KernelSpec spec : fusions) fused.insert(hash_value(spec));
+  BOOST_TEST(fused.size() == fusions.size());
 }
 
 BOOST_AUTO_TEST_CASE(type_of_the_bias) {

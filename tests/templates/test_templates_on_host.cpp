@@ -19,13 +19,20 @@
 #include "column_sum.cuh"
 #include "formats.cuh"
 #include "gemm_simt.cuh"
+#include "math.cuh"
+#include "math16.cuh"
+#include "math32.cuh"
+#include "math_exact.cuh"
+#include "math_fast.cuh"
 #include "memory.cuh"
 #include "numerics.cuh"
 #include "octet.cuh"
 #include "platform.cuh"
+#include "pointwise.cuh"
 #include "ptx/cvt.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/integer.cuh"
+#include "ptx/math.cuh"
 #include "ptx/memory.cuh"
 #include "reduce.cuh"
 #include "scaling.cuh"
@@ -38,6 +45,20 @@ template <auto... kernels>
 constexpr int kInstantiated = sizeof...(kernels);
 
 using namespace ingot;
+
+// What src/codegen/pointwise_render.cpp writes, with every kind of input.
+template <math::Grade M>
+struct Fused {
+  static constexpr u32 kInputs = 3;
+  static constexpr bool kUsesX = true;
+  static constexpr InputKind kKinds[kMaxInputs] = {InputKind::matrix, InputKind::column, InputKind::row};
+  static float apply(float x, float a0, float a1, float a2) {
+    const float t0 = math::exp<M>(x) + math::expm1<M>(a0) + math::log<M>(a1) + math::log1p<M>(a2);
+    const float t1 = math::tanh<M>(x) + math::sigmoid<M>(a0) + math::erf<M>(a1) + math::normal_cdf<M>(a2);
+    const float t2 = math::sqrt<M>(x) + math::rsqrt<M>(a0) + math::divide<M>(a1, a2) + math::absolute(t0);
+    return math::maximum(math::minimum(t0, t1), math::sign(t2) + math::step(a0) + math::reciprocal<M>(a1));
+  }
+};
 
 template <class In>
 constexpr int kOfInput =
@@ -52,6 +73,11 @@ constexpr int kOfCast =
                   &cast_tiles<ValueSource<In>, Out, RowGroups, ColumnGroups, false, false, true>,
                   &cast_tiles<ValueSource<In>, Out, NotWritten, Blocks, true, true, false>, &gemm_simt<Out, e5m2, In>>;
 
+template <class Source>
+constexpr int kOfFused =
+    kInstantiated<&amax_tiles<Source, true, true, true>, &cast_rows<Source, e4m3fn, true>,
+                  &cast_tiles<Source, e5m2, Rowwise, Columnwise, false, true, true>, &amax_rows<Source>>;
+
 template <class In>
 constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e4m3fnuz> + kOfCast<In, e5m2fnuz>;
 
@@ -60,6 +86,10 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 7);
   static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 7);
+  using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, true>;
+  static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
+                    kOfFused<ValueSource<f32, Fused<math::Fast>>> ==
+                3 * 4);
 }
 
 BOOST_AUTO_TEST_CASE(every_template_is_included_above) {

@@ -222,7 +222,7 @@ BOOST_AUTO_TEST_CASE(show_writes_the_cubin_of_each_pass) {
 BOOST_AUTO_TEST_CASE(a_compile_error_prints_the_log) {
   const Folder folder;
   fs::create_directories(folder / "templates");
-  std::ofstream(folder / "templates/cast.cuh") << "#pragma once\nthis is not C++\n";
+  std::ofstream(folder / "templates/cast_rows.cuh") << "#pragma once\nthis is not C++\n";
   const Result result = run("show " + kOnePass, "INGOT_TEMPLATES='" + (folder / "templates").string() + "'");
   BOOST_TEST(result.code == 1);
   BOOST_TEST(result.out == "");
