@@ -26,13 +26,20 @@ INGOT_HOST_DEVICE constexpr i64 rows_per_chunk(i64 rows) {
 
 INGOT_HOST_DEVICE constexpr i64 chunk_count(i64 rows) { return ceil_div(rows, rows_per_chunk(rows)); }
 
-// Both passes read the same struct.
-struct ColumnSumParams {
+struct ColumnSumPartialsParams {
   const void* input;  // In[rows, cols]
   i64 rows, cols;
   i64 input_stride;  // elements
   float* partials;   // [chunk_count(rows), cols], dense
-  void* sum;         // Out[cols]
+};
+
+// Of anybody's chunks: other kernels leave partial sums too (norm_backward.cuh).
+struct ColumnSumFinishParams {
+  const float* partials;  // [chunks, cols], dense
+  i64 chunks, cols;
+  void* sum;        // Out[sum_cols]: of the first columns
+  i64 sum_cols;     // at most cols
+  void* other_sum;  // Out[cols - sum_cols]: of the others
 };
 
 // First pass: a block takes one chunk of `cols_per_block` columns, 16 bytes of them to a thread.
@@ -55,7 +62,7 @@ struct ColumnSumFinishLaunch {
 
 template <HighPrecision In>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumPartialsLaunch::kThreads, 8)
-    column_sum_partials(const ColumnSumParams p) {
+    column_sum_partials(const ColumnSumPartialsParams p) {
   using Launch = ColumnSumPartialsLaunch;
   constexpr u32 kWidth = kPerVector<In>;
   const u32 strips = static_cast<u32>(Launch::strips(p.cols, sizeof(In)));
@@ -93,15 +100,16 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumPartialsLaunch::kThreads, 8)
 }
 
 template <HighPrecision Out>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 8) column_sum_finish(const ColumnSumParams p) {
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 8)
+    column_sum_finish(const ColumnSumFinishParams p) {
   const i64 col = i64{blockIdx.x} * ColumnSumFinishLaunch::kThreads + threadIdx.x;
   if (col >= p.cols) return;
-  const i64 chunks = chunk_count(p.rows);
   float total = 0.0F;
   const float* source = p.partials + col;
   INGOT_UNROLL_BY(16)
-  for (i64 chunk = 0; chunk < chunks; ++chunk, source += p.cols) total = total + *source;
-  static_cast<Out*>(p.sum)[col] = from_float<Out>(total);
+  for (i64 chunk = 0; chunk < p.chunks; ++chunk, source += p.cols) total = total + *source;
+  const bool first = col < p.sum_cols;
+  static_cast<Out*>(first ? p.sum : p.other_sum)[first ? col : col - p.sum_cols] = from_float<Out>(total);
 }
 
 }  // namespace ingot

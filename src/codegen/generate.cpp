@@ -97,12 +97,36 @@ Instance instance(const ColumnSumSpec& spec, Pass pass) {
           fmt::format("column_sum ->{}", name(spec.out))};
 }
 
+std::string kind_type(NormKind kind) { return kind == NormKind::layer ? "ingot::LayerNorm" : "ingot::RmsNorm"; }
+
+Instance instance(const NormSpec& spec, Pass) {
+  // pow2 is a parameter, and so is whether statistics are written where anything else is.
+  NormSpec shared = spec;
+  shared.pow2 = false;
+  shared.stats = !spec.out && !spec.result;
+  return {"norm_rows.cuh",
+          fmt::format("norm_rows<{}, {}, {}, {}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine,
+                      spec.out ? type(*spec.out) : "ingot::NoCodes", spec.source == ScaleSource::given, spec.result),
+          print(shared)};
+}
+
+Instance instance(const NormBackwardSpec& spec, Pass pass) {
+  // The sums' second pass is that of any sum of columns.
+  if (spec.affine && pass == Pass::main) return instance(ColumnSumSpec{.in = spec.in, .out = spec.sums}, pass);
+  NormBackwardSpec shared = spec;
+  shared.sums = Dtype::f32;
+  return {"norm_backward.cuh",
+          fmt::format("norm_backward<{}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine), print(shared)};
+}
+
 bool takes_two(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
 bool takes_two(const CastSpec& spec) {
   return cast_schedule(spec) == CastSchedule::tiles && first_pass(spec).kind() != FirstPass::Kind::none;
 }
 bool takes_two(const GemmSpec&) { return false; }
 bool takes_two(const ColumnSumSpec&) { return true; }
+bool takes_two(const NormSpec&) { return false; }
+bool takes_two(const NormBackwardSpec& spec) { return spec.affine; }
 
 }  // namespace
 

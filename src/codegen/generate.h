@@ -40,7 +40,7 @@ struct FirstPass {
 FirstPass first_pass(const CastSpec& spec);
 
 // Does this spec take two launches? (cast in tiles with dynamic tensorwise, rowwise or columnwise scales; amax
-// tensorwise; column_sum)
+// tensorwise; column_sum; norm_backward with gradients of gamma and beta)
 bool has_first_pass(const KernelSpec& spec);
 
 // Throws Error{invalid_spec}.

@@ -11,16 +11,19 @@ void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stre
   if (input.rows == 0) {
     return launcher.fill_zero(tensors.sum.data, static_cast<std::size_t>(cols * size_of(spec.out)), stream);
   }
-  const auto partials = static_cast<std::size_t>(chunk_count(input.rows) * cols);
-  const ColumnSumParams params{.input = input.data,
-                               .rows = input.rows,
-                               .cols = cols,
-                               .input_stride = input.row_stride,
-                               .partials = static_cast<float*>(stream.scratch(partials * sizeof(float))),
-                               .sum = tensors.sum.data};
+  const i64 chunks = chunk_count(input.rows);
+  auto* const partials = static_cast<float*>(stream.scratch(static_cast<std::size_t>(chunks * cols) * sizeof(float)));
+  const ColumnSumPartialsParams first{
+      .input = input.data, .rows = input.rows, .cols = cols, .input_stride = input.row_stride, .partials = partials};
   launcher.launch(spec, Pass::first, ColumnSumPartialsLaunch::grid(input.rows, cols, size_of(spec.in)),
-                  ColumnSumPartialsLaunch::kThreads, params, stream);
-  launcher.launch(spec, Pass::main, ColumnSumFinishLaunch::grid(cols), ColumnSumFinishLaunch::kThreads, params, stream);
+                  ColumnSumPartialsLaunch::kThreads, first, stream);
+  const ColumnSumFinishParams finish{.partials = partials,
+                                     .chunks = chunks,
+                                     .cols = cols,
+                                     .sum = tensors.sum.data,
+                                     .sum_cols = cols,
+                                     .other_sum = nullptr};
+  launcher.launch(spec, Pass::main, ColumnSumFinishLaunch::grid(cols), ColumnSumFinishLaunch::kThreads, finish, stream);
 }
 
 }  // namespace ingot::cuda

@@ -17,5 +17,8 @@ void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Laun
 // `cublaslt` may be null.
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
+void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher);
+void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,
+                   Launcher& launcher);
 
 }  // namespace ingot::cuda
