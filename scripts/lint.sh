@@ -30,7 +30,7 @@ for check in "${checks[@]}"; do
     program=$(tool clang-tidy)
     build=${INGOT_BUILD:-build/ci}
     [ -e "$build/compile_commands.json" ] || { echo "lint: no $build/compile_commands.json; cmake --preset ci" >&2; exit 1; }
-    mapfile -t files < <(find src tools examples python_bindings -name '*.cpp' -not -path '*/consume/*')
+    mapfile -t files < <(find src tools examples bench python_bindings -name '*.cpp' -not -path '*/consume/*')
     printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 1 "$program" -p "$build" --quiet --warnings-as-errors='*'
     echo "tidy: ${#files[@]} files"
   fi

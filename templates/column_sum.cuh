@@ -26,14 +26,14 @@ INGOT_HOST_DEVICE constexpr i64 rows_per_chunk(i64 rows) {
 
 INGOT_HOST_DEVICE constexpr i64 chunk_count(i64 rows) { return ceil_div(rows, rows_per_chunk(rows)); }
 
-struct ColumnSumPartialsParams {
+struct ColumnSumParams {
   const void* input;  // In[rows, cols]
   i64 rows, cols;
   i64 input_stride;  // elements
   float* partials;   // [chunk_count(rows), cols], dense
 };
 
-// Of anybody's chunks: other kernels leave partial sums too (norm_backward.cuh).
+// Of anybody's chunks: other kernels leave partial sums too (cast_tiles.cuh, norm_backward.cuh).
 struct ColumnSumFinishParams {
   const float* partials;  // [chunks, cols], dense
   i64 chunks, cols;
@@ -62,7 +62,7 @@ struct ColumnSumFinishLaunch {
 
 template <HighPrecision In>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumPartialsLaunch::kThreads, 8)
-    column_sum_partials(const ColumnSumPartialsParams p) {
+    column_sum_partials(const ColumnSumParams p) {
   using Launch = ColumnSumPartialsLaunch;
   constexpr u32 kWidth = kPerVector<In>;
   const u32 strips = static_cast<u32>(Launch::strips(p.cols, sizeof(In)));

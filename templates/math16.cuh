@@ -2,9 +2,9 @@
 // bits on host and device. Only products, sums, fused_multiply_add, comparisons and operations on bits.
 //
 // In a fused cast these stand in the loop over a tensor that streams from memory, where every instruction counts: no
-// branch, no table, no division, no conversion, and no correction that the rounding which follows would hide. The
-// polynomials are minimax fits (Remez's exchange; Lawson's weights for the quotient and the constrained ones), made for
-// this file. docs/math.md has counts and errors.
+// branch (but at the ends of the logarithms and roots), no table, no division, and no correction that the rounding
+// which follows would hide. The polynomials are minimax fits (Remez's exchange; Lawson's weights for the quotient and
+// the constrained ones), made for this file. docs/math.md has counts and errors.
 #pragma once
 
 #include "math_exact.cuh"
@@ -51,7 +51,7 @@ INGOT_HOST_DEVICE float refined_reciprocal(float d, float guess) {
   return once * fused_multiply_add(-d, once, 2.0F);
 }
 
-// 1 / d for normal d in [2^-126, 2^126].
+// 1 / d for d in [2^-126, 2^125].
 INGOT_HOST_DEVICE float positive_reciprocal(float d) {
   return refined_reciprocal(d, float_from_bits(kReciprocalGuess - float_bits(d)));
 }
@@ -104,6 +104,21 @@ INGOT_HOST_DEVICE float erf(float x) {
   return with_sign(a * erf_quotient(fused_multiply_add(a, a, -4.805F)), x);
 }
 
+// Phi(x), the normal distribution's cumulative function; gelu(x) = x Phi(x). For x < 0 it is 2^p(|x|) with p fitted to
+// log2(Phi) on [-6.5, 0], so that gelu's tail keeps its relative accuracy, which 1 + erf does not. Below, p goes on
+// falling, as x^7, and the result to 0.
+INGOT_HOST_DEVICE float log2_normal_tail(float a) {
+  return polynomial(a, -1.0F, -1.15119411F, -0.458597889F, -0.0538355285F, 0.00845107259F, -0.000917044064F,
+                    6.00019725e-05F, -1.76032306e-06F);
+}
+INGOT_HOST_DEVICE float normal_cdf(float x) {
+  constexpr float kShift = kRounder + 127.0F;
+  const float p = log2_normal_tail(minimum(absolute(x), 12.8F));
+  const float shifted = p + kShift;
+  const float tail = exp2(p - (shifted - kShift)) * power_of_two_from_bits(float_bits(shifted));
+  return x > 0.0F ? 1.0F - tail : tail;
+}
+
 // x = 2^e m with m in [sqrt(1/2), sqrt(2)): e as bits of a float's exponent, which may be negative.
 INGOT_HOST_DEVICE u32 exponent_bits(float x) { return (float_bits(x) - 0x3f3504f3U) & 0xff800000U; }
 
@@ -139,22 +154,21 @@ INGOT_HOST_DEVICE float log1p(float x) {
   return x == 0.0F ? x : result;
 }
 
-// 0 gives Inf and Inf 0; what would be below 2^-126 may be 0, and above 2^126 Inf.
+// 0 gives Inf and Inf 0; what would be below 2^-125.5 may be 0, and above 2^126 Inf.
 INGOT_HOST_DEVICE float reciprocal(float x) {
   const float a = minimum(absolute(x), 0x1p127F);
   const float guess = float_from_bits(max_of(kReciprocalGuess, float_bits(a)) - float_bits(a));
   return with_sign(refined_reciprocal(a, guess), x);
 }
 
-// For a divisor between 2^-126 and 2^126.
+// For a divisor between 2^-126 and 2^125.
 INGOT_HOST_DEVICE float divide(float a, float b) { return a * reciprocal(b); }
 
-// 1 / sqrt(u) for u = x guess^2 in 1 +- 6.9 %, within 2^-15.3, times the guess that halves the exponent. (The guess is
-// that of Quake III's Q_rsqrt; the quadratic takes the place of its Newton steps.)
-INGOT_HOST_DEVICE float inverse_root(float x) { return polynomial(x, 1.87585986F, -1.25063002F, 0.374771267F); }
+// 1 / sqrt(u) for u = x guess^2 in 1 +- 7 %, within 2^-20, times the guess that halves the exponent. (The guess is that
+// of Quake III's Q_rsqrt; the cubic takes the place of its Newton steps.)
 INGOT_HOST_DEVICE float positive_rsqrt(float x) {
   const float guess = float_from_bits(0x5f375a86U - (float_bits(x) >> 1));
-  return guess * inverse_root(x * guess * guess);
+  return guess * polynomial(x * guess * guess, 2.18907793F, -2.190883F, 1.31453106F, -0.312726827F);
 }
 
 // Inf below 2^-126, as there is no need of subnormal means of squares.

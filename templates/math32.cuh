@@ -75,17 +75,28 @@ INGOT_HOST_DEVICE float tanh(float x) {
   return with_sign(a < 0.6F ? fused_multiply_add(a * square, q, a) : positive_quotient(e, e + 2.0F), x);
 }
 
-// Up to 1, x + x q(x^2). From there on 1 - e^-p(x), p being a fit of -log(erfc(x)).
+// erf(a) for a <= 1, and -log(1 - erf(a)) from there on: to 4 with erf's accuracy, to 4.6 within 2^-23, and rising past
+// 104 at 10.4.
+INGOT_HOST_DEVICE float small_erf(float a) {
+  const float q = polynomial(a * a, 0.128379166F, -0.37612626F, 0.112835854F, -0.026853811F, 0.00518832775F,
+                             -0.000801019371F, 7.85386073e-05F);
+  return fused_multiply_add(a, q, a);
+}
+INGOT_HOST_DEVICE float minus_log_erfc(float a) {
+  return polynomial(a, -0.000185511075F, 1.12967086F, 0.632814972F, 0.10912577F, -0.0258680451F, 0.00456218647F,
+                    -0.000554340534F, 4.10117602e-05F, -1.38283935e-06F);
+}
+
 INGOT_HOST_DEVICE float erf(float x) {
   const float a = minimum(absolute(x), 4.0F);
-  const float square = a * a;
-  const float q = polynomial(square, 0.128379166F, -0.37612626F, 0.112835854F, -0.026853811F, 0.00518832775F,
-                             -0.000801019371F, 7.85386073e-05F);
-  const float small = fused_multiply_add(a, q, a);
-  const float p = polynomial(a, -0.000188468315F, 1.12958026F, 0.633216381F, 0.108422101F, -0.0252103414F,
-                             0.00420528511F, -0.000441472715F, 2.16976186e-05F);
-  const float large = 1.0F - exp(-p);
-  return with_sign(a < 1.0F ? small : large, x);
+  return with_sign(a < 1.0F ? small_erf(a) : 1.0F - exp(-minus_log_erfc(a)), x);
+}
+
+// (1 + erf(x / sqrt(2))) / 2, without the cancellation for x < 0: there the error is that of the exponent, up to 2^-19.
+INGOT_HOST_DEVICE float normal_cdf(float x) {
+  const float a = minimum(absolute(x) * 0.707106781F, 10.5F);
+  const float tail = a < 1.0F ? fused_multiply_add(-0.5F, small_erf(a), 0.5F) : 0.5F * exp(-minus_log_erfc(a));
+  return x > 0.0F ? 1.0F - tail : tail;
 }
 
 INGOT_HOST_DEVICE u32 exponent_bits(float x) { return (float_bits(x) - 0x3f3504f3U) & 0xff800000U; }
@@ -159,11 +170,10 @@ INGOT_HOST_DEVICE float reciprocal(float x) { return divide(1.0F, x); }
 // 1 / sqrt(x) for x in [2^-100, 2^127], as in math16.cuh and one step of Newton's.
 INGOT_HOST_DEVICE float positive_rsqrt(float x) {
   const float guess = float_from_bits(0x5f375a86U - (float_bits(x) >> 1));
-  const float once = guess * polynomial(x * guess * guess, 1.87585986F, -1.25063002F, 0.374771267F);
+  const float once = guess * polynomial(x * guess * guess, 2.18907793F, -2.190883F, 1.31453106F, -0.312726827F);
   const float root = x * once;
   const float error = fused_multiply_add(-root, once, 1.0F) - fused_multiply_add(x, once, -root) * once;
-  // (1 - error)^(-1/2) to second order.
-  return fused_multiply_add(once * error, fused_multiply_add(error, 0.375F, 0.5F), once);
+  return fused_multiply_add(0.5F * once, error, once);
 }
 
 INGOT_HOST_DEVICE float rsqrt(float x) {

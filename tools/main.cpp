@@ -42,7 +42,9 @@ int main(int argc, char** argv) {
   CLI::Option* const source = show_command->add_flag("--source", show.source, "Print the generated source only");
   CLI::Option* const ptx = show_command->add_flag("--ptx", show.ptx, "Print the PTX only")->excludes(source);
   show_command->add_flag("--json", show.json, "Print all of it as JSON")->excludes(source)->excludes(ptx);
-  show_command->add_option("--cubin", show.cubin, "Write the machine code to this file (a first pass to FILE.first)");
+  show_command->add_option(
+      "--cubin", show.cubin,
+      "Write the machine code to this file (a first pass to FILE.first, a finishing one to FILE.finish)");
   show_command->footer(kSpecs);
   show_command->callback([&] { ingot::tools::show(show); });
 

@@ -22,7 +22,7 @@ namespace ingot::tools {
 namespace {
 
 struct ShownPass {
-  std::string name;  // "first", "main"
+  std::string name;  // "first", "main", "finish"
   Source source;
   std::string ptx;
   CompiledKernel compiled;
@@ -42,8 +42,12 @@ Target choose_target(const std::string& text, const ContextOptions& options) {
 }
 
 ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {
-  ShownPass shown{
-      .name = pass == Pass::first ? "first" : "main", .source = generate(spec, pass), .ptx = {}, .compiled = {}};
+  ShownPass shown{.name = pass == Pass::first  ? "first"
+                          : pass == Pass::main ? "main"
+                                               : "finish",
+                  .source = generate(spec, pass),
+                  .ptx = {},
+                  .compiled = {}};
   const auto begin = std::chrono::steady_clock::now();
   shown.compiled = compiler.compile(shown.source, target);
   shown.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
@@ -127,26 +131,25 @@ void show(const ShowOptions& options) {
       environment.templates.empty() ? embedded_templates() : read_templates(environment.templates), problem);
   if (compiler == nullptr) throw Error(ErrorCode::not_found, "NVRTC", problem);
 
-  std::vector<ShownPass> passes;
-  if (has_first_pass(spec)) passes.push_back(compile(*compiler, spec, Pass::first, target));
-  passes.push_back(compile(*compiler, spec, Pass::main, target));
+  std::vector<ShownPass> shown;
+  for (const Pass pass : passes(spec)) shown.push_back(compile(*compiler, spec, pass, target));
 
   if (!options.cubin.empty()) {
-    for (const ShownPass& pass : passes) {
+    for (const ShownPass& pass : shown) {
       std::filesystem::path file = options.cubin;
-      if (pass.name == "first") file += ".first";
+      if (pass.name != "main") file += "." + pass.name;
       write_cubin(file, pass.compiled);
     }
   }
 
   if (options.json) {
     nlohmann::ordered_json json{{"spec", print(spec)}, {"target", print(target)}, {"nvrtc", compiler->version()}};
-    for (const ShownPass& pass : passes) json["passes"].push_back(to_json(pass));
+    for (const ShownPass& pass : shown) json["passes"].push_back(to_json(pass));
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else if (options.source || options.ptx) {
-    print_texts(passes, options.ptx);
+    print_texts(shown, options.ptx);
   } else {
-    print_summary(spec, target, *compiler, passes);
+    print_summary(spec, target, *compiler, shown);
   }
 }
 

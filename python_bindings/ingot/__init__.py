@@ -4,7 +4,7 @@ Arrays are NumPy arrays (CPU reference) or PyTorch tensors, on the CPU or on a C
 """
 
 from ._context import Context, info
-from ._core import Error
+from ._core import Error, __version__
 from ._operations import Float8Array, amax, cast, decode, encode, gemm
 
-__all__ = ["Context", "Error", "Float8Array", "amax", "cast", "decode", "encode", "gemm", "info"]
+__all__ = ["Context", "Error", "Float8Array", "__version__", "amax", "cast", "decode", "encode", "gemm", "info"]

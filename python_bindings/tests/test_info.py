@@ -7,6 +7,11 @@ import sys
 import ingot
 
 
+def test_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", ingot.__version__)
+    assert ingot.__version__ == ingot.info("cpu")["version"]
+
+
 def test_info_names_every_part():
     info = ingot.info("cpu")
     assert re.fullmatch(r"\d+\.\d+\.\d+", info["version"])

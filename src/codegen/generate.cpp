@@ -7,23 +7,53 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <utility>
 #include <variant>
 
+#include "ingot/codegen/pointwise_render.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
 
-// One instantiation: template header, kernel with its arguments, and the words for the comment.
+// One instantiation: template header, kernel with its arguments, the words for the comment, and the functor of a fused
+// expression.
 struct Instance {
   std::string header;
   std::string kernel;
   std::string words;
+  std::string functor{};
 };
+
+constexpr const char* kFunctorName = "Fused";
 
 std::string type(Dtype dtype) { return fmt::format("ingot::{}", name(dtype)); }
 
 std::string source(Dtype in) { return fmt::format("ingot::ValueSource<{}>", type(in)); }
+
+// The values of a cast, and what its passes have in common.
+std::string source(const CastSpec& spec) {
+  if (!spec.pointwise) return source(spec.in);
+  return fmt::format("ingot::ValueSource<{}, ingot::{}, {}>", type(spec.in), kFunctorName, spec.unrounded);
+}
+
+std::string functor(const CastSpec& spec) {
+  if (!spec.pointwise) return {};
+  const bool to_f32 = spec.unrounded || spec.in == Dtype::f32;
+  return render(spec.pointwise, kFunctorName,
+                spec.fast_math ? PointwisePrecision::fast
+                : to_f32       ? PointwisePrecision::reproducible32
+                               : PointwisePrecision::reproducible16);
+}
+
+// The words of a cast that its values depend on.
+std::string value_words(const CastSpec& spec) {
+  if (!spec.pointwise) return std::string(name(spec.in));
+  return fmt::format("{} of {}{}{}", name(spec.in), print(spec.pointwise), spec.unrounded ? " unrounded" : "",
+                     spec.fast_math ? " fast" : "");
+}
 
 // The types of templates/scaling.cuh.
 std::string scale_type(ScaleGranularity scale) {
@@ -44,43 +74,60 @@ Instance amax_rows(Dtype in) {
   return {"amax.cuh", fmt::format("amax_rows<{}>", source(in)), print(AmaxSpec{.in = in, .scale = kRowwise})};
 }
 
-Instance amax_tiles(Dtype in, const FirstPass& wanted) {
-  return {"amax.cuh", fmt::format("amax_tiles<{}, {}, {}, {}>", source(in), wanted.tensor, wanted.rows, wanted.columns),
-          fmt::format("amax {} of{}{}{}", name(in), wanted.tensor ? " tensor" : "", wanted.rows ? " rows" : "",
-                      wanted.columns ? " columns" : "")};
+std::string maxima_words(const FirstPass& wanted) {
+  return fmt::format("{}{}{}", wanted.tensor ? " tensor" : "", wanted.rows ? " rows" : "",
+                     wanted.columns ? " columns" : "");
 }
 
-Instance first_pass_instance(Dtype in, const FirstPass& wanted) {
-  switch (wanted.kind()) {
-    case FirstPass::Kind::partials: return amax_partials(in);
-    case FirstPass::Kind::rows: return amax_rows(in);
-    default: return amax_tiles(in, wanted);
-  }
+Instance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words) {
+  return {"amax.cuh", fmt::format("amax_tiles<{}, {}, {}, {}>", values, wanted.tensor, wanted.rows, wanted.columns),
+          fmt::format("maxima of{} of {}", maxima_words(wanted), words)};
+}
+
+Instance first_pass_instance(const CastSpec& spec) {
+  const FirstPass wanted = first_pass(spec);
+  if (wanted.kind() == FirstPass::Kind::partials) return amax_partials(spec.in);
+  if (wanted.kind() == FirstPass::Kind::rows && !spec.pointwise) return amax_rows(spec.in);
+  Instance made = wanted.kind() == FirstPass::Kind::rows
+                      ? Instance{"amax.cuh", fmt::format("amax_rows<{}>", source(spec)),
+                                 fmt::format("maxima of rows of {}", value_words(spec))}
+                      : amax_tiles(source(spec), wanted, value_words(spec));
+  made.functor = functor(spec);
+  return made;
+}
+
+Instance column_sum_finish(Dtype out) {
+  return {"column_sum.cuh", fmt::format("column_sum_finish<{}>", type(out)), fmt::format("column_sum ->{}", name(out))};
 }
 
 Instance instance(const AmaxSpec& spec, Pass pass) {
   if (pass == Pass::first) return amax_partials(spec.in);
-  if (spec.scale == kColumnwise) return amax_tiles(spec.in, {.columns = true});
+  if (spec.scale == kColumnwise) {
+    return amax_tiles(source(spec.in), {.columns = true}, std::string(name(spec.in)));
+  }
   // The maximum of the partial maxima is that of a matrix of one row.
   return amax_rows(spec.scale == kTensorwise ? Dtype::f32 : spec.in);
 }
 
 Instance instance(const CastSpec& spec, Pass pass) {
-  if (pass == Pass::first) return first_pass_instance(spec.in, first_pass(spec));
-  // pow2 is a parameter.
-  CastSpec without_pow2 = spec;
-  without_pow2.pow2 = false;
-  const std::string words = print(without_pow2);
+  if (pass == Pass::first) return first_pass_instance(spec);
+  if (pass == Pass::finish) return column_sum_finish(*spec.sum);
+  // pow2 is a parameter; every sum is the same until it is rounded.
+  CastSpec kernel = spec;
+  kernel.pow2 = false;
+  if (kernel.sum) kernel.sum = Dtype::f32;  // rounded by the pass after
+  const std::string words = print(kernel);
   if (cast_schedule(spec) == CastSchedule::rows) {
-    return {"cast_rows.cuh", fmt::format("cast_rows<{}, {}, false>", source(spec.in), type(spec.out)), words};
+    return {"cast_rows.cuh", fmt::format("cast_rows<{}, {}, {}>", source(spec), type(spec.out), spec.result), words,
+            functor(spec)};
   }
   const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
   return {"cast_tiles.cuh",
-          fmt::format("cast_tiles<{}, {}, {}, {}, {}, false, false>", source(spec.in), type(spec.out),
+          fmt::format("cast_tiles<{}, {}, {}, {}, {}, {}, {}>", source(spec), type(spec.out),
                       spec.codes ? scale_type(spec.scale) : "ingot::NotWritten",
                       spec.transposed ? scale_type(transposed_scale) : "ingot::NotWritten",
-                      spec.source == ScaleSource::given),
-          words};
+                      spec.source == ScaleSource::given, spec.result, spec.sum.has_value()),
+          words, functor(spec)};
 }
 
 Instance instance(const GemmSpec& spec, Pass) {
@@ -93,58 +140,70 @@ Instance instance(const ColumnSumSpec& spec, Pass pass) {
     return {"column_sum.cuh", fmt::format("column_sum_partials<{}>", type(spec.in)),
             fmt::format("column_sum {} (first pass)", name(spec.in))};
   }
-  return {"column_sum.cuh", fmt::format("column_sum_finish<{}>", type(spec.out)),
-          fmt::format("column_sum ->{}", name(spec.out))};
+  return column_sum_finish(spec.out);
 }
 
 std::string kind_type(NormKind kind) { return kind == NormKind::layer ? "ingot::LayerNorm" : "ingot::RmsNorm"; }
 
 Instance instance(const NormSpec& spec, Pass) {
   // pow2 is a parameter, and so is whether statistics are written where anything else is.
-  NormSpec shared = spec;
-  shared.pow2 = false;
-  shared.stats = !spec.out && !spec.result;
+  NormSpec kernel = spec;
+  kernel.pow2 = false;
+  kernel.stats = !spec.out && !spec.result;
   return {"norm_rows.cuh",
           fmt::format("norm_rows<{}, {}, {}, {}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine,
                       spec.out ? type(*spec.out) : "ingot::NoCodes", spec.source == ScaleSource::given, spec.result),
-          print(shared)};
+          print(kernel)};
 }
 
 Instance instance(const NormBackwardSpec& spec, Pass pass) {
-  // The sums' second pass is that of any sum of columns.
-  if (spec.affine && pass == Pass::main) return instance(ColumnSumSpec{.in = spec.in, .out = spec.sums}, pass);
-  NormBackwardSpec shared = spec;
-  shared.sums = Dtype::f32;
+  if (pass == Pass::finish) return column_sum_finish(spec.sums);
+  NormBackwardSpec kernel = spec;
+  kernel.sums = Dtype::f32;  // rounded by the pass after
   return {"norm_backward.cuh",
-          fmt::format("norm_backward<{}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine), print(shared)};
+          fmt::format("norm_backward<{}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine), print(kernel)};
 }
 
-bool takes_two(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
-bool takes_two(const CastSpec& spec) {
+bool has_first(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
+bool has_first(const CastSpec& spec) {
   return cast_schedule(spec) == CastSchedule::tiles && first_pass(spec).kind() != FirstPass::Kind::none;
 }
-bool takes_two(const GemmSpec&) { return false; }
-bool takes_two(const ColumnSumSpec&) { return true; }
-bool takes_two(const NormSpec&) { return false; }
-bool takes_two(const NormBackwardSpec& spec) { return spec.affine; }
+bool has_first(const ColumnSumSpec&) { return true; }
+template <class Spec>
+bool has_first(const Spec&) {
+  return false;
+}
+
+bool has_finish(const CastSpec& spec) { return spec.sum.has_value(); }
+bool has_finish(const NormBackwardSpec& spec) { return spec.affine; }
+template <class Spec>
+bool has_finish(const Spec&) {
+  return false;
+}
+
+const char* suffix(Pass pass) {
+  return pass == Pass::first ? " (first pass)" : pass == Pass::finish ? " (finish)" : "";
+}
 
 }  // namespace
 
 CastSchedule cast_schedule(const CastSpec& spec) {
-  const bool one_row_at_a_time = spec.scale == kRowwise && !spec.transposed && spec.source == ScaleSource::dynamic;
+  const bool one_row_at_a_time =
+      spec.scale == kRowwise && !spec.transposed && !spec.sum && spec.source == ScaleSource::dynamic;
   return one_row_at_a_time ? CastSchedule::rows : CastSchedule::tiles;
 }
 
 FirstPass::Kind FirstPass::kind() const {
   const int count = (tensor ? 1 : 0) + (rows ? 1 : 0) + (columns ? 1 : 0);
   if (count == 0) return Kind::none;
-  if (count == 1 && tensor) return Kind::partials;
+  if (count == 1 && tensor && !fused) return Kind::partials;
   return count == 1 && rows ? Kind::rows : Kind::tiles;
 }
 
 FirstPass first_pass(const CastSpec& spec) {
   FirstPass wanted;
   if (spec.source == ScaleSource::given) return wanted;
+  wanted.fused = static_cast<bool>(spec.pointwise);
   for (const ScaleGranularity scale : {spec.scale, spec.transposed_scale.value_or(spec.scale)}) {
     wanted.tensor |= scale == kTensorwise;
     wanted.rows |= scale == kRowwise;
@@ -153,20 +212,26 @@ FirstPass first_pass(const CastSpec& spec) {
   return wanted;
 }
 
-bool has_first_pass(const KernelSpec& spec) {
-  return std::visit([](const auto& s) { return takes_two(s); }, spec);
+std::span<const Pass> passes(const KernelSpec& spec) {
+  static constexpr std::array kAll{Pass::first, Pass::main, Pass::finish};
+  const auto [first, finish] = std::visit([](const auto& s) { return std::pair{has_first(s), has_finish(s)}; }, spec);
+  return std::span(kAll).subspan(first ? 0 : 1, (first ? 2U : 1U) + (finish ? 1U : 0U));
 }
+
+bool has_pass(const KernelSpec& spec, Pass pass) { return std::ranges::find(passes(spec), pass) != passes(spec).end(); }
 
 Source generate(const KernelSpec& spec, Pass pass) {
   validate(spec);
   const std::string line = print(spec);
-  if (pass == Pass::first && !has_first_pass(spec)) {
-    throw Error(ErrorCode::invalid_spec, line, "this kernel has no first pass: it is one launch; ask for Pass::main");
+  if (!has_pass(spec, pass)) {
+    throw Error(ErrorCode::invalid_spec, line,
+                fmt::format("this kernel has no {} pass: ask for one of passes(spec)",
+                            pass == Pass::first ? "first" : "finishing"));
   }
   const Instance made = std::visit([pass](const auto& s) { return instance(s, pass); }, spec);
-  return {.name = pass == Pass::first ? line + " (first pass)" : line,
-          .text = fmt::format("// {}\n#include \"{}\"\nconstexpr auto {} = &ingot::{};\n", made.words, made.header,
-                              kKernelName, made.kernel)};
+  return {.name = line + suffix(pass),
+          .text = fmt::format("// {}\n#include \"{}\"\n{}constexpr auto {} = &ingot::{};\n", made.words, made.header,
+                              made.functor, kKernelName, made.kernel)};
 }
 
 }  // namespace ingot

@@ -2,6 +2,7 @@
 // instantiation, kKernel. Nothing else is ever text.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,9 +20,9 @@ struct Source {
 
 inline constexpr std::string_view kKernelName = "kKernel";
 
-// The launch that a tensorwise cast makes first (its partial maxima), and the cast proper, are different kernels of one
-// spec. A spec has main_kernel always and first_pass only where first_pass(spec) says so.
-enum class Pass : std::uint8_t { first, main };
+// The kernels of one spec, in the order of their launches. first: partial results, such as the maxima that a tensorwise
+// cast needs before it. main: every spec has it. finish: what the main pass left in parts, such as column sums.
+enum class Pass : std::uint8_t { first, main, finish };
 
 // How a cast runs: a row in its threads' registers, in one launch (templates/cast_rows.cuh); or in tiles
 // (templates/cast_tiles.cuh), after a pass for those maxima that no tile sees whole.
@@ -35,13 +36,15 @@ struct FirstPass {
   bool tensor = false;
   bool rows = false;
   bool columns = false;
+  bool fused = false;  // of the values of an expression
   Kind kind() const;
 };
 FirstPass first_pass(const CastSpec& spec);
 
-// Does this spec take two launches? (cast in tiles with dynamic tensorwise, rowwise or columnwise scales; amax
-// tensorwise; column_sum; norm_backward with gradients of gamma and beta)
-bool has_first_pass(const KernelSpec& spec);
+// Which passes a spec takes. (first: a cast in tiles with dynamic tensorwise, rowwise or columnwise scales, amax
+// tensorwise, column_sum; finish: a cast with column sums, norm_backward with gradients of gamma and beta)
+std::span<const Pass> passes(const KernelSpec& spec);
+bool has_pass(const KernelSpec& spec, Pass pass);
 
 // Throws Error{invalid_spec}.
 Source generate(const KernelSpec& spec, Pass pass = Pass::main);

@@ -28,13 +28,33 @@ std::string print_spec(const AmaxSpec& spec) {
   return fmt::format("amax {} scale={}", name(spec.in), print(spec.scale));
 }
 
+std::string print_outputs(const CastSpec& spec) {
+  std::vector<std::string> outputs;
+  if (spec.codes) outputs.emplace_back("codes");
+  if (spec.transposed) outputs.emplace_back("transposed");
+  if (spec.result) outputs.emplace_back("result");
+  if (spec.sum) outputs.push_back(fmt::format("sum:{}", name(*spec.sum)));
+  return outputs.empty() ? "nothing" : fmt::format("{}", fmt::join(outputs, ","));
+}
+
+// A word has no spaces; an expression does without.
+std::string print_word(const Pointwise& expression) {
+  std::string text = print(expression);
+  std::erase(text, ' ');
+  return text;
+}
+
 std::string print_spec(const CastSpec& spec) {
-  const char* outputs =
-      spec.codes ? (spec.transposed ? "codes,transposed" : "codes") : (spec.transposed ? "transposed" : "nothing");
-  std::string scale = print(spec.scale);
-  if (spec.transposed_scale) scale += fmt::format("+{}", print(*spec.transposed_scale));
-  return fmt::format("cast {}->{} scale={} out={}{}{}", name(spec.in), name(spec.out), scale, outputs,
-                     spec.source == ScaleSource::given ? " given" : "", spec.pow2 ? " pow2" : "");
+  std::string line = fmt::format("cast {}->{}", name(spec.in), name(spec.out));
+  if (spec.pointwise) line += fmt::format(" of={}", print_word(spec.pointwise));
+  line += fmt::format(" scale={}", print(spec.scale));
+  if (spec.transposed_scale) line += fmt::format("+{}", print(*spec.transposed_scale));
+  line += fmt::format(" out={}", print_outputs(spec));
+  if (spec.source == ScaleSource::given) line += " given";
+  if (spec.pow2) line += " pow2";
+  if (spec.unrounded) line += " unrounded";
+  if (spec.fast_math) line += " fast";
+  return line;
 }
 
 std::string print_spec(const GemmSpec& spec) {
@@ -110,6 +130,13 @@ void validate_spec(const CastSpec& spec) {
   if (!spec.codes && !spec.transposed) {
     refuse(spec, "neither codes nor transposed is set, but a cast must write at least one of them");
   }
+  if (!spec.pointwise) {
+    constexpr const char* kNoExpression = "{} is set, but there is no pointwise expression: {}";
+    if (spec.result) refuse(spec, fmt::format(kNoExpression, "result", "the values are the input's own elements"));
+    if (spec.unrounded) refuse(spec, fmt::format(kNoExpression, "unrounded", "nothing is rounded before the cast"));
+    if (spec.fast_math) refuse(spec, fmt::format(kNoExpression, "fast_math", "a cast alone has one result"));
+  }
+  if (spec.sum) require_dtype(spec, "sum", *spec.sum, kHighPrecisionDtypes);
   if (spec.transposed_scale) {
     require_cast_scale(spec, "transposed_scale", *spec.transposed_scale);
     if (!spec.codes || !spec.transposed) {
@@ -193,12 +220,23 @@ constexpr std::string_view kSpaces = " \t\r\n\v\f";
 
 bool is_space(char c) { return kSpaces.find(c) != std::string_view::npos; }
 
-// Words between spaces; spaces beside "->", "*", "=" and "," do not divide, so that "bf16 -> e4m3fn" is one word.
+// Words between spaces; spaces beside "->", "*", "=" and "," do not divide, so that "bf16 -> e4m3fn" is one word, nor
+// do those between quotation marks, which themselves are dropped: of="x + bias[col]".
 std::vector<std::string> split_words(std::string_view line) {
   std::vector<std::string> words;
   bool open = false;  // does the next character continue the last word?
+  bool quoted = false;
   for (std::size_t i = 0; i < line.size(); ++i) {
     const char c = line[i];
+    if (c == '"' && !words.empty()) {
+      quoted = !quoted;
+      open = true;
+      continue;
+    }
+    if (quoted) {
+      words.back().push_back(c);
+      continue;
+    }
     if (is_space(c)) {
       open = open && std::string_view(">*=,").find(words.back().back()) != std::string_view::npos;
       continue;
@@ -258,7 +296,8 @@ class Parser {
 
   static std::string options_form(const AmaxSpec&) { return "scale=<granularity>"; }
   static std::string options_form(const CastSpec&) {
-    return "scale=<granularity>, out=codes,transposed, given or pow2";
+    return "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded or "
+           "fast";
   }
   static std::string options_form(const GemmSpec&) {
     return "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast";
@@ -298,13 +337,21 @@ class Parser {
       if (plus != std::string_view::npos) spec.transposed_scale = granularity(value.substr(plus + 1), word);
       return "scale";
     }
+    if (key == "of") {
+      spec.pointwise = parse_pointwise(value);
+      return "the expression";
+    }
     if (key == "out") {
-      if (value != "codes" && value != "transposed" && value != "codes,transposed" && value != "transposed,codes") {
-        fail(fmt::format("\"{}\" is not an output; expected out=codes, out=transposed or out=codes,transposed", word));
-      }
-      spec.codes = value != "transposed";
-      spec.transposed = value != "codes";
+      outputs(spec, value, word);
       return "out";
+    }
+    if (key == "unrounded" && !has_value) {
+      spec.unrounded = true;
+      return "unrounded";
+    }
+    if (key == "fast" && !has_value) {
+      spec.fast_math = true;
+      return "fast";
     }
     if (key == "given" && !has_value) {
       spec.source = ScaleSource::given;
@@ -341,6 +388,32 @@ class Parser {
     return {};
   }
   std::string option(ColumnSumSpec&, std::string_view, std::string_view, std::string_view, bool) const { return {}; }
+
+  void outputs(CastSpec& spec, std::string_view value, std::string_view word) const {
+    spec.codes = false;
+    while (true) {
+      const std::string_view output = value.substr(0, value.find(','));
+      const auto set = [&](bool& flag) {
+        if (flag) fail(fmt::format("\"{}\" asks for {} a second time", word, output));
+        flag = true;
+      };
+      if (output == "codes") {
+        set(spec.codes);
+      } else if (output == "transposed") {
+        set(spec.transposed);
+      } else if (output == "result") {
+        set(spec.result);
+      } else if (output.starts_with("sum:")) {
+        if (spec.sum) fail(fmt::format("\"{}\" asks for sum a second time", word));
+        spec.sum = dtype(output.substr(4), word);
+      } else {
+        fail(fmt::format("\"{}\" in \"{}\" is not an output; expected codes, transposed, result or sum:<dtype>", output,
+                         word));
+      }
+      if (output.size() == value.size()) return;
+      value.remove_prefix(output.size() + 1);
+    }
+  }
 
   std::pair<std::string_view, std::string_view> halves(std::string_view text, std::string_view divider,
                                                        std::string_view form, std::string_view word = {}) const {
@@ -395,7 +468,10 @@ constexpr std::uint64_t mix(std::uint64_t x) {
 std::uint64_t hash_spec(const AmaxSpec& spec) { return mix(pack(1, spec.in) + mix(bits(spec.scale))); }
 std::uint64_t hash_spec(const CastSpec& spec) {
   const std::uint64_t scale = mix(bits(spec.scale));
-  return mix(pack(2, spec.in, spec.out, spec.codes, spec.transposed, spec.pow2, spec.source) +
+  const int flags = (spec.unrounded ? 1 : 0) | (spec.fast_math ? 2 : 0) | (spec.result ? 4 : 0) | (spec.pow2 ? 8 : 0) |
+                    (spec.source == ScaleSource::given ? 16 : 0);
+  const int sum = spec.sum ? 1 + static_cast<int>(*spec.sum) : 0;
+  return mix(pack(2, spec.in, spec.out, spec.codes, spec.transposed, flags, sum) + mix(spec.pointwise.hash()) +
              (spec.transposed_scale ? mix(bits(*spec.transposed_scale) + 31 * scale + 0x9e3779b97f4a7c15U) : scale));
 }
 std::uint64_t hash_spec(const GemmSpec& spec) {

@@ -3,6 +3,7 @@
 //
 //   amax bf16 scale=tensor
 //   cast bf16->e4m3fn scale=row+col out=codes,transposed pow2
+//   cast bf16->e5m2 of=grad*(sigmoid(x)+...) scale=tensor out=codes,transposed,result,sum:f32
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
 //   column_sum bf16->f32
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
@@ -21,6 +22,7 @@
 #include "ingot/codegen/dtype.h"
 #include "ingot/codegen/granularity.h"
 #include "ingot/codegen/norm_spec.h"
+#include "ingot/codegen/pointwise.h"
 #include "ingot/codegen/scale_source.h"
 
 namespace ingot {
@@ -36,8 +38,12 @@ struct AmaxSpec {
 //   scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2; or given
 //   codes[rows, cols] = encode(saturate(f32(x) * scale)); transposed[cols, rows] = the same codes, transposed
 //   factors = 1 / scale (f32): value = code * factor
-// transposed_scale: the transposed codes have scales of their own, of this granularity (in terms of x, as is `scale`),
-// so that one call makes the operands of two GEMMs. Where there are no codes, `scale` is the transposed codes'.
+// What is cast are the values: x, or a pointwise expression of x and of further inputs, fused in front (pointwise.h).
+// They are computed in f32 and rounded to `in`, as if the expression were a kernel of its own, unless `unrounded`.
+// result: the values are also written, in `in`. sum: their sums over each column (the gradient of a bias), rounded once
+// to this dtype; the order of summation is that of templates/cast_tiles.cuh. transposed_scale: the transposed codes
+// have scales of their own, of this granularity (in terms of x, as is `scale`), so that one call makes the operands of
+// two GEMMs. Where there are no codes, `scale` is the transposed codes'.
 struct CastSpec {
   Dtype in = Dtype::bf16;
   Dtype out = Dtype::e4m3fn;
@@ -47,6 +53,11 @@ struct CastSpec {
   bool pow2 = false;
   std::optional<ScaleGranularity> transposed_scale{};
   ScaleSource source = ScaleSource::dynamic;
+  Pointwise pointwise{};
+  bool unrounded = false;
+  bool fast_math = false;  // the expression with the GPU's own exp, tanh ...: not the CPU's bits, within a bound
+  bool result = false;
+  std::optional<Dtype> sum{};
   bool operator==(const CastSpec&) const = default;
 };
 

@@ -42,7 +42,8 @@ void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<c
 
 template <class Spec>
 void require_kind(const Spec& spec) {
-  require(spec.kind == NormKind::layer || spec.kind == NormKind::rms, spec, "kind is none; it must be layer or rms");
+  require(spec.kind == NormKind::layer || spec.kind == NormKind::rms, spec,
+          fmt::format("kind is {}, which is none; it must be layer or rms", static_cast<unsigned>(spec.kind)));
 }
 
 void require_scale_of_codes(const NormSpec& spec) {
@@ -199,6 +200,7 @@ class NormParser {
 
   void outputs(NormSpec& spec, const std::string& word, std::string_view value) const {
     bool codes = false;
+    spec.result = spec.stats = false;  // of an earlier list, which is refused later
     while (true) {
       const auto comma = value.find(',');
       const std::string_view output = value.substr(0, comma);

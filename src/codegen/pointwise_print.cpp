@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <array>
 #include <charconv>
 #include <string>
@@ -28,7 +30,7 @@ std::string number(float value) {
 }
 
 std::string within(const Text& operand, Binding least) {
-  return operand.binding >= least ? operand.text : "(" + operand.text + ")";
+  return operand.binding >= least ? operand.text : fmt::format("({})", operand.text);
 }
 
 // The right operand must bind more tightly than the left one: a - (b - c).
@@ -50,7 +52,7 @@ Text leaf(const PointwiseStep& step, std::span<const PointwiseInput> inputs) {
 
 Text operation(Op op, const Text& a, const Text& b) {
   switch (op) {
-    case Op::negate: return {"-" + within(a, kSign), kSign};
+    case Op::negate: return {fmt::format("-{}", within(a, kSign)), kSign};
     case Op::add: return infix(a, " + ", b, kSum);
     case Op::subtract: return infix(a, " - ", b, kSum);
     case Op::multiply: return infix(a, " * ", b, kProduct);

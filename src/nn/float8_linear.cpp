@@ -95,14 +95,6 @@ void check_shape(const Named& named, std::int64_t rows, std::int64_t cols, const
 
 void check_memory(const Named& named, Device device) { check_memory(named.name, *named.tensor, device); }
 
-bool overlap(const Tensor& left, const Tensor& right) {
-  if (left.empty() || right.empty()) return false;
-  const auto left_begin = reinterpret_cast<std::uintptr_t>(left.data);
-  const auto right_begin = reinterpret_cast<std::uintptr_t>(right.data);
-  return left_begin < right_begin + byte_span(right, "Float8Linear") &&
-         right_begin < left_begin + byte_span(left, "Float8Linear");
-}
-
 void check_disjoint(const Named& output, std::initializer_list<Named> others) {
   for (const Named& other : others) {
     if (overlap(*output.tensor, *other.tensor)) {
@@ -115,7 +107,7 @@ void check_size(const char* subject, std::int64_t size) {
   if (size < 0) refuse(subject, fmt::format("is {}, but must be 0 or more", size));
 }
 
-void check_stream(const Backend& backend, const Stream& stream) {
+void check_own_stream(const Backend& backend, const Stream& stream) {
   if (&stream.backend() != &backend) {
     refuse("Float8Linear stream", "belongs to another backend than the layer: make it from the layer's backend");
   }
@@ -131,7 +123,7 @@ Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig con
 }
 
 void Float8Linear::check_forward(const LinearForward& tensors, const Stream& stream) const {
-  check_stream(*backend_, stream);
+  check_own_stream(*backend_, stream);
   const Named input{"Float8Linear input", &tensors.input};
   const Named weight{"Float8Linear weight", &tensors.weight};
   const Named bias{"Float8Linear bias", &tensors.bias};
@@ -160,7 +152,7 @@ void Float8Linear::check_forward(const LinearForward& tensors, const Stream& str
 }
 
 void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& stream) const {
-  check_stream(*backend_, stream);
+  check_own_stream(*backend_, stream);
   if (!has_forward_) refuse("Float8Linear backward", "has no forward() before it: run forward() first");
   const Named grad_output{"Float8Linear grad_output", &tensors.grad_output};
   const Named grad_input{"Float8Linear grad_input", &tensors.grad_input};

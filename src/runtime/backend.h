@@ -7,6 +7,7 @@
 // not_found, out_of_memory} from below.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -29,7 +30,10 @@ struct AmaxTensors {
 // (a default Tensor otherwise); factors: f32[scale_count], of the codes, or of both. Codes may have any row stride.
 // With a transposed_scale: transposed_factors, f32, those of the transposed codes. With given scales: scales (f32,
 // read) and amax (f32, raised to the largest |x| of each extent where it is smaller: clear it before the first cast),
-// both as many as the factors; and likewise transposed_scales and transposed_amax.
+// both as many as the factors; and likewise transposed_scales and transposed_amax. With a pointwise expression:
+// inputs[i] is that of spec.pointwise.inputs()[i]: a matrix of spec.in of the input's shape, a vector of spec.in [1,
+// cols], or, for [row], a vector of f32 [1, rows]; where the expression does not use x, `input` gives the shape alone
+// and its data may be null. result[rows, cols] of spec.in and sum[1, cols] of *spec.sum, where the spec asks for them.
 struct CastTensors {
   Tensor input;
   Tensor codes{};
@@ -40,6 +44,9 @@ struct CastTensors {
   Tensor amax{};
   Tensor transposed_scales{};
   Tensor transposed_amax{};
+  std::array<Tensor, kMaxPointwiseInputs> inputs{};
+  Tensor result{};
+  Tensor sum{};
 };
 
 // a, b as GemmSpec's layouts say; factor_a, factor_b: f32 vectors of scale_count elements where the operand is FP8;

@@ -11,27 +11,29 @@ Buffer::Buffer(Backend& backend, std::size_t bytes)
     : memory_(backend.allocate(bytes), Release{&backend}), bytes_(bytes) {}
 
 void Buffer::reserve(Backend& backend, std::size_t bytes, const Stream& stream) {
-  const bool capturing = backend.capturing(stream);
-  if (bytes <= bytes_) {
-    captured_ = captured_ || capturing;
-    return;
-  }
-  if (capturing) {
+  if (bytes <= bytes_) return;
+  if (backend.capturing(stream)) {
     throw Error(
         ErrorCode::invalid_argument, "stream",
         fmt::format("is capturing a graph, and this step needs {} bytes where {} are there; nothing is allocated "
                     "during capture: run the step once before capturing it",
                     bytes, bytes_));
   }
-  if (captured_) {
-    retired_.push_back(std::move(memory_));
+  Buffer grown = larger(backend, bytes, bytes_ + bytes_ / 2);
+  if (memory_ != nullptr) retired_.push_back(std::move(memory_));
+  memory_ = std::move(grown.memory_);
+  bytes_ = grown.bytes_;
+}
+
+// What is wanted beyond the need is given up where there is no room for it.
+Buffer Buffer::larger(Backend& backend, std::size_t needed, std::size_t wanted) {
+  if (wanted <= needed) return {backend, needed};
+  try {
+    return {backend, wanted};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::out_of_memory) throw;
   }
-  // Otherwise the old memory goes first: the two together might not fit.
-  memory_ = {nullptr, Release{nullptr}};
-  bytes_ = 0;
-  captured_ = false;
-  memory_ = {backend.allocate(bytes), Release{&backend}};
-  bytes_ = bytes;
+  return {backend, needed};
 }
 
 namespace {
@@ -47,9 +49,7 @@ OwnedTensor::OwnedTensor(Backend& backend, Dtype dtype, std::int64_t rows, std::
       view_(matrix(buffer_.data(), dtype, rows, cols, backend.device())) {}
 
 void OwnedTensor::resize(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols, const Stream& stream) {
-  const std::size_t bytes = bytes_of(dtype, rows, cols);
-  if (bytes > buffer_.bytes() && !backend.capturing(stream)) view_ = Tensor{};  // no view of memory that is gone
-  buffer_.reserve(backend, bytes, stream);
+  buffer_.reserve(backend, bytes_of(dtype, rows, cols), stream);
   view_ = matrix(buffer_.data(), dtype, rows, cols, backend.device());
 }
 

@@ -20,12 +20,10 @@ class Buffer {
   Buffer(Buffer&& other) noexcept
       : memory_(std::move(other.memory_)),
         bytes_(std::exchange(other.bytes_, 0)),
-        captured_(std::exchange(other.captured_, false)),
         retired_(std::move(other.retired_)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     memory_ = std::move(other.memory_);
     bytes_ = std::exchange(other.bytes_, 0);
-    captured_ = std::exchange(other.captured_, false);
     retired_ = std::move(other.retired_);
     return *this;
   }
@@ -33,19 +31,22 @@ class Buffer {
   void* data() const { return memory_.get(); }
   std::size_t bytes() const { return bytes_; }
 
-  // Makes room for at least `bytes`; the old content is lost if it grows. Throws Error{invalid_argument} where the
-  // stream is capturing and room would have to be allocated ("run the step once before capturing it"). Memory that was
-  // asked for during a capture may be in a graph: it stays, beside its larger successor, as long as this object.
+  // Makes room for at least `bytes`; the old content is lost if it grows. Where there is room, this is a comparison: it
+  // is on the path of every launch, and the driver is not asked whether the stream is capturing. So any memory that was
+  // used may be in a graph, and it stays, beside its larger successors, as long as this object; it grows by at least
+  // half, which bounds what stays behind. Throws Error{invalid_argument} where the stream is capturing and room would
+  // have to be allocated ("run the step once before capturing it"). An error changes nothing.
   void reserve(Backend& backend, std::size_t bytes, const Stream& stream);
 
  private:
+  static Buffer larger(Backend& backend, std::size_t needed, std::size_t wanted);
+
   struct Release {
     Backend* backend;
     void operator()(void* data) const noexcept { backend->release(data); }
   };
   std::unique_ptr<void, Release> memory_{nullptr, Release{nullptr}};
   std::size_t bytes_ = 0;
-  bool captured_ = false;  // may a graph hold memory_?
   std::vector<std::unique_ptr<void, Release>> retired_;
 };
 

@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <span>
 #include <string>
 
 #include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/stream.h"
 
 namespace ingot {
 namespace {
@@ -42,6 +46,24 @@ void check_memory(const char* what, const Tensor& tensor, Device device) {
   check_matrix(what, tensor, tensor.dtype, device);
 }
 
+bool overlap(const Tensor& a, const Tensor& b) {
+  return overlap(Range{"tensor", &a, byte_span(a, "tensor")}, Range{"tensor", &b, byte_span(b, "tensor")});
+}
+
+void check_stream(const Stream& stream, const Backend& backend) {
+  if (&stream.backend() == &backend) return;
+  throw Error(ErrorCode::invalid_argument, "stream",
+              fmt::format("belongs to another backend ({}), but this one is {}; make a Stream with this backend",
+                          print(stream.backend().device()), print(backend.device())));
+}
+
+void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0 || (to != nullptr && from != nullptr)) return;
+  throw Error(ErrorCode::invalid_argument, operation,
+              fmt::format("{} bytes {} a null pointer; pass memory of at least that size", bytes,
+                          to == nullptr ? "to" : "from"));
+}
+
 void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device) {
   validate(spec);
   const Tensor& input = tensors.input;
@@ -50,6 +72,47 @@ void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device) {
                                  device, extent_reason(spec.scale));
   check_overlaps({&in, 1}, {&out, 1});
 }
+
+namespace {
+
+// An input that the expression does not read may be without memory.
+Range check_values(const char* what, const Tensor& input, const CastSpec& spec, Device device) {
+  const bool only_shape = spec.pointwise && !spec.pointwise.uses_x() && input.data == nullptr;
+  if (!only_shape) return check_matrix(what, input, spec.in, device);
+  if (input.dtype != spec.in) refuse(what, input, fmt::format("the spec asks for {}", name(spec.in)));
+  byte_span(input, what);
+  return {what, &input, 0};
+}
+
+void check_pointwise_inputs(const CastSpec& spec, const CastTensors& tensors, Device device, std::span<Range> ranges) {
+  static constexpr std::array kNames{"cast inputs[0]", "cast inputs[1]", "cast inputs[2]", "cast inputs[3]"};
+  static_assert(kNames.size() == kMaxPointwiseInputs);
+  const auto inputs = spec.pointwise.inputs();
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    const Tensor& given = tensors.inputs[i];
+    if (i >= inputs.size()) {
+      ranges[i] = check_absent(kNames[i], given, "the expression has no such input");
+    } else if (inputs[i].kind == PointwiseInput::Kind::matrix) {
+      ranges[i] = check_matrix(kNames[i], given, spec.in, device);
+      check_shape(kNames[i], given, tensors.input.rows, tensors.input.cols, "the input's shape");
+    } else if (inputs[i].kind == PointwiseInput::Kind::column) {
+      ranges[i] =
+          check_vector(kNames[i], given, spec.in, tensors.input.cols, device, "one for each column of the input");
+    } else {
+      ranges[i] =
+          check_vector(kNames[i], given, Dtype::f32, tensors.input.rows, device, "one for each row of the input");
+    }
+  }
+}
+
+Range check_result(const CastSpec& spec, const CastTensors& tensors, Device device) {
+  if (!spec.result) return check_absent("cast result", tensors.result, "the spec does not ask for this output");
+  const Range range = check_matrix("cast result", tensors.result, spec.in, device);
+  check_shape("cast result", tensors.result, tensors.input.rows, tensors.input.cols, "the input's shape");
+  return range;
+}
+
+}  // namespace
 
 void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
   validate(spec);
@@ -75,10 +138,11 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
   constexpr const char* kShared = "the transposed codes of this spec have the scales of the codes";
   const char* const why_not_own = given ? kShared : kDynamic;
 
-  const Range inputs[] = {
-      check_matrix("cast input", input, spec.in, device),
+  Range inputs[3 + kMaxPointwiseInputs] = {
+      check_values("cast input", input, spec, device),
       check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
       check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own)};
+  check_pointwise_inputs(spec, tensors, device, std::span(inputs).subspan<3>());
   const Range outputs[] = {
       check_codes("cast codes", tensors.codes, spec.codes, input.rows, input.cols, "the input's shape"),
       check_codes("cast transposed", tensors.transposed, spec.transposed, input.cols, input.rows,
@@ -86,7 +150,11 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
       check_extents("cast factors", tensors.factors, true, spec.scale, ""),
       check_extents("cast transposed_factors", tensors.transposed_factors, own, own_scale, kShared),
       check_extents("cast amax", tensors.amax, given, spec.scale, kDynamic),
-      check_extents("cast transposed_amax", tensors.transposed_amax, given && own, own_scale, why_not_own)};
+      check_extents("cast transposed_amax", tensors.transposed_amax, given && own, own_scale, why_not_own),
+      check_result(spec, tensors, device),
+      spec.sum
+          ? check_vector("cast sum", tensors.sum, *spec.sum, input.cols, device, "one for each column of the input")
+          : check_absent("cast sum", tensors.sum, "the spec does not ask for this output")};
   check_overlaps(inputs, outputs);
 }
 

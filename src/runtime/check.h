@@ -2,6 +2,7 @@
 // names the tensor, says what it is and what it should be.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "ingot/runtime/backend.h"
@@ -17,6 +18,15 @@ void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Dev
 
 // One tensor of an operation that is made of several: its device, sizes, row stride and pointer.
 void check_memory(const char* what, const Tensor& tensor, Device device);
+
+// Do the bytes of two checked tensors meet?
+bool overlap(const Tensor& a, const Tensor& b);
+
+// The stream must have been made with the backend that is called.
+void check_stream(const Stream& stream, const Backend& backend);
+
+// Of a copy or a fill (which passes the same pointer twice): no null pointer unless there is nothing to move.
+void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes);
 
 struct GemmShape {
   std::int64_t m, n, k;

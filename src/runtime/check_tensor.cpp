@@ -5,13 +5,6 @@
 #include "ingot/runtime/error.h"
 
 namespace ingot {
-namespace {
-
-bool overlap(const Range& a, const Range& b) {
-  return a.bytes != 0 && b.bytes != 0 && a.begin() < b.end() && b.begin() < a.end();
-}
-
-}  // namespace
 
 void refuse(const char* what, const Tensor& tensor, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, what, fmt::format("is {}; {}", describe(tensor), message));
@@ -64,6 +57,10 @@ Range check_absent(const char* what, const Tensor& tensor, const char* because) 
     refuse(what, tensor, fmt::format("it must not be given (a default Tensor instead): {}", because));
   }
   return {what, &tensor, 0};
+}
+
+bool overlap(const Range& a, const Range& b) {
+  return a.bytes != 0 && b.bytes != 0 && a.begin() < b.end() && b.begin() < a.end();
 }
 
 void check_overlaps(std::span<const Range> inputs, std::span<const Range> outputs) {

@@ -35,6 +35,8 @@ Range check_vector(const char* what, const Tensor& tensor, Dtype dtype, std::int
 // A default Tensor.
 Range check_absent(const char* what, const Tensor& tensor, const char* because);
 
+bool overlap(const Range& a, const Range& b);
+
 // No output shares memory with an input or with another output.
 void check_overlaps(std::span<const Range> inputs, std::span<const Range> outputs);
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/kernel.h"
 #include "ingot/runtime/error.h"
@@ -34,7 +35,7 @@ const Kernel& KernelCache::get(const Source& source) {
   const KernelKey key = key_of(source, target_);
   return *loaded_kernels_.get(key, [&] {
     const auto code = compiled(source, target_, key);
-    driver_->make_current(device_index_);
+    const CurrentContext current(*driver_, device_index_);
     return std::make_shared<const Kernel>(*driver_, *code);
   });
 }
@@ -53,8 +54,8 @@ void KernelCache::warm(std::span<const KernelSpec> specs, Target target, int thr
     for (std::size_t taken = next++; taken < specs.size(); taken = next++) {
       const std::size_t i = (start + taken) % specs.size();
       try {
-        if (has_first_pass(specs[i])) compiled(generate(specs[i], Pass::first), target);
-        compiled(generate(specs[i], Pass::main), target);
+        validate(specs[i]);
+        for (const Pass pass : passes(specs[i])) compiled(generate(specs[i], pass), target);
       } catch (...) {
         errors[i] = std::current_exception();
       }

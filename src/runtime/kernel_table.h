@@ -59,7 +59,7 @@ class KernelTable {
   static constexpr std::size_t kFirstSlots = 64;
 
   static std::size_t hash(const KernelSpec& spec, Pass pass) noexcept {
-    return hash_value(spec) + (pass == Pass::main ? 0 : 1);
+    return hash_value(spec) + static_cast<std::size_t>(pass);
   }
 
   static const Entry* find_entry(const Slots& slots, std::size_t hashed, const KernelSpec& spec, Pass pass) noexcept {

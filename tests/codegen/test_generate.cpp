@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(golden_texts) {
 }
 
 BOOST_AUTO_TEST_CASE(which_specs_take_two_launches) {
-  const auto two = [](const char* line) { return has_first_pass(parse(line)); };
+  const auto two = [](const char* line) { return has_pass(parse(line), Pass::first); };
   BOOST_TEST(two("amax bf16 scale=tensor"));
   BOOST_TEST(!two("amax bf16 scale=row"));
   BOOST_TEST(two("cast bf16->e4m3fn scale=tensor out=codes"));
@@ -103,8 +103,7 @@ BOOST_AUTO_TEST_CASE(which_specs_take_two_launches) {
 
 BOOST_AUTO_TEST_CASE(every_unit_has_three_lines) {
   for (const KernelSpec& spec : all_valid_specs()) {
-    for (const Pass pass : {Pass::first, Pass::main}) {
-      if (pass == Pass::first && !has_first_pass(spec)) continue;
+    for (const Pass pass : passes(spec)) {
       const std::string text = generate(spec, pass).text;
       const auto second = text.find('\n') + 1;
       const auto third = text.find('\n', second) + 1;
@@ -120,8 +119,7 @@ BOOST_AUTO_TEST_CASE(every_unit_has_three_lines) {
 BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   std::map<std::string, std::string> texts;
   for (const KernelSpec& spec : all_valid_specs()) {
-    for (const Pass pass : {Pass::first, Pass::main}) {
-      if (pass == Pass::first && !has_first_pass(spec)) continue;
+    for (const Pass pass : passes(spec)) {
       const std::string text = generate(spec, pass).text;
       const auto [at, is_new] = texts.emplace(text.substr(text.find("constexpr")), text);
       BOOST_TEST(at->second == text, spec);
@@ -143,9 +141,8 @@ BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
     }
     return "no error";
   };
-  BOOST_TEST(
-      message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::first) ==
-      "cast bf16->e4m3fn scale=row out=codes: this kernel has no first pass: it is one launch; ask for Pass::main");
+  BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::first) ==
+             "cast bf16->e4m3fn scale=row out=codes: this kernel has no first pass: ask for one of passes(spec)");
   BOOST_TEST(message(AmaxSpec{.in = Dtype::e5m2}, Pass::main) ==
              "amax e5m2 scale=tensor: in is e5m2, but must be one of f32, bf16, f16");
 }

@@ -154,8 +154,9 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
   BOOST_TEST(parse_error(" \t ") ==
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
-  BOOST_TEST(parse_error("casts bf16->e4m3fn") == "\"casts\" is no kernel; expected amax, cast, gemm or column_sum");
-  BOOST_TEST(parse_error("->") == "\"->\" is no kernel; expected amax, cast, gemm or column_sum");
+  BOOST_TEST(parse_error("casts bf16->e4m3fn") ==
+             "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, norm or norm_backward");
+  BOOST_TEST(parse_error("->") == "\"->\" is no kernel; expected amax, cast, gemm, column_sum, norm or norm_backward");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
@@ -303,7 +304,7 @@ BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
     BOOST_TEST(valid(spec), spec);
     BOOST_TEST(listed.insert(print(spec)).second, spec << " is listed twice");
   }
-  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 40U + 9U);
+  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 40U + 9U + 606U + 16U);
   for (const KernelSpec& spec : all_combinations()) {
     BOOST_TEST(valid(spec) == (listed.count(print(spec)) == 1), spec);
   }

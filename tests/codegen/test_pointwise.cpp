@@ -221,6 +221,7 @@ BOOST_AUTO_TEST_CASE(constants_are_folded_where_the_result_is_a_number) {
     BOOST_TEST((parse_pointwise(print(expression)) == expression), text << " came back as " << expression);
   }
   BOOST_TEST(canonical("1 / 0") == "1 / 0");
+  BOOST_TEST(canonical("-(x / 0)") == "-(x / 0)");
   BOOST_TEST(canonical("1e30^2") == "1e+30^2");
 }
 

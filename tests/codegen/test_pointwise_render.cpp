@@ -1,12 +1,9 @@
 // The CUDA text, and that it computes what the program computes: pointwise_rendered.inc holds what render() gives for a
 // list of expressions, which this test compares with render() and compiles.
 #define BOOST_TEST_MODULE pointwise_render
-#include <array>
 #include <boost/test/included/unit_test.hpp>
-#include <cmath>
 #include <cstdint>
 #include <fstream>
-#include <limits>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -62,24 +59,6 @@ std::string content_of(const std::string& path) {
   return content.str();
 }
 
-std::uint32_t bits(float value) { return std::isnan(value) ? 0x7fc00000U : float_bits(value); }
-
-// Ends of the range, kinks, and numbers from all over it.
-std::vector<float> values(std::uint64_t seed, std::size_t count) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  std::vector<float> made{0.0F, -0.0F, 1.0F, -1.0F, 16.0F, -16.0F, 1e-45F, 3.4e38F, -3.4e38F, kInf, -kInf, NAN};
-  Random random(seed);
-  while (made.size() < count) {
-    const double size = std::exp(between(random, -10, below(random, 8) == 0 ? 80 : 4));
-    made.push_back(static_cast<float>(below(random, 2) == 0 ? size : -size));
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    std::swap(made[i], made[i + random() % (count - i)]);
-  }
-  made.resize(count);
-  return made;
-}
-
 std::vector<float> run(const PointwiseProgram& program, const std::vector<float>& x,
                        const std::vector<std::vector<float>>& inputs) {
   std::vector<PointwiseValues> operands;
@@ -94,7 +73,7 @@ std::vector<float> run(const PointwiseProgram& program, const std::vector<float>
 
 std::vector<std::vector<float>> random_inputs(std::size_t count) {
   std::vector<std::vector<float>> inputs;
-  for (std::uint64_t seed = 1; seed <= kMaxPointwiseInputs; ++seed) inputs.push_back(values(seed, count));
+  for (std::uint64_t seed = 1; seed <= kMaxPointwiseInputs; ++seed) inputs.push_back(mixed_values(seed, count));
   return inputs;
 }
 
@@ -156,7 +135,7 @@ BOOST_AUTO_TEST_CASE(the_compiled_text_is_what_render_gives) {
 
 BOOST_AUTO_TEST_CASE(program_and_compiled_text_agree_to_the_bit) {
   constexpr std::size_t kCount = 3000;
-  const std::vector<float> x = values(0, kCount);
+  const std::vector<float> x = mixed_values(0, kCount);
   const auto inputs = random_inputs(kCount);
   for (const Case& one : kCases) {
     const PointwiseProgram program(parse_pointwise(one.text), one.precision);

@@ -1,8 +1,6 @@
 // The layer on CUDA: the same quality as on the CPU, at sizes that a GPU is for, and inside a CUDA graph.
 #define BOOST_TEST_MODULE nn_float8_linear
-#define BOOST_TEST_NO_MAIN
-#define BOOST_TEST_ALTERNATIVE_INIT_API
-#include <boost/test/included/unit_test.hpp>
+#include "support/gpu_test.h"
 
 #include <iostream>
 #include <memory>
@@ -18,12 +16,6 @@
 
 namespace ingot::test {
 namespace {
-
-ContextOptions cuda_options() {
-  ContextOptions options = ContextOptions::from_environment();
-  options.where = ContextOptions::Where::cuda;
-  return options;
-}
 
 // One context for the program, so that a kernel is compiled once.
 Context& context() {
@@ -263,13 +255,3 @@ BOOST_AUTO_TEST_CASE(a_steady_step_allocates_nothing) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ingot::test
-
-int main(int argc, char** argv) {
-  std::string problem;
-  const std::unique_ptr<ingot::Driver> driver = ingot::Driver::open(problem);
-  if (driver == nullptr || driver->device_count() == 0) {
-    std::cout << "skipped: no CUDA device (" << problem << ")\n";
-    return 77;
-  }
-  return boost::unit_test::unit_test_main(init_unit_test, argc, argv);
-}

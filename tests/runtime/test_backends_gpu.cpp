@@ -4,9 +4,7 @@
 // Suites, to be chosen with --run_test: small (a subset that compute-sanitizer gets through), every, large, huge (past
 // 2^31 elements), streams.
 #define BOOST_TEST_MODULE backends
-#define BOOST_TEST_NO_MAIN
-#define BOOST_TEST_ALTERNATIVE_INIT_API
-#include <boost/test/included/unit_test.hpp>
+#include "support/gpu_test.h"
 
 #include <array>
 #include <iostream>
@@ -19,9 +17,11 @@
 #include "cases.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/library.h"
 #include "support/compare.h"
 #include "support/expect_error.h"
 #include "support/reference.h"
@@ -29,12 +29,6 @@
 
 namespace ingot::test {
 namespace {
-
-ContextOptions cuda_options() {
-  ContextOptions options = ContextOptions::from_environment();
-  options.where = ContextOptions::Where::cuda;
-  return options;
-}
 
 // One context for the program, so that a kernel is compiled once.
 Context& context() {
@@ -238,10 +232,11 @@ class Capture {
 struct GraphFixture : Fixture {
   std::string problem;
   std::unique_ptr<Driver> driver = Driver::open(problem);
+  std::optional<CurrentContext> current;
 
   GraphFixture() {
     BOOST_REQUIRE_MESSAGE(driver != nullptr, problem);
-    driver->make_current(context().device().index);
+    current.emplace(*driver, context().device().index);
   }
 };
 
@@ -289,6 +284,49 @@ BOOST_AUTO_TEST_CASE(a_capture_that_needs_a_new_kernel_is_refused) {
   BOOST_TEST(fault_of(c, maker.inputs(c), placed.outputs(own)) == "");
 }
 
+// A context of the caller's own, beside the primary one, which Ingot itself has no use for.
+BOOST_AUTO_TEST_CASE(the_callers_context_is_put_back) {
+  std::string missing;
+  const Library library = Library::open("libcuda.so.1", missing);
+  using Create = CUresult (*)(CUcontext*, unsigned, CUdevice);
+  using Destroy = CUresult (*)(CUcontext);
+  const auto create = reinterpret_cast<Create>(library.symbol("cuCtxCreate_v2"));
+  const auto destroy = reinterpret_cast<Destroy>(library.symbol("cuCtxDestroy_v2"));
+  BOOST_REQUIRE(create != nullptr);
+  BOOST_REQUIRE(destroy != nullptr);
+  const Driver::Api& api = driver->api();
+  CUdevice device = 0;
+  CUcontext theirs = nullptr;
+  driver->check(api.cuCtxGetDevice(&device), "cuCtxGetDevice");
+  driver->check(create(&theirs, 0, device), "cuCtxCreate");  // current from now on
+
+  const auto expect_theirs = [&](const char* after) {
+    CUcontext found = nullptr;
+    driver->check(api.cuCtxGetCurrent(&found), "cuCtxGetCurrent");
+    BOOST_CHECK_MESSAGE(found == theirs, "after " << after << " another context is current than before");
+  };
+  for (const Case& c : mixed_cases()) {
+    PlacedCase placed(c, maker.inputs(c), cuda, stream);  // allocate, copy_from_host
+    expect_theirs("placing the tensors");
+    placed.enqueue(stream);
+    expect_theirs(name(c).c_str());
+    BOOST_TEST(fault_of(c, maker.inputs(c), placed.outputs(stream)) == "");  // copy_to_host, synchronize
+    expect_theirs("fetching the outputs");
+  }
+  { const Stream own(cuda); }
+  expect_theirs("a stream's life");
+  BOOST_TEST(!cuda.capturing(stream));
+  expect_theirs("capturing()");
+  {
+    Context fresh(cuda_options());
+    fresh.cache().get(AmaxSpec{.in = Dtype::bf16}, Pass::main);
+    expect_theirs("loading a kernel");
+  }
+  expect_theirs("a context's life");
+  driver->check(destroy(theirs), "cuCtxDestroy");
+  driver->check(api.cuCtxSetCurrent(driver->primary_context(context().device().index)), "cuCtxSetCurrent");
+}
+
 BOOST_AUTO_TEST_CASE(two_threads_with_a_stream_each) {
   const std::vector<Case> all = mixed_cases();
   std::vector<SharedMatrices> inputs;
@@ -326,12 +364,3 @@ BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace ingot::test
-
-int main(int argc, char** argv) {
-  std::string problem;
-  if (ingot::Driver::open(problem) == nullptr) {
-    std::cout << "skipped: no CUDA device (" << problem << ")\n";
-    return 77;
-  }
-  return boost::unit_test::unit_test_main(init_unit_test, argc, argv);
-}

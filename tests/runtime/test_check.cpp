@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "ingot/runtime/stream.h"
+#include "support/fake_backend.h"
 #include "support/refused.h"
 
 using namespace ingot;
@@ -23,7 +25,7 @@ alignas(256) std::byte memory[1 << 16];
 void* at(std::size_t offset) { return memory + offset; }
 
 // Each starts from a call that is right and breaks one thing.
-constexpr CastSpec kCast{.in = Dtype::bf16, .out = Dtype::e4m3fn, .codes = true, .transposed = true};
+const CastSpec kCast{.in = Dtype::bf16, .out = Dtype::e4m3fn, .codes = true, .transposed = true};
 CastTensors cast_tensors() {
   return {.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
           .codes = matrix(at(1024), Dtype::e4m3fn, 4, 8, kCpu),
@@ -267,6 +269,37 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
   }
   // Inputs may be the same memory.
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b.data = t.factor_a.data; }) == kNothing);
+}
+
+BOOST_AUTO_TEST_CASE(overlap_of_two_tensors) {
+  const Tensor four = matrix(at(16), Dtype::f32, 1, 4, kCpu);  // bytes 16 to 31
+  BOOST_TEST(overlap(four, four));
+  BOOST_TEST(overlap(four, matrix(at(31), Dtype::e5m2, 1, 1, kCpu)));
+  BOOST_TEST(overlap(matrix(at(0), Dtype::e5m2, 1, 17, kCpu), four));
+  BOOST_TEST(!overlap(four, matrix(at(32), Dtype::e5m2, 1, 1, kCpu)));
+  BOOST_TEST(!overlap(matrix(at(0), Dtype::e5m2, 1, 16, kCpu), four));
+  BOOST_TEST(!overlap(four, matrix(at(16), Dtype::f32, 0, 4, kCpu)));
+  BOOST_TEST(!overlap(four, Tensor{}));
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_of_another_backend) {
+  test::FakeBackend one;
+  test::FakeBackend other;
+  const Stream stream(one);
+  check_stream(stream, one);
+  const auto error = refused([&] { check_stream(stream, other); });
+  BOOST_TEST((error.code == ErrorCode::invalid_argument));
+  BOOST_TEST(error.message ==
+             "stream: belongs to another backend (cuda:2), but this one is cuda:2; make a Stream with this backend");
+}
+
+BOOST_AUTO_TEST_CASE(pointers_of_copies) {
+  check_pointers("fill_zero", nullptr, nullptr, 0);
+  check_pointers("copy_to_host", at(0), at(8), 8);
+  BOOST_TEST(refused([] { check_pointers("copy_to_host", nullptr, at(8), 8); }).message ==
+             "copy_to_host: 8 bytes to a null pointer; pass memory of at least that size");
+  BOOST_TEST(refused([] { check_pointers("copy_from_host", at(8), nullptr, 3); }).message ==
+             "copy_from_host: 3 bytes from a null pointer; pass memory of at least that size");
 }
 
 BOOST_AUTO_TEST_CASE(a_spec_that_cannot_exist_is_refused_first) {

@@ -13,8 +13,9 @@ namespace ingot::test {
 class FakeBackend final : public Backend {
  public:
   bool is_capturing = false;
-  bool is_full = false;
+  std::size_t largest = ~std::size_t{0};  // no room for more than this at once
   int allocations = 0;
+  mutable int capture_questions = 0;
   int streams = 0;
   std::map<void*, std::size_t> live{};  // what is allocated now
 
@@ -30,7 +31,7 @@ class FakeBackend final : public Backend {
 
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
-    if (is_full) throw Error(ErrorCode::out_of_memory, "fake", "is full");
+    if (bytes > largest) throw Error(ErrorCode::out_of_memory, "fake", "is full");
     ++allocations;
     void* data = std::malloc(bytes);
     live[data] = bytes;
@@ -44,7 +45,10 @@ class FakeBackend final : public Backend {
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream&) override { std::memcpy(to, from, bytes); }
   void fill_zero(void* data, std::size_t bytes, Stream&) override { std::memset(data, 0, bytes); }
   void synchronize(Stream&) override {}
-  bool capturing(const Stream&) const override { return is_capturing; }
+  bool capturing(const Stream&) const override {
+    ++capture_questions;
+    return is_capturing;
+  }
   // A handle is a number that counts the streams made; it is never read through.
   CUstream_st* create_stream() override {
     return reinterpret_cast<CUstream_st*>(static_cast<std::uintptr_t>(++streams));

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -189,8 +190,11 @@ class PlacedCase {
     return fetched;
   }
 
-  void poison(Stream& stream) {
+  void poison(Stream& stream) { poison_all_but({}, stream); }
+
+  void poison_all_but(const std::set<std::string>& kept, Stream& stream) {
     for (const auto& [name, matrix] : outputs_) {
+      if (kept.contains(name)) continue;
       backend_->copy_from_host(memory_.at(name).data(), matrix.bytes().data(), matrix.bytes().size(), stream);
     }
   }

@@ -19,6 +19,8 @@
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/cuda/nvrtc_compiler.h"
 #include "ingot/runtime/error.h"
+#include "tests/templates/math_checks.h"
+#include "tests/templates/math_kernels.h"
 
 using namespace ingot;
 
@@ -93,8 +95,7 @@ bool stands_for_its_kind(const KernelSpec& spec) {
 BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
   std::map<std::string, std::pair<Source, bool>> sources;  // by text: many specs share a kernel
   for (const KernelSpec& spec : all_valid_specs()) {
-    for (const Pass pass : {Pass::first, Pass::main}) {
-      if (pass == Pass::first && !has_first_pass(spec)) continue;
+    for (const Pass pass : passes(spec)) {
       const Source source = generate(spec, pass);
       sources.emplace(source.text, std::pair{source, stands_for_its_kind(spec)});
     }
@@ -126,6 +127,20 @@ BOOST_AUTO_TEST_CASE(every_template_alone) {
                                          "constexpr auto kKernel = &empty;\n",
                                          name)},
                     target_for(9, 0)});
+  }
+  expect_clean(jobs);
+}
+
+// No kernel uses every function of math.cuh.
+BOOST_AUTO_TEST_CASE(every_math_function_for_every_target) {
+  std::vector<Job> jobs;
+  for (const char* const grade : {"Reproducible16", "Reproducible32", "Fast"}) {
+    std::string sum = fmt::format("divide<{}>(x, y)", grade);
+    for (const auto& f : checks::kFunctions) sum += fmt::format(" + {}<{}>(x)", f.name, grade);
+    for (const Target target : kSupportedTargets) jobs.push_back({checks::math_kernel(sum), target});
+  }
+  for (const Target target : kSupportedTargets) {
+    jobs.push_back({checks::math_kernel("maximum(minimum(x, y), sign(x) + step(y) + absolute(x))"), target});
   }
   expect_clean(jobs);
 }

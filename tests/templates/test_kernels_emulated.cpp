@@ -346,10 +346,11 @@ void check_column_sum(i64 rows, i64 cols, i64 pad) {
   const i64 chunks = chunk_count(rows);
   Matrix<float> partials(chunks, cols, cols);
   Matrix<Out> sum(1, cols, cols);
-  const ColumnSumParams p{x.data(), rows, cols, x.stride(), partials.data(), sum.data()};
+  const ColumnSumParams p{x.data(), rows, cols, x.stride(), partials.data()};
   emulator::launch(column_sum_partials<In>, ColumnSumPartialsLaunch::grid(rows, cols, sizeof(In)),
                    ColumnSumPartialsLaunch::kThreads, p);
-  emulator::launch(column_sum_finish<Out>, ColumnSumFinishLaunch::grid(cols), ColumnSumFinishLaunch::kThreads, p);
+  emulator::launch(column_sum_finish<Out>, ColumnSumFinishLaunch::grid(cols), ColumnSumFinishLaunch::kThreads,
+                   ColumnSumFinishParams{partials.data(), chunks, cols, sum.data(), cols, nullptr});
   BOOST_TEST(partials.guarded());
   BOOST_TEST(sum.guarded());
   for (i64 c = 0; c < cols; ++c) {
@@ -475,10 +476,11 @@ BOOST_AUTO_TEST_CASE(column_sum_nan_is_canonical) {
   x.at(37, 2) = -std::numeric_limits<float>::infinity();
   Matrix<float> partials(chunk_count(40), 4, 4);
   Matrix<float> sum(1, 4, 4);
-  const ColumnSumParams p{x.data(), 40, 4, 4, partials.data(), sum.data()};
+  const ColumnSumParams p{x.data(), 40, 4, 4, partials.data()};
   emulator::launch(column_sum_partials<f32>, ColumnSumPartialsLaunch::grid(40, 4, 4), ColumnSumPartialsLaunch::kThreads,
                    p);
-  emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(4), ColumnSumFinishLaunch::kThreads, p);
+  emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(4), ColumnSumFinishLaunch::kThreads,
+                   ColumnSumFinishParams{partials.data(), chunk_count(40), 4, sum.data(), 4, nullptr});
   BOOST_TEST(float_bits(sum.at(0, 2)) == kF32Nan);
 }
 

@@ -6,7 +6,7 @@ namespace ingot::cpu {
 void amax(const AmaxSpec& spec, const AmaxTensors& tensors, ThreadPool& pool) {
   const Extents extents(spec.scale, tensors.input.rows, tensors.input.cols);
   visit_high_precision(spec.in, [&]<class T>(Type<T>) {
-    const std::vector<u32> maxima = maxima_of<T>(extents, tensors.input, pool);
+    const std::vector<u32> maxima = maxima_of<T>(extents, Values<T>(tensors.input), pool);
     std::transform(maxima.begin(), maxima.end(), row<float>(tensors.amax, 0), amax_from_bits);
   });
 }

@@ -16,13 +16,6 @@ namespace {
 
 constexpr std::align_val_t kAlignment{256};
 
-void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes) {
-  if (bytes == 0 || (to != nullptr && from != nullptr)) return;
-  throw Error(ErrorCode::invalid_argument, operation,
-              std::to_string(bytes) + " bytes " + (to == nullptr ? "to" : "from") +
-                  " a null pointer; pass memory of at least that size");
-}
-
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int threads) : pool_(threads) {}
@@ -30,37 +23,37 @@ class CpuBackend final : public Backend {
   Device device() const override { return {DeviceType::cpu, 0}; }
 
   void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
-    begin(stream);
+    check_stream(stream, *this);
     check(spec, tensors, device());
     cpu::amax(spec, tensors, pool_);
   }
 
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
-    begin(stream);
+    check_stream(stream, *this);
     check(spec, tensors, device());
     cpu::cast(spec, tensors, pool_);
   }
 
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
-    begin(stream);
+    check_stream(stream, *this);
     check(spec, tensors, device());
     cpu::gemm(spec, tensors, pool_);
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
-    begin(stream);
+    check_stream(stream, *this);
     check(spec, tensors, device());
     cpu::column_sum(spec, tensors, pool_);
   }
 
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
-    begin(stream);
+    check_stream(stream, *this);
     check(spec, tensors, device());
     cpu::norm(spec, tensors, pool_);
   }
 
   void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
-    begin(stream);
+    check_stream(stream, *this);
     check(spec, tensors, device());
     cpu::norm_backward(spec, tensors, pool_);
   }
@@ -80,19 +73,19 @@ class CpuBackend final : public Backend {
   void release(void* data) noexcept override { ::operator delete(data, kAlignment); }
 
   void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) override {
-    begin(stream);
+    check_stream(stream, *this);
     check_pointers("copy_from_host", device_data, host_data, bytes);
     if (bytes != 0) std::memcpy(device_data, host_data, bytes);
   }
 
   void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) override {
-    begin(stream);
+    check_stream(stream, *this);
     check_pointers("copy_to_host", host_data, device_data, bytes);
     if (bytes != 0) std::memcpy(host_data, device_data, bytes);
   }
 
   void fill_zero(void* device_data, std::size_t bytes, Stream& stream) override {
-    begin(stream);
+    check_stream(stream, *this);
     check_pointers("fill_zero", device_data, device_data, bytes);
     if (bytes != 0) std::memset(device_data, 0, bytes);
   }
@@ -104,13 +97,6 @@ class CpuBackend final : public Backend {
   std::int64_t launches() const override { return 0; }
 
  private:
-  void begin(const Stream& stream) const {
-    if (&stream.backend() == this) return;
-    throw Error(ErrorCode::invalid_argument, "stream",
-                "belongs to another backend (" + print(stream.backend().device()) +
-                    "), but this one is cpu; make a Stream with this backend");
-  }
-
   ThreadPool pool_;
 };
 

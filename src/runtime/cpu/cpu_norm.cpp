@@ -129,7 +129,8 @@ void norm_as(const NormSpec& spec, const NormTensors& tensors, ThreadPool& pool)
                        [](float value) { return from_float<In>(value); });
       }
       if (!spec.out) continue;
-      const u32 maximum = amax_bits_of(x.data(), input.cols);
+      u32 maximum = 0;
+      for (const float value : x) maximum = std::max(maximum, amax_bits(value));
       largest_here = std::max(largest_here, maximum);
       visit_fp8(*spec.out, [&]<class Out>(Type<Out>) { write_codes<Out>(spec, tensors, r, x, maximum); });
     }

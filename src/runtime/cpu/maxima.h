@@ -3,12 +3,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "ingot/codegen/granularity.h"
 #include "ingot/runtime/cpu/thread_pool.h"
-#include "ingot/runtime/cpu/visit.h"
+#include "ingot/runtime/cpu/values.h"
 
 #include "scaling.cuh"
 
@@ -36,27 +38,33 @@ class Extents {
   i64 across_;
 };
 
-template <class T>
-u32 amax_bits_of(const T* elements, i64 count) {
-  u32 largest = 0;
-  for (i64 c = 0; c < count; ++c) largest = std::max(largest, amax_bits(to_float(elements[c])));
-  return largest;
+// maxima[extent - first] of values[i], which is column begin + i of row r. An extent's columns are looked at together.
+inline void raise_maxima(const Extents& extents, i64 r, i64 begin, std::span<const float> values, u32* maxima,
+                         i64 first) {
+  const auto count = static_cast<i64>(values.size());
+  for (i64 i = 0; i < count;) {
+    const i64 end = std::min(count, i + extents.cols() - (begin + i) % extents.cols());
+    u32& maximum = maxima[extents.index(r, begin + i) - first];
+    for (; i < end; ++i) maximum = std::max(maximum, amax_bits(values[static_cast<std::size_t>(i)]));
+  }
 }
 
 template <class T>
-std::vector<u32> maxima_of(const Extents& extents, const Tensor& input, ThreadPool& pool) {
+std::vector<u32> maxima_of(const Extents& extents, const Values<T>& values, ThreadPool& pool) {
   std::vector<u32> maxima(static_cast<std::size_t>(extents.count()), 0U);
-  if (input.empty()) return maxima;
+  if (values.rows() == 0 || values.cols() == 0) return maxima;
   std::mutex merging;
-  pool.parallel_for(input.rows, rows_per_range(input.cols), [&](i64 begin, i64 end) {
+  pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
     // This range's extents are neighbours, and may reach into the ranges beside it.
     const i64 first = extents.index(begin, 0);
-    const i64 last = extents.index(end - 1, input.cols - 1);
+    const i64 last = extents.index(end - 1, values.cols() - 1);
     std::vector<u32> mine(static_cast<std::size_t>(last - first + 1), 0U);
     for (i64 r = begin; r < end; ++r) {
-      for (i64 c = 0; c < input.cols; c += extents.cols()) {
-        u32& maximum = mine[static_cast<std::size_t>(extents.index(r, c) - first)];
-        maximum = std::max(maximum, amax_bits_of(row<const T>(input, r) + c, std::min(extents.cols(), input.cols - c)));
+      for (i64 c = 0; c < values.cols(); c += Values<T>::kMaxCount) {
+        std::array<float, Values<T>::kMaxCount> read;
+        const i64 count = std::min(Values<T>::kMaxCount, values.cols() - c);
+        values.read(r, c, count, read.data());
+        raise_maxima(extents, r, c, {read.data(), static_cast<std::size_t>(count)}, mine.data(), first);
       }
     }
     const std::lock_guard lock(merging);

@@ -6,6 +6,7 @@
 
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/launcher.h"
 #include "ingot/runtime/cuda/operations.h"
@@ -25,43 +26,43 @@ class CudaBackend final : public Backend {
 
   void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
-    begin(stream);
+    const CurrentContext current = begin(stream);
     cuda::amax(spec, tensors, stream, launcher_);
   }
 
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
-    begin(stream);
+    const CurrentContext current = begin(stream);
     cuda::cast(spec, tensors, stream, launcher_);
   }
 
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
-    begin(stream);
+    const CurrentContext current = begin(stream);
     cuda::gemm(spec, tensors, stream, launcher_, cublaslt_);
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
-    begin(stream);
+    const CurrentContext current = begin(stream);
     cuda::column_sum(spec, tensors, stream, launcher_);
   }
 
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
-    begin(stream);
+    const CurrentContext current = begin(stream);
     cuda::norm(spec, tensors, stream, launcher_);
   }
 
   void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
-    begin(stream);
+    const CurrentContext current = begin(stream);
     cuda::norm_backward(spec, tensors, stream, launcher_);
   }
 
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
-    launcher_.make_current();
+    const CurrentContext current = launcher_.make_current();
     CUdeviceptr data = 0;
     const CUresult result = api().cuMemAlloc(&data, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) throw_out_of_memory(bytes);
@@ -74,7 +75,7 @@ class CudaBackend final : public Backend {
   void release(void* data) noexcept override {
     if (data == nullptr) return;
     try {
-      launcher_.make_current();
+      const CurrentContext current = launcher_.make_current();
       static_cast<void>(api().cuMemFree(address(data)));
     } catch (const Error&) {
       return;
@@ -82,16 +83,20 @@ class CudaBackend final : public Backend {
   }
 
   void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) override {
-    begin_copy("copy_from_host", device_data, host_data, bytes, stream);
+    check_pointers("copy_from_host", device_data, host_data, bytes);
+    const CurrentContext current = begin(stream);
     if (bytes == 0) return;
+    check_not_capturing("copy_from_host", stream);
     driver().check(api().cuMemcpyHtoDAsync(address(device_data), host_data, bytes, stream.handle()),
                    "cuMemcpyHtoDAsync");
     synchronize(stream);
   }
 
   void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) override {
-    begin_copy("copy_to_host", host_data, device_data, bytes, stream);
+    check_pointers("copy_to_host", host_data, device_data, bytes);
+    const CurrentContext current = begin(stream);
     if (bytes == 0) return;
+    check_not_capturing("copy_to_host", stream);
     driver().check(api().cuMemcpyDtoHAsync(host_data, address(device_data), bytes, stream.handle()),
                    "cuMemcpyDtoHAsync");
     synchronize(stream);
@@ -99,22 +104,22 @@ class CudaBackend final : public Backend {
 
   void fill_zero(void* device_data, std::size_t bytes, Stream& stream) override {
     check_pointers("fill_zero", device_data, device_data, bytes);
-    begin(stream);
+    const CurrentContext current = begin(stream);
     if (bytes != 0) launcher_.fill_zero(device_data, bytes, stream);
   }
 
   void synchronize(Stream& stream) override {
-    begin(stream);
+    const CurrentContext current = begin(stream);
     driver().check(api().cuStreamSynchronize(stream.handle()), "cuStreamSynchronize");
   }
 
   bool capturing(const Stream& stream) const override {
-    launcher_.make_current();
+    const CurrentContext current = launcher_.make_current();
     return launcher_.capturing(stream);
   }
 
   CUstream_st* create_stream() override {
-    launcher_.make_current();
+    const CurrentContext current = launcher_.make_current();
     CUstream stream = nullptr;
     driver().check(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     return stream;
@@ -123,7 +128,7 @@ class CudaBackend final : public Backend {
   void destroy_stream(CUstream_st* stream) noexcept override {
     if (stream == nullptr) return;
     try {
-      launcher_.make_current();
+      const CurrentContext current = launcher_.make_current();
       static_cast<void>(api().cuStreamDestroy(stream));
     } catch (const Error&) {
       return;
@@ -136,28 +141,15 @@ class CudaBackend final : public Backend {
   const Driver& driver() const { return launcher_.driver(); }
   const Driver::Api& api() const { return driver().api(); }
 
-  void begin(const Stream& stream) const {
-    if (&stream.backend() != this) {
-      throw Error(ErrorCode::invalid_argument, "stream",
-                  "belongs to another backend (" + print(stream.backend().device()) + "), but this one is " +
-                      print(device_) + "; make a Stream with this backend");
-    }
-    launcher_.make_current();
-  }
-
-  static void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes) {
-    if (bytes == 0 || (to != nullptr && from != nullptr)) return;
-    throw Error(ErrorCode::invalid_argument, operation,
-                std::to_string(bytes) + " bytes " + (to == nullptr ? "to" : "from") +
-                    " a null pointer; pass memory of at least that size");
+  // Every operation starts here. The context is current as long as the result lives.
+  [[nodiscard]] CurrentContext begin(const Stream& stream) const {
+    check_stream(stream, *this);
+    return launcher_.make_current();
   }
 
   // The host side may be reused when a copy returns, so a copy waits; a graph would read that memory later instead.
-  void begin_copy(const char* operation, const void* to, const void* from, std::size_t bytes,
-                  const Stream& stream) const {
-    check_pointers(operation, to, from, bytes);
-    begin(stream);
-    if (bytes != 0 && launcher_.capturing(stream)) {
+  void check_not_capturing(const char* operation, const Stream& stream) const {
+    if (launcher_.capturing(stream)) {
       throw Error(ErrorCode::invalid_argument, operation,
                   "copies between host and device wait for the stream, which cannot be done while it is capturing a "
                   "graph; copy before or after the capture");

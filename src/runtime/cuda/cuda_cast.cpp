@@ -4,15 +4,22 @@
 
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
+#include "column_sum.cuh"
 
 namespace ingot::cuda {
 namespace {
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 
-SourceParams source_of(const Tensor& input) {
-  return {
+SourceParams source_of(const CastTensors& tensors) {
+  const Tensor& input = tensors.input;
+  SourceParams source{
       .input = input.data, .rows = input.rows, .cols = input.cols, .input_stride = input.row_stride, .operands = {}};
+  static_assert(kMaxInputs == kMaxPointwiseInputs);
+  for (std::size_t i = 0; i < kMaxInputs; ++i) {
+    source.operands[i] = {tensors.inputs[i].data, tensors.inputs[i].row_stride};
+  }
+  return source;
 }
 
 // The factor of an extent without elements, whose amax is 0.
@@ -22,12 +29,12 @@ float factor_of_nothing(const CastSpec& spec) {
 }
 
 void cast_rows(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
-  const CastRowsParams params{.source = source_of(tensors.input),
+  const CastRowsParams params{.source = source_of(tensors),
                               .codes = tensors.codes.data,
                               .factors = floats(tensors.factors),
-                              .result = nullptr,
+                              .result = tensors.result.data,
                               .codes_stride = tensors.codes.row_stride,
-                              .result_stride = 0,
+                              .result_stride = tensors.result.row_stride,
                               .pow2 = spec.pow2};
   launcher.launch(spec, Pass::main, CastRowsLaunch::grid(tensors.input.rows, tensors.input.cols),
                   CastRowsLaunch::threads(tensors.input.cols), params, stream);
@@ -46,31 +53,40 @@ struct Maxima {
   }
 };
 
-Maxima launch_first_pass(const CastSpec& spec, const Tensor& input, Stream& stream, Launcher& launcher) {
+// Floats of scratch memory that the first pass leaves its maxima in.
+i64 maxima_count(const CastSpec& spec, const Tensor& input) {
   const FirstPass wanted = first_pass(spec);
-  const auto scratch = [&](i64 count) {
-    return static_cast<float*>(stream.scratch(static_cast<std::size_t>(count) * sizeof(float)));
-  };
+  switch (wanted.kind()) {
+    case FirstPass::Kind::none: return 0;
+    case FirstPass::Kind::partials: return AmaxPartialsLaunch::kMaxBlocks;
+    case FirstPass::Kind::rows: return input.rows;
+    case FirstPass::Kind::tiles: return 1 + (wanted.rows ? input.rows : 0) + (wanted.columns ? input.cols : 0);
+  }
+  return 0;
+}
+
+Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float* memory, Stream& stream,
+                         Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  const FirstPass wanted = first_pass(spec);
   Maxima maxima;
   if (wanted.kind() == FirstPass::Kind::partials) {
     AmaxPartialsParams params =
         flattened(AmaxPartialsParams{input.data, input.rows, input.cols, input.row_stride, nullptr});
     maxima.tensor_count = AmaxPartialsLaunch::grid(params.rows, params.cols, size_of(spec.in));
-    maxima.tensor = params.amax = scratch(maxima.tensor_count);
+    maxima.tensor = params.amax = memory;
     launcher.launch(spec, Pass::first, maxima.tensor_count, AmaxPartialsLaunch::kThreads, params, stream);
   } else if (wanted.kind() == FirstPass::Kind::rows) {
-    maxima.rows = scratch(input.rows);
+    maxima.rows = memory;
     launcher.launch(spec, Pass::first, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
-                    AmaxRowsParams{source_of(input), maxima.rows}, stream);
+                    AmaxRowsParams{source_of(tensors), maxima.rows}, stream);
   } else if (wanted.kind() == FirstPass::Kind::tiles) {
     const i64 rows = wanted.rows ? input.rows : 0;
-    const i64 columns = wanted.columns ? input.cols : 0;
-    float* const memory = scratch(1 + rows + columns);
-    launcher.fill_zero(memory, static_cast<std::size_t>(1 + rows + columns) * sizeof(float), stream);
+    launcher.fill_zero(memory, static_cast<std::size_t>(maxima_count(spec, input)) * sizeof(float), stream);
     maxima = {.tensor = memory, .tensor_count = 1, .rows = memory + 1, .columns = memory + 1 + rows};
     const auto bits = [](float* values) { return reinterpret_cast<u32*>(values); };
     launcher.launch(spec, Pass::first, AmaxTilesLaunch::grid(input.rows, input.cols), AmaxTilesLaunch::kThreads,
-                    AmaxTilesParams{source_of(input), bits(maxima.tensor), bits(maxima.rows), bits(maxima.columns)},
+                    AmaxTilesParams{source_of(tensors), bits(maxima.tensor), bits(maxima.rows), bits(maxima.columns)},
                     stream);
   }
   return maxima;
@@ -79,7 +95,7 @@ Maxima launch_first_pass(const CastSpec& spec, const Tensor& input, Stream& stre
 void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };
   const bool two_scales = spec.transposed_scale.has_value();
-  CastTilesParams params{.source = source_of(tensors.input),
+  CastTilesParams params{.source = source_of(tensors),
                          .codes = {.codes = tensors.codes.data,
                                    .stride = tensors.codes.row_stride,
                                    .from = floats(tensors.scales),
@@ -92,17 +108,35 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
                                         .from_count = 1,
                                         .factors = floats(two_scales ? tensors.transposed_factors : tensors.factors),
                                         .amax = bits(two_scales ? tensors.transposed_amax : tensors.amax)},
-                         .result = nullptr,
-                         .result_stride = 0,
+                         .result = tensors.result.data,
+                         .result_stride = tensors.result.row_stride,
                          .partial_sums = nullptr,
                          .pow2 = spec.pow2};
-  if (has_first_pass(spec)) {
-    const Maxima maxima = launch_first_pass(spec, tensors.input, stream, launcher);
+  const Tensor& input = tensors.input;
+  // One scratch for both: a second call would take the first one's away. The sums lie first, at the alignment.
+  const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
+  const i64 sums = spec.sum ? tile_rows * input.cols : 0;
+  const i64 scratch = sums + maxima_count(spec, input);
+  float* const memory =
+      scratch == 0 ? nullptr : static_cast<float*>(stream.scratch(static_cast<std::size_t>(scratch) * sizeof(float)));
+  params.partial_sums = memory;
+  if (has_pass(spec, Pass::first)) {
+    const Maxima maxima = launch_first_pass(spec, tensors, memory + sums, stream, launcher);
     maxima.give(spec.scale, params.codes);
     maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
   }
-  launcher.launch(spec, Pass::main, CastTilesLaunch::grid(tensors.input.rows, tensors.input.cols),
-                  CastTilesLaunch::kThreads, params, stream);
+  launcher.launch(spec, Pass::main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads, params,
+                  stream);
+  if (spec.sum && input.cols > 0) {
+    launcher.launch(spec, Pass::finish, ColumnSumFinishLaunch::grid(input.cols), ColumnSumFinishLaunch::kThreads,
+                    ColumnSumFinishParams{.partials = memory,
+                                          .chunks = tile_rows,
+                                          .cols = input.cols,
+                                          .sum = tensors.sum.data,
+                                          .sum_cols = input.cols,
+                                          .other_sum = nullptr},
+                    stream);
+  }
 }
 
 // Extents without elements have scales too: those of an amax of 0.
@@ -110,6 +144,10 @@ void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stre
   const float factor = factor_of_nothing(spec);
   for (const Tensor& factors : {tensors.factors, tensors.transposed_factors}) {
     if (!factors.empty()) launcher.fill(factors.data, factor, factors.cols, stream);
+  }
+  if (!tensors.sum.empty()) {
+    const std::int64_t bytes = tensors.sum.cols * size_of(*spec.sum);
+    launcher.fill_zero(tensors.sum.data, static_cast<std::size_t>(bytes), stream);
   }
 }
 

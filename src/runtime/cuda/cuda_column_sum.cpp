@@ -13,7 +13,7 @@ void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stre
   }
   const i64 chunks = chunk_count(input.rows);
   auto* const partials = static_cast<float*>(stream.scratch(static_cast<std::size_t>(chunks * cols) * sizeof(float)));
-  const ColumnSumPartialsParams first{
+  const ColumnSumParams first{
       .input = input.data, .rows = input.rows, .cols = cols, .input_stride = input.row_stride, .partials = partials};
   launcher.launch(spec, Pass::first, ColumnSumPartialsLaunch::grid(input.rows, cols, size_of(spec.in)),
                   ColumnSumPartialsLaunch::kThreads, first, stream);

@@ -66,7 +66,7 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                                   .input_stride = input.row_stride,
                                   .grad_input_stride = tensors.grad_input.row_stride,
                                   .inverse_cols = inverse_cols(cols)};
-  launcher.launch(spec, spec.affine ? Pass::first : Pass::main, chunks, NormBackwardLaunch::kThreads, params, stream);
+  launcher.launch(spec, Pass::main, chunks, NormBackwardLaunch::kThreads, params, stream);
   if (!spec.affine) return;
   const ColumnSumFinishParams finish{.partials = partials,
                                      .chunks = chunks,
@@ -74,7 +74,8 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                                      .sum = tensors.grad_gamma.data,
                                      .sum_cols = cols,
                                      .other_sum = tensors.grad_beta.data};
-  launcher.launch(spec, Pass::main, ColumnSumFinishLaunch::grid(sums), ColumnSumFinishLaunch::kThreads, finish, stream);
+  launcher.launch(spec, Pass::finish, ColumnSumFinishLaunch::grid(sums), ColumnSumFinishLaunch::kThreads, finish,
+                  stream);
 }
 
 }  // namespace ingot::cuda

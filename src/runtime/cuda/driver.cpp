@@ -154,22 +154,19 @@ std::string Driver::version() const {
 
 const std::string& Driver::path() const { return state_->library.path(); }
 
-// Every call of an operation comes here, so the context that is current already costs one driver call and no more.
-void Driver::make_current(int index) const {
+// Every call of an operation comes here: a context that is retained already costs one load.
+CUcontext Driver::primary_context(int index) const {
   const std::size_t i = checked_index(index, state_->devices.size());
   std::atomic<CUcontext>& retained = state_->contexts[i].context;
   CUcontext context = retained.load(std::memory_order_acquire);
-  if (context == nullptr) {
-    check(api_->cuDevicePrimaryCtxRetain(&context, state_->devices[i]), "cuDevicePrimaryCtxRetain");
-    // Of two threads that come first together, one gives its reference back.
-    CUcontext expected = nullptr;
-    if (!retained.compare_exchange_strong(expected, context)) {
-      check(api_->cuDevicePrimaryCtxRelease(state_->devices[i]), "cuDevicePrimaryCtxRelease");
-    }
+  if (context != nullptr) return context;
+  check(api_->cuDevicePrimaryCtxRetain(&context, state_->devices[i]), "cuDevicePrimaryCtxRetain");
+  // Of two threads that come first together, one gives its reference back.
+  CUcontext expected = nullptr;
+  if (!retained.compare_exchange_strong(expected, context)) {
+    check(api_->cuDevicePrimaryCtxRelease(state_->devices[i]), "cuDevicePrimaryCtxRelease");
   }
-  CUcontext current = nullptr;
-  check(api_->cuCtxGetCurrent(&current), "cuCtxGetCurrent");
-  if (current != context) check(api_->cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  return context;
 }
 
 void Driver::check(CUresult result, const char* call) const {

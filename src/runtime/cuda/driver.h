@@ -27,8 +27,8 @@ class Driver {
   std::string version() const;  // "13.0"
   const std::string& path() const;
 
-  // The device's primary context, retained for the life of this object and made current on the calling thread.
-  void make_current(int index) const;
+  // The device's primary context, retained for the life of this object. CurrentContext makes it current.
+  CUcontext primary_context(int index) const;
 
   // Throws Error{cuda_failed, out_of_memory} "<call>: CUDA_ERROR_...: <description>".
   void check(CUresult result, const char* call) const;

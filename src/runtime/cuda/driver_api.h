@@ -27,6 +27,7 @@
   X(cuMemFree)                    \
   X(cuMemcpyHtoDAsync)            \
   X(cuMemcpyDtoHAsync)            \
+  X(cuMemcpyDtoDAsync)            \
   X(cuMemsetD8Async)              \
   X(cuMemsetD32Async)             \
   X(cuStreamCreate)               \
@@ -39,6 +40,11 @@
   X(cuGraphLaunch)                \
   X(cuGraphExecDestroy)           \
   X(cuGraphDestroy)               \
+  X(cuEventCreate)                \
+  X(cuEventDestroy)               \
+  X(cuEventRecord)                \
+  X(cuEventSynchronize)           \
+  X(cuEventElapsedTime)           \
   X(cuLibraryLoadData)            \
   X(cuLibraryUnload)              \
   X(cuLibraryGetKernel)           \

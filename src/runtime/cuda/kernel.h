@@ -30,7 +30,8 @@ class Kernel {
   Kernel& operator=(const Kernel&) = delete;
 
   // The kernel takes one parameter, `params`, by value; the type is the one that the template declares. A grid of zero
-  // blocks launches nothing. Throws Error{cuda_failed}.
+  // blocks launches nothing. The context of the stream's device must be current on this thread. Throws
+  // Error{cuda_failed}.
   template <class Params>
   requires std::is_trivially_copyable_v<Params>
   void launch(CUstream_st* stream, const LaunchShape& shape, const Params& params) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/kernel.h"
 #include "ingot/runtime/kernel_cache.h"
@@ -37,8 +38,8 @@ class Launcher {
   std::int64_t launches() const { return launches_.load(std::memory_order_relaxed); }
 
   const Driver& driver() const { return *driver_; }
-  // The context current on this thread, which may never have used CUDA before.
-  void make_current() const { driver_->make_current(device_index_); }
+  // The device's context current on this thread, which may never have used CUDA before, for the life of the result.
+  CurrentContext make_current() const { return {*driver_, device_index_}; }
 
  private:
   // Throws Error{invalid_argument} where the kernel would have to be loaded while the stream is capturing.

@@ -1,0 +1,190 @@
+// bench_cast: the casts against the speed of a copy. Every case is checked before it is timed.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agreement.h"
+#include "cast_cases.h"
+#include "ceiling.h"
+#include "harness.h"
+#include "host_cost.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/error.h"
+#include "report.h"
+
+namespace ingot::bench {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+constexpr int kSkipped = 77;
+
+// Nothing that a tile divides.
+constexpr std::int64_t kCheckedRows = 1048;
+constexpr std::int64_t kCheckedCols = 1336;
+
+struct Options {
+  bool list = false;
+  bool quick = false;
+  std::string filter;
+  std::string json;
+  std::string commit;
+};
+
+std::vector<CastCase> chosen_cases(const Options& options) {
+  std::vector<CastCase> chosen = cast_cases();
+  std::erase_if(chosen, [&](const CastCase& c) { return name(c).find(options.filter) == std::string::npos; });
+  return chosen;
+}
+
+void list(const std::vector<CastCase>& cases) {
+  for (const CastCase& c : cases) {
+    fmt::print("{:<44}{:<18}{}\n", name(c), c.traffic.text(), c.spec);
+  }
+}
+
+class Bench {
+ public:
+  Bench(Context& context, const MeasureOptions& options)
+      : gpu_(context),
+        random_(gpu_.backend(), gpu_.stream(),
+                [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }),
+        reference_(make_cpu_backend()),
+        options_(options) {}
+
+  CopyCeiling ceiling() { return measure_copy_ceiling(gpu_, random_, options_); }
+  std::vector<HostCost> host_cost() { return measure_host_cost(gpu_, random_, options_); }
+
+  // Cases that take turns; they are in memory together.
+  std::vector<CaseResult> run(const std::vector<CastCase>& cases) {
+    std::vector<CaseResult> results;
+    std::vector<std::unique_ptr<Rotation>> rotations;
+    std::vector<std::unique_ptr<Replay>> replays;
+    std::vector<std::size_t> timed;  // the index in `results` of each replay
+    for (const CastCase& c : cases) {
+      fmt::print(stderr, "checking {}\n", name(c));
+      results.push_back({.cast_case = c});
+      results.back().fault = small_fault(c);
+      if (!results.back().fault.empty()) continue;
+      auto rotation = std::make_unique<Rotation>(gpu_, random_, c.operation(c.rows, c.cols));
+      auto replay = std::make_unique<Replay>(gpu_, rotation->candidate(gpu_), options_);
+      results.back().fault = replay_fault(*rotation, *replay);
+      if (!results.back().fault.empty()) continue;
+      timed.push_back(results.size() - 1);
+      rotations.push_back(std::move(rotation));
+      replays.push_back(std::move(replay));
+    }
+    fmt::print(stderr, "timing {} cases\n", timed.size());
+    const std::vector<Timing> timings = measure(replays, options_);
+    for (std::size_t i = 0; i < timed.size(); ++i) results[timed[i]].timing = timings[i];
+    return results;
+  }
+
+ private:
+  std::string small_fault(const CastCase& c) {
+    const Placed placed(c.operation(kCheckedRows, kCheckedCols), gpu_.backend());
+    random_.fill(placed, 1);
+    gpu_.poison(placed);
+    placed.enqueue(gpu_.stream());
+    const std::string fault = disagreement(placed, gpu_.stream(), *reference_);
+    return fault.empty() ? fault : fmt::format("at {}x{}, {}", kCheckedRows, kCheckedCols, fault);
+  }
+
+  // What the graph computes is what is timed: the outputs of its last copy, before which other calls ran.
+  std::string replay_fault(const Rotation& rotation, Replay& replay) {
+    for (const Placed& placed : rotation.copies()) gpu_.poison(placed);
+    replay.launch();
+    return disagreement(rotation.copies().back(), gpu_.stream(), *reference_);
+  }
+
+  Gpu gpu_;
+  RandomData random_;
+  std::unique_ptr<Backend> reference_;
+  MeasureOptions options_;
+};
+
+// Those of one size take turns: what they are compared with is what ran beside them.
+std::vector<std::vector<CastCase>> groups_of(const std::vector<CastCase>& cases) {
+  std::vector<std::vector<CastCase>> groups;
+  for (const CastCase& c : cases) {
+    if (groups.empty() || groups.back().front().rows != c.rows || groups.back().front().cols != c.cols) {
+      groups.emplace_back();
+    }
+    groups.back().push_back(c);
+  }
+  return groups;
+}
+
+void write(const std::string& path, const CastReport& report) {
+  std::ofstream file(path);
+  file << to_json(report).dump(1) << '\n';
+  file.close();
+  if (!file) throw Error(ErrorCode::io_failed, path, "cannot be written; check that its folder exists and has room");
+}
+
+int run(const Options& options) {
+  const std::vector<CastCase> cases = chosen_cases(options);
+  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
+  if (options.list) {
+    list(cases);
+    return 0;
+  }
+  std::string problem;
+  if (Driver::open(problem) == nullptr) {
+    fmt::print("skipped: no CUDA device ({})\n", problem);
+    return kSkipped;
+  }
+  ContextOptions on_cuda = ContextOptions::from_environment();
+  on_cuda.where = ContextOptions::Where::cuda;
+  Context context(on_cuda);
+  const MeasureOptions measure_options =
+      options.quick ? MeasureOptions{.rounds = 5, .graph_us = 1000} : MeasureOptions{};
+  Bench bench(context, measure_options);
+
+  CastReport report{.machine = machine_of(context, options.commit)};
+  report.before = bench.ceiling();
+  for (const std::vector<CastCase>& group : groups_of(cases)) {
+    for (CaseResult& result : bench.run(group)) report.cases.push_back(std::move(result));
+  }
+  report.after = bench.ceiling();
+  report.host = bench.host_cost();
+  fmt::print("{}", to_text(report));
+  if (!options.json.empty()) write(options.json, report);
+  for (const CaseResult& result : report.cases) {
+    if (!result.fault.empty()) return kFailed;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace ingot::bench
+
+int main(int argc, char** argv) {
+  CLI::App app{"Times Ingot's casts against a device-to-device copy in the same run.", "bench_cast"};
+  ingot::bench::Options options;
+  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
+  app.add_option("--filter", options.filter, "Only cases with this text in their name");
+  app.add_flag("--quick", options.quick, "Fewer rounds of shorter graphs: does it run, not how fast");
+  app.add_option("--json", options.json, "Write all figures to this file");
+  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  try {
+    app.parse(argc, argv);
+    return ingot::bench::run(options);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : ingot::bench::kUsage;
+  } catch (const ingot::Error& error) {
+    fmt::print(stderr, "bench_cast: error: {}\n", error.what());
+    if (!error.log().empty()) fmt::print(stderr, "\n{}\n", error.log());
+    return ingot::bench::kFailed;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_cast: error: {}\n", error.what());
+    return ingot::bench::kFailed;
+  }
+}

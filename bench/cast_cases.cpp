@@ -1,0 +1,173 @@
+#include "cast_cases.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <numeric>
+#include <utility>
+#include <variant>
+
+namespace ingot::bench {
+namespace {
+
+constexpr std::array<std::int64_t, 3> kSizes{4096, 8192, 16384};
+// One for each size; none where no target was set.
+using Targets = std::array<std::optional<double>, kSizes.size()>;
+
+struct Work {
+  std::string name;
+  std::string spec;
+  Traffic traffic;
+  Targets targets;
+  std::function<Operation(std::int64_t rows, std::int64_t cols)> operation;
+};
+
+// As one word of a spec's line.
+std::string print_word(const Pointwise& expression) {
+  std::string text = print(expression);
+  std::erase(text, ' ');
+  return text;
+}
+
+Work cast_work(const std::string& name, const std::string& line, Traffic traffic, Targets targets) {
+  const auto spec = std::get<CastSpec>(parse(line));
+  return {.name = name,
+          .spec = print(spec),
+          .traffic = std::move(traffic),
+          .targets = targets,
+          .operation = [spec](std::int64_t rows, std::int64_t cols) { return cast_operation(spec, rows, cols); }};
+}
+
+// A scale that depends on elements still to come takes two reads; a row's own fits into registers between the two, and
+// a group's or a block's into the tile that it lies in. Transposed codes are written by tiles that hold parts of many
+// rows, so there even a row's scale takes both reads.
+std::vector<Work> all_work() {
+  constexpr auto kNone = std::nullopt;
+  // x * sigmoid(x) of the forward pass, behind which `grad` comes back.
+  const std::string d_silu = print_word(backward(parse_pointwise("silu(x)"), "x"));
+  return {
+      cast_work("rowwise codes", "cast bf16->e4m3fn scale=row out=codes", {.reads = {2}, .writes = {1}},
+                {kNone, 0.95, kNone}),
+      cast_work("rowwise codes+transposed", "cast bf16->e4m3fn scale=row out=codes,transposed",
+                {.reads = {2, 2}, .writes = {1, 1}}, {kNone, kNone, kNone}),
+      cast_work("row+column codes+transposed", "cast bf16->e4m3fn scale=row+col out=codes,transposed",
+                {.reads = {2, 2}, .writes = {1, 1}}, {kNone, 0.92, kNone}),
+      cast_work("tensorwise codes", "cast bf16->e4m3fn scale=tensor out=codes", {.reads = {2, 2}, .writes = {1}},
+                {kNone, 0.98, kNone}),
+      cast_work("tensorwise codes+transposed", "cast bf16->e4m3fn scale=tensor out=codes,transposed",
+                {.reads = {2, 2}, .writes = {1, 1}}, {1.00, 0.95, 0.95}),
+      cast_work("given scale codes+transposed, amax", "cast bf16->e4m3fn scale=tensor out=codes,transposed given",
+                {.reads = {2}, .writes = {1, 1}}, {kNone, 0.94, kNone}),
+      cast_work("1x128 groups codes", "cast bf16->e4m3fn scale=1x128 out=codes", {.reads = {2}, .writes = {1}},
+                {kNone, 0.92, kNone}),
+      cast_work("1x128 groups codes, 128x1 transposed", "cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed",
+                {.reads = {2}, .writes = {1, 1}}, {kNone, 0.88, kNone}),
+      cast_work("128x128 blocks codes+transposed", "cast bf16->e4m3fn scale=128x128 out=codes,transposed",
+                {.reads = {2}, .writes = {1, 1}}, {kNone, 0.90, kNone}),
+      cast_work("d(silu)*grad given codes+transposed+bias gradient",
+                "cast bf16->e5m2 of=" + d_silu + " scale=tensor out=codes,transposed,sum:f32 given",
+                {.reads = {2, 2}, .writes = {1, 1}}, {kNone, 0.85, kNone}),
+      cast_work("d(silu)*grad given codes+transposed+bias gradient, fast math",
+                "cast bf16->e5m2 of=" + d_silu + " scale=tensor out=codes,transposed,sum:f32 given fast",
+                {.reads = {2, 2}, .writes = {1, 1}}, {kNone, kNone, kNone}),
+      cast_work("d(silu)*grad tensorwise codes+transposed+bias gradient",
+                "cast bf16->e5m2 of=" + d_silu + " scale=tensor out=codes,transposed,sum:f32",
+                {.reads = {2, 2, 2, 2}, .writes = {1, 1}}, {kNone, kNone, kNone}),
+      cast_work("swiglu rowwise codes", "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes",
+                {.reads = {2, 2}, .writes = {1}}, {kNone, kNone, kNone}),
+  };
+}
+
+}  // namespace
+
+int Traffic::bytes_per_element() const {
+  return std::accumulate(reads.begin(), reads.end(), 0) + std::accumulate(writes.begin(), writes.end(), 0);
+}
+
+std::string Traffic::text() const {
+  std::string text;
+  for (const int bytes : reads) text += fmt::format("{}{}r", text.empty() ? "" : " + ", bytes);
+  for (const int bytes : writes) text += fmt::format("{}{}w", text.empty() ? "" : " + ", bytes);
+  return text;
+}
+
+std::string name(const CastCase& cast_case) {
+  return fmt::format("{} {}x{}", cast_case.work, cast_case.rows, cast_case.cols);
+}
+
+double ideal_bytes(const CastCase& cast_case) {
+  return static_cast<double>(cast_case.rows) * static_cast<double>(cast_case.cols) *
+         cast_case.traffic.bytes_per_element();
+}
+
+std::vector<CastCase> cast_cases() {
+  std::vector<CastCase> cases;
+  const std::vector<Work> works = all_work();
+  for (std::size_t i = 0; i < kSizes.size(); ++i) {
+    for (const Work& work : works) {
+      if (kSizes[i] == kSizes.back() && !work.targets[i]) continue;  // seconds of checking each
+      cases.push_back({.work = work.name,
+                       .rows = kSizes[i],
+                       .cols = kSizes[i],
+                       .spec = work.spec,
+                       .traffic = work.traffic,
+                       .target = work.targets[i],
+                       .operation = work.operation});
+    }
+  }
+  return cases;
+}
+
+CastTensors cast_tensors(const Tensors& tensors) {
+  return {.input = tensors["input"],
+          .codes = tensors["codes"],
+          .transposed = tensors["transposed"],
+          .factors = tensors["factors"],
+          .transposed_factors = tensors["transposed_factors"],
+          .scales = tensors["scales"],
+          .amax = tensors["amax"],
+          .transposed_scales = tensors["transposed_scales"],
+          .transposed_amax = tensors["transposed_amax"],
+          .inputs = {tensors["inputs[0]"], tensors["inputs[1]"], tensors["inputs[2]"], tensors["inputs[3]"]},
+          .result = tensors["result"],
+          .sum = tensors["sum"]};
+}
+
+Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols) {
+  using Role = Operand::Role;
+  Operation operation;
+  const auto add = [&](const std::string& name, Role role, Dtype dtype, std::int64_t r, std::int64_t c) {
+    operation.operands.push_back({.name = name, .role = role, .dtype = dtype, .rows = r, .cols = c});
+  };
+  const auto add_scales = [&](const std::string& prefix, ScaleGranularity granularity) {
+    const std::int64_t count = scale_count(granularity, rows, cols);
+    add(prefix + "factors", Role::output, Dtype::f32, 1, count);
+    if (spec.source == ScaleSource::dynamic) return;
+    add(prefix + "scales", Role::input, Dtype::f32, 1, count);
+    operation.operands.back().value = 64.0F;
+    add(prefix + "amax", Role::output, Dtype::f32, 1, count);
+    operation.operands.back().value = 0.0F;
+  };
+  add("input", Role::input, spec.in, rows, cols);
+  const auto inputs = spec.pointwise.inputs();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::string name = "inputs[" + std::to_string(i) + "]";
+    switch (inputs[i].kind) {
+      case PointwiseInput::Kind::matrix: add(name, Role::input, spec.in, rows, cols); break;
+      case PointwiseInput::Kind::column: add(name, Role::input, spec.in, 1, cols); break;
+      case PointwiseInput::Kind::row: add(name, Role::input, Dtype::f32, 1, rows); break;
+    }
+  }
+  if (spec.codes) add("codes", Role::output, spec.out, rows, cols);
+  if (spec.transposed) add("transposed", Role::output, spec.out, cols, rows);
+  if (spec.result) add("result", Role::output, spec.in, rows, cols);
+  if (spec.sum) add("sum", Role::output, *spec.sum, 1, cols);
+  add_scales("", spec.scale);
+  if (spec.transposed_scale) add_scales("transposed_", *spec.transposed_scale);
+  operation.call = [spec](Backend& backend, const Tensors& tensors, Stream& stream) {
+    backend.cast(spec, cast_tensors(tensors), stream);
+  };
+  return operation;
+}
+
+}  // namespace ingot::bench

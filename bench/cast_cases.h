@@ -1,0 +1,46 @@
+// What bench_cast times: the casts, the bytes that an ideal kernel would move for each, and the share of the copy
+// ceiling that it is to reach. bench/compare_torch.py times the same work by the same names.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "operation.h"
+
+namespace ingot::bench {
+
+// Bytes per element of the input, one number for each time that a matrix is read or written in full: a bf16 matrix that
+// is read twice has reads = {2, 2}. Scales and factors are too few to count.
+struct Traffic {
+  std::vector<int> reads;
+  std::vector<int> writes;
+
+  int bytes_per_element() const;
+  std::string text() const;  // "2r + 2r + 1w"
+};
+
+struct CastCase {
+  std::string work;  // "tensorwise codes+transposed"
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::string spec;  // the library's line for it
+  Traffic traffic;
+  std::optional<double> target{};  // of the copy ceiling
+  // The same work at any size: also the small one that is checked first.
+  std::function<Operation(std::int64_t rows, std::int64_t cols)> operation;
+};
+
+std::string name(const CastCase& cast_case);  // "tensorwise codes+transposed 8192x8192"
+double ideal_bytes(const CastCase& cast_case);
+
+std::vector<CastCase> cast_cases();
+
+Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols);
+CastTensors cast_tensors(const Tensors& tensors);
+
+}  // namespace ingot::bench

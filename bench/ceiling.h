@@ -1,0 +1,17 @@
+// The yardstick of everything that is bound by memory: how fast this GPU copies, counting bytes read and written.
+#pragma once
+
+#include "harness.h"
+
+namespace ingot::bench {
+
+struct CopyCeiling {
+  double tb_per_s = 0;
+  double megabytes = 0;  // the size of copy that reached it
+};
+
+// cuMemcpyDtoDAsync of 256 MiB to 1 GiB of random data, outside of a graph (a graph's memcpy node is slower): the
+// median of each size, and the best of them. Fewer rounds where `options` says so.
+CopyCeiling measure_copy_ceiling(Gpu& gpu, RandomData& random, const MeasureOptions& options);
+
+}  // namespace ingot::bench

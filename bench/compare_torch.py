@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""The casts of bench_cast as torch.compile makes them, timed in the same way: CUDA graphs over rotated buffers, events
+around a replay that follows another one, medians of rounds in which the cases take turns.
+
+    python3 bench/compare_torch.py                                        # PyTorch alone
+    python3 bench/compare_torch.py --ingot cast.json --json torch.json    # beside what bench_cast --json wrote
+    python3 bench/compare_torch.py --self-check                           # table, and formulas on the CPU; no GPU
+
+Run both on one machine, one after the other: a ratio of figures from two machines says nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import sys
+from typing import Any, Callable
+
+SKIPPED = 77
+SIZES = (4096, 8192, 16384)
+ENOUGH_BYTES = 512 << 20  # of buffers that the calls take turns with: several times the largest L2
+FP8_MAX = 448.0
+
+
+# ---- the work: what a user of PyTorch would write, by the names of bench/cast_cases.cpp ----------------------------
+
+
+def factor_and_scale(torch: Any, amax: Any) -> tuple[Any, Any]:
+    scale = (FP8_MAX / torch.clamp(amax.to(torch.float64), min=1e-12)).to(torch.float32)
+    return 1.0 / scale, scale
+
+
+def encode(torch: Any, x: Any, scale: Any) -> Any:
+    return (x.to(torch.float32) * scale).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
+
+
+def works(torch: Any, device: str) -> dict[str, tuple[int, Callable[[Any], Any]]]:
+    """name -> (ideal bytes per element, function of x)"""
+    given = torch.full((), 100.0, device=device)
+
+    def rowwise(x: Any) -> Any:
+        factor, scale = factor_and_scale(torch, x.abs().amax(dim=1, keepdim=True))
+        return encode(torch, x, scale), factor
+
+    def rowwise_transposed(x: Any) -> Any:
+        codes, factor = rowwise(x)
+        return codes, codes.t().contiguous(), factor
+
+    def both_directions(x: Any) -> Any:
+        codes, factor = rowwise(x)
+        column_factor, column_scale = factor_and_scale(torch, x.abs().amax(dim=0, keepdim=True))
+        return codes, encode(torch, x, column_scale).t().contiguous(), factor, column_factor
+
+    def tensorwise(x: Any) -> Any:
+        factor, scale = factor_and_scale(torch, x.abs().amax())
+        return encode(torch, x, scale), factor
+
+    def tensorwise_transposed(x: Any) -> Any:
+        codes, factor = tensorwise(x)
+        return codes, codes.t().contiguous(), factor
+
+    def given_scale_transposed(x: Any) -> Any:
+        codes = encode(torch, x, given)
+        return codes, codes.t().contiguous(), x.abs().amax()
+
+    return {
+        "rowwise codes": (3, rowwise),
+        "rowwise codes+transposed": (6, rowwise_transposed),
+        "row+column codes+transposed": (6, both_directions),
+        "tensorwise codes": (5, tensorwise),
+        "tensorwise codes+transposed": (6, tensorwise_transposed),
+        "given scale codes+transposed, amax": (4, given_scale_transposed),
+    }
+
+
+# ---- timing --------------------------------------------------------------------------------------------------------
+
+
+class Replay:
+    """A call's CUDA graph: every copy of the input in turn, as often as fills about `graph_us`."""
+
+    def __init__(self, torch: Any, call: Callable[[Any], Any], inputs: list[Any], graph_us: float) -> None:
+        self.torch = torch
+        self.kept: list[Any] = []  # outputs, so that the graph's calls write to memory of their own
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for x in inputs:
+                call(x)  # compiles
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        self.capture(call, inputs, len(inputs))
+        self.graph.replay()
+        turns = max(1, min(round(graph_us / max(self.measure() * len(inputs), 0.01)), 2000 // len(inputs)))
+        if turns > 1:
+            self.capture(call, inputs, turns * len(inputs))
+
+    def capture(self, call: Callable[[Any], Any], inputs: list[Any], calls: int) -> None:
+        self.calls = calls
+        self.kept = [None] * len(inputs)  # the outputs of a copy live until its next turn
+        self.graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(self.graph):
+            for i in range(calls):
+                self.kept[i % len(inputs)] = call(inputs[i % len(inputs)])
+
+    def measure(self) -> float:
+        """Microseconds per call of one replay that follows another."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.graph.replay()
+        begin.record()
+        self.graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3 / self.calls
+
+
+def take_turns(replays: dict[str, Replay], rounds: int) -> dict[str, dict[str, float]]:
+    samples: dict[str, list[float]] = {name: [] for name in replays}
+    for _ in range(rounds):
+        for name, replay in replays.items():
+            samples[name].append(replay.measure())
+    return {name: {"median": statistics.median(us), "min": min(us), "max": max(us)} for name, us in samples.items()}
+
+
+def random_inputs(torch: Any, size: int) -> list[Any]:
+    copies = max(2, -(-ENOUGH_BYTES // (2 * size * size)))
+    return [torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(copies)]
+
+
+def copy_ceiling(torch: Any, rounds: int) -> float:
+    """TB/s, read and written, of PyTorch's elementwise kernel on 512 MiB of random data."""
+    x = torch.randn(16384, 16384, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(x)
+    found = []
+    for _ in range(rounds):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.mul(x, 1.5, out=out)
+        begin.record()
+        for _ in range(4):
+            torch.mul(x, 1.5, out=out)
+        end.record()
+        end.synchronize()
+        found.append(4 * 2 * x.numel() * x.element_size() / begin.elapsed_time(end) * 1e-9)
+    return statistics.median(found)
+
+
+def measure(torch: Any, chosen: str, quick: bool) -> dict[str, Any]:
+    rounds, graph_us = (5, 1000.0) if quick else (25, 4000.0)
+    before = copy_ceiling(torch, rounds)
+    cases = []
+    for size in SIZES:
+        inputs = random_inputs(torch, size)
+        todo = {n: w for n, w in works(torch, "cuda").items() if chosen in f"{n} {size}x{size}"}
+        replays = {}
+        for name, (_, call) in todo.items():
+            print(f"compiling {name} {size}x{size}", file=sys.stderr)
+            replays[name] = Replay(torch, torch.compile(call, dynamic=False), inputs, graph_us)
+        for name, us in take_turns(replays, rounds).items():
+            bytes_per_element = todo[name][0]
+            cases.append(
+                {
+                    "case": name,
+                    "rows": size,
+                    "cols": size,
+                    "ideal_bytes": bytes_per_element * size * size,
+                    "us": us,
+                    "tb_per_s": bytes_per_element * size * size / us["median"] * 1e-6,
+                }
+            )
+        del inputs, replays
+        torch.cuda.empty_cache()
+    after = copy_ceiling(torch, rounds)
+    return {
+        "benchmark": "cast, torch.compile",
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "copy_ceiling": {"before": before, "after": after, "tb_per_s": max(before, after)},
+        "cases": cases,
+    }
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+
+def key(case: dict[str, Any]) -> tuple[str, int, int]:
+    return case["case"], case["rows"], case["cols"]
+
+
+def table(found: dict[str, Any], ingot: dict[str, Any] | None) -> str:
+    beside = {key(case): case for case in ingot["cases"]} if ingot else {}
+    lines = [
+        f"PyTorch {found['torch']}, {found['device']}, {found['date']}; "
+        f"elementwise copy {found['copy_ceiling']['tb_per_s']:.3f} TB/s"
+    ]
+    if ingot:
+        lines.append(
+            f"Ingot {ingot['ingot']} ({ingot['commit']}), {ingot['device']}, {ingot['date']}; "
+            f"copy {ingot['copy_ceiling']['tb_per_s']:.3f} TB/s"
+        )
+        if ingot["device"] != found["device"]:
+            lines.append("the devices differ: the ratios below mean nothing")
+    lines.append("")
+    lines.append(f"{'case':<52}{'torch us':>10}{'TB/s':>7}{'ingot us':>10}{'TB/s':>7}{'faster':>8}")
+    for case in found["cases"]:
+        ours = beside.pop(key(case), None)
+        lines.append(row(case, case["us"]["median"], case["tb_per_s"], ours))
+    for case in beside.values():
+        lines.append(row(case, None, None, case))
+    return "\n".join(lines) + "\n"
+
+
+def row(case: dict[str, Any], torch_us: float | None, torch_rate: float | None, ours: dict[str, Any] | None) -> str:
+    name = f"{case['case']} {case['rows']}x{case['cols']}"
+    theirs = f"{torch_us:>10.1f}{torch_rate:>7.2f}" if torch_us is not None else f"{'-':>10}{'-':>7}"
+    if ours is None:
+        return f"{name:<52}{theirs}{'-':>10}{'-':>7}{'-':>8}"
+    if "us" not in ours:
+        return f"{name:<52}{theirs}{'WRONG':>10}{'-':>7}{'-':>8}"
+    our_us = ours["us"]["median"]
+    ratio = f"x{torch_us / our_us:.2f}" if torch_us is not None else "-"
+    return f"{name:<52}{theirs}{our_us:>10.1f}{ours['tb_per_s']:>7.2f}{ratio:>8}"
+
+
+# ---- the check of all this without a GPU ---------------------------------------------------------------------------
+
+
+def self_check() -> None:
+    def case(name: str, us: float | None, **more: Any) -> dict[str, Any]:
+        made = {"case": name, "rows": 64, "cols": 32, **more}
+        return made if us is None else {**made, "us": {"median": us, "min": us, "max": us}, "tb_per_s": 1.25}
+
+    ceiling = {"tb_per_s": 4.2}
+    found = {"torch": "2", "device": "GPU", "date": "2026-11-21", "copy_ceiling": ceiling}
+    found["cases"] = [case("both", 30.0), case("torch only", 7.0), case("wrong", 5.0)]
+    ingot = {"ingot": "0.1.0", "commit": "abc", "device": "GPU", "date": "2026-11-21", "copy_ceiling": ceiling}
+    ingot["cases"] = [case("both", 12.0), case("wrong", None, wrong="codes"), case("ingot only", 8.0)]
+    lines = table(found, ingot).splitlines()
+    rows = [line.split() for line in lines[4:]]
+    assert rows == [
+        ["both", "64x32", "30.0", "1.25", "12.0", "1.25", "x2.50"],
+        ["torch", "only", "64x32", "7.0", "1.25", "-", "-", "-"],
+        ["wrong", "64x32", "5.0", "1.25", "WRONG", "-", "-"],
+        ["ingot", "only", "64x32", "-", "-", "8.0", "1.25", "-"],
+    ], rows
+    assert len({len(line) for line in lines[3:]}) == 1, "the columns do not line up"
+    assert "mean nothing" not in table(found, ingot)
+    assert "mean nothing" in table({**found, "device": "another"}, ingot)
+    assert [line.split() for line in table(found, None).splitlines()[3:4]] == [
+        ["both", "64x32", "30.0", "1.25", "-", "-", "-"]
+    ]
+    try:
+        import torch
+    except ImportError:
+        print("the table is right; no PyTorch, so its formulas were not tried")
+        return
+    check_formulas(torch)
+    print("the table and the formulas are right")
+
+
+def check_formulas(torch: Any) -> None:
+    """Codes times factors give the input back; what is transposed is what is not; bytes are what the outputs are."""
+    x = torch.randn(48, 80, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    for name, (bytes_per_element, call) in works(torch, "cpu").items():
+        outputs = call(x)
+        codes = outputs[0]
+        assert codes.shape == x.shape and codes.dtype == torch.float8_e4m3fn, name
+        written = sum(out.numel() for out in outputs if out.dtype == torch.float8_e4m3fn)
+        assert bytes_per_element - written // x.numel() in (2, 4), name
+        factor = 1.0 / 100.0 if name.startswith("given") else outputs[-1 if "+column" not in name else 2]
+        error = (codes.to(torch.float32) * factor - x.to(torch.float32)).norm() / x.to(torch.float32).norm()
+        assert error < 0.04, (name, float(error))
+        if "transposed" not in name:
+            continue
+        transposed = outputs[1]
+        assert transposed.shape == (80, 48) and transposed.is_contiguous(), name
+        if "+column" not in name:
+            assert torch.equal(transposed.to(torch.float32), codes.t().to(torch.float32)), name
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ingot", help="what bench_cast --json wrote, to print beside")
+    parser.add_argument("--json", help="write all figures to this file")
+    parser.add_argument("--filter", default="", help="only cases with this text in their name")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: does it run, not how fast")
+    parser.add_argument("--self-check", action="store_true", help="check this program; needs no GPU")
+    options = parser.parse_args()
+    if options.self_check:
+        self_check()
+        return 0
+    try:
+        import torch
+    except ImportError as error:
+        print(f"skipped: PyTorch cannot be imported ({error}); pip install torch")
+        return SKIPPED
+    if not torch.cuda.is_available():
+        print(f"skipped: no CUDA device for PyTorch {torch.__version__}")
+        return SKIPPED
+    ingot = None
+    if options.ingot:
+        with open(options.ingot, encoding="utf-8") as file:
+            ingot = json.load(file)
+    found = measure(torch, options.filter, options.quick)
+    print(table(found, ingot), end="")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=1)
+            file.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+// Random inputs by the gigabyte. Data decides a GPU's power, and so its clock: zeros or one repeated row would flatter
+// every figure. A block of bell-shaped values is made once on the CPU and kept in the device's memory; a tensor is
+// filled with copies of it that start at an offset of the tensor's own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/buffer.h"
+#include "operation.h"
+
+namespace ingot::bench {
+
+// `count` values of mean 0 and variance 1, within +-3.5, in a high-precision dtype. A function of the seed alone.
+std::vector<std::byte> random_values(Dtype dtype, std::size_t count, std::uint64_t seed);
+
+class RandomData {
+ public:
+  // Copies within the memory of the backend's device.
+  using Copy = std::function<void(void* to, const void* from, std::size_t bytes)>;
+
+  RandomData(Backend& backend, Stream& stream, Copy copy);
+
+  // FP8 inputs are not made here: they are the results of casts. Throws Error{invalid_argument}.
+  void fill(const Placed& placed, std::uint64_t seed);
+
+ private:
+  const Buffer& block(Dtype dtype);
+
+  Backend* backend_;
+  Stream* stream_;
+  Copy copy_;
+  std::map<Dtype, Buffer> blocks_;
+};
+
+}  // namespace ingot::bench

@@ -1,0 +1,118 @@
+#include "report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ingot::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string verdict(const CaseResult& result, double ceiling) {
+  if (!result.cast_case.target) return "";
+  return passes(result, ceiling) ? "pass" : "short";
+}
+
+std::string case_line(const CaseResult& result, double ceiling) {
+  const CastCase& c = result.cast_case;
+  if (!result.fault.empty()) return fmt::format("{:<44} WRONG  {}\n", name(c), result.fault);
+  return fmt::format("{:<44}{:>9.1f}{:>9.1f}{:>9.1f}   {:<18}{:>9.1f}{:>7.2f}{:>8.3f}{:>8} {}\n", name(c),
+                     result.timing.median_us, result.timing.min_us, result.timing.max_us, c.traffic.text(),
+                     ideal_bytes(c) * 1e-6, tb_per_s(result), tb_per_s(result) / ceiling,
+                     c.target ? fmt::format("{:.2f}", *c.target) : "-", verdict(result, ceiling));
+}
+
+std::string host_line(const HostCost& cost) {
+  return fmt::format("{:<44}{:>9.0f}{:>10}{:>9.0f}{:>9.0f}{:>9.0f}{:>8.0f} {}\n", cost.spec, cost.call_ns,
+                     cost.launches, cost.bare_ns, cost.bare_pdl_ns, cost.added_ns(), kAddedNsLimit,
+                     cost.added_ns() <= kAddedNsLimit ? "pass" : "over");
+}
+
+Json to_json(const CopyCeiling& ceiling) {
+  return {{"tb_per_s", ceiling.tb_per_s}, {"copy_megabytes", ceiling.megabytes}};
+}
+
+Json to_json(const CaseResult& result, double ceiling) {
+  const CastCase& c = result.cast_case;
+  Json json{{"case", c.work},
+            {"rows", c.rows},
+            {"cols", c.cols},
+            {"spec", c.spec},
+            {"bytes_per_element", c.traffic.text()},
+            {"ideal_bytes", ideal_bytes(c)},
+            {"target", c.target ? Json(*c.target) : Json(nullptr)}};
+  if (!result.fault.empty()) {
+    json["wrong"] = result.fault;
+    return json;
+  }
+  const Timing& timing = result.timing;
+  json["us"] = {{"median", timing.median_us}, {"min", timing.min_us}, {"max", timing.max_us}};
+  json["rounds"] = timing.rounds;
+  json["calls_per_replay"] = timing.calls;
+  json["buffer_copies"] = timing.copies;
+  json["tb_per_s"] = tb_per_s(result);
+  json["of_copy_ceiling"] = tb_per_s(result) / ceiling;
+  json["pass"] = c.target ? Json(passes(result, ceiling)) : Json(nullptr);
+  return json;
+}
+
+Json to_json(const HostCost& cost) {
+  return {{"spec", cost.spec},
+          {"launches", cost.launches},
+          {"call_ns", cost.call_ns},
+          {"bare_launch_ns", cost.bare_ns},
+          {"bare_launch_programmatic_ns", cost.bare_pdl_ns},
+          {"added_ns_per_launch", cost.added_ns()},
+          {"limit_ns", kAddedNsLimit}};
+}
+
+}  // namespace
+
+double CastReport::ceiling() const { return std::max(before.tb_per_s, after.tb_per_s); }
+
+double tb_per_s(const CaseResult& result) { return ideal_bytes(result.cast_case) / result.timing.median_us * 1e-6; }
+
+bool passes(const CaseResult& result, double ceiling) {
+  return result.fault.empty() && tb_per_s(result) >= result.cast_case.target.value_or(0) * ceiling;
+}
+
+std::string to_text(const CastReport& report) {
+  const Machine& m = report.machine;
+  std::string text = fmt::format("Ingot {} ({}), {} ({}), driver {}, NVRTC {}, {}\n", m.ingot, m.commit, m.device,
+                                 m.target, m.driver, m.nvrtc, m.date);
+  text += fmt::format(
+      "copy ceiling: {:.3f} TB/s before the cases, {:.3f} TB/s after; the larger is the yardstick\n\n"
+      "{:<44}{:>9}{:>9}{:>9}   {:<18}{:>9}{:>7}{:>8}{:>8}\n",
+      report.before.tb_per_s, report.after.tb_per_s, "case", "us", "min", "max", "ideal B/element", "ideal MB", "TB/s",
+      "of copy", "target");
+  for (const CaseResult& result : report.cases) text += case_line(result, report.ceiling());
+  if (report.host.empty()) return text;
+  text += fmt::format("\n{:<44}{:>9}{:>10}{:>9}{:>9}{:>9}{:>8}\n", "host cost, ns", "call", "launches", "bare",
+                      "w/ PDL", "added", "limit");
+  for (const HostCost& cost : report.host) text += host_line(cost);
+  text += "added: per launch, beyond the bare cuLaunchKernelEx of an empty kernel in the same run\n";
+  return text;
+}
+
+Json to_json(const CastReport& report) {
+  const Machine& m = report.machine;
+  Json json{{"benchmark", "cast"},
+            {"date", m.date},
+            {"device", m.device},
+            {"target", m.target},
+            {"driver", m.driver},
+            {"nvrtc", m.nvrtc},
+            {"cublaslt", m.cublaslt},
+            {"ingot", m.ingot},
+            {"commit", m.commit},
+            {"copy_ceiling",
+             {{"before", to_json(report.before)}, {"after", to_json(report.after)}, {"tb_per_s", report.ceiling()}}},
+            {"cases", Json::array()},
+            {"host_cost", Json::array()}};
+  for (const CaseResult& result : report.cases) json["cases"].push_back(to_json(result, report.ceiling()));
+  for (const HostCost& cost : report.host) json["host_cost"].push_back(to_json(cost));
+  return json;
+}
+
+}  // namespace ingot::bench

@@ -1,0 +1,213 @@
+// The parts of the benchmarks that need no GPU: arithmetic, the table of cases, random data, the check of results (CPU
+// against CPU), the report.
+#define BOOST_TEST_MODULE bench_parts
+#include <boost/test/included/unit_test.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agreement.h"
+#include "cast_cases.h"
+#include "host_cost.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "machine.h"
+#include "random_data.h"
+#include "report.h"
+#include "support/refused.h"
+#include "timing.h"
+
+using namespace ingot;
+using namespace ingot::bench;
+
+namespace {
+
+struct Cpu {
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream{*backend};
+  RandomData random{*backend, stream,
+                    [](void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }};
+};
+
+CaseResult result_of(const std::string& name_of_case, double median_us) {
+  for (const CastCase& c : cast_cases()) {
+    if (name(c) == name_of_case) {
+      return {.cast_case = c, .timing = {.median_us = median_us, .min_us = median_us - 1, .max_us = median_us + 1}};
+    }
+  }
+  throw Error(ErrorCode::not_found, name_of_case, "is no case");
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(medians) {
+  BOOST_TEST(median({3}) == 3);
+  BOOST_TEST(median({9, 1, 5}) == 5);
+  BOOST_TEST(median({4, 1, 9, 2}) == 3);
+  const Timing timing = summarise({9, 1, 5});
+  BOOST_TEST(timing.median_us == 5);
+  BOOST_TEST(timing.min_us == 1);
+  BOOST_TEST(timing.max_us == 9);
+  BOOST_TEST(timing.rounds == 3);
+}
+
+BOOST_AUTO_TEST_CASE(copies_exceed_the_cache) {
+  for (const std::size_t bytes : {std::size_t{1} << 20U, std::size_t{64} << 20U, std::size_t{300} << 20U}) {
+    const auto copies = static_cast<std::size_t>(copies_for(bytes));
+    BOOST_TEST((copies * bytes >= std::size_t{512} << 20U || copies == 256));
+    BOOST_TEST(copies >= 2U);
+  }
+  BOOST_TEST(copies_for(std::size_t{64} << 20U) == 8);
+  BOOST_TEST(copies_for(std::size_t{2} << 30U) == 2);
+  BOOST_TEST(copies_for(0) == 2);
+  BOOST_TEST(copies_for(100) == 256);
+}
+
+BOOST_AUTO_TEST_CASE(a_graph_holds_whole_turns) {
+  BOOST_TEST(calls_for(100, 8, 4000) == 40);   // 800 us a turn
+  BOOST_TEST(calls_for(5000, 2, 4000) == 2);   // one turn at least
+  BOOST_TEST(calls_for(1, 256, 1e6) == 1792);  // seven turns: at most 2000 calls
+  BOOST_TEST(calls_for(0, 3, 4000) % 3 == 0);
+}
+
+BOOST_AUTO_TEST_CASE(cases_are_what_they_say) {
+  std::set<std::string> names;
+  for (const CastCase& c : cast_cases()) {
+    BOOST_TEST_CONTEXT(name(c)) {
+      BOOST_TEST(names.insert(name(c)).second);
+      BOOST_TEST(print(parse(c.spec)) == c.spec);
+      if (c.target) BOOST_TEST((*c.target > 0.5 && *c.target <= 1.0));
+      // What is written is the FP8 outputs, what is read is the inputs, perhaps more than once.
+      std::size_t written = 0;
+      std::size_t read = 0;
+      for (const Operand& operand : c.operation(c.rows, c.cols).operands) {
+        if (is_fp8(operand.dtype)) written += byte_count(operand);
+        if (operand.role == Operand::Role::input) read += byte_count(operand);
+      }
+      const auto elements = static_cast<std::size_t>(c.rows * c.cols);
+      std::size_t writes = 0;
+      std::size_t reads = 0;
+      for (const int bytes : c.traffic.writes) writes += static_cast<std::size_t>(bytes) * elements;
+      for (const int bytes : c.traffic.reads) reads += static_cast<std::size_t>(bytes) * elements;
+      BOOST_TEST(writes == written);
+      BOOST_TEST(reads % read == 0U);
+      BOOST_TEST(ideal_bytes(c) == static_cast<double>(reads + writes));
+    }
+  }
+  BOOST_TEST(names.contains("tensorwise codes+transposed 8192x8192"));
+  BOOST_TEST((Traffic{.reads = {2, 2}, .writes = {1, 1}}.text()) == "2r + 2r + 1w + 1w");
+}
+
+BOOST_FIXTURE_TEST_CASE(every_case_runs_and_is_checked, Cpu) {
+  const auto other = make_cpu_backend(1);
+  for (const CastCase& c : cast_cases()) {
+    BOOST_TEST_CONTEXT(name(c)) {
+      const Placed placed(c.operation(37, 131), *backend);
+      random.fill(placed, 5);
+      placed.enqueue(stream);
+      BOOST_TEST(disagreement(placed, stream, *other) == "");
+      for (const Operand& operand : placed.operation().operands) {
+        if (operand.role != Operand::Role::output) continue;
+        auto* const last = static_cast<std::byte*>(placed.tensors()[operand.name].data) + byte_count(operand) - 1;
+        *last ^= std::byte{1};
+        const std::string fault = disagreement(placed, stream, *other);
+        const std::int64_t index = operand.rows * operand.cols - 1;
+        const std::string expected = operand.name + ": first at index " + std::to_string(index) + " (row " +
+                                     std::to_string(operand.rows - 1) + ", col " + std::to_string(operand.cols - 1) +
+                                     "): expected 0x";
+        BOOST_TEST(fault.substr(0, expected.size()) == expected);
+        *last ^= std::byte{1};
+      }
+      BOOST_TEST(disagreement(placed, stream, *other) == "");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(random_values_are_bell_shaped) {
+  constexpr std::size_t kCount = 100000;
+  const std::vector<std::byte> bytes = random_values(Dtype::f32, kCount, 3);
+  std::vector<float> values(kCount);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  double sum = 0;
+  double squares = 0;
+  for (const float x : values) {
+    BOOST_REQUIRE(std::fabs(x) < 3.5F);
+    sum += static_cast<double>(x);
+    squares += static_cast<double>(x) * static_cast<double>(x);
+  }
+  BOOST_TEST(std::fabs(sum / kCount) < 0.02);
+  BOOST_TEST(std::fabs(squares / kCount - 1) < 0.02);
+  BOOST_TEST((random_values(Dtype::f32, kCount, 3) == bytes));
+  BOOST_TEST((random_values(Dtype::f32, kCount, 4) != bytes));
+  BOOST_TEST(random_values(Dtype::bf16, 10, 1).size() == 20U);
+  BOOST_TEST(test::refused([] { random_values(Dtype::e5m2, 10, 1); }).message ==
+             "random input: is of an FP8 format; make f32, bf16 or f16 values and cast them");
+}
+
+BOOST_FIXTURE_TEST_CASE(copies_of_an_input_differ, Cpu) {
+  const auto input = [](std::optional<float> value) {
+    return Operation{
+        .operands = {{.name = "x", .dtype = value ? Dtype::f32 : Dtype::bf16, .rows = 64, .cols = 300, .value = value}},
+        .call = {}};
+  };
+  const Placed first(input({}), *backend);
+  const Placed second(input({}), *backend);
+  random.fill(first, 0);
+  random.fill(second, 1000);
+  const std::size_t bytes = byte_count(first.operation().operands[0]);
+  BOOST_TEST(std::memcmp(first.tensors()["x"].data, second.tensors()["x"].data, bytes) != 0);
+  random.fill(second, 0);
+  BOOST_TEST(std::memcmp(first.tensors()["x"].data, second.tensors()["x"].data, bytes) == 0);
+
+  const Placed given(input(0.5F), *backend);
+  random.fill(given, 0);
+  BOOST_TEST(static_cast<const float*>(given.tensors()["x"].data)[64 * 300 - 1] == 0.5F);
+}
+
+BOOST_AUTO_TEST_CASE(the_empty_kernel_compiles) {
+  ContextOptions options = ContextOptions::from_environment();
+  options.where = ContextOptions::Where::cpu;
+  options.store_root = std::filesystem::path{};
+  Context context(options);
+  if (context.compiler() == nullptr) {
+    BOOST_TEST_MESSAGE("skipped: no NVRTC");
+    return;
+  }
+  const auto compiled = context.cache().compiled(empty_kernel(), context.cache().target());
+  BOOST_TEST(!compiled->cubin.empty());
+  BOOST_TEST(compiled->resources.spill_bytes == 0);
+}
+
+BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {
+  CastReport report{.machine = {.date = "2026-11-21", .commit = "abc", .device = "GPU"},
+                    .before = {.tb_per_s = 4.2, .megabytes = 256},
+                    .after = {.tb_per_s = 4.0, .megabytes = 512}};
+  // 8192 x 8192 x 3 bytes in 50.45 us are 3.99 TB/s: 0.950 of 4.2, but 0.998 of 4.0.
+  report.cases = {result_of("rowwise codes 8192x8192", 50.40), result_of("rowwise codes 8192x8192", 50.50),
+                  result_of("rowwise codes 4096x4096", 1e9), result_of("tensorwise codes 8192x8192", 1)};
+  report.cases.back().fault = "codes: first at index 7";
+  report.host = {{.spec = "s", .launches = 2, .call_ns = 6100, .bare_ns = 2800, .bare_pdl_ns = 3100}};
+  const nlohmann::ordered_json json = to_json(report);
+  BOOST_TEST(json["copy_ceiling"]["tb_per_s"].get<double>() == 4.2);
+  BOOST_TEST(json["cases"][0]["pass"].get<bool>());
+  BOOST_TEST(!json["cases"][1]["pass"].get<bool>());
+  BOOST_TEST(json["cases"][2]["pass"].is_null());
+  BOOST_TEST(!json["cases"][3].contains("us"));
+  BOOST_TEST(json["cases"][3]["wrong"].get<std::string>() == "codes: first at index 7");
+  BOOST_TEST(std::fabs(json["host_cost"][0]["added_ns_per_launch"].get<double>() - 250) < 1e-6);
+
+  const std::string text = to_text(report);
+  BOOST_TEST(text.find("4.200 TB/s before") != std::string::npos);
+  BOOST_TEST(text.find("50.4") != std::string::npos);
+  BOOST_TEST(text.find("short") != std::string::npos);
+  BOOST_TEST(text.find("WRONG  codes: first at index 7") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(the_drivers_version_is_found) {
+  BOOST_TEST(driver_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
+                            "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n") == "580.159.04");
+  BOOST_TEST(driver_version("") == "");
+}

@@ -1,0 +1,82 @@
+// The guard on a driver of two functions: what is current, and how often it was set.
+#define BOOST_TEST_MODULE current_context
+#include "ingot/runtime/cuda/current_context.h"
+
+#include <boost/test/included/unit_test.hpp>
+#include <cstdint>
+
+#include "ingot/runtime/cuda/driver_api.h"
+
+using namespace ingot;
+
+namespace {
+
+CUcontext current = nullptr;
+int changes = 0;
+CUresult answer = CUDA_SUCCESS;
+
+Driver::Api fake_driver() {
+  current = nullptr;
+  changes = 0;
+  answer = CUDA_SUCCESS;
+  Driver::Api api;
+  api.cuCtxGetCurrent = [](CUcontext* context) {
+    *context = current;
+    return CUDA_SUCCESS;
+  };
+  api.cuCtxSetCurrent = [](CUcontext context) {
+    if (answer != CUDA_SUCCESS) return answer;
+    current = context;
+    ++changes;
+    return CUDA_SUCCESS;
+  };
+  return api;
+}
+
+// Never read through.
+const auto kOurs = reinterpret_cast<CUcontext>(std::uintptr_t{1});
+const auto kTheirs = reinterpret_cast<CUcontext>(std::uintptr_t{2});
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_callers_context_is_put_back) {
+  const Driver::Api api = fake_driver();
+  current = kTheirs;
+  {
+    const CurrentContext guard(api, kOurs);
+    BOOST_TEST(current == kOurs);
+    const CurrentContext inner(api, kOurs);  // a call within a call
+    BOOST_TEST(changes == 1);
+  }
+  BOOST_TEST(current == kTheirs);
+  BOOST_TEST(changes == 2);
+}
+
+BOOST_AUTO_TEST_CASE(one_that_is_current_already_is_not_set) {
+  const Driver::Api api = fake_driver();
+  current = kOurs;
+  { const CurrentContext guard(api, kOurs); }
+  BOOST_TEST(current == kOurs);
+  BOOST_TEST(changes == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_thread_without_one_keeps_ours) {
+  const Driver::Api api = fake_driver();
+  { const CurrentContext guard(api, kOurs); }
+  { const CurrentContext guard(api, kOurs); }
+  BOOST_TEST(current == kOurs);
+  BOOST_TEST(changes == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_change_that_the_driver_refuses_is_not_undone) {
+  const Driver::Api api = fake_driver();
+  current = kTheirs;
+  answer = CUDA_ERROR_INVALID_CONTEXT;
+  {
+    const CurrentContext guard(api, kOurs);
+    BOOST_TEST(guard.result() == CUDA_ERROR_INVALID_CONTEXT);
+    answer = CUDA_SUCCESS;
+  }
+  BOOST_TEST(current == kTheirs);
+  BOOST_TEST(changes == 0);
+}

@@ -1,0 +1,34 @@
+// What the programs of the label gpu have in common: their main(), which skips where there is no GPU, and how their
+// contexts are made. Included once, after BOOST_TEST_MODULE and instead of Boost's own header.
+#pragma once
+
+#define BOOST_TEST_NO_MAIN
+#define BOOST_TEST_ALTERNATIVE_INIT_API
+#include <boost/test/included/unit_test.hpp>
+
+#include <iostream>
+#include <string>
+
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cuda/driver.h"
+
+namespace ingot::test {
+
+// The environment's options, on CUDA.
+inline ContextOptions cuda_options() {
+  ContextOptions options = ContextOptions::from_environment();
+  options.where = ContextOptions::Where::cuda;
+  return options;
+}
+
+}  // namespace ingot::test
+
+int main(int argc, char** argv) {
+  constexpr int kSkipped = 77;
+  std::string problem;
+  if (ingot::Driver::open(problem) == nullptr) {
+    std::cout << "skipped: no CUDA device (" << problem << ")\n";
+    return kSkipped;
+  }
+  return boost::unit_test::unit_test_main(init_unit_test, argc, argv);
+}
