@@ -2,9 +2,8 @@
 // sums over rows that are the gradients of gamma and beta. Moves each byte of the two inputs and of the output once.
 //
 // The sums over rows are in f32, in an order that depends on the shape alone: with R = rows_per_chunk and G = groups of
-// NormBackwardLaunch, chunk c has the rows c R .. min(rows, (c + 1) R) - 1; its group g those that are g, g + G, g + 2
-// G
-// ... from its first, summed in ascending order from 0; the groups' sums are added in ascending order, and then the
+// NormBackwardLaunch, chunk c has the rows c R .. min(rows, (c + 1) R) - 1; its group g those that are g, g + G ...
+// from its first, summed in ascending order from 0; the groups' sums are added in ascending order, and then the
 // chunks', by column_sum_finish.
 //
 // A block of 512 threads has a chunk of rows, and walks it a row to a group, two octets of columns to a thread: the
@@ -336,6 +335,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, 1)
   using Rows = NormBackward<In, Kind, Affine>;
   __shared__ typename Rows::RowSums row_sums;
   __shared__ typename Rows::ColumnSums column_sums;
+  wait_for_predecessor();
+  let_dependents_start();
   const bool vectors = vector_aligned<In>(p.input, p.input_stride) &&
                        vector_aligned<In>(p.grad_output, p.grad_output_stride) &&
                        vector_aligned<In>(p.grad_input, p.grad_input_stride) && (!Affine || aligned(p.gamma, 16));

@@ -176,9 +176,13 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
 
   BOOST_TEST(parse_error("amax bf16 pow2") == "\"pow2\" is no word of amax; expected scale=<granularity>");
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") ==
-             "\"pow3\" is no word of cast; expected scale=<granularity>, out=codes,transposed, given or pow2");
+             "\"pow3\" is no word of cast; expected of=<expression>, scale=<granularity>, "
+             "out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded or "
+             "fast");
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow2=yes") ==
-             "\"pow2=yes\" is no word of cast; expected scale=<granularity>, out=codes,transposed, given or pow2");
+             "\"pow2=yes\" is no word of cast; expected of=<expression>, scale=<granularity>, "
+             "out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded or "
+             "fast");
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 nc") ==
              "\"nc\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast");
   BOOST_TEST(
@@ -196,9 +200,8 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 scale=row,rows") ==
              "\"rows\" in \"scale=row,rows\" is no granularity; expected tensor, row, col or <rows>x<cols>");
   BOOST_TEST(parse_error("cast bf16->e4m3fn out=cods") ==
-             "\"out=cods\" is not an output; expected out=codes, out=transposed or out=codes,transposed");
-  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,codes") ==
-             "\"out=codes,codes\" is not an output; expected out=codes, out=transposed or out=codes,transposed");
+             "\"cods\" in \"out=cods\" is not an output; expected codes, transposed, result or sum:<dtype>");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,codes") == "\"out=codes,codes\" asks for codes a second time");
 
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow2 pow2") == "\"pow2\" gives pow2 a second time");
   BOOST_TEST(parse_error("cast bf16->e4m3fn scale=row scale=tensor") == "\"scale=tensor\" gives scale a second time");
