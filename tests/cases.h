@@ -123,6 +123,9 @@ inline bool runs_huge(const KernelSpec& spec) {
                  : cast->codes && (cast->transposed || cast->scale == kRowwise);
   }
   if (const auto* const amax = std::get_if<AmaxSpec>(&spec)) return amax->in == Dtype::bf16;
+  if (const auto* const norm = std::get_if<NormSpec>(&spec)) {
+    return *norm == NormSpec{.kind = NormKind::rms, .in = Dtype::bf16, .out = Dtype::e4m3fn, .affine = true};
+  }
   const auto* const sum = std::get_if<ColumnSumSpec>(&spec);
   return sum != nullptr && sum->in == Dtype::bf16 && sum->out == Dtype::f32;
 }

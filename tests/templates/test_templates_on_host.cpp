@@ -19,14 +19,25 @@
 #include "column_sum.cuh"
 #include "formats.cuh"
 #include "gemm_simt.cuh"
+#include "math.cuh"
+#include "math16.cuh"
+#include "math32.cuh"
+#include "math_exact.cuh"
+#include "math_fast.cuh"
 #include "memory.cuh"
+#include "norm.cuh"
+#include "norm_backward.cuh"
+#include "norm_rows.cuh"
 #include "numerics.cuh"
 #include "octet.cuh"
 #include "platform.cuh"
+#include "pointwise.cuh"
 #include "ptx/cvt.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/integer.cuh"
+#include "ptx/math.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/opaque.cuh"
 #include "reduce.cuh"
 #include "scaling.cuh"
 #include "source.cuh"
@@ -44,6 +55,17 @@ constexpr int kOfInput =
     kInstantiated<&amax_partials<In>, &amax_rows<ValueSource<In>>, &amax_tiles<ValueSource<In>, true, true, true>,
                   &column_sum_partials<In>, &column_sum_finish<In>, &gemm_simt<In, In, In>, &gemm_simt<In, In, f32>>;
 
+template <class In, class Kind, bool Affine>
+constexpr int kOfNorm =
+    kInstantiated<&norm_backward<In, Kind, Affine>, &norm_rows<In, Kind, Affine, e4m3fn, false, true>,
+                  &norm_rows<In, Kind, Affine, e5m2fnuz, true, false>,
+                  &norm_rows<In, Kind, Affine, NoCodes, false, true>,
+                  (&norm_rows<In, Kind, false, NoCodes, false, false>)>;
+
+template <class In>
+constexpr int kOfNorms = kOfNorm<In, LayerNorm, false> + kOfNorm<In, LayerNorm, true> + kOfNorm<In, RmsNorm, false> +
+                         kOfNorm<In, RmsNorm, true>;
+
 template <class In, class Out>
 constexpr int kOfCast =
     kInstantiated<&cast_rows<ValueSource<In>, Out, false>, &cast_rows<ValueSource<In>, Out, true>,
@@ -60,6 +82,7 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 7);
   static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 7);
+  static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);
 }
 
 BOOST_AUTO_TEST_CASE(every_template_is_included_above) {
