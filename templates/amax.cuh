@@ -4,6 +4,9 @@
 // amax_partials and amax_rows need nothing cleared beforehand. Tensorwise takes two launches: amax_partials leaves one
 // value per block, and either amax_rows reduces those (they are one row of f32) or the cast that needs them does so
 // itself (cast_tiles.cuh). amax_tiles raises maxima that are there already.
+//
+// Where a cast reads the same matrix next, the part that comes last here stays in the L2 for it, and the rest leaves no
+// trace.
 #pragma once
 
 #include "memory.cuh"
@@ -15,16 +18,23 @@
 
 namespace ingot {
 
+// For the next kernel keep the elements from this one on, counted row by row.
+struct KeepFrom {
+  i64 element = 0;
+  INGOT_DEVICE Retention at(i64 first) const { return first >= element ? Retention::keep() : Retention::drop(); }
+};
+
 struct AmaxPartialsParams {
   const void* input;  // In[rows, cols]
   i64 rows, cols;
   i64 input_stride;  // elements
   float* amax;       // one per block
+  KeepFrom keep{};
 };
 
 // A matrix without gaps is one row: its segments are then all full.
 INGOT_HOST_DEVICE constexpr AmaxPartialsParams flattened(AmaxPartialsParams p) {
-  if (p.rows == 1 || p.input_stride == p.cols) return {p.input, 1, p.rows * p.cols, p.rows * p.cols, p.amax};
+  if (p.rows == 1 || p.input_stride == p.cols) return {p.input, 1, p.rows * p.cols, p.rows * p.cols, p.amax, p.keep};
   return p;
 }
 
@@ -47,7 +57,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_part
   constexpr u32 kWidth = kPerVector<In>;
   constexpr i64 kSegment = Launch::segment(sizeof(In));
   __shared__ u32 warp_maxima[kMaxWarps];
-  let_dependents_start();
+  start_in_turn();
 
   const bool vectorised = vector_aligned<In>(p.input, p.input_stride);
   const u32 segments = static_cast<u32>(ceil_div(p.cols, kSegment));
@@ -62,11 +72,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_part
     const i64 end = min_of(p.cols, begin + kSegment);
     i64 scalars_from = begin;
     if (vectorised) {
+      const Retention retention = p.keep.at(row * p.cols + begin);
       Vector<In> values[Launch::kVectors];
       INGOT_UNROLL
       for (u32 i = 0; i < Launch::kVectors; ++i) {
         const i64 col = begin + (i * i64{Launch::kThreads} + threadIdx.x) * kWidth;
-        if (col + kWidth <= end) values[i] = load_vector(source + col);
+        if (col + kWidth <= end) values[i] = load_vector(source + col, retention);
       }
       INGOT_UNROLL
       for (u32 i = 0; i < Launch::kVectors; ++i) maximum = max_of(maximum, amax_bits(values[i]));
@@ -87,10 +98,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_part
   if (threadIdx.x == 0) p.amax[blockIdx.x] = amax_from_bits(maximum);
 }
 
-// A group of 32 to 512 threads takes a row, about two octets to a thread; blocks of fewer than 128 threads
+// A group of 32 to 1024 threads takes a row, about two octets to a thread; blocks of fewer than 128 threads
 // hold several groups. Rows of any length: the threads loop.
 struct RowsLaunch {
-  static constexpr u32 kMaxThreads = 512;
+  static constexpr u32 kMaxThreads = 1024;
   static constexpr u32 kMinThreads = 128;  // of a block
   static constexpr i64 kMaxBlocks = 0x7fffffff;
   INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) {
@@ -108,18 +119,19 @@ struct RowsLaunch {
 struct AmaxRowsParams {
   SourceParams source;
   float* amax;  // [rows]
+  KeepFrom keep{};
 };
 
 // The largest |value| bits that one thread of a row's group sees.
 template <class Source>
-INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 lane, u32 threads) {
+INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 lane, u32 threads, Retention retention) {
   u32 maximum = 0;
   i64 scalars_from = 0;
   if (aligned) {
     scalars_from = p.cols - p.cols % kOctet;
     INGOT_UNROLL_BY(2)
     for (i64 col = i64{lane} * kOctet; col < scalars_from; col += i64{threads} * kOctet) {
-      maximum = max_of(maximum, amax_bits(Source::load(p, row, col)));
+      maximum = max_of(maximum, amax_bits(Source::load(p, row, col, retention)));
     }
   }
   INGOT_UNROLL_BY(1)
@@ -130,9 +142,9 @@ INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 l
 }
 
 template <class Source>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 2) amax_rows(const __grid_constant__ AmaxRowsParams p) {
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 1) amax_rows(const __grid_constant__ AmaxRowsParams p) {
   __shared__ u32 warp_maxima[kMaxWarps];
-  let_dependents_start();
+  start_in_turn();
   const u32 threads = RowsLaunch::threads_per_row(p.source.cols);
   const u32 lane = threadIdx.x % threads;
   const u32 rows_per_block = blockDim.x / threads;
@@ -141,7 +153,9 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 2) amax_rows(cons
        first_row += i64{gridDim.x} * rows_per_block) {
     const i64 row = first_row + threadIdx.x / threads;
     u32 maximum = 0;
-    if (row < p.source.rows) maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads);
+    if (row < p.source.rows) {
+      maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads, p.keep.at(row * p.source.cols));
+    }
     maximum = group_max(maximum, threads, warp_maxima);
     if (row < p.source.rows && lane == 0) p.amax[row] = amax_from_bits(maximum);
   }
@@ -156,6 +170,8 @@ struct AmaxTilesParams {
   u32* tensor;   // [1]
   u32* rows;     // [rows]
   u32* columns;  // [cols]
+  u32 steps;     // AmaxTilesLaunch::kRows rows each that a block goes down
+  KeepFrom keep{};
 };
 
 struct AmaxTilesLaunch {
@@ -164,70 +180,89 @@ struct AmaxTilesLaunch {
   static constexpr u32 kRowsPerWarp = 8;
   static constexpr i64 kCols = 32 * kOctet;
   static constexpr i64 kRows = kWarps * kRowsPerWarp;
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) {
-    return ceil_div(rows, kRows) * ceil_div(cols, kCols);
+  // A block goes down several steps of kRows rows where there are more than enough blocks: each raises its columns'
+  // maxima once.
+  static constexpr i64 kEnoughBlocks = 2048;
+  static constexpr i64 kMaxSteps = 8;
+  INGOT_HOST_DEVICE static constexpr u32 steps(i64 rows, i64 cols) {
+    const i64 tiles = ceil_div(rows, kRows) * ceil_div(cols, kCols);
+    return static_cast<u32>(max_of(i64{1}, min_of(kMaxSteps, tiles / kEnoughBlocks)));
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 steps) {
+    return ceil_div(rows, kRows * steps) * ceil_div(cols, kCols);
   }
 };
 
-// A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows.
+template <class Source>
+INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
+  return sizeof(typename Source::Value) == 4 ? 2 : Source::kFused ? 3 : 4;
+}
+
+// A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows at a time.
 template <class Source, bool Tensor, bool Rows, bool Columns>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, 3)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_residency<Source>()))
     amax_tiles(const __grid_constant__ AmaxTilesParams p) {
   using Launch = AmaxTilesLaunch;
   using Value = typename Source::Value;
   __shared__ u32 warp_maxima[kMaxWarps];
   __shared__ u32 column_maxima[Columns ? Launch::kWarps : 1][Launch::kCols];
-  let_dependents_start();
+  start_in_turn();
   const u32 warp = threadIdx.x / 32;
   const u32 lane = threadIdx.x % 32;
   const u32 strips = static_cast<u32>(ceil_div(p.source.cols, Launch::kCols));
   const i64 first_col = i64{blockIdx.x % strips} * Launch::kCols;
-  const i64 first_row = i64{blockIdx.x / strips} * Launch::kRows + warp * Launch::kRowsPerWarp;
-  const i64 rows_left = p.source.rows - first_row;
+  const i64 block_row = i64{blockIdx.x / strips} * Launch::kRows * p.steps + warp * Launch::kRowsPerWarp;
   const i64 cols_left = p.source.cols - first_col;
+  const bool aligned = Source::aligned(p.source) && (cols_left >= Launch::kCols || p.source.cols % kOctet == 0);
 
   u32 maximum = 0;
-  const auto take_row = [&](u32 r, u32 bits) {
-    maximum = max_of(maximum, bits);
-    if constexpr (Rows) {
-      bits = __reduce_max_sync(0xffffffffU, bits);
-      if (lane == 0 && r < rows_left) atomicMax(p.rows + first_row + r, float_bits(amax_from_bits(bits)));
-    }
-  };
-  if (Source::aligned(p.source) && (cols_left >= Launch::kCols || p.source.cols % kOctet == 0)) {
-    Octet<Value> values[Launch::kRowsPerWarp] = {};
+  ColumnMaxima<Value> columns;
+  if (Columns && !aligned) {
     INGOT_UNROLL
-    for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
-      if (r < rows_left && lane * kOctet < cols_left) {
-        values[r] = Source::load(p.source, first_row + r, first_col + lane * kOctet);
+    for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][i * 32 + lane] = 0;
+  }
+  INGOT_UNROLL_BY(1)
+  for (u32 step = 0; step < p.steps; ++step) {
+    const i64 first_row = block_row + step * Launch::kRows;
+    const i64 rows_left = p.source.rows - first_row;
+    const auto take_row = [&](u32 r, u32 bits) {
+      maximum = max_of(maximum, bits);
+      if constexpr (Rows) {
+        bits = __reduce_max_sync(0xffffffffU, bits);
+        if (lane == 0 && r < rows_left) atomicMax(p.rows + first_row + r, float_bits(amax_from_bits(bits)));
       }
-    }
-    ColumnMaxima<Value> columns;
-    INGOT_UNROLL
-    for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
-      take_row(r, amax_bits(values[r]));
-      if constexpr (Columns) columns.take(values[r]);
-    }
-    if constexpr (Columns) {
+    };
+    if (aligned) {
+      const Retention retention = p.keep.at(first_row * p.source.cols);
+      Octet<Value> values[Launch::kRowsPerWarp] = {};
       INGOT_UNROLL
-      for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][lane * kOctet + i] = columns.bits(i);
-    }
-  } else {
-    if constexpr (Columns) {
+      for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+        if (r < rows_left && lane * kOctet < cols_left) {
+          values[r] = Source::load(p.source, first_row + r, first_col + lane * kOctet, retention);
+        }
+      }
       INGOT_UNROLL
-      for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][i * 32 + lane] = 0;
-    }
-    INGOT_UNROLL_BY(1)
-    for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
-      u32 row_maximum = 0;
+      for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+        take_row(r, amax_bits(values[r]));
+        if constexpr (Columns) columns.take(values[r]);
+      }
+    } else {
       INGOT_UNROLL_BY(1)
-      for (u32 col = lane; col < Launch::kCols && col < cols_left && r < rows_left; col += 32) {
-        const u32 bits = amax_bits(to_float(Source::element(p.source, first_row + r, first_col + col)));
-        row_maximum = max_of(row_maximum, bits);
-        if constexpr (Columns) column_maxima[warp][col] = max_of(column_maxima[warp][col], bits);
+      for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+        u32 row_maximum = 0;
+        INGOT_UNROLL_BY(1)
+        for (u32 col = lane; col < Launch::kCols && col < cols_left && r < rows_left; col += 32) {
+          const u32 bits = amax_bits(to_float(Source::element(p.source, first_row + r, first_col + col)));
+          row_maximum = max_of(row_maximum, bits);
+          if constexpr (Columns) column_maxima[warp][col] = max_of(column_maxima[warp][col], bits);
+        }
+        take_row(r, row_maximum);
       }
-      take_row(r, row_maximum);
     }
+  }
+  if (Columns && aligned) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][lane * kOctet + i] = columns.bits(i);
   }
 
   if constexpr (Columns) {

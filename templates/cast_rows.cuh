@@ -22,45 +22,56 @@ struct CastRowsParams {
   bool pow2;
 };
 
-// Threads and grid as for amax_rows.
+// Threads and grid as for amax_rows: rows of up to kOctets octets to a thread stay in registers.
 struct CastRowsLaunch : RowsLaunch {
-  INGOT_HOST_DEVICE static constexpr u32 octets(u64 value_bytes) {
-    return value_bytes == 4 ? 2 : 4;
-  }  // kept by a thread
+  static constexpr u32 kOctets = 2;
 };
 
+// Two blocks of 1024 threads where 32 registers are enough.
+template <class Source, Fp8Format Out>
+INGOT_HOST_DEVICE constexpr u32 cast_rows_residency() {
+  return sizeof(typename Source::Value) == 2 && has_hardware_encode<Out>() && !Source::kFused ? 2 : 1;
+}
+
 template <class Source, Fp8Format Out, bool Result>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 1) cast_rows(const __grid_constant__ CastRowsParams p) {
-  using Launch = CastRowsLaunch;
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, (cast_rows_residency<Source, Out>()))
+    cast_rows(const __grid_constant__ CastRowsParams p) {
   using In = typename Source::In;
   using Value = typename Source::Value;
-  constexpr u32 kOctets = Launch::octets(sizeof(Value));
+  constexpr u32 kOctets = CastRowsLaunch::kOctets;
   __shared__ u32 warp_maxima[kMaxWarps];
   const i64 cols = p.source.cols;
-  const u32 threads = Launch::threads_per_row(cols);
+  const u32 threads = RowsLaunch::threads_per_row(cols);
   const u32 lane = threadIdx.x % threads;
   const u32 rows_per_block = blockDim.x / threads;
   const bool aligned = cols % kOctet == 0 && Source::aligned(p.source) &&
                        rows_aligned<Out>(p.codes, p.codes_stride, kOctet) &&
                        (!Result || vector_aligned<In>(p.result, p.result_stride));
   const bool kept = aligned && cols <= i64{threads} * kOctets * kOctet;
+  const i64 block_row = i64{blockIdx.x} * rows_per_block;
+  const auto col_of = [&](u32 i) { return (i * i64{threads} + lane) * kOctet; };
+  if (kept && block_row + threadIdx.x / threads < p.source.rows) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOctets; ++i) {
+      if (col_of(i) < cols) Source::prefetch(p.source, block_row + threadIdx.x / threads, col_of(i));
+    }
+  }
+  start_in_turn();
 
-  for (i64 first_row = i64{blockIdx.x} * rows_per_block; first_row < p.source.rows;
-       first_row += i64{gridDim.x} * rows_per_block) {
+  for (i64 first_row = block_row; first_row < p.source.rows; first_row += i64{gridDim.x} * rows_per_block) {
     const i64 row = first_row + threadIdx.x / threads;
     const bool active = row < p.source.rows;
-    Octet<Value> values[kOctets] = {};
+    Octet<Value> values[kOctets];
     u32 maximum = 0;
     if (active && kept) {
       INGOT_UNROLL
       for (u32 i = 0; i < kOctets; ++i) {
-        const i64 col = (i * i64{threads} + lane) * kOctet;
-        if (col < cols) values[i] = Source::load(p.source, row, col);
+        if (col_of(i) < cols) values[i] = Source::load(p.source, row, col_of(i), Retention::usual());
       }
       INGOT_UNROLL
       for (u32 i = 0; i < kOctets; ++i) maximum = max_of(maximum, amax_bits(values[i]));
     } else if (active) {
-      maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads);
+      maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads, Retention::keep());
     }
     maximum = group_max(maximum, threads, warp_maxima);
     if (!active) continue;
@@ -76,13 +87,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 1) cast_rows(cons
     if (kept) {
       INGOT_UNROLL
       for (u32 i = 0; i < kOctets; ++i) {
-        const i64 col = (i * i64{threads} + lane) * kOctet;
-        if (col < cols) store(col, values[i]);
+        if (col_of(i) < cols) store(col_of(i), values[i]);
       }
     } else if (aligned) {
       INGOT_UNROLL_BY(1)
       for (i64 col = i64{lane} * kOctet; col < cols; col += i64{threads} * kOctet) {
-        store(col, Source::load(p.source, row, col));
+        store(col, Source::load(p.source, row, col, Retention::drop()));
       }
     } else {
       INGOT_UNROLL_BY(1)

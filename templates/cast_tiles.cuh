@@ -118,14 +118,14 @@ INGOT_DEVICE void transpose_bytes(const u32 (&rows)[4], u32 (&columns)[4]) {
 
 // Elements outside of the matrix are 0: they count for no maximum and no sum.
 template <class Source>
-INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTilesShared& shared,
+INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, Retention retention, CastTilesShared& shared,
                             Octet<typename Source::Value> (&values)[kRowsPerRun]) {
   using Value = typename Source::Value;
   if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kOctet == 0)) {
     INGOT_UNROLL
     for (u32 r = 0; r < kRowsPerRun; ++r) {
       if (at.row + r < at.rows && at.col < at.cols) {
-        values[r] = Source::load(p, at.first_row + at.row + r, at.first_col + at.col);
+        values[r] = Source::load(p, at.first_row + at.row + r, at.first_col + at.col, retention);
       }
     }
     return;
@@ -154,6 +154,16 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTile
     }
   }
   __syncthreads();
+}
+
+template <class Source>
+INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePlace& at) {
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    if (at.row + r < at.rows && at.col < at.cols) {
+      Source::prefetch(p, at.first_row + at.row + r, at.first_col + at.col);
+    }
+  }
 }
 
 template <HighPrecision In, HighPrecision Value>
@@ -210,17 +220,23 @@ INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePlace& at, Cas
 // ---- 2. Maxima over the tile -------------------------------------------------------------------------------------
 
 template <HighPrecision Value>
-INGOT_DEVICE u32 block_maximum(const Octet<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
+INGOT_DEVICE u32 thread_maximum(const Octet<Value> (&values)[kRowsPerRun]) {
   u32 maximum = 0;
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) maximum = max_of(maximum, amax_bits(values[r]));
-  return group_max(maximum, CastTilesLaunch::kThreads, shared.warp_maxima);
+  return maximum;
+}
+
+template <HighPrecision Value>
+INGOT_DEVICE u32 block_maximum(const Octet<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
+  return group_max(thread_maximum(values), CastTilesLaunch::kThreads, shared.warp_maxima);
 }
 
 // The 16 threads that hold 8 rows between them end with one row's maximum each: row_of_lane(lane) tells whose. Each
 // step halves the rows that a thread still answers for.
 INGOT_DEVICE u32 row_of_lane(u32 lane) { return lane / 2 % kRowsPerRun; }
 INGOT_DEVICE u32 lane_of_row(u32 lane, u32 row) { return (lane & 16U) | (row * 2); }
+INGOT_DEVICE bool answers_for_row(u32 lane) { return lane % 2 == 0; }  // one of the two that have it
 
 template <HighPrecision Value>
 INGOT_DEVICE u32 row_maximum(const Octet<Value> (&values)[kRowsPerRun]) {
@@ -242,11 +258,7 @@ INGOT_DEVICE u32 row_maximum(const Octet<Value> (&values)[kRowsPerRun]) {
 
 // Of column threadIdx.x; 0 for threads 128 and up.
 template <HighPrecision Value>
-INGOT_DEVICE u32 column_maximum(const Octet<Value> (&values)[kRowsPerRun], const TilePlace& at,
-                                CastTilesShared& shared) {
-  ColumnMaxima<Value> maxima;
-  INGOT_UNROLL
-  for (u32 r = 0; r < kRowsPerRun; ++r) maxima.take(values[r]);
+INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePlace& at, CastTilesShared& shared) {
   auto* const runs = reinterpret_cast<u32*>(shared.bytes);  // [16][128]
   u32* const mine = runs + at.row / kRowsPerRun * 128 + at.col;
   INGOT_UNROLL
@@ -274,56 +286,63 @@ struct ThreadScales {
   INGOT_DEVICE float at(u32 row, u32 col) const { return values[kByRow<Scale> ? row : kByColumn<Scale> ? col : 0]; }
 };
 
-INGOT_DEVICE void record(u32* amax, u32 bits) { atomicMax(amax, float_bits(amax_from_bits(bits))); }
+// The extents' place in the dense arrays, and whether this tile holds the first element of each.
+template <class Scale>
+struct Extents {
+  static constexpr bool kLocal = kWithinTile<Scale>;
+  i64 first;     // index of the tile's first extent
+  i64 per_row;   // from the extent of one row (of one column: 1) to that of the next
+  bool leading;  // does the tile write the factors?
 
-// Every thread of the block calls it. Factors are written by the block that holds the extent's first element.
-template <class Scale, Fp8Format Out, bool Given, HighPrecision Value>
-INGOT_DEVICE ThreadScales<Scale> find_scales(const CastOutput& output, const CastTilesParams& p, const TilePlace& at,
-                                             const Octet<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
+  INGOT_DEVICE static Extents of(const SourceParams& p, const TilePlace& at) {
+    const i64 tile_row = at.first_row / kGroup;
+    const i64 tile_col = at.first_col / kGroup;
+    const i64 across = ceil_div(p.cols, kGroup);
+    if constexpr (is_same<Scale, Tensorwise>) return {0, 0, tile_row == 0 && tile_col == 0};
+    if constexpr (is_same<Scale, Blocks>) return {tile_row * across + tile_col, 0, true};
+    if constexpr (is_same<Scale, Rowwise>) return {at.first_row, 1, tile_col == 0};
+    if constexpr (is_same<Scale, RowGroups>) return {at.first_row * across + tile_col, across, true};
+    if constexpr (is_same<Scale, Columnwise>) return {at.first_col, 1, tile_row == 0};
+    return {tile_row * p.cols + at.first_col, 1, true};
+  }
+  // Of row or column `i` of the tile, where there is one extent to each.
+  INGOT_DEVICE i64 index(u32 i) const { return first + i * per_row; }
+};
+
+// Every thread of the block calls it.
+template <class Scale, Fp8Format Out, HighPrecision Value>
+INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p, const TilePlace& at,
+                                                const Octet<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
   constexpr bool kLocal = kWithinTile<Scale>;
+  const Extents<Scale> extents = Extents<Scale>::of(p.source, at);
   ThreadScales<Scale> scales{};
   if (kLocal && (at.rows == 0 || at.cols == 0)) return scales;  // no elements, no groups, no blocks
-  // The scale of extent `index`, whose maximum over this tile is known where it is needed.
+  // The scale of extent `index`, whose maximum is known from this tile or from the pass before.
   const auto scale_of = [&](i64 index, u32 bits) {
-    if constexpr (Given) return output.from[index];
     return scale_from_amax<Out>(kLocal ? amax_from_bits(bits) : output.from[index], p.pow2);
   };
-  const i64 tiles_across = ceil_div(p.source.cols, kGroup);
-  const i64 tile_row = at.first_row / kGroup;
-  const i64 tile_col = at.first_col / kGroup;
-
   if constexpr (is_same<Scale, Tensorwise> || is_same<Scale, Blocks>) {
-    const i64 index = kLocal ? tile_row * tiles_across + tile_col : 0;
-    const bool first = kLocal || (at.first_row == 0 && at.first_col == 0);
     u32 bits = 0;
-    if constexpr (kLocal || Given) bits = block_maximum(values, shared);
-    if constexpr (Given) {
-      if (threadIdx.x == 0) record(output.amax + index, bits);
-      scales.values[0] = output.from[index];
+    if constexpr (kLocal) {
+      bits = block_maximum(values, shared);
     } else {
-      if constexpr (!kLocal) {
-        INGOT_UNROLL_BY(1)
-        for (i64 i = threadIdx.x; i < output.from_count; i += CastTilesLaunch::kThreads) {
-          bits = max_of(bits, float_bits(output.from[i]));
-        }
-        bits = group_max(bits, CastTilesLaunch::kThreads, shared.warp_maxima);
+      INGOT_UNROLL_BY(1)
+      for (i64 i = threadIdx.x; i < output.from_count; i += CastTilesLaunch::kThreads) {
+        bits = max_of(bits, float_bits(output.from[i]));
       }
-      scales.values[0] = scale_from_amax<Out>(amax_from_bits(bits), p.pow2);
+      bits = group_max(bits, CastTilesLaunch::kThreads, shared.warp_maxima);
     }
-    if (first && threadIdx.x == 0) output.factors[index] = factor_from_scale(scales.values[0]);
+    scales.values[0] = scale_from_amax<Out>(amax_from_bits(bits), p.pow2);
+    if (extents.leading && threadIdx.x == 0) output.factors[extents.first] = factor_from_scale(scales.values[0]);
   } else if constexpr (kByRow<Scale>) {
     u32 bits = 0;
-    if constexpr (kLocal || Given) bits = row_maximum(values);
+    if constexpr (kLocal) bits = row_maximum(values);
     const u32 lane = threadIdx.x % 32;
     const u32 row = at.row + row_of_lane(lane);
-    const i64 index = kLocal ? (at.first_row + row) * tiles_across + tile_col : at.first_row + row;
     float scale = 0.0F;
     if (row < at.rows) {
-      scale = scale_of(index, bits);
-      if (lane % 16 == row_of_lane(lane) * 2) {  // one of the two that have this row
-        if (kLocal || at.first_col == 0) output.factors[index] = factor_from_scale(scale);
-        if constexpr (Given) record(output.amax + index, bits);
-      }
+      scale = scale_of(extents.index(row), bits);
+      if (extents.leading && answers_for_row(lane)) output.factors[extents.index(row)] = factor_from_scale(scale);
     }
     INGOT_UNROLL
     for (u32 r = 0; r < kRowsPerRun; ++r) {
@@ -331,13 +350,15 @@ INGOT_DEVICE ThreadScales<Scale> find_scales(const CastOutput& output, const Cas
     }
   } else {
     u32 bits = 0;
-    if constexpr (kLocal || Given) bits = column_maximum(values, at, shared);
+    if constexpr (kLocal) {
+      ColumnMaxima<Value> maxima;
+      maxima.take(values);
+      bits = column_maximum(maxima, at, shared);
+    }
     if (threadIdx.x < at.cols) {
-      const i64 col = at.first_col + threadIdx.x;
-      const i64 index = kLocal ? tile_row * p.source.cols + col : col;
+      const i64 index = extents.index(threadIdx.x);
       const float scale = scale_of(index, bits);
-      if (kLocal || at.first_row == 0) output.factors[index] = factor_from_scale(scale);
-      if constexpr (Given) record(output.amax + index, bits);
+      if (extents.leading) output.factors[index] = factor_from_scale(scale);
       shared.scales[threadIdx.x] = scale;
     }
     __syncthreads();
@@ -348,16 +369,66 @@ INGOT_DEVICE ThreadScales<Scale> find_scales(const CastOutput& output, const Cas
   return scales;
 }
 
-// ---- 4. Codes ----------------------------------------------------------------------------------------------------
-
-template <class Scale, Fp8Format Out, HighPrecision Value>
-INGOT_DEVICE void quantize_tile(const Octet<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
-                                U32x2 (&codes)[kRowsPerRun]) {
+// Loaded before the elements are, so that nothing waits for them. Factors are written by the threads that stand first
+// in their extents.
+template <class Scale>
+INGOT_DEVICE ThreadScales<Scale> given_scales(const CastOutput& output, const SourceParams& p, const TilePlace& at) {
+  const Extents<Scale> extents = Extents<Scale>::of(p, at);
+  ThreadScales<Scale> scales{};
+  if (kWithinTile<Scale> && (at.rows == 0 || at.cols == 0)) return scales;
+  constexpr bool kRows = kByRow<Scale>;
+  constexpr bool kColumns = kByColumn<Scale>;
+  const u32 first = kRows ? at.row : kColumns ? at.col : 0;
+  const u32 end = kRows ? at.rows : kColumns ? at.cols : 1;
+  const bool leading = extents.leading && (kRows || at.row == 0) && (kColumns || at.col == 0);
   INGOT_UNROLL
-  for (u32 r = 0; r < kRowsPerRun; ++r) {
-    codes[r] = quantize<Out>(values[r], [&](u32 c) { return scales.at(r, c); });
+  for (u32 i = 0; i < ThreadScales<Scale>::kCount; ++i) {
+    if (first + i >= end) break;
+    const i64 index = extents.index(first + i);
+    scales.values[i] = output.from[index];
+    if (leading) output.factors[index] = factor_from_scale(scales.values[i]);
+  }
+  return scales;
+}
+
+// What a thread knows of the maxima that the scales should have been made from, while others' parts are missing.
+template <class Scale, HighPrecision Value>
+struct PendingMaxima {
+  ColumnMaxima<Value> columns;  // by column
+  u32 bits = 0;                 // by row: of row_of_lane(); otherwise of the thread's elements
+
+  INGOT_DEVICE static PendingMaxima of(const Octet<Value> (&values)[kRowsPerRun]) {
+    PendingMaxima made;
+    if constexpr (kByColumn<Scale>) {
+      made.columns.take(values);
+    } else if constexpr (kByRow<Scale>) {
+      made.bits = row_maximum(values);
+    } else {
+      made.bits = thread_maximum(values);
+    }
+    return made;
+  }
+};
+
+// Raises the recorded maxima. Every thread of the block calls it.
+template <class Scale, HighPrecision Value>
+INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const TilePlace& at,
+                         const PendingMaxima<Scale, Value>& maxima, CastTilesShared& shared) {
+  const Extents<Scale> extents = Extents<Scale>::of(p, at);
+  const auto raise = [&](i64 index, u32 bits) { atomicMax(output.amax + index, float_bits(amax_from_bits(bits))); };
+  if constexpr (kByColumn<Scale>) {
+    const u32 bits = column_maximum(maxima.columns, at, shared);
+    if (threadIdx.x < at.cols && at.rows != 0) raise(extents.index(threadIdx.x), bits);
+  } else if constexpr (kByRow<Scale>) {
+    const u32 row = at.row + row_of_lane(threadIdx.x % 32);
+    if (row < at.rows && at.cols != 0 && answers_for_row(threadIdx.x % 32)) raise(extents.index(row), maxima.bits);
+  } else {
+    const u32 bits = group_max(maxima.bits, CastTilesLaunch::kThreads, shared.warp_maxima);
+    if (threadIdx.x == 0 && at.rows != 0 && at.cols != 0) raise(extents.first, bits);
   }
 }
+
+// ---- 4. Codes ----------------------------------------------------------------------------------------------------
 
 // The first `count` bytes.
 INGOT_DEVICE void store_bytes(u8* target, U32x2 bytes, u32 count) {
@@ -366,13 +437,19 @@ INGOT_DEVICE void store_bytes(u8* target, U32x2 bytes, u32 count) {
   for (u32 i = 0; i < count; ++i, rest >>= 8) target[i] = static_cast<u8>(rest);
 }
 
-INGOT_DEVICE void store_codes(const CastOutput& output, const TilePlace& at, const U32x2 (&codes)[kRowsPerRun]) {
+// Leaves the codes in `codes`, and stores them row by row if `Store`: a row that nobody needs afterwards takes no
+// registers.
+template <Fp8Format Out, bool Store, class Scale, HighPrecision Value>
+INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at,
+                                const Octet<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
+                                U32x2 (&codes)[kRowsPerRun]) {
   u8* const target = static_cast<u8*>(output.codes) + (at.first_row + at.row) * output.stride + at.first_col + at.col;
   const u32 width = at.width();
   const bool vectorised = rows_aligned<u8>(output.codes, output.stride, kOctet) && width == kOctet;
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
-    if (at.row + r >= at.rows) break;
+    codes[r] = quantize<Out>(values[r], [&](u32 c) { return scales.at(r, c); });
+    if (!Store || at.row + r >= at.rows) continue;
     if (vectorised) {
       store_streaming(target + r * output.stride, codes[r]);
     } else {
@@ -421,28 +498,53 @@ INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePlace& at
 
 // ---- The kernel --------------------------------------------------------------------------------------------------
 
-// One tile; all threads of the block.
+// Do the scales come from a pass before this kernel?
+template <class Scale>
+inline constexpr bool kFromPass = is_same<Scale, Tensorwise> || is_same<Scale, Rowwise> || is_same<Scale, Columnwise>;
+
+// One tile; all threads of the block. The elements may be read before the pass before has ended, but only then: it has
+// waited for whoever wrote them.
 template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum>
 INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared) {
   using Value = typename Source::Value;
   constexpr bool kCodes = !is_same<CodesScale, NotWritten>;
   constexpr bool kTransposed = !is_same<TransposedScale, NotWritten>;
-  constexpr bool kShared = is_same<CodesScale, TransposedScale>;
+  constexpr bool kOwnTransposed = kTransposed && !is_same<CodesScale, TransposedScale>;
+  constexpr bool kAfterPass = !Given && (kFromPass<CodesScale> || kFromPass<TransposedScale>);
+  using Scale = typename Select<kCodes, CodesScale, TransposedScale>::Type;
+  const CastOutput& output = kCodes ? p.codes : p.transposed;
   const TilePlace at = TilePlace::of(p.source, tile);
   Octet<Value> values[kRowsPerRun] = {};
-  load_tile<Source>(p.source, at, shared, values);
-  wait_for_predecessor();
+  if constexpr (kAfterPass) {
+    load_tile<Source>(p.source, at, Retention::drop(), shared, values);
+    start_in_turn();
+  } else {
+    prefetch_tile<Source>(p.source, at);
+    start_in_turn();
+  }
+  ThreadScales<Scale> scales;
+  [[maybe_unused]] ThreadScales<TransposedScale> transposed_scales;
+  if constexpr (Given) scales = given_scales<Scale>(output, p.source, at);
+  if constexpr (Given && kCodes && kOwnTransposed) {
+    transposed_scales = given_scales<TransposedScale>(p.transposed, p.source, at);
+  }
+  if constexpr (!kAfterPass) load_tile<Source>(p.source, at, Retention::usual(), shared, values);
   if constexpr (Result) store_result<typename Source::In>(p, at, values);
   if constexpr (Sum) sum_columns(p, at, shared, values);
 
+  if constexpr (!Given) scales = dynamic_scales<Scale, Out>(output, p, at, values, shared);
+  [[maybe_unused]] PendingMaxima<Scale, Value> maxima;
+  if constexpr (Given) maxima = PendingMaxima<Scale, Value>::of(values);
   U32x2 codes[kRowsPerRun];
-  if constexpr (kCodes) {
-    quantize_tile<CodesScale, Out>(values, find_scales<CodesScale, Out, Given>(p.codes, p, at, values, shared), codes);
-    store_codes(p.codes, at, codes);
-  }
-  if constexpr (kTransposed && !kShared) {
-    quantize_tile<TransposedScale, Out>(
-        values, find_scales<TransposedScale, Out, Given>(p.transposed, p, at, values, shared), codes);
+  quantize_tile<Out, kCodes>(p.codes, at, values, scales, codes);
+  if constexpr (Given) record(output, p.source, at, maxima, shared);
+  if constexpr (kCodes && kOwnTransposed) {
+    if constexpr (Given) {
+      record(p.transposed, p.source, at, PendingMaxima<TransposedScale, Value>::of(values), shared);
+    } else {
+      transposed_scales = dynamic_scales<TransposedScale, Out>(p.transposed, p, at, values, shared);
+    }
+    quantize_tile<Out, false>(p.transposed, at, values, transposed_scales, codes);
   }
   if constexpr (kTransposed) store_transposed(p.transposed, at, codes, shared);
 }
@@ -451,7 +553,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
 template <class Source, Fp8Format Out, bool TwoScales>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kRoomy = sizeof(typename Source::Value) == 4 || !has_hardware_encode<Out>() || Source::kFused;
-  return kRoomy && TwoScales && !has_hardware_encode<Out>() ? 1 : kRoomy || TwoScales ? 2 : 3;
+  return kRoomy && TwoScales && !has_hardware_encode<Out>() ? 1 : kRoomy ? 2 : TwoScales ? 3 : 4;
 }
 template <class CodesScale, class TransposedScale>
 inline constexpr bool kTwoScales =

@@ -63,6 +63,7 @@ struct ColumnSumFinishLaunch {
 template <HighPrecision In>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumPartialsLaunch::kThreads, 8)
     column_sum_partials(const ColumnSumParams p) {
+  start_in_turn();
   using Launch = ColumnSumPartialsLaunch;
   constexpr u32 kWidth = kPerVector<In>;
   const u32 strips = static_cast<u32>(Launch::strips(p.cols, sizeof(In)));
@@ -102,6 +103,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumPartialsLaunch::kThreads, 8)
 template <HighPrecision Out>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 8)
     column_sum_finish(const ColumnSumFinishParams p) {
+  start_in_turn();
   const i64 col = i64{blockIdx.x} * ColumnSumFinishLaunch::kThreads + threadIdx.x;
   if (col >= p.cols) return;
   float total = 0.0F;

@@ -7,6 +7,7 @@
 // outputs, a thread 4 x 4; 16 of K at a time pass through shared memory, decoded to f32.
 #pragma once
 
+#include "memory.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
 
@@ -65,6 +66,7 @@ INGOT_DEVICE void stage_operand(float (&staged)[kGemmSimtDepth][kGemmSimtPitch],
 
 template <class A, class B, class Out>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(const GemmSimtParams p) {
+  start_in_turn();
   using Launch = GemmSimtLaunch;
   using Bias = typename GemmBias<A, Out>::Type;
   constexpr u32 kEach = 4;                        // outputs of a thread, both ways

@@ -72,12 +72,56 @@ INGOT_DEVICE U32x4 load16_once(const void* source) {
 #endif
 }
 
+// How long the L2 should keep what is read: for another kernel that reads it soon, as usual, or no longer.
+struct Retention {
+  u64 policy = 0;
+#if INGOT_ON_DEVICE
+  INGOT_DEVICE static Retention keep() { return {ptx::createpolicy_evict_last()}; }
+  INGOT_DEVICE static Retention usual() { return {ptx::createpolicy_evict_normal()}; }
+  INGOT_DEVICE static Retention drop() { return {ptx::createpolicy_evict_first()}; }
+#else
+  INGOT_DEVICE static Retention keep() { return {}; }
+  INGOT_DEVICE static Retention usual() { return {}; }
+  INGOT_DEVICE static Retention drop() { return {}; }
+#endif
+};
+
+INGOT_DEVICE U32x4 load16(const void* source, [[maybe_unused]] Retention retention) {
+#if INGOT_ON_DEVICE
+  return ptx::ld_global_nc(source, retention.policy);
+#else
+  return *static_cast<const U32x4*>(source);
+#endif
+}
+
+INGOT_DEVICE U32x4 load16_once(const void* source, [[maybe_unused]] Retention retention) {
+#if INGOT_ON_DEVICE
+  return ptx::ld_global_nc_once(source, retention.policy);
+#else
+  return *static_cast<const U32x4*>(source);
+#endif
+}
+
 template <HighPrecision T>
 INGOT_DEVICE Vector<T> load_vector(const T* source) {
   return {load16_once(source)};
 }
+template <HighPrecision T>
+INGOT_DEVICE Vector<T> load_vector(const T* source, Retention retention) {
+  return {load16_once(source, retention)};
+}
 
-// Programmatic dependent launch (ptx/grid.cuh); on the host kernels run one after the other anyway.
+// The line of 128 bytes at `source` into the L2, where it does not go stale: allowed before wait_for_predecessor().
+INGOT_DEVICE void prefetch_line([[maybe_unused]] const void* source) {
+#if INGOT_ON_DEVICE
+  ptx::prefetch_global_l2(source);
+#endif
+}
+
+// Programmatic dependent launch (ptx/grid.cuh); on the host kernels run one after the other anyway. The library
+// launches every kernel so that it may begin before the one ahead of it has ended. So every kernel first waits, reads
+// and writes no global memory before, and only then lets the next one begin: whatever ran two kernels ago has then
+// ended. The one exception is a kernel that follows a pass of its own, which waited before it.
 INGOT_DEVICE void let_dependents_start() {
 #if INGOT_ON_DEVICE
   ptx::griddepcontrol_launch_dependents();
@@ -87,6 +131,10 @@ INGOT_DEVICE void wait_for_predecessor() {
 #if INGOT_ON_DEVICE
   ptx::griddepcontrol_wait();
 #endif
+}
+INGOT_DEVICE void start_in_turn() {
+  wait_for_predecessor();
+  let_dependents_start();
 }
 
 template <class T>

@@ -105,6 +105,12 @@ struct ColumnMaxima {
     }
   }
 
+  template <u32 kRows>
+  INGOT_HOST_DEVICE void take(const Octet<T> (&rows)[kRows]) {
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRows; ++r) take(rows[r]);
+  }
+
   // amax_bits() of column i.
   INGOT_HOST_DEVICE u32 bits(u32 i) const {
     if constexpr (sizeof(T) == 4) {

@@ -1,5 +1,6 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/cpu/visit.h"
+#include "ingot/runtime/cuda/keep_end.h"
 #include "ingot/runtime/cuda/operations.h"
 
 #include "cast_rows.cuh"
@@ -65,29 +66,43 @@ i64 maxima_count(const CastSpec& spec, const Tensor& input) {
   return 0;
 }
 
+// Read for one value.
+i64 bytes_per_value(const CastSpec& spec) {
+  i64 matrices = 1;
+  for (const PointwiseInput& input : spec.pointwise.inputs()) matrices += input.kind == PointwiseInput::Kind::matrix;
+  return matrices * size_of(spec.in);
+}
+
 Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float* memory, Stream& stream,
                          Launcher& launcher) {
   const Tensor& input = tensors.input;
   const FirstPass wanted = first_pass(spec);
+  const KeepFrom keep = keep_end(input.rows * input.cols, bytes_per_value(spec), launcher);
   Maxima maxima;
   if (wanted.kind() == FirstPass::Kind::partials) {
     AmaxPartialsParams params =
-        flattened(AmaxPartialsParams{input.data, input.rows, input.cols, input.row_stride, nullptr});
+        flattened(AmaxPartialsParams{input.data, input.rows, input.cols, input.row_stride, nullptr, keep});
     maxima.tensor_count = AmaxPartialsLaunch::grid(params.rows, params.cols, size_of(spec.in));
     maxima.tensor = params.amax = memory;
     launcher.launch(spec, Pass::first, maxima.tensor_count, AmaxPartialsLaunch::kThreads, params, stream);
   } else if (wanted.kind() == FirstPass::Kind::rows) {
     maxima.rows = memory;
     launcher.launch(spec, Pass::first, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
-                    AmaxRowsParams{source_of(tensors), maxima.rows}, stream);
+                    AmaxRowsParams{source_of(tensors), maxima.rows, keep}, stream);
   } else if (wanted.kind() == FirstPass::Kind::tiles) {
     const i64 rows = wanted.rows ? input.rows : 0;
     launcher.fill_zero(memory, static_cast<std::size_t>(maxima_count(spec, input)) * sizeof(float), stream);
     maxima = {.tensor = memory, .tensor_count = 1, .rows = memory + 1, .columns = memory + 1 + rows};
     const auto bits = [](float* values) { return reinterpret_cast<u32*>(values); };
-    launcher.launch(spec, Pass::first, AmaxTilesLaunch::grid(input.rows, input.cols), AmaxTilesLaunch::kThreads,
-                    AmaxTilesParams{source_of(tensors), bits(maxima.tensor), bits(maxima.rows), bits(maxima.columns)},
-                    stream);
+    const u32 steps = AmaxTilesLaunch::steps(input.rows, input.cols);
+    const AmaxTilesParams params{.source = source_of(tensors),
+                                 .tensor = bits(maxima.tensor),
+                                 .rows = bits(maxima.rows),
+                                 .columns = bits(maxima.columns),
+                                 .steps = steps,
+                                 .keep = keep};
+    launcher.launch(spec, Pass::first, AmaxTilesLaunch::grid(input.rows, input.cols, steps), AmaxTilesLaunch::kThreads,
+                    params, stream);
   }
   return maxima;
 }

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,9 @@ class Driver {
   std::string device_name(int index) const;
   Target device_target(int index) const;
   int multiprocessors(int index) const;
+  std::int64_t l2_bytes(int index) const;
+  // Does programmatic dependent launch work, in streams and in graphs? From sm_90 and CUDA 12.3 on.
+  bool overlaps_kernels(int index) const;
   std::string version() const;  // "13.0"
   const std::string& path() const;
 

@@ -60,6 +60,13 @@ void Kernel::launch_raw(CUstream_st* stream, const LaunchShape& shape, const voi
   config.blockDimZ = 1;
   config.sharedMemBytes = shape.shared_bytes;
   config.hStream = stream;
+  CUlaunchAttribute overlap{};
+  overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  overlap.value.programmaticStreamSerializationAllowed = 1;
+  if (shape.overlapping) {
+    config.attrs = &overlap;
+    config.numAttrs = 1;
+  }
   void* arguments[] = {const_cast<void*>(params)};
   // The driver takes a CUkernel where it takes a CUfunction, and finds the current context's copy.
   const auto function = reinterpret_cast<CUfunction>(kernel_);

@@ -19,6 +19,9 @@ struct LaunchShape {
   unsigned grid_z = 1;
   unsigned block = 1;  // threads, one-dimensional
   unsigned shared_bytes = 0;
+  // Programmatic dependent launch: the kernel may begin before the one ahead of it in the stream has ended. Its code
+  // has to wait itself (templates/memory.cuh, start_in_turn).
+  bool overlapping = false;
 };
 
 class Kernel {

@@ -18,13 +18,18 @@ namespace ingot {
 class Launcher {
  public:
   Launcher(const Driver& driver, int device_index, KernelCache& cache)
-      : driver_(&driver), device_index_(device_index), cache_(&cache) {}
+      : driver_(&driver),
+        device_index_(device_index),
+        cache_(&cache),
+        overlapping_(driver.overlaps_kernels(device_index)),
+        l2_bytes_(driver.l2_bytes(device_index)) {}
 
   // `params` is the struct that the spec's kernel takes; `grid` its blocks, none of which may be zero.
   template <class Params>
   void launch(const KernelSpec& spec, Pass pass, std::int64_t grid, unsigned threads, const Params& params,
               const Stream& stream) {
-    kernel(spec, pass, stream).launch(stream.handle(), {.grid_x = checked_grid(grid), .block = threads}, params);
+    kernel(spec, pass, stream)
+        .launch(stream.handle(), {.grid_x = checked_grid(grid), .block = threads, .overlapping = overlapping_}, params);
     count();
   }
 
@@ -38,6 +43,7 @@ class Launcher {
   std::int64_t launches() const { return launches_.load(std::memory_order_relaxed); }
 
   const Driver& driver() const { return *driver_; }
+  std::int64_t l2_bytes() const { return l2_bytes_; }
   // The device's context current on this thread, which may never have used CUDA before, for the life of the result.
   CurrentContext make_current() const { return {*driver_, device_index_}; }
 
@@ -49,6 +55,8 @@ class Launcher {
   const Driver* driver_;
   int device_index_;
   KernelCache* cache_;
+  bool overlapping_;  // may a kernel begin before the one ahead of it has ended?
+  std::int64_t l2_bytes_;
   std::atomic<std::int64_t> launches_{0};
 };
 
