@@ -335,8 +335,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, 1)
   using Rows = NormBackward<In, Kind, Affine>;
   __shared__ typename Rows::RowSums row_sums;
   __shared__ typename Rows::ColumnSums column_sums;
-  wait_for_predecessor();
-  let_dependents_start();
+  start_in_turn();
   const bool vectors = vector_aligned<In>(p.input, p.input_stride) &&
                        vector_aligned<In>(p.grad_output, p.grad_output_stride) &&
                        vector_aligned<In>(p.grad_input, p.grad_input_stride) && (!Affine || aligned(p.gamma, 16));

@@ -247,8 +247,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) ==
   using Row = NormRow<In, Kind, Affine, Codes, Given, Result>;
   __shared__ float warp_sums[2][kMaxWarps][1];
   __shared__ u32 warp_maxima[kMaxWarps];
-  wait_for_predecessor();
-  let_dependents_start();
+  start_in_turn();
   const u32 threads = Launch::threads_per_row(p.cols);
   const u32 rows_per_block = blockDim.x / threads;
   const bool vectors = Row::vectors(p);
