@@ -88,10 +88,10 @@ std::vector<Work> all_work() {
       cast_work("swiglu rowwise codes", "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes",
                 {.reads = {2, 2}, .writes = {1}}, {kNone, kNone, kNone}),
       // gamma and beta are read by every row, but from caches.
-      norm_work<NormSpec>("rmsnorm rowwise codes+result+statistics",
+      norm_work<NormSpec>("rmsnorm rowwise codes+result",
                           "norm rms bf16->e4m3fn affine scale=row out=codes,result,stats",
                           {.reads = {2}, .writes = {1, 2}}),
-      norm_work<NormSpec>("layernorm rowwise codes+result+statistics",
+      norm_work<NormSpec>("layernorm rowwise codes+result",
                           "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
                           {.reads = {2}, .writes = {1, 2}}),
       norm_work<NormBackwardSpec>("rmsnorm backward", "norm_backward rms bf16 affine sums=f32",

@@ -54,6 +54,7 @@ std::string print_spec(const CastSpec& spec) {
   if (spec.pow2) line += " pow2";
   if (spec.unrounded) line += " unrounded";
   if (spec.fast_math) line += " fast";
+  if (spec.list) line += " list";
   return line;
 }
 
@@ -137,6 +138,7 @@ void validate_spec(const CastSpec& spec) {
     if (spec.fast_math) refuse(spec, fmt::format(kNoExpression, "fast_math", "a cast alone has one result"));
   }
   if (spec.sum) require_dtype(spec, "sum", *spec.sum, kHighPrecisionDtypes);
+  if (spec.sum && spec.list) refuse(spec, "sum is set, but a list of casts has no column sums: cast that matrix alone");
   if (spec.transposed_scale) {
     require_cast_scale(spec, "transposed_scale", *spec.transposed_scale);
     if (!spec.codes || !spec.transposed) {
@@ -296,8 +298,8 @@ class Parser {
 
   static std::string options_form(const AmaxSpec&) { return "scale=<granularity>"; }
   static std::string options_form(const CastSpec&) {
-    return "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded or "
-           "fast";
+    return "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded, "
+           "fast or list";
   }
   static std::string options_form(const GemmSpec&) {
     return "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast";
@@ -352,6 +354,10 @@ class Parser {
     if (key == "fast" && !has_value) {
       spec.fast_math = true;
       return "fast";
+    }
+    if (key == "list" && !has_value) {
+      spec.list = true;
+      return "list";
     }
     if (key == "given" && !has_value) {
       spec.source = ScaleSource::given;
@@ -469,7 +475,7 @@ std::uint64_t hash_spec(const AmaxSpec& spec) { return mix(pack(1, spec.in) + mi
 std::uint64_t hash_spec(const CastSpec& spec) {
   const std::uint64_t scale = mix(bits(spec.scale));
   const int flags = (spec.unrounded ? 1 : 0) | (spec.fast_math ? 2 : 0) | (spec.result ? 4 : 0) | (spec.pow2 ? 8 : 0) |
-                    (spec.source == ScaleSource::given ? 16 : 0);
+                    (spec.source == ScaleSource::given ? 16 : 0) | (spec.list ? 32 : 0);
   const int sum = spec.sum ? 1 + static_cast<int>(*spec.sum) : 0;
   return mix(pack(2, spec.in, spec.out, spec.codes, spec.transposed, flags, sum) + mix(spec.pointwise.hash()) +
              (spec.transposed_scale ? mix(bits(*spec.transposed_scale) + 31 * scale + 0x9e3779b97f4a7c15U) : scale));

@@ -3,6 +3,7 @@
 //
 //   amax bf16 scale=tensor
 //   cast bf16->e4m3fn scale=row+col out=codes,transposed pow2
+//   cast bf16->e4m3fn scale=tensor out=codes,transposed list
 //   cast bf16->e5m2 of=grad*(sigmoid(x)+...) scale=tensor out=codes,transposed,result,sum:f32
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
 //   column_sum bf16->f32
@@ -43,7 +44,8 @@ struct AmaxSpec {
 // result: the values are also written, in `in`. sum: their sums over each column (the gradient of a bias), rounded once
 // to this dtype; the order of summation is that of templates/cast_tiles.cuh. transposed_scale: the transposed codes
 // have scales of their own, of this granularity (in terms of x, as is `scale`), so that one call makes the operands of
-// two GEMMs. Where there are no codes, `scale` is the transposed codes'.
+// two GEMMs. Where there are no codes, `scale` is the transposed codes'. list: of any number of matrices, each with
+// scales of its own, in one launch for each pass (CastList in runtime/backend.h).
 struct CastSpec {
   Dtype in = Dtype::bf16;
   Dtype out = Dtype::e4m3fn;
@@ -58,6 +60,7 @@ struct CastSpec {
   bool fast_math = false;  // the expression with the GPU's own exp, tanh ...: not the CPU's bits, within a bound
   bool result = false;
   std::optional<Dtype> sum{};
+  bool list = false;
   bool operator==(const CastSpec&) const = default;
 };
 
@@ -106,7 +109,8 @@ KernelSpec parse(std::string_view line);
 
 std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
-// Every spec that validate() accepts, in a fixed order. Tests compile and run all of them.
+// Every spec that validate() accepts, but for those with an expression or of a list, in a fixed order. Tests compile
+// and run all of them.
 std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

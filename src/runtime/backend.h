@@ -10,6 +10,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/tensor.h"
@@ -47,6 +49,22 @@ struct CastTensors {
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
   Tensor result{};
   Tensor sum{};
+};
+
+// Casts of any number of matrices that run together, again and again: all weights of a model after each optimizer step.
+// What Backend::cast() does for each, in as many launches as one of them takes. Made once, by
+// Backend::make_cast_list(); the tensors stay where they are as long as it is used, and the backend outlives it.
+class CastList {
+ public:
+  virtual ~CastList() = default;
+  CastList(const CastList&) = delete;
+  CastList& operator=(const CastList&) = delete;
+
+  // Enqueues all of them. One list may not run on two streams at once. Errors as of Backend::cast().
+  virtual void run(Stream& stream) = 0;
+
+ protected:
+  CastList() = default;
 };
 
 // a, b as GemmSpec's layouts say; factor_a, factor_b: f32 vectors of scale_count elements where the operand is FP8;
@@ -108,6 +126,10 @@ class Backend {
 
   virtual void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) = 0;
   virtual void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) = 0;
+  // The spec's `list` need not be set. No output may overlap anything else of the list. Allocates, and uploads on the
+  // stream. Throws Error{invalid_spec, invalid_argument, out_of_memory}.
+  virtual std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                                   Stream& stream) = 0;
   virtual void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) = 0;
   virtual void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) = 0;
   virtual void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) = 0;

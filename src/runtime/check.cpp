@@ -116,6 +116,10 @@ Range check_result(const CastSpec& spec, const CastTensors& tensors, Device devi
 
 void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
   validate(spec);
+  if (spec.list) {
+    throw Error(ErrorCode::invalid_argument, print(spec),
+                "this is the spec of a list: make one with make_cast_list(), or leave `list` out");
+  }
   const Tensor& input = tensors.input;
   const auto check_codes = [&](const char* what, const Tensor& codes, bool asked, std::int64_t rows, std::int64_t cols,
                                const char* because) {

@@ -30,6 +30,10 @@ class CountingBackend final : public Backend {
     calls.push_back(print(spec));
     inner_->cast(spec, tensors, on(stream));
   }
+  std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                           Stream& stream) override {
+    return inner_->make_cast_list(spec, tensors, on(stream));
+  }
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     calls.push_back(print(spec));
     if (gemm_fails) throw Error(ErrorCode::cuda_failed, print(spec), "broken for the test");

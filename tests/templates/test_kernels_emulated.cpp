@@ -4,6 +4,7 @@
 #include "templates/emulator.h"
 
 #include "amax.cuh"
+#include "cast_list.cuh"
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
@@ -341,6 +342,64 @@ void check_one_output() {
   }
 }
 
+// All shapes in one list, both passes: the maxima of the first are what the second takes its scales from.
+template <class In, class Out, class CodesScale, class TransposedScale>
+void check_cast_list() {
+  constexpr bool kShared = is_same<CodesScale, TransposedScale>;
+  constexpr bool kCodesFromPass = kFromPass<CodesScale>;
+  constexpr bool kTransposedFromPass = kFromPass<TransposedScale> && !kShared;
+  std::vector<Matrix<In>> x;
+  std::vector<OutputCheck<In, Out, CodesScale, false, false>> codes;
+  std::vector<OutputCheck<In, Out, TransposedScale, false, true>> transposed;
+  for (const Shape& s : kShapes) {
+    x.push_back(random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift));
+    codes.emplace_back(x.back(), s, false);
+    transposed.emplace_back(x.back(), s, false);
+  }
+  std::vector<CastTilesParams> casts;
+  std::vector<ListedTile> tiles;
+  const auto clear = [](auto& output) {
+    for (i64 i = 0; i < output.extents.count(); ++i) output.from.at(0, i) = 0.0F;
+  };
+  const auto listed = [](auto& output, bool from_pass) {
+    CastOutput made = output.output();
+    if (from_pass) made.amax = reinterpret_cast<u32*>(output.from.data());
+    return made;
+  };
+  for (std::size_t i = 0; i < kShapes.size(); ++i) {
+    const Shape& s = kShapes[i];
+    if (kCodesFromPass) clear(codes[i]);
+    if (kTransposedFromPass) clear(transposed[i]);
+    casts.push_back({.source = source_of(x[i], s.rows, s.cols),
+                     .codes = listed(codes[i], kCodesFromPass),
+                     .transposed = listed(transposed[i], kTransposedFromPass),
+                     .result = nullptr,
+                     .result_stride = 0,
+                     .partial_sums = nullptr,
+                     .pow2 = false});
+    for (u32 tile = 0; tile < CastTilesLaunch::grid(s.rows, s.cols); ++tile) {
+      tiles.push_back({static_cast<u32>(i), tile});
+    }
+  }
+  const CastListParams list{.casts = casts.data(), .tiles = tiles.data()};
+  const auto grid = static_cast<i64>(tiles.size());
+  if constexpr (kCodesFromPass || kTransposedFromPass) {
+    using First = typename Select<kCodesFromPass, CodesScale, NotWritten>::Type;
+    using Second = typename Select<kTransposedFromPass, TransposedScale, NotWritten>::Type;
+    emulator::launch(cast_list_maxima<ValueSource<In>, First, Second>, grid, CastTilesLaunch::kThreads, list);
+  }
+  emulator::launch(cast_list<ValueSource<In>, Out, CodesScale, TransposedScale, false, false>, grid,
+                   CastTilesLaunch::kThreads, list);
+  for (std::size_t i = 0; i < kShapes.size(); ++i) {
+    const Shape& s = kShapes[i];
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
+      codes[i].check(x[i], s, "codes");
+      if (kShared) transposed[i].factors = codes[i].factors;
+      transposed[i].check(x[i], s, "transposed");
+    }
+  }
+}
+
 template <class In, class Out>
 void check_column_sum(i64 rows, i64 cols, i64 pad) {
   const auto x = random_matrix<In>(rows, cols, cols + pad);
@@ -463,6 +522,11 @@ BOOST_AUTO_TEST_CASE(cast_tiles_blocks) { check_cast_tiles<f32, e4m3fn, Blocks, 
 BOOST_AUTO_TEST_CASE(cast_tiles_blocks_given) { check_cast_tiles<bf16, e4m3fn, Blocks, Tensorwise, true>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_codes_only) { check_one_output<f16, e5m2, Tensorwise, NotWritten>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_transposed_only) { check_one_output<f32, e4m3fn, NotWritten, Columnwise>(); }
+
+BOOST_AUTO_TEST_CASE(cast_list_tensor) { check_cast_list<bf16, e4m3fn, Tensorwise, Tensorwise>(); }
+BOOST_AUTO_TEST_CASE(cast_list_row_col) { check_cast_list<f32, e5m2, Rowwise, Columnwise>(); }
+BOOST_AUTO_TEST_CASE(cast_list_groups_tensor) { check_cast_list<f16, e4m3fnuz, RowGroups, Tensorwise>(); }
+BOOST_AUTO_TEST_CASE(cast_list_blocks) { check_cast_list<bf16, e4m3fn, Blocks, Blocks>(); }
 
 BOOST_AUTO_TEST_CASE(column_sum) {
   check_column_sum<bf16, bf16>(1, 1, 0);

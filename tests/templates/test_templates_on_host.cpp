@@ -14,6 +14,7 @@
 #pragma GCC diagnostic error "-Wconversion"
 #pragma GCC diagnostic error "-Wshadow"
 #include "amax.cuh"
+#include "cast_list.cuh"
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"

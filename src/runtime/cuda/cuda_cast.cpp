@@ -1,3 +1,5 @@
+#include "ingot/runtime/cuda/cuda_cast.h"
+
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/cpu/visit.h"
 #include "ingot/runtime/cuda/keep_end.h"
@@ -11,17 +13,6 @@ namespace ingot::cuda {
 namespace {
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
-
-SourceParams source_of(const CastTensors& tensors) {
-  const Tensor& input = tensors.input;
-  SourceParams source{
-      .input = input.data, .rows = input.rows, .cols = input.cols, .input_stride = input.row_stride, .operands = {}};
-  static_assert(kMaxInputs == kMaxPointwiseInputs);
-  for (std::size_t i = 0; i < kMaxInputs; ++i) {
-    source.operands[i] = {tensors.inputs[i].data, tensors.inputs[i].row_stride};
-  }
-  return source;
-}
 
 // The factor of an extent without elements, whose amax is 0.
 float factor_of_nothing(const CastSpec& spec) {
@@ -66,13 +57,6 @@ i64 maxima_count(const CastSpec& spec, const Tensor& input) {
   return 0;
 }
 
-// Read for one value.
-i64 bytes_per_value(const CastSpec& spec) {
-  i64 matrices = 1;
-  for (const PointwiseInput& input : spec.pointwise.inputs()) matrices += input.kind == PointwiseInput::Kind::matrix;
-  return matrices * size_of(spec.in);
-}
-
 Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float* memory, Stream& stream,
                          Launcher& launcher) {
   const Tensor& input = tensors.input;
@@ -108,25 +92,7 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
 }
 
 void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
-  const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };
-  const bool two_scales = spec.transposed_scale.has_value();
-  CastTilesParams params{.source = source_of(tensors),
-                         .codes = {.codes = tensors.codes.data,
-                                   .stride = tensors.codes.row_stride,
-                                   .from = floats(tensors.scales),
-                                   .from_count = 1,
-                                   .factors = floats(tensors.factors),
-                                   .amax = bits(tensors.amax)},
-                         .transposed = {.codes = tensors.transposed.data,
-                                        .stride = tensors.transposed.row_stride,
-                                        .from = floats(two_scales ? tensors.transposed_scales : tensors.scales),
-                                        .from_count = 1,
-                                        .factors = floats(two_scales ? tensors.transposed_factors : tensors.factors),
-                                        .amax = bits(two_scales ? tensors.transposed_amax : tensors.amax)},
-                         .result = tensors.result.data,
-                         .result_stride = tensors.result.row_stride,
-                         .partial_sums = nullptr,
-                         .pow2 = spec.pow2};
+  CastTilesParams params = tiles_params(spec, tensors);
   const Tensor& input = tensors.input;
   // One scratch for both: a second call would take the first one's away. The sums lie first, at the alignment.
   const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
@@ -154,7 +120,47 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   }
 }
 
-// Extents without elements have scales too: those of an amax of 0.
+}  // namespace
+
+SourceParams source_of(const CastTensors& tensors) {
+  const Tensor& input = tensors.input;
+  SourceParams source{
+      .input = input.data, .rows = input.rows, .cols = input.cols, .input_stride = input.row_stride, .operands = {}};
+  static_assert(kMaxInputs == kMaxPointwiseInputs);
+  for (std::size_t i = 0; i < kMaxInputs; ++i) {
+    source.operands[i] = {tensors.inputs[i].data, tensors.inputs[i].row_stride};
+  }
+  return source;
+}
+
+CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
+  const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };
+  const bool two_scales = spec.transposed_scale.has_value();
+  return {.source = source_of(tensors),
+          .codes = {.codes = tensors.codes.data,
+                    .stride = tensors.codes.row_stride,
+                    .from = floats(tensors.scales),
+                    .from_count = 1,
+                    .factors = floats(tensors.factors),
+                    .amax = bits(tensors.amax)},
+          .transposed = {.codes = tensors.transposed.data,
+                         .stride = tensors.transposed.row_stride,
+                         .from = floats(two_scales ? tensors.transposed_scales : tensors.scales),
+                         .from_count = 1,
+                         .factors = floats(two_scales ? tensors.transposed_factors : tensors.factors),
+                         .amax = bits(two_scales ? tensors.transposed_amax : tensors.amax)},
+          .result = tensors.result.data,
+          .result_stride = tensors.result.row_stride,
+          .partial_sums = nullptr,
+          .pow2 = spec.pow2};
+}
+
+i64 bytes_per_value(const CastSpec& spec) {
+  i64 matrices = 1;
+  for (const PointwiseInput& input : spec.pointwise.inputs()) matrices += input.kind == PointwiseInput::Kind::matrix;
+  return matrices * size_of(spec.in);
+}
+
 void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   const float factor = factor_of_nothing(spec);
   for (const Tensor& factors : {tensors.factors, tensors.transposed_factors}) {
@@ -165,8 +171,6 @@ void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stre
     launcher.fill_zero(tensors.sum.data, static_cast<std::size_t>(bytes), stream);
   }
 }
-
-}  // namespace
 
 void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   if (tensors.input.empty() && spec.source == ScaleSource::dynamic) {
