@@ -164,14 +164,39 @@ Instance instance(const ColumnSumSpec& spec, Pass pass) {
   return column_sum_finish(spec.out);
 }
 
+std::string kind_type(NormKind kind) { return kind == NormKind::layer ? "ingot::LayerNorm" : "ingot::RmsNorm"; }
+
+Instance instance(const NormSpec& spec, Pass) {
+  // pow2 is a parameter, and so is whether statistics are written where anything else is.
+  NormSpec kernel = spec;
+  kernel.pow2 = false;
+  kernel.stats = !spec.out && !spec.result;
+  return {"norm_rows.cuh",
+          fmt::format("norm_rows<{}, {}, {}, {}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine,
+                      spec.out ? type(*spec.out) : "ingot::NoCodes", spec.source == ScaleSource::given, spec.result),
+          print(kernel)};
+}
+
+Instance instance(const NormBackwardSpec& spec, Pass pass) {
+  if (pass == Pass::finish) return column_sum_finish(spec.sums);
+  NormBackwardSpec kernel = spec;
+  kernel.sums = Dtype::f32;  // rounded by the pass after
+  return {"norm_backward.cuh",
+          fmt::format("norm_backward<{}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine), print(kernel)};
+}
+
 bool has_first(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
 bool has_first(const CastSpec& spec) {
   return cast_schedule(spec) == CastSchedule::tiles && first_pass(spec).kind() != FirstPass::Kind::none;
 }
-bool has_first(const GemmSpec&) { return false; }
 bool has_first(const ColumnSumSpec&) { return true; }
+template <class Spec>
+bool has_first(const Spec&) {
+  return false;
+}
 
 bool has_finish(const CastSpec& spec) { return spec.sum.has_value(); }
+bool has_finish(const NormBackwardSpec& spec) { return spec.affine; }
 template <class Spec>
 bool has_finish(const Spec&) {
   return false;

@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "ingot/codegen/norm_spec_text.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -263,7 +264,9 @@ class Parser {
     if (kind == "cast") return parse_as<CastSpec>();
     if (kind == "gemm") return parse_as<GemmSpec>();
     if (kind == "column_sum") return parse_as<ColumnSumSpec>();
-    fail(fmt::format("\"{}\" is no kernel; expected amax, cast, gemm or column_sum", kind));
+    if (kind == "norm") return parse_norm(line_, words_);
+    if (kind == "norm_backward") return parse_norm_backward(line_, words_);
+    fail(fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, norm or norm_backward", kind));
   }
 
  private:
@@ -484,6 +487,14 @@ std::uint64_t hash_spec(const GemmSpec& spec) {
              mix(bits(spec.scale_a) + mix(bits(spec.scale_b))));
 }
 std::uint64_t hash_spec(const ColumnSumSpec& spec) { return mix(pack(4, spec.in, spec.out)); }
+std::uint64_t hash_spec(const NormSpec& spec) {
+  const auto flags = (spec.affine ? 1 : 0) | (spec.result ? 2 : 0) | (spec.stats ? 4 : 0) | (spec.pow2 ? 8 : 0);
+  const auto out = spec.out ? 1 + static_cast<int>(*spec.out) : 0;
+  return mix(pack(5, spec.kind, spec.in, out, flags, spec.source) + mix(bits(spec.scale)));
+}
+std::uint64_t hash_spec(const NormBackwardSpec& spec) {
+  return mix(pack(6, spec.kind, spec.in, spec.sums, spec.affine));
+}
 
 // ---- all ---------------------------------------------------------------------------------------------------------
 
@@ -584,6 +595,8 @@ std::vector<KernelSpec> all_valid_specs() {
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const Dtype out : kHighPrecisionDtypes) specs.push_back(ColumnSumSpec{.in = in, .out = out});
   }
+  for (const NormSpec& spec : all_valid_norms()) specs.push_back(spec);
+  for (const NormBackwardSpec& spec : all_valid_norm_backwards()) specs.push_back(spec);
   return specs;
 }
 

@@ -7,6 +7,8 @@
 //   cast bf16->e5m2 of=grad*(sigmoid(x)+...) scale=tensor out=codes,transposed,result,sum:f32
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
 //   column_sum bf16->f32
+//   norm rms bf16->e4m3fn affine scale=row out=codes,stats
+//   norm_backward rms bf16 affine sums=f32
 #pragma once
 
 #include <compare>
@@ -20,7 +22,9 @@
 
 #include "ingot/codegen/dtype.h"
 #include "ingot/codegen/granularity.h"
+#include "ingot/codegen/norm_spec.h"
 #include "ingot/codegen/pointwise.h"
+#include "ingot/codegen/scale_source.h"
 
 namespace ingot {
 
@@ -30,10 +34,6 @@ struct AmaxSpec {
   ScaleGranularity scale = kTensorwise;
   bool operator==(const AmaxSpec&) const = default;
 };
-
-// Where a cast's scales come from. dynamic: the maxima of what is cast. given: the caller (static scaling, or delayed
-// scaling from earlier maxima); the cast then records the maxima, for the next scales.
-enum class ScaleSource : std::uint8_t { dynamic, given };
 
 // FP8 cast of x[rows, cols] (formulas: ARCHITECTURE.md, "Numerics contract"):
 //   scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2; or given
@@ -91,7 +91,7 @@ struct ColumnSumSpec {
   bool operator==(const ColumnSumSpec&) const = default;
 };
 
-using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec>;
+using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, NormSpec, NormBackwardSpec>;
 
 std::size_t hash_value(const KernelSpec& spec);
 
@@ -109,8 +109,8 @@ KernelSpec parse(std::string_view line);
 
 std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
-// Every spec that validate() accepts and that has no expression, no sum and no list, in a fixed order: tests compile and
-// run all of them.
+// Every spec that validate() accepts and that has no expression, no sum and no list, in a fixed order: tests compile
+// and run all of them.
 std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

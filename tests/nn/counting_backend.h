@@ -43,6 +43,14 @@ class CountingBackend final : public Backend {
     calls.push_back(print(spec));
     inner_->column_sum(spec, tensors, on(stream));
   }
+  void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->norm(spec, tensors, on(stream));
+  }
+  void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->norm_backward(spec, tensors, on(stream));
+  }
   void* allocate(std::size_t bytes) override {
     ++allocations;
     return inner_->allocate(bytes);

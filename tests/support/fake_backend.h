@@ -29,6 +29,8 @@ class FakeBackend final : public Backend {
   }
   void gemm(const GemmSpec&, const GemmTensors&, Stream&) override {}
   void column_sum(const ColumnSumSpec&, const ColumnSumTensors&, Stream&) override {}
+  void norm(const NormSpec&, const NormTensors&, Stream&) override {}
+  void norm_backward(const NormBackwardSpec&, const NormBackwardTensors&, Stream&) override {}
 
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;

@@ -421,7 +421,7 @@ void check_column_sum(i64 rows, i64 cols, i64 pad) {
   emulator::launch(column_sum_partials<In>, ColumnSumPartialsLaunch::grid(rows, cols, sizeof(In)),
                    ColumnSumPartialsLaunch::kThreads, p);
   emulator::launch(column_sum_finish<Out>, ColumnSumFinishLaunch::grid(cols), ColumnSumFinishLaunch::kThreads,
-                   ColumnSumFinishParams{partials.data(), chunks, cols, sum.data()});
+                   ColumnSumFinishParams{partials.data(), chunks, cols, sum.data(), cols, nullptr});
   BOOST_TEST(partials.guarded());
   BOOST_TEST(sum.guarded());
   for (i64 c = 0; c < cols; ++c) {
@@ -556,7 +556,7 @@ BOOST_AUTO_TEST_CASE(column_sum_nan_is_canonical) {
   emulator::launch(column_sum_partials<f32>, ColumnSumPartialsLaunch::grid(40, 4, 4), ColumnSumPartialsLaunch::kThreads,
                    p);
   emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(4), ColumnSumFinishLaunch::kThreads,
-                   ColumnSumFinishParams{partials.data(), chunk_count(40), 4, sum.data()});
+                   ColumnSumFinishParams{partials.data(), chunk_count(40), 4, sum.data(), 4, nullptr});
   BOOST_TEST(float_bits(sum.at(0, 2)) == kF32Nan);
 }
 

@@ -75,6 +75,18 @@ class CpuBackend final : public Backend {
     cpu::column_sum(spec, tensors, pool_);
   }
 
+  void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    cpu::norm(spec, tensors, pool_);
+  }
+
+  void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    cpu::norm_backward(spec, tensors, pool_);
+  }
+
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
     void* const data = bytes <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max())

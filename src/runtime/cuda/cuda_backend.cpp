@@ -55,6 +55,18 @@ class CudaBackend final : public Backend {
     cuda::column_sum(spec, tensors, stream, launcher_);
   }
 
+  void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::norm(spec, tensors, stream, launcher_);
+  }
+
+  void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::norm_backward(spec, tensors, stream, launcher_);
+  }
+
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
     const CurrentContext current = launcher_.make_current();

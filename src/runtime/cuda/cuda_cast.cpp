@@ -130,7 +130,13 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
                   stream);
   if (spec.sum && input.cols > 0) {
     launcher.launch(spec, Pass::finish, ColumnSumFinishLaunch::grid(input.cols), ColumnSumFinishLaunch::kThreads,
-                    ColumnSumFinishParams{memory, tile_rows, input.cols, tensors.sum.data}, stream);
+                    ColumnSumFinishParams{.partials = memory,
+                                          .chunks = tile_rows,
+                                          .cols = input.cols,
+                                          .sum = tensors.sum.data,
+                                          .sum_cols = input.cols,
+                                          .other_sum = nullptr},
+                    stream);
   }
 }
 

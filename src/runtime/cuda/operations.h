@@ -23,5 +23,8 @@ std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const C
 // `cublaslt` may be null.
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
+void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher);
+void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,
+                   Launcher& launcher);
 
 }  // namespace ingot::cuda
