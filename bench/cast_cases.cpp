@@ -7,6 +7,8 @@
 #include <utility>
 #include <variant>
 
+#include "norm_operation.h"
+
 namespace ingot::bench {
 namespace {
 
@@ -36,6 +38,16 @@ Work cast_work(const std::string& name, const std::string& line, Traffic traffic
           .traffic = std::move(traffic),
           .targets = targets,
           .operation = [spec](std::int64_t rows, std::int64_t cols) { return cast_operation(spec, rows, cols); }};
+}
+
+template <class Spec>
+Work norm_work(const std::string& name, const std::string& line, Traffic traffic) {
+  const auto spec = std::get<Spec>(parse(line));
+  return {.name = name,
+          .spec = print(spec),
+          .traffic = std::move(traffic),
+          .targets = {},
+          .operation = [spec](std::int64_t rows, std::int64_t cols) { return norm_operation(spec, rows, cols); }};
 }
 
 // A scale that depends on elements still to come takes two reads; a row's own fits into registers between the two, and
@@ -75,6 +87,15 @@ std::vector<Work> all_work() {
                 {.reads = {2, 2, 2, 2}, .writes = {1, 1}}, {kNone, kNone, kNone}),
       cast_work("swiglu rowwise codes", "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes",
                 {.reads = {2, 2}, .writes = {1}}, {kNone, kNone, kNone}),
+      // gamma and beta are read by every row, but from caches.
+      norm_work<NormSpec>("rmsnorm rowwise codes+result",
+                          "norm rms bf16->e4m3fn affine scale=row out=codes,result,stats",
+                          {.reads = {2}, .writes = {1, 2}}),
+      norm_work<NormSpec>("layernorm rowwise codes+result",
+                          "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
+                          {.reads = {2}, .writes = {1, 2}}),
+      norm_work<NormBackwardSpec>("rmsnorm backward", "norm_backward rms bf16 affine sums=f32",
+                                  {.reads = {2, 2}, .writes = {2}}),
   };
 }
 

@@ -1,5 +1,5 @@
-// What bench_cast times: the casts, the bytes that an ideal kernel would move for each, and the share of the copy
-// ceiling that it is to reach. bench/compare_torch.py times the same work by the same names.
+// What bench_cast times: the casts and the norms, the bytes that an ideal kernel would move for each, and the share of
+// the copy ceiling that it is to reach. bench/compare_torch.py times the same work by the same names.
 #pragma once
 
 #include <cstddef>

@@ -6,6 +6,7 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/granularity.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/norm_spec.h"
 #include "ingot/codegen/pointwise.h"
 #include "ingot/codegen/target.h"
 #include "ingot/codegen/template_files.h"

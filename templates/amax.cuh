@@ -195,7 +195,7 @@ struct AmaxTilesLaunch {
 
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
-  return sizeof(typename Source::Value) == 4 ? 2 : Source::kFused ? 3 : 4;
+  return sizeof(typename Source::Value) == 4 || Source::kOperands > 1 ? 2 : Source::kFused ? 3 : 4;
 }
 
 // A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows at a time.

@@ -28,12 +28,13 @@ struct NotWritten {};
 // One of the two outputs. Scales, factors and maxima are dense arrays over the matrix's extents, row by row: [1],
 // [rows], [cols], [rows, ceil(cols / 128)], [ceil(rows / 128), cols] or [ceil(rows / 128), ceil(cols / 128)].
 struct CastOutput {
-  void* codes;        // Out[rows, cols] or, transposed, Out[cols, rows]
-  i64 stride;         // elements
-  const float* from;  // dynamic, tensorwise: partial maxima; rowwise, columnwise: the maxima. Given: the scales
-  i64 from_count;     // of the partial maxima
+  void* codes;     // Out[rows, cols] or, transposed, Out[cols, rows]
+  i64 stride;      // elements
+  float* from;     // dynamic, tensorwise: partial maxima; rowwise, columnwise: the maxima. Given: the scales
+  i64 from_count;  // of the partial maxima
   float* factors;
-  u32* amax;  // given: raised to the largest |value|, as bits
+  u32* amax;     // given: raised to the largest |value|, as bits
+  u32* readers;  // null, or how many tiles have read from[] (clear_after_last)
 };
 
 struct CastTilesParams {
@@ -77,6 +78,7 @@ struct CastTilesShared {
   alignas(16) u8 bytes[StagedTile::kBytes];
   float scales[128];
   u32 warp_maxima[kMaxWarps];
+  bool last_reader;
 };
 
 // Where a thread stands.
@@ -428,6 +430,29 @@ INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const 
   }
 }
 
+// Maxima that amax_tiles raised are left as zeros for the next call, which then need not clear them: by the last tile
+// that reads them. Readers are counted for the tensor, for each row of tiles or for each column of tiles, and every
+// count starts over by itself. Every thread of the block calls it, when it has read its maxima.
+template <class Scale>
+INGOT_DEVICE void clear_after_last(const CastOutput& output, const SourceParams& p, const TilePlace& at,
+                                   CastTilesShared& shared) {
+  if (output.readers == nullptr) return;
+  constexpr bool kRows = is_same<Scale, Rowwise>;
+  constexpr bool kColumns = is_same<Scale, Columnwise>;
+  const i64 down = CastTilesLaunch::tiles_along(p.rows);
+  const i64 across = CastTilesLaunch::tiles_along(p.cols);
+  const u32 last = static_cast<u32>((kRows ? 1 : down) * (kColumns ? 1 : across)) - 1;
+  const i64 count = kRows ? at.first_row / kGroup : kColumns ? at.first_col / kGroup : 0;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    shared.last_reader = atomicInc(output.readers + count, last) == last;
+  }
+  __syncthreads();
+  const u32 extents = kRows ? at.rows : kColumns ? at.cols : 1;
+  if (shared.last_reader && threadIdx.x < extents) output.from[Extents<Scale>::of(p, at).index(threadIdx.x)] = 0.0F;
+}
+
 // ---- 4. Codes ----------------------------------------------------------------------------------------------------
 
 // The first `count` bytes.
@@ -547,21 +572,30 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     quantize_tile<Out, false>(p.transposed, at, values, transposed_scales, codes);
   }
   if constexpr (kTransposed) store_transposed(p.transposed, at, codes, shared);
+  if constexpr (kAfterPass && kFromPass<Scale>) clear_after_last<Scale>(output, p.source, at, shared);
+  if constexpr (kAfterPass && kCodes && kOwnTransposed && kFromPass<TransposedScale>) {
+    clear_after_last<TransposedScale>(p.transposed, p.source, at, shared);
+  }
 }
 
-// Blocks to a multiprocessor, as registers allow: 80, 128 or 255 to a thread.
-template <class Source, Fp8Format Out, bool TwoScales>
+// Blocks to a multiprocessor, as registers allow: 64, 80, 128 or 255 to a thread. An expression takes its share, and so
+// do More outputs of its values.
+template <class Source, Fp8Format Out, bool TwoScales, bool More>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
-  constexpr bool kRoomy = sizeof(typename Source::Value) == 4 || !has_hardware_encode<Out>() || Source::kFused;
-  return kRoomy && TwoScales && !has_hardware_encode<Out>() ? 1 : kRoomy ? 2 : TwoScales ? 3 : 4;
+  if (sizeof(typename Source::Value) == 4 || !has_hardware_encode<Out>()) {
+    return TwoScales && !has_hardware_encode<Out>() ? 1 : 2;
+  }
+  if (Source::kFused) return TwoScales || More || Source::kOperands > 1 ? 2 : 3;
+  return More ? 2 : TwoScales ? 3 : 4;
 }
 template <class CodesScale, class TransposedScale>
 inline constexpr bool kTwoScales =
     !is_same<CodesScale, TransposedScale> && !is_same<CodesScale, NotWritten> && !is_same<TransposedScale, NotWritten>;
 
 template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads,
-                                      (cast_tiles_residency<Source, Out, kTwoScales<CodesScale, TransposedScale>>()))
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(
+    CastTilesLaunch::kThreads,
+    (cast_tiles_residency<Source, Out, kTwoScales<CodesScale, TransposedScale>, Result || Sum>()))
     cast_tiles(const __grid_constant__ CastTilesParams p) {
   __shared__ CastTilesShared shared;
   cast_tile<Source, Out, CodesScale, TransposedScale, Given, Result, Sum>(p, gridDim.x - 1 - blockIdx.x, shared);

@@ -33,10 +33,13 @@ struct ColumnSumParams {
   float* partials;   // [chunk_count(rows), cols], dense
 };
 
+// Of anybody's chunks: other kernels leave partial sums too (cast_tiles.cuh, norm_backward.cuh).
 struct ColumnSumFinishParams {
   const float* partials;  // [chunks, cols], dense
   i64 chunks, cols;
-  void* sum;  // Out[cols]
+  void* sum;        // Out[sum_cols]: of the first columns
+  i64 sum_cols;     // at most cols
+  void* other_sum;  // Out[cols - sum_cols]: of the others
 };
 
 // First pass: a block takes one chunk of `cols_per_block` columns, 16 bytes of them to a thread.
@@ -107,7 +110,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 8)
   const float* source = p.partials + col;
   INGOT_UNROLL_BY(16)
   for (i64 chunk = 0; chunk < p.chunks; ++chunk, source += p.cols) total = total + *source;
-  static_cast<Out*>(p.sum)[col] = from_float<Out>(total);
+  const bool first = col < p.sum_cols;
+  static_cast<Out*>(first ? p.sum : p.other_sum)[first ? col : col - p.sum_cols] = from_float<Out>(total);
 }
 
 }  // namespace ingot

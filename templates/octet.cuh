@@ -4,6 +4,7 @@
 #include "memory.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
+#include "ptx/opaque.cuh"
 #include "reduce.cuh"
 #include "scaling.cuh"
 
@@ -41,6 +42,40 @@ INGOT_HOST_DEVICE Octet<T> pack(const float (&x)[kOctet]) {
     return {{{{from_float_pair<T>(x[0], x[1]), from_float_pair<T>(x[2], x[3]), from_float_pair<T>(x[4], x[5]),
                from_float_pair<T>(x[6], x[7])}}}};
   }
+}
+
+// What is worked out from the octet before and after this is worked out twice, and needs no registers in between.
+template <HighPrecision T>
+INGOT_DEVICE void forget_values(Octet<T>& octet) {
+#if INGOT_ON_DEVICE
+  INGOT_UNROLL
+  for (Vector<T>& vector : octet.vectors) {
+    ptx::opaque(vector.bits.x);
+    ptx::opaque(vector.bits.y);
+    ptx::opaque(vector.bits.z);
+    ptx::opaque(vector.bits.w);
+  }
+#else
+  static_cast<void>(octet);
+#endif
+}
+
+// What is read once, and what is read again: gamma, or a row that did not fit the registers.
+template <HighPrecision T>
+INGOT_DEVICE Octet<T> load_octet_once(const T* source) {
+  if constexpr (sizeof(T) == 4) {
+    // The two loads share each line, and the L1 serves the second.
+    return {{{load16(source)}, {load16(source + kPerVector<T>)}}};
+  } else {
+    return {{{load16_once(source)}}};
+  }
+}
+template <HighPrecision T>
+INGOT_DEVICE Octet<T> load_octet_again(const T* source) {
+  Octet<T> octet;
+  INGOT_UNROLL
+  for (u32 i = 0; i < Octet<T>::kVectors; ++i) octet.vectors[i].bits = load16(source + i * kPerVector<T>);
+  return octet;
 }
 
 template <HighPrecision T>

@@ -24,6 +24,38 @@ INGOT_DEVICE u32 group_max(u32 value, u32 threads, u32 (&warp_maxima)[kMaxWarps]
   return value;
 }
 
+// a + b of every two lanes that are 16, 8, 4, 2 and 1 apart, in this order: known to all lanes, and the same for all.
+INGOT_DEVICE float warp_sum(float value) {
+  INGOT_UNROLL
+  for (u32 step = 16; step != 0; step /= 2) {
+    value = value + float_from_bits(__shfl_xor_sync(0xffffffffU, float_bits(value), step));
+  }
+  return value;
+}
+
+// The sums over each group of `threads` neighbouring threads, as for group_max(): warp_sum() of each warp, then those
+// of the group's warps in ascending order. One barrier only: `warp_sums` is free again after the block's next one.
+template <u32 Count>
+INGOT_DEVICE void group_sums(float (&values)[Count], u32 threads, float (&warp_sums)[kMaxWarps][Count]) {
+  INGOT_UNROLL
+  for (float& value : values) value = warp_sum(value);
+  if (threads == 32) return;
+  const u32 warp = threadIdx.x / 32;
+  const u32 first = warp & ~(threads / 32 - 1);
+  if (threadIdx.x % 32 == 0) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < Count; ++i) warp_sums[warp][i] = values[i];
+  }
+  __syncthreads();
+  INGOT_UNROLL
+  for (u32 i = 0; i < Count; ++i) values[i] = warp_sums[first][i];
+  INGOT_UNROLL_BY(1)
+  for (u32 w = 1; w < threads / 32; ++w) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < Count; ++i) values[i] = values[i] + warp_sums[first + w][i];
+  }
+}
+
 // The larger of each half. Words whose top bits are clear.
 INGOT_HOST_DEVICE u32 max_u16x2(u32 a, u32 b) {
 #if INGOT_ON_DEVICE

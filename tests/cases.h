@@ -106,7 +106,7 @@ struct SizedShape {
   SizeClass size;
 };
 
-// amax, cast and column_sum.
+// Of every spec but a GEMM.
 inline constexpr std::array kMatrixShapes{
     SizedShape{{1, 1}, SizeClass::ci},          SizedShape{{1, 300}, SizeClass::ci},
     SizedShape{{300, 1}, SizeClass::ci},        SizedShape{{0, 16}, SizeClass::ci},
@@ -115,6 +115,9 @@ inline constexpr std::array kMatrixShapes{
     SizedShape{{993, 512}, SizeClass::ci},      SizedShape{{256, 65536}, SizeClass::gpu},
     SizedShape{{65536, 128}, SizeClass::gpu},   SizedShape{{4096, 4096}, SizeClass::gpu},
     SizedShape{{65537, 32769}, SizeClass::huge}};
+
+// Of the norms, besides: rows that fit no registers, and columns of many short rows.
+inline constexpr std::array kNormShapes{Shape{5, 8200}, Shape{2, 65545}, Shape{1100, 24}};
 
 // Of every GEMM: what the hardware path takes, and what it does not.
 inline constexpr std::array kGemmShapes{Shape{64, 48, 32}, Shape{37, 131, 67}};
@@ -165,13 +168,20 @@ inline bool runs_huge(const KernelSpec& spec) {
                  : cast->codes && (cast->transposed || cast->scale == kRowwise);
   }
   if (const auto* const amax = std::get_if<AmaxSpec>(&spec)) return amax->in == Dtype::bf16;
+  if (const auto* const norm = std::get_if<NormSpec>(&spec)) {
+    return *norm == NormSpec{.kind = NormKind::rms, .in = Dtype::bf16, .out = Dtype::e4m3fn, .affine = true};
+  }
   const auto* const sum = std::get_if<ColumnSumSpec>(&spec);
   return sum != nullptr && sum->in == Dtype::bf16 && sum->out == Dtype::f32;
 }
 
-// The casts that CI runs on every small case: one pair of dtypes with every pair of granularities, and every pair of
-// dtypes with the plain granularities, and the fused ones. Of the others CI runs a few cases, and the GPU all.
+// The casts and norms that CI runs on every small case: one pair of dtypes with every pair of granularities, every pair
+// of dtypes with the plain granularities, and the fused casts. Of the others CI runs a few cases, and the GPU all.
 inline bool thorough(const KernelSpec& spec) {
+  if (const auto* const norm = std::get_if<NormSpec>(&spec)) {
+    if (norm->in != Dtype::bf16 || norm->pow2) return false;
+    return !norm->out || (norm->out == Dtype::e4m3fn && norm->result == norm->stats);
+  }
   const auto* const cast = std::get_if<CastSpec>(&spec);
   if (cast == nullptr || is_fused(spec)) return true;
   if (cast->in == Dtype::bf16 && cast->out == Dtype::e4m3fn) return true;
@@ -182,7 +192,7 @@ inline bool thorough(const KernelSpec& spec) {
 // Large shapes: what pow2 and the format change is no larger there.
 inline bool runs_large(const KernelSpec& spec) {
   const auto* const cast = std::get_if<CastSpec>(&spec);
-  if (cast == nullptr || is_fused(spec)) return true;
+  if (cast == nullptr || is_fused(spec)) return thorough(spec);
   return thorough(spec) && !cast->pow2 && (cast->out == Dtype::e4m3fn || cast->out == Dtype::e5m2fnuz);
 }
 
@@ -201,6 +211,9 @@ inline std::vector<Case> matrix_cases(const KernelSpec& spec) {
   }
   for (const Placement placement : kPlacements) {
     cases.push_back({.spec = spec, .shape = {70, 256}, .placement = placement, .size = small});
+  }
+  if (std::holds_alternative<NormSpec>(spec) || std::holds_alternative<NormBackwardSpec>(spec)) {
+    for (const Shape& shape : kNormShapes) cases.push_back({.spec = spec, .shape = shape, .size = small});
   }
   if (small == SizeClass::ci) return cases;
   cases.push_back({.spec = spec, .shape = {131, 264}});

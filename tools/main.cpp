@@ -19,7 +19,9 @@ Specs:
   amax bf16 scale=tensor
   cast bf16->e4m3fn scale=row out=codes,transposed pow2
   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
-  column_sum bf16->f32)";
+  column_sum bf16->f32
+  norm rms bf16->e4m3fn affine scale=row out=codes,stats
+  norm_backward rms bf16 affine sums=f32)";
 
 }  // namespace
 

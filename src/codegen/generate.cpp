@@ -84,7 +84,28 @@ Instance amax_tiles(const std::string& values, const FirstPass& wanted, const st
           fmt::format("maxima of{} of {}", maxima_words(wanted), words)};
 }
 
+// The scale of an output, if a pass before the casts finds its maxima.
+std::string listed_scale(const CastSpec& spec, bool written, ScaleGranularity scale) {
+  const FirstPass wanted = first_pass(spec);
+  const bool from_pass = (scale == kTensorwise && wanted.tensor) || (scale == kRowwise && wanted.rows) ||
+                         (scale == kColumnwise && wanted.columns);
+  return written && from_pass ? scale_type(scale) : "ingot::NotWritten";
+}
+
+Instance cast_list_maxima(const CastSpec& spec) {
+  const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
+  const bool own = spec.transposed && (spec.transposed_scale || !spec.codes);
+  return {"cast_list.cuh",
+          fmt::format("cast_list_maxima<{}, {}, {}>", source(spec), listed_scale(spec, spec.codes, spec.scale),
+                      listed_scale(spec, own, transposed_scale)),
+          fmt::format("list: maxima for scale={} of {}",
+                      spec.transposed_scale ? print(spec.scale) + "+" + print(transposed_scale) : print(spec.scale),
+                      value_words(spec)),
+          functor(spec)};
+}
+
 Instance first_pass_instance(const CastSpec& spec) {
+  if (spec.list) return cast_list_maxima(spec);
   const FirstPass wanted = first_pass(spec);
   if (wanted.kind() == FirstPass::Kind::partials) return amax_partials(spec.in);
   if (wanted.kind() == FirstPass::Kind::rows && !spec.pointwise) return amax_rows(spec.in);
@@ -122,12 +143,12 @@ Instance instance(const CastSpec& spec, Pass pass) {
             functor(spec)};
   }
   const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
-  return {"cast_tiles.cuh",
-          fmt::format("cast_tiles<{}, {}, {}, {}, {}, {}, {}>", source(spec), type(spec.out),
-                      spec.codes ? scale_type(spec.scale) : "ingot::NotWritten",
-                      spec.transposed ? scale_type(transposed_scale) : "ingot::NotWritten",
-                      spec.source == ScaleSource::given, spec.result, spec.sum.has_value()),
-          words, functor(spec)};
+  const std::string arguments = fmt::format("{}, {}, {}, {}, {}, {}", source(spec), type(spec.out),
+                                            spec.codes ? scale_type(spec.scale) : "ingot::NotWritten",
+                                            spec.transposed ? scale_type(transposed_scale) : "ingot::NotWritten",
+                                            spec.source == ScaleSource::given, spec.result);
+  if (spec.list) return {"cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
+  return {"cast_tiles.cuh", fmt::format("cast_tiles<{}, {}>", arguments, spec.sum.has_value()), words, functor(spec)};
 }
 
 Instance instance(const GemmSpec& spec, Pass) {
@@ -143,14 +164,39 @@ Instance instance(const ColumnSumSpec& spec, Pass pass) {
   return column_sum_finish(spec.out);
 }
 
+std::string kind_type(NormKind kind) { return kind == NormKind::layer ? "ingot::LayerNorm" : "ingot::RmsNorm"; }
+
+Instance instance(const NormSpec& spec, Pass) {
+  // pow2 is a parameter, and so is whether statistics are written where anything else is.
+  NormSpec kernel = spec;
+  kernel.pow2 = false;
+  kernel.stats = !spec.out && !spec.result;
+  return {"norm_rows.cuh",
+          fmt::format("norm_rows<{}, {}, {}, {}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine,
+                      spec.out ? type(*spec.out) : "ingot::NoCodes", spec.source == ScaleSource::given, spec.result),
+          print(kernel)};
+}
+
+Instance instance(const NormBackwardSpec& spec, Pass pass) {
+  if (pass == Pass::finish) return column_sum_finish(spec.sums);
+  NormBackwardSpec kernel = spec;
+  kernel.sums = Dtype::f32;  // rounded by the pass after
+  return {"norm_backward.cuh",
+          fmt::format("norm_backward<{}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine), print(kernel)};
+}
+
 bool has_first(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
 bool has_first(const CastSpec& spec) {
   return cast_schedule(spec) == CastSchedule::tiles && first_pass(spec).kind() != FirstPass::Kind::none;
 }
-bool has_first(const GemmSpec&) { return false; }
 bool has_first(const ColumnSumSpec&) { return true; }
+template <class Spec>
+bool has_first(const Spec&) {
+  return false;
+}
 
 bool has_finish(const CastSpec& spec) { return spec.sum.has_value(); }
+bool has_finish(const NormBackwardSpec& spec) { return spec.affine; }
 template <class Spec>
 bool has_finish(const Spec&) {
   return false;
@@ -164,7 +210,7 @@ const char* suffix(Pass pass) {
 
 CastSchedule cast_schedule(const CastSpec& spec) {
   const bool one_row_at_a_time =
-      spec.scale == kRowwise && !spec.transposed && !spec.sum && spec.source == ScaleSource::dynamic;
+      spec.scale == kRowwise && !spec.transposed && !spec.sum && !spec.list && spec.source == ScaleSource::dynamic;
   return one_row_at_a_time ? CastSchedule::rows : CastSchedule::tiles;
 }
 

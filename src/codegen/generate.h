@@ -42,7 +42,7 @@ struct FirstPass {
 FirstPass first_pass(const CastSpec& spec);
 
 // Which passes a spec takes. (first: a cast in tiles with dynamic tensorwise, rowwise or columnwise scales, amax
-// tensorwise, column_sum; finish: a cast with column sums)
+// tensorwise, column_sum; finish: a cast with column sums, norm_backward with gradients of gamma and beta)
 std::span<const Pass> passes(const KernelSpec& spec);
 bool has_pass(const KernelSpec& spec, Pass pass);
 

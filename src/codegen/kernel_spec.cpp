@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "ingot/codegen/norm_spec_text.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -53,6 +54,7 @@ std::string print_spec(const CastSpec& spec) {
   if (spec.pow2) line += " pow2";
   if (spec.unrounded) line += " unrounded";
   if (spec.fast_math) line += " fast";
+  if (spec.list) line += " list";
   return line;
 }
 
@@ -136,6 +138,7 @@ void validate_spec(const CastSpec& spec) {
     if (spec.fast_math) refuse(spec, fmt::format(kNoExpression, "fast_math", "a cast alone has one result"));
   }
   if (spec.sum) require_dtype(spec, "sum", *spec.sum, kHighPrecisionDtypes);
+  if (spec.sum && spec.list) refuse(spec, "sum is set, but a list of casts has no column sums: cast that matrix alone");
   if (spec.transposed_scale) {
     require_cast_scale(spec, "transposed_scale", *spec.transposed_scale);
     if (!spec.codes || !spec.transposed) {
@@ -261,7 +264,9 @@ class Parser {
     if (kind == "cast") return parse_as<CastSpec>();
     if (kind == "gemm") return parse_as<GemmSpec>();
     if (kind == "column_sum") return parse_as<ColumnSumSpec>();
-    fail(fmt::format("\"{}\" is no kernel; expected amax, cast, gemm or column_sum", kind));
+    if (kind == "norm") return parse_norm(line_, words_);
+    if (kind == "norm_backward") return parse_norm_backward(line_, words_);
+    fail(fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, norm or norm_backward", kind));
   }
 
  private:
@@ -294,8 +299,8 @@ class Parser {
 
   static std::string options_form(const AmaxSpec&) { return "scale=<granularity>"; }
   static std::string options_form(const CastSpec&) {
-    return "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded or "
-           "fast";
+    return "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded, "
+           "fast or list";
   }
   static std::string options_form(const GemmSpec&) {
     return "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast";
@@ -350,6 +355,10 @@ class Parser {
     if (key == "fast" && !has_value) {
       spec.fast_math = true;
       return "fast";
+    }
+    if (key == "list" && !has_value) {
+      spec.list = true;
+      return "list";
     }
     if (key == "given" && !has_value) {
       spec.source = ScaleSource::given;
@@ -467,7 +476,7 @@ std::uint64_t hash_spec(const AmaxSpec& spec) { return mix(pack(1, spec.in) + mi
 std::uint64_t hash_spec(const CastSpec& spec) {
   const std::uint64_t scale = mix(bits(spec.scale));
   const int flags = (spec.unrounded ? 1 : 0) | (spec.fast_math ? 2 : 0) | (spec.result ? 4 : 0) | (spec.pow2 ? 8 : 0) |
-                    (spec.source == ScaleSource::given ? 16 : 0);
+                    (spec.source == ScaleSource::given ? 16 : 0) | (spec.list ? 32 : 0);
   const int sum = spec.sum ? 1 + static_cast<int>(*spec.sum) : 0;
   return mix(pack(2, spec.in, spec.out, spec.codes, spec.transposed, flags, sum) + mix(spec.pointwise.hash()) +
              (spec.transposed_scale ? mix(bits(*spec.transposed_scale) + 31 * scale + 0x9e3779b97f4a7c15U) : scale));
@@ -478,6 +487,14 @@ std::uint64_t hash_spec(const GemmSpec& spec) {
              mix(bits(spec.scale_a) + mix(bits(spec.scale_b))));
 }
 std::uint64_t hash_spec(const ColumnSumSpec& spec) { return mix(pack(4, spec.in, spec.out)); }
+std::uint64_t hash_spec(const NormSpec& spec) {
+  const auto flags = (spec.affine ? 1 : 0) | (spec.result ? 2 : 0) | (spec.stats ? 4 : 0) | (spec.pow2 ? 8 : 0);
+  const auto out = spec.out ? 1 + static_cast<int>(*spec.out) : 0;
+  return mix(pack(5, spec.kind, spec.in, out, flags, spec.source) + mix(bits(spec.scale)));
+}
+std::uint64_t hash_spec(const NormBackwardSpec& spec) {
+  return mix(pack(6, spec.kind, spec.in, spec.sums, spec.affine));
+}
 
 // ---- all ---------------------------------------------------------------------------------------------------------
 
@@ -578,6 +595,8 @@ std::vector<KernelSpec> all_valid_specs() {
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const Dtype out : kHighPrecisionDtypes) specs.push_back(ColumnSumSpec{.in = in, .out = out});
   }
+  for (const NormSpec& spec : all_valid_norms()) specs.push_back(spec);
+  for (const NormBackwardSpec& spec : all_valid_norm_backwards()) specs.push_back(spec);
   return specs;
 }
 

@@ -3,9 +3,12 @@
 //
 //   amax bf16 scale=tensor
 //   cast bf16->e4m3fn scale=row+col out=codes,transposed pow2
+//   cast bf16->e4m3fn scale=tensor out=codes,transposed list
 //   cast bf16->e5m2 of=grad*(sigmoid(x)+...) scale=tensor out=codes,transposed,result,sum:f32
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
 //   column_sum bf16->f32
+//   norm rms bf16->e4m3fn affine scale=row out=codes,stats
+//   norm_backward rms bf16 affine sums=f32
 #pragma once
 
 #include <compare>
@@ -19,7 +22,9 @@
 
 #include "ingot/codegen/dtype.h"
 #include "ingot/codegen/granularity.h"
+#include "ingot/codegen/norm_spec.h"
 #include "ingot/codegen/pointwise.h"
+#include "ingot/codegen/scale_source.h"
 
 namespace ingot {
 
@@ -30,10 +35,6 @@ struct AmaxSpec {
   bool operator==(const AmaxSpec&) const = default;
 };
 
-// Where a cast's scales come from. dynamic: the maxima of what is cast. given: the caller (static scaling, or delayed
-// scaling from earlier maxima); the cast then records the maxima, for the next scales.
-enum class ScaleSource : std::uint8_t { dynamic, given };
-
 // FP8 cast of x[rows, cols] (formulas: ARCHITECTURE.md, "Numerics contract"):
 //   scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2; or given
 //   codes[rows, cols] = encode(saturate(f32(x) * scale)); transposed[cols, rows] = the same codes, transposed
@@ -43,7 +44,8 @@ enum class ScaleSource : std::uint8_t { dynamic, given };
 // result: the values are also written, in `in`. sum: their sums over each column (the gradient of a bias), rounded once
 // to this dtype; the order of summation is that of templates/cast_tiles.cuh. transposed_scale: the transposed codes
 // have scales of their own, of this granularity (in terms of x, as is `scale`), so that one call makes the operands of
-// two GEMMs. Where there are no codes, `scale` is the transposed codes'.
+// two GEMMs. Where there are no codes, `scale` is the transposed codes'. list: of any number of matrices, each with
+// scales of its own, in one launch for each pass (CastList in runtime/backend.h).
 struct CastSpec {
   Dtype in = Dtype::bf16;
   Dtype out = Dtype::e4m3fn;
@@ -58,6 +60,7 @@ struct CastSpec {
   bool fast_math = false;  // the expression with the GPU's own exp, tanh ...: not the CPU's bits, within a bound
   bool result = false;
   std::optional<Dtype> sum{};
+  bool list = false;
   bool operator==(const CastSpec&) const = default;
 };
 
@@ -88,7 +91,7 @@ struct ColumnSumSpec {
   bool operator==(const ColumnSumSpec&) const = default;
 };
 
-using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec>;
+using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, NormSpec, NormBackwardSpec>;
 
 std::size_t hash_value(const KernelSpec& spec);
 
@@ -106,7 +109,8 @@ KernelSpec parse(std::string_view line);
 
 std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
-// Every spec that validate() accepts and that has no expression and no sum, in a fixed order: tests run all of them.
+// Every spec that validate() accepts and that has no expression, no sum and no list, in a fixed order: tests compile
+// and run all of them.
 std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

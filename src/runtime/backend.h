@@ -10,6 +10,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/tensor.h"
@@ -49,6 +51,22 @@ struct CastTensors {
   Tensor sum{};
 };
 
+// Casts of any number of matrices that run together, again and again: all weights of a model after each optimizer step.
+// What Backend::cast() does for each, in as many launches as one of them takes. Made once, by
+// Backend::make_cast_list(); the tensors stay where they are as long as it is used, and the backend outlives it.
+class CastList {
+ public:
+  virtual ~CastList() = default;
+  CastList(const CastList&) = delete;
+  CastList& operator=(const CastList&) = delete;
+
+  // Enqueues all of them. One list may not run on two streams at once. Errors as of Backend::cast().
+  virtual void run(Stream& stream) = 0;
+
+ protected:
+  CastList() = default;
+};
+
 // a, b as GemmSpec's layouts say; factor_a, factor_b: f32 vectors of scale_count elements where the operand is FP8;
 // bias: [N] where the spec has one; out[M, N].
 struct GemmTensors {
@@ -66,6 +84,38 @@ struct ColumnSumTensors {
   Tensor sum;
 };
 
+// input[rows, cols], gamma[cols] (affine), beta[cols] (affine LayerNorm) and result[rows, cols] of spec.in;
+// codes[rows, cols] of spec.out; mean[rows] (LayerNorm) and rstd[rows], f32; each where the spec has it. factors, f32:
+// one to a row, or a single one where the scale is given; then also scale (f32[1], read) and amax (f32[1], raised to
+// the largest |value|: clear it before the first call). eps >= 0.
+struct NormTensors {
+  Tensor input;
+  Tensor gamma{};
+  Tensor beta{};
+  Tensor codes{};
+  Tensor factors{};
+  Tensor scale{};
+  Tensor amax{};
+  Tensor result{};
+  Tensor mean{};
+  Tensor rstd{};
+  float eps = 1e-5F;
+};
+
+// grad_output, input and grad_input [rows, cols] and gamma[cols] (affine) of spec.in; mean[rows] (LayerNorm) and
+// rstd[rows], f32, as the forward pass wrote them; grad_gamma[cols] (affine) and grad_beta[cols] (affine LayerNorm) of
+// spec.sums.
+struct NormBackwardTensors {
+  Tensor grad_output;
+  Tensor input;
+  Tensor gamma{};
+  Tensor mean{};
+  Tensor rstd;
+  Tensor grad_input;
+  Tensor grad_gamma{};
+  Tensor grad_beta{};
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -76,8 +126,14 @@ class Backend {
 
   virtual void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) = 0;
   virtual void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) = 0;
+  // The spec's `list` need not be set. No output may overlap anything else of the list. Allocates, and uploads on the
+  // stream. Throws Error{invalid_spec, invalid_argument, out_of_memory}.
+  virtual std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                                   Stream& stream) = 0;
   virtual void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) = 0;
   virtual void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) = 0;
+  virtual void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) = 0;
+  virtual void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) = 0;
 
   // Memory. allocate() aligns to 256 bytes and throws Error{out_of_memory}; 0 bytes gives null. release() waits for the
   // device where that is needed and never throws.

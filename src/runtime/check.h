@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "ingot/runtime/backend.h"
 
@@ -11,8 +12,12 @@ namespace ingot {
 
 void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device);
 void check(const CastSpec& spec, const CastTensors& tensors, Device device);
+// Each of the casts, and that no output overlaps anything of another one.
+void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Device device);
 void check(const GemmSpec& spec, const GemmTensors& tensors, Device device);
 void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device);
+void check(const NormSpec& spec, const NormTensors& tensors, Device device);
+void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Device device);
 
 // One tensor of an operation that is made of several: its device, sizes, row stride and pointer.
 void check_memory(const char* what, const Tensor& tensor, Device device);

@@ -16,4 +16,11 @@ void* Stream::scratch(std::size_t bytes) {
   return scratch_.data();
 }
 
+void* Stream::zeros(std::size_t bytes) {
+  const std::size_t before = zeros_.bytes();
+  zeros_.reserve(*backend_, bytes, *this);
+  if (zeros_.bytes() != before) backend_->fill_zero(zeros_.data(), zeros_.bytes(), *this);
+  return zeros_.data();
+}
+
 }  // namespace ingot

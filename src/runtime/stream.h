@@ -25,12 +25,15 @@ class Stream {
   // Memory for one operation's intermediate results: at least `bytes`, 256-byte aligned, valid until the next call of
   // scratch() on this stream. Grows (outside of capture) and never shrinks.
   void* scratch(std::size_t bytes);
+  // The same, of memory that holds zeros, and that an operation leaves as zeros.
+  void* zeros(std::size_t bytes);
 
  private:
   Backend* backend_;
   CUstream_st* handle_;
   bool owned_;
   Buffer scratch_;
+  Buffer zeros_;
 };
 
 }  // namespace ingot

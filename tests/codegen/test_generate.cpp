@@ -74,6 +74,27 @@ const std::vector<Golden> kGolden{
      "// column_sum ->f32\n"
      "#include \"column_sum.cuh\"\n"
      "constexpr auto kKernel = &ingot::column_sum_finish<ingot::f32>;\n"},
+    {"norm rms bf16->e4m3fn affine scale=row out=codes,stats pow2", Pass::main,
+     "// norm rms bf16->e4m3fn affine scale=row out=codes\n"
+     "#include \"norm_rows.cuh\"\n"
+     "constexpr auto kKernel = &ingot::norm_rows<ingot::bf16, ingot::RmsNorm, true, ingot::e4m3fn, false, false>;\n"},
+    {"norm layer f32->e5m2 scale=tensor out=codes,result given", Pass::main,
+     "// norm layer f32->e5m2 scale=tensor out=codes,result given\n"
+     "#include \"norm_rows.cuh\"\n"
+     "constexpr auto kKernel = &ingot::norm_rows<ingot::f32, ingot::LayerNorm, false, ingot::e5m2, true, true>;\n"},
+    {"norm layer f16 out=stats", Pass::main,
+     "// norm layer f16 out=stats\n"
+     "#include \"norm_rows.cuh\"\n"
+     "constexpr auto kKernel = &ingot::norm_rows<ingot::f16, ingot::LayerNorm, false, ingot::NoCodes, false, "
+     "false>;\n"},
+    {"norm_backward layer bf16 affine sums=bf16", Pass::main,
+     "// norm_backward layer bf16 affine sums=f32\n"
+     "#include \"norm_backward.cuh\"\n"
+     "constexpr auto kKernel = &ingot::norm_backward<ingot::bf16, ingot::LayerNorm, true>;\n"},
+    {"norm_backward layer bf16 affine sums=bf16", Pass::finish,
+     "// column_sum ->bf16\n"
+     "#include \"column_sum.cuh\"\n"
+     "constexpr auto kKernel = &ingot::column_sum_finish<ingot::bf16>;\n"},
 };
 
 }  // namespace
@@ -82,7 +103,10 @@ BOOST_AUTO_TEST_CASE(golden_texts) {
   for (const Golden& golden : kGolden) {
     const Source source = generate(parse(golden.line), golden.pass);
     BOOST_TEST(source.text == golden.text);
-    BOOST_TEST(source.name == golden.line + (golden.pass == Pass::first ? " (first pass)" : ""));
+    const char* const suffix = golden.pass == Pass::first    ? " (first pass)"
+                               : golden.pass == Pass::finish ? " (finish)"
+                                                             : "";
+    BOOST_TEST(source.name == golden.line + suffix);
   }
 }
 
@@ -138,6 +162,15 @@ BOOST_AUTO_TEST_CASE(which_specs_take_two_launches) {
   const auto finished = [](const char* line) { return has_pass(parse(line), Pass::finish); };
   BOOST_TEST(finished("cast bf16->e4m3fn scale=row out=codes,sum:f32"));
   BOOST_TEST(!finished("cast bf16->e4m3fn of=exp(x) scale=row out=codes,result"));
+  BOOST_TEST(!two("norm layer bf16->e4m3fn affine scale=row out=codes,result,stats"));
+  BOOST_TEST(!two("norm_backward layer bf16 affine sums=f32"));
+}
+
+BOOST_AUTO_TEST_CASE(which_specs_finish_sums) {
+  const auto finishes = [](const char* line) { return has_pass(parse(line), Pass::finish); };
+  BOOST_TEST(finishes("norm_backward layer bf16 affine sums=f32"));
+  BOOST_TEST(!finishes("norm_backward layer bf16"));
+  BOOST_TEST(!finishes("norm layer bf16->e4m3fn affine scale=row out=codes,result,stats"));
 }
 
 BOOST_AUTO_TEST_CASE(every_unit_has_three_lines) {
@@ -166,8 +199,9 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   }
   // amax: 3 partials, 3 rows, 3 x 4 kinds of tiles (columns, and any two of tensor, rows and columns);
   // casts: 3 x 4 x (48 pairs of granularities x 2 sources + rowwise codes, dynamic, in cast_rows, which are among
-  // them); gemm 16 x 3 + 5; column_sum 3 + 3.
-  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 96U + 53U + 6U);
+  // them); gemm 16 x 3 + 5; column_sum 3 + 3; norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2
+  // sources; without codes a result, affine or not, and plain statistics; norm_backward: affine or not.
+  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 96U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {

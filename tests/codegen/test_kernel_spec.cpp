@@ -194,8 +194,9 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
   BOOST_TEST(parse_error(" \t ") ==
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
-  BOOST_TEST(parse_error("casts bf16->e4m3fn") == "\"casts\" is no kernel; expected amax, cast, gemm or column_sum");
-  BOOST_TEST(parse_error("->") == "\"->\" is no kernel; expected amax, cast, gemm or column_sum");
+  BOOST_TEST(parse_error("casts bf16->e4m3fn") ==
+             "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, norm or norm_backward");
+  BOOST_TEST(parse_error("->") == "\"->\" is no kernel; expected amax, cast, gemm, column_sum, norm or norm_backward");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
@@ -214,7 +215,8 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("gemm bf16->bf16") == "\"bf16->bf16\" must be <a>*<b>-><out>, such as e4m3fn*e5m2->bf16");
 
   const std::string options =
-      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded or fast";
+      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded, fast "
+      "or list";
   BOOST_TEST(parse_error("amax bf16 pow2") == "\"pow2\" is no word of amax; expected scale=<granularity>");
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") == "\"pow3\" is no word of cast; expected " + options);
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow2=yes") == "\"pow2=yes\" is no word of cast; expected " + options);
@@ -377,7 +379,7 @@ BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
     BOOST_TEST(valid(spec), spec);
     BOOST_TEST(listed.insert(print(spec)).second, spec << " is listed twice");
   }
-  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 40U + 9U);
+  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 40U + 9U + 606U + 16U);
   for (const KernelSpec& spec : all_combinations()) {
     BOOST_TEST(valid(spec) == (listed.count(print(spec)) == 1), spec);
   }

@@ -64,6 +64,24 @@ BOOST_AUTO_TEST_CASE(embedded_files_are_those_of_the_tree) {
   BOOST_TEST(embedded.count("ptx/cvt.cuh") == 1U);
 }
 
+// The library lets every kernel begin before the one ahead of it has ended (templates/memory.cuh): one that forgot to
+// wait would read what is not written yet, now and then.
+BOOST_AUTO_TEST_CASE(every_kernel_starts_in_turn) {
+  const auto count = [](const std::string& text, const std::string& part) {
+    int found = 0;
+    for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  int kernels = 0;
+  for (const auto& [name, content] : embedded_templates()) {
+    const int here = count(content, "\nINGOT_KERNEL ");
+    const int starts = count(content, "start_in_turn();") + count(content, "  cast_tile<");
+    BOOST_TEST(starts >= here, name << " has " << here << " kernels, of which " << starts << " start in turn");
+    kernels += here;
+  }
+  BOOST_TEST(kernels >= 8);
+}
+
 BOOST_AUTO_TEST_CASE(every_include_is_there) {
   const TemplateFiles files = embedded_templates();
   std::set<std::string> texts;

@@ -30,6 +30,10 @@ class CountingBackend final : public Backend {
     calls.push_back(print(spec));
     inner_->cast(spec, tensors, on(stream));
   }
+  std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                           Stream& stream) override {
+    return inner_->make_cast_list(spec, tensors, on(stream));
+  }
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     calls.push_back(print(spec));
     if (gemm_fails) throw Error(ErrorCode::cuda_failed, print(spec), "broken for the test");
@@ -38,6 +42,14 @@ class CountingBackend final : public Backend {
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
     calls.push_back(print(spec));
     inner_->column_sum(spec, tensors, on(stream));
+  }
+  void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->norm(spec, tensors, on(stream));
+  }
+  void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->norm_backward(spec, tensors, on(stream));
   }
   void* allocate(std::size_t bytes) override {
     ++allocations;

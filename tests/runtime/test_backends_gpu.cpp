@@ -118,6 +118,7 @@ BOOST_AUTO_TEST_CASE(a_subset_agrees) {
       return typical(*gemm) && gemm->bias && !gemm->fast_accumulation && gemm->a == gemm->b &&
              (gemm->a == Dtype::e4m3fn || gemm->a == Dtype::e5m2fnuz || gemm->a == Dtype::bf16);
     }
+    if (const auto* const norm = std::get_if<NormSpec>(&c.spec)) return norm->affine || !norm->out;
     return true;
   });
 }
@@ -166,6 +167,8 @@ BOOST_AUTO_TEST_CASE(amax) { run_all(cases(SizeClass::ci), of_kind<AmaxSpec>); }
 BOOST_AUTO_TEST_CASE(cast) { run_all(cases(SizeClass::ci), of_kind<CastSpec>); }
 BOOST_AUTO_TEST_CASE(column_sum) { run_all(cases(SizeClass::ci), of_kind<ColumnSumSpec>); }
 BOOST_AUTO_TEST_CASE(gemm) { run_all(cases(SizeClass::ci), of_kind<GemmSpec>); }
+BOOST_AUTO_TEST_CASE(norm) { run_all(cases(SizeClass::ci), of_kind<NormSpec>); }
+BOOST_AUTO_TEST_CASE(norm_backward) { run_all(cases(SizeClass::ci), of_kind<NormBackwardSpec>); }
 
 BOOST_AUTO_TEST_SUITE_END()
 
@@ -198,7 +201,10 @@ std::vector<Case> mixed_cases() {
           {.spec = parse("gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor bias fast"), .shape = {256, 512, 768}},
           {.spec = parse("gemm bf16*bf16->bf16 nt bias"), .shape = {256, 512, 768}},
           {.spec = parse("gemm e4m3fnuz*e4m3fnuz->f32 nt scale=row,row"), .shape = {37, 131, 67}},
-          {.spec = parse("column_sum bf16->f32"), .shape = {1000, 77}}};
+          {.spec = parse("column_sum bf16->f32"), .shape = {1000, 77}},
+          {.spec = parse("norm layer bf16->e4m3fn affine scale=row out=codes,result,stats"), .shape = {300, 1024}},
+          {.spec = parse("norm rms bf16->e4m3fn scale=tensor out=codes given"), .shape = {300, 999}},
+          {.spec = parse("norm_backward layer bf16 affine sums=bf16"), .shape = {700, 1024}}};
 }
 
 void check_same(const Case& c, const Matrices& expected, const Matrices& actual, const char* when) {

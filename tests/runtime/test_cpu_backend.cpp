@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
@@ -97,6 +98,30 @@ BOOST_AUTO_TEST_CASE(fast_math_is_near_the_reproducible_one) {
     }
   }
   BOOST_TEST(run_count > 0);
+}
+
+// The bound of float64 is worth something: a value two steps of its rounding away is outside, of every fused spec.
+BOOST_AUTO_TEST_CASE(a_value_that_is_off_is_seen) {
+  for (const KernelSpec& any : fused_specs()) {
+    const CastSpec& spec = std::get<CastSpec>(any);
+    if (!spec.pointwise) continue;
+    const Case c{.spec = spec, .shape = {20, 30}};
+    const SharedMatrices inputs = maker.inputs(c);
+    GuardedMatrix values = *own_values(spec, c, inputs, *backend, stream);
+    BOOST_TEST(value_fault(spec, inputs, values) == "");
+    // The largest value: there nothing has cancelled.
+    std::int64_t r = 0;
+    std::int64_t col = 0;
+    for (std::int64_t i = 0; i < 600; ++i) {
+      if (std::fabs(values.value(i / 30, i % 30)) > std::fabs(values.value(r, col))) {
+        r = i / 30;
+        col = i % 30;
+      }
+    }
+    const std::uint32_t step = values.dtype() == Dtype::f32 ? 1U << (spec.in == Dtype::f32 ? 8U : 12U) : 2U;
+    values.set_bits(r, col, values.bits(r, col) - step);
+    check_contains(value_fault(spec, inputs, values), {fmt::format("row {}, col {}", r, col)});
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_fast_result_that_is_far_off_is_seen) {

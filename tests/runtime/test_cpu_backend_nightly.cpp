@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE cpu_backend_nightly
 #include <boost/test/included/unit_test.hpp>
 
+#include <cstring>
 #include <memory>
 
 #include "cases.h"
@@ -12,6 +13,9 @@
 
 namespace ingot::test {
 namespace {
+
+// A few rows or columns of a dimension, the last ones past 2^31 elements.
+std::vector<std::int64_t> samples(std::int64_t size) { return {0, 1, size / 2, size - 2, size - 1}; }
 
 struct Fixture {
   std::unique_ptr<Backend> backend = make_cpu_backend();
@@ -42,15 +46,36 @@ struct Fixture {
                      .transposed_scales = given("transposed_scales"),
                      .transposed_amax = output("transposed_amax")},
                     stream);
+    } else if (const auto* const norm = std::get_if<NormSpec>(&c.spec)) {
+      backend->norm(*norm,
+                    {.input = view(input),
+                     .gamma = given("gamma"),
+                     .codes = output("codes"),
+                     .factors = output("factors"),
+                     .eps = kNormEps},
+                    stream);
     } else {
       backend->column_sum(std::get<ColumnSumSpec>(c.spec), {.input = view(input), .sum = output("sum")}, stream);
     }
     return outputs;
   }
-};
 
-// A few rows or columns of a dimension, the last ones past 2^31 elements.
-std::vector<std::int64_t> samples(std::int64_t size) { return {0, 1, size / 2, size - 2, size - 1}; }
+  // Each sampled row as a matrix of its own.
+  void check_norm(const NormSpec& spec, const SharedMatrices& inputs, const Matrices& outputs) {
+    const GuardedMatrix& input = *inputs.at("input");
+    for (const std::int64_t r : samples(input.rows())) {
+      auto of_row = std::make_shared<GuardedMatrix>(spec.in, 1, input.cols());
+      std::memcpy(of_row->element(0, 0), input.element(r, 0), input.row_bytes());
+      SharedMatrices row_inputs = inputs;
+      row_inputs["input"] = of_row;
+      const Matrices expected = run({.spec = spec, .shape = {1, input.cols()}}, row_inputs, *backend, stream);
+      const GuardedMatrix& codes = expected.at("codes");
+      BOOST_TEST(std::memcmp(codes.element(0, 0), outputs.at("codes").element(r, 0), codes.row_bytes()) == 0,
+                 "row " << r);
+      BOOST_TEST(expected.at("factors").bits(0, 0) == outputs.at("factors").bits(0, r), "row " << r);
+    }
+  }
+};
 
 void check_amax(ScaleGranularity scale, const GuardedMatrix& input, const GuardedMatrix& amax) {
   BOOST_TEST(bit_difference("amax", amax_reference(scale, input), amax) == "");
@@ -116,6 +141,7 @@ BOOST_FIXTURE_TEST_CASE(past_2_to_the_31_elements, Fixture) {
       if (const auto* const cast = std::get_if<CastSpec>(&c.spec)) check_cast(*cast, inputs, outputs);
       if (const auto* const sum = std::get_if<ColumnSumSpec>(&c.spec))
         check_column_sum(*sum, *input, outputs.at("sum"));
+      if (const auto* const norm = std::get_if<NormSpec>(&c.spec)) check_norm(*norm, inputs, outputs);
       ++run_count;
     }
   }

@@ -3,6 +3,8 @@
 
 #include <boost/test/included/unit_test.hpp>
 
+#include <algorithm>
+
 #include "support/fake_backend.h"
 #include "support/refused.h"
 
@@ -42,6 +44,19 @@ BOOST_AUTO_TEST_CASE(scratch_is_kept_between_calls_and_goes_with_the_stream) {
     BOOST_TEST(backend.live.at(stream.scratch(2000)) == 2000U);
   }
   BOOST_TEST(backend.live.empty());
+}
+
+BOOST_AUTO_TEST_CASE(zeros_are_cleared_when_they_grow_and_only_then) {
+  FakeBackend backend;
+  Stream stream(backend);
+  auto* const first = static_cast<unsigned char*>(stream.zeros(100));
+  BOOST_TEST(std::all_of(first, first + 100, [](unsigned char byte) { return byte == 0; }));
+  first[7] = 1;
+  BOOST_TEST(stream.zeros(50) == first);
+  BOOST_TEST(first[7] == 1);
+  auto* const larger = static_cast<unsigned char*>(stream.zeros(1000));
+  BOOST_TEST(std::all_of(larger, larger + 1000, [](unsigned char byte) { return byte == 0; }));
+  BOOST_TEST(stream.scratch(10) != larger);
 }
 
 BOOST_AUTO_TEST_CASE(scratch_does_not_grow_during_capture) {

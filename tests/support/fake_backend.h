@@ -24,8 +24,13 @@ class FakeBackend final : public Backend {
   Device device() const override { return {DeviceType::cuda, 2}; }
   void amax(const AmaxSpec&, const AmaxTensors&, Stream&) override {}
   void cast(const CastSpec&, const CastTensors&, Stream&) override {}
+  std::unique_ptr<CastList> make_cast_list(const CastSpec&, std::span<const CastTensors>, Stream&) override {
+    return nullptr;
+  }
   void gemm(const GemmSpec&, const GemmTensors&, Stream&) override {}
   void column_sum(const ColumnSumSpec&, const ColumnSumTensors&, Stream&) override {}
+  void norm(const NormSpec&, const NormTensors&, Stream&) override {}
+  void norm_backward(const NormBackwardSpec&, const NormBackwardTensors&, Stream&) override {}
 
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;

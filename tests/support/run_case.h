@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -51,6 +52,32 @@ class InputMaker {
       }
     }
     return made;
+  }
+
+  // gamma and beta are ordinary numbers whatever the input is.
+  SharedMatrices inputs_of(const NormSpec& spec, const Case& c) {
+    SharedMatrices made{{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
+    add_parameters(spec.kind, spec.in, spec.affine, c, made);
+    if (spec.source == ScaleSource::given) made["scale"] = factors(1, c, 7);
+    return made;
+  }
+
+  // The statistics are ordinary numbers too, not those of the input.
+  SharedMatrices inputs_of(const NormBackwardSpec& spec, const Case& c) {
+    const auto [rows, cols, inner] = c.shape;
+    SharedMatrices made{{"input", matrix(spec.in, rows, cols, c, 1)},
+                        {"grad_output", matrix(spec.in, rows, cols, c, 2)},
+                        {"rstd", factors(rows, c, 11)}};
+    if (spec.kind == NormKind::layer) made["mean"] = factors(rows, c, 12);
+    add_parameters(spec.kind, spec.in, spec.affine, c, made);
+    made.erase("beta");
+    return made;
+  }
+
+  void add_parameters(NormKind kind, Dtype dtype, bool affine, Case c, SharedMatrices& made) {
+    c.input = Input::normal;
+    if (affine) made["gamma"] = matrix(dtype, 1, c.shape.cols, c, 9);
+    if (affine && kind == NormKind::layer) made["beta"] = matrix(dtype, 1, c.shape.cols, c, 10);
   }
 
   template <class Spec>  // amax, column_sum
@@ -102,6 +129,8 @@ class InputMaker {
   std::map<std::string, std::shared_ptr<const GuardedMatrix>> kept_;
 };
 
+inline constexpr float kNormEps = 1e-5F;
+
 // Maxima of earlier steps: none, small and large ones.
 inline GuardedMatrix earlier_amax(std::int64_t count) {
   GuardedMatrix amax(Dtype::f32, 1, count);
@@ -134,6 +163,20 @@ inline Matrices poisoned_outputs(const Case& c) {
     }
   } else if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec)) {
     outputs["out"] = GuardedMatrix(gemm->out, rows, cols, padding, offset);
+  } else if (const auto* const norm = std::get_if<NormSpec>(&c.spec)) {
+    const bool given = norm->source == ScaleSource::given;
+    if (norm->out) outputs["codes"] = GuardedMatrix(*norm->out, rows, cols, padding, offset);
+    if (norm->out) outputs["factors"] = GuardedMatrix(Dtype::f32, 1, given ? 1 : rows);
+    if (given) outputs["amax"] = earlier_amax(1);
+    if (norm->result) outputs["result"] = GuardedMatrix(norm->in, rows, cols, padding, offset);
+    if (norm->stats) outputs["rstd"] = GuardedMatrix(Dtype::f32, 1, rows);
+    if (norm->stats && norm->kind == NormKind::layer) outputs["mean"] = GuardedMatrix(Dtype::f32, 1, rows);
+  } else if (const auto* const backward = std::get_if<NormBackwardSpec>(&c.spec)) {
+    outputs["grad_input"] = GuardedMatrix(backward->in, rows, cols, padding, offset);
+    if (backward->affine) outputs["grad_gamma"] = GuardedMatrix(backward->sums, 1, cols);
+    if (backward->affine && backward->kind == NormKind::layer) {
+      outputs["grad_beta"] = GuardedMatrix(backward->sums, 1, cols);
+    }
   } else {
     outputs["sum"] = GuardedMatrix(std::get<ColumnSumSpec>(c.spec).out, 1, cols);
   }
@@ -162,8 +205,11 @@ class PlacedCase {
     return fetched;
   }
 
-  void poison(Stream& stream) {
+  void poison(Stream& stream) { poison_all_but({}, stream); }
+
+  void poison_all_but(const std::set<std::string>& kept, Stream& stream) {
     for (const auto& [name, matrix] : outputs_) {
+      if (kept.contains(name)) continue;
       backend_->copy_from_host(memory_.at(name).data(), matrix.bytes().data(), matrix.bytes().size(), stream);
     }
   }
@@ -217,6 +263,33 @@ class PlacedCase {
   }
   void enqueue_as(const ColumnSumSpec& spec, Stream& stream) {
     backend_->column_sum(spec, {.input = of("input"), .sum = of("sum")}, stream);
+  }
+  void enqueue_as(const NormSpec& spec, Stream& stream) {
+    backend_->norm(spec,
+                   {.input = of("input"),
+                    .gamma = of("gamma"),
+                    .beta = of("beta"),
+                    .codes = of("codes"),
+                    .factors = of("factors"),
+                    .scale = of("scale"),
+                    .amax = of("amax"),
+                    .result = of("result"),
+                    .mean = of("mean"),
+                    .rstd = of("rstd"),
+                    .eps = kNormEps},
+                   stream);
+  }
+  void enqueue_as(const NormBackwardSpec& spec, Stream& stream) {
+    backend_->norm_backward(spec,
+                            {.grad_output = of("grad_output"),
+                             .input = of("input"),
+                             .gamma = of("gamma"),
+                             .mean = of("mean"),
+                             .rstd = of("rstd"),
+                             .grad_input = of("grad_input"),
+                             .grad_gamma = of("grad_gamma"),
+                             .grad_beta = of("grad_beta")},
+                            stream);
   }
 
   Case case_;

@@ -110,6 +110,14 @@ inline unsigned atomicMax(unsigned* target, unsigned value) {
   return seen;
 }
 
+inline unsigned atomicInc(unsigned* target, unsigned last) {
+  const std::atomic_ref<unsigned> shared(*target);
+  unsigned seen = shared.load();
+  while (!shared.compare_exchange_weak(seen, seen >= last ? 0 : seen + 1)) {}
+  return seen;
+}
+inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
 // CUDA C++ Programming Guide, "Byte Permutation".
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   const std::uint64_t bytes = static_cast<std::uint64_t>(y) << 32 | x;

@@ -8,6 +8,7 @@
 #include "ingot/runtime/stream.h"
 
 #include "amax.cuh"
+#include "cast_list.cuh"
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
@@ -220,6 +221,7 @@ struct OutputCheck {
   Matrix<Out> codes;
   Matrix<float> factors, from, amax;
   std::vector<float> expected_amax, expected_scale;
+  std::vector<u32> readers = std::vector<u32>(1 + ceil_div(extents.rows, kGroup) + ceil_div(extents.cols, kGroup));
 
   OutputCheck(const Matrix<In>& x, const Shape& s, bool pow2)
       : extents{s.rows, s.cols},
@@ -243,13 +245,21 @@ struct OutputCheck {
     }
   }
 
-  CastOutput output() {
+  CastOutput output(bool counting = false) {
     return {.codes = codes.data(),
             .stride = codes.stride(),
             .from = from.data(),
             .from_count = is_same<Scale, Tensorwise> ? 1 : 0,
             .factors = factors.data(),
-            .amax = reinterpret_cast<u32*>(amax.data())};
+            .amax = reinterpret_cast<u32*>(amax.data()),
+            .readers = counting ? readers.data() : nullptr};
+  }
+
+  // The maxima and the count of their readers, after the last of these.
+  void check_cleared() {
+    BOOST_TEST(from.guarded());
+    for (i64 i = 0; i < extents.count(); ++i) BOOST_REQUIRE_EQUAL(from.at(0, i), 0.0F);
+    for (const u32 count : readers) BOOST_TEST(count == 0U);
   }
 
   void check(const Matrix<In>& x, const Shape& s, const char* what) {
@@ -307,8 +317,8 @@ void check_cast_tiles(bool pow2 = false) {
       emulator::launch(cast_tiles<ValueSource<In>, Out, CodesScale, TransposedScale, Given, true, true>,
                        CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
                        CastTilesParams{.source = source_of(x, s.rows, s.cols),
-                                       .codes = codes.output(),
-                                       .transposed = transposed.output(),
+                                       .codes = codes.output(true),
+                                       .transposed = transposed.output(true),
                                        .result = result.data(),
                                        .result_stride = result.stride(),
                                        .partial_sums = sums.data(),
@@ -319,6 +329,8 @@ void check_cast_tiles(bool pow2 = false) {
         transposed.amax = codes.amax;
       }
       transposed.check(x, s, "transposed");
+      if (!Given && kFromPass<CodesScale>) codes.check_cleared();
+      if (!Given && kFromPass<TransposedScale> && !kShared) transposed.check_cleared();
       check_result(x, result, s);
       check_partial_sums(x, sums, s);
     }
@@ -348,6 +360,64 @@ void check_one_output() {
   }
 }
 
+// All shapes in one list, both passes: the maxima of the first are what the second takes its scales from.
+template <class In, class Out, class CodesScale, class TransposedScale>
+void check_cast_list() {
+  constexpr bool kShared = is_same<CodesScale, TransposedScale>;
+  constexpr bool kCodesFromPass = kFromPass<CodesScale>;
+  constexpr bool kTransposedFromPass = kFromPass<TransposedScale> && !kShared;
+  std::vector<Matrix<In>> x;
+  std::vector<OutputCheck<In, Out, CodesScale, false, false>> codes;
+  std::vector<OutputCheck<In, Out, TransposedScale, false, true>> transposed;
+  for (const Shape& s : kShapes) {
+    x.push_back(random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift));
+    codes.emplace_back(x.back(), s, false);
+    transposed.emplace_back(x.back(), s, false);
+  }
+  std::vector<CastTilesParams> casts;
+  std::vector<ListedTile> tiles;
+  const auto clear = [](auto& output) {
+    for (i64 i = 0; i < output.extents.count(); ++i) output.from.at(0, i) = 0.0F;
+  };
+  const auto listed = [](auto& output, bool from_pass) {
+    CastOutput made = output.output();
+    if (from_pass) made.amax = reinterpret_cast<u32*>(output.from.data());
+    return made;
+  };
+  for (std::size_t i = 0; i < kShapes.size(); ++i) {
+    const Shape& s = kShapes[i];
+    if (kCodesFromPass) clear(codes[i]);
+    if (kTransposedFromPass) clear(transposed[i]);
+    casts.push_back({.source = source_of(x[i], s.rows, s.cols),
+                     .codes = listed(codes[i], kCodesFromPass),
+                     .transposed = listed(transposed[i], kTransposedFromPass),
+                     .result = nullptr,
+                     .result_stride = 0,
+                     .partial_sums = nullptr,
+                     .pow2 = false});
+    for (u32 tile = 0; tile < CastTilesLaunch::grid(s.rows, s.cols); ++tile) {
+      tiles.push_back({static_cast<u32>(i), tile});
+    }
+  }
+  const CastListParams list{.casts = casts.data(), .tiles = tiles.data()};
+  const auto grid = static_cast<i64>(tiles.size());
+  if constexpr (kCodesFromPass || kTransposedFromPass) {
+    using First = typename Select<kCodesFromPass, CodesScale, NotWritten>::Type;
+    using Second = typename Select<kTransposedFromPass, TransposedScale, NotWritten>::Type;
+    emulator::launch(cast_list_maxima<ValueSource<In>, First, Second>, grid, CastTilesLaunch::kThreads, list);
+  }
+  emulator::launch(cast_list<ValueSource<In>, Out, CodesScale, TransposedScale, false, false>, grid,
+                   CastTilesLaunch::kThreads, list);
+  for (std::size_t i = 0; i < kShapes.size(); ++i) {
+    const Shape& s = kShapes[i];
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
+      codes[i].check(x[i], s, "codes");
+      if (kShared) transposed[i].factors = codes[i].factors;
+      transposed[i].check(x[i], s, "transposed");
+    }
+  }
+}
+
 template <class In, class Out>
 void check_column_sum(i64 rows, i64 cols, i64 pad) {
   const auto x = random_matrix<In>(rows, cols, cols + pad);
@@ -358,7 +428,7 @@ void check_column_sum(i64 rows, i64 cols, i64 pad) {
   emulator::launch(column_sum_partials<In>, ColumnSumPartialsLaunch::grid(rows, cols, sizeof(In)),
                    ColumnSumPartialsLaunch::kThreads, p);
   emulator::launch(column_sum_finish<Out>, ColumnSumFinishLaunch::grid(cols), ColumnSumFinishLaunch::kThreads,
-                   ColumnSumFinishParams{partials.data(), chunks, cols, sum.data()});
+                   ColumnSumFinishParams{partials.data(), chunks, cols, sum.data(), cols, nullptr});
   BOOST_TEST(partials.guarded());
   BOOST_TEST(sum.guarded());
   for (i64 c = 0; c < cols; ++c) {
@@ -551,6 +621,11 @@ BOOST_AUTO_TEST_CASE(cast_tiles_blocks_given) { check_cast_tiles<bf16, e4m3fn, B
 BOOST_AUTO_TEST_CASE(cast_tiles_codes_only) { check_one_output<f16, e5m2, Tensorwise, NotWritten>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_transposed_only) { check_one_output<f32, e4m3fn, NotWritten, Columnwise>(); }
 
+BOOST_AUTO_TEST_CASE(cast_list_tensor) { check_cast_list<bf16, e4m3fn, Tensorwise, Tensorwise>(); }
+BOOST_AUTO_TEST_CASE(cast_list_row_col) { check_cast_list<f32, e5m2, Rowwise, Columnwise>(); }
+BOOST_AUTO_TEST_CASE(cast_list_groups_tensor) { check_cast_list<f16, e4m3fnuz, RowGroups, Tensorwise>(); }
+BOOST_AUTO_TEST_CASE(cast_list_blocks) { check_cast_list<bf16, e4m3fn, Blocks, Blocks>(); }
+
 BOOST_AUTO_TEST_CASE(fused_rows) {
   for (const Shape& s : kFusedShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
@@ -671,7 +746,7 @@ BOOST_AUTO_TEST_CASE(column_sum_nan_is_canonical) {
   emulator::launch(column_sum_partials<f32>, ColumnSumPartialsLaunch::grid(40, 4, 4), ColumnSumPartialsLaunch::kThreads,
                    p);
   emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(4), ColumnSumFinishLaunch::kThreads,
-                   ColumnSumFinishParams{partials.data(), chunk_count(40), 4, sum.data()});
+                   ColumnSumFinishParams{partials.data(), chunk_count(40), 4, sum.data(), 4, nullptr});
   BOOST_TEST(float_bits(sum.at(0, 2)) == kF32Nan);
 }
 

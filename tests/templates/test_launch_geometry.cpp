@@ -5,6 +5,8 @@
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "gemm_simt.cuh"
+#include "norm_backward.cuh"
+#include "norm_rows.cuh"
 
 #include <boost/test/included/unit_test.hpp>
 #include <set>
@@ -102,6 +104,41 @@ BOOST_AUTO_TEST_CASE(row_groups) {
   }
   static_assert(RowsLaunch::threads_per_row(8192) == 512);
   static_assert(RowsLaunch::threads_per_row(4096) == 256);
+}
+
+BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {
+  for (const i64 cols : kSizes) {
+    const u32 per_row = NormRowsLaunch::threads_per_row(cols);
+    const u32 threads = NormRowsLaunch::threads(cols);
+    BOOST_TEST((per_row & (per_row - 1)) == 0U);
+    BOOST_TEST(per_row >= 32U);
+    BOOST_TEST(threads <= NormRowsLaunch::kMaxThreads);
+    BOOST_TEST(threads == NormRowsLaunch::rows_per_block(cols) * per_row);
+    for (const i64 rows : kSizes) {
+      const i64 grid = NormRowsLaunch::grid(rows, cols);
+      BOOST_TEST(grid <= kMaxGrid);  // blocks loop beyond that
+      BOOST_TEST((grid == kMaxGrid || grid * NormRowsLaunch::rows_per_block(cols) >= rows));
+    }
+    BOOST_TEST(NormRowsLaunch::grid(0, cols) == 1);  // for the factor of a given scale
+  }
+  static_assert(NormRowsLaunch::threads_per_row(0) == 32);
+  static_assert(NormRowsLaunch::threads_per_row(8192) == 256 && NormRowsLaunch::threads_per_row(8193) == 512);
+}
+
+BOOST_AUTO_TEST_CASE(norm_backward_chunks_cover_all_rows) {
+  using Launch = NormBackwardLaunch;
+  for (const i64 cols : kSizes) {
+    BOOST_TEST(Launch::groups(cols) * Launch::threads_per_row(cols) == Launch::kThreads);
+    for (const i64 rows : kSizes) {
+      const i64 chunk = Launch::rows_per_chunk(rows, cols);
+      const i64 chunks = Launch::chunks(rows, cols);
+      BOOST_TEST(chunk % Launch::groups(cols) == 0);
+      BOOST_TEST(chunks <= Launch::kMaxChunks);
+      BOOST_TEST(chunks * chunk >= rows);
+      BOOST_TEST((chunks - 1) * chunk < rows);  // none is empty
+    }
+  }
+  static_assert(Launch::rows_per_chunk(8192, 4096) == 64 && Launch::chunks(8192, 4096) == 128);
 }
 
 BOOST_AUTO_TEST_CASE(tiles_cover_the_matrix) {

@@ -14,6 +14,7 @@
 #pragma GCC diagnostic error "-Wconversion"
 #pragma GCC diagnostic error "-Wshadow"
 #include "amax.cuh"
+#include "cast_list.cuh"
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
@@ -25,6 +26,9 @@
 #include "math_exact.cuh"
 #include "math_fast.cuh"
 #include "memory.cuh"
+#include "norm.cuh"
+#include "norm_backward.cuh"
+#include "norm_rows.cuh"
 #include "numerics.cuh"
 #include "octet.cuh"
 #include "platform.cuh"
@@ -34,6 +38,7 @@
 #include "ptx/integer.cuh"
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/opaque.cuh"
 #include "reduce.cuh"
 #include "scaling.cuh"
 #include "source.cuh"
@@ -65,6 +70,17 @@ constexpr int kOfInput =
     kInstantiated<&amax_partials<In>, &amax_rows<ValueSource<In>>, &amax_tiles<ValueSource<In>, true, true, true>,
                   &column_sum_partials<In>, &column_sum_finish<In>, &gemm_simt<In, In, In>, &gemm_simt<In, In, f32>>;
 
+template <class In, class Kind, bool Affine>
+constexpr int kOfNorm =
+    kInstantiated<&norm_backward<In, Kind, Affine>, &norm_rows<In, Kind, Affine, e4m3fn, false, true>,
+                  &norm_rows<In, Kind, Affine, e5m2fnuz, true, false>,
+                  &norm_rows<In, Kind, Affine, NoCodes, false, true>,
+                  (&norm_rows<In, Kind, false, NoCodes, false, false>)>;
+
+template <class In>
+constexpr int kOfNorms = kOfNorm<In, LayerNorm, false> + kOfNorm<In, LayerNorm, true> + kOfNorm<In, RmsNorm, false> +
+                         kOfNorm<In, RmsNorm, true>;
+
 template <class In, class Out>
 constexpr int kOfCast =
     kInstantiated<&cast_rows<ValueSource<In>, Out, false>, &cast_rows<ValueSource<In>, Out, true>,
@@ -90,6 +106,7 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==
                 3 * 4);
+  static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);
 }
 
 BOOST_AUTO_TEST_CASE(every_template_is_included_above) {

@@ -2,8 +2,11 @@
 
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <new>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cpu/operations.h"
@@ -15,6 +18,25 @@ namespace ingot {
 namespace {
 
 constexpr std::align_val_t kAlignment{256};
+
+// One cast after the other.
+class CpuCastList final : public CastList {
+ public:
+  CpuCastList(Backend& backend, const CastSpec& spec, std::span<const CastTensors> tensors)
+      : backend_(&backend), spec_(spec), tensors_(tensors.begin(), tensors.end()) {
+    spec_.list = false;
+  }
+
+  void run(Stream& stream) override {
+    check_stream(stream, *backend_);
+    for (const CastTensors& tensors : tensors_) backend_->cast(spec_, tensors, stream);
+  }
+
+ private:
+  Backend* backend_;
+  CastSpec spec_;
+  std::vector<CastTensors> tensors_;
+};
 
 class CpuBackend final : public Backend {
  public:
@@ -34,6 +56,13 @@ class CpuBackend final : public Backend {
     cpu::cast(spec, tensors, pool_);
   }
 
+  std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                           Stream& stream) override {
+    check_stream(stream, *this);
+    check_list(spec, tensors, device());
+    return std::make_unique<CpuCastList>(*this, spec, tensors);
+  }
+
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
@@ -44,6 +73,18 @@ class CpuBackend final : public Backend {
     check_stream(stream, *this);
     check(spec, tensors, device());
     cpu::column_sum(spec, tensors, pool_);
+  }
+
+  void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    cpu::norm(spec, tensors, pool_);
+  }
+
+  void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    cpu::norm_backward(spec, tensors, pool_);
   }
 
   void* allocate(std::size_t bytes) override {

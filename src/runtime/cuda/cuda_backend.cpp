@@ -36,6 +36,13 @@ class CudaBackend final : public Backend {
     cuda::cast(spec, tensors, stream, launcher_);
   }
 
+  std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                           Stream& stream) override {
+    check_list(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    return cuda::make_cast_list(spec, tensors, stream, launcher_);
+  }
+
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
     const CurrentContext current = begin(stream);
@@ -46,6 +53,18 @@ class CudaBackend final : public Backend {
     check(spec, tensors, device_);
     const CurrentContext current = begin(stream);
     cuda::column_sum(spec, tensors, stream, launcher_);
+  }
+
+  void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::norm(spec, tensors, stream, launcher_);
+  }
+
+  void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::norm_backward(spec, tensors, stream, launcher_);
   }
 
   void* allocate(std::size_t bytes) override {

@@ -1,3 +1,5 @@
+#include "ingot/runtime/cuda/cuda_cast.h"
+
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/cpu/visit.h"
 #include "ingot/runtime/cuda/keep_end.h"
@@ -11,17 +13,6 @@ namespace ingot::cuda {
 namespace {
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
-
-SourceParams source_of(const CastTensors& tensors) {
-  const Tensor& input = tensors.input;
-  SourceParams source{
-      .input = input.data, .rows = input.rows, .cols = input.cols, .input_stride = input.row_stride, .operands = {}};
-  static_assert(kMaxInputs == kMaxPointwiseInputs);
-  for (std::size_t i = 0; i < kMaxInputs; ++i) {
-    source.operands[i] = {tensors.inputs[i].data, tensors.inputs[i].row_stride};
-  }
-  return source;
-}
 
 // The factor of an extent without elements, whose amax is 0.
 float factor_of_nothing(const CastSpec& spec) {
@@ -41,36 +32,47 @@ void cast_rows(const CastSpec& spec, const CastTensors& tensors, Stream& stream,
                   CastRowsLaunch::threads(tensors.input.cols), params, stream);
 }
 
-// Where the first pass leaves the maxima.
+// Where the first pass leaves the maxima of one granularity, and where the main one counts who has read them.
+struct MaximaOf {
+  float* values = nullptr;
+  u32* readers = nullptr;
+};
 struct Maxima {
-  float* tensor = nullptr;  // partial ones
-  i64 tensor_count = 0;
-  float* rows = nullptr;
-  float* columns = nullptr;
+  MaximaOf tensor, rows, columns;
+  i64 tensor_count = 1;  // partial ones
 
   void give(ScaleGranularity scale, CastOutput& output) const {
-    output.from = scale == kTensorwise ? tensor : scale == kRowwise ? rows : columns;
+    const MaximaOf& found = scale == kTensorwise ? tensor : scale == kRowwise ? rows : columns;
+    output.from = found.values;
     output.from_count = tensor_count;
+    output.readers = found.readers;
   }
 };
 
-// Floats of scratch memory that the first pass leaves its maxima in.
+// Floats of scratch memory that the first pass leaves its maxima in, where each has one writer.
 i64 maxima_count(const CastSpec& spec, const Tensor& input) {
   const FirstPass wanted = first_pass(spec);
   switch (wanted.kind()) {
     case FirstPass::Kind::none: return 0;
     case FirstPass::Kind::partials: return AmaxPartialsLaunch::kMaxBlocks;
     case FirstPass::Kind::rows: return input.rows;
-    case FirstPass::Kind::tiles: return 1 + (wanted.rows ? input.rows : 0) + (wanted.columns ? input.cols : 0);
+    case FirstPass::Kind::tiles: return 0;  // raised_maxima()
   }
   return 0;
 }
 
-// Read for one value.
-i64 bytes_per_value(const CastSpec& spec) {
-  i64 matrices = 1;
-  for (const PointwiseInput& input : spec.pointwise.inputs()) matrices += input.kind == PointwiseInput::Kind::matrix;
-  return matrices * size_of(spec.in);
+// Maxima that many blocks raise, from zeros, and that the main pass leaves as zeros.
+Maxima raised_maxima(const Tensor& input, Stream& stream) {
+  const i64 rows = input.rows;
+  const i64 columns = input.cols;
+  const i64 down = CastTilesLaunch::tiles_along(rows);
+  const i64 across = CastTilesLaunch::tiles_along(columns);
+  const i64 words = 2 + rows + columns + down + across;
+  auto* const values = static_cast<float*>(stream.zeros(static_cast<std::size_t>(words) * sizeof(float)));
+  auto* const readers = reinterpret_cast<u32*>(values + 1 + rows + columns);
+  return {.tensor = {values, readers},
+          .rows = {values + 1, readers + 1},
+          .columns = {values + 1 + rows, readers + 1 + down}};
 }
 
 Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float* memory, Stream& stream,
@@ -81,24 +83,26 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
   Maxima maxima;
   if (wanted.kind() == FirstPass::Kind::partials) {
     AmaxPartialsParams params =
-        flattened(AmaxPartialsParams{input.data, input.rows, input.cols, input.row_stride, nullptr, keep});
+        flattened(AmaxPartialsParams{input.data, input.rows, input.cols, input.row_stride, memory, keep});
+    maxima.tensor = {memory, nullptr};
     maxima.tensor_count = AmaxPartialsLaunch::grid(params.rows, params.cols, size_of(spec.in));
-    maxima.tensor = params.amax = memory;
     launcher.launch(spec, Pass::first, maxima.tensor_count, AmaxPartialsLaunch::kThreads, params, stream);
   } else if (wanted.kind() == FirstPass::Kind::rows) {
-    maxima.rows = memory;
+    maxima.rows = {memory, nullptr};
     launcher.launch(spec, Pass::first, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
-                    AmaxRowsParams{source_of(tensors), maxima.rows, keep}, stream);
+                    AmaxRowsParams{source_of(tensors), memory, keep}, stream);
   } else if (wanted.kind() == FirstPass::Kind::tiles) {
-    const i64 rows = wanted.rows ? input.rows : 0;
-    launcher.fill_zero(memory, static_cast<std::size_t>(maxima_count(spec, input)) * sizeof(float), stream);
-    maxima = {.tensor = memory, .tensor_count = 1, .rows = memory + 1, .columns = memory + 1 + rows};
-    const auto bits = [](float* values) { return reinterpret_cast<u32*>(values); };
+    // What is raised must be cleared: no kernel may be missing when the first has run.
+    launcher.load(spec, stream);
+    maxima = raised_maxima(input, stream);
+    const auto bits = [](const MaximaOf& of, bool asked) {
+      return asked ? reinterpret_cast<u32*>(of.values) : nullptr;
+    };
     const u32 steps = AmaxTilesLaunch::steps(input.rows, input.cols);
     const AmaxTilesParams params{.source = source_of(tensors),
-                                 .tensor = bits(maxima.tensor),
-                                 .rows = bits(maxima.rows),
-                                 .columns = bits(maxima.columns),
+                                 .tensor = bits(maxima.tensor, wanted.tensor),
+                                 .rows = bits(maxima.rows, wanted.rows),
+                                 .columns = bits(maxima.columns, wanted.columns),
                                  .steps = steps,
                                  .keep = keep};
     launcher.launch(spec, Pass::first, AmaxTilesLaunch::grid(input.rows, input.cols, steps), AmaxTilesLaunch::kThreads,
@@ -108,25 +112,7 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
 }
 
 void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
-  const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };
-  const bool two_scales = spec.transposed_scale.has_value();
-  CastTilesParams params{.source = source_of(tensors),
-                         .codes = {.codes = tensors.codes.data,
-                                   .stride = tensors.codes.row_stride,
-                                   .from = floats(tensors.scales),
-                                   .from_count = 1,
-                                   .factors = floats(tensors.factors),
-                                   .amax = bits(tensors.amax)},
-                         .transposed = {.codes = tensors.transposed.data,
-                                        .stride = tensors.transposed.row_stride,
-                                        .from = floats(two_scales ? tensors.transposed_scales : tensors.scales),
-                                        .from_count = 1,
-                                        .factors = floats(two_scales ? tensors.transposed_factors : tensors.factors),
-                                        .amax = bits(two_scales ? tensors.transposed_amax : tensors.amax)},
-                         .result = tensors.result.data,
-                         .result_stride = tensors.result.row_stride,
-                         .partial_sums = nullptr,
-                         .pow2 = spec.pow2};
+  CastTilesParams params = tiles_params(spec, tensors);
   const Tensor& input = tensors.input;
   // One scratch for both: a second call would take the first one's away. The sums lie first, at the alignment.
   const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
@@ -144,11 +130,59 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
                   stream);
   if (spec.sum && input.cols > 0) {
     launcher.launch(spec, Pass::finish, ColumnSumFinishLaunch::grid(input.cols), ColumnSumFinishLaunch::kThreads,
-                    ColumnSumFinishParams{memory, tile_rows, input.cols, tensors.sum.data}, stream);
+                    ColumnSumFinishParams{.partials = memory,
+                                          .chunks = tile_rows,
+                                          .cols = input.cols,
+                                          .sum = tensors.sum.data,
+                                          .sum_cols = input.cols,
+                                          .other_sum = nullptr},
+                    stream);
   }
 }
 
-// Extents without elements have scales too: those of an amax of 0.
+}  // namespace
+
+SourceParams source_of(const CastTensors& tensors) {
+  const Tensor& input = tensors.input;
+  SourceParams source{
+      .input = input.data, .rows = input.rows, .cols = input.cols, .input_stride = input.row_stride, .operands = {}};
+  static_assert(kMaxInputs == kMaxPointwiseInputs);
+  for (std::size_t i = 0; i < kMaxInputs; ++i) {
+    source.operands[i] = {tensors.inputs[i].data, tensors.inputs[i].row_stride};
+  }
+  return source;
+}
+
+CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
+  const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };
+  const bool two_scales = spec.transposed_scale.has_value();
+  return {.source = source_of(tensors),
+          .codes = {.codes = tensors.codes.data,
+                    .stride = tensors.codes.row_stride,
+                    .from = floats(tensors.scales),
+                    .from_count = 1,
+                    .factors = floats(tensors.factors),
+                    .amax = bits(tensors.amax),
+                    .readers = nullptr},
+          .transposed = {.codes = tensors.transposed.data,
+                         .stride = tensors.transposed.row_stride,
+                         .from = floats(two_scales ? tensors.transposed_scales : tensors.scales),
+                         .from_count = 1,
+                         .factors = floats(two_scales ? tensors.transposed_factors : tensors.factors),
+                         .amax = bits(two_scales ? tensors.transposed_amax : tensors.amax),
+                         .readers = nullptr},
+          .result = tensors.result.data,
+          .result_stride = tensors.result.row_stride,
+          .partial_sums = nullptr,
+          .pow2 = spec.pow2};
+}
+
+i64 bytes_per_value(const CastSpec& spec) {
+  i64 matrices = 1;
+  for (const PointwiseInput& input : spec.pointwise.inputs()) matrices += input.kind == PointwiseInput::Kind::matrix;
+  return matrices * size_of(spec.in);
+}
+
 void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   const float factor = factor_of_nothing(spec);
   for (const Tensor& factors : {tensors.factors, tensors.transposed_factors}) {
@@ -159,8 +193,6 @@ void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stre
     launcher.fill_zero(tensors.sum.data, static_cast<std::size_t>(bytes), stream);
   }
 }
-
-}  // namespace
 
 void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   if (tensors.input.empty() && spec.source == ScaleSource::dynamic) {

@@ -13,12 +13,17 @@ void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stre
   }
   const i64 chunks = chunk_count(input.rows);
   auto* const partials = static_cast<float*>(stream.scratch(static_cast<std::size_t>(chunks * cols) * sizeof(float)));
-  const ColumnSumParams params{
+  const ColumnSumParams first{
       .input = input.data, .rows = input.rows, .cols = cols, .input_stride = input.row_stride, .partials = partials};
   launcher.launch(spec, Pass::first, ColumnSumPartialsLaunch::grid(input.rows, cols, size_of(spec.in)),
-                  ColumnSumPartialsLaunch::kThreads, params, stream);
-  launcher.launch(spec, Pass::main, ColumnSumFinishLaunch::grid(cols), ColumnSumFinishLaunch::kThreads,
-                  ColumnSumFinishParams{partials, chunks, cols, tensors.sum.data}, stream);
+                  ColumnSumPartialsLaunch::kThreads, first, stream);
+  const ColumnSumFinishParams finish{.partials = partials,
+                                     .chunks = chunks,
+                                     .cols = cols,
+                                     .sum = tensors.sum.data,
+                                     .sum_cols = cols,
+                                     .other_sum = nullptr};
+  launcher.launch(spec, Pass::main, ColumnSumFinishLaunch::grid(cols), ColumnSumFinishLaunch::kThreads, finish, stream);
 }
 
 }  // namespace ingot::cuda

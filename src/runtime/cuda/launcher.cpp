@@ -3,6 +3,7 @@
 #include <bit>
 #include <limits>
 
+#include "ingot/codegen/generate.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 
@@ -16,6 +17,10 @@ const Kernel& Launcher::kernel(const KernelSpec& spec, Pass pass, const Stream& 
                 "graph; run the step once before capturing it");
   }
   return cache_->get(spec, pass);
+}
+
+void Launcher::load(const KernelSpec& spec, const Stream& stream) const {
+  for (const Pass pass : passes(spec)) kernel(spec, pass, stream);
 }
 
 unsigned Launcher::checked_grid(std::int64_t grid) {

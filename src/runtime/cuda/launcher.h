@@ -33,6 +33,9 @@ class Launcher {
     count();
   }
 
+  // All passes of the spec loaded: none of them fails for that reason once the first has been launched.
+  void load(const KernelSpec& spec, const Stream& stream) const;
+
   // `count` words of device memory get this value.
   void fill(void* data, float value, std::int64_t count, const Stream& stream) const;
   void fill_zero(void* data, std::size_t bytes, const Stream& stream) const;

@@ -2,6 +2,9 @@
 // them. Grids and strides are the templates' own (templates/*.cuh, "...Launch").
 #pragma once
 
+#include <memory>
+#include <span>
+
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/cuda/launcher.h"
 #include "ingot/runtime/stream.h"
@@ -14,8 +17,14 @@ namespace ingot::cuda {
 
 void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Launcher& launcher);
 void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
+// May outlive neither the launcher nor the stream's backend.
+std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream,
+                                         Launcher& launcher);
 // `cublaslt` may be null.
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
+void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher);
+void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,
+                   Launcher& launcher);
 
 }  // namespace ingot::cuda

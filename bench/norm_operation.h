@@ -1,0 +1,14 @@
+// The norms as operations of the benchmarks.
+#pragma once
+
+#include <cstdint>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "operation.h"
+
+namespace ingot::bench {
+
+Operation norm_operation(const NormSpec& spec, std::int64_t rows, std::int64_t cols);
+Operation norm_operation(const NormBackwardSpec& spec, std::int64_t rows, std::int64_t cols);
+
+}  // namespace ingot::bench

@@ -1,0 +1,23 @@
+// What a cast alone and one of a list (cuda_cast_list.cpp) have in common.
+#pragma once
+
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/cuda/launcher.h"
+#include "ingot/runtime/stream.h"
+
+#include "cast_tiles.cuh"
+
+namespace ingot::cuda {
+
+SourceParams source_of(const CastTensors& tensors);
+
+// All but the maxima of a first pass and the sums, of which there are none yet.
+CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors);
+
+// Bytes read for one value.
+i64 bytes_per_value(const CastSpec& spec);
+
+// Extents without elements have scales too: those of an amax of 0.
+void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
+
+}  // namespace ingot::cuda

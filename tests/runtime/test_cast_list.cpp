@@ -1,0 +1,91 @@
+// Lists of casts: what they refuse, and that each cast of a list is what it is alone.
+#define BOOST_TEST_MODULE cast_list
+#include <boost/test/included/unit_test.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "support/cast_list_case.h"
+#include "support/expect_error.h"
+
+namespace ingot::test {
+namespace {
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream{*backend};
+  CastSpec spec{.transposed = true};
+  ListedCast a = listed_cast(spec, 16, 32, stream);
+  ListedCast b = listed_cast(spec, 8, 16, stream);
+
+  std::string refusal(const CastSpec& which, const std::vector<CastTensors>& tensors,
+                      ErrorCode code = ErrorCode::invalid_argument) {
+    return error_of([&] { backend->make_cast_list(which, tensors, stream); }, code);
+  }
+};
+
+BOOST_FIXTURE_TEST_SUITE(cast_list, Fixture)
+
+BOOST_AUTO_TEST_CASE(each_cast_is_what_it_is_alone) {
+  for (const CastSpec& one : listed_specs()) BOOST_TEST(list_difference(one, stream) == "", print(one));
+}
+
+BOOST_AUTO_TEST_CASE(an_empty_list_runs) {
+  const auto list = backend->make_cast_list(spec, {}, stream);
+  list->run(stream);
+}
+
+BOOST_AUTO_TEST_CASE(the_spec_may_say_so) {
+  spec.list = true;
+  const std::vector<CastTensors> tensors{a.tensors, b.tensors};
+  backend->make_cast_list(spec, tensors, stream)->run(stream);
+}
+
+BOOST_AUTO_TEST_CASE(a_single_cast_refuses_the_spec_of_a_list) {
+  spec.list = true;
+  check_contains(error_of([&] { backend->cast(spec, a.tensors, stream); }, ErrorCode::invalid_argument),
+                 {"out=codes,transposed list", "this is the spec of a list: make one with make_cast_list()"});
+}
+
+BOOST_AUTO_TEST_CASE(column_sums_are_refused) {
+  spec.sum = Dtype::f32;
+  check_contains(refusal(spec, {a.tensors}, ErrorCode::invalid_spec),
+                 {"sum is set, but a list of casts has no column sums: cast that matrix alone"});
+}
+
+BOOST_AUTO_TEST_CASE(a_bad_cast_is_named) {
+  b.tensors.codes = Tensor{};
+  check_contains(refusal(spec, {a.tensors, b.tensors}), {"cast 1 of 2 of a list", "cast codes"});
+}
+
+BOOST_AUTO_TEST_CASE(outputs_overlap_nothing_of_another_cast) {
+  CastTensors other = b.tensors;
+  other.codes = matrix(a.tensors.codes.data, spec.out, 8, 16, backend->device());
+  check_contains(refusal(spec, {a.tensors, other}),
+                 {"codes of cast 1", "its memory overlaps that of the codes of cast 0", "memory of its own"});
+  other = b.tensors;
+  other.factors = vector(a.tensors.input.data, Dtype::f32, 1, backend->device());
+  check_contains(refusal(spec, {other, a.tensors}), {"factors of cast 0", "overlaps that of the input of cast 1"});
+}
+
+BOOST_AUTO_TEST_CASE(inputs_may_be_shared) {
+  const ListedCast own = listed_cast(spec, 16, 32, stream);
+  CastTensors other = own.tensors;
+  other.input = a.tensors.input;
+  backend->make_cast_list(spec, std::vector<CastTensors>{a.tensors, other}, stream)->run(stream);
+  BOOST_TEST((bytes_of(a.tensors.codes, stream) == bytes_of(other.codes, stream)));
+}
+
+BOOST_AUTO_TEST_CASE(another_backends_stream_is_refused) {
+  const std::unique_ptr<Backend> second = make_cpu_backend();
+  Stream foreign(*second);
+  const auto list = backend->make_cast_list(spec, std::vector<CastTensors>{a.tensors}, stream);
+  check_contains(error_of([&] { list->run(foreign); }, ErrorCode::invalid_argument), {"belongs to another backend"});
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ingot::test

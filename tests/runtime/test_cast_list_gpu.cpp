@@ -1,0 +1,40 @@
+// Lists of casts on the GPU: the bits of single casts on the CPU, and as many launches as one cast takes.
+#define BOOST_TEST_MODULE cast_list_gpu
+#include "support/gpu_test.h"
+
+#include "support/cast_list_case.h"
+
+namespace ingot::test {
+namespace {
+
+struct Fixture {
+  Context context{cuda_options()};
+  Backend& backend = context.backend();
+  Stream stream{backend};
+};
+
+BOOST_FIXTURE_TEST_SUITE(cast_list_gpu, Fixture)
+
+BOOST_AUTO_TEST_CASE(the_bits_of_single_casts) {
+  for (const CastSpec& spec : listed_specs()) BOOST_TEST(list_difference(spec, stream) == "", print(spec));
+}
+
+BOOST_AUTO_TEST_CASE(two_launches_for_all) {
+  const CastSpec spec{.transposed = true};
+  std::vector<ListedCast> listed;
+  std::vector<CastTensors> tensors;
+  for (int i = 0; i < 40; ++i) {
+    listed.push_back(listed_cast(spec, 64 + i, 256, stream));
+    tensors.push_back(listed.back().tensors);
+  }
+  const auto list = backend.make_cast_list(spec, tensors, stream);
+  const std::int64_t before = backend.launches();
+  list->run(stream);
+  BOOST_TEST(backend.launches() - before == 2);
+  backend.synchronize(stream);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ingot::test

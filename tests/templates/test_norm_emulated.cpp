@@ -1,0 +1,176 @@
+// The norms' kernels, run on the host thread by thread, against the CPU backend: the same bits, on rows that stay in
+// registers and rows that do not, wherever the matrices lie. (tests/runtime/test_cpu_norm.cpp holds the CPU backend to
+// float64.)
+#define BOOST_TEST_MODULE norm_emulated
+#include "templates/emulator.h"
+
+#include <boost/test/included/unit_test.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "support/compare.h"
+#include "support/run_case.h"
+
+#include "column_sum.cuh"
+#include "norm_backward.cuh"
+#include "norm_rows.cuh"
+
+namespace ingot::test {
+namespace {
+
+template <class T>
+constexpr Dtype kDtypeOf = is_same<T, f32>        ? Dtype::f32
+                           : is_same<T, bf16>     ? Dtype::bf16
+                           : is_same<T, f16>      ? Dtype::f16
+                           : is_same<T, e4m3fn>   ? Dtype::e4m3fn
+                           : is_same<T, e5m2>     ? Dtype::e5m2
+                           : is_same<T, e4m3fnuz> ? Dtype::e4m3fnuz
+                                                  : Dtype::e5m2fnuz;
+
+template <class Kind>
+constexpr NormKind kKindOf = is_same<Kind, LayerNorm> ? NormKind::layer : NormKind::rms;
+
+// Several rows to a block and one; the ends of a thread's octets; rows that fit no registers; cut octets.
+std::vector<Case> cases_of_shapes(const KernelSpec& spec) {
+  std::vector<Case> cases;
+  for (const Shape shape : {Shape{1, 1}, Shape{3, 17}, Shape{9, 24}, Shape{130, 256}, Shape{5, 1032}, Shape{3, 4096},
+                            Shape{2, 8192}, Shape{2, 8200}, Shape{2, 16384}, Shape{2, 16392}, Shape{1, 33333}}) {
+    cases.push_back({.spec = spec, .shape = shape});
+  }
+  for (const Placement placement : kPlacements) {
+    cases.push_back({.spec = spec, .shape = {70, 264}, .placement = placement});
+  }
+  for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::spread}) {
+    cases.push_back({.spec = spec, .shape = {37, 131}, .input = input});
+    cases.push_back({.spec = spec, .shape = {33, 512}, .input = input});
+  }
+  return cases;
+}
+
+struct Fixture {
+  std::unique_ptr<Backend> cpu = make_cpu_backend();
+  Stream stream{*cpu};
+  InputMaker maker;
+
+  // `launch` runs the kernels on the tensors of a case.
+  template <class Launch>
+  void check(const KernelSpec& spec, const std::vector<Case>& cases, const Launch& launch) {
+    for (const Case& c : cases) {
+      const SharedMatrices inputs = maker.inputs(c);
+      PlacedCase placed(c, inputs, *cpu, stream);
+      launch(placed);
+      const Matrices expected = run(c, inputs, *cpu, stream);
+      const Matrices outputs = placed.outputs(stream);
+      std::string fault = damage(outputs);
+      for (const auto& [what, matrix] : outputs) {
+        if (fault.empty()) fault = bit_difference(what, expected.at(what), matrix);
+      }
+      BOOST_TEST(fault.empty(), name(c) << ": " << fault);
+    }
+    BOOST_TEST(!cases.empty(), print(spec));
+  }
+
+  static float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
+
+  template <class In, class Kind, bool Affine, class Codes, bool Given, bool Result>
+  void check_forward(bool stats, bool pow2) {
+    NormSpec spec{.kind = kKindOf<Kind>,
+                  .in = kDtypeOf<In>,
+                  .affine = Affine,
+                  .source = Given ? ScaleSource::given : ScaleSource::dynamic,
+                  .pow2 = pow2,
+                  .result = Result,
+                  .stats = stats};
+    if constexpr (!is_same<Codes, NoCodes>) spec.out = kDtypeOf<Codes>;
+    if (Given) spec.scale = kTensorwise;
+    std::vector<Case> cases = cases_of_shapes(spec);
+    cases.push_back({.spec = spec, .shape = {3, 0}});
+    if (Given) cases.push_back({.spec = spec, .shape = {0, 16}});
+    check(spec, cases, [&](PlacedCase& placed) {
+      const Tensor input = placed.tensor("input");
+      emulator::launch(norm_rows<In, Kind, Affine, Codes, Given, Result>, NormRowsLaunch::grid(input.rows, input.cols),
+                       NormRowsLaunch::threads(input.cols),
+                       NormRowsParams{.input = input.data,
+                                      .rows = input.rows,
+                                      .cols = input.cols,
+                                      .input_stride = input.row_stride,
+                                      .gamma = placed.tensor("gamma").data,
+                                      .beta = placed.tensor("beta").data,
+                                      .eps = kNormEps,
+                                      .inverse_cols = inverse_cols(input.cols),
+                                      .mean = floats(placed.tensor("mean")),
+                                      .rstd = floats(placed.tensor("rstd")),
+                                      .result = placed.tensor("result").data,
+                                      .result_stride = placed.tensor("result").row_stride,
+                                      .codes = placed.tensor("codes").data,
+                                      .codes_stride = placed.tensor("codes").row_stride,
+                                      .factors = floats(placed.tensor("factors")),
+                                      .scale = floats(placed.tensor("scale")),
+                                      .amax = static_cast<u32*>(placed.tensor("amax").data),
+                                      .pow2 = pow2});
+    });
+  }
+
+  template <class In, class Kind, bool Affine, class Sum>
+  void check_backward() {
+    const NormBackwardSpec spec{.kind = kKindOf<Kind>, .in = kDtypeOf<In>, .affine = Affine, .sums = kDtypeOf<Sum>};
+    std::vector<Case> cases = cases_of_shapes(spec);
+    cases.push_back({.spec = spec, .shape = {1100, 24}});
+    cases.push_back({.spec = spec, .shape = {9, 8195}});
+    check(spec, cases, [&](PlacedCase& placed) {
+      const Tensor input = placed.tensor("input");
+      const i64 cols = input.cols;
+      const i64 chunks = NormBackwardLaunch::chunks(input.rows, cols);
+      const i64 sums = !Affine ? 0 : kCentred<Kind> ? 2 * cols : cols;
+      GuardedMatrix partials(Dtype::f32, chunks, sums);
+      const Tensor left = partials.view(partials.bytes().data(), {});
+      emulator::launch(norm_backward<In, Kind, Affine>, chunks, NormBackwardLaunch::kThreads,
+                       NormBackwardParams{.grad_output = placed.tensor("grad_output").data,
+                                          .input = input.data,
+                                          .gamma = placed.tensor("gamma").data,
+                                          .mean = floats(placed.tensor("mean")),
+                                          .rstd = floats(placed.tensor("rstd")),
+                                          .grad_input = placed.tensor("grad_input").data,
+                                          .partials = floats(left),
+                                          .rows = input.rows,
+                                          .cols = cols,
+                                          .grad_output_stride = placed.tensor("grad_output").row_stride,
+                                          .input_stride = input.row_stride,
+                                          .grad_input_stride = placed.tensor("grad_input").row_stride,
+                                          .inverse_cols = inverse_cols(cols)});
+      BOOST_TEST(partials.damage() == "");
+      if (!Affine) return;
+      emulator::launch(column_sum_finish<Sum>, ColumnSumFinishLaunch::grid(sums), ColumnSumFinishLaunch::kThreads,
+                       ColumnSumFinishParams{.partials = floats(left),
+                                             .chunks = chunks,
+                                             .cols = sums,
+                                             .sum = placed.tensor("grad_gamma").data,
+                                             .sum_cols = cols,
+                                             .other_sum = placed.tensor("grad_beta").data});
+    });
+  }
+};
+
+BOOST_FIXTURE_TEST_SUITE(norm_emulated, Fixture)
+
+BOOST_AUTO_TEST_CASE(layer_everything) { check_forward<bf16, LayerNorm, true, e4m3fn, false, true>(true, false); }
+BOOST_AUTO_TEST_CASE(rms_codes) { check_forward<bf16, RmsNorm, true, e4m3fn, false, false>(false, true); }
+BOOST_AUTO_TEST_CASE(rms_given) { check_forward<f16, RmsNorm, true, e5m2, true, true>(true, false); }
+BOOST_AUTO_TEST_CASE(layer_given_f32) { check_forward<f32, LayerNorm, false, e4m3fnuz, true, false>(false, false); }
+BOOST_AUTO_TEST_CASE(layer_result_f32) { check_forward<f32, LayerNorm, true, NoCodes, false, true>(false, false); }
+BOOST_AUTO_TEST_CASE(layer_statistics) { check_forward<bf16, LayerNorm, false, NoCodes, false, false>(true, false); }
+BOOST_AUTO_TEST_CASE(rms_statistics_f16) { check_forward<f16, RmsNorm, false, NoCodes, false, false>(true, false); }
+
+BOOST_AUTO_TEST_CASE(backward_layer) { check_backward<bf16, LayerNorm, true, f32>(); }
+BOOST_AUTO_TEST_CASE(backward_rms) { check_backward<bf16, RmsNorm, true, bf16>(); }
+BOOST_AUTO_TEST_CASE(backward_layer_f32) { check_backward<f32, LayerNorm, true, f32>(); }
+BOOST_AUTO_TEST_CASE(backward_layer_plain) { check_backward<f16, LayerNorm, false, f32>(); }
+BOOST_AUTO_TEST_CASE(backward_rms_plain_f32) { check_backward<f32, RmsNorm, false, f32>(); }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ingot::test
