@@ -582,6 +582,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
 // do More outputs of its values.
 template <class Source, Fp8Format Out, bool TwoScales, bool More>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
+  if (TwoScales && More && (sizeof(typename Source::Value) == 4 || kDeviceArch >= 1000)) return 1;
   if (sizeof(typename Source::Value) == 4 || !has_hardware_encode<Out>()) {
     return TwoScales && !has_hardware_encode<Out>() ? 1 : 2;
   }
