@@ -37,6 +37,11 @@ for step in $steps; do
         record "memcheck_$(basename "$program")" 240 \
           compute-sanitizer --tool memcheck --error-exitcode 9 "$program" '--run_test=small*'
       done
+      for program in backends codegen_pointwise runtime_cast_list; do
+        program=$(echo "$build"/tests/*"$program"_gpu)
+        record "racecheck_$(basename "$program")" 240 \
+          compute-sanitizer --tool racecheck --error-exitcode 9 "$program" '--run_test=small*'
+      done
       ;;
     train)
       record train_lm 300 "$build/examples/train_lm" --size large --out "$out" ${INGOT_TEXT:+--text "$INGOT_TEXT"}

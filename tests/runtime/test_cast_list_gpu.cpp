@@ -13,7 +13,7 @@ struct Fixture {
   Stream stream{backend};
 };
 
-BOOST_FIXTURE_TEST_SUITE(cast_list_gpu, Fixture)
+BOOST_FIXTURE_TEST_SUITE(small, Fixture)
 
 BOOST_AUTO_TEST_CASE(the_bits_of_single_casts) {
   for (const CastSpec& spec : listed_specs()) BOOST_TEST(list_difference(spec, stream) == "", print(spec));

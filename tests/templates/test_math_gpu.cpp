@@ -101,7 +101,7 @@ bool subnormal(float x) { return x != 0.0F && std::fabs(x) < 0x1p-126F; }
 
 }  // namespace
 
-BOOST_FIXTURE_TEST_SUITE(functions, Fixture)
+BOOST_FIXTURE_TEST_SUITE(small, Fixture)
 
 BOOST_AUTO_TEST_CASE(reproducible_gives_the_hosts_bits) {
   for (const auto& f : checks::kFunctions) {
