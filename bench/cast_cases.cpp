@@ -156,7 +156,7 @@ CastTensors cast_tensors(const Tensors& tensors) {
 
 Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols) {
   using Role = Operand::Role;
-  Operation operation;
+  Operation operation{.operands = {}, .exact = !spec.fast_math, .call = {}};
   const auto add = [&](const std::string& name, Role role, Dtype dtype, std::int64_t r, std::int64_t c) {
     operation.operands.push_back({.name = name, .role = role, .dtype = dtype, .rows = r, .cols = c});
   };

@@ -45,6 +45,7 @@ class Tensors {
 
 struct Operation {
   std::vector<Operand> operands;
+  bool exact = true;  // the reference's bits; without, fast math (agreement.h)
   std::function<void(Backend& backend, const Tensors& tensors, Stream& stream)> call;
 };
 

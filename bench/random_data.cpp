@@ -70,7 +70,7 @@ const Buffer& RandomData::block(Dtype dtype) {
 
 void RandomData::fill(const Placed& placed, std::uint64_t seed) {
   for (const Operand& operand : placed.operation().operands) {
-    if (operand.role != Operand::Role::input) continue;
+    if (operand.role != Operand::Role::input && !operand.value) continue;
     ++seed;
     auto* to = static_cast<std::byte*>(placed.tensors()[operand.name].data);
     std::size_t left = byte_count(operand);

@@ -25,7 +25,8 @@ class RandomData {
 
   RandomData(Backend& backend, Stream& stream, Copy copy);
 
-  // FP8 inputs are not made here: they are the results of casts. Throws Error{invalid_argument}.
+  // All inputs, and the outputs that start from a value. FP8 inputs are not made here: they are the results of casts.
+  // Throws Error{invalid_argument}.
   void fill(const Placed& placed, std::uint64_t seed);
 
  private:

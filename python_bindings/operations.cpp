@@ -2,12 +2,18 @@
 // framework. The interpreter's lock is released while the work runs.
 #include "operations.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "arrays.h"
 #include "context.h"
@@ -23,7 +29,17 @@ using namespace nb::literals;
 ScaleGranularity granularity_of(const std::string& text, const char* what) {
   if (const std::optional<ScaleGranularity> granularity = parse_granularity(text)) return *granularity;
   throw Error(ErrorCode::invalid_argument, what,
-              "unknown scale granularity \"" + text + "\"; expected \"tensor\" or \"row\"");
+              "unknown scale granularity \"" + text + "\"; expected \"tensor\", \"row\", \"col\" or \"<rows>x<cols>\"");
+}
+
+// How many scales a granularity has, down and across; one number where it divides one dimension only.
+std::vector<std::int64_t> scale_shape(const std::string& scale, std::int64_t rows, std::int64_t cols) {
+  const ScaleGranularity granularity = granularity_of(scale, "scale");
+  const auto extents = [](std::int64_t size, std::int64_t extent) { return (size + extent - 1) / extent; };
+  if (granularity == kTensorwise) return {1};
+  if (granularity.cols == 0) return {extents(rows, granularity.rows)};
+  if (granularity.rows == 0) return {extents(cols, granularity.cols)};
+  return {extents(rows, granularity.rows), extents(cols, granularity.cols)};
 }
 
 void amax(PythonContext& context, const Input& input, const std::string& in_dtype, const std::string& scale,
@@ -34,19 +50,65 @@ void amax(PythonContext& context, const Input& input, const std::string& in_dtyp
   context.run(stream, [&](Backend& backend, Stream& on) { backend.amax(spec, tensors, on); });
 }
 
-void cast(PythonContext& context, const Input& input, const std::string& in_dtype, const std::string& out_dtype,
-          const std::string& scale, bool pow2, const std::optional<Output>& codes,
-          const std::optional<Output>& transposed, const Output& factors, std::uintptr_t stream) {
-  const CastSpec spec{.in = dtype_of(in_dtype, "cast input"),
-                      .out = dtype_of(out_dtype, "cast dtype"),
-                      .scale = granularity_of(scale, "cast scale"),
-                      .codes = codes.has_value(),
-                      .transposed = transposed.has_value(),
-                      .pow2 = pow2};
-  CastTensors tensors{.input = matrix_of(input, in_dtype, "cast input"),
-                      .factors = vector_of(factors, "f32", "cast factors")};
-  if (codes) tensors.codes = matrix_of(*codes, out_dtype, "cast codes");
-  if (transposed) tensors.transposed = matrix_of(*transposed, out_dtype, "cast transposed codes");
+// A cast as Python describes it: everything but its tensors.
+struct CastCall {
+  std::string in, out, scale, transposed_scale, of, sum;  // empty: none
+  bool given, pow2, unrounded, fast;
+};
+
+// An array with its dtype's name.
+using TypedInput = std::pair<Input, std::string>;
+
+CastSpec spec_of(const CastCall& call, const std::map<std::string, Output>& outputs) {
+  CastSpec spec{.in = dtype_of(call.in, "cast input"),
+                .out = dtype_of(call.out, "cast dtype"),
+                .scale = granularity_of(call.scale, "cast scale"),
+                .codes = outputs.contains("codes"),
+                .transposed = outputs.contains("transposed"),
+                .pow2 = call.pow2,
+                .source = call.given ? ScaleSource::given : ScaleSource::dynamic,
+                .unrounded = call.unrounded,
+                .fast_math = call.fast,
+                .result = outputs.contains("result")};
+  if (!call.transposed_scale.empty()) {
+    spec.transposed_scale = granularity_of(call.transposed_scale, "cast transposed_scale");
+  }
+  if (!call.of.empty()) spec.pointwise = parse_pointwise(call.of);
+  if (!call.sum.empty()) spec.sum = dtype_of(call.sum, "cast sum");
+  return spec;
+}
+
+// `inputs` in the order of the expression's, `given` and `outputs` by the names of CastTensors.
+void cast(PythonContext& context, const CastCall& call, const Input& input, const std::vector<TypedInput>& inputs,
+          const std::map<std::string, Input>& given, const std::map<std::string, Output>& outputs,
+          std::uintptr_t stream) {
+  const CastSpec spec = spec_of(call, outputs);
+  CastTensors tensors{.input = matrix_of(input, call.in, "cast input"), .factors = {}};
+  const auto kinds = spec.pointwise.inputs();
+  for (std::size_t i = 0; i < inputs.size() && i < kinds.size(); ++i) {
+    const auto& [array, dtype] = inputs[i];
+    const std::string what = "cast input " + kinds[i].name;
+    const bool is_matrix = kinds[i].kind == PointwiseInput::Kind::matrix;
+    tensors.inputs[i] = is_matrix ? matrix_of(array, dtype, what.c_str()) : vector_of(array, dtype, what.c_str());
+  }
+  const auto output = [&](Tensor& tensor, const char* name, const std::string& dtype, bool is_matrix) {
+    const auto found = outputs.find(name);
+    if (found == outputs.end()) return;
+    const std::string what = std::string("cast ") + name;
+    tensor = is_matrix ? matrix_of(found->second, dtype, what.c_str()) : vector_of(found->second, dtype, what.c_str());
+  };
+  output(tensors.codes, "codes", call.out, true);
+  output(tensors.transposed, "transposed", call.out, true);
+  output(tensors.result, "result", call.in, true);
+  output(tensors.sum, "sum", call.sum, false);
+  output(tensors.factors, "factors", "f32", false);
+  output(tensors.transposed_factors, "transposed_factors", "f32", false);
+  output(tensors.amax, "amax", "f32", false);
+  output(tensors.transposed_amax, "transposed_amax", "f32", false);
+  if (given.contains("scales")) tensors.scales = vector_of(given.at("scales"), "f32", "cast scales");
+  if (given.contains("transposed_scales")) {
+    tensors.transposed_scales = vector_of(given.at("transposed_scales"), "f32", "cast transposed_scales");
+  }
   const nb::gil_scoped_release release;
   context.run(stream, [&](Backend& backend, Stream& on) { backend.cast(spec, tensors, on); });
 }
@@ -113,6 +175,34 @@ void decode(const HostCodes& codes, const std::string& dtype, const HostFloatsOu
   });
 }
 
+// ---- Expressions -------------------------------------------------------------------------------------------------
+
+const char* kind_name(PointwiseInput::Kind kind) {
+  return kind == PointwiseInput::Kind::matrix ? "matrix" : kind == PointwiseInput::Kind::column ? "col" : "row";
+}
+
+// Does it use x; the names of its further inputs with "matrix", "col" or "row".
+std::pair<bool, std::vector<std::pair<std::string, std::string>>> expression_inputs(const std::string& text) {
+  const Pointwise expression = parse_pointwise(text);
+  std::vector<std::pair<std::string, std::string>> inputs;
+  for (const PointwiseInput& input : expression.inputs()) inputs.emplace_back(input.name, kind_name(input.kind));
+  return {expression.uses_x(), inputs};
+}
+
+using HostDoubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using HostDoublesOut = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Of as many elements as there are results, each.
+void evaluate_all(const std::string& text, const HostDoubles& x, const std::vector<HostDoubles>& inputs,
+                  const HostDoublesOut& results) {
+  const Pointwise expression = parse_pointwise(text);
+  std::vector<double> values(inputs.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    for (std::size_t k = 0; k < inputs.size(); ++k) values[k] = inputs[k].data()[i];
+    results.data()[i] = evaluate(expression, x.data()[i], values);
+  }
+}
+
 }  // namespace
 
 void bind_operations(nb::module_& module) {
@@ -122,8 +212,36 @@ void bind_operations(nb::module_& module) {
            }),
            "array"_a, "dtype"_a, "factors"_a.none(), "scale"_a, "k_major"_a);
   module.def("amax", &amax, "context"_a, "input"_a, "in_dtype"_a, "scale"_a, "amax"_a, "stream"_a);
-  module.def("cast", &cast, "context"_a, "input"_a, "in_dtype"_a, "out_dtype"_a, "scale"_a, "pow2"_a, "codes"_a.none(),
-             "transposed"_a.none(), "factors"_a, "stream"_a);
+  module.def("scale_shape", &scale_shape, "scale"_a, "rows"_a, "cols"_a);
+  nb::class_<CastCall>(module, "CastCall")
+      .def(nb::new_([](std::string in, std::string out, std::string scale, std::string transposed_scale, std::string of,
+                       std::string sum, bool given, bool pow2, bool unrounded, bool fast) {
+             return CastCall{std::move(in),
+                             std::move(out),
+                             std::move(scale),
+                             std::move(transposed_scale),
+                             std::move(of),
+                             std::move(sum),
+                             given,
+                             pow2,
+                             unrounded,
+                             fast};
+           }),
+           "in_dtype"_a, "out_dtype"_a, "scale"_a, "transposed_scale"_a, "of"_a, "sum"_a, "given"_a, "pow2"_a,
+           "unrounded"_a, "fast"_a);
+  module.def("cast", &cast, "context"_a, "call"_a, "input"_a, "inputs"_a, "given"_a, "outputs"_a, "stream"_a);
+  module.def("expression_inputs", &expression_inputs, "text"_a);
+  module.def(
+      "derivative",
+      [](const std::string& text, const std::string& by) { return print(derivative(parse_pointwise(text), by)); },
+      "text"_a, "by"_a);
+  module.def(
+      "backward",
+      [](const std::string& text, const std::string& by, const std::string& grad) {
+        return print(backward(parse_pointwise(text), by, grad));
+      },
+      "text"_a, "by"_a, "grad"_a);
+  module.def("evaluate", &evaluate_all, "text"_a, "x"_a, "inputs"_a, "results"_a);
   module.def("gemm", &gemm, "context"_a, "a"_a, "b"_a, "bias"_a.none(), "bias_dtype"_a, "out"_a, "out_dtype"_a,
              "fast_accumulation"_a, "stream"_a);
   module.def("encode", &encode, "input"_a, "dtype"_a, "codes"_a);

@@ -557,11 +557,12 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
 // do More outputs of its values. (Four blocks of 64 registers fit most, and are no faster.)
 template <class Source, Fp8Format Out, bool TwoScales, bool More>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
+  if (TwoScales && More && (sizeof(typename Source::Value) == 4 || kDeviceArch >= 1000)) return 1;
   if (sizeof(typename Source::Value) == 4 || !has_hardware_encode<Out>()) {
     return TwoScales && !has_hardware_encode<Out>() ? 1 : 2;
   }
   if (Source::kFused) return TwoScales || More || Source::kOperands > 1 ? 2 : 3;
-  return 3;
+  return More ? 2 : 3;
 }
 template <class CodesScale, class TransposedScale>
 inline constexpr bool kTwoScales =

@@ -1,5 +1,6 @@
 // The one list of cases: every valid spec on shapes, inputs and memory layouts that it may meet. It drives the CPU
-// tests, the CUDA-against-CPU tests and the benchmarks. A new spec is in it as soon as all_valid_specs() has it.
+// tests and the CUDA-against-CPU tests. A new spec is in it as soon as all_valid_specs() has it; of the casts of
+// expressions, which have no end, fused_specs() lists those that stand for the others.
 #pragma once
 
 #include <array>
@@ -55,6 +56,49 @@ inline std::string name(const Case& c) {
   if (c.placement.padding != 0) line += " padding=" + std::to_string(c.placement.padding);
   if (c.placement.offset != 0) line += " offset=" + std::to_string(c.placement.offset);
   return line;
+}
+
+// Casts with an expression in front or a sum beside: each granularity, scale source, kind of input and output,
+// precision and schedule at least once, in the fusions that layers are made of.
+inline std::vector<KernelSpec> fused_specs() {
+  constexpr std::array kLines{
+      "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result",
+      "cast bf16->e4m3fn of=x*sigmoid(1.702*x) scale=tensor out=codes,transposed",
+      "cast bf16->e4m3fn of=gelu(x+bias[col]) scale=1x128+128x1 out=codes,transposed",
+      "cast bf16->e4m3fn of=(x-mean[row])*rstd[row]*gamma[col]+beta[col] scale=row+col out=codes,transposed",
+      "cast bf16->e5m2 of=relu(x) scale=128x128 out=codes,result,sum:f32 given",
+      "cast f32->e4m3fn of=softplus(x)-gate/(1+abs(gate)) scale=col out=transposed unrounded",
+      "cast bf16->e4m3fnuz of=silu(x)*gate scale=row out=codes,result unrounded",
+      "cast bf16->e4m3fn of=a*b-min(a,c[row]) scale=tensor out=codes,transposed pow2",  // without x
+      "cast f16->e5m2fnuz of=erf(x)*tanh(gate) scale=row out=transposed",
+      "cast f32->e5m2 of=expm1(min(x,1))*rsqrt(1+y^2)+log1p(abs(z)) scale=col out=codes,result",
+      "cast bf16->e4m3fn scale=tensor out=codes,transposed,sum:f32",
+      "cast f32->e4m3fn scale=row out=codes,sum:f16",
+      "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result fast"};
+  std::vector<KernelSpec> specs;
+  for (const char* const line : kLines) specs.push_back(parse(line));
+  CastSpec backwards{.out = Dtype::e5m2,
+                     .transposed = true,
+                     .source = ScaleSource::given,
+                     .pointwise = backward(parse_pointwise("x * sigmoid(1.702 * x)"), "x"),
+                     .sum = Dtype::bf16};
+  specs.emplace_back(backwards);
+  backwards.source = ScaleSource::dynamic;
+  backwards.fast_math = true;
+  specs.emplace_back(backwards);
+  return specs;
+}
+
+inline bool is_fused(const KernelSpec& spec) {
+  const auto* const cast = std::get_if<CastSpec>(&spec);
+  return cast != nullptr && (cast->pointwise || cast->sum);
+}
+
+inline std::vector<KernelSpec> all_specs() {
+  std::vector<KernelSpec> specs = all_valid_specs();
+  const std::vector<KernelSpec> fused = fused_specs();
+  specs.insert(specs.end(), fused.begin(), fused.end());
+  return specs;
 }
 
 struct SizedShape {
@@ -115,6 +159,7 @@ inline std::vector<Case> gemm_cases(const GemmSpec& spec) {
 
 // Past 2^31 elements, one format stands for all: what can break there is the arithmetic of indices.
 inline bool runs_huge(const KernelSpec& spec) {
+  if (is_fused(spec)) return false;
   if (const auto* const cast = std::get_if<CastSpec>(&spec)) {
     if (cast->in != Dtype::bf16 || cast->out != Dtype::e4m3fn || cast->pow2) return false;
     if (cast->transposed_scale) return cast->scale == kRowwise && *cast->transposed_scale == kColumnwise;
@@ -130,15 +175,15 @@ inline bool runs_huge(const KernelSpec& spec) {
   return sum != nullptr && sum->in == Dtype::bf16 && sum->out == Dtype::f32;
 }
 
-// The casts and norms that CI runs on every small case: one pair of dtypes with every pair of granularities, and every
-// pair of dtypes with the plain granularities. Of the others CI runs a few cases, and the GPU all.
+// The casts and norms that CI runs on every small case: one pair of dtypes with every pair of granularities, every pair
+// of dtypes with the plain granularities, and the fused casts. Of the others CI runs a few cases, and the GPU all.
 inline bool thorough(const KernelSpec& spec) {
   if (const auto* const norm = std::get_if<NormSpec>(&spec)) {
     if (norm->in != Dtype::bf16 || norm->pow2) return false;
     return !norm->out || (norm->out == Dtype::e4m3fn && norm->result == norm->stats);
   }
   const auto* const cast = std::get_if<CastSpec>(&spec);
-  if (cast == nullptr) return true;
+  if (cast == nullptr || is_fused(spec)) return true;
   if (cast->in == Dtype::bf16 && cast->out == Dtype::e4m3fn) return true;
   return !cast->transposed_scale && cast->source == ScaleSource::dynamic &&
          (cast->scale == kTensorwise || cast->scale == kRowwise);
@@ -147,7 +192,7 @@ inline bool thorough(const KernelSpec& spec) {
 // Large shapes: what pow2 and the format change is no larger there.
 inline bool runs_large(const KernelSpec& spec) {
   const auto* const cast = std::get_if<CastSpec>(&spec);
-  if (cast == nullptr) return thorough(spec);
+  if (cast == nullptr || is_fused(spec)) return thorough(spec);
   return thorough(spec) && !cast->pow2 && (cast->out == Dtype::e4m3fn || cast->out == Dtype::e5m2fnuz);
 }
 
@@ -181,10 +226,10 @@ inline std::vector<Case> cases_of(const KernelSpec& spec) {
   return gemm != nullptr ? gemm_cases(*gemm) : matrix_cases(spec);
 }
 
-// The cases of one class, of all valid specs.
+// The cases of one class, of all specs.
 inline std::vector<Case> cases(SizeClass size) {
   std::vector<Case> chosen;
-  for (const KernelSpec& spec : all_valid_specs()) {
+  for (const KernelSpec& spec : all_specs()) {
     for (const Case& c : cases_of(spec)) {
       if (c.size == size) chosen.push_back(c);
     }

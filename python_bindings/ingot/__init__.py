@@ -5,6 +5,20 @@ Arrays are NumPy arrays (CPU reference) or PyTorch tensors, on the CPU or on a C
 
 from ._context import Context, info
 from ._core import Error, __version__
-from ._operations import Float8Array, amax, cast, decode, encode, gemm
+from ._operations import Float8Array, amax, backward, cast, decode, derivative, encode, evaluate, gemm
 
-__all__ = ["Context", "Error", "Float8Array", "__version__", "amax", "cast", "decode", "encode", "gemm", "info"]
+__all__ = [
+    "Context",
+    "Error",
+    "Float8Array",
+    "__version__",
+    "amax",
+    "backward",
+    "cast",
+    "decode",
+    "derivative",
+    "encode",
+    "evaluate",
+    "gemm",
+    "info",
+]

@@ -68,6 +68,12 @@ class NumpyArrays:
         return np.empty(shape, getattr(ml_dtypes, long_name))
 
 
+    @staticmethod
+    def same_memory(array: Any) -> bool:
+        """Is reshape(-1) the same memory, so that what is written there is seen in the array?"""
+        return isinstance(array, np.ndarray) and array.flags.c_contiguous
+
+
 class TorchArrays:
     def __init__(self, tensor: Any) -> None:
         import torch  # the caller has it: the tensor is torch's
@@ -96,6 +102,9 @@ class TorchArrays:
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
         return self._torch.empty(shape, dtype=getattr(self._torch, _LONG_NAME[dtype]), device=self._place)
+
+    def same_memory(self, tensor: Any) -> bool:
+        return isinstance(tensor, self._torch.Tensor) and tensor.is_contiguous()
 
 
 def arrays_of(array: Any) -> NumpyArrays | TorchArrays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,13 @@ from ._context import Context, context_for
 
 @dataclasses.dataclass(frozen=True)
 class Float8Array:
-    """A matrix in FP8: value = code * factor.
+    """A matrix in FP8: value = code * factor, and what a cast gave beside it.
 
-    codes[rows, cols] and transposed[cols, rows] hold the same codes; either may be None. factors is float32: one element
-    (scale "tensor") or one per row (scale "row").
+    codes[rows, cols] and transposed[cols, rows] hold the codes; either may be None. factors is float32, one element for
+    each extent of `scale`: [1] for "tensor", [rows] for "row", [cols] for "col", [rows, ceil(cols / 128)] for "1x128",
+    [ceil(rows / 128), cols] for "128x1", and so on. Where the transposed codes have scales of their own,
+    transposed_scale and transposed_factors are theirs, in terms of the matrix as it was before the transposition.
+    result, sum, amax and transposed_amax: what the cast was asked for; None otherwise.
     """
 
     codes: Any
@@ -25,25 +29,49 @@ class Float8Array:
     factors: Any
     dtype: str
     scale: str
+    transposed_scale: str | None = None
+    transposed_factors: Any = None
+    result: Any = None
+    sum: Any = None
+    amax: Any = None
+    transposed_amax: Any = None
 
     @property
     def T(self) -> Float8Array:
-        """The transposed matrix, without touching a byte. One scale per row does not survive transposition."""
-        if self.scale != "tensor":
-            raise _core.Error(f'Float8Array.T: needs scale "tensor", this one has "{self.scale}": its factors belong to rows')
-        return Float8Array(self.transposed, self.codes, self.factors, self.dtype, self.scale)
+        """The transposed matrix, without touching a byte. Its scales are those of the transposed codes, seen from there:
+        a scale for each column of x ("col") is one for each row of x.T."""
+        if self.transposed_scale is None and self.scale not in ("tensor", "128x128"):
+            raise _core.Error(
+                f'Float8Array.T: needs scale "tensor" or "128x128", or a transposed_scale; this one has "{self.scale}": '
+                f"its factors belong to rows"
+            )
+        own = self.transposed_scale is not None
+        return Float8Array(
+            codes=self.transposed,
+            transposed=self.codes,
+            factors=_turned(self.transposed_factors if own else self.factors),
+            dtype=self.dtype,
+            scale=_TURNED.get(self.transposed_scale, self.transposed_scale) if own else self.scale,
+            transposed_scale=_TURNED.get(self.scale, self.scale) if own else None,
+            transposed_factors=_turned(self.factors) if own else None,
+        )
 
 
-def _out_shape_of_factors(array: Any, scale: str) -> tuple[int]:
-    return (array.shape[0] if scale == "row" and len(array.shape) == 2 else 1,)
+_TURNED = {"row": "col", "col": "row", "1x128": "128x1", "128x1": "1x128"}
+
+
+def _turned(factors: Any) -> Any:
+    return factors.T if len(factors.shape) == 2 else factors
 
 
 def amax(x: Any, scale: str = "tensor", *, context: Context | None = None) -> Any:
-    """max |x| of the whole matrix (scale "tensor") or of each row ("row"), float32. NaN is kept."""
+    """max |x| of the whole matrix (scale "tensor"), of each row ("row") or of each column ("col"), float32. NaN is
+    kept."""
     arrays = arrays_of(x)
-    result = arrays.empty(_out_shape_of_factors(x, scale), "f32")
+    rows, cols = _shape(x)
+    result = arrays.empty(tuple(_core.scale_shape(scale, rows, cols)), "f32")
     context = context or context_for(arrays.device)
-    _core.amax(context, arrays.bits(x), arrays.dtype(x), scale, arrays.bits(result), arrays.stream)
+    _core.amax(context, arrays.bits(x), arrays.dtype(x), scale, arrays.bits(result.reshape(-1)), arrays.stream)
     return result
 
 
@@ -52,33 +80,174 @@ def cast(
     dtype: Any = "e4m3fn",
     *,
     scale: str = "tensor",
+    transposed_scale: str | None = None,
     codes: bool = True,
     transposed: bool = False,
     pow2: bool = False,
+    scales: Any = None,
+    transposed_scales: Any = None,
+    amax: Any = None,
+    transposed_amax: Any = None,
+    of: str | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    result: bool = False,
+    sum: Any = None,
+    unrounded: bool = False,
+    fast: bool = False,
     context: Context | None = None,
 ) -> Float8Array:
-    """Casts x[rows, cols] (float32, bfloat16 or float16) to FP8 with dynamic scales.
+    """Casts x[rows, cols] (float32, bfloat16 or float16) to FP8.
 
     scale = float32(FP8_MAX / max(float64(amax), 1e-12)), rounded down to a power of two if `pow2`; codes = round to
     nearest even of saturate(x * scale); factors = 1 / scale. NaN and Inf: see ARCHITECTURE.md, "Numerics contract".
+
+    scale: which elements share one: "tensor", "row", "col", "1x128", "128x1" or "128x128". With `transposed_scale` the
+    transposed codes have scales of their own, so that one call makes the operands of two GEMMs.
+
+    scales: given ones instead (float32, as many as there are factors; with transposed_scale also transposed_scales).
+    The maxima that they should have been made from are then recorded: `amax` (and transposed_amax) is raised in place
+    where it is given, else the result has a new one.
+
+    of: an expression of x, fused in front: "silu(x) * gate + bias[col]". A name stands for a matrix of x's shape and
+    dtype; name[col] for a vector [cols] of that dtype; name[row] for a float32 vector [rows]. `inputs` has them by name,
+    and may have more than are read.
+    Where the expression does without x, x may be None. Its values are rounded to x's dtype as if it were an operation
+    of its own, unless `unrounded`. fast: with the GPU's own exp, tanh and so on, which are not the CPU's to the bit.
+    result: the values too, in x's dtype. sum: their sums over each column, of this dtype ("f32", "bf16", "f16"): the
+    gradient of a bias. `sum` needs no expression.
     """
+    kinds = _expression_inputs(of, inputs)
+    if x is None:
+        x = _any_matrix(of, kinds, inputs)
     arrays = arrays_of(x)
-    out = dtype_name(dtype)
-    rows, cols = (x.shape[0], x.shape[1]) if len(x.shape) == 2 else (0, 0)  # another rank is refused below
-    result = Float8Array(
+    x_bits, in_dtype, out = arrays.bits(x), arrays.dtype(x), dtype_name(dtype)
+    rows, cols = _shape(x)
+    made = Float8Array(
         codes=arrays.empty((rows, cols), out) if codes else None,
         transposed=arrays.empty((cols, rows), out) if transposed else None,
-        factors=arrays.empty(_out_shape_of_factors(x, scale), "f32"),
+        factors=_per_extent(arrays, scale, rows, cols),
         dtype=out,
         scale=scale,
+        transposed_scale=transposed_scale,
+        transposed_factors=_per_extent(arrays, transposed_scale, rows, cols),
+        result=arrays.empty((rows, cols), in_dtype) if result else None,
+        sum=None if sum is None else arrays.empty((cols,), dtype_name(sum)),
+        amax=_record(arrays, amax, scale if scales is not None else None, rows, cols),
+        transposed_amax=_record(arrays, transposed_amax, transposed_scale if scales is not None else None, rows, cols),
     )
-    bits = lambda array: None if array is None else arrays.bits(array)  # noqa: E731
+    given = {"scales": scales, "transposed_scales": transposed_scales}
+    vectors = ("factors", "transposed_factors", "sum", "amax", "transposed_amax")
+    outputs = {name: getattr(made, name) for name in ("codes", "transposed", "result", *vectors)}
+    call = _core.CastCall(
+        in_dtype=in_dtype, out_dtype=out, scale=scale, transposed_scale=transposed_scale or "", of=of or "",
+        sum="" if sum is None else dtype_name(sum),
+        given=scales is not None, pow2=pow2, unrounded=unrounded, fast=fast,
+    )  # fmt: skip
     context = context or context_for(arrays.device)
     _core.cast(
-        context, arrays.bits(x), arrays.dtype(x), out, scale, pow2,
-        bits(result.codes), bits(result.transposed), arrays.bits(result.factors), arrays.stream,
-    )  # fmt: skip
-    return result
+        context,
+        call,
+        x_bits,
+        [(_bits_of_same(arrays, inputs[name], name), arrays.dtype(inputs[name])) for name, _ in kinds],
+        {name: _flat(arrays, array, name) for name, array in given.items() if array is not None},
+        {
+            name: arrays.bits(array.reshape(-1) if name in vectors else array)
+            for name, array in outputs.items()
+            if array is not None
+        },
+        arrays.stream,
+    )
+    return made
+
+
+def _shape(x: Any) -> tuple[int, int]:
+    return (x.shape[0], x.shape[1]) if len(x.shape) == 2 else (0, 0)  # another rank is refused by the core
+
+
+def _per_extent(arrays: Any, scale: str | None, rows: int, cols: int) -> Any:
+    """An array with one element for each extent of `scale`; None for none."""
+    return None if scale is None else arrays.empty(tuple(_core.scale_shape(scale, rows, cols)), "f32")
+
+
+def _record(arrays: Any, amax: Any, scale: str | None, rows: int, cols: int) -> Any:
+    """Where the maxima of given scales go: what the caller has, or zeros."""
+    if amax is None and scale is not None:
+        amax = _per_extent(arrays, scale, rows, cols)
+        amax[...] = 0
+        return amax
+    if amax is not None and not arrays.same_memory(amax):
+        raise _core.Error("cast amax: must be a contiguous array of the same framework as x; it is raised in place")
+    return amax
+
+
+def _bits_of_same(arrays: Any, array: Any, name: str) -> Any:
+    if type(arrays_of(array)) is not type(arrays):
+        raise _core.Error(f"cast input {name}: is a {type(array).__name__}; all arrays of a cast must be of one framework")
+    return arrays.bits(array)
+
+
+def _flat(arrays: Any, array: Any, name: str) -> Any:
+    bits = _bits_of_same(arrays, array, name)
+    if arrays.dtype(array) != "f32":
+        raise _core.Error(f"cast {name}: is {arrays.dtype(array)}; scales are float32")
+    return bits.reshape(-1)
+
+
+def _expression_inputs(of: str | None, inputs: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """The names and kinds of an expression's inputs, which `inputs` must have; it may have more, because a derivative
+    often has fewer than what it is of."""
+    kinds = [] if of is None else _core.expression_inputs(of)[1]
+    wanted, found = [name for name, _ in kinds], list(inputs or {})
+    if of is None and found:
+        raise _core.Error(f"inputs: there is no expression (of=) that would read {found}")
+    if not set(wanted) <= set(found):
+        raise _core.Error(f"inputs: the expression reads {wanted}, but given are {found}")
+    return kinds
+
+
+def _any_matrix(of: str | None, kinds: list[tuple[str, str]], inputs: Mapping[str, Any] | None) -> Any:
+    """A matrix that has the shape of an x that is None."""
+    if of is None or _core.expression_inputs(of)[0]:
+        raise _core.Error("cast x: is None, which is for expressions that do without x")
+    for name, kind in kinds:
+        if kind == "matrix":
+            return inputs[name]
+    raise _core.Error("cast x: is None, and the expression has no matrix to take the shape from")
+
+
+# ---- expressions -----------------------------------------------------------------------------------------------------
+
+
+def derivative(of: str, by: str = "x") -> str:
+    """The partial derivative of an expression (see cast) by x or by one of its inputs, as an expression."""
+    return _core.derivative(of, by)
+
+
+def backward(of: str, by: str = "x", grad: str = "grad") -> str:
+    """grad * derivative(of, by): the gradient that flows back through the expression where `grad` flows into it."""
+    return _core.backward(of, by, grad)
+
+
+def evaluate(of: str, /, x: Any = None, **inputs: Any) -> np.ndarray:
+    """The values of an expression (see cast) in float64, on the CPU: to check against. x and matrices are [rows, cols] or
+    broadcast to it; name[col] is [cols], name[row] is [rows]."""
+    uses_x, _ = _core.expression_inputs(of)
+    if uses_x and x is None:
+        raise _core.Error("evaluate x: is missing, but the expression uses it")
+    kinds = _expression_inputs(of, inputs)
+    arrays = [np.asarray(0.0 if x is None else x, np.float64)]
+    for name, kind in kinds:
+        array = np.asarray(inputs[name], np.float64)
+        arrays.append(array[:, None] if kind == "row" and array.ndim == 1 else array)
+    arrays = [np.ascontiguousarray(array) for array in np.broadcast_arrays(*arrays)]
+    shape = arrays[0].shape
+    results = np.empty(arrays[0].size, np.float64)
+    flat = [array.reshape(-1) for array in arrays]
+    _core.evaluate(of, flat[0], flat[1:], results)
+    return results.reshape(shape)
+
+
+# ---- GEMM and codes --------------------------------------------------------------------------------------------------
 
 
 def gemm(
@@ -127,7 +296,7 @@ def _operand(arrays: Any, x: Any, k_major: bool, what: str) -> Any:
         return _core.Operand(arrays.bits(x), arrays.dtype(x), None, "tensor", k_major)
     if x.codes is None:
         raise _core.Error(f"{what}: this Float8Array has no codes; cast with codes=True, or transposed=True before .T")
-    return _core.Operand(arrays.bits(x.codes), x.dtype, arrays.bits(x.factors), x.scale, k_major)
+    return _core.Operand(arrays.bits(x.codes), x.dtype, arrays.bits(x.factors.reshape(-1)), x.scale, k_major)
 
 
 def encode(x: Any, dtype: Any) -> np.ndarray:

@@ -20,6 +20,17 @@ def test_casts_equal_the_cpus(shape, dtype, scale):
         assert torch.equal(getattr(cpu, name).view(torch.uint8), getattr(gpu, name).cpu().view(torch.uint8)), name
 
 
+def test_fused_casts_equal_the_cpus():
+    x, gate, bias = torch.randn(130, 264).bfloat16(), torch.randn(130, 264).bfloat16(), torch.randn(264).bfloat16()
+    of = ingot.derivative("silu(x + bias[col]) * gate * rms[row]")
+    inputs = {"gate": gate, "bias": bias, "rms": torch.rand(130)}
+    options = {"of": of, "scale": "row", "transposed_scale": "col", "transposed": True, "result": True, "sum": "f32"}
+    cpu = ingot.cast(x, "e5m2", inputs=inputs, **options)
+    gpu = ingot.cast(x.cuda(), "e5m2", inputs={name: array.cuda() for name, array in inputs.items()}, **options)
+    for name in ("codes", "transposed", "factors", "transposed_factors", "result", "sum"):
+        assert torch.equal(getattr(cpu, name).view(torch.uint8), getattr(gpu, name).cpu().view(torch.uint8)), name
+
+
 def test_gemm_runs_on_the_current_stream():
     a, b = (torch.randint(-4, 5, shape, dtype=torch.int8).to(torch.bfloat16).cuda() for shape in ((64, 256), (128, 256)))
     want = a.double() @ b.double().t()

@@ -1,10 +1,12 @@
 // The CPU reference against float64 (support/reference.h): every ci case of tests/cases.h, amax and casts to the bit,
-// sums within their rounding error, and sums of small integers exactly.
+// sums within their rounding error, and sums of small integers exactly. Of a fused cast the values are bounded by
+// float64 (support/pointwise_reference.h), and codes and scales are to the bit those of the values.
 #define BOOST_TEST_MODULE cpu_backend
 #include <boost/test/included/unit_test.hpp>
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
@@ -18,6 +20,7 @@
 #include "ingot/runtime/error.h"
 #include "support/compare.h"
 #include "support/expect_error.h"
+#include "support/pointwise_reference.h"
 #include "support/reference.h"
 #include "support/run_case.h"
 
@@ -60,13 +63,97 @@ BOOST_AUTO_TEST_CASE(amax_is_exact) {
 }
 
 BOOST_AUTO_TEST_CASE(cast_is_exact) {
-  run_all<CastSpec>([](const CastSpec& spec, const Case&, const SharedMatrices& inputs, const Matrices& outputs) {
-    const Matrices expected = cast_reference(spec, inputs);
+  run_all<CastSpec>([&](const CastSpec& spec, const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {
+    SharedMatrices cast_inputs = inputs;
+    const GuardedMatrix& values = *(cast_inputs["input"] = own_values(spec, c, inputs, *backend, stream));
+    std::string fault = spec.pointwise ? value_fault(spec, inputs, values) : std::string{};
+    const Matrices expected = cast_reference(spec, cast_inputs);
     for (const auto& [what, matrix] : outputs) {
-      if (std::string fault = bit_difference(what, expected.at(what), matrix); !fault.empty()) return fault;
+      if (!fault.empty()) break;
+      fault = what == "result" ? rounding_fault(values, matrix)
+              : what == "sum"  ? cast_sum_fault(*spec.sum, values, matrix)
+                               : bit_difference(what, expected.at(what), matrix);
     }
-    return std::string{};
+    return fault;
   });
+}
+
+// On the CPU a fast expression is the one of the highest grade, which differs enough from the usual one to say
+// something.
+BOOST_AUTO_TEST_CASE(fast_math_is_near_the_reproducible_one) {
+  int run_count = 0;
+  for (const KernelSpec& any : fused_specs()) {
+    CastSpec spec = std::get<CastSpec>(any);
+    if (!spec.fast_math) continue;
+    for (const Shape shape : {Shape{37, 131}, Shape{300, 264}}) {
+      const Case fast{.spec = spec, .shape = shape};
+      spec.fast_math = false;
+      const Case usual{.spec = spec, .shape = shape};
+      spec.fast_math = true;
+      const SharedMatrices inputs = maker.inputs(fast);
+      const Matrices expected = run(usual, inputs, *backend, stream);
+      const std::string fault = fast_difference(expected, run(fast, inputs, *backend, stream));
+      BOOST_CHECK_MESSAGE(fault.empty(), name(fast) << ": " << fault);
+      ++run_count;
+    }
+  }
+  BOOST_TEST(run_count > 0);
+}
+
+// The bound of float64 is worth something: a value two steps of its rounding away is outside, of every fused spec.
+BOOST_AUTO_TEST_CASE(a_value_that_is_off_is_seen) {
+  for (const KernelSpec& any : fused_specs()) {
+    const CastSpec& spec = std::get<CastSpec>(any);
+    if (!spec.pointwise) continue;
+    const Case c{.spec = spec, .shape = {20, 30}};
+    const SharedMatrices inputs = maker.inputs(c);
+    GuardedMatrix values = *own_values(spec, c, inputs, *backend, stream);
+    BOOST_TEST(value_fault(spec, inputs, values) == "");
+    // The largest value: there nothing has cancelled.
+    std::int64_t r = 0;
+    std::int64_t col = 0;
+    for (std::int64_t i = 0; i < 600; ++i) {
+      if (std::fabs(values.value(i / 30, i % 30)) > std::fabs(values.value(r, col))) {
+        r = i / 30;
+        col = i % 30;
+      }
+    }
+    const std::uint32_t step = values.dtype() == Dtype::f32 ? 1U << (spec.in == Dtype::f32 ? 8U : 12U) : 2U;
+    values.set_bits(r, col, values.bits(r, col) - step);
+    check_contains(value_fault(spec, inputs, values), {fmt::format("row {}, col {}", r, col)});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_fast_result_that_is_far_off_is_seen) {
+  GuardedMatrix codes(Dtype::e4m3fn, 40, 100);
+  for (std::int64_t i = 0; i < 4000; ++i) codes.set_bits(i / 100, i % 100, static_cast<std::uint32_t>(0x30 + i % 64));
+  BOOST_TEST(fast_difference("codes", codes, codes, true) == "");
+  GuardedMatrix near = codes;
+  for (std::int64_t r = 0; r < 6; ++r) near.set_bits(r, 7, codes.bits(r, 7) + 1);
+  BOOST_TEST(fast_difference("codes", codes, near, true) == "codes: 6 codes differ, but at most 5 may");
+  BOOST_TEST(fast_difference("codes", codes, near, false) == "");
+  near.set_bits(5, 7, codes.bits(5, 7));
+  BOOST_TEST(fast_difference("codes", codes, near, true) == "");
+  GuardedMatrix far = codes;
+  far.set_bits(1, 3, codes.bits(1, 3) + 2);
+  check_contains(fast_difference("codes", codes, far, false), {"codes: first at index 103 (row 1, col 3)"});
+  far.set_bits(1, 3, 0x7f);
+  check_contains(fast_difference("codes", codes, far, false), {"codes: first at index 103", "nan"});
+
+  GuardedMatrix factors(Dtype::f32, 1, 2);
+  set_f32(factors, 0, 1.0F);
+  set_f32(factors, 1, 1e-3F);
+  GuardedMatrix other = factors;
+  set_f32(other, 0, 1.007F);
+  BOOST_TEST(fast_difference("factors", factors, other, false) == "");
+  set_f32(other, 1, 1.02e-3F);
+  check_contains(fast_difference("factors", factors, other, false), {"factors: first at index 1"});
+  // All outputs at once: whether the factors are the same decides how many codes may differ.
+  near.set_bits(5, 7, codes.bits(5, 7) + 1);
+  BOOST_TEST(fast_difference({{"codes", codes}, {"factors", factors}}, {{"codes", near}, {"factors", factors}}) ==
+             "codes: 6 codes differ, but at most 5 may");
+  set_f32(other, 1, 1e-3F);
+  BOOST_TEST(fast_difference({{"codes", codes}, {"factors", factors}}, {{"codes", near}, {"factors", other}}) == "");
 }
 
 BOOST_AUTO_TEST_CASE(column_sum_is_within_its_rounding_error) {
@@ -142,6 +229,7 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_the_number_of_threads) {
       {.spec = parse("cast f32->e5m2fnuz scale=row out=codes,transposed pow2"), .shape = {1481, 677}},
       {.spec = parse("gemm e4m3fn*e5m2->f32 nt scale=row,row bias"), .shape = {1600, 600, 700}},
       {.spec = parse("gemm f32*f32->f32 tn"), .shape = {1600, 600, 700}},
+      {.spec = parse("cast bf16->e5m2 of=silu(x)*gate scale=col out=codes,result,sum:f32"), .shape = {1481, 677}},
       {.spec = parse("column_sum f16->f32"), .shape = {1481, 677}}};
   for (const Case& c : chosen) {
     const SharedMatrices inputs = maker.inputs(c);

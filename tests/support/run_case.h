@@ -22,6 +22,9 @@ namespace ingot::test {
 using Matrices = std::map<std::string, GuardedMatrix>;
 using SharedMatrices = std::map<std::string, std::shared_ptr<const GuardedMatrix>>;
 
+// "inputs[2]"
+inline std::string pointwise_input_name(std::size_t i) { return "inputs[" + std::to_string(i) + "]"; }
+
 // Inputs are made once per content and shared between the specs that read them.
 class InputMaker {
  public:
@@ -36,6 +39,16 @@ class InputMaker {
       made["scales"] = factors(scale_count(spec.scale, c.shape.rows, c.shape.cols), c, 7);
       if (spec.transposed_scale) {
         made["transposed_scales"] = factors(scale_count(*spec.transposed_scale, c.shape.rows, c.shape.cols), c, 8);
+      }
+    }
+    const auto inputs = spec.pointwise.inputs();
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto seed = static_cast<unsigned>(10 + i);
+      std::shared_ptr<const GuardedMatrix>& input = made[pointwise_input_name(i)];
+      switch (inputs[i].kind) {
+        case PointwiseInput::Kind::matrix: input = matrix(spec.in, c.shape.rows, c.shape.cols, c, seed); break;
+        case PointwiseInput::Kind::column: input = matrix(spec.in, 1, c.shape.cols, c, seed); break;
+        case PointwiseInput::Kind::row: input = matrix(Dtype::f32, 1, c.shape.rows, c, seed); break;
       }
     }
     return made;
@@ -137,6 +150,8 @@ inline Matrices poisoned_outputs(const Case& c) {
   } else if (const auto* const cast = std::get_if<CastSpec>(&c.spec)) {
     if (cast->codes) outputs["codes"] = GuardedMatrix(cast->out, rows, cols, padding, offset);
     if (cast->transposed) outputs["transposed"] = GuardedMatrix(cast->out, cols, rows, padding, offset);
+    if (cast->result) outputs["result"] = GuardedMatrix(cast->in, rows, cols, padding, offset);
+    if (cast->sum) outputs["sum"] = GuardedMatrix(*cast->sum, 1, cols);
     const std::int64_t count = scale_count(cast->scale, rows, cols);
     outputs["factors"] = GuardedMatrix(Dtype::f32, 1, count);
     const bool given = cast->source == ScaleSource::given;
@@ -219,8 +234,10 @@ class PlacedCase {
     backend_->amax(spec, {.input = of("input"), .amax = of("amax")}, stream);
   }
   void enqueue_as(const CastSpec& spec, Stream& stream) {
+    Tensor input = of("input");
+    if (!spec.pointwise.uses_x()) input.data = nullptr;  // it gives the shape alone
     backend_->cast(spec,
-                   {.input = of("input"),
+                   {.input = input,
                     .codes = of("codes"),
                     .transposed = of("transposed"),
                     .factors = of("factors"),
@@ -228,7 +245,10 @@ class PlacedCase {
                     .scales = of("scales"),
                     .amax = of("amax"),
                     .transposed_scales = of("transposed_scales"),
-                    .transposed_amax = of("transposed_amax")},
+                    .transposed_amax = of("transposed_amax"),
+                    .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
+                    .result = of("result"),
+                    .sum = of("sum")},
                    stream);
   }
   void enqueue_as(const GemmSpec& spec, Stream& stream) {

@@ -19,6 +19,7 @@
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/cuda/nvrtc_compiler.h"
 #include "ingot/runtime/error.h"
+#include "tests/cases.h"
 #include "tests/templates/math_checks.h"
 #include "tests/templates/math_kernels.h"
 
@@ -119,6 +120,35 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("{} specs are {} kernels; {} compiles in {:.1f} s with NVRTC {}\n", all_valid_specs().size(),
              sources.size(), jobs.size(), seconds, nvrtc().version());
+}
+
+// Casts with expressions, and with sums in every granularity: all for Hopper, every third for every target.
+BOOST_AUTO_TEST_CASE(every_fused_kernel) {
+  const bool all = std::getenv("INGOT_COMPILE_ALL") != nullptr;
+  std::vector<KernelSpec> specs = test::fused_specs();
+  for (const KernelSpec& spec : all_valid_specs()) {
+    const auto* const cast = std::get_if<CastSpec>(&spec);
+    if (cast == nullptr || cast->pow2) continue;
+    const bool chosen = stands_for_its_kind(spec) && cast->codes && cast->transposed;
+    CastSpec with_sum = *cast;
+    with_sum.sum = Dtype::f32;
+    if (all || chosen) specs.emplace_back(with_sum);
+  }
+  std::map<std::string, Job> jobs;
+  std::size_t index = 0;
+  for (const KernelSpec& spec : specs) {
+    const bool everywhere = all || index++ % 3 == 0;
+    for (const Pass pass : passes(spec)) {
+      const Source source = generate(spec, pass);
+      for (const Target target : kSupportedTargets) {
+        if (everywhere || target == target_for(9, 0)) jobs.emplace(print(target) + source.text, Job{source, target});
+      }
+    }
+  }
+  std::vector<Job> unique;
+  for (const auto& [text, job] : jobs) unique.push_back(job);
+  expect_clean(unique);
+  fmt::print("{} specs with expressions or sums: {} compiles\n", specs.size(), unique.size());
 }
 
 // Each template compiles when it is the first and only one included.

@@ -1,7 +1,11 @@
 // The kernels themselves, run on the host thread by thread, against the formulas of the numerics contract written out
-// element by element. Shapes around every boundary of the tiles; odd pitches; poisoned and guarded outputs.
+// element by element. Shapes around every boundary of the tiles; odd pitches; poisoned and guarded outputs. Kernels
+// with a fused expression (those of codegen/pointwise_rendered.inc) against the CPU backend.
 #define BOOST_TEST_MODULE kernels_emulated
 #include "templates/emulator.h"
+
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/stream.h"
 
 #include "amax.cuh"
 #include "cast_list.cuh"
@@ -10,10 +14,13 @@
 #include "column_sum.cuh"
 #include "gemm_simt.cuh"
 
+#include "codegen/pointwise_rendered.inc"
+
 #include <boost/test/included/unit_test.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -502,6 +509,86 @@ void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factor
   }
 }
 
+// ---- Fused expressions -------------------------------------------------------------------------------------------
+
+template <class T>
+Tensor tensor_of(Matrix<T>& m, Dtype dtype, i64 rows, i64 cols) {
+  Tensor tensor = matrix(m.data(), dtype, rows, cols, {});
+  tensor.row_stride = m.stride();
+  return tensor;
+}
+
+template <class T>
+bool same_bits(const Matrix<T>& a, const Matrix<T>& b, i64 rows, i64 cols) {
+  for (i64 r = 0; r < rows; ++r) {
+    for (i64 c = 0; c < cols; ++c) {
+      if (std::memcmp(&a.at(r, c), &b.at(r, c), sizeof(T)) != 0) return false;
+    }
+  }
+  return true;
+}
+
+// Rows that can be read in octets, and rows that cannot.
+const std::vector<Shape> kFusedShapes{{131, 264, 8}, {37, 131, 3, 1}};
+
+// The inputs of RenderedSwigluBias, and every output that a cast of it may have; once for the kernels, once for the CPU
+// backend.
+struct FusedCast {
+  Shape s;
+  Matrix<bf16> x, gate, bias;
+  Matrix<float> mean;
+  Matrix<e4m3fn> codes, transposed;
+  Matrix<bf16> result;
+  Matrix<float> factors, sum;
+
+  explicit FusedCast(const Shape& shape)
+      : s(shape),
+        x(random_matrix<bf16>(s.rows, s.cols, s.cols + s.pad, s.shift)),
+        gate(random_matrix<bf16>(s.rows, s.cols, s.cols + 2 * s.pad, s.shift)),
+        bias(random_matrix<bf16>(1, s.cols, s.cols, s.shift)),
+        mean(random_matrix<float>(1, s.rows, s.rows)),
+        codes(s.rows, s.cols, s.cols + s.pad),
+        transposed(s.cols, s.rows, s.rows + s.pad),
+        result(s.rows, s.cols, s.cols + s.pad),
+        factors(1, s.rows, s.rows),
+        sum(1, s.cols, s.cols) {}
+
+  SourceParams source() {
+    SourceParams params = source_of(x, s.rows, s.cols);
+    params.operands[0] = {gate.data(), gate.stride()};
+    params.operands[1] = {bias.data(), bias.stride()};
+    params.operands[2] = {mean.data(), mean.stride()};
+    return params;
+  }
+
+  void run_on_cpu(const char* line) {
+    const auto spec = std::get<CastSpec>(parse(line));
+    const std::unique_ptr<Backend> backend = make_cpu_backend();
+    Stream stream(*backend);
+    CastTensors tensors{.input = tensor_of(x, Dtype::bf16, s.rows, s.cols),
+                        .codes = tensor_of(codes, Dtype::e4m3fn, s.rows, s.cols),
+                        .factors = tensor_of(factors, Dtype::f32, 1, scale_count(spec.scale, s.rows, s.cols))};
+    tensors.inputs = {tensor_of(gate, Dtype::bf16, s.rows, s.cols), tensor_of(bias, Dtype::bf16, 1, s.cols),
+                      tensor_of(mean, Dtype::f32, 1, s.rows)};
+    if (spec.transposed) tensors.transposed = tensor_of(transposed, Dtype::e4m3fn, s.cols, s.rows);
+    if (spec.result) tensors.result = tensor_of(result, Dtype::bf16, s.rows, s.cols);
+    if (spec.sum) tensors.sum = tensor_of(sum, Dtype::f32, 1, s.cols);
+    backend->cast(spec, tensors, stream);
+  }
+};
+
+// Everything, so also that what neither has written is still poison in both.
+void check_same(FusedCast& kernels, FusedCast& cpu) {
+  BOOST_TEST((kernels.codes.guarded() && kernels.transposed.guarded() && kernels.result.guarded()));
+  BOOST_TEST((kernels.factors.guarded() && kernels.sum.guarded()));
+  const Shape& s = kernels.s;
+  BOOST_TEST(same_bits(kernels.codes, cpu.codes, s.rows, s.cols));
+  BOOST_TEST(same_bits(kernels.transposed, cpu.transposed, s.cols, s.rows));
+  BOOST_TEST(same_bits(kernels.result, cpu.result, s.rows, s.cols));
+  BOOST_TEST(same_bits(kernels.factors, cpu.factors, 1, s.rows));
+  BOOST_TEST(same_bits(kernels.sum, cpu.sum, 1, s.cols));
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(amax_bf16) { check_amax<bf16>(); }
@@ -538,6 +625,109 @@ BOOST_AUTO_TEST_CASE(cast_list_tensor) { check_cast_list<bf16, e4m3fn, Tensorwis
 BOOST_AUTO_TEST_CASE(cast_list_row_col) { check_cast_list<f32, e5m2, Rowwise, Columnwise>(); }
 BOOST_AUTO_TEST_CASE(cast_list_groups_tensor) { check_cast_list<f16, e4m3fnuz, RowGroups, Tensorwise>(); }
 BOOST_AUTO_TEST_CASE(cast_list_blocks) { check_cast_list<bf16, e4m3fn, Blocks, Blocks>(); }
+
+BOOST_AUTO_TEST_CASE(fused_rows) {
+  for (const Shape& s : kFusedShapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
+      FusedCast kernels(s), cpu(s);
+      emulator::launch(cast_rows<ValueSource<bf16, RenderedSwigluBias>, e4m3fn, true>,
+                       CastRowsLaunch::grid(s.rows, s.cols), CastRowsLaunch::threads(s.cols),
+                       CastRowsParams{.source = kernels.source(),
+                                      .codes = kernels.codes.data(),
+                                      .factors = kernels.factors.data(),
+                                      .result = kernels.result.data(),
+                                      .codes_stride = kernels.codes.stride(),
+                                      .result_stride = kernels.result.stride(),
+                                      .pow2 = false});
+      cpu.run_on_cpu("cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=row out=codes,result");
+      check_same(kernels, cpu);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(fused_tiles) {
+  using Source = ValueSource<bf16, RenderedSwigluBias>;
+  for (const Shape& s : kFusedShapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
+      FusedCast kernels(s), cpu(s);
+      Matrix<float> amax(1, 1, 1);
+      amax.at(0, 0) = 0.0F;
+      emulator::launch(amax_tiles<Source, true, false, false>, AmaxTilesLaunch::grid(s.rows, s.cols, 1),
+                       AmaxTilesLaunch::kThreads,
+                       AmaxTilesParams{kernels.source(), reinterpret_cast<u32*>(amax.data()), nullptr, nullptr, 1});
+      const i64 tiles = ceil_div(s.rows, i64{128});
+      Matrix<float> partial_sums(tiles, s.cols, s.cols);
+      CastTilesParams params{.source = kernels.source(),
+                             .codes = {.codes = kernels.codes.data(),
+                                       .stride = kernels.codes.stride(),
+                                       .from = amax.data(),
+                                       .from_count = 1,
+                                       .factors = kernels.factors.data(),
+                                       .amax = nullptr},
+                             .transposed = {},
+                             .result = kernels.result.data(),
+                             .result_stride = kernels.result.stride(),
+                             .partial_sums = partial_sums.data(),
+                             .pow2 = false};
+      params.transposed.codes = kernels.transposed.data();
+      params.transposed.stride = kernels.transposed.stride();
+      emulator::launch(cast_tiles<Source, e4m3fn, Tensorwise, Tensorwise, false, true, true>,
+                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
+      emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
+                       ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data()});
+      BOOST_TEST(partial_sums.guarded());
+      cpu.run_on_cpu(
+          "cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=tensor out=codes,transposed,result,sum:f32");
+      check_same(kernels, cpu);
+    }
+  }
+}
+
+// No x: the input's data is null. The values stay f32.
+BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
+  using Source = ValueSource<bf16, RenderedNoX, true>;
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  for (const Shape& s : kFusedShapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
+      auto a = random_matrix<bf16>(s.rows, s.cols, s.cols + s.pad, s.shift);
+      auto b = random_matrix<float>(1, s.rows, s.rows);
+      Matrix<e5m2> got(s.cols, s.rows, s.rows + s.pad), expected = got;
+      Matrix<float> got_factors(1, s.cols, s.cols), expected_factors = got_factors, amax = got_factors;
+      for (i64 c = 0; c < s.cols; ++c) amax.at(0, c) = 0.0F;
+      SourceParams source{.input = nullptr, .rows = s.rows, .cols = s.cols, .input_stride = s.cols, .operands = {}};
+      source.operands[0] = {a.data(), a.stride()};
+      source.operands[1] = {b.data(), b.stride()};
+      emulator::launch(amax_tiles<Source, false, false, true>, AmaxTilesLaunch::grid(s.rows, s.cols, 2),
+                       AmaxTilesLaunch::kThreads,
+                       AmaxTilesParams{source, nullptr, nullptr, reinterpret_cast<u32*>(amax.data()), 2});
+      CastTilesParams params{.source = source,
+                             .codes = {},
+                             .transposed = {.codes = got.data(),
+                                            .stride = got.stride(),
+                                            .from = amax.data(),
+                                            .from_count = 0,
+                                            .factors = got_factors.data(),
+                                            .amax = nullptr},
+                             .result = nullptr,
+                             .result_stride = 0,
+                             .partial_sums = nullptr,
+                             .pow2 = true};
+      emulator::launch(cast_tiles<Source, e5m2, NotWritten, Columnwise, false, false, false>,
+                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
+      CastTensors tensors{.input = matrix(nullptr, Dtype::bf16, s.rows, s.cols, {}),
+                          .transposed = tensor_of(expected, Dtype::e5m2, s.cols, s.rows),
+                          .factors = tensor_of(expected_factors, Dtype::f32, 1, s.cols)};
+      tensors.inputs = {tensor_of(a, Dtype::bf16, s.rows, s.cols), tensor_of(b, Dtype::f32, 1, s.rows)};
+      backend->cast(std::get<CastSpec>(parse("cast bf16->e5m2 of=max(a,0.1)*-b[row] scale=col out=transposed pow2 "
+                                             "unrounded")),
+                    tensors, stream);
+      BOOST_TEST((got.guarded() && got_factors.guarded()));
+      BOOST_TEST(same_bits(got, expected, s.cols, s.rows));
+      BOOST_TEST(same_bits(got_factors, expected_factors, 1, s.cols));
+    }
+  }
+}
 
 BOOST_AUTO_TEST_CASE(column_sum) {
   check_column_sum<bf16, bf16>(1, 1, 0);
