@@ -22,7 +22,7 @@ const std::vector<Golden> kGolden{
     {"amax bf16 scale=tensor", Pass::first,
      "// amax bf16 scale=tensor (first pass)\n"
      "#include \"amax.cuh\"\n"
-     "constexpr auto kKernel = &ingot::amax_partials<ingot::bf16>;\n"},
+     "constexpr auto kKernel = &ingot::amax_partials<ingot::ValueSource<ingot::bf16>>;\n"},
     {"amax bf16 scale=tensor", Pass::main,
      "// amax f32 scale=row\n"
      "#include \"amax.cuh\"\n"
@@ -34,7 +34,23 @@ const std::vector<Golden> kGolden{
     {"cast bf16->e4m3fn scale=row out=codes pow2", Pass::main,
      "// cast bf16->e4m3fn scale=row out=codes\n"
      "#include \"cast_rows.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, false>;\n"},
+     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, ingot::Rowwise, "
+     "false, false>;\n"},
+    {"cast f16->e5m2 scale=1x128 out=codes given", Pass::main,
+     "// cast f16->e5m2 scale=1x128 out=codes given\n"
+     "#include \"cast_rows.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::f16>, ingot::e5m2, ingot::RowGroups, true, "
+     "false>;\n"},
+    {"cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list", Pass::first,
+     "// list: maxima for scale=row+1x128 of bf16\n"
+     "#include \"cast_list.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_list_maxima<ingot::ValueSource<ingot::bf16>, ingot::Rowwise, "
+     "ingot::NotWritten>;\n"},
+    {"cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list", Pass::main,
+     "// cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list\n"
+     "#include \"cast_list.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_list<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, ingot::Rowwise, "
+     "ingot::RowGroups, false, false>;\n"},
     {"cast f32->e5m2fnuz scale=row out=codes,transposed", Pass::first,
      "// amax f32 scale=row\n"
      "#include \"amax.cuh\"\n"
@@ -56,7 +72,7 @@ const std::vector<Golden> kGolden{
     {"cast f16->e5m2 scale=tensor out=transposed", Pass::first,
      "// amax f16 scale=tensor (first pass)\n"
      "#include \"amax.cuh\"\n"
-     "constexpr auto kKernel = &ingot::amax_partials<ingot::f16>;\n"},
+     "constexpr auto kKernel = &ingot::amax_partials<ingot::ValueSource<ingot::f16>>;\n"},
     {"cast f16->e5m2 scale=tensor out=transposed", Pass::main,
      "// cast f16->e5m2 scale=tensor out=transposed\n"
      "#include \"cast_tiles.cuh\"\n"
@@ -122,8 +138,8 @@ BOOST_AUTO_TEST_CASE(golden_texts_of_a_fused_cast) {
   };
   const char* const tiles = "cast bf16->e5m2 of=x+bias[col] scale=tensor out=codes,transposed,sum:bf16 pow2";
   const std::string tiles_functor = render(parse_pointwise("x + bias[col]"), "Fused", reproducible16);
-  check(tiles, Pass::first, "maxima of tensor of bf16 of x + bias[col]", tiles_functor, "amax.cuh",
-        "amax_tiles<ingot::ValueSource<ingot::bf16, ingot::Fused, false>, true, false, false>");
+  check(tiles, Pass::first, "partial maxima of bf16 of x + bias[col]", tiles_functor, "amax.cuh",
+        "amax_partials<ingot::ValueSource<ingot::bf16, ingot::Fused, false>>");
   check(tiles, Pass::main, "cast bf16->e5m2 of=x+bias[col] scale=tensor out=codes,transposed,sum:f32", tiles_functor,
         "cast_tiles.cuh",
         "cast_tiles<ingot::ValueSource<ingot::bf16, ingot::Fused, false>, ingot::e5m2, ingot::Tensorwise, "
@@ -133,10 +149,10 @@ BOOST_AUTO_TEST_CASE(golden_texts_of_a_fused_cast) {
   check("cast f16->e4m3fn of=exp(x) scale=row out=codes,result unrounded", Pass::main,
         "cast f16->e4m3fn of=exp(x) scale=row out=codes,result unrounded",
         render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast_rows.cuh",
-        "cast_rows<ingot::ValueSource<ingot::f16, ingot::Fused, true>, ingot::e4m3fn, true>");
+        "cast_rows<ingot::ValueSource<ingot::f16, ingot::Fused, true>, ingot::e4m3fn, ingot::Rowwise, false, true>");
   check("cast f32->e4m3fn of=exp(x) scale=row out=codes", Pass::main, "cast f32->e4m3fn of=exp(x) scale=row out=codes",
         render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast_rows.cuh",
-        "cast_rows<ingot::ValueSource<ingot::f32, ingot::Fused, false>, ingot::e4m3fn, false>");
+        "cast_rows<ingot::ValueSource<ingot::f32, ingot::Fused, false>, ingot::e4m3fn, ingot::Rowwise, false, false>");
   check("cast bf16->e4m3fn of=exp(x) scale=row out=transposed fast", Pass::first,
         "maxima of rows of bf16 of exp(x) fast", render(parse_pointwise("exp(x)"), "Fused", fast), "amax.cuh",
         "amax_rows<ingot::ValueSource<ingot::bf16, ingot::Fused, false>>");
@@ -198,9 +214,9 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
     }
   }
   // amax: 3 partials, 3 rows, 3 x 4 kinds of tiles (columns, and any two of tensor, rows and columns);
-  // casts: 3 x 4 x (48 pairs of granularities x 2 sources + rowwise codes, dynamic, in cast_rows, which are among
-  // them); gemm 16 x 3 + 5; column_sum 3 + 3; norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2
-  // sources; without codes a result, affine or not, and plain statistics; norm_backward: affine or not.
+  // casts: 3 x 4 x (48 pairs of granularities x 2 sources + codes alone of three granularities, in cast_rows,
+  // among them); gemm 16 x 3 + 5; column_sum 3 + 3; norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats
+  // x 2 sources; without codes a result, affine or not, and plain statistics; norm_backward: affine or not.
   BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 96U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U);
 }
 

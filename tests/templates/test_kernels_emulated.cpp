@@ -101,14 +101,13 @@ SourceParams source_of(const Matrix<T>& x, i64 rows, i64 cols) {
 
 template <class In>
 float emulated_amax(const Matrix<In>& x, i64 rows, i64 cols) {
-  const AmaxPartialsParams p = flattened(AmaxPartialsParams{x.data(), rows, cols, x.stride(), nullptr});
-  const i64 grid = AmaxPartialsLaunch::grid(p.rows, p.cols, sizeof(In));
+  const SourceParams source = flattened(source_of(x, rows, cols));
+  const i64 grid = AmaxPartialsLaunch::grid(source.rows, source.cols, sizeof(In));
   Matrix<float> partials(1, grid, grid);
-  AmaxPartialsParams first = p;
-  first.amax = partials.data();
-  emulator::launch(amax_partials<In>, grid, AmaxPartialsLaunch::kThreads, first);
+  emulator::launch(amax_partials<ValueSource<In>>, grid, AmaxPartialsLaunch::kThreads,
+                   AmaxPartialsParams{source, partials.data()});
   Matrix<float> amax(1, 1, 1);
-  const AmaxRowsParams second{source_of(partials, 1, grid), amax.data()};
+  const AmaxRowsParams second{source_of(partials, 1, grid), amax.data(), RowsLaunch::threads_log2(grid)};
   emulator::launch(amax_rows<ValueSource<float>>, RowsLaunch::grid(1, grid), RowsLaunch::threads(grid), second);
   BOOST_TEST(partials.guarded());
   BOOST_TEST(amax.guarded());
@@ -118,7 +117,7 @@ float emulated_amax(const Matrix<In>& x, i64 rows, i64 cols) {
 template <class In>
 Matrix<float> emulated_amax_rows(const Matrix<In>& x, i64 rows, i64 cols) {
   Matrix<float> amax(1, rows, rows);
-  const AmaxRowsParams p{source_of(x, rows, cols), amax.data()};
+  const AmaxRowsParams p{source_of(x, rows, cols), amax.data(), RowsLaunch::threads_log2(cols)};
   emulator::launch(amax_rows<ValueSource<In>>, RowsLaunch::grid(rows, cols), RowsLaunch::threads(cols), p);
   BOOST_TEST(amax.guarded());
   return amax;
@@ -280,22 +279,22 @@ struct OutputCheck {
   }
 };
 
-template <class In, class Out>
-void check_cast_rows(bool pow2) {
+template <class In, class Out, class Scale, bool Given>
+void check_cast_rows(bool pow2 = false) {
+  constexpr CastRowsLaunch kLaunch{.whole_rows = kWholeRows<Scale, Given>};
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      OutputCheck<In, Out, Rowwise, false, false> codes(x, s, pow2);
+      OutputCheck<In, Out, Scale, Given, false> codes(x, s, pow2);
       Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
       const CastRowsParams p{.source = source_of(x, s.rows, s.cols),
-                             .codes = codes.codes.data(),
-                             .factors = codes.factors.data(),
+                             .codes = codes.output(),
                              .result = result.data(),
-                             .codes_stride = codes.codes.stride(),
                              .result_stride = result.stride(),
+                             .threads_log2 = kLaunch.threads_log2(s.cols),
                              .pow2 = pow2};
-      emulator::launch(cast_rows<ValueSource<In>, Out, true>, CastRowsLaunch::grid(s.rows, s.cols),
-                       CastRowsLaunch::threads(s.cols), p);
+      emulator::launch(cast_rows<ValueSource<In>, Out, Scale, Given, true>, kLaunch.grid(s.rows, s.cols),
+                       kLaunch.threads(s.cols), p);
       codes.check(x, s, "codes");
       check_result(x, result, s);
     }
@@ -607,8 +606,13 @@ BOOST_AUTO_TEST_CASE(amax_tiles_bf16) { check_amax_tiles<bf16, true, true>(); }
 BOOST_AUTO_TEST_CASE(amax_tiles_f32_columns) { check_amax_tiles<f32, false, true>(); }
 BOOST_AUTO_TEST_CASE(amax_tiles_f16_rows) { check_amax_tiles<f16, true, false>(); }
 
-BOOST_AUTO_TEST_CASE(cast_rows_bf16_e4m3fn) { check_cast_rows<bf16, e4m3fn>(false); }
-BOOST_AUTO_TEST_CASE(cast_rows_f32_e5m2fnuz_pow2) { check_cast_rows<f32, e5m2fnuz>(true); }
+BOOST_AUTO_TEST_CASE(cast_rows_row) { check_cast_rows<bf16, e4m3fn, Rowwise, false>(); }
+BOOST_AUTO_TEST_CASE(cast_rows_row_pow2) { check_cast_rows<f32, e5m2fnuz, Rowwise, false>(true); }
+BOOST_AUTO_TEST_CASE(cast_rows_row_given) { check_cast_rows<f16, e5m2, Rowwise, true>(); }
+BOOST_AUTO_TEST_CASE(cast_rows_tensor) { check_cast_rows<bf16, e4m3fn, Tensorwise, false>(true); }
+BOOST_AUTO_TEST_CASE(cast_rows_tensor_given) { check_cast_rows<f32, e4m3fnuz, Tensorwise, true>(); }
+BOOST_AUTO_TEST_CASE(cast_rows_groups) { check_cast_rows<bf16, e4m3fn, RowGroups, false>(); }
+BOOST_AUTO_TEST_CASE(cast_rows_groups_given) { check_cast_rows<f16, e5m2, RowGroups, true>(); }
 
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, false>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, true>(); }
@@ -630,14 +634,20 @@ BOOST_AUTO_TEST_CASE(fused_rows) {
   for (const Shape& s : kFusedShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
       FusedCast kernels(s), cpu(s);
-      emulator::launch(cast_rows<ValueSource<bf16, RenderedSwigluBias>, e4m3fn, true>,
-                       CastRowsLaunch::grid(s.rows, s.cols), CastRowsLaunch::threads(s.cols),
+      constexpr CastRowsLaunch kLaunch{.whole_rows = true};
+      emulator::launch(cast_rows<ValueSource<bf16, RenderedSwigluBias>, e4m3fn, Rowwise, false, true>,
+                       kLaunch.grid(s.rows, s.cols), kLaunch.threads(s.cols),
                        CastRowsParams{.source = kernels.source(),
-                                      .codes = kernels.codes.data(),
-                                      .factors = kernels.factors.data(),
+                                      .codes = {.codes = kernels.codes.data(),
+                                                .stride = kernels.codes.stride(),
+                                                .from = nullptr,
+                                                .from_count = 0,
+                                                .factors = kernels.factors.data(),
+                                                .amax = nullptr,
+                                                .readers = nullptr},
                                       .result = kernels.result.data(),
-                                      .codes_stride = kernels.codes.stride(),
                                       .result_stride = kernels.result.stride(),
+                                      .threads_log2 = kLaunch.threads_log2(s.cols),
                                       .pow2 = false});
       cpu.run_on_cpu("cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=row out=codes,result");
       check_same(kernels, cpu);
@@ -650,20 +660,20 @@ BOOST_AUTO_TEST_CASE(fused_tiles) {
   for (const Shape& s : kFusedShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
       FusedCast kernels(s), cpu(s);
-      Matrix<float> amax(1, 1, 1);
-      amax.at(0, 0) = 0.0F;
-      emulator::launch(amax_tiles<Source, true, false, false>, AmaxTilesLaunch::grid(s.rows, s.cols, 1),
-                       AmaxTilesLaunch::kThreads,
-                       AmaxTilesParams{kernels.source(), reinterpret_cast<u32*>(amax.data()), nullptr, nullptr, 1});
+      const i64 blocks = AmaxPartialsLaunch::grid(s.rows, s.cols, sizeof(bf16));
+      Matrix<float> amax(1, blocks, blocks);
+      emulator::launch(amax_partials<Source>, blocks, AmaxPartialsLaunch::kThreads,
+                       AmaxPartialsParams{kernels.source(), amax.data()});
       const i64 tiles = ceil_div(s.rows, i64{128});
       Matrix<float> partial_sums(tiles, s.cols, s.cols);
       CastTilesParams params{.source = kernels.source(),
                              .codes = {.codes = kernels.codes.data(),
                                        .stride = kernels.codes.stride(),
                                        .from = amax.data(),
-                                       .from_count = 1,
+                                       .from_count = blocks,
                                        .factors = kernels.factors.data(),
-                                       .amax = nullptr},
+                                       .amax = nullptr,
+                                       .readers = nullptr},
                              .transposed = {},
                              .result = kernels.result.data(),
                              .result_stride = kernels.result.stride(),
@@ -674,7 +684,7 @@ BOOST_AUTO_TEST_CASE(fused_tiles) {
       emulator::launch(cast_tiles<Source, e4m3fn, Tensorwise, Tensorwise, false, true, true>,
                        CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
       emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
-                       ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data()});
+                       ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
       BOOST_TEST(partial_sums.guarded());
       cpu.run_on_cpu(
           "cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=tensor out=codes,transposed,result,sum:f32");
@@ -708,7 +718,8 @@ BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
                                             .from = amax.data(),
                                             .from_count = 0,
                                             .factors = got_factors.data(),
-                                            .amax = nullptr},
+                                            .amax = nullptr,
+                                            .readers = nullptr},
                              .result = nullptr,
                              .result_stride = 0,
                              .partial_sums = nullptr,

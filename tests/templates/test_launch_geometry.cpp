@@ -2,6 +2,7 @@
 // kernels follow it is tested by test_kernels_emulated.)
 #define BOOST_TEST_MODULE launch_geometry
 #include "amax.cuh"
+#include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "gemm_simt.cuh"
@@ -76,14 +77,15 @@ BOOST_AUTO_TEST_CASE(amax_blocks_share_all_segments) {
 }
 
 BOOST_AUTO_TEST_CASE(gapless_matrices_are_one_row) {
-  const AmaxPartialsParams gapless = flattened(AmaxPartialsParams{nullptr, 7, 10, 10, nullptr});
-  BOOST_TEST(gapless.rows == 1);
-  BOOST_TEST(gapless.cols == 70);
-  const AmaxPartialsParams one_row = flattened(AmaxPartialsParams{nullptr, 1, 10, 99, nullptr});
-  BOOST_TEST(one_row.cols == 10);
-  const AmaxPartialsParams strided = flattened(AmaxPartialsParams{nullptr, 7, 10, 11, nullptr});
-  BOOST_TEST(strided.rows == 7);
-  BOOST_TEST(strided.input_stride == 11);
+  const auto of = [](i64 rows, i64 cols, i64 stride) {
+    return flattened(
+        SourceParams{.input = nullptr, .rows = rows, .cols = cols, .input_stride = stride, .operands = {}});
+  };
+  BOOST_TEST(of(7, 10, 10).rows == 1);
+  BOOST_TEST(of(7, 10, 10).cols == 70);
+  BOOST_TEST(of(1, 10, 99).cols == 10);
+  BOOST_TEST(of(7, 10, 11).rows == 7);
+  BOOST_TEST(of(7, 10, 11).input_stride == 11);
 }
 
 BOOST_AUTO_TEST_CASE(row_groups) {
@@ -104,6 +106,29 @@ BOOST_AUTO_TEST_CASE(row_groups) {
   }
   static_assert(RowsLaunch::threads_per_row(8192) == 512);
   static_assert(RowsLaunch::threads_per_row(4096) == 256);
+}
+
+BOOST_AUTO_TEST_CASE(parts_of_rows_cover_the_matrix) {
+  for (const bool whole_rows : {false, true}) {
+    const CastRowsLaunch launch{.whole_rows = whole_rows};
+    for (const i64 cols : kSizes) {
+      const u32 log2 = launch.threads_log2(cols);
+      BOOST_TEST((log2 >= 5U && log2 <= (whole_rows ? 10U : 8U)));
+      BOOST_TEST(launch.threads(cols) % (1U << log2) == 0U);
+      BOOST_TEST(CastRowsLaunch::chunk(log2) % 128 == 0);
+      BOOST_TEST((whole_rows || launch.chunks(cols) * CastRowsLaunch::chunk(log2) >= cols));
+      for (const i64 rows : kSizes) {
+        const i64 grid = launch.grid(rows, cols);
+        BOOST_TEST((grid >= 1 && grid <= kMaxGrid));
+        BOOST_TEST(grid % launch.chunks(cols) == 0);
+        const i64 row_blocks = grid / launch.chunks(cols);
+        const i64 rows_per_block = launch.threads(cols) >> log2;
+        BOOST_TEST((row_blocks == kMaxGrid / launch.chunks(cols) || row_blocks * rows_per_block >= rows));
+      }
+    }
+    BOOST_TEST(launch.grid(0, 100) == 1);  // for the factor of a given scale
+    BOOST_TEST(launch.grid(300, 0) >= 1);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {
