@@ -663,7 +663,8 @@ BOOST_AUTO_TEST_CASE(fused_tiles) {
                                        .from = amax.data(),
                                        .from_count = 1,
                                        .factors = kernels.factors.data(),
-                                       .amax = nullptr},
+                                       .amax = nullptr,
+                                       .readers = nullptr},
                              .transposed = {},
                              .result = kernels.result.data(),
                              .result_stride = kernels.result.stride(),
@@ -674,7 +675,7 @@ BOOST_AUTO_TEST_CASE(fused_tiles) {
       emulator::launch(cast_tiles<Source, e4m3fn, Tensorwise, Tensorwise, false, true, true>,
                        CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
       emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
-                       ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data()});
+                       ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
       BOOST_TEST(partial_sums.guarded());
       cpu.run_on_cpu(
           "cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=tensor out=codes,transposed,result,sum:f32");
@@ -708,7 +709,8 @@ BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
                                             .from = amax.data(),
                                             .from_count = 0,
                                             .factors = got_factors.data(),
-                                            .amax = nullptr},
+                                            .amax = nullptr,
+                                            .readers = nullptr},
                              .result = nullptr,
                              .result_stride = 0,
                              .partial_sums = nullptr,
