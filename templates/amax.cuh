@@ -3,10 +3,7 @@
 //
 // amax_partials and amax_rows need nothing cleared beforehand. Tensorwise takes two launches: amax_partials leaves one
 // value per block, and either amax_rows reduces those (they are one row of f32) or the cast that needs them does so
-// itself (cast_tiles.cuh). amax_tiles raises maxima that are there already.
-//
-// Where a cast reads the same matrix next, the part that comes last here stays in the L2 for it, and the rest leaves no
-// trace.
+// itself. amax_tiles raises maxima that are there already.
 #pragma once
 
 #include "memory.cuh"
@@ -18,74 +15,69 @@
 
 namespace ingot {
 
-// For the next kernel keep the elements from this one on, counted row by row.
-struct KeepFrom {
-  i64 element = 0;
-  INGOT_DEVICE Retention at(i64 first) const { return first >= element ? Retention::keep() : Retention::drop(); }
-};
-
 struct AmaxPartialsParams {
-  const void* input;  // In[rows, cols]
-  i64 rows, cols;
-  i64 input_stride;  // elements
-  float* amax;       // one per block
-  KeepFrom keep{};
+  SourceParams source;
+  float* amax;  // one per block
 };
 
-// A matrix without gaps is one row: its segments are then all full.
-INGOT_HOST_DEVICE constexpr AmaxPartialsParams flattened(AmaxPartialsParams p) {
-  if (p.rows == 1 || p.input_stride == p.cols) return {p.input, 1, p.rows * p.cols, p.rows * p.cols, p.amax, p.keep};
+// A matrix without gaps is one row: its segments are then all full. Not where an expression has further inputs.
+INGOT_HOST_DEVICE constexpr SourceParams flattened(SourceParams p) {
+  if (p.rows == 1 || p.input_stride != p.cols) return p;
+  p.cols *= p.rows;
+  p.input_stride = p.cols;
+  p.rows = 1;
   return p;
 }
 
 // Blocks take segments of rows in turn, so that the end of the tensor is what the L2 holds when they are done.
 struct AmaxPartialsLaunch {
   static constexpr u32 kThreads = 256;
-  static constexpr u32 kVectors = 4;      // 16-byte loads in flight, per thread
   static constexpr i64 kMaxBlocks = 512;  // all resident at once on a large GPU, and few enough to reduce again
-  INGOT_HOST_DEVICE static constexpr i64 segment(i64 input_bytes) {
-    return i64{kThreads} * kVectors * 16 / input_bytes;
+  // 64 bytes of the input in flight, per thread.
+  INGOT_HOST_DEVICE static constexpr u32 octets(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
+  INGOT_HOST_DEVICE static constexpr i64 segment(u64 value_bytes) {
+    return i64{kThreads} * octets(value_bytes) * kOctet;
   }
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, i64 input_bytes) {
-    return min_of(kMaxBlocks, rows * ceil_div(cols, segment(input_bytes)));
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u64 value_bytes) {
+    return min_of(kMaxBlocks, rows * ceil_div(cols, segment(value_bytes)));
   }
 };
 
-template <HighPrecision In>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_partials(const AmaxPartialsParams p) {
+template <class Source>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFused ? 2 : 4)
+    amax_partials(const __grid_constant__ AmaxPartialsParams p) {
   using Launch = AmaxPartialsLaunch;
-  constexpr u32 kWidth = kPerVector<In>;
-  constexpr i64 kSegment = Launch::segment(sizeof(In));
+  using Value = typename Source::Value;
+  constexpr u32 kOctets = Launch::octets(sizeof(typename Source::In));
+  constexpr i64 kSegment = Launch::segment(sizeof(typename Source::In));
   __shared__ u32 warp_maxima[kMaxWarps];
   start_in_turn();
 
-  const bool vectorised = vector_aligned<In>(p.input, p.input_stride);
-  const u32 segments = static_cast<u32>(ceil_div(p.cols, kSegment));
+  const bool aligned = Source::aligned(p.source);
+  const u32 segments = static_cast<u32>(ceil_div(p.source.cols, kSegment));
   const u32 row_step = gridDim.x / segments;
   const u32 segment_step = gridDim.x % segments;
   i64 row = blockIdx.x / segments;
   u32 segment = blockIdx.x % segments;
   u32 maximum = 0;
-  while (row < p.rows) {
-    const In* source = static_cast<const In*>(p.input) + row * p.input_stride;
+  while (row < p.source.rows) {
     const i64 begin = segment * kSegment;
-    const i64 end = min_of(p.cols, begin + kSegment);
+    const i64 end = min_of(p.source.cols, begin + kSegment);
     i64 scalars_from = begin;
-    if (vectorised) {
-      const Retention retention = p.keep.at(row * p.cols + begin);
-      Vector<In> values[Launch::kVectors];
+    if (aligned) {
+      Octet<Value> values[kOctets];
       INGOT_UNROLL
-      for (u32 i = 0; i < Launch::kVectors; ++i) {
-        const i64 col = begin + (i * i64{Launch::kThreads} + threadIdx.x) * kWidth;
-        if (col + kWidth <= end) values[i] = load_vector(source + col, retention);
+      for (u32 i = 0; i < kOctets; ++i) {
+        const i64 col = begin + (i * i64{Launch::kThreads} + threadIdx.x) * kOctet;
+        if (col + kOctet <= end) values[i] = Source::load(p.source, row, col);
       }
       INGOT_UNROLL
-      for (u32 i = 0; i < Launch::kVectors; ++i) maximum = max_of(maximum, amax_bits(values[i]));
-      scalars_from = end - end % kWidth;
+      for (u32 i = 0; i < kOctets; ++i) maximum = max_of(maximum, amax_bits(values[i]));
+      scalars_from = end - end % kOctet;
     }
     INGOT_UNROLL_BY(1)
     for (i64 col = scalars_from + threadIdx.x; col < end; col += Launch::kThreads) {
-      maximum = max_of(maximum, amax_bits(to_float(source[col])));
+      maximum = max_of(maximum, amax_bits(to_float(Source::element(p.source, row, col))));
     }
     row += row_step;
     segment += segment_step;
@@ -101,14 +93,16 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, 4) amax_part
 // A group of 32 to 1024 threads takes a row, about two octets to a thread; blocks of fewer than 128 threads
 // hold several groups. Rows of any length: the threads loop.
 struct RowsLaunch {
-  static constexpr u32 kMaxThreads = 1024;
+  static constexpr u32 kMaxThreadsLog2 = 10;
+  static constexpr u32 kMaxThreads = 1U << kMaxThreadsLog2;
   static constexpr u32 kMinThreads = 128;  // of a block
   static constexpr i64 kMaxBlocks = 0x7fffffff;
-  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) {
-    u32 threads = 32;
-    while (threads < kMaxThreads && threads * 2 * kOctet < cols) threads *= 2;
-    return threads;
+  INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) {  // per row
+    u32 log2 = 5;
+    while (log2 < kMaxThreadsLog2 && (i64{kOctet} << (log2 + 1)) < cols) ++log2;
+    return log2;
   }
+  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return 1U << threads_log2(cols); }
   INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols) { return max_of(kMinThreads, threads_per_row(cols)); }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 cols) { return threads(cols) / threads_per_row(cols); }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) {
@@ -118,20 +112,20 @@ struct RowsLaunch {
 
 struct AmaxRowsParams {
   SourceParams source;
-  float* amax;  // [rows]
-  KeepFrom keep{};
+  float* amax;       // [rows]
+  u32 threads_log2;  // per row: of the launch
 };
 
 // The largest |value| bits that one thread of a row's group sees.
 template <class Source>
-INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 lane, u32 threads, Retention retention) {
+INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 lane, u32 threads) {
   u32 maximum = 0;
   i64 scalars_from = 0;
   if (aligned) {
     scalars_from = p.cols - p.cols % kOctet;
     INGOT_UNROLL_BY(2)
     for (i64 col = i64{lane} * kOctet; col < scalars_from; col += i64{threads} * kOctet) {
-      maximum = max_of(maximum, amax_bits(Source::load(p, row, col, retention)));
+      maximum = max_of(maximum, amax_bits(Source::load(p, row, col)));
     }
   }
   INGOT_UNROLL_BY(1)
@@ -145,17 +139,15 @@ template <class Source>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 1) amax_rows(const __grid_constant__ AmaxRowsParams p) {
   __shared__ u32 warp_maxima[kMaxWarps];
   start_in_turn();
-  const u32 threads = RowsLaunch::threads_per_row(p.source.cols);
-  const u32 lane = threadIdx.x % threads;
-  const u32 rows_per_block = blockDim.x / threads;
+  const u32 threads = 1U << p.threads_log2;
+  const u32 lane = threadIdx.x & (threads - 1);
+  const u32 rows_per_block = blockDim.x >> p.threads_log2;
   const bool aligned = Source::aligned(p.source);
   for (i64 first_row = i64{blockIdx.x} * rows_per_block; first_row < p.source.rows;
        first_row += i64{gridDim.x} * rows_per_block) {
-    const i64 row = first_row + threadIdx.x / threads;
+    const i64 row = first_row + (threadIdx.x >> p.threads_log2);
     u32 maximum = 0;
-    if (row < p.source.rows) {
-      maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads, p.keep.at(row * p.source.cols));
-    }
+    if (row < p.source.rows) maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads);
     maximum = group_max(maximum, threads, warp_maxima);
     if (row < p.source.rows && lane == 0) p.amax[row] = amax_from_bits(maximum);
   }
@@ -171,7 +163,6 @@ struct AmaxTilesParams {
   u32* rows;     // [rows]
   u32* columns;  // [cols]
   u32 steps;     // AmaxTilesLaunch::kRows rows each that a block goes down
-  KeepFrom keep{};
 };
 
 struct AmaxTilesLaunch {
@@ -233,12 +224,11 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
       }
     };
     if (aligned) {
-      const Retention retention = p.keep.at(first_row * p.source.cols);
       Octet<Value> values[Launch::kRowsPerWarp] = {};
       INGOT_UNROLL
       for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
         if (r < rows_left && lane * kOctet < cols_left) {
-          values[r] = Source::load(p.source, first_row + r, first_col + lane * kOctet, retention);
+          values[r] = Source::load(p.source, first_row + r, first_col + lane * kOctet);
         }
       }
       INGOT_UNROLL

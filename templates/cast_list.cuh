@@ -19,7 +19,6 @@ struct ListedTile {
 struct CastListParams {
   const CastTilesParams* casts;
   const ListedTile* tiles;
-  KeepFrom keep{};  // of the tiles, counted as here
 };
 
 // The parameters of one tile's cast, copied to where every thread reads them fast. All threads of the block call it.
@@ -41,7 +40,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
 }
 template <class Source, Fp8Format Out, bool TwoScales>
 INGOT_HOST_DEVICE constexpr u32 cast_list_residency() {
-  return min_of(cast_tiles_residency<Source, Out, TwoScales, false>(), TwoScales ? 2U : 4U);
+  return min_of(cast_tiles_residency<Source, Out, TwoScales, false>(), TwoScales ? 2U : 3U);
 }
 
 // NotWritten: an output that needs no maxima from this pass.
@@ -55,7 +54,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxi
   const u32 tile = enter_tile(list, blockIdx.x, params);
   const TilePlace at = TilePlace::of(params.source, tile);
   Octet<Value> values[kRowsPerRun] = {};
-  load_tile<Source>(params.source, at, list.keep.at(blockIdx.x), shared, values);
+  load_tile<Source>(params.source, at, shared, values);
   if constexpr (!is_same<CodesScale, NotWritten>) {
     record(params.codes, params.source, at, PendingMaxima<CodesScale, Value>::of(values), shared);
   }

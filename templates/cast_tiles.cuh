@@ -13,6 +13,7 @@
 #pragma once
 
 #include "amax.cuh"
+#include "cast_output.cuh"
 #include "memory.cuh"
 #include "octet.cuh"
 #include "platform.cuh"
@@ -21,21 +22,6 @@
 #include "source.cuh"
 
 namespace ingot {
-
-// In place of a scale: an output that is not written.
-struct NotWritten {};
-
-// One of the two outputs. Scales, factors and maxima are dense arrays over the matrix's extents, row by row: [1],
-// [rows], [cols], [rows, ceil(cols / 128)], [ceil(rows / 128), cols] or [ceil(rows / 128), ceil(cols / 128)].
-struct CastOutput {
-  void* codes;     // Out[rows, cols] or, transposed, Out[cols, rows]
-  i64 stride;      // elements
-  float* from;     // dynamic, tensorwise: partial maxima; rowwise, columnwise: the maxima. Given: the scales
-  i64 from_count;  // of the partial maxima
-  float* factors;
-  u32* amax;     // given: raised to the largest |value|, as bits
-  u32* readers;  // null, or how many tiles have read from[] (clear_after_last)
-};
 
 struct CastTilesParams {
   SourceParams source;
@@ -120,14 +106,14 @@ INGOT_DEVICE void transpose_bytes(const u32 (&rows)[4], u32 (&columns)[4]) {
 
 // Elements outside of the matrix are 0: they count for no maximum and no sum.
 template <class Source>
-INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, Retention retention, CastTilesShared& shared,
+INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTilesShared& shared,
                             Octet<typename Source::Value> (&values)[kRowsPerRun]) {
   using Value = typename Source::Value;
   if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kOctet == 0)) {
     INGOT_UNROLL
     for (u32 r = 0; r < kRowsPerRun; ++r) {
       if (at.row + r < at.rows && at.col < at.cols) {
-        values[r] = Source::load(p, at.first_row + at.row + r, at.first_col + at.col, retention);
+        values[r] = Source::load(p, at.first_row + at.row + r, at.first_col + at.col);
       }
     }
     return;
@@ -328,11 +314,7 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
     if constexpr (kLocal) {
       bits = block_maximum(values, shared);
     } else {
-      INGOT_UNROLL_BY(1)
-      for (i64 i = threadIdx.x; i < output.from_count; i += CastTilesLaunch::kThreads) {
-        bits = max_of(bits, float_bits(output.from[i]));
-      }
-      bits = group_max(bits, CastTilesLaunch::kThreads, shared.warp_maxima);
+      bits = maximum_of_partials(output, CastTilesLaunch::kThreads, shared.warp_maxima);
     }
     scales.values[0] = scale_from_amax<Out>(amax_from_bits(bits), p.pow2);
     if (extents.leading && threadIdx.x == 0) output.factors[extents.first] = factor_from_scale(scales.values[0]);
@@ -417,16 +399,16 @@ template <class Scale, HighPrecision Value>
 INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const TilePlace& at,
                          const PendingMaxima<Scale, Value>& maxima, CastTilesShared& shared) {
   const Extents<Scale> extents = Extents<Scale>::of(p, at);
-  const auto raise = [&](i64 index, u32 bits) { atomicMax(output.amax + index, float_bits(amax_from_bits(bits))); };
   if constexpr (kByColumn<Scale>) {
     const u32 bits = column_maximum(maxima.columns, at, shared);
-    if (threadIdx.x < at.cols && at.rows != 0) raise(extents.index(threadIdx.x), bits);
+    if (threadIdx.x < at.cols && at.rows != 0) raise_maximum(output.amax + extents.index(threadIdx.x), bits);
   } else if constexpr (kByRow<Scale>) {
     const u32 row = at.row + row_of_lane(threadIdx.x % 32);
-    if (row < at.rows && at.cols != 0 && answers_for_row(threadIdx.x % 32)) raise(extents.index(row), maxima.bits);
+    if (row < at.rows && at.cols != 0 && answers_for_row(threadIdx.x % 32))
+      raise_maximum(output.amax + extents.index(row), maxima.bits);
   } else {
     const u32 bits = group_max(maxima.bits, CastTilesLaunch::kThreads, shared.warp_maxima);
-    if (threadIdx.x == 0 && at.rows != 0 && at.cols != 0) raise(extents.first, bits);
+    if (threadIdx.x == 0 && at.rows != 0 && at.cols != 0) raise_maximum(output.amax + extents.first, bits);
   }
 }
 
@@ -454,13 +436,6 @@ INGOT_DEVICE void clear_after_last(const CastOutput& output, const SourceParams&
 }
 
 // ---- 4. Codes ----------------------------------------------------------------------------------------------------
-
-// The first `count` bytes.
-INGOT_DEVICE void store_bytes(u8* target, U32x2 bytes, u32 count) {
-  u64 rest = u64{bytes.y} << 32 | bytes.x;
-  INGOT_UNROLL_BY(1)
-  for (u32 i = 0; i < count; ++i, rest >>= 8) target[i] = static_cast<u8>(rest);
-}
 
 // Leaves the codes in `codes`, and stores them row by row if `Store`: a row that nobody needs afterwards takes no
 // registers.
@@ -541,7 +516,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   const TilePlace at = TilePlace::of(p.source, tile);
   Octet<Value> values[kRowsPerRun] = {};
   if constexpr (kAfterPass) {
-    load_tile<Source>(p.source, at, Retention::drop(), shared, values);
+    load_tile<Source>(p.source, at, shared, values);
     start_in_turn();
   } else {
     prefetch_tile<Source>(p.source, at);
@@ -553,7 +528,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   if constexpr (Given && kCodes && kOwnTransposed) {
     transposed_scales = given_scales<TransposedScale>(p.transposed, p.source, at);
   }
-  if constexpr (!kAfterPass) load_tile<Source>(p.source, at, Retention::usual(), shared, values);
+  if constexpr (!kAfterPass) load_tile<Source>(p.source, at, shared, values);
   if constexpr (Result) store_result<typename Source::In>(p, at, values);
   if constexpr (Sum) sum_columns(p, at, shared, values);
 
@@ -578,8 +553,8 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   }
 }
 
-// Blocks to a multiprocessor, as registers allow: 64, 80, 128 or 255 to a thread. An expression takes its share, and so
-// do More outputs of its values.
+// Blocks to a multiprocessor, as registers allow: 80, 128 or 255 to a thread. An expression takes its share, and so
+// do More outputs of its values. (Four blocks of 64 registers fit most, and are no faster.)
 template <class Source, Fp8Format Out, bool TwoScales, bool More>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   if (TwoScales && More && (sizeof(typename Source::Value) == 4 || kDeviceArch >= 1000)) return 1;
@@ -587,7 +562,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
     return TwoScales && !has_hardware_encode<Out>() ? 1 : 2;
   }
   if (Source::kFused) return TwoScales || More || Source::kOperands > 1 ? 2 : 3;
-  return More ? 2 : TwoScales ? 3 : 4;
+  return More ? 2 : 3;
 }
 template <class CodesScale, class TransposedScale>
 inline constexpr bool kTwoScales =

@@ -72,43 +72,9 @@ INGOT_DEVICE U32x4 load16_once(const void* source) {
 #endif
 }
 
-// How long the L2 should keep what is read: for another kernel that reads it soon, as usual, or no longer.
-struct Retention {
-  u64 policy = 0;
-#if INGOT_ON_DEVICE
-  INGOT_DEVICE static Retention keep() { return {ptx::createpolicy_evict_last()}; }
-  INGOT_DEVICE static Retention usual() { return {ptx::createpolicy_evict_normal()}; }
-  INGOT_DEVICE static Retention drop() { return {ptx::createpolicy_evict_first()}; }
-#else
-  INGOT_DEVICE static Retention keep() { return {}; }
-  INGOT_DEVICE static Retention usual() { return {}; }
-  INGOT_DEVICE static Retention drop() { return {}; }
-#endif
-};
-
-INGOT_DEVICE U32x4 load16(const void* source, [[maybe_unused]] Retention retention) {
-#if INGOT_ON_DEVICE
-  return ptx::ld_global_nc(source, retention.policy);
-#else
-  return *static_cast<const U32x4*>(source);
-#endif
-}
-
-INGOT_DEVICE U32x4 load16_once(const void* source, [[maybe_unused]] Retention retention) {
-#if INGOT_ON_DEVICE
-  return ptx::ld_global_nc_once(source, retention.policy);
-#else
-  return *static_cast<const U32x4*>(source);
-#endif
-}
-
 template <HighPrecision T>
 INGOT_DEVICE Vector<T> load_vector(const T* source) {
   return {load16_once(source)};
-}
-template <HighPrecision T>
-INGOT_DEVICE Vector<T> load_vector(const T* source, Retention retention) {
-  return {load16_once(source, retention)};
 }
 
 // The line of 128 bytes at `source` into the L2, where it does not go stale: allowed before wait_for_predecessor().

@@ -56,17 +56,17 @@ struct ValueSource {
   }
 
   // The values of row `row`, columns col .. col + 7.
-  INGOT_DEVICE static Octet<Value> load(const SourceParams& p, i64 row, i64 col, Retention retention) {
+  INGOT_DEVICE static Octet<Value> load(const SourceParams& p, i64 row, i64 col) {
     const In* const input = static_cast<const In*>(p.input) + row * p.input_stride + col;
     if constexpr (!kFused) {
-      return load_octet(input, retention);
+      return load_octet(input);
     } else {
       float x[kOctet] = {};
-      if constexpr (F::kUsesX) unpack(load_octet(input, retention), x);
+      if constexpr (F::kUsesX) unpack(load_octet(input), x);
       float operands[kMaxInputs][kOctet];
       INGOT_UNROLL
       for (int i = 0; i < kOperands; ++i) {
-        load_operand(p.operands[i], F::kKinds[i], row, col, retention, operands[i]);
+        load_operand(p.operands[i], F::kKinds[i], row, col, operands[i]);
       }
       float results[kOctet];
       INGOT_UNROLL
@@ -99,18 +99,18 @@ struct ValueSource {
   static constexpr u32 kLine = 128;  // bytes
 
   // f32: the two loads share each line, and the L1 serves the second.
-  INGOT_DEVICE static Octet<In> load_octet(const In* source, Retention retention) {
+  INGOT_DEVICE static Octet<In> load_octet(const In* source) {
     if constexpr (sizeof(In) == 4) {
-      return {{{load16(source, retention)}, {load16(source + kPerVector<In>, retention)}}};
+      return {{{load16(source)}, {load16(source + kPerVector<In>)}}};
     } else {
-      return {{{load16_once(source, retention)}}};
+      return {{{load16_once(source)}}};
     }
   }
 
   INGOT_DEVICE static void load_operand(const SourceOperand& operand, InputKind kind, i64 row, i64 col,
-                                        Retention retention, float (&values)[kOctet]) {
+                                        float (&values)[kOctet]) {
     const auto* data = static_cast<const In*>(operand.data);
-    if (kind == InputKind::matrix) return unpack(load_octet(data + row * operand.stride + col, retention), values);
+    if (kind == InputKind::matrix) return unpack(load_octet(data + row * operand.stride + col), values);
     if (kind == InputKind::row) {
       const float value = static_cast<const float*>(operand.data)[row];
       INGOT_UNROLL

@@ -66,7 +66,7 @@ std::string scale_type(ScaleGranularity scale) {
 }
 
 Instance amax_partials(Dtype in) {
-  return {"amax.cuh", fmt::format("amax_partials<{}>", type(in)),
+  return {"amax.cuh", fmt::format("amax_partials<{}>", source(in)),
           print(AmaxSpec{.in = in, .scale = kTensorwise}) + " (first pass)"};
 }
 
@@ -107,12 +107,16 @@ Instance cast_list_maxima(const CastSpec& spec) {
 Instance first_pass_instance(const CastSpec& spec) {
   if (spec.list) return cast_list_maxima(spec);
   const FirstPass wanted = first_pass(spec);
-  if (wanted.kind() == FirstPass::Kind::partials) return amax_partials(spec.in);
-  if (wanted.kind() == FirstPass::Kind::rows && !spec.pointwise) return amax_rows(spec.in);
-  Instance made = wanted.kind() == FirstPass::Kind::rows
-                      ? Instance{"amax.cuh", fmt::format("amax_rows<{}>", source(spec)),
-                                 fmt::format("maxima of rows of {}", value_words(spec))}
-                      : amax_tiles(source(spec), wanted, value_words(spec));
+  const FirstPass::Kind kind = wanted.kind();
+  if (!spec.pointwise && kind == FirstPass::Kind::partials) return amax_partials(spec.in);
+  if (!spec.pointwise && kind == FirstPass::Kind::rows) return amax_rows(spec.in);
+  const std::string values = value_words(spec);
+  Instance made = kind == FirstPass::Kind::partials
+                      ? Instance{"amax.cuh", fmt::format("amax_partials<{}>", source(spec)),
+                                 fmt::format("partial maxima of {}", values)}
+                  : kind == FirstPass::Kind::rows ? Instance{"amax.cuh", fmt::format("amax_rows<{}>", source(spec)),
+                                                             fmt::format("maxima of rows of {}", values)}
+                                                  : amax_tiles(source(spec), wanted, values);
   made.functor = functor(spec);
   return made;
 }
@@ -139,8 +143,10 @@ Instance instance(const CastSpec& spec, Pass pass) {
   if (kernel.sum) kernel.sum = Dtype::f32;  // rounded by the pass after
   const std::string words = print(kernel);
   if (cast_schedule(spec) == CastSchedule::rows) {
-    return {"cast_rows.cuh", fmt::format("cast_rows<{}, {}, {}>", source(spec), type(spec.out), spec.result), words,
-            functor(spec)};
+    return {"cast_rows.cuh",
+            fmt::format("cast_rows<{}, {}, {}, {}, {}>", source(spec), type(spec.out), scale_type(spec.scale),
+                        spec.source == ScaleSource::given, spec.result),
+            words, functor(spec)};
   }
   const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
   const std::string arguments = fmt::format("{}, {}, {}, {}, {}, {}", source(spec), type(spec.out),
@@ -186,9 +192,7 @@ Instance instance(const NormBackwardSpec& spec, Pass pass) {
 }
 
 bool has_first(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
-bool has_first(const CastSpec& spec) {
-  return cast_schedule(spec) == CastSchedule::tiles && first_pass(spec).kind() != FirstPass::Kind::none;
-}
+bool has_first(const CastSpec& spec) { return first_pass(spec).kind() != FirstPass::Kind::none; }
 bool has_first(const ColumnSumSpec&) { return true; }
 template <class Spec>
 bool has_first(const Spec&) {
@@ -209,22 +213,21 @@ const char* suffix(Pass pass) {
 }  // namespace
 
 CastSchedule cast_schedule(const CastSpec& spec) {
-  const bool one_row_at_a_time =
-      spec.scale == kRowwise && !spec.transposed && !spec.sum && !spec.list && spec.source == ScaleSource::dynamic;
-  return one_row_at_a_time ? CastSchedule::rows : CastSchedule::tiles;
+  const bool along_rows = spec.scale == kTensorwise || spec.scale == kRowwise || spec.scale == kRowGroups;
+  return along_rows && !spec.transposed && !spec.sum && !spec.list ? CastSchedule::rows : CastSchedule::tiles;
 }
 
 FirstPass::Kind FirstPass::kind() const {
   const int count = (tensor ? 1 : 0) + (rows ? 1 : 0) + (columns ? 1 : 0);
   if (count == 0) return Kind::none;
-  if (count == 1 && tensor && !fused) return Kind::partials;
+  if (count == 1 && tensor) return Kind::partials;
   return count == 1 && rows ? Kind::rows : Kind::tiles;
 }
 
 FirstPass first_pass(const CastSpec& spec) {
   FirstPass wanted;
   if (spec.source == ScaleSource::given) return wanted;
-  wanted.fused = static_cast<bool>(spec.pointwise);
+  if (cast_schedule(spec) == CastSchedule::rows) return {.tensor = spec.scale == kTensorwise};
   for (const ScaleGranularity scale : {spec.scale, spec.transposed_scale.value_or(spec.scale)}) {
     wanted.tensor |= scale == kTensorwise;
     wanted.rows |= scale == kRowwise;

@@ -24,8 +24,9 @@ inline constexpr std::string_view kKernelName = "kKernel";
 // cast needs before it. main: every spec has it. finish: what the main pass left in parts, such as column sums.
 enum class Pass : std::uint8_t { first, main, finish };
 
-// How a cast runs: a row in its threads' registers, in one launch (templates/cast_rows.cuh); or in tiles
-// (templates/cast_tiles.cuh), after a pass for those maxima that no tile sees whole.
+// How a cast runs: along its rows (templates/cast_rows.cuh), where only codes are written and scales are those of the
+// tensor, of rows or of groups in rows; or in tiles (templates/cast_tiles.cuh). Before it runs a pass for those maxima
+// that no row or tile sees whole.
 enum class CastSchedule : std::uint8_t { rows, tiles };
 CastSchedule cast_schedule(const CastSpec& spec);
 
@@ -36,13 +37,13 @@ struct FirstPass {
   bool tensor = false;
   bool rows = false;
   bool columns = false;
-  bool fused = false;  // of the values of an expression
   Kind kind() const;
 };
 FirstPass first_pass(const CastSpec& spec);
 
-// Which passes a spec takes. (first: a cast in tiles with dynamic tensorwise, rowwise or columnwise scales, amax
-// tensorwise, column_sum; finish: a cast with column sums, norm_backward with gradients of gamma and beta)
+// Which passes a spec takes. (first: a cast with dynamic tensorwise scales, or in tiles with dynamic rowwise or
+// columnwise ones, amax tensorwise, column_sum; finish: a cast with column sums, norm_backward with gradients of gamma
+// and beta)
 std::span<const Pass> passes(const KernelSpec& spec);
 bool has_pass(const KernelSpec& spec, Pass pass);
 

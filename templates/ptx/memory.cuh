@@ -1,4 +1,4 @@
-// PTX ISA 9.7.9.9 "ld.global.nc", 9.7.9.12 "st", 9.7.9.16 "prefetch", 9.7.9.19 "createpolicy": loads and stores with a
+// PTX ISA 9.7.9.9 "ld.global.nc", 9.7.9.12 "st", 9.7.9.16 "prefetch": loads and stores with a
 // cache hint. Device code only. Loads are volatile to the compiler, so that none moves before griddepcontrol_wait().
 #pragma once
 
@@ -25,39 +25,7 @@ INGOT_DEVICE U32x4 ld_global_nc_once(const void* source) {
   return v;
 }
 
-// Both with a policy for the L2 (below).
-INGOT_DEVICE U32x4 ld_global_nc(const void* source, u64 policy) {
-  U32x4 v;
-  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(source), "l"(policy));
-  return v;
-}
-INGOT_DEVICE U32x4 ld_global_nc_once(const void* source, u64 policy) {
-  U32x4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(source), "l"(policy));
-  return v;
-}
-
-// What the L2 lets go of first, in its turn, or last.
-INGOT_DEVICE u64 createpolicy_evict_first() {
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-INGOT_DEVICE u64 createpolicy_evict_normal() {
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-INGOT_DEVICE u64 createpolicy_evict_last() {
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
+// Into the L2.
 INGOT_DEVICE void prefetch_global_l2(const void* source) { asm volatile("prefetch.global.L2 [%0];" ::"l"(source)); }
 
 // Streaming stores: first to leave the L2, so that they do not push out data that will be read again.

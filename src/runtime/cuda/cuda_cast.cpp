@@ -2,7 +2,6 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/cpu/visit.h"
-#include "ingot/runtime/cuda/keep_end.h"
 #include "ingot/runtime/cuda/operations.h"
 
 #include "cast_rows.cuh"
@@ -18,18 +17,6 @@ float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 float factor_of_nothing(const CastSpec& spec) {
   return visit_fp8(spec.out,
                    [&]<class Out>(Type<Out>) { return factor_from_scale(scale_from_amax<Out>(0.0F, spec.pow2)); });
-}
-
-void cast_rows(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
-  const CastRowsParams params{.source = source_of(tensors),
-                              .codes = tensors.codes.data,
-                              .factors = floats(tensors.factors),
-                              .result = tensors.result.data,
-                              .codes_stride = tensors.codes.row_stride,
-                              .result_stride = tensors.result.row_stride,
-                              .pow2 = spec.pow2};
-  launcher.launch(spec, Pass::main, CastRowsLaunch::grid(tensors.input.rows, tensors.input.cols),
-                  CastRowsLaunch::threads(tensors.input.cols), params, stream);
 }
 
 // Where the first pass leaves the maxima of one granularity, and where the main one counts who has read them.
@@ -79,18 +66,17 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
                          Launcher& launcher) {
   const Tensor& input = tensors.input;
   const FirstPass wanted = first_pass(spec);
-  const KeepFrom keep = keep_end(input.rows * input.cols, bytes_per_value(spec), launcher);
   Maxima maxima;
   if (wanted.kind() == FirstPass::Kind::partials) {
-    AmaxPartialsParams params =
-        flattened(AmaxPartialsParams{input.data, input.rows, input.cols, input.row_stride, memory, keep});
+    const SourceParams source = spec.pointwise ? source_of(tensors) : flattened(source_of(tensors));
     maxima.tensor = {memory, nullptr};
-    maxima.tensor_count = AmaxPartialsLaunch::grid(params.rows, params.cols, size_of(spec.in));
-    launcher.launch(spec, Pass::first, maxima.tensor_count, AmaxPartialsLaunch::kThreads, params, stream);
+    maxima.tensor_count = AmaxPartialsLaunch::grid(source.rows, source.cols, static_cast<u64>(size_of(spec.in)));
+    launcher.launch(spec, Pass::first, maxima.tensor_count, AmaxPartialsLaunch::kThreads,
+                    AmaxPartialsParams{source, memory}, stream);
   } else if (wanted.kind() == FirstPass::Kind::rows) {
     maxima.rows = {memory, nullptr};
     launcher.launch(spec, Pass::first, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
-                    AmaxRowsParams{source_of(tensors), memory, keep}, stream);
+                    AmaxRowsParams{source_of(tensors), memory, RowsLaunch::threads_log2(input.cols)}, stream);
   } else if (wanted.kind() == FirstPass::Kind::tiles) {
     // What is raised must be cleared: no kernel may be missing when the first has run.
     launcher.load(spec, stream);
@@ -103,12 +89,29 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
                                  .tensor = bits(maxima.tensor, wanted.tensor),
                                  .rows = bits(maxima.rows, wanted.rows),
                                  .columns = bits(maxima.columns, wanted.columns),
-                                 .steps = steps,
-                                 .keep = keep};
+                                 .steps = steps};
     launcher.launch(spec, Pass::first, AmaxTilesLaunch::grid(input.rows, input.cols, steps), AmaxTilesLaunch::kThreads,
                     params, stream);
   }
   return maxima;
+}
+
+void cast_rows(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  const CastRowsLaunch shape{.whole_rows = spec.scale == kRowwise && spec.source == ScaleSource::dynamic};
+  const CastTilesParams common = tiles_params(spec, tensors);
+  CastRowsParams params{.source = common.source,
+                        .codes = common.codes,
+                        .result = common.result,
+                        .result_stride = common.result_stride,
+                        .threads_log2 = shape.threads_log2(input.cols),
+                        .pow2 = spec.pow2};
+  if (has_pass(spec, Pass::first)) {
+    const auto bytes = static_cast<std::size_t>(maxima_count(spec, input)) * sizeof(float);
+    auto* const memory = static_cast<float*>(stream.scratch(bytes));
+    launch_first_pass(spec, tensors, memory, stream, launcher).give(spec.scale, params.codes);
+  }
+  launcher.launch(spec, Pass::main, shape.grid(input.rows, input.cols), shape.threads(input.cols), params, stream);
 }
 
 void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
@@ -175,12 +178,6 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
           .result_stride = tensors.result.row_stride,
           .partial_sums = nullptr,
           .pow2 = spec.pow2};
-}
-
-i64 bytes_per_value(const CastSpec& spec) {
-  i64 matrices = 1;
-  for (const PointwiseInput& input : spec.pointwise.inputs()) matrices += input.kind == PointwiseInput::Kind::matrix;
-  return matrices * size_of(spec.in);
 }
 
 void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {

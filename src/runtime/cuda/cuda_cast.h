@@ -14,9 +14,6 @@ SourceParams source_of(const CastTensors& tensors);
 // All but the maxima of a first pass and the sums, of which there are none yet.
 CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors);
 
-// Bytes read for one value.
-i64 bytes_per_value(const CastSpec& spec);
-
 // Extents without elements have scales too: those of an amax of 0.
 void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
 

@@ -69,11 +69,8 @@ class CudaCastList final : public CastList {
     const CurrentContext current = launcher_->make_current();
     for (const CastTensors& tensors : empty_) fill_factors(spec_, tensors, stream, *launcher_);
     if (tiles_ == 0) return;
-    constexpr i64 kTileElements = CastTilesLaunch::kTile * CastTilesLaunch::kTile;
-    const i64 kept = launcher_->l2_bytes() * 3 / 5 / (kTileElements * bytes_per_value(spec_));
     const CastListParams params{.casts = static_cast<const CastTilesParams*>(casts_.data()),
-                                .tiles = static_cast<const ListedTile*>(tile_table_.data()),
-                                .keep = {max_of(i64{0}, tiles_ - kept)}};
+                                .tiles = static_cast<const ListedTile*>(tile_table_.data())};
     if (has_pass(spec_, Pass::first)) {
       launcher_->fill_zero(maxima_.data(), maxima_.bytes(), stream);
       launcher_->launch(spec_, Pass::first, tiles_, CastTilesLaunch::kThreads, params, stream);

@@ -148,11 +148,6 @@ int Driver::multiprocessors(int index) const {
   return attribute(*this, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 }
 
-std::int64_t Driver::l2_bytes(int index) const {
-  const CUdevice device = state_->devices[checked_index(index, state_->devices.size())];
-  return attribute(*this, device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
-}
-
 bool Driver::overlaps_kernels(int index) const {
   constexpr int kGraphsOverlapFrom = 12030;
   return device_target(index).major >= 9 && state_->version >= kGraphsOverlapFrom;

@@ -3,7 +3,6 @@
 
 #include <cuda.h>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -25,7 +24,6 @@ class Driver {
   std::string device_name(int index) const;
   Target device_target(int index) const;
   int multiprocessors(int index) const;
-  std::int64_t l2_bytes(int index) const;
   // Does programmatic dependent launch work, in streams and in graphs? From sm_90 and CUDA 12.3 on.
   bool overlaps_kernels(int index) const;
   std::string version() const;  // "13.0"

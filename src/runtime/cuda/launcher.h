@@ -21,8 +21,7 @@ class Launcher {
       : driver_(&driver),
         device_index_(device_index),
         cache_(&cache),
-        overlapping_(driver.overlaps_kernels(device_index)),
-        l2_bytes_(driver.l2_bytes(device_index)) {}
+        overlapping_(driver.overlaps_kernels(device_index)) {}
 
   // `params` is the struct that the spec's kernel takes; `grid` its blocks, none of which may be zero.
   template <class Params>
@@ -46,7 +45,6 @@ class Launcher {
   std::int64_t launches() const { return launches_.load(std::memory_order_relaxed); }
 
   const Driver& driver() const { return *driver_; }
-  std::int64_t l2_bytes() const { return l2_bytes_; }
   // The device's context current on this thread, which may never have used CUDA before, for the life of the result.
   CurrentContext make_current() const { return {*driver_, device_index_}; }
 
@@ -59,7 +57,6 @@ class Launcher {
   int device_index_;
   KernelCache* cache_;
   bool overlapping_;  // may a kernel begin before the one ahead of it has ended?
-  std::int64_t l2_bytes_;
   std::atomic<std::int64_t> launches_{0};
 };
 
