@@ -46,7 +46,7 @@ std::vector<CastCase> chosen_cases(const Options& options) {
 
 void list(const std::vector<CastCase>& cases) {
   for (const CastCase& c : cases) {
-    fmt::print("{:<44}{:<18}{}\n", name(c), c.traffic.text(), c.spec);
+    fmt::print("{:<74}{:<30}{}\n", name(c), c.traffic.text(), c.spec);
   }
 }
 

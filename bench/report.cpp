@@ -16,15 +16,15 @@ std::string verdict(const CaseResult& result, double ceiling) {
 
 std::string case_line(const CaseResult& result, double ceiling) {
   const CastCase& c = result.cast_case;
-  if (!result.fault.empty()) return fmt::format("{:<44} WRONG  {}\n", name(c), result.fault);
-  return fmt::format("{:<44}{:>9.1f}{:>9.1f}{:>9.1f}   {:<18}{:>9.1f}{:>7.2f}{:>8.3f}{:>8} {}\n", name(c),
+  if (!result.fault.empty()) return fmt::format("{:<74} WRONG  {}\n", name(c), result.fault);
+  return fmt::format("{:<74}{:>9.1f}{:>9.1f}{:>9.1f}   {:<30}{:>9.1f}{:>7.2f}{:>8.3f}{:>8} {}\n", name(c),
                      result.timing.median_us, result.timing.min_us, result.timing.max_us, c.traffic.text(),
                      ideal_bytes(c) * 1e-6, tb_per_s(result), tb_per_s(result) / ceiling,
                      c.target ? fmt::format("{:.2f}", *c.target) : "-", verdict(result, ceiling));
 }
 
 std::string host_line(const HostCost& cost) {
-  return fmt::format("{:<44}{:>9.0f}{:>10}{:>9.0f}{:>9.0f}{:>9.0f}{:>8.0f} {}\n", cost.spec, cost.call_ns,
+  return fmt::format("{:<74}{:>9.0f}{:>10}{:>9.0f}{:>9.0f}{:>9.0f}{:>8.0f} {}\n", cost.spec, cost.call_ns,
                      cost.launches, cost.bare_ns, cost.bare_pdl_ns, cost.added_ns(), kAddedNsLimit,
                      cost.added_ns() <= kAddedNsLimit ? "pass" : "over");
 }
@@ -83,12 +83,12 @@ std::string to_text(const CastReport& report) {
                                  m.target, m.driver, m.nvrtc, m.date);
   text += fmt::format(
       "copy ceiling: {:.3f} TB/s before the cases, {:.3f} TB/s after; the larger is the yardstick\n\n"
-      "{:<44}{:>9}{:>9}{:>9}   {:<18}{:>9}{:>7}{:>8}{:>8}\n",
+      "{:<74}{:>9}{:>9}{:>9}   {:<30}{:>9}{:>7}{:>8}{:>8}\n",
       report.before.tb_per_s, report.after.tb_per_s, "case", "us", "min", "max", "ideal B/element", "ideal MB", "TB/s",
       "of copy", "target");
   for (const CaseResult& result : report.cases) text += case_line(result, report.ceiling());
   if (report.host.empty()) return text;
-  text += fmt::format("\n{:<44}{:>9}{:>10}{:>9}{:>9}{:>9}{:>8}\n", "host cost, ns", "call", "launches", "bare",
+  text += fmt::format("\n{:<74}{:>9}{:>10}{:>9}{:>9}{:>9}{:>8}\n", "host cost, ns", "call", "launches", "bare",
                       "w/ PDL", "added", "limit");
   for (const HostCost& cost : report.host) text += host_line(cost);
   text += "added: per launch, beyond the bare cuLaunchKernelEx of an empty kernel in the same run\n";

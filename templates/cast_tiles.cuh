@@ -64,7 +64,6 @@ struct CastTilesShared {
   alignas(16) u8 bytes[StagedTile::kBytes];
   float scales[128];
   u32 warp_maxima[kMaxWarps];
-  bool last_reader;
 };
 
 // Where a thread stands.
@@ -414,25 +413,29 @@ INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const 
 
 // Maxima that amax_tiles raised are left as zeros for the next call, which then need not clear them: by the last tile
 // that reads them. Readers are counted for the tensor, for each row of tiles or for each column of tiles, and every
-// count starts over by itself. Every thread of the block calls it, when it has read its maxima.
+// count starts over by itself.
+//
+// One thread of the block calls it, when all have read; what it learns takes a while, and is wanted only at the end.
 template <class Scale>
-INGOT_DEVICE void clear_after_last(const CastOutput& output, const SourceParams& p, const TilePlace& at,
-                                   CastTilesShared& shared) {
-  if (output.readers == nullptr) return;
+INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p, const TilePlace& at) {
+  if (output.readers == nullptr) return false;
   constexpr bool kRows = is_same<Scale, Rowwise>;
   constexpr bool kColumns = is_same<Scale, Columnwise>;
   const i64 down = CastTilesLaunch::tiles_along(p.rows);
   const i64 across = CastTilesLaunch::tiles_along(p.cols);
   const u32 last = static_cast<u32>((kRows ? 1 : down) * (kColumns ? 1 : across)) - 1;
   const i64 count = kRows ? at.first_row / kGroup : kColumns ? at.first_col / kGroup : 0;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    shared.last_reader = atomicInc(output.readers + count, last) == last;
-  }
-  __syncthreads();
-  const u32 extents = kRows ? at.rows : kColumns ? at.cols : 1;
-  if (shared.last_reader && threadIdx.x < extents) output.from[Extents<Scale>::of(p, at).index(threadIdx.x)] = 0.0F;
+  __threadfence();
+  return atomicInc(output.readers + count, last) == last;
+}
+
+// That thread's warp calls it; `last` is what its first thread knows.
+template <class Scale>
+INGOT_DEVICE void clear_if_last(const CastOutput& output, const SourceParams& p, const TilePlace& at, bool last) {
+  if (__shfl_sync(0xffffffffU, last ? 1U : 0U, 0) == 0) return;
+  const u32 extents = is_same<Scale, Rowwise> ? at.rows : is_same<Scale, Columnwise> ? at.cols : 1;
+  INGOT_UNROLL_BY(1)
+  for (u32 i = threadIdx.x % 32; i < extents; i += 32) output.from[Extents<Scale>::of(p, at).index(i)] = 0.0F;
 }
 
 // ---- 4. Codes ----------------------------------------------------------------------------------------------------
@@ -546,23 +549,30 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     }
     quantize_tile<Out, false>(p.transposed, at, values, transposed_scales, codes);
   }
-  if constexpr (kTransposed) store_transposed(p.transposed, at, codes, shared);
-  if constexpr (kAfterPass && kFromPass<Scale>) clear_after_last<Scale>(output, p.source, at, shared);
-  if constexpr (kAfterPass && kCodes && kOwnTransposed && kFromPass<TransposedScale>) {
-    clear_after_last<TransposedScale>(p.transposed, p.source, at, shared);
+  // Warp 0 answers for the first scales' maxima, warp 1 for the others'.
+  constexpr bool kFirstRead = kAfterPass && kFromPass<Scale>;
+  constexpr bool kSecondRead = kAfterPass && kCodes && kOwnTransposed && kFromPass<TransposedScale>;
+  [[maybe_unused]] bool last = false;
+  if ((kFirstRead && output.readers != nullptr) || (kSecondRead && p.transposed.readers != nullptr)) {
+    __syncthreads();
+    if (kFirstRead && threadIdx.x == 0) last = is_last_reader<Scale>(output, p.source, at);
+    if (kSecondRead && threadIdx.x == 32) last = is_last_reader<TransposedScale>(p.transposed, p.source, at);
   }
+  if constexpr (kTransposed) store_transposed(p.transposed, at, codes, shared);
+  if (kFirstRead && threadIdx.x / 32 == 0) clear_if_last<Scale>(output, p.source, at, last);
+  if (kSecondRead && threadIdx.x / 32 == 1) clear_if_last<TransposedScale>(p.transposed, p.source, at, last);
 }
 
 // Blocks to a multiprocessor, as registers allow: 80, 128 or 255 to a thread. An expression takes its share, and so
 // do More outputs of its values. (Four blocks of 64 registers fit most, and are no faster.)
 template <class Source, Fp8Format Out, bool TwoScales, bool More>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
-  if (TwoScales && More && (sizeof(typename Source::Value) == 4 || kDeviceArch >= 1000)) return 1;
-  if (sizeof(typename Source::Value) == 4 || !has_hardware_encode<Out>()) {
-    return TwoScales && !has_hardware_encode<Out>() ? 1 : 2;
-  }
-  if (Source::kFused) return TwoScales || More || Source::kOperands > 1 ? 2 : 3;
-  return More ? 2 : 3;
+  constexpr bool kWide = sizeof(typename Source::Value) == 4;
+  if (TwoScales && More && (kWide || kDeviceArch >= 1000)) return 1;
+  if (TwoScales && !has_hardware_encode<Out>()) return 1;
+  if (kWide || !has_hardware_encode<Out>() || More) return 2;
+  if (Source::kFused) return TwoScales || Source::kOperands > 1 ? 2 : 3;
+  return TwoScales && (kDeviceArch < 900 || kDeviceArch >= 1100) ? 2 : 3;
 }
 template <class CodesScale, class TransposedScale>
 inline constexpr bool kTwoScales =
