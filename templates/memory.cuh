@@ -56,9 +56,10 @@ INGOT_HOST_DEVICE void unpack(const Vector<T>& values, float (&x)[kPerVector<T>]
   }
 }
 
+// The L2's usual policy, said aloud: the casts are 3 to 15 % faster than with loads that name none (docs/kernels.md).
 INGOT_DEVICE U32x4 load16(const void* source) {
 #if INGOT_ON_DEVICE
-  return ptx::ld_global_nc(source);
+  return ptx::ld_global_nc(source, ptx::createpolicy_evict_normal());
 #else
   return *static_cast<const U32x4*>(source);
 #endif
@@ -66,7 +67,7 @@ INGOT_DEVICE U32x4 load16(const void* source) {
 
 INGOT_DEVICE U32x4 load16_once(const void* source) {
 #if INGOT_ON_DEVICE
-  return ptx::ld_global_nc_once(source);
+  return ptx::ld_global_nc_once(source, ptx::createpolicy_evict_normal());
 #else
   return *static_cast<const U32x4*>(source);
 #endif

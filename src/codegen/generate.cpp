@@ -143,10 +143,8 @@ Instance instance(const CastSpec& spec, Pass pass) {
   if (kernel.sum) kernel.sum = Dtype::f32;  // rounded by the pass after
   const std::string words = print(kernel);
   if (cast_schedule(spec) == CastSchedule::rows) {
-    return {"cast_rows.cuh",
-            fmt::format("cast_rows<{}, {}, {}, {}, {}>", source(spec), type(spec.out), scale_type(spec.scale),
-                        spec.source == ScaleSource::given, spec.result),
-            words, functor(spec)};
+    return {"cast_rows.cuh", fmt::format("cast_rows<{}, {}, {}>", source(spec), type(spec.out), spec.result), words,
+            functor(spec)};
   }
   const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
   const std::string arguments = fmt::format("{}, {}, {}, {}, {}, {}", source(spec), type(spec.out),
@@ -213,8 +211,9 @@ const char* suffix(Pass pass) {
 }  // namespace
 
 CastSchedule cast_schedule(const CastSpec& spec) {
-  const bool along_rows = spec.scale == kTensorwise || spec.scale == kRowwise || spec.scale == kRowGroups;
-  return along_rows && !spec.transposed && !spec.sum && !spec.list ? CastSchedule::rows : CastSchedule::tiles;
+  const bool one_row_at_a_time =
+      spec.scale == kRowwise && !spec.transposed && !spec.sum && !spec.list && spec.source == ScaleSource::dynamic;
+  return one_row_at_a_time ? CastSchedule::rows : CastSchedule::tiles;
 }
 
 FirstPass::Kind FirstPass::kind() const {
@@ -227,7 +226,7 @@ FirstPass::Kind FirstPass::kind() const {
 FirstPass first_pass(const CastSpec& spec) {
   FirstPass wanted;
   if (spec.source == ScaleSource::given) return wanted;
-  if (cast_schedule(spec) == CastSchedule::rows) return {.tensor = spec.scale == kTensorwise};
+  if (cast_schedule(spec) == CastSchedule::rows) return wanted;
   for (const ScaleGranularity scale : {spec.scale, spec.transposed_scale.value_or(spec.scale)}) {
     wanted.tensor |= scale == kTensorwise;
     wanted.rows |= scale == kRowwise;

@@ -24,9 +24,8 @@ inline constexpr std::string_view kKernelName = "kKernel";
 // cast needs before it. main: every spec has it. finish: what the main pass left in parts, such as column sums.
 enum class Pass : std::uint8_t { first, main, finish };
 
-// How a cast runs: along its rows (templates/cast_rows.cuh), where only codes are written and scales are those of the
-// tensor, of rows or of groups in rows; or in tiles (templates/cast_tiles.cuh). Before it runs a pass for those maxima
-// that no row or tile sees whole.
+// How a cast runs: a row in its threads' registers, in one launch (templates/cast_rows.cuh); or in tiles
+// (templates/cast_tiles.cuh), after a pass for those maxima that no tile sees whole.
 enum class CastSchedule : std::uint8_t { rows, tiles };
 CastSchedule cast_schedule(const CastSpec& spec);
 

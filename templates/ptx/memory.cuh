@@ -1,4 +1,4 @@
-// PTX ISA 9.7.9.9 "ld.global.nc", 9.7.9.12 "st", 9.7.9.16 "prefetch": loads and stores with a
+// PTX ISA 9.7.9.9 "ld.global.nc", 9.7.9.12 "st", 9.7.9.16 "prefetch", 9.7.9.19 "createpolicy": loads and stores with a
 // cache hint. Device code only. Loads are volatile to the compiler, so that none moves before griddepcontrol_wait().
 #pragma once
 
@@ -7,21 +7,28 @@
 #if INGOT_ON_DEVICE
 namespace ingot::ptx {
 
+// What the L2 lets go of in its turn.
+INGOT_DEVICE u64 createpolicy_evict_normal() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // 16 bytes that no thread writes during the kernel.
-INGOT_DEVICE U32x4 ld_global_nc(const void* source) {
+INGOT_DEVICE U32x4 ld_global_nc(const void* source, u64 policy) {
   U32x4 v;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(source));
+               : "l"(source), "l"(policy));
   return v;
 }
 
 // The same, for data that is read once: keeps out of the L1.
-INGOT_DEVICE U32x4 ld_global_nc_once(const void* source) {
+INGOT_DEVICE U32x4 ld_global_nc_once(const void* source, u64 policy) {
   U32x4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(source));
+               : "l"(source), "l"(policy));
   return v;
 }
 

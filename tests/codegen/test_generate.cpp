@@ -34,13 +34,7 @@ const std::vector<Golden> kGolden{
     {"cast bf16->e4m3fn scale=row out=codes pow2", Pass::main,
      "// cast bf16->e4m3fn scale=row out=codes\n"
      "#include \"cast_rows.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, ingot::Rowwise, "
-     "false, false>;\n"},
-    {"cast f16->e5m2 scale=1x128 out=codes given", Pass::main,
-     "// cast f16->e5m2 scale=1x128 out=codes given\n"
-     "#include \"cast_rows.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::f16>, ingot::e5m2, ingot::RowGroups, true, "
-     "false>;\n"},
+     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, false>;\n"},
     {"cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list", Pass::first,
      "// list: maxima for scale=row+1x128 of bf16\n"
      "#include \"cast_list.cuh\"\n"
@@ -149,10 +143,10 @@ BOOST_AUTO_TEST_CASE(golden_texts_of_a_fused_cast) {
   check("cast f16->e4m3fn of=exp(x) scale=row out=codes,result unrounded", Pass::main,
         "cast f16->e4m3fn of=exp(x) scale=row out=codes,result unrounded",
         render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast_rows.cuh",
-        "cast_rows<ingot::ValueSource<ingot::f16, ingot::Fused, true>, ingot::e4m3fn, ingot::Rowwise, false, true>");
+        "cast_rows<ingot::ValueSource<ingot::f16, ingot::Fused, true>, ingot::e4m3fn, true>");
   check("cast f32->e4m3fn of=exp(x) scale=row out=codes", Pass::main, "cast f32->e4m3fn of=exp(x) scale=row out=codes",
         render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast_rows.cuh",
-        "cast_rows<ingot::ValueSource<ingot::f32, ingot::Fused, false>, ingot::e4m3fn, ingot::Rowwise, false, false>");
+        "cast_rows<ingot::ValueSource<ingot::f32, ingot::Fused, false>, ingot::e4m3fn, false>");
   check("cast bf16->e4m3fn of=exp(x) scale=row out=transposed fast", Pass::first,
         "maxima of rows of bf16 of exp(x) fast", render(parse_pointwise("exp(x)"), "Fused", fast), "amax.cuh",
         "amax_rows<ingot::ValueSource<ingot::bf16, ingot::Fused, false>>");
@@ -214,8 +208,8 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
     }
   }
   // amax: 3 partials, 3 rows, 3 x 4 kinds of tiles (columns, and any two of tensor, rows and columns);
-  // casts: 3 x 4 x (48 pairs of granularities x 2 sources + codes alone of three granularities, in cast_rows,
-  // among them); gemm 16 x 3 + 5; column_sum 3 + 3; norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats
+  // casts: 3 x 4 x (48 pairs of granularities x 2 sources + rowwise codes, dynamic, in cast_rows, which are among
+  // them); gemm 16 x 3 + 5; column_sum 3 + 3; norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats
   // x 2 sources; without codes a result, affine or not, and plain statistics; norm_backward: affine or not.
   BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 96U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U);
 }

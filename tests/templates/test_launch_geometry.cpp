@@ -2,7 +2,6 @@
 // kernels follow it is tested by test_kernels_emulated.)
 #define BOOST_TEST_MODULE launch_geometry
 #include "amax.cuh"
-#include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "gemm_simt.cuh"
@@ -106,29 +105,6 @@ BOOST_AUTO_TEST_CASE(row_groups) {
   }
   static_assert(RowsLaunch::threads_per_row(8192) == 512);
   static_assert(RowsLaunch::threads_per_row(4096) == 256);
-}
-
-BOOST_AUTO_TEST_CASE(parts_of_rows_cover_the_matrix) {
-  for (const bool whole_rows : {false, true}) {
-    const CastRowsLaunch launch{.whole_rows = whole_rows};
-    for (const i64 cols : kSizes) {
-      const u32 log2 = launch.threads_log2(cols);
-      BOOST_TEST((log2 >= 5U && log2 <= (whole_rows ? 10U : 8U)));
-      BOOST_TEST(launch.threads(cols) % (1U << log2) == 0U);
-      BOOST_TEST(CastRowsLaunch::chunk(log2) % 128 == 0);
-      BOOST_TEST((whole_rows || launch.chunks(cols) * CastRowsLaunch::chunk(log2) >= cols));
-      for (const i64 rows : kSizes) {
-        const i64 grid = launch.grid(rows, cols);
-        BOOST_TEST((grid >= 1 && grid <= kMaxGrid));
-        BOOST_TEST(grid % launch.chunks(cols) == 0);
-        const i64 row_blocks = grid / launch.chunks(cols);
-        const i64 rows_per_block = launch.threads(cols) >> log2;
-        BOOST_TEST((row_blocks == kMaxGrid / launch.chunks(cols) || row_blocks * rows_per_block >= rows));
-      }
-    }
-    BOOST_TEST(launch.grid(0, 100) == 1);  // for the factor of a given scale
-    BOOST_TEST(launch.grid(300, 0) >= 1);
-  }
 }
 
 BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {

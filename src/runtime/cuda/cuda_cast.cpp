@@ -98,20 +98,16 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
 
 void cast_rows(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   const Tensor& input = tensors.input;
-  const CastRowsLaunch shape{.whole_rows = spec.scale == kRowwise && spec.source == ScaleSource::dynamic};
-  const CastTilesParams common = tiles_params(spec, tensors);
-  CastRowsParams params{.source = common.source,
-                        .codes = common.codes,
-                        .result = common.result,
-                        .result_stride = common.result_stride,
-                        .threads_log2 = shape.threads_log2(input.cols),
-                        .pow2 = spec.pow2};
-  if (has_pass(spec, Pass::first)) {
-    const auto bytes = static_cast<std::size_t>(maxima_count(spec, input)) * sizeof(float);
-    auto* const memory = static_cast<float*>(stream.scratch(bytes));
-    launch_first_pass(spec, tensors, memory, stream, launcher).give(spec.scale, params.codes);
-  }
-  launcher.launch(spec, Pass::main, shape.grid(input.rows, input.cols), shape.threads(input.cols), params, stream);
+  const CastRowsParams params{.source = source_of(tensors),
+                              .codes = tensors.codes.data,
+                              .factors = floats(tensors.factors),
+                              .result = tensors.result.data,
+                              .codes_stride = tensors.codes.row_stride,
+                              .result_stride = tensors.result.row_stride,
+                              .threads_log2 = RowsLaunch::threads_log2(input.cols),
+                              .pow2 = spec.pow2};
+  launcher.launch(spec, Pass::main, CastRowsLaunch::grid(input.rows, input.cols), CastRowsLaunch::threads(input.cols),
+                  params, stream);
 }
 
 void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
