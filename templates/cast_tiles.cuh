@@ -572,7 +572,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   if (TwoScales && !has_hardware_encode<Out>()) return 1;
   if (kWide || !has_hardware_encode<Out>() || More) return 2;
   if (Source::kFused) return TwoScales || Source::kOperands > 1 ? 2 : 3;
-  return TwoScales && (kDeviceArch < 900 || kDeviceArch >= 1100) ? 2 : 3;
+  return TwoScales && kDeviceArch != 900 ? 2 : 3;  // sm_90 just fits them
 }
 template <class CodesScale, class TransposedScale>
 inline constexpr bool kTwoScales =
