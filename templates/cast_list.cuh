@@ -38,9 +38,10 @@ template <class Source>
 INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
   return min_of(amax_tiles_residency<Source>(), 3U);
 }
-template <class Source, Fp8Format Out, bool TwoScales>
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result>
 INGOT_HOST_DEVICE constexpr u32 cast_list_residency() {
-  return min_of(cast_tiles_residency<Source, Out, TwoScales, false>(), TwoScales ? 2U : 3U);
+  return min_of(cast_tiles_residency<Source, Out, CodesScale, TransposedScale, Given, Result>(),
+                kTwoScales<CodesScale, TransposedScale> ? 2U : 3U);
 }
 
 // NotWritten: an output that needs no maxima from this pass.
@@ -65,7 +66,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxi
 
 template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads,
-                                      (cast_list_residency<Source, Out, kTwoScales<CodesScale, TransposedScale>>()))
+                                      (cast_list_residency<Source, Out, CodesScale, TransposedScale, Given, Result>()))
     cast_list(const __grid_constant__ CastListParams list) {
   __shared__ CastTilesShared shared;
   __shared__ CastTilesParams params;

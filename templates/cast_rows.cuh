@@ -28,10 +28,11 @@ struct CastRowsLaunch : RowsLaunch {
   static constexpr u32 kOctets = 2;
 };
 
-// Two blocks of 1024 threads where 32 registers are enough.
+// Two blocks of 1024 threads where a multiprocessor takes them and 32 registers are enough.
 template <class Source, Fp8Format Out>
 INGOT_HOST_DEVICE constexpr u32 cast_rows_residency() {
-  return sizeof(typename Source::Value) == 2 && has_hardware_encode<Out>() && !Source::kFused ? 2 : 1;
+  constexpr bool kTakesThem = kDeviceArch == 900 || kDeviceArch == 1000;
+  return kTakesThem && sizeof(typename Source::Value) == 2 && has_hardware_encode<Out>() && !Source::kFused ? 2 : 1;
 }
 
 template <class Source, Fp8Format Out, bool Result>

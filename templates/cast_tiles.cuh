@@ -563,25 +563,29 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   if (kSecondRead && threadIdx.x / 32 == 1) clear_if_last<TransposedScale>(p.transposed, p.source, at, last);
 }
 
-// Blocks to a multiprocessor, as registers allow: 80, 128 or 255 to a thread. An expression takes its share, and so
-// do More outputs of its values. (Four blocks of 64 registers fit most, and are no faster.)
-template <class Source, Fp8Format Out, bool TwoScales, bool More>
-INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
-  constexpr bool kWide = sizeof(typename Source::Value) == 4;
-  if (TwoScales && More && (kWide || kDeviceArch >= 1000)) return 1;
-  if (TwoScales && !has_hardware_encode<Out>()) return 1;
-  if (kWide || !has_hardware_encode<Out>() || More) return 2;
-  if (Source::kFused) return TwoScales || Source::kOperands > 1 ? 2 : 3;
-  return TwoScales && kDeviceArch != 900 ? 2 : 3;  // sm_90 just fits them
-}
 template <class CodesScale, class TransposedScale>
 inline constexpr bool kTwoScales =
     !is_same<CodesScale, TransposedScale> && !is_same<CodesScale, NotWritten> && !is_same<TransposedScale, NotWritten>;
 
+// Blocks to a multiprocessor, as registers allow without a spill (tests/templates/test_compile_matrix.cpp): 80, 128 or
+// 255 to a thread. Second scales, given ones and More outputs of the values take their share, and so does an
+// expression. (Four blocks of 64 registers fit most casts, and are no faster.)
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool More>
+INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
+  constexpr bool kTwo = kTwoScales<CodesScale, TransposedScale>;
+  constexpr bool kWide = sizeof(typename Source::Value) == 4;
+  constexpr bool kBlackwell = kDeviceArch >= 1000;
+  if (kTwo && (!has_hardware_encode<Out>() || ((Given || More) && (kWide || kBlackwell)))) return 1;
+  if (Source::kFused && kWide && More && kBlackwell) return 1;
+  if (kWide || More || !has_hardware_encode<Out>()) return 2;
+  if (Source::kFused) return kTwo || Source::kOperands > 1 ? 2 : 3;
+  if (!kTwo) return 3;
+  return kDeviceArch == 900 && kByRow<CodesScale> && kByColumn<TransposedScale> && !Given ? 3 : 2;
+}
+
 template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(
-    CastTilesLaunch::kThreads,
-    (cast_tiles_residency<Source, Out, kTwoScales<CodesScale, TransposedScale>, Result || Sum>()))
+    CastTilesLaunch::kThreads, (cast_tiles_residency<Source, Out, CodesScale, TransposedScale, Given, Result || Sum>()))
     cast_tiles(const __grid_constant__ CastTilesParams p) {
   __shared__ CastTilesShared shared;
   cast_tile<Source, Out, CodesScale, TransposedScale, Given, Result, Sum>(p, gridDim.x - 1 - blockIdx.x, shared);
