@@ -21,7 +21,8 @@ struct CastListParams {
   const ListedTile* tiles;
 };
 
-// The parameters of one tile's cast, copied to where every thread reads them fast. All threads of the block call it.
+// The parameters of one tile's cast, from a table that was there before any launch and so may be read before the start,
+// copied to where every thread reads them fast. All threads of the block call it.
 INGOT_DEVICE u32 enter_tile(const CastListParams& list, u32 index, CastTilesParams& params) {
   const ListedTile at = list.tiles[index];
   static_assert(sizeof(CastTilesParams) % sizeof(U32x2) == 0 &&

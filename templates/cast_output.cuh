@@ -20,7 +20,7 @@ struct CastOutput {
   i64 from_count;  // of the partial maxima
   float* factors;
   u32* amax;     // given: raised to the largest |value|, as bits
-  u32* readers;  // null, or how many tiles have read from[] (clear_after_last)
+  u32* readers;  // null, or how many tiles have read from[] (is_last_reader)
 };
 
 INGOT_DEVICE void raise_maximum(u32* amax, u32 bits) { atomicMax(amax, float_bits(amax_from_bits(bits))); }

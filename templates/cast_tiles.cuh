@@ -195,7 +195,7 @@ INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePlace& at, Cas
                                                float_bits(sums[4 * v + 2]), float_bits(sums[4 * v + 3])};
   }
   __syncthreads();
-  if (threadIdx.x < at.cols) {
+  if (threadIdx.x < at.cols && at.rows != 0) {
     float total = 0.0F;
     INGOT_UNROLL
     for (u32 run = 0; run < 128 / kRowsPerRun; ++run) total = total + runs[run * 128 + threadIdx.x];

@@ -56,7 +56,7 @@ INGOT_HOST_DEVICE void unpack(const Vector<T>& values, float (&x)[kPerVector<T>]
   }
 }
 
-// The L2's usual policy, said aloud: the casts are 3 to 15 % faster than with loads that name none (docs/kernels.md).
+// The L2's usual policy, said aloud: casts in tiles ran faster than with loads that name none (docs/kernels.md).
 INGOT_DEVICE U32x4 load16(const void* source) {
 #if INGOT_ON_DEVICE
   return ptx::ld_global_nc(source, ptx::createpolicy_evict_normal());

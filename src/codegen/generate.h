@@ -11,7 +11,7 @@
 namespace ingot {
 
 // A CUDA C++ translation unit. `text` must define `constexpr auto kKernel = &some_kernel;`, and may #include any file
-// of templates/ by its name there ("cast.cuh").
+// of templates/ by its name there ("cast_tiles.cuh").
 struct Source {
   std::string name;  // shown in messages, never part of a key
   std::string text;

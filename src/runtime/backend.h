@@ -52,7 +52,8 @@ struct CastTensors {
 };
 
 // Casts of any number of matrices that run together, again and again: all weights of a model after each optimizer step.
-// What Backend::cast() does for each, in as many launches as one of them takes. Made once, by
+// What Backend::cast() does for each, in one launch, or in a fill and two launches where dynamic scales are of whole
+// tensors, rows or columns. Made once, by
 // Backend::make_cast_list(); the tensors stay where they are as long as it is used, and the backend outlives it.
 class CastList {
  public:

@@ -19,7 +19,9 @@ void* Stream::scratch(std::size_t bytes) {
 void* Stream::zeros(std::size_t bytes) {
   const std::size_t before = zeros_.bytes();
   zeros_.reserve(*backend_, bytes, *this);
-  if (zeros_.bytes() != before) backend_->fill_zero(zeros_.data(), zeros_.bytes(), *this);
+  if (zeros_.bytes() != before) zeros_hold_ = false;
+  if (!zeros_hold_) backend_->fill_zero(zeros_.data(), zeros_.bytes(), *this);
+  zeros_hold_ = true;
   return zeros_.data();
 }
 

@@ -25,8 +25,12 @@ class Stream {
   // Memory for one operation's intermediate results: at least `bytes`, 256-byte aligned, valid until the next call of
   // scratch() on this stream. Grows (outside of capture) and never shrinks.
   void* scratch(std::size_t bytes);
-  // The same, of memory that holds zeros, and that an operation leaves as zeros.
+  // The same, of memory that holds zeros, and that an operation leaves as zeros: the next one, and a graph captured
+  // from this stream, start from them. So a graph's replays and all other work of this object must be in one order,
+  // too.
   void* zeros(std::size_t bytes);
+  // An operation failed half way: the zeros are to be cleared before their next use.
+  void spoil_zeros() noexcept { zeros_hold_ = false; }
 
  private:
   Backend* backend_;
@@ -34,6 +38,7 @@ class Stream {
   bool owned_;
   Buffer scratch_;
   Buffer zeros_;
+  bool zeros_hold_ = true;
 };
 
 }  // namespace ingot

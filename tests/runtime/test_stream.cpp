@@ -4,6 +4,7 @@
 #include <boost/test/included/unit_test.hpp>
 
 #include <algorithm>
+#include <cstring>
 
 #include "support/fake_backend.h"
 #include "support/refused.h"
@@ -57,6 +58,25 @@ BOOST_AUTO_TEST_CASE(zeros_are_cleared_when_they_grow_and_only_then) {
   auto* const larger = static_cast<unsigned char*>(stream.zeros(1000));
   BOOST_TEST(std::all_of(larger, larger + 1000, [](unsigned char byte) { return byte == 0; }));
   BOOST_TEST(stream.scratch(10) != larger);
+}
+
+BOOST_AUTO_TEST_CASE(zeros_that_were_not_cleared_or_were_spoilt_are_cleared_before_their_next_use) {
+  FakeBackend backend;
+  Stream stream(backend);
+  const auto all_zero = [](const void* data) {
+    const auto* const bytes = static_cast<const unsigned char*>(data);
+    return std::all_of(bytes, bytes + 100, [](unsigned char byte) { return byte == 0; });
+  };
+  backend.fill_fails = true;
+  BOOST_CHECK_THROW(stream.zeros(100), Error);
+  BOOST_REQUIRE(backend.live.size() == 1U);
+  std::memset(backend.live.begin()->first, 1, 100);
+  BOOST_CHECK_THROW(stream.zeros(100), Error);
+  backend.fill_fails = false;
+  BOOST_TEST(all_zero(stream.zeros(100)));
+  std::memset(stream.zeros(100), 1, 100);
+  stream.spoil_zeros();
+  BOOST_TEST(all_zero(stream.zeros(100)));
 }
 
 BOOST_AUTO_TEST_CASE(scratch_does_not_grow_during_capture) {

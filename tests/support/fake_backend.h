@@ -13,6 +13,7 @@ namespace ingot::test {
 class FakeBackend final : public Backend {
  public:
   bool is_capturing = false;
+  bool fill_fails = false;
   std::size_t largest = ~std::size_t{0};  // no room for more than this at once
   int allocations = 0;
   mutable int capture_questions = 0;
@@ -46,7 +47,10 @@ class FakeBackend final : public Backend {
   }
   void copy_from_host(void* to, const void* from, std::size_t bytes, Stream&) override { std::memcpy(to, from, bytes); }
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream&) override { std::memcpy(to, from, bytes); }
-  void fill_zero(void* data, std::size_t bytes, Stream&) override { std::memset(data, 0, bytes); }
+  void fill_zero(void* data, std::size_t bytes, Stream&) override {
+    if (fill_fails) throw Error(ErrorCode::cuda_failed, "fake", "cannot fill");
+    std::memset(data, 0, bytes);
+  }
   void synchronize(Stream&) override {}
   bool capturing(const Stream&) const override {
     ++capture_questions;

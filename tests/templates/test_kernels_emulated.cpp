@@ -612,6 +612,38 @@ BOOST_AUTO_TEST_CASE(cast_rows_f32_e5m2fnuz_pow2) { check_cast_rows<f32, e5m2fnu
 
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, false>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, true>(); }
+// No rows, but columns: a given scale still has its factor, and the sums are those of nothing.
+BOOST_AUTO_TEST_CASE(cast_tiles_without_rows) {
+  const Matrix<bf16> x(0, 16, 16);
+  Matrix<e4m3fn> codes(0, 16, 16), transposed(16, 0, 1);
+  Matrix<float> scale(1, 1, 1), factor(1, 1, 1), amax(1, 1, 1), sum(1, 16, 16);
+  scale.at(0, 0) = 2.0F;
+  amax.at(0, 0) = 3.0F;
+  CastTilesParams params{.source = source_of(x, 0, 16),
+                         .codes = {.codes = codes.data(),
+                                   .stride = 16,
+                                   .from = scale.data(),
+                                   .from_count = 1,
+                                   .factors = factor.data(),
+                                   .amax = reinterpret_cast<u32*>(amax.data()),
+                                   .readers = nullptr},
+                         .transposed = {},
+                         .result = nullptr,
+                         .result_stride = 0,
+                         .partial_sums = nullptr,
+                         .pow2 = false};
+  params.transposed.codes = transposed.data();
+  params.transposed.stride = 1;
+  emulator::launch(cast_tiles<ValueSource<bf16>, e4m3fn, Tensorwise, Tensorwise, true, false, true>,
+                   CastTilesLaunch::grid(0, 16), CastTilesLaunch::kThreads, params);
+  emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(16), ColumnSumFinishLaunch::kThreads,
+                   ColumnSumFinishParams{nullptr, 0, 16, sum.data(), 16, nullptr});
+  BOOST_TEST((codes.guarded() && transposed.guarded() && factor.guarded() && amax.guarded() && sum.guarded()));
+  BOOST_TEST(factor.at(0, 0) == 0.5F);
+  BOOST_TEST(amax.at(0, 0) == 3.0F);
+  for (i64 c = 0; c < 16; ++c) BOOST_TEST(float_bits(sum.at(0, c)) == 0U);
+}
+
 BOOST_AUTO_TEST_CASE(cast_tiles_row_col) { check_cast_tiles<bf16, e4m3fnuz, Rowwise, Columnwise, false>(true); }
 BOOST_AUTO_TEST_CASE(cast_tiles_col_row_given) { check_cast_tiles<f32, e5m2, Columnwise, Rowwise, true>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_groups) { check_cast_tiles<bf16, e4m3fn, RowGroups, ColumnGroups, false>(); }

@@ -21,7 +21,7 @@ std::string first_error(std::string_view log);
 
 // The log, then the lines around each diagnostic of the unit or of a template, numbered:
 //
-//   cast.cuh:
+//   cast_rows.cuh:
 //       40 | ...
 //   >   41 | ...
 std::string with_numbered_source(std::string_view log, const std::string& unit_name, const std::string& unit_text,

@@ -120,13 +120,18 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   float* const memory =
       scratch == 0 ? nullptr : static_cast<float*>(stream.scratch(static_cast<std::size_t>(scratch) * sizeof(float)));
   params.partial_sums = memory;
-  if (has_pass(spec, Pass::first)) {
-    const Maxima maxima = launch_first_pass(spec, tensors, memory + sums, stream, launcher);
-    maxima.give(spec.scale, params.codes);
-    maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
+  try {
+    if (has_pass(spec, Pass::first)) {
+      const Maxima maxima = launch_first_pass(spec, tensors, memory + sums, stream, launcher);
+      maxima.give(spec.scale, params.codes);
+      maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
+    }
+    launcher.launch(spec, Pass::main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads, params,
+                    stream);
+  } catch (...) {
+    stream.spoil_zeros();  // maxima may have been raised that nobody will clear
+    throw;
   }
-  launcher.launch(spec, Pass::main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads, params,
-                  stream);
   if (spec.sum && input.cols > 0) {
     launcher.launch(spec, Pass::finish, ColumnSumFinishLaunch::grid(input.cols), ColumnSumFinishLaunch::kThreads,
                     ColumnSumFinishParams{.partials = memory,
