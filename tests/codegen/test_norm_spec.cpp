@@ -7,32 +7,12 @@
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/error.h"
+#include "support/spec_errors.h"
 
 using namespace ingot;
+using namespace ingot::test;
 
 namespace {
-
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    BOOST_TEST((error.code() == ErrorCode::invalid_spec));
-    return error.what();
-  }
-  return "no error";
-}
-
-std::string refusal(const KernelSpec& spec) {
-  return message_of([&] { validate(spec); });
-}
-
-// Without the subject, which is the line.
-std::string parse_error(const std::string& line) {
-  const std::string message = message_of([&] { parse(line); });
-  const std::string subject = line + ": ";
-  return message.starts_with(subject) ? message.substr(subject.size()) : "(no subject) " + message;
-}
 
 // Every combination of field values, sensible or not.
 std::vector<KernelSpec> all_combinations() {

@@ -1,10 +1,8 @@
 // The GPU computes what PointwiseProgram computes, to the bit, in the reproducible precisions.
 #define BOOST_TEST_MODULE pointwise_gpu
-#define BOOST_TEST_NO_MAIN
-#define BOOST_TEST_ALTERNATIVE_INIT_API
-#include <boost/test/included/unit_test.hpp>
+#include "support/gpu_test.h"
+
 #include <cstdint>
-#include <iostream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -12,19 +10,11 @@
 #include "codegen/pointwise_cases.h"
 #include "ingot/codegen/pointwise_program.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/kernel.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot::test {
 namespace {
-
-ContextOptions cuda_options() {
-  ContextOptions options = ContextOptions::from_environment();
-  options.where = ContextOptions::Where::cuda;
-  return options;
-}
 
 struct Fixture {
   Context context{cuda_options()};
@@ -92,12 +82,3 @@ BOOST_AUTO_TEST_CASE(same_bits_as_the_cpu) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ingot::test
-
-int main(int argc, char** argv) {
-  std::string problem;
-  if (ingot::Driver::open(problem) == nullptr) {
-    std::cout << "skipped: no CUDA device (" << problem << ")\n";
-    return 77;
-  }
-  return boost::unit_test::unit_test_main(init_unit_test, argc, argv);
-}

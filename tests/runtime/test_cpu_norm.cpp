@@ -13,38 +13,14 @@
 #include "cases.h"
 #include "ingot/codegen/pointwise.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
+#include "support/cpu_cases.h"
 #include "support/norm_reference.h"
 #include "support/run_case.h"
 
 namespace ingot::test {
 namespace {
 
-struct Fixture {
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  Stream stream{*backend};
-  InputMaker maker;
-
-  // `verify` gives the first fault of the outputs, or an empty text.
-  template <class Spec, class Verify>
-  void run_all(const Verify& verify) {
-    int faults = 0;
-    int run_count = 0;
-    for (const Case& c : cases(SizeClass::ci)) {
-      const Spec* const spec = std::get_if<Spec>(&c.spec);
-      if (spec == nullptr) continue;
-      const SharedMatrices inputs = maker.inputs(c);
-      const Matrices outputs = run(c, inputs, *backend, stream);
-      std::string fault = damage(outputs);
-      if (fault.empty()) fault = verify(*spec, c, inputs, outputs);
-      BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
-      faults += fault.empty() ? 0 : 1;
-      if (faults == 10) BOOST_FAIL("10 cases have failed; the rest is not run");
-      ++run_count;
-    }
-    BOOST_TEST(run_count > 0);
-    BOOST_TEST_MESSAGE(run_count << " cases");
-  }
-
+struct Fixture : CpuCases {
   // The values of a case, whatever else it writes.
   GuardedMatrix values_of(const NormSpec& spec, Case c) {
     c.spec = NormSpec{.kind = spec.kind, .in = spec.in, .affine = spec.affine, .result = true};

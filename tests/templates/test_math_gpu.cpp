@@ -1,9 +1,8 @@
 // math.cuh on the GPU: Reproducible's bits are the host's, Fast's errors are within their bounds. Inputs are all bf16,
 // a few million f32 and the corners.
 #define BOOST_TEST_MODULE math_gpu
-#define BOOST_TEST_NO_MAIN
-#define BOOST_TEST_ALTERNATIVE_INIT_API
-#include <boost/test/included/unit_test.hpp>
+#include "support/gpu_test.h"
+
 #include <cmath>
 #include <cstdint>
 #include <iostream>
@@ -12,9 +11,7 @@
 #include <vector>
 
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/current_context.h"
-#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/kernel.h"
 #include "ingot/runtime/stream.h"
 #include "tests/templates/math_checks.h"
@@ -40,13 +37,7 @@ std::vector<float> shuffled(const std::vector<float>& x) {
 }
 
 struct Fixture {
-  static ContextOptions options() {
-    ContextOptions result = ContextOptions::from_environment();
-    result.where = ContextOptions::Where::cuda;
-    return result;
-  }
-
-  Context context{options()};
+  Context context{cuda_options()};
   Backend& backend = context.backend();
   Stream stream{backend};
   std::string problem;
@@ -194,12 +185,3 @@ BOOST_AUTO_TEST_CASE(fast_hardly_moves_codes) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ingot::test
-
-int main(int argc, char** argv) {
-  std::string problem;
-  if (ingot::Driver::open(problem) == nullptr) {
-    std::cout << "skipped: no CUDA device (" << problem << ")\n";
-    return 77;
-  }
-  return boost::unit_test::unit_test_main(init_unit_test, argc, argv);
-}

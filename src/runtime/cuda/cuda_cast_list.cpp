@@ -1,4 +1,3 @@
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -16,11 +15,10 @@
 namespace ingot::cuda {
 namespace {
 
-// The list as it lies in device memory, while its maxima are still offsets.
+// The list as it will lie in device memory.
 struct Table {
   std::vector<CastTilesParams> casts{};
   std::vector<ListedTile> tiles{};
-  i64 maxima = 0;  // floats
 };
 
 bool from_pass(ScaleGranularity scale) { return scale == kTensorwise || scale == kRowwise || scale == kColumnwise; }
