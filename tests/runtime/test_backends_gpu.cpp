@@ -2,6 +2,9 @@
 // which are compared with float64 within a tolerance, and exactly where the inputs are small integers; and but for the
 // casts with fast math, which are compared with the CPU's within a bound (support/pointwise_reference.h).
 //
+// With `-- 3/8` as last arguments, every eighth case from the fourth on (0/8 is the first): most of the time is the
+// CPU's, and scripts/gpu_check.sh runs as many shares at once as there are cores.
+//
 // Suites, to be chosen with --run_test: small (a subset that compute-sanitizer gets through), every, large, huge (past
 // 2^31 elements), streams.
 #define BOOST_TEST_MODULE backends
@@ -50,6 +53,24 @@ bool cublaslt_may_take(const GemmSpec& spec, const Case& c) {
   return formats && aligned && spec.scale_a == spec.scale_b;
 }
 
+// The cases that this process runs.
+struct Share {
+  int index = 0;
+  int count = 1;
+  static Share of_arguments() {
+    const auto& suite = boost::unit_test::framework::master_test_suite();
+    Share share;
+    if (suite.argc < 2) return share;
+    const std::string text = suite.argv[1];
+    const auto slash = text.find('/');
+    BOOST_REQUIRE_MESSAGE(slash != std::string::npos, "a share is written as 3/8");
+    share = {std::stoi(text.substr(0, slash)), std::stoi(text.substr(slash + 1))};
+    BOOST_REQUIRE(share.index >= 0);
+    BOOST_REQUIRE(share.index < share.count);
+    return share;
+  }
+};
+
 double gemm_tolerance(const GemmSpec& spec) {
   if (spec.out == Dtype::bf16) return 0x1p-8;
   if (!is_fp8(spec.a)) return spec.out == Dtype::f32 ? 1e-4 : 1e-3;
@@ -85,10 +106,12 @@ struct Fixture {
 
   template <class Chosen>
   void run_all(const std::vector<Case>& all, const Chosen& chosen) {
+    const Share share = Share::of_arguments();
     int faults = 0;
     int run_count = 0;
+    int index = 0;
     for (const Case& c : all) {
-      if (!chosen(c)) continue;
+      if (!chosen(c) || index++ % share.count != share.index) continue;
       const SharedMatrices inputs = maker.inputs(c);
       const std::string fault = fault_of(c, inputs, run(c, inputs, cuda, stream));
       BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
