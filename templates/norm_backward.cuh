@@ -161,6 +161,11 @@ struct NormBackward {
 
   INGOT_DEVICE void kept_rows(RowSums& row_sums, ColumnSums& column_sums) const {
     float over_rows[kOctets][kSums][kOctet] = {};
+    Octet<In> gammas[kOctets] = {};
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOctets; ++i) {
+      if (Affine && column(i) < p.cols) gammas[i] = load_octet_again(gamma() + column(i));
+    }
     const i64 steps = ceil_div(end_row - first_row, groups);
     Row next;
     if constexpr (kAhead) next = load(first_row + group);
@@ -179,7 +184,7 @@ struct NormBackward {
         normalise(xhat, current.s);
         if (row < end_row && column(i) < p.cols) {
           if constexpr (Affine) take_row(g, xhat, over_rows[i]);
-          scale_kept(g, i);
+          scale_kept(g, gammas[i]);
           take(g, xhat, kOctet, sums);
         }
         forget_values(current.x[i]);
@@ -195,17 +200,17 @@ struct NormBackward {
         unpack(current.x[i], xhat);
         unpack(current.grad[i], g);
         normalise(xhat, current.s);
-        scale_kept(g, i);
+        scale_kept(g, gammas[i]);
         store_octet(grad_input(row) + column(i), gradient(g, xhat, sums, current.s));
       }
     }
     if constexpr (Affine) merge_groups(over_rows, column_sums);
   }
 
-  INGOT_DEVICE void scale_kept(float (&grad)[kOctet], u32 i) const {
+  INGOT_DEVICE static void scale_kept(float (&grad)[kOctet], const Octet<In>& gamma) {
     if constexpr (Affine) {
       float factors[kOctet];
-      unpack(load_octet_again(gamma() + column(i)), factors);
+      unpack(gamma, factors);
       scale(grad, factors);
     }
   }

@@ -33,6 +33,7 @@ struct NormRowsParams {
   float* factors;      // [rows]; Given: [1]
   const float* scale;  // Given
   u32* amax;           // Given
+  u32 threads_log2;    // per row: of the launch
   bool pow2;
 };
 
@@ -47,6 +48,11 @@ struct NormRowsLaunch {
   static constexpr u32 kOctets = 4;        // that a thread keeps
   static constexpr i64 kMaxBlocks = 0x7fffffff;
   INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kOctets); }
+  INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) {
+    u32 log2 = 5;
+    while (1U << log2 < threads_per_row(cols)) ++log2;
+    return log2;
+  }
   INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols) { return max_of(kMinThreads, threads_per_row(cols)); }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 cols) { return threads(cols) / threads_per_row(cols); }
   // One block at least: a given scale has a factor even where there are no rows.
@@ -98,29 +104,40 @@ struct NormRow {
     }
   }
 
-  // The squares of columns col .. col + 7; those past the end are 0.
-  INGOT_DEVICE float sum_of_squares(float (&x)[kOctet], i64 col) const {
+  // The squares of eight elements, of which those past the end of the row, from `left` on, are 0.
+  INGOT_DEVICE float sum_of_squares(float (&x)[kOctet], i64 left) const {
     INGOT_UNROLL
     for (u32 c = 0; c < kOctet; ++c) {
-      const float centred = kCentred<Kind> && col + c < p.cols ? x[c] - mean : x[c];
+      const float centred = kCentred<Kind> && c < left ? x[c] - mean : x[c];
       x[c] = centred * centred;
     }
     return octet_sum(x);
   }
 
-  // The elements of an octet become the values, rounded.
+  // What an octet of gamma and beta has, where the norm has them.
+  struct AffineOctet {
+    Octet<In> gamma{}, beta{};
+  };
   template <class LoadVector>
-  INGOT_DEVICE Octet<In> values(float (&x)[kOctet], LoadVector load) const {
+  INGOT_DEVICE AffineOctet affine(LoadVector load) const {
+    AffineOctet octet;
+    if constexpr (Affine) octet.gamma = load(static_cast<const In*>(p.gamma));
+    if constexpr (Affine && kCentred<Kind>) octet.beta = load(static_cast<const In*>(p.beta));
+    return octet;
+  }
+
+  // The elements of an octet become the values, rounded.
+  INGOT_DEVICE Octet<In> values(float (&x)[kOctet], const AffineOctet& affine) const {
     INGOT_UNROLL
     for (float& element : x) element = normalised<Kind>(element, mean, rstd);
     if constexpr (Affine) {
       float factors[kOctet];
-      load(static_cast<const In*>(p.gamma), factors);
+      unpack(affine.gamma, factors);
       INGOT_UNROLL
       for (u32 c = 0; c < kOctet; ++c) x[c] = x[c] * factors[c];
       if constexpr (kCentred<Kind>) {
         float terms[kOctet];
-        load(static_cast<const In*>(p.beta), terms);
+        unpack(affine.beta, terms);
         INGOT_UNROLL
         for (u32 c = 0; c < kOctet; ++c) x[c] = x[c] + terms[c];
       }
@@ -137,14 +154,14 @@ struct NormRow {
 template <class Row>
 INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
   using In = typename Row::Element;
-  const i64 cols = r.p.cols;
-  const auto column = [&](u32 i) { return (i64{i} * r.threads + r.lane) * kOctet; };
+  const u32 cols = static_cast<u32>(r.p.cols);
+  const auto column = [&](u32 i) { return (i * r.threads + r.lane) * kOctet; };
+  const auto inside = [&](u32 i) { return r.active() && column(i) < cols; };
   Octet<In> octets[Row::kOctets] = {};
-  if (r.active()) {
-    INGOT_UNROLL
-    for (u32 i = 0; i < Row::kOctets; ++i) {
-      if (column(i) < cols) octets[i] = load_octet_once(r.input() + column(i));
-    }
+  const In* const input = r.input();
+  INGOT_UNROLL
+  for (u32 i = 0; i < Row::kOctets; ++i) {
+    if (inside(i)) octets[i] = load_octet_once(input + column(i));
   }
   const auto forget = [&] {
     INGOT_UNROLL
@@ -168,28 +185,42 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
   for (u32 i = 0; i < Row::kOctets; ++i) {
     float x[kOctet];
     unpack(octets[i], x);
-    squares[0] = squares[0] + r.sum_of_squares(x, column(i));
+    const float sum = r.sum_of_squares(x, kOctet);
+    squares[0] = squares[0] + (inside(i) ? sum : 0.0F);
   }
   group_sums(squares, r.threads, warp_sums[1]);
   forget();
   r.take_squares(squares[0]);
   if constexpr (Row::kWritesValues) {
     u32 maximum = 0;
+    // As many octets of gamma and beta on their way as there are registers for.
+    constexpr u32 kBatch = min_of(Row::kOctets, (Row::kSubtractsMean ? 4U : 8U) / static_cast<u32>(sizeof(In)));
     INGOT_UNROLL
-    for (u32 i = 0; i < Row::kOctets; ++i) {
-      if (!r.active() || column(i) >= cols) continue;
-      float x[kOctet];
-      unpack(octets[i], x);
-      octets[i] = r.values(
-          x, [&](const In* vector, float(&loaded)[kOctet]) { unpack(load_octet_again(vector + column(i)), loaded); });
-      if constexpr (Row::kWritesResult) store_octet(r.result() + column(i), octets[i]);
-      if constexpr (Row::kWritesCodes) maximum = max_of(maximum, amax_bits(octets[i]));
+    for (u32 first = 0; first < Row::kOctets; first += kBatch) {
+      typename Row::AffineOctet affine[kBatch];
+      INGOT_UNROLL
+      for (u32 i = 0; i < kBatch; ++i) {
+        if (!inside(first + i)) continue;
+        affine[i] = r.affine([&](const In* vector) { return load_octet_again(vector + column(first + i)); });
+      }
+      INGOT_UNROLL
+      for (u32 i = first; i < first + kBatch; ++i) {
+        float x[kOctet];
+        unpack(octets[i], x);
+        octets[i] = r.values(x, affine[i - first]);
+        if (!inside(i)) octets[i] = {};
+        if constexpr (Row::kWritesCodes) maximum = max_of(maximum, amax_bits(octets[i]));
+        if constexpr (Row::kWritesResult) {
+          if (inside(i)) store_octet(r.result() + column(i), octets[i]);
+        }
+      }
     }
     if constexpr (Row::kWritesCodes) {
       r.take_maximum(group_max(maximum, r.threads, warp_maxima));
       INGOT_UNROLL
       for (u32 i = 0; i < Row::kOctets; ++i) {
-        if (r.active() && column(i) < cols) store_streaming(r.codes() + column(i), r.quantized(octets[i]));
+        const U32x2 codes = r.quantized(octets[i]);
+        if (inside(i)) store_streaming(r.codes() + column(i), codes);
       }
     }
   }
@@ -198,8 +229,7 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
 // Any other row is read once for each of the passes; they share a loop, because there is nothing to gain from more
 // code.
 template <class Row>
-INGOT_DEVICE void norm_streamed_row(Row& r, bool vectors, float (&warp_sums)[2][kMaxWarps][1],
-                                    u32 (&warp_maxima)[kMaxWarps]) {
+INGOT_DEVICE void norm_streamed_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
   using In = typename Row::Element;
   enum : u32 { sum, squares, values, codes };
   constexpr u32 kFirst = Row::kSubtractsMean ? sum : squares;
@@ -207,6 +237,7 @@ INGOT_DEVICE void norm_streamed_row(Row& r, bool vectors, float (&warp_sums)[2][
   const i64 cols = r.p.cols;
   INGOT_UNROLL_BY(1)
   for (u32 pass = kFirst; pass <= kLast; ++pass) {
+    const bool vectors = Row::vectors(r.p);  // anew for each pass: there is no register for it
     float total[1] = {0.0F};
     u32 maximum = 0;
     INGOT_UNROLL_BY(1)
@@ -216,10 +247,13 @@ INGOT_DEVICE void norm_streamed_row(Row& r, bool vectors, float (&warp_sums)[2][
       if (pass == sum) {
         total[0] = total[0] + octet_sum(x);
       } else if (pass == squares) {
-        total[0] = total[0] + r.sum_of_squares(x, col);
+        total[0] = total[0] + r.sum_of_squares(x, cols - col);
       } else if constexpr (Row::kWritesValues) {
-        const Octet<In> octet = r.values(
-            x, [&](const In* vector, float(&loaded)[kOctet]) { load_padded(vector, col, cols, vectors, loaded); });
+        const Octet<In> octet = r.values(x, r.affine([&](const In* vector) {
+          float loaded[kOctet];
+          load_padded(vector, col, cols, vectors, loaded);
+          return pack<In>(loaded);
+        }));
         if (pass == values) {
           if constexpr (Row::kWritesResult) store_padded(r.result(), col, cols, vectors, octet);
           unpack(octet, x);
@@ -248,20 +282,22 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) ==
   __shared__ float warp_sums[2][kMaxWarps][1];
   __shared__ u32 warp_maxima[kMaxWarps];
   start_in_turn();
-  const u32 threads = Launch::threads_per_row(p.cols);
-  const u32 rows_per_block = blockDim.x / threads;
+  const u32 threads = 1U << p.threads_log2;
+  const u32 rows_per_block = blockDim.x >> p.threads_log2;
   const bool vectors = Row::vectors(p);
   const bool kept = vectors && p.cols % kOctet == 0 && p.cols <= i64{threads} * Launch::kOctets * kOctet;
   if constexpr (Given) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *p.factors = factor_from_scale(*p.scale);
   }
-  for (i64 first_row = i64{blockIdx.x} * rows_per_block; first_row < p.rows;
-       first_row += i64{gridDim.x} * rows_per_block) {
-    Row row{p, first_row + threadIdx.x / threads, threadIdx.x % threads, threads};
+  INGOT_UNROLL_BY(1)
+  for (u32 turn = 0;; ++turn) {
+    const i64 first_row = (i64{turn} * gridDim.x + blockIdx.x) * rows_per_block;
+    if (first_row >= p.rows) break;
+    Row row{p, first_row + (threadIdx.x >> p.threads_log2), threadIdx.x & (threads - 1), threads};
     if (kept) {
       norm_kept_row(row, warp_sums, warp_maxima);
     } else {
-      norm_streamed_row(row, vectors, warp_sums, warp_maxima);
+      norm_streamed_row(row, warp_sums, warp_maxima);
     }
     __syncthreads();  // the shared memory is free again
   }

@@ -110,6 +110,7 @@ struct Fixture {
                                       .factors = floats(placed.tensor("factors")),
                                       .scale = floats(placed.tensor("scale")),
                                       .amax = static_cast<u32*>(placed.tensor("amax").data),
+                                      .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
                                       .pow2 = pow2});
     });
   }

@@ -32,6 +32,7 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .factors = floats(tensors.factors),
                               .scale = floats(tensors.scale),
                               .amax = static_cast<u32*>(tensors.amax.data),
+                              .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
                               .pow2 = spec.pow2};
   launcher.launch(spec, Pass::main, NormRowsLaunch::grid(input.rows, input.cols), NormRowsLaunch::threads(input.cols),
                   params, stream);
