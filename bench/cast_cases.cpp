@@ -41,12 +41,12 @@ Work cast_work(const std::string& name, const std::string& line, Traffic traffic
 }
 
 template <class Spec>
-Work norm_work(const std::string& name, const std::string& line, Traffic traffic) {
+Work norm_work(const std::string& name, const std::string& line, Traffic traffic, const Targets& targets = {}) {
   const auto spec = std::get<Spec>(parse(line));
   return {.name = name,
           .spec = print(spec),
           .traffic = std::move(traffic),
-          .targets = {},
+          .targets = targets,
           .operation = [spec](std::int64_t rows, std::int64_t cols) { return norm_operation(spec, rows, cols); }};
 }
 
@@ -88,6 +88,10 @@ std::vector<Work> all_work() {
       cast_work("swiglu rowwise codes", "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes",
                 {.reads = {2, 2}, .writes = {1}}, {kNone, kNone, kNone}),
       // gamma and beta are read by every row, but from caches.
+      norm_work<NormSpec>("rmsnorm rowwise codes", "norm rms bf16->e4m3fn affine scale=row out=codes,stats",
+                          {.reads = {2}, .writes = {1}}, {kNone, 0.90, kNone}),
+      norm_work<NormSpec>("layernorm rowwise codes", "norm layer bf16->e4m3fn affine scale=row out=codes,stats",
+                          {.reads = {2}, .writes = {1}}, {kNone, 0.90, kNone}),
       norm_work<NormSpec>("rmsnorm rowwise codes+result",
                           "norm rms bf16->e4m3fn affine scale=row out=codes,result,stats",
                           {.reads = {2}, .writes = {1, 2}}),

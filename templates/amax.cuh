@@ -66,11 +66,11 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFus
     i64 scalars_from = begin;
     if (aligned) {
       Octet<Value> values[kOctets];
-      INGOT_UNROLL
-      for (u32 i = 0; i < kOctets; ++i) {
-        const i64 col = begin + (i * i64{Launch::kThreads} + threadIdx.x) * kOctet;
-        if (col + kOctet <= end) values[i] = Source::load(p.source, row, col);
-      }
+      const u32 whole = static_cast<u32>((end - begin) / kOctet);
+      load_octets<Source>(p.source, Source::place(p.source, row, begin + i64{threadIdx.x} * kOctet), values,
+                          [&](u32 i) -> OctetOffset {
+                            return {0, i * Launch::kThreads * kOctet, i * Launch::kThreads + threadIdx.x < whole};
+                          });
       INGOT_UNROLL
       for (u32 i = 0; i < kOctets; ++i) maximum = max_of(maximum, amax_bits(values[i]));
       scalars_from = end - end % kOctet;
@@ -186,7 +186,7 @@ struct AmaxTilesLaunch {
 
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
-  return sizeof(typename Source::Value) == 4 || Source::kOperands > 1 ? 2 : Source::kFused ? 3 : 4;
+  return sizeof(typename Source::Value) == 4 || Source::kMatrices > 1 ? 2 : Source::kFused ? 3 : 4;
 }
 
 // A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows at a time.
@@ -224,13 +224,11 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
       }
     };
     if (aligned) {
-      Octet<Value> values[Launch::kRowsPerWarp] = {};
-      INGOT_UNROLL
-      for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
-        if (r < rows_left && lane * kOctet < cols_left) {
-          values[r] = Source::load(p.source, first_row + r, first_col + lane * kOctet);
-        }
-      }
+      Octet<Value> values[Launch::kRowsPerWarp];
+      load_octets<Source>(p.source, Source::place(p.source, first_row, first_col + lane * kOctet), values,
+                          [&](u32 r) -> OctetOffset {
+                            return {r, 0, r < rows_left && lane * kOctet < cols_left};
+                          });
       INGOT_UNROLL
       for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
         take_row(r, amax_bits(values[r]));

@@ -109,12 +109,10 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTile
                             Octet<typename Source::Value> (&values)[kRowsPerRun]) {
   using Value = typename Source::Value;
   if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kOctet == 0)) {
-    INGOT_UNROLL
-    for (u32 r = 0; r < kRowsPerRun; ++r) {
-      if (at.row + r < at.rows && at.col < at.cols) {
-        values[r] = Source::load(p, at.first_row + at.row + r, at.first_col + at.col);
-      }
-    }
+    load_octets<Source>(p, Source::place(p, at.first_row + at.row, at.first_col + at.col), values,
+                        [&](u32 r) -> OctetOffset {
+                          return {r, 0, at.row + r < at.rows && at.col < at.cols};
+                        });
     return;
   }
   // 32 rows at a time, as f32 has room for.
@@ -143,13 +141,15 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTile
   __syncthreads();
 }
 
+// One request to a line of 128 bytes.
 template <class Source>
 INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePlace& at) {
+  constexpr u32 kLine = 128 / sizeof(typename Source::In);
+  if (at.col % kLine != 0 || at.col >= at.cols) return;
+  const typename Source::Place from = Source::place(p, at.first_row + at.row, at.first_col + at.col);
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
-    if (at.row + r < at.rows && at.col < at.cols) {
-      Source::prefetch(p, at.first_row + at.row + r, at.first_col + at.col);
-    }
+    if (at.row + r < at.rows) Source::prefetch(p, from, r, 0);
   }
 }
 
@@ -219,28 +219,15 @@ INGOT_DEVICE u32 block_maximum(const Octet<Value> (&values)[kRowsPerRun], CastTi
   return group_max(thread_maximum(values), CastTilesLaunch::kThreads, shared.warp_maxima);
 }
 
-// The 16 threads that hold 8 rows between them end with one row's maximum each: row_of_lane(lane) tells whose. Each
-// step halves the rows that a thread still answers for.
-INGOT_DEVICE u32 row_of_lane(u32 lane) { return lane / 2 % kRowsPerRun; }
-INGOT_DEVICE u32 lane_of_row(u32 lane, u32 row) { return (lane & 16U) | (row * 2); }
-INGOT_DEVICE bool answers_for_row(u32 lane) { return lane % 2 == 0; }  // one of the two that have it
+// The 16 threads that hold 8 rows between them end with one row's maximum each.
+using RowMaxima = SharedMaxima<kRowsPerRun>;
 
 template <HighPrecision Value>
 INGOT_DEVICE u32 row_maximum(const Octet<Value> (&values)[kRowsPerRun]) {
   u32 maxima[kRowsPerRun];
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) maxima[r] = amax_bits(values[r]);
-  INGOT_UNROLL
-  for (u32 half = kRowsPerRun / 2; half != 0; half /= 2) {
-    const bool upper = (threadIdx.x & (half * 2)) != 0;
-    INGOT_UNROLL
-    for (u32 r = 0; r < half; ++r) {
-      const u32 sent = upper ? maxima[r] : maxima[r + half];
-      const u32 kept = upper ? maxima[r + half] : maxima[r];
-      maxima[r] = max_of(kept, __shfl_xor_sync(0xffffffffU, sent, half * 2));
-    }
-  }
-  return max_of(maxima[0], __shfl_xor_sync(0xffffffffU, maxima[0], 1));
+  return RowMaxima::of(maxima);
 }
 
 // Of column threadIdx.x; 0 for threads 128 and up.
@@ -321,15 +308,16 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
     u32 bits = 0;
     if constexpr (kLocal) bits = row_maximum(values);
     const u32 lane = threadIdx.x % 32;
-    const u32 row = at.row + row_of_lane(lane);
+    const u32 row = at.row + RowMaxima::index_of_lane(lane);
     float scale = 0.0F;
     if (row < at.rows) {
       scale = scale_of(extents.index(row), bits);
-      if (extents.leading && answers_for_row(lane)) output.factors[extents.index(row)] = factor_from_scale(scale);
+      if (extents.leading && RowMaxima::answers(lane)) output.factors[extents.index(row)] = factor_from_scale(scale);
     }
     INGOT_UNROLL
     for (u32 r = 0; r < kRowsPerRun; ++r) {
-      scales.values[r] = float_from_bits(__shfl_sync(0xffffffffU, float_bits(scale), lane_of_row(lane, r)));
+      scales.values[r] =
+          float_from_bits(__shfl_sync(0xffffffffU, float_bits(scale), RowMaxima::lane_of_index(lane, r)));
     }
   } else {
     u32 bits = 0;
@@ -378,7 +366,7 @@ INGOT_DEVICE ThreadScales<Scale> given_scales(const CastOutput& output, const So
 template <class Scale, HighPrecision Value>
 struct PendingMaxima {
   ColumnMaxima<Value> columns;  // by column
-  u32 bits = 0;                 // by row: of row_of_lane(); otherwise of the thread's elements
+  u32 bits = 0;                 // by row: of RowMaxima::index_of_lane(); otherwise of the thread's elements
 
   INGOT_DEVICE static PendingMaxima of(const Octet<Value> (&values)[kRowsPerRun]) {
     PendingMaxima made;
@@ -402,8 +390,8 @@ INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const 
     const u32 bits = column_maximum(maxima.columns, at, shared);
     if (threadIdx.x < at.cols && at.rows != 0) raise_maximum(output.amax + extents.index(threadIdx.x), bits);
   } else if constexpr (kByRow<Scale>) {
-    const u32 row = at.row + row_of_lane(threadIdx.x % 32);
-    if (row < at.rows && at.cols != 0 && answers_for_row(threadIdx.x % 32))
+    const u32 row = at.row + RowMaxima::index_of_lane(threadIdx.x % 32);
+    if (row < at.rows && at.cols != 0 && RowMaxima::answers(threadIdx.x % 32))
       raise_maximum(output.amax + extents.index(row), maxima.bits);
   } else {
     const u32 bits = group_max(maxima.bits, CastTilesLaunch::kThreads, shared.warp_maxima);
@@ -522,7 +510,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     load_tile<Source>(p.source, at, shared, values);
     start_in_turn();
   } else {
-    prefetch_tile<Source>(p.source, at);
+    if constexpr (kCodes && kTransposed && !Source::kFused) prefetch_tile<Source>(p.source, at);
     start_in_turn();
   }
   ThreadScales<Scale> scales;
@@ -575,10 +563,14 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kTwo = kTwoScales<CodesScale, TransposedScale>;
   constexpr bool kWide = sizeof(typename Source::Value) == 4;
   constexpr bool kBlackwell = kDeviceArch >= 1000;
-  if (kTwo && (!has_hardware_encode<Out>() || ((Given || More) && (kWide || kBlackwell)))) return 1;
-  if (Source::kFused && kWide && More && kBlackwell) return 1;
+  if (kTwo &&
+      (!has_hardware_encode<Out>() || (kWide && Source::kFused) || ((Given || More) && (kWide || kBlackwell)))) {
+    return 1;
+  }
+  constexpr bool kSeveral = Source::kMatrices > 1;
+  if (Source::kFused && ((kWide && kSeveral) || (More && kBlackwell && (kWide || kSeveral)))) return 1;
   if (kWide || More || !has_hardware_encode<Out>()) return 2;
-  if (Source::kFused) return kTwo || Source::kOperands > 1 ? 2 : 3;
+  if (Source::kFused) return kTwo || Source::kMatrices > 1 ? 2 : 3;
   if (!kTwo) return 3;
   return kDeviceArch == 900 && kByRow<CodesScale> && kByColumn<TransposedScale> && !Given ? 3 : 2;
 }

@@ -27,6 +27,14 @@ struct Identity {
   static INGOT_HOST_DEVICE float apply(float x) { return x; }
 };
 
+// Matrices that an octet of values is made of.
+template <class F>
+INGOT_HOST_DEVICE constexpr u32 matrix_count() {
+  u32 count = F::kUsesX ? 1 : 0;
+  for (u32 i = 0; i < F::kInputs; ++i) count += F::kKinds[i] == InputKind::matrix ? 1 : 0;
+  return count;
+}
+
 // The expression of one element, with its inputs in an array; those from kInputs on are not read.
 template <class F>
 INGOT_HOST_DEVICE float apply_pointwise(float x, const float (&a)[kMaxInputs]) {

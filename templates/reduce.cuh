@@ -24,6 +24,35 @@ INGOT_DEVICE u32 group_max(u32 value, u32 threads, u32 (&warp_maxima)[kMaxWarps]
   return value;
 }
 
+// Count values (a power of two up to 16) that 16 neighbouring threads hold a part of each: every thread ends with the
+// maximum of one of them, index_of_lane(). Each step halves the values that a thread still answers for.
+template <u32 Count>
+struct SharedMaxima {
+  static constexpr u32 kLanes = 16 / Count;  // that end with the same maximum
+  INGOT_HOST_DEVICE static constexpr u32 index_of_lane(u32 lane) { return lane / kLanes % Count; }
+  INGOT_HOST_DEVICE static constexpr u32 lane_of_index(u32 lane, u32 index) { return (lane & 16U) | (index * kLanes); }
+  INGOT_HOST_DEVICE static constexpr bool answers(u32 lane) { return lane % kLanes == 0; }
+
+  INGOT_DEVICE static u32 of(u32 (&values)[Count]) {
+    INGOT_UNROLL
+    for (u32 half = Count / 2; half != 0; half /= 2) {
+      const bool upper = (threadIdx.x & (half * kLanes)) != 0;
+      INGOT_UNROLL
+      for (u32 i = 0; i < half; ++i) {
+        const u32 sent = upper ? values[i] : values[i + half];
+        const u32 kept = upper ? values[i + half] : values[i];
+        values[i] = max_of(kept, __shfl_xor_sync(0xffffffffU, sent, half * kLanes));
+      }
+    }
+    u32 maximum = values[0];
+    INGOT_UNROLL
+    for (u32 step = kLanes / 2; step != 0; step /= 2) {
+      maximum = max_of(maximum, __shfl_xor_sync(0xffffffffU, maximum, step));
+    }
+    return maximum;
+  }
+};
+
 // a + b of every two lanes that are 16, 8, 4, 2 and 1 apart, in this order: known to all lanes, and the same for all.
 INGOT_DEVICE float warp_sum(float value) {
   INGOT_UNROLL
@@ -47,12 +76,24 @@ INGOT_DEVICE void group_sums(float (&values)[Count], u32 threads, float (&warp_s
     for (u32 i = 0; i < Count; ++i) warp_sums[warp][i] = values[i];
   }
   __syncthreads();
+  // Four at a time, so that one read does not wait for the other's addition.
+  const u32 warps = threads / 32;
   INGOT_UNROLL
   for (u32 i = 0; i < Count; ++i) values[i] = warp_sums[first][i];
   INGOT_UNROLL_BY(1)
-  for (u32 w = 1; w < threads / 32; ++w) {
+  for (u32 begin = 0; begin < warps; begin += 4) {
+    float parts[4][Count];
     INGOT_UNROLL
-    for (u32 i = 0; i < Count; ++i) values[i] = values[i] + warp_sums[first + w][i];
+    for (u32 w = 0; w < 4; ++w) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < Count; ++i) parts[w][i] = warp_sums[(first + begin + w) % kMaxWarps][i];
+    }
+    INGOT_UNROLL
+    for (u32 w = 0; w < 4; ++w) {
+      if (begin + w == 0 || begin + w >= warps) continue;
+      INGOT_UNROLL
+      for (u32 i = 0; i < Count; ++i) values[i] = values[i] + parts[w][i];
+    }
   }
 }
 

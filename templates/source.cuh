@@ -27,14 +27,15 @@ template <HighPrecision InDtype, class F = Identity, bool Unrounded = false>
 struct ValueSource {
   using In = InDtype;
   static constexpr bool kFused = !is_same<F, Identity>;
-  static constexpr int kOperands = F::kInputs;
+  static constexpr u32 kOperands = F::kInputs;
   using Value = typename Select<kFused && Unrounded, f32, In>::Type;
+  static constexpr u32 kMatrices = matrix_count<F>();
 
   // May rows be read in octets, from columns that are multiples of 8?
   INGOT_HOST_DEVICE static bool aligned(const SourceParams& p) {
     bool all = !F::kUsesX || vector_aligned<In>(p.input, p.input_stride);
     INGOT_UNROLL
-    for (int i = 0; i < kOperands; ++i) {
+    for (u32 i = 0; i < kOperands; ++i) {
       const SourceOperand& operand = p.operands[i];
       if (F::kKinds[i] == InputKind::matrix) all = all && vector_aligned<In>(operand.data, operand.stride);
       if (F::kKinds[i] == InputKind::column) all = all && ingot::aligned(operand.data, 16);
@@ -42,42 +43,89 @@ struct ValueSource {
     return all;
   }
 
-  // Into the L2: what load() of the same place will read, as far as it is much.
-  INGOT_DEVICE static void prefetch(const SourceParams& p, i64 row, i64 col) {
-    if (col * sizeof(In) % kLine != 0) return;
-    if constexpr (F::kUsesX) prefetch_line(static_cast<const In*>(p.input) + row * p.input_stride + col);
+  // An element, and those of the operands beside it.
+  struct Place {
+    const In* x;
+    const In* operands[kMaxInputs];  // of matrices and columns
+    const float* of_row[kMaxInputs];
+  };
+  INGOT_DEVICE static Place place(const SourceParams& p, i64 row, i64 col) {
+    Place at{};
+    if constexpr (F::kUsesX) at.x = static_cast<const In*>(p.input) + row * p.input_stride + col;
     INGOT_UNROLL
-    for (int i = 0; i < kOperands; ++i) {
+    for (u32 i = 0; i < kOperands; ++i) {
       const SourceOperand& operand = p.operands[i];
-      if (F::kKinds[i] == InputKind::matrix) {
-        prefetch_line(static_cast<const In*>(operand.data) + row * operand.stride + col);
+      if (F::kKinds[i] == InputKind::row) {
+        at.of_row[i] = static_cast<const float*>(operand.data) + row;
+      } else {
+        const i64 above = F::kKinds[i] == InputKind::matrix ? row * operand.stride : 0;
+        at.operands[i] = static_cast<const In*>(operand.data) + above + col;
       }
+    }
+    return at;
+  }
+
+  // Into the L2: what fetch() of the octet `rows` below and `cols` to the right will read, as far as it is much.
+  INGOT_DEVICE static void prefetch(const SourceParams& p, const Place& at, u32 rows, u32 cols) {
+    if constexpr (F::kUsesX) prefetch_line(at.x + rows * p.input_stride + cols);
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::matrix) prefetch_line(at.operands[i] + rows * p.operands[i].stride + cols);
     }
   }
 
-  // The values of row `row`, columns col .. col + 7.
-  INGOT_DEVICE static Octet<Value> load(const SourceParams& p, i64 row, i64 col) {
-    const In* const input = static_cast<const In*>(p.input) + row * p.input_stride + col;
+  // What the values of an octet are made of.
+  struct Raw {
+    Octet<In> x;
+    Octet<In> operands[kMaxInputs];  // of matrices and columns
+    float of_row[kMaxInputs];
+  };
+  // Octets to fetch before the first is looked at: 16 of a matrix's, which are 64 registers of 16-bit elements; half as
+  // many where values are f32.
+  static constexpr u32 kBatch = 16 / max_of(1U, kMatrices) / (sizeof(Value) / 2);
+
+  // The octet that begins `rows` below and `cols` to the right.
+  INGOT_DEVICE static Raw fetch(const SourceParams& p, const Place& at, u32 rows, u32 cols) {
+    Raw raw{};
+    if constexpr (F::kUsesX) raw.x = load_octet_once(at.x + rows * p.input_stride + cols);
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::matrix) {
+        raw.operands[i] = load_octet_once(at.operands[i] + rows * p.operands[i].stride + cols);
+      } else if (F::kKinds[i] == InputKind::column) {
+        raw.operands[i] = load_octet_again(at.operands[i] + cols);
+      } else {
+        raw.of_row[i] = at.of_row[i][rows];
+      }
+    }
+    return raw;
+  }
+
+  INGOT_DEVICE static Octet<Value> values(const Raw& raw) {
     if constexpr (!kFused) {
-      return load_octet(input);
+      return raw.x;
     } else {
-      float x[kOctet] = {};
-      if constexpr (F::kUsesX) unpack(load_octet(input), x);
+      float x[kOctet];
+      unpack(raw.x, x);
       float operands[kMaxInputs][kOctet];
       INGOT_UNROLL
-      for (int i = 0; i < kOperands; ++i) {
-        load_operand(p.operands[i], F::kKinds[i], row, col, operands[i]);
-      }
+      for (u32 i = 0; i < kOperands; ++i) unpack(raw.operands[i], operands[i]);
       float results[kOctet];
       INGOT_UNROLL
       for (u32 c = 0; c < kOctet; ++c) {
         float inputs[kMaxInputs] = {};
         INGOT_UNROLL
-        for (int i = 0; i < kOperands; ++i) inputs[i] = operands[i][c];
+        for (u32 i = 0; i < kOperands; ++i) {
+          inputs[i] = F::kKinds[i] == InputKind::row ? raw.of_row[i] : operands[i][c];
+        }
         results[c] = apply_pointwise<F>(x[c], inputs);
       }
       return pack<Value>(results);
     }
+  }
+
+  INGOT_DEVICE static Octet<Value> load(const SourceParams& p, i64 row, i64 col) {
+    return values(fetch(p, place(p, row, col), 0, 0));
   }
 
   // One value.
@@ -88,7 +136,7 @@ struct ValueSource {
     } else {
       float inputs[kMaxInputs] = {};
       INGOT_UNROLL
-      for (int i = 0; i < kOperands; ++i) {
+      for (u32 i = 0; i < kOperands; ++i) {
         inputs[i] = operand_element(p.operands[i], F::kKinds[i], row, col);
       }
       return from_float<Value>(apply_pointwise<F>(F::kUsesX ? to_float(*input) : 0.0F, inputs));
@@ -96,39 +144,39 @@ struct ValueSource {
   }
 
  private:
-  static constexpr u32 kLine = 128;  // bytes
-
-  // f32: the two loads share each line, and the L1 serves the second.
-  INGOT_DEVICE static Octet<In> load_octet(const In* source) {
-    if constexpr (sizeof(In) == 4) {
-      return {{{load16(source)}, {load16(source + kPerVector<In>)}}};
-    } else {
-      return {{{load16_once(source)}}};
-    }
-  }
-
-  INGOT_DEVICE static void load_operand(const SourceOperand& operand, InputKind kind, i64 row, i64 col,
-                                        float (&values)[kOctet]) {
-    const auto* data = static_cast<const In*>(operand.data);
-    if (kind == InputKind::matrix) return unpack(load_octet(data + row * operand.stride + col), values);
-    if (kind == InputKind::row) {
-      const float value = static_cast<const float*>(operand.data)[row];
-      INGOT_UNROLL
-      for (u32 c = 0; c < kOctet; ++c) values[c] = value;
-      return;
-    }
-    // The same for every row: from the L1, or kept in registers.
-    Octet<In> octet;
-    INGOT_UNROLL
-    for (u32 i = 0; i < Octet<In>::kVectors; ++i) octet.vectors[i].bits = load16(data + col + i * kPerVector<In>);
-    unpack(octet, values);
-  }
-
   INGOT_DEVICE static float operand_element(const SourceOperand& operand, InputKind kind, i64 row, i64 col) {
     if (kind == InputKind::row) return static_cast<const float*>(operand.data)[row];
     const i64 at = kind == InputKind::column ? col : row * operand.stride + col;
     return to_float(static_cast<const In*>(operand.data)[at]);
   }
 };
+
+// An octet `rows` below and `cols` to the right of a place.
+struct OctetOffset {
+  u32 rows, cols;
+  bool inside;  // the matrix
+};
+
+// The octets at offset_of(0) .. offset_of(Count - 1); those outside of the matrix are 0. All of a batch are on their
+// way before the first is computed with: an expression between two loads would make the second wait.
+template <class Source, u32 Count, class OffsetOf>
+INGOT_DEVICE void load_octets(const SourceParams& p, const typename Source::Place& at,
+                              Octet<typename Source::Value> (&octets)[Count], OffsetOf offset_of) {
+  constexpr u32 kBatch = min_of(Count, Source::kBatch);
+  INGOT_UNROLL
+  for (u32 first = 0; first < Count; first += kBatch) {
+    typename Source::Raw raw[kBatch] = {};
+    INGOT_UNROLL
+    for (u32 i = 0; i < kBatch; ++i) {
+      const OctetOffset offset = offset_of(first + i);
+      if (offset.inside) raw[i] = Source::fetch(p, at, offset.rows, offset.cols);
+    }
+    INGOT_UNROLL
+    for (u32 i = 0; i < kBatch; ++i) {
+      octets[first + i] = Source::values(raw[i]);
+      if (Source::kFused && !offset_of(first + i).inside) octets[first + i] = {};
+    }
+  }
+}
 
 }  // namespace ingot

@@ -74,6 +74,9 @@ inline std::vector<KernelSpec> fused_specs() {
       "cast f32->e5m2 of=expm1(min(x,1))*rsqrt(1+y^2)+log1p(abs(z)) scale=col out=codes,result",
       "cast bf16->e4m3fn scale=tensor out=codes,transposed,sum:f32",
       "cast f32->e4m3fn scale=row out=codes,sum:f16",
+      "cast bf16->e4m3fn of=silu(x)*gate scale=1x128 out=codes,result",
+      "cast f32->e5m2 of=x*gate scale=row+col out=codes,transposed,result,sum:bf16 unrounded",
+      "cast f16->e4m3fn of=x+y scale=row out=codes,transposed",
       "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result fast"};
   std::vector<KernelSpec> specs;
   for (const char* const line : kLines) specs.push_back(parse(line));

@@ -104,7 +104,34 @@ Instance cast_list_maxima(const CastSpec& spec) {
           functor(spec)};
 }
 
+// The two steps of CastSchedule::rows_then_tiles as casts of their own.
+CastSpec rows_step(const CastSpec& spec) {
+  CastSpec rows = spec;
+  rows.transposed = false;
+  rows.sum.reset();
+  return rows;
+}
+CastSpec tiles_step(const CastSpec& spec) {
+  CastSpec tiles = spec;
+  tiles.codes = false;
+  tiles.result = false;
+  return tiles;
+}
+
+// pow2 is a parameter; every sum is the same until it is rounded.
+std::string kernel_words(CastSpec spec) {
+  spec.pow2 = false;
+  if (spec.sum) spec.sum = Dtype::f32;
+  return print(spec);
+}
+
+Instance cast_rows(const CastSpec& spec) {
+  return {"cast_rows.cuh", fmt::format("cast_rows<{}, {}, {}>", source(spec), type(spec.out), spec.result),
+          kernel_words(spec), functor(spec)};
+}
+
 Instance first_pass_instance(const CastSpec& spec) {
+  if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return cast_rows(rows_step(spec));
   if (spec.list) return cast_list_maxima(spec);
   const FirstPass wanted = first_pass(spec);
   const FirstPass::Kind kind = wanted.kind();
@@ -137,15 +164,16 @@ Instance instance(const AmaxSpec& spec, Pass pass) {
 Instance instance(const CastSpec& spec, Pass pass) {
   if (pass == Pass::first) return first_pass_instance(spec);
   if (pass == Pass::finish) return column_sum_finish(*spec.sum);
-  // pow2 is a parameter; every sum is the same until it is rounded.
-  CastSpec kernel = spec;
-  kernel.pow2 = false;
-  if (kernel.sum) kernel.sum = Dtype::f32;  // rounded by the pass after
-  const std::string words = print(kernel);
-  if (cast_schedule(spec) == CastSchedule::rows) {
-    return {"cast_rows.cuh", fmt::format("cast_rows<{}, {}, {}>", source(spec), type(spec.out), spec.result), words,
-            functor(spec)};
+  switch (cast_schedule(spec)) {
+    case CastSchedule::rows: return cast_rows(spec);
+    case CastSchedule::row_groups:
+      return {"cast_row_groups.cuh",
+              fmt::format("cast_row_groups<{}, {}, {}>", source(spec), type(spec.out), spec.result), kernel_words(spec),
+              functor(spec)};
+    case CastSchedule::rows_then_tiles: return instance(tiles_step(spec), Pass::main);
+    case CastSchedule::tiles: break;
   }
+  const std::string words = kernel_words(spec);
   const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
   const std::string arguments = fmt::format("{}, {}, {}, {}, {}, {}", source(spec), type(spec.out),
                                             spec.codes ? scale_type(spec.scale) : "ingot::NotWritten",
@@ -190,7 +218,9 @@ Instance instance(const NormBackwardSpec& spec, Pass pass) {
 }
 
 bool has_first(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
-bool has_first(const CastSpec& spec) { return first_pass(spec).kind() != FirstPass::Kind::none; }
+bool has_first(const CastSpec& spec) {
+  return cast_schedule(spec) == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
+}
 bool has_first(const ColumnSumSpec&) { return true; }
 template <class Spec>
 bool has_first(const Spec&) {
@@ -211,9 +241,13 @@ const char* suffix(Pass pass) {
 }  // namespace
 
 CastSchedule cast_schedule(const CastSpec& spec) {
-  const bool one_row_at_a_time =
-      spec.scale == kRowwise && !spec.transposed && !spec.sum && !spec.list && spec.source == ScaleSource::dynamic;
-  return one_row_at_a_time ? CastSchedule::rows : CastSchedule::tiles;
+  if (spec.source != ScaleSource::dynamic || spec.list || !spec.codes) return CastSchedule::tiles;
+  if (!spec.transposed) {
+    if (spec.sum) return CastSchedule::tiles;
+    if (spec.scale == kRowwise) return CastSchedule::rows;
+    return spec.scale == kRowGroups ? CastSchedule::row_groups : CastSchedule::tiles;
+  }
+  return spec.scale == kRowwise && !spec.transposed_scale ? CastSchedule::rows_then_tiles : CastSchedule::tiles;
 }
 
 FirstPass::Kind FirstPass::kind() const {
@@ -226,7 +260,8 @@ FirstPass::Kind FirstPass::kind() const {
 FirstPass first_pass(const CastSpec& spec) {
   FirstPass wanted;
   if (spec.source == ScaleSource::given) return wanted;
-  if (cast_schedule(spec) == CastSchedule::rows) return wanted;
+  const CastSchedule schedule = cast_schedule(spec);
+  if (schedule == CastSchedule::rows || schedule == CastSchedule::rows_then_tiles) return wanted;
   for (const ScaleGranularity scale : {spec.scale, spec.transposed_scale.value_or(spec.scale)}) {
     wanted.tensor |= scale == kTensorwise;
     wanted.rows |= scale == kRowwise;

@@ -24,9 +24,11 @@ inline constexpr std::string_view kKernelName = "kKernel";
 // cast needs before it. main: every spec has it. finish: what the main pass left in parts, such as column sums.
 enum class Pass : std::uint8_t { first, main, finish };
 
-// How a cast runs: a row in its threads' registers, in one launch (templates/cast_rows.cuh); or in tiles
-// (templates/cast_tiles.cuh), after a pass for those maxima that no tile sees whole.
-enum class CastSchedule : std::uint8_t { rows, tiles };
+// How a cast runs. rows: a row in its threads' registers, in one launch (templates/cast_rows.cuh). row_groups: likewise
+// with 1 x 128 groups (templates/cast_row_groups.cuh). rows_then_tiles: the codes by rows, which finds the maxima for
+// the transposed codes, of the same scales; then those in tiles (templates/cast_tiles.cuh). tiles: all in tiles, after
+// a pass for those maxima that no tile sees whole.
+enum class CastSchedule : std::uint8_t { rows, row_groups, rows_then_tiles, tiles };
 CastSchedule cast_schedule(const CastSpec& spec);
 
 // The maxima that a cast in tiles needs beforehand, and the kernel that finds them: none, amax_partials (one per
@@ -40,9 +42,9 @@ struct FirstPass {
 };
 FirstPass first_pass(const CastSpec& spec);
 
-// Which passes a spec takes. (first: a cast with dynamic tensorwise scales, or in tiles with dynamic rowwise or
-// columnwise ones, amax tensorwise, column_sum; finish: a cast with column sums, norm_backward with gradients of gamma
-// and beta)
+// Which passes a spec takes. (first: a cast with dynamic tensorwise scales, or with transposed codes and dynamic
+// rowwise or columnwise ones, amax tensorwise, column_sum; finish: a cast with column sums, norm_backward with
+// gradients of gamma and beta)
 std::span<const Pass> passes(const KernelSpec& spec);
 bool has_pass(const KernelSpec& spec, Pass pass);
 

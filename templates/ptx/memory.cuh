@@ -1,5 +1,6 @@
-// PTX ISA 9.7.9.9 "ld.global.nc", 9.7.9.12 "st", 9.7.9.16 "prefetch", 9.7.9.19 "createpolicy": loads and stores with a
-// cache hint. Device code only. Loads are volatile to the compiler, so that none moves before griddepcontrol_wait().
+// PTX ISA 9.7.9.9 "ld.global.nc", 9.7.9.12 "st", 9.7.9.16 "prefetch", 9.7.9.19 "createpolicy": loads and
+// stores with a cache hint. Device code only. Loads are volatile to the compiler, so that none moves before
+// griddepcontrol_wait().
 #pragma once
 
 #include "platform.cuh"

@@ -35,6 +35,10 @@ const std::vector<Golden> kGolden{
      "// cast bf16->e4m3fn scale=row out=codes\n"
      "#include \"cast_rows.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, false>;\n"},
+    {"cast bf16->e4m3fn scale=1x128 out=codes", Pass::main,
+     "// cast bf16->e4m3fn scale=1x128 out=codes\n"
+     "#include \"cast_row_groups.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_row_groups<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, false>;\n"},
     {"cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list", Pass::first,
      "// list: maxima for scale=row+1x128 of bf16\n"
      "#include \"cast_list.cuh\"\n"
@@ -45,15 +49,19 @@ const std::vector<Golden> kGolden{
      "#include \"cast_list.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_list<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, ingot::Rowwise, "
      "ingot::RowGroups, false, false>;\n"},
-    {"cast f32->e5m2fnuz scale=row out=codes,transposed", Pass::first,
+    {"cast f32->e5m2fnuz scale=row out=codes,transposed,sum:bf16 pow2", Pass::first,
+     "// cast f32->e5m2fnuz scale=row out=codes\n"
+     "#include \"cast_rows.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::f32>, ingot::e5m2fnuz, false>;\n"},
+    {"cast f32->e5m2fnuz scale=row out=codes,transposed,sum:bf16 pow2", Pass::main,
+     "// cast f32->e5m2fnuz scale=row out=transposed,sum:f32\n"
+     "#include \"cast_tiles.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f32>, ingot::e5m2fnuz, ingot::NotWritten, "
+     "ingot::Rowwise, false, false, true>;\n"},
+    {"cast f32->e5m2 scale=row out=transposed", Pass::first,
      "// amax f32 scale=row\n"
      "#include \"amax.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_rows<ingot::ValueSource<ingot::f32>>;\n"},
-    {"cast f32->e5m2fnuz scale=row out=codes,transposed", Pass::main,
-     "// cast f32->e5m2fnuz scale=row out=codes,transposed\n"
-     "#include \"cast_tiles.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f32>, ingot::e5m2fnuz, ingot::Rowwise, "
-     "ingot::Rowwise, false, false, false>;\n"},
     {"cast f16->e5m2 scale=row+1x128 out=codes,transposed given", Pass::main,
      "// cast f16->e5m2 scale=row+1x128 out=codes,transposed given\n"
      "#include \"cast_tiles.cuh\"\n"
@@ -208,10 +216,11 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
     }
   }
   // amax: 3 partials, 3 rows, 3 x 4 kinds of tiles (columns, and any two of tensor, rows and columns);
-  // casts: 3 x 4 x (48 pairs of granularities x 2 sources + rowwise codes, dynamic, in cast_rows, which are among
-  // them); gemm 16 x 3 + 5; column_sum 3 + 3; norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats
-  // x 2 sources; without codes a result, affine or not, and plain statistics; norm_backward: affine or not.
-  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 96U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U);
+  // casts: 3 x 4 x (48 pairs of granularities x 2 sources, of which rowwise codes with transposed ones, dynamic, are
+  // the kernels of others); gemm 16 x 3 + 5; column_sum 3 + 3;
+  // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
+  // not, and plain statistics; norm_backward: affine or not.
+  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 95U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {

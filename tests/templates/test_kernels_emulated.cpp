@@ -9,6 +9,7 @@
 
 #include "amax.cuh"
 #include "cast_list.cuh"
+#include "cast_row_groups.cuh"
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
@@ -279,6 +280,7 @@ struct OutputCheck {
   }
 };
 
+// Codes by rows, with the values and the maxima.
 template <class In, class Out>
 void check_cast_rows(bool pow2) {
   for (const Shape& s : kShapes) {
@@ -286,16 +288,46 @@ void check_cast_rows(bool pow2) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
       OutputCheck<In, Out, Rowwise, false, false> codes(x, s, pow2);
       Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
+      Matrix<float> maxima(1, s.rows, s.rows);
+      const u32 threads_log2 = CastRowsLaunch::threads_log2(s.cols, sizeof(In));
       const CastRowsParams p{.source = source_of(x, s.rows, s.cols),
                              .codes = codes.codes.data(),
                              .factors = codes.factors.data(),
                              .result = result.data(),
                              .codes_stride = codes.codes.stride(),
                              .result_stride = result.stride(),
-                             .threads_log2 = RowsLaunch::threads_log2(s.cols),
+                             .maxima = maxima.data(),
+                             .threads_log2 = threads_log2,
                              .pow2 = pow2};
-      emulator::launch(cast_rows<ValueSource<In>, Out, true>, CastRowsLaunch::grid(s.rows, s.cols),
-                       CastRowsLaunch::threads(s.cols), p);
+      // Fewer blocks than rows: each takes several.
+      const i64 grid = std::max<i64>(1, CastRowsLaunch::grid(s.rows, threads_log2) / 3);
+      emulator::launch(cast_rows<ValueSource<In>, Out, true>, grid, CastRowsLaunch::threads(threads_log2), p);
+      codes.check(x, s, "codes");
+      check_result(x, result, s);
+      BOOST_TEST(maxima.guarded());
+      for (i64 r = 0; r < s.rows; ++r) BOOST_TEST(maxima.at(0, r) == naive_amax(x, r, r + 1, s.cols));
+    }
+  }
+}
+
+template <class In, class Out>
+void check_cast_row_groups(bool pow2) {
+  for (const Shape& s : kShapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
+      const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
+      OutputCheck<In, Out, RowGroups, false, false> codes(x, s, pow2);
+      Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
+      const u32 threads_log2 = CastRowGroupsLaunch::threads_log2(s.cols, sizeof(In));
+      const CastRowGroupsParams p{.source = source_of(x, s.rows, s.cols),
+                                  .codes = codes.codes.data(),
+                                  .factors = codes.factors.data(),
+                                  .result = result.data(),
+                                  .codes_stride = codes.codes.stride(),
+                                  .result_stride = result.stride(),
+                                  .threads_log2 = threads_log2,
+                                  .pow2 = pow2};
+      emulator::launch(cast_row_groups<ValueSource<In>, Out, true>, CastRowsLaunch::grid(s.rows, threads_log2),
+                       CastRowsLaunch::threads(threads_log2), p);
       codes.check(x, s, "codes");
       check_result(x, result, s);
     }
@@ -609,6 +641,8 @@ BOOST_AUTO_TEST_CASE(amax_tiles_f16_rows) { check_amax_tiles<f16, true, false>()
 
 BOOST_AUTO_TEST_CASE(cast_rows_bf16_e4m3fn) { check_cast_rows<bf16, e4m3fn>(false); }
 BOOST_AUTO_TEST_CASE(cast_rows_f32_e5m2fnuz_pow2) { check_cast_rows<f32, e5m2fnuz>(true); }
+BOOST_AUTO_TEST_CASE(cast_row_groups_bf16_e4m3fn) { check_cast_row_groups<bf16, e4m3fn>(false); }
+BOOST_AUTO_TEST_CASE(cast_row_groups_f32_e5m2fnuz_pow2) { check_cast_row_groups<f32, e5m2fnuz>(true); }
 
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, false>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, true>(); }
@@ -663,15 +697,17 @@ BOOST_AUTO_TEST_CASE(fused_rows) {
   for (const Shape& s : kFusedShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
       FusedCast kernels(s), cpu(s);
+      const u32 threads_log2 = CastRowsLaunch::threads_log2(s.cols, sizeof(bf16));
       emulator::launch(cast_rows<ValueSource<bf16, RenderedSwigluBias>, e4m3fn, true>,
-                       CastRowsLaunch::grid(s.rows, s.cols), CastRowsLaunch::threads(s.cols),
+                       CastRowsLaunch::grid(s.rows, threads_log2), CastRowsLaunch::threads(threads_log2),
                        CastRowsParams{.source = kernels.source(),
                                       .codes = kernels.codes.data(),
                                       .factors = kernels.factors.data(),
                                       .result = kernels.result.data(),
                                       .codes_stride = kernels.codes.stride(),
                                       .result_stride = kernels.result.stride(),
-                                      .threads_log2 = RowsLaunch::threads_log2(s.cols),
+                                      .maxima = nullptr,
+                                      .threads_log2 = threads_log2,
                                       .pow2 = false});
       cpu.run_on_cpu("cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=row out=codes,result");
       check_same(kernels, cpu);

@@ -2,6 +2,7 @@
 // kernels follow it is tested by test_kernels_emulated.)
 #define BOOST_TEST_MODULE launch_geometry
 #include "amax.cuh"
+#include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "gemm_simt.cuh"
@@ -105,6 +106,30 @@ BOOST_AUTO_TEST_CASE(row_groups) {
   }
   static_assert(RowsLaunch::threads_per_row(8192) == 512);
   static_assert(RowsLaunch::threads_per_row(4096) == 256);
+}
+
+BOOST_AUTO_TEST_CASE(cast_rows_stay_in_registers) {
+  for (const u64 bytes : {2, 4}) {
+    for (const i64 cols : kSizes) {
+      const u32 log2 = CastRowsLaunch::threads_log2(cols, bytes);
+      const u32 threads = CastRowsLaunch::threads(log2);
+      BOOST_TEST(log2 >= 5U);
+      BOOST_TEST(log2 <= CastRowsLaunch::kMaxThreadsLog2);
+      BOOST_TEST(threads % (1U << log2) == 0U);
+      BOOST_TEST(threads <= CastRowsLaunch::kMaxThreads);
+      if (cols * i64{static_cast<i64>(bytes)} <= 32768) {
+        BOOST_TEST((i64{kOctet} * CastRowsLaunch::octets(bytes) << log2) >= cols);
+      }
+      for (const i64 rows : kSizes) {
+        const i64 grid = CastRowsLaunch::grid(rows, log2);
+        BOOST_TEST(grid >= 1);
+        BOOST_TEST(grid <= kMaxGrid);  // blocks loop beyond that
+        BOOST_TEST((grid == kMaxGrid || grid * (threads >> log2) >= rows));
+      }
+    }
+  }
+  BOOST_TEST(CastRowsLaunch::threads_log2(8192, 2) == 8U);
+  BOOST_TEST(CastRowsLaunch::threads_log2(8193, 2) == 9U);
 }
 
 BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {

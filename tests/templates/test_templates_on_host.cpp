@@ -16,6 +16,7 @@
 #include "amax.cuh"
 #include "cast_list.cuh"
 #include "cast_output.cuh"
+#include "cast_row_groups.cuh"
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
@@ -85,6 +86,7 @@ constexpr int kOfNorms = kOfNorm<In, LayerNorm, false> + kOfNorm<In, LayerNorm, 
 template <class In, class Out>
 constexpr int kOfCast =
     kInstantiated<&cast_rows<ValueSource<In>, Out, false>, &cast_rows<ValueSource<In>, Out, true>,
+                  &cast_row_groups<ValueSource<In>, Out, true>,
                   &cast_tiles<ValueSource<In>, Out, Tensorwise, Tensorwise, false, true, true>,
                   &cast_tiles<ValueSource<In>, Out, Rowwise, Columnwise, true, false, false>,
                   &cast_tiles<ValueSource<In>, Out, RowGroups, ColumnGroups, false, false, true>,
@@ -92,7 +94,8 @@ constexpr int kOfCast =
 
 template <class Source>
 constexpr int kOfFused =
-    kInstantiated<&amax_tiles<Source, true, true, true>, &cast_rows<Source, e4m3fn, true>, &amax_partials<Source>,
+    kInstantiated<&amax_tiles<Source, true, true, true>, &cast_rows<Source, e4m3fn, true>,
+                  &cast_row_groups<Source, e5m2, true>, &amax_partials<Source>,
                   &cast_tiles<Source, e5m2, Rowwise, Columnwise, false, true, true>, &amax_rows<Source>>;
 
 template <class In>
@@ -102,11 +105,11 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 7);
-  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 7);
+  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 8);
   using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, true>;
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==
-                3 * 5);
+                3 * 6);
   static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);
 }
 

@@ -4,6 +4,7 @@
 #include "ingot/runtime/cpu/visit.h"
 #include "ingot/runtime/cuda/operations.h"
 
+#include "cast_row_groups.cuh"
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
@@ -38,6 +39,7 @@ struct Maxima {
 
 // Floats of scratch memory that the first pass leaves its maxima in, where each has one writer.
 i64 maxima_count(const CastSpec& spec, const Tensor& input) {
+  if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return input.rows;
   const FirstPass wanted = first_pass(spec);
   switch (wanted.kind()) {
     case FirstPass::Kind::none: return 0;
@@ -96,18 +98,40 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
   return maxima;
 }
 
-void cast_rows(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
-  const Tensor& input = tensors.input;
-  const CastRowsParams params{.source = source_of(tensors),
-                              .codes = tensors.codes.data,
-                              .factors = floats(tensors.factors),
-                              .result = tensors.result.data,
-                              .codes_stride = tensors.codes.row_stride,
-                              .result_stride = tensors.result.row_stride,
-                              .threads_log2 = RowsLaunch::threads_log2(input.cols),
-                              .pow2 = spec.pow2};
-  launcher.launch(spec, Pass::main, CastRowsLaunch::grid(input.rows, input.cols), CastRowsLaunch::threads(input.cols),
-                  params, stream);
+u64 value_bytes(const CastSpec& spec) { return spec.unrounded ? 4U : static_cast<u64>(size_of(spec.in)); }
+
+CastRowsParams rows_params(const CastSpec& spec, const CastTensors& tensors, float* maxima) {
+  return {.source = source_of(tensors),
+          .codes = tensors.codes.data,
+          .factors = floats(tensors.factors),
+          .result = tensors.result.data,
+          .codes_stride = tensors.codes.row_stride,
+          .result_stride = tensors.result.row_stride,
+          .maxima = maxima,
+          .threads_log2 = CastRowsLaunch::threads_log2(tensors.input.cols, value_bytes(spec)),
+          .pow2 = spec.pow2};
+}
+
+// `maxima` may be null.
+void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, float* maxima, const Stream& stream,
+                 Launcher& launcher) {
+  const CastRowsParams params = rows_params(spec, tensors, maxima);
+  launcher.launch(spec, pass, CastRowsLaunch::grid(tensors.input.rows, params.threads_log2),
+                  CastRowsLaunch::threads(params.threads_log2), params, stream);
+}
+
+void cast_row_groups(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher) {
+  const u32 threads_log2 = CastRowGroupsLaunch::threads_log2(tensors.input.cols, value_bytes(spec));
+  const CastRowGroupsParams params{.source = source_of(tensors),
+                                   .codes = tensors.codes.data,
+                                   .factors = floats(tensors.factors),
+                                   .result = tensors.result.data,
+                                   .codes_stride = tensors.codes.row_stride,
+                                   .result_stride = tensors.result.row_stride,
+                                   .threads_log2 = threads_log2,
+                                   .pow2 = spec.pow2};
+  launcher.launch(spec, Pass::main, CastRowsLaunch::grid(tensors.input.rows, threads_log2),
+                  CastRowsLaunch::threads(threads_log2), params, stream);
 }
 
 void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
@@ -121,7 +145,10 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
       scratch == 0 ? nullptr : static_cast<float*>(stream.scratch(static_cast<std::size_t>(scratch) * sizeof(float)));
   params.partial_sums = memory;
   try {
-    if (has_pass(spec, Pass::first)) {
+    if (cast_schedule(spec) == CastSchedule::rows_then_tiles) {
+      params.transposed.from = memory + sums;
+      launch_rows(spec, Pass::first, tensors, params.transposed.from, stream, launcher);
+    } else if (has_pass(spec, Pass::first)) {
       const Maxima maxima = launch_first_pass(spec, tensors, memory + sums, stream, launcher);
       maxima.give(spec.scale, params.codes);
       maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
@@ -196,8 +223,12 @@ void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Laun
   if (tensors.input.empty() && spec.source == ScaleSource::dynamic) {
     return fill_factors(spec, tensors, stream, launcher);
   }
-  if (cast_schedule(spec) == CastSchedule::rows) return cast_rows(spec, tensors, stream, launcher);
-  cast_tiles(spec, tensors, stream, launcher);
+  switch (cast_schedule(spec)) {
+    case CastSchedule::rows: return launch_rows(spec, Pass::main, tensors, nullptr, stream, launcher);
+    case CastSchedule::row_groups: return cast_row_groups(spec, tensors, stream, launcher);
+    case CastSchedule::rows_then_tiles:
+    case CastSchedule::tiles: return cast_tiles(spec, tensors, stream, launcher);
+  }
 }
 
 }  // namespace ingot::cuda
