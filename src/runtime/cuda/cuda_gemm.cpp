@@ -1,6 +1,10 @@
+#include <fmt/format.h>
+
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/gemm_sm90_rules.h"
 #include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/error.h"
 
 #include "gemm_simt.cuh"
 
@@ -40,19 +44,44 @@ void launch_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSha
   launcher.launch(spec, Pass::main, GemmSimtLaunch::grid(shape.m, shape.n), GemmSimtLaunch::kThreads, params, stream);
 }
 
+// True where it has taken the call.
+bool try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
+                  Launcher& launcher, CublasLt* cublaslt) {
+  if (cublaslt == nullptr || !cublaslt->supports(spec, tensors, shape)) return false;
+  void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
+  if (!cublaslt->matmul(spec, tensors, shape, workspace, stream.handle())) return false;
+  launcher.count();
+  return true;
+}
+
+[[noreturn]] void refuse(const GemmSpec& spec, const char* reason) {
+  throw Error(ErrorCode::invalid_argument, print(spec),
+              fmt::format("{}; leave kernel out to have the library choose one", reason));
+}
+
 }  // namespace
 
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt) {
   const GemmShape shape = gemm_shape(spec, tensors);
   if (shape.m == 0 || shape.n == 0) return;
-  if (cublaslt != nullptr && cublaslt->supports(spec, tensors, shape)) {
-    void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
-    if (cublaslt->matmul(spec, tensors, shape, workspace, stream.handle())) {
-      launcher.count();
-      return;
+  switch (spec.kernel) {
+    case GemmKernel::automatic: {
+      if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;
+      if (sm90_refusal(spec, tensors, shape, launcher.target()) == nullptr) {
+        return gemm_sm90(spec, tensors, stream, launcher);
+      }
+      return launch_simt(spec, tensors, shape, stream, launcher);
     }
+    case GemmKernel::cublaslt: {
+      if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;
+      refuse(spec, cublaslt == nullptr ? "there is no cuBLASLt" : "cuBLASLt does not take this call");
+    }
+    case GemmKernel::sm90: {
+      if (const char* reason = sm90_refusal(spec, tensors, shape, launcher.target())) refuse(spec, reason);
+      return gemm_sm90(spec, tensors, stream, launcher);
+    }
+    case GemmKernel::simt: return launch_simt(spec, tensors, shape, stream, launcher);
   }
-  launch_simt(spec, tensors, shape, stream, launcher);
 }
 
 }  // namespace ingot::cuda

@@ -1,0 +1,24 @@
+// What bench_gemm times: shapes from language models and squares, in the four modes that cuBLASLt has too.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/candidates.h"
+
+namespace ingot::bench {
+
+struct GemmCase {
+  std::string shape;  // "wqkv 16384x8192x1280": M x K x N
+  std::string mode;   // "tensor fast"
+  GemmSpec spec;
+  GemmSize size;
+};
+
+std::string name(const GemmCase& gemm_case);  // "wqkv 16384x8192x1280, tensor fast"
+double operations(const GemmCase& gemm_case);
+
+std::vector<GemmCase> gemm_cases();
+
+}  // namespace ingot::bench
