@@ -131,6 +131,8 @@ class Bench {
       timed.push_back(&contender);
       replays.push_back(std::move(replay));
     }
+    // The GPU is at the power, and so at the clock, that it keeps before anything is timed.
+    for (int i = 0; i < 60 && !replays.empty(); ++i) replays[static_cast<std::size_t>(i) % replays.size()]->launch();
     const std::vector<Timing> timings = measure(replays, options);
     for (std::size_t i = 0; i < timed.size(); ++i) timed[i]->timing = timings[i];
   }

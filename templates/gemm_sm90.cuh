@@ -15,7 +15,8 @@
 // factor_b) + bias, where a factor of the whole b is multiplied into factor_a first.
 //
 // Output: warps are on their own. A warp turns 16 rows of 128 bytes through its own shared memory (stmatrix, swizzled),
-// so that its stores are whole rows of 128 bytes, and waits for nobody.
+// and waits for no other. From there the copy engine stores them (ping-pong), or the warp does, in whole rows of 128
+// bytes; or in single elements, where the output's rows do not start at multiples of 16 bytes.
 #pragma once
 
 #include "gemm_simt.cuh"
@@ -33,7 +34,8 @@
 namespace ingot {
 
 struct Sm90GemmParams {
-  TensorMap a, b;  // codes as bytes; boxes of kSm90Depth x sm90_box_a / sm90_box_b, 128-byte swizzle
+  TensorMap a, b;     // codes as bytes; boxes of kSm90Depth x sm90_box_a / sm90_box_b, 128-byte swizzle
+  TensorMap out_map;  // where whole_vectors: boxes of 128 bytes x 16 rows, 128-byte swizzle
   const float* factor_a;
   const float* factor_b;
   const void* bias;  // read where the kernel has one
@@ -173,6 +175,9 @@ struct Sm90Consumer {
   static constexpr u32 kSums = T.n / 2;                                  // of a thread and wave
   static constexpr u32 kColumns = T.n / 128 + (T.n % 128 != 0 ? 1 : 0);  // of a thread, when factors are fetched
   static constexpr u32 kChunk = 128 / static_cast<u32>(sizeof(Out));     // columns in a row of 128 bytes
+  // Whether the copy engine stores. It waits longer than it takes a warp to read its rows back and store them itself,
+  // so that it is for the schedule in which another warpgroup multiplies meanwhile, and has more of the shared memory.
+  static constexpr bool kStoredByEngine = T.pingpong;
   using Bias = typename GemmBias<A, Out>::Type;
 
   const Sm90GemmParams& p;
@@ -330,7 +335,9 @@ struct Sm90Consumer {
 
   // Eight columns of 16 rows to the warp's rows of 128 bytes; the 16-byte units of a row are swizzled so that neither
   // side meets a bank twice.
-  INGOT_DEVICE static u32 swizzle(u32 row, u32 unit) { return unit ^ (sizeof(Out) == 4 ? (row & 3) * 2 : row & 7); }
+  INGOT_DEVICE static u32 swizzle(u32 row, u32 unit) {
+    return unit ^ (sizeof(Out) == 4 && !kStoredByEngine ? (row & 3) * 2 : row & 7);
+  }
 
   INGOT_DEVICE void stage_columns(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging) const {
     constexpr u32 kBlocks = kChunk / 8;  // of eight columns
@@ -404,15 +411,30 @@ struct Sm90Consumer {
   INGOT_DEVICE void write(const float (&d)[kWaves][kSums], const float (&rows)[kWaves][2],
                           const Sm90Place& first) const {
     const u32 staging = block.staging + (group * 4 + thread / 32) * kSm90StagingBytes;
+    const bool by_engine = kStoredByEngine && p.whole_vectors != 0;
     INGOT_UNROLL
     for (u32 wave = 0; wave < kWaves; ++wave) {
       const u32 row = first.m + wave_row(wave);
       INGOT_UNROLL
       for (u32 chunk = 0; chunk < T.n / kChunk; ++chunk) {
+        const u32 column = first.n + chunk * kChunk;
+        if (by_engine) {
+          if (lane == 0) ptx::bulk_wait_read();  // the chunk before
+          __syncwarp();
+        }
         stage_columns(d[wave], rows[wave], chunk, staging);
-        __syncwarp();
-        write_rows(row, first.n + chunk * kChunk, staging);
-        __syncwarp();
+        if (by_engine) {
+          ptx::fence_proxy_async();
+          __syncwarp();
+          if (lane == 0 && row < p.m && column < p.n) {
+            ptx::tma_store(&p.out_map, staging, static_cast<i32>(column), static_cast<i32>(row));
+            ptx::bulk_commit();
+          }
+        } else {
+          __syncwarp();
+          write_rows(row, column, staging);
+          __syncwarp();
+        }
       }
     }
   }
@@ -446,6 +468,7 @@ struct Sm90Consumer {
       write(d, fetched.rows, first);
       if constexpr (T.pingpong) ring.advance(steps);  // the other's stages
     }
+    if constexpr (kStoredByEngine) ptx::bulk_wait();
   }
 };
 #endif

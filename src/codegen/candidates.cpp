@@ -14,6 +14,7 @@ constexpr std::array kFast{GemmTiling{128, 256, 2, 1, 4, false}, GemmTiling{128,
                            GemmTiling{64, 256, 2, 1, 5, true},   GemmTiling{64, 128, 1, 1, 8, true},
                            GemmTiling{64, 64, 1, 1, 12, true}};
 constexpr std::array kAccurate{GemmTiling{256, 128, 1, 2, 4, false}, GemmTiling{256, 128, 1, 1, 4, false},
+                               GemmTiling{128, 192, 2, 1, 5, false}, GemmTiling{128, 192, 1, 1, 5, false},
                                GemmTiling{128, 128, 2, 1, 6, false}, GemmTiling{128, 128, 1, 1, 6, false},
                                GemmTiling{64, 128, 1, 1, 8, true},   GemmTiling{64, 64, 1, 1, 12, true}};
 

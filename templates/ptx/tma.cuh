@@ -39,5 +39,19 @@ INGOT_DEVICE void tma_load_multicast(u32 target, const TensorMap* map, u32 barri
       : "memory");
 }
 
+// From this block's shared memory; what lies outside of the matrix is not written. Ordinary writes to that memory come
+// before fence_proxy_async(), and the store becomes part of the thread's next group.
+INGOT_DEVICE void tma_store(const TensorMap* map, u32 source, i32 x, i32 y) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+               "r"(source), "r"(x), "r"(y)
+               : "memory");
+}
+INGOT_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+INGOT_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// All of the thread's groups have read their shared memory.
+INGOT_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// All of the thread's groups are complete.
+INGOT_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 }  // namespace ingot::ptx
 #endif

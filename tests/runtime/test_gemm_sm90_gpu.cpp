@@ -36,8 +36,6 @@ std::vector<GemmTiling> tilings(bool fast) {
     all.push_back({256, 128, 1, 2, 4, false});
     all.push_back({128, 192, 2, 1, 5, false});
     all.push_back({128, 128, 1, 2, 6, true});
-  } else {
-    all.push_back({128, 192, 2, 1, 5, false});
   }
   return all;
 }

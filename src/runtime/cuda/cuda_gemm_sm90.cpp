@@ -1,4 +1,4 @@
-// One launch: two tensor maps are encoded, into the kernel's own parameters (0.1 us each, so that none is kept), the
+// One launch: tensor maps are encoded, into the kernel's own parameters (0.1 us each, so that none is kept), the
 // tiling is the spec's or the cost model's, and blocks stay on their multiprocessors.
 #include "ingot/codegen/candidates.h"
 #include "ingot/runtime/check.h"
@@ -22,17 +22,36 @@ Sm90Tiling for_kernel(const GemmTiling& t) {
           .pingpong = t.pingpong};
 }
 
-// Codes as bytes, taken in boxes of one row of the 128-byte swizzle x `rows`; what lies outside is zeros.
-void encode(TensorMap& map, const Tensor& codes, u32 rows, const Driver& driver) {
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(codes.cols), static_cast<cuuint64_t>(codes.rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(codes.row_stride)};
-  const cuuint32_t box[] = {kSm90Depth, rows};
+struct Box {
+  CUtensorMapDataType type;
+  u32 cols, rows;
+};
+
+// Boxes of rows of 128 bytes in the 128-byte swizzle. What lies outside of the matrix is zeros, and is not written.
+void encode(TensorMap& map, const Tensor& tensor, const Box& box, const Driver& driver) {
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(tensor.cols), static_cast<cuuint64_t>(tensor.rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(tensor.row_stride * size_of(tensor.dtype))};
+  const cuuint32_t extents[] = {box.cols, box.rows};
   const cuuint32_t steps[] = {1, 1};
-  driver.check(driver.api().cuTensorMapEncodeTiled(
-                   reinterpret_cast<CUtensorMap*>(&map), CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, codes.data, sizes, strides,
-                   box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+  driver.check(driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data,
+                                                   sizes, strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
                "cuTensorMapEncodeTiled");
+}
+
+void encode_codes(TensorMap& map, const Tensor& codes, u32 rows, const Driver& driver) {
+  encode(map, codes, {.type = CU_TENSOR_MAP_DATA_TYPE_UINT8, .cols = kSm90Depth, .rows = rows}, driver);
+}
+
+// A warp's 16 rows.
+void encode_out(TensorMap& map, const Tensor& out, const Driver& driver) {
+  const bool wide = out.dtype == Dtype::f32;
+  encode(map, out,
+         {.type = wide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+          .cols = wide ? 32U : 64U,
+          .rows = 16},
+         driver);
 }
 
 bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_stride * size_of(out.dtype) % 16 == 0; }
@@ -48,6 +67,7 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream,
 
   Sm90GemmParams params{.a = {},
                         .b = {},
+                        .out_map = {},
                         .factor_a = static_cast<const float*>(tensors.factor_a.data),
                         .factor_b = static_cast<const float*>(tensors.factor_b.data),
                         .bias = tensors.bias.data,
@@ -58,8 +78,9 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream,
                         .k = static_cast<u32>(shape.k),
                         .factor_a_stride = spec.scale_a == kRowwise ? 1U : 0U,
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U};
-  encode(params.a, tensors.a, sm90_box_a(tiling), launcher.driver());
-  encode(params.b, tensors.b, sm90_box_b(tiling), launcher.driver());
+  encode_codes(params.a, tensors.a, sm90_box_a(tiling), launcher.driver());
+  encode_codes(params.b, tensors.b, sm90_box_b(tiling), launcher.driver());
+  if (params.whole_vectors != 0) encode_out(params.out_map, tensors.out, launcher.driver());
   launcher.launch(chosen, Pass::main,
                   {.grid_x = sm90_blocks(tiling, params.m, params.n, static_cast<u32>(launcher.multiprocessors())),
                    .block = kSm90Threads,
