@@ -34,16 +34,21 @@ std::vector<std::byte> fetch(Gpu& gpu, const void* from, std::size_t bytes) {
   return fetched;
 }
 
-// Row r of an operand, times its factor.
-std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& factors, std::int64_t r) {
+// Row r of an operand, times its factors.
+std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& factors, ScaleGranularity scale,
+                              std::int64_t r) {
   const auto cols = static_cast<std::size_t>(codes.cols);
   const auto row = fetch(gpu, static_cast<const std::byte*>(codes.data) + r * codes.row_stride, cols);
-  const auto at = factors.cols == 1 ? 0 : r;
-  const auto factor_bytes = fetch(gpu, static_cast<const float*>(factors.data) + at, sizeof(float));
-  float factor = 0;
-  std::memcpy(&factor, factor_bytes.data(), sizeof(float));
+  const std::int64_t extent = scale.cols == 0 ? codes.cols : scale.cols;
+  const std::int64_t across = (codes.cols + extent - 1) / extent;
+  const std::int64_t first = scale.rows == 0 ? 0 : r / scale.rows * across;
+  std::vector<float> of_row(static_cast<std::size_t>(across));
+  const auto bytes = fetch(gpu, static_cast<const float*>(factors.data) + first, of_row.size() * sizeof(float));
+  std::memcpy(of_row.data(), bytes.data(), bytes.size());
   std::vector<double> values(cols);
-  for (std::size_t i = 0; i < cols; ++i) values[i] = decode_code(codes.dtype, row[i]) * static_cast<double>(factor);
+  for (std::size_t i = 0; i < cols; ++i) {
+    values[i] = decode_code(codes.dtype, row[i]) * static_cast<double>(of_row[i / static_cast<std::size_t>(extent)]);
+  }
   return values;
 }
 
@@ -105,10 +110,10 @@ std::string GemmBuffers::fault(Gpu& gpu) const {
     for (std::int64_t c = 0; c < t.out.cols; ++c) {
       if (bits(c) == 0xa5a5) return fmt::format("row {}, column {} was not written", r, c);
     }
-    const std::vector<double> a = values_of(gpu, t.a, t.factor_a, r);
+    const std::vector<double> a = values_of(gpu, t.a, t.factor_a, case_.spec.scale_a, r);
     for (std::int64_t j = 0; j < kSamplesOfRow; ++j) {
       const std::int64_t c = (i * 104729 + 7 + j * t.out.cols / kSamplesOfRow) % t.out.cols;
-      const std::vector<double> b = values_of(gpu, t.b, t.factor_b, c);
+      const std::vector<double> b = values_of(gpu, t.b, t.factor_b, case_.spec.scale_b, c);
       double expected = 0;
       for (std::size_t k = 0; k < a.size(); ++k) expected += a[k] * b[k];
       const auto actual = static_cast<double>(to_float(bf16{bits(c)}));

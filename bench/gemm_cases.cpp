@@ -44,6 +44,10 @@ std::vector<GemmCase> gemm_cases() {
                          .size = {.m = s.m, .n = s.n, .k = s.k}});
       }
     }
+    cases.push_back({.shape = fmt::format("{}{}x{}x{}", s.label, s.m, s.k, s.n),
+                     .mode = "blocks",
+                     .spec = {.scale_a = kRowGroups, .scale_b = kBlocks},
+                     .size = {.m = s.m, .n = s.n, .k = s.k}});
   }
   return cases;
 }

@@ -1,4 +1,5 @@
-// What bench_gemm times: shapes from language models and squares, in the four modes that cuBLASLt has too.
+// What bench_gemm times: shapes from language models and squares, in the four modes that cuBLASLt has too, and with
+// factors of 1x128 groups and 128x128 blocks, which it has not on Hopper.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace ingot::bench {
 
 struct GemmCase {
   std::string shape;  // "wqkv 16384x8192x1280": M x K x N
-  std::string mode;   // "tensor fast"
+  std::string mode;   // "tensor fast", "blocks"
   GemmSpec spec;
   GemmSize size;
 };

@@ -14,6 +14,9 @@
 // summed there and added to a sum in f32. Factors and bias are applied in f32, as gemm_simt does: ((sum * factor_a) *
 // factor_b) + bias, where a factor of the whole b is multiplied into factor_a first.
 //
+// Factors of groups (a: one for each 128 of K in a row; b: likewise, or one for each block of 128 x 128) are applied
+// there: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are read a step ahead.
+//
 // Output: warps are on their own. A warp turns 16 rows of 128 bytes through its own shared memory (stmatrix, swizzled),
 // and waits for no other. From there the copy engine stores them (ping-pong), or the warp does, in whole rows of 128
 // bytes; or in single elements, where the output's rows do not start at multiples of 16 bytes.
@@ -32,6 +35,10 @@
 #include "ptx/wgmma.cuh"
 
 namespace ingot {
+
+// How b's factors lie. one: one for all of b; rows: one for each row; in both, a has one for all or one for each row.
+// blocks, groups: one for each 128 x 128 or each 1 x 128; a then has one for each 1 x 128.
+enum class Sm90Factors : u32 { one, rows, blocks, groups };
 
 struct Sm90GemmParams {
   TensorMap a, b;     // codes as bytes; boxes of kSm90Depth x sm90_box_a / sm90_box_b, 128-byte swizzle
@@ -168,13 +175,15 @@ INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& bloc
 }
 
 // One of the two warpgroups that multiply.
-template <class A, class B, class Out, Sm90Tiling T, bool Fast, bool ColumnFactors, bool WithBias>
+template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias>
 struct Sm90Consumer {
   static constexpr u32 kWaves = sm90_waves(T);
   static constexpr u32 kWaveRows = T.pingpong ? 64 : 128;                // from one wave of a warpgroup to its next
   static constexpr u32 kSums = T.n / 2;                                  // of a thread and wave
   static constexpr u32 kColumns = T.n / 128 + (T.n % 128 != 0 ? 1 : 0);  // of a thread, when factors are fetched
   static constexpr u32 kChunk = 128 / static_cast<u32>(sizeof(Out));     // columns in a row of 128 bytes
+  static constexpr bool kColumnFactors = Factors == Sm90Factors::rows;
+  static constexpr bool kGrouped = Factors == Sm90Factors::blocks || Factors == Sm90Factors::groups;
   // Whether the copy engine stores. It waits longer than it takes a warp to read its rows back and store them itself,
   // so that it is for the schedule in which another warpgroup multiplies meanwhile, and has more of the shared memory.
   static constexpr bool kStoredByEngine = T.pingpong;
@@ -270,6 +279,78 @@ struct Sm90Consumer {
     }
   }
 
+  // The factors of one step: of a's rows, and of b's block or of one of its rows.
+  struct StepFactors {
+    float rows[kWaves][2];
+    float b;
+  };
+
+  INGOT_DEVICE StepFactors fetch_step(const float* rows, const float* b, u32 row, u32 step, u32 steps) const {
+    StepFactors fetched{};
+    const u32 at = min_of(step, steps - 1);
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        const u32 below = wave * kWaveRows + half * 8;
+        if (row + below < p.m) fetched.rows[wave][half] = rows[i64{below} * steps + at];
+      }
+    }
+    fetched.b = b[at];
+    return fetched;
+  }
+
+  INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps, const Sm90Place& first) {
+    constexpr bool kRowsOfB = Factors == Sm90Factors::groups;
+    float part[kSums];
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
+    }
+    const u32 row = first.m + wave_row(0) + lane / 4;
+    const u32 row_b = min_of(first.n + (kRowsOfB ? thread % T.n : 0), p.n - 1);
+    const float* const rows = p.factor_a + i64{row} * steps;
+    const float* const b = p.factor_b + i64{kRowsOfB ? row_b : row_b / 128} * steps;
+    const u32 shared = block.columns + 2 * group * sm90_column_bytes(T);
+    StepFactors next = fetch_step(rows, b, row, 0, steps);
+    INGOT_UNROLL_BY(1)
+    for (u32 step = 0; step < steps; ++step) {
+      const StepFactors now = next;
+      const u32 columns_b = shared + step % 2 * sm90_column_bytes(T);
+      if constexpr (kRowsOfB) {
+        // Every warp is past reading what lay here two steps ago: it has met the barrier of the last step since.
+        if (T.n == 128 || thread < T.n) ptx::st_shared_float(columns_b + 4 * thread, now.b);
+        ptx::named_barrier_sync(3 + group, 128);
+      }
+      next = fetch_step(rows, b, row, step + 1, steps);
+      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+      if (step == steps - 1) pass_turn();
+      const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < kWaves; ++wave) {
+        ptx::wgmma_fence();
+        multiply(part, tile_a + offset, tile_b + offset, wave, 0);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_settle(part);
+        if (wave == kWaves - 1) release_stage(ring.stage);
+        INGOT_UNROLL
+        for (u32 j = 0; j < kSums / 4; ++j) {
+          float factors[2] = {now.b, now.b};
+          if constexpr (kRowsOfB) ptx::ld_shared_floats(columns_b + 4 * (j * 8 + lane % 4 * 2), factors[0], factors[1]);
+          INGOT_UNROLL
+          for (u32 i = 0; i < 4; ++i) {
+            float& sum = d[wave][4 * j + i];
+            sum = fused_multiply_add(part[4 * j + i], now.rows[wave][i / 2] * factors[i % 2], sum);
+          }
+        }
+        ptx::wgmma_settle(d[wave]);
+      }
+      ring.advance();
+    }
+  }
+
   // Factors are asked for before the sums and wanted after them.
   struct Fetched {
     float rows[kWaves][2];
@@ -283,35 +364,38 @@ struct Sm90Consumer {
 
   INGOT_DEVICE Fetched fetch(const Sm90Place& first) const {
     Fetched fetched{};
-    const float whole = ColumnFactors ? 1.0F : p.factor_b[0];
-    INGOT_UNROLL
-    for (u32 wave = 0; wave < kWaves; ++wave) {
+    if constexpr (!kGrouped) {
+      const float whole = kColumnFactors ? 1.0F : p.factor_b[0];
       INGOT_UNROLL
-      for (u32 half = 0; half < 2; ++half) {
-        const u32 row = min_of(first.m + wave_row(wave) + lane / 4 + half * 8, p.m - 1);
-        fetched.rows[wave][half] = p.factor_a[row * p.factor_a_stride] * whole;
+      for (u32 wave = 0; wave < kWaves; ++wave) {
+        INGOT_UNROLL
+        for (u32 half = 0; half < 2; ++half) {
+          const u32 row = min_of(first.m + wave_row(wave) + lane / 4 + half * 8, p.m - 1);
+          fetched.rows[wave][half] = p.factor_a[row * p.factor_a_stride] * whole;
+        }
       }
     }
     INGOT_UNROLL
     for (u32 i = 0; i < kColumns; ++i) {
       const u32 column = min_of(first.n + i * 128 + thread, p.n - 1);
-      if constexpr (ColumnFactors) fetched.columns[i] = p.factor_b[column];
+      if constexpr (kColumnFactors) fetched.columns[i] = p.factor_b[column];
       if constexpr (WithBias) fetched.bias[i] = to_float(static_cast<const Bias*>(p.bias)[column]);
     }
     return fetched;
   }
 
   // To the warpgroup's shared memory. The tile before had the other half of it, and every warp is past reading the one
-  // before that: it has met this barrier since.
+  // before that: it has met this barrier since. (Where b has factors of groups, the steps have used the first parts of
+  // both halves, and may again once every warp is here; a bias has the second parts.)
   INGOT_DEVICE void share(const Fetched& fetched) {
-    if constexpr (ColumnFactors || WithBias) {
+    if constexpr (kColumnFactors || WithBias || Factors == Sm90Factors::groups) {
       other_half ^= sm90_column_bytes(T);
       columns = block.columns + 2 * group * sm90_column_bytes(T) + other_half;
       INGOT_UNROLL
       for (u32 i = 0; i < kColumns; ++i) {
         const u32 column = i * 128 + thread;
         if (T.n % 128 != 0 && column >= T.n) continue;
-        if constexpr (ColumnFactors) ptx::st_shared_float(columns + 4 * column, fetched.columns[i]);
+        if constexpr (kColumnFactors) ptx::st_shared_float(columns + 4 * column, fetched.columns[i]);
         if constexpr (WithBias) ptx::st_shared_float(columns + 4 * (T.n + column), fetched.bias[i]);
       }
       ptx::named_barrier_sync(3 + group, 128);
@@ -321,9 +405,11 @@ struct Sm90Consumer {
   // Two neighbouring columns of a row.
   INGOT_DEVICE void finish(float& x, float& y, float factor_row, const float (&factors)[2],
                            const float (&bias)[2]) const {
-    x = x * factor_row;
-    y = y * factor_row;
-    if constexpr (ColumnFactors) {
+    if constexpr (!kGrouped) {
+      x = x * factor_row;
+      y = y * factor_row;
+    }
+    if constexpr (kColumnFactors) {
       x = x * factors[0];
       y = y * factors[1];
     }
@@ -348,7 +434,7 @@ struct Sm90Consumer {
       const u32 column = chunk * kChunk + j * 8 + lane % 4 * 2;
       float factors[2] = {};
       float bias[2] = {};
-      if constexpr (ColumnFactors) ptx::ld_shared_floats(columns + 4 * column, factors[0], factors[1]);
+      if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * column, factors[0], factors[1]);
       if constexpr (WithBias) ptx::ld_shared_floats(columns + 4 * (T.n + column), bias[0], bias[1]);
       float x[4] = {d[at], d[at + 1], d[at + 2], d[at + 3]};
       finish(x[0], x[1], rows[0], factors, bias);
@@ -459,7 +545,9 @@ struct Sm90Consumer {
       const Fetched fetched = fetch(first);
       float d[kWaves][kSums];
       wait_for_turn();
-      if constexpr (Fast) {
+      if constexpr (kGrouped) {
+        sum_scaled(d, tile_a, tile_b, steps, first);
+      } else if constexpr (Fast) {
         sum_fast(d, tile_a, tile_b, steps);
       } else {
         sum_promoted(d, tile_a, tile_b, steps);
@@ -473,14 +561,15 @@ struct Sm90Consumer {
 };
 #endif
 
-// K > 0; M, N > 0. Columns: has b one factor to a row of it? Otherwise it has one.
-template <class A, class B, class Out, Sm90Tiling T, bool Fast, bool ColumnFactors, bool WithBias>
+// K > 0; M, N > 0.
+template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     gemm_sm90([[maybe_unused]] const __grid_constant__ Sm90GemmParams p) {
   start_in_turn();
   static_assert(sm90_shared_bytes(T) <= kSm90SharedLimit);
   static_assert(T.m % (T.pingpong ? 64 : 128) == 0 && T.n % 64 == 0 && T.n <= 256);
   static_assert(sm90_cluster_size(T) <= 2);
+  static_assert(Factors == Sm90Factors::one || Factors == Sm90Factors::rows || (!Fast && T.n <= 128));
 #if INGOT_ON_DEVICE
   const auto block = Sm90Block<T>::make();
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
@@ -496,7 +585,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     if (threadIdx.x == kSm90Consumers * 128) sm90_produce<T>(p, block);
   } else {
     ptx::setmaxnreg_inc<232>();
-    Sm90Consumer<A, B, Out, T, Fast, ColumnFactors, WithBias>(p, block, warpgroup).run();
+    Sm90Consumer<A, B, Out, T, Fast, Factors, WithBias>(p, block, warpgroup).run();
   }
   // No block leaves while another may still send to it or arrive at its barriers.
   __syncwarp();

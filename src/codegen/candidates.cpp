@@ -9,14 +9,18 @@
 namespace ingot {
 namespace {
 
-constexpr std::array kFast{GemmTiling{128, 256, 2, 1, 4, false}, GemmTiling{128, 256, 1, 1, 4, false},
-                           GemmTiling{128, 128, 2, 1, 6, true},  GemmTiling{128, 128, 1, 1, 6, true},
-                           GemmTiling{64, 256, 2, 1, 5, true},   GemmTiling{64, 128, 1, 1, 8, true},
-                           GemmTiling{64, 64, 1, 1, 12, true}};
+constexpr std::array kFast{
+    GemmTiling{128, 128, 2, 1, 6, true},  GemmTiling{128, 128, 1, 1, 6, true},  GemmTiling{128, 192, 2, 1, 5, true},
+    GemmTiling{128, 256, 2, 1, 4, false}, GemmTiling{128, 256, 1, 1, 4, false}, GemmTiling{256, 192, 2, 1, 3, false},
+    GemmTiling{64, 256, 2, 1, 5, true},   GemmTiling{64, 128, 1, 1, 8, true},   GemmTiling{64, 64, 1, 1, 12, true}};
 constexpr std::array kAccurate{GemmTiling{256, 128, 1, 2, 4, false}, GemmTiling{256, 128, 1, 1, 4, false},
                                GemmTiling{128, 192, 2, 1, 5, false}, GemmTiling{128, 192, 1, 1, 5, false},
                                GemmTiling{128, 128, 2, 1, 6, false}, GemmTiling{128, 128, 1, 1, 6, false},
                                GemmTiling{64, 128, 1, 1, 8, true},   GemmTiling{64, 64, 1, 1, 12, true}};
+
+constexpr std::array kGrouped{GemmTiling{256, 128, 1, 2, 4, false}, GemmTiling{256, 128, 1, 1, 4, false},
+                              GemmTiling{128, 128, 2, 1, 6, false}, GemmTiling{128, 128, 1, 1, 6, false},
+                              GemmTiling{64, 128, 1, 1, 8, true},   GemmTiling{64, 64, 1, 1, 12, true}};
 
 constexpr double kClock = 1.6e3;       // a microsecond's, under load
 constexpr double kPerClock = 8192;     // operations of a multiprocessor's tensor cores
@@ -34,6 +38,7 @@ double rounded_up(std::int64_t a, std::int64_t b) { return static_cast<double>((
 
 std::span<const GemmTiling> candidates(const GemmSpec& spec) {
   if (spec.tiling) return {&*spec.tiling, 1};
+  if (has_group_factors(spec)) return kGrouped;
   return spec.fast_accumulation ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
 }
 

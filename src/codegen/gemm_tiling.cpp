@@ -83,9 +83,9 @@ std::string tiling_fault(const GemmTiling& t, bool fast) {
   }
   // A thread's 232 registers: the sums of its waves, and beside them one wave's that are to be added to them.
   const int sums = t.m / wave * t.n / 2 + (fast ? 0 : t.n / 2);
-  if (sums > (fast ? 128 : 192)) {
-    return fmt::format("{} sums in each thread, but its registers hold {}{}: take a smaller tile", sums,
-                       fast ? 128 : 192, fast ? "" : " where each 128 of K is summed apart");
+  constexpr int kMostSums = 192;
+  if (sums > kMostSums) {
+    return fmt::format("{} sums in each thread, but its registers hold {}: take a smaller tile", sums, kMostSums);
   }
   return {};
 }

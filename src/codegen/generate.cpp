@@ -156,16 +156,22 @@ Instance instance(const CastSpec& spec, Pass pass) {
   return {"cast_tiles.cuh", fmt::format("cast_tiles<{}, {}>", arguments, spec.sum.has_value()), words, functor(spec)};
 }
 
-// A row or the whole of a is the kernel's parameter, a row or the whole of b its argument.
+std::string b_factors(const GemmSpec& spec) {
+  const bool grouped = has_group_factors(spec);
+  return fmt::format("ingot::Sm90Factors::{}", grouped ? (spec.scale_b == kBlocks ? "blocks" : "groups")
+                                                       : (spec.scale_b == kRowwise ? "rows" : "one"));
+}
+
+// Whether a has one factor or one for each row is the kernel's parameter, what b has is its argument.
 Instance gemm_sm90(const GemmSpec& spec) {
   GemmSpec kernel = spec;
-  kernel.scale_a = kRowwise;
+  if (!has_group_factors(spec)) kernel.scale_a = kRowwise;
   kernel.tiling = spec.tiling.value_or(candidates(spec).front());
   const GemmTiling& t = *kernel.tiling;
   return {"gemm_sm90.cuh",
           fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}}}, {}, {}, {}>", type(spec.a),
                       type(spec.b), type(spec.out), t.m, t.n, t.cluster_m, t.cluster_n, t.stages, t.pingpong,
-                      spec.fast_accumulation, spec.scale_b == kRowwise, spec.bias),
+                      spec.fast_accumulation, b_factors(spec), spec.bias),
           print(kernel)};
 }
 

@@ -100,7 +100,8 @@ void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<c
 template <class Spec>
 void require_scale(const Spec& spec, const char* field, ScaleGranularity scale) {
   if (scale != kTensorwise && scale != kRowwise) {
-    refuse(spec, fmt::format("{} is {}, but must be tensor or row", field, print(scale)));
+    refuse(spec, fmt::format("{} is {}, but must be tensor or row, or 1x128,128x128 or 1x128,1x128 for both", field,
+                             print(scale)));
   }
 }
 
@@ -170,8 +171,18 @@ void validate_fp8_gemm(const GemmSpec& spec) {
     refuse(spec, fmt::format("{} is mn_major, but FP8 operands must be k_major (nt): cast to transposed codes instead",
                              spec.layout_a != Layout::k_major ? "layout_a" : "layout_b"));
   }
-  require_scale(spec, "scale_a", spec.scale_a);
-  require_scale(spec, "scale_b", spec.scale_b);
+  if (!has_group_factors(spec)) {
+    require_scale(spec, "scale_a", spec.scale_a);
+    require_scale(spec, "scale_b", spec.scale_b);
+    return;
+  }
+  if (spec.scale_a != kRowGroups || (spec.scale_b != kBlocks && spec.scale_b != kRowGroups)) {
+    refuse(spec, fmt::format("scale is {},{}, but factors of groups of K are 1x128,128x128 or 1x128,1x128",
+                             print(spec.scale_a), print(spec.scale_b)));
+  }
+  if (spec.fast_accumulation) {
+    refuse(spec, "fast_accumulation is set, but each 128 of K has its own factors here and is summed apart");
+  }
 }
 
 void validate_high_precision_gemm(const GemmSpec& spec) {
@@ -215,6 +226,10 @@ void validate_kernel(const GemmSpec& spec) {
   if (!spec.tiling) return;
   if (const std::string fault = tiling_fault(*spec.tiling, spec.fast_accumulation); !fault.empty()) {
     refuse(spec, fmt::format("tiling has {}", fault));
+  }
+  if (has_group_factors(spec) && spec.tiling->n > 128) {
+    refuse(spec, fmt::format("tiling has a tile of {} columns, but with factors of groups it must be 64 or 128",
+                             spec.tiling->n));
   }
 }
 
@@ -572,6 +587,11 @@ std::size_t hash_value(const KernelSpec& spec) {
   return static_cast<std::size_t>(std::visit([](const auto& s) { return hash_spec(s); }, spec));
 }
 
+bool has_group_factors(const GemmSpec& spec) {
+  const auto grouped = [](ScaleGranularity scale) { return scale == kRowGroups || scale == kBlocks; };
+  return grouped(spec.scale_a) || grouped(spec.scale_b);
+}
+
 Dtype bias_dtype(const GemmSpec& spec) { return spec.out == Dtype::f32 && is_fp8(spec.a) ? Dtype::bf16 : spec.out; }
 
 void validate(const KernelSpec& spec) {
@@ -603,6 +623,18 @@ std::vector<KernelSpec> all_valid_specs() {
   }
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const Dtype out : kFp8Dtypes) append_casts({.in = in, .out = out}, specs);
+  }
+  for (const Dtype a : kFp8Dtypes) {
+    for (const Dtype b : kFp8Dtypes) {
+      for (const Dtype out : kHighPrecisionDtypes) {
+        for (const auto scale_b : {kBlocks, kRowGroups}) {
+          for (const bool bias : kFlags) {
+            specs.push_back(
+                GemmSpec{.a = a, .b = b, .out = out, .scale_a = kRowGroups, .scale_b = scale_b, .bias = bias});
+          }
+        }
+      }
+    }
   }
   for (const Dtype a : kFp8Dtypes) {
     for (const Dtype b : kFp8Dtypes) {

@@ -71,7 +71,9 @@ struct CastSpec {
 enum class Layout : std::uint8_t { k_major, mn_major };
 
 // out[M, N] = factor_a * factor_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once.
-// FP8 operands have factors (tensorwise or rowwise: one per m / one per n); high-precision operands have none.
+// FP8 operands have factors (tensorwise or rowwise: one per m / one per n); high-precision operands have none. With
+// factors of groups (a: kRowGroups, b: kBlocks or kRowGroups) each 128 of k has its own, and the sum is that of each
+// group's sum times factor_a * factor_b; not with fast_accumulation.
 struct GemmSpec {
   Dtype a = Dtype::e4m3fn;
   Dtype b = Dtype::e4m3fn;
@@ -99,6 +101,8 @@ using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, Nor
 
 std::size_t hash_value(const KernelSpec& spec);
 
+// Does each 128 of k have factors of its own?
+bool has_group_factors(const GemmSpec& spec);
 // The type of a GEMM's bias vector.
 Dtype bias_dtype(const GemmSpec& spec);
 

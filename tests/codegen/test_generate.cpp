@@ -241,10 +241,15 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
              "// gemm e4m3fn*e5m2->f16 nt scale=row,row bias fast kernel=sm90:128x128:2x1:6:pingpong\n"
              "#include \"gemm_sm90.cuh\"\n"
              "constexpr auto kKernel = &ingot::gemm_sm90<ingot::e4m3fn, ingot::e5m2, ingot::f16, "
-             "ingot::Sm90Tiling{128, 128, 2, 1, 6, true}, true, true, true>;\n");
+             "ingot::Sm90Tiling{128, 128, 2, 1, 6, true}, true, ingot::Sm90Factors::rows, true>;\n");
   const auto of = [](const char* line) { return generate(parse(line)).text; };
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=row,row kernel=sm90") ==
              of("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row kernel=sm90:256x128:1x2:4:cooperative"));
+  const std::string grouped = of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=sm90");
+  BOOST_TEST(grouped.find("scale=1x128,128x128 kernel=sm90:256x128:1x2:4:cooperative\n") != std::string::npos, grouped);
+  BOOST_TEST(grouped.find("false, ingot::Sm90Factors::blocks, false>") != std::string::npos, grouped);
+  BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128 kernel=sm90").find("Factors::groups") != std::string::npos);
+  BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128") == of("gemm e4m3fn*e4m3fn->bf16"));
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 kernel=simt") == of("gemm e4m3fn*e4m3fn->bf16"));
   std::string message = "no error";
   try {

@@ -327,10 +327,25 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
       refusal(GemmSpec{.layout_b = static_cast<Layout>(7)}) ==
       "gemm e4m3fn*e4m3fn->bf16 nn scale=tensor,tensor: layout_b is 7, which is no layout; it must be k_major or "
       "mn_major");
-  BOOST_TEST(refusal(GemmSpec{.scale_a = kColumnwise}) ==
-             "gemm e4m3fn*e4m3fn->bf16 nt scale=col,tensor: scale_a is col, but must be tensor or row");
+  BOOST_TEST(
+      refusal(GemmSpec{.scale_a = kColumnwise}) ==
+      "gemm e4m3fn*e4m3fn->bf16 nt scale=col,tensor: scale_a is col, but must be tensor or row, or 1x128,128x128 "
+      "or 1x128,1x128 for both");
+  const std::string groups = "but factors of groups of K are 1x128,128x128 or 1x128,1x128";
   BOOST_TEST(refusal(GemmSpec{.scale_b = {1, 128}}) ==
-             "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,1x128: scale_b is 1x128, but must be tensor or row");
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,1x128: scale is tensor,1x128, " + groups);
+  BOOST_TEST(refusal(GemmSpec{.scale_a = kBlocks, .scale_b = kBlocks}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=128x128,128x128: scale is 128x128,128x128, " + groups);
+  BOOST_TEST(
+      refusal(GemmSpec{.scale_a = kRowGroups, .scale_b = kBlocks, .fast_accumulation = true}) ==
+      "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 fast: fast_accumulation is set, but each 128 of K has its "
+      "own factors here and is summed apart");
+  BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
+                              .scale_b = kBlocks,
+                              .kernel = GemmKernel::sm90,
+                              .tiling = GemmTiling{128, 192, 1, 1, 5, false}}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:128x192:1x1:5:cooperative: tiling has a tile "
+             "of 192 columns, but with factors of groups it must be 64 or 128");
 
   BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::f16}) ==
              "gemm bf16*f16->bf16 nt: b is f16, but must be bf16 as a is: high-precision operands are of one dtype");
@@ -361,7 +376,7 @@ BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
     BOOST_TEST(valid(spec), spec);
     BOOST_TEST(listed.insert(print(spec)).second, spec << " is listed twice");
   }
-  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 40U + 9U + 606U + 16U);
+  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 9U + 606U + 16U);
   for (const KernelSpec& spec : all_combinations()) {
     BOOST_TEST(valid(spec) == (listed.count(print(spec)) == 1), spec);
   }
@@ -458,9 +473,9 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   holds(tiling_error("128x256:2x2:4:cooperative", true), "a cluster of 2x2, but it must be 1x1, 2x1 or 1x2");
   holds(tiling_error("128x256:1x1:1:cooperative", true), "1 stages, but there must be 2 to 16");
   holds(tiling_error("128x256:1x1:5:cooperative", true), "bytes of shared memory, but a block has 232448");
-  holds(tiling_error("128x256:1x1:4:pingpong", true), "256 sums in each thread, but its registers hold 128");
-  holds(tiling_error("128x256:1x1:4:cooperative", false),
-        "256 sums in each thread, but its registers hold 192 where each 128 of K is summed apart");
+  holds(tiling_error("128x256:1x1:4:pingpong", true),
+        "256 sums in each thread, but its registers hold 192: take a smaller tile");
+  holds(tiling_error("128x256:1x1:4:cooperative", false), "256 sums in each thread, but its registers hold 192");
   GemmSpec unknown;
   unknown.kernel = static_cast<GemmKernel>(9);
   holds(message_of([&] { validate(unknown); }),

@@ -2,7 +2,7 @@
 // inputs are small integers; poisoned outputs, the bytes around them untouched; the same bits again. Elsewhere it has
 // nothing to say.
 //
-// Suites, to be chosen with --run_test: first (few shapes, every tiling), tails, kinds, large, refusals.
+// Suites, to be chosen with --run_test: first (few shapes, every tiling), tails, kinds, groups, large, refusals.
 #define BOOST_TEST_MODULE gemm_sm90
 #include "support/gpu_test.h"
 
@@ -29,10 +29,9 @@ Context& context() {
 }
 
 // Every tiling that the cost model knows for this kind of sum, and some beside.
-std::vector<GemmTiling> tilings(bool fast) {
-  const GemmSpec kind{.fast_accumulation = fast};
+std::vector<GemmTiling> tilings(const GemmSpec& kind) {
   std::vector<GemmTiling> all(candidates(kind).begin(), candidates(kind).end());
-  if (fast) {
+  if (kind.fast_accumulation) {
     all.push_back({256, 128, 1, 2, 4, false});
     all.push_back({128, 192, 2, 1, 5, false});
     all.push_back({128, 128, 1, 2, 6, true});
@@ -43,7 +42,7 @@ std::vector<GemmTiling> tilings(bool fast) {
 std::vector<KernelSpec> with_tilings(GemmSpec spec) {
   std::vector<KernelSpec> specs;
   spec.kernel = GemmKernel::sm90;
-  for (const GemmTiling& tiling : tilings(spec.fast_accumulation)) {
+  for (const GemmTiling& tiling : tilings(spec)) {
     spec.tiling = tiling;
     specs.emplace_back(spec);
   }
@@ -164,7 +163,7 @@ BOOST_AUTO_TEST_CASE(of_calls) {
                                         .bias = bias,
                                         .fast_accumulation = fast,
                                         .kernel = GemmKernel::sm90,
-                                        .tiling = candidates({.fast_accumulation = fast})[fast ? 2 : 0]});
+                                        .tiling = candidates({.fast_accumulation = fast})[0]});
           }
         }
       }
@@ -191,6 +190,44 @@ BOOST_AUTO_TEST_CASE(of_calls_that_the_library_routes) {
   expect_right({.spec = parse("gemm e5m2*e5m2->bf16 fast"), .shape = {300, 392, 1040}});
   expect_right({.spec = parse("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row"), .shape = {300, 392, 1040}});
   expect_right({.spec = parse("gemm e4m3fn*e4m3fn->bf16 scale=row,row bias"), .shape = {300, 391, 1040}});
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(groups, Fixture)
+
+// Factors for each 128 of K: tails of all three sizes, several tiles to each block, with and without a bias.
+BOOST_AUTO_TEST_CASE(of_k) {
+  constexpr std::array kShapes{Shape{1, 1, 16},       Shape{256, 256, 256},  Shape{129, 100, 144},
+                               Shape{17, 1000, 1040}, Shape{1000, 127, 400}, Shape{300, 392, 2064},
+                               Shape{7, 16, 128}};
+  for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
+    for (const bool bias : {false, true}) {
+      const std::vector<KernelSpec> specs = with_tilings({.scale_a = kRowGroups, .scale_b = scale_b, .bias = bias});
+      compile(specs);
+      for (const KernelSpec& spec : specs) {
+        for (const Shape& shape : kShapes) {
+          expect_right({.spec = spec, .shape = shape});
+          expect_right({.spec = spec, .shape = shape, .input = Input::integers});
+        }
+        if (!bias) expect_right({.spec = spec, .shape = {3000, 2100, 400}});
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(of_calls) {
+  std::vector<KernelSpec> specs;
+  for (const Dtype a : {Dtype::e4m3fn, Dtype::e5m2}) {
+    for (const Dtype b : {Dtype::e4m3fn, Dtype::e5m2}) {
+      specs.emplace_back(GemmSpec{.a = a, .b = b, .out = Dtype::f32, .scale_a = kRowGroups, .scale_b = kBlocks});
+    }
+  }
+  specs.emplace_back(GemmSpec{.out = Dtype::f16, .scale_a = kRowGroups, .scale_b = kRowGroups});
+  for (const KernelSpec& spec : specs) {
+    expect_right({.spec = spec, .shape = {300, 392, 1040}});  // the library's own choice
+    expect_right({.spec = spec, .shape = {60, 39, 300}});     // what gemm_simt takes
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -156,6 +156,13 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
     for (const Dtype a : {Dtype::e4m3fn, Dtype::e5m2}) {
       for (const Dtype b : {Dtype::e4m3fn, Dtype::e5m2}) add({.a = a, .b = b, .fast_accumulation = fast});
     }
+    for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
+      GemmSpec grouped{.scale_a = kRowGroups, .scale_b = scale_b, .bias = true};
+      for (const GemmTiling& tiling : candidates(grouped)) {
+        grouped.tiling = tiling;
+        add(grouped);
+      }
+    }
     for (const auto scale : {kTensorwise, kRowwise}) {
       for (const bool bias : {false, true}) add({.scale_b = scale, .bias = bias, .fast_accumulation = fast});
     }

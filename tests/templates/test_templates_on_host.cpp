@@ -114,8 +114,9 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==
                 3 * 5);
-  constexpr auto kShared = &gemm_sm90<e4m3fn, e5m2, bf16, Sm90Tiling{}, true, true, true>;
-  constexpr auto kApart = &gemm_sm90<e5m2, e5m2, f32, Sm90Tiling{64, 128, 1, 1, 8, true}, false, false, false>;
+  constexpr auto kShared = &gemm_sm90<e4m3fn, e5m2, bf16, Sm90Tiling{}, true, Sm90Factors::rows, true>;
+  constexpr auto kApart =
+      &gemm_sm90<e5m2, e5m2, f32, Sm90Tiling{64, 128, 1, 1, 8, true}, false, Sm90Factors::groups, false>;
   static_assert(kInstantiated<kShared, kApart> == 2);
   static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);
 }

@@ -40,7 +40,9 @@ void launch_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSha
                               .b_stride_k = b.k,
                               .out_stride = tensors.out.row_stride,
                               .factor_a_stride = spec.scale_a == kRowwise ? 1 : 0,
-                              .factor_b_stride = spec.scale_b == kRowwise ? 1 : 0};
+                              .factor_b_stride = spec.scale_b == kRowwise ? 1 : 0,
+                              .groups = has_group_factors(spec) ? ceil_div(i64{shape.k}, i64{kGemmSimtGroup}) : 0,
+                              .factor_b_rows = spec.scale_b == kBlocks ? kBlocks.rows : 1};
   launcher.launch(spec, Pass::main, GemmSimtLaunch::grid(shape.m, shape.n), GemmSimtLaunch::kThreads, params, stream);
 }
 
