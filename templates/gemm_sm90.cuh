@@ -15,7 +15,7 @@
 // factor_b) + bias, where a factor of the whole b is multiplied into factor_a first.
 //
 // Factors of groups (a: one for each 128 of K in a row; b: likewise, or one for each block of 128 x 128) are applied
-// there: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are read a step ahead.
+// there: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are read steps ahead.
 //
 // Output: warps are on their own. A warp turns 16 rows of 128 bytes through its own shared memory (stmatrix, swizzled),
 // and waits for no other. From there the copy engine stores them (ping-pong), or the warp does, in whole rows of 128
@@ -279,25 +279,36 @@ struct Sm90Consumer {
     }
   }
 
-  // The factors of one step: of a's rows, and of b's block or of one of its rows.
-  struct StepFactors {
+  // The factors of a's rows and of b's block. The four lanes of a row hold those of four steps, one each.
+  struct FourSteps {
     float rows[kWaves][2];
     float b;
   };
 
-  INGOT_DEVICE StepFactors fetch_step(const float* rows, const float* b, u32 row, u32 step, u32 steps) const {
-    StepFactors fetched{};
-    const u32 at = min_of(step, steps - 1);
+  INGOT_DEVICE void fetch_four(FourSteps& fetched, const float* b, u32 row, u32 step, u32 steps) const {
+    const u32 at = min_of(step + lane % 4, steps - 1);
     INGOT_UNROLL
     for (u32 wave = 0; wave < kWaves; ++wave) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
-        const u32 below = wave * kWaveRows + half * 8;
-        if (row + below < p.m) fetched.rows[wave][half] = rows[i64{below} * steps + at];
+        const u32 of_row = min_of(row + wave * kWaveRows + half * 8, p.m - 1);
+        fetched.rows[wave][half] = ptx::ld_global_nc_float(p.factor_a + (i64{of_row} * steps + at));
       }
     }
-    fetched.b = b[at];
-    return fetched;
+    if constexpr (Factors == Sm90Factors::blocks) fetched.b = ptx::ld_global_nc_float(b + at);
+  }
+
+  // What was fetched is waited for here and not before.
+  INGOT_DEVICE static void settle(FourSteps& fetched) {
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) ptx::wgmma_settle(fetched.rows[wave]);
+    float b[1] = {fetched.b};
+    ptx::wgmma_settle(b);
+    fetched.b = b[0];
+  }
+
+  INGOT_DEVICE float of_step(float held, u32 step) const {
+    return float_from_bits(__shfl_sync(0xffffffffU, float_bits(held), (lane & 28U) | (step % 4)));
   }
 
   INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps, const Sm90Place& first) {
@@ -310,44 +321,62 @@ struct Sm90Consumer {
     }
     const u32 row = first.m + wave_row(0) + lane / 4;
     const u32 row_b = min_of(first.n + (kRowsOfB ? thread % T.n : 0), p.n - 1);
-    const float* const rows = p.factor_a + i64{row} * steps;
     const float* const b = p.factor_b + i64{kRowsOfB ? row_b : row_b / 128} * steps;
     const u32 shared = block.columns + 2 * group * sm90_column_bytes(T);
-    StepFactors next = fetch_step(rows, b, row, 0, steps);
+    FourSteps now{};
+    FourSteps next{};
+    fetch_four(next, b, row, 0, steps);
+    float next_b[1] = {kRowsOfB ? b[0] : 0.0F};
+    u32 step = 0;
     INGOT_UNROLL_BY(1)
-    for (u32 step = 0; step < steps; ++step) {
-      const StepFactors now = next;
-      const u32 columns_b = shared + step % 2 * sm90_column_bytes(T);
-      if constexpr (kRowsOfB) {
-        // Every warp is past reading what lay here two steps ago: it has met the barrier of the last step since.
-        if (T.n == 128 || thread < T.n) ptx::st_shared_float(columns_b + 4 * thread, now.b);
-        ptx::named_barrier_sync(3 + group, 128);
-      }
-      next = fetch_step(rows, b, row, step + 1, steps);
-      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
-      if (step == steps - 1) pass_turn();
-      const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
-      INGOT_UNROLL
-      for (u32 wave = 0; wave < kWaves; ++wave) {
-        ptx::wgmma_fence();
-        multiply(part, tile_a + offset, tile_b + offset, wave, 0);
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<0>();
-        ptx::wgmma_settle(part);
-        if (wave == kWaves - 1) release_stage(ring.stage);
-        INGOT_UNROLL
-        for (u32 j = 0; j < kSums / 4; ++j) {
-          float factors[2] = {now.b, now.b};
-          if constexpr (kRowsOfB) ptx::ld_shared_floats(columns_b + 4 * (j * 8 + lane % 4 * 2), factors[0], factors[1]);
-          INGOT_UNROLL
-          for (u32 i = 0; i < 4; ++i) {
-            float& sum = d[wave][4 * j + i];
-            sum = fused_multiply_add(part[4 * j + i], now.rows[wave][i / 2] * factors[i % 2], sum);
-          }
+    while (step < steps) {
+      settle(next);
+      now = next;
+      fetch_four(next, b, row, step + 4, steps);
+      const u32 end = min_of(step + 4, steps);
+      INGOT_UNROLL_BY(1)
+      for (; step < end; ++step) {
+        const u32 columns_b = shared + step % 2 * sm90_column_bytes(T);
+        if constexpr (kRowsOfB) {
+          // Every warp is past reading what lay here two steps ago: it has met the barrier of the last step since.
+          ptx::wgmma_settle(next_b);
+          if (T.n == 128 || thread < T.n) ptx::st_shared_float(columns_b + 4 * thread, next_b[0]);
+          ptx::named_barrier_sync(3 + group, 128);
+          next_b[0] = ptx::ld_global_nc_float(b + min_of(step + 1, steps - 1));
         }
-        ptx::wgmma_settle(d[wave]);
+        ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+        if (step == steps - 1) pass_turn();
+        const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
+        const float whole_b = kRowsOfB ? 1.0F : of_step(now.b, step);
+        INGOT_UNROLL
+        for (u32 wave = 0; wave < kWaves; ++wave) {
+          ptx::wgmma_fence();
+          multiply(part, tile_a + offset, tile_b + offset, wave, 0);
+          ptx::wgmma_commit();
+          float of_row[2] = {of_step(now.rows[wave][0], step), of_step(now.rows[wave][1], step)};
+          if constexpr (!kRowsOfB) {
+            of_row[0] = of_row[0] * whole_b;
+            of_row[1] = of_row[1] * whole_b;
+          }
+          ptx::wgmma_wait<0>();
+          ptx::wgmma_settle(part);
+          if (wave == kWaves - 1) release_stage(ring.stage);
+          INGOT_UNROLL
+          for (u32 j = 0; j < kSums / 4; ++j) {
+            float of_column[2] = {1.0F, 1.0F};
+            if constexpr (kRowsOfB) {
+              ptx::ld_shared_floats(columns_b + 4 * (j * 8 + lane % 4 * 2), of_column[0], of_column[1]);
+            }
+            INGOT_UNROLL
+            for (u32 i = 0; i < 4; ++i) {
+              const float factor = kRowsOfB ? of_row[i / 2] * of_column[i % 2] : of_row[i / 2];
+              d[wave][4 * j + i] = fused_multiply_add(part[4 * j + i], factor, d[wave][4 * j + i]);
+            }
+          }
+          ptx::wgmma_settle(d[wave]);
+        }
+        ring.advance();
       }
-      ring.advance();
     }
   }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace ingot {
 namespace {
@@ -22,14 +23,16 @@ constexpr std::array kGrouped{GemmTiling{256, 128, 1, 2, 4, false}, GemmTiling{2
                               GemmTiling{128, 128, 2, 1, 6, false}, GemmTiling{128, 128, 1, 1, 6, false},
                               GemmTiling{64, 128, 1, 1, 8, true},   GemmTiling{64, 64, 1, 1, 12, true}};
 
-constexpr double kClock = 1.6e3;       // a microsecond's, under load
-constexpr double kPerClock = 8192;     // operations of a multiprocessor's tensor cores
-constexpr double kTensorShare = 0.85;  // of that, reached
-constexpr double kTensorShareAccurate = 0.8;
+constexpr double kClock = 1.6e3;         // a microsecond's, under load
+constexpr double kPerClock = 8192;       // operations of a multiprocessor's tensor cores
+constexpr double kPingpongShare = 0.88;  // of that, reached
+constexpr double kCooperativeShare = 0.82;
+constexpr double kAccurateShare = 0.78;
 constexpr double kL2BytesPerClock = 44;  // to each multiprocessor
 constexpr double kMemoryBytesPerUs = 4.0e6;
-constexpr double kStartClocks = 4000;  // launch, first loads, last stores
-constexpr double kTileClocks = 500;    // between two tiles, at best
+constexpr double kStartUs = 2.5;  // launch, first loads, last stores
+constexpr double kPingpongTileClocks = 300;
+constexpr double kCooperativeTileClocks = 500;
 constexpr double kWriteClocksPerOutput = 1.0 / 24;
 
 double rounded_up(std::int64_t a, std::int64_t b) { return static_cast<double>((a + b - 1) / b); }
@@ -44,24 +47,26 @@ std::span<const GemmTiling> candidates(const GemmSpec& spec) {
 
 double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t, int multiprocessors) {
   const double outputs = static_cast<double>(t.m) * t.n;
-  const double share = spec.fast_accumulation ? kTensorShare : kTensorShareAccurate;
-  const double step = std::max(
-      outputs * 2 * 128 / kPerClock / share,
-      128.0 * (static_cast<double>(t.m) / t.cluster_n + static_cast<double>(t.n) / t.cluster_m) / kL2BytesPerClock);
+  const double share = !spec.fast_accumulation ? kAccurateShare : t.pingpong ? kPingpongShare : kCooperativeShare;
+  const double loaded = 128.0 * (static_cast<double>(t.m) / t.cluster_n + static_cast<double>(t.n) / t.cluster_m);
+  const double step = std::max(outputs * 2 * 128 / kPerClock / share, loaded / kL2BytesPerClock);
   const double sums = rounded_up(size.k, 128) * step;
   const double writing = outputs * kWriteClocksPerOutput * static_cast<double>(size_of(spec.out)) / 2;
   const int cluster = t.cluster_m * t.cluster_n;
   const double tiles =
       rounded_up(size.m, std::int64_t{t.m} * t.cluster_m) * rounded_up(size.n, std::int64_t{t.n} * t.cluster_n);
   const double room = std::max(1, multiprocessors / cluster);
-  const double rounds = std::max(1.0, static_cast<double>(static_cast<std::int64_t>((tiles + room - 1) / room)));
+  const double rounds = std::max(1.0, std::ceil(tiles / room));
   // In ping-pong one warpgroup writes while the other multiplies; the last tile's writing has nothing to hide behind.
-  const double round = t.pingpong ? std::max(sums, (sums + kTileClocks + writing) / 2) : sums + kTileClocks + writing;
-  const double clocks = kStartClocks + rounds * round + (t.pingpong ? kTileClocks + writing : 0.0);
+  const double clocks =
+      t.pingpong ? rounds * std::max(sums + kPingpongTileClocks, (sums + kPingpongTileClocks + writing) / 2) + writing
+                 : rounds * (sums + kCooperativeTileClocks + writing);
+  // Few blocks do not draw all that the memory gives.
+  const double busy = std::min(1.0, tiles / room);
   const double bytes =
       static_cast<double>(size.m + size.n) * static_cast<double>(size.k) +
       static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size_of(spec.out));
-  return std::max(clocks / kClock, bytes / kMemoryBytesPerUs);
+  return kStartUs + std::max(clocks / kClock, bytes / kMemoryBytesPerUs / std::max(busy, 1e-3));
 }
 
 GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
