@@ -222,6 +222,16 @@ struct Sm90Consumer {
     if constexpr (T.pingpong) ptx::named_barrier_arrive(1 + (group ^ 1), 256);
   }
 
+  // Where warpgroups share a tile and each adds up what the tensor cores have summed, they do well to be out of step:
+  // one multiplies while the other adds. The second begins a tile when the first has its first part. (Not where the
+  // first could be a whole tile ahead, and so at this barrier twice.)
+  INGOT_DEVICE void begin_second(u32 steps) const {
+    if (!T.pingpong && group == 1 && steps >= T.stages) ptx::named_barrier_sync(1, 256);
+  }
+  INGOT_DEVICE void let_second_begin(u32 steps) const {
+    if (!T.pingpong && group == 0 && steps >= T.stages) ptx::named_barrier_arrive(1, 256);
+  }
+
   INGOT_DEVICE void multiply(float (&d)[kSums], u64 a, u64 b, u32 wave, u32 adds) const {
     INGOT_UNROLL
     for (u32 k = 0; k < kSm90Depth; k += 32) {
@@ -258,6 +268,7 @@ struct Sm90Consumer {
       INGOT_UNROLL
       for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
     }
+    begin_second(steps);
     INGOT_UNROLL_BY(1)
     for (u32 step = 0; step < steps; ++step) {
       ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
@@ -270,6 +281,7 @@ struct Sm90Consumer {
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ptx::wgmma_settle(part);
+        if (wave == 0 && step == 0) let_second_begin(steps);
         if (wave == kWaves - 1) release_stage(ring.stage);
         INGOT_UNROLL
         for (u32 i = 0; i < kSums; ++i) d[wave][i] = d[wave][i] + part[i];
@@ -327,6 +339,7 @@ struct Sm90Consumer {
     FourSteps next{};
     fetch_four(next, b, row, 0, steps);
     float next_b[1] = {kRowsOfB ? b[0] : 0.0F};
+    begin_second(steps);
     u32 step = 0;
     INGOT_UNROLL_BY(1)
     while (step < steps) {
@@ -360,6 +373,7 @@ struct Sm90Consumer {
           }
           ptx::wgmma_wait<0>();
           ptx::wgmma_settle(part);
+          if (wave == 0 && step == 0) let_second_begin(steps);
           if (wave == kWaves - 1) release_stage(ring.stage);
           INGOT_UNROLL
           for (u32 j = 0; j < kSums / 4; ++j) {

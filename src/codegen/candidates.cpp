@@ -28,7 +28,8 @@ constexpr double kPerClock = 8192;       // operations of a multiprocessor's ten
 constexpr double kPingpongShare = 0.88;  // of that, reached
 constexpr double kCooperativeShare = 0.82;
 constexpr double kAccurateShare = 0.78;
-constexpr double kL2BytesPerClock = 44;  // to each multiprocessor
+constexpr double kAccurateShareOfSmallTiles = 0.67;  // up to 128 x 128: the tensor cores wait for sums to be added up
+constexpr double kL2BytesPerClock = 44;              // to each multiprocessor
 constexpr double kMemoryBytesPerUs = 4.0e6;
 constexpr double kStartUs = 2.5;  // launch, first loads, last stores
 constexpr double kPingpongTileClocks = 300;
@@ -47,7 +48,8 @@ std::span<const GemmTiling> candidates(const GemmSpec& spec) {
 
 double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t, int multiprocessors) {
   const double outputs = static_cast<double>(t.m) * t.n;
-  const double share = !spec.fast_accumulation ? kAccurateShare : t.pingpong ? kPingpongShare : kCooperativeShare;
+  const double accurate = t.m * t.n <= 128 * 128 ? kAccurateShareOfSmallTiles : kAccurateShare;
+  const double share = !spec.fast_accumulation ? accurate : t.pingpong ? kPingpongShare : kCooperativeShare;
   const double loaded = 128.0 * (static_cast<double>(t.m) / t.cluster_n + static_cast<double>(t.n) / t.cluster_m);
   const double step = std::max(outputs * 2 * 128 / kPerClock / share, loaded / kL2BytesPerClock);
   const double sums = rounded_up(size.k, 128) * step;

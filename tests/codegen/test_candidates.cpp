@@ -67,4 +67,8 @@ BOOST_AUTO_TEST_CASE(the_choice_suits_the_shape) {
     const GemmTiling large = choose_tiling(spec_of(fast), {8192, 8192, 8192}, kH200);
     BOOST_TEST(large.m * large.n >= 128 * 128, print(large));
   }
+  for (const GemmSize size : {GemmSize{16384, 16384, 16384}, GemmSize{16384, 7168, 8192}}) {
+    const GemmTiling accurate = choose_tiling(spec_of(false), size, kH200);
+    BOOST_TEST(accurate.m * accurate.n > 128 * 128, print(accurate));
+  }
 }
