@@ -14,7 +14,7 @@ constexpr std::array kFast{
     GemmTiling{128, 128, 2, 1, 6, true},  GemmTiling{128, 128, 1, 1, 6, true},  GemmTiling{128, 192, 2, 1, 5, true},
     GemmTiling{128, 256, 2, 1, 4, false}, GemmTiling{128, 256, 1, 1, 4, false}, GemmTiling{256, 192, 2, 1, 3, false},
     GemmTiling{64, 256, 2, 1, 5, true},   GemmTiling{64, 128, 1, 1, 8, true},   GemmTiling{64, 64, 1, 1, 12, true}};
-constexpr std::array kAccurate{GemmTiling{256, 128, 1, 2, 4, false}, GemmTiling{256, 128, 1, 1, 4, false},
+constexpr std::array kAccurate{GemmTiling{256, 128, 1, 1, 4, false}, GemmTiling{256, 128, 1, 2, 4, false},
                                GemmTiling{128, 192, 2, 1, 5, false}, GemmTiling{128, 192, 1, 1, 5, false},
                                GemmTiling{128, 128, 2, 1, 6, false}, GemmTiling{128, 128, 1, 1, 6, false},
                                GemmTiling{64, 128, 1, 1, 8, true},   GemmTiling{64, 64, 1, 1, 12, true}};
@@ -29,9 +29,11 @@ constexpr double kPingpongShare = 0.88;  // of that, reached
 constexpr double kCooperativeShare = 0.82;
 constexpr double kAccurateShare = 0.78;
 constexpr double kAccurateShareOfSmallTiles = 0.67;  // up to 128 x 128: the tensor cores wait for sums to be added up
-constexpr double kL2BytesPerClock = 44;              // to each multiprocessor
+constexpr double kL2BytesPerClock = 57;              // to each multiprocessor
 constexpr double kMemoryBytesPerUs = 4.0e6;
-constexpr double kStartUs = 2.5;  // launch, first loads, last stores
+constexpr double kStartUs = 2.5;          // launch, first loads, last stores
+constexpr double kClusterUs = 0.3;        // of fast sums: what a cluster costs a launch,
+constexpr double kClusterSpares = 0.005;  // and the share of the time that it spares
 constexpr double kPingpongTileClocks = 300;
 constexpr double kCooperativeTileClocks = 500;
 constexpr double kWriteClocksPerOutput = 1.0 / 24;
@@ -52,9 +54,10 @@ double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t,
   const double share = !spec.fast_accumulation ? accurate : t.pingpong ? kPingpongShare : kCooperativeShare;
   const double loaded = 128.0 * (static_cast<double>(t.m) / t.cluster_n + static_cast<double>(t.n) / t.cluster_m);
   const double step = std::max(outputs * 2 * 128 / kPerClock / share, loaded / kL2BytesPerClock);
-  const double sums = rounded_up(size.k, 128) * step;
-  const double writing = outputs * kWriteClocksPerOutput * static_cast<double>(size_of(spec.out)) / 2;
   const int cluster = t.cluster_m * t.cluster_n;
+  const bool shares = spec.fast_accumulation && cluster > 1;
+  const double sums = rounded_up(size.k, 128) * step * (shares ? 1 - kClusterSpares : 1.0);
+  const double writing = outputs * kWriteClocksPerOutput * static_cast<double>(size_of(spec.out)) / 2;
   const double tiles =
       rounded_up(size.m, std::int64_t{t.m} * t.cluster_m) * rounded_up(size.n, std::int64_t{t.n} * t.cluster_n);
   const double room = std::max(1, multiprocessors / cluster);
@@ -68,7 +71,8 @@ double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t,
   const double bytes =
       static_cast<double>(size.m + size.n) * static_cast<double>(size.k) +
       static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size_of(spec.out));
-  return kStartUs + std::max(clocks / kClock, bytes / kMemoryBytesPerUs / std::max(busy, 1e-3));
+  return kStartUs + (shares ? kClusterUs : 0.0) +
+         std::max(clocks / kClock, bytes / kMemoryBytesPerUs / std::max(busy, 1e-3));
 }
 
 GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {

@@ -244,7 +244,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
              "ingot::Sm90Tiling{128, 128, 2, 1, 6, true}, true, ingot::Sm90Factors::rows, true>;\n");
   const auto of = [](const char* line) { return generate(parse(line)).text; };
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=row,row kernel=sm90") ==
-             of("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row kernel=sm90:256x128:1x2:4:cooperative"));
+             of("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row kernel=sm90:256x128:1x1:4:cooperative"));
   const std::string grouped = of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=sm90");
   BOOST_TEST(grouped.find("scale=1x128,128x128 kernel=sm90:256x128:1x2:4:cooperative\n") != std::string::npos, grouped);
   BOOST_TEST(grouped.find("false, ingot::Sm90Factors::blocks, false>") != std::string::npos, grouped);
