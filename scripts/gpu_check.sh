@@ -73,6 +73,8 @@ for step in $steps; do
     bench)
       record bench_cast 300 "$build/bench/bench_cast" --json "$out/bench_cast.json"
       cat "$out/bench_cast.log"
+      record bench_gemm 300 "$build/bench/bench_gemm" --json "$out/bench_gemm.json"
+      cat "$out/bench_gemm.log"
       ;;
     *) echo "gpu_check.sh: unknown step $step" >&2; exit 2 ;;
   esac

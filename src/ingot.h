@@ -2,7 +2,9 @@
 // (cmake/public_headers.cmake): nothing but the standard library, POSIX and headers of ours.
 #pragma once
 
+#include "ingot/codegen/candidates.h"
 #include "ingot/codegen/dtype.h"
+#include "ingot/codegen/gemm_tiling.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/granularity.h"
 #include "ingot/codegen/kernel_spec.h"

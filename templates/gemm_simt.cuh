@@ -3,8 +3,10 @@
 //
 // Each output is one chain in ascending k from 0: sum = sum + a * b, the product rounded to f32, then the sum; then
 // ((sum * factor_a) * factor_b) + bias with each step rounded to f32; then one rounding to Out: the bits of the CPU
-// reference. Where every product is exact (FP8, f16) the two steps are one fused multiply-add. A block makes 64 x 64
-// outputs, a thread 4 x 4; 16 of K at a time pass through shared memory, decoded to f32.
+// reference. With factors of groups of 128 of K, each group is such a chain, and total = total + sum * (factor_a *
+// factor_b), each step rounded, then + bias. Where every product is exact (FP8, f16) the two steps are one fused
+// multiply-add. A block makes 64 x 64 outputs, a thread 4 x 4; 16 of K at a time pass through shared memory, decoded to
+// f32.
 #pragma once
 
 #include "memory.cuh"
@@ -25,6 +27,8 @@ struct GemmSimtParams {
   i64 b_stride_n, b_stride_k;
   i64 out_stride;
   i64 factor_a_stride, factor_b_stride;  // 0: one for all; 1: one per row
+  i64 groups;                            // 0, or the factors of groups in a row of a
+  i64 factor_b_rows;                     // with groups: rows of b that share factors
 };
 
 struct GemmSimtLaunch {
@@ -34,6 +38,7 @@ struct GemmSimtLaunch {
 };
 
 inline constexpr u32 kGemmSimtDepth = 16;                         // of K at a time
+inline constexpr u32 kGemmSimtGroup = 128;                        // of K with factors of its own, if any has
 inline constexpr u32 kGemmSimtPitch = GemmSimtLaunch::kTile + 4;  // rows stay 16-byte aligned and start in other banks
 
 // FP8 operands with an f32 output take a bf16 bias (cuBLASLt's rule).
@@ -64,6 +69,22 @@ INGOT_DEVICE void stage_operand(float (&staged)[kGemmSimtDepth][kGemmSimtPitch],
   }
 }
 
+// The sums of a group of K, with its factors, to the totals.
+template <u32 Each>
+INGOT_DEVICE void add_group(const GemmSimtParams& p, float (&totals)[Each][Each], float (&sums)[Each][Each], i64 m,
+                            i64 n, i64 group) {
+  INGOT_UNROLL
+  for (u32 i = 0; i < Each; ++i) {
+    const float factor_a = m + i < p.m ? p.factor_a[(m + i) * p.groups + group] : 0.0F;
+    INGOT_UNROLL
+    for (u32 j = 0; j < Each; ++j) {
+      const float factor_b = n + j < p.n ? p.factor_b[(n + j) / p.factor_b_rows * p.groups + group] : 0.0F;
+      totals[i][j] = totals[i][j] + sums[i][j] * (factor_a * factor_b);
+      sums[i][j] = 0.0F;
+    }
+  }
+}
+
 template <class A, class B, class Out>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(const GemmSimtParams p) {
   start_in_turn();
@@ -81,6 +102,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
   const u32 local_n = threadIdx.x % kAcross * kEach;
 
   float sums[kEach][kEach] = {};
+  float totals[kEach][kEach] = {};
   INGOT_UNROLL_BY(1)
   for (i64 first_k = 0; first_k < p.k; first_k += kGemmSimtDepth) {
     stage_operand(staged_a, static_cast<const A*>(p.a), first_m, p.m, first_k, p.k, p.a_stride_m, p.a_stride_k);
@@ -103,6 +125,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
       }
     }
     __syncthreads();
+    const i64 next_k = first_k + kGemmSimtDepth;
+    if (p.groups != 0 && (next_k % kGemmSimtGroup == 0 || next_k >= p.k)) {
+      add_group(p, totals, sums, first_m + local_m, first_n + local_n, first_k / kGemmSimtGroup);
+    }
   }
 
   INGOT_UNROLL
@@ -113,9 +139,9 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
     for (u32 j = 0; j < kEach; ++j) {
       const i64 n = first_n + local_n + j;
       if (n >= p.n) continue;
-      float value = sums[i][j];
-      if (p.factor_a != nullptr) value = value * p.factor_a[m * p.factor_a_stride];
-      if (p.factor_b != nullptr) value = value * p.factor_b[n * p.factor_b_stride];
+      float value = p.groups != 0 ? totals[i][j] : sums[i][j];
+      if (p.groups == 0 && p.factor_a != nullptr) value = value * p.factor_a[m * p.factor_a_stride];
+      if (p.groups == 0 && p.factor_b != nullptr) value = value * p.factor_b[n * p.factor_b_stride];
       if (p.bias != nullptr) value = value + to_float(static_cast<const Bias*>(p.bias)[n]);
       static_cast<Out*>(p.out)[m * p.out_stride + n] = from_float<Out>(value);
     }

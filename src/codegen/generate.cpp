@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "ingot/codegen/candidates.h"
 #include "ingot/codegen/pointwise_render.h"
 #include "ingot/runtime/error.h"
 
@@ -183,7 +184,31 @@ Instance instance(const CastSpec& spec, Pass pass) {
   return {"cast_tiles.cuh", fmt::format("cast_tiles<{}, {}>", arguments, spec.sum.has_value()), words, functor(spec)};
 }
 
+std::string b_factors(const GemmSpec& spec) {
+  const bool grouped = has_group_factors(spec);
+  return fmt::format("ingot::Sm90Factors::{}", grouped ? (spec.scale_b == kBlocks ? "blocks" : "groups")
+                                                       : (spec.scale_b == kRowwise ? "rows" : "one"));
+}
+
+// Whether a has one factor or one for each row is the kernel's parameter, what b has is its argument.
+Instance gemm_sm90(const GemmSpec& spec) {
+  GemmSpec kernel = spec;
+  if (!has_group_factors(spec)) kernel.scale_a = kRowwise;
+  kernel.tiling = spec.tiling.value_or(candidates(spec).front());
+  const GemmTiling& t = *kernel.tiling;
+  return {"gemm_sm90.cuh",
+          fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}}}, {}, {}, {}>", type(spec.a),
+                      type(spec.b), type(spec.out), t.m, t.n, t.cluster_m, t.cluster_n, t.stages, t.pingpong,
+                      spec.fast_accumulation, b_factors(spec), spec.bias),
+          print(kernel)};
+}
+
 Instance instance(const GemmSpec& spec, Pass) {
+  if (spec.kernel == GemmKernel::cublaslt) {
+    throw Error(ErrorCode::invalid_spec, print(spec),
+                "cuBLASLt's kernels have no source here: leave kernel out, or take sm90 or simt");
+  }
+  if (spec.kernel == GemmKernel::sm90) return gemm_sm90(spec);
   return {"gemm_simt.cuh", fmt::format("gemm_simt<{}, {}, {}>", type(spec.a), type(spec.b), type(spec.out)),
           fmt::format("gemm {}*{}->{}", name(spec.a), name(spec.b), name(spec.out))};
 }

@@ -67,6 +67,8 @@ std::string print_spec(const GemmSpec& spec) {
   }
   if (spec.bias) line += " bias";
   if (spec.fast_accumulation) line += " fast";
+  if (spec.kernel != GemmKernel::automatic || spec.tiling) line += fmt::format(" kernel={}", name(spec.kernel));
+  if (spec.tiling) line += fmt::format(":{}", print(*spec.tiling));
   return line;
 }
 
@@ -98,7 +100,8 @@ void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<c
 template <class Spec>
 void require_scale(const Spec& spec, const char* field, ScaleGranularity scale) {
   if (scale != kTensorwise && scale != kRowwise) {
-    refuse(spec, fmt::format("{} is {}, but must be tensor or row", field, print(scale)));
+    refuse(spec, fmt::format("{} is {}, but must be tensor or row, or 1x128,128x128 or 1x128,1x128 for both", field,
+                             print(scale)));
   }
 }
 
@@ -168,8 +171,18 @@ void validate_fp8_gemm(const GemmSpec& spec) {
     refuse(spec, fmt::format("{} is mn_major, but FP8 operands must be k_major (nt): cast to transposed codes instead",
                              spec.layout_a != Layout::k_major ? "layout_a" : "layout_b"));
   }
-  require_scale(spec, "scale_a", spec.scale_a);
-  require_scale(spec, "scale_b", spec.scale_b);
+  if (!has_group_factors(spec)) {
+    require_scale(spec, "scale_a", spec.scale_a);
+    require_scale(spec, "scale_b", spec.scale_b);
+    return;
+  }
+  if (spec.scale_a != kRowGroups || (spec.scale_b != kBlocks && spec.scale_b != kRowGroups)) {
+    refuse(spec, fmt::format("scale is {},{}, but factors of groups of K are 1x128,128x128 or 1x128,1x128",
+                             print(spec.scale_a), print(spec.scale_b)));
+  }
+  if (spec.fast_accumulation) {
+    refuse(spec, "fast_accumulation is set, but each 128 of K has its own factors here and is summed apart");
+  }
 }
 
 void validate_high_precision_gemm(const GemmSpec& spec) {
@@ -194,6 +207,32 @@ void validate_high_precision_gemm(const GemmSpec& spec) {
   }
 }
 
+void validate_kernel(const GemmSpec& spec) {
+  if (spec.kernel > GemmKernel::simt) {
+    refuse(spec, fmt::format("kernel is {}, which is none; it must be automatic, cublaslt, sm90 or simt",
+                             static_cast<unsigned>(spec.kernel)));
+  }
+  if (spec.tiling && spec.kernel != GemmKernel::sm90) {
+    refuse(spec,
+           fmt::format("tiling is {}, but kernel is {}: sm90 alone has one", print(*spec.tiling), name(spec.kernel)));
+  }
+  if (spec.kernel != GemmKernel::sm90) return;
+  for (const auto& [field, dtype] : {std::pair{"a", spec.a}, std::pair{"b", spec.b}}) {
+    if (dtype != Dtype::e4m3fn && dtype != Dtype::e5m2) {
+      refuse(spec, fmt::format("{} is {}, but kernel sm90 multiplies e4m3fn and e5m2 only: leave kernel out", field,
+                               name(dtype)));
+    }
+  }
+  if (!spec.tiling) return;
+  if (const std::string fault = tiling_fault(*spec.tiling, spec.fast_accumulation); !fault.empty()) {
+    refuse(spec, fmt::format("tiling has {}", fault));
+  }
+  if (has_group_factors(spec) && spec.tiling->n > 128) {
+    refuse(spec, fmt::format("tiling has a tile of {} columns, but with factors of groups it must be 64 or 128",
+                             spec.tiling->n));
+  }
+}
+
 void validate_spec(const GemmSpec& spec) {
   require_layout(spec, "layout_a", spec.layout_a);
   require_layout(spec, "layout_b", spec.layout_b);
@@ -209,6 +248,7 @@ void validate_spec(const GemmSpec& spec) {
   } else {
     validate_fp8_gemm(spec);
   }
+  validate_kernel(spec);
 }
 
 void validate_spec(const ColumnSumSpec& spec) {
@@ -303,7 +343,7 @@ class Parser {
            "fast or list";
   }
   static std::string options_form(const GemmSpec&) {
-    return "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast";
+    return "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, fast or kernel=<kernel>";
   }
   static std::string options_form(const ColumnSumSpec&) { return "nothing after the dtypes"; }
 
@@ -378,6 +418,12 @@ class Parser {
       spec.scale_b = granularity(b, word);
       return "scale";
     }
+    if (key == "kernel") {
+      const auto colon = value.find(':');
+      spec.kernel = gemm_kernel(value.substr(0, colon), word);
+      if (colon != std::string_view::npos) spec.tiling = gemm_tiling(value.substr(colon + 1), word);
+      return "kernel";
+    }
     if (has_value) return {};
     if (word == "nt" || word == "nn" || word == "tt" || word == "tn") {
       spec.layout_a = word[0] == 'n' ? Layout::k_major : Layout::mn_major;
@@ -441,6 +487,19 @@ class Parser {
                      in_word(text, word)));
   }
 
+  GemmKernel gemm_kernel(std::string_view text, std::string_view word) const {
+    if (const auto kernel = parse_gemm_kernel(text)) return *kernel;
+    fail(fmt::format("\"{}\"{} is no kernel; expected automatic, cublaslt, sm90 or simt", text, in_word(text, word)));
+  }
+
+  GemmTiling gemm_tiling(std::string_view text, std::string_view word) const {
+    if (const auto tiling = parse_gemm_tiling(text)) return *tiling;
+    fail(
+        fmt::format("\"{}\"{} is no tiling; expected one such as 128x256:2x1:4:cooperative or "
+                    "64x128:1x1:8:pingpong (tile, cluster, stages, schedule)",
+                    text, in_word(text, word)));
+  }
+
   static std::string in_word(std::string_view text, std::string_view word) {
     return text == word ? std::string() : fmt::format(" in \"{}\"", word);
   }
@@ -483,8 +542,10 @@ std::uint64_t hash_spec(const CastSpec& spec) {
 }
 std::uint64_t hash_spec(const GemmSpec& spec) {
   const auto flags = (spec.bias ? 1 : 0) | (spec.fast_accumulation ? 2 : 0);
-  return mix(pack(3, spec.a, spec.b, spec.out, spec.layout_a, spec.layout_b, flags) +
-             mix(bits(spec.scale_a) + mix(bits(spec.scale_b))));
+  const GemmTiling t = spec.tiling.value_or(GemmTiling{.m = 0});
+  return mix(pack(3, spec.a, spec.b, spec.out, spec.layout_a, spec.layout_b, flags, spec.kernel) +
+             mix(bits(spec.scale_a) + mix(bits(spec.scale_b) + pack(t.m / 2, t.n / 2, t.cluster_m, t.cluster_n,
+                                                                    t.stages, t.pingpong, spec.tiling.has_value()))));
 }
 std::uint64_t hash_spec(const ColumnSumSpec& spec) { return mix(pack(4, spec.in, spec.out)); }
 std::uint64_t hash_spec(const NormSpec& spec) {
@@ -526,6 +587,11 @@ std::size_t hash_value(const KernelSpec& spec) {
   return static_cast<std::size_t>(std::visit([](const auto& s) { return hash_spec(s); }, spec));
 }
 
+bool has_group_factors(const GemmSpec& spec) {
+  const auto grouped = [](ScaleGranularity scale) { return scale == kRowGroups || scale == kBlocks; };
+  return grouped(spec.scale_a) || grouped(spec.scale_b);
+}
+
 Dtype bias_dtype(const GemmSpec& spec) { return spec.out == Dtype::f32 && is_fp8(spec.a) ? Dtype::bf16 : spec.out; }
 
 void validate(const KernelSpec& spec) {
@@ -557,6 +623,18 @@ std::vector<KernelSpec> all_valid_specs() {
   }
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const Dtype out : kFp8Dtypes) append_casts({.in = in, .out = out}, specs);
+  }
+  for (const Dtype a : kFp8Dtypes) {
+    for (const Dtype b : kFp8Dtypes) {
+      for (const Dtype out : kHighPrecisionDtypes) {
+        for (const auto scale_b : {kBlocks, kRowGroups}) {
+          for (const bool bias : kFlags) {
+            specs.push_back(
+                GemmSpec{.a = a, .b = b, .out = out, .scale_a = kRowGroups, .scale_b = scale_b, .bias = bias});
+          }
+        }
+      }
+    }
   }
   for (const Dtype a : kFp8Dtypes) {
     for (const Dtype b : kFp8Dtypes) {

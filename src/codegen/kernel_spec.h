@@ -6,6 +6,7 @@
 //   cast bf16->e4m3fn scale=tensor out=codes,transposed list
 //   cast bf16->e5m2 of=grad*(sigmoid(x)+...) scale=tensor out=codes,transposed,result,sum:f32
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
+//   gemm e5m2*e5m2->bf16 nt scale=row,row fast kernel=sm90:128x256:2x1:4:cooperative
 //   column_sum bf16->f32
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "ingot/codegen/dtype.h"
+#include "ingot/codegen/gemm_tiling.h"
 #include "ingot/codegen/granularity.h"
 #include "ingot/codegen/norm_spec.h"
 #include "ingot/codegen/pointwise.h"
@@ -69,7 +71,9 @@ struct CastSpec {
 enum class Layout : std::uint8_t { k_major, mn_major };
 
 // out[M, N] = factor_a * factor_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once.
-// FP8 operands have factors (tensorwise or rowwise: one per m / one per n); high-precision operands have none.
+// FP8 operands have factors (tensorwise or rowwise: one per m / one per n); high-precision operands have none. With
+// factors of groups (a: kRowGroups, b: kBlocks or kRowGroups) each 128 of k has its own, and the sum is that of each
+// group's sum times factor_a * factor_b; not with fast_accumulation.
 struct GemmSpec {
   Dtype a = Dtype::e4m3fn;
   Dtype b = Dtype::e4m3fn;
@@ -80,6 +84,8 @@ struct GemmSpec {
   ScaleGranularity scale_b = kTensorwise;
   bool bias = false;               // bias[N]: of type out, or bf16 where out is f32 and the operands are FP8
   bool fast_accumulation = false;  // sum in the tensor core throughout; FP8 operands only
+  GemmKernel kernel = GemmKernel::automatic;
+  std::optional<GemmTiling> tiling{};  // of kernel sm90; without, what suits the shape (candidates.h)
   bool operator==(const GemmSpec&) const = default;
 };
 
@@ -95,6 +101,8 @@ using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, Nor
 
 std::size_t hash_value(const KernelSpec& spec);
 
+// Does each 128 of k have factors of its own?
+bool has_group_factors(const GemmSpec& spec);
 // The type of a GEMM's bias vector.
 Dtype bias_dtype(const GemmSpec& spec);
 
@@ -109,8 +117,8 @@ KernelSpec parse(std::string_view line);
 
 std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
-// Every spec that validate() accepts and that has no expression, no sum and no list, in a fixed order: tests compile
-// and run all of them.
+// Every spec that validate() accepts and that has no expression, no sum and no list and leaves the choice of the kernel
+// to the library, in a fixed order: tests compile and run all of them.
 std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

@@ -68,7 +68,8 @@ class CastList {
   CastList() = default;
 };
 
-// a, b as GemmSpec's layouts say; factor_a, factor_b: f32 vectors of scale_count elements where the operand is FP8;
+// a, b as GemmSpec's layouts say; factor_a, factor_b: f32 vectors of scale_count elements where the operand is FP8, of
+// groups row by row, as casts write them;
 // bias: [N] where the spec has one; out[M, N].
 struct GemmTensors {
   Tensor a;

@@ -14,7 +14,10 @@ namespace ingot {
 namespace {
 
 const char* count_reason(ScaleGranularity granularity, const char* rowwise) {
-  return granularity == kTensorwise ? "one for the whole tensor" : rowwise;
+  if (granularity == kTensorwise) return "one for the whole tensor";
+  if (granularity == kRowGroups) return "one for each group of 128 along K, row by row";
+  if (granularity == kBlocks) return "one for each block of 128 x 128, row by row";
+  return rowwise;
 }
 
 const char* extent_reason(ScaleGranularity granularity) {

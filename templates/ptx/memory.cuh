@@ -33,6 +33,13 @@ INGOT_DEVICE U32x4 ld_global_nc_once(const void* source, u64 policy) {
   return v;
 }
 
+// One float that no thread writes during the kernel.
+INGOT_DEVICE float ld_global_nc_float(const float* source) {
+  float value;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(source));
+  return value;
+}
+
 // Into the L2.
 INGOT_DEVICE void prefetch_global_l2(const void* source) { asm volatile("prefetch.global.L2 [%0];" ::"l"(source)); }
 

@@ -240,3 +240,33 @@ BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
   BOOST_TEST(message(AmaxSpec{.in = Dtype::e5m2}, Pass::main) ==
              "amax e5m2 scale=tensor: in is e5m2, but must be one of f32, bf16, f16");
 }
+
+// What a kernel takes at run time is no part of its text: whether a has one factor or one for each row.
+BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
+  const std::string text = generate(parse("gemm e4m3fn*e5m2->f16 scale=tensor,row bias fast "
+                                          "kernel=sm90:128x128:2x1:6:pingpong"))
+                               .text;
+  BOOST_TEST(text ==
+             "// gemm e4m3fn*e5m2->f16 nt scale=row,row bias fast kernel=sm90:128x128:2x1:6:pingpong\n"
+             "#include \"gemm_sm90.cuh\"\n"
+             "constexpr auto kKernel = &ingot::gemm_sm90<ingot::e4m3fn, ingot::e5m2, ingot::f16, "
+             "ingot::Sm90Tiling{128, 128, 2, 1, 6, true}, true, ingot::Sm90Factors::rows, true>;\n");
+  const auto of = [](const char* line) { return generate(parse(line)).text; };
+  BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=row,row kernel=sm90") ==
+             of("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row kernel=sm90:256x128:1x1:4:cooperative"));
+  const std::string grouped = of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=sm90");
+  BOOST_TEST(grouped.find("scale=1x128,128x128 kernel=sm90:256x128:1x2:4:cooperative\n") != std::string::npos, grouped);
+  BOOST_TEST(grouped.find("false, ingot::Sm90Factors::blocks, false>") != std::string::npos, grouped);
+  BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128 kernel=sm90").find("Factors::groups") != std::string::npos);
+  BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128") == of("gemm e4m3fn*e4m3fn->bf16"));
+  BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 kernel=simt") == of("gemm e4m3fn*e4m3fn->bf16"));
+  std::string message = "no error";
+  try {
+    generate(parse("gemm e4m3fn*e4m3fn->bf16 kernel=cublaslt"));
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  BOOST_TEST(message ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor kernel=cublaslt: cuBLASLt's kernels have no source here: "
+             "leave kernel out, or take sm90 or simt");
+}

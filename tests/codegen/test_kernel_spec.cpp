@@ -201,10 +201,12 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") == "\"pow3\" is no word of cast; expected " + options);
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow2=yes") == "\"pow2=yes\" is no word of cast; expected " + options);
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 nc") ==
-             "\"nc\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast");
+             "\"nc\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, fast or "
+             "kernel=<kernel>");
   BOOST_TEST(
       parse_error("gemm e4m3fn*e4m3fn->bf16 bias=f32") ==
-      "\"bias=f32\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias or fast");
+      "\"bias=f32\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, fast or "
+      "kernel=<kernel>");
   BOOST_TEST(parse_error("column_sum bf16->f32 fast") ==
              "\"fast\" is no word of column_sum; expected nothing after the dtypes");
 
@@ -325,10 +327,25 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
       refusal(GemmSpec{.layout_b = static_cast<Layout>(7)}) ==
       "gemm e4m3fn*e4m3fn->bf16 nn scale=tensor,tensor: layout_b is 7, which is no layout; it must be k_major or "
       "mn_major");
-  BOOST_TEST(refusal(GemmSpec{.scale_a = kColumnwise}) ==
-             "gemm e4m3fn*e4m3fn->bf16 nt scale=col,tensor: scale_a is col, but must be tensor or row");
+  BOOST_TEST(
+      refusal(GemmSpec{.scale_a = kColumnwise}) ==
+      "gemm e4m3fn*e4m3fn->bf16 nt scale=col,tensor: scale_a is col, but must be tensor or row, or 1x128,128x128 "
+      "or 1x128,1x128 for both");
+  const std::string groups = "but factors of groups of K are 1x128,128x128 or 1x128,1x128";
   BOOST_TEST(refusal(GemmSpec{.scale_b = {1, 128}}) ==
-             "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,1x128: scale_b is 1x128, but must be tensor or row");
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,1x128: scale is tensor,1x128, " + groups);
+  BOOST_TEST(refusal(GemmSpec{.scale_a = kBlocks, .scale_b = kBlocks}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=128x128,128x128: scale is 128x128,128x128, " + groups);
+  BOOST_TEST(
+      refusal(GemmSpec{.scale_a = kRowGroups, .scale_b = kBlocks, .fast_accumulation = true}) ==
+      "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 fast: fast_accumulation is set, but each 128 of K has its "
+      "own factors here and is summed apart");
+  BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
+                              .scale_b = kBlocks,
+                              .kernel = GemmKernel::sm90,
+                              .tiling = GemmTiling{128, 192, 1, 1, 5, false}}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:128x192:1x1:5:cooperative: tiling has a tile "
+             "of 192 columns, but with factors of groups it must be 64 or 128");
 
   BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::f16}) ==
              "gemm bf16*f16->bf16 nt: b is f16, but must be bf16 as a is: high-precision operands are of one dtype");
@@ -359,7 +376,7 @@ BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
     BOOST_TEST(valid(spec), spec);
     BOOST_TEST(listed.insert(print(spec)).second, spec << " is listed twice");
   }
-  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 40U + 9U + 606U + 16U);
+  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 9U + 606U + 16U);
   for (const KernelSpec& spec : all_combinations()) {
     BOOST_TEST(valid(spec) == (listed.count(print(spec)) == 1), spec);
   }
@@ -405,4 +422,62 @@ BOOST_AUTO_TEST_CASE(type_of_the_bias) {
   BOOST_TEST(bias("gemm bf16*bf16->f32 bias") == "f32");
   BOOST_TEST(bias("gemm f16*f16->f16 bias") == "f16");
   BOOST_TEST(bias("gemm f32*f32->f32 bias") == "f32");
+}
+
+BOOST_AUTO_TEST_CASE(the_kernel_of_a_gemm) {
+  const std::string tiled = "gemm e5m2*e4m3fn->f32 nt scale=tensor,row bias fast kernel=sm90:128x256:2x1:4:cooperative";
+  const GemmSpec spec = std::get<GemmSpec>(parse(tiled));
+  BOOST_TEST((spec.kernel == GemmKernel::sm90));
+  BOOST_TEST((spec.tiling == GemmTiling{128, 256, 2, 1, 4, false}));
+  BOOST_TEST(print(spec) == tiled);
+  for (const char* const kernel : {"cublaslt", "sm90", "simt"}) {
+    const std::string line = std::string("gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor kernel=") + kernel;
+    BOOST_TEST(print(parse(line)) == line);
+  }
+  BOOST_TEST(print(parse("gemm bf16*bf16->bf16 nt kernel=automatic")) == "gemm bf16*bf16->bf16 nt");
+
+  // What tells kernels apart tells their keys apart.
+  std::set<std::size_t> hashes;
+  for (const char* const end : {"", " kernel=sm90", " kernel=simt", " kernel=sm90:128x256:2x1:4:cooperative",
+                                " kernel=sm90:128x256:1x1:4:cooperative", " kernel=sm90:128x128:1x1:4:pingpong",
+                                " kernel=sm90:128x128:1x1:4:cooperative", " kernel=sm90:128x128:1x1:5:cooperative"}) {
+    hashes.insert(hash_value(parse(std::string("gemm e4m3fn*e4m3fn->bf16 fast") + end)));
+  }
+  BOOST_TEST(hashes.size() == 8U);
+}
+
+BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
+  const auto error = [](const std::string& end) { return message_of([&] { parse("gemm " + end); }); };
+  const auto holds = [](const std::string& message, const std::string& part) {
+    BOOST_TEST(message.find(part) != std::string::npos, message);
+  };
+  holds(error("e4m3fn*e4m3fn->bf16 kernel=cutlass"),
+        "\"cutlass\" in \"kernel=cutlass\" is no kernel; expected automatic, cublaslt, sm90 or simt");
+  for (const char* const tiling : {"", "128x256", "128x256:2x1:4", "128:256:2x1:4:pingpong", "-128x256:2x1:4:pingpong",
+                                   "128x256:2x1:4:pong", "128x256x2x1:4:pingpong"}) {
+    const std::string line = std::string("e4m3fn*e4m3fn->bf16 kernel=sm90:") + tiling + ":";
+    holds(error(line), "is no tiling; expected one such as 128x256:2x1:4:cooperative or 64x128:1x1:8:pingpong");
+  }
+  holds(error("e4m3fnuz*e4m3fn->bf16 kernel=sm90"),
+        "a is e4m3fnuz, but kernel sm90 multiplies e4m3fn and e5m2 only: leave kernel out");
+  holds(error("bf16*bf16->bf16 kernel=sm90"), "a is bf16, but kernel sm90 multiplies");
+  holds(error("e4m3fn*e4m3fn->bf16 kernel=simt:128x256:2x1:4:cooperative"),
+        "tiling is 128x256:2x1:4:cooperative, but kernel is simt: sm90 alone has one");
+  const auto tiling_error = [&](const std::string& tiling, bool fast) {
+    return error("e4m3fn*e4m3fn->bf16 " + std::string(fast ? "fast " : "") + "kernel=sm90:" + tiling);
+  };
+  holds(tiling_error("64x256:1x1:4:cooperative", true),
+        "tiling has a tile of 64 rows, but cooperative takes a multiple of 128 up to 256");
+  holds(tiling_error("96x256:1x1:4:pingpong", true), "but pingpong takes a multiple of 64 up to 256");
+  holds(tiling_error("128x320:1x1:4:cooperative", true), "a tile of 320 columns, but it must be 64, 128, 192 or 256");
+  holds(tiling_error("128x256:2x2:4:cooperative", true), "a cluster of 2x2, but it must be 1x1, 2x1 or 1x2");
+  holds(tiling_error("128x256:1x1:1:cooperative", true), "1 stages, but there must be 2 to 16");
+  holds(tiling_error("128x256:1x1:5:cooperative", true), "bytes of shared memory, but a block has 232448");
+  holds(tiling_error("128x256:1x1:4:pingpong", true),
+        "256 sums in each thread, but its registers hold 192: take a smaller tile");
+  holds(tiling_error("128x256:1x1:4:cooperative", false), "256 sums in each thread, but its registers hold 192");
+  GemmSpec unknown;
+  unknown.kernel = static_cast<GemmKernel>(9);
+  holds(message_of([&] { validate(unknown); }),
+        "kernel is 9, which is none; it must be automatic, cublaslt, sm90 or simt");
 }

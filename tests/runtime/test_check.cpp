@@ -210,6 +210,18 @@ BOOST_AUTO_TEST_CASE(factors_and_amax) {
              "gemm factor_a: is missing; it must be f32[1, 4]: one for each of a's M rows");
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b = vector(at(3072), Dtype::f32, 6, kCpu); }) ==
              "gemm factor_b: is f32[1, 6] on cpu; it must be [1, 1]: one for the whole tensor");
+  // Groups of 128 along K = 32: one in each row of a; b's are of blocks, or of rows too.
+  GemmSpec grouped = kGemm;
+  grouped.scale_a = kRowGroups;
+  grouped.scale_b = kBlocks;
+  BOOST_TEST(gemm_message([](auto&) {}, grouped) == kNothing);
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_a.cols = t.factor_a.row_stride = 1; }, grouped) ==
+             "gemm factor_a: is f32[1, 1] on cpu; it must be [1, 4]: one for each group of 128 along K, row by row");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b = vector(at(3072), Dtype::f32, 6, kCpu); }, grouped) ==
+             "gemm factor_b: is f32[1, 6] on cpu; it must be [1, 1]: one for each block of 128 x 128, row by row");
+  grouped.scale_b = kRowGroups;
+  BOOST_TEST(gemm_message([](auto&) {}, grouped) ==
+             "gemm factor_b: is f32[1, 1] on cpu; it must be [1, 6]: one for each group of 128 along K, row by row");
   // A column of factors is not a row of them.
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::f32, 4, 1, kCpu); }) ==
              "gemm factor_a: is f32[4, 1] on cpu; it must be [1, 4]: one for each of a's M rows");

@@ -164,12 +164,15 @@ class GemmReference {
   // `exact`: all intermediate values are exact in f32 (small integers, powers of two), so that only one result is
   // right.
   Expected operator()(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs, bool exact) {
-    const Sums& sums = sums_of(spec, shape, inputs);
+    // Factors of groups are part of the sums.
+    const bool grouped = has_group_factors(spec);
+    const Sums own = grouped ? add_up(spec, shape, inputs) : Sums{};
+    const Sums& sums = grouped ? own : sums_of(spec, shape, inputs);
     Expected expected{.rows = shape.rows, .cols = shape.cols};
     for (std::int64_t i = 0; i < shape.rows; ++i) {
-      const double factor_a = factor_of(inputs, "factor_a", spec.scale_a, i);
+      const double factor_a = grouped ? 1.0 : factor_of(inputs, "factor_a", spec.scale_a, i);
       for (std::int64_t j = 0; j < shape.cols; ++j) {
-        const double factor = factor_a * factor_of(inputs, "factor_b", spec.scale_b, j);
+        const double factor = grouped ? 1.0 : factor_a * factor_of(inputs, "factor_b", spec.scale_b, j);
         const double bias = spec.bias ? inputs.at("bias")->value(0, j) : 0.0;
         const std::size_t at = expected.index(i, j);
         const double value = sums.values[at] * factor + bias;
@@ -191,14 +194,19 @@ class GemmReference {
 
   const Sums& sums_of(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs) {
     Sums& sums = seen_[{{inputs.at("a").get(), spec.layout_a}, {inputs.at("b").get(), spec.layout_b}}];
-    if (!sums.inputs.empty()) return sums;
-    sums.inputs = inputs;
+    if (sums.inputs.empty()) sums = add_up(spec, shape, inputs);
+    return sums;
+  }
+
+  Sums add_up(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs) {
+    Sums sums{.inputs = inputs, .values = {}, .magnitudes = {}};
     const auto [m, n, k] = shape;
     const std::int64_t cols = n;
     const std::int64_t depth = k;
     sums.values.assign(static_cast<std::size_t>(m * n), 0.0);
     sums.magnitudes = sums.values;
-    const GemmOperands operands = gemm_operands(spec, shape, inputs);
+    GemmOperands operands = gemm_operands(spec, shape, inputs);
+    if (has_group_factors(spec)) apply_factors(spec, shape, inputs, operands);
     pool_.parallel_for(m, 8, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         double* const value = sums.values.data() + i * cols;
@@ -214,6 +222,22 @@ class GemmReference {
       }
     });
     return sums;
+  }
+
+  // Each element with the factor of its group.
+  static void apply_factors(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs,
+                            GemmOperands& operands) {
+    const auto [m, n, k] = shape;
+    for (std::int64_t l = 0; l < k; ++l) {
+      for (std::int64_t i = 0; i < m; ++i) {
+        operands.a[static_cast<std::size_t>(i * k + l)] *=
+            inputs.at("factor_a")->value(0, extent_of(spec.scale_a, k, i, l));
+      }
+      for (std::int64_t j = 0; j < n; ++j) {
+        operands.b[static_cast<std::size_t>(l * n + j)] *=
+            inputs.at("factor_b")->value(0, extent_of(spec.scale_b, k, j, l));
+      }
+    }
   }
 
   ThreadPool pool_{0};

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "ingot/codegen/candidates.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/target.h"
@@ -130,6 +131,46 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("{} specs are {} kernels; {} compiles in {:.1f} s with NVRTC {}\n", all_valid_specs().size(),
              sources.size(), jobs.size(), seconds, nvrtc().version());
+}
+
+// The tensor-core GEMM of sm_90a: every candidate; every pair of formats, output, kind of factors and bias with one of
+// them. ptxas warns where it puts wgmmas one after the other (C7510) or ignores setmaxnreg (C7508), and this fails
+// then.
+BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
+  std::map<std::string, Job> jobs;
+  const auto add = [&](GemmSpec spec) {
+    spec.kernel = GemmKernel::sm90;
+    const Source source = generate(spec);
+    jobs.emplace(source.text, Job{source, target_for(9, 0)});
+  };
+  for (const bool fast : {true, false}) {
+    const GemmSpec base{.scale_a = kRowwise, .scale_b = kRowwise, .bias = true, .fast_accumulation = fast};
+    for (const GemmTiling& tiling : candidates(base)) {
+      for (const Dtype out : kHighPrecisionDtypes) {
+        GemmSpec spec = base;
+        spec.tiling = tiling;
+        spec.out = out;
+        add(spec);
+      }
+    }
+    for (const Dtype a : {Dtype::e4m3fn, Dtype::e5m2}) {
+      for (const Dtype b : {Dtype::e4m3fn, Dtype::e5m2}) add({.a = a, .b = b, .fast_accumulation = fast});
+    }
+    for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
+      GemmSpec grouped{.scale_a = kRowGroups, .scale_b = scale_b, .bias = true};
+      for (const GemmTiling& tiling : candidates(grouped)) {
+        grouped.tiling = tiling;
+        add(grouped);
+      }
+    }
+    for (const auto scale : {kTensorwise, kRowwise}) {
+      for (const bool bias : {false, true}) add({.scale_b = scale, .bias = bias, .fast_accumulation = fast});
+    }
+  }
+  std::vector<Job> unique;
+  for (const auto& [text, job] : jobs) unique.push_back(job);
+  expect_clean(unique);
+  fmt::print("{} kernels of gemm_sm90\n", unique.size());
 }
 
 // Casts with expressions, and with sums in every granularity: all for Hopper, every third for every target.

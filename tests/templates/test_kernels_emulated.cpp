@@ -521,7 +521,9 @@ void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factor
                          .b_stride_k = b_k_major ? 1 : b.stride(),
                          .out_stride = out.stride(),
                          .factor_a_stride = 1,
-                         .factor_b_stride = 0};
+                         .factor_b_stride = 0,
+                         .groups = 0,
+                         .factor_b_rows = 1};
   emulator::launch(gemm_simt<A, B, Out>, GemmSimtLaunch::grid(m, n), GemmSimtLaunch::kThreads, p);
   BOOST_TEST(out.guarded());
   for (i64 i = 0; i < m; ++i) {
@@ -537,6 +539,58 @@ void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factor
       const float got = to_float(out.at(i, j));
       if (float_bits(got) != float_bits(expected))
         BOOST_FAIL("out" << at(i, j) << ": " << got << ", expected " << expected);
+    }
+  }
+}
+
+// Factors for each 128 of K: a's in each row, b's in each `rows_of_b` rows.
+void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b) {
+  const i64 groups = ceil_div(k, i64{kGemmSimtGroup});
+  Matrix<e4m3fn> a(m, k, k), b(n, k, k);
+  Matrix<float> factor_a(m, groups, groups), factor_b(ceil_div(n, rows_of_b), groups, groups), out(m, n, n + 5);
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (auto* const codes : {&a, &b}) {
+    for (i64 i = 0; i < (codes == &a ? m : n); ++i) {
+      for (i64 j = 0; j < k; ++j) codes->at(i, j) = encode<e4m3fn>(normal(random));
+    }
+  }
+  for (i64 g = 0; g < groups; ++g) {
+    for (i64 i = 0; i < m; ++i) factor_a.at(i, g) = normal(random);
+    for (i64 i = 0; i < ceil_div(n, rows_of_b); ++i) factor_b.at(i, g) = normal(random);
+  }
+  const GemmSimtParams p{.a = a.data(),
+                         .b = b.data(),
+                         .factor_a = factor_a.data(),
+                         .factor_b = factor_b.data(),
+                         .bias = nullptr,
+                         .out = out.data(),
+                         .m = m,
+                         .n = n,
+                         .k = k,
+                         .a_stride_m = a.stride(),
+                         .a_stride_k = 1,
+                         .b_stride_n = b.stride(),
+                         .b_stride_k = 1,
+                         .out_stride = out.stride(),
+                         .factor_a_stride = 0,
+                         .factor_b_stride = 0,
+                         .groups = groups,
+                         .factor_b_rows = rows_of_b};
+  emulator::launch(gemm_simt<e4m3fn, e4m3fn, float>, GemmSimtLaunch::grid(m, n), GemmSimtLaunch::kThreads, p);
+  BOOST_TEST(out.guarded());
+  for (i64 i = 0; i < m; ++i) {
+    for (i64 j = 0; j < n; ++j) {
+      float total = 0.0F;
+      for (i64 g = 0; g < groups; ++g) {
+        float sum = 0.0F;
+        for (i64 x = g * 128; x < std::min(k, (g + 1) * 128); ++x)
+          sum = sum + to_float(a.at(i, x)) * to_float(b.at(j, x));
+        total = total + sum * (factor_a.at(i, g) * factor_b.at(j / rows_of_b, g));
+      }
+      if (float_bits(out.at(i, j)) != float_bits(total)) {
+        BOOST_FAIL("out" << at(i, j) << ": " << out.at(i, j) << ", expected " << total);
+      }
     }
   }
 }
@@ -827,4 +881,7 @@ BOOST_AUTO_TEST_CASE(gemm) {
   check_gemm<bf16, bf16, f16>(64, 64, 33, false, true, false, false);
   check_gemm<f32, f32, f32>(1, 1, 1, false, false, false, true);
   check_gemm<e5m2, e5m2, bf16>(17, 5, 0, true, true, true, true);
+  check_grouped_gemm(70, 131, 300, 128);
+  check_grouped_gemm(70, 131, 256, 1);
+  check_grouped_gemm(5, 7, 33, 1);
 }

@@ -6,6 +6,7 @@
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "gemm_simt.cuh"
+#include "gemm_sm90_tiling.cuh"
 #include "norm_backward.cuh"
 #include "norm_rows.cuh"
 
@@ -223,4 +224,36 @@ BOOST_AUTO_TEST_CASE(staged_tile_banks) {
     }
     BOOST_TEST(banks.size() == 32U);
   }
+}
+
+// Every tile, once, whatever the shape; and the blocks of a cluster share nothing but it.
+BOOST_AUTO_TEST_CASE(gemm_sm90_walks_through_all_tiles) {
+  for (const u32 tiles_m : {1U, 2U, 7U, 8U, 9U, 16U, 23U}) {
+    for (const u32 tiles_n : {1U, 2U, 5U, 64U}) {
+      std::set<std::pair<u32, u32>> seen;
+      for (u32 i = 0; i < tiles_m * tiles_n; ++i) {
+        const Sm90Place place = sm90_place(i, tiles_m, tiles_n);
+        BOOST_TEST((place.m < tiles_m && place.n < tiles_n));
+        seen.insert({place.m, place.n});
+      }
+      BOOST_TEST(seen.size() == tiles_m * tiles_n);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(gemm_sm90_launches_whole_clusters) {
+  constexpr Sm90Tiling pair{.m = 128, .n = 256, .cluster_m = 2};
+  static_assert(sm90_cluster_size(pair) == 2 && sm90_box_a(pair) == 128 && sm90_box_b(pair) == 128);
+  BOOST_TEST(sm90_blocks(pair, 1, 1, 132) == 2U);
+  BOOST_TEST(sm90_blocks(pair, 257, 1, 132) == 4U);
+  BOOST_TEST(sm90_blocks(pair, 8192, 8192, 132) == 132U);
+  BOOST_TEST(sm90_blocks(pair, 8192, 8192, 133) == 132U);
+  BOOST_TEST(sm90_blocks(Sm90Tiling{}, 8192, 8192, 133) == 133U);
+  BOOST_TEST(sm90_blocks(pair, 0x7fffff00, 0x7fffff00, 132) == 132U);  // no overflow
+  static_assert(sm90_waves({.m = 256, .n = 128}) == 2 && sm90_waves({.m = 128, .n = 128, .pingpong = true}) == 2);
+  // What the warps that multiply, their staging and the barriers take lies one behind the other, each aligned.
+  constexpr Sm90Tiling tiling{};
+  static_assert(sm90_staging_offset(tiling) == 4 * 128 * (128 + 256));
+  static_assert(sm90_columns_offset(tiling) % 128 == 0 && sm90_barriers_offset(tiling) % 8 == 0);
+  static_assert(sm90_shared_bytes(tiling) <= kSm90SharedLimit);
 }

@@ -22,6 +22,8 @@
 #include "column_sum.cuh"
 #include "formats.cuh"
 #include "gemm_simt.cuh"
+#include "gemm_sm90.cuh"
+#include "gemm_sm90_tiling.cuh"
 #include "math.cuh"
 #include "math16.cuh"
 #include "math32.cuh"
@@ -35,12 +37,17 @@
 #include "octet.cuh"
 #include "platform.cuh"
 #include "pointwise.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/cvt.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/integer.cuh"
 #include "ptx/math.cuh"
+#include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/opaque.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
 #include "reduce.cuh"
 #include "scaling.cuh"
 #include "source.cuh"
@@ -110,6 +117,10 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==
                 3 * 6);
+  constexpr auto kShared = &gemm_sm90<e4m3fn, e5m2, bf16, Sm90Tiling{}, true, Sm90Factors::rows, true>;
+  constexpr auto kApart =
+      &gemm_sm90<e5m2, e5m2, f32, Sm90Tiling{64, 128, 1, 1, 8, true}, false, Sm90Factors::groups, false>;
+  static_assert(kInstantiated<kShared, kApart> == 2);
   static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);
 }
 

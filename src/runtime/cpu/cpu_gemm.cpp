@@ -2,6 +2,9 @@
 // kernel (templates/gemm_simt.cuh) shares to the bit:
 //   sum = 0; for k ascending: sum = sum + a * b     product rounded to f32, then the sum (no fma)
 //   out = from_float(((sum * factor_a) * factor_b) + bias)
+// With factors of groups, each 128 of k has a sum of its own, which starts at 0:
+//   total = 0; for groups ascending: total = total + sum * (factor_a * factor_b)     each step rounded
+//   out = from_float(total + bias)
 // The blocking below moves data and changes no result: a sum stays in f32 between blocks of k, which come in order.
 #include <algorithm>
 #include <array>
@@ -21,6 +24,7 @@ namespace {
 constexpr i64 kBlockRows = 1536;
 constexpr i64 kBlockCols = 512;
 constexpr i64 kBlockDepth = 512;
+constexpr i64 kGroupSize = 128;  // of k, and of n
 static_assert(kBlockRows % kTileRows == 0 && kBlockCols % kTileCols == 0);
 
 i64 round_up(i64 value, i64 multiple) { return ceil_div(value, multiple) * multiple; }
@@ -79,12 +83,30 @@ void pack(const Operand& operand, Range i_range, Range k_range, float* panels, T
   });
 }
 
+// The sums of one group of k, with its factors, to the totals.
+void add_group(const GemmSpec& spec, const GemmTensors& tensors, float* sums, float* totals, i64 stride, Range rows,
+               Range cols, i64 group, i64 groups, ThreadPool& pool) {
+  const auto* const factors_a = row<const float>(tensors.factor_a, 0);
+  const auto* const factors_b = row<const float>(tensors.factor_b, 0);
+  pool.parallel_for(rows.size, 64, [&](i64 begin, i64 end) {
+    for (i64 r = begin; r < end; ++r) {
+      const float factor_a = factors_a[(rows.begin + r) * groups + group];
+      for (i64 c = 0; c < cols.size; ++c) {
+        const i64 n = cols.begin + c;
+        const float factor_b = factors_b[(spec.scale_b == kBlocks ? n / kGroupSize : n) * groups + group];
+        totals[r * stride + c] = totals[r * stride + c] + sums[r * stride + c] * (factor_a * factor_b);
+      }
+    }
+  });
+}
+
 // Scales, bias and the one rounding of a block of sums.
 template <class Out>
 void finish(const GemmSpec& spec, const GemmTensors& tensors, const float* sums, i64 stride, Range rows, Range cols,
             ThreadPool& pool) {
-  const auto factor = [](const Tensor& factors, ScaleGranularity scale, i64 i) {
-    if (factors.data == nullptr) return 1.0F;  // a high-precision operand
+  const bool grouped = has_group_factors(spec);
+  const auto factor = [grouped](const Tensor& factors, ScaleGranularity scale, i64 i) {
+    if (factors.data == nullptr || grouped) return 1.0F;  // a high-precision operand, or in the totals already
     return row<const float>(factors, 0)[scale == kTensorwise ? 0 : i];
   };
   const Tensor& bias = tensors.bias;
@@ -110,8 +132,11 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
   const GemmShape shape = gemm_shape(spec, tensors);
   const i64 most_rows = std::min(kBlockRows, round_up(shape.m, kTileRows));
   const i64 most_cols = std::min(kBlockCols, round_up(shape.n, kTileCols));
-  const i64 most_depth = std::min(kBlockDepth, i64{shape.k});
+  const bool grouped = has_group_factors(spec);
+  const i64 block_depth = grouped ? kGroupSize : kBlockDepth;
+  const i64 most_depth = std::min(block_depth, i64{shape.k});
   std::vector<float> sums(static_cast<std::size_t>(most_rows * most_cols));
+  std::vector<float> totals(grouped ? sums.size() : 0);
   std::vector<float> a_panels(static_cast<std::size_t>(most_rows * most_depth));
   std::vector<float> b_panels(static_cast<std::size_t>(most_cols * most_depth));
 
@@ -121,8 +146,9 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
       const Range cols{n0, std::min(kBlockCols, shape.n - n0)};
       const i64 col_tiles = ceil_div(cols.size, kTileCols);
       std::fill(sums.begin(), sums.end(), 0.0F);
-      for (i64 k0 = 0; k0 < shape.k; k0 += kBlockDepth) {
-        const Range depth{k0, std::min(kBlockDepth, shape.k - k0)};
+      std::fill(totals.begin(), totals.end(), 0.0F);
+      for (i64 k0 = 0; k0 < shape.k; k0 += block_depth) {
+        const Range depth{k0, std::min(block_depth, shape.k - k0)};
         pack<kTileRows>({&tensors.a, spec.layout_a}, rows, depth, a_panels.data(), pool);
         pack<kTileCols>({&tensors.b, spec.layout_b}, cols, depth, b_panels.data(), pool);
         pool.parallel_for(ceil_div(rows.size, kTileRows) * col_tiles, 16, [&](i64 begin, i64 end) {
@@ -134,9 +160,13 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
                           sums.data() + i * kTileRows * most_cols + j * kTileCols, most_cols);
           }
         });
+        if (!grouped) continue;
+        add_group(spec, tensors, sums.data(), totals.data(), most_cols, rows, cols, k0 / kGroupSize,
+                  ceil_div(i64{shape.k}, kGroupSize), pool);
+        std::fill(sums.begin(), sums.end(), 0.0F);
       }
       visit_high_precision(spec.out, [&]<class Out>(Type<Out>) {
-        finish<Out>(spec, tensors, sums.data(), most_cols, rows, cols, pool);
+        finish<Out>(spec, tensors, grouped ? totals.data() : sums.data(), most_cols, rows, cols, pool);
       });
     }
   }

@@ -78,10 +78,11 @@ struct PlanKey {
   std::int64_t m, n, k;
   std::int64_t stride_a, stride_b, stride_out;
   std::uint32_t align_a, align_b, align_out, align_bias;
+  int algorithm;
   bool operator==(const PlanKey&) const = default;
 };
 
-PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) {
+PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, int algorithm) {
   return {.spec = spec,
           .device = tensors.out.device.index,
           .m = shape.m,
@@ -93,7 +94,8 @@ PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmSha
           .align_a = alignment(tensors.a.data),
           .align_b = alignment(tensors.b.data),
           .align_out = alignment(tensors.out.data),
-          .align_bias = alignment(tensors.bias.data)};
+          .align_bias = alignment(tensors.bias.data),
+          .algorithm = algorithm};
 }
 
 std::size_t hash_of(const PlanKey& key) {
@@ -105,6 +107,7 @@ std::size_t hash_of(const PlanKey& key) {
   for (const std::int64_t value : {key.m, key.n, key.k, key.stride_a, key.stride_b, key.stride_out}) add(value);
   for (const std::uint32_t value : {key.align_a, key.align_b, key.align_out, key.align_bias}) add(value);
   add(key.device);
+  add(key.algorithm);
   return hash;
 }
 
@@ -273,16 +276,18 @@ const Plan& CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& te
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_out);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_out);
 
-  std::array<cublasLtMatmulHeuristicResult_t, 8> candidates{};
+  std::array<cublasLtMatmulHeuristicResult_t, kAlgorithms> candidates{};
   int count = 0;
   const cublasLtHandle_t handle = handle_of(devices[static_cast<std::size_t>(key.device)]);
   const cublasStatus_t status = api.cublasLtMatmulAlgoGetHeuristic(
       handle, &description, &plan.layout_a, &plan.layout_b, &plan.layout_out, &plan.layout_out, &preference,
       static_cast<int>(candidates.size()), candidates.data(), &count);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  int usable = 0;
   for (int i = 0; i < count && !plan.usable; ++i) {
     const cublasLtMatmulHeuristicResult_t& candidate = candidates[static_cast<std::size_t>(i)];
     if (candidate.state != CUBLAS_STATUS_SUCCESS || candidate.workspaceSize > kWorkspaceBytes) continue;
+    if (usable++ < key.algorithm) continue;
     plan.algorithm = candidate.algo;
     plan.workspace_bytes = candidate.workspaceSize;
     plan.usable = true;
@@ -316,8 +321,8 @@ bool CublasLt::supports(const GemmSpec& spec, const GemmTensors& tensors, const 
 }
 
 bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, void* workspace,
-                      CUstream_st* stream) {
-  const PlanKey key = plan_key(spec, tensors, shape);
+                      CUstream_st* stream, int algorithm) {
+  const PlanKey key = plan_key(spec, tensors, shape, algorithm);
   const Plan* plan = state_->plans.find(key);
   if (plan == nullptr) plan = &state_->make_plan(key, tensors, stream);
   if (!plan->usable) return false;

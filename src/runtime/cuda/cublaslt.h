@@ -25,10 +25,13 @@ class CublasLt {
   // cublasLtMatmul, "FP8 data types usage"; a GPU without FP8 tensor cores takes none of the FP8 ones.)
   bool supports(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const;
 
-  // Enqueues. `workspace` is kWorkspaceBytes, 256-byte aligned. Returns false where the heuristic has no algorithm for
-  // the shape (remembered); the caller then takes another kernel. Throws Error{cuda_failed}.
+  // The heuristic's algorithms for a shape, best guess first, are at most this many.
+  static constexpr int kAlgorithms = 8;
+
+  // Enqueues. `workspace` is kWorkspaceBytes, 256-byte aligned. Returns false where the heuristic has no algorithm of
+  // this number for the shape (remembered); the caller then takes another kernel. Throws Error{cuda_failed}.
   bool matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, void* workspace,
-              CUstream_st* stream);
+              CUstream_st* stream, int algorithm = 0);
 
   std::string version() const;  // "13.1.0"
   const std::string& path() const;

@@ -1,6 +1,10 @@
+#include <fmt/format.h>
+
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/gemm_sm90_rules.h"
 #include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/error.h"
 
 #include "gemm_simt.cuh"
 
@@ -36,8 +40,25 @@ void launch_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSha
                               .b_stride_k = b.k,
                               .out_stride = tensors.out.row_stride,
                               .factor_a_stride = spec.scale_a == kRowwise ? 1 : 0,
-                              .factor_b_stride = spec.scale_b == kRowwise ? 1 : 0};
+                              .factor_b_stride = spec.scale_b == kRowwise ? 1 : 0,
+                              .groups = has_group_factors(spec) ? ceil_div(i64{shape.k}, i64{kGemmSimtGroup}) : 0,
+                              .factor_b_rows = spec.scale_b == kBlocks ? kBlocks.rows : 1};
   launcher.launch(spec, Pass::main, GemmSimtLaunch::grid(shape.m, shape.n), GemmSimtLaunch::kThreads, params, stream);
+}
+
+// True where it has taken the call.
+bool try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
+                  Launcher& launcher, CublasLt* cublaslt) {
+  if (cublaslt == nullptr || !cublaslt->supports(spec, tensors, shape)) return false;
+  void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
+  if (!cublaslt->matmul(spec, tensors, shape, workspace, stream.handle())) return false;
+  launcher.count();
+  return true;
+}
+
+[[noreturn]] void refuse(const GemmSpec& spec, const char* reason) {
+  throw Error(ErrorCode::invalid_argument, print(spec),
+              fmt::format("{}; leave kernel out to have the library choose one", reason));
 }
 
 }  // namespace
@@ -45,14 +66,24 @@ void launch_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSha
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt) {
   const GemmShape shape = gemm_shape(spec, tensors);
   if (shape.m == 0 || shape.n == 0) return;
-  if (cublaslt != nullptr && cublaslt->supports(spec, tensors, shape)) {
-    void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
-    if (cublaslt->matmul(spec, tensors, shape, workspace, stream.handle())) {
-      launcher.count();
-      return;
+  switch (spec.kernel) {
+    case GemmKernel::automatic: {
+      if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;
+      if (sm90_refusal(spec, tensors, shape, launcher.target()) == nullptr) {
+        return gemm_sm90(spec, tensors, stream, launcher);
+      }
+      return launch_simt(spec, tensors, shape, stream, launcher);
     }
+    case GemmKernel::cublaslt: {
+      if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;
+      refuse(spec, cublaslt == nullptr ? "there is no cuBLASLt" : "cuBLASLt does not take this call");
+    }
+    case GemmKernel::sm90: {
+      if (const char* reason = sm90_refusal(spec, tensors, shape, launcher.target())) refuse(spec, reason);
+      return gemm_sm90(spec, tensors, stream, launcher);
+    }
+    case GemmKernel::simt: return launch_simt(spec, tensors, shape, stream, launcher);
   }
-  launch_simt(spec, tensors, shape, stream, launcher);
 }
 
 }  // namespace ingot::cuda

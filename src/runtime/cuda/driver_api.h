@@ -49,7 +49,8 @@
   X(cuLibraryUnload)              \
   X(cuLibraryGetKernel)           \
   X(cuKernelSetAttribute)         \
-  X(cuLaunchKernelEx)
+  X(cuLaunchKernelEx)             \
+  X(cuTensorMapEncodeTiled)
 
 namespace ingot {
 

@@ -60,12 +60,17 @@ void Kernel::launch_raw(CUstream_st* stream, const LaunchShape& shape, const voi
   config.blockDimZ = 1;
   config.sharedMemBytes = shape.shared_bytes;
   config.hStream = stream;
-  CUlaunchAttribute overlap{};
-  overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-  overlap.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchAttribute attributes[2]{};
+  config.attrs = attributes;
   if (shape.overlapping) {
-    config.attrs = &overlap;
-    config.numAttrs = 1;
+    CUlaunchAttribute& overlap = attributes[config.numAttrs++];
+    overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    overlap.value.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    CUlaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.clusterDim = {.x = shape.cluster, .y = 1, .z = 1};
   }
   void* arguments[] = {const_cast<void*>(params)};
   // The driver takes a CUkernel where it takes a CUfunction, and finds the current context's copy.

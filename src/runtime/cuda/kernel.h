@@ -17,7 +17,8 @@ struct LaunchShape {
   unsigned grid_x = 1;
   unsigned grid_y = 1;
   unsigned grid_z = 1;
-  unsigned block = 1;  // threads, one-dimensional
+  unsigned block = 1;    // threads, one-dimensional
+  unsigned cluster = 1;  // neighbouring blocks along x that run together
   unsigned shared_bytes = 0;
   // Programmatic dependent launch: the kernel may begin before the one ahead of it in the stream has ended. Its code
   // has to wait itself (templates/memory.cuh, start_in_turn).

@@ -21,14 +21,22 @@ class Launcher {
       : driver_(&driver),
         device_index_(device_index),
         cache_(&cache),
-        overlapping_(driver.overlaps_kernels(device_index)) {}
+        overlapping_(driver.overlaps_kernels(device_index)),
+        target_(driver.device_target(device_index)),
+        multiprocessors_(driver.multiprocessors(device_index)) {}
 
   // `params` is the struct that the spec's kernel takes; `grid` its blocks, none of which may be zero.
   template <class Params>
   void launch(const KernelSpec& spec, Pass pass, std::int64_t grid, unsigned threads, const Params& params,
               const Stream& stream) {
-    kernel(spec, pass, stream)
-        .launch(stream.handle(), {.grid_x = checked_grid(grid), .block = threads, .overlapping = overlapping_}, params);
+    launch(spec, pass, {.grid_x = checked_grid(grid), .block = threads}, params, stream);
+  }
+
+  // The same with a shape; whether it may begin early is the launcher's to say.
+  template <class Params>
+  void launch(const KernelSpec& spec, Pass pass, LaunchShape shape, const Params& params, const Stream& stream) {
+    shape.overlapping = overlapping_;
+    kernel(spec, pass, stream).launch(stream.handle(), shape, params);
     count();
   }
 
@@ -45,6 +53,8 @@ class Launcher {
   std::int64_t launches() const { return launches_.load(std::memory_order_relaxed); }
 
   const Driver& driver() const { return *driver_; }
+  Target target() const { return target_; }
+  int multiprocessors() const { return multiprocessors_; }
   // The device's context current on this thread, which may never have used CUDA before, for the life of the result.
   CurrentContext make_current() const { return {*driver_, device_index_}; }
 
@@ -57,6 +67,8 @@ class Launcher {
   int device_index_;
   KernelCache* cache_;
   bool overlapping_;  // may a kernel begin before the one ahead of it has ended?
+  Target target_;
+  int multiprocessors_;
   std::atomic<std::int64_t> launches_{0};
 };
 

@@ -20,8 +20,10 @@ void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Laun
 // May outlive neither the launcher nor the stream's backend.
 std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream,
                                          Launcher& launcher);
-// `cublaslt` may be null.
+// `cublaslt` may be null. Throws Error{invalid_argument} where the spec asks for a kernel that does not take the call.
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt);
+// Of a call that sm90_refusal() has nothing against.
+void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
 void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,

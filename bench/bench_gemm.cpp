@@ -1,0 +1,265 @@
+// bench_gemm: FP8 GEMMs with bf16 output, cuBLASLt's best algorithm and Ingot's kernel in turn, in one run. Every
+// result is checked before it is timed. First all of cuBLASLt's algorithms, and with --tilings all of Ingot's tilings,
+// run for a few rounds; the best of each then run against each other.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gemm_buffers.h"
+#include "gemm_cases.h"
+#include "harness.h"
+#include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/error.h"
+#include "machine.h"
+
+namespace ingot::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+constexpr int kSkipped = 77;
+
+struct Options {
+  bool list = false;
+  bool quick = false;
+  bool tilings = false;
+  std::string filter;
+  std::string json;
+  std::string commit;
+};
+
+struct Contender {
+  std::string label;  // "cublaslt 3", "sm90:128x256:2x1:4:cooperative"
+  bool ours = false;
+  std::function<void(const GemmTensors&)> enqueue;
+  Timing timing{};
+  std::string fault{};
+};
+
+struct Result {
+  GemmCase gemm_case;
+  std::vector<Contender> trials{};  // all of them, briefly
+  std::vector<Contender> finals{};  // cuBLASLt's best, Ingot's choice, Ingot's best tiling
+  bool cublaslt_refuses = false;
+};
+
+double tflops(const Result& result, const Contender& c) {
+  return operations(result.gemm_case) / c.timing.median_us * 1e-6;
+}
+
+class Bench {
+ public:
+  Bench(Context& context, const std::string& cuda_root, const Options& options)
+      : gpu_(context),
+        random_(gpu_.backend(), gpu_.stream(),
+                [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }),
+        driver_(Driver::open(problem_)),
+        cublaslt_(CublasLt::open(cuda_root, *driver_, problem_)),
+        workspace_(gpu_.backend(), CublasLt::kWorkspaceBytes),
+        multiprocessors_(driver_->multiprocessors(context.device().index)),
+        options_(options) {
+    if (cublaslt_ == nullptr) throw Error(ErrorCode::not_found, "cuBLASLt", problem_);
+  }
+
+  Result run(const GemmCase& c) {
+    Result result{.gemm_case = c};
+    const GemmBuffers buffers(gpu_, random_, c);
+    result.trials = contenders(c, buffers, result.cublaslt_refuses);
+    measure_all(buffers, result.trials, {.rounds = options_.quick ? 1 : 3, .graph_us = 1500});
+    const Contender* theirs = best(result.trials, false);
+    const Contender* ours = best(result.trials, true);
+    if (theirs != nullptr) result.finals.push_back(*theirs);
+    result.finals.push_back(result.trials.front());
+    if (ours != nullptr && ours != &result.trials.front()) result.finals.push_back(*ours);
+    measure_all(buffers, result.finals,
+                options_.quick ? MeasureOptions{.rounds = 3, .graph_us = 1500}
+                               : MeasureOptions{.rounds = 11, .graph_us = 3000});
+    return result;
+  }
+
+ private:
+  // Ingot's own choice first.
+  std::vector<Contender> contenders(const GemmCase& c, const GemmBuffers& buffers, bool& refused) {
+    std::vector<Contender> all;
+    const auto add_ours = [&](const GemmTiling& tiling) {
+      GemmSpec spec = c.spec;
+      spec.kernel = GemmKernel::sm90;
+      spec.tiling = tiling;
+      all.push_back({.label = "sm90:" + print(tiling), .ours = true, .enqueue = [this, spec](const GemmTensors& t) {
+                       gpu_.backend().gemm(spec, t, gpu_.stream());
+                     }});
+    };
+    const GemmTiling chosen = choose_tiling(c.spec, c.size, multiprocessors_);
+    add_ours(chosen);
+    for (const GemmTiling& tiling : candidates(c.spec)) {
+      if (options_.tilings && tiling != chosen) add_ours(tiling);
+    }
+    const GemmShape shape{.m = c.size.m, .n = c.size.n, .k = c.size.k};
+    const auto matmul = [this, spec = c.spec, shape](const GemmTensors& t, int algorithm) {
+      return cublaslt_->matmul(spec, t, shape, workspace_.data(), gpu_.stream().handle(), algorithm);
+    };
+    refused = !cublaslt_->supports(c.spec, buffers.tensors(0), shape);
+    for (int i = 0; !refused && i < CublasLt::kAlgorithms && matmul(buffers.tensors(0), i); ++i) {
+      all.push_back({.label = fmt::format("cublaslt {}", i),
+                     .enqueue = [matmul, i](const GemmTensors& t) { static_cast<void>(matmul(t, i)); }});
+    }
+    return all;
+  }
+
+  void measure_all(const GemmBuffers& buffers, std::vector<Contender>& contenders, const MeasureOptions& options) {
+    std::vector<std::unique_ptr<Replay>> replays;
+    std::vector<Contender*> timed;
+    for (Contender& contender : contenders) {
+      const Candidate candidate{.copies = buffers.copies(),
+                                .enqueue = [&](int copy) { contender.enqueue(buffers.tensors(copy)); }};
+      auto replay = std::make_unique<Replay>(gpu_, candidate, options);
+      buffers.poison(gpu_);
+      replay->launch();
+      contender.fault = buffers.fault(gpu_);
+      if (!contender.fault.empty()) continue;
+      timed.push_back(&contender);
+      replays.push_back(std::move(replay));
+    }
+    // The GPU is at the power, and so at the clock, that it keeps before anything is timed.
+    for (int i = 0; i < 60 && !replays.empty(); ++i) replays[static_cast<std::size_t>(i) % replays.size()]->launch();
+    const std::vector<Timing> timings = measure(replays, options);
+    for (std::size_t i = 0; i < timed.size(); ++i) timed[i]->timing = timings[i];
+  }
+
+  static const Contender* best(const std::vector<Contender>& all, bool ours) {
+    const Contender* found = nullptr;
+    for (const Contender& c : all) {
+      if (c.ours != ours || !c.fault.empty()) continue;
+      if (found == nullptr || c.timing.median_us < found->timing.median_us) found = &c;
+    }
+    return found;
+  }
+
+  Gpu gpu_;
+  RandomData random_;
+  std::string problem_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<CublasLt> cublaslt_;
+  Buffer workspace_;
+  int multiprocessors_;
+  Options options_;
+};
+
+std::string to_text(const Result& result) {
+  std::string text;
+  const bool against = !result.finals.front().ours;
+  for (const Contender& c : result.finals) {
+    if (!c.fault.empty()) {
+      text += fmt::format("{:<44}{:<38} WRONG  {}\n", name(result.gemm_case), c.label, c.fault);
+      continue;
+    }
+    text +=
+        fmt::format("{:<44}{:<38}{:>10.1f}{:>9.1f}{:>9.0f}{:>8}\n", name(result.gemm_case), c.label, c.timing.median_us,
+                    c.timing.min_us, tflops(result, c),
+                    against ? fmt::format("{:.3f}", result.finals.front().timing.median_us / c.timing.median_us) : "-");
+  }
+  return text;
+}
+
+Json to_json(const Result& result, const Contender& c) {
+  if (!c.fault.empty()) return {{"kernel", c.label}, {"wrong", c.fault}};
+  return {{"kernel", c.label},
+          {"us", {{"median", c.timing.median_us}, {"min", c.timing.min_us}, {"max", c.timing.max_us}}},
+          {"tflops", tflops(result, c)}};
+}
+
+Json to_json(const Result& result) {
+  Json json{{"case", name(result.gemm_case)}, {"m", result.gemm_case.size.m},         {"k", result.gemm_case.size.k},
+            {"n", result.gemm_case.size.n},   {"spec", print(result.gemm_case.spec)}, {"finals", Json::array()},
+            {"trials", Json::array()}};
+  for (const Contender& c : result.finals) json["finals"].push_back(to_json(result, c));
+  for (const Contender& c : result.trials) json["trials"].push_back(to_json(result, c));
+  return json;
+}
+
+void write(const std::string& path, const Machine& m, const std::vector<Result>& results) {
+  Json json{{"benchmark", "gemm"}, {"date", m.date},        {"device", m.device},     {"target", m.target},
+            {"driver", m.driver},  {"nvrtc", m.nvrtc},      {"cublaslt", m.cublaslt}, {"ingot", m.ingot},
+            {"commit", m.commit},  {"cases", Json::array()}};
+  for (const Result& result : results) json["cases"].push_back(to_json(result));
+  std::ofstream file(path);
+  file << json.dump(1) << '\n';
+  file.close();
+  if (!file) throw Error(ErrorCode::io_failed, path, "cannot be written; check that its folder exists and has room");
+}
+
+int run(const Options& options) {
+  std::vector<GemmCase> cases = gemm_cases();
+  std::erase_if(cases, [&](const GemmCase& c) { return name(c).find(options.filter) == std::string::npos; });
+  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
+  if (options.list) {
+    for (const GemmCase& c : cases) fmt::print("{:<44}{}\n", name(c), print(c.spec));
+    return 0;
+  }
+  std::string problem;
+  if (Driver::open(problem) == nullptr) {
+    fmt::print("skipped: no CUDA device ({})\n", problem);
+    return kSkipped;
+  }
+  ContextOptions on_cuda = ContextOptions::from_environment();
+  on_cuda.where = ContextOptions::Where::cuda;
+  Context context(on_cuda);
+  if (context.cache().target() != target_for(9, 0)) {
+    fmt::print("skipped: the kernel that is measured here is Hopper's, and this is {}\n",
+               print(context.cache().target()));
+    return kSkipped;
+  }
+  const Machine machine = machine_of(context, options.commit);
+  Bench bench(context, on_cuda.cuda_root.string(), options);
+  fmt::print("Ingot {} ({}), {}, driver {}, cuBLASLt {}, {}; M x K x N\n\n{:<44}{:<38}{:>10}{:>9}{:>9}{:>8}\n",
+             machine.ingot, machine.commit, machine.device, machine.driver, machine.cublaslt, machine.date, "case",
+             "kernel", "us", "min", "TFLOPS", "ratio");
+  std::vector<Result> results;
+  bool failed = false;
+  for (const GemmCase& c : cases) {
+    results.push_back(bench.run(c));
+    fmt::print("{}", to_text(results.back()));
+    std::fflush(stdout);
+    failed |= std::ranges::any_of(results.back().finals, [](const Contender& f) { return !f.fault.empty(); });
+    if (!options.json.empty()) write(options.json, machine, results);  // what a killed run leaves is of use
+  }
+  return failed ? kFailed : 0;
+}
+
+}  // namespace
+}  // namespace ingot::bench
+
+int main(int argc, char** argv) {
+  CLI::App app{"Times Ingot's FP8 GEMM and cuBLASLt's in the same run.", "bench_gemm"};
+  ingot::bench::Options options;
+  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
+  app.add_option("--filter", options.filter, "Only cases with this text in their name");
+  app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
+  app.add_flag("--tilings", options.tilings, "Try every tiling of Ingot's, not only the one that it chooses");
+  app.add_option("--json", options.json, "Write all figures to this file");
+  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  try {
+    app.parse(argc, argv);
+    return ingot::bench::run(options);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : ingot::bench::kUsage;
+  } catch (const ingot::Error& error) {
+    fmt::print(stderr, "bench_gemm: error: {}\n", error.what());
+    if (!error.log().empty()) fmt::print(stderr, "\n{}\n", error.log());
+    return ingot::bench::kFailed;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_gemm: error: {}\n", error.what());
+    return ingot::bench::kFailed;
+  }
+}

@@ -1,0 +1,130 @@
+#include "gemm_buffers.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "cast_cases.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "timing.h"
+
+#include "numerics.cuh"
+
+namespace ingot::bench {
+namespace {
+
+constexpr unsigned char kPoison = 0xa5;
+constexpr std::int64_t kSampledRows = 48;
+constexpr std::int64_t kSamplesOfRow = 4;
+
+std::size_t bytes_of(std::int64_t rows, std::int64_t cols, Dtype dtype) {
+  return static_cast<std::size_t>(rows * cols) * static_cast<std::size_t>(size_of(dtype));
+}
+
+double decode_code(Dtype dtype, std::byte code) {
+  const u8 bits = static_cast<u8>(code);
+  return static_cast<double>(dtype == Dtype::e5m2 ? decode(e5m2{bits}) : decode(e4m3fn{bits}));
+}
+
+std::vector<std::byte> fetch(Gpu& gpu, const void* from, std::size_t bytes) {
+  std::vector<std::byte> fetched(bytes);
+  gpu.backend().copy_to_host(fetched.data(), from, bytes, gpu.stream());
+  return fetched;
+}
+
+// Row r of an operand, times its factors.
+std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& factors, ScaleGranularity scale,
+                              std::int64_t r) {
+  const auto cols = static_cast<std::size_t>(codes.cols);
+  const auto row = fetch(gpu, static_cast<const std::byte*>(codes.data) + r * codes.row_stride, cols);
+  const std::int64_t extent = scale.cols == 0 ? codes.cols : scale.cols;
+  const std::int64_t across = (codes.cols + extent - 1) / extent;
+  const std::int64_t first = scale.rows == 0 ? 0 : r / scale.rows * across;
+  std::vector<float> of_row(static_cast<std::size_t>(across));
+  const auto bytes = fetch(gpu, static_cast<const float*>(factors.data) + first, of_row.size() * sizeof(float));
+  std::memcpy(of_row.data(), bytes.data(), bytes.size());
+  std::vector<double> values(cols);
+  for (std::size_t i = 0; i < cols; ++i) {
+    values[i] = decode_code(codes.dtype, row[i]) * static_cast<double>(of_row[i / static_cast<std::size_t>(extent)]);
+  }
+  return values;
+}
+
+}  // namespace
+
+GemmBuffers::GemmBuffers(Gpu& gpu, RandomData& random, const GemmCase& gemm_case) : case_(gemm_case) {
+  const GemmSize& s = case_.size;
+  const std::size_t bytes =
+      bytes_of(s.m, s.k, case_.spec.a) + bytes_of(s.n, s.k, case_.spec.b) + bytes_of(s.m, s.n, case_.spec.out);
+  const int count = copies_for(bytes);
+  for (int i = 0; i < count; ++i) copies_.push_back(make(gpu, random, static_cast<std::uint64_t>(i) * 1000));
+}
+
+GemmBuffers::Copy GemmBuffers::make(Gpu& gpu, RandomData& random, std::uint64_t seed) const {
+  Backend& backend = gpu.backend();
+  Copy made;
+  const auto place = [&](Dtype dtype, std::int64_t rows, std::int64_t cols) {
+    made.memory.emplace_back(backend, bytes_of(rows, cols, dtype));
+    return matrix(made.memory.back().data(), dtype, rows, cols, backend.device());
+  };
+  const auto operand = [&](Dtype dtype, ScaleGranularity scale, std::int64_t rows, Tensor& factors) {
+    const CastSpec spec{.in = Dtype::bf16, .out = dtype, .scale = scale};
+    const Placed cast(cast_operation(spec, rows, case_.size.k), backend);
+    random.fill(cast, ++seed);
+    CastTensors tensors = cast_tensors(cast.tensors());
+    tensors.codes = place(dtype, rows, case_.size.k);
+    factors = place(Dtype::f32, 1, scale_count(scale, rows, case_.size.k));
+    tensors.factors = factors;
+    backend.cast(spec, tensors, gpu.stream());
+    gpu.synchronize();
+    return tensors.codes;
+  };
+  made.tensors.a = operand(case_.spec.a, case_.spec.scale_a, case_.size.m, made.tensors.factor_a);
+  made.tensors.b = operand(case_.spec.b, case_.spec.scale_b, case_.size.n, made.tensors.factor_b);
+  made.tensors.out = place(case_.spec.out, case_.size.m, case_.size.n);
+  return made;
+}
+
+void GemmBuffers::poison(Gpu& gpu) const {
+  const Tensor& out = copies_.back().tensors.out;
+  gpu.check(gpu.api().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(out.data), kPoison,
+                                      bytes_of(out.rows, out.cols, out.dtype), gpu.stream().handle()),
+            "cuMemsetD8Async");
+}
+
+std::string GemmBuffers::fault(Gpu& gpu) const {
+  const GemmTensors& t = copies_.back().tensors;
+  double error = 0;
+  double norm = 0;
+  for (std::int64_t i = 0; i < kSampledRows; ++i) {
+    const std::int64_t r = i == 0 ? t.out.rows - 1 : (i * 7919 + 13) % t.out.rows;
+    const auto* const row = static_cast<const std::byte*>(t.out.data) + r * t.out.row_stride * size_of(t.out.dtype);
+    const std::vector<std::byte> out = fetch(gpu, row, bytes_of(1, t.out.cols, t.out.dtype));
+    const auto bits = [&](std::int64_t c) {
+      u16 word = 0;
+      std::memcpy(&word, out.data() + 2 * c, sizeof(word));
+      return word;
+    };
+    for (std::int64_t c = 0; c < t.out.cols; ++c) {
+      if (bits(c) == 0xa5a5) return fmt::format("row {}, column {} was not written", r, c);
+    }
+    const std::vector<double> a = values_of(gpu, t.a, t.factor_a, case_.spec.scale_a, r);
+    for (std::int64_t j = 0; j < kSamplesOfRow; ++j) {
+      const std::int64_t c = (i * 104729 + 7 + j * t.out.cols / kSamplesOfRow) % t.out.cols;
+      const std::vector<double> b = values_of(gpu, t.b, t.factor_b, case_.spec.scale_b, c);
+      double expected = 0;
+      for (std::size_t k = 0; k < a.size(); ++k) expected += a[k] * b[k];
+      const auto actual = static_cast<double>(to_float(bf16{bits(c)}));
+      error += (actual - expected) * (actual - expected);
+      norm += expected * expected;
+    }
+  }
+  const double relative = std::sqrt(error / norm);
+  if (relative <= 0x1p-8) return {};
+  return fmt::format("relative error {:.3g} of {} samples, but at most {:.3g} is allowed", relative,
+                     kSampledRows * kSamplesOfRow, 0x1p-8);
+}
+
+}  // namespace ingot::bench

@@ -1,0 +1,55 @@
+#include "gemm_cases.h"
+
+#include <fmt/format.h>
+
+namespace ingot::bench {
+namespace {
+
+struct NamedSize {
+  const char* label;
+  std::int64_t m, k, n;
+};
+
+// Squares; Llama's layers at 16384 tokens; few tokens; and one with a short K, where the writing of tiles shows.
+constexpr NamedSize kSizes[] = {{"", 1024, 1024, 1024},
+                                {"", 2048, 2048, 2048},
+                                {"", 4096, 4096, 4096},
+                                {"", 8192, 8192, 8192},
+                                {"", 16384, 16384, 16384},
+                                {"wqkv ", 16384, 8192, 1280},
+                                {"w0 ", 16384, 1024, 8192},
+                                {"w13 ", 16384, 8192, 7168},
+                                {"w2 ", 16384, 3584, 8192},
+                                {"few tokens ", 64, 4096, 11008},
+                                {"few tokens ", 128, 8192, 28672},
+                                {"short K ", 16384, 1280, 8192}};
+
+}  // namespace
+
+std::string name(const GemmCase& c) { return c.shape + ", " + c.mode; }
+
+double operations(const GemmCase& c) {
+  return 2.0 * static_cast<double>(c.size.m) * static_cast<double>(c.size.n) * static_cast<double>(c.size.k);
+}
+
+std::vector<GemmCase> gemm_cases() {
+  std::vector<GemmCase> cases;
+  for (const NamedSize& s : kSizes) {
+    for (const bool rowwise : {false, true}) {
+      for (const bool fast : {true, false}) {
+        const ScaleGranularity scale = rowwise ? kRowwise : kTensorwise;
+        cases.push_back({.shape = fmt::format("{}{}x{}x{}", s.label, s.m, s.k, s.n),
+                         .mode = fmt::format("{} {}", rowwise ? "row" : "tensor", fast ? "fast" : "accurate"),
+                         .spec = {.scale_a = scale, .scale_b = scale, .fast_accumulation = fast},
+                         .size = {.m = s.m, .n = s.n, .k = s.k}});
+      }
+    }
+    cases.push_back({.shape = fmt::format("{}{}x{}x{}", s.label, s.m, s.k, s.n),
+                     .mode = "blocks",
+                     .spec = {.scale_a = kRowGroups, .scale_b = kBlocks},
+                     .size = {.m = s.m, .n = s.n, .k = s.k}});
+  }
+  return cases;
+}
+
+}  // namespace ingot::bench

@@ -1,0 +1,25 @@
+// What bench_gemm times: shapes from language models and squares, in the four modes that cuBLASLt has too, and with
+// factors of 1x128 groups and 128x128 blocks, which it has not on Hopper.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/candidates.h"
+
+namespace ingot::bench {
+
+struct GemmCase {
+  std::string shape;  // "wqkv 16384x8192x1280": M x K x N
+  std::string mode;   // "tensor fast", "blocks"
+  GemmSpec spec;
+  GemmSize size;
+};
+
+std::string name(const GemmCase& gemm_case);  // "wqkv 16384x8192x1280, tensor fast"
+double operations(const GemmCase& gemm_case);
+
+std::vector<GemmCase> gemm_cases();
+
+}  // namespace ingot::bench

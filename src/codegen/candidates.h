@@ -1,0 +1,28 @@
+// Tilings that gemm_sm90 can be made with, and a guess at which of them suits a shape. Pure functions: no device, no
+// measurement.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ingot/codegen/kernel_spec.h"
+
+namespace ingot {
+
+struct GemmSize {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+};
+
+// In a fixed order, the first the best for large products. Those of a spec's kind of accumulation; the spec's own where
+// it has one.
+std::span<const GemmTiling> candidates(const GemmSpec& spec);
+
+// Microseconds on a GPU with this many multiprocessors, roughly: good for comparing tilings of one size.
+double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& tiling, int multiprocessors);
+
+// The candidate of the smallest estimate, the first of equals. Neither allocates nor depends on anything else.
+GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
+
+}  // namespace ingot

@@ -1,0 +1,36 @@
+#include "ingot/runtime/cuda/gemm_sm90_rules.h"
+
+#include <cstdint>
+#include <limits>
+
+namespace ingot {
+namespace {
+
+// Codes as a tensor map takes them: one byte each.
+bool mappable(const Tensor& codes) {
+  return reinterpret_cast<std::uintptr_t>(codes.data) % 16 == 0 && codes.row_stride % 16 == 0;
+}
+
+bool ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
+
+}  // namespace
+
+const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Target device) {
+  if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
+  if (!ocp(spec.a) || !ocp(spec.b)) return "kernel sm90 multiplies e4m3fn and e5m2 only";
+  if (shape.k == 0) return "kernel sm90 needs a K of at least 1";
+  if (shape.k % 16 != 0) return "kernel sm90 needs a K that is a multiple of 16";
+  if (!mappable(tensors.a) || !mappable(tensors.b)) {
+    return "kernel sm90 needs a and b at addresses and row strides that are multiples of 16 bytes";
+  }
+  // Coordinates of the copy engine are of 32 bits, and so is the count of tiles, rounded up to a cluster's.
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 512;
+  constexpr std::int64_t kSmallestTile = 64;
+  if (shape.m > kMost || shape.n > kMost || shape.k > kMost ||
+      (shape.m / kSmallestTile + 2) * (shape.n / kSmallestTile + 2) > kMost) {
+    return "kernel sm90 takes sizes below 2^31 and as many tiles";
+  }
+  return nullptr;
+}
+
+}  // namespace ingot

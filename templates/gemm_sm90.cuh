@@ -1,0 +1,639 @@
+// out[M, N] = round(factor_a * factor_b * sum_k a(m, k) b(n, k) + bias) on Hopper's FP8 tensor cores (sm_90a): both
+// operands with rows along k at multiples of 16 bytes, K a multiple of 16, out of any pitch.
+//
+// Work: 2 M N K operations at 8192 a clock and multiprocessor; each operand byte comes from the L2 once for each tile
+// that needs it, half as often where two blocks of a cluster share it (multicast).
+//
+// Schedule: blocks stay, and take tiles in turn (gemm_sm90_tiling.cuh). One thread of the producer warpgroup keeps a
+// ring of stages filled with tiles of A and B, 128 deep, through the copy engine; the tile after the current one is
+// loaded while that one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each tile,
+// half of its rows each, or (ping-pong) have tiles of their own, so that one multiplies while the other writes. A
+// stage's `full` barrier counts its bytes, its `empty` barrier the consuming warps of all blocks that it was sent to.
+//
+// Sums: fast leaves a tile's whole sum to the tensor cores, which keep fewer bits than f32; otherwise each 128 of K is
+// summed there and added to a sum in f32. Factors and bias are applied in f32, as gemm_simt does: ((sum * factor_a) *
+// factor_b) + bias, where a factor of the whole b is multiplied into factor_a first.
+//
+// Factors of groups (a: one for each 128 of K in a row; b: likewise, or one for each block of 128 x 128) are applied
+// there: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are read steps ahead.
+//
+// Output: warps are on their own. A warp turns 16 rows of 128 bytes through its own shared memory (stmatrix, swizzled),
+// and waits for no other. From there the copy engine stores them (ping-pong), or the warp does, in whole rows of 128
+// bytes; or in single elements, where the output's rows do not start at multiples of 16 bytes.
+#pragma once
+
+#include "gemm_simt.cuh"
+#include "gemm_sm90_tiling.cuh"
+#include "memory.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/cvt.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace ingot {
+
+// How b's factors lie. one: one for all of b; rows: one for each row; in both, a has one for all or one for each row.
+// blocks, groups: one for each 128 x 128 or each 1 x 128; a then has one for each 1 x 128.
+enum class Sm90Factors : u32 { one, rows, blocks, groups };
+
+struct Sm90GemmParams {
+  TensorMap a, b;     // codes as bytes; boxes of kSm90Depth x sm90_box_a / sm90_box_b, 128-byte swizzle
+  TensorMap out_map;  // where whole_vectors: boxes of 128 bytes x 16 rows, 128-byte swizzle
+  const float* factor_a;
+  const float* factor_b;
+  const void* bias;  // read where the kernel has one
+  void* out;
+  i64 out_stride;  // elements
+  u32 m, n, k;
+  u32 factor_a_stride;  // 0: one for all; 1: one per row
+  u32 whole_vectors;    // do all rows of out start at multiples of 16 bytes?
+};
+
+#if INGOT_ON_DEVICE
+#if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "gemm_sm90.cuh is for sm_90a: other targets have no wgmma"
+#endif
+
+// A place in the ring of stages, and how often, modulo 2, the ring was gone round.
+template <u32 Stages>
+struct Sm90Ring {
+  u32 stage = 0;
+  u32 phase = 0;
+
+  INGOT_DEVICE void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+  INGOT_DEVICE void advance(u32 steps) {
+    const u32 to = stage + steps;
+    stage = to % Stages;
+    phase ^= (to / Stages) & 1;
+  }
+};
+
+// Addresses in shared memory, and this block's place in its cluster.
+template <Sm90Tiling T>
+struct Sm90Block {
+  u32 stages, staging, columns, full, empty;
+  u32 rank;
+
+  INGOT_DEVICE static Sm90Block make() {
+    const u32 base = ptx::dynamic_shared();
+    const u32 barriers = base + sm90_barriers_offset(T);
+    return {.stages = base,
+            .staging = base + sm90_staging_offset(T),
+            .columns = base + sm90_columns_offset(T),
+            .full = barriers,
+            .empty = barriers + 8 * T.stages,
+            .rank = sm90_cluster_size(T) > 1 ? ptx::cluster_rank() : 0};
+  }
+
+  INGOT_DEVICE void make_barriers() const {
+    constexpr u32 kWarps = 4 * (T.pingpong ? 1 : kSm90Consumers) * sm90_cluster_size(T);
+    INGOT_UNROLL
+    for (u32 i = 0; i < T.stages; ++i) {
+      ptx::mbarrier_init(full + 8 * i, 1);
+      ptx::mbarrier_init(empty + 8 * i, kWarps);
+    }
+    ptx::fence_mbarrier_init();
+  }
+
+  INGOT_DEVICE static void sync_all() {
+    if constexpr (sm90_cluster_size(T) > 1) {
+      ptx::cluster_sync();
+    } else {
+      __syncthreads();
+    }
+  }
+};
+
+// The tiles of this block, one after the other.
+template <Sm90Tiling T>
+struct Sm90Walk {
+  u32 tiles_m, tiles_n, tiles, index, step;
+
+  INGOT_DEVICE explicit Sm90Walk(const Sm90GemmParams& p)
+      : tiles_m(sm90_tiles_m(T, p.m)),
+        tiles_n(sm90_tiles_n(T, p.n)),
+        tiles(tiles_m * tiles_n),
+        index(blockIdx.x / sm90_cluster_size(T)),
+        step(gridDim.x / sm90_cluster_size(T)) {}
+
+  INGOT_DEVICE bool more() const { return tiles > index; }
+  INGOT_DEVICE void advance() { index += step; }
+
+  // The first row and column of the current tile of the block of that rank.
+  INGOT_DEVICE Sm90Place first(u32 rank) const {
+    const Sm90Place place = sm90_place(index, tiles_m, tiles_n);
+    return {(place.m * T.cluster_m + (T.cluster_m > 1 ? rank : 0)) * T.m,
+            (place.n * T.cluster_n + (T.cluster_n > 1 ? rank : 0)) * T.n};
+  }
+};
+
+// One thread fills the stages.
+template <Sm90Tiling T>
+INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& block) {
+  constexpr u32 kBoxA = sm90_box_a(T);
+  constexpr u32 kBoxB = sm90_box_b(T);
+  constexpr u16 kBoth = 3;
+  const u32 steps = ceil_div(p.k, kSm90Depth);
+  Sm90Ring<T.stages> ring;
+  INGOT_UNROLL_BY(1)
+  for (Sm90Walk<T> walk(p); walk.more(); walk.advance()) {
+    const Sm90Place first = walk.first(block.rank);
+    INGOT_UNROLL_BY(1)
+    for (u32 step = 0; step < steps; ++step) {
+      const u32 full = block.full + 8 * ring.stage;
+      const u32 a = block.stages + ring.stage * sm90_stage_bytes(T);
+      const u32 b = a + T.m * kSm90Depth;
+      const i32 x = static_cast<i32>(step * kSm90Depth);
+      const i32 row_a = static_cast<i32>(first.m);
+      const i32 row_b = static_cast<i32>(first.n);
+      ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
+      ptx::mbarrier_arrive_expect_tx(full, sm90_stage_bytes(T));
+      if constexpr (T.cluster_n > 1) {
+        ptx::tma_load_multicast(a + block.rank * kBoxA * kSm90Depth, &p.a, full, x,
+                                row_a + static_cast<i32>(block.rank * kBoxA), kBoth);
+      } else {
+        ptx::tma_load(a, &p.a, full, x, row_a);
+      }
+      if constexpr (T.cluster_m > 1) {
+        ptx::tma_load_multicast(b + block.rank * kBoxB * kSm90Depth, &p.b, full, x,
+                                row_b + static_cast<i32>(block.rank * kBoxB), kBoth);
+      } else {
+        ptx::tma_load(b, &p.b, full, x, row_b);
+      }
+      ring.advance();
+    }
+  }
+}
+
+// One of the two warpgroups that multiply.
+template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias>
+struct Sm90Consumer {
+  static constexpr u32 kWaves = sm90_waves(T);
+  static constexpr u32 kWaveRows = T.pingpong ? 64 : 128;                // from one wave of a warpgroup to its next
+  static constexpr u32 kSums = T.n / 2;                                  // of a thread and wave
+  static constexpr u32 kColumns = T.n / 128 + (T.n % 128 != 0 ? 1 : 0);  // of a thread, when factors are fetched
+  static constexpr u32 kChunk = 128 / static_cast<u32>(sizeof(Out));     // columns in a row of 128 bytes
+  static constexpr bool kColumnFactors = Factors == Sm90Factors::rows;
+  static constexpr bool kGrouped = Factors == Sm90Factors::blocks || Factors == Sm90Factors::groups;
+  // Whether the copy engine stores. It waits longer than it takes a warp to read its rows back and store them itself,
+  // so that it is for the schedule in which another warpgroup multiplies meanwhile, and has more of the shared memory.
+  static constexpr bool kStoredByEngine = T.pingpong;
+  using Bias = typename GemmBias<A, Out>::Type;
+
+  const Sm90GemmParams& p;
+  const Sm90Block<T>& block;
+  u32 group;   // 0 or 1
+  u32 thread;  // of the warpgroup
+  u32 lane;
+  u32 release;      // the empty barrier, here or in another block, that this lane arrives at
+  u32 columns = 0;  // shared: this tile's column factors, then its bias
+  u32 other_half = 0;
+  Sm90Ring<T.stages> ring{};
+
+  INGOT_DEVICE Sm90Consumer(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
+      : p(params), block(b), group(warpgroup), thread(threadIdx.x % 128), lane(threadIdx.x % 32) {
+    release = sm90_cluster_size(T) > 1 ? ptx::mapa(b.empty, lane % sm90_cluster_size(T)) : b.empty;
+  }
+
+  // This warp has read the stage: each block that sends to it may send the next.
+  INGOT_DEVICE void release_stage(u32 stage) const {
+    if constexpr (sm90_cluster_size(T) > 1) {
+      if (lane < sm90_cluster_size(T)) ptx::mbarrier_arrive_cluster(release + 8 * stage);
+    } else {
+      if (lane == 0) ptx::mbarrier_arrive(release + 8 * stage);
+    }
+  }
+
+  // Warpgroups that have tiles of their own multiply in turn: the next one begins when this one has seen all of its
+  // stages. (By itself it could not tell its stages from those of the ring's round before.)
+  INGOT_DEVICE void wait_for_turn() const {
+    if constexpr (T.pingpong) ptx::named_barrier_sync(1 + group, 256);
+  }
+  INGOT_DEVICE void pass_turn() const {
+    if constexpr (T.pingpong) ptx::named_barrier_arrive(1 + (group ^ 1), 256);
+  }
+
+  // Where warpgroups share a tile and each adds up what the tensor cores have summed, they do well to be out of step:
+  // one multiplies while the other adds. The second begins a tile when the first has its first part. (Not where the
+  // first could be a whole tile ahead, and so at this barrier twice.)
+  INGOT_DEVICE void begin_second(u32 steps) const {
+    if (!T.pingpong && group == 1 && steps >= T.stages) ptx::named_barrier_sync(1, 256);
+  }
+  INGOT_DEVICE void let_second_begin(u32 steps) const {
+    if (!T.pingpong && group == 0 && steps >= T.stages) ptx::named_barrier_arrive(1, 256);
+  }
+
+  INGOT_DEVICE void multiply(float (&d)[kSums], u64 a, u64 b, u32 wave, u32 adds) const {
+    INGOT_UNROLL
+    for (u32 k = 0; k < kSm90Depth; k += 32) {
+      ptx::wgmma_m64k32<A, B, T.n>(d, a + (wave * kWaveRows * kSm90Depth + k) / 16, b + k / 16, k == 0 ? adds : 1);
+    }
+  }
+
+  INGOT_DEVICE void sum_fast(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps) {
+    u32 previous = 0;
+    INGOT_UNROLL_BY(1)
+    for (u32 step = 0; step < steps; ++step) {
+      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+      const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
+      ptx::wgmma_fence();
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < kWaves; ++wave) multiply(d[wave], tile_a + offset, tile_b + offset, wave, step);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();
+      if (step != 0) release_stage(previous);
+      previous = ring.stage;
+      ring.advance();
+    }
+    pass_turn();
+    ptx::wgmma_wait<0>();
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) ptx::wgmma_settle(d[wave]);
+    release_stage(previous);
+  }
+
+  INGOT_DEVICE void sum_promoted(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps) {
+    float part[kSums];
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
+    }
+    begin_second(steps);
+    INGOT_UNROLL_BY(1)
+    for (u32 step = 0; step < steps; ++step) {
+      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+      if (step == steps - 1) pass_turn();
+      const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < kWaves; ++wave) {
+        ptx::wgmma_fence();
+        multiply(part, tile_a + offset, tile_b + offset, wave, 0);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_settle(part);
+        if (wave == 0 && step == 0) let_second_begin(steps);
+        if (wave == kWaves - 1) release_stage(ring.stage);
+        INGOT_UNROLL
+        for (u32 i = 0; i < kSums; ++i) d[wave][i] = d[wave][i] + part[i];
+        ptx::wgmma_settle(d[wave]);
+      }
+      ring.advance();
+    }
+  }
+
+  // The factors of a's rows and of b's block. The four lanes of a row hold those of four steps, one each.
+  struct FourSteps {
+    float rows[kWaves][2];
+    float b;
+  };
+
+  INGOT_DEVICE void fetch_four(FourSteps& fetched, const float* b, u32 row, u32 step, u32 steps) const {
+    const u32 at = min_of(step + lane % 4, steps - 1);
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        const u32 of_row = min_of(row + wave * kWaveRows + half * 8, p.m - 1);
+        fetched.rows[wave][half] = ptx::ld_global_nc_float(p.factor_a + (i64{of_row} * steps + at));
+      }
+    }
+    if constexpr (Factors == Sm90Factors::blocks) fetched.b = ptx::ld_global_nc_float(b + at);
+  }
+
+  // What was fetched is waited for here and not before.
+  INGOT_DEVICE static void settle(FourSteps& fetched) {
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) ptx::wgmma_settle(fetched.rows[wave]);
+    float b[1] = {fetched.b};
+    ptx::wgmma_settle(b);
+    fetched.b = b[0];
+  }
+
+  INGOT_DEVICE float of_step(float held, u32 step) const {
+    return float_from_bits(__shfl_sync(0xffffffffU, float_bits(held), (lane & 28U) | (step % 4)));
+  }
+
+  INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps, const Sm90Place& first) {
+    constexpr bool kRowsOfB = Factors == Sm90Factors::groups;
+    float part[kSums];
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
+    }
+    const u32 row = first.m + wave_row(0) + lane / 4;
+    const u32 row_b = min_of(first.n + (kRowsOfB ? thread % T.n : 0), p.n - 1);
+    const float* const b = p.factor_b + i64{kRowsOfB ? row_b : row_b / 128} * steps;
+    const u32 shared = block.columns + 2 * group * sm90_column_bytes(T);
+    FourSteps now{};
+    FourSteps next{};
+    fetch_four(next, b, row, 0, steps);
+    float next_b[1] = {kRowsOfB ? b[0] : 0.0F};
+    begin_second(steps);
+    u32 step = 0;
+    INGOT_UNROLL_BY(1)
+    while (step < steps) {
+      settle(next);
+      now = next;
+      fetch_four(next, b, row, step + 4, steps);
+      const u32 end = min_of(step + 4, steps);
+      INGOT_UNROLL_BY(1)
+      for (; step < end; ++step) {
+        const u32 columns_b = shared + step % 2 * sm90_column_bytes(T);
+        if constexpr (kRowsOfB) {
+          // Every warp is past reading what lay here two steps ago: it has met the barrier of the last step since.
+          ptx::wgmma_settle(next_b);
+          if (T.n == 128 || thread < T.n) ptx::st_shared_float(columns_b + 4 * thread, next_b[0]);
+          ptx::named_barrier_sync(3 + group, 128);
+          next_b[0] = ptx::ld_global_nc_float(b + min_of(step + 1, steps - 1));
+        }
+        ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+        if (step == steps - 1) pass_turn();
+        const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
+        const float whole_b = kRowsOfB ? 1.0F : of_step(now.b, step);
+        INGOT_UNROLL
+        for (u32 wave = 0; wave < kWaves; ++wave) {
+          ptx::wgmma_fence();
+          multiply(part, tile_a + offset, tile_b + offset, wave, 0);
+          ptx::wgmma_commit();
+          float of_row[2] = {of_step(now.rows[wave][0], step), of_step(now.rows[wave][1], step)};
+          if constexpr (!kRowsOfB) {
+            of_row[0] = of_row[0] * whole_b;
+            of_row[1] = of_row[1] * whole_b;
+          }
+          ptx::wgmma_wait<0>();
+          ptx::wgmma_settle(part);
+          if (wave == 0 && step == 0) let_second_begin(steps);
+          if (wave == kWaves - 1) release_stage(ring.stage);
+          INGOT_UNROLL
+          for (u32 j = 0; j < kSums / 4; ++j) {
+            float of_column[2] = {1.0F, 1.0F};
+            if constexpr (kRowsOfB) {
+              ptx::ld_shared_floats(columns_b + 4 * (j * 8 + lane % 4 * 2), of_column[0], of_column[1]);
+            }
+            INGOT_UNROLL
+            for (u32 i = 0; i < 4; ++i) {
+              const float factor = kRowsOfB ? of_row[i / 2] * of_column[i % 2] : of_row[i / 2];
+              d[wave][4 * j + i] = fused_multiply_add(part[4 * j + i], factor, d[wave][4 * j + i]);
+            }
+          }
+          ptx::wgmma_settle(d[wave]);
+        }
+        ring.advance();
+      }
+    }
+  }
+
+  // Factors are asked for before the sums and wanted after them.
+  struct Fetched {
+    float rows[kWaves][2];
+    float columns[kColumns];
+    float bias[kColumns];
+  };
+
+  INGOT_DEVICE u32 wave_row(u32 wave) const {
+    return wave * kWaveRows + (T.pingpong ? 0 : group * 64) + thread / 32 * 16;
+  }
+
+  INGOT_DEVICE Fetched fetch(const Sm90Place& first) const {
+    Fetched fetched{};
+    if constexpr (!kGrouped) {
+      const float whole = kColumnFactors ? 1.0F : p.factor_b[0];
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < kWaves; ++wave) {
+        INGOT_UNROLL
+        for (u32 half = 0; half < 2; ++half) {
+          const u32 row = min_of(first.m + wave_row(wave) + lane / 4 + half * 8, p.m - 1);
+          fetched.rows[wave][half] = p.factor_a[row * p.factor_a_stride] * whole;
+        }
+      }
+    }
+    INGOT_UNROLL
+    for (u32 i = 0; i < kColumns; ++i) {
+      const u32 column = min_of(first.n + i * 128 + thread, p.n - 1);
+      if constexpr (kColumnFactors) fetched.columns[i] = p.factor_b[column];
+      if constexpr (WithBias) fetched.bias[i] = to_float(static_cast<const Bias*>(p.bias)[column]);
+    }
+    return fetched;
+  }
+
+  // To the warpgroup's shared memory. The tile before had the other half of it, and every warp is past reading the one
+  // before that: it has met this barrier since. (Where b has factors of groups, the steps have used the first parts of
+  // both halves, and may again once every warp is here; a bias has the second parts.)
+  INGOT_DEVICE void share(const Fetched& fetched) {
+    if constexpr (kColumnFactors || WithBias || Factors == Sm90Factors::groups) {
+      other_half ^= sm90_column_bytes(T);
+      columns = block.columns + 2 * group * sm90_column_bytes(T) + other_half;
+      INGOT_UNROLL
+      for (u32 i = 0; i < kColumns; ++i) {
+        const u32 column = i * 128 + thread;
+        if (T.n % 128 != 0 && column >= T.n) continue;
+        if constexpr (kColumnFactors) ptx::st_shared_float(columns + 4 * column, fetched.columns[i]);
+        if constexpr (WithBias) ptx::st_shared_float(columns + 4 * (T.n + column), fetched.bias[i]);
+      }
+      ptx::named_barrier_sync(3 + group, 128);
+    }
+  }
+
+  // Two neighbouring columns of a row.
+  INGOT_DEVICE void finish(float& x, float& y, float factor_row, const float (&factors)[2],
+                           const float (&bias)[2]) const {
+    if constexpr (!kGrouped) {
+      x = x * factor_row;
+      y = y * factor_row;
+    }
+    if constexpr (kColumnFactors) {
+      x = x * factors[0];
+      y = y * factors[1];
+    }
+    if constexpr (WithBias) {
+      x = x + bias[0];
+      y = y + bias[1];
+    }
+  }
+
+  // Eight columns of 16 rows to the warp's rows of 128 bytes; the 16-byte units of a row are swizzled so that neither
+  // side meets a bank twice.
+  INGOT_DEVICE static u32 swizzle(u32 row, u32 unit) {
+    return unit ^ (sizeof(Out) == 4 && !kStoredByEngine ? (row & 3) * 2 : row & 7);
+  }
+
+  INGOT_DEVICE void stage_columns(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging) const {
+    constexpr u32 kBlocks = kChunk / 8;  // of eight columns
+    u32 words[4];
+    INGOT_UNROLL
+    for (u32 j = 0; j < kBlocks; ++j) {
+      const u32 at = (chunk * kBlocks + j) * 4;
+      const u32 column = chunk * kChunk + j * 8 + lane % 4 * 2;
+      float factors[2] = {};
+      float bias[2] = {};
+      if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * column, factors[0], factors[1]);
+      if constexpr (WithBias) ptx::ld_shared_floats(columns + 4 * (T.n + column), bias[0], bias[1]);
+      float x[4] = {d[at], d[at + 1], d[at + 2], d[at + 3]};
+      finish(x[0], x[1], rows[0], factors, bias);
+      finish(x[2], x[3], rows[1], factors, bias);
+      if constexpr (sizeof(Out) == 4) {
+        const u32 unit = 2 * j + lane % 4 / 2;
+        INGOT_UNROLL
+        for (u32 half = 0; half < 2; ++half) {
+          const u32 row = lane / 4 + half * 8;
+          ptx::st_shared_floats(staging + row * 128 + swizzle(row, unit) * 16 + lane % 2 * 8, x[2 * half],
+                                x[2 * half + 1]);
+        }
+      } else {
+        words[j % 2 * 2] = pack(x[0], x[1]);
+        words[j % 2 * 2 + 1] = pack(x[2], x[3]);
+        const u32 row = lane % 16;
+        if (j % 2 == 1) ptx::stmatrix_x4(staging + row * 128 + swizzle(row, j - 1 + lane / 16) * 16, words);
+      }
+    }
+  }
+
+  INGOT_DEVICE static u32 pack(float low, float high) {
+    if constexpr (is_same<Out, bf16>) {
+      return ptx::cvt_bf16x2(low, high);
+    } else {
+      return ptx::cvt_f16x2(low, high);
+    }
+  }
+
+  // 16 rows of a chunk of columns from the warp's shared memory.
+  INGOT_DEVICE void write_rows(u32 row, u32 column, u32 staging) const {
+    Out* const out = static_cast<Out*>(p.out);
+    if (p.whole_vectors != 0 && column + kChunk <= p.n) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < 16; i += 4) {
+        const u32 r = i + lane / 8;
+        const U32x4 vector = ptx::ld_shared16(staging + r * 128 + swizzle(r, lane % 8) * 16);
+        if (row + r < p.m) {
+          store_streaming(out + (row + r) * p.out_stride + column + lane % 8 * (kChunk / 8), vector);
+        }
+      }
+      return;
+    }
+    INGOT_UNROLL_BY(1)
+    for (u32 r = 0; r < 16 && row + r < p.m; ++r) {
+      INGOT_UNROLL_BY(1)
+      for (u32 c = lane; c < kChunk && column + c < p.n; c += 32) {
+        const u32 byte = c * static_cast<u32>(sizeof(Out));
+        const u32 from = staging + r * 128 + swizzle(r, byte / 16) * 16 + byte % 16;
+        Out* const to = out + (row + r) * p.out_stride + column + c;
+        if constexpr (sizeof(Out) == 4) {
+          *to = float_from_bits(ptx::ld_shared4(from));
+        } else {
+          *to = Out{ptx::ld_shared2(from)};
+        }
+      }
+    }
+  }
+
+  INGOT_DEVICE void write(const float (&d)[kWaves][kSums], const float (&rows)[kWaves][2],
+                          const Sm90Place& first) const {
+    const u32 staging = block.staging + (group * 4 + thread / 32) * kSm90StagingBytes;
+    const bool by_engine = kStoredByEngine && p.whole_vectors != 0;
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) {
+      const u32 row = first.m + wave_row(wave);
+      INGOT_UNROLL
+      for (u32 chunk = 0; chunk < T.n / kChunk; ++chunk) {
+        const u32 column = first.n + chunk * kChunk;
+        if (by_engine) {
+          if (lane == 0) ptx::bulk_wait_read();  // the chunk before
+          __syncwarp();
+        }
+        stage_columns(d[wave], rows[wave], chunk, staging);
+        if (by_engine) {
+          ptx::fence_proxy_async();
+          __syncwarp();
+          if (lane == 0 && row < p.m && column < p.n) {
+            ptx::tma_store(&p.out_map, staging, static_cast<i32>(column), static_cast<i32>(row));
+            ptx::bulk_commit();
+          }
+        } else {
+          __syncwarp();
+          write_rows(row, column, staging);
+          __syncwarp();
+        }
+      }
+    }
+  }
+
+  INGOT_DEVICE void run() {
+    const u32 steps = ceil_div(p.k, kSm90Depth);
+    const u32 first_row = T.pingpong ? 0 : group * 64;
+    const u64 tile_a = ptx::wgmma_descriptor(block.stages + first_row * kSm90Depth);
+    const u64 tile_b = ptx::wgmma_descriptor(block.stages + T.m * kSm90Depth);
+    Sm90Walk<T> walk(p);
+    if constexpr (T.pingpong) {
+      if (group == 1) {
+        walk.index += walk.step;
+        ring.advance(steps);
+        pass_turn();  // the first turn is the other's
+      }
+      walk.step *= kSm90Consumers;
+    }
+    INGOT_UNROLL_BY(1)
+    for (; walk.more(); walk.advance()) {
+      const Sm90Place first = walk.first(block.rank);
+      const Fetched fetched = fetch(first);
+      float d[kWaves][kSums];
+      wait_for_turn();
+      if constexpr (kGrouped) {
+        sum_scaled(d, tile_a, tile_b, steps, first);
+      } else if constexpr (Fast) {
+        sum_fast(d, tile_a, tile_b, steps);
+      } else {
+        sum_promoted(d, tile_a, tile_b, steps);
+      }
+      share(fetched);
+      write(d, fetched.rows, first);
+      if constexpr (T.pingpong) ring.advance(steps);  // the other's stages
+    }
+    if constexpr (kStoredByEngine) ptx::bulk_wait();
+  }
+};
+#endif
+
+// K > 0; M, N > 0.
+template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
+    gemm_sm90([[maybe_unused]] const __grid_constant__ Sm90GemmParams p) {
+  start_in_turn();
+  static_assert(sm90_shared_bytes(T) <= kSm90SharedLimit);
+  static_assert(T.m % (T.pingpong ? 64 : 128) == 0 && T.n % 64 == 0 && T.n <= 256);
+  static_assert(sm90_cluster_size(T) <= 2);
+  static_assert(Factors == Sm90Factors::one || Factors == Sm90Factors::rows || (!Fast && T.n <= 128));
+#if INGOT_ON_DEVICE
+  const auto block = Sm90Block<T>::make();
+  const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) block.make_barriers();
+  if (threadIdx.x == 128) {
+    ptx::prefetch_tensormap(&p.a);
+    ptx::prefetch_tensormap(&p.b);
+  }
+  __syncwarp();
+  block.sync_all();
+  if (warpgroup == kSm90Consumers) {
+    ptx::setmaxnreg_dec<40>();
+    if (threadIdx.x == kSm90Consumers * 128) sm90_produce<T>(p, block);
+  } else {
+    ptx::setmaxnreg_inc<232>();
+    Sm90Consumer<A, B, Out, T, Fast, Factors, WithBias>(p, block, warpgroup).run();
+  }
+  // No block leaves while another may still send to it or arrive at its barriers.
+  __syncwarp();
+  block.sync_all();
+#endif
+}
+
+}  // namespace ingot

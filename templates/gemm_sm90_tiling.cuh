@@ -1,0 +1,75 @@
+// How gemm_sm90 cuts a product up: tiles, stages of shared memory, blocks of a cluster, and in which order tiles come.
+// Constant arithmetic, which the kernel, the launch and the cost model share.
+#pragma once
+
+#include "platform.cuh"
+
+namespace ingot {
+
+// A template argument: all of it is known when the kernel is compiled.
+struct Sm90Tiling {
+  u32 m = 128, n = 256;              // outputs of a tile
+  u32 cluster_m = 1, cluster_n = 1;  // blocks of a cluster: one, or two that share what they have in common
+  u32 stages = 4;                    // tiles of A and of B on their way or in use
+  bool pingpong = false;             // each warpgroup has tiles of its own; otherwise two share each tile
+  bool operator==(const Sm90Tiling&) const = default;
+};
+
+inline constexpr u32 kSm90Depth = 128;    // of K in a stage: one row of the 128-byte swizzle
+inline constexpr u32 kSm90Consumers = 2;  // warpgroups that multiply
+inline constexpr u32 kSm90Threads = 128 * (kSm90Consumers + 1);
+inline constexpr u32 kSm90SharedLimit = 232448;  // bytes that a block of sm_90 may have
+inline constexpr u32 kSm90StagingBytes = 2048;   // of a warp: 16 rows of 128 bytes of the output
+inline constexpr u32 kSm90Group = 8;             // rows of cluster tiles that are walked through together
+
+INGOT_HOST_DEVICE constexpr u32 sm90_cluster_size(const Sm90Tiling& t) { return t.cluster_m * t.cluster_n; }
+
+// Tiles of 64 rows that a warpgroup multiplies by the same tile of B.
+INGOT_HOST_DEVICE constexpr u32 sm90_waves(const Sm90Tiling& t) { return t.pingpong ? t.m / 64 : t.m / 128; }
+
+INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (t.m + t.n) * kSm90Depth; }
+
+// Shared memory: the stages; staging of the warps that multiply; for each warpgroup, twice, a tile's column factors
+// and bias; two barriers for each stage.
+INGOT_HOST_DEVICE constexpr u32 sm90_staging_offset(const Sm90Tiling& t) { return t.stages * sm90_stage_bytes(t); }
+INGOT_HOST_DEVICE constexpr u32 sm90_columns_offset(const Sm90Tiling& t) {
+  return sm90_staging_offset(t) + 4 * kSm90Consumers * kSm90StagingBytes;
+}
+INGOT_HOST_DEVICE constexpr u32 sm90_column_bytes(const Sm90Tiling& t) { return 2 * t.n * 4; }
+INGOT_HOST_DEVICE constexpr u32 sm90_barriers_offset(const Sm90Tiling& t) {
+  return sm90_columns_offset(t) + 2 * kSm90Consumers * sm90_column_bytes(t);
+}
+INGOT_HOST_DEVICE constexpr u32 sm90_shared_bytes(const Sm90Tiling& t) {
+  return sm90_barriers_offset(t) + 16 * t.stages;
+}
+
+// Rows that one block loads of each tile; with a cluster, those of a shared operand are split.
+INGOT_HOST_DEVICE constexpr u32 sm90_box_a(const Sm90Tiling& t) { return t.m / t.cluster_n; }
+INGOT_HOST_DEVICE constexpr u32 sm90_box_b(const Sm90Tiling& t) { return t.n / t.cluster_m; }
+
+// Tiles of a whole cluster, along M and N.
+INGOT_HOST_DEVICE constexpr u32 sm90_tiles_m(const Sm90Tiling& t, u32 m) { return ceil_div(m, t.m * t.cluster_m); }
+INGOT_HOST_DEVICE constexpr u32 sm90_tiles_n(const Sm90Tiling& t, u32 n) { return ceil_div(n, t.n * t.cluster_n); }
+
+// Blocks to launch: as many clusters as there is work for, and room.
+INGOT_HOST_DEVICE constexpr u32 sm90_blocks(const Sm90Tiling& t, u32 m, u32 n, u32 multiprocessors) {
+  const u32 size = sm90_cluster_size(t);
+  const u64 tiles = u64{sm90_tiles_m(t, m)} * sm90_tiles_n(t, n);
+  return static_cast<u32>(min_of(tiles, u64{max_of(multiprocessors / size, 1U)})) * size;
+}
+
+struct Sm90Place {
+  u32 m, n;  // in cluster tiles
+};
+
+// Where the i-th cluster tile lies: kSm90Group rows of tiles at a time, column by column, so that what runs together
+// is nearly square and shares its operands in the L2.
+INGOT_HOST_DEVICE constexpr Sm90Place sm90_place(u32 i, u32 tiles_m, u32 tiles_n) {
+  const u32 group = i / (kSm90Group * tiles_n);
+  const u32 first = group * kSm90Group;
+  const u32 height = min_of(kSm90Group, tiles_m - first);
+  const u32 within = i - group * kSm90Group * tiles_n;
+  return {first + within % height, within / height};
+}
+
+}  // namespace ingot

@@ -1,0 +1,48 @@
+// PTX ISA 9.7.13.4 "barrier.cluster", 9.7.9.24 "mapa", 9.7.13.1 "bar", 9.7.19.5 "setmaxnreg": the blocks of a cluster,
+// and the warpgroups of a block. Device code only; sm_90 and up, setmaxnreg sm_90a.
+#pragma once
+
+#include "platform.cuh"
+
+#if INGOT_ON_DEVICE
+namespace ingot::ptx {
+
+INGOT_DEVICE u32 cluster_rank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// All threads of the cluster; what was written to shared memory before is seen after it.
+INGOT_DEVICE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The address, in the cluster's shared memory, of what lies at `address` in the block of that rank.
+INGOT_DEVICE u32 mapa(u32 address, u32 rank) {
+  u32 mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+
+// Barrier `id` (1 to 15; 0 is __syncthreads) of this many threads: wait there, or only count as there.
+INGOT_DEVICE void named_barrier_sync(u32 id, u32 threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+INGOT_DEVICE void named_barrier_arrive(u32 id, u32 threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// A warpgroup gives registers back, or takes them. All of its threads, and a kernel with launch bounds.
+template <u32 Registers>
+INGOT_DEVICE void setmaxnreg_dec() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <u32 Registers>
+INGOT_DEVICE void setmaxnreg_inc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+}  // namespace ingot::ptx
+#endif

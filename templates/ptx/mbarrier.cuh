@@ -1,0 +1,48 @@
+// PTX ISA 9.7.13.15, "mbarrier": barriers in shared memory that count arrivals and bytes still to come. Addresses are
+// those of the shared state space (shared.cuh). Device code only; sm_90 and up.
+#pragma once
+
+#include "platform.cuh"
+
+#if INGOT_ON_DEVICE
+namespace ingot::ptx {
+
+INGOT_DEVICE void mbarrier_init(u32 barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Barriers that were initialised are seen by the copy engine and by the other blocks of the cluster.
+INGOT_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+INGOT_DEVICE void mbarrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// At a barrier of any block of the cluster (mapa). Of the default scope: `.release.cluster` would cost a fence of the
+// whole GPU's memory each time.
+INGOT_DEVICE void mbarrier_arrive_cluster(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// One arrival, which also says how many more bytes the phase waits for.
+INGOT_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Returns when the phase of this parity is complete: of the barrier's current phase and the one before it, the one that
+// has this parity.
+INGOT_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred complete;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
+      "@complete bra done;\n"
+      "bra again;\n"
+      "done:\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+}  // namespace ingot::ptx
+#endif

@@ -1,0 +1,74 @@
+// The tilings of gemm_sm90: each can be made, and the guess at the best one holds where it is plain which that is.
+#define BOOST_TEST_MODULE candidates
+#include "ingot/codegen/candidates.h"
+
+#include <algorithm>
+#include <boost/test/included/unit_test.hpp>
+
+using namespace ingot;
+
+namespace {
+
+constexpr int kH200 = 132;
+
+GemmSpec spec_of(bool fast) { return {.fast_accumulation = fast}; }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_candidate_can_be_made) {
+  for (const bool fast : {false, true}) {
+    const auto all = candidates(spec_of(fast));
+    BOOST_TEST(all.size() >= 5U);
+    for (const GemmTiling& tiling : all) {
+      BOOST_TEST(tiling_fault(tiling, fast) == "", print(tiling));
+      BOOST_TEST((parse_gemm_tiling(print(tiling)) == tiling), print(tiling));
+      BOOST_TEST(std::count(all.begin(), all.end(), tiling) == 1, print(tiling));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_specs_own_tiling_is_the_only_candidate) {
+  GemmSpec spec = spec_of(true);
+  spec.kernel = GemmKernel::sm90;
+  spec.tiling = GemmTiling{64, 192, 1, 1, 6, true};
+  BOOST_TEST(candidates(spec).size() == 1U);
+  BOOST_TEST((choose_tiling(spec, {8192, 8192, 8192}, kH200) == *spec.tiling));
+}
+
+BOOST_AUTO_TEST_CASE(the_choice_is_the_least_estimate) {
+  for (const bool fast : {false, true}) {
+    for (const GemmSize size : {GemmSize{1, 1, 16}, GemmSize{64, 11008, 4096}, GemmSize{1024, 1024, 1024},
+                                GemmSize{4096, 4096, 4096}, GemmSize{16384, 8192, 1280}, GemmSize{1 << 20, 100, 16}}) {
+      const GemmTiling chosen = choose_tiling(spec_of(fast), size, kH200);
+      const double least = estimate(spec_of(fast), size, chosen, kH200);
+      BOOST_TEST(least > 0);
+      for (const GemmTiling& tiling : candidates(spec_of(fast))) {
+        BOOST_TEST(estimate(spec_of(fast), size, tiling, kH200) >= least, print(tiling));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(more_work_takes_longer) {
+  for (const GemmTiling& tiling : candidates(spec_of(true))) {
+    const auto time = [&](GemmSize size) { return estimate(spec_of(true), size, tiling, kH200); };
+    BOOST_TEST(time({8192, 8192, 8192}) > time({4096, 8192, 8192}));
+    BOOST_TEST(time({8192, 8192, 8192}) > time({8192, 4096, 8192}));
+    BOOST_TEST(time({8192, 8192, 8192}) > time({8192, 8192, 4096}));
+  }
+}
+
+// Few rows take a tile of few rows; where 128 x 128 fills a fraction of the GPU, smaller tiles fill more of it; large
+// products take large tiles.
+BOOST_AUTO_TEST_CASE(the_choice_suits_the_shape) {
+  for (const bool fast : {false, true}) {
+    BOOST_TEST(choose_tiling(spec_of(fast), {16, 11008, 4096}, kH200).m == 64);
+    BOOST_TEST(choose_tiling(spec_of(fast), {1024, 1024, 1024}, kH200).m == 64);
+    const GemmTiling large = choose_tiling(spec_of(fast), {8192, 8192, 8192}, kH200);
+    BOOST_TEST(large.m * large.n >= 128 * 128, print(large));
+  }
+  for (const GemmSize size : {GemmSize{16384, 16384, 16384}, GemmSize{16384, 7168, 8192}}) {
+    const GemmTiling accurate = choose_tiling(spec_of(false), size, kH200);
+    BOOST_TEST(accurate.m * accurate.n > 128 * 128, print(accurate));
+  }
+}

@@ -1,0 +1,276 @@
+// templates/gemm_sm90.cuh on a Hopper GPU, through Backend::gemm with kernel=sm90: against float64, exactly where the
+// inputs are small integers; poisoned outputs, the bytes around them untouched; the same bits again. Elsewhere it has
+// nothing to say.
+//
+// Suites, to be chosen with --run_test: first (few shapes, every tiling), tails, kinds, groups, large, refusals.
+#define BOOST_TEST_MODULE gemm_sm90
+#include "support/gpu_test.h"
+
+#include <array>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "ingot/codegen/candidates.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "support/compare.h"
+#include "support/expect_error.h"
+#include "support/reference.h"
+#include "support/run_case.h"
+
+namespace ingot::test {
+namespace {
+
+Context& context() {
+  static Context one(cuda_options());
+  return one;
+}
+
+// Every tiling that the cost model knows for this kind of sum, and some beside.
+std::vector<GemmTiling> tilings(const GemmSpec& kind) {
+  std::vector<GemmTiling> all(candidates(kind).begin(), candidates(kind).end());
+  if (kind.fast_accumulation) {
+    all.push_back({256, 128, 1, 2, 4, false});
+    all.push_back({128, 192, 2, 1, 5, false});
+    all.push_back({128, 128, 1, 2, 6, true});
+  }
+  return all;
+}
+
+std::vector<KernelSpec> with_tilings(GemmSpec spec) {
+  std::vector<KernelSpec> specs;
+  spec.kernel = GemmKernel::sm90;
+  for (const GemmTiling& tiling : tilings(spec)) {
+    spec.tiling = tiling;
+    specs.emplace_back(spec);
+  }
+  return specs;
+}
+
+// targets: bf16's own rounding is 1.7e-3, the tensor cores' short sums 2.6e-3.
+double tolerance(const GemmSpec& spec) {
+  if (spec.out == Dtype::bf16) return 0x1p-8;
+  return spec.fast_accumulation ? 5e-3 : 1e-3;
+}
+
+struct Fixture {
+  Backend& cuda = context().backend();
+  Stream stream{cuda};
+  InputMaker maker;
+  GemmReference reference;
+  int run_count = 0;
+  int faults = 0;
+
+  Fixture() { BOOST_REQUIRE_MESSAGE(on_hopper(), "this GPU is no Hopper"); }
+  ~Fixture() { std::cout << run_count << " cases\n"; }
+
+  static bool on_hopper() { return context().cache().target() == target_for(9, 0); }
+
+  void expect_right(const Case& c) {
+    const GemmSpec& spec = std::get<GemmSpec>(c.spec);
+    const SharedMatrices inputs = maker.inputs(c);
+    const Matrices outputs = run(c, inputs, cuda, stream);
+    const bool exact = c.input == Input::integers;
+    std::string fault = damage(outputs);
+    if (fault.empty()) {
+      const Expected expected = reference(spec, c.shape, inputs, exact);
+      fault = exact ? value_difference("out", expected, outputs.at("out"))
+                    : norm_difference("out", expected, outputs.at("out"), tolerance(spec));
+    }
+    if (fault.empty()) fault = bit_difference("again", outputs.at("out"), run(c, inputs, cuda, stream).at("out"));
+    BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+    faults += fault.empty() ? 0 : 1;
+    if (faults == 10) BOOST_FAIL("10 cases have failed; the rest is not run");
+    ++run_count;
+  }
+
+  static void compile(const std::vector<KernelSpec>& specs) {
+    context().cache().warm(specs, context().cache().target(), 0);
+  }
+};
+
+BOOST_FIXTURE_TEST_SUITE(first, Fixture)
+
+BOOST_AUTO_TEST_CASE(whole_tiles) {
+  for (const bool fast : {true, false}) {
+    const std::vector<KernelSpec> specs = with_tilings({.fast_accumulation = fast});
+    compile(specs);
+    for (const KernelSpec& spec : specs) {
+      for (const Shape shape : {Shape{256, 256, 128}, Shape{256, 256, 1024}, Shape{1536, 2048, 640}}) {
+        expect_right({.spec = spec, .shape = shape, .input = Input::integers});
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(tails, Fixture)
+
+// Every pair of M and N with every tiling, K in turn; rowwise factors and a bias, which must not be read outside.
+BOOST_AUTO_TEST_CASE(of_m_n_and_k) {
+  constexpr std::array<std::int64_t, 8> kExtents{1, 7, 16, 17, 100, 127, 129, 1000};
+  constexpr std::array<std::int64_t, 7> kDepths{16, 48, 128, 144, 512, 528, 1040};
+  std::size_t turn = 0;
+  for (const bool fast : {true, false}) {
+    const GemmSpec base{.scale_a = kRowwise, .scale_b = kRowwise, .bias = true, .fast_accumulation = fast};
+    const std::vector<KernelSpec> specs = with_tilings(base);
+    compile(specs);
+    for (const std::int64_t m : kExtents) {
+      for (const std::int64_t n : kExtents) {
+        for (const KernelSpec& spec : specs) {
+          const Input input = turn % 3 == 0 ? Input::integers : Input::normal;
+          expect_right({.spec = spec, .shape = {m, n, kDepths[turn++ % kDepths.size()]}, .input = input});
+        }
+      }
+    }
+  }
+}
+
+// Rows of every matrix at multiples of 16 bytes with something between them, and an output whose rows are not.
+BOOST_AUTO_TEST_CASE(of_pitches) {
+  for (const Dtype out : {Dtype::bf16, Dtype::f16, Dtype::f32}) {
+    for (const Shape shape : {Shape{129, 200, 272}, Shape{70, 131, 96}}) {
+      expect_right({.spec = GemmSpec{.out = out, .kernel = GemmKernel::sm90},
+                    .shape = shape,
+                    .placement = {.padding = 16, .offset = 16}});
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(kinds, Fixture)
+
+// Formats, outputs, scales, bias and sums, each with each where they meet in the kernel.
+BOOST_AUTO_TEST_CASE(of_calls) {
+  std::vector<KernelSpec> specs;
+  for (const bool fast : {true, false}) {
+    for (const Dtype a : {Dtype::e4m3fn, Dtype::e5m2}) {
+      for (const Dtype b : {Dtype::e4m3fn, Dtype::e5m2}) {
+        specs.emplace_back(GemmSpec{.a = a, .b = b, .fast_accumulation = fast, .kernel = GemmKernel::sm90});
+      }
+    }
+    for (const Dtype out : kHighPrecisionDtypes) {
+      for (const auto scale_a : {kTensorwise, kRowwise}) {
+        for (const auto scale_b : {kTensorwise, kRowwise}) {
+          for (const bool bias : {false, true}) {
+            specs.emplace_back(GemmSpec{.out = out,
+                                        .scale_a = scale_a,
+                                        .scale_b = scale_b,
+                                        .bias = bias,
+                                        .fast_accumulation = fast,
+                                        .kernel = GemmKernel::sm90,
+                                        .tiling = candidates({.fast_accumulation = fast})[0]});
+          }
+        }
+      }
+    }
+  }
+  compile(specs);
+  for (const KernelSpec& spec : specs) {
+    expect_right({.spec = spec, .shape = {300, 392, 1040}});
+    expect_right({.spec = spec, .shape = {300, 392, 272}, .input = Input::integers});
+  }
+}
+
+// NaN reaches the outputs that it belongs to, and no others.
+BOOST_AUTO_TEST_CASE(of_inputs) {
+  for (const bool fast : {true, false}) {
+    const GemmSpec spec{.out = Dtype::f32, .fast_accumulation = fast, .kernel = GemmKernel::sm90};
+    expect_right({.spec = spec, .shape = {200, 136, 256}, .input = Input::nan});
+    expect_right({.spec = spec, .shape = {200, 136, 256}, .input = Input::zeros});
+  }
+}
+
+// What cuBLASLt does not take comes here by itself.
+BOOST_AUTO_TEST_CASE(of_calls_that_the_library_routes) {
+  expect_right({.spec = parse("gemm e5m2*e5m2->bf16 fast"), .shape = {300, 392, 1040}});
+  expect_right({.spec = parse("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row"), .shape = {300, 392, 1040}});
+  expect_right({.spec = parse("gemm e4m3fn*e4m3fn->bf16 scale=row,row bias"), .shape = {300, 391, 1040}});
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(groups, Fixture)
+
+// Factors for each 128 of K: tails of all three sizes, several tiles to each block, with and without a bias.
+BOOST_AUTO_TEST_CASE(of_k) {
+  constexpr std::array kShapes{Shape{1, 1, 16},       Shape{256, 256, 256},  Shape{129, 100, 144},
+                               Shape{17, 1000, 1040}, Shape{1000, 127, 400}, Shape{300, 392, 2064},
+                               Shape{7, 16, 128}};
+  for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
+    for (const bool bias : {false, true}) {
+      const std::vector<KernelSpec> specs = with_tilings({.scale_a = kRowGroups, .scale_b = scale_b, .bias = bias});
+      compile(specs);
+      for (const KernelSpec& spec : specs) {
+        for (const Shape& shape : kShapes) {
+          expect_right({.spec = spec, .shape = shape});
+          expect_right({.spec = spec, .shape = shape, .input = Input::integers});
+        }
+        if (!bias) expect_right({.spec = spec, .shape = {3000, 2100, 400}});
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(of_calls) {
+  std::vector<KernelSpec> specs;
+  for (const Dtype a : {Dtype::e4m3fn, Dtype::e5m2}) {
+    for (const Dtype b : {Dtype::e4m3fn, Dtype::e5m2}) {
+      specs.emplace_back(GemmSpec{.a = a, .b = b, .out = Dtype::f32, .scale_a = kRowGroups, .scale_b = kBlocks});
+    }
+  }
+  specs.emplace_back(GemmSpec{.out = Dtype::f16, .scale_a = kRowGroups, .scale_b = kRowGroups});
+  for (const KernelSpec& spec : specs) {
+    expect_right({.spec = spec, .shape = {300, 392, 1040}});  // the library's own choice
+    expect_right({.spec = spec, .shape = {60, 39, 300}});     // what gemm_simt takes
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(large, Fixture)
+
+// Several tiles to each block, with every tiling.
+BOOST_AUTO_TEST_CASE(many_tiles) {
+  for (const bool fast : {true, false}) {
+    const std::vector<KernelSpec> specs =
+        with_tilings({.scale_a = kRowwise, .scale_b = kRowwise, .fast_accumulation = fast});
+    compile(specs);
+    for (const KernelSpec& spec : specs) expect_right({.spec = spec, .shape = {3000, 4104, 528}});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(deep_sums) {
+  for (const char* const line : {"gemm e4m3fn*e4m3fn->f32 fast kernel=sm90", "gemm e4m3fn*e4m3fn->f32 kernel=sm90",
+                                 "gemm e5m2*e5m2->f32 kernel=sm90"}) {
+    expect_right({.spec = parse(line), .shape = {260, 300, 16384}});
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(refusals, Fixture)
+
+BOOST_AUTO_TEST_CASE(say_why) {
+  const auto refusal = [&](const Case& c) {
+    PlacedCase placed(c, maker.inputs(c), cuda, stream);
+    const std::int64_t launches = cuda.launches();
+    std::string message = error_of([&] { placed.enqueue(stream); }, ErrorCode::invalid_argument);
+    BOOST_TEST(cuda.launches() == launches);
+    return message;
+  };
+  const KernelSpec forced = parse("gemm e4m3fn*e4m3fn->bf16 kernel=sm90");
+  check_contains(refusal({.spec = forced, .shape = {8, 8, 24}}), {"K that is a multiple of 16", "leave kernel out"});
+  check_contains(refusal({.spec = forced, .shape = {8, 8, 32}, .placement = {8, 0}}), {"multiples of 16 bytes"});
+  check_contains(refusal({.spec = parse("gemm e5m2*e5m2->bf16 kernel=cublaslt"), .shape = {16, 16, 32}}),
+                 {"cuBLASLt does not take this call"});
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ingot::test

@@ -1,0 +1,77 @@
+// Which GEMMs gemm_sm90 takes: a call that it takes, and every single change that makes it refuse, with its reason.
+#define BOOST_TEST_MODULE gemm_sm90_rules
+#include "ingot/runtime/cuda/gemm_sm90_rules.h"
+
+#include <boost/test/included/unit_test.hpp>
+#include <cstdint>
+#include <string>
+
+namespace {
+
+using namespace ingot;
+
+constexpr Device kDevice{DeviceType::cuda, 0};
+
+void* at(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+struct Call {
+  GemmSpec spec;
+  GemmTensors tensors;
+
+  std::string refusal(Target target = target_for(9, 0)) const {
+    const char* const reason = sm90_refusal(spec, tensors, gemm_shape(spec, tensors), target);
+    return reason == nullptr ? "" : reason;
+  }
+};
+
+// Odd M and N, an output of any pitch and address.
+Call call(std::int64_t m = 33, std::int64_t n = 65, std::int64_t k = 48) {
+  const GemmSpec spec{.a = Dtype::e5m2, .b = Dtype::e5m2, .scale_b = kRowwise};
+  return {.spec = spec,
+          .tensors = {.a = matrix(at(0x1000), spec.a, m, k, kDevice),
+                      .b = matrix(at(0x2010), spec.b, n, k, kDevice),
+                      .factor_a = vector(at(0x3004), Dtype::f32, 1, kDevice),
+                      .factor_b = vector(at(0x4004), Dtype::f32, n, kDevice),
+                      .out = matrix(at(0x6002), spec.out, m, n, kDevice)}};
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(what_it_takes) {
+  BOOST_TEST(call().refusal() == "");
+  BOOST_TEST(call(1, 1, 16).refusal() == "");
+  BOOST_TEST(call(1 << 20, 1 << 16, 1 << 20).refusal() == "");
+  Call wide = call();
+  wide.tensors.a.row_stride = 64;
+  BOOST_TEST(wide.refusal() == "");
+}
+
+BOOST_AUTO_TEST_CASE(what_it_refuses) {
+  BOOST_TEST(call().refusal(target_for(8, 9)) == "kernel sm90 runs on sm_90a only");
+  BOOST_TEST(call().refusal(target_for(10, 0)) == "kernel sm90 runs on sm_90a only");
+  for (const Dtype dtype : {Dtype::e4m3fnuz, Dtype::e5m2fnuz, Dtype::bf16}) {
+    Call other = call();
+    other.spec.a = dtype;
+    BOOST_TEST(other.refusal() == "kernel sm90 multiplies e4m3fn and e5m2 only");
+    other = call();
+    other.spec.b = dtype;
+    BOOST_TEST(other.refusal() == "kernel sm90 multiplies e4m3fn and e5m2 only");
+  }
+  BOOST_TEST(call(33, 65, 0).refusal() == "kernel sm90 needs a K of at least 1");
+  BOOST_TEST(call(33, 65, 40).refusal() == "kernel sm90 needs a K that is a multiple of 16");
+  const std::string alignment = "kernel sm90 needs a and b at addresses and row strides that are multiples of 16 bytes";
+  Call odd = call();
+  odd.tensors.a.data = at(0x1008);
+  BOOST_TEST(odd.refusal() == alignment);
+  odd = call();
+  odd.tensors.b.data = at(0x2001);
+  BOOST_TEST(odd.refusal() == alignment);
+  odd = call();
+  odd.tensors.a.row_stride = 56;
+  BOOST_TEST(odd.refusal() == alignment);
+  odd = call();
+  odd.tensors.b.row_stride = 49;
+  BOOST_TEST(odd.refusal() == alignment);
+  BOOST_TEST(call(std::int64_t{1} << 31, 65, 48).refusal() == "kernel sm90 takes sizes below 2^31 and as many tiles");
+  BOOST_TEST(call(1 << 24, 1 << 24, 48).refusal() == "kernel sm90 takes sizes below 2^31 and as many tiles");
+}
