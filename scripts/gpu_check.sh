@@ -30,14 +30,14 @@ record() {
   summary+=("$(printf '%-44s %-9s %4d s' "$name" "$([ $code -eq 0 ] && echo passed || echo "FAILED $code")" $((SECONDS - begin)))")
 }
 
-# in_shares <program>: all its cases, in as many processes at once as there are cores (at most 16: each has its own
+# in_shares <program> <suites>: all their cases, in as many processes at once as there are cores (at most 16: each has its own
 # memory on the GPU). Fails if one of them does.
 in_shares() {
   local shares children=() code=0
   shares=$(nproc)
   [ "$shares" -le 16 ] || shares=16
   for ((i = 0; i < shares; ++i)); do
-    "$1" -- "$i/$shares" &
+    "$1" "$2" -- "$i/$shares" &
     children+=($!)
   done
   for child in "${children[@]}"; do wait "$child" || code=1; done
@@ -50,7 +50,10 @@ for step in $steps; do
     tests)
       for program in "$build"/tests/*_gpu; do
         case $program in
-          *runtime_backends_gpu) record "$(basename "$program")" 600 in_shares "$program" ;;
+          *runtime_backends_gpu)
+            record "$(basename "$program")" 600 in_shares "$program" '--run_test=!huge'
+            record "$(basename "$program")_huge" 600 "$program" --run_test=huge  # 20 GB of memory for each at once
+            ;;
           *) record "$(basename "$program")" 240 "$program" ;;
         esac
       done

@@ -67,10 +67,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFus
     if (aligned) {
       Octet<Value> values[kOctets];
       const u32 whole = static_cast<u32>((end - begin) / kOctet);
-      load_octets<Source>(p.source, Source::place(p.source, row, begin + i64{threadIdx.x} * kOctet), values,
-                          [&](u32 i) -> OctetOffset {
-                            return {0, i * Launch::kThreads * kOctet, i * Launch::kThreads + threadIdx.x < whole};
-                          });
+      load_octets<Source, false>(
+          p.source, Source::place(p.source, row, begin + i64{threadIdx.x} * kOctet), values, [&](u32 i) -> OctetOffset {
+            return {0, i * Launch::kThreads * kOctet, i * Launch::kThreads + threadIdx.x < whole};
+          });
       INGOT_UNROLL
       for (u32 i = 0; i < kOctets; ++i) maximum = max_of(maximum, amax_bits(values[i]));
       scalars_from = end - end % kOctet;
@@ -186,7 +186,9 @@ struct AmaxTilesLaunch {
 
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
-  return sizeof(typename Source::Value) == 4 || Source::kMatrices > 1 ? 2 : Source::kFused ? 3 : 4;
+  constexpr bool kWide = sizeof(typename Source::Value) == 4;
+  if (Source::kMatrices > 1) return kWide || Source::kMatrices > 2 || kDeviceArch >= 1000 ? 1 : 2;
+  return kWide ? 2 : Source::kFused ? 3 : 4;
 }
 
 // A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows at a time.
@@ -225,10 +227,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
     };
     if (aligned) {
       Octet<Value> values[Launch::kRowsPerWarp];
-      load_octets<Source>(p.source, Source::place(p.source, first_row, first_col + lane * kOctet), values,
-                          [&](u32 r) -> OctetOffset {
-                            return {r, 0, r < rows_left && lane * kOctet < cols_left};
-                          });
+      load_octets<Source, true>(p.source, Source::place(p.source, first_row, first_col + lane * kOctet), values,
+                                [&](u32 r) -> OctetOffset {
+                                  return {r, 0, r < rows_left && lane * kOctet < cols_left};
+                                });
       INGOT_UNROLL
       for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
         take_row(r, amax_bits(values[r]));

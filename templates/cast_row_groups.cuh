@@ -35,9 +35,10 @@ struct CastRowGroupsLaunch {
   }
 };
 
-// Blocks of 256 threads to a multiprocessor: 64 or 80 registers to a thread.
+// Blocks of 256 threads to a multiprocessor: 64, 80 or 128 registers to a thread.
 template <class Source, Fp8Format Out>
 INGOT_HOST_DEVICE constexpr u32 cast_row_groups_residency() {
+  if (Source::kMany) return 2;
   return sizeof(typename Source::Value) == 2 && has_hardware_encode<Out>() && !Source::kFused ? 4 : 3;
 }
 
@@ -55,7 +56,7 @@ INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool
   for (i64 begin = 0; begin < cols; begin += i64{threads} * kOctets * kOctet) {
     const u32 left = active ? static_cast<u32>(min_of(cols - begin, i64{0x7fffffff})) : 0;
     Octet<Value> values[kOctets];
-    load_octets<Source>(p.source, Source::place(p.source, row, begin), values, [&](u32 i) -> OctetOffset {
+    load_octets<Source, false>(p.source, Source::place(p.source, row, begin), values, [&](u32 i) -> OctetOffset {
       return {0, offset(i), offset(i) < left};
     });
     u32 maxima[kOctets];

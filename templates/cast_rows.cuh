@@ -25,8 +25,8 @@ struct CastRowsParams {
   bool pow2;
 };
 
-// A group of 32 to 512 threads takes a row (with the maxima of columns: to 1024), octets() octets to a thread; blocks
-// of fewer than 128 threads hold several groups. Longer rows do not stay in registers: the threads loop.
+// A group of 32 to 512 threads takes a row, octets() octets to a thread; blocks of fewer than 128 threads hold several
+// groups. Longer rows do not stay in registers: the threads loop.
 struct CastRowsLaunch {
   static constexpr u32 kMaxThreadsLog2 = 9;
   static constexpr u32 kMaxThreads = 1U << kMaxThreadsLog2;
@@ -45,9 +45,10 @@ struct CastRowsLaunch {
   }
 };
 
-// Blocks of 512 threads to a multiprocessor, as registers allow: 40 or 64 to a thread.
+// Blocks of 512 threads to a multiprocessor, as registers allow: 40, 64 or 128 to a thread.
 template <class Source, Fp8Format Out>
 INGOT_HOST_DEVICE constexpr u32 cast_rows_residency() {
+  if (Source::kMany) return 1;
   return sizeof(typename Source::Value) == 2 && has_hardware_encode<Out>() && !Source::kFused ? 3 : 2;
 }
 
@@ -78,7 +79,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsLaunch::kMaxThreads, (cast_rows_re
     Octet<Value> values[kOctets] = {};
     u32 maximum = 0;
     if (active && kept) {
-      load_octets<Source>(p.source, Source::place(p.source, row, 0), values, [&](u32 i) -> OctetOffset {
+      load_octets<Source, false>(p.source, Source::place(p.source, row, 0), values, [&](u32 i) -> OctetOffset {
         return {0, col_of(i), is_in_row(i)};
       });
       INGOT_UNROLL

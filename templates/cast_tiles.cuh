@@ -2,8 +2,8 @@
 // of its own or both with the same; factors 1 / scale; on demand the values themselves and their column sums.
 //
 // Moves each input byte and each output byte once. Scales of whole rows, columns or the tensor come from a pass before
-// this one (amax.cuh) or from the caller; those of groups and blocks are worked out from the tile itself. Given scales:
-// the maxima that they should have been made from are recorded.
+// this one (amax.cuh, cast_rows.cuh) or from the caller; those of groups and blocks are worked out from the tile
+// itself. Given scales: the maxima that they should have been made from are recorded.
 //
 // A block takes a tile of 128 x 128, the last tile first: what the pass before read last is still in the L2. A thread
 // holds 8 rows x 8 columns in registers, encodes them, stores the codes 8 bytes at a time, transposes bytes in
@@ -109,10 +109,10 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTile
                             Octet<typename Source::Value> (&values)[kRowsPerRun]) {
   using Value = typename Source::Value;
   if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kOctet == 0)) {
-    load_octets<Source>(p, Source::place(p, at.first_row + at.row, at.first_col + at.col), values,
-                        [&](u32 r) -> OctetOffset {
-                          return {r, 0, at.row + r < at.rows && at.col < at.cols};
-                        });
+    load_octets<Source, true>(p, Source::place(p, at.first_row + at.row, at.first_col + at.col), values,
+                              [&](u32 r) -> OctetOffset {
+                                return {r, 0, at.row + r < at.rows && at.col < at.cols};
+                              });
     return;
   }
   // 32 rows at a time, as f32 has room for.
@@ -149,7 +149,7 @@ INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePlace& at) {
   const typename Source::Place from = Source::place(p, at.first_row + at.row, at.first_col + at.col);
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
-    if (at.row + r < at.rows) Source::prefetch(p, from, r, 0);
+    if (at.row + r < at.rows) Source::prefetch(p, from, r);
   }
 }
 
@@ -568,7 +568,8 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
     return 1;
   }
   constexpr bool kSeveral = Source::kMatrices > 1;
-  if (Source::kFused && ((kWide && kSeveral) || (More && kBlackwell && (kWide || kSeveral)))) return 1;
+  constexpr bool kMany = Source::kMatrices > 2 || (kWide && kSeveral);
+  if (Source::kFused && (kMany || (More && kBlackwell && (kWide || kSeveral || Source::kMany)))) return 1;
   if (kWide || More || !has_hardware_encode<Out>()) return 2;
   if (Source::kFused) return kTwo || Source::kMatrices > 1 ? 2 : 3;
   if (!kTwo) return 3;

@@ -27,11 +27,11 @@ struct Identity {
   static INGOT_HOST_DEVICE float apply(float x) { return x; }
 };
 
-// Matrices that an octet of values is made of.
+// Further inputs of a kind.
 template <class F>
-INGOT_HOST_DEVICE constexpr u32 matrix_count() {
-  u32 count = F::kUsesX ? 1 : 0;
-  for (u32 i = 0; i < F::kInputs; ++i) count += F::kKinds[i] == InputKind::matrix ? 1 : 0;
+INGOT_HOST_DEVICE constexpr u32 count_inputs(InputKind kind) {
+  u32 count = 0;
+  for (u32 i = 0; i < F::kInputs; ++i) count += F::kKinds[i] == kind ? 1 : 0;
   return count;
 }
 

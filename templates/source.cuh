@@ -29,7 +29,10 @@ struct ValueSource {
   static constexpr bool kFused = !is_same<F, Identity>;
   static constexpr u32 kOperands = F::kInputs;
   using Value = typename Select<kFused && Unrounded, f32, In>::Type;
-  static constexpr u32 kMatrices = matrix_count<F>();
+  static constexpr u32 kMatrices = count_inputs<F>(InputKind::matrix) + (F::kUsesX ? 1 : 0);
+  static constexpr u32 kColumns = count_inputs<F>(InputKind::column);
+  // Three octets or more to one of the values: kernels give them more registers.
+  static constexpr bool kMany = kMatrices + kColumns > 2;
 
   // May rows be read in octets, from columns that are multiples of 8?
   INGOT_HOST_DEVICE static bool aligned(const SourceParams& p) {
@@ -65,24 +68,21 @@ struct ValueSource {
     return at;
   }
 
-  // Into the L2: what fetch() of the octet `rows` below and `cols` to the right will read, as far as it is much.
-  INGOT_DEVICE static void prefetch(const SourceParams& p, const Place& at, u32 rows, u32 cols) {
-    if constexpr (F::kUsesX) prefetch_line(at.x + rows * p.input_stride + cols);
-    INGOT_UNROLL
-    for (u32 i = 0; i < kOperands; ++i) {
-      if (F::kKinds[i] == InputKind::matrix) prefetch_line(at.operands[i] + rows * p.operands[i].stride + cols);
-    }
+  // Into the L2: what fetch() of the octet `rows` below will read of the matrix.
+  INGOT_DEVICE static void prefetch(const SourceParams& p, const Place& at, u32 rows) {
+    static_assert(!kFused);
+    prefetch_line(at.x + rows * p.input_stride);
   }
 
   // What the values of an octet are made of.
   struct Raw {
     Octet<In> x;
-    Octet<In> operands[kMaxInputs];  // of matrices and columns
+    Octet<In> operands[kMaxInputs];  // of matrices
     float of_row[kMaxInputs];
   };
-  // Octets to fetch before the first is looked at: 16 of a matrix's, which are 64 registers of 16-bit elements; half as
-  // many where values are f32.
-  static constexpr u32 kBatch = 16 / max_of(1U, kMatrices) / (sizeof(Value) / 2);
+  struct RawColumns {
+    Octet<In> operands[kMaxInputs];
+  };
 
   // The octet that begins `rows` below and `cols` to the right.
   INGOT_DEVICE static Raw fetch(const SourceParams& p, const Place& at, u32 rows, u32 cols) {
@@ -92,16 +92,22 @@ struct ValueSource {
     for (u32 i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] == InputKind::matrix) {
         raw.operands[i] = load_octet_once(at.operands[i] + rows * p.operands[i].stride + cols);
-      } else if (F::kKinds[i] == InputKind::column) {
-        raw.operands[i] = load_octet_again(at.operands[i] + cols);
-      } else {
+      } else if (F::kKinds[i] == InputKind::row) {
         raw.of_row[i] = at.of_row[i][rows];
       }
     }
     return raw;
   }
+  INGOT_DEVICE static RawColumns fetch_columns(const Place& at, u32 cols) {
+    RawColumns raw{};
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::column) raw.operands[i] = load_octet_again(at.operands[i] + cols);
+    }
+    return raw;
+  }
 
-  INGOT_DEVICE static Octet<Value> values(const Raw& raw) {
+  INGOT_DEVICE static Octet<Value> values(const Raw& raw, const RawColumns& columns) {
     if constexpr (!kFused) {
       return raw.x;
     } else {
@@ -109,7 +115,9 @@ struct ValueSource {
       unpack(raw.x, x);
       float operands[kMaxInputs][kOctet];
       INGOT_UNROLL
-      for (u32 i = 0; i < kOperands; ++i) unpack(raw.operands[i], operands[i]);
+      for (u32 i = 0; i < kOperands; ++i) {
+        unpack(F::kKinds[i] == InputKind::column ? columns.operands[i] : raw.operands[i], operands[i]);
+      }
       float results[kOctet];
       INGOT_UNROLL
       for (u32 c = 0; c < kOctet; ++c) {
@@ -125,7 +133,8 @@ struct ValueSource {
   }
 
   INGOT_DEVICE static Octet<Value> load(const SourceParams& p, i64 row, i64 col) {
-    return values(fetch(p, place(p, row, col), 0, 0));
+    const Place at = place(p, row, col);
+    return values(fetch(p, at, 0, 0), fetch_columns(at, 0));
   }
 
   // One value.
@@ -157,23 +166,38 @@ struct OctetOffset {
   bool inside;  // the matrix
 };
 
+// Octets to fetch before the first is computed with, a power of two: 64 registers' worth of 16-bit elements, half as
+// many octets where values are f32.
+template <class Source>
+INGOT_HOST_DEVICE constexpr u32 octets_in_flight(u32 inputs) {
+  return (inputs <= 1 ? 16 : inputs == 2 ? 8 : inputs <= 4 ? 4 : 2) / (sizeof(typename Source::Value) / 2);
+}
+
 // The octets at offset_of(0) .. offset_of(Count - 1); those outside of the matrix are 0. All of a batch are on their
-// way before the first is computed with: an expression between two loads would make the second wait.
-template <class Source, u32 Count, class OffsetOf>
+// way before the first is computed with: an expression between two loads would make the second wait. OneBelowTheOther:
+// they have the same columns, and are inside from the first on.
+template <class Source, bool OneBelowTheOther, u32 Count, class OffsetOf>
 INGOT_DEVICE void load_octets(const SourceParams& p, const typename Source::Place& at,
                               Octet<typename Source::Value> (&octets)[Count], OffsetOf offset_of) {
-  constexpr u32 kBatch = min_of(Count, Source::kBatch);
+  constexpr u32 kInputs = Source::kMatrices + (OneBelowTheOther ? 0 : Source::kColumns);
+  constexpr u32 kBatch = min_of(Count, octets_in_flight<Source>(kInputs));
+  static_assert(Count % kBatch == 0);
+  constexpr u32 kColumnOctets = OneBelowTheOther ? 1 : kBatch;
+  typename Source::RawColumns columns[kColumnOctets] = {};
+  if (OneBelowTheOther && offset_of(0).inside) columns[0] = Source::fetch_columns(at, offset_of(0).cols);
   INGOT_UNROLL
   for (u32 first = 0; first < Count; first += kBatch) {
     typename Source::Raw raw[kBatch] = {};
     INGOT_UNROLL
     for (u32 i = 0; i < kBatch; ++i) {
       const OctetOffset offset = offset_of(first + i);
-      if (offset.inside) raw[i] = Source::fetch(p, at, offset.rows, offset.cols);
+      if (!offset.inside) continue;
+      raw[i] = Source::fetch(p, at, offset.rows, offset.cols);
+      if (!OneBelowTheOther) columns[i % kColumnOctets] = Source::fetch_columns(at, offset.cols);
     }
     INGOT_UNROLL
     for (u32 i = 0; i < kBatch; ++i) {
-      octets[first + i] = Source::values(raw[i]);
+      octets[first + i] = Source::values(raw[i], columns[i % kColumnOctets]);
       if (Source::kFused && !offset_of(first + i).inside) octets[first + i] = {};
     }
   }

@@ -75,6 +75,12 @@ inline std::vector<KernelSpec> fused_specs() {
       "cast bf16->e4m3fn scale=tensor out=codes,transposed,sum:f32",
       "cast f32->e4m3fn scale=row out=codes,sum:f16",
       "cast bf16->e4m3fn of=silu(x)*gate scale=1x128 out=codes,result",
+      "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,transposed,result,sum:f32",
+      "cast bf16->e4m3fn of=silu(x)*gate+residual scale=row+col out=codes,transposed",
+      "cast bf16->e4m3fn of=x*a[col]+b[col] scale=tensor out=codes,transposed",
+      "cast bf16->e4m3fn of=x*y*z[col]+b[col] scale=1x128 out=codes,result",
+      "cast bf16->e4m3fn of=silu(x)*gate+residual scale=tensor out=codes,transposed",
+      "cast f16->e5m2 of=x*a+b*c-d scale=row out=codes,transposed",
       "cast f32->e5m2 of=x*gate scale=row+col out=codes,transposed,result,sum:bf16 unrounded",
       "cast f16->e4m3fn of=x+y scale=row out=codes,transposed",
       "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result fast"};
@@ -168,7 +174,7 @@ inline bool runs_huge(const KernelSpec& spec) {
     if (cast->transposed_scale) return cast->scale == kRowwise && *cast->transposed_scale == kColumnwise;
     const bool given = cast->source == ScaleSource::given;
     return given ? cast->codes && cast->transposed && cast->scale == kTensorwise
-                 : cast->codes && (cast->transposed || cast->scale == kRowwise);
+                 : cast->codes && (cast->transposed || cast->scale == kRowwise || cast->scale == kRowGroups);
   }
   if (const auto* const amax = std::get_if<AmaxSpec>(&spec)) return amax->in == Dtype::bf16;
   if (const auto* const norm = std::get_if<NormSpec>(&spec)) {

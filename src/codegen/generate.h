@@ -20,8 +20,9 @@ struct Source {
 
 inline constexpr std::string_view kKernelName = "kKernel";
 
-// The kernels of one spec, in the order of their launches. first: partial results, such as the maxima that a tensorwise
-// cast needs before it. main: every spec has it. finish: what the main pass left in parts, such as column sums.
+// The kernels of one spec, in the order of their launches. first: what the main pass builds on, such as the maxima that
+// a tensorwise cast needs before it, or the codes of CastSchedule::rows_then_tiles. main: every spec has it. finish:
+// what the main pass left in parts, such as column sums.
 enum class Pass : std::uint8_t { first, main, finish };
 
 // How a cast runs. rows: a row in its threads' registers, in one launch (templates/cast_rows.cuh). row_groups: likewise
@@ -42,9 +43,9 @@ struct FirstPass {
 };
 FirstPass first_pass(const CastSpec& spec);
 
-// Which passes a spec takes. (first: a cast with dynamic tensorwise scales, or with transposed codes and dynamic
-// rowwise or columnwise ones, amax tensorwise, column_sum; finish: a cast with column sums, norm_backward with
-// gradients of gamma and beta)
+// Which passes a spec takes. (first: a cast with dynamic tensorwise scales, or in tiles with dynamic rowwise or
+// columnwise ones, or by rows and then in tiles; amax tensorwise; column_sum. finish: a cast with column sums,
+// norm_backward with gradients of gamma and beta.)
 std::span<const Pass> passes(const KernelSpec& spec);
 bool has_pass(const KernelSpec& spec, Pass pass);
 

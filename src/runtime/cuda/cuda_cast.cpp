@@ -146,6 +146,7 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   params.partial_sums = memory;
   try {
     if (cast_schedule(spec) == CastSchedule::rows_then_tiles) {
+      // Both kernels write the factors, the same ones.
       params.transposed.from = memory + sums;
       launch_rows(spec, Pass::first, tensors, params.transposed.from, stream, launcher);
     } else if (has_pass(spec, Pass::first)) {
