@@ -170,7 +170,8 @@ struct OctetOffset {
 // many octets where values are f32.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 octets_in_flight(u32 inputs) {
-  return (inputs <= 1 ? 16 : inputs == 2 ? 8 : inputs <= 4 ? 4 : 2) / (sizeof(typename Source::Value) / 2);
+  constexpr u32 kHalves = static_cast<u32>(sizeof(typename Source::Value)) / 2;
+  return (inputs <= 1 ? 16 : inputs == 2 ? 8 : inputs <= 4 ? 4 : 2) / kHalves;
 }
 
 // The octets at offset_of(0) .. offset_of(Count - 1); those outside of the matrix are 0. All of a batch are on their

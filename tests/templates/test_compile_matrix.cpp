@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -88,8 +89,32 @@ void expect_clean(const std::vector<Job>& jobs) {
 }  // namespace
 
 // CI compiles the kernels that stand for their kind for sm_90a and for another target, each in turn, and every sixth of
-// the others for one target; with INGOT_COMPILE_ALL in the environment, all are compiled for all (the ctest entry of
-// label nightly).
+// the others for one target; with INGOT_COMPILE_ALL=1 in the environment, all are compiled for all (the ctest entry of
+// label nightly). INGOT_COMPILE_ALL=3/8: every eighth of them from the fourth on, so that eight processes share the
+// work (NVRTC's front end runs one compile at a time).
+struct CompileAll {
+  bool wanted = false;
+  std::size_t index = 0;
+  std::size_t count = 1;
+  static CompileAll of_environment() {
+    const char* const text = std::getenv("INGOT_COMPILE_ALL");
+    if (text == nullptr) return {};
+    CompileAll all{.wanted = true};
+    const std::string_view words(text);
+    if (const auto slash = words.find('/'); slash != std::string_view::npos) {
+      all.index = std::stoul(std::string(words.substr(0, slash)));
+      all.count = std::stoul(std::string(words.substr(slash + 1)));
+      BOOST_REQUIRE(all.index < all.count);
+    }
+    return all;
+  }
+  std::vector<Job> share(const std::vector<Job>& jobs) const {
+    std::vector<Job> mine;
+    for (std::size_t i = index; i < jobs.size(); i += count) mine.push_back(jobs[i]);
+    return mine;
+  }
+};
+
 bool stands_for_its_kind(const KernelSpec& spec) {
   if (const auto* const cast = std::get_if<CastSpec>(&spec)) {
     return cast->in == Dtype::bf16 && cast->out == Dtype::e4m3fn;
@@ -115,16 +140,17 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
       sources.emplace(source.text, std::pair{source, stands_for_its_kind(spec)});
     }
   }
-  const bool all = std::getenv("INGOT_COMPILE_ALL") != nullptr;
+  const CompileAll all = CompileAll::of_environment();
   std::vector<Job> jobs;
   std::size_t index = 0;
   for (const auto& [text, entry] : sources) {
     const auto& [source, everywhere] = entry;
     ++index;
     for (std::size_t t = 0; t < kSupportedTargets.size(); ++t) {
-      if (all || compiled_in_ci(everywhere, index, t)) jobs.push_back({source, kSupportedTargets[t]});
+      if (all.wanted || compiled_in_ci(everywhere, index, t)) jobs.push_back({source, kSupportedTargets[t]});
     }
   }
+  jobs = all.share(jobs);
   nvrtc();
   const auto start = std::chrono::steady_clock::now();
   expect_clean(jobs);
@@ -175,7 +201,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
 
 // Casts with expressions, and with sums in every granularity: all for Hopper, every third for every target.
 BOOST_AUTO_TEST_CASE(every_fused_kernel) {
-  const bool all = std::getenv("INGOT_COMPILE_ALL") != nullptr;
+  const CompileAll all = CompileAll::of_environment();
   std::vector<KernelSpec> specs = test::fused_specs();
   for (const KernelSpec& spec : all_valid_specs()) {
     const auto* const cast = std::get_if<CastSpec>(&spec);
@@ -183,12 +209,12 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
     const bool chosen = stands_for_its_kind(spec) && cast->codes && cast->transposed;
     CastSpec with_sum = *cast;
     with_sum.sum = Dtype::f32;
-    if (all || chosen) specs.emplace_back(with_sum);
+    if (all.wanted || chosen) specs.emplace_back(with_sum);
   }
   std::map<std::string, Job> jobs;
   std::size_t index = 0;
   for (const KernelSpec& spec : specs) {
-    const bool everywhere = all || index++ % 3 == 0;
+    const bool everywhere = all.wanted || index++ % 3 == 0;
     for (const Pass pass : passes(spec)) {
       const Source source = generate(spec, pass);
       for (const Target target : kSupportedTargets) {
@@ -198,6 +224,7 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   }
   std::vector<Job> unique;
   for (const auto& [text, job] : jobs) unique.push_back(job);
+  unique = all.share(unique);
   expect_clean(unique);
   fmt::print("{} specs with expressions or sums: {} compiles\n", specs.size(), unique.size());
 }
