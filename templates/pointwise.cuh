@@ -31,7 +31,7 @@ struct Identity {
 template <class F>
 INGOT_HOST_DEVICE constexpr u32 count_inputs(InputKind kind) {
   u32 count = 0;
-  for (u32 i = 0; i < F::kInputs; ++i) count += F::kKinds[i] == kind ? 1 : 0;
+  for (int i = 0; i < static_cast<int>(F::kInputs); ++i) count += F::kKinds[i] == kind ? 1 : 0;
   return count;
 }
 

@@ -27,7 +27,7 @@ template <HighPrecision InDtype, class F = Identity, bool Unrounded = false>
 struct ValueSource {
   using In = InDtype;
   static constexpr bool kFused = !is_same<F, Identity>;
-  static constexpr u32 kOperands = F::kInputs;
+  static constexpr int kOperands = F::kInputs;  // signed: it may be 0, which no unsigned index is below
   using Value = typename Select<kFused && Unrounded, f32, In>::Type;
   static constexpr u32 kMatrices = count_inputs<F>(InputKind::matrix) + (F::kUsesX ? 1 : 0);
   static constexpr u32 kColumns = count_inputs<F>(InputKind::column);
@@ -38,7 +38,7 @@ struct ValueSource {
   INGOT_HOST_DEVICE static bool aligned(const SourceParams& p) {
     bool all = !F::kUsesX || vector_aligned<In>(p.input, p.input_stride);
     INGOT_UNROLL
-    for (u32 i = 0; i < kOperands; ++i) {
+    for (int i = 0; i < kOperands; ++i) {
       const SourceOperand& operand = p.operands[i];
       if (F::kKinds[i] == InputKind::matrix) all = all && vector_aligned<In>(operand.data, operand.stride);
       if (F::kKinds[i] == InputKind::column) all = all && ingot::aligned(operand.data, 16);
@@ -56,7 +56,7 @@ struct ValueSource {
     Place at{};
     if constexpr (F::kUsesX) at.x = static_cast<const In*>(p.input) + row * p.input_stride + col;
     INGOT_UNROLL
-    for (u32 i = 0; i < kOperands; ++i) {
+    for (int i = 0; i < kOperands; ++i) {
       const SourceOperand& operand = p.operands[i];
       if (F::kKinds[i] == InputKind::row) {
         at.of_row[i] = static_cast<const float*>(operand.data) + row;
@@ -89,7 +89,7 @@ struct ValueSource {
     Raw raw{};
     if constexpr (F::kUsesX) raw.x = load_octet_once(at.x + rows * p.input_stride + cols);
     INGOT_UNROLL
-    for (u32 i = 0; i < kOperands; ++i) {
+    for (int i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] == InputKind::matrix) {
         raw.operands[i] = load_octet_once(at.operands[i] + rows * p.operands[i].stride + cols);
       } else if (F::kKinds[i] == InputKind::row) {
@@ -101,7 +101,7 @@ struct ValueSource {
   INGOT_DEVICE static RawColumns fetch_columns(const Place& at, u32 cols) {
     RawColumns raw{};
     INGOT_UNROLL
-    for (u32 i = 0; i < kOperands; ++i) {
+    for (int i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] == InputKind::column) raw.operands[i] = load_octet_again(at.operands[i] + cols);
     }
     return raw;
@@ -115,7 +115,7 @@ struct ValueSource {
       unpack(raw.x, x);
       float operands[kMaxInputs][kOctet];
       INGOT_UNROLL
-      for (u32 i = 0; i < kOperands; ++i) {
+      for (int i = 0; i < kOperands; ++i) {
         unpack(F::kKinds[i] == InputKind::column ? columns.operands[i] : raw.operands[i], operands[i]);
       }
       float results[kOctet];
@@ -123,7 +123,7 @@ struct ValueSource {
       for (u32 c = 0; c < kOctet; ++c) {
         float inputs[kMaxInputs] = {};
         INGOT_UNROLL
-        for (u32 i = 0; i < kOperands; ++i) {
+        for (int i = 0; i < kOperands; ++i) {
           inputs[i] = F::kKinds[i] == InputKind::row ? raw.of_row[i] : operands[i][c];
         }
         results[c] = apply_pointwise<F>(x[c], inputs);
@@ -145,7 +145,7 @@ struct ValueSource {
     } else {
       float inputs[kMaxInputs] = {};
       INGOT_UNROLL
-      for (u32 i = 0; i < kOperands; ++i) {
+      for (int i = 0; i < kOperands; ++i) {
         inputs[i] = operand_element(p.operands[i], F::kKinds[i], row, col);
       }
       return from_float<Value>(apply_pointwise<F>(F::kUsesX ? to_float(*input) : 0.0F, inputs));
