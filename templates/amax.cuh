@@ -188,7 +188,7 @@ template <class Source>
 INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
   constexpr bool kWide = sizeof(typename Source::Value) == 4;
   if (Source::kMatrices > 1) return kWide || Source::kMatrices > 2 || kDeviceArch >= 1000 ? 1 : 2;
-  return kWide ? 2 : Source::kFused ? 3 : 4;
+  return kWide || Source::kOperands > 0 ? 2 : Source::kFused ? 3 : 4;
 }
 
 // A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows at a time.

@@ -563,8 +563,8 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kTwo = kTwoScales<CodesScale, TransposedScale>;
   constexpr bool kWide = sizeof(typename Source::Value) == 4;
   constexpr bool kBlackwell = kDeviceArch >= 1000;
-  if (kTwo &&
-      (!has_hardware_encode<Out>() || (kWide && Source::kFused) || ((Given || More) && (kWide || kBlackwell)))) {
+  if (kTwo && (!has_hardware_encode<Out>() || (Source::kFused && (kWide || Source::kColumns > 0)) ||
+               ((Given || More) && (kWide || kBlackwell)))) {
     return 1;
   }
   constexpr bool kSeveral = Source::kMatrices > 1;

@@ -166,12 +166,12 @@ struct OctetOffset {
   bool inside;  // the matrix
 };
 
-// Octets to fetch before the first is computed with, a power of two: 64 registers' worth of 16-bit elements, half as
-// many octets where values are f32.
+// Octets to fetch before the first is computed with, a power of two: 64 registers' worth. Of several inputs that become
+// f32 values there is no room for two octets.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 octets_in_flight(u32 inputs) {
-  constexpr u32 kHalves = static_cast<u32>(sizeof(typename Source::Value)) / 2;
-  return (inputs <= 1 ? 16 : inputs == 2 ? 8 : inputs <= 4 ? 4 : 2) / kHalves;
+  if (sizeof(typename Source::Value) == 4) return inputs <= 1 ? 8 : 1;
+  return inputs <= 1 ? 16 : inputs == 2 ? 8 : inputs <= 4 ? 4 : 2;
 }
 
 // The octets at offset_of(0) .. offset_of(Count - 1); those outside of the matrix are 0. All of a batch are on their
@@ -186,20 +186,31 @@ INGOT_DEVICE void load_octets(const SourceParams& p, const typename Source::Plac
   constexpr u32 kColumnOctets = OneBelowTheOther ? 1 : kBatch;
   typename Source::RawColumns columns[kColumnOctets] = {};
   if (OneBelowTheOther && offset_of(0).inside) columns[0] = Source::fetch_columns(at, offset_of(0).cols);
-  INGOT_UNROLL
-  for (u32 first = 0; first < Count; first += kBatch) {
-    typename Source::Raw raw[kBatch] = {};
+  if constexpr (kBatch == 1) {
     INGOT_UNROLL
-    for (u32 i = 0; i < kBatch; ++i) {
-      const OctetOffset offset = offset_of(first + i);
+    for (u32 i = 0; i < Count; ++i) {
+      const OctetOffset offset = offset_of(i);
+      octets[i] = {};
       if (!offset.inside) continue;
-      raw[i] = Source::fetch(p, at, offset.rows, offset.cols);
-      if (!OneBelowTheOther) columns[i % kColumnOctets] = Source::fetch_columns(at, offset.cols);
+      if (!OneBelowTheOther) columns[0] = Source::fetch_columns(at, offset.cols);
+      octets[i] = Source::values(Source::fetch(p, at, offset.rows, offset.cols), columns[0]);
     }
+  } else {
     INGOT_UNROLL
-    for (u32 i = 0; i < kBatch; ++i) {
-      octets[first + i] = Source::values(raw[i], columns[i % kColumnOctets]);
-      if (Source::kFused && !offset_of(first + i).inside) octets[first + i] = {};
+    for (u32 first = 0; first < Count; first += kBatch) {
+      typename Source::Raw raw[kBatch] = {};
+      INGOT_UNROLL
+      for (u32 i = 0; i < kBatch; ++i) {
+        const OctetOffset offset = offset_of(first + i);
+        if (!offset.inside) continue;
+        raw[i] = Source::fetch(p, at, offset.rows, offset.cols);
+        if (!OneBelowTheOther) columns[i % kColumnOctets] = Source::fetch_columns(at, offset.cols);
+      }
+      INGOT_UNROLL
+      for (u32 i = 0; i < kBatch; ++i) {
+        octets[first + i] = Source::values(raw[i], columns[i % kColumnOctets]);
+        if (Source::kFused && !offset_of(first + i).inside) octets[first + i] = {};
+      }
     }
   }
 }
