@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,14 +16,11 @@
 #include "ingot/runtime/cpu/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
+#include "program.h"
 #include "report.h"
 
 namespace ingot::bench {
 namespace {
-
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
-constexpr int kSkipped = 77;
 
 // Nothing that a tile divides.
 constexpr std::int64_t kCheckedRows = 1048;
@@ -122,13 +118,6 @@ std::vector<std::vector<CastCase>> groups_of(const std::vector<CastCase>& cases)
   return groups;
 }
 
-void write(const std::string& path, const CastReport& report) {
-  std::ofstream file(path);
-  file << to_json(report).dump(1) << '\n';
-  file.close();
-  if (!file) throw Error(ErrorCode::io_failed, path, "cannot be written; check that its folder exists and has room");
-}
-
 int run(const Options& options) {
   const std::vector<CastCase> cases = chosen_cases(options);
   if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
@@ -156,7 +145,7 @@ int run(const Options& options) {
   report.after = bench.ceiling();
   report.host = bench.host_cost();
   fmt::print("{}", to_text(report));
-  if (!options.json.empty()) write(options.json, report);
+  if (!options.json.empty()) write_json(options.json, to_json(report));
   for (const CaseResult& result : report.cases) {
     if (!result.fault.empty()) return kFailed;
   }
@@ -174,17 +163,5 @@ int main(int argc, char** argv) {
   app.add_flag("--quick", options.quick, "Fewer rounds of shorter graphs: does it run, not how fast");
   app.add_option("--json", options.json, "Write all figures to this file");
   app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
-  try {
-    app.parse(argc, argv);
-    return ingot::bench::run(options);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : ingot::bench::kUsage;
-  } catch (const ingot::Error& error) {
-    fmt::print(stderr, "bench_cast: error: {}\n", error.what());
-    if (!error.log().empty()) fmt::print(stderr, "\n{}\n", error.log());
-    return ingot::bench::kFailed;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "bench_cast: error: {}\n", error.what());
-    return ingot::bench::kFailed;
-  }
+  return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

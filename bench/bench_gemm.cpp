@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,15 +19,12 @@
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "machine.h"
+#include "program.h"
 
 namespace ingot::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
-constexpr int kSkipped = 77;
 
 struct Options {
   bool list = false;
@@ -193,10 +189,7 @@ void write(const std::string& path, const Machine& m, const std::vector<Result>&
             {"driver", m.driver},  {"nvrtc", m.nvrtc},      {"cublaslt", m.cublaslt}, {"ingot", m.ingot},
             {"commit", m.commit},  {"cases", Json::array()}};
   for (const Result& result : results) json["cases"].push_back(to_json(result));
-  std::ofstream file(path);
-  file << json.dump(1) << '\n';
-  file.close();
-  if (!file) throw Error(ErrorCode::io_failed, path, "cannot be written; check that its folder exists and has room");
+  write_json(path, json);
 }
 
 int run(const Options& options) {
@@ -249,17 +242,5 @@ int main(int argc, char** argv) {
   app.add_flag("--tilings", options.tilings, "Try every tiling of Ingot's, not only the one that it chooses");
   app.add_option("--json", options.json, "Write all figures to this file");
   app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
-  try {
-    app.parse(argc, argv);
-    return ingot::bench::run(options);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : ingot::bench::kUsage;
-  } catch (const ingot::Error& error) {
-    fmt::print(stderr, "bench_gemm: error: {}\n", error.what());
-    if (!error.log().empty()) fmt::print(stderr, "\n{}\n", error.log());
-    return ingot::bench::kFailed;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "bench_gemm: error: {}\n", error.what());
-    return ingot::bench::kFailed;
-  }
+  return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <utility>
 
-#include "gemm_sm90_tiling.cuh"
+#include "ingot/codegen/sm90_tiling.h"
 
 namespace ingot {
 namespace {
@@ -70,13 +70,7 @@ std::string tiling_fault(const GemmTiling& t, bool fast) {
     return fmt::format("a cluster of {}x{}, but it must be 1x1, 2x1 or 1x2", t.cluster_m, t.cluster_n);
   }
   if (t.stages < 2 || t.stages > 16) return fmt::format("{} stages, but there must be 2 to 16", t.stages);
-  const auto unsigned_of = [](int value) { return static_cast<u32>(value); };
-  const Sm90Tiling tiling{.m = unsigned_of(t.m),
-                          .n = unsigned_of(t.n),
-                          .cluster_m = unsigned_of(t.cluster_m),
-                          .cluster_n = unsigned_of(t.cluster_n),
-                          .stages = unsigned_of(t.stages),
-                          .pingpong = t.pingpong};
+  const Sm90Tiling tiling = sm90_tiling(t);
   if (sm90_shared_bytes(tiling) > kSm90SharedLimit) {
     return fmt::format("{} bytes of shared memory, but a block has {}: fewer stages or a smaller tile",
                        sm90_shared_bytes(tiling), kSm90SharedLimit);

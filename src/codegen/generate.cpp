@@ -284,9 +284,7 @@ FirstPass::Kind FirstPass::kind() const {
 
 FirstPass first_pass(const CastSpec& spec) {
   FirstPass wanted;
-  if (spec.source == ScaleSource::given) return wanted;
-  const CastSchedule schedule = cast_schedule(spec);
-  if (schedule == CastSchedule::rows || schedule == CastSchedule::rows_then_tiles) return wanted;
+  if (spec.source == ScaleSource::given || cast_schedule(spec) != CastSchedule::tiles) return wanted;
   for (const ScaleGranularity scale : {spec.scale, spec.transposed_scale.value_or(spec.scale)}) {
     wanted.tensor |= scale == kTensorwise;
     wanted.rows |= scale == kRowwise;

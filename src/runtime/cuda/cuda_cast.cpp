@@ -100,22 +100,18 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
 
 u64 value_bytes(const CastSpec& spec) { return spec.unrounded ? 4U : static_cast<u64>(size_of(spec.in)); }
 
-CastRowsParams rows_params(const CastSpec& spec, const CastTensors& tensors, float* maxima) {
-  return {.source = source_of(tensors),
-          .codes = tensors.codes.data,
-          .factors = floats(tensors.factors),
-          .result = tensors.result.data,
-          .codes_stride = tensors.codes.row_stride,
-          .result_stride = tensors.result.row_stride,
-          .maxima = maxima,
-          .threads_log2 = CastRowsLaunch::threads_log2(tensors.input.cols, value_bytes(spec)),
-          .pow2 = spec.pow2};
-}
-
 // `maxima` may be null.
 void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, float* maxima, const Stream& stream,
                  Launcher& launcher) {
-  const CastRowsParams params = rows_params(spec, tensors, maxima);
+  const CastRowsParams params{.source = source_of(tensors),
+                              .codes = tensors.codes.data,
+                              .factors = floats(tensors.factors),
+                              .result = tensors.result.data,
+                              .codes_stride = tensors.codes.row_stride,
+                              .result_stride = tensors.result.row_stride,
+                              .maxima = maxima,
+                              .threads_log2 = CastRowsLaunch::threads_log2(tensors.input.cols, value_bytes(spec)),
+                              .pow2 = spec.pow2};
   launcher.launch(spec, pass, CastRowsLaunch::grid(tensors.input.rows, params.threads_log2),
                   CastRowsLaunch::threads(params.threads_log2), params, stream);
 }

@@ -70,7 +70,7 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
     case GemmKernel::automatic: {
       if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;
       if (sm90_refusal(spec, tensors, shape, launcher.target()) == nullptr) {
-        return gemm_sm90(spec, tensors, stream, launcher);
+        return gemm_sm90(spec, tensors, shape, stream, launcher);
       }
       return launch_simt(spec, tensors, shape, stream, launcher);
     }
@@ -80,7 +80,7 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
     }
     case GemmKernel::sm90: {
       if (const char* reason = sm90_refusal(spec, tensors, shape, launcher.target())) refuse(spec, reason);
-      return gemm_sm90(spec, tensors, stream, launcher);
+      return gemm_sm90(spec, tensors, shape, stream, launcher);
     }
     case GemmKernel::simt: return launch_simt(spec, tensors, shape, stream, launcher);
   }

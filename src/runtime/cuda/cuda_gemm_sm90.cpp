@@ -1,6 +1,7 @@
 // One launch: tensor maps are encoded, into the kernel's own parameters (0.1 us each, so that none is kept), the
 // tiling is the spec's or the cost model's, and blocks stay on their multiprocessors.
 #include "ingot/codegen/candidates.h"
+#include "ingot/codegen/sm90_tiling.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/operations.h"
@@ -11,16 +12,6 @@ namespace ingot::cuda {
 namespace {
 
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
-
-Sm90Tiling for_kernel(const GemmTiling& t) {
-  const auto unsigned_of = [](int value) { return static_cast<u32>(value); };
-  return {.m = unsigned_of(t.m),
-          .n = unsigned_of(t.n),
-          .cluster_m = unsigned_of(t.cluster_m),
-          .cluster_n = unsigned_of(t.cluster_n),
-          .stages = unsigned_of(t.stages),
-          .pingpong = t.pingpong};
-}
 
 struct Box {
   CUtensorMapDataType type;
@@ -58,12 +49,12 @@ bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_
 
 }  // namespace
 
-void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher) {
-  const GemmShape shape = gemm_shape(spec, tensors);
+void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
+               Launcher& launcher) {
   GemmSpec chosen = spec;
   chosen.kernel = GemmKernel::sm90;
   chosen.tiling = choose_tiling(spec, {.m = shape.m, .n = shape.n, .k = shape.k}, launcher.multiprocessors());
-  const Sm90Tiling tiling = for_kernel(*chosen.tiling);
+  const Sm90Tiling tiling = sm90_tiling(*chosen.tiling);
 
   Sm90GemmParams params{.a = {},
                         .b = {},

@@ -11,7 +11,8 @@
 
 namespace ingot {
 class CublasLt;
-}
+struct GemmShape;
+}  // namespace ingot
 
 namespace ingot::cuda {
 
@@ -23,7 +24,8 @@ std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const C
 // `cublaslt` may be null. Throws Error{invalid_argument} where the spec asks for a kernel that does not take the call.
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt);
 // Of a call that sm90_refusal() has nothing against.
-void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher);
+void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
+               Launcher& launcher);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
 void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,

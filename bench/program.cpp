@@ -1,0 +1,37 @@
+#include "program.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+
+#include "ingot/runtime/error.h"
+
+namespace ingot::bench {
+
+int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& run) {
+  try {
+    app.parse(argc, argv);
+    return run();
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}: error: {}\n", app.get_name(), error.what());
+    if (!error.log().empty()) fmt::print(stderr, "\n{}\n", error.log());
+    return kFailed;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: error: {}\n", app.get_name(), error.what());
+    return kFailed;
+  }
+}
+
+void write_json(const std::string& path, const nlohmann::ordered_json& json) {
+  std::ofstream file(path);
+  file << json.dump(1) << '\n';
+  file.close();
+  if (!file) throw Error(ErrorCode::io_failed, path, "cannot be written; check that its folder exists and has room");
+}
+
+}  // namespace ingot::bench
