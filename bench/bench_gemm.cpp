@@ -36,8 +36,9 @@ struct Options {
 };
 
 struct Contender {
-  std::string label;  // "cublaslt 3", "sm90:128x256:2x1:4:cooperative"
+  std::string label;  // "cublaslt 3", "sm90:128x256:2x1:4:cooperative", "without epilogue"
   bool ours = false;
+  bool plain = false;  // the case's sums with nothing after them, which other cases check
   std::function<void(const GemmTensors&)> enqueue;
   Timing timing{};
   std::string fault{};
@@ -73,19 +74,27 @@ class Bench {
     const GemmBuffers buffers(gpu_, random_, c);
     result.trials = contenders(c, buffers, result.cublaslt_refuses);
     measure_all(buffers, result.trials, {.rounds = options_.quick ? 1 : 3, .graph_us = 1500});
+    if (result.trials.back().plain) {
+      result.finals = {result.trials.back(), result.trials.front()};
+      measure_all(buffers, result.finals, finals());
+      return result;
+    }
     const Contender* theirs = best(result.trials, false);
     const Contender* ours = best(result.trials, true);
     if (theirs != nullptr) result.finals.push_back(*theirs);
     result.finals.push_back(result.trials.front());
     if (ours != nullptr && ours != &result.trials.front()) result.finals.push_back(*ours);
-    measure_all(buffers, result.finals,
-                options_.quick ? MeasureOptions{.rounds = 3, .graph_us = 1500}
-                               : MeasureOptions{.rounds = 11, .graph_us = 3000});
+    measure_all(buffers, result.finals, finals());
     return result;
   }
 
  private:
-  // Ingot's own choice first.
+  MeasureOptions finals() const {
+    return options_.quick ? MeasureOptions{.rounds = 3, .graph_us = 1500}
+                          : MeasureOptions{.rounds = 11, .graph_us = 3000};
+  }
+
+  // Ingot's own choice first. Of an epilogue that, and last the same kernel without it.
   std::vector<Contender> contenders(const GemmCase& c, const GemmBuffers& buffers, bool& refused) {
     std::vector<Contender> all;
     const auto add_ours = [&](const GemmTiling& tiling) {
@@ -98,6 +107,17 @@ class Bench {
     };
     const GemmTiling chosen = choose_tiling(c.spec, c.size, multiprocessors_);
     add_ours(chosen);
+    GemmSpec plain = without_epilogue(c.spec);
+    if (!(plain == c.spec)) {
+      plain.kernel = GemmKernel::sm90;
+      plain.tiling = chosen;
+      all.push_back({.label = "without epilogue", .plain = true, .enqueue = [this, plain](const GemmTensors& t) {
+                       const GemmTensors bare{
+                           .a = t.a, .b = t.b, .factor_a = t.factor_a, .factor_b = t.factor_b, .out = t.out};
+                       gpu_.backend().gemm(plain, bare, gpu_.stream());
+                     }});
+      return all;
+    }
     for (const GemmTiling& tiling : candidates(c.spec)) {
       if (options_.tilings && tiling != chosen) add_ours(tiling);
     }
@@ -122,7 +142,7 @@ class Bench {
       auto replay = std::make_unique<Replay>(gpu_, candidate, options);
       buffers.poison(gpu_);
       replay->launch();
-      contender.fault = buffers.fault(gpu_);
+      contender.fault = contender.plain ? std::string() : buffers.fault(gpu_);
       if (!contender.fault.empty()) continue;
       timed.push_back(&contender);
       replays.push_back(std::move(replay));

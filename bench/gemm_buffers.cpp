@@ -18,6 +18,7 @@ namespace {
 constexpr unsigned char kPoison = 0xa5;
 constexpr std::int64_t kSampledRows = 48;
 constexpr std::int64_t kSamplesOfRow = 4;
+constexpr float kBeta = 0.5F;
 
 std::size_t bytes_of(std::int64_t rows, std::int64_t cols, Dtype dtype) {
   return static_cast<std::size_t>(rows * cols) * static_cast<std::size_t>(size_of(dtype));
@@ -52,6 +53,25 @@ std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& facto
   return values;
 }
 
+double element(Gpu& gpu, const Tensor& tensor, std::int64_t r, std::int64_t c) {
+  const auto* const at =
+      static_cast<const std::byte*>(tensor.data) + (r * tensor.row_stride + c) * size_of(tensor.dtype);
+  u16 bits = 0;
+  std::memcpy(&bits, fetch(gpu, at, sizeof(bits)).data(), sizeof(bits));
+  return static_cast<double>(to_float(bf16{bits}));
+}
+
+// What follows the sum of element (r, c).
+double finished(Gpu& gpu, const GemmSpec& spec, const GemmTensors& t, std::int64_t r, std::int64_t c, double x) {
+  if (spec.bias) x += element(gpu, t.bias, 0, c);
+  if (spec.epilogue.c) x += static_cast<double>(kBeta) * element(gpu, t.c, r, c);
+  std::vector<double> inputs;
+  for (std::size_t i = 0; i < spec.epilogue.pointwise.inputs().size(); ++i) {
+    inputs.push_back(element(gpu, t.inputs[i], r, c));
+  }
+  return evaluate(spec.epilogue.pointwise, x, inputs);
+}
+
 }  // namespace
 
 GemmBuffers::GemmBuffers(Gpu& gpu, RandomData& random, const GemmCase& gemm_case) : case_(gemm_case) {
@@ -84,6 +104,29 @@ GemmBuffers::Copy GemmBuffers::make(Gpu& gpu, RandomData& random, std::uint64_t 
   made.tensors.a = operand(case_.spec.a, case_.spec.scale_a, case_.size.m, made.tensors.factor_a);
   made.tensors.b = operand(case_.spec.b, case_.spec.scale_b, case_.size.n, made.tensors.factor_b);
   made.tensors.out = place(case_.spec.out, case_.size.m, case_.size.n);
+  // Bell-shaped too: what a cast of random values would have rounded them to.
+  const auto values = [&](std::int64_t rows, std::int64_t cols) {
+    const CastSpec spec{.pointwise = parse_pointwise("x * 0.5"), .result = true};
+    const Placed cast(cast_operation(spec, rows, cols), backend);
+    random.fill(cast, ++seed);
+    CastTensors tensors = cast_tensors(cast.tensors());
+    tensors.result = place(Dtype::bf16, rows, cols);
+    backend.cast(spec, tensors, gpu.stream());
+    gpu.synchronize();
+    return tensors.result;
+  };
+  const GemmEpilogue& epilogue = case_.spec.epilogue;
+  if (case_.spec.bias) made.tensors.bias = values(1, case_.size.n);
+  if (epilogue.c) made.tensors.c = values(case_.size.m, case_.size.n);
+  made.tensors.beta = kBeta;
+  for (std::size_t i = 0; i < epilogue.pointwise.inputs().size(); ++i) {
+    made.tensors.inputs[i] = values(case_.size.m, case_.size.n);
+  }
+  if (epilogue.preactivation) made.tensors.preactivation = place(Dtype::bf16, case_.size.m, case_.size.n);
+  if (epilogue.amax) {
+    made.tensors.amax = place(Dtype::f32, 1, 1);
+    backend.fill_zero(made.tensors.amax.data, sizeof(float), gpu.stream());
+  }
   return made;
 }
 
@@ -116,6 +159,7 @@ std::string GemmBuffers::fault(Gpu& gpu) const {
       const std::vector<double> b = values_of(gpu, t.b, t.factor_b, case_.spec.scale_b, c);
       double expected = 0;
       for (std::size_t k = 0; k < a.size(); ++k) expected += a[k] * b[k];
+      expected = finished(gpu, case_.spec, t, r, c, expected);
       const auto actual = static_cast<double>(to_float(bf16{bits(c)}));
       error += (actual - expected) * (actual - expected);
       norm += expected * expected;

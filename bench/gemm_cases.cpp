@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace ingot::bench {
 namespace {
 
@@ -24,7 +26,26 @@ constexpr NamedSize kSizes[] = {{"", 1024, 1024, 1024},
                                 {"few tokens ", 128, 8192, 28672},
                                 {"short K ", 16384, 1280, 8192}};
 
+// What layers put behind a product; at sizes where a tile's multiplication is to hide it.
+constexpr std::int64_t kEpilogueSizes[] = {4096, 8192};
+constexpr std::pair<const char*, const char*> kEpilogues[] = {
+    {"bias", "bias"},
+    {"relu", "epilogue=relu(x)"},
+    {"gelu", "epilogue=gelu_tanh(x)"},
+    {"silu", "epilogue=silu(x)"},
+    {"sigmoid", "epilogue=sigmoid(x)"},
+    {"residual", "epilogue=x+residual"},
+    {"amax", "also=amax"},
+    {"bias, silu, preactivation", "bias epilogue=silu(x) also=preactivation"},
+    {"accumulation", "c=bf16"}};
+
 }  // namespace
+
+GemmSpec without_epilogue(GemmSpec spec) {
+  spec.bias = false;
+  spec.epilogue = {};
+  return spec;
+}
 
 std::string name(const GemmCase& c) { return c.shape + ", " + c.mode; }
 
@@ -48,6 +69,17 @@ std::vector<GemmCase> gemm_cases() {
                      .mode = "blocks",
                      .spec = {.scale_a = kRowGroups, .scale_b = kBlocks},
                      .size = {.m = s.m, .n = s.n, .k = s.k}});
+  }
+  for (const std::int64_t n : kEpilogueSizes) {
+    for (const bool fast : {true, false}) {
+      for (const auto& [label, words] : kEpilogues) {
+        const std::string line = fmt::format("gemm e4m3fn*e4m3fn->bf16 scale=row,row {}{}", words, fast ? " fast" : "");
+        cases.push_back({.shape = fmt::format("{0}x{0}x{0}", n),
+                         .mode = fmt::format("row {}, {}", fast ? "fast" : "accurate", label),
+                         .spec = std::get<GemmSpec>(parse(line)),
+                         .size = {.m = n, .n = n, .k = n}});
+      }
+    }
   }
   return cases;
 }

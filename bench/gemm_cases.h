@@ -1,5 +1,5 @@
 // What bench_gemm times: shapes from language models and squares, in the four modes that cuBLASLt has too, and with
-// factors of 1x128 groups and 128x128 blocks, which it has not on Hopper.
+// factors of 1x128 groups and 128x128 blocks, which it has not on Hopper; and what epilogues cost beside none.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,8 @@ struct GemmCase {
 
 std::string name(const GemmCase& gemm_case);  // "wqkv 16384x8192x1280, tensor fast"
 double operations(const GemmCase& gemm_case);
+// The same sums and factors with nothing after them.
+GemmSpec without_epilogue(GemmSpec spec);
 
 std::vector<GemmCase> gemm_cases();
 

@@ -222,7 +222,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
       maximum = max_of(maximum, bits);
       if constexpr (Rows) {
         bits = __reduce_max_sync(0xffffffffU, bits);
-        if (lane == 0 && r < rows_left) atomicMax(p.rows + first_row + r, float_bits(amax_from_bits(bits)));
+        if (lane == 0 && r < rows_left) raise_maximum(p.rows + first_row + r, bits);
       }
     };
     if (aligned) {
@@ -260,11 +260,11 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
     u32 column = 0;
     INGOT_UNROLL
     for (u32 w = 0; w < Launch::kWarps; ++w) column = max_of(column, column_maxima[w][threadIdx.x]);
-    if (threadIdx.x < cols_left) atomicMax(p.columns + first_col + threadIdx.x, float_bits(amax_from_bits(column)));
+    if (threadIdx.x < cols_left) raise_maximum(p.columns + first_col + threadIdx.x, column);
   }
   if constexpr (Tensor) {
     maximum = group_max(maximum, Launch::kThreads, warp_maxima);
-    if (threadIdx.x == 0) atomicMax(p.tensor, float_bits(amax_from_bits(maximum)));
+    if (threadIdx.x == 0) raise_maximum(p.tensor, maximum);
   }
 }
 

@@ -23,8 +23,6 @@ struct CastOutput {
   u32* readers;  // null, or how many tiles have read from[] (is_last_reader)
 };
 
-INGOT_DEVICE void raise_maximum(u32* amax, u32 bits) { atomicMax(amax, float_bits(amax_from_bits(bits))); }
-
 // The largest of the partial maxima, as bits. All `threads` of the block call it.
 INGOT_DEVICE u32 maximum_of_partials(const CastOutput& output, u32 threads, u32 (&warp_maxima)[kMaxWarps]) {
   u32 bits = 0;

@@ -1,14 +1,15 @@
-// out[M, N] = round(factor_a * factor_b * sum_k a(m, k) b(n, k) + bias) on the ordinary f32 units: any shape, stride
-// and pair of types. The kernel for what the tensor-core libraries do not take.
+// out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on the ordinary f32 units, with whatever
+// gemm_epilogue.cuh does to it: any shape, stride and pair of types. The kernel for what the tensor-core libraries do
+// not take.
 //
 // Each output is one chain in ascending k from 0: sum = sum + a * b, the product rounded to f32, then the sum; then
-// ((sum * factor_a) * factor_b) + bias with each step rounded to f32; then one rounding to Out: the bits of the CPU
-// reference. With factors of groups of 128 of K, each group is such a chain, and total = total + sum * (factor_a *
-// factor_b), each step rounded, then + bias. Where every product is exact (FP8, f16) the two steps are one fused
-// multiply-add. A block makes 64 x 64 outputs, a thread 4 x 4; 16 of K at a time pass through shared memory, decoded to
-// f32.
+// ((sum * factor_a) * factor_b) + bias with each step rounded to f32, and the epilogue: the bits of the CPU reference.
+// With factors of groups of 128 of K, each group is such a chain, and total = total + sum * (factor_a * factor_b), each
+// step rounded, then + bias. Where every product is exact (FP8, f16) the two steps are one fused multiply-add. A block
+// makes 64 x 64 outputs, a thread 4 x 4; 16 of K at a time pass through shared memory, decoded to f32.
 #pragma once
 
+#include "gemm_epilogue.cuh"
 #include "memory.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
@@ -29,6 +30,7 @@ struct GemmSimtParams {
   i64 factor_a_stride, factor_b_stride;  // 0: one for all; 1: one per row
   i64 groups;                            // 0, or the factors of groups in a row of a
   i64 factor_b_rows;                     // with groups: rows of b that share factors
+  EpilogueParams epilogue;
 };
 
 struct GemmSimtLaunch {
@@ -40,16 +42,6 @@ struct GemmSimtLaunch {
 inline constexpr u32 kGemmSimtDepth = 16;                         // of K at a time
 inline constexpr u32 kGemmSimtGroup = 128;                        // of K with factors of its own, if any has
 inline constexpr u32 kGemmSimtPitch = GemmSimtLaunch::kTile + 4;  // rows stay 16-byte aligned and start in other banks
-
-// FP8 operands with an f32 output take a bf16 bias (cuBLASLt's rule).
-template <class A, class Out>
-struct GemmBias {
-  using Type = Out;
-};
-template <Fp8Format A>
-struct GemmBias<A, f32> {
-  using Type = bf16;
-};
 
 // Do products of A and B always fit in f32, without rounding and without underflow?
 template <class T>
@@ -85,9 +77,10 @@ INGOT_DEVICE void add_group(const GemmSimtParams& p, float (&totals)[Each][Each]
   }
 }
 
-template <class A, class B, class Out>
+template <class A, class B, class Out, class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(const GemmSimtParams p) {
   start_in_turn();
+  write_output_factor<Out>(p.epilogue);
   using Launch = GemmSimtLaunch;
   using Bias = typename GemmBias<A, Out>::Type;
   constexpr u32 kEach = 4;                        // outputs of a thread, both ways
@@ -95,7 +88,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
   alignas(16) __shared__ float staged_a[kGemmSimtDepth][kGemmSimtPitch];
   alignas(16) __shared__ float staged_b[kGemmSimtDepth][kGemmSimtPitch];
 
-  const u32 tiles_across = static_cast<u32>(ceil_div(p.n, Launch::kTile));
+  const u32 tiles_across = static_cast<u32>(max_of(i64{1}, ceil_div(p.n, Launch::kTile)));
   const i64 first_m = blockIdx.x / tiles_across * Launch::kTile;
   const i64 first_n = blockIdx.x % tiles_across * Launch::kTile;
   const u32 local_m = threadIdx.x / kAcross * kEach;
@@ -131,6 +124,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
     }
   }
 
+  const float scale = Fp8Format<Out> ? *p.epilogue.scale : 1.0F;
+  u32 largest = 0;
   INGOT_UNROLL
   for (u32 i = 0; i < kEach; ++i) {
     const i64 m = first_m + local_m + i;
@@ -143,9 +138,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
       if (p.groups == 0 && p.factor_a != nullptr) value = value * p.factor_a[m * p.factor_a_stride];
       if (p.groups == 0 && p.factor_b != nullptr) value = value * p.factor_b[n * p.factor_b_stride];
       if (p.bias != nullptr) value = value + to_float(static_cast<const Bias*>(p.bias)[n]);
-      static_cast<Out*>(p.out)[m * p.out_stride + n] = from_float<Out>(value);
+      value = Epi::value(p.epilogue, m, n, value);
+      if constexpr (Epi::kAmax) largest = max_of(largest, gemm_amax_bits<Out>(value));
+      static_cast<Out*>(p.out)[m * p.out_stride + n] = gemm_output<Out>(value, scale);
     }
   }
+  if constexpr (Epi::kAmax) raise_epilogue_amax(p.epilogue, largest);
 }
 
 }  // namespace ingot

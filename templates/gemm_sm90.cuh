@@ -1,5 +1,6 @@
-// out[M, N] = round(factor_a * factor_b * sum_k a(m, k) b(n, k) + bias) on Hopper's FP8 tensor cores (sm_90a): both
-// operands with rows along k at multiples of 16 bytes, K a multiple of 16, out of any pitch.
+// out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on Hopper's FP8 tensor cores (sm_90a), with whatever
+// gemm_epilogue.cuh does to it: both operands with rows along k at multiples of 16 bytes, K a multiple of 16, out of
+// any pitch.
 //
 // Work: 2 M N K operations at 8192 a clock and multiprocessor; each operand byte comes from the L2 once for each tile
 // that needs it, half as often where two blocks of a cluster share it (multicast).
@@ -17,12 +18,16 @@
 // Factors of groups (a: one for each 128 of K in a row; b: likewise, or one for each block of 128 x 128) are applied
 // there: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are read steps ahead.
 //
+// Epilogue: what it reads of other matrices is asked for a chunk of columns at a time, before the first is computed
+// with.
+//
 // Output: warps are on their own. A warp turns 16 rows of 128 bytes through its own shared memory (stmatrix, swizzled),
 // and waits for no other. From there the copy engine stores them (ping-pong), or the warp does, in whole rows of 128
-// bytes; or in single elements, where the output's rows do not start at multiples of 16 bytes.
+// bytes; or in single elements, where the output's rows do not start at multiples of 16 bytes. FP8 output goes in rows
+// of 64 bytes, by the warp.
 #pragma once
 
-#include "gemm_simt.cuh"
+#include "gemm_epilogue.cuh"
 #include "gemm_sm90_tiling.cuh"
 #include "memory.cuh"
 #include "numerics.cuh"
@@ -51,6 +56,7 @@ struct Sm90GemmParams {
   u32 m, n, k;
   u32 factor_a_stride;  // 0: one for all; 1: one per row
   u32 whole_vectors;    // do all rows of out start at multiples of 16 bytes?
+  EpilogueParams epilogue;
 };
 
 #if INGOT_ON_DEVICE
@@ -175,18 +181,20 @@ INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& bloc
 }
 
 // One of the two warpgroups that multiply.
-template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias>
+template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias, class Epi>
 struct Sm90Consumer {
   static constexpr u32 kWaves = sm90_waves(T);
   static constexpr u32 kWaveRows = T.pingpong ? 64 : 128;                // from one wave of a warpgroup to its next
   static constexpr u32 kSums = T.n / 2;                                  // of a thread and wave
   static constexpr u32 kColumns = T.n / 128 + (T.n % 128 != 0 ? 1 : 0);  // of a thread, when factors are fetched
-  static constexpr u32 kChunk = 128 / static_cast<u32>(sizeof(Out));     // columns in a row of 128 bytes
+  static constexpr bool kCodes = sizeof(Out) == 1;
+  static constexpr u32 kChunk = kCodes ? 64 : 128 / static_cast<u32>(sizeof(Out));  // columns of a staged row
+  static constexpr u32 kRowBytes = kChunk * static_cast<u32>(sizeof(Out));
   static constexpr bool kColumnFactors = Factors == Sm90Factors::rows;
   static constexpr bool kGrouped = Factors == Sm90Factors::blocks || Factors == Sm90Factors::groups;
   // Whether the copy engine stores. It waits longer than it takes a warp to read its rows back and store them itself,
   // so that it is for the schedule in which another warpgroup multiplies meanwhile, and has more of the shared memory.
-  static constexpr bool kStoredByEngine = T.pingpong;
+  static constexpr bool kStoredByEngine = T.pingpong && !kCodes;
   using Bias = typename GemmBias<A, Out>::Type;
 
   const Sm90GemmParams& p;
@@ -198,6 +206,8 @@ struct Sm90Consumer {
   u32 columns = 0;  // shared: this tile's column factors, then its bias
   u32 other_half = 0;
   Sm90Ring<T.stages> ring{};
+  float scale = 1.0F;  // of an FP8 output
+  u32 largest = 0;     // |out| of this thread so far, as bits
 
   INGOT_DEVICE Sm90Consumer(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
       : p(params), block(b), group(warpgroup), thread(threadIdx.x % 128), lane(threadIdx.x % 32) {
@@ -462,39 +472,88 @@ struct Sm90Consumer {
     }
   }
 
-  // Eight columns of 16 rows to the warp's rows of 128 bytes; the 16-byte units of a row are swizzled so that neither
-  // side meets a bank twice.
+  // Eight columns of 16 rows to the warp's rows; the 16-byte units of a row are swizzled so that neither side meets a
+  // bank twice.
   INGOT_DEVICE static u32 swizzle(u32 row, u32 unit) {
-    return unit ^ (sizeof(Out) == 4 && !kStoredByEngine ? (row & 3) * 2 : row & 7);
+    return unit ^ (kCodes ? row / 2 & 3 : sizeof(Out) == 4 && !kStoredByEngine ? (row & 3) * 2 : row & 7);
   }
 
-  INGOT_DEVICE void stage_columns(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging) const {
-    constexpr u32 kBlocks = kChunk / 8;  // of eight columns
+  // Blocks of eight columns whose other inputs are fetched together: 32 registers' worth.
+  static constexpr u32 kBlocks = kChunk / 8;
+  static constexpr u32 kTogether = min_of(kBlocks, Epi::kWords <= 2 ? 8U : Epi::kWords <= 4 ? 4U : 2U);
+
+  // `row`, `column`: of the output, where the chunk begins.
+  INGOT_DEVICE void stage_columns(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging, u32 row,
+                                  u32 column, const typename Epi::Vectors& vectors) {
     u32 words[4];
     INGOT_UNROLL
-    for (u32 j = 0; j < kBlocks; ++j) {
-      const u32 at = (chunk * kBlocks + j) * 4;
-      const u32 column = chunk * kChunk + j * 8 + lane % 4 * 2;
-      float factors[2] = {};
-      float bias[2] = {};
-      if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * column, factors[0], factors[1]);
-      if constexpr (WithBias) ptx::ld_shared_floats(columns + 4 * (T.n + column), bias[0], bias[1]);
-      float x[4] = {d[at], d[at + 1], d[at + 2], d[at + 3]};
-      finish(x[0], x[1], rows[0], factors, bias);
-      finish(x[2], x[3], rows[1], factors, bias);
-      if constexpr (sizeof(Out) == 4) {
-        const u32 unit = 2 * j + lane % 4 / 2;
+    for (u32 first = 0; first < kBlocks; first += kTogether) {
+      typename Epi::Raw raw[kTogether][2] = {};
+      if constexpr (Epi::kWords != 0) {
         INGOT_UNROLL
-        for (u32 half = 0; half < 2; ++half) {
-          const u32 row = lane / 4 + half * 8;
-          ptx::st_shared_floats(staging + row * 128 + swizzle(row, unit) * 16 + lane % 2 * 8, x[2 * half],
-                                x[2 * half + 1]);
+        for (u32 j = 0; j < kTogether; ++j) {
+          INGOT_UNROLL
+          for (u32 half = 0; half < 2; ++half) {
+            const u32 m = row + lane / 4 + half * 8;
+            const u32 n = column + (first + j) * 8 + lane % 4 * 2;
+            if (m < p.m && n < p.n) raw[j][half] = Epi::fetch(p.epilogue, vectors, m, n, n + 1 < p.n);
+          }
         }
-      } else {
-        words[j % 2 * 2] = pack(x[0], x[1]);
-        words[j % 2 * 2 + 1] = pack(x[2], x[3]);
-        const u32 row = lane % 16;
-        if (j % 2 == 1) ptx::stmatrix_x4(staging + row * 128 + swizzle(row, j - 1 + lane / 16) * 16, words);
+      }
+      INGOT_UNROLL
+      for (u32 i = 0; i < kTogether; ++i) {
+        const u32 j = first + i;
+        const u32 at = (chunk * kBlocks + j) * 4;
+        const u32 local = chunk * kChunk + j * 8 + lane % 4 * 2;
+        float factors[2] = {};
+        float bias[2] = {};
+        if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * local, factors[0], factors[1]);
+        if constexpr (WithBias) ptx::ld_shared_floats(columns + 4 * (T.n + local), bias[0], bias[1]);
+        float x[4] = {d[at], d[at + 1], d[at + 2], d[at + 3]};
+        finish(x[0], x[1], rows[0], factors, bias);
+        finish(x[2], x[3], rows[1], factors, bias);
+        apply_epilogue(raw[i], row + lane / 4, column + j * 8 + lane % 4 * 2, vectors, x);
+        if constexpr (kCodes) {
+          INGOT_UNROLL
+          for (u32 half = 0; half < 2; ++half) {
+            const u32 r = lane / 4 + half * 8;
+            ptx::st_shared2(staging + r * kRowBytes + swizzle(r, j / 2) * 16 + j % 2 * 8 + lane % 4 * 2,
+                            encode_pair<Out>(x[2 * half] * scale, x[2 * half + 1] * scale));
+          }
+        } else if constexpr (sizeof(Out) == 4) {
+          const u32 unit = 2 * j + lane % 4 / 2;
+          INGOT_UNROLL
+          for (u32 half = 0; half < 2; ++half) {
+            const u32 r = lane / 4 + half * 8;
+            ptx::st_shared_floats(staging + r * kRowBytes + swizzle(r, unit) * 16 + lane % 2 * 8, x[2 * half],
+                                  x[2 * half + 1]);
+          }
+        } else {
+          words[j % 2 * 2] = pack(x[0], x[1]);
+          words[j % 2 * 2 + 1] = pack(x[2], x[3]);
+          const u32 r = lane % 16;
+          if (j % 2 == 1) ptx::stmatrix_x4(staging + r * kRowBytes + swizzle(r, j - 1 + lane / 16) * 16, words);
+        }
+      }
+    }
+  }
+
+  // x: two neighbouring elements of the row m, and those of the row eight below.
+  INGOT_DEVICE void apply_epilogue([[maybe_unused]] const typename Epi::Raw (&raw)[2], [[maybe_unused]] u32 m,
+                                   [[maybe_unused]] u32 n, [[maybe_unused]] const typename Epi::Vectors& vectors,
+                                   [[maybe_unused]] float (&x)[4]) {
+    if constexpr (!Epi::kNothing || Epi::kAmax) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        if (m + half * 8 >= p.m || n >= p.n) continue;
+        const bool both = n + 1 < p.n;
+        if constexpr (!Epi::kNothing) {
+          Epi::apply(p.epilogue, vectors, raw[half], m + half * 8, n, both, x[2 * half], x[2 * half + 1]);
+        }
+        if constexpr (Epi::kAmax) {
+          largest = max_of(largest, gemm_amax_bits<Out>(x[2 * half]));
+          if (both) largest = max_of(largest, gemm_amax_bits<Out>(x[2 * half + 1]));
+        }
       }
     }
   }
@@ -509,15 +568,15 @@ struct Sm90Consumer {
 
   // 16 rows of a chunk of columns from the warp's shared memory.
   INGOT_DEVICE void write_rows(u32 row, u32 column, u32 staging) const {
+    constexpr u32 kUnits = kRowBytes / 16;
     Out* const out = static_cast<Out*>(p.out);
     if (p.whole_vectors != 0 && column + kChunk <= p.n) {
       INGOT_UNROLL
-      for (u32 i = 0; i < 16; i += 4) {
-        const u32 r = i + lane / 8;
-        const U32x4 vector = ptx::ld_shared16(staging + r * 128 + swizzle(r, lane % 8) * 16);
-        if (row + r < p.m) {
-          store_streaming(out + (row + r) * p.out_stride + column + lane % 8 * (kChunk / 8), vector);
-        }
+      for (u32 i = 0; i < 16; i += 32 / kUnits) {
+        const u32 r = i + lane / kUnits;
+        const u32 unit = lane % kUnits;
+        const U32x4 vector = ptx::ld_shared16(staging + r * kRowBytes + swizzle(r, unit) * 16);
+        if (row + r < p.m) store_streaming(out + (row + r) * p.out_stride + column + unit * (kChunk / kUnits), vector);
       }
       return;
     }
@@ -526,10 +585,12 @@ struct Sm90Consumer {
       INGOT_UNROLL_BY(1)
       for (u32 c = lane; c < kChunk && column + c < p.n; c += 32) {
         const u32 byte = c * static_cast<u32>(sizeof(Out));
-        const u32 from = staging + r * 128 + swizzle(r, byte / 16) * 16 + byte % 16;
+        const u32 from = staging + r * kRowBytes + swizzle(r, byte / 16) * 16 + byte % 16;
         Out* const to = out + (row + r) * p.out_stride + column + c;
         if constexpr (sizeof(Out) == 4) {
           *to = float_from_bits(ptx::ld_shared4(from));
+        } else if constexpr (kCodes) {
+          *to = Out{static_cast<u8>(ptx::ld_shared2(from & ~1U) >> (from % 2 * 8))};
         } else {
           *to = Out{ptx::ld_shared2(from)};
         }
@@ -537,8 +598,8 @@ struct Sm90Consumer {
     }
   }
 
-  INGOT_DEVICE void write(const float (&d)[kWaves][kSums], const float (&rows)[kWaves][2],
-                          const Sm90Place& first) const {
+  INGOT_DEVICE void write(const float (&d)[kWaves][kSums], const float (&rows)[kWaves][2], const Sm90Place& first) {
+    const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
     const u32 staging = block.staging + (group * 4 + thread / 32) * kSm90StagingBytes;
     const bool by_engine = kStoredByEngine && p.whole_vectors != 0;
     INGOT_UNROLL
@@ -551,7 +612,7 @@ struct Sm90Consumer {
           if (lane == 0) ptx::bulk_wait_read();  // the chunk before
           __syncwarp();
         }
-        stage_columns(d[wave], rows[wave], chunk, staging);
+        stage_columns(d[wave], rows[wave], chunk, staging, row, column, vectors);
         if (by_engine) {
           ptx::fence_proxy_async();
           __syncwarp();
@@ -573,6 +634,7 @@ struct Sm90Consumer {
     const u32 first_row = T.pingpong ? 0 : group * 64;
     const u64 tile_a = ptx::wgmma_descriptor(block.stages + first_row * kSm90Depth);
     const u64 tile_b = ptx::wgmma_descriptor(block.stages + T.m * kSm90Depth);
+    if constexpr (kCodes) scale = *p.epilogue.scale;
     Sm90Walk<T> walk(p);
     if constexpr (T.pingpong) {
       if (group == 1) {
@@ -600,12 +662,14 @@ struct Sm90Consumer {
       if constexpr (T.pingpong) ring.advance(steps);  // the other's stages
     }
     if constexpr (kStoredByEngine) ptx::bulk_wait();
+    if constexpr (Epi::kAmax) raise_epilogue_amax(p.epilogue, largest);
   }
 };
 #endif
 
 // K > 0; M, N > 0.
-template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias>
+template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias,
+          class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     gemm_sm90([[maybe_unused]] const __grid_constant__ Sm90GemmParams p) {
   start_in_turn();
@@ -614,6 +678,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
   static_assert(sm90_cluster_size(T) <= 2);
   static_assert(Factors == Sm90Factors::one || Factors == Sm90Factors::rows || (!Fast && T.n <= 128));
 #if INGOT_ON_DEVICE
+  write_output_factor<Out>(p.epilogue);
   const auto block = Sm90Block<T>::make();
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) block.make_barriers();
@@ -628,7 +693,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     if (threadIdx.x == kSm90Consumers * 128) sm90_produce<T>(p, block);
   } else {
     ptx::setmaxnreg_inc<232>();
-    Sm90Consumer<A, B, Out, T, Fast, Factors, WithBias>(p, block, warpgroup).run();
+    Sm90Consumer<A, B, Out, T, Fast, Factors, WithBias, Epi>(p, block, warpgroup).run();
   }
   // No block leaves while another may still send to it or arrive at its barriers.
   __syncwarp();

@@ -97,7 +97,7 @@ struct NormRow {
   INGOT_DEVICE void take_maximum(u32 bits) {
     if constexpr (Given) {
       scale = *p.scale;
-      if (active() && lane == 0) atomicMax(p.amax, float_bits(amax_from_bits(bits)));
+      if (active() && lane == 0) raise_maximum(p.amax, bits);
     } else {
       scale = scale_from_amax<Codes>(amax_from_bits(bits), p.pow2);
       if (active() && lane == 0) p.factors[row] = factor_from_scale(scale);

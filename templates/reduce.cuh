@@ -10,6 +10,9 @@ namespace ingot {
 
 inline constexpr u32 kMaxWarps = 32;
 
+// A maximum in memory, as bits (scaling.cuh), that many threads raise.
+INGOT_DEVICE void raise_maximum(u32* amax, u32 bits) { atomicMax(amax, float_bits(amax_from_bits(bits))); }
+
 // The maximum over each group of `threads` neighbouring threads (a power of two >= 32, the same for the whole block),
 // known to all of them. All threads of the block call it. `warp_maxima` is shared memory and free again on return.
 INGOT_DEVICE u32 group_max(u32 value, u32 threads, u32 (&warp_maxima)[kMaxWarps]) {

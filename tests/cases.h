@@ -98,6 +98,31 @@ inline std::vector<KernelSpec> fused_specs() {
   return specs;
 }
 
+// GEMMs that do more than factors and bias: each kind of scale, sum, output and operand, c of every dtype, expressions
+// with inputs of every kind or without x, every output.
+inline std::vector<GemmSpec> epilogue_specs() {
+  constexpr std::array kLines{
+      "gemm e4m3fn*e4m3fn->bf16 scale=row,row bias epilogue=silu(x)*gate also=preactivation,amax fast",
+      "gemm e4m3fn*e5m2->f32 scale=tensor,tensor c=f32",
+      "gemm e5m2*e4m3fn->f32 scale=row,row c=f32 fast",
+      "gemm e4m3fn*e4m3fn->bf16 scale=tensor,row c=bf16 epilogue=x+residual",
+      "gemm e4m3fn*e4m3fn->e4m3fn scale=row,row bias epilogue=gelu(x) also=preactivation,amax fast",
+      "gemm e4m3fn*e4m3fn->e5m2 scale=tensor,tensor c=f16",
+      "gemm e5m2*e5m2->f16 scale=row,tensor epilogue=relu(x)*w[col]+r[row] also=amax",
+      "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 epilogue=sigmoid(x) also=preactivation",
+      "gemm e4m3fn*e4m3fn->f32 scale=1x128,1x128 bias c=bf16 also=amax",
+      "gemm e4m3fn*e4m3fn->bf16 scale=row,row epilogue=a*b-min(a,w[col])",  // without x
+      "gemm e4m3fn*e4m3fn->f32 scale=row,row bias c=f32 epilogue=tanh(x)*a+b-d also=preactivation,amax",
+      "gemm e4m3fn*e4m3fn->bf16 scale=tensor,tensor also=amax",
+      "gemm e4m3fnuz*e5m2fnuz->e4m3fnuz scale=row,row bias epilogue=silu(x)*gate also=amax",
+      "gemm bf16*bf16->bf16 nt bias epilogue=silu(x) also=preactivation",
+      "gemm bf16*bf16->f32 tn c=f32",
+      "gemm f32*f32->f32 nn c=f16 epilogue=tanh(x)*a+b also=preactivation,amax"};
+  std::vector<GemmSpec> specs;
+  for (const char* const line : kLines) specs.push_back(std::get<GemmSpec>(parse(line)));
+  return specs;
+}
+
 inline bool is_fused(const KernelSpec& spec) {
   const auto* const cast = std::get_if<CastSpec>(&spec);
   return cast != nullptr && (cast->pointwise || cast->sum);

@@ -190,6 +190,21 @@ std::string b_factors(const GemmSpec& spec) {
                                                        : (spec.scale_b == kRowwise ? "rows" : "one"));
 }
 
+bool plain(const GemmEpilogue& epilogue) { return epilogue == GemmEpilogue{}; }
+
+// The last argument of a GEMM's kernel, where it does more than factors and bias.
+std::string epilogue_argument(const GemmSpec& spec) {
+  const GemmEpilogue& epilogue = spec.epilogue;
+  if (plain(epilogue)) return {};
+  return fmt::format(", ingot::Epilogue<{}, ingot::{}, {}, {}, {}>", epilogue.c ? type(*epilogue.c) : "ingot::NoMatrix",
+                     epilogue.pointwise ? kFunctorName : "Identity", type(epilogue_dtype(spec)), epilogue.preactivation,
+                     epilogue.amax);
+}
+
+std::string functor(const GemmSpec& spec, PointwisePrecision precision) {
+  return spec.epilogue.pointwise ? render(spec.epilogue.pointwise, kFunctorName, precision) : std::string();
+}
+
 // Whether a has one factor or one for each row is the kernel's parameter, what b has is its argument.
 Instance gemm_sm90(const GemmSpec& spec) {
   GemmSpec kernel = spec;
@@ -197,10 +212,18 @@ Instance gemm_sm90(const GemmSpec& spec) {
   kernel.tiling = spec.tiling.value_or(candidates(spec).front());
   const GemmTiling& t = *kernel.tiling;
   return {"gemm_sm90.cuh",
-          fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}}}, {}, {}, {}>", type(spec.a),
+          fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}}}, {}, {}, {}{}>", type(spec.a),
                       type(spec.b), type(spec.out), t.m, t.n, t.cluster_m, t.cluster_n, t.stages, t.pingpong,
-                      spec.fast_accumulation, b_factors(spec), spec.bias),
-          print(kernel)};
+                      spec.fast_accumulation, b_factors(spec), spec.bias, epilogue_argument(spec)),
+          print(kernel), functor(spec, PointwisePrecision::fast)};
+}
+
+// Layouts, factors and bias are the kernel's parameters.
+std::string simt_words(const GemmSpec& spec) {
+  std::string words = fmt::format("gemm {}*{}->{}", name(spec.a), name(spec.b), name(spec.out));
+  if (plain(spec.epilogue)) return words;
+  const GemmSpec kernel{.a = spec.a, .b = spec.b, .out = spec.out, .epilogue = spec.epilogue};
+  return print(kernel);
 }
 
 Instance instance(const GemmSpec& spec, Pass) {
@@ -209,8 +232,9 @@ Instance instance(const GemmSpec& spec, Pass) {
                 "cuBLASLt's kernels have no source here: leave kernel out, or take sm90 or simt");
   }
   if (spec.kernel == GemmKernel::sm90) return gemm_sm90(spec);
-  return {"gemm_simt.cuh", fmt::format("gemm_simt<{}, {}, {}>", type(spec.a), type(spec.b), type(spec.out)),
-          fmt::format("gemm {}*{}->{}", name(spec.a), name(spec.b), name(spec.out))};
+  return {"gemm_simt.cuh",
+          fmt::format("gemm_simt<{}, {}, {}{}>", type(spec.a), type(spec.b), type(spec.out), epilogue_argument(spec)),
+          simt_words(spec), functor(spec, PointwisePrecision::reproducible32)};
 }
 
 Instance instance(const ColumnSumSpec& spec, Pass pass) {

@@ -66,6 +66,13 @@ std::string print_spec(const GemmSpec& spec) {
     line += fmt::format(" scale={},{}", print(spec.scale_a), print(spec.scale_b));
   }
   if (spec.bias) line += " bias";
+  const GemmEpilogue& epilogue = spec.epilogue;
+  if (epilogue.c) line += fmt::format(" c={}", name(*epilogue.c));
+  if (epilogue.pointwise) line += fmt::format(" epilogue={}", print_word(epilogue.pointwise));
+  if (epilogue.preactivation || epilogue.amax) {
+    line += fmt::format(" also={}{}{}", epilogue.preactivation ? "preactivation" : "",
+                        epilogue.preactivation && epilogue.amax ? "," : "", epilogue.amax ? "amax" : "");
+  }
   if (spec.fast_accumulation) line += " fast";
   if (spec.kernel != GemmKernel::automatic || spec.tiling) line += fmt::format(" kernel={}", name(spec.kernel));
   if (spec.tiling) line += fmt::format(":{}", print(*spec.tiling));
@@ -166,7 +173,7 @@ void validate_spec(const CastSpec& spec) {
 void validate_fp8_gemm(const GemmSpec& spec) {
   require_dtype(spec, "a", spec.a, kFp8Dtypes);
   require_dtype(spec, "b", spec.b, kFp8Dtypes);
-  require_dtype(spec, "out", spec.out, kHighPrecisionDtypes);
+  if (!is_fp8(spec.out)) require_dtype(spec, "out", spec.out, kHighPrecisionDtypes);
   if (spec.layout_a != Layout::k_major || spec.layout_b != Layout::k_major) {
     refuse(spec, fmt::format("{} is mn_major, but FP8 operands must be k_major (nt): cast to transposed codes instead",
                              spec.layout_a != Layout::k_major ? "layout_a" : "layout_b"));
@@ -233,6 +240,14 @@ void validate_kernel(const GemmSpec& spec) {
   }
 }
 
+void validate_epilogue(const GemmSpec& spec) {
+  const GemmEpilogue& epilogue = spec.epilogue;
+  if (epilogue.c) require_dtype(spec, "c", *epilogue.c, kHighPrecisionDtypes);
+  if (epilogue.preactivation && !epilogue.pointwise) {
+    refuse(spec, "preactivation is set, but there is no pointwise expression: the output is what it would be");
+  }
+}
+
 void validate_spec(const GemmSpec& spec) {
   require_layout(spec, "layout_a", spec.layout_a);
   require_layout(spec, "layout_b", spec.layout_b);
@@ -248,6 +263,7 @@ void validate_spec(const GemmSpec& spec) {
   } else {
     validate_fp8_gemm(spec);
   }
+  validate_epilogue(spec);
   validate_kernel(spec);
 }
 
@@ -343,7 +359,8 @@ class Parser {
            "fast or list";
   }
   static std::string options_form(const GemmSpec&) {
-    return "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, fast or kernel=<kernel>";
+    return "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, c=<dtype>, epilogue=<expression>, "
+           "also=preactivation,amax, fast or kernel=<kernel>";
   }
   static std::string options_form(const ColumnSumSpec&) { return "nothing after the dtypes"; }
 
@@ -418,6 +435,18 @@ class Parser {
       spec.scale_b = granularity(b, word);
       return "scale";
     }
+    if (key == "c") {
+      spec.epilogue.c = dtype(value, word);
+      return "c";
+    }
+    if (key == "epilogue") {
+      spec.epilogue.pointwise = parse_pointwise(value);
+      return "the expression";
+    }
+    if (key == "also") {
+      also(spec.epilogue, value, word);
+      return "also";
+    }
     if (key == "kernel") {
       const auto colon = value.find(':');
       spec.kernel = gemm_kernel(value.substr(0, colon), word);
@@ -463,6 +492,20 @@ class Parser {
         fail(fmt::format("\"{}\" in \"{}\" is not an output; expected codes, transposed, result or sum:<dtype>", output,
                          word));
       }
+      if (output.size() == value.size()) return;
+      value.remove_prefix(output.size() + 1);
+    }
+  }
+
+  void also(GemmEpilogue& epilogue, std::string_view value, std::string_view word) const {
+    while (true) {
+      const std::string_view output = value.substr(0, value.find(','));
+      if (output != "preactivation" && output != "amax") {
+        fail(fmt::format("\"{}\" in \"{}\" is not an output; expected preactivation or amax", output, word));
+      }
+      bool& flag = output == "amax" ? epilogue.amax : epilogue.preactivation;
+      if (flag) fail(fmt::format("\"{}\" asks for {} a second time", word, output));
+      flag = true;
       if (output.size() == value.size()) return;
       value.remove_prefix(output.size() + 1);
     }
@@ -541,9 +584,12 @@ std::uint64_t hash_spec(const CastSpec& spec) {
              (spec.transposed_scale ? mix(bits(*spec.transposed_scale) + 31 * scale + 0x9e3779b97f4a7c15U) : scale));
 }
 std::uint64_t hash_spec(const GemmSpec& spec) {
-  const auto flags = (spec.bias ? 1 : 0) | (spec.fast_accumulation ? 2 : 0);
+  const GemmEpilogue& epilogue = spec.epilogue;
+  const auto flags = (spec.bias ? 1 : 0) | (spec.fast_accumulation ? 2 : 0) | (epilogue.preactivation ? 4 : 0) |
+                     (epilogue.amax ? 8 : 0) | (epilogue.c ? 16 * (1 + static_cast<int>(*epilogue.c)) : 0);
   const GemmTiling t = spec.tiling.value_or(GemmTiling{.m = 0});
   return mix(pack(3, spec.a, spec.b, spec.out, spec.layout_a, spec.layout_b, flags, spec.kernel) +
+             (epilogue.pointwise ? mix(epilogue.pointwise.hash()) : 0) +
              mix(bits(spec.scale_a) + mix(bits(spec.scale_b) + pack(t.m / 2, t.n / 2, t.cluster_m, t.cluster_n,
                                                                     t.stages, t.pingpong, spec.tiling.has_value()))));
 }
@@ -592,7 +638,11 @@ bool has_group_factors(const GemmSpec& spec) {
   return grouped(spec.scale_a) || grouped(spec.scale_b);
 }
 
-Dtype bias_dtype(const GemmSpec& spec) { return spec.out == Dtype::f32 && is_fp8(spec.a) ? Dtype::bf16 : spec.out; }
+Dtype bias_dtype(const GemmSpec& spec) {
+  return is_fp8(spec.out) || (spec.out == Dtype::f32 && is_fp8(spec.a)) ? Dtype::bf16 : spec.out;
+}
+
+Dtype epilogue_dtype(const GemmSpec& spec) { return is_fp8(spec.out) ? Dtype::bf16 : spec.out; }
 
 void validate(const KernelSpec& spec) {
   std::visit([](const auto& s) { validate_spec(s); }, spec);

@@ -7,6 +7,7 @@
 //   cast bf16->e5m2 of=grad*(sigmoid(x)+...) scale=tensor out=codes,transposed,result,sum:f32
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
 //   gemm e5m2*e5m2->bf16 nt scale=row,row fast kernel=sm90:128x256:2x1:4:cooperative
+//   gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias c=bf16 epilogue=silu(x)*gate also=preactivation,amax
 //   column_sum bf16->f32
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
@@ -70,20 +71,40 @@ struct CastSpec {
 // mn_major: A as [K, M], B as [K, N].
 enum class Layout : std::uint8_t { k_major, mn_major };
 
-// out[M, N] = factor_a * factor_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once.
+// What a GEMM does to its sums on their way out, in f32, each step rounded; the kernels' text is
+// templates/gemm_epilogue.cuh:
+//   x = factors * sum + bias + beta * c    c[M, N] of this dtype, which may be the output itself (accumulation)
+//   preactivation[M, N] = round(x)         if asked for: what a backward pass differentiates at
+//   value = f(x, inputs)                   pointwise, if any: reproducible in the CPU reference and kernel simt, with
+//   the
+//                                          GPU's own exp, tanh and so on in the tensor cores' kernels
+//   out[M, N] = round(value); or, of an FP8 output, encode(saturate(value * scale)), with a given scale
+//   amax is raised to the largest |out|, or of an FP8 output |value|, if asked for; NaN is kept
+// The expression's matrices and columns and the preactivation are of epilogue_dtype(); its rows are f32.
+struct GemmEpilogue {
+  std::optional<Dtype> c{};
+  Pointwise pointwise{};
+  bool preactivation = false;
+  bool amax = false;
+  bool operator==(const GemmEpilogue&) const = default;
+};
+
+// out[M, N] = factor_a * factor_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once, after the
+// epilogue.
 // FP8 operands have factors (tensorwise or rowwise: one per m / one per n); high-precision operands have none. With
 // factors of groups (a: kRowGroups, b: kBlocks or kRowGroups) each 128 of k has its own, and the sum is that of each
 // group's sum times factor_a * factor_b; not with fast_accumulation.
 struct GemmSpec {
   Dtype a = Dtype::e4m3fn;
   Dtype b = Dtype::e4m3fn;
-  Dtype out = Dtype::bf16;
+  Dtype out = Dtype::bf16;  // FP8 for FP8 operands only
   Layout layout_a = Layout::k_major;
   Layout layout_b = Layout::k_major;
   ScaleGranularity scale_a = kTensorwise;  // kTensorwise where the operand is high precision
   ScaleGranularity scale_b = kTensorwise;
-  bool bias = false;               // bias[N]: of type out, or bf16 where out is f32 and the operands are FP8
+  bool bias = false;               // bias[N], of bias_dtype()
   bool fast_accumulation = false;  // sum in the tensor core throughout; FP8 operands only
+  GemmEpilogue epilogue{};
   GemmKernel kernel = GemmKernel::automatic;
   std::optional<GemmTiling> tiling{};  // of kernel sm90; without, what suits the shape (candidates.h)
   bool operator==(const GemmSpec&) const = default;
@@ -103,8 +124,10 @@ std::size_t hash_value(const KernelSpec& spec);
 
 // Does each 128 of k have factors of its own?
 bool has_group_factors(const GemmSpec& spec);
-// The type of a GEMM's bias vector.
+// The type of a GEMM's bias vector: out, or bf16 where out is f32 or FP8 and the operands are FP8.
 Dtype bias_dtype(const GemmSpec& spec);
+// The type of the other matrices beside a GEMM's output: out, or bf16 where out is FP8.
+Dtype epilogue_dtype(const GemmSpec& spec);
 
 // Throws Error{invalid_spec} with a sentence that names the field and what is allowed. The one place that says which
 // kernels exist.
@@ -117,8 +140,9 @@ KernelSpec parse(std::string_view line);
 
 std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
-// Every spec that validate() accepts and that has no expression, no sum and no list and leaves the choice of the kernel
-// to the library, in a fixed order: tests compile and run all of them.
+// Every spec that validate() accepts and that has no expression, no sum, no list and no epilogue, whose GEMMs' outputs
+// are of high precision, and that leaves the choice of the kernel to the library, in a fixed order: tests compile and
+// run all of them.
 std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

@@ -70,7 +70,11 @@ class CastList {
 
 // a, b as GemmSpec's layouts say; factor_a, factor_b: f32 vectors of scale_count elements where the operand is FP8, of
 // groups row by row, as casts write them;
-// bias: [N] where the spec has one; out[M, N].
+// bias: [N] where the spec has one; out[M, N]. Of an epilogue (GemmEpilogue): c[M, N], which may be `out` itself, with
+// the same row stride, and may not overlap it otherwise; inputs[i], which is that of pointwise.inputs()[i]: a matrix
+// [M, N] or a vector [1, N] of epilogue_dtype(), or, for [row], f32[1, M]; preactivation[M, N]; amax (f32[1], raised to
+// the largest value: clear it before the first call). Of an FP8 output: scale (f32[1], read) and factor (f32[1],
+// written: 1 / scale).
 struct GemmTensors {
   Tensor a;
   Tensor b;
@@ -78,6 +82,13 @@ struct GemmTensors {
   Tensor factor_b{};
   Tensor bias{};
   Tensor out;
+  Tensor c{};
+  float beta = 1.0F;
+  std::array<Tensor, kMaxPointwiseInputs> inputs{};
+  Tensor preactivation{};
+  Tensor amax{};
+  Tensor scale{};
+  Tensor factor{};
 };
 
 // input[rows, cols] of spec.in; sum[cols] of spec.out.

@@ -87,26 +87,37 @@ Range check_values(const char* what, const Tensor& input, const CastSpec& spec, 
   return {what, &input, 0};
 }
 
-void check_pointwise_inputs(const CastSpec& spec, const CastTensors& tensors, Device device, std::span<Range> ranges) {
-  static constexpr std::array kNames{"cast inputs[0]", "cast inputs[1]", "cast inputs[2]", "cast inputs[3]"};
-  static_assert(kNames.size() == kMaxPointwiseInputs);
-  const auto inputs = spec.pointwise.inputs();
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    const Tensor& given = tensors.inputs[i];
+// Matrices of this dtype and shape; vectors along its columns and rows.
+struct Beside {
+  Dtype dtype;
+  std::int64_t rows, cols;
+  const char* shape;
+  const char* columns;
+  const char* rows_of;
+};
+
+void check_pointwise_inputs(const Pointwise& expression, std::span<const Tensor> tensors,
+                            std::span<const char* const> names, const Beside& beside, Device device,
+                            std::span<Range> ranges) {
+  const auto inputs = expression.inputs();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const Tensor& given = tensors[i];
     if (i >= inputs.size()) {
-      ranges[i] = check_absent(kNames[i], given, "the expression has no such input");
+      ranges[i] = check_absent(names[i], given, "the expression has no such input");
     } else if (inputs[i].kind == PointwiseInput::Kind::matrix) {
-      ranges[i] = check_matrix(kNames[i], given, spec.in, device);
-      check_shape(kNames[i], given, tensors.input.rows, tensors.input.cols, "the input's shape");
+      ranges[i] = check_matrix(names[i], given, beside.dtype, device);
+      check_shape(names[i], given, beside.rows, beside.cols, beside.shape);
     } else if (inputs[i].kind == PointwiseInput::Kind::column) {
-      ranges[i] =
-          check_vector(kNames[i], given, spec.in, tensors.input.cols, device, "one for each column of the input");
+      ranges[i] = check_vector(names[i], given, beside.dtype, beside.cols, device, beside.columns);
     } else {
-      ranges[i] =
-          check_vector(kNames[i], given, Dtype::f32, tensors.input.rows, device, "one for each row of the input");
+      ranges[i] = check_vector(names[i], given, Dtype::f32, beside.rows, device, beside.rows_of);
     }
   }
 }
+
+constexpr std::array kCastInputs{"cast inputs[0]", "cast inputs[1]", "cast inputs[2]", "cast inputs[3]"};
+constexpr std::array kGemmInputs{"gemm inputs[0]", "gemm inputs[1]", "gemm inputs[2]", "gemm inputs[3]"};
+static_assert(kCastInputs.size() == kMaxPointwiseInputs && kGemmInputs.size() == kMaxPointwiseInputs);
 
 Range check_result(const CastSpec& spec, const CastTensors& tensors, Device device) {
   if (!spec.result) return check_absent("cast result", tensors.result, "the spec does not ask for this output");
@@ -149,7 +160,14 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
       check_values("cast input", input, spec, device),
       check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
       check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own)};
-  check_pointwise_inputs(spec, tensors, device, std::span(inputs).subspan<3>());
+  check_pointwise_inputs(spec.pointwise, tensors.inputs, kCastInputs,
+                         {.dtype = spec.in,
+                          .rows = input.rows,
+                          .cols = input.cols,
+                          .shape = "the input's shape",
+                          .columns = "one for each column of the input",
+                          .rows_of = "one for each row of the input"},
+                         device, std::span(inputs).subspan<3>());
   const Range outputs[] = {
       check_codes("cast codes", tensors.codes, spec.codes, input.rows, input.cols, "the input's shape"),
       check_codes("cast transposed", tensors.transposed, spec.transposed, input.cols, input.rows,
@@ -165,6 +183,15 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
   check_overlaps(inputs, outputs);
 }
 
+namespace {
+
+// Each element of c is read by who writes that element of the output.
+bool in_place(const Tensor& c, const Tensor& out) {
+  return c.data == out.data && c.row_stride == out.row_stride && c.dtype == out.dtype;
+}
+
+}  // namespace
+
 void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
   validate(spec);
   const Range a = check_matrix("gemm a", tensors.a, spec.a, device);
@@ -176,17 +203,47 @@ void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
                        spec.layout_b == Layout::k_major ? "b is [N, K]" : "b is [K, N]", describe(tensors.a), k,
                        spec.layout_a == Layout::k_major ? "a is [M, K]" : "a is [K, M]"));
   }
-  const Range inputs[] = {
-      a, b,
+  const GemmEpilogue& epilogue = spec.epilogue;
+  constexpr const char* kShape = "M of a, N of b";
+  const auto check_beside = [&](const char* what, const Tensor& tensor, bool asked, Dtype dtype, const char* why_not) {
+    if (!asked) return check_absent(what, tensor, why_not);
+    const Range range = check_matrix(what, tensor, dtype, device);
+    check_shape(what, tensor, m, n, kShape);
+    return range;
+  };
+  const auto check_single = [&](const char* what, const Tensor& tensor, bool asked, const char* why_not) {
+    return asked ? check_vector(what, tensor, Dtype::f32, 1, device, "one for the whole output")
+                 : check_absent(what, tensor, why_not);
+  };
+  const Range out = check_beside("gemm out", tensors.out, true, spec.out, "");
+  const Range c =
+      check_beside("gemm c", tensors.c, epilogue.c.has_value(), epilogue.c.value_or(Dtype::f32), "the spec adds no c");
+  constexpr const char* kHighPrecision = "the output is of high precision";
+  Range inputs[7 + kMaxPointwiseInputs] = {
+      a,
+      b,
       check_factors("gemm factor_a", tensors.factor_a, spec.a, spec.scale_a, m, k, device,
                     "one for each of a's M rows"),
       check_factors("gemm factor_b", tensors.factor_b, spec.b, spec.scale_b, n, k, device,
                     "one for each of b's N rows"),
       spec.bias ? check_vector("gemm bias", tensors.bias, bias_dtype(spec), n, device, "one for each of the N columns")
-                : check_absent("gemm bias", tensors.bias, "the spec has no bias")};
-  const Range out = check_matrix("gemm out", tensors.out, spec.out, device);
-  check_shape("gemm out", tensors.out, m, n, "M of a, N of b");
-  check_overlaps(inputs, {&out, 1});
+                : check_absent("gemm bias", tensors.bias, "the spec has no bias"),
+      check_single("gemm scale", tensors.scale, is_fp8(spec.out), kHighPrecision),
+      in_place(tensors.c, tensors.out) ? Range{"gemm c", &tensors.c, 0} : c};
+  check_pointwise_inputs(epilogue.pointwise, tensors.inputs, kGemmInputs,
+                         {.dtype = epilogue_dtype(spec),
+                          .rows = m,
+                          .cols = n,
+                          .shape = kShape,
+                          .columns = "one for each of the N columns",
+                          .rows_of = "one for each of the M rows"},
+                         device, std::span(inputs).subspan<7>());
+  const Range outputs[] = {out,
+                           check_beside("gemm preactivation", tensors.preactivation, epilogue.preactivation,
+                                        epilogue_dtype(spec), "the spec does not ask for this output"),
+                           check_single("gemm amax", tensors.amax, epilogue.amax, "the spec does not ask for it"),
+                           check_single("gemm factor", tensors.factor, is_fp8(spec.out), kHighPrecision)};
+  check_overlaps(inputs, outputs);
 }
 
 void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device) {

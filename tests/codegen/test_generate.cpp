@@ -241,6 +241,25 @@ BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
              "amax e5m2 scale=tensor: in is e5m2, but must be one of f32, bf16, f16");
 }
 
+// Reproducible where the bits are the CPU reference's, the GPU's own functions beside the tensor cores.
+BOOST_AUTO_TEST_CASE(a_gemm_with_an_epilogue) {
+  const auto of = [](const char* line) { return generate(parse(line)).text; };
+  const auto holds = [](const std::string& text, const std::string& part) {
+    BOOST_TEST(text.find(part) != std::string::npos, text);
+  };
+  const std::string simt = of("gemm e4m3fn*e4m3fn->bf16 scale=row,row bias c=f32 epilogue=tanh(x)*gate also=amax");
+  holds(simt, "// gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor c=f32 epilogue=tanh(x)*gate also=amax\n");
+  holds(simt,
+        "gemm_simt<ingot::e4m3fn, ingot::e4m3fn, ingot::bf16, ingot::Epilogue<ingot::f32, ingot::Fused, "
+        "ingot::bf16, false, true>>;\n");
+  holds(simt, "math::tanh<math::Reproducible32>(x)");
+  const std::string sm90 = of("gemm e4m3fn*e4m3fn->e5m2 scale=row,row epilogue=tanh(x) also=preactivation kernel=sm90");
+  holds(sm90, "false, ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::bf16, true, false>>;\n");
+  holds(sm90, "math::tanh<math::Fast>(x)");
+  holds(of("gemm e4m3fn*e4m3fn->f32 c=bf16 kernel=simt"),
+        ", ingot::Epilogue<ingot::bf16, ingot::Identity, ingot::f32, false, false>>;\n");
+}
+
 // What a kernel takes at run time is no part of its text: whether a has one factor or one for each row.
 BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
   const std::string text = generate(parse("gemm e4m3fn*e5m2->f16 scale=tensor,row bias fast "

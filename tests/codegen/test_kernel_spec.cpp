@@ -201,12 +201,12 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") == "\"pow3\" is no word of cast; expected " + options);
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow2=yes") == "\"pow2=yes\" is no word of cast; expected " + options);
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 nc") ==
-             "\"nc\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, fast or "
-             "kernel=<kernel>");
+             "\"nc\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, c=<dtype>, "
+             "epilogue=<expression>, also=preactivation,amax, fast or kernel=<kernel>");
   BOOST_TEST(
       parse_error("gemm e4m3fn*e4m3fn->bf16 bias=f32") ==
-      "\"bias=f32\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, fast or "
-      "kernel=<kernel>");
+      "\"bias=f32\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, c=<dtype>, "
+      "epilogue=<expression>, also=preactivation,amax, fast or kernel=<kernel>");
   BOOST_TEST(parse_error("column_sum bf16->f32 fast") ==
              "\"fast\" is no word of column_sum; expected nothing after the dtypes");
 
@@ -315,8 +315,8 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
              "gemm e4m3fn*unknown dtype->bf16 nt scale=tensor,tensor: b is unknown dtype, but " + fp8);
   BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .b = kNoDtype}) ==
              "gemm bf16*unknown dtype->bf16 nt scale=tensor,tensor: b is unknown dtype, but " + high);
-  BOOST_TEST(refusal(GemmSpec{.out = Dtype::e4m3fn}) ==
-             "gemm e4m3fn*e4m3fn->e4m3fn nt scale=tensor,tensor: out is e4m3fn, but " + high);
+  BOOST_TEST(refusal(GemmSpec{.out = kNoDtype}) ==
+             "gemm e4m3fn*e4m3fn->unknown dtype nt scale=tensor,tensor: out is unknown dtype, but " + high);
   BOOST_TEST(refusal(GemmSpec{.layout_a = Layout::mn_major}) ==
              "gemm e4m3fn*e4m3fn->bf16 tt scale=tensor,tensor: layout_a is mn_major, but FP8 operands must be k_major "
              "(nt): cast to transposed codes instead");
@@ -378,7 +378,15 @@ BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
   }
   BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 9U + 606U + 16U);
   for (const KernelSpec& spec : all_combinations()) {
-    BOOST_TEST(valid(spec) == (listed.count(print(spec)) == 1), spec);
+    const auto* const gemm = std::get_if<GemmSpec>(&spec);
+    const bool codes_out = gemm != nullptr && is_fp8(gemm->out);
+    if (codes_out) {
+      GemmSpec high = *gemm;
+      high.out = Dtype::f32;
+      BOOST_TEST(valid(spec) == (is_fp8(gemm->a) && listed.count(print(high)) == 1), spec);
+    } else {
+      BOOST_TEST(valid(spec) == (listed.count(print(spec)) == 1), spec);
+    }
   }
 }
 
@@ -444,6 +452,47 @@ BOOST_AUTO_TEST_CASE(the_kernel_of_a_gemm) {
     hashes.insert(hash_value(parse(std::string("gemm e4m3fn*e4m3fn->bf16 fast") + end)));
   }
   BOOST_TEST(hashes.size() == 8U);
+}
+
+BOOST_AUTO_TEST_CASE(the_epilogue_of_a_gemm) {
+  const std::string all =
+      "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias c=f32 epilogue=relu(x)*gate+r[row] "
+      "also=preactivation,amax fast";
+  const GemmSpec spec = std::get<GemmSpec>(parse(all));
+  BOOST_TEST((spec.epilogue.c == Dtype::f32));
+  BOOST_TEST(spec.epilogue.pointwise.inputs().size() == 2U);
+  BOOST_TEST((spec.epilogue.preactivation && spec.epilogue.amax));
+  BOOST_TEST((parse(print(spec)) == KernelSpec(spec)));
+  BOOST_TEST(print(parse("gemm e4m3fn*e4m3fn->e5m2 also=amax")) ==
+             "gemm e4m3fn*e4m3fn->e5m2 nt scale=tensor,tensor also=amax");
+  BOOST_TEST((epilogue_dtype(spec) == Dtype::bf16));
+  BOOST_TEST((epilogue_dtype(std::get<GemmSpec>(parse("gemm e4m3fn*e4m3fn->f32 bias"))) == Dtype::f32));
+  const auto codes = std::get<GemmSpec>(parse("gemm e4m3fn*e4m3fn->e4m3fn bias"));
+  BOOST_TEST((epilogue_dtype(codes) == Dtype::bf16 && bias_dtype(codes) == Dtype::bf16));
+
+  std::set<std::size_t> hashes;
+  for (const char* const end : {"", " c=f32", " c=bf16", " c=f16", " epilogue=x+1", " epilogue=x+2", " also=amax",
+                                " epilogue=x+1 also=preactivation", " epilogue=x+1 also=preactivation,amax"}) {
+    const KernelSpec one = parse(std::string("gemm e4m3fn*e4m3fn->bf16") + end);
+    BOOST_TEST((parse(print(one)) == one));
+    hashes.insert(hash_value(one));
+  }
+  BOOST_TEST(hashes.size() == 9U);
+}
+
+BOOST_AUTO_TEST_CASE(impossible_epilogues_of_a_gemm) {
+  const auto error = [](const std::string& end) { return message_of([&] { parse("gemm " + end); }); };
+  const auto holds = [](const std::string& message, const std::string& part) {
+    BOOST_TEST(message.find(part) != std::string::npos, message);
+  };
+  holds(error("e4m3fn*e4m3fn->bf16 c=e5m2"), "c is e5m2, but must be one of f32, bf16, f16");
+  holds(error("e4m3fn*e4m3fn->bf16 also=preactivation"),
+        "preactivation is set, but there is no pointwise expression: the output is what it would be");
+  holds(error("e4m3fn*e4m3fn->bf16 also=codes"),
+        "\"codes\" in \"also=codes\" is not an output; expected preactivation or amax");
+  holds(error("e4m3fn*e4m3fn->bf16 also=amax,amax"), "\"also=amax,amax\" asks for amax a second time");
+  holds(error("e4m3fn*e4m3fn->bf16 epilogue=silu(x"), "silu(x");
+  holds(error("bf16*bf16->e4m3fn"), "out is e4m3fn, but must be bf16 (as the operands are) or f32");
 }
 
 BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {

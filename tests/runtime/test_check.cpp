@@ -33,7 +33,7 @@ CastTensors cast_tensors() {
           .factors = vector(at(3072), Dtype::f32, 1, kCpu)};
 }
 
-constexpr GemmSpec kGemm{.a = Dtype::e4m3fn, .b = Dtype::e5m2, .out = Dtype::bf16, .scale_a = kRowwise, .bias = true};
+const GemmSpec kGemm{.a = Dtype::e4m3fn, .b = Dtype::e5m2, .out = Dtype::bf16, .scale_a = kRowwise, .bias = true};
 GemmTensors gemm_tensors() {
   return {.a = matrix(at(0), Dtype::e4m3fn, 4, 32, kCpu),
           .b = matrix(at(1024), Dtype::e5m2, 6, 32, kCpu),
@@ -281,6 +281,84 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
   }
   // Inputs may be the same memory.
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b.data = t.factor_a.data; }) == kNothing);
+}
+
+BOOST_AUTO_TEST_CASE(epilogues_of_a_gemm) {
+  GemmSpec spec = kGemm;
+  spec.epilogue = {.c = Dtype::f32,
+                   .pointwise = parse_pointwise("silu(x) * gate + r[row] + w[col]"),
+                   .preactivation = true,
+                   .amax = true};
+  const auto right = [](GemmTensors& t) {
+    t.c = matrix(at(6144), Dtype::f32, 4, 6, kCpu);
+    t.inputs = {matrix(at(7168), Dtype::bf16, 4, 6, kCpu), vector(at(8192), Dtype::f32, 4, kCpu),
+                vector(at(9216), Dtype::bf16, 6, kCpu)};
+    t.preactivation = matrix(at(10240), Dtype::bf16, 4, 6, kCpu);
+    t.amax = vector(at(11264), Dtype::f32, 1, kCpu);
+  };
+  const auto message = [&](const std::function<void(GemmTensors&)>& change) {
+    return gemm_message(
+        [&](GemmTensors& t) {
+          right(t);
+          change(t);
+        },
+        spec);
+  };
+  BOOST_TEST(message([](auto&) {}) == kNothing);
+  BOOST_TEST(contains(message([](GemmTensors& t) { t.c = {}; }), "gemm c: "));
+  BOOST_TEST(message([](GemmTensors& t) { t.c.rows = 3; }) ==
+             "gemm c: is f32[3, 6] on cpu; it must be [4, 6]: M of a, N of b");
+  BOOST_TEST(contains(message([](GemmTensors& t) { t.c.dtype = Dtype::bf16; }),
+                      "gemm c: is bf16[4, 6] on cpu; the spec asks"));
+  BOOST_TEST(contains(message([](GemmTensors& t) { t.inputs[0] = matrix(at(7168), Dtype::bf16, 4, 5, kCpu); }),
+                      "gemm inputs[0]: is bf16[4, 5] on cpu; it must be"));
+  BOOST_TEST(message([](GemmTensors& t) { t.inputs[1].cols = t.inputs[1].row_stride = 6; }) ==
+             "gemm inputs[1]: is f32[1, 6] on cpu; it must be [1, 4]: one for each of the M rows");
+  BOOST_TEST(contains(message([](GemmTensors& t) { t.inputs[2].dtype = Dtype::f32; }),
+                      "gemm inputs[2]: is f32[1, 6] on cpu; the spec asks for bf16"));
+  BOOST_TEST(contains(message([](GemmTensors& t) { t.inputs[3] = t.inputs[2]; }),
+                      "gemm inputs[3]: is bf16[1, 6] on cpu; it must not be given"));
+  BOOST_TEST(contains(message([](GemmTensors& t) { t.preactivation = {}; }), "gemm preactivation: "));
+  BOOST_TEST(contains(message([](GemmTensors& t) { t.amax = {}; }),
+                      "gemm amax: is missing; it must be f32[1, 1]: one for the whole output"));
+  BOOST_TEST(contains(message([](GemmTensors& t) { t.scale = t.amax; }),
+                      "gemm scale: is f32[1, 1] on cpu; it must not be given"));
+  BOOST_TEST(contains(message([](GemmTensors& t) { t.preactivation.data = t.out.data; }),
+                      "gemm preactivation: is bf16[4, 6] on cpu; its memory overlaps that of gemm out"));
+  BOOST_TEST(contains(gemm_message([&](GemmTensors& t) { t.amax = vector(at(11264), Dtype::f32, 1, kCpu); }),
+                      "gemm amax: is f32[1, 1] on cpu; it must not be given"));
+
+  // c may be the output itself, and nothing between that and no overlap.
+  spec.epilogue = {.c = Dtype::bf16};
+  const auto in_place = [&](std::int64_t pitch, std::size_t offset) {
+    return gemm_message(
+        [&](GemmTensors& t) {
+          t.c = matrix(at(5120 + offset), Dtype::bf16, 4, 6, kCpu);
+          t.c.row_stride = pitch;
+        },
+        spec);
+  };
+  BOOST_TEST(in_place(6, 0) == kNothing);
+  BOOST_TEST(contains(in_place(8, 0), "gemm out: is bf16[4, 6] on cpu; its memory overlaps that of gemm c"));
+  BOOST_TEST(contains(in_place(6, 2), "gemm out: is bf16[4, 6] on cpu; its memory overlaps that of gemm c"));
+
+  GemmSpec codes = kGemm;
+  codes.out = Dtype::e4m3fn;
+  const auto coded = [&](const std::function<void(GemmTensors&)>& change) {
+    return gemm_message(
+        [&](GemmTensors& t) {
+          t.out = matrix(at(5120), Dtype::e4m3fn, 4, 6, kCpu);
+          t.scale = vector(at(6144), Dtype::f32, 1, kCpu);
+          t.factor = vector(at(7168), Dtype::f32, 1, kCpu);
+          change(t);
+        },
+        codes);
+  };
+  BOOST_TEST(coded([](auto&) {}) == kNothing);
+  BOOST_TEST(contains(coded([](GemmTensors& t) { t.scale = {}; }), "gemm scale: is missing; it must be f32[1, 1]"));
+  BOOST_TEST(contains(coded([](GemmTensors& t) { t.factor = {}; }), "gemm factor: is missing; it must be f32[1, 1]"));
+  BOOST_TEST(contains(coded([](GemmTensors& t) { t.factor = t.scale; }),
+                      "gemm factor: is f32[1, 1] on cpu; its memory overlaps that of gemm scale"));
 }
 
 BOOST_AUTO_TEST_CASE(overlap_of_two_tensors) {

@@ -132,6 +132,28 @@ BOOST_AUTO_TEST_CASE(high_precision_takes_any_shape) {
   BOOST_TEST(!call.taken());
 }
 
+// beta * c of the output's dtype is cuBLASLt's; the rest of an epilogue is ours.
+BOOST_AUTO_TEST_CASE(epilogues) {
+  Call call = fp8_call();
+  call.spec.epilogue.c = call.spec.out;
+  call.tensors.c = call.tensors.out;
+  BOOST_TEST(call.taken());
+  call.tensors.c.row_stride += 1;
+  BOOST_TEST(!call.taken());
+  call.tensors.c = call.tensors.out;
+  call.spec.epilogue.c = call.tensors.c.dtype = Dtype::f32;
+  BOOST_TEST(!call.taken());
+  for (const GemmEpilogue& epilogue :
+       {GemmEpilogue{.pointwise = parse_pointwise("silu(x)")}, GemmEpilogue{.amax = true}}) {
+    Call other = fp8_call();
+    other.spec.epilogue = epilogue;
+    BOOST_TEST(!other.taken());
+  }
+  Call codes = fp8_call();
+  codes.spec.out = codes.tensors.out.dtype = Dtype::e4m3fn;
+  BOOST_TEST(!codes.taken());
+}
+
 BOOST_AUTO_TEST_CASE(sizes_beyond_32_bits_are_refused) {
   constexpr std::int64_t kBig = std::int64_t{1} << 31;
   BOOST_TEST(!bf16_call(kBig, 16, 16).taken());

@@ -106,19 +106,19 @@ inline Bounded bounded_step(PointwiseOp op, const Bounded& a, const Bounded& b, 
   return {value, beyond ? kUnknown : error};
 }
 
-// The value of one element before any rounding to the spec's dtype.
-inline Bounded bounded_value(const CastSpec& spec, double x, std::span<const double> inputs) {
-  const StepErrors errors = StepErrors::of(spec);
+// The value of one element before any rounding to a dtype.
+inline Bounded bounded_value(const Pointwise& expression, const Bounded& x, std::span<const double> inputs,
+                             const StepErrors& errors) {
   std::vector<Bounded> values;
-  for (const PointwiseStep& step : spec.pointwise.steps()) {
+  for (const PointwiseStep& step : expression.steps()) {
     switch (step.op) {
       case PointwiseOp::constant: values.push_back({static_cast<double>(step.value), 0}); break;
-      case PointwiseOp::x: values.push_back({x, 0}); break;
+      case PointwiseOp::x: values.push_back(x); break;
       case PointwiseOp::input: values.push_back({inputs[step.a], 0}); break;
       default: values.push_back(bounded_step(step.op, values[step.a], values[step.b], errors));
     }
   }
-  return values.empty() ? Bounded{x, 0} : values.back();
+  return values.empty() ? x : values.back();
 }
 
 // The library's own values (of spec.in, or of f32) against float64: evaluate() says what they should be, the steps how
@@ -141,7 +141,7 @@ inline std::string value_fault(const CastSpec& spec, const SharedMatrices& input
       }
     }
     Bounded expected{evaluate(spec.pointwise, input.value(r, c), read), 0};
-    expected.error = bounded_value(spec, input.value(r, c), read).error;
+    expected.error = bounded_value(spec.pointwise, {input.value(r, c), 0}, read, StepErrors::of(spec)).error;
     if (values.dtype() == Dtype::f32) return expected;
     const double largest = std::fabs(expected.value) + expected.error;
     const bool overflows = values.dtype() == Dtype::f16 && std::isfinite(expected.value) && largest >= 65504;

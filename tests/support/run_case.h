@@ -41,17 +41,21 @@ class InputMaker {
         made["transposed_scales"] = factors(scale_count(*spec.transposed_scale, c.shape.rows, c.shape.cols), c, 8);
       }
     }
-    const auto inputs = spec.pointwise.inputs();
+    add_pointwise_inputs(spec.pointwise, spec.in, c, made);
+    return made;
+  }
+
+  void add_pointwise_inputs(const Pointwise& expression, Dtype dtype, const Case& c, SharedMatrices& made) {
+    const auto inputs = expression.inputs();
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const auto seed = static_cast<unsigned>(10 + i);
       std::shared_ptr<const GuardedMatrix>& input = made[pointwise_input_name(i)];
       switch (inputs[i].kind) {
-        case PointwiseInput::Kind::matrix: input = matrix(spec.in, c.shape.rows, c.shape.cols, c, seed); break;
-        case PointwiseInput::Kind::column: input = matrix(spec.in, 1, c.shape.cols, c, seed); break;
+        case PointwiseInput::Kind::matrix: input = matrix(dtype, c.shape.rows, c.shape.cols, c, seed); break;
+        case PointwiseInput::Kind::column: input = matrix(dtype, 1, c.shape.cols, c, seed); break;
         case PointwiseInput::Kind::row: input = matrix(Dtype::f32, 1, c.shape.rows, c, seed); break;
       }
     }
-    return made;
   }
 
   // gamma and beta are ordinary numbers whatever the input is.
@@ -96,6 +100,9 @@ class InputMaker {
       made["factor_b"] = factors(scale_count(spec.scale_b, n, k), c, 5);
     }
     if (spec.bias) made["bias"] = matrix(bias_dtype(spec), 1, n, c, 6);
+    if (spec.epilogue.c) made["c"] = matrix(*spec.epilogue.c, m, n, c, 7);
+    add_pointwise_inputs(spec.epilogue.pointwise, epilogue_dtype(spec), c, made);
+    if (is_fp8(spec.out)) made["scale"] = factors(1, c, 8);
     return made;
   }
 
@@ -130,6 +137,7 @@ class InputMaker {
 };
 
 inline constexpr float kNormEps = 1e-5F;
+inline constexpr float kGemmBeta = 0.5F;
 
 // Maxima of earlier steps: none, small and large ones.
 inline GuardedMatrix earlier_amax(std::int64_t count) {
@@ -163,6 +171,11 @@ inline Matrices poisoned_outputs(const Case& c) {
     }
   } else if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec)) {
     outputs["out"] = GuardedMatrix(gemm->out, rows, cols, padding, offset);
+    if (gemm->epilogue.preactivation) {
+      outputs["preactivation"] = GuardedMatrix(epilogue_dtype(*gemm), rows, cols, padding, offset);
+    }
+    if (gemm->epilogue.amax) outputs["amax"] = earlier_amax(1);
+    if (is_fp8(gemm->out)) outputs["factor"] = GuardedMatrix(Dtype::f32, 1, 1);
   } else if (const auto* const norm = std::get_if<NormSpec>(&c.spec)) {
     const bool given = norm->source == ScaleSource::given;
     if (norm->out) outputs["codes"] = GuardedMatrix(*norm->out, rows, cols, padding, offset);
@@ -258,7 +271,14 @@ class PlacedCase {
                     .factor_a = of("factor_a"),
                     .factor_b = of("factor_b"),
                     .bias = of("bias"),
-                    .out = of("out")},
+                    .out = of("out"),
+                    .c = of("c"),
+                    .beta = kGemmBeta,
+                    .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
+                    .preactivation = of("preactivation"),
+                    .amax = of("amax"),
+                    .scale = of("scale"),
+                    .factor = of("factor")},
                    stream);
   }
   void enqueue_as(const ColumnSumSpec& spec, Stream& stream) {

@@ -199,6 +199,25 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   fmt::print("{} kernels of gemm_sm90\n", unique.size());
 }
 
+// GEMMs with an epilogue: gemm_simt's for every target in turn, gemm_sm90's for Hopper, with the tilings that have most
+// and fewest registers to spare; those whose operands wgmma takes.
+BOOST_AUTO_TEST_CASE(every_epilogue) {
+  std::vector<Job> jobs;
+  std::size_t index = 0;
+  for (GemmSpec spec : test::epilogue_specs()) {
+    jobs.push_back({generate(spec), kSupportedTargets[index++ % kSupportedTargets.size()]});
+    const auto ocp = [](Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; };
+    if (!ocp(spec.a) || !ocp(spec.b)) continue;
+    spec.kernel = GemmKernel::sm90;
+    for (const GemmTiling& tiling : {candidates(spec).front(), candidates(spec)[3], candidates(spec).back()}) {
+      spec.tiling = tiling;
+      jobs.push_back({generate(spec), target_for(9, 0)});
+    }
+  }
+  expect_clean(jobs);
+  fmt::print("{} kernels with an epilogue\n", jobs.size());
+}
+
 // Casts with expressions, and with sums in every granularity: all for Hopper, every third for every target.
 BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   const CompileAll all = CompileAll::of_environment();

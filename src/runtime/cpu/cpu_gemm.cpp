@@ -1,21 +1,25 @@
-// out(m, n) = round((sum_k a(m, k) * b(n, k)) * factor_a * factor_b + bias), the definition that the GPU's fallback
-// kernel (templates/gemm_simt.cuh) shares to the bit:
+// out(m, n) = round(epilogue((sum_k a(m, k) * b(n, k)) * factor_a * factor_b + bias)), the definition that the GPU's
+// fallback kernel (templates/gemm_simt.cuh) shares to the bit:
 //   sum = 0; for k ascending: sum = sum + a * b     product rounded to f32, then the sum (no fma)
-//   out = from_float(((sum * factor_a) * factor_b) + bias)
+//   out = round(epilogue(((sum * factor_a) * factor_b) + bias))
 // With factors of groups, each 128 of k has a sum of its own, which starts at 0:
 //   total = 0; for groups ascending: total = total + sum * (factor_a * factor_b)     each step rounded
-//   out = from_float(total + bias)
+//   out = round(epilogue(total + bias))
 // The blocking below moves data and changes no result: a sum stays in f32 between blocks of k, which come in order.
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <mutex>
+#include <span>
 #include <vector>
 
+#include "ingot/codegen/pointwise_program.h"
 #include "ingot/runtime/cpu/gemm_kernel.h"
 #include "ingot/runtime/cpu/operations.h"
 #include "ingot/runtime/cpu/visit.h"
 
 #include "numerics.cuh"
+#include "scaling.cuh"
 
 namespace ingot::cpu {
 namespace {
@@ -100,31 +104,125 @@ void add_group(const GemmSpec& spec, const GemmTensors& tensors, float* sums, fl
   });
 }
 
-// Scales, bias and the one rounding of a block of sums.
-template <class Out>
-void finish(const GemmSpec& spec, const GemmTensors& tensors, const float* sums, i64 stride, Range rows, Range cols,
-            ThreadPool& pool) {
-  const bool grouped = has_group_factors(spec);
-  const auto factor = [grouped](const Tensor& factors, ScaleGranularity scale, i64 i) {
-    if (factors.data == nullptr || grouped) return 1.0F;  // a high-precision operand, or in the totals already
-    return row<const float>(factors, 0)[scale == kTensorwise ? 0 : i];
-  };
-  const Tensor& bias = tensors.bias;
-  pool.parallel_for(rows.size, 64, [&](i64 begin, i64 end) {
-    visit_high_precision(bias_dtype(spec), [&]<class Bias>(Type<Bias>) {
+// What follows the sums of a block: factors, bias, the epilogue (GemmEpilogue in codegen/kernel_spec.h), one rounding.
+class Finish {
+ public:
+  Finish(const GemmSpec& spec, const GemmTensors& tensors)
+      : spec_(spec),
+        tensors_(tensors),
+        grouped_(has_group_factors(spec)),
+        program_(spec.epilogue.pointwise, PointwisePrecision::reproducible32),
+        scale_(is_fp8(spec.out) ? *row<const float>(tensors.scale, 0) : 1.0F) {}
+
+  // Of the sums of these rows and columns.
+  void run(const float* sums, i64 stride, Range rows, Range cols, ThreadPool& pool) {
+    pool.parallel_for(rows.size, 64, [&](i64 begin, i64 end) {
+      std::vector<float> values(static_cast<std::size_t>(cols.size));
+      std::array<std::vector<float>, kMaxPointwiseInputs> inputs;
+      u32 largest = 0;
       for (i64 r = begin; r < end; ++r) {
+        values.assign(sums + r * stride, sums + r * stride + cols.size);
         const i64 m = rows.begin + r;
-        const float factor_a = factor(tensors.factor_a, spec.scale_a, m);
-        for (i64 c = 0; c < cols.size; ++c) {
-          const i64 n = cols.begin + c;
-          float value = (sums[r * stride + c] * factor_a) * factor(tensors.factor_b, spec.scale_b, n);
-          if (spec.bias) value = value + to_float(row<const Bias>(bias, 0)[n]);
-          row<Out>(tensors.out, m)[n] = from_float<Out>(value);
+        scale(m, cols, values);
+        if (spec_.epilogue.c) add_c(m, cols, values);
+        if (spec_.epilogue.preactivation) keep(m, cols, values);
+        if (spec_.epilogue.pointwise) apply(m, cols, values, inputs);
+        largest = std::max(largest, write(m, cols, values));
+      }
+      const std::lock_guard lock(merging_);
+      largest_ = std::max(largest_, largest);
+    });
+  }
+
+  // When all blocks have run.
+  void end() const {
+    if (is_fp8(spec_.out)) *row<float>(tensors_.factor, 0) = factor_from_scale(scale_);
+    if (!spec_.epilogue.amax) return;
+    float& amax = *row<float>(tensors_.amax, 0);
+    amax = amax_from_bits(std::max(float_bits(amax), largest_));
+  }
+
+ private:
+  using Values = std::vector<float>;
+
+  void scale(i64 m, Range cols, Values& values) const {
+    const float factor_a = factor(tensors_.factor_a, spec_.scale_a, m);
+    for (i64 c = 0; c < cols.size; ++c) {
+      float& value = values[static_cast<std::size_t>(c)];
+      value = (value * factor_a) * factor(tensors_.factor_b, spec_.scale_b, cols.begin + c);
+    }
+    if (!spec_.bias) return;
+    visit_high_precision(bias_dtype(spec_), [&]<class Bias>(Type<Bias>) {
+      const Bias* const bias = row<const Bias>(tensors_.bias, 0) + cols.begin;
+      for (float& value : values) value = value + to_float(bias[&value - values.data()]);
+    });
+  }
+
+  float factor(const Tensor& factors, ScaleGranularity granularity, i64 i) const {
+    if (factors.data == nullptr || grouped_) return 1.0F;  // a high-precision operand, or in the totals already
+    return row<const float>(factors, 0)[granularity == kTensorwise ? 0 : i];
+  }
+
+  void add_c(i64 m, Range cols, Values& values) const {
+    visit_high_precision(*spec_.epilogue.c, [&]<class C>(Type<C>) {
+      const C* const c = row<const C>(tensors_.c, m) + cols.begin;
+      for (float& value : values) value = value + tensors_.beta * to_float(c[&value - values.data()]);
+    });
+  }
+
+  void apply(i64 m, Range cols, Values& values, std::array<Values, kMaxPointwiseInputs>& buffers) const {
+    const auto kinds = spec_.epilogue.pointwise.inputs();
+    std::array<PointwiseValues, kMaxPointwiseInputs> inputs;
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      inputs[i] = {nullptr, kinds[i].kind == PointwiseInput::Kind::row};
+      if (inputs[i].same) {
+        buffers[i].assign(1, row<const float>(tensors_.inputs[i], 0)[m]);
+      } else {
+        buffers[i].resize(values.size());
+        visit_high_precision(epilogue_dtype(spec_), [&]<class In>(Type<In>) {
+          const i64 of_row = kinds[i].kind == PointwiseInput::Kind::column ? 0 : m;
+          const In* const elements = row<const In>(tensors_.inputs[i], of_row) + cols.begin;
+          for (std::size_t c = 0; c < values.size(); ++c) buffers[i][c] = to_float(elements[c]);
+        });
+      }
+      inputs[i].values = buffers[i].data();
+    }
+    program_.run(values.size(), values.data(), std::span(inputs).first(kinds.size()), values.data());
+  }
+
+  void keep(i64 m, Range cols, const Values& values) const {
+    visit_high_precision(epilogue_dtype(spec_), [&]<class T>(Type<T>) {
+      T* const kept = row<T>(tensors_.preactivation, m) + cols.begin;
+      for (std::size_t c = 0; c < values.size(); ++c) kept[c] = from_float<T>(values[c]);
+    });
+  }
+
+  // The largest |value| as it counts for the amax.
+  u32 write(i64 m, Range cols, Values& values) const {
+    visit_dtype(spec_.out, [&]<class Out>(Type<Out>) {
+      Out* const out = row<Out>(tensors_.out, m) + cols.begin;
+      for (std::size_t c = 0; c < values.size(); ++c) {
+        if constexpr (Fp8Format<Out>) {
+          out[c] = quantize<Out>(values[c], scale_);
+        } else {
+          out[c] = from_float<Out>(values[c]);
+          values[c] = to_float(out[c]);
         }
       }
     });
-  });
-}
+    u32 largest = 0;
+    for (const float value : values) largest = std::max(largest, amax_bits(value));
+    return largest;
+  }
+
+  const GemmSpec& spec_;
+  const GemmTensors& tensors_;
+  bool grouped_;
+  PointwiseProgram program_;
+  float scale_;
+  std::mutex merging_;
+  u32 largest_ = 0;
+};
 
 }  // namespace
 
@@ -135,6 +233,7 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
   const bool grouped = has_group_factors(spec);
   const i64 block_depth = grouped ? kGroupSize : kBlockDepth;
   const i64 most_depth = std::min(block_depth, i64{shape.k});
+  Finish finish(spec, tensors);
   std::vector<float> sums(static_cast<std::size_t>(most_rows * most_cols));
   std::vector<float> totals(grouped ? sums.size() : 0);
   std::vector<float> a_panels(static_cast<std::size_t>(most_rows * most_depth));
@@ -165,11 +264,10 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
                   ceil_div(i64{shape.k}, kGroupSize), pool);
         std::fill(sums.begin(), sums.end(), 0.0F);
       }
-      visit_high_precision(spec.out, [&]<class Out>(Type<Out>) {
-        finish<Out>(spec, tensors, grouped ? totals.data() : sums.data(), most_cols, rows, cols, pool);
-      });
+      finish.run(grouped ? totals.data() : sums.data(), most_cols, rows, cols, pool);
     }
   }
+  finish.end();
 }
 
 }  // namespace ingot::cpu

@@ -76,8 +76,8 @@ struct PlanKey {
   GemmSpec spec;
   int device;
   std::int64_t m, n, k;
-  std::int64_t stride_a, stride_b, stride_out;
-  std::uint32_t align_a, align_b, align_out, align_bias;
+  std::int64_t stride_a, stride_b, stride_out, stride_c;
+  std::uint32_t align_a, align_b, align_out, align_bias, align_c;
   int algorithm;
   bool operator==(const PlanKey&) const = default;
 };
@@ -91,10 +91,12 @@ PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmSha
           .stride_a = tensors.a.row_stride,
           .stride_b = tensors.b.row_stride,
           .stride_out = tensors.out.row_stride,
+          .stride_c = tensors.c.row_stride,
           .align_a = alignment(tensors.a.data),
           .align_b = alignment(tensors.b.data),
           .align_out = alignment(tensors.out.data),
           .align_bias = alignment(tensors.bias.data),
+          .align_c = alignment(tensors.c.data),
           .algorithm = algorithm};
 }
 
@@ -104,8 +106,10 @@ std::size_t hash_of(const PlanKey& key) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15U;
     hash ^= hash >> 32U;
   };
-  for (const std::int64_t value : {key.m, key.n, key.k, key.stride_a, key.stride_b, key.stride_out}) add(value);
-  for (const std::uint32_t value : {key.align_a, key.align_b, key.align_out, key.align_bias}) add(value);
+  for (const std::int64_t value : {key.m, key.n, key.k, key.stride_a, key.stride_b, key.stride_out, key.stride_c}) {
+    add(value);
+  }
+  for (const std::uint32_t value : {key.align_a, key.align_b, key.align_out, key.align_bias, key.align_c}) add(value);
   add(key.device);
   add(key.algorithm);
   return hash;
@@ -116,6 +120,7 @@ struct Plan {
   bool usable = false;  // false: the heuristic knows no algorithm
   cublasLtMatrixLayoutOpaque_t layout_a{};
   cublasLtMatrixLayoutOpaque_t layout_b{};
+  cublasLtMatrixLayoutOpaque_t layout_c{};  // the output's, where there is no c
   cublasLtMatrixLayoutOpaque_t layout_out{};
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace_bytes = 0;
@@ -267,20 +272,21 @@ const Plan& CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& te
   cublasLtMatmulDescOpaque_t description = describe(key.spec, tensors);
   describe(plan.layout_a, tensors.b);
   describe(plan.layout_b, tensors.a);
+  describe(plan.layout_c, key.spec.epilogue.c ? tensors.c : tensors.out);
   describe(plan.layout_out, tensors.out);
   cublasLtMatmulPreferenceOpaque_t preference{};
   check(api.cublasLtMatmulPreferenceInit_internal(&preference, sizeof(preference)), "cublasLtMatmulPreferenceInit");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_out);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.spec.epilogue.c ? key.align_c : key.align_out);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_out);
 
   std::array<cublasLtMatmulHeuristicResult_t, kAlgorithms> candidates{};
   int count = 0;
   const cublasLtHandle_t handle = handle_of(devices[static_cast<std::size_t>(key.device)]);
   const cublasStatus_t status = api.cublasLtMatmulAlgoGetHeuristic(
-      handle, &description, &plan.layout_a, &plan.layout_b, &plan.layout_out, &plan.layout_out, &preference,
+      handle, &description, &plan.layout_a, &plan.layout_b, &plan.layout_c, &plan.layout_out, &preference,
       static_cast<int>(candidates.size()), candidates.data(), &count);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
   int usable = 0;
@@ -331,12 +337,13 @@ bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const Ge
   // The library takes layouts by pointers to non-const and does not write to them.
   const auto layout = [](const cublasLtMatrixLayoutOpaque_t& l) { return const_cast<cublasLtMatrixLayout_t>(&l); };
   const float alpha = 1.0F;
-  const float beta = 0.0F;
+  const bool adds_c = spec.epilogue.c.has_value();
+  const float beta = adds_c ? tensors.beta : 0.0F;
   const cublasLtHandle_t handle = state_->handle_of(state_->devices[static_cast<std::size_t>(key.device)]);
   const cublasStatus_t status = state_->api.cublasLtMatmul(
       handle, &description, &alpha, tensors.b.data, layout(plan->layout_a), tensors.a.data, layout(plan->layout_b),
-      &beta, tensors.out.data, layout(plan->layout_out), tensors.out.data, layout(plan->layout_out), &plan->algorithm,
-      workspace, plan->workspace_bytes, stream);
+      &beta, adds_c ? tensors.c.data : tensors.out.data, layout(plan->layout_c), tensors.out.data,
+      layout(plan->layout_out), &plan->algorithm, workspace, plan->workspace_bytes, stream);
   state_->check(status, "cublasLtMatmul");
   return true;
 }

@@ -29,6 +29,14 @@ bool supports_high_precision(const GemmSpec& spec) {
   return spec.a == spec.b && (spec.out == spec.a || spec.out == Dtype::f32);
 }
 
+// It adds beta * c of the output's dtype, and knows neither our expressions nor a second output.
+bool supports_epilogue(const GemmSpec& spec, const GemmTensors& tensors) {
+  const GemmEpilogue& epilogue = spec.epilogue;
+  if (is_fp8(spec.out) || epilogue.pointwise || epilogue.amax) return false;
+  if (!epilogue.c) return true;
+  return *epilogue.c == spec.out && fits_32_bits(tensors.c) && (!is_fp8(spec.a) || aligned(tensors.c));
+}
+
 bool is_ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
 
 bool supports_fp8(const GemmSpec& spec, const GemmTensors& tensors, Target device) {
@@ -50,6 +58,7 @@ bool supports_fp8(const GemmSpec& spec, const GemmTensors& tensors, Target devic
 bool cublaslt_supports(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Target device) {
   if (shape.m == 0 || shape.n == 0 || shape.k == 0) return false;
   if (!fits_32_bits(tensors.a) || !fits_32_bits(tensors.b) || !fits_32_bits(tensors.out)) return false;
+  if (!supports_epilogue(spec, tensors)) return false;
   return is_fp8(spec.a) ? supports_fp8(spec, tensors, device) : supports_high_precision(spec);
 }
 

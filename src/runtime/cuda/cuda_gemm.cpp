@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/gemm_epilogue.h"
 #include "ingot/runtime/cuda/gemm_sm90_rules.h"
 #include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/error.h"
@@ -42,8 +45,11 @@ void launch_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSha
                               .factor_a_stride = spec.scale_a == kRowwise ? 1 : 0,
                               .factor_b_stride = spec.scale_b == kRowwise ? 1 : 0,
                               .groups = has_group_factors(spec) ? ceil_div(i64{shape.k}, i64{kGemmSimtGroup}) : 0,
-                              .factor_b_rows = spec.scale_b == kBlocks ? kBlocks.rows : 1};
-  launcher.launch(spec, Pass::main, GemmSimtLaunch::grid(shape.m, shape.n), GemmSimtLaunch::kThreads, params, stream);
+                              .factor_b_rows = spec.scale_b == kBlocks ? kBlocks.rows : 1,
+                              .epilogue = epilogue_params(tensors)};
+  // Without elements there is still an FP8 output's factor to write.
+  const i64 grid = std::max(i64{1}, GemmSimtLaunch::grid(shape.m, shape.n));
+  launcher.launch(spec, Pass::main, grid, GemmSimtLaunch::kThreads, params, stream);
 }
 
 // True where it has taken the call.
@@ -65,7 +71,10 @@ bool try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSh
 
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt) {
   const GemmShape shape = gemm_shape(spec, tensors);
-  if (shape.m == 0 || shape.n == 0) return;
+  if (shape.m == 0 || shape.n == 0) {
+    if (is_fp8(spec.out)) launch_simt(spec, tensors, shape, stream, launcher);
+    return;
+  }
   switch (spec.kernel) {
     case GemmKernel::automatic: {
       if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;

@@ -4,6 +4,7 @@
 #include "ingot/codegen/sm90_tiling.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/cuda/gemm_epilogue.h"
 #include "ingot/runtime/cuda/operations.h"
 
 #include "gemm_sm90.cuh"
@@ -68,10 +69,11 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape
                         .n = static_cast<u32>(shape.n),
                         .k = static_cast<u32>(shape.k),
                         .factor_a_stride = spec.scale_a == kRowwise ? 1U : 0U,
-                        .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U};
+                        .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
+                        .epilogue = epilogue_params(tensors)};
   encode_codes(params.a, tensors.a, sm90_box_a(tiling), launcher.driver());
   encode_codes(params.b, tensors.b, sm90_box_b(tiling), launcher.driver());
-  if (params.whole_vectors != 0) encode_out(params.out_map, tensors.out, launcher.driver());
+  if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, launcher.driver());
   launcher.launch(chosen, Pass::main,
                   {.grid_x = sm90_blocks(tiling, params.m, params.n, static_cast<u32>(launcher.multiprocessors())),
                    .block = kSm90Threads,

@@ -1,0 +1,195 @@
+// What a GEMM does to its sums on their way out, on the GPU: by gemm_sm90 with every tiling, by gemm_simt (the CPU
+// reference's bits), and by what the library chooses; against float64. Poisoned outputs, the bytes around them
+// untouched; the same bits again.
+//
+// Suites, to be chosen with --run_test: first (small, for compute-sanitizer), shapes, simt, accumulation.
+#define BOOST_TEST_MODULE gemm_epilogue
+#include "support/gpu_test.h"
+
+#include <array>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "ingot/codegen/candidates.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "support/compare.h"
+#include "support/epilogue_reference.h"
+#include "support/run_case.h"
+
+namespace ingot::test {
+namespace {
+
+Context& context() {
+  static Context one(cuda_options());
+  return one;
+}
+
+bool on_hopper() { return context().cache().target() == target_for(9, 0); }
+
+bool wgmma_takes(const GemmSpec& spec) {
+  const auto ocp = [](Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; };
+  return ocp(spec.a) && ocp(spec.b);
+}
+
+struct Fixture {
+  Backend& cuda = context().backend();
+  std::unique_ptr<Backend> cpu = make_cpu_backend();
+  Stream stream{cuda};
+  Stream cpu_stream{*cpu};
+  InputMaker maker;
+  EpilogueReference reference;
+  int run_count = 0;
+  int faults = 0;
+
+  ~Fixture() { std::cout << run_count << " cases\n"; }
+
+  static void compile(const std::vector<KernelSpec>& specs) {
+    context().cache().warm(specs, context().cache().target(), 0);
+  }
+
+  void count(const Case& c, const std::string& fault) {
+    BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+    faults += fault.empty() ? 0 : 1;
+    if (faults == 10) BOOST_FAIL("10 cases have failed; the rest is not run");
+    ++run_count;
+  }
+
+  void expect_right(const Case& c) {
+    const SharedMatrices inputs = maker.inputs(c);
+    const Matrices outputs = run(c, inputs, cuda, stream);
+    std::string fault = damage(outputs);
+    if (fault.empty()) fault = reference.fault(c, inputs, outputs, kTensorCoreSum);
+    if (fault.empty()) fault = differences(outputs, run(c, inputs, cuda, stream));
+    count(c, fault);
+  }
+
+  void expect_bits_of_cpu(const Case& c) {
+    const SharedMatrices inputs = maker.inputs(c);
+    count(c, differences(run(c, inputs, *cpu, cpu_stream), run(c, inputs, cuda, stream)));
+  }
+
+  static std::string differences(const Matrices& expected, const Matrices& actual) {
+    for (const auto& [what, matrix] : expected) {
+      if (std::string fault = bit_difference(what, matrix, actual.at(what)); !fault.empty()) return fault;
+    }
+    return damage(actual);
+  }
+
+  // The specs that wgmma takes, with this tiling of their candidates.
+  static std::vector<KernelSpec> tiled(std::size_t index) {
+    std::vector<KernelSpec> specs;
+    for (GemmSpec spec : epilogue_specs()) {
+      if (!wgmma_takes(spec)) continue;
+      spec.kernel = GemmKernel::sm90;
+      spec.tiling = candidates(spec)[index % candidates(spec).size()];
+      specs.emplace_back(spec);
+    }
+    return specs;
+  }
+};
+
+BOOST_FIXTURE_TEST_SUITE(first, Fixture)
+
+BOOST_AUTO_TEST_CASE(small) {
+  if (!on_hopper()) return;
+  const std::vector<KernelSpec> specs = tiled(0);
+  compile(specs);
+  for (const KernelSpec& spec : specs) {
+    expect_right({.spec = spec, .shape = {70, 131, 144}, .input = Input::integers, .placement = {16, 16}});
+    expect_right({.spec = spec, .shape = {129, 264, 272}});
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(shapes, Fixture)
+
+// Every tiling: tails of M and N, single elements, several tiles to a block, rows that hold whole pairs and rows that
+// do not.
+BOOST_AUTO_TEST_CASE(of_every_tiling) {
+  if (!on_hopper()) return;
+  constexpr std::array kShapes{Shape{1, 1, 16}, Shape{17, 100, 128}, Shape{300, 392, 1040}, Shape{127, 129, 528}};
+  for (std::size_t index = 0; index < 9; ++index) {
+    const std::vector<KernelSpec> specs = tiled(index);
+    compile(specs);
+    for (const KernelSpec& spec : specs) {
+      for (const Shape& shape : kShapes) {
+        expect_right({.spec = spec, .shape = shape});
+        expect_right({.spec = spec, .shape = shape, .input = Input::integers, .placement = {16, 16}});
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(of_several_tiles_to_a_block) {
+  if (!on_hopper()) return;
+  for (const std::size_t index : {0U, 3U}) {
+    for (const KernelSpec& spec : tiled(index)) expect_right({.spec = spec, .shape = {3000, 2100, 144}});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(of_the_librarys_choice) {
+  for (const GemmSpec& spec : epilogue_specs()) {
+    for (const Shape shape :
+         {Shape{37, 131, 67}, Shape{128, 256, 512}, Shape{5, 7, 0}, Shape{0, 8, 16}, Shape{8, 0, 16}}) {
+      for (const Input input : {Input::normal, Input::integers, Input::zeros, Input::nan}) {
+        expect_right({.spec = spec, .shape = shape, .input = input});
+      }
+    }
+    for (const Placement placement : {Placement{3, 0}, Placement{0, 1}, Placement{16, 0}}) {
+      expect_right({.spec = spec, .shape = {64, 48, 32}, .placement = placement});
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(simt, Fixture)
+
+BOOST_AUTO_TEST_CASE(has_the_references_bits) {
+  for (GemmSpec spec : epilogue_specs()) {
+    spec.kernel = GemmKernel::simt;
+    for (const Shape shape :
+         {Shape{1, 1, 1}, Shape{37, 131, 67}, Shape{70, 200, 300}, Shape{5, 7, 0}, Shape{0, 8, 16}}) {
+      for (const Input input : {Input::normal, Input::nan}) {
+        expect_bits_of_cpu({.spec = spec, .shape = shape, .input = input, .placement = {3, 1}});
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(accumulation, Fixture)
+
+// A gradient that is added to where it lies, by cuBLASLt and by both kernels of ours.
+BOOST_AUTO_TEST_CASE(in_place) {
+  for (const char* const kernel : {"", " kernel=sm90", " kernel=simt"}) {
+    if (*kernel != '\0' && !on_hopper()) continue;
+    for (const char* const out : {"f32", "bf16"}) {
+      const Case c{.spec = parse(std::string("gemm e4m3fn*e4m3fn->") + out + " scale=row,row c=" + out + kernel),
+                   .shape = {256, 304, 400}};
+      const SharedMatrices inputs = maker.inputs(c);
+      const Matrices apart = run(c, inputs, cuda, stream);
+      PlacedCase placed(c, inputs, cuda, stream);
+      const Tensor from = placed.tensor("c");
+      const Tensor to = placed.tensor("out");
+      const auto bytes = static_cast<std::size_t>(from.rows * from.row_stride * size_of(from.dtype));
+      std::vector<std::byte> copy(bytes);
+      cuda.copy_to_host(copy.data(), from.data, bytes, stream);
+      cuda.copy_from_host(to.data, copy.data(), bytes, stream);
+      placed.tensor("c") = to;
+      placed.enqueue(stream);
+      count(c, differences(apart, placed.outputs(stream)));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ingot::test

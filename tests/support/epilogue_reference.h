@@ -1,0 +1,144 @@
+// All outputs of a GEMM with an epilogue against float64. Of a GEMM whose intermediate values are exact only what the
+// epilogue's own steps round may differ.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "support/compare.h"
+#include "support/pointwise_reference.h"
+#include "support/reference.h"
+#include "support/reference_formats.h"
+#include "support/run_case.h"
+
+namespace ingot::test {
+
+// How far the sums of tensor cores may lie from the exact ones, relative to the sum of the absolute terms: they keep
+// few bits of each product. What their errors are on the whole, other tests bound.
+inline constexpr double kTensorCoreSum = 0x1p-10;
+
+class EpilogueReference {
+ public:
+  // sum_error: of the sums, beyond that of adding up in f32 one by one.
+  std::string fault(const Case& c, const SharedMatrices& inputs, const Matrices& outputs, double sum_error) {
+    const GemmSpec& spec = std::get<GemmSpec>(c.spec);
+    const auto [m, n, k] = c.shape;
+    GemmSpec sums = spec;
+    sums.out = Dtype::f32;
+    sums.epilogue = {};
+    const bool exact = c.input == Input::integers;
+    Expected x = gemm_(sums, c.shape, inputs, exact);
+    if (!exact && sum_error != 0) {
+      // The bound is (K + 4) 2^-24 of the absolute terms, and more.
+      for (double& bound : x.bounds) bound *= 1 + sum_error * 0x1p24 / static_cast<double>(k + 4);
+    }
+    if (spec.epilogue.c) add_c(*inputs.at("c"), x);
+    if (spec.epilogue.preactivation) {
+      const std::string found =
+          value_difference("preactivation", rounded(epilogue_dtype(spec), x), outputs.at("preactivation"));
+      if (!found.empty()) return found;
+    }
+    const Expected values = apply(spec.epilogue.pointwise, inputs, x);
+    const GuardedMatrix& out = outputs.at("out");
+    const double scale = is_fp8(spec.out) ? inputs.at("scale")->value(0, 0) : 1.0;
+    std::string found =
+        value_difference("out", is_fp8(spec.out) ? coded(spec.out, scale, values) : rounded(spec.out, values), out);
+    if (found.empty() && spec.epilogue.amax) {
+      found = value_difference("amax", is_fp8(spec.out) ? amax_of(values) : amax_of(out), outputs.at("amax"));
+    }
+    if (found.empty() && is_fp8(spec.out) &&
+        outputs.at("factor").value(0, 0) != static_cast<double>(1.0F / static_cast<float>(scale))) {
+      found = "factor: " + show(outputs.at("factor"), 0, 0) + " is not 1 / scale";
+    }
+    return found;
+  }
+
+ private:
+  static constexpr double kUnknown = std::numeric_limits<double>::infinity();
+
+  static void add_c(const GuardedMatrix& c, Expected& x) {
+    for (std::int64_t i = 0; i < x.rows; ++i) {
+      for (std::int64_t j = 0; j < x.cols; ++j) {
+        const std::size_t at = x.index(i, j);
+        const double added = static_cast<double>(kGemmBeta) * c.value(i, j);
+        x.bounds[at] += 0x1p-23 * (std::fabs(x.values[at]) + std::fabs(added));
+        x.values[at] += added;
+      }
+    }
+  }
+
+  static Expected apply(const Pointwise& expression, const SharedMatrices& inputs, const Expected& x) {
+    if (!expression) return x;
+    const auto kinds = expression.inputs();
+    std::vector<double> read(kinds.size());
+    Expected values = x;
+    for (std::int64_t i = 0; i < x.rows; ++i) {
+      for (std::int64_t j = 0; j < x.cols; ++j) {
+        for (std::size_t input = 0; input < kinds.size(); ++input) {
+          const GuardedMatrix& from = *inputs.at(pointwise_input_name(input));
+          read[input] = kinds[input].kind == PointwiseInput::Kind::matrix   ? from.value(i, j)
+                        : kinds[input].kind == PointwiseInput::Kind::column ? from.value(0, j)
+                                                                            : from.value(0, i);
+        }
+        const std::size_t at = x.index(i, j);
+        values.values[at] = evaluate(expression, x.values[at], read);
+        values.bounds[at] = bounded_value(expression, {x.values[at], x.bounds[at]}, read, {.function = 0x1p-15}).error;
+      }
+    }
+    return values;
+  }
+
+  static Expected rounded(Dtype dtype, Expected values) {
+    for (std::size_t i = 0; i < values.values.size(); ++i) {
+      const double largest = std::fabs(values.values[i]) + values.bounds[i];
+      if (dtype == Dtype::f16 && largest >= 65504) values.bounds[i] = kUnknown;
+      if (dtype == Dtype::f32) continue;
+      values.bounds[i] += largest * unit_roundoff(dtype) + (dtype == Dtype::f16 ? 0x1p-25 : 0x1p-134);
+    }
+    return values;
+  }
+
+  // Between the codes of the smallest and of the largest that the value may be.
+  static Expected coded(Dtype dtype, double scale, Expected values) {
+    const auto code = [&](double value) {
+      return decode_reference(dtype, encode_reference(dtype, static_cast<float>(value) * static_cast<float>(scale)));
+    };
+    for (std::size_t i = 0; i < values.values.size(); ++i) {
+      const double value = values.values[i];
+      const double error = values.bounds[i] + 0x1p-23 * std::fabs(value);
+      const double low = code(value - (values.bounds[i] == 0 ? 0 : error));
+      const double high = code(value + (values.bounds[i] == 0 ? 0 : error));
+      values.values[i] = (low + high) / 2;
+      values.bounds[i] = std::isinf(error) ? kUnknown : (high - low) / 2;
+    }
+    return values;
+  }
+
+  static Expected amax_of(const GuardedMatrix& out) {
+    double amax = earlier_amax(1).value(0, 0);
+    for (std::int64_t i = 0; i < out.rows(); ++i) {
+      for (std::int64_t j = 0; j < out.cols(); ++j) amax = larger(amax, std::fabs(out.value(i, j)));
+    }
+    return {.rows = 1, .cols = 1, .values = {amax}, .bounds = {0.0}};
+  }
+
+  static Expected amax_of(const Expected& values) {
+    double amax = earlier_amax(1).value(0, 0);
+    double bound = 0;
+    for (std::size_t i = 0; i < values.values.size(); ++i) {
+      amax = larger(amax, std::fabs(values.values[i]));
+      bound = std::max(bound, values.bounds[i] + 0x1p-24 * std::fabs(values.values[i]));
+    }
+    return {.rows = 1, .cols = 1, .values = {amax}, .bounds = {bound}};
+  }
+
+  static double larger(double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b); }
+
+  GemmReference gemm_;
+};
+
+}  // namespace ingot::test
