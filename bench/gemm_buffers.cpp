@@ -150,8 +150,9 @@ std::string GemmBuffers::fault(Gpu& gpu) const {
       std::memcpy(&word, out.data() + 2 * c, sizeof(word));
       return word;
     };
-    for (std::int64_t c = 0; c < t.out.cols; ++c) {
-      if (bits(c) == 0xa5a5) return fmt::format("row {}, column {} was not written", r, c);
+    // A pair, as an expression may have the poison itself for a value: silu(-35) is some -2.9e-16.
+    for (std::int64_t c = 1; c < t.out.cols; ++c) {
+      if (bits(c - 1) == 0xa5a5 && bits(c) == 0xa5a5) return fmt::format("row {}, column {} was not written", r, c);
     }
     const std::vector<double> a = values_of(gpu, t.a, t.factor_a, case_.spec.scale_a, r);
     for (std::int64_t j = 0; j < kSamplesOfRow; ++j) {

@@ -11,6 +11,7 @@
 #include "numerics.cuh"
 #include "platform.cuh"
 #include "pointwise.cuh"
+#include "ptx/integer.cuh"
 #include "reduce.cuh"
 #include "scaling.cuh"
 #include "source.cuh"
@@ -118,6 +119,8 @@ struct Epilogue {
   static constexpr bool kNothing = !kAddsC && !kFused && !kPreactivation;
   static constexpr int kOperands = F::kInputs;  // signed: it may be 0, which no unsigned index is below
   using StoredC = typename Select<kAddsC, C, f32>::Type;
+  // Only x decides a value, and nothing is written beside it: it may be computed for elements outside of the output.
+  static constexpr bool kOfXAlone = !kAddsC && !kPreactivation && F::kInputs == 0;
   // Words that a pair keeps of what it has read.
   static constexpr u32 kWords =
       (kAddsC ? Pair<StoredC>::kWords : 0) + count_inputs<F>(InputKind::matrix) * Pair<Beside>::kWords;
@@ -161,6 +164,16 @@ struct Epilogue {
       v.operands[i] = pair_aligned<Beside>(p.operands[i].data, matrix ? p.operands[i].stride : 0);
     }
     return v;
+  }
+
+  // Into the L2: what the 32 elements from here on read of other matrices.
+  INGOT_DEVICE static void prefetch(const EpilogueParams& p, i64 row, i64 col) {
+    if constexpr (kAddsC) prefetch_line(static_cast<const C*>(p.c) + row * p.c_stride + col);
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] != InputKind::matrix) continue;
+      prefetch_line(static_cast<const Beside*>(p.operands[i].data) + row * p.operands[i].stride + col);
+    }
   }
 
   // What the values of a pair are made of, beside x.
@@ -227,6 +240,20 @@ INGOT_DEVICE Out gemm_output(float value, [[maybe_unused]] float scale) {
   } else {
     return from_float<Out>(value);
   }
+}
+
+// The largest |value| of pairs of 16-bit values, each half for itself.
+INGOT_DEVICE u32 max_of_pairs(u32 a, u32 b) {
+#if INGOT_ON_DEVICE
+  return ptx::max_u16x2(a, b);
+#else
+  return max_of(a & 0xffffU, b & 0xffffU) | (max_of(a >> 16, b >> 16) << 16);
+#endif
+}
+template <HighPrecision Out>
+INGOT_DEVICE u32 amax_bits_of_pairs(u32 pairs) {
+  const u16 largest = static_cast<u16>(max_of(pairs & 0xffffU, pairs >> 16));
+  return float_bits(to_float(Out{largest}));
 }
 
 // What an amax is of, as bits.

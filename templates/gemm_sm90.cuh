@@ -35,6 +35,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/cvt.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -207,7 +208,7 @@ struct Sm90Consumer {
   u32 other_half = 0;
   Sm90Ring<T.stages> ring{};
   float scale = 1.0F;  // of an FP8 output
-  u32 largest = 0;     // |out| of this thread so far, as bits
+  u32 largest = 0;     // |out| of this thread so far, as bits; of 16-bit output a pair of them
 
   INGOT_DEVICE Sm90Consumer(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
       : p(params), block(b), group(warpgroup), thread(threadIdx.x % 128), lane(threadIdx.x % 32) {
@@ -478,14 +479,27 @@ struct Sm90Consumer {
     return unit ^ (kCodes ? row / 2 & 3 : sizeof(Out) == 4 && !kStoredByEngine ? (row & 3) * 2 : row & 7);
   }
 
-  // Blocks of eight columns whose other inputs are fetched together: 32 registers' worth.
+  // Blocks of eight columns, an even number, whose other inputs are fetched together: as many as there are registers
+  // for beside the sums.
   static constexpr u32 kBlocks = kChunk / 8;
-  static constexpr u32 kTogether = min_of(kBlocks, Epi::kWords <= 2 ? 8U : Epi::kWords <= 4 ? 4U : 2U);
+  static constexpr u32 kRoom = kWaves * kSums > 128 ? 4 : 32;
+  INGOT_HOST_DEVICE static constexpr u32 fetched_together() {
+    u32 blocks = kBlocks;
+    while (blocks > 2 && blocks * 2 * Epi::kWords > kRoom) blocks /= 2;
+    return blocks;
+  }
+  static constexpr u32 kTogether = fetched_together();
 
   // `row`, `column`: of the output, where the chunk begins.
   INGOT_DEVICE void stage_columns(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging, u32 row,
                                   u32 column, const typename Epi::Vectors& vectors) {
     u32 words[4];
+    // Addresses are worked out for each chunk: those of all at once would need more registers than there are.
+    if constexpr (!Epi::kOfXAlone) {
+      ptx::opaque(row);
+      ptx::opaque(column);
+    }
+    [[maybe_unused]] const bool inside = row + 16 <= p.m && column + kChunk <= p.n;
     INGOT_UNROLL
     for (u32 first = 0; first < kBlocks; first += kTogether) {
       typename Epi::Raw raw[kTogether][2] = {};
@@ -512,7 +526,10 @@ struct Sm90Consumer {
         float x[4] = {d[at], d[at + 1], d[at + 2], d[at + 3]};
         finish(x[0], x[1], rows[0], factors, bias);
         finish(x[2], x[3], rows[1], factors, bias);
-        apply_epilogue(raw[i], row + lane / 4, column + j * 8 + lane % 4 * 2, vectors, x);
+        const u32 m = row + lane / 4;
+        const u32 n = column + j * 8 + lane % 4 * 2;
+        apply_epilogue(raw[i], m, n, vectors, x);
+        if constexpr (Epi::kAmax && sizeof(Out) != 2) look_at(x, m, n, inside);
         if constexpr (kCodes) {
           INGOT_UNROLL
           for (u32 half = 0; half < 2; ++half) {
@@ -531,6 +548,10 @@ struct Sm90Consumer {
         } else {
           words[j % 2 * 2] = pack(x[0], x[1]);
           words[j % 2 * 2 + 1] = pack(x[2], x[3]);
+          if constexpr (Epi::kAmax) {
+            look_at_pair(words[j % 2 * 2], m, n, inside);
+            look_at_pair(words[j % 2 * 2 + 1], m + 8, n, inside);
+          }
           const u32 r = lane % 16;
           if (j % 2 == 1) ptx::stmatrix_x4(staging + r * kRowBytes + swizzle(r, j - 1 + lane / 16) * 16, words);
         }
@@ -542,20 +563,27 @@ struct Sm90Consumer {
   INGOT_DEVICE void apply_epilogue([[maybe_unused]] const typename Epi::Raw (&raw)[2], [[maybe_unused]] u32 m,
                                    [[maybe_unused]] u32 n, [[maybe_unused]] const typename Epi::Vectors& vectors,
                                    [[maybe_unused]] float (&x)[4]) {
-    if constexpr (!Epi::kNothing || Epi::kAmax) {
+    if constexpr (!Epi::kNothing) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
-        if (m + half * 8 >= p.m || n >= p.n) continue;
-        const bool both = n + 1 < p.n;
-        if constexpr (!Epi::kNothing) {
-          Epi::apply(p.epilogue, vectors, raw[half], m + half * 8, n, both, x[2 * half], x[2 * half + 1]);
-        }
-        if constexpr (Epi::kAmax) {
-          largest = max_of(largest, gemm_amax_bits<Out>(x[2 * half]));
-          if (both) largest = max_of(largest, gemm_amax_bits<Out>(x[2 * half + 1]));
-        }
+        if (!Epi::kOfXAlone && (m + half * 8 >= p.m || n >= p.n)) continue;
+        Epi::apply(p.epilogue, vectors, raw[half], m + half * 8, n, n + 1 < p.n, x[2 * half], x[2 * half + 1]);
       }
     }
+  }
+
+  // For the amax. inside: the chunk lies within the output, for the whole warp.
+  INGOT_DEVICE void look_at(const float (&x)[4], u32 m, u32 n, bool inside) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < 4; ++i) {
+      const bool counts = inside || (m + i / 2 * 8 < p.m && n + i % 2 < p.n);
+      largest = max_of(largest, counts ? amax_bits(x[i]) : 0U);
+    }
+  }
+  INGOT_DEVICE void look_at_pair(u32 pair, u32 m, u32 n, bool inside) {
+    u32 counted = 0x7fff7fffU;
+    if (!inside) counted = m >= p.m || n >= p.n ? 0U : n + 1 < p.n ? counted : 0x7fffU;
+    largest = max_of_pairs(largest, pair & counted);
   }
 
   INGOT_DEVICE static u32 pack(float low, float high) {
@@ -594,6 +622,20 @@ struct Sm90Consumer {
         } else {
           *to = Out{ptx::ld_shared2(from)};
         }
+      }
+    }
+  }
+
+  // What the epilogue will read of other matrices, while the sums are made.
+  INGOT_DEVICE void prefetch(const Sm90Place& first) const {
+    constexpr u32 kAcross = T.n / 32;
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < 16 * kAcross; i += 32) {
+        const u32 row = first.m + wave_row(wave) + (i + lane) / kAcross;
+        const u32 column = first.n + (i + lane) % kAcross * 32;
+        if (row < p.m && column < p.n) Epi::prefetch(p.epilogue, row, column);
       }
     }
   }
@@ -648,6 +690,7 @@ struct Sm90Consumer {
     for (; walk.more(); walk.advance()) {
       const Sm90Place first = walk.first(block.rank);
       const Fetched fetched = fetch(first);
+      if constexpr (Epi::kWords != 0) prefetch(first);
       float d[kWaves][kSums];
       wait_for_turn();
       if constexpr (kGrouped) {
@@ -662,7 +705,10 @@ struct Sm90Consumer {
       if constexpr (T.pingpong) ring.advance(steps);  // the other's stages
     }
     if constexpr (kStoredByEngine) ptx::bulk_wait();
-    if constexpr (Epi::kAmax) raise_epilogue_amax(p.epilogue, largest);
+    if constexpr (Epi::kAmax) {
+      if constexpr (sizeof(Out) == 2) largest = amax_bits_of_pairs<Out>(largest);
+      raise_epilogue_amax(p.epilogue, largest);
+    }
   }
 };
 #endif

@@ -173,7 +173,10 @@ void validate_spec(const CastSpec& spec) {
 void validate_fp8_gemm(const GemmSpec& spec) {
   require_dtype(spec, "a", spec.a, kFp8Dtypes);
   require_dtype(spec, "b", spec.b, kFp8Dtypes);
-  if (!is_fp8(spec.out)) require_dtype(spec, "out", spec.out, kHighPrecisionDtypes);
+  if (!among(kHighPrecisionDtypes, spec.out) && !among(kFp8Dtypes, spec.out)) {
+    refuse(spec, fmt::format("out is {}, but must be one of {}, {}", name(spec.out), list(kHighPrecisionDtypes),
+                             list(kFp8Dtypes)));
+  }
   if (spec.layout_a != Layout::k_major || spec.layout_b != Layout::k_major) {
     refuse(spec, fmt::format("{} is mn_major, but FP8 operands must be k_major (nt): cast to transposed codes instead",
                              spec.layout_a != Layout::k_major ? "layout_a" : "layout_b"));

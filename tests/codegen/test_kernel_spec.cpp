@@ -316,7 +316,8 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .b = kNoDtype}) ==
              "gemm bf16*unknown dtype->bf16 nt scale=tensor,tensor: b is unknown dtype, but " + high);
   BOOST_TEST(refusal(GemmSpec{.out = kNoDtype}) ==
-             "gemm e4m3fn*e4m3fn->unknown dtype nt scale=tensor,tensor: out is unknown dtype, but " + high);
+             "gemm e4m3fn*e4m3fn->unknown dtype nt scale=tensor,tensor: out is unknown dtype, but " + high +
+                 ", e4m3fn, e5m2, e4m3fnuz, e5m2fnuz");
   BOOST_TEST(refusal(GemmSpec{.layout_a = Layout::mn_major}) ==
              "gemm e4m3fn*e4m3fn->bf16 tt scale=tensor,tensor: layout_a is mn_major, but FP8 operands must be k_major "
              "(nt): cast to transposed codes instead");

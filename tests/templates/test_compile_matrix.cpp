@@ -209,8 +209,9 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
     const auto ocp = [](Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; };
     if (!ocp(spec.a) || !ocp(spec.b)) continue;
     spec.kernel = GemmKernel::sm90;
-    for (const GemmTiling& tiling : {candidates(spec).front(), candidates(spec)[3], candidates(spec).back()}) {
-      spec.tiling = tiling;
+    const std::vector<GemmTiling> tilings(candidates(spec).begin(), candidates(spec).end());
+    for (const std::size_t i : {std::size_t{0}, std::size_t{2}, std::size_t{3}, tilings.size() - 1}) {
+      spec.tiling = tilings[i];
       jobs.push_back({generate(spec), target_for(9, 0)});
     }
   }
