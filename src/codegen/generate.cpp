@@ -203,12 +203,24 @@ Instance gemm_sm90(const GemmSpec& spec) {
           print(kernel)};
 }
 
+// Layouts, scales and bias are parameters, but for factors of groups.
+Instance gemm_mma(const GemmSpec& spec) {
+  const GemmTiling t = spec.tiling.value_or(kMmaTilings[0]);
+  const bool grouped = has_group_factors(spec);
+  return {"gemm_mma.cuh",
+          fmt::format("gemm_mma<{}, {}, {}, ingot::MmaTiling{{{}, {}}}, {}>", type(spec.a), type(spec.b),
+                      type(spec.out), t.m, t.n, grouped),
+          fmt::format("gemm {}*{}->{}{} kernel=mma:{}", name(spec.a), name(spec.b), name(spec.out),
+                      grouped ? " groups" : "", print_mma_tiling(t))};
+}
+
 Instance instance(const GemmSpec& spec, Pass) {
   if (spec.kernel == GemmKernel::cublaslt) {
     throw Error(ErrorCode::invalid_spec, print(spec),
-                "cuBLASLt's kernels have no source here: leave kernel out, or take sm90 or simt");
+                "cuBLASLt's kernels have no source here: leave kernel out, or take sm90, mma or simt");
   }
   if (spec.kernel == GemmKernel::sm90) return gemm_sm90(spec);
+  if (spec.kernel == GemmKernel::mma) return gemm_mma(spec);
   return {"gemm_simt.cuh", fmt::format("gemm_simt<{}, {}, {}>", type(spec.a), type(spec.b), type(spec.out)),
           fmt::format("gemm {}*{}->{}", name(spec.a), name(spec.b), name(spec.out))};
 }
