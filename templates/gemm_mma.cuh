@@ -185,10 +185,13 @@ struct MmaOperand {
   INGOT_DEVICE void decode(u32 stage, u32 target) const {
     u32 thread = threadIdx.x;
     hide(thread);
+    U32x4 chunks[kChunks];
+    INGOT_UNROLL
+    for (u32 j = 0; j < kChunks; ++j) chunks[j] = load_shared16(slot(stage, j));
     INGOT_UNROLL
     for (u32 j = 0; j < kChunks; ++j) {
       const Place at = place(thread, j);
-      const U32x4 chunk = load_shared16(slot(stage, j));
+      const U32x4& chunk = chunks[j];
       if constexpr (kSize == 2) {
         store_shared16(target + mma_unit(at.row, at.unit), chunk);
       } else {
