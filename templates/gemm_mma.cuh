@@ -40,7 +40,7 @@ struct GemmMmaParams {
   i64 out_stride;
   i64 factor_a_stride, factor_b_stride;  // 0: one for all; 1: one per row
   i64 groups;                            // where factors are of groups: those in a row of a
-  i64 factor_b_rows;                     // and rows of b that share factors
+  u32 factor_b_shift;                    // and 2^n rows of b share factors
   u32 a_copied, b_copied;                // mma_copied_bytes(); 0 where rows do not lie along k
   u32 out_pairs;                         // do all rows of out start at a multiple of two elements?
 };
@@ -326,7 +326,7 @@ struct MmaBlock {
       INGOT_UNROLL
       for (u32 c = 0; c < 2; ++c) {
         const i64 n = min_of(column_of(j) + c, p.n - 1);
-        factors.columns[j][c] = p.factor_b[n / p.factor_b_rows * p.groups + group];
+        factors.columns[j][c] = p.factor_b[(n >> p.factor_b_shift) * p.groups + group];
       }
     }
     return factors;

@@ -1,6 +1,8 @@
 // The parameters of templates/gemm_mma.cuh for a call: how its rows may be copied follows from where they lie.
 #pragma once
 
+#include <bit>
+
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/check.h"
@@ -36,7 +38,7 @@ inline GemmMmaParams gemm_mma_params(const GemmSpec& spec, const GemmTensors& te
           .factor_a_stride = spec.scale_a == kRowwise ? 1 : 0,
           .factor_b_stride = spec.scale_b == kRowwise ? 1 : 0,
           .groups = has_group_factors(spec) ? ceil_div(i64{shape.k}, i64{kGemmSimtGroup}) : 0,
-          .factor_b_rows = spec.scale_b == kBlocks ? kBlocks.rows : 1,
+          .factor_b_shift = spec.scale_b == kBlocks ? static_cast<u32>(std::countr_zero(unsigned{kBlocks.rows})) : 0,
           .a_copied = copied(tensors.a, spec.layout_a),
           .b_copied = copied(tensors.b, spec.layout_b),
           .out_pairs = out_pairs ? 1U : 0U};
