@@ -1,6 +1,6 @@
 // bench_gemm: FP8 GEMMs with bf16 output, cuBLASLt's best algorithm and Ingot's kernel in turn, in one run. Every
 // result is checked before it is timed. First all of cuBLASLt's algorithms, and with --tilings all of Ingot's tilings,
-// run for a few rounds; the best of each then run against each other.
+// run for a few rounds; the best of each then run against each other. With --mma, gemm_mma is a third.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct Options {
   bool list = false;
   bool quick = false;
   bool tilings = false;
+  bool mma = false;
   std::string filter;
   std::string json;
   std::string commit;
@@ -79,11 +81,13 @@ class Bench {
       measure_all(buffers, result.finals, finals());
       return result;
     }
-    const Contender* theirs = best(result.trials, false);
-    const Contender* ours = best(result.trials, true);
+    const Contender* theirs = best(result.trials, "cublaslt");
+    const Contender* ours = best(result.trials, "sm90");
+    const Contender* mma = best(result.trials, "mma");
     if (theirs != nullptr) result.finals.push_back(*theirs);
     result.finals.push_back(result.trials.front());
     if (ours != nullptr && ours != &result.trials.front()) result.finals.push_back(*ours);
+    if (mma != nullptr) result.finals.push_back(*mma);
     measure_all(buffers, result.finals, finals());
     return result;
   }
@@ -97,13 +101,14 @@ class Bench {
   // Ingot's own choice first. Of an epilogue that, and last the same kernel without it.
   std::vector<Contender> contenders(const GemmCase& c, const GemmBuffers& buffers, bool& refused) {
     std::vector<Contender> all;
-    const auto add_ours = [&](const GemmTiling& tiling) {
+    const auto add_ours = [&](const GemmTiling& tiling, GemmKernel kernel = GemmKernel::sm90) {
       GemmSpec spec = c.spec;
-      spec.kernel = GemmKernel::sm90;
+      spec.kernel = kernel;
       spec.tiling = tiling;
-      all.push_back({.label = "sm90:" + print(tiling), .ours = true, .enqueue = [this, spec](const GemmTensors& t) {
-                       gpu_.backend().gemm(spec, t, gpu_.stream());
-                     }});
+      const std::string tiles = kernel == GemmKernel::mma ? print_mma_tiling(tiling) : print(tiling);
+      all.push_back({.label = fmt::format("{}:{}", name(kernel), tiles),
+                     .ours = true,
+                     .enqueue = [this, spec](const GemmTensors& t) { gpu_.backend().gemm(spec, t, gpu_.stream()); }});
     };
     const GemmTiling chosen = choose_tiling(c.spec, c.size, multiprocessors_);
     add_ours(chosen);
@@ -120,6 +125,9 @@ class Bench {
     }
     for (const GemmTiling& tiling : candidates(c.spec)) {
       if (options_.tilings && tiling != chosen) add_ours(tiling);
+    }
+    for (const GemmTiling& tiling : kMmaTilings) {
+      if (options_.mma) add_ours(tiling, GemmKernel::mma);
     }
     const GemmShape shape{.m = c.size.m, .n = c.size.n, .k = c.size.k};
     const auto matmul = [this, spec = c.spec, shape](const GemmTensors& t, int algorithm) {
@@ -153,10 +161,10 @@ class Bench {
     for (std::size_t i = 0; i < timed.size(); ++i) timed[i]->timing = timings[i];
   }
 
-  static const Contender* best(const std::vector<Contender>& all, bool ours) {
+  static const Contender* best(const std::vector<Contender>& all, std::string_view kernel) {
     const Contender* found = nullptr;
     for (const Contender& c : all) {
-      if (c.ours != ours || !c.fault.empty()) continue;
+      if (!c.label.starts_with(kernel) || !c.fault.empty()) continue;
       if (found == nullptr || c.timing.median_us < found->timing.median_us) found = &c;
     }
     return found;
@@ -260,6 +268,7 @@ int main(int argc, char** argv) {
   app.add_option("--filter", options.filter, "Only cases with this text in their name");
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_flag("--tilings", options.tilings, "Try every tiling of Ingot's, not only the one that it chooses");
+  app.add_flag("--mma", options.mma, "Time gemm_mma too, which takes what the others do not");
   app.add_option("--json", options.json, "Write all figures to this file");
   app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });

@@ -63,7 +63,7 @@ for step in $steps; do
         record "memcheck_$(basename "$program")" 240 \
           compute-sanitizer --tool memcheck --error-exitcode 9 "$program" '--run_test=small*'
       done
-      for program in backends codegen_pointwise runtime_cast_list; do
+      for program in backends codegen_pointwise runtime_cast_list runtime_gemm_mma; do
         program=$(echo "$build"/tests/*"$program"_gpu)
         record "racecheck_$(basename "$program")" 240 \
           compute-sanitizer --tool racecheck --error-exitcode 9 "$program" '--run_test=small*'

@@ -47,6 +47,10 @@ struct GemmBias<A, Out> {
   using Type = bf16;
 };
 
+struct INGOT_MAY_ALIAS PairWord {
+  u32 bits;
+};
+
 // Two neighbouring elements of a row, as they lie in memory.
 template <HighPrecision T>
 struct Pair {
@@ -65,7 +69,7 @@ INGOT_DEVICE Pair<T> load_pair(const T* at, bool vector, bool both) {
       pair.words[0] = words.x;
       pair.words[1] = words.y;
     } else {
-      pair.words[0] = *reinterpret_cast<const u32*>(at);
+      pair.words[0] = reinterpret_cast<const PairWord*>(at)->bits;
     }
     return pair;
   }
@@ -97,7 +101,7 @@ INGOT_DEVICE void store_pair(T* at, float first, float second, bool vector, bool
   } else if constexpr (Pair<T>::kWords == 2) {
     *reinterpret_cast<U32x2*>(at) = {float_bits(values[0]), float_bits(values[1])};
   } else {
-    *reinterpret_cast<u32*>(at) = values[0].bits | static_cast<u32>(values[1].bits) << 16;
+    reinterpret_cast<PairWord*>(at)->bits = values[0].bits | static_cast<u32>(values[1].bits) << 16;
   }
 }
 

@@ -122,6 +122,11 @@ inline unsigned atomicInc(unsigned* target, unsigned last) {
   return value;
 }
 inline unsigned atomicMax(unsigned* target, unsigned value) { return *target < value ? *target = value : *target; }
+inline unsigned char* host_shared_memory() { return nullptr; }
+template <class T>
+void gather_warp(const T& mine, T (&lanes)[32]) {
+  for (T& lane : lanes) lane = mine;
+}
 
 }  // namespace ingot
 #endif

@@ -106,4 +106,11 @@ GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multipr
   return best;
 }
 
+GemmTiling choose_mma_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+  if (spec.tiling) return *spec.tiling;
+  const GemmTiling& large = kMmaTilings[0];
+  const double tiles = rounded_up(size.m, large.m) * rounded_up(size.n, large.n);
+  return tiles >= multiprocessors ? large : kMmaTilings[1];
+}
+
 }  // namespace ingot

@@ -1,5 +1,5 @@
-// Tilings that gemm_sm90 can be made with, and a guess at which of them suits a shape. Pure functions: no device, no
-// measurement.
+// Tilings that gemm_sm90 can be made with, and a guess at which of them suits a shape; and which of gemm_mma's. Pure
+// functions: no device, no measurement.
 #pragma once
 
 #include <cstdint>
@@ -24,5 +24,8 @@ double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& ti
 
 // The candidate of the smallest estimate, the first of equals. Neither allocates nor depends on anything else.
 GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
+
+// Of gemm_mma: the spec's own, else the large tile where there are enough of them for every multiprocessor.
+GemmTiling choose_mma_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
 
 }  // namespace ingot

@@ -11,7 +11,7 @@
 namespace ingot {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames{"automatic", "cublaslt", "sm90", "simt"};
+constexpr std::array<std::string_view, 5> kNames{"automatic", "cublaslt", "sm90", "mma", "simt"};
 
 // The number up to `end`, which is dropped too; the last one has no end.
 std::optional<int> take_number(std::string_view& text, char end) {
@@ -55,6 +55,15 @@ std::optional<GemmTiling> parse_gemm_tiling(std::string_view text) {
   if (text != "pingpong" && text != "cooperative") return std::nullopt;
   tiling.pingpong = text == "pingpong";
   return tiling;
+}
+
+std::string print_mma_tiling(const GemmTiling& t) { return fmt::format("{}x{}", t.m, t.n); }
+
+std::optional<GemmTiling> parse_mma_tiling(std::string_view text) {
+  for (const GemmTiling& tiling : kMmaTilings) {
+    if (print_mma_tiling(tiling) == text) return tiling;
+  }
+  return std::nullopt;
 }
 
 std::string tiling_fault(const GemmTiling& t, bool fast) {

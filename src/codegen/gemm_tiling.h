@@ -1,6 +1,7 @@
-// Which kernel multiplies, and how the one for Hopper's tensor cores cuts the product up.
+// Which kernel multiplies, and how those of ours for tensor cores cut the product up.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -9,9 +10,9 @@
 
 namespace ingot {
 
-// automatic: cuBLASLt where it can, else sm90 where that can, else simt. The others are for a call that must be that
-// kernel's (comparisons, tests): what it cannot do is then an error.
-enum class GemmKernel : std::uint8_t { automatic, cublaslt, sm90, simt };
+// automatic: the first that can of cuBLASLt, sm90, mma and simt. The others are for a call that must be that kernel's
+// (comparisons, tests): what it cannot do is then an error.
+enum class GemmKernel : std::uint8_t { automatic, cublaslt, sm90, mma, simt };
 
 // Of templates/gemm_sm90.cuh: the outputs of a tile; the blocks that form a cluster and share the operand they have in
 // common, along M or along N; stages of shared memory, 128 of K in each; and whether the two warpgroups that multiply
@@ -26,12 +27,19 @@ struct GemmTiling {
   auto operator<=>(const GemmTiling&) const = default;
 };
 
+// Those of templates/gemm_mma.cuh: a tile of the outputs is all that they say.
+inline constexpr std::array kMmaTilings{GemmTiling{.m = 128, .n = 128, .stages = 2},
+                                        GemmTiling{.m = 64, .n = 64, .stages = 2}};
+
 std::string_view name(GemmKernel kernel);  // "sm90"
 std::optional<GemmKernel> parse_gemm_kernel(std::string_view text);
 
 // "128x256:2x1:4:cooperative": tile, cluster, stages, schedule.
 std::string print(const GemmTiling& tiling);
 std::optional<GemmTiling> parse_gemm_tiling(std::string_view text);
+// "128x128": one of kMmaTilings.
+std::string print_mma_tiling(const GemmTiling& tiling);
+std::optional<GemmTiling> parse_mma_tiling(std::string_view text);
 
 // Why the kernel cannot be made of this tiling, in words; empty if it can. `fast`: one set of sums, not two.
 std::string tiling_fault(const GemmTiling& tiling, bool fast);

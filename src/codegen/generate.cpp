@@ -218,23 +218,34 @@ Instance gemm_sm90(const GemmSpec& spec) {
           print(kernel), functor(spec, PointwisePrecision::fast)};
 }
 
-// Layouts, factors and bias are the kernel's parameters.
-std::string simt_words(const GemmSpec& spec) {
-  std::string words = fmt::format("gemm {}*{}->{}", name(spec.a), name(spec.b), name(spec.out));
-  if (plain(spec.epilogue)) return words;
-  const GemmSpec kernel{.a = spec.a, .b = spec.b, .out = spec.out, .epilogue = spec.epilogue};
-  return print(kernel);
+// What all but gemm_sm90 depends on: layouts, factors and bias are parameters.
+std::string kernel_words(const GemmSpec& spec) {
+  if (!plain(spec.epilogue))
+    return print(GemmSpec{.a = spec.a, .b = spec.b, .out = spec.out, .epilogue = spec.epilogue});
+  return fmt::format("gemm {}*{}->{}", name(spec.a), name(spec.b), name(spec.out));
+}
+
+// Layouts, scales and bias are parameters, but for factors of groups.
+Instance gemm_mma(const GemmSpec& spec) {
+  const GemmTiling t = spec.tiling.value_or(kMmaTilings[0]);
+  const bool grouped = has_group_factors(spec);
+  return {"gemm_mma.cuh",
+          fmt::format("gemm_mma<{}, {}, {}, ingot::MmaTiling{{{}, {}}}, {}{}>", type(spec.a), type(spec.b),
+                      type(spec.out), t.m, t.n, grouped, epilogue_argument(spec)),
+          fmt::format("{}{} kernel=mma:{}", kernel_words(spec), grouped ? " groups" : "", print_mma_tiling(t)),
+          functor(spec, PointwisePrecision::fast)};
 }
 
 Instance instance(const GemmSpec& spec, Pass) {
   if (spec.kernel == GemmKernel::cublaslt) {
     throw Error(ErrorCode::invalid_spec, print(spec),
-                "cuBLASLt's kernels have no source here: leave kernel out, or take sm90 or simt");
+                "cuBLASLt's kernels have no source here: leave kernel out, or take sm90, mma or simt");
   }
   if (spec.kernel == GemmKernel::sm90) return gemm_sm90(spec);
+  if (spec.kernel == GemmKernel::mma) return gemm_mma(spec);
   return {"gemm_simt.cuh",
           fmt::format("gemm_simt<{}, {}, {}{}>", type(spec.a), type(spec.b), type(spec.out), epilogue_argument(spec)),
-          simt_words(spec), functor(spec, PointwisePrecision::reproducible32)};
+          kernel_words(spec), functor(spec, PointwisePrecision::reproducible32)};
 }
 
 Instance instance(const ColumnSumSpec& spec, Pass pass) {

@@ -75,7 +75,9 @@ std::string print_spec(const GemmSpec& spec) {
   }
   if (spec.fast_accumulation) line += " fast";
   if (spec.kernel != GemmKernel::automatic || spec.tiling) line += fmt::format(" kernel={}", name(spec.kernel));
-  if (spec.tiling) line += fmt::format(":{}", print(*spec.tiling));
+  if (spec.tiling) {
+    line += fmt::format(":{}", spec.kernel == GemmKernel::mma ? print_mma_tiling(*spec.tiling) : print(*spec.tiling));
+  }
   return line;
 }
 
@@ -217,14 +219,24 @@ void validate_high_precision_gemm(const GemmSpec& spec) {
   }
 }
 
+void validate_mma(const GemmSpec& spec) {
+  if (spec.a == Dtype::f32) {
+    refuse(spec, "a is f32, but kernel mma multiplies FP8, bf16 and f16 only: leave kernel out");
+  }
+  if (spec.tiling && std::ranges::find(kMmaTilings, *spec.tiling) == kMmaTilings.end()) {
+    refuse(spec, fmt::format("tiling is {}, but kernel mma has 128x128 and 64x64 only", print(*spec.tiling)));
+  }
+}
+
 void validate_kernel(const GemmSpec& spec) {
   if (spec.kernel > GemmKernel::simt) {
-    refuse(spec, fmt::format("kernel is {}, which is none; it must be automatic, cublaslt, sm90 or simt",
+    refuse(spec, fmt::format("kernel is {}, which is none; it must be automatic, cublaslt, sm90, mma or simt",
                              static_cast<unsigned>(spec.kernel)));
   }
+  if (spec.kernel == GemmKernel::mma) return validate_mma(spec);
   if (spec.tiling && spec.kernel != GemmKernel::sm90) {
-    refuse(spec,
-           fmt::format("tiling is {}, but kernel is {}: sm90 alone has one", print(*spec.tiling), name(spec.kernel)));
+    refuse(spec, fmt::format("tiling is {}, but kernel is {}: sm90 and mma alone have one", print(*spec.tiling),
+                             name(spec.kernel)));
   }
   if (spec.kernel != GemmKernel::sm90) return;
   for (const auto& [field, dtype] : {std::pair{"a", spec.a}, std::pair{"b", spec.b}}) {
@@ -453,7 +465,7 @@ class Parser {
     if (key == "kernel") {
       const auto colon = value.find(':');
       spec.kernel = gemm_kernel(value.substr(0, colon), word);
-      if (colon != std::string_view::npos) spec.tiling = gemm_tiling(value.substr(colon + 1), word);
+      if (colon != std::string_view::npos) spec.tiling = gemm_tiling(spec.kernel, value.substr(colon + 1), word);
       return "kernel";
     }
     if (has_value) return {};
@@ -535,10 +547,15 @@ class Parser {
 
   GemmKernel gemm_kernel(std::string_view text, std::string_view word) const {
     if (const auto kernel = parse_gemm_kernel(text)) return *kernel;
-    fail(fmt::format("\"{}\"{} is no kernel; expected automatic, cublaslt, sm90 or simt", text, in_word(text, word)));
+    fail(fmt::format("\"{}\"{} is no kernel; expected automatic, cublaslt, sm90, mma or simt", text,
+                     in_word(text, word)));
   }
 
-  GemmTiling gemm_tiling(std::string_view text, std::string_view word) const {
+  GemmTiling gemm_tiling(GemmKernel kernel, std::string_view text, std::string_view word) const {
+    if (kernel == GemmKernel::mma) {
+      if (const auto tiling = parse_mma_tiling(text)) return *tiling;
+      fail(fmt::format("\"{}\"{} is no tiling of mma; expected 128x128 or 64x64", text, in_word(text, word)));
+    }
     if (const auto tiling = parse_gemm_tiling(text)) return *tiling;
     fail(
         fmt::format("\"{}\"{} is no tiling; expected one such as 128x256:2x1:4:cooperative or "

@@ -8,6 +8,7 @@
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
 //   gemm e5m2*e5m2->bf16 nt scale=row,row fast kernel=sm90:128x256:2x1:4:cooperative
 //   gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias c=bf16 epilogue=silu(x)*gate also=preactivation,amax
+//   gemm e4m3fnuz*e5m2fnuz->bf16 nt scale=row,tensor kernel=mma:64x64
 //   column_sum bf16->f32
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
@@ -106,7 +107,7 @@ struct GemmSpec {
   bool fast_accumulation = false;  // sum in the tensor core throughout; FP8 operands only
   GemmEpilogue epilogue{};
   GemmKernel kernel = GemmKernel::automatic;
-  std::optional<GemmTiling> tiling{};  // of kernel sm90; without, what suits the shape (candidates.h)
+  std::optional<GemmTiling> tiling{};  // of kernels sm90 and mma; without, what suits the shape (candidates.h)
   bool operator==(const GemmSpec&) const = default;
 };
 

@@ -28,6 +28,17 @@ INGOT_DEVICE u16 cvt_e5m2x2(float low, float high) {
 #endif
 }
 
+// Two e4m3 codes as f16, exactly. sm_89 and up.
+INGOT_DEVICE u32 cvt_f16x2_e4m3x2(u16 codes) {
+#if __CUDA_ARCH__ >= 890
+  u32 pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(codes));
+  return pair;
+#else
+  return 0;
+#endif
+}
+
 INGOT_DEVICE float cvt_f32_f16(u16 bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

@@ -1,4 +1,4 @@
-// PTX ISA 9.7.1.13, "max": packed integer maxima. Device code only.
+// PTX ISA 9.7.1.13 "max", 9.7.9.7 "prmt": packed integer maxima, bytes of words. Device code only.
 #pragma once
 
 #include "platform.cuh"
@@ -15,6 +15,15 @@ INGOT_DEVICE u32 max_u16x2(u32 a, u32 b) {
 #else
   return 0;
 #endif
+}
+
+// Byte i of the result is byte s of a (0 to 3) and b (4 to 7), s being hexadecimal digit i of Selector; with 8 added to
+// s, that byte's sign in all eight bits.
+template <u32 Selector>
+INGOT_DEVICE u32 prmt(u32 a, u32 b) {
+  u32 result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "n"(Selector));
+  return result;
 }
 
 }  // namespace ingot::ptx

@@ -21,6 +21,10 @@ INGOT_DEVICE U32x4 ld_shared16(u32 address) {
                : "memory");
   return v;
 }
+INGOT_DEVICE void st_shared16(u32 address, U32x4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
 INGOT_DEVICE u32 ld_shared4(u32 address) {
   u32 v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");

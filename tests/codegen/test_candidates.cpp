@@ -1,4 +1,5 @@
-// The tilings of gemm_sm90: each can be made, and the guess at the best one holds where it is plain which that is.
+// The tilings of gemm_sm90 and gemm_mma: each can be made, and the guess at the best one holds where it is plain which
+// that is.
 #define BOOST_TEST_MODULE candidates
 #include "ingot/codegen/candidates.h"
 
@@ -24,6 +25,19 @@ BOOST_AUTO_TEST_CASE(every_candidate_can_be_made) {
       BOOST_TEST((parse_gemm_tiling(print(tiling)) == tiling), print(tiling));
       BOOST_TEST(std::count(all.begin(), all.end(), tiling) == 1, print(tiling));
     }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_tile_of_gemm_mma) {
+  const auto chosen = [](GemmSize size) { return print_mma_tiling(choose_mma_tiling({}, size, kH200)); };
+  BOOST_TEST(chosen({1, 1, 4096}) == "64x64");
+  BOOST_TEST(chosen({1024, 1024, 1024}) == "64x64");
+  BOOST_TEST(chosen({2048, 2048, 64}) == "128x128");
+  BOOST_TEST(chosen({1, 65536, 1}) == "128x128");
+  const GemmSpec own{.kernel = GemmKernel::mma, .tiling = kMmaTilings[1]};
+  BOOST_TEST((choose_mma_tiling(own, {8192, 8192, 8192}, kH200) == kMmaTilings[1]));
+  for (const GemmTiling& tiling : kMmaTilings) {
+    BOOST_TEST((parse_mma_tiling(print_mma_tiling(tiling)) == tiling));
   }
 }
 

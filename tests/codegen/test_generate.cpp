@@ -287,5 +287,21 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
   }
   BOOST_TEST(message ==
              "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor kernel=cublaslt: cuBLASLt's kernels have no source here: "
-             "leave kernel out, or take sm90 or simt");
+             "leave kernel out, or take sm90, mma or simt");
+}
+
+// Layouts, scales, bias and `fast` are parameters, or nothing to it; factors of groups are another kernel.
+BOOST_AUTO_TEST_CASE(gemm_mma_is_named_by_its_tile) {
+  const auto of = [](const char* line) { return generate(parse(line)).text; };
+  const std::string text = of("gemm e4m3fnuz*e5m2->f16 scale=tensor,row bias fast kernel=mma:64x64");
+  BOOST_TEST(text ==
+             "// gemm e4m3fnuz*e5m2->f16 kernel=mma:64x64\n"
+             "#include \"gemm_mma.cuh\"\n"
+             "constexpr auto kKernel = &ingot::gemm_mma<ingot::e4m3fnuz, ingot::e5m2, ingot::f16, "
+             "ingot::MmaTiling{64, 64}, false>;\n");
+  BOOST_TEST(of("gemm e4m3fnuz*e5m2->f16 scale=row,row kernel=mma:64x64") == text);
+  BOOST_TEST(of("gemm bf16*bf16->f32 tn kernel=mma") == of("gemm bf16*bf16->f32 nt bias kernel=mma:128x128"));
+  const std::string grouped = of("gemm e5m2*e5m2->bf16 scale=1x128,128x128 kernel=mma");
+  BOOST_TEST(grouped.find("groups kernel=mma:128x128\n") != std::string::npos, grouped);
+  BOOST_TEST(grouped == of("gemm e5m2*e5m2->bf16 scale=1x128,1x128 bias kernel=mma"));
 }

@@ -439,7 +439,7 @@ BOOST_AUTO_TEST_CASE(the_kernel_of_a_gemm) {
   BOOST_TEST((spec.kernel == GemmKernel::sm90));
   BOOST_TEST((spec.tiling == GemmTiling{128, 256, 2, 1, 4, false}));
   BOOST_TEST(print(spec) == tiled);
-  for (const char* const kernel : {"cublaslt", "sm90", "simt"}) {
+  for (const char* const kernel : {"cublaslt", "sm90", "mma", "mma:128x128", "mma:64x64", "simt"}) {
     const std::string line = std::string("gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor kernel=") + kernel;
     BOOST_TEST(print(parse(line)) == line);
   }
@@ -449,10 +449,11 @@ BOOST_AUTO_TEST_CASE(the_kernel_of_a_gemm) {
   std::set<std::size_t> hashes;
   for (const char* const end : {"", " kernel=sm90", " kernel=simt", " kernel=sm90:128x256:2x1:4:cooperative",
                                 " kernel=sm90:128x256:1x1:4:cooperative", " kernel=sm90:128x128:1x1:4:pingpong",
-                                " kernel=sm90:128x128:1x1:4:cooperative", " kernel=sm90:128x128:1x1:5:cooperative"}) {
+                                " kernel=sm90:128x128:1x1:4:cooperative", " kernel=sm90:128x128:1x1:5:cooperative",
+                                " kernel=mma", " kernel=mma:128x128", " kernel=mma:64x64"}) {
     hashes.insert(hash_value(parse(std::string("gemm e4m3fn*e4m3fn->bf16 fast") + end)));
   }
-  BOOST_TEST(hashes.size() == 8U);
+  BOOST_TEST(hashes.size() == 11U);
 }
 
 BOOST_AUTO_TEST_CASE(the_epilogue_of_a_gemm) {
@@ -502,7 +503,7 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
     BOOST_TEST(message.find(part) != std::string::npos, message);
   };
   holds(error("e4m3fn*e4m3fn->bf16 kernel=cutlass"),
-        "\"cutlass\" in \"kernel=cutlass\" is no kernel; expected automatic, cublaslt, sm90 or simt");
+        "\"cutlass\" in \"kernel=cutlass\" is no kernel; expected automatic, cublaslt, sm90, mma or simt");
   for (const char* const tiling : {"", "128x256", "128x256:2x1:4", "128:256:2x1:4:pingpong", "-128x256:2x1:4:pingpong",
                                    "128x256:2x1:4:pong", "128x256x2x1:4:pingpong"}) {
     const std::string line = std::string("e4m3fn*e4m3fn->bf16 kernel=sm90:") + tiling + ":";
@@ -512,7 +513,16 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
         "a is e4m3fnuz, but kernel sm90 multiplies e4m3fn and e5m2 only: leave kernel out");
   holds(error("bf16*bf16->bf16 kernel=sm90"), "a is bf16, but kernel sm90 multiplies");
   holds(error("e4m3fn*e4m3fn->bf16 kernel=simt:128x256:2x1:4:cooperative"),
-        "tiling is 128x256:2x1:4:cooperative, but kernel is simt: sm90 alone has one");
+        "tiling is 128x256:2x1:4:cooperative, but kernel is simt: sm90 and mma alone have one");
+  for (const char* const tiling : {"", "128x64", "64x64x", "128x128:1x1:2:cooperative"}) {
+    holds(error(std::string("e4m3fn*e4m3fn->bf16 kernel=mma:") + tiling),
+          "is no tiling of mma; expected 128x128 or 64x64");
+  }
+  holds(error("f32*f32->f32 kernel=mma"), "a is f32, but kernel mma multiplies FP8, bf16 and f16 only");
+  GemmSpec untold;
+  untold.kernel = GemmKernel::mma;
+  untold.tiling = GemmTiling{.m = 64, .n = 64, .stages = 3};
+  holds(message_of([&] { validate(untold); }), "tiling is 64x64:1x1:3:cooperative, but kernel mma has 128x128 and");
   const auto tiling_error = [&](const std::string& tiling, bool fast) {
     return error("e4m3fn*e4m3fn->bf16 " + std::string(fast ? "fast " : "") + "kernel=sm90:" + tiling);
   };
@@ -529,5 +539,5 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   GemmSpec unknown;
   unknown.kernel = static_cast<GemmKernel>(9);
   holds(message_of([&] { validate(unknown); }),
-        "kernel is 9, which is none; it must be automatic, cublaslt, sm90 or simt");
+        "kernel is 9, which is none; it must be automatic, cublaslt, sm90, mma or simt");
 }

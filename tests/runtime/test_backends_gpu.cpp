@@ -41,16 +41,9 @@ Context& context() {
   return one;
 }
 
-bool ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
-
-// Calls that the library is free to give to tensor cores, cuBLASLt's or its own, which sum in an order of their own.
-// FP8 calls that none of them takes: fnuz formats, a K or rows that are not whole vectors of 16 bytes at multiples
-// of 16.
-bool tensor_cores_may_take(const GemmSpec& spec, const Case& c) {
-  if (!is_fp8(spec.a)) return true;
-  return ocp(spec.a) && ocp(spec.b) && c.shape.inner % 16 == 0 && c.placement.padding % 16 == 0 &&
-         c.placement.offset % 16 == 0;
-}
+// The library is free to give a call to tensor cores, cuBLASLt's or its own, which sum in an order of their own, unless
+// it names the kernel that sums as the CPU does.
+bool tensor_cores_may_take(const GemmSpec& spec) { return spec.kernel != GemmKernel::simt; }
 
 // The cases that this process runs.
 struct Share {
@@ -96,7 +89,7 @@ struct Fixture {
       if (!fault.empty()) break;
     }
     const GemmSpec* const gemm = std::get_if<GemmSpec>(&c.spec);
-    if (fault.empty() || gemm == nullptr || !tensor_cores_may_take(*gemm, c)) return fault;
+    if (fault.empty() || gemm == nullptr || !tensor_cores_may_take(*gemm)) return fault;
     const bool exact = c.input == Input::integers;
     const Expected reference = gemm_reference(*gemm, c.shape, inputs, exact);
     return exact ? value_difference("out", reference, outputs.at("out"))
@@ -180,7 +173,16 @@ BOOST_FIXTURE_TEST_CASE(memory_that_is_not_there_is_an_error, Fixture) {
 BOOST_FIXTURE_TEST_SUITE(every, Fixture)
 
 BOOST_AUTO_TEST_CASE(all_kernels_compile) {
-  const std::vector<KernelSpec> specs = all_specs();
+  std::vector<KernelSpec> specs = all_specs();
+  // What the library gives to gemm_mma, in the tile that such small products have.
+  for (const KernelSpec& spec : all_valid_specs()) {
+    const auto* const gemm = std::get_if<GemmSpec>(&spec);
+    if (gemm == nullptr || gemm->a == Dtype::f32) continue;
+    GemmSpec forced = *gemm;
+    forced.kernel = GemmKernel::mma;
+    forced.tiling = kMmaTilings[1];
+    specs.emplace_back(forced);
+  }
   context().cache().warm(specs, context().cache().target(), 0);
   BOOST_TEST(context().cache().stats().compiled + context().cache().stats().loaded > 0);
 }
@@ -189,6 +191,16 @@ BOOST_AUTO_TEST_CASE(amax) { run_all(cases(SizeClass::ci), of_kind<AmaxSpec>); }
 BOOST_AUTO_TEST_CASE(cast) { run_all(cases(SizeClass::ci), of_kind<CastSpec>); }
 BOOST_AUTO_TEST_CASE(column_sum) { run_all(cases(SizeClass::ci), of_kind<ColumnSumSpec>); }
 BOOST_AUTO_TEST_CASE(gemm) { run_all(cases(SizeClass::ci), of_kind<GemmSpec>); }
+BOOST_AUTO_TEST_CASE(gemm_simt) {
+  std::vector<Case> forced;
+  for (Case c : cases(SizeClass::ci)) {
+    auto* const gemm = std::get_if<GemmSpec>(&c.spec);
+    if (gemm == nullptr || !typical(*gemm)) continue;
+    gemm->kernel = GemmKernel::simt;
+    forced.push_back(c);
+  }
+  run_all(forced, [](const Case&) { return true; });
+}
 BOOST_AUTO_TEST_CASE(norm) { run_all(cases(SizeClass::ci), of_kind<NormSpec>); }
 BOOST_AUTO_TEST_CASE(norm_backward) { run_all(cases(SizeClass::ci), of_kind<NormBackwardSpec>); }
 

@@ -2,7 +2,8 @@
 // reference's bits), and by what the library chooses; against float64. Poisoned outputs, the bytes around them
 // untouched; the same bits again.
 //
-// Suites, to be chosen with --run_test: first (small, for compute-sanitizer), shapes, simt, accumulation.
+// Suites, to be chosen with --run_test: first (small, for compute-sanitizer), shapes, mma, simt,
+// accumulation.
 #define BOOST_TEST_MODULE gemm_epilogue
 #include "support/gpu_test.h"
 
@@ -148,6 +149,30 @@ BOOST_AUTO_TEST_CASE(of_the_librarys_choice) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
+BOOST_FIXTURE_TEST_SUITE(mma, Fixture)
+
+BOOST_AUTO_TEST_CASE(of_both_tilings) {
+  for (const GemmTiling& tiling : kMmaTilings) {
+    std::vector<KernelSpec> specs;
+    for (GemmSpec spec : epilogue_specs()) {
+      if (spec.a == Dtype::f32) continue;
+      spec.kernel = GemmKernel::mma;
+      spec.tiling = tiling;
+      specs.emplace_back(spec);
+    }
+    compile(specs);
+    for (const KernelSpec& spec : specs) {
+      for (const Shape shape : {Shape{1, 1, 1}, Shape{37, 131, 67}, Shape{300, 392, 272}, Shape{5, 7, 0}}) {
+        expect_right({.spec = spec, .shape = shape});
+        expect_right({.spec = spec, .shape = shape, .input = Input::integers, .placement = {3, 1}});
+      }
+      expect_right({.spec = spec, .shape = {70, 40, 96}, .input = Input::nan, .placement = {16, 16}});
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
 BOOST_FIXTURE_TEST_SUITE(simt, Fixture)
 
 BOOST_AUTO_TEST_CASE(has_the_references_bits) {
@@ -168,7 +193,7 @@ BOOST_FIXTURE_TEST_SUITE(accumulation, Fixture)
 
 // A gradient that is added to where it lies, by cuBLASLt and by both kernels of ours.
 BOOST_AUTO_TEST_CASE(in_place) {
-  for (const char* const kernel : {"", " kernel=sm90", " kernel=simt"}) {
+  for (const char* const kernel : {"", " kernel=sm90", " kernel=mma", " kernel=simt"}) {
     if (*kernel != '\0' && !on_hopper()) continue;
     for (const char* const out : {"f32", "bf16"}) {
       const Case c{.spec = parse(std::string("gemm e4m3fn*e4m3fn->") + out + " scale=row,row c=" + out + kernel),

@@ -7,18 +7,13 @@
 #include "support/gpu_test.h"
 
 #include <array>
-#include <iostream>
-#include <string>
 #include <vector>
 
 #include "cases.h"
 #include "ingot/codegen/candidates.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
-#include "support/compare.h"
 #include "support/expect_error.h"
-#include "support/reference.h"
-#include "support/run_case.h"
+#include "support/gemm_on_gpu.h"
 
 namespace ingot::test {
 namespace {
@@ -49,46 +44,10 @@ std::vector<KernelSpec> with_tilings(GemmSpec spec) {
   return specs;
 }
 
-// targets: bf16's own rounding is 1.7e-3, the tensor cores' short sums 2.6e-3.
-double tolerance(const GemmSpec& spec) {
-  if (spec.out == Dtype::bf16) return 0x1p-8;
-  return spec.fast_accumulation ? 5e-3 : 1e-3;
-}
-
-struct Fixture {
-  Backend& cuda = context().backend();
-  Stream stream{cuda};
-  InputMaker maker;
-  GemmReference reference;
-  int run_count = 0;
-  int faults = 0;
-
-  Fixture() { BOOST_REQUIRE_MESSAGE(on_hopper(), "this GPU is no Hopper"); }
-  ~Fixture() { std::cout << run_count << " cases\n"; }
+struct Fixture : GemmOnGpu {
+  Fixture() : GemmOnGpu(context()) { BOOST_REQUIRE_MESSAGE(on_hopper(), "this GPU is no Hopper"); }
 
   static bool on_hopper() { return context().cache().target() == target_for(9, 0); }
-
-  void expect_right(const Case& c) {
-    const GemmSpec& spec = std::get<GemmSpec>(c.spec);
-    const SharedMatrices inputs = maker.inputs(c);
-    const Matrices outputs = run(c, inputs, cuda, stream);
-    const bool exact = c.input == Input::integers;
-    std::string fault = damage(outputs);
-    if (fault.empty()) {
-      const Expected expected = reference(spec, c.shape, inputs, exact);
-      fault = exact ? value_difference("out", expected, outputs.at("out"))
-                    : norm_difference("out", expected, outputs.at("out"), tolerance(spec));
-    }
-    if (fault.empty()) fault = bit_difference("again", outputs.at("out"), run(c, inputs, cuda, stream).at("out"));
-    BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
-    faults += fault.empty() ? 0 : 1;
-    if (faults == 10) BOOST_FAIL("10 cases have failed; the rest is not run");
-    ++run_count;
-  }
-
-  static void compile(const std::vector<KernelSpec>& specs) {
-    context().cache().warm(specs, context().cache().target(), 0);
-  }
 };
 
 BOOST_FIXTURE_TEST_SUITE(first, Fixture)
@@ -226,7 +185,7 @@ BOOST_AUTO_TEST_CASE(of_calls) {
   specs.emplace_back(GemmSpec{.out = Dtype::f16, .scale_a = kRowGroups, .scale_b = kRowGroups});
   for (const KernelSpec& spec : specs) {
     expect_right({.spec = spec, .shape = {300, 392, 1040}});  // the library's own choice
-    expect_right({.spec = spec, .shape = {60, 39, 300}});     // what gemm_simt takes
+    expect_right({.spec = spec, .shape = {60, 39, 300}});     // what gemm_mma takes
   }
 }
 
@@ -256,13 +215,6 @@ BOOST_AUTO_TEST_SUITE_END()
 BOOST_FIXTURE_TEST_SUITE(refusals, Fixture)
 
 BOOST_AUTO_TEST_CASE(say_why) {
-  const auto refusal = [&](const Case& c) {
-    PlacedCase placed(c, maker.inputs(c), cuda, stream);
-    const std::int64_t launches = cuda.launches();
-    std::string message = error_of([&] { placed.enqueue(stream); }, ErrorCode::invalid_argument);
-    BOOST_TEST(cuda.launches() == launches);
-    return message;
-  };
   const KernelSpec forced = parse("gemm e4m3fn*e4m3fn->bf16 kernel=sm90");
   check_contains(refusal({.spec = forced, .shape = {8, 8, 24}}), {"K that is a multiple of 16", "leave kernel out"});
   check_contains(refusal({.spec = forced, .shape = {8, 8, 32}, .placement = {8, 0}}), {"multiples of 16 bytes"});

@@ -46,22 +46,27 @@ class Barrier {
 struct Warp {
   Barrier barrier{32};
   unsigned values[32] = {};
+  const void* gathered[32] = {};
 };
 
 struct Block {
-  explicit Block(unsigned threads) : barrier(threads), warps(threads / 32) {
+  Block(unsigned threads, unsigned shared_bytes) : barrier(threads), warps(threads / 32), shared(shared_bytes / 16) {
     for (auto& warp : warps) warp = std::make_unique<Warp>();
   }
   Barrier barrier;
   std::vector<std::unique_ptr<Warp>> warps;
+  struct alignas(16) Unit {
+    unsigned char bytes[16] = {};
+  };
+  std::vector<Unit> shared;  // dynamic
 };
 
 inline thread_local Block* current = nullptr;
 
-// kernel(params) with `grid` blocks of `threads` threads (a multiple of 32).
+// kernel(params) with `grid` blocks of `threads` threads (a multiple of 32) and so much dynamic shared memory.
 template <class Kernel, class Params>
-void launch(Kernel kernel, std::int64_t grid, unsigned threads, const Params& params) {
-  Block block(threads);
+void launch(Kernel kernel, std::int64_t grid, unsigned threads, const Params& params, unsigned shared_bytes = 0) {
+  Block block(threads, shared_bytes);
   std::vector<std::thread> pool;
   for (unsigned t = 0; t < threads; ++t) {
     pool.emplace_back([&, t] {
@@ -102,6 +107,19 @@ inline unsigned shuffle(unsigned value, unsigned from) {
 }
 inline unsigned __shfl_sync(unsigned, unsigned value, unsigned lane) { return shuffle(value, lane); }
 inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned mask) { return shuffle(value, threadIdx.x ^ mask); }
+
+// The block's dynamic shared memory.
+inline unsigned char* host_shared_memory() { return emulator::current->shared.data()->bytes; }
+
+// What every lane of the warp gives.
+template <class T>
+void gather_warp(const T& mine, T (&lanes)[32]) {
+  emulator::Warp& warp = *emulator::current->warps[threadIdx.x / 32];
+  warp.gathered[threadIdx.x % 32] = &mine;
+  warp.barrier.wait();
+  for (unsigned i = 0; i < 32; ++i) lanes[i] = *static_cast<const T*>(warp.gathered[i]);
+  warp.barrier.wait();
+}
 
 inline unsigned atomicMax(unsigned* target, unsigned value) {
   const std::atomic_ref<unsigned> shared(*target);

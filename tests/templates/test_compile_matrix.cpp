@@ -199,16 +199,25 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   fmt::print("{} kernels of gemm_sm90\n", unique.size());
 }
 
-// GEMMs with an epilogue: gemm_simt's for every target in turn, gemm_sm90's for Hopper, with the tilings that have most
-// and fewest registers to spare; those whose operands wgmma takes.
+// GEMMs with an epilogue: gemm_simt's and gemm_mma's for every target in turn, gemm_sm90's for Hopper, with the tilings
+// that have most and fewest registers to spare; those whose operands wgmma takes.
 BOOST_AUTO_TEST_CASE(every_epilogue) {
   std::vector<Job> jobs;
   std::size_t index = 0;
   for (GemmSpec spec : test::epilogue_specs()) {
-    jobs.push_back({generate(spec), kSupportedTargets[index++ % kSupportedTargets.size()]});
+    const Target target = kSupportedTargets[index++ % kSupportedTargets.size()];
+    spec.kernel = GemmKernel::simt;
+    jobs.push_back({generate(spec), target});
+    if (spec.a == Dtype::f32) continue;
+    spec.kernel = GemmKernel::mma;
+    for (const GemmTiling& tiling : kMmaTilings) {
+      spec.tiling = tiling;
+      jobs.push_back({generate(spec), target});
+    }
     const auto ocp = [](Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; };
     if (!ocp(spec.a) || !ocp(spec.b)) continue;
     spec.kernel = GemmKernel::sm90;
+    spec.tiling.reset();
     const std::vector<GemmTiling> tilings(candidates(spec).begin(), candidates(spec).end());
     for (const std::size_t i : {std::size_t{0}, std::size_t{2}, std::size_t{3}, tilings.size() - 1}) {
       spec.tiling = tilings[i];
@@ -217,6 +226,45 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
   }
   expect_clean(jobs);
   fmt::print("{} kernels with an epilogue\n", jobs.size());
+}
+
+// The tensor-core GEMM of every target: in CI those of its tiles, kinds of operand and of factors that use most
+// registers.
+BOOST_AUTO_TEST_CASE(gemm_mma_for_every_target) {
+  std::vector<std::string> lines{"e4m3fn*e4m3fn->bf16 kernel=mma:128x128",
+                                 "e5m2fnuz*e5m2fnuz->f32 kernel=mma:128x128",
+                                 "e4m3fn*e5m2->bf16 scale=1x128,128x128 kernel=mma:128x128",
+                                 "e5m2fnuz*e4m3fnuz->f32 scale=1x128,1x128 kernel=mma:128x128",
+                                 "bf16*bf16->bf16 kernel=mma:128x128",
+                                 "f16*f16->f32 kernel=mma:128x128",
+                                 "e4m3fn*e4m3fnuz->f16 kernel=mma:64x64",
+                                 "e5m2fnuz*e5m2fnuz->bf16 scale=1x128,128x128 kernel=mma:64x64"};
+  const CompileAll all = CompileAll::of_environment();
+  std::map<std::string, Source> sources;
+  for (const std::string& line : lines) {
+    const Source source = generate(parse("gemm " + line));
+    sources.emplace(source.text, source);
+  }
+  if (all.wanted) {
+    for (const KernelSpec& spec : all_valid_specs()) {
+      const auto* const gemm = std::get_if<GemmSpec>(&spec);
+      if (gemm == nullptr || gemm->a == Dtype::f32) continue;
+      for (const GemmTiling& tiling : kMmaTilings) {
+        GemmSpec tiled = *gemm;
+        tiled.kernel = GemmKernel::mma;
+        tiled.tiling = tiling;
+        const Source source = generate(tiled);
+        sources.emplace(source.text, source);
+      }
+    }
+  }
+  std::vector<Job> jobs;
+  for (const auto& [text, source] : sources) {
+    for (const Target target : kSupportedTargets) jobs.push_back({source, target});
+  }
+  jobs = all.share(jobs);
+  expect_clean(jobs);
+  fmt::print("{} compiles of gemm_mma\n", jobs.size());
 }
 
 // Casts with expressions, and with sums in every granularity: all for Hopper, every third for every target.

@@ -20,7 +20,10 @@
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
+#include "decode_f16.cuh"
 #include "formats.cuh"
+#include "gemm_mma.cuh"
+#include "gemm_mma_tiling.cuh"
 #include "gemm_simt.cuh"
 #include "gemm_sm90.cuh"
 #include "gemm_sm90_tiling.cuh"
@@ -44,6 +47,7 @@
 #include "ptx/math.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/mma.cuh"
 #include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
@@ -51,6 +55,7 @@
 #include "reduce.cuh"
 #include "scaling.cuh"
 #include "source.cuh"
+#include "warp_mma.cuh"
 
 namespace {
 
@@ -121,6 +126,9 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   constexpr auto kApart =
       &gemm_sm90<e5m2, e5m2, f32, Sm90Tiling{64, 128, 1, 1, 8, true}, false, Sm90Factors::groups, false>;
   static_assert(kInstantiated<kShared, kApart> == 2);
+  constexpr auto kCodes = &gemm_mma<e4m3fnuz, e5m2, bf16, MmaTiling{}, true>;
+  constexpr auto kElements = &gemm_mma<bf16, bf16, f32, MmaTiling{64, 64}, false>;
+  static_assert(kInstantiated<kCodes, kElements> == 2);
   static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);
 }
 

@@ -5,7 +5,9 @@
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/cublaslt.h"
 #include "ingot/runtime/cuda/gemm_epilogue.h"
+#include "ingot/runtime/cuda/gemm_mma_rules.h"
 #include "ingot/runtime/cuda/gemm_sm90_rules.h"
+#include "ingot/runtime/cuda/gemm_strides.h"
 #include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/error.h"
 
@@ -14,20 +16,10 @@
 namespace ingot::cuda {
 namespace {
 
-// Elements from one m (or n) to the next, and from one k to the next.
-struct Strides {
-  i64 outer, k;
-};
-
-Strides strides(const Tensor& operand, Layout layout) {
-  if (layout == Layout::k_major) return {.outer = operand.row_stride, .k = 1};
-  return {.outer = 1, .k = operand.row_stride};
-}
-
 void launch_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
                  Launcher& launcher) {
-  const Strides a = strides(tensors.a, spec.layout_a);
-  const Strides b = strides(tensors.b, spec.layout_b);
+  const GemmStrides a = gemm_strides(tensors.a, spec.layout_a);
+  const GemmStrides b = gemm_strides(tensors.b, spec.layout_b);
   const GemmSimtParams params{.a = tensors.a.data,
                               .b = tensors.b.data,
                               .factor_a = static_cast<const float*>(tensors.factor_a.data),
@@ -49,7 +41,10 @@ void launch_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSha
                               .epilogue = epilogue_params(tensors)};
   // Without elements there is still an FP8 output's factor to write.
   const i64 grid = std::max(i64{1}, GemmSimtLaunch::grid(shape.m, shape.n));
-  launcher.launch(spec, Pass::main, grid, GemmSimtLaunch::kThreads, params, stream);
+  GemmSpec chosen = spec;
+  chosen.kernel = GemmKernel::simt;
+  chosen.tiling.reset();
+  launcher.launch(chosen, Pass::main, grid, GemmSimtLaunch::kThreads, params, stream);
 }
 
 // True where it has taken the call.
@@ -81,6 +76,9 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
       if (sm90_refusal(spec, tensors, shape, launcher.target()) == nullptr) {
         return gemm_sm90(spec, tensors, shape, stream, launcher);
       }
+      if (mma_refusal(spec, shape, launcher.target()) == nullptr) {
+        return gemm_mma(spec, tensors, shape, stream, launcher);
+      }
       return launch_simt(spec, tensors, shape, stream, launcher);
     }
     case GemmKernel::cublaslt: {
@@ -90,6 +88,10 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
     case GemmKernel::sm90: {
       if (const char* reason = sm90_refusal(spec, tensors, shape, launcher.target())) refuse(spec, reason);
       return gemm_sm90(spec, tensors, shape, stream, launcher);
+    }
+    case GemmKernel::mma: {
+      if (const char* reason = mma_refusal(spec, shape, launcher.target())) refuse(spec, reason);
+      return gemm_mma(spec, tensors, shape, stream, launcher);
     }
     case GemmKernel::simt: return launch_simt(spec, tensors, shape, stream, launcher);
   }

@@ -26,6 +26,9 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
 // Of a call that sm90_refusal() has nothing against.
 void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
                Launcher& launcher);
+// Of one that mma_refusal() has nothing against.
+void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
+              Launcher& launcher);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
 void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,

@@ -1,0 +1,13 @@
+// Which GEMMs templates/gemm_mma.cuh takes. A pure function of the call and the device.
+#pragma once
+
+#include "ingot/codegen/target.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/check.h"
+
+namespace ingot {
+
+// Null where it takes the call, else why not. Of checked tensors.
+const char* mma_refusal(const GemmSpec& spec, const GemmShape& shape, Target device);
+
+}  // namespace ingot

@@ -1,0 +1,117 @@
+// What a warp needs of the tensor cores of sm_80 and up, and of the shared memory that it reads them from: on a GPU one
+// instruction each, on the host what the PTX ISA says that the instruction does, so that a kernel made of them can be
+// run there thread by thread (tests/templates/emulator.h). Shared memory is named by 32-bit addresses.
+#pragma once
+
+#include "memory.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/shared.cuh"
+
+namespace ingot {
+
+// The block's dynamic shared memory, from a multiple of 1024.
+INGOT_DEVICE u32 shared_memory() {
+#if INGOT_ON_DEVICE
+  return ptx::dynamic_shared();
+#else
+  return 0;
+#endif
+}
+
+INGOT_DEVICE U32x4 load_shared16(u32 address) {
+#if INGOT_ON_DEVICE
+  return ptx::ld_shared16(address);
+#else
+  return *reinterpret_cast<const U32x4*>(host_shared_memory() + address);
+#endif
+}
+
+INGOT_DEVICE void store_shared16(u32 address, U32x4 value) {
+#if INGOT_ON_DEVICE
+  ptx::st_shared16(address, value);
+#else
+  *reinterpret_cast<U32x4*>(host_shared_memory() + address) = value;
+#endif
+}
+
+// `Bytes` to shared memory, the first `size` of them from `source`, the others zeros. They have arrived, for the thread
+// that copies, when it has waited for the group that the next commit_copies() ends.
+template <u32 Bytes>
+INGOT_DEVICE void copy_async(u32 target, const void* source, u32 size) {
+#if INGOT_ON_DEVICE
+  ptx::cp_async<Bytes>(target, source, size);
+#else
+  for (u32 i = 0; i < Bytes; ++i) {
+    host_shared_memory()[target + i] = i < size ? static_cast<const u8*>(source)[i] : u8{0};
+  }
+#endif
+}
+INGOT_DEVICE void commit_copies() {
+#if INGOT_ON_DEVICE
+  ptx::cp_async_commit();
+#endif
+}
+template <u32 Pending>
+INGOT_DEVICE void wait_for_copies() {
+#if INGOT_ON_DEVICE
+  ptx::cp_async_wait<Pending>();
+#endif
+}
+
+// Four 8 x 8 matrices of 16-bit elements: lane l gets elements 2 (l % 4) and the next of row l / 4 of each, and gives
+// the address of row l % 8 of matrix l / 8.
+INGOT_DEVICE void load_matrices(u32 address, u32 (&matrices)[4]) {
+#if INGOT_ON_DEVICE
+  ptx::ldmatrix_x4(address, matrices);
+#else
+  u32 rows[32];
+  gather_warp(address, rows);
+  const u32 lane = threadIdx.x % 32;
+  for (u32 i = 0; i < 4; ++i) {
+    const U32x4 row = load_shared16(rows[8 * i + lane / 4]);
+    const u32 words[4] = {row.x, row.y, row.z, row.w};
+    matrices[i] = words[lane % 4];
+  }
+#endif
+}
+
+#if !INGOT_ON_DEVICE
+// One lane's part of the two operands: elements as pairs, the first in the low half.
+struct HostFragments {
+  u32 a[4], b[2];
+};
+
+template <class T>
+float host_element(u32 pair, u32 index) {
+  return index % 2 == 0 ? low_element(pair, T{}) : high_element(pair, T{});
+}
+#endif
+
+// d = a b + d for a of 16 rows and 16 of k, b of 8 columns and 16 of k; T is f16 or bf16. With g = lane / 4 and t =
+// lane % 4: a[0] holds k = 2 t and the next of row g, a[1] of row g + 8, a[2] and a[3] the same of k + 8; b[0] k = 2 t
+// and the next of column g, b[1] of k + 8; d[0] and d[1] columns 2 t and the next of row g, d[2] and d[3] of row g + 8.
+template <class T>
+INGOT_DEVICE void multiply_add(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if INGOT_ON_DEVICE
+  ptx::mma_m16n8k16<T>(d, a, b);
+#else
+  HostFragments lanes[32];
+  gather_warp(HostFragments{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, lanes);
+  const u32 lane = threadIdx.x % 32;
+  for (u32 i = 0; i < 4; ++i) {
+    const u32 row = lane / 4 + i / 2 * 8;
+    const u32 column = lane % 4 * 2 + i % 2;
+    for (u32 k = 0; k < 16; ++k) {
+      const HostFragments& of_a = lanes[row % 8 * 4 + k % 8 / 2];
+      const HostFragments& of_b = lanes[column * 4 + k % 8 / 2];
+      const float x = host_element<T>(of_a.a[row / 8 + k / 8 * 2], k);
+      const float y = host_element<T>(of_b.b[k / 8], k);
+      d[i] = fused_multiply_add(x, y, d[i]);
+    }
+  }
+#endif
+}
+
+}  // namespace ingot

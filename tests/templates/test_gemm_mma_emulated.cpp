@@ -1,0 +1,123 @@
+// templates/gemm_mma.cuh, run on the host thread by thread, against float64: what its lanes load, decode, swizzle,
+// multiply (as the PTX ISA lays out a warp's fragments) and store, on both tiles, all formats, layouts, kinds of
+// factors, pitches and addresses. The parameters are the runtime's own.
+#define BOOST_TEST_MODULE gemm_mma_emulated
+#include "templates/emulator.h"
+
+#include <boost/test/included/unit_test.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cuda/gemm_mma_params.h"
+#include "support/compare.h"
+#include "support/reference.h"
+#include "support/run_case.h"
+
+#include "gemm_mma.cuh"
+
+namespace ingot::test {
+namespace {
+
+constexpr MmaTiling kSmall{64, 64};
+constexpr MmaTiling kLarge{128, 128};
+
+struct Fixture {
+  std::unique_ptr<Backend> cpu = make_cpu_backend();
+  Stream stream{*cpu};
+  InputMaker maker;
+  GemmReference reference;
+
+  template <class A, class B, class Out, MmaTiling T, bool Grouped = false>
+  void check(const char* line, const Shape& shape, Input input = Input::normal, Placement placement = {}) {
+    const Case c{.spec = parse(line), .shape = shape, .input = input, .placement = placement};
+    const GemmSpec& spec = std::get<GemmSpec>(c.spec);
+    const SharedMatrices inputs = maker.inputs(c);
+    PlacedCase placed(c, inputs, *cpu, stream);
+    const GemmTensors tensors{.a = placed.tensor("a"),
+                              .b = placed.tensor("b"),
+                              .factor_a = placed.tensor("factor_a"),
+                              .factor_b = placed.tensor("factor_b"),
+                              .bias = placed.tensor("bias"),
+                              .out = placed.tensor("out")};
+    const GemmShape sizes = gemm_shape(spec, tensors);
+    emulator::launch(gemm_mma<A, B, Out, T, Grouped>, mma_blocks(T, sizes.m, sizes.n), mma_threads(T),
+                     cuda::gemm_mma_params(spec, tensors, sizes), mma_shared_bytes(T));
+    const Matrices outputs = placed.outputs(stream);
+    std::string fault = damage(outputs);
+    if (fault.empty()) {
+      const Expected expected = reference(spec, c.shape, inputs, input == Input::integers);
+      fault = value_difference("out", expected, outputs.at("out"));
+    }
+    BOOST_TEST(fault.empty(), name(c) << ": " << fault);
+  }
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(emulated, Fixture)
+
+// Small integers: one right result, which only the right elements add up to.
+BOOST_AUTO_TEST_CASE(whole_tiles) {
+  check<e4m3fn, e5m2, f32, kSmall>("gemm e4m3fn*e5m2->f32", {64, 64, 64}, Input::integers);
+  check<f16, f16, f32, kSmall>("gemm f16*f16->f32", {64, 64, 64}, Input::integers);
+  check<bf16, bf16, bf16, kLarge>("gemm bf16*bf16->bf16", {128, 128, 64}, Input::integers);
+  check<e4m3fnuz, e5m2fnuz, f32, kLarge>("gemm e4m3fnuz*e5m2fnuz->f32", {128, 256, 192}, Input::integers);
+}
+
+BOOST_AUTO_TEST_CASE(tails) {
+  check<e4m3fn, e4m3fn, f32, kSmall>("gemm e4m3fn*e4m3fn->f32 scale=row,row bias", {1, 1, 1});
+  check<e5m2, e4m3fnuz, bf16, kSmall>("gemm e5m2*e4m3fnuz->bf16 scale=row,tensor bias", {7, 70, 100});
+  check<e5m2fnuz, e5m2, f16, kSmall>("gemm e5m2fnuz*e5m2->f16 scale=tensor,row", {100, 17, 129});
+  check<e4m3fn, e5m2fnuz, f32, kLarge>("gemm e4m3fn*e5m2fnuz->f32 scale=row,row bias", {129, 100, 127});
+  check<f16, f16, f16, kLarge>("gemm f16*f16->f16 bias", {130, 129, 65});
+  check<bf16, bf16, f32, kSmall>("gemm bf16*bf16->f32 bias", {65, 66, 200});
+}
+
+BOOST_AUTO_TEST_CASE(no_k) {
+  check<e4m3fn, e4m3fn, bf16, kSmall>("gemm e4m3fn*e4m3fn->bf16 scale=row,row bias", {5, 7, 0});
+  check<bf16, bf16, f32, kLarge>("gemm bf16*bf16->f32", {5, 7, 0});
+  check<e4m3fn, e4m3fn, bf16, kSmall, true>("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128 bias", {5, 7, 0});
+}
+
+// Rows at multiples of 16 bytes, of 4, and of nothing; with something between them.
+BOOST_AUTO_TEST_CASE(placements) {
+  for (const Placement placement : {Placement{16, 16}, Placement{0, 4}, Placement{12, 8}, Placement{3, 0},
+                                    Placement{1, 1}, Placement{2, 2}, Placement{17, 3}}) {
+    check<e4m3fn, e4m3fnuz, bf16, kSmall>("gemm e4m3fn*e4m3fnuz->bf16 bias", {66, 60, 80}, Input::integers, placement);
+    check<bf16, bf16, f32, kSmall>("gemm bf16*bf16->f32", {18, 65, 80}, Input::integers, placement);
+    check<f16, f16, f16, kSmall>("gemm f16*f16->f16 nn", {19, 60, 81}, Input::integers, placement);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(layouts) {
+  for (const char* const line : {"gemm bf16*bf16->f32 nn", "gemm bf16*bf16->f32 tt", "gemm bf16*bf16->f32 tn bias"}) {
+    check<bf16, bf16, f32, kSmall>(line, {70, 81, 100}, Input::integers);
+    check<bf16, bf16, f32, kLarge>(line, {70, 81, 100});
+  }
+  check<bf16, bf16, f32, kSmall>("gemm bf16*bf16->f32 tt", {1, 1, 70}, Input::integers);
+}
+
+BOOST_AUTO_TEST_CASE(groups) {
+  check<e4m3fn, e4m3fn, f32, kSmall, true>("gemm e4m3fn*e4m3fn->f32 scale=1x128,128x128", {70, 131, 300});
+  check<e4m3fn, e4m3fn, f32, kLarge, true>("gemm e4m3fn*e4m3fn->f32 scale=1x128,1x128 bias", {70, 131, 256});
+  check<e4m3fnuz, e5m2, bf16, kSmall, true>("gemm e4m3fnuz*e5m2->bf16 scale=1x128,1x128", {5, 7, 33});
+  check<e5m2, e5m2fnuz, f16, kLarge, true>("gemm e5m2*e5m2fnuz->f16 scale=1x128,128x128 bias", {130, 140, 200},
+                                           Input::integers);
+}
+
+// NaN and Inf reach the outputs that they belong to, and no others.
+BOOST_AUTO_TEST_CASE(inputs) {
+  for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::subnormal}) {
+    check<e4m3fnuz, e4m3fn, f32, kSmall>("gemm e4m3fnuz*e4m3fn->f32", {70, 67, 70}, input);
+    check<e5m2, e5m2fnuz, f32, kSmall>("gemm e5m2*e5m2fnuz->f32", {67, 70, 70}, input);
+    check<bf16, bf16, f32, kSmall>("gemm bf16*bf16->f32", {67, 70, 70}, input);
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ingot::test
