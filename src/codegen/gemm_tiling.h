@@ -13,6 +13,9 @@ namespace ingot {
 // kernel's (comparisons, tests): what it cannot do is then an error.
 enum class GemmKernel : std::uint8_t { automatic, cublaslt, sm90, simt };
 
+// cuBLASLt's heuristic names at most this many algorithms for a shape, its best guess first.
+inline constexpr int kCublasltAlgorithms = 8;
+
 // Of templates/gemm_sm90.cuh: the outputs of a tile; the blocks that form a cluster and share the operand they have in
 // common, along M or along N; stages of shared memory, 128 of K in each; and whether the two warpgroups that multiply
 // share each tile (cooperative) or have tiles of their own (ping-pong), so that one writes while the other multiplies.

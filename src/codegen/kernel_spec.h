@@ -7,6 +7,7 @@
 //   cast bf16->e5m2 of=grad*(sigmoid(x)+...) scale=tensor out=codes,transposed,result,sum:f32
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
 //   gemm e5m2*e5m2->bf16 nt scale=row,row fast kernel=sm90:128x256:2x1:4:cooperative
+//   gemm bf16*bf16->bf16 nt kernel=cublaslt:3
 //   column_sum bf16->f32
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
@@ -86,6 +87,7 @@ struct GemmSpec {
   bool fast_accumulation = false;  // sum in the tensor core throughout; FP8 operands only
   GemmKernel kernel = GemmKernel::automatic;
   std::optional<GemmTiling> tiling{};  // of kernel sm90; without, what suits the shape (candidates.h)
+  int algorithm = 0;                   // of kernel cublaslt: the how manieth of its heuristic's, from 0
   bool operator==(const GemmSpec&) const = default;
 };
 

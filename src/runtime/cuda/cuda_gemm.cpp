@@ -51,7 +51,7 @@ bool try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSh
                   Launcher& launcher, CublasLt* cublaslt) {
   if (cublaslt == nullptr || !cublaslt->supports(spec, tensors, shape)) return false;
   void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
-  if (!cublaslt->matmul(spec, tensors, shape, workspace, stream.handle())) return false;
+  if (!cublaslt->matmul(spec, tensors, shape, workspace, stream.handle(), spec.algorithm)) return false;
   launcher.count();
   return true;
 }
