@@ -2,9 +2,12 @@
 
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/cuda_backend.h"
 #include "ingot/runtime/cuda/gemm_sm90_rules.h"
 #include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm_choices.h"
+#include "ingot/runtime/gemm_manifest.h"
 
 #include "gemm_simt.cuh"
 
@@ -56,6 +59,26 @@ bool try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSh
   return true;
 }
 
+// The kernel that tuning has found for this call, where that takes it: tensors may lie differently than those that were
+// measured. True where it has.
+bool try_chosen(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
+                Launcher& launcher, const GemmServices& services) {
+  if (services.choices == nullptr) return false;
+  const GemmSpec* const chosen =
+      services.choices->find({.spec = spec, .size = {.m = shape.m, .n = shape.n, .k = shape.k}});
+  if (chosen == nullptr) return false;
+  switch (chosen->kernel) {
+    case GemmKernel::cublaslt: return try_cublaslt(*chosen, tensors, shape, stream, launcher, services.cublaslt);
+    case GemmKernel::sm90:
+      if (sm90_refusal(*chosen, tensors, shape, launcher.target()) != nullptr) return false;
+      gemm_sm90(*chosen, tensors, shape, stream, launcher);
+      return true;
+    case GemmKernel::simt: launch_simt(*chosen, tensors, shape, stream, launcher); return true;
+    case GemmKernel::automatic: return false;
+  }
+  return false;
+}
+
 [[noreturn]] void refuse(const GemmSpec& spec, const char* reason) {
   throw Error(ErrorCode::invalid_argument, print(spec),
               fmt::format("{}; leave kernel out to have the library choose one", reason));
@@ -63,11 +86,17 @@ bool try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSh
 
 }  // namespace
 
-void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt) {
+void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher,
+          const GemmServices& services) {
   const GemmShape shape = gemm_shape(spec, tensors);
   if (shape.m == 0 || shape.n == 0) return;
+  CublasLt* const cublaslt = services.cublaslt;
+  if (services.manifest != nullptr && shape.k != 0) {
+    services.manifest->note(spec, {.m = shape.m, .n = shape.n, .k = shape.k});
+  }
   switch (spec.kernel) {
     case GemmKernel::automatic: {
+      if (try_chosen(spec, tensors, shape, stream, launcher, services)) return;
       if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;
       if (sm90_refusal(spec, tensors, shape, launcher.target()) == nullptr) {
         return gemm_sm90(spec, tensors, shape, stream, launcher);
