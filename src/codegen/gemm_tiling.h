@@ -9,8 +9,8 @@
 
 namespace ingot {
 
-// automatic: cuBLASLt where it can, else sm90 where that can, else simt. The others are for a call that must be that
-// kernel's (comparisons, tests): what it cannot do is then an error.
+// automatic: what tuning has found for the shape; without it, cuBLASLt where it can, else sm90 where that can, else
+// simt. The others are for a call that must be that kernel's (comparisons, tests): what it cannot do is then an error.
 enum class GemmKernel : std::uint8_t { automatic, cublaslt, sm90, simt };
 
 // cuBLASLt's heuristic names at most this many algorithms for a shape, its best guess first.
