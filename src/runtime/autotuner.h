@@ -41,7 +41,8 @@ struct AutotuneOptions {
   int most_rounds = 11;
   double noise = 0.005;           // a smaller share of the time is no difference, however steady it is
   double behind = 0.06;           // of the leader's time: a candidate that is this far behind is out
-  std::function<bool()> stop{};   // asked between candidates: once it is true, nothing is chosen
+  std::function<bool()> stop{};   // asked between candidates, by several threads: once it is true,
+                                  // nothing is chosen
   std::function<bool()> hurry{};  // asked between rounds: once it is true, the fewest rounds are enough
 };
 
