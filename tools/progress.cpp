@@ -47,7 +47,7 @@ std::string Progress::left() const {
 
 void Progress::draw(const std::string& text) {
   const int full = weight_ > 0 ? std::clamp(static_cast<int>(kBar * done_weight_ / weight_), 0, kBar) : 0;
-  fmt::print(stderr, "{}[{:#<{}}{:.<{}}] {}/{}{}  {:.60}", kClearLine, "", full, "", kBar - full, done_, steps_, left(),
+  fmt::print(stderr, "{}[{:#<{}}{:.<{}}] {}/{}{}  {:.32}", kClearLine, "", full, "", kBar - full, done_, steps_, left(),
              text);
   std::fflush(stderr);
 }

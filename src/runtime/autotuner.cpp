@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -43,7 +44,7 @@ class Autotuner {
         Trial& trial = result_.trials[i];
         try {
           measurer_->prepare(trial.spec);
-        } catch (const Error& error) {
+        } catch (const std::exception& error) {  // memory, too: nothing may leave a thread
           trial.problem = error.what();
         }
         if (options_->stop && options_->stop()) stopped = true;

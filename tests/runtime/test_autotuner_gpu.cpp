@@ -109,7 +109,7 @@ BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
 }
 
 BOOST_FIXTURE_TEST_CASE(a_gemm_runs_what_its_record_says, Fixture) {
-  const GemmCall call{.spec = {}, .size = {256, 256, 4096}};
+  const GemmCall call{.spec = {.out = Dtype::f32}, .size = {256, 256, 4096}};
   {
     Context context(options());
     BOOST_REQUIRE(context.tuning_store().put(record(context, call, with_kernel(call.spec, GemmKernel::simt))));
