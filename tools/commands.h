@@ -1,9 +1,12 @@
-// The commands of the program `ingot`. Each prints to stdout and throws ingot::Error.
+// The commands of the program `ingot`. Each prints to stdout and throws ingot::Error; one that can end otherwise
+// returns its exit code.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace ingot::tools {
 
@@ -21,6 +24,21 @@ struct ShowOptions {
   std::filesystem::path cubin;  // empty: not written
 };
 void show(const ShowOptions& options);
+
+struct TuneOptions {
+  std::vector<std::string> mnk{};  // tokens, out_features, in_features
+  std::string set{};
+  std::int64_t tokens = 8192;
+  std::string recipe{};
+  std::filesystem::path manifest{};
+  std::string budget{};  // "60s"; empty: as long as it takes
+  bool again = false;    // what has a record already, too
+  bool list = false;
+  bool json = false;
+  std::filesystem::path import_from{};
+  std::filesystem::path export_to{};
+};
+int tune(const TuneOptions& options);
 
 // "0 B", "7.4 KiB", "1.2 GiB"
 std::string print_bytes(double bytes);

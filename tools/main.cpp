@@ -1,4 +1,4 @@
-// ingot: what this machine has, and what a spec becomes.
+// ingot: what this machine has, what a spec becomes, and which kernels are fastest here.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -50,6 +50,23 @@ int main(int argc, char** argv) {
   show_command->footer(kSpecs);
   show_command->callback([&] { ingot::tools::show(show); });
 
+  int status = 0;
+  ingot::tools::TuneOptions tune;
+  CLI::App* const tune_command = app.add_subcommand(
+      "tune", "Measure which kernel is the fastest for each GEMM, and keep records that the library then follows");
+  tune_command->add_option("--mnk", tune.mnk, "A linear layer: tokens,out_features,in_features; repeatable");
+  tune_command->add_option("--set", tune.set, "The layers of llama2-7b, llama2-70b, llama3-8b or llama3-70b");
+  tune_command->add_option("--tokens", tune.tokens, "Tokens in a step, for --set")->capture_default_str();
+  tune_command->add_option("--recipe", tune.recipe, "Only this recipe's GEMMs: tensorwise or high_precision");
+  tune_command->add_option("--manifest", tune.manifest, "The GEMMs that a run with INGOT_GEMM_MANIFEST has recorded");
+  tune_command->add_option("--budget", tune.budget, "Stop after this time, such as 60s or 5m; the next run goes on");
+  tune_command->add_flag("--again", tune.again, "Measure again what has a record");
+  tune_command->add_flag("--list", tune.list, "Print the GEMMs and exit; needs no GPU");
+  tune_command->add_flag("--json", tune.json, "Print JSON");
+  tune_command->add_option("--import", tune.import_from, "Take records from this file first");
+  tune_command->add_option("--export", tune.export_to, "Write all records to this file at the end");
+  tune_command->callback([&] { status = ingot::tools::tune(tune); });
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -62,5 +79,5 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "ingot: error: {}\n", error.what());
     return kFailed;
   }
-  return 0;
+  return status;
 }

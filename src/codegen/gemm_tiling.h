@@ -10,9 +10,12 @@
 
 namespace ingot {
 
-// automatic: the first that can of cuBLASLt, sm90, mma and simt. The others are for a call that must be that kernel's
-// (comparisons, tests): what it cannot do is then an error.
+// automatic: what tuning has found for the shape; without it, the first that can of cuBLASLt, sm90, mma and simt. The
+// others are for a call that must be that kernel's (comparisons, tests): what it cannot do is then an error.
 enum class GemmKernel : std::uint8_t { automatic, cublaslt, sm90, mma, simt };
+
+// cuBLASLt's heuristic names at most this many algorithms for a shape, its best guess first.
+inline constexpr int kCublasltAlgorithms = 8;
 
 // Of templates/gemm_sm90.cuh: the outputs of a tile; the blocks that form a cluster and share the operand they have in
 // common, along M or along N; stages of shared memory, 128 of K in each; and whether the two warpgroups that multiply

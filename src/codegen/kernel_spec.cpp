@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <ostream>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "ingot/codegen/norm_spec_text.h"
@@ -74,10 +76,13 @@ std::string print_spec(const GemmSpec& spec) {
                         epilogue.preactivation && epilogue.amax ? "," : "", epilogue.amax ? "amax" : "");
   }
   if (spec.fast_accumulation) line += " fast";
-  if (spec.kernel != GemmKernel::automatic || spec.tiling) line += fmt::format(" kernel={}", name(spec.kernel));
+  if (spec.kernel != GemmKernel::automatic || spec.tiling || spec.algorithm != 0) {
+    line += fmt::format(" kernel={}", name(spec.kernel));
+  }
   if (spec.tiling) {
     line += fmt::format(":{}", spec.kernel == GemmKernel::mma ? print_mma_tiling(*spec.tiling) : print(*spec.tiling));
   }
+  if (spec.algorithm != 0) line += fmt::format(":{}", spec.algorithm);
   return line;
 }
 
@@ -237,6 +242,13 @@ void validate_kernel(const GemmSpec& spec) {
   if (spec.tiling && spec.kernel != GemmKernel::sm90) {
     refuse(spec, fmt::format("tiling is {}, but kernel is {}: sm90 and mma alone have one", print(*spec.tiling),
                              name(spec.kernel)));
+  }
+  if (spec.algorithm != 0 && spec.kernel != GemmKernel::cublaslt) {
+    refuse(spec, fmt::format("algorithm is {}, but kernel is {}: cublaslt alone has algorithms", spec.algorithm,
+                             name(spec.kernel)));
+  }
+  if (spec.algorithm < 0 || spec.algorithm >= kCublasltAlgorithms) {
+    refuse(spec, fmt::format("algorithm is {}, but must be 0 to {}", spec.algorithm, kCublasltAlgorithms - 1));
   }
   if (spec.kernel != GemmKernel::sm90) return;
   for (const auto& [field, dtype] : {std::pair{"a", spec.a}, std::pair{"b", spec.b}}) {
@@ -465,7 +477,12 @@ class Parser {
     if (key == "kernel") {
       const auto colon = value.find(':');
       spec.kernel = gemm_kernel(value.substr(0, colon), word);
-      if (colon != std::string_view::npos) spec.tiling = gemm_tiling(spec.kernel, value.substr(colon + 1), word);
+      if (colon == std::string_view::npos) return "kernel";
+      if (spec.kernel == GemmKernel::cublaslt) {
+        spec.algorithm = algorithm(value.substr(colon + 1), word);
+      } else {
+        spec.tiling = gemm_tiling(spec.kernel, value.substr(colon + 1), word);
+      }
       return "kernel";
     }
     if (has_value) return {};
@@ -563,6 +580,14 @@ class Parser {
                     text, in_word(text, word)));
   }
 
+  int algorithm(std::string_view text, std::string_view word) const {
+    int value = 0;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc{} && stop == text.data() + text.size()) return value;
+    fail(fmt::format("\"{}\"{} is no algorithm of cuBLASLt; expected a number from 0 to {}", text, in_word(text, word),
+                     kCublasltAlgorithms - 1));
+  }
+
   static std::string in_word(std::string_view text, std::string_view word) {
     return text == word ? std::string() : fmt::format(" in \"{}\"", word);
   }
@@ -609,7 +634,7 @@ std::uint64_t hash_spec(const GemmSpec& spec) {
                      (epilogue.amax ? 8 : 0) | (epilogue.c ? 16 * (1 + static_cast<int>(*epilogue.c)) : 0);
   const GemmTiling t = spec.tiling.value_or(GemmTiling{.m = 0});
   return mix(pack(3, spec.a, spec.b, spec.out, spec.layout_a, spec.layout_b, flags, spec.kernel) +
-             (epilogue.pointwise ? mix(epilogue.pointwise.hash()) : 0) +
+             (epilogue.pointwise ? mix(epilogue.pointwise.hash()) : 0) + mix(pack(spec.algorithm)) +
              mix(bits(spec.scale_a) + mix(bits(spec.scale_b) + pack(t.m / 2, t.n / 2, t.cluster_m, t.cluster_n,
                                                                     t.stages, t.pingpong, spec.tiling.has_value()))));
 }

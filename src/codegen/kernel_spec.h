@@ -9,6 +9,7 @@
 //   gemm e5m2*e5m2->bf16 nt scale=row,row fast kernel=sm90:128x256:2x1:4:cooperative
 //   gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias c=bf16 epilogue=silu(x)*gate also=preactivation,amax
 //   gemm e4m3fnuz*e5m2fnuz->bf16 nt scale=row,tensor kernel=mma:64x64
+//   gemm bf16*bf16->bf16 nt kernel=cublaslt:3
 //   column_sum bf16->f32
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
@@ -108,6 +109,7 @@ struct GemmSpec {
   GemmEpilogue epilogue{};
   GemmKernel kernel = GemmKernel::automatic;
   std::optional<GemmTiling> tiling{};  // of kernels sm90 and mma; without, what suits the shape (candidates.h)
+  int algorithm = 0;                   // of kernel cublaslt: the how manieth of its heuristic's, from 0
   bool operator==(const GemmSpec&) const = default;
 };
 

@@ -15,6 +15,7 @@
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/nvrtc_compiler.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm_manifest.h"
 #include "ingot/runtime/library.h"
 
 namespace ingot {
@@ -112,6 +113,20 @@ ContextOptions ContextOptions::from_environment() {
     if (!count) refuse("INGOT_CPU_THREADS", *threads, fmt::format("a number from 0 (all cores) to {}", kMaxThreads));
     options.cpu_threads = *count;
   }
+  if (const auto tuning = environment("INGOT_TUNING")) {
+    if (*tuning != "on" && *tuning != "off" && *tuning != "frozen") {
+      refuse("INGOT_TUNING", *tuning, "on, off (tuning records are not looked at) or frozen (nothing writes them)");
+    }
+    options.tuning = *tuning == "on" ? Tuning::on : *tuning == "off" ? Tuning::off : Tuning::frozen;
+  }
+  if (const auto file = environment("INGOT_TUNING_FILE")) {
+    std::error_code error;
+    if (!fs::is_regular_file(*file, error)) {
+      refuse("INGOT_TUNING_FILE", *file, "a file that `ingot tune --export` wrote; there is none of this name");
+    }
+    options.tuning_file = *file;
+  }
+  if (const auto manifest = environment("INGOT_GEMM_MANIFEST")) options.gemm_manifest = *manifest;
   return options;
 }
 
@@ -128,6 +143,10 @@ struct Context::Parts {
   KernelCache cache;
   std::string cublaslt_problem;
   std::unique_ptr<CublasLt> cublaslt;
+  TuningStore tuning_store;
+  TuningMachine machine;
+  GemmChoices choices;
+  std::unique_ptr<GemmManifest> manifest;  // null where none is recorded
   std::unique_ptr<Backend> backend;
 
  private:
@@ -135,6 +154,7 @@ struct Context::Parts {
   std::unique_ptr<Driver> open_driver();
   std::unique_ptr<NvrtcCompiler> open_compiler();
   std::unique_ptr<CublasLt> open_cublaslt();
+  TuningMachine describe_machine() const;
   Target target() const { return driver ? driver->device_target(options.device_index) : options.offline_target; }
 };
 
@@ -145,8 +165,14 @@ Context::Parts::Parts(ContextOptions given)
       store(options.store_root, options.warn),
       cache(compiler.get(), store, target(), driver.get(), driver ? options.device_index : 0),
       cublaslt(open_cublaslt()),
-      backend(driver ? make_cuda_backend(*driver, options.device_index, cache, cublaslt.get())
-                     : make_cpu_backend(options.cpu_threads)) {}
+      tuning_store(options.store_root, options.warn),
+      machine(describe_machine()),
+      choices(options.tuning, tuning_store, options.tuning_file, machine, options.warn),
+      manifest(options.gemm_manifest.empty() ? nullptr
+                                             : std::make_unique<GemmManifest>(options.gemm_manifest, options.warn)),
+      backend(driver ? make_cuda_backend(*driver, options.device_index, cache,
+                                         {.cublaslt = cublaslt.get(), .choices = &choices, .manifest = manifest.get()})
+                     : make_cpu_backend(options.cpu_threads, manifest.get())) {}
 
 ContextOptions Context::Parts::with_warn(ContextOptions options) {
   if (!options.warn) options.warn = warn_on_stderr;
@@ -191,6 +217,15 @@ std::unique_ptr<CublasLt> Context::Parts::open_cublaslt() {
   return opened;
 }
 
+TuningMachine Context::Parts::describe_machine() const {
+  return {.device = driver ? driver->device_name(options.device_index) : "CPU reference",
+          .target = print(target()),
+          .multiprocessors = driver ? driver->multiprocessors(options.device_index) : 0,
+          .driver = driver ? driver->version() : "",
+          .compiler = compiler ? compiler->identity() : "",
+          .cublaslt = cublaslt ? cublaslt->version() : ""};
+}
+
 Context::Context(ContextOptions options) : parts_(std::make_unique<Parts>(std::move(options))) {}
 Context::~Context() = default;
 
@@ -198,6 +233,9 @@ Device Context::device() const { return parts_->backend->device(); }
 Backend& Context::backend() { return *parts_->backend; }
 KernelCache& Context::cache() { return parts_->cache; }
 KernelStore& Context::store() { return parts_->store; }
+TuningStore& Context::tuning_store() { return parts_->tuning_store; }
+const TuningMachine& Context::tuning_machine() const { return parts_->machine; }
+Tuning Context::tuning() const { return parts_->options.tuning; }
 const Compiler* Context::compiler() const { return parts_->compiler.get(); }
 
 ContextInfo Context::info() const {

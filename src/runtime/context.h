@@ -11,8 +11,11 @@
 
 #include "ingot/codegen/target.h"
 #include "ingot/runtime/backend.h"
+#include "ingot/runtime/gemm_choices.h"
 #include "ingot/runtime/kernel_cache.h"
 #include "ingot/runtime/kernel_store.h"
+#include "ingot/runtime/tuning_record.h"
+#include "ingot/runtime/tuning_store.h"
 
 namespace ingot {
 
@@ -23,9 +26,12 @@ struct ContextOptions {
   int device_index = 0;
   std::optional<std::filesystem::path> store_root{};  // nullopt: default_store_root(); empty: keep nothing on disk
   std::filesystem::path cuda_root{};                  // INGOT_CUDA_ROOT: looked in first; "none": no NVRTC, no cuBLASLt
-  std::filesystem::path templates{};               // INGOT_TEMPLATES: read templates from here, not the embedded ones
-  Target offline_target{};                         // what a context without a GPU compiles for
-  int cpu_threads = 0;                             // INGOT_CPU_THREADS; 0 = all cores
+  std::filesystem::path templates{};      // INGOT_TEMPLATES: read templates from here, not the embedded ones
+  Target offline_target{};                // what a context without a GPU compiles for
+  int cpu_threads = 0;                    // INGOT_CPU_THREADS; 0 = all cores
+  Tuning tuning = Tuning::on;             // INGOT_TUNING=on|off|frozen
+  std::filesystem::path tuning_file{};    // INGOT_TUNING_FILE: records from this exported file, not from the store
+  std::filesystem::path gemm_manifest{};  // INGOT_GEMM_MANIFEST: the GEMMs that are called are noted in this file
   std::function<void(const std::string&)> warn{};  // default: one line on stderr
 
   // The defaults overridden by the environment. Throws Error{invalid_argument} for a value that makes no sense.
@@ -64,6 +70,10 @@ class Context {
   Backend& backend();
   KernelCache& cache();
   KernelStore& store();
+  TuningStore& tuning_store();
+  // What tuning records are kept for.
+  const TuningMachine& tuning_machine() const;
+  Tuning tuning() const;
   // Null where NVRTC is missing.
   const Compiler* compiler() const;
   ContextInfo info() const;

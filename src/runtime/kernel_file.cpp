@@ -3,8 +3,6 @@
 #include "ingot/runtime/kernel_file.h"
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <array>
 #include <cstddef>
@@ -41,15 +39,7 @@ void append_field(std::string& bytes, std::string_view field) {
   bytes.append(field);
 }
 
-std::string hash(std::string_view bytes) {
-  XXH128_canonical_t digest;
-  XXH128_canonicalFromHash(&digest, XXH3_128bits(bytes.data(), bytes.size()));
-  std::string text(kHashBytes, '\0');
-  std::memcpy(text.data(), digest.digest, kHashBytes);
-  return text;
-}
-
-std::string_view view(const KernelKey& key) { return {reinterpret_cast<const char*>(key.data()), key.size()}; }
+std::string_view view(const Digest& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 std::string encode_resources(const KernelResources& resources) {
   std::string bytes;
@@ -109,7 +99,8 @@ std::string encode_kernel_file(const KernelKey& key, const Source& source, Targe
   file.append(view(key));
   append_integer(file, std::uint64_t{payload.size()});
   file.append(payload);
-  file.append(hash(file));
+  const Digest checksum = digest(file);
+  file.append(view(checksum));
   return file;
 }
 
@@ -130,7 +121,7 @@ std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const Ke
         fmt::format("is not as long as it was written: {} bytes of payload, of {}", payload_bytes, written_bytes));
   }
   const std::string_view hashed = file.substr(0, file.size() - kHashBytes);
-  if (hash(hashed) != file.substr(hashed.size())) return refuse("does not match its checksum");
+  if (view(digest(hashed)) != file.substr(hashed.size())) return refuse("does not match its checksum");
 
   Fields fields(hashed.substr(kHeaderBytes));
   for (int described = 0; described < 3; ++described) fields.next();  // target, source name, source text

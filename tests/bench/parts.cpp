@@ -14,11 +14,11 @@
 #include "host_cost.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/timing.h"
 #include "machine.h"
-#include "random_data.h"
+#include "random_inputs.h"
 #include "report.h"
 #include "support/refused.h"
-#include "timing.h"
 
 using namespace ingot;
 using namespace ingot::bench;
@@ -106,7 +106,7 @@ BOOST_FIXTURE_TEST_CASE(every_case_runs_and_is_checked, Cpu) {
   for (const CastCase& c : cast_cases()) {
     BOOST_TEST_CONTEXT(name(c)) {
       const Placed placed(c.operation(37, 131), *backend);
-      random.fill(placed, 5);
+      fill(random, placed, 5);
       placed.enqueue(stream);
       BOOST_TEST(disagreement(placed, stream, *other) == "");
       for (const Operand& operand : placed.operation().operands) {
@@ -133,7 +133,7 @@ BOOST_FIXTURE_TEST_CASE(fast_math_is_checked_within_its_bound, Cpu) {
   const auto spec =
       std::get<CastSpec>(parse("cast bf16->e4m3fn of=silu(x)*gate scale=tensor out=codes,result given fast"));
   const Placed placed(cast_operation(spec, 50, 100), *backend);
-  random.fill(placed, 5);
+  fill(random, placed, 5);
   placed.enqueue(stream);
   BOOST_TEST(disagreement(placed, stream, *backend) == "");
   // Codes from 2^-4 of the largest on: what one step changes there is more than 1e-5 of the largest.
@@ -183,15 +183,15 @@ BOOST_FIXTURE_TEST_CASE(copies_of_an_input_differ, Cpu) {
   };
   const Placed first(input({}), *backend);
   const Placed second(input({}), *backend);
-  random.fill(first, 0);
-  random.fill(second, 1000);
+  fill(random, first, 0);
+  fill(random, second, 1000);
   const std::size_t bytes = byte_count(first.operation().operands[0]);
   BOOST_TEST(std::memcmp(first.tensors()["x"].data, second.tensors()["x"].data, bytes) != 0);
-  random.fill(second, 0);
+  fill(random, second, 0);
   BOOST_TEST(std::memcmp(first.tensors()["x"].data, second.tensors()["x"].data, bytes) == 0);
 
   const Placed given(input(0.5F), *backend);
-  random.fill(given, 0);
+  fill(random, given, 0);
   BOOST_TEST(static_cast<const float*>(given.tensors()["x"].data)[64 * 300 - 1] == 0.5F);
 }
 

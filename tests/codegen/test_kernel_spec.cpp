@@ -439,21 +439,25 @@ BOOST_AUTO_TEST_CASE(the_kernel_of_a_gemm) {
   BOOST_TEST((spec.kernel == GemmKernel::sm90));
   BOOST_TEST((spec.tiling == GemmTiling{128, 256, 2, 1, 4, false}));
   BOOST_TEST(print(spec) == tiled);
-  for (const char* const kernel : {"cublaslt", "sm90", "mma", "mma:128x128", "mma:64x64", "simt"}) {
+  for (const char* const kernel :
+       {"cublaslt", "cublaslt:1", "cublaslt:7", "sm90", "mma", "mma:128x128", "mma:64x64", "simt"}) {
     const std::string line = std::string("gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor kernel=") + kernel;
     BOOST_TEST(print(parse(line)) == line);
   }
   BOOST_TEST(print(parse("gemm bf16*bf16->bf16 nt kernel=automatic")) == "gemm bf16*bf16->bf16 nt");
+  BOOST_TEST(print(parse("gemm bf16*bf16->bf16 nt kernel=cublaslt:0")) == "gemm bf16*bf16->bf16 nt kernel=cublaslt");
+  BOOST_TEST(std::get<GemmSpec>(parse("gemm bf16*bf16->bf16 nt kernel=cublaslt:3")).algorithm == 3);
 
   // What tells kernels apart tells their keys apart.
   std::set<std::size_t> hashes;
-  for (const char* const end : {"", " kernel=sm90", " kernel=simt", " kernel=sm90:128x256:2x1:4:cooperative",
-                                " kernel=sm90:128x256:1x1:4:cooperative", " kernel=sm90:128x128:1x1:4:pingpong",
-                                " kernel=sm90:128x128:1x1:4:cooperative", " kernel=sm90:128x128:1x1:5:cooperative",
-                                " kernel=mma", " kernel=mma:128x128", " kernel=mma:64x64"}) {
+  for (const char* const end :
+       {"", " kernel=sm90", " kernel=simt", " kernel=cublaslt", " kernel=cublaslt:1", " kernel=cublaslt:2",
+        " kernel=sm90:128x256:2x1:4:cooperative", " kernel=sm90:128x256:1x1:4:cooperative",
+        " kernel=sm90:128x128:1x1:4:pingpong", " kernel=sm90:128x128:1x1:4:cooperative",
+        " kernel=sm90:128x128:1x1:5:cooperative", " kernel=mma", " kernel=mma:128x128", " kernel=mma:64x64"}) {
     hashes.insert(hash_value(parse(std::string("gemm e4m3fn*e4m3fn->bf16 fast") + end)));
   }
-  BOOST_TEST(hashes.size() == 11U);
+  BOOST_TEST(hashes.size() == 14U);
 }
 
 BOOST_AUTO_TEST_CASE(the_epilogue_of_a_gemm) {
@@ -536,6 +540,15 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   holds(tiling_error("128x256:1x1:4:pingpong", true),
         "256 sums in each thread, but its registers hold 192: take a smaller tile");
   holds(tiling_error("128x256:1x1:4:cooperative", false), "256 sums in each thread, but its registers hold 192");
+  for (const char* const number : {"", "1.5", "3:4", "99999999999"}) {
+    holds(error(std::string("bf16*bf16->bf16 kernel=cublaslt:") + number), "is no algorithm of cuBLASLt; expected");
+  }
+  holds(error("bf16*bf16->bf16 kernel=cublaslt:x"),
+        "\"x\" in \"kernel=cublaslt:x\" is no algorithm of cuBLASLt; expected a number from 0 to 7");
+  holds(error("bf16*bf16->bf16 kernel=cublaslt:8"), "algorithm is 8, but must be 0 to 7");
+  holds(error("bf16*bf16->bf16 kernel=cublaslt:-1"), "algorithm is -1, but must be 0 to 7");
+  holds(message_of([&] { validate(GemmSpec{.algorithm = 2}); }),
+        "kernel=automatic:2: algorithm is 2, but kernel is automatic: cublaslt alone has algorithms");
   GemmSpec unknown;
   unknown.kernel = static_cast<GemmKernel>(9);
   holds(message_of([&] { validate(unknown); }),

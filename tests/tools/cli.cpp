@@ -5,12 +5,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
+
+#include "ingot/runtime/tuning_file.h"
+#include "support/tuning_records.h"
 
 namespace {
 
@@ -76,6 +81,7 @@ BOOST_AUTO_TEST_CASE(version_and_help) {
   BOOST_TEST(help.code == 0);
   CHECK_CONTAINS(help.out, "info");
   CHECK_CONTAINS(help.out, "show");
+  CHECK_CONTAINS(help.out, "tune");
   const Result show = run("show --help");
   BOOST_TEST(show.code == 0);
   CHECK_CONTAINS(show.out, "cast bf16->e4m3fn scale=row out=codes,transposed pow2");
@@ -235,4 +241,129 @@ BOOST_AUTO_TEST_CASE(missing_templates_are_an_error) {
   const Result result = run("show " + kOnePass, "INGOT_TEMPLATES=/no/such/folder");
   BOOST_TEST(result.code == 1);
   CHECK_CONTAINS(result.err, "/no/such/folder");
+}
+
+BOOST_AUTO_TEST_CASE(tune_without_a_gpu_is_an_error) {
+  const Result result = run("tune --mnk 1024,1024,1024", "INGOT_DEVICE=cpu");
+  BOOST_TEST(result.code == 1);
+  BOOST_TEST(result.out == "");
+  CHECK_CONTAINS(result.err, "ingot: error: tune: kernels are measured on a GPU, and there is none");
+  CHECK_CONTAINS(result.err, "--list");
+}
+
+BOOST_AUTO_TEST_CASE(tune_lists_what_it_would_tune) {
+  const Result one = run("tune --mnk 16384,8192,7168 --recipe tensorwise --list");
+  BOOST_REQUIRE_MESSAGE(one.code == 0, one.err);
+  for (const char* const line : {"gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor fast 16384 8192 7168\n",
+                                 "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor 16384 7168 8192\n",
+                                 "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor 8192 7168 16384\n",
+                                 "gemm bf16*bf16->bf16 nt 16384 8192 7168\n"}) {
+    CHECK_CONTAINS(one.out, line);
+  }
+  const Result model = run("tune --set llama3-8b --tokens 8192 --list");
+  BOOST_REQUIRE_MESSAGE(model.code == 0, model.err);
+  BOOST_TEST(std::count(model.out.begin(), model.out.end(), '\n') == 5 * 3 * 2);
+  for (const char* const line :
+       {"gate_up output, high_precision", "gemm bf16*bf16->bf16 nn 8192 4096 28672\n", "qkv output, tensorwise",
+        "nt scale=tensor,tensor fast 8192 6144 4096\n", "lm_head grad_weight, tensorwise",
+        "nt scale=tensor,tensor 128256 4096 8192\n", "nt scale=tensor,tensor fast 8192 4096 14336\n"}) {
+    CHECK_CONTAINS(model.out, line);
+  }
+  for (const char* const set : {"llama2-7b", "llama2-70b", "llama3-70b"}) {
+    BOOST_TEST(run(std::string("tune --list --set ") + set).code == 0);
+  }
+  // The same layer twice is tuned once.
+  const Result twice = run("tune --mnk 64,64,64 --mnk 64,64,64 --recipe high_precision --list");
+  BOOST_TEST(std::count(twice.out.begin(), twice.out.end(), '\n') == 3);
+}
+
+BOOST_AUTO_TEST_CASE(tune_takes_a_manifest) {
+  const Folder folder;
+  std::ofstream(folder / "manifest") << "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias 128 256 512\n";
+  const Result result = run("tune --list --manifest '" + (folder / "manifest").string() + "'");
+  BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
+  CHECK_CONTAINS(result.out, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias 128 256 512\n");
+  CHECK_CONTAINS(result.out, "gemm bf16*bf16->bf16 nt bias 128 256 512\n");
+
+  std::ofstream(folder / "manifest", std::ios::app) << "gemm bf16*bf16->bf16 nt 128 256\n";
+  const Result bad = run("tune --list --manifest '" + (folder / "manifest").string() + "'");
+  BOOST_TEST(bad.code == 1);
+  CHECK_CONTAINS(bad.err, "manifest:2: ");
+  const Result none = run("tune --list --manifest /no/such/manifest");
+  BOOST_TEST(none.code == 1);
+  CHECK_CONTAINS(none.err, "there is no such manifest");
+}
+
+BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
+  for (const char* const mnk : {"1024", "1024,1024", "1024,1024,0", "1024,1024,-8", "1024,1024,1024,1024", "a,b,c",
+                                "1024;1024;1024", "1024,1024,3000000000", ",,"}) {
+    const Result result = run("tune --list --mnk '" + std::string(mnk) + "'");
+    BOOST_TEST(result.code == 1, mnk << " ended with " << result.code);
+    CHECK_CONTAINS(result.err, std::string("--mnk: \"") + mnk + "\" must be three sizes");
+  }
+  const Result set = run("tune --list --set llama9");
+  BOOST_TEST(set.code == 1);
+  CHECK_CONTAINS(set.err, "--set: \"llama9\" must be one of llama2-7b, llama2-70b, llama3-8b, llama3-70b");
+  const Result recipe = run("tune --list --set llama3-8b --recipe magic");
+  BOOST_TEST(recipe.code == 1);
+  CHECK_CONTAINS(recipe.err, "--recipe: \"magic\" must be one of high_precision, tensorwise");
+  const Result tokens = run("tune --list --set llama3-8b --tokens 0");
+  BOOST_TEST(tokens.code == 1);
+  for (const char* const budget : {"", "x", "-5s", "0", "5 minutes", "nan", "1e99"}) {
+    const Result result = run("tune --list --set llama3-8b --budget '" + std::string(budget) + "'");
+    BOOST_TEST((result.code != 0 || *budget == '\0'), "--budget " << budget << " ended with " << result.code);
+  }
+  for (const char* const budget : {"60s", "5m", "1.5h", "90"}) {
+    BOOST_TEST(run(std::string("tune --list --set llama3-8b --budget ") + budget).code == 0, budget);
+  }
+  const Result nothing = run("tune");
+  BOOST_TEST(nothing.code == 1);
+  CHECK_CONTAINS(nothing.err, "there is nothing to tune");
+}
+
+BOOST_AUTO_TEST_CASE(tune_moves_records_between_stores) {
+  using ingot::test::record;
+  const Folder folder;
+  const fs::path given = folder / "given";
+  const fs::path again = folder / "again";
+  const std::string environment = "INGOT_DEVICE=cpu INGOT_CACHE_DIR='" + (folder / "store").string() + "'";
+  ingot::write_tuning_file(given, std::vector{record(1), record(2), record(2, "NVIDIA H100")});
+
+  const Result result = run("tune --import '" + given.string() + "' --export '" + again.string() + "'", environment);
+  BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
+  CHECK_CONTAINS(result.err, "3 records imported from ");
+  CHECK_CONTAINS(result.err, "3 records exported to ");
+  const ingot::TuningFile read = ingot::read_tuning_file(again);
+  BOOST_TEST(read.records.size() == 3U);
+  BOOST_TEST(read.damaged == 0);
+  for (const ingot::TuningRecord& expected : {record(1), record(2), record(2, "NVIDIA H100")}) {
+    BOOST_TEST((std::find(read.records.begin(), read.records.end(), expected) != read.records.end()));
+  }
+
+  // A damaged line costs itself and one line of warning.
+  std::ofstream(given, std::ios::app) << "{\"ingot_tuning\":1,\"m\":3}\n" << print(record(4)) << "\n";
+  const Result damaged = run("tune --import '" + given.string() + "'", environment);
+  BOOST_TEST(damaged.code == 0, damaged.err);
+  CHECK_CONTAINS(damaged.err, "line 4 ");
+  CHECK_CONTAINS(damaged.err, "; 1 damaged line is ignored");
+  CHECK_CONTAINS(damaged.err, "4 records imported from ");
+
+  const Result frozen = run("tune --import '" + given.string() + "'", environment + " INGOT_TUNING=frozen");
+  BOOST_TEST(frozen.code == 1);
+  CHECK_CONTAINS(frozen.err, "INGOT_TUNING=frozen, and --import writes tuning records");
+  const Result missing = run("tune --import /no/such/file", environment);
+  BOOST_TEST(missing.code == 1);
+  CHECK_CONTAINS(missing.err, "there is no such file");
+  const Result nowhere = run("tune --export /no/such/folder/file", environment);
+  BOOST_TEST(nowhere.code == 1);
+  CHECK_CONTAINS(nowhere.err, "cannot be written");
+}
+
+BOOST_AUTO_TEST_CASE(tuning_variables_that_make_no_sense) {
+  const Result mode = run("info", "INGOT_DEVICE=cpu INGOT_TUNING=maybe");
+  BOOST_TEST(mode.code == 1);
+  CHECK_CONTAINS(mode.err, "INGOT_TUNING: is \"maybe\", but must be on, off");
+  const Result file = run("info", "INGOT_DEVICE=cpu INGOT_TUNING_FILE=/no/such/file");
+  BOOST_TEST(file.code == 1);
+  CHECK_CONTAINS(file.err, "ingot tune --export");
 }

@@ -12,6 +12,7 @@
 #include "ingot/runtime/cpu/operations.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm_manifest.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
@@ -40,7 +41,7 @@ class CpuCastList final : public CastList {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads) : pool_(threads) {}
+  CpuBackend(int threads, GemmManifest* manifest) : pool_(threads), manifest_(manifest) {}
 
   Device device() const override { return {DeviceType::cpu, 0}; }
 
@@ -66,6 +67,10 @@ class CpuBackend final : public Backend {
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
+    const GemmShape shape = gemm_shape(spec, tensors);
+    if (manifest_ != nullptr && shape.m != 0 && shape.n != 0 && shape.k != 0) {
+      manifest_->note(spec, {.m = shape.m, .n = shape.n, .k = shape.k});
+    }
     cpu::gemm(spec, tensors, pool_);
   }
 
@@ -127,10 +132,13 @@ class CpuBackend final : public Backend {
 
  private:
   ThreadPool pool_;
+  GemmManifest* manifest_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique<CpuBackend>(threads); }
+std::unique_ptr<Backend> make_cpu_backend(int threads, GemmManifest* manifest) {
+  return std::make_unique<CpuBackend>(threads, manifest);
+}
 
 }  // namespace ingot

@@ -8,7 +8,9 @@
 
 namespace ingot {
 
-// threads: 0 = all cores.
-std::unique_ptr<Backend> make_cpu_backend(int threads = 0);
+class GemmManifest;
+
+// threads: 0 = all cores. `manifest` is told of every GEMM, and may be null.
+std::unique_ptr<Backend> make_cpu_backend(int threads = 0, GemmManifest* manifest = nullptr);
 
 }  // namespace ingot

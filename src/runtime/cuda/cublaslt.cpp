@@ -71,7 +71,8 @@ std::uint32_t alignment(const void* data) {
   return address == 0 ? 256U : static_cast<std::uint32_t>(std::min<std::uintptr_t>(address & (~address + 1), 256));
 }
 
-// All that decides the algorithm.
+// All that decides the algorithm. The spec's own choice of a kernel does not: a plan serves every spec that asks for
+// it.
 struct PlanKey {
   GemmSpec spec;
   int device;
@@ -83,7 +84,11 @@ struct PlanKey {
 };
 
 PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, int algorithm) {
-  return {.spec = spec,
+  GemmSpec product = spec;
+  product.kernel = GemmKernel::automatic;
+  product.tiling.reset();
+  product.algorithm = 0;
+  return {.spec = product,
           .device = tensors.out.device.index,
           .m = shape.m,
           .n = shape.n,

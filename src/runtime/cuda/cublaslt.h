@@ -26,7 +26,7 @@ class CublasLt {
   bool supports(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const;
 
   // The heuristic's algorithms for a shape, best guess first, are at most this many.
-  static constexpr int kAlgorithms = 8;
+  static constexpr int kAlgorithms = kCublasltAlgorithms;
 
   // Enqueues. `workspace` is kWorkspaceBytes, 256-byte aligned. Returns false where the heuristic has no algorithm of
   // this number for the shape (remembered); the caller then takes another kernel. Throws Error{cuda_failed}.

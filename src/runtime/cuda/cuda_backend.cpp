@@ -5,7 +5,6 @@
 #include <string>
 
 #include "ingot/runtime/check.h"
-#include "ingot/runtime/cuda/cublaslt.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/launcher.h"
@@ -19,8 +18,8 @@ CUdeviceptr address(const void* data) { return reinterpret_cast<CUdeviceptr>(dat
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(const Driver& driver, int device_index, KernelCache& cache, CublasLt* cublaslt)
-      : device_{DeviceType::cuda, device_index}, launcher_(driver, device_index, cache), cublaslt_(cublaslt) {}
+  CudaBackend(const Driver& driver, int device_index, KernelCache& cache, const GemmServices& services)
+      : device_{DeviceType::cuda, device_index}, launcher_(driver, device_index, cache), services_(services) {}
 
   Device device() const override { return device_; }
 
@@ -46,7 +45,7 @@ class CudaBackend final : public Backend {
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
     const CurrentContext current = begin(stream);
-    cuda::gemm(spec, tensors, stream, launcher_, cublaslt_);
+    cuda::gemm(spec, tensors, stream, launcher_, services_);
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
@@ -174,14 +173,14 @@ class CudaBackend final : public Backend {
 
   Device device_;
   Launcher launcher_;
-  CublasLt* cublaslt_;
+  GemmServices services_;
 };
 
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(const Driver& driver, int device_index, KernelCache& cache,
-                                           CublasLt* cublaslt) {
-  return std::make_unique<CudaBackend>(driver, device_index, cache, cublaslt);
+                                           const GemmServices& services) {
+  return std::make_unique<CudaBackend>(driver, device_index, cache, services);
 }
 
 }  // namespace ingot

@@ -10,9 +10,18 @@ namespace ingot {
 
 class Driver;
 class CublasLt;
+class GemmChoices;
+class GemmManifest;
 
-// `cublaslt` may be null: every GEMM then runs on the generated kernel. All arguments outlive the backend.
+// What a GEMM may go to, and who is told of it; each may be null.
+struct GemmServices {
+  CublasLt* cublaslt = nullptr;    // without: no GEMM runs on it
+  GemmChoices* choices = nullptr;  // what tuning has found
+  GemmManifest* manifest = nullptr;
+};
+
+// All arguments outlive the backend.
 std::unique_ptr<Backend> make_cuda_backend(const Driver& driver, int device_index, KernelCache& cache,
-                                           CublasLt* cublaslt);
+                                           const GemmServices& services);
 
 }  // namespace ingot

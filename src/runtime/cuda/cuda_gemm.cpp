@@ -4,12 +4,15 @@
 
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/cuda_backend.h"
 #include "ingot/runtime/cuda/gemm_epilogue.h"
 #include "ingot/runtime/cuda/gemm_mma_rules.h"
 #include "ingot/runtime/cuda/gemm_sm90_rules.h"
 #include "ingot/runtime/cuda/gemm_strides.h"
 #include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm_choices.h"
+#include "ingot/runtime/gemm_manifest.h"
 
 #include "gemm_simt.cuh"
 
@@ -52,9 +55,33 @@ bool try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSh
                   Launcher& launcher, CublasLt* cublaslt) {
   if (cublaslt == nullptr || !cublaslt->supports(spec, tensors, shape)) return false;
   void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
-  if (!cublaslt->matmul(spec, tensors, shape, workspace, stream.handle())) return false;
+  if (!cublaslt->matmul(spec, tensors, shape, workspace, stream.handle(), spec.algorithm)) return false;
   launcher.count();
   return true;
+}
+
+// The kernel that tuning has found for this call, where that takes it: tensors may lie differently than those that were
+// measured. True where it has.
+bool try_chosen(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
+                Launcher& launcher, const GemmServices& services) {
+  if (services.choices == nullptr) return false;
+  const GemmSpec* const chosen =
+      services.choices->find({.spec = spec, .size = {.m = shape.m, .n = shape.n, .k = shape.k}});
+  if (chosen == nullptr) return false;
+  switch (chosen->kernel) {
+    case GemmKernel::cublaslt: return try_cublaslt(*chosen, tensors, shape, stream, launcher, services.cublaslt);
+    case GemmKernel::sm90:
+      if (sm90_refusal(*chosen, tensors, shape, launcher.target()) != nullptr) return false;
+      gemm_sm90(*chosen, tensors, shape, stream, launcher);
+      return true;
+    case GemmKernel::mma:
+      if (mma_refusal(*chosen, shape, launcher.target()) != nullptr) return false;
+      gemm_mma(*chosen, tensors, shape, stream, launcher);
+      return true;
+    case GemmKernel::simt: launch_simt(*chosen, tensors, shape, stream, launcher); return true;
+    case GemmKernel::automatic: return false;
+  }
+  return false;
 }
 
 [[noreturn]] void refuse(const GemmSpec& spec, const char* reason) {
@@ -64,14 +91,20 @@ bool try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSh
 
 }  // namespace
 
-void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt) {
+void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher,
+          const GemmServices& services) {
   const GemmShape shape = gemm_shape(spec, tensors);
   if (shape.m == 0 || shape.n == 0) {
     if (is_fp8(spec.out)) launch_simt(spec, tensors, shape, stream, launcher);
     return;
   }
+  CublasLt* const cublaslt = services.cublaslt;
+  if (services.manifest != nullptr && shape.k != 0) {
+    services.manifest->note(spec, {.m = shape.m, .n = shape.n, .k = shape.k});
+  }
   switch (spec.kernel) {
     case GemmKernel::automatic: {
+      if (try_chosen(spec, tensors, shape, stream, launcher, services)) return;
       if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;
       if (sm90_refusal(spec, tensors, shape, launcher.target()) == nullptr) {
         return gemm_sm90(spec, tensors, shape, stream, launcher);

@@ -10,7 +10,7 @@
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
-class CublasLt;
+struct GemmServices;
 struct GemmShape;
 }  // namespace ingot
 
@@ -21,8 +21,9 @@ void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Laun
 // May outlive neither the launcher nor the stream's backend.
 std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream,
                                          Launcher& launcher);
-// `cublaslt` may be null. Throws Error{invalid_argument} where the spec asks for a kernel that does not take the call.
-void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, CublasLt* cublaslt);
+// Throws Error{invalid_argument} where the spec asks for a kernel that does not take the call.
+void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher,
+          const GemmServices& services);
 // Of a call that sm90_refusal() has nothing against.
 void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
                Launcher& launcher);

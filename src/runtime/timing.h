@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace ingot::bench {
+namespace ingot {
 
 struct Timing {
   double median_us = 0;
@@ -28,4 +28,4 @@ int copies_for(std::size_t working_set);
 // launches well.
 int calls_for(double call_us, int copies, double graph_us);
 
-}  // namespace ingot::bench
+}  // namespace ingot

@@ -11,9 +11,9 @@
 
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
-#include "operation.h"
+#include "ingot/runtime/stream.h"
 
-namespace ingot::bench {
+namespace ingot {
 
 // `count` values of mean 0 and variance 1, within +-3.5, in a high-precision dtype. A function of the seed alone.
 std::vector<std::byte> random_values(Dtype dtype, std::size_t count, std::uint64_t seed);
@@ -25,9 +25,11 @@ class RandomData {
 
   RandomData(Backend& backend, Stream& stream, Copy copy);
 
-  // All inputs, and the outputs that start from a value. FP8 inputs are not made here: they are the results of casts.
+  // A tensor's memory, from an offset of the seed's own. FP8 values are not made here: they are the results of casts.
   // Throws Error{invalid_argument}.
-  void fill(const Placed& placed, std::uint64_t seed);
+  void fill(void* to, std::size_t bytes, Dtype dtype, std::uint64_t seed);
+
+  Stream& stream() const { return *stream_; }
 
  private:
   const Buffer& block(Dtype dtype);
@@ -38,4 +40,4 @@ class RandomData {
   std::map<Dtype, Buffer> blocks_;
 };
 
-}  // namespace ingot::bench
+}  // namespace ingot

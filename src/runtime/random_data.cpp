@@ -1,4 +1,4 @@
-#include "random_data.h"
+#include "ingot/runtime/random_data.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@
 
 #include "numerics.cuh"
 
-namespace ingot::bench {
+namespace ingot {
 namespace {
 
 constexpr std::size_t kAlignment = 256;  // of the pieces that are copied
@@ -68,27 +68,17 @@ const Buffer& RandomData::block(Dtype dtype) {
   return blocks_.emplace(dtype, std::move(buffer)).first->second;
 }
 
-void RandomData::fill(const Placed& placed, std::uint64_t seed) {
-  for (const Operand& operand : placed.operation().operands) {
-    if (operand.role != Operand::Role::input && !operand.value) continue;
-    ++seed;
-    auto* to = static_cast<std::byte*>(placed.tensors()[operand.name].data);
-    std::size_t left = byte_count(operand);
-    if (operand.value) {
-      const std::vector<float> values(left / sizeof(float), *operand.value);
-      backend_->copy_from_host(to, values.data(), left, *stream_);
-      continue;
-    }
-    const Buffer& from = block(operand.dtype);
-    std::size_t offset = seed * 7919 % (from.bytes() / kAlignment) * kAlignment;
-    while (left > 0) {
-      const std::size_t piece = std::min(left, from.bytes() - offset);
-      copy_(to, static_cast<const std::byte*>(from.data()) + offset, piece);
-      to += piece;
-      left -= piece;
-      offset = 0;
-    }
+void RandomData::fill(void* to, std::size_t bytes, Dtype dtype, std::uint64_t seed) {
+  const Buffer& from = block(dtype);
+  auto* at = static_cast<std::byte*>(to);
+  std::size_t offset = seed * 7919 % (from.bytes() / kAlignment) * kAlignment;
+  while (bytes > 0) {
+    const std::size_t piece = std::min(bytes, from.bytes() - offset);
+    copy_(at, static_cast<const std::byte*>(from.data()) + offset, piece);
+    at += piece;
+    bytes -= piece;
+    offset = 0;
   }
 }
 
-}  // namespace ingot::bench
+}  // namespace ingot

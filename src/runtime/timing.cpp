@@ -1,9 +1,9 @@
-#include "timing.h"
+#include "ingot/runtime/timing.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace ingot::bench {
+namespace ingot {
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -34,4 +34,4 @@ int calls_for(double call_us, int copies, double graph_us) {
   return copies * static_cast<int>(std::clamp(turns, 1.0, static_cast<double>(most)));
 }
 
-}  // namespace ingot::bench
+}  // namespace ingot

@@ -1,0 +1,14 @@
+// Random inputs of an operation (runtime/random_data.h).
+#pragma once
+
+#include <cstdint>
+
+#include "ingot/runtime/random_data.h"
+#include "operation.h"
+
+namespace ingot::bench {
+
+// All inputs, and the outputs that start from a value.
+void fill(RandomData& random, const Placed& placed, std::uint64_t seed);
+
+}  // namespace ingot::bench

@@ -1,0 +1,62 @@
+#include "ingot/codegen/gemm_candidates.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace ingot {
+namespace {
+
+// The cost model errs by less than this.
+constexpr double kPlausible = 1.4;
+// Up to here a kernel without tensor cores is not out of the question.
+constexpr std::int64_t kSmall = std::int64_t{1} << 26;
+
+bool ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
+
+GemmSpec with_kernel(GemmSpec spec, GemmKernel kernel) {
+  spec.kernel = kernel;
+  return spec;
+}
+
+// The cost model's choice first.
+std::vector<GemmSpec> tilings(const GemmCall& call, int multiprocessors) {
+  std::vector<std::pair<double, GemmTiling>> timed;
+  for (const GemmTiling& tiling : candidates(call.spec)) {
+    timed.emplace_back(estimate(call.spec, call.size, tiling, multiprocessors), tiling);
+  }
+  std::ranges::stable_sort(timed, {}, &std::pair<double, GemmTiling>::first);
+  std::vector<GemmSpec> specs;
+  for (const auto& [us, tiling] : timed) {
+    if (us > kPlausible * timed.front().first) break;
+    specs.push_back(with_kernel(call.spec, GemmKernel::sm90));
+    specs.back().tiling = tiling;
+  }
+  return specs;
+}
+
+}  // namespace
+
+std::vector<GemmSpec> gemm_candidates(const GemmCall& call, Target target, int multiprocessors) {
+  const GemmCall open{.spec = without_kernel(call.spec), .size = call.size};
+  const bool fp8 = is_fp8(open.spec.a);
+  const bool tensor_cores = !fp8 || (ocp(open.spec.a) && ocp(open.spec.b));
+  std::vector<GemmSpec> all;
+  const auto add_cublaslt = [&](int algorithm) {
+    all.push_back(with_kernel(open.spec, GemmKernel::cublaslt));
+    all.back().algorithm = algorithm;
+  };
+  const bool cublaslt = tensor_cores && !has_group_factors(open.spec);
+  if (cublaslt) add_cublaslt(0);
+  if (fp8 && tensor_cores && target == target_for(9, 0)) {
+    for (const GemmSpec& spec : tilings(open, multiprocessors)) all.push_back(spec);
+  }
+  for (int i = 1; cublaslt && i < kCublasltAlgorithms; ++i) add_cublaslt(i);
+  const auto& [m, n, k] = open.size;
+  if (all.empty() || (m <= kSmall && n <= kSmall && k <= kSmall && m * n <= kSmall / k)) {
+    all.push_back(with_kernel(open.spec, GemmKernel::simt));
+  }
+  return all;
+}
+
+}  // namespace ingot

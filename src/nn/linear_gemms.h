@@ -1,0 +1,26 @@
+// The three GEMMs of a linear layer as values: what a recipe asks of the library, before there is a layer.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "ingot/codegen/gemm_call.h"
+#include "ingot/nn/config.h"
+
+namespace ingot {
+
+struct LinearSize {
+  std::int64_t tokens = 0;
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;
+};
+
+struct LinearGemm {
+  const char* role = "";  // "output", "grad_input", "grad_weight"
+  GemmCall call{};
+};
+
+// What Float8Linear multiplies for tensors of this dtype, without a bias. Throws what validate(config) throws.
+std::array<LinearGemm, 3> linear_gemms(const LinearConfig& config, const LinearSize& size, Dtype dtype);
+
+}  // namespace ingot

@@ -1,0 +1,41 @@
+#include "ingot/runtime/cuda/gemm_measurer.h"
+
+#include <algorithm>
+
+#include "ingot/codegen/generate.h"
+#include "ingot/runtime/kernel_cache.h"
+
+namespace ingot {
+namespace {
+
+// One replay: long enough for its events to tell small differences apart, short enough for many rounds.
+constexpr MeasureOptions kReplay{.graph_us = 1500};
+
+}  // namespace
+
+CudaGemmMeasurer::CudaGemmMeasurer(Gpu& gpu, RandomData& random, const GemmCall& call)
+    : gpu_(&gpu), operands_(gpu, random, call) {}
+
+void CudaGemmMeasurer::prepare(const GemmSpec& candidate) {
+  if (candidate.kernel == GemmKernel::cublaslt) return;
+  KernelCache& cache = gpu_->context().cache();
+  for (const Pass pass : passes(candidate)) cache.compiled(generate(candidate, pass), cache.target());
+}
+
+std::string CudaGemmMeasurer::check(const GemmSpec& candidate) {
+  operands_.poison();
+  gpu_->backend().gemm(candidate, operands_.tensors(operands_.copies() - 1), gpu_->stream());
+  return operands_.fault();
+}
+
+double CudaGemmMeasurer::measure(const GemmSpec& candidate) {
+  const auto found = std::ranges::find(replays_, candidate, [](const auto& entry) { return entry.first; });
+  if (found != replays_.end()) return found->second->measure();
+  const RotatedCall call{.copies = operands_.copies(), .enqueue = [&](int copy) {
+                           gpu_->backend().gemm(candidate, operands_.tensors(copy), gpu_->stream());
+                         }};
+  replays_.emplace_back(candidate, std::make_unique<Replay>(*gpu_, call, kReplay));
+  return replays_.back().second->measure();
+}
+
+}  // namespace ingot

@@ -1,0 +1,33 @@
+// Candidates of one GEMM measured on the GPU: compiled through the context's cache, checked once, and timed as graphs
+// over operands that take turns (replay.h).
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ingot/codegen/gemm_call.h"
+#include "ingot/runtime/autotuner.h"
+#include "ingot/runtime/cuda/gemm_operands.h"
+#include "ingot/runtime/cuda/gpu.h"
+#include "ingot/runtime/cuda/replay.h"
+#include "ingot/runtime/random_data.h"
+
+namespace ingot {
+
+class CudaGemmMeasurer final : public GemmMeasurer {
+ public:
+  // Allocates and fills the operands. Throws Error{out_of_memory} where they do not fit.
+  CudaGemmMeasurer(Gpu& gpu, RandomData& random, const GemmCall& call);
+
+  void prepare(const GemmSpec& candidate) override;
+  std::string check(const GemmSpec& candidate) override;
+  double measure(const GemmSpec& candidate) override;
+
+ private:
+  Gpu* gpu_;
+  GemmOperands operands_;
+  std::vector<std::pair<GemmSpec, std::unique_ptr<Replay>>> replays_;
+};
+
+}  // namespace ingot

@@ -1,0 +1,47 @@
+// What measuring on a GPU needs beside the library's own calls: a stream, its events, and the driver.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/stream.h"
+
+namespace ingot {
+
+// A CUDA context of Ingot's, with the driver at hand for what the library has no call for.
+class Gpu {
+ public:
+  // Throws Error{not_found} where the context is not on CUDA.
+  explicit Gpu(Context& context);
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  Context& context() const { return *context_; }
+  Backend& backend() const { return context_->backend(); }
+  Stream& stream() { return stream_; }
+  const Driver::Api& api() const { return driver_->api(); }
+  void check(CUresult result, const char* call) const { driver_->check(result, call); }
+
+  void synchronize() { backend().synchronize(stream_); }
+  void copy(void* to, const void* from, std::size_t bytes) const;
+  void fill(void* to, unsigned char byte, std::size_t bytes) const;
+  // What `work` enqueues on the stream takes on the GPU.
+  double microseconds(const std::function<void()>& work) const;
+
+ private:
+  Context* context_;
+  std::unique_ptr<Driver> driver_;
+  CurrentContext current_;
+  Stream stream_;
+  CUevent begin_ = nullptr;
+  CUevent end_ = nullptr;
+};
+
+}  // namespace ingot

@@ -1,0 +1,43 @@
+// The GEMMs that a program does, written down as it runs: a file with a line for each (codegen/gemm_call.h), which
+// `ingot tune --manifest` reads. A GEMM that was seen before costs one look into a table. Processes may share the file:
+// a line is appended in one piece, and one that is there already is not repeated by those that start later.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/gemm_call.h"
+#include "ingot/runtime/grow_only_table.h"
+
+namespace ingot {
+
+class GemmManifest {
+ public:
+  using Warn = std::function<void(const std::string&)>;
+
+  // A file that cannot be written is one warning, and nothing else.
+  explicit GemmManifest(std::filesystem::path file, Warn warn = {});
+
+  // Of a call whose sizes are not 0; the spec's choice of a kernel is not written.
+  void note(const GemmSpec& spec, const GemmSize& size);
+
+ private:
+  struct Entry {
+    std::size_t hash;
+    GemmCall call;
+  };
+
+  void append(const GemmCall& call) const;
+
+  std::filesystem::path file_;
+  Warn warn_;
+  GrowOnlyTable<Entry> seen_;
+};
+
+// Every GEMM of a manifest once, in its order. Throws Error{not_found}, and Error{invalid_spec} with the line's number.
+std::vector<GemmCall> read_gemm_manifest(const std::filesystem::path& file);
+
+}  // namespace ingot

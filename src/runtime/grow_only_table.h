@@ -1,0 +1,89 @@
+// A hash table that is read without a lock and only ever grows: what stands between every call and its launch.
+//
+// Open addressing over atomic pointers to entries that never change. A reader probes from the hash until it meets its
+// entry or an empty slot. Writers take a mutex, and only ever fill empty slots; a table that is half full is copied
+// into one of twice the size, which is then published. Readers may still be in the old one, so it stays until the end:
+// all old tables together are no larger than the current one. A reader that misses a just-inserted entry takes the slow
+// path, which knows it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace ingot {
+
+// Entry has a member `hash`, of std::size_t; entries of one hash are told apart by what the caller says matches.
+template <class Entry>
+class GrowOnlyTable {
+ public:
+  GrowOnlyTable() { publish(std::make_unique<Slots>(kFirstSlots)); }
+  GrowOnlyTable(const GrowOnlyTable&) = delete;
+  GrowOnlyTable& operator=(const GrowOnlyTable&) = delete;
+
+  // Null where it is not there.
+  template <class Matches>
+  const Entry* find(std::size_t hash, const Matches& matches) const noexcept {
+    return find_in(*current_.load(std::memory_order_acquire), hash, matches);
+  }
+
+  // The entry that matches: the one given, or the one that was there before.
+  template <class Matches>
+  const Entry& insert(Entry entry, const Matches& matches) {
+    const std::lock_guard lock(mutex_);
+    if (const Entry* there = find_in(*tables_.back(), entry.hash, matches)) return *there;
+    if (2 * (entries_.size() + 1) > tables_.back()->size()) grow();
+    entries_.push_back(std::make_unique<const Entry>(std::move(entry)));
+    place(*tables_.back(), *entries_.back());
+    return *entries_.back();
+  }
+
+  std::size_t size() const {
+    const std::lock_guard lock(mutex_);
+    return entries_.size();
+  }
+
+ private:
+  using Slots = std::vector<std::atomic<const Entry*>>;  // a power of two of them
+
+  static constexpr std::size_t kFirstSlots = 64;
+
+  template <class Matches>
+  static const Entry* find_in(const Slots& slots, std::size_t hash, const Matches& matches) noexcept {
+    const std::size_t mask = slots.size() - 1;
+    for (std::size_t i = hash & mask;; i = (i + 1) & mask) {
+      const Entry* entry = slots[i].load(std::memory_order_acquire);
+      if (entry == nullptr) return nullptr;
+      if (entry->hash == hash && matches(*entry)) return entry;
+    }
+  }
+
+  static void place(Slots& slots, const Entry& entry) noexcept {
+    const std::size_t mask = slots.size() - 1;
+    std::size_t i = entry.hash & mask;
+    while (slots[i].load(std::memory_order_relaxed) != nullptr) i = (i + 1) & mask;
+    slots[i].store(&entry, std::memory_order_release);
+  }
+
+  void grow() {
+    auto larger = std::make_unique<Slots>(2 * tables_.back()->size());
+    for (const auto& entry : entries_) place(*larger, *entry);
+    publish(std::move(larger));
+  }
+
+  void publish(std::unique_ptr<Slots> slots) {
+    tables_.push_back(std::move(slots));
+    current_.store(tables_.back().get(), std::memory_order_release);
+  }
+
+  std::atomic<const Slots*> current_{nullptr};
+
+  mutable std::mutex mutex_;  // guards the rest
+  std::vector<std::unique_ptr<Slots>> tables_;
+  std::vector<std::unique_ptr<const Entry>> entries_;
+};
+
+}  // namespace ingot

@@ -1,0 +1,81 @@
+#define BOOST_TEST_MODULE gemm_candidates
+#include <boost/test/included/unit_test.hpp>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/gemm_candidates.h"
+
+using namespace ingot;
+
+namespace {
+
+constexpr int kH200 = 132;
+constexpr Target kHopper{9, 0, true};
+constexpr GemmSize kLarge{8192, 4096, 4096};
+
+std::size_t count(const std::vector<GemmSpec>& all, GemmKernel kernel) {
+  return static_cast<std::size_t>(std::ranges::count(all, kernel, &GemmSpec::kernel));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(each_names_a_kernel_of_the_same_gemm) {
+  for (const Target target : {kHopper, Target{8, 0, false}, Target{10, 0, true}}) {
+    for (const KernelSpec& spec : all_valid_specs()) {
+      const auto* const gemm = std::get_if<GemmSpec>(&spec);
+      if (gemm == nullptr) continue;
+      const std::vector<GemmSpec> all = gemm_candidates({.spec = *gemm, .size = kLarge}, target, kH200);
+      BOOST_REQUIRE(!all.empty());
+      std::set<std::string> lines;
+      for (const GemmSpec& candidate : all) {
+        BOOST_REQUIRE((candidate.kernel != GemmKernel::automatic));
+        BOOST_REQUIRE((without_kernel(candidate) == *gemm));
+        validate(candidate);
+        lines.insert(print(candidate));
+      }
+      BOOST_REQUIRE(lines.size() == all.size());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_untuned_choice_comes_first) {
+  const GemmSpec fast{.fast_accumulation = true};
+  const std::vector<GemmSpec> all = gemm_candidates({.spec = fast, .size = kLarge}, kHopper, kH200);
+  BOOST_TEST((all[0].kernel == GemmKernel::cublaslt && all[0].algorithm == 0));
+  BOOST_TEST((all[1].kernel == GemmKernel::sm90));
+  BOOST_TEST((all[1].tiling == choose_tiling(fast, kLarge, kH200)));
+  BOOST_TEST(count(all, GemmKernel::cublaslt) == 8U);
+  BOOST_TEST(count(all, GemmKernel::sm90) >= 2U);
+  BOOST_TEST(count(all, GemmKernel::simt) == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(implausible_tilings_are_left_out) {
+  const GemmSpec fast{.fast_accumulation = true};
+  const auto all = gemm_candidates({.spec = fast, .size = kLarge}, kHopper, kH200);
+  BOOST_TEST(count(all, GemmKernel::sm90) < candidates(fast).size());
+  const double best = estimate(fast, kLarge, choose_tiling(fast, kLarge, kH200), kH200);
+  for (const GemmSpec& spec : all) {
+    if (spec.tiling) BOOST_TEST(estimate(fast, kLarge, *spec.tiling, kH200) <= 1.4 * best);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
+  const auto of = [](const GemmSpec& spec, Target target) {
+    return gemm_candidates({.spec = spec, .size = kLarge}, target, kH200);
+  };
+  // Groups of K are gemm_sm90's alone; fnuz formats have no tensor cores; other GPUs have no gemm_sm90.
+  const auto groups = of({.scale_a = kRowGroups, .scale_b = kBlocks}, kHopper);
+  BOOST_TEST(count(groups, GemmKernel::sm90) == groups.size());
+  const auto fnuz = of({.a = Dtype::e4m3fnuz, .b = Dtype::e4m3fn}, kHopper);
+  BOOST_TEST(fnuz.size() == 1U);
+  BOOST_TEST(count(fnuz, GemmKernel::simt) == 1U);
+  BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::cublaslt) == 8U);
+  BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::sm90) == 0U);
+  BOOST_TEST(count(of({.a = Dtype::bf16, .b = Dtype::bf16}, kHopper), GemmKernel::cublaslt) == 8U);
+  // A small product may be anybody's.
+  const auto small = gemm_candidates({.spec = {}, .size = {64, 64, 64}}, kHopper, kH200);
+  BOOST_TEST(count(small, GemmKernel::simt) == 1U);
+}

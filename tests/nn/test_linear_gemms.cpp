@@ -1,0 +1,74 @@
+// What linear_gemms() says must be what the layer does: a step of Float8Linear, as a context notes its GEMMs.
+#define BOOST_TEST_MODULE linear_gemms
+#include <boost/test/included/unit_test.hpp>
+
+#include <array>
+#include <filesystem>
+#include <vector>
+
+#include "ingot/nn/float8_linear.h"
+#include "ingot/nn/linear_gemms.h"
+#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/gemm_manifest.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+using namespace ingot;
+
+namespace {
+
+std::vector<GemmCall> recorded(const LinearConfig& config, const LinearSize& size, Dtype dtype) {
+  const test::TemporaryDirectory directory;
+  ContextOptions options;
+  options.where = ContextOptions::Where::cpu;
+  options.store_root = std::filesystem::path();
+  options.cuda_root = "none";
+  options.gemm_manifest = directory.path() / "manifest";
+  Context context(options);
+  Backend& backend = context.backend();
+  Stream stream(backend);
+  const auto tensor = [&](std::int64_t rows, std::int64_t cols) {
+    OwnedTensor made(backend, dtype, rows, cols);
+    backend.fill_zero(made.view().data, byte_span(made, "tensor"), stream);
+    return made;
+  };
+  const OwnedTensor input = tensor(size.tokens, size.in_features);
+  const OwnedTensor weight = tensor(size.out_features, size.in_features);
+  const OwnedTensor output = tensor(size.tokens, size.out_features);
+  const OwnedTensor grad_input = tensor(size.tokens, size.in_features);
+  const OwnedTensor grad_weight = tensor(size.out_features, size.in_features);
+  Float8Linear linear(backend, {.in_features = size.in_features, .out_features = size.out_features}, config);
+  linear.forward({.input = input, .weight = weight, .output = output}, stream);
+  linear.backward({.grad_output = output, .grad_input = grad_input, .grad_weight = grad_weight}, stream);
+  return read_gemm_manifest(options.gemm_manifest);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_gemms_of_a_step) {
+  constexpr LinearSize kSize{.tokens = 32, .in_features = 64, .out_features = 48};
+  LinearConfig mixed = tensorwise();
+  mixed.grad_weight = {};
+  for (const LinearConfig& config : {tensorwise(), high_precision(), mixed}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
+      const std::vector<GemmCall> actual = recorded(config, kSize, dtype);
+      const std::array<LinearGemm, 3> expected = linear_gemms(config, kSize, dtype);
+      BOOST_REQUIRE(actual.size() == expected.size());
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        BOOST_TEST(print(actual[i]) == print(expected[i].call), expected[i].role << " of " << print(config));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_config_that_is_none) {
+  LinearConfig half = tensorwise();
+  half.output.b.reset();
+  test::check_contains(test::error_of(
+                           [&] {
+                             static_cast<void>(linear_gemms(half, {1, 1, 1}, Dtype::bf16));
+                           },
+                           ErrorCode::invalid_spec),
+                       {"incompatible operand precision for output"});
+}

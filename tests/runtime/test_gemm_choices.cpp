@@ -1,0 +1,149 @@
+#define BOOST_TEST_MODULE gemm_choices
+#include <boost/test/included/unit_test.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ingot/runtime/gemm_choices.h"
+#include "ingot/runtime/tuning_file.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+#include "support/tuning_records.h"
+
+using namespace ingot;
+using test::check_contains;
+using test::machine;
+using test::record;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Fixture {
+  GemmCall call(std::int64_t m) const { return {.spec = record().spec, .size = record(m).size}; }
+  GemmChoices::Warn warn() {
+    return [this](const std::string& text) { warnings.push_back(text); };
+  }
+
+  test::TemporaryDirectory directory;
+  fs::path root = directory.path() / "store";
+  fs::path file = directory.path() / "records";
+  std::vector<std::string> warnings;
+  TuningStore store{root, warn()};
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(gemm_choices, Fixture)
+
+BOOST_AUTO_TEST_CASE(what_was_tuned_is_found) {
+  store.put(record(1));
+  store.put(record(2));
+  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  const GemmSpec* const chosen = choices.find(call(1));
+  BOOST_REQUIRE(chosen != nullptr);
+  BOOST_TEST((*chosen == record(1).chosen));
+  BOOST_TEST(choices.find(call(1)) == chosen);
+  BOOST_TEST(choices.find(call(3)) == nullptr);
+  GemmCall with_bias = call(1);
+  with_bias.spec.bias = true;
+  BOOST_TEST(choices.find(with_bias) == nullptr);
+  BOOST_TEST(choices.size() == 2U);
+  BOOST_TEST(warnings.empty());
+}
+
+// What is written meanwhile is for the next run.
+BOOST_AUTO_TEST_CASE(one_run_makes_one_choice) {
+  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  BOOST_TEST(choices.find(call(1)) == nullptr);
+  store.put(record(1));
+  BOOST_TEST(choices.find(call(1)) == nullptr);
+}
+
+BOOST_AUTO_TEST_CASE(off_does_not_look) {
+  store.put(record(1));
+  store.put(record(1, "NVIDIA H100"));
+  GemmChoices choices(Tuning::off, store, {}, machine(), warn());
+  BOOST_TEST(choices.find(call(1)) == nullptr);
+  BOOST_TEST(choices.size() == 0U);
+  BOOST_TEST(warnings.empty());
+}
+
+BOOST_AUTO_TEST_CASE(frozen_reads) {
+  store.put(record(1));
+  GemmChoices choices(Tuning::frozen, store, {}, machine(), warn());
+  BOOST_TEST(choices.find(call(1)) != nullptr);
+}
+
+BOOST_AUTO_TEST_CASE(another_gpu_is_one_line) {
+  store.put(record(1, "NVIDIA H100"));
+  store.put(record(2, "NVIDIA H100"));
+  store.put(record(3));
+  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  BOOST_TEST(choices.find(call(1)) == nullptr);
+  BOOST_TEST(choices.find(call(3)) != nullptr);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0] ==
+             "2 tuning records are another machine's (device NVIDIA H100, and this is NVIDIA H200) and are ignored; "
+             "`ingot tune` makes this one's");
+}
+
+BOOST_AUTO_TEST_CASE(a_damaged_record_is_one_line) {
+  store.put(record(1));
+  for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::resize_file(entry.path(), 100);
+  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  BOOST_TEST(choices.find(call(1)) == nullptr);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0].starts_with("store file "), warnings[0]);
+}
+
+BOOST_AUTO_TEST_CASE(a_file_stands_in_for_the_store) {
+  store.put(record(1));
+  write_tuning_file(file, std::vector{record(2), record(3)});
+  std::ofstream(file, std::ios::app) << print(record(4)).substr(0, 50) << "\n";
+  GemmChoices choices(Tuning::frozen, store, file, machine(), warn());
+  BOOST_TEST(choices.find(call(1)) == nullptr);
+  BOOST_TEST(choices.find(call(2)) != nullptr);
+  BOOST_TEST(choices.find(call(4)) == nullptr);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  check_contains(warnings[0], {file.string(), "line 3 is truncated; 1 of its lines are ignored"});
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_is_gone_fails_no_call) {
+  GemmChoices choices(Tuning::on, store, file, machine(), warn());
+  BOOST_TEST(choices.find(call(1)) == nullptr);
+  BOOST_TEST(choices.find(call(1)) == nullptr);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  check_contains(warnings[0], {"tuning records cannot be read", "there is no such file"});
+}
+
+BOOST_AUTO_TEST_CASE(many_threads_find_the_same) {
+  for (std::int64_t m = 1; m <= 100; ++m) store.put(record(m));
+  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  std::vector<int> found(4);
+  {
+    std::vector<std::jthread> threads;
+    for (int& count : found) {
+      threads.emplace_back([&] {
+        for (std::int64_t m = 1; m <= 200; ++m) count += choices.find(call(m)) != nullptr ? 1 : 0;
+      });
+    }
+  }
+  for (const int count : found) BOOST_TEST(count == 100);
+}
+
+BOOST_AUTO_TEST_CASE(files_of_records) {
+  write_tuning_file(file, std::vector{record(1), record(2)});
+  const TuningFile read = read_tuning_file(file);
+  BOOST_REQUIRE(read.records.size() == 2U);
+  BOOST_TEST((read.records[1] == record(2)));
+  BOOST_TEST(read.damaged == 0);
+  const auto error = [](ErrorCode code, const fs::path& path) {
+    return test::error_of([&] { write_tuning_file(path, {}); }, code);
+  };
+  check_contains(error(ErrorCode::io_failed, directory.path() / "no" / "file"), {"cannot be written"});
+}
+
+BOOST_AUTO_TEST_SUITE_END()

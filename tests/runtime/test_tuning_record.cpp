@@ -1,0 +1,141 @@
+#define BOOST_TEST_MODULE tuning_record
+#include <boost/test/included/unit_test.hpp>
+
+#include <functional>
+#include <set>
+#include <string>
+
+#include "ingot/runtime/tuning_record.h"
+#include "support/tuning_records.h"
+
+using namespace ingot;
+using test::machine;
+using test::record;
+
+namespace {
+
+std::string problem_of(const std::string& line) {
+  std::string problem;
+  BOOST_TEST(!parse_tuning_record(line, problem).has_value(), "taken for a record: " << line);
+  return problem;
+}
+
+// The line of a record that was changed after the fact, with a checksum that is right.
+std::string forged(const std::string& from, const std::string& to) {
+  std::string line = print(record());
+  const auto at = line.find(from);
+  BOOST_REQUIRE(at != std::string::npos);
+  line.replace(at, from.size(), to);
+  line.resize(line.find(",\"checksum\""));
+  return line + ",\"checksum\":\"" + print(digest(line)) + "\"}";
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(one_line_there_and_back) {
+  const std::string line = print(record());
+  BOOST_TEST(
+      line.starts_with(
+          R"({"ingot_tuning":1,"spec":"gemm e4m3fn*e5m2->bf16 nt scale=row,row fast","m":8192,"n":4096,"k":14336,)"
+          R"("kernel":"gemm e4m3fn*e5m2->bf16 nt scale=row,row fast kernel=sm90:128x256:2x1:4:cooperative","us":712.25,)"),
+      line);
+  BOOST_TEST(line.find('\n') == std::string::npos);
+  std::string problem;
+  const auto read = parse_tuning_record(line, problem);
+  BOOST_REQUIRE_MESSAGE(read.has_value(), problem);
+  BOOST_TEST((*read == record()));
+
+  TuningRecord cublaslt = record();
+  cublaslt.chosen = cublaslt.spec;
+  cublaslt.chosen.kernel = GemmKernel::cublaslt;
+  cublaslt.chosen.algorithm = 5;
+  cublaslt.us = cublaslt.cublaslt_us = 0.1 + 0.2;  // no short decimal
+  cublaslt.machine.device = "a \"quoted\"\nname";
+  cublaslt.machine.cublaslt = "";
+  BOOST_TEST((parse_tuning_record(print(cublaslt), problem) == cublaslt));
+}
+
+BOOST_AUTO_TEST_CASE(every_changed_byte_is_found) {
+  const std::string good = print(record());
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    for (const int bit : {0, 5, 7}) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(bad[i] ^ (1 << bit));
+      std::string problem;
+      BOOST_TEST(!parse_tuning_record(bad, problem).has_value(), "bit " << bit << " of byte " << i);
+      BOOST_TEST(problem != "");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_truncation_is_found) {
+  const std::string good = print(record());
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes) problem_of(good.substr(0, bytes));
+  problem_of(good + " ");
+  problem_of(good + good);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
+  BOOST_TEST(problem_of("") == "is no tuning record");
+  BOOST_TEST(problem_of("hello") == "is no tuning record");
+  BOOST_TEST(problem_of("{\"ingot_tuning\":1,") == "is truncated");
+  std::string bad = print(record());
+  bad[bad.find("8192")] = '9';
+  BOOST_TEST(problem_of(bad) == "does not match its checksum");
+}
+
+BOOST_AUTO_TEST_CASE(a_right_checksum_does_not_make_it_right) {
+  BOOST_TEST(problem_of(forged("\"ingot_tuning\":1", "\"ingot_tuning\":2")) == "is of another version of the format");
+  BOOST_TEST(problem_of(forged("\"m\":8192", "\"m\":-1")) == "has a size that is not positive");
+  BOOST_TEST(problem_of(forged("\"m\":8192,", "")) == "lacks a field, or has one of the wrong kind");
+  BOOST_TEST(problem_of(forged("\"m\":8192", "\"m\":\"8192\"")) == "lacks a field, or has one of the wrong kind");
+  BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":0")) == "has a time that is none");
+  BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":-3")) == "has a time that is none");
+  BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":1e999")) == "lacks a field, or has one of the wrong kind");
+  BOOST_TEST(problem_of(forged("fast kernel=sm90:128x256:2x1:4:cooperative",
+                               "kernel=sm90:128x128:2x1:4:cooperative")) == "has a kernel of another GEMM");
+  BOOST_TEST(problem_of(forged(" kernel=sm90:128x256:2x1:4:cooperative", "")) == "has a kernel of another GEMM");
+  BOOST_TEST(problem_of(forged("row fast\",\"m\"", "row fast kernel=simt\",\"m\"")) ==
+             "has a spec that names a kernel");
+  BOOST_TEST(problem_of(forged("128x256:2x1", "999x256:2x1")).starts_with("has a spec that cannot be read (gemm "));
+  BOOST_TEST(problem_of(forged("\"gemm e4m3fn*e5m2->bf16 nt scale=row,row fast\"", "\"amax bf16 scale=tensor\""))
+                 .find("is no GEMM") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(another_machine_is_named) {
+  BOOST_TEST(difference(machine(), machine()) == "");
+  BOOST_TEST(difference(machine("NVIDIA H100"), machine()) == "device NVIDIA H100, and this is NVIDIA H200");
+  TuningMachine other = machine();
+  other.driver = "12.8";
+  BOOST_TEST(difference(other, machine()) == "CUDA driver 12.8, and this is 13.0");
+  other = machine();
+  other.cublaslt = "";
+  BOOST_TEST(difference(other, machine()) == "cuBLASLt none, and this is 13.1.0");
+  other = machine();
+  other.compiler += "x";
+  BOOST_TEST(difference(other, machine()) == "another version of Ingot, its templates or NVRTC");
+}
+
+BOOST_AUTO_TEST_CASE(the_key_covers_all_that_decides) {
+  const TuningRecord r = record();
+  std::set<Digest> keys{tuning_key(r.machine, r.spec, r.size)};
+  const auto add = [&](const std::function<void(TuningRecord&)>& change) {
+    TuningRecord changed = r;
+    change(changed);
+    keys.insert(tuning_key(changed.machine, changed.spec, changed.size));
+  };
+  add([](TuningRecord& t) { t.size.m = 1; });
+  add([](TuningRecord& t) { t.size.n = 1; });
+  add([](TuningRecord& t) { t.size.k = 1; });
+  add([](TuningRecord& t) { t.spec.bias = true; });
+  add([](TuningRecord& t) { t.machine.device = "x"; });
+  add([](TuningRecord& t) { t.machine.target = "x"; });
+  add([](TuningRecord& t) { t.machine.multiprocessors = 1; });
+  add([](TuningRecord& t) { t.machine.driver = "x"; });
+  add([](TuningRecord& t) { t.machine.compiler = "x"; });
+  add([](TuningRecord& t) { t.machine.cublaslt = "x"; });
+  BOOST_TEST(keys.size() == 11U);
+  add([](TuningRecord& t) { t.us = 1; });
+  add([](TuningRecord& t) { t.date = "x"; });
+  BOOST_TEST(keys.size() == 11U);
+}

@@ -1,0 +1,202 @@
+// What disks, crashes and other processes do to tuning records: never a wrong one, never an exception, at most one
+// line.
+#define BOOST_TEST_MODULE tuning_store
+#include <boost/test/included/unit_test.hpp>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ingot/runtime/kernel_store.h"
+#include "ingot/runtime/tuning_store.h"
+#include "support/processes.h"
+#include "support/temporary_directory.h"
+#include "support/tuning_records.h"
+
+using namespace ingot;
+using test::record;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Fixture {
+  TuningStore make() {
+    warnings.clear();
+    return TuningStore(root, [this](const std::string& text) { warnings.push_back(text); });
+  }
+  fs::path file(const TuningRecord& r) const {
+    return root / "tuning" / (print(tuning_key(r.machine, r.spec, r.size)) + ".json");
+  }
+  std::string read(const fs::path& path) const {
+    std::ifstream stream(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  void write(const fs::path& path, const std::string& bytes) const {
+    std::ofstream stream(path, std::ios::binary | std::ios::trunc);
+    stream << bytes;
+    BOOST_REQUIRE(stream.flush().good());
+  }
+  std::ptrdiff_t quarantined() const {
+    const fs::path folder = root / "quarantine";
+    return fs::exists(folder) ? std::distance(fs::directory_iterator(folder), fs::directory_iterator()) : 0;
+  }
+  static std::optional<TuningRecord> find(TuningStore& store, const TuningRecord& r) {
+    return store.find(r.machine, r.spec, r.size);
+  }
+
+  test::TemporaryDirectory directory;
+  fs::path root = directory.path() / "store";
+  std::vector<std::string> warnings;
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(tuning_store, Fixture)
+
+BOOST_AUTO_TEST_CASE(what_is_put_is_found) {
+  TuningStore store = make();
+  BOOST_TEST(store.load().empty());
+  BOOST_TEST(!fs::exists(root), "reading makes no directory");
+  BOOST_TEST(store.put(record(1)));
+  BOOST_TEST(store.put(record(2)));
+  BOOST_TEST(store.put(record(2, "NVIDIA H100")));
+  TuningStore other = make();
+  BOOST_TEST((find(other, record(1)) == record(1)));
+  BOOST_TEST(!find(other, record(3)).has_value());
+  BOOST_TEST(other.load().size() == 3U);
+  BOOST_TEST(read(file(record(1))) == print(record(1)) + "\n");
+  BOOST_TEST(((fs::status(file(record(1))).permissions() & fs::perms::all) ==
+              (fs::perms::owner_read | fs::perms::owner_write)));
+
+  TuningRecord faster = record(1);
+  faster.us = 1;
+  BOOST_TEST(store.put(faster));
+  BOOST_TEST((find(other, record(1)) == faster));
+  BOOST_TEST(other.load().size() == 3U);
+  BOOST_TEST(warnings.empty());
+}
+
+BOOST_AUTO_TEST_CASE(kernels_beside_records_mind_their_own) {
+  TuningStore store = make();
+  BOOST_TEST(store.put(record()));
+  KernelStore kernels(root);
+  BOOST_TEST(kernels.usage().files == 0);
+}
+
+BOOST_AUTO_TEST_CASE(damage_is_one_line_and_healed) {
+  const std::string good = print(record(1)) + "\n";
+  for (const std::string& bad : {std::string(), std::string("\n"), good.substr(0, good.size() / 2),
+                                 good.substr(0, good.size() - 1), good + "x", std::string(1000, '\0')}) {
+    TuningStore writer = make();
+    for (std::int64_t m = 1; m <= 3; ++m) BOOST_TEST(writer.put(record(m)));
+    write(file(record(1)), bad);
+    write(file(record(2)), bad);
+    TuningStore store = make();
+    const auto loaded = store.load();
+    BOOST_REQUIRE(loaded.size() == 1U);
+    BOOST_TEST((loaded[0] == record(3)));
+    BOOST_REQUIRE(warnings.size() == 1U);
+    BOOST_TEST(warnings[0].starts_with("store file " + (root / "tuning").string()), warnings[0]);
+    BOOST_TEST(warnings[0].ends_with("and `ingot tune` measures that GEMM again"), warnings[0]);
+    BOOST_TEST(!fs::exists(file(record(1))));
+    BOOST_TEST(store.put(record(1)));
+    BOOST_TEST((find(store, record(1)) == record(1)));
+  }
+  BOOST_TEST(quarantined() == 12);
+}
+
+BOOST_AUTO_TEST_CASE(every_bit_flipped) {
+  const std::string good = print(record()) + "\n";
+  TuningStore writer = make();
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    BOOST_REQUIRE(writer.put(record()));
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ (1 << (i % 8)));
+    write(file(record()), bad);
+    TuningStore store = make();
+    BOOST_TEST(!find(store, record()).has_value(), "byte " << i);
+    BOOST_TEST(warnings.size() == 1U);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_record_under_the_name_of_another) {
+  TuningStore store = make();
+  BOOST_TEST(store.put(record(1, "NVIDIA H100")));
+  fs::rename(file(record(1, "NVIDIA H100")), file(record(1)));
+  BOOST_TEST(!find(store, record(1)).has_value());
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0].find("holds another record") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_directory_that_is_none) {
+  write(directory.path() / "file", "x");
+  TuningStore store(directory.path() / "file", [this](const std::string& text) { warnings.push_back(text); });
+  BOOST_TEST(!store.put(record()));
+  BOOST_TEST(!store.put(record()));
+  BOOST_TEST(store.load().empty());
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0].find("is not a directory. Tuning records are not kept") != std::string::npos, warnings[0]);
+  TuningStore off(fs::path(), [this](const std::string& text) { warnings.push_back(text); });
+  BOOST_TEST(!off.put(record()));
+  BOOST_TEST(warnings.size() == 1U);
+}
+
+// Readers meanwhile see whole records only.
+BOOST_AUTO_TEST_CASE(writers_in_many_processes) {
+  constexpr int kWriters = 6;
+  constexpr int kRecords = 40;
+  std::vector<pid_t> writers;
+  for (int w = 0; w < kWriters; ++w) {
+    writers.push_back(test::start_process([&, w] {
+      TuningStore store(root);
+      int failed = 0;
+      for (int i = 0; i < kRecords; ++i) {
+        TuningRecord r = record(i + 1);
+        r.us = 1 + w;
+        failed += store.put(r) ? 0 : 1;
+      }
+      return failed;
+    }));
+  }
+  TuningStore reader = make();
+  for (int i = 0; i < 20; ++i) reader.load();
+  for (const pid_t writer : writers) BOOST_TEST(test::wait_for(writer) == 0);
+  BOOST_TEST(reader.load().size() == static_cast<std::size_t>(kRecords));
+  BOOST_TEST(warnings.empty());
+}
+
+BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
+  for (int round = 0; round < 15; ++round) {
+    const pid_t writer = test::start_process([&] {
+      TuningStore store(root);
+      for (std::int64_t m = 1;; ++m) store.put(record(m % 50 + 1));
+      return 0;
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(300 + round * 700));
+    kill(writer, SIGKILL);
+    BOOST_TEST(test::wait_for(writer) == -SIGKILL);
+    TuningStore store = make();
+    for (const TuningRecord& r : store.load()) BOOST_TEST((r == record(r.size.m)));
+    BOOST_TEST(warnings.empty());
+    BOOST_TEST(quarantined() == 0);
+  }
+}
+
+// Between the temporary file and its new name.
+BOOST_AUTO_TEST_CASE(a_temporary_file_left_behind_is_no_record) {
+  TuningStore store = make();
+  BOOST_TEST(store.put(record(1)));
+  write(root / "tmp" / "4711-0123456789abcdef", (print(record(2)) + "\n").substr(0, 100));
+  BOOST_TEST(store.load().size() == 1U);
+  BOOST_TEST(warnings.empty());
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,35 @@
+// A tuning record with something in every field.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ingot/runtime/tuning_record.h"
+
+namespace ingot::test {
+
+inline TuningMachine machine(const std::string& device = "NVIDIA H200") {
+  return {.device = device,
+          .target = "sm_90a",
+          .multiprocessors = 132,
+          .driver = "13.0",
+          .compiler = "ingot 0.1.0; templates 0123; nvrtc 13.0",
+          .cublaslt = "13.1.0"};
+}
+
+inline TuningRecord record(std::int64_t m = 8192, const std::string& device = "NVIDIA H200") {
+  const GemmSpec spec{.b = Dtype::e5m2, .scale_a = kRowwise, .scale_b = kRowwise, .fast_accumulation = true};
+  GemmSpec chosen = spec;
+  chosen.kernel = GemmKernel::sm90;
+  chosen.tiling = GemmTiling{128, 256, 2, 1, 4, false};
+  return {.machine = machine(device),
+          .spec = spec,
+          .size = {.m = m, .n = 4096, .k = 14336},
+          .chosen = chosen,
+          .us = 712.25,
+          .cublaslt_us = 733.1,
+          .bf16_us = 1388.0625,
+          .date = "2026-11-21"};
+}
+
+}  // namespace ingot::test

@@ -1,0 +1,265 @@
+// Sessions of `ingot tune`, on a measurer that the test scripts: what is kept when they end, however they end.
+#define BOOST_TEST_MODULE tools_tune_session
+#include <boost/test/included/unit_test.hpp>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ingot/runtime/error.h"
+#include "interrupts.h"
+#include "support/processes.h"
+#include "support/temporary_directory.h"
+#include "support/tuning_records.h"
+#include "tune_plan.h"
+#include "tune_report.h"
+#include "tune_session.h"
+
+using namespace ingot;
+using namespace ingot::tools;
+
+namespace {
+
+GemmSpec algorithm(GemmSpec spec, int number) {
+  spec.kernel = GemmKernel::cublaslt;
+  spec.algorithm = number;
+  return spec;
+}
+
+// The third algorithm is the fastest, and everything takes a moment.
+class FakeMeasurer final : public GemmMeasurer {
+ public:
+  void prepare(const GemmSpec&) override {}
+  std::string check(const GemmSpec& spec) override { return spec.algorithm == wrong ? "row 7 is wrong" : ""; }
+  double measure(const GemmSpec& spec) override {
+    std::this_thread::sleep_for(pause);
+    return spec.algorithm == 2 ? 50 : 100 + spec.algorithm;
+  }
+
+  int wrong = -1;
+  std::chrono::microseconds pause{0};
+};
+
+struct Fixture {
+  // GEMMs of m = 1, 2, ...
+  static std::vector<TunedGemm> gemms(std::int64_t count) {
+    std::vector<TunedGemm> all;
+    for (std::int64_t m = 1; m <= count; ++m) {
+      all.push_back({.planned = {.label = "gemm " + std::to_string(m), .call = {.spec = {}, .size = {m, 64, 64}}}});
+    }
+    return all;
+  }
+
+  TuneSession session() {
+    return {.store = &store,
+            .machine = test::machine(),
+            .candidates =
+                [](const GemmCall& call) {
+                  return std::vector{algorithm(call.spec, 0), algorithm(call.spec, 1), algorithm(call.spec, 2)};
+                },
+            .measurer =
+                [this](const GemmCall& call) {
+                  measured.push_back(call.size.m);
+                  auto measurer = std::make_unique<FakeMeasurer>();
+                  measurer->wrong = wrong;
+                  measurer->pause = pause;
+                  return measurer;
+                },
+            .interrupted = [] { return false; },
+            .warn = [this](const std::string& text) { warnings.push_back(text); }};
+  }
+
+  test::TemporaryDirectory directory;
+  std::filesystem::path root = directory.path() / "store";
+  std::vector<std::string> warnings;
+  TuningStore store{root, [this](const std::string& text) { warnings.push_back(text); }};
+  std::vector<std::int64_t> measured;
+  int wrong = -1;
+  std::chrono::microseconds pause{0};
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(tune_session, Fixture)
+
+BOOST_AUTO_TEST_CASE(a_second_session_has_nothing_to_do) {
+  std::vector<TunedGemm> all = gemms(4);
+  find_records(session(), all);
+  BOOST_TEST(tune_missing(session(), all));
+  BOOST_TEST(measured.size() == 4U);
+  for (const TunedGemm& gemm : all) {
+    BOOST_REQUIRE(gemm.record.has_value());
+    BOOST_TEST(gemm.record->chosen.algorithm == 2);
+    BOOST_TEST(gemm.record->us == 50.0);
+    BOOST_TEST(gemm.record->cublaslt_us == 50.0);
+    BOOST_TEST(gemm.record->date.size() == 10U);
+  }
+  std::vector<TunedGemm> again = gemms(5);
+  find_records(session(), again);
+  measured.clear();
+  BOOST_TEST(tune_missing(session(), again));
+  BOOST_TEST(measured == (std::vector<std::int64_t>{5}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(interrupted_it_goes_on_where_it_was) {
+  pause = std::chrono::microseconds(200);
+  std::vector<TunedGemm> all = gemms(6);
+  std::atomic<int> asked{0};
+  TuneSession interrupted = session();
+  interrupted.interrupted = [&] { return ++asked > 60; };
+  BOOST_TEST(!tune_missing(interrupted, all));
+  const std::size_t found = store.load().size();
+  BOOST_TEST(found > 0U);
+  BOOST_TEST(found < 6U);
+  for (const TunedGemm& gemm : all) BOOST_TEST(gemm.problem == "");
+
+  std::vector<TunedGemm> rest = gemms(6);
+  find_records(session(), rest);
+  measured.clear();
+  BOOST_TEST(tune_missing(session(), rest));
+  BOOST_TEST(measured.size() == 6 - found);
+  BOOST_TEST(store.load().size() == 6U);
+  BOOST_TEST(warnings.empty());
+}
+
+BOOST_AUTO_TEST_CASE(killed_at_any_moment_it_goes_on) {
+  constexpr std::int64_t kGemms = 40;
+  pause = std::chrono::microseconds(50);
+  std::size_t before = 0;
+  int kills = 0;
+  while (kills < 200) {
+    const pid_t process = test::start_process([&] {
+      std::vector<TunedGemm> all = gemms(kGemms);
+      find_records(session(), all);
+      tune_missing(session(), all);
+      return 0;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(10 + kills % 7));
+    kill(process, SIGKILL);
+    const bool ended = test::wait_for(process) == 0;
+    const std::vector<TuningRecord> records = store.load();
+    BOOST_TEST(records.size() >= before);
+    before = records.size();
+    for (const TuningRecord& record : records) BOOST_TEST(record.chosen.algorithm == 2);
+    if (ended) break;
+    ++kills;
+  }
+  BOOST_TEST(before == static_cast<std::size_t>(kGemms));
+  BOOST_TEST(kills > 0);
+  BOOST_TEST(warnings.empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_budget_ends_it) {
+  pause = std::chrono::microseconds(2000);
+  std::vector<TunedGemm> all = gemms(1000);
+  TuneSession short_one = session();
+  short_one.seconds = 0.3;
+  const auto begin = std::chrono::steady_clock::now();
+  BOOST_TEST(tune_missing(short_one, all));
+  BOOST_TEST(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < 5);
+  BOOST_TEST(!store.load().empty());
+  BOOST_TEST(store.load().size() < 1000U);
+}
+
+BOOST_AUTO_TEST_CASE(one_that_fails_stops_no_other) {
+  std::vector<TunedGemm> all = gemms(3);
+  TuneSession failing = session();
+  failing.measurer = [](const GemmCall& call) -> std::unique_ptr<GemmMeasurer> {
+    if (call.size.m == 2) throw Error(ErrorCode::out_of_memory, "cuda:0 memory", "no room");
+    return std::make_unique<FakeMeasurer>();
+  };
+  BOOST_TEST(tune_missing(failing, all));
+  BOOST_TEST(all[0].record.has_value());
+  BOOST_TEST(all[1].problem == "cuda:0 memory: no room");
+  BOOST_TEST(all[2].record.has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_wrong_result_is_told_and_left_out) {
+  wrong = 2;
+  std::vector<TunedGemm> all = gemms(1);
+  tune_missing(session(), all);
+  BOOST_REQUIRE(all[0].record.has_value());
+  BOOST_TEST(all[0].record->chosen.algorithm == 0);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0] ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor kernel=cublaslt:2 gave a wrong result and is left out: "
+             "row 7 is wrong");
+}
+
+// The record's kernel is the one to beat: of equals it stays.
+BOOST_AUTO_TEST_CASE(measured_again_the_record_is_the_incumbent) {
+  std::vector<TunedGemm> all = gemms(1);
+  TuningRecord known{.machine = test::machine(),
+                     .spec = {},
+                     .size = {1, 64, 64},
+                     .chosen = algorithm({}, 5),
+                     .us = 3,
+                     .date = "2026-01-01"};
+  store.put(known);
+  TuneSession equal = session();
+  class Equal final : public GemmMeasurer {
+   public:
+    void prepare(const GemmSpec&) override {}
+    std::string check(const GemmSpec&) override { return {}; }
+    double measure(const GemmSpec&) override { return 80; }
+  };
+  equal.measurer = [](const GemmCall&) { return std::make_unique<Equal>(); };
+  tune_missing(equal, all);
+  BOOST_REQUIRE(all[0].record.has_value());
+  BOOST_TEST(all[0].record->chosen.algorithm == 5);
+  BOOST_TEST(all[0].record->us == 80.0);
+}
+
+BOOST_AUTO_TEST_CASE(compared_with_bf16) {
+  std::vector<TunedGemm> all = gemms(2);
+  all[0].planned.call.spec = {.a = Dtype::bf16, .b = Dtype::bf16};
+  all[1].planned.bf16 = all[0].planned.call;
+  tune_missing(session(), all);
+  BOOST_REQUIRE(all[1].record.has_value());
+  BOOST_TEST(all[0].record->bf16_us == 0.0);
+  BOOST_TEST(all[1].record->bf16_us == 50.0);
+  const std::string text = table(all);
+  BOOST_TEST(
+      text.find("gemm 1  1x64x64             cublaslt:2        50.0       0     1.000       -") != std::string::npos,
+      text);
+  BOOST_TEST(text.find("1.000   1.000") != std::string::npos, text);
+  BOOST_TEST(json(all, test::machine()).find("\"kernel\": \"cublaslt:2\"") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_tuned_is_said) {
+  std::vector<TunedGemm> all = gemms(2);
+  all[1].problem = "no room";
+  const std::string text = table(all);
+  BOOST_TEST(text.find("not tuned yet") != std::string::npos, text);
+  BOOST_TEST(text.find("no room") != std::string::npos, text);
+}
+
+BOOST_AUTO_TEST_CASE(ctrl_c_is_held_back) {
+  BOOST_TEST(test::run_in_process([] {
+               {
+                 const Interrupts interrupts;
+                 if (interrupts.pending()) return 1;
+                 kill(getpid(), SIGINT);
+                 if (!interrupts.pending()) return 2;
+               }
+               return 3;  // still there
+             }) == 3);
+  BOOST_TEST(test::run_in_process([] {
+               {
+                 const Interrupts interrupts;
+                 kill(getpid(), SIGTERM);
+               }
+               kill(getpid(), SIGINT);
+               return 0;
+             }) == -SIGINT);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,185 @@
+// The command: what is to be tuned, on which GPU, and what it says of it. How a list is tuned: tune_session.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "ingot/codegen/gemm_candidates.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cuda/gemm_measurer.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/tuning_file.h"
+#include "interrupts.h"
+#include "progress.h"
+#include "tune_plan.h"
+#include "tune_report.h"
+#include "tune_session.h"
+
+namespace ingot::tools {
+namespace {
+
+constexpr int kInterrupted = 130;  // what a shell says of a program that Ctrl-C ended
+
+[[noreturn]] void refuse_frozen(const char* what) {
+  throw Error(ErrorCode::invalid_argument, "tune",
+              fmt::format("INGOT_TUNING=frozen, and {} writes tuning records; set INGOT_TUNING=on", what));
+}
+
+// What measuring needs, made when there is something to measure.
+struct Bench {
+  explicit Bench(Context& context)
+      : gpu(context), random(gpu.backend(), gpu.stream(), [this](void* to, const void* from, std::size_t bytes) {
+          gpu.copy(to, from, bytes);
+        }) {}
+
+  Gpu gpu;
+  RandomData random;
+};
+
+// Those of another machine are not taken where this one has a GPU; where it has none, they may be for any.
+void import_records(Context& context, const std::filesystem::path& path) {
+  const TuningFile file = read_tuning_file(path);
+  const bool for_any = context.device().type == DeviceType::cpu;
+  std::size_t taken = 0;
+  std::size_t foreign = 0;
+  std::string how;
+  for (const TuningRecord& record : file.records) {
+    const std::string differs = for_any ? "" : difference(record.machine, context.tuning_machine());
+    if (!differs.empty()) {
+      if (foreign++ == 0) how = differs;
+      continue;
+    }
+    if (!context.tuning_store().put(record)) {
+      throw Error(ErrorCode::io_failed, context.tuning_store().root().string(),
+                  context.tuning_store().disabled_reason());
+    }
+    ++taken;
+  }
+  if (file.damaged > 0) {
+    fmt::print(stderr, "ingot: warning: {}: {}; {} damaged {} ignored\n", path.string(), file.problem, file.damaged,
+               file.damaged == 1 ? "line is" : "lines are");
+  }
+  if (foreign > 0) {
+    fmt::print(stderr, "ingot: warning: {}: {} {} another machine's ({}) and {} ignored\n", path.string(), foreign,
+               foreign == 1 ? "record is" : "records are", how, foreign == 1 ? "is" : "are");
+  }
+  fmt::print(stderr, "{} {} imported from {}\n", taken, taken == 1 ? "record" : "records", path.string());
+}
+
+void export_records(Context& context, const std::filesystem::path& path) {
+  std::vector<TuningRecord> records = context.tuning_store().load();
+  if (context.device().type == DeviceType::cuda) {
+    std::erase_if(records, [&](const TuningRecord& r) { return r.machine != context.tuning_machine(); });
+  }
+  std::ranges::sort(records, {}, [](const TuningRecord& r) { return print(r); });
+  write_tuning_file(path, records);
+  fmt::print(stderr, "{} {} exported to {}\n", records.size(), records.size() == 1 ? "record" : "records",
+             path.string());
+}
+
+std::string describe(const TunedGemm& gemm) {
+  const PlannedGemm& planned = gemm.planned;
+  return fmt::format("{}{}{}", planned.label, planned.label.empty() ? "" : "  ", print(planned.call));
+}
+
+// False where it was interrupted.
+bool tune_on_gpu(Context& context, std::vector<TunedGemm>& gemms, const TuneOptions& options, double seconds,
+                 const Interrupts& interrupts) {
+  std::unique_ptr<Bench> bench;
+  std::unique_ptr<Progress> progress;
+  TuneSession session{.store = &context.tuning_store(),
+                      .machine = context.tuning_machine(),
+                      .candidates =
+                          [&](const GemmCall& call) {
+                            return gemm_candidates(call, context.cache().target(),
+                                                   context.tuning_machine().multiprocessors);
+                          },
+                      .measurer = [&](const GemmCall& call) -> std::unique_ptr<GemmMeasurer> {
+                        if (bench == nullptr) bench = std::make_unique<Bench>(context);
+                        return std::make_unique<CudaGemmMeasurer>(bench->gpu, bench->random, call);
+                      },
+                      .interrupted = [&] { return interrupts.pending(); },
+                      .seconds = seconds};
+  session.warn = [&](const std::string& text) { progress->note("ingot: warning: " + text); };
+  session.begin = [&](const TunedGemm& gemm) { progress->begin(describe(gemm)); };
+  session.end = [&](const TunedGemm& gemm, double weight) {
+    progress->end(weight, gemm.record ? fmt::format("{}, {:.1f} us", kernel_of(gemm.record->chosen), gemm.record->us)
+                                      : gemm.problem);
+  };
+  if (!options.again) find_records(session, gemms);
+  double weight = 0;
+  int missing = 0;
+  for (const TunedGemm& gemm : gemms) {
+    if (gemm.record) continue;
+    weight += tuning_weight(gemm.planned.call);
+    ++missing;
+  }
+  if (missing == 0) return true;
+  if (context.tuning() == Tuning::frozen) refuse_frozen("tuning");
+  progress = std::make_unique<Progress>(missing, weight);
+  return tune_missing(session, gemms);
+}
+
+void print_plan(const std::vector<PlannedGemm>& planned) {
+  std::size_t width = 0;
+  for (const PlannedGemm& gemm : planned) width = std::max(width, gemm.label.size() + 2);
+  for (const PlannedGemm& gemm : planned) fmt::print("{:<{}}{}\n", gemm.label, width, print(gemm.call));
+}
+
+}  // namespace
+
+int tune(const TuneOptions& options) {
+  const std::vector<PlannedGemm> planned = plan({.mnk = options.mnk,
+                                                 .set = options.set,
+                                                 .tokens = options.tokens,
+                                                 .recipe = options.recipe,
+                                                 .manifest = options.manifest});
+  const double seconds = options.budget.empty() ? 1e6 : parse_seconds(options.budget);
+  if (planned.empty() && options.import_from.empty() && options.export_to.empty()) {
+    throw Error(ErrorCode::invalid_argument, "tune",
+                "there is nothing to tune; give shapes (--mnk 16384,8192,7168), a model (--set llama3-8b), a manifest, "
+                "or --import or --export");
+  }
+  if (options.list) {
+    print_plan(planned);
+    return 0;
+  }
+  const Interrupts interrupts;  // before there are threads
+  Context context;
+  if (!options.import_from.empty()) {
+    if (context.tuning() == Tuning::frozen) refuse_frozen("--import");
+    import_records(context, options.import_from);
+  }
+  int status = 0;
+  if (!planned.empty()) {
+    if (context.device().type != DeviceType::cuda) {
+      throw Error(ErrorCode::not_found, "tune",
+                  fmt::format("kernels are measured on a GPU, and there is none ({}); --list shows what would be "
+                              "tuned, --import brings records from elsewhere",
+                              context.info().reason));
+    }
+    if (const std::string problem = context.tuning_store().disabled_reason(); !problem.empty()) {
+      throw Error(ErrorCode::io_failed, "tune", "records cannot be kept: " + problem);
+    }
+    std::vector<TunedGemm> gemms;
+    for (const PlannedGemm& gemm : planned) gemms.push_back({.planned = gemm});
+    const bool to_the_end = tune_on_gpu(context, gemms, options, seconds, interrupts);
+    fmt::print("{}\n", options.json ? json(gemms, context.tuning_machine()) : table(gemms));
+    if (!to_the_end) status = kInterrupted;
+    const auto untried =
+        std::ranges::count_if(gemms, [](const TunedGemm& g) { return !g.record && g.problem.empty(); });
+    if (untried > 0) {
+      fmt::print(stderr, "{} of {} GEMMs are not tuned yet; the same command goes on with them\n", untried,
+                 gemms.size());
+    }
+    if (std::ranges::any_of(gemms, [](const TunedGemm& g) { return !g.problem.empty(); })) status = std::max(status, 1);
+  }
+  if (!options.export_to.empty()) export_records(context, options.export_to);
+  return status;
+}
+
+}  // namespace ingot::tools

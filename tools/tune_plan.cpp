@@ -1,0 +1,162 @@
+// Of the models, the layers are the linear ones of one block, as they are usually fused (query, key and value; gate and
+// up), and the head. What a program multiplies otherwise, a manifest says.
+#include "tune_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "ingot/nn/config.h"
+#include "ingot/nn/linear_gemms.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm_manifest.h"
+
+namespace ingot::tools {
+namespace {
+
+struct Model {
+  std::string_view name;
+  std::int64_t hidden;
+  std::int64_t key_value;  // heads of keys, times their size
+  std::int64_t intermediate;
+  std::int64_t vocabulary;
+};
+
+constexpr std::array kModels{
+    Model{"llama2-7b", 4096, 4096, 11008, 32000}, Model{"llama2-70b", 8192, 1024, 28672, 32000},
+    Model{"llama3-8b", 4096, 1024, 14336, 128256}, Model{"llama3-70b", 8192, 1024, 28672, 128256}};
+
+struct Layer {
+  std::string name;
+  std::int64_t in_features;
+  std::int64_t out_features;
+};
+
+std::vector<Layer> layers(const Model& model) {
+  return {{"qkv", model.hidden, model.hidden + 2 * model.key_value},
+          {"attention_out", model.hidden, model.hidden},
+          {"gate_up", model.hidden, 2 * model.intermediate},
+          {"down", model.intermediate, model.hidden},
+          {"lm_head", model.hidden, model.vocabulary}};
+}
+
+struct Recipe {
+  std::string_view name;
+  LinearConfig config;
+};
+
+// The baseline first.
+std::vector<Recipe> recipes() { return {{"high_precision", high_precision()}, {"tensorwise", tensorwise()}}; }
+
+[[noreturn]] void refuse(const char* option, std::string_view value, const std::string& allowed) {
+  throw Error(ErrorCode::invalid_argument, option, fmt::format("\"{}\" must be {}", value, allowed));
+}
+
+template <class Named>
+std::string names(const Named& all) {
+  std::string text;
+  for (const auto& one : all) text += fmt::format("{}{}", text.empty() ? "" : ", ", one.name);
+  return text;
+}
+
+LinearSize parse_mnk(const std::string& text) {
+  std::array<std::int64_t, 3> sizes{};
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const auto [stop, error] = std::from_chars(at, end, sizes[i]);
+    const bool divided = i + 1 < sizes.size() ? stop != end && *stop == ',' : stop == end;
+    constexpr std::int64_t kMost = std::int64_t{1} << 31;
+    if (error != std::errc{} || !divided || sizes[i] <= 0 || sizes[i] >= kMost) {
+      refuse("--mnk", text, "three sizes from 1 to 2147483647, such as 16384,8192,7168");
+    }
+    at = stop == end ? end : stop + 1;
+  }
+  return {.tokens = sizes[0], .in_features = sizes[2], .out_features = sizes[1]};
+}
+
+GemmCall in_bf16(const GemmCall& call) {
+  return {.spec = {.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16, .bias = call.spec.bias}, .size = call.size};
+}
+
+class Plan {
+ public:
+  explicit Plan(const std::string& recipe) : recipes_(recipes()) {
+    if (recipe.empty()) return;
+    if (std::ranges::find(recipes_, recipe, &Recipe::name) == recipes_.end()) {
+      refuse("--recipe", recipe, "one of " + names(recipes_));
+    }
+    std::erase_if(recipes_, [&](const Recipe& r) { return r.name != recipe; });
+  }
+
+  void add_layer(const std::string& name, const LinearSize& size) {
+    const auto baselines = linear_gemms(high_precision(), size, Dtype::bf16);
+    for (const Recipe& recipe : recipes_) {
+      const auto gemms = linear_gemms(recipe.config, size, Dtype::bf16);
+      for (std::size_t i = 0; i < gemms.size(); ++i) {
+        add({.label = fmt::format("{}{}{}, {}", name, name.empty() ? "" : " ", gemms[i].role, recipe.name),
+             .call = gemms[i].call,
+             .bf16 = baselines[i].call});
+      }
+    }
+  }
+
+  void add_call(const GemmCall& call) { add({.label = "", .call = call, .bf16 = in_bf16(call)}); }
+
+  std::vector<PlannedGemm> take() {
+    std::stable_partition(planned_.begin(), planned_.end(), [](const PlannedGemm& gemm) { return !gemm.bf16; });
+    return std::move(planned_);
+  }
+
+ private:
+  void add(PlannedGemm gemm) {
+    if (!is_fp8(gemm.call.spec.a)) gemm.bf16.reset();
+    if (gemm.bf16) add({.label = "in bf16", .call = *gemm.bf16, .bf16 = {}});
+    const auto there = std::ranges::find(planned_, gemm.call, &PlannedGemm::call);
+    if (there == planned_.end()) {
+      planned_.push_back(std::move(gemm));
+    } else if (there->label == "in bf16") {
+      there->label = gemm.label;
+    }
+  }
+
+  std::vector<Recipe> recipes_;
+  std::vector<PlannedGemm> planned_;
+};
+
+}  // namespace
+
+std::vector<PlannedGemm> plan(const TuneRequest& request) {
+  Plan made(request.recipe);
+  for (const std::string& mnk : request.mnk) made.add_layer("", parse_mnk(mnk));
+  if (!request.set.empty()) {
+    const auto* const model = std::ranges::find(kModels, std::string_view(request.set), &Model::name);
+    if (model == kModels.end()) refuse("--set", request.set, "one of " + names(kModels));
+    if (request.tokens <= 0) refuse("--tokens", std::to_string(request.tokens), "a number of at least 1");
+    for (const Layer& layer : layers(*model)) {
+      made.add_layer(layer.name, {request.tokens, layer.in_features, layer.out_features});
+    }
+  }
+  if (!request.manifest.empty()) {
+    for (const GemmCall& call : read_gemm_manifest(request.manifest)) made.add_call(call);
+  }
+  return made.take();
+}
+
+double parse_seconds(const std::string& text) {
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view unit(stop, static_cast<std::size_t>(text.data() + text.size() - stop));
+  const double seconds = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  if (error != std::errc{} || seconds == 0 || !(value > 0) || value > 1e6) {
+    refuse("--budget", text, "a time such as 60s, 5m or 1.5h");
+  }
+  return value * seconds;
+}
+
+}  // namespace ingot::tools

@@ -1,0 +1,36 @@
+// Which GEMMs `ingot tune` is to tune: from the command line's shapes, from the layers of a known model, or from what a
+// run has recorded.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/gemm_call.h"
+
+namespace ingot::tools {
+
+struct PlannedGemm {
+  std::string label;  // "gate_up grad_weight, tensorwise"
+  GemmCall call;
+  std::optional<GemmCall> bf16{};  // the same product in bf16, which an FP8 one is compared with
+};
+
+struct TuneRequest {
+  std::vector<std::string> mnk{};  // "16384,8192,7168": tokens, out_features, in_features
+  std::string set{};               // "llama3-8b"
+  std::int64_t tokens = 8192;      // of the set
+  std::string recipe{};            // only this one; empty: all
+  std::filesystem::path manifest{};
+};
+
+// Each GEMM once, those in bf16 before those that are compared with them. Throws Error{invalid_argument, not_found,
+// invalid_spec}.
+std::vector<PlannedGemm> plan(const TuneRequest& request);
+
+// "60s", "5m", "1.5h", "90": seconds. Throws Error{invalid_argument}.
+double parse_seconds(const std::string& text);
+
+}  // namespace ingot::tools

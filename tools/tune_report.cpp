@@ -1,0 +1,92 @@
+#include "tune_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+namespace ingot::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double tflops(const TuningRecord& record) {
+  const auto& [m, n, k] = record.size;
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / record.us * 1e-6;
+}
+
+std::string ratio(double other_us, double us) { return other_us > 0 ? fmt::format("{:.3f}", other_us / us) : "-"; }
+
+}  // namespace
+
+std::string kernel_of(const GemmSpec& chosen) {
+  const std::string line = print(KernelSpec(chosen));
+  constexpr std::string_view kKey = " kernel=";
+  const auto at = line.find(kKey);
+  return at == std::string::npos ? "automatic" : line.substr(at + kKey.size());
+}
+
+std::string table(const std::vector<TunedGemm>& gemms) {
+  const auto label_of = [](const TunedGemm& gemm) {
+    const std::string spec = print(KernelSpec(gemm.planned.call.spec));
+    return gemm.planned.label.empty() ? spec : gemm.planned.label;
+  };
+  const auto kernel_text = [](const TunedGemm& gemm) {
+    if (gemm.record) return kernel_of(gemm.record->chosen);
+    return gemm.problem.empty() ? std::string("not tuned yet") : gemm.problem;
+  };
+  std::size_t labels = 6;
+  std::size_t kernels = 8;
+  for (const TunedGemm& gemm : gemms) {
+    labels = std::max(labels, label_of(gemm).size() + 2);
+    if (gemm.record) kernels = std::max(kernels, kernel_text(gemm).size() + 2);
+  }
+  std::string text = fmt::format("{:<{}}{:<20}{:<{}}{:>10}{:>8}{:>10}{:>8}\n", "GEMM", labels, "m x n x k", "kernel",
+                                 kernels, "us", "TFLOPS", "cuBLASLt", "bf16");
+  for (const TunedGemm& gemm : gemms) {
+    const auto& [m, n, k] = gemm.planned.call.size;
+    text += fmt::format("{:<{}}{:<20}{:<{}}", label_of(gemm), labels, fmt::format("{}x{}x{}", m, n, k),
+                        kernel_text(gemm), gemm.record ? kernels : 0);
+    if (gemm.record) {
+      const TuningRecord& r = *gemm.record;
+      text += fmt::format("{:>10.1f}{:>8.0f}{:>10}{:>8}", r.us, tflops(r), ratio(r.cublaslt_us, r.us),
+                          ratio(r.bf16_us, r.us));
+    }
+    text += "\n";
+  }
+  return text +
+         "\nThe last two columns: how many times as fast as cuBLASLt's best algorithm, and as the same product in "
+         "bf16.\n";
+}
+
+std::string json(const std::vector<TunedGemm>& gemms, const TuningMachine& machine) {
+  Json all{{"device", machine.device},     {"target", machine.target},     {"driver", machine.driver},
+           {"compiler", machine.compiler}, {"cublaslt", machine.cublaslt}, {"gemms", Json::array()}};
+  for (const TunedGemm& gemm : gemms) {
+    const auto& [m, n, k] = gemm.planned.call.size;
+    Json one{{"label", gemm.planned.label},
+             {"spec", print(KernelSpec(gemm.planned.call.spec))},
+             {"m", m},
+             {"n", n},
+             {"k", k},
+             {"tuned", gemm.record.has_value()}};
+    if (gemm.record) {
+      const TuningRecord& r = *gemm.record;
+      const auto or_null = [](double us) { return us > 0 ? Json(us) : Json(nullptr); };
+      one["kernel"] = kernel_of(r.chosen);
+      one["us"] = r.us;
+      one["tflops"] = tflops(r);
+      one["cublaslt_us"] = or_null(r.cublaslt_us);
+      one["bf16_us"] = or_null(r.bf16_us);
+      one["date"] = r.date;
+    } else if (!gemm.problem.empty()) {
+      one["problem"] = gemm.problem;
+    }
+    all["gemms"].push_back(std::move(one));
+  }
+  return all.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace ingot::tools

@@ -1,0 +1,126 @@
+#include "tune_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <string>
+#include <utility>
+
+#include "ingot/runtime/error.h"
+
+namespace ingot::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::duration from_seconds(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 16> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d", &utc);
+  return text.data();
+}
+
+// What has a record already has to be beaten.
+std::vector<GemmSpec> candidates_of(const TuneSession& session, const GemmCall& call) {
+  std::vector<GemmSpec> all = session.candidates(call);
+  if (const auto record = session.store->find(session.machine, call.spec, call.size)) {
+    std::erase(all, record->chosen);
+    all.insert(all.begin(), record->chosen);
+  }
+  return all;
+}
+
+double best_of_cublaslt(const AutotuneResult& result) {
+  double best = 0;
+  for (const Trial& trial : result.trials) {
+    if (trial.spec.kernel != GemmKernel::cublaslt || !trial.problem.empty() || trial.samples_us.empty()) continue;
+    if (best == 0 || trial.median_us < best) best = trial.median_us;
+  }
+  return best;
+}
+
+double bf16_time(const std::vector<TunedGemm>& gemms, const PlannedGemm& planned) {
+  if (!planned.bf16) return 0;
+  const auto found = std::ranges::find(gemms, *planned.bf16, [](const TunedGemm& gemm) { return gemm.planned.call; });
+  return found != gemms.end() && found->record ? found->record->us : 0;
+}
+
+// `share`: of the time that is left until `deadline`, what this GEMM may take. It gets a record, or a problem, or,
+// where it was stopped, neither.
+void tune_one(const TuneSession& session, TunedGemm& gemm, double bf16_us, double share, Clock::time_point deadline) {
+  const GemmCall& call = gemm.planned.call;
+  const Clock::time_point enough =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>((deadline - Clock::now()) * share);
+  const AutotuneResult result = autotune(candidates_of(session, call), *session.measurer(call),
+                                         {.stop = [&] { return session.interrupted() || Clock::now() >= deadline; },
+                                          .hurry = [&] { return Clock::now() >= enough; }});
+  for (const Trial& trial : result.trials) {
+    if (trial.wrong) {
+      session.warn(
+          fmt::format("{} gave a wrong result and is left out: {}", print(KernelSpec(trial.spec)), trial.problem));
+    }
+  }
+  if (result.stopped) return;
+  if (!result.chosen) {
+    gemm.problem = result.trials.empty() ? "no kernel takes it" : result.trials.front().problem;
+    return;
+  }
+  const Trial& chosen = result.trials[*result.chosen];
+  TuningRecord record{.machine = session.machine,
+                      .spec = call.spec,
+                      .size = call.size,
+                      .chosen = chosen.spec,
+                      .us = chosen.median_us,
+                      .cublaslt_us = best_of_cublaslt(result),
+                      .bf16_us = bf16_us,
+                      .date = today()};
+  if (!session.store->put(record)) gemm.problem = "its record is not kept: " + session.store->disabled_reason();
+  gemm.record = std::move(record);
+}
+
+}  // namespace
+
+double tuning_weight(const GemmCall& call) {
+  const auto& [m, n, k] = call.size;
+  return 1 + static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * 1e-12;
+}
+
+void find_records(const TuneSession& session, std::vector<TunedGemm>& gemms) {
+  for (TunedGemm& gemm : gemms) {
+    gemm.record = session.store->find(session.machine, gemm.planned.call.spec, gemm.planned.call.size);
+  }
+}
+
+bool tune_missing(const TuneSession& session, std::vector<TunedGemm>& gemms) {
+  const Clock::time_point deadline = Clock::now() + from_seconds(session.seconds);
+  double left = 0;
+  for (const TunedGemm& gemm : gemms) {
+    if (!gemm.record) left += tuning_weight(gemm.planned.call);
+  }
+  for (TunedGemm& gemm : gemms) {
+    if (gemm.record) continue;
+    if (session.interrupted()) return false;
+    if (Clock::now() >= deadline) return true;
+    const double weight = tuning_weight(gemm.planned.call);
+    session.begin(gemm);
+    try {
+      tune_one(session, gemm, bf16_time(gemms, gemm.planned), weight / left, deadline);
+    } catch (const Error& error) {
+      gemm.problem = error.what();
+    }
+    left -= weight;
+    if (gemm.record || !gemm.problem.empty()) session.end(gemm, weight);
+  }
+  return !session.interrupted();
+}
+
+}  // namespace ingot::tools
