@@ -10,7 +10,8 @@
 namespace ingot {
 
 // automatic: cuBLASLt where it can, else sm90 where that can, else simt. The others are for a call that must be that
-// kernel's (comparisons, tests): what it cannot do is then an error.
+// kernel's (comparisons, tests): what it cannot do is then an error. The CPU reference computes every spec, whatever
+// its kernel.
 enum class GemmKernel : std::uint8_t { automatic, cublaslt, sm90, simt };
 
 // Of templates/gemm_sm90.cuh: the outputs of a tile; the blocks that form a cluster and share the operand they have in

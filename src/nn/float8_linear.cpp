@@ -84,12 +84,14 @@ void check_dtype(const Named& named, std::initializer_list<Dtype> allowed, const
   if (std::ranges::find(allowed, named.tensor->dtype) != allowed.end()) return;
   std::string names;
   for (const Dtype dtype : allowed) names += fmt::format("{}{}", names.empty() ? "" : " or ", name(dtype));
+  if (!is_given(*named.tensor)) refuse(named.name, fmt::format("is missing; it must be {}{}", names, why));
   refuse(named.name, fmt::format("is {}, but must be {}{}", name(named.tensor->dtype), names, why));
 }
 
 void check_shape(const Named& named, std::int64_t rows, std::int64_t cols, const char* meaning) {
   const Tensor& tensor = *named.tensor;
   if (tensor.rows == rows && tensor.cols == cols) return;
+  if (!is_given(tensor)) refuse(named.name, fmt::format("is missing; it must be [{}, {}] = {}", rows, cols, meaning));
   refuse(named.name, fmt::format("is {}, but must be [{}, {}] = {}", describe(tensor), rows, cols, meaning));
 }
 
@@ -133,6 +135,10 @@ void Float8Linear::check_forward(const LinearForward& tensors, const Stream& str
   check_dtype(weight, {dtype}, ", as input is");
   check_dtype(output, {dtype}, ", as input is");
   if (tensors.input.cols != shape_.in_features) {
+    if (!is_given(tensors.input)) {
+      refuse("Float8Linear input",
+             fmt::format("is missing; it must have {} columns = in_features", shape_.in_features));
+    }
     refuse("Float8Linear input",
            fmt::format("is {}, but must have {} columns = in_features", describe(tensors.input), shape_.in_features));
   }
