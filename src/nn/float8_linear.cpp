@@ -131,14 +131,13 @@ void Float8Linear::check_forward(const LinearForward& tensors, const Stream& str
   const Named bias{"Float8Linear bias", &tensors.bias};
   const Named output{"Float8Linear output", &tensors.output};
   const Dtype dtype = tensors.input.dtype;
+  if (!is_given(tensors.input) && shape_.in_features != 0) {
+    refuse(input.name, fmt::format("is missing; it must have {} columns = in_features", shape_.in_features));
+  }
   check_dtype(input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
   check_dtype(weight, {dtype}, ", as input is");
   check_dtype(output, {dtype}, ", as input is");
   if (tensors.input.cols != shape_.in_features) {
-    if (!is_given(tensors.input)) {
-      refuse("Float8Linear input",
-             fmt::format("is missing; it must have {} columns = in_features", shape_.in_features));
-    }
     refuse("Float8Linear input",
            fmt::format("is {}, but must have {} columns = in_features", describe(tensors.input), shape_.in_features));
   }
