@@ -24,6 +24,7 @@ Specs:
   cast bf16->e4m3fn scale=tensor out=codes given
   cast bf16->e4m3fn scale=tensor out=codes,transposed list
   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
+  gemm e4m3fn*e4m3fn->bf16 nt scale=row,row epilogue="silu(x) * gate" also=preactivation
   gemm e5m2*e5m2->bf16 nt scale=row,row kernel=sm90
   column_sum bf16->f32
   norm rms bf16->e4m3fn affine scale=row out=codes,stats

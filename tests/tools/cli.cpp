@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 namespace {
@@ -80,6 +81,18 @@ BOOST_AUTO_TEST_CASE(version_and_help) {
   BOOST_TEST(show.code == 0);
   CHECK_CONTAINS(show.out, "cast bf16->e4m3fn scale=row out=codes,transposed pow2");
   for (const char* part : {" of=", " list", "row+col", " given", "kernel="}) CHECK_CONTAINS(show.out, part);
+}
+
+BOOST_AUTO_TEST_CASE(the_specs_of_the_help_are_specs) {
+  std::istringstream help(run("show --help").out);
+  std::string line;
+  while (std::getline(help, line) && line != "Specs:") {}
+  int specs = 0;
+  for (; std::getline(help, line) && line.starts_with("  "); ++specs) {
+    const Result result = run("show '" + line.substr(2) + "' --source --target sm_90a");
+    BOOST_TEST(result.code == 0, line << ": " << result.err);
+  }
+  BOOST_TEST(specs >= 10);
 }
 
 BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
