@@ -25,7 +25,7 @@ configure_package_config_file(cmake/ingotConfig.cmake.in ${PROJECT_BINARY_DIR}/i
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/ingotConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/ingotConfig.cmake ${PROJECT_BINARY_DIR}/ingotConfigVersion.cmake
         DESTINATION ${INGOT_PACKAGE_FOLDER})
-install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+include(documents)
 
 # The templates, for a user's own kernels that include them and are compiled for the CPU as well (examples/train_lm).
 install(DIRECTORY templates/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ingot/templates FILES_MATCHING PATTERN "*.cuh")

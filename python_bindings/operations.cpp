@@ -28,8 +28,12 @@ using namespace nb::literals;
 
 ScaleGranularity granularity_of(const std::string& text, const char* what) {
   if (const std::optional<ScaleGranularity> granularity = parse_granularity(text)) return *granularity;
-  throw Error(ErrorCode::invalid_argument, what,
-              "unknown scale granularity \"" + text + "\"; expected \"tensor\", \"row\", \"col\" or \"<rows>x<cols>\"");
+  std::string expected;
+  for (const ScaleGranularity& granularity : kCastGranularities) {
+    const char* const separator = expected.empty() ? "" : &granularity == &kCastGranularities.back() ? " or " : ", ";
+    expected += separator + ("\"" + print(granularity) + "\"");
+  }
+  throw Error(ErrorCode::invalid_argument, what, "unknown scale granularity \"" + text + "\"; expected " + expected);
 }
 
 // How many scales a granularity has, down and across; one number where it divides one dimension only.

@@ -6,6 +6,6 @@ cd "$(dirname "$0")/.."
 
 scripts/setup.sh
 cmake --preset release
-cmake --build --preset release
+cmake --build --preset release --target train_lm ingot_cli
 mkdir -p build/demo
 build/release/examples/train_lm --out build/demo "$@"

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "commands.h"
 #include "ingot/runtime/context.h"
@@ -18,10 +19,31 @@ constexpr const char* kSpecs = R"(
 Specs:
   amax bf16 scale=tensor
   cast bf16->e4m3fn scale=row out=codes,transposed pow2
+  cast bf16->e4m3fn scale=row+col out=codes,transposed
+  cast bf16->e4m3fn of="silu(x) * gate + bias[col]" scale=row out=codes,result,sum:f32
+  cast bf16->e4m3fn scale=tensor out=codes given
+  cast bf16->e4m3fn scale=tensor out=codes,transposed list
   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
+  gemm e4m3fn*e4m3fn->bf16 nt scale=row,row epilogue="silu(x) * gate" also=preactivation
+  gemm e5m2*e5m2->bf16 nt scale=row,row kernel=sm90
   column_sum bf16->f32
   norm rms bf16->e4m3fn affine scale=row out=codes,stats
   norm_backward rms bf16 affine sums=f32)";
+
+bool has_command(const CLI::App& app, const std::string& name) {
+  return !app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; }).empty();
+}
+
+// "info or show"
+std::string command_names(const CLI::App& app) {
+  const auto commands = app.get_subcommands({});
+  std::string names;
+  for (const CLI::App* command : commands) {
+    if (!names.empty()) names += command == commands.back() ? " or " : ", ";
+    names += command->get_name();
+  }
+  return names;
+}
 
 }  // namespace
 
@@ -67,6 +89,10 @@ int main(int argc, char** argv) {
   tune_command->add_option("--export", tune.export_to, "Write all records to this file at the end");
   tune_command->callback([&] { status = ingot::tools::tune(tune); });
 
+  if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
+    fmt::print(stderr, "ingot: error: no command \"{}\"; expected {}\n", argv[1], command_names(app));
+    return kUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -6,6 +6,9 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "commands.h"
@@ -31,14 +34,45 @@ struct ShownPass {
 
 Target choose_target(const std::string& text, const ContextOptions& options) {
   if (!text.empty()) {
-    if (const std::optional<Target> target = parse_target(text)) return *target;
+    const std::optional<Target> target = parse_target(text);
+    if (target && *target >= kSupportedTargets.front()) return *target;
+    std::string supported;
+    for (const Target each : kSupportedTargets) supported += (supported.empty() ? "" : ", ") + print(each);
     throw Error(ErrorCode::invalid_argument, "target",
-                fmt::format("\"{}\" is no architecture; expected one such as sm_80, sm_89 or sm_90a", text));
+                fmt::format("\"{}\" is {}; expected one of {}", text,
+                            target ? "older than the kernels can be compiled for" : "no architecture", supported));
   }
   std::string no_driver;
   const std::unique_ptr<Driver> driver = Driver::open(no_driver);
   const bool has_device = driver != nullptr && options.device_index < driver->device_count();
   return has_device ? driver->device_target(options.device_index) : options.offline_target;
+}
+
+void check_target(const KernelSpec& spec, Target target) {
+  const auto* const gemm = std::get_if<GemmSpec>(&spec);
+  constexpr Target kHopper{9, 0, true};
+  if (gemm == nullptr || gemm->kernel != GemmKernel::sm90 || target == kHopper) return;
+  throw Error(ErrorCode::invalid_argument, print(spec),
+              fmt::format("kernel sm90 runs on {0} only, but the target is {1}; use --target {0}", print(kHopper),
+                          print(target)));
+}
+
+// What the reader should know about which kernel this is; empty where there is one only.
+std::string note(const KernelSpec& spec) {
+  const auto* const gemm = std::get_if<GemmSpec>(&spec);
+  if (gemm == nullptr || gemm->kernel != GemmKernel::automatic) return {};
+  GemmSpec sm90 = *gemm;
+  sm90.kernel = GemmKernel::sm90;
+  bool has_sm90 = true;
+  try {
+    validate(sm90);
+  } catch (const Error&) {
+    has_sm90 = false;
+  }
+  return has_sm90 ? "this is the kernel of last resort; on a GPU cuBLASLt comes first, and on Hopper kernel sm90 "
+                    "second: add "
+                    "kernel=sm90 to the spec to see that one"
+                  : "this is the kernel of last resort; on a GPU cuBLASLt comes first";
 }
 
 ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {
@@ -91,6 +125,7 @@ void print_indented(const std::string& text) {
 void print_summary(const KernelSpec& spec, Target target, const NvrtcCompiler& compiler,
                    const std::vector<ShownPass>& passes) {
   fmt::print("{}\n{}, NVRTC {}\n", print(spec), print(target), compiler.version());
+  if (const std::string text = note(spec); !text.empty()) fmt::print("note: {}\n", text);
   for (const ShownPass& pass : passes) {
     const KernelResources& resources = pass.compiled.resources;
     fmt::print("\n  {} pass\n", pass.name);
@@ -124,6 +159,7 @@ void show(const ShowOptions& options) {
   const KernelSpec spec = parse(options.spec);
   const ContextOptions environment = ContextOptions::from_environment();
   const Target target = choose_target(options.target, environment);
+  check_target(spec, target);
 
   std::string problem;
   const std::unique_ptr<NvrtcCompiler> compiler = NvrtcCompiler::open(
@@ -144,10 +180,12 @@ void show(const ShowOptions& options) {
 
   if (options.json) {
     nlohmann::ordered_json json{{"spec", print(spec)}, {"target", print(target)}, {"nvrtc", compiler->version()}};
+    if (const std::string text = note(spec); !text.empty()) json["note"] = text;
     for (const ShownPass& pass : shown) json["passes"].push_back(to_json(pass));
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else if (options.source || options.ptx) {
     print_texts(shown, options.ptx);
+    if (const std::string text = note(spec); !text.empty()) fmt::print(stderr, "ingot: note: {}\n", text);
   } else {
     print_summary(spec, target, *compiler, shown);
   }

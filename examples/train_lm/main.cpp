@@ -69,6 +69,7 @@ int run(int argc, char** argv) {
                 .tokens_per_step = options.batch,
                 .parameters = options.shape.parameters(),
                 .device = info.device_name,
+                .target = ingot::print(info.target),
                 .kernels = {.compiled = stats.compiled,
                             .loaded = stats.loaded,
                             .launched = context.backend().launches() + trainer.launches()}};

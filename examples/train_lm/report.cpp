@@ -122,6 +122,11 @@ std::string table(const Report& report) {
     text += "(the CPU computes FP8 in software: its tokens/s say nothing of a GPU)\n";
   text += fmt::format("kernels: compiled {}, loaded from the store {}, launched {}\n", report.kernels.compiled,
                       report.kernels.loaded, report.kernels.launched);
+  if (report.kernels.launched == 0 && report.kernels.compiled + report.kernels.loaded > 0) {
+    text +=
+        fmt::format("(without a GPU none is launched: they were made for {} to show that the compiler works here)\n",
+                    report.target);
+  }
   return text;
 }
 

@@ -24,6 +24,7 @@ struct Report {
   std::int64_t tokens_per_step = 0;
   std::int64_t parameters = 0;
   std::string device;
+  std::string target;  // what kernels are compiled for
   KernelCounts kernels;
 };
 

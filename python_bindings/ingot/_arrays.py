@@ -23,6 +23,11 @@ _FROM_LONG_NAME = {
     "float8_e5m2fnuz": "e5m2fnuz",
 }
 _LONG_NAME = {short: long for long, short in _FROM_LONG_NAME.items()}
+# Bits without their type: NumPy itself has no bfloat16 and no FP8.
+_HINTS = {
+    "uint16": "for the bits of bf16 install ml_dtypes and give array.view(ml_dtypes.bfloat16)",
+    "uint8": "for codes of FP8 install ml_dtypes and give array.view(ml_dtypes.float8_e4m3fn)",
+}
 SIZE = {"f32": 4, "bf16": 2, "f16": 2, "e4m3fn": 1, "e5m2": 1, "e4m3fnuz": 1, "e5m2fnuz": 1}
 
 
@@ -44,6 +49,8 @@ class NumpyArrays:
 
     @staticmethod
     def dtype(array: np.ndarray) -> str:
+        if hint := _HINTS.get(array.dtype.name):
+            raise Error(f"array: {array.dtype.name} is none of {', '.join(SIZE)}; {hint}")
         return dtype_name(array.dtype.name)
 
     @staticmethod

@@ -187,10 +187,10 @@ def _bits_of_same(arrays: Any, array: Any, name: str) -> Any:
 
 
 def _flat(arrays: Any, array: Any, name: str) -> Any:
-    bits = _bits_of_same(arrays, array, name)
-    if arrays.dtype(array) != "f32":
-        raise _core.Error(f"cast {name}: is {arrays.dtype(array)}; scales are float32")
-    return bits.reshape(-1)
+    dtype = str(getattr(array, "dtype", "float32")).removeprefix("torch.")
+    if dtype != "float32":
+        raise _core.Error(f"cast {name}: must be float32, but is {dtype}")
+    return _bits_of_same(arrays, array, name).reshape(-1)
 
 
 def _expression_inputs(of: str | None, inputs: Mapping[str, Any] | None) -> list[tuple[str, str]]:

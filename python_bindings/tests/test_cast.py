@@ -106,8 +106,13 @@ def test_empty_matrices(shape, scale):
         (lambda: ingot.cast([[1.0]]), "expected a NumPy array or a PyTorch tensor, got list"),
         (lambda: ingot.cast(np.zeros((2, 2))), "float64 is none of f32, bf16, f16"),
         (lambda: ingot.cast(np.zeros((2, 2), np.int32)), "is none of f32, bf16, f16"),
+        (lambda: ingot.cast(np.zeros((2, 2), np.uint16)), r"uint16 is none of .*give array.view\(ml_dtypes.bfloat16\)"),
         (lambda: ingot.cast(np.zeros((2, 2), np.float32), "bf16"), "bf16"),
         (lambda: ingot.cast(np.zeros((2, 2), np.float32), scale="column"), 'unknown scale granularity "column"'),
+        (
+            lambda: ingot.cast(np.zeros((2, 2), np.float32), scale="rows"),
+            'expected "tensor", "row", "col", "1x128", "128x1" or "128x128"$',
+        ),
         (lambda: ingot.cast(np.zeros((2, 2), np.float32), codes=False), "codes"),
         (lambda: ingot.cast(np.zeros((2, 2), np.float32), scale="row").T, 'needs scale "tensor"'),
         (lambda: ingot.Context("tpu"), 'expected "auto", "cpu", "cuda" or "cuda:N", got "tpu"'),

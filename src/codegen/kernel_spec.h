@@ -1,5 +1,5 @@
 // What a kernel computes, as plain values. A spec is the key of the cache, prints as one readable line that names the
-// kernel everywhere (logs, manifests, `ingot show`), and is read back from that line.
+// kernel in messages and in `ingot show`, and is read back from that line. (A profiler shows the C++ name.)
 //
 //   amax bf16 scale=tensor
 //   cast bf16->e4m3fn scale=row+col out=codes,transposed pow2

@@ -5,11 +5,11 @@
 //   bias[col]    a vector with one value for each column; mean[row]: one value for each row
 //   1 0.5 1e-3   constants, which are f32
 //   + - * / ^    of the usual precedence; -x^2 is -(x^2); the exponent is an integer from 0 to 64
-//   exp(x) ...   primitive functions (pointwise_functions.h), and built-in ones, which are expressions of those
+//   exp(x) ...   primitive functions, and built-in ones, which are expressions of those: docs/pointwise.md lists them
 //
 // An expression is a value: copies share one immutable body, and comparing and hashing neither allocate nor format. It
 // is kept simplified as real numbers are (x * 0 is 0, --x is x, constants are folded), as a list of operations in which
-// nothing is computed twice. CPU and GPU run that same list (pointwise_program.h, pointwise_render.h).
+// nothing is computed twice. CPU and GPU run that same list.
 #pragma once
 
 #include <cstddef>
@@ -103,7 +103,7 @@ class Pointwise {
   std::shared_ptr<const Body> body_;
 };
 
-// Throws Error{invalid_spec}: the text with what is wrong and what was expected, and a caret under the place.
+// Throws Error{invalid_spec}: what is wrong and what was expected, then the text, and a caret under the place.
 Pointwise parse_pointwise(std::string_view text);
 // The one canonical form; parse_pointwise(print(e)) == e. Empty where there is no expression.
 std::string print(const Pointwise& expression);

@@ -36,7 +36,8 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0U) == 0x80U; }  // of a UTF-8 character
 
-// The text on one line, the sentence, and a caret under the character at `position`. Of a long text, what is around it.
+// The sentence, the text on a line of its own, so that nothing in front moves it, and below it a caret under the
+// character at `position`. Of a long text, what is around it.
 Error error_at(std::string_view text, std::size_t position, const std::string& sentence) {
   constexpr std::size_t kAround = 60;
   std::size_t begin = position > kAround ? position - kAround : 0;
@@ -52,7 +53,7 @@ Error error_at(std::string_view text, std::size_t position, const std::string& s
     if (i < position && !is_continuation(text[i])) ++column;
   }
   if (end < text.size()) shown += "...";
-  return {ErrorCode::invalid_spec, shown, sentence + "\n" + std::string(column, ' ') + "^"};
+  return {ErrorCode::invalid_spec, "expression", sentence + "\n  " + shown + "\n  " + std::string(column, ' ') + "^"};
 }
 
 // In quotes; of a long word, its beginning.
@@ -168,6 +169,9 @@ class Parser {
     for (;;) {
       const std::size_t position = position_;
       if (accept('*')) {
+        if (text_.substr(position, 2) == "**") {
+          fail(position, "\"**\" is no operator; write x ^ 2 for a power");
+        }
         left = checked(graph_.make(Op::multiply, left, sign()), position);
       } else if (accept('/')) {
         left = checked(graph_.make(Op::divide, left, sign()), position);
@@ -334,6 +338,7 @@ class Parser {
   Node call(std::string_view name, std::size_t start) {
     const PrimitiveFunction* primitive = find_primitive(name);
     const PointwiseFunction* built_in = find_built_in(name);
+    if (name == "pow") fail(start, "\"pow\" is no function; write x ^ 2 for a power");
     if (primitive == nullptr && built_in == nullptr) {
       fail(start, fmt::format("{} is no function; expected one of {}", quoted(name), all_function_names()));
     }

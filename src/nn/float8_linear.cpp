@@ -84,12 +84,14 @@ void check_dtype(const Named& named, std::initializer_list<Dtype> allowed, const
   if (std::ranges::find(allowed, named.tensor->dtype) != allowed.end()) return;
   std::string names;
   for (const Dtype dtype : allowed) names += fmt::format("{}{}", names.empty() ? "" : " or ", name(dtype));
+  if (!is_given(*named.tensor)) refuse(named.name, fmt::format("is missing; it must be {}{}", names, why));
   refuse(named.name, fmt::format("is {}, but must be {}{}", name(named.tensor->dtype), names, why));
 }
 
 void check_shape(const Named& named, std::int64_t rows, std::int64_t cols, const char* meaning) {
   const Tensor& tensor = *named.tensor;
   if (tensor.rows == rows && tensor.cols == cols) return;
+  if (!is_given(tensor)) refuse(named.name, fmt::format("is missing; it must be [{}, {}] = {}", rows, cols, meaning));
   refuse(named.name, fmt::format("is {}, but must be [{}, {}] = {}", describe(tensor), rows, cols, meaning));
 }
 
@@ -129,6 +131,9 @@ void Float8Linear::check_forward(const LinearForward& tensors, const Stream& str
   const Named bias{"Float8Linear bias", &tensors.bias};
   const Named output{"Float8Linear output", &tensors.output};
   const Dtype dtype = tensors.input.dtype;
+  if (!is_given(tensors.input) && shape_.in_features != 0) {
+    refuse(input.name, fmt::format("is missing; it must have {} columns = in_features", shape_.in_features));
+  }
   check_dtype(input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
   check_dtype(weight, {dtype}, ", as input is");
   check_dtype(output, {dtype}, ", as input is");

@@ -15,6 +15,8 @@ struct Float8Tensor {
 };
 
 // Casts input into `out`, reusing its memory where that is large enough. What the spec does not ask for is left alone.
+// For specs with one set of dynamic scales and no inputs, result or sum; the others are Backend::cast()'s, and throw
+// Error{invalid_argument}.
 void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream);
 
 // The same into parts that different owners keep.

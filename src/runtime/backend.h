@@ -1,8 +1,8 @@
 // The operations of the library, once for each kind of device. Both implementations give the same bits for everything
 // but a GEMM, whose order of summation is the hardware's.
 //
-// Every call checks its arguments (runtime/check.h, shared by both), enqueues on the stream and returns; the CPU one
-// has finished when it returns. Inputs must stay alive until the stream has passed the call. Outputs may not overlap
+// Every call checks its arguments, in the same way in both, enqueues on the stream and returns; the CPU one has
+// finished when it returns. Inputs must stay alive until the stream has passed the call. Outputs may not overlap
 // inputs. Errors: Error{invalid_spec, invalid_argument} before anything is enqueued; Error{cuda_failed, compile_failed,
 // not_found, out_of_memory} from below.
 #pragma once

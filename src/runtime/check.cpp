@@ -56,7 +56,8 @@ bool overlap(const Tensor& a, const Tensor& b) {
 void check_stream(const Stream& stream, const Backend& backend) {
   if (&stream.backend() == &backend) return;
   throw Error(ErrorCode::invalid_argument, "stream",
-              fmt::format("belongs to another backend ({}), but this one is {}; make a Stream with this backend",
+              fmt::format("belongs to another Context's backend (on {}), not to this one (on {}); make a Stream with "
+                          "this backend",
                           print(stream.backend().device()), print(backend.device())));
 }
 
@@ -96,21 +97,30 @@ struct Beside {
   const char* rows_of;
 };
 
+Range check_pointwise_input(const PointwiseInput& input, const char* what, const Tensor& given, const Beside& beside,
+                            Device device) {
+  switch (input.kind) {
+    case PointwiseInput::Kind::column:
+      return check_vector(what, given, beside.dtype, beside.cols, device, beside.columns);
+    case PointwiseInput::Kind::row: return check_vector(what, given, Dtype::f32, beside.rows, device, beside.rows_of);
+    default: return check_matrix(what, given, beside.dtype, beside.rows, beside.cols, device, beside.shape);
+  }
+}
+
 void check_pointwise_inputs(const Pointwise& expression, std::span<const Tensor> tensors,
                             std::span<const char* const> names, const Beside& beside, Device device,
                             std::span<Range> ranges) {
   const auto inputs = expression.inputs();
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const Tensor& given = tensors[i];
     if (i >= inputs.size()) {
-      ranges[i] = check_absent(names[i], given, "the expression has no such input");
-    } else if (inputs[i].kind == PointwiseInput::Kind::matrix) {
-      ranges[i] = check_matrix(names[i], given, beside.dtype, device);
-      check_shape(names[i], given, beside.rows, beside.cols, beside.shape);
-    } else if (inputs[i].kind == PointwiseInput::Kind::column) {
-      ranges[i] = check_vector(names[i], given, beside.dtype, beside.cols, device, beside.columns);
-    } else {
-      ranges[i] = check_vector(names[i], given, Dtype::f32, beside.rows, device, beside.rows_of);
+      ranges[i] = check_absent(names[i], tensors[i], "the expression has no such input");
+      continue;
+    }
+    try {
+      ranges[i] = check_pointwise_input(inputs[i], names[i], tensors[i], beside, device);
+    } catch (const Error& error) {  // "cast inputs[1] (gate): is ...": with the expression's own name for it
+      const std::string message = error.what() + error.subject().size() + 2;
+      throw Error(error.code(), fmt::format("{} ({})", names[i], inputs[i].name), message);
     }
   }
 }
@@ -121,9 +131,8 @@ static_assert(kCastInputs.size() == kMaxPointwiseInputs && kGemmInputs.size() ==
 
 Range check_result(const CastSpec& spec, const CastTensors& tensors, Device device) {
   if (!spec.result) return check_absent("cast result", tensors.result, "the spec does not ask for this output");
-  const Range range = check_matrix("cast result", tensors.result, spec.in, device);
-  check_shape("cast result", tensors.result, tensors.input.rows, tensors.input.cols, "the input's shape");
-  return range;
+  return check_matrix("cast result", tensors.result, spec.in, tensors.input.rows, tensors.input.cols, device,
+                      "the input's shape");
 }
 
 }  // namespace
@@ -138,9 +147,7 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
   const auto check_codes = [&](const char* what, const Tensor& codes, bool asked, std::int64_t rows, std::int64_t cols,
                                const char* because) {
     if (!asked) return check_absent(what, codes, "the spec does not ask for this output");
-    const Range range = check_matrix(what, codes, spec.out, device);
-    check_shape(what, codes, rows, cols, because);
-    return range;
+    return check_matrix(what, codes, spec.out, rows, cols, device, because);
   };
   // A dense array with one element for each extent of `scale`, if `asked` for.
   const auto check_extents = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
@@ -206,10 +213,7 @@ void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
   const GemmEpilogue& epilogue = spec.epilogue;
   constexpr const char* kShape = "M of a, N of b";
   const auto check_beside = [&](const char* what, const Tensor& tensor, bool asked, Dtype dtype, const char* why_not) {
-    if (!asked) return check_absent(what, tensor, why_not);
-    const Range range = check_matrix(what, tensor, dtype, device);
-    check_shape(what, tensor, m, n, kShape);
-    return range;
+    return asked ? check_matrix(what, tensor, dtype, m, n, device, kShape) : check_absent(what, tensor, why_not);
   };
   const auto check_single = [&](const char* what, const Tensor& tensor, bool asked, const char* why_not) {
     return asked ? check_vector(what, tensor, Dtype::f32, 1, device, "one for the whole output")

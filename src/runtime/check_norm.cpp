@@ -23,9 +23,7 @@ struct Checker {
   Device device;
 
   Range matrix(const char* what, const Tensor& tensor, Dtype dtype) const {
-    const Range range = check_matrix(what, tensor, dtype, device);
-    check_shape(what, tensor, input.rows, input.cols, "the input's shape");
-    return range;
+    return check_matrix(what, tensor, dtype, input.rows, input.cols, device, "the input's shape");
   }
   Range matrix_if(bool asked, const char* what, const Tensor& tensor, Dtype dtype) const {
     return asked ? matrix(what, tensor, dtype) : check_absent(what, tensor, kNotAsked);

@@ -10,7 +10,21 @@ void refuse(const char* what, const Tensor& tensor, const std::string& message) 
   throw Error(ErrorCode::invalid_argument, what, fmt::format("is {}; {}", describe(tensor), message));
 }
 
+namespace {
+
+// Is it a default Tensor, which somebody forgot?
+bool is_missing(const Tensor& tensor) { return tensor.data == nullptr && tensor.rows == 0 && tensor.cols == 0; }
+
+[[noreturn]] void refuse_missing(const char* what, const std::string& expected) {
+  throw Error(ErrorCode::invalid_argument, what, fmt::format("is missing; it must be {}", expected));
+}
+
+}  // namespace
+
 Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, Device device) {
+  if (is_missing(tensor) && (tensor.dtype != dtype || tensor.device != device)) {
+    refuse_missing(what, fmt::format("a matrix of {} on {}", name(dtype), print(device)));
+  }
   if (tensor.dtype != dtype) refuse(what, tensor, fmt::format("the spec asks for {}", name(dtype)));
   if (tensor.device != device)
     refuse(what, tensor, fmt::format("this backend works on {}: copy it there", print(device)));
@@ -34,18 +48,28 @@ Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, Device d
   return {what, &tensor, bytes};
 }
 
-void check_shape(const char* what, const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* because) {
-  if (tensor.rows != rows || tensor.cols != cols) {
-    refuse(what, tensor, fmt::format("it must be [{}, {}]: {}", rows, cols, because));
+Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, std::int64_t rows, std::int64_t cols,
+                   Device device, const char* because) {
+  if (is_missing(tensor) && (rows != 0 || cols != 0)) {
+    refuse_missing(what, fmt::format("{}[{}, {}]: {}", name(dtype), rows, cols, because));
   }
+  const Range range = check_matrix(what, tensor, dtype, device);
+  check_shape(what, tensor, rows, cols, because);
+  return range;
+}
+
+void check_shape(const char* what, const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* because) {
+  if (tensor.rows == rows && tensor.cols == cols) return;
+  const std::string expected = fmt::format("[{}, {}]: {}", rows, cols, because);
+  if (is_missing(tensor)) refuse_missing(what, fmt::format("{}{}", name(tensor.dtype), expected));
+  refuse(what, tensor, "it must be " + expected);
 }
 
 Range check_vector(const char* what, const Tensor& tensor, Dtype dtype, std::int64_t n, Device device,
                    const char* because) {
   if (tensor.data == nullptr && tensor.empty()) {
     if (n == 0) return {what, &tensor, 0};
-    throw Error(ErrorCode::invalid_argument, what,
-                fmt::format("is missing; it must be {}[1, {}]: {}", name(dtype), n, because));
+    refuse_missing(what, fmt::format("{}[1, {}]: {}", name(dtype), n, because));
   }
   const Range range = check_matrix(what, tensor, dtype, device);
   check_shape(what, tensor, 1, n, because);

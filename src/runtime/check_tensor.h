@@ -26,6 +26,8 @@ struct Range {
 Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, Device device);
 
 // `because` says where the sizes come from.
+Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, std::int64_t rows, std::int64_t cols,
+                   Device device, const char* because);
 void check_shape(const char* what, const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* because);
 
 // One row of n elements; where n is 0, a default Tensor will do.

@@ -24,8 +24,9 @@ struct ContextOptions {
   enum class Where : std::uint8_t { automatic, cpu, cuda };  // automatic: CUDA if there is a device, else the CPU
   Where where = Where::automatic;                            // INGOT_DEVICE=cpu|cuda|cuda:1
   int device_index = 0;
-  std::optional<std::filesystem::path> store_root{};  // nullopt: default_store_root(); empty: keep nothing on disk
-  std::filesystem::path cuda_root{};                  // INGOT_CUDA_ROOT: looked in first; "none": no NVRTC, no cuBLASLt
+  // nullopt: default_store_root(), which is INGOT_CACHE_DIR or ~/.cache/ingot; empty: keep nothing on disk.
+  std::optional<std::filesystem::path> store_root{};
+  std::filesystem::path cuda_root{};      // INGOT_CUDA_ROOT: looked in first; "none": no NVRTC, no cuBLASLt
   std::filesystem::path templates{};      // INGOT_TEMPLATES: read templates from here, not the embedded ones
   Target offline_target{};                // what a context without a GPU compiles for
   int cpu_threads = 0;                    // INGOT_CPU_THREADS; 0 = all cores

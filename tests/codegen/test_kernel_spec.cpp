@@ -235,6 +235,8 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("cast bf16->e4m3fn scale=row+rows") ==
              "\"rows\" in \"scale=row+rows\" is no granularity; expected tensor, row, col or <rows>x<cols>");
 
+  BOOST_TEST(message_of([] { parse("cast bf16->e4m3fn of=\"x ** 2\" out=codes"); }) ==
+             "expression: \"**\" is no operator; write x ^ 2 for a power\n  x ** 2\n    ^");
   BOOST_TEST(parse_error("cast bf16->e4m3fn of=x+1 of=x+2") == "\"of=x+2\" gives the expression a second time");
   BOOST_TEST(parse_error("cast bf16->e4m3fn of=x+1 fast fast") == "\"fast\" gives fast a second time");
   BOOST_TEST(parse_error("cast bf16->e4m3fn of=x+1 unrounded unrounded") ==

@@ -16,11 +16,12 @@ std::string error(const std::string& text) {
   return error_of([&] { parse_pointwise(text); }, ErrorCode::invalid_spec);
 }
 
-// The sentence alone, where the text is quoted and the caret stands under the character `column` (from 0).
+// The sentence alone, where the text follows on a line of its own and the caret stands directly under its character
+// `column` (from 0).
 std::string sentence(const std::string& text, std::size_t column) {
   const std::string message = error(text);
-  const std::string begin = text + ": ";
-  const std::string end = "\n" + std::string(column, ' ') + "^";
+  const std::string begin = "expression: ";
+  const std::string end = "\n  " + text + "\n  " + std::string(column, ' ') + "^";
   if (!message.starts_with(begin) || !message.ends_with(end)) return "(text or caret differ) " + message;
   return message.substr(begin.size(), message.size() - begin.size() - end.size());
 }
@@ -31,11 +32,13 @@ const std::string kAnOperand = "expected a number, a name, \"-\" or \"(\"";
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(the_whole_message) {
-  BOOST_TEST(error("x * foo(gate)").starts_with("x * foo(gate): \"foo\" is no function; expected one of exp, expm1, "));
-  BOOST_TEST(error("x * foo(gate)").ends_with(", geglu, reglu\n    ^"));
+  BOOST_TEST(error("x * foo(gate)").starts_with("expression: \"foo\" is no function; expected one of exp, expm1, "));
+  BOOST_TEST(error("x * foo(gate)").ends_with(", geglu, reglu\n  x * foo(gate)\n      ^"));
   BOOST_TEST(error("x * (gate + 1") ==
-             "x * (gate + 1: the text ends, but the \"(\" of column 5 is not closed; expected an operator (+ - * / ^) "
-             "or \")\"\n             ^");
+             "expression: the text ends, but the \"(\" of column 5 is not closed; expected an operator (+ - * / ^) "
+             "or \")\"\n"
+             "  x * (gate + 1\n"
+             "               ^");
 }
 
 BOOST_AUTO_TEST_CASE(texts_that_are_no_expression) {
@@ -43,7 +46,8 @@ BOOST_AUTO_TEST_CASE(texts_that_are_no_expression) {
   BOOST_TEST(sentence("   ", 0) == "the expression is empty; expected one such as silu(x) * gate");
   BOOST_TEST(sentence("x +", 3) == "the end of the text is unexpected; " + kAnOperand);
   BOOST_TEST(sentence("x + * 2", 4) == "\"*\" is unexpected; " + kAnOperand);
-  BOOST_TEST(sentence("x ** 2", 3) == "\"*\" is unexpected; " + kAnOperand);
+  BOOST_TEST(sentence("x ** 2", 2) == "\"**\" is no operator; write x ^ 2 for a power");
+  BOOST_TEST(sentence("x * * 2", 4) == "\"*\" is unexpected; " + kAnOperand);
   BOOST_TEST(sentence("+x", 0) == "\"+\" is unexpected; " + kAnOperand);
   BOOST_TEST(sentence("()", 1) == "\")\" is unexpected; " + kAnOperand);
   BOOST_TEST(sentence("max(x, )", 7) == "\")\" is unexpected; " + kAnOperand);
@@ -60,13 +64,14 @@ BOOST_AUTO_TEST_CASE(stray_characters) {
   BOOST_TEST(sentence("x * .", 4) == "\".\" is unexpected; " + kAnOperand);
   // The caret counts characters, not bytes.
   BOOST_TEST(error("x * \xc3\xa9 + \xce\xbb") ==
-             "x * \xc3\xa9 + \xce\xbb: \"\xc3\xa9\" is unexpected; " + kAnOperand + "\n    ^");
+             "expression: \"\xc3\xa9\" is unexpected; " + kAnOperand + "\n  x * \xc3\xa9 + \xce\xbb\n      ^");
   BOOST_TEST(error("b[\xc3\xa9] + 1") ==
-             "b[\xc3\xa9] + 1: \"[\xc3\xa9]\" is no suffix; expected [col], a value for each column, or [row], one for "
-             "each row\n ^");
+             "expression: \"[\xc3\xa9]\" is no suffix; expected [col], a value for each column, or [row], one for "
+             "each row\n  b[\xc3\xa9] + 1\n   ^");
   BOOST_TEST(error("x \xc3\xa9 \xce\xbb") ==
-             "x \xc3\xa9 \xce\xbb: \"\xc3\xa9\" is unexpected; " + kAnOperator + "\n  ^");
-  BOOST_TEST(error("x *\n\x01") == "x *  : the character of code 1 is unexpected; " + kAnOperand + "\n    ^");
+             "expression: \"\xc3\xa9\" is unexpected; " + kAnOperator + "\n  x \xc3\xa9 \xce\xbb\n    ^");
+  BOOST_TEST(error("x *\n\x01") ==
+             "expression: the character of code 1 is unexpected; " + kAnOperand + "\n  x *  \n      ^");
 }
 
 BOOST_AUTO_TEST_CASE(parentheses) {
@@ -88,6 +93,7 @@ BOOST_AUTO_TEST_CASE(functions) {
   BOOST_TEST(sentence("swiglu(x)", 0) == "swiglu is given 1 argument; expected 2: swiglu(x, gate)");
   BOOST_TEST(sentence("leaky_relu(x)", 0) == "leaky_relu is given 1 argument; expected 2: leaky_relu(x, slope)");
   BOOST_TEST(sentence("1 + exp * 2", 4) == "\"exp\" is a function; expected its arguments in parentheses: exp(a)");
+  BOOST_TEST(sentence("1 + pow(x, 2)", 4) == "\"pow\" is no function; write x ^ 2 for a power");
   BOOST_TEST(sentence("max", 0) == "\"max\" is a function; expected its arguments in parentheses: max(a, b)");
   BOOST_TEST(sentence("gelu + 1", 0) == "\"gelu\" is a function; expected its arguments in parentheses: gelu(x)");
 }
@@ -124,13 +130,15 @@ BOOST_AUTO_TEST_CASE(inputs) {
   BOOST_TEST(sentence("a + b + c + d + x + e", 20) == "\"e\" is one input too many; expected at most 4 besides x");
   BOOST_TEST(error(std::string(65, 'n'))
                  .find("\"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn...\" is a name of 65 "
-                       "characters; expected at most 64\n^") != std::string::npos);
+                       "characters; expected at most 64\n  " +
+                       std::string(60, 'n') + "...\n  ^") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(of_a_long_text_the_neighbourhood_is_shown) {
   std::string text = "x";
   for (int i = 0; i < 40; ++i) text += " + gate";
   const std::string wrong = text + " + $" + text.substr(1);
-  BOOST_TEST(error(wrong) == "..." + text.substr(text.size() - 57) + " + $" + text.substr(1, 59) +
-                                 "...: \"$\" is unexpected; " + kAnOperand + "\n" + std::string(63, ' ') + "^");
+  BOOST_TEST(error(wrong) == "expression: \"$\" is unexpected; " + kAnOperand + "\n  ..." +
+                                 text.substr(text.size() - 57) + " + $" + text.substr(1, 59) + "...\n" +
+                                 std::string(65, ' ') + "^");
 }

@@ -145,7 +145,12 @@ BOOST_AUTO_TEST_CASE(sizes_that_do_not_fit_are_refused) {
 }
 
 Report report_of(const std::vector<float>& bf16, const std::vector<float>& fp8) {
-  Report report{.runs = {}, .tokens_per_step = 8, .parameters = 1'200'000, .device = "a device", .kernels = {3, 4, 5}};
+  Report report{.runs = {},
+                .tokens_per_step = 8,
+                .parameters = 1'200'000,
+                .device = "a device",
+                .target = "sm_90a",
+                .kernels = {3, 4, 5}};
   report.runs.push_back({"bf16", {.losses = bf16, .seconds = 2, .timed_steps = 10, .validation_loss = 2}});
   report.runs.push_back({"fp8", {.losses = fp8, .seconds = 1, .timed_steps = 10, .validation_loss = 3}});
   return report;
@@ -163,6 +168,10 @@ BOOST_AUTO_TEST_CASE(the_table_compares_the_runs) {
   const std::string text = table(report_of(std::vector<float>(20, 2.0F), std::vector<float>(20, 2.01F)));
   check_contains(text, {"difference", "+0.500 %", "bf16  final loss 2.0000", "validation loss +50.000 %", "40 tokens/s",
                         "tokens/s x 2.000", "compiled 3, loaded from the store 4, launched 5", "1.2 million"});
+  BOOST_TEST(text.find("without a GPU") == std::string::npos);
+  Report idle = report_of({2, 1}, {2, 1});
+  idle.kernels.launched = 0;
+  check_contains(table(idle), {"launched 0\n(without a GPU none is launched: they were made for sm_90a to show that"});
   check_contains(csv(report_of({2.5F, 1.5F}, {3.0F, 0.1F})), {"step,loss_bf16,loss_fp8\n1,2.5,3\n2,1.5,0.100000001\n"});
 }
 

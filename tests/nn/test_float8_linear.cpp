@@ -381,7 +381,11 @@ BOOST_AUTO_TEST_CASE(names_the_tensor_that_is_wrong) {
   BOOST_TEST(forward_with([](LinearForward& t) { t.output.dtype = Dtype::f16; }) ==
              "Float8Linear output: is f16, but must be bf16, as input is");
   BOOST_TEST(forward_with([](LinearForward& t) { t.bias = {}; }) ==
-             "Float8Linear bias: is f32[0, 0] on cpu, but must be [1, 8] = a vector of out_features");
+             "Float8Linear bias: is missing; it must be [1, 8] = a vector of out_features");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.input = {}; }) ==
+             "Float8Linear input: is missing; it must have 16 columns = in_features");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.weight = {}; }) ==
+             "Float8Linear weight: is missing; it must be bf16, as input is");
   BOOST_TEST(forward_with([](LinearForward& t) { t.bias.dtype = Dtype::f32; }) ==
              "Float8Linear bias: is f32, but must be bf16, as input is");
   BOOST_TEST(forward_with([](LinearForward& t) { t.input.data = nullptr; }) ==

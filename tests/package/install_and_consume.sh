@@ -33,6 +33,17 @@ done < <(cd "$work/prefix/include" && find . -name '*.h' | sed 's|^\./||' | sort
 [ "$headers" -ge 20 ] || fail "only $headers headers are installed"
 echo "$headers headers"
 
+step "links of the installed documents"
+links=0
+while IFS= read -r document; do
+  while IFS= read -r target; do
+    [ -e "$(dirname "$document")/$target" ] || fail "${document#"$work/prefix/"} points to $target, which is not installed"
+    links=$((links + 1))
+  done < <(grep -oE '\]\([^)#: ]+' "$document" | sed 's/^](//')
+done < <(find "$work/prefix" -name '*.md')
+[ "$links" -ge 10 ] || fail "only $links links were found in the installed documents"
+echo "$links links"
+
 step "find_package"
 cmake -S "$source_dir/examples/consume" -B "$work/find_package" -DCMAKE_PREFIX_PATH="$work/prefix"
 cmake --build "$work/find_package"

@@ -82,7 +82,8 @@ BOOST_AUTO_TEST_CASE(another_backends_stream_is_refused) {
   const std::unique_ptr<Backend> second = make_cpu_backend();
   Stream foreign(*second);
   const auto list = backend->make_cast_list(spec, std::vector<CastTensors>{a.tensors}, stream);
-  check_contains(error_of([&] { list->run(foreign); }, ErrorCode::invalid_argument), {"belongs to another backend"});
+  check_contains(error_of([&] { list->run(foreign); }, ErrorCode::invalid_argument),
+                 {"belongs to another Context's backend"});
 }
 
 BOOST_AUTO_TEST_SUITE_END()

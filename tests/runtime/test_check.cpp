@@ -232,6 +232,55 @@ BOOST_AUTO_TEST_CASE(factors_and_amax) {
   BOOST_TEST(error.message == "amax amax: is f32[1, 1] on cpu; it must be [1, 4]: one for each row of the input");
 }
 
+BOOST_AUTO_TEST_CASE(forgotten_tensors) {
+  BOOST_TEST(cast_message([](CastTensors& t) { t.input = {}; }) ==
+             "cast input: is missing; it must be a matrix of bf16 on cpu");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.codes = {}; }) ==
+             "cast codes: is missing; it must be e4m3fn[4, 8]: the input's shape");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.transposed = {}; }) ==
+             "cast transposed: is missing; it must be e4m3fn[8, 4]: the input's shape, transposed");
+  CastSpec with_result = kCast;
+  with_result.result = true;
+  with_result.pointwise = parse_pointwise("exp(x)");
+  BOOST_TEST(cast_message([](auto&) {}, with_result) ==
+             "cast result: is missing; it must be bf16[4, 8]: the input's shape");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.a = {}; }) ==
+             "gemm a: is missing; it must be a matrix of e4m3fn on cpu");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.out = {}; }) ==
+             "gemm out: is missing; it must be bf16[4, 6]: M of a, N of b");
+  // A default Tensor is f32, as what is asked for may be.
+  const auto error = refused([] {
+    check(CastSpec{.in = Dtype::f32, .pointwise = parse_pointwise("exp(x)"), .result = true},
+          {.input = matrix(at(0), Dtype::f32, 4, 8, kCpu),
+           .codes = matrix(at(1024), Dtype::e4m3fn, 4, 8, kCpu),
+           .factors = vector(at(2048), Dtype::f32, 1, kCpu)},
+          kCpu);
+  });
+  BOOST_TEST(error.message == "cast result: is missing; it must be f32[4, 8]: the input's shape");
+}
+
+BOOST_AUTO_TEST_CASE(inputs_of_an_expression_are_named_as_it_does) {
+  CastSpec spec = kCast;
+  spec.pointwise = parse_pointwise("x * gate + bias[col]");
+  const auto change = [](const std::function<void(CastTensors&)>& then) {
+    return [then](CastTensors& t) {
+      t.inputs[0] = matrix(at(4096), Dtype::bf16, 4, 8, kCpu);
+      t.inputs[1] = vector(at(5120), Dtype::bf16, 8, kCpu);
+      then(t);
+    };
+  };
+  BOOST_TEST(cast_message(change([](auto&) {}), spec) == kNothing);
+  BOOST_TEST(cast_message(change([](CastTensors& t) { t.inputs[0] = {}; }), spec) ==
+             "cast inputs[0] (gate): is missing; it must be bf16[4, 8]: the input's shape");
+  BOOST_TEST(cast_message(change([](CastTensors& t) { t.inputs[0].rows = 2; }), spec) ==
+             "cast inputs[0] (gate): is bf16[2, 8] on cpu; it must be [4, 8]: the input's shape");
+  BOOST_TEST(cast_message(change([](CastTensors& t) { t.inputs[1].dtype = Dtype::f16; }), spec) ==
+             "cast inputs[1] (bias): is f16[1, 8] on cpu; the spec asks for bf16");
+  BOOST_TEST(cast_message(change([](CastTensors& t) { t.inputs[2] = t.inputs[0]; }), spec) ==
+             "cast inputs[2]: is bf16[4, 8] on cpu; it must not be given (a default Tensor instead): the expression "
+             "has no such input");
+}
+
 BOOST_AUTO_TEST_CASE(what_the_spec_does_not_ask_for_is_refused) {
   CastSpec codes_only = kCast;
   codes_only.transposed = false;
@@ -305,20 +354,21 @@ BOOST_AUTO_TEST_CASE(epilogues_of_a_gemm) {
         spec);
   };
   BOOST_TEST(message([](auto&) {}) == kNothing);
-  BOOST_TEST(contains(message([](GemmTensors& t) { t.c = {}; }), "gemm c: "));
+  BOOST_TEST(message([](GemmTensors& t) { t.c = {}; }) == "gemm c: is missing; it must be f32[4, 6]: M of a, N of b");
   BOOST_TEST(message([](GemmTensors& t) { t.c.rows = 3; }) ==
              "gemm c: is f32[3, 6] on cpu; it must be [4, 6]: M of a, N of b");
   BOOST_TEST(contains(message([](GemmTensors& t) { t.c.dtype = Dtype::bf16; }),
                       "gemm c: is bf16[4, 6] on cpu; the spec asks"));
   BOOST_TEST(contains(message([](GemmTensors& t) { t.inputs[0] = matrix(at(7168), Dtype::bf16, 4, 5, kCpu); }),
-                      "gemm inputs[0]: is bf16[4, 5] on cpu; it must be"));
+                      "gemm inputs[0] (gate): is bf16[4, 5] on cpu; it must be"));
   BOOST_TEST(message([](GemmTensors& t) { t.inputs[1].cols = t.inputs[1].row_stride = 6; }) ==
-             "gemm inputs[1]: is f32[1, 6] on cpu; it must be [1, 4]: one for each of the M rows");
+             "gemm inputs[1] (r): is f32[1, 6] on cpu; it must be [1, 4]: one for each of the M rows");
   BOOST_TEST(contains(message([](GemmTensors& t) { t.inputs[2].dtype = Dtype::f32; }),
-                      "gemm inputs[2]: is f32[1, 6] on cpu; the spec asks for bf16"));
+                      "gemm inputs[2] (w): is f32[1, 6] on cpu; the spec asks for bf16"));
   BOOST_TEST(contains(message([](GemmTensors& t) { t.inputs[3] = t.inputs[2]; }),
                       "gemm inputs[3]: is bf16[1, 6] on cpu; it must not be given"));
-  BOOST_TEST(contains(message([](GemmTensors& t) { t.preactivation = {}; }), "gemm preactivation: "));
+  BOOST_TEST(message([](GemmTensors& t) { t.preactivation = {}; }) ==
+             "gemm preactivation: is missing; it must be bf16[4, 6]: M of a, N of b");
   BOOST_TEST(contains(message([](GemmTensors& t) { t.amax = {}; }),
                       "gemm amax: is missing; it must be f32[1, 1]: one for the whole output"));
   BOOST_TEST(contains(message([](GemmTensors& t) { t.scale = t.amax; }),
@@ -379,8 +429,10 @@ BOOST_AUTO_TEST_CASE(a_stream_of_another_backend) {
   check_stream(stream, one);
   const auto error = refused([&] { check_stream(stream, other); });
   BOOST_TEST((error.code == ErrorCode::invalid_argument));
-  BOOST_TEST(error.message ==
-             "stream: belongs to another backend (cuda:2), but this one is cuda:2; make a Stream with this backend");
+  BOOST_TEST(
+      error.message ==
+      "stream: belongs to another Context's backend (on cuda:2), not to this one (on cuda:2); make a Stream with "
+      "this backend");
 }
 
 BOOST_AUTO_TEST_CASE(pointers_of_copies) {

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,19 @@ BOOST_AUTO_TEST_CASE(version_and_help) {
   const Result show = run("show --help");
   BOOST_TEST(show.code == 0);
   CHECK_CONTAINS(show.out, "cast bf16->e4m3fn scale=row out=codes,transposed pow2");
+  for (const char* part : {" of=", " list", "row+col", " given", "kernel="}) CHECK_CONTAINS(show.out, part);
+}
+
+BOOST_AUTO_TEST_CASE(the_specs_of_the_help_are_specs) {
+  std::istringstream help(run("show --help").out);
+  std::string line;
+  while (std::getline(help, line) && line != "Specs:") {}
+  int specs = 0;
+  for (; std::getline(help, line) && line.starts_with("  "); ++specs) {
+    const Result result = run("show '" + line.substr(2) + "' --source --target sm_90a");
+    BOOST_TEST(result.code == 0, line << ": " << result.err);
+  }
+  BOOST_TEST(specs >= 10);
 }
 
 BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
@@ -95,6 +109,13 @@ BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
     BOOST_TEST(result.out == "");
     BOOST_TEST(result.err != "");
   }
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_command_is_named_with_those_there_are) {
+  const Result result = run("frobnicate --json");
+  BOOST_TEST(result.code == 2);
+  BOOST_TEST(result.err.starts_with("ingot: error: no command \"frobnicate\"; expected info"), result.err);
+  CHECK_CONTAINS(result.err, "show");
 }
 
 BOOST_AUTO_TEST_CASE(info_names_every_part) {
@@ -149,7 +170,16 @@ BOOST_AUTO_TEST_CASE(show_refuses_a_bad_spec) {
 
   const Result target = run("show " + kOnePass + " --target sm_banana");
   BOOST_TEST(target.code == 1);
-  CHECK_CONTAINS(target.err, "ingot: error: target: \"sm_banana\" is no architecture");
+  const std::string all = "; expected one of sm_80, sm_89, sm_90a, sm_100a, sm_120a";
+  CHECK_CONTAINS(target.err, "ingot: error: target: \"sm_banana\" is no architecture" + all);
+
+  const Result old = run("show " + kOnePass + " --target sm_70");
+  BOOST_TEST(old.code == 1);
+  CHECK_CONTAINS(old.err, "target: \"sm_70\" is older than the kernels can be compiled for" + all);
+
+  const Result hopper = run("show 'gemm e4m3fn*e4m3fn->bf16 nt kernel=sm90' --target sm_80");
+  BOOST_TEST(hopper.code == 1);
+  CHECK_CONTAINS(hopper.err, "kernel sm90 runs on sm_90a only, but the target is sm_80; use --target sm_90a");
 }
 
 BOOST_AUTO_TEST_CASE(show_prints_resources) {
@@ -166,6 +196,26 @@ BOOST_AUTO_TEST_CASE(show_prints_resources) {
   BOOST_REQUIRE_MESSAGE(both.code == 0, both.err);
   CHECK_CONTAINS(both.out, "first pass");
   CHECK_CONTAINS(both.out, "main pass");
+}
+
+// Which kernel an automatic GEMM takes is known on a GPU only.
+BOOST_AUTO_TEST_CASE(show_says_that_a_gemm_of_last_resort_is_one) {
+  const std::string note = "this is the kernel of last resort; on a GPU cuBLASLt comes first";
+  const std::string fp8 = "'gemm e4m3fn*e4m3fn->bf16 nt'";
+  const Result text = run("show " + fp8 + " --target sm_90a");
+  BOOST_REQUIRE_MESSAGE(text.code == 0, text.err);
+  CHECK_CONTAINS(text.out, "\nnote: " + note + ", and on Hopper kernel sm90 second: add kernel=sm90");
+
+  const Result as_json = run("show " + fp8 + " --target sm_90a --json");
+  BOOST_TEST(json::parse(as_json.out).at("note").get<std::string>().starts_with(note));
+
+  const Result source = run("show 'gemm bf16*bf16->bf16 nt' --source");
+  BOOST_TEST(!contains(source.out, note));
+  BOOST_TEST(source.err == "ingot: note: " + note + "\n");
+
+  const Result asked = run("show 'gemm e4m3fn*e4m3fn->bf16 nt kernel=simt'");
+  BOOST_REQUIRE_MESSAGE(asked.code == 0, asked.err);
+  BOOST_TEST(!contains(asked.out, "note: "));
 }
 
 BOOST_AUTO_TEST_CASE(show_source_and_ptx_alone) {
@@ -188,6 +238,7 @@ BOOST_AUTO_TEST_CASE(show_as_json) {
   const json shown = json::parse(result.out);
   BOOST_TEST(shown.at("spec") == "cast bf16->e4m3fn scale=tensor out=codes,transposed");
   BOOST_TEST(shown.at("target") == "sm_80");
+  BOOST_TEST(!shown.contains("note"));
   BOOST_REQUIRE(shown.at("passes").size() == 2U);
   BOOST_TEST(shown.at("passes").at(0).at("pass") == "first");
   BOOST_TEST(shown.at("passes").at(1).at("pass") == "main");
