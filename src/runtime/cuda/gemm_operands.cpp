@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/timing.h"
 
 #include "numerics.cuh"
@@ -51,9 +52,26 @@ Tensor factors_of(const Tensor& factors, ScaleGranularity scale, std::int64_t ro
   return vector(static_cast<float*>(factors.data) + row * each, Dtype::f32, rows * each, factors.device);
 }
 
+// There are operands for a product, its factors and its bias. A spec that asks for more is not measured.
+void require_operands(const GemmCall& call) {
+  const GemmSpec& spec = call.spec;
+  const GemmSpec product{.a = spec.a,
+                         .b = spec.b,
+                         .out = spec.out,
+                         .layout_a = spec.layout_a,
+                         .layout_b = spec.layout_b,
+                         .scale_a = spec.scale_a,
+                         .scale_b = spec.scale_b,
+                         .bias = spec.bias,
+                         .fast_accumulation = spec.fast_accumulation};
+  if (without_kernel(spec) == product && !is_fp8(spec.out)) return;
+  throw Error(ErrorCode::invalid_argument, print(call), "cannot be tuned: only a product with a bias can");
+}
+
 }  // namespace
 
 GemmOperands::GemmOperands(Gpu& gpu, RandomData& random, const GemmCall& call) : gpu_(&gpu), call_(call) {
+  require_operands(call_);
   const auto& [m, n, k] = call_.size;
   const int count =
       copies_for(bytes_of(m, k, call_.spec.a) + bytes_of(n, k, call_.spec.b) + bytes_of(m, n, call_.spec.out));
