@@ -106,6 +106,16 @@ GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multipr
   return best;
 }
 
+// Read off bench/results/gemm_h200.json: of fast sums 0.96 to 1.23 of cuBLASLt's first choice, but of few rows of a or
+// of b; of accurate ones only where K is short. And a call of cuBLASLt's costs the host three times as much.
+bool prefers_sm90(const GemmSpec& spec, const GemmSize& size) {
+  constexpr std::int64_t kFew = 128;
+  constexpr std::int64_t kShort = 1024;
+  const std::int64_t least = std::min(size.m, size.n);
+  if (least <= kFew) return spec.scale_a == kRowwise && least <= kFew / 2;
+  return spec.fast_accumulation || size.k <= kShort;
+}
+
 GemmTiling choose_mma_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
   if (spec.tiling) return *spec.tiling;
   const GemmTiling& large = kMmaTilings[0];

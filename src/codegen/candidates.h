@@ -26,6 +26,9 @@ double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& ti
 // The candidate of the smallest estimate, the first of equals. Neither allocates nor depends on anything else.
 GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
 
+// Where cuBLASLt takes the call too: is gemm_sm90 expected to be no slower than its first choice?
+bool prefers_sm90(const GemmSpec& spec, const GemmSize& size);
+
 // Of gemm_mma: the spec's own, else the large tile where there are enough of them for every multiprocessor.
 GemmTiling choose_mma_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
 

@@ -171,7 +171,10 @@ Context::Parts::Parts(ContextOptions given)
       manifest(options.gemm_manifest.empty() ? nullptr
                                              : std::make_unique<GemmManifest>(options.gemm_manifest, options.warn)),
       backend(driver ? make_cuda_backend(*driver, options.device_index, cache,
-                                         {.cublaslt = cublaslt.get(), .choices = &choices, .manifest = manifest.get()})
+                                         {.cublaslt = cublaslt.get(),
+                                          .choices = &choices,
+                                          .manifest = manifest.get(),
+                                          .compiles = compiler != nullptr})
                      : make_cpu_backend(options.cpu_threads, manifest.get())) {}
 
 ContextOptions Context::Parts::with_warn(ContextOptions options) {

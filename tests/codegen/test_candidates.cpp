@@ -41,6 +41,37 @@ BOOST_AUTO_TEST_CASE(the_tile_of_gemm_mma) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred) {
+  BOOST_TEST(prefers_sm90(spec_of(true), {8192, 8192, 8192}));
+  BOOST_TEST(!prefers_sm90(spec_of(false), {8192, 8192, 8192}));
+  BOOST_TEST(prefers_sm90(spec_of(false), {8192, 8192, 1024}));
+  BOOST_TEST(!prefers_sm90(spec_of(true), {64, 8192, 8192}));
+  BOOST_TEST(!prefers_sm90(spec_of(true), {8192, 128, 8192}));
+  GemmSpec rowwise = spec_of(false);
+  rowwise.scale_a = rowwise.scale_b = kRowwise;
+  BOOST_TEST(prefers_sm90(rowwise, {64, 8192, 8192}));
+  BOOST_TEST(!prefers_sm90(rowwise, {65, 8192, 8192}));
+}
+
+// What an epilogue needs registers for goes without the tilings that leave few.
+BOOST_AUTO_TEST_CASE(tilings_of_an_epilogue) {
+  const auto most = [](const char* line) {
+    int sums = 0;
+    for (const GemmTiling& t : candidates(std::get<GemmSpec>(parse(std::string("gemm e4m3fn*e4m3fn->") + line)))) {
+      sums = std::max(sums, t.m * t.n / (t.pingpong ? 128 : 256));
+    }
+    return sums;
+  };
+  BOOST_TEST(most("bf16 fast") == 192);
+  BOOST_TEST(candidates(spec_of(true)).size() == 9U);
+  BOOST_TEST(candidates(std::get<GemmSpec>(parse("gemm e4m3fn*e4m3fn->bf16 fast epilogue=silu(x)"))).size() == 8U);
+  BOOST_TEST(most("bf16 fast epilogue=silu(x)") == 192);
+  BOOST_TEST(most("bf16 fast epilogue=x+residual") == 192);
+  BOOST_TEST(most("f32 fast c=f32") == 128);
+  BOOST_TEST(most("bf16 fast epilogue=x+residual also=amax") == 128);
+  BOOST_TEST(most("e4m3fn fast") == 128);
+}
+
 BOOST_AUTO_TEST_CASE(a_specs_own_tiling_is_the_only_candidate) {
   GemmSpec spec = spec_of(true);
   spec.kernel = GemmKernel::sm90;

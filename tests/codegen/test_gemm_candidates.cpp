@@ -44,9 +44,12 @@ BOOST_AUTO_TEST_CASE(each_names_a_kernel_of_the_same_gemm) {
 BOOST_AUTO_TEST_CASE(the_untuned_choice_comes_first) {
   const GemmSpec fast{.fast_accumulation = true};
   const std::vector<GemmSpec> all = gemm_candidates({.spec = fast, .size = kLarge}, kHopper, kH200);
-  BOOST_TEST((all[0].kernel == GemmKernel::cublaslt && all[0].algorithm == 0));
-  BOOST_TEST((all[1].kernel == GemmKernel::sm90));
-  BOOST_TEST((all[1].tiling == choose_tiling(fast, kLarge, kH200)));
+  BOOST_TEST((all[0].kernel == GemmKernel::sm90));
+  BOOST_TEST((all[0].tiling == choose_tiling(fast, kLarge, kH200)));
+  BOOST_TEST((all[1].kernel == GemmKernel::cublaslt && all[1].algorithm == 0));
+  const std::vector<GemmSpec> accurate = gemm_candidates({.spec = {}, .size = kLarge}, kHopper, kH200);
+  BOOST_TEST((accurate[0].kernel == GemmKernel::cublaslt && accurate[0].algorithm == 0));
+  BOOST_TEST((accurate[1].tiling == choose_tiling({}, kLarge, kH200)));
   BOOST_TEST(count(all, GemmKernel::cublaslt) == 8U);
   BOOST_TEST(count(all, GemmKernel::sm90) >= 2U);
   BOOST_TEST(count(all, GemmKernel::simt) == 0U);
@@ -66,16 +69,19 @@ BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
   const auto of = [](const GemmSpec& spec, Target target) {
     return gemm_candidates({.spec = spec, .size = kLarge}, target, kH200);
   };
-  // Groups of K are gemm_sm90's alone; fnuz formats have no tensor cores; other GPUs have no gemm_sm90.
+  // Groups of K are gemm_sm90's alone; fnuz formats are gemm_mma's; other GPUs have no gemm_sm90.
   const auto groups = of({.scale_a = kRowGroups, .scale_b = kBlocks}, kHopper);
   BOOST_TEST(count(groups, GemmKernel::sm90) == groups.size());
   const auto fnuz = of({.a = Dtype::e4m3fnuz, .b = Dtype::e4m3fn}, kHopper);
-  BOOST_TEST(fnuz.size() == 1U);
-  BOOST_TEST(count(fnuz, GemmKernel::simt) == 1U);
+  BOOST_TEST(fnuz.size() == 2U);
+  BOOST_TEST(count(fnuz, GemmKernel::mma) == 2U);
   BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::cublaslt) == 8U);
   BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::sm90) == 0U);
   BOOST_TEST(count(of({.a = Dtype::bf16, .b = Dtype::bf16}, kHopper), GemmKernel::cublaslt) == 8U);
   // A small product may be anybody's.
   const auto small = gemm_candidates({.spec = {}, .size = {64, 64, 64}}, kHopper, kH200);
-  BOOST_TEST(count(small, GemmKernel::simt) == 1U);
+  BOOST_TEST(count(small, GemmKernel::mma) == 2U);
+  const auto f32 = gemm_candidates(
+      {.spec = {.a = Dtype::f32, .b = Dtype::f32, .out = Dtype::f32}, .size = {64, 64, 64}}, kHopper, kH200);
+  BOOST_TEST(count(f32, GemmKernel::simt) == 1U);
 }

@@ -197,12 +197,12 @@ BOOST_AUTO_TEST_CASE(a_wrong_result_is_told_and_left_out) {
 // The record's kernel is the one to beat: of equals it stays.
 BOOST_AUTO_TEST_CASE(measured_again_the_record_is_the_incumbent) {
   std::vector<TunedGemm> all = gemms(1);
-  TuningRecord known{.machine = test::machine(),
-                     .spec = {},
-                     .size = {1, 64, 64},
-                     .chosen = algorithm({}, 5),
-                     .us = 3,
-                     .date = "2026-01-01"};
+  TuningRecord known;
+  known.machine = test::machine();
+  known.size = {1, 64, 64};
+  known.chosen = algorithm({}, 5);
+  known.us = 3;
+  known.date = "2026-01-01";
   store.put(known);
   TuneSession equal = session();
   class Equal final : public GemmMeasurer {

@@ -18,6 +18,7 @@ struct GemmServices {
   CublasLt* cublaslt = nullptr;    // without: no GEMM runs on it
   GemmChoices* choices = nullptr;  // what tuning has found
   GemmManifest* manifest = nullptr;
+  bool compiles = true;  // can kernels of ours be made here?
 };
 
 // All arguments outlive the backend.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ingot/codegen/candidates.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/cublaslt.h"
 #include "ingot/runtime/cuda/cuda_backend.h"
@@ -105,10 +106,12 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
   switch (spec.kernel) {
     case GemmKernel::automatic: {
       if (try_chosen(spec, tensors, shape, stream, launcher, services)) return;
-      if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;
-      if (sm90_refusal(spec, tensors, shape, launcher.target()) == nullptr) {
+      const bool sm90 = sm90_refusal(spec, tensors, shape, launcher.target()) == nullptr;
+      if (sm90 && services.compiles && prefers_sm90(spec, {.m = shape.m, .n = shape.n, .k = shape.k})) {
         return gemm_sm90(spec, tensors, shape, stream, launcher);
       }
+      if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;
+      if (sm90) return gemm_sm90(spec, tensors, shape, stream, launcher);
       if (mma_refusal(spec, shape, launcher.target()) == nullptr) {
         return gemm_mma(spec, tensors, shape, stream, launcher);
       }
