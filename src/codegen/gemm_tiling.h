@@ -10,10 +10,9 @@
 
 namespace ingot {
 
-// automatic: what tuning has found for the shape; without it, sm90 where it is expected to be as fast as cuBLASLt
-// (prefers_sm90() in candidates.h), else the first that can of cuBLASLt, sm90, mma and simt. The others are for a call
-// that must be that kernel's (comparisons, tests): what it cannot do is then an error. The CPU reference computes every
-// spec, whatever its kernel.
+// automatic: what tuning has found for the shape, else the first that can of cuBLASLt, sm90, mma and simt (of sm90 and
+// cuBLASLt where prefers_sm90() in candidates.h). The others are for a call that must be that kernel's: what it cannot
+// do is then an error. The CPU reference computes every spec, whatever its kernel.
 enum class GemmKernel : std::uint8_t { automatic, cublaslt, sm90, mma, simt };
 
 // cuBLASLt's heuristic names at most this many algorithms for a shape, its best guess first.
