@@ -523,7 +523,8 @@ void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factor
                          .factor_a_stride = 1,
                          .factor_b_stride = 0,
                          .groups = 0,
-                         .factor_b_rows = 1};
+                         .factor_b_rows = 1,
+                         .epilogue = {}};
   emulator::launch(gemm_simt<A, B, Out>, GemmSimtLaunch::grid(m, n), GemmSimtLaunch::kThreads, p);
   BOOST_TEST(out.guarded());
   for (i64 i = 0; i < m; ++i) {
@@ -576,7 +577,8 @@ void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b) {
                          .factor_a_stride = 0,
                          .factor_b_stride = 0,
                          .groups = groups,
-                         .factor_b_rows = rows_of_b};
+                         .factor_b_rows = rows_of_b,
+                         .epilogue = {}};
   emulator::launch(gemm_simt<e4m3fn, e4m3fn, float>, GemmSimtLaunch::grid(m, n), GemmSimtLaunch::kThreads, p);
   BOOST_TEST(out.guarded());
   for (i64 i = 0; i < m; ++i) {
