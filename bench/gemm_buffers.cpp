@@ -104,16 +104,10 @@ GemmBuffers::Copy GemmBuffers::make(Gpu& gpu, RandomData& random, std::uint64_t 
   made.tensors.a = operand(case_.spec.a, case_.spec.scale_a, case_.size.m, made.tensors.factor_a);
   made.tensors.b = operand(case_.spec.b, case_.spec.scale_b, case_.size.n, made.tensors.factor_b);
   made.tensors.out = place(case_.spec.out, case_.size.m, case_.size.n);
-  // Bell-shaped too: what a cast of random values would have rounded them to.
   const auto values = [&](std::int64_t rows, std::int64_t cols) {
-    const CastSpec spec{.pointwise = parse_pointwise("x * 0.5"), .result = true};
-    const Placed cast(cast_operation(spec, rows, cols), backend);
-    random.fill(cast, ++seed);
-    CastTensors tensors = cast_tensors(cast.tensors());
-    tensors.result = place(Dtype::bf16, rows, cols);
-    backend.cast(spec, tensors, gpu.stream());
-    gpu.synchronize();
-    return tensors.result;
+    const Tensor tensor = place(Dtype::bf16, rows, cols);
+    random.fill(tensor.data, bytes_of(rows, cols, Dtype::bf16), Dtype::bf16, ++seed);
+    return tensor;
   };
   const GemmEpilogue& epilogue = case_.spec.epilogue;
   if (case_.spec.bias) made.tensors.bias = values(1, case_.size.n);
