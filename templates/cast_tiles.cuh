@@ -570,6 +570,9 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kSeveral = Source::kMatrices > 1;
   constexpr bool kMany = Source::kMatrices > 2 || (kWide && kSeveral);
   if (Source::kFused && (kMany || (More && kBlackwell && (kWide || kSeveral || Source::kMany)))) return 1;
+  // ptxas finds no 128 registers for these on sm_120.
+  constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
+  if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
   if (kWide || More || !has_hardware_encode<Out>()) return 2;
   if (Source::kFused) return kTwo || Source::kMatrices > 1 ? 2 : 3;
   if (!kTwo) return 3;

@@ -31,6 +31,7 @@ struct ValueSource {
   using Value = typename Select<kFused && Unrounded, f32, In>::Type;
   static constexpr u32 kMatrices = count_inputs<F>(InputKind::matrix) + (F::kUsesX ? 1 : 0);
   static constexpr u32 kColumns = count_inputs<F>(InputKind::column);
+  static constexpr u32 kRows = count_inputs<F>(InputKind::row);
   // Three octets or more to one of the values: kernels give them more registers.
   static constexpr bool kMany = kMatrices + kColumns > 2;
 

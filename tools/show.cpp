@@ -69,10 +69,12 @@ std::string note(const KernelSpec& spec) {
   } catch (const Error&) {
     has_sm90 = false;
   }
-  return has_sm90 ? "this is the kernel of last resort; on a GPU cuBLASLt comes first, and on Hopper kernel sm90 "
-                    "second: add "
-                    "kernel=sm90 to the spec to see that one"
-                  : "this is the kernel of last resort; on a GPU cuBLASLt comes first";
+  if (has_sm90) {
+    return "this is the kernel of last resort; on a GPU what tuning found comes first, then cuBLASLt or, on Hopper, "
+           "kernel "
+           "sm90, then kernel mma: add kernel=sm90 or kernel=mma to the spec to see those";
+  }
+  return "this is the kernel of last resort; on a GPU what tuning found comes first, then cuBLASLt";
 }
 
 ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {

@@ -107,8 +107,10 @@ GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multipr
 }
 
 // Read off bench/results/gemm_h200.json: of fast sums 0.96 to 1.23 of cuBLASLt's first choice, but of few rows of a or
-// of b; of accurate ones only where K is short. And a call of cuBLASLt's costs the host three times as much.
+// of b; of accurate ones only where K is short. And a call of cuBLASLt's costs the host three times as much. What was
+// not measured there, beta * c and f32 output, stays cuBLASLt's.
 bool prefers_sm90(const GemmSpec& spec, const GemmSize& size) {
+  if (spec.epilogue.c || spec.out == Dtype::f32) return false;
   constexpr std::int64_t kFew = 128;
   constexpr std::int64_t kShort = 1024;
   const std::int64_t least = std::min(size.m, size.n);

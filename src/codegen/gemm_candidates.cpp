@@ -9,8 +9,6 @@ namespace {
 
 // The cost model errs by less than this.
 constexpr double kPlausible = 1.4;
-// Up to here a kernel that is slow for large products is not out of the question.
-constexpr std::int64_t kSmall = std::int64_t{1} << 26;
 
 bool ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
 
@@ -53,15 +51,14 @@ std::vector<GemmSpec> gemm_candidates(const GemmCall& call, Target target, int m
     if (cublaslt && prefers_sm90(open.spec, open.size)) std::swap(all[0], all[1]);
   }
   for (int i = 1; cublaslt && i < kCublasltAlgorithms; ++i) add_cublaslt(i);
-  const auto& [m, n, k] = open.size;
-  if (all.empty() || (m <= kSmall && n <= kSmall && k <= kSmall && m * n <= kSmall / k)) {
-    if (open.spec.a == Dtype::f32) {
-      all.push_back(with_kernel(open.spec, GemmKernel::simt));
-    } else {
-      for (const GemmTiling& tiling : kMmaTilings) {
-        all.push_back(with_kernel(open.spec, GemmKernel::mma));
-        all.back().tiling = tiling;
-      }
+  // Takes what the others refuse for its shape, its alignment or the GPU, which is not known here; it is soon given up
+  // where they run.
+  if (open.spec.a == Dtype::f32) {
+    all.push_back(with_kernel(open.spec, GemmKernel::simt));
+  } else {
+    for (const GemmTiling& tiling : kMmaTilings) {
+      all.push_back(with_kernel(open.spec, GemmKernel::mma));
+      all.back().tiling = tiling;
     }
   }
   return all;

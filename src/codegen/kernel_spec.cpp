@@ -238,7 +238,6 @@ void validate_kernel(const GemmSpec& spec) {
     refuse(spec, fmt::format("kernel is {}, which is none; it must be automatic, cublaslt, sm90, mma or simt",
                              static_cast<unsigned>(spec.kernel)));
   }
-  if (spec.kernel == GemmKernel::mma) return validate_mma(spec);
   if (spec.tiling && spec.kernel != GemmKernel::sm90) {
     refuse(spec, fmt::format("tiling is {}, but kernel is {}: sm90 and mma alone have one", print(*spec.tiling),
                              name(spec.kernel)));
@@ -250,6 +249,7 @@ void validate_kernel(const GemmSpec& spec) {
   if (spec.algorithm < 0 || spec.algorithm >= kCublasltAlgorithms) {
     refuse(spec, fmt::format("algorithm is {}, but must be 0 to {}", spec.algorithm, kCublasltAlgorithms - 1));
   }
+  if (spec.kernel == GemmKernel::mma) return validate_mma(spec);
   if (spec.kernel != GemmKernel::sm90) return;
   for (const auto& [field, dtype] : {std::pair{"a", spec.a}, std::pair{"b", spec.b}}) {
     if (dtype != Dtype::e4m3fn && dtype != Dtype::e5m2) {

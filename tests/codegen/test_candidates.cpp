@@ -44,6 +44,8 @@ BOOST_AUTO_TEST_CASE(the_tile_of_gemm_mma) {
 BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred) {
   BOOST_TEST(prefers_sm90(spec_of(true), {8192, 8192, 8192}));
   BOOST_TEST(!prefers_sm90(spec_of(false), {8192, 8192, 8192}));
+  BOOST_TEST(!prefers_sm90({.fast_accumulation = true, .epilogue = {.c = Dtype::bf16}}, {8192, 8192, 8192}));
+  BOOST_TEST(!prefers_sm90({.out = Dtype::f32, .fast_accumulation = true}, {8192, 8192, 8192}));
   BOOST_TEST(prefers_sm90(spec_of(false), {8192, 8192, 1024}));
   BOOST_TEST(!prefers_sm90(spec_of(true), {64, 8192, 8192}));
   BOOST_TEST(!prefers_sm90(spec_of(true), {8192, 128, 8192}));

@@ -22,6 +22,7 @@
 #include "column_sum.cuh"
 #include "decode_f16.cuh"
 #include "formats.cuh"
+#include "gemm_epilogue.cuh"
 #include "gemm_mma.cuh"
 #include "gemm_mma_tiling.cuh"
 #include "gemm_simt.cuh"
@@ -126,6 +127,11 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   constexpr auto kApart =
       &gemm_sm90<e5m2, e5m2, f32, Sm90Tiling{64, 128, 1, 1, 8, true}, false, Sm90Factors::groups, false>;
   static_assert(kInstantiated<kShared, kApart> == 2);
+  using Everything = Epilogue<f16, Fused<math::Fast>, bf16, true, true>;
+  constexpr auto kEpilogue = &gemm_sm90<e4m3fn, e5m2, e4m3fn, Sm90Tiling{}, true, Sm90Factors::rows, true, Everything>;
+  constexpr auto kAlike = &gemm_mma<e4m3fn, e5m2, e5m2fnuz, MmaTiling{}, false, Everything>;
+  constexpr auto kPlainly = &gemm_simt<e4m3fn, e5m2, bf16, Everything>;
+  static_assert(kInstantiated<kEpilogue, kAlike, kPlainly> == 3);
   constexpr auto kCodes = &gemm_mma<e4m3fnuz, e5m2, bf16, MmaTiling{}, true>;
   constexpr auto kElements = &gemm_mma<bf16, bf16, f32, MmaTiling{64, 64}, false>;
   static_assert(kInstantiated<kCodes, kElements> == 2);

@@ -45,9 +45,8 @@ void launch_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSha
                               .epilogue = epilogue_params(tensors)};
   // Without elements there is still an FP8 output's factor to write.
   const i64 grid = std::max(i64{1}, GemmSimtLaunch::grid(shape.m, shape.n));
-  GemmSpec chosen = spec;
+  GemmSpec chosen = without_kernel(spec);
   chosen.kernel = GemmKernel::simt;
-  chosen.tiling.reset();
   launcher.launch(chosen, Pass::main, grid, GemmSimtLaunch::kThreads, params, stream);
 }
 
