@@ -168,11 +168,11 @@ struct OctetOffset {
 };
 
 // Octets to fetch before the first is computed with, a power of two: 64 registers' worth. Of several inputs that become
-// f32 values there is no room for two octets.
+// f32 values there is no room for two octets, and on sm_120 ptxas needs more than elsewhere.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 octets_in_flight(u32 inputs) {
   if (sizeof(typename Source::Value) == 4) return inputs <= 1 ? 8 : 1;
-  return inputs <= 1 ? 16 : inputs == 2 ? 8 : inputs <= 4 ? 4 : 2;
+  return inputs <= 1 ? 16 : inputs == 2 ? (kDeviceArch >= 1200 ? 4 : 8) : inputs <= 4 ? 4 : 2;
 }
 
 // The octets at offset_of(0) .. offset_of(Count - 1); those outside of the matrix are 0. All of a batch are on their
