@@ -238,7 +238,7 @@ void validate_kernel(const GemmSpec& spec) {
     refuse(spec, fmt::format("kernel is {}, which is none; it must be automatic, cublaslt, sm90, mma or simt",
                              static_cast<unsigned>(spec.kernel)));
   }
-  if (spec.tiling && spec.kernel != GemmKernel::sm90) {
+  if (spec.tiling && spec.kernel != GemmKernel::sm90 && spec.kernel != GemmKernel::mma) {
     refuse(spec, fmt::format("tiling is {}, but kernel is {}: sm90 and mma alone have one", print(*spec.tiling),
                              name(spec.kernel)));
   }
