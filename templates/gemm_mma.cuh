@@ -18,7 +18,7 @@
 #include "decode_f16.cuh"
 #include "gemm_epilogue.cuh"
 #include "gemm_mma_tiling.cuh"
-#include "gemm_simt.cuh"
+#include "gemm_params.cuh"
 #include "gemm_sm90_tiling.cuh"
 #include "memory.cuh"
 #include "numerics.cuh"
@@ -29,22 +29,10 @@
 namespace ingot {
 
 struct GemmMmaParams {
-  const void* a;
-  const void* b;
-  const float* factor_a;  // null: none (high-precision operands)
-  const float* factor_b;
-  const void* bias;  // null: none
-  void* out;
-  i64 m, n, k;
-  i64 a_stride_m, a_stride_k;  // elements: a(m, k) is at m * a_stride_m + k * a_stride_k
-  i64 b_stride_n, b_stride_k;
-  i64 out_stride;
-  i64 factor_a_stride, factor_b_stride;  // 0: one for all; 1: one per row
-  i64 groups;                            // where factors are of groups: those in a row of a
-  u32 factor_b_shift;                    // and 2^n rows of b share factors
-  u32 a_copied, b_copied;                // mma_copied_bytes(); 0 where rows do not lie along k
-  u32 out_pairs;                         // do all rows of out start at a multiple of two elements?
-  EpilogueParams epilogue;
+  GemmParams gemm;
+  u32 factor_b_shift;      // where factors are of groups: 2^n rows of b share factors
+  u32 a_copied, b_copied;  // mma_copied_bytes(); 0 where rows do not lie along k
+  u32 out_pairs;           // do all rows of out start at a multiple of two elements?
 };
 
 // What the tensor cores multiply in place of T, and the exponent of what that leaves out.
@@ -235,27 +223,30 @@ struct MmaBlock {
   using Bias = typename GemmBias<A, Out>::Type;
   static constexpr u32 kThreads = mma_threads(T);
   static constexpr u32 kStages = 2 / static_cast<u32>(sizeof(A));
-  static constexpr u32 kStepsOfGroup = kGemmSimtGroup / kMmaDepth;
+  static constexpr u32 kStepsOfGroup = kGemmGroup / kMmaDepth;
   // 2^n of what decoding leaves out of a product.
   static constexpr int kExponent = MmaElement<A>::kExponent + MmaElement<B>::kExponent;
   static constexpr float kScale = static_cast<float>(1U << kExponent);
   using OperandA = MmaOperand<A, T.m, kThreads>;
   using OperandB = MmaOperand<B, T.n, kThreads>;
 
-  const GemmMmaParams& p;
+  const GemmParams& p;
+  const GemmMmaParams& mma;
   OperandA a;
   OperandB b;
   u32 tiles, stages;  // in shared memory
   u32 lane, warp_m, warp_n;
 
-  INGOT_DEVICE static MmaBlock make(const GemmMmaParams& p) {
+  INGOT_DEVICE static MmaBlock make(const GemmMmaParams& mma) {
+    const GemmParams& p = mma.gemm;
     const Sm90Place tile =
         sm90_place(blockIdx.x, static_cast<u32>(ceil_div(p.m, i64{T.m})), static_cast<u32>(ceil_div(p.n, i64{T.n})));
     const u32 base = shared_memory();
     const u32 warp = threadIdx.x / 32;
     return {.p = p,
-            .a = {static_cast<const A*>(p.a), tile.m, p.m, p.k, p.a_stride_m, p.a_stride_k, p.a_copied},
-            .b = {static_cast<const B*>(p.b), tile.n, p.n, p.k, p.b_stride_n, p.b_stride_k, p.b_copied},
+            .mma = mma,
+            .a = {static_cast<const A*>(p.a), tile.m, p.m, p.k, p.a_stride_m, p.a_stride_k, mma.a_copied},
+            .b = {static_cast<const B*>(p.b), tile.n, p.n, p.k, p.b_stride_n, p.b_stride_k, mma.b_copied},
             .tiles = base,
             .stages = base + 2 * mma_tile_bytes(T),
             .lane = threadIdx.x % 32,
@@ -328,7 +319,7 @@ struct MmaBlock {
       INGOT_UNROLL
       for (u32 c = 0; c < 2; ++c) {
         const i64 n = min_of(column_of(j) + c, p.n - 1);
-        factors.columns[j][c] = p.factor_b[(n >> p.factor_b_shift) * p.groups + group];
+        factors.columns[j][c] = p.factor_b[(n >> mma.factor_b_shift) * p.groups + group];
       }
     }
     return factors;
@@ -402,7 +393,7 @@ struct MmaBlock {
   // Two neighbouring ones.
   INGOT_DEVICE void store(i64 m, i64 n, float x, float y, [[maybe_unused]] float scale) const {
     Out* const out = static_cast<Out*>(p.out) + (m * p.out_stride + n);
-    if (p.out_pairs != 0 && n + 1 < p.n) {
+    if (mma.out_pairs != 0 && n + 1 < p.n) {
       if constexpr (sizeof(Out) == 4) {
         *reinterpret_cast<U32x2*>(out) = {float_bits(from_float<Out>(x)), float_bits(from_float<Out>(y))};
       } else if constexpr (Fp8Format<Out>) {
@@ -454,7 +445,7 @@ struct MmaBlock {
 template <class A, class B, class Out, MmaTiling T, bool Grouped, class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(mma_threads(T), mma_blocks_at_once(T, Grouped)) gemm_mma(const GemmMmaParams p) {
   start_in_turn();
-  write_output_factor<Out>(p.epilogue);
+  write_output_factor<Out>(p.gemm.epilogue);
   const auto block = MmaBlock<A, B, Out, T, Grouped, Epi>::make(p);
   MmaSums<T> sums{};
   if constexpr (Grouped) {

@@ -10,28 +10,12 @@
 #pragma once
 
 #include "gemm_epilogue.cuh"
+#include "gemm_params.cuh"
 #include "memory.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
 
 namespace ingot {
-
-struct GemmSimtParams {
-  const void* a;
-  const void* b;
-  const float* factor_a;  // null: none (high-precision operands)
-  const float* factor_b;
-  const void* bias;  // null: none
-  void* out;
-  i64 m, n, k;
-  i64 a_stride_m, a_stride_k;  // elements: a(m, k) is at m * a_stride_m + k * a_stride_k
-  i64 b_stride_n, b_stride_k;
-  i64 out_stride;
-  i64 factor_a_stride, factor_b_stride;  // 0: one for all; 1: one per row
-  i64 groups;                            // 0, or the factors of groups in a row of a
-  i64 factor_b_rows;                     // with groups: rows of b that share factors
-  EpilogueParams epilogue;
-};
 
 struct GemmSimtLaunch {
   static constexpr u32 kThreads = 256;
@@ -40,7 +24,6 @@ struct GemmSimtLaunch {
 };
 
 inline constexpr u32 kGemmSimtDepth = 16;                         // of K at a time
-inline constexpr u32 kGemmSimtGroup = 128;                        // of K with factors of its own, if any has
 inline constexpr u32 kGemmSimtPitch = GemmSimtLaunch::kTile + 4;  // rows stay 16-byte aligned and start in other banks
 
 // Do products of A and B always fit in f32, without rounding and without underflow?
@@ -63,8 +46,8 @@ INGOT_DEVICE void stage_operand(float (&staged)[kGemmSimtDepth][kGemmSimtPitch],
 
 // The sums of a group of K, with its factors, to the totals.
 template <u32 Each>
-INGOT_DEVICE void add_group(const GemmSimtParams& p, float (&totals)[Each][Each], float (&sums)[Each][Each], i64 m,
-                            i64 n, i64 group) {
+INGOT_DEVICE void add_group(const GemmParams& p, float (&totals)[Each][Each], float (&sums)[Each][Each], i64 m, i64 n,
+                            i64 group) {
   INGOT_UNROLL
   for (u32 i = 0; i < Each; ++i) {
     const float factor_a = m + i < p.m ? p.factor_a[(m + i) * p.groups + group] : 0.0F;
@@ -78,7 +61,7 @@ INGOT_DEVICE void add_group(const GemmSimtParams& p, float (&totals)[Each][Each]
 }
 
 template <class A, class B, class Out, class Epi = PlainEpilogue>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(const GemmSimtParams p) {
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(const GemmParams p) {
   start_in_turn();
   write_output_factor<Out>(p.epilogue);
   using Launch = GemmSimtLaunch;
@@ -119,8 +102,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
     }
     __syncthreads();
     const i64 next_k = first_k + kGemmSimtDepth;
-    if (p.groups != 0 && (next_k % kGemmSimtGroup == 0 || next_k >= p.k)) {
-      add_group(p, totals, sums, first_m + local_m, first_n + local_n, first_k / kGemmSimtGroup);
+    if (p.groups != 0 && (next_k % kGemmGroup == 0 || next_k >= p.k)) {
+      add_group(p, totals, sums, first_m + local_m, first_n + local_n, first_k / kGemmGroup);
     }
   }
 

@@ -95,8 +95,8 @@ bool tune_on_gpu(Context& context, std::vector<TunedGemm>& gemms, const TuneOpti
                       .machine = context.tuning_machine(),
                       .candidates =
                           [&](const GemmCall& call) {
-                            return gemm_candidates(call, context.cache().target(),
-                                                   context.tuning_machine().multiprocessors);
+                            return gemm_candidates(call, {.target = context.cache().target(),
+                                                          .multiprocessors = context.tuning_machine().multiprocessors});
                           },
                       .measurer = [&](const GemmCall& call) -> std::unique_ptr<GemmMeasurer> {
                         if (bench == nullptr) bench = std::make_unique<Bench>(context);

@@ -35,9 +35,9 @@ std::int64_t take_size(std::string_view line, std::string_view& rest, const char
 
 }  // namespace
 
-std::size_t hash_value(const GemmCall& call) {
-  std::uint64_t hash = hash_value(KernelSpec(call.spec));
-  for (const std::int64_t value : {call.size.m, call.size.n, call.size.k}) {
+std::size_t hash_gemm(const GemmSpec& spec, const GemmSize& size) {
+  std::uint64_t hash = hash_value(spec);
+  for (const std::int64_t value : {size.m, size.n, size.k}) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15U;
     hash ^= hash >> 32U;
   }

@@ -19,7 +19,8 @@ struct GemmCall {
   bool operator==(const GemmCall&) const = default;
 };
 
-std::size_t hash_value(const GemmCall& call);
+std::size_t hash_gemm(const GemmSpec& spec, const GemmSize& size);
+inline std::size_t hash_value(const GemmCall& call) { return hash_gemm(call.spec, call.size); }
 
 // The spec with the choice of its kernel left to the library.
 GemmSpec without_kernel(GemmSpec spec);

@@ -17,6 +17,30 @@ GemmSpec with_kernel(GemmSpec spec, GemmKernel kernel) {
   return spec;
 }
 
+GemmSpec with_tiling(GemmSpec spec, GemmKernel kernel, const GemmTiling& tiling) {
+  spec.kernel = kernel;
+  spec.tiling = tiling;
+  return spec;
+}
+
+bool has_tensor_core_format(const GemmSpec& spec) { return !is_fp8(spec.a) || (ocp(spec.a) && ocp(spec.b)); }
+
+bool cublaslt_may_take(const GemmSpec& spec) { return has_tensor_core_format(spec) && !has_group_factors(spec); }
+
+bool sm90_may_take(const GemmSpec& spec, Target target) {
+  return is_fp8(spec.a) && has_tensor_core_format(spec) && target == target_for(9, 0);
+}
+
+bool mma_may_take(const GemmSpec& spec, Target target) { return spec.a != Dtype::f32 && target.major >= 8; }
+
+// The spec of a named kernel with all that it leaves open.
+GemmSpec settled(const GemmCall& call, GemmKernel kernel, int multiprocessors) {
+  GemmSpec spec = with_kernel(call.spec, kernel);
+  if (kernel == GemmKernel::sm90) spec.tiling = choose_tiling(spec, call.size, multiprocessors);
+  if (kernel == GemmKernel::mma) spec.tiling = choose_mma_tiling(spec, call.size, multiprocessors);
+  return spec;
+}
+
 // The cost model's choice first.
 std::vector<GemmSpec> tilings(const GemmCall& call, int multiprocessors) {
   std::vector<std::pair<double, GemmTiling>> timed;
@@ -27,39 +51,45 @@ std::vector<GemmSpec> tilings(const GemmCall& call, int multiprocessors) {
   std::vector<GemmSpec> specs;
   for (const auto& [us, tiling] : timed) {
     if (us > kPlausible * timed.front().first) break;
-    specs.push_back(with_kernel(call.spec, GemmKernel::sm90));
-    specs.back().tiling = tiling;
+    specs.push_back(with_tiling(call.spec, GemmKernel::sm90, tiling));
   }
   return specs;
 }
 
 }  // namespace
 
-std::vector<GemmSpec> gemm_candidates(const GemmCall& call, Target target, int multiprocessors) {
+std::vector<GemmSpec> gemm_order(const GemmCall& call, const GemmPlace& place) {
+  if (call.spec.kernel != GemmKernel::automatic) return {settled(call, call.spec.kernel, place.multiprocessors)};
+  std::vector<GemmSpec> order;
+  const auto add = [&](GemmKernel kernel) { order.push_back(settled(call, kernel, place.multiprocessors)); };
+  if (cublaslt_may_take(call.spec)) add(GemmKernel::cublaslt);
+  if (sm90_may_take(call.spec, place.target)) {
+    add(GemmKernel::sm90);
+    if (order.size() == 2 && place.compiles && prefers_sm90(call.spec, call.size)) std::swap(order[0], order[1]);
+  }
+  if (mma_may_take(call.spec, place.target)) add(GemmKernel::mma);
+  add(GemmKernel::simt);
+  return order;
+}
+
+std::vector<GemmSpec> gemm_candidates(const GemmCall& call, const GemmPlace& place) {
   const GemmCall open{.spec = without_kernel(call.spec), .size = call.size};
-  const bool fp8 = is_fp8(open.spec.a);
-  const bool tensor_cores = !fp8 || (ocp(open.spec.a) && ocp(open.spec.b));
   std::vector<GemmSpec> all;
   const auto add_cublaslt = [&](int algorithm) {
     all.push_back(with_kernel(open.spec, GemmKernel::cublaslt));
     all.back().algorithm = algorithm;
   };
-  const bool cublaslt = tensor_cores && !has_group_factors(open.spec);
+  const bool cublaslt = cublaslt_may_take(open.spec);
   if (cublaslt) add_cublaslt(0);
-  if (fp8 && tensor_cores && target == target_for(9, 0)) {
-    for (const GemmSpec& spec : tilings(open, multiprocessors)) all.push_back(spec);
+  if (sm90_may_take(open.spec, place.target)) {
+    for (const GemmSpec& spec : tilings(open, place.multiprocessors)) all.push_back(spec);
     if (cublaslt && prefers_sm90(open.spec, open.size)) std::swap(all[0], all[1]);
   }
   for (int i = 1; cublaslt && i < kCublasltAlgorithms; ++i) add_cublaslt(i);
-  // Takes what the others refuse for its shape, its alignment or the GPU, which is not known here; it is soon given up
-  // where they run.
   if (open.spec.a == Dtype::f32) {
     all.push_back(with_kernel(open.spec, GemmKernel::simt));
   } else {
-    for (const GemmTiling& tiling : kMmaTilings) {
-      all.push_back(with_kernel(open.spec, GemmKernel::mma));
-      all.back().tiling = tiling;
-    }
+    for (const GemmTiling& tiling : kMmaTilings) all.push_back(with_tiling(open.spec, GemmKernel::mma, tiling));
   }
   return all;
 }

@@ -674,6 +674,8 @@ void append_casts(const CastSpec& dtypes, std::vector<KernelSpec>& specs) {
 
 }  // namespace
 
+std::size_t hash_value(const GemmSpec& spec) { return static_cast<std::size_t>(hash_spec(spec)); }
+
 std::size_t hash_value(const KernelSpec& spec) {
   return static_cast<std::size_t>(std::visit([](const auto& s) { return hash_spec(s); }, spec));
 }

@@ -124,6 +124,7 @@ struct ColumnSumSpec {
 using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, NormSpec, NormBackwardSpec>;
 
 std::size_t hash_value(const KernelSpec& spec);
+std::size_t hash_value(const GemmSpec& spec);
 
 // Does each 128 of k have factors of its own?
 bool has_group_factors(const GemmSpec& spec);

@@ -89,8 +89,9 @@ bool overlap(const Range& a, const Range& b) {
 
 void check_overlaps(std::span<const Range> inputs, std::span<const Range> outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].bytes == 0) continue;
     const auto check_one = [&](const Range& other) {
-      if (!overlap(outputs[i], other)) return;
+      if (other.bytes == 0 || !overlap(outputs[i], other)) return;
       refuse(outputs[i].what, *outputs[i].tensor,
              fmt::format("its memory overlaps that of {}, which is {}; an output needs memory of its own", other.what,
                          describe(*other.tensor)));

@@ -27,7 +27,8 @@ BOOST_AUTO_TEST_CASE(each_names_a_kernel_of_the_same_gemm) {
     for (const KernelSpec& spec : all_valid_specs()) {
       const auto* const gemm = std::get_if<GemmSpec>(&spec);
       if (gemm == nullptr) continue;
-      const std::vector<GemmSpec> all = gemm_candidates({.spec = *gemm, .size = kLarge}, target, kH200);
+      const std::vector<GemmSpec> all =
+          gemm_candidates({.spec = *gemm, .size = kLarge}, {.target = target, .multiprocessors = kH200});
       BOOST_REQUIRE(!all.empty());
       std::set<std::string> lines;
       for (const GemmSpec& candidate : all) {
@@ -43,11 +44,13 @@ BOOST_AUTO_TEST_CASE(each_names_a_kernel_of_the_same_gemm) {
 
 BOOST_AUTO_TEST_CASE(the_untuned_choice_comes_first) {
   const GemmSpec fast{.fast_accumulation = true};
-  const std::vector<GemmSpec> all = gemm_candidates({.spec = fast, .size = kLarge}, kHopper, kH200);
+  const std::vector<GemmSpec> all =
+      gemm_candidates({.spec = fast, .size = kLarge}, {.target = kHopper, .multiprocessors = kH200});
   BOOST_TEST((all[0].kernel == GemmKernel::sm90));
   BOOST_TEST((all[0].tiling == choose_tiling(fast, kLarge, kH200)));
   BOOST_TEST((all[1].kernel == GemmKernel::cublaslt && all[1].algorithm == 0));
-  const std::vector<GemmSpec> accurate = gemm_candidates({.spec = {}, .size = kLarge}, kHopper, kH200);
+  const std::vector<GemmSpec> accurate =
+      gemm_candidates({.spec = {}, .size = kLarge}, {.target = kHopper, .multiprocessors = kH200});
   BOOST_TEST((accurate[0].kernel == GemmKernel::cublaslt && accurate[0].algorithm == 0));
   BOOST_TEST((accurate[1].tiling == choose_tiling({}, kLarge, kH200)));
   BOOST_TEST(count(all, GemmKernel::cublaslt) == 8U);
@@ -57,7 +60,7 @@ BOOST_AUTO_TEST_CASE(the_untuned_choice_comes_first) {
 
 BOOST_AUTO_TEST_CASE(implausible_tilings_are_left_out) {
   const GemmSpec fast{.fast_accumulation = true};
-  const auto all = gemm_candidates({.spec = fast, .size = kLarge}, kHopper, kH200);
+  const auto all = gemm_candidates({.spec = fast, .size = kLarge}, {.target = kHopper, .multiprocessors = kH200});
   BOOST_TEST(count(all, GemmKernel::sm90) < candidates(fast).size());
   const double best = estimate(fast, kLarge, choose_tiling(fast, kLarge, kH200), kH200);
   for (const GemmSpec& spec : all) {
@@ -67,7 +70,7 @@ BOOST_AUTO_TEST_CASE(implausible_tilings_are_left_out) {
 
 BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
   const auto of = [](const GemmSpec& spec, Target target) {
-    return gemm_candidates({.spec = spec, .size = kLarge}, target, kH200);
+    return gemm_candidates({.spec = spec, .size = kLarge}, {.target = target, .multiprocessors = kH200});
   };
   // Groups of K are gemm_sm90's alone; fnuz formats are gemm_mma's; other GPUs have no gemm_sm90.
   const auto groups = of({.scale_a = kRowGroups, .scale_b = kBlocks}, kHopper);
@@ -80,7 +83,9 @@ BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
   BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::sm90) == 0U);
   BOOST_TEST(count(of({.a = Dtype::bf16, .b = Dtype::bf16}, kHopper), GemmKernel::cublaslt) == 8U);
   // gemm_mma takes whatever the others may refuse: an odd K, or FP8 on a GPU that has none.
-  BOOST_TEST(count(gemm_candidates({.spec = {}, .size = {8192, 4096, 4090}}, kHopper, kH200), GemmKernel::mma) == 2U);
+  BOOST_TEST(
+      count(gemm_candidates({.spec = {}, .size = {8192, 4096, 4090}}, {.target = kHopper, .multiprocessors = kH200}),
+            GemmKernel::mma) == 2U);
   BOOST_TEST(count(of({}, {8, 0, false}), GemmKernel::mma) == 2U);
   const auto f32 = of({.a = Dtype::f32, .b = Dtype::f32, .out = Dtype::f32}, kHopper);
   BOOST_TEST(count(f32, GemmKernel::simt) == 1U);

@@ -62,7 +62,8 @@ BOOST_FIXTURE_TEST_CASE(tunes_a_gemm, Fixture) {
                                GemmCall{{.a = Dtype::e5m2, .scale_a = kRowwise, .scale_b = kRowwise}, {512, 768, 2048}},
                                GemmCall{{.a = Dtype::bf16, .b = Dtype::bf16}, {1024, 512, 512}}}) {
     CudaGemmMeasurer measurer(gpu, random, call);
-    const auto all = gemm_candidates(call, context.cache().target(), context.tuning_machine().multiprocessors);
+    const auto all = gemm_candidates(
+        call, {.target = context.cache().target(), .multiprocessors = context.tuning_machine().multiprocessors});
     const AutotuneResult result = autotune(all, measurer, {.most_rounds = 5});
     BOOST_TEST_CONTEXT(print(call)) {
       BOOST_REQUIRE(result.chosen.has_value());

@@ -506,25 +506,25 @@ void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factor
   for (i64 i = 0; i < n; ++i) bias.at(0, i) = from_float<Bias>(normal(random));
   Matrix<Out> out(m, n, n + 5);
 
-  const GemmSimtParams p{.a = a.data(),
-                         .b = b.data(),
-                         .factor_a = factors ? factor_a.data() : nullptr,
-                         .factor_b = factors ? factor_b.data() : nullptr,
-                         .bias = with_bias ? bias.data() : nullptr,
-                         .out = out.data(),
-                         .m = m,
-                         .n = n,
-                         .k = k,
-                         .a_stride_m = a_k_major ? a.stride() : 1,
-                         .a_stride_k = a_k_major ? 1 : a.stride(),
-                         .b_stride_n = b_k_major ? b.stride() : 1,
-                         .b_stride_k = b_k_major ? 1 : b.stride(),
-                         .out_stride = out.stride(),
-                         .factor_a_stride = 1,
-                         .factor_b_stride = 0,
-                         .groups = 0,
-                         .factor_b_rows = 1,
-                         .epilogue = {}};
+  const GemmParams p{.a = a.data(),
+                     .b = b.data(),
+                     .factor_a = factors ? factor_a.data() : nullptr,
+                     .factor_b = factors ? factor_b.data() : nullptr,
+                     .bias = with_bias ? bias.data() : nullptr,
+                     .out = out.data(),
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .a_stride_m = a_k_major ? a.stride() : 1,
+                     .a_stride_k = a_k_major ? 1 : a.stride(),
+                     .b_stride_n = b_k_major ? b.stride() : 1,
+                     .b_stride_k = b_k_major ? 1 : b.stride(),
+                     .out_stride = out.stride(),
+                     .factor_a_stride = 1,
+                     .factor_b_stride = 0,
+                     .groups = 0,
+                     .factor_b_rows = 1,
+                     .epilogue = {}};
   emulator::launch(gemm_simt<A, B, Out>, GemmSimtLaunch::grid(m, n), GemmSimtLaunch::kThreads, p);
   BOOST_TEST(out.guarded());
   for (i64 i = 0; i < m; ++i) {
@@ -546,7 +546,7 @@ void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factor
 
 // Factors for each 128 of K: a's in each row, b's in each `rows_of_b` rows.
 void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b) {
-  const i64 groups = ceil_div(k, i64{kGemmSimtGroup});
+  const i64 groups = ceil_div(k, i64{kGemmGroup});
   Matrix<e4m3fn> a(m, k, k), b(n, k, k);
   Matrix<float> factor_a(m, groups, groups), factor_b(ceil_div(n, rows_of_b), groups, groups), out(m, n, n + 5);
   std::mt19937 random(7);
@@ -560,25 +560,25 @@ void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b) {
     for (i64 i = 0; i < m; ++i) factor_a.at(i, g) = normal(random);
     for (i64 i = 0; i < ceil_div(n, rows_of_b); ++i) factor_b.at(i, g) = normal(random);
   }
-  const GemmSimtParams p{.a = a.data(),
-                         .b = b.data(),
-                         .factor_a = factor_a.data(),
-                         .factor_b = factor_b.data(),
-                         .bias = nullptr,
-                         .out = out.data(),
-                         .m = m,
-                         .n = n,
-                         .k = k,
-                         .a_stride_m = a.stride(),
-                         .a_stride_k = 1,
-                         .b_stride_n = b.stride(),
-                         .b_stride_k = 1,
-                         .out_stride = out.stride(),
-                         .factor_a_stride = 0,
-                         .factor_b_stride = 0,
-                         .groups = groups,
-                         .factor_b_rows = rows_of_b,
-                         .epilogue = {}};
+  const GemmParams p{.a = a.data(),
+                     .b = b.data(),
+                     .factor_a = factor_a.data(),
+                     .factor_b = factor_b.data(),
+                     .bias = nullptr,
+                     .out = out.data(),
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .a_stride_m = a.stride(),
+                     .a_stride_k = 1,
+                     .b_stride_n = b.stride(),
+                     .b_stride_k = 1,
+                     .out_stride = out.stride(),
+                     .factor_a_stride = 0,
+                     .factor_b_stride = 0,
+                     .groups = groups,
+                     .factor_b_rows = rows_of_b,
+                     .epilogue = {}};
   emulator::launch(gemm_simt<e4m3fn, e4m3fn, float>, GemmSimtLaunch::grid(m, n), GemmSimtLaunch::kThreads, p);
   BOOST_TEST(out.guarded());
   for (i64 i = 0; i < m; ++i) {

@@ -7,6 +7,7 @@
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/cuda/gemm_plans.h"
 #include "ingot/runtime/cuda/launcher.h"
 #include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/error.h"
@@ -19,7 +20,10 @@ CUdeviceptr address(const void* data) { return reinterpret_cast<CUdeviceptr>(dat
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const Driver& driver, int device_index, KernelCache& cache, const GemmServices& services)
-      : device_{DeviceType::cuda, device_index}, launcher_(driver, device_index, cache), services_(services) {}
+      : device_{DeviceType::cuda, device_index},
+        launcher_(driver, device_index, cache),
+        cublaslt_(services.cublaslt),
+        plans_(services, launcher_.target(), launcher_.multiprocessors()) {}
 
   Device device() const override { return device_; }
 
@@ -45,7 +49,7 @@ class CudaBackend final : public Backend {
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
     const CurrentContext current = begin(stream);
-    cuda::gemm(spec, tensors, stream, launcher_, services_);
+    cuda::gemm(spec, tensors, stream, launcher_, plans_, cublaslt_);
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
@@ -173,7 +177,8 @@ class CudaBackend final : public Backend {
 
   Device device_;
   Launcher launcher_;
-  GemmServices services_;
+  CublasLt* cublaslt_;
+  GemmPlans plans_;
 };
 
 }  // namespace

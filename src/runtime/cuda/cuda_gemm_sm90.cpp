@@ -1,10 +1,9 @@
-// One launch: tensor maps are encoded, into the kernel's own parameters (0.1 us each, so that none is kept), the
-// tiling is the spec's or the cost model's, and blocks stay on their multiprocessors.
-#include "ingot/codegen/candidates.h"
+// One launch: tensor maps are encoded, into the kernel's own parameters (0.1 us each, so that none is kept), and blocks
+// stay on their multiprocessors.
 #include "ingot/codegen/sm90_tiling.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/gemm_epilogue.h"
+#include "ingot/runtime/cuda/gemm_params.h"
 #include "ingot/runtime/cuda/operations.h"
 
 #include "gemm_sm90.cuh"
@@ -52,11 +51,7 @@ bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_
 
 void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
                Launcher& launcher) {
-  GemmSpec chosen = spec;
-  chosen.kernel = GemmKernel::sm90;
-  chosen.tiling = choose_tiling(spec, {.m = shape.m, .n = shape.n, .k = shape.k}, launcher.multiprocessors());
-  const Sm90Tiling tiling = sm90_tiling(*chosen.tiling);
-
+  const Sm90Tiling tiling = sm90_tiling(*spec.tiling);
   Sm90GemmParams params{.a = {},
                         .b = {},
                         .out_map = {},
@@ -74,7 +69,7 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape
   encode_codes(params.a, tensors.a, sm90_box_a(tiling), launcher.driver());
   encode_codes(params.b, tensors.b, sm90_box_b(tiling), launcher.driver());
   if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, launcher.driver());
-  launcher.launch(chosen, Pass::main,
+  launcher.launch(spec, Pass::main,
                   {.grid_x = sm90_blocks(tiling, params.m, params.n, static_cast<u32>(launcher.multiprocessors())),
                    .block = kSm90Threads,
                    .cluster = sm90_cluster_size(tiling),

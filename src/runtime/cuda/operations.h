@@ -10,7 +10,8 @@
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
-struct GemmServices;
+class CublasLt;
+class GemmPlans;
 struct GemmShape;
 }  // namespace ingot
 
@@ -21,13 +22,13 @@ void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Laun
 // May outlive neither the launcher nor the stream's backend.
 std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream,
                                          Launcher& launcher);
-// Throws Error{invalid_argument} where the spec asks for a kernel that does not take the call.
-void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher,
-          const GemmServices& services);
-// Of a call that sm90_refusal() has nothing against.
+// Throws Error{invalid_argument} where the spec asks for a kernel that does not take the call. `cublaslt` may be null.
+void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, GemmPlans& plans,
+          CublasLt* cublaslt);
+// Of a spec with a tiling, and a call that sm90_refusal() has nothing against.
 void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
                Launcher& launcher);
-// Of one that mma_refusal() has nothing against.
+// Of a spec with a tiling, and a call that mma_refusal() has nothing against.
 void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
               Launcher& launcher);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
