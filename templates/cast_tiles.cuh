@@ -428,24 +428,40 @@ INGOT_DEVICE void clear_if_last(const CastOutput& output, const SourceParams& p,
 
 // ---- 4. Codes ----------------------------------------------------------------------------------------------------
 
+// Where a thread's rows of codes go.
+struct CodesTarget {
+  u8* first;
+  i64 stride;
+  u32 rows, width;  // in the matrix
+  bool vectorised;
+
+  INGOT_DEVICE static CodesTarget of(const CastOutput& output, const TilePlace& at) {
+    const u32 width = at.width();
+    return {static_cast<u8*>(output.codes) + (at.first_row + at.row) * output.stride + at.first_col + at.col,
+            output.stride, at.rows - min_of(at.rows, at.row), width,
+            rows_aligned<u8>(output.codes, output.stride, kOctet) && width == kOctet};
+  }
+  INGOT_DEVICE void store(u32 r, U32x2 codes) const {
+    if (r >= rows) return;
+    if (vectorised) {
+      store_streaming(first + r * stride, codes);
+    } else {
+      store_bytes(first + r * stride, codes, width);
+    }
+  }
+};
+
 // Leaves the codes in `codes`, and stores them row by row if `Store`: a row that nobody needs afterwards takes no
 // registers.
 template <Fp8Format Out, bool Store, class Scale, HighPrecision Value>
 INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at,
                                 const Octet<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
                                 U32x2 (&codes)[kRowsPerRun]) {
-  u8* const target = static_cast<u8*>(output.codes) + (at.first_row + at.row) * output.stride + at.first_col + at.col;
-  const u32 width = at.width();
-  const bool vectorised = rows_aligned<u8>(output.codes, output.stride, kOctet) && width == kOctet;
+  const CodesTarget target = CodesTarget::of(output, at);
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
     codes[r] = quantize<Out>(values[r], [&](u32 c) { return scales.at(r, c); });
-    if (!Store || at.row + r >= at.rows) continue;
-    if (vectorised) {
-      store_streaming(target + r * output.stride, codes[r]);
-    } else {
-      store_bytes(target + r * output.stride, codes[r], width);
-    }
+    if constexpr (Store) target.store(r, codes[r]);
   }
 }
 

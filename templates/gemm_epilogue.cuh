@@ -33,17 +33,17 @@ struct EpilogueParams {
   float beta;
 };
 
-// FP8 operands with an f32 or FP8 output take a bf16 bias (cuBLASLt's rule).
-template <class A, class Out>
+// Two FP8 operands with an f32 or FP8 output take a bf16 bias (cuBLASLt's rule).
+template <class A, class B, class Out>
 struct GemmBias {
   using Type = Out;
 };
-template <Fp8Format A>
-struct GemmBias<A, f32> {
+template <Fp8Format A, Fp8Format B>
+struct GemmBias<A, B, f32> {
   using Type = bf16;
 };
-template <Fp8Format A, Fp8Format Out>
-struct GemmBias<A, Out> {
+template <Fp8Format A, Fp8Format B, Fp8Format Out>
+struct GemmBias<A, B, Out> {
   using Type = bf16;
 };
 

@@ -1,9 +1,10 @@
 // out[M, N] = round(factor_a * factor_b * sum_k a(m, k) b(n, k) + bias) on the tensor cores of sm_80 and up (mma.sync):
 // FP8 of any two formats, or bf16, or f16; any size, stride and address. For what neither cuBLASLt nor gemm_sm90 takes.
 //
-// Products are of 16-bit operands: FP8 codes are decoded to f16, exactly (decode_f16.cuh). sm_89 and later could
-// multiply OCP codes as they are, but there they add in fewer bits than f32 has, which only `fast` allows, and Hopper
-// has no such mma.sync (ptxas decodes to f16, per warp): one kernel serves all formats and GPUs instead.
+// Products are of 16-bit operands: FP8 codes are decoded to f16, exactly (decode_f16.cuh), or beside a bf16 operand to
+// bf16, as exactly. sm_89 and later could multiply OCP codes as they are, but there they add in fewer bits than f32
+// has, which only `fast` allows, and Hopper has no such mma.sync (ptxas decodes to f16, per warp): one kernel serves
+// all formats and GPUs instead.
 //
 // Schedule: a block makes a tile of outputs, 64 of K to a step. Each thread brings 16 bytes at a time to places of its
 // own in shared memory, by asynchronous copies where rows start at multiples of 16 or 4 bytes, else by loads of words
@@ -35,17 +36,25 @@ struct GemmMmaParams {
   u32 out_pairs;           // do all rows of out start at a multiple of two elements?
 };
 
-// What the tensor cores multiply in place of T, and the exponent of what that leaves out.
-template <class T>
+// What the tensor cores multiply in place of A and B.
+template <class A, class B>
 struct MmaElement {
-  using Type = T;
-  static constexpr int kExponent = 0;
+  using Type = A;
 };
-template <Fp8Format T>
-struct MmaElement<T> {
+template <Fp8Format A, class B>
+struct MmaElement<A, B> {
+  using Type = B;
+};
+template <Fp8Format A, Fp8Format B>
+struct MmaElement<A, B> {
   using Type = f16;
-  static constexpr int kExponent = decode_exponent<T>();
 };
+
+// The exponent of what decoding leaves out of a product.
+template <class T>
+inline constexpr int kMmaExponent = 0;
+template <Fp8Format T>
+inline constexpr int kMmaExponent<T> = decode_exponent<T>();
 
 // Where the 16 bytes of a row's k lie in a tile.
 INGOT_HOST_DEVICE u32 mma_unit(u32 row, u32 unit) { return row * kMmaRowBytes + ((unit ^ row) & 7U) * 16; }
@@ -61,8 +70,8 @@ struct INGOT_MAY_ALIAS MmaHalfWord {
   u16 bits;
 };
 
-// One operand of a block: Rows of its rows, kMmaDepth of k at a time, in chunks of 16 bytes.
-template <class T, u32 Rows, u32 Threads>
+// One operand of a block: Rows of its rows, kMmaDepth of k at a time, in chunks of 16 bytes; multiplied as Element.
+template <class T, class Element, u32 Rows, u32 Threads>
 struct MmaOperand {
   static constexpr u32 kSize = static_cast<u32>(sizeof(T));
   static constexpr u32 kAcross = kMmaDepth * kSize / 16;  // chunks of a row
@@ -196,6 +205,10 @@ struct MmaOperand {
     u32 high[2];
     decode_four<T>(first_four, low);
     decode_four<T>(second_four, high);
+    if constexpr (is_same<Element, bf16>) {
+      to_bf16_pairs(low);
+      to_bf16_pairs(high);
+    }
     return {low[0], low[1], high[0], high[1]};
   }
 };
@@ -217,18 +230,17 @@ struct MmaColumns {
 
 template <class A, class B, class Out, MmaTiling T, bool Grouped, class Epi>
 struct MmaBlock {
-  using Element = typename MmaElement<A>::Type;
-  static_assert(is_same<Element, typename MmaElement<B>::Type>);
+  using Element = typename MmaElement<A, B>::Type;
   using Sums = MmaSums<T>;
-  using Bias = typename GemmBias<A, Out>::Type;
+  using Bias = typename GemmBias<A, B, Out>::Type;
   static constexpr u32 kThreads = mma_threads(T);
-  static constexpr u32 kStages = 2 / static_cast<u32>(sizeof(A));
+  static constexpr u32 kStages = 2 / static_cast<u32>(max_of(sizeof(A), sizeof(B)));
   static constexpr u32 kStepsOfGroup = kGemmGroup / kMmaDepth;
   // 2^n of what decoding leaves out of a product.
-  static constexpr int kExponent = MmaElement<A>::kExponent + MmaElement<B>::kExponent;
+  static constexpr int kExponent = kMmaExponent<A> + kMmaExponent<B>;
   static constexpr float kScale = static_cast<float>(1U << kExponent);
-  using OperandA = MmaOperand<A, T.m, kThreads>;
-  using OperandB = MmaOperand<B, T.n, kThreads>;
+  using OperandA = MmaOperand<A, Element, T.m, kThreads>;
+  using OperandB = MmaOperand<B, Element, T.n, kThreads>;
 
   const GemmParams& p;
   const GemmMmaParams& mma;

@@ -65,7 +65,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
   start_in_turn();
   write_output_factor<Out>(p.epilogue);
   using Launch = GemmSimtLaunch;
-  using Bias = typename GemmBias<A, Out>::Type;
+  using Bias = typename GemmBias<A, B, Out>::Type;
   constexpr u32 kEach = 4;                        // outputs of a thread, both ways
   constexpr u32 kAcross = Launch::kTile / kEach;  // threads along n
   alignas(16) __shared__ float staged_a[kGemmSimtDepth][kGemmSimtPitch];

@@ -1,6 +1,5 @@
 // out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on Hopper's FP8 tensor cores (sm_90a), with whatever
-// gemm_epilogue.cuh does to it: both operands with rows along k at multiples of 16 bytes, K a multiple of 16, out of
-// any pitch.
+// gemm_epilogue.cuh does to it: both operands with rows along k at multiples of 16 bytes, any K, out of any pitch.
 //
 // Work: 2 M N K operations at 8192 a clock and multiprocessor; each operand byte comes from the L2 once for each tile
 // that needs it, half as often where two blocks of a cluster share it (multicast).
@@ -12,8 +11,9 @@
 // stage's `full` barrier counts its bytes, its `empty` barrier the consuming warps of all blocks that it was sent to.
 //
 // Sums: fast leaves a tile's whole sum to the tensor cores, which keep fewer bits than f32; otherwise each 128 of K is
-// summed there and added to a sum in f32. Factors and bias are applied in f32, as gemm_simt does: ((sum * factor_a) *
-// factor_b) + bias, where a factor of the whole b is multiplied into factor_a first.
+// summed there and added to a sum in f32, where registers allow while the tensor cores make the next part. Factors and
+// bias are applied in f32, as gemm_simt does: ((sum * factor_a) * factor_b) + bias, where a factor of the whole b is
+// multiplied into factor_a first.
 //
 // Factors of groups (a: one for each 128 of K in a row; b: likewise, or one for each block of 128 x 128) are applied
 // there: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are read steps ahead.
@@ -196,7 +196,7 @@ struct Sm90Consumer {
   // Whether the copy engine stores. It waits longer than it takes a warp to read its rows back and store them itself,
   // so that it is for the schedule in which another warpgroup multiplies meanwhile, and has more of the shared memory.
   static constexpr bool kStoredByEngine = T.pingpong && !kCodes;
-  using Bias = typename GemmBias<A, Out>::Type;
+  using Bias = typename GemmBias<A, B, Out>::Type;
 
   const Sm90GemmParams& p;
   const Sm90Block<T>& block;
@@ -300,6 +300,127 @@ struct Sm90Consumer {
       }
       ring.advance();
     }
+  }
+
+  // Parts that are to be added to the tile's sums are in two sets of registers: while a thread adds one, the tensor
+  // cores work at the other. A part is 128 of K of all columns, or of half of them where registers are short.
+  static constexpr u32 kPartsOfStep = T.n > 128 ? 2 : 1;
+  static constexpr u32 kPartColumns = T.n / kPartsOfStep;
+  static constexpr u32 kPart = kPartColumns / 2;
+  static constexpr bool kOverlapped =
+      kWaves == 1 && kSums + 2 * kPart <= 192 && !T.pingpong && Factors != Sm90Factors::groups;
+
+  // Of a part with factors of its own.
+  struct PartFactors {
+    float rows[2];
+    float b;
+  };
+  struct Part {
+    float sums[kPart];
+    PartFactors factors;
+  };
+  struct PartSource {
+    u64 tile_a, tile_b;
+    const float* rows[2];  // factors of each step, where they are of groups
+    const float* b;
+  };
+
+  // The current stage's part, of the first columns or of the last; and its factors, which are wanted a part later.
+  INGOT_DEVICE void begin_part(Part& part, const PartSource& from, bool last, u32 step) const {
+    constexpr u32 kLastColumns = (kPartsOfStep - 1) * kPartColumns * kSm90Depth / 16;
+    const u64 a = from.tile_a + ring.stage * (sm90_stage_bytes(T) / 16);
+    const u64 b = from.tile_b + ring.stage * (sm90_stage_bytes(T) / 16) + (last ? kLastColumns : 0);
+    ptx::wgmma_fence();
+    INGOT_UNROLL
+    for (u32 k = 0; k < kSm90Depth; k += 32) {
+      ptx::wgmma_m64k32<A, B, kPartColumns>(part.sums, a + k / 16, b + k / 16, k == 0 ? 0 : 1);
+    }
+    ptx::wgmma_commit();
+    if constexpr (kGrouped) {
+      part.factors.rows[0] = ptx::ld_global_nc_float(from.rows[0] + step);
+      part.factors.rows[1] = ptx::ld_global_nc_float(from.rows[1] + step);
+      part.factors.b = ptx::ld_global_nc_float(from.b + step);
+    }
+  }
+
+  // A part that the tensor cores have left, to the first sums or to the last.
+  INGOT_DEVICE static void add_part(float (&d)[kWaves][kSums], Part& part, bool last) {
+    constexpr u32 kLast = (kPartsOfStep - 1) * kPart;
+    ptx::wgmma_settle(part.sums);
+    float factors[2] = {1.0F, 1.0F};
+    if constexpr (kGrouped) {
+      ptx::wgmma_settle(part.factors.rows);
+      factors[0] = part.factors.rows[0] * part.factors.b;
+      factors[1] = part.factors.rows[1] * part.factors.b;
+    }
+    INGOT_UNROLL
+    for (u32 i = 0; i < kPart; ++i) {
+      float& sum = d[0][(last ? kLast : 0) + i];
+      sum = kGrouped ? fused_multiply_add(part.sums[i], factors[i / 2 % 2], sum) : sum + part.sums[i];
+    }
+  }
+
+  INGOT_DEVICE void next_stage() {
+    ring.advance();
+    ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+  }
+
+  // Adds the part in `one` while `two`, which is begun, is worked at.
+  INGOT_DEVICE void to_two(float (&d)[kWaves][kSums], Part& one, Part& two, const PartSource& from, u32 step) {
+    const u32 previous = ring.stage;
+    if constexpr (kPartsOfStep == 1) next_stage();
+    begin_part(two, from, true, step);
+    ptx::wgmma_wait<1>();
+    if constexpr (kPartsOfStep == 1) release_stage(previous);
+    add_part(d, one, false);
+  }
+
+  INGOT_DEVICE PartSource part_source(u64 tile_a, u64 tile_b, u32 steps, const Sm90Place& first) const {
+    PartSource from{tile_a, tile_b, {}, nullptr};
+    if constexpr (kGrouped) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        const u32 row = min_of(first.m + wave_row(0) + lane / 4 + half * 8, p.m - 1);
+        from.rows[half] = p.factor_a + i64{row} * steps;
+      }
+      from.b = p.factor_b + i64{min_of(first.n, p.n - 1) / 128} * steps;
+    }
+    return from;
+  }
+
+  // (The loop takes two parts at a time, and what is left over is asked for at run time: of a loop without that ptxas
+  // says that parts cannot overlap, and makes each wait for the one before.)
+  INGOT_DEVICE void sum_overlapped(float (&d)[kWaves][kSums], const PartSource& from, u32 steps) {
+    Part one;
+    Part two;
+    INGOT_UNROLL
+    for (u32 i = 0; i < kSums; ++i) d[0][i] = 0.0F;
+    u32 parts = steps * kPartsOfStep;
+    ptx::opaque(parts);
+    ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+    begin_part(one, from, false, 0);
+    u32 part = 1;
+    INGOT_UNROLL_BY(1)
+    for (; part + 1 < parts; part += 2) {
+      to_two(d, one, two, from, part);
+      const u32 previous = ring.stage;
+      next_stage();
+      begin_part(one, from, false, part + 1);
+      ptx::wgmma_wait<1>();
+      release_stage(previous);
+      add_part(d, two, true);
+    }
+    if (part < parts) {
+      to_two(d, one, two, from, part);
+      ptx::wgmma_wait<0>();
+      release_stage(ring.stage);
+      add_part(d, two, true);
+    } else {
+      ptx::wgmma_wait<0>();
+      release_stage(ring.stage);
+      add_part(d, one, false);
+    }
+    ring.advance();
   }
 
   // The factors of a's rows and of b's block. The four lanes of a row hold those of four steps, one each.
@@ -693,7 +814,9 @@ struct Sm90Consumer {
       if constexpr (Epi::kWords != 0) prefetch(first);
       float d[kWaves][kSums];
       wait_for_turn();
-      if constexpr (kGrouped) {
+      if constexpr (kOverlapped && !Fast) {
+        sum_overlapped(d, part_source(tile_a, tile_b, steps, first), steps);
+      } else if constexpr (kGrouped) {
         sum_scaled(d, tile_a, tile_b, steps, first);
       } else if constexpr (Fast) {
         sum_fast(d, tile_a, tile_b, steps);

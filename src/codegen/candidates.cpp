@@ -33,6 +33,8 @@ constexpr double kAccurateShareOfSmallTiles = 0.67;  // up to 128 x 128: the ten
 constexpr double kL2BytesPerClock = 57;              // to each multiprocessor
 constexpr double kMemoryBytesPerUs = 4.0e6;
 constexpr double kStartUs = 2.5;          // launch, first loads, last stores
+constexpr double kStagingUs = 2.0;        // of one more kernel ahead
+constexpr double kMmaPerUs = 300e6;       // operations of gemm_mma where rows start anywhere
 constexpr double kClusterUs = 0.3;        // of fast sums: what a cluster costs a launch,
 constexpr double kClusterSpares = 0.005;  // and the share of the time that it spares
 constexpr double kPingpongTileClocks = 300;
@@ -116,6 +118,18 @@ bool prefers_sm90(const GemmSpec& spec, const GemmSize& size) {
   const std::int64_t least = std::min(size.m, size.n);
   if (least <= kFew) return spec.scale_a == kRowwise && least <= kFew / 2;
   return spec.fast_accumulation || size.k <= kShort;
+}
+
+bool prefers_staging(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+  const auto bytes = [&](std::int64_t rows) { return static_cast<double>(rows) * static_cast<double>(size.k); };
+  const auto staging = [&](bool staged, std::int64_t rows) {
+    return staged ? kStagingUs + 2 * bytes(rows) / kMemoryBytesPerUs : 0.0;
+  };
+  const double operations = 2 * bytes(size.m) * static_cast<double>(size.n);
+  const double mma = kStartUs + std::max(operations / kMmaPerUs, (bytes(size.m) + bytes(size.n)) / kMemoryBytesPerUs);
+  return estimate(spec, size, *spec.tiling, multiprocessors) + staging(spec.staged_a, size.m) +
+             staging(spec.staged_b, size.n) <
+         mma;
 }
 
 GemmTiling choose_mma_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {

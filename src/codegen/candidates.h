@@ -29,6 +29,10 @@ GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multipr
 // Where cuBLASLt takes the call too: is gemm_sm90 expected to be no slower than its first choice?
 bool prefers_sm90(const GemmSpec& spec, const GemmSize& size);
 
+// Of a spec of gemm_sm90 with a tiling: is it expected to be faster, its operands staged first, than gemm_mma, which
+// takes them as they lie?
+bool prefers_staging(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
+
 // Of gemm_mma: the spec's own, else the large tile where there are enough of them for every multiprocessor.
 GemmTiling choose_mma_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
 

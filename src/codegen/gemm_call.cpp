@@ -48,6 +48,8 @@ GemmSpec without_kernel(GemmSpec spec) {
   spec.kernel = GemmKernel::automatic;
   spec.tiling.reset();
   spec.algorithm = 0;
+  spec.staged_a = false;
+  spec.staged_b = false;
   return spec;
 }
 

@@ -23,12 +23,16 @@ GemmSpec with_tiling(GemmSpec spec, GemmKernel kernel, const GemmTiling& tiling)
   return spec;
 }
 
-bool has_tensor_core_format(const GemmSpec& spec) { return !is_fp8(spec.a) || (ocp(spec.a) && ocp(spec.b)); }
+bool k_major(const GemmSpec& spec) { return spec.layout_a == Layout::k_major && spec.layout_b == Layout::k_major; }
 
-bool cublaslt_may_take(const GemmSpec& spec) { return has_tensor_core_format(spec) && !has_group_factors(spec); }
+bool cublaslt_may_take(const GemmSpec& spec) {
+  if (has_group_factors(spec)) return false;
+  return is_fp8(spec.a) ? ocp(spec.a) && ocp(spec.b) && k_major(spec) : spec.a == spec.b;
+}
 
+// Its operands staged, perhaps.
 bool sm90_may_take(const GemmSpec& spec, Target target) {
-  return is_fp8(spec.a) && has_tensor_core_format(spec) && target == target_for(9, 0);
+  return ocp(spec.a) && ocp(spec.b) && target == target_for(9, 0);
 }
 
 bool mma_may_take(const GemmSpec& spec, Target target) { return spec.a != Dtype::f32 && target.major >= 8; }
@@ -36,7 +40,11 @@ bool mma_may_take(const GemmSpec& spec, Target target) { return spec.a != Dtype:
 // The spec of a named kernel with all that it leaves open.
 GemmSpec settled(const GemmCall& call, GemmKernel kernel, int multiprocessors) {
   GemmSpec spec = with_kernel(call.spec, kernel);
-  if (kernel == GemmKernel::sm90) spec.tiling = choose_tiling(spec, call.size, multiprocessors);
+  if (kernel == GemmKernel::sm90) {
+    spec.tiling = choose_tiling(spec, call.size, multiprocessors);
+    spec.staged_a = spec.staged_a || spec.layout_a == Layout::mn_major;
+    spec.staged_b = spec.staged_b || spec.layout_b == Layout::mn_major;
+  }
   if (kernel == GemmKernel::mma) spec.tiling = choose_mma_tiling(spec, call.size, multiprocessors);
   return spec;
 }
@@ -52,8 +60,22 @@ std::vector<GemmSpec> tilings(const GemmCall& call, int multiprocessors) {
   for (const auto& [us, tiling] : timed) {
     if (us > kPlausible * timed.front().first) break;
     specs.push_back(with_tiling(call.spec, GemmKernel::sm90, tiling));
+    specs.back().staged_a = call.spec.layout_a == Layout::mn_major;
+    specs.back().staged_b = call.spec.layout_b == Layout::mn_major;
   }
   return specs;
+}
+
+// Of kernel sm90: the spec, if it is worth it to stage what it stages, and then with an operand more, in turn.
+void add_staged(std::vector<GemmSpec>& order, const GemmSpec& spec, const GemmCall& call, int multiprocessors) {
+  for (const auto& [a, b] : {std::pair{true, false}, std::pair{false, true}, std::pair{true, true}}) {
+    GemmSpec staged = spec;
+    staged.staged_a = a;
+    staged.staged_b = b;
+    const bool needed = (spec.staged_a && !a) || (spec.staged_b && !b);
+    if (needed || staged == spec || !prefers_staging(staged, call.size, multiprocessors)) continue;
+    order.push_back(staged);
+  }
 }
 
 }  // namespace
@@ -64,8 +86,10 @@ std::vector<GemmSpec> gemm_order(const GemmCall& call, const GemmPlace& place) {
   const auto add = [&](GemmKernel kernel) { order.push_back(settled(call, kernel, place.multiprocessors)); };
   if (cublaslt_may_take(call.spec)) add(GemmKernel::cublaslt);
   if (sm90_may_take(call.spec, place.target)) {
-    add(GemmKernel::sm90);
+    const GemmSpec sm90 = settled(call, GemmKernel::sm90, place.multiprocessors);
+    if (k_major(call.spec) || prefers_staging(sm90, call.size, place.multiprocessors)) order.push_back(sm90);
     if (order.size() == 2 && place.compiles && prefers_sm90(call.spec, call.size)) std::swap(order[0], order[1]);
+    add_staged(order, sm90, call, place.multiprocessors);
   }
   if (mma_may_take(call.spec, place.target)) add(GemmKernel::mma);
   add(GemmKernel::simt);

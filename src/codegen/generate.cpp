@@ -210,6 +210,9 @@ Instance gemm_sm90(const GemmSpec& spec) {
   GemmSpec kernel = spec;
   if (!has_group_factors(spec)) kernel.scale_a = kRowwise;
   kernel.tiling = spec.tiling.value_or(candidates(spec).front());
+  // Once they are staged, operands lie as all others do.
+  kernel.layout_a = kernel.layout_b = Layout::k_major;
+  kernel.staged_a = kernel.staged_b = false;
   const GemmTiling& t = *kernel.tiling;
   return {"gemm_sm90.cuh",
           fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}}}, {}, {}, {}{}>", type(spec.a),
@@ -246,6 +249,10 @@ Instance instance(const GemmSpec& spec, Pass) {
   return {"gemm_simt.cuh",
           fmt::format("gemm_simt<{}, {}, {}{}>", type(spec.a), type(spec.b), type(spec.out), epilogue_argument(spec)),
           kernel_words(spec), functor(spec, PointwisePrecision::reproducible32)};
+}
+
+Instance instance(const RelayoutSpec& spec, Pass) {
+  return {"relayout.cuh", fmt::format("relayout<{}>", spec.transposed), print(spec)};
 }
 
 Instance instance(const ColumnSumSpec& spec, Pass pass) {

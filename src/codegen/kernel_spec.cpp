@@ -83,12 +83,17 @@ std::string print_spec(const GemmSpec& spec) {
     line += fmt::format(":{}", spec.kernel == GemmKernel::mma ? print_mma_tiling(*spec.tiling) : print(*spec.tiling));
   }
   if (spec.algorithm != 0) line += fmt::format(":{}", spec.algorithm);
+  if (spec.staged_a || spec.staged_b) {
+    line += fmt::format(" staged={}", spec.staged_a ? spec.staged_b ? "a,b" : "a" : "b");
+  }
   return line;
 }
 
 std::string print_spec(const ColumnSumSpec& spec) {
   return fmt::format("column_sum {}->{}", name(spec.in), name(spec.out));
 }
+
+std::string print_spec(const RelayoutSpec& spec) { return spec.transposed ? "relayout transposed" : "relayout copied"; }
 
 // ---- validate ----------------------------------------------------------------------------------------------------
 
@@ -184,10 +189,6 @@ void validate_fp8_gemm(const GemmSpec& spec) {
     refuse(spec, fmt::format("out is {}, but must be one of {}, {}", name(spec.out), list(kHighPrecisionDtypes),
                              list(kFp8Dtypes)));
   }
-  if (spec.layout_a != Layout::k_major || spec.layout_b != Layout::k_major) {
-    refuse(spec, fmt::format("{} is mn_major, but FP8 operands must be k_major (nt): cast to transposed codes instead",
-                             spec.layout_a != Layout::k_major ? "layout_a" : "layout_b"));
-  }
   if (!has_group_factors(spec)) {
     require_scale(spec, "scale_a", spec.scale_a);
     require_scale(spec, "scale_b", spec.scale_b);
@@ -224,6 +225,28 @@ void validate_high_precision_gemm(const GemmSpec& spec) {
   }
 }
 
+// bf16 or f16 beside FP8.
+void validate_mixed_gemm(const GemmSpec& spec) {
+  const bool a_is_fp8 = is_fp8(spec.a);
+  const Dtype high = a_is_fp8 ? spec.b : spec.a;
+  if (high == Dtype::f32) {
+    refuse(spec, fmt::format("{} is f32 and {} is {}, but beside FP8 an operand must be FP8, bf16 or f16",
+                             a_is_fp8 ? "b" : "a", a_is_fp8 ? "a" : "b", name(a_is_fp8 ? spec.a : spec.b)));
+  }
+  if (spec.out != high && spec.out != Dtype::f32) {
+    refuse(spec, fmt::format("out is {}, but must be {} (as the high-precision operand is) or f32", name(spec.out),
+                             name(high)));
+  }
+  if ((a_is_fp8 ? spec.scale_b : spec.scale_a) != kTensorwise) {
+    refuse(spec, fmt::format("{} is {}, but must be tensor: a high-precision operand has no factors",
+                             a_is_fp8 ? "scale_b" : "scale_a", print(a_is_fp8 ? spec.scale_b : spec.scale_a)));
+  }
+  require_scale(spec, a_is_fp8 ? "scale_a" : "scale_b", a_is_fp8 ? spec.scale_a : spec.scale_b);
+  if (spec.fast_accumulation) {
+    refuse(spec, "fast_accumulation is set, but is for two FP8 operands only: others always sum in f32");
+  }
+}
+
 void validate_mma(const GemmSpec& spec) {
   if (spec.a == Dtype::f32) {
     refuse(spec, "a is f32, but kernel mma multiplies FP8, bf16 and f16 only: leave kernel out");
@@ -248,6 +271,9 @@ void validate_kernel(const GemmSpec& spec) {
   }
   if (spec.algorithm < 0 || spec.algorithm >= kCublasltAlgorithms) {
     refuse(spec, fmt::format("algorithm is {}, but must be 0 to {}", spec.algorithm, kCublasltAlgorithms - 1));
+  }
+  if ((spec.staged_a || spec.staged_b) && spec.kernel != GemmKernel::sm90) {
+    refuse(spec, fmt::format("staged is set, but kernel is {}: sm90 alone has staged operands", name(spec.kernel)));
   }
   if (spec.kernel == GemmKernel::mma) return validate_mma(spec);
   if (spec.kernel != GemmKernel::sm90) return;
@@ -281,11 +307,8 @@ void validate_spec(const GemmSpec& spec) {
   const bool a_high = among(kHighPrecisionDtypes, spec.a);
   const bool b_high = among(kHighPrecisionDtypes, spec.b);
   if (a_high != b_high && among(kFp8Dtypes, spec.a) != among(kFp8Dtypes, spec.b)) {
-    refuse(spec,
-           fmt::format("a is {} and b is {}, but both must be FP8 ({}) or both the same high-precision dtype ({})",
-                       name(spec.a), name(spec.b), list(kFp8Dtypes), list(kHighPrecisionDtypes)));
-  }
-  if (a_high) {
+    validate_mixed_gemm(spec);
+  } else if (a_high) {
     validate_high_precision_gemm(spec);
   } else {
     validate_fp8_gemm(spec);
@@ -293,6 +316,8 @@ void validate_spec(const GemmSpec& spec) {
   validate_epilogue(spec);
   validate_kernel(spec);
 }
+
+void validate_spec(const RelayoutSpec&) {}
 
 void validate_spec(const ColumnSumSpec& spec) {
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
@@ -347,9 +372,13 @@ class Parser {
     if (kind == "cast") return parse_as<CastSpec>();
     if (kind == "gemm") return parse_as<GemmSpec>();
     if (kind == "column_sum") return parse_as<ColumnSumSpec>();
+    if (kind == "relayout") return parse_as<RelayoutSpec>();
     if (kind == "norm") return parse_norm(line_, words_);
     if (kind == "norm_backward") return parse_norm_backward(line_, words_);
-    fail(fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, norm or norm_backward", kind));
+    fail(
+        fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm or "
+                    "norm_backward",
+                    kind));
   }
 
  private:
@@ -379,6 +408,7 @@ class Parser {
   static std::string dtypes_form(const CastSpec&) { return "<in>-><out>, such as bf16->e4m3fn"; }
   static std::string dtypes_form(const GemmSpec&) { return "<a>*<b>-><out>, such as e4m3fn*e5m2->bf16"; }
   static std::string dtypes_form(const ColumnSumSpec&) { return "<in>-><out>, such as bf16->f32"; }
+  static std::string dtypes_form(const RelayoutSpec&) { return "copied or transposed"; }
 
   static std::string options_form(const AmaxSpec&) { return "scale=<granularity>"; }
   static std::string options_form(const CastSpec&) {
@@ -387,9 +417,10 @@ class Parser {
   }
   static std::string options_form(const GemmSpec&) {
     return "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, c=<dtype>, epilogue=<expression>, "
-           "also=preactivation,amax, fast or kernel=<kernel>";
+           "also=preactivation,amax, fast, kernel=<kernel> or staged=a,b";
   }
   static std::string options_form(const ColumnSumSpec&) { return "nothing after the dtypes"; }
+  static std::string options_form(const RelayoutSpec&) { return "nothing more"; }
 
   void dtypes(AmaxSpec& spec, std::string_view word) const { spec.in = dtype(word, word); }
   void dtypes(CastSpec& spec, std::string_view word) const {
@@ -408,6 +439,11 @@ class Parser {
     const auto [in, out] = halves(word, "->", dtypes_form(spec));
     spec.in = dtype(in, word);
     spec.out = dtype(out, word);
+  }
+
+  void dtypes(RelayoutSpec& spec, std::string_view word) const {
+    if (word != "copied" && word != "transposed") fail(fmt::format("\"{}\" must be {}", word, dtypes_form(spec)));
+    spec.transposed = word == "transposed";
   }
 
   // Each sets what the word gives and returns that field's name; empty where the spec has no such word.
@@ -485,6 +521,14 @@ class Parser {
       }
       return "kernel";
     }
+    if (key == "staged") {
+      if (value != "a" && value != "b" && value != "a,b") {
+        fail(fmt::format("\"{}\" in \"{}\" names no operand; expected a, b or a,b", value, word));
+      }
+      spec.staged_a = value != "b";
+      spec.staged_b = value != "a";
+      return "staged";
+    }
     if (has_value) return {};
     if (word == "nt" || word == "nn" || word == "tt" || word == "tn") {
       spec.layout_a = word[0] == 'n' ? Layout::k_major : Layout::mn_major;
@@ -502,6 +546,7 @@ class Parser {
     return {};
   }
   std::string option(ColumnSumSpec&, std::string_view, std::string_view, std::string_view, bool) const { return {}; }
+  std::string option(RelayoutSpec&, std::string_view, std::string_view, std::string_view, bool) const { return {}; }
 
   void outputs(CastSpec& spec, std::string_view value, std::string_view word) const {
     spec.codes = false;
@@ -631,14 +676,16 @@ std::uint64_t hash_spec(const CastSpec& spec) {
 std::uint64_t hash_spec(const GemmSpec& spec) {
   const GemmEpilogue& epilogue = spec.epilogue;
   const auto flags = (spec.bias ? 1 : 0) | (spec.fast_accumulation ? 2 : 0) | (epilogue.preactivation ? 4 : 0) |
-                     (epilogue.amax ? 8 : 0) | (epilogue.c ? 16 * (1 + static_cast<int>(*epilogue.c)) : 0);
+                     (epilogue.amax ? 8 : 0) | (spec.staged_a ? 16 : 0) | (spec.staged_b ? 32 : 0);
+  const int c = epilogue.c ? 1 + static_cast<int>(*epilogue.c) : 0;
   const GemmTiling t = spec.tiling.value_or(GemmTiling{.m = 0});
   return mix(pack(3, spec.a, spec.b, spec.out, spec.layout_a, spec.layout_b, flags, spec.kernel) +
-             (epilogue.pointwise ? mix(epilogue.pointwise.hash()) : 0) + mix(pack(spec.algorithm)) +
+             (epilogue.pointwise ? mix(epilogue.pointwise.hash()) : 0) + mix(pack(spec.algorithm, c)) +
              mix(bits(spec.scale_a) + mix(bits(spec.scale_b) + pack(t.m / 2, t.n / 2, t.cluster_m, t.cluster_n,
                                                                     t.stages, t.pingpong, spec.tiling.has_value()))));
 }
 std::uint64_t hash_spec(const ColumnSumSpec& spec) { return mix(pack(4, spec.in, spec.out)); }
+std::uint64_t hash_spec(const RelayoutSpec& spec) { return mix(pack(7, spec.transposed)); }
 std::uint64_t hash_spec(const NormSpec& spec) {
   const auto flags = (spec.affine ? 1 : 0) | (spec.result ? 2 : 0) | (spec.stats ? 4 : 0) | (spec.pow2 ? 8 : 0);
   const auto out = spec.out ? 1 + static_cast<int>(*spec.out) : 0;
@@ -686,7 +733,7 @@ bool has_group_factors(const GemmSpec& spec) {
 }
 
 Dtype bias_dtype(const GemmSpec& spec) {
-  return is_fp8(spec.out) || (spec.out == Dtype::f32 && is_fp8(spec.a)) ? Dtype::bf16 : spec.out;
+  return is_fp8(spec.out) || (spec.out == Dtype::f32 && is_fp8(spec.a) && is_fp8(spec.b)) ? Dtype::bf16 : spec.out;
 }
 
 Dtype epilogue_dtype(const GemmSpec& spec) { return is_fp8(spec.out) ? Dtype::bf16 : spec.out; }
@@ -767,9 +814,20 @@ std::vector<KernelSpec> all_valid_specs() {
       }
     }
   }
+  for (const Dtype high : {Dtype::bf16, Dtype::f16}) {
+    for (const Dtype fp8 : kFp8Dtypes) {
+      for (const auto scale : kScales) {
+        for (const Dtype out : {high, Dtype::f32}) {
+          specs.push_back(GemmSpec{.a = high, .b = fp8, .out = out, .scale_b = scale});
+          specs.push_back(GemmSpec{.a = fp8, .b = high, .out = out, .scale_a = scale});
+        }
+      }
+    }
+  }
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const Dtype out : kHighPrecisionDtypes) specs.push_back(ColumnSumSpec{.in = in, .out = out});
   }
+  for (const bool transposed : kFlags) specs.push_back(RelayoutSpec{.transposed = transposed});
   for (const NormSpec& spec : all_valid_norms()) specs.push_back(spec);
   for (const NormBackwardSpec& spec : all_valid_norm_backwards()) specs.push_back(spec);
   return specs;

@@ -9,8 +9,11 @@
 //   gemm e5m2*e5m2->bf16 nt scale=row,row fast kernel=sm90:128x256:2x1:4:cooperative
 //   gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias c=bf16 epilogue=silu(x)*gate also=preactivation,amax
 //   gemm e4m3fnuz*e5m2fnuz->bf16 nt scale=row,tensor kernel=mma:64x64
+//   gemm e4m3fn*e4m3fn->bf16 tt scale=row,row fast kernel=sm90:128x128:2x1:6:pingpong staged=a
+//   gemm bf16*e4m3fn->bf16 nt scale=tensor,row
 //   gemm bf16*bf16->bf16 nt kernel=cublaslt:3
 //   column_sum bf16->f32
+//   relayout transposed
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
 #pragma once
@@ -93,9 +96,12 @@ struct GemmEpilogue {
 
 // out[M, N] = factor_a * factor_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once, after the
 // epilogue.
-// FP8 operands have factors (tensorwise or rowwise: one per m / one per n); high-precision operands have none. With
-// factors of groups (a: kRowGroups, b: kBlocks or kRowGroups) each 128 of k has its own, and the sum is that of each
-// group's sum times factor_a * factor_b; not with fast_accumulation.
+// FP8 operands have factors (tensorwise or rowwise: one per m / one per n); high-precision operands have none. One of
+// each is allowed too: bf16 or f16 beside FP8, which is multiplied as that. With factors of groups (a: kRowGroups, b:
+// kBlocks or kRowGroups) each 128 of k has its own, and the sum is that of each group's sum times factor_a * factor_b;
+// not with fast_accumulation.
+// staged: kernel sm90 reads codes in rows along k that start at multiples of 16 bytes. Those that lie otherwise are
+// first brought into that order, in the stream's scratch: transposed where they are mn_major, else copied.
 struct GemmSpec {
   Dtype a = Dtype::e4m3fn;
   Dtype b = Dtype::e4m3fn;
@@ -110,6 +116,8 @@ struct GemmSpec {
   GemmKernel kernel = GemmKernel::automatic;
   std::optional<GemmTiling> tiling{};  // of kernels sm90 and mma; without, what suits the shape (candidates.h)
   int algorithm = 0;                   // of kernel cublaslt: the how manieth of its heuristic's, from 0
+  bool staged_a = false;               // of kernel sm90
+  bool staged_b = false;
   bool operator==(const GemmSpec&) const = default;
 };
 
@@ -121,14 +129,21 @@ struct ColumnSumSpec {
   bool operator==(const ColumnSumSpec&) const = default;
 };
 
-using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, NormSpec, NormBackwardSpec>;
+// The same codes, of any FP8 dtype, in rows that start at multiples of 16 bytes: as they are, or transposed. What a
+// GEMM with staged operands does first.
+struct RelayoutSpec {
+  bool transposed = false;
+  bool operator==(const RelayoutSpec&) const = default;
+};
+
+using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, NormSpec, NormBackwardSpec>;
 
 std::size_t hash_value(const KernelSpec& spec);
 std::size_t hash_value(const GemmSpec& spec);
 
 // Does each 128 of k have factors of its own?
 bool has_group_factors(const GemmSpec& spec);
-// The type of a GEMM's bias vector: out, or bf16 where out is f32 or FP8 and the operands are FP8.
+// The type of a GEMM's bias vector: out, or bf16 where out is f32 or FP8 and both operands are FP8.
 Dtype bias_dtype(const GemmSpec& spec);
 // The type of the other matrices beside a GEMM's output: out, or bf16 where out is FP8.
 Dtype epilogue_dtype(const GemmSpec& spec);
@@ -145,8 +160,8 @@ KernelSpec parse(std::string_view line);
 std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
 // Every spec that validate() accepts and that has no expression, no sum, no list and no epilogue, whose GEMMs' outputs
-// are of high precision, and that leaves the choice of the kernel to the library, in a fixed order: tests compile and
-// run all of them.
+// are of high precision and FP8 operands k_major (and without a bias where only one is FP8), and that leaves the choice
+// of the kernel to the library, in a fixed order: tests compile and run all of them.
 std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

@@ -129,6 +129,13 @@ struct NormBackwardTensors {
   Tensor grad_beta{};
 };
 
+// Codes of any FP8 dtype: input[rows, cols] to output[rows, cols], or [cols, rows] where spec.transposed. For operands
+// that lie otherwise than a tensor-core GEMM reads them; gemm() does it itself where that is faster.
+struct RelayoutTensors {
+  Tensor input;
+  Tensor output;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -145,6 +152,7 @@ class Backend {
                                                    Stream& stream) = 0;
   virtual void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) = 0;
   virtual void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) = 0;
+  virtual void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) = 0;
   virtual void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) = 0;
   virtual void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) = 0;
 

@@ -258,6 +258,17 @@ void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device de
   check_overlaps({&in, 1}, {&out, 1});
 }
 
+void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device device) {
+  const Tensor& input = tensors.input;
+  if (!is_fp8(input.dtype)) refuse("relayout input", input, "it must be of an FP8 dtype");
+  const Range in = check_matrix("relayout input", input, input.dtype, device);
+  const Range out = spec.transposed ? check_matrix("relayout output", tensors.output, input.dtype, input.cols,
+                                                   input.rows, device, "the input's shape, transposed")
+                                    : check_matrix("relayout output", tensors.output, input.dtype, input.rows,
+                                                   input.cols, device, "the input's shape");
+  check_overlaps({&in, 1}, {&out, 1});
+}
+
 GemmShape gemm_shape(const GemmSpec& spec, const GemmTensors& tensors) {
   return {.m = extent_mn(tensors.a, spec.layout_a),
           .n = extent_mn(tensors.b, spec.layout_b),

@@ -42,8 +42,10 @@ INGOT_DEVICE u64 wgmma_descriptor(u32 address) {
 #define INGOT_NAMES_0                                                      \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define INGOT_NAMES_32                                                               \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+#define INGOT_NAMES_32_TO_47 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define INGOT_NAMES_32 \
+  INGOT_NAMES_32_TO_47 \
+  ", "                 \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define INGOT_NAMES_64                                                               \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
@@ -77,9 +79,11 @@ INGOT_DEVICE u64 wgmma_descriptor(u32 address) {
 // d = a b + d, or a b alone unless `adds`. A is [64, 32] and B is [N, 32], rows along k.
 template <class A, class B, u32 N>
 INGOT_DEVICE void wgmma_m64k32(float (&d)[N / 2], u64 tile_a, u64 tile_b, u32 adds) {
-  static_assert(N == 64 || N == 128 || N == 192 || N == 256, "wgmma of no other width is written down here");
+  static_assert(N == 64 || N == 96 || N == 128 || N == 192 || N == 256, "wgmma of no other width is written down here");
   if constexpr (N == 64) {
     INGOT_WGMMA_TYPES("64", INGOT_NAMES_0, "%32", "%33", "%34", INGOT_D32(0))
+  } else if constexpr (N == 96) {
+    INGOT_WGMMA_TYPES("96", INGOT_NAMES_0 ", " INGOT_NAMES_32_TO_47, "%48", "%49", "%50", INGOT_D32(0), INGOT_D16(32))
   } else if constexpr (N == 128) {
     INGOT_WGMMA_TYPES("128", INGOT_NAMES_0 ", " INGOT_NAMES_32, "%64", "%65", "%66", INGOT_D32(0), INGOT_D32(32))
   } else if constexpr (N == 192) {

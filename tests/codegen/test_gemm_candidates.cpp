@@ -91,3 +91,51 @@ BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
   BOOST_TEST(count(f32, GemmKernel::simt) == 1U);
   BOOST_TEST(count(f32, GemmKernel::mma) == 0U);
 }
+
+namespace {
+
+std::vector<std::string> order_of(const char* line, const GemmSize& size, bool compiles = true) {
+  const GemmCall call{.spec = std::get<GemmSpec>(parse(line)), .size = size};
+  std::vector<std::string> kernels;
+  for (const GemmSpec& spec : gemm_order(call, {.target = kHopper, .multiprocessors = kH200, .compiles = compiles})) {
+    validate(spec);
+    BOOST_TEST((spec.tiling.has_value() == (spec.kernel == GemmKernel::sm90 || spec.kernel == GemmKernel::mma)));
+    const std::string staged = spec.staged_a ? spec.staged_b ? " a,b" : " a" : spec.staged_b ? " b" : "";
+    kernels.push_back(std::string(name(spec.kernel)) + staged);
+  }
+  return kernels;
+}
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+// What a call tries in turn: large operands that lie badly are staged, small ones left to gemm_mma.
+BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt fast", kLarge) ==
+                 (Names{"sm90", "cublaslt", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt fast", kLarge, false) ==
+                 (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt", kLarge) ==
+                 (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 tt fast", kLarge) == (Names{"sm90 a", "sm90 a,b", "mma", "simt"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 tn fast", kLarge) == (Names{"sm90 a,b", "mma", "simt"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 tn fast", {64, 64, 64}) == (Names{"mma", "simt"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm e4m3fnuz*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm bf16*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}), boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm bf16*bf16->bf16 tn", kLarge) == (Names{"cublaslt", "mma", "simt"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm f32*f32->f32 nt", kLarge) == (Names{"cublaslt", "simt"}), boost::test_tools::per_element());
+  // A named kernel is alone, with what its layouts ask for.
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nn kernel=sm90", {64, 64, 64}) == (Names{"sm90 b"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt kernel=simt", kLarge) == (Names{"simt"}),
+             boost::test_tools::per_element());
+}

@@ -175,12 +175,18 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error(" \t ") ==
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
   BOOST_TEST(parse_error("casts bf16->e4m3fn") ==
-             "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, norm or norm_backward");
-  BOOST_TEST(parse_error("->") == "\"->\" is no kernel; expected amax, cast, gemm, column_sum, norm or norm_backward");
+             "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm or norm_backward");
+  BOOST_TEST(parse_error("->") ==
+             "\"->\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm or norm_backward");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
   BOOST_TEST(parse_error("gemm ") == "\"gemm\" must be followed by <a>*<b>-><out>, such as e4m3fn*e5m2->bf16");
+  BOOST_TEST(parse_error("relayout") == "\"relayout\" must be followed by copied or transposed");
+  BOOST_TEST(parse_error("relayout turned") == "\"turned\" must be copied or transposed");
+  BOOST_TEST(parse_error("relayout copied fast") == "\"fast\" is no word of relayout; expected nothing more");
+  BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 kernel=sm90 staged=c") ==
+             "\"c\" in \"staged=c\" names no operand; expected a, b or a,b");
   BOOST_TEST(parse_error("column_sum") == "\"column_sum\" must be followed by <in>-><out>, such as bf16->f32");
 
   const std::string dtypes = "is no dtype; expected f32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz";
@@ -202,11 +208,11 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow2=yes") == "\"pow2=yes\" is no word of cast; expected " + options);
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 nc") ==
              "\"nc\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, c=<dtype>, "
-             "epilogue=<expression>, also=preactivation,amax, fast or kernel=<kernel>");
+             "epilogue=<expression>, also=preactivation,amax, fast, kernel=<kernel> or staged=a,b");
   BOOST_TEST(
       parse_error("gemm e4m3fn*e4m3fn->bf16 bias=f32") ==
       "\"bias=f32\" is no word of gemm; expected nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, c=<dtype>, "
-      "epilogue=<expression>, also=preactivation,amax, fast or kernel=<kernel>");
+      "epilogue=<expression>, also=preactivation,amax, fast, kernel=<kernel> or staged=a,b");
   BOOST_TEST(parse_error("column_sum bf16->f32 fast") ==
              "\"fast\" is no word of column_sum; expected nothing after the dtypes");
 
@@ -305,12 +311,27 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
       "cast bf16->e4m3fn scale=tensor out=nothing: neither codes nor transposed is set, but a cast must write at "
       "least one of them");
 
-  BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16}) ==
-             "gemm bf16*e4m3fn->bf16 nt scale=tensor,tensor: a is bf16 and b is e4m3fn, but both must be FP8 (e4m3fn, "
-             "e5m2, e4m3fnuz, e5m2fnuz) or both the same high-precision dtype (f32, bf16, f16)");
-  BOOST_TEST(refusal(GemmSpec{.b = Dtype::f32}) ==
-             "gemm e4m3fn*f32->bf16 nt scale=tensor,tensor: a is e4m3fn and b is f32, but both must be FP8 (e4m3fn, "
-             "e5m2, e4m3fnuz, e5m2fnuz) or both the same high-precision dtype (f32, bf16, f16)");
+  BOOST_TEST(
+      refusal(GemmSpec{.b = Dtype::f32}) ==
+      "gemm e4m3fn*f32->bf16 nt scale=tensor,tensor: b is f32 and a is e4m3fn, but beside FP8 an operand must be "
+      "FP8, bf16 or f16");
+  BOOST_TEST(
+      refusal(GemmSpec{.a = Dtype::f16}) ==
+      "gemm f16*e4m3fn->bf16 nt scale=tensor,tensor: out is bf16, but must be f16 (as the high-precision operand "
+      "is) or f32");
+  BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .scale_a = kRowwise}) ==
+             "gemm bf16*e4m3fn->bf16 nt scale=row,tensor: scale_a is row, but must be tensor: a high-precision operand "
+             "has no factors");
+  BOOST_TEST(refusal(GemmSpec{.b = Dtype::bf16, .scale_a = kBlocks}) ==
+             "gemm e4m3fn*bf16->bf16 nt scale=128x128,tensor: scale_a is 128x128, but must be tensor or row, or "
+             "1x128,128x128 or 1x128,1x128 for both");
+  BOOST_TEST(
+      refusal(GemmSpec{.b = Dtype::bf16, .fast_accumulation = true}) ==
+      "gemm e4m3fn*bf16->bf16 nt scale=tensor,tensor fast: fast_accumulation is set, but is for two FP8 operands "
+      "only: others always sum in f32");
+  BOOST_TEST(refusal(GemmSpec{.kernel = GemmKernel::mma, .staged_a = true}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor kernel=mma staged=a: staged is set, but kernel is mma: "
+             "sm90 alone has staged operands");
   BOOST_TEST(refusal(GemmSpec{.a = kNoDtype}) ==
              "gemm unknown dtype*e4m3fn->bf16 nt scale=tensor,tensor: a is unknown dtype, but " + fp8);
   BOOST_TEST(refusal(GemmSpec{.b = kNoDtype}) ==
@@ -320,12 +341,6 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(refusal(GemmSpec{.out = kNoDtype}) ==
              "gemm e4m3fn*e4m3fn->unknown dtype nt scale=tensor,tensor: out is unknown dtype, but " + high +
                  ", e4m3fn, e5m2, e4m3fnuz, e5m2fnuz");
-  BOOST_TEST(refusal(GemmSpec{.layout_a = Layout::mn_major}) ==
-             "gemm e4m3fn*e4m3fn->bf16 tt scale=tensor,tensor: layout_a is mn_major, but FP8 operands must be k_major "
-             "(nt): cast to transposed codes instead");
-  BOOST_TEST(refusal(GemmSpec{.layout_b = Layout::mn_major}) ==
-             "gemm e4m3fn*e4m3fn->bf16 nn scale=tensor,tensor: layout_b is mn_major, but FP8 operands must be k_major "
-             "(nt): cast to transposed codes instead");
   BOOST_TEST(
       refusal(GemmSpec{.layout_b = static_cast<Layout>(7)}) ==
       "gemm e4m3fn*e4m3fn->bf16 nn scale=tensor,tensor: layout_b is 7, which is no layout; it must be k_major or "
@@ -373,22 +388,38 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(refusal(ColumnSumSpec{.out = Dtype::e4m3fn}) == "column_sum bf16->e4m3fn: out is e4m3fn, but " + high);
 }
 
+// The list has FP8 operands along k and high-precision outputs only, and where one operand alone is FP8 no bias.
+GemmSpec listed_twin(GemmSpec spec) {
+  if (is_fp8(spec.out)) spec.out = Dtype::f32;
+  if (is_fp8(spec.a) || is_fp8(spec.b)) spec.layout_a = spec.layout_b = Layout::k_major;
+  if (is_fp8(spec.a) != is_fp8(spec.b)) spec.bias = false;
+  return spec;
+}
+
+BOOST_AUTO_TEST_CASE(staged_operands_are_named) {
+  for (const char* const line : {"gemm e4m3fn*e5m2->bf16 tt scale=tensor,row kernel=sm90 staged=a",
+                                 "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row kernel=sm90:64x128:1x1:8:pingpong staged=b",
+                                 "gemm e4m3fn*e4m3fn->f32 tn scale=1x128,128x128 kernel=sm90 staged=a,b"}) {
+    BOOST_TEST(print(parse(line)) == line);
+  }
+  BOOST_TEST(print(RelayoutSpec{.transposed = true}) == "relayout transposed");
+  BOOST_TEST(print(parse("relayout copied")) == "relayout copied");
+}
+
 BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
   std::set<std::string> listed;
   for (const KernelSpec& spec : all_valid_specs()) {
     BOOST_TEST(valid(spec), spec);
     BOOST_TEST(listed.insert(print(spec)).second, spec << " is listed twice");
   }
-  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 9U + 606U + 16U);
+  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 64U + 9U + 2U + 606U + 16U);
   for (const KernelSpec& spec : all_combinations()) {
     const auto* const gemm = std::get_if<GemmSpec>(&spec);
-    const bool codes_out = gemm != nullptr && is_fp8(gemm->out);
-    if (codes_out) {
-      GemmSpec high = *gemm;
-      high.out = Dtype::f32;
-      BOOST_TEST(valid(spec) == (is_fp8(gemm->a) && listed.count(print(high)) == 1), spec);
-    } else {
+    if (gemm == nullptr) {
       BOOST_TEST(valid(spec) == (listed.count(print(spec)) == 1), spec);
+    } else {
+      const bool codes_of_others = is_fp8(gemm->out) && !(is_fp8(gemm->a) && is_fp8(gemm->b));
+      BOOST_TEST(valid(spec) == (!codes_of_others && listed.count(print(listed_twin(*gemm))) == 1), spec);
     }
   }
 }

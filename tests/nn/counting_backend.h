@@ -43,6 +43,10 @@ class CountingBackend final : public Backend {
     calls.push_back(print(spec));
     inner_->column_sum(spec, tensors, on(stream));
   }
+  void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->relayout(spec, tensors, on(stream));
+  }
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     calls.push_back(print(spec));
     inner_->norm(spec, tensors, on(stream));

@@ -189,6 +189,7 @@ BOOST_AUTO_TEST_CASE(all_kernels_compile) {
 
 BOOST_AUTO_TEST_CASE(amax) { run_all(cases(SizeClass::ci), of_kind<AmaxSpec>); }
 BOOST_AUTO_TEST_CASE(cast) { run_all(cases(SizeClass::ci), of_kind<CastSpec>); }
+BOOST_AUTO_TEST_CASE(relayout) { run_all(cases(SizeClass::ci), of_kind<RelayoutSpec>); }
 BOOST_AUTO_TEST_CASE(column_sum) { run_all(cases(SizeClass::ci), of_kind<ColumnSumSpec>); }
 BOOST_AUTO_TEST_CASE(gemm) { run_all(cases(SizeClass::ci), of_kind<GemmSpec>); }
 BOOST_AUTO_TEST_CASE(gemm_simt) {

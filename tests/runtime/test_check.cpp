@@ -176,6 +176,22 @@ BOOST_AUTO_TEST_CASE(shapes) {
              "column_sum sum: is f32[1, 4] on cpu; it must be [1, 8]: one for each column of the input");
 }
 
+BOOST_AUTO_TEST_CASE(relayouts) {
+  const auto message = [](const Tensor& input, const Tensor& output, bool transposed) {
+    return refused([&] { check(RelayoutSpec{.transposed = transposed}, {.input = input, .output = output}, kCpu); })
+        .message;
+  };
+  const Tensor codes = matrix(at(0), Dtype::e5m2, 4, 8, kCpu);
+  check(RelayoutSpec{.transposed = true}, {.input = codes, .output = matrix(at(1024), Dtype::e5m2, 8, 4, kCpu)}, kCpu);
+  BOOST_TEST(message(codes, matrix(at(1024), Dtype::e5m2, 8, 4, kCpu), false) ==
+             "relayout output: is e5m2[8, 4] on cpu; it must be [4, 8]: the input's shape");
+  BOOST_TEST(message(codes, matrix(at(1024), Dtype::e4m3fn, 8, 4, kCpu), true) ==
+             "relayout output: is e4m3fn[8, 4] on cpu; the spec asks for e5m2");
+  BOOST_TEST(message(matrix(at(0), Dtype::bf16, 4, 8, kCpu), codes, false) ==
+             "relayout input: is bf16[4, 8] on cpu; it must be of an FP8 dtype");
+  BOOST_TEST(contains(message(codes, matrix(at(8), Dtype::e5m2, 8, 4, kCpu), true), "overlaps"));
+}
+
 BOOST_AUTO_TEST_CASE(layouts_say_where_m_n_and_k_are) {
   const GemmSpec spec{.a = Dtype::bf16,
                       .b = Dtype::bf16,

@@ -132,6 +132,22 @@ BOOST_AUTO_TEST_CASE(a_fast_result_that_is_far_off_is_seen) {
   BOOST_TEST(fast_difference({{"codes", codes}, {"factors", factors}}, {{"codes", near}, {"factors", other}}) == "");
 }
 
+BOOST_AUTO_TEST_CASE(relayout_moves_codes) {
+  run_all<RelayoutSpec>(
+      [](const RelayoutSpec& spec, const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {
+        const GuardedMatrix& input = *inputs.at("input");
+        const GuardedMatrix& output = outputs.at("output");
+        for (std::int64_t r = 0; r < c.shape.rows; ++r) {
+          for (std::int64_t col = 0; col < c.shape.cols; ++col) {
+            if ((spec.transposed ? output.bits(col, r) : output.bits(r, col)) != input.bits(r, col)) {
+              return "row " + std::to_string(r) + ", column " + std::to_string(col);
+            }
+          }
+        }
+        return std::string();
+      });
+}
+
 BOOST_AUTO_TEST_CASE(column_sum_is_within_its_rounding_error) {
   run_all<ColumnSumSpec>(
       [](const ColumnSumSpec& spec, const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {

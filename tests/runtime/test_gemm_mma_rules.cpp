@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "ingot/runtime/cuda/gemm_mma_params.h"
+#include "ingot/runtime/cuda/gemm_params.h"
 
 namespace {
 

@@ -44,6 +44,17 @@ BOOST_AUTO_TEST_CASE(what_it_takes) {
   Call wide = call();
   wide.tensors.a.row_stride = 64;
   BOOST_TEST(wide.refusal() == "");
+  // Any K where rows start well; any place and layout of what is staged.
+  Call odd = call(33, 65, 41);
+  odd.tensors.a.row_stride = odd.tensors.b.row_stride = 48;
+  BOOST_TEST(odd.refusal() == "");
+  odd.tensors.a.row_stride = 41;
+  odd.spec.staged_a = true;
+  BOOST_TEST(odd.refusal() == "");
+  odd.spec.layout_b = Layout::mn_major;
+  odd.tensors.b = matrix(at(0x2001), odd.spec.b, 41, 65, kDevice);
+  odd.spec.staged_b = true;
+  BOOST_TEST(odd.refusal() == "");
 }
 
 BOOST_AUTO_TEST_CASE(what_it_refuses) {
@@ -58,8 +69,10 @@ BOOST_AUTO_TEST_CASE(what_it_refuses) {
     BOOST_TEST(other.refusal() == "kernel sm90 multiplies e4m3fn and e5m2 only");
   }
   BOOST_TEST(call(33, 65, 0).refusal() == "kernel sm90 needs a K of at least 1");
-  BOOST_TEST(call(33, 65, 40).refusal() == "kernel sm90 needs a K that is a multiple of 16");
-  const std::string alignment = "kernel sm90 needs a and b at addresses and row strides that are multiples of 16 bytes";
+  const std::string alignment =
+      "kernel sm90 needs a and b in rows along k, at addresses and row strides that are multiples of 16 bytes, unless "
+      "they are staged";
+  BOOST_TEST(call(33, 65, 40).refusal() == alignment);
   Call odd = call();
   odd.tensors.a.data = at(0x1008);
   BOOST_TEST(odd.refusal() == alignment);
@@ -71,6 +84,10 @@ BOOST_AUTO_TEST_CASE(what_it_refuses) {
   BOOST_TEST(odd.refusal() == alignment);
   odd = call();
   odd.tensors.b.row_stride = 49;
+  BOOST_TEST(odd.refusal() == alignment);
+  odd = call();
+  odd.spec.layout_b = Layout::mn_major;
+  odd.tensors.b = matrix(at(0x2010), odd.spec.b, 48, 64, kDevice);
   BOOST_TEST(odd.refusal() == alignment);
   BOOST_TEST(call(std::int64_t{1} << 31, 65, 48).refusal() == "kernel sm90 takes sizes below 2^31 and as many tiles");
   BOOST_TEST(call(1 << 24, 1 << 24, 48).refusal() == "kernel sm90 takes sizes below 2^31 and as many tiles");

@@ -33,6 +33,9 @@ class InputMaker {
   }
 
  private:
+  SharedMatrices inputs_of(const RelayoutSpec&, const Case& c) {
+    return {{"input", matrix(Dtype::e4m3fn, c.shape.rows, c.shape.cols, c, 1)}};
+  }
   SharedMatrices inputs_of(const CastSpec& spec, const Case& c) {
     SharedMatrices made{{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
     if (spec.source == ScaleSource::given) {
@@ -95,10 +98,8 @@ class InputMaker {
     const bool b_k_major = spec.layout_b == Layout::k_major;
     SharedMatrices made{{"a", matrix(spec.a, a_k_major ? m : k, a_k_major ? k : m, c, 2)},
                         {"b", matrix(spec.b, b_k_major ? n : k, b_k_major ? k : n, c, 3)}};
-    if (is_fp8(spec.a)) {
-      made["factor_a"] = factors(scale_count(spec.scale_a, m, k), c, 4);
-      made["factor_b"] = factors(scale_count(spec.scale_b, n, k), c, 5);
-    }
+    if (is_fp8(spec.a)) made["factor_a"] = factors(scale_count(spec.scale_a, m, k), c, 4);
+    if (is_fp8(spec.b)) made["factor_b"] = factors(scale_count(spec.scale_b, n, k), c, 5);
     if (spec.bias) made["bias"] = matrix(bias_dtype(spec), 1, n, c, 6);
     if (spec.epilogue.c) made["c"] = matrix(*spec.epilogue.c, m, n, c, 7);
     add_pointwise_inputs(spec.epilogue.pointwise, epilogue_dtype(spec), c, made);
@@ -190,6 +191,9 @@ inline Matrices poisoned_outputs(const Case& c) {
     if (backward->affine && backward->kind == NormKind::layer) {
       outputs["grad_beta"] = GuardedMatrix(backward->sums, 1, cols);
     }
+  } else if (const auto* const relayout = std::get_if<RelayoutSpec>(&c.spec)) {
+    const bool turned = relayout->transposed;
+    outputs["output"] = GuardedMatrix(Dtype::e4m3fn, turned ? cols : rows, turned ? rows : cols, padding, offset);
   } else {
     outputs["sum"] = GuardedMatrix(std::get<ColumnSumSpec>(c.spec).out, 1, cols);
   }
@@ -283,6 +287,9 @@ class PlacedCase {
   }
   void enqueue_as(const ColumnSumSpec& spec, Stream& stream) {
     backend_->column_sum(spec, {.input = of("input"), .sum = of("sum")}, stream);
+  }
+  void enqueue_as(const RelayoutSpec& spec, Stream& stream) {
+    backend_->relayout(spec, {.input = of("input"), .output = of("output")}, stream);
   }
   void enqueue_as(const NormSpec& spec, Stream& stream) {
     backend_->norm(spec,

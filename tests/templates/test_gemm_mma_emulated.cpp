@@ -12,7 +12,7 @@
 #include "cases.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
-#include "ingot/runtime/cuda/gemm_mma_params.h"
+#include "ingot/runtime/cuda/gemm_params.h"
 #include "support/compare.h"
 #include "support/reference.h"
 #include "support/run_case.h"
@@ -99,6 +99,26 @@ BOOST_AUTO_TEST_CASE(layouts) {
     check<bf16, bf16, f32, kLarge>(line, {70, 81, 100});
   }
   check<bf16, bf16, f32, kSmall>("gemm bf16*bf16->f32 tt", {1, 1, 70}, Input::integers);
+}
+
+// Codes lie either way, too.
+BOOST_AUTO_TEST_CASE(layouts_of_codes) {
+  check<e4m3fn, e5m2, f32, kSmall>("gemm e4m3fn*e5m2->f32 tn scale=row,tensor", {70, 81, 100}, Input::integers);
+  check<e4m3fnuz, e4m3fn, bf16, kLarge>("gemm e4m3fnuz*e4m3fn->bf16 nn scale=row,row", {70, 81, 100});
+  check<e4m3fn, e4m3fn, f32, kSmall, true>("gemm e4m3fn*e4m3fn->f32 tt scale=1x128,128x128", {20, 131, 200});
+}
+
+// bf16 or f16 beside each format, which every code has a value in.
+BOOST_AUTO_TEST_CASE(one_operand_of_high_precision) {
+  check<bf16, e4m3fn, f32, kSmall>("gemm bf16*e4m3fn->f32 scale=tensor,row", {70, 81, 100}, Input::integers);
+  check<bf16, e4m3fn, bf16, kLarge>("gemm bf16*e4m3fn->bf16 scale=tensor,row bias", {70, 81, 100});
+  check<e4m3fnuz, bf16, f32, kSmall>("gemm e4m3fnuz*bf16->f32 scale=row,tensor bias", {33, 70, 129});
+  check<e5m2, bf16, f32, kLarge>("gemm e5m2*bf16->f32 tn scale=tensor,tensor", {33, 70, 129});
+  check<f16, e5m2fnuz, f16, kSmall>("gemm f16*e5m2fnuz->f16 scale=tensor,row", {33, 70, 129});
+  for (const Input input : {Input::nan, Input::inf, Input::subnormal}) {
+    check<bf16, e5m2, f32, kSmall>("gemm bf16*e5m2->f32", {17, 20, 70}, input);
+    check<f16, e4m3fn, f32, kSmall>("gemm f16*e4m3fn->f32", {17, 20, 70}, input);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(groups) {

@@ -14,6 +14,7 @@
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "gemm_simt.cuh"
+#include "relayout.cuh"
 
 #include "codegen/pointwise_rendered.inc"
 
@@ -477,10 +478,29 @@ void check_column_sum(i64 rows, i64 cols, i64 pad) {
   }
 }
 
+template <bool Transposed>
+void check_relayout(i64 rows, i64 cols, i64 pad, i64 shift, i64 out_pad) {
+  Matrix<u8> in(rows, cols, cols + pad, shift);
+  for (i64 r = 0; r < rows; ++r) {
+    for (i64 c = 0; c < cols; ++c) in.at(r, c) = static_cast<u8>(r * 31 + c * 7 + r * c);
+  }
+  const i64 out_rows = Transposed ? cols : rows;
+  const i64 out_cols = Transposed ? rows : cols;
+  Matrix<u8> out(out_rows, out_cols, out_cols + out_pad);
+  emulator::launch(relayout<Transposed>, CastTilesLaunch::grid(rows, cols), CastTilesLaunch::kThreads,
+                   RelayoutParams{in.data(), rows, cols, in.stride(), out.data(), out.stride()});
+  BOOST_TEST(out.guarded());
+  for (i64 r = 0; r < rows; ++r) {
+    for (i64 c = 0; c < cols; ++c) {
+      if ((Transposed ? out.at(c, r) : out.at(r, c)) != in.at(r, c)) BOOST_FAIL("row " << r << ", column " << c);
+    }
+  }
+}
+
 // Layouts: k contiguous or not.
 template <class A, class B, class Out>
 void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factors, bool with_bias) {
-  using Bias = typename GemmBias<A, Out>::Type;
+  using Bias = typename GemmBias<A, B, Out>::Type;
   Matrix<A> a = a_k_major ? Matrix<A>(m, k, k + 1) : Matrix<A>(k, m, m + 1);
   Matrix<B> b = b_k_major ? Matrix<B>(n, k, k + 3) : Matrix<B>(k, n, n + 3);
   std::mt19937 random(7);
@@ -732,6 +752,18 @@ BOOST_AUTO_TEST_CASE(cast_tiles_without_rows) {
   BOOST_TEST(factor.at(0, 0) == 0.5F);
   BOOST_TEST(amax.at(0, 0) == 3.0F);
   for (i64 c = 0; c < 16; ++c) BOOST_TEST(float_bits(sum.at(0, c)) == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(relayouts) {
+  for (const auto& [rows, cols] : {std::pair<i64, i64>{1, 1}, {7, 300}, {130, 129}, {128, 256}, {65, 16}}) {
+    for (const i64 pad : {0, 3, 16}) {
+      const i64 to_16 = (16 - rows % 16) % 16;
+      check_relayout<true>(rows, cols, pad, pad % 2, to_16);
+      check_relayout<true>(rows, cols, pad, 0, 1);
+      check_relayout<false>(rows, cols, pad, pad % 2, (16 - cols % 16) % 16);
+      check_relayout<false>(rows, cols, pad, 5, 0);
+    }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(cast_tiles_row_col) { check_cast_tiles<bf16, e4m3fnuz, Rowwise, Columnwise, false>(true); }

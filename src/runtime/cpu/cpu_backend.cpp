@@ -80,6 +80,12 @@ class CpuBackend final : public Backend {
     cpu::column_sum(spec, tensors, pool_);
   }
 
+  void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    cpu::relayout(spec, tensors, pool_);
+  }
+
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());

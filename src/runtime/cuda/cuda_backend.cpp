@@ -58,6 +58,12 @@ class CudaBackend final : public Backend {
     cuda::column_sum(spec, tensors, stream, launcher_);
   }
 
+  void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::relayout(spec, tensors, stream, launcher_);
+  }
+
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
     const CurrentContext current = begin(stream);

@@ -6,9 +6,10 @@
 namespace ingot {
 namespace {
 
-// Codes as a tensor map takes them: one byte each.
-bool mappable(const Tensor& codes) {
-  return reinterpret_cast<std::uintptr_t>(codes.data) % 16 == 0 && codes.row_stride % 16 == 0;
+// Codes as a tensor map takes them: one byte each, in rows along k.
+bool mappable(const Tensor& codes, Layout layout) {
+  return layout == Layout::k_major && reinterpret_cast<std::uintptr_t>(codes.data) % 16 == 0 &&
+         codes.row_stride % 16 == 0;
 }
 
 bool ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
@@ -19,9 +20,10 @@ const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const
   if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
   if (!ocp(spec.a) || !ocp(spec.b)) return "kernel sm90 multiplies e4m3fn and e5m2 only";
   if (shape.k == 0) return "kernel sm90 needs a K of at least 1";
-  if (shape.k % 16 != 0) return "kernel sm90 needs a K that is a multiple of 16";
-  if (!mappable(tensors.a) || !mappable(tensors.b)) {
-    return "kernel sm90 needs a and b at addresses and row strides that are multiples of 16 bytes";
+  if ((!spec.staged_a && !mappable(tensors.a, spec.layout_a)) ||
+      (!spec.staged_b && !mappable(tensors.b, spec.layout_b))) {
+    return "kernel sm90 needs a and b in rows along k, at addresses and row strides that are multiples of 16 bytes, "
+           "unless they are staged";
   }
   // Coordinates of the copy engine are of 32 bits, and so is the count of tiles, rounded up to a cluster's.
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 512;

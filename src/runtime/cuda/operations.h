@@ -2,6 +2,7 @@
 // them. Grids and strides are the templates' own (templates/*.cuh, "...Launch").
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
 
@@ -28,6 +29,13 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
 // Of a spec with a tiling, and a call that sm90_refusal() has nothing against.
 void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
                Launcher& launcher);
+void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, const Stream& stream, Launcher& launcher);
+// What gemm_sm90 needs of operands that lie otherwise than it reads them: their codes once more, in rows along k that
+// start at multiples of 16 bytes. The bytes that they take, and the call's tensors with those operands in `memory`,
+// which is at a multiple of 16 bytes.
+std::size_t staged_bytes(const GemmSpec& spec, const GemmShape& shape);
+GemmTensors stage(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, void* memory,
+                  const Stream& stream, Launcher& launcher);
 // Of a spec with a tiling, and a call that mma_refusal() has nothing against.
 void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
               Launcher& launcher);

@@ -1,0 +1,87 @@
+// GEMMs whose operands gemm_sm90 does not read as they lie, on a Hopper GPU: columns along k, rows that start anywhere,
+// any K. What it takes staged, and what the library takes by itself.
+#define BOOST_TEST_MODULE gemm_staged
+#include "support/gpu_test.h"
+
+#include <vector>
+
+#include "cases.h"
+#include "ingot/runtime/context.h"
+#include "support/gemm_on_gpu.h"
+
+namespace ingot::test {
+namespace {
+
+Context& context() {
+  static Context one(cuda_options());
+  return one;
+}
+
+struct Fixture : GemmOnGpu {
+  Fixture() : GemmOnGpu(context()) {}
+
+  // Launches of one call.
+  std::int64_t launches(const Case& c) {
+    PlacedCase placed(c, maker.inputs(c), cuda, stream);
+    placed.enqueue(stream);
+    const std::int64_t before = cuda.launches();
+    placed.enqueue(stream);
+    cuda.synchronize(stream);
+    return cuda.launches() - before;
+  }
+};
+
+constexpr Shape kShapes[] = {{1, 1, 1},       {7, 16, 17},     {100, 7, 127},     {17, 129, 100},
+                             {129, 127, 129}, {300, 200, 257}, {127, 1000, 1000}, {1000, 129, 384}};
+
+// Along k in rows at multiples of 16 bytes, and with every other start and pitch.
+constexpr Placement kPlaces[] = {{0, 0}, {3, 0}, {0, 1}, {5, 8}};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(staged, Fixture)
+
+BOOST_AUTO_TEST_CASE(by_name) {
+  const std::vector<KernelSpec> specs{parse("gemm e4m3fn*e4m3fn->f32 tn scale=row,row fast kernel=sm90 staged=a,b"),
+                                      parse("gemm e4m3fn*e5m2->bf16 nt scale=tensor,row bias kernel=sm90 staged=a,b"),
+                                      parse("gemm e5m2*e4m3fn->f32 tn scale=1x128,128x128 kernel=sm90 staged=a,b")};
+  compile(specs);
+  for (const KernelSpec& spec : specs) {
+    for (const Shape& shape : kShapes) {
+      for (const Placement& placement : kPlaces) {
+        expect_right({.spec = spec, .shape = shape, .placement = placement});
+        expect_right({.spec = spec, .shape = shape, .input = Input::integers, .placement = placement});
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(by_the_library) {
+  for (const char* const line :
+       {"gemm e4m3fn*e4m3fn->bf16 tn scale=row,row fast", "gemm e4m3fn*e5m2->f32 nn",
+        "gemm e4m3fn*e4m3fn->bf16 tt scale=1x128,1x128", "gemm e4m3fnuz*e4m3fn->bf16 tn scale=row,tensor",
+        "gemm bf16*e4m3fn->bf16 nt scale=tensor,row", "gemm e5m2*f16->f32 tn scale=row,tensor"}) {
+    for (const Shape& shape : kShapes) {
+      for (const Placement& placement : kPlaces) {
+        expect_right({.spec = parse(line), .shape = shape, .placement = placement});
+      }
+    }
+  }
+}
+
+// Large products are staged, small ones are not worth it.
+BOOST_AUTO_TEST_CASE(where_it_pays) {
+  const KernelSpec turned = parse("gemm e4m3fn*e4m3fn->bf16 tn fast");
+  const KernelSpec along = parse("gemm e4m3fn*e4m3fn->bf16 nt fast");
+  BOOST_TEST(launches({.spec = turned, .shape = {4096, 4096, 4096}}) == 3);
+  BOOST_TEST(launches({.spec = turned, .shape = {64, 64, 64}}) == 1);
+  BOOST_TEST(launches({.spec = along, .shape = {4096, 4096, 4096}, .placement = {1, 0}}) == 3);
+  BOOST_TEST(launches({.spec = along, .shape = {4096, 4096, 4096}}) == 1);
+  // K need not be a multiple of anything where rows start well.
+  BOOST_TEST(launches({.spec = along, .shape = {4096, 4096, 4090}, .placement = {6, 0}}) == 1);
+  expect_right({.spec = along, .shape = {1024, 1024, 1018}, .placement = {6, 0}});
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ingot::test
