@@ -10,8 +10,6 @@ namespace {
 // The cost model errs by less than this.
 constexpr double kPlausible = 1.4;
 
-bool ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
-
 GemmSpec with_kernel(GemmSpec spec, GemmKernel kernel) {
   spec.kernel = kernel;
   return spec;
@@ -38,7 +36,7 @@ std::vector<GemmSpec> tilings(const GemmCall& call, int multiprocessors) {
 std::vector<GemmSpec> gemm_candidates(const GemmCall& call, Target target, int multiprocessors) {
   const GemmCall open{.spec = without_kernel(call.spec), .size = call.size};
   const bool fp8 = is_fp8(open.spec.a);
-  const bool tensor_cores = !fp8 || (ocp(open.spec.a) && ocp(open.spec.b));
+  const bool tensor_cores = !fp8 || (is_ocp(open.spec.a) && is_ocp(open.spec.b));
   std::vector<GemmSpec> all;
   const auto add_cublaslt = [&](int algorithm) {
     all.push_back(with_kernel(open.spec, GemmKernel::cublaslt));

@@ -31,10 +31,7 @@ Context& context() {
 
 bool on_hopper() { return context().cache().target() == target_for(9, 0); }
 
-bool wgmma_takes(const GemmSpec& spec) {
-  const auto ocp = [](Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; };
-  return ocp(spec.a) && ocp(spec.b);
-}
+bool wgmma_takes(const GemmSpec& spec) { return is_ocp(spec.a) && is_ocp(spec.b); }
 
 struct Fixture {
   Backend& cuda = context().backend();
