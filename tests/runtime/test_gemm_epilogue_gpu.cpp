@@ -8,7 +8,6 @@
 #include "support/gpu_test.h"
 
 #include <array>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "ingot/runtime/cpu/cpu_backend.h"
 #include "support/compare.h"
 #include "support/epilogue_reference.h"
+#include "support/gemm_on_gpu.h"
 #include "support/run_case.h"
 
 namespace ingot::test {
@@ -33,34 +33,18 @@ bool on_hopper() { return context().cache().target() == target_for(9, 0); }
 
 bool wgmma_takes(const GemmSpec& spec) { return is_ocp(spec.a) && is_ocp(spec.b); }
 
-struct Fixture {
-  Backend& cuda = context().backend();
+struct Fixture : GemmOnGpu {
   std::unique_ptr<Backend> cpu = make_cpu_backend();
-  Stream stream{cuda};
   Stream cpu_stream{*cpu};
-  InputMaker maker;
-  EpilogueReference reference;
-  int run_count = 0;
-  int faults = 0;
+  EpilogueReference all_outputs;
 
-  ~Fixture() { std::cout << run_count << " cases\n"; }
-
-  static void compile(const std::vector<KernelSpec>& specs) {
-    context().cache().warm(specs, context().cache().target(), 0);
-  }
-
-  void count(const Case& c, const std::string& fault) {
-    BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
-    faults += fault.empty() ? 0 : 1;
-    if (faults == 10) BOOST_FAIL("10 cases have failed; the rest is not run");
-    ++run_count;
-  }
+  Fixture() : GemmOnGpu(context()) {}
 
   void expect_right(const Case& c) {
     const SharedMatrices inputs = maker.inputs(c);
     const Matrices outputs = run(c, inputs, cuda, stream);
     std::string fault = damage(outputs);
-    if (fault.empty()) fault = reference.fault(c, inputs, outputs, kTensorCoreSum);
+    if (fault.empty()) fault = all_outputs.fault(c, inputs, outputs, kTensorCoreSum);
     if (fault.empty()) fault = differences(outputs, run(c, inputs, cuda, stream));
     count(c, fault);
   }
