@@ -1,6 +1,7 @@
 // What a GEMM does to its sums on their way out, in f32, each step rounded:
 //   x = factors * sum + bias              by the kernel itself
-//   x = x + beta * c                      a matrix of the output's shape, which may be the output itself
+//   x = x + beta * c                      a matrix of the output's shape, which may be the output itself; where beta
+//                                         is 0, it is not read, and x stays
 //   preactivation = round(x)              written where a backward pass will want it
 //   value = f(x, inputs)                  an expression (pointwise.cuh)
 //   out = round(value), or, of an FP8 output, codes encode(saturate(value * scale))
@@ -131,9 +132,11 @@ struct Epilogue {
   static constexpr u32 kWords =
       (kAddsC ? Pair<StoredC>::kWords : 0) + count_inputs<F>(InputKind::matrix) * Pair<Beside>::kWords;
 
+  INGOT_DEVICE static bool reads_c(const EpilogueParams& p) { return kAddsC && p.beta != 0.0F; }
+
   // One value. x: factors * sum + bias.
   INGOT_DEVICE static float value(const EpilogueParams& p, i64 row, i64 col, float x) {
-    if constexpr (kAddsC) x = x + p.beta * to_float(static_cast<const C*>(p.c)[row * p.c_stride + col]);
+    if (reads_c(p)) x = x + p.beta * to_float(static_cast<const StoredC*>(p.c)[row * p.c_stride + col]);
     if constexpr (kPreactivation) {
       static_cast<Beside*>(p.preactivation)[row * p.preactivation_stride + col] = from_float<Beside>(x);
     }
@@ -176,7 +179,7 @@ struct Epilogue {
 
   // Into the L2: what the 32 elements from here on read of other matrices.
   INGOT_DEVICE static void prefetch(const EpilogueParams& p, i64 row, i64 col) {
-    if constexpr (kAddsC) prefetch_line(static_cast<const C*>(p.c) + row * p.c_stride + col);
+    if (reads_c(p)) prefetch_line(static_cast<const StoredC*>(p.c) + row * p.c_stride + col);
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] != InputKind::matrix) continue;
@@ -193,7 +196,7 @@ struct Epilogue {
   // The pair at an even column that lies inside; `both`: its second does too.
   INGOT_DEVICE static Raw fetch(const EpilogueParams& p, const Vectors& v, i64 row, i64 col, bool both) {
     Raw raw{};
-    if constexpr (kAddsC) raw.c = load_pair(static_cast<const C*>(p.c) + row * p.c_stride + col, v.c, both);
+    if (reads_c(p)) raw.c = load_pair(static_cast<const StoredC*>(p.c) + row * p.c_stride + col, v.c, both);
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] != InputKind::matrix) continue;
@@ -206,7 +209,7 @@ struct Epilogue {
   // x and y: factors * sum + bias of the pair, and then its values.
   INGOT_DEVICE static void apply(const EpilogueParams& p, const Vectors& v, const Raw& raw, i64 row, i64 col, bool both,
                                  float& x, float& y) {
-    if constexpr (kAddsC) {
+    if (reads_c(p)) {
       x = x + p.beta * element(raw.c, 0);
       y = y + p.beta * element(raw.c, 1);
     }

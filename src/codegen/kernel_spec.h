@@ -75,7 +75,8 @@ enum class Layout : std::uint8_t { k_major, mn_major };
 
 // What a GEMM does to its sums on their way out, in f32, each step rounded; the kernels' text is
 // templates/gemm_epilogue.cuh:
-//   x = factors * sum + bias + beta * c    c[M, N] of this dtype, which may be the output itself (accumulation)
+//   x = factors * sum + bias + beta * c    c[M, N] of this dtype, which may be the output itself (accumulation); not
+//                                          read where beta is 0
 //   preactivation[M, N] = round(x)         if asked for: what a backward pass differentiates at
 //   value = f(x, inputs)                   pointwise, if any
 //   out[M, N] = round(value); or, of an FP8 output, encode(saturate(value * scale)), with a given scale

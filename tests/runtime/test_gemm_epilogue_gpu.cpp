@@ -49,6 +49,16 @@ struct Fixture : GemmOnGpu {
     count(c, fault);
   }
 
+  // beta = 0, and a c that no right result has anything of.
+  void expect_c_unread(const GemmSpec& spec, const Shape& shape) {
+    const Case c{.spec = spec, .shape = shape, .beta = 0};
+    const SharedMatrices inputs = with_unset_c(c, maker.inputs(c));
+    const Matrices outputs = run(c, inputs, cuda, stream);
+    std::string fault = damage(outputs);
+    if (fault.empty()) fault = all_outputs.fault(c, inputs, outputs, kTensorCoreSum);
+    count(c, fault);
+  }
+
   void expect_bits_of_cpu(const Case& c) {
     const SharedMatrices inputs = maker.inputs(c);
     count(c, differences(run(c, inputs, *cpu, cpu_stream), run(c, inputs, cuda, stream)));
@@ -171,6 +181,24 @@ BOOST_AUTO_TEST_CASE(has_the_references_bits) {
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(accumulation, Fixture)
+
+// As in BLAS: what lies in c does not matter then. By the library's choice (cuBLASLt's, too) and by all kernels of
+// ours.
+BOOST_AUTO_TEST_CASE(without_beta_c_is_not_read) {
+  for (const GemmSpec& spec : epilogue_specs()) {
+    if (!spec.epilogue.c) continue;
+    std::vector<GemmSpec> all{spec};
+    for (const GemmKernel kernel : {GemmKernel::sm90, GemmKernel::mma, GemmKernel::simt}) {
+      if (kernel == GemmKernel::sm90 && (!on_hopper() || !wgmma_takes(spec))) continue;
+      if (kernel == GemmKernel::mma && spec.a == Dtype::f32) continue;
+      all.push_back(spec);
+      all.back().kernel = kernel;
+    }
+    for (const GemmSpec& each : all) {
+      for (const Shape& shape : {Shape{70, 131, 144}, Shape{256, 304, 400}}) expect_c_unread(each, shape);
+    }
+  }
+}
 
 // A gradient that is added to where it lies, by cuBLASLt and by both kernels of ours.
 BOOST_AUTO_TEST_CASE(in_place) {

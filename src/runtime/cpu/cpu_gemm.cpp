@@ -124,7 +124,7 @@ class Finish {
         values.assign(sums + r * stride, sums + r * stride + cols.size);
         const i64 m = rows.begin + r;
         scale(m, cols, values);
-        if (spec_.epilogue.c) add_c(m, cols, values);
+        if (spec_.epilogue.c && tensors_.beta != 0) add_c(m, cols, values);
         if (spec_.epilogue.preactivation) keep(m, cols, values);
         if (spec_.epilogue.pointwise) apply(m, cols, values, inputs);
         largest = std::max(largest, write(m, cols, values));
