@@ -73,7 +73,7 @@ class Bench {
 
   Result run(const GemmCase& c) {
     Result result{.gemm_case = c};
-    const GemmBuffers buffers(gpu_, random_, c);
+    const GemmBuffers buffers(random_, c);
     result.trials = contenders(c, buffers, result.cublaslt_refuses);
     measure_all(buffers, result.trials, {.rounds = options_.quick ? 1 : 3, .graph_us = 1500});
     if (result.trials.back().plain) {

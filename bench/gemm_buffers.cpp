@@ -4,9 +4,7 @@
 
 #include <cmath>
 #include <cstring>
-#include <utility>
 
-#include "cast_cases.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/timing.h"
 
@@ -18,7 +16,6 @@ namespace {
 constexpr unsigned char kPoison = 0xa5;
 constexpr std::int64_t kSampledRows = 48;
 constexpr std::int64_t kSamplesOfRow = 4;
-constexpr float kBeta = 0.5F;
 
 std::size_t bytes_of(std::int64_t rows, std::int64_t cols, Dtype dtype) {
   return static_cast<std::size_t>(rows * cols) * static_cast<std::size_t>(size_of(dtype));
@@ -64,7 +61,7 @@ double element(Gpu& gpu, const Tensor& tensor, std::int64_t r, std::int64_t c) {
 // What follows the sum of element (r, c).
 double finished(Gpu& gpu, const GemmSpec& spec, const GemmTensors& t, std::int64_t r, std::int64_t c, double x) {
   if (spec.bias) x += element(gpu, t.bias, 0, c);
-  if (spec.epilogue.c) x += static_cast<double>(kBeta) * element(gpu, t.c, r, c);
+  if (spec.epilogue.c) x += static_cast<double>(t.beta) * element(gpu, t.c, r, c);
   std::vector<double> inputs;
   for (std::size_t i = 0; i < spec.epilogue.pointwise.inputs().size(); ++i) {
     inputs.push_back(element(gpu, t.inputs[i], r, c));
@@ -74,54 +71,14 @@ double finished(Gpu& gpu, const GemmSpec& spec, const GemmTensors& t, std::int64
 
 }  // namespace
 
-GemmBuffers::GemmBuffers(Gpu& gpu, RandomData& random, const GemmCase& gemm_case) : case_(gemm_case) {
+GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(gemm_case) {
   const GemmSize& s = case_.size;
   const std::size_t bytes =
       bytes_of(s.m, s.k, case_.spec.a) + bytes_of(s.n, s.k, case_.spec.b) + bytes_of(s.m, s.n, case_.spec.out);
   const int count = copies_for(bytes);
-  for (int i = 0; i < count; ++i) copies_.push_back(make(gpu, random, static_cast<std::uint64_t>(i) * 1000));
-}
-
-GemmBuffers::Copy GemmBuffers::make(Gpu& gpu, RandomData& random, std::uint64_t seed) const {
-  Backend& backend = gpu.backend();
-  Copy made;
-  const auto place = [&](Dtype dtype, std::int64_t rows, std::int64_t cols) {
-    made.memory.emplace_back(backend, bytes_of(rows, cols, dtype));
-    return matrix(made.memory.back().data(), dtype, rows, cols, backend.device());
-  };
-  const auto operand = [&](Dtype dtype, ScaleGranularity scale, std::int64_t rows, Tensor& factors) {
-    const CastSpec spec{.in = Dtype::bf16, .out = dtype, .scale = scale};
-    const Placed cast(cast_operation(spec, rows, case_.size.k), backend);
-    fill(random, cast, ++seed);
-    CastTensors tensors = cast_tensors(cast.tensors());
-    tensors.codes = place(dtype, rows, case_.size.k);
-    factors = place(Dtype::f32, 1, scale_count(scale, rows, case_.size.k));
-    tensors.factors = factors;
-    backend.cast(spec, tensors, gpu.stream());
-    gpu.synchronize();
-    return tensors.codes;
-  };
-  made.tensors.a = operand(case_.spec.a, case_.spec.scale_a, case_.size.m, made.tensors.factor_a);
-  made.tensors.b = operand(case_.spec.b, case_.spec.scale_b, case_.size.n, made.tensors.factor_b);
-  made.tensors.out = place(case_.spec.out, case_.size.m, case_.size.n);
-  const auto values = [&](std::int64_t rows, std::int64_t cols) {
-    const Tensor tensor = place(Dtype::bf16, rows, cols);
-    random.fill(tensor.data, bytes_of(rows, cols, Dtype::bf16), Dtype::bf16, ++seed);
-    return tensor;
-  };
-  const GemmEpilogue& epilogue = case_.spec.epilogue;
-  if (case_.spec.bias) made.tensors.bias = values(1, case_.size.n);
-  if (epilogue.c) made.tensors.c = values(case_.size.m, case_.size.n);
-  made.tensors.beta = kBeta;
-  for (std::size_t i = 0; i < epilogue.pointwise.inputs().size(); ++i) {
-    made.tensors.inputs[i] = values(case_.size.m, case_.size.n);
+  for (int i = 0; i < count; ++i) {
+    copies_.push_back(make_gemm_data(random, {case_.spec, case_.size}, static_cast<std::uint64_t>(i) * 1000));
   }
-  if (epilogue.preactivation) made.tensors.preactivation = place(Dtype::bf16, case_.size.m, case_.size.n);
-  if (epilogue.amax) {
-    made.tensors.amax = place(Dtype::f32, 1, 1);
-    backend.fill_zero(made.tensors.amax.data, sizeof(float), gpu.stream());
-  }
-  return made;
 }
 
 void GemmBuffers::poison(Gpu& gpu) const {

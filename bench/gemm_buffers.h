@@ -8,13 +8,13 @@
 #include "gemm_cases.h"
 #include "harness.h"
 #include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/gemm_data.h"
 
 namespace ingot::bench {
 
 class GemmBuffers {
  public:
-  GemmBuffers(Gpu& gpu, RandomData& random, const GemmCase& gemm_case);
+  GemmBuffers(RandomData& random, const GemmCase& gemm_case);
 
   int copies() const { return static_cast<int>(copies_.size()); }
   GemmTensors tensors(int copy) const { return copies_[static_cast<std::size_t>(copy)].tensors; }
@@ -25,14 +25,8 @@ class GemmBuffers {
   std::string fault(Gpu& gpu) const;
 
  private:
-  struct Copy {
-    std::vector<Buffer> memory;
-    GemmTensors tensors;
-  };
-  Copy make(Gpu& gpu, RandomData& random, std::uint64_t seed) const;
-
   GemmCase case_;
-  std::vector<Copy> copies_;
+  std::vector<GemmData> copies_;
 };
 
 }  // namespace ingot::bench

@@ -2,23 +2,15 @@
 
 #include <array>
 #include <cstdio>
-#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <regex>
 
+#include "ingot/runtime/date.h"
+
 namespace ingot::bench {
 namespace {
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::array<char, 16> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d", &utc);
-  return text.data();
-}
 
 // "b213646" or, with changes that are not committed, "b213646-dirty".
 std::string commit_of_folder() {

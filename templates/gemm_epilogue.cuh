@@ -1,6 +1,7 @@
 // What a GEMM does to its sums on their way out, in f32, each step rounded:
 //   x = factors * sum + bias              by the kernel itself
-//   x = x + beta * c                      a matrix of the output's shape, which may be the output itself
+//   x = x + beta * c                      a matrix of the output's shape, which may be the output itself; where beta
+//                                         is 0, it is not read, and x stays
 //   preactivation = round(x)              written where a backward pass will want it
 //   value = f(x, inputs)                  an expression (pointwise.cuh)
 //   out = round(value), or, of an FP8 output, codes encode(saturate(value * scale))
@@ -11,7 +12,6 @@
 #include "numerics.cuh"
 #include "platform.cuh"
 #include "pointwise.cuh"
-#include "ptx/integer.cuh"
 #include "reduce.cuh"
 #include "scaling.cuh"
 #include "source.cuh"
@@ -94,20 +94,23 @@ INGOT_DEVICE float element(const Pair<T>& pair, u32 index) {
 
 template <HighPrecision T>
 INGOT_DEVICE void store_pair(T* at, float first, float second, bool vector, bool both) {
-  const T values[2] = {from_float<T>(first), from_float<T>(second)};
-  if (!vector || !both) {
-    at[0] = values[0];
-    if (both) at[1] = values[1];
-  } else if constexpr (Pair<T>::kWords == 2) {
-    *reinterpret_cast<U32x2*>(at) = {float_bits(values[0]), float_bits(values[1])};
+  if constexpr (Pair<T>::kWords == 2) {
+    const T values[2] = {from_float<T>(first), from_float<T>(second)};
+    if (vector && both) {
+      *reinterpret_cast<U32x2*>(at) = {float_bits(values[0]), float_bits(values[1])};
+    } else {
+      at[0] = values[0];
+      if (both) at[1] = values[1];
+    }
   } else {
-    reinterpret_cast<PairWord*>(at)->bits = values[0].bits | static_cast<u32>(values[1].bits) << 16;
+    const u32 values = from_float_pair<T>(first, second);
+    if (vector && both) {
+      reinterpret_cast<PairWord*>(at)->bits = values;
+    } else {
+      at[0] = T{static_cast<u16>(values)};
+      if (both) at[1] = T{static_cast<u16>(values >> 16)};
+    }
   }
-}
-
-template <class T>
-INGOT_DEVICE bool pair_aligned(const void* data, i64 stride) {
-  return reinterpret_cast<u64>(data) % (2 * sizeof(T)) == 0 && stride % 2 == 0;
 }
 
 // CDtype: c's, or NoMatrix. BesideDtype: that of the expression's matrices and columns, and of the preactivation.
@@ -129,9 +132,11 @@ struct Epilogue {
   static constexpr u32 kWords =
       (kAddsC ? Pair<StoredC>::kWords : 0) + count_inputs<F>(InputKind::matrix) * Pair<Beside>::kWords;
 
+  INGOT_DEVICE static bool reads_c(const EpilogueParams& p) { return kAddsC && p.beta != 0.0F; }
+
   // One value. x: factors * sum + bias.
   INGOT_DEVICE static float value(const EpilogueParams& p, i64 row, i64 col, float x) {
-    if constexpr (kAddsC) x = x + p.beta * to_float(static_cast<const C*>(p.c)[row * p.c_stride + col]);
+    if (reads_c(p)) x = x + p.beta * to_float(static_cast<const StoredC*>(p.c)[row * p.c_stride + col]);
     if constexpr (kPreactivation) {
       static_cast<Beside*>(p.preactivation)[row * p.preactivation_stride + col] = from_float<Beside>(x);
     }
@@ -159,20 +164,22 @@ struct Epilogue {
     bool operands[kMaxInputs];
   };
   INGOT_DEVICE static Vectors vectors(const EpilogueParams& p) {
+    constexpr u32 kPairBytes = 2 * sizeof(Beside);
     Vectors v{};
-    if constexpr (kAddsC) v.c = pair_aligned<C>(p.c, p.c_stride);
-    if constexpr (kPreactivation) v.preactivation = pair_aligned<Beside>(p.preactivation, p.preactivation_stride);
+    if constexpr (kAddsC) v.c = rows_aligned<C>(p.c, p.c_stride, 2 * sizeof(C));
+    if constexpr (kPreactivation)
+      v.preactivation = rows_aligned<Beside>(p.preactivation, p.preactivation_stride, kPairBytes);
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
       const bool matrix = F::kKinds[i] == InputKind::matrix;
-      v.operands[i] = pair_aligned<Beside>(p.operands[i].data, matrix ? p.operands[i].stride : 0);
+      v.operands[i] = rows_aligned<Beside>(p.operands[i].data, matrix ? p.operands[i].stride : 0, kPairBytes);
     }
     return v;
   }
 
   // Into the L2: what the 32 elements from here on read of other matrices.
   INGOT_DEVICE static void prefetch(const EpilogueParams& p, i64 row, i64 col) {
-    if constexpr (kAddsC) prefetch_line(static_cast<const C*>(p.c) + row * p.c_stride + col);
+    if (reads_c(p)) prefetch_line(static_cast<const StoredC*>(p.c) + row * p.c_stride + col);
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] != InputKind::matrix) continue;
@@ -189,7 +196,7 @@ struct Epilogue {
   // The pair at an even column that lies inside; `both`: its second does too.
   INGOT_DEVICE static Raw fetch(const EpilogueParams& p, const Vectors& v, i64 row, i64 col, bool both) {
     Raw raw{};
-    if constexpr (kAddsC) raw.c = load_pair(static_cast<const C*>(p.c) + row * p.c_stride + col, v.c, both);
+    if (reads_c(p)) raw.c = load_pair(static_cast<const StoredC*>(p.c) + row * p.c_stride + col, v.c, both);
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] != InputKind::matrix) continue;
@@ -202,7 +209,7 @@ struct Epilogue {
   // x and y: factors * sum + bias of the pair, and then its values.
   INGOT_DEVICE static void apply(const EpilogueParams& p, const Vectors& v, const Raw& raw, i64 row, i64 col, bool both,
                                  float& x, float& y) {
-    if constexpr (kAddsC) {
+    if (reads_c(p)) {
       x = x + p.beta * element(raw.c, 0);
       y = y + p.beta * element(raw.c, 1);
     }
@@ -246,14 +253,7 @@ INGOT_DEVICE Out gemm_output(float value, [[maybe_unused]] float scale) {
   }
 }
 
-// The largest |value| of pairs of 16-bit values, each half for itself.
-INGOT_DEVICE u32 max_of_pairs(u32 a, u32 b) {
-#if INGOT_ON_DEVICE
-  return ptx::max_u16x2(a, b);
-#else
-  return max_of(a & 0xffffU, b & 0xffffU) | (max_of(a >> 16, b >> 16) << 16);
-#endif
-}
+// Of max_u16x2() over words of two values.
 template <HighPrecision Out>
 INGOT_DEVICE u32 amax_bits_of_pairs(u32 pairs) {
   const u16 largest = static_cast<u16>(max_of(pairs & 0xffffU, pairs >> 16));

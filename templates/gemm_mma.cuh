@@ -405,18 +405,16 @@ struct MmaBlock {
   // Two neighbouring ones.
   INGOT_DEVICE void store(i64 m, i64 n, float x, float y, [[maybe_unused]] float scale) const {
     Out* const out = static_cast<Out*>(p.out) + (m * p.out_stride + n);
-    if (mma.out_pairs != 0 && n + 1 < p.n) {
-      if constexpr (sizeof(Out) == 4) {
-        *reinterpret_cast<U32x2*>(out) = {float_bits(from_float<Out>(x)), float_bits(from_float<Out>(y))};
-      } else if constexpr (Fp8Format<Out>) {
-        reinterpret_cast<MmaHalfWord*>(out)->bits = encode_pair<Out>(x * scale, y * scale);
-      } else {
-        reinterpret_cast<PairWord*>(out)->bits = from_float_pair<Out>(x, y);
-      }
-      return;
+    if (n >= p.n) return;
+    const bool both = n + 1 < p.n;
+    if constexpr (HighPrecision<Out>) {
+      store_pair(out, x, y, mma.out_pairs != 0, both);
+    } else if (mma.out_pairs != 0 && both) {
+      reinterpret_cast<MmaHalfWord*>(out)->bits = encode_pair<Out>(x * scale, y * scale);
+    } else {
+      out[0] = gemm_output<Out>(x, scale);
+      if (both) out[1] = gemm_output<Out>(y, scale);
     }
-    if (n < p.n) out[0] = gemm_output<Out>(x, scale);
-    if (n + 1 < p.n) out[1] = gemm_output<Out>(y, scale);
   }
 
   INGOT_DEVICE void write(const Sums& sums) const {

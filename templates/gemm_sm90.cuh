@@ -704,7 +704,7 @@ struct Sm90Consumer {
   INGOT_DEVICE void look_at_pair(u32 pair, u32 m, u32 n, bool inside) {
     u32 counted = 0x7fff7fffU;
     if (!inside) counted = m >= p.m || n >= p.n ? 0U : n + 1 < p.n ? counted : 0x7fffU;
-    largest = max_of_pairs(largest, pair & counted);
+    largest = max_u16x2(largest, pair & counted);
   }
 
   INGOT_DEVICE static u32 pack(float low, float high) {

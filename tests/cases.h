@@ -46,6 +46,7 @@ struct Case {
   Input input = Input::normal;
   Placement placement{};
   SizeClass size = SizeClass::ci;
+  float beta = 0.5F;  // of a GEMM that adds c
 };
 
 // "cast bf16->e4m3fn scale=row out=codes 120x2080 normal padding=3 offset=1"
@@ -55,6 +56,9 @@ inline std::string name(const Case& c) {
   line += " " + std::string(name(c.input));
   if (c.placement.padding != 0) line += " padding=" + std::to_string(c.placement.padding);
   if (c.placement.offset != 0) line += " offset=" + std::to_string(c.placement.offset);
+  if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec); gemm != nullptr && gemm->epilogue.c && c.beta == 0) {
+    line += " beta=0";
+  }
   return line;
 }
 

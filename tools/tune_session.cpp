@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <ctime>
 #include <string>
 #include <utility>
 
+#include "ingot/runtime/date.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot::tools {
@@ -18,15 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 Clock::duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::array<char, 16> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d", &utc);
-  return text.data();
 }
 
 // What has a record already has to be beaten.

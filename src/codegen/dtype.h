@@ -30,6 +30,9 @@ constexpr int size_of(Dtype dtype) {
 
 constexpr bool is_fp8(Dtype dtype) { return size_of(dtype) == 1; }
 
+// The formats of the OCP standard: those that FP8 tensor cores multiply.
+constexpr bool is_ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
+
 // Largest finite value of an FP8 format: 448, 57344, 240, 57344. 0 for the high-precision types.
 float fp8_max(Dtype dtype);
 

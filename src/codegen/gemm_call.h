@@ -22,6 +22,11 @@ struct GemmCall {
 std::size_t hash_gemm(const GemmSpec& spec, const GemmSize& size);
 inline std::size_t hash_value(const GemmCall& call) { return hash_gemm(call.spec, call.size); }
 
+// Is an entry of a table the call's?
+inline auto matching(const GemmCall& call) {
+  return [&call](const auto& entry) { return entry.call == call; };
+}
+
 // The spec with the choice of its kernel left to the library.
 GemmSpec without_kernel(GemmSpec spec);
 

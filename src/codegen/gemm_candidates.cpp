@@ -10,8 +10,6 @@ namespace {
 // The cost model errs by less than this.
 constexpr double kPlausible = 1.4;
 
-bool ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
-
 GemmSpec with_kernel(GemmSpec spec, GemmKernel kernel) {
   spec.kernel = kernel;
   return spec;
@@ -27,12 +25,12 @@ bool k_major(const GemmSpec& spec) { return spec.layout_a == Layout::k_major && 
 
 bool cublaslt_may_take(const GemmSpec& spec) {
   if (has_group_factors(spec)) return false;
-  return is_fp8(spec.a) ? ocp(spec.a) && ocp(spec.b) && k_major(spec) : spec.a == spec.b;
+  return is_fp8(spec.a) ? is_ocp(spec.a) && is_ocp(spec.b) && k_major(spec) : spec.a == spec.b;
 }
 
 // Its operands staged, perhaps.
 bool sm90_may_take(const GemmSpec& spec, Target target) {
-  return ocp(spec.a) && ocp(spec.b) && target == target_for(9, 0);
+  return is_ocp(spec.a) && is_ocp(spec.b) && target == target_for(9, 0);
 }
 
 bool mma_may_take(const GemmSpec& spec, Target target) { return spec.a != Dtype::f32 && target.major >= 8; }

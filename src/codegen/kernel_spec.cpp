@@ -278,7 +278,7 @@ void validate_kernel(const GemmSpec& spec) {
   if (spec.kernel == GemmKernel::mma) return validate_mma(spec);
   if (spec.kernel != GemmKernel::sm90) return;
   for (const auto& [field, dtype] : {std::pair{"a", spec.a}, std::pair{"b", spec.b}}) {
-    if (dtype != Dtype::e4m3fn && dtype != Dtype::e5m2) {
+    if (!is_ocp(dtype)) {
       refuse(spec, fmt::format("{} is {}, but kernel sm90 multiplies e4m3fn and e5m2 only: leave kernel out", field,
                                name(dtype)));
     }

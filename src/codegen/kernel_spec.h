@@ -78,14 +78,14 @@ enum class Layout : std::uint8_t { k_major, mn_major };
 
 // What a GEMM does to its sums on their way out, in f32, each step rounded; the kernels' text is
 // templates/gemm_epilogue.cuh:
-//   x = factors * sum + bias + beta * c    c[M, N] of this dtype, which may be the output itself (accumulation)
+//   x = factors * sum + bias + beta * c    c[M, N] of this dtype, which may be the output itself (accumulation); not
+//                                          read where beta is 0
 //   preactivation[M, N] = round(x)         if asked for: what a backward pass differentiates at
-//   value = f(x, inputs)                   pointwise, if any: reproducible in the CPU reference and kernel simt, with
-//   the
-//                                          GPU's own exp, tanh and so on in the tensor cores' kernels
+//   value = f(x, inputs)                   pointwise, if any
 //   out[M, N] = round(value); or, of an FP8 output, encode(saturate(value * scale)), with a given scale
 //   amax is raised to the largest |out|, or of an FP8 output |value|, if asked for; NaN is kept
-// The expression's matrices and columns and the preactivation are of epilogue_dtype(); its rows are f32.
+// The expression's matrices and columns and the preactivation are of epilogue_dtype(); its rows are f32. Its values are
+// reproducible in the CPU reference and kernel simt; the tensor cores' kernels use the GPU's own exp, tanh and so on.
 struct GemmEpilogue {
   std::optional<Dtype> c{};
   Pointwise pointwise{};

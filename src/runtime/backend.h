@@ -71,7 +71,8 @@ class CastList {
 // a, b as GemmSpec's layouts say; factor_a, factor_b: f32 vectors of scale_count elements where the operand is FP8, of
 // groups row by row, as casts write them;
 // bias: [N] where the spec has one; out[M, N]. Of an epilogue (GemmEpilogue): c[M, N], which may be `out` itself, with
-// the same row stride, and may not overlap it otherwise; inputs[i], which is that of pointwise.inputs()[i]: a matrix
+// the same row stride, and may not overlap it otherwise, and beta: where that is 0, c is not read, so that it may hold
+// anything, NaN too; inputs[i], which is that of pointwise.inputs()[i]: a matrix
 // [M, N] or a vector [1, N] of epilogue_dtype(), or, for [row], f32[1, M]; preactivation[M, N]; amax (f32[1], raised to
 // the largest value: clear it before the first call). Of an FP8 output: scale (f32[1], read) and factor (f32[1],
 // written: 1 / scale).

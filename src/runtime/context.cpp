@@ -216,7 +216,7 @@ std::unique_ptr<NvrtcCompiler> Context::Parts::open_compiler() {
 std::unique_ptr<CublasLt> Context::Parts::open_cublaslt() {
   if (driver == nullptr) return nullptr;
   auto opened = CublasLt::open(options.cuda_root.string(), *driver, cublaslt_problem);
-  if (opened == nullptr) options.warn("no cuBLASLt: GEMMs run on a slower kernel. " + cublaslt_problem);
+  if (opened == nullptr) options.warn("no cuBLASLt: all GEMMs run on kernels of Ingot's own. " + cublaslt_problem);
   return opened;
 }
 

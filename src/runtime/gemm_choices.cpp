@@ -9,13 +9,6 @@
 #include "ingot/runtime/tuning_file.h"
 
 namespace ingot {
-namespace {
-
-auto matching(const GemmCall& call) {
-  return [&call](const auto& entry) { return entry.call == call; };
-}
-
-}  // namespace
 
 GemmChoices::GemmChoices(Tuning tuning, TuningStore& store, std::filesystem::path file, TuningMachine machine,
                          Warn warn)

@@ -1,7 +1,7 @@
 // Which kernel a GEMM is given when it asks for none: what tuning has found on this machine. Read without a lock on the
 // path of every launch; filled from the tuning records when a GEMM is first asked about, and the same from then on, so
 // that a step and its replays run the same kernels. Where there is no record, the library's own order and cost model
-// decide, as functions of the GEMM alone.
+// decide, as functions of the GEMM, of where its tensors lie and of the GPU alone.
 #pragma once
 
 #include <cstddef>

@@ -14,13 +14,6 @@
 #include "ingot/runtime/file_descriptor.h"
 
 namespace ingot {
-namespace {
-
-auto matching(const GemmCall& call) {
-  return [&call](const auto& entry) { return entry.call == call; };
-}
-
-}  // namespace
 
 GemmManifest::GemmManifest(std::filesystem::path file, Warn warn) : file_(std::move(file)), warn_(std::move(warn)) {
   std::error_code error;

@@ -1,4 +1,4 @@
-// Compiled kernels on disk, one self-describing file each (format: kernel_file.h).
+// Compiled kernels on disk, one self-describing file each (its grammar: src/runtime/kernel_file.h of the sources).
 //
 //   <root>/<2 hex digits>/<32 hex digits>.kernel
 //   <root>/lock                                    never deleted; byte n is locked while key n compiles

@@ -45,6 +45,8 @@ BOOST_AUTO_TEST_CASE(sizes_and_maxima) {
     BOOST_TEST(size_of(dtype) == 1);
     BOOST_TEST(is_fp8(dtype));
   }
+  BOOST_TEST((is_ocp(Dtype::e4m3fn) && is_ocp(Dtype::e5m2)));
+  for (const Dtype dtype : {Dtype::e4m3fnuz, Dtype::e5m2fnuz, Dtype::f16, Dtype::f32}) BOOST_TEST(!is_ocp(dtype));
   BOOST_TEST(fp8_max(Dtype::e4m3fn) == 448.0F);
   BOOST_TEST(fp8_max(Dtype::e5m2) == 57344.0F);
   BOOST_TEST(fp8_max(Dtype::e4m3fnuz) == 240.0F);

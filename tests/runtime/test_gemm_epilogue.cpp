@@ -81,6 +81,28 @@ BOOST_AUTO_TEST_CASE(c_may_be_the_output) {
   BOOST_TEST(bit_difference("out", apart.at("out"), placed.outputs(stream).at("out")) == "");
 }
 
+// beta = 0: c is not read, whatever it holds, and the sums come out as without it, the sign of a zero too.
+BOOST_AUTO_TEST_CASE(without_beta_c_is_not_read) {
+  for (const GemmSpec& spec : epilogue_specs()) {
+    if (!spec.epilogue.c) continue;
+    for (const Input input : {Input::normal, Input::zeros}) {
+      const Case c{.spec = spec, .shape = {37, 131, 67}, .input = input, .placement = {3, 1}, .beta = 0};
+      const SharedMatrices inputs = with_unset_c(c, maker.inputs(c));
+      const Matrices outputs = run(c, inputs, *backend, stream);
+      const std::string found = reference.fault(c, inputs, outputs, 0);
+      BOOST_TEST(found.empty(), name(c) << ": " << found);
+      GemmSpec plain = spec;
+      plain.epilogue.c.reset();
+      Case without = c;
+      without.spec = plain;
+      SharedMatrices rest = inputs;
+      rest.erase("c");
+      const Matrices expected = run(without, rest, *backend, stream);
+      for (const auto& [what, matrix] : outputs) BOOST_TEST(bit_difference(what, expected.at(what), matrix) == "");
+    }
+  }
+}
+
 // The reference tells one wrong element, of every output.
 BOOST_AUTO_TEST_CASE(a_wrong_output_is_seen) {
   const Case c{.spec = parse("gemm e4m3fn*e4m3fn->e4m3fn scale=row,row c=bf16 epilogue=silu(x)*gate "

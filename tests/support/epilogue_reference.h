@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/compare.h"
@@ -20,6 +22,21 @@ namespace ingot::test {
 // How far the sums of tensor cores may lie from the exact ones, relative to the sum of the absolute terms: they keep
 // few bits of each product. What their errors are on the whole, other tests bound.
 inline constexpr double kTensorCoreSum = 0x1p-10;
+
+// The inputs with a c of NaN and Inf: what beta = 0 leaves unread.
+inline SharedMatrices with_unset_c(const Case& c, SharedMatrices inputs) {
+  const Dtype dtype = *std::get<GemmSpec>(c.spec).epilogue.c;
+  const auto [nan, inf] = dtype == Dtype::f32    ? std::pair{0x7fc00000U, 0x7f800000U}
+                          : dtype == Dtype::bf16 ? std::pair{0x7fc0U, 0xff80U}
+                                                 : std::pair{0x7e00U, 0xfc00U};
+  auto unset =
+      std::make_shared<GuardedMatrix>(dtype, c.shape.rows, c.shape.cols, c.placement.padding, c.placement.offset);
+  for (std::int64_t row = 0; row < c.shape.rows; ++row) {
+    for (std::int64_t col = 0; col < c.shape.cols; ++col) unset->set_bits(row, col, (row + col) % 2 == 0 ? nan : inf);
+  }
+  inputs["c"] = std::move(unset);
+  return inputs;
+}
 
 class EpilogueReference {
  public:
@@ -36,7 +53,7 @@ class EpilogueReference {
       // The bound is (K + 4) 2^-24 of the absolute terms, and more.
       for (double& bound : x.bounds) bound *= 1 + sum_error * 0x1p24 / static_cast<double>(k + 4);
     }
-    if (spec.epilogue.c) add_c(*inputs.at("c"), x);
+    if (spec.epilogue.c && c.beta != 0) add_c(static_cast<double>(c.beta), *inputs.at("c"), x);
     if (spec.epilogue.preactivation) {
       const std::string found =
           value_difference("preactivation", rounded(epilogue_dtype(spec), x), outputs.at("preactivation"));
@@ -60,11 +77,11 @@ class EpilogueReference {
  private:
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
-  static void add_c(const GuardedMatrix& c, Expected& x) {
+  static void add_c(double beta, const GuardedMatrix& c, Expected& x) {
     for (std::int64_t i = 0; i < x.rows; ++i) {
       for (std::int64_t j = 0; j < x.cols; ++j) {
         const std::size_t at = x.index(i, j);
-        const double added = static_cast<double>(kGemmBeta) * c.value(i, j);
+        const double added = beta * c.value(i, j);
         x.bounds[at] += 0x1p-23 * (std::fabs(x.values[at]) + std::fabs(added));
         x.values[at] += added;
       }

@@ -138,7 +138,6 @@ class InputMaker {
 };
 
 inline constexpr float kNormEps = 1e-5F;
-inline constexpr float kGemmBeta = 0.5F;
 
 // Maxima of earlier steps: none, small and large ones.
 inline GuardedMatrix earlier_amax(std::int64_t count) {
@@ -277,7 +276,7 @@ class PlacedCase {
                     .bias = of("bias"),
                     .out = of("out"),
                     .c = of("c"),
-                    .beta = kGemmBeta,
+                    .beta = case_.beta,
                     .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
                     .preactivation = of("preactivation"),
                     .amax = of("amax"),

@@ -214,8 +214,7 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
       spec.tiling = tiling;
       jobs.push_back({generate(spec), target});
     }
-    const auto ocp = [](Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; };
-    if (!ocp(spec.a) || !ocp(spec.b)) continue;
+    if (!is_ocp(spec.a) || !is_ocp(spec.b)) continue;
     spec.kernel = GemmKernel::sm90;
     spec.tiling.reset();
     const std::vector<GemmTiling> tilings(candidates(spec).begin(), candidates(spec).end());

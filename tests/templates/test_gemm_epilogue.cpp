@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/test/included/unit_test.hpp>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "gemm_epilogue.cuh"
@@ -32,6 +33,7 @@ struct Everything {
   float amax = 0.0F;
   float scale = 8.0F;
   float factor = 0.0F;
+  float beta = 0.5F;
 
   explicit Everything(i64 row_stride)
       : stride(row_stride),
@@ -48,6 +50,12 @@ struct Everything {
     for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = 1.0F + static_cast<float>(i);
   }
 
+  // What beta = 0 leaves unread.
+  void unset_c() {
+    beta = 0.0F;
+    for (std::size_t i = 0; i < c.size(); ++i) c[i] = f16{static_cast<u16>(i % 2 == 0 ? 0x7e00 : 0xfc00)};  // NaN, -Inf
+  }
+
   EpilogueParams params() {
     EpilogueParams p{.c = c.data(),
                      .c_stride = stride,
@@ -57,7 +65,7 @@ struct Everything {
                      .amax = reinterpret_cast<u32*>(&amax),
                      .scale = &scale,
                      .factor = &factor,
-                     .beta = 0.5F};
+                     .beta = beta};
     p.operands[0] = {gate.data(), stride};
     p.operands[1] = {bias.data(), 0};
     p.operands[2] = {mean.data(), 0};
@@ -65,7 +73,7 @@ struct Everything {
   }
 
   std::size_t at(i64 row, i64 col) const { return static_cast<std::size_t>(row * stride + col); }
-  float x(float sum, i64 row, i64 col) const { return sum + 0.5F * to_float(c[at(row, col)]); }
+  float x(float sum, i64 row, i64 col) const { return beta == 0 ? sum : sum + beta * to_float(c[at(row, col)]); }
   float value(float sum, i64 row, i64 col) const {
     return RenderedSwigluBias::apply(x(sum, row, col), to_float(gate[at(row, col)]),
                                      to_float(bias[static_cast<std::size_t>(col)]),
@@ -73,11 +81,8 @@ struct Everything {
   }
 };
 
-}  // namespace
-
-BOOST_AUTO_TEST_CASE(simt_with_everything) {
+void check_simt(Everything all) {
   constexpr i64 kDepth = 5;
-  Everything all(kCols + 3);
   std::vector<float> a(static_cast<std::size_t>(kRows * kDepth));
   std::vector<float> b(static_cast<std::size_t>(kCols * kDepth));
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i % 7) - 3.0F;
@@ -121,12 +126,26 @@ BOOST_AUTO_TEST_CASE(simt_with_everything) {
   BOOST_TEST(all.factor == 0.125F);
 }
 
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(simt_with_everything) {
+  Everything all(kCols + 3);
+  check_simt(all);
+  all.unset_c();
+  check_simt(all);
+}
+
 // Whole pairs and single elements, of rows where pairs are aligned and where they are not: the same bits.
 BOOST_AUTO_TEST_CASE(pairs_are_two_elements) {
   using Epi = Everything::Epi;
-  for (const i64 stride : {kCols + 1, kCols + 4}) {  // even and odd
+  for (const auto& [stride, unset] : {std::pair{kCols + 1, false}, std::pair{kCols + 4, false},  // even and odd
+                                      std::pair{kCols + 1, true}, std::pair{kCols + 4, true}}) {
     Everything singly(stride);
     Everything paired(stride);
+    if (unset) {
+      singly.unset_c();
+      paired.unset_c();
+    }
     const EpilogueParams one = singly.params();
     const EpilogueParams two = paired.params();
     const Epi::Vectors vectors = Epi::vectors(two);
@@ -134,7 +153,8 @@ BOOST_AUTO_TEST_CASE(pairs_are_two_elements) {
     for (i64 row = 0; row < kRows; ++row) {
       for (i64 col = 0; col < kCols; col += 2) {
         const bool both = col + 1 < kCols;
-        const float sums[2] = {static_cast<float>(row) / 8.0F - 3.0F, static_cast<float>(col) / 16.0F};
+        const float sums[2] = {static_cast<float>(row) / 8.0F - 3.0F,
+                               col == 0 ? -0.0F : static_cast<float>(col) / 16.0F};
         float x = sums[0];
         float y = sums[1];
         Epi::apply(two, vectors, Epi::fetch(two, vectors, row, col, both), row, col, both, x, y);

@@ -124,7 +124,7 @@ class Finish {
         values.assign(sums + r * stride, sums + r * stride + cols.size);
         const i64 m = rows.begin + r;
         scale(m, cols, values);
-        if (spec_.epilogue.c) add_c(m, cols, values);
+        if (spec_.epilogue.c && tensors_.beta != 0) add_c(m, cols, values);
         if (spec_.epilogue.preactivation) keep(m, cols, values);
         if (spec_.epilogue.pointwise) apply(m, cols, values, inputs);
         largest = std::max(largest, write(m, cols, values));
@@ -154,7 +154,7 @@ class Finish {
     if (!spec_.bias) return;
     visit_high_precision(bias_dtype(spec_), [&]<class Bias>(Type<Bias>) {
       const Bias* const bias = row<const Bias>(tensors_.bias, 0) + cols.begin;
-      for (float& value : values) value = value + to_float(bias[&value - values.data()]);
+      for (std::size_t c = 0; c < values.size(); ++c) values[c] = values[c] + to_float(bias[c]);
     });
   }
 
@@ -165,8 +165,8 @@ class Finish {
 
   void add_c(i64 m, Range cols, Values& values) const {
     visit_high_precision(*spec_.epilogue.c, [&]<class C>(Type<C>) {
-      const C* const c = row<const C>(tensors_.c, m) + cols.begin;
-      for (float& value : values) value = value + tensors_.beta * to_float(c[&value - values.data()]);
+      const C* const added = row<const C>(tensors_.c, m) + cols.begin;
+      for (std::size_t c = 0; c < values.size(); ++c) values[c] = values[c] + tensors_.beta * to_float(added[c]);
     });
   }
 

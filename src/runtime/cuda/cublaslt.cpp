@@ -18,6 +18,7 @@
 #include <mutex>
 #include <vector>
 
+#include "ingot/codegen/gemm_call.h"
 #include "ingot/runtime/cuda/cublaslt_rules.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
@@ -84,11 +85,7 @@ struct PlanKey {
 };
 
 PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, int algorithm) {
-  GemmSpec product = spec;
-  product.kernel = GemmKernel::automatic;
-  product.tiling.reset();
-  product.algorithm = 0;
-  return {.spec = product,
+  return {.spec = without_kernel(spec),
           .device = tensors.out.device.index,
           .m = shape.m,
           .n = shape.n,

@@ -37,8 +37,6 @@ bool supports_epilogue(const GemmSpec& spec, const GemmTensors& tensors) {
   return *epilogue.c == spec.out && fits_32_bits(tensors.c) && (!is_fp8(spec.a) || aligned(tensors.c));
 }
 
-bool is_ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
-
 bool supports_fp8(const GemmSpec& spec, const GemmTensors& tensors, Target device) {
   const bool has_tensor_cores = device.major >= 9 || (device.major == 8 && device.minor == 9);
   if (!has_tensor_cores || !is_ocp(spec.a) || !is_ocp(spec.b)) return false;

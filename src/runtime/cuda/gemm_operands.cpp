@@ -75,7 +75,8 @@ GemmOperands::GemmOperands(Gpu& gpu, RandomData& random, const GemmCall& call) :
   const auto& [m, n, k] = call_.size;
   const int count =
       copies_for(bytes_of(m, k, call_.spec.a) + bytes_of(n, k, call_.spec.b) + bytes_of(m, n, call_.spec.out));
-  for (int i = 0; i < count; ++i) copies_.push_back(make(random, static_cast<std::uint64_t>(i) * 1000));
+  for (int i = 0; i < count; ++i)
+    copies_.push_back(make_gemm_data(random, call_, static_cast<std::uint64_t>(i) * 1000));
   for (std::int64_t i = 0; i < kSlabs; ++i) {
     const std::int64_t rows = std::min(kRowsOfSlab, m);
     // The first rows, the last, and odd ones between.
@@ -83,43 +84,6 @@ GemmOperands::GemmOperands(Gpu& gpu, RandomData& random, const GemmCall& call) :
     slabs_.push_back({.row = row, .rows = rows, .expected = {}});
   }
   compute_expected();
-}
-
-GemmOperands::Copy GemmOperands::make(RandomData& random, std::uint64_t seed) const {
-  Backend& backend = gpu_->backend();
-  const std::int64_t n = call_.size.n;
-  const std::int64_t k = call_.size.k;
-  Copy made;
-  const auto place = [&](Dtype dtype, std::int64_t rows, std::int64_t cols) {
-    made.memory.emplace_back(backend, bytes_of(rows, cols, dtype));
-    return matrix(made.memory.back().data(), dtype, rows, cols, backend.device());
-  };
-  const auto random_matrix = [&](Dtype dtype, std::int64_t rows, std::int64_t cols) {
-    const Tensor tensor = place(dtype, rows, cols);
-    random.fill(tensor.data, bytes_of(rows, cols, dtype), dtype, ++seed);
-    return tensor;
-  };
-  const auto operand = [&](Dtype dtype, Layout layout, ScaleGranularity scale, std::int64_t rows, Tensor& factors) {
-    if (!is_fp8(dtype)) {
-      return layout == Layout::k_major ? random_matrix(dtype, rows, k) : random_matrix(dtype, k, rows);
-    }
-    const Buffer values(backend, bytes_of(rows, k, Dtype::bf16));
-    random.fill(values.data(), values.bytes(), Dtype::bf16, ++seed);
-    const Tensor codes = place(dtype, rows, k);
-    factors = place(Dtype::f32, 1, scale_count(scale, rows, k));
-    backend.cast(
-        {.in = Dtype::bf16, .out = dtype, .scale = scale},
-        {.input = matrix(values.data(), Dtype::bf16, rows, k, backend.device()), .codes = codes, .factors = factors},
-        gpu_->stream());
-    gpu_->synchronize();
-    return codes;
-  };
-  const GemmSpec& spec = call_.spec;
-  made.tensors.a = operand(spec.a, spec.layout_a, spec.scale_a, call_.size.m, made.tensors.factor_a);
-  made.tensors.b = operand(spec.b, spec.layout_b, spec.scale_b, n, made.tensors.factor_b);
-  if (spec.bias) made.tensors.bias = random_matrix(bias_dtype(spec), 1, n);
-  made.tensors.out = place(spec.out, call_.size.m, n);
-  return made;
 }
 
 // Each slab is a product of its own, of some of a's rows.

@@ -8,8 +8,8 @@
 
 #include "ingot/codegen/gemm_call.h"
 #include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cuda/gpu.h"
+#include "ingot/runtime/gemm_data.h"
 #include "ingot/runtime/random_data.h"
 
 namespace ingot {
@@ -28,22 +28,17 @@ class GemmOperands {
   std::string fault();
 
  private:
-  struct Copy {
-    std::vector<Buffer> memory;
-    GemmTensors tensors;
-  };
   struct Slab {
     std::int64_t row = 0;
     std::int64_t rows = 0;
     std::vector<float> expected;
   };
-  Copy make(RandomData& random, std::uint64_t seed) const;
   std::vector<float> fetch(const Tensor& out, std::int64_t row, std::int64_t rows);
   void compute_expected();
 
   Gpu* gpu_;
   GemmCall call_;
-  std::vector<Copy> copies_;
+  std::vector<GemmData> copies_;
   std::vector<Slab> slabs_;
 };
 

@@ -12,13 +12,11 @@ bool mappable(const Tensor& codes, Layout layout) {
          codes.row_stride % 16 == 0;
 }
 
-bool ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
-
 }  // namespace
 
 const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Target device) {
   if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
-  if (!ocp(spec.a) || !ocp(spec.b)) return "kernel sm90 multiplies e4m3fn and e5m2 only";
+  if (!is_ocp(spec.a) || !is_ocp(spec.b)) return "kernel sm90 multiplies e4m3fn and e5m2 only";
   if (shape.k == 0) return "kernel sm90 needs a K of at least 1";
   if ((!spec.staged_a && !mappable(tensors.a, spec.layout_a)) ||
       (!spec.staged_b && !mappable(tensors.b, spec.layout_b))) {

@@ -1,0 +1,55 @@
+// The operands that GEMMs are measured on: what Backend::gemm takes, of any spec.
+#define BOOST_TEST_MODULE gemm_data
+#include <boost/test/included/unit_test.hpp>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "cases.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/gemm_data.h"
+#include "ingot/runtime/stream.h"
+#include "support/reference_formats.h"
+
+using namespace ingot;
+
+namespace {
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream{*backend};
+  RandomData random{*backend, stream,
+                    [](void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }};
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_CASE(of_every_spec, Fixture) {
+  std::vector<GemmSpec> specs = test::epilogue_specs();
+  for (const KernelSpec& spec : all_valid_specs()) {
+    if (const auto* const gemm = std::get_if<GemmSpec>(&spec)) specs.push_back(*gemm);
+  }
+  for (const GemmSpec& spec : specs) {
+    const GemmCall call{.spec = spec, .size = {.m = 5, .n = 17, .k = 130}};
+    BOOST_TEST_CONTEXT(print(call)) {
+      const GemmData data = make_gemm_data(random, call, 1);
+      BOOST_CHECK_NO_THROW(backend->gemm(spec, data.tensors, stream));
+      if (spec.epilogue.amax) BOOST_TEST(*static_cast<const float*>(data.tensors.amax.data) > 0);
+    }
+  }
+}
+
+// Not what a kernel could get right by chance: rows differ, and so do the values of one seed and another.
+BOOST_FIXTURE_TEST_CASE(values_differ, Fixture) {
+  const GemmCall call{.spec = {.a = Dtype::f32, .b = Dtype::f32, .out = Dtype::f32}, .size = {2, 4, 100}};
+  const GemmData one = make_gemm_data(random, call, 1);
+  const GemmData same = make_gemm_data(random, call, 1);
+  const GemmData other = make_gemm_data(random, call, 1000);
+  const auto row = [](const Tensor& tensor, int r) { return static_cast<const float*>(tensor.data) + r * 100; };
+  const auto equal = [](const float* a, const float* b) { return std::memcmp(a, b, 100 * sizeof(float)) == 0; };
+  BOOST_TEST(equal(row(one.tensors.a, 0), row(same.tensors.a, 0)));
+  BOOST_TEST(!equal(row(one.tensors.a, 0), row(one.tensors.a, 1)));
+  BOOST_TEST(!equal(row(one.tensors.a, 0), row(one.tensors.b, 0)));
+  BOOST_TEST(!equal(row(one.tensors.a, 0), row(other.tensors.a, 0)));
+}
