@@ -193,29 +193,66 @@ struct Epilogue {
     Pair<Beside> operands[kMaxInputs];  // matrices
   };
 
-  // The pair at an even column that lies inside; `both`: its second does too.
-  INGOT_DEVICE static Raw fetch(const EpilogueParams& p, const Vectors& v, i64 row, i64 col, bool both) {
+  // Of the matrices that are read the first, c or an input of the expression: a kernel may bring its elements by a way
+  // of its own.
+  INGOT_HOST_DEVICE static constexpr int first_matrix() {
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::matrix) return i;
+    }
+    return -1;
+  }
+  static constexpr int kFirst = kAddsC ? -1 : first_matrix();
+  static constexpr u32 kFirstBytes = kAddsC         ? static_cast<u32>(sizeof(StoredC))
+                                     : kFirst != -1 ? static_cast<u32>(sizeof(Beside))
+                                                    : 0;  // of an element
+  INGOT_DEVICE static const u8* first_at(const EpilogueParams& p, i64 row, i64 col) {
+    const void* const data = kAddsC ? p.c : p.operands[max_of(kFirst, 0)].data;
+    const i64 stride = kAddsC ? p.c_stride : p.operands[max_of(kFirst, 0)].stride;
+    return static_cast<const u8*>(data) + (row * stride + col) * kFirstBytes;
+  }
+  INGOT_DEVICE static bool first_in_vectors(const EpilogueParams& p) {
+    if constexpr (kAddsC) return rows_aligned<StoredC>(p.c, p.c_stride, 16);
+    return kFirst != -1 &&
+           rows_aligned<Beside>(p.operands[max_of(kFirst, 0)].data, p.operands[max_of(kFirst, 0)].stride, 16);
+  }
+  INGOT_DEVICE static bool reads_first(const EpilogueParams& p) { return kAddsC ? reads_c(p) : kFirst != -1; }
+  // Of 16-bit elements.
+  INGOT_DEVICE static void set_first(Raw& raw, u32 word) {
+    if constexpr (kAddsC) {
+      raw.c.words[0] = word;
+    } else {
+      raw.operands[max_of(kFirst, 0)].words[0] = word;
+    }
+  }
+
+  // The pair at an even column that lies inside; `both`: its second does too. with_first: of all matrices.
+  INGOT_DEVICE static Raw fetch(const EpilogueParams& p, const Vectors& v, i64 row, i64 col, bool both,
+                                bool with_first = true) {
     Raw raw{};
-    if (reads_c(p)) raw.c = load_pair(static_cast<const StoredC*>(p.c) + row * p.c_stride + col, v.c, both);
+    if (with_first && reads_c(p)) {
+      raw.c = load_pair(static_cast<const StoredC*>(p.c) + row * p.c_stride + col, v.c, both);
+    }
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
-      if (F::kKinds[i] != InputKind::matrix) continue;
+      if (F::kKinds[i] != InputKind::matrix || (!with_first && i == kFirst)) continue;
       const auto* const data = static_cast<const Beside*>(p.operands[i].data);
       raw.operands[i] = load_pair(data + row * p.operands[i].stride + col, v.operands[i], both);
     }
     return raw;
   }
 
-  // x and y: factors * sum + bias of the pair, and then its values.
+  // x and y: factors * sum + bias of the pair, and then its values. `keeps`: the preactivation is written here.
   INGOT_DEVICE static void apply(const EpilogueParams& p, const Vectors& v, const Raw& raw, i64 row, i64 col, bool both,
-                                 float& x, float& y) {
+                                 float& x, float& y, bool keeps = true) {
     if (reads_c(p)) {
       x = x + p.beta * element(raw.c, 0);
       y = y + p.beta * element(raw.c, 1);
     }
     if constexpr (kPreactivation) {
-      store_pair(static_cast<Beside*>(p.preactivation) + row * p.preactivation_stride + col, x, y, v.preactivation,
-                 both);
+      if (keeps) {
+        store_pair(static_cast<Beside*>(p.preactivation) + row * p.preactivation_stride + col, x, y, v.preactivation,
+                   both);
+      }
     }
     if constexpr (kFused) {
       float first[kMaxInputs] = {};

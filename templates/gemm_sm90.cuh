@@ -19,7 +19,7 @@
 // there: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are read steps ahead.
 //
 // Epilogue: what it reads of other matrices is asked for a chunk of columns at a time, before the first is computed
-// with.
+// with; of one matrix, as the preactivation is written, in whole rows through the warp's shared memory.
 //
 // Output: warps are on their own. A warp turns 16 rows of 128 bytes through its own shared memory (stmatrix, swizzled),
 // and waits for no other. From there the copy engine stores them (ping-pong), or the warp does, in whole rows of 128
@@ -35,6 +35,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/cvt.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/mma.cuh"
 #include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
@@ -611,6 +612,62 @@ struct Sm90Consumer {
   }
   static constexpr u32 kTogether = fetched_together();
 
+  // Of the epilogue's other matrices one that is read, and one that is written, pass through the warp's rows in shared
+  // memory, where the output will be: in whole rows of 128 bytes they take an eighth of the cache's cycles that a
+  // thread's own pairs would, and those are what the operands' tiles need too.
+  static constexpr bool kFirstByRows = sizeof(Out) == 2 && Epi::kFirstBytes == 2;
+  static constexpr bool kPreactivationByRows =
+      sizeof(Out) == 2 && Epi::kPreactivation && !Epi::kAddsC && is_same<typename Epi::Beside, Out>;
+
+  INGOT_DEVICE static u32 row_address(u32 staging, u32 r, u32 unit) {
+    return staging + r * kRowBytes + swizzle(r, unit) * 16;
+  }
+
+  // 16 rows of 128 bytes from the first matrix that the epilogue reads.
+  INGOT_DEVICE void bring_first(u32 row, u32 column, u32 staging) const {
+    u32 own = lane;
+    ptx::opaque(own);  // its addresses are worked out for each chunk, as above
+    INGOT_UNROLL_BY(1)
+    for (u32 r = own / 8; r < 16; r += 4) {
+      ptx::cp_async<16>(row_address(staging, r, own % 8), Epi::first_at(p.epilogue, row + r, column + own % 8 * 8), 16);
+    }
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+    __syncwarp();
+  }
+
+  // A chunk of the preactivation, whole.
+  INGOT_DEVICE void keep_preactivation(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging, u32 row,
+                                       u32 column) const {
+    u32 words[4];
+    INGOT_UNROLL
+    for (u32 j = 0; j < kBlocks; ++j) {
+      float x[4];
+      finished(d, rows, chunk, j, x);
+      words[j % 2 * 2] = pack(x[0], x[1]);
+      words[j % 2 * 2 + 1] = pack(x[2], x[3]);
+      if (j % 2 == 1) ptx::stmatrix_x4(row_address(staging, lane % 16, j - 1 + lane / 16), words);
+    }
+    __syncwarp();
+    write_whole_rows(static_cast<Out*>(p.epilogue.preactivation), p.epilogue.preactivation_stride, row, column,
+                     staging);
+    __syncwarp();
+  }
+
+  // factors * sum + bias of the block j of eight columns: two neighbours of a row, and two eight rows below.
+  INGOT_DEVICE void finished(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 j, float (&x)[4]) const {
+    const u32 at = (chunk * kBlocks + j) * 4;
+    const u32 local = chunk * kChunk + j * 8 + lane % 4 * 2;
+    float factors[2] = {};
+    float bias[2] = {};
+    if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * local, factors[0], factors[1]);
+    if constexpr (WithBias) ptx::ld_shared_floats(columns + 4 * (T.n + local), bias[0], bias[1]);
+    INGOT_UNROLL
+    for (u32 i = 0; i < 4; ++i) x[i] = d[at + i];
+    finish(x[0], x[1], rows[0], factors, bias);
+    finish(x[2], x[3], rows[1], factors, bias);
+  }
+
   // `row`, `column`: of the output, where the chunk begins.
   INGOT_DEVICE void stage_columns(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging, u32 row,
                                   u32 column, const typename Epi::Vectors& vectors) {
@@ -621,6 +678,16 @@ struct Sm90Consumer {
       ptx::opaque(column);
     }
     [[maybe_unused]] const bool inside = row + 16 <= p.m && column + kChunk <= p.n;
+    bool keeps = true;
+    if constexpr (kPreactivationByRows) {
+      keeps = !(inside && rows_aligned<Out>(p.epilogue.preactivation, p.epilogue.preactivation_stride, 16));
+      if (!keeps) keep_preactivation(d, rows, chunk, staging, row, column);
+    }
+    bool by_rows = false;
+    if constexpr (kFirstByRows) {
+      by_rows = inside && Epi::reads_first(p.epilogue) && Epi::first_in_vectors(p.epilogue);
+      if (by_rows) bring_first(row, column, staging);
+    }
     INGOT_UNROLL
     for (u32 first = 0; first < kBlocks; first += kTogether) {
       typename Epi::Raw raw[kTogether][2] = {};
@@ -631,25 +698,28 @@ struct Sm90Consumer {
           for (u32 half = 0; half < 2; ++half) {
             const u32 m = row + lane / 4 + half * 8;
             const u32 n = column + (first + j) * 8 + lane % 4 * 2;
-            if (m < p.m && n < p.n) raw[j][half] = Epi::fetch(p.epilogue, vectors, m, n, n + 1 < p.n);
+            if (m < p.m && n < p.n) raw[j][half] = Epi::fetch(p.epilogue, vectors, m, n, n + 1 < p.n, !by_rows);
+          }
+        }
+      }
+      if constexpr (kFirstByRows) {
+        if (by_rows) {
+          INGOT_UNROLL
+          for (u32 j = 0; j < kTogether; j += 2) {
+            ptx::ldmatrix_x4(row_address(staging, lane % 16, first + j + lane / 16), words);
+            INGOT_UNROLL
+            for (u32 i = 0; i < 4; ++i) Epi::set_first(raw[j + i / 2][i % 2], words[i]);
           }
         }
       }
       INGOT_UNROLL
       for (u32 i = 0; i < kTogether; ++i) {
         const u32 j = first + i;
-        const u32 at = (chunk * kBlocks + j) * 4;
-        const u32 local = chunk * kChunk + j * 8 + lane % 4 * 2;
-        float factors[2] = {};
-        float bias[2] = {};
-        if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * local, factors[0], factors[1]);
-        if constexpr (WithBias) ptx::ld_shared_floats(columns + 4 * (T.n + local), bias[0], bias[1]);
-        float x[4] = {d[at], d[at + 1], d[at + 2], d[at + 3]};
-        finish(x[0], x[1], rows[0], factors, bias);
-        finish(x[2], x[3], rows[1], factors, bias);
+        float x[4];
+        finished(d, rows, chunk, j, x);
         const u32 m = row + lane / 4;
         const u32 n = column + j * 8 + lane % 4 * 2;
-        apply_epilogue(raw[i], m, n, vectors, x);
+        apply_epilogue(raw[i], m, n, vectors, x, keeps);
         if constexpr (Epi::kAmax && sizeof(Out) != 2) look_at(x, m, n, inside);
         if constexpr (kCodes) {
           INGOT_UNROLL
@@ -673,8 +743,7 @@ struct Sm90Consumer {
             look_at_pair(words[j % 2 * 2], m, n, inside);
             look_at_pair(words[j % 2 * 2 + 1], m + 8, n, inside);
           }
-          const u32 r = lane % 16;
-          if (j % 2 == 1) ptx::stmatrix_x4(staging + r * kRowBytes + swizzle(r, j - 1 + lane / 16) * 16, words);
+          if (j % 2 == 1) ptx::stmatrix_x4(row_address(staging, lane % 16, j - 1 + lane / 16), words);
         }
       }
     }
@@ -683,12 +752,12 @@ struct Sm90Consumer {
   // x: two neighbouring elements of the row m, and those of the row eight below.
   INGOT_DEVICE void apply_epilogue([[maybe_unused]] const typename Epi::Raw (&raw)[2], [[maybe_unused]] u32 m,
                                    [[maybe_unused]] u32 n, [[maybe_unused]] const typename Epi::Vectors& vectors,
-                                   [[maybe_unused]] float (&x)[4]) {
+                                   [[maybe_unused]] float (&x)[4], [[maybe_unused]] bool keeps) {
     if constexpr (!Epi::kNothing) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
         if (!Epi::kOfXAlone && (m + half * 8 >= p.m || n >= p.n)) continue;
-        Epi::apply(p.epilogue, vectors, raw[half], m + half * 8, n, n + 1 < p.n, x[2 * half], x[2 * half + 1]);
+        Epi::apply(p.epilogue, vectors, raw[half], m + half * 8, n, n + 1 < p.n, x[2 * half], x[2 * half + 1], keeps);
       }
     }
   }
@@ -715,19 +784,22 @@ struct Sm90Consumer {
     }
   }
 
-  // 16 rows of a chunk of columns from the warp's shared memory.
-  INGOT_DEVICE void write_rows(u32 row, u32 column, u32 staging) const {
+  // 16 rows of a chunk of columns, all of them inside, from the warp's shared memory.
+  INGOT_DEVICE void write_whole_rows(Out* out, i64 stride, u32 row, u32 column, u32 staging) const {
     constexpr u32 kUnits = kRowBytes / 16;
+    INGOT_UNROLL
+    for (u32 i = 0; i < 16; i += 32 / kUnits) {
+      const u32 r = i + lane / kUnits;
+      const u32 unit = lane % kUnits;
+      const U32x4 vector = ptx::ld_shared16(row_address(staging, r, unit));
+      if (row + r < p.m) store_streaming(out + (row + r) * stride + column + unit * (kChunk / kUnits), vector);
+    }
+  }
+
+  INGOT_DEVICE void write_rows(u32 row, u32 column, u32 staging) const {
     Out* const out = static_cast<Out*>(p.out);
     if (p.whole_vectors != 0 && column + kChunk <= p.n) {
-      INGOT_UNROLL
-      for (u32 i = 0; i < 16; i += 32 / kUnits) {
-        const u32 r = i + lane / kUnits;
-        const u32 unit = lane % kUnits;
-        const U32x4 vector = ptx::ld_shared16(staging + r * kRowBytes + swizzle(r, unit) * 16);
-        if (row + r < p.m) store_streaming(out + (row + r) * p.out_stride + column + unit * (kChunk / kUnits), vector);
-      }
-      return;
+      return write_whole_rows(out, p.out_stride, row, column, staging);
     }
     INGOT_UNROLL_BY(1)
     for (u32 r = 0; r < 16 && row + r < p.m; ++r) {
