@@ -836,7 +836,8 @@ struct Sm90Consumer {
   INGOT_DEVICE void write(const float (&d)[kWaves][kSums], const float (&rows)[kWaves][2], const Sm90Place& first) {
     const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
     const u32 staging = block.staging + (group * 4 + thread / 32) * kSm90StagingBytes;
-    const bool by_engine = kStoredByEngine && p.whole_vectors != 0;
+    // The copy engine writes 16 bytes at a time, past the last column too.
+    const bool by_engine = kStoredByEngine && p.whole_vectors != 0 && p.n % (16 / static_cast<u32>(sizeof(Out))) == 0;
     INGOT_UNROLL
     for (u32 wave = 0; wave < kWaves; ++wave) {
       const u32 row = first.m + wave_row(wave);

@@ -216,7 +216,7 @@ BOOST_FIXTURE_TEST_SUITE(refusals, Fixture)
 
 BOOST_AUTO_TEST_CASE(say_why) {
   const KernelSpec forced = parse("gemm e4m3fn*e4m3fn->bf16 kernel=sm90");
-  check_contains(refusal({.spec = forced, .shape = {8, 8, 24}}), {"K that is a multiple of 16", "leave kernel out"});
+  check_contains(refusal({.spec = forced, .shape = {8, 8, 24}}), {"multiples of 16 bytes", "leave kernel out"});
   check_contains(refusal({.spec = forced, .shape = {8, 8, 32}, .placement = {8, 0}}), {"multiples of 16 bytes"});
   check_contains(refusal({.spec = parse("gemm e5m2*e5m2->bf16 kernel=cublaslt"), .shape = {16, 16, 32}}),
                  {"cuBLASLt does not take this call"});
