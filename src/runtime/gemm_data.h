@@ -1,5 +1,6 @@
 // All that a GEMM reads and writes, in the memory of a backend: bell-shaped values, of which FP8 ones are cast by the
-// library, whatever its spec asks for.
+// library, whatever its spec asks for. b's are so small that the sums are of about 1, as everything beside them is: a
+// bias, c or a function of the sums that is wrong then shows.
 #pragma once
 
 #include <cstddef>

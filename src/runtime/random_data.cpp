@@ -42,12 +42,14 @@ void generate(std::vector<std::byte>& bytes, std::size_t count, std::uint64_t se
 
 }  // namespace
 
-std::vector<std::byte> random_values(Dtype dtype, std::size_t count, std::uint64_t seed) {
+std::vector<std::byte> random_values(Dtype dtype, std::size_t count, std::uint64_t seed, float deviation) {
   std::vector<std::byte> bytes;
   switch (dtype) {
-    case Dtype::f32: generate(bytes, count, seed, [](float x) { return x; }); break;
-    case Dtype::bf16: generate(bytes, count, seed, [](float x) { return from_float<bf16>(x).bits; }); break;
-    case Dtype::f16: generate(bytes, count, seed, [](float x) { return from_float<f16>(x).bits; }); break;
+    case Dtype::f32: generate(bytes, count, seed, [=](float x) { return x * deviation; }); break;
+    case Dtype::bf16:
+      generate(bytes, count, seed, [=](float x) { return from_float<bf16>(x * deviation).bits; });
+      break;
+    case Dtype::f16: generate(bytes, count, seed, [=](float x) { return from_float<f16>(x * deviation).bits; }); break;
     default:
       throw Error(ErrorCode::invalid_argument, "random input",
                   "is of an FP8 format; make f32, bf16 or f16 values and cast them");
@@ -58,18 +60,18 @@ std::vector<std::byte> random_values(Dtype dtype, std::size_t count, std::uint64
 RandomData::RandomData(Backend& backend, Stream& stream, Copy copy)
     : backend_(&backend), stream_(&stream), copy_(std::move(copy)) {}
 
-const Buffer& RandomData::block(Dtype dtype) {
-  const auto found = blocks_.find(dtype);
+const Buffer& RandomData::block(Dtype dtype, float deviation) {
+  const auto found = blocks_.find({dtype, deviation});
   if (found != blocks_.end()) return found->second;
   const auto element = static_cast<std::size_t>(size_of(dtype));
-  const std::vector<std::byte> values = random_values(dtype, kBlockBytes / element, 1);
+  const std::vector<std::byte> values = random_values(dtype, kBlockBytes / element, 1, deviation);
   Buffer buffer(*backend_, values.size());
   backend_->copy_from_host(buffer.data(), values.data(), values.size(), *stream_);
-  return blocks_.emplace(dtype, std::move(buffer)).first->second;
+  return blocks_.emplace(std::pair{dtype, deviation}, std::move(buffer)).first->second;
 }
 
-void RandomData::fill(void* to, std::size_t bytes, Dtype dtype, std::uint64_t seed) {
-  const Buffer& from = block(dtype);
+void RandomData::fill(void* to, std::size_t bytes, Dtype dtype, std::uint64_t seed, float deviation) {
+  const Buffer& from = block(dtype, deviation);
   auto* at = static_cast<std::byte*>(to);
   std::size_t offset = seed * 7919 % (from.bytes() / kAlignment) * kAlignment;
   while (bytes > 0) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "ingot/runtime/backend.h"
@@ -15,8 +16,9 @@
 
 namespace ingot {
 
-// `count` values of mean 0 and variance 1, within +-3.5, in a high-precision dtype. A function of the seed alone.
-std::vector<std::byte> random_values(Dtype dtype, std::size_t count, std::uint64_t seed);
+// `count` values of mean 0 and this standard deviation, within 3.5 times that, in a high-precision dtype. A function of
+// the arguments alone.
+std::vector<std::byte> random_values(Dtype dtype, std::size_t count, std::uint64_t seed, float deviation = 1.0F);
 
 class RandomData {
  public:
@@ -25,19 +27,19 @@ class RandomData {
 
   RandomData(Backend& backend, Stream& stream, Copy copy);
 
-  // A tensor's memory, from an offset of the seed's own. FP8 values are not made here: they are the results of casts.
-  // Throws Error{invalid_argument}.
-  void fill(void* to, std::size_t bytes, Dtype dtype, std::uint64_t seed);
+  // A tensor's memory, from an offset of the seed's own. Each dtype and deviation has a block, which stays. FP8 values
+  // are not made here: they are the results of casts. Throws Error{invalid_argument}.
+  void fill(void* to, std::size_t bytes, Dtype dtype, std::uint64_t seed, float deviation = 1.0F);
 
   Stream& stream() const { return *stream_; }
 
  private:
-  const Buffer& block(Dtype dtype);
+  const Buffer& block(Dtype dtype, float deviation);
 
   Backend* backend_;
   Stream* stream_;
   Copy copy_;
-  std::map<Dtype, Buffer> blocks_;
+  std::map<std::pair<Dtype, float>, Buffer> blocks_;
 };
 
 }  // namespace ingot

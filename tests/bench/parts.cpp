@@ -171,6 +171,10 @@ BOOST_AUTO_TEST_CASE(random_values_are_bell_shaped) {
   BOOST_TEST((random_values(Dtype::f32, kCount, 3) == bytes));
   BOOST_TEST((random_values(Dtype::f32, kCount, 4) != bytes));
   BOOST_TEST(random_values(Dtype::bf16, 10, 1).size() == 20U);
+  const std::vector<std::byte> small = random_values(Dtype::f32, kCount, 3, 0.25F);
+  std::vector<float> quarters(kCount);
+  std::memcpy(quarters.data(), small.data(), small.size());
+  for (std::size_t i = 0; i < kCount; ++i) BOOST_REQUIRE(quarters[i] == values[i] / 4);
   BOOST_TEST(test::refused([] { random_values(Dtype::e5m2, 10, 1); }).message ==
              "random input: is of an FP8 format; make f32, bf16 or f16 values and cast them");
 }

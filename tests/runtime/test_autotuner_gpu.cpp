@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "cases.h"
 #include "ingot/codegen/gemm_candidates.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/gemm_measurer.h"
-#include "ingot/runtime/cuda/gemm_operands.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm_operands.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -29,6 +30,9 @@ struct Fixture {
   }
   static RandomData::Copy copy_on(Gpu& gpu) {
     return [&gpu](void* to, const void* from, std::size_t bytes) { gpu.copy(to, from, bytes); };
+  }
+  static GemmOperands::Fill fill_on(Gpu& gpu) {
+    return [&gpu](void* to, unsigned char byte, std::size_t bytes) { gpu.fill(to, byte, bytes); };
   }
   static std::vector<std::byte> output(Gpu& gpu, const GemmTensors& tensors) {
     std::vector<std::byte> bytes(byte_span(tensors.out, "out"));
@@ -75,6 +79,33 @@ BOOST_FIXTURE_TEST_CASE(tunes_a_gemm, Fixture) {
   }
 }
 
+// Whatever a spec asks for, every candidate that takes it is right, and what is chosen stays so: run again and again,
+// on all copies in turn.
+BOOST_FIXTURE_TEST_CASE(tunes_every_epilogue, Fixture) {
+  Context context(options());
+  Gpu gpu(context);
+  RandomData random(gpu.backend(), gpu.stream(), copy_on(gpu));
+  for (const GemmSpec& spec : test::epilogue_specs()) {
+    const GemmCall call{.spec = spec, .size = {512, 384, 640}};
+    BOOST_TEST_CONTEXT(print(call)) {
+      CudaGemmMeasurer measurer(gpu, random, call);
+      const auto all = gemm_candidates(call, context.cache().target(), context.tuning_machine().multiprocessors);
+      const AutotuneResult result = autotune(all, measurer, {.most_rounds = 3});
+      for (const Trial& trial : result.trials) BOOST_TEST(!trial.wrong, print(trial.spec) << ": " << trial.problem);
+      BOOST_REQUIRE(result.chosen.has_value());
+      const Trial& chosen = result.trials[*result.chosen];
+      BOOST_TEST(chosen.median_us > 0);
+      GemmOperands operands(random, fill_on(gpu), call);
+      operands.poison();
+      for (int i = 0; i < 2 * operands.copies(); ++i) {
+        gpu.backend().gemm(chosen.spec, operands.tensors(i % operands.copies()), gpu.stream());
+      }
+      BOOST_TEST(operands.fault() == "");
+      BOOST_TEST(context.tuning_store().put(record(context, call, chosen.spec)));
+    }
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
   Context context(options());
   Gpu gpu(context);
@@ -92,7 +123,7 @@ BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
   for (const GemmSpec& spec : specs) {
     for (const GemmSize& size : {GemmSize{300, 272, 400}, GemmSize{5, 64, 128}}) {
       BOOST_TEST_CONTEXT(print(GemmCall{spec, size})) {
-        GemmOperands operands(gpu, random, {spec, size});
+        GemmOperands operands(random, fill_on(gpu), {spec, size});
         const GemmTensors tensors = operands.tensors(operands.copies() - 1);
         operands.poison();
         BOOST_TEST(operands.fault().find("was not written") != std::string::npos);
@@ -121,7 +152,7 @@ BOOST_FIXTURE_TEST_CASE(a_gemm_runs_what_its_record_says, Fixture) {
     Context context(with);
     Gpu gpu(context);
     RandomData random(gpu.backend(), gpu.stream(), copy_on(gpu));
-    const GemmOperands operands(gpu, random, call);
+    const GemmOperands operands(random, fill_on(gpu), call);
     gpu.backend().gemm(with_kernel(call.spec, kernel), operands.tensors(0), gpu.stream());
     return output(gpu, operands.tensors(0));
   };
@@ -139,7 +170,7 @@ BOOST_FIXTURE_TEST_CASE(a_record_that_does_not_fit_the_tensors, Fixture) {
     BOOST_REQUIRE(context.tuning_store().put(record(context, call, with_kernel(call.spec, kernel))));
     Gpu gpu(context);
     RandomData random(gpu.backend(), gpu.stream(), copy_on(gpu));
-    GemmOperands operands(gpu, random, call);
+    GemmOperands operands(random, fill_on(gpu), call);
     GemmTensors tensors = operands.tensors(operands.copies() - 1);
     const Buffer moved(gpu.backend(), 64 * 131 + 1);  // an odd address and an odd pitch
     for (int row = 0; row < 64; ++row) {

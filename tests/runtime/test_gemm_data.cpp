@@ -1,16 +1,17 @@
 // The operands that GEMMs are measured on: what Backend::gemm takes, of any spec.
 #define BOOST_TEST_MODULE gemm_data
 #include <boost/test/included/unit_test.hpp>
-#include <cmath>
 #include <cstring>
 #include <memory>
-#include <string>
+#include <span>
+#include <variant>
+#include <vector>
 
 #include "cases.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
 #include "ingot/runtime/gemm_data.h"
+#include "ingot/runtime/output_error.h"
 #include "ingot/runtime/stream.h"
-#include "support/reference_formats.h"
 
 using namespace ingot;
 
@@ -36,6 +37,21 @@ BOOST_FIXTURE_TEST_CASE(of_every_spec, Fixture) {
       const GemmData data = make_gemm_data(random, call, 1);
       BOOST_CHECK_NO_THROW(backend->gemm(spec, data.tensors, stream));
       if (spec.epilogue.amax) BOOST_TEST(*static_cast<const float*>(data.tensors.amax.data) > 0);
+    }
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(sums_are_of_about_1, Fixture) {
+  for (const char* const line :
+       {"gemm e4m3fn*e5m2->f32 scale=row,tensor", "gemm e4m3fn*e4m3fn->f32 scale=1x128,128x128", "gemm bf16*bf16->f32",
+        "gemm f32*f32->f32 tn"}) {
+    for (const std::int64_t k : {16, 1000, 4096}) {
+      const GemmCall call{.spec = std::get<GemmSpec>(parse(line)), .size = {.m = 40, .n = 50, .k = k}};
+      const GemmData data = make_gemm_data(random, call, 1);
+      backend->gemm(call.spec, data.tensors, stream);
+      const auto* const sums = static_cast<const float*>(data.tensors.out.data);
+      const float size = root_mean_square(std::span(sums, 40 * 50));
+      BOOST_TEST((size > 0.6F && size < 1.6F), print(call) << ": " << size);
     }
   }
 }

@@ -8,9 +8,9 @@
 
 #include "ingot/codegen/gemm_call.h"
 #include "ingot/runtime/autotuner.h"
-#include "ingot/runtime/cuda/gemm_operands.h"
 #include "ingot/runtime/cuda/gpu.h"
 #include "ingot/runtime/cuda/replay.h"
+#include "ingot/runtime/gemm_operands.h"
 #include "ingot/runtime/random_data.h"
 
 namespace ingot {
