@@ -1,6 +1,7 @@
 // bench_gemm: FP8 GEMMs with bf16 output, cuBLASLt's best algorithm and Ingot's kernel in turn, in one run. Every
 // result is checked before it is timed. First all of cuBLASLt's algorithms, and with --tilings all of Ingot's tilings,
-// run for a few rounds; the best of each then run against each other. With --mma, gemm_mma is a third.
+// run for a few rounds; the best of each then run against each other. With --mma, gemm_mma is a third. With --host, in
+// place of all that, what a call costs the host.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +16,7 @@
 
 #include "gemm_buffers.h"
 #include "gemm_cases.h"
+#include "gemm_host_cost.h"
 #include "harness.h"
 #include "ingot/runtime/cuda/cublaslt.h"
 #include "ingot/runtime/cuda/driver.h"
@@ -32,6 +34,7 @@ struct Options {
   bool quick = false;
   bool tilings = false;
   bool mma = false;
+  bool host = false;
   std::string filter;
   std::string json;
   std::string commit;
@@ -213,11 +216,24 @@ Json to_json(const Result& result) {
 }
 
 void write(const std::string& path, const Machine& m, const std::vector<Result>& results) {
-  Json json{{"benchmark", "gemm"}, {"date", m.date},        {"device", m.device},     {"target", m.target},
-            {"driver", m.driver},  {"nvrtc", m.nvrtc},      {"cublaslt", m.cublaslt}, {"ingot", m.ingot},
-            {"commit", m.commit},  {"cases", Json::array()}};
+  Json json = header("gemm", m);
+  json["cases"] = Json::array();
   for (const Result& result : results) json["cases"].push_back(to_json(result));
   write_json(path, json);
+}
+
+int run_host(Context& context, const Machine& machine, const std::string& cuda_root, const Options& options) {
+  Gpu gpu(context);
+  RandomData random(gpu.backend(), gpu.stream(),
+                    [&gpu](void* to, const void* from, std::size_t bytes) { gpu.copy(to, from, bytes); });
+  const GemmHostCost cost = measure_gemm_host_cost(gpu, random, cuda_root, {.rounds = options.quick ? 5 : 25});
+  fmt::print("{}", to_text(cost));
+  if (!options.json.empty()) {
+    Json json = header("gemm host cost", machine);
+    json["host_cost"] = to_json(cost);
+    write_json(options.json, json);
+  }
+  return 0;
 }
 
 int run(const Options& options) {
@@ -235,6 +251,7 @@ int run(const Options& options) {
   }
   ContextOptions on_cuda = ContextOptions::from_environment();
   on_cuda.where = ContextOptions::Where::cuda;
+  if (options.host) on_cuda.tuning = Tuning::off;
   Context context(on_cuda);
   if (context.cache().target() != target_for(9, 0)) {
     fmt::print("skipped: the kernel that is measured here is Hopper's, and this is {}\n",
@@ -242,6 +259,7 @@ int run(const Options& options) {
     return kSkipped;
   }
   const Machine machine = machine_of(context, options.commit);
+  if (options.host) return run_host(context, machine, on_cuda.cuda_root.string(), options);
   Bench bench(context, on_cuda.cuda_root.string(), options);
   fmt::print("Ingot {} ({}), {}, driver {}, cuBLASLt {}, {}; M x K x N\n\n{:<44}{:<38}{:>10}{:>9}{:>9}{:>8}\n",
              machine.ingot, machine.commit, machine.device, machine.driver, machine.cublaslt, machine.date, "case",
@@ -269,6 +287,7 @@ int main(int argc, char** argv) {
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_flag("--tilings", options.tilings, "Try every tiling of Ingot's, not only the one that it chooses");
   app.add_flag("--mma", options.mma, "Time gemm_mma too, which takes what the others do not");
+  app.add_flag("--host", options.host, "Time what a call costs the host, and nothing else");
   app.add_option("--json", options.json, "Write all figures to this file");
   app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });

@@ -1,11 +1,14 @@
 #include "host_cost.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <chrono>
 #include <variant>
 
+#include "bare_calls.h"
 #include "cast_cases.h"
-#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/codegen/kernel_spec.h"
 
 namespace ingot::bench {
 namespace {
@@ -15,49 +18,7 @@ constexpr std::size_t kParameterBytes = 96;  // what the casts' own parameter st
 constexpr std::int64_t kRows = 16;
 constexpr std::int64_t kCols = 256;
 
-// The empty kernel, loaded and launched by the driver's own functions, without any of the library's.
-class BareKernel {
- public:
-  explicit BareKernel(Gpu& gpu) : gpu_(&gpu) {
-    KernelCache& cache = gpu.context().cache();
-    const auto compiled = cache.compiled(empty_kernel(), cache.target());
-    const Driver::Api& api = gpu.api();
-    gpu.check(api.cuLibraryLoadData(&library_, compiled->cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
-              "cuLibraryLoadData");
-    const CUresult result = api.cuLibraryGetKernel(&kernel_, library_, compiled->lowered_name.c_str());
-    if (result != CUDA_SUCCESS) static_cast<void>(api.cuLibraryUnload(library_));
-    gpu.check(result, "cuLibraryGetKernel");
-    attribute_.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    attribute_.value.programmaticStreamSerializationAllowed = 1;
-  }
-  ~BareKernel() { static_cast<void>(gpu_->api().cuLibraryUnload(library_)); }
-  BareKernel(const BareKernel&) = delete;
-  BareKernel& operator=(const BareKernel&) = delete;
-
-  void launch(bool programmatic) {
-    CUlaunchConfig config{};
-    config.gridDimX = config.gridDimY = config.gridDimZ = 1;
-    config.blockDimX = 32;
-    config.blockDimY = config.blockDimZ = 1;
-    config.hStream = gpu_->stream().handle();
-    config.attrs = programmatic ? &attribute_ : nullptr;
-    config.numAttrs = programmatic ? 1 : 0;
-    void* arguments[] = {parameter_.data()};
-    gpu_->check(gpu_->api().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_), arguments, nullptr),
-                "cuLaunchKernelEx");
-  }
-
- private:
-  Gpu* gpu_;
-  CUlibrary library_ = nullptr;
-  CUkernel kernel_ = nullptr;
-  CUlaunchAttribute attribute_{};
-  std::array<std::byte, kParameterBytes> parameter_{};
-};
-
-// Nanoseconds of the host per call.
-template <class Call>
-double time_batch(Gpu& gpu, const Call& call) {
+double time_batch(Gpu& gpu, const std::function<void()>& call) {
   using Clock = std::chrono::steady_clock;
   gpu.synchronize();
   const auto begin = Clock::now();
@@ -68,18 +29,21 @@ double time_batch(Gpu& gpu, const Call& call) {
 
 }  // namespace
 
-Source empty_kernel() {
-  return {.name = "empty kernel",
-          .text = "struct Parameter { unsigned char bytes[" + std::to_string(kParameterBytes) +
-                  "]; };\n"
-                  "__global__ void nothing(Parameter) {}\n"
-                  "constexpr auto kKernel = &nothing;\n"};
+std::vector<double> host_ns(Gpu& gpu, std::span<const std::function<void()>> calls, int rounds) {
+  std::vector<std::vector<double>> samples(calls.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < calls.size(); ++i) samples[i].push_back(time_batch(gpu, calls[i]));
+  }
+  gpu.synchronize();
+  std::vector<double> medians;
+  for (const std::vector<double>& of_call : samples) medians.push_back(median(of_call));
+  return medians;
 }
 
 std::vector<HostCost> measure_host_cost(Gpu& gpu, RandomData& random, const MeasureOptions& options) {
   // A call of one launch and a call of two.
   const std::array lines{"cast bf16->e4m3fn scale=row out=codes", "cast bf16->e4m3fn scale=tensor out=codes"};
-  BareKernel bare(gpu);
+  BareKernel bare(gpu, kParameterBytes);
   Backend& backend = gpu.backend();
   Stream& stream = gpu.stream();
   std::vector<HostCost> costs;
@@ -88,30 +52,51 @@ std::vector<HostCost> measure_host_cost(Gpu& gpu, RandomData& random, const Meas
     const Placed placed(cast_operation(spec, kRows, kCols), backend);
     fill(random, placed, 1);
     const CastTensors tensors = cast_tensors(placed.tensors());
-    const auto cast = [&] { backend.cast(spec, tensors, stream); };
-    const auto launch = [&] { bare.launch(false); };
-    const auto launch_pdl = [&] { bare.launch(true); };
 
     HostCost cost{.spec = print(spec)};
-    cast();  // loads the kernel
+    backend.cast(spec, tensors, stream);  // loads the kernel
     const std::int64_t before = backend.launches();
-    cast();
+    backend.cast(spec, tensors, stream);
     cost.launches = backend.launches() - before;
-    std::vector<double> calls;
-    std::vector<double> launches;
-    std::vector<double> launches_pdl;
-    for (int round = 0; round < options.rounds; ++round) {
-      calls.push_back(time_batch(gpu, cast));
-      launches.push_back(time_batch(gpu, launch));
-      launches_pdl.push_back(time_batch(gpu, launch_pdl));
-    }
-    cost.call_ns = median(calls);
-    cost.bare_ns = median(launches);
-    cost.bare_pdl_ns = median(launches_pdl);
+    const std::array<std::function<void()>, 3> calls{[&] { backend.cast(spec, tensors, stream); },
+                                                     [&] { bare.launch(false); }, [&] { bare.launch(true); }};
+    const std::vector<double> ns = host_ns(gpu, calls, options.rounds);
+    cost.call_ns = ns[0];
+    cost.bare_ns = ns[1];
+    cost.bare_pdl_ns = ns[2];
     costs.push_back(cost);
-    gpu.synchronize();
   }
   return costs;
+}
+
+std::string to_text(std::span<const HostCost> costs) {
+  std::string text = fmt::format("{:<74}{:>9}{:>10}{:>9}{:>9}{:>9}{:>8}\n", "host cost, ns", "call", "launches", "bare",
+                                 "w/ PDL", "added", "limit");
+  for (const HostCost& cost : costs) {
+    text +=
+        fmt::format("{:<74}{:>9.0f}{:>10}{:>9.0f}{:>9}{:>9.0f}{:>8.0f} {}\n", cost.spec, cost.call_ns, cost.launches,
+                    cost.bare_ns, cost.bare_pdl_ns > 0 ? fmt::format("{:.0f}", cost.bare_pdl_ns) : "-", cost.added_ns(),
+                    cost.limit_ns, cost.added_ns() <= cost.limit_ns ? "pass" : "over");
+  }
+  text += "added: per launch, beyond the bare cuLaunchKernelEx of an empty kernel in the same run";
+  for (const HostCost& cost : costs) {
+    if (cost.bare_pdl_ns > 0) continue;
+    text += ", or beyond " + cost.bare;
+    break;
+  }
+  return text + "\n";
+}
+
+nlohmann::ordered_json to_json(const HostCost& cost) {
+  nlohmann::ordered_json json{{"spec", cost.spec},
+                              {"launches", cost.launches},
+                              {"call_ns", cost.call_ns},
+                              {"bare", cost.bare},
+                              {"bare_launch_ns", cost.bare_ns}};
+  if (cost.bare_pdl_ns > 0) json["bare_launch_programmatic_ns"] = cost.bare_pdl_ns;
+  json["added_ns_per_launch"] = cost.added_ns();
+  json["limit_ns"] = cost.limit_ns;
+  return json;
 }
 
 }  // namespace ingot::bench

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "machine.h"
+
 namespace CLI {
 class App;
 }
@@ -17,6 +19,9 @@ inline constexpr int kSkipped = 77;
 
 // Parses the arguments into what `app` was given, and runs: main()'s result. Errors go to stderr under the app's name.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& run);
+
+// What every file of figures begins with: what was measured, and with what.
+nlohmann::ordered_json header(const std::string& benchmark, const Machine& machine);
 
 // Throws Error{io_failed}.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+
+#include "program.h"
 
 namespace ingot::bench {
 namespace {
@@ -21,12 +24,6 @@ std::string case_line(const CaseResult& result, double ceiling) {
                      result.timing.median_us, result.timing.min_us, result.timing.max_us, c.traffic.text(),
                      ideal_bytes(c) * 1e-6, tb_per_s(result), tb_per_s(result) / ceiling,
                      c.target ? fmt::format("{:.2f}", *c.target) : "-", verdict(result, ceiling));
-}
-
-std::string host_line(const HostCost& cost) {
-  return fmt::format("{:<74}{:>9.0f}{:>10}{:>9.0f}{:>9.0f}{:>9.0f}{:>8.0f} {}\n", cost.spec, cost.call_ns,
-                     cost.launches, cost.bare_ns, cost.bare_pdl_ns, cost.added_ns(), kAddedNsLimit,
-                     cost.added_ns() <= kAddedNsLimit ? "pass" : "over");
 }
 
 Json to_json(const CopyCeiling& ceiling) {
@@ -57,16 +54,6 @@ Json to_json(const CaseResult& result, double ceiling) {
   return json;
 }
 
-Json to_json(const HostCost& cost) {
-  return {{"spec", cost.spec},
-          {"launches", cost.launches},
-          {"call_ns", cost.call_ns},
-          {"bare_launch_ns", cost.bare_ns},
-          {"bare_launch_programmatic_ns", cost.bare_pdl_ns},
-          {"added_ns_per_launch", cost.added_ns()},
-          {"limit_ns", kAddedNsLimit}};
-}
-
 }  // namespace
 
 double CastReport::ceiling() const { return std::max(before.tb_per_s, after.tb_per_s); }
@@ -88,28 +75,17 @@ std::string to_text(const CastReport& report) {
       "of copy", "target");
   for (const CaseResult& result : report.cases) text += case_line(result, report.ceiling());
   if (report.host.empty()) return text;
-  text += fmt::format("\n{:<74}{:>9}{:>10}{:>9}{:>9}{:>9}{:>8}\n", "host cost, ns", "call", "launches", "bare",
-                      "w/ PDL", "added", "limit");
-  for (const HostCost& cost : report.host) text += host_line(cost);
-  text += "added: per launch, beyond the bare cuLaunchKernelEx of an empty kernel in the same run\n";
+  text += '\n';
+  text += to_text(std::span<const HostCost>(report.host));
   return text;
 }
 
 Json to_json(const CastReport& report) {
-  const Machine& m = report.machine;
-  Json json{{"benchmark", "cast"},
-            {"date", m.date},
-            {"device", m.device},
-            {"target", m.target},
-            {"driver", m.driver},
-            {"nvrtc", m.nvrtc},
-            {"cublaslt", m.cublaslt},
-            {"ingot", m.ingot},
-            {"commit", m.commit},
-            {"copy_ceiling",
-             {{"before", to_json(report.before)}, {"after", to_json(report.after)}, {"tb_per_s", report.ceiling()}}},
-            {"cases", Json::array()},
-            {"host_cost", Json::array()}};
+  Json json = header("cast", report.machine);
+  json["copy_ceiling"] = {
+      {"before", to_json(report.before)}, {"after", to_json(report.after)}, {"tb_per_s", report.ceiling()}};
+  json["cases"] = Json::array();
+  json["host_cost"] = Json::array();
   for (const CaseResult& result : report.cases) json["cases"].push_back(to_json(result, report.ceiling()));
   for (const HostCost& cost : report.host) json["host_cost"].push_back(to_json(cost));
   return json;

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "agreement.h"
+#include "bare_calls.h"
 #include "cast_cases.h"
+#include "gemm_host_cost.h"
 #include "host_cost.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
@@ -208,9 +210,39 @@ BOOST_AUTO_TEST_CASE(the_empty_kernel_compiles) {
     BOOST_TEST_MESSAGE("skipped: no NVRTC");
     return;
   }
-  const auto compiled = context.cache().compiled(empty_kernel(), context.cache().target());
-  BOOST_TEST(!compiled->cubin.empty());
-  BOOST_TEST(compiled->resources.spill_bytes == 0);
+  for (const std::size_t bytes : {96U, 704U}) {
+    const auto compiled = context.cache().compiled(empty_kernel(bytes), context.cache().target());
+    BOOST_TEST(!compiled->cubin.empty());
+    BOOST_TEST(compiled->resources.spill_bytes == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_a_gemm_adds_is_beyond_what_it_ends_in) {
+  std::set<std::string> specs;
+  for (const GemmCase& c : host_cost_cases()) specs.insert(print(KernelSpec(c.spec)));
+  BOOST_TEST(specs.size() == 8U);
+  BOOST_TEST(specs.contains("gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast kernel=cublaslt"));
+
+  const GemmHostCost cost{
+      .calls =
+          {{.spec = "launched", .launches = 1, .limit_ns = 600, .call_ns = 3500, .bare_ns = 2800, .bare_pdl_ns = 3100},
+           {.spec = "cublaslt",
+            .launches = 1,
+            .limit_ns = 600,
+            .call_ns = 8300,
+            .bare = "cublasLtMatmul",
+            .bare_ns = 7800}},
+      .tensor_map_ns = 101};
+  const nlohmann::ordered_json json = to_json(cost);
+  BOOST_TEST(json["tensor_map_ns"].get<double>() == 101);
+  BOOST_TEST(json["calls"][0]["added_ns_per_launch"].get<double>() == 700);
+  BOOST_TEST(json["calls"][1]["added_ns_per_launch"].get<double>() == 500);
+  BOOST_TEST(json["calls"][1]["bare"].get<std::string>() == "cublasLtMatmul");
+  BOOST_TEST(!json["calls"][1].contains("bare_launch_programmatic_ns"));
+  const std::string text = to_text(cost);
+  BOOST_TEST(text.find("600 over\n") < text.find("600 pass\n"));
+  BOOST_TEST(text.find("or beyond cublasLtMatmul") != std::string::npos);
+  BOOST_TEST(text.find("cuTensorMapEncodeTiled: 101 ns") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {

@@ -1,0 +1,60 @@
+// What the driver and cuBLASLt take themselves for what a call of the library ends in, without any of the library's
+// code: the yardsticks of its host cost.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness.h"
+#include "ingot/codegen/generate.h"
+#include "ingot/runtime/backend.h"
+
+namespace ingot::bench {
+
+// A kernel that does nothing, with one parameter of this size.
+Source empty_kernel(std::size_t parameter_bytes);
+
+// The empty kernel, loaded and launched by the driver's own functions.
+class BareKernel {
+ public:
+  BareKernel(Gpu& gpu, std::size_t parameter_bytes);
+  ~BareKernel();
+  BareKernel(const BareKernel&) = delete;
+  BareKernel& operator=(const BareKernel&) = delete;
+
+  // programmatic: with programmatic stream serialisation, as the library's launches.
+  void launch(bool programmatic);
+
+ private:
+  Gpu* gpu_;
+  CUlibrary library_ = nullptr;
+  CUkernel kernel_ = nullptr;
+  CUlaunchAttribute attribute_{};
+  std::vector<std::byte> parameter_;
+};
+
+// cuTensorMapEncodeTiled, of a matrix of codes.
+void encode_tensor_map(Gpu& gpu, const Tensor& codes);
+
+// cublasLtMatmul of FP8 operands with everything around it made beforehand: descriptors, layouts, the heuristic's first
+// algorithm, the workspace.
+class BareMatmul {
+ public:
+  // Throws Error{not_found, cuda_failed}.
+  BareMatmul(Gpu& gpu, const std::string& cuda_root, const GemmSpec& spec, const GemmTensors& tensors);
+  ~BareMatmul();
+  BareMatmul(const BareMatmul&) = delete;
+  BareMatmul& operator=(const BareMatmul&) = delete;
+
+  void call();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot::bench

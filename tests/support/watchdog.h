@@ -1,0 +1,77 @@
+// Ends a test that hangs. A host thread that waits for a GPU cannot be called off, so another one watches: whoever is
+// watched says from time to time that it gets on; when it has not for too long, the process ends with what it did last.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace ingot::test {
+
+class Watchdog {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Bark = std::function<void(const std::string& message)>;
+
+  // `bark` is called once, by the watching thread.
+  Watchdog(std::string who, Clock::duration patience, Bark bark = end_process)
+      : who_(std::move(who)), patience_(patience), bark_(std::move(bark)), deadline_(Clock::now() + patience) {
+    thread_ = std::thread([this] { watch(); });
+  }
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  // It gets on, and this is what it does now.
+  void alive(std::string doing) {
+    const std::lock_guard lock(mutex_);
+    doing_ = std::move(doing);
+    deadline_ = Clock::now() + patience_;
+  }
+
+  // Without destructors: those would wait for the GPU.
+  static void end_process(const std::string& message) {
+    std::cout << message << std::endl;
+    std::_Exit(kHung);
+  }
+  static constexpr int kHung = 9;
+
+ private:
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!over_) {
+      if (Clock::now() < deadline_) {
+        changed_.wait_until(lock, deadline_);
+        continue;
+      }
+      const auto seconds = std::chrono::duration<double>(patience_).count();
+      bark_(who_ + " has not got on for " + std::to_string(seconds) + " s, at: " + doing_);
+      return;
+    }
+  }
+
+  std::string who_;
+  Clock::duration patience_;
+  Bark bark_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::string doing_ = "the beginning";
+  Clock::time_point deadline_;
+  std::thread thread_;
+};
+
+}  // namespace ingot::test
