@@ -99,6 +99,18 @@ BOOST_AUTO_TEST_CASE(of_pitches) {
   }
 }
 
+// Rows of the output start at multiples of 16 bytes and end within one: what follows them is not the kernel's to write.
+BOOST_AUTO_TEST_CASE(of_rows_that_end_anywhere) {
+  for (const bool fast : {true, false}) {
+    const GemmSpec bf16{.fast_accumulation = fast, .kernel = GemmKernel::sm90};
+    const GemmSpec f32{.out = Dtype::f32, .fast_accumulation = fast, .kernel = GemmKernel::sm90};
+    for (const std::int64_t n : {1, 129, 257, 1001}) {
+      expect_right({.spec = f32, .shape = {130, n, 125}, .placement = {.padding = 3}});
+      expect_right({.spec = bf16, .shape = {130, n, 121}, .placement = {.padding = 7}});
+    }
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(kinds, Fixture)
