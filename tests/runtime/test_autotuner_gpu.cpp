@@ -89,7 +89,8 @@ BOOST_FIXTURE_TEST_CASE(tunes_every_epilogue, Fixture) {
     const GemmCall call{.spec = spec, .size = {512, 384, 640}};
     BOOST_TEST_CONTEXT(print(call)) {
       CudaGemmMeasurer measurer(gpu, random, call);
-      const auto all = gemm_candidates(call, context.cache().target(), context.tuning_machine().multiprocessors);
+      const auto all = gemm_candidates(
+          call, {.target = context.cache().target(), .multiprocessors = context.tuning_machine().multiprocessors});
       const AutotuneResult result = autotune(all, measurer, {.most_rounds = 3});
       for (const Trial& trial : result.trials) BOOST_TEST(!trial.wrong, print(trial.spec) << ": " << trial.problem);
       BOOST_REQUIRE(result.chosen.has_value());
