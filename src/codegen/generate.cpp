@@ -212,9 +212,10 @@ Instance gemm_sm90(const GemmSpec& spec) {
   kernel.tiling = spec.tiling.value_or(candidates(spec).front());
   const GemmTiling& t = *kernel.tiling;
   return {"gemm_sm90.cuh",
-          fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}}}, {}, {}, {}{}>", type(spec.a),
-                      type(spec.b), type(spec.out), t.m, t.n, t.cluster_m, t.cluster_n, t.stages, t.pingpong,
-                      spec.fast_accumulation, b_factors(spec), spec.bias, epilogue_argument(spec)),
+          fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}{}}}, {}, {}, {}{}>",
+                      type(spec.a), type(spec.b), type(spec.out), t.m, t.n, t.cluster_m, t.cluster_n, t.stages,
+                      t.pingpong, t.stream_k ? ", true" : "", spec.fast_accumulation, b_factors(spec), spec.bias,
+                      epilogue_argument(spec)),
           print(kernel), functor(spec, PointwisePrecision::fast)};
 }
 

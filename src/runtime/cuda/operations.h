@@ -25,7 +25,7 @@ std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const C
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher,
           const GemmServices& services);
 // Of a call that sm90_refusal() has nothing against.
-void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
+void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
                Launcher& launcher);
 // Of one that mma_refusal() has nothing against.
 void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
