@@ -26,6 +26,7 @@
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/library.h"
+#include "support/capture.h"
 #include "support/compare.h"
 #include "support/expect_error.h"
 #include "support/pointwise_reference.h"
@@ -250,33 +251,6 @@ void check_same(const Case& c, const Matrices& expected, const Matrices& actual,
   }
   BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ", " << when << ": " << fault);
 }
-
-// Ends the capture whatever happens, so that the stream stays usable.
-class Capture {
- public:
-  Capture(const Driver& driver, Stream& stream) : driver_(&driver), stream_(&stream) {
-    driver.check(driver.api().cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-                 "cuStreamBeginCapture");
-  }
-  ~Capture() {
-    if (open_) end();
-    if (graph_ != nullptr) driver_->api().cuGraphDestroy(graph_);
-  }
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
-
-  CUgraph end() {
-    open_ = false;
-    driver_->api().cuStreamEndCapture(stream_->handle(), &graph_);
-    return graph_;
-  }
-
- private:
-  const Driver* driver_;
-  Stream* stream_;
-  CUgraph graph_ = nullptr;
-  bool open_ = true;
-};
 
 struct GraphFixture : Fixture {
   std::string problem;

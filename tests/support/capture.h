@@ -1,0 +1,39 @@
+// A stream that is captured for as long as this lives. The capture is ended whatever happens, so that the stream stays
+// usable.
+#pragma once
+
+#include <cuda.h>
+
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/stream.h"
+
+namespace ingot::test {
+
+class Capture {
+ public:
+  Capture(const Driver& driver, Stream& stream) : driver_(&driver), stream_(&stream) {
+    driver.check(driver.api().cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                 "cuStreamBeginCapture");
+  }
+  ~Capture() {
+    if (open_) end();
+    if (graph_ != nullptr) driver_->api().cuGraphDestroy(graph_);
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  CUgraph end() {
+    open_ = false;
+    driver_->api().cuStreamEndCapture(stream_->handle(), &graph_);
+    return graph_;
+  }
+
+ private:
+  const Driver* driver_;
+  Stream* stream_;
+  CUgraph graph_ = nullptr;
+  bool open_ = true;
+};
+
+}  // namespace ingot::test
