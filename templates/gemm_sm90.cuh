@@ -7,8 +7,13 @@
 // Schedule: blocks stay, and take tiles in turn (gemm_sm90_tiling.cuh). One thread of the producer warpgroup keeps a
 // ring of stages filled with tiles of A and B, 128 deep, through the copy engine; the tile after the current one is
 // loaded while that one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each tile,
-// half of its rows each, or (ping-pong) have tiles of their own, so that one multiplies while the other writes. A
-// stage's `full` barrier counts its bytes, its `empty` barrier the consuming warps of all blocks that it was sent to.
+// half of its rows each (of 64 rows: of its columns), or (ping-pong) have tiles of their own, so that one multiplies
+// while the other writes. A stage's `full` barrier counts its bytes, its `empty` barrier the consuming warps of all
+// blocks that it was sent to. gemm_sm90_producer.cuh has the first half of this.
+//
+// Stream-K: tiles are cut along K (gemm_sm90_split.cuh), and a block sends its sums of another's tile to that block
+// (gemm_sm90_parts.cuh). For few rows, where whole tiles would leave the memory's rate unused, and for ragged rounds.
+// The fast sums of a tile are then the tensor cores' of each part, added in f32.
 //
 // Sums: fast leaves a tile's whole sum to the tensor cores, which keep fewer bits than f32; otherwise each 128 of K is
 // summed there and added to a sum in f32, where registers allow while the tensor cores make the next part. Factors and
@@ -28,6 +33,8 @@
 #pragma once
 
 #include "gemm_epilogue.cuh"
+#include "gemm_sm90_parts.cuh"
+#include "gemm_sm90_producer.cuh"
 #include "gemm_sm90_tiling.cuh"
 #include "memory.cuh"
 #include "numerics.cuh"
@@ -43,152 +50,16 @@
 
 namespace ingot {
 
-// How b's factors lie. one: one for all of b; rows: one for each row; in both, a has one for all or one for each row.
-// blocks, groups: one for each 128 x 128 or each 1 x 128; a then has one for each 1 x 128.
-enum class Sm90Factors : u32 { one, rows, blocks, groups };
-
-struct Sm90GemmParams {
-  TensorMap a, b;     // codes as bytes; boxes of kSm90Depth x sm90_box_a / sm90_box_b, 128-byte swizzle
-  TensorMap out_map;  // where whole_vectors: boxes of 128 bytes x 16 rows, 128-byte swizzle
-  const float* factor_a;
-  const float* factor_b;
-  const void* bias;  // read where the kernel has one
-  void* out;
-  i64 out_stride;  // elements
-  u32 m, n, k;
-  u32 factor_a_stride;  // 0: one for all; 1: one per row
-  u32 whole_vectors;    // do all rows of out start at multiples of 16 bytes?
-  EpilogueParams epilogue;
-};
-
 #if INGOT_ON_DEVICE
-#if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#error "gemm_sm90.cuh is for sm_90a: other targets have no wgmma"
-#endif
-
-// A place in the ring of stages, and how often, modulo 2, the ring was gone round.
-template <u32 Stages>
-struct Sm90Ring {
-  u32 stage = 0;
-  u32 phase = 0;
-
-  INGOT_DEVICE void advance() {
-    if (++stage == Stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-  INGOT_DEVICE void advance(u32 steps) {
-    const u32 to = stage + steps;
-    stage = to % Stages;
-    phase ^= (to / Stages) & 1;
-  }
-};
-
-// Addresses in shared memory, and this block's place in its cluster.
-template <Sm90Tiling T>
-struct Sm90Block {
-  u32 stages, staging, columns, full, empty;
-  u32 rank;
-
-  INGOT_DEVICE static Sm90Block make() {
-    const u32 base = ptx::dynamic_shared();
-    const u32 barriers = base + sm90_barriers_offset(T);
-    return {.stages = base,
-            .staging = base + sm90_staging_offset(T),
-            .columns = base + sm90_columns_offset(T),
-            .full = barriers,
-            .empty = barriers + 8 * T.stages,
-            .rank = sm90_cluster_size(T) > 1 ? ptx::cluster_rank() : 0};
-  }
-
-  INGOT_DEVICE void make_barriers() const {
-    constexpr u32 kWarps = 4 * (T.pingpong ? 1 : kSm90Consumers) * sm90_cluster_size(T);
-    INGOT_UNROLL
-    for (u32 i = 0; i < T.stages; ++i) {
-      ptx::mbarrier_init(full + 8 * i, 1);
-      ptx::mbarrier_init(empty + 8 * i, kWarps);
-    }
-    ptx::fence_mbarrier_init();
-  }
-
-  INGOT_DEVICE static void sync_all() {
-    if constexpr (sm90_cluster_size(T) > 1) {
-      ptx::cluster_sync();
-    } else {
-      __syncthreads();
-    }
-  }
-};
-
-// The tiles of this block, one after the other.
-template <Sm90Tiling T>
-struct Sm90Walk {
-  u32 tiles_m, tiles_n, tiles, index, step;
-
-  INGOT_DEVICE explicit Sm90Walk(const Sm90GemmParams& p)
-      : tiles_m(sm90_tiles_m(T, p.m)),
-        tiles_n(sm90_tiles_n(T, p.n)),
-        tiles(tiles_m * tiles_n),
-        index(blockIdx.x / sm90_cluster_size(T)),
-        step(gridDim.x / sm90_cluster_size(T)) {}
-
-  INGOT_DEVICE bool more() const { return tiles > index; }
-  INGOT_DEVICE void advance() { index += step; }
-
-  // The first row and column of the current tile of the block of that rank.
-  INGOT_DEVICE Sm90Place first(u32 rank) const {
-    const Sm90Place place = sm90_place(index, tiles_m, tiles_n);
-    return {(place.m * T.cluster_m + (T.cluster_m > 1 ? rank : 0)) * T.m,
-            (place.n * T.cluster_n + (T.cluster_n > 1 ? rank : 0)) * T.n};
-  }
-};
-
-// One thread fills the stages.
-template <Sm90Tiling T>
-INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& block) {
-  constexpr u32 kBoxA = sm90_box_a(T);
-  constexpr u32 kBoxB = sm90_box_b(T);
-  constexpr u16 kBoth = 3;
-  const u32 steps = ceil_div(p.k, kSm90Depth);
-  Sm90Ring<T.stages> ring;
-  INGOT_UNROLL_BY(1)
-  for (Sm90Walk<T> walk(p); walk.more(); walk.advance()) {
-    const Sm90Place first = walk.first(block.rank);
-    INGOT_UNROLL_BY(1)
-    for (u32 step = 0; step < steps; ++step) {
-      const u32 full = block.full + 8 * ring.stage;
-      const u32 a = block.stages + ring.stage * sm90_stage_bytes(T);
-      const u32 b = a + T.m * kSm90Depth;
-      const i32 x = static_cast<i32>(step * kSm90Depth);
-      const i32 row_a = static_cast<i32>(first.m);
-      const i32 row_b = static_cast<i32>(first.n);
-      ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
-      ptx::mbarrier_arrive_expect_tx(full, sm90_stage_bytes(T));
-      if constexpr (T.cluster_n > 1) {
-        ptx::tma_load_multicast(a + block.rank * kBoxA * kSm90Depth, &p.a, full, x,
-                                row_a + static_cast<i32>(block.rank * kBoxA), kBoth);
-      } else {
-        ptx::tma_load(a, &p.a, full, x, row_a);
-      }
-      if constexpr (T.cluster_m > 1) {
-        ptx::tma_load_multicast(b + block.rank * kBoxB * kSm90Depth, &p.b, full, x,
-                                row_b + static_cast<i32>(block.rank * kBoxB), kBoth);
-      } else {
-        ptx::tma_load(b, &p.b, full, x, row_b);
-      }
-      ring.advance();
-    }
-  }
-}
-
 // One of the two warpgroups that multiply.
 template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias, class Epi>
 struct Sm90Consumer {
+  static constexpr bool kOwnRows = !T.pingpong && !sm90_shares_columns(T);  // of a tile that both groups work at
   static constexpr u32 kWaves = sm90_waves(T);
-  static constexpr u32 kWaveRows = T.pingpong ? 64 : 128;                // from one wave of a warpgroup to its next
-  static constexpr u32 kSums = T.n / 2;                                  // of a thread and wave
-  static constexpr u32 kColumns = T.n / 128 + (T.n % 128 != 0 ? 1 : 0);  // of a thread, when factors are fetched
+  static constexpr u32 kWaveRows = T.pingpong ? 64 : 128;  // from one wave of a warpgroup to its next
+  static constexpr u32 kN = sm90_columns(T);
+  static constexpr u32 kSums = kN / 2;                                 // of a thread and wave
+  static constexpr u32 kColumns = kN / 128 + (kN % 128 != 0 ? 1 : 0);  // of a thread, when factors are fetched
   static constexpr bool kCodes = sizeof(Out) == 1;
   static constexpr u32 kChunk = kCodes ? 64 : 128 / static_cast<u32>(sizeof(Out));  // columns of a staged row
   static constexpr u32 kRowBytes = kChunk * static_cast<u32>(sizeof(Out));
@@ -244,22 +115,38 @@ struct Sm90Consumer {
     if (!T.pingpong && group == 0 && steps >= T.stages) ptx::named_barrier_arrive(1, 256);
   }
 
-  INGOT_DEVICE void multiply(float (&d)[kSums], u64 a, u64 b, u32 wave, u32 adds) const {
+  INGOT_DEVICE static void clear(float (&d)[kWaves][kSums]) {
     INGOT_UNROLL
-    for (u32 k = 0; k < kSm90Depth; k += 32) {
-      ptx::wgmma_m64k32<A, B, T.n>(d, a + (wave * kWaveRows * kSm90Depth + k) / 16, b + k / 16, k == 0 ? adds : 1);
+    for (u32 wave = 0; wave < kWaves; ++wave) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
     }
   }
 
+  INGOT_DEVICE void multiply(float (&d)[kSums], u64 a, u64 b, u32 wave, u32 adds) const {
+    INGOT_UNROLL
+    for (u32 k = 0; k < kSm90Depth; k += 32) {
+      ptx::wgmma_m64k32<A, B, kN>(d, a + (wave * kWaveRows * kSm90Depth + k) / 16, b + k / 16, k == 0 ? adds : 1);
+    }
+  }
+
+  // The sums of so many steps, from the ring's next stage on. Where tiles are cut along K they are added to what d
+  // holds.
   INGOT_DEVICE void sum_fast(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps) {
     u32 previous = 0;
+    if constexpr (T.stream_k) {
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < kWaves; ++wave) ptx::wgmma_settle(d[wave]);
+    }
     INGOT_UNROLL_BY(1)
     for (u32 step = 0; step < steps; ++step) {
       ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
       const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
       ptx::wgmma_fence();
       INGOT_UNROLL
-      for (u32 wave = 0; wave < kWaves; ++wave) multiply(d[wave], tile_a + offset, tile_b + offset, wave, step);
+      for (u32 wave = 0; wave < kWaves; ++wave) {
+        multiply(d[wave], tile_a + offset, tile_b + offset, wave, T.stream_k ? 1 : step);
+      }
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
       if (step != 0) release_stage(previous);
@@ -275,11 +162,7 @@ struct Sm90Consumer {
 
   INGOT_DEVICE void sum_promoted(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps) {
     float part[kSums];
-    INGOT_UNROLL
-    for (u32 wave = 0; wave < kWaves; ++wave) {
-      INGOT_UNROLL
-      for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
-    }
+    if constexpr (!T.stream_k) clear(d);
     begin_second(steps);
     INGOT_UNROLL_BY(1)
     for (u32 step = 0; step < steps; ++step) {
@@ -305,11 +188,11 @@ struct Sm90Consumer {
 
   // Parts that are to be added to the tile's sums are in two sets of registers: while a thread adds one, the tensor
   // cores work at the other. A part is 128 of K of all columns, or of half of them where registers are short.
-  static constexpr u32 kPartsOfStep = T.n > 128 ? 2 : 1;
-  static constexpr u32 kPartColumns = T.n / kPartsOfStep;
+  static constexpr u32 kPartsOfStep = kN > 128 ? 2 : 1;
+  static constexpr u32 kPartColumns = kN / kPartsOfStep;
   static constexpr u32 kPart = kPartColumns / 2;
   static constexpr bool kOverlapped =
-      kWaves == 1 && kSums + 2 * kPart <= 192 && !T.pingpong && Factors != Sm90Factors::groups;
+      kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong && Factors != Sm90Factors::groups;
 
   // Of a part with factors of its own.
   struct PartFactors {
@@ -394,8 +277,7 @@ struct Sm90Consumer {
   INGOT_DEVICE void sum_overlapped(float (&d)[kWaves][kSums], const PartSource& from, u32 steps) {
     Part one;
     Part two;
-    INGOT_UNROLL
-    for (u32 i = 0; i < kSums; ++i) d[0][i] = 0.0F;
+    clear(d);
     u32 parts = steps * kPartsOfStep;
     ptx::opaque(parts);
     ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
@@ -430,14 +312,15 @@ struct Sm90Consumer {
     float b;
   };
 
-  INGOT_DEVICE void fetch_four(FourSteps& fetched, const float* b, u32 row, u32 step, u32 steps) const {
+  // b: its factors from the first of these steps on.
+  INGOT_DEVICE void fetch_four(FourSteps& fetched, const float* b, u32 row, u32 begin, u32 step, u32 steps) const {
     const u32 at = min_of(step + lane % 4, steps - 1);
     INGOT_UNROLL
     for (u32 wave = 0; wave < kWaves; ++wave) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
         const u32 of_row = min_of(row + wave * kWaveRows + half * 8, p.m - 1);
-        fetched.rows[wave][half] = ptx::ld_global_nc_float(p.factor_a + (i64{of_row} * steps + at));
+        fetched.rows[wave][half] = ptx::ld_global_nc_float(p.factor_a + (i64{of_row} * depth(steps) + begin + at));
       }
     }
     if constexpr (Factors == Sm90Factors::blocks) fetched.b = ptx::ld_global_nc_float(b + at);
@@ -456,21 +339,22 @@ struct Sm90Consumer {
     return float_from_bits(__shfl_sync(0xffffffffU, float_bits(held), (lane & 28U) | (step % 4)));
   }
 
-  INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps, const Sm90Place& first) {
+  // Steps of a whole tile, of which `steps` are summed.
+  INGOT_DEVICE u32 depth(u32 steps) const { return T.stream_k ? p.cut.split.steps : steps; }
+
+  // begin: of these steps in the tile.
+  INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
+                               const Sm90Place& first) {
     constexpr bool kRowsOfB = Factors == Sm90Factors::groups;
     float part[kSums];
-    INGOT_UNROLL
-    for (u32 wave = 0; wave < kWaves; ++wave) {
-      INGOT_UNROLL
-      for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
-    }
+    if constexpr (!T.stream_k) clear(d);
     const u32 row = first.m + wave_row(0) + lane / 4;
-    const u32 row_b = min_of(first.n + (kRowsOfB ? thread % T.n : 0), p.n - 1);
-    const float* const b = p.factor_b + i64{kRowsOfB ? row_b : row_b / 128} * steps;
+    const u32 row_b = min_of(first.n + (kRowsOfB ? thread % kN : 0), p.n - 1);
+    const float* const b = p.factor_b + i64{kRowsOfB ? row_b : row_b / 128} * depth(steps) + begin;
     const u32 shared = block.columns + 2 * group * sm90_column_bytes(T);
     FourSteps now{};
     FourSteps next{};
-    fetch_four(next, b, row, 0, steps);
+    fetch_four(next, b, row, begin, 0, steps);
     float next_b[1] = {kRowsOfB ? b[0] : 0.0F};
     begin_second(steps);
     u32 step = 0;
@@ -478,15 +362,15 @@ struct Sm90Consumer {
     while (step < steps) {
       settle(next);
       now = next;
-      fetch_four(next, b, row, step + 4, steps);
+      fetch_four(next, b, row, begin, step + 4, steps);
       const u32 end = min_of(step + 4, steps);
       INGOT_UNROLL_BY(1)
       for (; step < end; ++step) {
-        const u32 columns_b = shared + step % 2 * sm90_column_bytes(T);
+        const u32 columns_b = shared + (begin + step) % 2 * sm90_column_bytes(T);
         if constexpr (kRowsOfB) {
           // Every warp is past reading what lay here two steps ago: it has met the barrier of the last step since.
           ptx::wgmma_settle(next_b);
-          if (T.n == 128 || thread < T.n) ptx::st_shared_float(columns_b + 4 * thread, next_b[0]);
+          if (kN == 128 || thread < kN) ptx::st_shared_float(columns_b + 4 * thread, next_b[0]);
           ptx::named_barrier_sync(3 + group, 128);
           next_b[0] = ptx::ld_global_nc_float(b + min_of(step + 1, steps - 1));
         }
@@ -535,7 +419,7 @@ struct Sm90Consumer {
   };
 
   INGOT_DEVICE u32 wave_row(u32 wave) const {
-    return wave * kWaveRows + (T.pingpong ? 0 : group * 64) + thread / 32 * 16;
+    return wave * kWaveRows + (kOwnRows ? group * 64 : 0) + thread / 32 * 16;
   }
 
   INGOT_DEVICE Fetched fetch(const Sm90Place& first) const {
@@ -570,9 +454,9 @@ struct Sm90Consumer {
       INGOT_UNROLL
       for (u32 i = 0; i < kColumns; ++i) {
         const u32 column = i * 128 + thread;
-        if (T.n % 128 != 0 && column >= T.n) continue;
+        if (kN % 128 != 0 && column >= kN) continue;
         if constexpr (kColumnFactors) ptx::st_shared_float(columns + 4 * column, fetched.columns[i]);
-        if constexpr (WithBias) ptx::st_shared_float(columns + 4 * (T.n + column), fetched.bias[i]);
+        if constexpr (WithBias) ptx::st_shared_float(columns + 4 * (kN + column), fetched.bias[i]);
       }
       ptx::named_barrier_sync(3 + group, 128);
     }
@@ -661,7 +545,7 @@ struct Sm90Consumer {
     float factors[2] = {};
     float bias[2] = {};
     if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * local, factors[0], factors[1]);
-    if constexpr (WithBias) ptx::ld_shared_floats(columns + 4 * (T.n + local), bias[0], bias[1]);
+    if constexpr (WithBias) ptx::ld_shared_floats(columns + 4 * (kN + local), bias[0], bias[1]);
     INGOT_UNROLL
     for (u32 i = 0; i < 4; ++i) x[i] = d[at + i];
     finish(x[0], x[1], rows[0], factors, bias);
@@ -821,7 +705,7 @@ struct Sm90Consumer {
 
   // What the epilogue will read of other matrices, while the sums are made.
   INGOT_DEVICE void prefetch(const Sm90Place& first) const {
-    constexpr u32 kAcross = T.n / 32;
+    constexpr u32 kAcross = kN / 32;
     INGOT_UNROLL
     for (u32 wave = 0; wave < kWaves; ++wave) {
       INGOT_UNROLL
@@ -842,7 +726,7 @@ struct Sm90Consumer {
     for (u32 wave = 0; wave < kWaves; ++wave) {
       const u32 row = first.m + wave_row(wave);
       INGOT_UNROLL
-      for (u32 chunk = 0; chunk < T.n / kChunk; ++chunk) {
+      for (u32 chunk = 0; chunk < kN / kChunk; ++chunk) {
         const u32 column = first.n + chunk * kChunk;
         if (by_engine) {
           if (lane == 0) ptx::bulk_wait_read();  // the chunk before
@@ -865,12 +749,26 @@ struct Sm90Consumer {
     }
   }
 
-  INGOT_DEVICE void run() {
-    const u32 steps = ceil_div(p.k, kSm90Depth);
-    const u32 first_row = T.pingpong ? 0 : group * 64;
-    const u64 tile_a = ptx::wgmma_descriptor(block.stages + first_row * kSm90Depth);
-    const u64 tile_b = ptx::wgmma_descriptor(block.stages + T.m * kSm90Depth);
-    if constexpr (kCodes) scale = *p.epilogue.scale;
+  INGOT_DEVICE void sum(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
+                        const Sm90Place& first) {
+    if constexpr (kOverlapped && !Fast) {
+      sum_overlapped(d, part_source(tile_a, tile_b, steps, first), steps);
+    } else if constexpr (kGrouped) {
+      sum_scaled(d, tile_a, tile_b, begin, steps, first);
+    } else if constexpr (Fast) {
+      sum_fast(d, tile_a, tile_b, steps);
+    } else {
+      sum_promoted(d, tile_a, tile_b, steps);
+    }
+  }
+
+  // Where this warpgroup's output of the tile begins.
+  INGOT_DEVICE Sm90Place own(const Sm90Place& first) const {
+    return {first.m, first.n + (sm90_shares_columns(T) ? group * kN : 0)};
+  }
+
+  INGOT_DEVICE void run_whole(u64 tile_a, u64 tile_b) {
+    const u32 steps = sm90_steps(p.k);
     Sm90Walk<T> walk(p);
     if constexpr (T.pingpong) {
       if (group == 1) {
@@ -882,23 +780,65 @@ struct Sm90Consumer {
     }
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
-      const Sm90Place first = walk.first(block.rank);
+      const Sm90Place first = own(walk.first(block.rank));
       const Fetched fetched = fetch(first);
       if constexpr (Epi::kWords != 0) prefetch(first);
       float d[kWaves][kSums];
       wait_for_turn();
-      if constexpr (kOverlapped && !Fast) {
-        sum_overlapped(d, part_source(tile_a, tile_b, steps, first), steps);
-      } else if constexpr (kGrouped) {
-        sum_scaled(d, tile_a, tile_b, steps, first);
-      } else if constexpr (Fast) {
-        sum_fast(d, tile_a, tile_b, steps);
-      } else {
-        sum_promoted(d, tile_a, tile_b, steps);
-      }
+      sum(d, tile_a, tile_b, 0, steps, first);
       share(fetched);
       write(d, fetched.rows, first);
       if constexpr (T.pingpong) ring.advance(steps);  // the other's stages
+    }
+  }
+
+  // Tiles that are cut along K (gemm_sm90_split.cuh): what is left of another block's goes to that block; to those of
+  // its own this block adds what others have left, before the last steps.
+  INGOT_DEVICE void run_cut(u64 tile_a, u64 tile_b) {
+    const u32 warp = group * 4 + thread / 32;
+    INGOT_UNROLL_BY(1)
+    for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
+      const Sm90Place first = own(walk.first());
+      const Sm90Span span = walk.span();
+      // (Where there are two sets of sums, no register is left to fetch a bias early.)
+      Fetched fetched{};
+      if (walk.owns()) {
+        if constexpr (!kGrouped) fetched = fetch(first);
+        if constexpr (Epi::kWords != 0) prefetch(first);
+      }
+      u32 stretch = walk.index() + 1;
+      const bool adds = walk.owns() && walk.reaches(stretch);
+      float d[kWaves][kSums];
+      clear(d);
+      const u32 pause = adds ? span.end - p.cut.split.spare : span.end;
+      sum(d, tile_a, tile_b, span.begin, pause - span.begin, first);
+      if (adds) {
+        INGOT_UNROLL_BY(1)
+        for (; walk.reaches(stretch); ++stretch) Sm90Part<T>(p.cut, stretch, warp, lane).add_to(d, lane);
+        sum(d, tile_a, tile_b, pause, span.end - pause, first);
+      }
+      if (walk.owns()) {
+        if constexpr (kGrouped) fetched = fetch(first);
+        share(fetched);
+        write(d, fetched.rows, first);
+      } else {
+        Sm90Part<T>(p.cut, walk.index(), warp, lane).write(d, lane);
+        // share() has this barrier, by which every warp is past reading the factors of the last step.
+        if constexpr (Factors == Sm90Factors::groups) ptx::named_barrier_sync(3 + group, 128);
+      }
+    }
+  }
+
+  INGOT_DEVICE void run() {
+    const u32 first_row = kOwnRows ? group * 64 : 0;
+    const u32 first_column = own({0, 0}).n;
+    const u64 tile_a = ptx::wgmma_descriptor(block.stages + first_row * kSm90Depth);
+    const u64 tile_b = ptx::wgmma_descriptor(block.stages + (T.m + first_column) * kSm90Depth);
+    if constexpr (kCodes) scale = *p.epilogue.scale;
+    if constexpr (T.stream_k) {
+      run_cut(tile_a, tile_b);
+    } else {
+      run_whole(tile_a, tile_b);
     }
     if constexpr (kStoredByEngine) ptx::bulk_wait();
     if constexpr (Epi::kAmax) {
@@ -914,13 +854,16 @@ template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Fact
           class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     gemm_sm90([[maybe_unused]] const __grid_constant__ Sm90GemmParams p) {
-  start_in_turn();
+  if constexpr (!T.stream_k) start_in_turn();
   static_assert(sm90_shared_bytes(T) <= kSm90SharedLimit);
-  static_assert(T.m % (T.pingpong ? 64 : 128) == 0 && T.n % 64 == 0 && T.n <= 256);
+  static_assert(T.m % (T.pingpong ? 64 : 128) == 0 || sm90_shares_columns(T));
+  static_assert(T.n <= 256 && sm90_columns(T) % 64 == 0);
   static_assert(sm90_cluster_size(T) <= 2);
-  static_assert(Factors == Sm90Factors::one || Factors == Sm90Factors::rows || (!Fast && T.n <= 128));
+  static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
+  static_assert(Factors == Sm90Factors::one || Factors == Sm90Factors::rows || (!Fast && sm90_columns(T) <= 128));
 #if INGOT_ON_DEVICE
-  write_output_factor<Out>(p.epilogue);
+  constexpr u32 kProducer = kSm90Consumers * 128;
+  if constexpr (!T.stream_k) write_output_factor<Out>(p.epilogue);
   const auto block = Sm90Block<T>::make();
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) block.make_barriers();
@@ -928,11 +871,24 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     ptx::prefetch_tensormap(&p.a);
     ptx::prefetch_tensormap(&p.b);
   }
+  if constexpr (T.stream_k) {
+    if (threadIdx.x == kProducer) Sm90Forerunner<T>(p).ask(0, kSm90AheadBoxes);
+  }
   __syncwarp();
   block.sync_all();
+  if constexpr (T.stream_k) {
+    start_in_turn();
+    write_output_factor<Out>(p.epilogue);
+  }
   if (warpgroup == kSm90Consumers) {
     ptx::setmaxnreg_dec<40>();
-    if (threadIdx.x == kSm90Consumers * 128) sm90_produce<T>(p, block);
+    if (threadIdx.x == kProducer) {
+      if constexpr (T.stream_k) {
+        sm90_produce_cut<T>(p, block);
+      } else {
+        sm90_produce<T>(p, block);
+      }
+    }
   } else {
     ptx::setmaxnreg_inc<232>();
     Sm90Consumer<A, B, Out, T, Fast, Factors, WithBias, Epi>(p, block, warpgroup).run();

@@ -1,5 +1,5 @@
 // How gemm_sm90 cuts a product up: tiles, stages of shared memory, blocks of a cluster, and in which order tiles come.
-// Constant arithmetic, which the kernel, the launch and the cost model share.
+// Constant arithmetic, which the kernel, the launch and the cost model share. (gemm_sm90_split.cuh: along K, too.)
 #pragma once
 
 #include "platform.cuh"
@@ -12,6 +12,7 @@ struct Sm90Tiling {
   u32 cluster_m = 1, cluster_n = 1;  // blocks of a cluster: one, or two that share what they have in common
   u32 stages = 4;                    // tiles of A and of B on their way or in use
   bool pingpong = false;             // each warpgroup has tiles of its own; otherwise two share each tile
+  bool stream_k = false;             // tiles are cut along K, so that all blocks have as much to do
   bool operator==(const Sm90Tiling&) const = default;
 };
 
@@ -24,8 +25,21 @@ inline constexpr u32 kSm90Group = 8;             // rows of cluster tiles that a
 
 INGOT_HOST_DEVICE constexpr u32 sm90_cluster_size(const Sm90Tiling& t) { return t.cluster_m * t.cluster_n; }
 
+// Warpgroups share a tile's rows, half of them each; a tile of 64 rows, all that one instruction has, its columns.
+INGOT_HOST_DEVICE constexpr bool sm90_shares_columns(const Sm90Tiling& t) { return !t.pingpong && t.m == 64; }
+
+// Columns of a warpgroup.
+INGOT_HOST_DEVICE constexpr u32 sm90_columns(const Sm90Tiling& t) { return sm90_shares_columns(t) ? t.n / 2 : t.n; }
+
 // Tiles of 64 rows that a warpgroup multiplies by the same tile of B.
-INGOT_HOST_DEVICE constexpr u32 sm90_waves(const Sm90Tiling& t) { return t.pingpong ? t.m / 64 : t.m / 128; }
+INGOT_HOST_DEVICE constexpr u32 sm90_waves(const Sm90Tiling& t) {
+  return t.pingpong || sm90_shares_columns(t) ? t.m / 64 : t.m / 128;
+}
+
+// Sums in a thread: of a tile, and beside them those of the 128 of K that are to be added to them.
+INGOT_HOST_DEVICE constexpr u32 sm90_sums(const Sm90Tiling& t, bool promoted) {
+  return (sm90_waves(t) + (promoted ? 1 : 0)) * sm90_columns(t) / 2;
+}
 
 INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (t.m + t.n) * kSm90Depth; }
 

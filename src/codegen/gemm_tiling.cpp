@@ -11,6 +11,7 @@
 namespace ingot {
 namespace {
 
+constexpr std::string_view kStreamK = ":streamk";
 constexpr std::array<std::string_view, 5> kNames{"automatic", "cublaslt", "sm90", "mma", "simt"};
 
 // The number up to `end`, which is dropped too; the last one has no end.
@@ -39,8 +40,8 @@ std::optional<GemmKernel> parse_gemm_kernel(std::string_view text) {
 }
 
 std::string print(const GemmTiling& t) {
-  return fmt::format("{}x{}:{}x{}:{}:{}", t.m, t.n, t.cluster_m, t.cluster_n, t.stages,
-                     t.pingpong ? "pingpong" : "cooperative");
+  return fmt::format("{}x{}:{}x{}:{}:{}{}", t.m, t.n, t.cluster_m, t.cluster_n, t.stages,
+                     t.pingpong ? "pingpong" : "cooperative", t.stream_k ? kStreamK : "");
 }
 
 std::optional<GemmTiling> parse_gemm_tiling(std::string_view text) {
@@ -52,6 +53,8 @@ std::optional<GemmTiling> parse_gemm_tiling(std::string_view text) {
     if (!value) return std::nullopt;
     *field = *value;
   }
+  tiling.stream_k = text.ends_with(kStreamK);
+  if (tiling.stream_k) text.remove_suffix(kStreamK.size());
   if (text != "pingpong" && text != "cooperative") return std::nullopt;
   tiling.pingpong = text == "pingpong";
   return tiling;
@@ -68,15 +71,22 @@ std::optional<GemmTiling> parse_mma_tiling(std::string_view text) {
 
 std::string tiling_fault(const GemmTiling& t, bool fast) {
   const int wave = t.pingpong ? 64 : 128;
-  if (t.m < wave || t.m > 256 || t.m % wave != 0) {
-    return fmt::format("a tile of {} rows, but {} takes a multiple of {} up to 256", t.m,
-                       t.pingpong ? "pingpong" : "cooperative", wave);
+  const bool shares_columns = !t.pingpong && t.m == 64;
+  if (!shares_columns && (t.m < wave || t.m > 256 || t.m % wave != 0)) {
+    return t.pingpong ? fmt::format("a tile of {} rows, but pingpong takes a multiple of 64 up to 256", t.m)
+                      : fmt::format("a tile of {} rows, but cooperative takes 64, 128 or 256", t.m);
   }
   if (t.n < 64 || t.n > 256 || t.n % 64 != 0) {
     return fmt::format("a tile of {} columns, but it must be 64, 128, 192 or 256", t.n);
   }
+  if (shares_columns && t.n % 128 != 0) {
+    return fmt::format("a tile of 64 rows, whose {} columns cooperative shares out: it takes 128 or 256", t.n);
+  }
   if (t.cluster_m < 1 || t.cluster_n < 1 || t.cluster_m > 2 || t.cluster_n > 2 || t.cluster_m + t.cluster_n > 3) {
     return fmt::format("a cluster of {}x{}, but it must be 1x1, 2x1 or 1x2", t.cluster_m, t.cluster_n);
+  }
+  if (t.stream_k && (t.pingpong || t.cluster_m + t.cluster_n > 2)) {
+    return "stream-K, but that takes cooperative tiles and a cluster of 1x1";
   }
   if (t.stages < 2 || t.stages > 16) return fmt::format("{} stages, but there must be 2 to 16", t.stages);
   const Sm90Tiling tiling = sm90_tiling(t);
@@ -85,8 +95,8 @@ std::string tiling_fault(const GemmTiling& t, bool fast) {
                        sm90_shared_bytes(tiling), kSm90SharedLimit);
   }
   // A thread's 232 registers: the sums of its waves, and beside them one wave's that are to be added to them.
-  const int sums = t.m / wave * t.n / 2 + (fast ? 0 : t.n / 2);
-  constexpr int kMostSums = 192;
+  const u32 sums = sm90_sums(tiling, !fast);
+  constexpr u32 kMostSums = 192;
   if (sums > kMostSums) {
     return fmt::format("{} sums in each thread, but its registers hold {}: take a smaller tile", sums, kMostSums);
   }

@@ -21,6 +21,8 @@ inline constexpr int kCublasltAlgorithms = 8;
 // Of templates/gemm_sm90.cuh: the outputs of a tile; the blocks that form a cluster and share the operand they have in
 // common, along M or along N; stages of shared memory, 128 of K in each; and whether the two warpgroups that multiply
 // share each tile (cooperative) or have tiles of their own (ping-pong), so that one writes while the other multiplies.
+// stream_k: tiles are cut along K, so that all multiprocessors have as much to do; for few rows, and for a last round
+// of few tiles.
 struct GemmTiling {
   int m = 128;
   int n = 256;
@@ -28,6 +30,7 @@ struct GemmTiling {
   int cluster_n = 1;
   int stages = 4;
   bool pingpong = false;
+  bool stream_k = false;
   auto operator<=>(const GemmTiling&) const = default;
 };
 
@@ -38,7 +41,7 @@ inline constexpr std::array kMmaTilings{GemmTiling{.m = 128, .n = 128, .stages =
 std::string_view name(GemmKernel kernel);  // "sm90"
 std::optional<GemmKernel> parse_gemm_kernel(std::string_view text);
 
-// "128x256:2x1:4:cooperative": tile, cluster, stages, schedule.
+// "128x256:2x1:4:cooperative", "64x128:1x1:8:cooperative:streamk": tile, cluster, stages, schedule.
 std::string print(const GemmTiling& tiling);
 std::optional<GemmTiling> parse_gemm_tiling(std::string_view text);
 // "128x128": one of kMmaTilings.

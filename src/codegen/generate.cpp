@@ -215,9 +215,10 @@ Instance gemm_sm90(const GemmSpec& spec) {
   kernel.staged_a = kernel.staged_b = false;
   const GemmTiling& t = *kernel.tiling;
   return {"gemm_sm90.cuh",
-          fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}}}, {}, {}, {}{}>", type(spec.a),
-                      type(spec.b), type(spec.out), t.m, t.n, t.cluster_m, t.cluster_n, t.stages, t.pingpong,
-                      spec.fast_accumulation, b_factors(spec), spec.bias, epilogue_argument(spec)),
+          fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}{}}}, {}, {}, {}{}>",
+                      type(spec.a), type(spec.b), type(spec.out), t.m, t.n, t.cluster_m, t.cluster_n, t.stages,
+                      t.pingpong, t.stream_k ? ", true" : "", spec.fast_accumulation, b_factors(spec), spec.bias,
+                      epilogue_argument(spec)),
           print(kernel), functor(spec, PointwisePrecision::fast)};
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "ingot/codegen/norm_spec_text.h"
+#include "ingot/codegen/sm90_tiling.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -287,9 +288,16 @@ void validate_kernel(const GemmSpec& spec) {
   if (const std::string fault = tiling_fault(*spec.tiling, spec.fast_accumulation); !fault.empty()) {
     refuse(spec, fmt::format("tiling has {}", fault));
   }
-  if (has_group_factors(spec) && spec.tiling->n > 128) {
+  if (!has_group_factors(spec)) return;
+  if (sm90_columns(sm90_tiling(*spec.tiling)) > 128) {
     refuse(spec, fmt::format("tiling has a tile of {} columns, but with factors of groups it must be 64 or 128",
                              spec.tiling->n));
+  }
+  // Two sets of sums, the steps' factors and the place along K take more registers than there are.
+  if (spec.tiling->stream_k && spec.tiling->m > 128) {
+    refuse(spec,
+           fmt::format("tiling has a tile of {} rows in stream-K, but with factors of groups it must be 64 or 128",
+                       spec.tiling->m));
   }
 }
 
@@ -621,7 +629,7 @@ class Parser {
     if (const auto tiling = parse_gemm_tiling(text)) return *tiling;
     fail(
         fmt::format("\"{}\"{} is no tiling; expected one such as 128x256:2x1:4:cooperative or "
-                    "64x128:1x1:8:pingpong (tile, cluster, stages, schedule)",
+                    "64x128:1x1:8:pingpong (tile, cluster, stages, schedule), or with \":streamk\" behind it",
                     text, in_word(text, word)));
   }
 
@@ -679,10 +687,11 @@ std::uint64_t hash_spec(const GemmSpec& spec) {
                      (epilogue.amax ? 8 : 0) | (spec.staged_a ? 16 : 0) | (spec.staged_b ? 32 : 0);
   const int c = epilogue.c ? 1 + static_cast<int>(*epilogue.c) : 0;
   const GemmTiling t = spec.tiling.value_or(GemmTiling{.m = 0});
-  return mix(pack(3, spec.a, spec.b, spec.out, spec.layout_a, spec.layout_b, flags, spec.kernel) +
-             (epilogue.pointwise ? mix(epilogue.pointwise.hash()) : 0) + mix(pack(spec.algorithm, c)) +
-             mix(bits(spec.scale_a) + mix(bits(spec.scale_b) + pack(t.m / 2, t.n / 2, t.cluster_m, t.cluster_n,
-                                                                    t.stages, t.pingpong, spec.tiling.has_value()))));
+  return mix(
+      pack(3, spec.a, spec.b, spec.out, spec.layout_a, spec.layout_b, flags, spec.kernel) +
+      (epilogue.pointwise ? mix(epilogue.pointwise.hash()) : 0) + mix(pack(spec.algorithm, c)) +
+      mix(bits(spec.scale_a) + mix(bits(spec.scale_b) + pack(t.m / 2, t.n / 2, t.cluster_m, t.cluster_n, t.stages,
+                                                             t.pingpong, spec.tiling.has_value(), t.stream_k))));
 }
 std::uint64_t hash_spec(const ColumnSumSpec& spec) { return mix(pack(4, spec.in, spec.out)); }
 std::uint64_t hash_spec(const RelayoutSpec& spec) { return mix(pack(7, spec.transposed)); }

@@ -15,7 +15,8 @@ inline Sm90Tiling sm90_tiling(const GemmTiling& t) {
           .cluster_m = unsigned_of(t.cluster_m),
           .cluster_n = unsigned_of(t.cluster_n),
           .stages = unsigned_of(t.stages),
-          .pingpong = t.pingpong};
+          .pingpong = t.pingpong,
+          .stream_k = t.stream_k};
 }
 
 }  // namespace ingot

@@ -65,8 +65,14 @@ BOOST_AUTO_TEST_CASE(tilings_of_an_epilogue) {
     return sums;
   };
   BOOST_TEST(most("bf16 fast") == 192);
-  BOOST_TEST(candidates(spec_of(true)).size() == 9U);
-  BOOST_TEST(candidates(std::get<GemmSpec>(parse("gemm e4m3fn*e4m3fn->bf16 fast epilogue=silu(x)"))).size() == 8U);
+  BOOST_TEST(candidates(spec_of(true)).size() == 14U);
+  BOOST_TEST(candidates(std::get<GemmSpec>(parse("gemm e4m3fn*e4m3fn->bf16 fast epilogue=silu(x)"))).size() == 13U);
+  const auto accurate = [](const char* line) {
+    return candidates(std::get<GemmSpec>(parse(std::string("gemm e4m3fn*e4m3fn->") + line))).size();
+  };
+  BOOST_TEST(accurate("bf16") == 12U);
+  BOOST_TEST(accurate("bf16 also=amax") == 12U);
+  BOOST_TEST(accurate("bf16 epilogue=x*w[col] also=amax") == 11U);
   BOOST_TEST(most("bf16 fast epilogue=silu(x)") == 192);
   BOOST_TEST(most("bf16 fast epilogue=x+residual") == 192);
   BOOST_TEST(most("f32 fast c=f32") == 128);
@@ -102,6 +108,25 @@ BOOST_AUTO_TEST_CASE(more_work_takes_longer) {
     BOOST_TEST(time({8192, 8192, 8192}) > time({4096, 8192, 8192}));
     BOOST_TEST(time({8192, 8192, 8192}) > time({8192, 4096, 8192}));
     BOOST_TEST(time({8192, 8192, 8192}) > time({8192, 8192, 4096}));
+  }
+}
+
+// Few rows, and tiles that leave a last round mostly idle, are cut along K; products that come out nearly even, and
+// those of few steps, are not.
+BOOST_AUTO_TEST_CASE(stream_k_is_for_few_rows_and_ragged_rounds) {
+  for (const bool fast : {false, true}) {
+    const auto cut = [&](GemmSize size) { return choose_tiling(spec_of(fast), size, kH200).stream_k; };
+    BOOST_TEST(cut({16, 4096, 4096}));
+    BOOST_TEST(cut({64, 11008, 4096}));
+    BOOST_TEST(cut({128, 28672, 8192}));
+    BOOST_TEST(cut({11008, 64, 4096}));
+    BOOST_TEST(cut({2304, 2304, 4096}));
+    BOOST_TEST(!cut({256, 256, 256}));
+    BOOST_TEST(!cut({1024, 1024, 1024}));
+    BOOST_TEST(!cut({4096, 4096, 4096}));
+    BOOST_TEST(!cut({8192, 8192, 8192}));
+    BOOST_TEST(!cut({16384, 16384, 16384}));
+    BOOST_TEST(!cut({16384, 7168, 8192}));
   }
 }
 

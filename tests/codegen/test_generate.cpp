@@ -271,6 +271,9 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
              "constexpr auto kKernel = &ingot::gemm_sm90<ingot::e4m3fn, ingot::e5m2, ingot::f16, "
              "ingot::Sm90Tiling{128, 128, 2, 1, 6, true}, true, ingot::Sm90Factors::rows, true>;\n");
   const auto of = [](const char* line) { return generate(parse(line)).text; };
+  const std::string cut = of("gemm e4m3fn*e4m3fn->bf16 fast kernel=sm90:64x128:1x1:8:cooperative:streamk");
+  BOOST_TEST(cut.find("fast kernel=sm90:64x128:1x1:8:cooperative:streamk\n") != std::string::npos, cut);
+  BOOST_TEST(cut.find("ingot::Sm90Tiling{64, 128, 1, 1, 8, false, true}, true,") != std::string::npos, cut);
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=row,row kernel=sm90") ==
              of("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row kernel=sm90:256x128:1x1:4:cooperative"));
   const std::string grouped = of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=sm90");

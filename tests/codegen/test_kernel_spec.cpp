@@ -364,6 +364,16 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
                               .tiling = GemmTiling{128, 192, 1, 1, 5, false}}) ==
              "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:128x192:1x1:5:cooperative: tiling has a tile "
              "of 192 columns, but with factors of groups it must be 64 or 128");
+  BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
+                              .scale_b = kBlocks,
+                              .kernel = GemmKernel::sm90,
+                              .tiling = GemmTiling{.m = 256, .n = 128, .stages = 4, .stream_k = true}}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:256x128:1x1:4:cooperative:streamk: tiling "
+             "has a tile of 256 rows in stream-K, but with factors of groups it must be 64 or 128");
+  BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
+                              .scale_b = kBlocks,
+                              .kernel = GemmKernel::sm90,
+                              .tiling = GemmTiling{.m = 64, .n = 256, .stages = 5, .stream_k = true}}) == "no error");
 
   BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::f16}) ==
              "gemm bf16*f16->bf16 nt: b is f16, but must be bf16 as a is: high-precision operands are of one dtype");
@@ -487,10 +497,15 @@ BOOST_AUTO_TEST_CASE(the_kernel_of_a_gemm) {
        {"", " kernel=sm90", " kernel=simt", " kernel=cublaslt", " kernel=cublaslt:1", " kernel=cublaslt:2",
         " kernel=sm90:128x256:2x1:4:cooperative", " kernel=sm90:128x256:1x1:4:cooperative",
         " kernel=sm90:128x128:1x1:4:pingpong", " kernel=sm90:128x128:1x1:4:cooperative",
-        " kernel=sm90:128x128:1x1:5:cooperative", " kernel=mma", " kernel=mma:128x128", " kernel=mma:64x64"}) {
+        " kernel=sm90:128x128:1x1:5:cooperative", " kernel=sm90:128x128:1x1:5:cooperative:streamk", " kernel=mma",
+        " kernel=mma:128x128", " kernel=mma:64x64"}) {
     hashes.insert(hash_value(parse(std::string("gemm e4m3fn*e4m3fn->bf16 fast") + end)));
   }
-  BOOST_TEST(hashes.size() == 14U);
+  BOOST_TEST(hashes.size() == 15U);
+
+  const std::string cut = "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast kernel=sm90:64x128:1x1:8:cooperative:streamk";
+  BOOST_TEST((std::get<GemmSpec>(parse(cut)).tiling == GemmTiling{64, 128, 1, 1, 8, false, true}));
+  BOOST_TEST(print(parse(cut)) == cut);
 }
 
 BOOST_AUTO_TEST_CASE(the_epilogue_of_a_gemm) {
@@ -541,8 +556,9 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   };
   holds(error("e4m3fn*e4m3fn->bf16 kernel=cutlass"),
         "\"cutlass\" in \"kernel=cutlass\" is no kernel; expected automatic, cublaslt, sm90, mma or simt");
-  for (const char* const tiling : {"", "128x256", "128x256:2x1:4", "128:256:2x1:4:pingpong", "-128x256:2x1:4:pingpong",
-                                   "128x256:2x1:4:pong", "128x256x2x1:4:pingpong"}) {
+  for (const char* const tiling :
+       {"", "128x256", "128x256:2x1:4", "128:256:2x1:4:pingpong", "-128x256:2x1:4:pingpong", "128x256:2x1:4:pong",
+        "128x256x2x1:4:pingpong", "128x256:2x1:4:streamk", "128x256:1x1:4:cooperative:split"}) {
     const std::string line = std::string("e4m3fn*e4m3fn->bf16 kernel=sm90:") + tiling + ":";
     holds(error(line), "is no tiling; expected one such as 128x256:2x1:4:cooperative or 64x128:1x1:8:pingpong");
   }
@@ -563,8 +579,14 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   const auto tiling_error = [&](const std::string& tiling, bool fast) {
     return error("e4m3fn*e4m3fn->bf16 " + std::string(fast ? "fast " : "") + "kernel=sm90:" + tiling);
   };
-  holds(tiling_error("64x256:1x1:4:cooperative", true),
-        "tiling has a tile of 64 rows, but cooperative takes a multiple of 128 up to 256");
+  holds(tiling_error("192x128:1x1:4:cooperative", true),
+        "tiling has a tile of 192 rows, but cooperative takes 64, 128 or 256");
+  holds(tiling_error("64x192:1x1:4:cooperative", true),
+        "a tile of 64 rows, whose 192 columns cooperative shares out: it takes 128 or 256");
+  holds(tiling_error("128x128:1x1:6:pingpong:streamk", true),
+        "stream-K, but that takes cooperative tiles and a cluster of 1x1");
+  holds(tiling_error("128x128:2x1:6:cooperative:streamk", true), "that takes cooperative tiles and a cluster of 1x1");
+  BOOST_TEST(tiling_error("64x256:1x1:5:cooperative", false) == "no error");
   holds(tiling_error("96x256:1x1:4:pingpong", true), "but pingpong takes a multiple of 64 up to 256");
   holds(tiling_error("128x320:1x1:4:cooperative", true), "a tile of 320 columns, but it must be 64, 128, 192 or 256");
   holds(tiling_error("128x256:2x2:4:cooperative", true), "a cluster of 2x2, but it must be 1x1, 2x1 or 1x2");

@@ -200,7 +200,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
 }
 
 // GEMMs with an epilogue: gemm_simt's and gemm_mma's for every target in turn, gemm_sm90's for Hopper, with the tilings
-// that have most and fewest registers to spare; those whose operands wgmma takes.
+// that have most and fewest registers to spare, and in stream-K fewest; those whose operands wgmma takes.
 BOOST_AUTO_TEST_CASE(every_epilogue) {
   std::vector<Job> jobs;
   std::size_t index = 0;
@@ -218,7 +218,12 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
     spec.kernel = GemmKernel::sm90;
     spec.tiling.reset();
     const std::vector<GemmTiling> tilings(candidates(spec).begin(), candidates(spec).end());
-    for (const std::size_t i : {std::size_t{0}, std::size_t{2}, std::size_t{3}, tilings.size() - 1}) {
+    std::vector<std::size_t> chosen{0, 2, 3, tilings.size() - 1};
+    for (std::size_t i = 0; i < tilings.size(); ++i) {
+      const bool large = tilings[i].m * tilings[i].n >= (has_group_factors(spec) ? 128 * 128 : 256 * 128);
+      if (tilings[i].stream_k && large) chosen.push_back(i);
+    }
+    for (const std::size_t i : chosen) {
       spec.tiling = tilings[i];
       jobs.push_back({generate(spec), target_for(9, 0)});
     }

@@ -28,6 +28,9 @@
 #include "gemm_params.cuh"
 #include "gemm_simt.cuh"
 #include "gemm_sm90.cuh"
+#include "gemm_sm90_parts.cuh"
+#include "gemm_sm90_producer.cuh"
+#include "gemm_sm90_split.cuh"
 #include "gemm_sm90_tiling.cuh"
 #include "math.cuh"
 #include "math16.cuh"
@@ -128,7 +131,9 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   constexpr auto kShared = &gemm_sm90<e4m3fn, e5m2, bf16, Sm90Tiling{}, true, Sm90Factors::rows, true>;
   constexpr auto kApart =
       &gemm_sm90<e5m2, e5m2, f32, Sm90Tiling{64, 128, 1, 1, 8, true}, false, Sm90Factors::groups, false>;
-  static_assert(kInstantiated<kShared, kApart> == 2);
+  constexpr Sm90Tiling kStreamK{.m = 64, .n = 128, .stages = 8, .stream_k = true};
+  constexpr auto kCut = &gemm_sm90<e4m3fn, e4m3fn, bf16, kStreamK, true, Sm90Factors::one, false>;
+  static_assert(kInstantiated<kShared, kApart, kCut> == 3);
   using Everything = Epilogue<f16, Fused<math::Fast>, bf16, true, true>;
   constexpr auto kEpilogue = &gemm_sm90<e4m3fn, e5m2, e4m3fn, Sm90Tiling{}, true, Sm90Factors::rows, true, Everything>;
   constexpr auto kAlike = &gemm_mma<e4m3fn, e5m2, e5m2fnuz, MmaTiling{}, false, Everything>;

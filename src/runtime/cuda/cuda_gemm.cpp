@@ -45,14 +45,8 @@ const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const G
     case GemmKernel::cublaslt: return try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt);
     case GemmKernel::sm90: {
       const char* const reason = sm90_refusal(spec, tensors, shape, launcher.target());
-      if (reason != nullptr) return reason;
-      if (spec.staged_a || spec.staged_b) {
-        void* const memory = stream.scratch(staged_bytes(spec, shape));
-        gemm_sm90(spec, stage(spec, tensors, shape, memory, stream, launcher), shape, stream, launcher);
-      } else {
-        gemm_sm90(spec, tensors, shape, stream, launcher);
-      }
-      return nullptr;
+      if (reason == nullptr) gemm_sm90(spec, tensors, shape, stream, launcher);
+      return reason;
     }
     case GemmKernel::mma: {
       const char* const reason = mma_refusal(spec, shape, launcher.target());

@@ -1,5 +1,9 @@
 // One launch: tensor maps are encoded, into the kernel's own parameters (0.1 us each, so that none is kept), and blocks
-// stay on their multiprocessors.
+// stay on their multiprocessors. Stream-K has the stream's scratch memory for the parts of tiles that blocks leave to
+// each other, and its zeros for the flags; staged operands lie in the scratch memory after those parts.
+#include <cstddef>
+#include <optional>
+
 #include "ingot/codegen/sm90_tiling.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/driver_api.h"
@@ -13,22 +17,24 @@ namespace {
 
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
 
+// Rows of 128 bytes, unless it says otherwise.
 struct Box {
   CUtensorMapDataType type;
   u32 cols, rows;
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 };
 
-// Boxes of rows of 128 bytes in the 128-byte swizzle. What lies outside of the matrix is zeros, and is not written.
+// What lies outside of the matrix is zeros, and is not written.
 void encode(TensorMap& map, const Tensor& tensor, const Box& box, const Driver& driver) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(tensor.cols), static_cast<cuuint64_t>(tensor.rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(tensor.row_stride * size_of(tensor.dtype))};
   const cuuint32_t extents[] = {box.cols, box.rows};
   const cuuint32_t steps[] = {1, 1};
-  driver.check(driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data,
-                                                   sizes, strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-               "cuTensorMapEncodeTiled");
+  driver.check(
+      driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data, sizes,
+                                          strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, box.swizzle,
+                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+      "cuTensorMapEncodeTiled");
 }
 
 void encode_codes(TensorMap& map, const Tensor& codes, u32 rows, const Driver& driver) {
@@ -45,13 +51,66 @@ void encode_out(TensorMap& map, const Tensor& out, const Driver& driver) {
          driver);
 }
 
+// Codes as the L2 is asked for them: as words, so that a box has longer rows.
+void encode_ahead(TensorMap& map, Tensor codes, u32 tile_rows, const Driver& driver) {
+  constexpr u32 kWord = 4;
+  codes.dtype = Dtype::f32;
+  codes.cols /= kWord;
+  codes.row_stride /= kWord;
+  encode(map, codes,
+         {.type = CU_TENSOR_MAP_DATA_TYPE_UINT32,
+          .cols = kSm90AheadSteps * kSm90Depth / kWord,
+          .rows = tile_rows / kSm90AheadBoxes,
+          .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE},
+         driver);
+}
+
+// Of an operand that each block reads rows of its own of: the other has few, and stays in the L2.
+Sm90CutParams cut_params(const Sm90Tiling& tiling, const Sm90GemmParams& params, const GemmTensors& tensors, u32 blocks,
+                         void* parts, Stream& stream, const Driver& driver) {
+  Sm90CutParams cut{.ahead = {},
+                    .operand = Sm90Ahead::none,
+                    .split = sm90_split(tiling, params.m, params.n, params.k, blocks),
+                    .parts = nullptr,
+                    .flags = nullptr};
+  if (cut.split.shared != 0) {
+    cut.parts = static_cast<float*>(parts);
+    cut.flags = static_cast<u32*>(stream.zeros(blocks * kSm90FlagsOfBlock * sizeof(u32)));
+  }
+  if (params.k >= kSm90Depth && sm90_tiles_m(tiling, params.m) == 1) {
+    cut.operand = Sm90Ahead::b;
+    encode_ahead(cut.ahead, tensors.b, tiling.n, driver);
+  } else if (params.k >= kSm90Depth && sm90_tiles_n(tiling, params.n) == 1) {
+    cut.operand = Sm90Ahead::a;
+    encode_ahead(cut.ahead, tensors.a, tiling.m, driver);
+  }
+  return cut;
+}
+
+std::size_t parts_bytes(const Sm90Tiling& tiling, u32 blocks) {
+  return tiling.stream_k ? std::size_t{blocks} * sm90_part_bytes(tiling) : 0;
+}
+
 bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_stride * size_of(out.dtype) % 16 == 0; }
 
 }  // namespace
 
-void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
+void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmShape& shape, Stream& stream,
                Launcher& launcher) {
   const Sm90Tiling tiling = sm90_tiling(*spec.tiling);
+  const auto m = static_cast<u32>(shape.m);
+  const auto n = static_cast<u32>(shape.n);
+  const auto k = static_cast<u32>(shape.k);
+  const auto multiprocessors = static_cast<u32>(launcher.multiprocessors());
+  const u32 blocks = tiling.stream_k ? sm90_split_blocks(tiling, m, n, k, multiprocessors)
+                                     : sm90_blocks(tiling, m, n, multiprocessors);
+  const std::size_t parts = parts_bytes(tiling, blocks);
+  const std::size_t scratch_bytes = parts + staged_bytes(spec, shape);
+  auto* const scratch = scratch_bytes == 0 ? nullptr : static_cast<std::byte*>(stream.scratch(scratch_bytes));
+  std::optional<GemmTensors> staged;
+  if (spec.staged_a || spec.staged_b) staged = stage(spec, given, shape, scratch + parts, stream, launcher);
+  const GemmTensors& tensors = staged ? *staged : given;
+
   Sm90GemmParams params{.a = {},
                         .b = {},
                         .out_map = {},
@@ -60,17 +119,19 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape
                         .bias = tensors.bias.data,
                         .out = tensors.out.data,
                         .out_stride = tensors.out.row_stride,
-                        .m = static_cast<u32>(shape.m),
-                        .n = static_cast<u32>(shape.n),
-                        .k = static_cast<u32>(shape.k),
+                        .m = m,
+                        .n = n,
+                        .k = k,
                         .factor_a_stride = spec.scale_a == kRowwise ? 1U : 0U,
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
-                        .epilogue = epilogue_params(tensors)};
+                        .epilogue = epilogue_params(tensors),
+                        .cut = {}};
   encode_codes(params.a, tensors.a, sm90_box_a(tiling), launcher.driver());
   encode_codes(params.b, tensors.b, sm90_box_b(tiling), launcher.driver());
   if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, launcher.driver());
+  if (tiling.stream_k) params.cut = cut_params(tiling, params, tensors, blocks, scratch, stream, launcher.driver());
   launcher.launch(spec, Pass::main,
-                  {.grid_x = sm90_blocks(tiling, params.m, params.n, static_cast<u32>(launcher.multiprocessors())),
+                  {.grid_x = blocks,
                    .block = kSm90Threads,
                    .cluster = sm90_cluster_size(tiling),
                    .shared_bytes = sm90_shared_bytes(tiling)},

@@ -27,7 +27,7 @@ std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const C
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, GemmPlans& plans,
           CublasLt* cublaslt);
 // Of a spec with a tiling, and a call that sm90_refusal() has nothing against.
-void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
+void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
                Launcher& launcher);
 void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, const Stream& stream, Launcher& launcher);
 // What gemm_sm90 needs of operands that lie otherwise than it reads them: their codes once more, in rows along k that
