@@ -118,7 +118,7 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
     }
     case GemmKernel::cublaslt: {
       if (try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt)) return;
-      refuse(spec, cublaslt == nullptr ? "there is no cuBLASLt" : "cuBLASLt does not take this call");
+      refuse(spec, cublaslt == nullptr ? "there is no cuBLASLt" : cublaslt->why_not(spec, tensors, shape));
     }
     case GemmKernel::sm90: {
       if (const char* reason = sm90_refusal(spec, tensors, shape, launcher.target())) refuse(spec, reason);
