@@ -27,7 +27,7 @@ GemmKernel kernel_of(const GemmCase& c) {
 // The operands of one kind of scale, and what its calls end in.
 struct Product {
   Product(Gpu& gpu, RandomData& random, const std::string& cuda_root, const GemmCase& c)
-      : buffers(gpu, random, c),
+      : buffers(random, c),
         tensors(buffers.tensors(buffers.copies() - 1)),
         matmul(gpu, cuda_root, c.spec, tensors) {}
 

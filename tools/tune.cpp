@@ -133,11 +133,13 @@ void print_plan(const std::vector<PlannedGemm>& planned) {
 }  // namespace
 
 int tune(const TuneOptions& options) {
-  const std::vector<PlannedGemm> planned = plan({.mnk = options.mnk,
-                                                 .set = options.set,
-                                                 .tokens = options.tokens,
-                                                 .recipe = options.recipe,
-                                                 .manifest = options.manifest});
+  const std::vector<PlannedGemm> planned =
+      plan({.mnk = options.mnk,
+            .set = options.set,
+            .tokens = options.tokens,
+            .recipe = options.recipe,
+            .manifest = options.manifest,
+            .warn = [](const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); }});
   const double seconds = options.budget.empty() ? 1e6 : parse_seconds(options.budget);
   if (planned.empty() && options.import_from.empty() && options.export_to.empty()) {
     throw Error(ErrorCode::invalid_argument, "tune",

@@ -143,7 +143,9 @@ std::vector<PlannedGemm> plan(const TuneRequest& request) {
     }
   }
   if (!request.manifest.empty()) {
-    for (const GemmCall& call : read_gemm_manifest(request.manifest)) made.add_call(call);
+    const GemmManifestFile manifest = read_gemm_manifest(request.manifest);
+    if (manifest.damaged > 0) request.warn(manifest.problem);
+    for (const GemmCall& call : manifest.calls) made.add_call(call);
   }
   return made.take();
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,10 +25,11 @@ struct TuneRequest {
   std::int64_t tokens = 8192;      // of the set
   std::string recipe{};            // only this one; empty: all
   std::filesystem::path manifest{};
+  std::function<void(const std::string&)> warn = [](const std::string&) {};  // of lines that the manifest lost
 };
 
 // Each GEMM once, those in bf16 before those that are compared with them. Throws Error{invalid_argument, not_found,
-// invalid_spec}.
+// io_failed}.
 std::vector<PlannedGemm> plan(const TuneRequest& request);
 
 // "60s", "5m", "1.5h", "90": seconds. Throws Error{invalid_argument}.

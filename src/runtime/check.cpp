@@ -222,6 +222,13 @@ void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
   const Range out = check_beside("gemm out", tensors.out, true, spec.out, "");
   const Range c =
       check_beside("gemm c", tensors.c, epilogue.c.has_value(), epilogue.c.value_or(Dtype::f32), "the spec adds no c");
+  const bool accumulates = in_place(tensors.c, tensors.out);
+  if (!accumulates && overlap(c, out)) {
+    refuse("gemm c", tensors.c,
+           fmt::format("its memory overlaps that of gemm out, which is {}; c may be the output itself, with the same "
+                       "address, dtype and row stride, or memory of its own",
+                       describe(tensors.out)));
+  }
   constexpr const char* kHighPrecision = "the output is of high precision";
   Range inputs[7 + kMaxPointwiseInputs] = {
       a,
@@ -233,7 +240,7 @@ void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
       spec.bias ? check_vector("gemm bias", tensors.bias, bias_dtype(spec), n, device, "one for each of the N columns")
                 : check_absent("gemm bias", tensors.bias, "the spec has no bias"),
       check_single("gemm scale", tensors.scale, is_fp8(spec.out), kHighPrecision),
-      in_place(tensors.c, tensors.out) ? Range{"gemm c", &tensors.c, 0} : c};
+      accumulates ? Range{"gemm c", &tensors.c, 0} : c};
   check_pointwise_inputs(epilogue.pointwise, tensors.inputs, kGemmInputs,
                          {.dtype = epilogue_dtype(spec),
                           .rows = m,

@@ -1,6 +1,7 @@
 // The GEMMs that a program does, written down as it runs: a file with a line for each (codegen/gemm_call.h), which
 // `ingot tune --manifest` reads. A GEMM that was seen before costs one look into a table. Processes may share the file:
-// a line is appended in one piece, and one that is there already is not repeated by those that start later.
+// a line is appended in one piece, and one that is there already is not repeated by those that start later. A line that
+// a full disk or a kill has torn, or that somebody has damaged, is skipped with a warning, and costs no other.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ class GemmManifest {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  // A file that cannot be written is one warning, and nothing else.
+  // A file that cannot be written is a warning, as is one with damaged lines, and nothing else.
   explicit GemmManifest(std::filesystem::path file, Warn warn = {});
 
   // Of a call whose sizes are not 0; the spec's choice of a kernel is not written.
@@ -37,7 +38,13 @@ class GemmManifest {
   GrowOnlyTable<Entry> seen_;
 };
 
-// Every GEMM of a manifest once, in its order. Throws Error{not_found}, and Error{invalid_spec} with the line's number.
-std::vector<GemmCall> read_gemm_manifest(const std::filesystem::path& file);
+struct GemmManifestFile {
+  std::vector<GemmCall> calls{};  // each once, in the file's order
+  int damaged = 0;                // lines that are no GEMMs, and were left out
+  std::string problem{};          // of them, with the file's name; empty where there are none
+};
+
+// Throws Error{not_found, io_failed}.
+GemmManifestFile read_gemm_manifest(const std::filesystem::path& file);
 
 }  // namespace ingot

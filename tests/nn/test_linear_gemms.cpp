@@ -41,7 +41,7 @@ std::vector<GemmCall> recorded(const LinearConfig& config, const LinearSize& siz
   Float8Linear linear(backend, {.in_features = size.in_features, .out_features = size.out_features}, config);
   linear.forward({.input = input, .weight = weight, .output = output}, stream);
   linear.backward({.grad_output = output, .grad_input = grad_input, .grad_weight = grad_weight}, stream);
-  return read_gemm_manifest(options.gemm_manifest);
+  return read_gemm_manifest(options.gemm_manifest).calls;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <boost/test/included/unit_test.hpp>
 #include <cstdint>
+#include <string>
 
 namespace {
 
@@ -21,9 +22,11 @@ struct Call {
   GemmSpec spec;
   GemmTensors tensors;
 
-  bool taken(Target target = kHopper) const {
-    return cublaslt_supports(spec, tensors, gemm_shape(spec, tensors), target);
+  std::string refusal(Target target = kHopper) const {
+    const char* const reason = cublaslt_refusal(spec, tensors, gemm_shape(spec, tensors), target);
+    return reason == nullptr ? "" : reason;
   }
+  bool taken(Target target = kHopper) const { return refusal(target).empty(); }
 };
 
 // a[M, K] b[N, K]^T = out[M, N]; no memory is touched.
@@ -161,4 +164,44 @@ BOOST_AUTO_TEST_CASE(sizes_beyond_32_bits_are_refused) {
   Call call = bf16_call(16, 16, 16);
   call.tensors.a.row_stride = kBig / 2;  // elements of 2 bytes
   BOOST_TEST(!call.taken());
+}
+
+BOOST_AUTO_TEST_CASE(every_refusal_says_why) {
+  const std::string alignment =
+      "kernel cublaslt needs every FP8 operand, what goes with it and its output at addresses, pitches and row lengths "
+      "that are multiples of 16 bytes";
+  BOOST_TEST(fp8_call().refusal(kAmpere) == "kernel cublaslt multiplies FP8 on sm_89 and later only");
+  Call call = fp8_call();
+  call.spec.a = call.tensors.a.dtype = Dtype::e4m3fnuz;
+  BOOST_TEST(call.refusal() == "kernel cublaslt multiplies e4m3fn and e5m2 only");
+  call.spec.a = call.tensors.a.dtype = Dtype::e5m2;
+  BOOST_TEST(call.refusal() == "kernel cublaslt does not multiply e5m2 by e5m2");
+  BOOST_TEST(fp8_call(33, 64, 40).refusal() == alignment);
+  BOOST_TEST(fp8_call(33, 64, 0).refusal() == "kernel cublaslt needs an M, an N and a K of at least 1");
+  call = fp8_call();
+  call.spec.layout_a = Layout::mn_major;
+  call.tensors.a = matrix(at(0x1000), Dtype::e4m3fn, 48, 32, kDevice);
+  BOOST_TEST(call.refusal() == "kernel cublaslt takes FP8 operands that lie along K (nt) only");
+  BOOST_TEST(rowwise_call().refusal(kAda) ==
+             "kernel cublaslt takes one factor for each operand or, on sm_90a, one for each row");
+  call = rowwise_call();
+  call.spec.scale_b = kTensorwise;
+  BOOST_TEST(call.refusal() == "kernel cublaslt takes factors of one kind for both operands only");
+  call = fp8_call();
+  call.spec.epilogue.amax = true;
+  BOOST_TEST(call.refusal() == "kernel cublaslt has no epilogue but beta * c");
+  call = fp8_call();
+  call.spec.epilogue.c = Dtype::f32;
+  BOOST_TEST(call.refusal() == "kernel cublaslt adds a c of the output's dtype only");
+  call.spec.epilogue.c = call.spec.out;
+  call.tensors.c = call.tensors.out;
+  call.tensors.c.row_stride += 1;
+  BOOST_TEST(call.refusal() == alignment);
+  call.spec.out = Dtype::e4m3fn;
+  BOOST_TEST(call.refusal() == "kernel cublaslt writes no FP8 output");
+  call = bf16_call(3, 5, 7);
+  call.spec.out = Dtype::f16;
+  BOOST_TEST(call.refusal() == "kernel cublaslt writes high-precision products in the operands' dtype or f32 only");
+  BOOST_TEST(bf16_call(std::int64_t{1} << 31, 16, 16).refusal() ==
+             "kernel cublaslt takes sizes, and pitches in bytes, below 2^31");
 }

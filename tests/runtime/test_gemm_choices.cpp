@@ -99,6 +99,21 @@ BOOST_AUTO_TEST_CASE(a_damaged_record_is_one_line) {
   BOOST_TEST(warnings[0].starts_with("store file "), warnings[0]);
 }
 
+// However many there are, each kind of record that is ignored is one line, and those that are right are used.
+BOOST_AUTO_TEST_CASE(damaged_and_foreign_records_are_a_line_each) {
+  for (std::int64_t m = 1; m <= 3; ++m) store.put(record(m));
+  for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::resize_file(entry.path(), 100);
+  for (std::int64_t m = 1; m <= 3; ++m) store.put(record(m, "NVIDIA H100"));
+  store.put(record(4));
+  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  for (std::int64_t m = 1; m <= 3; ++m) BOOST_TEST(choices.find(call(m)) == nullptr);
+  BOOST_TEST(choices.find(call(4)) != nullptr);
+  BOOST_REQUIRE(warnings.size() == 2U);
+  check_contains(warnings[0], {"store file ", "is truncated"});
+  check_contains(warnings[1], {"3 tuning records are another machine's"});
+  for (const std::string& line : warnings) BOOST_TEST(line.find('\n') == std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(a_file_stands_in_for_the_store) {
   store.put(record(1));
   write_tuning_file(file, std::vector{record(2), record(3)});

@@ -1,12 +1,20 @@
 #define BOOST_TEST_MODULE gemm_manifest
 #include <boost/test/included/unit_test.hpp>
 
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <thread>
+#include <variant>
 #include <vector>
 
+#include "cases.h"
 #include "ingot/nn/float8_linear.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/gemm_manifest.h"
@@ -51,7 +59,7 @@ BOOST_AUTO_TEST_CASE(each_gemm_once) {
   GemmManifest next = make();
   next.note({}, {3, 2, 1});
   next.note({}, {4, 4, 4});
-  const std::vector<GemmCall> calls = read_gemm_manifest(file);
+  const std::vector<GemmCall> calls = read_gemm_manifest(file).calls;
   BOOST_REQUIRE(calls.size() == 3U);
   BOOST_TEST((calls[2] == GemmCall{.spec = {}, .size = {4, 4, 4}}));
   BOOST_TEST(warnings.empty());
@@ -71,7 +79,9 @@ BOOST_AUTO_TEST_CASE(threads_and_processes_share_it) {
     }));
   }
   for (const pid_t writer : writers) BOOST_TEST(test::wait_for(writer) == 0);
-  BOOST_TEST(read_gemm_manifest(file).size() == 50U);
+  const GemmManifestFile shared = read_gemm_manifest(file);
+  BOOST_TEST(shared.calls.size() == 50U);
+  BOOST_TEST(shared.damaged == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_a_warning) {
@@ -82,11 +92,106 @@ BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_a_warning) {
   check_contains(warnings[0], {file.string(), "cannot be written: No such file or directory"});
 }
 
-BOOST_AUTO_TEST_CASE(what_is_wrong_in_it_is_told_with_its_line) {
+BOOST_AUTO_TEST_CASE(every_spec_is_read_back) {
+  std::vector<GemmSpec> specs = test::epilogue_specs();
+  for (const KernelSpec& spec : all_valid_specs()) {
+    if (const auto* const gemm = std::get_if<GemmSpec>(&spec)) specs.push_back(*gemm);
+  }
+  GemmManifest manifest = make();
+  for (const GemmSpec& spec : specs) manifest.note(spec, {1, 2, 3});
+  const GemmManifestFile read = read_gemm_manifest(file);
+  BOOST_TEST(read.problem == "");
+  BOOST_REQUIRE(read.calls.size() == specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) BOOST_TEST((read.calls[i] == GemmCall{specs[i], {1, 2, 3}}));
+}
+
+BOOST_AUTO_TEST_CASE(damaged_lines_are_one_warning_and_cost_no_other) {
   check_contains(error_of([&] { read_gemm_manifest(file); }, ErrorCode::not_found), {"INGOT_GEMM_MANIFEST"});
-  std::ofstream(file) << "# a comment\n\ngemm bf16*bf16->bf16 nt 8 8 8\ngemm bf16*bf16->bf16 nt 8 8 x\n";
-  check_contains(error_of([&] { read_gemm_manifest(file); }, ErrorCode::invalid_spec),
-                 {file.string() + ":4: ", "\"x\" is no k"});
+  std::ofstream(file) << "# a comment\n\ngemm bf16*bf16->bf16 nt 8 8 8\ngemm bf16*bf16->bf16 nt 8 8 x\n"
+                      << "gemm bf16*bf1\ngemm f16*f16->f16 nt 8 8 8\n";
+  const GemmManifestFile read = read_gemm_manifest(file);
+  BOOST_REQUIRE(read.calls.size() == 2U);
+  BOOST_TEST((read.calls[1].spec.a == Dtype::f16));
+  BOOST_TEST(read.damaged == 2);
+  BOOST_TEST(read.problem.starts_with("GEMM manifest " + file.string() +
+                                      ": 2 damaged lines are ignored; line 4: \"x\" is no k; expected"),
+             read.problem);
+
+  GemmManifest manifest = make();
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0] == read.problem);
+  manifest.note({.a = Dtype::f16, .b = Dtype::f16, .out = Dtype::f16}, {8, 8, 8});
+  manifest.note({}, {1, 2, 3});
+  BOOST_TEST(read_gemm_manifest(file).calls.size() == 3U);
+  BOOST_TEST(warnings.size() == 1U);
+}
+
+// What a reason quotes may be anything.
+BOOST_AUTO_TEST_CASE(a_file_that_is_no_manifest) {
+  std::ofstream(file) << std::string(100000, '\x01') << "\n" << std::string(1000, '\xff');
+  const GemmManifestFile read = read_gemm_manifest(file);
+  BOOST_TEST(read.calls.empty());
+  BOOST_TEST(read.damaged == 2);
+  BOOST_TEST(read.problem.size() < file.string().size() + 300);
+  BOOST_TEST(read.problem.find('\x01') == std::string::npos);
+}
+
+// The next line begins a line of its own, so that only the torn one is lost.
+BOOST_AUTO_TEST_CASE(after_a_torn_line) {
+  std::ofstream(file) << "gemm bf16*bf16->bf16 nt 8 8 8\ngemm bf16*bf16->bf16 n";
+  GemmManifest manifest = make();
+  manifest.note({}, {1, 2, 3});
+  manifest.note({}, {3, 2, 1});
+  const GemmManifestFile read = read_gemm_manifest(file);
+  BOOST_REQUIRE(read.calls.size() == 3U);
+  BOOST_TEST((read.calls[1] == GemmCall{.spec = {}, .size = {1, 2, 3}}));
+  BOOST_TEST(read.damaged == 1);
+  check_contains(read.problem, {"line 2: "});
+}
+
+BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
+  std::size_t before = 0;
+  for (int round = 0; round < 10; ++round) {
+    const pid_t writer = test::start_process([&] {
+      GemmManifest manifest(file);
+      for (std::int64_t m = 1;; ++m) manifest.note({}, {m, round + 1, 8});
+      return 0;
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(500 + round * 700));
+    kill(writer, SIGKILL);
+    BOOST_TEST(test::wait_for(writer) == -SIGKILL);
+    const GemmManifestFile read = std::filesystem::exists(file) ? read_gemm_manifest(file) : GemmManifestFile{};
+    BOOST_TEST(read.damaged == 0, read.problem);
+    BOOST_TEST(read.calls.size() >= before);
+    before = read.calls.size();
+  }
+  BOOST_TEST(before > 0U);
+}
+
+// A disk that has room for a part of a line only: the write says how much it took, and no error.
+BOOST_AUTO_TEST_CASE(a_full_disk_is_a_warning) {
+  file = "/dev/full";
+  GemmManifest none = make();
+  none.note({}, {1, 2, 3});
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0] == "GEMM manifest /dev/full cannot be written: No space left on device");
+  warnings.clear();
+
+  file = directory.path() / "manifest";
+  const int status = test::run_in_process([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{.rlim_cur = 100, .rlim_max = 100};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+    GemmManifest full = make();
+    for (std::int64_t m = 1; m <= 3; ++m) full.note({}, {m, 2, 3});  // 54 bytes each
+    if (warnings.size() != 2U) return 2;
+    if (warnings[0].find("cannot be written: only 46 of a line's 54 bytes had room") == std::string::npos) return 3;
+    return warnings[1].find("cannot be written: File too large") == std::string::npos ? 4 : 0;
+  });
+  BOOST_TEST(status == 0);
+  const GemmManifestFile read = read_gemm_manifest(file);
+  BOOST_TEST(read.calls.size() == 1U);
+  BOOST_TEST(read.damaged == 1);
 }
 
 // A layer's three GEMMs, as a context that was told to notes them.

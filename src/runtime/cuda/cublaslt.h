@@ -25,6 +25,9 @@ class CublasLt {
   // cublasLtMatmul, "FP8 data types usage"; a GPU without FP8 tensor cores takes none of the FP8 ones.)
   bool supports(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const;
 
+  // Of a call that it does not support, or that matmul() gave false for: in words.
+  const char* why_not(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const;
+
   // The heuristic's algorithms for a shape, best guess first, are at most this many.
   static constexpr int kAlgorithms = kCublasltAlgorithms;
 

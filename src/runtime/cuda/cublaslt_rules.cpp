@@ -11,6 +11,12 @@ namespace {
 
 constexpr std::int64_t kAlignment = 16;  // bytes, of FP8 operands
 
+constexpr const char* kMisaligned =
+    "kernel cublaslt needs every FP8 operand, what goes with it and its output at addresses, pitches and row lengths "
+    "that "
+    "are multiples of 16 bytes";
+constexpr const char* kTooLarge = "kernel cublaslt takes sizes, and pitches in bytes, below 2^31";
+
 bool pointer_aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % kAlignment == 0; }
 
 // Pointer and rows at multiples of 16 bytes, and whole vectors of 16 bytes in a row.
@@ -25,39 +31,49 @@ bool fits_32_bits(const Tensor& tensor) {
   return tensor.rows <= kLimit && tensor.cols <= kLimit && tensor.row_stride <= kLimit / size_of(tensor.dtype);
 }
 
-bool supports_high_precision(const GemmSpec& spec) {
-  return spec.a == spec.b && (spec.out == spec.a || spec.out == Dtype::f32);
+const char* refused_high_precision(const GemmSpec& spec) {
+  if (spec.a == spec.b && (spec.out == spec.a || spec.out == Dtype::f32)) return nullptr;
+  return "kernel cublaslt writes high-precision products in the operands' dtype or f32 only";
 }
 
 // It adds beta * c of the output's dtype, and knows neither our expressions nor a second output.
-bool supports_epilogue(const GemmSpec& spec, const GemmTensors& tensors) {
+const char* refused_epilogue(const GemmSpec& spec, const GemmTensors& tensors) {
   const GemmEpilogue& epilogue = spec.epilogue;
-  if (is_fp8(spec.out) || epilogue.pointwise || epilogue.amax) return false;
-  if (!epilogue.c) return true;
-  return *epilogue.c == spec.out && fits_32_bits(tensors.c) && (!is_fp8(spec.a) || aligned(tensors.c));
+  if (is_fp8(spec.out)) return "kernel cublaslt writes no FP8 output";
+  if (epilogue.pointwise || epilogue.amax) return "kernel cublaslt has no epilogue but beta * c";
+  if (!epilogue.c) return nullptr;
+  if (*epilogue.c != spec.out) return "kernel cublaslt adds a c of the output's dtype only";
+  if (!fits_32_bits(tensors.c)) return kTooLarge;
+  return is_fp8(spec.a) && !aligned(tensors.c) ? kMisaligned : nullptr;
 }
 
-bool supports_fp8(const GemmSpec& spec, const GemmTensors& tensors, Target device) {
+const char* refused_fp8(const GemmSpec& spec, const GemmTensors& tensors, Target device) {
   const bool has_tensor_cores = device.major >= 9 || (device.major == 8 && device.minor == 9);
-  if (!has_tensor_cores || !is_ocp(spec.a) || !is_ocp(spec.b)) return false;
-  if (spec.a == Dtype::e5m2 && spec.b == Dtype::e5m2) return false;
-  if (spec.layout_a != Layout::k_major || spec.layout_b != Layout::k_major) return false;
-  // One factor for each operand, or (Hopper only) one for each row of both.
-  if (spec.scale_a != spec.scale_b) return false;
-  if (spec.scale_a != kTensorwise && !(spec.scale_a == kRowwise && device.major == 9 && device.minor == 0))
-    return false;
+  if (!has_tensor_cores) return "kernel cublaslt multiplies FP8 on sm_89 and later only";
+  if (!is_ocp(spec.a) || !is_ocp(spec.b)) return "kernel cublaslt multiplies e4m3fn and e5m2 only";
+  if (spec.a == Dtype::e5m2 && spec.b == Dtype::e5m2) return "kernel cublaslt does not multiply e5m2 by e5m2";
+  if (spec.layout_a != Layout::k_major || spec.layout_b != Layout::k_major) {
+    return "kernel cublaslt takes FP8 operands that lie along K (nt) only";
+  }
+  if (spec.scale_a != spec.scale_b) return "kernel cublaslt takes factors of one kind for both operands only";
+  const bool hopper = device.major == 9 && device.minor == 0;
+  if (spec.scale_a != kTensorwise && !(spec.scale_a == kRowwise && hopper)) {
+    return "kernel cublaslt takes one factor for each operand or, on sm_90a, one for each row";
+  }
   // Rows of a and b are K long, rows of out N.
-  return aligned(tensors.a) && aligned(tensors.b) && aligned(tensors.out) && pointer_aligned(tensors.factor_a) &&
-         pointer_aligned(tensors.factor_b) && (!spec.bias || pointer_aligned(tensors.bias));
+  const bool all = aligned(tensors.a) && aligned(tensors.b) && aligned(tensors.out) &&
+                   pointer_aligned(tensors.factor_a) && pointer_aligned(tensors.factor_b) &&
+                   (!spec.bias || pointer_aligned(tensors.bias));
+  return all ? nullptr : kMisaligned;
 }
 
 }  // namespace
 
-bool cublaslt_supports(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Target device) {
-  if (shape.m == 0 || shape.n == 0 || shape.k == 0) return false;
-  if (!fits_32_bits(tensors.a) || !fits_32_bits(tensors.b) || !fits_32_bits(tensors.out)) return false;
-  if (!supports_epilogue(spec, tensors)) return false;
-  return is_fp8(spec.a) ? supports_fp8(spec, tensors, device) : supports_high_precision(spec);
+const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Target device) {
+  if (shape.m == 0 || shape.n == 0 || shape.k == 0) return "kernel cublaslt needs an M, an N and a K of at least 1";
+  if (!fits_32_bits(tensors.a) || !fits_32_bits(tensors.b) || !fits_32_bits(tensors.out)) return kTooLarge;
+  if (const char* const reason = refused_epilogue(spec, tensors)) return reason;
+  return is_fp8(spec.a) ? refused_fp8(spec, tensors, device) : refused_high_precision(spec);
 }
 
 }  // namespace ingot

@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-// Of checked tensors.
-bool cublaslt_supports(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Target device);
+// Of checked tensors: why not; null where it takes the call.
+const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Target device);
 
 }  // namespace ingot

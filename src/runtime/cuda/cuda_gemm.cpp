@@ -28,10 +28,10 @@ void gemm_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape
 const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
                          Launcher& launcher, CublasLt* cublaslt) {
   if (cublaslt == nullptr) return "there is no cuBLASLt";
+  if (!cublaslt->supports(spec, tensors, shape)) return cublaslt->why_not(spec, tensors, shape);
   void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
-  if (!cublaslt->supports(spec, tensors, shape) ||
-      !cublaslt->matmul(spec, tensors, shape, workspace, stream.handle(), spec.algorithm)) {
-    return "cuBLASLt does not take this call";
+  if (!cublaslt->matmul(spec, tensors, shape, workspace, stream.handle(), spec.algorithm)) {
+    return cublaslt->why_not(spec, tensors, shape);
   }
   launcher.count();
   return nullptr;
