@@ -3,8 +3,11 @@
 #define BOOST_TEST_MODULE bench_parts
 #include <boost/test/included/unit_test.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -12,6 +15,8 @@
 #include "agreement.h"
 #include "bare_calls.h"
 #include "cast_cases.h"
+#include "choice.h"
+#include "compile_cost.h"
 #include "gemm_host_cost.h"
 #include "host_cost.h"
 #include "ingot/runtime/context.h"
@@ -20,6 +25,7 @@
 #include "machine.h"
 #include "random_inputs.h"
 #include "report.h"
+#include "support/fake_compiler.h"
 #include "support/refused.h"
 
 using namespace ingot;
@@ -245,6 +251,120 @@ BOOST_AUTO_TEST_CASE(what_a_gemm_adds_is_beyond_what_it_ends_in) {
   BOOST_TEST(text.find("cuTensorMapEncodeTiled: 101 ns") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(choices_are_judged_on_sizes_that_nothing_was_fitted_on) {
+  const std::vector<ChoiceCase> cases = choice_cases();
+  BOOST_TEST(cases.size() == 60U);
+  std::set<std::string> names;
+  std::set<std::string> calls;
+  std::set<std::string> kinds;
+  std::int64_t least = cases.front().call.size.m;
+  std::int64_t most = least;
+  std::size_t biased = 0;
+  std::size_t gradients = 0;
+  for (const ChoiceCase& c : cases) {
+    BOOST_TEST_CONTEXT(name(c)) {
+      const GemmSpec& spec = c.call.spec;
+      BOOST_CHECK_NO_THROW(validate(KernelSpec(spec)));
+      BOOST_TEST(names.insert(name(c)).second);
+      BOOST_TEST(calls.insert(print(c.call)).second);
+      BOOST_TEST(c.call.size.k % 16 == 0);
+      least = std::min(least, c.call.size.m);
+      most = std::max(most, c.call.size.m);
+      biased += spec.bias ? 1 : 0;
+      gradients += spec.a == Dtype::e5m2 ? 1 : 0;
+      kinds.insert(print(spec.scale_a) + (spec.fast_accumulation ? " fast " : " ") + std::string(name(spec.out)));
+      for (const GemmCase& fitted : gemm_cases()) BOOST_TEST(!(fitted.size == c.call.size));
+    }
+  }
+  BOOST_TEST(least == 8);
+  BOOST_TEST(most == 16384);
+  BOOST_TEST(biased >= 10U);
+  BOOST_TEST(gradients >= 8U);
+  BOOST_TEST(kinds.contains("tensor fast bf16"));
+  BOOST_TEST(kinds.contains("row bf16"));
+  BOOST_TEST(kinds.contains("1x128 bf16"));
+  BOOST_TEST(kinds.contains("row f32"));
+}
+
+BOOST_AUTO_TEST_CASE(choices_are_counted) {
+  const ChoiceCase gemm = choice_cases().front();
+  const auto choice = [&](double untuned, double best) {
+    return Choice{.gemm = gemm, .untuned = "cublaslt", .untuned_us = untuned, .best = "sm90", .best_us = best};
+  };
+  std::vector<Choice> choices(9, choice(10, 10));
+  choices.push_back(choice(20, 10));
+  ChoiceSummary summary = summary_of(choices);
+  BOOST_TEST(summary.near == 9U);
+  BOOST_TEST(summary.share() == 0.9);
+  BOOST_TEST(summary.passes());
+  BOOST_TEST(summary.worst == 0.5);
+  BOOST_TEST(std::fabs(summary.geometric - std::pow(0.5, 0.1)) < 1e-12);
+  BOOST_TEST(to_text(choices).find("9 of 10 within 5 % of the best (90.0 %; 90 % are asked for: pass)") !=
+             std::string::npos);
+
+  choices[0] = choice(100, 95);  // just near
+  BOOST_TEST(summary_of(choices).near == 9U);
+  choices[0] = choice(100, 94.9);
+  BOOST_TEST(summary_of(choices).near == 8U);
+  BOOST_TEST(!summary_of(choices).passes());
+
+  choices[0] = {.gemm = gemm, .problem = "not reached: the budget is spent"};
+  summary = summary_of(choices);
+  BOOST_TEST(summary.measured == 9U);
+  BOOST_TEST(!summary.passes());
+  BOOST_TEST(to_text(choices).find("; 1 not measured") != std::string::npos);
+  BOOST_TEST(to_json(choices[0])["problem"].get<std::string>() == "not reached: the budget is spent");
+  BOOST_TEST(to_json(choices[9])["ratio"].get<double>() == 0.5);
+  BOOST_TEST(to_json(summary)["measured"].get<int>() == 9);
+  BOOST_TEST(!summary_of({}).passes());
+}
+
+// A compiler that takes as long as it is told tells threads that work at once from those that wait for each other.
+BOOST_AUTO_TEST_CASE(compiles_are_cold_and_counted) {
+  for (const CompileCase& c : compile_cases()) {
+    if (!c.spec.empty()) BOOST_CHECK_NO_THROW(parse(c.spec));
+  }
+  class Cold final : public Compiler {
+   public:
+    std::string identity() const override { return "cold"; }
+    CompiledKernel compile(const Source& source, Target target) const override {
+      {
+        const std::lock_guard lock(mutex);
+        BOOST_TEST(texts.insert(source.text).second);
+      }
+      return slow.compile(source, target);
+    }
+    test::FakeCompiler slow{"slow", std::chrono::milliseconds(20)};
+    mutable std::mutex mutex;
+    mutable std::set<std::string> texts;
+  };
+  const Cold cold;
+  const CompileReport report = measure_compiles(cold, 3);
+  BOOST_TEST(cold.texts.size() == 1 + 3 * (compile_cases().size() + 4));
+  BOOST_TEST(report.kernels.size() == compile_cases().size());
+  for (const CompileCost& cost : report.kernels) {
+    BOOST_TEST(cost.wall_ms.size() == 3U);
+    BOOST_TEST(std::ranges::min(cost.wall_ms) >= 20);
+  }
+  BOOST_TEST(std::ranges::min(report.pair.serial_ms) >= 40);
+  BOOST_TEST(report.pair.best_ratio() < 0.9);
+
+  const CompileReport given{
+      .kernels = {{.kernel = {.label = "quick", .spec = "s", .limit_ms = 10},
+                   .wall_ms = {9, 30, 11},
+                   .processor_ms = {8, 8, 9}},
+                  {.kernel = {.label = "slow", .limit_ms = 10}, .wall_ms = {11}, .processor_ms = {10}}},
+      .pair = {.first = "a", .second = "b", .serial_ms = {100, 200, 110}, .parallel_ms = {70, 60, 80}}};
+  const nlohmann::ordered_json json = to_json(given);
+  BOOST_TEST(json["kernels"][0]["wall_ms"]["best"].get<double>() == 9);
+  BOOST_TEST(json["kernels"][0]["wall_ms"]["median"].get<double>() == 11);
+  BOOST_TEST(std::fabs(json["two_threads"]["ratio"]["best"].get<double>() - 0.6) < 1e-12);
+  BOOST_TEST(std::fabs(json["two_threads"]["ratio"]["median"].get<double>() - 70.0 / 110) < 1e-12);
+  const std::string text = to_text(given);
+  BOOST_TEST(text.find("10 pass") != std::string::npos);
+  BOOST_TEST(text.find("10 over") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {
   CastReport report{.machine = {.date = "2026-11-21", .commit = "abc", .device = "GPU"},
                     .before = {.tb_per_s = 4.2, .megabytes = 256},
@@ -274,4 +394,6 @@ BOOST_AUTO_TEST_CASE(the_drivers_version_is_found) {
   BOOST_TEST(driver_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
                             "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n") == "580.159.04");
   BOOST_TEST(driver_version("") == "");
+  BOOST_TEST(processor_name("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nflags\t: x\n") == "A CPU @ 2 GHz");
+  BOOST_TEST(processor_name("") == "");
 }
