@@ -60,8 +60,8 @@ class Bench {
 
   // The library's own choice first.
   std::vector<GemmSpec> candidates_of(const GemmCall& call) const {
-    std::vector<GemmSpec> all =
-        gemm_candidates(call, context_->cache().target(), context_->tuning_machine().multiprocessors);
+    std::vector<GemmSpec> all = gemm_candidates(
+        call, {.target = context_->cache().target(), .multiprocessors = context_->tuning_machine().multiprocessors});
     all.insert(all.begin(), call.spec);
     return all;
   }

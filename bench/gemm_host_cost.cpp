@@ -27,9 +27,7 @@ GemmKernel kernel_of(const GemmCase& c) {
 // The operands of one kind of scale, and what its calls end in.
 struct Product {
   Product(Gpu& gpu, RandomData& random, const std::string& cuda_root, const GemmCase& c)
-      : buffers(random, c),
-        tensors(buffers.tensors(buffers.copies() - 1)),
-        matmul(gpu, cuda_root, c.spec, tensors) {}
+      : buffers(random, c), tensors(buffers.tensors(buffers.copies() - 1)), matmul(gpu, cuda_root, c.spec, tensors) {}
 
   GemmBuffers buffers;
   GemmTensors tensors;  // of the last copy, which is the one that is checked

@@ -125,7 +125,7 @@ CpuProduct on_cpu(Cross& cross, const CrossRun& run, const GemmTensors& t) {
       const auto at = static_cast<std::size_t>(i * n + j);
       double x = sum;
       if (!beside[0].empty()) x += beside[0][static_cast<std::size_t>(j)];
-      if (!beside[1].empty()) x += static_cast<double>(kGemmBeta) * beside[1][at];
+      if (!beside[1].empty()) x += static_cast<double>(kCrossBeta) * beside[1][at];
       product.preactivations.push_back(x);
       std::vector<double> inputs;
       const auto kinds = spec.epilogue.pointwise.inputs();

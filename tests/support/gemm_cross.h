@@ -20,6 +20,7 @@
 
 #include "cases.h"
 #include "ingot/codegen/candidates.h"
+#include "ingot/codegen/gemm_candidates.h"
 #include "ingot/runtime/cuda/cublaslt_rules.h"
 #include "ingot/runtime/cuda/gemm_mma_rules.h"
 #include "ingot/runtime/cuda/gemm_sm90_rules.h"
@@ -45,6 +46,8 @@ inline constexpr std::array kCrossValues{CrossValue::identity, CrossValue::ident
                                          CrossValue::gelu,     CrossValue::silu_gate, CrossValue::sigmoid_affine,
                                          CrossValue::residual, CrossValue::identity};
 
+inline constexpr float kCrossBeta = 0.5F;
+
 struct CrossCell {
   GemmSpec spec;
   std::size_t index = 0;     // in the list
@@ -52,7 +55,6 @@ struct CrossCell {
   std::size_t epilogue = 0;  // in kCrossEpilogues
 };
 
-inline bool is_ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
 inline bool wgmma_multiplies(const GemmSpec& spec) { return is_ocp(spec.a) && is_ocp(spec.b); }
 
 inline std::vector<CrossCell> cross_cells() {
@@ -181,25 +183,23 @@ inline std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target)
   return kernels;
 }
 
-// Does the library's own choice for a call need no kernel that is not compiled? It follows the backend's order as it is
-// now; were that another, a kernel would be compiled when it is first called, and this test be slower.
+// Does the library's own choice for a call need no kernel that is not compiled? It follows the backend's order; were
+// that another, a kernel would be compiled when it is first called, and this test be slower.
 inline bool choice_is_compiled(const CrossCell& cell, const std::vector<GemmSpec>& kernels, const GemmTensors& tensors,
                                const GemmShape& shape, Target target) {
-  const GemmSpec& spec = cell.spec;
-  const GemmSize size{.m = shape.m, .n = shape.n, .k = shape.k};
-  const auto compiled = [&](GemmKernel kernel, const GemmTiling& tiling) {
-    return std::ranges::find(kernels, with_tiling(spec, kernel, tiling)) != kernels.end();
-  };
-  const bool sm90 = sm90_refusal(spec, tensors, shape, target) == nullptr;
-  const auto sm90_is_compiled = [&] {
-    return compiled(GemmKernel::sm90, choose_tiling(spec, size, kCrossMultiprocessors));
-  };
-  if (sm90 && prefers_sm90(spec, size)) return sm90_is_compiled();
-  if (cublaslt_supports(spec, tensors, shape, target)) {
-    return !sm90 || sm90_is_compiled();  // cuBLASLt may have no algorithm
+  const GemmCall call{.spec = cell.spec, .size = {.m = shape.m, .n = shape.n, .k = shape.k}};
+  const auto compiled = [&](const GemmSpec& spec) { return std::ranges::find(kernels, spec) != kernels.end(); };
+  for (const GemmSpec& named : gemm_order(call, {.target = target, .multiprocessors = kCrossMultiprocessors})) {
+    if (named.kernel == GemmKernel::cublaslt) {
+      if (cublaslt_refusal(named, tensors, shape, target) == nullptr)
+        continue;  // it may have no algorithm all the same
+    } else if (named.kernel == GemmKernel::sm90) {
+      if (sm90_refusal(named, tensors, shape, target) == nullptr) return compiled(named);
+    } else {
+      return named.kernel == GemmKernel::simt || compiled(named);
+    }
   }
-  if (sm90) return sm90_is_compiled();
-  return spec.a == Dtype::f32 || compiled(GemmKernel::mma, choose_mma_tiling(spec, size, kCrossMultiprocessors));
+  return false;
 }
 
 }  // namespace ingot::test

@@ -195,7 +195,7 @@ class Cross {
     GemmTensors t{.a = inputs_.matrix(spec.a, input, Role::a, m, k, at),
                   .b = inputs_.matrix(spec.b, input, Role::b, n, k, at),
                   .out = out_.place(spec.out, m, n, at),
-                  .beta = kGemmBeta};
+                  .beta = kCrossBeta};
     if (is_fp8(spec.a)) {
       t.factor_a = inputs_.factors(input, Role::a, scale_count(spec.scale_a, m, k));
       t.factor_b = inputs_.factors(input, Role::b, scale_count(spec.scale_b, n, k));
@@ -238,7 +238,7 @@ class Cross {
                   .second = checker_.of(t.inputs[1]),
                   .out = checker_.of(t.out),
                   .preactivation = checker_.of(t.preactivation),
-                  .beta = static_cast<double>(kGemmBeta),
+                  .beta = static_cast<double>(kCrossBeta),
                   .scale = is_fp8(spec.out) ? static_cast<double>(kScale) : 1.0,
                   .sum_error = cross_sum_error(spec),
                   .value = static_cast<long long>(kCrossValues[run.cell->epilogue]),
