@@ -54,6 +54,10 @@ for step in $steps; do
             record "$(basename "$program")" 600 in_shares "$program" '--run_test=!huge'
             record "$(basename "$program")_huge" 600 "$program" --run_test=huge  # 20 GB of memory for each at once
             ;;
+          *runtime_gemm_cross_gpu)
+            record "$(basename "$program")_checker" 240 "$program" --run_test=small_checker
+            record "$(basename "$program")" 300 in_shares "$program" --run_test=cross
+            ;;
           *) record "$(basename "$program")" 240 "$program" ;;
         esac
       done

@@ -2,8 +2,8 @@
 // which are compared with float64 within a tolerance, and exactly where the inputs are small integers; and but for the
 // casts with fast math, which are compared with the CPU's within a bound (support/pointwise_reference.h).
 //
-// With `-- 3/8` as last arguments, every eighth case from the fourth on (0/8 is the first): most of the time is the
-// CPU's, and scripts/gpu_check.sh runs as many shares at once as there are cores.
+// With `-- 3/8` as last arguments, a share of the cases (support/share.h): most of the time is the CPU's, and
+// scripts/gpu_check.sh runs as many shares at once as there are cores.
 //
 // Suites, to be chosen with --run_test: small (a subset that compute-sanitizer gets through), every, large, huge (past
 // 2^31 elements), streams.
@@ -32,6 +32,7 @@
 #include "support/pointwise_reference.h"
 #include "support/reference.h"
 #include "support/run_case.h"
+#include "support/share.h"
 
 namespace ingot::test {
 namespace {
@@ -45,24 +46,6 @@ Context& context() {
 // The library is free to give a call to tensor cores, cuBLASLt's or its own, which sum in an order of their own, unless
 // it names the kernel that sums as the CPU does.
 bool tensor_cores_may_take(const GemmSpec& spec) { return spec.kernel != GemmKernel::simt; }
-
-// The cases that this process runs.
-struct Share {
-  int index = 0;
-  int count = 1;
-  static Share of_arguments() {
-    const auto& suite = boost::unit_test::framework::master_test_suite();
-    Share share;
-    if (suite.argc < 2) return share;
-    const std::string text = suite.argv[1];
-    const auto slash = text.find('/');
-    BOOST_REQUIRE_MESSAGE(slash != std::string::npos, "a share is written as 3/8");
-    share = {std::stoi(text.substr(0, slash)), std::stoi(text.substr(slash + 1))};
-    BOOST_REQUIRE(share.index >= 0);
-    BOOST_REQUIRE(share.index < share.count);
-    return share;
-  }
-};
 
 double gemm_tolerance(const GemmSpec& spec) {
   if (spec.out == Dtype::bf16) return 0x1p-8;
@@ -102,9 +85,9 @@ struct Fixture {
     const Share share = Share::of_arguments();
     int faults = 0;
     int run_count = 0;
-    int index = 0;
+    std::size_t index = 0;
     for (const Case& c : all) {
-      if (!chosen(c) || index++ % share.count != share.index) continue;
+      if (!chosen(c) || !share.has(index++)) continue;
       const SharedMatrices inputs = maker.inputs(c);
       const std::string fault = fault_of(c, inputs, run(c, inputs, cuda, stream));
       BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
@@ -112,7 +95,7 @@ struct Fixture {
       if (faults == 10) BOOST_FAIL("10 cases have failed; the rest is not run");
       ++run_count;
     }
-    BOOST_TEST(index > 0);
+    BOOST_TEST(index > 0U);
     std::cout << run_count << " cases\n";
   }
 };

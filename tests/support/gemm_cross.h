@@ -1,0 +1,205 @@
+// The whole cross of GEMMs: every pair of formats, with fast and accurate sums, every kind of factors, every kind of
+// output and every kind of epilogue: some five thousand cells. Each meets 18 products, whose M, N and K are of every
+// length around a tile, a vector or a row of 16 bytes, and one beyond 4096: in nine of them K is any, in the others a
+// multiple of 16, which wgmma and cuBLASLt want. Pure values: tests/runtime/test_gemm_cross.cpp looks at the list,
+// test_gemm_cross_gpu.cpp runs it.
+//
+// Kernels. A kernel is compiled for a cell (formats, sums, output, epilogue), not for its sizes, but which tiling the
+// library takes depends on those. So few tilings are compiled: the smallest of each, which is what most of these sizes
+// get, and for some cells another one. Calls that leave the choice to the library are made where it falls on these;
+// every tiling with every epilogue is another test's (test_gemm_epilogue_gpu.cpp).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cases.h"
+#include "ingot/codegen/candidates.h"
+#include "ingot/runtime/cuda/cublaslt_rules.h"
+#include "ingot/runtime/cuda/gemm_mma_rules.h"
+#include "ingot/runtime/cuda/gemm_sm90_rules.h"
+
+namespace ingot::test {
+
+struct CrossEpilogue {
+  const char* words;  // of the spec's line; {} is the dtype of c
+  bool exact;         // no rounding but the output's, where sums and inputs are small integers
+};
+
+enum class CrossValue : std::uint8_t { identity, relu, gelu, silu_gate, sigmoid_affine, residual };
+
+inline constexpr std::array kCrossEpilogues{CrossEpilogue{"", true},
+                                            CrossEpilogue{"bias", true},
+                                            CrossEpilogue{"epilogue=relu(x)", true},
+                                            CrossEpilogue{"bias epilogue=gelu(x) also=preactivation", false},
+                                            CrossEpilogue{"epilogue=silu(x)*gate", false},
+                                            CrossEpilogue{"epilogue=sigmoid(x)*w[col]+r[row] also=amax", false},
+                                            CrossEpilogue{"epilogue=x+residual", true},
+                                            CrossEpilogue{"c=bf16 also=amax", true}};
+inline constexpr std::array kCrossValues{CrossValue::identity, CrossValue::identity,  CrossValue::relu,
+                                         CrossValue::gelu,     CrossValue::silu_gate, CrossValue::sigmoid_affine,
+                                         CrossValue::residual, CrossValue::identity};
+
+struct CrossCell {
+  GemmSpec spec;
+  std::size_t index = 0;     // in the list
+  std::size_t group = 0;     // formats and output: what no two groups' kernels share
+  std::size_t epilogue = 0;  // in kCrossEpilogues
+};
+
+inline bool is_ocp(Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; }
+inline bool wgmma_multiplies(const GemmSpec& spec) { return is_ocp(spec.a) && is_ocp(spec.b); }
+
+inline std::vector<CrossCell> cross_cells() {
+  std::vector<CrossCell> cells;
+  std::size_t group = 0;
+  const auto add = [&](const GemmSpec& kind) {
+    for (std::size_t i = 0; i < kCrossEpilogues.size(); ++i) {
+      const auto words = std::get<GemmSpec>(parse("gemm bf16*bf16->bf16 " + std::string(kCrossEpilogues[i].words)));
+      GemmSpec spec = kind;
+      spec.bias = words.bias;
+      spec.epilogue = words.epilogue;
+      if (spec.epilogue.c) spec.epilogue.c = epilogue_dtype(spec);
+      cells.push_back({.spec = spec, .index = cells.size(), .group = group, .epilogue = i});
+    }
+  };
+  // What gemm_sm90 multiplies too comes first: shares of the groups then have as many kernels.
+  for (const bool wgmma : {true, false}) {
+    for (const Dtype a : kFp8Dtypes) {
+      for (const Dtype b : kFp8Dtypes) {
+        if (wgmma_multiplies({.a = a, .b = b}) != wgmma) continue;
+        for (const Dtype out : {Dtype::bf16, Dtype::f16, Dtype::f32, kFp8Dtypes[group / 4 % kFp8Dtypes.size()]}) {
+          for (const auto scale_a : {kTensorwise, kRowwise}) {
+            for (const auto scale_b : {kTensorwise, kRowwise}) {
+              for (const bool fast : {true, false}) {
+                add({.a = a, .b = b, .out = out, .scale_a = scale_a, .scale_b = scale_b, .fast_accumulation = fast});
+              }
+            }
+          }
+          for (const auto scale_b : {kBlocks, kRowGroups}) {
+            add({.a = a, .b = b, .out = out, .scale_a = kRowGroups, .scale_b = scale_b});
+          }
+          ++group;
+        }
+      }
+    }
+  }
+  for (const auto& [in, out] :
+       {std::pair{Dtype::bf16, Dtype::bf16}, std::pair{Dtype::bf16, Dtype::f32}, std::pair{Dtype::f16, Dtype::f16},
+        std::pair{Dtype::f16, Dtype::f32}, std::pair{Dtype::f32, Dtype::f32}}) {
+    add({.a = in, .b = in, .out = out});
+    ++group;
+  }
+  return cells;
+}
+
+// ---- sizes -------------------------------------------------------------------------------------------------------
+
+inline constexpr std::array<std::int64_t, 9> kCrossExtents{1, 7, 16, 17, 100, 127, 129, 1000, 4097};
+
+struct CrossShape {
+  Shape shape;
+  Placement placement;
+  std::size_t turn = 0;  // 0 to 80
+  bool whole = false;    // K, pitches and addresses at multiples of 16
+};
+
+// A Latin square: of each two of M, N and K every pair of values meets once in its 81 products. K is assigned so that
+// no product has more than 2^31 terms: two large extents have a short K.
+inline CrossShape cross_shape(std::size_t row, std::size_t col, bool whole) {
+  constexpr std::array<std::int64_t, 9> kDepths{1000, 129, 127, 100, 17, 16, 7, 1, 4097};
+  constexpr std::array<std::int64_t, 9> kWholeDepths{528, 128, 144, 112, 272, 1040, 48, 16, 4096};
+  constexpr std::array<Placement, 4> kAnywhere{Placement{0, 0}, Placement{3, 0}, Placement{0, 1}, Placement{5, 2}};
+  constexpr std::array<Placement, 2> kWhole{Placement{0, 0}, Placement{16, 16}};
+  const std::size_t symbol = (row + col) % 9;
+  const std::size_t turn = 9 * row + col;
+  return {.shape = {kCrossExtents[row], kCrossExtents[col], whole ? kWholeDepths[symbol] : kDepths[symbol]},
+          .placement = whole ? kWhole[turn % kWhole.size()] : kAnywhere[turn % kAnywhere.size()],
+          .turn = turn,
+          .whole = whole};
+}
+
+// The diagonal of the square that a cell's products are on: nine of them, with every M, every N and every K. (M is the
+// j-th extent, N the one `diagonal` further; the sum of both then takes every value, 2 and 9 having no divisor in
+// common.) Neighbours in the list have different ones.
+inline std::size_t cross_diagonal(const CrossCell& cell) { return cell.index % 9; }
+inline CrossShape cross_shape_on(std::size_t diagonal, std::size_t j, bool whole) {
+  return cross_shape(j, (j + diagonal) % 9, whole);
+}
+
+// Small integers, of which sums and products are exact, where the epilogue is exact too; else bell-shaped values.
+inline Input cross_input(const CrossCell& cell, const CrossShape& shape) {
+  return kCrossEpilogues[cell.epilogue].exact && shape.turn % 2 == 0 ? Input::integers : Input::normal;
+}
+
+// ---- kernels -----------------------------------------------------------------------------------------------------
+
+inline constexpr int kCrossMultiprocessors = 132;  // what tilings are chosen for: a Hopper GPU's
+
+inline GemmTiling smallest_tiling(const GemmSpec& spec) {
+  const auto all = candidates(spec);
+  return *std::min_element(all.begin(), all.end(), [](auto& x, auto& y) { return x.m * x.n < y.m * y.n; });
+}
+
+inline GemmSpec with_tiling(GemmSpec spec, GemmKernel kernel, const GemmTiling& tiling) {
+  spec.kernel = kernel;
+  spec.tiling = tiling;
+  return spec;
+}
+
+// The kernels of ours that a cell runs: those that are compiled beforehand. What a kernel does not depend on (what
+// generate() makes a parameter) does not decide them, so that neighbours share theirs.
+inline std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target) {
+  const GemmSpec& spec = cell.spec;
+  if (spec.a == Dtype::f32) {
+    GemmSpec simt = spec;
+    simt.kernel = GemmKernel::simt;
+    return {simt};
+  }
+  std::vector<GemmSpec> kernels{with_tiling(spec, GemmKernel::mma, kMmaTilings[1])};
+  const bool grouped = has_group_factors(spec);
+  if ((cell.group + cell.epilogue + (grouped ? 3 : 0)) % 8 == 0) {
+    kernels.push_back(with_tiling(spec, GemmKernel::mma, kMmaTilings[0]));
+  }
+  if (target != target_for(9, 0) || !wgmma_multiplies(spec)) return kernels;
+  kernels.push_back(with_tiling(spec, GemmKernel::sm90, smallest_tiling(spec)));
+  const std::size_t sums = (grouped                  ? 4U
+                            : spec.fast_accumulation ? 2U
+                                                     : 0U) +
+                           (spec.scale_b == kRowwise || spec.scale_b == kRowGroups ? 1U : 0U);
+  if ((cell.group + cell.epilogue + sums) % 4 == 0) {
+    std::vector<GemmTiling> others(candidates(spec).begin(), candidates(spec).end());
+    std::erase(others, smallest_tiling(spec));
+    const std::size_t turn = 2 * (cell.group / 4) + cell.group % 4 + 2 * cell.epilogue;
+    kernels.push_back(with_tiling(spec, GemmKernel::sm90, others[turn % others.size()]));
+  }
+  return kernels;
+}
+
+// Does the library's own choice for a call need no kernel that is not compiled? It follows the backend's order as it is
+// now; were that another, a kernel would be compiled when it is first called, and this test be slower.
+inline bool choice_is_compiled(const CrossCell& cell, const std::vector<GemmSpec>& kernels, const GemmTensors& tensors,
+                               const GemmShape& shape, Target target) {
+  const GemmSpec& spec = cell.spec;
+  const GemmSize size{.m = shape.m, .n = shape.n, .k = shape.k};
+  const auto compiled = [&](GemmKernel kernel, const GemmTiling& tiling) {
+    return std::ranges::find(kernels, with_tiling(spec, kernel, tiling)) != kernels.end();
+  };
+  const bool sm90 = sm90_refusal(spec, tensors, shape, target) == nullptr;
+  const auto sm90_is_compiled = [&] {
+    return compiled(GemmKernel::sm90, choose_tiling(spec, size, kCrossMultiprocessors));
+  };
+  if (sm90 && prefers_sm90(spec, size)) return sm90_is_compiled();
+  if (cublaslt_supports(spec, tensors, shape, target)) {
+    return !sm90 || sm90_is_compiled();  // cuBLASLt may have no algorithm
+  }
+  if (sm90) return sm90_is_compiled();
+  return spec.a == Dtype::f32 || compiled(GemmKernel::mma, choose_mma_tiling(spec, size, kCrossMultiprocessors));
+}
+
+}  // namespace ingot::test
