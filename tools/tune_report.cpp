@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <utility>
 
 namespace ingot::tools {
@@ -20,13 +19,6 @@ double tflops(const TuningRecord& record) {
 std::string ratio(double other_us, double us) { return other_us > 0 ? fmt::format("{:.3f}", other_us / us) : "-"; }
 
 }  // namespace
-
-std::string kernel_of(const GemmSpec& chosen) {
-  const std::string line = print(KernelSpec(chosen));
-  constexpr std::string_view kKey = " kernel=";
-  const auto at = line.find(kKey);
-  return at == std::string::npos ? "automatic" : line.substr(at + kKey.size());
-}
 
 std::string table(const std::vector<TunedGemm>& gemms) {
   const auto label_of = [](const TunedGemm& gemm) {

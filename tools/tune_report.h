@@ -16,9 +16,6 @@ struct TunedGemm {
   std::string problem{};                 // why there is none, where tuning has tried
 };
 
-// "sm90:128x256:2x1:4:cooperative"
-std::string kernel_of(const GemmSpec& chosen);
-
 std::string table(const std::vector<TunedGemm>& gemms);
 std::string json(const std::vector<TunedGemm>& gemms, const TuningMachine& machine);
 

@@ -51,6 +51,13 @@ GemmSpec without_kernel(GemmSpec spec) {
   return spec;
 }
 
+std::string kernel_of(const GemmSpec& spec) {
+  const std::string line = print(KernelSpec(spec));
+  constexpr std::string_view kKey = " kernel=";
+  const auto at = line.find(kKey);
+  return at == std::string::npos ? "automatic" : line.substr(at + kKey.size());
+}
+
 std::string print(const GemmCall& call) {
   return fmt::format("{} {} {} {}", print(KernelSpec(call.spec)), call.size.m, call.size.n, call.size.k);
 }

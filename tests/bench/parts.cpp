@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE bench_parts
 #include <boost/test/included/unit_test.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -12,6 +13,7 @@
 #include "agreement.h"
 #include "bare_calls.h"
 #include "cast_cases.h"
+#include "choice.h"
 #include "gemm_host_cost.h"
 #include "host_cost.h"
 #include "ingot/runtime/context.h"
@@ -239,6 +241,74 @@ BOOST_AUTO_TEST_CASE(what_a_gemm_adds_is_beyond_what_it_ends_in) {
   BOOST_TEST(text.find("600 over\n") < text.find("600 pass\n"));
   BOOST_TEST(text.find("or beyond cublasLtMatmul") != std::string::npos);
   BOOST_TEST(text.find("cuTensorMapEncodeTiled: 101 ns") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(choices_are_judged_on_sizes_that_nothing_was_fitted_on) {
+  const std::vector<ChoiceCase> cases = choice_cases();
+  BOOST_TEST(cases.size() == 60U);
+  std::set<std::string> names;
+  std::set<std::string> calls;
+  std::set<std::string> kinds;
+  std::int64_t least = cases.front().call.size.m;
+  std::int64_t most = least;
+  std::size_t biased = 0;
+  std::size_t gradients = 0;
+  for (const ChoiceCase& c : cases) {
+    BOOST_TEST_CONTEXT(name(c)) {
+      const GemmSpec& spec = c.call.spec;
+      BOOST_CHECK_NO_THROW(validate(KernelSpec(spec)));
+      BOOST_TEST(names.insert(name(c)).second);
+      BOOST_TEST(calls.insert(print(c.call)).second);
+      BOOST_TEST(c.call.size.k % 16 == 0);
+      least = std::min(least, c.call.size.m);
+      most = std::max(most, c.call.size.m);
+      biased += spec.bias ? 1 : 0;
+      gradients += spec.a == Dtype::e5m2 ? 1 : 0;
+      kinds.insert(print(spec.scale_a) + (spec.fast_accumulation ? " fast " : " ") + std::string(name(spec.out)));
+      for (const GemmCase& fitted : gemm_cases()) BOOST_TEST(!(fitted.size == c.call.size));
+    }
+  }
+  BOOST_TEST(least == 8);
+  BOOST_TEST(most == 16384);
+  BOOST_TEST(biased >= 10U);
+  BOOST_TEST(gradients >= 8U);
+  BOOST_TEST(kinds.contains("tensor fast bf16"));
+  BOOST_TEST(kinds.contains("row bf16"));
+  BOOST_TEST(kinds.contains("1x128 bf16"));
+  BOOST_TEST(kinds.contains("row f32"));
+}
+
+BOOST_AUTO_TEST_CASE(choices_are_counted) {
+  const ChoiceCase gemm = choice_cases().front();
+  const auto choice = [&](double untuned, double best) {
+    return Choice{.gemm = gemm, .untuned = "cublaslt", .untuned_us = untuned, .best = "sm90", .best_us = best};
+  };
+  std::vector<Choice> choices(9, choice(10, 10));
+  choices.push_back(choice(20, 10));
+  ChoiceSummary summary = summary_of(choices);
+  BOOST_TEST(summary.near == 9U);
+  BOOST_TEST(summary.share() == 0.9);
+  BOOST_TEST(summary.passes());
+  BOOST_TEST(summary.worst == 0.5);
+  BOOST_TEST(std::fabs(summary.geometric - std::pow(0.5, 0.1)) < 1e-12);
+  BOOST_TEST(to_text(choices).find("9 of 10 within 5 % of the best (90.0 %; 90 % are asked for: pass)") !=
+             std::string::npos);
+
+  choices[0] = choice(100, 95);  // just near
+  BOOST_TEST(summary_of(choices).near == 9U);
+  choices[0] = choice(100, 94.9);
+  BOOST_TEST(summary_of(choices).near == 8U);
+  BOOST_TEST(!summary_of(choices).passes());
+
+  choices[0] = {.gemm = gemm, .problem = "not reached: the budget is spent"};
+  summary = summary_of(choices);
+  BOOST_TEST(summary.measured == 9U);
+  BOOST_TEST(!summary.passes());
+  BOOST_TEST(to_text(choices).find("; 1 not measured") != std::string::npos);
+  BOOST_TEST(to_json(choices[0])["problem"].get<std::string>() == "not reached: the budget is spent");
+  BOOST_TEST(to_json(choices[9])["ratio"].get<double>() == 0.5);
+  BOOST_TEST(to_json(summary)["measured"].get<int>() == 9);
+  BOOST_TEST(!summary_of({}).passes());
 }
 
 BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {

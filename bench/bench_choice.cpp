@@ -1,0 +1,216 @@
+// bench_choice: is the kernel that the library takes without tuning a good one? For each of choice.h's GEMMs, which the
+// cost model was not fitted on, the autotuner's procedure finds the best of the candidates, with the library's own
+// choice as the one to beat; the two then run against each other. All kernels are compiled first, in parallel.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "choice.h"
+#include "ingot/codegen/gemm_candidates.h"
+#include "ingot/runtime/autotuner.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/cuda/gemm_measurer.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/timing.h"
+#include "machine.h"
+#include "program.h"
+
+namespace ingot::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kFinalRounds = 9;
+
+struct Options {
+  bool list = false;
+  bool quick = false;
+  double budget = 150;
+  std::string filter;
+  std::string json;
+  std::string commit;
+};
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+Clock::time_point after(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// About how long a GEMM takes to measure, in any unit.
+double weight(const GemmCall& call) {
+  const auto& [m, n, k] = call.size;
+  return 1 + static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * 1e-12;
+}
+
+class Bench {
+ public:
+  explicit Bench(Context& context)
+      : context_(&context),
+        gpu_(context),
+        random_(gpu_.backend(), gpu_.stream(),
+                [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }) {}
+
+  // The library's own choice first.
+  std::vector<GemmSpec> candidates_of(const GemmCall& call) const {
+    std::vector<GemmSpec> all =
+        gemm_candidates(call, context_->cache().target(), context_->tuning_machine().multiprocessors);
+    all.insert(all.begin(), call.spec);
+    return all;
+  }
+
+  // What the cases' candidates are made of; what cannot be compiled is its case's to tell.
+  void compile(const std::vector<ChoiceCase>& cases) const {
+    std::vector<KernelSpec> specs;
+    for (const ChoiceCase& c : cases) {
+      for (const GemmSpec& spec : candidates_of(c.call)) {
+        if (spec.kernel != GemmKernel::cublaslt) specs.emplace_back(spec);
+      }
+    }
+    try {
+      context_->cache().warm(specs, context_->cache().target(), 0);
+    } catch (const Error& error) {
+      fmt::print(stderr, "bench_choice: warning: {}\n", error.what());
+    }
+  }
+
+  // `share`: of the time that is left until `deadline`.
+  Choice run(const ChoiceCase& c, double share, Clock::time_point deadline, bool quick) {
+    Choice choice{.gemm = c};
+    const Clock::time_point enough =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>((deadline - Clock::now()) * share);
+    CudaGemmMeasurer measurer(gpu_, random_, c.call);
+    const AutotuneResult result = autotune(candidates_of(c.call), measurer,
+                                           {.fewest_rounds = quick ? 1 : 3,
+                                            .most_rounds = quick ? 1 : 11,
+                                            .stop = [&] { return Clock::now() >= deadline; },
+                                            .hurry = [&] { return Clock::now() >= enough; }});
+    choice.problem = problem_of(result);
+    if (!choice.problem.empty()) return choice;
+    choice.untuned = untuned_kernel(result);
+    const Trial& untuned = result.trials.front();
+    const Trial& best = result.trials[*result.chosen];
+    if (&best == &untuned) {
+      choice.best = choice.untuned;
+      choice.best_us = choice.untuned_us = untuned.median_us;
+      return choice;
+    }
+    choice.best = kernel_of(best.spec);
+    std::vector<double> of_untuned;
+    std::vector<double> of_best;
+    for (int round = 0; round < (quick ? 1 : kFinalRounds); ++round) {
+      of_untuned.push_back(measurer.measure(untuned.spec));
+      of_best.push_back(measurer.measure(best.spec));
+    }
+    choice.untuned_us = median(of_untuned);
+    choice.best_us = median(of_best);
+    return choice;
+  }
+
+ private:
+  static std::string problem_of(const AutotuneResult& result) {
+    for (const Trial& trial : result.trials) {
+      if (trial.wrong) return fmt::format("WRONG  {}: {}", kernel_of(trial.spec), trial.problem);
+    }
+    if (result.stopped) return "not reached: the budget is spent";
+    const Trial& untuned = result.trials.front();
+    if (!result.chosen || !untuned.problem.empty()) return "FAILED  " + untuned.problem;
+    return {};
+  }
+
+  // Candidates come in the order in which the library would take them: the first that works is what it takes.
+  static std::string untuned_kernel(const AutotuneResult& result) {
+    for (const Trial& trial : result.trials) {
+      if (trial.spec.kernel != GemmKernel::automatic && trial.problem.empty()) return kernel_of(trial.spec);
+    }
+    return "?";
+  }
+
+  Context* context_;
+  Gpu gpu_;
+  RandomData random_;
+};
+
+void write(const std::string& path, const Machine& machine, double compile_s, const std::vector<Choice>& choices) {
+  nlohmann::ordered_json json = header("gemm choice", machine);
+  json["compile_seconds"] = compile_s;
+  json["summary"] = to_json(summary_of(choices));
+  json["cases"] = nlohmann::ordered_json::array();
+  for (const Choice& choice : choices) json["cases"].push_back(to_json(choice));
+  write_json(path, json);
+}
+
+int run(const Options& options) {
+  std::vector<ChoiceCase> cases = choice_cases();
+  std::erase_if(cases, [&](const ChoiceCase& c) {
+    return (name(c) + ", " + print(KernelSpec(c.call.spec))).find(options.filter) == std::string::npos;
+  });
+  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in it: --list");
+  if (options.list) {
+    for (const ChoiceCase& c : cases) fmt::print("{:<48}{}\n", name(c), print(KernelSpec(c.call.spec)));
+    return 0;
+  }
+  std::string problem;
+  if (Driver::open(problem) == nullptr) {
+    fmt::print("skipped: no CUDA device ({})\n", problem);
+    return kSkipped;
+  }
+  ContextOptions on_cuda = ContextOptions::from_environment();
+  on_cuda.where = ContextOptions::Where::cuda;
+  on_cuda.tuning = Tuning::off;  // records would be what `untuned` must not know
+  Context context(on_cuda);
+  const Machine machine = machine_of(context, options.commit);
+  Bench bench(context);
+
+  const Clock::time_point begin = Clock::now();
+  const Clock::time_point deadline = after(options.budget);
+  bench.compile(cases);
+  const double compile_s = seconds_since(begin);
+  fmt::print(stderr, "kernels ready after {:.1f} s\n", compile_s);
+  double left = 0;
+  for (const ChoiceCase& c : cases) left += weight(c.call);
+  std::vector<Choice> choices;
+  for (const ChoiceCase& c : cases) {
+    choices.push_back({.gemm = c, .problem = "not reached: the budget is spent"});
+    if (Clock::now() >= deadline) continue;
+    try {
+      choices.back() = bench.run(c, weight(c.call) / left, deadline, options.quick);
+    } catch (const Error& error) {
+      choices.back().problem = std::string("FAILED  ") + error.what();
+    }
+    left -= weight(c.call);
+    fmt::print(stderr, "{:>3}/{} {:6.1f} s  {}\n", choices.size(), cases.size(), seconds_since(begin), name(c));
+  }
+  fmt::print(
+      "Ingot {} ({}), {}, driver {}, cuBLASLt {}, {}; {:.1f} s, of which {:.1f} s until the kernels were ready\n\n{}",
+      machine.ingot, machine.commit, machine.device, machine.driver, machine.cublaslt, machine.date,
+      seconds_since(begin), compile_s, to_text(choices));
+  if (!options.json.empty()) write(options.json, machine, compile_s, choices);
+  const bool failed = std::ranges::any_of(
+      choices, [](const Choice& c) { return c.problem.starts_with("WRONG") || c.problem.starts_with("FAILED"); });
+  return failed ? kFailed : 0;
+}
+
+}  // namespace
+}  // namespace ingot::bench
+
+int main(int argc, char** argv) {
+  CLI::App app{"Compares the kernels that Ingot takes without tuning with the best that tuning finds.", "bench_choice"};
+  ingot::bench::Options options;
+  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
+  app.add_option("--filter", options.filter, "Only cases with this text in their name or spec");
+  app.add_flag("--quick", options.quick, "One round each: does it run, not how fast");
+  app.add_option("--budget", options.budget, "Seconds for all of it; what is not reached is left out")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--json", options.json, "Write all figures to this file");
+  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
+}

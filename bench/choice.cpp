@@ -1,0 +1,171 @@
+// Sizes of layers are those that the models were published with. Fused projections are one product (query, key and
+// value; gate and up). Of a backward pass, grad_input has e5m2 for its first operand and grad_weight a K of tokens and
+// f32 for its output, to which gradients are added.
+#include "choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+namespace ingot::bench {
+namespace {
+
+struct Line {
+  const char* layer;
+  const char* call;  // the spec, then M, N and K
+};
+
+constexpr Line kLines[] = {
+    {"Mistral 7B qkv", "gemm e4m3fn*e4m3fn->bf16 fast 1536 6144 4096"},
+    {"Mistral 7B gate_up", "gemm e4m3fn*e4m3fn->bf16 scale=row,row fast 3000 28672 4096"},
+    {"Mistral 7B down", "gemm e4m3fn*e4m3fn->bf16 scale=row,row fast 640 4096 14336"},
+    {"Mistral 7B attention_out", "gemm e4m3fn*e4m3fn->bf16 2304 4096 4096"},
+    {"Mistral 7B gate_up grad_input", "gemm e5m2*e4m3fn->bf16 5000 4096 28672"},
+    {"Mistral 7B down grad_weight", "gemm e5m2*e4m3fn->f32 scale=row,row 4096 14336 3072"},
+    {"Mistral 7B down, few tokens", "gemm e4m3fn*e4m3fn->bf16 fast 8 4096 14336"},
+    {"Qwen2 7B qkv", "gemm e4m3fn*e4m3fn->bf16 scale=row,row bias fast 1000 4608 3584"},
+    {"Qwen2 7B qkv, few tokens", "gemm e4m3fn*e4m3fn->bf16 scale=row,row bias fast 48 4608 3584"},
+    {"Qwen2 7B gate_up", "gemm e4m3fn*e4m3fn->bf16 fast 777 37888 3584"},
+    {"Qwen2 7B down", "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 2000 3584 18944"},
+    {"Qwen2 7B down grad_input", "gemm e5m2*e4m3fn->bf16 scale=row,row 7000 18944 3584"},
+    {"Qwen2.5 14B qkv", "gemm e4m3fn*e4m3fn->bf16 bias 4000 7168 5120"},
+    {"Qwen2.5 14B gate_up", "gemm e4m3fn*e4m3fn->bf16 scale=row,row 1792 27648 5120"},
+    {"Qwen2.5 14B down", "gemm e4m3fn*e4m3fn->bf16 scale=row,row fast 9000 5120 13824"},
+    {"Gemma 2 9B qkv", "gemm e4m3fn*e4m3fn->bf16 scale=row,row fast 6144 8192 3584"},
+    {"Gemma 2 9B attention_out", "gemm e4m3fn*e4m3fn->bf16 fast 500 3584 4096"},
+    {"Gemma 2 9B down", "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 4608 3584 14336"},
+    {"Gemma 2 2B lm_head", "gemm e4m3fn*e4m3fn->bf16 scale=row,row 77 256000 2304"},
+    {"Gemma 2B gate_up", "gemm e4m3fn*e4m3fn->bf16 scale=row,row fast 200 32768 2048"},
+    {"Gemma 2B down", "gemm e4m3fn*e4m3fn->bf16 fast 2500 2048 16384"},
+    {"Gemma 2B gate_up grad_weight", "gemm e5m2*e4m3fn->f32 16384 2048 5120"},
+    {"GPT-J 6B fc_in", "gemm e4m3fn*e4m3fn->bf16 bias fast 1500 16384 4096"},
+    {"GPT-J 6B fc_out", "gemm e4m3fn*e4m3fn->bf16 bias fast 1500 4096 16384"},
+    {"GPT-J 6B fc_in grad_input", "gemm e5m2*e4m3fn->bf16 6000 4096 16384"},
+    {"OPT 125M qkv", "gemm e4m3fn*e4m3fn->bf16 bias fast 4096 2304 768"},
+    {"OPT 125M fc1", "gemm e4m3fn*e4m3fn->bf16 scale=row,row bias fast 2048 3072 768"},
+    {"OPT 350M fc1", "gemm e4m3fn*e4m3fn->bf16 scale=row,row bias 333 4096 1024"},
+    {"OPT 1.3B fc2", "gemm e4m3fn*e4m3fn->bf16 bias 1024 2048 8192"},
+    {"OPT 13B fc1", "gemm e4m3fn*e4m3fn->bf16 scale=row,row bias fast 512 20480 5120"},
+    {"OPT 13B fc2 grad_weight", "gemm e5m2*e4m3fn->f32 scale=row,row fast 5120 20480 2048"},
+    {"GPT-2 XL fc1", "gemm e4m3fn*e4m3fn->bf16 bias fast 3072 6400 1600"},
+    {"GPT-2 XL fc2", "gemm e4m3fn*e4m3fn->bf16 scale=row,row bias fast 3333 1600 6400"},
+    {"GPT-2 XL fc2 grad_weight", "gemm e5m2*e4m3fn->f32 1600 6400 4096"},
+    {"Phi-3 mini gate_up", "gemm e4m3fn*e4m3fn->bf16 scale=row,row fast 10000 16384 3072"},
+    {"Phi-3 mini down", "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 700 3072 8192"},
+    {"Phi-2 fc1", "gemm e4m3fn*e4m3fn->bf16 bias fast 100 10240 2560"},
+    {"Phi-2 fc2 grad_input", "gemm e5m2*e4m3fn->bf16 scale=row,row fast 1280 10240 2560"},
+    {"Falcon 7B qkv", "gemm e4m3fn*e4m3fn->bf16 scale=row,row fast 1111 4672 4544"},
+    {"Falcon 7B up, few tokens", "gemm e4m3fn*e4m3fn->bf16 scale=row,row 24 18176 4544"},
+    {"Falcon 7B down", "gemm e4m3fn*e4m3fn->bf16 5000 4544 18176"},
+    {"Mixtral expert gate_up", "gemm e4m3fn*e4m3fn->bf16 scale=row,row fast 333 28672 4096"},
+    {"Mixtral expert down", "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 450 4096 14336"},
+    {"Mixtral expert down grad_weight", "gemm e5m2*e4m3fn->f32 scale=row,row 4096 14336 512"},
+    {"Qwen MoE expert gate_up", "gemm e4m3fn*e4m3fn->bf16 fast 192 2816 2048"},
+    {"Qwen MoE expert gate_up, full", "gemm e4m3fn*e4m3fn->bf16 scale=row,row 3500 2816 2048"},
+    {"Qwen MoE expert down", "gemm e4m3fn*e4m3fn->bf16 scale=row,row fast 192 2048 1408"},
+    {"DeepSeek-V3 expert gate_up", "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 256 4096 7168"},
+    {"DeepSeek-V3 expert down", "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 1200 7168 2048"},
+    {"DeepSeek-V3 q_b", "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 3000 24576 1536"},
+    {"DeepSeek-V3 kv_a", "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 8192 576 7168"},
+    {"ViT-L qkv", "gemm e4m3fn*e4m3fn->bf16 scale=row,row bias fast 12608 3072 1024"},
+    {"ViT-L fc2", "gemm e4m3fn*e4m3fn->bf16 bias fast 12608 1024 4096"},
+    {"ViT-L fc2 grad_weight", "gemm e5m2*e4m3fn->f32 scale=row,row 1024 4096 12608"},
+    {"Whisper large fc1", "gemm e4m3fn*e4m3fn->bf16 bias 12000 5120 1280"},
+    {"Whisper large attention_out", "gemm e4m3fn*e4m3fn->bf16 scale=row,row fast 1500 1280 1280"},
+    {"BERT base qkv", "gemm e4m3fn*e4m3fn->bf16 bias fast 6400 2304 768"},
+    {"BERT base fc2", "gemm e4m3fn*e4m3fn->bf16 scale=row,row bias 384 768 3072"},
+    {"T5 large wo", "gemm e4m3fn*e4m3fn->f32 scale=row,row fast 900 1024 2816"},
+    {"Llama 3.2 1B gate_up", "gemm e4m3fn*e4m3fn->bf16 16384 16384 2048"}};
+
+// "e4m3fn*e4m3fn->bf16 row,row fast": the spec's line without what all have in common.
+std::string formats(const GemmSpec& spec) {
+  constexpr std::string_view kKind = "gemm ";
+  constexpr std::string_view kLayout = " nt scale=";
+  const std::string line = print(KernelSpec(spec));
+  const std::string_view words = std::string_view(line).substr(kKind.size());
+  const std::size_t at = words.find(kLayout);
+  if (at == std::string_view::npos) return std::string(words);
+  return fmt::format("{} {}", words.substr(0, at), words.substr(at + kLayout.size()));
+}
+
+}  // namespace
+
+std::string name(const ChoiceCase& choice) {
+  const auto& [m, n, k] = choice.call.size;
+  return fmt::format("{} {}x{}x{}", choice.layer, m, n, k);
+}
+
+std::vector<ChoiceCase> choice_cases() {
+  std::vector<ChoiceCase> cases;
+  for (const Line& line : kLines) cases.push_back({.layer = line.layer, .call = parse_gemm_call(line.call)});
+  return cases;
+}
+
+bool ChoiceSummary::passes() const { return cases != 0 && measured == cases && share() >= kShareNear; }
+
+ChoiceSummary summary_of(std::span<const Choice> choices) {
+  ChoiceSummary summary{.cases = choices.size()};
+  double logarithms = 0;
+  for (const Choice& choice : choices) {
+    if (!choice.measured()) continue;
+    const double ratio = choice.ratio();
+    summary.worst = summary.measured == 0 ? ratio : std::min(summary.worst, ratio);
+    logarithms += std::log(ratio);
+    ++summary.measured;
+    if (ratio >= kNear) ++summary.near;
+  }
+  if (summary.measured != 0) summary.geometric = std::exp(logarithms / static_cast<double>(summary.measured));
+  return summary;
+}
+
+std::string to_text(std::span<const Choice> choices) {
+  std::string text = fmt::format("{:<48}{:<34}{:<34}{:>9}{:<3}{:<34}{:>9}{:>8}\n", "M x N x K", "formats", "untuned",
+                                 "us", "", "best", "us", "ratio");
+  for (const Choice& choice : choices) {
+    text += fmt::format("{:<48}{:<34}", name(choice.gemm), formats(choice.gemm.call.spec));
+    if (!choice.measured()) {
+      text += fmt::format("{}\n", choice.problem);
+      continue;
+    }
+    text += fmt::format("{:<34}{:>9.1f}   {:<34}{:>9.1f}{:>8.3f}{}\n", choice.untuned, choice.untuned_us, choice.best,
+                        choice.best_us, choice.ratio(), choice.ratio() < kNear ? " *" : "");
+  }
+  const ChoiceSummary s = summary_of(choices);
+  text += fmt::format(
+      "\n{} of {} within {:.0f} % of the best ({:.1f} %; {:.0f} % are asked for: {}); geometric mean {:.3f}, worst "
+      "{:.3f}",
+      s.near, s.measured, 100 * (1 - kNear), 100 * s.share(), 100 * kShareNear, s.passes() ? "pass" : "short",
+      s.geometric, s.worst);
+  if (s.measured != s.cases) text += fmt::format("; {} not measured", s.cases - s.measured);
+  return text + "\n";
+}
+
+nlohmann::ordered_json to_json(const Choice& choice) {
+  const auto& [m, n, k] = choice.gemm.call.size;
+  nlohmann::ordered_json json{
+      {"case", choice.gemm.layer}, {"m", m}, {"n", n}, {"k", k}, {"spec", print(KernelSpec(choice.gemm.call.spec))}};
+  if (!choice.measured()) {
+    json["problem"] = choice.problem;
+    return json;
+  }
+  json["untuned"] = {{"kernel", choice.untuned}, {"us", choice.untuned_us}};
+  json["best"] = {{"kernel", choice.best}, {"us", choice.best_us}};
+  json["ratio"] = choice.ratio();
+  return json;
+}
+
+nlohmann::ordered_json to_json(const ChoiceSummary& summary) {
+  return {{"cases", summary.cases},
+          {"measured", summary.measured},
+          {"near", summary.near},
+          {"share", summary.share()},
+          {"limit", kNear},
+          {"share_asked_for", kShareNear},
+          {"geometric", summary.geometric},
+          {"worst", summary.worst},
+          {"pass", summary.passes()}};
+}
+
+}  // namespace ingot::bench
