@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <regex>
+#include <thread>
 
 namespace ingot::bench {
 namespace {
@@ -31,11 +32,21 @@ std::string commit_of_folder() {
   return text.substr(0, text.find('\n'));
 }
 
+std::string text_of(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 }  // namespace
 
 std::string driver_version(const std::string& proc_text) {
   std::smatch found;
   return std::regex_search(proc_text, found, std::regex(R"(\b\d{3,}\.\d+(\.\d+)?\b)")) ? found.str() : std::string{};
+}
+
+std::string processor_name(const std::string& proc_text) {
+  std::smatch found;
+  return std::regex_search(proc_text, found, std::regex(R"(model name\s*:\s*([^\n]*))")) ? found.str(1) : std::string{};
 }
 
 Machine machine_of(const Context& context, const std::string& commit) {
@@ -46,9 +57,7 @@ Machine machine_of(const Context& context, const std::string& commit) {
     }
     return std::string{};
   };
-  std::ifstream file("/proc/driver/nvidia/version");
-  const std::string proc_text{std::istreambuf_iterator<char>(file), {}};
-  std::string driver = driver_version(proc_text);
+  std::string driver = driver_version(text_of("/proc/driver/nvidia/version"));
   if (driver.empty()) driver = "CUDA " + version_of("CUDA driver");
   return {.date = today(),
           .commit = commit.empty() ? commit_of_folder() : commit,
@@ -57,7 +66,9 @@ Machine machine_of(const Context& context, const std::string& commit) {
           .target = print(info.target),
           .driver = driver,
           .nvrtc = version_of("NVRTC"),
-          .cublaslt = version_of("cuBLASLt")};
+          .cublaslt = version_of("cuBLASLt"),
+          .processor =
+              std::to_string(std::thread::hardware_concurrency()) + " x " + processor_name(text_of("/proc/cpuinfo"))};
 }
 
 }  // namespace ingot::bench

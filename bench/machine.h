@@ -16,6 +16,7 @@ struct Machine {
   std::string driver{};  // the kernel module's version, as nvidia-smi shows it; else the API's, "CUDA 13.0"
   std::string nvrtc{};
   std::string cublaslt{};
+  std::string processor{};  // "16 x Intel(R) Xeon(R) Platinum 8480+"
 };
 
 // `commit`: empty to ask git about the current folder.
@@ -23,5 +24,7 @@ Machine machine_of(const Context& context, const std::string& commit);
 
 // "580.159.04" of the text of /proc/driver/nvidia/version; empty if there is none in it.
 std::string driver_version(const std::string& proc_text);
+// The processor's name in the text of /proc/cpuinfo; empty if there is none in it.
+std::string processor_name(const std::string& proc_text);
 
 }  // namespace ingot::bench

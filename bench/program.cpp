@@ -28,9 +28,9 @@ int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>
 }
 
 nlohmann::ordered_json header(const std::string& benchmark, const Machine& m) {
-  return {{"benchmark", benchmark}, {"date", m.date},     {"device", m.device},
-          {"target", m.target},     {"driver", m.driver}, {"nvrtc", m.nvrtc},
-          {"cublaslt", m.cublaslt}, {"ingot", m.ingot},   {"commit", m.commit}};
+  return {{"benchmark", benchmark}, {"date", m.date},          {"device", m.device},     {"target", m.target},
+          {"driver", m.driver},     {"nvrtc", m.nvrtc},        {"cublaslt", m.cublaslt}, {"ingot", m.ingot},
+          {"commit", m.commit},     {"processor", m.processor}};
 }
 
 void write_json(const std::string& path, const nlohmann::ordered_json& json) {

@@ -4,8 +4,10 @@
 #include <boost/test/included/unit_test.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "bare_calls.h"
 #include "cast_cases.h"
 #include "choice.h"
+#include "compile_cost.h"
 #include "gemm_host_cost.h"
 #include "host_cost.h"
 #include "ingot/runtime/context.h"
@@ -22,6 +25,7 @@
 #include "machine.h"
 #include "random_inputs.h"
 #include "report.h"
+#include "support/fake_compiler.h"
 #include "support/refused.h"
 
 using namespace ingot;
@@ -311,6 +315,52 @@ BOOST_AUTO_TEST_CASE(choices_are_counted) {
   BOOST_TEST(!summary_of({}).passes());
 }
 
+// A compiler that takes as long as it is told tells threads that work at once from those that wait for each other.
+BOOST_AUTO_TEST_CASE(compiles_are_cold_and_counted) {
+  for (const CompileCase& c : compile_cases()) {
+    if (!c.spec.empty()) BOOST_CHECK_NO_THROW(parse(c.spec));
+  }
+  class Cold final : public Compiler {
+   public:
+    std::string identity() const override { return "cold"; }
+    CompiledKernel compile(const Source& source, Target target) const override {
+      {
+        const std::lock_guard lock(mutex);
+        BOOST_TEST(texts.insert(source.text).second);
+      }
+      return slow.compile(source, target);
+    }
+    test::FakeCompiler slow{"slow", std::chrono::milliseconds(20)};
+    mutable std::mutex mutex;
+    mutable std::set<std::string> texts;
+  };
+  const Cold cold;
+  const CompileReport report = measure_compiles(cold, 3);
+  BOOST_TEST(cold.texts.size() == 1 + 3 * (compile_cases().size() + 4));
+  BOOST_TEST(report.kernels.size() == compile_cases().size());
+  for (const CompileCost& cost : report.kernels) {
+    BOOST_TEST(cost.wall_ms.size() == 3U);
+    BOOST_TEST(std::ranges::min(cost.wall_ms) >= 20);
+  }
+  BOOST_TEST(std::ranges::min(report.pair.serial_ms) >= 40);
+  BOOST_TEST(report.pair.best_ratio() < 0.9);
+
+  const CompileReport given{
+      .kernels = {{.kernel = {.label = "quick", .spec = "s", .limit_ms = 10},
+                   .wall_ms = {9, 30, 11},
+                   .processor_ms = {8, 8, 9}},
+                  {.kernel = {.label = "slow", .limit_ms = 10}, .wall_ms = {11}, .processor_ms = {10}}},
+      .pair = {.first = "a", .second = "b", .serial_ms = {100, 200, 110}, .parallel_ms = {70, 60, 80}}};
+  const nlohmann::ordered_json json = to_json(given);
+  BOOST_TEST(json["kernels"][0]["wall_ms"]["best"].get<double>() == 9);
+  BOOST_TEST(json["kernels"][0]["wall_ms"]["median"].get<double>() == 11);
+  BOOST_TEST(std::fabs(json["two_threads"]["ratio"]["best"].get<double>() - 0.6) < 1e-12);
+  BOOST_TEST(std::fabs(json["two_threads"]["ratio"]["median"].get<double>() - 70.0 / 110) < 1e-12);
+  const std::string text = to_text(given);
+  BOOST_TEST(text.find("10 pass") != std::string::npos);
+  BOOST_TEST(text.find("10 over") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {
   CastReport report{.machine = {.date = "2026-11-21", .commit = "abc", .device = "GPU"},
                     .before = {.tb_per_s = 4.2, .megabytes = 256},
@@ -340,4 +390,6 @@ BOOST_AUTO_TEST_CASE(the_drivers_version_is_found) {
   BOOST_TEST(driver_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
                             "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n") == "580.159.04");
   BOOST_TEST(driver_version("") == "");
+  BOOST_TEST(processor_name("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nflags\t: x\n") == "A CPU @ 2 GHz");
+  BOOST_TEST(processor_name("") == "");
 }
