@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The casts of bench_cast as torch.compile makes them, timed in the same way: CUDA graphs over rotated buffers, events
-around a replay that follows another one, medians of rounds in which the cases take turns.
+"""The casts of bench_cast as torch.compile makes them, and the products of bench_gemm as torch._scaled_mm, torch.mm and
+DeepGEMM multiply them (torch_gemm.py), timed in the same way as Ingot's (torch_timing.py).
 
     python3 bench/compare_torch.py                                        # PyTorch alone
     python3 bench/compare_torch.py --ingot cast.json --json torch.json    # beside what bench_cast --json wrote
-    python3 bench/compare_torch.py --self-check                           # table, and formulas on the CPU; no GPU
+    python3 bench/compare_torch.py --gemm --ingot gemm.json --deepgemm ~/DeepGEMM    # beside bench_gemm --json
+    python3 bench/compare_torch.py --list                                 # the cases; no GPU
+    python3 bench/compare_torch.py --self-check                           # tables, and formulas on the CPU; no GPU
 
 Run both on one machine, one after the other: a ratio of figures from two machines says nothing.
 """
@@ -14,13 +16,17 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import pathlib
 import statistics
 import sys
+import types
 from typing import Any, Callable
+
+import torch_gemm
+from torch_timing import Replay, copies_for, take_turns
 
 SKIPPED = 77
 SIZES = (4096, 8192, 16384)
-ENOUGH_BYTES = 512 << 20  # of buffers that the calls take turns with: several times the largest L2
 FP8_MAX = 448.0
 
 
@@ -78,55 +84,14 @@ def works(torch: Any, device: str) -> dict[str, tuple[int, Callable[[Any], Any]]
 # ---- timing --------------------------------------------------------------------------------------------------------
 
 
-class Replay:
-    """A call's CUDA graph: every copy of the input in turn, as often as fills about `graph_us`."""
-
-    def __init__(self, torch: Any, call: Callable[[Any], Any], inputs: list[Any], graph_us: float) -> None:
-        self.torch = torch
-        self.kept: list[Any] = []  # outputs, so that the graph's calls write to memory of their own
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for x in inputs:
-                call(x)  # compiles
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        self.capture(call, inputs, len(inputs))
-        self.graph.replay()
-        turns = max(1, min(round(graph_us / max(self.measure() * len(inputs), 0.01)), 2000 // len(inputs)))
-        if turns > 1:
-            self.capture(call, inputs, turns * len(inputs))
-
-    def capture(self, call: Callable[[Any], Any], inputs: list[Any], calls: int) -> None:
-        self.calls = calls
-        self.kept = [None] * len(inputs)  # the outputs of a copy live until its next turn
-        self.graph = self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.graph(self.graph):
-            for i in range(calls):
-                self.kept[i % len(inputs)] = call(inputs[i % len(inputs)])
-
-    def measure(self) -> float:
-        """Microseconds per call of one replay that follows another."""
-        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.graph.replay()
-        begin.record()
-        self.graph.replay()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) * 1e3 / self.calls
-
-
-def take_turns(replays: dict[str, Replay], rounds: int) -> dict[str, dict[str, float]]:
-    samples: dict[str, list[float]] = {name: [] for name in replays}
-    for _ in range(rounds):
-        for name, replay in replays.items():
-            samples[name].append(replay.measure())
-    return {name: {"median": statistics.median(us), "min": min(us), "max": max(us)} for name, us in samples.items()}
-
-
 def random_inputs(torch: Any, size: int) -> list[Any]:
-    copies = max(2, -(-ENOUGH_BYTES // (2 * size * size)))
+    copies = copies_for(2 * size * size)
     return [torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(copies)]
+
+
+def case_names() -> list[str]:
+    without_torch = types.SimpleNamespace(full=lambda *_, **__: None)
+    return [f"{name} {size}x{size}" for size in SIZES for name in works(without_torch, "cpu")]
 
 
 def copy_ceiling(torch: Any, rounds: int) -> float:
@@ -251,13 +216,17 @@ def self_check() -> None:
     assert [line.split() for line in table(found, None).splitlines()[3:4]] == [
         ["both", "64x32", "30.0", "1.25", "-", "-", "-"]
     ]
+    assert "rowwise codes 4096x4096" in case_names()
     try:
         import torch
     except ImportError:
-        print("the table is right; no PyTorch, so its formulas were not tried")
+        torch = None
+    torch_gemm.self_check(pathlib.Path(__file__).with_name("gemm_cases.cpp").read_text(encoding="utf-8"), torch)
+    if torch is None:
+        print("the tables are right; no PyTorch, so its formulas were not tried")
         return
     check_formulas(torch)
-    print("the table and the formulas are right")
+    print("the tables and the formulas are right")
 
 
 def check_formulas(torch: Any) -> None:
@@ -282,14 +251,21 @@ def check_formulas(torch: Any) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ingot", help="what bench_cast --json wrote, to print beside")
+    parser.add_argument("--gemm", action="store_true", help="products in place of casts")
+    parser.add_argument("--deepgemm", metavar="PATH", help="with --gemm: a checkout of DeepGEMM that is built")
+    parser.add_argument("--ingot", help="what bench_cast --json, or bench_gemm --json, wrote, to print beside")
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--filter", default="", help="only cases with this text in their name")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: does it run, not how fast")
+    parser.add_argument("--list", action="store_true", help="print the cases; needs no GPU")
     parser.add_argument("--self-check", action="store_true", help="check this program; needs no GPU")
     options = parser.parse_args()
     if options.self_check:
         self_check()
+        return 0
+    if options.list:
+        names = torch_gemm.case_names() if options.gemm else case_names()
+        print("\n".join(name for name in names if options.filter in name))
         return 0
     try:
         import torch
@@ -303,8 +279,19 @@ def main() -> int:
     if options.ingot:
         with open(options.ingot, encoding="utf-8") as file:
             ingot = json.load(file)
-    found = measure(torch, options.filter, options.quick)
-    print(table(found, ingot), end="")
+    if options.gemm:
+        deep_gemm = None
+        if options.deepgemm:
+            try:
+                deep_gemm = torch_gemm.open_deep_gemm(options.deepgemm)
+            except ImportError as error:
+                print(f"without DeepGEMM: {options.deepgemm} cannot be imported ({error})", file=sys.stderr)
+        found = torch_gemm.measure(torch, options.filter, options.quick, deep_gemm)
+        text = torch_gemm.table(found, ingot)
+    else:
+        found = measure(torch, options.filter, options.quick)
+        text = table(found, ingot)
+    print(text, end="")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=1)

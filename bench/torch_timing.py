@@ -1,0 +1,61 @@
+"""How compare_torch.py takes a time: CUDA graphs over rotated inputs, events around a replay that follows another one,
+medians of rounds in which the cases take turns. As src/runtime/cuda/replay.h does."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, Callable
+
+ENOUGH_BYTES = 512 << 20  # of buffers that the calls take turns with: several times the largest L2
+MOST_COPIES = 256
+MOST_CALLS = 2000
+
+
+def copies_for(working_set: int) -> int:
+    return min(max(2, -(-ENOUGH_BYTES // working_set)), MOST_COPIES)
+
+
+class Replay:
+    """A call's CUDA graph: every copy of the input in turn, as often as fills about `graph_us`."""
+
+    def __init__(self, torch: Any, call: Callable[[Any], Any], inputs: list[Any], graph_us: float) -> None:
+        self.torch = torch
+        self.kept: list[Any] = []  # outputs, so that the graph's calls write to memory of their own
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for x in inputs:
+                call(x)  # compiles
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        self.capture(call, inputs, len(inputs))
+        self.graph.replay()
+        turns = max(1, min(round(graph_us / max(self.measure() * len(inputs), 0.01)), MOST_CALLS // len(inputs)))
+        if turns > 1:
+            self.capture(call, inputs, turns * len(inputs))
+
+    def capture(self, call: Callable[[Any], Any], inputs: list[Any], calls: int) -> None:
+        self.calls = calls
+        self.kept = [None] * len(inputs)  # the outputs of a copy live until its next turn
+        self.graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(self.graph):
+            for i in range(calls):
+                self.kept[i % len(inputs)] = call(inputs[i % len(inputs)])
+
+    def measure(self) -> float:
+        """Microseconds per call of one replay that follows another."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.graph.replay()
+        begin.record()
+        self.graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3 / self.calls
+
+
+def take_turns(replays: dict[str, Replay], rounds: int) -> dict[str, dict[str, float]]:
+    samples: dict[str, list[float]] = {name: [] for name in replays}
+    for _ in range(rounds):
+        for name, replay in replays.items():
+            samples[name].append(replay.measure())
+    return {name: {"median": statistics.median(us), "min": min(us), "max": max(us)} for name, us in samples.items()}
