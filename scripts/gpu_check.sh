@@ -87,6 +87,12 @@ for step in $steps; do
       cat "$out/bench_cast.log"
       record bench_gemm 300 "$build/bench/bench_gemm" --json "$out/bench_gemm.json"
       cat "$out/bench_gemm.log"
+      record bench_gemm_host 60 "$build/bench/bench_gemm" --host --json "$out/bench_gemm_host.json"
+      cat "$out/bench_gemm_host.log"
+      record bench_choice 240 "$build/bench/bench_choice" --json "$out/bench_choice.json"
+      cat "$out/bench_choice.log"
+      record bench_compile 120 "$build/bench/bench_compile" --json "$out/bench_compile.json"
+      cat "$out/bench_compile.log"
       ;;
     *) echo "gpu_check.sh: unknown step $step" >&2; exit 2 ;;
   esac

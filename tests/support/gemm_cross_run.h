@@ -340,8 +340,9 @@ class Cross {
 
   static std::string fault_of(const CrossRun& run, const Verdict& v) {
     const GemmSpec& spec = run.spec;
-    const auto [m, n, k] = run.shape.shape;
-    const auto place = [cols = n](unsigned long long index) {
+    const Shape shape = run.shape.shape;
+    const std::int64_t elements = shape.rows * shape.cols;
+    const auto place = [cols = shape.cols](unsigned long long index) {
       const auto at = static_cast<std::int64_t>(index);
       return "first at index " + std::to_string(at) + " (row " + std::to_string(at / cols) + ", col " +
              std::to_string(at % cols) + ")";
@@ -360,11 +361,11 @@ class Cross {
     };
     const auto of_errors = [&](const char* what, const Verdict::Errors& errors, Dtype dtype) -> std::string {
       if (errors.wrong != 0) {
-        return std::string(what) + ": " + std::to_string(errors.wrong) + " of " + std::to_string(m * n) +
+        return std::string(what) + ": " + std::to_string(errors.wrong) + " of " + std::to_string(elements) +
                " elements are wrong, " + place(errors.first);
       }
       // Of few elements the whole says no more than each.
-      if (is_fp8(dtype) || m * n < 256) return {};
+      if (is_fp8(dtype) || elements < 256) return {};
       const double allowed = cross_tolerance(spec, dtype);
       if (errors.error <= allowed * allowed * errors.norm) return {};
       return std::string(what) + ": relative error " + std::to_string(std::sqrt(errors.error / errors.norm)) +
