@@ -854,7 +854,6 @@ template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Fact
           class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     gemm_sm90([[maybe_unused]] const __grid_constant__ Sm90GemmParams p) {
-  if constexpr (!T.stream_k) start_in_turn();
   static_assert(sm90_shared_bytes(T) <= kSm90SharedLimit);
   static_assert(T.m % (T.pingpong ? 64 : 128) == 0 || sm90_shares_columns(T));
   static_assert(T.n <= 256 && sm90_columns(T) % 64 == 0);
@@ -863,7 +862,6 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
   static_assert(Factors == Sm90Factors::one || Factors == Sm90Factors::rows || (!Fast && sm90_columns(T) <= 128));
 #if INGOT_ON_DEVICE
   constexpr u32 kProducer = kSm90Consumers * 128;
-  if constexpr (!T.stream_k) write_output_factor<Out>(p.epilogue);
   const auto block = Sm90Block<T>::make();
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) block.make_barriers();
@@ -871,15 +869,11 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     ptx::prefetch_tensormap(&p.a);
     ptx::prefetch_tensormap(&p.b);
   }
-  if constexpr (T.stream_k) {
-    if (threadIdx.x == kProducer) Sm90Forerunner<T>(p).ask(0, kSm90AheadBoxes);
-  }
   __syncwarp();
   block.sync_all();
-  if constexpr (T.stream_k) {
-    start_in_turn();
-    write_output_factor<Out>(p.epilogue);
-  }
+  // What is above may run while the kernel ahead ends.
+  start_in_turn();
+  write_output_factor<Out>(p.epilogue);
   if (warpgroup == kSm90Consumers) {
     ptx::setmaxnreg_dec<40>();
     if (threadIdx.x == kProducer) {

@@ -1,11 +1,5 @@
 // What gemm_sm90 is given, and how its tiles come to shared memory: barriers, the ring of stages, the order of tiles,
 // and the thread that keeps the ring filled.
-//
-// Where tiles are cut along K (gemm_sm90_split.cuh), there are few rows of one operand, and what counts is how fast the
-// other comes from memory. A stage takes 128 bytes of each row, which alone would have the memory open a page for every
-// 128 bytes or, with what the L2 fetches beside them, 256. So of an operand that is read once the L2 is asked for
-// pieces of 1024 bytes of a row, kSm90AheadSteps stages before they are loaded from there. The first of them is asked
-// for before the kernel ahead of this one has ended.
 #pragma once
 
 #include "gemm_epilogue.cuh"
@@ -24,18 +18,8 @@ namespace ingot {
 // blocks, groups: one for each 128 x 128 or each 1 x 128; a then has one for each 1 x 128.
 enum class Sm90Factors : u32 { one, rows, blocks, groups };
 
-// Steps, and so 128 bytes of a row, that the L2 is asked for at once; and in how many boxes, of as many rows each.
-inline constexpr u32 kSm90AheadSteps = 8;
-inline constexpr u32 kSm90AheadBoxes = kSm90AheadSteps;
-inline constexpr bool kSm90RunsAhead = true;
-
-// Which operand the L2 is asked for ahead.
-enum class Sm90Ahead : u32 { none, a, b };
-
 // Of stream-K.
 struct Sm90CutParams {
-  TensorMap ahead;  // of that operand as 32-bit words: boxes of 1024 bytes x 1 / kSm90AheadBoxes of a tile's rows
-  Sm90Ahead operand;
   Sm90Split split;
   float* parts;  // sm90_part_bytes() of each block
   u32* flags;    // kSm90FlagsOfBlock of each block: zeros, before the kernel and after it
@@ -183,39 +167,6 @@ INGOT_DEVICE void sm90_load(const Sm90GemmParams& p, const Sm90Block<T>& block, 
   ring.advance();
 }
 
-// The pieces that the L2 is asked for, in the order in which they are loaded from there.
-template <Sm90Tiling T>
-class Sm90Forerunner {
- public:
-  INGOT_DEVICE explicit Sm90Forerunner(const Sm90GemmParams& p)
-      : p_(p), walk_(p), piece_(walk_.span().begin / kSm90AheadSteps) {}
-
-  INGOT_DEVICE void advance() {
-    if (++piece_ * kSm90AheadSteps < walk_.span().end || !walk_.more()) return;
-    walk_.advance();
-    piece_ = walk_.span().begin / kSm90AheadSteps;
-  }
-
-  // Boxes [from, to) of the current piece; what lies outside of the matrix is not read.
-  INGOT_DEVICE void ask(u32 from, u32 to) const {
-    if (!kSm90RunsAhead || p_.cut.operand == Sm90Ahead::none || !walk_.more()) return;
-    const Sm90Place first = walk_.first();
-    const bool of_a = p_.cut.operand == Sm90Ahead::a;
-    const u32 rows = (of_a ? T.m : T.n) / kSm90AheadBoxes;
-    const u32 row = of_a ? first.m : first.n;
-    const i32 x = static_cast<i32>(piece_ * kSm90AheadSteps * (kSm90Depth / 4));
-    INGOT_UNROLL_BY(1)
-    for (u32 box = from; box < to; ++box) {
-      ptx::tma_prefetch(&p_.cut.ahead, x, static_cast<i32>(row + box * rows));
-    }
-  }
-
- private:
-  const Sm90GemmParams& p_;
-  Sm90CutWalk<T> walk_;
-  u32 piece_;
-};
-
 // One thread fills the stages.
 template <Sm90Tiling T>
 INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& block) {
@@ -229,29 +180,15 @@ INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& bloc
   }
 }
 
-// The same where tiles are cut along K. The L2 is asked for the piece after the one that is loaded, in step with that:
-// evenly, and never far ahead.
+// The same where tiles are cut along K.
 template <Sm90Tiling T>
 INGOT_DEVICE void sm90_produce_cut(const Sm90GemmParams& p, const Sm90Block<T>& block) {
   Sm90Ring<T.stages> ring;
-  Sm90Forerunner<T> ahead(p);
   INGOT_UNROLL_BY(1)
   for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
     const Sm90Place first = walk.first();
     INGOT_UNROLL_BY(1)
-    for (u32 step = walk.span().begin; step < walk.span().end;) {
-      const u32 end = min_of((step / kSm90AheadSteps + 1) * kSm90AheadSteps, walk.span().end);
-      const u32 count = end - step;
-      ahead.advance();
-      u32 asked = 0;
-      INGOT_UNROLL_BY(1)
-      for (u32 done = 1; done <= count; ++done, ++step) {
-        sm90_load<T>(p, block, ring, first, step);
-        const u32 wanted = done * kSm90AheadBoxes / count;
-        ahead.ask(asked, wanted);
-        asked = wanted;
-      }
-    }
+    for (u32 step = walk.span().begin; step < walk.span().end; ++step) sm90_load<T>(p, block, ring, first, step);
   }
 }
 #endif

@@ -74,7 +74,7 @@ constexpr double kCooperativeTileClocks = 500;
 constexpr double kWriteClocksPerOutput = 1.0 / 24;
 constexpr double kIdleShare = 0.5;      // of a last round's idle blocks, what the memory's rate loses by them
 constexpr double kStreamKShare = 0.97;  // of the tensor cores' rate: neighbouring blocks are apart in K
-constexpr double kPartClocks = 600;     // a part's way from one block to another,
+constexpr double kPartClocks = 5000;    // a part's way from one block to another, and the waiting for it,
 constexpr double kPartClocksPerOutput = 4 / kL2BytesPerClock;
 
 // Does the epilogue need no more registers than one further matrix, or one further output, takes? Others spill beside

@@ -39,11 +39,6 @@ INGOT_DEVICE void tma_load_multicast(u32 target, const TensorMap* map, u32 barri
       : "memory");
 }
 
-// Into the L2 only, where nothing goes stale.
-INGOT_DEVICE void tma_prefetch(const TensorMap* map, i32 x, i32 y) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
-}
-
 // From this block's shared memory; what lies outside of the matrix is not written. Ordinary writes to that memory come
 // before fence_proxy_async(), and the store becomes part of the thread's next group.
 INGOT_DEVICE void tma_store(const TensorMap* map, u32 source, i32 x, i32 y) {

@@ -21,7 +21,6 @@ static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= 
 struct Box {
   CUtensorMapDataType type;
   u32 cols, rows;
-  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 };
 
 // What lies outside of the matrix is zeros, and is not written.
@@ -30,11 +29,11 @@ void encode(TensorMap& map, const Tensor& tensor, const Box& box, const Driver& 
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(tensor.row_stride * size_of(tensor.dtype))};
   const cuuint32_t extents[] = {box.cols, box.rows};
   const cuuint32_t steps[] = {1, 1};
-  driver.check(
-      driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data, sizes,
-                                          strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, box.swizzle,
-                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-      "cuTensorMapEncodeTiled");
+  driver.check(driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data,
+                                                   sizes, strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+               "cuTensorMapEncodeTiled");
 }
 
 void encode_codes(TensorMap& map, const Tensor& codes, u32 rows, const Driver& driver) {
@@ -51,39 +50,12 @@ void encode_out(TensorMap& map, const Tensor& out, const Driver& driver) {
          driver);
 }
 
-// Codes as the L2 is asked for them: as words, so that a box has longer rows.
-void encode_ahead(TensorMap& map, Tensor codes, u32 tile_rows, const Driver& driver) {
-  constexpr u32 kWord = 4;
-  codes.dtype = Dtype::f32;
-  codes.cols /= kWord;
-  codes.row_stride /= kWord;
-  encode(map, codes,
-         {.type = CU_TENSOR_MAP_DATA_TYPE_UINT32,
-          .cols = kSm90AheadSteps * kSm90Depth / kWord,
-          .rows = tile_rows / kSm90AheadBoxes,
-          .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE},
-         driver);
-}
-
-// Of an operand that each block reads rows of its own of: the other has few, and stays in the L2.
-Sm90CutParams cut_params(const Sm90Tiling& tiling, const Sm90GemmParams& params, const GemmTensors& tensors, u32 blocks,
-                         void* parts, Stream& stream, const Driver& driver) {
-  Sm90CutParams cut{.ahead = {},
-                    .operand = Sm90Ahead::none,
-                    .split = sm90_split(tiling, params.m, params.n, params.k, blocks),
-                    .parts = nullptr,
+Sm90CutParams cut_params(const Sm90Tiling& tiling, const Sm90GemmParams& params, u32 blocks, void* parts,
+                         Stream& stream) {
+  Sm90CutParams cut{.split = sm90_split(tiling, params.m, params.n, params.k, blocks),
+                    .parts = static_cast<float*>(parts),
                     .flags = nullptr};
-  if (cut.split.shared != 0) {
-    cut.parts = static_cast<float*>(parts);
-    cut.flags = static_cast<u32*>(stream.zeros(blocks * kSm90FlagsOfBlock * sizeof(u32)));
-  }
-  if (params.k >= kSm90Depth && sm90_tiles_m(tiling, params.m) == 1) {
-    cut.operand = Sm90Ahead::b;
-    encode_ahead(cut.ahead, tensors.b, tiling.n, driver);
-  } else if (params.k >= kSm90Depth && sm90_tiles_n(tiling, params.n) == 1) {
-    cut.operand = Sm90Ahead::a;
-    encode_ahead(cut.ahead, tensors.a, tiling.m, driver);
-  }
+  if (cut.split.shared != 0) cut.flags = static_cast<u32*>(stream.zeros(blocks * kSm90FlagsOfBlock * sizeof(u32)));
   return cut;
 }
 
@@ -129,7 +101,7 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmShape& 
   encode_codes(params.a, tensors.a, sm90_box_a(tiling), launcher.driver());
   encode_codes(params.b, tensors.b, sm90_box_b(tiling), launcher.driver());
   if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, launcher.driver());
-  if (tiling.stream_k) params.cut = cut_params(tiling, params, tensors, blocks, scratch, stream, launcher.driver());
+  if (tiling.stream_k) params.cut = cut_params(tiling, params, blocks, scratch, stream);
   launcher.launch(spec, Pass::main,
                   {.grid_x = blocks,
                    .block = kSm90Threads,
