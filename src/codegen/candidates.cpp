@@ -60,9 +60,11 @@ constexpr double kPingpongShare = 0.88;  // of that, reached
 constexpr double kCooperativeShare = 0.82;
 constexpr double kOverlappedShare = 0.84;  // of accurate sums, added while the tensor cores make the next part,
 constexpr double kOverlappedShareOfSmallTiles = 0.82;
-constexpr double kAccurateShare = 0.78;              // and of those that the tensor cores wait for,
-constexpr double kAccurateShareOfSmallTiles = 0.67;  // up to 128 x 128
-constexpr double kL2BytesPerClock = 57;              // to each multiprocessor
+constexpr double kAccurateShare = 0.78;                      // and of those that the tensor cores wait for,
+constexpr double kAccurateShareOfSmallTiles = 0.67;          // up to 128 x 128,
+constexpr double kAccuratePingpongShare = 0.43;              // where one warpgroup multiplies at a time,
+constexpr double kAccuratePingpongShareOfSmallTiles = 0.33;  // and up to 64 x 64
+constexpr double kL2BytesPerClock = 57;                      // to each multiprocessor
 constexpr double kMemoryBytesPerUs = 4.0e6;
 constexpr double kStartUs = 2.5;          // launch, first loads, last stores
 constexpr double kStagingUs = 2.0;        // of one more kernel ahead
@@ -72,9 +74,10 @@ constexpr double kClusterSpares = 0.005;  // and the share of the time that it s
 constexpr double kPingpongTileClocks = 300;
 constexpr double kCooperativeTileClocks = 500;
 constexpr double kWriteClocksPerOutput = 1.0 / 24;
-constexpr double kIdleShare = 0.5;      // of a last round's idle blocks, what the memory's rate loses by them
-constexpr double kStreamKShare = 0.97;  // of the tensor cores' rate: neighbouring blocks are apart in K
-constexpr double kPartClocks = 5000;    // a part's way from one block to another, and the waiting for it,
+constexpr double kIdleShare = 0.5;     // of a last round's idle blocks, what the memory's rate loses by them
+constexpr double kStreamKShare = 0.8;  // of the tensor cores' rate,
+constexpr double kL2Bytes = 40e6;      // and what its blocks, which are apart in K, may share
+constexpr double kPartClocks = 5000;   // a part's way from one block to another, and the waiting for it,
 constexpr double kPartClocksPerOutput = 4 / kL2BytesPerClock;
 
 // Does the epilogue need no more registers than one further matrix, or one further output, takes? Others spill beside
@@ -92,8 +95,9 @@ bool is_light(const GemmSpec& spec) {
 
 // As templates/gemm_sm90.cuh decides (kOverlapped).
 double accurate_share(const GemmSpec& spec, const GemmTiling& t) {
+  if (t.pingpong) return t.m * t.n <= 64 * 64 ? kAccuratePingpongShareOfSmallTiles : kAccuratePingpongShare;
   const bool small = t.m * t.n <= 128 * 128;
-  if (t.m <= 128 && !t.pingpong && !t.stream_k && (!has_group_factors(spec) || spec.scale_b == kBlocks)) {
+  if (t.m <= 128 && !t.stream_k && (!has_group_factors(spec) || spec.scale_b == kBlocks)) {
     return small ? kOverlappedShareOfSmallTiles : kOverlappedShare;
   }
   return small ? kAccurateShareOfSmallTiles : kAccurateShare;
@@ -158,9 +162,12 @@ double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t,
                            : rounds.count * (tile + writing);
   // Few blocks do not draw all that the memory gives. Those of a last round draw more than their share, each.
   const double busy = rounds.count > 1 ? 1 - kIdleShare * (1 - rounds.busy) : rounds.busy;
-  const double bytes =
-      static_cast<double>(size.m + size.n) * static_cast<double>(size.k) +
+  const double operands = static_cast<double>(size.m + size.n) * static_cast<double>(size.k);
+  const double results =
       static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size_of(spec.out));
+  // Blocks that are apart in K share operands in the L2 only where all of them fit; few rows do in any case.
+  const bool read_again = rounds.cut_along_k && operands > kL2Bytes && size.m > t.m && size.n > t.n;
+  const double bytes = (read_again ? tiles * steps * loaded : operands) + results;
   return kStartUs + (shares ? kClusterUs : 0.0) +
          std::max(clocks / kClock, bytes / kMemoryBytesPerUs / std::max(busy, 1e-3)) + parts / kClock;
 }
@@ -179,16 +186,19 @@ GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multipr
   return best;
 }
 
-// Read off bench/results/gemm_h200.json: of fast sums 0.96 to 1.23 of cuBLASLt's first choice, but of few rows of a or
-// of b; of accurate ones only where K is short. And a call of cuBLASLt's costs the host three times as much. What was
-// not measured there, beta * c and f32 output, stays cuBLASLt's.
+// Read off bench/results/gemm_h200.json: gemm_sm90 has 0.96 to 1.47 of cuBLASLt's first choice but of few rows of a or
+// of b, and of accurate sums with one factor for each operand where the product is large (down to 0.96 of cuBLASLt's
+// best). And a call of cuBLASLt's costs the host three times as much. beta * c stays cuBLASLt's.
 bool prefers_sm90(const GemmSpec& spec, const GemmSize& size) {
-  if (spec.epilogue.c || spec.out == Dtype::f32) return false;
+  if (spec.epilogue.c) return false;
   constexpr std::int64_t kFew = 128;
   constexpr std::int64_t kShort = 1024;
+  constexpr double kLarge = 4096.0 * 4096.0 * 4096.0;
+  const bool rowwise = spec.scale_a == kRowwise;
   const std::int64_t least = std::min(size.m, size.n);
-  if (least <= kFew) return spec.scale_a == kRowwise && least <= kFew / 2;
-  return spec.fast_accumulation || size.k <= kShort;
+  if (least <= kFew) return rowwise && (least <= kFew / 2 || !spec.fast_accumulation);
+  if (spec.fast_accumulation || rowwise || size.k <= kShort) return true;
+  return static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size.k) <= kLarge;
 }
 
 bool prefers_staging(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {

@@ -45,12 +45,17 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred) {
   BOOST_TEST(prefers_sm90(spec_of(true), {8192, 8192, 8192}));
   BOOST_TEST(!prefers_sm90(spec_of(false), {8192, 8192, 8192}));
   BOOST_TEST(!prefers_sm90({.fast_accumulation = true, .epilogue = {.c = Dtype::bf16}}, {8192, 8192, 8192}));
-  BOOST_TEST(!prefers_sm90({.out = Dtype::f32, .fast_accumulation = true}, {8192, 8192, 8192}));
+  BOOST_TEST(prefers_sm90({.out = Dtype::f32, .fast_accumulation = true}, {8192, 8192, 8192}));
+  BOOST_TEST(prefers_sm90(spec_of(false), {4096, 4096, 4096}));
   BOOST_TEST(prefers_sm90(spec_of(false), {8192, 8192, 1024}));
   BOOST_TEST(!prefers_sm90(spec_of(true), {64, 8192, 8192}));
   BOOST_TEST(!prefers_sm90(spec_of(true), {8192, 128, 8192}));
   GemmSpec rowwise = spec_of(false);
   rowwise.scale_a = rowwise.scale_b = kRowwise;
+  BOOST_TEST(prefers_sm90(rowwise, {64, 8192, 8192}));
+  BOOST_TEST(prefers_sm90(rowwise, {128, 8192, 8192}));
+  BOOST_TEST(prefers_sm90(rowwise, {8192, 8192, 8192}));
+  rowwise.fast_accumulation = true;
   BOOST_TEST(prefers_sm90(rowwise, {64, 8192, 8192}));
   BOOST_TEST(!prefers_sm90(rowwise, {65, 8192, 8192}));
 }
@@ -111,16 +116,15 @@ BOOST_AUTO_TEST_CASE(more_work_takes_longer) {
   }
 }
 
-// Few rows, and tiles that leave a last round mostly idle, are cut along K; products that come out nearly even, and
-// those of few steps, are not.
-BOOST_AUTO_TEST_CASE(stream_k_is_for_few_rows_and_ragged_rounds) {
+// Where memory sets the time and whole tiles leave some of it, tiles are cut along K; large products and those of few
+// steps are not, nor those whose operands blocks would have to read again, each at a place of its own in K.
+BOOST_AUTO_TEST_CASE(stream_k_is_for_few_rows) {
   for (const bool fast : {false, true}) {
     const auto cut = [&](GemmSize size) { return choose_tiling(spec_of(fast), size, kH200).stream_k; };
-    BOOST_TEST(cut({16, 4096, 4096}));
-    BOOST_TEST(cut({64, 11008, 4096}));
-    BOOST_TEST(cut({128, 28672, 8192}));
-    BOOST_TEST(cut({11008, 64, 4096}));
-    BOOST_TEST(cut({2304, 2304, 4096}));
+    BOOST_TEST(cut({128, 28672, 8192}) == fast);
+    BOOST_TEST(cut({28672, 128, 8192}) == fast);
+    BOOST_TEST(!cut({640, 4096, 14336}));
+    BOOST_TEST(!cut({2500, 2048, 16384}));
     BOOST_TEST(!cut({256, 256, 256}));
     BOOST_TEST(!cut({1024, 1024, 1024}));
     BOOST_TEST(!cut({4096, 4096, 4096}));

@@ -177,8 +177,11 @@ inline std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target)
   if ((cell.group + cell.epilogue + sums) % 4 == 0) {
     std::vector<GemmTiling> others(candidates(spec).begin(), candidates(spec).end());
     std::erase(others, smallest_tiling(spec));
-    const std::size_t turn = 2 * (cell.group / 4) + cell.group % 4 + 2 * cell.epilogue;
-    kernels.push_back(with_tiling(spec, GemmKernel::sm90, others[turn % others.size()]));
+    const std::size_t turn = (2 * (cell.group / 4) + cell.group % 4 + 2 * cell.epilogue) % others.size();
+    kernels.push_back(with_tiling(spec, GemmKernel::sm90, others[turn]));
+    // The last tilings are those that few epilogues have.
+    const std::size_t last = others.size() - 1 - (cell.group / 4 + cell.epilogue) % others.size();
+    if (cell.epilogue < 2 && last != turn) kernels.push_back(with_tiling(spec, GemmKernel::sm90, others[last]));
   }
   return kernels;
 }
