@@ -217,10 +217,10 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   }
   // amax: 3 partials, 3 rows, 3 x 4 kinds of tiles (columns, and any two of tensor, rows and columns);
   // casts: 3 x 4 x (48 pairs of granularities x 2 sources, of which rowwise codes with transposed ones, dynamic, are
-  // the kernels of others); gemm 16 x 3 + 5; column_sum 3 + 3;
+  // the kernels of others); gemm 16 x 3 + 5, and 32 of one FP8 operand; column_sum 3 + 3; relayout 2;
   // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
   // not, and plain statistics; norm_backward: affine or not.
-  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 95U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U);
+  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 95U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U + 32U + 2U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
@@ -275,9 +275,9 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
   BOOST_TEST(cut.find("fast kernel=sm90:64x128:1x1:8:cooperative:streamk\n") != std::string::npos, cut);
   BOOST_TEST(cut.find("ingot::Sm90Tiling{64, 128, 1, 1, 8, false, true}, true,") != std::string::npos, cut);
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=row,row kernel=sm90") ==
-             of("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row kernel=sm90:256x128:1x1:4:cooperative"));
+             of("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row kernel=sm90:128x192:2x1:5:cooperative"));
   const std::string grouped = of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=sm90");
-  BOOST_TEST(grouped.find("scale=1x128,128x128 kernel=sm90:256x128:1x2:4:cooperative\n") != std::string::npos, grouped);
+  BOOST_TEST(grouped.find("scale=1x128,128x128 kernel=sm90:128x128:1x1:6:cooperative\n") != std::string::npos, grouped);
   BOOST_TEST(grouped.find("false, ingot::Sm90Factors::blocks, false>") != std::string::npos, grouped);
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128 kernel=sm90").find("Factors::groups") != std::string::npos);
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128") == of("gemm e4m3fn*e4m3fn->bf16"));
