@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,6 @@
 #include "harness.h"
 #include "host_cost.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
-#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "program.h"
 #include "report.h"
@@ -125,14 +125,9 @@ int run(const Options& options) {
     list(cases);
     return 0;
   }
-  std::string problem;
-  if (Driver::open(problem) == nullptr) {
-    fmt::print("skipped: no CUDA device ({})\n", problem);
-    return kSkipped;
-  }
-  ContextOptions on_cuda = ContextOptions::from_environment();
-  on_cuda.where = ContextOptions::Where::cuda;
-  Context context(on_cuda);
+  std::optional<ContextOptions> on_cuda = cuda_options();
+  if (!on_cuda) return kSkipped;
+  Context context(*on_cuda);
   const MeasureOptions measure_options =
       options.quick ? MeasureOptions{.rounds = 5, .graph_us = 1000} : MeasureOptions{};
   Bench bench(context, measure_options);

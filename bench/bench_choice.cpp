@@ -7,15 +7,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "choice.h"
+#include "ingot/codegen/candidates.h"
 #include "ingot/codegen/gemm_candidates.h"
 #include "ingot/runtime/autotuner.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/gemm_measurer.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/timing.h"
@@ -28,12 +29,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kFinalRounds = 9;
+constexpr double kAny = 1e9;
 
 struct Options {
   bool list = false;
   bool quick = false;
+  bool every = false;
   double budget = 150;
   std::string filter;
+  std::string calls;
   std::string json;
   std::string commit;
 };
@@ -52,8 +56,9 @@ double weight(const GemmCall& call) {
 
 class Bench {
  public:
-  explicit Bench(Context& context)
+  Bench(Context& context, const Options& options)
       : context_(&context),
+        options_(&options),
         gpu_(context),
         random_(gpu_.backend(), gpu_.stream(),
                 [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }) {}
@@ -63,6 +68,7 @@ class Bench {
     std::vector<GemmSpec> all = gemm_candidates(
         call, {.target = context_->cache().target(), .multiprocessors = context_->tuning_machine().multiprocessors});
     all.insert(all.begin(), call.spec);
+    if (options_->every) add_every_tiling(all);
     return all;
   }
 
@@ -82,14 +88,17 @@ class Bench {
   }
 
   // `share`: of the time that is left until `deadline`.
-  Choice run(const ChoiceCase& c, double share, Clock::time_point deadline, bool quick) {
+  Choice run(const ChoiceCase& c, double share, Clock::time_point deadline) {
     Choice choice{.gemm = c};
     const Clock::time_point enough =
         Clock::now() + std::chrono::duration_cast<Clock::duration>((deadline - Clock::now()) * share);
     CudaGemmMeasurer measurer(gpu_, random_, c.call);
     const AutotuneResult result = autotune(candidates_of(c.call), measurer,
-                                           {.fewest_rounds = quick ? 1 : 3,
-                                            .most_rounds = quick ? 1 : 11,
+                                           {.fewest_rounds = options_->quick ? 1 : 3,
+                                            .most_rounds = options_->quick   ? 1
+                                                           : options_->every ? 5
+                                                                             : 11,
+                                            .behind = options_->every ? kAny : AutotuneOptions{}.behind,
                                             .stop = [&] { return Clock::now() >= deadline; },
                                             .hurry = [&] { return Clock::now() >= enough; }});
     choice.problem = problem_of(result);
@@ -97,6 +106,11 @@ class Bench {
     choice.untuned = untuned_kernel(result);
     const Trial& untuned = result.trials.front();
     const Trial& best = result.trials[*result.chosen];
+    if (options_->every) {
+      for (const Trial& t : result.trials) {
+        if (t.problem.empty()) choice.every.push_back({.kernel = kernel_of(t.spec), .us = t.median_us});
+      }
+    }
     if (&best == &untuned) {
       choice.best = choice.untuned;
       choice.best_us = choice.untuned_us = untuned.median_us;
@@ -105,7 +119,7 @@ class Bench {
     choice.best = kernel_of(best.spec);
     std::vector<double> of_untuned;
     std::vector<double> of_best;
-    for (int round = 0; round < (quick ? 1 : kFinalRounds); ++round) {
+    for (int round = 0; round < (options_->quick ? 1 : kFinalRounds); ++round) {
       of_untuned.push_back(measurer.measure(untuned.spec));
       of_best.push_back(measurer.measure(best.spec));
     }
@@ -115,6 +129,17 @@ class Bench {
   }
 
  private:
+  // Those too that the cost model says are slow.
+  static void add_every_tiling(std::vector<GemmSpec>& specs) {
+    const auto of_sm90 = std::ranges::find(specs, GemmKernel::sm90, &GemmSpec::kernel);
+    if (of_sm90 == specs.end()) return;
+    GemmSpec spec = *of_sm90;
+    for (const GemmTiling& tiling : candidates(specs.front())) {
+      spec.tiling = tiling;
+      if (std::ranges::find(specs, spec) == specs.end()) specs.push_back(spec);
+    }
+  }
+
   static std::string problem_of(const AutotuneResult& result) {
     for (const Trial& trial : result.trials) {
       if (trial.wrong) return fmt::format("WRONG  {}: {}", kernel_of(trial.spec), trial.problem);
@@ -134,6 +159,7 @@ class Bench {
   }
 
   Context* context_;
+  const Options* options_;
   Gpu gpu_;
   RandomData random_;
 };
@@ -148,7 +174,7 @@ void write(const std::string& path, const Machine& machine, double compile_s, co
 }
 
 int run(const Options& options) {
-  std::vector<ChoiceCase> cases = choice_cases();
+  std::vector<ChoiceCase> cases = options.calls.empty() ? choice_cases() : read_choice_cases(options.calls);
   std::erase_if(cases, [&](const ChoiceCase& c) {
     return (name(c) + ", " + print(KernelSpec(c.call.spec))).find(options.filter) == std::string::npos;
   });
@@ -157,17 +183,12 @@ int run(const Options& options) {
     for (const ChoiceCase& c : cases) fmt::print("{:<48}{}\n", name(c), print(KernelSpec(c.call.spec)));
     return 0;
   }
-  std::string problem;
-  if (Driver::open(problem) == nullptr) {
-    fmt::print("skipped: no CUDA device ({})\n", problem);
-    return kSkipped;
-  }
-  ContextOptions on_cuda = ContextOptions::from_environment();
-  on_cuda.where = ContextOptions::Where::cuda;
-  on_cuda.tuning = Tuning::off;  // records would be what `untuned` must not know
-  Context context(on_cuda);
+  std::optional<ContextOptions> on_cuda = cuda_options();
+  if (!on_cuda) return kSkipped;
+  on_cuda->tuning = Tuning::off;  // records would be what `untuned` must not know
+  Context context(*on_cuda);
   const Machine machine = machine_of(context, options.commit);
-  Bench bench(context);
+  Bench bench(context, options);
 
   const Clock::time_point begin = Clock::now();
   const Clock::time_point deadline = after(options.budget);
@@ -181,7 +202,7 @@ int run(const Options& options) {
     choices.push_back({.gemm = c, .problem = "not reached: the budget is spent"});
     if (Clock::now() >= deadline) continue;
     try {
-      choices.back() = bench.run(c, weight(c.call) / left, deadline, options.quick);
+      choices.back() = bench.run(c, weight(c.call) / left, deadline);
     } catch (const Error& error) {
       choices.back().problem = std::string("FAILED  ") + error.what();
     }
@@ -207,6 +228,8 @@ int main(int argc, char** argv) {
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
   app.add_option("--filter", options.filter, "Only cases with this text in their name or spec");
   app.add_flag("--quick", options.quick, "One round each: does it run, not how fast");
+  app.add_option("--calls", options.calls, "A file of other GEMMs: a name, a tab and a call as ingot tune takes it");
+  app.add_flag("--every", options.every, "Time every kernel to the end, slow ones too, and write the times to --json");
   app.add_option("--budget", options.budget, "Seconds for all of it; what is not reached is left out")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -136,7 +137,7 @@ class Bench {
     const auto matmul = [this, spec = c.spec, shape](const GemmTensors& t, int algorithm) {
       return cublaslt_->matmul(spec, t, shape, workspace_.data(), gpu_.stream().handle(), algorithm);
     };
-    refused = !cublaslt_->supports(c.spec, buffers.tensors(0), shape);
+    refused = cublaslt_->refusal(c.spec, buffers.tensors(0), shape) != nullptr;
     for (int i = 0; !refused && i < CublasLt::kAlgorithms && matmul(buffers.tensors(0), i); ++i) {
       all.push_back({.label = fmt::format("cublaslt {}", i),
                      .enqueue = [matmul, i](const GemmTensors& t) { static_cast<void>(matmul(t, i)); }});
@@ -244,23 +245,18 @@ int run(const Options& options) {
     for (const GemmCase& c : cases) fmt::print("{:<44}{}\n", name(c), print(c.spec));
     return 0;
   }
-  std::string problem;
-  if (Driver::open(problem) == nullptr) {
-    fmt::print("skipped: no CUDA device ({})\n", problem);
-    return kSkipped;
-  }
-  ContextOptions on_cuda = ContextOptions::from_environment();
-  on_cuda.where = ContextOptions::Where::cuda;
-  if (options.host) on_cuda.tuning = Tuning::off;
-  Context context(on_cuda);
+  std::optional<ContextOptions> on_cuda = cuda_options();
+  if (!on_cuda) return kSkipped;
+  if (options.host) on_cuda->tuning = Tuning::off;
+  Context context(*on_cuda);
   if (context.cache().target() != target_for(9, 0)) {
     fmt::print("skipped: the kernel that is measured here is Hopper's, and this is {}\n",
                print(context.cache().target()));
     return kSkipped;
   }
   const Machine machine = machine_of(context, options.commit);
-  if (options.host) return run_host(context, machine, on_cuda.cuda_root.string(), options);
-  Bench bench(context, on_cuda.cuda_root.string(), options);
+  if (options.host) return run_host(context, machine, on_cuda->cuda_root.string(), options);
+  Bench bench(context, on_cuda->cuda_root.string(), options);
   fmt::print("Ingot {} ({}), {}, driver {}, cuBLASLt {}, {}; M x K x N\n\n{:<44}{:<38}{:>10}{:>9}{:>9}{:>8}\n",
              machine.ingot, machine.commit, machine.device, machine.driver, machine.cublaslt, machine.date, "case",
              "kernel", "us", "min", "TFLOPS", "ratio");

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <string_view>
+
+#include "ingot/runtime/error.h"
 
 namespace ingot::bench {
 namespace {
@@ -103,6 +106,19 @@ std::vector<ChoiceCase> choice_cases() {
   return cases;
 }
 
+std::vector<ChoiceCase> read_choice_cases(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorCode::not_found, "--calls", fmt::format("{} cannot be read", path));
+  std::vector<ChoiceCase> cases;
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t tab = line.find('\t');
+    if (tab == std::string::npos)
+      throw Error(ErrorCode::invalid_argument, "--calls", fmt::format("no tab in \"{}\"", line));
+    cases.push_back({.layer = line.substr(0, tab), .call = parse_gemm_call(line.substr(tab + 1))});
+  }
+  return cases;
+}
+
 bool ChoiceSummary::passes() const { return cases != 0 && measured == cases && share() >= kShareNear; }
 
 ChoiceSummary summary_of(std::span<const Choice> choices) {
@@ -153,6 +169,7 @@ nlohmann::ordered_json to_json(const Choice& choice) {
   json["untuned"] = {{"kernel", choice.untuned}, {"us", choice.untuned_us}};
   json["best"] = {{"kernel", choice.best}, {"us", choice.best_us}};
   json["ratio"] = choice.ratio();
+  for (const auto& [kernel, us] : choice.every) json["every"][kernel] = us;
   return json;
 }
 

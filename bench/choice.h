@@ -22,14 +22,24 @@ std::string name(const ChoiceCase& choice);  // "Mistral 7B qkv 1536x6144x4096":
 // backward passes, at 8 to 16384 tokens, most of them no round number.
 std::vector<ChoiceCase> choice_cases();
 
+// A case to each line of a file: a call as `ingot tune` takes it ("gemm e4m3fn*e4m3fn->bf16 fast 2017 6144 4096"),
+// after its name and a tab. Throws Error{not_found or invalid_argument}, and what parse_gemm_call() does.
+std::vector<ChoiceCase> read_choice_cases(const std::string& path);
+
+struct KernelTime {
+  std::string kernel;
+  double us = 0;
+};
+
 // Of one case, both measured in the same rounds.
 struct Choice {
   ChoiceCase gemm;
   std::string untuned{};  // the kernel that the library takes by itself
   double untuned_us = 0;
   std::string best{};
-  double best_us = 0;     // the untuned time where that is the best
-  std::string problem{};  // why there are no times: not reached, or a wrong result
+  double best_us = 0;               // the untuned time where that is the best
+  std::string problem{};            // why there are no times: not reached, or a wrong result
+  std::vector<KernelTime> every{};  // of each kernel that takes the call, where all were asked for
 
   double ratio() const { return best_us / untuned_us; }
   bool measured() const { return problem.empty(); }

@@ -7,6 +7,7 @@
 #include <exception>
 #include <fstream>
 
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot::bench {
@@ -25,6 +26,17 @@ int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>
     fmt::print(stderr, "{}: error: {}\n", app.get_name(), error.what());
     return kFailed;
   }
+}
+
+std::optional<ContextOptions> cuda_options() {
+  std::string problem;
+  if (Driver::open(problem) == nullptr) {
+    fmt::print("skipped: no CUDA device ({})\n", problem);
+    return std::nullopt;
+  }
+  ContextOptions options = ContextOptions::from_environment();
+  options.where = ContextOptions::Where::cuda;
+  return options;
 }
 
 nlohmann::ordered_json header(const std::string& benchmark, const Machine& m) {

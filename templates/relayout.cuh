@@ -19,10 +19,6 @@ struct RelayoutParams {
   i64 out_stride;
 };
 
-struct INGOT_MAY_ALIAS CodesWord {
-  U32x2 bits;
-};
-
 // The first `count` of 8 bytes, zeros after them.
 INGOT_DEVICE U32x2 load_bytes(const u8* source, u32 count) {
   u64 bytes = 0;
@@ -46,7 +42,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, 4) relayout(con
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
     if (at.row + r >= at.rows) continue;
-    codes[r] = vectorised ? reinterpret_cast<const CodesWord*>(from + r * p.in_stride)->bits
+    codes[r] = vectorised ? *reinterpret_cast<const U32x2*>(from + r * p.in_stride)
                           : load_bytes(from + r * p.in_stride, width);
   }
   const CastOutput out{.codes = p.out,

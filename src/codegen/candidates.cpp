@@ -1,7 +1,7 @@
 // The estimate: rounds of tiles, each as long as its slowest part (the tensor cores, or the L2 that feeds them), and
 // the writing of a tile where nothing hides it; never less than the memory takes, which a last round of few tiles draws
 // on poorly. Stream-K has parts of rounds, and pays for what its blocks leave to each other. The constants are read off
-// measurements (docs/kernels.md, gemm_sm90), but for stream-K's.
+// measurements (docs/kernels.md, gemm_sm90).
 #include "ingot/codegen/candidates.h"
 
 #include <algorithm>

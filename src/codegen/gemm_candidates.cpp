@@ -35,16 +35,21 @@ bool sm90_may_take(const GemmSpec& spec, Target target) {
 
 bool mma_may_take(const GemmSpec& spec, Target target) { return spec.a != Dtype::f32 && target.major >= 8; }
 
+// gemm_sm90 takes rows along k only: what lies otherwise is staged.
+GemmSpec on_sm90(GemmSpec spec, const GemmTiling& tiling) {
+  spec = with_tiling(spec, GemmKernel::sm90, tiling);
+  spec.staged_a = spec.staged_a || spec.layout_a == Layout::mn_major;
+  spec.staged_b = spec.staged_b || spec.layout_b == Layout::mn_major;
+  return spec;
+}
+
 // The spec of a named kernel with all that it leaves open.
 GemmSpec settled(const GemmCall& call, GemmKernel kernel, int multiprocessors) {
-  GemmSpec spec = with_kernel(call.spec, kernel);
-  if (kernel == GemmKernel::sm90) {
-    spec.tiling = choose_tiling(spec, call.size, multiprocessors);
-    spec.staged_a = spec.staged_a || spec.layout_a == Layout::mn_major;
-    spec.staged_b = spec.staged_b || spec.layout_b == Layout::mn_major;
+  if (kernel == GemmKernel::sm90) return on_sm90(call.spec, choose_tiling(call.spec, call.size, multiprocessors));
+  if (kernel == GemmKernel::mma) {
+    return with_tiling(call.spec, kernel, choose_mma_tiling(call.spec, call.size, multiprocessors));
   }
-  if (kernel == GemmKernel::mma) spec.tiling = choose_mma_tiling(spec, call.size, multiprocessors);
-  return spec;
+  return with_kernel(call.spec, kernel);
 }
 
 // The cost model's choice first.
@@ -57,9 +62,7 @@ std::vector<GemmSpec> tilings(const GemmCall& call, int multiprocessors) {
   std::vector<GemmSpec> specs;
   for (const auto& [us, tiling] : timed) {
     if (us > kPlausible * timed.front().first) break;
-    specs.push_back(with_tiling(call.spec, GemmKernel::sm90, tiling));
-    specs.back().staged_a = call.spec.layout_a == Layout::mn_major;
-    specs.back().staged_b = call.spec.layout_b == Layout::mn_major;
+    specs.push_back(on_sm90(call.spec, tiling));
   }
   return specs;
 }
@@ -96,22 +99,25 @@ std::vector<GemmSpec> gemm_order(const GemmCall& call, const GemmPlace& place) {
 
 std::vector<GemmSpec> gemm_candidates(const GemmCall& call, const GemmPlace& place) {
   const GemmCall open{.spec = without_kernel(call.spec), .size = call.size};
-  std::vector<GemmSpec> all;
+  std::vector<GemmSpec> all{gemm_order(open, place).front()};
+  const auto add = [&](const GemmSpec& spec) {
+    if (spec != all.front()) all.push_back(spec);
+  };
   const auto add_cublaslt = [&](int algorithm) {
-    all.push_back(with_kernel(open.spec, GemmKernel::cublaslt));
-    all.back().algorithm = algorithm;
+    GemmSpec spec = with_kernel(open.spec, GemmKernel::cublaslt);
+    spec.algorithm = algorithm;
+    add(spec);
   };
   const bool cublaslt = cublaslt_may_take(open.spec);
   if (cublaslt) add_cublaslt(0);
   if (sm90_may_take(open.spec, place.target)) {
-    for (const GemmSpec& spec : tilings(open, place.multiprocessors)) all.push_back(spec);
-    if (cublaslt && prefers_sm90(open.spec, open.size)) std::swap(all[0], all[1]);
+    for (const GemmSpec& spec : tilings(open, place.multiprocessors)) add(spec);
   }
   for (int i = 1; cublaslt && i < kCublasltAlgorithms; ++i) add_cublaslt(i);
   if (open.spec.a == Dtype::f32) {
-    all.push_back(with_kernel(open.spec, GemmKernel::simt));
+    add(with_kernel(open.spec, GemmKernel::simt));
   } else {
-    for (const GemmTiling& tiling : kMmaTilings) all.push_back(with_tiling(open.spec, GemmKernel::mma, tiling));
+    for (const GemmTiling& tiling : kMmaTilings) add(with_tiling(open.spec, GemmKernel::mma, tiling));
   }
   return all;
 }

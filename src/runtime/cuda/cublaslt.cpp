@@ -170,10 +170,6 @@ struct CublasLt::State {
   State& operator=(const State&) = delete;
 
   void check(cublasStatus_t status, const char* call) const;
-  const char* refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const {
-    const Target target = devices[static_cast<std::size_t>(tensors.out.device.index)].target;
-    return cublaslt_refusal(spec, tensors, shape, target);
-  }
   template <class Value>
   void set(cublasLtMatmulDescOpaque_t& description, cublasLtMatmulDescAttributes_t attribute, const Value& value) const;
   template <class Value>
@@ -327,13 +323,9 @@ std::unique_ptr<CublasLt> CublasLt::open(const std::string& cuda_root, const Dri
   return opened;
 }
 
-bool CublasLt::supports(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const {
-  return state_->refusal(spec, tensors, shape) == nullptr;
-}
-
-const char* CublasLt::why_not(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const {
-  const char* const reason = state_->refusal(spec, tensors, shape);
-  return reason != nullptr ? reason : "cuBLASLt has no algorithm of this number for this call";
+const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const {
+  const Target target = state_->devices[static_cast<std::size_t>(tensors.out.device.index)].target;
+  return cublaslt_refusal(spec, tensors, shape, target);
 }
 
 bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, void* workspace,

@@ -21,12 +21,10 @@ class CublasLt {
   static std::unique_ptr<CublasLt> open(const std::string& cuda_root, const Driver& driver, std::string& problem);
   ~CublasLt();
 
-  // Can cuBLASLt take this call? (dtypes, scale granularity, 16-byte rules of reference: cuBLASLt's documentation of
-  // cublasLtMatmul, "FP8 data types usage"; a GPU without FP8 tensor cores takes none of the FP8 ones.)
-  bool supports(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const;
-
-  // Of a call that it does not support, or that matmul() gave false for: in words.
-  const char* why_not(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const;
+  // Why cuBLASLt does not take this call; null where it does. (dtypes, scale granularity, 16-byte rules of reference:
+  // cuBLASLt's documentation of cublasLtMatmul, "FP8 data types usage"; a GPU without FP8 tensor cores takes none of
+  // the FP8 ones.)
+  const char* refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const;
 
   // The heuristic's algorithms for a shape, best guess first, are at most this many.
   static constexpr int kAlgorithms = kCublasltAlgorithms;

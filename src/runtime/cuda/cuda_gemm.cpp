@@ -28,10 +28,10 @@ void gemm_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape
 const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
                          Launcher& launcher, CublasLt* cublaslt) {
   if (cublaslt == nullptr) return "there is no cuBLASLt";
-  if (!cublaslt->supports(spec, tensors, shape)) return cublaslt->why_not(spec, tensors, shape);
+  if (const char* const reason = cublaslt->refusal(spec, tensors, shape)) return reason;
   void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
   if (!cublaslt->matmul(spec, tensors, shape, workspace, stream.handle(), spec.algorithm)) {
-    return cublaslt->why_not(spec, tensors, shape);
+    return "cuBLASLt has no algorithm of this number for this call";
   }
   launcher.count();
   return nullptr;
