@@ -866,8 +866,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) block.make_barriers();
   if (threadIdx.x == 128) {
-    ptx::prefetch_tensormap(&p.a);
-    ptx::prefetch_tensormap(&p.b);
+    ptx::prefetch_tensormap(p.m < T.m ? &p.tail_a : &p.a);
+    ptx::prefetch_tensormap(p.n < T.n ? &p.tail_b : &p.b);
   }
   __syncwarp();
   block.sync_all();

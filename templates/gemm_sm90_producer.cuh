@@ -26,7 +26,10 @@ struct Sm90CutParams {
 };
 
 struct Sm90GemmParams {
-  TensorMap a, b;     // codes as bytes; boxes of kSm90Depth x sm90_box_a / sm90_box_b, 128-byte swizzle
+  // Codes as bytes, 128-byte swizzle; boxes of kSm90Depth x what a block loads of a tile's rows. Whole tiles', and the
+  // last one's that has fewer rows (sm90_tail_box): neither is read where there is no such tile.
+  TensorMap a, b;
+  TensorMap tail_a, tail_b;
   TensorMap out_map;  // where whole_vectors: boxes of 128 bytes x 16 rows, 128-byte swizzle
   const float* factor_a;
   const float* factor_b;
@@ -137,33 +140,70 @@ struct Sm90CutWalk : Sm90Stretch {
   }
 };
 
+// What one block loads of an operand's rows, in each step of a tile.
+struct Sm90Slice {
+  const TensorMap* map;
+  i32 row;     // the first of them
+  u32 offset;  // where they go, in the stage's part of that operand
+  u32 bytes;   // of all blocks' slices
+  bool some;   // has this block any?
+};
+
+// Of Rows rows, from `first` on, that Blocks blocks of a cluster load for each other. Rows outside of the matrix are
+// left alone: what is in shared memory then reaches outputs that nobody stores, and the copy engine takes four times as
+// long to fill rows with zeros as to load them.
+template <u32 Rows, u32 Blocks>
+INGOT_DEVICE Sm90Slice sm90_slice(const TensorMap& whole, const TensorMap& tail, u32 first, u32 rows, u32 rank) {
+  constexpr u32 kBox = Rows / Blocks;
+  const u32 of_cluster = Blocks > 1 ? rank : 0;
+  if (first + Rows <= rows) {
+    return {.map = &whole,
+            .row = static_cast<i32>(first + of_cluster * kBox),
+            .offset = of_cluster * kBox * kSm90Depth,
+            .bytes = Rows * kSm90Depth,
+            .some = true};
+  }
+  const u32 left = rows - min_of(first, rows);
+  const u32 box = sm90_tail_box(left, Blocks);
+  return {.map = &tail,
+          .row = static_cast<i32>(first + of_cluster * box),
+          .offset = of_cluster * box * kSm90Depth,
+          .bytes = left == 0 ? 0 : ceil_div(left, box) * box * kSm90Depth,
+          .some = left > of_cluster * box};
+}
+
+// One tile's.
+template <Sm90Tiling T>
+struct Sm90Slices {
+  Sm90Slice a, b;
+
+  INGOT_DEVICE Sm90Slices(const Sm90GemmParams& p, const Sm90Place& first, u32 rank)
+      : a(sm90_slice<T.m, T.cluster_n>(p.a, p.tail_a, first.m, p.m, rank)),
+        b(sm90_slice<T.n, T.cluster_m>(p.b, p.tail_b, first.n, p.n, rank)) {}
+};
+
+template <u32 Blocks>
+INGOT_DEVICE void sm90_load_slice(const Sm90Slice& slice, u32 to, u32 full, i32 x) {
+  if (!slice.some) return;
+  if constexpr (Blocks > 1) {
+    constexpr u16 kAll = (1U << Blocks) - 1;
+    ptx::tma_load_multicast(to + slice.offset, slice.map, full, x, slice.row, kAll);
+  } else {
+    ptx::tma_load(to, slice.map, full, x, slice.row);
+  }
+}
+
 // One step of a tile into the ring's next stage, once that is free.
 template <Sm90Tiling T>
-INGOT_DEVICE void sm90_load(const Sm90GemmParams& p, const Sm90Block<T>& block, Sm90Ring<T.stages>& ring,
-                            const Sm90Place& first, u32 step) {
-  constexpr u32 kBoxA = sm90_box_a(T);
-  constexpr u32 kBoxB = sm90_box_b(T);
-  constexpr u16 kBoth = 3;
+INGOT_DEVICE void sm90_load(const Sm90Block<T>& block, Sm90Ring<T.stages>& ring, const Sm90Slices<T>& slices,
+                            u32 step) {
   const u32 full = block.full + 8 * ring.stage;
   const u32 a = block.stages + ring.stage * sm90_stage_bytes(T);
-  const u32 b = a + T.m * kSm90Depth;
   const i32 x = static_cast<i32>(step * kSm90Depth);
-  const i32 row_a = static_cast<i32>(first.m);
-  const i32 row_b = static_cast<i32>(first.n);
   ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
-  ptx::mbarrier_arrive_expect_tx(full, sm90_stage_bytes(T));
-  if constexpr (T.cluster_n > 1) {
-    ptx::tma_load_multicast(a + block.rank * kBoxA * kSm90Depth, &p.a, full, x,
-                            row_a + static_cast<i32>(block.rank * kBoxA), kBoth);
-  } else {
-    ptx::tma_load(a, &p.a, full, x, row_a);
-  }
-  if constexpr (T.cluster_m > 1) {
-    ptx::tma_load_multicast(b + block.rank * kBoxB * kSm90Depth, &p.b, full, x,
-                            row_b + static_cast<i32>(block.rank * kBoxB), kBoth);
-  } else {
-    ptx::tma_load(b, &p.b, full, x, row_b);
-  }
+  ptx::mbarrier_arrive_expect_tx(full, slices.a.bytes + slices.b.bytes);
+  sm90_load_slice<T.cluster_n>(slices.a, a, full, x);
+  sm90_load_slice<T.cluster_m>(slices.b, a + T.m * kSm90Depth, full, x);
   ring.advance();
 }
 
@@ -174,9 +214,9 @@ INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& bloc
   Sm90Ring<T.stages> ring;
   INGOT_UNROLL_BY(1)
   for (Sm90Walk<T> walk(p); walk.more(); walk.advance()) {
-    const Sm90Place first = walk.first(block.rank);
+    const Sm90Slices<T> slices(p, walk.first(block.rank), block.rank);
     INGOT_UNROLL_BY(1)
-    for (u32 step = 0; step < steps; ++step) sm90_load<T>(p, block, ring, first, step);
+    for (u32 step = 0; step < steps; ++step) sm90_load<T>(block, ring, slices, step);
   }
 }
 
@@ -186,9 +226,9 @@ INGOT_DEVICE void sm90_produce_cut(const Sm90GemmParams& p, const Sm90Block<T>& 
   Sm90Ring<T.stages> ring;
   INGOT_UNROLL_BY(1)
   for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
-    const Sm90Place first = walk.first();
+    const Sm90Slices<T> slices(p, walk.first(), 0);
     INGOT_UNROLL_BY(1)
-    for (u32 step = walk.span().begin; step < walk.span().end; ++step) sm90_load<T>(p, block, ring, first, step);
+    for (u32 step = walk.span().begin; step < walk.span().end; ++step) sm90_load<T>(block, ring, slices, step);
   }
 }
 #endif

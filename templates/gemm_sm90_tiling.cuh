@@ -57,9 +57,11 @@ INGOT_HOST_DEVICE constexpr u32 sm90_shared_bytes(const Sm90Tiling& t) {
   return sm90_barriers_offset(t) + 16 * t.stages;
 }
 
-// Rows that one block loads of each tile; with a cluster, those of a shared operand are split.
-INGOT_HOST_DEVICE constexpr u32 sm90_box_a(const Sm90Tiling& t) { return t.m / t.cluster_n; }
-INGOT_HOST_DEVICE constexpr u32 sm90_box_b(const Sm90Tiling& t) { return t.n / t.cluster_m; }
+// Rows that one block loads of a tile that has only so many, where several load them for each other: all of them, or
+// slices that begin where the swizzle does.
+INGOT_HOST_DEVICE constexpr u32 sm90_tail_box(u32 rows, u32 blocks) {
+  return blocks == 1 ? rows : ceil_div(rows, 8 * blocks) * 8;
+}
 
 // Tiles of a whole cluster, along M and N.
 INGOT_HOST_DEVICE constexpr u32 sm90_tiles_m(const Sm90Tiling& t, u32 m) { return ceil_div(m, t.m * t.cluster_m); }

@@ -27,7 +27,7 @@ double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& ti
 GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
 
 // Where cuBLASLt takes the call too: is gemm_sm90 expected to be no slower than its first choice?
-bool prefers_sm90(const GemmSpec& spec, const GemmSize& size);
+bool prefers_sm90(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
 
 // Of a spec of gemm_sm90 with a tiling: is it expected to be faster, its operands staged first, than gemm_mma, which
 // takes them as they lie?

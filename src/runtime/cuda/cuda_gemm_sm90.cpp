@@ -23,6 +23,12 @@ struct Box {
   u32 cols, rows;
 };
 
+// Rows that start within a sector pair gain nothing from what lies next to them: fetching it costs them a tenth
+// (docs/kernels.md).
+CUtensorMapL2promotion promotion(cuuint64_t stride) {
+  return stride % 64 == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+}
+
 // What lies outside of the matrix is zeros, and is not written.
 void encode(TensorMap& map, const Tensor& tensor, const Box& box, const Driver& driver) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(tensor.cols), static_cast<cuuint64_t>(tensor.rows)};
@@ -31,13 +37,24 @@ void encode(TensorMap& map, const Tensor& tensor, const Box& box, const Driver& 
   const cuuint32_t steps[] = {1, 1};
   driver.check(driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data,
                                                    sizes, strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                                   CU_TENSOR_MAP_SWIZZLE_128B, promotion(strides[0]),
                                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
                "cuTensorMapEncodeTiled");
 }
 
-void encode_codes(TensorMap& map, const Tensor& codes, u32 rows, const Driver& driver) {
-  encode(map, codes, {.type = CU_TENSOR_MAP_DATA_TYPE_UINT8, .cols = kSm90Depth, .rows = rows}, driver);
+struct Rows {
+  u32 tile;    // of a tile
+  u32 blocks;  // that load them for each other
+};
+
+// Of whole tiles, and of a last one that has fewer rows.
+void encode_codes(TensorMap& whole, TensorMap& tail, const Tensor& codes, const Rows& rows, const Driver& driver) {
+  const auto box = [&](u32 count) {
+    return Box{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8, .cols = kSm90Depth, .rows = count};
+  };
+  const auto all = static_cast<u32>(codes.rows);
+  if (all >= rows.tile) encode(whole, codes, box(rows.tile / rows.blocks), driver);
+  if (all % rows.tile != 0) encode(tail, codes, box(sm90_tail_box(all % rows.tile, rows.blocks)), driver);
 }
 
 // A warp's 16 rows.
@@ -85,6 +102,8 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmShape& 
 
   Sm90GemmParams params{.a = {},
                         .b = {},
+                        .tail_a = {},
+                        .tail_b = {},
                         .out_map = {},
                         .factor_a = static_cast<const float*>(tensors.factor_a.data),
                         .factor_b = static_cast<const float*>(tensors.factor_b.data),
@@ -98,8 +117,8 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmShape& 
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
                         .epilogue = epilogue_params(tensors),
                         .cut = {}};
-  encode_codes(params.a, tensors.a, sm90_box_a(tiling), launcher.driver());
-  encode_codes(params.b, tensors.b, sm90_box_b(tiling), launcher.driver());
+  encode_codes(params.a, params.tail_a, tensors.a, {.tile = tiling.m, .blocks = tiling.cluster_n}, launcher.driver());
+  encode_codes(params.b, params.tail_b, tensors.b, {.tile = tiling.n, .blocks = tiling.cluster_m}, launcher.driver());
   if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, launcher.driver());
   if (tiling.stream_k) params.cut = cut_params(tiling, params, blocks, scratch, stream);
   launcher.launch(spec, Pass::main,
