@@ -1,12 +1,14 @@
 // bench_gemm: FP8 GEMMs with bf16 output, cuBLASLt's best algorithm and Ingot's kernel in turn, in one run. Every
 // result is checked before it is timed. First all of cuBLASLt's algorithms, and with --tilings all of Ingot's tilings,
-// run for a few rounds; the best of each then run against each other. With --mma, gemm_mma is a third. With --host, in
+// run for a few rounds; the best of each then run against each other. Before them cuBLASLt's best with bf16 operands of
+// the same shape. With --mma, gemm_mma is a third. With --host, in
 // place of all that, what a call costs the host.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -55,6 +57,7 @@ struct Result {
   std::vector<Contender> trials{};  // all of them, briefly
   std::vector<Contender> finals{};  // cuBLASLt's best, Ingot's choice, Ingot's best tiling
   bool cublaslt_refuses = false;
+  double bf16_us = 0;  // cuBLASLt's best with bf16 operands of the same shape; 0: not measured
 };
 
 double tflops(const Result& result, const Contender& c) {
@@ -86,6 +89,11 @@ class Bench {
       return result;
     }
     const Contender* theirs = best(result.trials, "cublaslt");
+    if (!is_fp8(c.spec.a)) {
+      if (theirs != nullptr) result.finals = {*theirs};
+      measure_all(buffers, result.finals, finals());
+      return result;
+    }
     const Contender* ours = best(result.trials, "sm90");
     const Contender* mma = best(result.trials, "mma");
     if (theirs != nullptr) result.finals.push_back(*theirs);
@@ -114,6 +122,10 @@ class Bench {
                      .ours = true,
                      .enqueue = [this, spec](const GemmTensors& t) { gpu_.backend().gemm(spec, t, gpu_.stream()); }});
     };
+    if (!is_fp8(c.spec.a)) {
+      add_cublaslt(c, buffers, all);
+      return all;
+    }
     const GemmTiling chosen = choose_tiling(c.spec, c.size, multiprocessors_);
     add_ours(chosen);
     GemmSpec plain = without_epilogue(c.spec);
@@ -133,16 +145,22 @@ class Bench {
     for (const GemmTiling& tiling : kMmaTilings) {
       if (options_.mma) add_ours(tiling, GemmKernel::mma);
     }
+    refused = !add_cublaslt(c, buffers, all);
+    return all;
+  }
+
+  // All of its algorithms; false where it does not take the case.
+  bool add_cublaslt(const GemmCase& c, const GemmBuffers& buffers, std::vector<Contender>& all) {
     const GemmShape shape{.m = c.size.m, .n = c.size.n, .k = c.size.k};
     const auto matmul = [this, spec = c.spec, shape](const GemmTensors& t, int algorithm) {
       return cublaslt_->matmul(spec, t, shape, workspace_.data(), gpu_.stream().handle(), algorithm);
     };
-    refused = cublaslt_->refusal(c.spec, buffers.tensors(0), shape) != nullptr;
-    for (int i = 0; !refused && i < CublasLt::kAlgorithms && matmul(buffers.tensors(0), i); ++i) {
+    if (cublaslt_->refusal(c.spec, buffers.tensors(0), shape) != nullptr) return false;
+    for (int i = 0; i < CublasLt::kAlgorithms && matmul(buffers.tensors(0), i); ++i) {
       all.push_back({.label = fmt::format("cublaslt {}", i),
                      .enqueue = [matmul, i](const GemmTensors& t) { static_cast<void>(matmul(t, i)); }});
     }
-    return all;
+    return true;
   }
 
   void measure_all(const GemmBuffers& buffers, std::vector<Contender>& contenders, const MeasureOptions& options) {
@@ -186,16 +204,17 @@ class Bench {
 
 std::string to_text(const Result& result) {
   std::string text;
-  const bool against = !result.finals.front().ours;
+  const bool against = !result.finals.empty() && !result.finals.front().ours;
   for (const Contender& c : result.finals) {
     if (!c.fault.empty()) {
       text += fmt::format("{:<44}{:<38} WRONG  {}\n", name(result.gemm_case), c.label, c.fault);
       continue;
     }
     text +=
-        fmt::format("{:<44}{:<38}{:>10.1f}{:>9.1f}{:>9.0f}{:>8}\n", name(result.gemm_case), c.label, c.timing.median_us,
-                    c.timing.min_us, tflops(result, c),
-                    against ? fmt::format("{:.3f}", result.finals.front().timing.median_us / c.timing.median_us) : "-");
+        fmt::format("{:<44}{:<38}{:>10.1f}{:>9.1f}{:>9.0f}{:>8}{:>8}\n", name(result.gemm_case), c.label,
+                    c.timing.median_us, c.timing.min_us, tflops(result, c),
+                    against ? fmt::format("{:.3f}", result.finals.front().timing.median_us / c.timing.median_us) : "-",
+                    result.bf16_us != 0 ? fmt::format("{:.2f}", result.bf16_us / c.timing.median_us) : "-");
   }
   return text;
 }
@@ -211,6 +230,7 @@ Json to_json(const Result& result) {
   Json json{{"case", name(result.gemm_case)}, {"m", result.gemm_case.size.m},         {"k", result.gemm_case.size.k},
             {"n", result.gemm_case.size.n},   {"spec", print(result.gemm_case.spec)}, {"finals", Json::array()},
             {"trials", Json::array()}};
+  if (result.bf16_us != 0) json["bf16_us"] = result.bf16_us;
   for (const Contender& c : result.finals) json["finals"].push_back(to_json(result, c));
   for (const Contender& c : result.trials) json["trials"].push_back(to_json(result, c));
   return json;
@@ -257,13 +277,17 @@ int run(const Options& options) {
   const Machine machine = machine_of(context, options.commit);
   if (options.host) return run_host(context, machine, on_cuda->cuda_root.string(), options);
   Bench bench(context, on_cuda->cuda_root.string(), options);
-  fmt::print("Ingot {} ({}), {}, driver {}, cuBLASLt {}, {}; M x K x N\n\n{:<44}{:<38}{:>10}{:>9}{:>9}{:>8}\n",
+  fmt::print("Ingot {} ({}), {}, driver {}, cuBLASLt {}, {}; M x K x N\n\n{:<44}{:<38}{:>10}{:>9}{:>9}{:>8}{:>8}\n",
              machine.ingot, machine.commit, machine.device, machine.driver, machine.cublaslt, machine.date, "case",
-             "kernel", "us", "min", "TFLOPS", "ratio");
+             "kernel", "us", "min", "TFLOPS", "ratio", "of bf16");
   std::vector<Result> results;
+  std::map<std::string, double> bf16_us;  // of a shape
   bool failed = false;
   for (const GemmCase& c : cases) {
     results.push_back(bench.run(c));
+    Result& last = results.back();
+    if (c.mode == kBf16 && !last.finals.empty()) bf16_us[c.shape] = last.finals.front().timing.median_us;
+    if (bf16_us.contains(c.shape)) last.bf16_us = bf16_us.at(c.shape);
     fmt::print("{}", to_text(results.back()));
     std::fflush(stdout);
     failed |= std::ranges::any_of(results.back().finals, [](const Contender& f) { return !f.fault.empty(); });

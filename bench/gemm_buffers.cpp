@@ -34,9 +34,22 @@ std::vector<std::byte> fetch(Gpu& gpu, const void* from, std::size_t bytes) {
   return fetched;
 }
 
-// Row r of an operand, times its factors.
+std::vector<double> bf16_values(Gpu& gpu, const Tensor& tensor, std::int64_t r) {
+  const auto bytes = fetch(gpu, static_cast<const std::byte*>(tensor.data) + r * tensor.row_stride * 2,
+                           bytes_of(1, tensor.cols, tensor.dtype));
+  std::vector<double> values(static_cast<std::size_t>(tensor.cols));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    u16 bits = 0;
+    std::memcpy(&bits, bytes.data() + 2 * i, sizeof(bits));
+    values[i] = static_cast<double>(to_float(bf16{bits}));
+  }
+  return values;
+}
+
+// Row r of an operand, codes times their factors.
 std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& factors, ScaleGranularity scale,
                               std::int64_t r) {
+  if (codes.dtype == Dtype::bf16) return bf16_values(gpu, codes, r);
   const auto cols = static_cast<std::size_t>(codes.cols);
   const auto row = fetch(gpu, static_cast<const std::byte*>(codes.data) + r * codes.row_stride, cols);
   const std::int64_t extent = scale.cols == 0 ? codes.cols : scale.cols;

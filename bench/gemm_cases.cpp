@@ -13,7 +13,9 @@ struct NamedSize {
 };
 
 // Squares; Llama's layers at 16384 tokens; few tokens; and one with a short K, where the writing of tiles shows.
-constexpr NamedSize kSizes[] = {{"", 1024, 1024, 1024},
+constexpr NamedSize kSizes[] = {{"", 256, 256, 256},
+                                {"", 512, 512, 512},
+                                {"", 1024, 1024, 1024},
                                 {"", 2048, 2048, 2048},
                                 {"", 4096, 4096, 4096},
                                 {"", 8192, 8192, 8192},
@@ -56,6 +58,10 @@ double operations(const GemmCase& c) {
 std::vector<GemmCase> gemm_cases() {
   std::vector<GemmCase> cases;
   for (const NamedSize& s : kSizes) {
+    cases.push_back({.shape = fmt::format("{}{}x{}x{}", s.label, s.m, s.k, s.n),
+                     .mode = kBf16,
+                     .spec = {.a = Dtype::bf16, .b = Dtype::bf16},
+                     .size = {.m = s.m, .n = s.n, .k = s.k}});
     for (const bool rowwise : {false, true}) {
       for (const bool fast : {true, false}) {
         const ScaleGranularity scale = rowwise ? kRowwise : kTensorwise;

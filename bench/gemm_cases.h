@@ -1,5 +1,6 @@
-// What bench_gemm times: shapes from language models and squares, in the four modes that cuBLASLt has too, and with
-// factors of 1x128 groups and 128x128 blocks, which it has not on Hopper; and what epilogues cost beside none.
+// What bench_gemm times: shapes from language models and squares, in bf16, in the four modes of FP8 that cuBLASLt has
+// too, and with factors of 1x128 groups and 128x128 blocks, which it has not on Hopper; and what epilogues cost beside
+// none.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,8 @@ struct GemmCase {
   GemmSpec spec;
   GemmSize size;
 };
+
+inline constexpr const char* kBf16 = "bf16";  // the mode that FP8 is to beat
 
 std::string name(const GemmCase& gemm_case);  // "wqkv 16384x8192x1280, tensor fast"
 double operations(const GemmCase& gemm_case);

@@ -18,6 +18,8 @@ CHECKED_ROWS = 32
 
 # label, M, K, N: kSizes of gemm_cases.cpp (the self-check compares).
 SHAPES = (
+    ("", 256, 256, 256),
+    ("", 512, 512, 512),
     ("", 1024, 1024, 1024),
     ("", 2048, 2048, 2048),
     ("", 4096, 4096, 4096),
