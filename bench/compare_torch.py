@@ -275,6 +275,13 @@ def main() -> int:
     if not torch.cuda.is_available():
         print(f"skipped: no CUDA device for PyTorch {torch.__version__}")
         return SKIPPED
+
+    def write(found: dict[str, Any]) -> None:
+        if options.json:
+            with open(options.json, "w", encoding="utf-8") as file:
+                json.dump(found, file, indent=1)
+                file.write("\n")
+
     ingot = None
     if options.ingot:
         with open(options.ingot, encoding="utf-8") as file:
@@ -286,16 +293,13 @@ def main() -> int:
                 deep_gemm = torch_gemm.open_deep_gemm(options.deepgemm)
             except ImportError as error:
                 print(f"without DeepGEMM: {options.deepgemm} cannot be imported ({error})", file=sys.stderr)
-        found = torch_gemm.measure(torch, options.filter, options.quick, deep_gemm)
+        found = torch_gemm.measure(torch, options.filter, options.quick, deep_gemm, write)
         text = torch_gemm.table(found, ingot)
     else:
         found = measure(torch, options.filter, options.quick)
         text = table(found, ingot)
     print(text, end="")
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
-            file.write("\n")
+    write(found)
     return 0
 
 

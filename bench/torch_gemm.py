@@ -211,8 +211,19 @@ def measure_shape(torch: Any, shape: Shape, chosen: dict[str, Any], quick: bool)
     return list(found.values())
 
 
-def measure(torch: Any, wanted: str, quick: bool, deep_gemm: Any | None) -> dict[str, Any]:
-    cases = []
+def measure(
+    torch: Any, wanted: str, quick: bool, deep_gemm: Any | None, write: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """`write` is given what there is after each shape: what a killed run leaves is of use."""
+    cases: list[dict[str, Any]] = []
+    found = {
+        "benchmark": "gemm, torch",
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "deep_gemm": getattr(deep_gemm, "__version__", "unknown") if deep_gemm is not None else None,
+        "cases": cases,
+    }
     for shape in SHAPES:
         chosen = {
             mode: call for mode, call in calls(torch, deep_gemm).items() if wanted in f"{shape_name(shape)}, {mode}"
@@ -222,14 +233,8 @@ def measure(torch: Any, wanted: str, quick: bool, deep_gemm: Any | None) -> dict
         print(f"measuring {shape_name(shape)}", file=sys.stderr)
         cases += measure_shape(torch, shape, chosen, quick)
         torch.cuda.empty_cache()
-    return {
-        "benchmark": "gemm, torch",
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "deep_gemm": getattr(deep_gemm, "__version__", "unknown") if deep_gemm is not None else None,
-        "cases": cases,
-    }
+        write(found)
+    return found
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------
