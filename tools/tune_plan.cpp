@@ -45,13 +45,10 @@ std::vector<Layer> layers(const Model& model) {
           {"lm_head", model.hidden, model.vocabulary}};
 }
 
-struct Recipe {
-  std::string_view name;
-  LinearConfig config;
-};
-
-// The baseline first.
-std::vector<Recipe> recipes() { return {{"high_precision", high_precision()}, {"tensorwise", tensorwise()}}; }
+std::vector<Recipe> all_recipes() {
+  const auto all = recipes();
+  return {all.begin(), all.end()};
+}
 
 [[noreturn]] void refuse(const char* option, std::string_view value, const std::string& allowed) {
   throw Error(ErrorCode::invalid_argument, option, fmt::format("\"{}\" must be {}", value, allowed));
@@ -86,7 +83,7 @@ GemmCall in_bf16(const GemmCall& call) {
 
 class Plan {
  public:
-  explicit Plan(const std::string& recipe) : recipes_(recipes()) {
+  explicit Plan(const std::string& recipe) : recipes_(all_recipes()) {
     if (recipe.empty()) return;
     if (std::ranges::find(recipes_, recipe, &Recipe::name) == recipes_.end()) {
       refuse("--recipe", recipe, "one of " + names(recipes_));

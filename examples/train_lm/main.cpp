@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <vector>
 
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/nn/config.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 #include "op_runner.h"
@@ -27,13 +29,15 @@ ingot::ContextOptions context_options(const Options& options) {
 
 // Compiles what training on a GPU launches, or finds it in the store: on a GPU this takes the compiler out of the first
 // step; on a machine without one it fills the store for the machine that has it.
-void warm_up(ingot::Context& context) {
+void warm_up(ingot::Context& context, const ingot::LinearConfig& config) {
   if (context.compiler() == nullptr) return;
   using ingot::Dtype;
-  const std::array<ingot::KernelSpec, 3> specs{
-      ingot::CastSpec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .codes = true, .transposed = true},
-      ingot::CastSpec{.in = Dtype::bf16, .out = Dtype::e5m2, .codes = true, .transposed = true},
-      ingot::ColumnSumSpec{.in = Dtype::bf16, .out = Dtype::bf16}};
+  std::vector<ingot::KernelSpec> specs{ingot::ColumnSumSpec{.in = Dtype::bf16, .out = Dtype::bf16}};
+  for (const ingot::TensorCasts& casts : {input_casts(config), weight_casts(config), grad_output_casts(config)}) {
+    if (!casts.codes && !casts.transposed) continue;
+    const ingot::KernelSpec spec = cast_spec(casts, Dtype::bf16);
+    if (std::ranges::find(specs, spec) == specs.end()) specs.push_back(spec);
+  }
   context.cache().warm(specs, context.cache().target(), 0);
   for (const std::string_view op : all_op_names()) context.cache().compiled(source_of(op), context.cache().target());
 }
@@ -57,7 +61,7 @@ int run(int argc, char** argv) {
              static_cast<double>(options.shape.parameters()) / 1e6, options.steps, options.batch);
   std::fflush(stdout);  // before the progress, which goes to stderr
   std::filesystem::create_directories(options.out);
-  warm_up(context);
+  warm_up(context, ingot::recipe(options.recipe));
 
   Trainer trainer(context, options, text);
   std::vector<std::string> names{"bf16", "fp8"};

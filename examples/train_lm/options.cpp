@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <vector>
 
+#include "ingot/nn/config.h"
 #include "ingot/runtime/error.h"
 
 namespace train_lm {
@@ -60,6 +62,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--size", options.size, "small or large (default: small on the CPU, large on a GPU)")
       ->check(CLI::IsMember({"small", "large"}));
   app.add_option("--only", options.only, "train only bf16 or only fp8")->check(CLI::IsMember({"bf16", "fp8"}));
+  std::vector<std::string> recipes;
+  for (const ingot::Recipe& recipe : ingot::recipes()) recipes.emplace_back(recipe.name);
+  app.add_option("--recipe", options.recipe, "of the FP8 model")->check(CLI::IsMember(recipes))->capture_default_str();
   app.add_option("--context", options.shape.context, "bytes the model sees")->check(size);
   app.add_option("--embedding", options.shape.embedding, "dimensions per byte; width = context x embedding")
       ->check(size);
@@ -104,11 +109,10 @@ std::string fingerprint(const Options& options, std::uint64_t text_digest, bool 
   const ModelShape& shape = options.shape;
   return fmt::format(
       "text={:016x} context={} embedding={} hidden={} blocks={} batch={} steps={} lr={} warmup={} decay={} seed={} "
-      "only={} "
-      "device={}",
+      "only={} recipe={} device={}",
       text_digest, shape.context, shape.embedding, shape.hidden, shape.blocks, options.batch, options.steps,
       options.learning_rate, options.warmup_steps, options.weight_decay, options.seed,
-      options.only.empty() ? "both" : options.only, on_gpu ? "cuda" : "cpu");
+      options.only.empty() ? "both" : options.only, options.recipe, on_gpu ? "cuda" : "cpu");
 }
 
 }  // namespace train_lm

@@ -24,9 +24,10 @@ struct ModelShape {
 struct Options {
   std::filesystem::path text;  // empty: the King James Bible, by the program `bible`
   std::filesystem::path out = "train_lm_out";
-  std::string device = "auto";  // auto, cpu, cuda
-  std::string size;             // small, large; empty: small on the CPU, large on a GPU
-  std::string only;             // bf16, fp8; empty: both
+  std::string device = "auto";        // auto, cpu, cuda
+  std::string size;                   // small, large; empty: small on the CPU, large on a GPU
+  std::string only;                   // bf16, fp8; empty: both
+  std::string recipe = "tensorwise";  // of the FP8 model
   ModelShape shape{};
   std::int64_t batch = 0;  // rows, each predicting one byte
   std::int64_t steps = 0;

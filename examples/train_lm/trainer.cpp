@@ -110,7 +110,7 @@ std::vector<History> Trainer::train(const std::vector<std::string>& names) {
 void Trainer::train_one(const std::string& name, Progress& progress, bool from_checkpoint) {
   ingot::Backend& backend = context_->backend();
   OpRunner ops(*context_, stream_);
-  const ingot::LinearConfig config = name == "fp8" ? ingot::tensorwise() : ingot::high_precision();
+  const ingot::LinearConfig config = name == "fp8" ? ingot::recipe(options_->recipe) : ingot::high_precision();
   Model model(*context_, stream_, ops, options_->shape, options_->batch, config, options_->seed);
   if (from_checkpoint) read_model(checkpoint_file(), model, backend, stream_);
 

@@ -42,23 +42,24 @@ void validate_cast(const NamedGemm& gemm, const char* operand, const Cast& cast)
                     "e5m2fnuz), or to none for high precision",
                     operand, gemm.name, name(cast.dtype)));
   }
-  if (cast.granularity != kTensorwise) {
-    refuse(
-        fmt::format("{} of the {} GEMM has scale={}, but must have scale=tensor: its codes are transposed for "
-                    "another GEMM, which only one scale per tensor survives",
-                    operand, gemm.name, print(cast.granularity)));
+  if (cast.granularity != kTensorwise && cast.granularity != kRowwise) {
+    refuse(fmt::format("{} of the {} GEMM has scale={}, but must have scale=tensor or scale=row", operand, gemm.name,
+                       print(cast.granularity)));
   }
 }
 
 void validate_uses(const char* tensor, const char* gemm_1, const std::optional<Cast>& use_1, const char* gemm_2,
                    const std::optional<Cast>& use_2) {
-  if (use_1 && use_2 && *use_1 != *use_2) {
+  if (use_1 && use_2 && (use_1->dtype != use_2->dtype || use_1->pow2 != use_2->pow2)) {
     refuse(
-        fmt::format("{} is cast as {} for the {} GEMM and as {} for the {} GEMM, but one cast serves both: make "
-                    "them equal, or one of the GEMMs high precision",
+        fmt::format("{} is cast as {} for the {} GEMM and as {} for the {} GEMM, but both must be to one format, with "
+                    "pow2 in both or in neither: make them equal, or one of the GEMMs high precision",
                     tensor, print(*use_1), gemm_1, print(*use_2), gemm_2));
   }
 }
+
+// In terms of a tensor whose transpose has this granularity.
+ScaleGranularity transposed(ScaleGranularity granularity) { return {granularity.cols, granularity.rows}; }
 
 }  // namespace
 
@@ -70,18 +71,61 @@ LinearConfig tensorwise() {
           .grad_weight = {.a = gradient, .b = forward}};
 }
 
+LinearConfig rowwise() {
+  const Cast cast{.dtype = Dtype::e4m3fn, .granularity = kRowwise, .pow2 = true};
+  return {.output = {.a = cast, .b = cast, .fast_accumulation = true},
+          .grad_input = {.a = cast, .b = cast},
+          .grad_weight = {.a = cast, .b = cast}};
+}
+
+LinearConfig rowwise_with_gw_hp() {
+  LinearConfig config = rowwise();
+  config.grad_input.b->granularity = kTensorwise;
+  config.grad_weight = {};
+  return config;
+}
+
 LinearConfig high_precision() { return {}; }
 
-std::optional<Cast> input_cast(const LinearConfig& config) {
-  return config.output.a ? config.output.a : config.grad_weight.b;
+std::array<Recipe, 4> recipes() {
+  return {Recipe{"high_precision", high_precision()}, Recipe{"tensorwise", tensorwise()}, Recipe{"rowwise", rowwise()},
+          Recipe{"rowwise_with_gw_hp", rowwise_with_gw_hp()}};
 }
 
-std::optional<Cast> weight_cast(const LinearConfig& config) {
-  return config.output.b ? config.output.b : config.grad_input.b;
+LinearConfig recipe(std::string_view name) {
+  std::string names;
+  for (const Recipe& known : recipes()) {
+    if (known.name == name) return known.config;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
+  }
+  throw Error(ErrorCode::invalid_argument, "recipe", fmt::format("\"{}\" must be one of {}", name, names));
 }
 
-std::optional<Cast> grad_output_cast(const LinearConfig& config) {
-  return config.grad_input.a ? config.grad_input.a : config.grad_weight.a;
+TensorCasts input_casts(const LinearConfig& config) {
+  return {.codes = config.output.a, .transposed = config.grad_weight.b};
+}
+
+TensorCasts weight_casts(const LinearConfig& config) {
+  return {.codes = config.output.b, .transposed = config.grad_input.b};
+}
+
+TensorCasts grad_output_casts(const LinearConfig& config) {
+  return {.codes = config.grad_input.a, .transposed = config.grad_weight.a};
+}
+
+CastSpec cast_spec(const TensorCasts& casts, Dtype in) {
+  const Cast& cast = casts.codes ? *casts.codes : *casts.transposed;
+  CastSpec spec{.in = in,
+                .out = cast.dtype,
+                .scale = casts.codes ? cast.granularity : transposed(cast.granularity),
+                .codes = casts.codes.has_value(),
+                .transposed = casts.transposed.has_value(),
+                .pow2 = cast.pow2};
+  if (casts.codes && casts.transposed) {
+    const ScaleGranularity own = transposed(casts.transposed->granularity);
+    if (own != spec.scale) spec.transposed_scale = own;
+  }
+  return spec;
 }
 
 std::string print(const LinearConfig& config) {
@@ -92,12 +136,16 @@ std::string print(const LinearConfig& config) {
     if (gemm.config->fast_accumulation) fast += fmt::format("{}{}", fast.empty() ? " fast:" : ",", gemm.name);
   }
   std::string casts;
-  const auto append = [&](const char* short_name, const std::optional<Cast>& cast) {
+  const auto append = [&](const std::string& short_name, const std::optional<Cast>& cast) {
     if (cast) casts += fmt::format("{}{}:{}", casts.empty() ? "" : " ", short_name, print(*cast));
   };
-  append("i", input_cast(config));
-  append("w", weight_cast(config));
-  append("go", grad_output_cast(config));
+  const auto append_both = [&](const std::string& short_name, const char* gemm, const TensorCasts& both) {
+    append(short_name, both.codes ? both.codes : both.transposed);
+    if (both.codes && both.transposed && *both.codes != *both.transposed) append(short_name + gemm, both.transposed);
+  };
+  append_both("i", "_gw", input_casts(config));
+  append_both("w", "_gi", weight_casts(config));
+  append_both("go", "_gw", grad_output_casts(config));
   return casts.empty() ? "high precision" + fast : casts + high + fast;
 }
 

@@ -15,20 +15,12 @@ namespace {
 
 bool is_float8(const GemmConfig& gemm) { return gemm.a.has_value(); }
 
-CastSpec cast_spec(const Cast& cast, Dtype in, bool codes, bool transposed) {
-  return {.in = in,
-          .out = cast.dtype,
-          .scale = cast.granularity,
-          .codes = codes,
-          .transposed = transposed,
-          .pow2 = cast.pow2};
-}
-
 // ---- the GEMM ----------------------------------------------------------------------------------------------------
 
 struct Operand {
   Tensor tensor;
   Tensor factors{};
+  ScaleGranularity scale = kTensorwise;
   Layout layout = Layout::k_major;
 };
 
@@ -47,6 +39,8 @@ void run(const Gemm& gemm, Backend& backend, Stream& stream) {
                       .out = gemm.out.dtype,
                       .layout_a = gemm.a.layout,
                       .layout_b = gemm.b.layout,
+                      .scale_a = gemm.a.scale,
+                      .scale_b = gemm.b.scale,
                       .bias = gemm.has_bias,
                       .fast_accumulation = gemm.fast_accumulation};
   backend.gemm(spec,
@@ -199,35 +193,45 @@ void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& s
   }
 }
 
+// Factors that both of the input's casts share live as long as what is saved.
+bool Float8Linear::input_has_own_factors() const {
+  const TensorCasts casts = input_casts(config_);
+  return casts.codes && (!casts.transposed || cast_spec(casts, Dtype::bf16).transposed_scale);
+}
+
 void Float8Linear::cast_input(const Tensor& input, Stream& stream) {
-  const bool codes = is_float8(config_.output);
-  const bool transposed = is_float8(config_.grad_weight);
-  if (!codes && !transposed) return;
-  const CastSpec spec = cast_spec(*input_cast(config_), input.dtype, codes, transposed);
-  cast_to(workspace().input_codes, input_transposed_, input_factors_, spec, input, *backend_, stream);
+  const TensorCasts casts = input_casts(config_);
+  if (!casts.codes && !casts.transposed) return;
+  const CastSpec spec = cast_spec(casts, input.dtype);
+  cast_to({.codes = &workspace().input_codes,
+           .transposed = &input_transposed_,
+           .factors = input_has_own_factors() ? &workspace().input_factors : &input_transposed_factors_,
+           .transposed_factors = &input_transposed_factors_},
+          spec, input, *backend_, stream);
 }
 
 void Float8Linear::cast_weight(const Tensor& weight, Stream& stream) {
-  const bool codes = is_float8(config_.output);
-  const bool transposed = is_float8(config_.grad_input);
-  if (!codes && !transposed) return;
+  const TensorCasts casts = weight_casts(config_);
+  if (!casts.codes && !casts.transposed) return;
   const bool same_memory = weight.data == saved_weight_.data && weight.dtype == saved_weight_.dtype &&
                            weight.row_stride == saved_weight_.row_stride;
   if (weight_is_current_ && same_memory) return;
   weight_is_current_ = false;
-  cast_to(weight_, cast_spec(*weight_cast(config_), weight.dtype, codes, transposed), weight, *backend_, stream);
+  cast_to(weight_, cast_spec(casts, weight.dtype), weight, *backend_, stream);
   saved_weight_ = weight;
   // A cast that was only recorded has not made the codes yet.
   weight_is_current_ = !backend_->capturing(stream);
 }
 
-void Float8Linear::cast_grad_output(const LinearBackward& tensors, Stream& stream) {
-  const bool codes = is_float8(config_.grad_input) && is_given(tensors.grad_input);
-  const bool transposed = is_float8(config_.grad_weight) && is_given(tensors.grad_weight);
-  if (!codes && !transposed) return;
-  const Tensor& grad_output = tensors.grad_output;
-  const CastSpec spec = cast_spec(*grad_output_cast(config_), grad_output.dtype, codes, transposed);
-  cast_to(workspace().grad_output, spec, grad_output, *backend_, stream);
+// Gives the factors of the transposed codes.
+Tensor Float8Linear::cast_grad_output(const LinearBackward& tensors, Stream& stream) {
+  TensorCasts casts = grad_output_casts(config_);
+  if (!is_given(tensors.grad_input)) casts.codes.reset();
+  if (!is_given(tensors.grad_weight)) casts.transposed.reset();
+  if (!casts.codes && !casts.transposed) return {};
+  const CastSpec spec = cast_spec(casts, tensors.grad_output.dtype);
+  cast_to(workspace().grad_output, spec, tensors.grad_output, *backend_, stream);
+  return workspace().grad_output.factors_of_transposed(spec);
 }
 
 // output[M, N] = input[M, K] @ weight[N, K]^T + bias
@@ -244,8 +248,10 @@ void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
               .out = tensors.output,
               .fast_accumulation = config_.output.fast_accumulation};
   if (is_float8(config_.output)) {
-    output.a = {.tensor = workspace().input_codes, .factors = input_factors_};
-    output.b = {.tensor = weight_.codes, .factors = weight_.factors};
+    output.a = {.tensor = workspace().input_codes,
+                .factors = input_has_own_factors() ? workspace().input_factors : input_transposed_factors_,
+                .scale = config_.output.a->granularity};
+    output.b = {.tensor = weight_.codes, .factors = weight_.factors, .scale = config_.output.b->granularity};
   }
   run(output, *backend_, stream);
 
@@ -256,7 +262,7 @@ void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
 
 void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   check_backward(tensors, stream);
-  cast_grad_output(tensors, stream);
+  const Tensor factors_of_transposed = cast_grad_output(tensors, stream);
   const Float8Tensor& grad_output = workspace().grad_output;
 
   // grad_input[M, K] = grad_output[M, N] @ weight[N, K]: the sum runs over the weight's rows
@@ -266,8 +272,12 @@ void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
                     .out = tensors.grad_input,
                     .fast_accumulation = config_.grad_input.fast_accumulation};
     if (is_float8(config_.grad_input)) {
-      grad_input.a = {.tensor = grad_output.codes, .factors = grad_output.factors};
-      grad_input.b = {.tensor = weight_.transposed, .factors = weight_.factors};
+      const CastSpec of_weight = cast_spec(weight_casts(config_), saved_weight_.dtype);
+      grad_input.a = {
+          .tensor = grad_output.codes, .factors = grad_output.factors, .scale = config_.grad_input.a->granularity};
+      grad_input.b = {.tensor = weight_.transposed,
+                      .factors = weight_.factors_of_transposed(of_weight),
+                      .scale = config_.grad_input.b->granularity};
     }
     run(grad_input, *backend_, stream);
   }
@@ -279,8 +289,12 @@ void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
                      .out = tensors.grad_weight,
                      .fast_accumulation = config_.grad_weight.fast_accumulation};
     if (is_float8(config_.grad_weight)) {
-      grad_weight.a = {.tensor = grad_output.transposed, .factors = grad_output.factors};
-      grad_weight.b = {.tensor = input_transposed_, .factors = input_factors_};
+      grad_weight.a = {.tensor = grad_output.transposed,
+                       .factors = factors_of_transposed,
+                       .scale = config_.grad_weight.a->granularity};
+      grad_weight.b = {.tensor = input_transposed_,
+                       .factors = input_transposed_factors_,
+                       .scale = config_.grad_weight.b->granularity};
     }
     run(grad_weight, *backend_, stream);
   }
@@ -294,7 +308,8 @@ void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
 
 std::size_t Float8Linear::saved_bytes() const {
   if (!has_forward_ || !is_float8(config_.grad_weight)) return 0;
-  return byte_span(input_transposed_, "Float8Linear input") + byte_span(input_factors_, "Float8Linear input");
+  return byte_span(input_transposed_, "Float8Linear input") +
+         byte_span(input_transposed_factors_, "Float8Linear input");
 }
 
 }  // namespace ingot

@@ -48,10 +48,11 @@ struct LinearBackward {
   Tensor grad_bias{};    // [N], of any high-precision dtype
 };
 
-// The FP8 memory that a layer uses within one call only: 1 byte per element of input, 2 per element of grad_output. The
-// layers that run on one stream can share one; it outlives them.
+// The FP8 memory that a layer uses within one call only: 1 byte per element of input, 2 per element of grad_output, and
+// factors. The layers that run on one stream can share one; it outlives them.
 struct Float8Workspace {
   OwnedTensor input_codes;
+  OwnedTensor input_factors;
   Float8Tensor grad_output;
 };
 
@@ -72,8 +73,8 @@ class Float8Linear {
 
   const LinearConfig& config() const { return config_; }
   LinearShape shape() const { return shape_; }
-  // Device memory that holds the input for the coming backward(): M * K + 4 in FP8, 0 where it is a view. Weight codes
-  // and workspace are not counted.
+  // Device memory that holds the input for the coming backward(): in FP8 M * K and its factors (4 bytes, or 4 * K of
+  // rowwise ones), 0 where it is a view. Weight codes and workspace are not counted.
   std::size_t saved_bytes() const;
 
  private:
@@ -81,7 +82,8 @@ class Float8Linear {
   void check_backward(const LinearBackward& tensors, const Stream& stream) const;
   void cast_input(const Tensor& input, Stream& stream);
   void cast_weight(const Tensor& weight, Stream& stream);
-  void cast_grad_output(const LinearBackward& tensors, Stream& stream);
+  Tensor cast_grad_output(const LinearBackward& tensors, Stream& stream);
+  bool input_has_own_factors() const;
   Float8Workspace& workspace() { return shared_workspace_ != nullptr ? *shared_workspace_ : own_workspace_; }
 
   Backend* backend_;
@@ -90,8 +92,9 @@ class Float8Linear {
   Float8Workspace* shared_workspace_;
   Float8Workspace own_workspace_;
 
-  OwnedTensor input_transposed_;  // what grad_weight needs of the input
-  OwnedTensor input_factors_;
+  // What grad_weight needs of the input.
+  OwnedTensor input_transposed_;
+  OwnedTensor input_transposed_factors_;
   Float8Tensor weight_;
   bool weight_is_current_ = false;
 

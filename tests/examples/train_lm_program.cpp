@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -170,8 +171,11 @@ BOOST_AUTO_TEST_CASE(a_damaged_checkpoint_is_refused) {
 BOOST_AUTO_TEST_CASE(a_checkpoint_of_another_run_is_refused) {
   const Bench bench;
   BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());
-  for (const std::vector<std::string>& change :
-       {std::vector<std::string>{"--seed", "2"}, {"--lr", "0.5"}, {"--only", "fp8"}, {"--weight-decay", "0"}}) {
+  for (const std::vector<std::string>& change : {std::vector<std::string>{"--seed", "2"},
+                                                 {"--lr", "0.5"},
+                                                 {"--only", "fp8"},
+                                                 {"--weight-decay", "0"},
+                                                 {"--recipe", "rowwise"}}) {
     BOOST_TEST_CONTEXT(change[0]) {
       BOOST_TEST(bench.run(bench.tiny("out", 20) + change + std::vector<std::string>{"--resume"}) == 1);
       check_contains(bench.log(), {"belongs to another run", "it has", "this is"});
@@ -214,6 +218,7 @@ BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
                                              {"--lr", "0"},
                                              {"--size", "huge"},
                                              {"--only", "fp16"},
+                                             {"--recipe", "magic"},
                                              {"--device", "tpu"},
                                              {"--context", "9000000000000000000"}}) {
     BOOST_TEST_CONTEXT(wrong[0] << " " << wrong[1]) {
@@ -230,6 +235,23 @@ BOOST_AUTO_TEST_CASE(one_model_alone) {
   BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20) + std::vector<std::string>{"--only", "fp8"}) == 0, bench.log());
   BOOST_TEST(read(bench.path("out") / "loss.csv").starts_with("step,loss_fp8\n"));
   for (const char* file : {"loss.svg", "summary.json", "checkpoint"}) BOOST_TEST(fs::exists(bench.path("out") / file));
+}
+
+// Twenty steps are enough to see that each recipe learns: a byte drawn at random has log(256) = 5.5.
+BOOST_AUTO_TEST_CASE(every_recipe_learns) {
+  const Bench bench;
+  std::set<std::string> losses;
+  for (const std::string recipe : {"high_precision", "tensorwise", "rowwise", "rowwise_with_gw_hp"}) {
+    BOOST_TEST_CONTEXT(recipe) {
+      const std::vector<std::string> of_recipe{"--only", "fp8", "--recipe", recipe};
+      BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny(recipe, 20) + of_recipe) == 0, bench.log());
+      const std::string csv = read(bench.path(recipe) / "loss.csv");
+      const std::string last = csv.substr(csv.rfind(',') + 1);
+      BOOST_TEST(std::stod(last) < 5.0);
+      losses.insert(last);
+    }
+  }
+  BOOST_TEST(losses.size() == 4U);  // none is another one by mistake
 }
 
 // The kernels that a GPU would run are compiled into the store, once. Without NVRTC there are none, and it says 0.

@@ -135,24 +135,30 @@ class DeviceMatrix {
 
 // ---- FP8 -----------------------------------------------------------------------------------------------------------
 
-// The codes as numbers, before the factor; and the factor.
-struct Quantized {
-  Matrix codes;
-  double factor = 1;
-};
-
 inline double fp8_max_reference(Dtype dtype) {
   return dtype == Dtype::e4m3fn ? 448.0 : dtype == Dtype::e4m3fnuz ? 240.0 : 57344.0;
 }
 
-inline Quantized quantize_reference(const Matrix& m, const Cast& cast) {
-  double amax = 0;
-  for (const double value : m.values) amax = std::max(amax, std::abs(value));
-  float scale = static_cast<float>(fp8_max_reference(cast.dtype) / std::max(amax, 1e-12));
-  if (cast.pow2) scale = std::exp2(std::floor(std::log2(scale)));
-  Quantized result{m, static_cast<double>(1.0F / scale)};
-  for (double& value : result.codes.values) {
-    value = decode_reference(cast.dtype, encode_reference(cast.dtype, static_cast<float>(value) * scale));
+// An operand as a GEMM reads it, in rows along what it sums over: cast, with a scale for all or for each row, and back.
+// Exact: a code has four bits, a factor 24.
+inline Matrix fake_quantized(const Matrix& m, const Cast& cast) {
+  Matrix result = m;
+  const std::int64_t rows_of_scale = cast.granularity == kRowwise ? 1 : m.rows;
+  for (std::int64_t first = 0; first < m.rows; first += rows_of_scale) {
+    double amax = 0;
+    const auto each = [&](auto&& act) {
+      for (std::int64_t r = first; r < first + rows_of_scale; ++r) {
+        for (std::int64_t c = 0; c < m.cols; ++c) act(result.at(r, c));
+      }
+    };
+    each([&](double value) { amax = std::max(amax, std::abs(value)); });
+    float scale = static_cast<float>(fp8_max_reference(cast.dtype) / std::max(amax, 1e-12));
+    if (cast.pow2) scale = std::exp2(std::floor(std::log2(scale)));
+    const auto factor = static_cast<double>(1.0F / scale);
+    each([&](double& value) {
+      const float scaled = static_cast<float>(value) * scale;
+      value = decode_reference(cast.dtype, encode_reference(cast.dtype, scaled)) * factor;
+    });
   }
   return result;
 }
@@ -165,8 +171,8 @@ struct Expected {
   Matrix bound;
 };
 
-// a[M, K] @ b[N, K]^T * factor + bias, summed in f32 in any order, rounded once to `out`.
-inline Expected expected_gemm(const Matrix& a, const Matrix& b, double factor, const Matrix* bias, Dtype out) {
+// a[M, K] @ b[N, K]^T + bias, summed in f32 in any order, rounded once to `out`.
+inline Expected expected_gemm(const Matrix& a, const Matrix& b, const Matrix* bias, Dtype out) {
   Expected result{zeros(a.rows, b.rows), zeros(a.rows, b.rows)};
   for (std::int64_t m = 0; m < a.rows; ++m) {
     for (std::int64_t n = 0; n < b.rows; ++n) {
@@ -176,8 +182,6 @@ inline Expected expected_gemm(const Matrix& a, const Matrix& b, double factor, c
         sum += a.at(m, k) * b.at(n, k);
         magnitude += std::abs(a.at(m, k) * b.at(n, k));
       }
-      sum *= factor;
-      magnitude *= factor;
       if (bias != nullptr) {
         sum += bias->at(0, n);
         magnitude += std::abs(bias->at(0, n));
@@ -194,10 +198,10 @@ inline Expected expected_gemm(const Matrix& a, const Matrix& b, double factor, c
 inline Expected expected_product(const Matrix& a, const Matrix& b, const std::optional<Cast>& cast_a,
                                  const std::optional<Cast>& cast_b, const Matrix* bias, Dtype out, bool a_transposed,
                                  bool b_transposed) {
-  const Quantized qa = cast_a ? quantize_reference(a, *cast_a) : Quantized{a};
-  const Quantized qb = cast_b ? quantize_reference(b, *cast_b) : Quantized{b};
-  return expected_gemm(a_transposed ? transpose(qa.codes) : qa.codes, b_transposed ? transpose(qb.codes) : qb.codes,
-                       qa.factor * qb.factor, bias, out);
+  const Matrix as_read_a = a_transposed ? transpose(a) : a;
+  const Matrix as_read_b = b_transposed ? transpose(b) : b;
+  return expected_gemm(cast_a ? fake_quantized(as_read_a, *cast_a) : as_read_a,
+                       cast_b ? fake_quantized(as_read_b, *cast_b) : as_read_b, bias, out);
 }
 
 inline Expected expected_output(const LinearConfig& config, const Matrix& input, const Matrix& weight,
@@ -215,7 +219,7 @@ inline Expected expected_grad_weight(const LinearConfig& config, const Matrix& g
 inline Expected expected_grad_bias(const Matrix& grad_output, Dtype out) {
   Matrix ones = zeros(1, grad_output.rows);
   for (double& value : ones.values) value = 1;
-  return expected_gemm(ones, transpose(grad_output), 1, nullptr, out);
+  return expected_gemm(ones, transpose(grad_output), nullptr, out);
 }
 
 // ---- comparing -----------------------------------------------------------------------------------------------------

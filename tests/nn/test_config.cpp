@@ -42,31 +42,53 @@ BOOST_AUTO_TEST_CASE(recipes_are_valid) {
   BOOST_TEST(refusal(tensorwise()) == "");
   BOOST_TEST(refusal(high_precision()) == "");
   BOOST_TEST(refusal(with_gw_hp()) == "");
+  for (const Recipe& known : recipes()) {
+    BOOST_TEST(refusal(known.config) == "", known.name);
+    BOOST_TEST((recipe(known.name) == known.config), known.name);
+  }
+  try {
+    static_cast<void>(recipe("magic"));
+    BOOST_ERROR("no error");
+  } catch (const Error& error) {
+    BOOST_TEST((error.code() == ErrorCode::invalid_argument));
+    BOOST_TEST(std::string(error.what()) ==
+               "recipe: \"magic\" must be one of high_precision, tensorwise, rowwise, rowwise_with_gw_hp");
+  }
 }
 
-BOOST_AUTO_TEST_CASE(a_cast_is_found_at_either_of_its_gemms) {
-  const LinearConfig both = tensorwise();
-  BOOST_TEST((input_cast(both) == Cast{.dtype = Dtype::e4m3fn}));
-  BOOST_TEST((weight_cast(both) == Cast{.dtype = Dtype::e4m3fn}));
-  BOOST_TEST((grad_output_cast(both) == Cast{.dtype = Dtype::e5m2}));
+// What torchao's Float8LinearConfig.from_recipe_name gives, with our names.
+BOOST_AUTO_TEST_CASE(rowwise_recipes_are_those_of_torchao) {
+  const Cast row{.dtype = Dtype::e4m3fn, .granularity = kRowwise, .pow2 = true};
+  const Cast tensor{.dtype = Dtype::e4m3fn, .pow2 = true};
+  const LinearConfig all = rowwise();
+  BOOST_TEST((all.output == GemmConfig{.a = row, .b = row, .fast_accumulation = true}));
+  BOOST_TEST((all.grad_input == GemmConfig{.a = row, .b = row}));
+  BOOST_TEST((all.grad_weight == GemmConfig{.a = row, .b = row}));
+  const LinearConfig hp = rowwise_with_gw_hp();
+  BOOST_TEST((hp.output == all.output));
+  BOOST_TEST((hp.grad_input == GemmConfig{.a = row, .b = tensor}));
+  BOOST_TEST((hp.grad_weight == GemmConfig{}));
+}
 
-  LinearConfig backward_only = both;
-  backward_only.output = {};
-  BOOST_TEST((input_cast(backward_only) == Cast{.dtype = Dtype::e4m3fn}));
-  BOOST_TEST((weight_cast(backward_only) == Cast{.dtype = Dtype::e4m3fn}));
-
-  LinearConfig no_grad_input = both;
-  no_grad_input.grad_input = {};
-  BOOST_TEST((grad_output_cast(no_grad_input) == Cast{.dtype = Dtype::e5m2}));
-
-  BOOST_TEST(!input_cast(high_precision()));
-  BOOST_TEST(!weight_cast(high_precision()));
-  BOOST_TEST(!grad_output_cast(high_precision()));
+// One call makes both operands; the second's scales are in terms of the tensor as it lies.
+BOOST_AUTO_TEST_CASE(casts_as_specs) {
+  const auto line = [](const TensorCasts& casts) { return print(KernelSpec(cast_spec(casts, Dtype::bf16))); };
+  BOOST_TEST(line(input_casts(tensorwise())) == "cast bf16->e4m3fn scale=tensor out=codes,transposed");
+  BOOST_TEST(line(input_casts(rowwise())) == "cast bf16->e4m3fn scale=row+col out=codes,transposed pow2");
+  BOOST_TEST(line(grad_output_casts(rowwise())) == line(input_casts(rowwise())));
+  BOOST_TEST(line(input_casts(rowwise_with_gw_hp())) == "cast bf16->e4m3fn scale=row out=codes pow2");
+  BOOST_TEST(line(weight_casts(rowwise_with_gw_hp())) ==
+             "cast bf16->e4m3fn scale=row+tensor out=codes,transposed pow2");
+  BOOST_TEST(line({.transposed = Cast{.granularity = kRowwise}}) == "cast bf16->e4m3fn scale=col out=transposed");
 }
 
 BOOST_AUTO_TEST_CASE(print_is_one_readable_line) {
   BOOST_TEST(print(tensorwise()) == "i:dyn_ten_e4m3fn w:dyn_ten_e4m3fn go:dyn_ten_e5m2 fast:output");
   BOOST_TEST(print(high_precision()) == "high precision");
+  BOOST_TEST(print(rowwise()) == "i:dyn_row_e4m3fn_pow2 w:dyn_row_e4m3fn_pow2 go:dyn_row_e4m3fn_pow2 fast:output");
+  BOOST_TEST(print(rowwise_with_gw_hp()) ==
+             "i:dyn_row_e4m3fn_pow2 w:dyn_row_e4m3fn_pow2 w_gi:dyn_ten_e4m3fn_pow2 go:dyn_row_e4m3fn_pow2 "
+             "hp:grad_weight fast:output");
   BOOST_TEST(print(with_gw_hp()) == "i:dyn_ten_e4m3fn w:dyn_ten_e4m3fn go:dyn_ten_e5m2 hp:grad_weight fast:output");
 
   LinearConfig output_only;
@@ -93,33 +115,37 @@ BOOST_AUTO_TEST_CASE(both_operands_or_neither) {
              "high precision, but both operands of a GEMM are cast, or neither");
 }
 
-BOOST_AUTO_TEST_CASE(one_cast_per_tensor) {
+BOOST_AUTO_TEST_CASE(one_format_per_tensor) {
   const Cast other{.dtype = Dtype::e4m3fnuz};
   LinearConfig input = tensorwise();
   input.grad_weight.b = other;
   BOOST_TEST(refusal(input) ==
              "linear config: input is cast as dyn_ten_e4m3fn for the output GEMM and as dyn_ten_e4m3fnuz for the "
-             "grad_weight GEMM, but one cast serves both: make them equal, or one of the GEMMs high precision");
+             "grad_weight GEMM, but both must be to one format, with pow2 in both or in neither: make them equal, or "
+             "one of the GEMMs high precision");
   LinearConfig weight = tensorwise();
   weight.grad_input.b->pow2 = true;
   BOOST_TEST(refusal(weight) ==
              "linear config: weight is cast as dyn_ten_e4m3fn for the output GEMM and as dyn_ten_e4m3fn_pow2 for the "
-             "grad_input GEMM, but one cast serves both: make them equal, or one of the GEMMs high precision");
+             "grad_input GEMM, but both must be to one format, with pow2 in both or in neither: make them equal, or "
+             "one of the GEMMs high precision");
   LinearConfig grad_output = tensorwise();
   grad_output.grad_input.a = other;
   BOOST_TEST(refusal(grad_output) ==
              "linear config: grad_output is cast as dyn_ten_e4m3fnuz for the grad_input GEMM and as dyn_ten_e5m2 for "
-             "the grad_weight GEMM, but one cast serves both: make them equal, or one of the GEMMs high precision");
+             "the grad_weight GEMM, but both must be to one format, with pow2 in both or in neither: make them equal, "
+             "or one of the GEMMs high precision");
   grad_output.grad_weight = {};
   BOOST_TEST(refusal(grad_output) == "");
 }
 
-BOOST_AUTO_TEST_CASE(one_scale_per_tensor) {
-  LinearConfig config = tensorwise();
-  config.output.a->granularity = kRowwise;
-  BOOST_TEST(refusal(config) ==
-             "linear config: input of the output GEMM has scale=row, but must have scale=tensor: its codes are "
-             "transposed for another GEMM, which only one scale per tensor survives");
+BOOST_AUTO_TEST_CASE(scales_of_tensors_and_rows) {
+  for (const ScaleGranularity scale : {kColumnwise, kRowGroups, kColumnGroups, kBlocks}) {
+    LinearConfig config = tensorwise();
+    config.output.a->granularity = scale;
+    BOOST_TEST(refusal(config) == "linear config: input of the output GEMM has scale=" + print(scale) +
+                                      ", but must have scale=tensor or scale=row");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(casts_are_to_fp8) {

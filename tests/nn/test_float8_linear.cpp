@@ -113,6 +113,55 @@ BOOST_AUTO_TEST_CASE(casts_each_tensor_once_and_the_weight_only_when_it_changed)
   BOOST_TEST(counting.calls == Calls{"column_sum bf16->bf16"}, boost::test_tools::per_element());
 }
 
+// One call casts a tensor along both of its dimensions; of the input only what grad_weight needs outlives forward().
+BOOST_AUTO_TEST_CASE(rowwise_casts_along_both_dimensions_at_once) {
+  Stream inner(*backend);
+  CountingBackend counting(*backend, &inner);
+  Stream on(counting);
+  const HostInputs host = make_inputs({8, 16, 24}, Dtype::bf16, Dtype::bf16, 1);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, counting, on);
+  Float8Linear linear(counting, {16, 24, true}, rowwise());
+  linear.forward(device.forward(true), on);
+  linear.backward(device.backward(true), on);
+  const std::string cast = "cast bf16->e4m3fn scale=row+col out=codes,transposed pow2";
+  BOOST_TEST(counting.calls ==
+                 (std::vector<std::string>{cast, cast, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast", cast,
+                                           "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row",
+                                           "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row", "column_sum bf16->bf16"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(linear.saved_bytes() == 8U * 16 + 4 * 16);
+
+  counting.calls.clear();
+  linear.backward({.grad_output = device.grad_output, .grad_weight = device.grad_weight}, on);
+  BOOST_TEST(counting.calls == (std::vector<std::string>{"cast bf16->e4m3fn scale=col out=transposed pow2",
+                                                         "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row"}),
+             boost::test_tools::per_element());
+}
+
+// Layers that share a workspace: the second's forward() writes over nothing that the first's backward() needs.
+BOOST_AUTO_TEST_CASE(a_shared_workspace_keeps_nothing_of_a_layer) {
+  for (const Recipe& recipe : recipes()) {
+    BOOST_TEST_CONTEXT(recipe.name) {
+      const CaseShape shape{9, 16, 24};
+      const HostInputs host = make_inputs(shape, Dtype::bf16, Dtype::bf16, 1);
+      const HostInputs other = make_inputs(shape, Dtype::bf16, Dtype::bf16, 2);
+      const LinearCase first(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+      const LinearCase second(other, Dtype::bf16, Dtype::bf16, *backend, stream);
+      Float8Workspace workspace;
+      Float8Linear one(*backend, {16, 24, true}, recipe.config, &workspace);
+      Float8Linear two(*backend, {16, 24, true}, recipe.config, &workspace);
+      one.forward(first.forward(true), stream);
+      two.forward(second.forward(true), stream);
+      two.backward(second.backward(true), stream);
+      one.backward(first.backward(true), stream);
+      check_within(first.grad_weight.read(stream),
+                   expected_grad_weight(recipe.config, host.grad_output, host.input, Dtype::bf16), "grad_weight");
+      check_within(first.grad_input.read(stream),
+                   expected_grad_input(recipe.config, host.grad_output, host.weight, Dtype::bf16), "grad_input");
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(high_precision_is_three_gemms_and_nothing_else) {
   Stream inner(*backend);
   CountingBackend counting(*backend, &inner);

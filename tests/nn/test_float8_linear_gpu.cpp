@@ -148,13 +148,13 @@ BOOST_AUTO_TEST_CASE(a_large_layer_has_over_20_db) {
     const std::int64_t n = pick(kShape.out_features);
     BOOST_TEST_CONTEXT("m=" << m << " k=" << k << " n=" << n) {
       const Matrix bias = entry(host.bias, 0, n);
-      check_within(entry(output, m, n), expected_gemm(row(host.input, m), row(host.weight, n), 1, &bias, Dtype::f32),
+      check_within(entry(output, m, n), expected_gemm(row(host.input, m), row(host.weight, n), &bias, Dtype::f32),
                    "f32 output");
       check_within(entry(grad_input, m, k),
-                   expected_gemm(row(host.grad_output, m), column(host.weight, k), 1, nullptr, Dtype::f32),
+                   expected_gemm(row(host.grad_output, m), column(host.weight, k), nullptr, Dtype::f32),
                    "f32 grad_input");
       check_within(entry(grad_weight, n, k),
-                   expected_gemm(column(host.grad_output, n), column(host.input, k), 1, nullptr, Dtype::f32),
+                   expected_gemm(column(host.grad_output, n), column(host.input, k), nullptr, Dtype::f32),
                    "f32 grad_weight");
     }
   }

@@ -46,16 +46,25 @@ BOOST_FIXTURE_TEST_CASE(codes_and_factors, Fixture) {
   }
 }
 
+// Rows have maxima of 4 and 448, columns of 1, 8 and 448.
+BOOST_FIXTURE_TEST_CASE(factors_of_transposed_codes, Fixture) {
+  const CastSpec spec{.in = Dtype::f32, .scale = kRowwise, .transposed = true, .transposed_scale = kColumnwise};
+  cast(spec);
+  const auto* const rows = static_cast<const float*>(out.factors.view().data);
+  BOOST_TEST(rows[0] == 1 / (448.0F / 4));
+  BOOST_TEST(rows[1] == 1.0F);
+  BOOST_TEST(out.factors_of_transposed(spec).cols == 3);
+  const auto* const columns = static_cast<const float*>(out.factors_of_transposed(spec).data);
+  BOOST_TEST(columns[1] == 1 / (448.0F / 8));
+  BOOST_TEST(columns[2] == 1.0F);
+  BOOST_TEST(out.factors_of_transposed({.in = Dtype::f32}).cols == out.factors.view().cols);
+}
+
 BOOST_FIXTURE_TEST_CASE(what_a_float8_tensor_has_no_place_for, Fixture) {
   const CastSpec spec{.in = Dtype::f32};
   CastSpec given = spec;
   given.source = ScaleSource::given;
   BOOST_TEST(refusal(given) == print(given) + kRefusal + "given scales");
-  CastSpec own = spec;
-  own.transposed = true;
-  own.scale = kRowwise;
-  own.transposed_scale = kColumnwise;
-  BOOST_TEST(refusal(own) == print(own) + kRefusal + "transposed codes with scales of their own");
   CastSpec inputs = spec;
   inputs.pointwise = parse_pointwise("x * gate");
   BOOST_TEST(refusal(inputs) == print(inputs) + kRefusal + "an expression with further inputs");

@@ -314,11 +314,14 @@ BOOST_AUTO_TEST_CASE(tune_lists_what_it_would_tune) {
   }
   const Result model = run("tune --set llama3-8b --tokens 8192 --list");
   BOOST_REQUIRE_MESSAGE(model.code == 0, model.err);
-  BOOST_TEST(std::count(model.out.begin(), model.out.end(), '\n') == 5 * 3 * 2);
+  BOOST_TEST(std::count(model.out.begin(), model.out.end(), '\n') ==
+             5 * (3 + 3 + 3 + 1));  // rowwise_with_gw_hp has one GEMM that no other recipe has
   for (const char* const line :
        {"gate_up output, high_precision", "gemm bf16*bf16->bf16 nn 8192 4096 28672\n", "qkv output, tensorwise",
         "nt scale=tensor,tensor fast 8192 6144 4096\n", "lm_head grad_weight, tensorwise",
-        "nt scale=tensor,tensor 128256 4096 8192\n", "nt scale=tensor,tensor fast 8192 4096 14336\n"}) {
+        "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast 8192 6144 4096\n",
+        "gemm e4m3fn*e4m3fn->bf16 nt scale=row,tensor 8192 4096 6144\n", "nt scale=tensor,tensor 128256 4096 8192\n",
+        "nt scale=tensor,tensor fast 8192 4096 14336\n"}) {
     CHECK_CONTAINS(model.out, line);
   }
   for (const char* const set : {"llama2-7b", "llama2-70b", "llama3-70b"}) {
@@ -368,7 +371,8 @@ BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
   CHECK_CONTAINS(set.err, "--set: \"llama9\" must be one of llama2-7b, llama2-70b, llama3-8b, llama3-70b");
   const Result recipe = run("tune --list --set llama3-8b --recipe magic");
   BOOST_TEST(recipe.code == 1);
-  CHECK_CONTAINS(recipe.err, "--recipe: \"magic\" must be one of high_precision, tensorwise");
+  CHECK_CONTAINS(recipe.err,
+                 "--recipe: \"magic\" must be one of high_precision, tensorwise, rowwise, rowwise_with_gw_hp");
   const Result tokens = run("tune --list --set llama3-8b --tokens 0");
   BOOST_TEST(tokens.code == 1);
   for (const char* const budget : {"", "x", "-5s", "0", "5 minutes", "nan", "1e99"}) {
