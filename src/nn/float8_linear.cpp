@@ -31,25 +31,28 @@ struct Gemm {
   bool has_bias = false;
   Tensor out;
   bool fast_accumulation = false;
+  bool accumulate = false;  // out += the product
 };
 
 void run(const Gemm& gemm, Backend& backend, Stream& stream) {
-  const GemmSpec spec{.a = gemm.a.tensor.dtype,
-                      .b = gemm.b.tensor.dtype,
-                      .out = gemm.out.dtype,
-                      .layout_a = gemm.a.layout,
-                      .layout_b = gemm.b.layout,
-                      .scale_a = gemm.a.scale,
-                      .scale_b = gemm.b.scale,
-                      .bias = gemm.has_bias,
-                      .fast_accumulation = gemm.fast_accumulation};
+  GemmSpec spec{.a = gemm.a.tensor.dtype,
+                .b = gemm.b.tensor.dtype,
+                .out = gemm.out.dtype,
+                .layout_a = gemm.a.layout,
+                .layout_b = gemm.b.layout,
+                .scale_a = gemm.a.scale,
+                .scale_b = gemm.b.scale,
+                .bias = gemm.has_bias,
+                .fast_accumulation = gemm.fast_accumulation};
+  if (gemm.accumulate) spec.epilogue.c = gemm.out.dtype;
   backend.gemm(spec,
                {.a = gemm.a.tensor,
                 .b = gemm.b.tensor,
                 .factor_a = gemm.a.factors,
                 .factor_b = gemm.b.factors,
                 .bias = gemm.bias,
-                .out = gemm.out},
+                .out = gemm.out,
+                .c = gemm.accumulate ? gemm.out : Tensor{}},
                stream);
 }
 
@@ -166,6 +169,9 @@ void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& s
     check_dtype(grad_input, {dtype}, ", as input is");
     check_shape(grad_input, tokens, shape_.in_features, "[rows of the last forward's input, in_features]");
     check_memory(grad_input, backend_->device());
+  }
+  if (tensors.accumulate && !is_given(tensors.grad_weight)) {
+    refuse(grad_weight.name, "is missing, but accumulate asks for it to be added to");
   }
   if (is_given(tensors.grad_weight)) {
     if (dtype == Dtype::f32) {
@@ -287,7 +293,8 @@ void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
     Gemm grad_weight{.a = {.tensor = tensors.grad_output, .layout = Layout::mn_major},
                      .b = {.tensor = saved_input_, .layout = Layout::mn_major},
                      .out = tensors.grad_weight,
-                     .fast_accumulation = config_.grad_weight.fast_accumulation};
+                     .fast_accumulation = config_.grad_weight.fast_accumulation,
+                     .accumulate = tensors.accumulate};
     if (is_float8(config_.grad_weight)) {
       grad_weight.a = {.tensor = grad_output.transposed,
                        .factors = factors_of_transposed,

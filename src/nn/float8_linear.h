@@ -46,6 +46,8 @@ struct LinearBackward {
   Tensor grad_input{};   // [M, K], of the layer's dtype
   Tensor grad_weight{};  // [N, K], of the layer's dtype or f32
   Tensor grad_bias{};    // [N], of any high-precision dtype
+  // grad_weight += the gradient, within its GEMM: a main gradient over several micro-batches. The sum is rounded once.
+  bool accumulate = false;
 };
 
 // The FP8 memory that a layer uses within one call only: 1 byte per element of input, 2 per element of grad_output, and

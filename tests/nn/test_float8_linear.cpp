@@ -138,6 +138,46 @@ BOOST_AUTO_TEST_CASE(rowwise_casts_along_both_dimensions_at_once) {
              boost::test_tools::per_element());
 }
 
+// The same gradient twice: in f32 exactly the double; in 16 bits one rounding from what was there and the gradient.
+BOOST_AUTO_TEST_CASE(gradients_of_weights_accumulate_within_the_gemm) {
+  for (const Recipe& recipe : recipes()) {
+    for (const Dtype dtype : kHighPrecisionDtypes) {
+      for (const Dtype main : {dtype, Dtype::f32}) {
+        BOOST_TEST_CONTEXT(recipe.name << ", " << name(dtype) << " into " << name(main)) {
+          const CaseShape shape{9, 16, 24};
+          const HostInputs host = make_inputs(shape, dtype, bias_dtype_of(recipe.config, dtype), 1);
+          const LinearCase device(host, dtype, bias_dtype_of(recipe.config, dtype), *backend, stream);
+          const auto gradient = DeviceMatrix::poisoned(shape.out_features, shape.in_features, main, *backend, stream);
+          Float8Linear linear(*backend, {16, 24, true}, recipe.config);
+          linear.forward(device.forward(true), stream);
+          linear.backward({.grad_output = device.grad_output, .grad_weight = gradient}, stream);
+          const Matrix once = gradient.read(stream);
+          linear.backward({.grad_output = device.grad_output, .grad_weight = gradient, .accumulate = true}, stream);
+          const Matrix twice = gradient.read(stream);
+          Expected expected = expected_grad_weight(recipe.config, host.grad_output, host.input, main);
+          for (std::size_t i = 0; i < once.values.size(); ++i) {
+            if (main == Dtype::f32) BOOST_REQUIRE_EQUAL(twice.values[i], 2 * once.values[i]);
+            expected.value.values[i] += once.values[i];
+            expected.bound.values[i] += unit_roundoff(main) * std::abs(once.values[i]);
+          }
+          check_within(twice, expected, "grad_weight");
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_to_be_added_to_must_be_there) {
+  const HostInputs host = make_inputs({8, 16, 24}, Dtype::bf16, Dtype::bf16, 1);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+  Float8Linear linear(*backend, {16, 24}, tensorwise());
+  linear.forward(device.forward(false), stream);
+  BOOST_TEST(refusal([&] {
+               linear.backward({.grad_output = device.grad_output, .grad_input = device.grad_input, .accumulate = true},
+                               stream);
+             }) == "Float8Linear grad_weight: is missing, but accumulate asks for it to be added to");
+}
+
 // Layers that share a workspace: the second's forward() writes over nothing that the first's backward() needs.
 BOOST_AUTO_TEST_CASE(a_shared_workspace_keeps_nothing_of_a_layer) {
   for (const Recipe& recipe : recipes()) {
