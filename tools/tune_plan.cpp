@@ -86,7 +86,7 @@ class Plan {
   explicit Plan(const std::string& recipe) : recipes_(all_recipes()) {
     if (recipe.empty()) return;
     if (std::ranges::find(recipes_, recipe, &Recipe::name) == recipes_.end()) {
-      refuse("--recipe", recipe, "one of " + names(recipes_));
+      refuse("--recipe", recipe, "one of " + recipe_names());
     }
     std::erase_if(recipes_, [&](const Recipe& r) { return r.name != recipe; });
   }

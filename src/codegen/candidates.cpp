@@ -20,8 +20,9 @@ constexpr auto kFast = costs::tilings_of(costs::kFastTilings);
 constexpr auto kAccurate = costs::tilings_of(costs::kAccurateTilings);
 constexpr auto kGrouped = costs::tilings_of(costs::kGroupedTilings);
 
-constexpr std::int64_t kStep = 128;     // of K
-constexpr std::int64_t kStraight = 64;  // bytes that rows start at multiples of, or the loads take longer
+constexpr std::int64_t kStep = 128;  // of K
+constexpr std::int64_t kStraight =
+    64;  // bytes that rows start at multiples of, or loads take longer; K stands for the pitch
 constexpr double kStagingUs = 2.0;      // of one more kernel ahead
 constexpr double kStagedPerUs = 4.0e6;  // bytes
 constexpr double kMmaStartUs = 2.5;
@@ -106,6 +107,7 @@ double estimate_cublaslt(const GemmSpec& spec, const GemmSize& size, int multipr
   const CublasltCosts& costs = cublaslt_costs(spec);
   const double steps = rounded_up(size.k, kStep) * (size.k % kStraight == 0 ? 1.0 : costs.askew);
   double least = 0;
+  multiprocessors = std::max(multiprocessors, 1);
   for (std::size_t i = 0; i < kTiles.size(); ++i) {
     const auto [rows, cols] = kTiles[i];
     const double tiles = std::min(rounded_up(size.m, rows) * rounded_up(size.n, cols),
@@ -121,10 +123,8 @@ double estimate_cublaslt(const GemmSpec& spec, const GemmSize& size, int multipr
 std::span<const GemmTiling> candidates(const GemmSpec& spec) {
   if (spec.tiling) return {&*spec.tiling, 1};
   if (has_group_factors(spec)) return kGrouped;
-  const bool plain = spec.epilogue == GemmEpilogue{} && !is_fp8(spec.out);
   const std::span<const GemmTiling> all =
       spec.fast_accumulation ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
-  if (plain) return all;
   if (is_light(spec)) return all;
   return all.first(all.size() - (spec.fast_accumulation ? 2 : 1));
 }
@@ -133,6 +133,7 @@ double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t,
   const Sm90Costs& costs = costs_of(spec);
   const TilingCost cost = cost_of(costs, t);
   const int cluster = t.cluster_m * t.cluster_n;
+  multiprocessors = std::max(multiprocessors, 1);
   const double clusters =
       rounded_up(size.m, std::int64_t{t.m} * t.cluster_m) * rounded_up(size.n, std::int64_t{t.n} * t.cluster_n);
   const double room = std::max(1, multiprocessors / cluster);

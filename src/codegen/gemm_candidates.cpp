@@ -1,13 +1,16 @@
 #include "ingot/codegen/gemm_candidates.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
 namespace ingot {
 namespace {
 
-// The cost model errs by less than this.
+// What is measured: the best guesses, and whatever is estimated to be not much slower than the first. On the GEMMs that
+// the cost model was fitted to, the fastest tiling is among them but for 5 of 561, where it was faster by up to 7 %.
+constexpr std::size_t kBestGuesses = 6;
 constexpr double kPlausible = 1.4;
 
 GemmSpec with_kernel(GemmSpec spec, GemmKernel kernel) {
@@ -61,7 +64,7 @@ std::vector<GemmSpec> tilings(const GemmCall& call, int multiprocessors) {
   std::ranges::stable_sort(timed, {}, &std::pair<double, GemmTiling>::first);
   std::vector<GemmSpec> specs;
   for (const auto& [us, tiling] : timed) {
-    if (us > kPlausible * timed.front().first) break;
+    if (specs.size() >= kBestGuesses && us > kPlausible * timed.front().first) break;
     specs.push_back(on_sm90(call.spec, tiling));
   }
   return specs;

@@ -60,12 +60,14 @@ inline constexpr std::array kAccurateTilings{
     TilingCost{{64, 128, 1, 1, 8, true}, 310, 994, 1.42},   TilingCost{{64, 64, 1, 1, 12, true}, 226, 269, 1.26},
     TilingCost{stream_k(64, 128, 8), 334, 2970, 1.18},      TilingCost{stream_k(128, 128, 6), 536, 945, 1.09},
     TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         TilingCost{stream_k(256, 128, 4), 1000, 1310, 1.03}};
+// Of 1x128 by 128x128; those of 1x128 by 1x128 are taken to cost the same. None was measured askew: those factors are
+// the accurate sums'.
 inline constexpr std::array kGroupedTilings{
-    TilingCost{{128, 128, 1, 1, 6, false}, 391, 422, 1.11}, TilingCost{{128, 128, 2, 1, 6, false}, 448, 543, 1.95},
-    TilingCost{{256, 128, 1, 2, 4, false}, 911, 907, 1.16}, TilingCost{{256, 128, 1, 1, 4, false}, 960, 500, 2.49},
-    TilingCost{{64, 128, 1, 1, 8, true}, 330, 0, 1.2},      TilingCost{{64, 64, 1, 1, 12, true}, 239, 87.7, 5.47},
-    TilingCost{stream_k(64, 128, 8), 421, 2440, 1.36},      TilingCost{stream_k(128, 128, 6), 682, 1670, 1.32},
-    TilingCost{stream_k(64, 256, 5), 635, 3820, 3.97}};
+    TilingCost{{128, 128, 1, 1, 6, false}, 391, 422, 1.48}, TilingCost{{128, 128, 2, 1, 6, false}, 448, 543, 1.11},
+    TilingCost{{256, 128, 1, 2, 4, false}, 911, 907, 1},    TilingCost{{256, 128, 1, 1, 4, false}, 960, 500, 1.12},
+    TilingCost{{64, 128, 1, 1, 8, true}, 330, 0, 1.42},     TilingCost{{64, 64, 1, 1, 12, true}, 239, 87.7, 1.26},
+    TilingCost{stream_k(64, 128, 8), 421, 2440, 1.18},      TilingCost{stream_k(128, 128, 6), 682, 1670, 1.09},
+    TilingCost{stream_k(64, 256, 5), 635, 3820, 1}};
 
 inline constexpr Sm90Costs kFast{.start_us = 1.67,
                                  .bytes_per_us = 4.69e6,

@@ -92,13 +92,17 @@ std::array<Recipe, 4> recipes() {
           Recipe{"rowwise_with_gw_hp", rowwise_with_gw_hp()}};
 }
 
-LinearConfig recipe(std::string_view name) {
+std::string recipe_names() {
   std::string names;
+  for (const Recipe& known : recipes()) names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
+  return names;
+}
+
+LinearConfig recipe(std::string_view name) {
   for (const Recipe& known : recipes()) {
     if (known.name == name) return known.config;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
   }
-  throw Error(ErrorCode::invalid_argument, "recipe", fmt::format("\"{}\" must be one of {}", name, names));
+  throw Error(ErrorCode::invalid_argument, "recipe", fmt::format("\"{}\" must be one of {}", name, recipe_names()));
 }
 
 TensorCasts input_casts(const LinearConfig& config) {

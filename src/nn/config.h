@@ -67,6 +67,9 @@ struct Recipe {
 // The baseline first.
 std::array<Recipe, 4> recipes();
 
+// "high_precision, tensorwise, ..."
+std::string recipe_names();
+
 // The recipe of that name. Throws Error{invalid_argument} that lists the names.
 LinearConfig recipe(std::string_view name);
 

@@ -20,7 +20,9 @@ struct LinearGemm {
   GemmCall call{};
 };
 
-// What Float8Linear multiplies for tensors of this dtype, without a bias. Throws what validate(config) throws.
+// What Float8Linear multiplies for tensors of this dtype, without a bias and without accumulation (a grad_weight that
+// is added to a main gradient is another GEMM, c=f32 or c=bf16: a manifest has those). Throws what validate(config)
+// throws.
 std::array<LinearGemm, 3> linear_gemms(const LinearConfig& config, const LinearSize& size, Dtype dtype);
 
 }  // namespace ingot
