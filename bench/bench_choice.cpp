@@ -1,6 +1,7 @@
 // bench_choice: is the kernel that the library takes without tuning a good one? For each of choice.h's GEMMs, which the
 // cost model was not fitted on, the autotuner's procedure finds the best of the candidates, with the library's own
-// choice as the one to beat; the two then run against each other. All kernels are compiled first, in parallel.
+// choice as the one to beat; the two then run against each other. All kernels are compiled first, in parallel. With
+// --calls and --every it makes what the cost model is fitted to: the times of all kernels on other GEMMs.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -45,11 +45,6 @@ std::vector<Layer> layers(const Model& model) {
           {"lm_head", model.hidden, model.vocabulary}};
 }
 
-std::vector<Recipe> all_recipes() {
-  const auto all = recipes();
-  return {all.begin(), all.end()};
-}
-
 [[noreturn]] void refuse(const char* option, std::string_view value, const std::string& allowed) {
   throw Error(ErrorCode::invalid_argument, option, fmt::format("\"{}\" must be {}", value, allowed));
 }
@@ -83,12 +78,11 @@ GemmCall in_bf16(const GemmCall& call) {
 
 class Plan {
  public:
-  explicit Plan(const std::string& recipe) : recipes_(all_recipes()) {
-    if (recipe.empty()) return;
-    if (std::ranges::find(recipes_, recipe, &Recipe::name) == recipes_.end()) {
-      refuse("--recipe", recipe, "one of " + recipe_names());
+  explicit Plan(const std::string& recipe) {
+    for (const Recipe& known : recipes()) {
+      if (recipe.empty() || known.name == recipe) recipes_.push_back(known);
     }
-    std::erase_if(recipes_, [&](const Recipe& r) { return r.name != recipe; });
+    if (recipes_.empty()) refuse("--recipe", recipe, "one of " + recipe_names());
   }
 
   void add_layer(const std::string& name, const LinearSize& size) {

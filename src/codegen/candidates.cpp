@@ -20,13 +20,18 @@ constexpr auto kFast = costs::tilings_of(costs::kFastTilings);
 constexpr auto kAccurate = costs::tilings_of(costs::kAccurateTilings);
 constexpr auto kGrouped = costs::tilings_of(costs::kGroupedTilings);
 
-constexpr std::int64_t kStep = 128;  // of K
-constexpr std::int64_t kStraight =
-    64;  // bytes that rows start at multiples of, or loads take longer; K stands for the pitch
+constexpr std::int64_t kStep = 128;     // of K
+constexpr std::int64_t kStraight = 64;  // bytes that rows start at multiples of, or loads take longer
+constexpr double kLeastDrawn = 0.02;    // of the memory's rate
 constexpr double kStagingUs = 2.0;      // of one more kernel ahead
 constexpr double kStagedPerUs = 4.0e6;  // bytes
 constexpr double kMmaStartUs = 2.5;
 constexpr double kMmaPerUs = 220e6;  // operations of gemm_mma where rows start anywhere
+
+// K stands for the pitch; staged rows are padded.
+bool is_straight(const GemmSpec& spec, const GemmSize& size) {
+  return size.k % kStraight == 0 || (spec.staged_a && spec.staged_b);
+}
 
 // Does the epilogue need no more registers than one further matrix, or one further output, takes? Others spill beside
 // 192 sums (`ingot show`; the compile matrix watches).
@@ -99,13 +104,11 @@ double longer(double a, double b) {
   return most * std::pow(sixth(a / most) + sixth(b / most), 1.0 / 6);
 }
 
-constexpr double kLeastDrawn = 0.02;
-
 // What cuBLASLt's first choice takes, as if it chose among four sizes of tiles.
 double estimate_cublaslt(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
   constexpr std::array<std::pair<int, int>, 4> kTiles{std::pair{128, 256}, {128, 128}, {64, 128}, {64, 64}};
   const CublasltCosts& costs = cublaslt_costs(spec);
-  const double steps = rounded_up(size.k, kStep) * (size.k % kStraight == 0 ? 1.0 : costs.askew);
+  const double steps = rounded_up(size.k, kStep) * (is_straight(spec, size) ? 1.0 : costs.askew);
   double least = 0;
   multiprocessors = std::max(multiprocessors, 1);
   for (std::size_t i = 0; i < kTiles.size(); ++i) {
@@ -140,15 +143,14 @@ double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t,
   const double steps = rounded_up(size.k, kStep);
   const Rounds rounds = rounds_of(t, clusters, steps, room);
   const double idle = 1 - std::min(1.0, clusters * cluster / multiprocessors);
-  const double sums = steps * cost.step_ns * (size.k % kStraight == 0 ? 1.0 : cost.askew) * (1 - costs.alone * idle);
+  const double sums = steps * cost.step_ns * (is_straight(spec, size) ? 1.0 : cost.askew) * (1 - costs.alone * idle);
   const double writing = costs.write_ns * t.m * t.n * static_cast<double>(size_of(spec.out)) / 2;
   const double beside = cost.tile_ns + writing;
   // In ping-pong one warpgroup writes while the other multiplies; the last tile's writing has nothing to hide behind. A
   // tile that more than two blocks work at has as many parts to add.
-  const double ns = t.pingpong ? rounds.count * std::max(sums, (sums + beside) / 2) + beside
-                    : rounds.cut_along_k
-                        ? rounds.count * sums + std::max(1.0, rounds.count) * std::max(1.0, 1 / rounds.count) * beside
-                        : rounds.count * (sums + beside);
+  const double ns = t.pingpong           ? rounds.count * std::max(sums, (sums + beside) / 2) + beside
+                    : rounds.cut_along_k ? rounds.count * sums + std::max(rounds.count, 1 / rounds.count) * beside
+                                         : rounds.count * (sums + beside);
   const double drawn = rounds.count > 1 ? 1 - costs.idle * (1 - rounds.busy) : std::pow(rounds.busy, costs.few);
   return costs.start_us + longer(ns * 1e-3, bytes_of(spec, size) / costs.bytes_per_us / std::max(drawn, kLeastDrawn));
 }

@@ -92,7 +92,7 @@ std::vector<GemmSpec> gemm_order(const GemmCall& call, const GemmPlace& place) {
   if (sm90_may_take(call.spec, place.target)) {
     const GemmSpec sm90 = settled(call, GemmKernel::sm90, place.multiprocessors);
     if (k_major(call.spec) || prefers_staging(sm90, call.size, place.multiprocessors)) order.push_back(sm90);
-    if (order.size() == 2 && place.compiles && prefers_sm90(call.spec, call.size, place.multiprocessors))
+    if (order.size() == 2 && place.compiles && prefers_sm90(sm90, call.size, place.multiprocessors))
       std::swap(order[0], order[1]);
     add_staged(order, sm90, call, place.multiprocessors);
   }

@@ -117,6 +117,10 @@ TensorCasts grad_output_casts(const LinearConfig& config) {
   return {.codes = config.grad_input.a, .transposed = config.grad_weight.a};
 }
 
+bool share_scales(const TensorCasts& casts) {
+  return casts.codes && casts.transposed && casts.codes->granularity == transposed(casts.transposed->granularity);
+}
+
 CastSpec cast_spec(const TensorCasts& casts, Dtype in) {
   const Cast& cast = casts.codes ? *casts.codes : *casts.transposed;
   CastSpec spec{.in = in,
@@ -125,9 +129,8 @@ CastSpec cast_spec(const TensorCasts& casts, Dtype in) {
                 .codes = casts.codes.has_value(),
                 .transposed = casts.transposed.has_value(),
                 .pow2 = cast.pow2};
-  if (casts.codes && casts.transposed) {
-    const ScaleGranularity own = transposed(casts.transposed->granularity);
-    if (own != spec.scale) spec.transposed_scale = own;
+  if (casts.codes && casts.transposed && !share_scales(casts)) {
+    spec.transposed_scale = transposed(casts.transposed->granularity);
   }
   return spec;
 }

@@ -87,6 +87,9 @@ TensorCasts input_casts(const LinearConfig& config);        // for output; for g
 TensorCasts weight_casts(const LinearConfig& config);       // for output; for grad_input
 TensorCasts grad_output_casts(const LinearConfig& config);  // for grad_input; for grad_weight
 
+// Are both asked for, with the same scales? Their codes then have one set of factors.
+bool share_scales(const TensorCasts& casts);
+
 // The one call that makes both, of a tensor of dtype `in`. At least one is asked for.
 CastSpec cast_spec(const TensorCasts& casts, Dtype in);
 

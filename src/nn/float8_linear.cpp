@@ -202,7 +202,7 @@ void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& s
 // Factors that both of the input's casts share live as long as what is saved.
 bool Float8Linear::input_has_own_factors() const {
   const TensorCasts casts = input_casts(config_);
-  return casts.codes && (!casts.transposed || cast_spec(casts, Dtype::bf16).transposed_scale);
+  return casts.codes && !share_scales(casts);
 }
 
 void Float8Linear::cast_input(const Tensor& input, Stream& stream) {

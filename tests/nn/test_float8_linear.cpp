@@ -45,6 +45,22 @@ void check_case(const CaseShape& shape, const LinearConfig& config, Dtype dtype,
   }
 }
 
+// A layer of 16 to 24 features with 8 tokens, on a backend that notes what it is asked for.
+struct CountedLayer {
+  CountedLayer(Backend& backend, const LinearConfig& config, Dtype dtype = Dtype::bf16)
+      : inner(backend),
+        counting(backend, &inner),
+        on(counting),
+        device(make_inputs({8, 16, 24}, dtype, dtype, 1), dtype, dtype, counting, on),
+        linear(counting, {16, 24, true}, config) {}
+
+  Stream inner;
+  CountingBackend counting;
+  Stream on;
+  LinearCase device;
+  Float8Linear linear;
+};
+
 // The whole message that `act` is refused with.
 std::string refusal(const std::function<void()>& act) {
   try {
@@ -79,12 +95,8 @@ BOOST_AUTO_TEST_CASE(takes_rows_that_are_not_contiguous) {
 BOOST_AUTO_TEST_CASE(sqnr_passes_the_bars_of_torchao) { check_torchao_bars(*backend, stream); }
 
 BOOST_AUTO_TEST_CASE(casts_each_tensor_once_and_the_weight_only_when_it_changed) {
-  Stream inner(*backend);
-  CountingBackend counting(*backend, &inner);
-  Stream on(counting);
-  const HostInputs host = make_inputs({8, 16, 24}, Dtype::bf16, Dtype::bf16, 1);
-  const LinearCase device(host, Dtype::bf16, Dtype::bf16, counting, on);
-  Float8Linear linear(counting, {16, 24, true}, tensorwise());
+  CountedLayer layer(*backend, tensorwise());
+  auto& [inner, counting, on, device, linear] = layer;
   using Calls = std::vector<std::string>;
 
   linear.forward(device.forward(true), on);
@@ -115,12 +127,8 @@ BOOST_AUTO_TEST_CASE(casts_each_tensor_once_and_the_weight_only_when_it_changed)
 
 // One call casts a tensor along both of its dimensions; of the input only what grad_weight needs outlives forward().
 BOOST_AUTO_TEST_CASE(rowwise_casts_along_both_dimensions_at_once) {
-  Stream inner(*backend);
-  CountingBackend counting(*backend, &inner);
-  Stream on(counting);
-  const HostInputs host = make_inputs({8, 16, 24}, Dtype::bf16, Dtype::bf16, 1);
-  const LinearCase device(host, Dtype::bf16, Dtype::bf16, counting, on);
-  Float8Linear linear(counting, {16, 24, true}, rowwise());
+  CountedLayer layer(*backend, rowwise());
+  auto& [inner, counting, on, device, linear] = layer;
   linear.forward(device.forward(true), on);
   linear.backward(device.backward(true), on);
   const std::string cast = "cast bf16->e4m3fn scale=row+col out=codes,transposed pow2";
@@ -203,12 +211,8 @@ BOOST_AUTO_TEST_CASE(a_shared_workspace_keeps_nothing_of_a_layer) {
 }
 
 BOOST_AUTO_TEST_CASE(high_precision_is_three_gemms_and_nothing_else) {
-  Stream inner(*backend);
-  CountingBackend counting(*backend, &inner);
-  Stream on(counting);
-  const HostInputs host = make_inputs({8, 16, 24}, Dtype::f16, Dtype::f16, 1);
-  const LinearCase device(host, Dtype::f16, Dtype::f16, counting, on);
-  Float8Linear linear(counting, {16, 24, true}, high_precision());
+  CountedLayer layer(*backend, high_precision(), Dtype::f16);
+  auto& [inner, counting, on, device, linear] = layer;
   const int before = counting.allocations;
   linear.forward(device.forward(true), on);
   linear.backward(device.backward(true), on);

@@ -6,7 +6,7 @@
 namespace ingot::cuda {
 namespace {
 
-constexpr i64 kRowBytes = 16;  // staged rows are a multiple of this apart
+constexpr i64 kRowBytes = 64;  // staged rows are a multiple of this apart: TMA needs 16, and is slower below 64
 
 Tensor staged_codes(void* data, const Tensor& codes, i64 rows, i64 k) {
   Tensor staged = matrix(data, codes.dtype, rows, k, codes.device);
