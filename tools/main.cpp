@@ -7,7 +7,7 @@
 #include <string>
 
 #include "commands.h"
-#include "ingot/nn/config.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "ingot/nn/config.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/nn/linear_gemms.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm_manifest.h"

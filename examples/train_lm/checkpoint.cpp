@@ -24,7 +24,7 @@ namespace {
 using ingot::Error;
 using ingot::ErrorCode;
 
-constexpr std::array<char, 8> kMagic{'I', 'N', 'G', 'O', 'T', 'L', 'M', '1'};
+constexpr std::array<char, 8> kMagic{'I', 'N', 'G', 'O', 'T', 'L', 'M', '2'};
 
 // JSON has no NaN: it is written as null.
 template <class Number>
@@ -32,7 +32,7 @@ Number number_from(const nlohmann::json& json) {
   return json.is_null() ? std::numeric_limits<Number>::quiet_NaN() : json.get<Number>();
 }
 
-std::string to_json(const Progress& progress) {
+std::string to_json(const Progress& progress, const std::string& scales) {
   nlohmann::json histories = nlohmann::json::array();
   for (const History& history : progress.histories) {
     histories.push_back({{"losses", history.losses},
@@ -40,7 +40,8 @@ std::string to_json(const Progress& progress) {
                          {"timed_steps", history.timed_steps},
                          {"validation_loss", history.validation_loss}});
   }
-  return nlohmann::json{{"fingerprint", progress.fingerprint}, {"histories", histories}}.dump();
+  return nlohmann::json{{"fingerprint", progress.fingerprint}, {"histories", histories}, {"delayed_scaling", scales}}
+      .dump();
 }
 
 Progress from_json(const std::string& text) {
@@ -122,7 +123,7 @@ void write_all(int descriptor, const std::string& bytes, const std::filesystem::
 
 void write_checkpoint(const std::filesystem::path& file, const Progress& progress, Model& model,
                       ingot::Backend& backend, ingot::Stream& stream) {
-  const std::string header = to_json(progress);
+  const std::string header = to_json(progress, model.delayed_scaling().save(stream));
   std::string payload(payload_bytes(model), '\0');
   std::size_t at = 0;
   for_each_piece(model, [&](const void* memory, std::size_t bytes) {
@@ -174,6 +175,7 @@ void read_model(const std::filesystem::path& file, Model& model, ingot::Backend&
     backend.copy_from_host(memory, content.payload.data() + at, bytes, stream);
     at += bytes;
   });
+  model.delayed_scaling().load(nlohmann::json::parse(content.header).at("delayed_scaling").get<std::string>(), stream);
   model.values_changed();
 }
 

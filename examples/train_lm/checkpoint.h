@@ -1,7 +1,8 @@
 // The state of a run on disk. Written beside the old one and renamed over it when it is complete: after a kill -9 there
 // is the old file or the new one, never half of one.
 //
-//   file     := magic "INGOTLM1" header_bytes:u64 header(JSON) checksum:u64 payload
+//   file     := magic "INGOTLM2" header_bytes:u64 header(JSON) checksum:u64 payload
+//   header   := the progress, and the delayed scales of the model in training
 //   payload  := for each parameter of the model in training: values, first moment, second moment (f32)
 //   checksum := XXH3-64 of header and payload
 #pragma once

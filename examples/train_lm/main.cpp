@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/nn/config.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 #include "op_runner.h"

@@ -1,9 +1,17 @@
 #include "model.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <utility>
 
 namespace train_lm {
 namespace {
+
+ingot::LinearOptions named(ingot::LinearOptions options, const char* layer) {
+  options.name += layer;
+  return options;
+}
 
 using ingot::Dtype;
 using ingot::OwnedTensor;
@@ -32,8 +40,8 @@ Parameter::Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t co
 // ---- Layers ------------------------------------------------------------------------------------------------------
 
 Model::Linear::Linear(ingot::Backend& backend, ingot::LinearShape shape, const ingot::LinearConfig& config,
-                      ingot::Float8Workspace& workspace)
-    : layer(backend, shape, config, &workspace),
+                      ingot::LinearOptions options)
+    : layer(backend, shape, config, std::move(options)),
       weight(backend, shape.out_features, shape.in_features),
       bias(backend, 1, shape.out_features) {}
 
@@ -48,9 +56,11 @@ void Model::Linear::backward(const ingot::Tensor& grad_output, const ingot::Tens
 }
 
 Model::Block::Block(ingot::Backend& backend, const ModelShape& shape, std::int64_t batch,
-                    const ingot::LinearConfig& config, ingot::Float8Workspace& workspace)
-    : first(backend, {.in_features = shape.width(), .out_features = shape.hidden, .bias = true}, config, workspace),
-      second(backend, {.in_features = shape.hidden, .out_features = shape.width(), .bias = true}, config, workspace),
+                    const ingot::LinearConfig& config, const ingot::LinearOptions& options)
+    : first(backend, {.in_features = shape.width(), .out_features = shape.hidden, .bias = true}, config,
+            named(options, ".first")),
+      second(backend, {.in_features = shape.hidden, .out_features = shape.width(), .bias = true}, config,
+             named(options, ".second")),
       normed{OwnedTensor(backend, Dtype::bf16, batch, shape.width()), OwnedTensor(backend, Dtype::f32, 1, batch)},
       hidden(backend, Dtype::bf16, batch, shape.hidden),
       activated(backend, Dtype::bf16, batch, shape.hidden) {}
@@ -63,9 +73,10 @@ Model::Model(ingot::Context& context, ingot::Stream& stream, OpRunner& ops, cons
       ops_(&ops),
       shape_(shape),
       batch_(batch),
+      delayed_(context.backend()),
       embedding_(context.backend(), kBytes, shape.embedding),
       head_(context.backend(), {.in_features = shape.width(), .out_features = kBytes, .bias = true},
-            ingot::high_precision(), workspace_),
+            ingot::high_precision(), {.name = "head", .workspace = &workspace_}),
       x_(context.backend(), Dtype::bf16, batch, shape.width()),
       delta_(context.backend(), Dtype::bf16, batch, shape.width()),
       last_normed_{OwnedTensor(context.backend(), Dtype::bf16, batch, shape.width()),
@@ -79,7 +90,9 @@ Model::Model(ingot::Context& context, ingot::Stream& stream, OpRunner& ops, cons
       embedding_parts_(embedding_parts(batch)),
       embedding_tables_(context.backend(), Dtype::f32, embedding_parts_, kBytes * shape.embedding) {
   for (std::int64_t i = 0; i < shape.blocks; ++i) {
-    blocks_.push_back(std::make_unique<Block>(context.backend(), shape, batch, config, workspace_));
+    const ingot::LinearOptions options{
+        .name = fmt::format("blocks.{}", i), .delayed = &delayed_, .workspace = &workspace_};
+    blocks_.push_back(std::make_unique<Block>(context.backend(), shape, batch, config, options));
   }
   const auto width = static_cast<double>(shape.width());
   const auto hidden = static_cast<double>(shape.hidden);
@@ -221,6 +234,7 @@ void Model::update(const OptimizerStep& step) {
     block->first.layer.weight_changed();
     block->second.layer.weight_changed();
   }
+  delayed_.sync_amax_history(*stream_);
 }
 
 }  // namespace train_lm

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
 #include "op_runner.h"
 #include "options.h"
@@ -49,11 +50,13 @@ class Model {
   std::vector<Parameter*> parameters();
   // The working copies follow from the values (after a checkpoint was read).
   void values_changed();
+  // Of the layers with delayed scales, if there are any: part of a checkpoint.
+  ingot::DelayedScaling& delayed_scaling() { return delayed_; }
 
  private:
   struct Linear {
     Linear(ingot::Backend& backend, ingot::LinearShape shape, const ingot::LinearConfig& config,
-           ingot::Float8Workspace& workspace);
+           ingot::LinearOptions options);
     void forward(const ingot::Tensor& input, const ingot::Tensor& output, ingot::Stream& stream);
     void backward(const ingot::Tensor& grad_output, const ingot::Tensor& grad_input, ingot::Stream& stream);
 
@@ -66,7 +69,7 @@ class Model {
   };
   struct Block {
     Block(ingot::Backend& backend, const ModelShape& shape, std::int64_t batch, const ingot::LinearConfig& config,
-          ingot::Float8Workspace& workspace);
+          const ingot::LinearOptions& options);
 
     Linear first, second;
     Normed normed;
@@ -83,6 +86,7 @@ class Model {
   ModelShape shape_;
   std::int64_t batch_;
   ingot::Float8Workspace workspace_;
+  ingot::DelayedScaling delayed_;
   Parameter embedding_;
   std::vector<std::unique_ptr<Block>> blocks_;
   Linear head_;

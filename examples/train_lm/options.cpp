@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <vector>
 
-#include "ingot/nn/config.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
 
 namespace train_lm {

@@ -12,7 +12,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "ingot/nn/config.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
 
 namespace train_lm {

@@ -104,7 +104,18 @@ double longer(double a, double b) {
   return most * std::pow(sixth(a / most) + sixth(b / most), 1.0 / 6);
 }
 
-// What cuBLASLt's first choice takes, as if it chose among four sizes of tiles.
+}  // namespace
+
+std::span<const GemmTiling> candidates(const GemmSpec& spec) {
+  if (spec.tiling) return {&*spec.tiling, 1};
+  if (has_group_factors(spec)) return kGrouped;
+  const std::span<const GemmTiling> all =
+      spec.fast_accumulation ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
+  if (is_light(spec)) return all;
+  return all.first(all.size() - (spec.fast_accumulation ? 2 : 1));
+}
+
+// As if it chose among four sizes of tiles.
 double estimate_cublaslt(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
   constexpr std::array<std::pair<int, int>, 4> kTiles{std::pair{128, 256}, {128, 128}, {64, 128}, {64, 64}};
   const CublasltCosts& costs = cublaslt_costs(spec);
@@ -119,17 +130,6 @@ double estimate_cublaslt(const GemmSpec& spec, const GemmSize& size, int multipr
     least = i == 0 ? ns : std::min(least, ns);
   }
   return costs.start_us + longer(least * 1e-3, bytes_of(spec, size) / costs.bytes_per_us);
-}
-
-}  // namespace
-
-std::span<const GemmTiling> candidates(const GemmSpec& spec) {
-  if (spec.tiling) return {&*spec.tiling, 1};
-  if (has_group_factors(spec)) return kGrouped;
-  const std::span<const GemmTiling> all =
-      spec.fast_accumulation ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
-  if (is_light(spec)) return all;
-  return all.first(all.size() - (spec.fast_accumulation ? 2 : 1));
 }
 
 double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t, int multiprocessors) {

@@ -23,6 +23,9 @@ std::span<const GemmTiling> candidates(const GemmSpec& spec);
 // Microseconds on a GPU with this many multiprocessors, roughly: good for comparing tilings of one size.
 double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& tiling, int multiprocessors);
 
+// The same of cuBLASLt's first choice for two FP8 operands without factors of groups.
+double estimate_cublaslt(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
+
 // The candidate of the smallest estimate, the first of equals. Neither allocates nor depends on anything else.
 GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors);
 

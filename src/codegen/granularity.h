@@ -27,6 +27,9 @@ inline constexpr ScaleGranularity kBlocks{128, 128};
 // What a cast can do.
 inline constexpr std::array kCastGranularities{kTensorwise, kRowwise, kColumnwise, kRowGroups, kColumnGroups, kBlocks};
 
+// The same in terms of the transposed matrix.
+constexpr ScaleGranularity transposed(ScaleGranularity granularity) { return {granularity.cols, granularity.rows}; }
+
 // "tensor", "row", "col", or rows x cols such as "1x128".
 std::string print(ScaleGranularity granularity);
 std::optional<ScaleGranularity> parse_granularity(std::string_view text);

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <vector>
+#include <cmath>
+#include <optional>
+#include <utility>
 
 #include "ingot/runtime/error.h"
 
@@ -25,10 +27,19 @@ std::array<NamedGemm, 3> gemms(const LinearConfig& config) {
 
 bool is_float8(const GemmConfig& gemm) { return gemm.a && gemm.b; }
 
+std::string print_scaling(const Cast& cast) {
+  switch (cast.scaling) {
+    case Scaling::dynamic: return "dyn";
+    case Scaling::delayed: return "del";
+    case Scaling::fixed: return fmt::format("sta{}", cast.scale);
+  }
+  return fmt::format("{}", static_cast<unsigned>(cast.scaling));
+}
+
 // "dyn_ten_e4m3fn", "dyn_row_e4m3fn_pow2": torchao's short form with our names.
 std::string print(const Cast& cast) {
   const std::string granularity = cast.granularity == kTensorwise ? "ten" : print(cast.granularity);
-  return fmt::format("dyn_{}_{}{}", granularity, name(cast.dtype), cast.pow2 ? "_pow2" : "");
+  return fmt::format("{}_{}_{}{}", print_scaling(cast), granularity, name(cast.dtype), cast.pow2 ? "_pow2" : "");
 }
 
 std::string print(const std::optional<Cast>& cast) { return cast ? print(*cast) : "high precision"; }
@@ -42,10 +53,39 @@ void validate_cast(const NamedGemm& gemm, const char* operand, const Cast& cast)
                     "e5m2fnuz), or to none for high precision",
                     operand, gemm.name, name(cast.dtype)));
   }
-  if (cast.granularity != kTensorwise && cast.granularity != kRowwise) {
-    refuse(fmt::format("{} of the {} GEMM has scale={}, but must have scale=tensor or scale=row", operand, gemm.name,
-                       print(cast.granularity)));
+  if (cast.scaling > Scaling::fixed) {
+    refuse(fmt::format("{} of the {} GEMM has scaling {}, but it must be dynamic, delayed or fixed", operand, gemm.name,
+                       static_cast<unsigned>(cast.scaling)));
   }
+  if (cast.scaling != Scaling::dynamic && cast.granularity != kTensorwise) {
+    refuse(fmt::format("{} of the {} GEMM is cast as {}, but {} scales are of whole tensors: set scale=tensor", operand,
+                       gemm.name, print(cast), cast.scaling == Scaling::delayed ? "delayed" : "fixed"));
+  }
+  if (cast.scaling == Scaling::fixed && !(std::isfinite(cast.scale) && cast.scale > 0)) {
+    refuse(fmt::format("{} of the {} GEMM has a fixed scale of {}, but it must be positive and finite", operand,
+                       gemm.name, cast.scale));
+  }
+  if (cast.scaling == Scaling::fixed && cast.pow2) {
+    refuse(fmt::format("{} of the {} GEMM has pow2 and a fixed scale: give a power of two", operand, gemm.name));
+  }
+  if (cast.scaling != Scaling::fixed && cast.scale != 0) {
+    refuse(fmt::format("{} of the {} GEMM has the scale {}, which only a fixed cast takes", operand, gemm.name,
+                       cast.scale));
+  }
+}
+
+bool is_grouped(ScaleGranularity granularity) { return granularity == kRowGroups || granularity == kBlocks; }
+
+// What a GEMM can take (validate(GemmSpec)), said of a layer.
+void validate_granularities(const NamedGemm& gemm) {
+  const ScaleGranularity a = gemm.config->a->granularity;
+  const ScaleGranularity b = gemm.config->b->granularity;
+  const auto plain = [](ScaleGranularity scale) { return scale == kTensorwise || scale == kRowwise; };
+  if ((plain(a) && plain(b)) || (a == kRowGroups && is_grouped(b))) return;
+  refuse(
+      fmt::format("the {} GEMM has scale={} for {} and scale={} for {}, but takes tensor or row for each, or 1x128,1x128 "
+                  "or 1x128,128x128",
+                  gemm.name, print(a), gemm.a, print(b), gemm.b));
 }
 
 void validate_uses(const char* tensor, const char* gemm_1, const std::optional<Cast>& use_1, const char* gemm_2,
@@ -56,61 +96,71 @@ void validate_uses(const char* tensor, const char* gemm_1, const std::optional<C
                     "pow2 in both or in neither: make them equal, or one of the GEMMs high precision",
                     tensor, print(*use_1), gemm_1, print(*use_2), gemm_2));
   }
+  const bool given = use_1 && use_2 && (use_1->scaling != Scaling::dynamic || use_2->scaling != Scaling::dynamic);
+  if (given && *use_1 != *use_2) {
+    refuse(fmt::format("{} is cast as {} for the {} GEMM and as {} for the {} GEMM, but where scales are delayed or "
+                       "fixed both must be equal",
+                       tensor, print(*use_1), gemm_1, print(*use_2), gemm_2));
+  }
 }
 
-// In terms of a tensor whose transpose has this granularity.
-ScaleGranularity transposed(ScaleGranularity granularity) { return {granularity.cols, granularity.rows}; }
+struct FoldableTensor {
+  const char* name;
+  OtherCodes other;
+  const std::optional<Cast>* use;  // in forward
+  const char* gemm;                // backward's
+  const GemmConfig* backward;
+  const std::optional<Cast>* other_use;
+};
+
+void validate_other_codes(const FoldableTensor& t) {
+  if (t.other == OtherCodes::together) return;
+  if (t.other > OtherCodes::folded) {
+    refuse(fmt::format("{} is {}, but it must be together, again or folded", t.name, static_cast<unsigned>(t.other)));
+  }
+  const char* const how = t.other == OtherCodes::again ? "again" : "folded";
+  if (!is_float8(*t.backward)) {
+    refuse(fmt::format("{} is {}, but the {} GEMM, which is to read its codes, is in high precision", t.name, how,
+                       t.gemm));
+  }
+  if (t.other == OtherCodes::again) return;
+  if (!*t.use || (*t.use)->granularity != kRowwise || **t.use != **t.other_use) {
+    refuse(fmt::format("{} is folded, but is cast as {} for the output GEMM and as {} for the {} GEMM: both must be the "
+                       "same, with scale=row",
+                       t.name, print(*t.use), print(*t.other_use), t.gemm));
+  }
+  if (t.backward->a->scaling != Scaling::dynamic) {
+    refuse(fmt::format("{} is folded into grad_output, whose scales for the {} GEMM are then its own: they must be "
+                       "dynamic, not {}",
+                       t.name, t.gemm, print(t.backward->a)));
+  }
+}
+
+TensorCasts in_forward(OtherCodes other, TensorCasts casts) {
+  if (other == OtherCodes::again) casts.transposed.reset();
+  if (other == OtherCodes::folded) {
+    casts.transposed = casts.codes;
+    casts.transposed->granularity = transposed(casts.codes->granularity);
+  }
+  return casts;
+}
 
 }  // namespace
 
-LinearConfig tensorwise() {
-  const Cast forward{.dtype = Dtype::e4m3fn};
-  const Cast gradient{.dtype = Dtype::e5m2};
-  return {.output = {.a = forward, .b = forward, .fast_accumulation = true},
-          .grad_input = {.a = gradient, .b = forward},
-          .grad_weight = {.a = gradient, .b = forward}};
-}
-
-LinearConfig rowwise() {
-  const Cast cast{.dtype = Dtype::e4m3fn, .granularity = kRowwise, .pow2 = true};
-  return {.output = {.a = cast, .b = cast, .fast_accumulation = true},
-          .grad_input = {.a = cast, .b = cast},
-          .grad_weight = {.a = cast, .b = cast}};
-}
-
-LinearConfig rowwise_with_gw_hp() {
-  LinearConfig config = rowwise();
-  config.grad_input.b->granularity = kTensorwise;
-  config.grad_weight = {};
-  return config;
-}
-
-LinearConfig high_precision() { return {}; }
-
-std::array<Recipe, 4> recipes() {
-  return {Recipe{"high_precision", high_precision()}, Recipe{"tensorwise", tensorwise()}, Recipe{"rowwise", rowwise()},
-          Recipe{"rowwise_with_gw_hp", rowwise_with_gw_hp()}};
-}
-
-std::string recipe_names() {
-  std::string names;
-  for (const Recipe& known : recipes()) names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
-  return names;
-}
-
-LinearConfig recipe(std::string_view name) {
-  for (const Recipe& known : recipes()) {
-    if (known.name == name) return known.config;
-  }
-  throw Error(ErrorCode::invalid_argument, "recipe", fmt::format("\"{}\" must be one of {}", name, recipe_names()));
-}
-
 TensorCasts input_casts(const LinearConfig& config) {
-  return {.codes = config.output.a, .transposed = config.grad_weight.b};
+  return in_forward(config.input, {.codes = config.output.a, .transposed = config.grad_weight.b});
 }
 
 TensorCasts weight_casts(const LinearConfig& config) {
-  return {.codes = config.output.b, .transposed = config.grad_input.b};
+  return in_forward(config.weight, {.codes = config.output.b, .transposed = config.grad_input.b});
+}
+
+TensorCasts input_casts_again(const LinearConfig& config) {
+  return {.transposed = config.input == OtherCodes::again ? config.grad_weight.b : std::nullopt};
+}
+
+TensorCasts weight_casts_again(const LinearConfig& config) {
+  return {.transposed = config.weight == OtherCodes::again ? config.grad_input.b : std::nullopt};
 }
 
 TensorCasts grad_output_casts(const LinearConfig& config) {
@@ -128,7 +178,8 @@ CastSpec cast_spec(const TensorCasts& casts, Dtype in) {
                 .scale = casts.codes ? cast.granularity : transposed(cast.granularity),
                 .codes = casts.codes.has_value(),
                 .transposed = casts.transposed.has_value(),
-                .pow2 = cast.pow2};
+                .pow2 = cast.pow2 && cast.scaling == Scaling::dynamic,
+                .source = cast.scaling == Scaling::dynamic ? ScaleSource::dynamic : ScaleSource::given};
   if (casts.codes && casts.transposed && !share_scales(casts)) {
     spec.transposed_scale = transposed(casts.transposed->granularity);
   }
@@ -150,10 +201,17 @@ std::string print(const LinearConfig& config) {
     append(short_name, both.codes ? both.codes : both.transposed);
     if (both.codes && both.transposed && *both.codes != *both.transposed) append(short_name + gemm, both.transposed);
   };
-  append_both("i", "_gw", input_casts(config));
-  append_both("w", "_gi", weight_casts(config));
+  append_both("i", "_gw", {.codes = config.output.a, .transposed = config.grad_weight.b});
+  append_both("w", "_gi", {.codes = config.output.b, .transposed = config.grad_input.b});
   append_both("go", "_gw", grad_output_casts(config));
-  return casts.empty() ? "high precision" + fast : casts + high + fast;
+  std::string others;
+  for (const auto& [other, word] : {std::pair{OtherCodes::again, "again"}, {OtherCodes::folded, "folded"}}) {
+    std::string tensors;
+    if (config.input == other) tensors += "input";
+    if (config.weight == other) tensors += tensors.empty() ? "weight" : ",weight";
+    if (!tensors.empty()) others += fmt::format(" {}:{}", word, tensors);
+  }
+  return casts.empty() ? "high precision" + fast : casts + high + fast + others;
 }
 
 void validate(const LinearConfig& config) {
@@ -167,6 +225,12 @@ void validate(const LinearConfig& config) {
     }
     if (operands.a) validate_cast(gemm, gemm.a, *operands.a);
     if (operands.b) validate_cast(gemm, gemm.b, *operands.b);
+    if (is_float8(operands)) validate_granularities(gemm);
+    if (operands.fast_accumulation && is_float8(operands) && is_grouped(operands.a->granularity)) {
+      refuse(fmt::format("fast_accumulation is set for the {} GEMM, but each 128 of its sums has factors of its own and "
+                         "is summed apart",
+                         gemm.name));
+    }
     if (operands.fast_accumulation && !is_float8(operands)) {
       refuse(
           fmt::format("fast_accumulation is set for the {} GEMM, but is for FP8 operands only: high-precision ones "
@@ -177,6 +241,18 @@ void validate(const LinearConfig& config) {
   validate_uses("input", "output", config.output.a, "grad_weight", config.grad_weight.b);
   validate_uses("weight", "output", config.output.b, "grad_input", config.grad_input.b);
   validate_uses("grad_output", "grad_input", config.grad_input.a, "grad_weight", config.grad_weight.a);
+  validate_other_codes({.name = "input",
+                        .other = config.input,
+                        .use = &config.output.a,
+                        .gemm = "grad_weight",
+                        .backward = &config.grad_weight,
+                        .other_use = &config.grad_weight.b});
+  validate_other_codes({.name = "weight",
+                        .other = config.weight,
+                        .use = &config.output.b,
+                        .gemm = "grad_input",
+                        .backward = &config.grad_input,
+                        .other_use = &config.grad_input.b});
 }
 
 }  // namespace ingot

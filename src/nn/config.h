@@ -1,4 +1,5 @@
-// How each of a linear layer's three GEMMs is computed. Plain values: a recipe is a function that returns one.
+// How each of a linear layer's three GEMMs is computed. Plain values: a recipe (recipes.h) is a function that returns
+// one.
 #pragma once
 
 #include <array>
@@ -12,13 +13,20 @@
 
 namespace ingot {
 
-// A dynamic cast of one operand of a GEMM. The granularity is in terms of the operand as the GEMM reads it, in rows
-// along the dimension that it sums over: kRowwise is one scale for each row of output, or for each column, whichever of
-// the tensor's dimensions that is (torchao's axiswise).
+// Where a cast's scale comes from. dynamic: the maxima of what is cast. delayed: the maxima of earlier steps
+// (delayed_scaling.h). fixed: Cast::scale, always (torchao's "static").
+enum class Scaling : std::uint8_t { dynamic, delayed, fixed };
+
+// The cast of one operand of a GEMM. The granularity is in terms of the operand as the GEMM reads it, in rows along the
+// dimension that it sums over: kRowwise is one scale for each row of output, or for each column, whichever of the
+// tensor's dimensions that is (torchao's axiswise). kRowGroups: for each 128 of a row; kBlocks, of b only: for each
+// 128 x 128. Delayed and fixed scales are of whole tensors.
 struct Cast {
   Dtype dtype = Dtype::e4m3fn;
   ScaleGranularity granularity = kTensorwise;
   bool pow2 = false;
+  Scaling scaling = Scaling::dynamic;
+  float scale = 0;  // of a fixed cast: codes = encode(saturate(x * scale)); 0 otherwise
   bool operator==(const Cast&) const = default;
 };
 
@@ -30,6 +38,15 @@ struct GemmConfig {
   bool operator==(const GemmConfig&) const = default;
 };
 
+// How backward comes by the codes of a tensor along its other dimension: those of the input for grad_weight, and of the
+// weight for grad_input, where their scales are not those of forward's codes.
+//   together  one call in forward casts the tensor along both dimensions, and backward's codes are kept
+//   again     backward casts the high-precision tensor, of which a view is kept; it must not change in between
+//   folded    forward's codes serve both GEMMs (transposed). Their row factors lie along what backward's GEMM sums over,
+//             so they are multiplied into grad_output ahead of its cast: with W = codes * factor[n],
+//             grad_input = (grad_output * factor[n]) @ codes. Rowwise scales only; grad_output is cast for each GEMM
+enum class OtherCodes : std::uint8_t { together, again, folded };
+
 //   output[M, N]      = input[M, K]         @ weight[N, K]^T      a = input,       b = weight
 //   grad_input[M, K]  = grad_output[M, N]   @ weight[N, K]        a = grad_output, b = weight
 //   grad_weight[N, K] = grad_output[M, N]^T @ input[M, K]         a = grad_output, b = input
@@ -40,38 +57,10 @@ struct LinearConfig {
   GemmConfig output{};
   GemmConfig grad_input{};
   GemmConfig grad_weight{};
+  OtherCodes input = OtherCodes::together;
+  OtherCodes weight = OtherCodes::together;
   bool operator==(const LinearConfig&) const = default;
 };
-
-// ---- recipes -------------------------------------------------------------------------------------------------------
-
-// e4m3 for input and weight, e5m2 for grad_output, one dynamic scale per tensor; fast accumulation in the output GEMM
-// only. torchao's default.
-LinearConfig tensorwise();
-// e4m3 throughout, a scale per row of each operand, powers of two; fast accumulation in the output GEMM only. Every
-// tensor is cast along both of its dimensions, in one call, as scales of rows do not survive transposition. torchao's
-// "rowwise".
-LinearConfig rowwise();
-// The same with grad_weight in high precision and one scale for the weight of grad_input, so that nothing but the
-// weight is cast twice: output = input (rows) @ weight^T (rows); grad_input = grad_output (rows) @ weight (tensor);
-// grad_weight = grad_output^T @ input. torchao's "rowwise_with_gw_hp".
-LinearConfig rowwise_with_gw_hp();
-// All three GEMMs in the type of the tensors: the baseline.
-LinearConfig high_precision();
-
-struct Recipe {
-  std::string_view name;
-  LinearConfig config;
-};
-
-// The baseline first.
-std::array<Recipe, 4> recipes();
-
-// "high_precision, tensorwise, ..."
-std::string recipe_names();
-
-// The recipe of that name. Throws Error{invalid_argument} that lists the names.
-LinearConfig recipe(std::string_view name);
 
 // ---- what a config asks for ----------------------------------------------------------------------------------------
 
@@ -82,24 +71,31 @@ struct TensorCasts {
   std::optional<Cast> transposed{};
 };
 
-// Of a valid config.
-TensorCasts input_casts(const LinearConfig& config);        // for output; for grad_weight
-TensorCasts weight_casts(const LinearConfig& config);       // for output; for grad_input
-TensorCasts grad_output_casts(const LinearConfig& config);  // for grad_input; for grad_weight
+// Of a valid config. In forward: the input's for output and grad_weight, the weight's for output and grad_input, but
+// for those that backward makes (OtherCodes::again).
+TensorCasts input_casts(const LinearConfig& config);
+TensorCasts weight_casts(const LinearConfig& config);
+// In backward: grad_output's for grad_input and grad_weight; and what forward left.
+TensorCasts grad_output_casts(const LinearConfig& config);
+TensorCasts input_casts_again(const LinearConfig& config);
+TensorCasts weight_casts_again(const LinearConfig& config);
 
 // Are both asked for, with the same scales? Their codes then have one set of factors.
 bool share_scales(const TensorCasts& casts);
 
-// The one call that makes both, of a tensor of dtype `in`. At least one is asked for.
+// The one call that makes both, of a tensor of dtype `in`. At least one is asked for. Delayed and fixed scales are given.
 CastSpec cast_spec(const TensorCasts& casts, Dtype in);
 
 // "i:dyn_ten_e4m3fn w:dyn_ten_e4m3fn go:dyn_ten_e5m2 fast:output", with " w_gi:..." (i_gw, go_gw) where a tensor's
-// second cast is another than its first, with " hp:grad_weight" where only some GEMMs are FP8; or "high precision".
+// second cast is another than its first, with " hp:grad_weight" where only some GEMMs are FP8, with " again:input" and
+// " folded:input,weight"; or "high precision". "del" stands for delayed scales, "sta16" for a fixed one of 16.
 std::string print(const LinearConfig& config);
 
 // Throws Error{invalid_spec} that names the rule broken: FP8 dtypes; both operands or neither; the two casts of input,
-// of weight and of grad_output are to one format, with pow2 both or neither; scale=tensor or row; fast accumulation for
-// FP8 GEMMs only.
+// of weight and of grad_output are to one format, with pow2 both or neither, and equal where their scales are not
+// dynamic; granularities that a GEMM can take (tensor or row for each; groups for both); delayed and fixed scales for
+// whole tensors; a fixed one is positive and finite; fast accumulation for FP8 GEMMs without groups only; what
+// OtherCodes asks for.
 void validate(const LinearConfig& config);
 
 }  // namespace ingot

@@ -2,321 +2,411 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
-#include <initializer_list>
-#include <string>
+#include <utility>
 
-#include "ingot/runtime/check.h"
+#include "ingot/nn/delayed_scaling.h"
+#include "ingot/nn/linear_gemms.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
 
 bool is_float8(const GemmConfig& gemm) { return gemm.a.has_value(); }
-
-// ---- the GEMM ----------------------------------------------------------------------------------------------------
-
-struct Operand {
-  Tensor tensor;
-  Tensor factors{};
-  ScaleGranularity scale = kTensorwise;
-  Layout layout = Layout::k_major;
-};
-
-struct Gemm {
-  Operand a;
-  Operand b;
-  Tensor bias{};
-  bool has_bias = false;
-  Tensor out;
-  bool fast_accumulation = false;
-  bool accumulate = false;  // out += the product
-};
-
-void run(const Gemm& gemm, Backend& backend, Stream& stream) {
-  GemmSpec spec{.a = gemm.a.tensor.dtype,
-                .b = gemm.b.tensor.dtype,
-                .out = gemm.out.dtype,
-                .layout_a = gemm.a.layout,
-                .layout_b = gemm.b.layout,
-                .scale_a = gemm.a.scale,
-                .scale_b = gemm.b.scale,
-                .bias = gemm.has_bias,
-                .fast_accumulation = gemm.fast_accumulation};
-  if (gemm.accumulate) spec.epilogue.c = gemm.out.dtype;
-  backend.gemm(spec,
-               {.a = gemm.a.tensor,
-                .b = gemm.b.tensor,
-                .factor_a = gemm.a.factors,
-                .factor_b = gemm.b.factors,
-                .bias = gemm.bias,
-                .out = gemm.out,
-                .c = gemm.accumulate ? gemm.out : Tensor{}},
-               stream);
-}
-
-Dtype layer_bias_dtype(const LinearConfig& config, Dtype dtype) {
-  const bool float8 = is_float8(config.output);
-  return bias_dtype({.a = float8 ? config.output.a->dtype : dtype,
-                     .b = float8 ? config.output.b->dtype : dtype,
-                     .out = dtype,
-                     .bias = true});
-}
-
-// ---- checks ------------------------------------------------------------------------------------------------------
-
-struct Named {
-  const char* name;
-  const Tensor* tensor;
-};
-
-[[noreturn]] void refuse(const char* subject, const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, subject, message);
-}
-
 bool is_given(const Tensor& tensor) { return tensor.data != nullptr || tensor.rows != 0 || tensor.cols != 0; }
-
-void check_dtype(const Named& named, std::initializer_list<Dtype> allowed, const char* why) {
-  if (std::ranges::find(allowed, named.tensor->dtype) != allowed.end()) return;
-  std::string names;
-  for (const Dtype dtype : allowed) names += fmt::format("{}{}", names.empty() ? "" : " or ", name(dtype));
-  if (!is_given(*named.tensor)) refuse(named.name, fmt::format("is missing; it must be {}{}", names, why));
-  refuse(named.name, fmt::format("is {}, but must be {}{}", name(named.tensor->dtype), names, why));
-}
-
-void check_shape(const Named& named, std::int64_t rows, std::int64_t cols, const char* meaning) {
-  const Tensor& tensor = *named.tensor;
-  if (tensor.rows == rows && tensor.cols == cols) return;
-  if (!is_given(tensor)) refuse(named.name, fmt::format("is missing; it must be [{}, {}] = {}", rows, cols, meaning));
-  refuse(named.name, fmt::format("is {}, but must be [{}, {}] = {}", describe(tensor), rows, cols, meaning));
-}
-
-void check_memory(const Named& named, Device device) { check_memory(named.name, *named.tensor, device); }
-
-void check_disjoint(const Named& output, std::initializer_list<Named> others) {
-  for (const Named& other : others) {
-    if (overlap(*output.tensor, *other.tensor)) {
-      refuse(output.name, fmt::format("overlaps {}: give it memory of its own", other.name));
-    }
-  }
-}
+bool any(const TensorCasts& casts) { return casts.codes || casts.transposed; }
 
 void check_size(const char* subject, std::int64_t size) {
-  if (size < 0) refuse(subject, fmt::format("is {}, but must be 0 or more", size));
-}
-
-void check_own_stream(const Backend& backend, const Stream& stream) {
-  if (&stream.backend() != &backend) {
-    refuse("Float8Linear stream", "belongs to another backend than the layer: make it from the layer's backend");
-  }
+  if (size < 0) throw Error(ErrorCode::invalid_argument, subject, fmt::format("is {}, but must be 0 or more", size));
 }
 
 }  // namespace
 
-Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig config, Float8Workspace* workspace)
-    : backend_(&backend), shape_(shape), config_(config), shared_workspace_(workspace) {
+// One call of a cast, or, where nothing is cast, of its expression alone.
+struct Float8Linear::CastOrder {
+  TensorCasts casts{};
+  const Pointwise* expression = nullptr;  // null or empty: input as it is
+  bool unrounded = false;
+  Tensor input;
+  PointwiseTensors inputs{};
+  Float8Parts parts{};
+  GivenScale* scale = nullptr;
+  OwnedTensor* values = nullptr;  // where the expression's values are wanted
+  Tensor sum{};                   // of each column's values, where it is wanted
+};
+
+Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig config, LinearOptions options)
+    : backend_(&backend),
+      shape_(shape),
+      config_(config),
+      options_(std::move(options)),
+      gradient_(options_.fusion.epilogue) {
   validate(config_);
   check_size("Float8Linear in_features", shape_.in_features);
   check_size("Float8Linear out_features", shape_.out_features);
-}
-
-void Float8Linear::check_forward(const LinearForward& tensors, const Stream& stream) const {
-  check_own_stream(*backend_, stream);
-  const Named input{"Float8Linear input", &tensors.input};
-  const Named weight{"Float8Linear weight", &tensors.weight};
-  const Named bias{"Float8Linear bias", &tensors.bias};
-  const Named output{"Float8Linear output", &tensors.output};
-  const Dtype dtype = tensors.input.dtype;
-  if (!is_given(tensors.input) && shape_.in_features != 0) {
-    refuse(input.name, fmt::format("is missing; it must have {} columns = in_features", shape_.in_features));
-  }
-  check_dtype(input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
-  check_dtype(weight, {dtype}, ", as input is");
-  check_dtype(output, {dtype}, ", as input is");
-  if (tensors.input.cols != shape_.in_features) {
-    refuse("Float8Linear input",
-           fmt::format("is {}, but must have {} columns = in_features", describe(tensors.input), shape_.in_features));
-  }
-  check_shape(weight, shape_.out_features, shape_.in_features, "[out_features, in_features]");
-  check_shape(output, tensors.input.rows, shape_.out_features, "[rows of input, out_features]");
-  for (const Named& named : {input, weight, output}) check_memory(named, backend_->device());
-  if (shape_.bias) {
-    check_shape(bias, 1, shape_.out_features, "a vector of out_features");
-    check_dtype(bias, {layer_bias_dtype(config_, dtype)},
-                dtype == Dtype::f32 && is_float8(config_.output) ? ": an FP8 GEMM with f32 output takes a bf16 bias"
-                                                                 : ", as input is");
-    check_memory(bias, backend_->device());
-  } else if (is_given(tensors.bias)) {
-    refuse("Float8Linear bias", "is given, but the layer was made without one: set bias in its LinearShape");
-  }
-  check_disjoint(output, {input, weight, bias});
-}
-
-void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& stream) const {
-  check_own_stream(*backend_, stream);
-  if (!has_forward_) refuse("Float8Linear backward", "has no forward() before it: run forward() first");
-  const Named grad_output{"Float8Linear grad_output", &tensors.grad_output};
-  const Named grad_input{"Float8Linear grad_input", &tensors.grad_input};
-  const Named grad_weight{"Float8Linear grad_weight", &tensors.grad_weight};
-  const Named grad_bias{"Float8Linear grad_bias", &tensors.grad_bias};
-  const Dtype dtype = saved_input_.dtype;
-  const std::int64_t tokens = saved_input_.rows;
-  check_dtype(grad_output, {dtype}, ", as input is");
-  check_shape(grad_output, tokens, shape_.out_features, "[rows of the last forward's input, out_features]");
-  check_memory(grad_output, backend_->device());
-  if (is_given(tensors.grad_input)) {
-    check_dtype(grad_input, {dtype}, ", as input is");
-    check_shape(grad_input, tokens, shape_.in_features, "[rows of the last forward's input, in_features]");
-    check_memory(grad_input, backend_->device());
-  }
-  if (tensors.accumulate && !is_given(tensors.grad_weight)) {
-    refuse(grad_weight.name, "is missing, but accumulate asks for it to be added to");
-  }
-  if (is_given(tensors.grad_weight)) {
-    if (dtype == Dtype::f32) {
-      check_dtype(grad_weight, {dtype}, ", as input is");
-    } else {
-      check_dtype(grad_weight, {dtype, Dtype::f32}, "");
+  const auto add_slot = [&](const char* tensor, const TensorCasts& casts, GivenScale& scale) {
+    if (!any(casts)) return;
+    const Cast& cast = casts.codes ? *casts.codes : *casts.transposed;
+    if (cast.scaling != Scaling::delayed) return;
+    if (options_.delayed == nullptr) {
+      throw Error(ErrorCode::invalid_argument, "Float8Linear delayed",
+                  fmt::format("is missing, but {} has delayed scales: give LinearOptions the model's DelayedScaling",
+                              tensor));
     }
-    check_shape(grad_weight, shape_.out_features, shape_.in_features, "[out_features, in_features]");
-    check_memory(grad_weight, backend_->device());
-  }
-  if (is_given(tensors.grad_bias)) {
-    if (!shape_.bias) refuse("Float8Linear grad_bias", "is given, but the layer was made without a bias");
-    check_dtype(grad_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
-    check_shape(grad_bias, 1, shape_.out_features, "a vector of out_features");
-    check_memory(grad_bias, backend_->device());
-  }
-  // Three results from one grad_output: one that is written over it, or over another result, would spoil the next. The
-  // saved views count only where this config reads them again.
-  check_disjoint(grad_input, {grad_output, grad_weight, grad_bias});
-  check_disjoint(grad_weight, {grad_output, grad_bias});
-  check_disjoint(grad_bias, {grad_output});
-  for (const Named& result : {grad_input, grad_weight, grad_bias}) {
-    if (!is_float8(config_.grad_weight)) check_disjoint(result, {{"Float8Linear input", &saved_input_}});
-    if (!is_float8(config_.grad_input)) check_disjoint(result, {{"Float8Linear weight", &saved_weight_}});
-  }
+    scale.slot = options_.delayed->add(fmt::format("{}.{}", options_.name, tensor), cast.dtype, cast.pow2);
+  };
+  add_slot("input", {.codes = config_.output.a, .transposed = config_.grad_weight.b}, input_scale_);
+  add_slot("weight", {.codes = config_.output.b, .transposed = config_.grad_input.b}, weight_scale_);
+  add_slot("grad_output", grad_output_casts(config_), grad_output_scale_);
+  if (config_.weight == OtherCodes::folded) times_column_factor_ = parse_pointwise("x * factor[col:f32]");
+  if (config_.input == OtherCodes::folded) times_row_factor_ = parse_pointwise("x * factor[row]");
 }
 
-// Factors that both of the input's casts share live as long as what is saved.
-bool Float8Linear::input_has_own_factors() const {
-  const TensorCasts casts = input_casts(config_);
-  return casts.codes && !share_scales(casts);
+// ---- casts -------------------------------------------------------------------------------------------------------
+
+void Float8Linear::cast(const CastOrder& order, Stream& stream) {
+  const bool has_expression = order.expression != nullptr && !order.expression->empty();
+  const Tensor& input = order.input;
+  if (has_expression && order.values != nullptr) {
+    order.values->resize(*backend_, input.dtype, input.rows, input.cols, stream);
+  }
+  if (!any(order.casts)) {
+    if (!has_expression || order.values == nullptr) return;
+    return backend_->elementwise(
+        {.in = input.dtype, .pointwise = *order.expression, .fast_math = options_.fusion.fast_math},
+        {.input = input, .inputs = order.inputs, .output = *order.values}, stream);
+  }
+  CastSpec spec = cast_spec(order.casts, input.dtype);
+  CastTensors tensors = outputs_of(order.parts, spec, input, *backend_, stream);
+  if (has_expression) {
+    spec.pointwise = *order.expression;
+    spec.unrounded = order.unrounded;
+    spec.fast_math = options_.fusion.fast_math;
+    spec.result = order.values != nullptr;
+    tensors.inputs = order.inputs;
+    if (spec.result) tensors.result = *order.values;
+  }
+  if (is_given(order.sum)) {
+    spec.sum = order.sum.dtype;
+    tensors.sum = order.sum;
+  }
+  if (spec.source == ScaleSource::given) give_scale(tensors, order, spec, stream);
+  backend_->cast(spec, tensors, stream);
 }
 
-void Float8Linear::cast_input(const Tensor& input, Stream& stream) {
-  const TensorCasts casts = input_casts(config_);
-  if (!casts.codes && !casts.transposed) return;
-  const CastSpec spec = cast_spec(casts, input.dtype);
-  cast_to({.codes = &workspace().input_codes,
-           .transposed = &input_transposed_,
-           .factors = input_has_own_factors() ? &workspace().input_factors : &input_transposed_factors_,
-           .transposed_factors = &input_transposed_factors_},
-          spec, input, *backend_, stream);
+void Float8Linear::give_scale(CastTensors& tensors, const CastOrder& order, const CastSpec& spec, Stream& stream) {
+  GivenScale& scale = *order.scale;
+  if (scale.slot < 0) {
+    const Cast& cast = order.casts.codes ? *order.casts.codes : *order.casts.transposed;
+    if (scale.fixed.view().empty()) {
+      scale.fixed.resize(*backend_, Dtype::f32, 1, 2, stream);
+      const std::array<float, 2> values{cast.scale, 0.0F};
+      backend_->copy_from_host(scale.fixed.view().data, values.data(), sizeof values, stream);
+    }
+    auto* const data = static_cast<float*>(scale.fixed.view().data);
+    tensors.scales = vector(data, Dtype::f32, 1, backend_->device());
+    tensors.amax = vector(data + 1, Dtype::f32, 1, backend_->device());
+    return;
+  }
+  DelayedScaling& delayed = *options_.delayed;
+  if (!delayed.has_scale(scale.slot)) {
+    // The first scale is of the first data. An expression's values are made once more than later steps make them.
+    OwnedTensor values;
+    if (spec.pointwise) {
+      values.resize(*backend_, spec.in, order.input.rows, order.input.cols, stream);
+      backend_->elementwise({.in = spec.in, .pointwise = spec.pointwise, .fast_math = spec.fast_math},
+                            {.input = order.input, .inputs = order.inputs, .output = values}, stream);
+    }
+    delayed.start(scale.slot, spec.pointwise ? values.view() : order.input, stream);
+  }
+  tensors.scales = delayed.scale(scale.slot);
+  tensors.amax = delayed.amax(scale.slot);
+}
+
+TensorCasts Float8Linear::casts_of_forward(const LinearForward& tensors) const {
+  TensorCasts casts = input_casts(config_);
+  if (!tensors.keep_for_backward) casts.transposed.reset();
+  return casts;
+}
+
+// Of a prologue, for grad_weight.
+bool Float8Linear::keeps_values(const LinearForward& tensors) const {
+  return !options_.fusion.prologue.empty() && tensors.keep_for_backward && !is_float8(config_.grad_weight);
+}
+
+void Float8Linear::cast_input(const LinearForward& tensors, TensorCasts casts, Stream& stream) {
+  const bool again = config_.input == OtherCodes::again;
+  const bool values = !options_.fusion.prologue.empty() && !is_float8(config_.output);
+  OwnedTensor& transposed = again ? workspace().input.transposed : input_transposed_;
+  OwnedTensor& transposed_factors = again ? workspace().input.transposed_factors : input_transposed_factors_;
+  // Factors that both kinds of codes share, or that are folded, live as long as what is kept.
+  const bool own_factors = casts.codes && !share_scales(casts);
+  cast({.casts = casts,
+        .expression = &options_.fusion.prologue,
+        .input = tensors.input,
+        .inputs = tensors.prologue_inputs,
+        .parts = {.codes = &workspace().input.codes,
+                  .transposed = &transposed,
+                  .factors = own_factors ? &workspace().input.factors : &transposed_factors,
+                  .transposed_factors = &transposed_factors},
+        .scale = &input_scale_,
+        .values = keeps_values(tensors) ? &input_values_
+                  : values              ? &workspace().input_values
+                                        : nullptr},
+       stream);
 }
 
 void Float8Linear::cast_weight(const Tensor& weight, Stream& stream) {
   const TensorCasts casts = weight_casts(config_);
-  if (!casts.codes && !casts.transposed) return;
-  const bool same_memory = weight.data == saved_weight_.data && weight.dtype == saved_weight_.dtype &&
-                           weight.row_stride == saved_weight_.row_stride;
+  if (!any(casts)) return;
+  const bool same_memory = weight.data == cast_weight_.data && weight.dtype == cast_weight_.dtype &&
+                           weight.row_stride == cast_weight_.row_stride;
   if (weight_is_current_ && same_memory) return;
   weight_is_current_ = false;
-  cast_to(weight_, cast_spec(casts, weight.dtype), weight, *backend_, stream);
-  saved_weight_ = weight;
+  cast({.casts = casts,
+        .input = weight,
+        .parts = {&weight_.codes, &weight_.transposed, &weight_.factors, &weight_.transposed_factors},
+        .scale = &weight_scale_},
+       stream);
+  cast_weight_ = weight;
   // A cast that was only recorded has not made the codes yet.
   weight_is_current_ = !backend_->capturing(stream);
 }
 
-// Gives the factors of the transposed codes.
-Tensor Float8Linear::cast_grad_output(const LinearBackward& tensors, Stream& stream) {
+Float8Linear::GradOutput Float8Linear::cast_grad_output(const LinearBackward& tensors, Stream& stream) {
+  const bool wants_input = is_given(tensors.grad_input);
+  const bool wants_weight = is_given(tensors.grad_weight);
+  const bool wants_bias = is_given(tensors.grad_bias);
   TensorCasts casts = grad_output_casts(config_);
-  if (!is_given(tensors.grad_input)) casts.codes.reset();
-  if (!is_given(tensors.grad_weight)) casts.transposed.reset();
-  if (!casts.codes && !casts.transposed) return {};
-  const CastSpec spec = cast_spec(casts, tensors.grad_output.dtype);
-  cast_to(workspace().grad_output, spec, tensors.grad_output, *backend_, stream);
-  return workspace().grad_output.factors_of_transposed(spec);
+  if (!wants_input) casts.codes.reset();
+  if (!wants_weight) casts.transposed.reset();
+  const bool folds = (casts.codes && config_.weight == OtherCodes::folded) ||
+                     (casts.transposed && config_.input == OtherCodes::folded);
+  const bool epilogue = !gradient_.expression().empty();
+  const bool in_high_precision = (wants_input && !casts.codes) || (wants_weight && !casts.transposed);
+  // The cast in tiles, which transposes, sums columns on its way; another one is not worth slowing for it.
+  const bool sums = wants_bias && !folds && (casts.transposed || (epilogue && casts.codes && !in_high_precision));
+  const bool values = epilogue && (in_high_precision || folds || (wants_bias && !sums));
+
+  Float8Tensor& codes = workspace().grad_output;
+  CastOrder order{.casts = folds ? TensorCasts{} : casts,
+                  .input = tensors.grad_output,
+                  .parts = {&codes.codes, &codes.transposed, &codes.factors, &codes.transposed_factors},
+                  .scale = &grad_output_scale_,
+                  .values = values ? &workspace().grad_values : nullptr,
+                  .sum = sums ? tensors.grad_bias : Tensor{}};
+  if (epilogue) {
+    order.expression = &gradient_.expression();
+    order.input = gradient_.of_output() ? saved_.output : preactivation_.view();
+    order.inputs = gradient_.inputs(tensors.grad_output, saved_.epilogue_inputs);
+  }
+  cast(order, stream);
+  const Tensor found = values ? workspace().grad_values.view() : tensors.grad_output;
+  if (folds) fold_and_cast(casts, found, stream);
+  if (wants_bias && !sums) {
+    backend_->column_sum({.in = found.dtype, .out = tensors.grad_bias.dtype},
+                         {.input = found, .sum = tensors.grad_bias}, stream);
+  }
+  if (!any(casts)) return {.values = found};
+  const bool apart = folds || (casts.codes && casts.transposed && !share_scales(casts));
+  const Tensor& factors = apart ? codes.transposed_factors.view() : codes.factors.view();
+  return {.values = found,
+          .factors = codes.factors,
+          .transposed_factors = !casts.transposed
+                                    ? Tensor{}
+                                    : transposed_factors(factors, transposed(casts.transposed->granularity), found.rows,
+                                                         found.cols)};
 }
 
-// output[M, N] = input[M, K] @ weight[N, K]^T + bias
+void Float8Linear::fold_and_cast(const TensorCasts& casts, const Tensor& values, Stream& stream) {
+  Float8Tensor& codes = workspace().grad_output;
+  if (casts.codes) {
+    const bool folded = config_.weight == OtherCodes::folded;
+    cast({.casts = {.codes = casts.codes},
+          .expression = folded ? &times_column_factor_ : nullptr,
+          .unrounded = true,
+          .input = values,
+          .inputs = {folded ? weight_.factors.view() : Tensor{}},
+          .parts = {.codes = &codes.codes, .transposed = nullptr, .factors = &codes.factors, .transposed_factors = nullptr}},
+         stream);
+  }
+  if (casts.transposed) {
+    const bool folded = config_.input == OtherCodes::folded;
+    cast({.casts = {.transposed = casts.transposed},
+          .expression = folded ? &times_row_factor_ : nullptr,
+          .unrounded = true,
+          .input = values,
+          .inputs = {folded ? input_transposed_factors_.view() : Tensor{}},
+          .parts = {.codes = nullptr,
+                    .transposed = &codes.transposed,
+                    .factors = &codes.transposed_factors,
+                    .transposed_factors = nullptr}},
+         stream);
+  }
+}
+
+const Tensor& Float8Linear::factor_of_one(Stream& stream) {
+  if (one_.view().empty()) {
+    one_.resize(*backend_, Dtype::f32, 1, 1, stream);
+    const float one = 1;
+    backend_->copy_from_host(one_.view().data, &one, sizeof one, stream);
+  }
+  return one_.view();
+}
+
+// ---- the three GEMMs ---------------------------------------------------------------------------------------------
+
+// output[M, N] = epilogue(input[M, K] @ weight[N, K]^T + bias)
+void Float8Linear::multiply_output(const LinearForward& tensors, Stream& stream) {
+  const Pointwise& epilogue = options_.fusion.epilogue;
+  const bool preactivation = tensors.keep_for_backward && needs_preactivation();
+  if (preactivation) {
+    preactivation_.resize(*backend_, tensors.output.dtype, tensors.output.rows, tensors.output.cols, stream);
+  }
+  GemmSpec spec = output_gemm(config_, tensors.output.dtype);
+  spec.bias = shape_.bias;
+  if (!is_float8(config_.output)) {
+    const bool prologue = !options_.fusion.prologue.empty();
+    const OwnedTensor& values = keeps_values(tensors) ? input_values_ : workspace().input_values;
+    // cuBLASLt is the faster of two where it has no epilogue to run.
+    const Tensor sum = preactivation ? preactivation_.view() : tensors.output;
+    backend_->gemm(spec,
+                   {.a = prologue ? values.view() : tensors.input,
+                    .b = tensors.weight,
+                    .bias = tensors.bias,
+                    .out = sum},
+                   stream);
+    if (!epilogue) return;
+    return backend_->elementwise({.in = sum.dtype, .pointwise = epilogue, .fast_math = options_.fusion.fast_math},
+                                 {.input = sum, .inputs = tensors.epilogue_inputs, .output = tensors.output}, stream);
+  }
+  spec.epilogue.pointwise = epilogue;
+  spec.epilogue.preactivation = preactivation;
+  const bool shared = share_scales(casts_of_forward(tensors));
+  GemmTensors gemm{.a = workspace().input.codes,
+                   .b = weight_.codes,
+                   .factor_a = shared ? input_transposed_factors_ : workspace().input.factors,
+                   .factor_b = weight_.factors,
+                   .bias = tensors.bias,
+                   .out = tensors.output};
+  if (epilogue) gemm.inputs = tensors.epilogue_inputs;
+  if (preactivation) gemm.preactivation = preactivation_;
+  backend_->gemm(spec, gemm, stream);
+}
+
+// grad_input[M, K] = grad_output[M, N] @ weight[N, K]: the sum runs over the weight's rows
+void Float8Linear::multiply_grad_input(const LinearBackward& tensors, const GradOutput& grad_output, Stream& stream) {
+  const GemmSpec spec = grad_input_gemm(config_, tensors.grad_input.dtype);
+  if (!is_float8(config_.grad_input)) {
+    return backend_->gemm(spec, {.a = grad_output.values, .b = saved_.weight, .out = tensors.grad_input}, stream);
+  }
+  Float8Tensor* weight = &weight_;
+  TensorCasts casts = weight_casts(config_);
+  if (config_.weight == OtherCodes::again) {
+    weight = &workspace().weight;
+    casts = weight_casts_again(config_);
+    cast({.casts = casts,
+          .input = saved_.weight,
+          .parts = {&weight->codes, &weight->transposed, &weight->factors, &weight->transposed_factors},
+          .scale = &weight_scale_},
+         stream);
+  }
+  const bool folded = config_.weight == OtherCodes::folded;
+  const Tensor& found = weight->factors_of_transposed(cast_spec(casts, saved_.weight.dtype));
+  const Tensor factors = transposed_factors(found, transposed(casts.transposed->granularity), saved_.weight.rows,
+                                            saved_.weight.cols);
+  backend_->gemm(spec,
+                 {.a = workspace().grad_output.codes,
+                  .b = weight->transposed,
+                  .factor_a = grad_output.factors,
+                  .factor_b = folded ? factor_of_one(stream) : factors,
+                  .out = tensors.grad_input},
+                 stream);
+}
+
+// grad_weight[N, K] = grad_output[M, N]^T @ input[M, K]: the sum runs over the rows of both
+void Float8Linear::multiply_grad_weight(const LinearBackward& tensors, const GradOutput& grad_output, Stream& stream) {
+  const Dtype dtype = saved_.input.dtype;
+  GemmSpec spec = grad_weight_gemm(config_, dtype);
+  spec.out = tensors.grad_weight.dtype;
+  if (tensors.accumulate) spec.epilogue.c = spec.out;
+  GemmTensors gemm{.a = {}, .b = {}, .out = tensors.grad_weight, .c = tensors.accumulate ? tensors.grad_weight : Tensor{}};
+  if (!is_float8(config_.grad_weight)) {
+    gemm.a = grad_output.values;
+    gemm.b = options_.fusion.prologue ? input_values_.view() : saved_.input;
+    return backend_->gemm(spec, gemm, stream);
+  }
+  if (config_.input == OtherCodes::again) cast_input(saved_, input_casts_again(config_), stream);
+  const bool again = config_.input == OtherCodes::again;
+  const Float8Workspace& shared = workspace();
+  const Tensor& factors = again ? shared.input.transposed_factors : input_transposed_factors_;
+  gemm.a = shared.grad_output.transposed;
+  gemm.b = again ? shared.input.transposed : input_transposed_;
+  gemm.factor_a = grad_output.transposed_factors;
+  gemm.factor_b = config_.input == OtherCodes::folded
+                      ? factor_of_one(stream)
+                      : transposed_factors(factors, transposed(config_.grad_weight.b->granularity), saved_.input.rows,
+                                           saved_.input.cols);
+  backend_->gemm(spec, gemm, stream);
+}
+
+// ---- steps -------------------------------------------------------------------------------------------------------
+
 void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
   check_forward(tensors, stream);
   has_forward_ = false;
-  cast_input(tensors.input, stream);
+  cast_input(tensors, casts_of_forward(tensors), stream);
   cast_weight(tensors.weight, stream);
+  multiply_output(tensors, stream);
+  if (tensors.keep_for_backward) keep(tensors);
+}
 
-  Gemm output{.a = {.tensor = tensors.input},
-              .b = {.tensor = tensors.weight},
-              .bias = tensors.bias,
-              .has_bias = shape_.bias,
-              .out = tensors.output,
-              .fast_accumulation = config_.output.fast_accumulation};
-  if (is_float8(config_.output)) {
-    output.a = {.tensor = workspace().input_codes,
-                .factors = input_has_own_factors() ? workspace().input_factors : input_transposed_factors_,
-                .scale = config_.output.a->granularity};
-    output.b = {.tensor = weight_.codes, .factors = weight_.factors, .scale = config_.output.b->granularity};
-  }
-  run(output, *backend_, stream);
-
-  saved_input_ = tensors.input;
-  saved_weight_ = tensors.weight;
-  has_forward_ = true;
+void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {
+  LinearForward again = tensors;
+  again.keep_for_backward = true;
+  if (needs_preactivation()) return forward(again, stream);
+  check_forward(again, stream);
+  has_forward_ = false;
+  TensorCasts casts = casts_of_forward(again);
+  casts.codes.reset();
+  cast_input(again, casts, stream);
+  cast_weight(again.weight, stream);
+  keep(again);
 }
 
 void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   check_backward(tensors, stream);
-  const Tensor factors_of_transposed = cast_grad_output(tensors, stream);
-  const Float8Tensor& grad_output = workspace().grad_output;
+  const GradOutput grad_output = cast_grad_output(tensors, stream);
+  if (is_given(tensors.grad_input)) multiply_grad_input(tensors, grad_output, stream);
+  if (is_given(tensors.grad_weight)) multiply_grad_weight(tensors, grad_output, stream);
+}
 
-  // grad_input[M, K] = grad_output[M, N] @ weight[N, K]: the sum runs over the weight's rows
-  if (is_given(tensors.grad_input)) {
-    Gemm grad_input{.a = {.tensor = tensors.grad_output},
-                    .b = {.tensor = saved_weight_, .layout = Layout::mn_major},
-                    .out = tensors.grad_input,
-                    .fast_accumulation = config_.grad_input.fast_accumulation};
-    if (is_float8(config_.grad_input)) {
-      const CastSpec of_weight = cast_spec(weight_casts(config_), saved_weight_.dtype);
-      grad_input.a = {
-          .tensor = grad_output.codes, .factors = grad_output.factors, .scale = config_.grad_input.a->granularity};
-      grad_input.b = {.tensor = weight_.transposed,
-                      .factors = weight_.factors_of_transposed(of_weight),
-                      .scale = config_.grad_input.b->granularity};
-    }
-    run(grad_input, *backend_, stream);
-  }
+void Float8Linear::keep(const LinearForward& tensors) {
+  saved_ = tensors;
+  has_forward_ = true;
+}
 
-  // grad_weight[N, K] = grad_output[M, N]^T @ input[M, K]: the sum runs over the rows of both
-  if (is_given(tensors.grad_weight)) {
-    Gemm grad_weight{.a = {.tensor = tensors.grad_output, .layout = Layout::mn_major},
-                     .b = {.tensor = saved_input_, .layout = Layout::mn_major},
-                     .out = tensors.grad_weight,
-                     .fast_accumulation = config_.grad_weight.fast_accumulation,
-                     .accumulate = tensors.accumulate};
-    if (is_float8(config_.grad_weight)) {
-      grad_weight.a = {.tensor = grad_output.transposed,
-                       .factors = factors_of_transposed,
-                       .scale = config_.grad_weight.a->granularity};
-      grad_weight.b = {.tensor = input_transposed_,
-                       .factors = input_transposed_factors_,
-                       .scale = config_.grad_weight.b->granularity};
-    }
-    run(grad_weight, *backend_, stream);
-  }
-
-  // grad_bias[N] = the sum of grad_output's rows
-  if (is_given(tensors.grad_bias)) {
-    backend_->column_sum({.in = tensors.grad_output.dtype, .out = tensors.grad_bias.dtype},
-                         {.input = tensors.grad_output, .sum = tensors.grad_bias}, stream);
-  }
+void Float8Linear::release() {
+  has_forward_ = false;
+  weight_is_current_ = false;
+  input_transposed_ = {};
+  input_transposed_factors_ = {};
+  input_values_ = {};
+  preactivation_ = {};
+  weight_ = {};
 }
 
 std::size_t Float8Linear::saved_bytes() const {
-  if (!has_forward_ || !is_float8(config_.grad_weight)) return 0;
-  return byte_span(input_transposed_, "Float8Linear input") +
-         byte_span(input_transposed_factors_, "Float8Linear input");
+  if (!has_forward_) return 0;
+  const auto bytes = [](const OwnedTensor& tensor) { return byte_span(tensor, "Float8Linear saved tensor"); };
+  std::size_t sum = needs_preactivation() ? bytes(preactivation_) : 0;
+  if (is_float8(config_.grad_weight)) {
+    if (config_.input != OtherCodes::again) sum += bytes(input_transposed_) + bytes(input_transposed_factors_);
+  } else if (options_.fusion.prologue) {
+    sum += bytes(input_values_);
+  }
+  return sum;
 }
 
 }  // namespace ingot

@@ -7,8 +7,9 @@
 //   linear.weight_changed();
 //
 // What a backward needs is kept between the two calls: FP8 codes of the input (1 byte per element); where grad_weight
-// (grad_input) is in high precision, a view of the caller's input (weight), which must then stay alive and unchanged
-// until backward() has run on the device. The weight's codes are kept until weight_changed().
+// (grad_input) is in high precision, or casts it again, a view of the caller's input (weight), which must then stay
+// alive and unchanged until backward() has run on the device; with an epilogue, the preactivation, or a view of the
+// output, and views of the epilogue's inputs. The weight's codes are kept until weight_changed().
 //
 // Calls on one layer are for one stream, or ordered by the caller. Memory is allocated by the first step and by a
 // larger M only, so a step that has run once can be captured into a CUDA graph; weight_changed() before the capture
@@ -17,13 +18,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
-#include "ingot/nn/config.h"
 #include "ingot/nn/float8_tensor.h"
+#include "ingot/nn/linear_fusion.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
+
+class DelayedScaling;
 
 struct LinearShape {
   std::int64_t in_features = 0;   // K
@@ -32,12 +37,17 @@ struct LinearShape {
 };
 
 // All of one high-precision dtype (f32, bf16 or f16), row-major; M = tokens, any M >= 0. The output overlaps none of
-// the others.
+// the others. The inputs of the layer's fusion are in the order of its expressions' inputs(): matrices and [col] vectors
+// of the layer's dtype, [row] vectors of f32; prologue's [M, K], epilogue's [M, N].
 struct LinearForward {
   Tensor input;   // [M, K]
   Tensor weight;  // [N, K]
   Tensor bias{};  // [N]; where the layer is f32 and the output GEMM FP8 it is bf16 (cuBLASLt's rule); default: none
   Tensor output;  // [M, N]
+  PointwiseTensors prologue_inputs{};
+  PointwiseTensors epilogue_inputs{};
+  // false: inference, or activation recomputation. Nothing is kept, and recompute() comes before backward().
+  bool keep_for_backward = true;
 };
 
 // Gradients that are not wanted may be left as default tensors: their GEMM is not run. None overlaps another tensor.
@@ -50,59 +60,110 @@ struct LinearBackward {
   bool accumulate = false;
 };
 
-// The FP8 memory that a layer uses within one call only: 1 byte per element of input, 2 per element of grad_output, and
-// factors. The layers that run on one stream can share one; it outlives them.
+// The memory that a layer uses within one call only: 1 byte per element of input, 2 per element of grad_output, and
+// factors; and what a config or fusion needs besides. The layers that run on one stream can share one; it outlives them.
 struct Float8Workspace {
-  OwnedTensor input_codes;
-  OwnedTensor input_factors;
+  Float8Tensor input;        // the transposed codes where backward casts it again
+  OwnedTensor input_values;  // of a prologue
+  Float8Tensor weight;       // cast again in backward
   Float8Tensor grad_output;
+  OwnedTensor grad_values;  // what flows back through an epilogue
+};
+
+struct LinearOptions {
+  std::string name = "linear";         // "layers.0.wq": its scales' names in a DelayedScaling, and what a Monitor calls it
+  LinearFusion fusion{};
+  DelayedScaling* delayed = nullptr;   // of the whole model; wanted where the config has delayed scales
+  Float8Workspace* workspace = nullptr;  // default: the layer's own
 };
 
 class Float8Linear {
  public:
-  // Without a workspace the layer has its own. Throws Error{invalid_spec} for a config that cannot exist,
-  // Error{invalid_argument} for negative sizes.
-  Float8Linear(Backend& backend, LinearShape shape, LinearConfig config, Float8Workspace* workspace = nullptr);
+  // Throws Error{invalid_spec} for a config that cannot exist, Error{invalid_argument} for negative sizes, and for
+  // delayed scales without a DelayedScaling.
+  Float8Linear(Backend& backend, LinearShape shape, LinearConfig config, LinearOptions options = {});
 
   void forward(const LinearForward& tensors, Stream& stream);
+  // After a forward() that kept nothing, with the same tensors: makes what backward() needs. Runs the output GEMM again
+  // only where an epilogue's preactivation is needed.
+  void recompute(const LinearForward& tensors, Stream& stream);
   // The gradients of the last forward(). Throws Error{invalid_argument} if there was none. It changes nothing that was
-  // saved, so it may be called again (for the other gradients, say).
+  // kept, so it may be called again (for the other gradients, say).
   void backward(const LinearBackward& tensors, Stream& stream);
 
   // The weight's memory has new values: the next forward() casts it again. A forward() with another weight pointer does
   // so by itself. Until the next forward(), backward() uses the codes of the old values, as it should.
   void weight_changed() { weight_is_current_ = false; }
+  // Gives back the memory of what forward() kept and of the weight's codes; the next forward() allocates it again. (Not
+  // for a layer whose steps are replayed from a graph.)
+  void release();
 
   const LinearConfig& config() const { return config_; }
   LinearShape shape() const { return shape_; }
-  // Device memory that holds the input for the coming backward(): in FP8 M * K and its factors (4 bytes, or 4 * K of
-  // rowwise ones), 0 where it is a view. Weight codes and workspace are not counted.
+  const std::string& name() const { return options_.name; }
+  // Device memory held for the coming backward(): in FP8 the input's codes, M * K, and their factors (4 bytes, or 4 * K
+  // of rowwise ones, or an eighth of blockwise ones); a preactivation or a prologue's values, where they are needed; 0
+  // for views. Weight codes and workspace are not counted.
   std::size_t saved_bytes() const;
 
  private:
+  // What one of the layer's three tensors is scaled by where that is given.
+  struct GivenScale {
+    int slot = -1;             // of a DelayedScaling
+    OwnedTensor fixed{};       // f32[2]: the scale, and a place for the maximum that nobody asks for
+  };
+  struct CastOrder;
+
   void check_forward(const LinearForward& tensors, const Stream& stream) const;
   void check_backward(const LinearBackward& tensors, const Stream& stream) const;
-  void cast_input(const Tensor& input, Stream& stream);
+
+  void cast(const CastOrder& order, Stream& stream);
+  void give_scale(CastTensors& tensors, const CastOrder& order, const CastSpec& spec, Stream& stream);
+  void cast_input(const LinearForward& tensors, TensorCasts casts, Stream& stream);
   void cast_weight(const Tensor& weight, Stream& stream);
-  Tensor cast_grad_output(const LinearBackward& tensors, Stream& stream);
-  bool input_has_own_factors() const;
-  Float8Workspace& workspace() { return shared_workspace_ != nullptr ? *shared_workspace_ : own_workspace_; }
+  void multiply_output(const LinearForward& tensors, Stream& stream);
+  void keep(const LinearForward& tensors);
+
+  // grad_output on its way into the two GEMMs: values in high precision, and the factors of both kinds of codes.
+  struct GradOutput {
+    Tensor values;
+    Tensor factors;
+    Tensor transposed_factors;
+  };
+  GradOutput cast_grad_output(const LinearBackward& tensors, Stream& stream);
+  void fold_and_cast(const TensorCasts& casts, const Tensor& values, Stream& stream);
+  void multiply_grad_input(const LinearBackward& tensors, const GradOutput& grad_output, Stream& stream);
+  void multiply_grad_weight(const LinearBackward& tensors, const GradOutput& grad_output, Stream& stream);
+
+  TensorCasts casts_of_forward(const LinearForward& tensors) const;
+  bool keeps_values(const LinearForward& tensors) const;
+  bool needs_preactivation() const { return gradient_.expression() && !gradient_.of_output(); }
+  const Tensor& factor_of_one(Stream& stream);
+  Float8Workspace& workspace() { return options_.workspace != nullptr ? *options_.workspace : own_workspace_; }
 
   Backend* backend_;
   LinearShape shape_;
   LinearConfig config_;
-  Float8Workspace* shared_workspace_;
+  LinearOptions options_;
+  EpilogueGradient gradient_;
+  Pointwise times_row_factor_;  // where factors are folded
+  Pointwise times_column_factor_;
+  OwnedTensor one_;  // f32[1], likewise
   Float8Workspace own_workspace_;
+  GivenScale input_scale_;
+  GivenScale weight_scale_;
+  GivenScale grad_output_scale_;
 
-  // What grad_weight needs of the input.
+  // What backward() needs of the input: codes along the tokens, or values in high precision.
   OwnedTensor input_transposed_;
   OwnedTensor input_transposed_factors_;
+  OwnedTensor input_values_;
+  OwnedTensor preactivation_;
   Float8Tensor weight_;
+  Tensor cast_weight_{};  // what weight_ was made of
   bool weight_is_current_ = false;
 
-  // The caller's tensors of the last forward(). Only what the config leaves in high precision is read again.
-  Tensor saved_input_{};
-  Tensor saved_weight_{};
+  LinearForward saved_{};  // the caller's tensors of the last forward()
   bool has_forward_ = false;
 };
 

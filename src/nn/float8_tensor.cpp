@@ -7,6 +7,13 @@
 namespace ingot {
 namespace {
 
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+constexpr std::int64_t aligned_pitch(std::int64_t bytes) {
+  const std::int64_t unit = bytes < 64 ? 1 : bytes < 512 ? 16 : 64;
+  return ceil_div(bytes, unit) * unit;
+}
+
 // A Float8Tensor has no place for these.
 void check_outputs(const CastSpec& spec) {
   const auto refuse = [&](const char* what) {
@@ -21,30 +28,38 @@ void check_outputs(const CastSpec& spec) {
 
 }  // namespace
 
-void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream) {
-  check_outputs(spec);
+CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
+                       Stream& stream) {
   CastTensors tensors{.input = input, .factors = {}};
-  if (spec.codes) {
-    parts.codes->resize(backend, spec.out, input.rows, input.cols, stream);
-    tensors.codes = parts.codes->view();
-  }
-  if (spec.transposed) {
-    parts.transposed->resize(backend, spec.out, input.cols, input.rows, stream);
-    tensors.transposed = parts.transposed->view();
-  }
+  const auto codes = [&](OwnedTensor& to, std::int64_t rows, std::int64_t cols) {
+    to.resize(backend, spec.out, rows, cols, stream, aligned_pitch(cols));
+    return to.view();
+  };
   const auto factors = [&](OwnedTensor& to, ScaleGranularity scale) {
     to.resize(backend, Dtype::f32, 1, scale_count(scale, input.rows, input.cols), stream);
     return to.view();
   };
+  if (spec.codes) tensors.codes = codes(*parts.codes, input.rows, input.cols);
+  if (spec.transposed) tensors.transposed = codes(*parts.transposed, input.cols, input.rows);
   tensors.factors = factors(*parts.factors, spec.scale);
   if (spec.transposed_scale) {
     tensors.transposed_factors = factors(*parts.transposed_factors, *spec.transposed_scale);
   }
-  backend.cast(spec, tensors, stream);
+  return tensors;
+}
+
+void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream) {
+  check_outputs(spec);
+  backend.cast(spec, outputs_of(parts, spec, input, backend, stream), stream);
 }
 
 void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream) {
   cast_to({&out.codes, &out.transposed, &out.factors, &out.transposed_factors}, spec, input, backend, stream);
+}
+
+Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
+  if (scale != kColumnGroups && scale != kBlocks) return factors;
+  return matrix(factors.data, Dtype::f32, ceil_div(rows, 128), ceil_div(cols, scale.cols), factors.device);
 }
 
 }  // namespace ingot

@@ -14,16 +14,32 @@ GemmSpec spec_of(const GemmConfig& config, Layout layout_a, Layout layout_b, Dty
           .fast_accumulation = config.fast_accumulation};
 }
 
+// Folded factors are in grad_output's codes already; one of 1 is left.
+GemmSpec folded(GemmSpec spec, OtherCodes other) {
+  if (other == OtherCodes::folded) spec.scale_b = kTensorwise;
+  return spec;
+}
+
 }  // namespace
+
+GemmSpec output_gemm(const LinearConfig& config, Dtype dtype) {
+  return spec_of(config.output, Layout::k_major, Layout::k_major, dtype);
+}
+
+GemmSpec grad_input_gemm(const LinearConfig& config, Dtype dtype) {
+  return folded(spec_of(config.grad_input, Layout::k_major, Layout::mn_major, dtype), config.weight);
+}
+
+GemmSpec grad_weight_gemm(const LinearConfig& config, Dtype dtype) {
+  return folded(spec_of(config.grad_weight, Layout::mn_major, Layout::mn_major, dtype), config.input);
+}
 
 std::array<LinearGemm, 3> linear_gemms(const LinearConfig& config, const LinearSize& size, Dtype dtype) {
   validate(config);
   const auto& [tokens, in, out] = size;
-  constexpr Layout kK = Layout::k_major;
-  constexpr Layout kMn = Layout::mn_major;
-  return {LinearGemm{"output", {spec_of(config.output, kK, kK, dtype), {tokens, out, in}}},
-          LinearGemm{"grad_input", {spec_of(config.grad_input, kK, kMn, dtype), {tokens, in, out}}},
-          LinearGemm{"grad_weight", {spec_of(config.grad_weight, kMn, kMn, dtype), {out, in, tokens}}}};
+  return {LinearGemm{"output", {output_gemm(config, dtype), {tokens, out, in}}},
+          LinearGemm{"grad_input", {grad_input_gemm(config, dtype), {tokens, in, out}}},
+          LinearGemm{"grad_weight", {grad_weight_gemm(config, dtype), {out, in, tokens}}}};
 }
 
 }  // namespace ingot

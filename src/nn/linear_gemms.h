@@ -20,6 +20,12 @@ struct LinearGemm {
   GemmCall call{};
 };
 
+// Of a valid config and tensors of this dtype: what Float8Linear starts from. To output's it adds a bias and an epilogue,
+// to grad_weight's the dtype of the gradient and the accumulation.
+GemmSpec output_gemm(const LinearConfig& config, Dtype dtype);
+GemmSpec grad_input_gemm(const LinearConfig& config, Dtype dtype);
+GemmSpec grad_weight_gemm(const LinearConfig& config, Dtype dtype);
+
 // What Float8Linear multiplies for tensors of this dtype, without a bias and without accumulation (a grad_weight that
 // is added to a main gradient is another GEMM, c=f32 or c=bf16: a manifest has those). Throws what validate(config)
 // throws.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/stream.h"
 
@@ -48,9 +50,12 @@ OwnedTensor::OwnedTensor(Backend& backend, Dtype dtype, std::int64_t rows, std::
     : buffer_(backend, bytes_of(dtype, rows, cols)),
       view_(matrix(buffer_.data(), dtype, rows, cols, backend.device())) {}
 
-void OwnedTensor::resize(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols, const Stream& stream) {
-  buffer_.reserve(backend, bytes_of(dtype, rows, cols), stream);
+void OwnedTensor::resize(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols, const Stream& stream,
+                         std::int64_t row_stride) {
+  const std::int64_t stride = std::max(row_stride, cols);
+  buffer_.reserve(backend, bytes_of(dtype, rows, stride), stream);
   view_ = matrix(buffer_.data(), dtype, rows, cols, backend.device());
+  view_.row_stride = stride;
 }
 
 }  // namespace ingot

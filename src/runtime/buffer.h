@@ -50,7 +50,7 @@ class Buffer {
   std::vector<std::unique_ptr<void, Release>> retired_;
 };
 
-// A contiguous matrix that owns its memory.
+// A matrix that owns its memory: contiguous, unless resize() is given a row stride.
 class OwnedTensor {
  public:
   OwnedTensor() = default;
@@ -66,8 +66,9 @@ class OwnedTensor {
   const Tensor& view() const { return view_; }
   operator const Tensor&() const { return view_; }  // NOLINT(google-explicit-constructor): a tensor is its view
 
-  // Reshapes in place, growing the memory if need be (Buffer::reserve's rules).
-  void resize(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols, const Stream& stream);
+  // Reshapes in place, growing the memory if need be (Buffer::reserve's rules). row_stride: elements, 0 for cols.
+  void resize(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols, const Stream& stream,
+              std::int64_t row_stride = 0);
 
  private:
   Buffer buffer_;

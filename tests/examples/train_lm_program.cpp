@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/nn/config.h"
+#include "ingot/nn/recipes.h"
 #include "support/expect_error.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"

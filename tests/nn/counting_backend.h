@@ -3,6 +3,7 @@
 // A CUDA backend takes no stream but its own: give it one as inner_stream, and all calls go there.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ class CountingBackend final : public Backend {
   int allocations = 0;
   std::vector<std::string> calls;  // the specs, in order
   bool gemm_fails = false;
+  std::function<void(const CastSpec&, const CastTensors&, Stream&)> after_cast;
 
   Device device() const override { return inner_->device(); }
   void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
@@ -29,6 +31,7 @@ class CountingBackend final : public Backend {
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
     calls.push_back(print(spec));
     inner_->cast(spec, tensors, on(stream));
+    if (after_cast) after_cast(spec, tensors, on(stream));
   }
   std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
                                            Stream& stream) override {

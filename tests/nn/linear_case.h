@@ -1,9 +1,12 @@
 // One linear layer with its tensors on a device: what the CPU and the GPU tests both run.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
 #include "nn/reference.h"
 
@@ -34,7 +37,40 @@ inline std::vector<LinearConfig> every_config() {
   LinearConfig pow2 = tensorwise();
   for (GemmConfig* gemm : {&pow2.output, &pow2.grad_input, &pow2.grad_weight}) gemm->a->pow2 = gemm->b->pow2 = true;
   all.push_back(pow2);
-  for (const LinearConfig& recipe : {rowwise(), rowwise_with_gw_hp()}) all.push_back(recipe);
+  for (const Recipe& known : recipes()) all.push_back(known.config);
+  // Cast again in backward; and the input's or the weight's factors alone folded.
+  for (LinearConfig config : {tensorwise(), rowwise(), blockwise(), delayed()}) {
+    config.input = config.weight = OtherCodes::again;
+    all.push_back(config);
+  }
+  for (const auto& [input, weight] : {std::pair{OtherCodes::folded, OtherCodes::again},
+                                      {OtherCodes::again, OtherCodes::folded},
+                                      {OtherCodes::folded, OtherCodes::together},
+                                      {OtherCodes::together, OtherCodes::folded}}) {
+    LinearConfig config = rowwise();
+    config.input = input;
+    config.weight = weight;
+    all.push_back(config);
+  }
+  LinearConfig unrounded = rowwise_folded();
+  for (GemmConfig* gemm : {&unrounded.output, &unrounded.grad_input, &unrounded.grad_weight}) {
+    gemm->a->pow2 = gemm->b->pow2 = false;
+  }
+  all.push_back(unrounded);
+  // Delayed, fixed and dynamic scales beside each other.
+  for (int kinds = 1; kinds < 27; kinds += 4) {
+    LinearConfig config = tensorwise();
+    const auto set = [&](int kind, Cast& first, Cast& second, float scale) {
+      for (Cast* cast : {&first, &second}) {
+        cast->scaling = static_cast<Scaling>(kind % 3);
+        if (cast->scaling == Scaling::fixed) cast->scale = scale;
+      }
+    };
+    set(kinds, *config.output.a, *config.grad_weight.b, 96);
+    set(kinds / 3, *config.output.b, *config.grad_input.b, 1000);
+    set(kinds / 9, *config.grad_input.a, *config.grad_weight.a, 4096);
+    all.push_back(config);
+  }
   // A scale for each operand's rows or for all, in every way.
   for (int rows = 1; rows < 63; rows += 4) {
     LinearConfig config = tensorwise();
@@ -135,7 +171,8 @@ inline Sqnr measure_sqnr(const CaseShape& shape, const LinearConfig& config, Dty
   const Dtype bias_dtype = bias_dtype_of(config, dtype);
   const HostInputs host = make_inputs(shape, dtype, bias_dtype, seed, gradient);
   const LinearCase device(host, dtype, bias_dtype, backend, stream);
-  Float8Linear linear(backend, {shape.in_features, shape.out_features, true}, config);
+  DelayedScaling scales(backend);
+  Float8Linear linear(backend, {shape.in_features, shape.out_features, true}, config, {.delayed = &scales});
   linear.forward(device.forward(true), stream);
   linear.backward(device.backward(true), stream);
   const LinearConfig plain = high_precision();

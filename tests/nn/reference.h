@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/config.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
 #include "numerics.cuh"
@@ -139,28 +139,46 @@ inline double fp8_max_reference(Dtype dtype) {
   return dtype == Dtype::e4m3fn ? 448.0 : dtype == Dtype::e4m3fnuz ? 240.0 : 57344.0;
 }
 
-// An operand as a GEMM reads it, in rows along what it sums over: cast, with a scale for all or for each row, and back.
-// Exact: a code has four bits, a factor 24.
-inline Matrix fake_quantized(const Matrix& m, const Cast& cast) {
-  Matrix result = m;
-  const std::int64_t rows_of_scale = cast.granularity == kRowwise ? 1 : m.rows;
-  for (std::int64_t first = 0; first < m.rows; first += rows_of_scale) {
-    double amax = 0;
-    const auto each = [&](auto&& act) {
-      for (std::int64_t r = first; r < first + rows_of_scale; ++r) {
-        for (std::int64_t c = 0; c < m.cols; ++c) act(result.at(r, c));
-      }
-    };
-    each([&](double value) { amax = std::max(amax, std::abs(value)); });
-    float scale = static_cast<float>(fp8_max_reference(cast.dtype) / std::max(amax, 1e-12));
-    if (cast.pow2) scale = std::exp2(std::floor(std::log2(scale)));
-    const auto factor = static_cast<double>(1.0F / scale);
-    each([&](double& value) {
-      const float scaled = static_cast<float>(value) * scale;
-      value = decode_reference(cast.dtype, encode_reference(cast.dtype, scaled)) * factor;
-    });
+// An operand as a GEMM reads it, in rows along what it sums over: its codes as numbers, and the factor of each element.
+struct Quantized {
+  Matrix codes;
+  Matrix factors;
+};
+
+// Delayed scales start from the data, as dynamic ones do.
+inline Quantized quantized(const Matrix& m, const Cast& cast) {
+  Quantized result{m, m};
+  const auto extent = [](int of_scale, std::int64_t all) { return of_scale == 0 ? std::max<std::int64_t>(all, 1) : of_scale; };
+  const std::int64_t rows = extent(cast.granularity.rows, m.rows);
+  const std::int64_t cols = extent(cast.granularity.cols, m.cols);
+  for (std::int64_t first_row = 0; first_row < m.rows; first_row += rows) {
+    for (std::int64_t first_col = 0; first_col < m.cols; first_col += cols) {
+      const auto each = [&](auto&& act) {
+        for (std::int64_t r = first_row; r < std::min(first_row + rows, m.rows); ++r) {
+          for (std::int64_t c = first_col; c < std::min(first_col + cols, m.cols); ++c) act(r, c);
+        }
+      };
+      double amax = 0;
+      each([&](std::int64_t r, std::int64_t c) { amax = std::max(amax, std::abs(m.at(r, c))); });
+      float scale = static_cast<float>(fp8_max_reference(cast.dtype) / std::max(amax, 1e-12));
+      if (cast.pow2) scale = std::exp2(std::floor(std::log2(scale)));
+      if (cast.scaling == Scaling::fixed) scale = cast.scale;
+      each([&](std::int64_t r, std::int64_t c) {
+        const float largest = static_cast<float>(fp8_max_reference(cast.dtype));
+        const float scaled = std::clamp(static_cast<float>(m.at(r, c)) * scale, -largest, largest);
+        result.codes.at(r, c) = decode_reference(cast.dtype, encode_reference(cast.dtype, scaled));
+        result.factors.at(r, c) = static_cast<double>(1.0F / scale);
+      });
+    }
   }
   return result;
+}
+
+// Cast and back. Exact: a code has four bits, a factor 24.
+inline Matrix fake_quantized(const Matrix& m, const Cast& cast) {
+  Quantized parts = quantized(m, cast);
+  for (std::size_t i = 0; i < m.values.size(); ++i) parts.codes.values[i] *= parts.factors.values[i];
+  return parts.codes;
 }
 
 // ---- the layer -----------------------------------------------------------------------------------------------------
@@ -187,7 +205,8 @@ inline Expected expected_gemm(const Matrix& a, const Matrix& b, const Matrix* bi
         magnitude += std::abs(bias->at(0, n));
       }
       // One rounding per product, addition, factor (two of them) and bias; then that of the result.
-      const double accumulated = (static_cast<double>(a.cols) + 5) * std::ldexp(1, -24) * magnitude;
+      const auto terms = static_cast<double>(a.cols + 2 * (a.cols / 128));  // groups have a factor each
+      const double accumulated = (terms + 5) * std::ldexp(1, -24) * magnitude;
       result.value.at(m, n) = sum;
       result.bound.at(m, n) = accumulated + unit_roundoff(out) * (std::abs(sum) + accumulated) + smallest_of(out);
     }
@@ -208,12 +227,32 @@ inline Expected expected_output(const LinearConfig& config, const Matrix& input,
                                 const Matrix* bias, Dtype out) {
   return expected_product(input, weight, config.output.a, config.output.b, bias, out, false, false);
 }
+// b's row factors, as they lie in forward, go into a: a(m, k) * factor(k) is cast, and b's codes are taken bare.
+inline Expected expected_folded(const Matrix& a, const Matrix& b_of_forward, const Cast& cast_a, const Cast& cast_b,
+                                Dtype out, bool a_transposed) {
+  const Quantized b = quantized(b_of_forward, cast_b);
+  Matrix folded = a_transposed ? transpose(a) : a;
+  for (std::int64_t r = 0; r < folded.rows; ++r) {
+    for (std::int64_t k = 0; k < folded.cols; ++k) {
+      const float factor = b.factors.cols == 0 ? 1.0F : static_cast<float>(b.factors.at(k, 0));
+      folded.at(r, k) = static_cast<float>(folded.at(r, k)) * factor;
+    }
+  }
+  return expected_gemm(fake_quantized(folded, cast_a), transpose(b.codes), nullptr, out);
+}
+
 inline Expected expected_grad_input(const LinearConfig& config, const Matrix& grad_output, const Matrix& weight,
                                     Dtype out) {
+  if (config.weight == OtherCodes::folded) {
+    return expected_folded(grad_output, weight, *config.grad_input.a, *config.output.b, out, false);
+  }
   return expected_product(grad_output, weight, config.grad_input.a, config.grad_input.b, nullptr, out, false, true);
 }
 inline Expected expected_grad_weight(const LinearConfig& config, const Matrix& grad_output, const Matrix& input,
                                      Dtype out) {
+  if (config.input == OtherCodes::folded) {
+    return expected_folded(grad_output, input, *config.grad_weight.a, *config.output.a, out, true);
+  }
   return expected_product(grad_output, input, config.grad_weight.a, config.grad_weight.b, nullptr, out, true, true);
 }
 inline Expected expected_grad_bias(const Matrix& grad_output, Dtype out) {

@@ -1,9 +1,10 @@
 #define BOOST_TEST_MODULE nn_config
 #include <boost/test/included/unit_test.hpp>
 
+#include <cmath>
 #include <string>
 
-#include "ingot/nn/config.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
 
 using namespace ingot;
@@ -52,7 +53,8 @@ BOOST_AUTO_TEST_CASE(recipes_are_valid) {
   } catch (const Error& error) {
     BOOST_TEST((error.code() == ErrorCode::invalid_argument));
     BOOST_TEST(std::string(error.what()) ==
-               "recipe: \"magic\" must be one of high_precision, tensorwise, rowwise, rowwise_with_gw_hp");
+               "recipe: \"magic\" must be one of high_precision, tensorwise, delayed, rowwise, rowwise_folded, "
+               "rowwise_with_gw_hp, blockwise");
   }
 }
 
@@ -79,6 +81,14 @@ BOOST_AUTO_TEST_CASE(casts_as_specs) {
   BOOST_TEST(line(input_casts(rowwise_with_gw_hp())) == "cast bf16->e4m3fn scale=row out=codes pow2");
   BOOST_TEST(line(weight_casts(rowwise_with_gw_hp())) ==
              "cast bf16->e4m3fn scale=row+tensor out=codes,transposed pow2");
+  BOOST_TEST(line(input_casts(delayed())) == "cast bf16->e4m3fn scale=tensor out=codes,transposed given");
+  BOOST_TEST(line(input_casts(blockwise())) == "cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed");
+  BOOST_TEST(line(weight_casts(blockwise())) == "cast bf16->e4m3fn scale=128x128 out=codes,transposed");
+  BOOST_TEST(line(input_casts(rowwise_folded())) == "cast bf16->e4m3fn scale=row out=codes,transposed pow2");
+  LinearConfig again = rowwise();
+  again.input = OtherCodes::again;
+  BOOST_TEST(line(input_casts(again)) == "cast bf16->e4m3fn scale=row out=codes pow2");
+  BOOST_TEST(line(input_casts_again(again)) == "cast bf16->e4m3fn scale=col out=transposed pow2");
   BOOST_TEST(line({.transposed = Cast{.granularity = kRowwise}}) == "cast bf16->e4m3fn scale=col out=transposed");
 }
 
@@ -89,6 +99,9 @@ BOOST_AUTO_TEST_CASE(print_is_one_readable_line) {
   BOOST_TEST(print(rowwise_with_gw_hp()) ==
              "i:dyn_row_e4m3fn_pow2 w:dyn_row_e4m3fn_pow2 w_gi:dyn_ten_e4m3fn_pow2 go:dyn_row_e4m3fn_pow2 "
              "hp:grad_weight fast:output");
+  BOOST_TEST(print(delayed()) == "i:del_ten_e4m3fn w:del_ten_e4m3fn go:del_ten_e5m2 fast:output");
+  BOOST_TEST(print(blockwise()) ==
+             "i:dyn_1x128_e4m3fn w:dyn_128x128_e4m3fn go:dyn_1x128_e4m3fn");
   BOOST_TEST(print(with_gw_hp()) == "i:dyn_ten_e4m3fn w:dyn_ten_e4m3fn go:dyn_ten_e5m2 hp:grad_weight fast:output");
 
   LinearConfig output_only;
@@ -139,13 +152,84 @@ BOOST_AUTO_TEST_CASE(one_format_per_tensor) {
   BOOST_TEST(refusal(grad_output) == "");
 }
 
-BOOST_AUTO_TEST_CASE(scales_of_tensors_and_rows) {
+BOOST_AUTO_TEST_CASE(granularities_that_a_gemm_takes) {
   for (const ScaleGranularity scale : {kColumnwise, kRowGroups, kColumnGroups, kBlocks}) {
     LinearConfig config = tensorwise();
     config.output.a->granularity = scale;
-    BOOST_TEST(refusal(config) == "linear config: input of the output GEMM has scale=" + print(scale) +
-                                      ", but must have scale=tensor or scale=row");
+    BOOST_TEST(refusal(config) == "linear config: the output GEMM has scale=" + print(scale) +
+                                      " for input and scale=tensor for weight, but takes tensor or row for each, or "
+                                      "1x128,1x128 or 1x128,128x128");
   }
+  LinearConfig groups = blockwise();
+  groups.output.b->granularity = kRowGroups;
+  BOOST_TEST(refusal(groups) == "");
+  groups.output.fast_accumulation = true;
+  BOOST_TEST(refusal(groups) ==
+             "linear config: fast_accumulation is set for the output GEMM, but each 128 of its sums has factors of its "
+             "own and is summed apart");
+}
+
+BOOST_AUTO_TEST_CASE(delayed_and_fixed_scales) {
+  LinearConfig rows = rowwise();
+  rows.output.a->scaling = Scaling::delayed;
+  BOOST_TEST(refusal(rows) ==
+             "linear config: input of the output GEMM is cast as del_row_e4m3fn_pow2, but delayed scales are of whole "
+             "tensors: set scale=tensor");
+  LinearConfig one = tensorwise();
+  one.output.a->scaling = Scaling::delayed;
+  BOOST_TEST(refusal(one) ==
+             "linear config: input is cast as del_ten_e4m3fn for the output GEMM and as dyn_ten_e4m3fn for the "
+             "grad_weight GEMM, but where scales are delayed or fixed both must be equal");
+  const auto fixed = [](float scale) {
+    LinearConfig config;
+    const Cast cast{.scaling = Scaling::fixed, .scale = scale};
+    config.output = {.a = cast, .b = Cast{}};
+    return config;
+  };
+  BOOST_TEST(refusal(fixed(16)) == "");
+  BOOST_TEST(print(fixed(16)) == "i:sta16_ten_e4m3fn w:dyn_ten_e4m3fn hp:grad_input,grad_weight");
+  for (const float scale : {0.0F, -1.0F, HUGE_VALF, std::nanf("")}) {
+    BOOST_TEST(refusal(fixed(scale)).starts_with("linear config: input of the output GEMM has a fixed scale of "));
+    BOOST_TEST(refusal(fixed(scale)).ends_with(", but it must be positive and finite"));
+  }
+  LinearConfig rounded = fixed(16);
+  rounded.output.a->pow2 = true;
+  BOOST_TEST(refusal(rounded) ==
+             "linear config: input of the output GEMM has pow2 and a fixed scale: give a power of two");
+  LinearConfig stray = tensorwise();
+  stray.output.a->scale = 2;
+  BOOST_TEST(refusal(stray) ==
+             "linear config: input of the output GEMM has the scale 2, which only a fixed cast takes");
+  LinearConfig unknown = tensorwise();
+  unknown.output.a->scaling = static_cast<Scaling>(9);
+  BOOST_TEST(refusal(unknown) ==
+             "linear config: input of the output GEMM has scaling 9, but it must be dynamic, delayed or fixed");
+}
+
+BOOST_AUTO_TEST_CASE(other_codes) {
+  LinearConfig again = tensorwise();
+  again.input = OtherCodes::again;
+  BOOST_TEST(refusal(again) == "");
+  BOOST_TEST(print(again) == print(tensorwise()) + " again:input");
+  again.grad_weight = {};
+  BOOST_TEST(refusal(again) ==
+             "linear config: input is again, but the grad_weight GEMM, which is to read its codes, is in high precision");
+  LinearConfig tensor = tensorwise();
+  tensor.weight = OtherCodes::folded;
+  BOOST_TEST(refusal(tensor) ==
+             "linear config: weight is folded, but is cast as dyn_ten_e4m3fn for the output GEMM and as dyn_ten_e4m3fn "
+             "for the grad_input GEMM: both must be the same, with scale=row");
+  LinearConfig delayed_gradient = rowwise_folded();
+  for (Cast* cast : {&*delayed_gradient.grad_input.a, &*delayed_gradient.grad_weight.a}) {
+    *cast = Cast{.pow2 = true, .scaling = Scaling::delayed};
+  }
+  BOOST_TEST(refusal(delayed_gradient) ==
+             "linear config: input is folded into grad_output, whose scales for the grad_weight GEMM are then its own: "
+             "they must be dynamic, not del_ten_e4m3fn_pow2");
+  LinearConfig unknown = rowwise();
+  unknown.weight = static_cast<OtherCodes>(7);
+  BOOST_TEST(refusal(unknown) == "linear config: weight is 7, but it must be together, again or folded");
+  BOOST_TEST(print(rowwise_folded()) == print(rowwise()) + " folded:input,weight");
 }
 
 BOOST_AUTO_TEST_CASE(casts_are_to_fp8) {

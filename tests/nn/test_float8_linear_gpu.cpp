@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/driver.h"
@@ -93,7 +94,8 @@ BOOST_AUTO_TEST_CASE(agrees_with_float64_over_independent_codes) {
           const Dtype bias_dtype = bias_dtype_of(config, dtype);
           const HostInputs host = make_inputs(shape, dtype, bias_dtype, 1);
           const LinearCase device(host, dtype, bias_dtype, backend, stream);
-          Float8Linear linear(backend, {shape.in_features, shape.out_features, true}, config);
+          DelayedScaling scales(backend);
+          Float8Linear linear(backend, {shape.in_features, shape.out_features, true}, config, {.delayed = &scales});
           linear.forward(device.forward(true), stream);
           linear.backward(device.backward(true), stream);
           check_sqnr("output", expected_output(config, host.input, host.weight, &host.bias, dtype).value,

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
 #include "ingot/nn/linear_gemms.h"
 #include "ingot/runtime/buffer.h"
@@ -38,7 +39,9 @@ std::vector<GemmCall> recorded(const LinearConfig& config, const LinearSize& siz
   const OwnedTensor output = tensor(size.tokens, size.out_features);
   const OwnedTensor grad_input = tensor(size.tokens, size.in_features);
   const OwnedTensor grad_weight = tensor(size.out_features, size.in_features);
-  Float8Linear linear(backend, {.in_features = size.in_features, .out_features = size.out_features}, config);
+  DelayedScaling scales(backend);
+  Float8Linear linear(backend, {.in_features = size.in_features, .out_features = size.out_features}, config,
+                      {.delayed = &scales});
   linear.forward({.input = input, .weight = weight, .output = output}, stream);
   linear.backward({.grad_output = output, .grad_input = grad_input, .grad_weight = grad_weight}, stream);
   return read_gemm_manifest(options.gemm_manifest).calls;

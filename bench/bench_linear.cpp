@@ -1,0 +1,259 @@
+// bench_linear: a layer's step, forward and backward, with every recipe, beside the same layer in bf16 in the same run;
+// each result is checked before it is timed. A roofline of measured rates stands beside each time. Last, what a step of
+// a small layer costs the host.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ceiling.h"
+#include "host_cost.h"
+#include "ingot/runtime/error.h"
+#include "linear_step.h"
+#include "program.h"
+
+namespace ingot::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  bool list = false;
+  bool quick = false;
+  std::string filter;
+  std::string recipe;
+  std::string json;
+  std::string commit;
+};
+
+struct RecipeResult {
+  std::string recipe;
+  std::string config;
+  Timing timing{};
+  std::size_t saved_bytes = 0;
+  double roofline_us = 0;
+  std::string fault{};
+};
+
+struct CaseResult {
+  LinearBenchCase bench_case;
+  std::vector<RecipeResult> recipes{};  // the baseline first
+};
+
+double speedup(const CaseResult& result, const RecipeResult& of) {
+  return result.recipes.front().timing.median_us / of.timing.median_us;
+}
+
+class Bench {
+ public:
+  Bench(Context& context, const Options& options)
+      : gpu_(context),
+        random_(gpu_.backend(), gpu_.stream(),
+                [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }),
+        measure_(options.quick ? MeasureOptions{.rounds = 3, .graph_us = 1500}
+                               : MeasureOptions{.rounds = 11, .graph_us = 4000}) {
+    for (const Recipe& known : recipes()) {
+      if (options.recipe.empty() || recipes_.empty() || known.name == options.recipe) recipes_.push_back(known);
+    }
+  }
+
+  // The rates that a roofline is made of: a copy, and GEMMs of 8192 cubed with all operands ready.
+  Rates measure_rates() {
+    Rates rates{.tb_per_s = measure_copy_ceiling(gpu_, random_, measure_).tb_per_s};
+    rates.bf16_tflops = gemm_tflops({.a = Dtype::bf16, .b = Dtype::bf16});
+    rates.fp8_tflops = gemm_tflops({.scale_a = kRowwise, .scale_b = kRowwise, .fast_accumulation = true});
+    return rates;
+  }
+
+  CaseResult run(const LinearBenchCase& c, const Rates& rates) {
+    fmt::print(stderr, "{}\n", name(c));
+    CaseResult result{.bench_case = c};
+    const auto copies = make_copies(gpu_, random_, c.size);
+    std::vector<std::unique_ptr<RecipeSteps>> steps;
+    std::vector<std::unique_ptr<Replay>> replays;
+    std::vector<std::size_t> timed;
+    StepSample baseline;
+    for (const Recipe& recipe : recipes_) {
+      result.recipes.push_back({.recipe = std::string(recipe.name),
+                                .config = print(recipe.config),
+                                .roofline_us = roofline_us(c, recipe.config, rates)});
+      auto step = std::make_unique<RecipeSteps>(gpu_, c, recipe, copies);
+      auto replay = std::make_unique<Replay>(gpu_, step->call(), measure_);
+      for (const auto& tensors : copies) tensors->poison(gpu_);
+      replay->launch();
+      StepSample found = sample(gpu_, *copies.back());
+      RecipeResult& entry = result.recipes.back();
+      entry.saved_bytes = step->saved_bytes();
+      if (result.recipes.size() == 1) {
+        entry.fault = fault_of_baseline(gpu_, c, *copies.back());
+        baseline = std::move(found);
+      } else {
+        entry.fault = fault(baseline, found);
+      }
+      steps.push_back(std::move(step));
+      if (!entry.fault.empty()) continue;
+      timed.push_back(result.recipes.size() - 1);
+      replays.push_back(std::move(replay));
+    }
+    // At the power, and so at the clock, that the GPU keeps before anything is timed.
+    for (int i = 0; i < 40 && !replays.empty(); ++i) replays[static_cast<std::size_t>(i) % replays.size()]->launch();
+    const std::vector<Timing> timings = measure(replays, measure_);
+    for (std::size_t i = 0; i < timed.size(); ++i) result.recipes[timed[i]].timing = timings[i];
+    return result;
+  }
+
+  // Microseconds of the host for a step of a layer of 256 features with 256 tokens, which is in order: nothing waits.
+  std::vector<std::pair<std::string, double>> host_us() {
+    const LinearBenchCase c{.size = {256, 256, 256}};
+    std::vector<std::unique_ptr<StepTensors>> copies;
+    copies.push_back(std::make_unique<StepTensors>(gpu_, random_, c.size, 1));
+    std::vector<std::unique_ptr<RecipeSteps>> steps;
+    std::vector<std::function<void()>> calls;
+    for (const Recipe& recipe : recipes_) {
+      steps.push_back(std::make_unique<RecipeSteps>(gpu_, c, recipe, copies));
+      steps.back()->enqueue(0);
+      calls.emplace_back([step = steps.back().get()] { step->enqueue(0); });
+    }
+    const std::vector<double> ns = host_ns(gpu_, calls, measure_.rounds);
+    std::vector<std::pair<std::string, double>> costs;
+    for (std::size_t i = 0; i < ns.size(); ++i) costs.emplace_back(recipes_[i].name, ns[i] * 1e-3);
+    return costs;
+  }
+
+ private:
+  double gemm_tflops(const GemmSpec& spec) {
+    constexpr std::int64_t kSize = 8192;
+    const LinearBenchCase c{.size = {kSize, kSize, kSize}};
+    const auto copies = make_copies(gpu_, random_, c.size);
+    std::vector<Float8Tensor> codes(2 * copies.size());
+    const auto operand = [&](const OwnedTensor& values, Float8Tensor& to) {
+      if (is_fp8(spec.a)) {
+        cast_to(to, {.scale = kRowwise}, values, gpu_.backend(), gpu_.stream());
+        return to.codes.view();
+      }
+      return values.view();
+    };
+    std::vector<GemmTensors> tensors;
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      GemmTensors gemm{.a = operand(copies[i]->input, codes[2 * i]),
+                       .b = operand(copies[i]->weight, codes[2 * i + 1]),
+                       .out = copies[i]->output};
+      if (is_fp8(spec.a)) {
+        gemm.factor_a = codes[2 * i].factors;
+        gemm.factor_b = codes[2 * i + 1].factors;
+      }
+      tensors.push_back(gemm);
+    }
+    std::vector<std::unique_ptr<Replay>> replays;
+    replays.push_back(std::make_unique<Replay>(
+        gpu_,
+        RotatedCall{.copies = static_cast<int>(copies.size()),
+                    .enqueue = [&](int copy) { gpu_.backend().gemm(spec, tensors[static_cast<std::size_t>(copy)], gpu_.stream()); }},
+        measure_));
+    for (int i = 0; i < 20; ++i) replays.front()->launch();
+    return operations(c) / 3 / measure(replays, measure_).front().median_us * 1e-6;
+  }
+
+  Gpu gpu_;
+  RandomData random_;
+  MeasureOptions measure_;
+  std::vector<Recipe> recipes_;
+};
+
+void print_table(const std::vector<CaseResult>& results) {
+  fmt::print("\n{:<46}{:<20}{:>10}{:>9}{:>9}{:>11}{:>10}{:>12}\n", "case", "recipe", "us", "min", "max", "over bf16",
+             "roofline", "MB saved");
+  for (const CaseResult& result : results) {
+    for (const RecipeResult& r : result.recipes) {
+      if (!r.fault.empty()) {
+        fmt::print("{:<46}{:<20} WRONG  {}\n", name(result.bench_case), r.recipe, r.fault);
+        continue;
+      }
+      fmt::print("{:<46}{:<20}{:>10.1f}{:>9.1f}{:>9.1f}{:>11.3f}{:>10.2f}{:>12.2f}\n", name(result.bench_case), r.recipe,
+                 r.timing.median_us, r.timing.min_us, r.timing.max_us, speedup(result, r),
+                 r.roofline_us / r.timing.median_us, static_cast<double>(r.saved_bytes) * 1e-6);
+    }
+  }
+}
+
+Json to_json(const CaseResult& result) {
+  const LinearBenchCase& c = result.bench_case;
+  Json json{{"case", name(c)},
+            {"work", c.work == LinearWork::linear ? "linear" : "layernorm, linear, sigmoid"},
+            {"tokens", c.size.tokens},
+            {"in_features", c.size.in_features},
+            {"out_features", c.size.out_features},
+            {"recipes", Json::array()}};
+  for (const RecipeResult& r : result.recipes) {
+    Json entry{{"recipe", r.recipe}, {"config", r.config}};
+    if (!r.fault.empty()) {
+      entry["wrong"] = r.fault;
+    } else {
+      entry["us"] = {{"median", r.timing.median_us}, {"min", r.timing.min_us}, {"max", r.timing.max_us}};
+      entry["over_bf16"] = speedup(result, r);
+      entry["roofline_us"] = r.roofline_us;
+      entry["of_roofline"] = r.roofline_us / r.timing.median_us;
+      entry["saved_bytes"] = r.saved_bytes;
+    }
+    json["recipes"].push_back(entry);
+  }
+  return json;
+}
+
+int run(const Options& options) {
+  std::vector<LinearBenchCase> cases = linear_cases();
+  std::erase_if(cases, [&](const LinearBenchCase& c) { return name(c).find(options.filter) == std::string::npos; });
+  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
+  if (!options.recipe.empty()) static_cast<void>(recipe(options.recipe));
+  if (options.list) {
+    for (const LinearBenchCase& c : cases) fmt::print("{}\n", name(c));
+    return 0;
+  }
+  std::optional<ContextOptions> on_cuda = cuda_options();
+  if (!on_cuda) return kSkipped;
+  Context context(*on_cuda);
+  Bench bench(context, options);
+  const Rates rates = bench.measure_rates();
+  Json json = header("linear", machine_of(context, options.commit));
+  json["rates"] = {{"fp8_tflops", rates.fp8_tflops}, {"bf16_tflops", rates.bf16_tflops}, {"copy_tb_per_s", rates.tb_per_s}};
+  json["cases"] = Json::array();
+  std::vector<CaseResult> results;
+  bool right = true;
+  for (const LinearBenchCase& c : cases) {
+    results.push_back(bench.run(c, rates));
+    json["cases"].push_back(to_json(results.back()));
+    for (const RecipeResult& r : results.back().recipes) right = right && r.fault.empty();
+  }
+  print_table(results);
+  fmt::print("\nroofline: GEMMs at {:.0f} (FP8) and {:.0f} (bf16) TFLOPS, all else at {:.2f} TB/s, one after the other\n",
+             rates.fp8_tflops, rates.bf16_tflops, rates.tb_per_s);
+  json["host_us_of_a_256_step"] = Json::object();
+  fmt::print("host cost of a step of 256 x 256 x 256, us:");
+  for (const auto& [recipe, us] : bench.host_us()) {
+    fmt::print(" {} {:.1f}", recipe, us);
+    json["host_us_of_a_256_step"][recipe] = us;
+  }
+  fmt::print("\n");
+  if (!options.json.empty()) write_json(options.json, json);
+  return right ? 0 : kFailed;
+}
+
+}  // namespace
+}  // namespace ingot::bench
+
+int main(int argc, char** argv) {
+  CLI::App app{"Times a linear layer's step, forward and backward, with every recipe.", "bench_linear"};
+  ingot::bench::Options options;
+  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
+  app.add_option("--filter", options.filter, "Only cases with this text in their name");
+  app.add_option("--recipe", options.recipe, "Only this recipe, and bf16");
+  app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
+  app.add_option("--json", options.json, "Write all figures to this file");
+  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
+}

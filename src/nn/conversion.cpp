@@ -1,0 +1,98 @@
+#include "ingot/nn/conversion.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, subject, message);
+}
+
+void collect(const ModuleDescription& module, const std::string& name, std::vector<LinearLayer>& layers) {
+  if (module.linear) {
+    if (name.empty()) refuse("model description", "has a linear layer without a name");
+    if (!module.children.empty()) refuse(name, "is a linear layer, but has children: a layer is a leaf");
+    const LinearShape& shape = *module.linear;
+    if (shape.in_features < 0 || shape.out_features < 0) {
+      refuse(name, fmt::format("has {} to {} features, but they must be 0 or more", shape.in_features,
+                               shape.out_features));
+    }
+    layers.push_back({name, shape});
+  }
+  for (const ModuleDescription& child : module.children) {
+    if (child.name.empty()) refuse(name.empty() ? "model description" : name, "has a child without a name");
+    collect(child, name.empty() ? child.name : fmt::format("{}.{}", name, child.name), layers);
+  }
+}
+
+}  // namespace
+
+std::vector<LinearLayer> linear_layers(const ModuleDescription& model) {
+  std::vector<LinearLayer> layers;
+  collect(model, model.name, layers);
+  std::set<std::string_view> names;
+  for (const LinearLayer& layer : layers) {
+    if (!names.insert(layer.name).second) refuse(layer.name, "is the name of two layers");
+  }
+  return layers;
+}
+
+LayerFilter not_named(std::string name) {
+  return [name = std::move(name)](const LinearLayer& layer) {
+    return layer.name != name && !layer.name.ends_with("." + name);
+  };
+}
+
+LayerFilter at_least(std::int64_t features) {
+  return [features](const LinearLayer& layer) {
+    return std::min(layer.shape.in_features, layer.shape.out_features) >= features;
+  };
+}
+
+std::vector<LayerDecision> convert(const ModuleDescription& model, const LinearConfig& config,
+                                   const ConversionOptions& options) {
+  validate(config);
+  if (options.tokens < 0) refuse("conversion tokens", fmt::format("is {}, but must be 0 or more", options.tokens));
+  if (options.multiprocessors < 1) {
+    refuse("conversion multiprocessors", fmt::format("is {}, but must be 1 or more", options.multiprocessors));
+  }
+  std::vector<LayerDecision> decisions;
+  for (LinearLayer& layer : linear_layers(model)) {
+    LayerDecision decision{.layer = std::move(layer), .config = config};
+    const LinearShape& shape = decision.layer.shape;
+    if (options.tokens > 0) {
+      decision.gain = expected_gain(config, {options.tokens, shape.in_features, shape.out_features},
+                                    options.multiprocessors);
+    }
+    if (options.filter && !options.filter(decision.layer)) {
+      decision.reason = "the filter leaves it out";
+    } else if (decision.gain && decision.gain->gain() < options.least_gain) {
+      decision.reason = fmt::format("expected to be {:.2f} times as fast, {:.2f} asked", decision.gain->gain(),
+                                    options.least_gain);
+    }
+    if (!decision.reason.empty()) decision.config = high_precision();
+    decisions.push_back(std::move(decision));
+  }
+  return decisions;
+}
+
+std::string print(std::span<const LayerDecision> decisions) {
+  std::size_t width = 5;
+  for (const LayerDecision& d : decisions) width = std::max(width, d.layer.name.size());
+  std::string text = fmt::format("{:<{}}  {:>8} -> {:<8} {:>5}  {}\n", "layer", width, "in", "out", "gain", "");
+  for (const LayerDecision& d : decisions) {
+    text += fmt::format("{:<{}}  {:>8} -> {:<8} {:>5}  {}\n", d.layer.name, width, d.layer.shape.in_features,
+                        d.layer.shape.out_features, d.gain ? fmt::format("{:.2f}", d.gain->gain()) : "-",
+                        d.reason.empty() ? print(d.config) : "high precision: " + d.reason);
+  }
+  return text;
+}
+
+}  // namespace ingot

@@ -1,0 +1,151 @@
+// What Float8Linear asks of its arguments before anything is launched. What a fusion's inputs must be, the operations that
+// read them say.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "ingot/nn/float8_linear.h"
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+bool is_float8(const GemmConfig& gemm) { return gemm.a.has_value(); }
+
+Dtype layer_bias_dtype(const LinearConfig& config, Dtype dtype) {
+  const bool float8 = is_float8(config.output);
+  return bias_dtype({.a = float8 ? config.output.a->dtype : dtype,
+                     .b = float8 ? config.output.b->dtype : dtype,
+                     .out = dtype,
+                     .bias = true});
+}
+
+struct Named {
+  const char* name;
+  const Tensor* tensor;
+};
+
+[[noreturn]] void refuse(const char* subject, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, subject, message);
+}
+
+bool is_given(const Tensor& tensor) { return tensor.data != nullptr || tensor.rows != 0 || tensor.cols != 0; }
+
+void check_dtype(const Named& named, std::initializer_list<Dtype> allowed, const char* why) {
+  if (std::ranges::find(allowed, named.tensor->dtype) != allowed.end()) return;
+  std::string names;
+  for (const Dtype dtype : allowed) names += fmt::format("{}{}", names.empty() ? "" : " or ", name(dtype));
+  if (!is_given(*named.tensor)) refuse(named.name, fmt::format("is missing; it must be {}{}", names, why));
+  refuse(named.name, fmt::format("is {}, but must be {}{}", name(named.tensor->dtype), names, why));
+}
+
+void check_shape(const Named& named, std::int64_t rows, std::int64_t cols, const char* meaning) {
+  const Tensor& tensor = *named.tensor;
+  if (tensor.rows == rows && tensor.cols == cols) return;
+  if (!is_given(tensor)) refuse(named.name, fmt::format("is missing; it must be [{}, {}] = {}", rows, cols, meaning));
+  refuse(named.name, fmt::format("is {}, but must be [{}, {}] = {}", describe(tensor), rows, cols, meaning));
+}
+
+void check_memory(const Named& named, Device device) { check_memory(named.name, *named.tensor, device); }
+
+void check_disjoint(const Named& output, std::initializer_list<Named> others) {
+  for (const Named& other : others) {
+    if (overlap(*output.tensor, *other.tensor)) {
+      refuse(output.name, fmt::format("overlaps {}: give it memory of its own", other.name));
+    }
+  }
+}
+
+void check_own_stream(const Backend& backend, const Stream& stream) {
+  if (&stream.backend() != &backend) {
+    refuse("Float8Linear stream", "belongs to another backend than the layer: make it from the layer's backend");
+  }
+}
+
+}  // namespace
+
+void Float8Linear::check_forward(const LinearForward& tensors, const Stream& stream) const {
+  check_own_stream(*backend_, stream);
+  const Named input{"Float8Linear input", &tensors.input};
+  const Named weight{"Float8Linear weight", &tensors.weight};
+  const Named bias{"Float8Linear bias", &tensors.bias};
+  const Named output{"Float8Linear output", &tensors.output};
+  const Dtype dtype = tensors.input.dtype;
+  if (!is_given(tensors.input) && shape_.in_features != 0) {
+    refuse(input.name, fmt::format("is missing; it must have {} columns = in_features", shape_.in_features));
+  }
+  check_dtype(input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+  check_dtype(weight, {dtype}, ", as input is");
+  check_dtype(output, {dtype}, ", as input is");
+  if (tensors.input.cols != shape_.in_features) {
+    refuse("Float8Linear input",
+           fmt::format("is {}, but must have {} columns = in_features", describe(tensors.input), shape_.in_features));
+  }
+  check_shape(weight, shape_.out_features, shape_.in_features, "[out_features, in_features]");
+  check_shape(output, tensors.input.rows, shape_.out_features, "[rows of input, out_features]");
+  for (const Named& named : {input, weight, output}) check_memory(named, backend_->device());
+  if (shape_.bias) {
+    check_shape(bias, 1, shape_.out_features, "a vector of out_features");
+    check_dtype(bias, {layer_bias_dtype(config_, dtype)},
+                dtype == Dtype::f32 && is_float8(config_.output) ? ": an FP8 GEMM with f32 output takes a bf16 bias"
+                                                                 : ", as input is");
+    check_memory(bias, backend_->device());
+  } else if (is_given(tensors.bias)) {
+    refuse("Float8Linear bias", "is given, but the layer was made without one: set bias in its LinearShape");
+  }
+  check_disjoint(output, {input, weight, bias});
+}
+
+void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& stream) const {
+  check_own_stream(*backend_, stream);
+  if (!has_forward_) refuse("Float8Linear backward", "has no forward() before it that kept what it needs: run forward() first, or recompute()");
+  const Named grad_output{"Float8Linear grad_output", &tensors.grad_output};
+  const Named grad_input{"Float8Linear grad_input", &tensors.grad_input};
+  const Named grad_weight{"Float8Linear grad_weight", &tensors.grad_weight};
+  const Named grad_bias{"Float8Linear grad_bias", &tensors.grad_bias};
+  const Dtype dtype = saved_.input.dtype;
+  const std::int64_t tokens = saved_.input.rows;
+  check_dtype(grad_output, {dtype}, ", as input is");
+  check_shape(grad_output, tokens, shape_.out_features, "[rows of the last forward's input, out_features]");
+  check_memory(grad_output, backend_->device());
+  if (is_given(tensors.grad_input)) {
+    check_dtype(grad_input, {dtype}, ", as input is");
+    check_shape(grad_input, tokens, shape_.in_features, "[rows of the last forward's input, in_features]");
+    check_memory(grad_input, backend_->device());
+  }
+  if (tensors.accumulate && !is_given(tensors.grad_weight)) {
+    refuse(grad_weight.name, "is missing, but accumulate asks for it to be added to");
+  }
+  if (is_given(tensors.grad_weight)) {
+    if (dtype == Dtype::f32) {
+      check_dtype(grad_weight, {dtype}, ", as input is");
+    } else {
+      check_dtype(grad_weight, {dtype, Dtype::f32}, "");
+    }
+    check_shape(grad_weight, shape_.out_features, shape_.in_features, "[out_features, in_features]");
+    check_memory(grad_weight, backend_->device());
+  }
+  if (is_given(tensors.grad_bias)) {
+    if (!shape_.bias) refuse("Float8Linear grad_bias", "is given, but the layer was made without a bias");
+    check_dtype(grad_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+    check_shape(grad_bias, 1, shape_.out_features, "a vector of out_features");
+    check_memory(grad_bias, backend_->device());
+  }
+  // Three results from one grad_output: one that is written over it, or over another result, would spoil the next. The
+  // saved views count only where this config reads them again.
+  check_disjoint(grad_input, {grad_output, grad_weight, grad_bias});
+  check_disjoint(grad_weight, {grad_output, grad_bias});
+  check_disjoint(grad_bias, {grad_output});
+  const bool reads_input = !is_float8(config_.grad_weight) || config_.input == OtherCodes::again;
+  const bool reads_weight = !is_float8(config_.grad_input) || config_.weight == OtherCodes::again;
+  for (const Named& result : {grad_input, grad_weight, grad_bias}) {
+    if (reads_input) check_disjoint(result, {{"Float8Linear input", &saved_.input}});
+    if (reads_weight) check_disjoint(result, {{"Float8Linear weight", &saved_.weight}});
+  }
+}
+
+}  // namespace ingot

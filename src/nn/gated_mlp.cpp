@@ -1,0 +1,108 @@
+#include "ingot/nn/gated_mlp.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+Pointwise parse_activation(const std::string& text) {
+  Pointwise expression = parse_pointwise(text);
+  const auto inputs = expression.inputs();
+  const bool fits = expression.uses_x() && inputs.size() == 1 &&
+                    inputs[0] == PointwiseInput{.name = "up", .kind = PointwiseInput::Kind::matrix};
+  if (!fits) {
+    throw Error(ErrorCode::invalid_spec, "GatedMlp activation",
+                fmt::format("\"{}\" must be an expression of x, the gate, and of the matrix up, such as silu(x) * up",
+                            text));
+  }
+  return expression;
+}
+
+LinearOptions layer_options(const GatedMlpOptions& options, const char* layer) {
+  return {.name = fmt::format("{}.{}", options.name, layer),
+          .fusion = {.fast_math = options.fast_math},
+          .delayed = options.delayed,
+          .workspace = options.workspace};
+}
+
+LinearOptions down_options(const GatedMlpOptions& options) {
+  LinearOptions linear = layer_options(options, "down");
+  linear.fusion.prologue = parse_activation(options.activation);
+  return linear;
+}
+
+}  // namespace
+
+GatedMlp::GatedMlp(Backend& backend, GatedMlpShape shape, LinearConfig config, GatedMlpOptions options)
+    : backend_(&backend),
+      shape_(shape),
+      fast_math_(options.fast_math),
+      by_gate_(ingot::backward(parse_activation(options.activation), "x")),
+      by_up_(ingot::backward(parse_activation(options.activation), "up")),
+      gate_up_(backend, {.in_features = shape.features, .out_features = 2 * shape.hidden}, config,
+               layer_options(options, "gate_up")),
+      down_(backend, {.in_features = shape.hidden, .out_features = shape.features}, config, down_options(options)) {}
+
+Tensor GatedMlp::half(const OwnedTensor& both, bool second) const {
+  Tensor view = both.view();
+  view.cols = shape_.hidden;
+  if (second && view.data != nullptr) {
+    view.data = static_cast<std::byte*>(view.data) + shape_.hidden * size_of(view.dtype);
+  }
+  return view;
+}
+
+void GatedMlp::forward(const GatedMlpForward& tensors, Stream& stream) {
+  const Tensor& input = tensors.input;
+  gate_up_values_.resize(*backend_, input.dtype, input.rows, 2 * shape_.hidden, stream);
+  gate_up_.forward({.input = input, .weight = tensors.gate_up_weight, .output = gate_up_values_}, stream);
+  down_.forward({.input = half(gate_up_values_, false),
+                 .weight = tensors.down_weight,
+                 .output = tensors.output,
+                 .prologue_inputs = {half(gate_up_values_, true)}},
+                stream);
+}
+
+void GatedMlp::backward(const GatedMlpBackward& tensors, Stream& stream) {
+  const Tensor gate = half(gate_up_values_, false);
+  const Tensor up = half(gate_up_values_, true);
+  grad_hidden_.resize(*backend_, gate.dtype, gate.rows, shape_.hidden, stream);
+  grad_gate_up_.resize(*backend_, gate.dtype, gate.rows, 2 * shape_.hidden, stream);
+  down_.backward({.grad_output = tensors.grad_output,
+                  .grad_input = grad_hidden_,
+                  .grad_weight = tensors.grad_down_weight,
+                  .accumulate = tensors.accumulate},
+                 stream);
+
+  const auto flow_back = [&](const Pointwise& expression, const Tensor& output) {
+    PointwiseTensors inputs{};
+    std::ranges::transform(expression.inputs(), inputs.begin(), [&](const PointwiseInput& input) {
+      return input.name == "up" ? up : grad_hidden_.view();
+    });
+    backend_->elementwise({.in = gate.dtype, .pointwise = expression, .fast_math = fast_math_},
+                          {.input = gate, .inputs = inputs, .output = output}, stream);
+  };
+  flow_back(by_gate_, half(grad_gate_up_, false));
+  flow_back(by_up_, half(grad_gate_up_, true));
+  gate_up_.backward({.grad_output = grad_gate_up_,
+                     .grad_input = tensors.grad_input,
+                     .grad_weight = tensors.grad_gate_up_weight,
+                     .accumulate = tensors.accumulate},
+                    stream);
+}
+
+void GatedMlp::weights_changed() {
+  gate_up_.weight_changed();
+  down_.weight_changed();
+}
+
+std::size_t GatedMlp::saved_bytes() const {
+  return gate_up_.saved_bytes() + down_.saved_bytes() + byte_span(gate_up_values_, "GatedMlp saved tensor");
+}
+
+}  // namespace ingot

@@ -1,0 +1,254 @@
+// Training steps of every recipe on CUDA: the bits of the CPU's casts and scales, of a captured graph's replays, and of
+// layers that eight threads train at once.
+#define BOOST_TEST_MODULE nn_linear_training
+#include "support/gpu_test.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ingot/nn/delayed_scaling.h"
+#include "ingot/nn/gated_mlp.h"
+#include "ingot/nn/norm_linear.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/error.h"
+#include "nn/counting_backend.h"
+#include "nn/linear_case.h"
+
+namespace ingot::test {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+// One context for the program, so that a kernel is compiled once.
+Context& context() {
+  static Context one(cuda_options());
+  return one;
+}
+
+struct Fixture {
+  Backend& cuda = context().backend();
+  Stream stream{cuda};
+  std::string problem;
+  std::unique_ptr<Driver> driver = Driver::open(problem);
+
+  Fixture() { BOOST_REQUIRE_MESSAGE(driver != nullptr, problem); }
+};
+
+Bytes bytes_of(const Tensor& tensor, Backend& backend, Stream& stream) {
+  const auto row = static_cast<std::size_t>(tensor.cols * size_of(tensor.dtype));
+  Bytes bytes(row * static_cast<std::size_t>(tensor.rows));
+  for (std::int64_t r = 0; r < tensor.rows && row != 0; ++r) {
+    backend.copy_to_host(bytes.data() + static_cast<std::size_t>(r) * row,
+                         static_cast<const std::byte*>(tensor.data) + r * tensor.row_stride * size_of(tensor.dtype), row,
+                         stream);
+  }
+  backend.synchronize(stream);
+  return bytes;
+}
+
+// A layer with its tensors, and the data of a step by its number.
+struct Trained {
+  Trained(const CaseShape& shape, const LinearConfig& config, Backend& backend, Stream& stream, unsigned seed = 0)
+      : shape(shape),
+        seed(seed),
+        device(data(0), Dtype::bf16, Dtype::bf16, backend, stream),
+        scales(backend),
+        linear(backend, {shape.in_features, shape.out_features, true}, config, {.name = "layer", .delayed = &scales}) {}
+
+  HostInputs data(int step) const {
+    HostInputs host = make_inputs(shape, Dtype::bf16, Dtype::bf16, seed + static_cast<unsigned>(step) % 7);
+    for (double& value : host.input.values) value *= 1 << (step % 5);  // exact, and the maxima move
+    return host;
+  }
+  void write(int step, Stream& on) {
+    const HostInputs host = data(step);
+    device.input.write(host.input, on);
+    device.weight.write(host.weight, on);
+    device.grad_output.write(host.grad_output, on);
+    device.poison_results(on);
+  }
+  void step(Stream& on) {
+    linear.weight_changed();
+    linear.forward(device.forward(true), on);
+    linear.backward(device.backward(true), on);
+    scales.sync_amax_history(on);
+  }
+
+  CaseShape shape;
+  unsigned seed;
+  LinearCase device;
+  DelayedScaling scales;
+  Float8Linear linear;
+};
+
+CUgraphExec captured(const Driver& driver, Stream& stream, const std::function<void()>& work) {
+  const Driver::Api& api = driver.api();
+  driver.check(api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+  CUgraph graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    api.cuStreamEndCapture(stream.handle(), &graph);
+    if (graph != nullptr) api.cuGraphDestroy(graph);
+    throw;
+  }
+  driver.check(api.cuStreamEndCapture(stream.handle(), &graph), "cuStreamEndCapture");
+  CUgraphExec executable = nullptr;
+  const CUresult result = api.cuGraphInstantiate(&executable, graph, 0);
+  api.cuGraphDestroy(graph);
+  driver.check(result, "cuGraphInstantiate");
+  return executable;
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(training, Fixture)
+
+// Twenty steps. Every code and every factor of every cast, and with delayed scales the whole state.
+BOOST_AUTO_TEST_CASE(casts_and_scales_have_the_cpus_bits) {
+  for (const LinearConfig& config : every_config()) {
+    for (const CaseShape& shape : {CaseShape{96, 160, 64}, CaseShape{37, 50, 29}}) {
+      BOOST_TEST_CONTEXT(ingot::print(config) << ", " << test::print(shape)) {
+        const auto run = [&](Backend& inner, Stream& on, std::vector<Bytes>& casts, std::vector<std::string>& states) {
+          CountingBackend counting(inner, &on);
+          Stream counted(counting, on.handle());
+          counting.after_cast = [&](const CastSpec&, const CastTensors& t, Stream& at) {
+            for (const Tensor& out : {t.codes, t.transposed, t.factors, t.transposed_factors, t.result}) {
+              casts.push_back(bytes_of(out, inner, at));
+            }
+          };
+          Trained trained(shape, config, counting, counted);
+          for (int step = 0; step < 20; ++step) {
+            trained.write(step, counted);
+            trained.step(counted);
+            states.push_back(trained.scales.save(counted));
+          }
+        };
+        std::vector<Bytes> on_cuda, on_cpu;
+        std::vector<std::string> cuda_states, cpu_states;
+        const std::unique_ptr<Backend> cpu = make_cpu_backend(1);
+        Stream cpu_stream(*cpu);
+        run(cuda, stream, on_cuda, cuda_states);
+        run(*cpu, cpu_stream, on_cpu, cpu_states);
+        BOOST_REQUIRE_EQUAL(on_cuda.size(), on_cpu.size());
+        for (std::size_t i = 0; i < on_cuda.size(); ++i) BOOST_REQUIRE_MESSAGE(on_cuda[i] == on_cpu[i], "output " << i);
+        BOOST_TEST(cuda_states == cpu_states, boost::test_tools::per_element());
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_graphs_replays_have_the_bits_of_a_hundred_steps) {
+  for (const Recipe& recipe : recipes()) {
+    for (const CaseShape& shape : {CaseShape{256, 384, 512}, CaseShape{77, 48, 80}}) {
+      BOOST_TEST_CONTEXT(recipe.name << ", " << test::print(shape)) {
+        std::vector<Bytes> eager;
+        std::string state;
+        {
+          Trained trained(shape, recipe.config, cuda, stream);
+          for (int step = 0; step < 100; ++step) {
+            trained.write(step, stream);
+            trained.step(stream);
+            eager.push_back(trained.device.result_bytes(stream));
+          }
+          state = trained.scales.save(stream);
+        }
+        Trained trained(shape, recipe.config, cuda, stream);
+        trained.write(0, stream);
+        trained.step(stream);
+        BOOST_TEST((trained.device.result_bytes(stream) == eager[0]));
+        CUgraphExec graph = captured(*driver, stream, [&] { trained.step(stream); });
+        for (int step = 1; step < 100; ++step) {
+          trained.write(step, stream);
+          driver->check(driver->api().cuGraphLaunch(graph, stream.handle()), "cuGraphLaunch");
+          BOOST_REQUIRE_MESSAGE(trained.device.result_bytes(stream) == eager[static_cast<std::size_t>(step)],
+                                "step " << step << " differs from the eager one");
+        }
+        driver->api().cuGraphExecDestroy(graph);
+        BOOST_TEST(trained.scales.save(stream) == state);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(eight_threads_give_the_results_of_one) {
+  constexpr CaseShape kShape{192, 256, 320};
+  constexpr int kLayers = 8;
+  const auto config_of = [](int layer) { return recipes()[static_cast<std::size_t>(layer) % recipes().size()].config; };
+  const auto train = [&](int layer, Stream& on, std::vector<Bytes>& results) {
+    Trained trained(kShape, config_of(layer), cuda, on, static_cast<unsigned>(100 * layer));
+    for (int step = 0; step < 10; ++step) {
+      trained.write(step, on);
+      trained.step(on);
+      results.push_back(trained.device.result_bytes(on));
+    }
+    results.emplace_back();
+    for (const char c : trained.scales.save(on)) results.back().push_back(static_cast<std::uint8_t>(c));
+  };
+  std::vector<std::vector<Bytes>> alone(kLayers);
+  for (int layer = 0; layer < kLayers; ++layer) train(layer, stream, alone[static_cast<std::size_t>(layer)]);
+  std::vector<std::vector<Bytes>> together(kLayers);
+  std::vector<std::string> faults(kLayers);
+  {
+    std::vector<std::jthread> threads;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      threads.emplace_back([&, layer] {
+        const auto at = static_cast<std::size_t>(layer);
+        try {
+          Stream own(cuda);
+          train(layer, own, together[at]);
+        } catch (const std::exception& error) {
+          faults[at] = error.what();
+        }
+      });
+    }
+  }
+  for (std::size_t layer = 0; layer < kLayers; ++layer) {
+    BOOST_TEST(faults[layer] == "");
+    BOOST_TEST((together[layer] == alone[layer]), "layer " << layer);
+  }
+}
+
+// Against the layer in f32 on the CPU, without any FP8.
+BOOST_AUTO_TEST_CASE(fused_layers_are_near_their_formula) {
+  constexpr CaseShape kShape{128, 256, 192};
+  const std::unique_ptr<Backend> cpu = make_cpu_backend(2);
+  Stream cpu_stream(*cpu);
+  const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 3);
+  const auto step = [&](NormKind kind, const LinearConfig& config, Dtype dtype, Backend& backend, Stream& on) {
+    HostInputs inputs = host;
+    const LinearCase device(inputs, dtype, bias_dtype_of(config, dtype), backend, on);
+    DelayedScaling scales(backend);
+    NormLinear layer(kind, backend, {.linear = {kShape.in_features, kShape.out_features, true}, .affine = false}, config,
+                     {.fusion = {.epilogue = parse_pointwise("silu(x)")}, .delayed = &scales});
+    layer.forward({.input = device.input, .weight = device.weight, .bias = device.bias, .output = device.output}, on);
+    layer.backward({.grad_output = device.grad_output,
+                    .grad_input = device.grad_input,
+                    .grad_weight = device.grad_weight,
+                    .grad_bias = device.grad_bias},
+                   on);
+    return std::vector<Matrix>{device.output.read(on), device.grad_input.read(on), device.grad_weight.read(on),
+                               device.grad_bias.read(on)};
+  };
+  for (const NormKind kind : {NormKind::layer, NormKind::rms}) {
+    const std::vector<Matrix> exact = step(kind, high_precision(), Dtype::f32, *cpu, cpu_stream);
+    for (const Recipe& recipe : recipes()) {
+      const std::vector<Matrix> found = step(kind, recipe.config, Dtype::bf16, cuda, stream);
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        const double db = sqnr(exact[i], found[i]);
+        BOOST_TEST(db >= 18.0, recipe.name << ", result " << i << " has " << db << " dB");
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ingot::test
