@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "ingot/runtime/error.h"
@@ -16,19 +17,18 @@ namespace {
 }
 
 void collect(const ModuleDescription& module, const std::string& name, std::vector<LinearLayer>& layers) {
-  if (module.linear) {
+  if (module.linear()) {
     if (name.empty()) refuse("model description", "has a linear layer without a name");
-    if (!module.children.empty()) refuse(name, "is a linear layer, but has children: a layer is a leaf");
-    const LinearShape& shape = *module.linear;
+    const LinearShape& shape = *module.linear();
     if (shape.in_features < 0 || shape.out_features < 0) {
       refuse(name, fmt::format("has {} to {} features, but they must be 0 or more", shape.in_features,
                                shape.out_features));
     }
     layers.push_back({name, shape});
   }
-  for (const ModuleDescription& child : module.children) {
-    if (child.name.empty()) refuse(name.empty() ? "model description" : name, "has a child without a name");
-    collect(child, name.empty() ? child.name : fmt::format("{}.{}", name, child.name), layers);
+  for (const ModuleDescription& child : module.children()) {
+    if (child.name().empty()) refuse(name.empty() ? "model description" : name, "has a child without a name");
+    collect(child, name.empty() ? child.name() : fmt::format("{}.{}", name, child.name()), layers);
   }
 }
 
@@ -36,7 +36,7 @@ void collect(const ModuleDescription& module, const std::string& name, std::vect
 
 std::vector<LinearLayer> linear_layers(const ModuleDescription& model) {
   std::vector<LinearLayer> layers;
-  collect(model, model.name, layers);
+  collect(model, model.name(), layers);
   std::set<std::string_view> names;
   for (const LinearLayer& layer : layers) {
     if (!names.insert(layer.name).second) refuse(layer.name, "is the name of two layers");

@@ -1,7 +1,7 @@
 // Which linear layers of a model are computed in FP8, and why the others are not: from a description of the model's
 // modules, before anything is made.
 //
-//   const ModuleDescription model{.children = {{.name = "layers", .children = {...}}, {.name = "output", .linear = ...}}};
+//   const ModuleDescription model("", {{"layers", {block("0"), block("1")}}, {"output", LinearShape{4096, 128256}}});
 //   for (const LayerDecision& d : convert(model, rowwise(), {.filter = not_named("output"), .tokens = 8192}))
 //     layers.emplace_back(backend, d.layer.shape, d.config, LinearOptions{.name = d.layer.name, ...});
 #pragma once
@@ -11,7 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ingot/nn/float8_linear.h"
@@ -19,11 +19,21 @@
 
 namespace ingot {
 
-// A module, by its name within its parent ("wq", "0"), with those in it. A linear layer has none.
-struct ModuleDescription {
-  std::string name{};
-  std::optional<LinearShape> linear{};
-  std::vector<ModuleDescription> children{};
+// A module, by its name within its parent ("wq", "0"): a linear layer, or one that has others in it.
+class ModuleDescription {
+ public:
+  ModuleDescription(std::string name, LinearShape linear) : name_(std::move(name)), linear_(linear) {}
+  ModuleDescription(std::string name, std::vector<ModuleDescription> children)
+      : name_(std::move(name)), children_(std::move(children)) {}
+
+  const std::string& name() const { return name_; }
+  const std::optional<LinearShape>& linear() const { return linear_; }
+  const std::vector<ModuleDescription>& children() const { return children_; }
+
+ private:
+  std::string name_;
+  std::optional<LinearShape> linear_;
+  std::vector<ModuleDescription> children_;
 };
 
 // Its name from the root on: "layers.0.attention.wq".
@@ -32,8 +42,8 @@ struct LinearLayer {
   LinearShape shape;
 };
 
-// In the order of the description. Throws Error{invalid_argument} for a linear layer with children, for one without a
-// name, for two of one name, and for negative sizes.
+// In the order of the description. The root may be without a name. Throws Error{invalid_argument} for others without
+// one, for two layers of one name, and for negative sizes.
 std::vector<LinearLayer> linear_layers(const ModuleDescription& model);
 
 // true: this layer may be converted.
