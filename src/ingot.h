@@ -16,6 +16,7 @@
 #include "ingot/codegen/target.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/nn/config.h"
+#include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
 #include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/linear_gemms.h"
