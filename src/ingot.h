@@ -2,6 +2,7 @@
 // (cmake/public_headers.cmake): nothing but the standard library, POSIX and headers of ours.
 #pragma once
 
+#include "ingot/codegen/amax_history_spec.h"
 #include "ingot/codegen/candidates.h"
 #include "ingot/codegen/dtype.h"
 #include "ingot/codegen/gemm_call.h"

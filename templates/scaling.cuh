@@ -60,14 +60,21 @@ INGOT_HOST_DEVICE float quotient(float numerator, float denominator) {
 // f64 is not needed, and half of the GPUs are slow at it: a quotient of two f32 rounded to f64 and then to f32 is the
 // correctly rounded f32 quotient (53 >= 2 * 24 + 2 bits; no such quotient here is subnormal), and no f32 lies between
 // 1e-12F and 1e-12.
-template <Fp8Format F>
-INGOT_HOST_DEVICE float scale_from_amax(float amax, bool pow2) {
+INGOT_HOST_DEVICE float scale_from_amax(float amax, float fp8_max, float largest_scale, bool pow2) {
   static_assert(1e-12F < 1e-12);
-  constexpr float kLargestScale = static_cast<float>(F::kMax / 1e-12);
   if (is_nan(amax)) return float_from_bits(kF32Nan);
   if (float_bits(amax) == kF32Inf) return 0.0F;
-  const float scale = amax <= 1e-12F ? kLargestScale : quotient(static_cast<float>(F::kMax), amax);
+  const float scale = amax <= 1e-12F ? largest_scale : quotient(fp8_max, amax);
   return pow2 ? float_from_bits(float_bits(scale) & kF32Inf) : scale;
+}
+template <Fp8Format F>
+INGOT_HOST_DEVICE float scale_from_amax(float amax, bool pow2) {
+  constexpr float kLargestScale = static_cast<float>(F::kMax / 1e-12);
+  return scale_from_amax(amax, static_cast<float>(F::kMax), kLargestScale, pow2);
+}
+// Of a format that is known at run time, where one division in f64 does not matter.
+INGOT_HOST_DEVICE float scale_from_amax(float amax, float fp8_max, bool pow2) {
+  return scale_from_amax(amax, fp8_max, static_cast<float>(static_cast<double>(fp8_max) / 1e-12), pow2);
 }
 
 // What is stored beside the codes: value = code * factor. For a scale of scale_from_amax(): NaN stays NaN, 0 gives Inf.

@@ -240,6 +240,7 @@ inline std::vector<Case> matrix_cases(const KernelSpec& spec) {
   for (const auto& [shape, size] : kMatrixShapes) {
     if (size == SizeClass::gpu && !runs_large(spec)) continue;
     if (size == SizeClass::huge && !runs_huge(spec)) continue;
+    if (shape.cols == 0 && std::holds_alternative<AmaxHistorySpec>(spec)) continue;  // a history keeps something
     cases.push_back({.spec = spec, .shape = shape, .size = size == SizeClass::ci ? small : size});
   }
   for (const Input input : kInputs) {

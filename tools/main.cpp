@@ -29,7 +29,8 @@ Specs:
   gemm e5m2*e5m2->bf16 nt scale=row,row kernel=sm90
   column_sum bf16->f32
   norm rms bf16->e4m3fn affine scale=row out=codes,stats
-  norm_backward rms bf16 affine sums=f32)";
+  norm_backward rms bf16 affine sums=f32
+  amax_history reduce=max)";
 
 bool has_command(const CLI::App& app, const std::string& name) {
   return !app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; }).empty();

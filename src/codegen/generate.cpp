@@ -285,6 +285,9 @@ Instance instance(const NormBackwardSpec& spec, Pass pass) {
           fmt::format("norm_backward<{}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine), print(kernel)};
 }
 
+// What is reduced is a parameter.
+Instance instance(const AmaxHistorySpec&, Pass) { return {"amax_history.cuh", "amax_history", "amax_history"}; }
+
 bool has_first(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
 bool has_first(const CastSpec& spec) {
   return cast_schedule(spec) == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;

@@ -96,6 +96,14 @@ std::string print_spec(const ColumnSumSpec& spec) {
 
 std::string print_spec(const RelayoutSpec& spec) { return spec.transposed ? "relayout transposed" : "relayout copied"; }
 
+const char* name_of(AmaxReduction reduction) {
+  return reduction == AmaxReduction::max ? "max" : reduction == AmaxReduction::most_recent ? "most_recent" : "unknown";
+}
+
+std::string print_spec(const AmaxHistorySpec& spec) {
+  return fmt::format("amax_history reduce={}", name_of(spec.reduction));
+}
+
 // ---- validate ----------------------------------------------------------------------------------------------------
 
 template <class Spec>
@@ -332,6 +340,13 @@ void validate_spec(const ColumnSumSpec& spec) {
   require_dtype(spec, "out", spec.out, kHighPrecisionDtypes);
 }
 
+void validate_spec(const AmaxHistorySpec& spec) {
+  if (spec.reduction != AmaxReduction::max && spec.reduction != AmaxReduction::most_recent) {
+    refuse(spec, fmt::format("reduction is {}, which is none; it must be max or most_recent",
+                             static_cast<unsigned>(spec.reduction)));
+  }
+}
+
 // ---- parse -------------------------------------------------------------------------------------------------------
 
 constexpr std::string_view kSpaces = " \t\r\n\v\f";
@@ -383,9 +398,10 @@ class Parser {
     if (kind == "relayout") return parse_as<RelayoutSpec>();
     if (kind == "norm") return parse_norm(line_, words_);
     if (kind == "norm_backward") return parse_norm_backward(line_, words_);
+    if (kind == "amax_history") return parse_as<AmaxHistorySpec>();
     fail(
-        fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm or "
-                    "norm_backward",
+        fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm, "
+                    "norm_backward or amax_history",
                     kind));
   }
 
@@ -417,6 +433,7 @@ class Parser {
   static std::string dtypes_form(const GemmSpec&) { return "<a>*<b>-><out>, such as e4m3fn*e5m2->bf16"; }
   static std::string dtypes_form(const ColumnSumSpec&) { return "<in>-><out>, such as bf16->f32"; }
   static std::string dtypes_form(const RelayoutSpec&) { return "copied or transposed"; }
+  static std::string dtypes_form(const AmaxHistorySpec&) { return "reduce=max or reduce=most_recent"; }
 
   static std::string options_form(const AmaxSpec&) { return "scale=<granularity>"; }
   static std::string options_form(const CastSpec&) {
@@ -429,6 +446,7 @@ class Parser {
   }
   static std::string options_form(const ColumnSumSpec&) { return "nothing after the dtypes"; }
   static std::string options_form(const RelayoutSpec&) { return "nothing more"; }
+  static std::string options_form(const AmaxHistorySpec&) { return "nothing more"; }
 
   void dtypes(AmaxSpec& spec, std::string_view word) const { spec.in = dtype(word, word); }
   void dtypes(CastSpec& spec, std::string_view word) const {
@@ -452,6 +470,14 @@ class Parser {
   void dtypes(RelayoutSpec& spec, std::string_view word) const {
     if (word != "copied" && word != "transposed") fail(fmt::format("\"{}\" must be {}", word, dtypes_form(spec)));
     spec.transposed = word == "transposed";
+  }
+
+  void dtypes(AmaxHistorySpec& spec, std::string_view word) const {
+    for (const AmaxReduction reduction : kAmaxReductions) {
+      spec.reduction = reduction;
+      if (word == fmt::format("reduce={}", name_of(reduction))) return;
+    }
+    fail(fmt::format("\"{}\" must be {}", word, dtypes_form(spec)));
   }
 
   // Each sets what the word gives and returns that field's name; empty where the spec has no such word.
@@ -555,6 +581,7 @@ class Parser {
   }
   std::string option(ColumnSumSpec&, std::string_view, std::string_view, std::string_view, bool) const { return {}; }
   std::string option(RelayoutSpec&, std::string_view, std::string_view, std::string_view, bool) const { return {}; }
+  std::string option(AmaxHistorySpec&, std::string_view, std::string_view, std::string_view, bool) const { return {}; }
 
   void outputs(CastSpec& spec, std::string_view value, std::string_view word) const {
     spec.codes = false;
@@ -703,6 +730,7 @@ std::uint64_t hash_spec(const NormSpec& spec) {
 std::uint64_t hash_spec(const NormBackwardSpec& spec) {
   return mix(pack(6, spec.kind, spec.in, spec.sums, spec.affine));
 }
+std::uint64_t hash_spec(const AmaxHistorySpec& spec) { return mix(pack(9, spec.reduction)); }
 
 // ---- all ---------------------------------------------------------------------------------------------------------
 
@@ -839,6 +867,7 @@ std::vector<KernelSpec> all_valid_specs() {
   for (const bool transposed : kFlags) specs.push_back(RelayoutSpec{.transposed = transposed});
   for (const NormSpec& spec : all_valid_norms()) specs.push_back(spec);
   for (const NormBackwardSpec& spec : all_valid_norm_backwards()) specs.push_back(spec);
+  for (const AmaxReduction reduction : kAmaxReductions) specs.push_back(AmaxHistorySpec{.reduction = reduction});
   return specs;
 }
 

@@ -16,6 +16,7 @@
 //   relayout transposed
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
+//   amax_history reduce=max
 #pragma once
 
 #include <compare>
@@ -27,6 +28,7 @@
 #include <variant>
 #include <vector>
 
+#include "ingot/codegen/amax_history_spec.h"
 #include "ingot/codegen/dtype.h"
 #include "ingot/codegen/gemm_tiling.h"
 #include "ingot/codegen/granularity.h"
@@ -136,7 +138,8 @@ struct RelayoutSpec {
   bool operator==(const RelayoutSpec&) const = default;
 };
 
-using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, NormSpec, NormBackwardSpec>;
+using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, NormSpec, NormBackwardSpec,
+                                AmaxHistorySpec>;
 
 std::size_t hash_value(const KernelSpec& spec);
 std::size_t hash_value(const GemmSpec& spec);

@@ -137,6 +137,18 @@ struct RelayoutTensors {
   Tensor output;
 };
 
+// Slots of delayed scaling, all f32: history[n, length], with any row stride and length >= 1 (or n = 0); amax, scale,
+// limits and pow2 are vectors of n. amax, history and scale are read and written; limits (FP8_MAX of each slot's dtype:
+// fp8_max()) and pow2 (not 0 where the scale is rounded down to a power of two) are read. Views of some of the slots
+// do.
+struct AmaxHistoryTensors {
+  Tensor amax;
+  Tensor history;
+  Tensor scale;
+  Tensor limits;
+  Tensor pow2;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -156,6 +168,7 @@ class Backend {
   virtual void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) = 0;
   virtual void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) = 0;
   virtual void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) = 0;
+  virtual void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) = 0;
 
   // Memory. allocate() aligns to 256 bytes and throws Error{out_of_memory}; 0 bytes gives null. release() waits for the
   // device where that is needed and never throws.

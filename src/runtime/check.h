@@ -19,6 +19,7 @@ void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device de
 void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device device);
 void check(const NormSpec& spec, const NormTensors& tensors, Device device);
 void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Device device);
+void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device);
 
 // One tensor of an operation that is made of several: its device, sizes, row stride and pointer.
 void check_memory(const char* what, const Tensor& tensor, Device device);

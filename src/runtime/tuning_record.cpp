@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/sealed_line.h"
 
 namespace ingot {
 namespace {
@@ -17,9 +18,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
-constexpr std::size_t kHexDigits = 2 * sizeof(Digest);
-constexpr std::string_view kChecksum = ",\"checksum\":\"";
-constexpr std::string_view kEnd = "\"}";
 
 GemmSpec parse_gemm(const std::string& line) {
   const KernelSpec spec = parse(line);
@@ -95,10 +93,7 @@ std::string print(const TuningRecord& record) {
                   {"driver", machine.driver},
                   {"compiler", machine.compiler},
                   {"cublaslt", machine.cublaslt}};
-  std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  line.pop_back();
-  const std::string checksum = print(digest(line));
-  return line.append(kChecksum).append(checksum).append(kEnd);
+  return seal(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::string& problem) {
@@ -107,12 +102,7 @@ std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::stri
     return std::nullopt;
   };
   if (!line.starts_with("{\"ingot_tuning\":")) return refuse("is no tuning record");
-  constexpr std::size_t kTail = kChecksum.size() + kHexDigits + kEnd.size();
-  if (line.size() < kTail || !line.ends_with(kEnd)) return refuse("is truncated");
-  const std::string_view hashed = line.substr(0, line.size() - kTail);
-  const std::string_view tail = line.substr(hashed.size());
-  if (!tail.starts_with(kChecksum)) return refuse("has no checksum at its end");
-  if (tail.substr(kChecksum.size(), kHexDigits) != print(digest(hashed))) return refuse("does not match its checksum");
+  if (std::string why = seal_fault(line); !why.empty()) return refuse(std::move(why));
   try {
     const Json json = Json::parse(line);
     if (json.at("ingot_tuning") != kFormat) return refuse("is of another version of the format");

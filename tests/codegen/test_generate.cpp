@@ -113,6 +113,10 @@ const std::vector<Golden> kGolden{
      "// column_sum ->bf16\n"
      "#include \"column_sum.cuh\"\n"
      "constexpr auto kKernel = &ingot::column_sum_finish<ingot::bf16>;\n"},
+    {"amax_history reduce=most_recent", Pass::main,
+     "// amax_history\n"
+     "#include \"amax_history.cuh\"\n"
+     "constexpr auto kKernel = &ingot::amax_history;\n"},
 };
 
 }  // namespace
@@ -219,8 +223,8 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   // casts: 3 x 4 x (48 pairs of granularities x 2 sources, of which rowwise codes with transposed ones, dynamic, are
   // the kernels of others); gemm 16 x 3 + 5, and 32 of one FP8 operand; column_sum 3 + 3; relayout 2;
   // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
-  // not, and plain statistics; norm_backward: affine or not.
-  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 95U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U + 32U + 2U);
+  // not, and plain statistics; norm_backward: affine or not; amax_history 1.
+  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 95U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U + 32U + 2U + 1U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {

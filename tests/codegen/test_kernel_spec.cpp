@@ -174,16 +174,23 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
   BOOST_TEST(parse_error(" \t ") ==
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
-  BOOST_TEST(parse_error("casts bf16->e4m3fn") ==
-             "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm or norm_backward");
-  BOOST_TEST(parse_error("->") ==
-             "\"->\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm or norm_backward");
+  BOOST_TEST(
+      parse_error("casts bf16->e4m3fn") ==
+      "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm, norm_backward or amax_history");
+  BOOST_TEST(
+      parse_error("->") ==
+      "\"->\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm, norm_backward or amax_history");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
   BOOST_TEST(parse_error("gemm ") == "\"gemm\" must be followed by <a>*<b>-><out>, such as e4m3fn*e5m2->bf16");
   BOOST_TEST(parse_error("relayout") == "\"relayout\" must be followed by copied or transposed");
   BOOST_TEST(parse_error("relayout turned") == "\"turned\" must be copied or transposed");
+  BOOST_TEST(parse_error("amax_history") == "\"amax_history\" must be followed by reduce=max or reduce=most_recent");
+  BOOST_TEST(parse_error("amax_history reduce=min") == "\"reduce=min\" must be reduce=max or reduce=most_recent");
+  BOOST_TEST(parse_error("amax_history max") == "\"max\" must be reduce=max or reduce=most_recent");
+  BOOST_TEST(parse_error("amax_history reduce=max pow2") ==
+             "\"pow2\" is no word of amax_history; expected nothing more");
   BOOST_TEST(parse_error("relayout copied fast") == "\"fast\" is no word of relayout; expected nothing more");
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 kernel=sm90 staged=c") ==
              "\"c\" in \"staged=c\" names no operand; expected a, b or a,b");
@@ -395,6 +402,8 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
       "always sum in f32");
 
   BOOST_TEST(refusal(ColumnSumSpec{.in = Dtype::e4m3fn}) == "column_sum e4m3fn->bf16: in is e4m3fn, but " + high);
+  BOOST_TEST(refusal(AmaxHistorySpec{.reduction = static_cast<AmaxReduction>(7)}) ==
+             "amax_history reduce=unknown: reduction is 7, which is none; it must be max or most_recent");
   BOOST_TEST(refusal(ColumnSumSpec{.out = Dtype::e4m3fn}) == "column_sum bf16->e4m3fn: out is e4m3fn, but " + high);
 }
 
@@ -416,13 +425,19 @@ BOOST_AUTO_TEST_CASE(staged_operands_are_named) {
   BOOST_TEST(print(parse("relayout copied")) == "relayout copied");
 }
 
+BOOST_AUTO_TEST_CASE(histories_say_what_they_are_reduced_to) {
+  BOOST_TEST(print(AmaxHistorySpec{}) == "amax_history reduce=max");
+  BOOST_TEST((parse("amax_history reduce = most_recent") ==
+              KernelSpec(AmaxHistorySpec{.reduction = AmaxReduction::most_recent})));
+}
+
 BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
   std::set<std::string> listed;
   for (const KernelSpec& spec : all_valid_specs()) {
     BOOST_TEST(valid(spec), spec);
     BOOST_TEST(listed.insert(print(spec)).second, spec << " is listed twice");
   }
-  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 64U + 9U + 2U + 606U + 16U);
+  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 64U + 9U + 2U + 606U + 16U + 2U);
   for (const KernelSpec& spec : all_combinations()) {
     const auto* const gemm = std::get_if<GemmSpec>(&spec);
     if (gemm == nullptr) {

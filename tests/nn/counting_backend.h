@@ -58,6 +58,10 @@ class CountingBackend final : public Backend {
     calls.push_back(print(spec));
     inner_->norm_backward(spec, tensors, on(stream));
   }
+  void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->amax_history(spec, tensors, on(stream));
+  }
   void* allocate(std::size_t bytes) override {
     ++allocations;
     return inner_->allocate(bytes);

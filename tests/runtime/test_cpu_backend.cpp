@@ -148,6 +148,50 @@ BOOST_AUTO_TEST_CASE(relayout_moves_codes) {
       });
 }
 
+BOOST_AUTO_TEST_CASE(amax_history_is_exact) {
+  run_all<AmaxHistorySpec>(
+      [](const AmaxHistorySpec& spec, const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {
+        const Matrices expected = amax_history_reference(spec, inputs, slots_before(c));
+        std::string fault;
+        for (const auto& [what, matrix] : outputs) {
+          if (fault.empty()) fault = bit_difference(what, expected.at(what), matrix);
+        }
+        return fault;
+      });
+}
+
+// The other slots of the same arrays are left alone.
+BOOST_AUTO_TEST_CASE(amax_history_of_some_of_the_slots) {
+  const Case all{.spec = AmaxHistorySpec{}, .shape = {20, 5}};
+  const SharedMatrices inputs = maker.inputs(all);
+  PlacedCase placed(all, inputs, *backend, stream);
+  const auto part = [&](const char* what) {
+    Tensor tensor = placed.tensor(what);
+    const bool rows = tensor.rows != 1;
+    tensor.data = static_cast<float*>(tensor.data) + 3 * (rows ? tensor.row_stride : 1);
+    (rows ? tensor.rows : tensor.cols) = 7;
+    return tensor;
+  };
+  backend->amax_history({},
+                        {.amax = part("amax"),
+                         .history = part("history"),
+                         .scale = part("scale"),
+                         .limits = part("limits"),
+                         .pow2 = part("pow2")},
+                        stream);
+  const Matrices before = slots_before(all);
+  const Matrices after = amax_history_reference({}, inputs, before);
+  const Matrices outputs = placed.outputs(stream);
+  for (std::int64_t i = 0; i < 20; ++i) {
+    const Matrices& expected = i >= 3 && i < 10 ? after : before;
+    BOOST_TEST(outputs.at("amax").bits(0, i) == expected.at("amax").bits(0, i), "slot " << i);
+    BOOST_TEST(outputs.at("scale").bits(0, i) == expected.at("scale").bits(0, i), "slot " << i);
+    for (std::int64_t step = 0; step < 5; ++step) {
+      BOOST_TEST(outputs.at("history").bits(i, step) == expected.at("history").bits(i, step), "slot " << i);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(column_sum_is_within_its_rounding_error) {
   run_all<ColumnSumSpec>(
       [](const ColumnSumSpec& spec, const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {

@@ -33,6 +33,7 @@ class FakeBackend final : public Backend {
   void relayout(const RelayoutSpec&, const RelayoutTensors&, Stream&) override {}
   void norm(const NormSpec&, const NormTensors&, Stream&) override {}
   void norm_backward(const NormBackwardSpec&, const NormBackwardTensors&, Stream&) override {}
+  void amax_history(const AmaxHistorySpec&, const AmaxHistoryTensors&, Stream&) override {}
 
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;

@@ -74,6 +74,36 @@ inline ScalesReference scales_reference(const CastSpec& spec, ScaleGranularity g
   return made;
 }
 
+// A step of delayed scaling on what slots held before.
+inline Matrices amax_history_reference(const AmaxHistorySpec& spec, const SharedMatrices& inputs, Matrices slots) {
+  GuardedMatrix& amax = slots.at("amax");
+  GuardedMatrix& history = slots.at("history");
+  for (std::int64_t i = 0; i < history.rows(); ++i) {
+    std::vector<std::uint32_t> before;
+    for (std::int64_t step = 0; step < history.cols(); ++step) before.push_back(history.bits(i, step));
+    const double newest = std::fabs(amax.value(0, i));
+    const float first = std::isnan(newest) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(newest);
+    history.set_bits(i, 0, std::bit_cast<std::uint32_t>(first));
+    for (std::int64_t step = 1; step < history.cols(); ++step) {
+      history.set_bits(i, step, before[static_cast<std::size_t>(step - 1)]);
+    }
+    set_f32(amax, i, 0.0F);
+
+    double largest = newest;
+    for (std::int64_t step = 1; step < history.cols() && spec.reduction == AmaxReduction::max; ++step) {
+      const double earlier = std::fabs(history.value(i, step));
+      if (std::isnan(earlier) || earlier > largest) largest = earlier;
+      if (std::isnan(largest)) break;
+    }
+    if (largest == 0) continue;
+    auto scale = static_cast<float>(inputs.at("limits")->value(0, i) / (largest < 1e-12 ? 1e-12 : largest));
+    if (std::isnan(largest)) scale = std::numeric_limits<float>::quiet_NaN();
+    if (inputs.at("pow2")->value(0, i) != 0 && scale > 0) scale = std::ldexp(1.0F, std::ilogb(scale));
+    set_f32(slots.at("scale"), i, scale);
+  }
+  return slots;
+}
+
 // Every output of a cast, whichever the spec asks for.
 inline Matrices cast_reference(const CastSpec& spec, const SharedMatrices& inputs) {
   const GuardedMatrix& input = *inputs.at("input");

@@ -87,6 +87,17 @@ class InputMaker {
     if (affine && kind == NormKind::layer) made["beta"] = matrix(dtype, 1, c.shape.cols, c, 10);
   }
 
+  // The slots' formats in turn; every third scale is a power of two.
+  static SharedMatrices inputs_of(const AmaxHistorySpec&, const Case& c) {
+    auto limits = std::make_shared<GuardedMatrix>(Dtype::f32, 1, c.shape.rows);
+    auto pow2 = std::make_shared<GuardedMatrix>(Dtype::f32, 1, c.shape.rows);
+    for (std::int64_t i = 0; i < c.shape.rows; ++i) {
+      limits->set_bits(0, i, float_bits(fp8_max(kFp8Dtypes[static_cast<std::size_t>(i) % kFp8Dtypes.size()])));
+      pow2->set_bits(0, i, float_bits(i % 3 == 2 ? 1.0F : 0.0F));
+    }
+    return {{"limits", limits}, {"pow2", pow2}};
+  }
+
   template <class Spec>  // amax, column_sum
   SharedMatrices inputs_of(const Spec& spec, const Case& c) {
     return {{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
@@ -138,6 +149,26 @@ class InputMaker {
 };
 
 inline constexpr float kNormEps = 1e-5F;
+
+// What slots hold before a step: the case's input as their maxima, of which every fifth has none and every tenth never
+// had one. The scales are those of an earlier step.
+inline Matrices slots_before(const Case& c) {
+  const auto [rows, cols, inner] = c.shape;
+  Matrices slots;
+  GuardedMatrix& amax = slots["amax"] = GuardedMatrix(Dtype::f32, 1, rows);
+  GuardedMatrix& history = slots["history"] =
+      GuardedMatrix(Dtype::f32, rows, cols, c.placement.padding, c.placement.offset);
+  GuardedMatrix& scale = slots["scale"] = GuardedMatrix(Dtype::f32, 1, rows);
+  ThreadPool pool(0);
+  fill(amax, c.input, 13, pool);
+  fill(history, c.input, 14, pool);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    scale.set_bits(0, i, float_bits(static_cast<float>(i + 1)));
+    if (i % 5 == 4) amax.set_bits(0, i, 0);
+    if (i % 10 == 9) std::memset(history.element(i, 0), 0, history.row_bytes());
+  }
+  return slots;
+}
 
 // Maxima of earlier steps: none, small and large ones.
 inline GuardedMatrix earlier_amax(std::int64_t count) {
@@ -193,6 +224,8 @@ inline Matrices poisoned_outputs(const Case& c) {
   } else if (const auto* const relayout = std::get_if<RelayoutSpec>(&c.spec)) {
     const bool turned = relayout->transposed;
     outputs["output"] = GuardedMatrix(Dtype::e4m3fn, turned ? cols : rows, turned ? rows : cols, padding, offset);
+  } else if (std::holds_alternative<AmaxHistorySpec>(c.spec)) {
+    outputs = slots_before(c);
   } else {
     outputs["sum"] = GuardedMatrix(std::get<ColumnSumSpec>(c.spec).out, 1, cols);
   }
@@ -316,6 +349,16 @@ class PlacedCase {
                              .grad_gamma = of("grad_gamma"),
                              .grad_beta = of("grad_beta")},
                             stream);
+  }
+
+  void enqueue_as(const AmaxHistorySpec& spec, Stream& stream) {
+    backend_->amax_history(spec,
+                           {.amax = of("amax"),
+                            .history = of("history"),
+                            .scale = of("scale"),
+                            .limits = of("limits"),
+                            .pow2 = of("pow2")},
+                           stream);
   }
 
   Case case_;

@@ -88,6 +88,8 @@ void launch(Kernel kernel, std::int64_t grid, unsigned threads, const Params& pa
 
 inline void __syncthreads() { emulator::current->barrier.wait(); }
 
+inline void __syncwarp(unsigned = 0xffffffffU) { emulator::current->warps[threadIdx.x / 32]->barrier.wait(); }
+
 inline unsigned __reduce_max_sync(unsigned, unsigned value) {
   emulator::Warp& warp = *emulator::current->warps[threadIdx.x / 32];
   warp.values[threadIdx.x % 32] = value;

@@ -8,6 +8,7 @@
 #include "ingot/runtime/stream.h"
 
 #include "amax.cuh"
+#include "amax_history.cuh"
 #include "cast_list.cuh"
 #include "cast_row_groups.cuh"
 #include "cast_rows.cuh"
@@ -478,6 +479,55 @@ void check_column_sum(i64 rows, i64 cols, i64 pad) {
   }
 }
 
+// Lengths around a warp's chunk. Slot 1 has no newest amax, slot 2 a NaN among the earlier ones, slot 3 nothing at all.
+void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent) {
+  auto history = random_matrix<float>(slots, length, length + pad);
+  auto amax = random_matrix<float>(1, slots, slots);
+  Matrix<float> scale(1, slots, slots);
+  Matrix<float> limits(1, slots, slots);
+  Matrix<float> pow2(1, slots, slots);
+  for (i64 i = 0; i < slots; ++i) {
+    scale.at(0, i) = 7.0F;
+    limits.at(0, i) = i % 2 == 0 ? 448.0F : 57344.0F;
+    pow2.at(0, i) = i % 3 == 0 ? 1.0F : 0.0F;
+    if (i == 1 || i == 3) amax.at(0, i) = 0.0F;
+    if (i == 2) history.at(i, length / 2) = std::numeric_limits<float>::quiet_NaN();
+    for (i64 step = 0; i == 3 && step < length; ++step) history.at(i, step) = 0.0F;
+  }
+  const Matrix<float> history_before = history;
+  const Matrix<float> amax_before = amax;
+  emulator::launch(amax_history, AmaxHistoryLaunch::grid(slots), AmaxHistoryLaunch::kThreads,
+                   AmaxHistoryParams{.amax = amax.data(),
+                                     .history = history.data(),
+                                     .slots = slots,
+                                     .length = length,
+                                     .history_stride = history.stride(),
+                                     .scale = scale.data(),
+                                     .limits = limits.data(),
+                                     .pow2 = pow2.data(),
+                                     .most_recent = most_recent});
+  BOOST_TEST((amax.guarded() && history.guarded() && scale.guarded()));
+  for (i64 i = 0; i < slots; ++i) {
+    const float newest = std::fabs(amax_before.at(0, i));
+    double largest = static_cast<double>(newest);
+    for (i64 step = 0; step < length; ++step) {
+      const float expected = step == 0 ? newest : history_before.at(i, step - 1);
+      if (float_bits(history.at(i, step)) != float_bits(expected)) {
+        BOOST_FAIL("slot " << i << ", step " << step << ": " << history.at(i, step) << ", expected " << expected);
+      }
+      const double value = std::fabs(static_cast<double>(expected));
+      if (!most_recent && (std::isnan(value) || value > largest)) largest = value;
+      if (std::isnan(largest)) break;
+    }
+    auto expected = static_cast<float>(static_cast<double>(limits.at(0, i)) / std::max(largest, 1e-12));
+    if (pow2.at(0, i) != 0.0F) expected = std::ldexp(1.0F, std::ilogb(expected));
+    if (std::isnan(largest)) expected = float_from_bits(kF32Nan);
+    if (largest == 0.0) expected = 7.0F;
+    BOOST_TEST(float_bits(scale.at(0, i)) == float_bits(expected), "slot " << i);
+    BOOST_TEST(float_bits(amax.at(0, i)) == 0U, "slot " << i);
+  }
+}
+
 template <bool Transposed>
 void check_relayout(i64 rows, i64 cols, i64 pad, i64 shift, i64 out_pad) {
   Matrix<u8> in(rows, cols, cols + pad, shift);
@@ -752,6 +802,17 @@ BOOST_AUTO_TEST_CASE(cast_tiles_without_rows) {
   BOOST_TEST(factor.at(0, 0) == 0.5F);
   BOOST_TEST(amax.at(0, 0) == 3.0F);
   for (i64 c = 0; c < 16; ++c) BOOST_TEST(float_bits(sum.at(0, c)) == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(amax_histories) {
+  for (const i64 length : {1, 2, 16, 31, 32, 33, 255, 256, 257, 512, 513, 1024}) {
+    for (const bool most_recent : {false, true}) {
+      BOOST_TEST_CONTEXT(length << (most_recent ? " steps, most recent" : " steps")) {
+        check_amax_history(6, length, length % 3, most_recent);
+      }
+    }
+  }
+  check_amax_history(1, 16, 0, false);
 }
 
 BOOST_AUTO_TEST_CASE(relayouts) {

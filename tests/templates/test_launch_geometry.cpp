@@ -2,6 +2,7 @@
 // kernels follow it is tested by test_kernels_emulated.)
 #define BOOST_TEST_MODULE launch_geometry
 #include "amax.cuh"
+#include "amax_history.cuh"
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
@@ -48,6 +49,15 @@ BOOST_AUTO_TEST_CASE(column_sum_strips_cover_all_columns) {
       BOOST_TEST(ColumnSumFinishLaunch::grid(cols) * ColumnSumFinishLaunch::kThreads >= cols);
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(amax_history_blocks_cover_all_slots) {
+  using Launch = AmaxHistoryLaunch;
+  for (const i64 slots : kSizes) {
+    BOOST_TEST(Launch::grid(slots) * Launch::kSlots >= slots);
+    BOOST_TEST((Launch::grid(slots) - 1) * Launch::kSlots < slots);
+  }
+  static_assert(Launch::kSlots * 32 == Launch::kThreads);
 }
 
 // The walk of amax_partials, in integers: every segment of every row, once, by some block.

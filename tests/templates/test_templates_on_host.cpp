@@ -14,6 +14,7 @@
 #pragma GCC diagnostic error "-Wconversion"
 #pragma GCC diagnostic error "-Wshadow"
 #include "amax.cuh"
+#include "amax_history.cuh"
 #include "cast_list.cuh"
 #include "cast_output.cuh"
 #include "cast_row_groups.cuh"
@@ -142,6 +143,7 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   constexpr auto kCodes = &gemm_mma<e4m3fnuz, e5m2, bf16, MmaTiling{}, true>;
   constexpr auto kElements = &gemm_mma<bf16, bf16, f32, MmaTiling{64, 64}, false>;
   static_assert(kInstantiated<kCodes, kElements> == 2);
+  static_assert(kInstantiated<&amax_history> == 1);
   static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);
 }
 

@@ -98,6 +98,12 @@ class CpuBackend final : public Backend {
     cpu::norm_backward(spec, tensors, pool_);
   }
 
+  void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    cpu::amax_history(spec, tensors, pool_);
+  }
+
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
     void* const data = bytes <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max())

@@ -14,5 +14,6 @@ void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Thre
 void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, ThreadPool& pool);
 void norm(const NormSpec& spec, const NormTensors& tensors, ThreadPool& pool);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, ThreadPool& pool);
+void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, ThreadPool& pool);
 
 }  // namespace ingot::cpu

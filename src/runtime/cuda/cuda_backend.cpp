@@ -76,6 +76,12 @@ class CudaBackend final : public Backend {
     cuda::norm_backward(spec, tensors, stream, launcher_);
   }
 
+  void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::amax_history(spec, tensors, stream, launcher_);
+  }
+
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
     const CurrentContext current = launcher_.make_current();

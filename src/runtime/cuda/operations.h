@@ -43,5 +43,7 @@ void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stre
 void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,
                    Launcher& launcher);
+void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, const Stream& stream,
+                  Launcher& launcher);
 
 }  // namespace ingot::cuda

@@ -1,0 +1,229 @@
+#include "ingot/nn/delayed_scaling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "ingot/nn/delayed_scaling_state.h"
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+constexpr const char* kSubject = "delayed scaling";
+constexpr const char* kStateSubject = "delayed scaling state";
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, subject, message);
+}
+
+bool is_utf8(const std::string& text) {
+  try {
+    return !nlohmann::json(text).dump().empty();
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
+// The memory, in floats: a vector of each kind over all slots, then the histories.
+struct Arrays {
+  std::size_t slots;
+  std::size_t length;
+
+  std::size_t amax() const { return 0; }
+  std::size_t scale() const { return slots; }
+  std::size_t limits() const { return 2 * slots; }
+  std::size_t pow2() const { return 3 * slots; }
+  std::size_t history(std::size_t slot = 0) const { return 4 * slots + slot * length; }
+  std::size_t size() const { return history(slots); }
+};
+
+}  // namespace
+
+DelayedScaling::DelayedScaling(Backend& backend, DelayedScalingOptions options)
+    : backend_(&backend), options_(options) {
+  validate(AmaxHistorySpec{.reduction = options.reduction});
+  if (options.history_length < 1) {
+    refuse(kSubject, fmt::format("history_length is {}, but must be at least 1", options.history_length));
+  }
+}
+
+int DelayedScaling::add(const std::string& name, Dtype dtype, bool pow2) {
+  const std::string subject = fmt::format("delayed scaling slot \"{}\"", name);
+  if (memory_.data() != nullptr) {
+    refuse(subject, "is added after the first use of the memory, which cannot move any more; add all slots before");
+  }
+  if (name.empty()) refuse(subject, "has no name, but its state is saved by it");
+  if (!is_utf8(name)) refuse(kSubject, "the name of a slot must be UTF-8, as its state is saved by it");
+  if (!is_fp8(dtype)) {
+    refuse(subject,
+           fmt::format("is of {}, but must be of one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz", ingot::name(dtype)));
+  }
+  if (!by_name_.emplace(name, size()).second) refuse(subject, "is there already; each name is for one slot");
+  slots_.push_back({.name = name, .dtype = dtype, .pow2 = pow2, .has_scale = false});
+  return size() - 1;
+}
+
+const DelayedScaling::Slot& DelayedScaling::at(int slot) const {
+  if (slot < 0 || slot >= size()) {
+    refuse(kSubject, fmt::format("there is no slot {}: {} were added, numbered from 0", slot, size()));
+  }
+  return slots_[static_cast<std::size_t>(slot)];
+}
+
+bool DelayedScaling::has_scale(int slot) const { return at(slot).has_scale; }
+
+// ---- memory ------------------------------------------------------------------------------------------------------
+
+// What the memory holds before the first step.
+std::vector<std::uint32_t> DelayedScaling::initial() const {
+  const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
+  std::vector<std::uint32_t> values(arrays.size(), 0);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    values[arrays.scale() + i] = std::bit_cast<std::uint32_t>(1.0F);
+    values[arrays.limits() + i] = std::bit_cast<std::uint32_t>(fp8_max(slots_[i].dtype));
+    values[arrays.pow2() + i] = std::bit_cast<std::uint32_t>(slots_[i].pow2 ? 1.0F : 0.0F);
+  }
+  return values;
+}
+
+// All of the memory, which is made where it is not there.
+void DelayedScaling::write(const std::vector<std::uint32_t>& values, Stream& stream) {
+  check_stream(stream, *backend_);
+  if (backend_->capturing(stream)) {
+    refuse(kSubject,
+           "its memory is made and written from the host, which cannot be done while the stream is capturing a graph; "
+           "run the step once before capturing it");
+  }
+  const std::size_t bytes = values.size() * sizeof(std::uint32_t);
+  Buffer made = memory_.data() == nullptr ? Buffer(*backend_, bytes) : Buffer();
+  backend_->copy_from_host(made.data() == nullptr ? memory_.data() : made.data(), values.data(), bytes, stream);
+  if (made.data() != nullptr) memory_ = std::move(made);
+}
+
+void DelayedScaling::allocate(Stream& stream) {
+  if (memory_.data() == nullptr && !slots_.empty()) write(initial(), stream);
+}
+
+Tensor DelayedScaling::view(std::size_t first, int count) const {
+  if (memory_.data() == nullptr && count != 0) {
+    refuse(kSubject, "has no memory yet: the first start(), load() or allocate() makes it");
+  }
+  return vector(static_cast<float*>(memory_.data()) + first, Dtype::f32, count, backend_->device());
+}
+
+AmaxHistoryTensors DelayedScaling::tensors(int first, int count) const {
+  const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
+  const auto slot = static_cast<std::size_t>(first);
+  return {.amax = view(arrays.amax() + slot, count),
+          .history = matrix(view(arrays.history(slot), count).data, Dtype::f32, count, options_.history_length,
+                            backend_->device()),
+          .scale = view(arrays.scale() + slot, count),
+          .limits = view(arrays.limits() + slot, count),
+          .pow2 = view(arrays.pow2() + slot, count)};
+}
+
+Tensor DelayedScaling::scale(int slot) const {
+  static_cast<void>(at(slot));
+  return tensors(slot, 1).scale;
+}
+
+Tensor DelayedScaling::amax(int slot) const {
+  static_cast<void>(at(slot));
+  return tensors(slot, 1).amax;
+}
+
+Tensor DelayedScaling::amaxes() const { return tensors(0, size()).amax; }
+
+// ---- steps -------------------------------------------------------------------------------------------------------
+
+void DelayedScaling::start(int slot, const Tensor& input, Stream& stream) {
+  const std::string subject = fmt::format("delayed scaling slot \"{}\"", at(slot).name);
+  if (at(slot).has_scale) refuse(subject, "has its first scale already; start() is for slots without (has_scale())");
+  check_stream(stream, *backend_);
+  if (backend_->capturing(stream)) {
+    refuse(subject,
+           "is started while the stream is capturing a graph, whose replays would start it anew; run the step once "
+           "before capturing it");
+  }
+  allocate(stream);
+  const AmaxHistoryTensors one = tensors(slot, 1);
+  backend_->amax({.in = input.dtype, .scale = kTensorwise}, {.input = input, .amax = one.amax}, stream);
+  backend_->amax_history({.reduction = options_.reduction}, one, stream);
+  slots_[static_cast<std::size_t>(slot)].has_scale = true;
+}
+
+void DelayedScaling::sync_amax_history(Stream& stream) {
+  if (memory_.data() == nullptr) return;
+  backend_->amax_history({.reduction = options_.reduction}, tensors(0, size()), stream);
+}
+
+// ---- state -------------------------------------------------------------------------------------------------------
+
+std::string DelayedScaling::save(Stream& stream) const {
+  std::vector<std::uint32_t> values = initial();
+  if (memory_.data() != nullptr) {
+    backend_->copy_to_host(values.data(), memory_.data(), values.size() * sizeof(std::uint32_t), stream);
+  }
+  const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
+  DelayedScalingState state{.history_length = options_.history_length};
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    const auto history = values.begin() + static_cast<std::ptrdiff_t>(arrays.history(i));
+    state.slots.push_back({.name = slot.name,
+                           .dtype = slot.dtype,
+                           .pow2 = slot.pow2,
+                           .has_scale = slot.has_scale,
+                           .scale = values[arrays.scale() + i],
+                           .amax = values[arrays.amax() + i],
+                           .history = {history, history + options_.history_length}});
+  }
+  return print(state);
+}
+
+void DelayedScaling::load(std::string_view text, Stream& stream) {
+  const DelayedScalingState state = parse_delayed_scaling_state(text);
+  if (state.history_length != options_.history_length) {
+    refuse(kStateSubject, fmt::format("has histories of {} steps, but here they are of {}", state.history_length,
+                                      options_.history_length));
+  }
+  const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
+  std::vector<std::uint32_t> values = initial();
+  std::vector<Slot> slots = slots_;
+  std::vector<bool> found(slots.size());
+  for (const DelayedScalingState::Slot& saved : state.slots) {
+    const auto named = by_name_.find(saved.name);
+    if (named == by_name_.end()) {
+      refuse(kStateSubject,
+             fmt::format("has a slot \"{}\", which is not here; add the slots that were saved", saved.name));
+    }
+    const auto i = static_cast<std::size_t>(named->second);
+    if (saved.dtype != slots[i].dtype) {
+      refuse(kStateSubject, fmt::format("has slot \"{}\" for {}, but here it is for {}", saved.name, name(saved.dtype),
+                                        name(slots[i].dtype)));
+    }
+    if (saved.pow2 != slots[i].pow2) {
+      refuse(kStateSubject, fmt::format("has slot \"{}\" {} pow2, but here it is {}", saved.name,
+                                        saved.pow2 ? "with" : "without", saved.pow2 ? "without" : "with"));
+    }
+    found[i] = true;
+    slots[i].has_scale = saved.has_scale;
+    values[arrays.scale() + i] = saved.scale;
+    values[arrays.amax() + i] = saved.amax;
+    std::ranges::copy(saved.history, values.begin() + static_cast<std::ptrdiff_t>(arrays.history(i)));
+  }
+  const auto missing = std::ranges::find(found, false);
+  if (missing != found.end()) {
+    refuse(kStateSubject, fmt::format("lacks slot \"{}\", which is here",
+                                      slots[static_cast<std::size_t>(missing - found.begin())].name));
+  }
+  if (!values.empty()) write(values, stream);
+  slots_ = std::move(slots);
+}
+
+}  // namespace ingot

@@ -1,0 +1,87 @@
+#include "ingot/nn/delayed_scaling_state.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/sealed_line.h"
+
+namespace ingot {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 1;
+constexpr std::string_view kBegin = "{\"ingot_delayed_scaling\":";
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, "delayed scaling state", message + "; load what save() gave, unchanged");
+}
+
+std::uint32_t read_bits(const Json& json) {
+  if (!json.is_number_unsigned() || json.get<std::uint64_t>() > std::numeric_limits<std::uint32_t>::max()) {
+    refuse("has a value that is not the bits of an f32");
+  }
+  return json.get<std::uint32_t>();
+}
+
+DelayedScalingState::Slot read_slot(const Json& json) {
+  const std::optional<Dtype> dtype = parse_dtype(json.at("dtype").get<std::string>());
+  if (!dtype) refuse("has a slot of a dtype that is none");
+  DelayedScalingState::Slot slot{.name = json.at("name").get<std::string>(),
+                                 .dtype = *dtype,
+                                 .pow2 = json.at("pow2").get<bool>(),
+                                 .has_scale = json.at("has_scale").get<bool>(),
+                                 .scale = read_bits(json.at("scale")),
+                                 .amax = read_bits(json.at("amax"))};
+  for (const Json& amax : json.at("history")) slot.history.push_back(read_bits(amax));
+  return slot;
+}
+
+// Of a line whose checksum is right; it can still have been made wrongly.
+DelayedScalingState read_state(const Json& json) {
+  DelayedScalingState state{.history_length = json.at("history_length").get<int>()};
+  std::set<std::string> names;
+  for (const Json& each : json.at("slots")) {
+    DelayedScalingState::Slot slot = read_slot(each);
+    if (!names.insert(slot.name).second) refuse("has two slots of one name, \"" + slot.name + "\"");
+    if (slot.history.size() != static_cast<std::size_t>(state.history_length)) {
+      refuse("has a history of another length than it says");
+    }
+    state.slots.push_back(std::move(slot));
+  }
+  return state;
+}
+
+}  // namespace
+
+std::string print(const DelayedScalingState& state) {
+  Json slots = Json::array();
+  for (const DelayedScalingState::Slot& slot : state.slots) {
+    slots.push_back(Json{{"name", slot.name},
+                         {"dtype", name(slot.dtype)},
+                         {"pow2", slot.pow2},
+                         {"has_scale", slot.has_scale},
+                         {"scale", slot.scale},
+                         {"amax", slot.amax},
+                         {"history", slot.history}});
+  }
+  return seal(
+      Json{{"ingot_delayed_scaling", kFormat}, {"history_length", state.history_length}, {"slots", slots}}.dump());
+}
+
+DelayedScalingState parse_delayed_scaling_state(std::string_view text) {
+  if (!text.starts_with(kBegin)) refuse("is no state of delayed scaling");
+  if (const std::string fault = seal_fault(text); !fault.empty()) refuse(fault);
+  try {
+    const Json json = Json::parse(text);
+    if (json.at("ingot_delayed_scaling") != kFormat) refuse("is of another version of the format");
+    return read_state(json);
+  } catch (const nlohmann::json::exception&) {
+    refuse("lacks a field, or has one of the wrong kind");
+  }
+}
+
+}  // namespace ingot

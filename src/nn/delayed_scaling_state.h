@@ -1,0 +1,37 @@
+// What DelayedScaling saves: a value, and its one line of text.
+//
+//   {"ingot_delayed_scaling":1,"history_length":16,"slots":[{"name":"layers.0.wq.input","dtype":"e4m3fn","pow2":false,
+//    "has_scale":true,"scale":1084227584,"amax":0,"history":[1065353216,...]},...],"checksum":"<32 hex>"}
+//
+// Floats are their bits, as numbers. Any change of this format changes the number in front.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ingot/codegen/dtype.h"
+
+namespace ingot {
+
+struct DelayedScalingState {
+  struct Slot {
+    std::string name{};
+    Dtype dtype{};
+    bool pow2 = false;
+    bool has_scale = false;
+    std::uint32_t scale = 0;  // f32, as its bits
+    std::uint32_t amax = 0;
+    std::vector<std::uint32_t> history{};  // the newest first
+  };
+
+  int history_length = 0;
+  std::vector<Slot> slots{};  // names are unique, histories of that length
+};
+
+std::string print(const DelayedScalingState& state);
+// Throws Error{invalid_argument} that says how the text is not as print() made it.
+DelayedScalingState parse_delayed_scaling_state(std::string_view text);
+
+}  // namespace ingot

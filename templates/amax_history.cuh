@@ -1,0 +1,64 @@
+// Delayed scaling's step, for any number of slots in one launch: of each the history is rolled by one place, the newest
+// amax put first and cleared where it came from, and the scale made anew. Moves each history once in and once out.
+//
+// A warp to a slot. It goes through the history from the oldest end in chunks, so that nothing is written over before
+// it has been read: a chunk's values, each from the place before, are all loaded before the first is stored.
+#pragma once
+
+#include "memory.cuh"
+#include "platform.cuh"
+#include "scaling.cuh"
+
+namespace ingot {
+
+struct AmaxHistoryParams {
+  float* amax;     // [slots]
+  float* history;  // [slots, length], the newest first
+  i64 slots, length;
+  i64 history_stride;
+  float* scale;         // [slots]
+  const float* limits;  // [slots]: FP8_MAX
+  const float* pow2;    // [slots]: not 0 where the scale is rounded down to a power of two
+  bool most_recent;     // the scale is the newest amax's, not the largest's
+};
+
+struct AmaxHistoryLaunch {
+  static constexpr u32 kThreads = 128;
+  static constexpr u32 kSlots = kThreads / 32;  // of a block
+  static constexpr u32 kPerLane = 8;            // loads in flight
+  static constexpr i64 kChunk = 32 * i64{kPerLane};
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 slots) { return ceil_div(slots, i64{kSlots}); }
+};
+
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxHistoryLaunch::kThreads, 8) amax_history(const AmaxHistoryParams p) {
+  using Launch = AmaxHistoryLaunch;
+  start_in_turn();
+  const i64 slot = i64{blockIdx.x} * Launch::kSlots + threadIdx.x / 32;
+  if (slot >= p.slots) return;
+  const u32 lane = threadIdx.x % 32;
+  float* const history = p.history + slot * p.history_stride;
+  const u32 newest = amax_bits(p.amax[slot]);
+  u32 largest = newest;
+  for (i64 first = (p.length - 1) / Launch::kChunk * Launch::kChunk; first >= 0; first -= Launch::kChunk) {
+    float values[Launch::kPerLane];
+    INGOT_UNROLL
+    for (u32 i = 0; i < Launch::kPerLane; ++i) {
+      const i64 at = first + i * 32 + lane;
+      values[i] = at == 0 || at >= p.length ? amax_from_bits(newest) : history[at - 1];
+    }
+    __syncwarp();
+    INGOT_UNROLL
+    for (u32 i = 0; i < Launch::kPerLane; ++i) {
+      const i64 at = first + i * 32 + lane;
+      largest = max_of(largest, amax_bits(values[i]));
+      if (at < p.length) history[at] = values[i];
+    }
+  }
+  largest = __reduce_max_sync(0xffffffffU, largest);
+  if (lane != 0) return;
+  p.amax[slot] = 0.0F;
+  if (p.most_recent) largest = newest;
+  if (largest != 0) p.scale[slot] = scale_from_amax(amax_from_bits(largest), p.limits[slot], p.pow2[slot] != 0.0F);
+}
+
+}  // namespace ingot
