@@ -73,6 +73,22 @@ INGOT_DEVICE U32x4 load16_once(const void* source) {
 #endif
 }
 
+// Those of memory that the thread itself may write afterwards.
+INGOT_DEVICE U32x4 load16_in_place(const void* source) {
+#if INGOT_ON_DEVICE
+  return ptx::ld_global(source, ptx::createpolicy_evict_normal());
+#else
+  return *static_cast<const U32x4*>(source);
+#endif
+}
+INGOT_DEVICE U32x4 load16_once_in_place(const void* source) {
+#if INGOT_ON_DEVICE
+  return ptx::ld_global_once(source, ptx::createpolicy_evict_normal());
+#else
+  return *static_cast<const U32x4*>(source);
+#endif
+}
+
 template <HighPrecision T>
 INGOT_DEVICE Vector<T> load_vector(const T* source) {
   return {load16_once(source)};

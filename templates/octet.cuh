@@ -70,6 +70,15 @@ INGOT_DEVICE Octet<T> load_octet_once(const T* source) {
     return {{{load16_once(source)}}};
   }
 }
+// The first, of what its reader may write in place.
+template <HighPrecision T>
+INGOT_DEVICE Octet<T> load_octet_in_place(const T* source) {
+  if constexpr (sizeof(T) == 4) {
+    return {{{load16_in_place(source)}, {load16_in_place(source + kPerVector<T>)}}};
+  } else {
+    return {{{load16_once_in_place(source)}}};
+  }
+}
 template <HighPrecision T>
 INGOT_DEVICE Octet<T> load_octet_again(const T* source) {
   Octet<T> octet;

@@ -1,6 +1,7 @@
 // Where the values of a cast come from: the elements of a matrix, or an expression of them and of further inputs
 // (pointwise.cuh), computed on the way. Values are computed in f32 and rounded to the matrix's dtype, as if the
-// expression were a kernel of its own before the cast; or not, if Unrounded.
+// expression were a kernel of its own before the cast; or not, if Unrounded. InPlace: each thread may write its values
+// over the elements that it has read (elementwise.cuh).
 #pragma once
 
 #include "memory.cuh"
@@ -23,7 +24,7 @@ struct SourceParams {
   SourceOperand operands[kMaxInputs];
 };
 
-template <HighPrecision InDtype, class F = Identity, bool Unrounded = false>
+template <HighPrecision InDtype, class F = Identity, bool Unrounded = false, bool InPlace = false>
 struct ValueSource {
   using In = InDtype;
   static constexpr bool kFused = !is_same<F, Identity>;
@@ -88,11 +89,11 @@ struct ValueSource {
   // The octet that begins `rows` below and `cols` to the right.
   INGOT_DEVICE static Raw fetch(const SourceParams& p, const Place& at, u32 rows, u32 cols) {
     Raw raw{};
-    if constexpr (F::kUsesX) raw.x = load_octet_once(at.x + rows * p.input_stride + cols);
+    if constexpr (F::kUsesX) raw.x = load_octet(at.x + rows * p.input_stride + cols);
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] == InputKind::matrix) {
-        raw.operands[i] = load_octet_once(at.operands[i] + rows * p.operands[i].stride + cols);
+        raw.operands[i] = load_octet(at.operands[i] + rows * p.operands[i].stride + cols);
       } else if (F::kKinds[i] == InputKind::row) {
         raw.of_row[i] = at.of_row[i][rows];
       }
@@ -154,6 +155,13 @@ struct ValueSource {
   }
 
  private:
+  INGOT_DEVICE static Octet<In> load_octet(const In* source) {
+    if constexpr (InPlace) {
+      return load_octet_in_place(source);
+    } else {
+      return load_octet_once(source);
+    }
+  }
   INGOT_DEVICE static float operand_element(const SourceOperand& operand, InputKind kind, i64 row, i64 col) {
     if (kind == InputKind::row) return static_cast<const float*>(operand.data)[row];
     const i64 at = kind == InputKind::column ? col : row * operand.stride + col;

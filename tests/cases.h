@@ -1,6 +1,6 @@
 // The one list of cases: every valid spec on shapes, inputs and memory layouts that it may meet. It drives the CPU
 // tests and the CUDA-against-CPU tests. A new spec is in it as soon as all_valid_specs() has it; of the casts of
-// expressions, which have no end, fused_specs() lists those that stand for the others.
+// expressions, which have no end, fused_specs() and elementwise_specs() list those that stand for the others.
 #pragma once
 
 #include <array>
@@ -127,6 +127,23 @@ inline std::vector<GemmSpec> epilogue_specs() {
   return specs;
 }
 
+// Expressions by themselves: each dtype, inputs of every kind, none of them x, and fast ones.
+inline std::vector<KernelSpec> elementwise_specs() {
+  constexpr std::array kLines{"elementwise bf16 of=silu(x)*gate",
+                              "elementwise bf16 of=x*r[row]",  // the huge one
+                              "elementwise f16 of=(x-mean[row])*rstd[row]*gamma[col]+beta[col]",
+                              "elementwise f32 of=x*a+b*c-d",
+                              "elementwise f16 of=x*a+b*c-d",
+                              "elementwise bf16 of=a*b-min(a,c[row])",
+                              "elementwise f32 of=gelu(x+bias[col])",
+                              "elementwise f32 of=w[col]*r[row]",
+                              "elementwise bf16 of=silu(x)*gate fast"};
+  std::vector<KernelSpec> specs;
+  for (const char* const line : kLines) specs.push_back(parse(line));
+  specs.emplace_back(ElementwiseSpec{.pointwise = backward(parse_pointwise("gelu(x) * up"), "x")});
+  return specs;
+}
+
 inline bool is_fused(const KernelSpec& spec) {
   const auto* const cast = std::get_if<CastSpec>(&spec);
   return cast != nullptr && (cast->pointwise || cast->sum);
@@ -134,8 +151,7 @@ inline bool is_fused(const KernelSpec& spec) {
 
 inline std::vector<KernelSpec> all_specs() {
   std::vector<KernelSpec> specs = all_valid_specs();
-  const std::vector<KernelSpec> fused = fused_specs();
-  specs.insert(specs.end(), fused.begin(), fused.end());
+  for (const auto& more : {fused_specs(), elementwise_specs()}) specs.insert(specs.end(), more.begin(), more.end());
   return specs;
 }
 
@@ -206,6 +222,7 @@ inline bool runs_huge(const KernelSpec& spec) {
                  : cast->codes && (cast->transposed || cast->scale == kRowwise || cast->scale == kRowGroups);
   }
   if (const auto* const amax = std::get_if<AmaxSpec>(&spec)) return amax->in == Dtype::bf16;
+  if (std::holds_alternative<ElementwiseSpec>(spec)) return spec == parse("elementwise bf16 of=x*r[row]");
   if (const auto* const norm = std::get_if<NormSpec>(&spec)) {
     return *norm == NormSpec{.kind = NormKind::rms, .in = Dtype::bf16, .out = Dtype::e4m3fn, .affine = true};
   }

@@ -256,6 +256,12 @@ Instance instance(const RelayoutSpec& spec, Pass) {
   return {"relayout.cuh", fmt::format("relayout<{}>", spec.transposed), print(spec)};
 }
 
+Instance instance(const ElementwiseSpec& spec, Pass) {
+  return {"elementwise.cuh",
+          fmt::format("elementwise<ingot::ValueSource<{}, ingot::{}, false, true>>", type(spec.in), kFunctorName),
+          print(spec), functor(cast_of_values(spec))};
+}
+
 Instance instance(const ColumnSumSpec& spec, Pass pass) {
   if (pass == Pass::first) {
     return {"column_sum.cuh", fmt::format("column_sum_partials<{}>", type(spec.in)),

@@ -94,6 +94,11 @@ std::string print_spec(const ColumnSumSpec& spec) {
   return fmt::format("column_sum {}->{}", name(spec.in), name(spec.out));
 }
 
+std::string print_spec(const ElementwiseSpec& spec) {
+  return fmt::format("elementwise {}{}{}{}", name(spec.in), spec.pointwise ? " of=" : "", print_word(spec.pointwise),
+                     spec.fast_math ? " fast" : "");
+}
+
 std::string print_spec(const RelayoutSpec& spec) { return spec.transposed ? "relayout transposed" : "relayout copied"; }
 
 const char* name_of(AmaxReduction reduction) {
@@ -335,6 +340,13 @@ void validate_spec(const GemmSpec& spec) {
 
 void validate_spec(const RelayoutSpec&) {}
 
+void validate_spec(const ElementwiseSpec& spec) {
+  require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
+  if (!spec.pointwise) {
+    refuse(spec, "there is no pointwise expression, but it is all that this kernel computes: of=silu(x)*gate");
+  }
+}
+
 void validate_spec(const ColumnSumSpec& spec) {
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
   require_dtype(spec, "out", spec.out, kHighPrecisionDtypes);
@@ -396,11 +408,12 @@ class Parser {
     if (kind == "gemm") return parse_as<GemmSpec>();
     if (kind == "column_sum") return parse_as<ColumnSumSpec>();
     if (kind == "relayout") return parse_as<RelayoutSpec>();
+    if (kind == "elementwise") return parse_as<ElementwiseSpec>();
     if (kind == "norm") return parse_norm(line_, words_);
     if (kind == "norm_backward") return parse_norm_backward(line_, words_);
     if (kind == "amax_history") return parse_as<AmaxHistorySpec>();
     fail(
-        fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm, "
+        fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, norm, "
                     "norm_backward or amax_history",
                     kind));
   }
@@ -434,6 +447,7 @@ class Parser {
   static std::string dtypes_form(const ColumnSumSpec&) { return "<in>-><out>, such as bf16->f32"; }
   static std::string dtypes_form(const RelayoutSpec&) { return "copied or transposed"; }
   static std::string dtypes_form(const AmaxHistorySpec&) { return "reduce=max or reduce=most_recent"; }
+  static std::string dtypes_form(const ElementwiseSpec&) { return "the dtype of its values, such as bf16"; }
 
   static std::string options_form(const AmaxSpec&) { return "scale=<granularity>"; }
   static std::string options_form(const CastSpec&) {
@@ -447,6 +461,7 @@ class Parser {
   static std::string options_form(const ColumnSumSpec&) { return "nothing after the dtypes"; }
   static std::string options_form(const RelayoutSpec&) { return "nothing more"; }
   static std::string options_form(const AmaxHistorySpec&) { return "nothing more"; }
+  static std::string options_form(const ElementwiseSpec&) { return "of=<expression> or fast"; }
 
   void dtypes(AmaxSpec& spec, std::string_view word) const { spec.in = dtype(word, word); }
   void dtypes(CastSpec& spec, std::string_view word) const {
@@ -471,6 +486,7 @@ class Parser {
     if (word != "copied" && word != "transposed") fail(fmt::format("\"{}\" must be {}", word, dtypes_form(spec)));
     spec.transposed = word == "transposed";
   }
+  void dtypes(ElementwiseSpec& spec, std::string_view word) const { spec.in = dtype(word, word); }
 
   void dtypes(AmaxHistorySpec& spec, std::string_view word) const {
     for (const AmaxReduction reduction : kAmaxReductions) {
@@ -582,6 +598,16 @@ class Parser {
   std::string option(ColumnSumSpec&, std::string_view, std::string_view, std::string_view, bool) const { return {}; }
   std::string option(RelayoutSpec&, std::string_view, std::string_view, std::string_view, bool) const { return {}; }
   std::string option(AmaxHistorySpec&, std::string_view, std::string_view, std::string_view, bool) const { return {}; }
+  std::string option(ElementwiseSpec& spec, std::string_view, std::string_view key, std::string_view value,
+                     bool has_value) const {
+    if (key == "of") {
+      spec.pointwise = parse_pointwise(value);
+      return "the expression";
+    }
+    if (key != "fast" || has_value) return {};
+    spec.fast_math = true;
+    return "fast";
+  }
 
   void outputs(CastSpec& spec, std::string_view value, std::string_view word) const {
     spec.codes = false;
@@ -722,6 +748,9 @@ std::uint64_t hash_spec(const GemmSpec& spec) {
 }
 std::uint64_t hash_spec(const ColumnSumSpec& spec) { return mix(pack(4, spec.in, spec.out)); }
 std::uint64_t hash_spec(const RelayoutSpec& spec) { return mix(pack(7, spec.transposed)); }
+std::uint64_t hash_spec(const ElementwiseSpec& spec) {
+  return mix(pack(8, spec.in, spec.fast_math) + mix(spec.pointwise.hash()));
+}
 std::uint64_t hash_spec(const NormSpec& spec) {
   const auto flags = (spec.affine ? 1 : 0) | (spec.result ? 2 : 0) | (spec.stats ? 4 : 0) | (spec.pow2 ? 8 : 0);
   const auto out = spec.out ? 1 + static_cast<int>(*spec.out) : 0;
@@ -762,6 +791,10 @@ std::size_t hash_value(const GemmSpec& spec) { return static_cast<std::size_t>(h
 
 std::size_t hash_value(const KernelSpec& spec) {
   return static_cast<std::size_t>(std::visit([](const auto& s) { return hash_spec(s); }, spec));
+}
+
+CastSpec cast_of_values(const ElementwiseSpec& spec) {
+  return {.in = spec.in, .pointwise = spec.pointwise, .fast_math = spec.fast_math, .result = true};
 }
 
 bool has_group_factors(const GemmSpec& spec) {

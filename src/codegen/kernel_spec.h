@@ -14,6 +14,7 @@
 //   gemm bf16*bf16->bf16 nt kernel=cublaslt:3
 //   column_sum bf16->f32
 //   relayout transposed
+//   elementwise bf16 of=silu(x)*gate
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
 //   amax_history reduce=max
@@ -138,12 +139,23 @@ struct RelayoutSpec {
   bool operator==(const RelayoutSpec&) const = default;
 };
 
-using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, NormSpec, NormBackwardSpec,
-                                AmaxHistorySpec>;
+// output[rows, cols] = expression(x, inputs), computed in f32 and rounded to `in`: the `result` of a cast with the same
+// expression, without the cast. Where a value is needed in high precision, as an activation's gradient on its way back.
+struct ElementwiseSpec {
+  Dtype in = Dtype::bf16;
+  Pointwise pointwise{};   // always there
+  bool fast_math = false;  // as a cast's
+  bool operator==(const ElementwiseSpec&) const = default;
+};
+
+using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec, NormSpec,
+                                NormBackwardSpec, AmaxHistorySpec>;
 
 std::size_t hash_value(const KernelSpec& spec);
 std::size_t hash_value(const GemmSpec& spec);
 
+// The cast whose values, precision and inputs are those of the expression, and whose `result` is its output.
+CastSpec cast_of_values(const ElementwiseSpec& spec);
 // Does each 128 of k have factors of its own?
 bool has_group_factors(const GemmSpec& spec);
 // The type of a GEMM's bias vector: out, or bf16 where out is f32 or FP8 and both operands are FP8.

@@ -3,8 +3,8 @@
 //
 // Every call checks its arguments, in the same way in both, enqueues on the stream and returns; the CPU one has
 // finished when it returns. Inputs must stay alive until the stream has passed the call. Outputs may not overlap
-// inputs. Errors: Error{invalid_spec, invalid_argument} before anything is enqueued; Error{cuda_failed, compile_failed,
-// not_found, out_of_memory} from below.
+// inputs, but for those that are said to. Errors: Error{invalid_spec, invalid_argument} before anything is enqueued;
+// Error{cuda_failed, compile_failed, not_found, out_of_memory} from below.
 #pragma once
 
 #include <array>
@@ -149,6 +149,15 @@ struct AmaxHistoryTensors {
   Tensor pow2;
 };
 
+// input[rows, cols] and output[rows, cols] of spec.in; inputs as of a cast's expression (CastTensors), input too: where
+// the expression does not use x, it gives the shape alone. The output may be `input` or a matrix of the expression
+// itself, with the same address and row stride, and may not overlap any of them otherwise.
+struct ElementwiseTensors {
+  Tensor input;
+  std::array<Tensor, kMaxPointwiseInputs> inputs{};
+  Tensor output;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -166,6 +175,7 @@ class Backend {
   virtual void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) = 0;
   virtual void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) = 0;
   virtual void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) = 0;
+  virtual void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) = 0;
   virtual void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) = 0;
   virtual void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) = 0;
   virtual void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) = 0;

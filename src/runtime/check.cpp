@@ -80,10 +80,10 @@ void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device) {
 namespace {
 
 // An input that the expression does not read may be without memory.
-Range check_values(const char* what, const Tensor& input, const CastSpec& spec, Device device) {
-  const bool only_shape = spec.pointwise && !spec.pointwise.uses_x() && input.data == nullptr;
-  if (!only_shape) return check_matrix(what, input, spec.in, device);
-  if (input.dtype != spec.in) refuse(what, input, fmt::format("the spec asks for {}", name(spec.in)));
+Range check_values(const char* what, const Tensor& input, Dtype dtype, const Pointwise& expression, Device device) {
+  const bool only_shape = expression && !expression.uses_x() && input.data == nullptr;
+  if (!only_shape) return check_matrix(what, input, dtype, device);
+  if (input.dtype != dtype) refuse(what, input, fmt::format("the spec asks for {}", name(dtype)));
   byte_span(input, what);
   return {what, &input, 0};
 }
@@ -127,7 +127,20 @@ void check_pointwise_inputs(const Pointwise& expression, std::span<const Tensor>
 
 constexpr std::array kCastInputs{"cast inputs[0]", "cast inputs[1]", "cast inputs[2]", "cast inputs[3]"};
 constexpr std::array kGemmInputs{"gemm inputs[0]", "gemm inputs[1]", "gemm inputs[2]", "gemm inputs[3]"};
-static_assert(kCastInputs.size() == kMaxPointwiseInputs && kGemmInputs.size() == kMaxPointwiseInputs);
+constexpr std::array kElementwiseInputs{"elementwise inputs[0]", "elementwise inputs[1]", "elementwise inputs[2]",
+                                        "elementwise inputs[3]"};
+static_assert(kCastInputs.size() == kMaxPointwiseInputs && kGemmInputs.size() == kMaxPointwiseInputs &&
+              kElementwiseInputs.size() == kMaxPointwiseInputs);
+
+// Of an expression in front of a kernel that reads a matrix.
+Beside beside_input(const Tensor& input) {
+  return {.dtype = input.dtype,
+          .rows = input.rows,
+          .cols = input.cols,
+          .shape = "the input's shape",
+          .columns = "one for each column of the input",
+          .rows_of = "one for each row of the input"};
+}
 
 Range check_result(const CastSpec& spec, const CastTensors& tensors, Device device) {
   if (!spec.result) return check_absent("cast result", tensors.result, "the spec does not ask for this output");
@@ -164,17 +177,11 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
   const char* const why_not_own = given ? kShared : kDynamic;
 
   Range inputs[3 + kMaxPointwiseInputs] = {
-      check_values("cast input", input, spec, device),
+      check_values("cast input", input, spec.in, spec.pointwise, device),
       check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
       check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own)};
-  check_pointwise_inputs(spec.pointwise, tensors.inputs, kCastInputs,
-                         {.dtype = spec.in,
-                          .rows = input.rows,
-                          .cols = input.cols,
-                          .shape = "the input's shape",
-                          .columns = "one for each column of the input",
-                          .rows_of = "one for each row of the input"},
-                         device, std::span(inputs).subspan<3>());
+  check_pointwise_inputs(spec.pointwise, tensors.inputs, kCastInputs, beside_input(input), device,
+                         std::span(inputs).subspan<3>());
   const Range outputs[] = {
       check_codes("cast codes", tensors.codes, spec.codes, input.rows, input.cols, "the input's shape"),
       check_codes("cast transposed", tensors.transposed, spec.transposed, input.cols, input.rows,
@@ -198,6 +205,29 @@ bool in_place(const Tensor& c, const Tensor& out) {
 }
 
 }  // namespace
+
+void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device) {
+  validate(spec);
+  const Tensor& input = tensors.input;
+  Range inputs[1 + kMaxPointwiseInputs] = {check_values("elementwise input", input, spec.in, spec.pointwise, device)};
+  check_pointwise_inputs(spec.pointwise, tensors.inputs, kElementwiseInputs, beside_input(input), device,
+                         std::span(inputs).subspan<1>());
+  const Range output =
+      check_matrix("elementwise output", tensors.output, spec.in, input.rows, input.cols, device, "the input's shape");
+  // Of a matrix, the output may be that itself; vectors are read by all.
+  const auto kinds = spec.pointwise.inputs();
+  for (std::size_t i = 0; i <= kinds.size(); ++i) {
+    if ((i > 0 && kinds[i - 1].kind != PointwiseInput::Kind::matrix) || !overlap(inputs[i], output)) continue;
+    if (!in_place(*inputs[i].tensor, tensors.output)) {
+      refuse("elementwise output", tensors.output,
+             fmt::format("its memory overlaps that of {}, which is {}; the output may be that matrix itself, with the "
+                         "same address and row stride, or memory of its own",
+                         inputs[i].what, describe(*inputs[i].tensor)));
+    }
+    inputs[i].bytes = 0;
+  }
+  check_overlaps(inputs, {&output, 1});
+}
 
 void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
   validate(spec);

@@ -45,6 +45,24 @@ INGOT_DEVICE U32x4 ld_global_nc_once(const void* source, u64 policy) {
   return v;
 }
 
+// 16 bytes that this thread may write later.
+INGOT_DEVICE U32x4 ld_global(const void* source, u64 policy) {
+  U32x4 v;
+  asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(source), "l"(policy)
+               : "memory");
+  return v;
+}
+INGOT_DEVICE U32x4 ld_global_once(const void* source, u64 policy) {
+  U32x4 v;
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(source), "l"(policy)
+               : "memory");
+  return v;
+}
+
 // One float that no thread writes during the kernel.
 INGOT_DEVICE float ld_global_nc_float(const float* source) {
   float value;

@@ -164,6 +164,23 @@ BOOST_AUTO_TEST_CASE(golden_texts_of_a_fused_cast) {
         "amax_rows<ingot::ValueSource<ingot::bf16, ingot::Fused, false>>");
 }
 
+// The precision is that of a cast's values.
+BOOST_AUTO_TEST_CASE(golden_texts_of_elementwise) {
+  using enum PointwisePrecision;
+  const auto check = [](const char* line, PointwisePrecision precision, const std::string& in) {
+    const Source source = generate(parse(line));
+    BOOST_TEST(source.name == line);
+    BOOST_TEST(source.text == std::string("// ") + line + "\n#include \"elementwise.cuh\"\n" +
+                                  render(parse_pointwise("exp(x) + a[col]"), "Fused", precision) +
+                                  "constexpr auto kKernel = &ingot::elementwise<ingot::ValueSource<ingot::" + in +
+                                  ", ingot::Fused, false, true>>;\n");
+  };
+  check("elementwise bf16 of=exp(x)+a[col]", reproducible16, "bf16");
+  check("elementwise f32 of=exp(x)+a[col]", reproducible32, "f32");
+  check("elementwise f16 of=exp(x)+a[col] fast", fast, "f16");
+  BOOST_TEST(passes(parse("elementwise bf16 of=x")).size() == 1U);
+}
+
 BOOST_AUTO_TEST_CASE(which_specs_take_two_launches) {
   const auto two = [](const char* line) { return has_pass(parse(line), Pass::first); };
   BOOST_TEST(two("amax bf16 scale=tensor"));

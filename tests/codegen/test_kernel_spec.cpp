@@ -174,12 +174,12 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
   BOOST_TEST(parse_error(" \t ") ==
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
-  BOOST_TEST(
-      parse_error("casts bf16->e4m3fn") ==
-      "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm, norm_backward or amax_history");
-  BOOST_TEST(
-      parse_error("->") ==
-      "\"->\" is no kernel; expected amax, cast, gemm, column_sum, relayout, norm, norm_backward or amax_history");
+  BOOST_TEST(parse_error("casts bf16->e4m3fn") ==
+             "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, norm, norm_backward "
+             "or amax_history");
+  BOOST_TEST(parse_error("->") ==
+             "\"->\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, norm, norm_backward "
+             "or amax_history");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
@@ -429,6 +429,41 @@ BOOST_AUTO_TEST_CASE(histories_say_what_they_are_reduced_to) {
   BOOST_TEST(print(AmaxHistorySpec{}) == "amax_history reduce=max");
   BOOST_TEST((parse("amax_history reduce = most_recent") ==
               KernelSpec(AmaxHistorySpec{.reduction = AmaxReduction::most_recent})));
+}
+
+BOOST_AUTO_TEST_CASE(elementwise_is_named_by_its_expression) {
+  const ElementwiseSpec spec{.in = Dtype::f16, .pointwise = parse_pointwise("silu(x) * gate"), .fast_math = true};
+  BOOST_TEST(print(spec) == "elementwise f16 of=x*sigmoid(x)*gate fast");
+  for (const char* const line :
+       {"elementwise f16 of=silu(x)*gate fast", "elementwise f16 fast of = \"silu(x) * gate\""})
+    BOOST_TEST((parse(line) == KernelSpec(spec)), line);
+  BOOST_TEST((parse("elementwise bf16 of=x") != parse("elementwise bf16 of=x fast")));
+
+  const std::string dtypes = "must be one of f32, bf16, f16";
+  BOOST_TEST(refusal(ElementwiseSpec{}) ==
+             "elementwise bf16: there is no pointwise expression, but it is all that this kernel computes: "
+             "of=silu(x)*gate");
+  BOOST_TEST(refusal(ElementwiseSpec{.in = Dtype::e5m2, .pointwise = parse_pointwise("exp(x)")}) ==
+             "elementwise e5m2 of=exp(x): in is e5m2, but " + dtypes);
+  BOOST_TEST(parse_error("elementwise") == "\"elementwise\" must be followed by the dtype of its values, such as bf16");
+  BOOST_TEST(parse_error("elementwise bf16 of=x list") ==
+             "\"list\" is no word of elementwise; expected of=<expression> or fast");
+  BOOST_TEST(parse_error("elementwise bf16 of=x fast=1") ==
+             "\"fast=1\" is no word of elementwise; expected of=<expression> or fast");
+  BOOST_TEST(parse_error("elementwise bf16 of=x of=x") == "\"of=x\" gives the expression a second time");
+
+  std::set<std::size_t> hashes;
+  for (const char* const text : {"x", "silu(x)", "silu(x)*gate", "silu(x)*gate[col]"}) {
+    for (const Dtype in : kHighPrecisionDtypes) {
+      for (const bool fast : {false, true}) {
+        hashes.insert(hash_value(ElementwiseSpec{.in = in, .pointwise = parse_pointwise(text), .fast_math = fast}));
+      }
+    }
+  }
+  BOOST_TEST(hashes.size() == 4U * 3U * 2U);
+
+  const CastSpec values = cast_of_values(spec);
+  BOOST_TEST(print(values) == "cast f16->e4m3fn of=x*sigmoid(x)*gate scale=tensor out=codes,result fast");
 }
 
 BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {

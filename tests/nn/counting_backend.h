@@ -50,6 +50,10 @@ class CountingBackend final : public Backend {
     calls.push_back(print(spec));
     inner_->relayout(spec, tensors, on(stream));
   }
+  void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->elementwise(spec, tensors, on(stream));
+  }
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     calls.push_back(print(spec));
     inner_->norm(spec, tensors, on(stream));

@@ -1,6 +1,6 @@
 // CUDA against the CPU reference, every case of tests/cases.h: the same bits for all but the GEMMs on tensor cores,
 // which are compared with float64 within a tolerance, and exactly where the inputs are small integers; and but for the
-// casts with fast math, which are compared with the CPU's within a bound (support/pointwise_reference.h).
+// expressions with fast math, which are compared with the CPU's within a bound (support/pointwise_reference.h).
 //
 // With `-- 3/8` as last arguments, a share of the cases (support/share.h): most of the time is the CPU's, and
 // scripts/gpu_check.sh runs as many shares at once as there are cores.
@@ -66,7 +66,9 @@ struct Fixture {
     if (std::string fault = damage(outputs); !fault.empty()) return fault;
     const Matrices expected = run(c, inputs, *cpu, cpu_stream);
     const CastSpec* const cast = std::get_if<CastSpec>(&c.spec);
-    if (cast != nullptr && cast->fast_math) return fast_difference(expected, outputs);
+    const ElementwiseSpec* const elementwise = std::get_if<ElementwiseSpec>(&c.spec);
+    const bool fast = (cast != nullptr && cast->fast_math) || (elementwise != nullptr && elementwise->fast_math);
+    if (fast) return fast_difference(expected, outputs);
     std::string fault;
     for (const auto& [what, matrix] : outputs) {
       fault = bit_difference(what, expected.at(what), matrix);
@@ -174,6 +176,7 @@ BOOST_AUTO_TEST_CASE(all_kernels_compile) {
 BOOST_AUTO_TEST_CASE(amax) { run_all(cases(SizeClass::ci), of_kind<AmaxSpec>); }
 BOOST_AUTO_TEST_CASE(cast) { run_all(cases(SizeClass::ci), of_kind<CastSpec>); }
 BOOST_AUTO_TEST_CASE(relayout) { run_all(cases(SizeClass::ci), of_kind<RelayoutSpec>); }
+BOOST_AUTO_TEST_CASE(elementwise) { run_all(cases(SizeClass::ci), of_kind<ElementwiseSpec>); }
 BOOST_AUTO_TEST_CASE(column_sum) { run_all(cases(SizeClass::ci), of_kind<ColumnSumSpec>); }
 BOOST_AUTO_TEST_CASE(gemm) { run_all(cases(SizeClass::ci), of_kind<GemmSpec>); }
 BOOST_AUTO_TEST_CASE(gemm_simt) {
@@ -224,6 +227,7 @@ std::vector<Case> mixed_cases() {
           {.spec = parse("gemm bf16*bf16->bf16 nt bias"), .shape = {256, 512, 768}},
           {.spec = parse("gemm e4m3fnuz*e4m3fnuz->f32 nt scale=row,row"), .shape = {37, 131, 67}},
           {.spec = parse("column_sum bf16->f32"), .shape = {1000, 77}},
+          {.spec = parse("elementwise bf16 of=silu(x)*gate"), .shape = {300, 1000}},
           {.spec = parse("norm layer bf16->e4m3fn affine scale=row out=codes,result,stats"), .shape = {300, 1024}},
           {.spec = parse("norm rms bf16->e4m3fn scale=tensor out=codes given"), .shape = {300, 999}},
           {.spec = parse("norm_backward layer bf16 affine sums=bf16"), .shape = {700, 1024}},

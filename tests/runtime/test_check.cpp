@@ -192,6 +192,86 @@ BOOST_AUTO_TEST_CASE(relayouts) {
   BOOST_TEST(contains(message(codes, matrix(at(8), Dtype::e5m2, 8, 4, kCpu), true), "overlaps"));
 }
 
+BOOST_AUTO_TEST_CASE(elementwise_operations) {
+  const ElementwiseSpec spec{.in = Dtype::bf16, .pointwise = parse_pointwise("x * gate + bias[col] - mean[row]")};
+  const auto message = [&](const std::function<void(ElementwiseTensors&)>& change, const ElementwiseSpec& of) {
+    ElementwiseTensors tensors{
+        .input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
+        .inputs = {matrix(at(1024), Dtype::bf16, 4, 8, kCpu), vector(at(2048), Dtype::bf16, 8, kCpu),
+                   vector(at(3072), Dtype::f32, 4, kCpu)},
+        .output = matrix(at(4096), Dtype::bf16, 4, 8, kCpu)};
+    change(tensors);
+    const auto error = refused([&] { check(of, tensors, kCpu); });
+    if (error.threw) BOOST_TEST((error.code == ErrorCode::invalid_argument));
+    return error.message;
+  };
+  const auto of = [&](const std::function<void(ElementwiseTensors&)>& change) { return message(change, spec); };
+  BOOST_TEST(of([](auto&) {}) == kNothing);
+  BOOST_TEST(of([](auto& t) { t.input = {}; }) == "elementwise input: is missing; it must be a matrix of bf16 on cpu");
+  BOOST_TEST(of([](auto& t) { t.output = {}; }) ==
+             "elementwise output: is missing; it must be bf16[4, 8]: the input's shape");
+  BOOST_TEST(of([](auto& t) { t.output.rows = 3; }) ==
+             "elementwise output: is bf16[3, 8] on cpu; it must be [4, 8]: the input's shape");
+  BOOST_TEST(of([](auto& t) { t.output.dtype = Dtype::f32; }) ==
+             "elementwise output: is f32[4, 8] on cpu; the spec asks for bf16");
+  BOOST_TEST(of([](auto& t) { t.inputs[0].cols = 7; }) ==
+             "elementwise inputs[0] (gate): is bf16[4, 7] on cpu, row stride 8; it must be [4, 8]: the input's shape");
+  BOOST_TEST(of([](auto& t) { t.inputs[1] = {}; }) ==
+             "elementwise inputs[1] (bias): is missing; it must be bf16[1, 8]: one for each column of the input");
+  BOOST_TEST(of([](auto& t) { t.inputs[2].dtype = Dtype::bf16; }) ==
+             "elementwise inputs[2] (mean): is bf16[1, 4] on cpu; the spec asks for f32");
+  BOOST_TEST(of([](auto& t) { t.inputs[3] = t.inputs[0]; }) ==
+             "elementwise inputs[3]: is bf16[4, 8] on cpu; it must not be given (a default Tensor instead): the "
+             "expression has no such input");
+
+  // Over one of its matrices, or beside all of them.
+  BOOST_TEST(of([](auto& t) { t.output = t.input; }) == kNothing);
+  BOOST_TEST(of([](auto& t) { t.output = t.inputs[0]; }) == kNothing);
+  BOOST_TEST(of([](auto& t) { t.output = t.input = t.inputs[0]; }) == kNothing);
+  const std::string in_between =
+      ", which is bf16[4, 8] on cpu; the output may be that matrix itself, with the same address and row stride, or "
+      "memory of its own";
+  BOOST_TEST(of([](auto& t) { t.output.data = at(2); }) ==
+             "elementwise output: is bf16[4, 8] on cpu; its memory overlaps that of elementwise input" + in_between);
+  BOOST_TEST(of([](auto& t) {
+               t.output.data = at(1024);
+               t.output.row_stride = 9;
+             }) ==
+             "elementwise output: is bf16[4, 8] on cpu, row stride 9; its memory overlaps that of elementwise "
+             "inputs[0]" +
+                 in_between);
+  BOOST_TEST(of([](auto& t) { t.output.data = at(2048); }) ==
+             "elementwise output: is bf16[4, 8] on cpu; its memory overlaps that of elementwise inputs[1], which is "
+             "bf16[1, 8] on cpu; an output needs memory of its own");
+  BOOST_TEST(contains(of([](auto& t) { t.output.data = at(3080); }), "overlaps that of elementwise inputs[2]"));
+  // A vector is no matrix, even where they are the same.
+  BOOST_TEST(contains(message(
+                          [](auto& t) {
+                            t.input = matrix(at(0), Dtype::bf16, 1, 8, kCpu);
+                            t.inputs = {vector(at(2048), Dtype::bf16, 8, kCpu)};
+                            t.output = t.inputs[0];
+                          },
+                          {.pointwise = parse_pointwise("x * a[col]")}),
+                      "its memory overlaps that of elementwise inputs[0]"));
+  // Without x the input is a shape, with memory or not.
+  const ElementwiseSpec without_x{.pointwise = parse_pointwise("gate * 2")};
+  const auto shape_alone = [&](const std::function<void(ElementwiseTensors&)>& change) {
+    return message(
+        [&](auto& t) {
+          t.input.data = nullptr;
+          t.inputs = {t.inputs[0]};
+          change(t);
+        },
+        without_x);
+  };
+  BOOST_TEST(shape_alone([](auto&) {}) == kNothing);
+  BOOST_TEST(shape_alone([](auto& t) { t.output = t.inputs[0]; }) == kNothing);
+  BOOST_TEST(shape_alone([](auto& t) { t.input.dtype = Dtype::f32; }) ==
+             "elementwise input: is f32[4, 8] on cpu; the spec asks for bf16");
+  const auto error = refused([&] { check(ElementwiseSpec{}, {.input = {}, .output = {}}, kCpu); });
+  BOOST_TEST((error.code == ErrorCode::invalid_spec));
+}
+
 BOOST_AUTO_TEST_CASE(layouts_say_where_m_n_and_k_are) {
   const GemmSpec spec{.a = Dtype::bf16,
                       .b = Dtype::bf16,

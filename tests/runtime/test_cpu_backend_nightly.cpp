@@ -54,6 +54,9 @@ struct Fixture {
                      .factors = output("factors"),
                      .eps = kNormEps},
                     stream);
+    } else if (const auto* const elementwise = std::get_if<ElementwiseSpec>(&c.spec)) {
+      backend->elementwise(*elementwise,
+                           {.input = view(input), .inputs = {given("inputs[0]")}, .output = output("output")}, stream);
     } else {
       backend->column_sum(std::get<ColumnSumSpec>(c.spec), {.input = view(input), .sum = output("sum")}, stream);
     }
@@ -128,6 +131,20 @@ void check_column_sum(const ColumnSumSpec& spec, const GuardedMatrix& input, con
   }
 }
 
+// Of x * r[row].
+void check_elementwise(const SharedMatrices& inputs, const GuardedMatrix& output) {
+  const GuardedMatrix& input = *inputs.at("input");
+  int faults = 0;
+  for (const std::int64_t r : samples(input.rows())) {
+    for (std::int64_t c = 0; c < input.cols() && faults < 10; ++c) {
+      const auto product = static_cast<float>(input.value(r, c) * inputs.at("inputs[0]")->value(0, r));
+      const bool right = output.value(r, c) == round_reference(output.dtype(), static_cast<double>(product));
+      BOOST_CHECK_MESSAGE(right, "row " << r << ", col " << c << ": got " << output.value(r, c));
+      faults += right ? 0 : 1;
+    }
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(past_2_to_the_31_elements, Fixture) {
   int run_count = 0;
   for (const Case& c : cases(SizeClass::huge)) {
@@ -141,6 +158,7 @@ BOOST_FIXTURE_TEST_CASE(past_2_to_the_31_elements, Fixture) {
       if (const auto* const cast = std::get_if<CastSpec>(&c.spec)) check_cast(*cast, inputs, outputs);
       if (const auto* const sum = std::get_if<ColumnSumSpec>(&c.spec))
         check_column_sum(*sum, *input, outputs.at("sum"));
+      if (std::holds_alternative<ElementwiseSpec>(c.spec)) check_elementwise(inputs, outputs.at("output"));
       if (const auto* const norm = std::get_if<NormSpec>(&c.spec)) check_norm(*norm, inputs, outputs);
       ++run_count;
     }

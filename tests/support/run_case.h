@@ -47,6 +47,7 @@ class InputMaker {
     add_pointwise_inputs(spec.pointwise, spec.in, c, made);
     return made;
   }
+  SharedMatrices inputs_of(const ElementwiseSpec& spec, const Case& c) { return inputs_of(cast_of_values(spec), c); }
 
   void add_pointwise_inputs(const Pointwise& expression, Dtype dtype, const Case& c, SharedMatrices& made) {
     const auto inputs = expression.inputs();
@@ -226,6 +227,8 @@ inline Matrices poisoned_outputs(const Case& c) {
     outputs["output"] = GuardedMatrix(Dtype::e4m3fn, turned ? cols : rows, turned ? rows : cols, padding, offset);
   } else if (std::holds_alternative<AmaxHistorySpec>(c.spec)) {
     outputs = slots_before(c);
+  } else if (const auto* const elementwise = std::get_if<ElementwiseSpec>(&c.spec)) {
+    outputs["output"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
   } else {
     outputs["sum"] = GuardedMatrix(std::get<ColumnSumSpec>(c.spec).out, 1, cols);
   }
@@ -322,6 +325,15 @@ class PlacedCase {
   }
   void enqueue_as(const RelayoutSpec& spec, Stream& stream) {
     backend_->relayout(spec, {.input = of("input"), .output = of("output")}, stream);
+  }
+  void enqueue_as(const ElementwiseSpec& spec, Stream& stream) {
+    Tensor input = of("input");
+    if (!spec.pointwise.uses_x()) input.data = nullptr;  // it gives the shape alone
+    backend_->elementwise(spec,
+                          {.input = input,
+                           .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
+                           .output = of("output")},
+                          stream);
   }
   void enqueue_as(const NormSpec& spec, Stream& stream) {
     backend_->norm(spec,

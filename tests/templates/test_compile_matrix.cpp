@@ -271,10 +271,12 @@ BOOST_AUTO_TEST_CASE(gemm_mma_for_every_target) {
   fmt::print("{} compiles of gemm_mma\n", jobs.size());
 }
 
-// Casts with expressions, and with sums in every granularity: all for Hopper, every third for every target.
+// Expressions by themselves, casts with expressions, and with sums in every granularity: all for Hopper, every third
+// for every target.
 BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   const CompileAll all = CompileAll::of_environment();
   std::vector<KernelSpec> specs = test::fused_specs();
+  for (const KernelSpec& spec : test::elementwise_specs()) specs.push_back(spec);
   for (const KernelSpec& spec : all_valid_specs()) {
     const auto* const cast = std::get_if<CastSpec>(&spec);
     if (cast == nullptr || cast->pow2) continue;

@@ -14,6 +14,7 @@
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
+#include "elementwise.cuh"
 #include "gemm_simt.cuh"
 #include "relayout.cuh"
 
@@ -945,6 +946,56 @@ BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
       BOOST_TEST((got.guarded() && got_factors.guarded()));
       BOOST_TEST(same_bits(got, expected, s.cols, s.rows));
       BOOST_TEST(same_bits(got_factors, expected_factors, 1, s.cols));
+    }
+  }
+}
+
+// In tiles of every width, over a matrix of its own too, and with fewer blocks than tiles.
+BOOST_AUTO_TEST_CASE(elementwise_values) {
+  using Source = ValueSource<bf16, RenderedSwigluBias, false, true>;
+  std::vector<Shape> shapes = kShapes;
+  shapes.insert(shapes.end(), kFusedShapes.begin(), kFusedShapes.end());
+  for (const Shape& s : shapes) {
+    for (const int over : {0, 1, 2}) {
+      BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift << ", over " << over) {
+        FusedCast kernels(s), cpu(s);
+        cpu.run_on_cpu("cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=row out=codes,result");
+        Matrix<bf16>& output = over == 0 ? kernels.result : over == 1 ? kernels.x : kernels.gate;
+        const i64 grid = ElementwiseLaunch::grid(s.rows, s.cols, sizeof(bf16));
+        emulator::launch(elementwise<Source>, over == 1 ? std::min(grid, i64{3}) : grid, ElementwiseLaunch::kThreads,
+                         ElementwiseParams{.source = kernels.source(),
+                                           .output = output.data(),
+                                           .output_stride = output.stride(),
+                                           .across_log2 = ElementwiseLaunch::across_log2(s.cols)});
+        BOOST_TEST(output.guarded());
+        BOOST_TEST(same_bits(output, cpu.result, s.rows, s.cols));
+      }
+    }
+  }
+}
+
+// f32, and no x: the input's data is null.
+BOOST_AUTO_TEST_CASE(elementwise_without_x) {
+  for (const Shape& s : kShapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
+      auto a = random_matrix<float>(s.rows, s.cols, s.cols + s.pad, s.shift);
+      auto b = random_matrix<float>(1, s.rows, s.rows);
+      Matrix<float> output(s.rows, s.cols, s.cols + s.pad);
+      SourceParams source{.input = nullptr, .rows = s.rows, .cols = s.cols, .input_stride = s.cols, .operands = {}};
+      source.operands[0] = {a.data(), a.stride()};
+      source.operands[1] = {b.data(), b.stride()};
+      emulator::launch(elementwise<ValueSource<f32, RenderedNoX, false, true>>,
+                       ElementwiseLaunch::grid(s.rows, s.cols, sizeof(f32)), ElementwiseLaunch::kThreads,
+                       ElementwiseParams{.source = source,
+                                         .output = output.data(),
+                                         .output_stride = output.stride(),
+                                         .across_log2 = ElementwiseLaunch::across_log2(s.cols)});
+      BOOST_TEST(output.guarded());
+      for (i64 r = 0; r < s.rows; ++r) {
+        for (i64 c = 0; c < s.cols; ++c) {
+          BOOST_REQUIRE_EQUAL(output.at(r, c), std::max(a.at(r, c), 0.1F) * -b.at(0, r));
+        }
+      }
     }
   }
 }

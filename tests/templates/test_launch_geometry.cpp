@@ -6,6 +6,7 @@
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
+#include "elementwise.cuh"
 #include "gemm_simt.cuh"
 #include "gemm_sm90_tiling.cuh"
 #include "norm_backward.cuh"
@@ -191,6 +192,29 @@ BOOST_AUTO_TEST_CASE(tiles_cover_the_matrix) {
   BOOST_TEST(CastTilesLaunch::grid(i64{1} << 36, 1) <= kMaxGrid);
   BOOST_TEST(GemmSimtLaunch::grid(65, 64) == 2);
   BOOST_TEST(GemmSimtLaunch::grid(1, 1) == 1);
+}
+
+// As many threads side by side as have columns, or nearly.
+BOOST_AUTO_TEST_CASE(elementwise_tiles_cover_the_matrix) {
+  using Launch = ElementwiseLaunch;
+  for (const u64 bytes : {2, 4}) {
+    for (const i64 cols : kSizes) {
+      const u32 log2 = Launch::across_log2(cols);
+      const i64 across = ceil_div(cols, Launch::tile_cols(log2));
+      BOOST_TEST(log2 <= Launch::kThreadsLog2);
+      BOOST_TEST(across * Launch::tile_cols(log2) >= cols);
+      BOOST_TEST((across - 1) * Launch::tile_cols(log2) < cols);
+      BOOST_TEST(Launch::tile_rows(log2, bytes) * Launch::tile_cols(log2) ==
+                 i64{Launch::kThreads} * Launch::rows(bytes) * kOctet);
+      for (const i64 rows : kSizes) {
+        const i64 grid = Launch::grid(rows, cols, bytes);
+        BOOST_TEST((grid >= 1 && grid <= kMaxGrid));  // blocks loop beyond that
+        BOOST_TEST((grid == kMaxGrid || grid == across * ceil_div(rows, Launch::tile_rows(log2, bytes))));
+      }
+    }
+  }
+  static_assert(Launch::across_log2(1) == 0 && Launch::across_log2(24) == 2 && Launch::across_log2(64) == 3);
+  static_assert(Launch::across_log2(2080) == 4 && Launch::across_log2(4096) == 8 && Launch::across_log2(11008) == 7);
 }
 
 // Both forms of the transposed tile give every byte a place of its own, inside the tile.

@@ -22,6 +22,7 @@
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "decode_f16.cuh"
+#include "elementwise.cuh"
 #include "formats.cuh"
 #include "gemm_epilogue.cuh"
 #include "gemm_mma.cuh"
@@ -117,6 +118,9 @@ constexpr int kOfFused =
                   &cast_row_groups<Source, e5m2, true>, &amax_partials<Source>,
                   &cast_tiles<Source, e5m2, Rowwise, Columnwise, false, true, true>, &amax_rows<Source>>;
 
+template <class Source>
+constexpr int kOfElementwise = kInstantiated<&elementwise<Source>>;
+
 template <class In>
 constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e4m3fnuz> + kOfCast<In, e5m2fnuz>;
 
@@ -129,6 +133,9 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==
                 3 * 6);
+  using InPlace = ValueSource<bf16, Fused<math::Reproducible16>, false, true>;
+  using WideInPlace = ValueSource<f32, Fused<math::Fast>, false, true>;
+  static_assert(kOfElementwise<InPlace> + kOfElementwise<WideInPlace> == 2);
   constexpr auto kShared = &gemm_sm90<e4m3fn, e5m2, bf16, Sm90Tiling{}, true, Sm90Factors::rows, true>;
   constexpr auto kApart =
       &gemm_sm90<e5m2, e5m2, f32, Sm90Tiling{64, 128, 1, 1, 8, true}, false, Sm90Factors::groups, false>;

@@ -86,6 +86,12 @@ class CpuBackend final : public Backend {
     cpu::relayout(spec, tensors, pool_);
   }
 
+  void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    cpu::elementwise(spec, tensors, pool_);
+  }
+
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());

@@ -64,6 +64,12 @@ class CudaBackend final : public Backend {
     cuda::relayout(spec, tensors, stream, launcher_);
   }
 
+  void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::elementwise(spec, tensors, stream, launcher_);
+  }
+
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
     const CurrentContext current = begin(stream);

@@ -170,16 +170,17 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
 
 }  // namespace
 
-SourceParams source_of(const CastTensors& tensors) {
-  const Tensor& input = tensors.input;
+SourceParams source_of(const Tensor& input, std::span<const Tensor> inputs) {
   SourceParams source{
       .input = input.data, .rows = input.rows, .cols = input.cols, .input_stride = input.row_stride, .operands = {}};
   static_assert(kMaxInputs == kMaxPointwiseInputs);
   for (std::size_t i = 0; i < kMaxInputs; ++i) {
-    source.operands[i] = {tensors.inputs[i].data, tensors.inputs[i].row_stride};
+    source.operands[i] = {inputs[i].data, inputs[i].row_stride};
   }
   return source;
 }
+
+SourceParams source_of(const CastTensors& tensors) { return source_of(tensors.input, tensors.inputs); }
 
 CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
   const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };

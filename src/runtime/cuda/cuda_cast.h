@@ -1,6 +1,8 @@
 // What a cast alone and one of a list (cuda_cast_list.cpp) have in common.
 #pragma once
 
+#include <span>
+
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/cuda/launcher.h"
 #include "ingot/runtime/stream.h"
@@ -9,6 +11,7 @@
 
 namespace ingot::cuda {
 
+SourceParams source_of(const Tensor& input, std::span<const Tensor> inputs);
 SourceParams source_of(const CastTensors& tensors);
 
 // All but the maxima of a first pass and the sums, of which there are none yet.

@@ -30,6 +30,8 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
 void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
                Launcher& launcher);
 void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, const Stream& stream, Launcher& launcher);
+void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, const Stream& stream,
+                 Launcher& launcher);
 // What gemm_sm90 needs of operands that lie otherwise than it reads them: their codes once more, in rows along k that
 // start at multiples of 16 bytes. The bytes that they take, and the call's tensors with those operands in `memory`,
 // which is at a multiple of 16 bytes.

@@ -1,0 +1,95 @@
+// Expressions by themselves on the CPU: within float64's bounds (support/pointwise_reference.h), and to the bit what a
+// cast writes as its `result`; over one of their own matrices too.
+#define BOOST_TEST_MODULE elementwise
+#include <boost/test/included/unit_test.hpp>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "support/compare.h"
+#include "support/cpu_cases.h"
+#include "support/elementwise_in_place.h"
+#include "support/expect_error.h"
+#include "support/pointwise_reference.h"
+#include "support/run_case.h"
+
+namespace ingot::test {
+namespace {
+
+BOOST_FIXTURE_TEST_SUITE(on_the_cpu, CpuCases)
+
+BOOST_AUTO_TEST_CASE(values_are_within_float64s_bounds_and_those_of_a_cast) {
+  run_all<ElementwiseSpec>(
+      [&](const ElementwiseSpec& spec, const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {
+        const CastSpec cast = cast_of_values(spec);
+        std::string fault = value_fault(cast, inputs, outputs.at("output"));
+        const Matrices of_cast = run({.spec = cast, .shape = c.shape}, inputs, *backend, stream);
+        if (fault.empty()) fault = bit_difference("output", of_cast.at("result"), outputs.at("output"));
+        return fault;
+      });
+}
+
+BOOST_AUTO_TEST_CASE(a_value_that_is_off_is_seen) {
+  for (const KernelSpec& any : elementwise_specs()) {
+    const Case c{.spec = any, .shape = {20, 30}};
+    const SharedMatrices inputs = maker.inputs(c);
+    GuardedMatrix values = run(c, inputs, *backend, stream).at("output");
+    const CastSpec cast = cast_of_values(std::get<ElementwiseSpec>(any));
+    BOOST_TEST(value_fault(cast, inputs, values) == "");
+    values.set_bits(7, 9, values.bits(7, 9) ^ (values.dtype() == Dtype::f32 ? 0x00400000U : 0x0040U));
+    check_contains(value_fault(cast, inputs, values), {"row 7, col 9"});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_output_may_be_a_matrix_that_is_read) {
+  int run_count = 0;
+  for (const KernelSpec& any : elementwise_specs()) {
+    const auto& spec = std::get<ElementwiseSpec>(any);
+    for (const Case& c : in_place_cases(spec)) {
+      const SharedMatrices inputs = maker.inputs(c);
+      const GuardedMatrix expected = run(c, inputs, *backend, stream).at("output");
+      for (const std::string& over : matrices_of(spec)) {
+        const GuardedMatrix found = run_in_place(c, inputs, over, *backend, stream);
+        const std::string fault = bit_difference(over, expected, found) + found.damage();
+        BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+        ++run_count;
+      }
+    }
+  }
+  BOOST_TEST(run_count > 50);
+}
+
+BOOST_AUTO_TEST_CASE(without_elements_there_is_nothing_to_do) {
+  const auto spec = std::get<ElementwiseSpec>(parse("elementwise bf16 of=x*r[row]"));
+  float row = 2.0F;
+  backend->elementwise(spec,
+                       {.input = matrix(nullptr, Dtype::bf16, 0, 5, {}),
+                        .inputs = {Tensor{}},
+                        .output = matrix(nullptr, Dtype::bf16, 0, 5, {})},
+                       stream);
+  backend->elementwise(spec,
+                       {.input = matrix(nullptr, Dtype::bf16, 1, 0, {}),
+                        .inputs = {vector(&row, Dtype::f32, 1, {})},
+                        .output = matrix(nullptr, Dtype::bf16, 1, 0, {})},
+                       stream);
+}
+
+BOOST_AUTO_TEST_CASE(values_do_not_depend_on_the_number_of_threads) {
+  const Case c{.spec = parse("elementwise bf16 of=silu(x)*gate"), .shape = {1481, 677}};
+  const SharedMatrices inputs = maker.inputs(c);
+  const GuardedMatrix expected = run(c, inputs, *backend, stream).at("output");
+  for (const int threads : {1, 7}) {
+    const std::unique_ptr<Backend> other = make_cpu_backend(threads);
+    Stream own(*other);
+    BOOST_TEST(bit_difference("output", expected, run(c, inputs, *other, own).at("output")) == "");
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ingot::test

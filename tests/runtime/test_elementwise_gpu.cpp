@@ -1,0 +1,71 @@
+// Expressions by themselves on the GPU (test_backends_gpu.cpp compares them with the CPU): to the bit what a cast
+// writes as its `result`, over one of their own matrices too, and one call after the other.
+#define BOOST_TEST_MODULE elementwise
+#include "support/gpu_test.h"
+
+#include <memory>
+#include <string>
+
+#include "cases.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "support/compare.h"
+#include "support/elementwise_in_place.h"
+#include "support/run_case.h"
+
+namespace ingot::test {
+namespace {
+
+struct Fixture {
+  Context context{cuda_options()};
+  Backend& cuda = context.backend();
+  Stream stream{cuda};
+  std::unique_ptr<Backend> cpu = make_cpu_backend();
+  Stream cpu_stream{*cpu};
+  InputMaker maker;
+};
+
+BOOST_FIXTURE_TEST_CASE(values_are_those_of_a_cast, Fixture) {
+  for (const KernelSpec& any : elementwise_specs()) {
+    for (const Shape shape : {Shape{37, 131}, Shape{300, 1000}}) {
+      const Case c{.spec = any, .shape = shape};
+      const SharedMatrices inputs = maker.inputs(c);
+      const Case cast{.spec = cast_of_values(std::get<ElementwiseSpec>(any)), .shape = shape};
+      const std::string fault = bit_difference("output", run(cast, inputs, cuda, stream).at("result"),
+                                               run(c, inputs, cuda, stream).at("output"));
+      BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+    }
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(the_output_may_be_a_matrix_that_is_read, Fixture) {
+  for (const KernelSpec& any : elementwise_specs()) {
+    const auto& spec = std::get<ElementwiseSpec>(any);
+    std::vector<Case> all = in_place_cases(spec);
+    all.push_back({.spec = spec, .shape = {4096, 4096}});
+    all.push_back({.spec = spec, .shape = {3001, 1037}});
+    for (const Case& c : all) {
+      const SharedMatrices inputs = maker.inputs(c);
+      const GuardedMatrix expected = run(c, inputs, cuda, stream).at("output");
+      for (const std::string& over : matrices_of(spec)) {
+        const GuardedMatrix found = run_in_place(c, inputs, over, cuda, stream);
+        const std::string fault = bit_difference(over, expected, found) + found.damage();
+        BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+      }
+    }
+  }
+}
+
+// Each call reads what the one before has written, which it may overtake but for its wait.
+BOOST_FIXTURE_TEST_CASE(calls_in_place_follow_each_other, Fixture) {
+  for (const Shape shape : {Shape{8, 64}, Shape{37, 131}, Shape{1024, 2048}}) {
+    const Case c{.spec = parse("elementwise bf16 of=x+0.5*max(gate-x,0.1)"), .shape = shape};
+    const SharedMatrices inputs = maker.inputs(c);
+    const std::string fault = bit_difference("input", run_in_place(c, inputs, "input", *cpu, cpu_stream, 20),
+                                             run_in_place(c, inputs, "input", cuda, stream, 20));
+    BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+  }
+}
+
+}  // namespace
+}  // namespace ingot::test
