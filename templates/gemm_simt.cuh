@@ -50,13 +50,12 @@ INGOT_DEVICE void add_group(const GemmParams& p, float (&totals)[Each][Each], fl
                             i64 group) {
   INGOT_UNROLL
   for (u32 i = 0; i < Each; ++i) {
-    const float* const of_a = p.factor_a + ((m + i) * p.factor_a_stride + group * p.factor_a_group_stride);
-    const float factor_a = m + i < p.m ? *of_a : 0.0F;
+    const i64 at_a = (m + i) * p.factor_a_stride + group * p.factor_a_group_stride;
+    const float factor_a = m + i < p.m ? p.factor_a[at_a] : 0.0F;
     INGOT_UNROLL
     for (u32 j = 0; j < Each; ++j) {
-      const i64 row_b = (n + j) / p.factor_b_rows;
-      const float* const of_b = p.factor_b + (row_b * p.factor_b_stride + group * p.factor_b_group_stride);
-      const float factor_b = n + j < p.n ? *of_b : 0.0F;
+      const i64 at_b = (n + j) / p.factor_b_rows * p.factor_b_stride + group * p.factor_b_group_stride;
+      const float factor_b = n + j < p.n ? p.factor_b[at_b] : 0.0F;
       totals[i][j] = totals[i][j] + sums[i][j] * (factor_a * factor_b);
       sums[i][j] = 0.0F;
     }
