@@ -323,15 +323,16 @@ struct MmaBlock {
     for (u32 i = 0; i < Sums::kRows; ++i) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
-        factors.rows[i][half] = p.factor_a[min_of(row_of(i, half), p.m - 1) * p.groups + group];
+        const i64 m = min_of(row_of(i, half), p.m - 1);
+        factors.rows[i][half] = p.factor_a[m * p.factor_a_stride + group * p.factor_a_group_stride];
       }
     }
     INGOT_UNROLL
     for (u32 j = 0; j < Sums::kColumns; ++j) {
       INGOT_UNROLL
       for (u32 c = 0; c < 2; ++c) {
-        const i64 n = min_of(column_of(j) + c, p.n - 1);
-        factors.columns[j][c] = p.factor_b[(n >> mma.factor_b_shift) * p.groups + group];
+        const i64 row_b = min_of(column_of(j) + c, p.n - 1) >> mma.factor_b_shift;
+        factors.columns[j][c] = p.factor_b[row_b * p.factor_b_stride + group * p.factor_b_group_stride];
       }
     }
     return factors;

@@ -20,9 +20,9 @@ struct GemmParams {
   i64 a_stride_m, a_stride_k;  // elements: a(m, k) is at m * a_stride_m + k * a_stride_k
   i64 b_stride_n, b_stride_k;
   i64 out_stride;
-  i64 factor_a_stride, factor_b_stride;  // 0: one for all; 1: one per row
-  i64 groups;                            // 0, or the factors of groups in a row of a
-  i64 factor_b_rows;                     // with groups: rows of b that share factors
+  i64 factor_a_stride, factor_b_stride;              // 0: one for all; else from one row's factor to the next
+  i64 factor_a_group_stride, factor_b_group_stride;  // 0: none of groups of K; else from one group's to the next
+  i64 factor_b_rows;                                 // with groups: rows of b that share factors
   EpilogueParams epilogue;
 };
 

@@ -50,10 +50,12 @@ INGOT_DEVICE void add_group(const GemmParams& p, float (&totals)[Each][Each], fl
                             i64 group) {
   INGOT_UNROLL
   for (u32 i = 0; i < Each; ++i) {
-    const float factor_a = m + i < p.m ? p.factor_a[(m + i) * p.groups + group] : 0.0F;
+    const i64 at_a = (m + i) * p.factor_a_stride + group * p.factor_a_group_stride;
+    const float factor_a = m + i < p.m ? p.factor_a[at_a] : 0.0F;
     INGOT_UNROLL
     for (u32 j = 0; j < Each; ++j) {
-      const float factor_b = n + j < p.n ? p.factor_b[(n + j) / p.factor_b_rows * p.groups + group] : 0.0F;
+      const i64 at_b = (n + j) / p.factor_b_rows * p.factor_b_stride + group * p.factor_b_group_stride;
+      const float factor_b = n + j < p.n ? p.factor_b[at_b] : 0.0F;
       totals[i][j] = totals[i][j] + sums[i][j] * (factor_a * factor_b);
       sums[i][j] = 0.0F;
     }
@@ -77,6 +79,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
   const u32 local_m = threadIdx.x / kAcross * kEach;
   const u32 local_n = threadIdx.x % kAcross * kEach;
 
+  const bool grouped = p.factor_a_group_stride != 0;
   float sums[kEach][kEach] = {};
   float totals[kEach][kEach] = {};
   INGOT_UNROLL_BY(1)
@@ -102,7 +105,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
     }
     __syncthreads();
     const i64 next_k = first_k + kGemmSimtDepth;
-    if (p.groups != 0 && (next_k % kGemmGroup == 0 || next_k >= p.k)) {
+    if (grouped && (next_k % kGemmGroup == 0 || next_k >= p.k)) {
       add_group(p, totals, sums, first_m + local_m, first_n + local_n, first_k / kGemmGroup);
     }
   }
@@ -117,9 +120,9 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
     for (u32 j = 0; j < kEach; ++j) {
       const i64 n = first_n + local_n + j;
       if (n >= p.n) continue;
-      float value = p.groups != 0 ? totals[i][j] : sums[i][j];
-      if (p.groups == 0 && p.factor_a != nullptr) value = value * p.factor_a[m * p.factor_a_stride];
-      if (p.groups == 0 && p.factor_b != nullptr) value = value * p.factor_b[n * p.factor_b_stride];
+      float value = grouped ? totals[i][j] : sums[i][j];
+      if (!grouped && p.factor_a != nullptr) value = value * p.factor_a[m * p.factor_a_stride];
+      if (!grouped && p.factor_b != nullptr) value = value * p.factor_b[n * p.factor_b_stride];
       if (p.bias != nullptr) value = value + to_float(static_cast<const Bias*>(p.bias)[n]);
       value = Epi::value(p.epilogue, m, n, value);
       if constexpr (Epi::kAmax) largest = max_of(largest, gemm_amax_bits<Out>(value));

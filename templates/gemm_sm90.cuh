@@ -194,6 +194,14 @@ struct Sm90Consumer {
   static constexpr bool kOverlapped =
       kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong && Factors != Sm90Factors::groups;
 
+  // Where a row's factor of a group lies; b's, or that of 128 of its rows.
+  INGOT_DEVICE const float* factor_a(u32 row, u32 of_k) const {
+    return p.factor_a + (i64{row} * p.factor_a_stride + i64{of_k} * p.factor_a_group_stride);
+  }
+  INGOT_DEVICE const float* factor_b(u32 row, u32 of_k) const {
+    return p.factor_b + (i64{row} * p.factor_b_stride + i64{of_k} * p.factor_b_group_stride);
+  }
+
   // Of a part with factors of its own.
   struct PartFactors {
     float rows[2];
@@ -221,9 +229,10 @@ struct Sm90Consumer {
     }
     ptx::wgmma_commit();
     if constexpr (kGrouped) {
-      part.factors.rows[0] = ptx::ld_global_nc_float(from.rows[0] + step);
-      part.factors.rows[1] = ptx::ld_global_nc_float(from.rows[1] + step);
-      part.factors.b = ptx::ld_global_nc_float(from.b + step);
+      const i64 group_a = i64{step} * p.factor_a_group_stride;
+      part.factors.rows[0] = ptx::ld_global_nc_float(from.rows[0] + group_a);
+      part.factors.rows[1] = ptx::ld_global_nc_float(from.rows[1] + group_a);
+      part.factors.b = ptx::ld_global_nc_float(from.b + i64{step} * p.factor_b_group_stride);
     }
   }
 
@@ -259,15 +268,15 @@ struct Sm90Consumer {
     add_part(d, one, false);
   }
 
-  INGOT_DEVICE PartSource part_source(u64 tile_a, u64 tile_b, u32 steps, const Sm90Place& first) const {
+  INGOT_DEVICE PartSource part_source(u64 tile_a, u64 tile_b, const Sm90Place& first) const {
     PartSource from{tile_a, tile_b, {}, nullptr};
     if constexpr (kGrouped) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
         const u32 row = min_of(first.m + wave_row(0) + lane / 4 + half * 8, p.m - 1);
-        from.rows[half] = p.factor_a + i64{row} * steps;
+        from.rows[half] = factor_a(row, 0);
       }
-      from.b = p.factor_b + i64{min_of(first.n, p.n - 1) / 128} * steps;
+      from.b = factor_b(min_of(first.n, p.n - 1) / 128, 0);
     }
     return from;
   }
@@ -320,10 +329,12 @@ struct Sm90Consumer {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
         const u32 of_row = min_of(row + wave * kWaveRows + half * 8, p.m - 1);
-        fetched.rows[wave][half] = ptx::ld_global_nc_float(p.factor_a + (i64{of_row} * depth(steps) + begin + at));
+        fetched.rows[wave][half] = ptx::ld_global_nc_float(factor_a(of_row, begin + at));
       }
     }
-    if constexpr (Factors == Sm90Factors::blocks) fetched.b = ptx::ld_global_nc_float(b + at);
+    if constexpr (Factors == Sm90Factors::blocks) {
+      fetched.b = ptx::ld_global_nc_float(b + i64{at} * p.factor_b_group_stride);
+    }
   }
 
   // What was fetched is waited for here and not before.
@@ -339,9 +350,6 @@ struct Sm90Consumer {
     return float_from_bits(__shfl_sync(0xffffffffU, float_bits(held), (lane & 28U) | (step % 4)));
   }
 
-  // Steps of a whole tile, of which `steps` are summed.
-  INGOT_DEVICE u32 depth(u32 steps) const { return T.stream_k ? p.cut.split.steps : steps; }
-
   // begin: of these steps in the tile.
   INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
                                const Sm90Place& first) {
@@ -350,7 +358,7 @@ struct Sm90Consumer {
     if constexpr (!T.stream_k) clear(d);
     const u32 row = first.m + wave_row(0) + lane / 4;
     const u32 row_b = min_of(first.n + (kRowsOfB ? thread % kN : 0), p.n - 1);
-    const float* const b = p.factor_b + i64{kRowsOfB ? row_b : row_b / 128} * depth(steps) + begin;
+    const float* const b = factor_b(kRowsOfB ? row_b : row_b / 128, begin);
     const u32 shared = block.columns + 2 * group * sm90_column_bytes(T);
     FourSteps now{};
     FourSteps next{};
@@ -372,7 +380,8 @@ struct Sm90Consumer {
           ptx::wgmma_settle(next_b);
           if (kN == 128 || thread < kN) ptx::st_shared_float(columns_b + 4 * thread, next_b[0]);
           ptx::named_barrier_sync(3 + group, 128);
-          next_b[0] = ptx::ld_global_nc_float(b + min_of(step + 1, steps - 1));
+          const u32 next_step = min_of(step + 1, steps - 1);
+          next_b[0] = ptx::ld_global_nc_float(b + i64{next_step} * p.factor_b_group_stride);
         }
         ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
         if (step == steps - 1) pass_turn();
@@ -752,7 +761,7 @@ struct Sm90Consumer {
   INGOT_DEVICE void sum(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
                         const Sm90Place& first) {
     if constexpr (kOverlapped && !Fast) {
-      sum_overlapped(d, part_source(tile_a, tile_b, steps, first), steps);
+      sum_overlapped(d, part_source(tile_a, tile_b, first), steps);
     } else if constexpr (kGrouped) {
       sum_scaled(d, tile_a, tile_b, begin, steps, first);
     } else if constexpr (Fast) {

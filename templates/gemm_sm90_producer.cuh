@@ -37,8 +37,9 @@ struct Sm90GemmParams {
   void* out;
   i64 out_stride;  // elements
   u32 m, n, k;
-  u32 factor_a_stride;  // 0: one for all; 1: one per row
-  u32 whole_vectors;    // do all rows of out start at multiples of 16 bytes?
+  u32 factor_a_stride, factor_b_stride;  // 0: one for all; else from one row's factor (or block's) to the next
+  u32 factor_a_group_stride, factor_b_group_stride;  // of groups: from one group's to the next
+  u32 whole_vectors;                                 // do all rows of out start at multiples of 16 bytes?
   EpilogueParams epilogue;
   Sm90CutParams cut;
 };

@@ -47,6 +47,9 @@ struct Case {
   Placement placement{};
   SizeClass size = SizeClass::ci;
   float beta = 0.5F;  // of a GEMM that adds c
+  // Of a GEMM: factors of groups in a matrix with a row for each group of K, and something between the rows.
+  bool a_by_group = false;
+  bool b_by_group = false;
 };
 
 // "cast bf16->e4m3fn scale=row out=codes 120x2080 normal padding=3 offset=1"
@@ -59,6 +62,8 @@ inline std::string name(const Case& c) {
   if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec); gemm != nullptr && gemm->epilogue.c && c.beta == 0) {
     line += " beta=0";
   }
+  if (c.a_by_group) line += " factor_a by group";
+  if (c.b_by_group) line += " factor_b by group";
   return line;
 }
 

@@ -38,9 +38,19 @@ std::int64_t extent_k(const Tensor& operand, Layout layout) {
 }
 
 Range check_factors(const char* what, const Tensor& factors, Dtype operand, ScaleGranularity scale, std::int64_t rows,
-                    std::int64_t cols, Device device, const char* rowwise) {
+                    std::int64_t k, Device device, const char* rowwise) {
   if (!is_fp8(operand)) return check_absent(what, factors, "a high-precision operand has no factors");
-  return check_vector(what, factors, Dtype::f32, scale_count(scale, rows, cols), device, count_reason(scale, rowwise));
+  const std::int64_t count = scale_count(scale, rows, k);
+  const char* const reason = count_reason(scale, rowwise);
+  const std::int64_t groups = scale.cols == 0 ? 1 : scale_count(scale, 1, k);
+  if (groups == 1 || (factors.rows == 1 && factors.cols == count)) {
+    return check_vector(what, factors, Dtype::f32, count, device, reason);
+  }
+  const std::int64_t in_group = scale_count({scale.rows, 0}, rows, k);
+  if (factors.rows == groups && factors.cols == in_group) return check_matrix(what, factors, Dtype::f32, device);
+  const std::string both =
+      fmt::format("{}, or [{}, {}]: those of each group of K in a row of their own", reason, groups, in_group);
+  return check_vector(what, factors, Dtype::f32, count, device, both.c_str());
 }
 
 }  // namespace
@@ -310,6 +320,12 @@ GemmShape gemm_shape(const GemmSpec& spec, const GemmTensors& tensors) {
   return {.m = extent_mn(tensors.a, spec.layout_a),
           .n = extent_mn(tensors.b, spec.layout_b),
           .k = extent_k(tensors.a, spec.layout_a)};
+}
+
+FactorStrides factor_strides(const Tensor& factors, ScaleGranularity scale, std::int64_t k) {
+  if (scale.cols == 0) return {.row = scale.rows == 0 ? 0 : 1, .group = 0};
+  if (factors.rows > 1) return {.row = 1, .group = factors.row_stride};
+  return {.row = scale_count(scale, 1, k), .group = 1};
 }
 
 }  // namespace ingot

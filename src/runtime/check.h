@@ -40,4 +40,12 @@ struct GemmShape {
 // Of checked tensors.
 GemmShape gemm_shape(const GemmSpec& spec, const GemmTensors& tensors);
 
+// Elements from the factor of one row (or 128 of them) to that of the next, and from that of one group of K to the
+// next: 0 where there is one for all.
+struct FactorStrides {
+  std::int64_t row, group;
+};
+// Of checked factors of an operand with these scales.
+FactorStrides factor_strides(const Tensor& factors, ScaleGranularity scale, std::int64_t k);
+
 }  // namespace ingot

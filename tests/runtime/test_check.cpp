@@ -328,6 +328,59 @@ BOOST_AUTO_TEST_CASE(factors_and_amax) {
   BOOST_TEST(error.message == "amax amax: is f32[1, 1] on cpu; it must be [1, 4]: one for each row of the input");
 }
 
+// Of K = 300 there are three groups: factors row by row, or three rows of factors, however far apart.
+BOOST_AUTO_TEST_CASE(factors_of_groups) {
+  const auto deep = [](ScaleGranularity scale_b, auto change) {
+    GemmSpec spec = kGemm;
+    spec.scale_a = kRowGroups;
+    spec.scale_b = scale_b;
+    return gemm_message(
+        [&](GemmTensors& t) {
+          t.a = matrix(at(0), Dtype::e4m3fn, 4, 300, kCpu);
+          t.b = matrix(at(1200), Dtype::e5m2, 2, 300, kCpu);
+          t.out = matrix(at(5120), Dtype::bf16, 4, 2, kCpu);
+          t.bias = vector(at(4096), Dtype::bf16, 2, kCpu);
+          t.factor_a = vector(at(2048), Dtype::f32, 12, kCpu);
+          t.factor_b = vector(at(3072), Dtype::f32, scale_b == kBlocks ? 3 : 6, kCpu);
+          change(t);
+        },
+        spec);
+  };
+  BOOST_TEST(deep(kBlocks, [](auto&) {}) == kNothing);
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::f32, 3, 4, kCpu); }) == kNothing);
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_b = matrix(at(3072), Dtype::f32, 3, 1, kCpu); }) == kNothing);
+  BOOST_TEST(deep(kRowGroups, [](GemmTensors& t) {
+               t.factor_b = matrix(at(3072), Dtype::f32, 3, 2, kCpu);
+               t.factor_b.row_stride = 5;
+             }) == kNothing);
+  const std::string both =
+      "it must be [1, 12]: one for each group of 128 along K, row by row, or [3, 4]: those of each group of K in a row "
+      "of their own";
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::f32, 4, 3, kCpu); }) ==
+             "gemm factor_a: is f32[4, 3] on cpu; " + both);
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = {}; }) ==
+             "gemm factor_a: is missing; it must be f32" + both.substr(std::string("it must be ").size()));
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_b = vector(at(3072), Dtype::f32, 4, kCpu); }) ==
+             "gemm factor_b: is f32[1, 4] on cpu; it must be [1, 3]: one for each block of 128 x 128, row by row, or "
+             "[3, 1]: those of each group of K in a row of their own");
+  BOOST_TEST(deep(kRowGroups,
+                  [](GemmTensors& t) {
+                    t.factor_b = matrix(at(3072), Dtype::f32, 3, 2, kCpu);
+                    t.factor_b.row_stride = 1;
+                  }) ==
+             "gemm factor_b: is f32[3, 2] on cpu, row stride 1; the row stride must be at least the number of "
+             "columns, or rows overlap");
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::bf16, 3, 4, kCpu); }) ==
+             "gemm factor_a: is bf16[3, 4] on cpu; the spec asks for f32");
+  // The last of three rows, far apart, reaches into the output.
+  BOOST_TEST(contains(deep(kBlocks,
+                           [](GemmTensors& t) {
+                             t.factor_a = matrix(at(2048), Dtype::f32, 3, 4, kCpu);
+                             t.factor_a.row_stride = 384;
+                           }),
+                      "overlaps that of gemm factor_a"));
+}
+
 BOOST_AUTO_TEST_CASE(forgotten_tensors) {
   BOOST_TEST(cast_message([](CastTensors& t) { t.input = {}; }) ==
              "cast input: is missing; it must be a matrix of bf16 on cpu");

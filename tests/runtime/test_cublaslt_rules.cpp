@@ -116,6 +116,25 @@ BOOST_AUTO_TEST_CASE(fp8_layouts) {
   BOOST_TEST(!call.taken());
 }
 
+// However they lie.
+BOOST_AUTO_TEST_CASE(factors_of_groups_are_not_taken) {
+  for (const ScaleGranularity scale_b : {kRowGroups, kBlocks}) {
+    Call call = fp8_call(128, 128, 256);
+    call.spec.scale_a = kRowGroups;
+    call.spec.scale_b = scale_b;
+    const std::int64_t rows_b = scale_b == kBlocks ? 1 : 128;
+    const std::string reason =
+        scale_b == kBlocks ? "kernel cublaslt takes factors of one kind for both operands only"
+                           : "kernel cublaslt takes one factor for each operand or, on sm_90a, one for each row";
+    call.tensors.factor_a = vector(at(0x3000), Dtype::f32, 256, kDevice);
+    call.tensors.factor_b = vector(at(0x4000), Dtype::f32, 2 * rows_b, kDevice);
+    BOOST_TEST(call.refusal() == reason);
+    call.tensors.factor_a = matrix(at(0x3000), Dtype::f32, 2, 128, kDevice);
+    call.tensors.factor_b = matrix(at(0x4000), Dtype::f32, 2, rows_b, kDevice);
+    BOOST_TEST(call.refusal() == reason);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(row_scales_are_hoppers_and_of_both_operands) {
   BOOST_TEST(rowwise_call().taken(kHopper));
   BOOST_TEST(!rowwise_call().taken(kAda));

@@ -65,6 +65,25 @@ BOOST_AUTO_TEST_CASE(one_of_each_kind) {
   }
 }
 
+// With a row of factors for each group of K; by gemm_simt as well.
+BOOST_AUTO_TEST_CASE(factors_by_group) {
+  std::vector<KernelSpec> specs;
+  for (GemmSpec kind : typical_kinds()) {
+    if (!has_group_factors(kind)) continue;
+    for (const GemmTiling& tiling : kMmaTilings) specs.emplace_back(with_tile(kind, tiling));
+    kind.kernel = GemmKernel::simt;
+    specs.emplace_back(kind);
+  }
+  compile(specs);
+  for (const KernelSpec& spec : specs) {
+    for (const std::int64_t k : {0, 1, 127, 128, 129, 1000}) {
+      expect_right({.spec = spec, .shape = {70, 261, k}, .a_by_group = true, .b_by_group = true});
+      expect_right({.spec = spec, .shape = {70, 261, k}, .input = Input::integers, .a_by_group = true});
+      expect_right({.spec = spec, .shape = {7, 131, k}, .input = Input::integers, .b_by_group = true});
+    }
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(tails, Fixture)

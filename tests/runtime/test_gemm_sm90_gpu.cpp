@@ -187,6 +187,24 @@ BOOST_AUTO_TEST_CASE(of_k) {
   }
 }
 
+// With a row of factors for each group, as casts of the transposed operands write them: of both, and of one in turn.
+BOOST_AUTO_TEST_CASE(by_group) {
+  constexpr std::array kShapes{Shape{1, 1, 16}, Shape{129, 100, 144}, Shape{300, 392, 2064}, Shape{1000, 127, 400}};
+  for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
+    const std::vector<KernelSpec> specs = with_tilings({.scale_a = kRowGroups, .scale_b = scale_b});
+    compile(specs);
+    std::size_t turn = 0;
+    for (const KernelSpec& spec : specs) {
+      for (const Shape& shape : kShapes) {
+        const bool a = turn++ % 2 == 0;
+        expect_right({.spec = spec, .shape = shape, .a_by_group = true, .b_by_group = true});
+        expect_right({.spec = spec, .shape = shape, .input = Input::integers, .a_by_group = a, .b_by_group = !a});
+      }
+      expect_right({.spec = spec, .shape = {3000, 2100, 400}, .a_by_group = true, .b_by_group = true});
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(of_calls) {
   std::vector<KernelSpec> specs;
   for (const Dtype a : {Dtype::e4m3fn, Dtype::e5m2}) {
@@ -198,6 +216,8 @@ BOOST_AUTO_TEST_CASE(of_calls) {
   for (const KernelSpec& spec : specs) {
     expect_right({.spec = spec, .shape = {300, 392, 1040}});  // the library's own choice
     expect_right({.spec = spec, .shape = {60, 39, 300}});     // what gemm_mma takes
+    expect_right({.spec = spec, .shape = {300, 392, 1040}, .a_by_group = true, .b_by_group = true});
+    expect_right({.spec = spec, .shape = {60, 39, 300}, .a_by_group = true, .b_by_group = true});
   }
 }
 

@@ -92,3 +92,22 @@ BOOST_AUTO_TEST_CASE(what_it_refuses) {
   BOOST_TEST(call(std::int64_t{1} << 31, 65, 48).refusal() == "kernel sm90 takes sizes below 2^31 and as many tiles");
   BOOST_TEST(call(1 << 24, 1 << 24, 48).refusal() == "kernel sm90 takes sizes below 2^31 and as many tiles");
 }
+
+// Row by row, or with a row for each group of K: strides of 32 bits.
+BOOST_AUTO_TEST_CASE(factors_of_groups) {
+  Call grouped = call(33, 65, 256);
+  grouped.spec.scale_a = grouped.spec.scale_b = kRowGroups;
+  grouped.tensors.factor_a = vector(at(0x3004), Dtype::f32, 66, kDevice);
+  grouped.tensors.factor_b = vector(at(0x4004), Dtype::f32, 130, kDevice);
+  BOOST_TEST(grouped.refusal() == "");
+  for (Tensor GemmTensors::*member : {&GemmTensors::factor_a, &GemmTensors::factor_b}) {
+    Call by_group = grouped;
+    Tensor& factors = by_group.tensors.*member;
+    factors = matrix(factors.data, Dtype::f32, 2, factors.cols / 2, kDevice);
+    BOOST_TEST(by_group.refusal() == "");
+    factors.row_stride = (std::int64_t{1} << 32) - 1;
+    BOOST_TEST(by_group.refusal() == "");
+    factors.row_stride = std::int64_t{1} << 32;
+    BOOST_TEST(by_group.refusal() == "kernel sm90 takes factors of groups at row strides below 2^32");
+  }
+}

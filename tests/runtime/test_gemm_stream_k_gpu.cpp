@@ -145,6 +145,7 @@ BOOST_AUTO_TEST_CASE(of_groups) {
         for (const Shape& shape : kShapes) {
           expect_right({.spec = spec, .shape = shape});
           if (shape.inner <= 1040) expect_right({.spec = spec, .shape = shape, .input = Input::integers});
+          if (!bias) expect_right({.spec = spec, .shape = shape, .a_by_group = true, .b_by_group = true});
         }
       }
     }

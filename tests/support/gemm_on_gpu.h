@@ -46,6 +46,11 @@ struct GemmOnGpu {
                     : norm_difference("out", expected, outputs.at("out"), tolerance(spec));
     }
     if (fault.empty()) fault = bit_difference("again", outputs.at("out"), run(c, inputs, cuda, stream).at("out"));
+    if (fault.empty() && (c.a_by_group || c.b_by_group)) {
+      Case by_row = c;
+      by_row.a_by_group = by_row.b_by_group = false;
+      fault = bit_difference("factors row by row", run(by_row, inputs, cuda, stream).at("out"), outputs.at("out"));
+    }
     count(c, fault);
   }
 

@@ -149,6 +149,18 @@ class InputMaker {
   std::map<std::string, std::shared_ptr<const GuardedMatrix>> kept_;
 };
 
+// Factors of groups that lie row by row of their operand, of which there are `rows` with K = k, by group instead.
+inline GuardedMatrix by_group(const GuardedMatrix& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
+  const std::int64_t groups = (k + scale.cols - 1) / scale.cols;
+  GuardedMatrix made(Dtype::f32, groups, (rows + scale.rows - 1) / scale.rows, 3, 1);
+  for (std::int64_t group = 0; group < groups; ++group) {
+    for (std::int64_t row = 0; row < made.cols(); ++row) {
+      made.set_bits(group, row, factors.bits(0, row * groups + group));
+    }
+  }
+  return made;
+}
+
 inline constexpr float kNormEps = 1e-5F;
 
 // What slots hold before a step: the case's input as their maxima, of which every fifth has none and every tenth never
@@ -241,6 +253,7 @@ class PlacedCase {
   PlacedCase(const Case& c, const SharedMatrices& inputs, Backend& backend, Stream& stream)
       : case_(c), backend_(&backend), outputs_(poisoned_outputs(c)) {
     for (const auto& [name, matrix] : inputs) place(name, *matrix, stream);
+    if (c.a_by_group || c.b_by_group) place_by_group(inputs, stream);
     for (const auto& [name, matrix] : outputs_) place(name, matrix, stream);
   }
 
@@ -273,7 +286,14 @@ class PlacedCase {
     Buffer buffer(*backend_, matrix.bytes().size());
     backend_->copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
     tensors_[name] = matrix.view(buffer.data(), backend_->device());
-    memory_.emplace(name, std::move(buffer));
+    memory_[name] = std::move(buffer);
+  }
+
+  void place_by_group(const SharedMatrices& inputs, Stream& stream) {
+    const auto& spec = std::get<GemmSpec>(case_.spec);
+    const auto [m, n, k] = case_.shape;
+    if (case_.a_by_group) place("factor_a", by_group(*inputs.at("factor_a"), spec.scale_a, m, k), stream);
+    if (case_.b_by_group) place("factor_b", by_group(*inputs.at("factor_b"), spec.scale_b, n, k), stream);
   }
 
   // A default tensor where the case has none of this name.

@@ -104,7 +104,8 @@ void check_simt(Everything all) {
                      .out_stride = kCols,
                      .factor_a_stride = 0,
                      .factor_b_stride = 0,
-                     .groups = 0,
+                     .factor_a_group_stride = 0,
+                     .factor_b_group_stride = 0,
                      .factor_b_rows = 1,
                      .epilogue = all.params()};
   emulator::launch(gemm_simt<f32, f32, e4m3fn, Everything::Epi>, GemmSimtLaunch::grid(kRows, kCols),

@@ -33,7 +33,11 @@ struct Fixture {
 
   template <class A, class B, class Out, MmaTiling T, bool Grouped = false>
   void check(const char* line, const Shape& shape, Input input = Input::normal, Placement placement = {}) {
-    const Case c{.spec = parse(line), .shape = shape, .input = input, .placement = placement};
+    check<A, B, Out, T, Grouped>({.spec = parse(line), .shape = shape, .input = input, .placement = placement});
+  }
+
+  template <class A, class B, class Out, MmaTiling T, bool Grouped>
+  void check(const Case& c) {
     const GemmSpec& spec = std::get<GemmSpec>(c.spec);
     const SharedMatrices inputs = maker.inputs(c);
     PlacedCase placed(c, inputs, *cpu, stream);
@@ -49,7 +53,7 @@ struct Fixture {
     const Matrices outputs = placed.outputs(stream);
     std::string fault = damage(outputs);
     if (fault.empty()) {
-      const Expected expected = reference(spec, c.shape, inputs, input == Input::integers);
+      const Expected expected = reference(spec, c.shape, inputs, c.input == Input::integers);
       fault = value_difference("out", expected, outputs.at("out"));
     }
     BOOST_TEST(fault.empty(), name(c) << ": " << fault);
@@ -127,6 +131,25 @@ BOOST_AUTO_TEST_CASE(groups) {
   check<e4m3fnuz, e5m2, bf16, kSmall, true>("gemm e4m3fnuz*e5m2->bf16 scale=1x128,1x128", {5, 7, 33});
   check<e5m2, e5m2fnuz, f16, kLarge, true>("gemm e5m2*e5m2fnuz->f16 scale=1x128,128x128 bias", {130, 140, 200},
                                            Input::integers);
+}
+
+// A row of factors for each group: of one operand, and of both.
+BOOST_AUTO_TEST_CASE(factors_by_group) {
+  const auto check_both = [&](std::int64_t k, Input input, bool a, bool b) {
+    check<e4m3fn, e4m3fn, f32, kSmall, true>({.spec = parse("gemm e4m3fn*e4m3fn->f32 scale=1x128,1x128"),
+                                              .shape = {7, 67, k},
+                                              .input = input,
+                                              .a_by_group = a,
+                                              .b_by_group = b});
+    check<e5m2, e4m3fnuz, f32, kLarge, true>({.spec = parse("gemm e5m2*e4m3fnuz->f32 scale=1x128,128x128 bias"),
+                                              .shape = {67, 261, k},
+                                              .input = input,
+                                              .a_by_group = a,
+                                              .b_by_group = b});
+  };
+  for (const std::int64_t k : {1, 128, 129, 300}) check_both(k, Input::normal, true, true);
+  check_both(300, Input::integers, true, false);
+  check_both(300, Input::integers, false, true);
 }
 
 // NaN and Inf reach the outputs that they belong to, and no others.

@@ -593,7 +593,8 @@ void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factor
                      .out_stride = out.stride(),
                      .factor_a_stride = 1,
                      .factor_b_stride = 0,
-                     .groups = 0,
+                     .factor_a_group_stride = 0,
+                     .factor_b_group_stride = 0,
                      .factor_b_rows = 1,
                      .epilogue = {}};
   emulator::launch(gemm_simt<A, B, Out>, GemmSimtLaunch::grid(m, n), GemmSimtLaunch::kThreads, p);
@@ -615,11 +616,21 @@ void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factor
   }
 }
 
-// Factors for each 128 of K: a's in each row, b's in each `rows_of_b` rows.
-void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b) {
+// Factors for each 128 of K: a's in each row, b's in each `rows_of_b` rows; row by row, or with a row for each group.
+void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b, bool a_by_group, bool b_by_group) {
   const i64 groups = ceil_div(k, i64{kGemmGroup});
   Matrix<e4m3fn> a(m, k, k), b(n, k, k);
-  Matrix<float> factor_a(m, groups, groups), factor_b(ceil_div(n, rows_of_b), groups, groups), out(m, n, n + 5);
+  const i64 rows_b = ceil_div(n, rows_of_b);
+  Matrix<float> factors_a = a_by_group ? Matrix<float>(groups, m, m + 3) : Matrix<float>(m, groups, groups);
+  Matrix<float> factors_b =
+      b_by_group ? Matrix<float>(groups, rows_b, rows_b + 2) : Matrix<float>(rows_b, groups, groups);
+  Matrix<float> out(m, n, n + 5);
+  const auto factor_a = [&](i64 row, i64 group) -> float& {
+    return a_by_group ? factors_a.at(group, row) : factors_a.at(row, group);
+  };
+  const auto factor_b = [&](i64 row, i64 group) -> float& {
+    return b_by_group ? factors_b.at(group, row) : factors_b.at(row, group);
+  };
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   for (auto* const codes : {&a, &b}) {
@@ -628,13 +639,13 @@ void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b) {
     }
   }
   for (i64 g = 0; g < groups; ++g) {
-    for (i64 i = 0; i < m; ++i) factor_a.at(i, g) = normal(random);
-    for (i64 i = 0; i < ceil_div(n, rows_of_b); ++i) factor_b.at(i, g) = normal(random);
+    for (i64 i = 0; i < m; ++i) factor_a(i, g) = normal(random);
+    for (i64 i = 0; i < rows_b; ++i) factor_b(i, g) = normal(random);
   }
   const GemmParams p{.a = a.data(),
                      .b = b.data(),
-                     .factor_a = factor_a.data(),
-                     .factor_b = factor_b.data(),
+                     .factor_a = factors_a.data(),
+                     .factor_b = factors_b.data(),
                      .bias = nullptr,
                      .out = out.data(),
                      .m = m,
@@ -645,9 +656,10 @@ void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b) {
                      .b_stride_n = b.stride(),
                      .b_stride_k = 1,
                      .out_stride = out.stride(),
-                     .factor_a_stride = 0,
-                     .factor_b_stride = 0,
-                     .groups = groups,
+                     .factor_a_stride = a_by_group ? 1 : factors_a.stride(),
+                     .factor_b_stride = b_by_group ? 1 : factors_b.stride(),
+                     .factor_a_group_stride = a_by_group ? factors_a.stride() : 1,
+                     .factor_b_group_stride = b_by_group ? factors_b.stride() : 1,
                      .factor_b_rows = rows_of_b,
                      .epilogue = {}};
   emulator::launch(gemm_simt<e4m3fn, e4m3fn, float>, GemmSimtLaunch::grid(m, n), GemmSimtLaunch::kThreads, p);
@@ -659,7 +671,7 @@ void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b) {
         float sum = 0.0F;
         for (i64 x = g * 128; x < std::min(k, (g + 1) * 128); ++x)
           sum = sum + to_float(a.at(i, x)) * to_float(b.at(j, x));
-        total = total + sum * (factor_a.at(i, g) * factor_b.at(j / rows_of_b, g));
+        total = total + sum * (factor_a(i, g) * factor_b(j / rows_of_b, g));
       }
       if (float_bits(out.at(i, j)) != float_bits(total)) {
         BOOST_FAIL("out" << at(i, j) << ": " << out.at(i, j) << ", expected " << total);
@@ -1027,7 +1039,10 @@ BOOST_AUTO_TEST_CASE(gemm) {
   check_gemm<bf16, bf16, f16>(64, 64, 33, false, true, false, false);
   check_gemm<f32, f32, f32>(1, 1, 1, false, false, false, true);
   check_gemm<e5m2, e5m2, bf16>(17, 5, 0, true, true, true, true);
-  check_grouped_gemm(70, 131, 300, 128);
-  check_grouped_gemm(70, 131, 256, 1);
-  check_grouped_gemm(5, 7, 33, 1);
+  check_grouped_gemm(70, 131, 300, 128, false, false);
+  check_grouped_gemm(70, 131, 256, 1, false, false);
+  check_grouped_gemm(5, 7, 33, 1, false, false);
+  check_grouped_gemm(70, 131, 300, 128, true, false);
+  check_grouped_gemm(67, 261, 129, 128, false, true);
+  check_grouped_gemm(70, 131, 257, 1, true, true);
 }

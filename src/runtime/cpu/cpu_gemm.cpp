@@ -89,15 +89,19 @@ void pack(const Operand& operand, Range i_range, Range k_range, float* panels, T
 
 // The sums of one group of k, with its factors, to the totals.
 void add_group(const GemmSpec& spec, const GemmTensors& tensors, float* sums, float* totals, i64 stride, Range rows,
-               Range cols, i64 group, i64 groups, ThreadPool& pool) {
-  const auto* const factors_a = row<const float>(tensors.factor_a, 0);
-  const auto* const factors_b = row<const float>(tensors.factor_b, 0);
+               Range cols, i64 first_k, ThreadPool& pool) {
+  const i64 k = gemm_shape(spec, tensors).k;
+  const FactorStrides strides_a = factor_strides(tensors.factor_a, spec.scale_a, k);
+  const FactorStrides strides_b = factor_strides(tensors.factor_b, spec.scale_b, k);
+  const i64 group = first_k / kGroupSize;
+  const auto* const factors_a = row<const float>(tensors.factor_a, 0) + group * strides_a.group;
+  const auto* const factors_b = row<const float>(tensors.factor_b, 0) + group * strides_b.group;
   pool.parallel_for(rows.size, 64, [&](i64 begin, i64 end) {
     for (i64 r = begin; r < end; ++r) {
-      const float factor_a = factors_a[(rows.begin + r) * groups + group];
+      const float factor_a = factors_a[(rows.begin + r) * strides_a.row];
       for (i64 c = 0; c < cols.size; ++c) {
         const i64 n = cols.begin + c;
-        const float factor_b = factors_b[(spec.scale_b == kBlocks ? n / kGroupSize : n) * groups + group];
+        const float factor_b = factors_b[(spec.scale_b == kBlocks ? n / kGroupSize : n) * strides_b.row];
         totals[r * stride + c] = totals[r * stride + c] + sums[r * stride + c] * (factor_a * factor_b);
       }
     }
@@ -260,8 +264,7 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
           }
         });
         if (!grouped) continue;
-        add_group(spec, tensors, sums.data(), totals.data(), most_cols, rows, cols, k0 / kGroupSize,
-                  ceil_div(i64{shape.k}, kGroupSize), pool);
+        add_group(spec, tensors, sums.data(), totals.data(), most_cols, rows, cols, k0, pool);
         std::fill(sums.begin(), sums.end(), 0.0F);
       }
       finish.run(grouped ? totals.data() : sums.data(), most_cols, rows, cols, pool);

@@ -99,6 +99,8 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmShape& 
   std::optional<GemmTensors> staged;
   if (spec.staged_a || spec.staged_b) staged = stage(spec, given, shape, scratch + parts, stream, launcher);
   const GemmTensors& tensors = staged ? *staged : given;
+  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, shape.k);
+  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, shape.k);
 
   Sm90GemmParams params{.a = {},
                         .b = {},
@@ -113,7 +115,10 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmShape& 
                         .m = m,
                         .n = n,
                         .k = k,
-                        .factor_a_stride = spec.scale_a == kRowwise ? 1U : 0U,
+                        .factor_a_stride = static_cast<u32>(factors_a.row),
+                        .factor_b_stride = static_cast<u32>(factors_b.row),
+                        .factor_a_group_stride = static_cast<u32>(factors_a.group),
+                        .factor_b_group_stride = static_cast<u32>(factors_b.group),
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
                         .epilogue = epilogue_params(tensors),
                         .cut = {}};

@@ -43,6 +43,8 @@ EpilogueParams epilogue_params(const GemmTensors& tensors) {
 GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) {
   const Strides a = strides(tensors.a, spec.layout_a);
   const Strides b = strides(tensors.b, spec.layout_b);
+  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, shape.k);
+  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, shape.k);
   return {.a = tensors.a.data,
           .b = tensors.b.data,
           .factor_a = static_cast<const float*>(tensors.factor_a.data),
@@ -57,9 +59,10 @@ GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const G
           .b_stride_n = b.outer,
           .b_stride_k = b.k,
           .out_stride = tensors.out.row_stride,
-          .factor_a_stride = spec.scale_a == kRowwise ? 1 : 0,
-          .factor_b_stride = spec.scale_b == kRowwise ? 1 : 0,
-          .groups = has_group_factors(spec) ? ceil_div(i64{shape.k}, i64{kGemmGroup}) : 0,
+          .factor_a_stride = factors_a.row,
+          .factor_b_stride = factors_b.row,
+          .factor_a_group_stride = factors_a.group,
+          .factor_b_group_stride = factors_b.group,
           .factor_b_rows = spec.scale_b == kBlocks ? kBlocks.rows : 1,
           .epilogue = epilogue_params(tensors)};
 }

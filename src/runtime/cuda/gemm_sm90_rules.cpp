@@ -30,6 +30,11 @@ const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const
       (shape.m / kSmallestTile + 2) * (shape.n / kSmallestTile + 2) > kMost) {
     return "kernel sm90 takes sizes below 2^31 and as many tiles";
   }
+  constexpr std::int64_t kMostApart = std::numeric_limits<std::uint32_t>::max();
+  if (factor_strides(tensors.factor_a, spec.scale_a, shape.k).group > kMostApart ||
+      factor_strides(tensors.factor_b, spec.scale_b, shape.k).group > kMostApart) {
+    return "kernel sm90 takes factors of groups at row strides below 2^32";
+  }
   return nullptr;
 }
 
