@@ -25,6 +25,7 @@
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
 #include "ingot/runtime/cuda/kernel.h"
+#include "ingot/runtime/cast_stats.h"
 #include "ingot/runtime/cuda/nvrtc_compiler.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm_choices.h"

@@ -14,6 +14,7 @@
 //   gemm bf16*bf16->bf16 nt kernel=cublaslt:3
 //   column_sum bf16->f32
 //   relayout transposed
+//   cast_stats bf16->e4m3fn scale=1x128 transposed
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
 #pragma once
@@ -136,7 +137,19 @@ struct RelayoutSpec {
   bool operator==(const RelayoutSpec&) const = default;
 };
 
-using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, NormSpec, NormBackwardSpec>;
+// What a cast did to values x[rows, cols] of `in`: the counts and sums of CastStats (runtime/cast_stats.h), from the
+// codes[rows, cols], or [cols, rows] if transposed, and factors of `scale` in terms of x. Without `out`: what the
+// values are.
+struct CastStatsSpec {
+  Dtype in = Dtype::bf16;
+  std::optional<Dtype> out{};
+  ScaleGranularity scale = kTensorwise;
+  bool transposed = false;
+  bool operator==(const CastStatsSpec&) const = default;
+};
+
+using KernelSpec =
+    std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, CastStatsSpec, NormSpec, NormBackwardSpec>;
 
 std::size_t hash_value(const KernelSpec& spec);
 std::size_t hash_value(const GemmSpec& spec);

@@ -138,6 +138,16 @@ struct RelayoutTensors {
 };
 
 class Backend {
+// input[rows, cols] of spec.in; codes[rows, cols], or [cols, rows] where spec.transposed, of *spec.out, and factors,
+// f32[scale_count(spec.scale, rows, cols)], where the spec has an `out`: what a cast of the input wrote. stats:
+// f32[kCastStatsWords] at a multiple of 8 bytes, which holds the bytes of a CastStats (cast_stats.h).
+struct CastStatsTensors {
+  Tensor input;
+  Tensor codes{};
+  Tensor factors{};
+  Tensor stats;
+};
+
  public:
   virtual ~Backend() = default;
   Backend(const Backend&) = delete;
@@ -155,6 +165,7 @@ class Backend {
   virtual void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) = 0;
   virtual void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) = 0;
   virtual void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) = 0;
+  virtual void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) = 0;
   virtual void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) = 0;
 
   // Memory. allocate() aligns to 256 bytes and throws Error{out_of_memory}; 0 bytes gives null. release() waits for the

@@ -47,6 +47,10 @@ class CountingBackend final : public Backend {
     calls.push_back(print(spec));
     inner_->relayout(spec, tensors, on(stream));
   }
+  void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->cast_stats(spec, tensors, on(stream));
+  }
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     calls.push_back(print(spec));
     inner_->norm(spec, tensors, on(stream));

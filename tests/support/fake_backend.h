@@ -31,6 +31,7 @@ class FakeBackend final : public Backend {
   void gemm(const GemmSpec&, const GemmTensors&, Stream&) override {}
   void column_sum(const ColumnSumSpec&, const ColumnSumTensors&, Stream&) override {}
   void relayout(const RelayoutSpec&, const RelayoutTensors&, Stream&) override {}
+  void cast_stats(const CastStatsSpec&, const CastStatsTensors&, Stream&) override {}
   void norm(const NormSpec&, const NormTensors&, Stream&) override {}
   void norm_backward(const NormBackwardSpec&, const NormBackwardTensors&, Stream&) override {}
 

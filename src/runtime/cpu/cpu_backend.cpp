@@ -86,6 +86,12 @@ class CpuBackend final : public Backend {
     cpu::relayout(spec, tensors, pool_);
   }
 
+  void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    cpu::cast_stats(spec, tensors, pool_);
+  }
+
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());

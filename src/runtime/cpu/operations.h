@@ -12,6 +12,7 @@ void cast(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool);
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, ThreadPool& pool);
 void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, ThreadPool& pool);
+void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, ThreadPool& pool);
 void norm(const NormSpec& spec, const NormTensors& tensors, ThreadPool& pool);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, ThreadPool& pool);
 

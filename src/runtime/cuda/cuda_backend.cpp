@@ -64,6 +64,12 @@ class CudaBackend final : public Backend {
     cuda::relayout(spec, tensors, stream, launcher_);
   }
 
+  void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::cast_stats(spec, tensors, stream, launcher_);
+  }
+
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
     const CurrentContext current = begin(stream);
