@@ -18,6 +18,8 @@
 #include "ingot/nn/float8_linear.h"
 #include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/linear_gemms.h"
+#include "ingot/nn/monitor.h"
+#include "ingot/nn/observer.h"
 #include "ingot/runtime/autotuner.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
