@@ -63,6 +63,11 @@ class FakeBackend final : public Backend {
     return reinterpret_cast<CUstream_st*>(static_cast<std::uintptr_t>(++streams));
   }
   void destroy_stream(CUstream_st*) noexcept override { --streams; }
+  void* create_mark() override { return nullptr; }
+  void destroy_mark(void*) noexcept override {}
+  void record_mark(void*, const Stream&) override {}
+  double microseconds_between(void*, void*) override { return 0; }
+  void set_launch_hook(LaunchHook*) override {}
   std::int64_t launches() const override { return 0; }
 };
 
