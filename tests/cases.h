@@ -242,6 +242,9 @@ inline bool thorough(const KernelSpec& spec) {
     if (norm->in != Dtype::bf16 || norm->pow2) return false;
     return !norm->out || (norm->out == Dtype::e4m3fn && norm->result == norm->stats);
   }
+  if (const auto* const stats = std::get_if<CastStatsSpec>(&spec)) {
+    return !stats->out || (stats->in == Dtype::bf16 && stats->out == Dtype::e4m3fn);
+  }
   const auto* const cast = std::get_if<CastSpec>(&spec);
   if (cast == nullptr || is_fused(spec)) return true;
   if (cast->in == Dtype::bf16 && cast->out == Dtype::e4m3fn) return true;
@@ -251,6 +254,10 @@ inline bool thorough(const KernelSpec& spec) {
 
 // Large shapes: what pow2 and the format change is no larger there.
 inline bool runs_large(const KernelSpec& spec) {
+  if (const auto* const stats = std::get_if<CastStatsSpec>(&spec)) {
+    return stats->in == Dtype::bf16 && stats->out == Dtype::e4m3fn &&
+           (stats->scale == kRowwise || stats->scale == kColumnGroups);
+  }
   const auto* const cast = std::get_if<CastSpec>(&spec);
   if (cast == nullptr || is_fused(spec)) return thorough(spec);
   return thorough(spec) && !cast->pow2 && (cast->out == Dtype::e4m3fn || cast->out == Dtype::e5m2fnuz);

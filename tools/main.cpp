@@ -28,6 +28,7 @@ Specs:
   gemm e4m3fn*e4m3fn->bf16 nt scale=row,row epilogue="silu(x) * gate" also=preactivation
   gemm e5m2*e5m2->bf16 nt scale=row,row kernel=sm90
   column_sum bf16->f32
+  cast_stats bf16->e4m3fn scale=1x128 transposed
   norm rms bf16->e4m3fn affine scale=row out=codes,stats
   norm_backward rms bf16 affine sums=f32
   amax_history reduce=max)";

@@ -262,6 +262,16 @@ Instance instance(const ElementwiseSpec& spec, Pass) {
           print(spec), functor(cast_of_values(spec))};
 }
 
+// The granularity is a parameter.
+Instance instance(const CastStatsSpec& spec, Pass pass) {
+  if (pass == Pass::main) return {"cast_stats.cuh", "cast_stats_finish", "cast_stats (finish)"};
+  return {"cast_stats.cuh",
+          fmt::format("cast_stats_tiles<{}, {}, {}>", type(spec.in), spec.out ? type(*spec.out) : "ingot::Uncast",
+                      spec.transposed),
+          fmt::format("cast_stats {}{}{}", name(spec.in), spec.out ? fmt::format("->{}", name(*spec.out)) : "",
+                      spec.transposed ? " transposed" : "")};
+}
+
 Instance instance(const ColumnSumSpec& spec, Pass pass) {
   if (pass == Pass::first) {
     return {"column_sum.cuh", fmt::format("column_sum_partials<{}>", type(spec.in)),
@@ -299,6 +309,7 @@ bool has_first(const CastSpec& spec) {
   return cast_schedule(spec) == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
 }
 bool has_first(const ColumnSumSpec&) { return true; }
+bool has_first(const CastStatsSpec&) { return true; }
 template <class Spec>
 bool has_first(const Spec&) {
   return false;

@@ -44,8 +44,8 @@ struct FirstPass {
 FirstPass first_pass(const CastSpec& spec);
 
 // Which passes a spec takes. (first: a cast with dynamic tensorwise scales, or in tiles with dynamic rowwise or
-// columnwise ones, or by rows and then in tiles; amax tensorwise; column_sum. finish: a cast with column sums,
-// norm_backward with gradients of gamma and beta.)
+// columnwise ones, or by rows and then in tiles; amax tensorwise; column_sum; cast_stats. finish: a cast with column
+// sums, norm_backward with gradients of gamma and beta.)
 std::span<const Pass> passes(const KernelSpec& spec);
 bool has_pass(const KernelSpec& spec, Pass pass);
 

@@ -109,6 +109,15 @@ std::string print_spec(const AmaxHistorySpec& spec) {
   return fmt::format("amax_history reduce={}", name_of(spec.reduction));
 }
 
+// Without codes there is no scale; one that is there by mistake is shown.
+std::string print_spec(const CastStatsSpec& spec) {
+  std::string line = fmt::format("cast_stats {}", name(spec.in));
+  if (spec.out) line += fmt::format("->{}", name(*spec.out));
+  if (spec.out || spec.scale != kTensorwise) line += fmt::format(" scale={}", print(spec.scale));
+  if (spec.transposed) line += " transposed";
+  return line;
+}
+
 // ---- validate ----------------------------------------------------------------------------------------------------
 
 template <class Spec>
@@ -347,6 +356,17 @@ void validate_spec(const ElementwiseSpec& spec) {
   }
 }
 
+void validate_spec(const CastStatsSpec& spec) {
+  require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
+  if (spec.out) {
+    require_dtype(spec, "out", *spec.out, kFp8Dtypes);
+    return require_cast_scale(spec, "scale", spec.scale);
+  }
+  if (spec.scale != kTensorwise || spec.transposed) {
+    refuse(spec, fmt::format("{} is set, but there are no codes: set out", spec.transposed ? "transposed" : "scale"));
+  }
+}
+
 void validate_spec(const ColumnSumSpec& spec) {
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
   require_dtype(spec, "out", spec.out, kHighPrecisionDtypes);
@@ -409,11 +429,12 @@ class Parser {
     if (kind == "column_sum") return parse_as<ColumnSumSpec>();
     if (kind == "relayout") return parse_as<RelayoutSpec>();
     if (kind == "elementwise") return parse_as<ElementwiseSpec>();
+    if (kind == "cast_stats") return parse_as<CastStatsSpec>();
     if (kind == "norm") return parse_norm(line_, words_);
     if (kind == "norm_backward") return parse_norm_backward(line_, words_);
     if (kind == "amax_history") return parse_as<AmaxHistorySpec>();
     fail(
-        fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, norm, "
+        fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, cast_stats, norm, "
                     "norm_backward or amax_history",
                     kind));
   }
@@ -448,6 +469,7 @@ class Parser {
   static std::string dtypes_form(const RelayoutSpec&) { return "copied or transposed"; }
   static std::string dtypes_form(const AmaxHistorySpec&) { return "reduce=max or reduce=most_recent"; }
   static std::string dtypes_form(const ElementwiseSpec&) { return "the dtype of its values, such as bf16"; }
+  static std::string dtypes_form(const CastStatsSpec&) { return "<in> or <in>-><out>, such as bf16->e4m3fn"; }
 
   static std::string options_form(const AmaxSpec&) { return "scale=<granularity>"; }
   static std::string options_form(const CastSpec&) {
@@ -462,6 +484,7 @@ class Parser {
   static std::string options_form(const RelayoutSpec&) { return "nothing more"; }
   static std::string options_form(const AmaxHistorySpec&) { return "nothing more"; }
   static std::string options_form(const ElementwiseSpec&) { return "of=<expression> or fast"; }
+  static std::string options_form(const CastStatsSpec&) { return "scale=<granularity> or transposed"; }
 
   void dtypes(AmaxSpec& spec, std::string_view word) const { spec.in = dtype(word, word); }
   void dtypes(CastSpec& spec, std::string_view word) const {
@@ -494,6 +517,12 @@ class Parser {
       if (word == fmt::format("reduce={}", name_of(reduction))) return;
     }
     fail(fmt::format("\"{}\" must be {}", word, dtypes_form(spec)));
+  }
+
+  void dtypes(CastStatsSpec& spec, std::string_view word) const {
+    const auto arrow = word.find("->");
+    spec.in = dtype(word.substr(0, arrow), word);
+    if (arrow != std::string_view::npos) spec.out = dtype(word.substr(arrow + 2), word);
   }
 
   // Each sets what the word gives and returns that field's name; empty where the spec has no such word.
@@ -607,6 +636,17 @@ class Parser {
     if (key != "fast" || has_value) return {};
     spec.fast_math = true;
     return "fast";
+  }
+
+  std::string option(CastStatsSpec& spec, std::string_view word, std::string_view key, std::string_view value,
+                     bool has_value) const {
+    if (key == "transposed" && !has_value) {
+      spec.transposed = true;
+      return "transposed";
+    }
+    if (key != "scale") return {};
+    spec.scale = granularity(value, word);
+    return "scale";
   }
 
   void outputs(CastSpec& spec, std::string_view value, std::string_view word) const {
@@ -750,6 +790,11 @@ std::uint64_t hash_spec(const ColumnSumSpec& spec) { return mix(pack(4, spec.in,
 std::uint64_t hash_spec(const RelayoutSpec& spec) { return mix(pack(7, spec.transposed)); }
 std::uint64_t hash_spec(const ElementwiseSpec& spec) {
   return mix(pack(8, spec.in, spec.fast_math) + mix(spec.pointwise.hash()));
+}
+
+std::uint64_t hash_spec(const CastStatsSpec& spec) {
+  const auto out = spec.out ? 1 + static_cast<int>(*spec.out) : 0;
+  return mix(pack(10, spec.in, out, spec.transposed) + mix(bits(spec.scale)));
 }
 std::uint64_t hash_spec(const NormSpec& spec) {
   const auto flags = (spec.affine ? 1 : 0) | (spec.result ? 2 : 0) | (spec.stats ? 4 : 0) | (spec.pow2 ? 8 : 0);
@@ -898,6 +943,16 @@ std::vector<KernelSpec> all_valid_specs() {
     for (const Dtype out : kHighPrecisionDtypes) specs.push_back(ColumnSumSpec{.in = in, .out = out});
   }
   for (const bool transposed : kFlags) specs.push_back(RelayoutSpec{.transposed = transposed});
+  for (const Dtype in : kHighPrecisionDtypes) {
+    specs.push_back(CastStatsSpec{.in = in});
+    for (const Dtype out : kFp8Dtypes) {
+      for (const auto scale : kCastGranularities) {
+        for (const bool transposed : kFlags) {
+          specs.push_back(CastStatsSpec{.in = in, .out = out, .scale = scale, .transposed = transposed});
+        }
+      }
+    }
+  }
   for (const NormSpec& spec : all_valid_norms()) specs.push_back(spec);
   for (const NormBackwardSpec& spec : all_valid_norm_backwards()) specs.push_back(spec);
   for (const AmaxReduction reduction : kAmaxReductions) specs.push_back(AmaxHistorySpec{.reduction = reduction});

@@ -15,6 +15,7 @@
 //   column_sum bf16->f32
 //   relayout transposed
 //   elementwise bf16 of=silu(x)*gate
+//   cast_stats bf16->e4m3fn scale=1x128 transposed
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
 //   amax_history reduce=max
@@ -148,8 +149,19 @@ struct ElementwiseSpec {
   bool operator==(const ElementwiseSpec&) const = default;
 };
 
-using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec, NormSpec,
-                                NormBackwardSpec, AmaxHistorySpec>;
+// What a cast did to values x[rows, cols] of `in`: the counts and sums of CastStats (runtime/cast_stats.h), from the
+// codes[rows, cols], or [cols, rows] if transposed, and factors of `scale` in terms of x. Without `out`: what the
+// values are.
+struct CastStatsSpec {
+  Dtype in = Dtype::bf16;
+  std::optional<Dtype> out{};
+  ScaleGranularity scale = kTensorwise;
+  bool transposed = false;
+  bool operator==(const CastStatsSpec&) const = default;
+};
+
+using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec, CastStatsSpec,
+                                NormSpec, NormBackwardSpec, AmaxHistorySpec>;
 
 std::size_t hash_value(const KernelSpec& spec);
 std::size_t hash_value(const GemmSpec& spec);

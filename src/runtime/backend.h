@@ -20,6 +20,7 @@ struct CUstream_st;  // the driver API's CUstream is a pointer to this
 
 namespace ingot {
 
+class LaunchHook;  // runtime/launch_hook.h
 class Stream;
 
 // input[rows, cols] of spec.in; amax: f32[scale_count].
@@ -160,6 +161,16 @@ struct ElementwiseTensors {
   Tensor output;
 };
 
+// input[rows, cols] of spec.in; codes[rows, cols], or [cols, rows] where spec.transposed, of *spec.out, and factors,
+// f32[scale_count(spec.scale, rows, cols)], where the spec has an `out`: what a cast of the input wrote. stats:
+// f32[kCastStatsWords] at a multiple of 8 bytes, which holds the bytes of a CastStats (cast_stats.h).
+struct CastStatsTensors {
+  Tensor input;
+  Tensor codes{};
+  Tensor factors{};
+  Tensor stats;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -178,6 +189,7 @@ class Backend {
   virtual void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) = 0;
   virtual void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) = 0;
   virtual void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) = 0;
+  virtual void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) = 0;
   virtual void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) = 0;
   virtual void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) = 0;
   virtual void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) = 0;
@@ -197,6 +209,15 @@ class Backend {
   // A stream of the device's own, for Stream's default; the CPU has none and gives null.
   virtual CUstream_st* create_stream() = 0;
   virtual void destroy_stream(CUstream_st* stream) noexcept = 0;
+
+  // Points in a stream's work, for who measures it: CUDA's events, or times of the CPU. microseconds_between() waits
+  // for both, and both have been recorded. Errors: Error{cuda_failed}.
+  virtual void* create_mark() = 0;
+  virtual void destroy_mark(void* mark) noexcept = 0;
+  virtual void record_mark(void* mark, const Stream& stream) = 0;
+  virtual double microseconds_between(void* begin, void* end) = 0;
+  // Who is told of every launch from now on, and outlives that; null: nobody. Not while another thread launches.
+  virtual void set_launch_hook(LaunchHook* hook) = 0;
 
   // Kernels launched so far by this backend, cuBLASLt's calls included. The CPU's is 0.
   virtual std::int64_t launches() const = 0;

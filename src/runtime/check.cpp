@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "ingot/runtime/cast_stats.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/stream.h"
@@ -314,6 +315,29 @@ void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device devi
                                     : check_matrix("relayout output", tensors.output, input.dtype, input.rows,
                                                    input.cols, device, "the input's shape");
   check_overlaps({&in, 1}, {&out, 1});
+}
+
+void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device device) {
+  validate(spec);
+  const Tensor& input = tensors.input;
+  constexpr const char* kNoCodes = "the spec has no codes";
+  const Range inputs[] = {
+      check_matrix("cast_stats input", input, spec.in, device),
+      !spec.out         ? check_absent("cast_stats codes", tensors.codes, kNoCodes)
+      : spec.transposed ? check_matrix("cast_stats codes", tensors.codes, *spec.out, input.cols, input.rows, device,
+                                       "the input's shape, transposed")
+                        : check_matrix("cast_stats codes", tensors.codes, *spec.out, input.rows, input.cols, device,
+                                       "the input's shape"),
+      !spec.out ? check_absent("cast_stats factors", tensors.factors, kNoCodes)
+                : check_vector("cast_stats factors", tensors.factors, Dtype::f32,
+                               scale_count(spec.scale, input.rows, input.cols), device, extent_reason(spec.scale))};
+  const Range stats = check_vector("cast_stats stats", tensors.stats, Dtype::f32, kCastStatsWords, device,
+                                   "the bytes of one CastStats");
+  if (reinterpret_cast<std::uintptr_t>(tensors.stats.data) % alignof(CastStats) != 0) {
+    refuse("cast_stats stats", tensors.stats,
+           "it must start at a multiple of 8 bytes, as it holds integers of 64 bits");
+  }
+  check_overlaps(inputs, {&stats, 1});
 }
 
 GemmShape gemm_shape(const GemmSpec& spec, const GemmTensors& tensors) {

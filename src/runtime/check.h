@@ -18,6 +18,7 @@ void check(const GemmSpec& spec, const GemmTensors& tensors, Device device);
 void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device);
 void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device device);
 void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device);
+void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device device);
 void check(const NormSpec& spec, const NormTensors& tensors, Device device);
 void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Device device);
 void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device);

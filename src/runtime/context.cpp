@@ -17,6 +17,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm_manifest.h"
 #include "ingot/runtime/library.h"
+#include "ingot/runtime/nvtx.h"
 
 namespace ingot {
 namespace {
@@ -92,6 +93,13 @@ template <class Found>
 LibraryInfo library_info(const char* name, const Found* found, const std::string& problem) {
   if (found == nullptr) return {.name = name, .version = {}, .path = {}, .problem = problem};
   return {.name = name, .version = found->version(), .path = found->path(), .problem = {}};
+}
+
+// Nothing opens it before somebody asks for ranges.
+LibraryInfo find_nvtx(const std::string& cuda_root) {
+  std::string problem;
+  const std::unique_ptr<Nvtx> nvtx = Nvtx::open(cuda_root, problem);
+  return library_info("NVTX", nvtx.get(), problem);
 }
 
 }  // namespace
@@ -253,7 +261,8 @@ ContextInfo Context::info() const {
   info.libraries = {library_info("CUDA driver", driver, parts.driver_problem),
                     library_info("NVRTC", parts.compiler.get(), parts.compiler_problem),
                     driver != nullptr ? library_info("cuBLASLt", parts.cublaslt.get(), parts.cublaslt_problem)
-                                      : find_cublaslt(parts.options.cuda_root.string())};
+                                      : find_cublaslt(parts.options.cuda_root.string()),
+                    find_nvtx(parts.options.cuda_root.string())};
   info.store_root = parts.store.root();
   info.store_usage = parts.store.usage();
   info.store_problem = parts.store.disabled_reason();

@@ -26,7 +26,7 @@ struct ContextOptions {
   int device_index = 0;
   // nullopt: default_store_root(), which is INGOT_CACHE_DIR or ~/.cache/ingot; empty: keep nothing on disk.
   std::optional<std::filesystem::path> store_root{};
-  std::filesystem::path cuda_root{};      // INGOT_CUDA_ROOT: looked in first; "none": no NVRTC, no cuBLASLt
+  std::filesystem::path cuda_root{};      // INGOT_CUDA_ROOT: looked in first; "none": no NVRTC, cuBLASLt, NVTX
   std::filesystem::path templates{};      // INGOT_TEMPLATES: read templates from here, not the embedded ones
   Target offline_target{};                // what a context without a GPU compiles for
   int cpu_threads = 0;                    // INGOT_CPU_THREADS; 0 = all cores
@@ -41,7 +41,7 @@ struct ContextOptions {
 
 // Where a library was looked for and what was found.
 struct LibraryInfo {
-  std::string name;     // "CUDA driver", "NVRTC", "cuBLASLt"
+  std::string name;     // "CUDA driver", "NVRTC", "cuBLASLt", "NVTX"
   std::string version;  // "13.0.88"; empty if missing
   std::string path;     // empty if missing
   std::string problem;  // what is missing and how to get it; empty if found

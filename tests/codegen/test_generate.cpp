@@ -84,6 +84,18 @@ const std::vector<Golden> kGolden{
      "// gemm e4m3fn*e5m2->bf16\n"
      "#include \"gemm_simt.cuh\"\n"
      "constexpr auto kKernel = &ingot::gemm_simt<ingot::e4m3fn, ingot::e5m2, ingot::bf16>;\n"},
+    {"cast_stats bf16->e4m3fn scale=1x128 transposed", Pass::first,
+     "// cast_stats bf16->e4m3fn transposed\n"
+     "#include \"cast_stats.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_stats_tiles<ingot::bf16, ingot::e4m3fn, true>;\n"},
+    {"cast_stats f32", Pass::first,
+     "// cast_stats f32\n"
+     "#include \"cast_stats.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_stats_tiles<ingot::f32, ingot::Uncast, false>;\n"},
+    {"cast_stats f32", Pass::main,
+     "// cast_stats (finish)\n"
+     "#include \"cast_stats.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_stats_finish;\n"},
     {"column_sum bf16->f32", Pass::first,
      "// column_sum bf16 (first pass)\n"
      "#include \"column_sum.cuh\"\n"
@@ -239,9 +251,12 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   // amax: 3 partials, 3 rows, 3 x 4 kinds of tiles (columns, and any two of tensor, rows and columns);
   // casts: 3 x 4 x (48 pairs of granularities x 2 sources, of which rowwise codes with transposed ones, dynamic, are
   // the kernels of others); gemm 16 x 3 + 5, and 32 of one FP8 operand; column_sum 3 + 3; relayout 2;
+  // cast_stats 3 x (4 formats, transposed or not, + 1) + 1;
   // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
   // not, and plain statistics; norm_backward: affine or not; amax_history 1.
   BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 95U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U + 32U + 2U + 1U);
+  // not, and plain statistics; norm_backward: affine or not.
+  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 95U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U + 32U + 2U + 28U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {

@@ -35,10 +35,14 @@ std::vector<KernelSpec> all_combinations() {
       kTensorwise, kRowwise, kColumnwise, kRowGroups, kBlocks, kColumnGroups, ScaleGranularity{1, 64}};
   std::vector<KernelSpec> specs;
   for (const Dtype in : dtypes) {
-    for (const auto scale : scales) specs.push_back(AmaxSpec{in, scale});
+    for (const auto scale : scales) {
+      specs.push_back(AmaxSpec{in, scale});
+      for (const bool transposed : {false, true}) specs.push_back(CastStatsSpec{in, {}, scale, transposed});
+    }
     for (const Dtype out : dtypes) {
       specs.push_back(ColumnSumSpec{in, out});
       for (const auto scale : scales) {
+        for (const bool transposed : {false, true}) specs.push_back(CastStatsSpec{in, out, scale, transposed});
         for (unsigned flags = 0; flags < 8; ++flags) {
           CastSpec cast{in, out, scale, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0};
           specs.push_back(cast);
@@ -175,11 +179,11 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error(" \t ") ==
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
   BOOST_TEST(parse_error("casts bf16->e4m3fn") ==
-             "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, norm, norm_backward "
-             "or amax_history");
+             "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, cast_stats, norm, "
+             "norm_backward or amax_history");
   BOOST_TEST(parse_error("->") ==
-             "\"->\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, norm, norm_backward "
-             "or amax_history");
+             "\"->\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, cast_stats, norm, "
+             "norm_backward or amax_history");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
@@ -194,6 +198,14 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("relayout copied fast") == "\"fast\" is no word of relayout; expected nothing more");
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 kernel=sm90 staged=c") ==
              "\"c\" in \"staged=c\" names no operand; expected a, b or a,b");
+  BOOST_TEST(parse_error("cast_stats") ==
+             "\"cast_stats\" must be followed by <in> or <in>-><out>, such as bf16->e4m3fn");
+  BOOST_TEST(parse_error("cast_stats bf16->e4m3fn pow2") ==
+             "\"pow2\" is no word of cast_stats; expected scale=<granularity> or transposed");
+  BOOST_TEST(parse_error("cast_stats bf16 transposed") == "transposed is set, but there are no codes: set out");
+  BOOST_TEST(parse_error("cast_stats bf16 scale=row") == "scale is set, but there are no codes: set out");
+  BOOST_TEST(parse_error("cast_stats bf16->e4m3fn scale=1x64") ==
+             "scale is 1x64, but must be tensor, row, col, 1x128, 128x1 or 128x128");
   BOOST_TEST(parse_error("column_sum") == "\"column_sum\" must be followed by <in>-><out>, such as bf16->f32");
 
   const std::string dtypes = "is no dtype; expected f32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz";
@@ -422,6 +434,10 @@ BOOST_AUTO_TEST_CASE(staged_operands_are_named) {
     BOOST_TEST(print(parse(line)) == line);
   }
   BOOST_TEST(print(RelayoutSpec{.transposed = true}) == "relayout transposed");
+  BOOST_TEST(print(CastStatsSpec{}) == "cast_stats bf16");
+  BOOST_TEST(print(CastStatsSpec{.in = Dtype::f16, .out = Dtype::e5m2, .scale = kRowGroups, .transposed = true}) ==
+             "cast_stats f16->e5m2 scale=1x128 transposed");
+  BOOST_TEST(print(parse("cast_stats  bf16 -> e4m3fn")) == "cast_stats bf16->e4m3fn scale=tensor");
   BOOST_TEST(print(parse("relayout copied")) == "relayout copied");
 }
 
@@ -472,7 +488,7 @@ BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
     BOOST_TEST(valid(spec), spec);
     BOOST_TEST(listed.insert(print(spec)).second, spec << " is listed twice");
   }
-  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 64U + 9U + 2U + 606U + 16U + 2U);
+  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 64U + 9U + 2U + 606U + 16U + 2U + 147U);
   for (const KernelSpec& spec : all_combinations()) {
     const auto* const gemm = std::get_if<GemmSpec>(&spec);
     if (gemm == nullptr) {

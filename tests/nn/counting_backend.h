@@ -54,6 +54,11 @@ class CountingBackend final : public Backend {
     calls.push_back(print(spec));
     inner_->elementwise(spec, tensors, on(stream));
   }
+
+  void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
+    calls.push_back(print(spec));
+    inner_->cast_stats(spec, tensors, on(stream));
+  }
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     calls.push_back(print(spec));
     inner_->norm(spec, tensors, on(stream));
@@ -84,6 +89,13 @@ class CountingBackend final : public Backend {
   }
   CUstream_st* create_stream() override { return inner_->create_stream(); }
   void destroy_stream(CUstream_st* stream) noexcept override { inner_->destroy_stream(stream); }
+  void* create_mark() override { return inner_->create_mark(); }
+  void destroy_mark(void* mark) noexcept override { inner_->destroy_mark(mark); }
+  void record_mark(void* mark, const Stream& stream) override {
+    inner_->record_mark(mark, inner_stream_ != nullptr ? *inner_stream_ : stream);
+  }
+  double microseconds_between(void* begin, void* end) override { return inner_->microseconds_between(begin, end); }
+  void set_launch_hook(LaunchHook* hook) override { inner_->set_launch_hook(hook); }
   std::int64_t launches() const override { return inner_->launches(); }
 
  private:

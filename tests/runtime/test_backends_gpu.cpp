@@ -177,6 +177,7 @@ BOOST_AUTO_TEST_CASE(amax) { run_all(cases(SizeClass::ci), of_kind<AmaxSpec>); }
 BOOST_AUTO_TEST_CASE(cast) { run_all(cases(SizeClass::ci), of_kind<CastSpec>); }
 BOOST_AUTO_TEST_CASE(relayout) { run_all(cases(SizeClass::ci), of_kind<RelayoutSpec>); }
 BOOST_AUTO_TEST_CASE(elementwise) { run_all(cases(SizeClass::ci), of_kind<ElementwiseSpec>); }
+BOOST_AUTO_TEST_CASE(cast_stats) { run_all(cases(SizeClass::ci), of_kind<CastStatsSpec>); }
 BOOST_AUTO_TEST_CASE(column_sum) { run_all(cases(SizeClass::ci), of_kind<ColumnSumSpec>); }
 BOOST_AUTO_TEST_CASE(gemm) { run_all(cases(SizeClass::ci), of_kind<GemmSpec>); }
 BOOST_AUTO_TEST_CASE(gemm_simt) {
@@ -228,6 +229,7 @@ std::vector<Case> mixed_cases() {
           {.spec = parse("gemm e4m3fnuz*e4m3fnuz->f32 nt scale=row,row"), .shape = {37, 131, 67}},
           {.spec = parse("column_sum bf16->f32"), .shape = {1000, 77}},
           {.spec = parse("elementwise bf16 of=silu(x)*gate"), .shape = {300, 1000}},
+          {.spec = parse("cast_stats bf16->e4m3fn scale=1x128 transposed"), .shape = {300, 1024}},
           {.spec = parse("norm layer bf16->e4m3fn affine scale=row out=codes,result,stats"), .shape = {300, 1024}},
           {.spec = parse("norm rms bf16->e4m3fn scale=tensor out=codes given"), .shape = {300, 999}},
           {.spec = parse("norm_backward layer bf16 affine sums=bf16"), .shape = {700, 1024}},

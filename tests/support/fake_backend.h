@@ -32,6 +32,7 @@ class FakeBackend final : public Backend {
   void column_sum(const ColumnSumSpec&, const ColumnSumTensors&, Stream&) override {}
   void relayout(const RelayoutSpec&, const RelayoutTensors&, Stream&) override {}
   void elementwise(const ElementwiseSpec&, const ElementwiseTensors&, Stream&) override {}
+  void cast_stats(const CastStatsSpec&, const CastStatsTensors&, Stream&) override {}
   void norm(const NormSpec&, const NormTensors&, Stream&) override {}
   void norm_backward(const NormBackwardSpec&, const NormBackwardTensors&, Stream&) override {}
   void amax_history(const AmaxHistorySpec&, const AmaxHistoryTensors&, Stream&) override {}
@@ -64,6 +65,11 @@ class FakeBackend final : public Backend {
     return reinterpret_cast<CUstream_st*>(static_cast<std::uintptr_t>(++streams));
   }
   void destroy_stream(CUstream_st*) noexcept override { --streams; }
+  void* create_mark() override { return nullptr; }
+  void destroy_mark(void*) noexcept override {}
+  void record_mark(void*, const Stream&) override {}
+  double microseconds_between(void*, void*) override { return 0; }
+  void set_launch_hook(LaunchHook*) override {}
   std::int64_t launches() const override { return 0; }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -12,6 +13,7 @@
 
 #include "cases.h"
 #include "ingot/runtime/buffer.h"
+#include "ingot/runtime/cast_stats.h"
 #include "ingot/runtime/stream.h"
 #include "support/guarded_matrix.h"
 #include "support/random.h"
@@ -48,6 +50,31 @@ class InputMaker {
     return made;
   }
   SharedMatrices inputs_of(const ElementwiseSpec& spec, const Case& c) { return inputs_of(cast_of_values(spec), c); }
+
+  // Factors that cut off, that flush and ordinary ones; codes of which every eighth is a zero: what a cast writes and
+  // what it never does.
+  SharedMatrices inputs_of(const CastStatsSpec& spec, const Case& c) {
+    const auto [rows, cols, inner] = c.shape;
+    SharedMatrices made{{"input", matrix(spec.in, rows, cols, c, 1)}};
+    if (!spec.out) return made;
+    GuardedMatrix codes =
+        *(spec.transposed ? matrix(*spec.out, cols, rows, c, 2) : matrix(*spec.out, rows, cols, c, 2));
+    for (std::int64_t r = 0; r < codes.rows(); ++r) {
+      for (std::int64_t col = r % 8; col < codes.cols(); col += 8) codes.set_bits(r, col, r % 3 == 0 ? 0x80U : 0U);
+    }
+    made["codes"] = std::make_shared<GuardedMatrix>(std::move(codes));
+    GuardedMatrix factors = *InputMaker::factors(scale_count(spec.scale, rows, cols), c, 5);
+    for (std::int64_t i = 0; i < factors.cols(); ++i) {
+      const auto scaled = static_cast<float>(factors.value(0, i) * (i % 3 == 0 ? 1.0 : i % 3 == 1 ? 0x1p-18 : 0x1p9));
+      factors.set_bits(0, i, float_bits(scaled));
+    }
+    if (c.input == Input::inf)
+      factors.set_bits(0, factors.cols() / 2, float_bits(std::numeric_limits<float>::infinity()));
+    if (c.input == Input::nan)
+      factors.set_bits(0, factors.cols() / 2, float_bits(std::numeric_limits<float>::quiet_NaN()));
+    made["factors"] = std::make_shared<GuardedMatrix>(std::move(factors));
+    return made;
+  }
 
   void add_pointwise_inputs(const Pointwise& expression, Dtype dtype, const Case& c, SharedMatrices& made) {
     const auto inputs = expression.inputs();
@@ -241,6 +268,8 @@ inline Matrices poisoned_outputs(const Case& c) {
     outputs = slots_before(c);
   } else if (const auto* const elementwise = std::get_if<ElementwiseSpec>(&c.spec)) {
     outputs["output"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
+  } else if (std::holds_alternative<CastStatsSpec>(c.spec)) {
+    outputs["stats"] = GuardedMatrix(Dtype::f32, 1, kCastStatsWords);
   } else {
     outputs["sum"] = GuardedMatrix(std::get<ColumnSumSpec>(c.spec).out, 1, cols);
   }
@@ -354,6 +383,11 @@ class PlacedCase {
                            .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
                            .output = of("output")},
                           stream);
+  }
+
+  void enqueue_as(const CastStatsSpec& spec, Stream& stream) {
+    backend_->cast_stats(
+        spec, {.input = of("input"), .codes = of("codes"), .factors = of("factors"), .stats = of("stats")}, stream);
   }
   void enqueue_as(const NormSpec& spec, Stream& stream) {
     backend_->norm(spec,

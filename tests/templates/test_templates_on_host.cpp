@@ -19,6 +19,7 @@
 #include "cast_output.cuh"
 #include "cast_row_groups.cuh"
 #include "cast_rows.cuh"
+#include "cast_stats.cuh"
 #include "cast_tiles.cuh"
 #include "column_sum.cuh"
 #include "decode_f16.cuh"
@@ -151,6 +152,8 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   constexpr auto kElements = &gemm_mma<bf16, bf16, f32, MmaTiling{64, 64}, false>;
   static_assert(kInstantiated<kCodes, kElements> == 2);
   static_assert(kInstantiated<&amax_history> == 1);
+  static_assert(kInstantiated<&cast_stats_tiles<bf16, e4m3fn, false>, &cast_stats_tiles<f32, e5m2fnuz, true>,
+                              (&cast_stats_tiles<f16, Uncast, false>), cast_stats_finish> == 4);
   static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);
 }
 

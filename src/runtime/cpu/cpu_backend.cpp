@@ -1,5 +1,6 @@
 #include "ingot/runtime/cpu/cpu_backend.h"
 
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm_manifest.h"
+#include "ingot/runtime/launch_hook.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
@@ -48,13 +50,13 @@ class CpuBackend final : public Backend {
   void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    cpu::amax(spec, tensors, pool_);
+    run(spec, stream, [&] { cpu::amax(spec, tensors, pool_); });
   }
 
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    cpu::cast(spec, tensors, pool_);
+    run(spec, stream, [&] { cpu::cast(spec, tensors, pool_); });
   }
 
   std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
@@ -71,19 +73,25 @@ class CpuBackend final : public Backend {
     if (manifest_ != nullptr && shape.m != 0 && shape.n != 0 && shape.k != 0) {
       manifest_->note(spec, {.m = shape.m, .n = shape.n, .k = shape.k});
     }
-    cpu::gemm(spec, tensors, pool_);
+    run(spec, stream, [&] { cpu::gemm(spec, tensors, pool_); });
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    cpu::column_sum(spec, tensors, pool_);
+    run(spec, stream, [&] { cpu::column_sum(spec, tensors, pool_); });
   }
 
   void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    cpu::relayout(spec, tensors, pool_);
+    run(spec, stream, [&] { cpu::relayout(spec, tensors, pool_); });
+  }
+
+  void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::cast_stats(spec, tensors, pool_); });
   }
 
   void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
@@ -95,13 +103,13 @@ class CpuBackend final : public Backend {
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    cpu::norm(spec, tensors, pool_);
+    run(spec, stream, [&] { cpu::norm(spec, tensors, pool_); });
   }
 
   void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    cpu::norm_backward(spec, tensors, pool_);
+    run(spec, stream, [&] { cpu::norm_backward(spec, tensors, pool_); });
   }
 
   void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
@@ -148,9 +156,32 @@ class CpuBackend final : public Backend {
   void destroy_stream(CUstream_st* /*stream*/) noexcept override {}
   std::int64_t launches() const override { return 0; }
 
+  void* create_mark() override { return new Clock::time_point; }
+  void destroy_mark(void* mark) noexcept override { delete static_cast<Clock::time_point*>(mark); }
+  void record_mark(void* mark, const Stream& stream) override {
+    check_stream(stream, *this);
+    *static_cast<Clock::time_point*>(mark) = Clock::now();
+  }
+  double microseconds_between(void* begin, void* end) override {
+    return std::chrono::duration<double, std::micro>(*static_cast<Clock::time_point*>(end) -
+                                                     *static_cast<Clock::time_point*>(begin))
+        .count();
+  }
+  void set_launch_hook(LaunchHook* hook) override { hook_ = hook; }
+
  private:
+  using Clock = std::chrono::steady_clock;
+
+  template <class Spec, class Operation>
+  void run(const Spec& spec, const Stream& stream, const Operation& operation) {
+    if (hook_ != nullptr) hook_->before(stream);
+    operation();
+    if (hook_ != nullptr) hook_->after(spec, Pass::main, stream);
+  }
+
   ThreadPool pool_;
   GemmManifest* manifest_;
+  LaunchHook* hook_ = nullptr;
 };
 
 }  // namespace

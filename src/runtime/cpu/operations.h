@@ -13,6 +13,7 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, ThreadPool& pool);
 void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, ThreadPool& pool);
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, ThreadPool& pool);
+void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, ThreadPool& pool);
 void norm(const NormSpec& spec, const NormTensors& tensors, ThreadPool& pool);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, ThreadPool& pool);
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, ThreadPool& pool);

@@ -70,6 +70,12 @@ class CudaBackend final : public Backend {
     cuda::elementwise(spec, tensors, stream, launcher_);
   }
 
+  void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::cast_stats(spec, tensors, stream, launcher_);
+  }
+
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     check(spec, tensors, device_);
     const CurrentContext current = begin(stream);
@@ -162,6 +168,41 @@ class CudaBackend final : public Backend {
       return;
     }
   }
+
+  void* create_mark() override {
+    const CurrentContext current = launcher_.make_current();
+    CUevent event = nullptr;
+    driver().check(api().cuEventCreate(&event, CU_EVENT_DEFAULT), "cuEventCreate");
+    return event;
+  }
+
+  void destroy_mark(void* mark) noexcept override {
+    if (mark == nullptr) return;
+    try {
+      const CurrentContext current = launcher_.make_current();
+      static_cast<void>(api().cuEventDestroy(static_cast<CUevent>(mark)));
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  void record_mark(void* mark, const Stream& stream) override {
+    const CurrentContext current = begin(stream);
+    driver().check(api().cuEventRecord(static_cast<CUevent>(mark), stream.handle()), "cuEventRecord");
+  }
+
+  double microseconds_between(void* begin, void* end) override {
+    const CurrentContext current = launcher_.make_current();
+    float milliseconds = 0;
+    for (void* const mark : {begin, end}) {
+      driver().check(api().cuEventSynchronize(static_cast<CUevent>(mark)), "cuEventSynchronize");
+    }
+    driver().check(api().cuEventElapsedTime(&milliseconds, static_cast<CUevent>(begin), static_cast<CUevent>(end)),
+                   "cuEventElapsedTime");
+    return 1e3 * static_cast<double>(milliseconds);
+  }
+
+  void set_launch_hook(LaunchHook* hook) override { launcher_.set_hook(hook); }
 
   std::int64_t launches() const override { return launcher_.launches(); }
 

@@ -30,10 +30,12 @@ const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const
   if (cublaslt == nullptr) return "there is no cuBLASLt";
   if (const char* const reason = cublaslt->refusal(spec, tensors, shape)) return reason;
   void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
+  if (launcher.hook() != nullptr) launcher.hook()->before(stream);
   if (!cublaslt->matmul(spec, tensors, shape, workspace, stream.handle(), spec.algorithm)) {
     return "cuBLASLt has no algorithm of this number for this call";
   }
   launcher.count();
+  if (launcher.hook() != nullptr) launcher.hook()->after(spec, Pass::main, stream);
   return nullptr;
 }
 

@@ -11,6 +11,7 @@
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/kernel.h"
 #include "ingot/runtime/kernel_cache.h"
+#include "ingot/runtime/launch_hook.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
@@ -36,8 +37,11 @@ class Launcher {
   template <class Params>
   void launch(const KernelSpec& spec, Pass pass, LaunchShape shape, const Params& params, const Stream& stream) {
     shape.overlapping = overlapping_;
-    kernel(spec, pass, stream).launch(stream.handle(), shape, params);
+    const Kernel& loaded = kernel(spec, pass, stream);
+    if (hook_ != nullptr) hook_->before(stream);
+    loaded.launch(stream.handle(), shape, params);
     count();
+    if (hook_ != nullptr) hook_->after(spec, pass, stream);
   }
 
   // All passes of the spec loaded: none of them fails for that reason once the first has been launched.
@@ -51,6 +55,10 @@ class Launcher {
   // One more of the launches that the backend reports.
   void count() { launches_.fetch_add(1, std::memory_order_relaxed); }
   std::int64_t launches() const { return launches_.load(std::memory_order_relaxed); }
+
+  // Null where nobody is told of launches.
+  LaunchHook* hook() const { return hook_; }
+  void set_hook(LaunchHook* hook) { hook_ = hook; }
 
   const Driver& driver() const { return *driver_; }
   Target target() const { return target_; }
@@ -69,6 +77,7 @@ class Launcher {
   bool overlapping_;  // may a kernel begin before the one ahead of it has ended?
   Target target_;
   int multiprocessors_;
+  LaunchHook* hook_ = nullptr;
   std::atomic<std::int64_t> launches_{0};
 };
 

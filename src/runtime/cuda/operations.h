@@ -42,6 +42,7 @@ GemmTensors stage(const GemmSpec& spec, const GemmTensors& tensors, const GemmSh
 void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
               Launcher& launcher);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
+void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream, Launcher& launcher);
 void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,
                    Launcher& launcher);
