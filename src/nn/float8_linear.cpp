@@ -25,6 +25,9 @@ void check_size(const char* subject, std::int64_t size) {
 
 // One call of a cast, or, where nothing is cast, of its expression alone.
 struct Float8Linear::CastOrder {
+  const char* tensor = "";         // "input", "weight", "grad_output"
+  const char* of_codes = "";       // the GEMM that reads the codes
+  const char* of_transposed = "";  // and the transposed ones
   TensorCasts casts{};
   const Pointwise* expression = nullptr;  // null or empty: input as it is
   bool unrounded = false;
@@ -68,14 +71,14 @@ Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig con
 void Float8Linear::cast(const CastOrder& order, Stream& stream) {
   const bool has_expression = order.expression != nullptr && !order.expression->empty();
   const Tensor& input = order.input;
-  if (has_expression && order.values != nullptr) {
-    order.values->resize(*backend_, input.dtype, input.rows, input.cols, stream);
-  }
+  OwnedTensor* values = has_expression ? order.values : nullptr;
+  if (has_expression && values == nullptr && options_.observer != nullptr) values = &workspace().observed;
+  if (values != nullptr) values->resize(*backend_, input.dtype, input.rows, input.cols, stream);
   if (!any(order.casts)) {
-    if (!has_expression || order.values == nullptr) return;
+    if (order.values == nullptr || values == nullptr) return;
     return backend_->elementwise(
         {.in = input.dtype, .pointwise = *order.expression, .fast_math = options_.fusion.fast_math},
-        {.input = input, .inputs = order.inputs, .output = *order.values}, stream);
+        {.input = input, .inputs = order.inputs, .output = *values}, stream);
   }
   CastSpec spec = cast_spec(order.casts, input.dtype);
   CastTensors tensors = outputs_of(order.parts, spec, input, *backend_, stream);
@@ -83,9 +86,9 @@ void Float8Linear::cast(const CastOrder& order, Stream& stream) {
     spec.pointwise = *order.expression;
     spec.unrounded = order.unrounded;
     spec.fast_math = options_.fusion.fast_math;
-    spec.result = order.values != nullptr;
+    spec.result = values != nullptr;
     tensors.inputs = order.inputs;
-    if (spec.result) tensors.result = *order.values;
+    if (spec.result) tensors.result = *values;
   }
   if (is_given(order.sum)) {
     spec.sum = order.sum.dtype;
@@ -93,6 +96,27 @@ void Float8Linear::cast(const CastOrder& order, Stream& stream) {
   }
   if (spec.source == ScaleSource::given) give_scale(tensors, order, spec, stream);
   backend_->cast(spec, tensors, stream);
+  if (options_.observer != nullptr) report(order, spec, tensors, stream);
+}
+
+void Float8Linear::report(const CastOrder& order, const CastSpec& spec, const CastTensors& tensors, Stream& stream) {
+  CastEvent event{.layer = options_.name,
+                  .tensor = order.tensor,
+                  .gemms = order.of_codes,
+                  .values = spec.result ? tensors.result : tensors.input,
+                  .codes = tensors.codes,
+                  .factors = tensors.factors,
+                  .scale = spec.scale};
+  if (spec.codes) options_.observer->cast(event, stream);
+  if (!spec.transposed) return;
+  event.gemms = order.of_transposed;
+  event.codes = tensors.transposed;
+  event.transposed = true;
+  if (spec.transposed_scale) {
+    event.factors = tensors.transposed_factors;
+    event.scale = *spec.transposed_scale;
+  }
+  options_.observer->cast(event, stream);
 }
 
 void Float8Linear::give_scale(CastTensors& tensors, const CastOrder& order, const CastSpec& spec, Stream& stream) {
@@ -142,7 +166,10 @@ void Float8Linear::cast_input(const LinearForward& tensors, TensorCasts casts, S
   OwnedTensor& transposed_factors = again ? workspace().input.transposed_factors : input_transposed_factors_;
   // Factors that both kinds of codes share, or that are folded, live as long as what is kept.
   const bool own_factors = casts.codes && !share_scales(casts);
-  cast({.casts = casts,
+  cast({.tensor = "input",
+        .of_codes = "output",
+        .of_transposed = "grad_weight",
+        .casts = casts,
         .expression = &options_.fusion.prologue,
         .input = tensors.input,
         .inputs = tensors.prologue_inputs,
@@ -164,7 +191,10 @@ void Float8Linear::cast_weight(const Tensor& weight, Stream& stream) {
                            weight.row_stride == cast_weight_.row_stride;
   if (weight_is_current_ && same_memory) return;
   weight_is_current_ = false;
-  cast({.casts = casts,
+  cast({.tensor = "weight",
+        .of_codes = "output",
+        .of_transposed = "grad_input",
+        .casts = casts,
         .input = weight,
         .parts = {&weight_.codes, &weight_.transposed, &weight_.factors, &weight_.transposed_factors},
         .scale = &weight_scale_},
@@ -190,7 +220,10 @@ Float8Linear::GradOutput Float8Linear::cast_grad_output(const LinearBackward& te
   const bool values = epilogue && (in_high_precision || folds || (wants_bias && !sums));
 
   Float8Tensor& codes = workspace().grad_output;
-  CastOrder order{.casts = folds ? TensorCasts{} : casts,
+  CastOrder order{.tensor = "grad_output",
+                  .of_codes = "grad_input",
+                  .of_transposed = "grad_weight",
+                  .casts = folds ? TensorCasts{} : casts,
                   .input = tensors.grad_output,
                   .parts = {&codes.codes, &codes.transposed, &codes.factors, &codes.transposed_factors},
                   .scale = &grad_output_scale_,
@@ -204,14 +237,11 @@ Float8Linear::GradOutput Float8Linear::cast_grad_output(const LinearBackward& te
   cast(order, stream);
   const Tensor found = values ? workspace().grad_values.view() : tensors.grad_output;
   if (folds) fold_and_cast(casts, found, stream);
-  if (wants_bias && !sums) {
-    backend_->column_sum({.in = found.dtype, .out = tensors.grad_bias.dtype},
-                         {.input = found, .sum = tensors.grad_bias}, stream);
-  }
   if (!any(casts)) return {.values = found};
   const bool apart = folds || (casts.codes && casts.transposed && !share_scales(casts));
   const Tensor& factors = apart ? codes.transposed_factors.view() : codes.factors.view();
   return {.values = found,
+          .is_summed = sums,
           .factors = codes.factors,
           .transposed_factors = !casts.transposed
                                     ? Tensor{}
@@ -223,7 +253,9 @@ void Float8Linear::fold_and_cast(const TensorCasts& casts, const Tensor& values,
   Float8Tensor& codes = workspace().grad_output;
   if (casts.codes) {
     const bool folded = config_.weight == OtherCodes::folded;
-    cast({.casts = {.codes = casts.codes},
+    cast({.tensor = "grad_output",
+          .of_codes = "grad_input",
+          .casts = {.codes = casts.codes},
           .expression = folded ? &times_column_factor_ : nullptr,
           .unrounded = true,
           .input = values,
@@ -233,7 +265,9 @@ void Float8Linear::fold_and_cast(const TensorCasts& casts, const Tensor& values,
   }
   if (casts.transposed) {
     const bool folded = config_.input == OtherCodes::folded;
-    cast({.casts = {.transposed = casts.transposed},
+    cast({.tensor = "grad_output",
+          .of_transposed = "grad_weight",
+          .casts = {.transposed = casts.transposed},
           .expression = folded ? &times_row_factor_ : nullptr,
           .unrounded = true,
           .input = values,
@@ -255,10 +289,18 @@ const Tensor& Float8Linear::factor_of_one(Stream& stream) {
   return one_.view();
 }
 
+void Float8Linear::multiply(const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) {
+  backend_->gemm(spec, tensors, stream);
+  if (options_.observer != nullptr) {
+    options_.observer->gemm({.layer = options_.name, .role = role, .spec = spec, .tensors = tensors}, stream);
+  }
+}
+
 // ---- the three GEMMs ---------------------------------------------------------------------------------------------
 
 // output[M, N] = epilogue(input[M, K] @ weight[N, K]^T + bias)
 void Float8Linear::multiply_output(const LinearForward& tensors, Stream& stream) {
+  const ObservedRange range(options_.observer, options_.name, "output");
   const Pointwise& epilogue = options_.fusion.epilogue;
   const bool preactivation = tensors.keep_for_backward && needs_preactivation();
   if (preactivation) {
@@ -271,12 +313,9 @@ void Float8Linear::multiply_output(const LinearForward& tensors, Stream& stream)
     const OwnedTensor& values = keeps_values(tensors) ? input_values_ : workspace().input_values;
     // cuBLASLt is the faster of two where it has no epilogue to run.
     const Tensor sum = preactivation ? preactivation_.view() : tensors.output;
-    backend_->gemm(spec,
-                   {.a = prologue ? values.view() : tensors.input,
-                    .b = tensors.weight,
-                    .bias = tensors.bias,
-                    .out = sum},
-                   stream);
+    multiply(
+        "output", spec,
+        {.a = prologue ? values.view() : tensors.input, .b = tensors.weight, .bias = tensors.bias, .out = sum}, stream);
     if (!epilogue) return;
     return backend_->elementwise({.in = sum.dtype, .pointwise = epilogue, .fast_math = options_.fusion.fast_math},
                                  {.input = sum, .inputs = tensors.epilogue_inputs, .output = tensors.output}, stream);
@@ -292,21 +331,25 @@ void Float8Linear::multiply_output(const LinearForward& tensors, Stream& stream)
                    .out = tensors.output};
   if (epilogue) gemm.inputs = tensors.epilogue_inputs;
   if (preactivation) gemm.preactivation = preactivation_;
-  backend_->gemm(spec, gemm, stream);
+  multiply("output", spec, gemm, stream);
 }
 
 // grad_input[M, K] = grad_output[M, N] @ weight[N, K]: the sum runs over the weight's rows
 void Float8Linear::multiply_grad_input(const LinearBackward& tensors, const GradOutput& grad_output, Stream& stream) {
+  const ObservedRange range(options_.observer, options_.name, "grad_input");
   const GemmSpec spec = grad_input_gemm(config_, tensors.grad_input.dtype);
   if (!is_float8(config_.grad_input)) {
-    return backend_->gemm(spec, {.a = grad_output.values, .b = saved_.weight, .out = tensors.grad_input}, stream);
+    return multiply("grad_input", spec, {.a = grad_output.values, .b = saved_.weight, .out = tensors.grad_input},
+                    stream);
   }
   Float8Tensor* weight = &weight_;
   TensorCasts casts = weight_casts(config_);
   if (config_.weight == OtherCodes::again) {
     weight = &workspace().weight;
     casts = weight_casts_again(config_);
-    cast({.casts = casts,
+    cast({.tensor = "weight",
+          .of_transposed = "grad_input",
+          .casts = casts,
           .input = saved_.weight,
           .parts = {&weight->codes, &weight->transposed, &weight->factors, &weight->transposed_factors},
           .scale = &weight_scale_},
@@ -316,17 +359,18 @@ void Float8Linear::multiply_grad_input(const LinearBackward& tensors, const Grad
   const Tensor& found = weight->factors_of_transposed(cast_spec(casts, saved_.weight.dtype));
   const Tensor factors = transposed_factors(found, transposed(casts.transposed->granularity), saved_.weight.rows,
                                             saved_.weight.cols);
-  backend_->gemm(spec,
-                 {.a = workspace().grad_output.codes,
-                  .b = weight->transposed,
-                  .factor_a = grad_output.factors,
-                  .factor_b = folded ? factor_of_one(stream) : factors,
-                  .out = tensors.grad_input},
-                 stream);
+  multiply("grad_input", spec,
+           {.a = workspace().grad_output.codes,
+            .b = weight->transposed,
+            .factor_a = grad_output.factors,
+            .factor_b = folded ? factor_of_one(stream) : factors,
+            .out = tensors.grad_input},
+           stream);
 }
 
 // grad_weight[N, K] = grad_output[M, N]^T @ input[M, K]: the sum runs over the rows of both
 void Float8Linear::multiply_grad_weight(const LinearBackward& tensors, const GradOutput& grad_output, Stream& stream) {
+  const ObservedRange range(options_.observer, options_.name, "grad_weight");
   const Dtype dtype = saved_.input.dtype;
   GemmSpec spec = grad_weight_gemm(config_, dtype);
   spec.out = tensors.grad_weight.dtype;
@@ -335,7 +379,7 @@ void Float8Linear::multiply_grad_weight(const LinearBackward& tensors, const Gra
   if (!is_float8(config_.grad_weight)) {
     gemm.a = grad_output.values;
     gemm.b = options_.fusion.prologue ? input_values_.view() : saved_.input;
-    return backend_->gemm(spec, gemm, stream);
+    return multiply("grad_weight", spec, gemm, stream);
   }
   if (config_.input == OtherCodes::again) cast_input(saved_, input_casts_again(config_), stream);
   const bool again = config_.input == OtherCodes::again;
@@ -348,13 +392,14 @@ void Float8Linear::multiply_grad_weight(const LinearBackward& tensors, const Gra
                       ? factor_of_one(stream)
                       : transposed_factors(factors, transposed(config_.grad_weight.b->granularity), saved_.input.rows,
                                            saved_.input.cols);
-  backend_->gemm(spec, gemm, stream);
+  multiply("grad_weight", spec, gemm, stream);
 }
 
 // ---- steps -------------------------------------------------------------------------------------------------------
 
 void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
   check_forward(tensors, stream);
+  const ObservedRange range(options_.observer, options_.name, "forward");
   has_forward_ = false;
   cast_input(tensors, casts_of_forward(tensors), stream);
   cast_weight(tensors.weight, stream);
@@ -377,9 +422,15 @@ void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {
 
 void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   check_backward(tensors, stream);
+  const ObservedRange range(options_.observer, options_.name, "backward");
   const GradOutput grad_output = cast_grad_output(tensors, stream);
   if (is_given(tensors.grad_input)) multiply_grad_input(tensors, grad_output, stream);
   if (is_given(tensors.grad_weight)) multiply_grad_weight(tensors, grad_output, stream);
+  // grad_bias[N] = the sum of grad_output's rows
+  if (is_given(tensors.grad_bias) && !grad_output.is_summed) {
+    backend_->column_sum({.in = grad_output.values.dtype, .out = tensors.grad_bias.dtype},
+                         {.input = grad_output.values, .sum = tensors.grad_bias}, stream);
+  }
 }
 
 void Float8Linear::keep(const LinearForward& tensors) {

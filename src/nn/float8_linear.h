@@ -22,6 +22,7 @@
 
 #include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/linear_fusion.h"
+#include "ingot/nn/observer.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/stream.h"
@@ -68,13 +69,15 @@ struct Float8Workspace {
   Float8Tensor weight;       // cast again in backward
   Float8Tensor grad_output;
   OwnedTensor grad_values;  // what flows back through an epilogue
+  OwnedTensor observed;     // what an expression gave, where an observer asks and nobody else does
 };
 
 struct LinearOptions {
-  std::string name = "linear";         // "layers.0.wq": its scales' names in a DelayedScaling, and what a Monitor calls it
+  std::string name = "linear";  // "layers.0.wq": its scales' names in a DelayedScaling, and what a Monitor calls it
   LinearFusion fusion{};
-  DelayedScaling* delayed = nullptr;   // of the whole model; wanted where the config has delayed scales
+  DelayedScaling* delayed = nullptr;     // of the whole model; wanted where the config has delayed scales
   Float8Workspace* workspace = nullptr;  // default: the layer's own
+  LayerObserver* observer = nullptr;     // Monitor, NvtxRanges, TraceRanges ...; outlives the layer
 };
 
 class Float8Linear {
@@ -118,17 +121,21 @@ class Float8Linear {
   void check_backward(const LinearBackward& tensors, const Stream& stream) const;
 
   void cast(const CastOrder& order, Stream& stream);
+  void report(const CastOrder& order, const CastSpec& spec, const CastTensors& tensors, Stream& stream);
+  void multiply(const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream);
   void give_scale(CastTensors& tensors, const CastOrder& order, const CastSpec& spec, Stream& stream);
   void cast_input(const LinearForward& tensors, TensorCasts casts, Stream& stream);
   void cast_weight(const Tensor& weight, Stream& stream);
   void multiply_output(const LinearForward& tensors, Stream& stream);
   void keep(const LinearForward& tensors);
 
-  // grad_output on its way into the two GEMMs: values in high precision, and the factors of both kinds of codes.
+  // grad_output on its way into the two GEMMs: values in high precision, and the factors of both kinds of codes. Has the
+  // cast summed the bias' gradient?
   struct GradOutput {
     Tensor values;
-    Tensor factors;
-    Tensor transposed_factors;
+    bool is_summed = false;
+    Tensor factors{};
+    Tensor transposed_factors{};
   };
   GradOutput cast_grad_output(const LinearBackward& tensors, Stream& stream);
   void fold_and_cast(const TensorCasts& casts, const Tensor& values, Stream& stream);
