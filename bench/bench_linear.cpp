@@ -152,8 +152,10 @@ class Bench {
     std::vector<std::unique_ptr<Replay>> replays;
     replays.push_back(std::make_unique<Replay>(
         gpu_,
-        RotatedCall{.copies = static_cast<int>(copies.size()),
-                    .enqueue = [&](int copy) { gpu_.backend().gemm(spec, tensors[static_cast<std::size_t>(copy)], gpu_.stream()); }},
+        RotatedCall{
+            .copies = static_cast<int>(copies.size()),
+            .enqueue =
+                [&](int copy) { gpu_.backend().gemm(spec, tensors[static_cast<std::size_t>(copy)], gpu_.stream()); }},
         measure_));
     for (int i = 0; i < 20; ++i) replays.front()->launch();
     return operations(c) / 3 / measure(replays, measure_).front().median_us * 1e-6;
@@ -174,8 +176,8 @@ void print_table(const std::vector<CaseResult>& results) {
         fmt::print("{:<46}{:<20} WRONG  {}\n", name(result.bench_case), r.recipe, r.fault);
         continue;
       }
-      fmt::print("{:<46}{:<20}{:>10.1f}{:>9.1f}{:>9.1f}{:>11.3f}{:>10.2f}{:>12.2f}\n", name(result.bench_case), r.recipe,
-                 r.timing.median_us, r.timing.min_us, r.timing.max_us, speedup(result, r),
+      fmt::print("{:<46}{:<20}{:>10.1f}{:>9.1f}{:>9.1f}{:>11.3f}{:>10.2f}{:>12.2f}\n", name(result.bench_case),
+                 r.recipe, r.timing.median_us, r.timing.min_us, r.timing.max_us, speedup(result, r),
                  r.roofline_us / r.timing.median_us, static_cast<double>(r.saved_bytes) * 1e-6);
     }
   }
@@ -220,7 +222,8 @@ int run(const Options& options) {
   Bench bench(context, options);
   const Rates rates = bench.measure_rates();
   Json json = header("linear", machine_of(context, options.commit));
-  json["rates"] = {{"fp8_tflops", rates.fp8_tflops}, {"bf16_tflops", rates.bf16_tflops}, {"copy_tb_per_s", rates.tb_per_s}};
+  json["rates"] = {
+      {"fp8_tflops", rates.fp8_tflops}, {"bf16_tflops", rates.bf16_tflops}, {"copy_tb_per_s", rates.tb_per_s}};
   json["cases"] = Json::array();
   std::vector<CaseResult> results;
   bool right = true;
@@ -230,8 +233,9 @@ int run(const Options& options) {
     for (const RecipeResult& r : results.back().recipes) right = right && r.fault.empty();
   }
   print_table(results);
-  fmt::print("\nroofline: GEMMs at {:.0f} (FP8) and {:.0f} (bf16) TFLOPS, all else at {:.2f} TB/s, one after the other\n",
-             rates.fp8_tflops, rates.bf16_tflops, rates.tb_per_s);
+  fmt::print(
+      "\nroofline: GEMMs at {:.0f} (FP8) and {:.0f} (bf16) TFLOPS, all else at {:.2f} TB/s, one after the other\n",
+      rates.fp8_tflops, rates.bf16_tflops, rates.tb_per_s);
   json["host_us_of_a_256_step"] = Json::object();
   fmt::print("host cost of a step of 256 x 256 x 256, us:");
   for (const auto& [recipe, us] : bench.host_us()) {

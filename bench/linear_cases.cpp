@@ -66,15 +66,15 @@ double ideal_bytes(const LinearBenchCase& c, const LinearConfig& config) {
   const double weight = elements(c.size.out_features, c.size.in_features);
   const bool fused = c.work == LinearWork::norm_linear_sigmoid;
   const bool casts_grad = config.grad_input.a || config.grad_weight.a;
-  const bool values = !config.output.a || !config.grad_weight.b;      // of the norm, in high precision
+  const bool values = !config.output.a || !config.grad_weight.b;  // of the norm, in high precision
   const bool grad_values = !config.grad_input.a || !config.grad_weight.a;
   double bytes = cast_bytes(input_casts(config), 2) * input + cast_bytes(weight_casts(config), 2) * weight;
   bytes += cast_bytes(grad_output_casts(config), fused ? 4 : 2) * output;
   if (!fused) return bytes;
-  if (values) bytes += (config.output.a || config.grad_weight.b ? 2 : 4) * input;    // the norm's result
-  if (grad_values) bytes += (casts_grad ? 2 : 6) * output;                           // the sigmoid's gradient
-  if (!config.output.a) bytes += 4 * output;                                         // the sigmoid behind its GEMM
-  return bytes + 6 * input;                                                          // the norm's backward
+  if (values) bytes += (config.output.a || config.grad_weight.b ? 2 : 4) * input;  // the norm's result
+  if (grad_values) bytes += (casts_grad ? 2 : 6) * output;                         // the sigmoid's gradient
+  if (!config.output.a) bytes += 4 * output;                                       // the sigmoid behind its GEMM
+  return bytes + 6 * input;                                                        // the norm's backward
 }
 
 double roofline_us(const LinearBenchCase& c, const LinearConfig& config, const Rates& rates) {

@@ -1,4 +1,5 @@
-// What bench_linear times: one layer, forward and backward, with its weight cast in every step, as after an optimizer's.
+// What bench_linear times: one layer, forward and backward, with its weight cast in every step, as after an
+// optimizer's.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ std::vector<LinearBenchCase> linear_cases();
 // Of the three GEMMs.
 double operations(const LinearBenchCase& c);
 
-// What a step's casts, norm and activation must move when each reads its tensors once (twice for scales of the data along
-// another dimension than a row's) and writes its results once: a GEMM hides its own traffic behind its products.
+// What a step's casts, norm and activation must move when each reads its tensors once (twice for scales of the data
+// along another dimension than a row's) and writes its results once: a GEMM hides its own traffic behind its products.
 double ideal_bytes(const LinearBenchCase& c, const LinearConfig& config);
 
 // The time of a step at these rates, in us: nothing overlaps but a GEMM's own loads and stores.

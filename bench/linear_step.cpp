@@ -121,8 +121,8 @@ void RecipeSteps::enqueue(int copy) {
   if (layer.linear) {
     layer.linear->weight_changed();
     layer.linear->forward({.input = t.input, .weight = t.weight, .output = t.output}, stream);
-    layer.linear->backward(
-        {.grad_output = t.grad_output, .grad_input = t.grad_input, .grad_weight = t.grad_weight}, stream);
+    layer.linear->backward({.grad_output = t.grad_output, .grad_input = t.grad_input, .grad_weight = t.grad_weight},
+                           stream);
   } else {
     layer.norm_linear->weight_changed();
     layer.norm_linear->forward({.input = t.input, .weight = t.weight, .output = t.output}, stream);
@@ -169,9 +169,9 @@ std::string fault_of_baseline(Gpu& gpu, const LinearBenchCase& c, const StepTens
 }
 
 std::string fault(const StepSample& baseline, const StepSample& found) {
-  for (const auto& [what, expected, actual] :
-       {std::tuple{"output", &baseline.output, &found.output}, {"grad_input", &baseline.grad_input, &found.grad_input},
-        {"grad_weight", &baseline.grad_weight, &found.grad_weight}}) {
+  for (const auto& [what, expected, actual] : {std::tuple{"output", &baseline.output, &found.output},
+                                               {"grad_input", &baseline.grad_input, &found.grad_input},
+                                               {"grad_weight", &baseline.grad_weight, &found.grad_weight}}) {
     const double db = sqnr(*expected, *actual);
     if (!(db >= kLeastSqnr)) return fmt::format("{} has {:.1f} dB beside bf16's", what, db);
   }

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-#include "ingot/nn/recipes.h"
 #include "ingot/nn/linear_gemms.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm_manifest.h"
 

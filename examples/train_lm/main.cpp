@@ -35,8 +35,11 @@ void warm_up(ingot::Context& context, const ingot::LinearConfig& config) {
   std::vector<ingot::KernelSpec> specs{ingot::ColumnSumSpec{.in = Dtype::bf16, .out = Dtype::bf16}};
   for (const ingot::TensorCasts& casts : {input_casts(config), weight_casts(config), grad_output_casts(config)}) {
     if (!casts.codes && !casts.transposed) continue;
-    const ingot::KernelSpec spec = cast_spec(casts, Dtype::bf16);
-    if (std::ranges::find(specs, spec) == specs.end()) specs.push_back(spec);
+    ingot::CastSpec spec = cast_spec(casts, Dtype::bf16);
+    if (std::ranges::find(specs, ingot::KernelSpec(spec)) == specs.end()) specs.emplace_back(spec);
+    if (!spec.transposed) continue;
+    spec.sum = Dtype::bf16;  // grad_output's, with the gradient of the bias
+    if (std::ranges::find(specs, ingot::KernelSpec(spec)) == specs.end()) specs.emplace_back(spec);
   }
   context.cache().warm(specs, context.cache().target(), 0);
   for (const std::string_view op : all_op_names()) context.cache().compiled(source_of(op), context.cache().target());
@@ -74,6 +77,7 @@ int run(int argc, char** argv) {
                 .parameters = options.shape.parameters(),
                 .device = info.device_name,
                 .target = ingot::print(info.target),
+                .recipe = options.recipe,
                 .kernels = {.compiled = stats.compiled,
                             .loaded = stats.loaded,
                             .launched = context.backend().launches() + trainer.launches()}};

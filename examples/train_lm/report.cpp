@@ -213,6 +213,7 @@ std::string json(const Report& report) {
                                 {"parameters", report.parameters},
                                 {"tokens_per_step", report.tokens_per_step},
                                 {"steps", steps_of(report)},
+                                {"recipe", report.recipe},
                                 {"kernels",
                                  {{"compiled", report.kernels.compiled},
                                   {"loaded", report.kernels.loaded},

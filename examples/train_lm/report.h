@@ -25,6 +25,7 @@ struct Report {
   std::int64_t parameters = 0;
   std::string device;
   std::string target;  // what kernels are compiled for
+  std::string recipe;  // of the FP8 model
   KernelCounts kernels;
 };
 

@@ -439,10 +439,10 @@ class Parser {
     if (kind == "norm") return parse_norm(line_, words_);
     if (kind == "norm_backward") return parse_norm_backward(line_, words_);
     if (kind == "amax_history") return parse_as<AmaxHistorySpec>();
-    fail(
-        fmt::format("\"{}\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, cast_stats, norm, "
-                    "norm_backward or amax_history",
-                    kind));
+    fail(fmt::format(
+        "\"{}\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, cast_stats, norm, "
+        "norm_backward or amax_history",
+        kind));
   }
 
  private:

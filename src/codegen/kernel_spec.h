@@ -161,8 +161,8 @@ struct CastStatsSpec {
   bool operator==(const CastStatsSpec&) const = default;
 };
 
-using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec, CastStatsSpec,
-                                NormSpec, NormBackwardSpec, AmaxHistorySpec>;
+using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec,
+                                CastStatsSpec, NormSpec, NormBackwardSpec, AmaxHistorySpec>;
 
 std::size_t hash_value(const KernelSpec& spec);
 std::size_t hash_value(const GemmSpec& spec);

@@ -82,10 +82,10 @@ void validate_granularities(const NamedGemm& gemm) {
   const ScaleGranularity b = gemm.config->b->granularity;
   const auto plain = [](ScaleGranularity scale) { return scale == kTensorwise || scale == kRowwise; };
   if ((plain(a) && plain(b)) || (a == kRowGroups && is_grouped(b))) return;
-  refuse(
-      fmt::format("the {} GEMM has scale={} for {} and scale={} for {}, but takes tensor or row for each, or 1x128,1x128 "
-                  "or 1x128,128x128",
-                  gemm.name, print(a), gemm.a, print(b), gemm.b));
+  refuse(fmt::format(
+      "the {} GEMM has scale={} for {} and scale={} for {}, but takes tensor or row for each, or 1x128,1x128 "
+      "or 1x128,128x128",
+      gemm.name, print(a), gemm.a, print(b), gemm.b));
 }
 
 void validate_uses(const char* tensor, const char* gemm_1, const std::optional<Cast>& use_1, const char* gemm_2,
@@ -98,9 +98,10 @@ void validate_uses(const char* tensor, const char* gemm_1, const std::optional<C
   }
   const bool given = use_1 && use_2 && (use_1->scaling != Scaling::dynamic || use_2->scaling != Scaling::dynamic);
   if (given && *use_1 != *use_2) {
-    refuse(fmt::format("{} is cast as {} for the {} GEMM and as {} for the {} GEMM, but where scales are delayed or "
-                       "fixed both must be equal",
-                       tensor, print(*use_1), gemm_1, print(*use_2), gemm_2));
+    refuse(
+        fmt::format("{} is cast as {} for the {} GEMM and as {} for the {} GEMM, but where scales are delayed or "
+                    "fixed both must be equal",
+                    tensor, print(*use_1), gemm_1, print(*use_2), gemm_2));
   }
 }
 
@@ -125,14 +126,16 @@ void validate_other_codes(const FoldableTensor& t) {
   }
   if (t.other == OtherCodes::again) return;
   if (!*t.use || (*t.use)->granularity != kRowwise || **t.use != **t.other_use) {
-    refuse(fmt::format("{} is folded, but is cast as {} for the output GEMM and as {} for the {} GEMM: both must be the "
-                       "same, with scale=row",
-                       t.name, print(*t.use), print(*t.other_use), t.gemm));
+    refuse(
+        fmt::format("{} is folded, but is cast as {} for the output GEMM and as {} for the {} GEMM: both must be the "
+                    "same, with scale=row",
+                    t.name, print(*t.use), print(*t.other_use), t.gemm));
   }
   if (t.backward->a->scaling != Scaling::dynamic) {
-    refuse(fmt::format("{} is folded into grad_output, whose scales for the {} GEMM are then its own: they must be "
-                       "dynamic, not {}",
-                       t.name, t.gemm, print(t.backward->a)));
+    refuse(
+        fmt::format("{} is folded into grad_output, whose scales for the {} GEMM are then its own: they must be "
+                    "dynamic, not {}",
+                    t.name, t.gemm, print(t.backward->a)));
   }
 }
 
@@ -227,9 +230,10 @@ void validate(const LinearConfig& config) {
     if (operands.b) validate_cast(gemm, gemm.b, *operands.b);
     if (is_float8(operands)) validate_granularities(gemm);
     if (operands.fast_accumulation && is_float8(operands) && is_grouped(operands.a->granularity)) {
-      refuse(fmt::format("fast_accumulation is set for the {} GEMM, but each 128 of its sums has factors of its own and "
-                         "is summed apart",
-                         gemm.name));
+      refuse(
+          fmt::format("fast_accumulation is set for the {} GEMM, but each 128 of its sums has factors of its own and "
+                      "is summed apart",
+                      gemm.name));
     }
     if (operands.fast_accumulation && !is_float8(operands)) {
       refuse(

@@ -42,7 +42,8 @@ struct GemmConfig {
 // weight for grad_input, where their scales are not those of forward's codes.
 //   together  one call in forward casts the tensor along both dimensions, and backward's codes are kept
 //   again     backward casts the high-precision tensor, of which a view is kept; it must not change in between
-//   folded    forward's codes serve both GEMMs (transposed). Their row factors lie along what backward's GEMM sums over,
+//   folded    forward's codes serve both GEMMs (transposed). Their row factors lie along what backward's GEMM sums
+//   over,
 //             so they are multiplied into grad_output ahead of its cast: with W = codes * factor[n],
 //             grad_input = (grad_output * factor[n]) @ codes. Rowwise scales only; grad_output is cast for each GEMM
 enum class OtherCodes : std::uint8_t { together, again, folded };
@@ -83,7 +84,8 @@ TensorCasts weight_casts_again(const LinearConfig& config);
 // Are both asked for, with the same scales? Their codes then have one set of factors.
 bool share_scales(const TensorCasts& casts);
 
-// The one call that makes both, of a tensor of dtype `in`. At least one is asked for. Delayed and fixed scales are given.
+// The one call that makes both, of a tensor of dtype `in`. At least one is asked for. Delayed and fixed scales are
+// given.
 CastSpec cast_spec(const TensorCasts& casts, Dtype in);
 
 // "i:dyn_ten_e4m3fn w:dyn_ten_e4m3fn go:dyn_ten_e5m2 fast:output", with " w_gi:..." (i_gw, go_gw) where a tensor's

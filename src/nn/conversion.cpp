@@ -21,8 +21,8 @@ void collect(const ModuleDescription& module, const std::string& name, std::vect
     if (name.empty()) refuse("model description", "has a linear layer without a name");
     const LinearShape& shape = *module.linear();
     if (shape.in_features < 0 || shape.out_features < 0) {
-      refuse(name, fmt::format("has {} to {} features, but they must be 0 or more", shape.in_features,
-                               shape.out_features));
+      refuse(name,
+             fmt::format("has {} to {} features, but they must be 0 or more", shape.in_features, shape.out_features));
     }
     layers.push_back({name, shape});
   }
@@ -68,14 +68,14 @@ std::vector<LayerDecision> convert(const ModuleDescription& model, const LinearC
     LayerDecision decision{.layer = std::move(layer), .config = config};
     const LinearShape& shape = decision.layer.shape;
     if (options.tokens > 0) {
-      decision.gain = expected_gain(config, {options.tokens, shape.in_features, shape.out_features},
-                                    options.multiprocessors);
+      decision.gain =
+          expected_gain(config, {options.tokens, shape.in_features, shape.out_features}, options.multiprocessors);
     }
     if (options.filter && !options.filter(decision.layer)) {
       decision.reason = "the filter leaves it out";
     } else if (decision.gain && decision.gain->gain() < options.least_gain) {
-      decision.reason = fmt::format("expected to be {:.2f} times as fast, {:.2f} asked", decision.gain->gain(),
-                                    options.least_gain);
+      decision.reason =
+          fmt::format("expected to be {:.2f} times as fast, {:.2f} asked", decision.gain->gain(), options.least_gain);
     }
     if (!decision.reason.empty()) decision.config = high_precision();
     decisions.push_back(std::move(decision));

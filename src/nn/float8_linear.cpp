@@ -53,9 +53,9 @@ Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig con
     const Cast& cast = casts.codes ? *casts.codes : *casts.transposed;
     if (cast.scaling != Scaling::delayed) return;
     if (options_.delayed == nullptr) {
-      throw Error(ErrorCode::invalid_argument, "Float8Linear delayed",
-                  fmt::format("is missing, but {} has delayed scales: give LinearOptions the model's DelayedScaling",
-                              tensor));
+      throw Error(
+          ErrorCode::invalid_argument, "Float8Linear delayed",
+          fmt::format("is missing, but {} has delayed scales: give LinearOptions the model's DelayedScaling", tensor));
     }
     scale.slot = options_.delayed->add(fmt::format("{}.{}", options_.name, tensor), cast.dtype, cast.pow2);
   };
@@ -243,10 +243,10 @@ Float8Linear::GradOutput Float8Linear::cast_grad_output(const LinearBackward& te
   return {.values = found,
           .is_summed = sums,
           .factors = codes.factors,
-          .transposed_factors = !casts.transposed
-                                    ? Tensor{}
-                                    : transposed_factors(factors, transposed(casts.transposed->granularity), found.rows,
-                                                         found.cols)};
+          .transposed_factors =
+              !casts.transposed
+                  ? Tensor{}
+                  : transposed_factors(factors, transposed(casts.transposed->granularity), found.rows, found.cols)};
 }
 
 void Float8Linear::fold_and_cast(const TensorCasts& casts, const Tensor& values, Stream& stream) {
@@ -260,7 +260,8 @@ void Float8Linear::fold_and_cast(const TensorCasts& casts, const Tensor& values,
           .unrounded = true,
           .input = values,
           .inputs = {folded ? weight_.factors.view() : Tensor{}},
-          .parts = {.codes = &codes.codes, .transposed = nullptr, .factors = &codes.factors, .transposed_factors = nullptr}},
+          .parts =
+              {.codes = &codes.codes, .transposed = nullptr, .factors = &codes.factors, .transposed_factors = nullptr}},
          stream);
   }
   if (casts.transposed) {
@@ -313,9 +314,9 @@ void Float8Linear::multiply_output(const LinearForward& tensors, Stream& stream)
     const OwnedTensor& values = keeps_values(tensors) ? input_values_ : workspace().input_values;
     // cuBLASLt is the faster of two where it has no epilogue to run.
     const Tensor sum = preactivation ? preactivation_.view() : tensors.output;
-    multiply(
-        "output", spec,
-        {.a = prologue ? values.view() : tensors.input, .b = tensors.weight, .bias = tensors.bias, .out = sum}, stream);
+    multiply("output", spec,
+             {.a = prologue ? values.view() : tensors.input, .b = tensors.weight, .bias = tensors.bias, .out = sum},
+             stream);
     if (!epilogue) return;
     return backend_->elementwise({.in = sum.dtype, .pointwise = epilogue, .fast_math = options_.fusion.fast_math},
                                  {.input = sum, .inputs = tensors.epilogue_inputs, .output = tensors.output}, stream);
@@ -357,8 +358,8 @@ void Float8Linear::multiply_grad_input(const LinearBackward& tensors, const Grad
   }
   const bool folded = config_.weight == OtherCodes::folded;
   const Tensor& found = weight->factors_of_transposed(cast_spec(casts, saved_.weight.dtype));
-  const Tensor factors = transposed_factors(found, transposed(casts.transposed->granularity), saved_.weight.rows,
-                                            saved_.weight.cols);
+  const Tensor factors =
+      transposed_factors(found, transposed(casts.transposed->granularity), saved_.weight.rows, saved_.weight.cols);
   multiply("grad_input", spec,
            {.a = workspace().grad_output.codes,
             .b = weight->transposed,
@@ -375,7 +376,8 @@ void Float8Linear::multiply_grad_weight(const LinearBackward& tensors, const Gra
   GemmSpec spec = grad_weight_gemm(config_, dtype);
   spec.out = tensors.grad_weight.dtype;
   if (tensors.accumulate) spec.epilogue.c = spec.out;
-  GemmTensors gemm{.a = {}, .b = {}, .out = tensors.grad_weight, .c = tensors.accumulate ? tensors.grad_weight : Tensor{}};
+  GemmTensors gemm{
+      .a = {}, .b = {}, .out = tensors.grad_weight, .c = tensors.accumulate ? tensors.grad_weight : Tensor{}};
   if (!is_float8(config_.grad_weight)) {
     gemm.a = grad_output.values;
     gemm.b = options_.fusion.prologue ? input_values_.view() : saved_.input;

@@ -38,8 +38,8 @@ struct LinearShape {
 };
 
 // All of one high-precision dtype (f32, bf16 or f16), row-major; M = tokens, any M >= 0. The output overlaps none of
-// the others. The inputs of the layer's fusion are in the order of its expressions' inputs(): matrices and [col] vectors
-// of the layer's dtype, [row] vectors of f32; prologue's [M, K], epilogue's [M, N].
+// the others. The inputs of the layer's fusion are in the order of its expressions' inputs(): matrices and [col]
+// vectors of the layer's dtype, [row] vectors of f32; prologue's [M, K], epilogue's [M, N].
 struct LinearForward {
   Tensor input;   // [M, K]
   Tensor weight;  // [N, K]
@@ -62,7 +62,8 @@ struct LinearBackward {
 };
 
 // The memory that a layer uses within one call only: 1 byte per element of input, 2 per element of grad_output, and
-// factors; and what a config or fusion needs besides. The layers that run on one stream can share one; it outlives them.
+// factors; and what a config or fusion needs besides. The layers that run on one stream can share one; it outlives
+// them.
 struct Float8Workspace {
   Float8Tensor input;        // the transposed codes where backward casts it again
   OwnedTensor input_values;  // of a prologue
@@ -112,8 +113,8 @@ class Float8Linear {
  private:
   // What one of the layer's three tensors is scaled by where that is given.
   struct GivenScale {
-    int slot = -1;             // of a DelayedScaling
-    OwnedTensor fixed{};       // f32[2]: the scale, and a place for the maximum that nobody asks for
+    int slot = -1;        // of a DelayedScaling
+    OwnedTensor fixed{};  // f32[2]: the scale, and a place for the maximum that nobody asks for
   };
   struct CastOrder;
 
@@ -129,8 +130,8 @@ class Float8Linear {
   void multiply_output(const LinearForward& tensors, Stream& stream);
   void keep(const LinearForward& tensors);
 
-  // grad_output on its way into the two GEMMs: values in high precision, and the factors of both kinds of codes. Has the
-  // cast summed the bias' gradient?
+  // grad_output on its way into the two GEMMs: values in high precision, and the factors of both kinds of codes. Has
+  // the cast summed the bias' gradient?
   struct GradOutput {
     Tensor values;
     bool is_summed = false;

@@ -1,5 +1,5 @@
-// What Float8Linear asks of its arguments before anything is launched. What a fusion's inputs must be, the operations that
-// read them say.
+// What Float8Linear asks of its arguments before anything is launched. What a fusion's inputs must be, the operations
+// that read them say.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -102,7 +102,9 @@ void Float8Linear::check_forward(const LinearForward& tensors, const Stream& str
 
 void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& stream) const {
   check_own_stream(*backend_, stream);
-  if (!has_forward_) refuse("Float8Linear backward", "has no forward() before it that kept what it needs: run forward() first, or recompute()");
+  if (!has_forward_)
+    refuse("Float8Linear backward",
+           "has no forward() before it that kept what it needs: run forward() first, or recompute()");
   const Named grad_output{"Float8Linear grad_output", &tensors.grad_output};
   const Named grad_input{"Float8Linear grad_input", &tensors.grad_input};
   const Named grad_weight{"Float8Linear grad_weight", &tensors.grad_weight};

@@ -37,15 +37,15 @@ struct Float8Parts {
 };
 void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream);
 
-// Sized parts, as what a cast of `input` writes; for a caller that adds to it what cast_to() refuses. Rows of codes start
-// at multiples of 16 bytes, long ones at multiples of 64, which tensor-core GEMMs load from; those under 64 bytes lie
-// densely.
+// Sized parts, as what a cast of `input` writes; for a caller that adds to it what cast_to() refuses. Rows of codes
+// start at multiples of 16 bytes, long ones at multiples of 64, which tensor-core GEMMs load from; those under 64 bytes
+// lie densely.
 CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
                        Stream& stream);
 
 // The factors of transposed codes as a GEMM takes them: those of groups and of blocks as the matrix that they are,
-// f32[ceil(rows / 128), cols or ceil(cols / 128)] for a tensor of [rows, cols]; others as they are. `scale` is in terms of
-// the tensor.
+// f32[ceil(rows / 128), cols or ceil(cols / 128)] for a tensor of [rows, cols]; others as they are. `scale` is in terms
+// of the tensor.
 Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols);
 
 }  // namespace ingot

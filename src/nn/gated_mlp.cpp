@@ -16,9 +16,9 @@ Pointwise parse_activation(const std::string& text) {
   const bool fits = expression.uses_x() && inputs.size() == 1 &&
                     inputs[0] == PointwiseInput{.name = "up", .kind = PointwiseInput::Kind::matrix};
   if (!fits) {
-    throw Error(ErrorCode::invalid_spec, "GatedMlp activation",
-                fmt::format("\"{}\" must be an expression of x, the gate, and of the matrix up, such as silu(x) * up",
-                            text));
+    throw Error(
+        ErrorCode::invalid_spec, "GatedMlp activation",
+        fmt::format("\"{}\" must be an expression of x, the gate, and of the matrix up, such as silu(x) * up", text));
   }
   return expression;
 }
@@ -81,9 +81,8 @@ void GatedMlp::backward(const GatedMlpBackward& tensors, Stream& stream) {
 
   const auto flow_back = [&](const Pointwise& expression, const Tensor& output) {
     PointwiseTensors inputs{};
-    std::ranges::transform(expression.inputs(), inputs.begin(), [&](const PointwiseInput& input) {
-      return input.name == "up" ? up : grad_hidden_.view();
-    });
+    std::ranges::transform(expression.inputs(), inputs.begin(),
+                           [&](const PointwiseInput& input) { return input.name == "up" ? up : grad_hidden_.view(); });
     backend_->elementwise({.in = gate.dtype, .pointwise = expression, .fast_math = fast_math_},
                           {.input = gate, .inputs = inputs, .output = output}, stream);
   };

@@ -1,5 +1,6 @@
-// The gated MLP of Llama's layers (SwiGLU): output = (silu(input @ gate_weight^T) * (input @ up_weight^T)) @ down_weight^T,
-// in two GEMMs: gate and up are one weight. silu(gate) * up is computed within the cast of the second GEMM's input.
+// The gated MLP of Llama's layers (SwiGLU): output = (silu(input @ gate_weight^T) * (input @ up_weight^T)) @
+// down_weight^T, in two GEMMs: gate and up are one weight. silu(gate) * up is computed within the cast of the second
+// GEMM's input.
 //
 //   GatedMlp mlp(backend, {.features = 4096, .hidden = 14336}, rowwise());
 //   mlp.forward({.input = x, .gate_up_weight = w13, .down_weight = w2, .output = y}, stream);
@@ -20,8 +21,8 @@ struct GatedMlpShape {
   std::int64_t hidden = 0;    // H
 };
 
-// All of one high-precision dtype. input and output [M, K]; gate_up_weight [2 * H, K]: the gate's H rows, then the up's;
-// down_weight [K, H].
+// All of one high-precision dtype. input and output [M, K]; gate_up_weight [2 * H, K]: the gate's H rows, then the
+// up's; down_weight [K, H].
 struct GatedMlpForward {
   Tensor input;
   Tensor gate_up_weight;
@@ -29,7 +30,8 @@ struct GatedMlpForward {
   Tensor output;
 };
 
-// grad_input may be left out. Gradients of weights are of the layer's dtype or of f32, and are added to where accumulate.
+// grad_input may be left out. Gradients of weights are of the layer's dtype or of f32, and are added to where
+// accumulate.
 struct GatedMlpBackward {
   Tensor grad_output;
   Tensor grad_input{};

@@ -10,12 +10,11 @@
 
 namespace ingot {
 
-// prologue: the layer multiplies this expression of its input ("x") and of LinearForward::prologue_inputs, rounded to the
-// layer's dtype, in place of the input: `silu(x) * up`. Its own gradients are the caller's: grad_input is that of the
-// expression's value.
-// epilogue: output = this expression of x = input @ weight^T + bias, and of LinearForward::epilogue_inputs. backward()
-// takes the gradient of the output and differentiates the epilogue by x within grad_output's cast, which also sums the
-// bias' gradient. The gradients of the further inputs are the caller's.
+// prologue: the layer multiplies this expression of its input ("x") and of LinearForward::prologue_inputs, rounded to
+// the layer's dtype, in place of the input: `silu(x) * up`. Its own gradients are the caller's: grad_input is that of
+// the expression's value. epilogue: output = this expression of x = input @ weight^T + bias, and of
+// LinearForward::epilogue_inputs. backward() takes the gradient of the output and differentiates the epilogue by x
+// within grad_output's cast, which also sums the bias' gradient. The gradients of the further inputs are the caller's.
 // fast_math: the expressions in casts use the GPU's own exp, tanh ... (CastSpec::fast_math); a GEMM's epilogue always
 // does.
 struct LinearFusion {
@@ -30,7 +29,8 @@ using PointwiseTensors = std::array<Tensor, kMaxPointwiseInputs>;
 class EpilogueGradient {
  public:
   EpilogueGradient() = default;
-  // Throws Error{invalid_spec} for an input named grad_output, and where there are more inputs than an expression takes.
+  // Throws Error{invalid_spec} for an input named grad_output, and where there are more inputs than an expression
+  // takes.
   explicit EpilogueGradient(const Pointwise& epilogue);
 
   // Of x, of grad_output and of the epilogue's inputs; empty without an epilogue.

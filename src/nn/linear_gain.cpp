@@ -16,8 +16,7 @@ double product_us(const GemmCall& call, int multiprocessors) {
   if (!is_fp8(call.spec.a)) {
     return estimate_cublaslt({.fast_accumulation = true}, {size.m, size.n, 2 * size.k}, multiprocessors);
   }
-  const double ours =
-      estimate(call.spec, size, choose_tiling(call.spec, size, multiprocessors), multiprocessors);
+  const double ours = estimate(call.spec, size, choose_tiling(call.spec, size, multiprocessors), multiprocessors);
   return has_group_factors(call.spec) ? ours : std::min(ours, estimate_cublaslt(call.spec, size, multiprocessors));
 }
 
@@ -25,8 +24,8 @@ double cast_us(const TensorCasts& casts, std::int64_t rows, std::int64_t cols, i
   if (!casts.codes && !casts.transposed) return 0;
   const CastSpec spec = cast_spec(casts, Dtype::bf16);
   const bool maxima_first = spec.source == ScaleSource::dynamic &&
-                            (spec.scale == kTensorwise || spec.scale == kColumnwise || spec.transposed_scale == kTensorwise ||
-                             spec.transposed_scale == kColumnwise);
+                            (spec.scale == kTensorwise || spec.scale == kColumnwise ||
+                             spec.transposed_scale == kTensorwise || spec.transposed_scale == kColumnwise);
   const double bytes = (maxima_first ? 4 : 2) + (spec.codes ? 1 : 0) + (spec.transposed ? 1 : 0);
   const double rate = kBytesPerUs * std::min(1.0, multiprocessors / kMultiprocessors);
   return (maxima_first ? 2 : 1) * kCastStartUs + bytes * static_cast<double>(rows) * static_cast<double>(cols) / rate;

@@ -20,8 +20,8 @@ struct LinearGemm {
   GemmCall call{};
 };
 
-// Of a valid config and tensors of this dtype: what Float8Linear starts from. To output's it adds a bias and an epilogue,
-// to grad_weight's the dtype of the gradient and the accumulation.
+// Of a valid config and tensors of this dtype: what Float8Linear starts from. To output's it adds a bias and an
+// epilogue, to grad_weight's the dtype of the gradient and the accumulation.
 GemmSpec output_gemm(const LinearConfig& config, Dtype dtype);
 GemmSpec grad_input_gemm(const LinearConfig& config, Dtype dtype);
 GemmSpec grad_weight_gemm(const LinearConfig& config, Dtype dtype);

@@ -19,7 +19,8 @@ bool is_given(const Tensor& tensor) { return tensor.data != nullptr || tensor.ro
 // In the order of the norm kernels' own operations (norm_spec.h), so that the values have the same bits.
 Pointwise norm_expression(NormKind kind, bool affine) {
   if (kind == NormKind::rms) return parse_pointwise(affine ? "x * rstd[row] * gamma[col]" : "x * rstd[row]");
-  return parse_pointwise(affine ? "(x - mean[row]) * rstd[row] * gamma[col] + beta[col]" : "(x - mean[row]) * rstd[row]");
+  return parse_pointwise(affine ? "(x - mean[row]) * rstd[row] * gamma[col] + beta[col]"
+                                : "(x - mean[row]) * rstd[row]");
 }
 
 bool casts_input(const LinearConfig& config) { return config.output.a || config.grad_weight.b; }
@@ -75,9 +76,8 @@ void NormLinear::forward(const NormLinearForward& tensors, Stream& stream) {
     norm.gamma = tensors.gamma;
     norm.beta = tensors.beta;
   }
-  backend_->norm(
-      {.kind = kind_, .in = input.dtype, .affine = writes && shape_.affine, .result = writes, .stats = true}, norm,
-      stream);
+  backend_->norm({.kind = kind_, .in = input.dtype, .affine = writes && shape_.affine, .result = writes, .stats = true},
+                 norm, stream);
 
   LinearForward linear{.input = writes ? values_.view() : input,
                        .weight = tensors.weight,

@@ -3,10 +3,11 @@
 //
 //   LayerNormLinear layer(backend, {.linear = {.in_features = K, .out_features = N, .bias = true}}, rowwise());
 //   layer.forward({.input = x, .gamma = g, .beta = b, .weight = w, .bias = c, .output = y}, stream);
-//   layer.backward({.grad_output = gy, .grad_input = gx, .grad_gamma = gg, .grad_beta = gb, .grad_weight = gw}, stream);
+//   layer.backward({.grad_output = gy, .grad_input = gx, .grad_gamma = gg, .grad_beta = gb, .grad_weight = gw},
+//   stream);
 //
-// Kept for backward, besides what Float8Linear keeps: mean and rstd of each row, and a view of the input, which must stay
-// alive and unchanged. Everything else is as Float8Linear has it.
+// Kept for backward, besides what Float8Linear keeps: mean and rstd of each row, and a view of the input, which must
+// stay alive and unchanged. Everything else is as Float8Linear has it.
 #pragma once
 
 #include <cstddef>

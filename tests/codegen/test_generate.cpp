@@ -254,7 +254,8 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   // cast_stats 3 x (4 formats, transposed or not, + 1) + 1;
   // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
   // not, and plain statistics; norm_backward: affine or not; amax_history 1.
-  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * 95U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U + 32U + 2U + 28U + 1U);
+  BOOST_TEST(texts.size() ==
+             3U + 3U + 3U * 4U + 12U * 95U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U + 32U + 2U + 28U + 1U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {

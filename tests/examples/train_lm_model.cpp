@@ -150,6 +150,7 @@ Report report_of(const std::vector<float>& bf16, const std::vector<float>& fp8) 
                 .parameters = 1'200'000,
                 .device = "a device",
                 .target = "sm_90a",
+                .recipe = "tensorwise",
                 .kernels = {3, 4, 5}};
   report.runs.push_back({"bf16", {.losses = bf16, .seconds = 2, .timed_steps = 10, .validation_loss = 2}});
   report.runs.push_back({"fp8", {.losses = fp8, .seconds = 1, .timed_steps = 10, .validation_loss = 3}});

@@ -139,6 +139,18 @@ BOOST_AUTO_TEST_CASE(resume_after_kill_9_gives_the_same_losses) {
   }
 }
 
+// The histories and scales are in the checkpoint.
+BOOST_AUTO_TEST_CASE(resume_in_the_middle_of_delayed_scaling) {
+  const Bench bench;
+  constexpr int kSteps = 300;
+  const std::vector<std::string> recipe{"--recipe", "delayed", "--only", "fp8"};
+  BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("straight", kSteps) + recipe) == 0, bench.log());
+  BOOST_REQUIRE_MESSAGE(kill_in_training(bench, bench.tiny("killed", kSteps) + recipe, "] 150/300"), bench.log());
+  BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("killed", kSteps) + recipe + std::vector<std::string>{"--resume"}) == 0,
+                        bench.log());
+  BOOST_TEST(read(bench.path("killed") / "loss.csv") == read(bench.path("straight") / "loss.csv"));
+}
+
 BOOST_AUTO_TEST_CASE(a_damaged_checkpoint_is_refused) {
   const Bench bench;
   BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());

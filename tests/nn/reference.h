@@ -148,7 +148,9 @@ struct Quantized {
 // Delayed scales start from the data, as dynamic ones do.
 inline Quantized quantized(const Matrix& m, const Cast& cast) {
   Quantized result{m, m};
-  const auto extent = [](int of_scale, std::int64_t all) { return of_scale == 0 ? std::max<std::int64_t>(all, 1) : of_scale; };
+  const auto extent = [](int of_scale, std::int64_t all) {
+    return of_scale == 0 ? std::max<std::int64_t>(all, 1) : of_scale;
+  };
   const std::int64_t rows = extent(cast.granularity.rows, m.rows);
   const std::int64_t cols = extent(cast.granularity.cols, m.cols);
   for (std::int64_t first_row = 0; first_row < m.rows; first_row += rows) {

@@ -100,8 +100,7 @@ BOOST_AUTO_TEST_CASE(print_is_one_readable_line) {
              "i:dyn_row_e4m3fn_pow2 w:dyn_row_e4m3fn_pow2 w_gi:dyn_ten_e4m3fn_pow2 go:dyn_row_e4m3fn_pow2 "
              "hp:grad_weight fast:output");
   BOOST_TEST(print(delayed()) == "i:del_ten_e4m3fn w:del_ten_e4m3fn go:del_ten_e5m2 fast:output");
-  BOOST_TEST(print(blockwise()) ==
-             "i:dyn_1x128_e4m3fn w:dyn_128x128_e4m3fn go:dyn_1x128_e4m3fn");
+  BOOST_TEST(print(blockwise()) == "i:dyn_1x128_e4m3fn w:dyn_128x128_e4m3fn go:dyn_1x128_e4m3fn");
   BOOST_TEST(print(with_gw_hp()) == "i:dyn_ten_e4m3fn w:dyn_ten_e4m3fn go:dyn_ten_e5m2 hp:grad_weight fast:output");
 
   LinearConfig output_only;
@@ -212,8 +211,9 @@ BOOST_AUTO_TEST_CASE(other_codes) {
   BOOST_TEST(refusal(again) == "");
   BOOST_TEST(print(again) == print(tensorwise()) + " again:input");
   again.grad_weight = {};
-  BOOST_TEST(refusal(again) ==
-             "linear config: input is again, but the grad_weight GEMM, which is to read its codes, is in high precision");
+  BOOST_TEST(
+      refusal(again) ==
+      "linear config: input is again, but the grad_weight GEMM, which is to read its codes, is in high precision");
   LinearConfig tensor = tensorwise();
   tensor.weight = OtherCodes::folded;
   BOOST_TEST(refusal(tensor) ==

@@ -19,9 +19,8 @@ using Modules = std::vector<ModuleDescription>;
 // Two blocks of Llama-3-8B, and its head.
 ModuleDescription llama() {
   const auto block = [](const char* name) {
-    return ModuleDescription(
-        name, Modules{{"attention", Modules{linear("wqkv", 4096, 6144), linear("wo", 4096, 4096)}},
-                      {"mlp", Modules{linear("w13", 4096, 28672), linear("w2", 14336, 4096)}}});
+    return ModuleDescription(name, Modules{{"attention", Modules{linear("wqkv", 4096, 6144), linear("wo", 4096, 4096)}},
+                                           {"mlp", Modules{linear("w13", 4096, 28672), linear("w2", 14336, 4096)}}});
   };
   return {"", Modules{{"layers", Modules{block("0"), block("1")}}, linear("output", 4096, 128256)}};
 }
@@ -88,12 +87,15 @@ BOOST_AUTO_TEST_CASE(the_table_says_why) {
 BOOST_AUTO_TEST_CASE(a_description_that_cannot_be_is_refused) {
   BOOST_TEST(refusal([] { linear_layers(linear("", 1, 1)); }) ==
              "model description: has a linear layer without a name");
-  BOOST_TEST(refusal([] { linear_layers({"", Modules{linear("", 1, 1)}}); }) ==
-             "model description: has a child without a name");
-  BOOST_TEST(refusal([] { linear_layers({"", Modules{linear("a", 1, 1), linear("a", 2, 2)}}); }) ==
-             "a: is the name of two layers");
-  BOOST_TEST(refusal([] { linear_layers({"", Modules{linear("a", -1, 1)}}); }) ==
-             "a: has -1 to 1 features, but they must be 0 or more");
+  BOOST_TEST(refusal([] {
+               linear_layers({"", Modules{linear("", 1, 1)}});
+             }) == "model description: has a child without a name");
+  BOOST_TEST(refusal([] {
+               linear_layers({"", Modules{linear("a", 1, 1), linear("a", 2, 2)}});
+             }) == "a: is the name of two layers");
+  BOOST_TEST(refusal([] {
+               linear_layers({"", Modules{linear("a", -1, 1)}});
+             }) == "a: has -1 to 1 features, but they must be 0 or more");
   BOOST_TEST(refusal([] { convert(llama(), rowwise(), {.tokens = -1}); }) ==
              "conversion tokens: is -1, but must be 0 or more");
   BOOST_TEST(refusal([] { convert(llama(), rowwise(), {.multiprocessors = 0}); }) ==

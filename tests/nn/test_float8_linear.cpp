@@ -137,11 +137,11 @@ BOOST_AUTO_TEST_CASE(rowwise_casts_along_both_dimensions_at_once) {
   linear.backward(device.backward(true), on);
   const std::string cast = "cast bf16->e4m3fn scale=row+col out=codes,transposed pow2";
   const std::string summing = "cast bf16->e4m3fn scale=row+col out=codes,transposed,sum:bf16 pow2";
-  BOOST_TEST(counting.calls ==
-                 (std::vector<std::string>{cast, cast, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast", summing,
-                                           "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row",
-                                           "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row"}),
-             boost::test_tools::per_element());
+  BOOST_TEST(
+      counting.calls == (std::vector<std::string>{cast, cast, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast",
+                                                  summing, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row",
+                                                  "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row"}),
+      boost::test_tools::per_element());
   BOOST_TEST(linear.saved_bytes() == 8U * 16 + 4 * 16);
 
   counting.calls.clear();
@@ -234,8 +234,8 @@ BOOST_AUTO_TEST_CASE(delayed_scales_follow_the_maxima) {
     linear.forward(device.forward(false), stream);
     linear.backward(device.backward(false), stream);
     if (step == 0) {
-      check_within(device.output.read(stream),
-                   expected_output(expected, host.input, host.weight, nullptr, Dtype::f32), "output");
+      check_within(device.output.read(stream), expected_output(expected, host.input, host.weight, nullptr, Dtype::f32),
+                   "output");
     }
     float scale = 0;
     backend->copy_to_host(&scale, scales.scale(0).data, sizeof scale, stream);
@@ -246,7 +246,9 @@ BOOST_AUTO_TEST_CASE(delayed_scales_follow_the_maxima) {
 }
 
 BOOST_AUTO_TEST_CASE(delayed_scales_need_a_place) {
-  BOOST_TEST(refusal([&] { Float8Linear(*backend, {16, 8}, delayed()); }) ==
+  BOOST_TEST(refusal([&] {
+               Float8Linear(*backend, {16, 8}, delayed());
+             }) ==
              "Float8Linear delayed: is missing, but input has delayed scales: give LinearOptions the model's "
              "DelayedScaling");
 }
@@ -569,8 +571,9 @@ BOOST_AUTO_TEST_CASE(names_the_tensor_that_is_wrong) {
     return refusal([&] { linear.backward(tensors, stream); });
   };
 
-  BOOST_TEST(backward_with([](LinearBackward&) {}) ==
-             "Float8Linear backward: has no forward() before it that kept what it needs: run forward() first, or recompute()");
+  BOOST_TEST(
+      backward_with([](LinearBackward&) {}) ==
+      "Float8Linear backward: has no forward() before it that kept what it needs: run forward() first, or recompute()");
 
   BOOST_TEST(forward_with([](LinearForward& t) { t.input.cols = 15; }) ==
              "Float8Linear input: is bf16[4, 15] on cpu, row stride 16, but must have 16 columns = in_features");
@@ -672,8 +675,9 @@ BOOST_AUTO_TEST_CASE(a_failed_forward_leaves_nothing_to_go_back_to) {
   failing.gemm_fails = true;
   BOOST_CHECK_THROW(linear.forward(device.forward(false), on), Error);
   failing.gemm_fails = false;
-  BOOST_TEST(refusal([&] { linear.backward(device.backward(false), on); }) ==
-             "Float8Linear backward: has no forward() before it that kept what it needs: run forward() first, or recompute()");
+  BOOST_TEST(
+      refusal([&] { linear.backward(device.backward(false), on); }) ==
+      "Float8Linear backward: has no forward() before it that kept what it needs: run forward() first, or recompute()");
   linear.forward(device.forward(false), on);
   BOOST_CHECK_NO_THROW(linear.backward(device.backward(false), on));
 }

@@ -32,8 +32,8 @@ struct Fixture {
   }
   DeviceMatrix elementwise(const Pointwise& expression, const Tensor& x, const PointwiseTensors& inputs) {
     DeviceMatrix out = empty(x.rows, x.cols, x.dtype);
-    backend->elementwise({.in = x.dtype, .pointwise = expression},
-                         {.input = x, .inputs = inputs, .output = out}, stream);
+    backend->elementwise({.in = x.dtype, .pointwise = expression}, {.input = x, .inputs = inputs, .output = out},
+                         stream);
     return out;
   }
   void check_same(const DeviceMatrix& actual, const DeviceMatrix& expected, const std::string& what) {
@@ -177,10 +177,12 @@ BOOST_AUTO_TEST_CASE(a_norm_is_the_norm_ahead_of_the_layer) {
           DelayedScaling scales(*backend);
           DelayedScaling other_scales(*backend);
 
-          NormLinear norm_linear(kind, *backend,
-                                 {.linear = {kShape.in_features, kShape.out_features, true}, .affine = affine, .eps = 1e-4F},
-                                 recipe.config, {.delayed = &scales});
-          NormLinearForward forward{.input = fused.input, .weight = fused.weight, .bias = fused.bias, .output = fused.output};
+          NormLinear norm_linear(
+              kind, *backend,
+              {.linear = {kShape.in_features, kShape.out_features, true}, .affine = affine, .eps = 1e-4F},
+              recipe.config, {.delayed = &scales});
+          NormLinearForward forward{
+              .input = fused.input, .weight = fused.weight, .bias = fused.bias, .output = fused.output};
           NormLinearBackward backward{.grad_output = fused.grad_output,
                                       .grad_input = fused.grad_input,
                                       .grad_weight = fused.grad_weight,
@@ -243,7 +245,9 @@ BOOST_AUTO_TEST_CASE(a_gated_mlp_is_near_its_formula) {
       const Matrix w13 = random.weight(2 * kHidden, kFeatures, dtype);
       const Matrix w2 = random.weight(kFeatures, kHidden, dtype);
       const Matrix gy = random.normal(kTokens, kFeatures, dtype);
-      const auto product = [](const Matrix& a, const Matrix& b) { return expected_gemm(a, b, nullptr, Dtype::f32).value; };
+      const auto product = [](const Matrix& a, const Matrix& b) {
+        return expected_gemm(a, b, nullptr, Dtype::f32).value;
+      };
       const Matrix both = product(x, w13);
       Matrix hidden = zeros(kTokens, kHidden);
       Matrix grad_both = zeros(kTokens, 2 * kHidden);
@@ -261,15 +265,15 @@ BOOST_AUTO_TEST_CASE(a_gated_mlp_is_near_its_formula) {
 
       DelayedScaling scales(*backend);
       GatedMlp mlp(*backend, {.features = kFeatures, .hidden = kHidden}, recipe.config, {.delayed = &scales});
-      const DeviceMatrix input = make(x, dtype), gate_up = make(w13, dtype), down = make(w2, dtype), grad = make(gy, dtype);
+      const DeviceMatrix input = make(x, dtype), gate_up = make(w13, dtype), down = make(w2, dtype),
+                         grad = make(gy, dtype);
       const DeviceMatrix output = empty(kTokens, kFeatures, dtype), grad_input = empty(kTokens, kFeatures, dtype);
-      const DeviceMatrix grad_w13 = empty(2 * kHidden, kFeatures, Dtype::f32), grad_w2 = empty(kFeatures, kHidden, Dtype::f32);
+      const DeviceMatrix grad_w13 = empty(2 * kHidden, kFeatures, Dtype::f32),
+                         grad_w2 = empty(kFeatures, kHidden, Dtype::f32);
       mlp.forward({.input = input, .gate_up_weight = gate_up, .down_weight = down, .output = output}, stream);
-      mlp.backward({.grad_output = grad,
-                    .grad_input = grad_input,
-                    .grad_gate_up_weight = grad_w13,
-                    .grad_down_weight = grad_w2},
-                   stream);
+      mlp.backward(
+          {.grad_output = grad, .grad_input = grad_input, .grad_gate_up_weight = grad_w13, .grad_down_weight = grad_w2},
+          stream);
       const auto check = [&](const char* what, const Matrix& expected, const DeviceMatrix& actual) {
         const double found = sqnr(expected, actual.read(stream));
         BOOST_TEST(found >= 18, what << " has " << found << " dB");
@@ -283,24 +287,27 @@ BOOST_AUTO_TEST_CASE(a_gated_mlp_is_near_its_formula) {
 }
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_fused_is_refused) {
+  BOOST_TEST(
+      refusal([&] {
+        Float8Linear(*backend, {16, 8}, tensorwise(), {.fusion = {.epilogue = parse_pointwise("x * grad_output")}});
+      }) ==
+      "linear fusion: the epilogue x * grad_output has an input named grad_output, which is backward's: name it "
+      "otherwise");
   BOOST_TEST(refusal([&] {
-               Float8Linear(*backend, {16, 8}, tensorwise(), {.fusion = {.epilogue = parse_pointwise("x * grad_output")}});
-             }) ==
-             "linear fusion: the epilogue x * grad_output has an input named grad_output, which is backward's: name it "
-             "otherwise");
+               LayerNormLinear(*backend, {.linear = {16, 8}}, tensorwise(),
+                               {.fusion = {.prologue = parse_pointwise("x * 2")}});
+             }) == "NormLinear fusion: has a prologue, but the norm is the prologue of this layer: leave it empty");
   BOOST_TEST(refusal([&] {
-               LayerNormLinear(*backend, {.linear = {16, 8}}, tensorwise(), {.fusion = {.prologue = parse_pointwise("x * 2")}});
+               GatedMlp(*backend, {16, 8}, tensorwise(), {.activation = "silu(x)"});
              }) ==
-             "NormLinear fusion: has a prologue, but the norm is the prologue of this layer: leave it empty");
-  BOOST_TEST(refusal([&] { GatedMlp(*backend, {16, 8}, tensorwise(), {.activation = "silu(x)"}); }) ==
              "GatedMlp activation: \"silu(x)\" must be an expression of x, the gate, and of the matrix up, such as "
              "silu(x) * up");
-  const DeviceMatrix x = make(zeros(4, 16), Dtype::bf16), w = make(zeros(8, 16), Dtype::bf16), v = make(zeros(1, 16), Dtype::bf16);
+  const DeviceMatrix x = make(zeros(4, 16), Dtype::bf16), w = make(zeros(8, 16), Dtype::bf16),
+                     v = make(zeros(1, 16), Dtype::bf16);
   const DeviceMatrix y = empty(4, 8, Dtype::bf16);
   RMSNormLinear rms(*backend, {.linear = {16, 8}}, tensorwise());
-  BOOST_TEST(refusal([&] {
-               rms.forward({.input = x, .gamma = v, .beta = v, .weight = w, .output = y}, stream);
-             }) == "NormLinear beta: is given, but an RMSNorm has none");
+  BOOST_TEST(refusal([&] { rms.forward({.input = x, .gamma = v, .beta = v, .weight = w, .output = y}, stream); }) ==
+             "NormLinear beta: is given, but an RMSNorm has none");
   BOOST_TEST(refusal([&] { rms.backward({.grad_output = y}, stream); }) ==
              "NormLinear backward: has no forward() before it: run forward() first");
   rms.forward({.input = x, .gamma = v, .weight = w, .output = y}, stream);

@@ -46,8 +46,8 @@ Bytes bytes_of(const Tensor& tensor, Backend& backend, Stream& stream) {
   Bytes bytes(row * static_cast<std::size_t>(tensor.rows));
   for (std::int64_t r = 0; r < tensor.rows && row != 0; ++r) {
     backend.copy_to_host(bytes.data() + static_cast<std::size_t>(r) * row,
-                         static_cast<const std::byte*>(tensor.data) + r * tensor.row_stride * size_of(tensor.dtype), row,
-                         stream);
+                         static_cast<const std::byte*>(tensor.data) + r * tensor.row_stride * size_of(tensor.dtype),
+                         row, stream);
   }
   backend.synchronize(stream);
   return bytes;
@@ -55,9 +55,9 @@ Bytes bytes_of(const Tensor& tensor, Backend& backend, Stream& stream) {
 
 // A layer with its tensors, and the data of a step by its number.
 struct Trained {
-  Trained(const CaseShape& shape, const LinearConfig& config, Backend& backend, Stream& stream, unsigned seed = 0)
-      : shape(shape),
-        seed(seed),
+  Trained(const CaseShape& of_shape, const LinearConfig& config, Backend& backend, Stream& stream, unsigned first = 0)
+      : shape(of_shape),
+        seed(first),
         device(data(0), Dtype::bf16, Dtype::bf16, backend, stream),
         scales(backend),
         linear(backend, {shape.in_features, shape.out_features, true}, config, {.name = "layer", .delayed = &scales}) {}
@@ -226,8 +226,8 @@ BOOST_AUTO_TEST_CASE(fused_layers_are_near_their_formula) {
     HostInputs inputs = host;
     const LinearCase device(inputs, dtype, bias_dtype_of(config, dtype), backend, on);
     DelayedScaling scales(backend);
-    NormLinear layer(kind, backend, {.linear = {kShape.in_features, kShape.out_features, true}, .affine = false}, config,
-                     {.fusion = {.epilogue = parse_pointwise("silu(x)")}, .delayed = &scales});
+    NormLinear layer(kind, backend, {.linear = {kShape.in_features, kShape.out_features, true}, .affine = false},
+                     config, {.fusion = {.epilogue = parse_pointwise("silu(x)")}, .delayed = &scales});
     layer.forward({.input = device.input, .weight = device.weight, .bias = device.bias, .output = device.output}, on);
     layer.backward({.grad_output = device.grad_output,
                     .grad_input = device.grad_input,

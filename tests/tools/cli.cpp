@@ -372,7 +372,8 @@ BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
   const Result recipe = run("tune --list --set llama3-8b --recipe magic");
   BOOST_TEST(recipe.code == 1);
   CHECK_CONTAINS(recipe.err,
-                 "--recipe: \"magic\" must be one of high_precision, tensorwise, rowwise, rowwise_with_gw_hp");
+                 "--recipe: \"magic\" must be one of high_precision, tensorwise, delayed, rowwise, rowwise_folded, "
+                 "rowwise_with_gw_hp, blockwise");
   const Result tokens = run("tune --list --set llama3-8b --tokens 0");
   BOOST_TEST(tokens.code == 1);
   for (const char* const budget : {"", "x", "-5s", "0", "5 minutes", "nan", "1e99"}) {

@@ -1,0 +1,160 @@
+// What an observer sees of a layer at work.
+#define BOOST_TEST_MODULE nn_observed_layers
+#include <boost/test/included/unit_test.hpp>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ingot/nn/delayed_scaling.h"
+#include "ingot/nn/monitor.h"
+#include "ingot/nn/norm_linear.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "nn/linear_case.h"
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+constexpr CaseShape kShape{32, 48, 40};
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = make_cpu_backend(2);
+  Stream stream{*backend};
+};
+
+class Log final : public LayerObserver {
+ public:
+  void begin(std::string_view layer, std::string_view what) override { add("begin", layer, what); }
+  void end() noexcept override { lines.emplace_back("end"); }
+  void cast(const CastEvent& event, Stream&) override {
+    add(event.transposed ? "transposed" : "codes", event.tensor, event.gemms);
+    BOOST_TEST(event.layer == "layers.0.wq");
+    BOOST_TEST(event.values.data != nullptr);
+  }
+  void gemm(const GemmEvent& event, Stream&) override { add("gemm", event.layer, event.role); }
+
+  std::vector<std::string> lines;
+
+ private:
+  void add(std::string_view what, std::string_view of, std::string_view which) {
+    lines.push_back(std::string(what) + " " + std::string(of) + " " + std::string(which));
+  }
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(observed_layers, Fixture)
+
+BOOST_AUTO_TEST_CASE(casts_and_gemms_come_in_order_with_their_names) {
+  Log log;
+  const LinearCase device(make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, *backend, stream);
+  Float8Linear linear(*backend, {kShape.in_features, kShape.out_features, true}, rowwise(),
+                      {.name = "layers.0.wq", .observer = &log});
+  linear.forward(device.forward(true), stream);
+  linear.backward(device.backward(true), stream);
+  BOOST_TEST(log.lines == (std::vector<std::string>{
+                              "begin layers.0.wq forward", "codes input output", "transposed input grad_weight",
+                              "codes weight output", "transposed weight grad_input", "begin layers.0.wq output",
+                              "gemm layers.0.wq output", "end", "end", "begin layers.0.wq backward",
+                              "codes grad_output grad_input", "transposed grad_output grad_weight",
+                              "begin layers.0.wq grad_input", "gemm layers.0.wq grad_input", "end",
+                              "begin layers.0.wq grad_weight", "gemm layers.0.wq grad_weight", "end", "end"}),
+             boost::test_tools::per_element());
+}
+
+// Observed or not: the same bits, of every config, plain and with something fused.
+BOOST_AUTO_TEST_CASE(observing_changes_nothing) {
+  for (const LinearConfig& config : every_config()) {
+    for (const char* epilogue : {"", "silu(x)"}) {
+      BOOST_TEST_CONTEXT(ingot::print(config) << " " << epilogue) {
+        const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1);
+        const auto run = [&](LayerObserver* observer) {
+          const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+          DelayedScaling scales(*backend);
+          LinearFusion fusion{.prologue = parse_pointwise("tanh(x)")};
+          if (*epilogue != 0) fusion.epilogue = parse_pointwise(epilogue);
+          Float8Linear linear(*backend, {kShape.in_features, kShape.out_features, true}, config,
+                              {.name = "layers.0.wq", .fusion = fusion, .delayed = &scales, .observer = observer});
+          linear.forward(device.forward(true), stream);
+          linear.backward(device.backward(true), stream);
+          return device.result_bytes(stream);
+        };
+        Log log;
+        Monitor monitor(*backend, {.warn = [](const std::string&) {}});
+        LayerObservers both({&log, &monitor});
+        const auto observed = run(&both);
+        BOOST_TEST((observed == run(nullptr)));
+        monitor.step_done(stream);
+        for (const MonitorRecord& record : monitor.records()) {
+          BOOST_TEST(!record.is_broken(), record.tensor);
+          if (record.is_cast())
+            BOOST_TEST(record.sqnr() > 10, record.tensor << " " << record.gemms << ": " << record.sqnr());
+        }
+      }
+    }
+  }
+}
+
+// A NaN or an Inf in one activation: the Monitor names it, and it is in the output.
+BOOST_AUTO_TEST_CASE(what_is_not_finite_is_named_and_stays) {
+  for (const Recipe& recipe : recipes()) {
+    for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+      BOOST_TEST_CONTEXT(recipe.name << " " << bad) {
+        HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1);
+        DelayedScaling scales(*backend);
+        std::vector<std::string> warnings;
+        Monitor monitor(*backend, {.warn = [&](const std::string& line) { warnings.push_back(line); }});
+        Float8Linear linear(*backend, {kShape.in_features, kShape.out_features, true}, recipe.config,
+                            {.name = "layers.0.wq", .delayed = &scales, .observer = &monitor});
+        const auto step = [&] {
+          const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+          linear.forward(device.forward(true), stream);
+          monitor.step_done(stream);
+          scales.sync_amax_history(stream);
+          return device.output.read(stream);
+        };
+        step();
+        BOOST_TEST(warnings.empty());
+        host.input.at(3, 5) = bad;
+        const Matrix output = step();
+        bool input_named = false;
+        bool output_named = false;
+        for (const std::string& line : warnings) {
+          if (line.find("layers.0.wq") == std::string::npos) continue;
+          input_named = input_named || line.find("input") != std::string::npos;
+          output_named = output_named || line.find("output") != std::string::npos;
+        }
+        bool row_is_finite = true;
+        for (std::int64_t n = 0; n < kShape.out_features; ++n)
+          row_is_finite = row_is_finite && std::isfinite(output.at(3, n));
+        if (recipe.name != "high_precision") BOOST_TEST(input_named);
+        // With a scale that was made before, an Inf saturates, as the cast's contract says; the Monitor has named it.
+        const bool saturates = recipe.name == "delayed" && std::isinf(bad);
+        BOOST_TEST(row_is_finite == saturates);
+        BOOST_TEST(output_named == !saturates);
+      }
+    }
+  }
+}
+
+// The values of a norm that is computed within the cast are seen as well.
+BOOST_AUTO_TEST_CASE(fused_values_are_seen) {
+  Monitor monitor(*backend);
+  const LinearCase device(make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, *backend, stream);
+  LayerNormLinear layer(*backend, {.linear = {kShape.in_features, kShape.out_features}, .affine = false}, tensorwise(),
+                        {.name = "layers.0.wq", .observer = &monitor});
+  layer.forward({.input = device.input, .weight = device.weight, .output = device.output}, stream);
+  monitor.step_done(stream);
+  const std::vector<MonitorRecord> records = monitor.records();
+  BOOST_REQUIRE(!records.empty());
+  BOOST_TEST(records[0].tensor == "input");
+  BOOST_TEST(records[0].sqnr() > 20);
+  BOOST_TEST(records[0].stats.sum_of_squares == static_cast<double>(kShape.tokens * kShape.in_features),
+             boost::test_tools::tolerance(0.02));  // of a LayerNorm the variance is 1
+}
+
+BOOST_AUTO_TEST_SUITE_END()
