@@ -180,6 +180,7 @@ Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t c
     switch (inputs[i].kind) {
       case PointwiseInput::Kind::matrix: add(name, Role::input, spec.in, rows, cols); break;
       case PointwiseInput::Kind::column: add(name, Role::input, spec.in, 1, cols); break;
+      case PointwiseInput::Kind::column_f32: add(name, Role::input, Dtype::f32, 1, cols); break;
       case PointwiseInput::Kind::row: add(name, Role::input, Dtype::f32, 1, rows); break;
     }
   }

@@ -182,10 +182,16 @@ void decode(const HostCodes& codes, const std::string& dtype, const HostFloatsOu
 // ---- Expressions -------------------------------------------------------------------------------------------------
 
 const char* kind_name(PointwiseInput::Kind kind) {
-  return kind == PointwiseInput::Kind::matrix ? "matrix" : kind == PointwiseInput::Kind::column ? "col" : "row";
+  switch (kind) {
+    case PointwiseInput::Kind::matrix: return "matrix";
+    case PointwiseInput::Kind::column: return "col";
+    case PointwiseInput::Kind::column_f32: return "col:f32";
+    case PointwiseInput::Kind::row: return "row";
+  }
+  return "no kind";
 }
 
-// Does it use x; the names of its further inputs with "matrix", "col" or "row".
+// Does it use x; the names of its further inputs with "matrix", "col", "col:f32" or "row".
 std::pair<bool, std::vector<std::pair<std::string, std::string>>> expression_inputs(const std::string& text) {
   const Pointwise expression = parse_pointwise(text);
   std::vector<std::pair<std::string, std::string>> inputs;

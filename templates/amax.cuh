@@ -188,6 +188,7 @@ template <class Source>
 INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
   constexpr bool kWide = sizeof(typename Source::Value) == 4;
   if (Source::kMatrices > 1) return kWide || Source::kMatrices > 2 || kDeviceArch >= 1000 ? 1 : 2;
+  if (Source::kColumns > 2 && kDeviceArch >= 1000) return 1;
   return kWide || Source::kOperands > 0 ? 2 : Source::kFused ? 3 : 4;
 }
 

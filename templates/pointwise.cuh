@@ -16,8 +16,9 @@ namespace ingot {
 
 inline constexpr u32 kMaxInputs = 4;
 
-// One element for each of the matrix's; one for each column; one for each row.
-enum class InputKind : u8 { matrix, column, row };
+// One element for each of the matrix's; one for each column, of the matrices' type; one for each row, and one for each
+// column, of f32.
+enum class InputKind : u8 { matrix, column, row, column_f32 };
 
 // No expression: the element as it is.
 struct Identity {

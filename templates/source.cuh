@@ -11,7 +11,7 @@
 
 namespace ingot {
 
-// A further input: In[rows, cols], In[cols] or f32[rows], by its kind.
+// A further input: In[rows, cols], In[cols], f32[cols] or f32[rows], by its kind.
 struct SourceOperand {
   const void* data;
   i64 stride;  // elements from row to row, of a matrix
@@ -31,7 +31,9 @@ struct ValueSource {
   static constexpr int kOperands = F::kInputs;  // signed: it may be 0, which no unsigned index is below
   using Value = typename Select<kFused && Unrounded, f32, In>::Type;
   static constexpr u32 kMatrices = count_inputs<F>(InputKind::matrix) + (F::kUsesX ? 1 : 0);
-  static constexpr u32 kColumns = count_inputs<F>(InputKind::column);
+  // In octets of In.
+  static constexpr u32 kColumns =
+      count_inputs<F>(InputKind::column) + count_inputs<F>(InputKind::column_f32) * 4 / static_cast<u32>(sizeof(In));
   static constexpr u32 kRows = count_inputs<F>(InputKind::row);
   // Three octets or more to one of the values: kernels give them more registers.
   static constexpr bool kMany = kMatrices + kColumns > 2;
@@ -43,7 +45,7 @@ struct ValueSource {
     for (int i = 0; i < kOperands; ++i) {
       const SourceOperand& operand = p.operands[i];
       if (F::kKinds[i] == InputKind::matrix) all = all && vector_aligned<In>(operand.data, operand.stride);
-      if (F::kKinds[i] == InputKind::column) all = all && ingot::aligned(operand.data, 16);
+      if (is_column(F::kKinds[i])) all = all && ingot::aligned(operand.data, 16);
     }
     return all;
   }
@@ -51,8 +53,8 @@ struct ValueSource {
   // An element, and those of the operands beside it.
   struct Place {
     const In* x;
-    const In* operands[kMaxInputs];  // of matrices and columns
-    const float* of_row[kMaxInputs];
+    const In* operands[kMaxInputs];   // of matrices and columns
+    const float* floats[kMaxInputs];  // of rows and columns of f32
   };
   INGOT_DEVICE static Place place(const SourceParams& p, i64 row, i64 col) {
     Place at{};
@@ -61,7 +63,9 @@ struct ValueSource {
     for (int i = 0; i < kOperands; ++i) {
       const SourceOperand& operand = p.operands[i];
       if (F::kKinds[i] == InputKind::row) {
-        at.of_row[i] = static_cast<const float*>(operand.data) + row;
+        at.floats[i] = static_cast<const float*>(operand.data) + row;
+      } else if (F::kKinds[i] == InputKind::column_f32) {
+        at.floats[i] = static_cast<const float*>(operand.data) + col;
       } else {
         const i64 above = F::kKinds[i] == InputKind::matrix ? row * operand.stride : 0;
         at.operands[i] = static_cast<const In*>(operand.data) + above + col;
@@ -84,6 +88,7 @@ struct ValueSource {
   };
   struct RawColumns {
     Octet<In> operands[kMaxInputs];
+    Octet<f32> floats[kMaxInputs];
   };
 
   // The octet that begins `rows` below and `cols` to the right.
@@ -95,7 +100,7 @@ struct ValueSource {
       if (F::kKinds[i] == InputKind::matrix) {
         raw.operands[i] = load_octet(at.operands[i] + rows * p.operands[i].stride + cols);
       } else if (F::kKinds[i] == InputKind::row) {
-        raw.of_row[i] = at.of_row[i][rows];
+        raw.of_row[i] = at.floats[i][rows];
       }
     }
     return raw;
@@ -105,6 +110,7 @@ struct ValueSource {
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] == InputKind::column) raw.operands[i] = load_octet_again(at.operands[i] + cols);
+      if (F::kKinds[i] == InputKind::column_f32) raw.floats[i] = load_octet_again<f32>(at.floats[i] + cols);
     }
     return raw;
   }
@@ -118,7 +124,11 @@ struct ValueSource {
       float operands[kMaxInputs][kOctet];
       INGOT_UNROLL
       for (int i = 0; i < kOperands; ++i) {
-        unpack(F::kKinds[i] == InputKind::column ? columns.operands[i] : raw.operands[i], operands[i]);
+        if (F::kKinds[i] == InputKind::column_f32) {
+          unpack(columns.floats[i], operands[i]);
+        } else {
+          unpack(F::kKinds[i] == InputKind::column ? columns.operands[i] : raw.operands[i], operands[i]);
+        }
       }
       float results[kOctet];
       INGOT_UNROLL
@@ -155,6 +165,9 @@ struct ValueSource {
   }
 
  private:
+  INGOT_HOST_DEVICE static constexpr bool is_column(InputKind kind) {
+    return kind == InputKind::column || kind == InputKind::column_f32;
+  }
   INGOT_DEVICE static Octet<In> load_octet(const In* source) {
     if constexpr (InPlace) {
       return load_octet_in_place(source);
@@ -164,6 +177,7 @@ struct ValueSource {
   }
   INGOT_DEVICE static float operand_element(const SourceOperand& operand, InputKind kind, i64 row, i64 col) {
     if (kind == InputKind::row) return static_cast<const float*>(operand.data)[row];
+    if (kind == InputKind::column_f32) return static_cast<const float*>(operand.data)[col];
     const i64 at = kind == InputKind::column ? col : row * operand.stride + col;
     return to_float(static_cast<const In*>(operand.data)[at]);
   }

@@ -87,6 +87,10 @@ inline std::vector<KernelSpec> fused_specs() {
       "cast f16->e5m2 of=x*a+b*c-d scale=row out=codes,transposed",
       "cast f32->e5m2 of=x*gate scale=row+col out=codes,transposed,result,sum:bf16 unrounded",
       "cast f16->e4m3fn of=x+y scale=row out=codes,transposed",
+      "cast bf16->e5m2 of=x*factor[col:f32] scale=row out=codes,transposed,sum:f32",
+      "cast bf16->e4m3fn of=silu(x)*f[col:f32]+b[col] scale=1x128+col out=codes,transposed",
+      "cast f16->e4m3fn of=(x-m[row])*f[col:f32]*g[col:f32] scale=1x128 out=codes,result unrounded",
+      "cast f32->e5m2 of=gate*f[col:f32]-x scale=tensor out=codes,transposed,result",
       "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result fast"};
   std::vector<KernelSpec> specs;
   for (const char* const line : kLines) specs.push_back(parse(line));
@@ -137,6 +141,9 @@ inline std::vector<KernelSpec> elementwise_specs() {
                               "elementwise bf16 of=a*b-min(a,c[row])",
                               "elementwise f32 of=gelu(x+bias[col])",
                               "elementwise f32 of=w[col]*r[row]",
+                              "elementwise bf16 of=x*factor[col:f32]",
+                              "elementwise f16 of=x*f[col:f32]+g[col:f32]*gate",
+                              "elementwise f32 of=gelu(x)*f[col:f32]+b[col]",
                               "elementwise bf16 of=silu(x)*gate fast"};
   std::vector<KernelSpec> specs;
   for (const char* const line : kLines) specs.push_back(parse(line));

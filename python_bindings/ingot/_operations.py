@@ -109,7 +109,7 @@ def cast(
     where it is given, else the result has a new one.
 
     of: an expression of x, fused in front: "silu(x) * gate + bias[col]". A name stands for a matrix of x's shape and
-    dtype; name[col] for a vector [cols] of that dtype; name[row] for a float32 vector [rows]. `inputs` has them by name,
+    dtype; name[col] for a vector [cols] of that dtype, name[col:f32] of float32; name[row] for a float32 vector [rows]. `inputs` has them by name,
     and may have more than are read.
     Where the expression does without x, x may be None. Its values are rounded to x's dtype as if it were an operation
     of its own, unless `unrounded`. fast: with the GPU's own exp, tanh and so on, which are not the CPU's to the bit.
@@ -230,7 +230,7 @@ def backward(of: str, by: str = "x", grad: str = "grad") -> str:
 
 def evaluate(of: str, /, x: Any = None, **inputs: Any) -> np.ndarray:
     """The values of an expression (see cast) in float64, on the CPU: to check against. x and matrices are [rows, cols] or
-    broadcast to it; name[col] is [cols], name[row] is [rows]."""
+    broadcast to it; name[col] and name[col:f32] are [cols], name[row] is [rows]."""
     uses_x, _ = _core.expression_inputs(of)
     if uses_x and x is None:
         raise _core.Error("evaluate x: is missing, but the expression uses it")

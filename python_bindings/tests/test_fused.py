@@ -134,15 +134,16 @@ FUSIONS = {
         lambda x, mean, rstd, gamma, beta: (x - mean[:, None]) * rstd[:, None] * gamma + beta,
         {"mean": "row", "rstd": "row", "gamma": "col", "beta": "col"},
     ),
+    "x * f[col:f32] + b[col]": (lambda x, f, b: x * f + b, {"f": "col:f32", "b": "col"}),
     "relu(x)": (lambda x: torch.relu(x), {}),
     "a * tanh(b)": (lambda x, a, b: a * torch.tanh(b), {"a": "matrix", "b": "matrix"}),
 }
 
 
 def inputs_of(kinds, shape, source):
-    shapes = {"matrix": shape, "col": shape[1:], "row": shape[:1]}
+    shapes = {"matrix": shape, "col": shape[1:], "col:f32": shape[1:], "row": shape[:1]}
     return {
-        name: make(*shapes[kind], dtype="float32" if kind == "row" else source, seed=3 + i)
+        name: make(*shapes[kind], dtype="float32" if kind in ("row", "col:f32") else source, seed=3 + i)
         for i, (name, kind) in enumerate(kinds.items())
     }
 

@@ -312,6 +312,12 @@ void validate_epilogue(const GemmSpec& spec) {
   if (epilogue.preactivation && !epilogue.pointwise) {
     refuse(spec, "preactivation is set, but there is no pointwise expression: the output is what it would be");
   }
+  for (const PointwiseInput& input : epilogue.pointwise.inputs()) {
+    if (input.kind != PointwiseInput::Kind::column_f32) continue;
+    refuse(spec, fmt::format("epilogue reads {0}[col:f32], but a GEMM's vectors along the columns are of {1}: write "
+                             "{0}[col], or make it a factor of b",
+                             input.name, name(epilogue_dtype(spec))));
+  }
 }
 
 void validate_spec(const GemmSpec& spec) {

@@ -2,7 +2,9 @@
 //
 //   x            the element of the kernel's main input
 //   gate         any other name: the element of a further matrix of the same shape
-//   bias[col]    a vector with one value for each column; mean[row]: one value for each row
+//   bias[col]    a vector with one value for each column, of the matrices' dtype
+//   f[col:f32]   the same in f32, such as the factors of another tensor
+//   mean[row]    one value for each row, in f32
 //   1 0.5 1e-3   constants, which are f32
 //   + - * / ^    of the usual precedence; -x^2 is -(x^2); the exponent is an integer from 0 to 64
 //   exp(x) ...   primitive functions, and built-in ones, which are expressions of those: docs/pointwise.md lists them
@@ -30,7 +32,7 @@ inline constexpr std::uint32_t kMaxPointwiseExponent = 64;
 inline constexpr std::size_t kMaxPointwiseName = 64;  // characters of an input's name
 
 struct PointwiseInput {
-  enum class Kind : std::uint8_t { matrix, column, row };
+  enum class Kind : std::uint8_t { matrix, column, row, column_f32 };
   std::string name;
   Kind kind = Kind::matrix;
   bool operator==(const PointwiseInput&) const = default;

@@ -4,7 +4,7 @@
 //   product = sign { ("*" | "/") sign }
 //   sign    = { "-" } power
 //   power   = primary [ "^" integer ]
-//   primary = number | name [ "[col]" | "[row]" ] | function "(" sum { "," sum } ")" | "(" sum ")"
+//   primary = number | name [ "[col]" | "[col:f32]" | "[row]" ] | function "(" sum { "," sum } ")" | "(" sum ")"
 //
 // A built-in function is parsed from its own text, with its parameters standing for the arguments. Recursion is bounded
 // by the limit on nesting, and each step is checked against the limits as it is made.
@@ -293,17 +293,26 @@ class Parser {
   PointwiseInput::Kind suffix() {
     const std::size_t start = position_;
     accept('[');
-    const std::string_view word = name_at(position_);
-    position_ += word.size();
-    skip_spaces();
-    if ((word != "col" && word != "row") || !accept(']')) {
+    const auto accept_word = [&](std::string_view word) {
+      if (name_at(position_) != word) return false;
+      position_ += word.size();
+      skip_spaces();
+      return true;
+    };
+    const bool row = accept_word("row");
+    const bool col = !row && accept_word("col");
+    const bool in_f32 = col && accept(':');
+    if (!(row || col) || (in_f32 && !accept_word("f32")) || !accept(']')) {
       const std::size_t end = text_.find(']', start);
       const auto shown =
           end == std::string_view::npos ? std::string("\"[\"") : quoted(text_.substr(start, end + 1 - start));
       fail(start,
-           fmt::format("{} is no suffix; expected [col], a value for each column, or [row], one for each row", shown));
+           fmt::format(
+               "{} is no suffix; expected [col] or [col:f32], a value for each column, or [row], one for each row",
+               shown));
     }
-    return word == "col" ? PointwiseInput::Kind::column : PointwiseInput::Kind::row;
+    if (row) return PointwiseInput::Kind::row;
+    return in_f32 ? PointwiseInput::Kind::column_f32 : PointwiseInput::Kind::column;
   }
 
   Node input(const PointwiseInput& input, std::size_t start) {
@@ -323,6 +332,7 @@ class Parser {
     switch (kind) {
       case PointwiseInput::Kind::matrix: return "a matrix";
       case PointwiseInput::Kind::column: return "a vector [col]";
+      case PointwiseInput::Kind::column_f32: return "a vector [col:f32]";
       case PointwiseInput::Kind::row: return "a vector [row]";
     }
     return "of no kind";

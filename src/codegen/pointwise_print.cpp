@@ -46,6 +46,7 @@ Text leaf(const PointwiseStep& step, std::span<const PointwiseInput> inputs) {
     case PointwiseInput::Kind::matrix: return {input.name};
     case PointwiseInput::Kind::column: return {input.name + "[col]"};
     case PointwiseInput::Kind::row: return {input.name + "[row]"};
+    case PointwiseInput::Kind::column_f32: return {input.name + "[col:f32]"};
   }
   return {input.name};
 }

@@ -26,6 +26,7 @@ const char* kind_name(PointwiseInput::Kind kind) {
     case PointwiseInput::Kind::matrix: return "matrix";
     case PointwiseInput::Kind::column: return "column";
     case PointwiseInput::Kind::row: return "row";
+    case PointwiseInput::Kind::column_f32: return "column_f32";
   }
   return "no kind";
 }

@@ -34,8 +34,9 @@ struct AmaxTensors {
 // read) and amax (f32, raised to the largest |x| of each extent where it is smaller: clear it before the first cast),
 // both as many as the factors; and likewise transposed_scales and transposed_amax. With a pointwise expression:
 // inputs[i] is that of spec.pointwise.inputs()[i]: a matrix of spec.in of the input's shape, a vector of spec.in [1,
-// cols], or, for [row], a vector of f32 [1, rows]; where the expression does not use x, `input` gives the shape alone
-// and its data may be null. result[rows, cols] of spec.in and sum[1, cols] of *spec.sum, where the spec asks for them.
+// cols], for [col:f32] one of f32, or, for [row], a vector of f32 [1, rows]; where the expression does not use x,
+// `input` gives the shape alone and its data may be null. result[rows, cols] of spec.in and sum[1, cols] of *spec.sum,
+// where the spec asks for them.
 struct CastTensors {
   Tensor input;
   Tensor codes{};

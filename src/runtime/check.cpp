@@ -102,6 +102,8 @@ Range check_pointwise_input(const PointwiseInput& input, const char* what, const
   switch (input.kind) {
     case PointwiseInput::Kind::column:
       return check_vector(what, given, beside.dtype, beside.cols, device, beside.columns);
+    case PointwiseInput::Kind::column_f32:
+      return check_vector(what, given, Dtype::f32, beside.cols, device, beside.columns);
     case PointwiseInput::Kind::row: return check_vector(what, given, Dtype::f32, beside.rows, device, beside.rows_of);
     default: return check_matrix(what, given, beside.dtype, beside.rows, beside.cols, device, beside.shape);
   }

@@ -418,6 +418,16 @@ BOOST_AUTO_TEST_CASE(staged_operands_are_named) {
   BOOST_TEST(print(parse("relayout copied")) == "relayout copied");
 }
 
+BOOST_AUTO_TEST_CASE(columns_of_f32_are_for_casts_and_elementwise) {
+  for (const char* const line : {"cast bf16->e5m2 of=grad*factor[col:f32] scale=row out=codes,transposed",
+                                 "elementwise f16 of=x*factor[col:f32]"}) {
+    BOOST_TEST(print(parse(line)) == line);
+  }
+  BOOST_TEST(refusal(GemmSpec{.out = Dtype::e5m2, .epilogue = {.pointwise = parse_pointwise("x * f[col:f32]")}}) ==
+             "gemm e4m3fn*e4m3fn->e5m2 nt scale=tensor,tensor epilogue=x*f[col:f32]: epilogue reads f[col:f32], but a "
+             "GEMM's vectors along the columns are of bf16: write f[col], or make it a factor of b");
+}
+
 BOOST_AUTO_TEST_CASE(elementwise_is_named_by_its_expression) {
   const ElementwiseSpec spec{.in = Dtype::f16, .pointwise = parse_pointwise("silu(x) * gate"), .fast_math = true};
   BOOST_TEST(print(spec) == "elementwise f16 of=x*sigmoid(x)*gate fast");

@@ -237,6 +237,18 @@ BOOST_AUTO_TEST_CASE(inputs_in_order_of_appearance) {
   BOOST_TEST(parse_pointwise("x + 0 * a").inputs().empty());  // simplified away
 }
 
+BOOST_AUTO_TEST_CASE(columns_of_f32) {
+  const Pointwise expression = parse_pointwise("x * f[ col : f32 ] + b[col]");
+  BOOST_TEST(print(expression) == "x * f[col:f32] + b[col]");
+  BOOST_TEST((parse_pointwise(print(expression)) == expression));
+  BOOST_TEST((expression.inputs()[0] == PointwiseInput{"f", PointwiseInput::Kind::column_f32}));
+  BOOST_TEST((expression.inputs()[1] == PointwiseInput{"b", PointwiseInput::Kind::column}));
+  BOOST_TEST((parse_pointwise("x * f[col]") != parse_pointwise("x * f[col:f32]")));
+  BOOST_TEST(parse_pointwise("x * f[col]").hash() != parse_pointwise("x * f[col:f32]").hash());
+  BOOST_TEST(value("x * f[col:f32] + b[col]", 2, {3, 10}) == 16);
+  BOOST_TEST(print(backward(expression, "x")) == "grad * f[col:f32]");
+}
+
 BOOST_AUTO_TEST_CASE(no_expression) {
   const Pointwise none;
   BOOST_TEST(none.empty());

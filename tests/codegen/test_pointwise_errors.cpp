@@ -66,8 +66,8 @@ BOOST_AUTO_TEST_CASE(stray_characters) {
   BOOST_TEST(error("x * \xc3\xa9 + \xce\xbb") ==
              "expression: \"\xc3\xa9\" is unexpected; " + kAnOperand + "\n  x * \xc3\xa9 + \xce\xbb\n      ^");
   BOOST_TEST(error("b[\xc3\xa9] + 1") ==
-             "expression: \"[\xc3\xa9]\" is no suffix; expected [col], a value for each column, or [row], one for "
-             "each row\n  b[\xc3\xa9] + 1\n   ^");
+             "expression: \"[\xc3\xa9]\" is no suffix; expected [col] or [col:f32], a value for each column, or [row], "
+             "one for each row\n  b[\xc3\xa9] + 1\n   ^");
   BOOST_TEST(error("x \xc3\xa9 \xce\xbb") ==
              "expression: \"\xc3\xa9\" is unexpected; " + kAnOperator + "\n  x \xc3\xa9 \xce\xbb\n    ^");
   BOOST_TEST(error("x *\n\x01") ==
@@ -114,7 +114,15 @@ BOOST_AUTO_TEST_CASE(numbers_and_exponents) {
 }
 
 BOOST_AUTO_TEST_CASE(inputs) {
-  const std::string no_suffix = " is no suffix; expected [col], a value for each column, or [row], one for each row";
+  const std::string no_suffix =
+      " is no suffix; expected [col] or [col:f32], a value for each column, or [row], one for each row";
+  for (const char* const suffix :
+       {"[row:f32]", "[col:f16]", "[col:]", "[col f32]", "[col:f32 1]", "[col:f321]", "[:f32]"}) {
+    BOOST_TEST(sentence(std::string("bias") + suffix, 4) == '"' + std::string(suffix) + '"' + no_suffix);
+  }
+  BOOST_TEST(sentence("bias[col:f32", 4) == "\"[\"" + no_suffix);
+  BOOST_TEST(sentence("a[col:f32] * a[col]", 13) ==
+             "\"a\" is a vector [col] here, but a vector [col:f32] before; expected one kind for one name");
   BOOST_TEST(sentence("bias[foo] + x", 4) == "\"[foo]\"" + no_suffix);
   BOOST_TEST(sentence("bias[]", 4) == "\"[]\"" + no_suffix);
   BOOST_TEST(sentence("bias[col", 4) == "\"[\"" + no_suffix);

@@ -43,6 +43,7 @@ const std::vector<Case> kCases{
      apply_pointwise<RenderedKinks>},
     {"RenderedNoX", "max(a, 0.1) * -b[row]", reproducible32, apply_pointwise<RenderedNoX>},
     {"RenderedConstant", "0.1", reproducible16, apply_pointwise<RenderedConstant>},
+    {"RenderedFactors", "x * f[col:f32] + b[col]", reproducible16, apply_pointwise<RenderedFactors>},
     {"RenderedX", "x", reproducible16, apply_pointwise<RenderedX>},
 };
 

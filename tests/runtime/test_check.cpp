@@ -224,6 +224,13 @@ BOOST_AUTO_TEST_CASE(elementwise_operations) {
              "elementwise inputs[3]: is bf16[4, 8] on cpu; it must not be given (a default Tensor instead): the "
              "expression has no such input");
 
+  const ElementwiseSpec wide{.pointwise = parse_pointwise("x * gate + bias[col:f32] - mean[row]")};
+  BOOST_TEST(message([](auto& t) { t.inputs[1].dtype = Dtype::f32; }, wide) == kNothing);
+  BOOST_TEST(message([](auto&) {}, wide) ==
+             "elementwise inputs[1] (bias): is bf16[1, 8] on cpu; the spec asks for f32");
+  BOOST_TEST(message([](auto& t) { t.inputs[1] = t.inputs[2]; }, wide) ==
+             "elementwise inputs[1] (bias): is f32[1, 4] on cpu; it must be [1, 8]: one for each column of the input");
+
   // Over one of its matrices, or beside all of them.
   BOOST_TEST(of([](auto& t) { t.output = t.input; }) == kNothing);
   BOOST_TEST(of([](auto& t) { t.output = t.inputs[0]; }) == kNothing);

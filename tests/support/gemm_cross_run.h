@@ -217,6 +217,7 @@ class Cross {
         case PointwiseInput::Kind::matrix: t.inputs[i] = inputs_.matrix(beside, input, role, m, n, at); break;
         case PointwiseInput::Kind::column: t.inputs[i] = inputs_.vector(beside, input, role, n); break;
         case PointwiseInput::Kind::row: t.inputs[i] = inputs_.vector(Dtype::f32, input, role, m); break;
+        case PointwiseInput::Kind::column_f32: break;  // no GEMM has them
       }
     }
     if (epilogue.preactivation) t.preactivation = pre_.place(beside, m, n, at);

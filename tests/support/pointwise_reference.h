@@ -136,7 +136,8 @@ inline std::string value_fault(const CastSpec& spec, const SharedMatrices& input
     for (std::size_t i = 0; i < kinds.size(); ++i) {
       switch (kinds[i].kind) {
         case PointwiseInput::Kind::matrix: read[i] = from[i]->value(r, c); break;
-        case PointwiseInput::Kind::column: read[i] = from[i]->value(0, c); break;
+        case PointwiseInput::Kind::column:
+        case PointwiseInput::Kind::column_f32: read[i] = from[i]->value(0, c); break;
         case PointwiseInput::Kind::row: read[i] = from[i]->value(0, r); break;
       }
     }

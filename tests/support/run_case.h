@@ -57,6 +57,7 @@ class InputMaker {
       switch (inputs[i].kind) {
         case PointwiseInput::Kind::matrix: input = matrix(dtype, c.shape.rows, c.shape.cols, c, seed); break;
         case PointwiseInput::Kind::column: input = matrix(dtype, 1, c.shape.cols, c, seed); break;
+        case PointwiseInput::Kind::column_f32: input = matrix(Dtype::f32, 1, c.shape.cols, c, seed); break;
         case PointwiseInput::Kind::row: input = matrix(Dtype::f32, 1, c.shape.rows, c, seed); break;
       }
     }

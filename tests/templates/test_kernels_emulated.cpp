@@ -939,6 +939,71 @@ BOOST_AUTO_TEST_CASE(elementwise_without_x) {
   }
 }
 
+// A vector of f32 beside one of bf16: x * f[col:f32] + b[col], by itself, in front of casts in rows and in tiles.
+BOOST_AUTO_TEST_CASE(columns_of_f32) {
+  using Source = ValueSource<bf16, RenderedFactors>;
+  const float scale = 3.0F;
+  for (const Shape& s : kShapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
+      auto x = random_matrix<bf16>(s.rows, s.cols, s.cols + s.pad, s.shift);
+      auto f = random_matrix<float>(1, s.cols, s.cols);
+      auto b = random_matrix<bf16>(1, s.cols, s.cols);
+      SourceParams source = source_of(x, s.rows, s.cols);
+      source.operands[0] = {f.data(), f.stride()};
+      source.operands[1] = {b.data(), b.stride()};
+      Matrix<bf16> alone(s.rows, s.cols, s.cols + s.pad), in_rows = alone, in_tiles = alone;
+      Matrix<e4m3fn> codes(s.rows, s.cols, s.cols + s.pad), tile_codes = codes;
+      Matrix<float> factors(1, s.rows, s.rows), given(1, 1, 1), factor = given, amax = given;
+      given.at(0, 0) = scale;
+      amax.at(0, 0) = 0.0F;
+      emulator::launch(elementwise<ValueSource<bf16, RenderedFactors, false, true>>,
+                       ElementwiseLaunch::grid(s.rows, s.cols, sizeof(bf16)), ElementwiseLaunch::kThreads,
+                       ElementwiseParams{.source = source,
+                                         .output = alone.data(),
+                                         .output_stride = alone.stride(),
+                                         .across_log2 = ElementwiseLaunch::across_log2(s.cols)});
+      const u32 threads_log2 = CastRowsLaunch::threads_log2(s.cols, sizeof(bf16));
+      emulator::launch(cast_rows<Source, e4m3fn, true>, CastRowsLaunch::grid(s.rows, threads_log2),
+                       CastRowsLaunch::threads(threads_log2),
+                       CastRowsParams{.source = source,
+                                      .codes = codes.data(),
+                                      .factors = factors.data(),
+                                      .result = in_rows.data(),
+                                      .codes_stride = codes.stride(),
+                                      .result_stride = in_rows.stride(),
+                                      .maxima = nullptr,
+                                      .threads_log2 = threads_log2,
+                                      .pow2 = false});
+      emulator::launch(cast_tiles<Source, e4m3fn, Tensorwise, NotWritten, true, true, false>,
+                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
+                       CastTilesParams{.source = source,
+                                       .codes = {.codes = tile_codes.data(),
+                                                 .stride = tile_codes.stride(),
+                                                 .from = given.data(),
+                                                 .from_count = 1,
+                                                 .factors = factor.data(),
+                                                 .amax = reinterpret_cast<u32*>(amax.data()),
+                                                 .readers = nullptr},
+                                       .transposed = {},
+                                       .result = in_tiles.data(),
+                                       .result_stride = in_tiles.stride(),
+                                       .partial_sums = nullptr,
+                                       .pow2 = false});
+      BOOST_TEST((alone.guarded() && in_rows.guarded() && in_tiles.guarded() && tile_codes.guarded()));
+      for (i64 r = 0; r < s.rows; ++r) {
+        for (i64 c = 0; c < s.cols; ++c) {
+          const float product = to_float(x.at(r, c)) * f.at(0, c);
+          const float expected = to_float(from_float<bf16>(product + to_float(b.at(0, c))));
+          BOOST_REQUIRE_EQUAL(to_float(alone.at(r, c)), expected);
+          BOOST_REQUIRE_EQUAL(to_float(in_rows.at(r, c)), expected);
+          BOOST_REQUIRE_EQUAL(to_float(in_tiles.at(r, c)), expected);
+          BOOST_REQUIRE_EQUAL(tile_codes.at(r, c).bits, quantize<e4m3fn>(expected, scale).bits);
+        }
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(column_sum) {
   check_column_sum<bf16, bf16>(1, 1, 0);
   check_column_sum<bf16, f32>(33, 1024, 0);

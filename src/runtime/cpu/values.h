@@ -47,6 +47,8 @@ class Values {
       inputs[i] = {buffers[i].data(), kinds[i].kind == PointwiseInput::Kind::row};
       if (inputs[i].same) {
         buffers[i][0] = row<const float>(inputs_[i], 0)[r];
+      } else if (kinds[i].kind == PointwiseInput::Kind::column_f32) {
+        inputs[i].values = row<const float>(inputs_[i], 0) + c;
       } else {
         decode(inputs_[i], kinds[i].kind == PointwiseInput::Kind::column ? 0 : r, c, count, buffers[i].data());
       }
