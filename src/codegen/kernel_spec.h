@@ -89,8 +89,8 @@ enum class Layout : std::uint8_t { k_major, mn_major };
 //   out[M, N] = round(value); or, of an FP8 output, encode(saturate(value * scale)), with a given scale
 //   amax is raised to the largest |out|, or of an FP8 output |value|, if asked for; NaN is kept
 // The expression's matrices and columns and the preactivation are of epilogue_dtype(); its rows are f32, and there are
-// no columns [col:f32]. Its values are
-// reproducible in the CPU reference and kernel simt; the tensor cores' kernels use the GPU's own exp, tanh and so on.
+// no columns [col:f32]. Its values are reproducible in the CPU reference and kernel simt; the tensor cores' kernels use
+// the GPU's own exp, tanh and so on.
 struct GemmEpilogue {
   std::optional<Dtype> c{};
   Pointwise pointwise{};
