@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The casts of bench_cast as torch.compile makes them, and the products of bench_gemm as torch._scaled_mm, torch.mm and
-DeepGEMM multiply them (torch_gemm.py), timed in the same way as Ingot's (torch_timing.py).
+DeepGEMM multiply them (torch_gemm.py), and the steps of bench_linear (torch_linear.py), timed in the same way as Ingot's
+(torch_timing.py).
 
     python3 bench/compare_torch.py                                        # PyTorch alone
     python3 bench/compare_torch.py --ingot cast.json --json torch.json    # beside what bench_cast --json wrote
     python3 bench/compare_torch.py --gemm --ingot gemm.json --deepgemm ~/DeepGEMM    # beside bench_gemm --json
+    python3 bench/compare_torch.py --linear --ingot linear.json    # beside bench_linear --json
     python3 bench/compare_torch.py --list                                 # the cases; no GPU
     python3 bench/compare_torch.py --self-check                           # tables, and formulas on the CPU; no GPU
 
@@ -23,6 +25,7 @@ import types
 from typing import Any, Callable
 
 import torch_gemm
+import torch_linear
 from torch_timing import Replay, copies_for, take_turns
 
 SKIPPED = 77
@@ -222,6 +225,8 @@ def self_check() -> None:
     except ImportError:
         torch = None
     torch_gemm.self_check(pathlib.Path(__file__).with_name("gemm_cases.cpp").read_text(encoding="utf-8"), torch)
+    linear_cases = pathlib.Path(__file__).with_name("linear_cases.cpp").read_text(encoding="utf-8")
+    torch_linear.self_check(linear_cases, torch)
     if torch is None:
         print("the tables are right; no PyTorch, so its formulas were not tried")
         return
@@ -252,8 +257,9 @@ def check_formulas(torch: Any) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gemm", action="store_true", help="products in place of casts")
+    parser.add_argument("--linear", action="store_true", help="steps of a layer in place of casts")
     parser.add_argument("--deepgemm", metavar="PATH", help="with --gemm: a checkout of DeepGEMM that is built")
-    parser.add_argument("--ingot", help="what bench_cast --json, or bench_gemm --json, wrote, to print beside")
+    parser.add_argument("--ingot", help="what bench_cast, bench_gemm or bench_linear --json wrote, to print beside")
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--filter", default="", help="only cases with this text in their name")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: does it run, not how fast")
@@ -264,7 +270,8 @@ def main() -> int:
         self_check()
         return 0
     if options.list:
-        names = torch_gemm.case_names() if options.gemm else case_names()
+        works_of = torch_gemm if options.gemm else torch_linear if options.linear else sys.modules[__name__]
+        names = works_of.case_names()
         print("\n".join(name for name in names if options.filter in name))
         return 0
     try:
@@ -295,6 +302,9 @@ def main() -> int:
                 print(f"without DeepGEMM: {options.deepgemm} cannot be imported ({error})", file=sys.stderr)
         found = torch_gemm.measure(torch, options.filter, options.quick, deep_gemm, write)
         text = torch_gemm.table(found, ingot)
+    elif options.linear:
+        found = torch_linear.measure(torch, options.filter, options.quick, write)
+        text = torch_linear.table(found, ingot)
     else:
         found = measure(torch, options.filter, options.quick)
         text = table(found, ingot)
