@@ -30,11 +30,11 @@ constexpr NamedSize kLayers[] = {
 // codes. A row's maximum is known from one read of that row.
 double cast_bytes(const TensorCasts& casts, double reads) {
   if (!casts.codes && !casts.transposed) return 0;
-  const auto again = [](const std::optional<Cast>& cast, ScaleGranularity one_read) {
-    return cast && cast->scaling == Scaling::dynamic && (cast->granularity == kTensorwise || one_read != kRowwise) &&
-           (cast->granularity == kTensorwise || cast->granularity == kRowwise);
+  const auto again = [](const std::optional<Cast>& cast, bool of_columns) {
+    if (!cast || cast->scaling != Scaling::dynamic) return false;
+    return cast->granularity == kTensorwise || (of_columns && cast->granularity == kRowwise);
   };
-  const bool twice = again(casts.codes, kRowwise) || again(casts.transposed, kColumnwise);
+  const bool twice = again(casts.codes, false) || again(casts.transposed, true);
   return (twice ? 2 : 1) * reads + (casts.codes ? 1 : 0) + (casts.transposed ? 1 : 0);
 }
 

@@ -13,6 +13,8 @@ file(GLOB documents RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_S
 foreach(document IN LISTS documents)
   ingot_document(${document})
 endforeach()
+file(GLOB pictures CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.svg)
+install(FILES ${pictures} DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES examples/readme_example.cpp examples/fused_example.cpp DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 install(DIRECTORY examples/consume DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)

@@ -18,6 +18,7 @@
 #include "ingot/nn/config.h"
 #include "ingot/nn/conversion.h"
 #include "ingot/nn/delayed_scaling.h"
+#include "ingot/nn/flattened.h"
 #include "ingot/nn/float8_linear.h"
 #include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/gated_mlp.h"

@@ -33,13 +33,19 @@ void warm_up(ingot::Context& context, const ingot::LinearConfig& config) {
   if (context.compiler() == nullptr) return;
   using ingot::Dtype;
   std::vector<ingot::KernelSpec> specs{ingot::ColumnSumSpec{.in = Dtype::bf16, .out = Dtype::bf16}};
-  for (const ingot::TensorCasts& casts : {input_casts(config), weight_casts(config), grad_output_casts(config)}) {
-    if (!casts.codes && !casts.transposed) continue;
+  const auto add = [&](const ingot::TensorCasts& casts, bool sums) {
+    if (!casts.codes && !casts.transposed) return;
     ingot::CastSpec spec = cast_spec(casts, Dtype::bf16);
+    if (sums && spec.transposed) spec.sum = Dtype::bf16;  // the gradient of the bias
     if (std::ranges::find(specs, ingot::KernelSpec(spec)) == specs.end()) specs.emplace_back(spec);
-    if (!spec.transposed) continue;
-    spec.sum = Dtype::bf16;  // grad_output's, with the gradient of the bias
-    if (std::ranges::find(specs, ingot::KernelSpec(spec)) == specs.end()) specs.emplace_back(spec);
+  };
+  add(input_casts(config), false);
+  add(weight_casts(config), false);
+  const bool folds = config.input == ingot::OtherCodes::folded || config.weight == ingot::OtherCodes::folded;
+  if (!folds) add(grad_output_casts(config), true);
+  if (config.output.a && config.output.a->scaling == ingot::Scaling::delayed) {
+    specs.emplace_back(ingot::AmaxSpec{.in = Dtype::bf16});
+    specs.emplace_back(ingot::AmaxHistorySpec{});
   }
   context.cache().warm(specs, context.cache().target(), 0);
   for (const std::string_view op : all_op_names()) context.cache().compiled(source_of(op), context.cache().target());

@@ -25,8 +25,6 @@ std::array<NamedGemm, 3> gemms(const LinearConfig& config) {
           NamedGemm{"grad_weight", "grad_output", "input", &config.grad_weight}};
 }
 
-bool is_float8(const GemmConfig& gemm) { return gemm.a && gemm.b; }
-
 std::string print_scaling(const Cast& cast) {
   switch (cast.scaling) {
     case Scaling::dynamic: return "dyn";

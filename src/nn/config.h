@@ -48,6 +48,8 @@ struct GemmConfig {
 //             grad_input = (grad_output * factor[n]) @ codes. Rowwise scales only; grad_output is cast for each GEMM
 enum class OtherCodes : std::uint8_t { together, again, folded };
 
+inline bool is_float8(const GemmConfig& gemm) { return gemm.a && gemm.b; }
+
 //   output[M, N]      = input[M, K]         @ weight[N, K]^T      a = input,       b = weight
 //   grad_input[M, K]  = grad_output[M, N]   @ weight[N, K]        a = grad_output, b = weight
 //   grad_weight[N, K] = grad_output[M, N]^T @ input[M, K]         a = grad_output, b = input

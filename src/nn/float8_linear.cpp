@@ -13,7 +13,6 @@
 namespace ingot {
 namespace {
 
-bool is_float8(const GemmConfig& gemm) { return gemm.a.has_value(); }
 bool is_given(const Tensor& tensor) { return tensor.data != nullptr || tensor.rows != 0 || tensor.cols != 0; }
 bool any(const TensorCasts& casts) { return casts.codes || casts.transposed; }
 
@@ -72,10 +71,13 @@ void Float8Linear::cast(const CastOrder& order, Stream& stream) {
   const bool has_expression = order.expression != nullptr && !order.expression->empty();
   const Tensor& input = order.input;
   OwnedTensor* values = has_expression ? order.values : nullptr;
-  if (has_expression && values == nullptr && options_.observer != nullptr) values = &workspace().observed;
+  if (!any(order.casts) && values == nullptr) return;
+  const LayerObserver* const observer = options_.observer;
+  if (has_expression && values == nullptr && observer != nullptr && observer->wants_values()) {
+    values = &workspace().observed;
+  }
   if (values != nullptr) values->resize(*backend_, input.dtype, input.rows, input.cols, stream);
   if (!any(order.casts)) {
-    if (order.values == nullptr || values == nullptr) return;
     return backend_->elementwise(
         {.in = input.dtype, .pointwise = *order.expression, .fast_math = options_.fusion.fast_math},
         {.input = input, .inputs = order.inputs, .output = *values}, stream);
@@ -103,7 +105,9 @@ void Float8Linear::report(const CastOrder& order, const CastSpec& spec, const Ca
   CastEvent event{.layer = options_.name,
                   .tensor = order.tensor,
                   .gemms = order.of_codes,
-                  .values = spec.result ? tensors.result : tensors.input,
+                  .values = spec.result              ? tensors.result
+                            : spec.pointwise.empty() ? tensors.input
+                                                     : Tensor{},
                   .codes = tensors.codes,
                   .factors = tensors.factors,
                   .scale = spec.scale};
@@ -231,7 +235,8 @@ Float8Linear::GradOutput Float8Linear::cast_grad_output(const LinearBackward& te
                   .sum = sums ? tensors.grad_bias : Tensor{}};
   if (epilogue) {
     order.expression = &gradient_.expression();
-    order.input = gradient_.of_output() ? saved_.output : preactivation_.view();
+    if (gradient_.of_output()) order.input = saved_.output;
+    if (needs_preactivation()) order.input = preactivation_;
     order.inputs = gradient_.inputs(tensors.grad_output, saved_.epilogue_inputs);
   }
   cast(order, stream);
@@ -292,9 +297,12 @@ const Tensor& Float8Linear::factor_of_one(Stream& stream) {
 
 void Float8Linear::multiply(const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) {
   backend_->gemm(spec, tensors, stream);
-  if (options_.observer != nullptr) {
-    options_.observer->gemm({.layer = options_.name, .role = role, .spec = spec, .tensors = tensors}, stream);
-  }
+  report(role, spec, tensors, stream);
+}
+
+void Float8Linear::report(const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) {
+  if (options_.observer == nullptr) return;
+  options_.observer->gemm({.layer = options_.name, .role = role, .spec = spec, .tensors = tensors}, stream);
 }
 
 // ---- the three GEMMs ---------------------------------------------------------------------------------------------
@@ -314,12 +322,14 @@ void Float8Linear::multiply_output(const LinearForward& tensors, Stream& stream)
     const OwnedTensor& values = keeps_values(tensors) ? input_values_ : workspace().input_values;
     // cuBLASLt is the faster of two where it has no epilogue to run.
     const Tensor sum = preactivation ? preactivation_.view() : tensors.output;
-    multiply("output", spec,
-             {.a = prologue ? values.view() : tensors.input, .b = tensors.weight, .bias = tensors.bias, .out = sum},
-             stream);
-    if (!epilogue) return;
-    return backend_->elementwise({.in = sum.dtype, .pointwise = epilogue, .fast_math = options_.fusion.fast_math},
-                                 {.input = sum, .inputs = tensors.epilogue_inputs, .output = tensors.output}, stream);
+    GemmTensors gemm{
+        .a = prologue ? values.view() : tensors.input, .b = tensors.weight, .bias = tensors.bias, .out = sum};
+    if (!epilogue) return multiply("output", spec, gemm, stream);
+    backend_->gemm(spec, gemm, stream);
+    backend_->elementwise({.in = sum.dtype, .pointwise = epilogue, .fast_math = options_.fusion.fast_math},
+                          {.input = sum, .inputs = tensors.epilogue_inputs, .output = tensors.output}, stream);
+    gemm.out = tensors.output;
+    return report("output", spec, gemm, stream);
   }
   spec.epilogue.pointwise = epilogue;
   spec.epilogue.preactivation = preactivation;
@@ -414,6 +424,7 @@ void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {
   again.keep_for_backward = true;
   if (needs_preactivation()) return forward(again, stream);
   check_forward(again, stream);
+  const ObservedRange range(options_.observer, options_.name, "recompute");
   has_forward_ = false;
   TensorCasts casts = casts_of_forward(again);
   casts.codes.reset();

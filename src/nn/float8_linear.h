@@ -88,15 +88,21 @@ class Float8Linear {
   Float8Linear(Backend& backend, LinearShape shape, LinearConfig config, LinearOptions options = {});
 
   void forward(const LinearForward& tensors, Stream& stream);
-  // After a forward() that kept nothing, with the same tensors: makes what backward() needs. Runs the output GEMM again
-  // only where an epilogue's preactivation is needed.
+  // After a forward() that kept nothing, with the same tensors, which hold the same values: makes what backward()
+  // needs. Where an epilogue's preactivation is needed it runs the output GEMM again, and writes the output; otherwise
+  // the output must still be there for epilogues whose derivative is that of the output (sigmoid, tanh, relu).
   void recompute(const LinearForward& tensors, Stream& stream);
   // The gradients of the last forward(). Throws Error{invalid_argument} if there was none. It changes nothing that was
   // kept, so it may be called again (for the other gradients, say).
   void backward(const LinearBackward& tensors, Stream& stream);
 
+  // Throw what forward() and backward() would, and launch nothing: for layers that are made of several.
+  void check_forward(const LinearForward& tensors, const Stream& stream) const;
+  void check_backward(const LinearBackward& tensors, const Stream& stream) const;
+
   // The weight's memory has new values: the next forward() casts it again. A forward() with another weight pointer does
-  // so by itself. Until the next forward(), backward() uses the codes of the old values, as it should.
+  // so by itself. Until the next forward(), backward() uses the codes of the old values, as it should; where it reads
+  // the caller's weight (high precision, OtherCodes::again), the weight must not change before it has run.
   void weight_changed() { weight_is_current_ = false; }
   // Gives back the memory of what forward() kept and of the weight's codes; the next forward() allocates it again. (Not
   // for a layer whose steps are replayed from a graph.)
@@ -118,11 +124,9 @@ class Float8Linear {
   };
   struct CastOrder;
 
-  void check_forward(const LinearForward& tensors, const Stream& stream) const;
-  void check_backward(const LinearBackward& tensors, const Stream& stream) const;
-
   void cast(const CastOrder& order, Stream& stream);
   void report(const CastOrder& order, const CastSpec& spec, const CastTensors& tensors, Stream& stream);
+  void report(const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream);
   void multiply(const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream);
   void give_scale(CastTensors& tensors, const CastOrder& order, const CastSpec& spec, Stream& stream);
   void cast_input(const LinearForward& tensors, TensorCasts casts, Stream& stream);
@@ -145,7 +149,10 @@ class Float8Linear {
 
   TensorCasts casts_of_forward(const LinearForward& tensors) const;
   bool keeps_values(const LinearForward& tensors) const;
-  bool needs_preactivation() const { return gradient_.expression() && !gradient_.of_output(); }
+  bool needs_preactivation() const {
+    const Pointwise& gradient = gradient_.expression();
+    return !gradient.empty() && gradient.uses_x() && !gradient_.of_output();
+  }
   const Tensor& factor_of_one(Stream& stream);
   Float8Workspace& workspace() { return options_.workspace != nullptr ? *options_.workspace : own_workspace_; }
 

@@ -1,8 +1,8 @@
-// What Float8Linear asks of its arguments before anything is launched. What a fusion's inputs must be, the operations
-// that read them say.
+// What Float8Linear asks of its arguments before anything is launched.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -13,8 +13,6 @@
 
 namespace ingot {
 namespace {
-
-bool is_float8(const GemmConfig& gemm) { return gemm.a.has_value(); }
 
 Dtype layer_bias_dtype(const LinearConfig& config, Dtype dtype) {
   const bool float8 = is_float8(config.output);
@@ -60,6 +58,33 @@ void check_disjoint(const Named& output, std::initializer_list<Named> others) {
   }
 }
 
+// What an expression reads: matrices [rows, cols] and columns of the layer's dtype, or f32 columns, and f32 rows.
+using InputNames = std::array<const char*, kMaxPointwiseInputs>;
+constexpr InputNames kPrologueInputs{"Float8Linear prologue_inputs[0]", "Float8Linear prologue_inputs[1]",
+                                     "Float8Linear prologue_inputs[2]", "Float8Linear prologue_inputs[3]"};
+constexpr InputNames kEpilogueInputs{"Float8Linear epilogue_inputs[0]", "Float8Linear epilogue_inputs[1]",
+                                     "Float8Linear epilogue_inputs[2]", "Float8Linear epilogue_inputs[3]"};
+
+void check_inputs(const InputNames& names, const Pointwise& expression, const PointwiseTensors& tensors,
+                  const Tensor& like, std::int64_t cols, Device device) {
+  const auto inputs = expression.inputs();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Named named{names[i], &tensors[i]};
+    if (i >= inputs.size()) {
+      if (!is_given(tensors[i])) continue;
+      refuse(named.name, fmt::format("is given, but the layer's expression there has {} inputs", inputs.size()));
+    }
+    using Kind = PointwiseInput::Kind;
+    const Kind kind = inputs[i].kind;
+    check_dtype(named, {kind == Kind::row || kind == Kind::column_f32 ? Dtype::f32 : like.dtype}, "");
+    check_shape(named, kind == Kind::matrix ? like.rows : 1, kind == Kind::row ? like.rows : cols,
+                kind == Kind::matrix ? "a matrix beside x"
+                : kind == Kind::row  ? "a value for each row"
+                                     : "a value for each column");
+    check_memory(named, device);
+  }
+}
+
 void check_own_stream(const Backend& backend, const Stream& stream) {
   if (&stream.backend() != &backend) {
     refuse("Float8Linear stream", "belongs to another backend than the layer: make it from the layer's backend");
@@ -98,6 +123,15 @@ void Float8Linear::check_forward(const LinearForward& tensors, const Stream& str
     refuse("Float8Linear bias", "is given, but the layer was made without one: set bias in its LinearShape");
   }
   check_disjoint(output, {input, weight, bias});
+  const LinearFusion& fusion = options_.fusion;
+  check_inputs(kPrologueInputs, fusion.prologue, tensors.prologue_inputs, tensors.input, shape_.in_features,
+               backend_->device());
+  check_inputs(kEpilogueInputs, fusion.epilogue, tensors.epilogue_inputs, tensors.input, shape_.out_features,
+               backend_->device());
+  for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
+    check_disjoint(output, {{"an input of the prologue", &tensors.prologue_inputs[i]},
+                            {"an input of the epilogue", &tensors.epilogue_inputs[i]}});
+  }
 }
 
 void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& stream) const {
@@ -145,6 +179,11 @@ void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& s
   const bool reads_input = !is_float8(config_.grad_weight) || config_.input == OtherCodes::again;
   const bool reads_weight = !is_float8(config_.grad_input) || config_.weight == OtherCodes::again;
   for (const Named& result : {grad_input, grad_weight, grad_bias}) {
+    if (gradient_.of_output()) check_disjoint(result, {{"Float8Linear output", &saved_.output}});
+    for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
+      if (reads_input) check_disjoint(result, {{"an input of the prologue", &saved_.prologue_inputs[i]}});
+      check_disjoint(result, {{"an input of the epilogue", &saved_.epilogue_inputs[i]}});
+    }
     if (reads_input) check_disjoint(result, {{"Float8Linear input", &saved_.input}});
     if (reads_weight) check_disjoint(result, {{"Float8Linear weight", &saved_.weight}});
   }

@@ -5,10 +5,17 @@
 #include <algorithm>
 #include <string>
 
+#include "ingot/runtime/check.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
+
+void check_disjoint(const char* written, const Tensor& tensor, const char* name, const Tensor& other) {
+  if (overlap(tensor, other)) {
+    throw Error(ErrorCode::invalid_argument, written, fmt::format("overlaps {}: give it memory of its own", name));
+  }
+}
 
 Pointwise parse_activation(const std::string& text) {
   Pointwise expression = parse_pointwise(text);
@@ -27,7 +34,8 @@ LinearOptions layer_options(const GatedMlpOptions& options, const char* layer) {
   return {.name = fmt::format("{}.{}", options.name, layer),
           .fusion = {.fast_math = options.fast_math},
           .delayed = options.delayed,
-          .workspace = options.workspace};
+          .workspace = options.workspace,
+          .observer = options.observer};
 }
 
 LinearOptions down_options(const GatedMlpOptions& options) {
@@ -60,24 +68,44 @@ Tensor GatedMlp::half(const OwnedTensor& both, bool second) const {
 void GatedMlp::forward(const GatedMlpForward& tensors, Stream& stream) {
   const Tensor& input = tensors.input;
   gate_up_values_.resize(*backend_, input.dtype, input.rows, 2 * shape_.hidden, stream);
-  gate_up_.forward({.input = input, .weight = tensors.gate_up_weight, .output = gate_up_values_}, stream);
-  down_.forward({.input = half(gate_up_values_, false),
-                 .weight = tensors.down_weight,
-                 .output = tensors.output,
-                 .prologue_inputs = {half(gate_up_values_, true)}},
-                stream);
+  const LinearForward gate_up{.input = input, .weight = tensors.gate_up_weight, .output = gate_up_values_};
+  const LinearForward down{.input = half(gate_up_values_, false),
+                           .weight = tensors.down_weight,
+                           .output = tensors.output,
+                           .prologue_inputs = {half(gate_up_values_, true)}};
+  has_forward_ = false;
+  gate_up_.check_forward(gate_up, stream);
+  down_.check_forward(down, stream);
+  check_disjoint("GatedMlp output", tensors.output, "input", input);
+  check_disjoint("GatedMlp output", tensors.output, "gate_up_weight", tensors.gate_up_weight);
+  gate_up_.forward(gate_up, stream);
+  down_.forward(down, stream);
+  has_forward_ = true;
 }
 
 void GatedMlp::backward(const GatedMlpBackward& tensors, Stream& stream) {
+  if (!has_forward_) {
+    throw Error(ErrorCode::invalid_argument, "GatedMlp backward", "has no forward() before it: run forward() first");
+  }
   const Tensor gate = half(gate_up_values_, false);
   const Tensor up = half(gate_up_values_, true);
   grad_hidden_.resize(*backend_, gate.dtype, gate.rows, shape_.hidden, stream);
   grad_gate_up_.resize(*backend_, gate.dtype, gate.rows, 2 * shape_.hidden, stream);
-  down_.backward({.grad_output = tensors.grad_output,
-                  .grad_input = grad_hidden_,
-                  .grad_weight = tensors.grad_down_weight,
-                  .accumulate = tensors.accumulate},
-                 stream);
+  const LinearBackward to_down{.grad_output = tensors.grad_output,
+                               .grad_input = grad_hidden_,
+                               .grad_weight = tensors.grad_down_weight,
+                               .accumulate = tensors.accumulate && tensors.grad_down_weight.data != nullptr};
+  const LinearBackward to_gate_up{.grad_output = grad_gate_up_,
+                                  .grad_input = tensors.grad_input,
+                                  .grad_weight = tensors.grad_gate_up_weight,
+                                  .accumulate = tensors.accumulate && tensors.grad_gate_up_weight.data != nullptr};
+  // Before a gradient is added to a main gradient, which cannot be taken back.
+  down_.check_backward(to_down, stream);
+  gate_up_.check_backward(to_gate_up, stream);
+  check_disjoint("GatedMlp grad_down_weight", tensors.grad_down_weight, "grad_gate_up_weight",
+                 tensors.grad_gate_up_weight);
+  check_disjoint("GatedMlp grad_down_weight", tensors.grad_down_weight, "grad_input", tensors.grad_input);
+  down_.backward(to_down, stream);
 
   const auto flow_back = [&](const Pointwise& expression, const Tensor& output) {
     PointwiseTensors inputs{};
@@ -88,11 +116,7 @@ void GatedMlp::backward(const GatedMlpBackward& tensors, Stream& stream) {
   };
   flow_back(by_gate_, half(grad_gate_up_, false));
   flow_back(by_up_, half(grad_gate_up_, true));
-  gate_up_.backward({.grad_output = grad_gate_up_,
-                     .grad_input = tensors.grad_input,
-                     .grad_weight = tensors.grad_gate_up_weight,
-                     .accumulate = tensors.accumulate},
-                    stream);
+  gate_up_.backward(to_gate_up, stream);
 }
 
 void GatedMlp::weights_changed() {

@@ -30,13 +30,13 @@ struct GatedMlpForward {
   Tensor output;
 };
 
-// grad_input may be left out. Gradients of weights are of the layer's dtype or of f32, and are added to where
-// accumulate.
+// Gradients that are not wanted may be left out. Those of weights are of the layer's dtype or of f32, and are added to
+// where accumulate.
 struct GatedMlpBackward {
   Tensor grad_output;
   Tensor grad_input{};
-  Tensor grad_gate_up_weight;
-  Tensor grad_down_weight;
+  Tensor grad_gate_up_weight{};
+  Tensor grad_down_weight{};
   bool accumulate = false;
 };
 
@@ -47,6 +47,7 @@ struct GatedMlpOptions {
   bool fast_math = false;
   DelayedScaling* delayed = nullptr;
   Float8Workspace* workspace = nullptr;
+  LayerObserver* observer = nullptr;
 };
 
 class GatedMlp {
@@ -75,6 +76,7 @@ class GatedMlp {
   OwnedTensor gate_up_values_;  // [M, 2 * H]
   OwnedTensor grad_hidden_;     // [M, H], within backward()
   OwnedTensor grad_gate_up_;    // [M, 2 * H], likewise
+  bool has_forward_ = false;
 };
 
 }  // namespace ingot

@@ -3,8 +3,9 @@
 //
 //   Monitor monitor(context.backend(), {.every = 100});
 //   ... layers with &monitor as their observer run one step ...
+//   const bool observed = monitor.observing();  // step_done() begins the next step
 //   monitor.step_done(stream);
-//   if (monitor.observing()) fmt::print("{}", monitor.table());
+//   if (observed) std::fputs(monitor.table().c_str(), stdout);
 //
 // A step that is observed costs one more pass over each cast's values and codes and over each GEMM's output, on the
 // layers' stream, and one wait for the stream, in step_done(), which reads the results back. Other steps cost a
@@ -62,6 +63,7 @@ class Monitor final : public LayerObserver {
   explicit Monitor(Backend& backend, MonitorOptions options = {});
 
   // Throw Error{invalid_argument} where a step comes on two streams, or on another backend's.
+  bool wants_values() const override { return observing(); }
   void cast(const CastEvent& event, Stream& stream) override;
   void gemm(const GemmEvent& event, Stream& stream) override;
 

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
 #include <string>
 #include <utility>
 
+#include "ingot/runtime/check.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -14,6 +16,19 @@ bool is_given(const Tensor& tensor) { return tensor.data != nullptr || tensor.ro
 
 [[noreturn]] void refuse(const char* subject, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, subject, message);
+}
+
+struct Named {
+  const char* name;
+  const Tensor* tensor;
+};
+
+void check_disjoint(const Named& written, std::initializer_list<Named> others) {
+  for (const Named& other : others) {
+    if (overlap(*written.tensor, *other.tensor)) {
+      refuse(written.name, fmt::format("overlaps {}: give it memory of its own", other.name));
+    }
+  }
 }
 
 // In the order of the norm kernels' own operations (norm_spec.h), so that the values have the same bits.
@@ -51,6 +66,18 @@ void NormLinear::check_forward(const NormLinearForward& tensors) const {
   if (kind_ == NormKind::rms && is_given(tensors.beta)) {
     refuse("NormLinear beta", "is given, but an RMSNorm has none");
   }
+  check_disjoint({"NormLinear output", &tensors.output},
+                 {{"input", &tensors.input}, {"gamma", &tensors.gamma}, {"beta", &tensors.beta}});
+}
+
+LinearForward NormLinear::linear_forward(const NormLinearForward& tensors) const {
+  LinearForward linear{.input = casts_input_ ? tensors.input : values_.view(),
+                       .weight = tensors.weight,
+                       .bias = tensors.bias,
+                       .output = tensors.output,
+                       .epilogue_inputs = tensors.epilogue_inputs};
+  if (casts_input_) linear.prologue_inputs = prologue_inputs(tensors);
+  return linear;
 }
 
 PointwiseTensors NormLinear::prologue_inputs(const NormLinearForward& tensors) const {
@@ -67,6 +94,9 @@ void NormLinear::forward(const NormLinearForward& tensors, Stream& stream) {
   rstd_.resize(*backend_, Dtype::f32, 1, input.rows, stream);
   if (!casts_input_) values_.resize(*backend_, input.dtype, input.rows, input.cols, stream);
 
+  const LinearForward linear = linear_forward(tensors);
+  linear_.check_forward(linear, stream);
+
   // Statistics alone, and the values where nothing casts them.
   const bool writes = !casts_input_;
   NormTensors norm{.input = input, .rstd = rstd_, .eps = shape_.eps};
@@ -79,12 +109,6 @@ void NormLinear::forward(const NormLinearForward& tensors, Stream& stream) {
   backend_->norm({.kind = kind_, .in = input.dtype, .affine = writes && shape_.affine, .result = writes, .stats = true},
                  norm, stream);
 
-  LinearForward linear{.input = writes ? values_.view() : input,
-                       .weight = tensors.weight,
-                       .bias = tensors.bias,
-                       .output = tensors.output,
-                       .epilogue_inputs = tensors.epilogue_inputs};
-  if (!writes) linear.prologue_inputs = prologue_inputs(tensors);
   linear_.forward(linear, stream);
   saved_input_ = input;
   saved_gamma_ = tensors.gamma;
@@ -103,6 +127,19 @@ void NormLinear::check_backward(const NormLinearBackward& tensors) const {
   if (is_given(tensors.grad_input) && shape_.affine && !is_given(tensors.grad_gamma)) {
     refuse("NormLinear grad_gamma", "is missing, but is computed beside grad_input: give it memory");
   }
+  const Named norms[] = {{"NormLinear grad_input", &tensors.grad_input},
+                         {"NormLinear grad_gamma", &tensors.grad_gamma},
+                         {"NormLinear grad_beta", &tensors.grad_beta}};
+  for (const Named& result : norms) {
+    check_disjoint(result, {{"grad_output", &tensors.grad_output},
+                            {"grad_weight", &tensors.grad_weight},
+                            {"grad_bias", &tensors.grad_bias},
+                            {"the input", &saved_input_}});
+  }
+  for (const Named& result :
+       {Named{"NormLinear grad_weight", &tensors.grad_weight}, {"NormLinear grad_bias", &tensors.grad_bias}}) {
+    check_disjoint(result, {{"the input", &saved_input_}});
+  }
 }
 
 void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
@@ -112,13 +149,12 @@ void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
   if (wants_input) {
     workspace.grad_values.resize(*backend_, saved_input_.dtype, saved_input_.rows, saved_input_.cols, stream);
   }
-  linear_.backward({.grad_output = tensors.grad_output,
-                    .grad_input = wants_input ? workspace.grad_values.view() : Tensor{},
-                    .grad_weight = tensors.grad_weight,
-                    .grad_bias = tensors.grad_bias,
-                    .accumulate = tensors.accumulate},
-                   stream);
-  if (!wants_input) return;
+  const LinearBackward linear{.grad_output = tensors.grad_output,
+                              .grad_input = wants_input ? workspace.grad_values.view() : Tensor{},
+                              .grad_weight = tensors.grad_weight,
+                              .grad_bias = tensors.grad_bias,
+                              .accumulate = tensors.accumulate};
+  if (!wants_input) return linear_.backward(linear, stream);
   NormBackwardTensors norm{.grad_output = workspace.grad_values,
                            .input = saved_input_,
                            .rstd = rstd_,
@@ -127,11 +163,16 @@ void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
                            .grad_beta = tensors.grad_beta};
   if (kind_ == NormKind::layer) norm.mean = mean_;
   if (shape_.affine) norm.gamma = saved_gamma_;
-  backend_->norm_backward({.kind = kind_,
-                           .in = saved_input_.dtype,
-                           .affine = shape_.affine,
-                           .sums = shape_.affine ? tensors.grad_gamma.dtype : Dtype::f32},
-                          norm, stream);
+  const NormBackwardSpec spec{.kind = kind_,
+                              .in = saved_input_.dtype,
+                              .affine = shape_.affine,
+                              .sums = shape_.affine ? tensors.grad_gamma.dtype : Dtype::f32};
+  // Before a gradient is added to a main gradient, which cannot be taken back.
+  linear_.check_backward(linear, stream);
+  validate(spec);
+  check(spec, norm, backend_->device());
+  linear_.backward(linear, stream);
+  backend_->norm_backward(spec, norm, stream);
 }
 
 std::size_t NormLinear::saved_bytes() const {

@@ -7,7 +7,8 @@
 //   stream);
 //
 // Kept for backward, besides what Float8Linear keeps: mean and rstd of each row, and a view of the input, which must
-// stay alive and unchanged. Everything else is as Float8Linear has it.
+// stay alive and unchanged. Nothing that a call is given overlaps anything that it writes. A forward() always keeps
+// what backward() needs.
 #pragma once
 
 #include <cstddef>
@@ -70,6 +71,7 @@ class NormLinear {
   PointwiseTensors prologue_inputs(const NormLinearForward& tensors) const;
   void check_forward(const NormLinearForward& tensors) const;
   void check_backward(const NormLinearBackward& tensors) const;
+  LinearForward linear_forward(const NormLinearForward& tensors) const;
 
   Backend* backend_;
   NormKind kind_;

@@ -45,6 +45,8 @@ class LayerObserver {
   // "grad_input" or "grad_weight" GEMM. ObservedRange calls both.
   virtual void begin(std::string_view /*layer*/, std::string_view /*what*/) {}
   virtual void end() noexcept {}
+  // Are the values of casts wanted where they are computed within the cast? It then writes them too.
+  virtual bool wants_values() const { return false; }
   virtual void cast(const CastEvent& /*event*/, Stream& /*stream*/) {}
   virtual void gemm(const GemmEvent& /*event*/, Stream& /*stream*/) {}
 
@@ -62,6 +64,12 @@ class LayerObservers final : public LayerObserver {
   }
   void end() noexcept override {
     for (auto one = all_.rbegin(); one != all_.rend(); ++one) (*one)->end();
+  }
+  bool wants_values() const override {
+    for (const LayerObserver* const one : all_) {
+      if (one->wants_values()) return true;
+    }
+    return false;
   }
   void cast(const CastEvent& event, Stream& stream) override {
     for (LayerObserver* const one : all_) one->cast(event, stream);

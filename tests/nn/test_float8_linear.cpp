@@ -154,13 +154,14 @@ BOOST_AUTO_TEST_CASE(rowwise_casts_along_both_dimensions_at_once) {
 // What grad_weight is made of when nothing was kept, and the memory of each way.
 BOOST_AUTO_TEST_CASE(a_step_may_be_computed_again) {
   for (const LinearConfig& config : every_config()) {
-    for (const char* epilogue : {"", "silu(x)", "sigmoid(x)"}) {
-      BOOST_TEST_CONTEXT(print(config) << " " << epilogue) {
+    for (const auto& [prologue, epilogue] : {std::pair{"", ""}, {"", "silu(x)"}, {"tanh(x)", "sigmoid(x)"}}) {
+      BOOST_TEST_CONTEXT(print(config) << " " << prologue << " " << epilogue) {
         const HostInputs host = make_inputs({16, 32, 24}, Dtype::bf16, Dtype::bf16, 1);
         const LinearCase kept(host, Dtype::bf16, Dtype::bf16, *backend, stream);
         const LinearCase made(host, Dtype::bf16, Dtype::bf16, *backend, stream);
         LinearFusion fusion;
         if (*epilogue != 0) fusion.epilogue = parse_pointwise(epilogue);
+        if (*prologue != 0) fusion.prologue = parse_pointwise(prologue);
         DelayedScaling scales(*backend);
         Float8Linear one(*backend, {32, 24, true}, config, {.name = "one", .fusion = fusion, .delayed = &scales});
         Float8Linear two(*backend, {32, 24, true}, config, {.name = "two", .fusion = fusion, .delayed = &scales});
@@ -227,19 +228,34 @@ BOOST_AUTO_TEST_CASE(delayed_scales_follow_the_maxima) {
     if (step == 0) maxima.push_back(amax);  // the first scale is of the first data
     const std::size_t from = maxima.size() > 3 ? maxima.size() - 3 : 0;
     const double largest = *std::max_element(maxima.begin() + static_cast<std::ptrdiff_t>(from), maxima.end());
-    LinearConfig expected = delayed();
-    expected.output.a = Cast{.scaling = Scaling::fixed, .scale = static_cast<float>(448 / largest)};
-    expected.output.b->scaling = Scaling::dynamic;
     linear.weight_changed();
     linear.forward(device.forward(false), stream);
     linear.backward(device.backward(false), stream);
-    if (step == 0) {
+    float scale[3] = {};
+    for (int slot = 0; slot < 3; ++slot) {
+      backend->copy_to_host(&scale[slot], scales.scale(slot).data, sizeof scale[slot], stream);
+    }
+    BOOST_TEST(scale[0] == static_cast<float>(448 / largest), "step " << step);
+    // The same layer with these scales fixed: of the input, the weight and grad_output, in this order.
+    LinearConfig expected = delayed();
+    const auto fix = [](std::optional<Cast>& cast, float of_slot) {
+      cast->scaling = Scaling::fixed;
+      cast->scale = of_slot;
+    };
+    fix(expected.output.a, scale[0]);
+    fix(expected.grad_weight.b, scale[0]);
+    fix(expected.output.b, scale[1]);
+    fix(expected.grad_input.b, scale[1]);
+    fix(expected.grad_input.a, scale[2]);
+    fix(expected.grad_weight.a, scale[2]);
+    BOOST_TEST_CONTEXT("step " << step) {
       check_within(device.output.read(stream), expected_output(expected, host.input, host.weight, nullptr, Dtype::f32),
                    "output");
+      check_within(device.grad_input.read(stream),
+                   expected_grad_input(expected, host.grad_output, host.weight, Dtype::f32), "grad_input");
+      check_within(device.grad_weight.read(stream),
+                   expected_grad_weight(expected, host.grad_output, host.input, Dtype::f32), "grad_weight");
     }
-    float scale = 0;
-    backend->copy_to_host(&scale, scales.scale(0).data, sizeof scale, stream);
-    BOOST_TEST(scale == static_cast<float>(448 / largest), "step " << step);
     scales.sync_amax_history(stream);
     maxima.push_back(amax);
   }
@@ -296,8 +312,8 @@ BOOST_AUTO_TEST_CASE(what_is_to_be_added_to_must_be_there) {
 
 // Layers that share a workspace: the second's forward() writes over nothing that the first's backward() needs.
 BOOST_AUTO_TEST_CASE(a_shared_workspace_keeps_nothing_of_a_layer) {
-  for (const Recipe& recipe : recipes()) {
-    BOOST_TEST_CONTEXT(recipe.name) {
+  for (const LinearConfig& config : every_config()) {
+    BOOST_TEST_CONTEXT(print(config)) {
       const CaseShape shape{9, 16, 24};
       const HostInputs host = make_inputs(shape, Dtype::bf16, Dtype::bf16, 1);
       const HostInputs other = make_inputs(shape, Dtype::bf16, Dtype::bf16, 2);
@@ -306,7 +322,7 @@ BOOST_AUTO_TEST_CASE(a_shared_workspace_keeps_nothing_of_a_layer) {
       Float8Workspace workspace;
       DelayedScaling scales(*backend);
       const auto make = [&](const char* called) {
-        return Float8Linear(*backend, {16, 24, true}, recipe.config,
+        return Float8Linear(*backend, {16, 24, true}, config,
                             {.name = called, .delayed = &scales, .workspace = &workspace});
       };
       Float8Linear one = make("one");
@@ -316,9 +332,9 @@ BOOST_AUTO_TEST_CASE(a_shared_workspace_keeps_nothing_of_a_layer) {
       two.backward(second.backward(true), stream);
       one.backward(first.backward(true), stream);
       check_within(first.grad_weight.read(stream),
-                   expected_grad_weight(recipe.config, host.grad_output, host.input, Dtype::bf16), "grad_weight");
+                   expected_grad_weight(config, host.grad_output, host.input, Dtype::bf16), "grad_weight");
       check_within(first.grad_input.read(stream),
-                   expected_grad_input(recipe.config, host.grad_output, host.weight, Dtype::bf16), "grad_input");
+                   expected_grad_input(config, host.grad_output, host.weight, Dtype::bf16), "grad_input");
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ingot/nn/delayed_scaling.h"
@@ -115,6 +116,12 @@ BOOST_AUTO_TEST_CASE(an_epilogue_is_the_expression_behind_the_layer) {
           LinearBackward backward = plain.backward(true);
           backward.grad_output = grad_z;
           bare.backward(backward, stream);
+          // Only silu's derivative needs what came before it.
+          const std::size_t preactivation =
+              std::string_view(epilogue.text) == "silu(x)"
+                  ? static_cast<std::size_t>(kShape.tokens * kShape.out_features * size_of(dtype))
+                  : 0;
+          BOOST_TEST(layer.saved_bytes() == bare.saved_bytes() + preactivation);
           check_same(fused.grad_input, plain.grad_input, "grad_input");
           check_same(fused.grad_weight, plain.grad_weight, "grad_weight");
           check_within(fused.grad_bias.read(stream), expected_grad_bias(grad_z.read(stream), dtype), "grad_bias");
@@ -315,6 +322,43 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_fused_is_refused) {
              "NormLinear grad_input: is missing, but grad_gamma is computed beside it: give it memory");
   BOOST_TEST(refusal([&] { rms.backward({.grad_output = y, .grad_input = x}, stream); }) ==
              "NormLinear grad_gamma: is missing, but is computed beside grad_input: give it memory");
+  BOOST_TEST(refusal([&] { rms.backward({.grad_output = y, .grad_input = x, .grad_gamma = v}, stream); }) ==
+             "NormLinear grad_input: overlaps the input: give it memory of its own");
+  const DeviceMatrix gx = empty(4, 16, Dtype::bf16), square = make(zeros(16, 16), Dtype::bf16);
+  BOOST_TEST(refusal([&] {
+               rms.backward({.grad_output = y, .grad_input = gx, .grad_gamma = v, .grad_weight = gx}, stream);
+             }) == "NormLinear grad_input: overlaps grad_weight: give it memory of its own");
+  RMSNormLinear in_place(*backend, {.linear = {16, 16}, .affine = false}, high_precision());
+  BOOST_TEST(refusal([&] { in_place.forward({.input = x, .weight = square, .output = x}, stream); }) ==
+             "NormLinear output: overlaps input: give it memory of its own");
+
+  GatedMlp mlp(*backend, {16, 8}, high_precision());
+  const DeviceMatrix w13 = make(zeros(16, 16), Dtype::bf16), w2 = make(zeros(16, 8), Dtype::bf16);
+  BOOST_TEST(refusal([&] { mlp.backward({.grad_output = x}, stream); }) ==
+             "GatedMlp backward: has no forward() before it: run forward() first");
+  BOOST_TEST(refusal([&] {
+               mlp.forward({.input = x, .gate_up_weight = w13, .down_weight = w2, .output = x}, stream);
+             }) == "GatedMlp output: overlaps input: give it memory of its own");
+  mlp.forward({.input = x, .gate_up_weight = w13, .down_weight = w2, .output = gx}, stream);
+  BOOST_TEST(
+      refusal([&] { mlp.backward({.grad_output = x, .grad_gate_up_weight = w13, .grad_down_weight = w13}, stream); }) ==
+      "Float8Linear grad_weight: is bf16[16, 16] on cpu, but must be [16, 8] = [out_features, in_features]");
+
+  Float8Linear gated(*backend, {16, 8}, high_precision(), {.fusion = {.epilogue = parse_pointwise("x + residual")}});
+  const auto with = [&](const Tensor& residual, const Tensor& stray) {
+    return refusal([&] {
+      gated.forward({.input = x, .weight = w, .output = y, .prologue_inputs = {stray}, .epilogue_inputs = {residual}},
+                    stream);
+    });
+  };
+  BOOST_TEST(with({}, {}) == "Float8Linear epilogue_inputs[0]: is missing; it must be bf16");
+  BOOST_TEST(with(x, {}) ==
+             "Float8Linear epilogue_inputs[0]: is bf16[4, 16] on cpu, but must be [4, 8] = a matrix beside x");
+  BOOST_TEST(with(y, {}) == "Float8Linear output: overlaps an input of the epilogue: give it memory of its own");
+  const DeviceMatrix residual = empty(4, 8, Dtype::bf16);
+  BOOST_TEST(with(residual, x) ==
+             "Float8Linear prologue_inputs[0]: is given, but the layer's expression there has 0 inputs");
+
   RMSNormLinear bare(*backend, {.linear = {16, 8}, .affine = false}, tensorwise());
   BOOST_TEST(refusal([&] { bare.forward({.input = x, .gamma = v, .weight = w, .output = y}, stream); }) ==
              "NormLinear gamma: or beta is given, but the layer was made without them: set affine in its shape");

@@ -28,6 +28,7 @@ struct Fixture {
 
 class Log final : public LayerObserver {
  public:
+  bool wants_values() const override { return true; }
   void begin(std::string_view layer, std::string_view what) override { add("begin", layer, what); }
   void end() noexcept override { lines.emplace_back("end"); }
   void cast(const CastEvent& event, Stream&) override {
