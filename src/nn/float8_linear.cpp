@@ -8,16 +8,15 @@
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/linear_gemms.h"
-#include "ingot/runtime/error.h"
+#include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
 namespace {
 
-bool is_given(const Tensor& tensor) { return tensor.data != nullptr || tensor.rows != 0 || tensor.cols != 0; }
 bool any(const TensorCasts& casts) { return casts.codes || casts.transposed; }
 
 void check_size(const char* subject, std::int64_t size) {
-  if (size < 0) throw Error(ErrorCode::invalid_argument, subject, fmt::format("is {}, but must be 0 or more", size));
+  if (size < 0) refuse_argument(subject, fmt::format("is {}, but must be 0 or more", size));
 }
 
 }  // namespace
@@ -52,8 +51,8 @@ Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig con
     const Cast& cast = casts.codes ? *casts.codes : *casts.transposed;
     if (cast.scaling != Scaling::delayed) return;
     if (options_.delayed == nullptr) {
-      throw Error(
-          ErrorCode::invalid_argument, "Float8Linear delayed",
+      refuse_argument(
+          "Float8Linear delayed",
           fmt::format("is missing, but {} has delayed scales: give LinearOptions the model's DelayedScaling", tensor));
     }
     scale.slot = options_.delayed->add(fmt::format("{}.{}", options_.name, tensor), cast.dtype, cast.pow2);
@@ -200,7 +199,7 @@ void Float8Linear::cast_weight(const Tensor& weight, Stream& stream) {
         .of_transposed = "grad_input",
         .casts = casts,
         .input = weight,
-        .parts = {&weight_.codes, &weight_.transposed, &weight_.factors, &weight_.transposed_factors},
+        .parts = parts_of(weight_),
         .scale = &weight_scale_},
        stream);
   cast_weight_ = weight;
@@ -229,7 +228,7 @@ Float8Linear::GradOutput Float8Linear::cast_grad_output(const LinearBackward& te
                   .of_transposed = "grad_weight",
                   .casts = folds ? TensorCasts{} : casts,
                   .input = tensors.grad_output,
-                  .parts = {&codes.codes, &codes.transposed, &codes.factors, &codes.transposed_factors},
+                  .parts = parts_of(codes),
                   .scale = &grad_output_scale_,
                   .values = values ? &workspace().grad_values : nullptr,
                   .sum = sums ? tensors.grad_bias : Tensor{}};
@@ -362,7 +361,7 @@ void Float8Linear::multiply_grad_input(const LinearBackward& tensors, const Grad
           .of_transposed = "grad_input",
           .casts = casts,
           .input = saved_.weight,
-          .parts = {&weight->codes, &weight->transposed, &weight->factors, &weight->transposed_factors},
+          .parts = parts_of(*weight),
           .scale = &weight_scale_},
          stream);
   }
@@ -411,6 +410,10 @@ void Float8Linear::multiply_grad_weight(const LinearBackward& tensors, const Gra
 
 void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
   check_forward(tensors, stream);
+  run_forward(tensors, stream);
+}
+
+void Float8Linear::run_forward(const LinearForward& tensors, Stream& stream) {
   const ObservedRange range(options_.observer, options_.name, "forward");
   has_forward_ = false;
   cast_input(tensors, casts_of_forward(tensors), stream);
@@ -435,6 +438,10 @@ void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {
 
 void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   check_backward(tensors, stream);
+  run_backward(tensors, stream);
+}
+
+void Float8Linear::run_backward(const LinearBackward& tensors, Stream& stream) {
   const ObservedRange range(options_.observer, options_.name, "backward");
   const GradOutput grad_output = cast_grad_output(tensors, stream);
   if (is_given(tensors.grad_input)) multiply_grad_input(tensors, grad_output, stream);

@@ -117,6 +117,12 @@ class Float8Linear {
   std::size_t saved_bytes() const;
 
  private:
+  // Layers that are made of several check all of them first, and then run them.
+  friend class NormLinear;
+  friend class GatedMlp;
+  void run_forward(const LinearForward& tensors, Stream& stream);
+  void run_backward(const LinearBackward& tensors, Stream& stream);
+
   // What one of the layer's three tensors is scaled by where that is given.
   struct GivenScale {
     int slot = -1;        // of a DelayedScaling

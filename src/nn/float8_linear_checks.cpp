@@ -8,8 +8,7 @@
 #include <string>
 
 #include "ingot/nn/float8_linear.h"
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/error.h"
+#include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
 namespace {
@@ -22,41 +21,23 @@ Dtype layer_bias_dtype(const LinearConfig& config, Dtype dtype) {
                      .bias = true});
 }
 
-struct Named {
-  const char* name;
-  const Tensor* tensor;
-};
-
-[[noreturn]] void refuse(const char* subject, const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, subject, message);
-}
-
-bool is_given(const Tensor& tensor) { return tensor.data != nullptr || tensor.rows != 0 || tensor.cols != 0; }
-
-void check_dtype(const Named& named, std::initializer_list<Dtype> allowed, const char* why) {
+void check_dtype(const NamedTensor& named, std::initializer_list<Dtype> allowed, const char* why) {
   if (std::ranges::find(allowed, named.tensor->dtype) != allowed.end()) return;
   std::string names;
   for (const Dtype dtype : allowed) names += fmt::format("{}{}", names.empty() ? "" : " or ", name(dtype));
-  if (!is_given(*named.tensor)) refuse(named.name, fmt::format("is missing; it must be {}{}", names, why));
-  refuse(named.name, fmt::format("is {}, but must be {}{}", name(named.tensor->dtype), names, why));
+  if (!is_given(*named.tensor)) refuse_argument(named.name, fmt::format("is missing; it must be {}{}", names, why));
+  refuse_argument(named.name, fmt::format("is {}, but must be {}{}", name(named.tensor->dtype), names, why));
 }
 
-void check_shape(const Named& named, std::int64_t rows, std::int64_t cols, const char* meaning) {
+void check_shape(const NamedTensor& named, std::int64_t rows, std::int64_t cols, const char* meaning) {
   const Tensor& tensor = *named.tensor;
   if (tensor.rows == rows && tensor.cols == cols) return;
-  if (!is_given(tensor)) refuse(named.name, fmt::format("is missing; it must be [{}, {}] = {}", rows, cols, meaning));
-  refuse(named.name, fmt::format("is {}, but must be [{}, {}] = {}", describe(tensor), rows, cols, meaning));
+  if (!is_given(tensor))
+    refuse_argument(named.name, fmt::format("is missing; it must be [{}, {}] = {}", rows, cols, meaning));
+  refuse_argument(named.name, fmt::format("is {}, but must be [{}, {}] = {}", describe(tensor), rows, cols, meaning));
 }
 
-void check_memory(const Named& named, Device device) { check_memory(named.name, *named.tensor, device); }
-
-void check_disjoint(const Named& output, std::initializer_list<Named> others) {
-  for (const Named& other : others) {
-    if (overlap(*output.tensor, *other.tensor)) {
-      refuse(output.name, fmt::format("overlaps {}: give it memory of its own", other.name));
-    }
-  }
-}
+void check_memory(const NamedTensor& named, Device device) { check_memory(named.name, *named.tensor, device); }
 
 // What an expression reads: matrices [rows, cols] and columns of the layer's dtype, or f32 columns, and f32 rows.
 using InputNames = std::array<const char*, kMaxPointwiseInputs>;
@@ -69,10 +50,11 @@ void check_inputs(const InputNames& names, const Pointwise& expression, const Po
                   const Tensor& like, std::int64_t cols, Device device) {
   const auto inputs = expression.inputs();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const Named named{names[i], &tensors[i]};
+    const NamedTensor named{names[i], &tensors[i]};
     if (i >= inputs.size()) {
       if (!is_given(tensors[i])) continue;
-      refuse(named.name, fmt::format("is given, but the layer's expression there has {} inputs", inputs.size()));
+      refuse_argument(named.name,
+                      fmt::format("is given, but the layer's expression there has {} inputs", inputs.size()));
     }
     using Kind = PointwiseInput::Kind;
     const Kind kind = inputs[i].kind;
@@ -87,7 +69,8 @@ void check_inputs(const InputNames& names, const Pointwise& expression, const Po
 
 void check_own_stream(const Backend& backend, const Stream& stream) {
   if (&stream.backend() != &backend) {
-    refuse("Float8Linear stream", "belongs to another backend than the layer: make it from the layer's backend");
+    refuse_argument("Float8Linear stream",
+                    "belongs to another backend than the layer: make it from the layer's backend");
   }
 }
 
@@ -95,24 +78,24 @@ void check_own_stream(const Backend& backend, const Stream& stream) {
 
 void Float8Linear::check_forward(const LinearForward& tensors, const Stream& stream) const {
   check_own_stream(*backend_, stream);
-  const Named input{"Float8Linear input", &tensors.input};
-  const Named weight{"Float8Linear weight", &tensors.weight};
-  const Named bias{"Float8Linear bias", &tensors.bias};
-  const Named output{"Float8Linear output", &tensors.output};
+  const NamedTensor input{"Float8Linear input", &tensors.input};
+  const NamedTensor weight{"Float8Linear weight", &tensors.weight};
+  const NamedTensor bias{"Float8Linear bias", &tensors.bias};
+  const NamedTensor output{"Float8Linear output", &tensors.output};
   const Dtype dtype = tensors.input.dtype;
   if (!is_given(tensors.input) && shape_.in_features != 0) {
-    refuse(input.name, fmt::format("is missing; it must have {} columns = in_features", shape_.in_features));
+    refuse_argument(input.name, fmt::format("is missing; it must have {} columns = in_features", shape_.in_features));
   }
   check_dtype(input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
   check_dtype(weight, {dtype}, ", as input is");
   check_dtype(output, {dtype}, ", as input is");
   if (tensors.input.cols != shape_.in_features) {
-    refuse("Float8Linear input",
-           fmt::format("is {}, but must have {} columns = in_features", describe(tensors.input), shape_.in_features));
+    refuse_argument("Float8Linear input", fmt::format("is {}, but must have {} columns = in_features",
+                                                      describe(tensors.input), shape_.in_features));
   }
   check_shape(weight, shape_.out_features, shape_.in_features, "[out_features, in_features]");
   check_shape(output, tensors.input.rows, shape_.out_features, "[rows of input, out_features]");
-  for (const Named& named : {input, weight, output}) check_memory(named, backend_->device());
+  for (const NamedTensor& named : {input, weight, output}) check_memory(named, backend_->device());
   if (shape_.bias) {
     check_shape(bias, 1, shape_.out_features, "a vector of out_features");
     check_dtype(bias, {layer_bias_dtype(config_, dtype)},
@@ -120,7 +103,7 @@ void Float8Linear::check_forward(const LinearForward& tensors, const Stream& str
                                                                  : ", as input is");
     check_memory(bias, backend_->device());
   } else if (is_given(tensors.bias)) {
-    refuse("Float8Linear bias", "is given, but the layer was made without one: set bias in its LinearShape");
+    refuse_argument("Float8Linear bias", "is given, but the layer was made without one: set bias in its LinearShape");
   }
   check_disjoint(output, {input, weight, bias});
   const LinearFusion& fusion = options_.fusion;
@@ -137,12 +120,12 @@ void Float8Linear::check_forward(const LinearForward& tensors, const Stream& str
 void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& stream) const {
   check_own_stream(*backend_, stream);
   if (!has_forward_)
-    refuse("Float8Linear backward",
-           "has no forward() before it that kept what it needs: run forward() first, or recompute()");
-  const Named grad_output{"Float8Linear grad_output", &tensors.grad_output};
-  const Named grad_input{"Float8Linear grad_input", &tensors.grad_input};
-  const Named grad_weight{"Float8Linear grad_weight", &tensors.grad_weight};
-  const Named grad_bias{"Float8Linear grad_bias", &tensors.grad_bias};
+    refuse_argument("Float8Linear backward",
+                    "has no forward() before it that kept what it needs: run forward() first, or recompute()");
+  const NamedTensor grad_output{"Float8Linear grad_output", &tensors.grad_output};
+  const NamedTensor grad_input{"Float8Linear grad_input", &tensors.grad_input};
+  const NamedTensor grad_weight{"Float8Linear grad_weight", &tensors.grad_weight};
+  const NamedTensor grad_bias{"Float8Linear grad_bias", &tensors.grad_bias};
   const Dtype dtype = saved_.input.dtype;
   const std::int64_t tokens = saved_.input.rows;
   check_dtype(grad_output, {dtype}, ", as input is");
@@ -154,7 +137,7 @@ void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& s
     check_memory(grad_input, backend_->device());
   }
   if (tensors.accumulate && !is_given(tensors.grad_weight)) {
-    refuse(grad_weight.name, "is missing, but accumulate asks for it to be added to");
+    refuse_argument(grad_weight.name, "is missing, but accumulate asks for it to be added to");
   }
   if (is_given(tensors.grad_weight)) {
     if (dtype == Dtype::f32) {
@@ -166,7 +149,7 @@ void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& s
     check_memory(grad_weight, backend_->device());
   }
   if (is_given(tensors.grad_bias)) {
-    if (!shape_.bias) refuse("Float8Linear grad_bias", "is given, but the layer was made without a bias");
+    if (!shape_.bias) refuse_argument("Float8Linear grad_bias", "is given, but the layer was made without a bias");
     check_dtype(grad_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
     check_shape(grad_bias, 1, shape_.out_features, "a vector of out_features");
     check_memory(grad_bias, backend_->device());
@@ -178,7 +161,7 @@ void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& s
   check_disjoint(grad_bias, {grad_output});
   const bool reads_input = !is_float8(config_.grad_weight) || config_.input == OtherCodes::again;
   const bool reads_weight = !is_float8(config_.grad_input) || config_.weight == OtherCodes::again;
-  for (const Named& result : {grad_input, grad_weight, grad_bias}) {
+  for (const NamedTensor& result : {grad_input, grad_weight, grad_bias}) {
     if (gradient_.of_output()) check_disjoint(result, {{"Float8Linear output", &saved_.output}});
     for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
       if (reads_input) check_disjoint(result, {{"an input of the prologue", &saved_.prologue_inputs[i]}});

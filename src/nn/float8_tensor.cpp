@@ -54,7 +54,7 @@ void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input
 }
 
 void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream) {
-  cast_to({&out.codes, &out.transposed, &out.factors, &out.transposed_factors}, spec, input, backend, stream);
+  cast_to(parts_of(out), spec, input, backend, stream);
 }
 
 Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {

@@ -35,6 +35,9 @@ struct Float8Parts {
   OwnedTensor* factors;
   OwnedTensor* transposed_factors;
 };
+inline Float8Parts parts_of(Float8Tensor& all) {
+  return {&all.codes, &all.transposed, &all.factors, &all.transposed_factors};
+}
 void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream);
 
 // Sized parts, as what a cast of `input` writes; for a caller that adds to it what cast_to() refuses. Rows of codes

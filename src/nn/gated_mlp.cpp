@@ -5,17 +5,10 @@
 #include <algorithm>
 #include <string>
 
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/error.h"
+#include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
 namespace {
-
-void check_disjoint(const char* written, const Tensor& tensor, const char* name, const Tensor& other) {
-  if (overlap(tensor, other)) {
-    throw Error(ErrorCode::invalid_argument, written, fmt::format("overlaps {}: give it memory of its own", name));
-  }
-}
 
 Pointwise parse_activation(const std::string& text) {
   Pointwise expression = parse_pointwise(text);
@@ -38,23 +31,28 @@ LinearOptions layer_options(const GatedMlpOptions& options, const char* layer) {
           .observer = options.observer};
 }
 
-LinearOptions down_options(const GatedMlpOptions& options) {
+LinearOptions down_options(const GatedMlpOptions& options, const Pointwise& activation) {
   LinearOptions linear = layer_options(options, "down");
-  linear.fusion.prologue = parse_activation(options.activation);
+  linear.fusion.prologue = activation;
   return linear;
 }
 
 }  // namespace
 
 GatedMlp::GatedMlp(Backend& backend, GatedMlpShape shape, LinearConfig config, GatedMlpOptions options)
+    : GatedMlp(backend, shape, config, options, parse_activation(options.activation)) {}
+
+GatedMlp::GatedMlp(Backend& backend, GatedMlpShape shape, const LinearConfig& config, const GatedMlpOptions& options,
+                   const Pointwise& activation)
     : backend_(&backend),
       shape_(shape),
       fast_math_(options.fast_math),
-      by_gate_(ingot::backward(parse_activation(options.activation), "x")),
-      by_up_(ingot::backward(parse_activation(options.activation), "up")),
+      by_gate_(ingot::backward(activation, "x")),
+      by_up_(ingot::backward(activation, "up")),
       gate_up_(backend, {.in_features = shape.features, .out_features = 2 * shape.hidden}, config,
                layer_options(options, "gate_up")),
-      down_(backend, {.in_features = shape.hidden, .out_features = shape.features}, config, down_options(options)) {}
+      down_(backend, {.in_features = shape.hidden, .out_features = shape.features}, config,
+            down_options(options, activation)) {}
 
 Tensor GatedMlp::half(const OwnedTensor& both, bool second) const {
   Tensor view = both.view();
@@ -76,16 +74,16 @@ void GatedMlp::forward(const GatedMlpForward& tensors, Stream& stream) {
   has_forward_ = false;
   gate_up_.check_forward(gate_up, stream);
   down_.check_forward(down, stream);
-  check_disjoint("GatedMlp output", tensors.output, "input", input);
-  check_disjoint("GatedMlp output", tensors.output, "gate_up_weight", tensors.gate_up_weight);
-  gate_up_.forward(gate_up, stream);
-  down_.forward(down, stream);
+  check_disjoint({"GatedMlp output", &tensors.output},
+                 {{"input", &input}, {"gate_up_weight", &tensors.gate_up_weight}});
+  gate_up_.run_forward(gate_up, stream);
+  down_.run_forward(down, stream);
   has_forward_ = true;
 }
 
 void GatedMlp::backward(const GatedMlpBackward& tensors, Stream& stream) {
   if (!has_forward_) {
-    throw Error(ErrorCode::invalid_argument, "GatedMlp backward", "has no forward() before it: run forward() first");
+    refuse_argument("GatedMlp backward", "has no forward() before it: run forward() first");
   }
   const Tensor gate = half(gate_up_values_, false);
   const Tensor up = half(gate_up_values_, true);
@@ -102,10 +100,9 @@ void GatedMlp::backward(const GatedMlpBackward& tensors, Stream& stream) {
   // Before a gradient is added to a main gradient, which cannot be taken back.
   down_.check_backward(to_down, stream);
   gate_up_.check_backward(to_gate_up, stream);
-  check_disjoint("GatedMlp grad_down_weight", tensors.grad_down_weight, "grad_gate_up_weight",
-                 tensors.grad_gate_up_weight);
-  check_disjoint("GatedMlp grad_down_weight", tensors.grad_down_weight, "grad_input", tensors.grad_input);
-  down_.backward(to_down, stream);
+  check_disjoint({"GatedMlp grad_down_weight", &tensors.grad_down_weight},
+                 {{"grad_gate_up_weight", &tensors.grad_gate_up_weight}, {"grad_input", &tensors.grad_input}});
+  down_.run_backward(to_down, stream);
 
   const auto flow_back = [&](const Pointwise& expression, const Tensor& output) {
     PointwiseTensors inputs{};
@@ -116,7 +113,7 @@ void GatedMlp::backward(const GatedMlpBackward& tensors, Stream& stream) {
   };
   flow_back(by_gate_, half(grad_gate_up_, false));
   flow_back(by_up_, half(grad_gate_up_, true));
-  gate_up_.backward(to_gate_up, stream);
+  gate_up_.run_backward(to_gate_up, stream);
 }
 
 void GatedMlp::weights_changed() {

@@ -64,6 +64,8 @@ class GatedMlp {
   std::size_t saved_bytes() const;
 
  private:
+  GatedMlp(Backend& backend, GatedMlpShape shape, const LinearConfig& config, const GatedMlpOptions& options,
+           const Pointwise& activation);
   Tensor half(const OwnedTensor& both, bool second) const;
 
   Backend* backend_;

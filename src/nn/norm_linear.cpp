@@ -1,35 +1,11 @@
 #include "ingot/nn/norm_linear.h"
 
-#include <fmt/format.h>
-
-#include <initializer_list>
-#include <string>
 #include <utility>
 
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/error.h"
+#include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
 namespace {
-
-bool is_given(const Tensor& tensor) { return tensor.data != nullptr || tensor.rows != 0 || tensor.cols != 0; }
-
-[[noreturn]] void refuse(const char* subject, const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, subject, message);
-}
-
-struct Named {
-  const char* name;
-  const Tensor* tensor;
-};
-
-void check_disjoint(const Named& written, std::initializer_list<Named> others) {
-  for (const Named& other : others) {
-    if (overlap(*written.tensor, *other.tensor)) {
-      refuse(written.name, fmt::format("overlaps {}: give it memory of its own", other.name));
-    }
-  }
-}
 
 // In the order of the norm kernels' own operations (norm_spec.h), so that the values have the same bits.
 Pointwise norm_expression(NormKind kind, bool affine) {
@@ -42,7 +18,7 @@ bool casts_input(const LinearConfig& config) { return config.output.a || config.
 
 LinearOptions with_norm(LinearOptions options, NormKind kind, bool affine, const LinearConfig& config) {
   if (options.fusion.prologue) {
-    refuse("NormLinear fusion", "has a prologue, but the norm is the prologue of this layer: leave it empty");
+    refuse_argument("NormLinear fusion", "has a prologue, but the norm is the prologue of this layer: leave it empty");
   }
   if (casts_input(config)) options.fusion.prologue = norm_expression(kind, affine);
   return options;
@@ -61,10 +37,11 @@ NormLinear::NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, L
 
 void NormLinear::check_forward(const NormLinearForward& tensors) const {
   if (!shape_.affine && (is_given(tensors.gamma) || is_given(tensors.beta))) {
-    refuse("NormLinear gamma", "or beta is given, but the layer was made without them: set affine in its shape");
+    refuse_argument("NormLinear gamma",
+                    "or beta is given, but the layer was made without them: set affine in its shape");
   }
   if (kind_ == NormKind::rms && is_given(tensors.beta)) {
-    refuse("NormLinear beta", "is given, but an RMSNorm has none");
+    refuse_argument("NormLinear beta", "is given, but an RMSNorm has none");
   }
   check_disjoint({"NormLinear output", &tensors.output},
                  {{"input", &tensors.input}, {"gamma", &tensors.gamma}, {"beta", &tensors.beta}});
@@ -109,35 +86,35 @@ void NormLinear::forward(const NormLinearForward& tensors, Stream& stream) {
   backend_->norm({.kind = kind_, .in = input.dtype, .affine = writes && shape_.affine, .result = writes, .stats = true},
                  norm, stream);
 
-  linear_.forward(linear, stream);
+  linear_.run_forward(linear, stream);
   saved_input_ = input;
   saved_gamma_ = tensors.gamma;
   has_forward_ = true;
 }
 
 void NormLinear::check_backward(const NormLinearBackward& tensors) const {
-  if (!has_forward_) refuse("NormLinear backward", "has no forward() before it: run forward() first");
+  if (!has_forward_) refuse_argument("NormLinear backward", "has no forward() before it: run forward() first");
   const bool parameters = is_given(tensors.grad_gamma) || is_given(tensors.grad_beta);
   if (parameters && !shape_.affine) {
-    refuse("NormLinear grad_gamma", "or grad_beta is given, but the layer was made without gamma and beta");
+    refuse_argument("NormLinear grad_gamma", "or grad_beta is given, but the layer was made without gamma and beta");
   }
   if (parameters && !is_given(tensors.grad_input)) {
-    refuse("NormLinear grad_input", "is missing, but grad_gamma is computed beside it: give it memory");
+    refuse_argument("NormLinear grad_input", "is missing, but grad_gamma is computed beside it: give it memory");
   }
   if (is_given(tensors.grad_input) && shape_.affine && !is_given(tensors.grad_gamma)) {
-    refuse("NormLinear grad_gamma", "is missing, but is computed beside grad_input: give it memory");
+    refuse_argument("NormLinear grad_gamma", "is missing, but is computed beside grad_input: give it memory");
   }
-  const Named norms[] = {{"NormLinear grad_input", &tensors.grad_input},
-                         {"NormLinear grad_gamma", &tensors.grad_gamma},
-                         {"NormLinear grad_beta", &tensors.grad_beta}};
-  for (const Named& result : norms) {
+  const NamedTensor norms[] = {{"NormLinear grad_input", &tensors.grad_input},
+                               {"NormLinear grad_gamma", &tensors.grad_gamma},
+                               {"NormLinear grad_beta", &tensors.grad_beta}};
+  for (const NamedTensor& result : norms) {
     check_disjoint(result, {{"grad_output", &tensors.grad_output},
                             {"grad_weight", &tensors.grad_weight},
                             {"grad_bias", &tensors.grad_bias},
                             {"the input", &saved_input_}});
   }
-  for (const Named& result :
-       {Named{"NormLinear grad_weight", &tensors.grad_weight}, {"NormLinear grad_bias", &tensors.grad_bias}}) {
+  for (const NamedTensor& result :
+       {NamedTensor{"NormLinear grad_weight", &tensors.grad_weight}, {"NormLinear grad_bias", &tensors.grad_bias}}) {
     check_disjoint(result, {{"the input", &saved_input_}});
   }
 }
@@ -171,7 +148,7 @@ void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
   linear_.check_backward(linear, stream);
   validate(spec);
   check(spec, norm, backend_->device());
-  linear_.backward(linear, stream);
+  linear_.run_backward(linear, stream);
   backend_->norm_backward(spec, norm, stream);
 }
 

@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <string>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/write_file.h"
 
 namespace ingot {
 
@@ -29,14 +26,7 @@ void write_npy(const std::filesystem::path& file, Dtype dtype, std::int64_t rows
                               0,
                               static_cast<char>(text.size() & 0xffU),
                               static_cast<char>(text.size() >> 8U)};
-  errno = 0;
-  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
-  stream << prefix << text;
-  stream.write(reinterpret_cast<const char*>(elements.data()), static_cast<std::streamsize>(elements.size()));
-  stream.close();
-  if (stream) return;
-  throw Error(ErrorCode::io_failed, file.string(),
-              fmt::format("cannot be written: {}", errno == 0 ? "the disk may be full" : std::strerror(errno)));
+  write_file(file, {prefix, text, {reinterpret_cast<const char*>(elements.data()), elements.size()}});
 }
 
 }  // namespace ingot

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/stream.h"
+#include "ingot/runtime/write_file.h"
 
 namespace ingot {
 namespace {
@@ -159,15 +157,6 @@ std::string Trace::json() {
   return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();
 }
 
-void Trace::write(const std::filesystem::path& file) {
-  const std::string text = json();
-  errno = 0;
-  std::ofstream stream(file, std::ios::trunc);
-  stream << text << '\n';
-  stream.close();
-  if (stream) return;
-  throw Error(ErrorCode::io_failed, file.string(),
-              fmt::format("cannot be written: {}", errno == 0 ? "the disk may be full" : std::strerror(errno)));
-}
+void Trace::write(const std::filesystem::path& file) { write_file(file, {json(), "\n"}); }
 
 }  // namespace ingot

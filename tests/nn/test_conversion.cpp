@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ingot/nn/conversion.h"
-#include "ingot/runtime/error.h"
+#include "support/expect_error.h"
 
 using namespace ingot;
 
@@ -25,14 +25,7 @@ ModuleDescription llama() {
   return {"", Modules{{"layers", Modules{block("0"), block("1")}}, linear("output", 4096, 128256)}};
 }
 
-std::string refusal(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
+std::string refusal(const std::function<void()>& act) { return test::error_of(act, ErrorCode::invalid_argument); }
 
 }  // namespace
 

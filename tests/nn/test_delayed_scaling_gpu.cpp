@@ -60,29 +60,6 @@ void start(DelayedScaling& scaling, int slot, float amax, Backend& backend, Stre
   backend.synchronize(stream);
 }
 
-// A graph of what `work` enqueues, launched at will.
-class Graph {
- public:
-  template <class Work>
-  Graph(const Driver& driver, Stream& stream, const Work& work) : driver_(&driver), stream_(&stream) {
-    Capture capture(driver, stream);
-    work();
-    CUgraph graph = capture.end();
-    BOOST_REQUIRE_MESSAGE(graph != nullptr, "the capture gave no graph");
-    driver.check(driver.api().cuGraphInstantiate(&executable_, graph, 0), "cuGraphInstantiate");
-  }
-  ~Graph() { driver_->api().cuGraphExecDestroy(executable_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-
-  void launch() { driver_->check(driver_->api().cuGraphLaunch(executable_, stream_->handle()), "cuGraphLaunch"); }
-
- private:
-  const Driver* driver_;
-  Stream* stream_;
-  CUgraphExec executable_ = nullptr;
-};
-
 BOOST_FIXTURE_TEST_SUITE(delayed_scaling, Fixture)
 
 BOOST_AUTO_TEST_CASE(twenty_steps_are_those_of_the_cpu) {

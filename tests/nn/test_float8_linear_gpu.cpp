@@ -14,6 +14,7 @@
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"
 #include "nn/linear_case.h"
+#include "support/capture.h"
 
 namespace ingot::test {
 namespace {
@@ -43,42 +44,6 @@ void check_sqnr(const char* what, const Matrix& reference, const Matrix& actual,
   const double found = sqnr(reference, actual);
   BOOST_TEST(found >= bar, what << " has " << found << " dB, expected at least " << bar);
 }
-
-// One captured forward and backward, launched at will.
-class Graph {
- public:
-  template <class Work>
-  Graph(const Driver& driver, Stream& stream, const Work& work) : driver_(&driver), stream_(&stream) {
-    const Driver::Api& api = driver.api();
-    driver.check(api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-                 "cuStreamBeginCapture");
-    CUgraph graph = nullptr;
-    try {
-      work();
-    } catch (...) {
-      api.cuStreamEndCapture(stream.handle(), &graph);
-      if (graph != nullptr) api.cuGraphDestroy(graph);
-      throw;
-    }
-    driver.check(api.cuStreamEndCapture(stream.handle(), &graph), "cuStreamEndCapture");
-    const CUresult result = api.cuGraphInstantiate(&executable_, graph, 0);
-    api.cuGraphDestroy(graph);
-    driver.check(result, "cuGraphInstantiate");
-  }
-  ~Graph() { driver_->api().cuGraphExecDestroy(executable_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-
-  void launch() {
-    driver_->check(driver_->api().cuGraphLaunch(executable_, stream_->handle()), "cuGraphLaunch");
-    stream_->backend().synchronize(*stream_);
-  }
-
- private:
-  const Driver* driver_;
-  Stream* stream_;
-  CUgraphExec executable_ = nullptr;
-};
 
 }  // namespace
 

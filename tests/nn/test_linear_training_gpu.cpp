@@ -3,7 +3,6 @@
 #define BOOST_TEST_MODULE nn_linear_training
 #include "support/gpu_test.h"
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,6 +19,7 @@
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"
 #include "nn/linear_case.h"
+#include "support/capture.h"
 
 namespace ingot::test {
 namespace {
@@ -88,25 +88,6 @@ struct Trained {
   Float8Linear linear;
 };
 
-CUgraphExec captured(const Driver& driver, Stream& stream, const std::function<void()>& work) {
-  const Driver::Api& api = driver.api();
-  driver.check(api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
-  CUgraph graph = nullptr;
-  try {
-    work();
-  } catch (...) {
-    api.cuStreamEndCapture(stream.handle(), &graph);
-    if (graph != nullptr) api.cuGraphDestroy(graph);
-    throw;
-  }
-  driver.check(api.cuStreamEndCapture(stream.handle(), &graph), "cuStreamEndCapture");
-  CUgraphExec executable = nullptr;
-  const CUresult result = api.cuGraphInstantiate(&executable, graph, 0);
-  api.cuGraphDestroy(graph);
-  driver.check(result, "cuGraphInstantiate");
-  return executable;
-}
-
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(training, Fixture)
@@ -164,14 +145,13 @@ BOOST_AUTO_TEST_CASE(a_graphs_replays_have_the_bits_of_a_hundred_steps) {
         trained.write(0, stream);
         trained.step(stream);
         BOOST_TEST((trained.device.result_bytes(stream) == eager[0]));
-        CUgraphExec graph = captured(*driver, stream, [&] { trained.step(stream); });
+        Graph graph(*driver, stream, [&] { trained.step(stream); });
         for (int step = 1; step < 100; ++step) {
           trained.write(step, stream);
-          driver->check(driver->api().cuGraphLaunch(graph, stream.handle()), "cuGraphLaunch");
+          graph.launch();
           BOOST_REQUIRE_MESSAGE(trained.device.result_bytes(stream) == eager[static_cast<std::size_t>(step)],
                                 "step " << step << " differs from the eager one");
         }
-        driver->api().cuGraphExecDestroy(graph);
         BOOST_TEST(trained.scales.save(stream) == state);
       }
     }

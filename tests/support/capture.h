@@ -5,6 +5,7 @@
 
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot::test {
@@ -35,6 +36,29 @@ class Capture {
   Stream* stream_;
   CUgraph graph_ = nullptr;
   bool open_ = true;
+};
+
+// A graph of what `work` enqueues, launched at will.
+class Graph {
+ public:
+  template <class Work>
+  Graph(const Driver& driver, Stream& stream, const Work& work) : driver_(&driver), stream_(&stream) {
+    Capture capture(driver, stream);
+    work();
+    CUgraph graph = capture.end();
+    if (graph == nullptr) throw Error(ErrorCode::cuda_failed, "a graph", "the capture gave none");
+    driver.check(driver.api().cuGraphInstantiate(&executable_, graph, 0), "cuGraphInstantiate");
+  }
+  ~Graph() { driver_->api().cuGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() { driver_->check(driver_->api().cuGraphLaunch(executable_, stream_->handle()), "cuGraphLaunch"); }
+
+ private:
+  const Driver* driver_;
+  Stream* stream_;
+  CUgraphExec executable_ = nullptr;
 };
 
 }  // namespace ingot::test

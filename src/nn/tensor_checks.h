@@ -1,0 +1,34 @@
+// What the layers ask of the tensors that they are given. A message is made only where a rule is broken.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <string>
+
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/tensor.h"
+
+namespace ingot {
+
+// A default Tensor is not.
+inline bool is_given(const Tensor& tensor) { return tensor.data != nullptr || tensor.rows != 0 || tensor.cols != 0; }
+
+struct NamedTensor {
+  const char* name;
+  const Tensor* tensor;
+};
+
+[[noreturn]] inline void refuse_argument(const char* subject, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, subject, message);
+}
+
+inline void check_disjoint(const NamedTensor& written, std::initializer_list<NamedTensor> others) {
+  for (const NamedTensor& other : others) {
+    if (!overlap(*written.tensor, *other.tensor)) continue;
+    refuse_argument(written.name, fmt::format("overlaps {}: give it memory of its own", other.name));
+  }
+}
+
+}  // namespace ingot
