@@ -34,6 +34,8 @@ struct Options {
 struct RecipeResult {
   std::string recipe;
   std::string config;
+  bool side = false;  // has it a second stream?
+  StepQuality quality{};
   Timing timing{};
   std::size_t saved_bytes = 0;
   double roofline_us = 0;
@@ -55,11 +57,17 @@ class Bench {
       : gpu_(context),
         random_(gpu_.backend(), gpu_.stream(),
                 [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }),
+        side_(gpu_.backend()),
         measure_(options.quick ? MeasureOptions{.rounds = 3, .graph_us = 1500}
                                : MeasureOptions{.rounds = 11, .graph_us = 4000}) {
     for (const Recipe& known : recipes()) {
       if (options.recipe.empty() || recipes_.empty() || known.name == options.recipe) recipes_.push_back(known);
     }
+    if (!options.recipe.empty()) return;
+    // The third way of scales that do not transpose (docs/layers.md): nothing is kept but the caller's tensors.
+    Recipe again{.name = "rowwise_again", .config = rowwise()};
+    again.config.input = again.config.weight = OtherCodes::again;
+    recipes_.push_back(again);
   }
 
   // The rates that a roofline is made of: a copy, and GEMMs of 8192 cubed with all operands ready.
@@ -78,11 +86,18 @@ class Bench {
     std::vector<std::unique_ptr<Replay>> replays;
     std::vector<std::size_t> timed;
     StepSample baseline;
-    for (const Recipe& recipe : recipes_) {
-      result.recipes.push_back({.recipe = std::string(recipe.name),
+    // Small layers once more with a second stream, which the baseline does without.
+    const double multiplications =
+        static_cast<double>(c.size.tokens * c.size.in_features) * static_cast<double>(c.size.out_features);
+    const std::size_t rounds = multiplications <= LinearOptions::kLargestBeside ? 2 : 1;
+    for (std::size_t i = 0; i < rounds * recipes_.size(); ++i) {
+      const Recipe& recipe = recipes_[i % recipes_.size()];
+      const bool beside = i >= recipes_.size();
+      result.recipes.push_back({.recipe = fmt::format("{}{}", recipe.name, beside ? " +side" : ""),
                                 .config = print(recipe.config),
+                                .side = beside,
                                 .roofline_us = roofline_us(c, recipe.config, rates)});
-      auto step = std::make_unique<RecipeSteps>(gpu_, c, recipe, copies);
+      auto step = std::make_unique<RecipeSteps>(gpu_, c, recipe, copies, beside ? &side_ : nullptr);
       auto replay = std::make_unique<Replay>(gpu_, step->call(), measure_);
       for (const auto& tensors : copies) tensors->poison(gpu_);
       replay->launch();
@@ -93,7 +108,8 @@ class Bench {
         entry.fault = fault_of_baseline(gpu_, c, *copies.back());
         baseline = std::move(found);
       } else {
-        entry.fault = fault(baseline, found);
+        entry.quality = quality(baseline, found);
+        entry.fault = fault(entry.quality);
       }
       steps.push_back(std::move(step));
       if (!entry.fault.empty()) continue;
@@ -163,6 +179,7 @@ class Bench {
 
   Gpu gpu_;
   RandomData random_;
+  Stream side_;
   MeasureOptions measure_;
   std::vector<Recipe> recipes_;
 };
@@ -192,7 +209,7 @@ Json to_json(const CaseResult& result) {
             {"out_features", c.size.out_features},
             {"recipes", Json::array()}};
   for (const RecipeResult& r : result.recipes) {
-    Json entry{{"recipe", r.recipe}, {"config", r.config}};
+    Json entry{{"recipe", r.recipe}, {"config", r.config}, {"side_stream", r.side}};
     if (!r.fault.empty()) {
       entry["wrong"] = r.fault;
     } else {
@@ -201,6 +218,11 @@ Json to_json(const CaseResult& result) {
       entry["roofline_us"] = r.roofline_us;
       entry["of_roofline"] = r.roofline_us / r.timing.median_us;
       entry["saved_bytes"] = r.saved_bytes;
+      if (&r != &result.recipes.front()) {
+        entry["db_beside_bf16"] = {{"output", r.quality.output_db},
+                                   {"grad_input", r.quality.grad_input_db},
+                                   {"grad_weight", r.quality.grad_weight_db}};
+      }
     }
     json["recipes"].push_back(entry);
   }

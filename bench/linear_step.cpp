@@ -96,12 +96,12 @@ std::vector<std::unique_ptr<StepTensors>> make_copies(Gpu& gpu, RandomData& rand
 }
 
 RecipeSteps::RecipeSteps(Gpu& gpu, const LinearBenchCase& c, const Recipe& recipe,
-                         const std::vector<std::unique_ptr<StepTensors>>& copies)
+                         const std::vector<std::unique_ptr<StepTensors>>& copies, Stream* side)
     : gpu_(&gpu), delayed_(recipe.name == "delayed"), copies_(&copies) {
   const LinearShape shape{.in_features = c.size.in_features, .out_features = c.size.out_features};
   for (std::size_t i = 0; i < copies.size(); ++i) {
     Layer layer{.delayed = std::make_unique<DelayedScaling>(gpu.backend()), .linear = {}, .norm_linear = {}};
-    LinearOptions options{.delayed = layer.delayed.get(), .workspace = &workspace_};
+    LinearOptions options{.delayed = layer.delayed.get(), .workspace = &workspace_, .side = side};
     if (c.work == LinearWork::linear) {
       layer.linear = std::make_unique<Float8Linear>(gpu.backend(), shape, recipe.config, std::move(options));
     } else {
@@ -168,11 +168,16 @@ std::string fault_of_baseline(Gpu& gpu, const LinearBenchCase& c, const StepTens
   return {};
 }
 
-std::string fault(const StepSample& baseline, const StepSample& found) {
-  for (const auto& [what, expected, actual] : {std::tuple{"output", &baseline.output, &found.output},
-                                               {"grad_input", &baseline.grad_input, &found.grad_input},
-                                               {"grad_weight", &baseline.grad_weight, &found.grad_weight}}) {
-    const double db = sqnr(*expected, *actual);
+StepQuality quality(const StepSample& baseline, const StepSample& found) {
+  return {.output_db = sqnr(baseline.output, found.output),
+          .grad_input_db = sqnr(baseline.grad_input, found.grad_input),
+          .grad_weight_db = sqnr(baseline.grad_weight, found.grad_weight)};
+}
+
+std::string fault(const StepQuality& found) {
+  for (const auto& [what, db] : {std::pair{"output", found.output_db},
+                                 {"grad_input", found.grad_input_db},
+                                 {"grad_weight", found.grad_weight_db}}) {
     if (!(db >= kLeastSqnr)) return fmt::format("{} has {:.1f} dB beside bf16's", what, db);
   }
   return {};

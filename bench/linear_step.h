@@ -32,8 +32,9 @@ std::vector<std::unique_ptr<StepTensors>> make_copies(Gpu& gpu, RandomData& rand
 // One recipe's layers, one for each copy.
 class RecipeSteps {
  public:
+  // side: LinearOptions has it; null for none.
   RecipeSteps(Gpu& gpu, const LinearBenchCase& c, const Recipe& recipe,
-              const std::vector<std::unique_ptr<StepTensors>>& copies);
+              const std::vector<std::unique_ptr<StepTensors>>& copies, Stream* side = nullptr);
 
   // The whole step on copy i: the weight is cast, forward, backward; with delayed scales, the update of the histories.
   void enqueue(int copy);
@@ -67,7 +68,14 @@ StepSample sample(Gpu& gpu, const StepTensors& tensors);
 // What of a sample of bf16's step is not what the formula gives in float64, at a few elements of the output; empty if
 // nothing is.
 std::string fault_of_baseline(Gpu& gpu, const LinearBenchCase& c, const StepTensors& tensors);
-// What of another recipe's has less than 15 dB beside bf16's; NaN has none.
-std::string fault(const StepSample& baseline, const StepSample& found);
+// Signal to noise of another recipe's results, bf16's taken for the signal.
+struct StepQuality {
+  double output_db = 0;
+  double grad_input_db = 0;
+  double grad_weight_db = 0;
+};
+StepQuality quality(const StepSample& baseline, const StepSample& found);
+// What of it is below 15 dB; NaN is.
+std::string fault(const StepQuality& found);
 
 }  // namespace ingot::bench

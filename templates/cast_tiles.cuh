@@ -453,14 +453,14 @@ struct CodesTarget {
 
 // Leaves the codes in `codes`, and stores them row by row if `Store`: a row that nobody needs afterwards takes no
 // registers.
-template <Fp8Format Out, bool Store, class Scale, HighPrecision Value>
+template <Fp8Format Out, bool Store, bool Given, class Scale, HighPrecision Value>
 INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at,
                                 const Octet<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
                                 U32x2 (&codes)[kRowsPerRun]) {
   const CodesTarget target = CodesTarget::of(output, at);
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
-    codes[r] = quantize<Out>(values[r], [&](u32 c) { return scales.at(r, c); });
+    codes[r] = quantize<Out, Given>(values[r], [&](u32 c) { return scales.at(r, c); });
     if constexpr (Store) target.store(r, codes[r]);
   }
 }
@@ -509,20 +509,27 @@ INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePlace& at
 template <class Scale>
 inline constexpr bool kFromPass = is_same<Scale, Tensorwise> || is_same<Scale, Rowwise> || is_same<Scale, Columnwise>;
 
+// A cast whose scales come from a pass before it, or that needs none, meets nobody.
+struct NoMeeting {};
+
 // One tile; all threads of the block. The elements may be read before the pass before has ended, but only then: it has
-// waited for whoever wrote them.
-template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum>
-INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared) {
+// waited for whoever wrote them. With a Meeting the tiles are that pass themselves: each raises the maxima, and meet()
+// returns when all have.
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum,
+          class Meeting = NoMeeting>
+INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared,
+                            [[maybe_unused]] Meeting meeting = {}) {
   using Value = typename Source::Value;
   constexpr bool kCodes = !is_same<CodesScale, NotWritten>;
   constexpr bool kTransposed = !is_same<TransposedScale, NotWritten>;
   constexpr bool kOwnTransposed = kTransposed && !is_same<CodesScale, TransposedScale>;
   constexpr bool kAfterPass = !Given && (kFromPass<CodesScale> || kFromPass<TransposedScale>);
+  constexpr bool kMeets = !is_same<Meeting, NoMeeting>;
   using Scale = typename Select<kCodes, CodesScale, TransposedScale>::Type;
   const CastOutput& output = kCodes ? p.codes : p.transposed;
   const TilePlace at = TilePlace::of(p.source, tile);
   Octet<Value> values[kRowsPerRun] = {};
-  if constexpr (kAfterPass) {
+  if constexpr (kAfterPass && !kMeets) {
     load_tile<Source>(p.source, at, shared, values);
     start_in_turn();
   } else {
@@ -535,15 +542,23 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   if constexpr (Given && kCodes && kOwnTransposed) {
     transposed_scales = given_scales<TransposedScale>(p.transposed, p.source, at);
   }
-  if constexpr (!kAfterPass) load_tile<Source>(p.source, at, shared, values);
+  if constexpr (!kAfterPass || kMeets) load_tile<Source>(p.source, at, shared, values);
+  if constexpr (kMeets) {
+    if constexpr (kFromPass<Scale>) record(output, p.source, at, PendingMaxima<Scale, Value>::of(values), shared);
+    if constexpr (kCodes && kOwnTransposed && kFromPass<TransposedScale>) {
+      record(p.transposed, p.source, at, PendingMaxima<TransposedScale, Value>::of(values), shared);
+    }
+    meeting.come();
+  }
   if constexpr (Result) store_result<typename Source::In>(p, at, values);
   if constexpr (Sum) sum_columns(p, at, shared, values);
+  if constexpr (kMeets) meeting.wait();
 
   if constexpr (!Given) scales = dynamic_scales<Scale, Out>(output, p, at, values, shared);
   [[maybe_unused]] PendingMaxima<Scale, Value> maxima;
   if constexpr (Given) maxima = PendingMaxima<Scale, Value>::of(values);
   U32x2 codes[kRowsPerRun];
-  quantize_tile<Out, kCodes>(p.codes, at, values, scales, codes);
+  quantize_tile<Out, kCodes, Given>(p.codes, at, values, scales, codes);
   if constexpr (Given) record(output, p.source, at, maxima, shared);
   if constexpr (kCodes && kOwnTransposed) {
     if constexpr (Given) {
@@ -551,7 +566,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     } else {
       transposed_scales = dynamic_scales<TransposedScale, Out>(p.transposed, p, at, values, shared);
     }
-    quantize_tile<Out, false>(p.transposed, at, values, transposed_scales, codes);
+    quantize_tile<Out, false, Given>(p.transposed, at, values, transposed_scales, codes);
   }
   // Warp 0 answers for the first scales' maxima, warp 1 for the others'.
   constexpr bool kFirstRead = kAfterPass && kFromPass<Scale>;

@@ -120,6 +120,15 @@ INGOT_DEVICE void start_in_turn() {
   let_dependents_start();
 }
 
+// A word that other blocks raise. What they did before that is then seen.
+INGOT_DEVICE u32 load_acquire(const u32* source) {
+#if INGOT_ON_DEVICE
+  return ptx::ld_acquire(source);
+#else
+  return *static_cast<const volatile u32*>(source);
+#endif
+}
+
 template <class T>
 INGOT_DEVICE void store_streaming(void* target, T value) {
 #if INGOT_ON_DEVICE

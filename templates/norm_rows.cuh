@@ -146,7 +146,7 @@ struct NormRow {
   }
 
   INGOT_DEVICE U32x2 quantized(const Octet<In>& octet) const {
-    return quantize<Codes>(octet, [&](u32) { return scale; });
+    return quantize<Codes, Given>(octet, [&](u32) { return scale; });
   }
 };
 

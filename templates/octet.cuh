@@ -143,12 +143,13 @@ INGOT_DEVICE void store_octet(T* target, const Octet<V>& octet) {
   }
 }
 
-// The codes, the first in the low byte; scale(i) is that of element i.
-template <Fp8Format Out, HighPrecision T, class ScaleOf>
+// The codes, the first in the low byte; scale(i) is that of element i. Given: as quantize_given().
+template <Fp8Format Out, bool Given = false, HighPrecision T, class ScaleOf>
 INGOT_HOST_DEVICE U32x2 quantize(const Octet<T>& octet, ScaleOf scale) {
   float x[kOctet];
   unpack(octet, x);
-  const auto pair = [&](u32 i) -> u32 { return encode_pair<Out>(x[i] * scale(i), x[i + 1] * scale(i + 1)); };
+  const auto scaled = [&](u32 i) -> float { return Given ? scaled_by_given(x[i], scale(i)) : x[i] * scale(i); };
+  const auto pair = [&](u32 i) -> u32 { return encode_pair<Out>(scaled(i), scaled(i + 1)); };
   return {pair(0) | pair(2) << 16, pair(4) | pair(6) << 16};
 }
 

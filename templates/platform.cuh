@@ -121,6 +121,7 @@ inline unsigned atomicInc(unsigned* target, unsigned last) {
   *target = value >= last ? 0 : value + 1;
   return value;
 }
+inline unsigned atomicAdd(unsigned* target, unsigned value) { return (*target += value) - value; }
 inline unsigned atomicMax(unsigned* target, unsigned value) { return *target < value ? *target = value : *target; }
 inline unsigned char* host_shared_memory() { return nullptr; }
 template <class T>

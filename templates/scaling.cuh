@@ -89,4 +89,12 @@ INGOT_HOST_DEVICE F quantize(float x, float scale) {
   return encode<F>(x * scale);
 }
 
+// The same with a scale that was given, which knows nothing of an Inf: that would saturate to a number that looks like
+// any other, so it becomes NaN. (A dynamic scale of an Inf is 0, and their product NaN by itself.)
+INGOT_HOST_DEVICE float scaled_by_given(float x, float scale) { return fused_multiply_add(x, 0.0F, x * scale); }
+template <Fp8Format F>
+INGOT_HOST_DEVICE F quantize_given(float x, float scale) {
+  return encode<F>(scaled_by_given(x, scale));
+}
+
 }  // namespace ingot

@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   show_command->add_flag("--json", show.json, "Print all of it as JSON")->excludes(source)->excludes(ptx);
   show_command->add_option(
       "--cubin", show.cubin,
-      "Write the machine code to this file (a first pass to FILE.first, a finishing one to FILE.finish)");
+      "Write the machine code to this file (another pass than the main one to FILE.first, FILE.finish, FILE.whole)");
   show_command->footer(kSpecs);
   show_command->callback([&] { ingot::tools::show(show); });
 

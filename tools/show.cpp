@@ -78,9 +78,10 @@ std::string note(const KernelSpec& spec) {
 }
 
 ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {
-  ShownPass shown{.name = pass == Pass::first  ? "first"
-                          : pass == Pass::main ? "main"
-                                               : "finish",
+  ShownPass shown{.name = pass == Pass::first    ? "first"
+                          : pass == Pass::main   ? "main"
+                          : pass == Pass::finish ? "finish"
+                                                 : "whole",
                   .source = generate(spec, pass),
                   .ptx = {},
                   .compiled = {}};

@@ -162,9 +162,23 @@ Instance instance(const AmaxSpec& spec, Pass pass) {
   return amax_rows(spec.scale == kTensorwise ? Dtype::f32 : spec.in);
 }
 
+// The template arguments that casts in tiles have in common.
+std::string codes_scale(const CastSpec& spec) { return spec.codes ? scale_type(spec.scale) : "ingot::NotWritten"; }
+std::string transposed_scale(const CastSpec& spec) {
+  return spec.transposed ? scale_type(spec.transposed_scale.value_or(spec.scale)) : "ingot::NotWritten";
+}
+
+Instance cast_whole(const CastSpec& spec) {
+  return {"cast_whole.cuh",
+          fmt::format("cast_whole<{}, {}, {}, {}, {}, {}>", source(spec), type(spec.out), codes_scale(spec),
+                      transposed_scale(spec), spec.result, spec.sum.has_value()),
+          kernel_words(spec) + " (in one launch)", functor(spec)};
+}
+
 Instance instance(const CastSpec& spec, Pass pass) {
   if (pass == Pass::first) return first_pass_instance(spec);
   if (pass == Pass::finish) return column_sum_finish(*spec.sum);
+  if (pass == Pass::whole) return cast_whole(spec);
   switch (cast_schedule(spec)) {
     case CastSchedule::rows: return cast_rows(spec);
     case CastSchedule::row_groups:
@@ -175,11 +189,9 @@ Instance instance(const CastSpec& spec, Pass pass) {
     case CastSchedule::tiles: break;
   }
   const std::string words = kernel_words(spec);
-  const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
-  const std::string arguments = fmt::format("{}, {}, {}, {}, {}, {}", source(spec), type(spec.out),
-                                            spec.codes ? scale_type(spec.scale) : "ingot::NotWritten",
-                                            spec.transposed ? scale_type(transposed_scale) : "ingot::NotWritten",
-                                            spec.source == ScaleSource::given, spec.result);
+  const std::string arguments =
+      fmt::format("{}, {}, {}, {}, {}, {}", source(spec), type(spec.out), codes_scale(spec), transposed_scale(spec),
+                  spec.source == ScaleSource::given, spec.result);
   if (spec.list) return {"cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
   return {"cast_tiles.cuh", fmt::format("cast_tiles<{}, {}>", arguments, spec.sum.has_value()), words, functor(spec)};
 }
@@ -322,8 +334,13 @@ bool has_finish(const Spec&) {
   return false;
 }
 
-const char* suffix(Pass pass) {
-  return pass == Pass::first ? " (first pass)" : pass == Pass::finish ? " (finish)" : "";
+bool has_whole(const KernelSpec& spec) {
+  const auto* const cast = std::get_if<CastSpec>(&spec);
+  return cast != nullptr && has_first(*cast) && !cast->list;
+}
+
+const char* asked_for(Pass pass) {
+  return pass == Pass::first ? "no first pass" : pass == Pass::finish ? "no finishing pass" : "none in one launch";
 }
 
 }  // namespace
@@ -358,19 +375,28 @@ FirstPass first_pass(const CastSpec& spec) {
 
 std::span<const Pass> passes(const KernelSpec& spec) {
   static constexpr std::array kAll{Pass::first, Pass::main, Pass::finish};
+  static constexpr std::array kAndWhole{Pass::first, Pass::main, Pass::whole};
+  static constexpr std::array kAndBoth{Pass::first, Pass::main, Pass::finish, Pass::whole};
   const auto [first, finish] = std::visit([](const auto& s) { return std::pair{has_first(s), has_finish(s)}; }, spec);
+  if (has_whole(spec)) return finish ? std::span<const Pass>(kAndBoth) : std::span<const Pass>(kAndWhole);
   return std::span(kAll).subspan(first ? 0 : 1, (first ? 2U : 1U) + (finish ? 1U : 0U));
 }
 
 bool has_pass(const KernelSpec& spec, Pass pass) { return std::ranges::find(passes(spec), pass) != passes(spec).end(); }
+
+const char* suffix(Pass pass) {
+  return pass == Pass::first    ? " (first pass)"
+         : pass == Pass::finish ? " (finish)"
+         : pass == Pass::whole  ? " (in one launch)"
+                                : "";
+}
 
 Source generate(const KernelSpec& spec, Pass pass) {
   validate(spec);
   const std::string line = print(spec);
   if (!has_pass(spec, pass)) {
     throw Error(ErrorCode::invalid_spec, line,
-                fmt::format("this kernel has no {} pass: ask for one of passes(spec)",
-                            pass == Pass::first ? "first" : "finishing"));
+                fmt::format("this kernel has {}: ask for one of passes(spec)", asked_for(pass)));
   }
   const Instance made = std::visit([pass](const auto& s) { return instance(s, pass); }, spec);
   return {.name = line + suffix(pass),

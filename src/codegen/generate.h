@@ -22,8 +22,9 @@ inline constexpr std::string_view kKernelName = "kKernel";
 
 // The kernels of one spec, in the order of their launches. first: what the main pass builds on, such as the maxima that
 // a tensorwise cast needs before it, or the codes of CastSchedule::rows_then_tiles. main: every spec has it. finish:
-// what the main pass left in parts, such as column sums.
-enum class Pass : std::uint8_t { first, main, finish };
+// what the main pass left in parts, such as column sums. whole: in place of first and main, for matrices that are small
+// enough (templates/cast_whole.cuh).
+enum class Pass : std::uint8_t { first, main, finish, whole };
 
 // How a cast runs. rows: a row in its threads' registers, in one launch (templates/cast_rows.cuh). row_groups: likewise
 // with 1 x 128 groups (templates/cast_row_groups.cuh). rows_then_tiles: the codes by rows, which finds the maxima for
@@ -43,11 +44,14 @@ struct FirstPass {
 };
 FirstPass first_pass(const CastSpec& spec);
 
-// Which passes a spec takes. (first: a cast with dynamic tensorwise scales, or in tiles with dynamic rowwise or
+// Which passes a spec takes, or may take. (first: a cast with dynamic tensorwise scales, or in tiles with dynamic rowwise or
 // columnwise ones, or by rows and then in tiles; amax tensorwise; column_sum; cast_stats. finish: a cast with column
-// sums, norm_backward with gradients of gamma and beta.)
+// sums, norm_backward with gradients of gamma and beta. whole: a cast that has a first pass and is not of a list.)
 std::span<const Pass> passes(const KernelSpec& spec);
 bool has_pass(const KernelSpec& spec, Pass pass);
+
+// What a pass's kernel is called behind its spec: "" for the main one, " (first pass)".
+const char* suffix(Pass pass);
 
 // Throws Error{invalid_spec}.
 Source generate(const KernelSpec& spec, Pass pass = Pass::main);

@@ -187,12 +187,15 @@ void Float8Linear::cast_input(const LinearForward& tensors, TensorCasts casts, S
        stream);
 }
 
+bool Float8Linear::weight_is_cast(const Tensor& weight) const {
+  return !any(weight_casts(config_)) ||
+         (weight_is_current_ && weight.data == cast_weight_.data && weight.dtype == cast_weight_.dtype &&
+          weight.row_stride == cast_weight_.row_stride);
+}
+
 void Float8Linear::cast_weight(const Tensor& weight, Stream& stream) {
   const TensorCasts casts = weight_casts(config_);
-  if (!any(casts)) return;
-  const bool same_memory = weight.data == cast_weight_.data && weight.dtype == cast_weight_.dtype &&
-                           weight.row_stride == cast_weight_.row_stride;
-  if (weight_is_current_ && same_memory) return;
+  if (weight_is_cast(weight)) return;
   weight_is_current_ = false;
   cast({.tensor = "weight",
         .of_codes = "output",
@@ -410,14 +413,42 @@ void Float8Linear::multiply_grad_weight(const LinearBackward& tensors, const Gra
 
 void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
   check_forward(tensors, stream);
+  start_forward(tensors, stream);
   run_forward(tensors, stream);
+}
+
+Stream& Float8Linear::beside(std::int64_t tokens, Stream& stream) {
+  const double multiplications = static_cast<double>(tokens) * static_cast<double>(shape_.in_features) *
+                                 static_cast<double>(shape_.out_features);
+  const bool is_small = multiplications <= LinearOptions::kLargestBeside;
+  if (options_.side == nullptr || !is_small || options_.observer != nullptr) return stream;
+  options_.side->wait_for(stream);
+  is_beside_ = true;
+  return *options_.side;
+}
+
+void Float8Linear::join(Stream& stream) {
+  if (!is_beside_) return;
+  stream.wait_for(*options_.side);
+  is_beside_ = false;
+}
+
+void Float8Linear::start_forward(const LinearForward& tensors, Stream& stream) {
+  join(stream);  // where a step before has failed half way
+  if (weight_is_cast(tensors.weight)) return;
+  // The first scale of delayed ones is found in the order of the layer's own stream.
+  const bool has_scale = weight_scale_.slot < 0 || options_.delayed->has_scale(weight_scale_.slot);
+  if (!has_scale) return;
+  Stream& other = beside(tensors.input.rows, stream);
+  if (is_beside_) cast_weight(tensors.weight, other);
 }
 
 void Float8Linear::run_forward(const LinearForward& tensors, Stream& stream) {
   const ObservedRange range(options_.observer, options_.name, "forward");
   has_forward_ = false;
   cast_input(tensors, casts_of_forward(tensors), stream);
-  cast_weight(tensors.weight, stream);
+  if (!is_beside_) cast_weight(tensors.weight, stream);
+  join(stream);
   multiply_output(tensors, stream);
   if (tensors.keep_for_backward) keep(tensors);
 }
@@ -439,13 +470,17 @@ void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {
 void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   check_backward(tensors, stream);
   run_backward(tensors, stream);
+  finish_backward(stream);
 }
 
 void Float8Linear::run_backward(const LinearBackward& tensors, Stream& stream) {
   const ObservedRange range(options_.observer, options_.name, "backward");
+  join(stream);
   const GradOutput grad_output = cast_grad_output(tensors, stream);
+  Stream& weight_stream =
+      is_given(tensors.grad_input) && is_given(tensors.grad_weight) ? beside(saved_.input.rows, stream) : stream;
   if (is_given(tensors.grad_input)) multiply_grad_input(tensors, grad_output, stream);
-  if (is_given(tensors.grad_weight)) multiply_grad_weight(tensors, grad_output, stream);
+  if (is_given(tensors.grad_weight)) multiply_grad_weight(tensors, grad_output, weight_stream);
   // grad_bias[N] = the sum of grad_output's rows
   if (is_given(tensors.grad_bias) && !grad_output.is_summed) {
     backend_->column_sum({.in = grad_output.values.dtype, .out = tensors.grad_bias.dtype},

@@ -11,6 +11,9 @@
 // alive and unchanged until backward() has run on the device; with an epilogue, the preactivation, or a view of the
 // output, and views of the epilogue's inputs. The weight's codes are kept until weight_changed().
 //
+// Whatever is not finite in an operand makes its products NaN or Inf, with every recipe: codes have NaN for it, or a
+// factor has.
+//
 // Calls on one layer are for one stream, or ordered by the caller. Memory is allocated by the first step and by a
 // larger M only, so a step that has run once can be captured into a CUDA graph; weight_changed() before the capture
 // puts the weight's cast into the graph.
@@ -79,6 +82,14 @@ struct LinearOptions {
   DelayedScaling* delayed = nullptr;     // of the whole model; wanted where the config has delayed scales
   Float8Workspace* workspace = nullptr;  // default: the layer's own
   LayerObserver* observer = nullptr;     // Monitor, NvtxRanges, TraceRanges ...; outlives the layer
+  // Another stream of the same backend, for what little waits for: the weight's cast runs there beside the input's, and
+  // grad_weight's GEMM beside grad_input's. Each call returns with its own stream waiting for it, so nothing changes
+  // for the caller, and graphs hold both. It pays for small layers (docs/layers.md): layers of more than
+  // kLargestBeside multiplications, and those that are observed, do not use it. Layers of one thread can share one; it
+  // outlives them.
+  Stream* side = nullptr;
+
+  static constexpr double kLargestBeside = 1e10;  // M * N * K
 };
 
 class Float8Linear {
@@ -120,8 +131,16 @@ class Float8Linear {
   // Layers that are made of several check all of them first, and then run them.
   friend class NormLinear;
   friend class GatedMlp;
+  // What of a forward() runs beside it, the weight's cast, which may begin before the input is there; and the rest.
+  void start_forward(const LinearForward& tensors, Stream& stream);
   void run_forward(const LinearForward& tensors, Stream& stream);
+  // What runs beside, and reads the workspace, is waited for by finish_backward() alone.
   void run_backward(const LinearBackward& tensors, Stream& stream);
+  void finish_backward(Stream& stream) { join(stream); }
+
+  // The side stream, behind what `stream` has been given, where a step of so many tokens uses one; or `stream` itself.
+  Stream& beside(std::int64_t tokens, Stream& stream);
+  void join(Stream& stream);
 
   // What one of the layer's three tensors is scaled by where that is given.
   struct GivenScale {
@@ -136,6 +155,7 @@ class Float8Linear {
   void multiply(const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream);
   void give_scale(CastTensors& tensors, const CastOrder& order, const CastSpec& spec, Stream& stream);
   void cast_input(const LinearForward& tensors, TensorCasts casts, Stream& stream);
+  bool weight_is_cast(const Tensor& weight) const;
   void cast_weight(const Tensor& weight, Stream& stream);
   void multiply_output(const LinearForward& tensors, Stream& stream);
   void keep(const LinearForward& tensors);
@@ -183,6 +203,8 @@ class Float8Linear {
   Float8Tensor weight_;
   Tensor cast_weight_{};  // what weight_ was made of
   bool weight_is_current_ = false;
+
+  bool is_beside_ = false;  // has the side stream been given work that no other waits for yet?
 
   LinearForward saved_{};  // the caller's tensors of the last forward()
   bool has_forward_ = false;

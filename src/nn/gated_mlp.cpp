@@ -28,7 +28,8 @@ LinearOptions layer_options(const GatedMlpOptions& options, const char* layer) {
           .fusion = {.fast_math = options.fast_math},
           .delayed = options.delayed,
           .workspace = options.workspace,
-          .observer = options.observer};
+          .observer = options.observer,
+          .side = options.side};
 }
 
 LinearOptions down_options(const GatedMlpOptions& options, const Pointwise& activation) {
@@ -76,6 +77,8 @@ void GatedMlp::forward(const GatedMlpForward& tensors, Stream& stream) {
   down_.check_forward(down, stream);
   check_disjoint({"GatedMlp output", &tensors.output},
                  {{"input", &input}, {"gate_up_weight", &tensors.gate_up_weight}});
+  gate_up_.start_forward(gate_up, stream);
+  down_.start_forward(down, stream);
   gate_up_.run_forward(gate_up, stream);
   down_.run_forward(down, stream);
   has_forward_ = true;
@@ -113,7 +116,9 @@ void GatedMlp::backward(const GatedMlpBackward& tensors, Stream& stream) {
   };
   flow_back(by_gate_, half(grad_gate_up_, false));
   flow_back(by_up_, half(grad_gate_up_, true));
+  down_.finish_backward(stream);
   gate_up_.run_backward(to_gate_up, stream);
+  gate_up_.finish_backward(stream);
 }
 
 void GatedMlp::weights_changed() {

@@ -48,6 +48,7 @@ struct GatedMlpOptions {
   DelayedScaling* delayed = nullptr;
   Float8Workspace* workspace = nullptr;
   LayerObserver* observer = nullptr;
+  Stream* side = nullptr;  // as LinearOptions has it
 };
 
 class GatedMlp {

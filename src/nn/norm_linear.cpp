@@ -73,6 +73,7 @@ void NormLinear::forward(const NormLinearForward& tensors, Stream& stream) {
 
   const LinearForward linear = linear_forward(tensors);
   linear_.check_forward(linear, stream);
+  linear_.start_forward(linear, stream);
 
   // Statistics alone, and the values where nothing casts them.
   const bool writes = !casts_input_;
@@ -150,6 +151,7 @@ void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
   check(spec, norm, backend_->device());
   linear_.run_backward(linear, stream);
   backend_->norm_backward(spec, norm, stream);
+  linear_.finish_backward(stream);
 }
 
 std::size_t NormLinear::saved_bytes() const {

@@ -211,6 +211,12 @@ class Backend {
   virtual CUstream_st* create_stream() = 0;
   virtual void destroy_stream(CUstream_st* stream) noexcept = 0;
 
+  // What Stream::wait_for() uses: `stream` goes on after what `other` has been given so far. A fence is for one thread
+  // at a time, and may be used again at once. The CPU has none and gives null.
+  virtual void* create_fence() = 0;
+  virtual void destroy_fence(void* fence) noexcept = 0;
+  virtual void wait(const Stream& stream, const Stream& other, void* fence) = 0;
+
   // Points in a stream's work, for who measures it: CUDA's events, or times of the CPU. microseconds_between() waits
   // for both, and both have been recorded. Errors: Error{cuda_failed}.
   virtual void* create_mark() = 0;

@@ -1,5 +1,7 @@
 #include "ingot/runtime/stream.h"
 
+#include "ingot/runtime/check.h"
+
 namespace ingot {
 
 Stream::Stream(Backend& backend) : backend_(&backend), handle_(backend.create_stream()), owned_(true) {}
@@ -8,7 +10,14 @@ Stream::Stream(Backend& backend, CUstream_st* handle) : backend_(&backend), hand
 
 // The scratch is released after the stream: release() waits for the device, destroying a stream does not stop its work.
 Stream::~Stream() {
+  backend_->destroy_fence(fence_);
   if (owned_) backend_->destroy_stream(handle_);
+}
+
+void Stream::wait_for(const Stream& other) {
+  check_stream(other, *backend_);
+  if (fence_ == nullptr) fence_ = backend_->create_fence();
+  backend_->wait(*this, other, fence_);
 }
 
 void* Stream::scratch(std::size_t bytes) {

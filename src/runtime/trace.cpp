@@ -27,9 +27,6 @@ Json name_of(const char* what, int process, int track, std::string name) {
   return {{"name", what}, {"ph", "M"}, {"pid", process}, {"tid", track}, {"args", {{"name", std::move(name)}}}};
 }
 
-const char* suffix(Pass pass) {
-  return pass == Pass::first ? " (first pass)" : pass == Pass::finish ? " (finish)" : "";
-}
 
 struct Span {
   double begin_us;

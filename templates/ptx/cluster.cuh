@@ -13,10 +13,12 @@ INGOT_DEVICE u32 cluster_rank() {
   return rank;
 }
 
-// All threads of the cluster; what was written to shared memory before is seen after it.
+// All threads of the cluster; what was written before is seen after it.
+INGOT_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+INGOT_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 INGOT_DEVICE void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 
 // The address, in the cluster's shared memory, of what lies at `address` in the block of that rank.

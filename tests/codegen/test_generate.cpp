@@ -35,6 +35,11 @@ const std::vector<Golden> kGolden{
      "// cast bf16->e4m3fn scale=row out=codes\n"
      "#include \"cast_rows.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, false>;\n"},
+    {"cast bf16->e4m3fn scale=row+col out=codes,transposed pow2", Pass::whole,
+     "// cast bf16->e4m3fn scale=row+col out=codes,transposed (in one launch)\n"
+     "#include \"cast_whole.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_whole<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, ingot::Rowwise, "
+     "ingot::Columnwise, false, false>;\n"},
     {"cast bf16->e4m3fn scale=1x128 out=codes", Pass::main,
      "// cast bf16->e4m3fn scale=1x128 out=codes\n"
      "#include \"cast_row_groups.cuh\"\n"
@@ -137,10 +142,11 @@ BOOST_AUTO_TEST_CASE(golden_texts) {
   for (const Golden& golden : kGolden) {
     const Source source = generate(parse(golden.line), golden.pass);
     BOOST_TEST(source.text == golden.text);
-    const char* const suffix = golden.pass == Pass::first    ? " (first pass)"
-                               : golden.pass == Pass::finish ? " (finish)"
-                                                             : "";
-    BOOST_TEST(source.name == golden.line + suffix);
+    const char* const expected = golden.pass == Pass::first    ? " (first pass)"
+                                 : golden.pass == Pass::finish ? " (finish)"
+                                 : golden.pass == Pass::whole  ? " (in one launch)"
+                                                               : "";
+    BOOST_TEST(source.name == golden.line + expected);
   }
 }
 
@@ -248,6 +254,8 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
       BOOST_TEST(at->second == text, spec);
     }
   }
+  // In one launch: 3 x 4 x 32 casts whose maxima come first: of tensors and columns by codes alone, of rows too by
+  // transposed ones, and 27 of the 36 pairs.
   // amax: 3 partials, 3 rows, 3 x 4 kinds of tiles (columns, and any two of tensor, rows and columns);
   // casts: 3 x 4 x (48 pairs of granularities x 2 sources, of which rowwise codes with transposed ones, dynamic, are
   // the kernels of others); gemm 16 x 3 + 5, and 32 of one FP8 operand; column_sum 3 + 3; relayout 2;
@@ -255,7 +263,7 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
   // not, and plain statistics; norm_backward: affine or not; amax_history 1.
   BOOST_TEST(texts.size() ==
-             3U + 3U + 3U * 4U + 12U * 95U + 53U + 6U + 6U * (4U * 8U + 3U) + 12U + 32U + 2U + 28U + 1U);
+             3U + 3U + 3U * 4U + 12U * (95U + 32U) + 53U + 6U + 6U * (4U * 8U + 3U) + 12U + 32U + 2U + 28U + 1U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
@@ -270,6 +278,8 @@ BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
   };
   BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::first) ==
              "cast bf16->e4m3fn scale=row out=codes: this kernel has no first pass: ask for one of passes(spec)");
+  BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::whole) ==
+             "cast bf16->e4m3fn scale=row out=codes: this kernel has none in one launch: ask for one of passes(spec)");
   BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::finish) ==
              "cast bf16->e4m3fn scale=row out=codes: this kernel has no finishing pass: ask for one of passes(spec)");
   BOOST_TEST(message(AmaxSpec{.in = Dtype::e5m2}, Pass::main) ==

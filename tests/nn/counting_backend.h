@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ingot/runtime/backend.h"
@@ -19,17 +20,19 @@ class CountingBackend final : public Backend {
       : inner_(&inner), inner_stream_(inner_stream) {}
 
   int allocations = 0;
-  std::vector<std::string> calls;  // the specs, in order
+  std::vector<std::string> calls;             // the specs, in order
+  std::vector<const Stream*> streams;         // of each
+  std::vector<const Stream*> waiting, awaited;  // of each Stream::wait_for()
   bool gemm_fails = false;
   std::function<void(const CastSpec&, const CastTensors&, Stream&)> after_cast;
 
   Device device() const override { return inner_->device(); }
   void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
-    calls.push_back(print(spec));
+    note(print(spec), stream);
     inner_->amax(spec, tensors, on(stream));
   }
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
-    calls.push_back(print(spec));
+    note(print(spec), stream);
     inner_->cast(spec, tensors, on(stream));
     if (after_cast) after_cast(spec, tensors, on(stream));
   }
@@ -38,37 +41,37 @@ class CountingBackend final : public Backend {
     return inner_->make_cast_list(spec, tensors, on(stream));
   }
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
-    calls.push_back(print(spec));
+    note(print(spec), stream);
     if (gemm_fails) throw Error(ErrorCode::cuda_failed, print(spec), "broken for the test");
     inner_->gemm(spec, tensors, on(stream));
   }
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
-    calls.push_back(print(spec));
+    note(print(spec), stream);
     inner_->column_sum(spec, tensors, on(stream));
   }
   void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override {
-    calls.push_back(print(spec));
+    note(print(spec), stream);
     inner_->relayout(spec, tensors, on(stream));
   }
   void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
-    calls.push_back(print(spec));
+    note(print(spec), stream);
     inner_->elementwise(spec, tensors, on(stream));
   }
 
   void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
-    calls.push_back(print(spec));
+    note(print(spec), stream);
     inner_->cast_stats(spec, tensors, on(stream));
   }
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
-    calls.push_back(print(spec));
+    note(print(spec), stream);
     inner_->norm(spec, tensors, on(stream));
   }
   void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
-    calls.push_back(print(spec));
+    note(print(spec), stream);
     inner_->norm_backward(spec, tensors, on(stream));
   }
   void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
-    calls.push_back(print(spec));
+    note(print(spec), stream);
     inner_->amax_history(spec, tensors, on(stream));
   }
   void* allocate(std::size_t bytes) override {
@@ -89,6 +92,13 @@ class CountingBackend final : public Backend {
   }
   CUstream_st* create_stream() override { return inner_->create_stream(); }
   void destroy_stream(CUstream_st* stream) noexcept override { inner_->destroy_stream(stream); }
+  void* create_fence() override { return inner_->create_fence(); }
+  void destroy_fence(void* fence) noexcept override { inner_->destroy_fence(fence); }
+  // All streams are one where an inner one is given, and the CPU's have nothing to wait for.
+  void wait(const Stream& stream, const Stream& other, void*) override {
+    waiting.push_back(&stream);
+    awaited.push_back(&other);
+  }
   void* create_mark() override { return inner_->create_mark(); }
   void destroy_mark(void* mark) noexcept override { inner_->destroy_mark(mark); }
   void record_mark(void* mark, const Stream& stream) override {
@@ -99,6 +109,10 @@ class CountingBackend final : public Backend {
   std::int64_t launches() const override { return inner_->launches(); }
 
  private:
+  void note(std::string call, const Stream& stream) {
+    calls.push_back(std::move(call));
+    streams.push_back(&stream);
+  }
   Stream& on(Stream& stream) const { return inner_stream_ != nullptr ? *inner_stream_ : stream; }
 
   Backend* inner_;

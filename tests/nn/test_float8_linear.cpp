@@ -11,6 +11,8 @@
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
+#include "ingot/nn/monitor.h"
+#include "ingot/nn/norm_linear.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"
@@ -97,6 +99,68 @@ BOOST_AUTO_TEST_CASE(takes_rows_that_are_not_contiguous) {
 }
 
 BOOST_AUTO_TEST_CASE(sqnr_passes_the_bars_of_torchao) { check_torchao_bars(*backend, stream); }
+
+// The weight's cast and grad_weight's GEMM, each behind what it needs and ahead of who needs it; not of layers that
+// are observed, and nothing where one of them is not wanted.
+BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
+  CountingBackend counting(*backend, &stream);
+  Stream on(counting);
+  Stream side(counting);
+  using Streams = std::vector<const Stream*>;
+  const auto took = [&](const char* what, const Streams& streams, const Streams& waiting, const Streams& awaited) {
+    BOOST_TEST_CONTEXT(what) {
+      BOOST_TEST(counting.streams == streams, boost::test_tools::per_element());
+      BOOST_TEST(counting.waiting == waiting, boost::test_tools::per_element());
+      BOOST_TEST(counting.awaited == awaited, boost::test_tools::per_element());
+    }
+    for (Streams* const list : {&counting.streams, &counting.waiting, &counting.awaited}) list->clear();
+  };
+  const constexpr CaseShape kShape{8, 16, 24};
+  const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, counting, on);
+  const LinearShape shape{kShape.in_features, kShape.out_features, true};
+  Float8Linear linear(counting, shape, tensorwise(), {.side = &side});
+  took("", {}, {}, {});
+  linear.forward(device.forward(true), on);
+  took("forward", {&side, &on, &on}, {&side, &on}, {&on, &side});
+  linear.backward(device.backward(true), on);
+  took("backward", {&on, &on, &side}, {&side, &on}, {&on, &side});
+  linear.forward(device.forward(true), on);
+  took("forward with the codes of before", {&on, &on}, {}, {});
+  linear.backward({.grad_output = device.grad_output, .grad_weight = device.grad_weight}, on);
+  took("one gradient", {&on, &on}, {}, {});
+
+  Monitor monitor(counting);
+  Float8Linear observed(counting, shape, tensorwise(), {.observer = &monitor, .side = &side});
+  observed.forward(device.forward(true), on);
+  for (const Stream* const used : counting.streams) BOOST_TEST(used == &on);
+  BOOST_TEST(counting.waiting.empty());
+  for (Streams* const list : {&counting.streams, &counting.waiting, &counting.awaited}) list->clear();
+
+  // What a norm needs no weight for runs beside it; and its backward beside grad_weight.
+  LayerNormLinear norm(counting, {.linear = {shape.in_features, shape.out_features}, .affine = false}, tensorwise(),
+                       {.side = &side});
+  norm.forward({.input = device.input, .weight = device.weight, .output = device.output}, on);
+  took("norm forward", {&side, &on, &on, &on}, {&side, &on}, {&on, &side});
+  norm.backward(
+      {.grad_output = device.grad_output, .grad_input = device.grad_input, .grad_weight = device.grad_weight}, on);
+  took("norm backward", {&on, &on, &side, &on}, {&side, &on}, {&on, &side});
+}
+
+BOOST_AUTO_TEST_CASE(a_large_layer_has_no_side_stream) {
+  for (const std::int64_t tokens : {2400, 2600}) {
+    CountingBackend counting(*backend, &stream);
+    Stream on(counting);
+    Stream side(counting);
+    counting.gemm_fails = true;  // where it runs is known then
+    const OwnedTensor input(counting, Dtype::bf16, tokens, 2000);
+    const OwnedTensor weight(counting, Dtype::bf16, 2000, 2000);
+    const OwnedTensor output(counting, Dtype::bf16, tokens, 2000);
+    Float8Linear linear(counting, {2000, 2000}, tensorwise(), {.side = &side});
+    BOOST_CHECK_THROW(linear.forward({.input = input, .weight = weight, .output = output}, on), Error);
+    BOOST_TEST(counting.streams.front() == (tokens * 2000 * 2000 <= 10'000'000'000 ? &side : &on));
+  }
+}
 
 BOOST_AUTO_TEST_CASE(casts_each_tensor_once_and_the_weight_only_when_it_changed) {
   CountedLayer layer(*backend, tensorwise());

@@ -65,6 +65,9 @@ class FakeBackend final : public Backend {
     return reinterpret_cast<CUstream_st*>(static_cast<std::uintptr_t>(++streams));
   }
   void destroy_stream(CUstream_st*) noexcept override { --streams; }
+  void* create_fence() override { return nullptr; }
+  void destroy_fence(void* /*fence*/) noexcept override {}
+  void wait(const Stream& /*stream*/, const Stream& /*other*/, void* /*fence*/) override {}
   void* create_mark() override { return nullptr; }
   void destroy_mark(void*) noexcept override {}
   void record_mark(void*, const Stream&) override {}

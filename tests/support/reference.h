@@ -117,7 +117,10 @@ inline Matrices cast_reference(const CastSpec& spec, const SharedMatrices& input
   GuardedMatrix transposed(spec.out, input.cols(), input.rows());
   const auto code = [&](const ScalesReference& from, ScaleGranularity granularity, std::int64_t r, std::int64_t c) {
     const double scale = from.scales.value(0, extent_of(granularity, input.cols(), r, c));
-    return encode_reference(spec.out, static_cast<float>(input.value(r, c)) * static_cast<float>(scale));
+    const auto value = static_cast<float>(input.value(r, c));
+    // A given scale does not make an Inf NaN by itself, as the 0 of a dynamic one does.
+    if (given && std::isinf(value)) return encode_reference(spec.out, std::numeric_limits<float>::quiet_NaN());
+    return encode_reference(spec.out, value * static_cast<float>(scale));
   };
   for (std::int64_t r = 0; r < input.rows(); ++r) {
     for (std::int64_t c = 0; c < input.cols(); ++c) {

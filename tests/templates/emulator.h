@@ -130,6 +130,10 @@ inline unsigned atomicMax(unsigned* target, unsigned value) {
   return seen;
 }
 
+inline unsigned atomicAdd(unsigned* target, unsigned value) {
+  return std::atomic_ref<unsigned>(*target).fetch_add(value);
+}
+
 inline unsigned atomicInc(unsigned* target, unsigned last) {
   const std::atomic_ref<unsigned> shared(*target);
   unsigned seen = shared.load();

@@ -13,6 +13,7 @@
 #include "cast_row_groups.cuh"
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
+#include "cast_whole.cuh"
 #include "column_sum.cuh"
 #include "elementwise.cuh"
 #include "gemm_simt.cuh"
@@ -275,7 +276,8 @@ struct OutputCheck {
     for (i64 r = 0; r < s.rows; ++r) {
       for (i64 c = 0; c < s.cols; ++c) {
         const float scale = expected_scale[static_cast<std::size_t>(extents.index(r, c))];
-        const u32 expected = quantize<Out>(to_float(x.at(r, c)), scale).bits;
+        const float value = to_float(x.at(r, c));
+        const u32 expected = encode<Out>(Given && std::isinf(value) ? std::nanf("") : value * scale).bits;
         const u32 got = Transposed ? codes.at(c, r).bits : codes.at(r, c).bits;
         if (got != expected) BOOST_FAIL(what << at(r, c) << ": " << got << ", expected " << expected);
       }
@@ -366,6 +368,51 @@ void check_cast_tiles(bool pow2 = false) {
       transposed.check(x, s, "transposed");
       if (!Given && kFromPass<CodesScale>) codes.check_cleared();
       if (!Given && kFromPass<TransposedScale> && !kShared) transposed.check_cleared();
+      check_result(x, result, s);
+      check_partial_sums(x, sums, s);
+    }
+  }
+}
+
+// The same in one launch, from maxima of nothing. The emulator runs a block after the other: one tile, which meets
+// nobody.
+template <class In, class Out, class CodesScale, class TransposedScale>
+void check_cast_whole(bool pow2, bool clustered) {
+  constexpr bool kShared = is_same<CodesScale, TransposedScale>;
+  for (const Shape& s : kShapes) {
+    if (CastTilesLaunch::grid(s.rows, s.cols) != 1) continue;
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
+      const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
+      OutputCheck<In, Out, CodesScale, false, false> codes(x, s, pow2);
+      OutputCheck<In, Out, TransposedScale, false, true> transposed(x, s, pow2);
+      Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
+      Matrix<float> sums(1, s.cols, s.cols);
+      std::vector<u32> meeting(2);
+      const auto from_nothing = [](auto& output) {
+        for (i64 i = 0; i < output.extents.count(); ++i) output.from.at(0, i) = 0.0F;
+        CastOutput raised = output.output(true);
+        raised.amax = reinterpret_cast<u32*>(raised.from);
+        return raised;
+      };
+      emulator::launch(cast_whole<ValueSource<In>, Out, CodesScale, TransposedScale, true, true>, 1,
+                       CastTilesLaunch::kThreads,
+                       CastWholeParams{.cast = {.source = source_of(x, s.rows, s.cols),
+                                                .codes = from_nothing(codes),
+                                                .transposed = from_nothing(transposed),
+                                                .result = result.data(),
+                                                .result_stride = result.stride(),
+                                                .partial_sums = sums.data(),
+                                                .pow2 = pow2},
+                                       .meeting = clustered ? nullptr : meeting.data()});
+      codes.check(x, s, "codes");
+      if (kShared) {
+        transposed.factors = codes.factors;
+        transposed.amax = codes.amax;
+      }
+      transposed.check(x, s, "transposed");
+      codes.check_cleared();
+      if (!kShared) transposed.check_cleared();
+      for (const u32 word : meeting) BOOST_TEST(word == 0U);
       check_result(x, result, s);
       check_partial_sums(x, sums, s);
     }
@@ -786,6 +833,11 @@ BOOST_AUTO_TEST_CASE(cast_row_groups_f32_e5m2fnuz_pow2) { check_cast_row_groups<
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, false>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, true>(); }
 // No rows, but columns: a given scale still has its factor, and the sums are those of nothing.
+BOOST_AUTO_TEST_CASE(cast_whole_tensor) { check_cast_whole<bf16, e4m3fn, Tensorwise, Tensorwise>(false, false); }
+BOOST_AUTO_TEST_CASE(cast_whole_row) { check_cast_whole<f16, e5m2, Rowwise, Rowwise>(true, false); }
+BOOST_AUTO_TEST_CASE(cast_whole_row_col) { check_cast_whole<bf16, e4m3fn, Rowwise, Columnwise>(false, true); }
+BOOST_AUTO_TEST_CASE(cast_whole_col_tensor) { check_cast_whole<f32, e4m3fnuz, Columnwise, Tensorwise>(true, false); }
+
 BOOST_AUTO_TEST_CASE(cast_tiles_without_rows) {
   const Matrix<bf16> x(0, 16, 16);
   Matrix<e4m3fn> codes(0, 16, 16), transposed(16, 0, 1);

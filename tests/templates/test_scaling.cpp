@@ -63,6 +63,25 @@ BOOST_AUTO_TEST_CASE(a_power_of_two_scale_is_rounded_down) {
   }
 }
 
+// With a scale that was given, an Inf must not look like the largest number.
+BOOST_AUTO_TEST_CASE(inf_is_nan_beside_a_given_scale) {
+  const auto check = []<class Format>(Format) {
+    const float inf = std::numeric_limits<float>::infinity();
+    for (const float scale : {1e-3F, 1.0F, 448.0F, 1e30F}) {
+      for (const float x : {inf, -inf, std::numeric_limits<float>::quiet_NaN()}) {
+        BOOST_TEST(ingot::is_nan(ingot::to_float(ingot::quantize_given<Format>(x, scale))));
+      }
+      for (const float x : {0.0F, -0.0F, 1.0F, -3.5F, 1e-45F, -1e-45F, 3e38F, -3e38F, 447.9F, -0.001F}) {
+        BOOST_TEST(ingot::quantize_given<Format>(x, scale).bits == ingot::encode<Format>(x * scale).bits);
+      }
+    }
+  };
+  check(ingot::e4m3fn{});
+  check(ingot::e5m2{});
+  check(ingot::e4m3fnuz{});
+  check(ingot::e5m2fnuz{});
+}
+
 BOOST_AUTO_TEST_CASE(nan_stays_and_inf_gives_zero) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   BOOST_TEST(std::isnan(ingot::scale_from_amax<ingot::e4m3fn>(nan, false)));

@@ -21,6 +21,7 @@
 #include "cast_rows.cuh"
 #include "cast_stats.cuh"
 #include "cast_tiles.cuh"
+#include "cast_whole.cuh"
 #include "column_sum.cuh"
 #include "decode_f16.cuh"
 #include "elementwise.cuh"

@@ -156,6 +156,14 @@ class CpuBackend final : public Backend {
   void destroy_stream(CUstream_st* /*stream*/) noexcept override {}
   std::int64_t launches() const override { return 0; }
 
+  // Work has been done when a call returns.
+  void* create_fence() override { return nullptr; }
+  void destroy_fence(void* /*fence*/) noexcept override {}
+  void wait(const Stream& stream, const Stream& other, void* /*fence*/) override {
+    check_stream(stream, *this);
+    check_stream(other, *this);
+  }
+
   void* create_mark() override { return new Clock::time_point; }
   void destroy_mark(void* mark) noexcept override { delete static_cast<Clock::time_point*>(mark); }
   void record_mark(void* mark, const Stream& stream) override {

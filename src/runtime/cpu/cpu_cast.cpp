@@ -47,9 +47,12 @@ Scales given_scales(const Extents& extents, const std::vector<u32>& maxima, cons
 // its columns are written.
 template <class In, Fp8Format Out>
 void quantize_rows(const Values<In>& values, const CastTensors& tensors, const Scales* codes, const Scales* transposed,
-                   i64 begin, i64 end) {
+                   bool given, i64 begin, i64 end) {
   constexpr i64 kRows = 64;
   constexpr i64 kCols = Values<In>::kMaxCount;
+  const auto code = [given](float value, float scale) {
+    return given ? quantize_given<Out>(value, scale) : quantize<Out>(value, scale);
+  };
   for (i64 r0 = begin; r0 < end; r0 += kRows) {
     for (i64 c0 = 0; c0 < values.cols(); c0 += kCols) {
       for (i64 r = r0; r < std::min(r0 + kRows, end); ++r) {
@@ -59,8 +62,8 @@ void quantize_rows(const Values<In>& values, const CastTensors& tensors, const S
         for (i64 i = 0; i < count; ++i) {
           const float value = read[static_cast<std::size_t>(i)];
           const i64 c = c0 + i;
-          if (codes != nullptr) row<Out>(tensors.codes, r)[c] = quantize<Out>(value, codes->at(r, c));
-          if (transposed != nullptr) row<Out>(tensors.transposed, c)[r] = quantize<Out>(value, transposed->at(r, c));
+          if (codes != nullptr) row<Out>(tensors.codes, r)[c] = code(value, codes->at(r, c));
+          if (transposed != nullptr) row<Out>(tensors.transposed, c)[r] = code(value, transposed->at(r, c));
           if (tensors.result.data != nullptr) row<In>(tensors.result, r)[c] = from_float<In>(value);
         }
       }
@@ -122,7 +125,7 @@ void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool)
   const Scales* const transposed = own ? &*own : &scales;
   pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
     quantize_rows<In, Out>(values, tensors, spec.codes ? &scales : nullptr, spec.transposed ? transposed : nullptr,
-                           begin, end);
+                           spec.source == ScaleSource::given, begin, end);
   });
 }
 

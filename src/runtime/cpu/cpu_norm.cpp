@@ -99,14 +99,17 @@ void values_of(const Statistics& s, const Parameters& parameters, Floats& x) {
 template <class Out>
 void write_codes(const NormSpec& spec, const NormTensors& tensors, i64 r, const Floats& values, u32 maximum) {
   float scale = 0.0F;
-  if (spec.source == ScaleSource::given) {
+  const bool given = spec.source == ScaleSource::given;
+  if (given) {
     scale = *row<float>(tensors.scale, 0);
   } else {
     scale = scale_from_amax<Out>(amax_from_bits(maximum), spec.pow2);
     row<float>(tensors.factors, 0)[r] = factor_from_scale(scale);
   }
   Out* codes = row<Out>(tensors.codes, r);
-  for (const float value : values) *codes++ = quantize<Out>(value, scale);
+  for (const float value : values) {
+    *codes++ = given ? quantize_given<Out>(value, scale) : quantize<Out>(value, scale);
+  }
 }
 
 template <class In>

@@ -169,22 +169,18 @@ class CudaBackend final : public Backend {
     }
   }
 
-  void* create_mark() override {
-    const CurrentContext current = launcher_.make_current();
-    CUevent event = nullptr;
-    driver().check(api().cuEventCreate(&event, CU_EVENT_DEFAULT), "cuEventCreate");
-    return event;
+  void* create_fence() override { return create_event(CU_EVENT_DISABLE_TIMING); }
+  void destroy_fence(void* fence) noexcept override { destroy_event(fence); }
+  void wait(const Stream& stream, const Stream& other, void* fence) override {
+    check_stream(other, *this);
+    const CurrentContext current = begin(stream);
+    driver().check(api().cuEventRecord(static_cast<CUevent>(fence), other.handle()), "cuEventRecord");
+    driver().check(api().cuStreamWaitEvent(stream.handle(), static_cast<CUevent>(fence), CU_EVENT_WAIT_DEFAULT),
+                   "cuStreamWaitEvent");
   }
 
-  void destroy_mark(void* mark) noexcept override {
-    if (mark == nullptr) return;
-    try {
-      const CurrentContext current = launcher_.make_current();
-      static_cast<void>(api().cuEventDestroy(static_cast<CUevent>(mark)));
-    } catch (const Error&) {
-      return;
-    }
-  }
+  void* create_mark() override { return create_event(CU_EVENT_DEFAULT); }
+  void destroy_mark(void* mark) noexcept override { destroy_event(mark); }
 
   void record_mark(void* mark, const Stream& stream) override {
     const CurrentContext current = begin(stream);
@@ -209,6 +205,22 @@ class CudaBackend final : public Backend {
  private:
   const Driver& driver() const { return launcher_.driver(); }
   const Driver::Api& api() const { return driver().api(); }
+
+  void* create_event(unsigned flags) {
+    const CurrentContext current = launcher_.make_current();
+    CUevent event = nullptr;
+    driver().check(api().cuEventCreate(&event, flags), "cuEventCreate");
+    return event;
+  }
+  void destroy_event(void* event) noexcept {
+    if (event == nullptr) return;
+    try {
+      const CurrentContext current = launcher_.make_current();
+      static_cast<void>(api().cuEventDestroy(static_cast<CUevent>(event)));
+    } catch (const Error&) {
+      return;
+    }
+  }
 
   // Every operation starts here. The context is current as long as the result lives.
   [[nodiscard]] CurrentContext begin(const Stream& stream) const {

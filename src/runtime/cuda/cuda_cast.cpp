@@ -7,6 +7,7 @@
 #include "cast_row_groups.cuh"
 #include "cast_rows.cuh"
 #include "cast_tiles.cuh"
+#include "cast_whole.cuh"
 #include "column_sum.cuh"
 
 namespace ingot::cuda {
@@ -50,18 +51,24 @@ i64 maxima_count(const CastSpec& spec, const Tensor& input) {
   return 0;
 }
 
-// Maxima that many blocks raise, from zeros, and that the main pass leaves as zeros.
-Maxima raised_maxima(const Tensor& input, Stream& stream) {
+// Maxima that many blocks raise, from zeros, and that the main pass leaves as zeros; and two words more of such memory,
+// for blocks that meet.
+struct RaisedMaxima {
+  Maxima maxima;
+  u32* meeting;
+};
+RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
   const i64 rows = input.rows;
   const i64 columns = input.cols;
   const i64 down = CastTilesLaunch::tiles_along(rows);
   const i64 across = CastTilesLaunch::tiles_along(columns);
-  const i64 words = 2 + rows + columns + down + across;
+  const i64 words = 2 + rows + columns + down + across + 2;
   auto* const values = static_cast<float*>(stream.zeros(static_cast<std::size_t>(words) * sizeof(float)));
   auto* const readers = reinterpret_cast<u32*>(values + 1 + rows + columns);
-  return {.tensor = {values, readers},
-          .rows = {values + 1, readers + 1},
-          .columns = {values + 1 + rows, readers + 1 + down}};
+  return {.maxima = {.tensor = {values, readers},
+                     .rows = {values + 1, readers + 1},
+                     .columns = {values + 1 + rows, readers + 1 + down}},
+          .meeting = readers + 1 + down + across};
 }
 
 Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float* memory, Stream& stream,
@@ -82,7 +89,7 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
   } else if (wanted.kind() == FirstPass::Kind::tiles) {
     // What is raised must be cleared: no kernel may be missing when the first has run.
     launcher.load(spec, stream);
-    maxima = raised_maxima(input, stream);
+    maxima = raised_maxima(input, stream).maxima;
     const auto bits = [](const MaximaOf& of, bool asked) {
       return asked ? reinterpret_cast<u32*>(of.values) : nullptr;
     };
@@ -130,18 +137,49 @@ void cast_row_groups(const CastSpec& spec, const CastTensors& tensors, const Str
                   CastRowsLaunch::threads(threads_log2), params, stream);
 }
 
+// Are all tiles on the GPU at once?
+bool fits_whole(const CastSpec& spec, const Tensor& input, const Stream& stream, const Launcher& launcher) {
+  const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
+  const i64 multiprocessors = launcher.multiprocessors();
+  if (!has_pass(spec, Pass::whole) || tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return false;
+  const KernelResources& used = launcher.kernel(spec, Pass::whole, stream).resources();
+  return tiles <= multiprocessors * CastWholeLaunch::per_multiprocessor(used.registers);
+}
+
+void launch_whole(const CastSpec& spec, CastTilesParams params, const Tensor& input, Stream& stream,
+                  Launcher& launcher) {
+  const RaisedMaxima raised = raised_maxima(input, stream);
+  const auto give = [&](ScaleGranularity scale, CastOutput& output) {
+    raised.maxima.give(scale, output);
+    output.amax = reinterpret_cast<u32*>(output.from);
+  };
+  give(spec.scale, params.codes);
+  give(spec.transposed_scale.value_or(spec.scale), params.transposed);
+  const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
+  const bool clustered = tiles <= CastWholeLaunch::kMostInCluster && launcher.overlapping();
+  launcher.launch(spec, Pass::whole,
+                  {.grid_x = static_cast<unsigned>(tiles),
+                   .block = CastTilesLaunch::kThreads,
+                   .cluster = clustered ? static_cast<unsigned>(tiles) : 1U,
+                   .cooperative = !clustered},
+                  CastWholeParams{params, clustered ? nullptr : raised.meeting}, stream);
+}
+
 void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   CastTilesParams params = tiles_params(spec, tensors);
   const Tensor& input = tensors.input;
   // One scratch for both: a second call would take the first one's away. The sums lie first, at the alignment.
   const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
+  const bool whole = fits_whole(spec, input, stream, launcher);
   const i64 sums = spec.sum ? tile_rows * input.cols : 0;
-  const i64 scratch = sums + maxima_count(spec, input);
+  const i64 scratch = sums + (whole ? 0 : maxima_count(spec, input));
   float* const memory =
       scratch == 0 ? nullptr : static_cast<float*>(stream.scratch(static_cast<std::size_t>(scratch) * sizeof(float)));
   params.partial_sums = memory;
   try {
-    if (cast_schedule(spec) == CastSchedule::rows_then_tiles) {
+    if (whole) {
+      launch_whole(spec, params, input, stream, launcher);
+    } else if (cast_schedule(spec) == CastSchedule::rows_then_tiles) {
       // Both kernels write the factors, the same ones.
       params.transposed.from = memory + sums;
       launch_rows(spec, Pass::first, tensors, params.transposed.from, stream, launcher);
@@ -150,8 +188,10 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
       maxima.give(spec.scale, params.codes);
       maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
     }
-    launcher.launch(spec, Pass::main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads, params,
-                    stream);
+    if (!whole) {
+      launcher.launch(spec, Pass::main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads,
+                      params, stream);
+    }
   } catch (...) {
     stream.spoil_zeros();  // maxima may have been raised that nobody will clear
     throw;

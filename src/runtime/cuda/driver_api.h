@@ -45,6 +45,7 @@
   X(cuEventRecord)                \
   X(cuEventSynchronize)           \
   X(cuEventElapsedTime)           \
+  X(cuStreamWaitEvent)            \
   X(cuLibraryLoadData)            \
   X(cuLibraryUnload)              \
   X(cuLibraryGetKernel)           \

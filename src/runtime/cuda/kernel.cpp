@@ -60,7 +60,7 @@ void Kernel::launch_raw(CUstream_st* stream, const LaunchShape& shape, const voi
   config.blockDimZ = 1;
   config.sharedMemBytes = shape.shared_bytes;
   config.hStream = stream;
-  CUlaunchAttribute attributes[2]{};
+  CUlaunchAttribute attributes[3]{};
   config.attrs = attributes;
   if (shape.overlapping) {
     CUlaunchAttribute& overlap = attributes[config.numAttrs++];
@@ -71,6 +71,11 @@ void Kernel::launch_raw(CUstream_st* stream, const LaunchShape& shape, const voi
     CUlaunchAttribute& cluster = attributes[config.numAttrs++];
     cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
     cluster.value.clusterDim = {.x = shape.cluster, .y = 1, .z = 1};
+  }
+  if (shape.cooperative) {
+    CUlaunchAttribute& cooperative = attributes[config.numAttrs++];
+    cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    cooperative.value.cooperative = 1;
   }
   void* arguments[] = {const_cast<void*>(params)};
   // The driver takes a CUkernel where it takes a CUfunction, and finds the current context's copy.

@@ -23,6 +23,7 @@ struct LaunchShape {
   // Programmatic dependent launch: the kernel may begin before the one ahead of it in the stream has ended. Its code
   // has to wait itself (templates/memory.cuh, start_in_turn).
   bool overlapping = false;
+  bool cooperative = false;  // all blocks run at once, or the launch fails: they wait for each other
 };
 
 class Kernel {

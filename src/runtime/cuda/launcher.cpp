@@ -20,7 +20,9 @@ const Kernel& Launcher::kernel(const KernelSpec& spec, Pass pass, const Stream& 
 }
 
 void Launcher::load(const KernelSpec& spec, const Stream& stream) const {
-  for (const Pass pass : passes(spec)) kernel(spec, pass, stream);
+  for (const Pass pass : passes(spec)) {
+    if (pass != Pass::whole) kernel(spec, pass, stream);
+  }
 }
 
 unsigned Launcher::checked_grid(std::int64_t grid) {

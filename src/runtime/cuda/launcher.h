@@ -44,7 +44,10 @@ class Launcher {
     if (hook_ != nullptr) hook_->after(spec, pass, stream);
   }
 
-  // All passes of the spec loaded: none of them fails for that reason once the first has been launched.
+  // Throws Error{invalid_argument} where the kernel would have to be loaded while the stream is capturing.
+  const Kernel& kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const;
+  // The spec's passes loaded that are launched one after the other: none of them fails for that reason once the first
+  // has been launched.
   void load(const KernelSpec& spec, const Stream& stream) const;
 
   // `count` words of device memory get this value.
@@ -63,12 +66,12 @@ class Launcher {
   const Driver& driver() const { return *driver_; }
   Target target() const { return target_; }
   int multiprocessors() const { return multiprocessors_; }
+  // Is it a GPU with programmatic dependent launch, and so with clusters, under a driver that has both in graphs?
+  bool overlapping() const { return overlapping_; }
   // The device's context current on this thread, which may never have used CUDA before, for the life of the result.
   CurrentContext make_current() const { return {*driver_, device_index_}; }
 
  private:
-  // Throws Error{invalid_argument} where the kernel would have to be loaded while the stream is capturing.
-  const Kernel& kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const;
   static unsigned checked_grid(std::int64_t grid);
 
   const Driver* driver_;
