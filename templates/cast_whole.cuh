@@ -1,7 +1,7 @@
-// A cast with dynamic scales of whole tensors, rows or columns in one launch, of a matrix so small that all its tiles are
-// on the GPU at once: each block holds its tile in registers, raises the maxima, waits until all blocks have, and casts
-// what it holds. Against a pass for the maxima and another for the codes (amax.cuh, cast_tiles.cuh) it spares a launch
-// and the second reading. The blocks wait for each other, so the launch is a cooperative one.
+// A cast with dynamic scales of whole tensors, rows or columns in one launch, of a matrix so small that all its tiles
+// are on the GPU at once: each block holds its tile in registers, raises the maxima, waits until all blocks have, and
+// casts what it holds. Against a pass for the maxima and another for the codes (amax.cuh, cast_tiles.cuh) it spares a
+// launch and the second reading. The blocks wait for each other, so the launch is a cooperative one.
 #pragma once
 
 #include "cast_tiles.cuh"
@@ -18,7 +18,7 @@ struct CastWholeParams {
 
 struct CastWholeLaunch {
   static constexpr i64 kMostPerMultiprocessor = 3;  // blocks that any of these kernels has room for
-  static constexpr i64 kMostInCluster = 8;  // every GPU with clusters has room for
+  static constexpr i64 kMostInCluster = 8;          // every GPU with clusters has room for
   // Of a kernel that takes so many registers to a thread: 65536 to a multiprocessor, given out by the 256 to a warp.
   INGOT_HOST_DEVICE static constexpr i64 per_multiprocessor(i64 registers) {
     return 65536 / (ceil_div(registers, i64{8}) * 8 * CastTilesLaunch::kThreads);

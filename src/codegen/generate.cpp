@@ -189,9 +189,8 @@ Instance instance(const CastSpec& spec, Pass pass) {
     case CastSchedule::tiles: break;
   }
   const std::string words = kernel_words(spec);
-  const std::string arguments =
-      fmt::format("{}, {}, {}, {}, {}, {}", source(spec), type(spec.out), codes_scale(spec), transposed_scale(spec),
-                  spec.source == ScaleSource::given, spec.result);
+  const std::string arguments = fmt::format("{}, {}, {}, {}, {}, {}", source(spec), type(spec.out), codes_scale(spec),
+                                            transposed_scale(spec), spec.source == ScaleSource::given, spec.result);
   if (spec.list) return {"cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
   return {"cast_tiles.cuh", fmt::format("cast_tiles<{}, {}>", arguments, spec.sum.has_value()), words, functor(spec)};
 }

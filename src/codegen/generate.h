@@ -44,9 +44,10 @@ struct FirstPass {
 };
 FirstPass first_pass(const CastSpec& spec);
 
-// Which passes a spec takes, or may take. (first: a cast with dynamic tensorwise scales, or in tiles with dynamic rowwise or
-// columnwise ones, or by rows and then in tiles; amax tensorwise; column_sum; cast_stats. finish: a cast with column
-// sums, norm_backward with gradients of gamma and beta. whole: a cast that has a first pass and is not of a list.)
+// Which passes a spec takes, or may take. (first: a cast with dynamic tensorwise scales, or in tiles with dynamic
+// rowwise or columnwise ones, or by rows and then in tiles; amax tensorwise; column_sum; cast_stats. finish: a cast
+// with column sums, norm_backward with gradients of gamma and beta. whole: a cast that has a first pass and is not of a
+// list.)
 std::span<const Pass> passes(const KernelSpec& spec);
 bool has_pass(const KernelSpec& spec, Pass pass);
 

@@ -418,8 +418,8 @@ void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
 }
 
 Stream& Float8Linear::beside(std::int64_t tokens, Stream& stream) {
-  const double multiplications = static_cast<double>(tokens) * static_cast<double>(shape_.in_features) *
-                                 static_cast<double>(shape_.out_features);
+  const double multiplications =
+      static_cast<double>(tokens) * static_cast<double>(shape_.in_features) * static_cast<double>(shape_.out_features);
   const bool is_small = multiplications <= LinearOptions::kLargestBeside;
   if (options_.side == nullptr || !is_small || options_.observer != nullptr) return stream;
   options_.side->wait_for(stream);

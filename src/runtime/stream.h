@@ -19,8 +19,9 @@ class Stream {
   Stream(Stream&&) = delete;
   Stream& operator=(Stream&&) = delete;
 
-  // What is enqueued from now on begins after all that `other`, of the same backend, has been given so far. In a graph's
-  // capture, one of two streams that are ordered so joins the other's. Throws Error{cuda_failed, invalid_argument}.
+  // What is enqueued from now on begins after all that `other`, of the same backend, has been given so far. In a
+  // graph's capture, one of two streams that are ordered so joins the other's. Throws Error{cuda_failed,
+  // invalid_argument}.
   void wait_for(const Stream& other);
 
   CUstream_st* handle() const { return handle_; }

@@ -27,7 +27,6 @@ Json name_of(const char* what, int process, int track, std::string name) {
   return {{"name", what}, {"ph", "M"}, {"pid", process}, {"tid", track}, {"args", {{"name", std::move(name)}}}};
 }
 
-
 struct Span {
   double begin_us;
   double end_us;

@@ -20,8 +20,8 @@ class CountingBackend final : public Backend {
       : inner_(&inner), inner_stream_(inner_stream) {}
 
   int allocations = 0;
-  std::vector<std::string> calls;             // the specs, in order
-  std::vector<const Stream*> streams;         // of each
+  std::vector<std::string> calls;               // the specs, in order
+  std::vector<const Stream*> streams;           // of each
   std::vector<const Stream*> waiting, awaited;  // of each Stream::wait_for()
   bool gemm_fails = false;
   std::function<void(const CastSpec&, const CastTensors&, Stream&)> after_cast;

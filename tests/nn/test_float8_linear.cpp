@@ -142,8 +142,8 @@ BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
                        {.side = &side});
   norm.forward({.input = device.input, .weight = device.weight, .output = device.output}, on);
   took("norm forward", {&side, &on, &on, &on}, {&side, &on}, {&on, &side});
-  norm.backward(
-      {.grad_output = device.grad_output, .grad_input = device.grad_input, .grad_weight = device.grad_weight}, on);
+  norm.backward({.grad_output = device.grad_output, .grad_input = device.grad_input, .grad_weight = device.grad_weight},
+                on);
   took("norm backward", {&on, &on, &side, &on}, {&side, &on}, {&on, &side});
 }
 

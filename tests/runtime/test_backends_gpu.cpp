@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cases.h"
+#include "ingot/codegen/generate.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
 #include "ingot/runtime/cuda/current_context.h"
@@ -122,6 +123,26 @@ BOOST_AUTO_TEST_CASE(a_subset_agrees) {
     if (const auto* const norm = std::get_if<NormSpec>(&c.spec)) return norm->affine || !norm->out;
     return true;
   });
+}
+
+// Shapes of one cluster, of many tiles, of too many, and back: what one leaves, the next begins with.
+BOOST_AUTO_TEST_CASE(casts_in_one_launch_agree) {
+  std::vector<Case> all;
+  for (const Shape& shape : {Shape{77, 120}, Shape{200, 1000}, Shape{300, 500}, Shape{1001, 640}, Shape{2048, 2500},
+                             Shape{256, 512}, Shape{6000, 1300}, Shape{130, 131}}) {
+    for (const Input input : {Input::normal, Input::nan}) {
+      const auto add = [&](const KernelSpec& spec) {
+        const auto* const cast = std::get_if<CastSpec>(&spec);
+        if (cast == nullptr || !has_pass(spec, Pass::whole)) return;
+        if (!cast->pointwise && (cast->in != Dtype::bf16 || cast->out != Dtype::e4m3fn || cast->pow2)) return;
+        all.push_back({.spec = spec, .shape = shape, .input = input});
+        all.push_back({.spec = spec, .shape = shape, .input = input, .placement = {.padding = 3, .offset = 1}});
+      };
+      for (const KernelSpec& spec : all_valid_specs()) add(spec);
+      for (const KernelSpec& spec : fused_specs()) add(spec);
+    }
+  }
+  run_all(all, [](const Case&) { return true; });
 }
 
 BOOST_AUTO_TEST_CASE(memory_goes_there_and_back) {

@@ -137,10 +137,16 @@ void cast_row_groups(const CastSpec& spec, const CastTensors& tensors, const Str
                   CastRowsLaunch::threads(threads_log2), params, stream);
 }
 
-// Are all tiles on the GPU at once?
-bool fits_whole(const CastSpec& spec, const Tensor& input, const Stream& stream, const Launcher& launcher) {
+bool is_cluster(i64 tiles, const Launcher& launcher) {
+  return tiles <= CastWholeLaunch::kMostInCluster && launcher.overlapping();
+}
+
+// Are all tiles on the GPU at once, and is that faster? Without an expression, whose pass for the maxima computes it
+// twice, only as a cluster (docs/kernels.md).
+bool runs_whole(const CastSpec& spec, const Tensor& input, const Stream& stream, const Launcher& launcher) {
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
   const i64 multiprocessors = launcher.multiprocessors();
+  if (!spec.pointwise && !is_cluster(tiles, launcher)) return false;
   if (!has_pass(spec, Pass::whole) || tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return false;
   const KernelResources& used = launcher.kernel(spec, Pass::whole, stream).resources();
   return tiles <= multiprocessors * CastWholeLaunch::per_multiprocessor(used.registers);
@@ -156,7 +162,7 @@ void launch_whole(const CastSpec& spec, CastTilesParams params, const Tensor& in
   give(spec.scale, params.codes);
   give(spec.transposed_scale.value_or(spec.scale), params.transposed);
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
-  const bool clustered = tiles <= CastWholeLaunch::kMostInCluster && launcher.overlapping();
+  const bool clustered = is_cluster(tiles, launcher);
   launcher.launch(spec, Pass::whole,
                   {.grid_x = static_cast<unsigned>(tiles),
                    .block = CastTilesLaunch::kThreads,
@@ -170,7 +176,7 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   const Tensor& input = tensors.input;
   // One scratch for both: a second call would take the first one's away. The sums lie first, at the alignment.
   const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
-  const bool whole = fits_whole(spec, input, stream, launcher);
+  const bool whole = runs_whole(spec, input, stream, launcher);
   const i64 sums = spec.sum ? tile_rows * input.cols : 0;
   const i64 scratch = sums + (whole ? 0 : maxima_count(spec, input));
   float* const memory =
