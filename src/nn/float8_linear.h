@@ -123,7 +123,7 @@ class Float8Linear {
   LinearShape shape() const { return shape_; }
   const std::string& name() const { return options_.name; }
   // Device memory held for the coming backward(): in FP8 the input's codes, M * K, and their factors (4 bytes, or 4 * K
-  // of rowwise ones, or an eighth of blockwise ones); a preactivation or a prologue's values, where they are needed; 0
+  // of rowwise ones, or M * K / 32 of blockwise ones); a preactivation or a prologue's values, where they are needed; 0
   // for views. Weight codes and workspace are not counted.
   std::size_t saved_bytes() const;
 
