@@ -513,8 +513,8 @@ inline constexpr bool kFromPass = is_same<Scale, Tensorwise> || is_same<Scale, R
 struct NoMeeting {};
 
 // One tile; all threads of the block. The elements may be read before the pass before has ended, but only then: it has
-// waited for whoever wrote them. With a Meeting the tiles are that pass themselves: each raises the maxima, and meet()
-// returns when all have.
+// waited for whoever wrote them. With a Meeting the tiles are that pass themselves: each raises the maxima, comes to
+// it, and waits there for the others.
 template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum,
           class Meeting = NoMeeting>
 INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared,

@@ -49,7 +49,7 @@ struct AmaxSpec {
 
 // FP8 cast of x[rows, cols] (formulas: ARCHITECTURE.md, "Numerics contract"):
 //   scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2; or given
-//   codes[rows, cols] = encode(saturate(f32(x) * scale)); transposed[cols, rows] = the same codes, transposed
+//   codes[rows, cols] = encode(saturate(f32(x) * scale)), NaN for an Inf; transposed[cols, rows] = them, transposed
 //   factors = 1 / scale (f32): value = code * factor
 // What is cast are the values: x, or a pointwise expression of x and of further inputs, fused in front (pointwise.h).
 // They are computed in f32 and rounded to `in`, as if the expression were a kernel of its own, unless `unrounded`.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/linear_gemms.h"
 #include "ingot/nn/tensor_checks.h"
+#include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
@@ -46,6 +48,9 @@ Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig con
   validate(config_);
   check_size("Float8Linear in_features", shape_.in_features);
   check_size("Float8Linear out_features", shape_.out_features);
+  if (options_.side != nullptr && &options_.side->backend() != backend_) {
+    refuse_argument("Float8Linear side", "belongs to another backend than the layer: make it from the layer's backend");
+  }
   const auto add_slot = [&](const char* tensor, const TensorCasts& casts, GivenScale& scale) {
     if (!any(casts)) return;
     const Cast& cast = casts.codes ? *casts.codes : *casts.transposed;
@@ -413,6 +418,7 @@ void Float8Linear::multiply_grad_weight(const LinearBackward& tensors, const Gra
 
 void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
   check_forward(tensors, stream);
+  const Call call(*this, stream);
   start_forward(tensors, stream);
   run_forward(tensors, stream);
 }
@@ -422,6 +428,8 @@ Stream& Float8Linear::beside(std::int64_t tokens, Stream& stream) {
       static_cast<double>(tokens) * static_cast<double>(shape_.in_features) * static_cast<double>(shape_.out_features);
   const bool is_small = multiplications <= LinearOptions::kLargestBeside;
   if (options_.side == nullptr || !is_small || options_.observer != nullptr) return stream;
+  if (tokens > side_tokens_ && backend_->capturing(stream)) return stream;
+  side_tokens_ = std::max(side_tokens_, tokens);
   options_.side->wait_for(stream);
   is_beside_ = true;
   return *options_.side;
@@ -433,8 +441,15 @@ void Float8Linear::join(Stream& stream) {
   is_beside_ = false;
 }
 
+Float8Linear::Call::~Call() {
+  try {
+    layer_->join(*stream_);
+  } catch (const Error&) {  // the context is broken, and the next call says so
+    layer_->is_beside_ = false;
+  }
+}
+
 void Float8Linear::start_forward(const LinearForward& tensors, Stream& stream) {
-  join(stream);  // where a step before has failed half way
   if (weight_is_cast(tensors.weight)) return;
   // The first scale of delayed ones is found in the order of the layer's own stream.
   const bool has_scale = weight_scale_.slot < 0 || options_.delayed->has_scale(weight_scale_.slot);
@@ -469,13 +484,13 @@ void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {
 
 void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   check_backward(tensors, stream);
+  const Call call(*this, stream);
   run_backward(tensors, stream);
   finish_backward(stream);
 }
 
 void Float8Linear::run_backward(const LinearBackward& tensors, Stream& stream) {
   const ObservedRange range(options_.observer, options_.name, "backward");
-  join(stream);
   const GradOutput grad_output = cast_grad_output(tensors, stream);
   Stream& weight_stream =
       is_given(tensors.grad_input) && is_given(tensors.grad_weight) ? beside(saved_.input.rows, stream) : stream;

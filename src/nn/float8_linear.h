@@ -83,10 +83,11 @@ struct LinearOptions {
   Float8Workspace* workspace = nullptr;  // default: the layer's own
   LayerObserver* observer = nullptr;     // Monitor, NvtxRanges, TraceRanges ...; outlives the layer
   // Another stream of the same backend, for what little waits for: the weight's cast runs there beside the input's, and
-  // grad_weight's GEMM beside grad_input's. Each call returns with its own stream waiting for it, so nothing changes
-  // for the caller, and graphs hold both. It pays for small layers (docs/layers.md): layers of more than
-  // kLargestBeside multiplications, and those that are observed, do not use it. Layers of one thread can share one; it
-  // outlives them.
+  // grad_weight's GEMM beside grad_input's. Each call leaves its own stream waiting for that, if it throws too, so
+  // nothing changes for the caller, and graphs hold both. It pays for small layers (docs/layers.md): layers of more
+  // than kLargestBeside multiplications, and those that are observed, do not use it, nor does a capture of more tokens
+  // than a step has had before. It has memory of its own, which graphs go on using: layers that share one share their
+  // main stream too, and replays and all other work of theirs are in one order. It outlives them.
   Stream* side = nullptr;
 
   static constexpr double kLargestBeside = 1e10;  // M * N * K
@@ -141,6 +142,18 @@ class Float8Linear {
   // The side stream, behind what `stream` has been given, where a step of so many tokens uses one; or `stream` itself.
   Stream& beside(std::int64_t tokens, Stream& stream);
   void join(Stream& stream);
+  // Of a call: what runs beside is waited for however it is left.
+  class Call {
+   public:
+    Call(Float8Linear& layer, Stream& stream) : layer_(&layer), stream_(&stream) {}
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Float8Linear* layer_;
+    Stream* stream_;
+  };
 
   // What one of the layer's three tensors is scaled by where that is given.
   struct GivenScale {
@@ -204,7 +217,8 @@ class Float8Linear {
   Tensor cast_weight_{};  // what weight_ was made of
   bool weight_is_current_ = false;
 
-  bool is_beside_ = false;  // has the side stream been given work that no other waits for yet?
+  bool is_beside_ = false;        // has the side stream been given work that no other waits for yet?
+  std::int64_t side_tokens_ = 0;  // the most that it has had work of: its memory is there
 
   LinearForward saved_{};  // the caller's tensors of the last forward()
   bool has_forward_ = false;

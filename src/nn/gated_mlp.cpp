@@ -77,6 +77,8 @@ void GatedMlp::forward(const GatedMlpForward& tensors, Stream& stream) {
   down_.check_forward(down, stream);
   check_disjoint({"GatedMlp output", &tensors.output},
                  {{"input", &input}, {"gate_up_weight", &tensors.gate_up_weight}});
+  const Float8Linear::Call first(gate_up_, stream);
+  const Float8Linear::Call second(down_, stream);
   gate_up_.start_forward(gate_up, stream);
   down_.start_forward(down, stream);
   gate_up_.run_forward(gate_up, stream);
@@ -105,6 +107,8 @@ void GatedMlp::backward(const GatedMlpBackward& tensors, Stream& stream) {
   gate_up_.check_backward(to_gate_up, stream);
   check_disjoint({"GatedMlp grad_down_weight", &tensors.grad_down_weight},
                  {{"grad_gate_up_weight", &tensors.grad_gate_up_weight}, {"grad_input", &tensors.grad_input}});
+  const Float8Linear::Call second(down_, stream);
+  const Float8Linear::Call first(gate_up_, stream);
   down_.run_backward(to_down, stream);
 
   const auto flow_back = [&](const Pointwise& expression, const Tensor& output) {

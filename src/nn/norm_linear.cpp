@@ -73,6 +73,7 @@ void NormLinear::forward(const NormLinearForward& tensors, Stream& stream) {
 
   const LinearForward linear = linear_forward(tensors);
   linear_.check_forward(linear, stream);
+  const Float8Linear::Call call(linear_, stream);
   linear_.start_forward(linear, stream);
 
   // Statistics alone, and the values where nothing casts them.
@@ -149,6 +150,7 @@ void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
   linear_.check_backward(linear, stream);
   validate(spec);
   check(spec, norm, backend_->device());
+  const Float8Linear::Call call(linear_, stream);
   linear_.run_backward(linear, stream);
   backend_->norm_backward(spec, norm, stream);
   linear_.finish_backward(stream);

@@ -11,12 +11,14 @@
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
+#include "ingot/nn/gated_mlp.h"
 #include "ingot/nn/monitor.h"
 #include "ingot/nn/norm_linear.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"
 #include "nn/linear_case.h"
+#include "support/expect_error.h"
 
 using namespace ingot;
 using namespace ingot::test;
@@ -145,6 +147,41 @@ BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
   norm.backward({.grad_output = device.grad_output, .grad_input = device.grad_input, .grad_weight = device.grad_weight},
                 on);
   took("norm backward", {&on, &on, &side, &on}, {&side, &on}, {&on, &side});
+
+  // Two layers share a workspace: the second's cast of its gradient waits for the first's grad_weight.
+  Float8Workspace workspace;
+  GatedMlp mlp(counting, {.features = shape.in_features, .hidden = 32}, tensorwise(),
+               {.workspace = &workspace, .side = &side});
+  const OwnedTensor up(*backend, Dtype::bf16, 64, shape.in_features);
+  const OwnedTensor down(*backend, Dtype::bf16, shape.in_features, 32);
+  const OwnedTensor result(*backend, Dtype::bf16, kShape.tokens, shape.in_features);
+  for (const OwnedTensor* const tensor : {&up, &down, &result}) {
+    backend->fill_zero(tensor->view().data, byte_span(*tensor, "test tensor"), stream);
+  }
+  mlp.forward({.input = device.input, .gate_up_weight = up, .down_weight = down, .output = result}, on);
+  took("mlp forward", {&side, &side, &on, &on, &on, &on}, {&side, &side, &on, &on}, {&on, &on, &side, &side});
+  const OwnedTensor grad_up(*backend, Dtype::bf16, 64, shape.in_features);
+  const OwnedTensor grad_down(*backend, Dtype::bf16, shape.in_features, 32);
+  mlp.backward({.grad_output = result,
+                .grad_input = device.grad_input,
+                .grad_gate_up_weight = grad_up,
+                .grad_down_weight = grad_down},
+               on);
+  took("mlp backward", {&on, &on, &side, &on, &on, &on, &on, &side}, {&side, &on, &side, &on},
+       {&on, &side, &on, &side});
+
+  // A call that fails half way leaves its own stream waiting, too.
+  Float8Linear failing(counting, shape, tensorwise(), {.side = &side});
+  failing.forward(device.forward(true), on);
+  for (Streams* const list : {&counting.streams, &counting.waiting, &counting.awaited}) list->clear();
+  counting.gemm_fails = true;
+  BOOST_CHECK_THROW(failing.backward(device.backward(true), on), Error);
+  took("a failing backward", {&on, &on}, {&side, &on}, {&on, &side});
+
+  Stream foreign(*backend);
+  BOOST_TEST(
+      error_of([&] { Float8Linear(counting, shape, tensorwise(), {.side = &foreign}); }, ErrorCode::invalid_argument) ==
+      "Float8Linear side: belongs to another backend than the layer: make it from the layer's backend");
 }
 
 BOOST_AUTO_TEST_CASE(a_large_layer_has_no_side_stream) {

@@ -145,6 +145,24 @@ BOOST_AUTO_TEST_CASE(casts_in_one_launch_agree) {
   run_all(all, [](const Case&) { return true; });
 }
 
+// A plain tensor as a cluster, one with an expression as long as its tiles are on the GPU at once.
+BOOST_AUTO_TEST_CASE(small_casts_are_one_launch) {
+  const auto launches = [&](const char* line, Shape shape) {
+    const Case c{.spec = parse(line), .shape = shape};
+    const SharedMatrices inputs = maker.inputs(c);
+    const std::int64_t before = cuda.launches();
+    run(c, inputs, cuda, stream);
+    return cuda.launches() - before;
+  };
+  constexpr const char* kPlain = "cast bf16->e4m3fn scale=tensor out=codes,transposed";
+  constexpr const char* kFused = "cast bf16->e4m3fn of=silu(x)*gate+residual scale=row+col out=codes,transposed";
+  BOOST_TEST(launches(kPlain, {256, 512}) == (context().info().target.major >= 9 ? 1 : 2));
+  BOOST_TEST(launches(kPlain, {257, 512}) == 2);
+  BOOST_TEST(launches(kFused, {256, 512}) == 1);
+  BOOST_TEST(launches(kFused, {1001, 640}) == 1);
+  BOOST_TEST(launches(kFused, {16384, 640}) == 2);
+}
+
 BOOST_AUTO_TEST_CASE(memory_goes_there_and_back) {
   std::vector<unsigned char> sent(1000);
   for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<unsigned char>(i);
@@ -318,6 +336,25 @@ BOOST_AUTO_TEST_CASE(a_capture_that_needs_a_new_kernel_is_refused) {
 
   placed.enqueue(own);  // the stream is as good as new
   BOOST_TEST(fault_of(c, maker.inputs(c), placed.outputs(own)) == "");
+}
+
+// A cast in one launch that a larger one did not load is two launches in a capture.
+BOOST_AUTO_TEST_CASE(a_capture_after_a_larger_cast_needs_no_new_kernel) {
+  Context fresh(cuda_options());
+  Stream own(fresh.backend());
+  const auto placed = [&](Shape shape) {
+    const Case c{.spec = parse("cast bf16->e4m3fn scale=tensor out=codes"), .shape = shape};
+    return std::make_unique<PlacedCase>(c, maker.inputs(c), fresh.backend(), own);
+  };
+  placed({1024, 1024})->enqueue(own);
+  const auto small = placed({64, 128});
+  {
+    Graph graph(*driver, own, [&] { small->enqueue(own); });
+    graph.launch();
+    fresh.backend().synchronize(own);
+  }
+  const Case c{.spec = parse("cast bf16->e4m3fn scale=tensor out=codes"), .shape = {64, 128}};
+  BOOST_TEST(fault_of(c, maker.inputs(c), small->outputs(own)) == "");
 }
 
 // A context of the caller's own, beside the primary one, which Ingot itself has no use for.

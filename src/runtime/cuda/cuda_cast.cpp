@@ -148,6 +148,7 @@ bool runs_whole(const CastSpec& spec, const Tensor& input, const Stream& stream,
   const i64 multiprocessors = launcher.multiprocessors();
   if (!spec.pointwise && !is_cluster(tiles, launcher)) return false;
   if (!has_pass(spec, Pass::whole) || tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return false;
+  if (!launcher.is_loaded(spec, Pass::whole) && launcher.capturing(stream)) return false;
   const KernelResources& used = launcher.kernel(spec, Pass::whole, stream).resources();
   return tiles <= multiprocessors * CastWholeLaunch::per_multiprocessor(used.registers);
 }

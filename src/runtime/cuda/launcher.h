@@ -46,6 +46,7 @@ class Launcher {
 
   // Throws Error{invalid_argument} where the kernel would have to be loaded while the stream is capturing.
   const Kernel& kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const;
+  bool is_loaded(const KernelSpec& spec, Pass pass) const { return cache_->find(spec, pass) != nullptr; }
   // The spec's passes loaded that are launched one after the other: none of them fails for that reason once the first
   // has been launched.
   void load(const KernelSpec& spec, const Stream& stream) const;
