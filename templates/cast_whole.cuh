@@ -64,9 +64,18 @@ struct GridMeeting {
   }
 };
 
+// As cast_tiles, but two at most where a tile has two scales, and one of f32: what it holds while it waits takes
+// registers too.
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool More>
+INGOT_HOST_DEVICE constexpr u32 cast_whole_residency() {
+  constexpr u32 kAlone = cast_tiles_residency<Source, Out, CodesScale, TransposedScale, false, More>();
+  constexpr u32 kMost = sizeof(typename Source::Value) == 4 ? 1 : 2;
+  return kTwoScales<CodesScale, TransposedScale> ? min_of(kMost, kAlone) : kAlone;
+}
+
 template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Result, bool Sum>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(
-    CastTilesLaunch::kThreads, (cast_tiles_residency<Source, Out, CodesScale, TransposedScale, false, Result || Sum>()))
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads,
+                                      (cast_whole_residency<Source, Out, CodesScale, TransposedScale, Result || Sum>()))
     cast_whole(const __grid_constant__ CastWholeParams p) {
   __shared__ CastTilesShared shared;
   const GridMeeting meeting{p.meeting};
