@@ -240,9 +240,10 @@ BOOST_AUTO_TEST_CASE(show_as_json) {
   BOOST_TEST(shown.at("spec") == "cast bf16->e4m3fn scale=tensor out=codes,transposed");
   BOOST_TEST(shown.at("target") == "sm_80");
   BOOST_TEST(!shown.contains("note"));
-  BOOST_REQUIRE(shown.at("passes").size() == 2U);
+  BOOST_REQUIRE(shown.at("passes").size() == 3U);
   BOOST_TEST(shown.at("passes").at(0).at("pass") == "first");
   BOOST_TEST(shown.at("passes").at(1).at("pass") == "main");
+  BOOST_TEST(shown.at("passes").at(2).at("pass") == "whole");
   for (const json& pass : shown.at("passes")) {
     BOOST_TEST(pass.at("registers").get<int>() > 0);
     BOOST_TEST(pass.at("spill_bytes") == 0);
@@ -263,12 +264,14 @@ BOOST_AUTO_TEST_CASE(show_writes_the_cubin_of_each_pass) {
   const json shown = json::parse(result.out);
   const std::string first = read(file.string() + ".first");
   const std::string main = read(file);
-  for (const std::string& cubin : {first, main})
+  const std::string whole = read(file.string() + ".whole");
+  for (const std::string& cubin : {first, main, whole})
     BOOST_TEST(
         cubin.starts_with("\x7f"
                           "ELF"));
   BOOST_TEST(first.size() == shown.at("passes").at(0).at("cubin_bytes").get<std::size_t>());
   BOOST_TEST(main.size() == shown.at("passes").at(1).at("cubin_bytes").get<std::size_t>());
+  BOOST_TEST(whole.size() == shown.at("passes").at(2).at("cubin_bytes").get<std::size_t>());
   BOOST_TEST(first != main);
 
   const Result nowhere = run("show " + kOnePass + " --cubin '" + (folder / "no/such/folder.cubin").string() + "'");
