@@ -1,8 +1,7 @@
 // A cast with dynamic scales of whole tensors, rows or columns in one launch, of a matrix so small that all its tiles
 // are on the GPU at once: each block holds its tile in registers, raises the maxima, waits until all blocks have, and
 // casts what it holds. Against a pass for the maxima and another for the codes (amax.cuh, cast_tiles.cuh) it spares a
-// launch and the second reading. The blocks wait for each other, so the launch is
-// one cluster, or a cooperative one.
+// launch and the second reading. The blocks wait for each other, so the launch is one cluster, or a cooperative one.
 #pragma once
 
 #include "cast_tiles.cuh"
@@ -26,8 +25,8 @@ struct CastWholeLaunch {
   }
 };
 
-// All blocks of a launch wait for each other. A cluster has a barrier for that, and needs no cooperative launch, which
-// costs more than the waiting (docs/kernels.md).
+// All blocks of a launch wait for each other. A cluster has a barrier of its own, which is faster than a word in the
+// L2 (docs/kernels.md).
 struct GridMeeting {
   u32* words;
 

@@ -150,30 +150,16 @@ std::string fault_of(const Known& known, const Matrices& outputs) {
   return {};
 }
 
-class Graph {
- public:
-  Graph(const Driver& driver, Stream& stream, std::vector<std::size_t> calls,
-        const std::vector<std::unique_ptr<PlacedCase>>& placed)
-      : driver_(&driver), calls_(std::move(calls)) {
-    Capture capture(driver, stream);
-    for (const std::size_t i : calls_) placed[i]->enqueue(stream);
-    CUgraph graph = capture.end();
-    if (graph == nullptr) throw Error(ErrorCode::cuda_failed, "a graph", "the capture gave none");
-    driver.check(driver.api().cuGraphInstantiate(&executable_, graph, 0), "cuGraphInstantiate");
-  }
-  ~Graph() { driver_->api().cuGraphExecDestroy(executable_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
+// A graph of these calls.
+struct CapturedCalls {
+  CapturedCalls(const Driver& driver, Stream& stream, std::vector<std::size_t> captured,
+                const std::vector<std::unique_ptr<PlacedCase>>& placed)
+      : calls(std::move(captured)), graph(driver, stream, [&] {
+          for (const std::size_t i : calls) placed[i]->enqueue(stream);
+        }) {}
 
-  void replay(Stream& stream) const {
-    driver_->check(driver_->api().cuGraphLaunch(executable_, stream.handle()), "cuGraphLaunch");
-  }
-  const std::vector<std::size_t>& calls() const { return calls_; }
-
- private:
-  const Driver* driver_;
-  std::vector<std::size_t> calls_;
-  CUgraphExec executable_ = nullptr;
+  std::vector<std::size_t> calls;
+  Graph graph;
 };
 
 // One thread's half: operands, outputs, graphs and a stream of its own.
@@ -212,20 +198,20 @@ class Worker {
     }
     for (std::size_t i = 0; i < kGraphs; ++i) {
       dog_->alive("capturing graph " + std::to_string(i));
-      graphs_.push_back(std::make_unique<Graph>(*driver_, stream_, some(kCallsOfGraph), placed_));
+      graphs_.push_back(std::make_unique<CapturedCalls>(*driver_, stream_, some(kCallsOfGraph), placed_));
     }
   }
 
   void burst() {
     const std::size_t turn = bursts_++;
-    const Graph& graph = *graphs_[turn % kGraphs];
+    CapturedCalls& captured = *graphs_[turn % kGraphs];
     const bool replayed = turn % 4 == 3;
-    const std::vector<std::size_t> calls = replayed ? graph.calls() : some(kBurst);
+    const std::vector<std::size_t> calls = replayed ? captured.calls : some(kBurst);
     std::string doing = replayed ? "a graph of" : "launches of";
     for (const std::size_t i : calls) doing += "\n  " + name((*known_)[i].gemm);
     dog_->alive(std::move(doing));
     if (replayed) {
-      for (std::size_t i = 0; i < kReplaysOfBurst; ++i) graph.replay(stream_);
+      for (std::size_t i = 0; i < kReplaysOfBurst; ++i) captured.graph.launch();
       launched += kReplaysOfBurst * calls.size();
     } else {
       for (const std::size_t i : calls) placed_[i]->enqueue(stream_);
@@ -250,7 +236,7 @@ class Worker {
   std::optional<Watchdog> dog_;
   Stream stream_{context().backend()};
   std::vector<std::unique_ptr<PlacedCase>> placed_;
-  std::vector<std::unique_ptr<Graph>> graphs_;
+  std::vector<std::unique_ptr<CapturedCalls>> graphs_;
   std::size_t bursts_ = 0;
   std::uint64_t drawn_ = 0;
 };
