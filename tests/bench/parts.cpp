@@ -1,7 +1,6 @@
 // The parts of the benchmarks that need no GPU: arithmetic, the table of cases, random data, the check of results (CPU
 // against CPU), the report.
-#define BOOST_TEST_MODULE bench_parts
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <chrono>

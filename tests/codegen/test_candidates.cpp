@@ -1,10 +1,9 @@
 // The tilings of gemm_sm90 and gemm_mma: each can be made, and the guess at the best one holds where it is plain which
 // that is.
-#define BOOST_TEST_MODULE candidates
 #include "ingot/codegen/candidates.h"
 
 #include <algorithm>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <string>
 
 #include "ingot/codegen/gemm_call.h"

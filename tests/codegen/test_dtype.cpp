@@ -1,5 +1,4 @@
-#define BOOST_TEST_MODULE dtype
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <string>
 
 #include "ingot/codegen/dtype.h"

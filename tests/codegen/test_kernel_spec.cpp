@@ -1,6 +1,5 @@
-#define BOOST_TEST_MODULE kernel_spec
 #include <algorithm>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <optional>
 #include <set>
 #include <sstream>

@@ -1,6 +1,5 @@
 // The specs of the norms: their text, what is refused and why. What holds for every spec is in test_kernel_spec.cpp.
-#define BOOST_TEST_MODULE norm_spec
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <set>
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
 // Derivatives against central differences in float64.
-#define BOOST_TEST_MODULE pointwise_derivative
 #include <algorithm>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <optional>
 #include <string>

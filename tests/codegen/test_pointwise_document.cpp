@@ -1,6 +1,5 @@
 // docs/pointwise.md lists each function of expressions once, with its parameters and what it is short for.
-#define BOOST_TEST_MODULE pointwise_document
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <cstddef>
 #include <fstream>

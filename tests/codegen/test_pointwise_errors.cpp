@@ -1,6 +1,5 @@
 // Every message of the parser, with its caret.
-#define BOOST_TEST_MODULE pointwise_errors
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <string>
 
 #include "ingot/codegen/pointwise.h"

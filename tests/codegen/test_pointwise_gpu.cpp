@@ -1,5 +1,4 @@
 // The GPU computes what PointwiseProgram computes, to the bit, in the reproducible precisions.
-#define BOOST_TEST_MODULE pointwise_gpu
 #include "support/gpu_test.h"
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 // What render() gives compiles without a warning, a spill or a stack frame, in each precision and for each target.
 // Needs NVRTC, no GPU.
-#define BOOST_TEST_MODULE pointwise_nvrtc
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <memory>
 #include <string>

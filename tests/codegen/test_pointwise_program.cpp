@@ -1,6 +1,5 @@
-#define BOOST_TEST_MODULE pointwise_program
 #include <algorithm>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <limits>
 #include <string>

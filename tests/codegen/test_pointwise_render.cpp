@@ -1,7 +1,6 @@
 // The CUDA text, and that it computes what the program computes: pointwise_rendered.inc holds what render() gives for a
 // list of expressions, which this test compares with render() and compiles.
-#define BOOST_TEST_MODULE pointwise_render
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <fstream>
 #include <sstream>

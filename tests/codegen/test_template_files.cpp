@@ -1,6 +1,5 @@
-#define BOOST_TEST_MODULE template_files
 #include <algorithm>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
 #include <set>

@@ -1,6 +1,5 @@
 // The parts of examples/train_lm against float64 and against what they promise.
-#define BOOST_TEST_MODULE examples_train_lm_model
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,4 @@
 // The operations of examples/train_lm on CUDA, against float64.
-#define BOOST_TEST_MODULE examples_train_lm_model_gpu
 #include "support/gpu_test.h"
 
 #include "ingot/runtime/context.h"

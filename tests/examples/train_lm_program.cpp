@@ -1,6 +1,5 @@
 // Runs examples/train_lm as a user would: killed and resumed, with damaged checkpoints, wrong options, missing text.
-#define BOOST_TEST_MODULE examples_train_lm_program
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,10 +1,9 @@
 // Delayed scaling on the CPU reference against a model of it in float64 and std::deque, to the bit; its state; what it
 // refuses.
-#define BOOST_TEST_MODULE nn_delayed_scaling
 #include "ingot/nn/delayed_scaling.h"
 
 #include <bit>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <functional>
 #include <limits>

@@ -1,6 +1,5 @@
 // Delayed scaling on CUDA: 20 steps to the bits of the CPU's and of the model's, step by step and from a captured
 // graph; casts with its scales inside one.
-#define BOOST_TEST_MODULE nn_delayed_scaling
 #include "support/gpu_test.h"
 
 #include <array>

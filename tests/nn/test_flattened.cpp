@@ -1,6 +1,5 @@
 // Inputs of 2, 3 and 4 dimensions, with and without a bias: torchao's bars of quality, for every recipe and dtype.
-#define BOOST_TEST_MODULE nn_flattened
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <memory>
 #include <string>

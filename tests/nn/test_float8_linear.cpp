@@ -1,6 +1,5 @@
 // The layer on the CPU reference.
-#define BOOST_TEST_MODULE nn_float8_linear
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,4 @@
 // The layer on CUDA: the same quality as on the CPU, at sizes that a GPU is for, and inside a CUDA graph.
-#define BOOST_TEST_MODULE nn_float8_linear
 #include "support/gpu_test.h"
 
 #include <iostream>

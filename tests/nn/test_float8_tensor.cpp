@@ -1,8 +1,7 @@
 // cast_to() on the CPU reference: what it makes, and what it leaves to Backend::cast().
-#define BOOST_TEST_MODULE nn_float8_tensor
 #include "ingot/nn/float8_tensor.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,6 +1,5 @@
 // Layers with something fused in front or behind give the bits of the same operations one after the other.
-#define BOOST_TEST_MODULE nn_fused_layers
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <cmath>
 #include <functional>

@@ -1,6 +1,5 @@
 // What linear_gemms() says must be what the layer does: a step of Float8Linear, as a context notes its GEMMs.
-#define BOOST_TEST_MODULE linear_gemms
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <array>
 #include <filesystem>

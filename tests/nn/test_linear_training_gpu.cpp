@@ -1,6 +1,5 @@
 // Training steps of every recipe on CUDA: the bits of the CPU's casts and scales, of a captured graph's replays, and of
 // layers that eight threads train at once.
-#define BOOST_TEST_MODULE nn_linear_training
 #include "support/gpu_test.h"
 
 #include <memory>

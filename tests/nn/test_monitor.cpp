@@ -1,8 +1,7 @@
 // The Monitor on the CPU's backend: what it says of casts whose numbers are known, by what names, and what it writes.
-#define BOOST_TEST_MODULE monitor
 #include "ingot/nn/monitor.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <cmath>
 #include <cstring>

@@ -1,8 +1,7 @@
 // NVTX through a library of the test tree (support/fake_nvtx.cpp), and where there is none or one that lacks something.
-#define BOOST_TEST_MODULE nvtx_ranges
 #include "ingot/nn/nvtx_ranges.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
 #include <string>

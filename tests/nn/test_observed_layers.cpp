@@ -1,6 +1,5 @@
 // What an observer sees of a layer at work.
-#define BOOST_TEST_MODULE nn_observed_layers
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,5 @@
 // The procedure, on candidates that take as long as the test says, with the noise that it says.
-#define BOOST_TEST_MODULE autotuner
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,4 @@
 // Tuning on the GPU: real candidates are right and timed, and what a record says is what a GEMM runs.
-#define BOOST_TEST_MODULE autotuner_gpu
 #include "support/gpu_test.h"
 
 #include <cstddef>

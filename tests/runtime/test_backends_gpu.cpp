@@ -7,7 +7,6 @@
 //
 // Suites, to be chosen with --run_test: small (a subset that compute-sanitizer gets through), every, large, huge (past
 // 2^31 elements), streams.
-#define BOOST_TEST_MODULE backends
 #include "support/gpu_test.h"
 
 #include <array>

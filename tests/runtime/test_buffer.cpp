@@ -1,7 +1,6 @@
-#define BOOST_TEST_MODULE buffer
 #include "ingot/runtime/buffer.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <utility>
 
 #include "ingot/runtime/stream.h"

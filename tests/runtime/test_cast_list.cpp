@@ -1,6 +1,5 @@
 // Lists of casts: what they refuse, and that each cast of a list is what it is alone.
-#define BOOST_TEST_MODULE cast_list
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <memory>
 #include <string>

@@ -1,5 +1,4 @@
 // Lists of casts on the GPU: the bits of single casts on the CPU, and as many launches as one cast takes.
-#define BOOST_TEST_MODULE cast_list_gpu
 #include "support/gpu_test.h"
 
 #include "support/cast_list_case.h"

@@ -1,7 +1,6 @@
 // cast_stats of the CPU reference against float64: every ci case of tests/cases.h, counts exactly and sums within the
 // rounding of f64; and after real casts, where what is cut off and flushed is known.
-#define BOOST_TEST_MODULE cast_stats
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <fmt/format.h>
 

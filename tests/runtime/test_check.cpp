@@ -1,7 +1,6 @@
-#define BOOST_TEST_MODULE check
 #include "ingot/runtime/check.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstddef>
 #include <functional>
 #include <limits>

@@ -1,7 +1,6 @@
 // Every refusal of the norms' arguments, by its message. What holds for a tensor of any operation (strides, null,
 // alignment) is in test_check.cpp.
-#define BOOST_TEST_MODULE check_norm
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstddef>
 #include <functional>
 #include <limits>

@@ -1,7 +1,6 @@
-#define BOOST_TEST_MODULE compile_log
 #include "ingot/runtime/cuda/compile_log.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 using namespace ingot;
 

@@ -1,10 +1,9 @@
-#define BOOST_TEST_MODULE context
 #include "ingot/runtime/context.h"
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

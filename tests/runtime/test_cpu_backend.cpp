@@ -1,8 +1,7 @@
 // The CPU reference against float64 (support/reference.h): every ci case of tests/cases.h, amax and casts to the bit,
 // sums within their rounding error, and sums of small integers exactly. Of a fused cast the values are bounded by
 // float64 (support/pointwise_reference.h), and codes and scales are to the bit those of the values.
-#define BOOST_TEST_MODULE cpu_backend
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -1,7 +1,6 @@
 // Tensors past 2^31 elements on the CPU: outputs compared on the first, middle and last rows and columns. 9 GB of
 // memory.
-#define BOOST_TEST_MODULE cpu_backend_nightly
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <cstring>
 #include <memory>

@@ -1,8 +1,7 @@
 // The CPU's norms against float64 (support/norm_reference.h), their codes against the cast of their values, the
 // backward pass against differences of the forward one, and the promise that a cast with an expression of the
 // statistics gives the same values.
-#define BOOST_TEST_MODULE cpu_norm
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <cmath>
 #include <limits>

@@ -1,8 +1,7 @@
 // Which GEMMs cuBLASLt takes: a call that it takes, and every single change that makes it refuse.
-#define BOOST_TEST_MODULE cublaslt_rules
 #include "ingot/runtime/cuda/cublaslt_rules.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <string>
 

@@ -1,8 +1,7 @@
 // The guard on a driver of two functions: what is current, and how often it was set.
-#define BOOST_TEST_MODULE current_context
 #include "ingot/runtime/cuda/current_context.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdint>
 
 #include "ingot/runtime/cuda/driver_api.h"

@@ -1,7 +1,6 @@
 // Expressions by themselves on the CPU: within float64's bounds (support/pointwise_reference.h), and to the bit what a
 // cast writes as its `result`; over one of their own matrices too.
-#define BOOST_TEST_MODULE elementwise
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <cstring>
 #include <memory>

@@ -1,6 +1,5 @@
 // Expressions by themselves on the GPU (test_backends_gpu.cpp compares them with the CPU): to the bit what a cast
 // writes as its `result`, over one of their own matrices too, and one call after the other.
-#define BOOST_TEST_MODULE elementwise
 #include "support/gpu_test.h"
 
 #include <memory>

@@ -1,7 +1,6 @@
-#define BOOST_TEST_MODULE error
 #include "ingot/runtime/error.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <string>
 
 using namespace ingot;

@@ -1,10 +1,9 @@
 // A GEMM's factors of groups in a matrix with a row for each group of K, on the CPU: the same bits as those that lie
 // row by row, and right against float64; and what they are for: the transposed codes of a cast and their factors, both
 // as the cast has written them, as operands of a product that sums over the rows of what was cast.
-#define BOOST_TEST_MODULE gemm_by_group
 #include <algorithm>
 #include <bit>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -1,9 +1,8 @@
 // The list of support/gemm_cross.h is the whole cross, and its sizes are those that it promises; the kernels of
 // support/gemm_checker.h compile.
-#define BOOST_TEST_MODULE gemm_cross
 #include "support/gemm_cross.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <iostream>
 #include <map>
 #include <set>

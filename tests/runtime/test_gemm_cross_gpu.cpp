@@ -7,7 +7,6 @@
 // compiler's: some two thousand kernels, two hundred of them to a process where ten run at once.
 //
 // Suites, to be chosen with --run_test: small_checker (the float64 of the GPU against that of the CPU), cross.
-#define BOOST_TEST_MODULE gemm_cross_gpu
 #include "support/gpu_test.h"
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 // The operands that GEMMs are measured on: what Backend::gemm takes, of any spec.
-#define BOOST_TEST_MODULE gemm_data
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <memory>
 #include <span>

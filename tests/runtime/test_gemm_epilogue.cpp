@@ -1,8 +1,7 @@
 // What a GEMM does to its sums on their way out, on the CPU reference: against float64.
-#define BOOST_TEST_MODULE gemm_epilogue
 #include <algorithm>
 #include <array>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -4,7 +4,6 @@
 //
 // Suites, to be chosen with --run_test: first (small, for compute-sanitizer), shapes, mma, simt,
 // accumulation.
-#define BOOST_TEST_MODULE gemm_epilogue
 #include "support/gpu_test.h"
 
 #include <array>

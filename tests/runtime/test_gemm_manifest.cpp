@@ -1,5 +1,4 @@
-#define BOOST_TEST_MODULE gemm_manifest
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <signal.h>
 #include <sys/resource.h>

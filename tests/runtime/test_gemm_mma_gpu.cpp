@@ -3,7 +3,6 @@
 //
 // Suites, to be chosen with --run_test: small (one of each kind; what compute-sanitizer gets through), tails, kinds,
 // placements, large, routes.
-#define BOOST_TEST_MODULE gemm_mma
 #include "support/gpu_test.h"
 
 #include <array>

@@ -1,8 +1,7 @@
 // Which GEMMs gemm_mma takes, and what it refuses with which reason.
-#define BOOST_TEST_MODULE gemm_mma_rules
 #include "ingot/runtime/cuda/gemm_mma_rules.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <string>
 

@@ -1,7 +1,6 @@
 // The check that every candidate of the tuner must pass: what a right kernel gives passes, however it rounds its sums,
 // and what is wrong in any output does not. On the CPU, whose sums are changed to be those of another kernel.
-#define BOOST_TEST_MODULE gemm_operands
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <memory>
 #include <string>

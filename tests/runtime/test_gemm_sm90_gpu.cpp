@@ -3,7 +3,6 @@
 // nothing to say.
 //
 // Suites, to be chosen with --run_test: first (few shapes, every tiling), tails, kinds, groups, large, refusals.
-#define BOOST_TEST_MODULE gemm_sm90
 #include "support/gpu_test.h"
 
 #include <array>

@@ -1,8 +1,7 @@
 // Which GEMMs gemm_sm90 takes: a call that it takes, and every single change that makes it refuse, with its reason.
-#define BOOST_TEST_MODULE gemm_sm90_rules
 #include "ingot/runtime/cuda/gemm_sm90_rules.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <string>
 

@@ -1,6 +1,5 @@
 // GEMMs whose operands gemm_sm90 does not read as they lie, on a Hopper GPU: columns along k, rows that start anywhere,
 // any K. What it takes staged, and what the library takes by itself.
-#define BOOST_TEST_MODULE gemm_staged
 #include "support/gpu_test.h"
 
 #include <vector>

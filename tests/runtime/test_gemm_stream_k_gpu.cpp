@@ -4,7 +4,6 @@
 //
 // Suites, to be chosen with --run_test: small (a few shapes with every tiling, which compute-sanitizer gets through),
 // tails, kinds, ragged, launches.
-#define BOOST_TEST_MODULE gemm_stream_k
 #include "support/gpu_test.h"
 
 #include <array>

@@ -1,7 +1,6 @@
 // Ten thousand GEMMs of all kernels, shapes and epilogues, mixed: two threads with a stream each, in bursts of launches
 // and of graph replays. Every output is the same, bit for bit, as when its GEMM ran alone, and nothing around it is
 // written. Neither thread may hang: a burst that takes 20 s ends the program, and says what was on its way.
-#define BOOST_TEST_MODULE gemm_stress
 #include "support/gpu_test.h"
 
 #include <array>

@@ -1,5 +1,4 @@
-#define BOOST_TEST_MODULE kernel_cache
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,4 @@
-#define BOOST_TEST_MODULE kernel_file
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

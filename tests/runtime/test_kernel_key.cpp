@@ -1,5 +1,4 @@
-#define BOOST_TEST_MODULE kernel_key
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <stdlib.h>
 #include <unistd.h>

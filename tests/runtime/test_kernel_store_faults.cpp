@@ -1,7 +1,6 @@
 // What disks, other users, crashes and accidents do to a store. The rule in every case: never a wrong kernel, never an
 // exception, never a hang, at most one warning, and a store that works again once the cause is gone.
-#define BOOST_TEST_MODULE kernel_store_faults
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <fcntl.h>
 #include <sched.h>

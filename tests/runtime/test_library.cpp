@@ -1,7 +1,6 @@
-#define BOOST_TEST_MODULE library
 #include "ingot/runtime/library.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

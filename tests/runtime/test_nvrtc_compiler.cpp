@@ -1,4 +1,3 @@
-#define BOOST_TEST_MODULE nvrtc_compiler
 #include "ingot/runtime/cuda/nvrtc_compiler.h"
 
 #include <signal.h>
@@ -7,7 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

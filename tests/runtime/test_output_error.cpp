@@ -1,8 +1,7 @@
 // What counts as an error of an output, and how much.
-#define BOOST_TEST_MODULE output_error
 #include "ingot/runtime/output_error.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <limits>
 #include <vector>

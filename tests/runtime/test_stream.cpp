@@ -1,7 +1,6 @@
-#define BOOST_TEST_MODULE stream
 #include "ingot/runtime/stream.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <cstring>

@@ -1,7 +1,6 @@
-#define BOOST_TEST_MODULE tensor
 #include "ingot/runtime/tensor.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <limits>
 
 #include "support/refused.h"

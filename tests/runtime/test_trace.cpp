@@ -1,8 +1,7 @@
 // A Trace of the CPU's backend, read back as JSON: what was launched, in which ranges, and that times fit together.
-#define BOOST_TEST_MODULE trace
 #include "ingot/runtime/trace.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <filesystem>

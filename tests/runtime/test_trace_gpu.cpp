@@ -1,5 +1,4 @@
 // A Trace on a GPU: kernels of several passes and cuBLASLt's call, in the order of the stream, and a capture refused.
-#define BOOST_TEST_MODULE trace_gpu
 #include "support/gpu_test.h"
 
 #include <algorithm>

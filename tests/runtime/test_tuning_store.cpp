@@ -1,7 +1,6 @@
 // What disks, crashes and other processes do to tuning records: never a wrong one, never an exception, at most one
 // line.
-#define BOOST_TEST_MODULE tuning_store
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <signal.h>
 #include <unistd.h>

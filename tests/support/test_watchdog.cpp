@@ -1,11 +1,10 @@
-#define BOOST_TEST_MODULE watchdog
 #include "support/watchdog.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 using ingot::test::Watchdog;
 using namespace std::chrono_literals;

@@ -1,9 +1,8 @@
 // The kernels of cast_stats.cuh, run on the host thread by thread, against the CPU backend: the same bits, of whole and
 // cut tiles, wherever the matrices lie. (tests/runtime/test_cast_stats.cpp holds the CPU backend to float64.)
-#define BOOST_TEST_MODULE cast_stats_emulated
 #include "templates/emulator.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <memory>
 #include <string>

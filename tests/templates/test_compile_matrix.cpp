@@ -1,10 +1,9 @@
 // Every kernel that can be asked for, compiled for every supported target: a spill, a stack frame or any warning of the
 // front end or of ptxas is a failure. Needs NVRTC, no GPU.
-#define BOOST_TEST_MODULE compile_matrix
 #include <fmt/format.h>
 
 #include <atomic>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <map>

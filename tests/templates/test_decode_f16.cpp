@@ -1,7 +1,6 @@
 // decode_four(): every code of every format, at each of the four places, is the value that decode() gives, and leaves
 // its neighbours alone.
-#define BOOST_TEST_MODULE decode_f16
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 
 #include "decode_f16.cuh"

@@ -1,10 +1,9 @@
 // templates/gemm_epilogue.cuh on the host: gemm_simt's way through it element by element, under the emulator, and the
 // tensor cores' way in pairs, against each other and against the definition.
-#define BOOST_TEST_MODULE gemm_epilogue_template
 #include "emulator.h"
 
 #include <algorithm>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <utility>
 #include <vector>

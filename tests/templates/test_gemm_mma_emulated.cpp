@@ -1,10 +1,9 @@
 // templates/gemm_mma.cuh, run on the host thread by thread, against float64: what its lanes load, decode, swizzle,
 // multiply (as the PTX ISA lays out a warp's fragments) and store, on both tiles, all formats, layouts, kinds of
 // factors, pitches and addresses. The parameters are the runtime's own.
-#define BOOST_TEST_MODULE gemm_mma_emulated
 #include "templates/emulator.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <memory>
 #include <string>
 #include <vector>

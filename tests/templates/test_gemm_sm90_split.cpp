@@ -1,11 +1,10 @@
 // Stream-K's arithmetic, for many shapes, tilings and counts of multiprocessors: every step of every tile is some
 // block's, once; stretches are equal; and the blocks, run one after the other in the order in which a GPU starts them,
 // never wait for one that has not run, and leave each flag as it was.
-#define BOOST_TEST_MODULE gemm_sm90_split
 #include "gemm_sm90_split.cuh"
 
 #include <algorithm>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // The kernels themselves, run on the host thread by thread, against the formulas of the numerics contract written out
 // element by element. Shapes around every boundary of the tiles; odd pitches; poisoned and guarded outputs. Kernels
 // with a fused expression (those of codegen/pointwise_rendered.inc) against the CPU backend.
-#define BOOST_TEST_MODULE kernels_emulated
 #include "templates/emulator.h"
 
 #include "ingot/runtime/cpu/cpu_backend.h"
@@ -21,7 +20,7 @@
 
 #include "codegen/pointwise_rendered.inc"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>

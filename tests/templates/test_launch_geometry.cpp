@@ -1,6 +1,5 @@
 // The geometry that host and kernels share covers every element, once, for ragged shapes and huge ones. (That the
 // kernels follow it is tested by test_kernels_emulated.)
-#define BOOST_TEST_MODULE launch_geometry
 #include "amax.cuh"
 #include "amax_history.cuh"
 #include "cast_rows.cuh"
@@ -12,7 +11,7 @@
 #include "norm_backward.cuh"
 #include "norm_rows.cuh"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <set>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // math.cuh on the host: against float64's libm for every bf16, every f16 and millions of f32, at every corner and end;
 // and the bits of Reproducible's results, which no platform may change. test_math_nightly.cpp does all 2^32 inputs.
-#define BOOST_TEST_MODULE math
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstdint>
 #include <limits>

@@ -1,6 +1,5 @@
 // math.cuh on the GPU: Reproducible's bits are the host's, Fast's errors are within their bounds. Inputs are all bf16,
 // a few million f32 and the corners.
-#define BOOST_TEST_MODULE math_gpu
 #include "support/gpu_test.h"
 
 #include <cmath>

@@ -1,7 +1,6 @@
 // All 2^32 inputs through every function of math.cuh: test_math.cpp's checks without gaps.
-#define BOOST_TEST_MODULE math_nightly
 #include <algorithm>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <iostream>
 #include <thread>

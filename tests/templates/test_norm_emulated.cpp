@@ -1,10 +1,9 @@
 // The norms' kernels, run on the host thread by thread, against the CPU backend: the same bits, on rows that stay in
 // registers and rows that do not, wherever the matrices lie. (tests/runtime/test_cpu_norm.cpp holds the CPU backend to
 // float64.)
-#define BOOST_TEST_MODULE norm_emulated
 #include "templates/emulator.h"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <memory>
 #include <string>
 #include <vector>

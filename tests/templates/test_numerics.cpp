@@ -1,8 +1,7 @@
 // The number formats against references that are not ours: cuda_fp8.h, cuda_bf16.h and cuda_fp16.h on the host, and a
 // float64 oracle (fp8_oracle.h). test_numerics_nightly.cpp does all 2^32 inputs.
-#define BOOST_TEST_MODULE numerics
 #include <bit>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cfloat>
 #include <cmath>
 #include <cstdint>

@@ -1,8 +1,7 @@
 // All 2^32 inputs through every conversion: test_numerics.cpp's checks without gaps.
-#define BOOST_TEST_MODULE numerics_nightly
 #include <algorithm>
 #include <bit>
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <string>
 #include <thread>

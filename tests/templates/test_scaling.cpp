@@ -1,8 +1,7 @@
 // scale and factor against f64 and IEEE division, for every significand and over all exponents.
-#define BOOST_TEST_MODULE scaling
 #include "scaling.cuh"
 
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstdint>
 #include <limits>

@@ -1,7 +1,6 @@
 // Every template in one host translation unit, warnings being errors: what an IDE, clang-tidy and the CPU reference
 // read. Whether the list below is complete is tested; that it compiles is the rest of the test.
-#define BOOST_TEST_MODULE templates_on_host
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <iterator>
 #include <string>

@@ -1,6 +1,5 @@
 // Runs the built program as a user would: what it prints, where, and with which exit code.
-#define BOOST_TEST_MODULE tools_cli
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <sys/wait.h>
 #include <unistd.h>

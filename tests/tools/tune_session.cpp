@@ -1,6 +1,5 @@
 // Sessions of `ingot tune`, on a measurer that the test scripts: what is kept when they end, however they end.
-#define BOOST_TEST_MODULE tools_tune_session
-#include <boost/test/included/unit_test.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <signal.h>
 #include <unistd.h>

@@ -1,0 +1,3 @@
+// Boost.Test, compiled once for all test programs: its headers alone cost each of them twelve seconds.
+#define BOOST_TEST_NO_MAIN
+#include <boost/test/included/unit_test.hpp>

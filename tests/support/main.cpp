@@ -1,0 +1,6 @@
+// main() of the test programs that have none of their own (support/gpu_test.h has).
+#include <boost/test/unit_test.hpp>
+
+int main(int argc, char** argv) {
+  return boost::unit_test::unit_test_main([] { return true; }, argc, argv);
+}
