@@ -4,6 +4,7 @@
 
 #include "ingot/codegen/amax_history_spec.h"
 #include "ingot/codegen/candidates.h"
+#include "ingot/codegen/dequant_spec.h"
 #include "ingot/codegen/dtype.h"
 #include "ingot/codegen/gemm_call.h"
 #include "ingot/codegen/gemm_candidates.h"
@@ -13,6 +14,7 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/norm_spec.h"
 #include "ingot/codegen/pointwise.h"
+#include "ingot/codegen/quantize_spec.h"
 #include "ingot/codegen/target.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/nn/config.h"
