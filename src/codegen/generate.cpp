@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "ingot/codegen/candidates.h"
+#include "ingot/codegen/dequant_instance.h"
 #include "ingot/codegen/pointwise_render.h"
 #include "ingot/runtime/error.h"
 
@@ -330,7 +331,10 @@ Instance instance(const PackWeightSpec& spec, Pass) {
           print(spec)};
 }
 
-Instance instance(const DequantMatmulSpec& spec, Pass) { return dequant_instance(spec); }
+Instance instance(const DequantMatmulSpec& spec, Pass) {
+  const DequantInstance made = dequant_instance(spec);
+  return {made.header, made.kernel, made.words, made.functor};
+}
 
 bool has_first(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
 bool has_first(const CastSpec& spec) {

@@ -981,8 +981,6 @@ std::vector<KernelSpec> all_valid_specs() {
   for (const NormSpec& spec : all_valid_norms()) specs.push_back(spec);
   for (const NormBackwardSpec& spec : all_valid_norm_backwards()) specs.push_back(spec);
   for (const AmaxReduction reduction : kAmaxReductions) specs.push_back(AmaxHistorySpec{.reduction = reduction});
-  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) specs.push_back(spec);
-  for (const FloatQuantizeSpec& spec : all_valid_float_quantizes()) specs.push_back(spec);
   return specs;
 }
 

@@ -196,8 +196,8 @@ std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
 // Every spec that validate() accepts and that has no expression, no sum, no list and no epilogue, whose GEMMs' outputs
 // are of high precision and FP8 operands k_major (and without a bias where only one is FP8), and that leaves the choice
-// of the kernel to the library, in a fixed order: tests compile and run all of them. Without pack_weight and
-// dequant_matmul, which dequant_spec_text.h lists.
+// of the kernel to the library, in a fixed order: tests compile and run all of them. Without those of
+// quantize_spec.h and dequant_spec.h, which have lists of their own.
 std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot
