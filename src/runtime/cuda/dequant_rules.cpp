@@ -16,7 +16,9 @@ const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMat
   if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
   if (shape.k == 0) return "kernel sm90 needs a K of at least 1";
   const Tensor& x = tensors.x;
-  if (reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0 || (shape.m > 1 && x.row_stride % 8 != 0)) {
+  // A single row has no next one; but which kernel it is may not depend on that where M is to make no difference.
+  const bool strides_matter = shape.m > 1 || spec.batch_invariant;
+  if (reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0 || (strides_matter && x.row_stride % 8 != 0)) {
     return "kernel sm90 needs rows of x at multiples of 16 bytes";
   }
   const std::int64_t tiles_m = shape.m / spec.tiling->tokens + 1;
