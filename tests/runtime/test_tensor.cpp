@@ -69,4 +69,6 @@ BOOST_AUTO_TEST_CASE(negative_sizes_and_overflow_are_refused) {
   }
   BOOST_TEST(byte_span(matrix(nullptr, Dtype::f32, 1, kMax / 4, Device{}), "x") ==
              static_cast<std::size_t>(kMax / 4 * 4));
+  BOOST_TEST(byte_span(matrix(nullptr, Dtype::e2m1fn, 1, kMax, Device{}), "x") ==
+             static_cast<std::size_t>(kMax / 2 + 1));
 }

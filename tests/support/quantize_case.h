@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <utility>
@@ -86,7 +87,8 @@ class PlacedMx {
  public:
   PlacedMx(Dtype out, const GuardedMatrix& input, Placement at, Backend& backend, Stream& stream)
       : backend_(&backend), outputs_(poisoned_mx(out, input.rows(), input.cols(), at)) {
-    for (const GuardedMatrix* const matrix : {&input, &outputs_.codes, &outputs_.scales}) {
+    for (const GuardedMatrix* const matrix :
+         std::initializer_list<const GuardedMatrix*>{&input, &outputs_.codes, &outputs_.scales}) {
       memory_.emplace_back(backend, matrix->bytes().size());
       backend.copy_from_host(memory_.back().data(), matrix->bytes().data(), matrix->bytes().size(), stream);
     }
