@@ -45,9 +45,10 @@ BOOST_AUTO_TEST_CASE(one_line_there_and_back) {
   BOOST_TEST((*read == record()));
 
   TuningRecord cublaslt = record();
-  cublaslt.chosen = cublaslt.spec;
-  cublaslt.chosen.kernel = GemmKernel::cublaslt;
-  cublaslt.chosen.algorithm = 5;
+  auto chosen = std::get<GemmSpec>(cublaslt.spec);
+  chosen.kernel = GemmKernel::cublaslt;
+  chosen.algorithm = 5;
+  cublaslt.chosen = chosen;
   cublaslt.us = cublaslt.cublaslt_us = 0.1 + 0.2;  // no short decimal
   cublaslt.machine.device = "a \"quoted\"\nname";
   cublaslt.machine.cublaslt = "";
@@ -126,7 +127,7 @@ BOOST_AUTO_TEST_CASE(the_key_covers_all_that_decides) {
   add([](TuningRecord& t) { t.size.m = 1; });
   add([](TuningRecord& t) { t.size.n = 1; });
   add([](TuningRecord& t) { t.size.k = 1; });
-  add([](TuningRecord& t) { t.spec.bias = true; });
+  add([](TuningRecord& t) { std::get<GemmSpec>(t.spec).bias = true; });
   add([](TuningRecord& t) { t.machine.device = "x"; });
   add([](TuningRecord& t) { t.machine.target = "x"; });
   add([](TuningRecord& t) { t.machine.multiprocessors = 1; });
