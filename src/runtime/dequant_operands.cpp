@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "ingot/runtime/cpu/visit.h"
+#include "ingot/runtime/cpu/visit_weight.h"
 #include "ingot/runtime/packed_codes.h"
 #include "ingot/runtime/stream.h"
 #include "ingot/runtime/timing.h"
@@ -197,10 +197,11 @@ void DequantOperands::compute_expected(const Tensor& codes) {
 
 std::vector<double> DequantOperands::values(const Tensor& codes, std::int64_t row) const {
   const std::int64_t k = size_.k;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(row_bytes(codes.dtype, k)));
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(row_bytes(codes.dtype, k)));
   const auto* const from = static_cast<const std::byte*>(codes.data) + row_bytes(codes.dtype, row * codes.row_stride);
   backend_->copy_to_host(bytes.data(), from, bytes.size(), *stream_);
-  const std::vector<std::uint8_t> each = unpack_codes(codes.dtype, bytes, k);
+  std::vector<std::uint8_t> each(static_cast<std::size_t>(k));
+  unpack_codes(codes.dtype, bytes, each);
   const std::vector<float> factors = fetch(copies_.back().tensors.factors, 0);
   const ScaleGranularity scale = spec_.scale;
   const std::int64_t groups = scale.cols == 0 ? 1 : (k + scale.cols - 1) / scale.cols;
