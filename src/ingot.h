@@ -32,6 +32,7 @@
 #include "ingot/nn/nvtx_ranges.h"
 #include "ingot/nn/observer.h"
 #include "ingot/nn/recipes.h"
+#include "ingot/nn/safetensors.h"
 #include "ingot/nn/trace_ranges.h"
 #include "ingot/runtime/autotuner.h"
 #include "ingot/runtime/backend.h"
