@@ -34,6 +34,8 @@
 #include "ingot/nn/recipes.h"
 #include "ingot/nn/safetensors.h"
 #include "ingot/nn/trace_ranges.h"
+#include "ingot/nn/weight_only.h"
+#include "ingot/nn/weight_only_state.h"
 #include "ingot/runtime/autotuner.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"

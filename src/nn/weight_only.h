@@ -34,7 +34,7 @@ struct WeightOnlyOptions {
   // Of the f32 factors: tensor, row, 1x128, 1x64, 1x32 or 128x128. quantize() makes FP8 with them; FP6 and FP4 with
   // them come from from_codes().
   ScaleGranularity scale = kRowwise;
-  bool mx = false;    // in place of those, a power of two for each 32 of K (OCP MX; e8m0fnu): the way to make FP6 and FP4
+  bool mx = false;  // in place of those, a power of two for each 32 of K (OCP MX; e8m0fnu): the way to make FP6 and FP4
   bool pow2 = false;  // of quantize(): f32 scales rounded down to powers of two
   // Codes in the order in which tensor cores take them, which is what every fast kernel reads. false: row by row.
   bool packed = true;
@@ -101,9 +101,11 @@ class WeightOnlyLinear {
   WeightOnlyLinear(Backend& backend, const WeightOnlyOptions& options, std::int64_t out_features,
                    std::int64_t in_features);
 
-  void take_codes(const Tensor& codes, Stream& stream);
+  void make_codes(const Tensor& weight, Stream& stream);
+  void take_codes(OwnedTensor codes, Stream& stream);
+  void pack(const Tensor& codes, Stream& stream);
   void copy_codes(const Tensor& codes, Stream& stream);
-  OwnedTensor factors_for_all() const;
+  void upload_factors(const std::vector<std::byte>& bytes, Stream& stream);
 
   Backend* backend_;
   WeightOnlyOptions options_;
