@@ -272,6 +272,9 @@ void WeightOnlyLinear::forward(const Tensor& x, const Tensor& y, Stream& stream,
   if (y.dtype != x.dtype && y.dtype != Dtype::f32) {
     refuse("WeightOnlyLinear y", y, fmt::format("it must be of x's dtype, {}, or f32", name(x.dtype)));
   }
+  if (y.rows != x.rows || y.cols != out_features_) {
+    refuse("WeightOnlyLinear y", y, fmt::format("it must be [{}, {}]: x's rows, out_features", x.rows, out_features_));
+  }
   const bool has_bias = is_given(extras.bias);
   const std::size_t spec = (x.dtype == Dtype::f16 ? 4U : 0U) + (y.dtype != x.dtype ? 2U : 0U) + (has_bias ? 1U : 0U);
   backend_->dequant_matmul(

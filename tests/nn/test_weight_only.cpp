@@ -4,10 +4,8 @@
 
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
-#include <iostream>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -124,7 +122,7 @@ BOOST_AUTO_TEST_CASE(of_quantized_values_with_mx_scales) {
               for (std::int64_t c = first; c < end; ++c) amax = std::max(amax, std::abs(w.at(r, c)));
               const double factor = amax == 0 ? 0x1p-127 : std::ldexp(1.0, std::ilogb(amax) - largest);
               for (std::int64_t c = first; c < end; ++c) {
-                expected.at(r, c) = decode_weight_code(dtype, encode_weight_code(dtype, w.at(r, c) / factor)) * factor;
+                expected.at(r, c) = decode_slowly(dtype, encode_weight_code(dtype, w.at(r, c) / factor)) * factor;
               }
             }
           }
@@ -254,8 +252,8 @@ BOOST_AUTO_TEST_CASE(sqnr_of_each_format) {
       {{.dtype = Dtype::e4m3fn, .mx = true}, 30.0},
       {{.dtype = Dtype::e5m2, .mx = true}, 25.0},
       {{.dtype = Dtype::e3m2fn, .mx = true}, 25.0},
-      {{.dtype = Dtype::e2m3fn, .mx = true}, 28.0},
-      {{.dtype = Dtype::e2m1fn, .mx = true}, 17.0},
+      {{.dtype = Dtype::e2m3fn, .mx = true}, 30.5},
+      {{.dtype = Dtype::e2m1fn, .mx = true}, 18.3},
   };
   const std::int64_t m = 64, n = 256, k = 512;
   const Matrix w = Random(1).normal(n, k, Dtype::bf16, 0.02), x = Random(2).normal(m, k, Dtype::bf16);
@@ -264,7 +262,6 @@ BOOST_AUTO_TEST_CASE(sqnr_of_each_format) {
   for (const auto& [options, bar] : kBars) {
     const WeightOnlyLinear linear = WeightOnlyLinear::quantize(*backend, w_on, options, stream);
     const double found = sqnr(exact, forward(linear, x_on, Dtype::f32).read(stream));
-    std::cout << test::print(options) << (options.pow2 ? " pow2" : "") << ": " << found << " dB\n";
     BOOST_TEST(found >= bar, test::print(options) << " has " << found << " dB, expected at least " << bar);
   }
 }
@@ -426,7 +423,7 @@ BOOST_AUTO_TEST_CASE(bytes_of_weights) {
 
 // Nothing is allocated once it is made, and the call is one operation.
 BOOST_AUTO_TEST_CASE(forward_allocates_nothing) {
-  CountingBackend counting(*backend);
+  CountingBackend counting(*backend, &stream);
   Stream on(counting);
   const Matrix w = Random(1).normal(48, 96, Dtype::bf16), x = Random(2).normal(5, 96, Dtype::bf16);
   const DeviceMatrix w_on(w, Dtype::bf16, counting, on), x_on(x, Dtype::bf16, counting, on);
@@ -522,8 +519,9 @@ BOOST_AUTO_TEST_CASE(of_forward) {
              "WeightOnlyLinear x: is bf16[3, 41] on cpu; it must have 40 columns = in_features");
   BOOST_TEST(with(x, out.view(Dtype::f16, 3, 7)) ==
              "WeightOnlyLinear y: is f16[3, 7] on cpu; it must be of x's dtype, bf16, or f32");
-  check_contains(with(x, out.view(Dtype::bf16, 3, 8)), {"[3, 8]", "7"});
-  check_contains(with(x, out.view(Dtype::bf16, 2, 7)), {"[2, 7]", "3"});
+  BOOST_TEST(with(x, out.view(Dtype::bf16, 3, 8)) ==
+             "WeightOnlyLinear y: is bf16[3, 8] on cpu; it must be [3, 7]: x's rows, out_features");
+  check_contains(with(x, out.view(Dtype::bf16, 2, 7)), {"is bf16[2, 7] on cpu; it must be [3, 7]"});
   check_contains(with(x, y, {.bias = out.view(Dtype::bf16, 1, 8)}), {"bias", "7"});
   check_contains(with(x, y, {.bias = out.view(Dtype::f32, 1, 7)}), {"bias", "bf16"});
   check_contains(with(x, bytes.view(Dtype::bf16, 3, 7)), {"overlap"});

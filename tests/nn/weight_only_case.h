@@ -22,21 +22,12 @@ namespace ingot::test {
 
 // ---- the formats ---------------------------------------------------------------------------------------------------
 
-inline double decode_weight_code(Dtype dtype, std::uint32_t code) {
-  switch (dtype) {
-    case Dtype::e3m2fn: return value_of_fields(code, 3, 2, 3);
-    case Dtype::e2m3fn: return value_of_fields(code, 2, 3, 1);
-    case Dtype::e2m1fn: return value_of_fields(code, 2, 1, 1);
-    default: return decode_slowly(dtype, code);
-  }
-}
-
 // By a search among all codes: the nearest, the even one of two equally near; saturating.
 inline std::uint8_t encode_weight_code(Dtype dtype, double x) {
   std::uint8_t best = 0;
   double best_distance = std::numeric_limits<double>::infinity();
   for (std::uint32_t code = 0; code < 1U << bits_of(dtype); ++code) {
-    const double value = decode_weight_code(dtype, code);
+    const double value = decode_slowly(dtype, code);
     if (!std::isfinite(value) || std::signbit(value) != std::signbit(x)) continue;
     const double distance = std::abs(value - x);
     if (distance > best_distance || (distance == best_distance && code % 2 != 0)) continue;
@@ -44,10 +35,6 @@ inline std::uint8_t encode_weight_code(Dtype dtype, double x) {
     best_distance = distance;
   }
   return best;
-}
-
-inline double e8m0_value(std::uint32_t code) {
-  return code == 255 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, static_cast<int>(code) - 127);
 }
 
 // ---- codes and scales on the host ----------------------------------------------------------------------------------
@@ -58,7 +45,7 @@ struct HostCodes {
   std::vector<std::uint8_t> codes{};  // a byte each
 
   double value(std::int64_t r, std::int64_t c) const {
-    return decode_weight_code(dtype, codes[static_cast<std::size_t>(r * cols + c)]);
+    return decode_slowly(dtype, codes[static_cast<std::size_t>(r * cols + c)]);
   }
 };
 
@@ -69,7 +56,7 @@ inline HostCodes random_codes(Dtype dtype, std::int64_t rows, std::int64_t cols,
   for (std::uint8_t& code : made.codes) {
     do {
       code = static_cast<std::uint8_t>(engine() % (1U << bits_of(dtype)));
-    } while (!std::isfinite(decode_weight_code(dtype, code)));
+    } while (!std::isfinite(decode_slowly(dtype, code)));
   }
   return made;
 }
