@@ -6,11 +6,13 @@ Arrays are NumPy arrays (CPU reference) or PyTorch tensors, on the CPU or on a C
 from ._context import Context, info
 from ._core import Error, __version__
 from ._operations import Float8Array, amax, backward, cast, decode, derivative, encode, evaluate, gemm
+from ._weight_only import WeightOnlyLinear
 
 __all__ = [
     "Context",
     "Error",
     "Float8Array",
+    "WeightOnlyLinear",
     "__version__",
     "amax",
     "backward",
