@@ -23,8 +23,9 @@ constexpr std::array kFacts{
     DtypeFacts{"e3m2fn", e3m2fn::kMax},
     DtypeFacts{"e2m3fn", e2m3fn::kMax},
     DtypeFacts{"e2m1fn", e2m1fn::kMax},
+    DtypeFacts{"u8"},
 };
-static_assert(kFacts.size() == kHighPrecisionDtypes.size() + kFp8Dtypes.size() + 1 + kSubByteDtypes.size());
+static_assert(kFacts.size() == kHighPrecisionDtypes.size() + kFp8Dtypes.size() + 2 + kSubByteDtypes.size());
 
 // A value that the enum does not have (memory not initialised, a newer caller) is shown as such by the messages that
 // refuse it.

@@ -8,9 +8,27 @@
 
 namespace ingot {
 
-// The last three are of less than a byte, as weights: rows of packed codes (row_bytes()). e8m0fnu: the powers of two that
-// scale groups of 32 of them, 2^(code - 127), 255 being NaN (OCP MX 1.0).
-enum class Dtype : std::uint8_t { f32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e8m0fnu, e3m2fn, e2m3fn, e2m1fn };
+// Three are of less than a byte, as weights: rows of packed codes (row_bytes()). e8m0fnu: the powers of two
+// that scale groups of 32 of them, 2^(code - 127), 255 being NaN (OCP MX 1.0).
+// u8: bytes whose meaning is told otherwise, such as a packed weight.
+// (GCC says that u8 would hide a type of that name, as if a scoped enum's names were not its own.)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+enum class Dtype : std::uint8_t {
+  f32,
+  bf16,
+  f16,
+  e4m3fn,
+  e5m2,
+  e4m3fnuz,
+  e5m2fnuz,
+  e8m0fnu,
+  e3m2fn,
+  e2m3fn,
+  e2m1fn,
+  u8
+};
+#pragma GCC diagnostic pop
 
 inline constexpr std::array kHighPrecisionDtypes{Dtype::f32, Dtype::bf16, Dtype::f16};
 inline constexpr std::array kFp8Dtypes{Dtype::e4m3fn, Dtype::e5m2, Dtype::e4m3fnuz, Dtype::e5m2fnuz};

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
@@ -35,6 +36,11 @@ class InputMaker {
   }
 
  private:
+  // Those of quantize_spec.h and dequant_spec.h have tests of their own.
+  template <class Spec>
+  SharedMatrices inputs_of(const Spec& spec, const Case&) {
+    throw std::logic_error("there are no such cases: " + print(spec));
+  }
   SharedMatrices inputs_of(const RelayoutSpec&, const Case& c) {
     return {{"input", matrix(Dtype::e4m3fn, c.shape.rows, c.shape.cols, c, 1)}};
   }
@@ -418,6 +424,10 @@ class PlacedCase {
                             stream);
   }
 
+  template <class Spec>
+  void enqueue_as(const Spec& spec, Stream&) {
+    throw std::logic_error("there are no such cases: " + print(spec));
+  }
   void enqueue_as(const AmaxHistorySpec& spec, Stream& stream) {
     backend_->amax_history(spec,
                            {.amax = of("amax"),

@@ -94,6 +94,30 @@ class CudaBackend final : public Backend {
     cuda::amax_history(spec, tensors, stream, launcher_);
   }
 
+  void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::quantize_mx(spec, tensors, stream, launcher_);
+  }
+
+  void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::float_quantize(spec, tensors, stream, launcher_);
+  }
+
+  void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::pack_weight(spec, tensors, stream, launcher_);
+  }
+
+  void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::dequant_matmul(spec, tensors, stream, launcher_);
+  }
+
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
     const CurrentContext current = launcher_.make_current();

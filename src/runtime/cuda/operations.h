@@ -48,5 +48,11 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                    Launcher& launcher);
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, const Stream& stream,
                   Launcher& launcher);
+void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream, Launcher& launcher);
+void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream,
+                    Launcher& launcher);
+void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream, Launcher& launcher);
+void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
+                    Launcher& launcher);
 
 }  // namespace ingot::cuda

@@ -1,0 +1,91 @@
+#include "ingot/codegen/dequant_tiling.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <utility>
+
+namespace ingot {
+namespace {
+
+constexpr std::array<std::string_view, 3> kNames{"automatic", "sm90", "mma"};
+
+// The number up to `end`, which is dropped too; the last one has no end.
+std::optional<int> take_number(std::string_view& text, char end) {
+  const auto stop = end == '\0' ? text.size() : text.find(end);
+  if (stop == std::string_view::npos || stop == 0 || text[0] == '-') return std::nullopt;
+  int value = 0;
+  const auto [last, error] = std::from_chars(text.data(), text.data() + stop, value);
+  if (error != std::errc() || last != text.data() + stop) return std::nullopt;
+  text.remove_prefix(end == '\0' ? stop : stop + 1);
+  return value;
+}
+
+std::string mma_fault(const DequantTiling& t) {
+  if (t.wgmma) return "instruction wgmma, but kernel mma has mma.sync only";
+  if (t.tokens != 8 && t.tokens != 16 && t.tokens != 32 && t.tokens != 64) {
+    return fmt::format("{} tokens, but kernel mma takes 8, 16, 32 or 64", t.tokens);
+  }
+  if (t.rows != 64 && t.rows != 128) return fmt::format("{} rows, but kernel mma takes 64 or 128", t.rows);
+  if (t.k_warps != 1 && t.k_warps != 2 && t.k_warps != 4) {
+    return fmt::format("{} units along K, but kernel mma takes 1, 2 or 4", t.k_warps);
+  }
+  if (t.rows / 16 * t.k_warps > 16) {
+    return fmt::format("{} rows and {} units along K, but a block of kernel mma has 16 warps of 16 rows at most", t.rows,
+                       t.k_warps);
+  }
+  if (t.depth != 64 * t.k_warps) {
+    return fmt::format("a depth of {}, but in kernel mma it is 64 for each unit along K: {}", t.depth, 64 * t.k_warps);
+  }
+  if (t.stages != 3) return fmt::format("{} stages, but kernel mma has 3", t.stages);
+  if (t.split < 1 || t.split > 64) return fmt::format("a split of {}, but it must be 1 to 64", t.split);
+  return {};
+}
+
+}  // namespace
+
+std::string_view name(DequantKernel kernel) {
+  const auto index = static_cast<std::size_t>(kernel);
+  return index < kNames.size() ? kNames[index] : "unknown kernel";
+}
+
+std::optional<DequantKernel> parse_dequant_kernel(std::string_view text) {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == text) return static_cast<DequantKernel>(i);
+  }
+  return std::nullopt;
+}
+
+std::string print(DequantKernel kernel, const DequantTiling& t) {
+  const char* const instruction = t.wgmma ? "wgmma:" : kernel == DequantKernel::mma ? "" : "mma:";
+  return fmt::format("{}{}x{}x{}:{}:{}:{}", instruction, t.tokens, t.rows, t.depth, t.stages, t.split, t.k_warps);
+}
+
+std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::string_view text) {
+  DequantTiling tiling;
+  tiling.wgmma = text.starts_with("wgmma:");
+  if (tiling.wgmma) {
+    text.remove_prefix(6);
+  } else if (kernel != DequantKernel::mma) {
+    if (!text.starts_with("mma:")) return std::nullopt;
+    text.remove_prefix(4);
+  }
+  for (const auto& [field, end] :
+       {std::pair{&tiling.tokens, 'x'}, std::pair{&tiling.rows, 'x'}, std::pair{&tiling.depth, ':'},
+        std::pair{&tiling.stages, ':'}, std::pair{&tiling.split, ':'}, std::pair{&tiling.k_warps, '\0'}}) {
+    const std::optional<int> value = take_number(text, end);
+    if (!value) return std::nullopt;
+    *field = *value;
+  }
+  return tiling;
+}
+
+bool has_group_factors(const DequantMatmulSpec& spec) { return spec.scale.cols != 0; }
+
+std::string dequant_tiling_fault(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
+  return spec.kernel == DequantKernel::mma ? mma_fault(tiling) : std::string();
+}
+
+}  // namespace ingot
