@@ -19,9 +19,7 @@ constexpr std::array kScales{kTensorwise, kRowwise, kRowGroups, kRowGroups64, kR
 constexpr const char* kScaleNames = "tensor, row, 1x128, 1x64, 1x32 or 128x128";
 
 const char* name_of(WeightLayout layout) {
-  return layout == WeightLayout::row_major ? "row_major"
-         : layout == WeightLayout::packed  ? "packed"
-                                           : "unknown_layout";
+  return layout == WeightLayout::row_major ? "row_major" : layout == WeightLayout::packed ? "packed" : "unknown_layout";
 }
 
 std::string list(std::span<const Dtype> dtypes) {
@@ -116,8 +114,9 @@ void validate_spec(const DequantMatmulSpec& spec) {
   }
   for (const PointwiseInput& input : spec.pointwise.inputs()) {
     if (input.kind != PointwiseInput::Kind::column_f32) continue;
-    refuse(spec, fmt::format("epilogue reads {0}[col:f32], but vectors along the columns are of {1} here: write {0}[col]",
-                             input.name, name(spec.x)));
+    refuse(spec,
+           fmt::format("epilogue reads {0}[col:f32], but vectors along the columns are of {1} here: write {0}[col]",
+                       input.name, name(spec.x)));
   }
   require_kernel(spec);
 }
@@ -142,19 +141,20 @@ class DequantParser {
 
   DequantMatmulSpec matmul() const {
     DequantMatmulSpec spec = dtypes();
-    each_option("packed, row_major, scale=<granularity>, factors=<dtype>, bias, epilogue=<expression>, batch_invariant "
-                "or kernel=<kernel>",
-                [&](const std::string& word, std::string_view key, std::string_view value) -> const char* {
-                  if (word == "packed") return spec.layout = WeightLayout::packed, "the layout";
-                  if (word == "row_major") return spec.layout = WeightLayout::row_major, "the layout";
-                  if (word == "bias") return spec.bias = true, "bias";
-                  if (word == "batch_invariant") return spec.batch_invariant = true, "batch_invariant";
-                  if (key == "scale") return spec.scale = granularity(value), "scale";
-                  if (key == "factors") return spec.factors = dtype(value), "factors";
-                  if (key == "epilogue") return spec.pointwise = parse_pointwise(value), "the expression";
-                  if (key == "kernel") return kernel(spec, value), "kernel";
-                  return nullptr;
-                });
+    each_option(
+        "packed, row_major, scale=<granularity>, factors=<dtype>, bias, epilogue=<expression>, batch_invariant "
+        "or kernel=<kernel>",
+        [&](const std::string& word, std::string_view key, std::string_view value) -> const char* {
+          if (word == "packed") return spec.layout = WeightLayout::packed, "the layout";
+          if (word == "row_major") return spec.layout = WeightLayout::row_major, "the layout";
+          if (word == "bias") return spec.bias = true, "bias";
+          if (word == "batch_invariant") return spec.batch_invariant = true, "batch_invariant";
+          if (key == "scale") return spec.scale = granularity(value), "scale";
+          if (key == "factors") return spec.factors = dtype(value), "factors";
+          if (key == "epilogue") return spec.pointwise = parse_pointwise(value), "the expression";
+          if (key == "kernel") return kernel(spec, value), "kernel";
+          return nullptr;
+        });
     return spec;
   }
 
@@ -197,10 +197,10 @@ class DequantParser {
     if (colon == std::string_view::npos) return;
     spec.tiling = parse_dequant_tiling(spec.kernel, value.substr(colon + 1));
     if (spec.tiling) return;
-    fail(fmt::format("\"{}\" is no tiling of {}; expected one such as {} (tokens x rows x depth, stages, split, units "
-                     "along K)",
-                     value.substr(colon + 1), text,
-                     *kernel == DequantKernel::mma ? "16x64x128:3:1:2" : "mma:16x128x128:8:2:1"));
+    fail(fmt::format(
+        "\"{}\" is no tiling of {}; expected one such as {} (tokens x rows x depth, stages, split, units "
+        "along K)",
+        value.substr(colon + 1), text, *kernel == DequantKernel::mma ? "16x64x128:3:1:2" : "mma:16x128x128:8:2:1"));
   }
 
   // `option` sets what the word gives and returns that field's name, or null where there is no such word.

@@ -33,8 +33,8 @@ std::string mma_fault(const DequantTiling& t) {
     return fmt::format("{} units along K, but kernel mma takes 1, 2 or 4", t.k_warps);
   }
   if (t.rows / 16 * t.k_warps > 16) {
-    return fmt::format("{} rows and {} units along K, but a block of kernel mma has 16 warps of 16 rows at most", t.rows,
-                       t.k_warps);
+    return fmt::format("{} rows and {} units along K, but a block of kernel mma has 16 warps of 16 rows at most",
+                       t.rows, t.k_warps);
   }
   if (t.depth != 64 * t.k_warps) {
     return fmt::format("a depth of {}, but in kernel mma it is 64 for each unit along K: {}", t.depth, 64 * t.k_warps);

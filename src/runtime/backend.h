@@ -187,7 +187,7 @@ struct FloatQuantizeTensors {
 };
 
 // codes[N, K] of spec.weight, row-major, any row stride (of less than a byte: a multiple of packed_unit()); packed: a
-// vector of e8m0fnu, as the dtype of bytes, of packed_weight_bytes(spec.weight, N, K), at a multiple of 16 bytes. Which
+// vector of u8, of packed_weight_bytes(spec.weight, N, K), at a multiple of 16 bytes. Which
 // of them is written, the spec says.
 struct PackWeightTensors {
   Tensor codes;

@@ -46,6 +46,11 @@ inline double decode_slowly(Dtype dtype, std::uint32_t bits) {
       return value_of_fields(bits, 5, 2, 15);
     case Dtype::e4m3fnuz: return bits == 0x80U ? kNan : value_of_fields(bits, 4, 3, 8);
     case Dtype::e5m2fnuz: return bits == 0x80U ? kNan : value_of_fields(bits, 5, 2, 16);
+    case Dtype::e3m2fn: return value_of_fields(bits, 3, 2, 3);
+    case Dtype::e2m3fn: return value_of_fields(bits, 2, 3, 1);
+    case Dtype::e2m1fn: return value_of_fields(bits, 2, 1, 1);
+    case Dtype::e8m0fnu: return bits == 0xffU ? kNan : std::ldexp(1.0, static_cast<int>(bits) - 127);
+    case Dtype::u8: return bits;
   }
   return kNan;
 }
