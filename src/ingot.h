@@ -53,6 +53,7 @@
 #include "ingot/runtime/kernel_store.h"
 #include "ingot/runtime/launch_hook.h"
 #include "ingot/runtime/nvtx.h"
+#include "ingot/runtime/packed_codes.h"
 #include "ingot/runtime/stream.h"
 #include "ingot/runtime/tensor.h"
 #include "ingot/runtime/trace.h"
