@@ -82,12 +82,13 @@ struct Eight {
   float x[kVector];
 };
 
-INGOT_HOST_DEVICE Eight load(const bf16* source) {
-  const ingot::Vector<bf16> bits{*reinterpret_cast<const ingot::U32x4*>(source)};
+INGOT_HOST_DEVICE Eight unpacked(const ingot::U32x4& bits) {
   Eight result;
-  ingot::unpack(bits, result.x);
+  ingot::unpack(ingot::Vector<bf16>{bits}, result.x);
   return result;
 }
+
+INGOT_HOST_DEVICE Eight load(const bf16* source) { return unpacked(*reinterpret_cast<const ingot::U32x4*>(source)); }
 
 INGOT_HOST_DEVICE Eight load(const float* source) {
   Eight result;
@@ -112,10 +113,11 @@ INGOT_HOST_DEVICE u32 pair_of(float low, float high) {
   return ingot::from_float<bf16>(low).bits | static_cast<u32>(ingot::from_float<bf16>(high).bits) << 16;
 }
 
-INGOT_HOST_DEVICE void store(bf16* target, const Eight& v) {
-  *reinterpret_cast<ingot::U32x4*>(target) = {pair_of(v.x[0], v.x[1]), pair_of(v.x[2], v.x[3]), pair_of(v.x[4], v.x[5]),
-                                              pair_of(v.x[6], v.x[7])};
+INGOT_HOST_DEVICE ingot::U32x4 packed(const Eight& v) {
+  return {pair_of(v.x[0], v.x[1]), pair_of(v.x[2], v.x[3]), pair_of(v.x[4], v.x[5]), pair_of(v.x[6], v.x[7])};
 }
+
+INGOT_HOST_DEVICE void store(bf16* target, const Eight& v) { *reinterpret_cast<ingot::U32x4*>(target) = packed(v); }
 
 INGOT_HOST_DEVICE float round_to_bf16(float x) { return ingot::to_float(ingot::from_float<bf16>(x)); }
 

@@ -204,7 +204,7 @@ struct DecodeAttention {
   }
 
 #if INGOT_ON_DEVICE || defined(INGOT_EMULATED)
-  static constexpr i64 kAhead = 4;  // positions that a thread has asked memory for
+  static constexpr i64 kAhead = kQueries == 8 ? 2 : 4;  // positions that a thread has asked memory for
 
   // What some of the positions come to, of one query: of eight dims where a thread has it.
   struct Part {
@@ -239,25 +239,26 @@ struct DecodeAttention {
     Part parts[kQueries];
     const i64 end = length * (split + 1) / active;
     for (i64 base = length * split / active; base < end; base += workers * kAhead) {
-      Eight key[kAhead];
-      Eight value[kAhead];
+      // All loads first, wherever a position is: what is beyond the end is not used.
+      ingot::U32x4 key[kAhead];
+      ingot::U32x4 value[kAhead];
+      INGOT_UNROLL
+      for (i64 a = 0; a < kAhead; ++a) {
+        const i64 at = cache_row(head, ingot::min_of(base + a * workers + worker, newest)) + first;
+        key[a] = *reinterpret_cast<const ingot::U32x4*>(keys + at);
+        value[a] = *reinterpret_cast<const ingot::U32x4*>(values + at);
+      }
       INGOT_UNROLL
       for (i64 a = 0; a < kAhead; ++a) {
         const i64 position = base + a * workers + worker;
-        if (position < newest && position < end) {
-          key[a] = load(keys + cache_row(head, position) + first);
-          value[a] = load(values + cache_row(head, position) + first);
-        } else {
+        if (position >= end) {
           key[a] = {};
           value[a] = {};
-        }
-        if (position == newest) {
-          key[a] = turned(head_of(sequence, key_head(kv_head)), first, newest);
-          value[a] = load(head_of(sequence, value_head(kv_head)) + first);
-          store(keys + cache_row(head, newest) + first, key[a]);
-          store(values + cache_row(head, newest) + first, value[a]);
-          INGOT_UNROLL
-          for (i64 i = 0; i < kVector; ++i) key[a].x[i] = round_to_bf16(key[a].x[i]);
+        } else if (position == newest) {
+          key[a] = packed(turned(head_of(sequence, key_head(kv_head)), first, newest));
+          value[a] = packed(load(head_of(sequence, value_head(kv_head)) + first));
+          *reinterpret_cast<ingot::U32x4*>(keys + cache_row(head, newest) + first) = key[a];
+          *reinterpret_cast<ingot::U32x4*>(values + cache_row(head, newest) + first) = value[a];
         }
       }
       INGOT_UNROLL
@@ -267,9 +268,10 @@ struct DecodeAttention {
         float larger = part.largest;
         INGOT_UNROLL
         for (i64 a = 0; a < kAhead; ++a) {
+          const Eight k = unpacked(key[a]);
           float score = 0.0F;
           INGOT_UNROLL
-          for (i64 i = 0; i < kVector; ++i) score = ingot::fused_multiply_add(query[g].x[i], key[a].x[i], score);
+          for (i64 i = 0; i < kVector; ++i) score = ingot::fused_multiply_add(query[g].x[i], k.x[i], score);
           for (u32 offset = lanes / 2; offset > 0; offset /= 2) score += exchanged(score, offset);
           scores[a] = base + a * workers + worker < end ? score : kLowest;
           larger = ingot::max_of(larger, scores[a]);
@@ -279,10 +281,11 @@ struct DecodeAttention {
         for (i64 a = 0; a < kAhead; ++a) {
           // A worker without any position keeps a total of 0.
           const float weight = scores[a] == kLowest ? 0.0F : expf(scores[a] - larger);
+          const Eight v = unpacked(value[a]);
           part.total += weight;
           INGOT_UNROLL
           for (i64 i = 0; i < kVector; ++i) {
-            part.sum.x[i] = ingot::fused_multiply_add(weight, value[a].x[i], part.sum.x[i]);
+            part.sum.x[i] = ingot::fused_multiply_add(weight, v.x[i], part.sum.x[i]);
           }
         }
       }
