@@ -88,15 +88,21 @@ std::string describe(const TunedGemm& gemm) {
   return fmt::format("{}{}{}", planned.label, planned.label.empty() ? "" : "  ", print(planned.call));
 }
 
-std::vector<Product> candidates_of(const Context& context, const ProductCall& call) {
-  const GemmPlace place{.target = context.cache().target(),
-                        .multiprocessors = context.tuning_machine().multiprocessors};
+std::vector<Product> candidates_of(Context& context, const ProductCall& call) {
+  const Target target = context.cache().target();
+  const int multiprocessors = context.tuning_machine().multiprocessors;
   std::vector<Product> all;
   if (const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec)) {
-    for (const DequantMatmulSpec& spec : dequant_candidates(*dequant, call.size, place)) all.emplace_back(spec);
-  } else {
-    for (const GemmSpec& spec : gemm_candidates({std::get<GemmSpec>(call.spec), call.size}, place))
+    const auto& [m, n, k] = call.size;
+    for (const DequantMatmulSpec& spec :
+         dequant_candidates(*dequant, {m, n, k}, {.target = target, .multiprocessors = multiprocessors})) {
       all.emplace_back(spec);
+    }
+  } else {
+    for (const GemmSpec& spec : gemm_candidates({std::get<GemmSpec>(call.spec), call.size},
+                                                {.target = target, .multiprocessors = multiprocessors})) {
+      all.emplace_back(spec);
+    }
   }
   return all;
 }
