@@ -78,6 +78,10 @@ concept Fp8Format = is_same<T, e4m3fn> || is_same<T, e5m2> || is_same<T, e4m3fnu
 template <class T>
 concept SubByteFormat = is_same<T, e3m2fn> || is_same<T, e2m3fn> || is_same<T, e2m1fn>;
 
+// A sign, an exponent and a mantissa in eight bits or less.
+template <class T>
+concept CodeFormat = Fp8Format<T> || SubByteFormat<T>;
+
 template <class T>
 concept HighPrecision = is_same<T, f32> || is_same<T, bf16> || is_same<T, f16>;
 
