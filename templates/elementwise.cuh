@@ -103,7 +103,6 @@ INGOT_DEVICE void elementwise_tiles(const ElementwiseParams& p) {
   const i64 cols = p.source.cols;
   const i64 tile_cols = OctetTiles::tile_cols(p.across_log2);
   const bool aligned = Source::aligned(p.source) && vector_aligned<In>(p.output, p.output_stride);
-  start_in_turn();
   for_each_tile(p.source.rows, cols, OctetTiles::tile_rows(p.across_log2, sizeof(In)), tile_cols,
                 [&](i64 first_row, i64 first_col) {
                   if (aligned && (cols - first_col >= tile_cols || cols % kOctet == 0)) {
@@ -117,6 +116,7 @@ INGOT_DEVICE void elementwise_tiles(const ElementwiseParams& p) {
 template <class Source>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ElementwiseLaunch::kThreads, elementwise_residency<Source>())
     elementwise(const __grid_constant__ ElementwiseParams p) {
+  start_in_turn();
   elementwise_tiles<Source>(p);
 }
 

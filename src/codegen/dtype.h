@@ -65,7 +65,8 @@ constexpr int packed_unit(Dtype dtype) { return bits_of(dtype) == 6 ? 4 : bits_o
 // Bytes of `elements` in a row. Element i of less than a byte has the bits [i * b, (i + 1) * b) of its row, the least
 // significant first: of four bits the low half of a byte comes first; four of six bits fill three bytes.
 constexpr std::int64_t row_bytes(Dtype dtype, std::int64_t elements) {
-  return is_sub_byte(dtype) ? (elements * bits_of(dtype) + 7) / 8 : elements * size_of(dtype);
+  if (!is_sub_byte(dtype)) return elements * size_of(dtype);
+  return elements / 8 * bits_of(dtype) + (elements % 8 * bits_of(dtype) + 7) / 8;  // overflows for no number
 }
 
 constexpr bool is_fp8(Dtype dtype) { return dtype >= Dtype::e4m3fn && dtype <= Dtype::e5m2fnuz; }

@@ -28,16 +28,15 @@ std::size_t byte_span(const Tensor& tensor, const char* what) {
   }
   if (tensor.empty()) return 0;
   std::int64_t elements = 0;
-  std::int64_t bits = 0;
+  std::int64_t bytes = 0;
   if (__builtin_mul_overflow(tensor.rows - 1, tensor.row_stride, &elements) ||
       __builtin_add_overflow(elements, tensor.cols, &elements) ||
-      __builtin_mul_overflow(elements, std::int64_t{bits_of(tensor.dtype)}, &bits) ||
-      __builtin_add_overflow(bits, std::int64_t{7}, &bits)) {
+      __builtin_mul_overflow(elements, std::int64_t{size_of(tensor.dtype)}, &bytes)) {
     throw Error(
         ErrorCode::invalid_argument, what,
         fmt::format("is {}; its bytes do not fit in 64 bits: check the sizes and the row stride", describe(tensor)));
   }
-  return static_cast<std::size_t>(bits / 8);
+  return static_cast<std::size_t>(row_bytes(tensor.dtype, elements));
 }
 
 }  // namespace ingot

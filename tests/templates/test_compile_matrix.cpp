@@ -16,6 +16,7 @@
 #include "ingot/codegen/candidates.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/quantize_spec_text.h"
 #include "ingot/codegen/target.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/cuda/nvrtc_compiler.h"
@@ -313,6 +314,28 @@ BOOST_AUTO_TEST_CASE(every_template_alone) {
                     target_for(9, 0)});
   }
   expect_clean(jobs);
+}
+
+// Casts to MX, and roundings to formats: in CI all of the former and some of the latter for
+// Hopper, each for another target in turn.
+BOOST_AUTO_TEST_CASE(every_quantizing_kernel) {
+  std::vector<KernelSpec> specs;
+  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) specs.emplace_back(spec);
+  const CompileAll all = CompileAll::of_environment();
+  for (const FloatQuantizeSpec& spec : all_valid_float_quantizes()) {
+    if (all.wanted || (spec.exponent_bits + spec.mantissa_bits) % 3 == 1) specs.emplace_back(spec);
+  }
+  std::vector<Job> jobs;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const Source source = generate(specs[i]);
+    for (std::size_t t = 0; t < kSupportedTargets.size(); ++t) {
+      const bool chosen = kSupportedTargets[t] == target_for(9, 0) || i % kSupportedTargets.size() == t;
+      if (all.wanted || chosen) jobs.push_back({source, kSupportedTargets[t]});
+    }
+  }
+  jobs = all.share(jobs);
+  expect_clean(jobs);
+  fmt::print("{} compiles of quantize_mx and float_quantize\n", jobs.size());
 }
 
 // No kernel uses every function of math.cuh.
