@@ -50,9 +50,9 @@ template <HighPrecision In, int kExponentBits, int kMantissaBits>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ElementwiseLaunch::kThreads,
                                       (elementwise_residency<FloatQuantizeSource<In, kExponentBits, kMantissaBits>>()))
     float_quantize(const __grid_constant__ ElementwiseParams p) {
-  using Source = FloatQuantizeSource<In, kExponentBits, kMantissaBits>;
+  using Rounded = FloatQuantizeSource<In, kExponentBits, kMantissaBits>;
   start_in_turn();
-  elementwise_tiles<Source>(p);
+  elementwise_tiles<Rounded>(p);
 }
 
 }  // namespace ingot

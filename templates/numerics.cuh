@@ -99,6 +99,24 @@ INGOT_HOST_DEVICE F encode(float x) {
   return encode_software<F>(x);
 }
 
+// The same for what is not NaN, and without a branch: half the instructions, for kernels that encode all they read. The
+// code as a word, which saves them a mask too.
+template <SubByteFormat F>
+INGOT_HOST_DEVICE u32 encode_number(float x) {
+  constexpr int kSignBit = F::kExponentBits + F::kMantissaBits;
+  constexpr int kDropped = 23 - F::kMantissaBits;
+  constexpr u32 kLargest = __builtin_bit_cast(u32, static_cast<float>(F::kMax));
+  constexpr u32 kMinNormal = static_cast<u32>(127 + 1 - F::kBias) << 23;
+  constexpr u32 kRebias = static_cast<u32>(F::kBias) << 23;  // 2^(bias - 127): decode()'s product undone
+  const u32 bits = float_bits(x);
+  const u32 magnitude = min_of(bits & 0x7fffffffU, kLargest);
+  // A power of two whose last place is that of x in the format, as in encode_software()'s subnormal step.
+  const float magic = float_from_bits(max_of(magnitude & kF32Inf, kMinNormal) + (static_cast<u32>(kDropped) << 23));
+  const float rounded = (float_from_bits(magnitude) + magic) - magic;
+  const u32 code = float_bits(rounded * float_from_bits(kRebias)) >> kDropped;
+  return ((bits >> (31 - kSignBit)) & (1U << kSignBit)) | code;
+}
+
 // 2^(bits - 127), or NaN.
 INGOT_HOST_DEVICE float decode(e8m0fnu code) {
   if (code.bits == 0xff) return float_from_bits(kF32Nan);

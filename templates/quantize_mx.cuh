@@ -73,8 +73,17 @@ INGOT_HOST_DEVICE constexpr u32 mx_nan_code() {
 }
 
 template <CodeFormat Out>
+INGOT_HOST_DEVICE u32 mx_encode(float scaled) {
+  if constexpr (Fp8Format<Out>) {
+    return encode<Out>(scaled).bits;
+  } else {
+    return encode_number<Out>(scaled);
+  }
+}
+
+template <CodeFormat Out>
 INGOT_HOST_DEVICE u32 mx_code(float x, u32 scale) {
-  return scale == kMxNan ? mx_nan_code<Out>() : encode<Out>(x * mx_multiplier(scale)).bits;
+  return scale == kMxNan ? mx_nan_code<Out>() : mx_encode<Out>(x * mx_multiplier(scale));
 }
 
 // The codes of an octet, the first in the lowest bits.
@@ -92,7 +101,7 @@ INGOT_HOST_DEVICE u64 mx_codes(const Octet<In>& octet, u32 scale) {
     u32 halves[2] = {};
     INGOT_UNROLL
     for (u32 i = 0; i < kOctet; ++i) {
-      halves[i / 4] |= u32{encode<Out>(x[i] * multiplier).bits} << (i % 4 * kCodeBits<Out>);
+      halves[i / 4] |= mx_encode<Out>(x[i] * multiplier) << (i % 4 * kCodeBits<Out>);
     }
     codes = halves[0] | u64{halves[1]} << (4 * kCodeBits<Out>);
   }
