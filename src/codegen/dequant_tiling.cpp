@@ -12,6 +12,14 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kNames{"automatic", "sm90", "mma"};
 
+// What a tiling's text has at its end, where it is not 1.
+struct Extra {
+  std::string_view word;
+  int DequantTiling::*field;
+};
+constexpr std::array kExtras{Extra{":waves", &DequantTiling::waves}, Extra{":multicast", &DequantTiling::multicast},
+                             Extra{":blocks", &DequantTiling::blocks}};
+
 // The number up to `end`, which is dropped too; the last one has no end.
 std::optional<int> take_number(std::string_view& text, char end) {
   const auto stop = end == '\0' ? text.size() : text.find(end);
@@ -40,6 +48,13 @@ std::string mma_fault(const DequantTiling& t) {
     return fmt::format("a depth of {}, but in kernel mma it is 64 for each unit along K: {}", t.depth, 64 * t.k_warps);
   }
   if (t.stages != 3) return fmt::format("{} stages, but kernel mma has 3", t.stages);
+  if (t.waves != 1 || t.multicast != 1 || t.blocks != 1) return "waves, multicast or blocks, which kernel mma has not";
+  if (t.tokens == 64 && t.rows / 16 * t.k_warps > 8) {
+    return fmt::format(
+        "64 tokens, {} rows and {} units along K, but beside 64 tokens a block has 8 warps at most: its "
+        "registers hold no more sums",
+        t.rows, t.k_warps);
+  }
   if (t.split < 1 || t.split > 64) return fmt::format("a split of {}, but it must be 1 to 64", t.split);
   return {};
 }
@@ -60,7 +75,12 @@ std::optional<DequantKernel> parse_dequant_kernel(std::string_view text) {
 
 std::string print(DequantKernel kernel, const DequantTiling& t) {
   const char* const instruction = t.wgmma ? "wgmma:" : kernel == DequantKernel::mma ? "" : "mma:";
-  return fmt::format("{}{}x{}x{}:{}:{}:{}", instruction, t.tokens, t.rows, t.depth, t.stages, t.split, t.k_warps);
+  std::string text =
+      fmt::format("{}{}x{}x{}:{}:{}:{}", instruction, t.tokens, t.rows, t.depth, t.stages, t.split, t.k_warps);
+  for (const Extra& extra : kExtras) {
+    if (t.*extra.field != 1) text += fmt::format("{}{}", extra.word, t.*extra.field);
+  }
+  return text;
 }
 
 std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::string_view text) {
@@ -71,6 +91,16 @@ std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::str
   } else if (kernel != DequantKernel::mma) {
     if (!text.starts_with("mma:")) return std::nullopt;
     text.remove_prefix(4);
+  }
+  // From the end: each extra word once, in their order, and not where it says 1.
+  for (auto extra = kExtras.rbegin(); extra != kExtras.rend(); ++extra) {
+    const auto at = text.rfind(extra->word);
+    if (at == std::string_view::npos) continue;
+    std::string_view number = text.substr(at + extra->word.size());
+    const std::optional<int> value = take_number(number, '\0');
+    if (!value || *value == 1) return std::nullopt;
+    tiling.*(extra->field) = *value;
+    text = text.substr(0, at);
   }
   for (const auto& [field, end] :
        {std::pair{&tiling.tokens, 'x'}, std::pair{&tiling.rows, 'x'}, std::pair{&tiling.depth, ':'},

@@ -825,10 +825,11 @@ std::uint64_t hash_spec(const PackWeightSpec& spec) { return mix(pack(13, spec.w
 std::uint64_t hash_spec(const DequantMatmulSpec& spec) {
   const auto flags = (spec.bias ? 1 : 0) | (spec.batch_invariant ? 2 : 0) | (spec.tiling ? 4 : 0);
   const DequantTiling t = spec.tiling.value_or(DequantTiling{});
-  return mix(pack(14, spec.x, spec.weight, spec.out, spec.factors, spec.layout, flags, spec.kernel) +
-             (spec.pointwise ? mix(spec.pointwise.hash()) : 0) +
-             mix(bits(spec.scale) +
-                 mix(pack(t.wgmma, t.tokens / 8, t.rows / 16, t.depth / 32, t.stages, t.split, t.k_warps))));
+  return mix(
+      pack(14, spec.x, spec.weight, spec.out, spec.factors, spec.layout, flags, spec.kernel) +
+      (spec.pointwise ? mix(spec.pointwise.hash()) : 0) +
+      mix(bits(spec.scale) + mix(pack(t.wgmma, t.tokens / 8, t.rows / 16, t.depth / 32, t.stages, t.split, t.k_warps) +
+                                 mix(pack(t.waves, t.multicast, t.blocks)))));
 }
 
 // ---- all ---------------------------------------------------------------------------------------------------------
@@ -858,6 +859,8 @@ void append_casts(const CastSpec& dtypes, std::vector<KernelSpec>& specs) {
 }  // namespace
 
 std::size_t hash_value(const GemmSpec& spec) { return static_cast<std::size_t>(hash_spec(spec)); }
+
+std::size_t hash_value(const DequantMatmulSpec& spec) { return static_cast<std::size_t>(hash_spec(spec)); }
 
 std::size_t hash_value(const KernelSpec& spec) {
   return static_cast<std::size_t>(std::visit([](const auto& s) { return hash_spec(s); }, spec));

@@ -173,6 +173,7 @@ using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, Rel
 
 std::size_t hash_value(const KernelSpec& spec);
 std::size_t hash_value(const GemmSpec& spec);
+std::size_t hash_value(const DequantMatmulSpec& spec);
 
 // The cast whose values, precision and inputs are those of the expression, and whose `result` is its output.
 CastSpec cast_of_values(const ElementwiseSpec& spec);
