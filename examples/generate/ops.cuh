@@ -76,24 +76,62 @@ struct AddNorm {
   INGOT_HOST_DEVICE i64 rows() const { return count; }
   template <class Group>
   INGOT_HOST_DEVICE void operator()(Group group, i64 row) const {
-    bf16* values = x + row * width;
+    // What a lane has of a row of up to 8192 stays in registers, asked for at once: a token waits for every latency.
+    constexpr i64 kKept = 4;
+    if (width <= group.lanes() * kVector * kKept) {
+      Eight v[kKept]{};
+      Eight g[kKept]{};
+      float squares = 0.0F;
+      INGOT_UNROLL
+      for (i64 a = 0; a < kKept; ++a) {
+        const i64 col = (a * group.lanes() + group.lane()) * kVector;
+        if (col >= width) continue;
+        v[a] = load(x + row * width + col);
+        if (delta != nullptr) add(v[a], load(delta + row * width + col));
+        g[a] = load(gamma + col);
+      }
+      INGOT_UNROLL
+      for (i64 a = 0; a < kKept; ++a) squares += squares_of(v[a]);
+      const float inverse = inverse_of(group.sum(squares));
+      INGOT_UNROLL
+      for (i64 a = 0; a < kKept; ++a) {
+        const i64 col = (a * group.lanes() + group.lane()) * kVector;
+        if (col >= width) continue;
+        if (delta != nullptr) store(x + row * width + col, v[a]);
+        store(normed + row * width + col, scaled(v[a], g[a], inverse));
+      }
+      return;
+    }
     float squares = 0.0F;
     for_each_vector(group, width, [&](i64 col) {
-      Eight v = load(values + col);
+      Eight v = load(x + row * width + col);
       if (delta != nullptr) {
-        const Eight d = load(delta + row * width + col);
-        for (i64 i = 0; i < kVector; ++i) v.x[i] = round_to_bf16(v.x[i] + d.x[i]);
-        store(values + col, v);
+        add(v, load(delta + row * width + col));
+        store(x + row * width + col, v);
       }
-      for (i64 i = 0; i < kVector; ++i) squares += v.x[i] * v.x[i];
+      squares += squares_of(v);
     });
-    const float inverse = 1.0F / sqrtf(group.sum(squares) / static_cast<float>(width) + eps);
+    const float inverse = inverse_of(group.sum(squares));
     for_each_vector(group, width, [&](i64 col) {
-      Eight v = load(values + col);
-      const Eight g = load(gamma + col);
-      for (i64 i = 0; i < kVector; ++i) v.x[i] *= inverse * g.x[i];
-      store(normed + row * width + col, v);
+      store(normed + row * width + col, scaled(load(x + row * width + col), load(gamma + col), inverse));
     });
+  }
+
+ private:
+  INGOT_HOST_DEVICE static void add(Eight& v, const Eight& d) {
+    for (i64 i = 0; i < kVector; ++i) v.x[i] = round_to_bf16(v.x[i] + d.x[i]);
+  }
+  INGOT_HOST_DEVICE static float squares_of(const Eight& v) {
+    float squares = 0.0F;
+    for (i64 i = 0; i < kVector; ++i) squares += v.x[i] * v.x[i];
+    return squares;
+  }
+  INGOT_HOST_DEVICE float inverse_of(float squares) const {
+    return 1.0F / sqrtf(squares / static_cast<float>(width) + eps);
+  }
+  INGOT_HOST_DEVICE static Eight scaled(Eight v, const Eight& g, float inverse) {
+    for (i64 i = 0; i < kVector; ++i) v.x[i] *= inverse * g.x[i];
+    return v;
   }
 };
 
