@@ -277,14 +277,17 @@ struct DecodeAttention {
     Part parts[kQueries];
     const i64 end = length * (split + 1) / active;
     for (i64 base = length * split / active; base < end; base += workers * kAhead) {
-      // All loads first, wherever a position is: what is beyond the end is not used.
+      // All loads first: the newest position's, and in place of those beyond the end, from what the token brought.
+      const bf16* const new_key = head_of(sequence, key_head(kv_head)) + first;
+      const bf16* const new_value = head_of(sequence, value_head(kv_head)) + first;
       ingot::U32x4 key[kAhead];
       ingot::U32x4 value[kAhead];
       INGOT_UNROLL
       for (i64 a = 0; a < kAhead; ++a) {
-        const i64 at = cache_row(head, ingot::min_of(base + a * workers + worker, newest)) + first;
-        key[a] = *reinterpret_cast<const ingot::U32x4*>(keys + at);
-        value[a] = *reinterpret_cast<const ingot::U32x4*>(values + at);
+        const i64 position = base + a * workers + worker;
+        const i64 at = cache_row(head, position) + first;
+        key[a] = *reinterpret_cast<const ingot::U32x4*>(position < newest ? keys + at : new_key);
+        value[a] = *reinterpret_cast<const ingot::U32x4*>(position < newest ? values + at : new_value);
       }
       INGOT_UNROLL
       for (i64 a = 0; a < kAhead; ++a) {
@@ -294,7 +297,6 @@ struct DecodeAttention {
           value[a] = {};
         } else if (position == newest) {
           key[a] = packed(turned(head_of(sequence, key_head(kv_head)), first, newest));
-          value[a] = packed(load(head_of(sequence, value_head(kv_head)) + first));
           *reinterpret_cast<ingot::U32x4*>(keys + cache_row(head, newest) + first) = key[a];
           *reinterpret_cast<ingot::U32x4*>(values + cache_row(head, newest) + first) = value[a];
         }
