@@ -2,8 +2,12 @@
 // what the memory's latency leaves, whichever is longer; never less than reading the weight takes. Constants:
 // dequant_costs.h.
 //
+// That of dequant_sm90: rounds of clusters, each as long as the longest of reading its part of the weight, and of
+// decoding and multiplying, of which the shorter hides behind the longer in part.
+//
 // batch_invariant: a row's result depends on the order of its sums, which is decided by the tiling but for its tokens.
-// What is otherwise free is then decided for kInvariantTokens tokens, whatever M is.
+// What is otherwise free is then decided for kInvariantTokens tokens, whatever M is; of sm90's two instructions it is
+// wgmma's, which has tiles for many tokens too.
 #include "ingot/codegen/dequant_candidates.h"
 
 #include <algorithm>
@@ -12,6 +16,7 @@
 #include <utility>
 
 #include "ingot/codegen/dequant_costs.h"
+#include "ingot/codegen/dequant_sm90.h"
 #include "ingot/codegen/dequant_tiling.h"
 
 namespace ingot {
@@ -89,11 +94,102 @@ double estimate_mma(const DequantMatmulSpec& spec, const DequantSize& size, cons
   return kCosts.start_us + std::max(ns * 1e-3, memory) + parts;
 }
 
+// ---- sm90 ----
+
+// Of a block: warpgroups, waves, k of a stage, blocks of a multiprocessor.
+struct Sm90Shape {
+  int groups, waves, depth, blocks;
+};
+constexpr std::array kSm90MmaShapes{Sm90Shape{2, 1, 128, 1}, Sm90Shape{4, 1, 64, 1},  Sm90Shape{2, 1, 256, 1},
+                                    Sm90Shape{4, 1, 128, 1}, Sm90Shape{2, 2, 64, 1},  Sm90Shape{2, 1, 128, 2},
+                                    Sm90Shape{1, 1, 256, 2}, Sm90Shape{2, 1, 256, 2}, Sm90Shape{2, 1, 64, 1}};
+constexpr std::array kSm90WgmmaShapes{Sm90Shape{2, 1, 64, 1}, Sm90Shape{4, 1, 64, 1}, Sm90Shape{2, 1, 128, 1},
+                                      Sm90Shape{2, 2, 64, 1}, Sm90Shape{3, 1, 64, 1}, Sm90Shape{4, 1, 128, 1},
+                                      Sm90Shape{2, 1, 64, 2}, Sm90Shape{2, 1, 128, 2}};
+constexpr std::array kSm90MmaTokens{8, 16, 32};
+constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
+constexpr std::array kSm90Splits{1, 2, 4, 8};
+constexpr std::array kSm90Multicasts{1, 2, 4};
+
+// Does a tile of so many tokens suit M: no more than there are, rounded up, and not so few that weights are decoded
+// over and over?
+bool suits(int tokens, std::int64_t m) {
+  return tokens < 2 * m + 14 && (tokens >= m || 4 * tokens >= std::min<std::int64_t>(m, 256));
+}
+
+void add_sm90(const DequantMatmulSpec& spec, const DequantSize& size, DequantTiling tiling,
+              std::vector<DequantTiling>& all) {
+  for (const int split : kSm90Splits) {
+    for (const int multicast : kSm90Multicasts) {
+      // Blocks that load few tokens for each other wait more than they save.
+      if (multicast > 1 && (!tiling.wgmma || tiling.tokens < 32 || size.n < 2 * tiling.rows)) continue;
+      if (split > 1 && size.k < std::int64_t{2} * tiling.depth * split) continue;
+      tiling.split = split;
+      tiling.multicast = multicast;
+      const DequantTiling filled = with_all_stages(spec, tiling);
+      if (filled.stages >= 3) all.push_back(filled);
+    }
+  }
+}
+
+// Of one instruction, or of both.
+std::vector<DequantTiling> sm90_tilings(const DequantMatmulSpec& spec, const DequantSize& size, bool wgmma_alone) {
+  std::vector<DequantTiling> all;
+  const auto add = [&](const Sm90Shape& shape, int tokens, bool wgmma) {
+    if (!suits(tokens, size.m)) return;
+    add_sm90(spec, size,
+             {.wgmma = wgmma,
+              .tokens = tokens,
+              .rows = 64 * shape.groups * shape.waves,
+              .depth = shape.depth,
+              .waves = shape.waves,
+              .blocks = shape.blocks},
+             all);
+  };
+  if (!wgmma_alone) {
+    for (const Sm90Shape& shape : kSm90MmaShapes) {
+      for (const int tokens : kSm90MmaTokens) add(shape, tokens, false);
+    }
+  }
+  for (const Sm90Shape& shape : kSm90WgmmaShapes) {
+    for (const int tokens : kSm90WgmmaTokens) add(shape, tokens, true);
+  }
+  return all;
+}
+
+double estimate_sm90(const DequantMatmulSpec& spec, const DequantSize& size, const DequantTiling& t,
+                     int multiprocessors) {
+  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+  const int cluster = t.split * t.multicast;
+  const double tiles_m = static_cast<double>(divided(size.m, t.tokens));
+  const double tiles = tiles_m * static_cast<double>(divided(size.n, std::int64_t{t.rows} * t.multicast));
+  const double room = std::max(1, multiprocessors * t.blocks / cluster);
+  const double rounds = std::ceil(tiles / room);
+  // Of a block's part of a tile.
+  const double depth = static_cast<double>(size.k) / t.split;
+  const double weights = t.rows * depth;
+  const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * t.tokens * depth / t.multicast;
+  const double at_once = std::min<double>(t.blocks, std::ceil(tiles * cluster / std::max(1, multiprocessors)));
+  const double reading = bytes * at_once / kCosts.bytes_per_ns;
+  const double group = spec.scale.cols == 0 ? 0 : t.tokens * kCosts.group_ns / spec.scale.cols;
+  const double decoding = weights * at_once * (1 / kCosts.decoded_per_ns + group);
+  const double multiplying = weights * at_once * t.tokens / (t.wgmma ? kCosts.wgmma_per_ns : kCosts.mma_per_ns);
+  const double both = std::max(decoding, multiplying) + kCosts.overlap * std::min(decoding, multiplying);
+  const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
+  const double exchange = t.split == 1 ? 0 : kCosts.exchange_ns + writing;
+  const double ns = rounds * (std::max(reading, both) + writing + exchange + kCosts.tile_ns);
+  const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
+  const double once = all_bytes / kCosts.memory_per_us;
+  return kCosts.start_us + std::max(ns * 1e-3, once);
+}
+
 // ---- both ----
 
 bool runs_there(DequantKernel kernel, const DequantMatmulSpec& spec, const DequantPlace& place) {
-  if (kernel == DequantKernel::sm90) return false;
-  return place.target.major >= 8 && (spec.layout == WeightLayout::packed || spec.layout == WeightLayout::row_major);
+  if (kernel == DequantKernel::sm90) {
+    return spec.layout == WeightLayout::packed && place.target == target_for(9, 0);
+  }
+  return place.target.major >= 8;
 }
 
 DequantMatmulSpec with(DequantMatmulSpec spec, DequantKernel kernel, const DequantTiling& tiling) {
@@ -130,7 +226,7 @@ std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const 
                                            const DequantPlace& place) {
   if (spec.tiling) return {*spec.tiling};
   const auto offered = [&](const DequantSize& sizes) {
-    return spec.kernel == DequantKernel::mma ? mma_tilings(sizes) : std::vector<DequantTiling>();
+    return spec.kernel == DequantKernel::mma ? mma_tilings(sizes) : sm90_tilings(spec, sizes, spec.batch_invariant);
   };
   if (!spec.batch_invariant) return offered(size);
   const DequantSize fixed{.m = kInvariantTokens, .n = size.n, .k = size.k};
@@ -146,7 +242,8 @@ std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const 
 
 double estimate_dequant(const DequantMatmulSpec& spec, const DequantSize& size, const DequantTiling& tiling,
                         const DequantPlace& place) {
-  return estimate_mma(spec, size, tiling, place.multiprocessors);
+  return spec.kernel == DequantKernel::mma ? estimate_mma(spec, size, tiling, place.multiprocessors)
+                                           : estimate_sm90(spec, size, tiling, place.multiprocessors);
 }
 
 std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, const DequantSize& size,
@@ -164,16 +261,17 @@ std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, cons
 
 std::vector<DequantMatmulSpec> dequant_candidates(const DequantMatmulSpec& spec, const DequantSize& size,
                                                   const DequantPlace& place) {
-  std::vector<DequantMatmulSpec> all = dequant_order(spec, size, place);
-  if (all.size() > 1) all.resize(1);
+  std::vector<DequantMatmulSpec> all;
   for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
     if (spec.kernel != DequantKernel::automatic ? kernel != spec.kernel : !runs_there(kernel, spec, place)) continue;
     DequantMatmulSpec named = spec;
     named.kernel = kernel;
+    std::vector<std::pair<double, DequantTiling>> timed;
     for (const DequantTiling& tiling : dequant_tilings(named, size, place)) {
-      const DequantMatmulSpec candidate = with(spec, kernel, tiling);
-      if (all.empty() || candidate != all.front()) all.push_back(candidate);
+      timed.emplace_back(estimate_dequant(named, size, tiling, place), tiling);
     }
+    std::ranges::stable_sort(timed, {}, &std::pair<double, DequantTiling>::first);
+    for (const auto& [us, tiling] : timed) all.push_back(with(spec, kernel, tiling));
   }
   return all;
 }

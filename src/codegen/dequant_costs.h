@@ -18,4 +18,20 @@ struct DequantMmaCosts {
 };
 inline constexpr DequantMmaCosts kDequantMma{};
 
+// Per nanosecond: of a multiprocessor.
+struct DequantSm90Costs {
+  double start_us = 2.5;
+  double memory_per_us = 4.4e6;  // bytes
+  double bytes_per_ns = 42;      // into shared memory
+  double decoded_per_ns = 66;    // codes
+  double mma_per_ns = 1080;      // codes times tokens
+  double wgmma_per_ns = 3400;
+  double overlap = 0.3;      // share of the shorter of decoding and multiplying that is not hidden
+  double group_ns = 0.0008;  // of a code and a token, for a factor of each k
+  double write_ns = 60;      // of 1024 outputs
+  double tile_ns = 700;
+  double exchange_ns = 900;
+};
+inline constexpr DequantSm90Costs kDequantSm90{};
+
 }  // namespace ingot::costs

@@ -4,7 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <cstddef>
+
 #include "ingot/codegen/dequant_candidates.h"
+#include "ingot/codegen/dequant_sm90.h"
 #include "ingot/codegen/dequant_tiling.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/pointwise_render.h"
@@ -17,15 +21,10 @@ constexpr const char* kFunctor = "Fused";
 
 std::string type(Dtype dtype) { return fmt::format("ingot::{}", name(dtype)); }
 
-// DequantFactors of templates/dequant_factors.cuh.
+// DequantFactors of templates/dequant_factors.cuh, in its order.
 std::string factors(const DequantMatmulSpec& spec) {
-  const char* kind = "tensor";
-  if (spec.scale == kRowwise) kind = "row";
-  if (spec.scale == kRowGroups) kind = "groups128";
-  if (spec.scale == kRowGroups64) kind = "groups64";
-  if (spec.scale == kRowGroups32) kind = spec.factors == Dtype::e8m0fnu ? "mx32" : "groups32";
-  if (spec.scale == kBlocks) kind = "blocks128";
-  return fmt::format("ingot::DequantFactors::{}", kind);
+  constexpr std::array kNames{"tensor", "row", "groups128", "groups64", "groups32", "blocks128", "mx32"};
+  return fmt::format("ingot::DequantFactors::{}", kNames[static_cast<std::size_t>(dequant_factors(spec))]);
 }
 
 std::string epilogue(const DequantMatmulSpec& spec) {
@@ -44,6 +43,18 @@ DequantInstance mma(DequantMatmulSpec spec) {
           .functor = {}};
 }
 
+DequantInstance sm90(const DequantMatmulSpec& spec) {
+  const DequantSm90Tiling t = dequant_sm90_tiling(*spec.tiling);
+  return {
+      .header = "dequant_sm90.cuh",
+      .kernel = fmt::format("dequant_sm90<{}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
+                            "{}}}{}>",
+                            type(spec.weight), type(spec.x), type(spec.out), factors(spec), t.tokens, t.groups, t.waves,
+                            t.depth, t.stages, t.split, t.multicast, t.wgmma, t.blocks_per_sm, epilogue(spec)),
+      .words = print(spec),
+      .functor = {}};
+}
+
 }  // namespace
 
 DequantInstance dequant_instance(const DequantMatmulSpec& given) {
@@ -57,7 +68,7 @@ DequantInstance dequant_instance(const DequantMatmulSpec& given) {
     if (all.empty()) throw Error(ErrorCode::invalid_spec, print(given), "the kernel has no tiling for such factors");
     spec.tiling = all.front();
   }
-  DequantInstance made = mma(spec);
+  DequantInstance made = spec.kernel == DequantKernel::sm90 ? sm90(spec) : mma(spec);
   if (spec.pointwise) made.functor = render(spec.pointwise, kFunctor, PointwisePrecision::fast);
   return made;
 }

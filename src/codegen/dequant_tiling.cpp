@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "ingot/codegen/dequant_sm90.h"
+
 namespace ingot {
 namespace {
 
@@ -57,6 +59,26 @@ std::string mma_fault(const DequantTiling& t) {
   }
   if (t.split < 1 || t.split > 64) return fmt::format("a split of {}, but it must be 1 to 64", t.split);
   return {};
+}
+
+// The rules are those of templates/dequant_sm90_tiling.cuh; those that somebody may break by a typing error have words.
+std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
+  if (t.k_warps != 1) return fmt::format("{} units along K, but kernel sm90 has 1", t.k_warps);
+  if (t.waves < 1 || t.waves > 4 || t.rows < 1 || t.rows % (64 * t.waves) != 0 || t.rows / (64 * t.waves) > 4) {
+    return fmt::format("{} rows in {} waves, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves", t.rows,
+                       t.waves);
+  }
+  if (dequant_sm90_exists(spec, t)) return {};
+  DequantTiling fewest = t;
+  fewest.stages = 2;
+  if (t.stages > 2 && t.stages <= 32 && dequant_sm90_exists(spec, fewest)) {
+    return fmt::format("{} stages, but shared memory has no room for so many: take {} or fewer", t.stages,
+                       with_all_stages(spec, t).stages);
+  }
+  return fmt::format(
+      "{}, which kernel sm90 cannot be made of with such factors: its sums do not fit into registers, or "
+      "its tokens, depth, stages, split or cluster are none that it has; leave the tiling out",
+      print(DequantKernel::sm90, t));
 }
 
 }  // namespace
@@ -115,7 +137,7 @@ std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::str
 bool has_group_factors(const DequantMatmulSpec& spec) { return spec.scale.cols != 0; }
 
 std::string dequant_tiling_fault(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
-  return spec.kernel == DequantKernel::mma ? mma_fault(tiling) : std::string();
+  return spec.kernel == DequantKernel::mma ? mma_fault(tiling) : sm90_fault(spec, tiling);
 }
 
 }  // namespace ingot

@@ -345,8 +345,8 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
     // A file beside the index: an index from elsewhere opens nothing else.
     if (file_name.empty() || file_name == "." || file_name == ".." ||
         file_name.find_first_of(std::string("/\\\0", 3)) != std::string::npos) {
-      refuse(path, fmt::format("its weight_map puts {} into \"{}\", which is no name of a file beside it",
-                               tensor_called(name), file_name));
+      refuse(path, fmt::format("its weight_map puts {} into {}, which is no name of a file beside it",
+                               tensor_called(name), value.dump()));
     }
     files.emplace(name, file_name);
   }

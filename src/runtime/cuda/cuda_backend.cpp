@@ -25,7 +25,7 @@ class CudaBackend final : public Backend {
         launcher_(driver, device_index, cache),
         cublaslt_(services.cublaslt),
         plans_(services, launcher_.target(), launcher_.multiprocessors()),
-        dequant_plans_({.target = launcher_.target(), .multiprocessors = launcher_.multiprocessors()}) {}
+        dequant_plans_(services, {.target = launcher_.target(), .multiprocessors = launcher_.multiprocessors()}) {}
 
   Device device() const override { return device_; }
 

@@ -14,6 +14,11 @@ namespace {
 // Of a spec that names its kernel and tiling. Null where it has been enqueued, else why it does not take the call.
 const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const DequantShape& shape,
                        Stream& stream, Launcher& launcher) {
+  if (spec.kernel == DequantKernel::sm90) {
+    const char* const reason = dequant_sm90_refusal(spec, tensors, launcher.target());
+    if (reason == nullptr) dequant_sm90(spec, tensors, stream, launcher);
+    return reason;
+  }
   const char* const reason = dequant_mma_refusal(spec, shape, launcher.target());
   if (reason == nullptr) dequant_mma(spec, tensors, stream, launcher);
   return reason;

@@ -11,14 +11,6 @@ namespace {
 // Bytes of eight codes that are read at once.
 u32 vector_bytes(Dtype weight) { return bits_of(weight) == 8 ? 8 : bits_of(weight) == 6 ? 2 : 4; }
 
-EpilogueParams epilogue_of(const DequantMatmulTensors& tensors) {
-  EpilogueParams params{};
-  for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
-    params.operands[i] = {.data = tensors.inputs[i].data, .stride = tensors.inputs[i].row_stride};
-  }
-  return params;
-}
-
 DequantCodesSource codes_of(const DequantMatmulSpec& spec, const Tensor& weight, const DequantShape& shape) {
   const i64 row_bytes = weight.row_stride * bits_of(spec.weight) / 8;
   return {.data = static_cast<const u8*>(weight.data),
@@ -30,6 +22,14 @@ DequantCodesSource codes_of(const DequantMatmulSpec& spec, const Tensor& weight,
 }
 
 }  // namespace
+
+EpilogueParams epilogue_params(const DequantMatmulTensors& tensors) {
+  EpilogueParams params{};
+  for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
+    params.operands[i] = {.data = tensors.inputs[i].data, .stride = tensors.inputs[i].row_stride};
+  }
+  return params;
+}
 
 DequantMmaParams dequant_mma_params(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, void* parts,
                                     void* arrived) {
@@ -56,7 +56,7 @@ DequantMmaParams dequant_mma_params(const DequantMatmulSpec& spec, const Dequant
           .split = static_cast<u32>(spec.tiling->split),
           .parts = static_cast<float*>(parts),
           .arrived = static_cast<u32*>(arrived),
-          .epilogue = epilogue_of(tensors)};
+          .epilogue = epilogue_params(tensors)};
 }
 
 }  // namespace ingot::cuda

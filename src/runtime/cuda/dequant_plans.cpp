@@ -3,6 +3,9 @@
 #include <cstdint>
 
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/product.h"
+#include "ingot/runtime/gemm_choices.h"
+#include "ingot/runtime/gemm_manifest.h"
 
 namespace ingot {
 namespace {
@@ -22,8 +25,21 @@ std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& s
   const std::size_t hash = hash_of(spec, size);
   const auto matches = [&](const Entry& entry) { return entry.size == size && entry.spec == spec; };
   if (const Entry* const entry = table_.find(hash, matches)) return entry->order;
-  return table_.insert({.hash = hash, .spec = spec, .size = size, .order = dequant_order(spec, size, place_)}, matches)
-      .order;
+  return table_.insert(make(hash, spec, size), matches).order;
+}
+
+DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const DequantSize& size) const {
+  const GemmSize sizes{.m = size.m, .n = size.n, .k = size.k};
+  if (services_.manifest != nullptr && size.k != 0) services_.manifest->note(spec, sizes);
+  Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};
+  // (A choice may depend on M, which a batch-invariant result may not.)
+  if (services_.choices != nullptr && !names_kernel(spec) && !spec.batch_invariant) {
+    if (const Product* const chosen = services_.choices->find({.spec = spec, .size = sizes})) {
+      entry.order.push_back(std::get<DequantMatmulSpec>(*chosen));
+    }
+  }
+  for (const DequantMatmulSpec& each : dequant_order(spec, size, place_)) entry.order.push_back(each);
+  return entry;
 }
 
 }  // namespace ingot

@@ -8,6 +8,7 @@
 namespace ingot {
 
 // Of a spec with a tiling. Null where the kernel takes the call.
+const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device);
 const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const DequantShape& shape, Target device);
 
 }  // namespace ingot
