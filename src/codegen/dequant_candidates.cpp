@@ -23,6 +23,7 @@ namespace ingot {
 namespace {
 
 constexpr std::int64_t kInvariantTokens = 16;
+constexpr std::size_t kBestGuesses = 24;  // of a kernel, that are measured
 
 std::int64_t divided(std::int64_t size, std::int64_t by) { return (size + by - 1) / by; }
 
@@ -271,7 +272,9 @@ std::vector<DequantMatmulSpec> dequant_candidates(const DequantMatmulSpec& spec,
       timed.emplace_back(estimate_dequant(named, size, tiling, place), tiling);
     }
     std::ranges::stable_sort(timed, {}, &std::pair<double, DequantTiling>::first);
-    for (const auto& [us, tiling] : timed) all.push_back(with(spec, kernel, tiling));
+    for (std::size_t i = 0; i < timed.size() && i < kBestGuesses; ++i) {
+      all.push_back(with(spec, kernel, timed[i].second));
+    }
   }
   return all;
 }
