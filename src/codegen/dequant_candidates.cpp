@@ -127,6 +127,8 @@ void add_sm90(const DequantMatmulSpec& spec, const DequantSize& size, DequantTil
       if (split > 1 && size.k < std::int64_t{2} * tiling.depth * split) continue;
       tiling.split = split;
       tiling.multicast = multicast;
+      // Four warpgroups have 112 registers to a thread, which two sets of 32 sums and what they need beside them spill.
+      if (spec.scale.cols != 0 && tiling.rows == 256 * tiling.waves && tiling.tokens * tiling.waves >= 64) continue;
       const DequantTiling filled = with_all_stages(spec, tiling);
       if (filled.stages >= 3) all.push_back(filled);
     }
