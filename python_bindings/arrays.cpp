@@ -62,7 +62,10 @@ Tensor matrix_of(const Input& array, const std::string& dtype, const char* what)
 Tensor matrix_of(const Output& array, const std::string& dtype, const char* what) {
   return tensor_of(array, dtype, 2, what);
 }
-Tensor codes_of(const Output& array, const std::string& dtype_name, std::int64_t cols, const char* what) {
+namespace {
+
+template <class Array>
+Tensor packed_codes_of(const Array& array, const std::string& dtype_name, std::int64_t cols, const char* what) {
   const Dtype dtype = dtype_of(dtype_name, what);
   if (!is_sub_byte(dtype)) return tensor_of(array, dtype_name, 2, what);
   Tensor codes = tensor_of(array, "u8", 2, what);
@@ -74,10 +77,20 @@ Tensor codes_of(const Output& array, const std::string& dtype_name, std::int64_t
     refuse(what, "has " + std::to_string(codes.row_stride) + " bytes from row to row, but rows of " + dtype_name +
                      " must begin a multiple of 3 bytes apart");
   }
+  const int unit = packed_unit(dtype);
   codes.dtype = dtype;
   codes.cols = cols;
-  codes.row_stride = codes.rows > 1 ? codes.row_stride * 8 / bits_of(dtype) : cols;
+  codes.row_stride = codes.rows > 1 ? codes.row_stride * 8 / bits_of(dtype) : (cols + unit - 1) / unit * unit;
   return codes;
+}
+
+}  // namespace
+
+Tensor codes_of(const Input& array, const std::string& dtype, std::int64_t cols, const char* what) {
+  return packed_codes_of(array, dtype, cols, what);
+}
+Tensor codes_of(const Output& array, const std::string& dtype, std::int64_t cols, const char* what) {
+  return packed_codes_of(array, dtype, cols, what);
 }
 Tensor vector_of(const Input& array, const std::string& dtype, const char* what) {
   return tensor_of(array, dtype, 1, what);

@@ -24,6 +24,7 @@ Tensor matrix_of(const Input& array, const std::string& dtype, const char* what)
 Tensor matrix_of(const Output& array, const std::string& dtype, const char* what);
 // Codes[rows, cols]; of a dtype of less than a byte the array is one of packed rows, of bytes (unsigned 8-bit
 // integers). Throws also where those are too few for cols, or not at whole elements from row to row.
+Tensor codes_of(const Input& array, const std::string& dtype, std::int64_t cols, const char* what);
 Tensor codes_of(const Output& array, const std::string& dtype, std::int64_t cols, const char* what);
 // Of one dimension, as matrix_of().
 Tensor vector_of(const Input& array, const std::string& dtype, const char* what);

@@ -58,33 +58,6 @@ ScaleConvention convention_of(const std::string& text) {
       "expected \"dequantize\" (value = code * scale) or \"quantize\" (value = code / scale), got \"" + text + "\"");
 }
 
-// Codes of less than a byte come as the bytes of their rows, with how many columns those are.
-Tensor codes_of(const Input& array, const std::string& dtype, std::int64_t in_features) {
-  constexpr const char* kWhat = "WeightOnlyLinear codes";
-  const Dtype type = dtype_of(dtype, kWhat);
-  if (!is_sub_byte(type)) return matrix_of(array, dtype, kWhat);
-  Tensor codes = matrix_of(array, "u8", kWhat);
-  const int bits = bits_of(type);
-  const std::int64_t held = codes.cols * 8 / bits;
-  if (in_features < 0 || row_bytes(type, in_features) != codes.cols) {
-    throw Error(ErrorCode::invalid_argument, kWhat,
-                "rows of " + std::to_string(codes.cols) +
-                    " bytes do not hold in_features = " + std::to_string(in_features) + " codes of " +
-                    std::to_string(bits) + " bits, but up to " + std::to_string(held));
-  }
-  const std::int64_t stride = codes.row_stride * 8 / bits / packed_unit(type) * packed_unit(type);
-  if (codes.rows > 1 && row_bytes(type, stride) != codes.row_stride) {
-    throw Error(ErrorCode::invalid_argument, kWhat,
-                "rows lie " + std::to_string(codes.row_stride) + " bytes apart, but must lie a multiple of " +
-                    std::to_string(row_bytes(type, packed_unit(type))) + " apart: pad them");
-  }
-  codes.dtype = type;
-  codes.cols = in_features;
-  codes.row_stride =
-      codes.rows > 1 ? stride : (in_features + packed_unit(type) - 1) / packed_unit(type) * packed_unit(type);
-  return codes;
-}
-
 using TypedInput = std::pair<Input, std::string>;
 
 void forward(const PythonWeightOnly& self, const Input& x, const std::string& x_dtype, const Output& y,
@@ -130,7 +103,8 @@ void bind_weight_only(nb::module_& module) {
           [](PythonContext& context, const Input& codes, const Input& scales, const std::string& scale_dtype,
              const std::string& convention, std::int64_t in_features, const WeightOnlyOptions& options,
              std::uintptr_t stream) {
-            const Tensor of_codes = codes_of(codes, std::string(name(options.dtype)), in_features);
+            const Tensor of_codes =
+                codes_of(codes, std::string(name(options.dtype)), in_features, "WeightOnlyLinear codes");
             const Tensor of_scales = scales.ndim() == 1 ? vector_of(scales, scale_dtype, "WeightOnlyLinear scales")
                                                         : matrix_of(scales, scale_dtype, "WeightOnlyLinear scales");
             const ScaleConvention meant = convention_of(convention);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "ingot/runtime/error.h"
@@ -34,14 +35,27 @@ OwnedTensor zeros(Machine& machine, Dtype dtype, std::int64_t rows, std::int64_t
   return tensor;
 }
 
-// Angle of a position's i-th pair: position * theta^(-2 i / dims).
+// Of a pair of a head's elements: how far a position turns it, theta^(-2 pair / dims), or what is made of that.
+double frequency_of(const ModelShape& shape, std::int64_t pair) {
+  const double frequency =
+      std::pow(shape.rope_theta, -2 * static_cast<double>(pair) / static_cast<double>(shape.head_dims));
+  if (!shape.rope_scaling) return frequency;
+  const RopeScaling& scaling = *shape.rope_scaling;
+  const double turns = scaling.original_positions * frequency / (2 * std::numbers::pi);
+  const double kept = std::clamp(
+      (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor), 0.0,
+      1.0);
+  return kept * frequency + (1 - kept) * frequency / scaling.factor;
+}
+
 template <class Function>
 OwnedTensor angles(Machine& machine, const ModelShape& shape, std::int64_t capacity, Function function) {
   const std::int64_t pairs = shape.head_dims / 2;
+  std::vector<double> frequencies;
+  for (std::int64_t pair = 0; pair < pairs; ++pair) frequencies.push_back(frequency_of(shape, pair));
   std::vector<float> values;
   for (std::int64_t position = 0; position < capacity; ++position) {
-    for (std::int64_t pair = 0; pair < pairs; ++pair) {
-      const double frequency = std::pow(shape.rope_theta, -static_cast<double>(pair) / static_cast<double>(pairs));
+    for (const double frequency : frequencies) {
       values.push_back(static_cast<float>(function(static_cast<double>(position) * frequency)));
     }
   }

@@ -21,6 +21,22 @@ constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxLayers = 1024;
 constexpr std::int64_t kMaxVocabulary = std::int64_t{1} << 24;  // that of ops.cuh
 
+std::optional<RopeScaling> read_rope_scaling(const std::filesystem::path& file, const Json& json) {
+  const auto found = json.find("rope_scaling");
+  if (found == json.end() || found->is_null()) return std::nullopt;
+  const std::string type = found->value("rope_type", found->value("type", std::string("none")));
+  if (type != "llama3") {
+    throw Error(
+        ErrorCode::invalid_argument, file.string(),
+        fmt::format("has a \"rope_scaling\" of the type \"{}\", which this example does not compute; only llama3 is",
+                    type));
+  }
+  return RopeScaling{.factor = found->at("factor").get<double>(),
+                     .low_frequency_factor = found->at("low_freq_factor").get<double>(),
+                     .high_frequency_factor = found->at("high_freq_factor").get<double>(),
+                     .original_positions = found->at("original_max_position_embeddings").get<double>()};
+}
+
 }  // namespace
 
 const std::vector<Preset>& presets() {
@@ -86,6 +102,13 @@ void check(const ModelShape& shape, const std::string& what) {
           fmt::format("the norms' eps is {}, but must be in (0, 1)", shape.norm_eps));
   require(shape.rope_theta > 1 && shape.rope_theta <= 1e12,
           fmt::format("rope_theta is {}, but must be above 1 and at most 1e12", shape.rope_theta));
+  if (const std::optional<RopeScaling>& scaling = shape.rope_scaling) {
+    require(
+        scaling->factor >= 1 && scaling->low_frequency_factor > 0 &&
+            scaling->high_frequency_factor > scaling->low_frequency_factor && scaling->original_positions >= 1,
+        "rope_scaling must have a factor from 1 on, a high_freq_factor above its low_freq_factor, that above 0, and "
+        "original_max_position_embeddings from 1 on");
+  }
 }
 
 ModelShape read_config(const std::filesystem::path& file) {
@@ -106,7 +129,6 @@ ModelShape read_config(const std::filesystem::path& file) {
     require_default("hidden_act", "silu");
     require_default("attention_bias", false);
     require_default("mlp_bias", false);
-    require_default("rope_scaling", nullptr);
     shape.layers = json.at("num_hidden_layers").get<std::int64_t>();
     shape.hidden = json.at("hidden_size").get<std::int64_t>();
     shape.intermediate = json.at("intermediate_size").get<std::int64_t>();
@@ -116,6 +138,7 @@ ModelShape read_config(const std::filesystem::path& file) {
     shape.vocabulary = json.at("vocab_size").get<std::int64_t>();
     shape.norm_eps = json.value("rms_norm_eps", shape.norm_eps);
     shape.rope_theta = json.value("rope_theta", shape.rope_theta);
+    shape.rope_scaling = read_rope_scaling(file, json);
   } catch (const nlohmann::json::exception&) {
     throw Error(ErrorCode::io_failed, file.string(),
                 "is no config.json of a model of this kind: a size is missing or no number, or the file is damaged");
@@ -125,18 +148,25 @@ ModelShape read_config(const std::filesystem::path& file) {
 }
 
 void write_config(const std::filesystem::path& file, const ModelShape& shape) {
-  const Json json{{"model_type", "llama"},
-                  {"hidden_act", "silu"},
-                  {"num_hidden_layers", shape.layers},
-                  {"hidden_size", shape.hidden},
-                  {"intermediate_size", shape.intermediate},
-                  {"num_attention_heads", shape.heads},
-                  {"num_key_value_heads", shape.kv_heads},
-                  {"head_dim", shape.head_dims},
-                  {"vocab_size", shape.vocabulary},
-                  {"rms_norm_eps", shape.norm_eps},
-                  {"rope_theta", shape.rope_theta},
-                  {"tie_word_embeddings", false}};
+  Json json{{"model_type", "llama"},
+            {"hidden_act", "silu"},
+            {"num_hidden_layers", shape.layers},
+            {"hidden_size", shape.hidden},
+            {"intermediate_size", shape.intermediate},
+            {"num_attention_heads", shape.heads},
+            {"num_key_value_heads", shape.kv_heads},
+            {"head_dim", shape.head_dims},
+            {"vocab_size", shape.vocabulary},
+            {"rms_norm_eps", shape.norm_eps},
+            {"rope_theta", shape.rope_theta},
+            {"tie_word_embeddings", false}};
+  if (const std::optional<RopeScaling>& scaling = shape.rope_scaling) {
+    json["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", scaling->factor},
+                            {"low_freq_factor", scaling->low_frequency_factor},
+                            {"high_freq_factor", scaling->high_frequency_factor},
+                            {"original_max_position_embeddings", scaling->original_positions}};
+  }
   std::ofstream stream(file, std::ios::binary | std::ios::trunc);
   stream << json.dump(2) << '\n';
   stream.close();

@@ -3,11 +3,23 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace generate {
+
+// Llama 3.1's stretching of the rotary embedding: frequencies of less than low_frequency_factor turns in
+// original_positions are divided by `factor`, those of more than high_frequency_factor stay, and those between are
+// mixed in proportion.
+struct RopeScaling {
+  double factor = 8;
+  double low_frequency_factor = 1;
+  double high_frequency_factor = 4;
+  double original_positions = 8192;
+  bool operator==(const RopeScaling&) const = default;
+};
 
 struct ModelShape {
   std::int64_t layers = 0;
@@ -19,6 +31,7 @@ struct ModelShape {
   std::int64_t vocabulary = 0;
   double norm_eps = 1e-5;
   double rope_theta = 10000;
+  std::optional<RopeScaling> rope_scaling{};
 
   std::int64_t query_rows() const { return heads * head_dims; }
   std::int64_t qkv_rows() const { return (heads + 2 * kv_heads) * head_dims; }

@@ -76,24 +76,62 @@ struct AddNorm {
   INGOT_HOST_DEVICE i64 rows() const { return count; }
   template <class Group>
   INGOT_HOST_DEVICE void operator()(Group group, i64 row) const {
-    bf16* values = x + row * width;
+    // What a lane has of a row of up to 8192 stays in registers, asked for at once: a token waits for every latency.
+    constexpr i64 kKept = 4;
+    if (width <= group.lanes() * kVector * kKept) {
+      Eight v[kKept]{};
+      Eight g[kKept]{};
+      float squares = 0.0F;
+      INGOT_UNROLL
+      for (i64 a = 0; a < kKept; ++a) {
+        const i64 col = (a * group.lanes() + group.lane()) * kVector;
+        if (col >= width) continue;
+        v[a] = load(x + row * width + col);
+        if (delta != nullptr) add(v[a], load(delta + row * width + col));
+        g[a] = load(gamma + col);
+      }
+      INGOT_UNROLL
+      for (i64 a = 0; a < kKept; ++a) squares += squares_of(v[a]);
+      const float inverse = inverse_of(group.sum(squares));
+      INGOT_UNROLL
+      for (i64 a = 0; a < kKept; ++a) {
+        const i64 col = (a * group.lanes() + group.lane()) * kVector;
+        if (col >= width) continue;
+        if (delta != nullptr) store(x + row * width + col, v[a]);
+        store(normed + row * width + col, scaled(v[a], g[a], inverse));
+      }
+      return;
+    }
     float squares = 0.0F;
     for_each_vector(group, width, [&](i64 col) {
-      Eight v = load(values + col);
+      Eight v = load(x + row * width + col);
       if (delta != nullptr) {
-        const Eight d = load(delta + row * width + col);
-        for (i64 i = 0; i < kVector; ++i) v.x[i] = round_to_bf16(v.x[i] + d.x[i]);
-        store(values + col, v);
+        add(v, load(delta + row * width + col));
+        store(x + row * width + col, v);
       }
-      for (i64 i = 0; i < kVector; ++i) squares += v.x[i] * v.x[i];
+      squares += squares_of(v);
     });
-    const float inverse = 1.0F / sqrtf(group.sum(squares) / static_cast<float>(width) + eps);
+    const float inverse = inverse_of(group.sum(squares));
     for_each_vector(group, width, [&](i64 col) {
-      Eight v = load(values + col);
-      const Eight g = load(gamma + col);
-      for (i64 i = 0; i < kVector; ++i) v.x[i] *= inverse * g.x[i];
-      store(normed + row * width + col, v);
+      store(normed + row * width + col, scaled(load(x + row * width + col), load(gamma + col), inverse));
     });
+  }
+
+ private:
+  INGOT_HOST_DEVICE static void add(Eight& v, const Eight& d) {
+    for (i64 i = 0; i < kVector; ++i) v.x[i] = round_to_bf16(v.x[i] + d.x[i]);
+  }
+  INGOT_HOST_DEVICE static float squares_of(const Eight& v) {
+    float squares = 0.0F;
+    for (i64 i = 0; i < kVector; ++i) squares += v.x[i] * v.x[i];
+    return squares;
+  }
+  INGOT_HOST_DEVICE float inverse_of(float squares) const {
+    return 1.0F / sqrtf(squares / static_cast<float>(width) + eps);
+  }
+  INGOT_HOST_DEVICE static Eight scaled(Eight v, const Eight& g, float inverse) {
+    for (i64 i = 0; i < kVector; ++i) v.x[i] *= inverse * g.x[i];
+    return v;
   }
 };
 
@@ -239,14 +277,17 @@ struct DecodeAttention {
     Part parts[kQueries];
     const i64 end = length * (split + 1) / active;
     for (i64 base = length * split / active; base < end; base += workers * kAhead) {
-      // All loads first, wherever a position is: what is beyond the end is not used.
+      // All loads first: the newest position's, and in place of those beyond the end, from what the token brought.
+      const bf16* const new_key = head_of(sequence, key_head(kv_head)) + first;
+      const bf16* const new_value = head_of(sequence, value_head(kv_head)) + first;
       ingot::U32x4 key[kAhead];
       ingot::U32x4 value[kAhead];
       INGOT_UNROLL
       for (i64 a = 0; a < kAhead; ++a) {
-        const i64 at = cache_row(head, ingot::min_of(base + a * workers + worker, newest)) + first;
-        key[a] = *reinterpret_cast<const ingot::U32x4*>(keys + at);
-        value[a] = *reinterpret_cast<const ingot::U32x4*>(values + at);
+        const i64 position = base + a * workers + worker;
+        const i64 at = cache_row(head, position) + first;
+        key[a] = *reinterpret_cast<const ingot::U32x4*>(position < newest ? keys + at : new_key);
+        value[a] = *reinterpret_cast<const ingot::U32x4*>(position < newest ? values + at : new_value);
       }
       INGOT_UNROLL
       for (i64 a = 0; a < kAhead; ++a) {
@@ -256,7 +297,6 @@ struct DecodeAttention {
           value[a] = {};
         } else if (position == newest) {
           key[a] = packed(turned(head_of(sequence, key_head(kv_head)), first, newest));
-          value[a] = packed(load(head_of(sequence, value_head(kv_head)) + first));
           *reinterpret_cast<ingot::U32x4*>(keys + cache_row(head, newest) + first) = key[a];
           *reinterpret_cast<ingot::U32x4*>(values + cache_row(head, newest) + first) = value[a];
         }

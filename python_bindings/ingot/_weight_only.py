@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _core
-from ._arrays import arrays_of, dtype_name
+from ._arrays import PACKED_BITS, arrays_of, dtype_name
 from ._context import Context, context_for
-
-_BITS = {"e3m2fn": 6, "e2m3fn": 6, "e2m1fn": 4}  # of less than a byte: arrays have none of them
 
 
 class WeightOnlyLinear:
@@ -42,7 +40,7 @@ class WeightOnlyLinear:
     ) -> WeightOnlyLinear:
         """From values [N, K] (float32, bfloat16 or float16), with scales as of cast(). FP6 and FP4 have scale="mx"."""
         arrays = arrays_of(weight)
-        options = _core.WeightOnlyOptions(_format(dtype), scale, pow2, packed, batch_invariant, epilogue or "")
+        options = _core.WeightOnlyOptions(dtype_name(dtype), scale, pow2, packed, batch_invariant, epilogue or "")
         context = context or context_for(arrays.device)
         bits, in_dtype = arrays.bits(weight), arrays.dtype(weight)
         return cls(_core.WeightOnlyLinear.quantize(context, bits, in_dtype, options, arrays.stream))
@@ -68,18 +66,19 @@ class WeightOnlyLinear:
 
         convention: "dequantize" (value = code * scale: Hugging Face's weight_scale and weight_scale_inv) or "quantize" (value
         = code / scale). dtype: that of the codes, where they are bits in uint8. Codes of less than a byte are the bytes of
-        their rows, uint8[N, ceil(K * bits / 8)], the lowest bits first; in_features is K, where it is not all that rows hold.
+        their rows in uint8, the lowest bits first (as quantize_mx() and pack_codes() have them); in_features is K, where it is
+        not all that rows hold.
         """
         arrays = arrays_of(codes)
-        code_dtype = _format(dtype if dtype is not None else arrays.dtype(codes))
+        code_dtype = dtype_name(dtype if dtype is not None else arrays.dtype(codes))
         options = _core.WeightOnlyOptions(code_dtype, scale, False, packed, batch_invariant, epilogue or "")
         if type(arrays_of(scales)) is not type(arrays):
             raise _core.Error("WeightOnlyLinear scales: must be of the same framework as the codes")
         if len(scales.shape) == 0:
             scales = scales.reshape(1)
         if in_features is None:
-            in_features = codes.shape[-1] * 8 // _BITS.get(code_dtype, 8) if len(codes.shape) else 0
-        elif code_dtype not in _BITS and in_features != codes.shape[-1]:
+            in_features = codes.shape[-1] * 8 // PACKED_BITS.get(code_dtype, 8) if len(codes.shape) else 0
+        elif code_dtype not in PACKED_BITS and in_features != codes.shape[-1]:
             raise _core.Error(f"WeightOnlyLinear in_features: is {in_features}, but codes have {codes.shape[-1]} columns")
         context = context or context_for(arrays.device)
         return cls(
@@ -186,10 +185,6 @@ class WeightOnlyLinear:
             f"WeightOnlyLinear({self.in_features} -> {self.out_features}, {self.dtype}, scale={self.scale!r}, "
             f"{self.device})"
         )
-
-
-def _format(dtype: Any) -> str:
-    return dtype if isinstance(dtype, str) and dtype in _BITS else dtype_name(dtype)
 
 
 def _scale_dtype(arrays: Any, scales: Any, scale: str) -> str:

@@ -97,6 +97,15 @@ def test_codes_and_scales_of_mx(dtype, packed, device):
         assert_linear(layer, torch.randn(5, K).to(device, torch.bfloat16), weight.to(device))
 
 
+@pytest.mark.parametrize("dtype", ["e4m3fn", "e5m2", *SUB_BYTE])
+def test_an_mx_array_is_what_quantize_makes(dtype):
+    for rows, cols in ((40, 96), (7, 33), (1, 31)):
+        w, x = torch.randn(rows, cols), torch.randn(3, cols).to(torch.bfloat16)
+        mx = ingot.quantize_mx(w, dtype)
+        made = ingot.WeightOnlyLinear.from_codes(mx.codes, mx.scales, mx.dtype, scale="mx", in_features=cols)
+        assert torch.equal(made(x), ingot.WeightOnlyLinear.quantize(w, dtype, scale="mx")(x))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("scale", GROUPS)
 @pytest.mark.parametrize("dtype", FP8)
@@ -216,13 +225,13 @@ BF16 = torch.bfloat16
             lambda: ingot.WeightOnlyLinear.from_codes(
                 torch.zeros(4, 24, dtype=torch.uint8), torch.ones(4), "e2m3fn", in_features=40
             ),
-            "rows of 24 bytes do not hold in_features = 40 codes of 6 bits, but up to 32",
+            "has rows of 24 bytes, but 40 codes of e2m3fn take 30",
         ),
         (
             lambda: ingot.WeightOnlyLinear.from_codes(
                 torch.zeros(4, 25, dtype=torch.uint8), torch.ones(4), "e2m3fn", in_features=33
             ),
-            "rows lie 25 bytes apart, but must lie a multiple of 3 apart: pad them",
+            "has 25 bytes from row to row, but rows of e2m3fn must begin a multiple of 3 bytes apart",
         ),
         (lambda: small()(torch.zeros(2, 32)), "WeightOnlyLinear x: is f32\\[2, 32\\] on cpu; it must be of bf16 or f16"),
         (lambda: small()(torch.zeros(2, 31, dtype=BF16)), "it must have 32 columns = in_features"),

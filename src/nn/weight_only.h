@@ -10,8 +10,8 @@
 // depend on how many other rows there are.
 //
 // The layer owns its codes and factors, and the weight it was made from may go once the stream has passed. forward()
-// allocates nothing of its own and can be captured into a CUDA graph once it has run outside of a capture with at least
-// as many tokens. Calls are for one stream, or ordered by the caller.
+// allocates nothing of its own and can be captured into a CUDA graph once it has run outside of a capture with as
+// many tokens. Calls are for one stream, or ordered by the caller.
 #pragma once
 
 #include <array>

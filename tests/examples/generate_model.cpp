@@ -46,6 +46,14 @@ BOOST_AUTO_TEST_CASE(bf16_follows_the_reference) {
   check_generation(context, small_shape(8, 1, 256), {.batch = 1, .capacity = 6}, 2, kBf16Bound);
 }
 
+BOOST_AUTO_TEST_CASE(a_stretched_rotary_embedding_follows_the_reference) {
+  ingot::Context context(cpu_options());
+  ModelShape shape = small_shape(4, 2, 64);
+  // Frequencies of all three kinds: waves of 6 to 47000 positions.
+  shape.rope_scaling = {.factor = 4, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_positions = 64};
+  check_generation(context, shape, {.batch = 1, .capacity = 40}, 30, kBf16Bound);
+}
+
 BOOST_AUTO_TEST_CASE(quantised_weights_follow_the_reference) {
   ingot::Context context(cpu_options());
   const ModelShape shape = small_shape(4, 2, 16);
@@ -330,7 +338,7 @@ BOOST_AUTO_TEST_CASE(configs_are_read_or_refused) {
   }
   for (const std::string& field : {std::string(R"("model_type":"gpt2")"), std::string(R"("hidden_act":"gelu")"),
                                    std::string(R"("attention_bias":true)"), std::string(R"("mlp_bias":true)"),
-                                   std::string(R"("rope_scaling":{"rope_type":"llama3"})")}) {
+                                   std::string(R"("rope_scaling":{"rope_type":"yarn"})")}) {
     check_contains(refusal("{" + sizes + "," + field + "}", ErrorCode::invalid_argument),
                    {field.substr(0, field.find(':')), "does not compute"});
   }
@@ -343,6 +351,21 @@ BOOST_AUTO_TEST_CASE(configs_are_read_or_refused) {
   check_contains(of(R"("num_key_value_heads":0)"), {"number of heads of keys and values is 0"});
   check_contains(of(R"("rms_norm_eps":0)"), {"eps is 0"});
   check_contains(of(R"("rope_theta":0.5)"), {"rope_theta is 0.5"});
+
+  const auto scaling = [&](const std::string& factor) {
+    return R"("rope_scaling":{"rope_type":"llama3","factor":)" + factor +
+           R"(,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192})";
+  };
+  check_contains(of(scaling("0.5")), {"rope_scaling must have a factor from 1 on"});
+  check_contains(refusal("{" + sizes + R"(,"rope_scaling":{"type":"llama3"}})", ErrorCode::io_failed),
+                 {"is no config.json"});
+  write("{" + sizes + "," + scaling("32") + "}");
+  const ModelShape stretched = read_config(file);
+  BOOST_REQUIRE(stretched.rope_scaling.has_value());
+  BOOST_TEST(stretched.rope_scaling->factor == 32);
+  BOOST_TEST(stretched.rope_scaling->original_positions == 8192);
+  write_config(file, stretched);
+  BOOST_TEST((read_config(file) == stretched));
   fs::remove(file);
   check_contains(error_of([&] { read_config(file); }, ErrorCode::not_found), {"cannot be read"});
   check_contains(error_of([&] { write_config(folder.path() / "no" / "file", shape); }, ErrorCode::io_failed),

@@ -73,14 +73,28 @@ class Reference {
     return x;
   }
 
+  // As Meta's Llama 3.1 has it, in terms of wave lengths.
+  double frequency(double pair) const {
+    const double frequency = std::pow(shape_.rope_theta, -2.0 * pair / static_cast<double>(shape_.head_dims));
+    if (!shape_.rope_scaling) return frequency;
+    const RopeScaling& scaling = *shape_.rope_scaling;
+    const double length = 2 * 3.14159265358979323846 / frequency;
+    const double low = scaling.original_positions / scaling.low_frequency_factor;
+    const double high = scaling.original_positions / scaling.high_frequency_factor;
+    if (length < high) return frequency;
+    if (length > low) return frequency / scaling.factor;
+    const double smooth = (scaling.original_positions / length - scaling.low_frequency_factor) /
+                          (scaling.high_frequency_factor - scaling.low_frequency_factor);
+    return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
+  }
+
   // Each head as complex numbers: element i is the real part and element i + dims / 2 the imaginary part of one that is
   // multiplied by e^(i * position * theta^(-2 i / dims)).
   Vector turned(Vector x, std::size_t position) const {
     const std::size_t half = index(shape_.head_dims) / 2;
     for (std::size_t head = 0; head < x.size(); head += 2 * half) {
       for (std::size_t i = 0; i < half; ++i) {
-        const double angle = static_cast<double>(position) *
-                             std::pow(shape_.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(2 * half));
+        const double angle = static_cast<double>(position) * frequency(static_cast<double>(i));
         const double real = x[head + i];
         const double imaginary = x[head + half + i];
         x[head + i] = real * std::cos(angle) - imaginary * std::sin(angle);
