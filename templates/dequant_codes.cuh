@@ -1,10 +1,9 @@
-// Single codes of a weight: where they lie in row-major storage and in a packed one, and what they stand for. For
+// Single codes of a weight: where they lie in row-major storage and in a packed one. For
 // whoever is in no hurry: packing, the CPU's reference, and the ends of rows.
 #pragma once
 
 #include "dequant_fragment.cuh"
 #include "formats.cuh"
-#include "numerics.cuh"
 #include "platform.cuh"
 
 namespace ingot {
@@ -60,27 +59,6 @@ INGOT_HOST_DEVICE constexpr bool is_nan_code(u8 code) {
   } else {
     return (code & 0x7fU) > (W::kHasInf ? 0x7cU : W::kMaxCode);
   }
-}
-
-// What a code stands for: the bits, moved to where f32 has them, times 2^(127 - bias), as decode() of numerics.cuh.
-template <DequantFormat W>
-INGOT_HOST_DEVICE float code_value(u8 code) {
-  if constexpr (Fp8Format<W>) {
-    return decode(W{code});
-  } else {
-    constexpr u32 kSign = kCodeBits<W> - 1;
-    const u32 sign = (u32{code} >> kSign) << 31;
-    const u32 magnitude = code & ((1U << kSign) - 1U);
-    return float_from_bits(sign | magnitude << (23 - W::kMantissaBits)) *
-           float_from_bits(static_cast<u32>(254 - W::kBias) << 23);
-  }
-}
-
-// What a factor stands for: f32 as it is; e8m0fnu 2^(bits - 127), of which 0 is subnormal in f32, and 255 NaN.
-INGOT_HOST_DEVICE float factor_value(float factor) { return factor; }
-INGOT_HOST_DEVICE float factor_value(e8m0fnu factor) {
-  if (factor.bits == 0) return float_from_bits(0x00400000U);
-  return factor.bits == 0xff ? float_from_bits(kF32Nan) : float_from_bits(u32{factor.bits} << 23);
 }
 
 }  // namespace ingot

@@ -30,6 +30,7 @@
 #include "ptx/bulk.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma16.cuh"
@@ -163,6 +164,11 @@ struct DequantConsumer {
       for (u32 i = 0; i < 3; ++i) words[i] = ptx::ld_shared4(at + 4 * i);
     }
     decode_fragment<W, X>(words, registers);
+    // Decoded here: past a branch, ptxas would no longer see that it may be done beside the tensor cores' work.
+    if constexpr (T.wgmma && kGrouped) {
+      INGOT_UNROLL
+      for (u32& pair : registers) ptx::opaque(pair);
+    }
   }
 
   // A group's sums, times its factor, to those of all.

@@ -92,7 +92,7 @@ INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t,
   const u32 warps = ceil_div(dequant_threads(t, kind) * t.blocks_per_sm, 128U);
   const u32 share =
       dequant_moves_registers(t, kind) ? dequant_registers(t, kind).multiplies : 16384 / warps / 32 / 8 * 8;
-  const u32 fragments = t.wgmma ? 16 * t.waves : 8 + t.tokens / 2;
+  const u32 fragments = (t.wgmma ? 16 * t.waves : 8 + t.tokens / 2) + (dequant_group(kind) == 0 ? 0 : 12 * t.waves);
   return tokens && t.groups >= 1 && t.groups <= 4 && t.waves >= 1 && t.waves <= 4 && t.depth % kDequantPart == 0 &&
          t.depth != 0 && t.stages >= 2 && (t.split == 1 || t.split == 2 || t.split == 4 || t.split == 8) &&
          dequant_rows(t) / 16 % t.split == 0 && (t.multicast == 1 || t.multicast == 2 || t.multicast == 4) &&

@@ -23,6 +23,7 @@ namespace ingot {
 namespace {
 
 constexpr std::int64_t kInvariantTokens = 16;
+constexpr std::size_t kBestGuesses = 24;  // of a kernel, that are measured
 
 std::int64_t divided(std::int64_t size, std::int64_t by) { return (size + by - 1) / by; }
 
@@ -126,6 +127,8 @@ void add_sm90(const DequantMatmulSpec& spec, const DequantSize& size, DequantTil
       if (split > 1 && size.k < std::int64_t{2} * tiling.depth * split) continue;
       tiling.split = split;
       tiling.multicast = multicast;
+      // Four warpgroups have 112 registers to a thread, which two sets of 32 sums and what they need beside them spill.
+      if (spec.scale.cols != 0 && tiling.rows == 256 * tiling.waves && tiling.tokens * tiling.waves >= 64) continue;
       const DequantTiling filled = with_all_stages(spec, tiling);
       if (filled.stages >= 3) all.push_back(filled);
     }
@@ -271,7 +274,9 @@ std::vector<DequantMatmulSpec> dequant_candidates(const DequantMatmulSpec& spec,
       timed.emplace_back(estimate_dequant(named, size, tiling, place), tiling);
     }
     std::ranges::stable_sort(timed, {}, &std::pair<double, DequantTiling>::first);
-    for (const auto& [us, tiling] : timed) all.push_back(with(spec, kernel, tiling));
+    for (std::size_t i = 0; i < timed.size() && i < kBestGuesses; ++i) {
+      all.push_back(with(spec, kernel, timed[i].second));
+    }
   }
   return all;
 }

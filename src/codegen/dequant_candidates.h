@@ -38,7 +38,7 @@ double estimate_dequant(const DequantMatmulSpec& spec, const DequantSize& size, 
 std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, const DequantSize& size,
                                              const DequantPlace& place);
 
-// All that may be measured: every tiling of each kernel that runs there, a kernel's best guess first.
+// Those that are worth measuring: of each kernel that runs there the best guesses, dequant_order()'s first one first.
 std::vector<DequantMatmulSpec> dequant_candidates(const DequantMatmulSpec& spec, const DequantSize& size,
                                                   const DequantPlace& place);
 

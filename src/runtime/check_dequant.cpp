@@ -16,17 +16,6 @@ namespace {
 
 constexpr std::int64_t kPackedAlignment = 16;
 
-// Rows of codes, packed in bytes where they are of less than one.
-Range check_codes(const char* what, const Tensor& codes, Dtype dtype, Device device) {
-  const Range range = check_matrix(what, codes, dtype, device);
-  if (!codes.empty() && codes.row_stride % packed_unit(dtype) != 0) {
-    refuse(what, codes,
-           fmt::format("the row stride must be a multiple of {}, the elements of {} that fill whole bytes",
-                       packed_unit(dtype), name(dtype)));
-  }
-  return range;
-}
-
 struct PackedSize {
   Dtype weight;
   std::int64_t n, k;
@@ -100,7 +89,7 @@ void check_inputs(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
 
 void check(const PackWeightSpec& spec, const PackWeightTensors& tensors, Device device) {
   validate(spec);
-  const Range codes = check_codes("pack_weight codes", tensors.codes, spec.weight, device);
+  const Range codes = check_matrix("pack_weight codes", tensors.codes, spec.weight, device);
   const Range packed = check_packed("pack_weight packed", tensors.packed,
                                     {.weight = spec.weight, .n = tensors.codes.rows, .k = tensors.codes.cols}, device);
   const Range& input = spec.unpack ? packed : codes;
@@ -124,7 +113,7 @@ void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, D
   const std::int64_t n = tensors.out.cols;
   const Range weight =
       packed ? check_packed("dequant_matmul weight", tensors.weight, {.weight = spec.weight, .n = n, .k = k}, device)
-             : check_codes("dequant_matmul weight", tensors.weight, spec.weight, device);
+             : check_matrix("dequant_matmul weight", tensors.weight, spec.weight, device);
   if (!packed && tensors.weight.cols != k) {
     refuse("dequant_matmul weight", tensors.weight,
            fmt::format("its K is {}, but that of x, which is {}, is {}", tensors.weight.cols, describe(tensors.x), k));

@@ -19,6 +19,7 @@
 #include "ingot/runtime/dequant_shape.h"
 
 #include "dequant_codes.cuh"
+#include "numerics.cuh"
 
 namespace ingot::cpu {
 namespace {
@@ -60,7 +61,7 @@ class WeightReader {
         row_bytes_(code_row_bytes<W>(weight.row_stride)),
         packed_(layout == WeightLayout::packed),
         shape_(shape) {
-    for (u32 code = 0; code < values_.size(); ++code) values_[code] = code_value<W>(static_cast<u8>(code));
+    for (u32 code = 0; code < values_.size(); ++code) values_[code] = decode(W{static_cast<u8>(code)});
   }
 
   void read(i64 first_row, Range depth, float* panel) const {
@@ -116,8 +117,8 @@ void pack_weight_panels(const DequantMatmulSpec& spec, const DequantMatmulTensor
 }
 
 float factor_at(const Tensor& factors, i64 index) {
-  return factors.dtype == Dtype::f32 ? factor_value(row<const float>(factors, 0)[index])
-                                     : factor_value(row<const e8m0fnu>(factors, 0)[index]);
+  return factors.dtype == Dtype::f32 ? row<const float>(factors, 0)[index]
+                                     : decode(row<const e8m0fnu>(factors, 0)[index]);
 }
 
 // The factors of some rows of the weight in one group of K.
