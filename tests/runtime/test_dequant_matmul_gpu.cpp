@@ -90,7 +90,8 @@ BOOST_AUTO_TEST_CASE(one_of_each_kind) {
         DequantMatmulSpec spec = spec_of(kDequantActivations[turn % 2], kWeightDtypes[turn % 7], scale, layout);
         spec.kernel = kernel;
         for (const std::int64_t m : {1, 17}) check({.spec = spec, .m = m, .n = 131, .k = 200, .seed = ++turn});
-        check({.spec = spec, .m = 65, .n = 70, .k = 129, .seed = turn});
+        // (sm90 reads rows of x at multiples of 16 bytes.)
+        check({.spec = spec, .m = 65, .n = 70, .k = kernel == DequantKernel::sm90 ? 136 : 129, .seed = turn});
       }
     }
   }

@@ -81,7 +81,8 @@ void Kernel::launch_raw(CUstream_st* stream, const LaunchShape& shape, const voi
   // The driver takes a CUkernel where it takes a CUfunction, and finds the current context's copy.
   const auto function = reinterpret_cast<CUfunction>(kernel_);
   try {
-    if (shape.shared_bytes > kDefaultSharedBytes) allow_shared(shape.shared_bytes);
+    const auto own = static_cast<unsigned>(resources_.static_shared_bytes);
+    if (shape.shared_bytes + own > kDefaultSharedBytes) allow_shared(shape.shared_bytes);
     driver_->check(api.cuLaunchKernelEx(&config, function, arguments, nullptr), "cuLaunchKernelEx");
   } catch (const Error& error) {
     rethrow(error, name_,
