@@ -1,3 +1,5 @@
+#include <array>
+
 #include "ingot/runtime/cuda/cuda_cast.h"
 #include "ingot/runtime/cuda/operations.h"
 
@@ -26,7 +28,8 @@ void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& t
                     Launcher& launcher) {
   const Tensor& input = tensors.input;
   if (input.empty()) return;
-  const ElementwiseParams params{.source = source_of(input, {}),
+  constexpr std::array<Tensor, kMaxPointwiseInputs> kNone{};  // the expression has no input but x
+  const ElementwiseParams params{.source = source_of(input, kNone),
                                  .output = tensors.output.data,
                                  .output_stride = tensors.output.row_stride,
                                  .across_log2 = ElementwiseLaunch::across_log2(input.cols)};
