@@ -27,6 +27,12 @@ constexpr std::size_t kBestGuesses = 24;  // of a kernel, that are measured
 
 std::int64_t divided(std::int64_t size, std::int64_t by) { return (size + by - 1) / by; }
 
+// The longer of two times that overlap, and a little more where they are equal.
+double longer(double a, double b) {
+  const double most = std::max({a, b, 1e-3});
+  return most * std::pow(std::pow(a / most, 6) + std::pow(b / most, 6), 1.0 / 6);
+}
+
 // ---- mma ----
 
 struct MmaShape {
@@ -168,22 +174,22 @@ double estimate_sm90(const DequantMatmulSpec& spec, const DequantSize& size, con
   const double tiles = tiles_m * static_cast<double>(divided(size.n, std::int64_t{t.rows} * t.multicast));
   const double room = std::max(1, multiprocessors * t.blocks / cluster);
   const double rounds = std::ceil(tiles / room);
-  // Of a block's part of a tile.
-  const double depth = static_cast<double>(size.k) / t.split;
-  const double weights = t.rows * depth;
-  const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * t.tokens * depth / t.multicast;
   const double at_once = std::min<double>(t.blocks, std::ceil(tiles * cluster / std::max(1, multiprocessors)));
+  // Of a stage.
+  const double stages = std::ceil(static_cast<double>(divided(size.k, t.depth)) / t.split);
+  const double weights = static_cast<double>(t.rows) * t.depth;
+  const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * t.tokens * t.depth / t.multicast;
   const double reading = bytes * at_once / kCosts.bytes_per_ns;
   const double group = spec.scale.cols == 0 ? 0 : t.tokens * kCosts.group_ns / spec.scale.cols;
   const double decoding = weights * at_once * (1 / kCosts.decoded_per_ns + group);
   const double multiplying = weights * at_once * t.tokens / (t.wgmma ? kCosts.wgmma_per_ns : kCosts.mma_per_ns);
   const double both = std::max(decoding, multiplying) + kCosts.overlap * std::min(decoding, multiplying);
+  const double waiting = (kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0)) / at_once;
   const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
   const double exchange = t.split == 1 ? 0 : kCosts.exchange_ns + writing;
-  const double ns = rounds * (std::max(reading, both) + writing + exchange + kCosts.tile_ns);
+  const double ns = rounds * (stages * (std::max(reading, both) + waiting) + writing + exchange + kCosts.tile_ns);
   const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
-  const double once = all_bytes / kCosts.memory_per_us;
-  return kCosts.start_us + std::max(ns * 1e-3, once);
+  return kCosts.start_us + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
 }
 
 // ---- both ----

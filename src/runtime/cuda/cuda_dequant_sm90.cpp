@@ -1,5 +1,5 @@
-// One launch: the tensor map of x is encoded into the kernel's own parameters, and blocks stay on their
-// multiprocessors.
+// One launch: the tensor map of x is encoded into the kernel's own parameters, and as many clusters stay on the
+// multiprocessors as run at once.
 #include "ingot/codegen/dequant_sm90.h"
 #include "ingot/runtime/cuda/dequant_params.h"
 #include "ingot/runtime/cuda/driver_api.h"
@@ -35,7 +35,10 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
   const DequantShape shape = dequant_shape(tensors);
   const auto m = static_cast<u32>(shape.m);
   const auto n = static_cast<u32>(shape.n);
-  const auto at_once = static_cast<u32>(launcher.multiprocessors()) * tiling.blocks_per_sm / dequant_cluster(tiling);
+  LaunchShape launch{.block = dequant_threads(tiling, dequant_factors(spec)),
+                     .cluster = dequant_cluster(tiling),
+                     .shared_bytes = dequant_sm90_shared_bytes(spec, *spec.tiling)};
+  launch.grid_x = dequant_blocks(tiling, m, n, launcher.kernel(spec, Pass::main, stream).clusters_at_once(launch));
   DequantSm90Params params{.x = {},
                            .weights = static_cast<const u8*>(tensors.weight.data),
                            .factors = tensors.factors.data,
@@ -48,12 +51,7 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
                            .factor_stride = static_cast<u32>(dequant_factor_places(spec.scale, shape.k).row),
                            .epilogue = epilogue_params(tensors)};
   encode_x(params.x, tensors.x, dequant_x_box(tiling, m), launcher.driver());
-  launcher.launch(spec, Pass::main,
-                  {.grid_x = dequant_blocks(tiling, m, n, at_once),
-                   .block = dequant_threads(tiling, dequant_factors(spec)),
-                   .cluster = dequant_cluster(tiling),
-                   .shared_bytes = dequant_sm90_shared_bytes(spec, *spec.tiling)},
-                  params, stream);
+  launcher.launch(spec, Pass::main, launch, params, stream);
 }
 
 }  // namespace ingot::cuda
