@@ -194,9 +194,11 @@ BOOST_AUTO_TEST_CASE(tilings_of_mma) {
 
 BOOST_AUTO_TEST_CASE(tilings_of_sm90) {
   BOOST_TEST(sm90_refusal([](auto&) {}) == "");
-  BOOST_TEST(sm90_refusal([](auto& t) { t.k_warps = 2; }) == "2 units along K, but kernel sm90 has 1");
-  BOOST_TEST(sm90_refusal([](auto& t) { t.rows = 100; }) ==
-             "100 rows in 1 waves, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves");
+  BOOST_TEST(sm90_refusal([](auto& t) { t.k_warps = 3; }) ==
+             "3 units along K, but kernel sm90 has 1, 2 or 4 with mma, and 1 with wgmma");
+  BOOST_TEST(
+      sm90_refusal([](auto& t) { t.rows = 100; }) ==
+      "100 rows in 1 waves and 1 units along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves");
   BOOST_TEST(sm90_refusal([](auto& t) { t.stages = 30; }) ==
              "30 stages, but shared memory has no room for so many: take 11 or fewer");
   BOOST_TEST(sm90_refusal([](auto& t) {
