@@ -153,8 +153,9 @@ std::vector<DequantTiling> sm90_tilings(const DequantMatmulSpec& spec, const Deq
     add_sm90(spec, size,
              {.wgmma = wgmma,
               .tokens = tokens,
-              .rows = 64 * shape.groups * shape.waves,
+              .rows = 64 * shape.groups / shape.k_warps * shape.waves,
               .depth = shape.depth,
+              .k_warps = shape.k_warps,
               .waves = shape.waves,
               .blocks = shape.blocks},
              all);

@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(generated_text) {
       sm90.find("// dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu epilogue=x*gate "
                 "kernel=sm90:wgmma:32x256x64:4:2:1:waves2\n#include \"dequant_sm90.cuh\"\nnamespace ingot {\n") == 0U);
   BOOST_TEST(sm90.find("constexpr auto kKernel = &ingot::dequant_sm90<ingot::e2m1fn, ingot::f16, ingot::f16, "
-                       "ingot::DequantFactors::mx32, ingot::DequantSm90Tiling{32, 2, 2, 64, 4, 2, 1, true, 1}, "
+                       "ingot::DequantFactors::mx32, ingot::DequantSm90Tiling{32, 2, 2, 64, 4, 2, 1, true, 1, 1}, "
                        "ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::f16, false, false>>;\n") !=
              std::string::npos);
 }
