@@ -6,11 +6,12 @@
 // the 16-bit tensor cores. Weights are operand A, from registers; tokens are the columns: the product is out's
 // transpose.
 //
-// Schedule: one thread keeps a deep ring of stages filled through the copy engine: codes, packed in the order of the
-// registers (dequant_fragment.cuh), in runs of bytes, and tiles of x. The warpgroups that multiply have 64 rows each,
-// or several times 64. A warp reads its fragments, decodes them and multiplies: by mma.sync, or by wgmma, where it
-// decodes the next 32 k while the tensor cores work at the last. Clusters of blocks split a tile's k, so that all
-// multiprocessors have as much to do, or load x for each other (multicast). Blocks stay, and take tiles in turn.
+// Schedule: two threads keep a deep ring of stages filled through the copy engine: one with codes, packed in the order
+// of the registers (dequant_fragment.cuh), in runs of bytes, the other with tiles of x. The warpgroups that multiply
+// have 64 rows each, or several times 64. A warp reads its fragments, decodes them and multiplies: by mma.sync, or by
+// wgmma, where it decodes the next 32 k while the tensor cores work at the last. Clusters of blocks split a tile's k,
+// so that all multiprocessors have as much to do, or load x for each other (multicast). Blocks stay, and take tiles in
+// turn.
 //
 // Before the kernel ahead has ended, the first codes are fetched into the L2.
 //
@@ -60,7 +61,8 @@ struct DequantConsumer {
   static constexpr u32 kWarps = 4 * T.groups;
   // Factors and bias of outputs are fetched before their sums are there, if registers allow it, and a warp has the same
   // rows of all tokens.
-  static constexpr bool kEarly = dequant_sums(T, Kind) <= 32;
+  static constexpr bool kEarly =
+      dequant_sums(T, Kind) + (T.wgmma ? kStep / 2 : 8U) * T.waves + 8 * T.waves + 56 <= dequant_share(T, Kind);
   static constexpr bool kEarlyShared = kEarly && kWarps % kOwnRowTiles == 0;
   using Sums = float[T.waves][kSums];
   using MxWords = typename DequantMxWords<T.waves>::Words;
@@ -262,15 +264,15 @@ struct DequantConsumer {
     if constexpr (kGrouped) groups.begin(span.begin * T.depth + piece * kPiece * 32);
     if constexpr (kFolded) mx.begin(span.begin * T.depth + piece * kPiece * 32);
     const u32 base = block.stages;
+    const u32 whole = parts / dequant_parts(T);  // stages that are
     INGOT_UNROLL_BY(1)
     for (u32 at = span.begin; at < span.end; ++at) {
       ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
       const u32 stage = base + ring.stage * dequant_stage_bytes<W>(T);
       const u32 codes = stage + own;
       const u32 x = stage + dequant_code_bytes<W>(T);
-      const u32 now = parts_of(at);
       const u32 k = at * T.depth;
-      if (now == dequant_parts(T)) {
+      if (at < whole) {
         INGOT_UNROLL
         for (u32 batch = 0; batch < kPiece; batch += kBatch) {
           const u32 tile = piece * kPiece + batch;
@@ -281,7 +283,7 @@ struct DequantConsumer {
         }
       } else {
         INGOT_UNROLL_BY(1)
-        for (u32 tile = piece * kPiece; tile < min_of((piece + 1) * kPiece, 2 * now); ++tile) {
+        for (u32 tile = piece * kPiece; tile < min_of((piece + 1) * kPiece, 2 * parts_of(at)); ++tile) {
           MxWords words{};
           if constexpr (kFolded) mx.words(k + 32 * tile, words);
           multiply_tiles<1>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
@@ -465,78 +467,106 @@ struct DequantConsumer {
     release_stage(ring.stage);
   }
 
-  // What belongs to the rows of a lane's outputs: of two pairs of rows, eight apart.
+  // What belongs to four neighbouring rows: a lane writes outputs of four at a time.
   struct RowValues {
-    float factors[2][2];
-    float bias[2][2];
+    float factors[4];
+    float bias[4];
   };
-  // row: the first of 16.
   INGOT_DEVICE RowValues row_values(u32 row) const {
     const u64 codes = packed_code_bytes(p.n, p.k, kCodeBits<W>);
     const float* const faults = reinterpret_cast<const float*>(p.weights + codes);
     RowValues values{};
     INGOT_UNROLL
-    for (u32 pair = 0; pair < 2; ++pair) {
-      INGOT_UNROLL
-      for (u32 i = 0; i < 2; ++i) {
-        const u32 n = min_of(row + (lane / 8) * 2 + pair * 8 + i, p.n - 1);
-        values.factors[pair][i] = row_factor<Kind>(p.factors, n) * faults[n];
-        values.bias[pair][i] = p.bias == nullptr ? 0.0F : to_float(static_cast<const X*>(p.bias)[n]);
-      }
+    for (u32 i = 0; i < 4; ++i) {
+      const u32 n = min_of(row + i, p.n - 1);
+      values.factors[i] = row_factor<Kind>(p.factors, n) * faults[n];
+      values.bias[i] = p.bias == nullptr ? 0.0F : to_float(static_cast<const X*>(p.bias)[n]);
     }
     return values;
   }
 
-  // 16 rows' sums of 8 tokens, as the tensor cores leave them, to the output. A lane has two tokens of a row and of the
-  // row 8 below; it trades one of them for the other's of the next row, so that it has pairs of neighbours in the
-  // output.
-  INGOT_DEVICE void write(const float (&sums)[4], const RowValues& values, const typename Epi::Vectors& vectors,
-                          bool vector, u32 row, u32 token) {
+  // What the output's alignment allows.
+  struct Target {
+    typename Epi::Vectors vectors;
+    bool pairs, fours;
+  };
+  INGOT_DEVICE Target target() const {
+    return {Epi::vectors(p.epilogue), rows_aligned<Out>(p.out, p.out_stride, 2 * sizeof(Out)),
+            rows_aligned<Out>(p.out, p.out_stride, 4 * sizeof(Out))};
+  }
+
+  // A token's sums of four rows, to the output.
+  INGOT_DEVICE void write(const float (&sums)[4], const RowValues& values, const Target& to, u32 m, u32 n) {
+    if (m >= p.m || n >= p.n) return;
     const float scale = float_from_bits(static_cast<u32>(127 + kDecodeShift<W, X>) << 23);
-    const bool odd = lane / 4 % 2 != 0;
-    const u32 m = token + lane % 4 * 2 + (odd ? 1 : 0);
+    Out* const at = static_cast<Out*>(p.out) + m * p.out_stride + n;
+    float results[4];
     INGOT_UNROLL
-    for (u32 pair = 0; pair < 2; ++pair) {
-      const float mine = odd ? sums[2 * pair + 1] : sums[2 * pair];
-      const float given = odd ? sums[2 * pair] : sums[2 * pair + 1];
-      const float taken = float_from_bits(__shfl_xor_sync(0xffffffffU, float_bits(given), 4));
-      float x = (odd ? taken : mine) * scale;
-      float y = (odd ? mine : taken) * scale;
-      x = x * values.factors[pair][0];
-      y = y * values.factors[pair][1];
-      if (p.bias != nullptr) {
-        x = x + values.bias[pair][0];
-        y = y + values.bias[pair][1];
-      }
-      const u32 n = row + (lane / 8) * 2 + pair * 8;
-      if (m >= p.m || n >= p.n) continue;
-      const bool both = n + 1 < p.n;
-      const typename Epi::Raw raw = Epi::fetch(p.epilogue, vectors, m, n, both);
-      Epi::apply(p.epilogue, vectors, raw, m, n, both, x, y);
-      store_pair(static_cast<Out*>(p.out) + m * p.out_stride + n, x, y, vector, both);
+    for (u32 i = 0; i < 4; ++i) {
+      results[i] = sums[i] * scale * values.factors[i];
+      if (p.bias != nullptr) results[i] = results[i] + values.bias[i];
+    }
+    const bool fours = to.fours && n + 3 < p.n;
+    INGOT_UNROLL
+    for (u32 i = 0; i < 4; i += 2) {
+      if (n + i >= p.n) break;
+      const bool both = n + i + 1 < p.n;
+      const typename Epi::Raw raw = Epi::fetch(p.epilogue, to.vectors, m, n + i, both);
+      Epi::apply(p.epilogue, to.vectors, raw, m, n + i, both, results[i], results[i + 1]);
+      if (!fours) store_pair(at + i, results[i], results[i + 1], to.pairs, both);
       if constexpr (Epi::kAmax) {
-        largest = max_of(largest, gemm_amax_bits<Out>(x));
-        if (both) largest = max_of(largest, gemm_amax_bits<Out>(y));
+        largest = max_of(largest, gemm_amax_bits<Out>(results[i]));
+        if (both) largest = max_of(largest, gemm_amax_bits<Out>(results[i + 1]));
       }
+    }
+    if (fours) store_four(at, results);
+  }
+  INGOT_DEVICE static void store_four(Out* at, const float (&v)[4]) {
+    if constexpr (sizeof(Out) == 4) {
+      *reinterpret_cast<U32x4*>(at) = {float_bits(v[0]), float_bits(v[1]), float_bits(v[2]), float_bits(v[3])};
+    } else {
+      *reinterpret_cast<U32x2*>(at) = {from_float_pair<Out>(v[0], v[1]), from_float_pair<Out>(v[2], v[3])};
     }
   }
 
-  INGOT_DEVICE u32 own_row(u32 row, u32 wave) const { return row + ((rows * T.waves + wave) * 4 + warp % 4) * 16; }
+  // Of the 16 rows that this warp has of a wave, the first of this lane's four.
+  INGOT_DEVICE u32 own_row(u32 row, u32 wave) const {
+    return row + ((rows * T.waves + wave) * 4 + warp % 4) * 16 + lane % 4 * 4;
+  }
 
-  // The sums of all k are here.
+  // The sums of all k are here. Those of some tokens after the other pass through shared memory: the tensor cores leave
+  // a lane two tokens of a row, and the output has rows of a token side by side.
   INGOT_DEVICE void write_own(const Sums& d, u32 row, u32 token, const RowValues (&values)[T.waves]) {
-    const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
-    const bool vector = rows_aligned<Out>(p.out, p.out_stride, 2 * sizeof(Out));
+    constexpr u32 kAtOnce = min_of(kDequantScratchTokens / 8, kTokenTiles);
+    const Target to = target();
+    const u32 scratch = block.scratch + warp * kDequantScratch;
+    const u32 in = scratch + (lane % 4 * 2 * kDequantScratchPitch + lane / 4) * 4;
+    const u32 out = scratch + (lane / 4 * kDequantScratchPitch + lane % 4 * 4) * 4;
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
-      const u32 first = own_row(row, wave);
-      if (first >= p.n) continue;
-      const RowValues of = kEarly ? values[wave] : row_values(first);
+      const u32 n = own_row(row, wave);
+      if (n - lane % 4 * 4 >= p.n) continue;
+      const RowValues of = kEarly ? values[wave] : row_values(n);
       INGOT_UNROLL
-      for (u32 tile = 0; tile < kTokenTiles; ++tile) {
-        if (token + tile * 8 >= p.m) break;
-        const float sums[4] = {d[wave][4 * tile], d[wave][4 * tile + 1], d[wave][4 * tile + 2], d[wave][4 * tile + 3]};
-        write(sums, of, vectors, vector, first, token + tile * 8);
+      for (u32 first = 0; first < kTokenTiles; first += kAtOnce) {
+        if (token + first * 8 >= p.m) break;
+        __syncwarp();
+        INGOT_UNROLL
+        for (u32 tile = 0; tile < kAtOnce; ++tile) {
+          INGOT_UNROLL
+          for (u32 i = 0; i < 4; ++i) {
+            ptx::st_shared_float(in + ((tile * 8 + i % 2) * kDequantScratchPitch + i / 2 * 8) * 4,
+                                 d[wave][4 * (first + tile) + i]);
+          }
+        }
+        __syncwarp();
+        INGOT_UNROLL
+        for (u32 tile = 0; tile < kAtOnce; ++tile) {
+          const U32x4 four = ptx::ld_shared16(out + tile * 8 * kDequantScratchPitch * 4);
+          const float sums[4] = {float_from_bits(four.x), float_from_bits(four.y), float_from_bits(four.z),
+                                 float_from_bits(four.w)};
+          write(sums, of, to, token + (first + tile) * 8 + lane / 4, n);
+        }
       }
     }
   }
@@ -546,9 +576,10 @@ struct DequantConsumer {
   // when it has the next tile's sums, so that nobody waits for those on their way.
   static constexpr bool kLate = dequant_inboxes(T) == 2;
 
-  // The place of 16 rows' sums of 8 tokens in the inbox of the block that adds them up.
+  // The place of 16 rows' sums of 8 tokens in the inbox of the block that adds them up. Lane l's four are the l-th 16
+  // bytes.
   INGOT_DEVICE u32 inbox_place(u32 of, u32 share, u32 row_tile, u32 tile) const {
-    return block.inbox + (((of * kShares + share) * kOwnRowTiles + row_tile) * kTokenTiles + tile) * 512 + lane * 16;
+    return block.inbox + (((of * kShares + share) * kOwnRowTiles + row_tile) * kTokenTiles + tile) * 512;
   }
   INGOT_DEVICE u32 token_tiles(u32 token) const { return min_of(kTokenTiles, ceil_div(p.m - token, 8U)); }
   INGOT_DEVICE u32 shared_row(u32 row, u32 row_tile) const { return row + (block.rank * kOwnRowTiles + row_tile) * 16; }
@@ -564,7 +595,7 @@ struct DequantConsumer {
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
       const u32 row_tile = (rows * T.waves + wave) * 4 + warp % 4;
-      u32 to = inbox_place(inbox, block.rank * T.k_warps + piece, row_tile % kOwnRowTiles, 0);
+      u32 to = inbox_place(inbox, block.rank * T.k_warps + piece, row_tile % kOwnRowTiles, 0) + lane * 16;
       u32 barrier = arrived;
       if constexpr (T.split > 1) {
         const u32 owner = block.side * T.split + row_tile / kOwnRowTiles;
@@ -593,8 +624,10 @@ struct DequantConsumer {
   INGOT_DEVICE void finish(u32 index, u32 row, u32 token, const RowValues& early) {
     const u32 tiles = token_tiles(token);
     const u32 inbox = index % dequant_inboxes(T);
-    const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
-    const bool vector = rows_aligned<Out>(p.out, p.out_stride, 2 * sizeof(Out));
+    const Target to = target();
+    // This lane's token, and the first of its rows.
+    const u32 m = lane % 8;
+    const u32 r = lane / 8 * 4;
     ptx::mbarrier_wait(block.arrived + 8 * inbox, index / dequant_inboxes(T) % 2);
     INGOT_UNROLL_BY(1)
     for (u32 unit = warp; unit < kOwnRowTiles * tiles; unit += kWarps) {
@@ -602,17 +635,15 @@ struct DequantConsumer {
       const u32 tile = unit / kOwnRowTiles;
       const u32 first = shared_row(row, row_tile);
       if (first >= p.n) continue;
-      const RowValues values = kEarlyShared ? early : row_values(first);
+      const RowValues values = kEarlyShared ? early : row_values(first + r);
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
       INGOT_UNROLL
       for (u32 share = 0; share < kShares; ++share) {
-        const U32x4 part = ptx::ld_shared16(inbox_place(inbox, share, row_tile, tile));
-        sums[0] = sums[0] + float_from_bits(part.x);
-        sums[1] = sums[1] + float_from_bits(part.y);
-        sums[2] = sums[2] + float_from_bits(part.z);
-        sums[3] = sums[3] + float_from_bits(part.w);
+        const u32 from = inbox_place(inbox, share, row_tile, tile) + m / 2 * 16 + m % 2 * 4 + r / 8 * 8 + r % 8 * 64;
+        INGOT_UNROLL
+        for (u32 i = 0; i < 4; ++i) sums[i] = sums[i] + float_from_bits(ptx::ld_shared4(from + i * 64));
       }
-      write(sums, values, vectors, vector, first, token + tile * 8);
+      write(sums, values, to, token + tile * 8 + m, first + r);
     }
     __syncwarp();
   }
@@ -640,7 +671,9 @@ struct DequantConsumer {
         INGOT_UNROLL
         for (u32 wave = 0; wave < T.waves; ++wave) values[wave] = row_values(own_row(row, wave));
       }
-      if constexpr (kShares > 1 && kEarlyShared && !kLate) late = row_values(shared_row(row, warp % kOwnRowTiles));
+      RowValues early{};
+      if constexpr (kShares > 1 && kEarlyShared)
+        early = row_values(shared_row(row, warp % kOwnRowTiles) + lane / 8 * 4);
       const u32 first_row = row + rows * T.waves * 64 + warp % 4 * 16;
       if constexpr (T.wgmma) {
         sum_by_wgmma(d, first_row);
@@ -657,11 +690,11 @@ struct DequantConsumer {
         send(d, round, token);
         late_row = row;
         late_token = token;
-        if constexpr (kEarlyShared) late = row_values(shared_row(row, warp % kOwnRowTiles));
+        late = early;
       } else {
         if (round > 0) ptx::mbarrier_wait(block.drained, (round - 1) % 2);
         send(d, round, token);
-        finish(round, row, token, late);
+        finish(round, row, token, early);
         if (walk.more_after()) drain();
       }
       ++round;
@@ -696,7 +729,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
   if (warp >= 4 * T.groups) {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_dec<dequant_registers(T, Kind).copies>();
     if (threadIdx.x == kProducer) DequantProducer<W, T>(p, block).run_codes();
-    if (threadIdx.x == kProducer + 32) DequantProducer<W, T>(p, block).run_x();
+    // With factors to fetch the other lanes of x's warp have something to do.
+    if (warp == kProducer / 32 + 1 && (dequant_group(Kind) != 0 || threadIdx.x % 32 == 0)) {
+      DequantProducer<W, T>(p, block).template run_x<Kind>(threadIdx.x % 32);
+    }
   } else {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_inc<dequant_registers(T, Kind).multiplies>();
     DequantConsumer<W, X, Out, Kind, T, Epi>(p, block, warp / 4).run();

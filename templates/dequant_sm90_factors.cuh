@@ -95,8 +95,8 @@ struct DequantMxWords {
         const u8* const from = static_cast<const u8*>(p.factors) +
                                u64{min_of(row + wave * 64 + half * 8, p.n - 1)} * p.factor_stride + first;
         if (aligned) {
-          // What is behind a row's last factor may be anything, also NaN.
-          into[wave][half] = *reinterpret_cast<const u32*>(from) & 0xffffffffU >> 8 * (3 - min_of(last - first, 3U));
+          // Not to be touched here: whoever looks at it waits for the memory.
+          into[wave][half] = *reinterpret_cast<const u32*>(from);
         } else {
           into[wave][half] = from[0];
           INGOT_UNROLL
@@ -127,11 +127,14 @@ struct DequantMxWords {
       window = k / 512;
       fetch(next, window + 1);
     }
+    // What is behind a row's last factor may be anything, also NaN.
+    const u32 here = min_of(last - min_of(k / 32, last), 3U);
     INGOT_UNROLL
     for (u32 wave = 0; wave < Waves; ++wave) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
-        of[wave][half] = __shfl_sync(0xffffffffU, now[wave][half], (lane & ~3U) | (k / 128 % 4)) >> k / 32 % 4 * 8;
+        const u32 four = __shfl_sync(0xffffffffU, now[wave][half], (lane & ~3U) | (k / 128 % 4));
+        of[wave][half] = four >> k / 32 % 4 * 8 & 0xffffffffU >> 8 * (3 - here);
       }
     }
   }

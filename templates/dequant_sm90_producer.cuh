@@ -12,6 +12,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 
@@ -51,17 +52,19 @@ struct DequantRing {
 // Addresses in shared memory, and this block's place in its cluster.
 template <DequantFormat W, DequantSm90Tiling T>
 struct DequantBlock {
-  static constexpr u32 kWarps = 4 * T.groups;        // that multiply
-  u32 stages, inbox, full, empty, arrived, drained;  // arrived: one for each inbox
-  u32 rank;                                          // among the blocks that split a tile's k
-  u32 side;                                          // among those that share x
+  static constexpr u32 kWarps = 4 * T.groups;                 // that multiply
+  u32 stages, inbox, scratch, full, empty, arrived, drained;  // arrived: one for each inbox
+  u32 rank;                                                   // among the blocks that split a tile's k
+  u32 side;                                                   // among those that share x
 
   INGOT_DEVICE static DequantBlock make() {
-    const u32 base = ptx::dynamic_shared();
+    u32 base = ptx::dynamic_shared();
+    ptx::opaque(base);  // else it is worked out again wherever it is needed
     const u32 barriers = base + dequant_barriers_offset<W>(T);
     const u32 in_cluster = dequant_cluster(T) > 1 ? ptx::cluster_rank() : 0;
     return {.stages = base,
             .inbox = base + dequant_inbox_offset<W>(T),
+            .scratch = base + dequant_scratch_offset<W>(T),
             .full = barriers,
             .empty = barriers + 8 * T.stages,
             .arrived = barriers + 16 * T.stages,
@@ -206,21 +209,45 @@ struct DequantProducer {
     }
   }
 
-  INGOT_DEVICE void run_x() {
+  // Factors of groups of k, into the L2: those that the stage at k brings up first. They come past everything that the
+  // ring has asked the memory for, so that whoever needs them would wait too long. A lane has each 32nd row.
+  template <DequantFactors Kind>
+  INGOT_DEVICE void prefetch_factors(u32 row, u32 k, bool first, u32 lane) const {
+    constexpr u32 kBytes = Kind == DequantFactors::mx32 ? 1 : 4;
+    constexpr u32 kRows = Kind == DequantFactors::blocks128 ? 128 : 1;  // that share theirs
+    constexpr u32 kLine = 32 / kBytes * dequant_group(Kind);            // k of the smallest piece of memory
+    const u32 end = min_of(k + T.depth, p.k) - 1;
+    if (!first && end / kLine == (k - 1) / kLine) return;
+    INGOT_UNROLL_BY(1)
+    for (u32 i = lane * kRows; i < dequant_rows(T); i += 32 * kRows) {
+      const u64 index = u64{min_of(row + i, p.n - 1) / kRows} * p.factor_stride + end / dequant_group(Kind);
+      prefetch_line(static_cast<const u8*>(p.factors) + index * kBytes);
+    }
+  }
+
+  // Of a warp; the first lane copies.
+  template <DequantFactors Kind>
+  INGOT_DEVICE void run_x(u32 lane) {
     const u32 bytes = dequant_x_box(T, p.m) * T.multicast * kDequantPart * 2;  // of 64 k
     INGOT_UNROLL_BY(1)
     for (DequantWalk<T> walk(p, block.side); walk.more(); walk.advance()) {
       const u32 token = walk.token();
       INGOT_UNROLL_BY(1)
       for (u32 stage = span.begin; stage < span.end; ++stage) {
-        const u32 now = parts_of(stage);
-        const u32 full = block.full + 8 * ring.stage;
-        const u32 to = block.stages + ring.stage * dequant_stage_bytes<W>(T) + dequant_code_bytes<W>(T);
         ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
-        ptx::mbarrier_arrive_expect_tx(full, now * bytes);
-        INGOT_UNROLL
-        for (u32 part = 0; part < dequant_parts(T); ++part) {
-          if (part < now) load_x(to + part * kPartXBytes, full, stage * dequant_parts(T) + part, token);
+        if (lane == 0) {
+          const u32 now = parts_of(stage);
+          const u32 full = block.full + 8 * ring.stage;
+          const u32 to = block.stages + ring.stage * dequant_stage_bytes<W>(T) + dequant_code_bytes<W>(T);
+          ptx::mbarrier_arrive_expect_tx(full, now * bytes);
+          INGOT_UNROLL
+          for (u32 part = 0; part < dequant_parts(T); ++part) {
+            if (part < now) load_x(to + part * kPartXBytes, full, stage * dequant_parts(T) + part, token);
+          }
+        }
+        if constexpr (dequant_group(Kind) != 0) {
+          prefetch_factors<Kind>(walk.row(), stage * T.depth, stage == span.begin, lane);
+          __syncwarp();
         }
         ring.advance();
       }

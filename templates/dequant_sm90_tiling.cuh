@@ -68,8 +68,8 @@ INGOT_HOST_DEVICE constexpr u32 dequant_stage_bytes(const DequantSm90Tiling& t) 
   return dequant_code_bytes<W>(t) + dequant_x_bytes(t);
 }
 
-// Shared memory: the stages; where a tile's k is split, everybody's sums of this block's rows; barriers: two for each
-// stage, and three for the sums.
+// Shared memory: the stages; where a tile's k is split, everybody's sums of this block's rows, else outputs on their
+// way; barriers: two for each stage, and three for the sums.
 template <DequantFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_inbox_offset(const DequantSm90Tiling& t) {
   return t.stages * dequant_stage_bytes<W>(t);
@@ -81,13 +81,31 @@ INGOT_HOST_DEVICE constexpr u32 dequant_inbox_bytes(const DequantSm90Tiling& t) 
 INGOT_HOST_DEVICE constexpr u32 dequant_inboxes(const DequantSm90Tiling& t) {
   return dequant_inbox_bytes(t) <= 16384 ? 2 : 1;
 }
+// Where a tile's k is not split: for each warp floats of some tokens by 16 rows, on their way to the output.
+inline constexpr u32 kDequantScratchTokens = 16;
+inline constexpr u32 kDequantScratchPitch = 20;  // so that neither rows nor tokens meet in a bank
+inline constexpr u32 kDequantScratch = kDequantScratchTokens * kDequantScratchPitch * 4;
+INGOT_HOST_DEVICE constexpr u32 dequant_scratch_bytes(const DequantSm90Tiling& t) {
+  return dequant_shares(t) == 1 ? 4 * t.groups * kDequantScratch : 0;
+}
+template <DequantFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_scratch_offset(const DequantSm90Tiling& t) {
+  return dequant_inbox_offset<W>(t) + dequant_inboxes(t) * dequant_inbox_bytes(t);
+}
 template <DequantFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_barriers_offset(const DequantSm90Tiling& t) {
-  return dequant_inbox_offset<W>(t) + dequant_inboxes(t) * dequant_inbox_bytes(t);
+  return dequant_scratch_offset<W>(t) + dequant_scratch_bytes(t);
 }
 template <DequantFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_shared_bytes(const DequantSm90Tiling& t) {
   return dequant_barriers_offset<W>(t) + 16 * t.stages + 24;
+}
+
+// Registers of a thread that multiplies. Each quarter of a multiprocessor has 16384, which whole warps share in
+// multiples of 8.
+INGOT_HOST_DEVICE constexpr u32 dequant_share(const DequantSm90Tiling& t, DequantFactors kind) {
+  const u32 warps = ceil_div(dequant_threads(t, kind) * t.blocks_per_sm, 128U);
+  return dequant_moves_registers(t, kind) ? dequant_registers(t, kind).multiplies : 16384 / warps / 32 / 8 * 8;
 }
 
 // k that are decoded before the tensor cores are given their codes: 64 where the registers are there for it.
@@ -101,10 +119,7 @@ template <DequantFormat W>
 INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t, DequantFactors kind) {
   const bool tokens = t.wgmma ? t.tokens == 16 || t.tokens == 32 || t.tokens == 64 || t.tokens == 128 || t.tokens == 256
                               : t.tokens == 8 || t.tokens == 16 || t.tokens == 32;
-  // Each quarter of a multiprocessor has 16384 registers, which whole warps share in multiples of 8.
-  const u32 warps = ceil_div(dequant_threads(t, kind) * t.blocks_per_sm, 128U);
-  const u32 share =
-      dequant_moves_registers(t, kind) ? dequant_registers(t, kind).multiplies : 16384 / warps / 32 / 8 * 8;
+  const u32 share = dequant_share(t, kind);
   const u32 fragments = (t.wgmma ? dequant_step(t, kind) / 2 * t.waves : 8 + 4 * t.waves + t.tokens / 2) +
                         (dequant_group(kind) == 0 ? 0 : 12 * t.waves);
   const bool shares = t.k_warps >= 1 && t.groups % max_of(t.k_warps, 1U) == 0 &&

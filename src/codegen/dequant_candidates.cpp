@@ -109,14 +109,15 @@ double estimate_mma(const DequantMatmulSpec& spec, const DequantSize& size, cons
 struct Sm90Shape {
   int groups, waves, depth, blocks, k_warps = 1;
 };
-constexpr std::array kSm90MmaShapes{Sm90Shape{2, 1, 512, 1, 2}, Sm90Shape{2, 1, 256, 2, 2}, Sm90Shape{1, 1, 256, 2},
-                                    Sm90Shape{2, 1, 256, 1, 2}, Sm90Shape{2, 2, 256, 1, 2}, Sm90Shape{4, 1, 256, 1, 2},
-                                    Sm90Shape{3, 1, 128, 1},    Sm90Shape{2, 1, 128, 2},    Sm90Shape{2, 1, 128, 1},
-                                    Sm90Shape{4, 1, 128, 1},    Sm90Shape{4, 1, 256, 1},    Sm90Shape{2, 1, 256, 2},
-                                    Sm90Shape{2, 1, 256, 1}};
-constexpr std::array kSm90WgmmaShapes{Sm90Shape{3, 1, 128, 1}, Sm90Shape{2, 1, 128, 1}, Sm90Shape{2, 1, 64, 2},
-                                      Sm90Shape{4, 1, 128, 1}, Sm90Shape{2, 2, 128, 1}, Sm90Shape{2, 1, 128, 2},
-                                      Sm90Shape{2, 1, 64, 1},  Sm90Shape{3, 1, 64, 1},  Sm90Shape{2, 2, 64, 1}};
+constexpr std::array kSm90MmaShapes{Sm90Shape{1, 1, 512, 1},    Sm90Shape{2, 1, 512, 1, 2}, Sm90Shape{4, 1, 512, 1, 4},
+                                    Sm90Shape{2, 1, 256, 2, 2}, Sm90Shape{4, 1, 256, 2, 4}, Sm90Shape{1, 1, 256, 2},
+                                    Sm90Shape{3, 1, 256, 1},    Sm90Shape{3, 1, 128, 1},    Sm90Shape{2, 2, 256, 1, 2},
+                                    Sm90Shape{4, 1, 256, 1, 2}, Sm90Shape{4, 1, 128, 1},    Sm90Shape{4, 1, 256, 1},
+                                    Sm90Shape{2, 1, 512, 1},    Sm90Shape{2, 1, 256, 2},    Sm90Shape{2, 1, 128, 1}};
+constexpr std::array kSm90WgmmaShapes{Sm90Shape{1, 1, 128, 2}, Sm90Shape{2, 1, 128, 1}, Sm90Shape{2, 1, 256, 1},
+                                      Sm90Shape{3, 1, 128, 1}, Sm90Shape{2, 1, 64, 2},  Sm90Shape{4, 1, 128, 1},
+                                      Sm90Shape{2, 2, 128, 1}, Sm90Shape{2, 1, 64, 1},  Sm90Shape{3, 1, 64, 1},
+                                      Sm90Shape{2, 2, 64, 1},  Sm90Shape{4, 1, 64, 1}};
 constexpr std::array kSm90MmaTokens{8, 16, 32};
 constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
 constexpr std::array kSm90Splits{1, 2, 4, 8};
@@ -190,17 +191,17 @@ double estimate_sm90(const DequantMatmulSpec& spec, const DequantSize& size, con
   // Of a stage.
   const double stages = std::ceil(static_cast<double>(divided(size.k, t.depth)) / t.split);
   const double weights = static_cast<double>(t.rows) * t.depth;
+  const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * t.tokens * t.depth / t.multicast;
+  const double reading = bytes * at_once / kCosts.bytes_per_ns;
   const double group = spec.scale.cols == 0 ? 0 : t.tokens * kCosts.group_ns / spec.scale.cols;
   const double decoding = weights * at_once * (1 / kCosts.decoded_per_ns + group);
-  const double multiplying = t.wgmma ? weights * at_once * t.tokens / kCosts.wgmma_per_ns : 0;
-  const double both = std::max(decoding, multiplying) + kCosts.overlap * std::min(decoding, multiplying);
   const double steps = t.depth / 32.0 / t.k_warps * t.waves;
   const double latency = kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0) +
                          kCosts.step_ns * steps * (t.wgmma ? t.tokens / 32.0 : 1 + t.tokens / 16.0) / 2;
   const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
   const double exchange =
       (t.split * t.k_warps == 1 ? 0 : kCosts.exchange_ns + writing) + (t.k_warps > 1 ? kCosts.k_warps_ns : 0);
-  const double ns = rounds * (stages * std::max(both, latency) + writing + exchange + kCosts.tile_ns);
+  const double ns = rounds * (stages * std::max({reading, decoding, latency}) + writing + exchange + kCosts.tile_ns);
   const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
   return kCosts.start_us + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
 }
