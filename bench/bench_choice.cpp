@@ -65,19 +65,20 @@ class Bench {
                 [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }) {}
 
   // The library's own choice first.
-  std::vector<GemmSpec> candidates_of(const GemmCall& call) const {
+  std::vector<Product> candidates_of(const GemmCall& call) const {
     std::vector<GemmSpec> all = gemm_candidates(
         call, {.target = context_->cache().target(), .multiprocessors = context_->tuning_machine().multiprocessors});
     all.insert(all.begin(), call.spec);
     if (options_->every) add_every_tiling(all);
-    return all;
+    return {all.begin(), all.end()};
   }
 
   // What the cases' candidates are made of; what cannot be compiled is its case's to tell.
   void compile(const std::vector<ChoiceCase>& cases) const {
     std::vector<KernelSpec> specs;
     for (const ChoiceCase& c : cases) {
-      for (const GemmSpec& spec : candidates_of(c.call)) {
+      for (const Product& candidate : candidates_of(c.call)) {
+        const auto& spec = std::get<GemmSpec>(candidate);
         if (spec.kernel != GemmKernel::cublaslt) specs.emplace_back(spec);
       }
     }
@@ -154,7 +155,7 @@ class Bench {
   // Candidates come in the order in which the library would take them: the first that works is what it takes.
   static std::string untuned_kernel(const AutotuneResult& result) {
     for (const Trial& trial : result.trials) {
-      if (trial.spec.kernel != GemmKernel::automatic && trial.problem.empty()) return kernel_of(trial.spec);
+      if (names_kernel(trial.spec) && trial.problem.empty()) return kernel_of(trial.spec);
     }
     return "?";
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "mx_operation.h"
 #include "norm_operation.h"
 
 namespace ingot::bench {
@@ -48,6 +49,15 @@ Work norm_work(const std::string& name, const std::string& line, Traffic traffic
           .traffic = std::move(traffic),
           .targets = targets,
           .operation = [spec](std::int64_t rows, std::int64_t cols) { return norm_operation(spec, rows, cols); }};
+}
+
+Work mx_work(const std::string& name, const std::string& line, Traffic traffic) {
+  const auto spec = std::get<MxQuantizeSpec>(parse(line));
+  return {.name = name,
+          .spec = print(spec),
+          .traffic = std::move(traffic),
+          .targets = {},
+          .operation = [spec](std::int64_t rows, std::int64_t cols) { return mx_operation(spec, rows, cols); }};
 }
 
 // A scale that depends on elements still to come takes two reads; a row's own fits into registers between the two, and
@@ -100,6 +110,7 @@ std::vector<Work> all_work() {
                           {.reads = {2}, .writes = {1, 2}}),
       norm_work<NormBackwardSpec>("rmsnorm backward", "norm_backward rms bf16 affine sums=f32",
                                   {.reads = {2, 2}, .writes = {2}}),
+      mx_work("mx e4m3fn", "quantize_mx bf16->e4m3fn", {.reads = {2}, .writes = {1}}),
   };
 }
 

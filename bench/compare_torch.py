@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The casts of bench_cast as torch.compile makes them, and the products of bench_gemm as torch._scaled_mm, torch.mm and
-DeepGEMM multiply them (torch_gemm.py), and the steps of bench_linear (torch_linear.py), timed in the same way as Ingot's
-(torch_timing.py).
+DeepGEMM multiply them (torch_gemm.py), the steps of bench_linear (torch_linear.py), and products with weights of 8 and 4
+bits (torch_weight_only.py), timed in the same way as Ingot's (torch_timing.py).
 
     python3 bench/compare_torch.py                                        # PyTorch alone
     python3 bench/compare_torch.py --ingot cast.json --json torch.json    # beside what bench_cast --json wrote
     python3 bench/compare_torch.py --gemm --ingot gemm.json --deepgemm ~/DeepGEMM    # beside bench_gemm --json
     python3 bench/compare_torch.py --linear --ingot linear.json    # beside bench_linear --json
+    python3 bench/compare_torch.py --weight-only                          # with Ingot's Python module, and gemlite
     python3 bench/compare_torch.py --list                                 # the cases; no GPU
     python3 bench/compare_torch.py --self-check                           # tables, and formulas on the CPU; no GPU
 
@@ -26,6 +27,7 @@ from typing import Any, Callable
 
 import torch_gemm
 import torch_linear
+import torch_weight_only
 from torch_timing import Replay, copies_for, take_turns
 
 SKIPPED = 77
@@ -227,6 +229,7 @@ def self_check() -> None:
     torch_gemm.self_check(pathlib.Path(__file__).with_name("gemm_cases.cpp").read_text(encoding="utf-8"), torch)
     linear_cases = pathlib.Path(__file__).with_name("linear_cases.cpp").read_text(encoding="utf-8")
     torch_linear.self_check(linear_cases, torch)
+    torch_weight_only.self_check(torch)
     if torch is None:
         print("the tables are right; no PyTorch, so its formulas were not tried")
         return
@@ -254,10 +257,19 @@ def check_formulas(torch: Any) -> None:
             assert torch.equal(transposed.to(torch.float32), codes.t().to(torch.float32)), name
 
 
+def works_by_option(options: argparse.Namespace) -> list[tuple[bool, types.ModuleType]]:
+    return [
+        (options.gemm, torch_gemm),
+        (options.linear, torch_linear),
+        (options.weight_only, torch_weight_only),
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gemm", action="store_true", help="products in place of casts")
     parser.add_argument("--linear", action="store_true", help="steps of a layer in place of casts")
+    parser.add_argument("--weight-only", action="store_true", help="products with weights of 8 and 4 bits")
     parser.add_argument("--deepgemm", metavar="PATH", help="with --gemm: a checkout of DeepGEMM that is built")
     parser.add_argument("--ingot", help="what bench_cast, bench_gemm or bench_linear --json wrote, to print beside")
     parser.add_argument("--json", help="write all figures to this file")
@@ -270,7 +282,8 @@ def main() -> int:
         self_check()
         return 0
     if options.list:
-        works_of = torch_gemm if options.gemm else torch_linear if options.linear else sys.modules[__name__]
+        chosen = [module for wanted, module in works_by_option(options) if wanted]
+        works_of = chosen[0] if chosen else sys.modules[__name__]
         names = works_of.case_names()
         print("\n".join(name for name in names if options.filter in name))
         return 0
@@ -305,6 +318,9 @@ def main() -> int:
     elif options.linear:
         found = torch_linear.measure(torch, options.filter, options.quick, write)
         text = torch_linear.table(found, ingot)
+    elif options.weight_only:
+        found = torch_weight_only.measure(torch, options.filter, options.quick, write)
+        text = torch_weight_only.table(found)
     else:
         found = measure(torch, options.filter, options.quick)
         text = table(found, ingot)

@@ -21,7 +21,7 @@ class Replay:
     def __init__(self, torch: Any, call: Callable[[Any], Any], inputs: list[Any], graph_us: float) -> None:
         self.torch = torch
         self.kept: list[Any] = []  # outputs, so that the graph's calls write to memory of their own
-        side = torch.cuda.Stream()
+        side = self.side = torch.cuda.Stream()  # where it is captured, too: libraries keep memory for each stream
         side.wait_stream(torch.cuda.current_stream())
         # One capture: memory that a library keeps from a first one (cuBLAS its workspace) would be gone with it.
         with torch.cuda.stream(side):
@@ -42,7 +42,7 @@ class Replay:
         self.calls = calls
         self.kept = [None] * len(inputs)  # the outputs of a copy live until its next turn
         self.graph = self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.graph(self.graph):
+        with self.torch.cuda.graph(self.graph, stream=self.side):
             for i in range(calls):
                 self.kept[i % len(inputs)] = call(inputs[i % len(inputs)])
 

@@ -16,5 +16,6 @@ endforeach()
 file(GLOB pictures CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.svg)
 install(FILES ${pictures} DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(FILES examples/readme_example.cpp examples/fused_example.cpp DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+install(FILES examples/readme_example.cpp examples/fused_example.cpp examples/weight_only_example.cpp
+        DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 install(DIRECTORY examples/consume DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)

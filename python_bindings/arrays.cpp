@@ -51,7 +51,9 @@ Tensor tensor_of(const Array& array, const std::string& dtype_name, std::size_t 
 
 Dtype dtype_of(const std::string& name, const char* what) {
   if (const std::optional<Dtype> dtype = parse_dtype(name)) return *dtype;
-  refuse(what, "unknown dtype \"" + name + "\"; expected f32, bf16, f16, e4m3fn, e5m2, e4m3fnuz or e5m2fnuz");
+  refuse(what, "unknown dtype \"" + name +
+                   "\"; expected f32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, "
+                   "e8m0fnu, e3m2fn, e2m3fn, e2m1fn or u8");
 }
 
 Tensor matrix_of(const Input& array, const std::string& dtype, const char* what) {
@@ -59,6 +61,36 @@ Tensor matrix_of(const Input& array, const std::string& dtype, const char* what)
 }
 Tensor matrix_of(const Output& array, const std::string& dtype, const char* what) {
   return tensor_of(array, dtype, 2, what);
+}
+namespace {
+
+template <class Array>
+Tensor packed_codes_of(const Array& array, const std::string& dtype_name, std::int64_t cols, const char* what) {
+  const Dtype dtype = dtype_of(dtype_name, what);
+  if (!is_sub_byte(dtype)) return tensor_of(array, dtype_name, 2, what);
+  Tensor codes = tensor_of(array, "u8", 2, what);
+  if (cols < 0 || codes.cols < row_bytes(dtype, cols)) {
+    refuse(what, "has rows of " + std::to_string(codes.cols) + " bytes, but " + std::to_string(cols) + " codes of " +
+                     dtype_name + " take " + std::to_string(row_bytes(dtype, cols)));
+  }
+  if (codes.rows > 1 && codes.row_stride * 8 % bits_of(dtype) != 0) {
+    refuse(what, "has " + std::to_string(codes.row_stride) + " bytes from row to row, but rows of " + dtype_name +
+                     " must begin a multiple of 3 bytes apart");
+  }
+  const int unit = packed_unit(dtype);
+  codes.dtype = dtype;
+  codes.cols = cols;
+  codes.row_stride = codes.rows > 1 ? codes.row_stride * 8 / bits_of(dtype) : (cols + unit - 1) / unit * unit;
+  return codes;
+}
+
+}  // namespace
+
+Tensor codes_of(const Input& array, const std::string& dtype, std::int64_t cols, const char* what) {
+  return packed_codes_of(array, dtype, cols, what);
+}
+Tensor codes_of(const Output& array, const std::string& dtype, std::int64_t cols, const char* what) {
+  return packed_codes_of(array, dtype, cols, what);
 }
 Tensor vector_of(const Input& array, const std::string& dtype, const char* what) {
   return tensor_of(array, dtype, 1, what);

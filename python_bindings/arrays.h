@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -21,7 +22,11 @@ using Output = nanobind::ndarray<>;
 // than 1, a device that is neither CPU nor CUDA.
 Tensor matrix_of(const Input& array, const std::string& dtype, const char* what);
 Tensor matrix_of(const Output& array, const std::string& dtype, const char* what);
-// The same for one dimension.
+// Codes[rows, cols]; of a dtype of less than a byte the array is one of packed rows, of bytes (unsigned 8-bit
+// integers). Throws also where those are too few for cols, or not at whole elements from row to row.
+Tensor codes_of(const Input& array, const std::string& dtype, std::int64_t cols, const char* what);
+Tensor codes_of(const Output& array, const std::string& dtype, std::int64_t cols, const char* what);
+// Of one dimension, as matrix_of().
 Tensor vector_of(const Input& array, const std::string& dtype, const char* what);
 Tensor vector_of(const Output& array, const std::string& dtype, const char* what);
 

@@ -88,4 +88,5 @@ NB_MODULE(_core, module) {
   module.def(
       "canonical_spec", [](const std::string& line) { return ingot::print(ingot::parse(line)); }, "line"_a);
   ingot::python::bind_operations(module);
+  ingot::python::bind_weight_only(module);
 }

@@ -18,6 +18,7 @@
 #include "arrays.h"
 #include "context.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/packed_codes.h"
 #include "scaling.cuh"
 
 namespace ingot::python {
@@ -148,7 +149,29 @@ void gemm(PythonContext& context, const Operand& a, const Operand& b, const std:
   context.run(stream, [&](Backend& backend, Stream& on) { backend.gemm(spec, tensors, on); });
 }
 
-// Calls work(F{}) with the FP8 format's type.
+void quantize_mx(PythonContext& context, const Input& input, const std::string& in_dtype, const Output& codes,
+                 const std::string& out_dtype, const Output& scales, std::uintptr_t stream) {
+  const MxQuantizeSpec spec{.in = dtype_of(in_dtype, "quantize_mx input"),
+                            .out = dtype_of(out_dtype, "quantize_mx dtype")};
+  const Tensor from = matrix_of(input, in_dtype, "quantize_mx input");
+  const MxQuantizeTensors tensors{.input = from,
+                                  .codes = codes_of(codes, out_dtype, from.cols, "quantize_mx codes"),
+                                  .scales = matrix_of(scales, "e8m0fnu", "quantize_mx scales")};
+  const nb::gil_scoped_release release;
+  context.run(stream, [&](Backend& backend, Stream& on) { backend.quantize_mx(spec, tensors, on); });
+}
+
+void float_quantize(PythonContext& context, const Input& input, const std::string& in_dtype, int exponent_bits,
+                    int mantissa_bits, const Output& output, std::uintptr_t stream) {
+  const FloatQuantizeSpec spec{
+      .in = dtype_of(in_dtype, "float_quantize input"), .exponent_bits = exponent_bits, .mantissa_bits = mantissa_bits};
+  const FloatQuantizeTensors tensors{.input = matrix_of(input, in_dtype, "float_quantize input"),
+                                     .output = matrix_of(output, in_dtype, "float_quantize output")};
+  const nb::gil_scoped_release release;
+  context.run(stream, [&](Backend& backend, Stream& on) { backend.float_quantize(spec, tensors, on); });
+}
+
+// Calls work(F{}) with the type of a format of eight bits or less.
 template <class Work>
 void with_format(Dtype dtype, Work&& work) {
   switch (dtype) {
@@ -156,10 +179,13 @@ void with_format(Dtype dtype, Work&& work) {
     case Dtype::e5m2: return work(ingot::e5m2{});
     case Dtype::e4m3fnuz: return work(ingot::e4m3fnuz{});
     case Dtype::e5m2fnuz: return work(ingot::e5m2fnuz{});
+    case Dtype::e3m2fn: return work(ingot::e3m2fn{});
+    case Dtype::e2m3fn: return work(ingot::e2m3fn{});
+    case Dtype::e2m1fn: return work(ingot::e2m1fn{});
     default: break;
   }
   throw Error(ErrorCode::invalid_argument, "dtype",
-              "expected e4m3fn, e5m2, e4m3fnuz or e5m2fnuz, got " + std::string(name(dtype)));
+              "expected e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn or e2m1fn, got " + std::string(name(dtype)));
 }
 
 using HostFloats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -174,9 +200,20 @@ void encode(const HostFloats& input, const std::string& dtype, const HostCodesOu
 }
 
 void decode(const HostCodes& codes, const std::string& dtype, const HostFloatsOut& values) {
-  with_format(dtype_of(dtype, "decode dtype"), [&]<class F>(F) {
+  const auto decode_as = [&]<class F>(F) {
     for (std::size_t i = 0; i < codes.size(); ++i) values.data()[i] = ingot::decode(F{codes.data()[i]});
-  });
+  };
+  const Dtype from = dtype_of(dtype, "decode dtype");
+  if (from == Dtype::e8m0fnu) return decode_as(ingot::e8m0fnu{});
+  with_format(from, decode_as);
+}
+
+void pack_codes(const HostCodes& codes, const std::string& dtype, const HostCodesOut& row) {
+  ingot::pack_codes(dtype_of(dtype, "pack_codes dtype"), {codes.data(), codes.size()}, {row.data(), row.size()});
+}
+
+void unpack_codes(const HostCodes& row, const std::string& dtype, const HostCodesOut& codes) {
+  ingot::unpack_codes(dtype_of(dtype, "unpack_codes dtype"), {row.data(), row.size()}, {codes.data(), codes.size()});
 }
 
 // ---- Expressions -------------------------------------------------------------------------------------------------
@@ -254,6 +291,12 @@ void bind_operations(nb::module_& module) {
   module.def("evaluate", &evaluate_all, "text"_a, "x"_a, "inputs"_a, "results"_a);
   module.def("gemm", &gemm, "context"_a, "a"_a, "b"_a, "bias"_a.none(), "bias_dtype"_a, "out"_a, "out_dtype"_a,
              "fast_accumulation"_a, "stream"_a);
+  module.def("quantize_mx", &quantize_mx, "context"_a, "input"_a, "in_dtype"_a, "codes"_a, "out_dtype"_a, "scales"_a,
+             "stream"_a);
+  module.def("float_quantize", &float_quantize, "context"_a, "input"_a, "in_dtype"_a, "exponent_bits"_a,
+             "mantissa_bits"_a, "output"_a, "stream"_a);
+  module.def("pack_codes", &pack_codes, "codes"_a, "dtype"_a, "row"_a);
+  module.def("unpack_codes", &unpack_codes, "row"_a, "dtype"_a, "codes"_a);
   module.def("encode", &encode, "input"_a, "dtype"_a, "codes"_a);
   module.def("decode", &decode, "codes"_a, "dtype"_a, "values"_a);
 }

@@ -6,5 +6,6 @@
 namespace ingot::python {
 
 void bind_operations(nanobind::module_& module);
+void bind_weight_only(nanobind::module_& module);  // weight_only.cpp
 
 }  // namespace ingot::python

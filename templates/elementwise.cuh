@@ -8,6 +8,7 @@
 
 #include "memory.cuh"
 #include "octet.cuh"
+#include "octet_tiles.cuh"
 #include "platform.cuh"
 #include "source.cuh"
 
@@ -17,35 +18,10 @@ struct ElementwiseParams {
   SourceParams source;
   void* output;       // In[rows, cols]
   i64 output_stride;  // elements
-  u32 across_log2;    // ElementwiseLaunch's
+  u32 across_log2;    // OctetTiles's
 };
 
-struct ElementwiseLaunch {
-  static constexpr u32 kThreads = 256;
-  static constexpr u32 kThreadsLog2 = 8;
-  static constexpr i64 kMaxBlocks = 0x7fffffff;
-  // Rows of a thread: 64 bytes of each matrix.
-  INGOT_HOST_DEVICE static constexpr u32 rows(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
-  // Threads beside each other: 8 where the matrix is as wide, more where few of them have no columns then.
-  INGOT_HOST_DEVICE static constexpr u32 across_log2(i64 cols) {
-    const i64 octets = ceil_div(cols, i64{kOctet});
-    u32 log2 = 0;
-    while (log2 < 3 && (i64{1} << log2) < octets) ++log2;
-    for (u32 wider = log2 + 1; wider <= kThreadsLog2; ++wider) {
-      const i64 idle = (ceil_div(octets, i64{1} << wider) << wider) - octets;
-      if (idle * 16 <= octets) log2 = wider;
-    }
-    return log2;
-  }
-  INGOT_HOST_DEVICE static constexpr i64 tile_cols(u32 across_log2) { return i64{kOctet} << across_log2; }
-  INGOT_HOST_DEVICE static constexpr i64 tile_rows(u32 across_log2, u64 value_bytes) {
-    return i64{rows(value_bytes)} << (kThreadsLog2 - across_log2);
-  }
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u64 value_bytes) {
-    const u32 log2 = across_log2(cols);
-    return min_of(kMaxBlocks, ceil_div(rows, tile_rows(log2, value_bytes)) * ceil_div(cols, tile_cols(log2)));
-  }
-};
+using ElementwiseLaunch = OctetTiles;
 
 // Registers that hold what a thread has fetched of `rows` rows.
 template <class Source>
@@ -120,33 +96,28 @@ INGOT_DEVICE void elementwise_elements(const ElementwiseParams& p, i64 first_row
   }
 }
 
+// All tiles of the block.
+template <class Source>
+INGOT_DEVICE void elementwise_tiles(const ElementwiseParams& p) {
+  using In = typename Source::In;
+  const i64 cols = p.source.cols;
+  const i64 tile_cols = OctetTiles::tile_cols(p.across_log2);
+  const bool aligned = Source::aligned(p.source) && vector_aligned<In>(p.output, p.output_stride);
+  for_each_tile(p.source.rows, cols, OctetTiles::tile_rows(p.across_log2, sizeof(In)), tile_cols,
+                [&](i64 first_row, i64 first_col) {
+                  if (aligned && (cols - first_col >= tile_cols || cols % kOctet == 0)) {
+                    elementwise_octets<Source>(p, first_row, first_col);
+                  } else {
+                    elementwise_elements<Source>(p, first_row, first_col);
+                  }
+                });
+}
+
 template <class Source>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ElementwiseLaunch::kThreads, elementwise_residency<Source>())
     elementwise(const __grid_constant__ ElementwiseParams p) {
-  using In = typename Source::In;
-  using Launch = ElementwiseLaunch;
-  const i64 tile_rows = Launch::tile_rows(p.across_log2, sizeof(In));
-  const i64 tile_cols = Launch::tile_cols(p.across_log2);
-  const bool aligned = Source::aligned(p.source) && vector_aligned<In>(p.output, p.output_stride);
-  const u32 strips = static_cast<u32>(ceil_div(p.source.cols, tile_cols));
-  const u32 band_step = gridDim.x / strips;
-  const u32 strip_step = gridDim.x % strips;
-  u32 strip = blockIdx.x % strips;
   start_in_turn();
-  INGOT_UNROLL_BY(1)
-  for (i64 band = blockIdx.x / strips; band * tile_rows < p.source.rows; band += band_step) {
-    const i64 first_col = strip * tile_cols;
-    if (aligned && (p.source.cols - first_col >= tile_cols || p.source.cols % kOctet == 0)) {
-      elementwise_octets<Source>(p, band * tile_rows, first_col);
-    } else {
-      elementwise_elements<Source>(p, band * tile_rows, first_col);
-    }
-    strip += strip_step;
-    if (strip >= strips) {
-      strip -= strips;
-      ++band;
-    }
-  }
+  elementwise_tiles<Source>(p);
 }
 
 }  // namespace ingot

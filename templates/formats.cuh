@@ -44,8 +44,43 @@ struct e5m2fnuz {
   static constexpr double kMax = 57344.0;
 };
 
+// OCP microscaling elements (MX 1.0): every code is a finite number. One code in the low bits.
+struct e3m2fn {
+  u8 bits;
+  static constexpr int kExponentBits = 3, kMantissaBits = 2, kBias = 3;
+  static constexpr bool kFnuz = false, kHasInf = false;
+  static constexpr u32 kMaxCode = 0x1f;
+  static constexpr double kMax = 28.0;
+};
+struct e2m3fn {
+  u8 bits;
+  static constexpr int kExponentBits = 2, kMantissaBits = 3, kBias = 1;
+  static constexpr bool kFnuz = false, kHasInf = false;
+  static constexpr u32 kMaxCode = 0x1f;
+  static constexpr double kMax = 7.5;
+};
+struct e2m1fn {
+  u8 bits;
+  static constexpr int kExponentBits = 2, kMantissaBits = 1, kBias = 1;
+  static constexpr bool kFnuz = false, kHasInf = false;
+  static constexpr u32 kMaxCode = 0x7;
+  static constexpr double kMax = 6.0;
+};
+// MX's scales: a power of two, 2^(bits - 127); 255 is NaN. There is no sign and no zero.
+struct e8m0fnu {
+  u8 bits;
+};
+
 template <class T>
 concept Fp8Format = is_same<T, e4m3fn> || is_same<T, e5m2> || is_same<T, e4m3fnuz> || is_same<T, e5m2fnuz>;
+
+// Less than a byte to a code.
+template <class T>
+concept SubByteFormat = is_same<T, e3m2fn> || is_same<T, e2m3fn> || is_same<T, e2m1fn>;
+
+// A sign, an exponent and a mantissa in eight bits or less.
+template <class T>
+concept CodeFormat = Fp8Format<T> || SubByteFormat<T>;
 
 template <class T>
 concept HighPrecision = is_same<T, f32> || is_same<T, bf16> || is_same<T, f16>;

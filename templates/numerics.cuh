@@ -1,6 +1,6 @@
 // Bit-exact conversions, the same on host and device: decode (exact) and encode (round to nearest, ties to even) of the
-// FP8 formats, bf16 and f16. The products and sums here must not be contracted into fma: NVRTC runs with --fmad=false,
-// host compilers with -ffp-contract=off.
+// formats of up to eight bits, bf16 and f16. The products and sums here must not be contracted into fma: NVRTC runs
+// with --fmad=false, host compilers with -ffp-contract=off.
 #pragma once
 
 #include "formats.cuh"
@@ -14,15 +14,16 @@ inline constexpr u32 kF32Nan = 0x7fc00000;
 
 INGOT_HOST_DEVICE bool is_nan(float x) { return (float_bits(x) & 0x7fffffffU) > kF32Inf; }
 
-// ---- FP8 ---------------------------------------------------------------------------------------------------------
+// ---- FP8, FP6 and FP4 --------------------------------------------------------------------------------------------
 
-template <Fp8Format F>
+template <CodeFormat F>
 INGOT_HOST_DEVICE float decode(F code) {
-  const u32 sign = static_cast<u32>(code.bits & 0x80U) << 24;
-  const u32 magnitude = code.bits & 0x7fU;
+  constexpr int kSignBit = F::kExponentBits + F::kMantissaBits;
+  const u32 sign = (static_cast<u32>(code.bits >> kSignBit) & 1U) << 31;
+  const u32 magnitude = code.bits & ((1U << kSignBit) - 1U);
   if constexpr (F::kFnuz) {
     if (code.bits == F::kNanCode) return float_from_bits(kF32Nan);
-  } else {
+  } else if constexpr (Fp8Format<F>) {
     if (magnitude > F::kMaxCode) return float_from_bits(sign | (F::kHasInf && magnitude == 0x7c ? kF32Inf : kF32Nan));
   }
   // The code's exponent and mantissa, moved to where f32 has them, are the value times 2^(bias - 127): a subnormal code
@@ -33,15 +34,23 @@ INGOT_HOST_DEVICE float decode(F code) {
 }
 
 // Rounds to nearest even and saturates: |x| above the largest finite value, Inf included, gives that value. NaN gives
-// kNanCode. This is what cvt.rn.satfinite does for the two OCP formats.
-template <Fp8Format F>
+// kNanCode, or, in the formats of less than a byte, which have no NaN, the code of 0. This is what cvt.rn.satfinite
+// does for the two OCP formats of FP8.
+template <CodeFormat F>
 INGOT_HOST_DEVICE F encode_software(float x) {
+  constexpr int kSignBit = F::kExponentBits + F::kMantissaBits;
   constexpr int kDropped = 23 - F::kMantissaBits;
   constexpr u32 kMinNormal = static_cast<u32>(127 + 1 - F::kBias) << 23;
   const u32 bits = float_bits(x);
   const u32 magnitude = bits & 0x7fffffffU;
-  const u32 sign = (bits >> 24) & 0x80U;
-  if (magnitude > kF32Inf) return F{static_cast<u8>(F::kNanCode)};
+  const u32 sign = (bits >> 31) << kSignBit;
+  if (magnitude > kF32Inf) {
+    if constexpr (Fp8Format<F>) {
+      return F{static_cast<u8>(F::kNanCode)};
+    } else {
+      return F{0};
+    }
+  }
   u32 code = 0;
   if (magnitude < kMinNormal) {
     // Adding a power of two whose last place is the format's smallest subnormal makes f32's own rounding round there;
@@ -80,12 +89,39 @@ INGOT_HOST_DEVICE u16 encode_pair(float low, float high) {
   return static_cast<u16>(encode_software<F>(low).bits | (encode_software<F>(high).bits << 8));
 }
 
-template <Fp8Format F>
+template <CodeFormat F>
 INGOT_HOST_DEVICE F encode(float x) {
 #if INGOT_ON_DEVICE
-  if constexpr (has_hardware_encode<F>()) return F{static_cast<u8>(encode_pair<F>(x, 0.0F))};
+  if constexpr (Fp8Format<F>) {
+    if constexpr (has_hardware_encode<F>()) return F{static_cast<u8>(encode_pair<F>(x, 0.0F))};
+  }
 #endif
   return encode_software<F>(x);
+}
+
+// The same for what is not NaN, and without a branch: half the instructions, for kernels that encode all they read. The
+// code as a word, which saves them a mask too.
+template <SubByteFormat F>
+INGOT_HOST_DEVICE u32 encode_number(float x) {
+  constexpr int kSignBit = F::kExponentBits + F::kMantissaBits;
+  constexpr int kDropped = 23 - F::kMantissaBits;
+  constexpr u32 kLargest = __builtin_bit_cast(u32, static_cast<float>(F::kMax));
+  constexpr u32 kMinNormal = static_cast<u32>(127 + 1 - F::kBias) << 23;
+  constexpr u32 kRebias = static_cast<u32>(F::kBias) << 23;  // 2^(bias - 127): decode()'s product undone
+  const u32 bits = float_bits(x);
+  const u32 magnitude = min_of(bits & 0x7fffffffU, kLargest);
+  // A power of two whose last place is that of x in the format, as in encode_software()'s subnormal step.
+  const float magic = float_from_bits(max_of(magnitude & kF32Inf, kMinNormal) + (static_cast<u32>(kDropped) << 23));
+  const float rounded = (float_from_bits(magnitude) + magic) - magic;
+  const u32 code = float_bits(rounded * float_from_bits(kRebias)) >> kDropped;
+  return ((bits >> (31 - kSignBit)) & (1U << kSignBit)) | code;
+}
+
+// 2^(bits - 127), or NaN.
+INGOT_HOST_DEVICE float decode(e8m0fnu code) {
+  if (code.bits == 0xff) return float_from_bits(kF32Nan);
+  // 2^-127 is a subnormal float.
+  return float_from_bits(code.bits == 0 ? 0x00400000U : static_cast<u32>(code.bits) << 23);
 }
 
 // ---- bf16 and f16 ------------------------------------------------------------------------------------------------
@@ -106,10 +142,11 @@ INGOT_HOST_DEVICE float to_float(f16 x) {
 #endif
 }
 
-template <Fp8Format F>
+template <CodeFormat F>
 INGOT_HOST_DEVICE float to_float(F code) {
   return decode(code);
 }
+INGOT_HOST_DEVICE float to_float(e8m0fnu code) { return decode(code); }
 
 // from_float<T>(x): round to nearest even. Overflow gives Inf, as IEEE has it; NaN gives one NaN, for bf16 and f16 the
 // one that the hardware's conversions give.

@@ -30,6 +30,7 @@ struct TuneOptions {
   std::string set{};
   std::int64_t tokens = 8192;
   std::string recipe{};
+  std::string weight_only{};
   std::filesystem::path manifest{};
   std::string budget{};  // "60s"; empty: as long as it takes
   bool again = false;    // what has a record already, too

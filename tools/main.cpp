@@ -83,6 +83,8 @@ int main(int argc, char** argv) {
   tune_command->add_option("--set", tune.set, "The layers of llama2-7b, llama2-70b, llama3-8b or llama3-70b");
   tune_command->add_option("--tokens", tune.tokens, "Tokens in a step, for --set")->capture_default_str();
   tune_command->add_option("--recipe", tune.recipe, "Only this recipe's GEMMs: one of " + ingot::recipe_names());
+  tune_command->add_option("--weight-only", tune.weight_only,
+                           "In place of recipes' GEMMs, products with packed weights of this dtype, such as e4m3fn");
   tune_command->add_option("--manifest", tune.manifest, "The GEMMs that a run with INGOT_GEMM_MANIFEST has recorded");
   tune_command->add_option("--budget", tune.budget, "Stop after this time, such as 60s or 5m; the next run goes on");
   tune_command->add_flag("--again", tune.again, "Measure again what has a record");

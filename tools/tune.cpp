@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "commands.h"
+#include "ingot/codegen/dequant_candidates.h"
 #include "ingot/codegen/gemm_candidates.h"
 #include "ingot/runtime/context.h"
+#include "ingot/runtime/cuda/dequant_measurer.h"
 #include "ingot/runtime/cuda/gemm_measurer.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/tuning_file.h"
@@ -86,6 +88,25 @@ std::string describe(const TunedGemm& gemm) {
   return fmt::format("{}{}{}", planned.label, planned.label.empty() ? "" : "  ", print(planned.call));
 }
 
+std::vector<Product> candidates_of(Context& context, const ProductCall& call) {
+  const Target target = context.cache().target();
+  const int multiprocessors = context.tuning_machine().multiprocessors;
+  std::vector<Product> all;
+  if (const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec)) {
+    const auto& [m, n, k] = call.size;
+    for (const DequantMatmulSpec& spec :
+         dequant_candidates(*dequant, {m, n, k}, {.target = target, .multiprocessors = multiprocessors})) {
+      all.emplace_back(spec);
+    }
+  } else {
+    for (const GemmSpec& spec : gemm_candidates({std::get<GemmSpec>(call.spec), call.size},
+                                                {.target = target, .multiprocessors = multiprocessors})) {
+      all.emplace_back(spec);
+    }
+  }
+  return all;
+}
+
 // False where it was interrupted.
 bool tune_on_gpu(Context& context, std::vector<TunedGemm>& gemms, const TuneOptions& options, double seconds,
                  const Interrupts& interrupts) {
@@ -93,14 +114,14 @@ bool tune_on_gpu(Context& context, std::vector<TunedGemm>& gemms, const TuneOpti
   std::unique_ptr<Progress> progress;
   TuneSession session{.store = &context.tuning_store(),
                       .machine = context.tuning_machine(),
-                      .candidates =
-                          [&](const GemmCall& call) {
-                            return gemm_candidates(call, {.target = context.cache().target(),
-                                                          .multiprocessors = context.tuning_machine().multiprocessors});
-                          },
-                      .measurer = [&](const GemmCall& call) -> std::unique_ptr<GemmMeasurer> {
+                      .candidates = [&](const ProductCall& call) { return candidates_of(context, call); },
+                      .measurer = [&](const ProductCall& call) -> std::unique_ptr<ProductMeasurer> {
                         if (bench == nullptr) bench = std::make_unique<Bench>(context);
-                        return std::make_unique<CudaGemmMeasurer>(bench->gpu, bench->random, call);
+                        if (const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec)) {
+                          return std::make_unique<CudaDequantMeasurer>(bench->gpu, bench->random, *dequant, call.size);
+                        }
+                        return std::make_unique<CudaGemmMeasurer>(bench->gpu, bench->random,
+                                                                  GemmCall{std::get<GemmSpec>(call.spec), call.size});
                       },
                       .interrupted = [&] { return interrupts.pending(); },
                       .seconds = seconds};
@@ -138,6 +159,7 @@ int tune(const TuneOptions& options) {
             .set = options.set,
             .tokens = options.tokens,
             .recipe = options.recipe,
+            .weight_only = options.weight_only,
             .manifest = options.manifest,
             .warn = [](const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); }});
   const double seconds = options.budget.empty() ? 1e6 : parse_seconds(options.budget);

@@ -72,13 +72,35 @@ LinearSize parse_mnk(const std::string& text) {
   return {.tokens = sizes[0], .in_features = sizes[2], .out_features = sizes[1]};
 }
 
-GemmCall in_bf16(const GemmCall& call) {
-  return {.spec = {.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16, .bias = call.spec.bias}, .size = call.size};
+ProductCall in_bf16(const ProductCall& call) {
+  const bool bias = std::visit([](const auto& spec) { return spec.bias; }, call.spec);
+  return {.spec = GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16, .bias = bias}, .size = call.size};
+}
+
+// Are its operands no codes?
+bool in_high_precision(const Product& product) {
+  const auto* const gemm = std::get_if<GemmSpec>(&product);
+  return gemm != nullptr && !is_fp8(gemm->a);
+}
+
+Dtype parse_weight(const std::string& text) {
+  const auto dtype = parse_dtype(text);
+  if (!dtype || std::ranges::find(kWeightDtypes, *dtype) == kWeightDtypes.end()) {
+    std::string allowed;
+    for (const Dtype weight : kWeightDtypes) allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", name(weight));
+    refuse("--weight-only", text, "one of " + allowed);
+  }
+  return *dtype;
 }
 
 class Plan {
  public:
-  explicit Plan(const std::string& recipe) {
+  Plan(const std::string& recipe, const std::string& weight_only) {
+    if (!weight_only.empty()) {
+      if (!recipe.empty()) refuse("--recipe", recipe, "left out with --weight-only, which has none");
+      weight_ = parse_weight(weight_only);
+      return;
+    }
     for (const Recipe& known : recipes()) {
       if (recipe.empty() || known.name == recipe) recipes_.push_back(known);
     }
@@ -86,18 +108,26 @@ class Plan {
   }
 
   void add_layer(const std::string& name, const LinearSize& size) {
+    if (weight_) {
+      const ProductCall call{.spec = DequantMatmulSpec{.weight = *weight_},
+                             .size = {.m = size.tokens, .n = size.out_features, .k = size.in_features}};
+      add({.label = fmt::format("{}{}weight-only", name, name.empty() ? "" : ", "),
+           .call = call,
+           .bf16 = in_bf16(call)});
+      return;
+    }
     const auto baselines = linear_gemms(high_precision(), size, Dtype::bf16);
     for (const Recipe& recipe : recipes_) {
       const auto gemms = linear_gemms(recipe.config, size, Dtype::bf16);
       for (std::size_t i = 0; i < gemms.size(); ++i) {
         add({.label = fmt::format("{}{}{}, {}", name, name.empty() ? "" : " ", gemms[i].role, recipe.name),
-             .call = gemms[i].call,
-             .bf16 = baselines[i].call});
+             .call = {.spec = gemms[i].call.spec, .size = gemms[i].call.size},
+             .bf16 = ProductCall{.spec = baselines[i].call.spec, .size = baselines[i].call.size}});
       }
     }
   }
 
-  void add_call(const GemmCall& call) { add({.label = "", .call = call, .bf16 = in_bf16(call)}); }
+  void add_call(const ProductCall& call) { add({.label = "", .call = call, .bf16 = in_bf16(call)}); }
 
   std::vector<PlannedGemm> take() {
     std::stable_partition(planned_.begin(), planned_.end(), [](const PlannedGemm& gemm) { return !gemm.bf16; });
@@ -106,7 +136,7 @@ class Plan {
 
  private:
   void add(PlannedGemm gemm) {
-    if (!is_fp8(gemm.call.spec.a)) gemm.bf16.reset();
+    if (in_high_precision(gemm.call.spec)) gemm.bf16.reset();
     if (gemm.bf16) add({.label = "in bf16", .call = *gemm.bf16, .bf16 = {}});
     const auto there = std::ranges::find(planned_, gemm.call, &PlannedGemm::call);
     if (there == planned_.end()) {
@@ -117,13 +147,14 @@ class Plan {
   }
 
   std::vector<Recipe> recipes_;
+  std::optional<Dtype> weight_;
   std::vector<PlannedGemm> planned_;
 };
 
 }  // namespace
 
 std::vector<PlannedGemm> plan(const TuneRequest& request) {
-  Plan made(request.recipe);
+  Plan made(request.recipe, request.weight_only);
   for (const std::string& mnk : request.mnk) made.add_layer("", parse_mnk(mnk));
   if (!request.set.empty()) {
     const auto* const model = std::ranges::find(kModels, std::string_view(request.set), &Model::name);
@@ -136,7 +167,7 @@ std::vector<PlannedGemm> plan(const TuneRequest& request) {
   if (!request.manifest.empty()) {
     const GemmManifestFile manifest = read_gemm_manifest(request.manifest);
     if (manifest.damaged > 0) request.warn(manifest.problem);
-    for (const GemmCall& call : manifest.calls) made.add_call(call);
+    for (const ProductCall& call : manifest.calls) made.add_call(call);
   }
   return made.take();
 }

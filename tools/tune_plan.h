@@ -1,5 +1,5 @@
-// Which GEMMs `ingot tune` is to tune: from the command line's shapes, from the layers of a known model, or from what a
-// run has recorded.
+// Which products `ingot tune` is to tune: from the command line's shapes, from the layers of a known model, or from
+// what a run has recorded.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/gemm_call.h"
+#include "ingot/codegen/product.h"
 
 namespace ingot::tools {
 
 struct PlannedGemm {
   std::string label;  // "gate_up grad_weight, tensorwise"
-  GemmCall call;
-  std::optional<GemmCall> bf16{};  // the same product in bf16, which an FP8 one is compared with
+  ProductCall call;
+  std::optional<ProductCall> bf16{};  // the same product in bf16, which an FP8 one is compared with
 };
 
 struct TuneRequest {
@@ -24,11 +24,12 @@ struct TuneRequest {
   std::string set{};               // "llama3-8b"
   std::int64_t tokens = 8192;      // of the set
   std::string recipe{};            // only this one; empty: all
+  std::string weight_only{};       // instead of recipes' GEMMs: products with weights of this dtype, a factor to a row
   std::filesystem::path manifest{};
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // of lines that the manifest lost
 };
 
-// Each GEMM once, those in bf16 before those that are compared with them. Throws Error{invalid_argument, not_found,
+// Each product once, those in bf16 before those that are compared with them. Throws Error{invalid_argument, not_found,
 // io_failed}.
 std::vector<PlannedGemm> plan(const TuneRequest& request);
 

@@ -22,7 +22,7 @@ std::string ratio(double other_us, double us) { return other_us > 0 ? fmt::forma
 
 std::string table(const std::vector<TunedGemm>& gemms) {
   const auto label_of = [](const TunedGemm& gemm) {
-    const std::string spec = print(KernelSpec(gemm.planned.call.spec));
+    const std::string spec = print(kernel_spec(gemm.planned.call.spec));
     return gemm.planned.label.empty() ? spec : gemm.planned.label;
   };
   const auto kernel_text = [](const TunedGemm& gemm) {
@@ -59,7 +59,7 @@ std::string json(const std::vector<TunedGemm>& gemms, const TuningMachine& machi
   for (const TunedGemm& gemm : gemms) {
     const auto& [m, n, k] = gemm.planned.call.size;
     Json one{{"label", gemm.planned.label},
-             {"spec", print(KernelSpec(gemm.planned.call.spec))},
+             {"spec", print(kernel_spec(gemm.planned.call.spec))},
              {"m", m},
              {"n", n},
              {"k", k},

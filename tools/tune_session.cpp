@@ -20,8 +20,8 @@ Clock::duration from_seconds(double seconds) {
 }
 
 // What has a record already has to be beaten.
-std::vector<GemmSpec> candidates_of(const TuneSession& session, const GemmCall& call) {
-  std::vector<GemmSpec> all = session.candidates(call);
+std::vector<Product> candidates_of(const TuneSession& session, const ProductCall& call) {
+  std::vector<Product> all = session.candidates(call);
   if (const auto record = session.store->find(session.machine, call.spec, call.size)) {
     std::erase(all, record->chosen);
     all.insert(all.begin(), record->chosen);
@@ -32,7 +32,10 @@ std::vector<GemmSpec> candidates_of(const TuneSession& session, const GemmCall& 
 double best_of_cublaslt(const AutotuneResult& result) {
   double best = 0;
   for (const Trial& trial : result.trials) {
-    if (trial.spec.kernel != GemmKernel::cublaslt || !trial.problem.empty() || trial.samples_us.empty()) continue;
+    const auto* const gemm = std::get_if<GemmSpec>(&trial.spec);
+    if (gemm == nullptr || gemm->kernel != GemmKernel::cublaslt || !trial.problem.empty() || trial.samples_us.empty()) {
+      continue;
+    }
     if (best == 0 || trial.median_us < best) best = trial.median_us;
   }
   return best;
@@ -47,7 +50,7 @@ double bf16_time(const std::vector<TunedGemm>& gemms, const PlannedGemm& planned
 // `share`: of the time that is left until `deadline`, what this GEMM may take. It gets a record, or a problem, or,
 // where it was stopped, neither.
 void tune_one(const TuneSession& session, TunedGemm& gemm, double bf16_us, double share, Clock::time_point deadline) {
-  const GemmCall& call = gemm.planned.call;
+  const ProductCall& call = gemm.planned.call;
   const Clock::time_point enough =
       Clock::now() + std::chrono::duration_cast<Clock::duration>((deadline - Clock::now()) * share);
   const AutotuneResult result = autotune(candidates_of(session, call), *session.measurer(call),
@@ -56,7 +59,7 @@ void tune_one(const TuneSession& session, TunedGemm& gemm, double bf16_us, doubl
   for (const Trial& trial : result.trials) {
     if (trial.wrong) {
       session.warn(
-          fmt::format("{} gave a wrong result and is left out: {}", print(KernelSpec(trial.spec)), trial.problem));
+          fmt::format("{} gave a wrong result and is left out: {}", print(kernel_spec(trial.spec)), trial.problem));
     }
   }
   if (result.stopped) return;
@@ -79,7 +82,7 @@ void tune_one(const TuneSession& session, TunedGemm& gemm, double bf16_us, doubl
 
 }  // namespace
 
-double tuning_weight(const GemmCall& call) {
+double tuning_weight(const ProductCall& call) {
   const auto& [m, n, k] = call.size;
   return 1 + static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * 1e-12;
 }

@@ -21,6 +21,10 @@ _FROM_LONG_NAME = {
     "float8_e5m2": "e5m2",
     "float8_e4m3fnuz": "e4m3fnuz",
     "float8_e5m2fnuz": "e5m2fnuz",
+    "float8_e8m0fnu": "e8m0fnu",
+    "float6_e3m2fn": "e3m2fn",
+    "float6_e2m3fn": "e2m3fn",
+    "float4_e2m1fn": "e2m1fn",
 }
 _LONG_NAME = {short: long for long, short in _FROM_LONG_NAME.items()}
 # Bits without their type: NumPy itself has no bfloat16 and no FP8.
@@ -29,6 +33,9 @@ _HINTS = {
     "uint8": "for codes of FP8 install ml_dtypes and give array.view(ml_dtypes.float8_e4m3fn)",
 }
 SIZE = {"f32": 4, "bf16": 2, "f16": 2, "e4m3fn": 1, "e5m2": 1, "e4m3fnuz": 1, "e5m2fnuz": 1}
+# Bits of the formats that are packed, several codes to a byte or three.
+PACKED_BITS = {"e3m2fn": 6, "e2m3fn": 6, "e2m1fn": 4}
+_NAMES = [*SIZE, "e8m0fnu", *PACKED_BITS]
 
 
 def dtype_name(dtype: Any) -> str:
@@ -38,8 +45,8 @@ def dtype_name(dtype: Any) -> str:
         text = dtype.__name__
     text = text.removeprefix("torch.")
     text = _FROM_LONG_NAME.get(text, text)
-    if text not in SIZE:
-        raise Error(f"dtype: {dtype!r} is none of {', '.join(SIZE)}")
+    if text not in _NAMES:
+        raise Error(f"dtype: {dtype!r} is none of {', '.join(_NAMES)}")
     return text
 
 
@@ -64,14 +71,17 @@ class NumpyArrays:
 
     @staticmethod
     def empty(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        """An uninitialised array; of ml_dtypes' type where NumPy has none and ml_dtypes is there, else of integers."""
+        """An uninitialised array; of ml_dtypes' type where NumPy has none and ml_dtypes is there, else of integers.
+        Formats of less than a byte are bytes."""
+        if dtype in PACKED_BITS:
+            return np.empty(shape, np.uint8)
         long_name = _LONG_NAME[dtype]
         if dtype in ("f32", "f16"):
             return np.empty(shape, long_name)
         try:
             import ml_dtypes
         except ImportError:
-            return np.empty(shape, _UNSIGNED[SIZE[dtype]])
+            return np.empty(shape, _UNSIGNED[SIZE.get(dtype, 1)])
         return np.empty(shape, getattr(ml_dtypes, long_name))
 
 
@@ -108,7 +118,9 @@ class TorchArrays:
         return tensor.view(integers[tensor.element_size()])
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        return self._torch.empty(shape, dtype=getattr(self._torch, _LONG_NAME[dtype]), device=self._place)
+        # Bytes where PyTorch has no such type: of packed codes, and in early versions of scales.
+        torch_dtype = getattr(self._torch, _LONG_NAME[dtype], self._torch.uint8)
+        return self._torch.empty(shape, dtype=torch_dtype, device=self._place)
 
     def same_memory(self, tensor: Any) -> bool:
         return isinstance(tensor, self._torch.Tensor) and tensor.is_contiguous()

@@ -300,7 +300,8 @@ def _operand(arrays: Any, x: Any, k_major: bool, what: str) -> Any:
 
 
 def encode(x: Any, dtype: Any) -> np.ndarray:
-    """The FP8 codes of float32 values, unscaled, as uint8: round to nearest even, saturating. Any shape, on the CPU."""
+    """The FP8, FP6 or FP4 codes of float32 values, unscaled, one to a uint8: round to nearest even, saturating. Any shape,
+    on the CPU."""
     values = np.ascontiguousarray(x, dtype=np.float32)
     codes = np.empty(values.size, np.uint8)
     _core.encode(values.reshape(-1), dtype_name(dtype), codes)
@@ -308,7 +309,7 @@ def encode(x: Any, dtype: Any) -> np.ndarray:
 
 
 def decode(codes: Any, dtype: Any) -> np.ndarray:
-    """The float32 values of FP8 codes (any one-byte array). Exact. Any shape, on the CPU."""
+    """The float32 values of FP8, FP6 or FP4 codes, or of MX's scales (e8m0fnu), one to a byte. Exact. Any shape, on the CPU."""
     raw = np.ascontiguousarray(codes).view(np.uint8)
     values = np.empty(raw.size, np.float32)
     _core.decode(raw.reshape(-1), dtype_name(dtype), values)

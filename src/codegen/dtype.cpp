@@ -19,8 +19,13 @@ constexpr std::array kFacts{
     DtypeFacts{"e5m2", e5m2::kMax},
     DtypeFacts{"e4m3fnuz", e4m3fnuz::kMax},
     DtypeFacts{"e5m2fnuz", e5m2fnuz::kMax},
+    DtypeFacts{"e8m0fnu"},
+    DtypeFacts{"e3m2fn", e3m2fn::kMax},
+    DtypeFacts{"e2m3fn", e2m3fn::kMax},
+    DtypeFacts{"e2m1fn", e2m1fn::kMax},
+    DtypeFacts{"u8"},
 };
-static_assert(kFacts.size() == kHighPrecisionDtypes.size() + kFp8Dtypes.size());
+static_assert(kFacts.size() == kHighPrecisionDtypes.size() + kFp8Dtypes.size() + 2 + kSubByteDtypes.size());
 
 // A value that the enum does not have (memory not initialised, a newer caller) is shown as such by the messages that
 // refuse it.

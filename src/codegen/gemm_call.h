@@ -30,9 +30,6 @@ inline auto matching(const GemmCall& call) {
 // The spec with the choice of its kernel left to the library.
 GemmSpec without_kernel(GemmSpec spec);
 
-// The kernel that a spec names, as its line does: "sm90:128x256:2x1:4:cooperative", "cublaslt:3"; else "automatic".
-std::string kernel_of(const GemmSpec& spec);
-
 std::string print(const GemmCall& call);
 // Throws Error{invalid_spec} that quotes what is wrong.
 GemmCall parse_gemm_call(std::string_view line);

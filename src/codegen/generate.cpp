@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "ingot/codegen/candidates.h"
+#include "ingot/codegen/dequant_instance.h"
 #include "ingot/codegen/pointwise_render.h"
 #include "ingot/runtime/error.h"
 
@@ -314,6 +315,26 @@ Instance instance(const NormBackwardSpec& spec, Pass pass) {
 
 // What is reduced is a parameter.
 Instance instance(const AmaxHistorySpec&, Pass) { return {"amax_history.cuh", "amax_history", "amax_history"}; }
+
+Instance instance(const MxQuantizeSpec& spec, Pass) {
+  return {"quantize_mx.cuh", fmt::format("quantize_mx<{}, {}>", type(spec.in), type(spec.out)), print(spec)};
+}
+
+Instance instance(const FloatQuantizeSpec& spec, Pass) {
+  return {"float_quantize.cuh",
+          fmt::format("float_quantize<{}, {}, {}>", type(spec.in), spec.exponent_bits, spec.mantissa_bits),
+          print(spec)};
+}
+
+Instance instance(const PackWeightSpec& spec, Pass) {
+  return {"pack_weight.cuh", fmt::format("{}<{}>", spec.unpack ? "unpack_weight" : "pack_weight", type(spec.weight)),
+          print(spec)};
+}
+
+Instance instance(const DequantMatmulSpec& spec, Pass) {
+  const DequantInstance made = dequant_instance(spec);
+  return {made.header, made.kernel, made.words, made.functor};
+}
 
 bool has_first(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
 bool has_first(const CastSpec& spec) {

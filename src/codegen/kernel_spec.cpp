@@ -13,7 +13,9 @@
 #include <system_error>
 #include <utility>
 
+#include "ingot/codegen/dequant_spec_text.h"
 #include "ingot/codegen/norm_spec_text.h"
+#include "ingot/codegen/quantize_spec_text.h"
 #include "ingot/codegen/sm90_tiling.h"
 #include "ingot/runtime/error.h"
 
@@ -439,9 +441,13 @@ class Parser {
     if (kind == "norm") return parse_norm(line_, words_);
     if (kind == "norm_backward") return parse_norm_backward(line_, words_);
     if (kind == "amax_history") return parse_as<AmaxHistorySpec>();
+    if (kind == "quantize_mx") return parse_mx_quantize(line_, words_);
+    if (kind == "float_quantize") return parse_float_quantize(line_, words_);
+    if (kind == "pack_weight") return parse_pack_weight(line_, words_);
+    if (kind == "dequant_matmul") return parse_dequant_matmul(line_, words_);
     fail(fmt::format(
         "\"{}\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, cast_stats, norm, "
-        "norm_backward or amax_history",
+        "norm_backward, amax_history, quantize_mx, float_quantize, pack_weight or dequant_matmul",
         kind));
   }
 
@@ -811,6 +817,20 @@ std::uint64_t hash_spec(const NormBackwardSpec& spec) {
   return mix(pack(6, spec.kind, spec.in, spec.sums, spec.affine));
 }
 std::uint64_t hash_spec(const AmaxHistorySpec& spec) { return mix(pack(9, spec.reduction)); }
+std::uint64_t hash_spec(const MxQuantizeSpec& spec) { return mix(pack(11, spec.in, spec.out)); }
+std::uint64_t hash_spec(const FloatQuantizeSpec& spec) {
+  return mix(pack(12, spec.in, spec.exponent_bits, spec.mantissa_bits));
+}
+std::uint64_t hash_spec(const PackWeightSpec& spec) { return mix(pack(13, spec.weight, spec.unpack)); }
+std::uint64_t hash_spec(const DequantMatmulSpec& spec) {
+  const auto flags = (spec.bias ? 1 : 0) | (spec.batch_invariant ? 2 : 0) | (spec.tiling ? 4 : 0);
+  const DequantTiling t = spec.tiling.value_or(DequantTiling{});
+  return mix(
+      pack(14, spec.x, spec.weight, spec.out, spec.factors, spec.layout, flags, spec.kernel) +
+      (spec.pointwise ? mix(spec.pointwise.hash()) : 0) +
+      mix(bits(spec.scale) + mix(pack(t.wgmma, t.tokens / 8, t.rows / 16, t.depth / 32, t.stages, t.split, t.k_warps) +
+                                 mix(pack(t.waves, t.multicast, t.blocks)))));
+}
 
 // ---- all ---------------------------------------------------------------------------------------------------------
 
@@ -839,6 +859,8 @@ void append_casts(const CastSpec& dtypes, std::vector<KernelSpec>& specs) {
 }  // namespace
 
 std::size_t hash_value(const GemmSpec& spec) { return static_cast<std::size_t>(hash_spec(spec)); }
+
+std::size_t hash_value(const DequantMatmulSpec& spec) { return static_cast<std::size_t>(hash_spec(spec)); }
 
 std::size_t hash_value(const KernelSpec& spec) {
   return static_cast<std::size_t>(std::visit([](const auto& s) { return hash_spec(s); }, spec));

@@ -19,6 +19,10 @@
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
 //   amax_history reduce=max
+//   quantize_mx bf16->e2m1fn
+//   float_quantize bf16 e3m2
+//   pack_weight e4m3fn
+//   dequant_matmul bf16*e4m3fn->bf16 packed scale=row bias epilogue=silu(x) kernel=sm90:mma:16x128x128:8:2:1
 #pragma once
 
 #include <compare>
@@ -31,11 +35,13 @@
 #include <vector>
 
 #include "ingot/codegen/amax_history_spec.h"
+#include "ingot/codegen/dequant_spec.h"
 #include "ingot/codegen/dtype.h"
 #include "ingot/codegen/gemm_tiling.h"
 #include "ingot/codegen/granularity.h"
 #include "ingot/codegen/norm_spec.h"
 #include "ingot/codegen/pointwise.h"
+#include "ingot/codegen/quantize_spec.h"
 #include "ingot/codegen/scale_source.h"
 
 namespace ingot {
@@ -162,10 +168,12 @@ struct CastStatsSpec {
 };
 
 using KernelSpec = std::variant<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec,
-                                CastStatsSpec, NormSpec, NormBackwardSpec, AmaxHistorySpec>;
+                                CastStatsSpec, NormSpec, NormBackwardSpec, AmaxHistorySpec, MxQuantizeSpec,
+                                FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
 
 std::size_t hash_value(const KernelSpec& spec);
 std::size_t hash_value(const GemmSpec& spec);
+std::size_t hash_value(const DequantMatmulSpec& spec);
 
 // The cast whose values, precision and inputs are those of the expression, and whose `result` is its output.
 CastSpec cast_of_values(const ElementwiseSpec& spec);
@@ -189,7 +197,8 @@ std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
 // Every spec that validate() accepts and that has no expression, no sum, no list and no epilogue, whose GEMMs' outputs
 // are of high precision and FP8 operands k_major (and without a bias where only one is FP8), and that leaves the choice
-// of the kernel to the library, in a fixed order: tests compile and run all of them.
+// of the kernel to the library, in a fixed order: tests compile and run all of them. Without those of
+// quantize_spec.h and dequant_spec.h, which have lists of their own.
 std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

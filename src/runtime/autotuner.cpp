@@ -17,9 +17,9 @@ namespace {
 
 class Autotuner {
  public:
-  Autotuner(std::span<const GemmSpec> candidates, GemmMeasurer& measurer, const AutotuneOptions& options)
+  Autotuner(std::span<const Product> candidates, ProductMeasurer& measurer, const AutotuneOptions& options)
       : measurer_(&measurer), options_(&options) {
-    for (const GemmSpec& spec : candidates) result_.trials.push_back({.spec = spec});
+    for (const Product& spec : candidates) result_.trials.push_back({.spec = spec});
   }
 
   AutotuneResult run() {
@@ -137,7 +137,7 @@ class Autotuner {
     return middle < 1 - std::max(options_->noise, scatter);
   }
 
-  GemmMeasurer* measurer_;
+  ProductMeasurer* measurer_;
   const AutotuneOptions* options_;
   AutotuneResult result_;
   std::vector<Trial*> running_;  // those that are still in the race
@@ -145,7 +145,8 @@ class Autotuner {
 
 }  // namespace
 
-AutotuneResult autotune(std::span<const GemmSpec> candidates, GemmMeasurer& measurer, const AutotuneOptions& options) {
+AutotuneResult autotune(std::span<const Product> candidates, ProductMeasurer& measurer,
+                        const AutotuneOptions& options) {
   return Autotuner(candidates, measurer, options).run();
 }
 

@@ -1,4 +1,4 @@
-// Finds the fastest of a GEMM's candidates: the procedure, apart from the device that it measures on.
+// Finds the fastest of a product's candidates: the procedure, apart from the device that it measures on.
 //
 // All candidates are compiled, on several threads; each is then run once and its result checked: a wrong one is out
 // whatever its speed. Those left are timed in rounds, in which they take turns, so that a clock that drifts drifts for
@@ -13,26 +13,26 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/product.h"
 
 namespace ingot {
 
-// What a candidate does on one device, for one GEMM. Errors of a candidate (Error) put it out, and it alone.
-class GemmMeasurer {
+// What a candidate does on one device, for one product. Errors of a candidate (Error) put it out, and it alone.
+class ProductMeasurer {
  public:
-  virtual ~GemmMeasurer() = default;
-  GemmMeasurer(const GemmMeasurer&) = delete;
-  GemmMeasurer& operator=(const GemmMeasurer&) = delete;
+  virtual ~ProductMeasurer() = default;
+  ProductMeasurer(const ProductMeasurer&) = delete;
+  ProductMeasurer& operator=(const ProductMeasurer&) = delete;
 
   // Compiles; from several threads at once.
-  virtual void prepare(const GemmSpec& candidate) = 0;
+  virtual void prepare(const Product& candidate) = 0;
   // Runs it once. Why its result is wrong; empty if it is right.
-  virtual std::string check(const GemmSpec& candidate) = 0;
+  virtual std::string check(const Product& candidate) = 0;
   // One round: microseconds of one call. Only of candidates that were checked.
-  virtual double measure(const GemmSpec& candidate) = 0;
+  virtual double measure(const Product& candidate) = 0;
 
  protected:
-  GemmMeasurer() = default;
+  ProductMeasurer() = default;
 };
 
 struct AutotuneOptions {
@@ -48,7 +48,7 @@ struct AutotuneOptions {
 
 // One candidate, and what became of it.
 struct Trial {
-  GemmSpec spec{};
+  Product spec{};
   std::string problem{};  // why it was not timed; empty if it was
   bool wrong = false;     // it ran, and its result was wrong
   std::vector<double> samples_us{};
@@ -62,6 +62,6 @@ struct AutotuneResult {
   std::vector<Trial> trials{};  // in the order of the candidates
 };
 
-AutotuneResult autotune(std::span<const GemmSpec> candidates, GemmMeasurer& measurer, const AutotuneOptions& options);
+AutotuneResult autotune(std::span<const Product> candidates, ProductMeasurer& measurer, const AutotuneOptions& options);
 
 }  // namespace ingot

@@ -172,6 +172,40 @@ struct CastStatsTensors {
   Tensor stats;
 };
 
+// input[rows, cols] of spec.in; codes[rows, cols] of spec.out, packed rows where that is of less than a byte; scales:
+// e8m0fnu[rows, ceil(cols / 32)], contiguous rows of any stride.
+struct MxQuantizeTensors {
+  Tensor input;
+  Tensor codes;
+  Tensor scales;
+};
+
+// input[rows, cols] and output[rows, cols] of spec.in; the output may be the input itself, with the same row stride.
+struct FloatQuantizeTensors {
+  Tensor input;
+  Tensor output;
+};
+
+// codes[N, K] of spec.weight, row-major, any row stride (of less than a byte: a multiple of packed_unit()); packed: a
+// vector of u8, of packed_weight_bytes(spec.weight, N, K), at a multiple of 16 bytes. Which
+// of them is written, the spec says.
+struct PackWeightTensors {
+  Tensor codes;
+  Tensor packed;
+};
+
+// x[M, K] of spec.x; weight: codes[N, K] of spec.weight, or, packed, the vector that pack_weight() has written (u8);
+// factors of spec.factors, a vector of scale_count(spec.scale, N, K); bias[N] of spec.x, where the spec has one;
+// inputs[i] of the epilogue: [M, N] or [1, N] of spec.x, or, for [row], f32[1, M]; out[M, N] of spec.out.
+struct DequantMatmulTensors {
+  Tensor x;
+  Tensor weight;
+  Tensor factors;
+  Tensor bias{};
+  std::array<Tensor, kMaxPointwiseInputs> inputs{};
+  Tensor out;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -194,6 +228,10 @@ class Backend {
   virtual void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) = 0;
   virtual void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) = 0;
   virtual void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) = 0;
+  virtual void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) = 0;
+  virtual void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) = 0;
+  virtual void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) = 0;
+  virtual void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) = 0;
 
   // Memory. allocate() aligns to 256 bytes and throws Error{out_of_memory}; 0 bytes gives null. release() waits for the
   // device where that is needed and never throws.

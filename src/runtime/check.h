@@ -22,6 +22,10 @@ void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device de
 void check(const NormSpec& spec, const NormTensors& tensors, Device device);
 void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Device device);
 void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device);
+void check(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Device device);
+void check(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Device device);
+void check(const PackWeightSpec& spec, const PackWeightTensors& tensors, Device device);
+void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Device device);
 
 // One tensor of an operation that is made of several: its device, sizes, row stride and pointer.
 void check_memory(const char* what, const Tensor& tensor, Device device);

@@ -33,6 +33,11 @@ Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, Device d
   if (tensor.row_stride < tensor.cols) {
     refuse(what, tensor, "the row stride must be at least the number of columns, or rows overlap");
   }
+  if (tensor.rows > 1 && tensor.row_stride % packed_unit(dtype) != 0) {
+    refuse(what, tensor,
+           fmt::format("the row stride must be a multiple of {}, so that every row of {} starts at a byte",
+                       packed_unit(dtype), name(dtype)));
+  }
   if (tensor.data == nullptr) refuse(what, tensor, "its data pointer is null; only an empty tensor may have none");
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
   if (address % static_cast<std::uintptr_t>(size_of(tensor.dtype)) != 0) {

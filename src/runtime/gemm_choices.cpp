@@ -14,7 +14,7 @@ GemmChoices::GemmChoices(Tuning tuning, TuningStore& store, std::filesystem::pat
                          Warn warn)
     : tuning_(tuning), store_(&store), file_(std::move(file)), machine_(std::move(machine)), warn_(std::move(warn)) {}
 
-const GemmSpec* GemmChoices::find(const GemmCall& call) {
+const Product* GemmChoices::find(const ProductCall& call) {
   if (tuning_ == Tuning::off) return nullptr;
   load_once();
   const Entry* const entry = table_.find(hash_value(call), matching(call));
@@ -61,7 +61,7 @@ void GemmChoices::load() noexcept {
 }
 
 void GemmChoices::add(const TuningRecord& record) {
-  const GemmCall call{.spec = record.spec, .size = record.size};
+  const ProductCall call{.spec = record.spec, .size = record.size};
   table_.insert({.hash = hash_value(call), .call = call, .chosen = record.chosen}, matching(call));
 }
 

@@ -1,6 +1,6 @@
-// Which kernel a GEMM is given when it asks for none: what tuning has found on this machine. Read without a lock on the
-// path of every launch; filled from the tuning records when a GEMM is first asked about, and the same from then on, so
-// that a step and its replays run the same kernels. Where there is no record, the library's own order and cost model
+// Which kernel a product is given when it asks for none: what tuning has found on this machine. Read without a lock on
+// the path of every launch; filled from the tuning records when a GEMM is first asked about, and the same from then on,
+// so that a step and its replays run the same kernels. Where there is no record, the library's own order and cost model
 // decide, as functions of the GEMM, of where its tensors lie and of the GPU alone.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <mutex>
 #include <string>
 
-#include "ingot/codegen/gemm_call.h"
+#include "ingot/codegen/product.h"
 #include "ingot/runtime/grow_only_table.h"
 #include "ingot/runtime/tuning_record.h"
 #include "ingot/runtime/tuning_store.h"
@@ -32,15 +32,15 @@ class GemmChoices {
 
   // The spec with its kernel; null where there is no record. Of a call that leaves the kernel open. The reference lives
   // as long as this object.
-  const GemmSpec* find(const GemmCall& call);
+  const Product* find(const ProductCall& call);
   // For tests and reports.
   std::size_t size();
 
  private:
   struct Entry {
     std::size_t hash;
-    GemmCall call;
-    GemmSpec chosen;
+    ProductCall call;
+    Product chosen;
   };
 
   void load_once() {

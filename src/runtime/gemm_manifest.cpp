@@ -54,15 +54,15 @@ GemmManifest::GemmManifest(std::filesystem::path file, Warn warn) : file_(std::m
   if (!std::filesystem::is_regular_file(file_, error)) return;
   try {
     const GemmManifestFile there = read_gemm_manifest(file_);
-    for (const GemmCall& call : there.calls) seen_.insert({hash_value(call), call}, matching(call));
+    for (const ProductCall& call : there.calls) seen_.insert({hash_value(call), call}, matching(call));
     if (there.damaged > 0 && warn_) warn_(there.problem);
   } catch (const Error& problem) {
     if (warn_) warn_(fmt::format("GEMM manifest {}", problem.what()));
   }
 }
 
-void GemmManifest::note(const GemmSpec& spec, const GemmSize& size) {
-  const GemmCall call{.spec = without_kernel(spec), .size = size};
+void GemmManifest::note(const Product& spec, const GemmSize& size) {
+  const ProductCall call{.spec = without_kernel(spec), .size = size};
   const std::size_t hash = hash_value(call);
   if (seen_.find(hash, matching(call)) != nullptr) return;
   const std::size_t before = seen_.size();
@@ -70,7 +70,7 @@ void GemmManifest::note(const GemmSpec& spec, const GemmSize& size) {
   if (seen_.size() > before) append(call);
 }
 
-void GemmManifest::append(const GemmCall& call) const {
+void GemmManifest::append(const ProductCall& call) const {
   const std::string problem = append_line(file_, print(call));
   if (!problem.empty() && warn_) {
     warn_(fmt::format("GEMM manifest {} cannot be written: {}", file_.string(), problem));
@@ -89,7 +89,7 @@ GemmManifestFile read_gemm_manifest(const std::filesystem::path& file) {
   for (int number = 1; std::getline(stream, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos || line.starts_with('#')) continue;
     try {
-      const GemmCall call = parse_gemm_call(line);
+      const ProductCall call = parse_product_call(line);
       if (std::ranges::find(manifest.calls, call) == manifest.calls.end()) manifest.calls.push_back(call);
     } catch (const Error& error) {
       if (manifest.damaged++ == 0) first = fmt::format("line {}: {}", number, shown(reason(error)));

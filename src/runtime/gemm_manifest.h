@@ -1,4 +1,4 @@
-// The GEMMs that a program does, written down as it runs: a file with a line for each (codegen/gemm_call.h), which
+// The GEMMs that a program does, written down as it runs: a file with a line for each (codegen/product.h), which
 // `ingot tune --manifest` reads. A GEMM that was seen before costs one look into a table. Processes may share the file:
 // a line is appended in one piece, and one that is there already is not repeated by those that start later. A line that
 // a full disk or a kill has torn, or that somebody has damaged, is skipped with a warning, and costs no other.
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/gemm_call.h"
+#include "ingot/codegen/product.h"
 #include "ingot/runtime/grow_only_table.h"
 
 namespace ingot {
@@ -23,15 +23,15 @@ class GemmManifest {
   explicit GemmManifest(std::filesystem::path file, Warn warn = {});
 
   // Of a call whose sizes are not 0; the spec's choice of a kernel is not written.
-  void note(const GemmSpec& spec, const GemmSize& size);
+  void note(const Product& spec, const GemmSize& size);
 
  private:
   struct Entry {
     std::size_t hash;
-    GemmCall call;
+    ProductCall call;
   };
 
-  void append(const GemmCall& call) const;
+  void append(const ProductCall& call) const;
 
   std::filesystem::path file_;
   Warn warn_;
@@ -39,9 +39,9 @@ class GemmManifest {
 };
 
 struct GemmManifestFile {
-  std::vector<GemmCall> calls{};  // each once, in the file's order
-  int damaged = 0;                // lines that are no GEMMs, and were left out
-  std::string problem{};          // of them, with the file's name; empty where there are none
+  std::vector<ProductCall> calls{};  // each once, in the file's order
+  int damaged = 0;                   // lines that are no GEMMs, and were left out
+  std::string problem{};             // of them, with the file's name; empty where there are none
 };
 
 // Throws Error{not_found, io_failed}.

@@ -36,7 +36,7 @@ std::size_t byte_span(const Tensor& tensor, const char* what) {
         ErrorCode::invalid_argument, what,
         fmt::format("is {}; its bytes do not fit in 64 bits: check the sizes and the row stride", describe(tensor)));
   }
-  return static_cast<std::size_t>(bytes);
+  return static_cast<std::size_t>(row_bytes(tensor.dtype, elements));
 }
 
 }  // namespace ingot

@@ -21,7 +21,9 @@ struct Device {
 std::string print(Device device);
 
 // A matrix of rows x cols elements, row-major: element (r, c) is at data + (r * row_stride + c) * size_of(dtype).
-// Vectors (factors, bias, amax) are matrices of one row. An empty matrix may have a null data pointer.
+// Of a dtype of less than a byte, row r is at data + row_bytes(dtype, r * row_stride), and the stride is a multiple of
+// packed_unit(dtype). Vectors (factors, bias, amax) are matrices of one row. An empty matrix may have a null data
+// pointer.
 struct Tensor {
   void* data = nullptr;
   Dtype dtype = Dtype::f32;

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
-#include <variant>
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/sealed_line.h"
@@ -19,13 +18,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 
-GemmSpec parse_gemm(const std::string& line) {
-  const KernelSpec spec = parse(line);
-  validate(spec);
-  if (const auto* gemm = std::get_if<GemmSpec>(&spec)) return *gemm;
-  throw Error(ErrorCode::invalid_spec, line, "is no GEMM");
-}
-
 // Of a line whose checksum is right. Throws Error, or one of the JSON library's.
 TuningRecord read_fields(const Json& json) {
   TuningRecord record{.machine = {.device = json.at("device").get<std::string>(),
@@ -34,11 +26,11 @@ TuningRecord read_fields(const Json& json) {
                                   .driver = json.at("driver").get<std::string>(),
                                   .compiler = json.at("compiler").get<std::string>(),
                                   .cublaslt = json.at("cublaslt").get<std::string>()},
-                      .spec = parse_gemm(json.at("spec").get<std::string>()),
+                      .spec = parse_product(json.at("spec").get<std::string>()),
                       .size = {.m = json.at("m").get<std::int64_t>(),
                                .n = json.at("n").get<std::int64_t>(),
                                .k = json.at("k").get<std::int64_t>()},
-                      .chosen = parse_gemm(json.at("kernel").get<std::string>()),
+                      .chosen = parse_product(json.at("kernel").get<std::string>()),
                       .us = json.at("us").get<double>(),
                       .cublaslt_us = json.at("cublaslt_us").get<double>(),
                       .bf16_us = json.at("bf16_us").get<double>(),
@@ -48,9 +40,9 @@ TuningRecord read_fields(const Json& json) {
 
 // Why no tuning can have made this record; empty if it can.
 std::string fault(const TuningRecord& record) {
-  if (record.spec != without_kernel(record.spec)) return "has a spec that names a kernel";
-  if (record.chosen.kernel == GemmKernel::automatic || without_kernel(record.chosen) != record.spec) {
-    return "has a kernel of another GEMM";
+  if (names_kernel(record.spec)) return "has a spec that names a kernel";
+  if (!names_kernel(record.chosen) || without_kernel(record.chosen) != record.spec) {
+    return "has a kernel of another product";
   }
   if (record.size.m <= 0 || record.size.n <= 0 || record.size.k <= 0) return "has a size that is not positive";
   for (const double us : {record.us, record.cublaslt_us, record.bf16_us}) {
@@ -78,11 +70,11 @@ std::string difference(const TuningMachine& theirs, const TuningMachine& ours) {
 std::string print(const TuningRecord& record) {
   const TuningMachine& machine = record.machine;
   const Json json{{"ingot_tuning", kFormat},
-                  {"spec", print(record.spec)},
+                  {"spec", print(kernel_spec(record.spec))},
                   {"m", record.size.m},
                   {"n", record.size.n},
                   {"k", record.size.k},
-                  {"kernel", print(record.chosen)},
+                  {"kernel", print(kernel_spec(record.chosen))},
                   {"us", record.us},
                   {"cublaslt_us", record.cublaslt_us},
                   {"bf16_us", record.bf16_us},
@@ -116,10 +108,10 @@ std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::stri
   }
 }
 
-Digest tuning_key(const TuningMachine& machine, const GemmSpec& spec, const GemmSize& size) {
-  return digest_fields({std::to_string(kFormat), print(spec), std::to_string(size.m), std::to_string(size.n),
-                        std::to_string(size.k), machine.device, machine.target, std::to_string(machine.multiprocessors),
-                        machine.driver, machine.compiler, machine.cublaslt});
+Digest tuning_key(const TuningMachine& machine, const Product& spec, const GemmSize& size) {
+  return digest_fields({std::to_string(kFormat), print(kernel_spec(spec)), std::to_string(size.m),
+                        std::to_string(size.n), std::to_string(size.k), machine.device, machine.target,
+                        std::to_string(machine.multiprocessors), machine.driver, machine.compiler, machine.cublaslt});
 }
 
 }  // namespace ingot

@@ -1,4 +1,4 @@
-// What was measured to be the fastest kernel of one GEMM on one machine: a value, and its one line of text, which is
+// What was measured to be the fastest kernel of one product on one machine: a value, and its one line of text, which is
 // what the store keeps, what `ingot tune --export` writes and what --import reads.
 //
 //   {"ingot_tuning":1,"spec":"gemm ...","m":...,"n":...,"k":...,"kernel":"gemm ... kernel=sm90:...","us":...,
@@ -13,13 +13,12 @@
 #include <string_view>
 
 #include "ingot/codegen/candidates.h"
-#include "ingot/codegen/gemm_call.h"
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/product.h"
 #include "ingot/runtime/digest.h"
 
 namespace ingot {
 
-// All that a measurement depends on beside the GEMM: a record of another machine is not used.
+// All that a measurement depends on beside the product: a record of another machine is not used.
 struct TuningMachine {
   std::string device{};  // "NVIDIA H200"
   std::string target{};  // "sm_90a"
@@ -35,9 +34,9 @@ std::string difference(const TuningMachine& theirs, const TuningMachine& ours);
 
 struct TuningRecord {
   TuningMachine machine{};
-  GemmSpec spec{};  // without a choice of kernel
+  Product spec{};  // without a choice of kernel
   GemmSize size{};
-  GemmSpec chosen{};       // the spec with its kernel
+  Product chosen{};        // the spec with its kernel
   double us = 0;           // of one call, the median
   double cublaslt_us = 0;  // of cuBLASLt's best algorithm; 0 where it does not take the call
   double bf16_us = 0;      // of the same product in bf16; 0 where that was not measured
@@ -50,6 +49,6 @@ std::string print(const TuningRecord& record);
 std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::string& problem);
 
 // Of all that decides the measurement: two records of one key say which kernel is fastest for the same thing.
-Digest tuning_key(const TuningMachine& machine, const GemmSpec& spec, const GemmSize& size);
+Digest tuning_key(const TuningMachine& machine, const Product& spec, const GemmSize& size);
 
 }  // namespace ingot

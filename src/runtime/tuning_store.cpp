@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kFolder = "tuning";
 constexpr std::string_view kSuffix = ".json";
 
-std::string file_name(const TuningMachine& machine, const GemmSpec& spec, const GemmSize& size) {
+std::string file_name(const TuningMachine& machine, const Product& spec, const GemmSize& size) {
   return print(tuning_key(machine, spec, size)).append(kSuffix);
 }
 
@@ -19,7 +19,7 @@ std::string file_name(const TuningRecord& record) { return file_name(record.mach
 
 TuningStore::TuningStore(std::optional<std::filesystem::path> root, Warn warn)
     : directory_(std::move(root), std::move(warn),
-                 {.lost = "and `ingot tune` measures that GEMM again",
+                 {.lost = "and `ingot tune` measures that product again",
                   .unusable = "Tuning records are not kept; set INGOT_CACHE_DIR to a directory of yours with mode 0700 "
                               "and free space to keep them on disk"}) {}
 
@@ -27,8 +27,7 @@ bool TuningStore::put(const TuningRecord& record) {
   return directory_.publish(kFolder, file_name(record), print(record) + "\n");
 }
 
-std::optional<TuningRecord> TuningStore::find(const TuningMachine& machine, const GemmSpec& spec,
-                                              const GemmSize& size) {
+std::optional<TuningRecord> TuningStore::find(const TuningMachine& machine, const Product& spec, const GemmSize& size) {
   return read(file_name(machine, spec, size));
 }
 

@@ -20,13 +20,20 @@ BOOST_AUTO_TEST_CASE(names_are_the_fields) {
   BOOST_TEST(name(Dtype::e5m2) == "e5m2");
   BOOST_TEST(name(Dtype::e4m3fnuz) == "e4m3fnuz");
   BOOST_TEST(name(Dtype::e5m2fnuz) == "e5m2fnuz");
-  BOOST_TEST(name(static_cast<Dtype>(7)) == "unknown dtype");
+  BOOST_TEST(name(Dtype::e8m0fnu) == "e8m0fnu");
+  BOOST_TEST(name(Dtype::e3m2fn) == "e3m2fn");
+  BOOST_TEST(name(Dtype::e2m3fn) == "e2m3fn");
+  BOOST_TEST(name(Dtype::e2m1fn) == "e2m1fn");
+  BOOST_TEST(name(Dtype::u8) == "u8");
+  BOOST_TEST(name(static_cast<Dtype>(12)) == "unknown dtype");
   BOOST_TEST(name(static_cast<Dtype>(255)) == "unknown dtype");
 }
 
 BOOST_AUTO_TEST_CASE(parse_inverts_name) {
   for (const Dtype dtype : kHighPrecisionDtypes) BOOST_TEST(parse_dtype(name(dtype)).value() == dtype);
   for (const Dtype dtype : kFp8Dtypes) BOOST_TEST(parse_dtype(name(dtype)).value() == dtype);
+  for (const Dtype dtype : kSubByteDtypes) BOOST_TEST(parse_dtype(name(dtype)).value() == dtype);
+  for (const Dtype dtype : {Dtype::e8m0fnu, Dtype::u8}) BOOST_TEST(parse_dtype(name(dtype)).value() == dtype);
   for (const char* text : {"", "f", "f32 ", " f32", "F32", "e4m3", "e4m3fnu", "e5m2fnuzz", "unknown dtype"}) {
     BOOST_TEST(!parse_dtype(text).has_value(), "\"" << text << "\" was taken for a dtype");
   }
@@ -50,4 +57,47 @@ BOOST_AUTO_TEST_CASE(sizes_and_maxima) {
   BOOST_TEST(fp8_max(Dtype::e5m2) == 57344.0F);
   BOOST_TEST(fp8_max(Dtype::e4m3fnuz) == 240.0F);
   BOOST_TEST(fp8_max(Dtype::e5m2fnuz) == 57344.0F);
+}
+
+BOOST_AUTO_TEST_CASE(less_than_a_byte) {
+  for (const Dtype dtype : kSubByteDtypes) {
+    BOOST_TEST(is_sub_byte(dtype));
+    BOOST_TEST(!is_fp8(dtype));
+    BOOST_TEST(!is_ocp(dtype));
+    BOOST_TEST(size_of(dtype) == 1);
+    BOOST_TEST(packed_unit(dtype) * bits_of(dtype) % 8 == 0);
+    BOOST_TEST(packed_unit(dtype) / 2 * bits_of(dtype) % 8 != 0);  // the smallest such number
+  }
+  BOOST_TEST(bits_of(Dtype::e3m2fn) == 6);
+  BOOST_TEST(bits_of(Dtype::e2m3fn) == 6);
+  BOOST_TEST(bits_of(Dtype::e2m1fn) == 4);
+  BOOST_TEST(packed_unit(Dtype::e3m2fn) == 4);
+  BOOST_TEST(packed_unit(Dtype::e2m1fn) == 2);
+  BOOST_TEST(fp8_max(Dtype::e3m2fn) == 28.0F);
+  BOOST_TEST(fp8_max(Dtype::e2m3fn) == 7.5F);
+  BOOST_TEST(fp8_max(Dtype::e2m1fn) == 6.0F);
+  for (const Dtype dtype : {Dtype::e8m0fnu, Dtype::u8}) {
+    BOOST_TEST(bits_of(dtype) == 8);
+    BOOST_TEST(size_of(dtype) == 1);
+    BOOST_TEST(packed_unit(dtype) == 1);
+    BOOST_TEST((!is_sub_byte(dtype) && !is_fp8(dtype)));
+    BOOST_TEST(fp8_max(dtype) == 0.0F);
+  }
+  for (const Dtype dtype : kWeightDtypes) BOOST_TEST(is_fp8(dtype) != is_sub_byte(dtype));
+}
+
+BOOST_AUTO_TEST_CASE(bytes_of_rows) {
+  BOOST_TEST(row_bytes(Dtype::f32, 5) == 20);
+  BOOST_TEST(row_bytes(Dtype::bf16, 5) == 10);
+  BOOST_TEST(row_bytes(Dtype::e4m3fn, 5) == 5);
+  BOOST_TEST(row_bytes(Dtype::e8m0fnu, 5) == 5);
+  // Begun bytes count.
+  BOOST_TEST(row_bytes(Dtype::e3m2fn, 0) == 0);
+  BOOST_TEST(row_bytes(Dtype::e3m2fn, 1) == 1);
+  BOOST_TEST(row_bytes(Dtype::e3m2fn, 2) == 2);
+  BOOST_TEST(row_bytes(Dtype::e3m2fn, 3) == 3);
+  BOOST_TEST(row_bytes(Dtype::e2m3fn, 4) == 3);
+  BOOST_TEST(row_bytes(Dtype::e2m3fn, 5) == 4);
+  BOOST_TEST(row_bytes(Dtype::e2m1fn, 5) == 3);
+  BOOST_TEST(row_bytes(Dtype::e2m1fn, 6) == 3);
 }

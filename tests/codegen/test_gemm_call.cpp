@@ -23,14 +23,6 @@ BOOST_AUTO_TEST_CASE(a_choice_of_kernel_is_left_out) {
   BOOST_TEST((call.size == GemmSize{1, 2, 3}));
 }
 
-BOOST_AUTO_TEST_CASE(a_kernel_is_named_as_the_line_names_it) {
-  const auto of = [](const char* line) { return kernel_of(std::get<GemmSpec>(parse(line))); };
-  BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 fast kernel=sm90:128x128:2x1:6:pingpong") == "sm90:128x128:2x1:6:pingpong");
-  BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 bias epilogue=x+y kernel=mma:64x64") == "mma:64x64");
-  BOOST_TEST(of("gemm bf16*bf16->bf16 kernel=cublaslt:3") == "cublaslt:3");
-  BOOST_TEST(of("gemm bf16*bf16->bf16") == "automatic");
-}
-
 BOOST_AUTO_TEST_CASE(what_is_wrong_is_quoted) {
   const auto error = [](const std::string& line) {
     return error_of([&] { static_cast<void>(parse_gemm_call(line)); }, ErrorCode::invalid_spec);

@@ -179,10 +179,10 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
   BOOST_TEST(parse_error("casts bf16->e4m3fn") ==
              "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, cast_stats, norm, "
-             "norm_backward or amax_history");
+             "norm_backward, amax_history, quantize_mx, float_quantize, pack_weight or dequant_matmul");
   BOOST_TEST(parse_error("->") ==
              "\"->\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, cast_stats, norm, "
-             "norm_backward or amax_history");
+             "norm_backward, amax_history, quantize_mx, float_quantize, pack_weight or dequant_matmul");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
@@ -355,7 +355,7 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(refusal(GemmSpec{.b = kNoDtype}) ==
              "gemm e4m3fn*unknown dtype->bf16 nt scale=tensor,tensor: b is unknown dtype, but " + fp8);
   BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .b = kNoDtype}) ==
-             "gemm bf16*unknown dtype->bf16 nt scale=tensor,tensor: b is unknown dtype, but " + high);
+             "gemm bf16*unknown dtype->bf16 nt: b is unknown dtype, but " + high);
   BOOST_TEST(refusal(GemmSpec{.out = kNoDtype}) ==
              "gemm e4m3fn*e4m3fn->unknown dtype nt scale=tensor,tensor: out is unknown dtype, but " + high +
                  ", e4m3fn, e5m2, e4m3fnuz, e5m2fnuz");

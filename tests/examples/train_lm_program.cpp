@@ -81,7 +81,7 @@ class Bench {
       ::setenv("INGOT_CPU_THREADS", "1", 1);
       if (!search_path.empty()) ::setenv("PATH", search_path.c_str(), 1);
       std::vector<char*> argv;
-      std::string program = TRAIN_LM_PROGRAM;
+      std::string program = EXAMPLE_PROGRAM;
       argv.push_back(program.data());
       std::vector<std::string> owned = arguments;
       for (std::string& argument : owned) argv.push_back(argument.data());

@@ -1,13 +1,15 @@
-# cmake -DROOT=<repository> -P check_readme.cmake: README shows examples/readme_example.cpp as it is compiled, and the
-# files that the documents point to are there.
+# cmake -DROOT=<repository> -P check_readme.cmake: README shows two examples as they are compiled, and the files that
+# the documents point to are there.
 cmake_minimum_required(VERSION 3.25)
 
 file(READ ${ROOT}/README.md readme)
-file(READ ${ROOT}/examples/readme_example.cpp example)
-string(FIND "${readme}" "```cpp\n${example}```" position)
-if(position EQUAL -1)
-  message(FATAL_ERROR "README.md's C++ example is not examples/readme_example.cpp: copy the file into its ```cpp block")
-endif()
+foreach(name readme_example weight_only_example)
+  file(READ ${ROOT}/examples/${name}.cpp example)
+  string(FIND "${readme}" "```cpp\n${example}```" position)
+  if(position EQUAL -1)
+    message(FATAL_ERROR "README.md does not show examples/${name}.cpp as it is: copy the file into its ```cpp block")
+  endif()
+endforeach()
 
 set(links 0)
 file(GLOB_RECURSE documents ${ROOT}/docs/*.md)
@@ -27,4 +29,4 @@ endforeach()
 if(links LESS 10)
   message(FATAL_ERROR "Only ${links} links were found: this check looks in the wrong place")
 endif()
-message("README's example is the compiled one; ${links} links lead somewhere")
+message("README's examples are the compiled ones; ${links} links lead somewhere")

@@ -74,6 +74,22 @@ class CountingBackend final : public Backend {
     note(print(spec), stream);
     inner_->amax_history(spec, tensors, on(stream));
   }
+  void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) override {
+    note(print(spec), stream);
+    inner_->quantize_mx(spec, tensors, on(stream));
+  }
+  void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) override {
+    note(print(spec), stream);
+    inner_->float_quantize(spec, tensors, on(stream));
+  }
+  void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) override {
+    note(print(spec), stream);
+    inner_->pack_weight(spec, tensors, on(stream));
+  }
+  void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
+    note(print(spec), stream);
+    inner_->dequant_matmul(spec, tensors, on(stream));
+  }
   void* allocate(std::size_t bytes) override {
     ++allocations;
     return inner_->allocate(bytes);

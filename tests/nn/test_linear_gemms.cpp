@@ -43,7 +43,11 @@ std::vector<GemmCall> recorded(const LinearConfig& config, const LinearSize& siz
                       {.delayed = &scales});
   linear.forward({.input = input, .weight = weight, .output = output}, stream);
   linear.backward({.grad_output = output, .grad_input = grad_input, .grad_weight = grad_weight}, stream);
-  return read_gemm_manifest(options.gemm_manifest).calls;
+  std::vector<GemmCall> gemms;
+  for (const ProductCall& call : read_gemm_manifest(options.gemm_manifest).calls) {
+    gemms.push_back({.spec = std::get<GemmSpec>(call.spec), .size = call.size});
+  }
+  return gemms;
 }
 
 }  // namespace

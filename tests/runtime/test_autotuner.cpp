@@ -20,25 +20,28 @@ namespace {
 
 // cuBLASLt's algorithms stand for any candidates.
 GemmSpec candidate(int number) { return {.kernel = GemmKernel::cublaslt, .algorithm = number}; }
-std::vector<GemmSpec> candidates(int count) {
-  std::vector<GemmSpec> all;
+std::vector<Product> candidates(int count) {
+  std::vector<Product> all;
   for (int i = 0; i < count; ++i) all.push_back(candidate(i));
   return all;
 }
 
-class FakeMeasurer final : public GemmMeasurer {
+class FakeMeasurer final : public ProductMeasurer {
  public:
-  void prepare(const GemmSpec& spec) override {
+  void prepare(const Product& product) override {
+    const auto& spec = std::get<GemmSpec>(product);
     const std::lock_guard lock(mutex);
     ++prepared[spec.algorithm];
     if (refuses_to_compile == spec.algorithm) throw Error(ErrorCode::compile_failed, "candidate", "does not compile");
   }
-  std::string check(const GemmSpec& spec) override {
+  std::string check(const Product& product) override {
+    const auto& spec = std::get<GemmSpec>(product);
     log.push_back("check " + std::to_string(spec.algorithm));
     if (refuses_the_call == spec.algorithm) throw Error(ErrorCode::invalid_argument, "candidate", "takes no such call");
     return wrong == spec.algorithm ? "row 3 is wrong" : "";
   }
-  double measure(const GemmSpec& spec) override {
+  double measure(const Product& product) override {
+    const auto& spec = std::get<GemmSpec>(product);
     ++measured[spec.algorithm];
     order.push_back(spec.algorithm);
     return time(spec.algorithm, measured[spec.algorithm] - 1);
@@ -233,17 +236,17 @@ BOOST_AUTO_TEST_CASE(in_a_hurry_the_fewest_rounds_do) {
 }
 
 BOOST_AUTO_TEST_CASE(compiled_side_by_side) {
-  class Slow final : public GemmMeasurer {
+  class Slow final : public ProductMeasurer {
    public:
-    void prepare(const GemmSpec&) override {
+    void prepare(const Product&) override {
       const int now = ++inside;
       int most = at_once;
       while (now > most && !at_once.compare_exchange_weak(most, now)) {}
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
       --inside;
     }
-    std::string check(const GemmSpec&) override { return "not looked at"; }
-    double measure(const GemmSpec&) override { return 1; }
+    std::string check(const Product&) override { return "not looked at"; }
+    double measure(const Product&) override { return 1; }
     std::atomic<int> inside{0};
     std::atomic<int> at_once{0};
   } measurer;

@@ -38,7 +38,7 @@ struct Fixture {
     gpu.backend().copy_to_host(bytes.data(), tensors.out.data, bytes.size(), gpu.stream());
     return bytes;
   }
-  static TuningRecord record(const Context& context, const GemmCall& call, const GemmSpec& chosen) {
+  static TuningRecord record(const Context& context, const GemmCall& call, const Product& chosen) {
     return {.machine = context.tuning_machine(),
             .spec = call.spec,
             .size = call.size,
@@ -49,6 +49,8 @@ struct Fixture {
 
   test::TemporaryDirectory directory;
 };
+
+std::vector<Product> products(const std::vector<GemmSpec>& specs) { return {specs.begin(), specs.end()}; }
 
 GemmSpec with_kernel(GemmSpec spec, GemmKernel kernel) {
   spec.kernel = kernel;
@@ -65,12 +67,13 @@ BOOST_FIXTURE_TEST_CASE(tunes_a_gemm, Fixture) {
                                GemmCall{{.a = Dtype::e5m2, .scale_a = kRowwise, .scale_b = kRowwise}, {512, 768, 2048}},
                                GemmCall{{.a = Dtype::bf16, .b = Dtype::bf16}, {1024, 512, 512}}}) {
     CudaGemmMeasurer measurer(gpu, random, call);
-    const auto all = gemm_candidates(
-        call, {.target = context.cache().target(), .multiprocessors = context.tuning_machine().multiprocessors});
+    const auto all = products(gemm_candidates(
+        call, {.target = context.cache().target(), .multiprocessors = context.tuning_machine().multiprocessors}));
     const AutotuneResult result = autotune(all, measurer, {.most_rounds = 5});
     BOOST_TEST_CONTEXT(print(call)) {
       BOOST_REQUIRE(result.chosen.has_value());
-      for (const Trial& trial : result.trials) BOOST_TEST(!trial.wrong, print(trial.spec) << ": " << trial.problem);
+      for (const Trial& trial : result.trials)
+        BOOST_TEST(!trial.wrong, print(kernel_spec(trial.spec)) << ": " << trial.problem);
       const Trial& chosen = result.trials[*result.chosen];
       BOOST_TEST(chosen.median_us > 0);
       BOOST_TEST(context.tuning_store().put(record(context, call, chosen.spec)));
@@ -88,17 +91,18 @@ BOOST_FIXTURE_TEST_CASE(tunes_every_epilogue, Fixture) {
     const GemmCall call{.spec = spec, .size = {512, 384, 640}};
     BOOST_TEST_CONTEXT(print(call)) {
       CudaGemmMeasurer measurer(gpu, random, call);
-      const auto all = gemm_candidates(
-          call, {.target = context.cache().target(), .multiprocessors = context.tuning_machine().multiprocessors});
+      const auto all = products(gemm_candidates(
+          call, {.target = context.cache().target(), .multiprocessors = context.tuning_machine().multiprocessors}));
       const AutotuneResult result = autotune(all, measurer, {.most_rounds = 3});
-      for (const Trial& trial : result.trials) BOOST_TEST(!trial.wrong, print(trial.spec) << ": " << trial.problem);
+      for (const Trial& trial : result.trials)
+        BOOST_TEST(!trial.wrong, print(kernel_spec(trial.spec)) << ": " << trial.problem);
       BOOST_REQUIRE(result.chosen.has_value());
       const Trial& chosen = result.trials[*result.chosen];
       BOOST_TEST(chosen.median_us > 0);
       GemmOperands operands(random, fill_on(gpu), call);
       operands.poison();
       for (int i = 0; i < 2 * operands.copies(); ++i) {
-        gpu.backend().gemm(chosen.spec, operands.tensors(i % operands.copies()), gpu.stream());
+        gpu.backend().gemm(std::get<GemmSpec>(chosen.spec), operands.tensors(i % operands.copies()), gpu.stream());
       }
       BOOST_TEST(operands.fault() == "");
       BOOST_TEST(context.tuning_store().put(record(context, call, chosen.spec)));

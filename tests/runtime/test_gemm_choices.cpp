@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Fixture {
-  GemmCall call(std::int64_t m) const { return {.spec = record().spec, .size = record(m).size}; }
+  ProductCall call(std::int64_t m) const { return {.spec = record().spec, .size = record(m).size}; }
   GemmChoices::Warn warn() {
     return [this](const std::string& text) { warnings.push_back(text); };
   }
@@ -41,13 +41,13 @@ BOOST_AUTO_TEST_CASE(what_was_tuned_is_found) {
   store.put(record(1));
   store.put(record(2));
   GemmChoices choices(Tuning::on, store, {}, machine(), warn());
-  const GemmSpec* const chosen = choices.find(call(1));
+  const Product* const chosen = choices.find(call(1));
   BOOST_REQUIRE(chosen != nullptr);
   BOOST_TEST((*chosen == record(1).chosen));
   BOOST_TEST(choices.find(call(1)) == chosen);
   BOOST_TEST(choices.find(call(3)) == nullptr);
-  GemmCall with_bias = call(1);
-  with_bias.spec.bias = true;
+  ProductCall with_bias = call(1);
+  std::get<GemmSpec>(with_bias.spec).bias = true;
   BOOST_TEST(choices.find(with_bias) == nullptr);
   BOOST_TEST(choices.size() == 2U);
   BOOST_TEST(warnings.empty());

@@ -48,19 +48,19 @@ BOOST_FIXTURE_TEST_SUITE(gemm_manifest, Fixture)
 BOOST_AUTO_TEST_CASE(each_gemm_once) {
   GemmManifest manifest = make();
   for (int i = 0; i < 3; ++i) {
-    manifest.note({}, {1, 2, 3});
-    manifest.note({.kernel = GemmKernel::simt}, {1, 2, 3});
-    manifest.note({}, {3, 2, 1});
+    manifest.note(GemmSpec{}, {1, 2, 3});
+    manifest.note(GemmSpec{.kernel = GemmKernel::simt}, {1, 2, 3});
+    manifest.note(GemmSpec{}, {3, 2, 1});
   }
   BOOST_TEST(text() ==
              "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor 1 2 3\n"
              "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor 3 2 1\n");
   GemmManifest next = make();
-  next.note({}, {3, 2, 1});
-  next.note({}, {4, 4, 4});
-  const std::vector<GemmCall> calls = read_gemm_manifest(file).calls;
+  next.note(GemmSpec{}, {3, 2, 1});
+  next.note(GemmSpec{}, {4, 4, 4});
+  const std::vector<ProductCall> calls = read_gemm_manifest(file).calls;
   BOOST_REQUIRE(calls.size() == 3U);
-  BOOST_TEST((calls[2] == GemmCall{.spec = {}, .size = {4, 4, 4}}));
+  BOOST_TEST((calls[2] == ProductCall{.spec = GemmSpec{}, .size = {4, 4, 4}}));
   BOOST_TEST(warnings.empty());
 }
 
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(threads_and_processes_share_it) {
     writers.push_back(test::start_process([&] {
       GemmManifest manifest(file);
       const auto note_all = [&] {
-        for (std::int64_t m = 1; m <= 50; ++m) manifest.note({}, {m, 8, 8});
+        for (std::int64_t m = 1; m <= 50; ++m) manifest.note(GemmSpec{}, {m, 8, 8});
       };
       const std::jthread other(note_all);
       note_all();
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(threads_and_processes_share_it) {
 BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_a_warning) {
   file = directory.path() / "no" / "manifest";
   GemmManifest manifest = make();
-  manifest.note({}, {1, 2, 3});
+  manifest.note(GemmSpec{}, {1, 2, 3});
   BOOST_REQUIRE(warnings.size() == 1U);
   check_contains(warnings[0], {file.string(), "cannot be written: No such file or directory"});
 }
@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(every_spec_is_read_back) {
   const GemmManifestFile read = read_gemm_manifest(file);
   BOOST_TEST(read.problem == "");
   BOOST_REQUIRE(read.calls.size() == specs.size());
-  for (std::size_t i = 0; i < specs.size(); ++i) BOOST_TEST((read.calls[i] == GemmCall{specs[i], {1, 2, 3}}));
+  for (std::size_t i = 0; i < specs.size(); ++i) BOOST_TEST((read.calls[i] == ProductCall{specs[i], {1, 2, 3}}));
 }
 
 BOOST_AUTO_TEST_CASE(damaged_lines_are_one_warning_and_cost_no_other) {
@@ -110,7 +110,7 @@ BOOST_AUTO_TEST_CASE(damaged_lines_are_one_warning_and_cost_no_other) {
                       << "gemm bf16*bf1\ngemm f16*f16->f16 nt 8 8 8\n";
   const GemmManifestFile read = read_gemm_manifest(file);
   BOOST_REQUIRE(read.calls.size() == 2U);
-  BOOST_TEST((read.calls[1].spec.a == Dtype::f16));
+  BOOST_TEST((std::get<GemmSpec>(read.calls[1].spec).a == Dtype::f16));
   BOOST_TEST(read.damaged == 2);
   BOOST_TEST(read.problem.starts_with("GEMM manifest " + file.string() +
                                       ": 2 damaged lines are ignored; line 4: \"x\" is no k; expected"),
@@ -119,8 +119,8 @@ BOOST_AUTO_TEST_CASE(damaged_lines_are_one_warning_and_cost_no_other) {
   GemmManifest manifest = make();
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0] == read.problem);
-  manifest.note({.a = Dtype::f16, .b = Dtype::f16, .out = Dtype::f16}, {8, 8, 8});
-  manifest.note({}, {1, 2, 3});
+  manifest.note(GemmSpec{.a = Dtype::f16, .b = Dtype::f16, .out = Dtype::f16}, {8, 8, 8});
+  manifest.note(GemmSpec{}, {1, 2, 3});
   BOOST_TEST(read_gemm_manifest(file).calls.size() == 3U);
   BOOST_TEST(warnings.size() == 1U);
 }
@@ -139,11 +139,11 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_no_manifest) {
 BOOST_AUTO_TEST_CASE(after_a_torn_line) {
   std::ofstream(file) << "gemm bf16*bf16->bf16 nt 8 8 8\ngemm bf16*bf16->bf16 n";
   GemmManifest manifest = make();
-  manifest.note({}, {1, 2, 3});
-  manifest.note({}, {3, 2, 1});
+  manifest.note(GemmSpec{}, {1, 2, 3});
+  manifest.note(GemmSpec{}, {3, 2, 1});
   const GemmManifestFile read = read_gemm_manifest(file);
   BOOST_REQUIRE(read.calls.size() == 3U);
-  BOOST_TEST((read.calls[1] == GemmCall{.spec = {}, .size = {1, 2, 3}}));
+  BOOST_TEST((read.calls[1] == ProductCall{.spec = GemmSpec{}, .size = {1, 2, 3}}));
   BOOST_TEST(read.damaged == 1);
   check_contains(read.problem, {"line 2: "});
 }
@@ -153,7 +153,7 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
   for (int round = 0; round < 10; ++round) {
     const pid_t writer = test::start_process([&] {
       GemmManifest manifest(file);
-      for (std::int64_t m = 1;; ++m) manifest.note({}, {m, round + 1, 8});
+      for (std::int64_t m = 1;; ++m) manifest.note(GemmSpec{}, {m, round + 1, 8});
       return 0;
     });
     std::this_thread::sleep_for(std::chrono::microseconds(500 + round * 700));
@@ -171,7 +171,7 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
 BOOST_AUTO_TEST_CASE(a_full_disk_is_a_warning) {
   file = "/dev/full";
   GemmManifest none = make();
-  none.note({}, {1, 2, 3});
+  none.note(GemmSpec{}, {1, 2, 3});
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0] == "GEMM manifest /dev/full cannot be written: No space left on device");
   warnings.clear();
@@ -182,7 +182,7 @@ BOOST_AUTO_TEST_CASE(a_full_disk_is_a_warning) {
     const rlimit limit{.rlim_cur = 100, .rlim_max = 100};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
     GemmManifest full = make();
-    for (std::int64_t m = 1; m <= 3; ++m) full.note({}, {m, 2, 3});  // 54 bytes each
+    for (std::int64_t m = 1; m <= 3; ++m) full.note(GemmSpec{}, {m, 2, 3});  // 54 bytes each
     if (warnings.size() != 2U) return 2;
     if (warnings[0].find("cannot be written: only 46 of a line's 54 bytes had room") == std::string::npos) return 3;
     return warnings[1].find("cannot be written: File too large") == std::string::npos ? 4 : 0;

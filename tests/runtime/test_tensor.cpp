@@ -37,6 +37,19 @@ BOOST_AUTO_TEST_CASE(span_ends_with_the_last_element_and_not_with_its_row) {
   BOOST_TEST(byte_span(matrix(nullptr, Dtype::f32, 1 << 20, 1 << 20, Device{}), "x") == std::size_t{1} << 42U);
 }
 
+// Rows of codes begin at bytes, and the last one ends with a byte.
+BOOST_AUTO_TEST_CASE(spans_of_packed_rows) {
+  BOOST_TEST(byte_span(matrix(nullptr, Dtype::e2m1fn, 3, 6, Device{}), "x") == 9U);
+  Tensor tensor = matrix(nullptr, Dtype::e2m1fn, 3, 5, Device{});
+  tensor.row_stride = 8;
+  BOOST_TEST(byte_span(tensor, "x") == 11U);  // (2 * 8 + 5) * 4 bits are 84
+  BOOST_TEST(describe(tensor) == "e2m1fn[3, 5] on cpu, row stride 8");
+  BOOST_TEST(byte_span(matrix(nullptr, Dtype::e3m2fn, 2, 8, Device{}), "x") == 12U);
+  BOOST_TEST(byte_span(vector(nullptr, Dtype::e2m3fn, 5, Device{}), "x") == 4U);
+  BOOST_TEST(byte_span(vector(nullptr, Dtype::e8m0fnu, 5, Device{}), "x") == 5U);
+  BOOST_TEST(describe(vector(nullptr, Dtype::u8, 5, Device{})) == "u8[1, 5] on cpu");
+}
+
 BOOST_AUTO_TEST_CASE(negative_sizes_and_overflow_are_refused) {
   auto error = refused([] { byte_span(matrix(nullptr, Dtype::f32, -1, 5, Device{}), "cast input"); });
   BOOST_TEST(error.message == "cast input: is f32[-1, 5] on cpu; sizes and strides must not be negative");
@@ -56,4 +69,6 @@ BOOST_AUTO_TEST_CASE(negative_sizes_and_overflow_are_refused) {
   }
   BOOST_TEST(byte_span(matrix(nullptr, Dtype::f32, 1, kMax / 4, Device{}), "x") ==
              static_cast<std::size_t>(kMax / 4 * 4));
+  BOOST_TEST(byte_span(matrix(nullptr, Dtype::e2m1fn, 1, kMax, Device{}), "x") ==
+             static_cast<std::size_t>(kMax / 2 + 1));
 }

@@ -36,6 +36,10 @@ class FakeBackend final : public Backend {
   void norm(const NormSpec&, const NormTensors&, Stream&) override {}
   void norm_backward(const NormBackwardSpec&, const NormBackwardTensors&, Stream&) override {}
   void amax_history(const AmaxHistorySpec&, const AmaxHistoryTensors&, Stream&) override {}
+  void quantize_mx(const MxQuantizeSpec&, const MxQuantizeTensors&, Stream&) override {}
+  void float_quantize(const FloatQuantizeSpec&, const FloatQuantizeTensors&, Stream&) override {}
+  void pack_weight(const PackWeightSpec&, const PackWeightTensors&, Stream&) override {}
+  void dequant_matmul(const DequantMatmulSpec&, const DequantMatmulTensors&, Stream&) override {}
 
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;

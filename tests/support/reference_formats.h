@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "ingot/codegen/dtype.h"
 
@@ -46,9 +47,51 @@ inline double decode_slowly(Dtype dtype, std::uint32_t bits) {
       return value_of_fields(bits, 5, 2, 15);
     case Dtype::e4m3fnuz: return bits == 0x80U ? kNan : value_of_fields(bits, 4, 3, 8);
     case Dtype::e5m2fnuz: return bits == 0x80U ? kNan : value_of_fields(bits, 5, 2, 16);
+    case Dtype::e3m2fn: return value_of_fields(bits, 3, 2, 3);
+    case Dtype::e2m3fn: return value_of_fields(bits, 2, 3, 1);
+    case Dtype::e2m1fn: return value_of_fields(bits, 2, 1, 1);
+    case Dtype::e8m0fnu: return bits == 0xffU ? kNan : std::ldexp(1.0, static_cast<int>(bits) - 127);
+    case Dtype::u8: return bits;
   }
   return kNan;
 }
+
+// The values of a format's codes of positive sign, in order.
+class CodeSearch {
+ public:
+  // A format without Inf and NaN, of the IEEE bias.
+  CodeSearch(int exponent_bits, int mantissa_bits) {
+    const int bias = (1 << (exponent_bits - 1)) - 1;
+    for (std::uint32_t code = 0; code < 1U << (exponent_bits + mantissa_bits); ++code) {
+      values_.push_back(value_of_fields(code, exponent_bits, mantissa_bits, bias));
+    }
+  }
+  // A dtype; Inf and NaN end its values.
+  explicit CodeSearch(Dtype dtype) {
+    for (std::uint32_t code = 0; code < 1U << (bits_of(dtype) - 1); ++code) {
+      const double value = decode_slowly(dtype, code);
+      if (!std::isfinite(value)) break;
+      values_.push_back(value);
+    }
+  }
+
+  // The code whose value is nearest to a magnitude, the even one of two; the last one beyond it.
+  std::uint32_t nearest(double magnitude) const {
+    if (magnitude >= values_.back()) return static_cast<std::uint32_t>(values_.size() - 1);
+    const auto above = std::upper_bound(values_.begin(), values_.end(), magnitude);
+    const auto high = static_cast<std::uint32_t>(above - values_.begin());
+    const double up = values_[high] - magnitude;
+    const double down = magnitude - values_[high - 1];
+    return up < down || (up == down && high % 2 == 0) ? high : high - 1;
+  }
+
+  double value(std::uint32_t code) const { return values_[code]; }
+  double largest() const { return values_.back(); }
+  const std::vector<double>& values() const { return values_; }
+
+ private:
+  std::vector<double> values_;
+};
 
 // As decode_slowly(), from a table for the 8-bit formats.
 inline double decode_reference(Dtype dtype, std::uint32_t bits) {

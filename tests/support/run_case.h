@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -127,9 +129,13 @@ class InputMaker {
     return {{"limits", limits}, {"pow2", pow2}};
   }
 
-  template <class Spec>  // amax, column_sum
+  template <class Spec>
   SharedMatrices inputs_of(const Spec& spec, const Case& c) {
-    return {{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
+    if constexpr (std::is_same_v<Spec, AmaxSpec> || std::is_same_v<Spec, ColumnSumSpec>) {
+      return {{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
+    } else {  // those of quantize_spec.h and dequant_spec.h have tests of their own
+      throw std::logic_error("there are no such cases: " + print(spec) + " " + name(c));
+    }
   }
 
   SharedMatrices inputs_of(const GemmSpec& spec, const Case& c) {
@@ -418,6 +424,10 @@ class PlacedCase {
                             stream);
   }
 
+  template <class Spec>
+  void enqueue_as(const Spec& spec, Stream&) {
+    throw std::logic_error("there are no such cases: " + print(spec));
+  }
   void enqueue_as(const AmaxHistorySpec& spec, Stream& stream) {
     backend_->amax_history(spec,
                            {.amax = of("amax"),

@@ -14,8 +14,11 @@
 #include <vector>
 
 #include "ingot/codegen/candidates.h"
+#include "ingot/codegen/dequant_candidates.h"
+#include "ingot/codegen/dequant_spec_text.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/quantize_spec_text.h"
 #include "ingot/codegen/target.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/cuda/nvrtc_compiler.h"
@@ -198,6 +201,54 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   fmt::print("{} kernels of gemm_sm90\n", unique.size());
 }
 
+// Products with decoded weights. In CI: of each format, kind of factors and kernel those that use most registers, and
+// every kernel that packs; with INGOT_COMPILE_ALL every spec, and every tiling that is offered for some number of
+// tokens.
+BOOST_AUTO_TEST_CASE(decoded_weights) {
+  const CompileAll all = CompileAll::of_environment();
+  std::map<std::string, Job> jobs;
+  const auto add = [&](const KernelSpec& spec, Target target) {
+    const Source source = generate(spec);
+    jobs.emplace(source.text + print(target), Job{source, target});
+  };
+  std::size_t index = 0;
+  const auto turn = [&] { return kSupportedTargets[index++ % kSupportedTargets.size()]; };
+  for (const PackWeightSpec& spec : all_valid_pack_weights()) add(spec, turn());
+  for (DequantMatmulSpec spec : all_valid_dequant_matmuls()) {
+    if (!all.wanted && spec.out != Dtype::f32) continue;
+    ++index;
+    if (!all.wanted && index % 3 != 0) continue;
+    if (spec.kernel == DequantKernel::sm90) {
+      add(spec, target_for(9, 0));
+      continue;
+    }
+    for (const DequantTiling& tiling :
+         {DequantTiling{.tokens = 64, .rows = 64, .depth = 128, .stages = 3, .k_warps = 2},
+          DequantTiling{.tokens = 32, .rows = 128, .depth = 128, .stages = 3, .k_warps = 2}}) {
+      spec.tiling = tiling;
+      add(spec, turn());
+    }
+  }
+  const DequantPlace place{.target = target_for(9, 0), .multiprocessors = 132};
+  for (const std::int64_t m : {1, 32, 64, 256}) {
+    for (const auto& [scale, weight] :
+         {std::pair{kRowwise, Dtype::e4m3fn}, {kRowGroups, Dtype::e5m2}, {kRowGroups32, Dtype::e2m3fn}}) {
+      DequantMatmulSpec spec{.weight = weight, .scale = scale, .kernel = DequantKernel::sm90};
+      for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, place)) {
+        ++index;
+        if (!all.wanted && index % 16 != 0) continue;
+        spec.tiling = tiling;
+        add(spec, target_for(9, 0));
+      }
+    }
+  }
+  std::vector<Job> unique;
+  for (const auto& [text, job] : jobs) unique.push_back(job);
+  unique = all.share(unique);
+  expect_clean(unique);
+  fmt::print("{} kernels of products with decoded weights\n", unique.size());
+}
+
 // GEMMs with an epilogue: gemm_simt's and gemm_mma's for every target in turn, gemm_sm90's for Hopper, with the tilings
 // that have most and fewest registers to spare, and in stream-K fewest; those whose operands wgmma takes.
 BOOST_AUTO_TEST_CASE(every_epilogue) {
@@ -313,6 +364,28 @@ BOOST_AUTO_TEST_CASE(every_template_alone) {
                     target_for(9, 0)});
   }
   expect_clean(jobs);
+}
+
+// Casts to MX, and roundings to formats: in CI all of the former and some of the latter for
+// Hopper, each for another target in turn.
+BOOST_AUTO_TEST_CASE(every_quantizing_kernel) {
+  std::vector<KernelSpec> specs;
+  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) specs.emplace_back(spec);
+  const CompileAll all = CompileAll::of_environment();
+  for (const FloatQuantizeSpec& spec : all_valid_float_quantizes()) {
+    if (all.wanted || (spec.exponent_bits + spec.mantissa_bits) % 3 == 1) specs.emplace_back(spec);
+  }
+  std::vector<Job> jobs;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const Source source = generate(specs[i]);
+    for (std::size_t t = 0; t < kSupportedTargets.size(); ++t) {
+      const bool chosen = kSupportedTargets[t] == target_for(9, 0) || i % kSupportedTargets.size() == t;
+      if (all.wanted || chosen) jobs.push_back({source, kSupportedTargets[t]});
+    }
+  }
+  jobs = all.share(jobs);
+  expect_clean(jobs);
+  fmt::print("{} compiles of quantize_mx and float_quantize\n", jobs.size());
 }
 
 // No kernel uses every function of math.cuh.

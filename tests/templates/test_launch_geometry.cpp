@@ -10,6 +10,7 @@
 #include "gemm_sm90_tiling.cuh"
 #include "norm_backward.cuh"
 #include "norm_rows.cuh"
+#include "quantize_mx.cuh"
 
 #include <boost/test/unit_test.hpp>
 #include <set>
@@ -301,4 +302,24 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_launches_whole_clusters) {
   static_assert(sm90_staging_offset(tiling) == 4 * 128 * (128 + 256));
   static_assert(sm90_columns_offset(tiling) % 128 == 0 && sm90_barriers_offset(tiling) % 8 == 0);
   static_assert(sm90_shared_bytes(tiling) <= kSm90SharedLimit);
+}
+
+// Tiles hold whole groups, and cover the matrix; a grid that was cut is walked by for_each_tile().
+BOOST_AUTO_TEST_CASE(tiles_of_groups) {
+  using Launch = QuantizeMxLaunch;
+  for (const i64 cols : kSizes) {
+    const u32 log2 = Launch::across_log2(cols);
+    BOOST_TEST(log2 >= 2U);
+    BOOST_TEST(log2 <= OctetTiles::kThreadsLog2);
+    BOOST_TEST(OctetTiles::tile_cols(log2) % kMxGroup == 0);
+    for (const u64 bytes : {2, 4}) {
+      for (const i64 rows : kSizes) {
+        const i64 down = ceil_div(rows, OctetTiles::tile_rows(log2, bytes));
+        const i64 across = ceil_div(cols, OctetTiles::tile_cols(log2));
+        const i64 grid = Launch::grid(rows, cols, bytes);
+        BOOST_TEST(grid >= 1);
+        BOOST_TEST(grid == std::min(kMaxGrid, down * across));
+      }
+    }
+  }
 }

@@ -23,7 +23,17 @@
 #include "cast_whole.cuh"
 #include "column_sum.cuh"
 #include "decode_f16.cuh"
+#include "dequant_codes.cuh"
+#include "dequant_factors.cuh"
+#include "dequant_fragment.cuh"
+#include "dequant_mma.cuh"
+#include "dequant_mma_codes.cuh"
+#include "dequant_mma_tiling.cuh"
+#include "dequant_sm90.cuh"
+#include "dequant_sm90_producer.cuh"
+#include "dequant_sm90_tiling.cuh"
 #include "elementwise.cuh"
+#include "float_quantize.cuh"
 #include "formats.cuh"
 #include "gemm_epilogue.cuh"
 #include "gemm_mma.cuh"
@@ -46,8 +56,11 @@
 #include "norm_rows.cuh"
 #include "numerics.cuh"
 #include "octet.cuh"
+#include "octet_tiles.cuh"
+#include "pack_weight.cuh"
 #include "platform.cuh"
 #include "pointwise.cuh"
+#include "ptx/bulk.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/cvt.cuh"
 #include "ptx/grid.cuh"
@@ -57,9 +70,12 @@
 #include "ptx/memory.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/opaque.cuh"
+#include "ptx/packed.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "ptx/wgmma16.cuh"
+#include "quantize_mx.cuh"
 #include "reduce.cuh"
 #include "relayout.cuh"
 #include "scaling.cuh"
@@ -123,6 +139,12 @@ template <class Source>
 constexpr int kOfElementwise = kInstantiated<&elementwise<Source>>;
 
 template <class In>
+constexpr int kOfQuantizes =
+    kInstantiated<&quantize_mx<In, e4m3fn>, &quantize_mx<In, e5m2>, &quantize_mx<In, e3m2fn>, &quantize_mx<In, e2m3fn>,
+                  &quantize_mx<In, e2m1fn>, &float_quantize<In, 4, 3>, &float_quantize<In, 1, 6>,
+                  (&float_quantize<In, 3, 0>)>;
+
+template <class In>
 constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e4m3fnuz> + kOfCast<In, e5m2fnuz>;
 
 }  // namespace
@@ -152,6 +174,7 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   constexpr auto kElements = &gemm_mma<bf16, bf16, f32, MmaTiling{64, 64}, false>;
   static_assert(kInstantiated<kCodes, kElements> == 2);
   static_assert(kInstantiated<&amax_history> == 1);
+  static_assert(kOfQuantizes<f32> + kOfQuantizes<bf16> + kOfQuantizes<f16> == 3 * 8);
   static_assert(kInstantiated<&cast_stats_tiles<bf16, e4m3fn, false>, &cast_stats_tiles<f32, e5m2fnuz, true>,
                               (&cast_stats_tiles<f16, Uncast, false>), cast_stats_finish> == 4);
   static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);

@@ -334,6 +334,21 @@ BOOST_AUTO_TEST_CASE(tune_lists_what_it_would_tune) {
   BOOST_TEST(std::count(twice.out.begin(), twice.out.end(), '\n') == 3);
 }
 
+BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
+  const Result model = run("tune --set llama3-8b --tokens 16 --weight-only e4m3fn --list");
+  BOOST_REQUIRE_MESSAGE(model.code == 0, model.err);
+  BOOST_TEST(std::count(model.out.begin(), model.out.end(), '\n') == 5 * 2);  // and what they are compared with
+  CHECK_CONTAINS(model.out, "dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 28672 4096\n");
+  CHECK_CONTAINS(model.out, "gemm bf16*bf16->bf16 nt 16 28672 4096\n");
+  const Result wrong = run("tune --set llama3-8b --weight-only int8 --list");
+  BOOST_TEST(wrong.code == 1);
+  CHECK_CONTAINS(wrong.err,
+                 "--weight-only: \"int8\" must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, e2m1fn");
+  const Result both = run("tune --set llama3-8b --weight-only e4m3fn --recipe tensorwise --list");
+  BOOST_TEST(both.code == 1);
+  CHECK_CONTAINS(both.err, "--recipe: \"tensorwise\" must be left out with --weight-only, which has none");
+}
+
 BOOST_AUTO_TEST_CASE(tune_takes_a_manifest) {
   const Folder folder;
   std::ofstream(folder / "manifest") << "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias 128 256 512\n";
@@ -341,6 +356,10 @@ BOOST_AUTO_TEST_CASE(tune_takes_a_manifest) {
   BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
   CHECK_CONTAINS(result.out, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias 128 256 512\n");
   CHECK_CONTAINS(result.out, "gemm bf16*bf16->bf16 nt bias 128 256 512\n");
+  std::ofstream(folder / "weights") << "dequant_matmul f16*e2m1fn->f16 packed scale=row bias 1 256 512\n";
+  const Result weights = run("tune --list --manifest '" + (folder / "weights").string() + "'");
+  CHECK_CONTAINS(weights.out, "dequant_matmul f16*e2m1fn->f16 packed scale=row bias 1 256 512\n");
+  CHECK_CONTAINS(weights.out, "gemm bf16*bf16->bf16 nt bias 1 256 512\n");
 
   // Epilogues, too; and a torn line costs no other.
   std::ofstream(folder / "manifest", std::ios::app) << "gemm bf16*bf16->bf16 nt 128 256\n"

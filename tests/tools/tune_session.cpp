@@ -27,20 +27,23 @@ using namespace ingot::tools;
 
 namespace {
 
-GemmSpec algorithm(GemmSpec spec, int number) {
+Product algorithm(const Product& product, int number) {
+  auto spec = std::get<GemmSpec>(product);
   spec.kernel = GemmKernel::cublaslt;
   spec.algorithm = number;
   return spec;
 }
 
+int number(const Product& product) { return std::get<GemmSpec>(product).algorithm; }
+
 // The third algorithm is the fastest, and everything takes a moment.
-class FakeMeasurer final : public GemmMeasurer {
+class FakeMeasurer final : public ProductMeasurer {
  public:
-  void prepare(const GemmSpec&) override {}
-  std::string check(const GemmSpec& spec) override { return spec.algorithm == wrong ? "row 7 is wrong" : ""; }
-  double measure(const GemmSpec& spec) override {
+  void prepare(const Product&) override {}
+  std::string check(const Product& spec) override { return number(spec) == wrong ? "row 7 is wrong" : ""; }
+  double measure(const Product& spec) override {
     std::this_thread::sleep_for(pause);
-    return spec.algorithm == 2 ? 50 : 100 + spec.algorithm;
+    return number(spec) == 2 ? 50 : 100 + number(spec);
   }
 
   int wrong = -1;
@@ -61,11 +64,11 @@ struct Fixture {
     return {.store = &store,
             .machine = test::machine(),
             .candidates =
-                [](const GemmCall& call) {
+                [](const ProductCall& call) {
                   return std::vector{algorithm(call.spec, 0), algorithm(call.spec, 1), algorithm(call.spec, 2)};
                 },
             .measurer =
-                [this](const GemmCall& call) {
+                [this](const ProductCall& call) {
                   measured.push_back(call.size.m);
                   auto measurer = std::make_unique<FakeMeasurer>();
                   measurer->wrong = wrong;
@@ -96,7 +99,7 @@ BOOST_AUTO_TEST_CASE(a_second_session_has_nothing_to_do) {
   BOOST_TEST(measured.size() == 4U);
   for (const TunedGemm& gemm : all) {
     BOOST_REQUIRE(gemm.record.has_value());
-    BOOST_TEST(gemm.record->chosen.algorithm == 2);
+    BOOST_TEST(number(gemm.record->chosen) == 2);
     BOOST_TEST(gemm.record->us == 50.0);
     BOOST_TEST(gemm.record->cublaslt_us == 50.0);
     BOOST_TEST(gemm.record->date.size() == 10U);
@@ -147,7 +150,7 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment_it_goes_on) {
     const std::vector<TuningRecord> records = store.load();
     BOOST_TEST(records.size() >= before);
     before = records.size();
-    for (const TuningRecord& record : records) BOOST_TEST(record.chosen.algorithm == 2);
+    for (const TuningRecord& record : records) BOOST_TEST(number(record.chosen) == 2);
     if (ended) break;
     ++kills;
   }
@@ -171,7 +174,7 @@ BOOST_AUTO_TEST_CASE(a_budget_ends_it) {
 BOOST_AUTO_TEST_CASE(one_that_fails_stops_no_other) {
   std::vector<TunedGemm> all = gemms(3);
   TuneSession failing = session();
-  failing.measurer = [](const GemmCall& call) -> std::unique_ptr<GemmMeasurer> {
+  failing.measurer = [](const ProductCall& call) -> std::unique_ptr<ProductMeasurer> {
     if (call.size.m == 2) throw Error(ErrorCode::out_of_memory, "cuda:0 memory", "no room");
     return std::make_unique<FakeMeasurer>();
   };
@@ -186,7 +189,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_result_is_told_and_left_out) {
   std::vector<TunedGemm> all = gemms(1);
   tune_missing(session(), all);
   BOOST_REQUIRE(all[0].record.has_value());
-  BOOST_TEST(all[0].record->chosen.algorithm == 0);
+  BOOST_TEST(number(all[0].record->chosen) == 0);
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0] ==
              "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor kernel=cublaslt:2 gave a wrong result and is left out: "
@@ -199,27 +202,27 @@ BOOST_AUTO_TEST_CASE(measured_again_the_record_is_the_incumbent) {
   TuningRecord known;
   known.machine = test::machine();
   known.size = {1, 64, 64};
-  known.chosen = algorithm({}, 5);
+  known.chosen = algorithm(GemmSpec{}, 5);
   known.us = 3;
   known.date = "2026-01-01";
   store.put(known);
   TuneSession equal = session();
-  class Equal final : public GemmMeasurer {
+  class Equal final : public ProductMeasurer {
    public:
-    void prepare(const GemmSpec&) override {}
-    std::string check(const GemmSpec&) override { return {}; }
-    double measure(const GemmSpec&) override { return 80; }
+    void prepare(const Product&) override {}
+    std::string check(const Product&) override { return {}; }
+    double measure(const Product&) override { return 80; }
   };
-  equal.measurer = [](const GemmCall&) { return std::make_unique<Equal>(); };
+  equal.measurer = [](const ProductCall&) { return std::make_unique<Equal>(); };
   tune_missing(equal, all);
   BOOST_REQUIRE(all[0].record.has_value());
-  BOOST_TEST(all[0].record->chosen.algorithm == 5);
+  BOOST_TEST(number(all[0].record->chosen) == 5);
   BOOST_TEST(all[0].record->us == 80.0);
 }
 
 BOOST_AUTO_TEST_CASE(compared_with_bf16) {
   std::vector<TunedGemm> all = gemms(2);
-  all[0].planned.call.spec = {.a = Dtype::bf16, .b = Dtype::bf16};
+  all[0].planned.call.spec = GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16};
   all[1].planned.bf16 = all[0].planned.call;
   tune_missing(session(), all);
   BOOST_REQUIRE(all[1].record.has_value());

@@ -118,6 +118,30 @@ class CpuBackend final : public Backend {
     cpu::amax_history(spec, tensors, pool_);
   }
 
+  void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::quantize_mx(spec, tensors, pool_); });
+  }
+
+  void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::float_quantize(spec, tensors, pool_); });
+  }
+
+  void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::pack_weight(spec, tensors, pool_); });
+  }
+
+  void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::dequant_matmul(spec, tensors, pool_); });
+  }
+
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
     void* const data = bytes <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max())

@@ -17,5 +17,9 @@ void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Thre
 void norm(const NormSpec& spec, const NormTensors& tensors, ThreadPool& pool);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, ThreadPool& pool);
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, ThreadPool& pool);
+void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, ThreadPool& pool);
+void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, ThreadPool& pool);
+void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, ThreadPool& pool);
+void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, ThreadPool& pool);
 
 }  // namespace ingot::cpu

@@ -6,6 +6,7 @@
 
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/dequant_plans.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/gemm_plans.h"
 #include "ingot/runtime/cuda/launcher.h"
@@ -23,7 +24,8 @@ class CudaBackend final : public Backend {
       : device_{DeviceType::cuda, device_index},
         launcher_(driver, device_index, cache),
         cublaslt_(services.cublaslt),
-        plans_(services, launcher_.target(), launcher_.multiprocessors()) {}
+        plans_(services, launcher_.target(), launcher_.multiprocessors()),
+        dequant_plans_(services, {.target = launcher_.target(), .multiprocessors = launcher_.multiprocessors()}) {}
 
   Device device() const override { return device_; }
 
@@ -92,6 +94,30 @@ class CudaBackend final : public Backend {
     check(spec, tensors, device_);
     const CurrentContext current = begin(stream);
     cuda::amax_history(spec, tensors, stream, launcher_);
+  }
+
+  void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::quantize_mx(spec, tensors, stream, launcher_);
+  }
+
+  void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::float_quantize(spec, tensors, stream, launcher_);
+  }
+
+  void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::pack_weight(spec, tensors, stream, launcher_);
+  }
+
+  void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::dequant_matmul(spec, tensors, stream, launcher_, dequant_plans_);
   }
 
   void* allocate(std::size_t bytes) override {
@@ -250,6 +276,7 @@ class CudaBackend final : public Backend {
   Launcher launcher_;
   CublasLt* cublaslt_;
   GemmPlans plans_;
+  DequantPlans dequant_plans_;
 };
 
 }  // namespace

@@ -51,6 +51,7 @@
   X(cuLibraryGetKernel)           \
   X(cuKernelSetAttribute)         \
   X(cuLaunchKernelEx)             \
+  X(cuOccupancyMaxActiveClusters) \
   X(cuTensorMapEncodeTiled)
 
 namespace ingot {

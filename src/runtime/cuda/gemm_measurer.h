@@ -15,19 +15,19 @@
 
 namespace ingot {
 
-class CudaGemmMeasurer final : public GemmMeasurer {
+class CudaGemmMeasurer final : public ProductMeasurer {
  public:
   // Allocates and fills the operands. Throws Error{out_of_memory} where they do not fit.
   CudaGemmMeasurer(Gpu& gpu, RandomData& random, const GemmCall& call);
 
-  void prepare(const GemmSpec& candidate) override;
-  std::string check(const GemmSpec& candidate) override;
-  double measure(const GemmSpec& candidate) override;
+  void prepare(const Product& candidate) override;
+  std::string check(const Product& candidate) override;
+  double measure(const Product& candidate) override;
 
  private:
   Gpu* gpu_;
   GemmOperands operands_;
-  std::vector<std::pair<GemmSpec, std::unique_ptr<Replay>>> replays_;
+  std::vector<std::pair<Product, std::unique_ptr<Replay>>> replays_;
 };
 
 }  // namespace ingot

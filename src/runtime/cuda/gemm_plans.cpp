@@ -16,7 +16,9 @@ GemmPlans::Entry GemmPlans::make(std::size_t hash, const GemmCall& call) const {
   if (services_.manifest != nullptr && call.size.k != 0) services_.manifest->note(call.spec, call.size);
   Entry entry{.hash = hash, .call = call, .order = {}};
   if (services_.choices != nullptr && call.spec.kernel == GemmKernel::automatic) {
-    if (const GemmSpec* const chosen = services_.choices->find(call)) entry.order.push_back(*chosen);
+    if (const Product* const chosen = services_.choices->find({.spec = call.spec, .size = call.size})) {
+      entry.order.push_back(std::get<GemmSpec>(*chosen));
+    }
   }
   const GemmPlace place{.target = target_, .multiprocessors = multiprocessors_, .compiles = services_.compiles};
   for (const GemmSpec& spec : gemm_order(call, place)) entry.order.push_back(spec);

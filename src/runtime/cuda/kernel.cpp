@@ -81,13 +81,38 @@ void Kernel::launch_raw(CUstream_st* stream, const LaunchShape& shape, const voi
   // The driver takes a CUkernel where it takes a CUfunction, and finds the current context's copy.
   const auto function = reinterpret_cast<CUfunction>(kernel_);
   try {
-    if (shape.shared_bytes > kDefaultSharedBytes) allow_shared(shape.shared_bytes);
+    const auto own = static_cast<unsigned>(resources_.static_shared_bytes);
+    if (shape.shared_bytes + own > kDefaultSharedBytes) allow_shared(shape.shared_bytes);
     driver_->check(api.cuLaunchKernelEx(&config, function, arguments, nullptr), "cuLaunchKernelEx");
   } catch (const Error& error) {
     rethrow(error, name_,
             fmt::format("the launch of {} x {} x {} blocks of {} threads with {} bytes of shared memory failed",
                         shape.grid_x, shape.grid_y, shape.grid_z, shape.block, shape.shared_bytes));
   }
+}
+
+unsigned Kernel::clusters_at_once(const LaunchShape& shape) const {
+  if (const unsigned known = clusters_at_once_.load(std::memory_order_relaxed)) return known;
+  if (shape.shared_bytes > kDefaultSharedBytes) allow_shared(shape.shared_bytes);
+  CUlaunchAttribute cluster{};
+  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  cluster.value.clusterDim = {.x = shape.cluster, .y = 1, .z = 1};
+  CUlaunchConfig config{};
+  config.gridDimX = shape.cluster;
+  config.gridDimY = 1;
+  config.gridDimZ = 1;
+  config.blockDimX = shape.block;
+  config.blockDimY = 1;
+  config.blockDimZ = 1;
+  config.sharedMemBytes = shape.shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  driver_->check(driver_->api().cuOccupancyMaxActiveClusters(&clusters, reinterpret_cast<CUfunction>(kernel_), &config),
+                 "cuOccupancyMaxActiveClusters");
+  const unsigned at_once = clusters < 1 ? 1U : static_cast<unsigned>(clusters);
+  clusters_at_once_.store(at_once, std::memory_order_relaxed);
+  return at_once;
 }
 
 // Once per kernel: a cache, and so its kernels, belongs to one device.

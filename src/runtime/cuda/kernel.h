@@ -43,6 +43,10 @@ class Kernel {
     launch_raw(stream, shape, &params);
   }
 
+  // Clusters of this shape's that the current device runs at once, at least 1. Asked of the driver once: a kernel whose
+  // grid depends on it always has the same block, cluster and shared memory. Throws Error{cuda_failed}.
+  unsigned clusters_at_once(const LaunchShape& shape) const;
+
   const KernelResources& resources() const { return resources_; }
 
  private:
@@ -54,7 +58,8 @@ class Kernel {
   void* kernel_ = nullptr;   // CUkernel
   std::string name_;
   KernelResources resources_;
-  mutable std::atomic<bool> shared_allowed_{false};  // has the device been asked for more than the default?
+  mutable std::atomic<unsigned> clusters_at_once_{0};  // 0: not asked yet
+  mutable std::atomic<bool> shared_allowed_{false};    // has the device been asked for more than the default?
 };
 
 }  // namespace ingot

@@ -12,6 +12,7 @@
 
 namespace ingot {
 class CublasLt;
+class DequantPlans;
 class GemmPlans;
 struct GemmShape;
 }  // namespace ingot
@@ -48,5 +49,18 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                    Launcher& launcher);
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, const Stream& stream,
                   Launcher& launcher);
+void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream, Launcher& launcher);
+void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream,
+                    Launcher& launcher);
+void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream, Launcher& launcher);
+// Throws Error{invalid_argument} where the spec asks for a kernel that does not take the call.
+void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
+                    Launcher& launcher, DequantPlans& plans);
+// Of a spec with a tiling, and a call that dequant_sm90_refusal() has nothing against.
+void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const Stream& stream,
+                  Launcher& launcher);
+// Of a spec with a tiling, and a call that dequant_mma_refusal() has nothing against.
+void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
+                 Launcher& launcher);
 
 }  // namespace ingot::cuda

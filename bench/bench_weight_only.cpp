@@ -1,0 +1,309 @@
+// bench_weight_only: products with weights that are decoded within them, beside what they are measured by, in one run:
+// cuBLASLt's best algorithm on the same sizes with the weight in 16 bits, and a kernel that only reads the weight's
+// bytes (amax by rows). Operands take turns past the L2, results are checked before they are timed. With --every, all
+// tilings that are offered run for a few rounds, and the best of them then against the library's choice.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ingot/codegen/dequant_candidates.h"
+#include "ingot/codegen/dequant_tiling.h"
+#include "ingot/runtime/cuda/cublaslt.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/cuda/gpu.h"
+#include "ingot/runtime/cuda/replay.h"
+#include "ingot/runtime/dequant_operands.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm_operands.h"
+#include "machine.h"
+#include "program.h"
+#include "weight_only_cases.h"
+
+namespace ingot::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  bool list = false;
+  bool quick = false;
+  bool every = false;
+  std::string filter;
+  std::string spec = "dequant_matmul bf16*e4m3fn->bf16 packed scale=row";
+  std::string json;
+  std::string commit;
+};
+
+struct Contender {
+  std::string label;
+  std::function<void(int copy)> enqueue;
+  Timing timing{};
+  std::string fault{};
+};
+
+struct Result {
+  WeightOnlyCase wanted;
+  std::vector<Contender> trials{};
+  Contender ours{};                 // the library's choice
+  std::optional<Contender> best{};  // with --every: the best tiling, in the same rounds as `ours`
+  double bf16_us = 0;               // cuBLASLt's best; 0: it does not take the case
+  double read_us = 0;
+};
+
+double weight_bytes(const DequantMatmulSpec& spec, const GemmSize& size) {
+  return static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
+}
+
+class Bench {
+ public:
+  Bench(Context& context, const std::string& cuda_root, const Options& options, const DequantMatmulSpec& spec)
+      : gpu_(context),
+        random_(gpu_.backend(), gpu_.stream(),
+                [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }),
+        driver_(Driver::open(problem_)),
+        cublaslt_(CublasLt::open(cuda_root, *driver_, problem_)),
+        workspace_(gpu_.backend(), CublasLt::kWorkspaceBytes),
+        place_{.target = context.cache().target(), .multiprocessors = driver_->multiprocessors(context.device().index)},
+        options_(options),
+        spec_(spec) {
+    if (cublaslt_ == nullptr) throw Error(ErrorCode::not_found, "cuBLASLt", problem_);
+  }
+
+  Result run(const WeightOnlyCase& wanted) {
+    Result result{.wanted = wanted};
+    result.bf16_us = time_of_16_bits(wanted);
+    DequantOperands operands(
+        random_, [this](void* to, unsigned char byte, std::size_t bytes) { gpu_.fill(to, byte, bytes); }, spec_,
+        wanted.size);
+    const DequantSize size{.m = wanted.size.m, .n = wanted.size.n, .k = wanted.size.k};
+    std::vector<Contender> finals{contender(operands, dequant_order(spec_, size, place_).front())};
+    if (options_.every) {
+      for (const DequantMatmulSpec& each : every_tiling(size)) result.trials.push_back(contender(operands, each));
+      measure_all(operands, result.trials, {.rounds = 2, .graph_us = 1000});
+      if (const Contender* const best = fastest(result.trials)) finals.push_back(*best);
+    }
+    finals.push_back(reader(operands));
+    measure_all(operands, finals, options(11));
+    result.ours = finals.front();
+    if (finals.size() == 3) result.best = finals[1];
+    result.read_us = finals.back().timing.median_us;
+    return result;
+  }
+
+ private:
+  MeasureOptions options(int rounds) const {
+    return options_.quick ? MeasureOptions{.rounds = 3, .graph_us = 1000}
+                          : MeasureOptions{.rounds = rounds, .graph_us = 3000};
+  }
+
+  std::vector<DequantMatmulSpec> every_tiling(const DequantSize& size) const {
+    std::vector<DequantMatmulSpec> all;
+    for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
+      if (kernel == DequantKernel::sm90 &&
+          (place_.target != target_for(9, 0) || spec_.layout == WeightLayout::row_major)) {
+        continue;
+      }
+      DequantMatmulSpec named = spec_;
+      named.kernel = kernel;
+      for (const DequantTiling& tiling : dequant_tilings(named, size, place_)) {
+        named.tiling = tiling;
+        all.push_back(named);
+      }
+    }
+    return all;
+  }
+
+  Contender contender(const DequantOperands& operands, const DequantMatmulSpec& spec) {
+    return {.label = fmt::format("{}:{}", name(spec.kernel), print(spec.kernel, *spec.tiling)),
+            .enqueue = [this, &operands, spec](int copy) {
+              gpu_.backend().dequant_matmul(spec, operands.tensors(copy), gpu_.stream());
+            }};
+  }
+
+  // The weight's bytes, read and nothing else.
+  Contender reader(const DequantOperands& operands) {
+    constexpr std::int64_t kCols = 2048;
+    const Tensor& weight = operands.tensors(0).weight;
+    const auto bytes = static_cast<std::int64_t>(byte_span(weight, "weight"));
+    const std::int64_t rows = bytes / (2 * kCols);
+    maxima_ = Buffer(gpu_.backend(), static_cast<std::size_t>(rows) * sizeof(float));
+    return {.label = "reading", .enqueue = [this, &operands, rows](int copy) {
+              gpu_.backend().amax({.in = Dtype::bf16, .scale = kRowwise},
+                                  {.input = matrix(operands.tensors(copy).weight.data, Dtype::bf16, rows, kCols,
+                                                   gpu_.backend().device()),
+                                   .amax = vector(maxima_.data(), Dtype::f32, rows, gpu_.backend().device())},
+                                  gpu_.stream());
+            }};
+  }
+
+  void measure_all(DequantOperands& operands, std::vector<Contender>& contenders, const MeasureOptions& measuring) {
+    std::vector<std::unique_ptr<Replay>> replays;
+    std::vector<Contender*> timed;
+    for (Contender& each : contenders) {
+      operands.poison();
+      each.enqueue(operands.copies() - 1);
+      each.fault = each.label == "reading" ? std::string() : operands.fault();
+      if (!each.fault.empty()) continue;
+      timed.push_back(&each);
+      replays.push_back(
+          std::make_unique<Replay>(gpu_, RotatedCall{.copies = operands.copies(), .enqueue = each.enqueue}, measuring));
+    }
+    warm_up(replays);
+    const std::vector<Timing> timings = measure(replays, measuring);
+    for (std::size_t i = 0; i < timed.size(); ++i) timed[i]->timing = timings[i];
+  }
+
+  // The GPU is at the power, and so at the clock, that it keeps before anything is timed.
+  static void warm_up(const std::vector<std::unique_ptr<Replay>>& replays) {
+    for (int i = 0; i < 20 && !replays.empty(); ++i) replays[static_cast<std::size_t>(i) % replays.size()]->launch();
+  }
+
+  // Of cuBLASLt's algorithms the best, of each size once.
+  double time_of_16_bits(const WeightOnlyCase& wanted) {
+    const GemmSpec spec{.a = spec_.x, .b = spec_.x, .out = spec_.x};
+    const auto known = times_.find({wanted.size.m, wanted.size.n, wanted.size.k});
+    if (known != times_.end()) return known->second;
+    GemmOperands operands(random_,
+                          [this](void* to, unsigned char byte, std::size_t bytes) { gpu_.fill(to, byte, bytes); },
+                          {.spec = spec, .size = wanted.size});
+    const GemmShape shape{.m = wanted.size.m, .n = wanted.size.n, .k = wanted.size.k};
+    double& best = times_[{wanted.size.m, wanted.size.n, wanted.size.k}];
+    if (cublaslt_->refusal(spec, operands.tensors(0), shape) != nullptr) return best;
+    const auto matmul = [&](int copy, int algorithm) {
+      return cublaslt_->matmul(spec, operands.tensors(copy), shape, workspace_.data(), gpu_.stream().handle(),
+                               algorithm);
+    };
+    std::vector<std::unique_ptr<Replay>> replays;
+    for (int i = 0; i < CublasLt::kAlgorithms && matmul(operands.copies() - 1, i); ++i) {
+      replays.push_back(std::make_unique<Replay>(
+          gpu_,
+          RotatedCall{.copies = operands.copies(), .enqueue = [&, i](int copy) { static_cast<void>(matmul(copy, i)); }},
+          options(5)));
+    }
+    warm_up(replays);
+    for (const Timing& timing : measure(replays, options(5))) {
+      best = best == 0 ? timing.median_us : std::min(best, timing.median_us);
+    }
+    return best;
+  }
+
+  static const Contender* fastest(const std::vector<Contender>& all) {
+    const Contender* found = nullptr;
+    for (const Contender& each : all) {
+      if (!each.fault.empty()) continue;
+      if (found == nullptr || each.timing.median_us < found->timing.median_us) found = &each;
+    }
+    return found;
+  }
+
+  Gpu gpu_;
+  RandomData random_;
+  std::string problem_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<CublasLt> cublaslt_;
+  Buffer workspace_;
+  Buffer maxima_;
+  DequantPlace place_;
+  Options options_;
+  DequantMatmulSpec spec_;
+  std::map<std::array<std::int64_t, 3>, double> times_;
+};
+
+std::string line(const Result& result, const DequantMatmulSpec& spec, const Contender& c) {
+  if (!c.fault.empty()) return fmt::format("{:<40}{:<44} WRONG  {}\n", name(result.wanted), c.label, c.fault);
+  const double us = c.timing.median_us;
+  return fmt::format("{:<40}{:<44}{:>9.1f}{:>8.2f}{:>8.3f}{:>8}\n", name(result.wanted), c.label, us,
+                     weight_bytes(spec, result.wanted.size) / us * 1e-6, result.read_us / us,
+                     result.bf16_us == 0 ? "-" : fmt::format("{:.2f}", result.bf16_us / us));
+}
+
+Json to_json(const Contender& c) {
+  if (!c.fault.empty()) return {{"kernel", c.label}, {"wrong", c.fault}};
+  return {{"kernel", c.label},
+          {"us", {{"median", c.timing.median_us}, {"min", c.timing.min_us}, {"max", c.timing.max_us}}}};
+}
+
+Json to_json(const Result& result) {
+  const GemmSize& size = result.wanted.size;
+  Json json{{"case", name(result.wanted)}, {"m", size.m}, {"n", size.n}, {"k", size.k}, {"bf16_us", result.bf16_us},
+            {"read_us", result.read_us}};
+  json["ours"] = to_json(result.ours);
+  if (result.best) json["best"] = to_json(*result.best);
+  if (!result.trials.empty()) {
+    json["trials"] = Json::array();
+    for (const Contender& trial : result.trials) json["trials"].push_back(to_json(trial));
+  }
+  return json;
+}
+
+void write(const Options& options, const Machine& machine, const std::vector<Result>& results) {
+  Json json = header("weight_only", machine);
+  json["spec"] = options.spec;
+  json["cases"] = Json::array();
+  for (const Result& result : results) json["cases"].push_back(to_json(result));
+  write_json(options.json, json);
+}
+
+int run(const Options& options) {
+  std::vector<WeightOnlyCase> cases = weight_only_cases();
+  std::erase_if(cases, [&](const WeightOnlyCase& c) { return name(c).find(options.filter) == std::string::npos; });
+  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
+  if (options.list) {
+    for (const WeightOnlyCase& c : cases) fmt::print("{}\n", name(c));
+    return 0;
+  }
+  const KernelSpec parsed = parse(options.spec);
+  const auto* const spec = std::get_if<DequantMatmulSpec>(&parsed);
+  if (spec == nullptr) throw Error(ErrorCode::invalid_argument, "--spec", "it must be a dequant_matmul");
+  std::optional<ContextOptions> on_cuda = cuda_options();
+  if (!on_cuda) return kSkipped;
+  on_cuda->tuning = Tuning::off;
+  Context context(*on_cuda);
+  const Machine machine = machine_of(context, options.commit);
+  Bench bench(context, on_cuda->cuda_root.string(), options, *spec);
+  fmt::print("Ingot {} ({}), {}, driver {}, cuBLASLt {}, {}; N x K, {}\n\n{:<40}{:<44}{:>9}{:>8}{:>8}{:>8}\n",
+             machine.ingot, machine.commit, machine.device, machine.driver, machine.cublaslt, machine.date,
+             options.spec, "case", "kernel", "us", "TB/s", "of read", "of bf16");
+  std::vector<Result> results;
+  bool failed = false;
+  for (const WeightOnlyCase& c : cases) {
+    results.push_back(bench.run(c));
+    const Result& last = results.back();
+    fmt::print("{}", line(last, *spec, last.ours));
+    if (last.best) fmt::print("{}", line(last, *spec, *last.best));
+    for (const Contender& trial : last.trials) {
+      if (!trial.fault.empty()) fmt::print("{}", line(last, *spec, trial));
+    }
+    std::fflush(stdout);
+    failed |= !last.ours.fault.empty() ||
+              std::ranges::any_of(last.trials, [](const Contender& trial) { return !trial.fault.empty(); });
+    if (!options.json.empty()) write(options, machine, results);  // what a killed run leaves is of use
+  }
+  return failed ? kFailed : 0;
+}
+
+}  // namespace
+}  // namespace ingot::bench
+
+int main(int argc, char** argv) {
+  CLI::App app{"Times products with weights in 8, 6 or 4 bits beside cuBLASLt's with 16.", "bench_weight_only"};
+  ingot::bench::Options options;
+  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
+  app.add_option("--filter", options.filter, "Only cases with this text in their name");
+  app.add_option("--spec", options.spec, "What is multiplied: a line of a dequant_matmul");
+  app.add_flag("--every", options.every, "Try every tiling that is offered, not only the one that is chosen");
+  app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
+  app.add_option("--json", options.json, "Write all figures to this file");
+  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
+}

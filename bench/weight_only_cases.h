@@ -1,0 +1,20 @@
+// What bench_weight_only times: weights of language models, each with numbers of tokens from one to a long prompt's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/candidates.h"
+
+namespace ingot::bench {
+
+struct WeightOnlyCase {
+  std::string weight;  // "llama3-8b down"
+  GemmSize size;       // m tokens, a weight [n, k]
+};
+
+std::string name(const WeightOnlyCase& c);  // "llama3-8b down 4096x14336, M 16"
+
+std::vector<WeightOnlyCase> weight_only_cases();
+
+}  // namespace ingot::bench

@@ -1,0 +1,124 @@
+#include "generation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <span>
+
+#include "ingot/runtime/error.h"
+
+namespace generate {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Sums {
+  double first = 0, second = 0, product = 0, difference = 0;
+};
+
+Sums sums_of(std::span<const float> a, std::span<const float> b) {
+  Sums sums;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double x = a[i];
+    const double y = b[i];
+    sums.first += x * x;
+    sums.second += y * y;
+    sums.product += x * y;
+    sums.difference += (x - y) * (x - y);
+  }
+  return sums;
+}
+
+std::vector<float> logits_of(Machine& machine, Generator& generator) {
+  const ingot::Tensor& logits = generator.decoder().logits();
+  std::vector<float> values(static_cast<std::size_t>(logits.rows * logits.cols));
+  machine.backend().copy_to_host(values.data(), logits.data, values.size() * sizeof(float), machine.stream());
+  machine.backend().synchronize(machine.stream());
+  return values;
+}
+
+}  // namespace
+
+Generator::Generator(Machine& machine, Decoder& decoder) : decoder_(&decoder) {
+  const auto sequences = static_cast<std::size_t>(decoder.logits().rows);
+  decoder.start(Tokens(sequences, {0}));
+  decoder.enqueue();
+  step_.emplace(machine, [&decoder] { decoder.enqueue(); });
+}
+
+void Generator::start(const Tokens& tokens) {
+  decoder_->start(tokens);
+  position_ = 0;
+}
+
+void Generator::advance(std::int64_t steps) {
+  if (steps > decoder_->capacity() - position_) {
+    throw ingot::Error(
+        ingot::ErrorCode::invalid_argument, "generate",
+        fmt::format("{} tokens from position {} on, but there is room for {}", steps, position_, decoder_->capacity()));
+  }
+  position_ += steps;
+  for (std::int64_t i = 0; i < steps; ++i) step_->run();
+}
+
+double Generated::median_seconds() const {
+  std::vector<double> sorted = seconds;
+  std::ranges::sort(sorted);
+  return sorted[sorted.size() / 2];
+}
+
+Generated generate_tokens(Machine& machine, Generator& generator, const Tokens& prompt, std::int64_t count,
+                          int rounds) {
+  const auto given = static_cast<std::int64_t>(prompt.front().size());
+  Generated result;
+  for (int round = 0; round < rounds; ++round) {
+    generator.start(prompt);
+    // The step on the prompt's last token chooses the first of ours.
+    generator.advance(given);
+    machine.backend().synchronize(machine.stream());
+    const Clock::time_point begin = Clock::now();
+    generator.advance(count - 1);
+    machine.backend().synchronize(machine.stream());
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    result.seconds.push_back(seconds / static_cast<double>(std::max<std::int64_t>(1, count - 1)));
+  }
+  result.tokens = generator.decoder().tokens(given + count);
+  return result;
+}
+
+Agreement compare(Machine& machine, Generator& first, Generator& second, const Tokens& tokens, std::int64_t prompt) {
+  first.start(tokens);
+  second.start(tokens);
+  Agreement agreement;
+  Sums all;
+  const auto length = static_cast<std::int64_t>(tokens.front().size());
+  const auto width = static_cast<std::size_t>(first.decoder().logits().cols);
+  for (std::int64_t position = 0; position + 1 < length; ++position) {
+    first.advance(1);
+    second.advance(1);
+    if (position + 1 < prompt) continue;
+    const std::vector<float> a = logits_of(machine, first);
+    const std::vector<float> b = logits_of(machine, second);
+    for (std::size_t at = 0; at < a.size(); at += width) {
+      const std::span<const float> x(&a[at], width);
+      const std::span<const float> y(&b[at], width);
+      const Sums sums = sums_of(x, y);
+      const double cosine = sums.product / std::sqrt(sums.first * sums.second);
+      all.first += sums.first;
+      all.difference += sums.difference;
+      agreement.mean_cosine += cosine;
+      agreement.lowest_cosine = std::min(agreement.lowest_cosine, cosine);
+      agreement.top1 += std::ranges::max_element(x) - x.begin() == std::ranges::max_element(y) - y.begin() ? 1 : 0;
+      ++agreement.tokens;
+    }
+  }
+  const auto count = static_cast<double>(std::max<std::int64_t>(1, agreement.tokens));
+  agreement.top1 /= count;
+  agreement.mean_cosine /= count;
+  agreement.sqnr_db = 10 * std::log10(all.first / all.difference);
+  return agreement;
+}
+
+}  // namespace generate

@@ -1,0 +1,126 @@
+// Decodes tokens with a model of Llama's kind, with its weights in bf16 and in fewer bits, and shows how fast each is
+// and how well they agree.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <memory>
+
+#include "generation.h"
+#include "ingot/runtime/error.h"
+#include "options.h"
+#include "report.h"
+
+namespace generate {
+namespace {
+
+ingot::ContextOptions context_options(const Options& options) {
+  ingot::ContextOptions result = ingot::ContextOptions::from_environment();
+  using Where = ingot::ContextOptions::Where;
+  if (options.device != "auto") result.where = options.device == "cpu" ? Where::cpu : Where::cuda;
+  return result;
+}
+
+Tokens prompts(const Options& options, const ModelShape& shape) {
+  Tokens tokens(static_cast<std::size_t>(options.batch), options.prompt);
+  if (!options.prompt.empty()) return tokens;
+  std::uint64_t seed = examples::hash_of(options.seed);
+  for (auto& sequence : tokens) {
+    for (std::int64_t i = 0; i < options.prompt_length; ++i) {
+      sequence.push_back(
+          static_cast<std::int32_t>(examples::hash_of(++seed) % static_cast<std::uint64_t>(shape.vocabulary)));
+    }
+  }
+  return tokens;
+}
+
+// One of the models, from its weights to its tokens.
+struct Model {
+  Model(Machine& machine, OpRunner& ops, const ModelShape& shape, const SharedWeights& shared, WeightSource& source,
+        const DecoderOptions& options)
+      : decoder(machine, ops, shape, shared, source, options), generator(machine, decoder) {}
+  Decoder decoder;
+  Generator generator;
+};
+
+std::string label(const ingot::WeightOnlyOptions& options) {
+  return fmt::format("{} {}", name(options.dtype), options.mx ? "mx" : print(options.scale));
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Decodes tokens with a model of Llama's kind, with its weights in bf16 and in fewer bits.");
+  Options options;
+  add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // 0: --help
+  }
+  ingot::Context context(context_options(options));
+  const bool on_gpu = context.device().type == ingot::DeviceType::cuda;
+  const ingot::ContextInfo info = context.info();
+  const ModelShape shape = shape_of(options, on_gpu);
+
+  Machine machine(context);
+  OpRunner ops(context, machine.stream(), machine.overlaps_kernels());
+  WeightSource source =
+      options.weights.empty() ? WeightSource(machine, ops, options.seed) : WeightSource(machine, ops, options.weights);
+  source.check(shape);
+  fmt::print("Decoding on {}{}: {} layers, {} wide, {} sequences\n", info.device_name,
+             info.reason.empty() ? "" : fmt::format(" ({})", info.reason), shape.layers, shape.hidden, options.batch);
+  std::fflush(stdout);
+  if (!options.save.empty()) save_weights(options.save, source, shape, machine);
+
+  const Tokens prompt = prompts(options, shape);
+  const auto given = static_cast<std::int64_t>(prompt.front().size());
+  const SharedWeights shared(source, shape);
+  DecoderOptions decoder_options{
+      .bf16_head = options.bf16_head, .batch = options.batch, .capacity = given + options.tokens};
+  Report report{.device = info.device_name,
+                .shape = shape,
+                .batch = options.batch,
+                .prompt = given,
+                .tokens = options.tokens,
+                .runs = {}};
+  std::vector<std::unique_ptr<Model>> models;
+  Tokens tokens;
+  for (const bool quantised : {false, true}) {
+    if (options.only == (quantised ? "bf16" : "quantised")) continue;
+    if (quantised) decoder_options.weights = weight_options(options);
+    models.push_back(std::make_unique<Model>(machine, ops, shape, shared, source, decoder_options));
+    Model& model = *models.back();
+    const auto launches = [&] { return context.backend().launches() + ops.launches(); };
+    const std::int64_t before = launches();
+    model.decoder.start(prompt);
+    model.decoder.enqueue();
+    const std::int64_t launched = launches() - before;
+    const Generated generated = generate_tokens(machine, model.generator, prompt, options.tokens, options.rounds);
+    if (tokens.empty()) tokens = generated.tokens;
+    report.runs.push_back({.name = quantised ? label(weight_options(options)) : "bf16",
+                           .weight_bytes = model.decoder.weight_bytes(),
+                           .seconds = generated.median_seconds(),
+                           .launches = launched});
+    fmt::print("{}: {}\n", report.runs.back().name, fmt::join(generated.tokens.front(), " "));
+  }
+  if (models.size() == 2) {
+    report.agreement = compare(machine, models[0]->generator, models[1]->generator, tokens, given);
+  }
+  fmt::print("{}", table(report));
+  if (!options.out.empty()) write_report(options.out, report);
+  return 0;
+}
+
+}  // namespace
+}  // namespace generate
+
+int main(int argc, char** argv) {
+  try {
+    return generate::run(argc, argv);
+  } catch (const ingot::Error& error) {
+    fmt::print(stderr, "generate: error: {}\n{}", error.what(), error.log());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "generate: error: {}\n", error.what());
+  }
+  return 1;
+}

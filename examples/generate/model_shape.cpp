@@ -1,0 +1,176 @@
+#include "model_shape.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "ingot/runtime/error.h"
+
+namespace generate {
+namespace {
+
+using ingot::Error;
+using ingot::ErrorCode;
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxLayers = 1024;
+constexpr std::int64_t kMaxVocabulary = std::int64_t{1} << 24;  // that of ops.cuh
+
+std::optional<RopeScaling> read_rope_scaling(const std::filesystem::path& file, const Json& json) {
+  const auto found = json.find("rope_scaling");
+  if (found == json.end() || found->is_null()) return std::nullopt;
+  const std::string type = found->value("rope_type", found->value("type", std::string("none")));
+  if (type != "llama3") {
+    throw Error(
+        ErrorCode::invalid_argument, file.string(),
+        fmt::format("has a \"rope_scaling\" of the type \"{}\", which this example does not compute; only llama3 is",
+                    type));
+  }
+  return RopeScaling{.factor = found->at("factor").get<double>(),
+                     .low_frequency_factor = found->at("low_freq_factor").get<double>(),
+                     .high_frequency_factor = found->at("high_freq_factor").get<double>(),
+                     .original_positions = found->at("original_max_position_embeddings").get<double>()};
+}
+
+}  // namespace
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> kPresets{{.name = "tiny",
+                                             .shape = {.layers = 2,
+                                                       .hidden = 64,
+                                                       .intermediate = 160,
+                                                       .heads = 4,
+                                                       .kv_heads = 2,
+                                                       .head_dims = 16,
+                                                       .vocabulary = 320}},
+                                            {.name = "llama2-7b",
+                                             .shape = {.layers = 32,
+                                                       .hidden = 4096,
+                                                       .intermediate = 11008,
+                                                       .heads = 32,
+                                                       .kv_heads = 32,
+                                                       .head_dims = 128,
+                                                       .vocabulary = 32000}},
+                                            {.name = "llama3-8b",
+                                             .shape = {.layers = 32,
+                                                       .hidden = 4096,
+                                                       .intermediate = 14336,
+                                                       .heads = 32,
+                                                       .kv_heads = 8,
+                                                       .head_dims = 128,
+                                                       .vocabulary = 128256,
+                                                       .rope_theta = 500000}}};
+  return kPresets;
+}
+
+const Preset& preset(std::string_view name) {
+  const auto found = std::ranges::find(presets(), name, &Preset::name);
+  if (found != presets().end()) return *found;
+  throw Error(ErrorCode::invalid_argument, "--preset",
+              fmt::format("\"{}\" is none; tiny, llama2-7b and llama3-8b are", name));
+}
+
+void check(const ModelShape& shape, const std::string& what) {
+  const auto require = [&](bool condition, const std::string& message) {
+    if (!condition) throw Error(ErrorCode::invalid_argument, what, message);
+  };
+  const auto size = [&](const char* name, std::int64_t value, std::int64_t most) {
+    require(value >= 1 && value <= most, fmt::format("{} is {}, but must be from 1 to {}", name, value, most));
+  };
+  size("the number of layers", shape.layers, kMaxLayers);
+  size("the hidden size", shape.hidden, kMaxSize);
+  size("the intermediate size", shape.intermediate, kMaxSize);
+  size("the number of heads", shape.heads, kMaxSize);
+  size("the number of heads of keys and values", shape.kv_heads, kMaxSize);
+  size("the vocabulary", shape.vocabulary, kMaxVocabulary);
+  require(shape.hidden % 8 == 0 && shape.intermediate % 8 == 0,
+          fmt::format("the hidden size {} and the intermediate size {} must be multiples of 8", shape.hidden,
+                      shape.intermediate));
+  require(shape.head_dims >= 16 && shape.head_dims <= 256 &&
+              std::has_single_bit(static_cast<std::uint64_t>(shape.head_dims)),
+          fmt::format("a head has {} dimensions, but must have 16, 32, 64, 128 or 256", shape.head_dims));
+  const std::int64_t share = shape.heads / shape.kv_heads;
+  require(shape.heads % shape.kv_heads == 0 && share <= 8 && std::has_single_bit(static_cast<std::uint64_t>(share)),
+          fmt::format("{} heads of queries to {} of keys and values: 1, 2, 4 or 8 must share one", shape.heads,
+                      shape.kv_heads));
+  require(shape.norm_eps > 0 && shape.norm_eps < 1,
+          fmt::format("the norms' eps is {}, but must be in (0, 1)", shape.norm_eps));
+  require(shape.rope_theta > 1 && shape.rope_theta <= 1e12,
+          fmt::format("rope_theta is {}, but must be above 1 and at most 1e12", shape.rope_theta));
+  if (const std::optional<RopeScaling>& scaling = shape.rope_scaling) {
+    require(
+        scaling->factor >= 1 && scaling->low_frequency_factor > 0 &&
+            scaling->high_frequency_factor > scaling->low_frequency_factor && scaling->original_positions >= 1,
+        "rope_scaling must have a factor from 1 on, a high_freq_factor above its low_freq_factor, that above 0, and "
+        "original_max_position_embeddings from 1 on");
+  }
+}
+
+ModelShape read_config(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw Error(ErrorCode::not_found, file.string(), "cannot be read; a model's sizes stand there");
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  ModelShape shape;
+  try {
+    const Json json = Json::parse(text);
+    const auto require_default = [&](const char* name, const Json& expected) {
+      const auto found = json.find(name);
+      if (found == json.end() || found->is_null() || *found == expected) return;
+      throw Error(ErrorCode::invalid_argument, file.string(),
+                  fmt::format("has \"{}\": {}, which this example does not compute; only {} is", name, found->dump(),
+                              expected.dump()));
+    };
+    require_default("model_type", "llama");
+    require_default("hidden_act", "silu");
+    require_default("attention_bias", false);
+    require_default("mlp_bias", false);
+    shape.layers = json.at("num_hidden_layers").get<std::int64_t>();
+    shape.hidden = json.at("hidden_size").get<std::int64_t>();
+    shape.intermediate = json.at("intermediate_size").get<std::int64_t>();
+    shape.heads = json.at("num_attention_heads").get<std::int64_t>();
+    shape.kv_heads = json.value("num_key_value_heads", shape.heads);
+    shape.head_dims = json.value("head_dim", shape.heads > 0 ? shape.hidden / shape.heads : 0);
+    shape.vocabulary = json.at("vocab_size").get<std::int64_t>();
+    shape.norm_eps = json.value("rms_norm_eps", shape.norm_eps);
+    shape.rope_theta = json.value("rope_theta", shape.rope_theta);
+    shape.rope_scaling = read_rope_scaling(file, json);
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorCode::io_failed, file.string(),
+                "is no config.json of a model of this kind: a size is missing or no number, or the file is damaged");
+  }
+  check(shape, file.string());
+  return shape;
+}
+
+void write_config(const std::filesystem::path& file, const ModelShape& shape) {
+  Json json{{"model_type", "llama"},
+            {"hidden_act", "silu"},
+            {"num_hidden_layers", shape.layers},
+            {"hidden_size", shape.hidden},
+            {"intermediate_size", shape.intermediate},
+            {"num_attention_heads", shape.heads},
+            {"num_key_value_heads", shape.kv_heads},
+            {"head_dim", shape.head_dims},
+            {"vocab_size", shape.vocabulary},
+            {"rms_norm_eps", shape.norm_eps},
+            {"rope_theta", shape.rope_theta},
+            {"tie_word_embeddings", false}};
+  if (const std::optional<RopeScaling>& scaling = shape.rope_scaling) {
+    json["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", scaling->factor},
+                            {"low_freq_factor", scaling->low_frequency_factor},
+                            {"high_freq_factor", scaling->high_frequency_factor},
+                            {"original_max_position_embeddings", scaling->original_positions}};
+  }
+  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
+  stream << json.dump(2) << '\n';
+  stream.close();
+  if (!stream) throw Error(ErrorCode::io_failed, file.string(), "cannot be written");
+}
+
+}  // namespace generate

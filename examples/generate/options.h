@@ -1,0 +1,47 @@
+// What the command line says.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ingot/nn/weight_only.h"
+#include "model_shape.h"
+
+namespace CLI {
+class App;
+}
+
+namespace generate {
+
+struct Options {
+  std::string device = "auto";    // auto, cpu, cuda
+  std::string preset;             // empty: that of config.json, or tiny on the CPU and llama2-7b on a GPU
+  std::int64_t layers = 0;        // 0: all
+  std::filesystem::path weights;  // empty: random ones
+  std::filesystem::path save;     // empty: weights are not written
+  std::vector<std::int32_t> prompt;
+  std::int64_t prompt_length = 16;  // where no prompt is given
+  std::int64_t tokens = 128;
+  std::int64_t batch = 1;
+  int rounds = 3;
+  std::uint64_t seed = 1;
+  std::string only;  // bf16, quantised; empty: both
+  std::string dtype = "e4m3fn";
+  std::string scale = "row";
+  bool mx = false;
+  bool batch_invariant = false;
+  bool bf16_head = false;
+  std::filesystem::path out;  // of the report; empty: none
+};
+
+// Makes the command line's options write to `options`, which outlives the app.
+void add_options(CLI::App& app, Options& options);
+
+// The sizes: of --preset, or of the config.json beside --weights, with --layers. Throws ingot::Error.
+ModelShape shape_of(const Options& options, bool on_gpu);
+// What the weights are quantised to.
+ingot::WeightOnlyOptions weight_options(const Options& options);
+
+}  // namespace generate

@@ -1,0 +1,201 @@
+"""Linear layers whose weights alone are in 8, 6 or 4 bits: for inference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from . import _core
+from ._arrays import PACKED_BITS, arrays_of, dtype_name
+from ._context import Context, context_for
+
+
+class WeightOnlyLinear:
+    """y[M, N] = x[M, K] @ weight[N, K]^T + bias, with x in bfloat16 or float16 and a weight in FP8, FP6 or FP4, which is
+    decoded within the product: exact values, sums and factors in float32, one rounding. Made by quantize(), from_codes()
+    or load(), on the device of what it is made from.
+
+    dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn". scale: "tensor", "row", "1x128", "1x64",
+    "1x32" or "128x128" (float32 factors), or "mx" (a power of two for each 32 of K). batch_invariant: a row of y does not
+    depend on how many other rows there are. epilogue: an expression of x = the sum and the bias, as of cast(): "silu(x)".
+    packed: codes in the order that tensor cores take; False: row by row.
+    """
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    @classmethod
+    def quantize(
+        cls,
+        weight: Any,
+        dtype: Any = "e4m3fn",
+        *,
+        scale: str = "row",
+        pow2: bool = False,
+        packed: bool = True,
+        batch_invariant: bool = False,
+        epilogue: str | None = None,
+        context: Context | None = None,
+    ) -> WeightOnlyLinear:
+        """From values [N, K] (float32, bfloat16 or float16), with scales as of cast(). FP6 and FP4 have scale="mx"."""
+        arrays = arrays_of(weight)
+        options = _core.WeightOnlyOptions(dtype_name(dtype), scale, pow2, packed, batch_invariant, epilogue or "")
+        context = context or context_for(arrays.device)
+        bits, in_dtype = arrays.bits(weight), arrays.dtype(weight)
+        return cls(_core.WeightOnlyLinear.quantize(context, bits, in_dtype, options, arrays.stream))
+
+    @classmethod
+    def from_codes(
+        cls,
+        codes: Any,
+        scales: Any,
+        dtype: Any = None,
+        *,
+        scale: str = "row",
+        convention: str = "dequantize",
+        in_features: int | None = None,
+        packed: bool = True,
+        batch_invariant: bool = False,
+        epilogue: str | None = None,
+        context: Context | None = None,
+    ) -> WeightOnlyLinear:
+        """From a checkpoint's codes [N, K] and scales: [1] for "tensor", [N] or [N, 1] for "row", [N, ceil(K / g)] for
+        "1xg", [ceil(N / 128), ceil(K / 128)] for "128x128"; float32, bfloat16, float16 or float8_e8m0fnu. Those of "mx" are
+        float8_e8m0fnu, or uint8 that holds its bits.
+
+        convention: "dequantize" (value = code * scale: Hugging Face's weight_scale and weight_scale_inv) or "quantize" (value
+        = code / scale). dtype: that of the codes, where they are bits in uint8. Codes of less than a byte are the bytes of
+        their rows in uint8, the lowest bits first (as quantize_mx() and pack_codes() have them); in_features is K, where it is
+        not all that rows hold.
+        """
+        arrays = arrays_of(codes)
+        code_dtype = dtype_name(dtype if dtype is not None else arrays.dtype(codes))
+        options = _core.WeightOnlyOptions(code_dtype, scale, False, packed, batch_invariant, epilogue or "")
+        if type(arrays_of(scales)) is not type(arrays):
+            raise _core.Error("WeightOnlyLinear scales: must be of the same framework as the codes")
+        if len(scales.shape) == 0:
+            scales = scales.reshape(1)
+        if in_features is None:
+            in_features = codes.shape[-1] * 8 // PACKED_BITS.get(code_dtype, 8) if len(codes.shape) else 0
+        elif code_dtype not in PACKED_BITS and in_features != codes.shape[-1]:
+            raise _core.Error(f"WeightOnlyLinear in_features: is {in_features}, but codes have {codes.shape[-1]} columns")
+        context = context or context_for(arrays.device)
+        return cls(
+            _core.WeightOnlyLinear.from_codes(
+                context, arrays.bits(codes), arrays.bits(scales), _scale_dtype(arrays, scales, scale), convention,
+                in_features, options, arrays.stream,
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def load(
+        cls,
+        file: str | os.PathLike[str],
+        name: str = "",
+        *,
+        device: str = "auto",
+        batch_invariant: bool = False,
+        epilogue: str | None = None,
+        context: Context | None = None,
+    ) -> WeightOnlyLinear:
+        """What save() wrote, on the device ("auto", "cpu" or "cuda:N")."""
+        context = context or context_for(device)
+        return cls(_core.WeightOnlyLinear.load(context, os.fspath(file), name, batch_invariant, epilogue or "", 0))
+
+    def save(self, file: str | os.PathLike[str], name: str = "") -> None:
+        """Writes a .safetensors file: weight, weight_scale and what they are (src/nn/weight_only_state.h). `name` stands in
+        front of those names: "layers.0.wq."."""
+        self._core.save(os.fspath(file), name, 0)
+
+    def __call__(
+        self,
+        x: Any,
+        bias: Any = None,
+        *,
+        out_dtype: Any = None,
+        out: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """x: [..., K], bfloat16 or float16. bias: [N] of x's dtype. The result is [..., N] of x's dtype, or of out_dtype
+        "f32"; `out` is where it goes ([M, N], of one of the two), so that nothing is allocated. inputs: those of the
+        epilogue, by name."""
+        arrays = arrays_of(x)
+        in_dtype = arrays.dtype(x)
+        wanted = dtype_name(out_dtype) if out_dtype is not None else in_dtype
+        rows = x if len(x.shape) == 2 else x.reshape(-1, x.shape[-1]) if len(x.shape) else x
+        if out is None:
+            y = arrays.empty((rows.shape[0] if len(rows.shape) else 0, self.out_features), wanted)
+        else:
+            y, wanted = out, arrays.dtype(out)
+            if type(arrays_of(y)) is not type(arrays) or not _columns_are_contiguous(y):
+                raise _core.Error("WeightOnlyLinear out: must be of x's framework, its columns contiguous")
+        names = [name for name, _ in _core.expression_inputs(self.epilogue)[1]] if self.epilogue else []
+        given = inputs or {}
+        if not set(names) <= set(given):
+            raise _core.Error(f"WeightOnlyLinear inputs: the epilogue reads {names}, but given are {list(given)}")
+        self._core.forward(
+            arrays.bits(rows), in_dtype, arrays.bits(y), wanted,
+            None if bias is None else (arrays.bits(bias), arrays.dtype(bias)),
+            [(arrays.bits(given[name]), arrays.dtype(given[name])) for name in names],
+            arrays.stream,
+        )  # fmt: skip
+        return y if len(x.shape) == 2 or out is not None else y.reshape(*x.shape[:-1], self.out_features)
+
+    @property
+    def dtype(self) -> str:
+        return self._core.dtype
+
+    @property
+    def scale(self) -> str:
+        return self._core.scale
+
+    @property
+    def epilogue(self) -> str:
+        """As text; empty for none."""
+        return self._core.epilogue
+
+    @property
+    def packed(self) -> bool:
+        return self._core.packed
+
+    @property
+    def batch_invariant(self) -> bool:
+        return self._core.batch_invariant
+
+    @property
+    def in_features(self) -> int:
+        return self._core.in_features
+
+    @property
+    def out_features(self) -> int:
+        return self._core.out_features
+
+    @property
+    def weight_bytes(self) -> int:
+        """Device memory of codes and factors."""
+        return self._core.weight_bytes
+
+    @property
+    def device(self) -> str:
+        return self._core.device
+
+    def __repr__(self) -> str:
+        return (
+            f"WeightOnlyLinear({self.in_features} -> {self.out_features}, {self.dtype}, scale={self.scale!r}, "
+            f"{self.device})"
+        )
+
+
+def _scale_dtype(arrays: Any, scales: Any, scale: str) -> str:
+    name = str(getattr(scales, "dtype", "")).removeprefix("torch.")
+    if name == "float8_e8m0fnu" or (scale == "mx" and name == "uint8"):
+        return "e8m0fnu"
+    return arrays.dtype(scales)
+
+
+def _columns_are_contiguous(array: Any) -> bool:
+    if len(array.shape) != 2 or array.shape[1] < 2:
+        return True
+    strides = array.stride() if callable(getattr(array, "stride", None)) else [s // array.itemsize for s in array.strides]
+    return strides[1] == 1

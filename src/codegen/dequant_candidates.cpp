@@ -1,0 +1,290 @@
+// The estimate of dequant_mma: rounds of blocks, each as long as its stages, which take what their instructions take or
+// what the memory's latency leaves, whichever is longer; never less than reading the weight takes. Constants:
+// dequant_costs.h.
+//
+// That of dequant_sm90: rounds of clusters, each as long as the longest of reading its part of the weight, and of
+// decoding and multiplying, of which the shorter hides behind the longer in part.
+//
+// batch_invariant: a row's result depends on the order of its sums, which is decided by the tiling but for its tokens.
+// What is otherwise free is then decided for kInvariantTokens tokens, whatever M is; of sm90's two instructions it is
+// wgmma's, which has tiles for many tokens too.
+#include "ingot/codegen/dequant_candidates.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "ingot/codegen/dequant_costs.h"
+#include "ingot/codegen/dequant_sm90.h"
+#include "ingot/codegen/dequant_tiling.h"
+
+namespace ingot {
+namespace {
+
+constexpr std::int64_t kInvariantTokens = 16;
+constexpr std::size_t kBestGuesses = 24;  // of a kernel, that are measured
+
+std::int64_t divided(std::int64_t size, std::int64_t by) { return (size + by - 1) / by; }
+
+// The longer of two times that overlap, and a little more where they are equal.
+double longer(double a, double b) {
+  const double most = std::max({a, b, 1e-3});
+  return most * std::pow(std::pow(a / most, 6) + std::pow(b / most, 6), 1.0 / 6);
+}
+
+// ---- mma ----
+
+struct MmaShape {
+  int rows, k_warps;
+};
+constexpr std::array kMmaShapes{MmaShape{64, 4}, MmaShape{64, 2}, MmaShape{128, 2}, MmaShape{128, 1}};
+constexpr std::array kMmaTokens{8, 16, 32, 64};
+constexpr std::array kMmaSplits{1, 2, 3, 4, 6, 8, 12, 16};
+
+// The tokens of a tile that are not many more than there are.
+int fitting_tokens(std::int64_t m, int most) {
+  for (const int tokens : kMmaTokens) {
+    if (tokens >= m || tokens == most) return tokens;
+  }
+  return most;
+}
+
+int most_tokens(const MmaShape& shape) { return shape.rows / 16 * shape.k_warps > 8 ? 32 : 64; }
+
+DequantTiling mma_tiling(const MmaShape& shape, int tokens, int split) {
+  return {.tokens = tokens,
+          .rows = shape.rows,
+          .depth = 64 * shape.k_warps,
+          .stages = 3,
+          .split = split,
+          .k_warps = shape.k_warps};
+}
+
+std::vector<DequantTiling> mma_tilings(const DequantSize& size) {
+  std::vector<DequantTiling> all;
+  for (const MmaShape& shape : kMmaShapes) {
+    const int fitting = fitting_tokens(size.m, most_tokens(shape));
+    for (const int tokens : kMmaTokens) {
+      if (tokens > fitting || 2 * tokens < fitting) continue;
+      for (const int split : kMmaSplits) {
+        // A part of fewer than two stages is mostly its beginning and its end.
+        if (split != 1 && divided(size.k, 64 * shape.k_warps) < 2 * split) continue;
+        all.push_back(mma_tiling(shape, tokens, split));
+      }
+    }
+  }
+  return all;
+}
+
+double estimate_mma(const DequantMatmulSpec& spec, const DequantSize& size, const DequantTiling& t,
+                    int multiprocessors) {
+  constexpr const costs::DequantMmaCosts& kCosts = costs::kDequantMma;
+  const double tiles = static_cast<double>(divided(size.m, t.tokens)) * static_cast<double>(divided(size.n, t.rows));
+  const double warps = t.rows / 16.0 * t.k_warps;
+  const double at_once = t.tokens == 64 ? 2 : std::max(1.0, 24 / warps);  // blocks of a multiprocessor
+  const double stages = std::ceil(static_cast<double>(divided(size.k, t.depth)) / t.split);
+  const double blocks = tiles * t.split;
+  const double room = std::max(1, multiprocessors) * at_once;
+  const double rounds = std::max(1.0, blocks <= room ? 1.0 : blocks / room);
+  const double together = std::min(at_once, std::ceil(blocks / std::max(1, multiprocessors)));
+  const double eights = t.tokens / 8.0;
+  const double groups = spec.scale.cols == 0 ? 0 : spec.scale.cols == 32 ? 2 : 1;
+  const double issue = warps * (kCosts.codes_ns + eights * (kCosts.tokens_ns + groups * kCosts.group_ns)) / 4;
+  const double stage = std::max(issue * together, kCosts.stage_ns + issue);
+  const double ns = rounds * (stages * stage + kCosts.tile_ns);
+  const double bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
+  const double x_bytes = 2.0 * static_cast<double>(size.k) * tiles * t.tokens;
+  const double weight_passes = bytes * static_cast<double>(divided(size.m, t.tokens));
+  const double memory = std::max(bytes / kCosts.bytes_per_us, (x_bytes + weight_passes) / kCosts.x_bytes_per_us);
+  const double parts = t.split == 1 ? 0 : kCosts.split_us + 8.0 * blocks * t.tokens * t.rows / kCosts.part_bytes_per_us;
+  return kCosts.start_us + std::max(ns * 1e-3, memory) + parts;
+}
+
+// ---- sm90 ----
+
+// Of a block: warpgroups, waves, k of a stage, blocks of a multiprocessor.
+struct Sm90Shape {
+  int groups, waves, depth, blocks;
+};
+constexpr std::array kSm90MmaShapes{Sm90Shape{2, 1, 128, 1}, Sm90Shape{4, 1, 64, 1},  Sm90Shape{2, 1, 256, 1},
+                                    Sm90Shape{4, 1, 128, 1}, Sm90Shape{2, 2, 64, 1},  Sm90Shape{2, 1, 128, 2},
+                                    Sm90Shape{1, 1, 256, 2}, Sm90Shape{2, 1, 256, 2}, Sm90Shape{2, 1, 64, 1}};
+constexpr std::array kSm90WgmmaShapes{Sm90Shape{2, 1, 64, 1}, Sm90Shape{4, 1, 64, 1}, Sm90Shape{2, 1, 128, 1},
+                                      Sm90Shape{2, 2, 64, 1}, Sm90Shape{3, 1, 64, 1}, Sm90Shape{4, 1, 128, 1},
+                                      Sm90Shape{2, 1, 64, 2}, Sm90Shape{2, 1, 128, 2}};
+constexpr std::array kSm90MmaTokens{8, 16, 32};
+constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
+constexpr std::array kSm90Splits{1, 2, 4, 8};
+constexpr std::array kSm90Multicasts{1, 2, 4};
+
+// Does a tile of so many tokens suit M: no more than there are, rounded up, and not so few that weights are decoded
+// over and over?
+bool suits(int tokens, std::int64_t m) {
+  return tokens < 2 * m + 14 && (tokens >= m || 4 * tokens >= std::min<std::int64_t>(m, 256));
+}
+
+void add_sm90(const DequantMatmulSpec& spec, const DequantSize& size, DequantTiling tiling,
+              std::vector<DequantTiling>& all) {
+  for (const int split : kSm90Splits) {
+    for (const int multicast : kSm90Multicasts) {
+      // Blocks that load few tokens for each other wait more than they save.
+      if (multicast > 1 && (!tiling.wgmma || tiling.tokens < 32 || size.n < 2 * tiling.rows)) continue;
+      if (split > 1 && size.k < std::int64_t{2} * tiling.depth * split) continue;
+      tiling.split = split;
+      tiling.multicast = multicast;
+      // Four warpgroups have 112 registers to a thread, which two sets of 32 sums and what they need beside them spill.
+      if (spec.scale.cols != 0 && tiling.rows == 256 * tiling.waves && tiling.tokens * tiling.waves >= 64) continue;
+      const DequantTiling filled = with_all_stages(spec, tiling);
+      if (filled.stages >= 3) all.push_back(filled);
+    }
+  }
+}
+
+// Of one instruction, or of both.
+std::vector<DequantTiling> sm90_tilings(const DequantMatmulSpec& spec, const DequantSize& size, bool wgmma_alone) {
+  std::vector<DequantTiling> all;
+  const auto add = [&](const Sm90Shape& shape, int tokens, bool wgmma) {
+    if (!suits(tokens, size.m)) return;
+    add_sm90(spec, size,
+             {.wgmma = wgmma,
+              .tokens = tokens,
+              .rows = 64 * shape.groups * shape.waves,
+              .depth = shape.depth,
+              .waves = shape.waves,
+              .blocks = shape.blocks},
+             all);
+  };
+  if (!wgmma_alone) {
+    for (const Sm90Shape& shape : kSm90MmaShapes) {
+      for (const int tokens : kSm90MmaTokens) add(shape, tokens, false);
+    }
+  }
+  for (const Sm90Shape& shape : kSm90WgmmaShapes) {
+    for (const int tokens : kSm90WgmmaTokens) add(shape, tokens, true);
+  }
+  return all;
+}
+
+double estimate_sm90(const DequantMatmulSpec& spec, const DequantSize& size, const DequantTiling& t,
+                     int multiprocessors) {
+  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+  const int cluster = t.split * t.multicast;
+  const double tiles_m = static_cast<double>(divided(size.m, t.tokens));
+  const double tiles = tiles_m * static_cast<double>(divided(size.n, std::int64_t{t.rows} * t.multicast));
+  const double room = std::max(1, multiprocessors * t.blocks / cluster);
+  const double rounds = std::ceil(tiles / room);
+  const double at_once = std::min<double>(t.blocks, std::ceil(tiles * cluster / std::max(1, multiprocessors)));
+  // Of a stage.
+  const double stages = std::ceil(static_cast<double>(divided(size.k, t.depth)) / t.split);
+  const double weights = static_cast<double>(t.rows) * t.depth;
+  const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * t.tokens * t.depth / t.multicast;
+  const double reading = bytes * at_once / kCosts.bytes_per_ns;
+  const double group = spec.scale.cols == 0 ? 0 : t.tokens * kCosts.group_ns / spec.scale.cols;
+  const double decoding = weights * at_once * (1 / kCosts.decoded_per_ns + group);
+  const double multiplying = weights * at_once * t.tokens / (t.wgmma ? kCosts.wgmma_per_ns : kCosts.mma_per_ns);
+  const double both = std::max(decoding, multiplying) + kCosts.overlap * std::min(decoding, multiplying);
+  const double waiting = (kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0)) / at_once;
+  const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
+  const double exchange = t.split == 1 ? 0 : kCosts.exchange_ns + writing;
+  const double ns = rounds * (stages * (std::max(reading, both) + waiting) + writing + exchange + kCosts.tile_ns);
+  const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
+  return kCosts.start_us + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
+}
+
+// ---- both ----
+
+bool runs_there(DequantKernel kernel, const DequantMatmulSpec& spec, const DequantPlace& place) {
+  if (kernel == DequantKernel::sm90) {
+    return spec.layout == WeightLayout::packed && place.target == target_for(9, 0);
+  }
+  return place.target.major >= 8;
+}
+
+DequantMatmulSpec with(DequantMatmulSpec spec, DequantKernel kernel, const DequantTiling& tiling) {
+  spec.kernel = kernel;
+  spec.tiling = tiling;
+  return spec;
+}
+
+DequantTiling cheapest(const DequantMatmulSpec& spec, const DequantSize& size, const DequantPlace& place,
+                       const std::vector<DequantTiling>& all) {
+  const DequantTiling* best = nullptr;
+  double least = 0;
+  for (const DequantTiling& tiling : all) {
+    const double us = estimate_dequant(spec, size, tiling, place);
+    if (best != nullptr && us >= least) continue;
+    best = &tiling;
+    least = us;
+  }
+  return *best;
+}
+
+// Do two tilings add up a row's products in the same order, of whatever number of tokens?
+bool same_order(DequantTiling a, const DequantTiling& b) {
+  a.tokens = b.tokens;
+  a.stages = b.stages;
+  a.multicast = b.multicast;
+  a.blocks = b.blocks;
+  return a == b;
+}
+
+}  // namespace
+
+std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const DequantSize& size,
+                                           const DequantPlace& place) {
+  if (spec.tiling) return {*spec.tiling};
+  const auto offered = [&](const DequantSize& sizes) {
+    return spec.kernel == DequantKernel::mma ? mma_tilings(sizes) : sm90_tilings(spec, sizes, spec.batch_invariant);
+  };
+  if (!spec.batch_invariant) return offered(size);
+  const DequantSize fixed{.m = kInvariantTokens, .n = size.n, .k = size.k};
+  const std::vector<DequantTiling> of_fixed = offered(fixed);
+  if (of_fixed.empty()) return {};
+  const DequantTiling chosen = cheapest(spec, fixed, place, of_fixed);
+  std::vector<DequantTiling> all;
+  for (const DequantTiling& tiling : offered(size)) {
+    if (same_order(tiling, chosen)) all.push_back(tiling);
+  }
+  return all.empty() ? std::vector{chosen} : all;
+}
+
+double estimate_dequant(const DequantMatmulSpec& spec, const DequantSize& size, const DequantTiling& tiling,
+                        const DequantPlace& place) {
+  return spec.kernel == DequantKernel::mma ? estimate_mma(spec, size, tiling, place.multiprocessors)
+                                           : estimate_sm90(spec, size, tiling, place.multiprocessors);
+}
+
+std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, const DequantSize& size,
+                                             const DequantPlace& place) {
+  std::vector<DequantMatmulSpec> order;
+  for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
+    if (spec.kernel != DequantKernel::automatic ? kernel != spec.kernel : !runs_there(kernel, spec, place)) continue;
+    DequantMatmulSpec named = spec;
+    named.kernel = kernel;
+    const std::vector<DequantTiling> all = dequant_tilings(named, size, place);
+    if (!all.empty()) order.push_back(with(spec, kernel, cheapest(named, size, place, all)));
+  }
+  return order;
+}
+
+std::vector<DequantMatmulSpec> dequant_candidates(const DequantMatmulSpec& spec, const DequantSize& size,
+                                                  const DequantPlace& place) {
+  std::vector<DequantMatmulSpec> all;
+  for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
+    if (spec.kernel != DequantKernel::automatic ? kernel != spec.kernel : !runs_there(kernel, spec, place)) continue;
+    DequantMatmulSpec named = spec;
+    named.kernel = kernel;
+    std::vector<std::pair<double, DequantTiling>> timed;
+    for (const DequantTiling& tiling : dequant_tilings(named, size, place)) {
+      timed.emplace_back(estimate_dequant(named, size, tiling, place), tiling);
+    }
+    std::ranges::stable_sort(timed, {}, &std::pair<double, DequantTiling>::first);
+    for (std::size_t i = 0; i < timed.size() && i < kBestGuesses; ++i) {
+      all.push_back(with(spec, kernel, timed[i].second));
+    }
+  }
+  return all;
+}
+
+}  // namespace ingot

@@ -1,0 +1,76 @@
+// The words name what the kernel is made of: a bias, batch_invariant and the split of K are parameters. A spec that
+// names no kernel is shown as the one that takes every call, and one without a tiling with the first.
+#include "ingot/codegen/dequant_instance.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstddef>
+
+#include "ingot/codegen/dequant_candidates.h"
+#include "ingot/codegen/dequant_sm90.h"
+#include "ingot/codegen/dequant_tiling.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/pointwise_render.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+constexpr const char* kFunctor = "Fused";
+
+std::string type(Dtype dtype) { return fmt::format("ingot::{}", name(dtype)); }
+
+// DequantFactors of templates/dequant_factors.cuh, in its order.
+std::string factors(const DequantMatmulSpec& spec) {
+  constexpr std::array kNames{"tensor", "row", "groups128", "groups64", "groups32", "blocks128", "mx32"};
+  return fmt::format("ingot::DequantFactors::{}", kNames[static_cast<std::size_t>(dequant_factors(spec))]);
+}
+
+std::string epilogue(const DequantMatmulSpec& spec) {
+  if (!spec.pointwise) return {};
+  return fmt::format(", ingot::Epilogue<ingot::NoMatrix, ingot::{}, {}, false, false>", kFunctor, type(spec.x));
+}
+
+DequantInstance mma(DequantMatmulSpec spec) {
+  spec.tiling->split = 1;
+  const DequantTiling& t = *spec.tiling;
+  return {.header = "dequant_mma.cuh",
+          .kernel = fmt::format("dequant_mma<{}, {}, {}, {}, {}, ingot::DequantMmaTiling{{{}, {}, {}}}{}>",
+                                type(spec.weight), type(spec.x), type(spec.out), factors(spec),
+                                spec.layout == WeightLayout::packed, t.tokens, t.rows, t.k_warps, epilogue(spec)),
+          .words = print(spec),
+          .functor = {}};
+}
+
+DequantInstance sm90(const DequantMatmulSpec& spec) {
+  const DequantSm90Tiling t = dequant_sm90_tiling(*spec.tiling);
+  return {
+      .header = "dequant_sm90.cuh",
+      .kernel = fmt::format("dequant_sm90<{}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
+                            "{}}}{}>",
+                            type(spec.weight), type(spec.x), type(spec.out), factors(spec), t.tokens, t.groups, t.waves,
+                            t.depth, t.stages, t.split, t.multicast, t.wgmma, t.blocks_per_sm, epilogue(spec)),
+      .words = print(spec),
+      .functor = {}};
+}
+
+}  // namespace
+
+DequantInstance dequant_instance(const DequantMatmulSpec& given) {
+  DequantMatmulSpec spec = given;
+  spec.bias = false;
+  spec.batch_invariant = false;
+  if (spec.kernel == DequantKernel::automatic) spec.kernel = DequantKernel::mma;
+  if (!spec.tiling) {
+    const DequantPlace place{.target = target_for(9, 0), .multiprocessors = 132};
+    const std::vector<DequantTiling> all = dequant_tilings(spec, {.m = 16, .n = 4096, .k = 4096}, place);
+    if (all.empty()) throw Error(ErrorCode::invalid_spec, print(given), "the kernel has no tiling for such factors");
+    spec.tiling = all.front();
+  }
+  DequantInstance made = spec.kernel == DequantKernel::sm90 ? sm90(spec) : mma(spec);
+  if (spec.pointwise) made.functor = render(spec.pointwise, kFunctor, PointwisePrecision::fast);
+  return made;
+}
+
+}  // namespace ingot

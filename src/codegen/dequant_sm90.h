@@ -1,0 +1,23 @@
+// A tiling of kernel sm90 as templates/dequant_sm90_tiling.cuh has it, and what follows from it.
+#pragma once
+
+#include "ingot/codegen/dequant_spec.h"
+
+#include "dequant_sm90_tiling.cuh"
+
+namespace ingot {
+
+// Of a tiling whose numbers are positive.
+DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& tiling);
+
+DequantFactors dequant_factors(const DequantMatmulSpec& spec);
+
+// Can the kernel be made of it, for the spec's weight and factors?
+bool dequant_sm90_exists(const DequantMatmulSpec& spec, const DequantTiling& tiling);
+
+// With as many stages as shared memory holds, 32 at most; 0 stages where the kernel cannot be made.
+DequantTiling with_all_stages(const DequantMatmulSpec& spec, DequantTiling tiling);
+
+u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling);
+
+}  // namespace ingot

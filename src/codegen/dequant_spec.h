@@ -1,0 +1,75 @@
+// Products with weights that are decoded within the kernel: activations in bf16 or f16, weights in 8, 6 or 4 bits.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "ingot/codegen/dtype.h"
+#include "ingot/codegen/granularity.h"
+#include "ingot/codegen/pointwise.h"
+
+namespace ingot {
+
+inline constexpr ScaleGranularity kRowGroups64{1, 64};
+inline constexpr ScaleGranularity kRowGroups32{1, 32};
+
+// row_major: codes [N, K] as they are. packed: in the order in which tensor cores take them
+// (templates/dequant_fragment.cuh), with 4 bytes to a row behind them that say which rows have a NaN; what
+// PackWeightSpec makes.
+enum class WeightLayout : std::uint8_t { row_major, packed };
+
+// Version of the packed layout, for who stores packed weights.
+inline constexpr int kPackedLayoutVersion = 1;
+// Bytes of a packed weight [n, k]: rows are padded to 64, k to 64.
+constexpr std::int64_t packed_weight_bytes(Dtype weight, std::int64_t n, std::int64_t k) {
+  const std::int64_t rows = (n + 63) / 64 * 64;
+  return rows * ((k + 63) / 64 * 64) * bits_of(weight) / 8 + 4 * rows;
+}
+
+// codes [N, K] into the packed layout, or back (`unpack`): what was packed comes back bit for bit.
+struct PackWeightSpec {
+  Dtype weight = Dtype::e4m3fn;
+  bool unpack = false;
+  bool operator==(const PackWeightSpec&) const = default;
+};
+
+// sm90: TMA and wgmma or mma.sync, of packed weights, with tiles that DequantTiling names. mma: mma.sync of sm_80 and
+// up, of either layout and any alignment.
+enum class DequantKernel : std::uint8_t { automatic, sm90, mma };
+
+// How a kernel cuts a product up.
+struct DequantTiling {
+  bool wgmma = false;  // of sm90: the instruction of the tensor cores; false: mma.sync
+  int tokens = 16;     // of x, that a tile has
+  int rows = 128;      // of the weight, that a tile has
+  int depth = 128;     // of K, that a stage in shared memory has
+  int stages = 8;
+  int split = 1;      // blocks that share a tile's K: of a cluster (sm90)
+  int k_warps = 1;    // of mma: units of warps that share a stage's depth
+  int waves = 1;      // of sm90: 64 rows that a warpgroup has, times this
+  int multicast = 1;  // of sm90: tiles side by side in a cluster, which load x for each other
+  int blocks = 1;     // of sm90: of a multiprocessor
+  bool operator==(const DequantTiling&) const = default;
+};
+
+// out[M, N] = f(factor * sum_k x(m, k) * value(w(n, k)) + bias[n]), values exact, summed in f32 and rounded once.
+// value = code * factor. Factors that are of a tensor or a row multiply the sum; those of groups of K the sum of each
+// group, in f32, in ascending order of K. A NaN code makes out[:, n] NaN for its row n, an Inf is one. factors: f32, of
+// `scale`: tensor, row, 1x128, 1x64, 1x32 or 128x128; or e8m0fnu, of 1x32. Those of groups go row by row: [N, ceil(K /
+// 128)], or [ceil(N / 128), ceil(K / 128)].
+struct DequantMatmulSpec {
+  Dtype x = Dtype::bf16;         // bf16 or f16
+  Dtype weight = Dtype::e4m3fn;  // kWeightDtypes
+  Dtype out = Dtype::bf16;       // that of x, or f32
+  ScaleGranularity scale = kRowwise;
+  Dtype factors = Dtype::f32;  // or e8m0fnu, with scale 1x32
+  WeightLayout layout = WeightLayout::packed;
+  bool bias = false;             // bias[N] of x's dtype
+  Pointwise pointwise{};         // as a GEMM's epilogue: of matrices [M, N] and columns [N] of x's dtype, rows f32
+  bool batch_invariant = false;  // a row of the result does not depend on M: the same order of summation for every M
+  DequantKernel kernel = DequantKernel::automatic;
+  std::optional<DequantTiling> tiling{};  // without, what suits the sizes
+  bool operator==(const DequantMatmulSpec&) const = default;
+};
+
+}  // namespace ingot

@@ -1,0 +1,131 @@
+// What pack_weight and dequant_matmul ask of their tensors. A packed weight does not say what sizes it has: its bytes
+// must be those of the sizes that the other tensors give.
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+constexpr std::int64_t kPackedAlignment = 16;
+
+struct PackedSize {
+  Dtype weight;
+  std::int64_t n, k;
+};
+
+Range check_packed(const char* what, const Tensor& packed, const PackedSize& size, Device device) {
+  const std::int64_t bytes = packed_weight_bytes(size.weight, size.n, size.k);
+  const std::string expected = fmt::format("the bytes of {}[{}, {}] in version {} of the packed layout",
+                                           name(size.weight), size.n, size.k, kPackedLayoutVersion);
+  if (packed.dtype == Dtype::u8 && packed.rows == 1 && packed.data != nullptr && packed.cols != bytes) {
+    refuse(what, packed,
+           fmt::format("it must be [1, {}]: {}; it was packed for other sizes, of another dtype, or by another version",
+                       bytes, expected));
+  }
+  const Range range = check_vector(what, packed, Dtype::u8, bytes, device, expected.c_str());
+  if (reinterpret_cast<std::uintptr_t>(packed.data) % kPackedAlignment != 0) {
+    refuse(what, packed,
+           fmt::format("its data pointer {} is misaligned: a packed weight must start at a multiple of {} bytes",
+                       fmt::ptr(packed.data), kPackedAlignment));
+  }
+  return range;
+}
+
+const char* factors_reason(ScaleGranularity scale) {
+  if (scale == kTensorwise) return "one for the whole weight";
+  if (scale == kRowwise) return "one for each of the weight's N rows";
+  if (scale == kRowGroups) return "one for each group of 128 along K, row by row";
+  if (scale == kRowGroups64) return "one for each group of 64 along K, row by row";
+  if (scale == kRowGroups32) return "one for each group of 32 along K, row by row";
+  return "one for each block of 128 x 128, row by row";
+}
+
+constexpr std::array kInputs{"dequant_matmul inputs[0]", "dequant_matmul inputs[1]", "dequant_matmul inputs[2]",
+                             "dequant_matmul inputs[3]"};
+static_assert(kInputs.size() == kMaxPointwiseInputs);
+
+struct OutputSize {
+  Dtype dtype;
+  std::int64_t m, n;
+};
+
+Range check_input(const PointwiseInput& input, const char* what, const Tensor& given, const OutputSize& out,
+                  Device device) {
+  switch (input.kind) {
+    case PointwiseInput::Kind::row:
+      return check_vector(what, given, Dtype::f32, out.m, device, "one for each of the M rows");
+    case PointwiseInput::Kind::matrix:
+      return check_matrix(what, given, out.dtype, out.m, out.n, device, "M of x, N of the weight");
+    default: return check_vector(what, given, out.dtype, out.n, device, "one for each of the N columns");
+  }
+}
+
+void check_inputs(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const OutputSize& out,
+                  Device device, std::span<Range> ranges) {
+  const auto kinds = spec.pointwise.inputs();
+  for (std::size_t i = 0; i < kInputs.size(); ++i) {
+    if (i >= kinds.size()) {
+      ranges[i] = check_absent(kInputs[i], tensors.inputs[i], "the expression has no such input");
+      continue;
+    }
+    try {
+      ranges[i] = check_input(kinds[i], kInputs[i], tensors.inputs[i], out, device);
+    } catch (const Error& error) {  // with the expression's own name for it
+      const std::string message = error.what() + error.subject().size() + 2;
+      throw Error(error.code(), fmt::format("{} ({})", kInputs[i], kinds[i].name), message);
+    }
+  }
+}
+
+}  // namespace
+
+void check(const PackWeightSpec& spec, const PackWeightTensors& tensors, Device device) {
+  validate(spec);
+  const Range codes = check_matrix("pack_weight codes", tensors.codes, spec.weight, device);
+  const Range packed = check_packed("pack_weight packed", tensors.packed,
+                                    {.weight = spec.weight, .n = tensors.codes.rows, .k = tensors.codes.cols}, device);
+  const Range& input = spec.unpack ? packed : codes;
+  const Range& output = spec.unpack ? codes : packed;
+  check_overlaps({&input, 1}, {&output, 1});
+}
+
+void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Device device) {
+  validate(spec);
+  const Range x = check_matrix("dequant_matmul x", tensors.x, spec.x, device);
+  const std::int64_t m = tensors.x.rows;
+  const std::int64_t k = tensors.x.cols;
+  const bool packed = spec.layout == WeightLayout::packed;
+  // A packed weight takes N from the output.
+  const Range out = packed ? check_matrix("dequant_matmul out", tensors.out, spec.out, device)
+                           : check_matrix("dequant_matmul out", tensors.out, spec.out, m, tensors.weight.rows, device,
+                                          "M of x, N of the weight");
+  if (tensors.out.rows != m) {
+    refuse("dequant_matmul out", tensors.out, fmt::format("it must have {} rows, as x has", m));
+  }
+  const std::int64_t n = tensors.out.cols;
+  const Range weight =
+      packed ? check_packed("dequant_matmul weight", tensors.weight, {.weight = spec.weight, .n = n, .k = k}, device)
+             : check_matrix("dequant_matmul weight", tensors.weight, spec.weight, device);
+  if (!packed && tensors.weight.cols != k) {
+    refuse("dequant_matmul weight", tensors.weight,
+           fmt::format("its K is {}, but that of x, which is {}, is {}", tensors.weight.cols, describe(tensors.x), k));
+  }
+  Range inputs[4 + kMaxPointwiseInputs] = {
+      x, weight,
+      check_vector("dequant_matmul factors", tensors.factors, spec.factors, scale_count(spec.scale, n, k), device,
+                   factors_reason(spec.scale)),
+      spec.bias ? check_vector("dequant_matmul bias", tensors.bias, spec.x, n, device, "one for each of the N columns")
+                : check_absent("dequant_matmul bias", tensors.bias, "the spec has no bias")};
+  check_inputs(spec, tensors, {.dtype = spec.x, .m = m, .n = n}, device, std::span(inputs).subspan<4>());
+  check_overlaps(inputs, {&out, 1});
+}
+
+}  // namespace ingot

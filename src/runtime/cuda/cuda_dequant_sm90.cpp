@@ -1,0 +1,57 @@
+// One launch: the tensor map of x is encoded into the kernel's own parameters, and as many clusters stay on the
+// multiprocessors as run at once.
+#include "ingot/codegen/dequant_sm90.h"
+#include "ingot/runtime/cuda/dequant_params.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/dequant_shape.h"
+
+#include "dequant_sm90.cuh"
+
+namespace ingot::cuda {
+namespace {
+
+static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
+
+// What lies outside of x is zeros. A single row may have any stride.
+void encode_x(TensorMap& map, const Tensor& x, u32 tokens, const Driver& driver) {
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(x.cols), static_cast<cuuint64_t>(x.rows)};
+  const i64 stride = x.rows == 1 ? ceil_div(i64{x.cols}, i64{8}) * 8 : i64{x.row_stride};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * 2};
+  const cuuint32_t extents[] = {kDequantPart, tokens};
+  const cuuint32_t steps[] = {1, 1};
+  driver.check(driver.api().cuTensorMapEncodeTiled(
+                   reinterpret_cast<CUtensorMap*>(&map), CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, x.data, sizes, strides,
+                   extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+               "cuTensorMapEncodeTiled");
+}
+
+}  // namespace
+
+void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const Stream& stream,
+                  Launcher& launcher) {
+  const DequantSm90Tiling tiling = dequant_sm90_tiling(*spec.tiling);
+  const DequantShape shape = dequant_shape(tensors);
+  const auto m = static_cast<u32>(shape.m);
+  const auto n = static_cast<u32>(shape.n);
+  LaunchShape launch{.block = dequant_threads(tiling, dequant_factors(spec)),
+                     .cluster = dequant_cluster(tiling),
+                     .shared_bytes = dequant_sm90_shared_bytes(spec, *spec.tiling)};
+  launch.grid_x = dequant_blocks(tiling, m, n, launcher.kernel(spec, Pass::main, stream).clusters_at_once(launch));
+  DequantSm90Params params{.x = {},
+                           .weights = static_cast<const u8*>(tensors.weight.data),
+                           .factors = tensors.factors.data,
+                           .bias = tensors.bias.data,
+                           .out = tensors.out.data,
+                           .out_stride = tensors.out.row_stride,
+                           .m = m,
+                           .n = n,
+                           .k = static_cast<u32>(shape.k),
+                           .factor_stride = static_cast<u32>(dequant_factor_places(spec.scale, shape.k).row),
+                           .epilogue = epilogue_params(tensors)};
+  encode_x(params.x, tensors.x, dequant_x_box(tiling, m), launcher.driver());
+  launcher.launch(spec, Pass::main, launch, params, stream);
+}
+
+}  // namespace ingot::cuda

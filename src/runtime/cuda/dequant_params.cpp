@@ -1,0 +1,62 @@
+#include "ingot/runtime/cuda/dequant_params.h"
+
+#include <cstddef>
+
+#include "ingot/codegen/dequant_tiling.h"
+#include "ingot/runtime/dequant_shape.h"
+
+namespace ingot::cuda {
+namespace {
+
+// Bytes of eight codes that are read at once.
+u32 vector_bytes(Dtype weight) { return bits_of(weight) == 8 ? 8 : bits_of(weight) == 6 ? 2 : 4; }
+
+DequantCodesSource codes_of(const DequantMatmulSpec& spec, const Tensor& weight, const DequantShape& shape) {
+  const i64 row_bytes = weight.row_stride * bits_of(spec.weight) / 8;
+  return {.data = static_cast<const u8*>(weight.data),
+          .n = shape.n,
+          .k = shape.k,
+          .row_bytes = row_bytes,
+          .vectors =
+              aligned(weight.data, vector_bytes(spec.weight)) && row_bytes % vector_bytes(spec.weight) == 0 ? 1U : 0U};
+}
+
+}  // namespace
+
+EpilogueParams epilogue_params(const DequantMatmulTensors& tensors) {
+  EpilogueParams params{};
+  for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
+    params.operands[i] = {.data = tensors.inputs[i].data, .stride = tensors.inputs[i].row_stride};
+  }
+  return params;
+}
+
+DequantMmaParams dequant_mma_params(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, void* parts,
+                                    void* arrived) {
+  const DequantShape shape = dequant_shape(tensors);
+  const Tensor& x = tensors.x;
+  const Tensor& out = tensors.out;
+  const auto out_bytes = static_cast<u32>(size_of(out.dtype));
+  const auto* const packed = static_cast<const u8*>(tensors.weight.data);
+  const bool has_faults = spec.layout == WeightLayout::packed;
+  const u64 codes_bytes =
+      packed_code_bytes(static_cast<u64>(shape.n), static_cast<u64>(shape.k), static_cast<u32>(bits_of(spec.weight)));
+  return {.x = x.data,
+          .x_stride = x.row_stride,
+          .x_copied = aligned(x.data, 16) && x.row_stride % 8 == 0 ? 1U : 0U,
+          .codes = codes_of(spec, tensors.weight, shape),
+          .factors = tensors.factors.data,
+          .factor_stride = static_cast<u64>(dequant_factor_places(spec.scale, shape.k).row),
+          .faults = has_faults ? reinterpret_cast<const float*>(packed + codes_bytes) : nullptr,
+          .bias = tensors.bias.data,
+          .out = out.data,
+          .out_stride = out.row_stride,
+          .out_pairs = aligned(out.data, 2 * out_bytes) && out.row_stride % 2 == 0 ? 1U : 0U,
+          .m = shape.m,
+          .split = static_cast<u32>(spec.tiling->split),
+          .parts = static_cast<float*>(parts),
+          .arrived = static_cast<u32*>(arrived),
+          .epilogue = epilogue_params(tensors)};
+}
+
+}  // namespace ingot::cuda

@@ -1,0 +1,45 @@
+#include "ingot/runtime/cuda/dequant_plans.h"
+
+#include <cstdint>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/product.h"
+#include "ingot/runtime/gemm_choices.h"
+#include "ingot/runtime/gemm_manifest.h"
+
+namespace ingot {
+namespace {
+
+std::size_t hash_of(const DequantMatmulSpec& spec, const DequantSize& size) {
+  std::uint64_t hash = hash_value(spec);
+  for (const std::int64_t extent : {size.m, size.n, size.k}) {
+    hash = (hash ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15U;
+    hash ^= hash >> 29U;
+  }
+  return static_cast<std::size_t>(hash);
+}
+
+}  // namespace
+
+std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec, const DequantSize& size) {
+  const std::size_t hash = hash_of(spec, size);
+  const auto matches = [&](const Entry& entry) { return entry.size == size && entry.spec == spec; };
+  if (const Entry* const entry = table_.find(hash, matches)) return entry->order;
+  return table_.insert(make(hash, spec, size), matches).order;
+}
+
+DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const DequantSize& size) const {
+  const GemmSize sizes{.m = size.m, .n = size.n, .k = size.k};
+  if (services_.manifest != nullptr && size.k != 0) services_.manifest->note(spec, sizes);
+  Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};
+  // (A choice may depend on M, which a batch-invariant result may not.)
+  if (services_.choices != nullptr && !names_kernel(spec) && !spec.batch_invariant) {
+    if (const Product* const chosen = services_.choices->find({.spec = spec, .size = sizes})) {
+      entry.order.push_back(std::get<DequantMatmulSpec>(*chosen));
+    }
+  }
+  for (const DequantMatmulSpec& each : dequant_order(spec, size, place_)) entry.order.push_back(each);
+  return entry;
+}
+
+}  // namespace ingot

@@ -1,0 +1,40 @@
+// How a dequant_matmul is to be computed, worked out once for each spec and size and read without a lock from then on:
+// what tuning has found for it, then the library's own order.
+// Each entry stays until the end, some hundred bytes.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "ingot/codegen/dequant_candidates.h"
+#include "ingot/runtime/cuda/cuda_backend.h"
+#include "ingot/runtime/grow_only_table.h"
+
+namespace ingot {
+
+class DequantPlans {
+ public:
+  // The services outlive it.
+  DequantPlans(const GemmServices& services, const DequantPlace& place) : services_(services), place_(place) {}
+
+  // Specs that each name a kernel and its tiling: the first that takes the tensors is to be run. What is asked for the
+  // first time is noted in the manifest.
+  std::span<const DequantMatmulSpec> find(const DequantMatmulSpec& spec, const DequantSize& size);
+
+ private:
+  struct Entry {
+    std::size_t hash;
+    DequantMatmulSpec spec;
+    DequantSize size;
+    std::vector<DequantMatmulSpec> order;
+  };
+
+  Entry make(std::size_t hash, const DequantMatmulSpec& spec, const DequantSize& size) const;
+
+  GemmServices services_;
+  DequantPlace place_;
+  GrowOnlyTable<Entry> table_;
+};
+
+}  // namespace ingot

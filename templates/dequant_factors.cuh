@@ -1,0 +1,52 @@
+// The factors of weights that are held as codes: value = code * factor. What kinds there are, and which of the factors
+// belongs to which code.
+#pragma once
+
+#include "formats.cuh"
+#include "platform.cuh"
+
+namespace ingot {
+
+// tensor: one; row: one for each row of the weight; groups: f32, one for each so many k of a row, [rows, groups] row by
+// row; blocks128: f32, one for each 128 rows and 128 k, likewise; mx32: e8m0fnu, one for each 32 k of a row.
+enum class DequantFactors : u32 { tensor, row, groups128, groups64, groups32, blocks128, mx32 };
+
+// k that share a factor, 0: all.
+INGOT_HOST_DEVICE constexpr u32 dequant_group(DequantFactors kind) {
+  switch (kind) {
+    case DequantFactors::groups128:
+    case DequantFactors::blocks128: return 128;
+    case DequantFactors::groups64: return 64;
+    case DequantFactors::groups32:
+    case DequantFactors::mx32: return 32;
+    default: return 0;
+  }
+}
+
+// 2^(bits - 127); f32 has the smallest as a subnormal number.
+INGOT_HOST_DEVICE float mx_factor(e8m0fnu code) {
+  if (code.bits == 0xff) return float_from_bits(0x7fc00000U);
+  return float_from_bits(code.bits == 0 ? 0x00400000U : u32{code.bits} << 23);
+}
+
+// The factor of a row's group, of a kind that has groups. stride: factors from one row (of 128 rows) to the next.
+template <DequantFactors Kind>
+INGOT_HOST_DEVICE float group_factor(const void* factors, u64 stride, u32 row, u32 group) {
+  if constexpr (Kind == DequantFactors::mx32) {
+    return mx_factor(static_cast<const e8m0fnu*>(factors)[row * stride + group]);
+  } else {
+    return static_cast<const float*>(factors)[(Kind == DequantFactors::blocks128 ? row / 128 : row) * stride + group];
+  }
+}
+
+// Of a row, of a kind that has none of groups: what its whole sum is multiplied by.
+template <DequantFactors Kind>
+INGOT_HOST_DEVICE float row_factor(const void* factors, u32 row) {
+  if constexpr (dequant_group(Kind) != 0) {
+    return 1.0F;
+  } else {
+    return static_cast<const float*>(factors)[Kind == DequantFactors::row ? row : 0];
+  }
+}
+
+}  // namespace ingot

@@ -1,0 +1,295 @@
+// Weights for products with 16-bit activations: codes of 8, 6 or 4 bits in the order in which the tensor cores take
+// their operand A from registers, and how a lane makes those registers of them in a few integer instructions.
+//
+// Layout. Rows and k are padded to multiples of 64 with zero codes. Tiles of 64 rows x 32 k, [rows / 64][k / 32]; in a
+// tile [4 warps][32 lanes] fragments, each of the 16 codes that one lane needs: the warp has 16 rows; with g = lane / 4
+// and t = lane % 4, register j of the k16-step s has two codes of neighbouring k = 16 s + 2 t + 8 (j / 2), of the row
+// g + 8 (j % 2). That is what mma.m16n8k16 and wgmma.m64nNk16 want alike. Behind all codes come `rows` floats: 1, or
+// NaN for a row that has a NaN code, by which a kernel multiplies the row's sums.
+//
+// Bits of a fragment. Words are read as two halves of 16 bits: in the low half are codes of the first k of a register,
+// in the high half, at the same places, those of the second. A decoder moves a code's sign to bit 15 and its exponent
+// and mantissa to where the 16-bit format has them: one shift and one mask, where the places were chosen so that the
+// two move together.
+//   8 bits: word 2 s + p has register 2 p in the upper bytes of the halves, and register 2 p + 1 in the lower.
+//   6 bits: words 0 to 2 have registers 2 w: sign at 15, the rest at 9 to 5; and 2 w + 1: sign at 10, the rest at 4 to
+//   0.
+//           In what is left, bits 14 to 11: register 6's upper four bits below the sign in word 0, register 7's in word
+//           1; in word 2 register 6's sign and lowest bit, register 7's sign and lowest bit. (Register 4 s + j here.)
+//   4 bits: word s has register 0: sign at 15, the rest at 8 to 6; 1: 12, 5 to 3; 2: 9, 2 to 0; 3: sign at 14, exponent
+//           at 11 and 10, mantissa at 13.
+//
+// What comes out is value * 2^-decode_shift(). For f16 that power of two is left to whoever adds the products up, once
+// and exactly: their f32 sums have room for it. bf16's codes would come out as small as its smallest numbers, where
+// sums lose bits, so that they are multiplied here, by an instruction for two. Codes of NaN come out as anything; Inf
+// as Inf.
+#pragma once
+
+#include "formats.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+#include "ptx/cvt.cuh"
+#include "ptx/integer.cuh"
+#include "ptx/packed.cuh"
+
+namespace ingot {
+
+template <class W>
+concept DequantFormat = Fp8Format<W> || SubByteFormat<W>;
+template <class X>
+concept DequantActivation = is_same<X, bf16> || is_same<X, f16>;
+
+inline constexpr u32 kDequantRows = 64;        // of a tile
+inline constexpr u32 kDequantDepth = 32;       // k of a tile
+inline constexpr u32 kDequantPadding = 64;     // rows and k are padded to multiples of it
+inline constexpr u32 kDequantFragments = 128;  // of a tile: 4 warps, 32 lanes
+inline constexpr u32 kDequantLayoutVersion = 1;
+
+// Bits of a code.
+template <DequantFormat W>
+inline constexpr u32 kCodeBits = 1 + W::kExponentBits + W::kMantissaBits;
+
+// The 16 codes of one lane: code 8 s + 2 j + h is the h-th of register j of step s.
+template <DequantFormat W>
+struct Fragment {
+  static constexpr u32 kCodes = 16;
+  static constexpr u32 kWords = kCodeBits<W> / 2;
+  static constexpr u32 kBytes = 4 * kWords;
+};
+
+// Bytes of a tile.
+template <DequantFormat W>
+inline constexpr u32 kDequantTileBytes = kDequantFragments* Fragment<W>::kBytes;
+
+// ---- where things lie
+// ------------------------------------------------------------------------------------------------
+
+INGOT_HOST_DEVICE constexpr u64 dequant_padded(u64 size) {
+  return ceil_div(size, u64{kDequantPadding}) * kDequantPadding;
+}
+
+INGOT_HOST_DEVICE constexpr u64 packed_code_bytes(u64 n, u64 k, u32 bits) {
+  return dequant_padded(n) * dequant_padded(k) * bits / 8;
+}
+// With the rows' faults.
+INGOT_HOST_DEVICE constexpr u64 packed_bytes(u64 n, u64 k, u32 bits) {
+  return packed_code_bytes(n, k, bits) + 4 * dequant_padded(n);
+}
+
+// In bytes: the tile of rows from 64 row_block on and k from 32 k_block on.
+template <DequantFormat W>
+INGOT_HOST_DEVICE constexpr u64 packed_tile_offset(u64 row_block, u64 k_block, u64 k) {
+  return (row_block * (dequant_padded(k) / kDequantDepth) + k_block) * kDequantTileBytes<W>;
+}
+// In bytes, within its tile.
+template <DequantFormat W>
+INGOT_HOST_DEVICE constexpr u32 packed_fragment_offset(u32 warp, u32 lane) {
+  return (warp * 32 + lane) * Fragment<W>::kBytes;
+}
+
+struct FragmentPlace {
+  u32 row, k;  // within its tile
+};
+// Of a lane's code.
+INGOT_HOST_DEVICE constexpr FragmentPlace fragment_place(u32 warp, u32 lane, u32 code) {
+  const u32 step = code / 8;
+  const u32 j = code / 2 % 4;
+  return {16 * warp + lane / 4 + 8 * (j % 2), 16 * step + 2 * (lane % 4) + 8 * (j / 2) + code % 2};
+}
+
+// ---- codes to fragments and back
+// -------------------------------------------------------------------------------------
+
+// A run of a code's bits: `count` of them from `from` on, at `at` of a half of the word.
+struct FragmentRun {
+  u32 word, at, from, count;
+};
+struct FragmentRuns {
+  FragmentRun runs[3];
+  u32 count;
+};
+
+// Where the codes of register 4 s + j lie.
+template <DequantFormat W>
+INGOT_HOST_DEVICE constexpr FragmentRuns fragment_runs(u32 reg) {
+  constexpr u32 kSign = kCodeBits<W> - 1;
+  if constexpr (kCodeBits<W> == 8) {
+    return {{{reg / 2, reg % 2 == 0 ? 8U : 0U, 0, 8}, {}, {}}, 1};
+  } else if constexpr (kCodeBits<W> == 6) {
+    if (reg < 6) {
+      return {{{reg / 2, reg % 2 == 0 ? 15U : 10U, kSign, 1}, {reg / 2, reg % 2 == 0 ? 5U : 0U, 0, 5}, {}}, 2};
+    }
+    const u32 lowest = reg == 6 ? 13 : 11;
+    return {{{2, lowest + 1, kSign, 1}, {reg - 6, 11, 1, 4}, {2, lowest, 0, 1}}, 3};
+  } else {
+    const u32 j = reg % 4;
+    if (j < 3) return {{{reg / 4, 15 - 3 * j, kSign, 1}, {reg / 4, 6 - 3 * j, 0, 3}, {}}, 2};
+    return {{{reg / 4, 14, kSign, 1}, {reg / 4, 10, 1, 2}, {reg / 4, 13, 0, 1}}, 3};
+  }
+}
+
+template <DequantFormat W>
+INGOT_HOST_DEVICE constexpr void pack_fragment(const u8 (&codes)[16], u32 (&words)[Fragment<W>::kWords]) {
+  for (u32 i = 0; i < Fragment<W>::kWords; ++i) words[i] = 0;
+  for (u32 i = 0; i < 16; ++i) {
+    const FragmentRuns places = fragment_runs<W>(i / 2);
+    for (u32 run = 0; run < places.count; ++run) {
+      const FragmentRun& r = places.runs[run];
+      words[r.word] |= (u32{codes[i]} >> r.from & ((1U << r.count) - 1U)) << (r.at + 16 * (i % 2));
+    }
+  }
+}
+
+template <DequantFormat W>
+INGOT_HOST_DEVICE constexpr void unpack_fragment(const u32 (&words)[Fragment<W>::kWords], u8 (&codes)[16]) {
+  for (u32 i = 0; i < 16; ++i) {
+    const FragmentRuns places = fragment_runs<W>(i / 2);
+    u32 code = 0;
+    for (u32 run = 0; run < places.count; ++run) {
+      const FragmentRun& r = places.runs[run];
+      code |= (words[r.word] >> (r.at + 16 * (i % 2)) & ((1U << r.count) - 1U)) << r.from;
+    }
+    codes[i] = static_cast<u8>(code);
+  }
+}
+
+// ---- fragments to registers
+// ------------------------------------------------------------------------------------------
+
+// cvt.rn.f16x2.e4m3x2 exists from sm_89 on.
+template <DequantFormat W, DequantActivation X>
+INGOT_HOST_DEVICE constexpr bool converts_by_instruction() {
+  return kDeviceArch >= 890 && is_same<W, e4m3fn> && is_same<X, f16>;
+}
+
+// value = decoded * 2^decode_shift. The biases' difference, where f16's exponent is longer than the code's.
+template <DequantFormat W, DequantActivation X>
+INGOT_HOST_DEVICE constexpr int decode_shift() {
+  if (is_same<X, bf16> || converts_by_instruction<W, X>() || W::kExponentBits == 5) return 0;
+  return 15 - W::kBias;
+}
+template <DequantFormat W, DequantActivation X>
+inline constexpr int kDecodeShift = decode_shift<W, X>();
+
+// Bits from `From` on to `To` on, both of each half; other bits are to be masked.
+template <u32 From, u32 To>
+INGOT_HOST_DEVICE constexpr u32 move_bits(u32 word) {
+  if constexpr (From <= To) {
+    return word << (To - From);
+  } else {
+    return word >> (From - To);
+  }
+}
+// `Count` bits from `To` on, in both halves.
+template <u32 To, u32 Count>
+inline constexpr u32 kHalfMask = ((1U << Count) - 1U) << To | ((1U << Count) - 1U) << (To + 16);
+inline constexpr u32 kHalfSigns = kHalfMask<15, 1>;
+
+template <u32 From, u32 To, u32 Count>
+INGOT_HOST_DEVICE constexpr u32 move_run(u32 word) {
+  return move_bits<From, To>(word) & kHalfMask<To, Count>;
+}
+
+// Each half times 2^Power, which is exact or Inf.
+template <int Power>
+INGOT_HOST_DEVICE u32 scale_bf16_pair(u32 pair) {
+  constexpr u32 kBits = static_cast<u32>(127 + Power) << 7;
+#if INGOT_ON_DEVICE
+  return ptx::mul_bf16x2(pair, kBits | kBits << 16);
+#else
+  const float factor = to_float(bf16{static_cast<u16>(kBits)});
+  return from_float_pair<bf16>(to_float(bf16{static_cast<u16>(pair)}) * factor,
+                               to_float(bf16{static_cast<u16>(pair >> 16)}) * factor);
+#endif
+}
+
+// Sign, exponent and mantissa are where X has them, and all other bits 0: the value times a power of two, which is
+// taken back of bf16. e5m2's Inf is next to its largest number, and 2^16 if no more is done: bf16 overflows there only
+// after a detour by 2^112, past which the largest number is its own largest binade.
+template <DequantFormat W, DequantActivation X>
+INGOT_HOST_DEVICE u32 rebias_pair(u32 pair) {
+  if constexpr (is_same<X, f16>) {
+    return pair;
+  } else if constexpr (W::kHasInf) {
+    return scale_bf16_pair<-112>(scale_bf16_pair<97>(scale_bf16_pair<127>(pair)));
+  } else {
+    return scale_bf16_pair<127 - W::kBias>(pair);
+  }
+}
+
+// e5m2fnuz as f16: the same bits, the exponent less one. Where that was 0 or 1, the bits below the sign move down
+// instead, the leading 1 with them; the larger of the two is right. `wide`: codes in the upper bytes of the halves.
+INGOT_HOST_DEVICE u32 lower_exponents(u32 wide) {
+  const u32 magnitudes = wide & 0x7f007f00U;
+#if INGOT_ON_DEVICE
+  const u32 larger = ptx::max_of_sum_s16x2(magnitudes, 0xfc00fc00U, magnitudes >> 1);
+#else
+  u32 larger = 0;
+  for (u32 i = 0; i < 32; i += 16) {
+    const i32 magnitude = static_cast<i32>(magnitudes >> i & 0xffffU);
+    larger |= static_cast<u32>(max_of(magnitude - 0x400, magnitude >> 1)) << i;
+  }
+#endif
+  return larger | (wide & kHalfSigns);
+}
+
+// Two codes in the upper bytes of a word's halves; what is in the lower bytes does not matter.
+template <Fp8Format W, DequantActivation X>
+INGOT_HOST_DEVICE u32 decode_wide(u32 wide) {
+  if constexpr (is_same<W, e5m2> && is_same<X, f16>) {
+    return wide & 0xff00ff00U;
+  } else if constexpr (is_same<W, e5m2fnuz> && is_same<X, f16>) {
+    return lower_exponents(wide);
+  } else {
+    // The lowest bit of the exponent is bit 7 of bf16, bit 10 of f16.
+    constexpr u32 kTo = (is_same<X, bf16> ? 7 : 10) - static_cast<u32>(W::kMantissaBits);
+    return rebias_pair<W, X>((wide & kHalfSigns) | move_run<8, kTo, 7>(wide));
+  }
+}
+
+// registers[4 s + j]: of step s, two codes as X, the first in the low half, each value * 2^-kDecodeShift.
+template <DequantFormat W, DequantActivation X>
+INGOT_HOST_DEVICE void decode_fragment(const u32 (&words)[Fragment<W>::kWords], u32 (&registers)[8]) {
+  if constexpr (kCodeBits<W> == 8) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < 4; ++i) {
+#if INGOT_ON_DEVICE
+      if constexpr (converts_by_instruction<W, X>()) {
+        const u32 ordered = ptx::prmt<0x2031>(words[i], 0);
+        registers[2 * i] = ptx::cvt_f16x2_e4m3x2(static_cast<u16>(ordered));
+        registers[2 * i + 1] = ptx::cvt_f16x2_e4m3x2(static_cast<u16>(ordered >> 16));
+        continue;
+      }
+#endif
+      registers[2 * i] = decode_wide<W, X>(words[i]);
+      registers[2 * i + 1] = decode_wide<W, X>(words[i] << 8);
+    }
+  } else {
+    // Where the bits below the sign begin, at which they are of X what they are of W.
+    constexpr u32 kTo = (is_same<X, bf16> ? 7 : 10) - static_cast<u32>(W::kMantissaBits);
+    if constexpr (kCodeBits<W> == 6) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < 3; ++i) {
+        registers[2 * i] = move_run<15, 15, 1>(words[i]) | move_run<5, kTo, 5>(words[i]);
+        registers[2 * i + 1] = move_run<10, 15, 1>(words[i]) | move_run<0, kTo, 5>(words[i]);
+      }
+      registers[6] =
+          move_run<14, 15, 1>(words[2]) | move_run<11, kTo + 1, 4>(words[0]) | move_run<13, kTo, 1>(words[2]);
+      registers[7] =
+          move_run<12, 15, 1>(words[2]) | move_run<11, kTo + 1, 4>(words[1]) | move_run<11, kTo, 1>(words[2]);
+    } else {
+      INGOT_UNROLL
+      for (u32 i = 0; i < 2; ++i) {
+        const u32 word = words[i];
+        registers[4 * i] = move_run<15, 15, 1>(word) | move_run<6, kTo, 3>(word);
+        registers[4 * i + 1] = move_run<12, 15, 1>(word) | move_run<3, kTo, 3>(word);
+        registers[4 * i + 2] = move_run<9, 15, 1>(word) | move_run<0, kTo, 3>(word);
+        registers[4 * i + 3] = move_run<14, 15, 1>(word) | move_run<10, kTo + 1, 2>(word) | move_run<13, kTo, 1>(word);
+      }
+    }
+    INGOT_UNROLL
+    for (u32 i = 0; i < 8; ++i) registers[i] = rebias_pair<W, X>(registers[i]);
+  }
+}
+
+}  // namespace ingot

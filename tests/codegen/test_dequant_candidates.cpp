@@ -1,0 +1,127 @@
+// Tilings of the dequant-matmul kernels: each can be made and printed; what is chosen where it is plain; and
+// batch_invariant.
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/dequant_candidates.h"
+#include "ingot/codegen/dequant_tiling.h"
+#include "ingot/codegen/kernel_spec.h"
+
+using namespace ingot;
+
+namespace {
+
+const DequantPlace kHopper{.target = target_for(9, 0), .multiprocessors = 132};
+const DequantPlace kAmpere{.target = target_for(8, 0), .multiprocessors = 108};
+
+constexpr std::array<std::int64_t, 10> kTokens{1, 2, 8, 17, 32, 64, 100, 128, 256, 4096};
+constexpr DequantSize kLarge{.m = 16, .n = 28672, .k = 8192};
+
+std::vector<DequantMatmulSpec> specs() {
+  std::vector<DequantMatmulSpec> all;
+  for (const Dtype weight : {Dtype::e4m3fn, Dtype::e2m3fn, Dtype::e2m1fn}) {
+    for (const ScaleGranularity scale : {kTensorwise, kRowwise, kRowGroups, kRowGroups32, kBlocks}) {
+      all.push_back({.weight = weight, .scale = scale});
+    }
+    all.push_back({.weight = weight, .scale = kRowGroups32, .factors = Dtype::e8m0fnu});
+  }
+  return all;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_tiling_can_be_made) {
+  for (DequantMatmulSpec spec : specs()) {
+    for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
+      spec.kernel = kernel;
+      for (const std::int64_t m : kTokens) {
+        for (const auto& [n, k] : {std::pair{28672, 8192}, {300, 70}, {64, 100000}}) {
+          const auto all = dequant_tilings(spec, {m, n, k}, kHopper);
+          BOOST_TEST(!all.empty());
+          for (const DequantTiling& tiling : all) {
+            BOOST_TEST(dequant_tiling_fault(spec, tiling) == "", print(kernel, tiling));
+            BOOST_TEST((parse_dequant_tiling(kernel, print(kernel, tiling)) == tiling), print(kernel, tiling));
+            BOOST_TEST(std::count(all.begin(), all.end(), tiling) == 1, print(kernel, tiling));
+            BOOST_TEST(estimate_dequant(spec, {m, n, k}, tiling, kHopper) > 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_order_of_kernels) {
+  const auto kernels = [](const DequantMatmulSpec& spec, const DequantPlace& place) {
+    std::string text;
+    for (const DequantMatmulSpec& each : dequant_order(spec, kLarge, place)) {
+      BOOST_TEST(each.tiling.has_value());
+      text += std::string(name(each.kernel)) + " ";
+    }
+    return text;
+  };
+  BOOST_TEST(kernels({}, kHopper) == "sm90 mma ");
+  BOOST_TEST(kernels({.layout = WeightLayout::row_major}, kHopper) == "mma ");
+  BOOST_TEST(kernels({}, kAmpere) == "mma ");
+  BOOST_TEST(kernels({.kernel = DequantKernel::mma}, kHopper) == "mma ");
+  BOOST_TEST(kernels({.kernel = DequantKernel::sm90}, kHopper) == "sm90 ");
+  BOOST_TEST(kernels({.kernel = DequantKernel::sm90}, kAmpere) == "sm90 ");  // which then refuses the call
+  BOOST_TEST(kernels({}, {.target = target_for(7, 5), .multiprocessors = 68}) == "");
+  const DequantTiling own{.split = 2};
+  const auto named = dequant_order({.kernel = DequantKernel::sm90, .tiling = own}, kLarge, kHopper);
+  BOOST_REQUIRE(named.size() == 1U);
+  BOOST_TEST((named[0].tiling == own));
+}
+
+BOOST_AUTO_TEST_CASE(candidates_begin_with_the_choice) {
+  for (const DequantMatmulSpec& spec : specs()) {
+    for (const std::int64_t m : kTokens) {
+      const DequantSize size{m, 4096, 14336};
+      const auto order = dequant_order(spec, size, kHopper);
+      const auto all = dequant_candidates(spec, size, kHopper);
+      BOOST_REQUIRE(!order.empty());
+      BOOST_REQUIRE(all.size() >= order.size());
+      BOOST_TEST((all.front() == order.front()));
+      BOOST_TEST(all.size() <= 48U);
+      for (const DequantMatmulSpec& each : all) validate(each);
+    }
+  }
+}
+
+// Few tokens on a weight with few rows: its K is shared out. Many: large tiles.
+BOOST_AUTO_TEST_CASE(plain_choices) {
+  const auto chosen = [](const DequantSize& size, const DequantPlace& place) {
+    return *dequant_order({}, size, place).front().tiling;
+  };
+  BOOST_TEST(chosen({1, 4096, 14336}, kHopper).split > 1);
+  BOOST_TEST(chosen({1, 4096, 14336}, kHopper).tokens == 8);
+  BOOST_TEST(chosen({4096, 28672, 8192}, kHopper).tokens >= 128);
+  BOOST_TEST(chosen({4096, 28672, 8192}, kHopper).split == 1);
+  BOOST_TEST(chosen({1, 1024, 14336}, kAmpere).split > 1);
+  BOOST_TEST(chosen({4096, 4096, 4096}, kAmpere).tokens == 64);
+}
+
+// Everything that decides the order of sums is the same for every M.
+BOOST_AUTO_TEST_CASE(batch_invariant) {
+  for (const DequantPlace& place : {kHopper, kAmpere}) {
+    for (DequantMatmulSpec spec : specs()) {
+      spec.batch_invariant = true;
+      for (const auto& [n, k] : {std::pair{28672, 8192}, {4096, 4096}, {333, 4100}, {128, 100}}) {
+        const auto first = dequant_order(spec, {1, n, k}, place);
+        for (const std::int64_t m : kTokens) {
+          const auto order = dequant_order(spec, {m, n, k}, place);
+          BOOST_REQUIRE(order.size() == first.size());
+          for (std::size_t i = 0; i < order.size(); ++i) {
+            const DequantTiling& a = *first[i].tiling;
+            const DequantTiling& b = *order[i].tiling;
+            BOOST_TEST((order[i].kernel == first[i].kernel));
+            BOOST_TEST((a.wgmma == b.wgmma && a.rows == b.rows && a.depth == b.depth && a.split == b.split &&
+                        a.k_warps == b.k_warps && a.waves == b.waves),
+                       print(order[i].kernel, a) << " and " << print(order[i].kernel, b) << " for " << m);
+          }
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,237 @@
+// The specs of pack_weight and dequant_matmul: their text, what is refused and why.
+#include <boost/test/unit_test.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/dequant_spec_text.h"
+#include "ingot/codegen/dequant_tiling.h"
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "support/spec_errors.h"
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+DequantMatmulSpec changed(void (*change)(DequantMatmulSpec&)) {
+  DequantMatmulSpec spec;
+  change(spec);
+  return spec;
+}
+
+std::string refused(void (*change)(DequantMatmulSpec&)) {
+  const DequantMatmulSpec spec = changed(change);
+  const std::string subject = print(KernelSpec(spec)) + ": ";
+  const std::string message = refusal(spec);
+  return message.starts_with(subject) ? message.substr(subject.size()) : "(no subject) " + message;
+}
+
+constexpr DequantTiling kMmaTiling{.tokens = 16, .rows = 64, .depth = 128, .stages = 3, .k_warps = 2};
+
+std::string tiling_refusal(DequantKernel kernel, DequantTiling tiling) {
+  DequantMatmulSpec spec;
+  spec.kernel = kernel;
+  return dequant_tiling_fault(spec, tiling);
+}
+
+std::string mma_refusal(void (*change)(DequantTiling&)) {
+  DequantTiling tiling = kMmaTiling;
+  change(tiling);
+  return tiling_refusal(DequantKernel::mma, tiling);
+}
+
+std::string sm90_refusal(void (*change)(DequantTiling&)) {
+  DequantTiling tiling;
+  change(tiling);
+  return tiling_refusal(DequantKernel::sm90, tiling);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(printed_form) {
+  BOOST_TEST(print(PackWeightSpec{}) == "pack_weight e4m3fn");
+  BOOST_TEST(print(PackWeightSpec{.weight = Dtype::e2m1fn, .unpack = true}) == "pack_weight e2m1fn unpack");
+  BOOST_TEST(print(DequantMatmulSpec{}) == "dequant_matmul bf16*e4m3fn->bf16 packed scale=row");
+  BOOST_TEST(print(DequantMatmulSpec{.x = Dtype::f16,
+                                     .weight = Dtype::e2m1fn,
+                                     .out = Dtype::f32,
+                                     .scale = kRowGroups32,
+                                     .factors = Dtype::e8m0fnu,
+                                     .layout = WeightLayout::row_major,
+                                     .bias = true,
+                                     .pointwise = parse_pointwise("silu(x) * gate"),
+                                     .batch_invariant = true,
+                                     .kernel = DequantKernel::mma}) ==
+             "dequant_matmul f16*e2m1fn->f32 row_major scale=1x32 factors=e8m0fnu bias epilogue=x*sigmoid(x)*gate "
+             "batch_invariant kernel=mma");
+  BOOST_TEST(print(DequantMatmulSpec{.kernel = DequantKernel::mma, .tiling = kMmaTiling}) ==
+             "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=mma:16x64x128:3:1:2");
+  BOOST_TEST(print(DequantMatmulSpec{.kernel = DequantKernel::sm90, .tiling = DequantTiling{.split = 2}}) ==
+             "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:16x128x128:8:2:1");
+  const DequantTiling wide{
+      .wgmma = true, .tokens = 64, .rows = 256, .depth = 64, .stages = 4, .waves = 2, .multicast = 2, .blocks = 1};
+  BOOST_TEST(print(DequantMatmulSpec{.kernel = DequantKernel::sm90, .tiling = wide}) ==
+             "dequant_matmul bf16*e4m3fn->bf16 packed scale=row "
+             "kernel=sm90:wgmma:64x256x64:4:1:1:waves2:multicast2");
+}
+
+BOOST_AUTO_TEST_CASE(text_comes_back) {
+  for (const PackWeightSpec& spec : all_valid_pack_weights()) BOOST_TEST((parse(print(spec)) == KernelSpec(spec)));
+  for (const char* const line :
+       {"dequant_matmul bf16*e4m3fn->bf16 packed scale=row bias epilogue=x*sigmoid(x) kernel=sm90:mma:16x128x128:8:2:1",
+        "dequant_matmul f16*e2m1fn->f32 packed scale=1x32 factors=e8m0fnu batch_invariant",
+        "dequant_matmul bf16*e3m2fn->bf16 row_major scale=128x128 kernel=mma:64x128x64:3:4:1",
+        "dequant_matmul bf16*e4m3fn->bf16 packed scale=1x64 kernel=sm90:wgmma:32x256x64:4:1:1:waves2:multicast2"}) {
+    BOOST_TEST(print(parse(line)) == line);
+  }
+  BOOST_TEST((parse("dequant_matmul bf16 * e4m3fn -> bf16 kernel=mma scale=row bias packed") ==
+              KernelSpec(DequantMatmulSpec{.bias = true, .kernel = DequantKernel::mma})));
+}
+
+BOOST_AUTO_TEST_CASE(all_are_valid_and_different) {
+  std::set<std::string> lines;
+  const auto specs = all_valid_dequant_matmuls();
+  BOOST_TEST(specs.size() == 2U * 7U * 2U * 7U * 3U);
+  for (const DequantMatmulSpec& spec : specs) {
+    const std::string line = print(KernelSpec(spec));
+    BOOST_TEST((parse(line) == KernelSpec(spec)), line);
+    BOOST_TEST(lines.insert(line).second, line);
+    BOOST_TEST(!generate(spec).text.empty());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(generated_text) {
+  BOOST_TEST(generate(parse("pack_weight e3m2fn unpack")).text ==
+             "// pack_weight e3m2fn unpack\n#include \"pack_weight.cuh\"\n"
+             "constexpr auto kKernel = &ingot::unpack_weight<ingot::e3m2fn>;\n");
+  // The split, the bias and batch_invariant are parameters.
+  const std::string text =
+      "// dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 kernel=mma:16x64x128:3:1:2\n"
+      "#include \"dequant_mma.cuh\"\n"
+      "constexpr auto kKernel = &ingot::dequant_mma<ingot::e4m3fn, ingot::bf16, ingot::f32, "
+      "ingot::DequantFactors::groups64, false, ingot::DequantMmaTiling{16, 64, 2}>;\n";
+  BOOST_TEST(generate(parse("dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 bias batch_invariant "
+                            "kernel=mma:16x64x128:3:4:2"))
+                 .text == text);
+  const std::string sm90 = generate(parse("dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu bias "
+                                          "epilogue=x*gate kernel=sm90:wgmma:32x256x64:4:2:1:waves2"))
+                               .text;
+  BOOST_TEST(
+      sm90.find("// dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu epilogue=x*gate "
+                "kernel=sm90:wgmma:32x256x64:4:2:1:waves2\n#include \"dequant_sm90.cuh\"\nnamespace ingot {\n") == 0U);
+  BOOST_TEST(sm90.find("constexpr auto kKernel = &ingot::dequant_sm90<ingot::e2m1fn, ingot::f16, ingot::f16, "
+                       "ingot::DequantFactors::mx32, ingot::DequantSm90Tiling{32, 2, 2, 64, 4, 2, 1, true, 1}, "
+                       "ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::f16, false, false>>;\n") !=
+             std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(hashes_tell_specs_apart) {
+  std::set<std::size_t> hashes;
+  for (const DequantMatmulSpec& spec : all_valid_dequant_matmuls()) {
+    BOOST_TEST(hash_value(spec) == hash_value(KernelSpec(spec)));
+    hashes.insert(hash_value(spec));
+  }
+  BOOST_TEST(hashes.size() == all_valid_dequant_matmuls().size());
+}
+
+BOOST_AUTO_TEST_CASE(refusals) {
+  BOOST_TEST(refusal(PackWeightSpec{.weight = Dtype::bf16}) ==
+             "pack_weight bf16: weight is bf16, but must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, "
+             "e2m1fn");
+  BOOST_TEST(refused([](auto& s) { s.x = Dtype::f32; }) == "x is f32, but must be one of bf16, f16");
+  BOOST_TEST(refused([](auto& s) { s.weight = Dtype::e8m0fnu; }) ==
+             "weight is e8m0fnu, but must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, e2m1fn");
+  BOOST_TEST(refused([](auto& s) { s.out = Dtype::f16; }) == "out is f16, but must be bf16, as x is, or f32");
+  BOOST_TEST(refused([](auto& s) { s.scale = kColumnwise; }) ==
+             "scale is col, but must be tensor, row, 1x128, 1x64, 1x32 or 128x128");
+  BOOST_TEST(refused([](auto& s) { s.factors = Dtype::bf16; }) == "factors is bf16, but must be f32 or e8m0fnu");
+  BOOST_TEST(refused([](auto& s) { s.factors = Dtype::e8m0fnu; }) ==
+             "factors is e8m0fnu and scale is row, but MX's factors are of groups of 32: write scale=1x32, or factors "
+             "of f32");
+  BOOST_TEST(refused([](auto& s) { s.layout = static_cast<WeightLayout>(7); }) ==
+             "layout is 7, which is none; it must be row_major or packed");
+  BOOST_TEST(refused([](auto& s) { s.kernel = static_cast<DequantKernel>(7); }) ==
+             "kernel is 7, which is none; it must be automatic, sm90 or mma");
+  BOOST_TEST(refused([](auto& s) { s.pointwise = parse_pointwise("x * f[col:f32]"); }) ==
+             "epilogue reads f[col:f32], but vectors along the columns are of bf16 here: write f[col]");
+  BOOST_TEST(refused([](auto& s) { s.tiling = DequantTiling{}; }) ==
+             "tiling is mma:16x128x128:8:1:1, but kernel is automatic: name the kernel that it is of");
+  BOOST_TEST(refused([](auto& s) {
+               s.kernel = DequantKernel::sm90;
+               s.layout = WeightLayout::row_major;
+             }) == "layout is row_major, but kernel sm90 reads packed weights: pack the weight, or leave kernel out");
+  BOOST_TEST(refused([](auto& s) {
+               s.kernel = DequantKernel::mma;
+               s.tiling = DequantTiling{.stages = 4};
+             }).starts_with("tiling has "));
+}
+
+BOOST_AUTO_TEST_CASE(tilings_of_mma) {
+  BOOST_TEST(mma_refusal([](auto&) {}) == "");
+  BOOST_TEST(mma_refusal([](auto& t) { t.wgmma = true; }) == "instruction wgmma, but kernel mma has mma.sync only");
+  BOOST_TEST(mma_refusal([](auto& t) { t.tokens = 12; }) == "12 tokens, but kernel mma takes 8, 16, 32 or 64");
+  BOOST_TEST(mma_refusal([](auto& t) { t.rows = 96; }) == "96 rows, but kernel mma takes 64 or 128");
+  BOOST_TEST(mma_refusal([](auto& t) { t.k_warps = 3; }) == "3 units along K, but kernel mma takes 1, 2 or 4");
+  BOOST_TEST(mma_refusal([](auto& t) {
+               t.rows = 128;
+               t.k_warps = 4;
+             }) == "128 rows and 4 units along K, but a block of kernel mma has 16 warps of 16 rows at most");
+  BOOST_TEST(mma_refusal([](auto& t) { t.depth = 64; }) ==
+             "a depth of 64, but in kernel mma it is 64 for each unit along K: 128");
+  BOOST_TEST(mma_refusal([](auto& t) { t.stages = 4; }) == "4 stages, but kernel mma has 3");
+  BOOST_TEST(mma_refusal([](auto& t) { t.split = 65; }) == "a split of 65, but it must be 1 to 64");
+  BOOST_TEST(mma_refusal([](auto& t) { t.waves = 2; }) == "waves, multicast or blocks, which kernel mma has not");
+  BOOST_TEST(mma_refusal([](auto& t) {
+               t.tokens = 64;
+               t.depth = 256;
+               t.k_warps = 4;
+             }) ==
+             "64 tokens, 64 rows and 4 units along K, but beside 64 tokens a block has 8 warps at most: its registers "
+             "hold no more sums");
+}
+
+BOOST_AUTO_TEST_CASE(tilings_of_sm90) {
+  BOOST_TEST(sm90_refusal([](auto&) {}) == "");
+  BOOST_TEST(sm90_refusal([](auto& t) { t.k_warps = 2; }) == "2 units along K, but kernel sm90 has 1");
+  BOOST_TEST(sm90_refusal([](auto& t) { t.rows = 100; }) ==
+             "100 rows in 1 waves, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves");
+  BOOST_TEST(sm90_refusal([](auto& t) { t.stages = 30; }) ==
+             "30 stages, but shared memory has no room for so many: take 11 or fewer");
+  BOOST_TEST(sm90_refusal([](auto& t) {
+               t.tokens = 24;
+             }).starts_with("mma:24x128x128:8:1:1, which kernel sm90 cannot be made of with such factors: "));
+}
+
+BOOST_AUTO_TEST_CASE(parse_errors) {
+  BOOST_TEST(parse_error("pack_weight") == "\"pack_weight\" must be followed by the weight's dtype, such as e4m3fn");
+  BOOST_TEST(parse_error("pack_weight e4m3fn packed") == "\"packed\" is no word of pack_weight; expected unpack");
+  BOOST_TEST(parse_error("pack_weight e4m3fn unpack unpack") == "\"unpack\" gives unpack a second time");
+  BOOST_TEST(parse_error("pack_weight e4m4") ==
+             "\"e4m4\" is no dtype; expected bf16, f16, f32, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, e2m1fn "
+             "or e8m0fnu");
+  BOOST_TEST(parse_error("dequant_matmul") ==
+             "\"dequant_matmul\" must be followed by <x>*<weight>-><out>, such as bf16*e4m3fn->bf16");
+  BOOST_TEST(parse_error("dequant_matmul bf16->bf16") ==
+             "\"bf16->bf16\" must be <x>*<weight>-><out>, such as bf16*e4m3fn->bf16");
+  BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 scale=big") ==
+             "\"big\" is no granularity; expected tensor, row, 1x128, 1x64, 1x32 or 128x128");
+  BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 fast") ==
+             "\"fast\" is no word of dequant_matmul; expected packed, row_major, scale=<granularity>, factors=<dtype>, "
+             "bias, epilogue=<expression>, batch_invariant or kernel=<kernel>");
+  BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 packed row_major") ==
+             "\"row_major\" gives the layout a second time");
+  BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 kernel=simt") ==
+             "\"simt\" is no kernel; expected automatic, sm90 or mma");
+  BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 kernel=mma:wgmma") ==
+             "\"wgmma\" is no tiling of mma; expected one such as 16x64x128:3:1:2 (tokens x rows x depth, stages, "
+             "split, units along K)");
+  for (const char* const text : {"16x128x128:8:2:1", "mma:16x128x128:8:2", "mma:16x128x128:8:2:1:waves1",
+                                 "mma:16x128x128:8:2:1:waves", "mma:-16x128x128:8:2:1"}) {
+    BOOST_TEST(parse_error(std::string("dequant_matmul bf16*e4m3fn->bf16 kernel=sm90:") + text) ==
+               "\"" + std::string(text) +
+                   "\" is no tiling of sm90; expected one such as mma:16x128x128:8:2:1 (tokens x rows x depth, stages, "
+                   "split, units along K)");
+  }
+}

@@ -1,0 +1,147 @@
+// Runs examples/generate as a user would.
+#include <boost/test/unit_test.hpp>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "support/expect_error.h"
+#include "support/processes.h"
+#include "support/temporary_directory.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using ingot::test::check_contains;
+
+class Bench {
+ public:
+  fs::path path(const std::string& name) const { return folder_.path() / name; }
+
+  // On the CPU, with few tokens.
+  int run(std::vector<std::string> arguments) const {
+    for (const char* const each : {"--device=cpu", "--rounds=1"}) arguments.insert(arguments.begin(), each);
+    return ingot::test::run_in_process([&] {
+      const int log = ::open(path("log").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      ::dup2(log, STDOUT_FILENO);
+      ::dup2(log, STDERR_FILENO);
+      ::setenv("INGOT_CACHE_DIR", path("store").c_str(), 1);
+      ::setenv("INGOT_CPU_THREADS", "1", 1);
+      std::string program = EXAMPLE_PROGRAM;
+      std::vector<char*> argv{program.data()};
+      for (std::string& argument : arguments) argv.push_back(argument.data());
+      argv.push_back(nullptr);
+      ::execv(program.c_str(), argv.data());
+      return ingot::test::kThrew;
+    });
+  }
+
+  std::string log() const { return read("log"); }
+  std::string read(const std::string& name) const {
+    std::ifstream stream(path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  // The line that starts so.
+  std::string line(const std::string& begin) const {
+    const std::string text = log();
+    const std::size_t at = text.find("\n" + begin);
+    BOOST_REQUIRE_MESSAGE(at != std::string::npos, begin << " is not in: " << text);
+    return text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+  }
+
+ private:
+  ingot::test::TemporaryDirectory folder_;
+};
+
+BOOST_AUTO_TEST_CASE(both_models_are_run_and_compared) {
+  const Bench bench;
+  BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=6", "--batch=2", "--out", bench.path("report").string()}) == 0,
+                        bench.log());
+  check_contains(bench.log(), {"CPU reference", "tokens/s", "bf16", "e4m3fn row", "logits behind the same 12 tokens",
+                               "cosine 0.99"});
+  check_contains(bench.read("report"),
+                 {"\"weights\": \"bf16\"", "\"weights\": \"e4m3fn row\"", "\"top1\"", "\"batch\": 2"});
+}
+
+BOOST_AUTO_TEST_CASE(a_prompt_is_gone_on_with) {
+  const Bench bench;
+  BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=5", "--prompt=7,8,9", "--only=bf16"}) == 0, bench.log());
+  const std::string tokens = bench.line("bf16: ");
+  check_contains(tokens, {"bf16: 7 8 9 "});
+  BOOST_TEST(std::count(tokens.begin(), tokens.end(), ' ') == 8);
+  BOOST_TEST(bench.log().find("logits behind") == std::string::npos);
+  BOOST_REQUIRE_MESSAGE(
+      bench.run({"--tokens=5", "--prompt=7,8,9", "--only=quantised", "--dtype=e5m2", "--scale=1x128"}) == 0,
+      bench.log());
+  check_contains(bench.line("e5m2 1x128: "), {"7 8 9 "});
+}
+
+BOOST_AUTO_TEST_CASE(formats_of_fewer_bits) {
+  const Bench bench;
+  BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=3", "--dtype=e2m1fn", "--mx"}) == 0, bench.log());
+  check_contains(bench.log(), {"e2m1fn mx"});
+}
+
+BOOST_AUTO_TEST_CASE(weights_are_saved_and_read) {
+  const Bench bench;
+  const std::string folder = bench.path("model").string();
+  BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=6", "--seed=4", "--prompt=1,2", "--save", folder}) == 0, bench.log());
+  const std::string bf16 = bench.line("bf16: ");
+  const std::string fp8 = bench.line("e4m3fn row: ");
+  BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=6", "--seed=9", "--prompt=1,2", "--weights", folder}) == 0, bench.log());
+  BOOST_TEST(bench.line("bf16: ") == bf16);
+  BOOST_TEST(bench.line("e4m3fn row: ") == fp8);
+  BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=6", "--prompt=1,2", "--weights", folder + "/model.safetensors"}) == 0,
+                        bench.log());
+  BOOST_TEST(bench.line("bf16: ") == bf16);
+
+  BOOST_TEST(bench.run({"--weights", folder, "--preset=llama2-7b"}) == 1);
+  check_contains(bench.log(), {"generate: error:", "model.embed_tokens.weight", "has the shape [320, 64]"});
+  fs::resize_file(folder + "/model.safetensors", 1000);
+  BOOST_TEST(bench.run({"--weights", folder}) == 1);
+  check_contains(bench.log(), {"generate: error:", "model.safetensors", "cut short"});
+  fs::remove(folder + "/config.json");
+  BOOST_TEST(bench.run({"--weights", folder}) == 1);
+  check_contains(bench.log(), {"config.json", "cannot be read"});
+}
+
+BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
+  const Bench bench;
+  BOOST_TEST(bench.run({"--help"}) == 0);
+  check_contains(bench.log(), {"--weights", "--preset", "--dtype", "llama3-8b", "--bf16-head"});
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{{"--tokens", "0"},
+                                                                                     {"--tokens", "abc"},
+                                                                                     {"--batch", "65"},
+                                                                                     {"--batch", "0"},
+                                                                                     {"--preset", "huge"},
+                                                                                     {"--only", "fp16"},
+                                                                                     {"--dtype", "f32"},
+                                                                                     {"--scale", "col"},
+                                                                                     {"--layers", "0"},
+                                                                                     {"--prompt", "1,x"},
+                                                                                     {"--rounds", "0"},
+                                                                                     {"--device", "tpu"}}) {
+    BOOST_TEST_CONTEXT(wrong[0] << " " << wrong[1]) {
+      BOOST_TEST(bench.run(wrong) > 1);
+      check_contains(bench.log(), {wrong[0], "--help"});
+    }
+  }
+  BOOST_TEST(bench.run({"--layers=3"}) == 1);
+  check_contains(bench.log(), {"--layers", "is 3, but the model has 2"});
+  BOOST_TEST(bench.run({"--prompt=320"}) == 1);
+  check_contains(bench.log(), {"the token 320"});
+  BOOST_TEST(bench.run({"--weights=/nonexistent", "--preset=tiny"}) == 1);
+  check_contains(bench.log(), {"/nonexistent", "cannot be opened"});
+  BOOST_TEST(bench.run({"--tokens=2", "--out=/nonexistent/report"}) == 1);
+  check_contains(bench.log(), {"/nonexistent/report", "cannot be written"});
+  BOOST_TEST(bench.run({"--tokens=2", "--dtype=e2m1fn"}) == 1);
+  check_contains(bench.log(), {"generate: error:", "e2m1fn"});
+}
+
+}  // namespace

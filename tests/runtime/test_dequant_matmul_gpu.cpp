@@ -1,0 +1,437 @@
+// dequant_matmul and pack_weight on a GPU: against float64 on decoded weights, within the bound of sums in f32 and of
+// the output's rounding; outputs poisoned, the bytes around them untouched; the same bits again. Processes share the
+// cases (support/share.h).
+#include "support/gpu_test.h"
+
+#include <cmath>
+#include <iostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/dequant_candidates.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/error.h"
+#include "support/capture.h"
+#include "support/dequant_case.h"
+#include "support/expect_error.h"
+#include "support/share.h"
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+Context& context() {
+  static Context made(cuda_options());
+  return made;
+}
+
+bool is_hopper() { return context().cache().target() == target_for(9, 0); }
+
+std::vector<DequantKernel> kernels_of(WeightLayout layout) {
+  std::vector<DequantKernel> kernels{DequantKernel::mma};
+  if (layout == WeightLayout::packed && is_hopper()) kernels.push_back(DequantKernel::sm90);
+  return kernels;
+}
+
+struct OnGpu {
+  Backend& cuda = context().backend();
+  Stream stream{cuda};
+  Share share = Share::of_arguments();
+  std::size_t index = 0;
+  int cases = 0;
+  int faults = 0;
+
+  ~OnGpu() { std::cout << cases << " cases\n"; }
+
+  bool mine() { return share.has(index++); }
+
+  // Right, and the same twice.
+  void check(const DequantCase& c) {
+    const DequantData data(c);
+    PlacedDequant placed(data, cuda, stream);
+    check(placed, data, data.expected());
+  }
+  void check(PlacedDequant& placed, const DequantData& data, const std::vector<DequantData::Expected>& expected) {
+    ++cases;
+    std::string fault;
+    try {
+      placed.enqueue(stream);
+      const GuardedMatrix out = placed.out(stream);
+      fault = fault_of_outputs(data, out, expected);
+      placed.poison(stream);
+      placed.enqueue(stream);
+      if (fault.empty() && placed.out(stream).bytes() != out.bytes()) fault = "the second time the bits are others";
+    } catch (const Error& error) {
+      fault = std::string(error.what()) + "\n" + error.log();
+    }
+    if (fault.empty()) return;
+    if (++faults <= 20) BOOST_ERROR(describe(data.of()) << ": " << fault);
+    if (faults == 21) BOOST_ERROR("and more");
+  }
+};
+
+DequantMatmulSpec spec_of(Dtype x, Dtype weight, const DequantScale& scale, WeightLayout layout) {
+  return {.x = x, .weight = weight, .out = x, .scale = scale.scale, .factors = scale.factors, .layout = layout};
+}
+
+constexpr std::array kLayouts{WeightLayout::row_major, WeightLayout::packed};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(small, OnGpu)
+
+BOOST_AUTO_TEST_CASE(one_of_each_kind) {
+  std::size_t turn = 0;
+  for (const DequantScale& scale : kDequantScales) {
+    for (const WeightLayout layout : kLayouts) {
+      for (const DequantKernel kernel : kernels_of(layout)) {
+        DequantMatmulSpec spec = spec_of(kDequantActivations[turn % 2], kWeightDtypes[turn % 7], scale, layout);
+        spec.kernel = kernel;
+        for (const std::int64_t m : {1, 17}) check({.spec = spec, .m = m, .n = 131, .k = 200, .seed = ++turn});
+        // (sm90 reads rows of x at multiples of 16 bytes.)
+        check({.spec = spec, .m = 65, .n = 70, .k = kernel == DequantKernel::sm90 ? 136 : 129, .seed = turn});
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(packing) {
+  const std::unique_ptr<Backend> cpu = make_cpu_backend();
+  Stream cpu_stream(*cpu);
+  for (const Dtype dtype : kWeightDtypes) {
+    for (const auto& [n, k] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1}, {70, 131}, {200, 77}, {3, 0}}) {
+      const WeightCodes weight = WeightCodes::random(dtype, n, k, 5, false);
+      GuardedMatrix rows = weight.rows(3, 1);
+      const auto bytes = static_cast<std::size_t>(packed_weight_bytes(dtype, n, k));
+      std::vector<std::byte> by_cpu(bytes + 16);
+      auto* const from_16 = by_cpu.data() + (16 - reinterpret_cast<std::uintptr_t>(by_cpu.data()) % 16) % 16;
+      const auto packed_at = [&](void* data, Device device) {
+        return vector(data, Dtype::u8, static_cast<std::int64_t>(bytes), device);
+      };
+      cpu->pack_weight({.weight = dtype},
+                       {.codes = weight.view(rows, rows.bytes().data(), {}, 3), .packed = packed_at(from_16, {})},
+                       cpu_stream);
+      Buffer codes(cuda, rows.bytes().size());
+      cuda.copy_from_host(codes.data(), rows.bytes().data(), rows.bytes().size(), stream);
+      Buffer packed(cuda, bytes);
+      const Tensor on_gpu = weight.view(rows, codes.data(), cuda.device(), 3);
+      cuda.pack_weight({.weight = dtype}, {.codes = on_gpu, .packed = packed_at(packed.data(), cuda.device())}, stream);
+      std::vector<std::byte> by_gpu(bytes);
+      cuda.copy_to_host(by_gpu.data(), packed.data(), bytes, stream);
+      BOOST_TEST(std::equal(by_gpu.begin(), by_gpu.end(), from_16), name(dtype) << " " << n << "x" << k);
+      GuardedMatrix back = rows;
+      std::fill(back.bytes().begin(), back.bytes().end(), GuardedMatrix::kPoison);
+      cuda.copy_from_host(codes.data(), back.bytes().data(), back.bytes().size(), stream);
+      cuda.pack_weight({.weight = dtype, .unpack = true},
+                       {.codes = on_gpu, .packed = packed_at(packed.data(), cuda.device())}, stream);
+      cuda.copy_to_host(back.bytes().data(), codes.data(), back.bytes().size(), stream);
+      BOOST_TEST(back.damage() == "");
+      const auto bits = static_cast<unsigned>(k * bits_of(dtype) % 8);
+      for (std::int64_t r = 0; bits != 0 && r < n; ++r) {
+        rows.set_bits(r, rows.cols() - 1, rows.bits(r, rows.cols() - 1) & ((1U << bits) - 1U));
+      }
+      BOOST_TEST((back.bytes() == rows.bytes()), name(dtype) << " " << n << "x" << k);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(exact, OnGpu)
+
+// Every format, kind of factors, activation, layout and kernel, with every number of tokens; N and K in turn. Two
+// tilings of each kernel, so that not everything is compiled that a call might choose: the suite `tilings` has those.
+BOOST_AUTO_TEST_CASE(of_everything) {
+  constexpr std::array<std::pair<int, int>, 4> kSizes{std::pair{141, 301}, {75, 1133}, {333, 65}, {257, 514}};
+  const auto tiling_of = [](DequantKernel kernel, std::int64_t m, int split) {
+    if (kernel == DequantKernel::mma) {
+      return m <= 33 ? DequantTiling{.tokens = 16, .rows = 64, .depth = 128, .stages = 3, .split = split, .k_warps = 2}
+                     : DequantTiling{.tokens = 64, .rows = 128, .depth = 64, .stages = 3, .split = split};
+    }
+    return m <= 33 ? DequantTiling{.tokens = 16, .rows = 128, .depth = 128, .stages = 4, .split = 2}
+                   : DequantTiling{.wgmma = true, .tokens = 64, .rows = 128, .depth = 64, .stages = 6};
+  };
+  for (const Dtype weight : kWeightDtypes) {
+    for (const DequantScale& scale : kDequantScales) {
+      for (const Dtype x : kDequantActivations) {
+        for (const WeightLayout layout : kLayouts) {
+          if (!mine()) continue;
+          std::size_t turn = index;
+          DequantMatmulSpec spec = spec_of(x, weight, scale, layout);
+          if (turn % 3 == 0) spec.out = Dtype::f32;
+          for (const std::int64_t m : {1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 128, 256, 1000}) {
+            const auto& [n, k] = kSizes[turn++ % kSizes.size()];
+            spec.bias = m % 3 == 0;
+            // Kernel sm90 takes rows of x at multiples of 16 bytes.
+            DequantCase c{.spec = spec, .m = m, .n = n, .k = k, .seed = turn};
+            c.placement.x_padding = (8 - k % 8) % 8;
+            const auto expected = DequantData(c).expected();
+            for (const DequantKernel kernel : kernels_of(layout)) {
+              c.spec.kernel = kernel;
+              c.spec.tiling = tiling_of(kernel, m, m == 5 || m == 128 ? 3 : 1);
+              const DequantData data(c);
+              PlacedDequant placed(data, cuda, stream);
+              check(placed, data, expected);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rows_anywhere) {
+  for (const Dtype weight : kWeightDtypes) {
+    for (const WeightLayout layout : kLayouts) {
+      for (const Dtype x : kDequantActivations) {
+        if (!mine()) continue;
+        for (const DequantPlacement& placement :
+             {DequantPlacement{
+                  .x_padding = 3, .x_offset = 1, .weight_padding = 6, .weight_offset = 1, .out_padding = 5},
+              DequantPlacement{.weight_padding = 16, .weight_offset = 16, .out_padding = 1, .out_offset = 1},
+              DequantPlacement{.x_padding = 8, .x_offset = 8, .weight_padding = 2, .weight_offset = 2}}) {
+          for (const std::int64_t m : {1, 9, 70}) {
+            check({.spec = spec_of(x, weight, kDequantScales[1], layout),
+                   .m = m,
+                   .n = 133,
+                   .k = 264,
+                   .placement = placement});
+          }
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(empty_and_tiny) {
+  for (const auto& [m, n, k] : std::vector<std::array<std::int64_t, 3>>{
+           {0, 5, 8}, {5, 0, 8}, {3, 4, 0}, {1, 1, 1}, {1, 1, 64}, {2, 3, 7}, {1, 64, 64}, {300, 1, 1}}) {
+    for (const WeightLayout layout : kLayouts) {
+      for (const DequantScale& scale : kDequantScales) {
+        if (mine()) check({.spec = spec_of(Dtype::bf16, Dtype::e4m3fn, scale, layout), .m = m, .n = n, .k = k});
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(epilogues) {
+  for (const char* const expression : {"silu(x)", "silu(x)*gate", "x*scale[row]+shift[col]"}) {
+    for (const WeightLayout layout : kLayouts) {
+      for (const DequantKernel kernel : kernels_of(layout)) {
+        for (const std::int64_t m : {3, 70}) {
+          if (!mine()) continue;
+          DequantMatmulSpec spec = spec_of(Dtype::bf16, Dtype::e4m3fn, kDequantScales[2], layout);
+          spec.kernel = kernel;
+          spec.bias = true;
+          spec.pointwise = parse_pointwise(expression);
+          check({.spec = spec, .m = m, .n = 131, .k = 200});
+          spec.out = Dtype::f32;
+          check({.spec = spec, .m = m, .n = 132, .k = 200});
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(decoding, OnGpu)
+
+// x is 1 in one place of each token: an output is the value of a code, which every code has its turn as.
+BOOST_AUTO_TEST_CASE(every_code) {
+  for (const Dtype weight : kWeightDtypes) {
+    for (const Dtype x : kDequantActivations) {
+      for (const WeightLayout layout : kLayouts) {
+        for (const DequantKernel kernel : kernels_of(layout)) {
+          if (!mine()) continue;
+          DequantMatmulSpec spec = spec_of(x, weight, kDequantScales[1], layout);
+          spec.out = Dtype::f32;
+          spec.kernel = kernel;
+          DequantData data({.spec = spec, .m = 64, .n = 256, .k = 64});
+          const std::uint32_t mask = (1U << static_cast<unsigned>(bits_of(weight))) - 1U;
+          for (std::int64_t n = 0; n < 256; ++n) {
+            data.factors.set_bits(0, n, float_bits(1.0F));
+            for (std::int64_t k = 0; k < 64; ++k) {
+              const std::uint32_t code = static_cast<std::uint32_t>(n + k) & mask;
+              data.weight.at(n, k) = static_cast<std::uint8_t>(is_nan_or_inf(weight, code) ? 0 : code);
+            }
+          }
+          for (std::int64_t m = 0; m < 64; ++m) {
+            for (std::int64_t k = 0; k < 64; ++k) data.x.set_bits(m, k, encode_input(x, m == k ? 1.0F : 0.0F));
+          }
+          PlacedDequant placed(data, cuda, stream);
+          placed.enqueue(stream);
+          const GuardedMatrix out = placed.out(stream);
+          ++cases;
+          bool right = true;
+          for (std::int64_t m = 0; m < 64; ++m) {
+            for (std::int64_t n = 0; n < 256; ++n) right = right && out.value(m, n) == data.weight.value(n, m);
+          }
+          BOOST_TEST(right, describe(data.of()));
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(factors_of_mx_at_their_ends) {
+  for (const WeightLayout layout : kLayouts) {
+    for (const DequantKernel kernel : kernels_of(layout)) {
+      DequantMatmulSpec spec = spec_of(Dtype::bf16, Dtype::e2m1fn, kDequantScales[6], layout);
+      spec.out = Dtype::f32;
+      spec.kernel = kernel;
+      DequantData data({.spec = spec, .m = 1, .n = 3, .k = 32});
+      for (std::int64_t k = 0; k < 32; ++k) {
+        data.x.set_bits(0, k, k == 3 ? 0x3f80U : 0U);
+        for (std::int64_t n = 0; n < 3; ++n) data.weight.at(n, k) = k == 3 ? 2 : 0;  // 1.0
+      }
+      data.factors.set_bits(0, 0, 0);
+      data.factors.set_bits(0, 1, 254);
+      data.factors.set_bits(0, 2, 255);
+      PlacedDequant placed(data, cuda, stream);
+      placed.enqueue(stream);
+      const GuardedMatrix out = placed.out(stream);
+      ++cases;
+      BOOST_TEST(out.value(0, 0) == 0x1p-127);
+      BOOST_TEST(out.value(0, 1) == 0x1p127);
+      BOOST_TEST(std::isnan(out.value(0, 2)));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(nans, OnGpu)
+
+// Rows with a NaN or an Inf, and those beside them.
+BOOST_AUTO_TEST_CASE(stays_in_its_row) {
+  for (const Dtype weight : kFp8Dtypes) {
+    for (const DequantScale& scale : kDequantScales) {
+      for (const Dtype x : kDequantActivations) {
+        for (const WeightLayout layout : kLayouts) {
+          for (const DequantKernel kernel : kernels_of(layout)) {
+            if (!mine()) continue;
+            DequantMatmulSpec spec = spec_of(x, weight, scale, layout);
+            spec.kernel = kernel;
+            for (const std::int64_t m : {2, 70}) {
+              check({.spec = spec, .m = m, .n = 150, .k = 264, .seed = index, .faulty = true});
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(tilings, OnGpu)
+
+// Every tiling that is offered for any number of tokens, on sizes that cut tiles off and that fill several rounds.
+BOOST_AUTO_TEST_CASE(of_every_kernel) {
+  const DequantPlace place{.target = context().cache().target(), .multiprocessors = 132};
+  for (const std::size_t scale : {1U, 2U, 6U}) {
+    std::set<std::string> seen;
+    for (const std::int64_t m : {1, 16, 32, 64, 128, 256, 1000}) {
+      DequantMatmulSpec spec =
+          spec_of(Dtype::bf16, scale == 6 ? Dtype::e2m1fn : Dtype::e4m3fn, kDequantScales[scale], WeightLayout::packed);
+      for (const DequantKernel kernel : kernels_of(spec.layout)) {
+        spec.kernel = kernel;
+        spec.tiling.reset();
+        for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, place)) {
+          spec.tiling = tiling;
+          if (!seen.insert(print(KernelSpec(spec))).second || !mine()) continue;
+          check({.spec = spec, .m = tiling.tokens + 3, .n = 2 * tiling.rows + 37, .k = 1096, .seed = index});
+          check({.spec = spec, .m = 1, .n = 1000, .k = 72, .seed = index});
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(batch_invariant, OnGpu)
+
+// A token's outputs are the same bits alone and among others.
+BOOST_AUTO_TEST_CASE(rows_do_not_depend_on_m) {
+  for (const DequantScale& scale : kDequantScales) {
+    for (const WeightLayout layout : kLayouts) {
+      for (const auto& [n, k] : std::vector<std::pair<std::int64_t, std::int64_t>>{{512, 4096}, {2100, 520}}) {
+        if (!mine()) continue;
+        DequantMatmulSpec spec = spec_of(Dtype::bf16, Dtype::e4m3fn, scale, layout);
+        spec.batch_invariant = true;
+        spec.out = Dtype::f32;
+        const DequantData data({.spec = spec, .m = 256, .n = n, .k = k});
+        PlacedDequant placed(data, cuda, stream);
+        placed.enqueue(stream);
+        const GuardedMatrix all = placed.out(stream);
+        DequantMatmulTensors& tensors = placed.tensors();
+        for (const std::int64_t m : {1, 2, 3, 8, 16, 17, 64, 100}) {
+          placed.poison(stream);
+          tensors.x.rows = tensors.out.rows = m;
+          placed.enqueue(stream);
+          const GuardedMatrix some = placed.out(stream);
+          ++cases;
+          bool same = true;
+          for (std::int64_t r = 0; r < m; ++r) {
+            for (std::int64_t c = 0; c < n; ++c) same = same && some.bits(r, c) == all.bits(r, c);
+          }
+          BOOST_TEST(same, describe(data.of()) << " alone with " << m);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(graph, OnGpu)
+
+BOOST_AUTO_TEST_CASE(a_replay_gives_the_same) {
+  for (const WeightLayout layout : kLayouts) {
+    for (const std::int64_t m : {1, 16, 64, 300}) {
+      if (!mine()) continue;
+      DequantMatmulSpec spec = spec_of(Dtype::bf16, Dtype::e4m3fn, kDequantScales[1], layout);
+      const DequantData data({.spec = spec, .m = m, .n = 512, .k = 4096});
+      PlacedDequant placed(data, cuda, stream);
+      placed.enqueue(stream);
+      const GuardedMatrix eager = placed.out(stream);
+      std::string problem;
+      const std::unique_ptr<Driver> driver = Driver::open(problem);
+      Graph captured(*driver, stream, [&] {
+        placed.enqueue(stream);
+        placed.enqueue(stream);
+      });
+      for (int i = 0; i < 3; ++i) {
+        placed.poison(stream);
+        captured.launch();
+        ++cases;
+        BOOST_TEST((placed.out(stream).bytes() == eager.bytes()), describe(data.of()));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(refusals, OnGpu)
+
+BOOST_AUTO_TEST_CASE(a_named_kernel_says_why_it_does_not_take_a_call) {
+  if (!is_hopper()) return;
+  DequantMatmulSpec spec;
+  spec.kernel = DequantKernel::sm90;
+  const auto message = [&](const DequantCase& c) {
+    const DequantData data(c);
+    PlacedDequant placed(data, cuda, stream);
+    return error_of([&] { placed.enqueue(stream); }, ErrorCode::invalid_argument);
+  };
+  check_contains(message({.spec = spec, .m = 3, .n = 64, .k = 100}),
+                 {"kernel sm90 needs rows of x at multiples of 16 bytes; leave kernel out to have the library choose"});
+  check_contains(message({.spec = spec, .m = 3, .n = 64, .k = 0}), {"kernel sm90 needs a K of at least 1"});
+}
+
+BOOST_AUTO_TEST_SUITE_END()

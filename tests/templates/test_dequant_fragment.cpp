@@ -1,0 +1,161 @@
+// Packed fragments: every code of every format, at each of its 16 places and beside any neighbours, comes back from
+// unpack_fragment(), and from decode_fragment() as the number that the format's definition gives in float64, for both
+// activations. The layout itself is held against the PTX ISA's picture of operand A, and sizes against numbers by hand.
+#include <array>
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <set>
+
+#include "dequant_fragment.cuh"
+
+namespace {
+
+using namespace ingot;
+
+// By the definition: sign, exponent, mantissa.
+template <class W>
+double value_of(u32 code) {
+  constexpr int kMantissa = W::kMantissaBits;
+  const u32 sign = code >> (W::kExponentBits + kMantissa) & 1U;
+  const int exponent = static_cast<int>(code >> kMantissa & ((1U << W::kExponentBits) - 1U));
+  const int mantissa = static_cast<int>(code & ((1U << kMantissa) - 1U));
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  if (W::kFnuz && code == 0x80) return nan;
+  if (is_same<W, e4m3fn> && (code & 0x7fU) == 0x7f) return nan;
+  if (is_same<W, e5m2> && exponent == 31) {
+    if (mantissa != 0) return nan;
+    return sign != 0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+  }
+  const double fraction = std::ldexp(mantissa, -kMantissa) + (exponent == 0 ? 0.0 : 1.0);
+  const double magnitude = std::ldexp(fraction, (exponent == 0 ? 1 : exponent) - W::kBias);
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+double value_of_register(u32 bits, bf16) { return static_cast<double>(to_float(bf16{static_cast<u16>(bits)})); }
+double value_of_register(u32 bits, f16) { return static_cast<double>(to_float(f16{static_cast<u16>(bits)})); }
+
+bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
+
+template <class W, class X>
+void check_decoded(const u8 (&codes)[16], const u32 (&words)[Fragment<W>::kWords]) {
+  u32 registers[8];
+  decode_fragment<W, X>(words, registers);
+  for (u32 i = 0; i < 16; ++i) {
+    const double expected = value_of<W>(codes[i]);
+    if (std::isnan(expected)) continue;  // the row's fault says so
+    const u32 half = registers[i / 2] >> (16 * (i % 2)) & 0xffffU;
+    const double got = std::ldexp(value_of_register(half, X{}), kDecodeShift<W, X>);
+    if (!same_bits(got, expected)) {
+      BOOST_FAIL("code " << int{codes[i]} << " at " << i << " is " << got << ", expected " << expected);
+    }
+  }
+}
+
+template <class W>
+void check_fragment(const u8 (&codes)[16]) {
+  u32 words[Fragment<W>::kWords];
+  pack_fragment<W>(codes, words);
+  u8 back[16];
+  unpack_fragment<W>(words, back);
+  BOOST_REQUIRE(std::memcmp(codes, back, 16) == 0);
+  check_decoded<W, bf16>(codes, words);
+  check_decoded<W, f16>(codes, words);
+}
+
+template <class W>
+void check_format() {
+  constexpr u32 kCount = 1U << kCodeBits<W>;
+  std::mt19937 random(6);
+  for (u32 code = 0; code < kCount; ++code) {
+    for (u32 place = 0; place < 16; ++place) {
+      // All neighbours with every bit that this code lacks, with none at all, and at random.
+      for (u32 others = 0; others < 3; ++others) {
+        u8 codes[16];
+        for (u32 i = 0; i < 16; ++i) {
+          const u32 other = others == 0 ? ~code : others == 1 ? 0U : static_cast<u32>(random());
+          codes[i] = static_cast<u8>((i == place ? code : other) & (kCount - 1));
+        }
+        check_fragment<W>(codes);
+      }
+    }
+  }
+}
+
+// One fragment's words, from codes 1, 2, ... 16 or so.
+template <class W>
+std::array<u32, Fragment<W>::kWords> words_of_ascending() {
+  u8 codes[16];
+  for (u32 i = 0; i < 16; ++i) codes[i] = static_cast<u8>(i + 1);
+  u32 words[Fragment<W>::kWords];
+  pack_fragment<W>(codes, words);
+  std::array<u32, Fragment<W>::kWords> result;
+  std::memcpy(result.data(), words, sizeof(words));
+  return result;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(fragments_of_e4m3fn) { check_format<e4m3fn>(); }
+BOOST_AUTO_TEST_CASE(fragments_of_e5m2) { check_format<e5m2>(); }
+BOOST_AUTO_TEST_CASE(fragments_of_e4m3fnuz) { check_format<e4m3fnuz>(); }
+BOOST_AUTO_TEST_CASE(fragments_of_e5m2fnuz) { check_format<e5m2fnuz>(); }
+BOOST_AUTO_TEST_CASE(fragments_of_e3m2fn) { check_format<e3m2fn>(); }
+BOOST_AUTO_TEST_CASE(fragments_of_e2m3fn) { check_format<e2m3fn>(); }
+BOOST_AUTO_TEST_CASE(fragments_of_e2m1fn) { check_format<e2m1fn>(); }
+
+// Byte 0: register 2 p + 1, first k; byte 1: register 2 p, first k; then the same of the second k.
+BOOST_AUTO_TEST_CASE(bytes_of_fp8_fragments_are_in_the_agreed_order) {
+  const auto words = words_of_ascending<e4m3fn>();
+  BOOST_TEST(words[0] == 0x02040103U);
+  BOOST_TEST(words[1] == 0x06080507U);
+  BOOST_TEST(words[2] == 0x0a0c090bU);
+  BOOST_TEST(words[3] == 0x0e100d0fU);
+}
+
+// PTX ISA, "Matrix Fragments for mma.m16n8k16": a0, a1 row g; a2, a3 row g + 8; a4 to a7 the same of columns + 8.
+BOOST_AUTO_TEST_CASE(fragments_are_operand_a) {
+  for (u32 lane = 0; lane < 32; ++lane) {
+    for (u32 i = 0; i < 8; ++i) {
+      const u32 row = i < 2 || (i >= 4 && i < 6) ? lane / 4 : lane / 4 + 8;
+      const u32 column = lane % 4 * 2 + (i & 1U) + (i >= 4 ? 8 : 0);
+      for (u32 step = 0; step < 2; ++step) {
+        const FragmentPlace place = fragment_place(2, lane, 8 * step + i);
+        BOOST_TEST(place.row == 32 + row);
+        BOOST_TEST(place.k == 16 * step + column);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(fragments_of_a_tile_have_every_code_once) {
+  std::set<u32> seen;
+  for (u32 fragment = 0; fragment < kDequantFragments; ++fragment) {
+    for (u32 i = 0; i < 16; ++i) {
+      const FragmentPlace place = fragment_place(fragment / 32, fragment % 32, i);
+      BOOST_TEST(place.row < 64);
+      BOOST_TEST(place.k < 32);
+      seen.insert(place.row * 32 + place.k);
+    }
+  }
+  BOOST_TEST(seen.size() == 64U * 32U);
+}
+
+BOOST_AUTO_TEST_CASE(sizes_of_packed_weights) {
+  BOOST_TEST(packed_code_bytes(64, 64, 8) == 4096U);
+  BOOST_TEST(packed_code_bytes(65, 1, 8) == 8192U);
+  BOOST_TEST(packed_code_bytes(100, 100, 6) == 128U * 128U * 6 / 8);
+  BOOST_TEST(packed_code_bytes(0, 100, 4) == 0U);
+  BOOST_TEST(packed_bytes(65, 1, 4) == 4096U + 4 * 128);
+  BOOST_TEST(packed_code_bytes(1U << 17, 1U << 17, 8) == u64{1} << 34);
+  BOOST_TEST(kDequantTileBytes<e5m2> == 2048U);
+  BOOST_TEST(kDequantTileBytes<e3m2fn> == 1536U);
+  BOOST_TEST(kDequantTileBytes<e2m1fn> == 1024U);
+  // Of K = 100 padded to 128: four tiles a row of tiles.
+  BOOST_TEST(packed_tile_offset<e4m3fn>(0, 3, 100) == 3U * 2048);
+  BOOST_TEST(packed_tile_offset<e4m3fn>(2, 1, 100) == 9U * 2048);
+  BOOST_TEST(packed_tile_offset<e2m1fn>(1, 0, 64) == 2048U);
+  BOOST_TEST(packed_fragment_offset<e2m3fn>(1, 2) == 34U * 12);
+}

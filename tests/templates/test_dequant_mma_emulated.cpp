@@ -1,0 +1,215 @@
+// templates/dequant_mma.cuh and pack_weight.cuh, run on the host thread by thread: against float64, and against what
+// the CPU packs. The parameters are the runtime's own.
+#include "templates/emulator.h"
+
+#include <boost/test/unit_test.hpp>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/dequant_tiling.h"
+#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cuda/dequant_params.h"
+#include "support/dequant_case.h"
+
+#include "pack_weight.cuh"
+
+namespace ingot::test {
+namespace {
+
+template <class T>
+constexpr Dtype dtype_of() {
+  return is_same<T, f32>        ? Dtype::f32
+         : is_same<T, bf16>     ? Dtype::bf16
+         : is_same<T, f16>      ? Dtype::f16
+         : is_same<T, e4m3fn>   ? Dtype::e4m3fn
+         : is_same<T, e5m2>     ? Dtype::e5m2
+         : is_same<T, e4m3fnuz> ? Dtype::e4m3fnuz
+         : is_same<T, e5m2fnuz> ? Dtype::e5m2fnuz
+         : is_same<T, e3m2fn>   ? Dtype::e3m2fn
+         : is_same<T, e2m3fn>   ? Dtype::e2m3fn
+                                : Dtype::e2m1fn;
+}
+
+constexpr DequantScale scale_of(DequantFactors kind) { return kDequantScales[static_cast<std::size_t>(kind)]; }
+
+constexpr DequantMmaTiling kDecode{8, 64, 2};
+constexpr DequantMmaTiling kWide{16, 128, 1};
+constexpr DequantMmaTiling kDeep{16, 64, 4};
+constexpr DequantMmaTiling kLarge{64, 64, 1};
+
+struct Fixture {
+  std::unique_ptr<Backend> cpu = make_cpu_backend();
+  Stream stream{*cpu};
+
+  template <class W, class X, class Out, DequantFactors Kind, bool Packed, DequantMmaTiling T,
+            class Epi = PlainEpilogue>
+  void check(std::int64_t m, std::int64_t n, std::int64_t k, int split = 1, bool faulty = false,
+             DequantPlacement placement = {}, const char* epilogue = nullptr) {
+    const DequantScale scale = scale_of(Kind);
+    DequantMatmulSpec spec{.x = dtype_of<X>(),
+                           .weight = dtype_of<W>(),
+                           .out = dtype_of<Out>(),
+                           .scale = scale.scale,
+                           .factors = scale.factors,
+                           .layout = Packed ? WeightLayout::packed : WeightLayout::row_major,
+                           .kernel = DequantKernel::mma,
+                           .tiling = DequantTiling{.tokens = static_cast<int>(T.tokens),
+                                                   .rows = static_cast<int>(T.rows),
+                                                   .depth = static_cast<int>(dequant_mma_depth(T)),
+                                                   .stages = static_cast<int>(kDequantMmaStages),
+                                                   .split = split,
+                                                   .k_warps = static_cast<int>(T.k_warps)}};
+    if (epilogue != nullptr) {
+      spec.bias = true;
+      spec.pointwise = parse_pointwise(epilogue);
+    }
+    validate(spec);
+    const DequantData data({.spec = spec,
+                            .m = m,
+                            .n = n,
+                            .k = k,
+                            .placement = placement,
+                            .seed = static_cast<std::uint64_t>(m + n + k),
+                            .faulty = faulty});
+    PlacedDequant placed(data, *cpu, stream);
+    const std::int64_t tiles = dequant_mma_tiles(T, m, n);
+    std::vector<float> parts(dequant_mma_parts_bytes(T, tiles, static_cast<u32>(split)) / 4 + 4);
+    std::vector<u32> arrived(static_cast<std::size_t>(tiles));
+    float* const from_16 = parts.data() + (16 - reinterpret_cast<std::uintptr_t>(parts.data()) % 16) % 16 / 4;
+    emulator::launch(dequant_mma<W, X, Out, Kind, Packed, T, Epi>, tiles * split, dequant_mma_threads(T),
+                     cuda::dequant_mma_params(spec, placed.tensors(), from_16, arrived.data()),
+                     dequant_mma_shared_bytes(T));
+    const std::string fault = fault_of_outputs(data, placed.out(stream), data.expected());
+    BOOST_TEST(fault.empty(), describe(data.of()) << ": " << fault);
+    for (const u32 count : arrived) BOOST_TEST(count == 0U);
+  }
+
+  template <class W, class X>
+  void check_formats() {
+    check<W, X, f32, DequantFactors::row, true, kDecode>(3, 70, 200, 1, true);
+    check<W, X, X, DequantFactors::groups32, false, kDecode>(9, 61, 136, 1, true);
+    check<W, X, f32, DequantFactors::mx32, true, kWide>(5, 150, 65);
+    check<W, X, f32, DequantFactors::tensor, false, kWide>(17, 40, 99, 1, true);
+  }
+  template <class W>
+  void check_activations() {
+    check_formats<W, bf16>();
+    check_formats<W, f16>();
+  }
+
+  template <class W>
+  void check_packing() {
+    for (const auto& [n, k] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1}, {70, 131}, {64, 64}, {130, 3}}) {
+      WeightCodes weight = WeightCodes::random(dtype_of<W>(), n, k, 5, false);
+      GuardedMatrix rows = weight.rows(3, 1);
+      const Tensor codes = weight.view(rows, rows.bytes().data(), {}, 3);
+      const auto bytes = static_cast<std::size_t>(packed_weight_bytes(weight.dtype, n, k));
+      Buffer by_cpu(*cpu, bytes);
+      Buffer by_kernel(*cpu, bytes);
+      cpu->pack_weight({.weight = weight.dtype},
+                       {.codes = codes, .packed = vector(by_cpu.data(), Dtype::u8, static_cast<i64>(bytes), {})},
+                       stream);
+      PackWeightParams params{.codes = static_cast<u8*>(codes.data),
+                              .n = n,
+                              .k = k,
+                              .row_bytes = code_row_bytes<W>(codes.row_stride),
+                              .packed = static_cast<u8*>(by_kernel.data())};
+      emulator::launch(pack_weight<W>, PackWeightLaunch::grid(n), PackWeightLaunch::kThreads, params);
+      BOOST_TEST(std::memcmp(by_cpu.data(), by_kernel.data(), bytes) == 0, name(weight.dtype) << " " << n << "x" << k);
+      GuardedMatrix back = weight.rows(3, 1);
+      std::memset(back.bytes().data(), 0xa5, back.bytes().size());
+      params.codes = static_cast<u8*>(weight.view(back, back.bytes().data(), {}, 3).data);
+      emulator::launch(unpack_weight<W>, UnpackWeightLaunch::grid(n, k), UnpackWeightLaunch::kThreads, params);
+      // Bits of a row's last byte that are no code's come back as zeros.
+      GuardedMatrix expected = rows;
+      const std::int64_t bits = k * bits_of(weight.dtype) % 8;
+      for (std::int64_t r = 0; bits != 0 && r < n; ++r) {
+        expected.set_bits(r, rows.cols() - 1, rows.bits(r, rows.cols() - 1) & ((1U << bits) - 1U));
+      }
+      BOOST_TEST((back.bytes() == expected.bytes()), name(weight.dtype) << " " << n << "x" << k);
+    }
+  }
+};
+
+struct GatedSilu {
+  static constexpr u32 kInputs = 3;
+  static constexpr bool kUsesX = true;
+  static constexpr InputKind kKinds[kMaxInputs] = {InputKind::matrix, InputKind::row, InputKind::column};
+  static float apply(float x, float gate, float scale, float shift) { return x * gate * scale + shift; }
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(emulated, Fixture)
+
+BOOST_AUTO_TEST_CASE(packing) {
+  check_packing<e4m3fn>();
+  check_packing<e5m2>();
+  check_packing<e4m3fnuz>();
+  check_packing<e3m2fn>();
+  check_packing<e2m3fn>();
+  check_packing<e2m1fn>();
+}
+
+BOOST_AUTO_TEST_CASE(formats_of_8_bits) {
+  check_activations<e4m3fn>();
+  check_activations<e5m2>();
+  check_activations<e4m3fnuz>();
+  check_activations<e5m2fnuz>();
+}
+
+BOOST_AUTO_TEST_CASE(formats_of_fewer_bits) {
+  check_activations<e3m2fn>();
+  check_activations<e2m3fn>();
+  check_activations<e2m1fn>();
+}
+
+BOOST_AUTO_TEST_CASE(kinds_of_factors) {
+  check<e4m3fn, bf16, bf16, DequantFactors::groups128, true, kDecode>(5, 70, 300);
+  check<e4m3fn, bf16, bf16, DequantFactors::groups128, false, kDecode>(5, 70, 300);
+  check<e4m3fn, f16, f32, DequantFactors::groups64, true, kDeep>(5, 70, 300);
+  check<e4m3fn, f16, f32, DequantFactors::groups64, false, kDeep>(5, 70, 300);
+  check<e4m3fn, f16, f16, DequantFactors::blocks128, true, kWide>(5, 260, 300);
+  check<e4m3fn, f16, f16, DequantFactors::blocks128, false, kWide>(5, 260, 300);
+}
+
+BOOST_AUTO_TEST_CASE(tilings_and_splits) {
+  check<e4m3fn, bf16, f32, DequantFactors::row, true, kDeep>(20, 100, 700, 1);
+  check<e4m3fn, bf16, f32, DequantFactors::row, true, kLarge>(70, 70, 200, 1);
+  check<e4m3fn, bf16, f32, DequantFactors::row, false, kLarge>(70, 70, 200, 2);
+  check<e4m3fn, bf16, f32, DequantFactors::groups128, true, kLarge>(70, 70, 500, 3);
+  check<e5m2, f16, f16, DequantFactors::row, true, kDecode>(11, 130, 900, 4);
+  check<e5m2, f16, f16, DequantFactors::tensor, false, kDecode>(11, 130, 900, 7);
+  check<e4m3fn, bf16, f32, DequantFactors::row, true, kDecode>(2, 70, 100, 5);  // more blocks than stages
+}
+
+BOOST_AUTO_TEST_CASE(placements) {
+  for (const DequantPlacement& placement :
+       {DequantPlacement{.x_padding = 8, .x_offset = 8, .weight_padding = 8, .weight_offset = 8},
+        DequantPlacement{.x_padding = 1, .weight_padding = 4, .out_padding = 1},
+        DequantPlacement{.x_offset = 3, .weight_offset = 1, .out_padding = 2, .out_offset = 1}}) {
+    check<e4m3fn, bf16, bf16, DequantFactors::row, false, kDecode>(3, 67, 128, 1, false, placement);
+    check<e2m3fn, bf16, f32, DequantFactors::row, false, kDecode>(3, 67, 128, 1, false, placement);
+    check<e2m1fn, f16, f16, DequantFactors::row, false, kDecode>(3, 67, 128, 1, false, placement);
+    check<e4m3fn, bf16, bf16, DequantFactors::row, true, kDecode>(3, 67, 128, 1, false, placement);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(no_k) {
+  check<e4m3fn, bf16, bf16, DequantFactors::row, true, kDecode>(3, 67, 0);
+  check<e4m3fn, bf16, bf16, DequantFactors::groups128, false, kDecode>(3, 67, 0, 2);
+}
+
+BOOST_AUTO_TEST_CASE(bias_and_expression) {
+  using Epi = Epilogue<NoMatrix, GatedSilu, bf16, false, false>;
+  const char* const text = "x*gate*scale[row]+shift[col]";
+  check<e4m3fn, bf16, bf16, DequantFactors::row, true, kDecode, Epi>(11, 71, 130, 1, false, {}, text);
+  check<e4m3fn, bf16, f32, DequantFactors::groups128, false, kWide, Epi>(11, 71, 130, 2, false, {}, text);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ingot::test
