@@ -1,6 +1,7 @@
 #include "ingot/runtime/cuda/dequant_plans.h"
 
 #include <cstdint>
+#include <variant>
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/product.h"
@@ -30,12 +31,14 @@ std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& s
 
 DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const DequantSize& size) const {
   const GemmSize sizes{.m = size.m, .n = size.n, .k = size.k};
-  if (services_.manifest != nullptr && size.k != 0) services_.manifest->note(spec, sizes);
+  // A choice may depend on M, which a batch-invariant result may not: no tuning of one is read, and none is asked for.
+  const bool is_tuned = !spec.batch_invariant;
+  if (services_.manifest != nullptr && is_tuned && size.k != 0) services_.manifest->note(spec, sizes);
   Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};
-  // (A choice may depend on M, which a batch-invariant result may not.)
-  if (services_.choices != nullptr && !names_kernel(spec) && !spec.batch_invariant) {
+  if (services_.choices != nullptr && is_tuned && !names_kernel(spec)) {
     if (const Product* const chosen = services_.choices->find({.spec = spec, .size = sizes})) {
-      entry.order.push_back(std::get<DequantMatmulSpec>(*chosen));
+      const auto* const named = std::get_if<DequantMatmulSpec>(chosen);
+      if (named != nullptr && named->tiling) entry.order.push_back(*named);
     }
   }
   for (const DequantMatmulSpec& each : dequant_order(spec, size, place_)) entry.order.push_back(each);

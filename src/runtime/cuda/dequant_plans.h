@@ -19,7 +19,7 @@ class DequantPlans {
   DequantPlans(const GemmServices& services, const DequantPlace& place) : services_(services), place_(place) {}
 
   // Specs that each name a kernel and its tiling: the first that takes the tensors is to be run. What is asked for the
-  // first time is noted in the manifest.
+  // first time is noted in the manifest, but for batch-invariant products, which are not tuned.
   std::span<const DequantMatmulSpec> find(const DequantMatmulSpec& spec, const DequantSize& size);
 
  private:
