@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/shown.h"
 
 namespace ingot {
 namespace {
@@ -53,7 +54,7 @@ class Metadata {
 
   [[noreturn]] void refuse(const char* key, const std::string& message) const {
     throw Error(ErrorCode::invalid_argument, file_->path().string(),
-                fmt::format("the metadata \"{}{}\" {}", name_, key, message));
+                fmt::format("the metadata \"{}{}\" {}", shown(name_), key, message));
   }
 
   const std::string& text(const char* key) const {
@@ -72,7 +73,7 @@ class Metadata {
     const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     constexpr std::int64_t kLargest = std::int64_t{1} << 31U;
     if (problem != std::errc() || end != digits.data() + digits.size() || value < 0 || value > kLargest) {
-      refuse(key, fmt::format("is \"{}\", but must be a size of 0 to 2^31", digits));
+      refuse(key, fmt::format("is \"{}\", but must be a size of 0 to 2^31", shown(digits)));
     }
     return value;
   }
@@ -86,12 +87,13 @@ class Metadata {
 bool is_packed(const Metadata& metadata) {
   const std::string& layout = metadata.text(kLayout);
   if (layout == "row_major") return false;
-  if (layout != "packed") metadata.refuse(kLayout, fmt::format("is \"{}\", but must be packed or row_major", layout));
+  if (layout != "packed")
+    metadata.refuse(kLayout, fmt::format("is \"{}\", but must be packed or row_major", shown(layout)));
   const std::string& version = metadata.text(kVersion);
   if (version != std::to_string(kPackedLayoutVersion)) {
     metadata.refuse(kVersion, fmt::format("is \"{}\", but this library reads packed weights of version {}: pack the "
                                           "weight again, from its values or its codes",
-                                          version, kPackedLayoutVersion));
+                                          shown(version), kPackedLayoutVersion));
   }
   return true;
 }
@@ -101,7 +103,7 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
   state.options.packed = is_packed(metadata);
   const std::string& dtype = metadata.text(kDtype);
   const std::optional<Dtype> parsed = parse_dtype(dtype);
-  if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is no dtype", dtype));
+  if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is no dtype", shown(dtype)));
   state.options.dtype = *parsed;
   state.out_features = metadata.size(kRows);
   state.in_features = metadata.size(kCols);
@@ -112,7 +114,7 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
     return state;
   }
   const std::optional<ScaleGranularity> granularity = parse_granularity(scale);
-  if (!granularity) metadata.refuse(kScale, fmt::format("is \"{}\", which is no scale granularity", scale));
+  if (!granularity) metadata.refuse(kScale, fmt::format("is \"{}\", which is no scale granularity", shown(scale)));
   state.options.scale = *granularity;
   return state;
 }
@@ -122,8 +124,8 @@ std::vector<std::byte> read(const SafetensorsFile& file, const std::string& name
   if (tensor.type != expected.type || tensor.shape != expected.shape) {
     throw Error(
         ErrorCode::invalid_argument, file.path().string(),
-        fmt::format("the tensor \"{}\" is {} [{}], but by the metadata beside it must be {} [{}]", name, tensor.type,
-                    fmt::join(tensor.shape, ", "), expected.type, fmt::join(expected.shape, ", ")));
+        fmt::format("the tensor \"{}\" is {} [{}], but by the metadata beside it must be {} [{}]", shown(name),
+                    tensor.type, fmt::join(tensor.shape, ", "), expected.type, fmt::join(expected.shape, ", ")));
   }
   return file.read(tensor);
 }

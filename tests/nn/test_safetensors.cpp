@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -185,6 +186,28 @@ BOOST_AUTO_TEST_CASE(files_that_are_none) {
   check_contains(folder.refusal(file_of("{} {}", "")), {"header is not JSON"});
   check_contains(folder.refusal(file_of("{\"\xff\":1}", "")), {"header is not JSON"});
   check_contains(folder.refusal(file_of("{\"a\":" + std::string(100000, '['), "")), {"header is nested deeper"});
+}
+
+// Nobody writes to it: a reader that waits would wait for ever.
+BOOST_AUTO_TEST_CASE(a_fifo_is_refused_at_once) {
+  const Folder folder;
+  BOOST_REQUIRE(::mkfifo(folder.path("pipe").c_str(), 0600) == 0);
+  check_contains(error_of([&] { SafetensorsFile::open(folder.path("pipe")); }, ErrorCode::io_failed),
+                 {"pipe", "is no regular file"});
+  check_contains(error_of([&] { SafetensorsCheckpoint::open(folder.path("pipe")); }, ErrorCode::io_failed),
+                 {"is no regular file"});
+}
+
+// A name from a file moves no terminal.
+BOOST_AUTO_TEST_CASE(names_are_shown_in_letters) {
+  const Folder folder;
+  const auto refusal = [&](const std::string& header) { return folder.refusal(file_of(header, "1234")); };
+  check_contains(refusal(R"({"\u001b[2J\n":1})"), {"tensor \"?[2J?\" is described by"});
+  check_contains(refusal(R"({"a\u0007":1,"a\u0007":1})"), {"has the name \"a?\" twice"});
+  check_contains(refusal(R"({"t":{"dtype":"\u001b","shape":[4],"data_offsets":[0,4]}})"), {"unknown dtype \"?\""});
+  check_contains(refusal(R"({"__metadata__":{"\u001b":4},"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})"),
+                 {"other than a text, \"?\""});
+  check_contains(refusal("{\"" + std::string(100000, 'n') + "\":1}"), {"nnn...\" is described by"});
 }
 
 std::string header_with(const std::string& fields) { return "{\"t\":{" + fields + "}}"; }
