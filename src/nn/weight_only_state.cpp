@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/nn/weight_only_checks.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/shown.h"
 
@@ -104,9 +106,18 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
   const std::string& dtype = metadata.text(kDtype);
   const std::optional<Dtype> parsed = parse_dtype(dtype);
   if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is no dtype", shown(dtype)));
+  if (std::ranges::find(kWeightDtypes, *parsed) == kWeightDtypes.end()) {
+    std::vector<std::string_view> names;
+    for (const Dtype each : kWeightDtypes) names.push_back(name(each));
+    metadata.refuse(kDtype, fmt::format("is \"{}\", which is no weight's; it must be one of {}", name(*parsed),
+                                        fmt::join(names, ", ")));
+  }
   state.options.dtype = *parsed;
   state.out_features = metadata.size(kRows);
   state.in_features = metadata.size(kCols);
+  if (const std::string fault = weight_size_fault(state.out_features, state.in_features); !fault.empty()) {
+    metadata.refuse(kRows, fault);
+  }
   const std::string& scale = metadata.text(kScale);
   state.options.mx = scale == "mx";
   if (state.options.mx) {
@@ -134,9 +145,12 @@ std::vector<std::byte> read(const SafetensorsFile& file, const std::string& name
 
 void save_weight_only(const std::filesystem::path& file, const std::map<std::string, WeightOnlyState>& layers) {
   std::vector<TensorToStore> tensors;
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, std::string> metadata{{"format", "pt"}};  // which some readers ask for
   for (const auto& [name, state] : layers) {
     const WeightOnlyOptions& options = state.options;
+    if (const std::string fault = weight_size_fault(state.out_features, state.in_features); !fault.empty()) {
+      throw Error(ErrorCode::invalid_argument, fmt::format("WeightOnlyState \"{}\"", name), fault);
+    }
     Description weight = describe_weight(state);
     Description scale = describe_scale(state);
     tensors.push_back({name + "weight", std::move(weight.type), std::move(weight.shape), state.weight});
