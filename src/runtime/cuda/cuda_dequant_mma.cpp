@@ -16,7 +16,7 @@ void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tens
   const DequantMmaTiling tiling = dequant_mma_tiling(spec);
   const auto split = static_cast<u32>(spec.tiling->split);
   const i64 slice = dequant_mma_slice(spec, shape.m, shape.n);
-  const i64 most_tiles = dequant_mma_tiles(tiling, std::min(slice, shape.m), shape.n);
+  const i64 most_tiles = dequant_mma_tiles(tiling, std::min<i64>(slice, shape.m), shape.n);
   void* parts = nullptr;
   void* arrived = nullptr;
   if (split > 1) {
@@ -24,7 +24,7 @@ void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tens
     arrived = stream.zeros(static_cast<std::size_t>(most_tiles) * sizeof(u32));
   }
   for (i64 first = 0; first < shape.m; first += slice) {
-    const i64 count = std::min(slice, shape.m - first);
+    const i64 count = std::min<i64>(slice, shape.m - first);
     launcher.launch(spec, Pass::main,
                     {.grid_x = static_cast<unsigned>(dequant_mma_tiles(tiling, count, shape.n) * split),
                      .block = dequant_mma_threads(tiling),
