@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/codegen/spec_words.h"
 #include "ingot/nn/weight_only_checks.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/shown.h"
@@ -106,11 +106,9 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
   const std::string& dtype = metadata.text(kDtype);
   const std::optional<Dtype> parsed = parse_dtype(dtype);
   if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is no dtype", shown(dtype)));
-  if (std::ranges::find(kWeightDtypes, *parsed) == kWeightDtypes.end()) {
-    std::vector<std::string_view> names;
-    for (const Dtype each : kWeightDtypes) names.push_back(name(each));
+  if (!among(kWeightDtypes, *parsed)) {
     metadata.refuse(kDtype, fmt::format("is \"{}\", which is no weight's; it must be one of {}", name(*parsed),
-                                        fmt::join(names, ", ")));
+                                        list(kWeightDtypes)));
   }
   state.options.dtype = *parsed;
   state.out_features = metadata.size(kRows);
