@@ -1,10 +1,13 @@
 #include "ingot/runtime/cuda/dequant_plans.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <variant>
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/product.h"
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm_choices.h"
 #include "ingot/runtime/gemm_manifest.h"
 
@@ -43,6 +46,14 @@ DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec
   }
   for (const DequantMatmulSpec& each : dequant_order(spec, size, place_)) entry.order.push_back(each);
   return entry;
+}
+
+void refuse_dequant(const DequantMatmulSpec& asked, const char* reason) {
+  if (reason == nullptr) {
+    throw Error(ErrorCode::invalid_argument, print(asked), "no kernel has such a spec on this GPU; on the CPU it runs");
+  }
+  throw Error(ErrorCode::invalid_argument, print(asked),
+              fmt::format("{}; leave kernel out to have the library choose one", reason));
 }
 
 }  // namespace ingot
