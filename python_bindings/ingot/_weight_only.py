@@ -134,6 +134,9 @@ class WeightOnlyLinear:
         given = inputs or {}
         if not set(names) <= set(given):
             raise _core.Error(f"WeightOnlyLinear inputs: the epilogue reads {names}, but given are {list(given)}")
+        if not set(given) <= set(names):
+            unknown = sorted(set(given) - set(names))
+            raise _core.Error(f"WeightOnlyLinear inputs: {unknown} are none of the epilogue's, which are {names}")
         self._core.forward(
             arrays.bits(rows), in_dtype, arrays.bits(y), wanted,
             None if bias is None else (arrays.bits(bias), arrays.dtype(bias)),

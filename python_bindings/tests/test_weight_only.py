@@ -242,6 +242,10 @@ BF16 = torch.bfloat16
             lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), epilogue="x * gate")(torch.zeros(2, 32, dtype=BF16)),
             r"the epilogue reads \['gate'\], but given are \[\]",
         ),
+        (
+            lambda: small()(torch.zeros(2, 32, dtype=BF16), inputs={"gate": torch.zeros(2, 4, dtype=BF16)}),
+            r"inputs: \['gate'\] are none of the epilogue's, which are \[\]",
+        ),
         (lambda: ingot.WeightOnlyLinear.load("/nowhere/w.safetensors", device="cpu"), "w.safetensors"),
     ],
 )

@@ -67,6 +67,8 @@ struct WeightOnlyState {
 
 class WeightOnlyLinear {
  public:
+  // A layer is made outside of a graph's capture: Error{invalid_argument} on a stream that is capturing.
+  //
   // From values, weight[N, K] of f32, bf16 or f16, on the device: as Backend::cast() makes codes and factors, or with
   // `mx` Backend::quantize_mx(). Throws Error{invalid_spec} for options that do not go together,
   // Error{invalid_argument} for another dtype, and what those calls throw.
@@ -78,7 +80,8 @@ class WeightOnlyLinear {
   // device. Errors as of quantize().
   static WeightOnlyLinear from_codes(Backend& backend, const Tensor& codes, const Tensor& scales,
                                      ScaleConvention convention, const WeightOnlyOptions& options, Stream& stream);
-  // What state() gave, bit for bit. Throws Error{invalid_argument} where the bytes are not those of the sizes.
+  // What state() gave, bit for bit. Throws Error{invalid_argument} where the bytes are not those of the sizes, or
+  // packed ones not as pack_weight() makes them.
   static WeightOnlyLinear from_state(Backend& backend, const WeightOnlyState& state, Stream& stream);
   // Waits for the device.
   WeightOnlyState state(Stream& stream) const;

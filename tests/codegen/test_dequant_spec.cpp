@@ -237,3 +237,12 @@ BOOST_AUTO_TEST_CASE(parse_errors) {
                    "split, units along K)");
   }
 }
+
+BOOST_AUTO_TEST_CASE(bytes_of_packed_weights) {
+  BOOST_TEST(packed_weight_bytes(Dtype::e4m3fn, 64, 128) == 64 * 128 + 64 * 4);
+  BOOST_TEST(packed_weight_bytes(Dtype::e3m2fn, 65, 1) == 128 * 64 * 6 / 8 + 128 * 4);
+  BOOST_TEST(packed_weight_bytes(Dtype::e2m1fn, 0, 64) == 0);
+  // The largest sizes that a file can name.
+  const std::int64_t most = std::int64_t{1} << 31U;
+  BOOST_TEST(packed_weight_bytes(Dtype::e4m3fn, most, most) == (std::int64_t{1} << 62U) + (std::int64_t{1} << 33U));
+}
