@@ -81,10 +81,15 @@ int main(int argc, char** argv) {
       "tune", "Measure which kernel is the fastest for each GEMM, and keep records that the library then follows");
   tune_command->add_option("--mnk", tune.mnk, "A linear layer: tokens,out_features,in_features; repeatable");
   tune_command->add_option("--set", tune.set, "The layers of llama2-7b, llama2-70b, llama3-8b or llama3-70b");
-  tune_command->add_option("--tokens", tune.tokens, "Tokens in a step, for --set")->capture_default_str();
+  tune_command->add_option("--tokens", tune.tokens,
+                           "Tokens in a step, for --set (default: 8192, with --weight-only 16)");
   tune_command->add_option("--recipe", tune.recipe, "Only this recipe's GEMMs: one of " + ingot::recipe_names());
   tune_command->add_option("--weight-only", tune.weight_only,
-                           "In place of recipes' GEMMs, products with packed weights of this dtype, such as e4m3fn");
+                           "In place of recipes' GEMMs, products with packed weights of this dtype, such as e4m3fn, "
+                           "beside the same products in bf16");
+  tune_command->add_option("--weight-scale", tune.weight_scale,
+                           "What shares a factor of those weights: tensor, row, 1x128, 1x64, 1x32, 128x128 or mx "
+                           "(default: row for FP8, mx for fewer bits)");
   tune_command->add_option("--manifest", tune.manifest, "The GEMMs that a run with INGOT_GEMM_MANIFEST has recorded");
   tune_command->add_option("--budget", tune.budget, "Stop after this time, such as 60s or 5m; the next run goes on");
   tune_command->add_flag("--again", tune.again, "Measure again what has a record");

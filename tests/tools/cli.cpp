@@ -340,6 +340,26 @@ BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
   BOOST_TEST(std::count(model.out.begin(), model.out.end(), '\n') == 5 * 2);  // and what they are compared with
   CHECK_CONTAINS(model.out, "dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 28672 4096\n");
   CHECK_CONTAINS(model.out, "gemm bf16*bf16->bf16 nt 16 28672 4096\n");
+  // As a decoding step has them, and with the factors that quantize() makes.
+  const Result few = run("tune --set llama3-8b --weight-only e2m1fn --list");
+  CHECK_CONTAINS(few.out, "dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu 16 28672 4096\n");
+  for (const char* const weight : {"e3m2fn", "e2m3fn"}) {
+    const Result mx = run(std::string("tune --mnk 1,64,64 --list --weight-only ") + weight);
+    CHECK_CONTAINS(mx.out, std::string("bf16*") + weight + "->bf16 packed scale=1x32 factors=e8m0fnu 1 64 64\n");
+  }
+  for (const std::string scale : {"tensor", "row", "1x128", "1x64", "1x32", "128x128"}) {
+    const Result asked = run("tune --mnk 1,64,64 --list --weight-only e2m1fn --weight-scale " + scale);
+    CHECK_CONTAINS(asked.out, "dequant_matmul bf16*e2m1fn->bf16 packed scale=" + scale + " 1 64 64\n");
+  }
+  const Result mx = run("tune --mnk 1,64,64 --list --weight-only e5m2 --weight-scale mx");
+  CHECK_CONTAINS(mx.out, "dequant_matmul bf16*e5m2->bf16 packed scale=1x32 factors=e8m0fnu 1 64 64\n");
+  const Result scale = run("tune --mnk 1,64,64 --list --weight-only e5m2 --weight-scale col");
+  BOOST_TEST(scale.code == 1);
+  CHECK_CONTAINS(scale.err, "--weight-scale: \"col\" must be one of tensor, row, 1x128, 1x64, 1x32, 128x128, mx");
+  const Result alone = run("tune --mnk 1,64,64 --list --weight-scale row");
+  BOOST_TEST(alone.code == 1);
+  CHECK_CONTAINS(alone.err, "--weight-scale: \"row\" must be left out without --weight-only");
+  CHECK_CONTAINS(run("tune --help").out, "beside the same products in bf16");
   const Result wrong = run("tune --set llama3-8b --weight-only int8 --list");
   BOOST_TEST(wrong.code == 1);
   CHECK_CONTAINS(wrong.err,
