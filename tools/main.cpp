@@ -27,6 +27,13 @@ Specs:
   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
   gemm e4m3fn*e4m3fn->bf16 nt scale=row,row epilogue="silu(x) * gate" also=preactivation
   gemm e5m2*e5m2->bf16 nt scale=row,row kernel=sm90
+  dequant_matmul bf16*e4m3fn->bf16 packed scale=row bias epilogue="silu(x) * gate"
+  dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu batch_invariant
+  dequant_matmul bf16*e4m3fn->bf16 packed scale=1x128 kernel=sm90
+  dequant_matmul bf16*e4m3fn->bf16 row_major scale=row kernel=mma
+  pack_weight e4m3fn
+  quantize_mx bf16->e2m1fn
+  float_quantize bf16 e4m3
   column_sum bf16->f32
   cast_stats bf16->e4m3fn scale=1x128 transposed
   norm rms bf16->e4m3fn affine scale=row out=codes,stats
