@@ -1,5 +1,6 @@
 // The words name what the kernel is made of: a bias, batch_invariant and the split of K are parameters. A spec that
-// names no kernel is shown as the one that takes every call, and one without a tiling with the first.
+// names no kernel is made as the one that takes every call, and one without a tiling with the first; a call, and
+// `ingot show`, first complete it with dequant_order().
 #include "ingot/codegen/dequant_instance.h"
 
 #include <fmt/format.h>
