@@ -9,15 +9,16 @@
 // Schedule: two threads keep a deep ring of stages filled through the copy engine: one with codes, packed in the order
 // of the registers (dequant_fragment.cuh), in runs of bytes, the other with tiles of x. The warpgroups that multiply
 // have 64 rows each, or several times 64. A warp reads its fragments, decodes them and multiplies: by mma.sync, or by
-// wgmma, where it decodes the next 32 k while the tensor cores work at the last. Clusters of blocks split a tile's k,
-// so that all multiprocessors have as much to do, or load x for each other (multicast). Blocks stay, and take tiles in
-// turn.
+// wgmma, where it decodes the next 32 or 64 k while the tensor cores work at the last. Clusters of blocks split a
+// tile's k, so that all multiprocessors have as much to do, or load x for each other (multicast). Blocks stay, and take
+// tiles in turn.
 //
 // Before the kernel ahead has ended, the first codes are fetched into the L2.
 //
 // Sums: in the tensor cores' f32. Where factors are of groups of k, each group has a sum of its own, which is
-// multiplied by its factor and added in f32, in ascending k. Where blocks split k, each row's sums go to one of them
-// (distributed shared memory), which adds them in the order of k: every launch gives the same bits.
+// multiplied by its factor and added in f32, in ascending k; but factors of e8m0 are multiplied into codes of 6 and 4
+// bits where the product is a bf16 (dequant_fragment.cuh). Where blocks split k, or warpgroups, each row's sums go to
+// one block (distributed shared memory), which adds them in a fixed order: every launch gives the same bits.
 #pragma once
 
 #include "dequant_factors.cuh"
@@ -729,10 +730,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
   if (warp >= 4 * T.groups) {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_dec<dequant_registers(T, Kind).copies>();
     if (threadIdx.x == kProducer) DequantProducer<W, T>(p, block).run_codes();
-    // With factors to fetch the other lanes of x's warp have something to do.
-    if (warp == kProducer / 32 + 1 && (dequant_group(Kind) != 0 || threadIdx.x % 32 == 0)) {
-      DequantProducer<W, T>(p, block).template run_x<Kind>(threadIdx.x % 32);
-    }
+    if (threadIdx.x == kProducer + 32) DequantProducer<W, T>(p, block).run_x();
   } else {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_inc<dequant_registers(T, Kind).multiplies>();
     DequantConsumer<W, X, Out, Kind, T, Epi>(p, block, warp / 4).run();

@@ -209,45 +209,21 @@ struct DequantProducer {
     }
   }
 
-  // Factors of groups of k, into the L2: those that the stage at k brings up first. They come past everything that the
-  // ring has asked the memory for, so that whoever needs them would wait too long. A lane has each 32nd row.
-  template <DequantFactors Kind>
-  INGOT_DEVICE void prefetch_factors(u32 row, u32 k, bool first, u32 lane) const {
-    constexpr u32 kBytes = Kind == DequantFactors::mx32 ? 1 : 4;
-    constexpr u32 kRows = Kind == DequantFactors::blocks128 ? 128 : 1;  // that share theirs
-    constexpr u32 kLine = 32 / kBytes * dequant_group(Kind);            // k of the smallest piece of memory
-    const u32 end = min_of(k + T.depth, p.k) - 1;
-    if (!first && end / kLine == (k - 1) / kLine) return;
-    INGOT_UNROLL_BY(1)
-    for (u32 i = lane * kRows; i < dequant_rows(T); i += 32 * kRows) {
-      const u64 index = u64{min_of(row + i, p.n - 1) / kRows} * p.factor_stride + end / dequant_group(Kind);
-      prefetch_line(static_cast<const u8*>(p.factors) + index * kBytes);
-    }
-  }
-
-  // Of a warp; the first lane copies.
-  template <DequantFactors Kind>
-  INGOT_DEVICE void run_x(u32 lane) {
+  INGOT_DEVICE void run_x() {
     const u32 bytes = dequant_x_box(T, p.m) * T.multicast * kDequantPart * 2;  // of 64 k
     INGOT_UNROLL_BY(1)
     for (DequantWalk<T> walk(p, block.side); walk.more(); walk.advance()) {
       const u32 token = walk.token();
       INGOT_UNROLL_BY(1)
       for (u32 stage = span.begin; stage < span.end; ++stage) {
+        const u32 now = parts_of(stage);
+        const u32 full = block.full + 8 * ring.stage;
+        const u32 to = block.stages + ring.stage * dequant_stage_bytes<W>(T) + dequant_code_bytes<W>(T);
         ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
-        if (lane == 0) {
-          const u32 now = parts_of(stage);
-          const u32 full = block.full + 8 * ring.stage;
-          const u32 to = block.stages + ring.stage * dequant_stage_bytes<W>(T) + dequant_code_bytes<W>(T);
-          ptx::mbarrier_arrive_expect_tx(full, now * bytes);
-          INGOT_UNROLL
-          for (u32 part = 0; part < dequant_parts(T); ++part) {
-            if (part < now) load_x(to + part * kPartXBytes, full, stage * dequant_parts(T) + part, token);
-          }
-        }
-        if constexpr (dequant_group(Kind) != 0) {
-          prefetch_factors<Kind>(walk.row(), stage * T.depth, stage == span.begin, lane);
-          __syncwarp();
+        ptx::mbarrier_arrive_expect_tx(full, now * bytes);
+        INGOT_UNROLL
+        for (u32 part = 0; part < dequant_parts(T); ++part) {
+          if (part < now) load_x(to + part * kPartXBytes, full, stage * dequant_parts(T) + part, token);
         }
         ring.advance();
       }
