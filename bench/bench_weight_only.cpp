@@ -86,7 +86,12 @@ class Bench {
         random_, [this](void* to, unsigned char byte, std::size_t bytes) { gpu_.fill(to, byte, bytes); }, spec_,
         wanted.size);
     const DequantSize size{.m = wanted.size.m, .n = wanted.size.n, .k = wanted.size.k};
-    std::vector<Contender> finals{contender(operands, dequant_order(spec_, size, place_).front())};
+    const std::vector<DequantMatmulSpec> order = dequant_order(spec_, size, place_);
+    if (order.empty()) {
+      throw Error(ErrorCode::invalid_argument, print(spec_),
+                  "no kernel has such a spec on this GPU; --spec has another");
+    }
+    std::vector<Contender> finals{contender(operands, order.front())};
     if (options_.every) {
       for (const DequantMatmulSpec& each : every_tiling(size)) result.trials.push_back(contender(operands, each));
       measure_all(operands, result.trials, {.rounds = 2, .graph_us = 1000});

@@ -247,6 +247,31 @@ INGOT_HOST_DEVICE u32 decode_wide(u32 wide) {
   }
 }
 
+// Codes of 6 or 4 bits: sign, exponent and mantissa to where X has them, all other bits 0.
+template <SubByteFormat W, DequantActivation X>
+INGOT_HOST_DEVICE void spread_fragment(const u32 (&words)[Fragment<W>::kWords], u32 (&registers)[8]) {
+  // Where the bits below the sign begin, at which they are of X what they are of W.
+  constexpr u32 kTo = (is_same<X, bf16> ? 7 : 10) - static_cast<u32>(W::kMantissaBits);
+  if constexpr (kCodeBits<W> == 6) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < 3; ++i) {
+      registers[2 * i] = move_run<15, 15, 1>(words[i]) | move_run<5, kTo, 5>(words[i]);
+      registers[2 * i + 1] = move_run<10, 15, 1>(words[i]) | move_run<0, kTo, 5>(words[i]);
+    }
+    registers[6] = move_run<14, 15, 1>(words[2]) | move_run<11, kTo + 1, 4>(words[0]) | move_run<13, kTo, 1>(words[2]);
+    registers[7] = move_run<12, 15, 1>(words[2]) | move_run<11, kTo + 1, 4>(words[1]) | move_run<11, kTo, 1>(words[2]);
+  } else {
+    INGOT_UNROLL
+    for (u32 i = 0; i < 2; ++i) {
+      const u32 word = words[i];
+      registers[4 * i] = move_run<15, 15, 1>(word) | move_run<6, kTo, 3>(word);
+      registers[4 * i + 1] = move_run<12, 15, 1>(word) | move_run<3, kTo, 3>(word);
+      registers[4 * i + 2] = move_run<9, 15, 1>(word) | move_run<0, kTo, 3>(word);
+      registers[4 * i + 3] = move_run<14, 15, 1>(word) | move_run<10, kTo + 1, 2>(word) | move_run<13, kTo, 1>(word);
+    }
+  }
+}
+
 // registers[4 s + j]: of step s, two codes as X, the first in the low half, each value * 2^-kDecodeShift.
 template <DequantFormat W, DequantActivation X>
 INGOT_HOST_DEVICE void decode_fragment(const u32 (&words)[Fragment<W>::kWords], u32 (&registers)[8]) {
@@ -265,30 +290,55 @@ INGOT_HOST_DEVICE void decode_fragment(const u32 (&words)[Fragment<W>::kWords], 
       registers[2 * i + 1] = decode_wide<W, X>(words[i] << 8);
     }
   } else {
-    // Where the bits below the sign begin, at which they are of X what they are of W.
-    constexpr u32 kTo = (is_same<X, bf16> ? 7 : 10) - static_cast<u32>(W::kMantissaBits);
-    if constexpr (kCodeBits<W> == 6) {
-      INGOT_UNROLL
-      for (u32 i = 0; i < 3; ++i) {
-        registers[2 * i] = move_run<15, 15, 1>(words[i]) | move_run<5, kTo, 5>(words[i]);
-        registers[2 * i + 1] = move_run<10, 15, 1>(words[i]) | move_run<0, kTo, 5>(words[i]);
-      }
-      registers[6] =
-          move_run<14, 15, 1>(words[2]) | move_run<11, kTo + 1, 4>(words[0]) | move_run<13, kTo, 1>(words[2]);
-      registers[7] =
-          move_run<12, 15, 1>(words[2]) | move_run<11, kTo + 1, 4>(words[1]) | move_run<11, kTo, 1>(words[2]);
-    } else {
-      INGOT_UNROLL
-      for (u32 i = 0; i < 2; ++i) {
-        const u32 word = words[i];
-        registers[4 * i] = move_run<15, 15, 1>(word) | move_run<6, kTo, 3>(word);
-        registers[4 * i + 1] = move_run<12, 15, 1>(word) | move_run<3, kTo, 3>(word);
-        registers[4 * i + 2] = move_run<9, 15, 1>(word) | move_run<0, kTo, 3>(word);
-        registers[4 * i + 3] = move_run<14, 15, 1>(word) | move_run<10, kTo + 1, 2>(word) | move_run<13, kTo, 1>(word);
-      }
-    }
+    spread_fragment<W, X>(words, registers);
     INGOT_UNROLL
     for (u32 i = 0; i < 8; ++i) registers[i] = rebias_pair<W, X>(registers[i]);
+  }
+}
+
+// ---- codes times their factor
+// -----------------------------------------------------------------------------------------
+
+// A code of 6 or 4 bits times a factor of e8m0 is a bf16, unless it is too large for one: at 2^128 or more, of which no
+// f32 knows either. (The smallest, 2^-4 2^-127, is a subnormal number.) So the multiplication that makes bf16s of such
+// codes may bring the factor in: then sums need no regard for where a factor ends.
+template <DequantFormat W, DequantActivation X>
+inline constexpr bool kTakesMxFactors = is_same<X, bf16>&& SubByteFormat<W>;
+
+// What a spread pair is to be multiplied by, for factors up to 127, which is 1, and some beyond.
+template <SubByteFormat W>
+INGOT_HOST_DEVICE constexpr u32 mx_step(u32 factor) {
+  // 2^(127 - bias) 2^(factor - 127), whose exponent has the bias 127.
+  return factor * 0x00800080U + static_cast<u32>(127 - W::kBias) * 0x00800080U;
+}
+// The factor itself, twice: 2^-127 is a subnormal number; 255 is NaN.
+INGOT_HOST_DEVICE constexpr u32 mx_factor_pair(u32 factor) {
+  const u32 pair = max_of(factor * 0x00800080U, 0x00400040U);
+  return factor == 255 ? 0x7fc07fc0U : pair;
+}
+
+INGOT_HOST_DEVICE u32 multiply_bf16_pair(u32 a, u32 b) {
+#if INGOT_ON_DEVICE
+  return ptx::mul_bf16x2(a, b);
+#else
+  return from_float_pair<bf16>(to_float(bf16{static_cast<u16>(a)}) * to_float(bf16{static_cast<u16>(b)}),
+                               to_float(bf16{static_cast<u16>(a >> 16)}) * to_float(bf16{static_cast<u16>(b >> 16)}));
+#endif
+}
+
+// decode_fragment() with the factors (codes of e8m0) of its two rows, of which row i % 2 is that of register i.
+// `Large`: factors may be any, else up to 127.
+template <SubByteFormat W, bool Large>
+INGOT_HOST_DEVICE void decode_mx_fragment(const u32 (&words)[Fragment<W>::kWords], const u32 (&factors)[2],
+                                          u32 (&registers)[8]) {
+  spread_fragment<W, bf16>(words, registers);
+  u32 pairs[2];
+  INGOT_UNROLL
+  for (u32 i = 0; i < 2; ++i) pairs[i] = Large ? mx_factor_pair(factors[i]) : mx_step<W>(factors[i]);
+  INGOT_UNROLL
+  for (u32 i = 0; i < 8; ++i) {
+    if constexpr (Large) registers[i] = rebias_pair<W, bf16>(registers[i]);
+    registers[i] = multiply_bf16_pair(registers[i], pairs[i % 2]);
   }
 }
 

@@ -1,5 +1,5 @@
-// What dequant_sm90 is given, and how its tiles come to shared memory: barriers, the order of tiles, and the thread
-// that keeps the ring of stages filled.
+// What dequant_sm90 is given, and how its tiles come to shared memory: barriers, the order of tiles, and the threads
+// that keep the ring of stages filled.
 #pragma once
 
 #include "dequant_factors.cuh"
@@ -12,6 +12,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 
@@ -51,21 +52,23 @@ struct DequantRing {
 // Addresses in shared memory, and this block's place in its cluster.
 template <DequantFormat W, DequantSm90Tiling T>
 struct DequantBlock {
-  static constexpr u32 kWarps = 4 * T.groups;  // that multiply
-  u32 stages, inbox, full, empty, arrived, drained;
-  u32 rank;  // among the blocks that split a tile's k
-  u32 side;  // among those that share x
+  static constexpr u32 kWarps = 4 * T.groups;                 // that multiply
+  u32 stages, inbox, scratch, full, empty, arrived, drained;  // arrived: one for each inbox
+  u32 rank;                                                   // among the blocks that split a tile's k
+  u32 side;                                                   // among those that share x
 
   INGOT_DEVICE static DequantBlock make() {
-    const u32 base = ptx::dynamic_shared();
+    u32 base = ptx::dynamic_shared();
+    ptx::opaque(base);  // else it is worked out again wherever it is needed
     const u32 barriers = base + dequant_barriers_offset<W>(T);
     const u32 in_cluster = dequant_cluster(T) > 1 ? ptx::cluster_rank() : 0;
     return {.stages = base,
             .inbox = base + dequant_inbox_offset<W>(T),
+            .scratch = base + dequant_scratch_offset<W>(T),
             .full = barriers,
             .empty = barriers + 8 * T.stages,
             .arrived = barriers + 16 * T.stages,
-            .drained = barriers + 16 * T.stages + 8,
+            .drained = barriers + 16 * T.stages + 16,
             .rank = in_cluster % T.split,
             .side = in_cluster / T.split};
   }
@@ -73,19 +76,30 @@ struct DequantBlock {
   INGOT_DEVICE void make_barriers() const {
     INGOT_UNROLL_BY(1)
     for (u32 i = 0; i < T.stages; ++i) {
-      ptx::mbarrier_init(full + 8 * i, 1);
+      ptx::mbarrier_init(full + 8 * i, 2);
       ptx::mbarrier_init(empty + 8 * i, kWarps * T.multicast);
     }
-    ptx::mbarrier_init(arrived, 1);
+    // Bytes that other blocks send, or this block's own warps.
+    for (u32 i = 0; i < 2; ++i) ptx::mbarrier_init(arrived + 8 * i, T.split > 1 ? 1 : kWarps);
     ptx::mbarrier_init(drained, kWarps * T.split);
     ptx::fence_mbarrier_init();
   }
 
-  INGOT_DEVICE static void sync_all() {
+  // Everybody knows of the barriers.
+  INGOT_DEVICE static void begin() {
     if constexpr (dequant_cluster(T) > 1) {
-      ptx::cluster_sync();
+      ptx::cluster_arrive_relaxed();
+      ptx::cluster_wait();
     } else {
       __syncthreads();
+    }
+  }
+  // No block leaves while another may still send to it or arrive at its barriers. (What is sent of sums it has waited
+  // for, and nobody says that the last of them were read.)
+  INGOT_DEVICE static void end() {
+    if constexpr (T.multicast > 1) {
+      __syncwarp();
+      ptx::cluster_sync();
     }
   }
 };
@@ -104,16 +118,20 @@ struct DequantWalk {
         side(own_side) {}
 
   INGOT_DEVICE bool more() const { return tiles > index; }
+  INGOT_DEVICE bool more_after() const { return tiles - index > step; }
   INGOT_DEVICE void advance() { index += step; }
   INGOT_DEVICE u32 token() const { return index % tiles_m * T.tokens; }
   INGOT_DEVICE u32 row() const { return (index / tiles_m * T.multicast + side) * dequant_rows(T); }
 };
 
+// Two threads fill the stages, each of a warp of its own: one copies codes, the other x. A copy takes the thread that
+// asks for it some hundred cycles.
 template <DequantFormat W, DequantSm90Tiling T>
 struct DequantProducer {
   static constexpr u32 kBlocks = dequant_rows(T) / kDequantRows;  // of 64 rows
   static constexpr u32 kTileBytes = kDequantTileBytes<W>;
   static constexpr u32 kBlockBytes = T.depth / kDequantDepth * kTileBytes;
+  static constexpr u32 kPartXBytes = T.tokens * kDequantPart * 2;
 
   const DequantSm90Params& p;
   const DequantBlock<W, T>& block;
@@ -131,66 +149,84 @@ struct DequantProducer {
 
   // Parts of a stage.
   INGOT_DEVICE u32 parts_of(u32 stage) const { return min_of(dequant_parts(T), parts - stage * dequant_parts(T)); }
-
-  INGOT_DEVICE const u8* codes(u32 row_block, u32 stage) const {
-    return p.weights + (u64{row_block} * parts * 2 + stage * (T.depth / kDequantDepth)) * kTileBytes;
+  INGOT_DEVICE u64 row_block_bytes() const { return u64{parts} * 2 * kTileBytes; }
+  INGOT_DEVICE const u8* codes(u32 row_block) const {
+    return p.weights + row_block * row_block_bytes() + span.begin * kBlockBytes;
   }
+  INGOT_DEVICE u32 row_blocks(u32 first) const { return min_of(kBlocks, blocks - min_of(first, blocks)); }
 
   // Before the kernel ahead has ended: codes into the L2, as many as the ring will take at once.
   INGOT_DEVICE void prefetch() const {
     const DequantWalk<T> walk(p, block.side);
-    if (!walk.more()) return;
-    const u32 end = min_of(span.end, span.begin + T.stages);
+    if (!walk.more() || span.begin >= span.end) return;
     const u32 first = walk.row() / kDequantRows;
-    const u32 count = min_of(kBlocks, blocks - min_of(first, blocks));
+    const u32 count = row_blocks(first);
+    const u32 end = min_of(min_of(span.end, span.begin + T.stages) * dequant_parts(T), parts);
+    const u32 bytes = (end - span.begin * dequant_parts(T)) * 2 * kTileBytes;
     INGOT_UNROLL_BY(1)
-    for (u32 stage = span.begin; stage < end; ++stage) {
-      INGOT_UNROLL_BY(1)
-      for (u32 i = 0; i < count; ++i) ptx::bulk_prefetch(codes(first + i, stage), parts_of(stage) * 2 * kTileBytes);
-    }
+    for (u32 i = 0; i < count; ++i) ptx::bulk_prefetch(codes(first + i), bytes);
   }
 
-  INGOT_DEVICE void load(u32 first, u32 count, u32 token, u32 stage, u64 policy) {
-    const u32 full = block.full + 8 * ring.stage;
-    const u32 to = block.stages + ring.stage * dequant_stage_bytes<W>(T);
-    const u32 to_x = to + dequant_code_bytes<W>(T);
-    const u32 now = parts_of(stage);
-    const u32 box = dequant_x_box(T, p.m);
-    ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
-    ptx::mbarrier_arrive_expect_tx(full, now * (count * 2 * kTileBytes + box * T.multicast * kDequantPart * 2));
-    INGOT_UNROLL_BY(1)
-    for (u32 i = 0; i < count; ++i) {
-      ptx::bulk_load(to + i * kBlockBytes, codes(first + i, stage), now * 2 * kTileBytes, full, policy);
-    }
-    INGOT_UNROLL_BY(1)
-    for (u32 part = 0; part < now; ++part) {
-      const u32 target = to_x + part * (T.tokens * kDequantPart * 2);
-      const i32 x = static_cast<i32>((stage * dequant_parts(T) + part) * kDequantPart);
-      if constexpr (T.multicast > 1) {
-        // To all blocks of this rank.
-        constexpr u32 kSides =
-            T.multicast == 2 ? (1U | 1U << T.split) : (1U | 1U << T.split | 1U << 2 * T.split | 1U << 3 * T.split);
-        const u32 offset = block.side * (T.tokens / T.multicast);
-        ptx::tma_load_multicast(target + offset * kDequantPart * 2, &p.x, full, x, static_cast<i32>(token + offset),
-                                static_cast<u16>(kSides << block.rank));
-      } else {
-        ptx::tma_load(target, &p.x, full, x, static_cast<i32>(token));
-      }
-    }
-    ring.advance();
-  }
-
-  // One thread fills the stages.
-  INGOT_DEVICE void run() {
+  INGOT_DEVICE void run_codes() {
     DequantWalk<T> walk(p, block.side);
     // Codes that will not be read again are the first to leave the L2.
     const u64 policy = walk.tiles_m == 1 ? ptx::createpolicy_evict_first() : ptx::createpolicy_evict_normal();
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
       const u32 first = walk.row() / kDequantRows;
-      const u32 count = min_of(kBlocks, blocks - min_of(first, blocks));
+      const u32 count = row_blocks(first);
+      const u8* from[kBlocks];
+      INGOT_UNROLL
+      for (u32 i = 0; i < kBlocks; ++i) from[i] = codes(first + i);
       INGOT_UNROLL_BY(1)
-      for (u32 stage = span.begin; stage < span.end; ++stage) load(first, count, walk.token(), stage, policy);
+      for (u32 stage = span.begin; stage < span.end; ++stage) {
+        const u32 bytes = parts_of(stage) * 2 * kTileBytes;
+        const u32 full = block.full + 8 * ring.stage;
+        const u32 to = block.stages + ring.stage * dequant_stage_bytes<W>(T);
+        ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
+        ptx::mbarrier_arrive_expect_tx(full, count * bytes);
+        INGOT_UNROLL
+        for (u32 i = 0; i < kBlocks; ++i) {
+          if (i < count) ptx::bulk_load(to + i * kBlockBytes, from[i], bytes, full, policy);
+          from[i] += kBlockBytes;
+        }
+        ring.advance();
+      }
+    }
+  }
+
+  INGOT_DEVICE void load_x(u32 target, u32 full, u32 part, u32 token) {
+    const i32 x = static_cast<i32>(part * kDequantPart);
+    if constexpr (T.multicast > 1) {
+      // To all blocks of this rank.
+      constexpr u32 kSides =
+          T.multicast == 2 ? (1U | 1U << T.split) : (1U | 1U << T.split | 1U << 2 * T.split | 1U << 3 * T.split);
+      const u32 offset = block.side * (T.tokens / T.multicast);
+      ptx::tma_load_multicast(target + offset * kDequantPart * 2, &p.x, full, x, static_cast<i32>(token + offset),
+                              static_cast<u16>(kSides << block.rank));
+    } else {
+      ptx::tma_load(target, &p.x, full, x, static_cast<i32>(token));
+    }
+  }
+
+  INGOT_DEVICE void run_x() {
+    const u32 bytes = dequant_x_box(T, p.m) * T.multicast * kDequantPart * 2;  // of 64 k
+    INGOT_UNROLL_BY(1)
+    for (DequantWalk<T> walk(p, block.side); walk.more(); walk.advance()) {
+      const u32 token = walk.token();
+      INGOT_UNROLL_BY(1)
+      for (u32 stage = span.begin; stage < span.end; ++stage) {
+        const u32 now = parts_of(stage);
+        const u32 full = block.full + 8 * ring.stage;
+        const u32 to = block.stages + ring.stage * dequant_stage_bytes<W>(T) + dequant_code_bytes<W>(T);
+        ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
+        ptx::mbarrier_arrive_expect_tx(full, now * bytes);
+        INGOT_UNROLL
+        for (u32 part = 0; part < dequant_parts(T); ++part) {
+          if (part < now) load_x(to + part * kPartXBytes, full, stage * dequant_parts(T) + part, token);
+        }
+        ring.advance();
+      }
     }
   }
 };

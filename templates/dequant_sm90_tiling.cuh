@@ -19,6 +19,7 @@ struct DequantSm90Tiling {
   u32 multicast = 1;  // tiles side by side in a cluster, which load x for each other
   bool wgmma = false;
   u32 blocks_per_sm = 1;
+  u32 k_warps = 1;  // warpgroups that have the same rows, and of each stage's k each a piece
   bool operator==(const DequantSm90Tiling&) const = default;
 };
 
@@ -26,7 +27,9 @@ inline constexpr u32 kDequantPart = 64;             // k of a tile of x: one row
 inline constexpr u32 kDequantSharedLimit = 232448;  // bytes that a block of sm_90 may have
 inline constexpr u32 kDequantReserved = 1024;       // of a multiprocessor's, for each block
 
-INGOT_HOST_DEVICE constexpr u32 dequant_rows(const DequantSm90Tiling& t) { return 64 * t.groups * t.waves; }
+INGOT_HOST_DEVICE constexpr u32 dequant_rows(const DequantSm90Tiling& t) { return 64 * t.groups / t.k_warps * t.waves; }
+// Sums of the same outputs, each of other k, that are added up in the end.
+INGOT_HOST_DEVICE constexpr u32 dequant_shares(const DequantSm90Tiling& t) { return t.split * t.k_warps; }
 INGOT_HOST_DEVICE constexpr u32 dequant_cluster(const DequantSm90Tiling& t) { return t.split * t.multicast; }
 INGOT_HOST_DEVICE constexpr u32 dequant_parts(const DequantSm90Tiling& t) { return t.depth / kDequantPart; }
 
@@ -36,13 +39,13 @@ INGOT_HOST_DEVICE constexpr u32 dequant_sums(const DequantSm90Tiling& t, Dequant
 }
 
 // Registers of a thread that multiplies and of one that copies, where the first need more than an even share: the
-// second are a whole warpgroup then, which gives its own away.
+// second are a whole warpgroup then, which gives its own away. Else they are two warps.
 struct DequantRegisters {
   u32 multiplies, copies;  // 0: even shares
 };
 INGOT_HOST_DEVICE constexpr DequantRegisters dequant_registers(const DequantSm90Tiling& t, DequantFactors kind) {
   const u32 sums = dequant_sums(t, kind);
-  if (t.blocks_per_sm == 1 && t.groups == 2 && sums > 96) return {232, 40};
+  if (t.blocks_per_sm == 1 && t.groups == 2 && sums + (t.wgmma ? 32 * t.waves : 0) > 112) return {232, 40};
   if (t.blocks_per_sm == 1 && t.groups == 3 && sums > 64) return {152, 56};
   if (t.blocks_per_sm == 1 && t.groups == 4 && sums > 32) return {112, 32};
   return {0, 0};
@@ -51,7 +54,7 @@ INGOT_HOST_DEVICE constexpr bool dequant_moves_registers(const DequantSm90Tiling
   return dequant_registers(t, kind).copies != 0;
 }
 INGOT_HOST_DEVICE constexpr u32 dequant_threads(const DequantSm90Tiling& t, DequantFactors kind) {
-  return 128 * t.groups + (dequant_moves_registers(t, kind) ? 128 : 32);
+  return 128 * t.groups + (dequant_moves_registers(t, kind) ? 128 : 64);
 }
 
 // Bytes of a stage: codes, then x.
@@ -65,22 +68,50 @@ INGOT_HOST_DEVICE constexpr u32 dequant_stage_bytes(const DequantSm90Tiling& t) 
   return dequant_code_bytes<W>(t) + dequant_x_bytes(t);
 }
 
-// Shared memory: the stages; where a tile's k is split, the other blocks' sums of this block's rows; barriers: two for
-// each stage, and two for the sums.
+// Shared memory: the stages; where a tile's k is split, everybody's sums of this block's rows, else outputs on their
+// way; barriers: two for each stage, and three for the sums.
 template <DequantFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_inbox_offset(const DequantSm90Tiling& t) {
   return t.stages * dequant_stage_bytes<W>(t);
 }
 INGOT_HOST_DEVICE constexpr u32 dequant_inbox_bytes(const DequantSm90Tiling& t) {
-  return t.split == 1 ? 0 : dequant_rows(t) * t.tokens * 4;
+  return dequant_shares(t) == 1 ? 0 : dequant_rows(t) * t.tokens * 4 * t.k_warps;
+}
+// Two, so that one fills while the other is read, where they are small.
+INGOT_HOST_DEVICE constexpr u32 dequant_inboxes(const DequantSm90Tiling& t) {
+  return dequant_inbox_bytes(t) <= 16384 ? 2 : 1;
+}
+// Where a tile's k is not split: for each warp floats of some tokens by 16 rows, on their way to the output.
+inline constexpr u32 kDequantScratchTokens = 16;
+inline constexpr u32 kDequantScratchPitch = 20;  // so that neither rows nor tokens meet in a bank
+inline constexpr u32 kDequantScratch = kDequantScratchTokens * kDequantScratchPitch * 4;
+INGOT_HOST_DEVICE constexpr u32 dequant_scratch_bytes(const DequantSm90Tiling& t) {
+  return dequant_shares(t) == 1 ? 4 * t.groups * kDequantScratch : 0;
+}
+template <DequantFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_scratch_offset(const DequantSm90Tiling& t) {
+  return dequant_inbox_offset<W>(t) + dequant_inboxes(t) * dequant_inbox_bytes(t);
 }
 template <DequantFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_barriers_offset(const DequantSm90Tiling& t) {
-  return dequant_inbox_offset<W>(t) + dequant_inbox_bytes(t);
+  return dequant_scratch_offset<W>(t) + dequant_scratch_bytes(t);
 }
 template <DequantFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_shared_bytes(const DequantSm90Tiling& t) {
-  return dequant_barriers_offset<W>(t) + 16 * t.stages + 16;
+  return dequant_barriers_offset<W>(t) + 16 * t.stages + 24;
+}
+
+// Registers of a thread that multiplies. Each quarter of a multiprocessor has 16384, which whole warps share in
+// multiples of 8.
+INGOT_HOST_DEVICE constexpr u32 dequant_share(const DequantSm90Tiling& t, DequantFactors kind) {
+  const u32 warps = ceil_div(dequant_threads(t, kind) * t.blocks_per_sm, 128U);
+  return dequant_moves_registers(t, kind) ? dequant_registers(t, kind).multiplies : 16384 / warps / 32 / 8 * 8;
+}
+
+// k that are decoded before the tensor cores are given their codes: 64 where the registers are there for it.
+INGOT_HOST_DEVICE constexpr u32 dequant_step(const DequantSm90Tiling& t, DequantFactors kind) {
+  const bool room = dequant_sums(t, kind) + 32 * t.waves <= 160 && t.groups * t.blocks_per_sm <= 2;
+  return t.depth % 128 == 0 && dequant_group(kind) != 32 && room ? 64 : 32;
 }
 
 // Does the kernel exist?
@@ -88,23 +119,26 @@ template <DequantFormat W>
 INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t, DequantFactors kind) {
   const bool tokens = t.wgmma ? t.tokens == 16 || t.tokens == 32 || t.tokens == 64 || t.tokens == 128 || t.tokens == 256
                               : t.tokens == 8 || t.tokens == 16 || t.tokens == 32;
-  // Each quarter of a multiprocessor has 16384 registers, which whole warps share in multiples of 8.
-  const u32 warps = ceil_div(dequant_threads(t, kind) * t.blocks_per_sm, 128U);
-  const u32 share =
-      dequant_moves_registers(t, kind) ? dequant_registers(t, kind).multiplies : 16384 / warps / 32 / 8 * 8;
-  const u32 fragments = (t.wgmma ? 16 * t.waves : 8 + t.tokens / 2) + (dequant_group(kind) == 0 ? 0 : 12 * t.waves);
-  return tokens && t.groups >= 1 && t.groups <= 4 && t.waves >= 1 && t.waves <= 4 && t.depth % kDequantPart == 0 &&
-         t.depth != 0 && t.stages >= 2 && (t.split == 1 || t.split == 2 || t.split == 4 || t.split == 8) &&
-         dequant_rows(t) / 16 % t.split == 0 && (t.multicast == 1 || t.multicast == 2 || t.multicast == 4) &&
-         dequant_cluster(t) <= 8 && t.tokens % (8 * t.multicast) == 0 &&
-         dequant_sums(t, kind) + fragments + 32 <= share && dequant_sums(t, kind) <= 128 &&
+  const u32 share = dequant_share(t, kind);
+  const u32 fragments = (t.wgmma ? dequant_step(t, kind) / 2 * t.waves : 8 + 4 * t.waves + t.tokens / 2) +
+                        (dequant_group(kind) == 0 ? 0 : 12 * t.waves);
+  const bool shares = t.k_warps >= 1 && t.groups % max_of(t.k_warps, 1U) == 0 &&
+                      t.depth % (32 * max_of(t.k_warps, 1U)) == 0 && (t.k_warps == 1 || !t.wgmma);
+  // Factors of 32 k come four at a time.
+  const u32 piece = t.depth / max_of(t.k_warps, 1U);
+  const bool fours = kind != DequantFactors::mx32 || piece <= 64 || piece % 128 == 0;
+  return tokens && shares && fours && t.groups >= 1 && t.groups <= 4 && t.waves >= 1 && t.waves <= 4 &&
+         t.depth % kDequantPart == 0 && t.depth != 0 && t.stages >= 2 &&
+         (t.split == 1 || t.split == 2 || t.split == 4 || t.split == 8) && dequant_rows(t) / 16 % t.split == 0 &&
+         (t.multicast == 1 || t.multicast == 2 || t.multicast == 4) && dequant_cluster(t) <= 8 &&
+         t.tokens % (8 * t.multicast) == 0 && dequant_sums(t, kind) + fragments + 32 <= share &&
+         dequant_sums(t, kind) <= 128 &&
          (dequant_shared_bytes<W>(t) + kDequantReserved) * t.blocks_per_sm <= kDequantSharedLimit + kDequantReserved;
 }
 
-// Tokens that the tensor map's box has: what one copy brings of x. Fewer than a tile's where there are no more, so that
-// none is filled up with zeros.
+// Tokens that the tensor map's box has: what one copy brings of x. Fewer than a tile's where there are no more.
 INGOT_HOST_DEVICE constexpr u32 dequant_x_box(const DequantSm90Tiling& t, u32 m) {
-  return t.multicast > 1 ? t.tokens / t.multicast : min_of(t.tokens, m);
+  return t.multicast > 1 ? t.tokens / t.multicast : min_of(t.tokens, ceil_div(m, 8U) * 8);
 }
 
 // Tiles of a cluster.

@@ -28,9 +28,10 @@ void show(const ShowOptions& options);
 struct TuneOptions {
   std::vector<std::string> mnk{};  // tokens, out_features, in_features
   std::string set{};
-  std::int64_t tokens = 8192;
+  std::optional<std::int64_t> tokens{};
   std::string recipe{};
   std::string weight_only{};
+  std::string weight_scale{};
   std::filesystem::path manifest{};
   std::string budget{};  // "60s"; empty: as long as it takes
   bool again = false;    // what has a record already, too

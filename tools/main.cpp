@@ -27,6 +27,13 @@ Specs:
   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
   gemm e4m3fn*e4m3fn->bf16 nt scale=row,row epilogue="silu(x) * gate" also=preactivation
   gemm e5m2*e5m2->bf16 nt scale=row,row kernel=sm90
+  dequant_matmul bf16*e4m3fn->bf16 packed scale=row bias epilogue="silu(x) * gate"
+  dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu batch_invariant
+  dequant_matmul bf16*e4m3fn->bf16 packed scale=1x128 kernel=sm90
+  dequant_matmul bf16*e4m3fn->bf16 row_major scale=row kernel=mma
+  pack_weight e4m3fn
+  quantize_mx bf16->e2m1fn
+  float_quantize bf16 e4m3
   column_sum bf16->f32
   cast_stats bf16->e4m3fn scale=1x128 transposed
   norm rms bf16->e4m3fn affine scale=row out=codes,stats
@@ -81,10 +88,15 @@ int main(int argc, char** argv) {
       "tune", "Measure which kernel is the fastest for each GEMM, and keep records that the library then follows");
   tune_command->add_option("--mnk", tune.mnk, "A linear layer: tokens,out_features,in_features; repeatable");
   tune_command->add_option("--set", tune.set, "The layers of llama2-7b, llama2-70b, llama3-8b or llama3-70b");
-  tune_command->add_option("--tokens", tune.tokens, "Tokens in a step, for --set")->capture_default_str();
+  tune_command->add_option("--tokens", tune.tokens,
+                           "Tokens in a step, for --set (default: 8192, with --weight-only 16)");
   tune_command->add_option("--recipe", tune.recipe, "Only this recipe's GEMMs: one of " + ingot::recipe_names());
   tune_command->add_option("--weight-only", tune.weight_only,
-                           "In place of recipes' GEMMs, products with packed weights of this dtype, such as e4m3fn");
+                           "In place of recipes' GEMMs, products with packed weights of this dtype, such as e4m3fn, "
+                           "beside the same products in bf16");
+  tune_command->add_option("--weight-scale", tune.weight_scale,
+                           "What shares a factor of those weights: tensor, row, 1x128, 1x64, 1x32, 128x128 or mx "
+                           "(default: row for FP8, mx for fewer bits)");
   tune_command->add_option("--manifest", tune.manifest, "The GEMMs that a run with INGOT_GEMM_MANIFEST has recorded");
   tune_command->add_option("--budget", tune.budget, "Stop after this time, such as 60s or 5m; the next run goes on");
   tune_command->add_flag("--again", tune.again, "Measure again what has a record");

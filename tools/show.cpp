@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "ingot/codegen/dequant_candidates.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/target.h"
@@ -50,14 +51,25 @@ Target choose_target(const std::string& text, const ContextOptions& options) {
 
 void check_target(const KernelSpec& spec, Target target) {
   const auto* const gemm = std::get_if<GemmSpec>(&spec);
+  const auto* const dequant = std::get_if<DequantMatmulSpec>(&spec);
   constexpr Target kHopper{9, 0, true};
-  if (gemm == nullptr || gemm->kernel != GemmKernel::sm90 || target == kHopper) return;
+  const bool is_sm90 = (gemm != nullptr && gemm->kernel == GemmKernel::sm90) ||
+                       (dequant != nullptr && dequant->kernel == DequantKernel::sm90);
+  if (!is_sm90 || target == kHopper) return;
   throw Error(ErrorCode::invalid_argument, print(spec),
               fmt::format("kernel sm90 runs on {0} only, but the target is {1}; use --target {0}", print(kHopper),
                           print(target)));
 }
 
-// What the reader should know about which kernel this is; empty where there is one only.
+// Of what is shown for a dequant_matmul that leaves the choice to its sizes: those of a decoding step, on an H100.
+constexpr DequantSize kShownSize{.m = 16, .n = 4096, .k = 4096};
+constexpr int kShownMultiprocessors = 132;
+
+struct Shown {
+  KernelSpec spec;
+  std::string note;  // what the reader should know about which kernel this is; empty where there is one only
+};
+
 std::string note(const KernelSpec& spec) {
   const auto* const gemm = std::get_if<GemmSpec>(&spec);
   if (gemm == nullptr || gemm->kernel != GemmKernel::automatic) return {};
@@ -75,6 +87,21 @@ std::string note(const KernelSpec& spec) {
            "sm90, then kernel mma: add kernel=sm90 or kernel=mma to the spec to see those";
   }
   return "this is the kernel of last resort; on a GPU what tuning found comes first, then cuBLASLt";
+}
+
+// A dequant_matmul without a kernel or a tiling becomes the one that a call would take.
+Shown choose(const KernelSpec& asked, Target target) {
+  const auto* const dequant = std::get_if<DequantMatmulSpec>(&asked);
+  if (dequant == nullptr || dequant->tiling) return {.spec = asked, .note = note(asked)};
+  const std::vector<DequantMatmulSpec> order =
+      dequant_order(*dequant, kShownSize, {.target = target, .multiprocessors = kShownMultiprocessors});
+  if (order.empty()) return {.spec = asked, .note = {}};
+  const bool is_automatic = dequant->kernel == DequantKernel::automatic;
+  const bool is_tuned = is_automatic && !dequant->batch_invariant;
+  return {.spec = order.front(),
+          .note = fmt::format("this is what is taken for {} x {} x {}; other sizes take other {}{}", kShownSize.m,
+                              kShownSize.n, kShownSize.k, is_automatic ? "kernels and tilings" : "tilings",
+                              is_tuned ? ", and on a GPU what tuning found comes first" : "")};
 }
 
 ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {
@@ -125,10 +152,10 @@ void print_indented(const std::string& text) {
   }
 }
 
-void print_summary(const KernelSpec& spec, Target target, const NvrtcCompiler& compiler,
+void print_summary(const Shown& chosen, Target target, const NvrtcCompiler& compiler,
                    const std::vector<ShownPass>& passes) {
-  fmt::print("{}\n{}, NVRTC {}\n", print(spec), print(target), compiler.version());
-  if (const std::string text = note(spec); !text.empty()) fmt::print("note: {}\n", text);
+  fmt::print("{}\n{}, NVRTC {}\n", print(chosen.spec), print(target), compiler.version());
+  if (!chosen.note.empty()) fmt::print("note: {}\n", chosen.note);
   for (const ShownPass& pass : passes) {
     const KernelResources& resources = pass.compiled.resources;
     fmt::print("\n  {} pass\n", pass.name);
@@ -159,10 +186,12 @@ void write_cubin(const std::filesystem::path& file, const CompiledKernel& compil
 }  // namespace
 
 void show(const ShowOptions& options) {
-  const KernelSpec spec = parse(options.spec);
+  const KernelSpec asked = parse(options.spec);
   const ContextOptions environment = ContextOptions::from_environment();
   const Target target = choose_target(options.target, environment);
-  check_target(spec, target);
+  check_target(asked, target);
+  const Shown chosen = choose(asked, target);
+  const KernelSpec& spec = chosen.spec;
 
   std::string problem;
   const std::unique_ptr<NvrtcCompiler> compiler = NvrtcCompiler::open(
@@ -183,14 +212,14 @@ void show(const ShowOptions& options) {
 
   if (options.json) {
     nlohmann::ordered_json json{{"spec", print(spec)}, {"target", print(target)}, {"nvrtc", compiler->version()}};
-    if (const std::string text = note(spec); !text.empty()) json["note"] = text;
+    if (!chosen.note.empty()) json["note"] = chosen.note;
     for (const ShownPass& pass : shown) json["passes"].push_back(to_json(pass));
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else if (options.source || options.ptx) {
     print_texts(shown, options.ptx);
-    if (const std::string text = note(spec); !text.empty()) fmt::print(stderr, "ingot: note: {}\n", text);
+    if (!chosen.note.empty()) fmt::print(stderr, "ingot: note: {}\n", chosen.note);
   } else {
-    print_summary(spec, target, *compiler, shown);
+    print_summary(chosen, target, *compiler, shown);
   }
 }
 

@@ -93,13 +93,39 @@ Dtype parse_weight(const std::string& text) {
   return *dtype;
 }
 
+// The factors as WeightOnlyLinear::quantize() makes them where nothing else is asked for.
+DequantMatmulSpec weight_only_spec(const TuneRequest& request) {
+  constexpr std::string_view kMx = "mx";
+  DequantMatmulSpec spec{.weight = parse_weight(request.weight_only)};
+  std::string_view scale = request.weight_scale;
+  if (scale.empty()) scale = is_fp8(spec.weight) ? "row" : kMx;
+  if (scale == kMx) {
+    spec.scale = kRowGroups32;
+    spec.factors = Dtype::e8m0fnu;
+    return spec;
+  }
+  std::string allowed;
+  for (const ScaleGranularity known : {kTensorwise, kRowwise, kRowGroups, kRowGroups64, kRowGroups32, kBlocks}) {
+    if (print(known) == scale) {
+      spec.scale = known;
+      return spec;
+    }
+    allowed += print(known) + ", ";
+  }
+  refuse("--weight-scale", scale, fmt::format("one of {}{}", allowed, kMx));
+}
+
 class Plan {
  public:
-  Plan(const std::string& recipe, const std::string& weight_only) {
-    if (!weight_only.empty()) {
+  explicit Plan(const TuneRequest& request) {
+    const std::string& recipe = request.recipe;
+    if (!request.weight_only.empty()) {
       if (!recipe.empty()) refuse("--recipe", recipe, "left out with --weight-only, which has none");
-      weight_ = parse_weight(weight_only);
+      weight_ = weight_only_spec(request);
       return;
+    }
+    if (!request.weight_scale.empty()) {
+      refuse("--weight-scale", request.weight_scale, "left out without --weight-only, whose scales it names");
     }
     for (const Recipe& known : recipes()) {
       if (recipe.empty() || known.name == recipe) recipes_.push_back(known);
@@ -109,7 +135,7 @@ class Plan {
 
   void add_layer(const std::string& name, const LinearSize& size) {
     if (weight_) {
-      const ProductCall call{.spec = DequantMatmulSpec{.weight = *weight_},
+      const ProductCall call{.spec = *weight_,
                              .size = {.m = size.tokens, .n = size.out_features, .k = size.in_features}};
       add({.label = fmt::format("{}{}weight-only", name, name.empty() ? "" : ", "),
            .call = call,
@@ -147,21 +173,22 @@ class Plan {
   }
 
   std::vector<Recipe> recipes_;
-  std::optional<Dtype> weight_;
+  std::optional<DequantMatmulSpec> weight_;
   std::vector<PlannedGemm> planned_;
 };
 
 }  // namespace
 
 std::vector<PlannedGemm> plan(const TuneRequest& request) {
-  Plan made(request.recipe, request.weight_only);
+  Plan made(request);
   for (const std::string& mnk : request.mnk) made.add_layer("", parse_mnk(mnk));
   if (!request.set.empty()) {
     const auto* const model = std::ranges::find(kModels, std::string_view(request.set), &Model::name);
     if (model == kModels.end()) refuse("--set", request.set, "one of " + names(kModels));
-    if (request.tokens <= 0) refuse("--tokens", std::to_string(request.tokens), "a number of at least 1");
+    const std::int64_t tokens = request.tokens.value_or(request.weight_only.empty() ? 8192 : 16);
+    if (tokens <= 0) refuse("--tokens", std::to_string(tokens), "a number of at least 1");
     for (const Layer& layer : layers(*model)) {
-      made.add_layer(layer.name, {request.tokens, layer.in_features, layer.out_features});
+      made.add_layer(layer.name, {tokens, layer.in_features, layer.out_features});
     }
   }
   if (!request.manifest.empty()) {

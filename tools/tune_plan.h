@@ -22,9 +22,11 @@ struct PlannedGemm {
 struct TuneRequest {
   std::vector<std::string> mnk{};  // "16384,8192,7168": tokens, out_features, in_features
   std::string set{};               // "llama3-8b"
-  std::int64_t tokens = 8192;      // of the set
-  std::string recipe{};            // only this one; empty: all
-  std::string weight_only{};       // instead of recipes' GEMMs: products with weights of this dtype, a factor to a row
+  // Of the set. Without: 8192, as in training, and with `weight_only` 16, as in decoding.
+  std::optional<std::int64_t> tokens{};
+  std::string recipe{};        // only this one; empty: all
+  std::string weight_only{};   // instead of recipes' GEMMs: products with weights of this dtype
+  std::string weight_scale{};  // "tensor", "row", ..., "mx" of those; empty: row for FP8, mx for fewer bits
   std::filesystem::path manifest{};
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // of lines that the manifest lost
 };

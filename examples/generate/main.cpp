@@ -57,6 +57,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;  // 0: --help
   }
+  check(options);
   ingot::Context context(context_options(options));
   const bool on_gpu = context.device().type == ingot::DeviceType::cuda;
   const ingot::ContextInfo info = context.info();

@@ -21,20 +21,46 @@ constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxLayers = 1024;
 constexpr std::int64_t kMaxVocabulary = std::int64_t{1} << 24;  // that of ops.cuh
 
-std::optional<RopeScaling> read_rope_scaling(const std::filesystem::path& file, const Json& json) {
-  const auto found = json.find("rope_scaling");
-  if (found == json.end() || found->is_null()) return std::nullopt;
-  const std::string type = found->value("rope_type", found->value("type", std::string("none")));
-  if (type != "llama3") {
-    throw Error(
-        ErrorCode::invalid_argument, file.string(),
-        fmt::format("has a \"rope_scaling\" of the type \"{}\", which this example does not compute; only llama3 is",
-                    type));
+// Null where the field is missing or null, which in these files is the same.
+const Json* find(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  return found == json.end() || found->is_null() ? nullptr : &*found;
+}
+
+template <class T>
+T value_or(const Json& json, const char* name, T otherwise) {
+  const Json* const found = find(json, name);
+  return found == nullptr ? otherwise : found->get<T>();
+}
+
+// "rope_parameters" is what newer files have in the place of "rope_scaling" and "rope_theta".
+constexpr const char* kRopeParameters = "rope_parameters";
+
+double read_rope_theta(const Json& json, double otherwise) {
+  if (const Json* const parameters = find(json, kRopeParameters)) {
+    otherwise = value_or(*parameters, "rope_theta", otherwise);
   }
-  return RopeScaling{.factor = found->at("factor").get<double>(),
-                     .low_frequency_factor = found->at("low_freq_factor").get<double>(),
-                     .high_frequency_factor = found->at("high_freq_factor").get<double>(),
-                     .original_positions = found->at("original_max_position_embeddings").get<double>()};
+  return value_or(json, "rope_theta", otherwise);
+}
+
+std::optional<RopeScaling> read_rope_scaling(const std::filesystem::path& file, const Json& json) {
+  const char* name = "rope_scaling";
+  const Json* scaling = find(json, name);
+  if (scaling == nullptr) scaling = find(json, name = kRopeParameters);
+  if (scaling == nullptr) return std::nullopt;
+  const auto type = value_or(*scaling, "rope_type",
+                             value_or(*scaling, "type", std::string(name == kRopeParameters ? "default" : "none")));
+  if (type == "default") return std::nullopt;
+  if (type != "llama3") {
+    throw Error(ErrorCode::invalid_argument, file.string(),
+                fmt::format("has a \"{}\" of the type \"{}\", which this example does not compute; default and llama3 "
+                            "are",
+                            name, type));
+  }
+  return RopeScaling{.factor = scaling->at("factor").get<double>(),
+                     .low_frequency_factor = scaling->at("low_freq_factor").get<double>(),
+                     .high_frequency_factor = scaling->at("high_freq_factor").get<double>(),
+                     .original_positions = scaling->at("original_max_position_embeddings").get<double>()};
 }
 
 }  // namespace
@@ -119,8 +145,8 @@ ModelShape read_config(const std::filesystem::path& file) {
   try {
     const Json json = Json::parse(text);
     const auto require_default = [&](const char* name, const Json& expected) {
-      const auto found = json.find(name);
-      if (found == json.end() || found->is_null() || *found == expected) return;
+      const Json* const found = find(json, name);
+      if (found == nullptr || *found == expected) return;
       throw Error(ErrorCode::invalid_argument, file.string(),
                   fmt::format("has \"{}\": {}, which this example does not compute; only {} is", name, found->dump(),
                               expected.dump()));
@@ -133,11 +159,11 @@ ModelShape read_config(const std::filesystem::path& file) {
     shape.hidden = json.at("hidden_size").get<std::int64_t>();
     shape.intermediate = json.at("intermediate_size").get<std::int64_t>();
     shape.heads = json.at("num_attention_heads").get<std::int64_t>();
-    shape.kv_heads = json.value("num_key_value_heads", shape.heads);
-    shape.head_dims = json.value("head_dim", shape.heads > 0 ? shape.hidden / shape.heads : 0);
+    shape.kv_heads = value_or(json, "num_key_value_heads", shape.heads);
+    shape.head_dims = value_or(json, "head_dim", shape.heads > 0 ? shape.hidden / shape.heads : 0);
     shape.vocabulary = json.at("vocab_size").get<std::int64_t>();
-    shape.norm_eps = json.value("rms_norm_eps", shape.norm_eps);
-    shape.rope_theta = json.value("rope_theta", shape.rope_theta);
+    shape.norm_eps = value_or(json, "rms_norm_eps", shape.norm_eps);
+    shape.rope_theta = read_rope_theta(json, shape.rope_theta);
     shape.rope_scaling = read_rope_scaling(file, json);
   } catch (const nlohmann::json::exception&) {
     throw Error(ErrorCode::io_failed, file.string(),

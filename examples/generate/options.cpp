@@ -9,6 +9,37 @@
 namespace generate {
 namespace {
 
+[[noreturn]] void refuse(const char* option, const std::string& message,
+                         ingot::ErrorCode code = ingot::ErrorCode::invalid_argument) {
+  throw ingot::Error(code, option, message);
+}
+
+void check_quantised(const Options& options) {
+  const ingot::Dtype dtype = *ingot::parse_dtype(options.dtype);
+  if (ingot::bits_of(dtype) < 8 && !options.mx) {
+    refuse("--dtype", fmt::format("{} is made with MX's scales alone: add --mx", options.dtype));
+  }
+  if (options.mx && (dtype == ingot::Dtype::e4m3fnuz || dtype == ingot::Dtype::e5m2fnuz)) {
+    refuse("--mx", fmt::format("OCP MX has no {}: choose e4m3fn, e5m2, e3m2fn, e2m3fn or e2m1fn, or leave --mx out",
+                               options.dtype));
+  }
+}
+
+// Weights are written in place of nothing.
+void check_save(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  if (!fs::exists(folder)) return;
+  if (!fs::is_directory(folder)) refuse("--save", fmt::format("{} is no folder", folder.string()));
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const fs::path& file = entry.path();
+    if (file.filename() == "config.json" || file.filename() == "model.safetensors.index.json" ||
+        file.extension() == ".safetensors") {
+      refuse("--save", fmt::format("the folder {} has a model already ({}); choose another folder", folder.string(),
+                                   file.filename().string()));
+    }
+  }
+}
+
 std::filesystem::path config_beside(const std::filesystem::path& weights) {
   return (std::filesystem::is_directory(weights) ? weights : weights.parent_path()) / "config.json";
 }
@@ -30,8 +61,9 @@ void add_options(CLI::App& app, Options& options) {
          "sizes of the model (default: those of the weights' config.json, or tiny on the CPU, llama2-7b on a GPU)")
       ->check(CLI::IsMember(names));
   app.add_option("--layers", options.layers, "only the first so many layers")->check(CLI::Range(1, 1024));
-  app.add_option("--weights", options.weights, "folder or file of safetensors with Llama's names (default: random)");
-  app.add_option("--save", options.save, "folder to write the weights to, as --weights reads them");
+  app.add_option("--weights", options.weights,
+                 "folder or file of safetensors of bf16, f16 or f32, with Llama's names (default: random)");
+  app.add_option("--save", options.save, "folder to write the weights to in bf16, as --weights reads them");
   app.add_option("--prompt", options.prompt, "token ids, separated by commas, for every sequence (default: random)")
       ->delimiter(',');
   app.add_option("--prompt-length", options.prompt_length, "of a random prompt")->check(count)->capture_default_str();
@@ -45,16 +77,36 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--seed", options.seed, "of random weights and prompts")->capture_default_str();
   app.add_option("--only", options.only, "run only bf16 or only quantised weights")
       ->check(CLI::IsMember({"bf16", "quantised"}));
-  app.add_option("--dtype", options.dtype, "of the quantised weights")
+  app.add_option("--dtype", options.dtype, "of the quantised weights; 6 and 4 bits: with --mx")
       ->check(CLI::IsMember(dtypes))
       ->capture_default_str();
-  app.add_option("--scale", options.scale, "what shares a factor: tensor, row, 1x128, 1x64, 1x32, 128x128")
-      ->check(CLI::IsMember({"tensor", "row", "1x128", "1x64", "1x32", "128x128"}))
-      ->capture_default_str();
-  app.add_flag("--mx", options.mx, "powers of two for groups of 32 (OCP MX) in place of --scale");
+  auto* const scale =
+      app.add_option("--scale", options.scale, "what shares a factor: tensor, row, 1x128, 1x64, 1x32, 128x128")
+          ->check(CLI::IsMember({"tensor", "row", "1x128", "1x64", "1x32", "128x128"}))
+          ->capture_default_str();
+  app.add_flag("--mx", options.mx, "powers of two for groups of 32 (OCP MX) in place of --scale")->excludes(scale);
   app.add_flag("--batch-invariant", options.batch_invariant, "a sequence's logits do not depend on the others");
   app.add_flag("--bf16-head", options.bf16_head, "leave the last layer, which gives the logits, in bf16");
   app.add_option("--out", options.out, "file for the report, as JSON");
+}
+
+void check(const Options& options) {
+  namespace fs = std::filesystem;
+  if (options.only != "bf16") check_quantised(options);
+  if (!options.weights.empty() && !fs::exists(options.weights)) {
+    refuse("--weights", fmt::format("no such file or folder: {}", options.weights.string()),
+           ingot::ErrorCode::not_found);
+  }
+  if (!options.save.empty()) check_save(options.save);
+  if (options.out.empty()) return;
+  const fs::path folder = options.out.has_parent_path() ? options.out.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder)) {
+    refuse("--out", fmt::format("{} cannot be written: there is no folder {}; make it first", options.out.string(),
+                                folder.string()));
+  }
+  if (fs::is_directory(options.out)) {
+    refuse("--out", fmt::format("{} is a folder; name a file", options.out.string()));
+  }
 }
 
 ModelShape shape_of(const Options& options, bool on_gpu) {

@@ -38,6 +38,9 @@ struct Options {
 
 // Makes the command line's options write to `options`, which outlives the app.
 void add_options(CLI::App& app, Options& options);
+// What can be said before anything is loaded: options that do not go together, files and folders that are not there, or
+// are there already. Throws ingot::Error.
+void check(const Options& options);
 
 // The sizes: of --preset, or of the config.json beside --weights, with --layers. Throws ingot::Error.
 ModelShape shape_of(const Options& options, bool on_gpu);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -19,12 +20,17 @@ double gigabytes_per_second(const Run& run) { return static_cast<double>(run.wei
 }  // namespace
 
 std::string table(const Report& report) {
+  // A model that the CPU decodes in a moment has far less than a gigabyte.
+  const bool is_small =
+      std::ranges::all_of(report.runs, [](const Run& run) { return static_cast<double>(run.weight_bytes) < 1e8; });
+  const double unit = is_small ? 1e6 : 1e9;
   std::string text = fmt::format("{:<16} {:>12} {:>10} {:>10} {:>10} {:>9} {:>8}\n", "weights", "tokens/s", "ms/step",
-                                 "GB/step", "GB/s", "launches", "speedup");
+                                 is_small ? "MB/step" : "GB/step", "GB/s", "launches", "speedup");
   for (const Run& run : report.runs) {
-    text += fmt::format("{:<16} {:>12.1f} {:>10.3f} {:>10.3f} {:>10.1f} {:>9} {:>7.2f}x\n", run.name,
-                        tokens_per_second(report, run), 1e3 * run.seconds, static_cast<double>(run.weight_bytes) / 1e9,
-                        gigabytes_per_second(run), run.launches, report.runs.front().seconds / run.seconds);
+    text += fmt::format("{:<16} {:>12.1f} {:>10.3f} {:>10.3f} {:>10.{}f} {:>9} {:>7.2f}x\n", run.name,
+                        tokens_per_second(report, run), 1e3 * run.seconds, static_cast<double>(run.weight_bytes) / unit,
+                        gigabytes_per_second(run), is_small ? 3 : 1, run.launches,
+                        report.runs.front().seconds / run.seconds);
   }
   if (report.agreement) {
     const Agreement& agreement = *report.agreement;

@@ -13,7 +13,7 @@ import numpy as np
 from ._core import Error
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
-_FROM_LONG_NAME = {
+FROM_LONG_NAME = {
     "float32": "f32",
     "bfloat16": "bf16",
     "float16": "f16",
@@ -26,7 +26,7 @@ _FROM_LONG_NAME = {
     "float6_e2m3fn": "e2m3fn",
     "float4_e2m1fn": "e2m1fn",
 }
-_LONG_NAME = {short: long for long, short in _FROM_LONG_NAME.items()}
+_LONG_NAME = {short: long for long, short in FROM_LONG_NAME.items()}
 # Bits without their type: NumPy itself has no bfloat16 and no FP8.
 _HINTS = {
     "uint16": "for the bits of bf16 install ml_dtypes and give array.view(ml_dtypes.bfloat16)",
@@ -44,7 +44,7 @@ def dtype_name(dtype: Any) -> str:
     if text.startswith("<class"):
         text = dtype.__name__
     text = text.removeprefix("torch.")
-    text = _FROM_LONG_NAME.get(text, text)
+    text = FROM_LONG_NAME.get(text, text)
     if text not in _NAMES:
         raise Error(f"dtype: {dtype!r} is none of {', '.join(_NAMES)}")
     return text

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _core
-from ._arrays import PACKED_BITS, arrays_of, dtype_name
+from ._arrays import FROM_LONG_NAME, PACKED_BITS, arrays_of, dtype_name
 from ._context import Context, context_for
 
 
@@ -71,6 +71,7 @@ class WeightOnlyLinear:
         """
         arrays = arrays_of(codes)
         code_dtype = dtype_name(dtype if dtype is not None else arrays.dtype(codes))
+        _check_codes(arrays, codes, code_dtype)
         options = _core.WeightOnlyOptions(code_dtype, scale, False, packed, batch_invariant, epilogue or "")
         if type(arrays_of(scales)) is not type(arrays):
             raise _core.Error("WeightOnlyLinear scales: must be of the same framework as the codes")
@@ -123,6 +124,10 @@ class WeightOnlyLinear:
         arrays = arrays_of(x)
         in_dtype = arrays.dtype(x)
         wanted = dtype_name(out_dtype) if out_dtype is not None else in_dtype
+        if bias is not None and (not hasattr(bias, "dtype") or type(arrays_of(bias)) is not type(arrays)):
+            raise _core.Error(
+                f"WeightOnlyLinear bias: must be an array or a tensor of x's framework and dtype, got {type(bias).__name__}"
+            )
         rows = x if len(x.shape) == 2 else x.reshape(-1, x.shape[-1]) if len(x.shape) else x
         if out is None:
             y = arrays.empty((rows.shape[0] if len(rows.shape) else 0, self.out_features), wanted)
@@ -134,6 +139,9 @@ class WeightOnlyLinear:
         given = inputs or {}
         if not set(names) <= set(given):
             raise _core.Error(f"WeightOnlyLinear inputs: the epilogue reads {names}, but given are {list(given)}")
+        if not set(given) <= set(names):
+            unknown = sorted(set(given) - set(names))
+            raise _core.Error(f"WeightOnlyLinear inputs: {unknown} are none of the epilogue's, which are {names}")
         self._core.forward(
             arrays.bits(rows), in_dtype, arrays.bits(y), wanted,
             None if bias is None else (arrays.bits(bias), arrays.dtype(bias)),
@@ -185,6 +193,21 @@ class WeightOnlyLinear:
             f"WeightOnlyLinear({self.in_features} -> {self.out_features}, {self.dtype}, scale={self.scale!r}, "
             f"{self.device})"
         )
+
+
+def _check_codes(arrays: Any, codes: Any, code_dtype: str) -> None:
+    """Codes come as what they are or as their bits in uint8. (PyTorch has two of e2m1fn in an element.)"""
+    own = str(codes.dtype).removeprefix("torch.")
+    if own == "uint8" or (own == "float4_e2m1fn_x2" and code_dtype == "e2m1fn"):
+        return
+    own = FROM_LONG_NAME.get(own, own)
+    what = f"WeightOnlyLinear codes: is {own}{list(codes.shape)} on {arrays.device}"
+    if own != code_dtype:
+        raise _core.Error(
+            f"{what}; the options say {code_dtype}: set dtype to what the codes are, or give their bits in uint8"
+        )
+    if own in PACKED_BITS:
+        raise _core.Error(f"{what}, a code to a byte; give the bytes of packed rows, which pack_codes() makes")
 
 
 def _scale_dtype(arrays: Any, scales: Any, scale: str) -> str:

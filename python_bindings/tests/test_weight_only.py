@@ -218,6 +218,22 @@ BF16 = torch.bfloat16
             'expected "dequantize" \\(value = code \\* scale\\) or "quantize"',
         ),
         (
+            lambda: ingot.WeightOnlyLinear.from_codes(torch.zeros(4, 32).to(FP8["e5m2"]), torch.ones(4), "e4m3fn"),
+            r"codes: is e5m2\[4, 32\] on cpu; the options say e4m3fn: set dtype to what the codes are",
+        ),
+        (
+            lambda: ingot.WeightOnlyLinear.from_codes(torch.zeros(4, 32, dtype=torch.int8), torch.ones(4), "e4m3fn"),
+            r"codes: is int8\[4, 32\] on cpu; the options say e4m3fn: set dtype .* or give their bits in uint8",
+        ),
+        (
+            lambda: ingot.WeightOnlyLinear.from_codes(np.zeros((4, 32), np.int16), np.ones(4, np.float32), "e2m1fn"),
+            r"codes: is int16\[4, 32\] on cpu; the options say e2m1fn: set dtype",
+        ),
+        (
+            lambda: ingot.WeightOnlyLinear.from_codes(torch.zeros(4, 32), torch.ones(4), "e4m3fn"),
+            r"codes: is f32\[4, 32\] on cpu; the options say e4m3fn",
+        ),
+        (
             lambda: ingot.WeightOnlyLinear.from_codes(torch.zeros(4, 32).to(FP8["e4m3fn"]), torch.ones(4), in_features=9),
             "in_features: is 9, but codes have 32 columns",
         ),
@@ -236,11 +252,17 @@ BF16 = torch.bfloat16
         (lambda: small()(torch.zeros(2, 32)), "WeightOnlyLinear x: is f32\\[2, 32\\] on cpu; it must be of bf16 or f16"),
         (lambda: small()(torch.zeros(2, 31, dtype=BF16)), "it must have 32 columns = in_features"),
         (lambda: small()(torch.zeros(2, 32, dtype=BF16), torch.zeros(5, dtype=BF16)), "bias"),
+        (lambda: small()(torch.zeros(2, 32, dtype=BF16), [0.0] * 4), "bias: must be an array or a tensor .*, got list"),
+        (lambda: small()(torch.zeros(2, 32, dtype=BF16), np.zeros(4, np.float16)), "bias: must be .*, got ndarray"),
         (lambda: small()(torch.zeros(2, 32, dtype=BF16), out_dtype="f16"), "it must be of x's dtype, bf16, or f32"),
         (lambda: small()(torch.zeros(2, 32, dtype=BF16), out=torch.zeros(4, 2).T), "its columns contiguous"),
         (
             lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), epilogue="x * gate")(torch.zeros(2, 32, dtype=BF16)),
             r"the epilogue reads \['gate'\], but given are \[\]",
+        ),
+        (
+            lambda: small()(torch.zeros(2, 32, dtype=BF16), inputs={"gate": torch.zeros(2, 4, dtype=BF16)}),
+            r"inputs: \['gate'\] are none of the epilogue's, which are \[\]",
         ),
         (lambda: ingot.WeightOnlyLinear.load("/nowhere/w.safetensors", device="cpu"), "w.safetensors"),
     ],
@@ -248,3 +270,12 @@ BF16 = torch.bfloat16
 def test_errors_say_what_is_wrong(call, message):
     with pytest.raises(ingot.Error, match=message):
         call()
+
+
+def test_codes_a_byte_each_are_refused_where_bytes_hold_several():
+    codes = np.zeros((4, 32), pytest.importorskip("ml_dtypes").float4_e2m1fn)
+    with pytest.raises(ingot.Error, match=r"codes: is e2m1fn\[4, 32\] on cpu, a code to a byte; .* pack_codes\(\)"):
+        ingot.WeightOnlyLinear.from_codes(codes, np.ones(4, np.float32))
+    if hasattr(torch, "float4_e2m1fn_x2"):
+        pairs = torch.zeros(4, 16, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+        assert ingot.WeightOnlyLinear.from_codes(pairs, torch.ones(4), "e2m1fn").in_features == 32

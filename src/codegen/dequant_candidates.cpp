@@ -2,8 +2,9 @@
 // what the memory's latency leaves, whichever is longer; never less than reading the weight takes. Constants:
 // dequant_costs.h.
 //
-// That of dequant_sm90: rounds of clusters, each as long as the longest of reading its part of the weight, and of
-// decoding and multiplying, of which the shorter hides behind the longer in part.
+// That of dequant_sm90: rounds of clusters, each of as many stages as its part of K has. A stage takes what its
+// instructions take, decoding and multiplying, of which the shorter hides behind the longer in part; or what a warp
+// must wait for, one step of 32 k after the other, if that is longer. And never less than the memory takes.
 //
 // batch_invariant: a row's result depends on the order of its sums, which is decided by the tiling but for its tokens.
 // What is otherwise free is then decided for kInvariantTokens tokens, whatever M is; of sm90's two instructions it is
@@ -103,16 +104,20 @@ double estimate_mma(const DequantMatmulSpec& spec, const DequantSize& size, cons
 
 // ---- sm90 ----
 
-// Of a block: warpgroups, waves, k of a stage, blocks of a multiprocessor.
+// Of a block: warpgroups, waves, k of a stage, blocks of a multiprocessor, warpgroups that share a stage's k. Those
+// that were the best, or close, on some product (bench/results/weight_only_tilings_h200.json).
 struct Sm90Shape {
-  int groups, waves, depth, blocks;
+  int groups, waves, depth, blocks, k_warps = 1;
 };
-constexpr std::array kSm90MmaShapes{Sm90Shape{2, 1, 128, 1}, Sm90Shape{4, 1, 64, 1},  Sm90Shape{2, 1, 256, 1},
-                                    Sm90Shape{4, 1, 128, 1}, Sm90Shape{2, 2, 64, 1},  Sm90Shape{2, 1, 128, 2},
-                                    Sm90Shape{1, 1, 256, 2}, Sm90Shape{2, 1, 256, 2}, Sm90Shape{2, 1, 64, 1}};
-constexpr std::array kSm90WgmmaShapes{Sm90Shape{2, 1, 64, 1}, Sm90Shape{4, 1, 64, 1}, Sm90Shape{2, 1, 128, 1},
-                                      Sm90Shape{2, 2, 64, 1}, Sm90Shape{3, 1, 64, 1}, Sm90Shape{4, 1, 128, 1},
-                                      Sm90Shape{2, 1, 64, 2}, Sm90Shape{2, 1, 128, 2}};
+constexpr std::array kSm90MmaShapes{Sm90Shape{1, 1, 512, 1},    Sm90Shape{2, 1, 512, 1, 2}, Sm90Shape{4, 1, 512, 1, 4},
+                                    Sm90Shape{2, 1, 256, 2, 2}, Sm90Shape{4, 1, 256, 2, 4}, Sm90Shape{1, 1, 256, 2},
+                                    Sm90Shape{3, 1, 256, 1},    Sm90Shape{3, 1, 128, 1},    Sm90Shape{2, 2, 256, 1, 2},
+                                    Sm90Shape{4, 1, 256, 1, 2}, Sm90Shape{4, 1, 128, 1},    Sm90Shape{4, 1, 256, 1},
+                                    Sm90Shape{2, 1, 512, 1},    Sm90Shape{2, 1, 256, 2},    Sm90Shape{2, 1, 128, 1}};
+constexpr std::array kSm90WgmmaShapes{Sm90Shape{1, 1, 128, 2}, Sm90Shape{2, 1, 128, 1}, Sm90Shape{2, 1, 256, 1},
+                                      Sm90Shape{3, 1, 128, 1}, Sm90Shape{2, 1, 64, 2},  Sm90Shape{4, 1, 128, 1},
+                                      Sm90Shape{2, 2, 128, 1}, Sm90Shape{2, 1, 64, 1},  Sm90Shape{3, 1, 64, 1},
+                                      Sm90Shape{2, 2, 64, 1},  Sm90Shape{4, 1, 64, 1}};
 constexpr std::array kSm90MmaTokens{8, 16, 32};
 constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
 constexpr std::array kSm90Splits{1, 2, 4, 8};
@@ -135,6 +140,8 @@ void add_sm90(const DequantMatmulSpec& spec, const DequantSize& size, DequantTil
       tiling.multicast = multicast;
       // Four warpgroups have 112 registers to a thread, which two sets of 32 sums and what they need beside them spill.
       if (spec.scale.cols != 0 && tiling.rows == 256 * tiling.waves && tiling.tokens * tiling.waves >= 64) continue;
+      // So do sums of 32 tokens by mma.sync, of a stage that is long.
+      if (spec.scale.cols != 0 && !tiling.wgmma && tiling.tokens == 32 && tiling.depth > 128) continue;
       const DequantTiling filled = with_all_stages(spec, tiling);
       if (filled.stages >= 3) all.push_back(filled);
     }
@@ -149,8 +156,9 @@ std::vector<DequantTiling> sm90_tilings(const DequantMatmulSpec& spec, const Deq
     add_sm90(spec, size,
              {.wgmma = wgmma,
               .tokens = tokens,
-              .rows = 64 * shape.groups * shape.waves,
+              .rows = 64 * shape.groups / shape.k_warps * shape.waves,
               .depth = shape.depth,
+              .k_warps = shape.k_warps,
               .waves = shape.waves,
               .blocks = shape.blocks},
              all);
@@ -166,15 +174,22 @@ std::vector<DequantTiling> sm90_tilings(const DequantMatmulSpec& spec, const Deq
   return all;
 }
 
+// Clusters that run at once, of one block to a multiprocessor: they do not cross the GPU's parts, which have 16 or 18.
+int clusters_at_once(int multiprocessors, int blocks) {
+  const int parts = std::max(1, multiprocessors / 16);
+  const int whole = std::max(1, multiprocessors) / blocks;
+  return std::max(1, blocks <= 2 ? whole : whole - parts / 4);
+}
+
 double estimate_sm90(const DequantMatmulSpec& spec, const DequantSize& size, const DequantTiling& t,
                      int multiprocessors) {
   constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
   const int cluster = t.split * t.multicast;
   const double tiles_m = static_cast<double>(divided(size.m, t.tokens));
   const double tiles = tiles_m * static_cast<double>(divided(size.n, std::int64_t{t.rows} * t.multicast));
-  const double room = std::max(1, multiprocessors * t.blocks / cluster);
+  const double room = clusters_at_once(multiprocessors, cluster) * t.blocks;
   const double rounds = std::ceil(tiles / room);
-  const double at_once = std::min<double>(t.blocks, std::ceil(tiles * cluster / std::max(1, multiprocessors)));
+  const double at_once = std::min<double>(t.blocks, std::ceil(tiles / rounds * cluster / std::max(1, multiprocessors)));
   // Of a stage.
   const double stages = std::ceil(static_cast<double>(divided(size.k, t.depth)) / t.split);
   const double weights = static_cast<double>(t.rows) * t.depth;
@@ -182,12 +197,13 @@ double estimate_sm90(const DequantMatmulSpec& spec, const DequantSize& size, con
   const double reading = bytes * at_once / kCosts.bytes_per_ns;
   const double group = spec.scale.cols == 0 ? 0 : t.tokens * kCosts.group_ns / spec.scale.cols;
   const double decoding = weights * at_once * (1 / kCosts.decoded_per_ns + group);
-  const double multiplying = weights * at_once * t.tokens / (t.wgmma ? kCosts.wgmma_per_ns : kCosts.mma_per_ns);
-  const double both = std::max(decoding, multiplying) + kCosts.overlap * std::min(decoding, multiplying);
-  const double waiting = (kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0)) / at_once;
+  const double steps = t.depth / 32.0 / t.k_warps * t.waves;
+  const double latency = kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0) +
+                         kCosts.step_ns * steps * (t.wgmma ? t.tokens / 32.0 : 1 + t.tokens / 16.0) / 2;
   const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
-  const double exchange = t.split == 1 ? 0 : kCosts.exchange_ns + writing;
-  const double ns = rounds * (stages * (std::max(reading, both) + waiting) + writing + exchange + kCosts.tile_ns);
+  const double exchange =
+      (t.split * t.k_warps == 1 ? 0 : kCosts.exchange_ns + writing) + (t.k_warps > 1 ? kCosts.k_warps_ns : 0);
+  const double ns = rounds * (stages * std::max({reading, decoding, latency}) + writing + exchange + kCosts.tile_ns);
   const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
   return kCosts.start_us + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
 }

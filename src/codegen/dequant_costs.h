@@ -18,23 +18,23 @@ struct DequantMmaCosts {
 };
 inline constexpr DequantMmaCosts kDequantMma{};
 
-// Fitted to the times of all tilings on 45 products (e4m3fn by bf16, factors of rows, 1 to 1024 tokens), so that the
-// tiling of the least estimate costs little over the fastest one: 9 % on the mean. Figures are therefore the model's,
-// not the hardware's. Per nanosecond: of a multiprocessor.
+// Fitted to the times of 835 tilings of 45 products (e4m3fn by bf16, factors of rows, 1 to 1024 tokens;
+// bench/results/weight_only_tilings_h200.json), so that the tiling of the least estimate costs little over the fastest
+// one: 1.8 % on the mean, 12 % at most. Figures are therefore the model's, not the hardware's. Per nanosecond: of a
+// multiprocessor.
 struct DequantSm90Costs {
-  double start_us = 0;
+  double start_us = 1.3;
   double memory_per_us = 4.6e6;  // bytes
-  double bytes_per_ns = 278;     // into shared memory
-  double decoded_per_ns = 25;    // codes
-  double mma_per_ns = 1e9;       // codes times tokens
-  double wgmma_per_ns = 11800;
-  double overlap = 0.88;      // share of the shorter of decoding and multiplying that is not hidden
-  double group_ns = 0.0008;   // of a code and a token, for a factor of each k
-  double stage_ns = 40;       // of a stage, beside what it is filled with
-  double multicast_ns = 140;  // likewise, where blocks wait for each other
-  double write_ns = 121;      // of 1024 outputs
-  double tile_ns = 2100;
-  double exchange_ns = 0.6;
+  double bytes_per_ns = 82;      // into shared memory
+  double decoded_per_ns = 29.6;  // codes
+  double group_ns = 0.0008;      // of a code and a token, for a factor of each k
+  double stage_ns = 167;         // that a warp waits in each stage
+  double multicast_ns = 278;     // likewise, where blocks wait for each other
+  double step_ns = 40;           // likewise in each step of 32 k
+  double write_ns = 18;          // of 1024 outputs
+  double tile_ns = 732;
+  double exchange_ns = 375;
+  double k_warps_ns = 411;
 };
 inline constexpr DequantSm90Costs kDequantSm90{};
 

@@ -1,5 +1,6 @@
 // The words name what the kernel is made of: a bias, batch_invariant and the split of K are parameters. A spec that
-// names no kernel is shown as the one that takes every call, and one without a tiling with the first.
+// names no kernel is made as the one that takes every call, and one without a tiling with the first; a call, and
+// `ingot show`, first complete it with dequant_order().
 #include "ingot/codegen/dequant_instance.h"
 
 #include <fmt/format.h>
@@ -45,14 +46,14 @@ DequantInstance mma(DequantMatmulSpec spec) {
 
 DequantInstance sm90(const DequantMatmulSpec& spec) {
   const DequantSm90Tiling t = dequant_sm90_tiling(*spec.tiling);
-  return {
-      .header = "dequant_sm90.cuh",
-      .kernel = fmt::format("dequant_sm90<{}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
-                            "{}}}{}>",
-                            type(spec.weight), type(spec.x), type(spec.out), factors(spec), t.tokens, t.groups, t.waves,
-                            t.depth, t.stages, t.split, t.multicast, t.wgmma, t.blocks_per_sm, epilogue(spec)),
-      .words = print(spec),
-      .functor = {}};
+  return {.header = "dequant_sm90.cuh",
+          .kernel =
+              fmt::format("dequant_sm90<{}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
+                          "{}, {}}}{}>",
+                          type(spec.weight), type(spec.x), type(spec.out), factors(spec), t.tokens, t.groups, t.waves,
+                          t.depth, t.stages, t.split, t.multicast, t.wgmma, t.blocks_per_sm, t.k_warps, epilogue(spec)),
+          .words = print(spec),
+          .functor = {}};
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ auto visit_bits(Dtype weight, const Function& function) {
 bool is_sound(const DequantTiling& t) {
   const auto within = [](int value, int most) { return value >= 1 && value <= most; };
   return within(t.tokens, 256) && within(t.rows, 1024) && within(t.depth, 1024) && within(t.stages, kMostStages) &&
-         within(t.split, 8) && within(t.waves, 4) && within(t.multicast, 8) && within(t.blocks, 4) && t.k_warps == 1 &&
-         t.rows % (64 * t.waves) == 0;
+         within(t.split, 8) && within(t.waves, 4) && within(t.multicast, 8) && within(t.blocks, 4) &&
+         within(t.k_warps, 4) && t.rows % (64 * t.waves) == 0;
 }
 
 }  // namespace
@@ -28,14 +28,15 @@ bool is_sound(const DequantTiling& t) {
 DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& t) {
   const auto unsigned_of = [](int value) { return static_cast<u32>(value); };
   return {.tokens = unsigned_of(t.tokens),
-          .groups = unsigned_of(t.rows / (64 * t.waves)),
+          .groups = unsigned_of(t.rows / (64 * t.waves) * t.k_warps),
           .waves = unsigned_of(t.waves),
           .depth = unsigned_of(t.depth),
           .stages = unsigned_of(t.stages),
           .split = unsigned_of(t.split),
           .multicast = unsigned_of(t.multicast),
           .wgmma = t.wgmma,
-          .blocks_per_sm = unsigned_of(t.blocks)};
+          .blocks_per_sm = unsigned_of(t.blocks),
+          .k_warps = unsigned_of(t.k_warps)};
 }
 
 DequantFactors dequant_factors(const DequantMatmulSpec& spec) {

@@ -9,6 +9,7 @@
 
 #include "ingot/codegen/dequant_spec_text.h"
 #include "ingot/codegen/dequant_tiling.h"
+#include "ingot/codegen/spec_words.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -22,12 +23,6 @@ const char* name_of(WeightLayout layout) {
   return layout == WeightLayout::row_major ? "row_major" : layout == WeightLayout::packed ? "packed" : "unknown_layout";
 }
 
-std::string list(std::span<const Dtype> dtypes) {
-  std::vector<std::string_view> names;
-  for (const Dtype dtype : dtypes) names.push_back(name(dtype));
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 template <class Spec>
 [[noreturn]] void refuse(const Spec& spec, const std::string& message) {
   throw Error(ErrorCode::invalid_spec, print_spec(spec), message);
@@ -35,9 +30,7 @@ template <class Spec>
 
 template <class Spec>
 void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<const Dtype> allowed) {
-  if (std::ranges::find(allowed, dtype) == allowed.end()) {
-    refuse(spec, fmt::format("{} is {}, but must be one of {}", field, name(dtype), list(allowed)));
-  }
+  if (const std::string fault = dtype_fault(field, dtype, allowed); !fault.empty()) refuse(spec, fault);
 }
 
 void require_factors(const DequantMatmulSpec& spec) {

@@ -20,10 +20,10 @@ enum class WeightLayout : std::uint8_t { row_major, packed };
 
 // Version of the packed layout, for who stores packed weights.
 inline constexpr int kPackedLayoutVersion = 1;
-// Bytes of a packed weight [n, k]: rows are padded to 64, k to 64.
+// Bytes of a packed weight [n, k]: rows are padded to 64, k to 64. Overflows for no n and k of 2^31 and less.
 constexpr std::int64_t packed_weight_bytes(Dtype weight, std::int64_t n, std::int64_t k) {
   const std::int64_t rows = (n + 63) / 64 * 64;
-  return rows * ((k + 63) / 64 * 64) * bits_of(weight) / 8 + 4 * rows;
+  return rows * ((k + 63) / 64 * 8 * bits_of(weight)) + 4 * rows;
 }
 
 // codes [N, K] into the packed layout, or back (`unpack`): what was packed comes back bit for bit.
@@ -37,7 +37,7 @@ struct PackWeightSpec {
 // up, of either layout and any alignment.
 enum class DequantKernel : std::uint8_t { automatic, sm90, mma };
 
-// How a kernel cuts a product up.
+// How a kernel cuts a product up; codegen/dequant_tiling.h has its text.
 struct DequantTiling {
   bool wgmma = false;  // of sm90: the instruction of the tensor cores; false: mma.sync
   int tokens = 16;     // of x, that a tile has
@@ -55,8 +55,9 @@ struct DequantTiling {
 // out[M, N] = f(factor * sum_k x(m, k) * value(w(n, k)) + bias[n]), values exact, summed in f32 and rounded once.
 // value = code * factor. Factors that are of a tensor or a row multiply the sum; those of groups of K the sum of each
 // group, in f32, in ascending order of K. A NaN code makes out[:, n] NaN for its row n, an Inf is one. factors: f32, of
-// `scale`: tensor, row, 1x128, 1x64, 1x32 or 128x128; or e8m0fnu, of 1x32. Those of groups go row by row: [N, ceil(K /
-// 128)], or [ceil(N / 128), ceil(K / 128)].
+// `scale`: tensor, row, 1x128, 1x64, 1x32 or 128x128; or e8m0fnu, of 1x32. Those of groups of g go row by row: [N,
+// ceil(K / g)], or for 128x128 [ceil(N / 128), ceil(K / 128)]. A packed weight does not say what sizes it has: one that
+// was packed for others is refused only where its number of bytes differs.
 struct DequantMatmulSpec {
   Dtype x = Dtype::bf16;         // bf16 or f16
   Dtype weight = Dtype::e4m3fn;  // kWeightDtypes

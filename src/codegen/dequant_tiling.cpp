@@ -63,10 +63,15 @@ std::string mma_fault(const DequantTiling& t) {
 
 // The rules are those of templates/dequant_sm90_tiling.cuh; those that somebody may break by a typing error have words.
 std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
-  if (t.k_warps != 1) return fmt::format("{} units along K, but kernel sm90 has 1", t.k_warps);
-  if (t.waves < 1 || t.waves > 4 || t.rows < 1 || t.rows % (64 * t.waves) != 0 || t.rows / (64 * t.waves) > 4) {
-    return fmt::format("{} rows in {} waves, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves", t.rows,
-                       t.waves);
+  if (t.k_warps != 1 && (t.wgmma || (t.k_warps != 2 && t.k_warps != 4))) {
+    return fmt::format("{} units along K, but kernel sm90 has 1, 2 or 4 with mma, and 1 with wgmma", t.k_warps);
+  }
+  if (t.waves < 1 || t.waves > 4 || t.rows < 1 || t.rows % (64 * t.waves) != 0 ||
+      t.rows / (64 * t.waves) * t.k_warps > 4) {
+    return fmt::format(
+        "{} rows in {} waves and {} units along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 "
+        "to 4 waves",
+        t.rows, t.waves, t.k_warps);
   }
   if (dequant_sm90_exists(spec, t)) return {};
   DequantTiling fewest = t;

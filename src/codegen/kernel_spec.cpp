@@ -17,6 +17,7 @@
 #include "ingot/codegen/norm_spec_text.h"
 #include "ingot/codegen/quantize_spec_text.h"
 #include "ingot/codegen/sm90_tiling.h"
+#include "ingot/codegen/spec_words.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -127,18 +128,9 @@ template <class Spec>
   throw Error(ErrorCode::invalid_spec, print_spec(spec), message);
 }
 
-std::string list(std::span<const Dtype> dtypes) {
-  std::vector<std::string_view> names;
-  for (const Dtype dtype : dtypes) names.push_back(name(dtype));
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-bool among(std::span<const Dtype> dtypes, Dtype dtype) { return std::ranges::find(dtypes, dtype) != dtypes.end(); }
-
 template <class Spec>
 void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<const Dtype> allowed) {
-  if (!among(allowed, dtype))
-    refuse(spec, fmt::format("{} is {}, but must be one of {}", field, name(dtype), list(allowed)));
+  if (const std::string fault = dtype_fault(field, dtype, allowed); !fault.empty()) refuse(spec, fault);
 }
 
 template <class Spec>

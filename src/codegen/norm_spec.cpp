@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ingot/codegen/norm_spec_text.h"
+#include "ingot/codegen/spec_words.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -15,12 +16,6 @@ namespace {
 
 const char* name_of(NormKind kind) {
   return kind == NormKind::layer ? "layer" : kind == NormKind::rms ? "rms" : "unknown";
-}
-
-std::string list(std::span<const Dtype> dtypes) {
-  std::vector<std::string_view> names;
-  for (const Dtype dtype : dtypes) names.push_back(name(dtype));
-  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 template <class Spec>
@@ -35,9 +30,7 @@ void require(bool holds, const Spec& spec, const std::string& message) {
 
 template <class Spec>
 void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<const Dtype> allowed) {
-  if (std::ranges::find(allowed, dtype) == allowed.end()) {
-    refuse(spec, fmt::format("{} is {}, but must be one of {}", field, name(dtype), list(allowed)));
-  }
+  if (const std::string fault = dtype_fault(field, dtype, allowed); !fault.empty()) refuse(spec, fault);
 }
 
 template <class Spec>

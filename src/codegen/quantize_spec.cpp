@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "ingot/codegen/quantize_spec_text.h"
+#include "ingot/codegen/spec_words.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -21,12 +22,6 @@ constexpr int kMaxBits = 7;  // of both
 // Of five bits the largest value would be 2^16 or more.
 constexpr int kMaxExponentBitsOfF16 = 4;
 
-std::string list(std::span<const Dtype> dtypes) {
-  std::vector<std::string_view> names;
-  for (const Dtype dtype : dtypes) names.push_back(name(dtype));
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 template <class Spec>
 void require(bool holds, const Spec& spec, const std::string& message) {
   if (!holds) throw Error(ErrorCode::invalid_spec, print_spec(spec), message);
@@ -34,8 +29,8 @@ void require(bool holds, const Spec& spec, const std::string& message) {
 
 template <class Spec>
 void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<const Dtype> allowed) {
-  require(std::ranges::find(allowed, dtype) != allowed.end(), spec,
-          fmt::format("{} is {}, but must be one of {}", field, name(dtype), list(allowed)));
+  const std::string fault = dtype_fault(field, dtype, allowed);
+  require(fault.empty(), spec, fault);
 }
 
 }  // namespace

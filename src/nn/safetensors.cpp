@@ -9,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,6 +16,7 @@
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/file_descriptor.h"
+#include "ingot/runtime/shown.h"
 
 namespace ingot {
 namespace {
@@ -79,7 +79,7 @@ std::optional<std::uint64_t> bytes_of(const Type& type, const std::vector<std::i
   return bits / 8;
 }
 
-std::string tensor_called(std::string_view name) { return fmt::format("tensor \"{}\"", name); }
+std::string tensor_called(std::string_view name) { return fmt::format("tensor \"{}\"", shown(name)); }
 
 // ---- Files ---------------------------------------------------------------------------------------------------------
 
@@ -93,7 +93,8 @@ struct OpenFile {
 };
 
 OpenFile open_file(const std::filesystem::path& path) {
-  FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // (O_NONBLOCK: a FIFO that nobody writes to is opened, and then refused.)
+  FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!descriptor) {
     const int problem = errno;
     throw Error(problem == ENOENT ? ErrorCode::not_found : ErrorCode::io_failed, path.string(),
@@ -125,7 +126,7 @@ Json parse_json(const std::filesystem::path& path, std::string_view text, std::s
     if (event == Json::parse_event_t::object_start) names.emplace_back();
     if (event == Json::parse_event_t::object_end) names.pop_back();
     if (event == Json::parse_event_t::key && !names.back().insert(parsed.get_ref<const std::string&>()).second) {
-      refuse(path, fmt::format("its {} has the name \"{}\" twice", what, parsed.get_ref<const std::string&>()));
+      refuse(path, fmt::format("its {} has the name \"{}\" twice", what, shown(parsed.get_ref<const std::string&>())));
     }
     return true;
   };
@@ -162,7 +163,7 @@ class HeaderReader {
     if (!found->is_object()) refuse(*path_, "its __metadata__ is no object of texts");
     for (const auto& [name, value] : found->items()) {
       if (!value.is_string())
-        refuse(*path_, fmt::format("its __metadata__ has something other than a text, \"{}\"", name));
+        refuse(*path_, fmt::format("its __metadata__ has something other than a text, \"{}\"", shown(name)));
       metadata.emplace(name, value.get<std::string>());
     }
     return metadata;
@@ -184,7 +185,8 @@ class HeaderReader {
       fault("has no data_offsets of two whole numbers");
     }
     const Type* const type = find_type(dtype->get_ref<const std::string&>());
-    if (type == nullptr) fault(fmt::format("is of the unknown dtype \"{}\"", dtype->get_ref<const std::string&>()));
+    if (type == nullptr)
+      fault(fmt::format("is of the unknown dtype \"{}\"", shown(dtype->get_ref<const std::string&>())));
 
     StoredTensor tensor{.name = name, .type = std::string(type->name), .shape = {}, .dtype = type->dtype};
     for (const Json& size : *shape) {
@@ -234,7 +236,10 @@ class HeaderReader {
 }  // namespace
 
 std::string_view safetensors_type(Dtype dtype) {
-  return std::ranges::find(kTypes, std::optional(dtype), &Type::dtype)->name;
+  const auto* const found = std::ranges::find(kTypes, std::optional(dtype), &Type::dtype);
+  if (found != kTypes.end()) return found->name;
+  throw Error(ErrorCode::invalid_argument, "safetensors type",
+              fmt::format("{} has no name in the format; store its bytes as U8", name(dtype)));
 }
 
 // ---- Reading -------------------------------------------------------------------------------------------------------
@@ -346,7 +351,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
     if (file_name.empty() || file_name == "." || file_name == ".." ||
         file_name.find_first_of(std::string("/\\\0", 3)) != std::string::npos) {
       refuse(path, fmt::format("its weight_map puts {} into {}, which is no name of a file beside it",
-                               tensor_called(name), value.dump()));
+                               tensor_called(name), shown(value.dump())));
     }
     files.emplace(name, file_name);
   }
@@ -443,6 +448,55 @@ std::string header_text(std::span<const TensorToStore* const> tensors,
   return text;
 }
 
+// A file under a name of its own beside its place, which it takes when it is complete. Two of one place, of this
+// process or of others, are two files.
+class PartialFile {
+ public:
+  explicit PartialFile(const std::filesystem::path& place) : place_(place) {
+    constexpr int kAttempts = 1000;  // others at work, or left by the killed
+    for (int attempt = 0; attempt < kAttempts && !descriptor_; ++attempt) {
+      path_ = place;
+      path_ += fmt::format(".{}.{}.partial", ::getpid(), attempt);
+      // (As mkstemp(), but with the permissions that the process gives to its files.)
+      descriptor_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (!descriptor_ && errno != EEXIST) break;
+    }
+    if (!descriptor_) {
+      const int problem = errno;
+      path_.clear();
+      fail(problem);
+    }
+  }
+  ~PartialFile() {
+    if (!path_.empty()) static_cast<void>(::unlink(path_.c_str()));
+  }
+  PartialFile(PartialFile&&) = delete;
+  PartialFile& operator=(PartialFile&&) = delete;
+
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail(errno);
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+
+  void publish() {
+    if (!descriptor_.close() || ::rename(path_.c_str(), place_.c_str()) != 0) fail(errno);
+    path_.clear();
+  }
+
+ private:
+  [[noreturn]] void fail(int problem) const {
+    throw Error(ErrorCode::io_failed, place_.string(), fmt::format("cannot be written: {}", std::strerror(problem)));
+  }
+
+  std::filesystem::path place_;
+  std::filesystem::path path_{};
+  FileDescriptor descriptor_{};
+};
+
 }  // namespace
 
 void write_safetensors(const std::filesystem::path& file, std::span<const TensorToStore> tensors,
@@ -455,27 +509,11 @@ void write_safetensors(const std::filesystem::path& file, std::span<const Tensor
   std::string prefix(kPrefix, '\0');
   for (std::size_t i = 0; i < kPrefix; ++i) prefix[i] = static_cast<char>(header.size() >> (8 * i) & 0xffU);
 
-  std::filesystem::path partial = file;
-  partial += fmt::format(".{}.partial", ::getpid());
-  errno = 0;
-  std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
-  stream << prefix << header;
-  for (const TensorToStore* const tensor : sorted) {
-    stream.write(reinterpret_cast<const char*>(tensor->bytes.data()),
-                 static_cast<std::streamsize>(tensor->bytes.size()));
-  }
-  stream.close();
-  int problem = errno;
-  bool done = static_cast<bool>(stream);
-  if (done && std::rename(partial.c_str(), file.c_str()) != 0) {
-    problem = errno;
-    done = false;
-  }
-  if (done) return;
-  std::error_code ignored;
-  std::filesystem::remove(partial, ignored);
-  throw Error(ErrorCode::io_failed, file.string(),
-              fmt::format("cannot be written: {}", problem == 0 ? "the disk may be full" : std::strerror(problem)));
+  PartialFile partial(file);
+  partial.write(std::as_bytes(std::span(prefix)));
+  partial.write(std::as_bytes(std::span(header)));
+  for (const TensorToStore* const tensor : sorted) partial.write(tensor->bytes);
+  partial.publish();
 }
 
 }  // namespace ingot

@@ -38,7 +38,7 @@ struct StoredTensor {
   std::uint64_t offset = 0;  // of the first byte, from the start of the file
 };
 
-// The format's name of a dtype of ours: "BF16".
+// The format's name of a dtype of ours: "BF16". Throws Error{invalid_argument} for one that it has none for (u8).
 std::string_view safetensors_type(Dtype dtype);
 
 // An open file. Its content is read when it is asked for, from any thread.

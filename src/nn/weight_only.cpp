@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/nn/tensor_checks.h"
+#include "ingot/nn/weight_only_checks.h"
 #include "ingot/runtime/check_tensor.h"
 #include "numerics.cuh"
 
@@ -45,8 +44,6 @@ ScaleShape scale_shape(ScaleGranularity scale, std::int64_t n, std::int64_t k) {
   return {scale.rows == 0 ? 1 : ceil_div(n, scale.rows), scale.cols == 0 ? 1 : ceil_div(k, scale.cols)};
 }
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
 float scale_value(Dtype dtype, const std::byte* bytes) {
   const auto read = [&]<class T>(T value) {
     std::memcpy(&value, bytes, sizeof value);
@@ -58,8 +55,7 @@ float scale_value(Dtype dtype, const std::byte* bytes) {
     case Dtype::f16: return to_float(f16{read(std::uint16_t{})});
     default: break;
   }
-  const int code = std::to_integer<int>(*bytes);  // e8m0fnu
-  return code == 255 ? kNan : std::ldexp(1.0F, code - 127);
+  return to_float(e8m0fnu{std::to_integer<std::uint8_t>(*bytes)});
 }
 
 // Scales on the host, without gaps: as their dtype has them.
@@ -100,6 +96,13 @@ void turn_mx_scales(std::vector<std::byte>& scales, ScaleConvention convention) 
   }
 }
 
+// What makes a layer allocates, and waits for the device.
+void refuse_capture(const Backend& backend, const Stream& stream) {
+  if (!backend.capturing(stream)) return;
+  throw Error(ErrorCode::invalid_argument, "stream",
+              "is capturing a graph; make the layer before the capture, and capture its forward() alone");
+}
+
 WeightOnlyOptions with_mx_scale(WeightOnlyOptions options) {
   if (options.mx) options.scale = kRowGroups32;
   return options;
@@ -133,6 +136,7 @@ WeightOnlyLinear::WeightOnlyLinear(Backend& backend, const WeightOnlyOptions& op
 
 WeightOnlyLinear WeightOnlyLinear::quantize(Backend& backend, const Tensor& weight, const WeightOnlyOptions& options,
                                             Stream& stream) {
+  refuse_capture(backend, stream);
   if (!is_high_precision(weight.dtype)) {
     refuse("WeightOnlyLinear weight", weight, "it must be of f32, bf16 or f16; codes go to from_codes()");
   }
@@ -194,6 +198,7 @@ void WeightOnlyLinear::make_codes(const Tensor& weight, Stream& stream) {
 WeightOnlyLinear WeightOnlyLinear::from_codes(Backend& backend, const Tensor& codes, const Tensor& scales,
                                               ScaleConvention convention, const WeightOnlyOptions& options,
                                               Stream& stream) {
+  refuse_capture(backend, stream);
   constexpr const char* kCodes = "WeightOnlyLinear codes";
   constexpr const char* kScales = "WeightOnlyLinear scales";
   if (codes.dtype != options.dtype) {
@@ -310,6 +315,7 @@ WeightOnlyState WeightOnlyLinear::state(Stream& stream) const {
 }
 
 WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnlyState& state, Stream& stream) {
+  refuse_capture(backend, stream);
   const auto refuse_state = [](const char* what, std::size_t found, std::size_t expected, const std::string& because) {
     throw Error(
         ErrorCode::invalid_argument, what,
@@ -317,10 +323,8 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
   };
   const std::int64_t n = state.out_features;
   const std::int64_t k = state.in_features;
-  constexpr std::int64_t kLargest = std::int64_t{1} << 40U;
-  if (n < 0 || k < 0 || n > kLargest || k > kLargest || (k != 0 && n > kLargest / k)) {
-    throw Error(ErrorCode::invalid_argument, "WeightOnlyState",
-                fmt::format("is of a weight [{}, {}], which no device holds", n, k));
+  if (const std::string fault = weight_size_fault(n, k); !fault.empty()) {
+    throw Error(ErrorCode::invalid_argument, "WeightOnlyState", fault);
   }
   WeightOnlyLinear layer(backend, state.options, n, k);
   const WeightOnlyOptions& options = layer.options_;
@@ -334,6 +338,12 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
   if (state.scale.size() != factor_bytes) {
     refuse_state("WeightOnlyState scale", state.scale.size(), factor_bytes,
                  fmt::format("{} with scale {}", of, options.mx ? "mx" : print(options.scale)));
+  }
+  if (options.packed) {
+    if (const std::string fault = packed_weight_fault(options.dtype, n, k, state.weight); !fault.empty()) {
+      throw Error(ErrorCode::invalid_argument, "WeightOnlyState weight",
+                  fmt::format("{}: pack the weight again, from its values or its codes", fault));
+    }
   }
   layer.upload_factors(state.scale, stream);
   if (options.packed) {

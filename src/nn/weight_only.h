@@ -34,16 +34,19 @@ struct WeightOnlyOptions {
   // Of the f32 factors: tensor, row, 1x128, 1x64, 1x32 or 128x128. quantize() makes FP8 with them; FP6 and FP4 with
   // them come from from_codes().
   ScaleGranularity scale = kRowwise;
-  bool mx = false;  // in place of those, a power of two for each 32 of K (OCP MX; e8m0fnu): the way to make FP6 and FP4
+  // A power of two for each 32 of K (OCP MX; e8m0fnu): the way to make FP6 and FP4. `scale` and `pow2` then do not
+  // apply.
+  bool mx = false;
   bool pow2 = false;  // of quantize(): f32 scales rounded down to powers of two
   // Codes in the order in which tensor cores take them, which is what every fast kernel reads. false: row by row.
   bool packed = true;
   bool batch_invariant = false;
-  Pointwise epilogue{};  // of x = the sum and the bias, and of WeightOnlyExtras::inputs
+  // Of x = the sum and the bias, and of WeightOnlyExtras::inputs: parse_pointwise("silu(x)").
+  Pointwise epilogue{};
 };
 
 // How a checkpoint's scales are meant. dequantize: value = code * scale (Hugging Face's weight_scale and
-// weight_scale_inv); quantize: value = code / scale.
+// weight_scale_inv); quantize: value = code / scale. (A scale of 0 is then a factor of Inf.)
 enum class ScaleConvention : std::uint8_t { dequantize, quantize };
 
 // What forward() adds to the product. bias: [N] of the input's dtype. inputs: those of the epilogue, in its order:
@@ -67,6 +70,8 @@ struct WeightOnlyState {
 
 class WeightOnlyLinear {
  public:
+  // A layer is made outside of a graph's capture: Error{invalid_argument} on a stream that is capturing.
+  //
   // From values, weight[N, K] of f32, bf16 or f16, on the device: as Backend::cast() makes codes and factors, or with
   // `mx` Backend::quantize_mx(). Throws Error{invalid_spec} for options that do not go together,
   // Error{invalid_argument} for another dtype, and what those calls throw.
@@ -74,11 +79,13 @@ class WeightOnlyLinear {
                                    Stream& stream);
   // From codes[N, K] of options.dtype, row-major, any row stride, and scales on the same device: of f32, bf16, f16 or
   // e8m0fnu, and with `mx` of e8m0fnu. Their shape is [1] or [1, 1] for tensor; [N] or [N, 1] for row; [N, ceil(K / g)]
-  // for 1xg; [ceil(N / 128), ceil(K / 128)] for 128x128. Each may also be one dense vector of that many. Waits for the
-  // device. Errors as of quantize().
+  // for 1xg; [ceil(N / 128), ceil(K / 128)] for 128x128. Each may also be one dense vector of that many. K need not be
+  // a multiple of a group: the last one is short. FP6 and FP4 codes lie side by side without gaps, the lowest bits
+  // first: runtime/packed_codes.h makes such rows. Waits for the device. Errors as of quantize().
   static WeightOnlyLinear from_codes(Backend& backend, const Tensor& codes, const Tensor& scales,
                                      ScaleConvention convention, const WeightOnlyOptions& options, Stream& stream);
-  // What state() gave, bit for bit. Throws Error{invalid_argument} where the bytes are not those of the sizes.
+  // What state() gave, bit for bit. Throws Error{invalid_argument} where the bytes are not those of the sizes, or
+  // packed ones not as pack_weight() makes them.
   static WeightOnlyLinear from_state(Backend& backend, const WeightOnlyState& state, Stream& stream);
   // Waits for the device.
   WeightOnlyState state(Stream& stream) const;

@@ -11,7 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/codegen/spec_words.h"
+#include "ingot/nn/weight_only_checks.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/shown.h"
 
 namespace ingot {
 namespace {
@@ -53,7 +56,7 @@ class Metadata {
 
   [[noreturn]] void refuse(const char* key, const std::string& message) const {
     throw Error(ErrorCode::invalid_argument, file_->path().string(),
-                fmt::format("the metadata \"{}{}\" {}", name_, key, message));
+                fmt::format("the metadata \"{}{}\" {}", shown(name_), key, message));
   }
 
   const std::string& text(const char* key) const {
@@ -72,7 +75,7 @@ class Metadata {
     const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     constexpr std::int64_t kLargest = std::int64_t{1} << 31U;
     if (problem != std::errc() || end != digits.data() + digits.size() || value < 0 || value > kLargest) {
-      refuse(key, fmt::format("is \"{}\", but must be a size of 0 to 2^31", digits));
+      refuse(key, fmt::format("is \"{}\", but must be a size of 0 to 2^31", shown(digits)));
     }
     return value;
   }
@@ -86,12 +89,13 @@ class Metadata {
 bool is_packed(const Metadata& metadata) {
   const std::string& layout = metadata.text(kLayout);
   if (layout == "row_major") return false;
-  if (layout != "packed") metadata.refuse(kLayout, fmt::format("is \"{}\", but must be packed or row_major", layout));
+  if (layout != "packed")
+    metadata.refuse(kLayout, fmt::format("is \"{}\", but must be packed or row_major", shown(layout)));
   const std::string& version = metadata.text(kVersion);
   if (version != std::to_string(kPackedLayoutVersion)) {
     metadata.refuse(kVersion, fmt::format("is \"{}\", but this library reads packed weights of version {}: pack the "
                                           "weight again, from its values or its codes",
-                                          version, kPackedLayoutVersion));
+                                          shown(version), kPackedLayoutVersion));
   }
   return true;
 }
@@ -101,10 +105,17 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
   state.options.packed = is_packed(metadata);
   const std::string& dtype = metadata.text(kDtype);
   const std::optional<Dtype> parsed = parse_dtype(dtype);
-  if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is no dtype", dtype));
+  if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is no dtype", shown(dtype)));
+  if (!among(kWeightDtypes, *parsed)) {
+    metadata.refuse(kDtype, fmt::format("is \"{}\", which is no weight's; it must be one of {}", name(*parsed),
+                                        list(kWeightDtypes)));
+  }
   state.options.dtype = *parsed;
   state.out_features = metadata.size(kRows);
   state.in_features = metadata.size(kCols);
+  if (const std::string fault = weight_size_fault(state.out_features, state.in_features); !fault.empty()) {
+    metadata.refuse(kRows, fault);
+  }
   const std::string& scale = metadata.text(kScale);
   state.options.mx = scale == "mx";
   if (state.options.mx) {
@@ -112,7 +123,7 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
     return state;
   }
   const std::optional<ScaleGranularity> granularity = parse_granularity(scale);
-  if (!granularity) metadata.refuse(kScale, fmt::format("is \"{}\", which is no scale granularity", scale));
+  if (!granularity) metadata.refuse(kScale, fmt::format("is \"{}\", which is no scale granularity", shown(scale)));
   state.options.scale = *granularity;
   return state;
 }
@@ -122,8 +133,8 @@ std::vector<std::byte> read(const SafetensorsFile& file, const std::string& name
   if (tensor.type != expected.type || tensor.shape != expected.shape) {
     throw Error(
         ErrorCode::invalid_argument, file.path().string(),
-        fmt::format("the tensor \"{}\" is {} [{}], but by the metadata beside it must be {} [{}]", name, tensor.type,
-                    fmt::join(tensor.shape, ", "), expected.type, fmt::join(expected.shape, ", ")));
+        fmt::format("the tensor \"{}\" is {} [{}], but by the metadata beside it must be {} [{}]", shown(name),
+                    tensor.type, fmt::join(tensor.shape, ", "), expected.type, fmt::join(expected.shape, ", ")));
   }
   return file.read(tensor);
 }
@@ -132,9 +143,12 @@ std::vector<std::byte> read(const SafetensorsFile& file, const std::string& name
 
 void save_weight_only(const std::filesystem::path& file, const std::map<std::string, WeightOnlyState>& layers) {
   std::vector<TensorToStore> tensors;
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, std::string> metadata{{"format", "pt"}};  // which some readers ask for
   for (const auto& [name, state] : layers) {
     const WeightOnlyOptions& options = state.options;
+    if (const std::string fault = weight_size_fault(state.out_features, state.in_features); !fault.empty()) {
+      throw Error(ErrorCode::invalid_argument, fmt::format("WeightOnlyState \"{}\"", name), fault);
+    }
     Description weight = describe_weight(state);
     Description scale = describe_scale(state);
     tensors.push_back({name + "weight", std::move(weight.type), std::move(weight.shape), state.weight});

@@ -12,18 +12,10 @@
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/file_descriptor.h"
+#include "ingot/runtime/shown.h"
 
 namespace ingot {
 namespace {
-
-// Of text that may be anything: so much of it as fits a line of a terminal or two, in letters.
-std::string shown(std::string text) {
-  constexpr std::size_t kMost = 160;
-  if (text.size() > kMost) text.replace(kMost, std::string::npos, "...");
-  std::ranges::replace_if(
-      text, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
-}
 
 std::string reason(const Error& error) { return std::string(error.what()).substr(error.subject().size() + 2); }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <variant>
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/sealed_line.h"
@@ -43,6 +44,10 @@ std::string fault(const TuningRecord& record) {
   if (names_kernel(record.spec)) return "has a spec that names a kernel";
   if (!names_kernel(record.chosen) || without_kernel(record.chosen) != record.spec) {
     return "has a kernel of another product";
+  }
+  const auto* const dequant = std::get_if<DequantMatmulSpec>(&record.chosen);
+  if (dequant != nullptr && (dequant->kernel == DequantKernel::automatic || !dequant->tiling)) {
+    return "has a kernel without its tiling";
   }
   if (record.size.m <= 0 || record.size.n <= 0 || record.size.k <= 0) return "has a size that is not positive";
   for (const double us : {record.us, record.cublaslt_us, record.bf16_us}) {

@@ -16,6 +16,8 @@ INGOT_DEVICE u32 cluster_rank() {
 // All threads of the cluster; what was written before is seen after it.
 INGOT_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 INGOT_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// Says nothing of what was written before.
+INGOT_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 INGOT_DEVICE void cluster_sync() {
   cluster_arrive();
   cluster_wait();

@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(generated_text) {
       sm90.find("// dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu epilogue=x*gate "
                 "kernel=sm90:wgmma:32x256x64:4:2:1:waves2\n#include \"dequant_sm90.cuh\"\nnamespace ingot {\n") == 0U);
   BOOST_TEST(sm90.find("constexpr auto kKernel = &ingot::dequant_sm90<ingot::e2m1fn, ingot::f16, ingot::f16, "
-                       "ingot::DequantFactors::mx32, ingot::DequantSm90Tiling{32, 2, 2, 64, 4, 2, 1, true, 1}, "
+                       "ingot::DequantFactors::mx32, ingot::DequantSm90Tiling{32, 2, 2, 64, 4, 2, 1, true, 1, 1}, "
                        "ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::f16, false, false>>;\n") !=
              std::string::npos);
 }
@@ -194,11 +194,13 @@ BOOST_AUTO_TEST_CASE(tilings_of_mma) {
 
 BOOST_AUTO_TEST_CASE(tilings_of_sm90) {
   BOOST_TEST(sm90_refusal([](auto&) {}) == "");
-  BOOST_TEST(sm90_refusal([](auto& t) { t.k_warps = 2; }) == "2 units along K, but kernel sm90 has 1");
-  BOOST_TEST(sm90_refusal([](auto& t) { t.rows = 100; }) ==
-             "100 rows in 1 waves, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves");
+  BOOST_TEST(sm90_refusal([](auto& t) { t.k_warps = 3; }) ==
+             "3 units along K, but kernel sm90 has 1, 2 or 4 with mma, and 1 with wgmma");
+  BOOST_TEST(
+      sm90_refusal([](auto& t) { t.rows = 100; }) ==
+      "100 rows in 1 waves and 1 units along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves");
   BOOST_TEST(sm90_refusal([](auto& t) { t.stages = 30; }) ==
-             "30 stages, but shared memory has no room for so many: take 11 or fewer");
+             "30 stages, but shared memory has no room for so many: take 10 or fewer");
   BOOST_TEST(sm90_refusal([](auto& t) {
                t.tokens = 24;
              }).starts_with("mma:24x128x128:8:1:1, which kernel sm90 cannot be made of with such factors: "));
@@ -234,4 +236,13 @@ BOOST_AUTO_TEST_CASE(parse_errors) {
                    "\" is no tiling of sm90; expected one such as mma:16x128x128:8:2:1 (tokens x rows x depth, stages, "
                    "split, units along K)");
   }
+}
+
+BOOST_AUTO_TEST_CASE(bytes_of_packed_weights) {
+  BOOST_TEST(packed_weight_bytes(Dtype::e4m3fn, 64, 128) == 64 * 128 + 64 * 4);
+  BOOST_TEST(packed_weight_bytes(Dtype::e3m2fn, 65, 1) == 128 * 64 * 6 / 8 + 128 * 4);
+  BOOST_TEST(packed_weight_bytes(Dtype::e2m1fn, 0, 64) == 0);
+  // The largest sizes that a file can name.
+  const std::int64_t most = std::int64_t{1} << 31U;
+  BOOST_TEST(packed_weight_bytes(Dtype::e4m3fn, most, most) == (std::int64_t{1} << 62U) + (std::int64_t{1} << 33U));
 }

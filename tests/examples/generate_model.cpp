@@ -327,6 +327,24 @@ BOOST_AUTO_TEST_CASE(configs_are_read_or_refused) {
   BOOST_TEST(read_config(file).head_dims == 128);
   BOOST_TEST(read_config(file).norm_eps == 1e-6);
   BOOST_TEST(read_config(file).rope_theta == 5e5);
+  // null is as if it was not there.
+  write("{" + sizes +
+        R"(,"num_key_value_heads":null,"head_dim":null,"rms_norm_eps":null,"rope_theta":null,"model_type":null,)"
+        R"("rope_scaling":null,"rope_parameters":null,"hidden_act":null})");
+  BOOST_TEST((read_config(file) == shape));
+  for (const char* const field : {R"("rope_parameters":{"rope_theta":5e5,"rope_type":"default"})",
+                                  R"("rope_parameters":{"rope_theta":5e5,"rope_type":null})",
+                                  R"("rope_theta":5e5,"rope_parameters":{"rope_theta":null,"rope_type":"default"})",
+                                  R"("rope_theta":5e5,"rope_scaling":{"rope_type":"default"})"}) {
+    write("{" + sizes + "," + field + "}");
+    BOOST_TEST(read_config(file).rope_theta == 5e5, field);
+    BOOST_TEST(!read_config(file).rope_scaling.has_value(), field);
+  }
+  write("{" + sizes +
+        R"(,"rope_parameters":{"rope_theta":5e5,"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,)"
+        R"("high_freq_factor":4.0,"original_max_position_embeddings":8192}})");
+  BOOST_TEST(read_config(file).rope_theta == 5e5);
+  BOOST_TEST((read_config(file).rope_scaling == RopeScaling{}));
 
   const auto refusal = [&](const std::string& text, ErrorCode code) {
     write(text);
@@ -338,7 +356,8 @@ BOOST_AUTO_TEST_CASE(configs_are_read_or_refused) {
   }
   for (const std::string& field : {std::string(R"("model_type":"gpt2")"), std::string(R"("hidden_act":"gelu")"),
                                    std::string(R"("attention_bias":true)"), std::string(R"("mlp_bias":true)"),
-                                   std::string(R"("rope_scaling":{"rope_type":"yarn"})")}) {
+                                   std::string(R"("rope_scaling":{"rope_type":"yarn"})"),
+                                   std::string(R"("rope_parameters":{"rope_type":"yarn"})")}) {
     check_contains(refusal("{" + sizes + "," + field + "}", ErrorCode::invalid_argument),
                    {field.substr(0, field.find(':')), "does not compute"});
   }

@@ -63,8 +63,8 @@ BOOST_AUTO_TEST_CASE(both_models_are_run_and_compared) {
   const Bench bench;
   BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=6", "--batch=2", "--out", bench.path("report").string()}) == 0,
                         bench.log());
-  check_contains(bench.log(), {"CPU reference", "tokens/s", "bf16", "e4m3fn row", "logits behind the same 12 tokens",
-                               "cosine 0.99"});
+  check_contains(bench.log(), {"CPU reference", "tokens/s", "MB/step", "bf16", "e4m3fn row",
+                               "logits behind the same 12 tokens", "cosine 0.99"});
   check_contains(bench.read("report"),
                  {"\"weights\": \"bf16\"", "\"weights\": \"e4m3fn row\"", "\"top1\"", "\"batch\": 2"});
 }
@@ -114,7 +114,8 @@ BOOST_AUTO_TEST_CASE(weights_are_saved_and_read) {
 BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
   const Bench bench;
   BOOST_TEST(bench.run({"--help"}) == 0);
-  check_contains(bench.log(), {"--weights", "--preset", "--dtype", "llama3-8b", "--bf16-head"});
+  check_contains(bench.log(), {"--weights", "--preset", "--dtype", "llama3-8b", "--bf16-head", "with --mx", "in bf16",
+                               "of bf16, f16 or f32"});
   for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{{"--tokens", "0"},
                                                                                      {"--tokens", "abc"},
                                                                                      {"--batch", "65"},
@@ -137,11 +138,37 @@ BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
   BOOST_TEST(bench.run({"--prompt=320"}) == 1);
   check_contains(bench.log(), {"the token 320"});
   BOOST_TEST(bench.run({"--weights=/nonexistent", "--preset=tiny"}) == 1);
-  check_contains(bench.log(), {"/nonexistent", "cannot be opened"});
-  BOOST_TEST(bench.run({"--tokens=2", "--out=/nonexistent/report"}) == 1);
-  check_contains(bench.log(), {"/nonexistent/report", "cannot be written"});
-  BOOST_TEST(bench.run({"--tokens=2", "--dtype=e2m1fn"}) == 1);
-  check_contains(bench.log(), {"generate: error:", "e2m1fn"});
+  check_contains(bench.log(), {"--weights: no such file or folder: /nonexistent"});
+}
+
+// Before a model is made, whose first line says where it is decoded.
+BOOST_AUTO_TEST_CASE(options_are_checked_before_anything_is_loaded) {
+  const Bench bench;
+  fs::create_directory(bench.path("full"));
+  std::ofstream(bench.path("full") / "model-00001-of-00002.safetensors") << "weights";
+  std::ofstream(bench.path("file")) << "text";
+  const struct {
+    std::vector<std::string> arguments;
+    std::string message;
+  } cases[] = {{{"--out=/nonexistent/report"},
+                "--out: /nonexistent/report cannot be written: there is no folder /nonexistent; make it first"},
+               {{"--out", bench.path("full").string()}, "full is a folder; name a file"},
+               {{"--dtype=e2m1fn"}, "--dtype: e2m1fn is made with MX's scales alone: add --mx"},
+               {{"--dtype=e3m2fn"}, "--dtype: e3m2fn is made with MX's scales alone: add --mx"},
+               {{"--dtype=e4m3fnuz", "--mx"}, "--mx: OCP MX has no e4m3fnuz: choose e4m3fn, e5m2"},
+               {{"--dtype=e5m2fnuz", "--mx"}, "--mx: OCP MX has no e5m2fnuz"},
+               {{"--weights=/nonexistent"}, "--weights: no such file or folder: /nonexistent"},
+               {{"--save", bench.path("full").string()},
+                "full has a model already (model-00001-of-00002.safetensors); choose another folder"},
+               {{"--save", bench.path("file").string()}, "file is no folder"}};
+  for (const auto& wrong : cases) {
+    BOOST_TEST(bench.run(wrong.arguments) == 1);
+    check_contains(bench.log(), {"generate: error: ", wrong.message});
+    BOOST_TEST(bench.log().find("Decoding on") == std::string::npos);
+  }
+  BOOST_TEST(bench.run({"--mx", "--scale=row"}) > 1);
+  check_contains(bench.log(), {"--scale excludes --mx"});
+  BOOST_TEST(bench.read("full/model-00001-of-00002.safetensors") == "weights");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +15,7 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ingot/runtime/file_descriptor.h"
@@ -187,6 +189,28 @@ BOOST_AUTO_TEST_CASE(files_that_are_none) {
   check_contains(folder.refusal(file_of("{\"a\":" + std::string(100000, '['), "")), {"header is nested deeper"});
 }
 
+// Nobody writes to it: a reader that waits would wait for ever.
+BOOST_AUTO_TEST_CASE(a_fifo_is_refused_at_once) {
+  const Folder folder;
+  BOOST_REQUIRE(::mkfifo(folder.path("pipe").c_str(), 0600) == 0);
+  check_contains(error_of([&] { SafetensorsFile::open(folder.path("pipe")); }, ErrorCode::io_failed),
+                 {"pipe", "is no regular file"});
+  check_contains(error_of([&] { SafetensorsCheckpoint::open(folder.path("pipe")); }, ErrorCode::io_failed),
+                 {"is no regular file"});
+}
+
+// A name from a file moves no terminal.
+BOOST_AUTO_TEST_CASE(names_are_shown_in_letters) {
+  const Folder folder;
+  const auto refusal = [&](const std::string& header) { return folder.refusal(file_of(header, "1234")); };
+  check_contains(refusal(R"({"\u001b[2J\n":1})"), {"tensor \"?[2J?\" is described by"});
+  check_contains(refusal(R"({"a\u0007":1,"a\u0007":1})"), {"has the name \"a?\" twice"});
+  check_contains(refusal(R"({"t":{"dtype":"\u001b","shape":[4],"data_offsets":[0,4]}})"), {"unknown dtype \"?\""});
+  check_contains(refusal(R"({"__metadata__":{"\u001b":4},"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})"),
+                 {"other than a text, \"?\""});
+  check_contains(refusal("{\"" + std::string(100000, 'n') + "\":1}"), {"nnn...\" is described by"});
+}
+
 std::string header_with(const std::string& fields) { return "{\"t\":{" + fields + "}}"; }
 std::string header_with(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return header_with("\"dtype\":" + dtype + ",\"shape\":" + shape + ",\"data_offsets\":" + offsets);
@@ -275,6 +299,51 @@ BOOST_AUTO_TEST_CASE(what_is_not_written) {
   check_contains(error_of([&] { write_safetensors(folder.path("taken"), {}); }, ErrorCode::io_failed),
                  {"taken", "cannot be written"});
   BOOST_TEST(std::distance(fs::directory_iterator(folder.path("")), {}) == 2);  // no partial file
+}
+
+// Each writes another content to the one place; whichever comes last, it is whole.
+BOOST_AUTO_TEST_CASE(two_threads_write_one_file) {
+  const Folder folder;
+  const fs::path place = folder.path("out");
+  const std::string contents[] = {std::string(300'000, 'a'), std::string(500'000, 'b')};
+  const auto write = [&](const std::string& content) {
+    for (int i = 0; i < 40; ++i) {
+      write_safetensors(place, std::vector<TensorToStore>{{.name = "t",
+                                                           .type = "U8",
+                                                           .shape = {static_cast<std::int64_t>(content.size())},
+                                                           .bytes = bytes_of(content)}});
+    }
+  };
+  write(contents[0]);
+  int whole = 0;
+  {
+    const std::jthread first([&] { write(contents[0]); }), second([&] { write(contents[1]); });
+    for (int i = 0; i < 40; ++i) {
+      const SafetensorsFile file = SafetensorsFile::open(place);
+      const std::string text = text_of(file.read(file.at("t")));
+      whole += text == contents[0] || text == contents[1] ? 1 : 0;
+    }
+  }
+  BOOST_TEST(whole == 40);
+  const SafetensorsFile file = SafetensorsFile::open(place);
+  const std::string text = text_of(file.read(file.at("t")));
+  BOOST_TEST((text == contents[0] || text == contents[1]));
+  BOOST_TEST(std::distance(fs::directory_iterator(folder.path("")), {}) == 1);  // no partial file
+}
+
+// What a killed process has left is in nobody's way, and stays.
+BOOST_AUTO_TEST_CASE(a_partial_file_that_is_there_already) {
+  const Folder folder;
+  const fs::path left = folder.path("out." + std::to_string(::getpid()) + ".0.partial");
+  write_text(left, "left");
+  write_safetensors(folder.path("out"), {});
+  BOOST_TEST(SafetensorsFile::open(folder.path("out")).tensors().empty());
+  BOOST_TEST(read_text(left) == "left");
+}
+
+BOOST_AUTO_TEST_CASE(dtypes_without_a_name_in_the_format) {
+  BOOST_TEST(error_of([] { static_cast<void>(safetensors_type(Dtype::u8)); }, ErrorCode::invalid_argument) ==
+             "safetensors type: u8 has no name in the format; store its bytes as U8");
 }
 
 // ---- Checkpoints of several files ----------------------------------------------------------------------------------

@@ -3,7 +3,10 @@
 #include "ingot/nn/weight_only.h"
 
 #include <boost/test/unit_test.hpp>
+#include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +19,7 @@
 #include "nn/counting_backend.h"
 #include "nn/weight_only_case.h"
 #include "support/expect_error.h"
+#include "support/fake_backend.h"
 #include "support/temporary_directory.h"
 
 using namespace ingot;
@@ -394,6 +398,7 @@ BOOST_AUTO_TEST_CASE(files_give_back_the_same_bits) {
       BOOST_TEST((forward(again, x_on, Dtype::bf16).bytes(stream) == forward(first, x_on, Dtype::bf16).bytes(stream)));
     }
   }
+  BOOST_TEST(opened.metadata().at("format") == "pt");
   BOOST_TEST(opened.metadata().at("ingot.layout") == "packed");
   BOOST_TEST(opened.metadata().at("ingot.layout_version") == "1");
   BOOST_TEST(opened.metadata().at("ingot.scale") == "row");
@@ -552,6 +557,75 @@ BOOST_AUTO_TEST_CASE(of_states) {
   BOOST_TEST(with(bad) == "WeightOnlyState: is of a weight [-1, 40], which no device holds");
   bad.out_features = std::int64_t{1} << 60U;
   check_contains(with(bad), {"which no device holds"});
+  bad.out_features = bad.in_features = std::int64_t{1} << 31U;
+  BOOST_TEST(with(bad) == "WeightOnlyState: is of a weight [2147483648, 2147483648], which no device holds");
+}
+
+// What a GPU multiplies a row by says what the row's codes say: else it and the CPU would not agree.
+BOOST_AUTO_TEST_CASE(of_packed_bytes_that_contradict_themselves) {
+  const auto with = [&](const WeightOnlyState& state) {
+    return error_of([&] { WeightOnlyLinear::from_state(*backend, state, stream); }, ErrorCode::invalid_argument);
+  };
+  const auto set_fault = [](WeightOnlyState& state, std::size_t row, float fault) {  // of 128 padded rows
+    std::memcpy(&state.weight[state.weight.size() - 4 * (128 - row)], &fault, sizeof fault);
+  };
+  for (const Dtype dtype : kWeightDtypes) {
+    BOOST_TEST_CONTEXT(name(dtype)) {
+      const std::int64_t n = 70, k = 100;
+      const WeightOnlyOptions options{.dtype = dtype};
+      HostCodes codes = random_codes(dtype, n, k, 1);
+      const bool has_nan = !is_sub_byte(dtype);
+      if (has_nan) {
+        for (const std::int64_t row : {3, 69}) {
+          codes.codes[static_cast<std::size_t>(row * k + 5 * row / 4)] =
+              dtype == Dtype::e4m3fnuz || dtype == Dtype::e5m2fnuz ? 0x80 : 0xff;
+        }
+      }
+      const WeightOnlyState good = layer(codes, random_scales(options, n, k, 2, false), options).state(stream);
+      BOOST_TEST(with(good) == "nothing thrown");
+      for (const float fault : {2.0F, 0.0F, -1.0F, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+        WeightOnlyState bad = good;
+        set_fault(bad, 64, fault);
+        check_contains(with(bad), {"WeightOnlyState weight: has ",
+                                   " behind its codes for the row 64, which has no NaN; expected 1: pack the weight "
+                                   "again, from its values or its codes"});
+        bad = good;
+        set_fault(bad, 127, fault);  // padding
+        check_contains(with(bad), {"for the row 127, which has no NaN; expected 1"});
+      }
+      if (has_nan) {
+        for (const std::size_t row : {3U, 69U}) {
+          WeightOnlyState bad = good;
+          set_fault(bad, row, 1);
+          check_contains(with(bad), {"has 1 behind its codes for the row " + std::to_string(row),
+                                     "which has a NaN; expected NaN"});
+        }
+      }
+      WeightOnlyState bad = good;
+      // The last of the codes is beyond both sizes.
+      bad.weight[bad.weight.size() - 4 * 128 - 1] = std::byte{0x01};
+      check_contains(with(bad), {"has codes other than 0 beyond its sizes, at the rows from 64 on"});
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(of_streams_that_are_capturing) {
+  FakeBackend fake;
+  Stream on(fake);
+  fake.is_capturing = true;
+  const Tensor weight = matrix(&fake, Dtype::bf16, 4, 32, fake.device());
+  const Tensor codes = matrix(&fake, Dtype::e4m3fn, 4, 32, fake.device());
+  const Tensor scales = matrix(&fake, Dtype::f32, 4, 1, fake.device());
+  const WeightOnlyState state = layer({}, 4, 32).state(stream);
+  const auto refusal = [](const auto& call) { return error_of(call, ErrorCode::invalid_argument); };
+  for (const std::string& message :
+       {refusal([&] { WeightOnlyLinear::quantize(fake, weight, {}, on); }),
+        refusal([&] { WeightOnlyLinear::from_codes(fake, codes, scales, ScaleConvention::dequantize, {}, on); }),
+        refusal([&] { WeightOnlyLinear::from_state(fake, state, on); })}) {
+    BOOST_TEST(message ==
+               "stream: is capturing a graph; make the layer before the capture, and capture its forward() alone");
+  }
+  BOOST_TEST(fake.allocations == 0);
 }
 
 BOOST_AUTO_TEST_CASE(of_files) {
@@ -589,6 +663,16 @@ BOOST_AUTO_TEST_CASE(of_files) {
                   "scales of other checkpoints go to WeightOnlyLinear::from_codes()"});
   check_contains(with({{"a.ingot.layout", "woven"}}), {"is \"woven\", but must be packed or row_major"});
   check_contains(with({{"a.ingot.dtype", "e9m9"}}), {"is \"e9m9\", which is no dtype"});
+  for (const char* const dtype : {"u8", "f32", "e8m0fnu"}) {
+    check_contains(with({{"a.ingot.dtype", dtype}}),
+                   {"is \"" + std::string(dtype) +
+                    "\", which is no weight's; it must be one of e4m3fn, e5m2, e4m3fnuz, "
+                    "e5m2fnuz, e3m2fn, e2m3fn, e2m1fn"});
+  }
+  check_contains(with({{"a.ingot.dtype", "\x1b[2J"}}), {"is \"?[2J\", which is no dtype"});
+  check_contains(with({{"a.ingot.n", "2147483648"}, {"a.ingot.k", "2147483648"}}),
+                 {"other.safetensors: the metadata \"a.ingot.n\" is of a weight [2147483648, 2147483648], which no "
+                  "device holds"});
   check_contains(with({{"a.ingot.scale", "knight"}}), {"is \"knight\", which is no scale granularity"});
   for (const char* const size : {"-1", "7x", "99999999999", "seven"}) {
     check_contains(with({{"a.ingot.n", size}}), {"is \"" + std::string(size) + "\", but must be a size of 0 to 2^31"});
@@ -601,6 +685,13 @@ BOOST_AUTO_TEST_CASE(of_files) {
   WeightOnlyState bad = state;
   bad.weight.pop_back();
   check_contains(error_of([&] { save_weight_only(path, {{"a.", bad}}); }, ErrorCode::invalid_argument), {"a.weight"});
+  bad.out_features = bad.in_features = std::int64_t{1} << 31U;
+  check_contains(error_of(
+                     [&] {
+                       save_weight_only(path, {{"a.", bad}});
+                     },
+                     ErrorCode::invalid_argument),
+                 {"WeightOnlyState \"a.\": is of a weight [2147483648, 2147483648], which no device holds"});
 }
 
 BOOST_AUTO_TEST_SUITE_END()

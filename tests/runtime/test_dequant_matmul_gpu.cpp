@@ -356,31 +356,37 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(batch_invariant, OnGpu)
 
-// A token's outputs are the same bits alone and among others.
+// A token's outputs are the same bits alone and among others; among so many, too, that the memory for a split K's sums
+// has to be used several times.
 BOOST_AUTO_TEST_CASE(rows_do_not_depend_on_m) {
+  const auto check_rows = [&](DequantMatmulSpec spec, std::int64_t n, std::int64_t k) {
+    spec.batch_invariant = true;
+    spec.out = Dtype::f32;
+    const DequantData data({.spec = spec, .m = 2500, .n = n, .k = k});
+    PlacedDequant placed(data, cuda, stream);
+    placed.enqueue(stream);
+    const GuardedMatrix all = placed.out(stream);
+    DequantMatmulTensors& tensors = placed.tensors();
+    for (const std::int64_t m : {1, 2, 3, 8, 16, 17, 64, 100, 256, 1000}) {
+      placed.poison(stream);
+      tensors.x.rows = tensors.out.rows = m;
+      placed.enqueue(stream);
+      const GuardedMatrix some = placed.out(stream);
+      ++cases;
+      bool same = true;
+      for (std::int64_t r = 0; r < m; ++r) {
+        for (std::int64_t c = 0; c < n; ++c) same = same && some.bits(r, c) == all.bits(r, c);
+      }
+      BOOST_TEST(same, describe(data.of()) << " alone with " << m);
+    }
+  };
   for (const DequantScale& scale : kDequantScales) {
     for (const WeightLayout layout : kLayouts) {
-      for (const auto& [n, k] : std::vector<std::pair<std::int64_t, std::int64_t>>{{512, 4096}, {2100, 520}}) {
-        if (!mine()) continue;
-        DequantMatmulSpec spec = spec_of(Dtype::bf16, Dtype::e4m3fn, scale, layout);
-        spec.batch_invariant = true;
-        spec.out = Dtype::f32;
-        const DequantData data({.spec = spec, .m = 256, .n = n, .k = k});
-        PlacedDequant placed(data, cuda, stream);
-        placed.enqueue(stream);
-        const GuardedMatrix all = placed.out(stream);
-        DequantMatmulTensors& tensors = placed.tensors();
-        for (const std::int64_t m : {1, 2, 3, 8, 16, 17, 64, 100}) {
-          placed.poison(stream);
-          tensors.x.rows = tensors.out.rows = m;
-          placed.enqueue(stream);
-          const GuardedMatrix some = placed.out(stream);
-          ++cases;
-          bool same = true;
-          for (std::int64_t r = 0; r < m; ++r) {
-            for (std::int64_t c = 0; c < n; ++c) same = same && some.bits(r, c) == all.bits(r, c);
+      for (const Dtype x : kDequantActivations) {
+        for (const Dtype weight : {Dtype::e4m3fn, Dtype::e2m1fn}) {
+          for (const auto& [n, k] : std::vector<std::pair<std::int64_t, std::int64_t>>{{512, 4096}, {2100, 520}}) {
+            if (mine()) check_rows(spec_of(x, weight, scale, layout), n, k);
           }
-          BOOST_TEST(same, describe(data.of()) << " alone with " << m);
         }
       }
     }

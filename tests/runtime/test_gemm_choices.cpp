@@ -53,6 +53,24 @@ BOOST_AUTO_TEST_CASE(what_was_tuned_is_found) {
   BOOST_TEST(warnings.empty());
 }
 
+BOOST_AUTO_TEST_CASE(products_with_decoded_weights_are_found) {
+  store.put(test::dequant_record(1));
+  TuningRecord open = test::dequant_record(2);  // as no tuning makes it
+  std::get<DequantMatmulSpec>(open.chosen).tiling.reset();
+  store.put(open);
+  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  const auto dequant = [](std::int64_t m) {
+    return ProductCall{.spec = test::dequant_record().spec, .size = test::dequant_record(m).size};
+  };
+  const Product* const chosen = choices.find(dequant(1));
+  BOOST_REQUIRE(chosen != nullptr);
+  BOOST_TEST((*chosen == test::dequant_record(1).chosen));
+  BOOST_TEST(choices.find(dequant(2)) == nullptr);
+  BOOST_TEST(choices.find(call(1)) == nullptr);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  check_contains(warnings[0], {"has a kernel without its tiling"});
+}
+
 // What is written meanwhile is for the next run.
 BOOST_AUTO_TEST_CASE(one_run_makes_one_choice) {
   GemmChoices choices(Tuning::on, store, {}, machine(), warn());

@@ -15,6 +15,7 @@
 
 #include "cases.h"
 #include "ingot/nn/float8_linear.h"
+#include "ingot/nn/weight_only.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/gemm_manifest.h"
 #include "support/expect_error.h"
@@ -191,6 +192,32 @@ BOOST_AUTO_TEST_CASE(a_full_disk_is_a_warning) {
   const GemmManifestFile read = read_gemm_manifest(file);
   BOOST_TEST(read.calls.size() == 1U);
   BOOST_TEST(read.damaged == 1);
+}
+
+// On the CPU too, where programs are tried before they get a GPU. What is not tuned is not asked for.
+BOOST_AUTO_TEST_CASE(products_of_weights_alone_are_recorded) {
+  ContextOptions options;
+  options.where = ContextOptions::Where::cpu;
+  options.store_root = std::filesystem::path();
+  options.cuda_root = "none";
+  options.gemm_manifest = file;
+  Context context(options);
+  Backend& backend = context.backend();
+  Stream stream(backend);
+  OwnedTensor weight(backend, Dtype::bf16, 48, 64);
+  OwnedTensor x(backend, Dtype::bf16, 3, 64);
+  OwnedTensor y(backend, Dtype::bf16, 3, 48);
+  for (const OwnedTensor* tensor : {&weight, &x}) {
+    backend.fill_zero(tensor->view().data, byte_span(*tensor, "tensor"), stream);
+  }
+  for (const bool batch_invariant : {false, true}) {
+    const auto linear = WeightOnlyLinear::quantize(
+        backend, weight, {.dtype = Dtype::e2m1fn, .mx = true, .batch_invariant = batch_invariant}, stream);
+    for (int call = 0; call < 2; ++call) linear.forward(x, y, stream);
+    const Tensor no_rows = matrix(nullptr, Dtype::bf16, 0, 64, backend.device());
+    linear.forward(no_rows, matrix(nullptr, Dtype::bf16, 0, 48, backend.device()), stream);
+  }
+  BOOST_TEST(text() == "dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu 3 48 64\n");
 }
 
 // A layer's three GEMMs, as a context that was told to notes them.

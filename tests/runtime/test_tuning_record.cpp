@@ -8,6 +8,7 @@
 #include "support/tuning_records.h"
 
 using namespace ingot;
+using test::dequant_record;
 using test::machine;
 using test::record;
 
@@ -20,8 +21,8 @@ std::string problem_of(const std::string& line) {
 }
 
 // The line of a record that was changed after the fact, with a checksum that is right.
-std::string forged(const std::string& from, const std::string& to) {
-  std::string line = print(record());
+std::string forged(const std::string& from, const std::string& to, const TuningRecord& original = record()) {
+  std::string line = print(original);
   const auto at = line.find(from);
   BOOST_REQUIRE(at != std::string::npos);
   line.replace(at, from.size(), to);
@@ -53,6 +54,25 @@ BOOST_AUTO_TEST_CASE(one_line_there_and_back) {
   cublaslt.machine.device = "a \"quoted\"\nname";
   cublaslt.machine.cublaslt = "";
   BOOST_TEST((parse_tuning_record(print(cublaslt), problem) == cublaslt));
+}
+
+BOOST_AUTO_TEST_CASE(products_with_decoded_weights_there_and_back) {
+  const std::string line = print(dequant_record());
+  const std::string product = "dequant_matmul bf16*e4m3fn->bf16 packed scale=1x128 bias";
+  BOOST_TEST(line.starts_with("{\"ingot_tuning\":1,\"spec\":\"" + product + "\",\"m\":16,"), line);
+  BOOST_TEST(line.find("\"kernel\":\"" + product + " kernel=mma:16x64x128:3:2:2\"") != std::string::npos, line);
+  std::string problem;
+  const auto read = parse_tuning_record(line, problem);
+  BOOST_REQUIRE_MESSAGE(read.has_value(), problem);
+  BOOST_TEST((*read == dequant_record()));
+}
+
+// A kernel is launched with the tiling that its record has.
+BOOST_AUTO_TEST_CASE(decoded_weights_need_a_tiling) {
+  BOOST_TEST(problem_of(forged(":16x64x128:3:2:2", "", dequant_record())) == "has a kernel without its tiling");
+  BOOST_TEST(problem_of(forged("mma:16x64x128:3:2:2", "sm90", dequant_record())) == "has a kernel without its tiling");
+  BOOST_TEST(problem_of(forged(" kernel=mma:16x64x128:3:2:2", "", dequant_record())) ==
+             "has a kernel of another product");
 }
 
 BOOST_AUTO_TEST_CASE(every_changed_byte_is_found) {

@@ -32,4 +32,16 @@ inline TuningRecord record(std::int64_t m = 8192, const std::string& device = "N
           .date = "2026-11-21"};
 }
 
+// Of a product with a weight that is decoded within it.
+inline TuningRecord dequant_record(std::int64_t m = 16) {
+  const DequantMatmulSpec spec{.scale = kRowGroups, .bias = true};
+  DequantMatmulSpec chosen = spec;
+  chosen.kernel = DequantKernel::mma;
+  chosen.tiling = DequantTiling{.tokens = 16, .rows = 64, .depth = 128, .stages = 3, .split = 2, .k_warps = 2};
+  TuningRecord made = record(m);
+  made.spec = spec;
+  made.chosen = chosen;
+  return made;
+}
+
 }  // namespace ingot::test

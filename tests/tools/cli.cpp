@@ -85,7 +85,10 @@ BOOST_AUTO_TEST_CASE(version_and_help) {
   const Result show = run("show --help");
   BOOST_TEST(show.code == 0);
   CHECK_CONTAINS(show.out, "cast bf16->e4m3fn scale=row out=codes,transposed pow2");
-  for (const char* part : {" of=", " list", "row+col", " given", "kernel="}) CHECK_CONTAINS(show.out, part);
+  for (const char* part : {" of=", " list", "row+col", " given", "kernel=", "dequant_matmul ", "pack_weight ",
+                           "quantize_mx ", "float_quantize "}) {
+    CHECK_CONTAINS(show.out, part);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(the_specs_of_the_help_are_specs) {
@@ -179,6 +182,31 @@ BOOST_AUTO_TEST_CASE(show_refuses_a_bad_spec) {
   const Result hopper = run("show 'gemm e4m3fn*e4m3fn->bf16 nt kernel=sm90' --target sm_80");
   BOOST_TEST(hopper.code == 1);
   CHECK_CONTAINS(hopper.err, "kernel sm90 runs on sm_90a only, but the target is sm_80; use --target sm_90a");
+}
+
+BOOST_AUTO_TEST_CASE(show_takes_the_dequant_kernel_of_a_size) {
+  const std::string spec = "dequant_matmul bf16*e4m3fn->bf16 packed scale=row";
+  const std::string note = "note: this is what is taken for 16 x 4096 x 4096; other sizes take other ";
+  const Result hopper = run("show '" + spec + "' --target sm_90a");
+  BOOST_REQUIRE_MESSAGE(hopper.code == 0, hopper.err);
+  BOOST_TEST(hopper.out.starts_with(spec + " kernel=sm90:"), hopper.out);
+  CHECK_CONTAINS(hopper.out, note + "kernels and tilings, and on a GPU what tuning found comes first\n");
+  CHECK_CONTAINS(hopper.out, "dequant_sm90.cuh");
+  const Result ampere = run("show '" + spec + "' --target sm_80");
+  BOOST_TEST(ampere.out.starts_with(spec + " kernel=mma:"), ampere.out);
+  CHECK_CONTAINS(ampere.out, note);
+  const Result kernel = run("show '" + spec + " kernel=mma' --target sm_90a --json");
+  BOOST_TEST(json::parse(kernel.out).at("spec").get<std::string>().starts_with(spec + " kernel=mma:"));
+  CHECK_CONTAINS(kernel.out, "16 x 4096 x 4096; other sizes take other tilings\"");
+  const Result tiled = run("show '" + spec + " kernel=mma:16x64x128:3:1:2' --source");
+  BOOST_TEST(tiled.code == 0);
+  BOOST_TEST(tiled.err == "");
+
+  for (const char* const sm90 : {" kernel=sm90", " kernel=sm90:mma:16x128x128:8:2:1"}) {
+    const Result old = run("show '" + spec + sm90 + "' --target sm_80");
+    BOOST_TEST(old.code == 1);
+    CHECK_CONTAINS(old.err, "kernel sm90 runs on sm_90a only, but the target is sm_80; use --target sm_90a");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(show_prints_resources) {
@@ -340,6 +368,26 @@ BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
   BOOST_TEST(std::count(model.out.begin(), model.out.end(), '\n') == 5 * 2);  // and what they are compared with
   CHECK_CONTAINS(model.out, "dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 28672 4096\n");
   CHECK_CONTAINS(model.out, "gemm bf16*bf16->bf16 nt 16 28672 4096\n");
+  // As a decoding step has them, and with the factors that quantize() makes.
+  const Result few = run("tune --set llama3-8b --weight-only e2m1fn --list");
+  CHECK_CONTAINS(few.out, "dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu 16 28672 4096\n");
+  for (const char* const weight : {"e3m2fn", "e2m3fn"}) {
+    const Result mx = run(std::string("tune --mnk 1,64,64 --list --weight-only ") + weight);
+    CHECK_CONTAINS(mx.out, std::string("bf16*") + weight + "->bf16 packed scale=1x32 factors=e8m0fnu 1 64 64\n");
+  }
+  for (const std::string scale : {"tensor", "row", "1x128", "1x64", "1x32", "128x128"}) {
+    const Result asked = run("tune --mnk 1,64,64 --list --weight-only e2m1fn --weight-scale " + scale);
+    CHECK_CONTAINS(asked.out, "dequant_matmul bf16*e2m1fn->bf16 packed scale=" + scale + " 1 64 64\n");
+  }
+  const Result mx = run("tune --mnk 1,64,64 --list --weight-only e5m2 --weight-scale mx");
+  CHECK_CONTAINS(mx.out, "dequant_matmul bf16*e5m2->bf16 packed scale=1x32 factors=e8m0fnu 1 64 64\n");
+  const Result scale = run("tune --mnk 1,64,64 --list --weight-only e5m2 --weight-scale col");
+  BOOST_TEST(scale.code == 1);
+  CHECK_CONTAINS(scale.err, "--weight-scale: \"col\" must be one of tensor, row, 1x128, 1x64, 1x32, 128x128, mx");
+  const Result alone = run("tune --mnk 1,64,64 --list --weight-scale row");
+  BOOST_TEST(alone.code == 1);
+  CHECK_CONTAINS(alone.err, "--weight-scale: \"row\" must be left out without --weight-only");
+  CHECK_CONTAINS(run("tune --help").out, "beside the same products in bf16");
   const Result wrong = run("tune --set llama3-8b --weight-only int8 --list");
   BOOST_TEST(wrong.code == 1);
   CHECK_CONTAINS(wrong.err,

@@ -139,6 +139,11 @@ class CpuBackend final : public Backend {
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
+    const GemmSize size{.m = tensors.x.rows, .n = tensors.out.cols, .k = tensors.x.cols};
+    // (Batch-invariant products are not tuned.)
+    if (manifest_ != nullptr && !spec.batch_invariant && size.m != 0 && size.n != 0 && size.k != 0) {
+      manifest_->note(spec, size);
+    }
     run(spec, stream, [&] { cpu::dequant_matmul(spec, tensors, pool_); });
   }
 

@@ -1,12 +1,9 @@
 // One dequant_matmul: the kernels of its plan are tried in turn, and the first that takes the tensors is launched. A
 // spec that names its kernel has no other.
-#include <fmt/format.h>
-
 #include "ingot/runtime/cuda/dequant_plans.h"
 #include "ingot/runtime/cuda/dequant_rules.h"
 #include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/dequant_shape.h"
-#include "ingot/runtime/error.h"
 
 namespace ingot::cuda {
 namespace {
@@ -30,13 +27,8 @@ void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& t
                     Launcher& launcher, DequantPlans& plans) {
   const DequantShape shape = dequant_shape(tensors);
   if (shape.m == 0 || shape.n == 0) return;
-  const char* reason = "no kernel has such a spec on this GPU";
-  for (const DequantMatmulSpec& named : plans.find(spec, {.m = shape.m, .n = shape.n, .k = shape.k})) {
-    reason = try_kernel(named, tensors, shape, stream, launcher);
-    if (reason == nullptr) return;
-  }
-  throw Error(ErrorCode::invalid_argument, print(spec),
-              fmt::format("{}; leave kernel out to have the library choose one", reason));
+  run_first(spec, plans.find(spec, {.m = shape.m, .n = shape.n, .k = shape.k}),
+            [&](const DequantMatmulSpec& named) { return try_kernel(named, tensors, shape, stream, launcher); });
 }
 
 }  // namespace ingot::cuda

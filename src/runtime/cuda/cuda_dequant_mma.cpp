@@ -1,5 +1,9 @@
 // One launch. Where a tile's K is split, the stream's scratch memory holds the blocks' sums, and its zeros count who
-// has come; the last one leaves them as zeros.
+// has come; the last one leaves them as zeros. A split that is chosen for few tokens, as that of a batch-invariant
+// product is for any number, would need memory without bound: at most 64 MiB of sums are there at once
+// (dequant_mma_slice()), and further tokens are launches of their own, which find that memory free.
+#include <algorithm>
+
 #include "ingot/runtime/cuda/dequant_params.h"
 #include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/dequant_shape.h"
@@ -9,22 +13,24 @@ namespace ingot::cuda {
 void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                  Launcher& launcher) {
   const DequantShape shape = dequant_shape(tensors);
-  const DequantMmaTiling tiling{.tokens = static_cast<u32>(spec.tiling->tokens),
-                                .rows = static_cast<u32>(spec.tiling->rows),
-                                .k_warps = static_cast<u32>(spec.tiling->k_warps)};
+  const DequantMmaTiling tiling = dequant_mma_tiling(spec);
   const auto split = static_cast<u32>(spec.tiling->split);
-  const i64 tiles = dequant_mma_tiles(tiling, shape.m, shape.n);
+  const i64 slice = dequant_mma_slice(spec, shape.m, shape.n);
+  const i64 most_tiles = dequant_mma_tiles(tiling, std::min<i64>(slice, shape.m), shape.n);
   void* parts = nullptr;
   void* arrived = nullptr;
   if (split > 1) {
-    parts = stream.scratch(dequant_mma_parts_bytes(tiling, tiles, split));
-    arrived = stream.zeros(static_cast<std::size_t>(tiles) * sizeof(u32));
+    parts = stream.scratch(dequant_mma_parts_bytes(tiling, most_tiles, split));
+    arrived = stream.zeros(static_cast<std::size_t>(most_tiles) * sizeof(u32));
   }
-  launcher.launch(spec, Pass::main,
-                  {.grid_x = static_cast<unsigned>(tiles * split),
-                   .block = dequant_mma_threads(tiling),
-                   .shared_bytes = dequant_mma_shared_bytes(tiling)},
-                  dequant_mma_params(spec, tensors, parts, arrived), stream);
+  for (i64 first = 0; first < shape.m; first += slice) {
+    const i64 count = std::min<i64>(slice, shape.m - first);
+    launcher.launch(spec, Pass::main,
+                    {.grid_x = static_cast<unsigned>(dequant_mma_tiles(tiling, count, shape.n) * split),
+                     .block = dequant_mma_threads(tiling),
+                     .shared_bytes = dequant_mma_shared_bytes(tiling)},
+                    dequant_mma_params(spec, tokens_of(spec, tensors, first, count), parts, arrived), stream);
+  }
 }
 
 }  // namespace ingot::cuda

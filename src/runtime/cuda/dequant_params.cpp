@@ -1,5 +1,6 @@
 #include "ingot/runtime/cuda/dequant_params.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "ingot/codegen/dequant_tiling.h"
@@ -29,6 +30,46 @@ EpilogueParams epilogue_params(const DequantMatmulTensors& tensors) {
     params.operands[i] = {.data = tensors.inputs[i].data, .stride = tensors.inputs[i].row_stride};
   }
   return params;
+}
+
+DequantMmaTiling dequant_mma_tiling(const DequantMatmulSpec& spec) {
+  return {.tokens = static_cast<u32>(spec.tiling->tokens),
+          .rows = static_cast<u32>(spec.tiling->rows),
+          .k_warps = static_cast<u32>(spec.tiling->k_warps)};
+}
+
+i64 dequant_mma_slice(const DequantMatmulSpec& spec, i64 m, i64 n) {
+  constexpr i64 kMostBytes = i64{64} << 20;
+  if (spec.tiling->split == 1) return m;
+  const DequantMmaTiling tiling = dequant_mma_tiling(spec);
+  const i64 tiles_across = dequant_mma_tiles(tiling, 1, n);
+  const auto bytes = static_cast<i64>(
+      dequant_mma_parts_bytes(tiling, tiles_across, static_cast<u32>(spec.tiling->split)));  // of one tile of tokens
+  return std::min(m, std::max(kMostBytes / bytes, i64{1}) * tiling.tokens);
+}
+
+DequantMatmulTensors tokens_of(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, i64 first,
+                               i64 count) {
+  const auto at = [](Tensor& tensor, i64 elements) {
+    tensor.data = static_cast<std::byte*>(tensor.data) + elements * size_of(tensor.dtype);
+  };
+  DequantMatmulTensors part = tensors;
+  for (Tensor* const matrix : {&part.x, &part.out}) {
+    at(*matrix, first * matrix->row_stride);
+    matrix->rows = count;
+  }
+  std::size_t i = 0;
+  for (const PointwiseInput& input : spec.pointwise.inputs()) {
+    Tensor& operand = part.inputs[i++];
+    if (input.kind == PointwiseInput::Kind::matrix) {
+      at(operand, first * operand.row_stride);
+      operand.rows = count;
+    } else if (input.kind == PointwiseInput::Kind::row) {
+      at(operand, first);
+      operand.cols = count;
+    }
+  }
+  return part;
 }
 
 DequantMmaParams dequant_mma_params(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, void* parts,

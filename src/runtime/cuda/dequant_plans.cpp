@@ -1,9 +1,13 @@
 #include "ingot/runtime/cuda/dequant_plans.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <variant>
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/product.h"
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm_choices.h"
 #include "ingot/runtime/gemm_manifest.h"
 
@@ -30,16 +34,26 @@ std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& s
 
 DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const DequantSize& size) const {
   const GemmSize sizes{.m = size.m, .n = size.n, .k = size.k};
-  if (services_.manifest != nullptr && size.k != 0) services_.manifest->note(spec, sizes);
+  // A choice may depend on M, which a batch-invariant result may not: no tuning of one is read, and none is asked for.
+  const bool is_tuned = !spec.batch_invariant;
+  if (services_.manifest != nullptr && is_tuned && size.k != 0) services_.manifest->note(spec, sizes);
   Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};
-  // (A choice may depend on M, which a batch-invariant result may not.)
-  if (services_.choices != nullptr && !names_kernel(spec) && !spec.batch_invariant) {
+  if (services_.choices != nullptr && is_tuned && !names_kernel(spec)) {
     if (const Product* const chosen = services_.choices->find({.spec = spec, .size = sizes})) {
-      entry.order.push_back(std::get<DequantMatmulSpec>(*chosen));
+      const auto* const named = std::get_if<DequantMatmulSpec>(chosen);
+      if (named != nullptr && named->tiling) entry.order.push_back(*named);
     }
   }
   for (const DequantMatmulSpec& each : dequant_order(spec, size, place_)) entry.order.push_back(each);
   return entry;
+}
+
+void refuse_dequant(const DequantMatmulSpec& asked, const char* reason) {
+  if (reason == nullptr) {
+    throw Error(ErrorCode::invalid_argument, print(asked), "no kernel has such a spec on this GPU; on the CPU it runs");
+  }
+  throw Error(ErrorCode::invalid_argument, print(asked),
+              fmt::format("{}; leave kernel out to have the library choose one", reason));
 }
 
 }  // namespace ingot

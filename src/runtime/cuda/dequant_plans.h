@@ -19,7 +19,7 @@ class DequantPlans {
   DequantPlans(const GemmServices& services, const DequantPlace& place) : services_(services), place_(place) {}
 
   // Specs that each name a kernel and its tiling: the first that takes the tensors is to be run. What is asked for the
-  // first time is noted in the manifest.
+  // first time is noted in the manifest, but for batch-invariant products, which are not tuned.
   std::span<const DequantMatmulSpec> find(const DequantMatmulSpec& spec, const DequantSize& size);
 
  private:
@@ -36,5 +36,20 @@ class DequantPlans {
   DequantPlace place_;
   GrowOnlyTable<Entry> table_;
 };
+
+// `reason`: of the last kernel that was tried; null: there was none.
+[[noreturn]] void refuse_dequant(const DequantMatmulSpec& asked, const char* reason);
+
+// Runs the first spec of `order` that takes the call of `asked`. try_kernel(spec) is null where it has been enqueued,
+// else why it does not take the call. Throws Error{invalid_argument} where none does.
+template <class TryKernel>
+void run_first(const DequantMatmulSpec& asked, std::span<const DequantMatmulSpec> order, const TryKernel& try_kernel) {
+  const char* reason = nullptr;
+  for (const DequantMatmulSpec& named : order) {
+    reason = try_kernel(named);
+    if (reason == nullptr) return;
+  }
+  refuse_dequant(asked, reason);
+}
 
 }  // namespace ingot

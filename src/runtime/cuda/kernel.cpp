@@ -81,8 +81,7 @@ void Kernel::launch_raw(CUstream_st* stream, const LaunchShape& shape, const voi
   // The driver takes a CUkernel where it takes a CUfunction, and finds the current context's copy.
   const auto function = reinterpret_cast<CUfunction>(kernel_);
   try {
-    const auto own = static_cast<unsigned>(resources_.static_shared_bytes);
-    if (shape.shared_bytes + own > kDefaultSharedBytes) allow_shared(shape.shared_bytes);
+    prepare_shared(shape.shared_bytes);
     driver_->check(api.cuLaunchKernelEx(&config, function, arguments, nullptr), "cuLaunchKernelEx");
   } catch (const Error& error) {
     rethrow(error, name_,
@@ -93,7 +92,7 @@ void Kernel::launch_raw(CUstream_st* stream, const LaunchShape& shape, const voi
 
 unsigned Kernel::clusters_at_once(const LaunchShape& shape) const {
   if (const unsigned known = clusters_at_once_.load(std::memory_order_relaxed)) return known;
-  if (shape.shared_bytes > kDefaultSharedBytes) allow_shared(shape.shared_bytes);
+  prepare_shared(shape.shared_bytes);
   CUlaunchAttribute cluster{};
   cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
   cluster.value.clusterDim = {.x = shape.cluster, .y = 1, .z = 1};
@@ -110,13 +109,19 @@ unsigned Kernel::clusters_at_once(const LaunchShape& shape) const {
   int clusters = 0;
   driver_->check(driver_->api().cuOccupancyMaxActiveClusters(&clusters, reinterpret_cast<CUfunction>(kernel_), &config),
                  "cuOccupancyMaxActiveClusters");
-  const unsigned at_once = clusters < 1 ? 1U : static_cast<unsigned>(clusters);
+  if (clusters < 1) {
+    throw Error(ErrorCode::cuda_failed, name_,
+                fmt::format("no cluster of {} blocks of {} threads with {} bytes of shared memory fits this device",
+                            shape.cluster, shape.block, shape.shared_bytes));
+  }
+  const auto at_once = static_cast<unsigned>(clusters);
   clusters_at_once_.store(at_once, std::memory_order_relaxed);
   return at_once;
 }
 
-// Once per kernel: a cache, and so its kernels, belongs to one device.
-void Kernel::allow_shared(unsigned bytes) const {
+// What a launch asks for, beside the kernel's own. Once per kernel: a cache, and so its kernels, belongs to one device.
+void Kernel::prepare_shared(unsigned bytes) const {
+  if (bytes + static_cast<unsigned>(resources_.static_shared_bytes) <= kDefaultSharedBytes) return;
   if (shared_allowed_.load(std::memory_order_relaxed)) return;
   const int limit = shared_limit(*driver_, resources_);
   if (limit < 0 || static_cast<unsigned>(limit) < bytes) {

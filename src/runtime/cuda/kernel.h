@@ -43,15 +43,16 @@ class Kernel {
     launch_raw(stream, shape, &params);
   }
 
-  // Clusters of this shape's that the current device runs at once, at least 1. Asked of the driver once: a kernel whose
-  // grid depends on it always has the same block, cluster and shared memory. Throws Error{cuda_failed}.
+  // Clusters of this shape's that the current device runs at once, at least 1: none is an error. Asked of the driver
+  // once: a kernel whose grid depends on it always has the same block, cluster and shared memory. Throws
+  // Error{cuda_failed}.
   unsigned clusters_at_once(const LaunchShape& shape) const;
 
   const KernelResources& resources() const { return resources_; }
 
  private:
   void launch_raw(CUstream_st* stream, const LaunchShape& shape, const void* params) const;
-  void allow_shared(unsigned bytes) const;
+  void prepare_shared(unsigned bytes) const;
 
   const Driver* driver_;
   void* library_ = nullptr;  // CUlibrary

@@ -1,0 +1,12 @@
+// Text that comes from a file, in a message.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ingot {
+
+// So much of it as fits a line of a terminal or two, in letters: "?" for each byte that is no printable ASCII.
+std::string shown(std::string_view text);
+
+}  // namespace ingot

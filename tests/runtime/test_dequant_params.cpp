@@ -1,0 +1,68 @@
+// How a dequant_matmul whose K is split is cut up, so that the memory for its sums has a bound.
+#include <boost/test/unit_test.hpp>
+
+#include <cstdint>
+#include <vector>
+
+#include "ingot/runtime/cuda/dequant_params.h"
+
+using namespace ingot;
+using namespace ingot::cuda;
+
+namespace {
+
+DequantMatmulSpec split_by(int split) {
+  return {.kernel = DequantKernel::mma,
+          .tiling = DequantTiling{.tokens = 16, .rows = 64, .depth = 128, .stages = 3, .split = split, .k_warps = 2}};
+}
+
+const std::byte* byte_of(const Tensor& tensor) { return static_cast<const std::byte*>(tensor.data); }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(slices_are_whole_tiles_within_the_bound) {
+  BOOST_TEST(dequant_mma_slice(split_by(1), 1'000'000, 4096) == 1'000'000);
+  // 16 tokens of 4096 features: 64 tiles of 4 KiB, times 8 parts are 2 MiB.
+  BOOST_TEST(dequant_mma_slice(split_by(8), 16, 4096) == 16);
+  BOOST_TEST(dequant_mma_slice(split_by(8), 500, 4096) == 500);
+  BOOST_TEST(dequant_mma_slice(split_by(8), 1'000'000, 4096) == 512);
+  BOOST_TEST(dequant_mma_slice(split_by(8), 1'000'000, 4097) == 496);
+  BOOST_TEST(dequant_mma_slice(split_by(8), 100, 1 << 22) == 16);  // one tile, whatever it takes
+}
+
+BOOST_AUTO_TEST_CASE(a_slice_is_the_call_for_its_tokens) {
+  DequantMatmulSpec spec = split_by(2);
+  spec.pointwise = parse_pointwise("x * gate + shift[col] + each[row]");
+  std::vector<std::byte> memory(1 << 16);
+  const auto place = [&](std::size_t at, Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
+    return Tensor{.data = memory.data() + at, .dtype = dtype, .rows = rows, .cols = cols, .row_stride = stride};
+  };
+  DequantMatmulTensors tensors{.x = place(0, Dtype::bf16, 40, 64, 72),
+                               .weight = place(8192, Dtype::u8, 1, 4352, 4352),
+                               .factors = place(16384, Dtype::f32, 1, 32, 32),
+                               .bias = place(16640, Dtype::bf16, 1, 32, 32),
+                               .out = place(20480, Dtype::f32, 40, 32, 33)};
+  std::size_t i = 0;
+  for (const PointwiseInput& input : spec.pointwise.inputs()) {
+    const std::size_t at = 32768 + 8192 * i;
+    Tensor& operand = tensors.inputs[i++];
+    if (input.name == "gate") operand = place(at, Dtype::bf16, 40, 32, 34);
+    if (input.name == "shift") operand = place(at, Dtype::bf16, 1, 32, 32);
+    if (input.name == "each") operand = place(at, Dtype::f32, 1, 40, 40);
+  }
+  const DequantMatmulTensors part = tokens_of(spec, tensors, 32, 8);
+  BOOST_TEST(part.x.rows == 8);
+  BOOST_TEST(part.x.cols == 64);
+  BOOST_TEST(byte_of(part.x) - byte_of(tensors.x) == 32 * 72 * 2);
+  BOOST_TEST(part.out.rows == 8);
+  BOOST_TEST(byte_of(part.out) - byte_of(tensors.out) == 32 * 33 * 4);
+  BOOST_TEST(part.weight.data == tensors.weight.data);
+  BOOST_TEST(part.factors.data == tensors.factors.data);
+  BOOST_TEST(part.bias.data == tensors.bias.data);
+  i = 0;
+  for (const PointwiseInput& input : spec.pointwise.inputs()) {
+    const std::int64_t moved = byte_of(part.inputs[i]) - byte_of(tensors.inputs[i]);
+    ++i;
+    BOOST_TEST(moved == (input.name == "gate" ? 32 * 34 * 2 : input.name == "each" ? 32 * 4 : 0), input.name);
+  }
+}

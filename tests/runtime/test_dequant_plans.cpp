@@ -1,0 +1,129 @@
+// Which kernels a dequant_matmul is to be tried with, and what of it is noted for tuning.
+#include <boost/test/unit_test.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ingot/runtime/cuda/dequant_plans.h"
+#include "ingot/runtime/cuda/dequant_rules.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm_choices.h"
+#include "ingot/runtime/gemm_manifest.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+#include "support/tuning_records.h"
+
+using namespace ingot;
+
+namespace {
+
+struct Fixture {
+  test::TemporaryDirectory directory;
+  std::filesystem::path manifest_file = directory.path() / "manifest";
+  TuningStore store{directory.path() / "store", {}};
+  GemmManifest manifest{manifest_file};
+  DequantPlace place{.target = target_for(9, 0), .multiprocessors = 132};
+  DequantMatmulSpec spec = std::get<DequantMatmulSpec>(test::dequant_record().spec);
+  DequantSize size{.m = 16, .n = 4096, .k = 14336};
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(dequant_plans, Fixture)
+
+BOOST_AUTO_TEST_CASE(what_was_tuned_comes_first) {
+  const TuningRecord tuned = test::dequant_record(size.m);
+  store.put(tuned);
+  GemmChoices choices(Tuning::on, store, {}, test::machine());
+  DequantPlans plans({.choices = &choices}, place);
+  const auto order = plans.find(spec, size);
+  const auto own = dequant_order(spec, size, place);
+  BOOST_REQUIRE(order.size() == own.size() + 1);
+  BOOST_TEST((Product(order[0]) == tuned.chosen));
+  for (std::size_t i = 0; i < own.size(); ++i) BOOST_TEST((order[i + 1] == own[i]));
+  for (const DequantMatmulSpec& each : order) BOOST_TEST(each.tiling.has_value());
+}
+
+// Of a batch-invariant product no record is read, so none is asked for.
+BOOST_AUTO_TEST_CASE(batch_invariant_products_are_not_tuned) {
+  spec.batch_invariant = true;
+  TuningRecord tuned = test::dequant_record(size.m);
+  std::get<DequantMatmulSpec>(tuned.spec).batch_invariant = true;
+  std::get<DequantMatmulSpec>(tuned.chosen).batch_invariant = true;
+  store.put(tuned);
+  GemmChoices choices(Tuning::on, store, {}, test::machine());
+  DequantPlans plans({.choices = &choices, .manifest = &manifest}, place);
+  const auto order = plans.find(spec, size);
+  const auto own = dequant_order(spec, size, place);
+  BOOST_REQUIRE(order.size() == own.size());
+  for (std::size_t i = 0; i < own.size(); ++i) BOOST_TEST((order[i] == own[i]));
+  BOOST_TEST(!std::filesystem::exists(manifest_file));
+
+  spec.batch_invariant = false;
+  plans.find(spec, size);
+  const GemmManifestFile noted = read_gemm_manifest(manifest_file);
+  BOOST_REQUIRE(noted.calls.size() == 1U);
+  BOOST_TEST((noted.calls[0].spec == Product(spec)));
+}
+
+BOOST_AUTO_TEST_CASE(the_first_that_takes_the_call_is_run) {
+  const std::vector<DequantMatmulSpec> order = dequant_order(spec, size, place);
+  BOOST_REQUIRE(order.size() == 2U);
+  int tried = 0;
+  const auto refuse_first = [&](const DequantMatmulSpec&) { return ++tried == 1 ? "the first does not" : nullptr; };
+  run_first(spec, order, refuse_first);
+  BOOST_TEST(tried == 2);
+  const auto none = [](const DequantMatmulSpec&) { return "it is too large"; };
+  BOOST_TEST(test::error_of([&] { run_first(spec, order, none); }, ErrorCode::invalid_argument) ==
+             print(spec) + ": it is too large; leave kernel out to have the library choose one");
+}
+
+BOOST_AUTO_TEST_CASE(a_gpu_without_kernels) {
+  DequantPlans plans({}, {.target = target_for(7, 5), .multiprocessors = 72});
+  const auto run = [](const DequantMatmulSpec&) -> const char* { return nullptr; };
+  BOOST_TEST(test::error_of([&] { run_first(spec, plans.find(spec, size), run); }, ErrorCode::invalid_argument) ==
+             print(spec) + ": no kernel has such a spec on this GPU; on the CPU it runs");
+}
+
+// Tiles are counted in 32 bits.
+BOOST_AUTO_TEST_CASE(too_many_tiles) {
+  DequantMatmulSpec mma = spec;
+  mma.kernel = DequantKernel::mma;
+  mma.tiling = DequantTiling{.tokens = 16, .rows = 64, .depth = 128, .stages = 3, .split = 2, .k_warps = 2};
+  const auto mma_refusal = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    const char* const refusal = dequant_mma_refusal(mma, {.m = m, .n = n, .k = k}, target_for(8, 0));
+    return std::string(refusal == nullptr ? "taken" : refusal);
+  };
+  const std::string many = "kernel mma takes fewer than 2^31 tiles, rows of the weight, and K";
+  const std::int64_t large = std::int64_t{1} << 31U;
+  BOOST_TEST(mma_refusal(1 << 20, 1 << 18, 64) == "taken");
+  BOOST_TEST(mma_refusal(1 << 24, 1 << 20, 64) == many);
+  BOOST_TEST(mma_refusal(large * 16, 1, 64) == many);
+  BOOST_TEST(mma_refusal(1, large, 64) == many);
+  BOOST_TEST(mma_refusal(1, 1, large) == many);
+  BOOST_TEST(dequant_mma_refusal(mma, {.m = 1, .n = 1, .k = 1}, target_for(7, 5)) ==
+             std::string("kernel mma runs on sm_80 and later"));
+
+  DequantMatmulSpec sm90 = spec;
+  sm90.kernel = DequantKernel::sm90;
+  sm90.tiling = DequantTiling{.tokens = 16, .rows = 128, .depth = 128, .stages = 4};
+  const auto sm90_refusal = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    const std::int64_t stride = (k + 7) / 8 * 8;
+    const DequantMatmulTensors tensors{.x = {.dtype = Dtype::bf16, .rows = m, .cols = k, .row_stride = stride},
+                                       .weight = {},
+                                       .factors = {},
+                                       .out = {.dtype = Dtype::bf16, .rows = m, .cols = n, .row_stride = n}};
+    const char* const refusal = dequant_sm90_refusal(sm90, tensors, target_for(9, 0));
+    return std::string(refusal == nullptr ? "taken" : refusal);
+  };
+  const std::string beyond = "kernel sm90 takes sizes below 2^31 and as many tiles";
+  BOOST_TEST(sm90_refusal(1 << 18, 1 << 18, 64) == "taken");
+  BOOST_TEST(sm90_refusal(1 << 24, 1 << 20, 64) == beyond);
+  BOOST_TEST(sm90_refusal(large, 1, 64) == beyond);
+  BOOST_TEST(sm90_refusal(1, large, 64) == beyond);
+  BOOST_TEST(sm90_refusal(1, 1, large) == beyond);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

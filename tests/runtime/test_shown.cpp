@@ -1,0 +1,18 @@
+#include "ingot/runtime/shown.h"
+
+#include <boost/test/unit_test.hpp>
+#include <string>
+
+using ingot::shown;
+
+BOOST_AUTO_TEST_CASE(letters_are_shown_as_they_are) {
+  BOOST_TEST(shown("").empty());
+  BOOST_TEST(shown("layers.0.wq \"x\" ~") == "layers.0.wq \"x\" ~");
+  BOOST_TEST(shown(std::string(160, 'a')) == std::string(160, 'a'));
+}
+
+BOOST_AUTO_TEST_CASE(what_moves_a_terminal_is_not) {
+  BOOST_TEST(shown("a\nb\x1b[2Jc\x7f\xc3\xa4") == "a?b?[2Jc???");
+  BOOST_TEST(shown(std::string("a\0b", 3)) == "a?b");
+  BOOST_TEST(shown(std::string(161, 'a')) == std::string(160, 'a') + "...");
+}
