@@ -140,8 +140,9 @@ void add_sm90(const DequantMatmulSpec& spec, const DequantSize& size, DequantTil
       tiling.multicast = multicast;
       // Four warpgroups have 112 registers to a thread, which two sets of 32 sums and what they need beside them spill.
       if (spec.scale.cols != 0 && tiling.rows == 256 * tiling.waves && tiling.tokens * tiling.waves >= 64) continue;
-      // So do sums of 32 tokens by mma.sync, of a stage that is long.
+      // So do sums of 32 tokens by mma.sync, of a stage that is long, and those of two waves by wgmma.
       if (spec.scale.cols != 0 && !tiling.wgmma && tiling.tokens == 32 && tiling.depth > 128) continue;
+      if (spec.scale.cols != 0 && tiling.wgmma && tiling.waves > 1 && tiling.depth > 64) continue;
       const DequantTiling filled = with_all_stages(spec, tiling);
       if (filled.stages >= 3) all.push_back(filled);
     }
