@@ -18,4 +18,4 @@ install(FILES ${pictures} DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES examples/readme_example.cpp examples/fused_example.cpp examples/weight_only_example.cpp
         DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
-install(DIRECTORY examples/consume DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+install(DIRECTORY examples/common examples/consume examples/generate DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
