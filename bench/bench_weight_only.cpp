@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,7 +40,8 @@ struct Options {
   bool quick = false;
   bool every = false;
   std::string filter;
-  std::string spec = "dequant_matmul bf16*e4m3fn->bf16 packed scale=row";
+  std::vector<std::string> specs{"dequant_matmul bf16*e4m3fn->bf16 packed scale=row"};
+  std::vector<std::int64_t> tokens;  // empty: all that the cases have
   std::string json;
   std::string commit;
 };
@@ -52,6 +54,7 @@ struct Contender {
 };
 
 struct Result {
+  DequantMatmulSpec spec;
   WeightOnlyCase wanted;
   std::vector<Contender> trials{};
   Contender ours{};                 // the library's choice
@@ -66,7 +69,7 @@ double weight_bytes(const DequantMatmulSpec& spec, const GemmSize& size) {
 
 class Bench {
  public:
-  Bench(Context& context, const std::string& cuda_root, const Options& options, const DequantMatmulSpec& spec)
+  Bench(Context& context, const std::string& cuda_root, const Options& options)
       : gpu_(context),
         random_(gpu_.backend(), gpu_.stream(),
                 [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }),
@@ -74,26 +77,25 @@ class Bench {
         cublaslt_(CublasLt::open(cuda_root, *driver_, problem_)),
         workspace_(gpu_.backend(), CublasLt::kWorkspaceBytes),
         place_{.target = context.cache().target(), .multiprocessors = driver_->multiprocessors(context.device().index)},
-        options_(options),
-        spec_(spec) {
+        options_(options) {
     if (cublaslt_ == nullptr) throw Error(ErrorCode::not_found, "cuBLASLt", problem_);
   }
 
-  Result run(const WeightOnlyCase& wanted) {
-    Result result{.wanted = wanted};
-    result.bf16_us = time_of_16_bits(wanted);
+  Result run(const DequantMatmulSpec& spec, const WeightOnlyCase& wanted) {
+    Result result{.spec = spec, .wanted = wanted};
+    result.bf16_us = time_of_16_bits(spec.x, wanted);
     DequantOperands operands(
-        random_, [this](void* to, unsigned char byte, std::size_t bytes) { gpu_.fill(to, byte, bytes); }, spec_,
+        random_, [this](void* to, unsigned char byte, std::size_t bytes) { gpu_.fill(to, byte, bytes); }, spec,
         wanted.size);
     const DequantSize size{.m = wanted.size.m, .n = wanted.size.n, .k = wanted.size.k};
-    const std::vector<DequantMatmulSpec> order = dequant_order(spec_, size, place_);
+    const std::vector<DequantMatmulSpec> order = dequant_order(spec, size, place_);
     if (order.empty()) {
-      throw Error(ErrorCode::invalid_argument, print(spec_),
+      throw Error(ErrorCode::invalid_argument, print(spec),
                   "no kernel has such a spec on this GPU; --spec has another");
     }
     std::vector<Contender> finals{contender(operands, order.front())};
     if (options_.every) {
-      for (const DequantMatmulSpec& each : every_tiling(size)) result.trials.push_back(contender(operands, each));
+      for (const DequantMatmulSpec& each : every_tiling(spec, size)) result.trials.push_back(contender(operands, each));
       measure_all(operands, result.trials, {.rounds = 2, .graph_us = 1000});
       if (const Contender* const best = fastest(result.trials)) finals.push_back(*best);
     }
@@ -111,14 +113,14 @@ class Bench {
                           : MeasureOptions{.rounds = rounds, .graph_us = 3000};
   }
 
-  std::vector<DequantMatmulSpec> every_tiling(const DequantSize& size) const {
+  std::vector<DequantMatmulSpec> every_tiling(const DequantMatmulSpec& spec, const DequantSize& size) const {
     std::vector<DequantMatmulSpec> all;
     for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
       if (kernel == DequantKernel::sm90 &&
-          (place_.target != target_for(9, 0) || spec_.layout == WeightLayout::row_major)) {
+          (place_.target != target_for(9, 0) || spec.layout == WeightLayout::row_major)) {
         continue;
       }
-      DequantMatmulSpec named = spec_;
+      DequantMatmulSpec named = spec;
       named.kernel = kernel;
       for (const DequantTiling& tiling : dequant_tilings(named, size, place_)) {
         named.tiling = tiling;
@@ -174,15 +176,15 @@ class Bench {
   }
 
   // Of cuBLASLt's algorithms the best, of each size once.
-  double time_of_16_bits(const WeightOnlyCase& wanted) {
-    const GemmSpec spec{.a = spec_.x, .b = spec_.x, .out = spec_.x};
-    const auto known = times_.find({wanted.size.m, wanted.size.n, wanted.size.k});
-    if (known != times_.end()) return known->second;
+  double time_of_16_bits(Dtype dtype, const WeightOnlyCase& wanted) {
+    const GemmSpec spec{.a = dtype, .b = dtype, .out = dtype};
+    const std::tuple key{dtype, wanted.size.m, wanted.size.n, wanted.size.k};
+    if (const auto known = times_.find(key); known != times_.end()) return known->second;
     GemmOperands operands(random_,
                           [this](void* to, unsigned char byte, std::size_t bytes) { gpu_.fill(to, byte, bytes); },
                           {.spec = spec, .size = wanted.size});
     const GemmShape shape{.m = wanted.size.m, .n = wanted.size.n, .k = wanted.size.k};
-    double& best = times_[{wanted.size.m, wanted.size.n, wanted.size.k}];
+    double& best = times_[key];
     if (cublaslt_->refusal(spec, operands.tensors(0), shape) != nullptr) return best;
     const auto matmul = [&](int copy, int algorithm) {
       return cublaslt_->matmul(spec, operands.tensors(copy), shape, workspace_.data(), gpu_.stream().handle(),
@@ -220,15 +222,14 @@ class Bench {
   Buffer maxima_;
   DequantPlace place_;
   Options options_;
-  DequantMatmulSpec spec_;
-  std::map<std::array<std::int64_t, 3>, double> times_;
+  std::map<std::tuple<Dtype, std::int64_t, std::int64_t, std::int64_t>, double> times_;
 };
 
-std::string line(const Result& result, const DequantMatmulSpec& spec, const Contender& c) {
+std::string line(const Result& result, const Contender& c) {
   if (!c.fault.empty()) return fmt::format("{:<40}{:<44} WRONG  {}\n", name(result.wanted), c.label, c.fault);
   const double us = c.timing.median_us;
   return fmt::format("{:<40}{:<44}{:>9.1f}{:>8.2f}{:>8.3f}{:>8}\n", name(result.wanted), c.label, us,
-                     weight_bytes(spec, result.wanted.size) / us * 1e-6, result.read_us / us,
+                     weight_bytes(result.spec, result.wanted.size) / us * 1e-6, result.read_us / us,
                      result.bf16_us == 0 ? "-" : fmt::format("{:.2f}", result.bf16_us / us));
 }
 
@@ -240,8 +241,8 @@ Json to_json(const Contender& c) {
 
 Json to_json(const Result& result) {
   const GemmSize& size = result.wanted.size;
-  Json json{{"case", name(result.wanted)}, {"m", size.m}, {"n", size.n}, {"k", size.k}, {"bf16_us", result.bf16_us},
-            {"read_us", result.read_us}};
+  Json json{{"spec", print(result.spec)}, {"case", name(result.wanted)}, {"m", size.m}, {"n", size.n}, {"k", size.k},
+            {"bf16_us", result.bf16_us},  {"read_us", result.read_us}};
   json["ours"] = to_json(result.ours);
   if (result.best) json["best"] = to_json(*result.best);
   if (!result.trials.empty()) {
@@ -253,7 +254,6 @@ Json to_json(const Result& result) {
 
 void write(const Options& options, const Machine& machine, const std::vector<Result>& results) {
   Json json = header("weight_only", machine);
-  json["spec"] = options.spec;
   json["cases"] = Json::array();
   for (const Result& result : results) json["cases"].push_back(to_json(result));
   write_json(options.json, json);
@@ -261,38 +261,52 @@ void write(const Options& options, const Machine& machine, const std::vector<Res
 
 int run(const Options& options) {
   std::vector<WeightOnlyCase> cases = weight_only_cases();
-  std::erase_if(cases, [&](const WeightOnlyCase& c) { return name(c).find(options.filter) == std::string::npos; });
-  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
+  std::erase_if(cases, [&](const WeightOnlyCase& c) {
+    const bool has_tokens =
+        options.tokens.empty() || std::ranges::find(options.tokens, c.size.m) != options.tokens.end();
+    return !has_tokens || name(c).find(options.filter) == std::string::npos;
+  });
+  if (cases.empty()) {
+    throw Error(ErrorCode::invalid_argument, "--filter",
+                "no case has this text in its name, and so many tokens: --list");
+  }
   if (options.list) {
     for (const WeightOnlyCase& c : cases) fmt::print("{}\n", name(c));
     return 0;
   }
-  const KernelSpec parsed = parse(options.spec);
-  const auto* const spec = std::get_if<DequantMatmulSpec>(&parsed);
-  if (spec == nullptr) throw Error(ErrorCode::invalid_argument, "--spec", "it must be a dequant_matmul");
+  std::vector<DequantMatmulSpec> specs;
+  for (const std::string& text : options.specs) {
+    const KernelSpec parsed = parse(text);
+    const auto* const spec = std::get_if<DequantMatmulSpec>(&parsed);
+    if (spec == nullptr) throw Error(ErrorCode::invalid_argument, "--spec", "it must be a dequant_matmul");
+    specs.push_back(*spec);
+  }
   std::optional<ContextOptions> on_cuda = cuda_options();
   if (!on_cuda) return kSkipped;
   on_cuda->tuning = Tuning::off;
   Context context(*on_cuda);
   const Machine machine = machine_of(context, options.commit);
-  Bench bench(context, on_cuda->cuda_root.string(), options, *spec);
-  fmt::print("Ingot {} ({}), {}, driver {}, cuBLASLt {}, {}; N x K, {}\n\n{:<40}{:<44}{:>9}{:>8}{:>8}{:>8}\n",
-             machine.ingot, machine.commit, machine.device, machine.driver, machine.cublaslt, machine.date,
-             options.spec, "case", "kernel", "us", "TB/s", "of read", "of bf16");
+  Bench bench(context, on_cuda->cuda_root.string(), options);
+  fmt::print("Ingot {} ({}), {}, driver {}, cuBLASLt {}, {}; N x K\n", machine.ingot, machine.commit, machine.device,
+             machine.driver, machine.cublaslt, machine.date);
   std::vector<Result> results;
   bool failed = false;
-  for (const WeightOnlyCase& c : cases) {
-    results.push_back(bench.run(c));
-    const Result& last = results.back();
-    fmt::print("{}", line(last, *spec, last.ours));
-    if (last.best) fmt::print("{}", line(last, *spec, *last.best));
-    for (const Contender& trial : last.trials) {
-      if (!trial.fault.empty()) fmt::print("{}", line(last, *spec, trial));
+  for (const DequantMatmulSpec& spec : specs) {
+    fmt::print("\n{}\n{:<40}{:<44}{:>9}{:>8}{:>8}{:>8}\n", print(spec), "case", "kernel", "us", "TB/s", "of read",
+               "of bf16");
+    for (const WeightOnlyCase& c : cases) {
+      results.push_back(bench.run(spec, c));
+      const Result& last = results.back();
+      fmt::print("{}", line(last, last.ours));
+      if (last.best) fmt::print("{}", line(last, *last.best));
+      for (const Contender& trial : last.trials) {
+        if (!trial.fault.empty()) fmt::print("{}", line(last, trial));
+      }
+      std::fflush(stdout);
+      failed |= !last.ours.fault.empty() ||
+                std::ranges::any_of(last.trials, [](const Contender& trial) { return !trial.fault.empty(); });
+      if (!options.json.empty()) write(options, machine, results);  // what a killed run leaves is of use
     }
-    std::fflush(stdout);
-    failed |= !last.ours.fault.empty() ||
-              std::ranges::any_of(last.trials, [](const Contender& trial) { return !trial.fault.empty(); });
-    if (!options.json.empty()) write(options, machine, results);  // what a killed run leaves is of use
   }
   return failed ? kFailed : 0;
 }
@@ -305,7 +319,8 @@ int main(int argc, char** argv) {
   ingot::bench::Options options;
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
   app.add_option("--filter", options.filter, "Only cases with this text in their name");
-  app.add_option("--spec", options.spec, "What is multiplied: a line of a dequant_matmul");
+  app.add_option("--tokens", options.tokens, "Only cases of so many tokens, some with commas between")->delimiter(',');
+  app.add_option("--spec", options.specs, "What is multiplied: lines of dequant_matmuls")->capture_default_str();
   app.add_flag("--every", options.every, "Try every tiling that is offered, not only the one that is chosen");
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_option("--json", options.json, "Write all figures to this file");

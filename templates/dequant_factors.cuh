@@ -8,10 +8,11 @@
 namespace ingot {
 
 // tensor: one; row: one for each row of the weight; groups: f32, one for each so many k of a row, [rows, groups] row by
-// row; blocks128: f32, one for each 128 rows and 128 k, likewise; mx32: e8m0fnu, one for each 32 k of a row.
-enum class DequantFactors : u32 { tensor, row, groups128, groups64, groups32, blocks128, mx32 };
+// row; blocks128: f32, one for each 128 rows and 128 k, likewise; mx32: e8m0fnu, one for each 32 k of a row;
+// mx32_codes: the same, multiplied into the codes and not into sums (kTakesMxFactors, dequant_fragment.cuh).
+enum class DequantFactors : u32 { tensor, row, groups128, groups64, groups32, blocks128, mx32, mx32_codes };
 
-// k that share a factor, 0: all.
+// k whose sum has a factor of its own, 0: none has.
 INGOT_HOST_DEVICE constexpr u32 dequant_group(DequantFactors kind) {
   switch (kind) {
     case DequantFactors::groups128:
@@ -39,10 +40,10 @@ INGOT_HOST_DEVICE float group_factor(const void* factors, u64 stride, u32 row, u
   }
 }
 
-// Of a row, of a kind that has none of groups: what its whole sum is multiplied by.
+// Of a row: what its whole sum is multiplied by.
 template <DequantFactors Kind>
 INGOT_HOST_DEVICE float row_factor(const void* factors, u32 row) {
-  if constexpr (dequant_group(Kind) != 0) {
+  if constexpr (dequant_group(Kind) != 0 || Kind == DequantFactors::mx32_codes) {
     return 1.0F;
   } else {
     return static_cast<const float*>(factors)[Kind == DequantFactors::row ? row : 0];

@@ -7,11 +7,11 @@
 // transpose.
 //
 // Schedule: two threads keep a deep ring of stages filled through the copy engine: one with codes, packed in the order
-// of the registers (dequant_fragment.cuh), in runs of bytes, the other with tiles of x. The warpgroups that multiply
-// have 64 rows each, or several times 64. A warp reads its fragments, decodes them and multiplies: by mma.sync, or by
-// wgmma, where it decodes the next 32 or 64 k while the tensor cores work at the last. Clusters of blocks split a
-// tile's k, so that all multiprocessors have as much to do, or load x for each other (multicast). Blocks stay, and take
-// tiles in turn.
+// of the registers (dequant_fragment.cuh), in runs of bytes, the other with tiles of x; factors that are multiplied
+// into the codes come with them. The warpgroups that multiply have 64 rows each, or several times 64. A warp reads its
+// fragments, decodes them and multiplies: by mma.sync, or by wgmma, where it decodes the next 32 or 64 k while the
+// tensor cores work at the last. Clusters of blocks split a tile's k, so that all multiprocessors have as much to do,
+// or load x for each other (multicast). Blocks stay, and take tiles in turn.
 //
 // Before the kernel ahead has ended, the first codes are fetched into the L2.
 //
@@ -49,8 +49,9 @@ struct DequantConsumer {
   static constexpr u32 kSums = T.tokens / 2;
   static constexpr u32 kGroup = dequant_group(Kind);
   // Are factors multiplied into the codes? Else groups of k that share one have sums of their own.
-  static constexpr bool kFolded = Kind == DequantFactors::mx32 && kTakesMxFactors<W, X>;
-  static constexpr bool kGrouped = kGroup != 0 && !kFolded;
+  static constexpr bool kFolded = Kind == DequantFactors::mx32_codes;
+  static_assert(!kFolded || kTakesMxFactors<W, X>);
+  static constexpr bool kGrouped = kGroup != 0;
   static constexpr u32 kRowTiles = dequant_rows(T) / 16;
   static constexpr u32 kShares = dequant_shares(T);
   static constexpr u32 kRowGroups = T.groups / T.k_warps;   // warpgroups with other rows
@@ -66,10 +67,10 @@ struct DequantConsumer {
       dequant_sums(T, Kind) + (T.wgmma ? kStep / 2 : 8U) * T.waves + 8 * T.waves + 56 <= dequant_share(T, Kind);
   static constexpr bool kEarlyShared = kEarly && kWarps % kOwnRowTiles == 0;
   using Sums = float[T.waves][kSums];
-  using MxWords = typename DequantMxWords<T.waves>::Words;
+  using MxWords = u32[T.waves][2];  // of the two rows that a lane has of each 64, four factors of 32 k
 
   const DequantSm90Params& p;
-  const DequantBlock<W, T>& block;
+  const DequantBlock<W, Kind, T>& block;
   u32 rows;   // which of the warpgroups that have other rows
   u32 piece;  // which of those with the same rows
   u32 warp;   // of the block
@@ -82,7 +83,7 @@ struct DequantConsumer {
   u32 round = 0;  // tiles so far
   u32 largest = 0;
 
-  INGOT_DEVICE DequantConsumer(const DequantSm90Params& params, const DequantBlock<W, T>& b, u32 warpgroup)
+  INGOT_DEVICE DequantConsumer(const DequantSm90Params& params, const DequantBlock<W, Kind, T>& b, u32 warpgroup)
       : p(params),
         block(b),
         rows(warpgroup % kRowGroups),
@@ -132,6 +133,21 @@ struct DequantConsumer {
     } else {
       INGOT_UNROLL
       for (u32 i = 0; i < 3; ++i) words[i] = ptx::ld_shared4(at + 4 * i);
+    }
+  }
+
+  // Factors that are multiplied into the codes, from the stage that they came with: those of k, a multiple of 32, and
+  // of what follows up to a multiple of 128, the first in the lowest bits.
+  INGOT_DEVICE void mx_words(u32 k, MxWords& of) const {
+    constexpr u32 kPitch = dequant_factor_pitch(T);
+    const u32 row = rows * T.waves * 64 + warp % 4 * 16 + lane / 4;
+    const u32 at = block.factors + ring.stage * dequant_factor_bytes(T, Kind) + row * kPitch + k / 128 * 4 % kPitch;
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < T.waves; ++wave) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        of[wave][half] = ptx::ld_shared4(at + (wave * 64 + half * 8) * kPitch) >> k / 32 % 4 * 8;
+      }
     }
   }
 
@@ -261,9 +277,7 @@ struct DequantConsumer {
     Chains d;
     clear_chains(d);
     DequantGroups<Kind, T.waves> groups(p, first_row + lane / 4, lane);
-    DequantMxWords<T.waves> mx(p, first_row + lane / 4, lane);
     if constexpr (kGrouped) groups.begin(span.begin * T.depth + piece * kPiece * 32);
-    if constexpr (kFolded) mx.begin(span.begin * T.depth + piece * kPiece * 32);
     const u32 base = block.stages;
     const u32 whole = parts / dequant_parts(T);  // stages that are
     INGOT_UNROLL_BY(1)
@@ -278,7 +292,7 @@ struct DequantConsumer {
         for (u32 batch = 0; batch < kPiece; batch += kBatch) {
           const u32 tile = piece * kPiece + batch;
           MxWords words{};
-          if constexpr (kFolded) mx.words(k + 32 * tile, words);
+          if constexpr (kFolded) mx_words(k + 32 * tile, words);
           multiply_tiles<kBatch>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
                                  k + 32 * tile, batch + kBatch >= kPiece, ring.stage, words);
         }
@@ -286,7 +300,7 @@ struct DequantConsumer {
         INGOT_UNROLL_BY(1)
         for (u32 tile = piece * kPiece; tile < min_of((piece + 1) * kPiece, 2 * parts_of(at)); ++tile) {
           MxWords words{};
-          if constexpr (kFolded) mx.words(k + 32 * tile, words);
+          if constexpr (kFolded) mx_words(k + 32 * tile, words);
           multiply_tiles<1>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
                             k + 32 * tile, false, 0, words);
         }
@@ -370,8 +384,6 @@ struct DequantConsumer {
       clear(of_group);
       groups.begin(span.begin * T.depth);
     }
-    DequantMxWords<T.waves> mx(p, first_row + lane / 4, lane);
-    if constexpr (kFolded) mx.begin(span.begin * T.depth);
     u32 adds = 0;  // does this group have any yet?
     u32 previous = T.stages;
     const u32 base = block.stages;
@@ -388,7 +400,7 @@ struct DequantConsumer {
       for (u32 step = 0; step < T.depth / kStep; step += 2) {
         const u32 k = at * T.depth + step * kStep;
         MxWords words{};
-        if constexpr (kFolded) mx.words(k, words);
+        if constexpr (kFolded) mx_words(k, words);
         load_fragments(stage + own, step * (kStep / 32), words, first);
         if constexpr (kGrouped) {
           if constexpr (T.depth % kGroup == 0) {
@@ -406,7 +418,7 @@ struct DequantConsumer {
         adds = 1;
         ptx::wgmma_wait<1>();
         if (step == 0 && previous < T.stages) release_stage(previous);
-        if constexpr (kFolded) mx.words(k + kStep, words);
+        if constexpr (kFolded) mx_words(k + kStep, words);
         load_fragments(stage + own, (step + 1) * (kStep / 32), words, second);
         if constexpr (kGrouped && kGroup <= kStep) {
           end_group(d, of_group, groups, k + kStep, true);
@@ -430,7 +442,7 @@ struct DequantConsumer {
     if (previous < T.stages) release_stage(previous);
     if constexpr (dequant_parts(T) > 1) {
       if (whole < span.end) {
-        sum_short_stage(d, groups, mx, whole);
+        sum_short_stage(d, groups, whole);
         ring.advance();
       }
     }
@@ -442,8 +454,7 @@ struct DequantConsumer {
   }
 
   // The last stage, where it has less k than others: one step after the other.
-  INGOT_DEVICE void sum_short_stage(Sums& d, DequantGroups<Kind, T.waves>& groups, DequantMxWords<T.waves>& mx,
-                                    u32 at) const {
+  INGOT_DEVICE void sum_short_stage(Sums& d, DequantGroups<Kind, T.waves>& groups, u32 at) const {
     ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
     const u32 stage = block.stages + ring.stage * dequant_stage_bytes<W>(T);
     const u64 x = ptx::wgmma_descriptor(stage + dequant_code_bytes<W>(T));
@@ -452,7 +463,7 @@ struct DequantConsumer {
     for (u32 step = 0; step < steps; ++step) {
       Fragments a;
       MxWords words{};
-      if constexpr (kFolded) mx.words(at * T.depth + step * kStep, words);
+      if constexpr (kFolded) mx_words(at * T.depth + step * kStep, words);
       load_fragments(stage + own, step * (kStep / 32), words, a);
       if constexpr (kGrouped) {
         Sums of_group;
@@ -716,11 +727,11 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
   static_assert(dequant_sm90_exists<W>(T, Kind));
 #if INGOT_ON_DEVICE
   constexpr u32 kProducer = 128 * T.groups;
-  const auto block = DequantBlock<W, T>::make();
+  const auto block = DequantBlock<W, Kind, T>::make();
   const u32 warp = __shfl_sync(0xffffffffU, threadIdx.x / 32, 0);
   if (threadIdx.x == kProducer) block.make_barriers();
   if (threadIdx.x == kProducer + 32) {
-    DequantProducer<W, T>(p, block).prefetch();
+    DequantProducer<W, Kind, T>(p, block).prefetch();
     ptx::prefetch_tensormap(&p.x);
   }
   __syncwarp();
@@ -729,8 +740,11 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
   start_in_turn();
   if (warp >= 4 * T.groups) {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_dec<dequant_registers(T, Kind).copies>();
-    if (threadIdx.x == kProducer) DequantProducer<W, T>(p, block).run_codes();
-    if (threadIdx.x == kProducer + 32) DequantProducer<W, T>(p, block).run_x();
+    const u32 lane = threadIdx.x % 32;
+    if (warp == 4 * T.groups && (lane == 0 || DequantBlock<W, Kind, T>::kFactors)) {
+      DequantProducer<W, Kind, T>(p, block).run_codes(lane);
+    }
+    if (threadIdx.x == kProducer + 32) DequantProducer<W, Kind, T>(p, block).run_x();
   } else {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_inc<dequant_registers(T, Kind).multiplies>();
     DequantConsumer<W, X, Out, Kind, T, Epi>(p, block, warp / 4).run();

@@ -12,6 +12,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/mma.cuh"
 #include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
@@ -50,21 +51,23 @@ struct DequantRing {
 };
 
 // Addresses in shared memory, and this block's place in its cluster.
-template <DequantFormat W, DequantSm90Tiling T>
+template <DequantFormat W, DequantFactors Kind, DequantSm90Tiling T>
 struct DequantBlock {
-  static constexpr u32 kWarps = 4 * T.groups;                 // that multiply
-  u32 stages, inbox, scratch, full, empty, arrived, drained;  // arrived: one for each inbox
-  u32 rank;                                                   // among the blocks that split a tile's k
-  u32 side;                                                   // among those that share x
+  static constexpr u32 kWarps = 4 * T.groups;                           // that multiply
+  static constexpr bool kFactors = Kind == DequantFactors::mx32_codes;  // that come with their stage
+  u32 stages, factors, inbox, scratch, full, empty, arrived, drained;   // arrived: one for each inbox
+  u32 rank;                                                             // among the blocks that split a tile's k
+  u32 side;                                                             // among those that share x
 
   INGOT_DEVICE static DequantBlock make() {
     u32 base = ptx::dynamic_shared();
     ptx::opaque(base);  // else it is worked out again wherever it is needed
-    const u32 barriers = base + dequant_barriers_offset<W>(T);
+    const u32 barriers = base + dequant_barriers_offset<W>(T, Kind);
     const u32 in_cluster = dequant_cluster(T) > 1 ? ptx::cluster_rank() : 0;
     return {.stages = base,
-            .inbox = base + dequant_inbox_offset<W>(T),
-            .scratch = base + dequant_scratch_offset<W>(T),
+            .factors = base + dequant_factors_offset<W>(T),
+            .inbox = base + dequant_inbox_offset<W>(T, Kind),
+            .scratch = base + dequant_scratch_offset<W>(T, Kind),
             .full = barriers,
             .empty = barriers + 8 * T.stages,
             .arrived = barriers + 16 * T.stages,
@@ -76,7 +79,7 @@ struct DequantBlock {
   INGOT_DEVICE void make_barriers() const {
     INGOT_UNROLL_BY(1)
     for (u32 i = 0; i < T.stages; ++i) {
-      ptx::mbarrier_init(full + 8 * i, 2);
+      ptx::mbarrier_init(full + 8 * i, kFactors ? 2 + 32 : 2);
       ptx::mbarrier_init(empty + 8 * i, kWarps * T.multicast);
     }
     // Bytes that other blocks send, or this block's own warps.
@@ -125,8 +128,10 @@ struct DequantWalk {
 };
 
 // Two threads fill the stages, each of a warp of its own: one copies codes, the other x. A copy takes the thread that
-// asks for it some hundred cycles.
-template <DequantFormat W, DequantSm90Tiling T>
+// asks for it some hundred cycles. Factors that are multiplied into the codes, some bytes of each row, are copied with
+// them, by all of the first thread's warp: what is asked for any later waits behind everything that the ring has asked
+// for.
+template <DequantFormat W, DequantFactors Kind, DequantSm90Tiling T>
 struct DequantProducer {
   static constexpr u32 kBlocks = dequant_rows(T) / kDequantRows;  // of 64 rows
   static constexpr u32 kTileBytes = kDequantTileBytes<W>;
@@ -134,13 +139,13 @@ struct DequantProducer {
   static constexpr u32 kPartXBytes = T.tokens * kDequantPart * 2;
 
   const DequantSm90Params& p;
-  const DequantBlock<W, T>& block;
+  const DequantBlock<W, Kind, T>& block;
   u32 parts;   // of 64 k, of all k
   u32 blocks;  // of 64 rows, of all rows
   DequantSpan span;
   DequantRing<T.stages> ring{};
 
-  INGOT_DEVICE DequantProducer(const DequantSm90Params& params, const DequantBlock<W, T>& b)
+  INGOT_DEVICE DequantProducer(const DequantSm90Params& params, const DequantBlock<W, Kind, T>& b)
       : p(params),
         block(b),
         parts(ceil_div(params.k, kDequantPart)),
@@ -167,7 +172,8 @@ struct DequantProducer {
     for (u32 i = 0; i < count; ++i) ptx::bulk_prefetch(codes(first + i), bytes);
   }
 
-  INGOT_DEVICE void run_codes() {
+  // By one thread, lane 0, or by a whole warp where factors come with the codes.
+  INGOT_DEVICE void run_codes(u32 lane) {
     DequantWalk<T> walk(p, block.side);
     // Codes that will not be read again are the first to leave the L2.
     const u64 policy = walk.tiles_m == 1 ? ptx::createpolicy_evict_first() : ptx::createpolicy_evict_normal();
@@ -184,12 +190,15 @@ struct DequantProducer {
         const u32 full = block.full + 8 * ring.stage;
         const u32 to = block.stages + ring.stage * dequant_stage_bytes<W>(T);
         ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
-        ptx::mbarrier_arrive_expect_tx(full, count * bytes);
-        INGOT_UNROLL
-        for (u32 i = 0; i < kBlocks; ++i) {
-          if (i < count) ptx::bulk_load(to + i * kBlockBytes, from[i], bytes, full, policy);
-          from[i] += kBlockBytes;
+        if (lane == 0) {
+          ptx::mbarrier_arrive_expect_tx(full, count * bytes);
+          INGOT_UNROLL
+          for (u32 i = 0; i < kBlocks; ++i) {
+            if (i < count) ptx::bulk_load(to + i * kBlockBytes, from[i], bytes, full, policy);
+            from[i] += kBlockBytes;
+          }
         }
+        if constexpr (DequantBlock<W, Kind, T>::kFactors) load_factors(walk.row(), stage, lane);
         ring.advance();
       }
     }
@@ -226,6 +235,50 @@ struct DequantProducer {
           if (part < now) load_x(to + part * kPartXBytes, full, stage * dequant_parts(T) + part, token);
         }
         ring.advance();
+      }
+    }
+  }
+
+  // By a whole warp: those of the rows of a tile.
+  INGOT_DEVICE void load_factors(u32 row, u32 stage, u32 lane) const {
+    constexpr u32 kPitch = dequant_factor_pitch(T);
+    const auto* const factors = static_cast<const u8*>(p.factors);
+    const u32 first = stage * T.depth / 32 / kPitch * kPitch;
+    const u32 there = min_of(ceil_div(p.k, 32U) - first, kPitch);
+    const u32 alignment = static_cast<u32>(reinterpret_cast<u64>(factors)) | p.factor_stride;
+    const u32 full = block.full + 8 * ring.stage;
+    const u32 to = block.factors + ring.stage * dequant_factor_bytes(T, Kind);
+    INGOT_UNROLL_BY(4)
+    for (u32 i = lane; i < dequant_rows(T); i += 32) {
+      const u8* const from = factors + u64{min_of(row + i, p.n - 1)} * p.factor_stride + first;
+      copy_factors(to + i * kPitch, from, there, alignment);
+    }
+    if (alignment % 4 == 0) {
+      ptx::cp_async_mbarrier_arrive(full);
+    } else {
+      ptx::mbarrier_arrive(full);
+    }
+  }
+
+  // A row's, of which so many are there; zeros behind them.
+  INGOT_DEVICE static void copy_factors(u32 to, const u8* from, u32 there, u32 alignment) {
+    constexpr u32 kPitch = dequant_factor_pitch(T);
+    if (alignment % kPitch == 0) {
+      ptx::cp_async<kPitch>(to, from, there);
+      return;
+    }
+    INGOT_UNROLL
+    for (u32 at = 0; at < kPitch; at += 4) {
+      const u32 count = min_of(there - min_of(at, there), 4U);
+      if (alignment % 4 == 0) {
+        ptx::cp_async<4>(to + at, count == 0 ? from : from + at, count);
+      } else {
+        u32 four = 0;
+        INGOT_UNROLL
+        for (u32 i = 0; i < 4; ++i) {
+          if (i < count) four |= u32{from[at + i]} << 8 * i;
+        }
+        ptx::st_shared4(to + at, four);
       }
     }
   }

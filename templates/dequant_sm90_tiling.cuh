@@ -68,11 +68,21 @@ INGOT_HOST_DEVICE constexpr u32 dequant_stage_bytes(const DequantSm90Tiling& t) 
   return dequant_code_bytes<W>(t) + dequant_x_bytes(t);
 }
 
-// Shared memory: the stages; where a tile's k is split, everybody's sums of this block's rows, else outputs on their
-// way; barriers: two for each stage, and three for the sums.
+// Bytes of a row's factors of a stage, where those come with it: of 128 k at least.
+INGOT_HOST_DEVICE constexpr u32 dequant_factor_pitch(const DequantSm90Tiling& t) { return max_of(t.depth, 128U) / 32; }
+INGOT_HOST_DEVICE constexpr u32 dequant_factor_bytes(const DequantSm90Tiling& t, DequantFactors kind) {
+  return kind == DequantFactors::mx32_codes ? dequant_rows(t) * dequant_factor_pitch(t) : 0;
+}
+
+// Shared memory: the stages, and their factors; where a tile's k is split, everybody's sums of this block's rows, else
+// outputs on their way; barriers: two for each stage, and three for the sums.
 template <DequantFormat W>
-INGOT_HOST_DEVICE constexpr u32 dequant_inbox_offset(const DequantSm90Tiling& t) {
+INGOT_HOST_DEVICE constexpr u32 dequant_factors_offset(const DequantSm90Tiling& t) {
   return t.stages * dequant_stage_bytes<W>(t);
+}
+template <DequantFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_inbox_offset(const DequantSm90Tiling& t, DequantFactors kind) {
+  return dequant_factors_offset<W>(t) + t.stages * dequant_factor_bytes(t, kind);
 }
 INGOT_HOST_DEVICE constexpr u32 dequant_inbox_bytes(const DequantSm90Tiling& t) {
   return dequant_shares(t) == 1 ? 0 : dequant_rows(t) * t.tokens * 4 * t.k_warps;
@@ -89,16 +99,16 @@ INGOT_HOST_DEVICE constexpr u32 dequant_scratch_bytes(const DequantSm90Tiling& t
   return dequant_shares(t) == 1 ? 4 * t.groups * kDequantScratch : 0;
 }
 template <DequantFormat W>
-INGOT_HOST_DEVICE constexpr u32 dequant_scratch_offset(const DequantSm90Tiling& t) {
-  return dequant_inbox_offset<W>(t) + dequant_inboxes(t) * dequant_inbox_bytes(t);
+INGOT_HOST_DEVICE constexpr u32 dequant_scratch_offset(const DequantSm90Tiling& t, DequantFactors kind) {
+  return dequant_inbox_offset<W>(t, kind) + dequant_inboxes(t) * dequant_inbox_bytes(t);
 }
 template <DequantFormat W>
-INGOT_HOST_DEVICE constexpr u32 dequant_barriers_offset(const DequantSm90Tiling& t) {
-  return dequant_scratch_offset<W>(t) + dequant_scratch_bytes(t);
+INGOT_HOST_DEVICE constexpr u32 dequant_barriers_offset(const DequantSm90Tiling& t, DequantFactors kind) {
+  return dequant_scratch_offset<W>(t, kind) + dequant_scratch_bytes(t);
 }
 template <DequantFormat W>
-INGOT_HOST_DEVICE constexpr u32 dequant_shared_bytes(const DequantSm90Tiling& t) {
-  return dequant_barriers_offset<W>(t) + 16 * t.stages + 24;
+INGOT_HOST_DEVICE constexpr u32 dequant_shared_bytes(const DequantSm90Tiling& t, DequantFactors kind) {
+  return dequant_barriers_offset<W>(t, kind) + 16 * t.stages + 24;
 }
 
 // Registers of a thread that multiplies. Each quarter of a multiprocessor has 16384, which whole warps share in
@@ -124,16 +134,16 @@ INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t,
                         (dequant_group(kind) == 0 ? 0 : 12 * t.waves);
   const bool shares = t.k_warps >= 1 && t.groups % max_of(t.k_warps, 1U) == 0 &&
                       t.depth % (32 * max_of(t.k_warps, 1U)) == 0 && (t.k_warps == 1 || !t.wgmma);
-  // Factors of 32 k come four at a time.
-  const u32 piece = t.depth / max_of(t.k_warps, 1U);
-  const bool fours = kind != DequantFactors::mx32 || piece <= 64 || piece % 128 == 0;
-  return tokens && shares && fours && t.groups >= 1 && t.groups <= 4 && t.waves >= 1 && t.waves <= 4 &&
-         t.depth % kDequantPart == 0 && t.depth != 0 && t.stages >= 2 &&
+  const bool pitch =
+      kind != DequantFactors::mx32_codes || 512 % max_of(t.depth, 1U) == 0;  // a power of two, 16 at most
+  return t.depth != 0 && tokens && shares && pitch && t.groups >= 1 && t.groups <= 4 && t.waves >= 1 && t.waves <= 4 &&
+         t.depth % kDequantPart == 0 && t.stages >= 2 &&
          (t.split == 1 || t.split == 2 || t.split == 4 || t.split == 8) && dequant_rows(t) / 16 % t.split == 0 &&
          (t.multicast == 1 || t.multicast == 2 || t.multicast == 4) && dequant_cluster(t) <= 8 &&
          t.tokens % (8 * t.multicast) == 0 && dequant_sums(t, kind) + fragments + 32 <= share &&
          dequant_sums(t, kind) <= 128 &&
-         (dequant_shared_bytes<W>(t) + kDequantReserved) * t.blocks_per_sm <= kDequantSharedLimit + kDequantReserved;
+         (dequant_shared_bytes<W>(t, kind) + kDequantReserved) * t.blocks_per_sm <=
+             kDequantSharedLimit + kDequantReserved;
 }
 
 // Tokens that the tensor map's box has: what one copy brings of x. Fewer than a tile's where there are no more.

@@ -2,9 +2,9 @@
 // what the memory's latency leaves, whichever is longer; never less than reading the weight takes. Constants:
 // dequant_costs.h.
 //
-// That of dequant_sm90: rounds of clusters, each of as many stages as its part of K has. A stage takes what its
-// instructions take, decoding and multiplying, of which the shorter hides behind the longer in part; or what a warp
-// must wait for, one step of 32 k after the other, if that is longer. And never less than the memory takes.
+// That of dequant_sm90: rounds of clusters, each of as many stages as its part of K has, and the first stage once more,
+// for which all wait. A stage takes the longest of what reading it takes, what decoding and multiplying it takes, one
+// after the other, and what a warp must wait for in each step of 32 k. And never less than the memory takes.
 //
 // batch_invariant: a row's result depends on the order of its sums, which is decided by the tiling but for its tokens.
 // What is otherwise free is then decided for kInvariantTokens tokens, whatever M is; of sm90's two instructions it is
@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "ingot/codegen/dequant_costs.h"
@@ -104,73 +105,115 @@ double estimate_mma(const DequantMatmulSpec& spec, const DequantSize& size, cons
 
 // ---- sm90 ----
 
-// Of a block: warpgroups, waves, k of a stage, blocks of a multiprocessor, warpgroups that share a stage's k. Those
-// that were the best, or close, on some product (bench/results/weight_only_tilings_h200.json).
+// Of a block: tokens, warpgroups, waves, k of a stage, blocks of a multiprocessor, warpgroups that share a stage's k;
+// and into how many parts K is cut. Those that were within a tenth of the best of some product
+// (bench/results/weight_only_tilings_h200.json): what was never measured is not chosen by an estimate.
 struct Sm90Shape {
-  int groups, waves, depth, blocks, k_warps = 1;
+  int tokens, groups, waves, depth, blocks, k_warps;
+  std::array<int, 2> splits;
 };
-constexpr std::array kSm90MmaShapes{Sm90Shape{1, 1, 512, 1},    Sm90Shape{2, 1, 512, 1, 2}, Sm90Shape{4, 1, 512, 1, 4},
-                                    Sm90Shape{2, 1, 256, 2, 2}, Sm90Shape{4, 1, 256, 2, 4}, Sm90Shape{1, 1, 256, 2},
-                                    Sm90Shape{3, 1, 256, 1},    Sm90Shape{3, 1, 128, 1},    Sm90Shape{2, 2, 256, 1, 2},
-                                    Sm90Shape{4, 1, 256, 1, 2}, Sm90Shape{4, 1, 128, 1},    Sm90Shape{4, 1, 256, 1},
-                                    Sm90Shape{2, 1, 512, 1},    Sm90Shape{2, 1, 256, 2},    Sm90Shape{2, 1, 128, 1}};
-constexpr std::array kSm90WgmmaShapes{Sm90Shape{1, 1, 128, 2}, Sm90Shape{2, 1, 128, 1}, Sm90Shape{2, 1, 256, 1},
-                                      Sm90Shape{3, 1, 128, 1}, Sm90Shape{2, 1, 64, 2},  Sm90Shape{4, 1, 128, 1},
-                                      Sm90Shape{2, 2, 128, 1}, Sm90Shape{2, 1, 64, 1},  Sm90Shape{3, 1, 64, 1},
-                                      Sm90Shape{2, 2, 64, 1},  Sm90Shape{4, 1, 64, 1}};
-constexpr std::array kSm90MmaTokens{8, 16, 32};
+constexpr std::array kSm90MmaShapes{Sm90Shape{8, 1, 1, 512, 1, 1, {1, 2}},  Sm90Shape{8, 2, 1, 512, 1, 2, {2, 2}},
+                                    Sm90Shape{8, 4, 1, 512, 1, 4, {2, 2}},  Sm90Shape{8, 1, 1, 256, 2, 1, {2, 4}},
+                                    Sm90Shape{8, 2, 1, 256, 2, 2, {2, 4}},  Sm90Shape{8, 4, 1, 256, 2, 4, {2, 2}},
+                                    Sm90Shape{8, 2, 1, 256, 1, 2, {2, 2}},  Sm90Shape{8, 2, 2, 256, 1, 2, {2, 2}},
+                                    Sm90Shape{8, 3, 1, 128, 1, 1, {2, 2}},  Sm90Shape{8, 3, 1, 256, 1, 1, {2, 4}},
+                                    Sm90Shape{8, 4, 1, 256, 1, 2, {4, 4}},  Sm90Shape{8, 4, 1, 512, 1, 2, {4, 4}},
+                                    Sm90Shape{8, 2, 1, 512, 1, 1, {4, 4}},  Sm90Shape{8, 2, 1, 256, 1, 1, {4, 4}},
+                                    Sm90Shape{8, 4, 1, 256, 1, 1, {4, 4}},  Sm90Shape{8, 4, 1, 128, 1, 1, {4, 4}},
+                                    Sm90Shape{8, 2, 1, 128, 2, 1, {8, 8}},  Sm90Shape{16, 1, 1, 256, 2, 1, {2, 2}},
+                                    Sm90Shape{16, 2, 1, 256, 2, 2, {2, 2}}, Sm90Shape{16, 2, 1, 512, 1, 2, {2, 2}},
+                                    Sm90Shape{16, 4, 1, 512, 1, 4, {2, 2}}, Sm90Shape{16, 2, 2, 256, 1, 2, {2, 2}},
+                                    Sm90Shape{16, 2, 1, 128, 1, 1, {2, 2}}, Sm90Shape{16, 3, 1, 128, 1, 1, {2, 2}},
+                                    Sm90Shape{16, 3, 1, 256, 1, 1, {2, 4}}, Sm90Shape{16, 4, 1, 256, 1, 2, {4, 4}},
+                                    Sm90Shape{16, 2, 1, 256, 1, 1, {4, 4}}, Sm90Shape{16, 2, 1, 128, 2, 1, {4, 4}},
+                                    Sm90Shape{16, 4, 1, 128, 1, 1, {4, 4}}, Sm90Shape{16, 4, 1, 256, 1, 1, {4, 4}},
+                                    Sm90Shape{32, 2, 1, 256, 1, 1, {2, 2}}};
+constexpr std::array kSm90WgmmaShapes{Sm90Shape{16, 2, 1, 256, 1, 1, {2, 2}}, Sm90Shape{16, 4, 1, 128, 1, 1, {4, 4}},
+                                      Sm90Shape{32, 1, 1, 128, 2, 1, {2, 2}}, Sm90Shape{32, 2, 1, 256, 1, 1, {2, 2}},
+                                      Sm90Shape{32, 3, 1, 128, 1, 1, {2, 4}}, Sm90Shape{32, 3, 1, 256, 1, 1, {2, 2}},
+                                      Sm90Shape{32, 4, 1, 128, 1, 1, {1, 2}}, Sm90Shape{32, 1, 2, 128, 2, 1, {2, 2}},
+                                      Sm90Shape{32, 2, 1, 128, 1, 1, {2, 2}}, Sm90Shape{32, 2, 1, 128, 2, 1, {4, 8}},
+                                      Sm90Shape{64, 1, 1, 128, 2, 1, {1, 2}}, Sm90Shape{64, 3, 1, 128, 1, 1, {2, 4}},
+                                      Sm90Shape{64, 2, 1, 128, 1, 1, {1, 2}}, Sm90Shape{64, 2, 1, 256, 1, 1, {2, 2}},
+                                      Sm90Shape{64, 4, 1, 128, 1, 1, {1, 2}}, Sm90Shape{64, 2, 2, 128, 1, 1, {1, 1}},
+                                      Sm90Shape{64, 2, 1, 64, 2, 1, {2, 2}},  Sm90Shape{64, 1, 2, 64, 2, 1, {1, 1}},
+                                      Sm90Shape{64, 2, 1, 128, 2, 1, {1, 1}}, Sm90Shape{128, 2, 1, 128, 1, 1, {1, 2}},
+                                      Sm90Shape{128, 2, 2, 64, 1, 1, {1, 2}}, Sm90Shape{128, 3, 1, 64, 1, 1, {1, 2}},
+                                      Sm90Shape{128, 4, 1, 64, 1, 1, {1, 1}}, Sm90Shape{128, 2, 2, 128, 1, 1, {1, 1}},
+                                      Sm90Shape{128, 2, 1, 64, 1, 1, {1, 1}}, Sm90Shape{256, 2, 1, 64, 1, 1, {1, 1}},
+                                      Sm90Shape{256, 2, 1, 128, 1, 1, {1, 1}}};
 constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
-constexpr std::array kSm90Splits{1, 2, 4, 8};
-constexpr std::array kSm90Multicasts{1, 2, 4};
+// Blocks load x for each other where there are many tokens.
+constexpr int kMulticastTokens = 128;
 
 // Does a tile of so many tokens suit M: no more than there are, rounded up, and not so few that weights are decoded
 // over and over?
-bool suits(int tokens, std::int64_t m) {
-  return tokens < 2 * m + 14 && (tokens >= m || 4 * tokens >= std::min<std::int64_t>(m, 256));
+bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens < 2 * m) && (tokens >= m || tokens >= 64); }
+
+// k whose sum has a factor of its own in kernel sm90, 0: none has.
+int sum_group(const DequantMatmulSpec& spec) { return static_cast<int>(dequant_group(dequant_sm90_factors(spec))); }
+
+// Two sets of sums, where groups have their own, and what they need beside them: more than a thread has registers. Four
+// warpgroups have 112 to a thread; sums of 32 tokens by mma.sync need many beside them if a stage is long, and those of
+// two waves by wgmma.
+bool spills(const DequantMatmulSpec& spec, const DequantTiling& t) {
+  if (sum_group(spec) == 0) return false;
+  return (t.rows == 256 * t.waves && t.tokens * t.waves >= 64) || (!t.wgmma && t.tokens == 32 && t.depth > 128) ||
+         (t.wgmma && t.waves > 1 && t.depth > 64);
 }
 
-void add_sm90(const DequantMatmulSpec& spec, const DequantSize& size, DequantTiling tiling,
+void add_sm90(const DequantMatmulSpec& spec, const DequantTiling& tiling, std::vector<DequantTiling>& all) {
+  if (spills(spec, tiling)) return;
+  const DequantTiling filled = with_all_stages(spec, tiling);
+  if (filled.stages >= 3) all.push_back(filled);
+}
+
+void add_sm90(const DequantMatmulSpec& spec, const DequantSize& size, const Sm90Shape& shape, bool wgmma,
               std::vector<DequantTiling>& all) {
-  for (const int split : kSm90Splits) {
-    for (const int multicast : kSm90Multicasts) {
-      // Blocks that load few tokens for each other wait more than they save.
-      if (multicast > 1 && (!tiling.wgmma || tiling.tokens < 32 || size.n < 2 * tiling.rows)) continue;
-      if (split > 1 && size.k < std::int64_t{2} * tiling.depth * split) continue;
-      tiling.split = split;
-      tiling.multicast = multicast;
-      // Four warpgroups have 112 registers to a thread, which two sets of 32 sums and what they need beside them spill.
-      if (spec.scale.cols != 0 && tiling.rows == 256 * tiling.waves && tiling.tokens * tiling.waves >= 64) continue;
-      // So do sums of 32 tokens by mma.sync, of a stage that is long, and those of two waves by wgmma.
-      if (spec.scale.cols != 0 && !tiling.wgmma && tiling.tokens == 32 && tiling.depth > 128) continue;
-      if (spec.scale.cols != 0 && tiling.wgmma && tiling.waves > 1 && tiling.depth > 64) continue;
-      const DequantTiling filled = with_all_stages(spec, tiling);
-      if (filled.stages >= 3) all.push_back(filled);
-    }
+  DequantTiling tiling{.wgmma = wgmma,
+                       .tokens = shape.tokens,
+                       .rows = 64 * shape.groups / shape.k_warps * shape.waves,
+                       .depth = shape.depth,
+                       .k_warps = shape.k_warps,
+                       .waves = shape.waves,
+                       .blocks = shape.blocks};
+  // A part of fewer than two stages is mostly its beginning and its end.
+  const auto fits = [&](int split) { return split == 1 || size.k >= std::int64_t{2} * shape.depth * split; };
+  const auto [fewest, most] = shape.splits;
+  tiling.split = 0;
+  for (const int split : {fits(fewest) ? fewest : 1, most}) {
+    if (!fits(split) || split == tiling.split) continue;
+    tiling.split = split;
+    add_sm90(spec, tiling, all);
+    if (tiling.tokens < kMulticastTokens || split > 1 || size.n < 2 * tiling.rows) continue;
+    tiling.multicast = 2;
+    add_sm90(spec, tiling, all);
+    tiling.multicast = 1;
   }
 }
 
 // Of one instruction, or of both.
 std::vector<DequantTiling> sm90_tilings(const DequantMatmulSpec& spec, const DequantSize& size, bool wgmma_alone) {
   std::vector<DequantTiling> all;
-  const auto add = [&](const Sm90Shape& shape, int tokens, bool wgmma) {
-    if (!suits(tokens, size.m)) return;
-    add_sm90(spec, size,
-             {.wgmma = wgmma,
-              .tokens = tokens,
-              .rows = 64 * shape.groups / shape.k_warps * shape.waves,
-              .depth = shape.depth,
-              .k_warps = shape.k_warps,
-              .waves = shape.waves,
-              .blocks = shape.blocks},
-             all);
-  };
-  if (!wgmma_alone) {
-    for (const Sm90Shape& shape : kSm90MmaShapes) {
-      for (const int tokens : kSm90MmaTokens) add(shape, tokens, false);
+  const auto add = [&](std::span<const Sm90Shape> shapes, bool wgmma) {
+    for (const Sm90Shape& shape : shapes) {
+      if (suits(shape.tokens, size.m)) add_sm90(spec, size, shape, wgmma, all);
     }
-  }
-  for (const Sm90Shape& shape : kSm90WgmmaShapes) {
-    for (const int tokens : kSm90WgmmaTokens) add(shape, tokens, true);
+  };
+  if (!wgmma_alone) add(kSm90MmaShapes, false);
+  add(kSm90WgmmaShapes, true);
+  return all;
+}
+
+// Those by wgmma that add up in the same order as one of them.
+std::vector<DequantTiling> of_same_order(const DequantMatmulSpec& spec, const DequantSize& size, DequantTiling tiling) {
+  std::vector<DequantTiling> all;
+  for (const int tokens : kSm90WgmmaTokens) {
+    for (const int blocks : {1, 2}) {
+      tiling.tokens = tokens;
+      tiling.blocks = blocks;
+      if (suits(tokens, size.m)) add_sm90(spec, tiling, all);
+    }
   }
   return all;
 }
@@ -194,17 +237,25 @@ double estimate_sm90(const DequantMatmulSpec& spec, const DequantSize& size, con
   // Of a stage.
   const double stages = std::ceil(static_cast<double>(divided(size.k, t.depth)) / t.split);
   const double weights = static_cast<double>(t.rows) * t.depth;
-  const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * t.tokens * t.depth / t.multicast;
-  const double reading = bytes * at_once / kCosts.bytes_per_ns;
-  const double group = spec.scale.cols == 0 ? 0 : t.tokens * kCosts.group_ns / spec.scale.cols;
-  const double decoding = weights * at_once * (1 / kCosts.decoded_per_ns + group);
+  const double code_bytes = weights * bits_of(spec.weight) / 8;
+  const double bytes = code_bytes + 2.0 * t.tokens * t.depth / t.multicast;
+  const double reading = std::max(code_bytes / kCosts.code_bytes_per_ns, bytes / kCosts.bytes_per_ns);
+  const double warps = 4.0 * t.rows / (64 * t.waves) * t.k_warps * at_once;
+  const double group = sum_group(spec) == 0 ? 0 : 1.0 * t.tokens / sum_group(spec);
+  const double of_code = t.wgmma
+                             ? kCosts.wgmma_decode_ns + kCosts.wgmma_warp_decode_ns / warps +
+                                   t.tokens / kCosts.wgmma_per_ns + kCosts.wgmma_group_ns * group
+                             : kCosts.mma_decode_ns + (kCosts.mma_warp_decode_ns + kCosts.mma_group_ns * group) / warps;
   const double steps = t.depth / 32.0 / t.k_warps * t.waves;
-  const double latency = kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0) +
-                         kCosts.step_ns * steps * (t.wgmma ? t.tokens / 32.0 : 1 + t.tokens / 16.0) / 2;
+  const double step = t.wgmma ? kCosts.wgmma_step_ns * t.tokens / 64 : kCosts.mma_step_ns * (16 + t.tokens) / 32;
+  const double waiting = kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0) + step * steps;
+  const double stage = std::max({reading * at_once, weights * at_once * of_code, waiting});
+  // Of a tile, and of the first.
   const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
   const double exchange =
       (t.split * t.k_warps == 1 ? 0 : kCosts.exchange_ns + writing) + (t.k_warps > 1 ? kCosts.k_warps_ns : 0);
-  const double ns = rounds * (stages * std::max({reading, decoding, latency}) + writing + exchange + kCosts.tile_ns);
+  const double beginning = kCosts.beginning * std::max(reading, waiting);
+  const double ns = rounds * (stages * stage + writing + exchange + kCosts.tile_ns) + beginning;
   const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
   return kCosts.start_us + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
 }
@@ -237,13 +288,14 @@ DequantTiling cheapest(const DequantMatmulSpec& spec, const DequantSize& size, c
   return *best;
 }
 
-// Do two tilings add up a row's products in the same order, of whatever number of tokens?
-bool same_order(DequantTiling a, const DequantTiling& b) {
-  a.tokens = b.tokens;
-  a.stages = b.stages;
-  a.multicast = b.multicast;
-  a.blocks = b.blocks;
-  return a == b;
+// Those of mma that add up in the same order as one of them.
+std::vector<DequantTiling> of_same_order(const DequantSize& size, const DequantTiling& tiling) {
+  std::vector<DequantTiling> all = mma_tilings(size);
+  std::erase_if(all, [&](DequantTiling each) {
+    each.tokens = tiling.tokens;
+    return each != tiling;
+  });
+  return all;
 }
 
 }  // namespace
@@ -251,18 +303,13 @@ bool same_order(DequantTiling a, const DequantTiling& b) {
 std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const DequantSize& size,
                                            const DequantPlace& place) {
   if (spec.tiling) return {*spec.tiling};
-  const auto offered = [&](const DequantSize& sizes) {
-    return spec.kernel == DequantKernel::mma ? mma_tilings(sizes) : sm90_tilings(spec, sizes, spec.batch_invariant);
-  };
-  if (!spec.batch_invariant) return offered(size);
+  const bool is_mma = spec.kernel == DequantKernel::mma;
+  if (!spec.batch_invariant) return is_mma ? mma_tilings(size) : sm90_tilings(spec, size, false);
   const DequantSize fixed{.m = kInvariantTokens, .n = size.n, .k = size.k};
-  const std::vector<DequantTiling> of_fixed = offered(fixed);
+  const std::vector<DequantTiling> of_fixed = is_mma ? mma_tilings(fixed) : sm90_tilings(spec, fixed, true);
   if (of_fixed.empty()) return {};
   const DequantTiling chosen = cheapest(spec, fixed, place, of_fixed);
-  std::vector<DequantTiling> all;
-  for (const DequantTiling& tiling : offered(size)) {
-    if (same_order(tiling, chosen)) all.push_back(tiling);
-  }
+  const std::vector<DequantTiling> all = is_mma ? of_same_order(size, chosen) : of_same_order(spec, size, chosen);
   return all.empty() ? std::vector{chosen} : all;
 }
 

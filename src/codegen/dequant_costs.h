@@ -19,22 +19,30 @@ struct DequantMmaCosts {
 inline constexpr DequantMmaCosts kDequantMma{};
 
 // Fitted to the times of 835 tilings of 45 products (e4m3fn by bf16, factors of rows, 1 to 1024 tokens;
-// bench/results/weight_only_tilings_h200.json), so that the tiling of the least estimate costs little over the fastest
-// one: 1.8 % on the mean, 12 % at most. Figures are therefore the model's, not the hardware's. Per nanosecond: of a
-// multiprocessor.
+// bench/results/weight_only_tilings_h200.json) and of 12 with codes of 6 and 4 bits, so that the tiling of the least
+// estimate costs little over the fastest one: 1 % on the mean, 7 % at most. Figures are therefore the model's, not the
+// hardware's. Per nanosecond: of a multiprocessor. Of a code: what all its warps take for one, on the mean.
 struct DequantSm90Costs {
-  double start_us = 1.3;
-  double memory_per_us = 4.6e6;  // bytes
-  double bytes_per_ns = 82;      // into shared memory
-  double decoded_per_ns = 29.6;  // codes
-  double group_ns = 0.0008;      // of a code and a token, for a factor of each k
-  double stage_ns = 167;         // that a warp waits in each stage
-  double multicast_ns = 278;     // likewise, where blocks wait for each other
-  double step_ns = 40;           // likewise in each step of 32 k
-  double write_ns = 18;          // of 1024 outputs
-  double tile_ns = 732;
-  double exchange_ns = 375;
-  double k_warps_ns = 411;
+  double start_us = 2.27;
+  double memory_per_us = 4.7e6;        // bytes
+  double code_bytes_per_ns = 35.6;     // from memory
+  double bytes_per_ns = 68.2;          // into shared memory, with x
+  double mma_decode_ns = 0.0114;       // of a code
+  double mma_warp_decode_ns = 0.0536;  // of a code, over the number of warps
+  double mma_group_ns = 0.25;          // likewise, for the factors of a k's sums of a token
+  double wgmma_decode_ns = 0.016;
+  double wgmma_warp_decode_ns = 0.016;
+  double wgmma_group_ns = 0.005;
+  double wgmma_per_ns = 5560;  // codes by tokens
+  double stage_ns = 154;       // that a warp waits in each stage
+  double multicast_ns = 167;   // likewise, where blocks wait for each other
+  double mma_step_ns = 36.6;   // likewise in each step of 32 k, of 16 tokens
+  double wgmma_step_ns = 47;   // of 64
+  double write_ns = 111;       // of 1024 outputs
+  double tile_ns = 330;
+  double exchange_ns = 36;
+  double k_warps_ns = 733;
+  double beginning = 0.71;  // of a stage
 };
 inline constexpr DequantSm90Costs kDequantSm90{};
 

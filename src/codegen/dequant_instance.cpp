@@ -22,10 +22,10 @@ constexpr const char* kFunctor = "Fused";
 
 std::string type(Dtype dtype) { return fmt::format("ingot::{}", name(dtype)); }
 
-// DequantFactors of templates/dequant_factors.cuh, in its order.
-std::string factors(const DequantMatmulSpec& spec) {
-  constexpr std::array kNames{"tensor", "row", "groups128", "groups64", "groups32", "blocks128", "mx32"};
-  return fmt::format("ingot::DequantFactors::{}", kNames[static_cast<std::size_t>(dequant_factors(spec))]);
+// Of templates/dequant_factors.cuh, in its order.
+std::string text_of(DequantFactors factors) {
+  constexpr std::array kNames{"tensor", "row", "groups128", "groups64", "groups32", "blocks128", "mx32", "mx32_codes"};
+  return fmt::format("ingot::DequantFactors::{}", kNames[static_cast<std::size_t>(factors)]);
 }
 
 std::string epilogue(const DequantMatmulSpec& spec) {
@@ -38,7 +38,7 @@ DequantInstance mma(DequantMatmulSpec spec) {
   const DequantTiling& t = *spec.tiling;
   return {.header = "dequant_mma.cuh",
           .kernel = fmt::format("dequant_mma<{}, {}, {}, {}, {}, ingot::DequantMmaTiling{{{}, {}, {}}}{}>",
-                                type(spec.weight), type(spec.x), type(spec.out), factors(spec),
+                                type(spec.weight), type(spec.x), type(spec.out), text_of(dequant_mma_factors(spec)),
                                 spec.layout == WeightLayout::packed, t.tokens, t.rows, t.k_warps, epilogue(spec)),
           .words = print(spec),
           .functor = {}};
@@ -47,11 +47,11 @@ DequantInstance mma(DequantMatmulSpec spec) {
 DequantInstance sm90(const DequantMatmulSpec& spec) {
   const DequantSm90Tiling t = dequant_sm90_tiling(*spec.tiling);
   return {.header = "dequant_sm90.cuh",
-          .kernel =
-              fmt::format("dequant_sm90<{}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
-                          "{}, {}}}{}>",
-                          type(spec.weight), type(spec.x), type(spec.out), factors(spec), t.tokens, t.groups, t.waves,
-                          t.depth, t.stages, t.split, t.multicast, t.wgmma, t.blocks_per_sm, t.k_warps, epilogue(spec)),
+          .kernel = fmt::format(
+              "dequant_sm90<{}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
+              "{}, {}}}{}>",
+              type(spec.weight), type(spec.x), type(spec.out), text_of(dequant_sm90_factors(spec)), t.tokens, t.groups,
+              t.waves, t.depth, t.stages, t.split, t.multicast, t.wgmma, t.blocks_per_sm, t.k_warps, epilogue(spec)),
           .words = print(spec),
           .functor = {}};
 }

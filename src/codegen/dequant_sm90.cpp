@@ -39,7 +39,7 @@ DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& t) {
           .k_warps = unsigned_of(t.k_warps)};
 }
 
-DequantFactors dequant_factors(const DequantMatmulSpec& spec) {
+DequantFactors dequant_mma_factors(const DequantMatmulSpec& spec) {
   if (spec.scale == kTensorwise) return DequantFactors::tensor;
   if (spec.scale == kRowwise) return DequantFactors::row;
   if (spec.scale == kRowGroups) return DequantFactors::groups128;
@@ -48,10 +48,16 @@ DequantFactors dequant_factors(const DequantMatmulSpec& spec) {
   return spec.factors == Dtype::e8m0fnu ? DequantFactors::mx32 : DequantFactors::groups32;
 }
 
+DequantFactors dequant_sm90_factors(const DequantMatmulSpec& spec) {
+  const DequantFactors factors = dequant_mma_factors(spec);
+  const bool into_codes = factors == DequantFactors::mx32 && spec.x == Dtype::bf16 && bits_of(spec.weight) < 8;
+  return into_codes ? DequantFactors::mx32_codes : factors;
+}
+
 bool dequant_sm90_exists(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
   if (!is_sound(tiling)) return false;
   return visit_bits(spec.weight, [&]<class W>() {
-    return ingot::dequant_sm90_exists<W>(dequant_sm90_tiling(tiling), dequant_factors(spec));
+    return ingot::dequant_sm90_exists<W>(dequant_sm90_tiling(tiling), dequant_sm90_factors(spec));
   });
 }
 
@@ -63,7 +69,9 @@ DequantTiling with_all_stages(const DequantMatmulSpec& spec, DequantTiling tilin
 }
 
 u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
-  return visit_bits(spec.weight, [&]<class W>() { return dequant_shared_bytes<W>(dequant_sm90_tiling(tiling)); });
+  return visit_bits(spec.weight, [&]<class W>() {
+    return dequant_shared_bytes<W>(dequant_sm90_tiling(tiling), dequant_sm90_factors(spec));
+  });
 }
 
 }  // namespace ingot

@@ -10,7 +10,9 @@ namespace ingot {
 // Of a tiling whose numbers are positive.
 DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& tiling);
 
-DequantFactors dequant_factors(const DequantMatmulSpec& spec);
+// As kernel sm90 has them, and as mma.
+DequantFactors dequant_sm90_factors(const DequantMatmulSpec& spec);
+DequantFactors dequant_mma_factors(const DequantMatmulSpec& spec);
 
 // Can the kernel be made of it, for the spec's weight and factors?
 bool dequant_sm90_exists(const DequantMatmulSpec& spec, const DequantTiling& tiling);

@@ -18,6 +18,11 @@ INGOT_DEVICE void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// When all that the thread has copied by cp_async() has come; one of the arrivals that the barrier was made for.
+INGOT_DEVICE void cp_async_mbarrier_arrive(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // At a barrier of any block of the cluster (mapa). Of the default scope: `.release.cluster` would cost a fence of the
 // whole GPU's memory each time.
 INGOT_DEVICE void mbarrier_arrive_cluster(u32 barrier) {

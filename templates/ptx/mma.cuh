@@ -12,11 +12,12 @@ namespace ingot::ptx {
 // next group. 16 bytes pass by the L1.
 template <u32 Bytes>
 INGOT_DEVICE void cp_async(u32 target, const void* source, u32 size) {
-  static_assert(Bytes == 4 || Bytes == 16);
+  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16);
   if constexpr (Bytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(size) : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source), "r"(size) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(target), "l"(source), "r"(size), "n"(Bytes)
+                 : "memory");
   }
 }
 INGOT_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

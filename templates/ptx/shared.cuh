@@ -45,6 +45,10 @@ INGOT_DEVICE void st_shared2(u32 address, u16 value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
 }
 
+INGOT_DEVICE void st_shared4(u32 address, u32 value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 // Two neighbouring floats.
 INGOT_DEVICE void ld_shared_floats(u32 address, float& first, float& second) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(first), "=f"(second) : "r"(address) : "memory");

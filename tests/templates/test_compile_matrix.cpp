@@ -201,9 +201,8 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   fmt::print("{} kernels of gemm_sm90\n", unique.size());
 }
 
-// Products with decoded weights. In CI: of each format, kind of factors and kernel those that use most registers, and
-// every kernel that packs; with INGOT_COMPILE_ALL every spec, and every tiling that is offered for some number of
-// tokens.
+// Products with decoded weights. In CI: of each format, kind of factors and kernel those that use most registers, every
+// kernel that packs, and every tiling that is offered for some number of tokens; with INGOT_COMPILE_ALL every spec.
 BOOST_AUTO_TEST_CASE(decoded_weights) {
   const CompileAll all = CompileAll::of_environment();
   std::map<std::string, Job> jobs;
@@ -230,13 +229,14 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
     }
   }
   const DequantPlace place{.target = target_for(9, 0), .multiprocessors = 132};
-  for (const std::int64_t m : {1, 32, 64, 256}) {
-    for (const auto& [scale, weight] :
-         {std::pair{kRowwise, Dtype::e4m3fn}, {kRowGroups, Dtype::e5m2}, {kRowGroups32, Dtype::e2m3fn}}) {
-      DequantMatmulSpec spec{.weight = weight, .scale = scale, .kernel = DequantKernel::sm90};
+  for (const std::int64_t m : {1, 16, 32, 64, 128, 256}) {
+    for (const DequantMatmulSpec& of : {DequantMatmulSpec{.weight = Dtype::e4m3fn, .scale = kRowwise},
+                                        {.weight = Dtype::e5m2, .scale = kRowGroups},
+                                        {.weight = Dtype::e2m3fn, .scale = kRowGroups32},
+                                        {.weight = Dtype::e2m1fn, .scale = kRowGroups32, .factors = Dtype::e8m0fnu}}) {
+      DequantMatmulSpec spec = of;
+      spec.kernel = DequantKernel::sm90;
       for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, place)) {
-        ++index;
-        if (!all.wanted && index % 16 != 0) continue;
         spec.tiling = tiling;
         add(spec, target_for(9, 0));
       }

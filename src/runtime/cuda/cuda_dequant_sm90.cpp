@@ -35,7 +35,7 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
   const DequantShape shape = dequant_shape(tensors);
   const auto m = static_cast<u32>(shape.m);
   const auto n = static_cast<u32>(shape.n);
-  LaunchShape launch{.block = dequant_threads(tiling, dequant_factors(spec)),
+  LaunchShape launch{.block = dequant_threads(tiling, dequant_sm90_factors(spec)),
                      .cluster = dequant_cluster(tiling),
                      .shared_bytes = dequant_sm90_shared_bytes(spec, *spec.tiling)};
   launch.grid_x = dequant_blocks(tiling, m, n, launcher.kernel(spec, Pass::main, stream).clusters_at_once(launch));
