@@ -69,10 +69,7 @@ struct BlockOfThreads {
 template <class Op>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kThreads, 1) per_row(const Op op) {
   __shared__ float shared[kSharedFloats];
-  // The kernel behind may begin at once, and fetch what was there before all of this (the next layer's weight, into the
-  // L2). Its results wait for this one's, which wait for the one's ahead.
-  ingot::let_dependents_start();
-  ingot::wait_for_predecessor();
+  ingot::start_in_turn();
   for (i64 row = blockIdx.x; row < op.rows(); row += gridDim.x) op(BlockOfThreads{shared}, row);
 }
 #endif

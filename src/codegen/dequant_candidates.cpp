@@ -4,7 +4,8 @@
 //
 // That of dequant_sm90: rounds of clusters, each of as many stages as its part of K has, and the first stage once more,
 // for which all wait. A stage takes the longest of what reading it takes, what decoding and multiplying it takes, one
-// after the other, and what a warp must wait for in each step of 32 k. And never less than the memory takes.
+// after the other, what a warp must wait for in each step of 32 k, and what copying factors row by row takes. And never
+// less than the memory takes.
 //
 // batch_invariant: a row's result depends on the order of its sums, which is decided by the tiling but for its tokens.
 // What is otherwise free is then decided for kInvariantTokens tokens, whatever M is; of sm90's two instructions it is
@@ -107,7 +108,8 @@ double estimate_mma(const DequantMatmulSpec& spec, const DequantSize& size, cons
 
 // Of a block: tokens, warpgroups, waves, k of a stage, blocks of a multiprocessor, warpgroups that share a stage's k;
 // and into how many parts K is cut. Those that were within a tenth of the best of some product
-// (bench/results/weight_only_tilings_h200.json): what was never measured is not chosen by an estimate.
+// (bench/results/weight_only_tilings_h200.json): what was never measured is not chosen by an estimate. Of
+// equal estimates the first is chosen.
 struct Sm90Shape {
   int tokens, groups, waves, depth, blocks, k_warps;
   std::array<int, 2> splits;
@@ -131,13 +133,13 @@ constexpr std::array kSm90MmaShapes{Sm90Shape{8, 1, 1, 512, 1, 1, {1, 2}},  Sm90
 constexpr std::array kSm90WgmmaShapes{Sm90Shape{16, 2, 1, 256, 1, 1, {2, 2}}, Sm90Shape{16, 4, 1, 128, 1, 1, {4, 4}},
                                       Sm90Shape{32, 1, 1, 128, 2, 1, {2, 2}}, Sm90Shape{32, 2, 1, 256, 1, 1, {2, 2}},
                                       Sm90Shape{32, 3, 1, 128, 1, 1, {2, 4}}, Sm90Shape{32, 3, 1, 256, 1, 1, {2, 2}},
-                                      Sm90Shape{32, 4, 1, 128, 1, 1, {1, 2}}, Sm90Shape{32, 1, 2, 128, 2, 1, {2, 2}},
-                                      Sm90Shape{32, 2, 1, 128, 1, 1, {2, 2}}, Sm90Shape{32, 2, 1, 128, 2, 1, {4, 8}},
+                                      Sm90Shape{32, 4, 1, 128, 1, 1, {1, 2}}, Sm90Shape{32, 2, 1, 128, 1, 1, {2, 2}},
+                                      Sm90Shape{32, 2, 1, 128, 2, 1, {4, 8}}, Sm90Shape{32, 1, 2, 128, 2, 1, {2, 2}},
                                       Sm90Shape{64, 1, 1, 128, 2, 1, {1, 2}}, Sm90Shape{64, 3, 1, 128, 1, 1, {2, 4}},
                                       Sm90Shape{64, 2, 1, 128, 1, 1, {1, 2}}, Sm90Shape{64, 2, 1, 256, 1, 1, {2, 2}},
                                       Sm90Shape{64, 4, 1, 128, 1, 1, {1, 2}}, Sm90Shape{64, 2, 2, 128, 1, 1, {1, 1}},
-                                      Sm90Shape{64, 2, 1, 64, 2, 1, {2, 2}},  Sm90Shape{64, 1, 2, 64, 2, 1, {1, 1}},
-                                      Sm90Shape{64, 2, 1, 128, 2, 1, {1, 1}}, Sm90Shape{128, 2, 1, 128, 1, 1, {1, 2}},
+                                      Sm90Shape{64, 2, 1, 128, 2, 1, {1, 1}}, Sm90Shape{64, 2, 1, 64, 2, 1, {2, 2}},
+                                      Sm90Shape{64, 1, 2, 64, 2, 1, {1, 1}},  Sm90Shape{128, 2, 1, 128, 1, 1, {1, 2}},
                                       Sm90Shape{128, 2, 2, 64, 1, 1, {1, 2}}, Sm90Shape{128, 3, 1, 64, 1, 1, {1, 2}},
                                       Sm90Shape{128, 4, 1, 64, 1, 1, {1, 1}}, Sm90Shape{128, 2, 2, 128, 1, 1, {1, 1}},
                                       Sm90Shape{128, 2, 1, 64, 1, 1, {1, 1}}, Sm90Shape{256, 2, 1, 64, 1, 1, {1, 1}},
@@ -225,6 +227,36 @@ int clusters_at_once(int multiprocessors, int blocks) {
   return std::max(1, blocks <= 2 ? whole : whole - parts / 4);
 }
 
+bool has_factors_of_codes(const DequantMatmulSpec& spec) {
+  return dequant_sm90_factors(spec) == DequantFactors::mx32_codes;
+}
+
+// For each sum that has a factor of its own, of a code.
+double sums_of_code(const DequantMatmulSpec& spec, const DequantTiling& t) {
+  return sum_group(spec) == 0 ? 0 : static_cast<double>(t.tokens) / sum_group(spec);
+}
+
+const costs::DequantDecoding& decoding_of(const DequantMatmulSpec& spec) {
+  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+  return bits_of(spec.weight) == 8 ? kCosts.eight : bits_of(spec.weight) == 6 ? kCosts.six : kCosts.four;
+}
+
+// Of a code, decoded and multiplied, by so many warps.
+double ns_of_mma(const DequantMatmulSpec& spec, const DequantTiling& t, double warps) {
+  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+  const bool has_factors = has_factors_of_codes(spec);
+  const double alone = decoding_of(spec).mma_warp_ns + (has_factors ? kCosts.mx_mma_warp_ns : 0) +
+                       kCosts.mma_sum_ns * sums_of_code(spec, t);
+  return decoding_of(spec).mma_ns + (has_factors ? kCosts.mx_mma_ns : 0) + alone / warps;
+}
+double ns_of_wgmma(const DequantMatmulSpec& spec, const DequantTiling& t, double warps) {
+  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+  const bool has_factors = has_factors_of_codes(spec);
+  const double alone = kCosts.wgmma_warp_ns + (has_factors ? kCosts.mx_wgmma_warp_ns : 0);
+  return decoding_of(spec).wgmma_ns + (has_factors ? kCosts.mx_wgmma_ns : 0) + alone / warps +
+         t.tokens / kCosts.wgmma_per_ns + kCosts.wgmma_sum_ns * sums_of_code(spec, t);
+}
+
 double estimate_sm90(const DequantMatmulSpec& spec, const DequantSize& size, const DequantTiling& t,
                      int multiprocessors) {
   constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
@@ -241,15 +273,12 @@ double estimate_sm90(const DequantMatmulSpec& spec, const DequantSize& size, con
   const double bytes = code_bytes + 2.0 * t.tokens * t.depth / t.multicast;
   const double reading = std::max(code_bytes / kCosts.code_bytes_per_ns, bytes / kCosts.bytes_per_ns);
   const double warps = 4.0 * t.rows / (64 * t.waves) * t.k_warps * at_once;
-  const double group = sum_group(spec) == 0 ? 0 : 1.0 * t.tokens / sum_group(spec);
-  const double of_code = t.wgmma
-                             ? kCosts.wgmma_decode_ns + kCosts.wgmma_warp_decode_ns / warps +
-                                   t.tokens / kCosts.wgmma_per_ns + kCosts.wgmma_group_ns * group
-                             : kCosts.mma_decode_ns + (kCosts.mma_warp_decode_ns + kCosts.mma_group_ns * group) / warps;
+  const double of_code = t.wgmma ? ns_of_wgmma(spec, t, warps) : ns_of_mma(spec, t, warps);
   const double steps = t.depth / 32.0 / t.k_warps * t.waves;
   const double step = t.wgmma ? kCosts.wgmma_step_ns * t.tokens / 64 : kCosts.mma_step_ns * (16 + t.tokens) / 32;
   const double waiting = kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0) + step * steps;
-  const double stage = std::max({reading * at_once, weights * at_once * of_code, waiting});
+  const double copying = has_factors_of_codes(spec) ? kCosts.mx_row_ns * t.rows * at_once : 0;
+  const double stage = std::max({reading * at_once, weights * at_once * of_code, waiting, copying});
   // Of a tile, and of the first.
   const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
   const double exchange =

@@ -18,27 +18,38 @@ struct DequantMmaCosts {
 };
 inline constexpr DequantMmaCosts kDequantMma{};
 
+// Of a code: what all warps of a multiprocessor take for one on the mean, and (over the number of warps) what one takes
+// by itself.
+struct DequantDecoding {
+  double mma_ns, mma_warp_ns, wgmma_ns;
+};
+
 // Fitted to the times of 835 tilings of 45 products (e4m3fn by bf16, factors of rows, 1 to 1024 tokens;
-// bench/results/weight_only_tilings_h200.json) and of 12 with codes of 6 and 4 bits, so that the tiling of the least
-// estimate costs little over the fastest one: 1 % on the mean, 7 % at most. Figures are therefore the model's, not the
-// hardware's. Per nanosecond: of a multiprocessor. Of a code: what all its warps take for one, on the mean.
+// bench/results/weight_only_tilings_h200.json) and of 226 with other codes and factors, so that the tiling of the least
+// estimate costs little over the fastest one: 1 % on the mean of the 45, 7 % at most; 2 % on the mean of the others, 22
+// % at most. Figures are therefore the model's, not the hardware's. Per nanosecond: of a multiprocessor.
 struct DequantSm90Costs {
   double start_us = 2.27;
-  double memory_per_us = 4.7e6;        // bytes
-  double code_bytes_per_ns = 35.6;     // from memory
-  double bytes_per_ns = 68.2;          // into shared memory, with x
-  double mma_decode_ns = 0.0114;       // of a code
-  double mma_warp_decode_ns = 0.0536;  // of a code, over the number of warps
-  double mma_group_ns = 0.25;          // likewise, for the factors of a k's sums of a token
-  double wgmma_decode_ns = 0.016;
-  double wgmma_warp_decode_ns = 0.016;
-  double wgmma_group_ns = 0.005;
+  double memory_per_us = 4.7e6;     // bytes
+  double code_bytes_per_ns = 35.6;  // from memory
+  double bytes_per_ns = 68.2;       // into shared memory, with x
+  DequantDecoding eight{0.0114, 0.0536, 0.016};
+  DequantDecoding six{0.016, 0.0394, 0.0211};
+  DequantDecoding four{0.0142, 0.014, 0.0174};
+  double wgmma_warp_ns = 0.016;
   double wgmma_per_ns = 5560;  // codes by tokens
-  double stage_ns = 154;       // that a warp waits in each stage
-  double multicast_ns = 167;   // likewise, where blocks wait for each other
-  double mma_step_ns = 36.6;   // likewise in each step of 32 k, of 16 tokens
-  double wgmma_step_ns = 47;   // of 64
-  double write_ns = 111;       // of 1024 outputs
+  double mma_sum_ns = 0.7;     // of one warp, for each code and token whose sum has a factor of its own
+  double wgmma_sum_ns = 0.026;
+  double mx_mma_ns = 0.0019;  // of a code that is multiplied by a factor
+  double mx_mma_warp_ns = 0.0213;
+  double mx_wgmma_ns = 0.0137;
+  double mx_wgmma_warp_ns = 0.056;
+  double mx_row_ns = 6.3;     // of a row in a stage, whose factors are copied
+  double stage_ns = 154;      // that a warp waits in each stage
+  double multicast_ns = 167;  // likewise, where blocks wait for each other
+  double mma_step_ns = 36.6;  // likewise in each step of 32 k, of 16 tokens
+  double wgmma_step_ns = 47;  // of 64
+  double write_ns = 111;      // of 1024 outputs
   double tile_ns = 330;
   double exchange_ns = 36;
   double k_warps_ns = 733;

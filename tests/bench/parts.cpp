@@ -23,6 +23,7 @@
 #include "ingot/runtime/timing.h"
 #include "machine.h"
 #include "random_inputs.h"
+#include "read_ceiling.h"
 #include "report.h"
 #include "support/fake_compiler.h"
 #include "support/refused.h"
@@ -206,7 +207,7 @@ BOOST_FIXTURE_TEST_CASE(copies_of_an_input_differ, Cpu) {
   BOOST_TEST(static_cast<const float*>(given.tensors()["x"].data)[64 * 300 - 1] == 0.5F);
 }
 
-BOOST_AUTO_TEST_CASE(the_empty_kernel_compiles) {
+BOOST_AUTO_TEST_CASE(kernels_of_their_own_compile) {
   ContextOptions options = ContextOptions::from_environment();
   options.where = ContextOptions::Where::cpu;
   options.store_root = std::filesystem::path{};
@@ -215,8 +216,8 @@ BOOST_AUTO_TEST_CASE(the_empty_kernel_compiles) {
     BOOST_TEST_MESSAGE("skipped: no NVRTC");
     return;
   }
-  for (const std::size_t bytes : {96U, 704U}) {
-    const auto compiled = context.cache().compiled(empty_kernel(bytes), context.cache().target());
+  for (const Source& source : {empty_kernel(96), empty_kernel(704), read_source()}) {
+    const auto compiled = context.cache().compiled(source, context.cache().target());
     BOOST_TEST(!compiled->cubin.empty());
     BOOST_TEST(compiled->resources.spill_bytes == 0);
   }
