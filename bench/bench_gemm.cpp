@@ -150,11 +150,10 @@ class Bench {
 
   // All of its algorithms; false where it does not take the case.
   bool add_cublaslt(const GemmCase& c, const GemmBuffers& buffers, std::vector<Contender>& all) {
-    const GemmShape shape{.m = c.size.m, .n = c.size.n, .k = c.size.k};
-    const auto matmul = [this, spec = c.spec, shape](const GemmTensors& t, int algorithm) {
-      return cublaslt_->matmul(spec, t, shape, workspace_.data(), gpu_.stream().handle(), algorithm);
+    const auto matmul = [this, spec = c.spec, size = c.size](const GemmTensors& t, int algorithm) {
+      return cublaslt_->matmul(spec, t, size, workspace_.data(), gpu_.stream().handle(), algorithm);
     };
-    if (cublaslt_->refusal(c.spec, buffers.tensors(0), shape) != nullptr) return false;
+    if (cublaslt_->refusal(c.spec, buffers.tensors(0), c.size) != nullptr) return false;
     for (int i = 0; i < CublasLt::kAlgorithms && matmul(buffers.tensors(0), i); ++i) {
       all.push_back({.label = fmt::format("cublaslt {}", i),
                      .enqueue = [matmul, i](const GemmTensors& t) { static_cast<void>(matmul(t, i)); }});

@@ -88,15 +88,15 @@ class Bench {
     DequantOperands operands(
         random_, [this](void* to, unsigned char byte, std::size_t bytes) { gpu_.fill(to, byte, bytes); }, spec,
         wanted.size);
-    const DequantSize size{.m = wanted.size.m, .n = wanted.size.n, .k = wanted.size.k};
-    const std::vector<DequantMatmulSpec> order = dequant_order(spec, size, place_);
+    const std::vector<DequantMatmulSpec> order = dequant_order(spec, wanted.size, place_);
     if (order.empty()) {
       throw Error(ErrorCode::invalid_argument, print(spec),
                   "no kernel has such a spec on this GPU; --spec has another");
     }
     std::vector<Contender> finals{contender(operands, order.front())};
     if (options_.every) {
-      for (const DequantMatmulSpec& each : every_tiling(spec, size)) result.trials.push_back(contender(operands, each));
+      for (const DequantMatmulSpec& each : every_tiling(spec, wanted.size))
+        result.trials.push_back(contender(operands, each));
       measure_all(operands, result.trials, {.rounds = 2, .graph_us = 1000});
       if (const Contender* const best = fastest(result.trials)) finals.push_back(*best);
     }
@@ -113,7 +113,7 @@ class Bench {
                           : MeasureOptions{.rounds = rounds, .graph_us = 3000};
   }
 
-  std::vector<DequantMatmulSpec> every_tiling(const DequantMatmulSpec& spec, const DequantSize& size) const {
+  std::vector<DequantMatmulSpec> every_tiling(const DequantMatmulSpec& spec, const GemmSize& size) const {
     std::vector<DequantMatmulSpec> all;
     for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
       if (kernel == DequantKernel::sm90 &&
@@ -194,11 +194,10 @@ class Bench {
     GemmOperands operands(random_,
                           [this](void* to, unsigned char byte, std::size_t bytes) { gpu_.fill(to, byte, bytes); },
                           {.spec = spec, .size = wanted.size});
-    const GemmShape shape{.m = wanted.size.m, .n = wanted.size.n, .k = wanted.size.k};
     double& best = times_[key];
-    if (cublaslt_->refusal(spec, operands.tensors(0), shape) != nullptr) return best;
+    if (cublaslt_->refusal(spec, operands.tensors(0), wanted.size) != nullptr) return best;
     const auto matmul = [&](int copy, int algorithm) {
-      return cublaslt_->matmul(spec, operands.tensors(copy), shape, workspace_.data(), gpu_.stream().handle(),
+      return cublaslt_->matmul(spec, operands.tensors(copy), wanted.size, workspace_.data(), gpu_.stream().handle(),
                                algorithm);
     };
     std::vector<std::unique_ptr<Replay>> replays;
@@ -228,7 +227,7 @@ class Bench {
   std::unique_ptr<CublasLt> cublaslt_;
   Buffer workspace_;
   ReadCeiling ceiling_{gpu_};
-  DequantPlace place_;
+  GemmPlace place_;
   Options options_;
   std::map<std::tuple<Dtype, std::int64_t, std::int64_t, std::int64_t>, double> times_;
   std::map<std::size_t, double> reading_;

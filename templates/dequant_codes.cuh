@@ -9,13 +9,13 @@
 namespace ingot {
 
 // Bytes from one row to the next; the stride is a multiple of what fills whole bytes.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr i64 code_row_bytes(i64 row_stride) {
   return row_stride * i64{kCodeBits<W>} / 8;
 }
 
 // Code i of the row that begins at `row`: bits [i b, i b + b), the least significant first.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE u8 code_at(const u8* row, i64 i) {
   if constexpr (kCodeBits<W> == 8) {
     return row[i];
@@ -30,7 +30,7 @@ INGOT_HOST_DEVICE u8 code_at(const u8* row, i64 i) {
 }
 
 // The code of a row and a k in the packed layout, of a weight with this K.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE u8 packed_code_at(const u8* packed, i64 depth, i64 row, i64 k) {
   const u32 warp = static_cast<u32>(row / 16 % 4);
   const u32 lane = static_cast<u32>(row % 8 * 4 + k % 8 / 2);
@@ -50,7 +50,7 @@ INGOT_HOST_DEVICE u8 packed_code_at(const u8* packed, i64 depth, i64 row, i64 k)
   return static_cast<u8>(code);
 }
 
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr bool is_nan_code(u8 code) {
   if constexpr (SubByteFormat<W>) {
     return false;

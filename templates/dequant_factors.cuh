@@ -3,6 +3,7 @@
 #pragma once
 
 #include "formats.cuh"
+#include "numerics.cuh"
 #include "platform.cuh"
 
 namespace ingot {
@@ -24,17 +25,11 @@ INGOT_HOST_DEVICE constexpr u32 dequant_group(DequantFactors kind) {
   }
 }
 
-// 2^(bits - 127); f32 has the smallest as a subnormal number.
-INGOT_HOST_DEVICE float mx_factor(e8m0fnu code) {
-  if (code.bits == 0xff) return float_from_bits(0x7fc00000U);
-  return float_from_bits(code.bits == 0 ? 0x00400000U : u32{code.bits} << 23);
-}
-
 // The factor of a row's group, of a kind that has groups. stride: factors from one row (of 128 rows) to the next.
 template <DequantFactors Kind>
 INGOT_HOST_DEVICE float group_factor(const void* factors, u64 stride, u32 row, u32 group) {
   if constexpr (Kind == DequantFactors::mx32) {
-    return mx_factor(static_cast<const e8m0fnu*>(factors)[row * stride + group]);
+    return decode(static_cast<const e8m0fnu*>(factors)[row * stride + group]);
   } else {
     return static_cast<const float*>(factors)[(Kind == DequantFactors::blocks128 ? row / 128 : row) * stride + group];
   }

@@ -34,8 +34,6 @@
 
 namespace ingot {
 
-template <class W>
-concept DequantFormat = Fp8Format<W> || SubByteFormat<W>;
 template <class X>
 concept DequantActivation = is_same<X, bf16> || is_same<X, f16>;
 
@@ -45,12 +43,8 @@ inline constexpr u32 kDequantPadding = 64;     // rows and k are padded to multi
 inline constexpr u32 kDequantFragments = 128;  // of a tile: 4 warps, 32 lanes
 inline constexpr u32 kDequantLayoutVersion = 1;
 
-// Bits of a code.
-template <DequantFormat W>
-inline constexpr u32 kCodeBits = 1 + W::kExponentBits + W::kMantissaBits;
-
 // The 16 codes of one lane: code 8 s + 2 j + h is the h-th of register j of step s.
-template <DequantFormat W>
+template <CodeFormat W>
 struct Fragment {
   static constexpr u32 kCodes = 16;
   static constexpr u32 kWords = kCodeBits<W> / 2;
@@ -58,7 +52,7 @@ struct Fragment {
 };
 
 // Bytes of a tile.
-template <DequantFormat W>
+template <CodeFormat W>
 inline constexpr u32 kDequantTileBytes = kDequantFragments* Fragment<W>::kBytes;
 
 // ---- where things lie
@@ -77,12 +71,12 @@ INGOT_HOST_DEVICE constexpr u64 packed_bytes(u64 n, u64 k, u32 bits) {
 }
 
 // In bytes: the tile of rows from 64 row_block on and k from 32 k_block on.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u64 packed_tile_offset(u64 row_block, u64 k_block, u64 k) {
   return (row_block * (dequant_padded(k) / kDequantDepth) + k_block) * kDequantTileBytes<W>;
 }
 // In bytes, within its tile.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 packed_fragment_offset(u32 warp, u32 lane) {
   return (warp * 32 + lane) * Fragment<W>::kBytes;
 }
@@ -110,7 +104,7 @@ struct FragmentRuns {
 };
 
 // Where the codes of register 4 s + j lie.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr FragmentRuns fragment_runs(u32 reg) {
   constexpr u32 kSign = kCodeBits<W> - 1;
   if constexpr (kCodeBits<W> == 8) {
@@ -128,7 +122,7 @@ INGOT_HOST_DEVICE constexpr FragmentRuns fragment_runs(u32 reg) {
   }
 }
 
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr void pack_fragment(const u8 (&codes)[16], u32 (&words)[Fragment<W>::kWords]) {
   for (u32 i = 0; i < Fragment<W>::kWords; ++i) words[i] = 0;
   for (u32 i = 0; i < 16; ++i) {
@@ -140,7 +134,7 @@ INGOT_HOST_DEVICE constexpr void pack_fragment(const u8 (&codes)[16], u32 (&word
   }
 }
 
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr void unpack_fragment(const u32 (&words)[Fragment<W>::kWords], u8 (&codes)[16]) {
   for (u32 i = 0; i < 16; ++i) {
     const FragmentRuns places = fragment_runs<W>(i / 2);
@@ -157,18 +151,18 @@ INGOT_HOST_DEVICE constexpr void unpack_fragment(const u32 (&words)[Fragment<W>:
 // ------------------------------------------------------------------------------------------
 
 // cvt.rn.f16x2.e4m3x2 exists from sm_89 on.
-template <DequantFormat W, DequantActivation X>
+template <CodeFormat W, DequantActivation X>
 INGOT_HOST_DEVICE constexpr bool converts_by_instruction() {
   return kDeviceArch >= 890 && is_same<W, e4m3fn> && is_same<X, f16>;
 }
 
 // value = decoded * 2^decode_shift. The biases' difference, where f16's exponent is longer than the code's.
-template <DequantFormat W, DequantActivation X>
+template <CodeFormat W, DequantActivation X>
 INGOT_HOST_DEVICE constexpr int decode_shift() {
   if (is_same<X, bf16> || converts_by_instruction<W, X>() || W::kExponentBits == 5) return 0;
   return 15 - W::kBias;
 }
-template <DequantFormat W, DequantActivation X>
+template <CodeFormat W, DequantActivation X>
 inline constexpr int kDecodeShift = decode_shift<W, X>();
 
 // Bits from `From` on to `To` on, both of each half; other bits are to be masked.
@@ -206,7 +200,7 @@ INGOT_HOST_DEVICE u32 scale_bf16_pair(u32 pair) {
 // Sign, exponent and mantissa are where X has them, and all other bits 0: the value times a power of two, which is
 // taken back of bf16. e5m2's Inf is next to its largest number, and 2^16 if no more is done: bf16 overflows there only
 // after a detour by 2^112, past which the largest number is its own largest binade.
-template <DequantFormat W, DequantActivation X>
+template <CodeFormat W, DequantActivation X>
 INGOT_HOST_DEVICE u32 rebias_pair(u32 pair) {
   if constexpr (is_same<X, f16>) {
     return pair;
@@ -273,7 +267,7 @@ INGOT_HOST_DEVICE void spread_fragment(const u32 (&words)[Fragment<W>::kWords], 
 }
 
 // registers[4 s + j]: of step s, two codes as X, the first in the low half, each value * 2^-kDecodeShift.
-template <DequantFormat W, DequantActivation X>
+template <CodeFormat W, DequantActivation X>
 INGOT_HOST_DEVICE void decode_fragment(const u32 (&words)[Fragment<W>::kWords], u32 (&registers)[8]) {
   if constexpr (kCodeBits<W> == 8) {
     INGOT_UNROLL
@@ -302,7 +296,7 @@ INGOT_HOST_DEVICE void decode_fragment(const u32 (&words)[Fragment<W>::kWords], 
 // A code of 6 or 4 bits times a factor of e8m0 is a bf16, unless it is too large for one: at 2^128 or more, of which no
 // f32 knows either. (The smallest, 2^-4 2^-127, is a subnormal number.) So the multiplication that makes bf16s of such
 // codes may bring the factor in: then sums need no regard for where a factor ends.
-template <DequantFormat W, DequantActivation X>
+template <CodeFormat W, DequantActivation X>
 inline constexpr bool kTakesMxFactors = is_same<X, bf16>&& SubByteFormat<W>;
 
 // What a spread pair is to be multiplied by, for factors up to 127, which is 1, and some beyond.

@@ -33,7 +33,7 @@ struct DequantCodesSource {
 
 // ---- packed ----
 
-template <DequantFormat W>
+template <CodeFormat W>
 struct PackedCodes {
   using Decoded = W;
   static constexpr int kShift = 0;
@@ -105,7 +105,7 @@ INGOT_HOST_DEVICE u32 nan_bytes(u32 codes) {
   }
 }
 
-template <DequantFormat W>
+template <CodeFormat W>
 struct RowCodes {
   // What they are decoded as: value = decoded * 2^kShift.
   using Decoded = typename Select<Fp8Format<W>, W, e4m3fn>::Type;

@@ -43,7 +43,7 @@ namespace ingot {
 
 #if INGOT_ON_DEVICE
 // One of the warpgroups that multiply.
-template <DequantFormat W, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T, class Epi>
+template <CodeFormat W, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T, class Epi>
 struct DequantConsumer {
   static constexpr u32 kTokenTiles = T.tokens / 8;
   static constexpr u32 kSums = T.tokens / 2;
@@ -79,7 +79,7 @@ struct DequantConsumer {
   u32 parts;    // of 64 k
   u32 own;      // in a stage: this lane's fragment of the first 32 k, and of the first of its waves
   DequantSpan span;
-  DequantRing<T.stages> ring{};
+  StageRing<T.stages> ring{};
   u32 round = 0;  // tiles so far
   u32 largest = 0;
 
@@ -720,7 +720,7 @@ struct DequantConsumer {
 #endif
 
 // M, N, K > 0. Blocks are a multiple of dequant_cluster(T), launched as clusters of that size.
-template <DequantFormat W, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T,
+template <CodeFormat W, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T,
           class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
     dequant_sm90([[maybe_unused]] const __grid_constant__ DequantSm90Params p) {

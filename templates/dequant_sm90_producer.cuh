@@ -16,6 +16,7 @@
 #include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
+#include "stage_ring.cuh"
 
 namespace ingot {
 
@@ -36,22 +37,8 @@ struct DequantSm90Params {
 #error "dequant_sm90.cuh is for sm_90a: other targets have no wgmma"
 #endif
 
-// A place in the ring of stages, and how often, modulo 2, the ring was gone round.
-template <u32 Stages>
-struct DequantRing {
-  u32 stage = 0;
-  u32 phase = 0;
-
-  INGOT_DEVICE void advance() {
-    if (++stage == Stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
 // Addresses in shared memory, and this block's place in its cluster.
-template <DequantFormat W, DequantFactors Kind, DequantSm90Tiling T>
+template <CodeFormat W, DequantFactors Kind, DequantSm90Tiling T>
 struct DequantBlock {
   static constexpr u32 kWarps = 4 * T.groups;                           // that multiply
   static constexpr bool kFactors = Kind == DequantFactors::mx32_codes;  // that come with their stage
@@ -131,7 +118,7 @@ struct DequantWalk {
 // asks for it some hundred cycles. Factors that are multiplied into the codes, some bytes of each row, are copied with
 // them, by all of the first thread's warp: what is asked for any later waits behind everything that the ring has asked
 // for.
-template <DequantFormat W, DequantFactors Kind, DequantSm90Tiling T>
+template <CodeFormat W, DequantFactors Kind, DequantSm90Tiling T>
 struct DequantProducer {
   static constexpr u32 kBlocks = dequant_rows(T) / kDequantRows;  // of 64 rows
   static constexpr u32 kTileBytes = kDequantTileBytes<W>;
@@ -143,7 +130,7 @@ struct DequantProducer {
   u32 parts;   // of 64 k, of all k
   u32 blocks;  // of 64 rows, of all rows
   DequantSpan span;
-  DequantRing<T.stages> ring{};
+  StageRing<T.stages> ring{};
 
   INGOT_DEVICE DequantProducer(const DequantSm90Params& params, const DequantBlock<W, Kind, T>& b)
       : p(params),

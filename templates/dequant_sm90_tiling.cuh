@@ -58,12 +58,12 @@ INGOT_HOST_DEVICE constexpr u32 dequant_threads(const DequantSm90Tiling& t, Dequ
 }
 
 // Bytes of a stage: codes, then x.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_code_bytes(const DequantSm90Tiling& t) {
   return dequant_rows(t) * t.depth / 8 * kCodeBits<W>;
 }
 INGOT_HOST_DEVICE constexpr u32 dequant_x_bytes(const DequantSm90Tiling& t) { return t.tokens * t.depth * 2; }
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_stage_bytes(const DequantSm90Tiling& t) {
   return dequant_code_bytes<W>(t) + dequant_x_bytes(t);
 }
@@ -76,11 +76,11 @@ INGOT_HOST_DEVICE constexpr u32 dequant_factor_bytes(const DequantSm90Tiling& t,
 
 // Shared memory: the stages, and their factors; where a tile's k is split, everybody's sums of this block's rows, else
 // outputs on their way; barriers: two for each stage, and three for the sums.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_factors_offset(const DequantSm90Tiling& t) {
   return t.stages * dequant_stage_bytes<W>(t);
 }
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_inbox_offset(const DequantSm90Tiling& t, DequantFactors kind) {
   return dequant_factors_offset<W>(t) + t.stages * dequant_factor_bytes(t, kind);
 }
@@ -98,15 +98,15 @@ inline constexpr u32 kDequantScratch = kDequantScratchTokens * kDequantScratchPi
 INGOT_HOST_DEVICE constexpr u32 dequant_scratch_bytes(const DequantSm90Tiling& t) {
   return dequant_shares(t) == 1 ? 4 * t.groups * kDequantScratch : 0;
 }
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_scratch_offset(const DequantSm90Tiling& t, DequantFactors kind) {
   return dequant_inbox_offset<W>(t, kind) + dequant_inboxes(t) * dequant_inbox_bytes(t);
 }
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_barriers_offset(const DequantSm90Tiling& t, DequantFactors kind) {
   return dequant_scratch_offset<W>(t, kind) + dequant_scratch_bytes(t);
 }
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_shared_bytes(const DequantSm90Tiling& t, DequantFactors kind) {
   return dequant_barriers_offset<W>(t, kind) + 16 * t.stages + 24;
 }
@@ -125,7 +125,7 @@ INGOT_HOST_DEVICE constexpr u32 dequant_step(const DequantSm90Tiling& t, Dequant
 }
 
 // Does the kernel exist?
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t, DequantFactors kind) {
   const bool tokens = t.wgmma ? t.tokens == 16 || t.tokens == 32 || t.tokens == 64 || t.tokens == 128 || t.tokens == 256
                               : t.tokens == 8 || t.tokens == 16 || t.tokens == 32;

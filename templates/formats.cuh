@@ -82,6 +82,10 @@ concept SubByteFormat = is_same<T, e3m2fn> || is_same<T, e2m3fn> || is_same<T, e
 template <class T>
 concept CodeFormat = Fp8Format<T> || SubByteFormat<T>;
 
+// Bits of a code.
+template <CodeFormat F>
+inline constexpr u32 kCodeBits = 1 + F::kExponentBits + F::kMantissaBits;
+
 template <class T>
 concept HighPrecision = is_same<T, f32> || is_same<T, bf16> || is_same<T, f16>;
 

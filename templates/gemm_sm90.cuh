@@ -78,7 +78,7 @@ struct Sm90Consumer {
   u32 release;      // the empty barrier, here or in another block, that this lane arrives at
   u32 columns = 0;  // shared: this tile's column factors, then its bias
   u32 other_half = 0;
-  Sm90Ring<T.stages> ring{};
+  StageRing<T.stages> ring{};
   float scale = 1.0F;  // of an FP8 output
   u32 largest = 0;     // |out| of this thread so far, as bits; of 16-bit output a pair of them
 

@@ -11,6 +11,7 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
+#include "stage_ring.cuh"
 
 namespace ingot {
 
@@ -48,25 +49,6 @@ struct Sm90GemmParams {
 #if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "gemm_sm90.cuh is for sm_90a: other targets have no wgmma"
 #endif
-
-// A place in the ring of stages, and how often, modulo 2, the ring was gone round.
-template <u32 Stages>
-struct Sm90Ring {
-  u32 stage = 0;
-  u32 phase = 0;
-
-  INGOT_DEVICE void advance() {
-    if (++stage == Stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-  INGOT_DEVICE void advance(u32 steps) {
-    const u32 to = stage + steps;
-    stage = to % Stages;
-    phase ^= (to / Stages) & 1;
-  }
-};
 
 // Addresses in shared memory, and this block's place in its cluster.
 template <Sm90Tiling T>
@@ -196,7 +178,7 @@ INGOT_DEVICE void sm90_load_slice(const Sm90Slice& slice, u32 to, u32 full, i32 
 
 // One step of a tile into the ring's next stage, once that is free.
 template <Sm90Tiling T>
-INGOT_DEVICE void sm90_load(const Sm90Block<T>& block, Sm90Ring<T.stages>& ring, const Sm90Slices<T>& slices,
+INGOT_DEVICE void sm90_load(const Sm90Block<T>& block, StageRing<T.stages>& ring, const Sm90Slices<T>& slices,
                             u32 step) {
   const u32 full = block.full + 8 * ring.stage;
   const u32 a = block.stages + ring.stage * sm90_stage_bytes(T);
@@ -212,7 +194,7 @@ INGOT_DEVICE void sm90_load(const Sm90Block<T>& block, Sm90Ring<T.stages>& ring,
 template <Sm90Tiling T>
 INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& block) {
   const u32 steps = sm90_steps(p.k);
-  Sm90Ring<T.stages> ring;
+  StageRing<T.stages> ring;
   INGOT_UNROLL_BY(1)
   for (Sm90Walk<T> walk(p); walk.more(); walk.advance()) {
     const Sm90Slices<T> slices(p, walk.first(block.rank), block.rank);
@@ -224,7 +206,7 @@ INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& bloc
 // The same where tiles are cut along K.
 template <Sm90Tiling T>
 INGOT_DEVICE void sm90_produce_cut(const Sm90GemmParams& p, const Sm90Block<T>& block) {
-  Sm90Ring<T.stages> ring;
+  StageRing<T.stages> ring;
   INGOT_UNROLL_BY(1)
   for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
     const Sm90Slices<T> slices(p, walk.first(), 0);

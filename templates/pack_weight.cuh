@@ -34,7 +34,7 @@ struct UnpackWeightLaunch {
 
 // The words of a fragment, and which of its two rows (bit 0: the lane's, bit 1: that + 8) have a NaN in it. Outside of
 // the weight codes are 0.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE u32 gather_fragment(const PackWeightParams& p, i64 row_block, i64 k_block, u32 warp, u32 lane,
                                       u32 (&words)[Fragment<W>::kWords]) {
   u8 codes[16];
@@ -59,7 +59,7 @@ INGOT_HOST_DEVICE float* packed_faults(const PackWeightParams& p, u32 bits) {
 }
 
 // Up to four codes of a row from k on, a multiple of 4, to where they belong.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_HOST_DEVICE void scatter_codes(const PackWeightParams& p, i64 row, i64 k) {
   const u32 count = static_cast<u32>(min_of(i64{UnpackWeightLaunch::kCodes}, p.k - k));
   u32 word = 0;
@@ -71,7 +71,7 @@ INGOT_HOST_DEVICE void scatter_codes(const PackWeightParams& p, i64 row, i64 k) 
 }
 
 // n > 0.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(PackWeightLaunch::kThreads, 1) pack_weight(const PackWeightParams p) {
   start_in_turn();
   __shared__ u32 faults[kDequantRows];
@@ -100,7 +100,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(PackWeightLaunch::kThreads, 1) pack_weight
 }
 
 // n, k > 0.
-template <DequantFormat W>
+template <CodeFormat W>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(UnpackWeightLaunch::kThreads, 1) unpack_weight(const PackWeightParams p) {
   start_in_turn();
   const i64 run = i64{blockIdx.x} * UnpackWeightLaunch::kThreads + threadIdx.x;

@@ -37,9 +37,6 @@ struct QuantizeMxLaunch {
   }
 };
 
-template <CodeFormat Out>
-inline constexpr u32 kMxCodeBits = 1 + Out::kExponentBits + Out::kMantissaBits;
-
 // floor(log2(largest value)).
 template <CodeFormat Out>
 INGOT_HOST_DEVICE constexpr u32 max_exponent() {
@@ -101,9 +98,9 @@ INGOT_HOST_DEVICE u64 mx_codes(const Octet<In>& octet, u32 scale) {
     u32 halves[2] = {};
     INGOT_UNROLL
     for (u32 i = 0; i < kOctet; ++i) {
-      halves[i / 4] |= mx_encode<Out>(x[i] * multiplier) << (i % 4 * kMxCodeBits<Out>);
+      halves[i / 4] |= mx_encode<Out>(x[i] * multiplier) << (i % 4 * kCodeBits<Out>);
     }
-    codes = halves[0] | u64{halves[1]} << (4 * kMxCodeBits<Out>);
+    codes = halves[0] | u64{halves[1]} << (4 * kCodeBits<Out>);
   }
   constexpr u64 kNanCodes = u64{mx_nan_code<Out>()} * 0x0101010101010101U;
   return scale == kMxNan ? kNanCodes : codes;
@@ -113,7 +110,7 @@ INGOT_HOST_DEVICE u64 mx_codes(const Octet<In>& octet, u32 scale) {
 
 // Six bits: two octets fill three words.
 template <CodeFormat Out>
-inline constexpr i64 kMxUnit = kMxCodeBits<Out> == 6 ? 16 : 8;
+inline constexpr i64 kMxUnit = kCodeBits<Out> == 6 ? 16 : 8;
 
 // Do rows start where octets can be read and their codes be written in whole words?
 template <HighPrecision In, CodeFormat Out>
@@ -126,9 +123,9 @@ INGOT_HOST_DEVICE bool mx_aligned(const QuantizeMxParams& p) {
 template <CodeFormat Out>
 INGOT_DEVICE void store_mx_codes(u8* target, u64 codes, bool inside) {
   const auto low = static_cast<u32>(codes);
-  if constexpr (kMxCodeBits<Out> == 8) {
+  if constexpr (kCodeBits<Out> == 8) {
     if (inside) store_streaming(target, U32x2{low, static_cast<u32>(codes >> 32)});
-  } else if constexpr (kMxCodeBits<Out> == 4) {
+  } else if constexpr (kCodeBits<Out> == 4) {
     if (inside) store_streaming(target, low);
   } else {
     // An even lane has the first word and half of the second, the odd one beside it the rest.
@@ -157,7 +154,7 @@ INGOT_DEVICE void quantize_mx_octets(const QuantizeMxParams& p, i64 first_row, i
   for (u32 i = 0; i < kRows; ++i) {
     if (is_inside(i)) octets[i] = load_octet_once(input + i * down * p.input_stride);
   }
-  u8* const codes = p.codes + (row * p.codes_row_bytes + col / 8 * kMxCodeBits<Out>);
+  u8* const codes = p.codes + (row * p.codes_row_bytes + col / 8 * kCodeBits<Out>);
   u8* const scales = p.scales + (row * p.scales_stride + col / kMxGroup);
   INGOT_UNROLL
   for (u32 i = 0; i < kRows; ++i) {
@@ -176,15 +173,15 @@ INGOT_DEVICE void quantize_mx_octets(const QuantizeMxParams& p, i64 first_row, i
 // is none. All lanes of the warp call it.
 template <CodeFormat Out>
 INGOT_DEVICE u32 mx_packed_byte(u32 code) {
-  if constexpr (kMxCodeBits<Out> == 8) {
+  if constexpr (kCodeBits<Out> == 8) {
     return code;
   } else {
     // Byte b has the bits from 8 * b on: the end of one code and the beginning of the next.
-    const u32 bit = threadIdx.x % 32 * 8 % (32 * kMxCodeBits<Out>);
-    const u32 first = bit / kMxCodeBits<Out>;
+    const u32 bit = threadIdx.x % 32 * 8 % (32 * kCodeBits<Out>);
+    const u32 first = bit / kCodeBits<Out>;
     const u32 low = __shfl_sync(0xffffffffU, code, first);
     const u32 high = __shfl_sync(0xffffffffU, code, (first + 1) % 32);
-    return ((low | high << kMxCodeBits<Out>) >> (bit % kMxCodeBits<Out>)) & 0xffU;
+    return ((low | high << kCodeBits<Out>) >> (bit % kCodeBits<Out>)) & 0xffU;
   }
 }
 
@@ -215,9 +212,9 @@ INGOT_DEVICE void quantize_mx_elements(const QuantizeMxParams& p, i64 first_row,
       const u32 scale = mx_scale<Out>(__reduce_max_sync(0xffffffffU, amax_bits(x[i])));
       const u32 byte = mx_packed_byte<Out>(col + lane < p.cols ? mx_code<Out>(x[i], scale) : 0);
       if (!any) continue;
-      const i64 bits = min_of(kMxGroup, p.cols - col) * kMxCodeBits<Out>;
+      const i64 bits = min_of(kMxGroup, p.cols - col) * kCodeBits<Out>;
       if (i64{lane} * 8 < bits)
-        p.codes[row * p.codes_row_bytes + col / 8 * kMxCodeBits<Out> + lane] = static_cast<u8>(byte);
+        p.codes[row * p.codes_row_bytes + col / 8 * kCodeBits<Out> + lane] = static_cast<u8>(byte);
       if (lane == 0) p.scales[row * p.scales_stride + col / kMxGroup] = static_cast<u8>(scale);
     }
   }

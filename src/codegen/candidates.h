@@ -5,16 +5,10 @@
 #include <cstdint>
 #include <span>
 
+#include "ingot/codegen/gemm_size.h"
 #include "ingot/codegen/kernel_spec.h"
 
 namespace ingot {
-
-struct GemmSize {
-  std::int64_t m = 0;
-  std::int64_t n = 0;
-  std::int64_t k = 0;
-  bool operator==(const GemmSize&) const = default;
-};
 
 // In a fixed order, the first the best for large products. Those of a spec's kind of accumulation; the spec's own where
 // it has one.

@@ -1,5 +1,5 @@
-// What the estimates in dequant_candidates.cpp are made of: times of an H200. Those of dequant_mma are guesses, from
-// the instructions that it issues; bench_weight_only --every measures every tiling.
+// What the estimates in dequant_sm90_candidates.cpp and dequant_mma_candidates.cpp are made of: times of an H200. Those
+// of dequant_mma are guesses, from the instructions that it issues; bench_weight_only --every measures every tiling.
 #pragma once
 
 namespace ingot::costs {

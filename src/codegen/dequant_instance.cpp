@@ -33,7 +33,7 @@ std::string epilogue(const DequantMatmulSpec& spec) {
   return fmt::format(", ingot::Epilogue<ingot::NoMatrix, ingot::{}, {}, false, false>", kFunctor, type(spec.x));
 }
 
-DequantInstance mma(DequantMatmulSpec spec) {
+TemplateInstance mma(DequantMatmulSpec spec) {
   spec.tiling->split = 1;
   const DequantTiling& t = *spec.tiling;
   return {.header = "dequant_mma.cuh",
@@ -44,7 +44,7 @@ DequantInstance mma(DequantMatmulSpec spec) {
           .functor = {}};
 }
 
-DequantInstance sm90(const DequantMatmulSpec& spec) {
+TemplateInstance sm90(const DequantMatmulSpec& spec) {
   const DequantSm90Tiling t = dequant_sm90_tiling(*spec.tiling);
   return {.header = "dequant_sm90.cuh",
           .kernel = fmt::format(
@@ -58,18 +58,18 @@ DequantInstance sm90(const DequantMatmulSpec& spec) {
 
 }  // namespace
 
-DequantInstance dequant_instance(const DequantMatmulSpec& given) {
+TemplateInstance dequant_instance(const DequantMatmulSpec& given) {
   DequantMatmulSpec spec = given;
   spec.bias = false;
   spec.batch_invariant = false;
   if (spec.kernel == DequantKernel::automatic) spec.kernel = DequantKernel::mma;
   if (!spec.tiling) {
-    const DequantPlace place{.target = target_for(9, 0), .multiprocessors = 132};
+    const GemmPlace place{.target = target_for(9, 0), .multiprocessors = 132};
     const std::vector<DequantTiling> all = dequant_tilings(spec, {.m = 16, .n = 4096, .k = 4096}, place);
     if (all.empty()) throw Error(ErrorCode::invalid_spec, print(given), "the kernel has no tiling for such factors");
     spec.tiling = all.front();
   }
-  DequantInstance made = spec.kernel == DequantKernel::sm90 ? sm90(spec) : mma(spec);
+  TemplateInstance made = spec.kernel == DequantKernel::sm90 ? sm90(spec) : mma(spec);
   if (spec.pointwise) made.functor = render(spec.pointwise, kFunctor, PointwisePrecision::fast);
   return made;
 }

@@ -196,19 +196,9 @@ class DequantParser {
         value.substr(colon + 1), text, *kernel == DequantKernel::mma ? "16x64x128:3:1:2" : "mma:16x128x128:8:2:1"));
   }
 
-  // `option` sets what the word gives and returns that field's name, or null where there is no such word.
-  template <class Option>
-  void each_option(const char* form, const Option& option) const {
-    std::vector<std::string_view> seen;
-    for (const std::string& word : words_.subspan(2)) {
-      const auto equals = word.find('=');
-      const auto key = equals == std::string::npos ? std::string_view() : std::string_view(word).substr(0, equals);
-      const auto value = equals == std::string::npos ? std::string_view() : std::string_view(word).substr(equals + 1);
-      const char* const field = option(word, key, value);
-      if (field == nullptr) fail(fmt::format("\"{}\" is no word of {}; expected {}", word, words_[0], form));
-      if (std::ranges::find(seen, field) != seen.end()) fail(fmt::format("\"{}\" gives {} a second time", word, field));
-      seen.emplace_back(field);
-    }
+  void each_option(const char* form, const TakeOption& take) const {
+    const std::string fault = options_fault(words_, 2, form, take);
+    if (!fault.empty()) fail(fault);
   }
 
   std::string_view line_;

@@ -2,21 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 #include <variant>
 
 #include "ingot/codegen/product.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
-std::size_t hash_gemm(const GemmSpec& spec, const GemmSize& size) {
-  std::uint64_t hash = hash_value(spec);
-  for (const std::int64_t value : {size.m, size.n, size.k}) {
-    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15U;
-    hash ^= hash >> 32U;
-  }
-  return static_cast<std::size_t>(hash);
-}
 
 GemmSpec without_kernel(GemmSpec spec) {
   spec.kernel = GemmKernel::automatic;

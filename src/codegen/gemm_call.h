@@ -19,8 +19,7 @@ struct GemmCall {
   bool operator==(const GemmCall&) const = default;
 };
 
-std::size_t hash_gemm(const GemmSpec& spec, const GemmSize& size);
-inline std::size_t hash_value(const GemmCall& call) { return hash_gemm(call.spec, call.size); }
+inline std::size_t hash_value(const GemmCall& call) { return hash_with(hash_value(call.spec), call.size); }
 
 // Is an entry of a table the call's?
 inline auto matching(const GemmCall& call) {

@@ -4,16 +4,8 @@
 #include <vector>
 
 #include "ingot/codegen/gemm_call.h"
-#include "ingot/codegen/target.h"
 
 namespace ingot {
-
-// Where a GEMM is to run.
-struct GemmPlace {
-  Target target{};
-  int multiprocessors = 0;
-  bool compiles = true;  // can kernels of ours be made here, or are there those of the store only?
-};
 
 // Specs that each name a kernel, with its tiling where it has some, best guess first: what an untuned call tries in
 // turn. Each may refuse a call for what only the call knows (addresses, pitches, cuBLASLt's presence), the last never.

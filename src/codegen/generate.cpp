@@ -15,19 +15,13 @@
 #include "ingot/codegen/candidates.h"
 #include "ingot/codegen/dequant_instance.h"
 #include "ingot/codegen/pointwise_render.h"
+#include "ingot/codegen/template_instance.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
 
-// One instantiation: template header, kernel with its arguments, the words for the comment, and the functor of a fused
-// expression.
-struct Instance {
-  std::string header;
-  std::string kernel;
-  std::string words;
-  std::string functor{};
-};
+using Instance = TemplateInstance;
 
 constexpr const char* kFunctorName = "Fused";
 
@@ -331,10 +325,7 @@ Instance instance(const PackWeightSpec& spec, Pass) {
           print(spec)};
 }
 
-Instance instance(const DequantMatmulSpec& spec, Pass) {
-  const DequantInstance made = dequant_instance(spec);
-  return {made.header, made.kernel, made.words, made.functor};
-}
+Instance instance(const DequantMatmulSpec& spec, Pass) { return dequant_instance(spec); }
 
 bool has_first(const AmaxSpec& spec) { return spec.scale == kTensorwise; }
 bool has_first(const CastSpec& spec) {

@@ -34,14 +34,7 @@ std::int64_t take_size(std::string_view line, std::string_view& rest, const char
 
 }  // namespace
 
-std::size_t hash_value(const ProductCall& call) {
-  std::uint64_t hash = hash_value(kernel_spec(call.spec));
-  for (const std::int64_t value : {call.size.m, call.size.n, call.size.k}) {
-    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15U;
-    hash ^= hash >> 32U;
-  }
-  return static_cast<std::size_t>(hash);
-}
+std::size_t hash_value(const ProductCall& call) { return hash_with(hash_value(kernel_spec(call.spec)), call.size); }
 
 KernelSpec kernel_spec(const Product& product) {
   return std::visit([](const auto& spec) { return KernelSpec(spec); }, product);

@@ -246,7 +246,7 @@ void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
   validate(spec);
   const Range a = check_matrix("gemm a", tensors.a, spec.a, device);
   const Range b = check_matrix("gemm b", tensors.b, spec.b, device);
-  const auto [m, n, k] = gemm_shape(spec, tensors);
+  const auto [m, n, k] = gemm_size(spec, tensors);
   if (extent_k(tensors.b, spec.layout_b) != k) {
     refuse("gemm b", tensors.b,
            fmt::format("its K is {} ({}), but that of a, which is {}, is {} ({})", extent_k(tensors.b, spec.layout_b),
@@ -342,7 +342,7 @@ void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device de
   check_overlaps(inputs, {&stats, 1});
 }
 
-GemmShape gemm_shape(const GemmSpec& spec, const GemmTensors& tensors) {
+GemmSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors) {
   return {.m = extent_mn(tensors.a, spec.layout_a),
           .n = extent_mn(tensors.b, spec.layout_b),
           .k = extent_k(tensors.a, spec.layout_a)};

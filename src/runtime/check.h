@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ingot/codegen/gemm_size.h"
 #include "ingot/runtime/backend.h"
 
 namespace ingot {
@@ -39,11 +40,8 @@ void check_stream(const Stream& stream, const Backend& backend);
 // Of a copy or a fill (which passes the same pointer twice): no null pointer unless there is nothing to move.
 void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes);
 
-struct GemmShape {
-  std::int64_t m, n, k;
-};
 // Of checked tensors.
-GemmShape gemm_shape(const GemmSpec& spec, const GemmTensors& tensors);
+GemmSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors);
 
 // Elements from the factor of one row (or 128 of them) to that of the next, and from that of one group of K to the
 // next: 0 where there is one for all.

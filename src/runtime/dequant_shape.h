@@ -3,17 +3,12 @@
 
 #include <cstdint>
 
+#include "ingot/codegen/gemm_size.h"
 #include "ingot/runtime/backend.h"
 
 namespace ingot {
 
-struct DequantShape {
-  std::int64_t m = 0;
-  std::int64_t n = 0;
-  std::int64_t k = 0;
-};
-
-inline DequantShape dequant_shape(const DequantMatmulTensors& tensors) {
+inline GemmSize dequant_size(const DequantMatmulTensors& tensors) {
   return {.m = tensors.x.rows, .n = tensors.out.cols, .k = tensors.x.cols};
 }
 

@@ -13,11 +13,11 @@ using namespace ingot;
 
 namespace {
 
-const DequantPlace kHopper{.target = target_for(9, 0), .multiprocessors = 132};
-const DequantPlace kAmpere{.target = target_for(8, 0), .multiprocessors = 108};
+const GemmPlace kHopper{.target = target_for(9, 0), .multiprocessors = 132};
+const GemmPlace kAmpere{.target = target_for(8, 0), .multiprocessors = 108};
 
 constexpr std::array<std::int64_t, 10> kTokens{1, 2, 8, 17, 32, 64, 100, 128, 256, 4096};
-constexpr DequantSize kLarge{.m = 16, .n = 28672, .k = 8192};
+constexpr GemmSize kLarge{.m = 16, .n = 28672, .k = 8192};
 
 std::vector<DequantMatmulSpec> specs() {
   std::vector<DequantMatmulSpec> all;
@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(every_tiling_can_be_made) {
 }
 
 BOOST_AUTO_TEST_CASE(the_order_of_kernels) {
-  const auto kernels = [](const DequantMatmulSpec& spec, const DequantPlace& place) {
+  const auto kernels = [](const DequantMatmulSpec& spec, const GemmPlace& place) {
     std::string text;
     for (const DequantMatmulSpec& each : dequant_order(spec, kLarge, place)) {
       BOOST_TEST(each.tiling.has_value());
@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(the_order_of_kernels) {
 BOOST_AUTO_TEST_CASE(candidates_begin_with_the_choice) {
   for (const DequantMatmulSpec& spec : specs()) {
     for (const std::int64_t m : kTokens) {
-      const DequantSize size{m, 4096, 14336};
+      const GemmSize size{m, 4096, 14336};
       const auto order = dequant_order(spec, size, kHopper);
       const auto all = dequant_candidates(spec, size, kHopper);
       BOOST_REQUIRE(!order.empty());
@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(candidates_begin_with_the_choice) {
 
 // Few tokens on a weight with few rows: its K is shared out. Many: large tiles.
 BOOST_AUTO_TEST_CASE(plain_choices) {
-  const auto chosen = [](const DequantSize& size, const DequantPlace& place) {
+  const auto chosen = [](const GemmSize& size, const GemmPlace& place) {
     return *dequant_order({}, size, place).front().tiling;
   };
   BOOST_TEST(chosen({1, 4096, 14336}, kHopper).split > 1);
@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(plain_choices) {
 
 // Everything that decides the order of sums is the same for every M.
 BOOST_AUTO_TEST_CASE(batch_invariant) {
-  for (const DequantPlace& place : {kHopper, kAmpere}) {
+  for (const GemmPlace& place : {kHopper, kAmpere}) {
     for (DequantMatmulSpec spec : specs()) {
       spec.batch_invariant = true;
       for (const auto& [n, k] : {std::pair{28672, 8192}, {4096, 4096}, {333, 4100}, {128, 100}}) {

@@ -22,7 +22,7 @@ struct Call {
   GemmTensors tensors;
 
   std::string refusal(Target target = kHopper) const {
-    const char* const reason = cublaslt_refusal(spec, tensors, gemm_shape(spec, tensors), target);
+    const char* const reason = cublaslt_refusal(spec, tensors, gemm_size(spec, tensors), target);
     return reason == nullptr ? "" : reason;
   }
   bool taken(Target target = kHopper) const { return refusal(target).empty(); }

@@ -332,7 +332,7 @@ BOOST_FIXTURE_TEST_SUITE(tilings, OnGpu)
 
 // Every tiling that is offered for any number of tokens, on sizes that cut tiles off and that fill several rounds.
 BOOST_AUTO_TEST_CASE(of_every_kernel) {
-  const DequantPlace place{.target = context().cache().target(), .multiprocessors = 132};
+  const GemmPlace place{.target = context().cache().target(), .multiprocessors = 132};
   for (const std::size_t scale : {1U, 2U, 6U}) {
     std::set<std::string> seen;
     for (const std::int64_t m : {1, 16, 32, 64, 128, 256, 1000}) {

@@ -24,9 +24,9 @@ struct Fixture {
   std::filesystem::path manifest_file = directory.path() / "manifest";
   TuningStore store{directory.path() / "store", {}};
   GemmManifest manifest{manifest_file};
-  DequantPlace place{.target = target_for(9, 0), .multiprocessors = 132};
+  GemmPlace place{.target = target_for(9, 0), .multiprocessors = 132};
   DequantMatmulSpec spec = std::get<DequantMatmulSpec>(test::dequant_record().spec);
-  DequantSize size{.m = 16, .n = 4096, .k = 14336};
+  GemmSize size{.m = 16, .n = 4096, .k = 14336};
 };
 
 }  // namespace

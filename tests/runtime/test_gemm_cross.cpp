@@ -149,7 +149,7 @@ BOOST_AUTO_TEST_CASE(every_cell_is_given_to_the_librarys_choice_too) {
                             .b = place(spec.b, n, k, shape.placement),
                             .out = place(spec.out, m, n, shape.placement)};
         if (spec.epilogue.c) tensors.c = place(*spec.epilogue.c, m, n, shape.placement);
-        const GemmShape size{.m = m, .n = n, .k = k};
+        const GemmSize size{.m = m, .n = n, .k = k};
         if (choice_is_compiled(cell, kernels, tensors, size, kHopper)) ++of_cell;
         if (cublaslt_refusal(spec, tensors, size, kHopper) == nullptr) ++cublaslt;
       }

@@ -11,12 +11,12 @@ namespace {
 
 using namespace ingot;
 
-std::string refusal(const GemmSpec& spec, const GemmShape& shape, Target target = target_for(9, 0)) {
-  const char* const reason = mma_refusal(spec, shape, target);
+std::string refusal(const GemmSpec& spec, const GemmSize& size, Target target = target_for(9, 0)) {
+  const char* const reason = mma_refusal(spec, size, target);
   return reason == nullptr ? "" : reason;
 }
 
-constexpr GemmShape kShape{33, 65, 47};
+constexpr GemmSize kShape{33, 65, 47};
 
 }  // namespace
 

@@ -18,7 +18,7 @@ struct Call {
   GemmTensors tensors;
 
   std::string refusal(Target target = target_for(9, 0)) const {
-    const char* const reason = sm90_refusal(spec, tensors, gemm_shape(spec, tensors), target);
+    const char* const reason = sm90_refusal(spec, tensors, gemm_size(spec, tensors), target);
     return reason == nullptr ? "" : reason;
   }
 };

@@ -189,7 +189,7 @@ inline std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target)
 // Does the library's own choice for a call need no kernel that is not compiled? It follows the backend's order; were
 // that another, a kernel would be compiled when it is first called, and this test be slower.
 inline bool choice_is_compiled(const CrossCell& cell, const std::vector<GemmSpec>& kernels, const GemmTensors& tensors,
-                               const GemmShape& shape, Target target) {
+                               const GemmSize& shape, Target target) {
   const GemmCall call{.spec = cell.spec, .size = {.m = shape.m, .n = shape.n, .k = shape.k}};
   const auto compiled = [&](const GemmSpec& spec) { return std::ranges::find(kernels, spec) != kernels.end(); };
   for (const GemmSpec& named : gemm_order(call, {.target = target, .multiprocessors = kCrossMultiprocessors})) {

@@ -228,7 +228,7 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
       add(spec, turn());
     }
   }
-  const DequantPlace place{.target = target_for(9, 0), .multiprocessors = 132};
+  const GemmPlace place{.target = target_for(9, 0), .multiprocessors = 132};
   for (const std::int64_t m : {1, 16, 32, 64, 128, 256}) {
     for (const DequantMatmulSpec& of : {DequantMatmulSpec{.weight = Dtype::e4m3fn, .scale = kRowwise},
                                         {.weight = Dtype::e5m2, .scale = kRowGroups},

@@ -80,6 +80,7 @@
 #include "reduce.cuh"
 #include "relayout.cuh"
 #include "scaling.cuh"
+#include "stage_ring.cuh"
 #include "source.cuh"
 #include "warp_mma.cuh"
 

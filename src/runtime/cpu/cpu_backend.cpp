@@ -12,6 +12,7 @@
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cpu/operations.h"
 #include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/dequant_shape.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm_manifest.h"
 #include "ingot/runtime/launch_hook.h"
@@ -69,9 +70,9 @@ class CpuBackend final : public Backend {
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    const GemmShape shape = gemm_shape(spec, tensors);
+    const GemmSize shape = gemm_size(spec, tensors);
     if (manifest_ != nullptr && shape.m != 0 && shape.n != 0 && shape.k != 0) {
-      manifest_->note(spec, {.m = shape.m, .n = shape.n, .k = shape.k});
+      manifest_->note(spec, shape);
     }
     run(spec, stream, [&] { cpu::gemm(spec, tensors, pool_); });
   }
@@ -139,7 +140,7 @@ class CpuBackend final : public Backend {
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    const GemmSize size{.m = tensors.x.rows, .n = tensors.out.cols, .k = tensors.x.cols};
+    const GemmSize size = dequant_size(tensors);
     // (Batch-invariant products are not tuned.)
     if (manifest_ != nullptr && !spec.batch_invariant && size.m != 0 && size.n != 0 && size.k != 0) {
       manifest_->note(spec, size);

@@ -56,7 +56,7 @@ void pack_x(const Tensor& x, Range rows, Range depth, float* panels, ThreadPool&
 template <class W>
 class WeightReader {
  public:
-  WeightReader(const Tensor& weight, WeightLayout layout, const DequantShape& shape)
+  WeightReader(const Tensor& weight, WeightLayout layout, const GemmSize& shape)
       : data_(static_cast<const u8*>(weight.data)),
         row_bytes_(code_row_bytes<W>(weight.row_stride)),
         packed_(layout == WeightLayout::packed),
@@ -98,14 +98,14 @@ class WeightReader {
   const u8* data_;
   i64 row_bytes_;
   bool packed_;
-  DequantShape shape_;
+  GemmSize shape_;
   std::array<float, 256> values_{};
 };
 
 void pack_weight_panels(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Range cols, Range depth,
                         float* panels, ThreadPool& pool) {
   visit_weight(spec.weight, [&]<class W>(Type<W>) {
-    const WeightReader<W> reader(tensors.weight, spec.layout, dequant_shape(tensors));
+    const WeightReader<W> reader(tensors.weight, spec.layout, dequant_size(tensors));
     pool.parallel_for(ceil_div(cols.size, kTileCols), 4, [&](i64 begin, i64 end) {
       for (i64 p = begin; p < end; ++p) {
         float* const panel = panels + p * kTileCols * depth.size;
@@ -123,7 +123,7 @@ float factor_at(const Tensor& factors, i64 index) {
 
 // The factors of some rows of the weight in one group of K.
 std::vector<float> factors_of(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Range cols, i64 k) {
-  const DequantFactorPlaces places = dequant_factor_places(spec.scale, dequant_shape(tensors).k);
+  const DequantFactorPlaces places = dequant_factor_places(spec.scale, dequant_size(tensors).k);
   std::vector<float> factors(static_cast<std::size_t>(cols.size));
   for (i64 c = 0; c < cols.size; ++c) {
     const i64 of_row = places.rows == 0 ? 0 : (cols.begin + c) / places.rows * places.row;
@@ -210,7 +210,7 @@ i64 round_up(i64 value, i64 multiple) { return ceil_div(value, multiple) * multi
 }  // namespace
 
 void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, ThreadPool& pool) {
-  const DequantShape shape = dequant_shape(tensors);
+  const GemmSize shape = dequant_size(tensors);
   const bool grouped = spec.scale.cols != 0;
   const i64 most_rows = std::min(kBlockRows, round_up(shape.m, kTileRows));
   const i64 most_cols = std::min(kBlockCols, round_up(shape.n, kTileCols));

@@ -90,7 +90,7 @@ void pack(const Operand& operand, Range i_range, Range k_range, float* panels, T
 // The sums of one group of k, with its factors, to the totals.
 void add_group(const GemmSpec& spec, const GemmTensors& tensors, float* sums, float* totals, i64 stride, Range rows,
                Range cols, i64 first_k, ThreadPool& pool) {
-  const i64 k = gemm_shape(spec, tensors).k;
+  const i64 k = gemm_size(spec, tensors).k;
   const FactorStrides strides_a = factor_strides(tensors.factor_a, spec.scale_a, k);
   const FactorStrides strides_b = factor_strides(tensors.factor_b, spec.scale_b, k);
   const i64 group = first_k / kGroupSize;
@@ -231,7 +231,7 @@ class Finish {
 }  // namespace
 
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
-  const GemmShape shape = gemm_shape(spec, tensors);
+  const GemmSize shape = gemm_size(spec, tensors);
   const i64 most_rows = std::min(kBlockRows, round_up(shape.m, kTileRows));
   const i64 most_cols = std::min(kBlockCols, round_up(shape.n, kTileCols));
   const bool grouped = has_group_factors(spec);

@@ -84,7 +84,7 @@ struct PlanKey {
   bool operator==(const PlanKey&) const = default;
 };
 
-PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, int algorithm) {
+PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& shape, int algorithm) {
   return {.spec = without_kernel(spec),
           .device = tensors.out.device.index,
           .m = shape.m,
@@ -103,11 +103,8 @@ PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmSha
 }
 
 std::size_t hash_of(const PlanKey& key) {
-  std::uint64_t hash = hash_value(key.spec);
-  const auto add = [&](auto value) {
-    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15U;
-    hash ^= hash >> 32U;
-  };
+  std::size_t hash = hash_value(key.spec);
+  const auto add = [&](auto value) { hash = hash_with(hash, static_cast<std::uint64_t>(value)); };
   for (const std::int64_t value : {key.m, key.n, key.k, key.stride_a, key.stride_b, key.stride_out, key.stride_c}) {
     add(value);
   }
@@ -323,12 +320,12 @@ std::unique_ptr<CublasLt> CublasLt::open(const std::string& cuda_root, const Dri
   return opened;
 }
 
-const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) const {
+const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& shape) const {
   const Target target = state_->devices[static_cast<std::size_t>(tensors.out.device.index)].target;
   return cublaslt_refusal(spec, tensors, shape, target);
 }
 
-bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, void* workspace,
+bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& shape, void* workspace,
                       CUstream_st* stream, int algorithm) {
   const PlanKey key = plan_key(spec, tensors, shape, algorithm);
   const Plan* plan = state_->plans.find(key);

@@ -9,14 +9,14 @@ namespace ingot::cuda {
 namespace {
 
 // Of a spec that names its kernel and tiling. Null where it has been enqueued, else why it does not take the call.
-const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const DequantShape& shape,
+const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const GemmSize& size,
                        Stream& stream, Launcher& launcher) {
   if (spec.kernel == DequantKernel::sm90) {
     const char* const reason = dequant_sm90_refusal(spec, tensors, launcher.target());
     if (reason == nullptr) dequant_sm90(spec, tensors, stream, launcher);
     return reason;
   }
-  const char* const reason = dequant_mma_refusal(spec, shape, launcher.target());
+  const char* const reason = dequant_mma_refusal(spec, size, launcher.target());
   if (reason == nullptr) dequant_mma(spec, tensors, stream, launcher);
   return reason;
 }
@@ -25,10 +25,10 @@ const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors
 
 void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                     Launcher& launcher, DequantPlans& plans) {
-  const DequantShape shape = dequant_shape(tensors);
-  if (shape.m == 0 || shape.n == 0) return;
-  run_first(spec, plans.find(spec, {.m = shape.m, .n = shape.n, .k = shape.k}),
-            [&](const DequantMatmulSpec& named) { return try_kernel(named, tensors, shape, stream, launcher); });
+  const GemmSize size = dequant_size(tensors);
+  if (size.m == 0 || size.n == 0) return;
+  run_first(spec, plans.find(spec, size),
+            [&](const DequantMatmulSpec& named) { return try_kernel(named, tensors, size, stream, launcher); });
 }
 
 }  // namespace ingot::cuda

@@ -12,21 +12,21 @@ namespace ingot::cuda {
 
 void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                  Launcher& launcher) {
-  const DequantShape shape = dequant_shape(tensors);
+  const GemmSize size = dequant_size(tensors);
   const DequantMmaTiling tiling = dequant_mma_tiling(spec);
   const auto split = static_cast<u32>(spec.tiling->split);
-  const i64 slice = dequant_mma_slice(spec, shape.m, shape.n);
-  const i64 most_tiles = dequant_mma_tiles(tiling, std::min<i64>(slice, shape.m), shape.n);
+  const i64 slice = dequant_mma_slice(spec, size.m, size.n);
+  const i64 most_tiles = dequant_mma_tiles(tiling, std::min<i64>(slice, size.m), size.n);
   void* parts = nullptr;
   void* arrived = nullptr;
   if (split > 1) {
     parts = stream.scratch(dequant_mma_parts_bytes(tiling, most_tiles, split));
     arrived = stream.zeros(static_cast<std::size_t>(most_tiles) * sizeof(u32));
   }
-  for (i64 first = 0; first < shape.m; first += slice) {
-    const i64 count = std::min<i64>(slice, shape.m - first);
+  for (i64 first = 0; first < size.m; first += slice) {
+    const i64 count = std::min<i64>(slice, size.m - first);
     launcher.launch(spec, Pass::main,
-                    {.grid_x = static_cast<unsigned>(dequant_mma_tiles(tiling, count, shape.n) * split),
+                    {.grid_x = static_cast<unsigned>(dequant_mma_tiles(tiling, count, size.n) * split),
                      .block = dequant_mma_threads(tiling),
                      .shared_bytes = dequant_mma_shared_bytes(tiling)},
                     dequant_mma_params(spec, tokens_of(spec, tensors, first, count), parts, arrived), stream);

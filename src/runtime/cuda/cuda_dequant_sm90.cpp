@@ -32,9 +32,9 @@ void encode_x(TensorMap& map, const Tensor& x, u32 tokens, const Driver& driver)
 void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const Stream& stream,
                   Launcher& launcher) {
   const DequantSm90Tiling tiling = dequant_sm90_tiling(*spec.tiling);
-  const DequantShape shape = dequant_shape(tensors);
-  const auto m = static_cast<u32>(shape.m);
-  const auto n = static_cast<u32>(shape.n);
+  const GemmSize size = dequant_size(tensors);
+  const auto m = static_cast<u32>(size.m);
+  const auto n = static_cast<u32>(size.n);
   LaunchShape launch{.block = dequant_threads(tiling, dequant_sm90_factors(spec)),
                      .cluster = dequant_cluster(tiling),
                      .shared_bytes = dequant_sm90_shared_bytes(spec, *spec.tiling)};
@@ -47,8 +47,8 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
                            .out_stride = tensors.out.row_stride,
                            .m = m,
                            .n = n,
-                           .k = static_cast<u32>(shape.k),
-                           .factor_stride = static_cast<u32>(dequant_factor_places(spec.scale, shape.k).row),
+                           .k = static_cast<u32>(size.k),
+                           .factor_stride = static_cast<u32>(dequant_factor_places(spec.scale, size.k).row),
                            .epilogue = epilogue_params(tensors)};
   encode_x(params.x, tensors.x, dequant_x_box(tiling, m), launcher.driver());
   launcher.launch(spec, Pass::main, launch, params, stream);

@@ -18,20 +18,20 @@
 namespace ingot::cuda {
 namespace {
 
-void gemm_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, const Stream& stream,
+void gemm_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, const Stream& stream,
                Launcher& launcher) {
   // Without elements there is still an FP8 output's factor to write.
-  const i64 grid = std::max(i64{1}, GemmSimtLaunch::grid(shape.m, shape.n));
-  launcher.launch(spec, Pass::main, grid, GemmSimtLaunch::kThreads, gemm_params(spec, tensors, shape), stream);
+  const i64 grid = std::max(i64{1}, GemmSimtLaunch::grid(size.m, size.n));
+  launcher.launch(spec, Pass::main, grid, GemmSimtLaunch::kThreads, gemm_params(spec, tensors, size), stream);
 }
 
-const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
+const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Stream& stream,
                          Launcher& launcher, CublasLt* cublaslt) {
   if (cublaslt == nullptr) return "there is no cuBLASLt";
-  if (const char* const reason = cublaslt->refusal(spec, tensors, shape)) return reason;
+  if (const char* const reason = cublaslt->refusal(spec, tensors, size)) return reason;
   void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
   if (launcher.hook() != nullptr) launcher.hook()->before(stream);
-  if (!cublaslt->matmul(spec, tensors, shape, workspace, stream.handle(), spec.algorithm)) {
+  if (!cublaslt->matmul(spec, tensors, size, workspace, stream.handle(), spec.algorithm)) {
     return "cuBLASLt has no algorithm of this number for this call";
   }
   launcher.count();
@@ -40,22 +40,22 @@ const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const
 }
 
 // Of a spec that names its kernel and tiling. Null where it has been enqueued, else why it does not take the call.
-const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Stream& stream,
+const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Stream& stream,
                        Launcher& launcher, CublasLt* cublaslt) {
   switch (spec.kernel) {
     case GemmKernel::automatic: return "no kernel is named";
-    case GemmKernel::cublaslt: return try_cublaslt(spec, tensors, shape, stream, launcher, cublaslt);
+    case GemmKernel::cublaslt: return try_cublaslt(spec, tensors, size, stream, launcher, cublaslt);
     case GemmKernel::sm90: {
-      const char* const reason = sm90_refusal(spec, tensors, shape, launcher.target());
-      if (reason == nullptr) gemm_sm90(spec, tensors, shape, stream, launcher);
+      const char* const reason = sm90_refusal(spec, tensors, size, launcher.target());
+      if (reason == nullptr) gemm_sm90(spec, tensors, size, stream, launcher);
       return reason;
     }
     case GemmKernel::mma: {
-      const char* const reason = mma_refusal(spec, shape, launcher.target());
-      if (reason == nullptr) gemm_mma(spec, tensors, shape, stream, launcher);
+      const char* const reason = mma_refusal(spec, size, launcher.target());
+      if (reason == nullptr) gemm_mma(spec, tensors, size, stream, launcher);
       return reason;
     }
-    case GemmKernel::simt: gemm_simt(spec, tensors, shape, stream, launcher); return nullptr;
+    case GemmKernel::simt: gemm_simt(spec, tensors, size, stream, launcher); return nullptr;
   }
   return "unknown kernel";
 }
@@ -64,16 +64,16 @@ const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const G
 
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, GemmPlans& plans,
           CublasLt* cublaslt) {
-  const GemmShape shape = gemm_shape(spec, tensors);
-  if (shape.m == 0 || shape.n == 0) {
+  const GemmSize size = gemm_size(spec, tensors);
+  if (size.m == 0 || size.n == 0) {
     if (!is_fp8(spec.out)) return;
     GemmSpec simt = without_kernel(spec);
     simt.kernel = GemmKernel::simt;
-    return gemm_simt(simt, tensors, shape, stream, launcher);
+    return gemm_simt(simt, tensors, size, stream, launcher);
   }
   const char* reason = "";
-  for (const GemmSpec& named : plans.find(spec, {.m = shape.m, .n = shape.n, .k = shape.k})) {
-    reason = try_kernel(named, tensors, shape, stream, launcher, cublaslt);
+  for (const GemmSpec& named : plans.find(spec, size)) {
+    reason = try_kernel(named, tensors, size, stream, launcher, cublaslt);
     if (reason == nullptr) return;
   }
   throw Error(ErrorCode::invalid_argument, print(spec),

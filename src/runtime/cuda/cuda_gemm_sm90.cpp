@@ -84,23 +84,23 @@ bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_
 
 }  // namespace
 
-void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmShape& shape, Stream& stream,
+void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmSize& size, Stream& stream,
                Launcher& launcher) {
   const Sm90Tiling tiling = sm90_tiling(*spec.tiling);
-  const auto m = static_cast<u32>(shape.m);
-  const auto n = static_cast<u32>(shape.n);
-  const auto k = static_cast<u32>(shape.k);
+  const auto m = static_cast<u32>(size.m);
+  const auto n = static_cast<u32>(size.n);
+  const auto k = static_cast<u32>(size.k);
   const auto multiprocessors = static_cast<u32>(launcher.multiprocessors());
   const u32 blocks = tiling.stream_k ? sm90_split_blocks(tiling, m, n, k, multiprocessors)
                                      : sm90_blocks(tiling, m, n, multiprocessors);
   const std::size_t parts = parts_bytes(tiling, blocks);
-  const std::size_t scratch_bytes = parts + staged_bytes(spec, shape);
+  const std::size_t scratch_bytes = parts + staged_bytes(spec, size);
   auto* const scratch = scratch_bytes == 0 ? nullptr : static_cast<std::byte*>(stream.scratch(scratch_bytes));
   std::optional<GemmTensors> staged;
-  if (spec.staged_a || spec.staged_b) staged = stage(spec, given, shape, scratch + parts, stream, launcher);
+  if (spec.staged_a || spec.staged_b) staged = stage(spec, given, size, scratch + parts, stream, launcher);
   const GemmTensors& tensors = staged ? *staged : given;
-  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, shape.k);
-  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, shape.k);
+  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, size.k);
+  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, size.k);
 
   Sm90GemmParams params{.a = {},
                         .b = {},

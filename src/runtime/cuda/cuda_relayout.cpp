@@ -31,20 +31,20 @@ void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, const St
                   stream);
 }
 
-std::size_t staged_bytes(const GemmSpec& spec, const GemmShape& shape) {
-  return (spec.staged_a ? bytes_of(shape.m, shape.k) : 0) + (spec.staged_b ? bytes_of(shape.n, shape.k) : 0);
+std::size_t staged_bytes(const GemmSpec& spec, const GemmSize& size) {
+  return (spec.staged_a ? bytes_of(size.m, size.k) : 0) + (spec.staged_b ? bytes_of(size.n, size.k) : 0);
 }
 
-GemmTensors stage(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, void* memory,
+GemmTensors stage(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, void* memory,
                   const Stream& stream, Launcher& launcher) {
   GemmTensors staged = tensors;
   const auto bring = [&](Tensor& codes, Layout layout, i64 rows, std::size_t offset) {
-    const Tensor target = staged_codes(static_cast<std::byte*>(memory) + offset, codes, rows, shape.k);
+    const Tensor target = staged_codes(static_cast<std::byte*>(memory) + offset, codes, rows, size.k);
     relayout({.transposed = layout == Layout::mn_major}, {.input = codes, .output = target}, stream, launcher);
     codes = target;
   };
-  if (spec.staged_a) bring(staged.a, spec.layout_a, shape.m, 0);
-  if (spec.staged_b) bring(staged.b, spec.layout_b, shape.n, spec.staged_a ? bytes_of(shape.m, shape.k) : 0);
+  if (spec.staged_a) bring(staged.a, spec.layout_a, size.m, 0);
+  if (spec.staged_b) bring(staged.b, spec.layout_b, size.n, spec.staged_a ? bytes_of(size.m, size.k) : 0);
   return staged;
 }
 

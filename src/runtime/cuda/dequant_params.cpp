@@ -12,11 +12,11 @@ namespace {
 // Bytes of eight codes that are read at once.
 u32 vector_bytes(Dtype weight) { return bits_of(weight) == 8 ? 8 : bits_of(weight) == 6 ? 2 : 4; }
 
-DequantCodesSource codes_of(const DequantMatmulSpec& spec, const Tensor& weight, const DequantShape& shape) {
+DequantCodesSource codes_of(const DequantMatmulSpec& spec, const Tensor& weight, const GemmSize& size) {
   const i64 row_bytes = weight.row_stride * bits_of(spec.weight) / 8;
   return {.data = static_cast<const u8*>(weight.data),
-          .n = shape.n,
-          .k = shape.k,
+          .n = size.n,
+          .k = size.k,
           .row_bytes = row_bytes,
           .vectors =
               aligned(weight.data, vector_bytes(spec.weight)) && row_bytes % vector_bytes(spec.weight) == 0 ? 1U : 0U};
@@ -74,26 +74,26 @@ DequantMatmulTensors tokens_of(const DequantMatmulSpec& spec, const DequantMatmu
 
 DequantMmaParams dequant_mma_params(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, void* parts,
                                     void* arrived) {
-  const DequantShape shape = dequant_shape(tensors);
+  const GemmSize size = dequant_size(tensors);
   const Tensor& x = tensors.x;
   const Tensor& out = tensors.out;
   const auto out_bytes = static_cast<u32>(size_of(out.dtype));
   const auto* const packed = static_cast<const u8*>(tensors.weight.data);
   const bool has_faults = spec.layout == WeightLayout::packed;
   const u64 codes_bytes =
-      packed_code_bytes(static_cast<u64>(shape.n), static_cast<u64>(shape.k), static_cast<u32>(bits_of(spec.weight)));
+      packed_code_bytes(static_cast<u64>(size.n), static_cast<u64>(size.k), static_cast<u32>(bits_of(spec.weight)));
   return {.x = x.data,
           .x_stride = x.row_stride,
           .x_copied = aligned(x.data, 16) && x.row_stride % 8 == 0 ? 1U : 0U,
-          .codes = codes_of(spec, tensors.weight, shape),
+          .codes = codes_of(spec, tensors.weight, size),
           .factors = tensors.factors.data,
-          .factor_stride = static_cast<u64>(dequant_factor_places(spec.scale, shape.k).row),
+          .factor_stride = static_cast<u64>(dequant_factor_places(spec.scale, size.k).row),
           .faults = has_faults ? reinterpret_cast<const float*>(packed + codes_bytes) : nullptr,
           .bias = tensors.bias.data,
           .out = out.data,
           .out_stride = out.row_stride,
           .out_pairs = aligned(out.data, 2 * out_bytes) && out.row_stride % 2 == 0 ? 1U : 0U,
-          .m = shape.m,
+          .m = size.m,
           .split = static_cast<u32>(spec.tiling->split),
           .parts = static_cast<float*>(parts),
           .arrived = static_cast<u32*>(arrived),

@@ -12,34 +12,20 @@
 #include "ingot/runtime/gemm_manifest.h"
 
 namespace ingot {
-namespace {
-
-std::size_t hash_of(const DequantMatmulSpec& spec, const DequantSize& size) {
-  std::uint64_t hash = hash_value(spec);
-  for (const std::int64_t extent : {size.m, size.n, size.k}) {
-    hash = (hash ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15U;
-    hash ^= hash >> 29U;
-  }
-  return static_cast<std::size_t>(hash);
-}
-
-}  // namespace
-
-std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec, const DequantSize& size) {
-  const std::size_t hash = hash_of(spec, size);
+std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec, const GemmSize& size) {
+  const std::size_t hash = hash_with(hash_value(KernelSpec(spec)), size);
   const auto matches = [&](const Entry& entry) { return entry.size == size && entry.spec == spec; };
   if (const Entry* const entry = table_.find(hash, matches)) return entry->order;
   return table_.insert(make(hash, spec, size), matches).order;
 }
 
-DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const DequantSize& size) const {
-  const GemmSize sizes{.m = size.m, .n = size.n, .k = size.k};
+DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const GemmSize& size) const {
   // A choice may depend on M, which a batch-invariant result may not: no tuning of one is read, and none is asked for.
   const bool is_tuned = !spec.batch_invariant;
-  if (services_.manifest != nullptr && is_tuned && size.k != 0) services_.manifest->note(spec, sizes);
+  if (services_.manifest != nullptr && is_tuned && size.k != 0) services_.manifest->note(spec, size);
   Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};
   if (services_.choices != nullptr && is_tuned && !names_kernel(spec)) {
-    if (const Product* const chosen = services_.choices->find({.spec = spec, .size = sizes})) {
+    if (const Product* const chosen = services_.choices->find({.spec = spec, .size = size})) {
       const auto* const named = std::get_if<DequantMatmulSpec>(chosen);
       if (named != nullptr && named->tiling) entry.order.push_back(*named);
     }

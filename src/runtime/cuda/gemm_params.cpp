@@ -40,20 +40,20 @@ EpilogueParams epilogue_params(const GemmTensors& tensors) {
   return params;
 }
 
-GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) {
+GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size) {
   const Strides a = strides(tensors.a, spec.layout_a);
   const Strides b = strides(tensors.b, spec.layout_b);
-  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, shape.k);
-  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, shape.k);
+  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, size.k);
+  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, size.k);
   return {.a = tensors.a.data,
           .b = tensors.b.data,
           .factor_a = static_cast<const float*>(tensors.factor_a.data),
           .factor_b = static_cast<const float*>(tensors.factor_b.data),
           .bias = tensors.bias.data,
           .out = tensors.out.data,
-          .m = shape.m,
-          .n = shape.n,
-          .k = shape.k,
+          .m = size.m,
+          .n = size.n,
+          .k = size.k,
           .a_stride_m = a.outer,
           .a_stride_k = a.k,
           .b_stride_n = b.outer,
@@ -67,10 +67,10 @@ GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const G
           .epilogue = epilogue_params(tensors)};
 }
 
-GemmMmaParams gemm_mma_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape) {
+GemmMmaParams gemm_mma_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size) {
   const Tensor& out = tensors.out;
   const bool out_pairs = aligned(out.data, static_cast<u32>(2 * size_of(out.dtype))) && out.row_stride % 2 == 0;
-  const GemmParams gemm = gemm_params(spec, tensors, shape);
+  const GemmParams gemm = gemm_params(spec, tensors, size);
   return {.gemm = gemm,
           .factor_b_shift = static_cast<u32>(std::countr_zero(static_cast<u64>(gemm.factor_b_rows))),
           .a_copied = copied_bytes(tensors.a, spec.layout_a),

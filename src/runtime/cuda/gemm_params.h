@@ -11,8 +11,8 @@
 namespace ingot::cuda {
 
 EpilogueParams epilogue_params(const GemmTensors& tensors);
-GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape);
+GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size);
 // How rows may be copied follows from where they lie.
-GemmMmaParams gemm_mma_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape);
+GemmMmaParams gemm_mma_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size);
 
 }  // namespace ingot::cuda

@@ -6,7 +6,7 @@
 namespace ingot {
 
 std::span<const GemmSpec> GemmPlans::find(const GemmSpec& spec, const GemmSize& size) {
-  const std::size_t hash = hash_gemm(spec, size);
+  const std::size_t hash = hash_with(hash_value(spec), size);
   const auto matches = [&](const Entry& entry) { return entry.call.size == size && entry.call.spec == spec; };
   if (const Entry* const entry = table_.find(hash, matches)) return entry->order;
   return table_.insert(make(hash, {.spec = spec, .size = size}), matches).order;

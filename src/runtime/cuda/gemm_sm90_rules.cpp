@@ -14,10 +14,10 @@ bool mappable(const Tensor& codes, Layout layout) {
 
 }  // namespace
 
-const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmShape& shape, Target device) {
+const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Target device) {
   if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
   if (!is_ocp(spec.a) || !is_ocp(spec.b)) return "kernel sm90 multiplies e4m3fn and e5m2 only";
-  if (shape.k == 0) return "kernel sm90 needs a K of at least 1";
+  if (size.k == 0) return "kernel sm90 needs a K of at least 1";
   if ((!spec.staged_a && !mappable(tensors.a, spec.layout_a)) ||
       (!spec.staged_b && !mappable(tensors.b, spec.layout_b))) {
     return "kernel sm90 needs a and b in rows along k, at addresses and row strides that are multiples of 16 bytes, "
@@ -26,13 +26,13 @@ const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const
   // Coordinates of the copy engine are of 32 bits, and so is the count of tiles, rounded up to a cluster's.
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 512;
   constexpr std::int64_t kSmallestTile = 64;
-  if (shape.m > kMost || shape.n > kMost || shape.k > kMost ||
-      (shape.m / kSmallestTile + 2) * (shape.n / kSmallestTile + 2) > kMost) {
+  if (size.m > kMost || size.n > kMost || size.k > kMost ||
+      (size.m / kSmallestTile + 2) * (size.n / kSmallestTile + 2) > kMost) {
     return "kernel sm90 takes sizes below 2^31 and as many tiles";
   }
   constexpr std::int64_t kMostApart = std::numeric_limits<std::uint32_t>::max();
-  if (factor_strides(tensors.factor_a, spec.scale_a, shape.k).group > kMostApart ||
-      factor_strides(tensors.factor_b, spec.scale_b, shape.k).group > kMostApart) {
+  if (factor_strides(tensors.factor_a, spec.scale_a, size.k).group > kMostApart ||
+      factor_strides(tensors.factor_b, spec.scale_b, size.k).group > kMostApart) {
     return "kernel sm90 takes factors of groups at row strides below 2^32";
   }
   return nullptr;

@@ -1,0 +1,27 @@
+// A place in a ring of stages in shared memory, and how often, modulo 2, the ring was gone round: what its barriers are
+// waited for with.
+#pragma once
+
+#include "platform.cuh"
+
+namespace ingot {
+
+template <u32 Stages>
+struct StageRing {
+  u32 stage = 0;
+  u32 phase = 0;
+
+  INGOT_HOST_DEVICE void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+  INGOT_HOST_DEVICE void advance(u32 steps) {
+    const u32 to = stage + steps;
+    stage = to % Stages;
+    phase ^= (to / Stages) & 1;
+  }
+};
+
+}  // namespace ingot
