@@ -80,8 +80,8 @@
 #include "reduce.cuh"
 #include "relayout.cuh"
 #include "scaling.cuh"
-#include "stage_ring.cuh"
 #include "source.cuh"
+#include "stage_ring.cuh"
 #include "warp_mma.cuh"
 
 namespace {
