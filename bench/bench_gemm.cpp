@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "contenders.h"
 #include "gemm_buffers.h"
 #include "gemm_cases.h"
 #include "gemm_host_cost.h"
@@ -175,19 +176,11 @@ class Bench {
       timed.push_back(&contender);
       replays.push_back(std::move(replay));
     }
-    // The GPU is at the power, and so at the clock, that it keeps before anything is timed.
-    for (int i = 0; i < 60 && !replays.empty(); ++i) replays[static_cast<std::size_t>(i) % replays.size()]->launch();
-    const std::vector<Timing> timings = measure(replays, options);
-    for (std::size_t i = 0; i < timed.size(); ++i) timed[i]->timing = timings[i];
+    time_in_turns(timed, replays, options, 60);
   }
 
   static const Contender* best(const std::vector<Contender>& all, std::string_view kernel) {
-    const Contender* found = nullptr;
-    for (const Contender& c : all) {
-      if (!c.label.starts_with(kernel) || !c.fault.empty()) continue;
-      if (found == nullptr || c.timing.median_us < found->timing.median_us) found = &c;
-    }
-    return found;
+    return fastest(all, [&](const Contender& c) { return c.label.starts_with(kernel); });
   }
 
   Gpu gpu_;
@@ -219,9 +212,7 @@ std::string to_text(const Result& result) {
 
 Json to_json(const Result& result, const Contender& c) {
   if (!c.fault.empty()) return {{"kernel", c.label}, {"wrong", c.fault}};
-  return {{"kernel", c.label},
-          {"us", {{"median", c.timing.median_us}, {"min", c.timing.min_us}, {"max", c.timing.max_us}}},
-          {"tflops", tflops(result, c)}};
+  return {{"kernel", c.label}, {"us", timing_json(c.timing)}, {"tflops", tflops(result, c)}};
 }
 
 Json to_json(const Result& result) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ceiling.h"
+#include "contenders.h"
 #include "host_cost.h"
 #include "ingot/runtime/error.h"
 #include "linear_step.h"
@@ -116,8 +117,7 @@ class Bench {
       timed.push_back(result.recipes.size() - 1);
       replays.push_back(std::move(replay));
     }
-    // At the power, and so at the clock, that the GPU keeps before anything is timed.
-    for (int i = 0; i < 40 && !replays.empty(); ++i) replays[static_cast<std::size_t>(i) % replays.size()]->launch();
+    warm_up(replays, 40);
     const std::vector<Timing> timings = measure(replays, measure_);
     for (std::size_t i = 0; i < timed.size(); ++i) result.recipes[timed[i]].timing = timings[i];
     return result;
@@ -173,7 +173,7 @@ class Bench {
             .enqueue =
                 [&](int copy) { gpu_.backend().gemm(spec, tensors[static_cast<std::size_t>(copy)], gpu_.stream()); }},
         measure_));
-    for (int i = 0; i < 20; ++i) replays.front()->launch();
+    warm_up(replays, 20);
     return operations(c) / 3 / measure(replays, measure_).front().median_us * 1e-6;
   }
 
@@ -213,7 +213,7 @@ Json to_json(const CaseResult& result) {
     if (!r.fault.empty()) {
       entry["wrong"] = r.fault;
     } else {
-      entry["us"] = {{"median", r.timing.median_us}, {"min", r.timing.min_us}, {"max", r.timing.max_us}};
+      entry["us"] = timing_json(r.timing);
       entry["over_bf16"] = speedup(result, r);
       entry["roofline_us"] = r.roofline_us;
       entry["of_roofline"] = r.roofline_us / r.timing.median_us;

@@ -1,7 +1,7 @@
 // bench_weight_only: products with weights that are decoded within them, beside what they are measured by, in one run:
 // cuBLASLt's best algorithm on the same sizes with the weight in 16 bits, and a kernel that only reads the weight's
-// bytes. Operands take turns past the L2, results are checked before they are timed. With --every, all
-// tilings that are offered run for a few rounds, and the best of them then against the library's choice.
+// bytes. Operands take turns past the L2, results are checked before they are timed. With --every, all tilings that are
+// offered run for a few rounds, and the best of them then against the library's choice.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "contenders.h"
 #include "ingot/codegen/dequant_candidates.h"
 #include "ingot/codegen/dequant_tiling.h"
 #include "ingot/runtime/cuda/cublaslt.h"
@@ -98,7 +99,8 @@ class Bench {
       for (const DequantMatmulSpec& each : every_tiling(spec, wanted.size))
         result.trials.push_back(contender(operands, each));
       measure_all(operands, result.trials, {.rounds = 2, .graph_us = 1000});
-      if (const Contender* const best = fastest(result.trials)) finals.push_back(*best);
+      if (const Contender* const best = fastest(result.trials, [](const Contender&) { return true; }))
+        finals.push_back(*best);
     }
     measure_all(operands, finals, options(11));
     result.ours = finals.front();
@@ -115,13 +117,7 @@ class Bench {
 
   std::vector<DequantMatmulSpec> every_tiling(const DequantMatmulSpec& spec, const GemmSize& size) const {
     std::vector<DequantMatmulSpec> all;
-    for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
-      if (kernel == DequantKernel::sm90 &&
-          (place_.target != target_for(9, 0) || spec.layout == WeightLayout::row_major)) {
-        continue;
-      }
-      DequantMatmulSpec named = spec;
-      named.kernel = kernel;
+    for (DequantMatmulSpec named : dequant_kernels(spec, place_)) {
       for (const DequantTiling& tiling : dequant_tilings(named, size, place_)) {
         named.tiling = tiling;
         all.push_back(named);
@@ -157,7 +153,7 @@ class Bench {
   // The least median.
   double best_of(const std::vector<std::unique_ptr<Replay>>& replays) {
     double best = 0;
-    warm_up(replays);
+    warm_up(replays, kWarmUp);
     for (const Timing& timing : measure(replays, options(5))) {
       best = best == 0 ? timing.median_us : std::min(best, timing.median_us);
     }
@@ -176,14 +172,7 @@ class Bench {
       replays.push_back(
           std::make_unique<Replay>(gpu_, RotatedCall{.copies = operands.copies(), .enqueue = each.enqueue}, measuring));
     }
-    warm_up(replays);
-    const std::vector<Timing> timings = measure(replays, measuring);
-    for (std::size_t i = 0; i < timed.size(); ++i) timed[i]->timing = timings[i];
-  }
-
-  // The GPU is at the power, and so at the clock, that it keeps before anything is timed.
-  static void warm_up(const std::vector<std::unique_ptr<Replay>>& replays) {
-    for (int i = 0; i < 20 && !replays.empty(); ++i) replays[static_cast<std::size_t>(i) % replays.size()]->launch();
+    time_in_turns(timed, replays, measuring, kWarmUp);
   }
 
   // Of cuBLASLt's algorithms the best, of each size once.
@@ -211,14 +200,7 @@ class Bench {
     return best;
   }
 
-  static const Contender* fastest(const std::vector<Contender>& all) {
-    const Contender* found = nullptr;
-    for (const Contender& each : all) {
-      if (!each.fault.empty()) continue;
-      if (found == nullptr || each.timing.median_us < found->timing.median_us) found = &each;
-    }
-    return found;
-  }
+  static constexpr int kWarmUp = 20;  // launches
 
   Gpu gpu_;
   RandomData random_;
@@ -243,8 +225,7 @@ std::string line(const Result& result, const Contender& c) {
 
 Json to_json(const Contender& c) {
   if (!c.fault.empty()) return {{"kernel", c.label}, {"wrong", c.fault}};
-  return {{"kernel", c.label},
-          {"us", {{"median", c.timing.median_us}, {"min", c.timing.min_us}, {"max", c.timing.max_us}}}};
+  return {{"kernel", c.label}, {"us", timing_json(c.timing)}};
 }
 
 Json to_json(const Result& result) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "contenders.h"
 #include "program.h"
 
 namespace ingot::bench {
@@ -44,7 +45,7 @@ Json to_json(const CaseResult& result, double ceiling) {
     return json;
   }
   const Timing& timing = result.timing;
-  json["us"] = {{"median", timing.median_us}, {"min", timing.min_us}, {"max", timing.max_us}};
+  json["us"] = timing_json(timing);
   json["rounds"] = timing.rounds;
   json["calls_per_replay"] = timing.calls;
   json["buffer_copies"] = timing.copies;

@@ -23,8 +23,7 @@ bool runs_there(DequantKernel kernel, const DequantMatmulSpec& spec, const GemmP
   return place.target.major >= 8;
 }
 
-DequantMatmulSpec with(DequantMatmulSpec spec, DequantKernel kernel, const DequantTiling& tiling) {
-  spec.kernel = kernel;
+DequantMatmulSpec with(DequantMatmulSpec spec, const DequantTiling& tiling) {
   spec.tiling = tiling;
   return spec;
 }
@@ -61,6 +60,17 @@ std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const 
   return all.empty() ? std::vector{chosen} : all;
 }
 
+std::vector<DequantMatmulSpec> dequant_kernels(const DequantMatmulSpec& spec, const GemmPlace& place) {
+  if (spec.kernel != DequantKernel::automatic) return {spec};
+  std::vector<DequantMatmulSpec> all;
+  for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
+    if (!runs_there(kernel, spec, place)) continue;
+    all.push_back(spec);
+    all.back().kernel = kernel;
+  }
+  return all;
+}
+
 double estimate_dequant(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& tiling,
                         const GemmPlace& place) {
   return spec.kernel == DequantKernel::mma ? estimate_dequant_mma(spec, size, tiling, place.multiprocessors)
@@ -70,12 +80,9 @@ double estimate_dequant(const DequantMatmulSpec& spec, const GemmSize& size, con
 std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, const GemmSize& size,
                                              const GemmPlace& place) {
   std::vector<DequantMatmulSpec> order;
-  for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
-    if (spec.kernel != DequantKernel::automatic ? kernel != spec.kernel : !runs_there(kernel, spec, place)) continue;
-    DequantMatmulSpec named = spec;
-    named.kernel = kernel;
+  for (const DequantMatmulSpec& named : dequant_kernels(spec, place)) {
     const std::vector<DequantTiling> all = dequant_tilings(named, size, place);
-    if (!all.empty()) order.push_back(with(spec, kernel, cheapest(named, size, place, all)));
+    if (!all.empty()) order.push_back(with(named, cheapest(named, size, place, all)));
   }
   return order;
 }
@@ -83,18 +90,13 @@ std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, cons
 std::vector<DequantMatmulSpec> dequant_candidates(const DequantMatmulSpec& spec, const GemmSize& size,
                                                   const GemmPlace& place) {
   std::vector<DequantMatmulSpec> all;
-  for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
-    if (spec.kernel != DequantKernel::automatic ? kernel != spec.kernel : !runs_there(kernel, spec, place)) continue;
-    DequantMatmulSpec named = spec;
-    named.kernel = kernel;
+  for (const DequantMatmulSpec& named : dequant_kernels(spec, place)) {
     std::vector<std::pair<double, DequantTiling>> timed;
     for (const DequantTiling& tiling : dequant_tilings(named, size, place)) {
       timed.emplace_back(estimate_dequant(named, size, tiling, place), tiling);
     }
     std::ranges::stable_sort(timed, {}, &std::pair<double, DequantTiling>::first);
-    for (std::size_t i = 0; i < timed.size() && i < kBestGuesses; ++i) {
-      all.push_back(with(spec, kernel, timed[i].second));
-    }
+    for (std::size_t i = 0; i < timed.size() && i < kBestGuesses; ++i) all.push_back(with(named, timed[i].second));
   }
   return all;
 }

@@ -15,6 +15,9 @@ namespace ingot {
 // whose sums are in the order that the spec, N and K alone decide.
 std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const GemmSize& size, const GemmPlace& place);
 
+// The spec with each kernel that it may have there, the faster one first; alone where it names one.
+std::vector<DequantMatmulSpec> dequant_kernels(const DequantMatmulSpec& spec, const GemmPlace& place);
+
 // Microseconds, roughly: good for comparing tilings of one size. Of a spec that names its kernel.
 double estimate_dequant(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& tiling,
                         const GemmPlace& place);

@@ -26,8 +26,8 @@ struct DequantDecoding {
 
 // Fitted to the times of 835 tilings of 45 products (e4m3fn by bf16, factors of rows, 1 to 1024 tokens;
 // bench/results/weight_only_tilings_h200.json) and of 226 with other codes and factors, so that the tiling of the least
-// estimate costs little over the fastest one: 1 % on the mean of the 45, 7 % at most; 2 % on the mean of the others, 22
-// % at most. Figures are therefore the model's, not the hardware's. Per nanosecond: of a multiprocessor.
+// estimate costs little over the fastest one: 1 % on the mean of the 45 and 7 % at most, 2 % on the mean of the others
+// and 22 % at most. Figures are therefore the model's, not the hardware's. Per nanosecond: of a multiprocessor.
 struct DequantSm90Costs {
   double start_us = 2.27;
   double memory_per_us = 4.7e6;     // bytes

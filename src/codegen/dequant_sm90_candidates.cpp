@@ -19,8 +19,8 @@ namespace {
 
 // Of a block: tokens, warpgroups, waves, k of a stage, blocks of a multiprocessor, warpgroups that share a stage's k;
 // and into how many parts K is cut. Those that were within a tenth of the best of some product
-// (bench/results/weight_only_tilings_h200.json): what was never measured is not chosen by an estimate. Of
-// equal estimates the first is chosen.
+// (bench/results/weight_only_tilings_h200.json): what was never measured is not chosen by an estimate. Of equal
+// estimates the first is chosen.
 struct Sm90Shape {
   int tokens, groups, waves, depth, blocks, k_warps;
   std::array<int, 2> splits;

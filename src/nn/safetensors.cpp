@@ -473,13 +473,8 @@ class PartialFile {
   PartialFile(PartialFile&&) = delete;
   PartialFile& operator=(PartialFile&&) = delete;
 
-  void write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail(errno);
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
+  void write(std::string_view bytes) {
+    if (!write_all(descriptor_.get(), bytes)) fail(errno);
   }
 
   void publish() {
@@ -510,9 +505,11 @@ void write_safetensors(const std::filesystem::path& file, std::span<const Tensor
   for (std::size_t i = 0; i < kPrefix; ++i) prefix[i] = static_cast<char>(header.size() >> (8 * i) & 0xffU);
 
   PartialFile partial(file);
-  partial.write(std::as_bytes(std::span(prefix)));
-  partial.write(std::as_bytes(std::span(header)));
-  for (const TensorToStore* const tensor : sorted) partial.write(tensor->bytes);
+  partial.write(prefix);
+  partial.write(header);
+  for (const TensorToStore* const tensor : sorted) {
+    partial.write({reinterpret_cast<const char*>(tensor->bytes.data()), tensor->bytes.size()});
+  }
   partial.publish();
 }
 

@@ -1,8 +1,11 @@
-// Owns a file descriptor.
+// Owns a file descriptor; and writing to one.
 #pragma once
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <string_view>
 #include <utility>
 
 namespace ingot {
@@ -30,5 +33,16 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+// All of the bytes, in as many writes as it takes. False with errno set.
+inline bool write_all(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
 
 }  // namespace ingot

@@ -54,16 +54,6 @@ FileDescriptor make_directory(const FileDescriptor& root, const char* name) {
   return open_directory(root.get(), name);
 }
 
-bool write_all(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
-}
-
 // Up to `bytes` of them: fewer where the file has shrunk, which the checksum then finds.
 bool read_all(int file, std::size_t bytes, std::string& content) {
   content.resize(bytes);

@@ -37,6 +37,16 @@ struct Fixture {
     return GemmManifest(file, [this](const std::string& line) { warnings.push_back(line); });
   }
 
+  // Of a context on the CPU that notes what it multiplies.
+  ContextOptions recording() const {
+    ContextOptions options;
+    options.where = ContextOptions::Where::cpu;
+    options.store_root = std::filesystem::path();
+    options.cuda_root = "none";
+    options.gemm_manifest = file;
+    return options;
+  }
+
   test::TemporaryDirectory directory;
   std::filesystem::path file = directory.path() / "manifest";
   std::vector<std::string> warnings;
@@ -196,12 +206,7 @@ BOOST_AUTO_TEST_CASE(a_full_disk_is_a_warning) {
 
 // On the CPU too, where programs are tried before they get a GPU. What is not tuned is not asked for.
 BOOST_AUTO_TEST_CASE(products_of_weights_alone_are_recorded) {
-  ContextOptions options;
-  options.where = ContextOptions::Where::cpu;
-  options.store_root = std::filesystem::path();
-  options.cuda_root = "none";
-  options.gemm_manifest = file;
-  Context context(options);
+  Context context(recording());
   Backend& backend = context.backend();
   Stream stream(backend);
   OwnedTensor weight(backend, Dtype::bf16, 48, 64);
@@ -225,12 +230,7 @@ BOOST_AUTO_TEST_CASE(a_training_step_is_recorded) {
   constexpr std::int64_t kTokens = 32;
   constexpr std::int64_t kIn = 64;
   constexpr std::int64_t kOut = 48;
-  ContextOptions options;
-  options.where = ContextOptions::Where::cpu;
-  options.store_root = std::filesystem::path();
-  options.cuda_root = "none";
-  options.gemm_manifest = file;
-  Context context(options);
+  Context context(recording());
   Backend& backend = context.backend();
   Stream stream(backend);
   OwnedTensor input(backend, Dtype::bf16, kTokens, kIn);

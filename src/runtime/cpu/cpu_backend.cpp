@@ -70,9 +70,9 @@ class CpuBackend final : public Backend {
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    const GemmSize shape = gemm_size(spec, tensors);
-    if (manifest_ != nullptr && shape.m != 0 && shape.n != 0 && shape.k != 0) {
-      manifest_->note(spec, shape);
+    const GemmSize size = gemm_size(spec, tensors);
+    if (manifest_ != nullptr && size.m != 0 && size.n != 0 && size.k != 0) {
+      manifest_->note(spec, size);
     }
     run(spec, stream, [&] { cpu::gemm(spec, tensors, pool_); });
   }

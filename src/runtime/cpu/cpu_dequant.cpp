@@ -56,16 +56,16 @@ void pack_x(const Tensor& x, Range rows, Range depth, float* panels, ThreadPool&
 template <class W>
 class WeightReader {
  public:
-  WeightReader(const Tensor& weight, WeightLayout layout, const GemmSize& shape)
+  WeightReader(const Tensor& weight, WeightLayout layout, const GemmSize& size)
       : data_(static_cast<const u8*>(weight.data)),
         row_bytes_(code_row_bytes<W>(weight.row_stride)),
         packed_(layout == WeightLayout::packed),
-        shape_(shape) {
+        size_(size) {
     for (u32 code = 0; code < values_.size(); ++code) values_[code] = decode(W{static_cast<u8>(code)});
   }
 
   void read(i64 first_row, Range depth, float* panel) const {
-    const i64 filled = std::min(kTileCols, shape_.n - first_row);
+    const i64 filled = std::min(kTileCols, size_.n - first_row);
     if (packed_) {
       for (i64 k = 0; k < depth.size; k += kDequantDepth) read_packed(first_row, depth, k, panel);
       return;
@@ -82,7 +82,7 @@ class WeightReader {
     const u32 warp = static_cast<u32>(first_row / 16 % 4);
     const u8* const tile =
         data_ + packed_tile_offset<W>(static_cast<u64>(first_row) / kDequantRows,
-                                      static_cast<u64>(depth.begin + k) / kDequantDepth, static_cast<u64>(shape_.k));
+                                      static_cast<u64>(depth.begin + k) / kDequantDepth, static_cast<u64>(size_.k));
     for (u32 lane = 0; lane < 32; ++lane) {
       u32 words[Fragment<W>::kWords];
       u8 codes[16];
@@ -98,7 +98,7 @@ class WeightReader {
   const u8* data_;
   i64 row_bytes_;
   bool packed_;
-  GemmSize shape_;
+  GemmSize size_;
   std::array<float, 256> values_{};
 };
 
@@ -210,10 +210,10 @@ i64 round_up(i64 value, i64 multiple) { return ceil_div(value, multiple) * multi
 }  // namespace
 
 void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, ThreadPool& pool) {
-  const GemmSize shape = dequant_size(tensors);
+  const GemmSize size = dequant_size(tensors);
   const bool grouped = spec.scale.cols != 0;
-  const i64 most_rows = std::min(kBlockRows, round_up(shape.m, kTileRows));
-  const i64 most_cols = std::min(kBlockCols, round_up(shape.n, kTileCols));
+  const i64 most_rows = std::min(kBlockRows, round_up(size.m, kTileRows));
+  const i64 most_cols = std::min(kBlockCols, round_up(size.n, kTileCols));
   const i64 block_depth = grouped ? i64{spec.scale.cols} : kBlockDepth;
   const Finish finish(spec, tensors);
   std::vector<float> sums(static_cast<std::size_t>(most_rows * most_cols));
@@ -221,15 +221,15 @@ void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& t
   std::vector<float> x_panels(static_cast<std::size_t>(most_rows * block_depth));
   std::vector<float> w_panels(static_cast<std::size_t>(most_cols * block_depth));
 
-  for (i64 m0 = 0; m0 < shape.m; m0 += kBlockRows) {
-    for (i64 n0 = 0; n0 < shape.n; n0 += kBlockCols) {
-      const Range rows{m0, std::min(kBlockRows, shape.m - m0)};
-      const Range cols{n0, std::min(kBlockCols, shape.n - n0)};
+  for (i64 m0 = 0; m0 < size.m; m0 += kBlockRows) {
+    for (i64 n0 = 0; n0 < size.n; n0 += kBlockCols) {
+      const Range rows{m0, std::min(kBlockRows, size.m - m0)};
+      const Range cols{n0, std::min(kBlockCols, size.n - n0)};
       const i64 col_tiles = ceil_div(cols.size, kTileCols);
       std::fill(sums.begin(), sums.end(), 0.0F);
       std::fill(totals.begin(), totals.end(), 0.0F);
-      for (i64 k0 = 0; k0 < shape.k; k0 += block_depth) {
-        const Range depth{k0, std::min(block_depth, shape.k - k0)};
+      for (i64 k0 = 0; k0 < size.k; k0 += block_depth) {
+        const Range depth{k0, std::min(block_depth, size.k - k0)};
         pack_x(tensors.x, rows, depth, x_panels.data(), pool);
         pack_weight_panels(spec, tensors, cols, depth, w_panels.data(), pool);
         pool.parallel_for(ceil_div(rows.size, kTileRows) * col_tiles, 16, [&](i64 begin, i64 end) {

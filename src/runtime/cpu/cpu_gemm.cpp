@@ -231,27 +231,27 @@ class Finish {
 }  // namespace
 
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
-  const GemmSize shape = gemm_size(spec, tensors);
-  const i64 most_rows = std::min(kBlockRows, round_up(shape.m, kTileRows));
-  const i64 most_cols = std::min(kBlockCols, round_up(shape.n, kTileCols));
+  const GemmSize size = gemm_size(spec, tensors);
+  const i64 most_rows = std::min(kBlockRows, round_up(size.m, kTileRows));
+  const i64 most_cols = std::min(kBlockCols, round_up(size.n, kTileCols));
   const bool grouped = has_group_factors(spec);
   const i64 block_depth = grouped ? kGroupSize : kBlockDepth;
-  const i64 most_depth = std::min(block_depth, i64{shape.k});
+  const i64 most_depth = std::min(block_depth, i64{size.k});
   Finish finish(spec, tensors);
   std::vector<float> sums(static_cast<std::size_t>(most_rows * most_cols));
   std::vector<float> totals(grouped ? sums.size() : 0);
   std::vector<float> a_panels(static_cast<std::size_t>(most_rows * most_depth));
   std::vector<float> b_panels(static_cast<std::size_t>(most_cols * most_depth));
 
-  for (i64 m0 = 0; m0 < shape.m; m0 += kBlockRows) {
-    for (i64 n0 = 0; n0 < shape.n; n0 += kBlockCols) {
-      const Range rows{m0, std::min(kBlockRows, shape.m - m0)};
-      const Range cols{n0, std::min(kBlockCols, shape.n - n0)};
+  for (i64 m0 = 0; m0 < size.m; m0 += kBlockRows) {
+    for (i64 n0 = 0; n0 < size.n; n0 += kBlockCols) {
+      const Range rows{m0, std::min(kBlockRows, size.m - m0)};
+      const Range cols{n0, std::min(kBlockCols, size.n - n0)};
       const i64 col_tiles = ceil_div(cols.size, kTileCols);
       std::fill(sums.begin(), sums.end(), 0.0F);
       std::fill(totals.begin(), totals.end(), 0.0F);
-      for (i64 k0 = 0; k0 < shape.k; k0 += block_depth) {
-        const Range depth{k0, std::min(block_depth, shape.k - k0)};
+      for (i64 k0 = 0; k0 < size.k; k0 += block_depth) {
+        const Range depth{k0, std::min(block_depth, size.k - k0)};
         pack<kTileRows>({&tensors.a, spec.layout_a}, rows, depth, a_panels.data(), pool);
         pack<kTileCols>({&tensors.b, spec.layout_b}, cols, depth, b_panels.data(), pool);
         pool.parallel_for(ceil_div(rows.size, kTileRows) * col_tiles, 16, [&](i64 begin, i64 end) {

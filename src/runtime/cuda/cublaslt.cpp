@@ -84,12 +84,12 @@ struct PlanKey {
   bool operator==(const PlanKey&) const = default;
 };
 
-PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& shape, int algorithm) {
+PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, int algorithm) {
   return {.spec = without_kernel(spec),
           .device = tensors.out.device.index,
-          .m = shape.m,
-          .n = shape.n,
-          .k = shape.k,
+          .m = size.m,
+          .n = size.n,
+          .k = size.k,
           .stride_a = tensors.a.row_stride,
           .stride_b = tensors.b.row_stride,
           .stride_out = tensors.out.row_stride,
@@ -320,14 +320,14 @@ std::unique_ptr<CublasLt> CublasLt::open(const std::string& cuda_root, const Dri
   return opened;
 }
 
-const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& shape) const {
+const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size) const {
   const Target target = state_->devices[static_cast<std::size_t>(tensors.out.device.index)].target;
-  return cublaslt_refusal(spec, tensors, shape, target);
+  return cublaslt_refusal(spec, tensors, size, target);
 }
 
-bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& shape, void* workspace,
+bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, void* workspace,
                       CUstream_st* stream, int algorithm) {
-  const PlanKey key = plan_key(spec, tensors, shape, algorithm);
+  const PlanKey key = plan_key(spec, tensors, size, algorithm);
   const Plan* plan = state_->plans.find(key);
   if (plan == nullptr) plan = &state_->make_plan(key, tensors, stream);
   if (!plan->usable) return false;

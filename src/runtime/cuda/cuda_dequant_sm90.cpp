@@ -38,7 +38,8 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
   LaunchShape launch{.block = dequant_threads(tiling, dequant_sm90_factors(spec)),
                      .cluster = dequant_cluster(tiling),
                      .shared_bytes = dequant_sm90_shared_bytes(spec, *spec.tiling)};
-  launch.grid_x = dequant_blocks(tiling, m, n, launcher.kernel(spec, Pass::main, stream).clusters_at_once(launch));
+  const Kernel& kernel = launcher.kernel(spec, Pass::main, stream);
+  launch.grid_x = dequant_blocks(tiling, m, n, kernel.clusters_at_once(launch));
   DequantSm90Params params{.x = {},
                            .weights = static_cast<const u8*>(tensors.weight.data),
                            .factors = tensors.factors.data,
@@ -51,7 +52,7 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
                            .factor_stride = static_cast<u32>(dequant_factor_places(spec.scale, size.k).row),
                            .epilogue = epilogue_params(tensors)};
   encode_x(params.x, tensors.x, dequant_x_box(tiling, m), launcher.driver());
-  launcher.launch(spec, Pass::main, launch, params, stream);
+  launcher.launch(kernel, spec, Pass::main, launch, params, stream);
 }
 
 }  // namespace ingot::cuda

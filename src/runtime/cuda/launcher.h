@@ -36,8 +36,14 @@ class Launcher {
   // The same with a shape; whether it may begin early is the launcher's to say.
   template <class Params>
   void launch(const KernelSpec& spec, Pass pass, LaunchShape shape, const Params& params, const Stream& stream) {
+    launch(kernel(spec, pass, stream), spec, pass, shape, params, stream);
+  }
+
+  // The same of a kernel that was looked up already, with kernel().
+  template <class Params>
+  void launch(const Kernel& loaded, const KernelSpec& spec, Pass pass, LaunchShape shape, const Params& params,
+              const Stream& stream) {
     shape.overlapping = overlapping_;
-    const Kernel& loaded = kernel(spec, pass, stream);
     if (hook_ != nullptr) hook_->before(stream);
     loaded.launch(stream.handle(), shape, params);
     count();
