@@ -249,6 +249,14 @@ void write(const Options& options, const Machine& machine, const std::vector<Res
 }
 
 int run(const Options& options) {
+  std::vector<DequantMatmulSpec> specs;
+  for (const std::string& text : options.specs) {
+    const KernelSpec parsed = parse(text);
+    const auto* const spec = std::get_if<DequantMatmulSpec>(&parsed);
+    if (spec == nullptr)
+      throw Error(ErrorCode::invalid_argument, "--spec", fmt::format("\"{}\" is no dequant_matmul", text));
+    specs.push_back(*spec);
+  }
   std::vector<WeightOnlyCase> cases = weight_only_cases();
   std::erase_if(cases, [&](const WeightOnlyCase& c) {
     const bool has_tokens =
@@ -256,19 +264,12 @@ int run(const Options& options) {
     return !has_tokens || name(c).find(options.filter) == std::string::npos;
   });
   if (cases.empty()) {
-    throw Error(ErrorCode::invalid_argument, "--filter",
-                "no case has this text in its name, and so many tokens: --list");
+    throw Error(ErrorCode::invalid_argument, options.tokens.empty() ? "--filter" : "--tokens",
+                "no case has this text in its name and so many tokens: --list");
   }
   if (options.list) {
     for (const WeightOnlyCase& c : cases) fmt::print("{}\n", name(c));
     return 0;
-  }
-  std::vector<DequantMatmulSpec> specs;
-  for (const std::string& text : options.specs) {
-    const KernelSpec parsed = parse(text);
-    const auto* const spec = std::get_if<DequantMatmulSpec>(&parsed);
-    if (spec == nullptr) throw Error(ErrorCode::invalid_argument, "--spec", "it must be a dequant_matmul");
-    specs.push_back(*spec);
   }
   std::optional<ContextOptions> on_cuda = cuda_options();
   if (!on_cuda) return kSkipped;
