@@ -11,8 +11,8 @@
 // while the other writes. A stage's `full` barrier counts its bytes, its `empty` barrier the consuming warps of all
 // blocks that it was sent to. gemm_sm90_producer.cuh has the first half of this.
 //
-// Stream-K: tiles are cut along K (gemm_sm90_split.cuh), and a block sends its sums of another's tile to that block
-// (gemm_sm90_parts.cuh). For few rows, where whole tiles would leave the memory's rate unused, and for ragged rounds.
+// Stream-K: tiles are cut along K (stream_k.cuh), and a block sends its sums of another's tile to that block
+// (stream_k_parts.cuh). For few rows, where whole tiles would leave the memory's rate unused, and for ragged rounds.
 // The fast sums of a tile are then the tensor cores' of each part, added in f32.
 //
 // Sums: fast leaves a tile's whole sum to the tensor cores, which keep fewer bits than f32; otherwise each 128 of K is
@@ -33,8 +33,8 @@
 #pragma once
 
 #include "gemm_epilogue.cuh"
-#include "gemm_sm90_parts.cuh"
 #include "gemm_sm90_producer.cuh"
+#include "gemm_sm90_split.cuh"
 #include "gemm_sm90_tiling.cuh"
 #include "memory.cuh"
 #include "numerics.cuh"
@@ -47,6 +47,7 @@
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "stream_k_parts.cuh"
 
 namespace ingot {
 
@@ -69,6 +70,8 @@ struct Sm90Consumer {
   // so that it is for the schedule in which another warpgroup multiplies meanwhile, and has more of the shared memory.
   static constexpr bool kStoredByEngine = T.pingpong && !kCodes;
   using Bias = typename GemmBias<A, B, Out>::Type;
+  using OthersPart = StreamKPart<kSm90Warps, sm90_part_bytes(T)>;
+  static constexpr u32 kPartVectors = kWaves * kSums <= 64 ? kSums / 4 : 8;
 
   const Sm90GemmParams& p;
   const Sm90Block<T>& block;
@@ -801,14 +804,14 @@ struct Sm90Consumer {
     }
   }
 
-  // Tiles that are cut along K (gemm_sm90_split.cuh): what is left of another block's goes to that block; to those of
+  // Tiles that are cut along K (stream_k.cuh): what is left of another block's goes to that block; to those of
   // its own this block adds what others have left, before the last steps.
   INGOT_DEVICE void run_cut(u64 tile_a, u64 tile_b) {
     const u32 warp = group * 4 + thread / 32;
     INGOT_UNROLL_BY(1)
     for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
       const Sm90Place first = own(walk.first());
-      const Sm90Span span = walk.span();
+      const StreamKSpan span = walk.span();
       // (Where there are two sets of sums, no register is left to fetch a bias early.)
       Fetched fetched{};
       if (walk.owns()) {
@@ -823,7 +826,8 @@ struct Sm90Consumer {
       sum(d, tile_a, tile_b, span.begin, pause - span.begin, first);
       if (adds) {
         INGOT_UNROLL_BY(1)
-        for (; walk.reaches(stretch); ++stretch) Sm90Part<T>(p.cut, stretch, warp, lane).add_to(d, lane);
+        for (; walk.reaches(stretch); ++stretch)
+          OthersPart(p.cut, stretch, warp, lane).template add_to<kPartVectors>(d, lane);
         sum(d, tile_a, tile_b, pause, span.end - pause, first);
       }
       if (walk.owns()) {
@@ -831,7 +835,7 @@ struct Sm90Consumer {
         share(fetched);
         write(d, fetched.rows, first);
       } else {
-        Sm90Part<T>(p.cut, walk.index(), warp, lane).write(d, lane);
+        OthersPart(p.cut, walk.index(), warp, lane).write(d, lane);
         // share() has this barrier, by which every warp is past reading the factors of the last step.
         if constexpr (Factors == Sm90Factors::groups) ptx::named_barrier_sync(3 + group, 128);
       }

@@ -12,19 +12,13 @@
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 #include "stage_ring.cuh"
+#include "stream_k.cuh"
 
 namespace ingot {
 
 // How b's factors lie. one: one for all of b; rows: one for each row; in both, a has one for all or one for each row.
 // blocks, groups: one for each 128 x 128 or each 1 x 128; a then has one for each 1 x 128.
 enum class Sm90Factors : u32 { one, rows, blocks, groups };
-
-// Of stream-K.
-struct Sm90CutParams {
-  Sm90Split split;
-  float* parts;  // sm90_part_bytes() of each block
-  u32* flags;    // kSm90FlagsOfBlock of each block: zeros, before the kernel and after it
-};
 
 struct Sm90GemmParams {
   // Codes as bytes, 128-byte swizzle; boxes of kSm90Depth x what a block loads of a tile's rows. Whole tiles', and the
@@ -42,7 +36,7 @@ struct Sm90GemmParams {
   u32 factor_a_group_stride, factor_b_group_stride;  // of groups: from one group's to the next
   u32 whole_vectors;                                 // do all rows of out start at multiples of 16 bytes?
   EpilogueParams epilogue;
-  Sm90CutParams cut;
+  StreamKParams cut;
 };
 
 #if INGOT_ON_DEVICE
@@ -111,11 +105,11 @@ struct Sm90Walk {
 
 // The same where tiles are cut along K.
 template <Sm90Tiling T>
-struct Sm90CutWalk : Sm90Stretch {
+struct Sm90CutWalk : StreamKStretch {
   const Sm90GemmParams& p;
 
   INGOT_DEVICE explicit Sm90CutWalk(const Sm90GemmParams& params)
-      : Sm90Stretch(params.cut.split, blockIdx.x), p(params) {}
+      : StreamKStretch(params.cut.split, blockIdx.x), p(params) {}
 
   INGOT_DEVICE Sm90Place first() const {
     const Sm90Place place = sm90_place(span().tile, sm90_tiles_m(T, p.m), sm90_tiles_n(T, p.n));

@@ -12,6 +12,7 @@
 #include "ingot/codegen/gemm_costs.h"
 
 #include "gemm_sm90_split.cuh"
+#include "stream_k.cuh"
 
 namespace ingot {
 namespace {
@@ -55,7 +56,7 @@ struct Rounds {
   bool cut_along_k;
 };
 
-// Stream-K as in templates/gemm_sm90_split.cuh, for sizes that may not be 32-bit.
+// Stream-K as in templates/stream_k.cuh, for sizes that may not be 32-bit.
 Rounds rounds_of(const GemmTiling& t, double tiles, double steps, double room) {
   const double rounds = std::max(1.0, std::ceil(tiles / room));
   const Rounds whole{.count = rounds, .busy = tiles / (rounds * room), .cut_along_k = false};

@@ -1,4 +1,4 @@
-// Stream-K (templates/gemm_sm90_split.cuh) on a Hopper GPU: right on shapes that are cut in all the ways that there
+// Stream-K (templates/stream_k.cuh) on a Hopper GPU: right on shapes that are cut in all the ways that there
 // are, and the same bits at every launch: one after the other, from graphs, on two streams at once. (Epilogues:
 // test_gemm_epilogue_gpu, with every tiling.)
 //

@@ -42,7 +42,6 @@
 #include "gemm_params.cuh"
 #include "gemm_simt.cuh"
 #include "gemm_sm90.cuh"
-#include "gemm_sm90_parts.cuh"
 #include "gemm_sm90_producer.cuh"
 #include "gemm_sm90_split.cuh"
 #include "gemm_sm90_tiling.cuh"
@@ -82,6 +81,8 @@
 #include "scaling.cuh"
 #include "source.cuh"
 #include "stage_ring.cuh"
+#include "stream_k.cuh"
+#include "stream_k_parts.cuh"
 #include "warp_mma.cuh"
 
 namespace {

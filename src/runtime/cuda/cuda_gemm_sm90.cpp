@@ -9,6 +9,7 @@
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/gemm_params.h"
 #include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/cuda/stream_k_params.h"
 
 #include "gemm_sm90.cuh"
 
@@ -67,15 +68,6 @@ void encode_out(TensorMap& map, const Tensor& out, const Driver& driver) {
          driver);
 }
 
-Sm90CutParams cut_params(const Sm90Tiling& tiling, const Sm90GemmParams& params, u32 blocks, void* parts,
-                         Stream& stream) {
-  Sm90CutParams cut{.split = sm90_split(tiling, params.m, params.n, params.k, blocks),
-                    .parts = static_cast<float*>(parts),
-                    .flags = nullptr};
-  if (cut.split.shared != 0) cut.flags = static_cast<u32*>(stream.zeros(blocks * kSm90FlagsOfBlock * sizeof(u32)));
-  return cut;
-}
-
 std::size_t parts_bytes(const Sm90Tiling& tiling, u32 blocks) {
   return tiling.stream_k ? std::size_t{blocks} * sm90_part_bytes(tiling) : 0;
 }
@@ -91,7 +83,7 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmSize& s
   const auto n = static_cast<u32>(size.n);
   const auto k = static_cast<u32>(size.k);
   const auto multiprocessors = static_cast<u32>(launcher.multiprocessors());
-  const u32 blocks = tiling.stream_k ? sm90_split_blocks(tiling, m, n, k, multiprocessors)
+  const u32 blocks = tiling.stream_k ? stream_k_blocks(sm90_work(tiling, m, n, k), multiprocessors)
                                      : sm90_blocks(tiling, m, n, multiprocessors);
   const std::size_t parts = parts_bytes(tiling, blocks);
   const std::size_t scratch_bytes = parts + staged_bytes(spec, size);
@@ -125,7 +117,9 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmSize& s
   encode_codes(params.a, params.tail_a, tensors.a, {.tile = tiling.m, .blocks = tiling.cluster_n}, launcher.driver());
   encode_codes(params.b, params.tail_b, tensors.b, {.tile = tiling.n, .blocks = tiling.cluster_m}, launcher.driver());
   if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, launcher.driver());
-  if (tiling.stream_k) params.cut = cut_params(tiling, params, blocks, scratch, stream);
+  if (tiling.stream_k) {
+    params.cut = stream_k_params(stream_k_split(sm90_work(tiling, m, n, k), blocks), scratch, kSm90Warps, stream);
+  }
   launcher.launch(spec, Pass::main,
                   {.grid_x = blocks,
                    .block = kSm90Threads,
