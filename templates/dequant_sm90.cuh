@@ -11,9 +11,8 @@
 // into the codes come with them. The warpgroups that multiply have 64 rows each, or several times 64. A warp reads its
 // fragments, decodes them and multiplies: by mma.sync, or by wgmma, where it decodes the next 32 or 64 k while the
 // tensor cores work at the last. Clusters of blocks split a tile's k, so that all multiprocessors have as much to do,
-// or load x for each other (multicast). Blocks stay, and take tiles in turn.
-//
-// Before the kernel ahead has ended, the first codes are fetched into the L2.
+// or load x for each other (multicast). Blocks stay, and take tiles in turn; or (stream-K) equal stretches of all
+// tiles' k, and send their sums of another's tile to that block (stream_k.cuh).
 //
 // Sums: in the tensor cores' f32. Where factors are of groups of k, each group has a sum of its own, which is
 // multiplied by its factor and added in f32, in ascending k; but factors of e8m0 are multiplied into codes of 6 and 4
@@ -35,8 +34,10 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
+#include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma16.cuh"
+#include "stream_k_parts.cuh"
 #include "warp_mma.cuh"
 
 namespace ingot {
@@ -64,7 +65,8 @@ struct DequantConsumer {
   // Factors and bias of outputs are fetched before their sums are there, if registers allow it, and a warp has the same
   // rows of all tokens.
   static constexpr bool kEarly =
-      dequant_sums(T, Kind) + (T.wgmma ? kStep / 2 : 8U) * T.waves + 8 * T.waves + 56 <= dequant_share(T, Kind);
+      dequant_sums(T, Kind) + (T.wgmma ? kStep / 2 : 8U) * T.waves + 8 * T.waves + (T.stream_k ? 72 : 56) <=
+      dequant_share(T, Kind);
   static constexpr bool kEarlyShared = kEarly && kWarps % kOwnRowTiles == 0;
   using Sums = float[T.waves][kSums];
   using MxWords = u32[T.waves][2];  // of the two rows that a lane has of each 64, four factors of 32 k
@@ -78,7 +80,6 @@ struct DequantConsumer {
   u32 release;  // the empty barrier, here or in another block, that this lane arrives at
   u32 parts;    // of 64 k
   u32 own;      // in a stage: this lane's fragment of the first 32 k, and of the first of its waves
-  DequantSpan span;
   StageRing<T.stages> ring{};
   u32 round = 0;  // tiles so far
   u32 largest = 0;
@@ -92,18 +93,24 @@ struct DequantConsumer {
         lane(threadIdx.x % 32),
         release(b.empty),
         parts(ceil_div(params.k, kDequantPart)),
-        own(rows * T.waves * kBlockBytes + packed_fragment_offset<W>(warp % 4, lane)),
-        span(dequant_span(T, params.k, b.rank)) {
+        own(rows * T.waves * kBlockBytes + packed_fragment_offset<W>(warp % 4, lane)) {
     if constexpr (T.multicast > 1) release = ptx::mapa(b.empty, b.rank + lane % T.multicast * T.split);
   }
 
-  // This warp has read the stage: each block that sends to it may send the next.
+  // This warp has used what it read of the stage: each block that sends to it may send the next.
   INGOT_DEVICE void release_stage(u32 stage) const {
     if constexpr (T.multicast > 1) {
       if (lane < T.multicast) ptx::mbarrier_arrive_cluster(release + 8 * stage);
     } else {
       if (lane == 0) ptx::mbarrier_arrive(release + 8 * stage);
     }
+  }
+
+  // The same of a stage whose loads were asked for only: without the fence the copy engine overtakes them.
+  INGOT_DEVICE void release_loaded_stage(u32 stage) const {
+    ptx::fence_proxy_async();
+    __syncwarp();
+    release_stage(stage);
   }
 
   INGOT_DEVICE u32 parts_of(u32 stage) const { return min_of(dequant_parts(T), parts - stage * dequant_parts(T)); }
@@ -138,10 +145,10 @@ struct DequantConsumer {
 
   // Factors that are multiplied into the codes, from the stage that they came with: those of k, a multiple of 32, and
   // of what follows up to a multiple of 128, the first in the lowest bits.
-  INGOT_DEVICE void mx_words(u32 k, MxWords& of) const {
+  INGOT_DEVICE void mx_words(u32 slot, u32 k, MxWords& of) const {
     constexpr u32 kPitch = dequant_factor_pitch(T);
     const u32 row = rows * T.waves * 64 + warp % 4 * 16 + lane / 4;
-    const u32 at = block.factors + ring.stage * dequant_factor_bytes(T, Kind) + row * kPitch + k / 128 * 4 % kPitch;
+    const u32 at = block.factors + slot * dequant_factor_bytes(T, Kind) + row * kPitch + k / 128 * 4 % kPitch;
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
       INGOT_UNROLL
@@ -256,10 +263,7 @@ struct DequantConsumer {
         load_matrices((at_x ^ (i % 2 * 64)) + i / 2 * kPartXBytes + tile * 1024, b[i][tile]);
       }
     }
-    if (last) {
-      __syncwarp();
-      release_stage(slot);
-    }
+    if (last) release_loaded_stage(slot);
     if constexpr (kFolded) {
       // Factors of 2 and more take longer.
       u32 any = 0;
@@ -273,7 +277,7 @@ struct DequantConsumer {
     multiply_loaded<Tiles, false>(d, groups, words, b, mx, k);
   }
 
-  INGOT_DEVICE void sum_by_mma(Sums& sums, u32 first_row) {
+  INGOT_DEVICE void sum_by_mma(Sums& sums, const DequantSpan& span, u32 first_row) {
     Chains d;
     clear_chains(d);
     DequantGroups<Kind, T.waves> groups(p, first_row + lane / 4, lane);
@@ -292,7 +296,7 @@ struct DequantConsumer {
         for (u32 batch = 0; batch < kPiece; batch += kBatch) {
           const u32 tile = piece * kPiece + batch;
           MxWords words{};
-          if constexpr (kFolded) mx_words(k + 32 * tile, words);
+          if constexpr (kFolded) mx_words(ring.stage, k + 32 * tile, words);
           multiply_tiles<kBatch>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
                                  k + 32 * tile, batch + kBatch >= kPiece, ring.stage, words);
         }
@@ -300,12 +304,11 @@ struct DequantConsumer {
         INGOT_UNROLL_BY(1)
         for (u32 tile = piece * kPiece; tile < min_of((piece + 1) * kPiece, 2 * parts_of(at)); ++tile) {
           MxWords words{};
-          if constexpr (kFolded) mx_words(k + 32 * tile, words);
+          if constexpr (kFolded) mx_words(ring.stage, k + 32 * tile, words);
           multiply_tiles<1>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
                             k + 32 * tile, false, 0, words);
         }
-        __syncwarp();
-        release_stage(ring.stage);
+        release_loaded_stage(ring.stage);
       }
       ring.advance();
     }
@@ -320,22 +323,30 @@ struct DequantConsumer {
   static constexpr u32 kStepWords = kStep / 4;
   using Fragments = u32[T.waves][kStepWords];
 
-  // kStep k of a stage, the first tile of 32 k given. mx: the same.
-  INGOT_DEVICE static void load_fragments(u32 codes, u32 tile, const MxWords& mx, Fragments& a) {
+  // What kStep k of a stage are decoded from. Asked for a step ahead: nobody waits for shared memory then.
+  struct Step {
     Words words[kStep / 32][T.waves];
+    MxWords mx;
+  };
+  // Those from the tile-th 32 k on, of the slot-th place in the ring, whose first k is the k given.
+  INGOT_DEVICE void load_step(u32 slot, u32 tile, u32 k, Step& step) const {
+    const u32 codes = block.stages + slot * dequant_stage_bytes<W>(T) + own;
     INGOT_UNROLL
     for (u32 i = 0; i < kStep / 32; ++i) {
       INGOT_UNROLL
       for (u32 wave = 0; wave < T.waves; ++wave) {
-        load_words(codes + wave * kBlockBytes + (tile + i) * kDequantTileBytes<W>, words[i][wave]);
+        load_words(codes + wave * kBlockBytes + (tile + i) * kDequantTileBytes<W>, step.words[i][wave]);
       }
     }
+    if constexpr (kFolded) mx_words(slot, k + 32 * tile, step.mx);
+  }
+  INGOT_DEVICE static void decode_step(const Step& step, Fragments& a) {
     INGOT_UNROLL
     for (u32 i = 0; i < kStep / 32; ++i) {
       INGOT_UNROLL
       for (u32 wave = 0; wave < T.waves; ++wave) {
         u32 registers[8];
-        decode<true>(words[i][wave], mx[wave], i, registers);
+        decode<true>(step.words[i][wave], step.mx[wave], i, registers);
         INGOT_UNROLL
         for (u32 j = 0; j < 8; ++j) {
           // Decoded here: past a branch, ptxas would no longer see that it may be done beside the tensor cores' work.
@@ -346,15 +357,15 @@ struct DequantConsumer {
     }
   }
 
-  // Decoded fragments, by wgmma. x: the descriptor of the first 16 k.
-  INGOT_DEVICE static void multiply_by_wgmma(Sums& d, const Fragments& a, u64 x, u32 adds) {
+  // Decoded fragments, by wgmma. x: the place of the first 16 k.
+  INGOT_DEVICE static void multiply_by_wgmma(Sums& d, const Fragments& a, u32 x, u32 adds) {
     ptx::wgmma_fence();
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
       INGOT_UNROLL
       for (u32 i = 0; i < kStep / 16; ++i) {
         ptx::wgmma_m64k16<X, T.tokens>(d[wave], a[wave][4 * i], a[wave][4 * i + 1], a[wave][4 * i + 2],
-                                       a[wave][4 * i + 3], x + 2 * i, i == 0 ? adds : 1);
+                                       a[wave][4 * i + 3], ptx::wgmma_descriptor_of(x + 2 * i), i == 0 ? adds : 1);
       }
     }
     ptx::wgmma_commit();
@@ -375,7 +386,7 @@ struct DequantConsumer {
 
   // (Sums begin as zeros: of registers that nothing is written to before the tensor cores add to them, ptxas makes
   // copies.)
-  INGOT_DEVICE void sum_by_wgmma(Sums& d, u32 first_row) {
+  INGOT_DEVICE void sum_by_wgmma(Sums& d, const DequantSpan& span, u32 first_row) {
     clear(d);
     if (span.begin == span.end) return;
     DequantGroups<Kind, T.waves> groups(p, first_row + lane / 4, lane);
@@ -390,18 +401,23 @@ struct DequantConsumer {
     const u32 whole = min_of(span.end, parts / dequant_parts(T));  // stages that are
     Fragments first;
     Fragments second;
+    Step even{};
+    Step odd{};
+    if (span.begin < whole) {
+      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+      load_step(ring.stage, 0, span.begin * T.depth, even);
+    }
     INGOT_UNROLL_BY(1)
     for (u32 at = span.begin; at < whole; ++at) {
-      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
       const u32 stage = base + ring.stage * dequant_stage_bytes<W>(T);
-      const u64 x = ptx::wgmma_descriptor(stage + dequant_code_bytes<W>(T));
+      // Uniform in the warp, which ptxas does not see otherwise: descriptors are then worked out once for all lanes.
+      const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_place(stage + dequant_code_bytes<W>(T)), 0);
       // Two by two, in registers of their own.
       INGOT_UNROLL
       for (u32 step = 0; step < T.depth / kStep; step += 2) {
         const u32 k = at * T.depth + step * kStep;
-        MxWords words{};
-        if constexpr (kFolded) mx_words(k, words);
-        load_fragments(stage + own, step * (kStep / 32), words, first);
+        load_step(ring.stage, (step + 1) * (kStep / 32), at * T.depth, odd);
+        decode_step(even, first);
         if constexpr (kGrouped) {
           if constexpr (T.depth % kGroup == 0) {
             // Without a branch, behind which ptxas would keep decoding and multiplying apart.
@@ -418,8 +434,15 @@ struct DequantConsumer {
         adds = 1;
         ptx::wgmma_wait<1>();
         if (step == 0 && previous < T.stages) release_stage(previous);
-        if constexpr (kFolded) mx_words(k + kStep, words);
-        load_fragments(stage + own, (step + 1) * (kStep / 32), words, second);
+        if (step + 2 < T.depth / kStep) {
+          load_step(ring.stage, (step + 2) * (kStep / 32), at * T.depth, even);
+        } else if (at + 1 < whole) {
+          StageRing<T.stages> next = ring;
+          next.advance();
+          ptx::mbarrier_wait(block.full + 8 * next.stage, next.phase);
+          load_step(next.stage, 0, (at + 1) * T.depth, even);
+        }
+        decode_step(odd, second);
         if constexpr (kGrouped && kGroup <= kStep) {
           end_group(d, of_group, groups, k + kStep, true);
           multiply_by_wgmma(of_group, second, x + x_place(step + 1), 0);
@@ -457,14 +480,14 @@ struct DequantConsumer {
   INGOT_DEVICE void sum_short_stage(Sums& d, DequantGroups<Kind, T.waves>& groups, u32 at) const {
     ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
     const u32 stage = block.stages + ring.stage * dequant_stage_bytes<W>(T);
-    const u64 x = ptx::wgmma_descriptor(stage + dequant_code_bytes<W>(T));
+    const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_place(stage + dequant_code_bytes<W>(T)), 0);
     const u32 steps = parts_of(at) * (kDequantPart / kStep);
     INGOT_UNROLL_BY(1)
     for (u32 step = 0; step < steps; ++step) {
       Fragments a;
-      MxWords words{};
-      if constexpr (kFolded) mx_words(at * T.depth + step * kStep, words);
-      load_fragments(stage + own, step * (kStep / 32), words, a);
+      Step now{};
+      load_step(ring.stage, step * (kStep / 32), at * T.depth, now);
+      decode_step(now, a);
       if constexpr (kGrouped) {
         Sums of_group;
         clear(of_group);
@@ -657,11 +680,12 @@ struct DequantConsumer {
       }
       write(sums, values, to, token + tile * 8 + m, first + r);
     }
-    __syncwarp();
   }
 
   // This warp has read the inbox: each block that sends to it may send again.
   INGOT_DEVICE void drain() const {
+    ptx::fence_proxy_async();
+    __syncwarp();
     if constexpr (T.split > 1) {
       if (lane < T.split) ptx::mbarrier_arrive_cluster(ptx::mapa(block.drained, block.side * T.split + lane));
     } else {
@@ -669,12 +693,23 @@ struct DequantConsumer {
     }
   }
 
-  INGOT_DEVICE void run() {
+  // Of the packed rows of this warpgroup that 16 that a warp has.
+  INGOT_DEVICE void sum(Sums& d, const DequantSpan& span, u32 row) {
+    const u32 first_row = row + rows * T.waves * 64 + warp % 4 * 16;
+    if constexpr (T.wgmma) {
+      sum_by_wgmma(d, span, first_row);
+    } else {
+      sum_by_mma(d, span, first_row);
+    }
+  }
+
+  // Whole tiles, or one block's share of each.
+  INGOT_DEVICE void run_whole() {
     u32 late_row = 0;
     u32 late_token = 0;
     RowValues late{};
     INGOT_UNROLL_BY(1)
-    for (DequantWalk<T> walk(p, block.side); walk.more(); walk.advance()) {
+    for (DequantWalk<T> walk(p, block); walk.more(); walk.advance()) {
       const u32 row = walk.row();
       const u32 token = walk.token();
       Sums d;
@@ -686,12 +721,7 @@ struct DequantConsumer {
       RowValues early{};
       if constexpr (kShares > 1 && kEarlyShared)
         early = row_values(shared_row(row, warp % kOwnRowTiles) + lane / 8 * 4);
-      const u32 first_row = row + rows * T.waves * 64 + warp % 4 * 16;
-      if constexpr (T.wgmma) {
-        sum_by_wgmma(d, first_row);
-      } else {
-        sum_by_mma(d, first_row);
-      }
+      sum(d, walk.span(), row);
       if constexpr (kShares == 1) {
         write_own(d, row, token, values);
       } else if constexpr (kLate) {
@@ -714,6 +744,42 @@ struct DequantConsumer {
     if constexpr (kShares > 1 && kLate) {
       if (round > 0) finish(round - 1, late_row, late_token, late);
     }
+  }
+
+  // Tiles that are cut along k (stream_k.cuh): what is left of another block's goes to that block; to those of its own
+  // this block adds what others have left.
+  INGOT_DEVICE void run_cut() {
+    using Part = StreamKPart<kWarps, dequant_sum_bytes(T)>;
+    constexpr u32 kVectors = T.waves * kSums <= 32 ? kSums / 4 : 4;  // registers are few
+    INGOT_UNROLL_BY(1)
+    for (DequantWalk<T> walk(p, block); walk.more(); walk.advance()) {
+      const StreamKStretch& stretch = walk.stretch;
+      const u32 row = walk.row();
+      Sums d;
+      [[maybe_unused]] RowValues values[T.waves];
+      if constexpr (kEarly) {
+        INGOT_UNROLL
+        for (u32 wave = 0; wave < T.waves; ++wave) values[wave] = row_values(own_row(row, wave));
+      }
+      sum(d, walk.span(), row);
+      if (!stretch.owns()) {
+        Part(p.cut, stretch.index(), warp, lane).write(d, lane);
+        continue;
+      }
+      INGOT_UNROLL_BY(1)
+      for (u32 other = stretch.index() + 1; stretch.reaches(other); ++other) {
+        Part(p.cut, other, warp, lane).template add_to<kVectors>(d, lane);
+      }
+      write_own(d, row, walk.token(), values);
+    }
+  }
+
+  INGOT_DEVICE void run() {
+    if constexpr (T.stream_k) {
+      run_cut();
+    } else {
+      run_whole();
+    }
     if constexpr (Epi::kAmax) raise_epilogue_amax(p.epilogue, largest);
   }
 };
@@ -730,10 +796,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
   const auto block = DequantBlock<W, Kind, T>::make();
   const u32 warp = __shfl_sync(0xffffffffU, threadIdx.x / 32, 0);
   if (threadIdx.x == kProducer) block.make_barriers();
-  if (threadIdx.x == kProducer + 32) {
-    DequantProducer<W, Kind, T>(p, block).prefetch();
-    ptx::prefetch_tensormap(&p.x);
-  }
+  if (threadIdx.x == kProducer + 32) ptx::prefetch_tensormap(&p.x);
   __syncwarp();
   block.begin();
   // What is above may run while the kernel ahead ends.

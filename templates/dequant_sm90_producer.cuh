@@ -17,6 +17,7 @@
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 #include "stage_ring.cuh"
+#include "stream_k.cuh"
 
 namespace ingot {
 
@@ -30,6 +31,7 @@ struct DequantSm90Params {
   u32 m, n, k;
   u32 factor_stride;  // of groups and blocks: from one row of factors to the next
   EpilogueParams epilogue;
+  StreamKParams cut;  // of stream-K
 };
 
 #if INGOT_ON_DEVICE
@@ -96,22 +98,42 @@ struct DequantBlock {
 
 // The tiles of this block, one after the other: all tokens of the same rows come together, so that their codes are in
 // the L2 from the second time on.
-template <DequantSm90Tiling T>
+template <DequantSm90Tiling T, bool Cut = T.stream_k>
 struct DequantWalk {
   u32 tiles_m, tiles, index, step, side;
+  DequantSpan stages;
 
-  INGOT_DEVICE DequantWalk(const DequantSm90Params& p, u32 own_side)
+  template <class Block>
+  INGOT_DEVICE DequantWalk(const DequantSm90Params& p, const Block& block)
       : tiles_m(dequant_tiles_m(T, p.m)),
         tiles(tiles_m * dequant_tiles_n(T, p.n)),
         index(blockIdx.x / dequant_cluster(T)),
         step(gridDim.x / dequant_cluster(T)),
-        side(own_side) {}
+        side(block.side),
+        stages(dequant_span(T, p.k, block.rank)) {}
 
   INGOT_DEVICE bool more() const { return tiles > index; }
   INGOT_DEVICE bool more_after() const { return tiles - index > step; }
   INGOT_DEVICE void advance() { index += step; }
   INGOT_DEVICE u32 token() const { return index % tiles_m * T.tokens; }
   INGOT_DEVICE u32 row() const { return (index / tiles_m * T.multicast + side) * dequant_rows(T); }
+  INGOT_DEVICE DequantSpan span() const { return stages; }
+};
+// The same where tiles are cut along k.
+template <DequantSm90Tiling T>
+struct DequantWalk<T, true> {
+  u32 tiles_m;
+  StreamKStretch stretch;
+
+  template <class Block>
+  INGOT_DEVICE DequantWalk(const DequantSm90Params& p, const Block& /*block*/)
+      : tiles_m(dequant_tiles_m(T, p.m)), stretch(p.cut.split, blockIdx.x) {}
+
+  INGOT_DEVICE bool more() const { return stretch.more(); }
+  INGOT_DEVICE void advance() { stretch.advance(); }
+  INGOT_DEVICE u32 token() const { return stretch.span().tile % tiles_m * T.tokens; }
+  INGOT_DEVICE u32 row() const { return stretch.span().tile / tiles_m * dequant_rows(T); }
+  INGOT_DEVICE DequantSpan span() const { return {stretch.span().begin, stretch.span().end}; }
 };
 
 // Two threads fill the stages, each of a warp of its own: one copies codes, the other x. A copy takes the thread that
@@ -129,48 +151,33 @@ struct DequantProducer {
   const DequantBlock<W, Kind, T>& block;
   u32 parts;   // of 64 k, of all k
   u32 blocks;  // of 64 rows, of all rows
-  DequantSpan span;
   StageRing<T.stages> ring{};
 
   INGOT_DEVICE DequantProducer(const DequantSm90Params& params, const DequantBlock<W, Kind, T>& b)
-      : p(params),
-        block(b),
-        parts(ceil_div(params.k, kDequantPart)),
-        blocks(ceil_div(params.n, kDequantRows)),
-        span(dequant_span(T, params.k, b.rank)) {}
+      : p(params), block(b), parts(ceil_div(params.k, kDequantPart)), blocks(ceil_div(params.n, kDequantRows)) {}
 
   // Parts of a stage.
   INGOT_DEVICE u32 parts_of(u32 stage) const { return min_of(dequant_parts(T), parts - stage * dequant_parts(T)); }
   INGOT_DEVICE u64 row_block_bytes() const { return u64{parts} * 2 * kTileBytes; }
-  INGOT_DEVICE const u8* codes(u32 row_block) const {
-    return p.weights + row_block * row_block_bytes() + span.begin * kBlockBytes;
+  // From the stage given on.
+  INGOT_DEVICE const u8* codes(u32 row_block, u32 stage) const {
+    return p.weights + row_block * row_block_bytes() + stage * kBlockBytes;
   }
   INGOT_DEVICE u32 row_blocks(u32 first) const { return min_of(kBlocks, blocks - min_of(first, blocks)); }
 
-  // Before the kernel ahead has ended: codes into the L2, as many as the ring will take at once.
-  INGOT_DEVICE void prefetch() const {
-    const DequantWalk<T> walk(p, block.side);
-    if (!walk.more() || span.begin >= span.end) return;
-    const u32 first = walk.row() / kDequantRows;
-    const u32 count = row_blocks(first);
-    const u32 end = min_of(min_of(span.end, span.begin + T.stages) * dequant_parts(T), parts);
-    const u32 bytes = (end - span.begin * dequant_parts(T)) * 2 * kTileBytes;
-    INGOT_UNROLL_BY(1)
-    for (u32 i = 0; i < count; ++i) ptx::bulk_prefetch(codes(first + i), bytes);
-  }
-
   // By one thread, lane 0, or by a whole warp where factors come with the codes.
   INGOT_DEVICE void run_codes(u32 lane) {
-    DequantWalk<T> walk(p, block.side);
+    DequantWalk<T> walk(p, block);
     // Codes that will not be read again are the first to leave the L2.
     const u64 policy = walk.tiles_m == 1 ? ptx::createpolicy_evict_first() : ptx::createpolicy_evict_normal();
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
       const u32 first = walk.row() / kDequantRows;
       const u32 count = row_blocks(first);
+      const DequantSpan span = walk.span();
       const u8* from[kBlocks];
       INGOT_UNROLL
-      for (u32 i = 0; i < kBlocks; ++i) from[i] = codes(first + i);
+      for (u32 i = 0; i < kBlocks; ++i) from[i] = codes(first + i, span.begin);
       INGOT_UNROLL_BY(1)
       for (u32 stage = span.begin; stage < span.end; ++stage) {
         const u32 bytes = parts_of(stage) * 2 * kTileBytes;
@@ -208,8 +215,9 @@ struct DequantProducer {
   INGOT_DEVICE void run_x() {
     const u32 bytes = dequant_x_box(T, p.m) * T.multicast * kDequantPart * 2;  // of 64 k
     INGOT_UNROLL_BY(1)
-    for (DequantWalk<T> walk(p, block.side); walk.more(); walk.advance()) {
+    for (DequantWalk<T> walk(p, block); walk.more(); walk.advance()) {
       const u32 token = walk.token();
+      const DequantSpan span = walk.span();
       INGOT_UNROLL_BY(1)
       for (u32 stage = span.begin; stage < span.end; ++stage) {
         const u32 now = parts_of(stage);
@@ -226,47 +234,65 @@ struct DequantProducer {
     }
   }
 
-  // By a whole warp: those of the rows of a tile.
+  // By a whole warp: those of the rows of a tile. Few instructions a row: this warp also copies codes.
   INGOT_DEVICE void load_factors(u32 row, u32 stage, u32 lane) const {
     constexpr u32 kPitch = dequant_factor_pitch(T);
-    const auto* const factors = static_cast<const u8*>(p.factors);
     const u32 first = stage * T.depth / 32 / kPitch * kPitch;
-    const u32 there = min_of(ceil_div(p.k, 32U) - first, kPitch);
-    const u32 alignment = static_cast<u32>(reinterpret_cast<u64>(factors)) | p.factor_stride;
+    const u32 there = ceil_div(p.k, 32U) - first;
+    const u8* const factors = static_cast<const u8*>(p.factors) + first;
+    const u32 alignment = static_cast<u32>(reinterpret_cast<u64>(p.factors)) | p.factor_stride;
     const u32 full = block.full + 8 * ring.stage;
     const u32 to = block.factors + ring.stage * dequant_factor_bytes(T, Kind);
-    INGOT_UNROLL_BY(4)
-    for (u32 i = lane; i < dequant_rows(T); i += 32) {
-      const u8* const from = factors + u64{min_of(row + i, p.n - 1)} * p.factor_stride + first;
-      copy_factors(to + i * kPitch, from, there, alignment);
-    }
-    if (alignment % 4 == 0) {
-      ptx::cp_async_mbarrier_arrive(full);
+    if (alignment % kPitch == 0 && there >= kPitch) {
+      load_rows<FactorCopy::whole>(to, factors, there, row + lane, lane);
+    } else if (alignment % 4 == 0) {
+      load_rows<FactorCopy::words>(to, factors, there, row + lane, lane);
     } else {
+      load_rows<FactorCopy::bytes>(to, factors, there, row + lane, lane);
       ptx::mbarrier_arrive(full);
+      return;
+    }
+    ptx::cp_async_mbarrier_arrive(full);
+  }
+
+  // A row's factors of a stage in one copy, in words, or byte by byte: as they are aligned.
+  enum class FactorCopy : u32 { whole, words, bytes };
+
+  // row: of the first of this lane's.
+  template <FactorCopy How>
+  INGOT_DEVICE void load_rows(u32 to, const u8* factors, u32 there, u32 row, u32 lane) const {
+    constexpr u32 kPitch = dequant_factor_pitch(T);
+    INGOT_UNROLL
+    for (u32 i = 0; i < dequant_rows(T); i += 32) {
+      const u32 target = to + (i + lane) * kPitch;
+      const u8* const from = factors + u64{min_of(row + i, p.n - 1)} * p.factor_stride;
+      if constexpr (How == FactorCopy::whole) {
+        ptx::cp_async<kPitch>(target, from, kPitch);
+      } else if constexpr (How == FactorCopy::words) {
+        copy_words(target, from, there);
+      } else {
+        copy_bytes(target, from, there);
+      }
     }
   }
 
   // A row's, of which so many are there; zeros behind them.
-  INGOT_DEVICE static void copy_factors(u32 to, const u8* from, u32 there, u32 alignment) {
-    constexpr u32 kPitch = dequant_factor_pitch(T);
-    if (alignment % kPitch == 0) {
-      ptx::cp_async<kPitch>(to, from, there);
-      return;
-    }
+  INGOT_DEVICE static void copy_words(u32 to, const u8* from, u32 there) {
     INGOT_UNROLL
-    for (u32 at = 0; at < kPitch; at += 4) {
+    for (u32 at = 0; at < dequant_factor_pitch(T); at += 4) {
       const u32 count = min_of(there - min_of(at, there), 4U);
-      if (alignment % 4 == 0) {
-        ptx::cp_async<4>(to + at, count == 0 ? from : from + at, count);
-      } else {
-        u32 four = 0;
-        INGOT_UNROLL
-        for (u32 i = 0; i < 4; ++i) {
-          if (i < count) four |= u32{from[at + i]} << 8 * i;
-        }
-        ptx::st_shared4(to + at, four);
+      ptx::cp_async<4>(to + at, count == 0 ? from : from + at, count);
+    }
+  }
+  INGOT_DEVICE static void copy_bytes(u32 to, const u8* from, u32 there) {
+    INGOT_UNROLL
+    for (u32 at = 0; at < dequant_factor_pitch(T); at += 4) {
+      u32 four = 0;
+      INGOT_UNROLL
+      for (u32 i = 0; i < 4; ++i) {
+        if (at + i < there) four |= u32{from[at + i]} << 8 * i;
       }
+      ptx::st_shared4(to + at, four);
     }
   }
 };

@@ -5,6 +5,7 @@
 #include "dequant_factors.cuh"
 #include "dequant_fragment.cuh"
 #include "platform.cuh"
+#include "stream_k.cuh"
 
 namespace ingot {
 
@@ -19,7 +20,8 @@ struct DequantSm90Tiling {
   u32 multicast = 1;  // tiles side by side in a cluster, which load x for each other
   bool wgmma = false;
   u32 blocks_per_sm = 1;
-  u32 k_warps = 1;  // warpgroups that have the same rows, and of each stage's k each a piece
+  u32 k_warps = 1;        // warpgroups that have the same rows, and of each stage's k each a piece
+  bool stream_k = false;  // tiles are cut along k (stream_k.cuh), so that all blocks have as much to do
   bool operator==(const DequantSm90Tiling&) const = default;
 };
 
@@ -140,8 +142,8 @@ INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t,
          t.depth % kDequantPart == 0 && t.stages >= 2 &&
          (t.split == 1 || t.split == 2 || t.split == 4 || t.split == 8) && dequant_rows(t) / 16 % t.split == 0 &&
          (t.multicast == 1 || t.multicast == 2 || t.multicast == 4) && dequant_cluster(t) <= 8 &&
-         t.tokens % (8 * t.multicast) == 0 && dequant_sums(t, kind) + fragments + 32 <= share &&
-         dequant_sums(t, kind) <= 128 &&
+         (!t.stream_k || (dequant_cluster(t) == 1 && t.k_warps == 1)) && t.tokens % (8 * t.multicast) == 0 &&
+         dequant_sums(t, kind) + fragments + 32 <= share && dequant_sums(t, kind) <= 128 &&
          (dequant_shared_bytes<W>(t, kind) + kDequantReserved) * t.blocks_per_sm <=
              kDequantSharedLimit + kDequantReserved;
 }
@@ -163,6 +165,18 @@ INGOT_HOST_DEVICE constexpr u32 dequant_blocks(const DequantSm90Tiling& t, u32 m
   const u32 tiles = dequant_tiles_m(t, m) * dequant_tiles_n(t, n);
   const u32 rounds = ceil_div(tiles, max_of(clusters, 1U));
   return tiles == 0 ? 0 : ceil_div(tiles, rounds) * dequant_cluster(t);
+}
+
+// The same for stream-K, a step for each stage: nothing is added before a tile's last ones.
+INGOT_HOST_DEVICE constexpr StreamKWork dequant_work(const DequantSm90Tiling& t, u32 m, u32 n, u32 k) {
+  return {.tiles = dequant_tiles_m(t, m) * dequant_tiles_n(t, n),
+          .steps = static_cast<u32>(ceil_div(dequant_padded(k), u64{t.depth})),
+          .spare = 0};
+}
+// Memory beside the operands: of each block a tile's sums, and a flag for each warp that has some.
+INGOT_HOST_DEVICE constexpr u32 dequant_sum_warps(const DequantSm90Tiling& t) { return 4 * t.groups; }
+INGOT_HOST_DEVICE constexpr u64 dequant_sum_bytes(const DequantSm90Tiling& t) {
+  return u64{dequant_rows(t)} * t.tokens * 4;
 }
 
 struct DequantSpan {

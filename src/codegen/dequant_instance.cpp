@@ -46,14 +46,15 @@ TemplateInstance mma(DequantMatmulSpec spec) {
 
 TemplateInstance sm90(const DequantMatmulSpec& spec) {
   const DequantSm90Tiling t = dequant_sm90_tiling(*spec.tiling);
-  return {.header = "dequant_sm90.cuh",
-          .kernel = fmt::format(
-              "dequant_sm90<{}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
-              "{}, {}}}{}>",
-              type(spec.weight), type(spec.x), type(spec.out), text_of(dequant_sm90_factors(spec)), t.tokens, t.groups,
-              t.waves, t.depth, t.stages, t.split, t.multicast, t.wgmma, t.blocks_per_sm, t.k_warps, epilogue(spec)),
-          .words = print(spec),
-          .functor = {}};
+  return {
+      .header = "dequant_sm90.cuh",
+      .kernel = fmt::format("dequant_sm90<{}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
+                            "{}, {}{}}}{}>",
+                            type(spec.weight), type(spec.x), type(spec.out), text_of(dequant_sm90_factors(spec)),
+                            t.tokens, t.groups, t.waves, t.depth, t.stages, t.split, t.multicast, t.wgmma,
+                            t.blocks_per_sm, t.k_warps, t.stream_k ? ", true" : "", epilogue(spec)),
+      .words = print(spec),
+      .functor = {}};
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& t) {
           .multicast = unsigned_of(t.multicast),
           .wgmma = t.wgmma,
           .blocks_per_sm = unsigned_of(t.blocks),
-          .k_warps = unsigned_of(t.k_warps)};
+          .k_warps = unsigned_of(t.k_warps),
+          .stream_k = t.stream_k};
 }
 
 DequantFactors dequant_mma_factors(const DequantMatmulSpec& spec) {
@@ -66,6 +67,17 @@ DequantTiling with_all_stages(const DequantMatmulSpec& spec, DequantTiling tilin
     if (dequant_sm90_exists(spec, tiling)) break;
   }
   return tiling;
+}
+
+DequantTiling with_stages(const DequantMatmulSpec& spec, DequantTiling tiling, int percent) {
+  tiling = with_all_stages(spec, tiling);
+  while (tiling.stages > 0 && dequant_sm90_fills(spec, tiling) * 100 > percent) --tiling.stages;
+  return tiling;
+}
+
+double dequant_sm90_fills(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
+  const u32 bytes = (dequant_sm90_shared_bytes(spec, tiling) + kDequantReserved) * static_cast<u32>(tiling.blocks);
+  return bytes / static_cast<double>(kDequantSharedLimit + kDequantReserved);
 }
 
 u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling) {

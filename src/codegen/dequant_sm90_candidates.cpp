@@ -1,7 +1,8 @@
-// The estimate: rounds of clusters, each of as many stages as its part of K has, and the first stage once more, for
-// which all wait. A stage takes the longest of what reading it takes, what decoding and multiplying it takes, one after
-// the other, what a warp must wait for in each step of 32 k, and what copying factors row by row takes. And never less
-// than the memory takes. Constants: dequant_costs.h.
+// The estimate: rounds of clusters, each of as many stages as its part of K has, or (stream-K) an equal share of all
+// stages, and the first stage once more, for which all wait. A stage takes the longest of what reading it takes, what
+// decoding and multiplying it takes, one after the other, what a warp must wait for in each step of 32 k, the time
+// until a stage that was handed back is full again, and what copying factors row by row takes. And never less than the
+// memory takes. Constants: dequant_costs.h.
 #include "ingot/codegen/dequant_sm90_candidates.h"
 
 #include <algorithm>
@@ -17,48 +18,68 @@
 namespace ingot {
 namespace {
 
+constexpr int kStreamK = 0;  // in place of a split
 // Of a block: tokens, warpgroups, waves, k of a stage, blocks of a multiprocessor, warpgroups that share a stage's k;
-// and into how many parts K is cut. Those that were within a tenth of the best of some product
-// (bench/results/weight_only_tilings_h200.json): what was never measured is not chosen by an estimate. Of equal
-// estimates the first is chosen.
+// into how many parts K is cut; blocks that load x for each other; percent of shared memory that
+// its stages fill: half leaves room for the next kernel to begin in, and where many blocks read, few bytes on their way
+// are read faster than many. Those that were within 2 %
+// of the best of some product (bench/results/weight_only_tilings_h200.json), and some for codes of other sizes: what
+// was never measured is not chosen by an estimate. Of equal estimates the first is chosen.
 struct Sm90Shape {
-  int tokens, groups, waves, depth, blocks, k_warps;
-  std::array<int, 2> splits;
+  int tokens, groups, waves, depth, blocks, k_warps, split, multicast, percent;
 };
-constexpr std::array kSm90MmaShapes{Sm90Shape{8, 1, 1, 512, 1, 1, {1, 2}},  Sm90Shape{8, 2, 1, 512, 1, 2, {2, 2}},
-                                    Sm90Shape{8, 4, 1, 512, 1, 4, {2, 2}},  Sm90Shape{8, 1, 1, 256, 2, 1, {2, 4}},
-                                    Sm90Shape{8, 2, 1, 256, 2, 2, {2, 4}},  Sm90Shape{8, 4, 1, 256, 2, 4, {2, 2}},
-                                    Sm90Shape{8, 2, 1, 256, 1, 2, {2, 2}},  Sm90Shape{8, 2, 2, 256, 1, 2, {2, 2}},
-                                    Sm90Shape{8, 3, 1, 128, 1, 1, {2, 2}},  Sm90Shape{8, 3, 1, 256, 1, 1, {2, 4}},
-                                    Sm90Shape{8, 4, 1, 256, 1, 2, {4, 4}},  Sm90Shape{8, 4, 1, 512, 1, 2, {4, 4}},
-                                    Sm90Shape{8, 2, 1, 512, 1, 1, {4, 4}},  Sm90Shape{8, 2, 1, 256, 1, 1, {4, 4}},
-                                    Sm90Shape{8, 4, 1, 256, 1, 1, {4, 4}},  Sm90Shape{8, 4, 1, 128, 1, 1, {4, 4}},
-                                    Sm90Shape{8, 2, 1, 128, 2, 1, {8, 8}},  Sm90Shape{16, 1, 1, 256, 2, 1, {2, 2}},
-                                    Sm90Shape{16, 2, 1, 256, 2, 2, {2, 2}}, Sm90Shape{16, 2, 1, 512, 1, 2, {2, 2}},
-                                    Sm90Shape{16, 4, 1, 512, 1, 4, {2, 2}}, Sm90Shape{16, 2, 2, 256, 1, 2, {2, 2}},
-                                    Sm90Shape{16, 2, 1, 128, 1, 1, {2, 2}}, Sm90Shape{16, 3, 1, 128, 1, 1, {2, 2}},
-                                    Sm90Shape{16, 3, 1, 256, 1, 1, {2, 4}}, Sm90Shape{16, 4, 1, 256, 1, 2, {4, 4}},
-                                    Sm90Shape{16, 2, 1, 256, 1, 1, {4, 4}}, Sm90Shape{16, 2, 1, 128, 2, 1, {4, 4}},
-                                    Sm90Shape{16, 4, 1, 128, 1, 1, {4, 4}}, Sm90Shape{16, 4, 1, 256, 1, 1, {4, 4}},
-                                    Sm90Shape{32, 2, 1, 256, 1, 1, {2, 2}}};
-constexpr std::array kSm90WgmmaShapes{Sm90Shape{16, 2, 1, 256, 1, 1, {2, 2}}, Sm90Shape{16, 4, 1, 128, 1, 1, {4, 4}},
-                                      Sm90Shape{32, 1, 1, 128, 2, 1, {2, 2}}, Sm90Shape{32, 2, 1, 256, 1, 1, {2, 2}},
-                                      Sm90Shape{32, 3, 1, 128, 1, 1, {2, 4}}, Sm90Shape{32, 3, 1, 256, 1, 1, {2, 2}},
-                                      Sm90Shape{32, 4, 1, 128, 1, 1, {1, 2}}, Sm90Shape{32, 2, 1, 128, 1, 1, {2, 2}},
-                                      Sm90Shape{32, 2, 1, 128, 2, 1, {4, 8}}, Sm90Shape{32, 1, 2, 128, 2, 1, {2, 2}},
-                                      Sm90Shape{64, 1, 1, 128, 2, 1, {1, 2}}, Sm90Shape{64, 3, 1, 128, 1, 1, {2, 4}},
-                                      Sm90Shape{64, 2, 1, 128, 1, 1, {1, 2}}, Sm90Shape{64, 2, 1, 256, 1, 1, {2, 2}},
-                                      Sm90Shape{64, 4, 1, 128, 1, 1, {1, 2}}, Sm90Shape{64, 2, 2, 128, 1, 1, {1, 1}},
-                                      Sm90Shape{64, 2, 1, 128, 2, 1, {1, 1}}, Sm90Shape{64, 2, 1, 64, 2, 1, {2, 2}},
-                                      Sm90Shape{64, 1, 2, 64, 2, 1, {1, 1}},  Sm90Shape{128, 2, 1, 128, 1, 1, {1, 2}},
-                                      Sm90Shape{128, 2, 2, 64, 1, 1, {1, 2}}, Sm90Shape{128, 3, 1, 64, 1, 1, {1, 2}},
-                                      Sm90Shape{128, 4, 1, 64, 1, 1, {1, 1}}, Sm90Shape{128, 2, 2, 128, 1, 1, {1, 1}},
-                                      Sm90Shape{128, 2, 1, 64, 1, 1, {1, 1}}, Sm90Shape{256, 2, 1, 64, 1, 1, {1, 1}},
-                                      Sm90Shape{256, 2, 1, 128, 1, 1, {1, 1}}};
+constexpr std::array kSm90MmaShapes{
+    Sm90Shape{8, 1, 1, 256, 2, 1, 2, 1, 100},         Sm90Shape{8, 1, 1, 256, 2, 1, 2, 1, 50},
+    Sm90Shape{8, 1, 1, 512, 1, 1, 1, 1, 100},         Sm90Shape{8, 1, 1, 512, 1, 1, 2, 1, 100},
+    Sm90Shape{8, 1, 1, 512, 1, 1, 2, 1, 50},          Sm90Shape{8, 2, 1, 128, 1, 1, 2, 1, 50},
+    Sm90Shape{8, 2, 1, 256, 1, 1, 2, 1, 50},          Sm90Shape{8, 2, 1, 256, 1, 1, 4, 1, 50},
+    Sm90Shape{8, 2, 1, 256, 1, 2, 2, 1, 100},         Sm90Shape{8, 2, 1, 256, 1, 2, 2, 1, 50},
+    Sm90Shape{8, 2, 1, 256, 1, 2, 2, 1, 40},          Sm90Shape{8, 2, 1, 256, 2, 2, 2, 1, 100},
+    Sm90Shape{8, 2, 1, 256, 2, 2, 2, 1, 50},          Sm90Shape{8, 2, 1, 512, 1, 2, 2, 1, 100},
+    Sm90Shape{8, 2, 2, 256, 1, 2, 2, 1, 100},         Sm90Shape{8, 2, 2, 256, 1, 2, 2, 1, 50},
+    Sm90Shape{8, 3, 1, 64, 1, 1, 2, 1, 50},           Sm90Shape{8, 3, 1, 128, 1, 1, 1, 1, 50},
+    Sm90Shape{8, 3, 1, 128, 1, 1, 2, 1, 56},          Sm90Shape{8, 3, 1, 128, 1, 1, 2, 1, 50},
+    Sm90Shape{8, 3, 1, 128, 1, 1, 4, 1, 56},          Sm90Shape{8, 3, 1, 256, 1, 1, 2, 1, 56},
+    Sm90Shape{8, 4, 1, 128, 1, 1, 2, 1, 56},          Sm90Shape{8, 4, 1, 128, 1, 1, 4, 1, 100},
+    Sm90Shape{8, 4, 1, 256, 1, 1, 4, 1, 100},         Sm90Shape{8, 4, 1, 256, 2, 4, 2, 1, 100},
+    Sm90Shape{8, 4, 1, 512, 1, 2, 4, 1, 100},         Sm90Shape{8, 4, 1, 512, 1, 4, 2, 1, 100},
+    Sm90Shape{8, 4, 1, 512, 1, 4, 2, 1, 50},          Sm90Shape{8, 1, 1, 256, 2, 1, kStreamK, 1, 50},
+    Sm90Shape{8, 2, 1, 256, 1, 1, kStreamK, 1, 56},   Sm90Shape{8, 2, 1, 256, 1, 1, kStreamK, 1, 50},
+    Sm90Shape{8, 2, 1, 256, 2, 1, kStreamK, 1, 100},  Sm90Shape{8, 2, 1, 512, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{8, 2, 1, 512, 2, 1, kStreamK, 1, 100},  Sm90Shape{8, 3, 1, 128, 1, 1, kStreamK, 1, 56},
+    Sm90Shape{8, 4, 1, 128, 1, 1, kStreamK, 1, 56},   Sm90Shape{8, 4, 1, 256, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{8, 4, 1, 512, 1, 1, kStreamK, 1, 100},  Sm90Shape{16, 1, 1, 256, 2, 1, 2, 1, 100},
+    Sm90Shape{16, 2, 1, 128, 1, 1, 2, 1, 100},        Sm90Shape{16, 2, 1, 128, 1, 1, 2, 1, 50},
+    Sm90Shape{16, 2, 1, 256, 1, 2, 2, 1, 50},         Sm90Shape{16, 2, 1, 256, 1, 2, 2, 1, 40},
+    Sm90Shape{16, 2, 1, 256, 2, 2, 2, 1, 100},        Sm90Shape{16, 2, 1, 512, 1, 2, 2, 1, 100},
+    Sm90Shape{16, 2, 2, 256, 1, 2, 2, 1, 100},        Sm90Shape{16, 3, 1, 128, 1, 1, 2, 1, 50},
+    Sm90Shape{16, 3, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{16, 3, 1, 256, 1, 1, 4, 1, 100},
+    Sm90Shape{16, 4, 1, 128, 1, 1, 4, 1, 100},        Sm90Shape{16, 4, 1, 512, 1, 4, 2, 1, 100},
+    Sm90Shape{16, 2, 1, 256, 1, 1, kStreamK, 1, 100}, Sm90Shape{16, 2, 1, 256, 1, 1, kStreamK, 1, 50},
+    Sm90Shape{16, 2, 1, 256, 2, 1, kStreamK, 1, 100}, Sm90Shape{16, 2, 1, 512, 2, 1, kStreamK, 1, 100},
+    Sm90Shape{16, 4, 1, 128, 1, 1, kStreamK, 1, 100}, Sm90Shape{16, 4, 1, 128, 1, 1, kStreamK, 1, 56},
+    Sm90Shape{16, 4, 1, 256, 1, 1, kStreamK, 1, 100}, Sm90Shape{16, 4, 1, 256, 1, 1, kStreamK, 1, 50}};
+constexpr std::array kSm90WgmmaShapes{
+    Sm90Shape{16, 2, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{16, 4, 1, 128, 1, 1, 4, 1, 100},
+    Sm90Shape{16, 2, 1, 256, 1, 1, kStreamK, 1, 100}, Sm90Shape{32, 1, 1, 128, 2, 1, 2, 1, 100},
+    Sm90Shape{32, 2, 1, 128, 2, 1, 4, 1, 100},        Sm90Shape{32, 2, 1, 256, 1, 1, 2, 1, 100},
+    Sm90Shape{32, 3, 1, 128, 1, 1, 2, 1, 100},        Sm90Shape{32, 3, 1, 256, 1, 1, 2, 1, 100},
+    Sm90Shape{32, 4, 1, 128, 1, 1, 1, 1, 100},        Sm90Shape{32, 1, 2, 128, 1, 1, kStreamK, 1, 50},
+    Sm90Shape{32, 2, 1, 128, 1, 1, kStreamK, 1, 50},  Sm90Shape{32, 2, 1, 256, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{32, 2, 2, 128, 1, 1, kStreamK, 1, 100}, Sm90Shape{64, 1, 1, 128, 1, 1, 2, 1, 60},
+    Sm90Shape{64, 2, 1, 128, 1, 1, 1, 1, 100},        Sm90Shape{64, 2, 1, 128, 1, 1, 2, 1, 100},
+    Sm90Shape{64, 2, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{64, 2, 2, 128, 1, 1, 1, 1, 100},
+    Sm90Shape{64, 3, 1, 128, 1, 1, 2, 1, 100},        Sm90Shape{64, 3, 1, 128, 1, 1, 4, 1, 100},
+    Sm90Shape{64, 4, 1, 128, 1, 1, 1, 1, 100},        Sm90Shape{64, 2, 1, 128, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{64, 2, 2, 128, 1, 1, kStreamK, 1, 100}, Sm90Shape{64, 4, 1, 128, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{128, 2, 1, 64, 1, 1, 1, 1, 100},        Sm90Shape{128, 2, 1, 128, 1, 1, 1, 1, 100},
+    Sm90Shape{128, 2, 1, 128, 1, 1, 1, 2, 100},       Sm90Shape{128, 2, 1, 128, 1, 1, 2, 1, 100},
+    Sm90Shape{128, 2, 2, 128, 1, 1, 1, 1, 100},       Sm90Shape{128, 2, 2, 128, 1, 1, 1, 2, 100},
+    Sm90Shape{128, 3, 1, 64, 1, 1, 1, 1, 100},        Sm90Shape{128, 3, 1, 64, 1, 1, 1, 2, 100},
+    Sm90Shape{128, 3, 1, 64, 1, 1, 2, 1, 100},        Sm90Shape{128, 2, 2, 128, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{256, 2, 1, 64, 1, 1, 1, 1, 100},        Sm90Shape{256, 2, 1, 64, 1, 1, 1, 2, 100},
+    Sm90Shape{256, 2, 1, 64, 1, 1, kStreamK, 1, 100}};
 constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
-// Blocks load x for each other where there are many tokens.
-constexpr int kMulticastTokens = 128;
-
 // Does a tile of so many tokens suit M: no more than there are, rounded up, and not so few that weights are decoded
 // over and over?
 bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens < 2 * m) && (tokens >= m || tokens >= 64); }
@@ -66,43 +87,54 @@ bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens < 2 * m) 
 // k whose sum has a factor of its own in kernel sm90, 0: none has.
 int sum_group(const DequantMatmulSpec& spec) { return static_cast<int>(dequant_group(dequant_sm90_factors(spec))); }
 
+bool has_factors_of_codes(const DequantMatmulSpec& spec) {
+  return dequant_sm90_factors(spec) == DequantFactors::mx32_codes;
+}
+
 // Two sets of sums, where groups have their own, and what they need beside them: more than a thread has registers. Four
 // warpgroups have 112 to a thread; sums of 32 tokens by mma.sync need many beside them if a stage is long, and those of
-// two waves by wgmma.
+// two waves by wgmma. Where tiles are cut, factors of codes are too many beside sums of 128 tokens.
 bool spills(const DequantMatmulSpec& spec, const DequantTiling& t) {
+  if (t.stream_k && t.tokens == 128 && has_factors_of_codes(spec)) return true;
   if (sum_group(spec) == 0) return false;
   return (t.rows == 256 * t.waves && t.tokens * t.waves >= 64) || (!t.wgmma && t.tokens == 32 && t.depth > 128) ||
          (t.wgmma && t.waves > 1 && t.depth > 64);
 }
 
-void add_sm90(const DequantMatmulSpec& spec, const DequantTiling& tiling, std::vector<DequantTiling>& all) {
-  if (spills(spec, tiling)) return;
-  const DequantTiling filled = with_all_stages(spec, tiling);
-  if (filled.stages >= 3) all.push_back(filled);
+// Where tiles are cut there are as many stages as bytes allow: of few bytes, handing them over takes longer than
+// reading them.
+bool has_short_stages(const DequantMatmulSpec& spec, const DequantTiling& t) {
+  return t.stream_k && !t.wgmma && t.rows * t.depth * bits_of(spec.weight) / 8 < 24576;
+}
+
+// Fewer stages than that leave the copy engine nothing to do while the last ones are used.
+int fewest_stages(int depth) { return depth < 256 ? 3 : 2; }
+
+void add_sm90(const DequantMatmulSpec& spec, const DequantTiling& tiling, int percent,
+              std::vector<DequantTiling>& all) {
+  if (spills(spec, tiling) || has_short_stages(spec, tiling)) return;
+  const DequantTiling filled = with_stages(spec, tiling, percent);
+  if (filled.stages >= fewest_stages(tiling.depth) && std::ranges::find(all, filled) == all.end())
+    all.push_back(filled);
 }
 
 void add_sm90(const DequantMatmulSpec& spec, const GemmSize& size, const Sm90Shape& shape, bool wgmma,
               std::vector<DequantTiling>& all) {
-  DequantTiling tiling{.wgmma = wgmma,
-                       .tokens = shape.tokens,
-                       .rows = 64 * shape.groups / shape.k_warps * shape.waves,
-                       .depth = shape.depth,
-                       .k_warps = shape.k_warps,
-                       .waves = shape.waves,
-                       .blocks = shape.blocks};
   // A part of fewer than two stages is mostly its beginning and its end.
-  const auto fits = [&](int split) { return split == 1 || size.k >= std::int64_t{2} * shape.depth * split; };
-  const auto [fewest, most] = shape.splits;
-  tiling.split = 0;
-  for (const int split : {fits(fewest) ? fewest : 1, most}) {
-    if (!fits(split) || split == tiling.split) continue;
-    tiling.split = split;
-    add_sm90(spec, tiling, all);
-    if (tiling.tokens < kMulticastTokens || split > 1 || size.n < 2 * tiling.rows) continue;
-    tiling.multicast = 2;
-    add_sm90(spec, tiling, all);
-    tiling.multicast = 1;
-  }
+  const bool is_cut = shape.split > 1 && size.k >= std::int64_t{2} * shape.depth * shape.split;
+  const int rows = 64 * shape.groups / shape.k_warps * shape.waves;
+  add_sm90(spec,
+           {.wgmma = wgmma,
+            .tokens = shape.tokens,
+            .rows = rows,
+            .depth = shape.depth,
+            .split = is_cut ? shape.split : 1,
+            .k_warps = shape.k_warps,
+            .waves = shape.waves,
+            .multicast = size.n < std::int64_t{rows} * shape.multicast ? 1 : shape.multicast,
+            .blocks = shape.blocks,
+            .stream_k = shape.split == kStreamK},
+           shape.percent, all);
 }
 
 }  // namespace
@@ -111,6 +143,8 @@ std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, c
   std::vector<DequantTiling> all;
   const auto add = [&](std::span<const Sm90Shape> shapes, bool wgmma) {
     for (const Sm90Shape& shape : shapes) {
+      // (Where stream-K cuts depends on the count of tokens.)
+      if (wgmma_alone && shape.split == kStreamK) continue;
       if (suits(shape.tokens, size.m)) add_sm90(spec, size, shape, wgmma, all);
     }
   };
@@ -126,7 +160,7 @@ std::vector<DequantTiling> dequant_sm90_tilings_like(DequantTiling tiling, const
     for (const int blocks : {1, 2}) {
       tiling.tokens = tokens;
       tiling.blocks = blocks;
-      if (suits(tokens, size.m)) add_sm90(spec, tiling, all);
+      if (suits(tokens, size.m)) add_sm90(spec, tiling, 100, all);
     }
   }
   return all;
@@ -145,10 +179,6 @@ int clusters_at_once(int multiprocessors, int blocks) {
   const int parts = std::max(1, multiprocessors / 16);
   const int whole = std::max(1, multiprocessors) / blocks;
   return std::max(1, blocks <= 2 ? whole : whole - parts / 4);
-}
-
-bool has_factors_of_codes(const DequantMatmulSpec& spec) {
-  return dequant_sm90_factors(spec) == DequantFactors::mx32_codes;
 }
 
 // For each sum that has a factor of its own, of a code.
@@ -177,20 +207,44 @@ double ns_of_wgmma(const DequantMatmulSpec& spec, const DequantTiling& t, double
          t.tokens / kCosts.wgmma_per_ns + kCosts.wgmma_sum_ns * sums_of_code(spec, t);
 }
 
-}  // namespace
-
-double estimate_dequant_sm90(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& t,
-                             int multiprocessors) {
-  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+// Stages that a block works through, of how many tiles, and parts that it adds to others' sums.
+struct Rounds {
+  double stages, tiles, parts, blocks_at_once;
+};
+Rounds rounds_of(const GemmSize& size, const DequantTiling& t, int multiprocessors) {
   const int cluster = t.split * t.multicast;
   const double tiles_m = static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens));
   const double tiles =
       tiles_m * static_cast<double>(ceil_div<std::int64_t>(size.n, std::int64_t{t.rows} * t.multicast));
   const double room = clusters_at_once(multiprocessors, cluster) * t.blocks;
-  const double rounds = std::ceil(tiles / room);
-  const double at_once = std::min<double>(t.blocks, std::ceil(tiles / rounds * cluster / std::max(1, multiprocessors)));
+  const auto stages = static_cast<double>(ceil_div<std::int64_t>(size.k, t.depth));
+  const auto at_once = [&](double blocks) {
+    return std::min<double>(t.blocks, std::ceil(blocks / std::max(1, multiprocessors)));
+  };
+  if (!t.stream_k) {
+    const double rounds = std::ceil(tiles / room);
+    return {.stages = rounds * std::ceil(stages / t.split),
+            .tiles = rounds,
+            .parts = 0,
+            .blocks_at_once = at_once(std::ceil(tiles / rounds) * cluster)};
+  }
+  const double shortest = std::ceil(std::sqrt(stages));
+  const double blocks = tiles >= room ? room : std::min(room, tiles * std::floor(stages / shortest));
+  const double parts = std::fmod(tiles, blocks) == 0 ? 0 : tiles < blocks ? blocks / tiles : 1;
+  return {.stages = std::ceil(tiles * stages / blocks),
+          .tiles = std::max(1.0, tiles / blocks),
+          .parts = parts,
+          .blocks_at_once = at_once(blocks)};
+}
+
+}  // namespace
+
+double estimate_dequant_sm90(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& t,
+                             int multiprocessors) {
+  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+  const Rounds rounds = rounds_of(size, t, multiprocessors);
+  const double at_once = rounds.blocks_at_once;
   // Of a stage.
-  const double stages = std::ceil(static_cast<double>(ceil_div<std::int64_t>(size.k, t.depth)) / t.split);
   const double weights = static_cast<double>(t.rows) * t.depth;
   const double code_bytes = weights * bits_of(spec.weight) / 8;
   const double bytes = code_bytes + 2.0 * t.tokens * t.depth / t.multicast;
@@ -200,16 +254,21 @@ double estimate_dequant_sm90(const DequantMatmulSpec& spec, const GemmSize& size
   const double steps = t.depth / 32.0 / t.k_warps * t.waves;
   const double step = t.wgmma ? kCosts.wgmma_step_ns * t.tokens / 64 : kCosts.mma_step_ns * (16 + t.tokens) / 32;
   const double waiting = kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0) + step * steps;
+  const double filling = (kCosts.ring_ns + reading * at_once) / t.stages;
   const double copying = has_factors_of_codes(spec) ? kCosts.mx_row_ns * t.rows * at_once : 0;
-  const double stage = std::max({reading * at_once, weights * at_once * of_code, waiting, copying});
-  // Of a tile, and of the first.
-  const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
+  const double stage = std::max({reading * at_once, weights * at_once * of_code, waiting, filling, copying});
+  // Of a tile, of a part of one, and of the first stage.
+  const double outputs = t.rows * t.tokens / 1024.0;
+  const double writing = kCosts.write_ns * outputs;
   const double exchange =
       (t.split * t.k_warps == 1 ? 0 : kCosts.exchange_ns + writing) + (t.k_warps > 1 ? kCosts.k_warps_ns : 0);
+  const double part = kCosts.part_ns + kCosts.part_write_ns * outputs;
   const double beginning = kCosts.beginning * std::max(reading, waiting);
-  const double ns = rounds * (stages * stage + writing + exchange + kCosts.tile_ns) + beginning;
+  const double ns =
+      rounds.stages * stage + rounds.tiles * (writing + exchange + kCosts.tile_ns) + rounds.parts * part + beginning;
   const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
-  return kCosts.start_us + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
+  const double start = kCosts.start_us - (dequant_sm90_fills(spec, t) <= kCosts.early_share ? kCosts.early_us : 0);
+  return start + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
 }
 
 }  // namespace ingot

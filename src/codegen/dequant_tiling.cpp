@@ -21,6 +21,7 @@ struct Extra {
 };
 constexpr std::array kExtras{Extra{":waves", &DequantTiling::waves}, Extra{":multicast", &DequantTiling::multicast},
                              Extra{":blocks", &DequantTiling::blocks}};
+constexpr std::string_view kStreamK = ":streamk";
 
 // The number up to `end`, which is dropped too; the last one has no end.
 std::optional<int> take_number(std::string_view& text, char end) {
@@ -50,7 +51,9 @@ std::string mma_fault(const DequantTiling& t) {
     return fmt::format("a depth of {}, but in kernel mma it is 64 for each unit along K: {}", t.depth, 64 * t.k_warps);
   }
   if (t.stages != 3) return fmt::format("{} stages, but kernel mma has 3", t.stages);
-  if (t.waves != 1 || t.multicast != 1 || t.blocks != 1) return "waves, multicast or blocks, which kernel mma has not";
+  if (t.waves != 1 || t.multicast != 1 || t.blocks != 1 || t.stream_k) {
+    return "waves, multicast, blocks or stream-K, which kernel mma has not";
+  }
   if (t.tokens == 64 && t.rows / 16 * t.k_warps > 8) {
     return fmt::format(
         "64 tokens, {} rows and {} units along K, but beside 64 tokens a block has 8 warps at most: its "
@@ -72,6 +75,10 @@ std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
         "{} rows in {} waves and {} units along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 "
         "to 4 waves",
         t.rows, t.waves, t.k_warps);
+  }
+  if (t.stream_k && (t.split != 1 || t.multicast != 1 || t.k_warps != 1)) {
+    return "stream-K, but that takes blocks and warps that share neither K nor x: split 1, no multicast, one unit "
+           "along K";
   }
   if (dequant_sm90_exists(spec, t)) return {};
   DequantTiling fewest = t;
@@ -107,6 +114,7 @@ std::string print(DequantKernel kernel, const DequantTiling& t) {
   for (const Extra& extra : kExtras) {
     if (t.*extra.field != 1) text += fmt::format("{}{}", extra.word, t.*extra.field);
   }
+  if (t.stream_k) text += kStreamK;
   return text;
 }
 
@@ -119,6 +127,8 @@ std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::str
     if (!text.starts_with("mma:")) return std::nullopt;
     text.remove_prefix(4);
   }
+  tiling.stream_k = kernel != DequantKernel::mma && text.ends_with(kStreamK);
+  if (tiling.stream_k) text.remove_suffix(kStreamK.size());
   // From the end: each extra word once, in their order, and not where it says 1.
   for (auto extra = kExtras.rbegin(); extra != kExtras.rend(); ++extra) {
     const auto at = text.rfind(extra->word);

@@ -14,7 +14,7 @@ std::optional<DequantKernel> parse_dequant_kernel(std::string_view text);
 
 // What follows the kernel's name in a spec: of mma "16x64x128:3:1:2" (tokens x rows x depth, stages, split, k_warps);
 // of sm90 "mma:16x128x128:8:2:1" or "wgmma:64x256x128:4:1:1:waves2:multicast2:blocks2", the instruction first, and at
-// the end what is not 1.
+// the end what is not 1; last, where tiles are cut along K, ":streamk".
 std::string print(DequantKernel kernel, const DequantTiling& tiling);
 std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::string_view text);
 

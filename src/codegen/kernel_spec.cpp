@@ -821,7 +821,7 @@ std::uint64_t hash_spec(const DequantMatmulSpec& spec) {
       pack(14, spec.x, spec.weight, spec.out, spec.factors, spec.layout, flags, spec.kernel) +
       (spec.pointwise ? mix(spec.pointwise.hash()) : 0) +
       mix(bits(spec.scale) + mix(pack(t.wgmma, t.tokens / 8, t.rows / 16, t.depth / 32, t.stages, t.split, t.k_warps) +
-                                 mix(pack(t.waves, t.multicast, t.blocks)))));
+                                 mix(pack(t.waves, t.multicast, t.blocks, t.stream_k)))));
 }
 
 // ---- all ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// PTX ISA 9.7.9.27 "cp.async.bulk" and its prefetch, 9.7.9.14 "st.async": bytes in a row from global to shared memory
+// PTX ISA 9.7.9.27 "cp.async.bulk", 9.7.9.14 "st.async": bytes in a row from global to shared memory
 // by the copy engine; and words to another block's shared memory, counted there. Device code only; sm_90 and up.
 #pragma once
 
@@ -14,11 +14,6 @@ INGOT_DEVICE void bulk_load(u32 target, const void* source, u32 bytes, u32 barri
           "r"(target),
       "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
-}
-
-// Into the L2.
-INGOT_DEVICE void bulk_prefetch(const void* source, u32 bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes));
 }
 
 // To shared memory of a block of the cluster (mapa), whose barrier, of the same block, counts 16 bytes.

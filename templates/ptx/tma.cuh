@@ -46,6 +46,7 @@ INGOT_DEVICE void tma_store(const TensorMap* map, u32 source, i32 x, i32 y) {
                "r"(source), "r"(x), "r"(y)
                : "memory");
 }
+// Likewise before a barrier is told that this thread has loaded what a copy will overwrite.
 INGOT_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 INGOT_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // All of the thread's groups have read their shared memory.

@@ -75,6 +75,9 @@ BOOST_AUTO_TEST_CASE(printed_form) {
   BOOST_TEST(print(DequantMatmulSpec{.kernel = DequantKernel::sm90, .tiling = wide}) ==
              "dequant_matmul bf16*e4m3fn->bf16 packed scale=row "
              "kernel=sm90:wgmma:64x256x64:4:1:1:waves2:multicast2");
+  const DequantTiling cut{.tokens = 8, .rows = 128, .depth = 256, .stages = 2, .blocks = 2, .stream_k = true};
+  BOOST_TEST(print(DequantMatmulSpec{.kernel = DequantKernel::sm90, .tiling = cut}) ==
+             "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x128x256:2:1:1:blocks2:streamk");
 }
 
 BOOST_AUTO_TEST_CASE(text_comes_back) {
@@ -83,7 +86,9 @@ BOOST_AUTO_TEST_CASE(text_comes_back) {
        {"dequant_matmul bf16*e4m3fn->bf16 packed scale=row bias epilogue=x*sigmoid(x) kernel=sm90:mma:16x128x128:8:2:1",
         "dequant_matmul f16*e2m1fn->f32 packed scale=1x32 factors=e8m0fnu batch_invariant",
         "dequant_matmul bf16*e3m2fn->bf16 row_major scale=128x128 kernel=mma:64x128x64:3:4:1",
-        "dequant_matmul bf16*e4m3fn->bf16 packed scale=1x64 kernel=sm90:wgmma:32x256x64:4:1:1:waves2:multicast2"}) {
+        "dequant_matmul bf16*e4m3fn->bf16 packed scale=1x64 kernel=sm90:wgmma:32x256x64:4:1:1:waves2:multicast2",
+        "dequant_matmul bf16*e2m1fn->bf16 packed scale=row kernel=sm90:mma:8x256x512:2:1:1:streamk",
+        "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x128x256:2:1:1:blocks2:streamk"}) {
     BOOST_TEST(print(parse(line)) == line);
   }
   BOOST_TEST((parse("dequant_matmul bf16 * e4m3fn -> bf16 kernel=mma scale=row bias packed") ==
@@ -182,7 +187,10 @@ BOOST_AUTO_TEST_CASE(tilings_of_mma) {
              "a depth of 64, but in kernel mma it is 64 for each unit along K: 128");
   BOOST_TEST(mma_refusal([](auto& t) { t.stages = 4; }) == "4 stages, but kernel mma has 3");
   BOOST_TEST(mma_refusal([](auto& t) { t.split = 65; }) == "a split of 65, but it must be 1 to 64");
-  BOOST_TEST(mma_refusal([](auto& t) { t.waves = 2; }) == "waves, multicast or blocks, which kernel mma has not");
+  BOOST_TEST(mma_refusal([](auto& t) { t.waves = 2; }) ==
+             "waves, multicast, blocks or stream-K, which kernel mma has not");
+  BOOST_TEST(mma_refusal([](auto& t) { t.stream_k = true; }) ==
+             "waves, multicast, blocks or stream-K, which kernel mma has not");
   BOOST_TEST(mma_refusal([](auto& t) {
                t.tokens = 64;
                t.depth = 256;
@@ -201,6 +209,12 @@ BOOST_AUTO_TEST_CASE(tilings_of_sm90) {
       "100 rows in 1 waves and 1 units along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves");
   BOOST_TEST(sm90_refusal([](auto& t) { t.stages = 30; }) ==
              "30 stages, but shared memory has no room for so many: take 10 or fewer");
+  BOOST_TEST(sm90_refusal([](auto& t) { t.stream_k = true; }) == "");
+  const std::string_view kCut =
+      "stream-K, but that takes blocks and warps that share neither K nor x: split 1, no multicast, one unit along K";
+  BOOST_TEST(sm90_refusal([](auto& t) { t.stream_k = true, t.split = 2; }) == kCut);
+  BOOST_TEST(sm90_refusal([](auto& t) { t.stream_k = true, t.multicast = 2; }) == kCut);
+  BOOST_TEST(sm90_refusal([](auto& t) { t.stream_k = true, t.k_warps = 2; }) == kCut);
   BOOST_TEST(sm90_refusal([](auto& t) {
                t.tokens = 24;
              }).starts_with("mma:24x128x128:8:1:1, which kernel sm90 cannot be made of with such factors: "));

@@ -1,9 +1,11 @@
 // One launch: the tensor map of x is encoded into the kernel's own parameters, and as many clusters stay on the
-// multiprocessors as run at once.
+// multiprocessors as run at once. Stream-K has the stream's scratch memory for the parts of tiles that blocks leave to
+// each other, and its zeros for the flags.
 #include "ingot/codegen/dequant_sm90.h"
 #include "ingot/runtime/cuda/dequant_params.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/cuda/stream_k_params.h"
 #include "ingot/runtime/dequant_shape.h"
 
 #include "dequant_sm90.cuh"
@@ -29,17 +31,20 @@ void encode_x(TensorMap& map, const Tensor& x, u32 tokens, const Driver& driver)
 
 }  // namespace
 
-void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const Stream& stream,
+void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                   Launcher& launcher) {
   const DequantSm90Tiling tiling = dequant_sm90_tiling(*spec.tiling);
   const GemmSize size = dequant_size(tensors);
   const auto m = static_cast<u32>(size.m);
   const auto n = static_cast<u32>(size.n);
+  const auto k = static_cast<u32>(size.k);
   LaunchShape launch{.block = dequant_threads(tiling, dequant_sm90_factors(spec)),
                      .cluster = dequant_cluster(tiling),
                      .shared_bytes = dequant_sm90_shared_bytes(spec, *spec.tiling)};
   const Kernel& kernel = launcher.kernel(spec, Pass::main, stream);
-  launch.grid_x = dequant_blocks(tiling, m, n, kernel.clusters_at_once(launch));
+  const u32 at_once = kernel.clusters_at_once(launch);
+  const StreamKWork work = dequant_work(tiling, m, n, k);
+  launch.grid_x = tiling.stream_k ? stream_k_blocks(work, at_once) : dequant_blocks(tiling, m, n, at_once);
   DequantSm90Params params{.x = {},
                            .weights = static_cast<const u8*>(tensors.weight.data),
                            .factors = tensors.factors.data,
@@ -48,9 +53,14 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
                            .out_stride = tensors.out.row_stride,
                            .m = m,
                            .n = n,
-                           .k = static_cast<u32>(size.k),
+                           .k = k,
                            .factor_stride = static_cast<u32>(dequant_factor_places(spec.scale, size.k).row),
-                           .epilogue = epilogue_params(tensors)};
+                           .epilogue = epilogue_params(tensors),
+                           .cut = {}};
+  if (tiling.stream_k) {
+    void* const parts = stream.scratch(launch.grid_x * dequant_sum_bytes(tiling));
+    params.cut = stream_k_params(stream_k_split(work, launch.grid_x), parts, dequant_sum_warps(tiling), stream);
+  }
   encode_x(params.x, tensors.x, dequant_x_box(tiling, m), launcher.driver());
   launcher.launch(kernel, spec, Pass::main, launch, params, stream);
 }

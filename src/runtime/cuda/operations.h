@@ -57,7 +57,7 @@ void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, S
 void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                     Launcher& launcher, DequantPlans& plans);
 // Of a spec with a tiling, and a call that dequant_sm90_refusal() has nothing against.
-void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const Stream& stream,
+void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                   Launcher& launcher);
 // Of a spec with a tiling, and a call that dequant_mma_refusal() has nothing against.
 void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
