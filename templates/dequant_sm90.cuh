@@ -684,7 +684,8 @@ struct DequantConsumer {
 
   // This warp has read the inbox: each block that sends to it may send again.
   INGOT_DEVICE void drain() const {
-    ptx::fence_proxy_async();
+    // (PTX does not say whose st.async's writes are: ordinary ones, or the copy engine's.)
+    if constexpr (T.split > 1) ptx::fence_proxy_async();
     __syncwarp();
     if constexpr (T.split > 1) {
       if (lane < T.split) ptx::mbarrier_arrive_cluster(ptx::mapa(block.drained, block.side * T.split + lane));

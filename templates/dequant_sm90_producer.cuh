@@ -161,7 +161,7 @@ struct DequantProducer {
   INGOT_DEVICE u64 row_block_bytes() const { return u64{parts} * 2 * kTileBytes; }
   // From the stage given on.
   INGOT_DEVICE const u8* codes(u32 row_block, u32 stage) const {
-    return p.weights + row_block * row_block_bytes() + stage * kBlockBytes;
+    return p.weights + row_block * row_block_bytes() + u64{stage} * kBlockBytes;
   }
   INGOT_DEVICE u32 row_blocks(u32 first) const { return min_of(kBlocks, blocks - min_of(first, blocks)); }
 

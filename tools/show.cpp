@@ -162,7 +162,7 @@ void print_summary(const Shown& chosen, Target target, const NvrtcCompiler& comp
     print_indented(pass.source.text);
     fmt::print("\n");
     fmt::print("    registers  {:<10}  spills         {}\n", resources.registers, print_bytes(resources.spill_bytes));
-    fmt::print("    stack      {:<10}  shared memory  {}\n", print_bytes(resources.stack_bytes),
+    fmt::print("    stack      {:<10}  static shared  {}\n", print_bytes(resources.stack_bytes),
                print_bytes(resources.static_shared_bytes));
     fmt::print("    cubin      {:<10}  compiled in    {:.0f} ms\n",
                print_bytes(static_cast<double>(pass.compiled.cubin.size())), pass.milliseconds);

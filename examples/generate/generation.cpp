@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <span>
 
 #include "ingot/runtime/error.h"
 
@@ -88,11 +87,31 @@ Generated generate_tokens(Machine& machine, Generator& generator, const Tokens& 
   return result;
 }
 
+void AgreementSums::add(std::span<const float> first, std::span<const float> second) {
+  const Sums sums = sums_of(first, second);
+  const double cosine = sums.product / std::sqrt(sums.first * sums.second);
+  energy_ += sums.first;
+  difference_ += sums.difference;
+  so_far_.mean_cosine += cosine;
+  if (std::isnan(cosine) || cosine < so_far_.lowest_cosine) so_far_.lowest_cosine = cosine;
+  const auto largest = [](std::span<const float> x) { return std::ranges::max_element(x) - x.begin(); };
+  if (!std::isnan(sums.difference) && largest(first) == largest(second)) so_far_.top1 += 1;
+  ++so_far_.tokens;
+}
+
+Agreement AgreementSums::result() const {
+  const auto count = static_cast<double>(std::max<std::int64_t>(1, so_far_.tokens));
+  Agreement agreement = so_far_;
+  agreement.top1 /= count;
+  agreement.mean_cosine /= count;
+  agreement.sqnr_db = 10 * std::log10(energy_ / difference_);
+  return agreement;
+}
+
 Agreement compare(Machine& machine, Generator& first, Generator& second, const Tokens& tokens, std::int64_t prompt) {
   first.start(tokens);
   second.start(tokens);
-  Agreement agreement;
-  Sums all;
+  AgreementSums sums;
   const auto length = static_cast<std::int64_t>(tokens.front().size());
   const auto width = static_cast<std::size_t>(first.decoder().logits().cols);
   for (std::int64_t position = 0; position + 1 < length; ++position) {
@@ -102,23 +121,10 @@ Agreement compare(Machine& machine, Generator& first, Generator& second, const T
     const std::vector<float> a = logits_of(machine, first);
     const std::vector<float> b = logits_of(machine, second);
     for (std::size_t at = 0; at < a.size(); at += width) {
-      const std::span<const float> x(&a[at], width);
-      const std::span<const float> y(&b[at], width);
-      const Sums sums = sums_of(x, y);
-      const double cosine = sums.product / std::sqrt(sums.first * sums.second);
-      all.first += sums.first;
-      all.difference += sums.difference;
-      agreement.mean_cosine += cosine;
-      agreement.lowest_cosine = std::min(agreement.lowest_cosine, cosine);
-      agreement.top1 += std::ranges::max_element(x) - x.begin() == std::ranges::max_element(y) - y.begin() ? 1 : 0;
-      ++agreement.tokens;
+      sums.add(std::span(&a[at], width), std::span(&b[at], width));
     }
   }
-  const auto count = static_cast<double>(std::max<std::int64_t>(1, agreement.tokens));
-  agreement.top1 /= count;
-  agreement.mean_cosine /= count;
-  agreement.sqnr_db = 10 * std::log10(all.first / all.difference);
-  return agreement;
+  return sums.result();
 }
 
 }  // namespace generate

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "decoder.h"
@@ -47,6 +48,19 @@ struct Agreement {
   double mean_cosine = 0;  // of the vectors of logits
   double lowest_cosine = 1;
   double sqnr_db = 0;  // energy of the first model's logits over that of the difference
+};
+
+// Adds up what two models say of one token after the other. A NaN on either side makes both cosines NaN, and its token
+// one where they do not agree.
+class AgreementSums {
+ public:
+  void add(std::span<const float> first, std::span<const float> second);
+  Agreement result() const;
+
+ private:
+  Agreement so_far_;  // sums, in place of means
+  double energy_ = 0;
+  double difference_ = 0;
 };
 
 // Behind all tokens but the last and those of the prompt.

@@ -24,6 +24,12 @@ ingot::ContextOptions context_options(const Options& options) {
 
 Tokens prompts(const Options& options, const ModelShape& shape) {
   Tokens tokens(static_cast<std::size_t>(options.batch), options.prompt);
+  for (const std::int32_t token : options.prompt) {
+    if (token >= 0 && token < shape.vocabulary) continue;
+    throw ingot::Error(
+        ingot::ErrorCode::invalid_argument, "--prompt",
+        fmt::format("has the token {}, but the model's vocabulary is 0 to {}", token, shape.vocabulary - 1));
+  }
   if (!options.prompt.empty()) return tokens;
   std::uint64_t seed = examples::hash_of(options.seed);
   for (auto& sequence : tokens) {
@@ -62,6 +68,7 @@ int run(int argc, char** argv) {
   const bool on_gpu = context.device().type == ingot::DeviceType::cuda;
   const ingot::ContextInfo info = context.info();
   const ModelShape shape = shape_of(options, on_gpu);
+  const Tokens prompt = prompts(options, shape);
 
   Machine machine(context);
   OpRunner ops(context, machine.stream(), machine.overlaps_kernels());
@@ -73,7 +80,6 @@ int run(int argc, char** argv) {
   std::fflush(stdout);
   if (!options.save.empty()) save_weights(options.save, source, shape, machine);
 
-  const Tokens prompt = prompts(options, shape);
   const auto given = static_cast<std::int64_t>(prompt.front().size());
   const SharedWeights shared(source, shape);
   DecoderOptions decoder_options{

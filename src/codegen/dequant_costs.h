@@ -24,10 +24,11 @@ struct DequantDecoding {
   double mma_ns, mma_warp_ns, wgmma_ns;
 };
 
-// Fitted to the times of all tilings of 56 products (e4m3fn by bf16, factors of rows, 1 to 1024 tokens;
-// bench/results/weight_only_tilings_h200.json), so that the tiling of the least estimate costs little over the fastest
-// one: 0.7 % on the mean and 8 % at most; those of other codes and factors to 333 more of 28672 x 8192, 2 % and 7 %.
-// Figures are therefore the model's, not the hardware's. Per nanosecond: of a multiprocessor.
+// Fitted to the times of all tilings of 53 products (e4m3fn by bf16, factors of rows, 1 to 1024 tokens), and of six
+// with one token and no codes fetched early, on the mean of launches right behind each other and with a small operation
+// in between (bench/results/weight_only_tilings_h200.json), so that the tiling of the least estimate costs little over
+// the fastest one: 0.7 % on the mean and 8 % at most; those of other codes and factors to 160 more of 28672 x 8192, 2 %
+// and 7 %. Figures are therefore the model's, not the hardware's. Per nanosecond: of a multiprocessor.
 struct DequantSm90Costs {
   double start_us = 2.548;
   double early_us = 0.4989;  // less, where stages fill no more of shared memory than this share
@@ -58,7 +59,7 @@ struct DequantSm90Costs {
   double k_warps_ns = 569.7;
   double part_ns = 1625;         // of another block's sums that are added
   double part_write_ns = 67.19;  // of 1024 of them
-  double beginning = 0.01432;  // of a stage
+  double beginning = 0.01432;    // of a stage
 };
 inline constexpr DequantSm90Costs kDequantSm90{};
 

@@ -20,7 +20,8 @@ bool dequant_sm90_exists(const DequantMatmulSpec& spec, const DequantTiling& til
 // With as many stages as shared memory holds, 32 at most; 0 stages where the kernel cannot be made.
 DequantTiling with_all_stages(const DequantMatmulSpec& spec, DequantTiling tiling);
 
-// With as many as fill so many percent of a multiprocessor's shared memory; 0 stages where that has no room for one.
+// With as many as fill so many percent of a multiprocessor's shared memory: fewer than two, and the kernel cannot be
+// made.
 DequantTiling with_stages(const DequantMatmulSpec& spec, DequantTiling tiling, int percent);
 
 // Of a multiprocessor's shared memory what its blocks take, of 1.

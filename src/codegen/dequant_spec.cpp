@@ -64,6 +64,12 @@ void require_kernel(const DequantMatmulSpec& spec) {
   if (const std::string fault = dequant_tiling_fault(spec, *spec.tiling); !fault.empty()) {
     refuse(spec, fmt::format("tiling has {}", fault));
   }
+  if (spec.tiling->stream_k && spec.batch_invariant) {
+    refuse(
+        spec,
+        "tiling has stream-K, whose cuts depend on the number of tokens, but batch_invariant is asked for: leave one "
+        "of the two out");
+  }
 }
 
 }  // namespace
@@ -192,8 +198,9 @@ class DequantParser {
     if (spec.tiling) return;
     fail(fmt::format(
         "\"{}\" is no tiling of {}; expected one such as {} (tokens x rows x depth, stages, split, units "
-        "along K)",
-        value.substr(colon + 1), text, *kernel == DequantKernel::mma ? "16x64x128:3:1:2" : "mma:16x128x128:8:2:1"));
+        "along K{})",
+        value.substr(colon + 1), text, *kernel == DequantKernel::mma ? "16x64x128:3:1:2" : "mma:16x128x128:8:2:1",
+        *kernel == DequantKernel::mma ? "" : "; behind it :waves2, :multicast2, :blocks2, :streamk"));
   }
 
   void each_option(const char* form, const TakeOption& take) const {

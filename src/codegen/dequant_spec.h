@@ -44,8 +44,8 @@ struct DequantTiling {
   int rows = 128;      // of the weight, that a tile has
   int depth = 128;     // of K, that a stage in shared memory has
   int stages = 8;
-  int split = 1;          // blocks that share a tile's K: of a cluster (sm90)
-  int k_warps = 1;        // of mma: units of warps that share a stage's depth
+  int split = 1;          // blocks that share a tile's K, of sm90 those of a cluster
+  int k_warps = 1;        // units of warps that share a stage's depth
   int waves = 1;          // of sm90: 64 rows that a warpgroup has, times this
   int multicast = 1;      // of sm90: tiles side by side in a cluster, which load x for each other
   int blocks = 1;         // of sm90: of a multiprocessor

@@ -171,6 +171,13 @@ BOOST_AUTO_TEST_CASE(refusals) {
                s.kernel = DequantKernel::mma;
                s.tiling = DequantTiling{.stages = 4};
              }).starts_with("tiling has "));
+  BOOST_TEST(refused([](auto& s) {
+               s.kernel = DequantKernel::sm90;
+               s.batch_invariant = true;
+               s.tiling = DequantTiling{.rows = 128, .depth = 128, .stages = 4, .stream_k = true};
+             }) ==
+             "tiling has stream-K, whose cuts depend on the number of tokens, but batch_invariant is asked for: "
+             "leave one of the two out");
 }
 
 BOOST_AUTO_TEST_CASE(tilings_of_mma) {
@@ -248,7 +255,7 @@ BOOST_AUTO_TEST_CASE(parse_errors) {
     BOOST_TEST(parse_error(std::string("dequant_matmul bf16*e4m3fn->bf16 kernel=sm90:") + text) ==
                "\"" + std::string(text) +
                    "\" is no tiling of sm90; expected one such as mma:16x128x128:8:2:1 (tokens x rows x depth, stages, "
-                   "split, units along K)");
+                   "split, units along K; behind it :waves2, :multicast2, :blocks2, :streamk)");
   }
 }
 

@@ -2,9 +2,11 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -123,6 +125,30 @@ BOOST_AUTO_TEST_CASE(two_models_are_compared) {
   BOOST_TEST(with_fp8.mean_cosine < 1);
   BOOST_TEST(with_fp8.sqnr_db > 15);
   BOOST_TEST(with_fp8.sqnr_db < 45);
+}
+
+BOOST_AUTO_TEST_CASE(what_agrees) {
+  const std::vector<float> x{1, 2, 3, 4};
+  const std::vector<float> y{4, 3, 2, 1};
+  AgreementSums sums;
+  sums.add(x, x);
+  sums.add(x, y);
+  BOOST_TEST(sums.result().tokens == 2);
+  BOOST_TEST(sums.result().top1 == 0.5);
+  BOOST_TEST(sums.result().lowest_cosine == 20.0 / 30, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST(sums.result().mean_cosine == 25.0 / 30, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST(sums.result().sqnr_db == 10 * std::log10(60.0 / 20), boost::test_tools::tolerance(1e-12));
+
+  // A NaN does not go unseen behind other tokens.
+  const std::vector<float> nans(4, std::numeric_limits<float>::quiet_NaN());
+  AgreementSums with_nan;
+  with_nan.add(x, x);
+  with_nan.add(nans, nans);
+  with_nan.add(x, x);
+  BOOST_TEST(with_nan.result().top1 == 2.0 / 3, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST(std::isnan(with_nan.result().lowest_cosine));
+  BOOST_TEST(std::isnan(with_nan.result().mean_cosine));
+  BOOST_TEST(std::isnan(with_nan.result().sqnr_db));
 }
 
 BOOST_AUTO_TEST_CASE(prompts_are_checked) {

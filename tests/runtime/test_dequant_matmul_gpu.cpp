@@ -345,7 +345,9 @@ BOOST_AUTO_TEST_CASE(of_every_kernel) {
         for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, place)) {
           spec.tiling = tiling;
           if (!seen.insert(print(KernelSpec(spec))).second || !mine()) continue;
-          check({.spec = spec, .m = tiling.tokens + 3, .n = 2 * tiling.rows + 37, .k = 1096, .seed = index});
+          // Where tiles are cut, steps enough that these few are.
+          const std::int64_t k = tiling.stream_k ? 8 * tiling.depth + 72 : 1096;
+          check({.spec = spec, .m = tiling.tokens + 3, .n = 2 * tiling.rows + 37, .k = k, .seed = index});
           check({.spec = spec, .m = 1, .n = 1000, .k = 72, .seed = index});
         }
       }
@@ -361,39 +363,84 @@ BOOST_FIXTURE_TEST_SUITE(rounds, OnGpu)
 // engine must not write over what a warp is still to read. (It did where a stage was handed back as soon as its loads
 // were issued.) Then outputs change from launch to launch.
 BOOST_AUTO_TEST_CASE(every_launch_gives_the_same) {
+  if (!is_hopper()) return;
   const GemmPlace place{.target = context().cache().target(), .multiprocessors = 132};
-  const auto same = [&](const DequantMatmulSpec& spec) {
-    const DequantData data({.spec = spec, .m = 130, .n = 9001, .k = 2048, .seed = index});
-    PlacedDequant placed(data, cuda, stream);
-    placed.enqueue(stream);
-    const GuardedMatrix first = placed.out(stream);
-    for (int launch = 0; launch < 6; ++launch) {
-      placed.poison(stream);
-      placed.enqueue(stream);
-      if (placed.out(stream).bytes() != first.bytes()) return false;
-    }
-    return true;
-  };
   const auto check_tilings = [&](DequantMatmulSpec spec) {
+    const DequantData data({.spec = spec, .m = 130, .n = 9001, .k = 2048, .seed = 7});
+    PlacedDequant placed(data, cuda, stream);
     spec.kernel = DequantKernel::sm90;
+    const auto launch = [&] {
+      placed.poison(stream);
+      placed.enqueue(spec, stream);
+      return placed.out(stream);
+    };
     std::set<std::string> seen;
-    for (const std::int64_t m : {1, 16}) {
+    for (const std::int64_t m : {1, 16, 32, 64, 128}) {
+      spec.tiling.reset();
       for (const DequantTiling& tiling : dequant_tilings(spec, {m, 28672, 8192}, place)) {
-        if (tiling.wgmma || !seen.insert(print(DequantKernel::sm90, tiling)).second || !mine()) continue;
+        if (!seen.insert(print(DequantKernel::sm90, tiling)).second || !mine()) continue;
         spec.tiling = tiling;
         ++cases;
-        BOOST_TEST(same(spec), print(spec));
-        spec.tiling.reset();
+        const GuardedMatrix first = launch();
+        for (int i = 0; i < 6; ++i) BOOST_TEST((launch().bytes() == first.bytes()), print(spec));
       }
     }
   };
-  if (!is_hopper()) return;
+  check_tilings({.scale = kRowGroups});
   for (const Dtype weight : {Dtype::e4m3fn, Dtype::e3m2fn, Dtype::e2m1fn}) {
     check_tilings({.weight = weight});
-    if (weight != Dtype::e4m3fn) {
-      check_tilings({.weight = weight, .scale = kRowGroups32, .factors = Dtype::e8m0fnu});
-    }
+    if (weight != Dtype::e4m3fn) check_tilings({.weight = weight, .scale = kRowGroups32, .factors = Dtype::e8m0fnu});
   }
+}
+
+// Stream-K's parts and flags pass from one launch to the next, of other sizes and counts of warps, without anybody
+// waiting in between; in a graph too. Groups of K are cut in their middle.
+BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
+  if (!is_hopper()) return;
+  struct Cut {
+    const char* spec;
+    std::int64_t m, n, k;
+  };
+  const std::vector<Cut> cuts{
+      {"dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x128x256:3:1:1:streamk", 5, 9001, 2120},
+      {"dequant_matmul bf16*e4m3fn->bf16 packed scale=1x128 kernel=sm90:wgmma:64x128x64:4:1:1:streamk", 70, 4500, 1096},
+      {"dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu kernel=sm90:mma:8x256x512:2:1:1:streamk", 3,
+       5000, 4200},
+      {"dequant_matmul bf16*e4m3fn->bf16 packed scale=128x128 kernel=sm90:wgmma:16x128x256:4:1:1:streamk", 16, 3000,
+       4096}};
+  std::vector<std::unique_ptr<DequantData>> data;
+  std::vector<std::unique_ptr<PlacedDequant>> placed;
+  std::vector<GuardedMatrix> alone;
+  for (const Cut& cut : cuts) {
+    const auto spec = std::get<DequantMatmulSpec>(parse(cut.spec));
+    data.push_back(std::make_unique<DequantData>(DequantCase{.spec = spec, .m = cut.m, .n = cut.n, .k = cut.k}));
+    placed.push_back(std::make_unique<PlacedDequant>(*data.back(), cuda, stream));
+    check(*placed.back(), *data.back(), data.back()->expected());
+    alone.push_back(placed.back()->out(stream));
+  }
+  const auto all_at_once = [&] {
+    for (int round = 0; round < 5; ++round) {
+      for (const auto& each : placed) each->enqueue(stream);
+    }
+  };
+  const auto poison_all = [&] {
+    for (const auto& each : placed) each->poison(stream);
+  };
+  const auto expect_same = [&](const char* how) {
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      ++cases;
+      BOOST_TEST((placed[i]->out(stream).bytes() == alone[i].bytes()), cuts[i].spec << " " << how);
+    }
+  };
+  poison_all();
+  all_at_once();
+  expect_same("behind each other");
+  std::string problem;
+  const std::unique_ptr<Driver> driver = Driver::open(problem);
+  Graph captured(*driver, stream, all_at_once);
+  poison_all();
+  for (int replay = 0; replay < 3; ++replay) captured.launch();
+  expect_same("in a graph");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

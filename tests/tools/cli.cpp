@@ -214,7 +214,7 @@ BOOST_AUTO_TEST_CASE(show_prints_resources) {
   BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
   BOOST_TEST(result.out.starts_with("cast bf16->e4m3fn scale=row out=codes\nsm_90a, NVRTC "), result.out);
   for (const char* part : {"main pass", "#include", "kKernel", "registers", "spills         0 B", "stack",
-                           "shared memory", "cubin", "KiB", "compiled in", " ms"}) {
+                           "static shared", "cubin", "KiB", "compiled in", " ms"}) {
     CHECK_CONTAINS(result.out, part);
   }
   BOOST_TEST(!contains(result.out, "first pass"));

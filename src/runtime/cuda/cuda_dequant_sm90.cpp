@@ -58,8 +58,10 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
                            .epilogue = epilogue_params(tensors),
                            .cut = {}};
   if (tiling.stream_k) {
-    void* const parts = stream.scratch(launch.grid_x * dequant_sum_bytes(tiling));
-    params.cut = stream_k_params(stream_k_split(work, launch.grid_x), parts, dequant_sum_warps(tiling), stream);
+    const StreamKSplit split = stream_k_split(work, launch.grid_x);
+    const std::size_t bytes = stream_k_bytes(split, dequant_sum_bytes(tiling));
+    void* const parts = bytes == 0 ? nullptr : stream.scratch(bytes);
+    params.cut = stream_k_params(split, parts, dequant_sum_warps(tiling), stream);
   }
   encode_x(params.x, tensors.x, dequant_x_box(tiling, m), launcher.driver());
   launcher.launch(kernel, spec, Pass::main, launch, params, stream);

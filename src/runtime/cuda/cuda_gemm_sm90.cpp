@@ -68,10 +68,6 @@ void encode_out(TensorMap& map, const Tensor& out, const Driver& driver) {
          driver);
 }
 
-std::size_t parts_bytes(const Sm90Tiling& tiling, u32 blocks) {
-  return tiling.stream_k ? std::size_t{blocks} * sm90_part_bytes(tiling) : 0;
-}
-
 bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_stride * size_of(out.dtype) % 16 == 0; }
 
 }  // namespace
@@ -83,9 +79,11 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmSize& s
   const auto n = static_cast<u32>(size.n);
   const auto k = static_cast<u32>(size.k);
   const auto multiprocessors = static_cast<u32>(launcher.multiprocessors());
-  const u32 blocks = tiling.stream_k ? stream_k_blocks(sm90_work(tiling, m, n, k), multiprocessors)
-                                     : sm90_blocks(tiling, m, n, multiprocessors);
-  const std::size_t parts = parts_bytes(tiling, blocks);
+  const StreamKWork work = sm90_work(tiling, m, n, k);
+  const u32 blocks =
+      tiling.stream_k ? stream_k_blocks(work, multiprocessors) : sm90_blocks(tiling, m, n, multiprocessors);
+  const StreamKSplit split = tiling.stream_k ? stream_k_split(work, blocks) : StreamKSplit{};
+  const std::size_t parts = stream_k_bytes(split, sm90_part_bytes(tiling));
   const std::size_t scratch_bytes = parts + staged_bytes(spec, size);
   auto* const scratch = scratch_bytes == 0 ? nullptr : static_cast<std::byte*>(stream.scratch(scratch_bytes));
   std::optional<GemmTensors> staged;
@@ -117,9 +115,7 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmSize& s
   encode_codes(params.a, params.tail_a, tensors.a, {.tile = tiling.m, .blocks = tiling.cluster_n}, launcher.driver());
   encode_codes(params.b, params.tail_b, tensors.b, {.tile = tiling.n, .blocks = tiling.cluster_m}, launcher.driver());
   if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, launcher.driver());
-  if (tiling.stream_k) {
-    params.cut = stream_k_params(stream_k_split(sm90_work(tiling, m, n, k), blocks), scratch, kSm90Warps, stream);
-  }
+  if (tiling.stream_k) params.cut = stream_k_params(split, scratch, kSm90Warps, stream);
   launcher.launch(spec, Pass::main,
                   {.grid_x = blocks,
                    .block = kSm90Threads,

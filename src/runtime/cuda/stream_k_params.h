@@ -9,7 +9,12 @@
 
 namespace ingot::cuda {
 
-// parts: the stream's scratch memory, of every block; warps: of a block that have sums.
+// Of the parts of all blocks, of so many bytes each; none where no tile is cut.
+inline std::size_t stream_k_bytes(const StreamKSplit& split, u64 part_bytes) {
+  return split.shared == 0 ? 0 : std::size_t{split.blocks} * part_bytes;
+}
+
+// parts: the stream's scratch memory, stream_k_bytes() of it; warps: of a block that have sums.
 inline StreamKParams stream_k_params(const StreamKSplit& split, void* parts, u32 warps, Stream& stream) {
   const std::size_t flags = split.shared == 0 ? 0 : std::size_t{split.blocks} * warps * sizeof(u32);
   return {.split = split,
