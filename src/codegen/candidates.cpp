@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "ingot/codegen/gemm_costs.h"
+#include "ingot/codegen/stream_k_estimate.h"
 
 #include "gemm_sm90_split.cuh"
-#include "stream_k.cuh"
 
 namespace ingot {
 namespace {
@@ -56,13 +56,13 @@ struct Rounds {
   bool cut_along_k;
 };
 
-// Stream-K as in templates/stream_k.cuh, for sizes that may not be 32-bit.
+// Stream-K as in templates/stream_k.cuh.
 Rounds rounds_of(const GemmTiling& t, double tiles, double steps, double room) {
   const double rounds = std::max(1.0, std::ceil(tiles / room));
   const Rounds whole{.count = rounds, .busy = tiles / (rounds * room), .cut_along_k = false};
   if (!t.stream_k) return whole;
   const double units = std::max(1.0, steps - kSm90Spare);
-  const double blocks = std::min(room, std::max(tiles, tiles * std::floor(units / std::ceil(std::sqrt(units)))));
+  const double blocks = estimate_stream_k_blocks(tiles, units, room);
   if (std::floor(tiles / blocks) * blocks == tiles) return whole;
   return {.count = tiles / blocks, .busy = blocks / room, .cut_along_k = true};
 }

@@ -14,6 +14,7 @@
 #include "ingot/codegen/dequant_costs.h"
 #include "ingot/codegen/dequant_sm90.h"
 #include "ingot/codegen/dequant_tiling.h"
+#include "ingot/codegen/stream_k_estimate.h"
 
 namespace ingot {
 namespace {
@@ -228,8 +229,7 @@ Rounds rounds_of(const GemmSize& size, const DequantTiling& t, int multiprocesso
             .parts = 0,
             .blocks_at_once = at_once(std::ceil(tiles / rounds) * cluster)};
   }
-  const double shortest = std::ceil(std::sqrt(stages));
-  const double blocks = tiles >= room ? room : std::min(room, tiles * std::floor(stages / shortest));
+  const double blocks = estimate_stream_k_blocks(tiles, stages, room);
   const double parts = std::fmod(tiles, blocks) == 0 ? 0 : tiles < blocks ? blocks / tiles : 1;
   return {.stages = std::ceil(tiles * stages / blocks),
           .tiles = std::max(1.0, tiles / blocks),

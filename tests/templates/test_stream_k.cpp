@@ -12,6 +12,7 @@
 
 #include "dequant_sm90_tiling.cuh"
 #include "gemm_sm90_split.cuh"
+#include "ingot/codegen/stream_k_estimate.h"
 
 using namespace ingot;
 
@@ -84,6 +85,8 @@ BOOST_AUTO_TEST_CASE(every_step_is_someones_once) {
 BOOST_AUTO_TEST_CASE(blocks_have_as_much_to_do) {
   for (const Work& work : all_work()) {
     const StreamKSplit split = work.split();
+    BOOST_REQUIRE_MESSAGE(estimate_stream_k_blocks(work.work.tiles, split.units(), work.at_once) == work.blocks(),
+                          work.name);
     BOOST_REQUIRE(work.blocks() >= 1 && work.blocks() <= work.at_once);
     u32 least = ~0U;
     u32 most = 0;
