@@ -694,7 +694,7 @@ struct DequantConsumer {
     }
   }
 
-  // Of the packed rows of this warpgroup that 16 that a warp has.
+  // This warp's sums of those k, of the tile whose first row is given.
   INGOT_DEVICE void sum(Sums& d, const DequantSpan& span, u32 row) {
     const u32 first_row = row + rows * T.waves * 64 + warp % 4 * 16;
     if constexpr (T.wgmma) {

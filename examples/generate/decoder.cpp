@@ -160,6 +160,14 @@ std::int64_t Decoder::weight_bytes() const {
 
 // ---- Sequences ---------------------------------------------------------------------------------------------------
 
+void check_tokens(const std::string& subject, const std::vector<std::int32_t>& tokens, std::int64_t vocabulary) {
+  for (const std::int32_t token : tokens) {
+    if (token >= 0 && token < vocabulary) continue;
+    throw ingot::Error(ingot::ErrorCode::invalid_argument, subject,
+                       fmt::format("has the token {}, but the model's vocabulary is 0 to {}", token, vocabulary - 1));
+  }
+}
+
 void Decoder::start(const std::vector<std::vector<std::int32_t>>& tokens) {
   const auto refuse = [](const std::string& message) {
     throw ingot::Error(ingot::ErrorCode::invalid_argument, "prompt", message);
@@ -175,11 +183,7 @@ void Decoder::start(const std::vector<std::vector<std::int32_t>>& tokens) {
   auto line = all.begin();
   for (const std::vector<std::int32_t>& sequence : tokens) {
     if (sequence.size() != given) refuse("has sequences of different lengths; they go on together");
-    for (const std::int32_t token : sequence) {
-      if (token < 0 || token >= shape_.vocabulary) {
-        refuse(fmt::format("has the token {}, but the vocabulary is 0 to {}", token, shape_.vocabulary - 1));
-      }
-    }
+    check_tokens("prompt", sequence, shape_.vocabulary);
     std::ranges::copy(sequence, line);
     line += sequences_.capacity;
   }

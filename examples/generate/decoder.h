@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ingot/nn/weight_only.h"
@@ -50,6 +51,9 @@ struct DecoderOptions {
   std::int64_t batch = 1;                             // sequences
   std::int64_t capacity = 0;                          // positions, of all tokens of a sequence
 };
+
+// Throws Error{invalid_argument} of `subject` where a token is none of the vocabulary's.
+void check_tokens(const std::string& subject, const std::vector<std::int32_t>& tokens, std::int64_t vocabulary);
 
 class Decoder {
  public:

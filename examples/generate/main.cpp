@@ -24,12 +24,7 @@ ingot::ContextOptions context_options(const Options& options) {
 
 Tokens prompts(const Options& options, const ModelShape& shape) {
   Tokens tokens(static_cast<std::size_t>(options.batch), options.prompt);
-  for (const std::int32_t token : options.prompt) {
-    if (token >= 0 && token < shape.vocabulary) continue;
-    throw ingot::Error(
-        ingot::ErrorCode::invalid_argument, "--prompt",
-        fmt::format("has the token {}, but the model's vocabulary is 0 to {}", token, shape.vocabulary - 1));
-  }
+  check_tokens("--prompt", options.prompt, shape.vocabulary);
   if (!options.prompt.empty()) return tokens;
   std::uint64_t seed = examples::hash_of(options.seed);
   for (auto& sequence : tokens) {

@@ -20,12 +20,14 @@ namespace ingot {
 namespace {
 
 constexpr int kStreamK = 0;  // in place of a split
+
 // Of a block: tokens, warpgroups, waves, k of a stage, blocks of a multiprocessor, warpgroups that share a stage's k;
-// into how many parts K is cut; blocks that load x for each other; percent of shared memory that
-// its stages fill: half leaves room for the next kernel to begin in, and where many blocks read, few bytes on their way
-// are read faster than many. Those that were within 2 %
-// of the best of some product (bench/results/weight_only_tilings_h200.json), and some for codes of other sizes: what
-// was never measured is not chosen by an estimate. Of equal estimates the first is chosen.
+// into how many parts K is cut; blocks that load x for each other; percent of shared memory that its stages fill: half
+// leaves room for the next kernel to begin in, and where many blocks read, few bytes on their way are read faster than
+// many.
+//
+// Those that were within 2 % of the best of some product (bench/results/weight_only_tilings_h200.json), and some for
+// codes of other sizes: what was never measured is not chosen by an estimate. Of equal estimates the first is chosen.
 struct Sm90Shape {
   int tokens, groups, waves, depth, blocks, k_warps, split, multicast, percent;
 };
@@ -81,6 +83,7 @@ constexpr std::array kSm90WgmmaShapes{
     Sm90Shape{256, 2, 1, 64, 1, 1, 1, 1, 100},        Sm90Shape{256, 2, 1, 64, 1, 1, 1, 2, 100},
     Sm90Shape{256, 2, 1, 64, 1, 1, kStreamK, 1, 100}};
 constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
+
 // Does a tile of so many tokens suit M: no more than there are, rounded up, and not so few that weights are decoded
 // over and over?
 bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens < 2 * m) && (tokens >= m || tokens >= 64); }

@@ -43,8 +43,9 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
                      .shared_bytes = dequant_sm90_shared_bytes(spec, *spec.tiling)};
   const Kernel& kernel = launcher.kernel(spec, Pass::main, stream);
   const u32 at_once = kernel.clusters_at_once(launch);
-  const StreamKWork work = dequant_work(tiling, m, n, k);
-  launch.grid_x = tiling.stream_k ? stream_k_blocks(work, at_once) : dequant_blocks(tiling, m, n, at_once);
+  const StreamKSplit split =
+      tiling.stream_k ? stream_k_split_at_once(dequant_work(tiling, m, n, k), at_once) : StreamKSplit{};
+  launch.grid_x = tiling.stream_k ? split.blocks : dequant_blocks(tiling, m, n, at_once);
   DequantSm90Params params{.x = {},
                            .weights = static_cast<const u8*>(tensors.weight.data),
                            .factors = tensors.factors.data,
@@ -58,7 +59,6 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
                            .epilogue = epilogue_params(tensors),
                            .cut = {}};
   if (tiling.stream_k) {
-    const StreamKSplit split = stream_k_split(work, launch.grid_x);
     const std::size_t bytes = stream_k_bytes(split, dequant_sum_bytes(tiling));
     void* const parts = bytes == 0 ? nullptr : stream.scratch(bytes);
     params.cut = stream_k_params(split, parts, dequant_sum_warps(tiling), stream);

@@ -79,10 +79,9 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmSize& s
   const auto n = static_cast<u32>(size.n);
   const auto k = static_cast<u32>(size.k);
   const auto multiprocessors = static_cast<u32>(launcher.multiprocessors());
-  const StreamKWork work = sm90_work(tiling, m, n, k);
-  const u32 blocks =
-      tiling.stream_k ? stream_k_blocks(work, multiprocessors) : sm90_blocks(tiling, m, n, multiprocessors);
-  const StreamKSplit split = tiling.stream_k ? stream_k_split(work, blocks) : StreamKSplit{};
+  const StreamKSplit split =
+      tiling.stream_k ? stream_k_split_at_once(sm90_work(tiling, m, n, k), multiprocessors) : StreamKSplit{};
+  const u32 blocks = tiling.stream_k ? split.blocks : sm90_blocks(tiling, m, n, multiprocessors);
   const std::size_t parts = stream_k_bytes(split, sm90_part_bytes(tiling));
   const std::size_t scratch_bytes = parts + staged_bytes(spec, size);
   auto* const scratch = scratch_bytes == 0 ? nullptr : static_cast<std::byte*>(stream.scratch(scratch_bytes));

@@ -9,6 +9,11 @@
 
 namespace ingot::cuda {
 
+// For a GPU on which so many blocks run at once; split.blocks are to be launched.
+inline StreamKSplit stream_k_split_at_once(const StreamKWork& work, u32 at_once) {
+  return stream_k_split(work, stream_k_blocks(work, at_once));
+}
+
 // Of the parts of all blocks, of so many bytes each; none where no tile is cut.
 inline std::size_t stream_k_bytes(const StreamKSplit& split, u64 part_bytes) {
   return split.shared == 0 ? 0 : std::size_t{split.blocks} * part_bytes;
