@@ -800,10 +800,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
   if (threadIdx.x == kProducer + 32) ptx::prefetch_tensormap(&p.x);
   __syncwarp();
   block.begin();
-  // What is above may run while the kernel ahead ends.
-  start_in_turn();
+  // What is above may run while the kernel ahead ends; and codes may come, if that kernel does not write them.
   if (warp >= 4 * T.groups) {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_dec<dequant_registers(T, Kind).copies>();
+    if (warp != 4 * T.groups || p.constant_weight == 0) start_in_turn();
     const u32 lane = threadIdx.x % 32;
     if (warp == 4 * T.groups && (lane == 0 || DequantBlock<W, Kind, T>::kFactors)) {
       DequantProducer<W, Kind, T>(p, block).run_codes(lane);
@@ -811,6 +811,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
     if (threadIdx.x == kProducer + 32) DequantProducer<W, Kind, T>(p, block).run_x();
   } else {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_inc<dequant_registers(T, Kind).multiplies>();
+    start_in_turn();
     DequantConsumer<W, X, Out, Kind, T, Epi>(p, block, warp / 4).run();
   }
   block.end();

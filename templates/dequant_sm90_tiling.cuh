@@ -28,6 +28,7 @@ struct DequantSm90Tiling {
 inline constexpr u32 kDequantPart = 64;             // k of a tile of x: one row of the 128-byte swizzle
 inline constexpr u32 kDequantSharedLimit = 232448;  // bytes that a block of sm_90 may have
 inline constexpr u32 kDequantReserved = 1024;       // of a multiprocessor's, for each block
+inline constexpr u32 kDequantSharedUnit = 128;      // in which it is given out
 
 INGOT_HOST_DEVICE constexpr u32 dequant_rows(const DequantSm90Tiling& t) { return 64 * t.groups / t.k_warps * t.waves; }
 // Sums of the same outputs, each of other k, that are added up in the end.

@@ -79,7 +79,6 @@ std::int64_t splits_for(std::int64_t heads, std::int64_t capacity) {
 Linear::Linear(Machine& machine, OwnedTensor weight, const std::optional<ingot::WeightOnlyOptions>& options) {
   if (options) {
     quantised_.emplace(ingot::WeightOnlyLinear::quantize(machine.backend(), weight, *options, machine.stream()));
-    machine.backend().synchronize(machine.stream());  // before the weight goes
   } else {
     weight_ = std::move(weight);
   }

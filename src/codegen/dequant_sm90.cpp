@@ -1,5 +1,7 @@
 #include "ingot/codegen/dequant_sm90.h"
 
+#include <algorithm>
+
 namespace ingot {
 namespace {
 
@@ -84,6 +86,13 @@ u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling
   return visit_bits(spec.weight, [&]<class W>() {
     return dequant_shared_bytes<W>(dequant_sm90_tiling(tiling), dequant_sm90_factors(spec));
   });
+}
+
+u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
+  constexpr u32 kOfMultiprocessor = kDequantSharedLimit + kDequantReserved;
+  const u32 too_many = static_cast<u32>(tiling.blocks) + 1;
+  const u32 most = kOfMultiprocessor / too_many - kDequantReserved;  // with which they would all find room
+  return std::max(dequant_sm90_shared_bytes(spec, tiling), ceil_div(most + 1, kDequantSharedUnit) * kDequantSharedUnit);
 }
 
 }  // namespace ingot

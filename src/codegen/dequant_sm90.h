@@ -27,6 +27,10 @@ DequantTiling with_stages(const DequantMatmulSpec& spec, DequantTiling tiling, i
 // Of a multiprocessor's shared memory what its blocks take, of 1.
 double dequant_sm90_fills(const DequantMatmulSpec& spec, const DequantTiling& tiling);
 
+// What the kernel uses.
 u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling);
+// What a launch asks for: so much, too, that no multiprocessor has room for more blocks than the tiling says. While the
+// kernel ahead ends, the first multiprocessors that are free would else have twice as many, and the last ones none.
+u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling);
 
 }  // namespace ingot

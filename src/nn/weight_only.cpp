@@ -236,6 +236,7 @@ WeightOnlyLinear WeightOnlyLinear::from_codes(Backend& backend, const Tensor& co
   } else {
     layer.copy_codes(codes, stream);
   }
+  backend.synchronize(stream);  // forward() reads the weight before the kernel ahead has ended
   return layer;
 }
 
@@ -249,10 +250,10 @@ void WeightOnlyLinear::upload_factors(const std::vector<std::byte>& bytes, Strea
 void WeightOnlyLinear::take_codes(OwnedTensor codes, Stream& stream) {
   if (options_.packed) {
     pack(codes, stream);
-    backend_->synchronize(stream);  // the codes go
   } else {
     weight_ = std::move(codes);
   }
+  backend_->synchronize(stream);  // packed ones go; and forward() reads the weight before the kernel ahead has ended
 }
 
 void WeightOnlyLinear::pack(const Tensor& codes, Stream& stream) {
@@ -282,9 +283,15 @@ void WeightOnlyLinear::forward(const Tensor& x, const Tensor& y, Stream& stream,
   }
   const bool has_bias = is_given(extras.bias);
   const std::size_t spec = (x.dtype == Dtype::f16 ? 4U : 0U) + (y.dtype != x.dtype ? 2U : 0U) + (has_bias ? 1U : 0U);
-  backend_->dequant_matmul(
-      specs_[spec],
-      {.x = x, .weight = weight_, .factors = factors_, .bias = extras.bias, .inputs = extras.inputs, .out = y}, stream);
+  backend_->dequant_matmul(specs_[spec],
+                           {.x = x,
+                            .weight = weight_,
+                            .factors = factors_,
+                            .bias = extras.bias,
+                            .inputs = extras.inputs,
+                            .out = y,
+                            .constant_weight = true},  // what made the layer has waited for it
+                           stream);
 }
 
 std::size_t WeightOnlyLinear::weight_bytes() const {

@@ -9,7 +9,8 @@
 // makes that column of y NaN. The same call gives the same bits every time; with `batch_invariant` a row of y does not
 // depend on how many other rows there are.
 //
-// The layer owns its codes and factors, and the weight it was made from may go once the stream has passed. forward()
+// The layer owns its codes and factors. quantize() and from_codes() wait for the device: what a layer was made from may
+// go then, and forward() reads the codes while the kernel ahead of it in the stream ends. forward()
 // allocates nothing of its own and can be captured into a CUDA graph once it has run outside of a capture with as
 // many tokens. Calls are for one stream, or ordered by the caller.
 #pragma once

@@ -197,6 +197,9 @@ struct PackWeightTensors {
 // x[M, K] of spec.x; weight: codes[N, K] of spec.weight, or, packed, the vector that pack_weight() has written (u8);
 // factors of spec.factors, a vector of scale_count(spec.scale, N, K); bias[N] of spec.x, where the spec has one;
 // inputs[i] of the epilogue: [M, N] or [1, N] of spec.x, or, for [row], f32[1, M]; out[M, N] of spec.out.
+//
+// constant_weight: no kernel that writes the weight or the factors is the one right ahead of this call in its stream. A
+// GPU may then read them before the kernel ahead has ended. WeightOnlyLinear's calls have it.
 struct DequantMatmulTensors {
   Tensor x;
   Tensor weight;
@@ -204,6 +207,7 @@ struct DequantMatmulTensors {
   Tensor bias{};
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
   Tensor out;
+  bool constant_weight = false;
 };
 
 class Backend {

@@ -49,6 +49,7 @@ class DequantOperands::Maker {
   Copy run(const DequantMatmulSpec& spec, const GemmSize& size, std::optional<OwnedTensor>* codes) {
     const auto& [m, n, k] = size;
     DequantMatmulTensors& tensors = made_.tensors;
+    tensors.constant_weight = true;
     tensors.x = values(spec.x, m, k);
     OwnedTensor made = weight(spec, n, k);
     if (spec.layout == WeightLayout::packed) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ingot/codegen/dequant_candidates.h"
+#include "ingot/codegen/dequant_sm90.h"
 #include "ingot/codegen/dequant_tiling.h"
 #include "ingot/codegen/kernel_spec.h"
 
@@ -30,6 +31,15 @@ std::vector<DequantMatmulSpec> specs() {
   return all;
 }
 
+// A multiprocessor of sm_90 has 228 KiB of shared memory, of which each block takes one more than it asks for, and may
+// ask for 227: there is room for the tiling's blocks, and no other.
+void check_room(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
+  const u32 of_block = dequant_sm90_launch_bytes(spec, tiling) + 1024;
+  BOOST_TEST(of_block >= dequant_sm90_shared_bytes(spec, tiling) + 1024);
+  BOOST_TEST(of_block <= 228U * 1024);
+  BOOST_TEST(228U * 1024 / of_block == static_cast<u32>(tiling.blocks), print(DequantKernel::sm90, tiling));
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(every_tiling_can_be_made) {
@@ -45,6 +55,7 @@ BOOST_AUTO_TEST_CASE(every_tiling_can_be_made) {
             BOOST_TEST((parse_dequant_tiling(kernel, print(kernel, tiling)) == tiling), print(kernel, tiling));
             BOOST_TEST(std::count(all.begin(), all.end(), tiling) == 1, print(kernel, tiling));
             BOOST_TEST(estimate_dequant(spec, {m, n, k}, tiling, kHopper) > 0);
+            if (kernel == DequantKernel::sm90) check_room(spec, tiling);
           }
         }
       }

@@ -21,6 +21,8 @@ class CountingBackend final : public Backend {
 
   int allocations = 0;
   std::vector<std::string> calls;               // the specs, in order
+  std::size_t waited_for = 0;                   // of them, by the last synchronize()
+  bool constant_weight = false;                 // of the last dequant_matmul
   std::vector<const Stream*> streams;           // of each
   std::vector<const Stream*> waiting, awaited;  // of each Stream::wait_for()
   bool gemm_fails = false;
@@ -88,6 +90,7 @@ class CountingBackend final : public Backend {
   }
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
     note(print(spec), stream);
+    constant_weight = tensors.constant_weight;
     inner_->dequant_matmul(spec, tensors, on(stream));
   }
   void* allocate(std::size_t bytes) override {
@@ -102,7 +105,10 @@ class CountingBackend final : public Backend {
     inner_->copy_to_host(to, from, bytes, on(stream));
   }
   void fill_zero(void* data, std::size_t bytes, Stream& stream) override { inner_->fill_zero(data, bytes, on(stream)); }
-  void synchronize(Stream& stream) override { inner_->synchronize(on(stream)); }
+  void synchronize(Stream& stream) override {
+    waited_for = calls.size();
+    inner_->synchronize(on(stream));
+  }
   bool capturing(const Stream& stream) const override {
     return inner_->capturing(inner_stream_ != nullptr ? *inner_stream_ : stream);
   }

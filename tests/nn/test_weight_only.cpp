@@ -442,6 +442,26 @@ BOOST_AUTO_TEST_CASE(forward_allocates_nothing) {
   BOOST_TEST(counting.calls.size() == 2U);
 }
 
+// So a kernel may read it before the one ahead has ended: that one is none of those that made the layer.
+BOOST_AUTO_TEST_CASE(a_weight_is_there_when_the_layer_is_made) {
+  for (const bool packed : {true, false}) {
+    CountingBackend counting(*backend, &stream);
+    Stream on(counting);
+    const DeviceMatrix w(Random(1).normal(48, 96, Dtype::bf16), Dtype::bf16, counting, on);
+    const DeviceMatrix x(Random(2).normal(5, 96, Dtype::bf16), Dtype::bf16, counting, on);
+    const DeviceMatrix y = DeviceMatrix::poisoned(5, 48, Dtype::bf16, counting, on);
+    const WeightOnlyOptions options{.packed = packed};
+    const WeightOnlyLinear linear = WeightOnlyLinear::quantize(counting, w, options, on);
+    BOOST_TEST(counting.calls.size() > 0U);
+    BOOST_TEST(counting.waited_for == counting.calls.size());
+    linear.forward(x, y, on);
+    BOOST_TEST(counting.constant_weight);
+
+    layer_of(random_codes(options.dtype, 48, 96, 1), random_scales(options, 48, 96, 2, false), options, counting, on);
+    BOOST_TEST(counting.waited_for == counting.calls.size());
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_layer_can_be_moved) {
   WeightOnlyLinear first = layer({}, 7, 40);
   const DeviceMatrix x = on_device(Random(3).normal(2, 40, Dtype::bf16), Dtype::bf16);

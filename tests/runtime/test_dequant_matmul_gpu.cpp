@@ -48,7 +48,7 @@ struct OnGpu {
 
   bool mine() { return share.has(index++); }
 
-  // Right, and the same twice.
+  // Right, and the same twice: the second time with codes that may be read early.
   void check(const DequantCase& c) {
     const DequantData data(c);
     PlacedDequant placed(data, cuda, stream);
@@ -62,6 +62,7 @@ struct OnGpu {
       const GuardedMatrix out = placed.out(stream);
       fault = fault_of_outputs(data, out, expected);
       placed.poison(stream);
+      placed.tensors().constant_weight = true;
       placed.enqueue(stream);
       if (fault.empty() && placed.out(stream).bytes() != out.bytes()) fault = "the second time the bits are others";
     } catch (const Error& error) {
@@ -393,6 +394,59 @@ BOOST_AUTO_TEST_CASE(every_launch_gives_the_same) {
   }
 }
 
+// Each product's x is what the one right ahead of it writes, while the weight's codes come early.
+BOOST_AUTO_TEST_CASE(a_chain_with_constant_weights) {
+  if (!is_hopper()) return;
+  constexpr std::array kChain{"dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x192x64:7:2:1",
+                              "dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu "
+                              "kernel=sm90:mma:8x256x512:2:1:1:streamk",
+                              "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x64x256:5:2:2",
+                              "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:wgmma:16x128x256:2:2:1"};
+  std::vector<std::unique_ptr<DequantData>> data;
+  std::vector<std::unique_ptr<PlacedDequant>> placed;
+  for (const char* const text : kChain) {
+    const auto spec = std::get<DequantMatmulSpec>(parse(text));
+    data.push_back(std::make_unique<DequantData>(DequantCase{.spec = spec, .m = 5, .n = 4096, .k = 4096}));
+    placed.push_back(std::make_unique<PlacedDequant>(*data.back(), cuda, stream));
+    if (placed.size() > 1) placed.back()->tensors().x = placed[placed.size() - 2]->tensors().out;
+  }
+  const auto poison_all = [&] {
+    for (const auto& each : placed) each->poison(stream);
+  };
+  const auto chain = [&] {
+    for (const auto& each : placed) each->enqueue(stream);
+  };
+  poison_all();
+  for (const auto& each : placed) {
+    each->enqueue(stream);
+    cuda.synchronize(stream);
+  }
+  std::vector<GuardedMatrix> one_by_one;
+  for (const auto& each : placed) one_by_one.push_back(each->out(stream));
+  BOOST_TEST(fault_of_outputs(*data[0], one_by_one[0], data[0]->expected()).empty());
+
+  const auto expect_same = [&](const char* how) {
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      ++cases;
+      BOOST_TEST((placed[i]->out(stream).bytes() == one_by_one[i].bytes()), kChain[i] << " " << how);
+    }
+  };
+  for (const auto& each : placed) each->tensors().constant_weight = true;
+  for (int round = 0; round < 10; ++round) {
+    poison_all();
+    chain();
+    expect_same("right behind each other");
+  }
+  std::string problem;
+  const std::unique_ptr<Driver> driver = Driver::open(problem);
+  Graph captured(*driver, stream, chain);
+  for (int round = 0; round < 10; ++round) {
+    poison_all();
+    captured.launch();
+    expect_same("in a graph");
+  }
+}
+
 // Stream-K's parts and flags pass from one launch to the next, of other sizes and counts of warps, without anybody
 // waiting in between; in a graph too. Groups of K are cut in their middle.
 BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
@@ -418,6 +472,7 @@ BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
     check(*placed.back(), *data.back(), data.back()->expected());
     alone.push_back(placed.back()->out(stream));
   }
+  for (const auto& each : placed) each->tensors().constant_weight = true;
   const auto all_at_once = [&] {
     for (int round = 0; round < 5; ++round) {
       for (const auto& each : placed) each->enqueue(stream);

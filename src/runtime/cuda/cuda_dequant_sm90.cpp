@@ -40,7 +40,7 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
   const auto k = static_cast<u32>(size.k);
   LaunchShape launch{.block = dequant_threads(tiling, dequant_sm90_factors(spec)),
                      .cluster = dequant_cluster(tiling),
-                     .shared_bytes = dequant_sm90_shared_bytes(spec, *spec.tiling)};
+                     .shared_bytes = dequant_sm90_launch_bytes(spec, *spec.tiling)};
   const Kernel& kernel = launcher.kernel(spec, Pass::main, stream);
   const u32 at_once = kernel.clusters_at_once(launch);
   const StreamKSplit split =
@@ -56,6 +56,7 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
                            .n = n,
                            .k = k,
                            .factor_stride = static_cast<u32>(dequant_factor_places(spec.scale, size.k).row),
+                           .constant_weight = tensors.constant_weight ? 1U : 0U,
                            .epilogue = epilogue_params(tensors),
                            .cut = {}};
   if (tiling.stream_k) {
