@@ -24,42 +24,34 @@ struct DequantDecoding {
   double mma_ns, mma_warp_ns, wgmma_ns;
 };
 
-// Fitted to the times of all tilings of 53 products (e4m3fn by bf16, factors of rows, 1 to 1024 tokens), and of six
-// with one token and no codes fetched early, on the mean of launches right behind each other and with a small operation
-// in between (bench/results/weight_only_tilings_h200.json), so that the tiling of the least estimate costs little over
-// the fastest one: 0.7 % on the mean and 8 % at most; those of other codes and factors to 160 more of 28672 x 8192, 2 %
-// and 7 %. Figures are therefore the model's, not the hardware's. Per nanosecond: of a multiprocessor.
+// Fitted to the times of all tilings of 73 products (e4m3fn by bf16, factors of rows, 1 to 256 tokens; other codes and
+// factors with 1, 16 and 64), launches of constant weights right behind each other, so that the tiling of the least
+// estimate costs little over the fastest one: 0.8 % on the mean and 6 % at most
+// (bench/results/weight_only_tilings_h200.json). Figures are therefore the model's, not the hardware's. Per nanosecond:
+// of a multiprocessor.
 struct DequantSm90Costs {
-  double start_us = 2.548;
-  double early_us = 0.4989;  // less, where stages fill no more of shared memory than this share
-  double early_share = 0.5;
-  double memory_per_us = 4.227e+06;  // bytes
-  double code_bytes_per_ns = 125.5;  // from memory
-  double bytes_per_ns = 60.99;       // into shared memory, with x
-  DequantDecoding eight{0.01877, 0.02257, 0.01336};
-  DequantDecoding six{0.0006772, 0.08836, 0.01817};
-  DequantDecoding four{0.00715, 0.096, 0.01765};
-  double wgmma_warp_ns = 0.005884;
-  double wgmma_per_ns = 4491;  // codes by tokens
-  double mma_sum_ns = 0.2643;  // of one warp, for each code and token whose sum has a factor of its own
-  double wgmma_sum_ns = 0.01921;
-  double mx_mma_ns = 0.0007215;  // of a code that is multiplied by a factor
-  double mx_mma_warp_ns = 0.01972;
-  double mx_wgmma_ns = 0.006876;
-  double mx_wgmma_warp_ns = 0.07262;
-  double mx_row_ns = 4.04;       // of a row in a stage, whose factors are copied
-  double stage_ns = 169;         // that a warp waits in each stage
-  double multicast_ns = 167.9;   // likewise, where blocks wait for each other
-  double mma_step_ns = 52.78;    // likewise in each step of 32 k, of 16 tokens
-  double wgmma_step_ns = 32.04;  // of 64
-  double ring_ns = 1142;         // from a stage's last use until its next codes are there, and what they take
-  double write_ns = 159.1;       // of 1024 outputs
-  double tile_ns = 3.797;
-  double exchange_ns = 1.104;
-  double k_warps_ns = 569.7;
-  double part_ns = 1625;         // of another block's sums that are added
-  double part_write_ns = 67.19;  // of 1024 of them
-  double beginning = 0.01432;    // of a stage
+  double start_us = 1.529;
+  double ring_us = 0.2334;           // more, where stages fill all of shared memory
+  double memory_per_us = 4.276e+06;  // bytes
+  double bytes_per_ns = 66.52;       // into shared memory, with x
+  DequantDecoding eight{0.01836, 0.0105, 0.01239};
+  DequantDecoding six{0, 0.1787, 0.01826};
+  DequantDecoding four{0.01676, 0, 0.01228};
+  double wgmma_warp_ns = 0.007898;
+  double wgmma_per_ns = 4031;  // codes by tokens
+  double mma_sum_ns = 0.2086;  // of one warp, for each code and token whose sum has a factor of its own
+  double wgmma_sum_ns = 0.0366;
+  double mx_mma_warp_ns = 0.008244;  // of a code that is multiplied by a factor
+  double mx_wgmma_ns = 0.00952;
+  double mx_wgmma_warp_ns = 0.0004031;
+  double mx_row_ns = 5.666;      // of a row in a stage, whose factors are copied
+  double mma_step_ns = 120.8;    // that a warp waits in each step of 32 k, of 16 tokens
+  double wgmma_step_ns = 90.51;  // of 64
+  double ring_ns = 1613;         // from a stage's last use until its next codes are there, and what they take
+  double write_ns = 122.4;       // of 1024 outputs
+  double exchange_ns = 384.1;
+  double k_warps_ns = 641.7;
+  double part_ns = 2827;  // of another block's sums that are added
 };
 inline constexpr DequantSm90Costs kDequantSm90{};
 

@@ -88,10 +88,9 @@ u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling
   });
 }
 
-u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
+u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling, u32 blocks) {
   constexpr u32 kOfMultiprocessor = kDequantSharedLimit + kDequantReserved;
-  const u32 too_many = static_cast<u32>(tiling.blocks) + 1;
-  const u32 most = kOfMultiprocessor / too_many - kDequantReserved;  // with which they would all find room
+  const u32 most = kOfMultiprocessor / (blocks + 1) - kDequantReserved;  // with which there is room for one more
   return std::max(dequant_sm90_shared_bytes(spec, tiling), ceil_div(most + 1, kDequantSharedUnit) * kDequantSharedUnit);
 }
 

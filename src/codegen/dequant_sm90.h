@@ -29,8 +29,9 @@ double dequant_sm90_fills(const DequantMatmulSpec& spec, const DequantTiling& ti
 
 // What the kernel uses.
 u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling);
-// What a launch asks for: so much, too, that no multiprocessor has room for more blocks than the tiling says. While the
-// kernel ahead ends, the first multiprocessors that are free would else have twice as many, and the last ones none.
-u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling);
+// What a launch asks for, of which no multiprocessor is to have more than so many blocks: so much, too, that it has no
+// room for more. While the kernel ahead ends, the first multiprocessors that are free would else have twice as many,
+// and the last ones none.
+u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling, u32 blocks);
 
 }  // namespace ingot

@@ -1,8 +1,8 @@
 // The estimate: rounds of clusters, each of as many stages as its part of K has, or (stream-K) an equal share of all
-// stages, and the first stage once more, for which all wait. A stage takes the longest of what reading it takes, what
-// decoding and multiplying it takes, one after the other, what a warp must wait for in each step of 32 k, the time
-// until a stage that was handed back is full again, and what copying factors row by row takes. And never less than the
-// memory takes. Constants: dequant_costs.h.
+// stages; and what all that the rings have asked for holds up the first of x. A stage takes the longest of what reading
+// it takes, what decoding and multiplying it takes, one after the other, what a warp must wait for in each step of 32
+// k, the time until a stage that was handed back is full again, and what copying factors row by row takes. And never
+// less than the memory takes. Constants: dequant_costs.h.
 #include "ingot/codegen/dequant_sm90_candidates.h"
 
 #include <algorithm>
@@ -22,9 +22,8 @@ namespace {
 constexpr int kStreamK = 0;  // in place of a split
 
 // Of a block: tokens, warpgroups, waves, k of a stage, blocks of a multiprocessor, warpgroups that share a stage's k;
-// into how many parts K is cut; blocks that load x for each other; percent of shared memory that its stages fill: half
-// leaves room for the next kernel to begin in, and where many blocks read, few bytes on their way are read faster than
-// many.
+// into how many parts K is cut; blocks that load x for each other; percent of shared memory that its stages fill: the
+// first of x comes behind all codes that they ask for.
 //
 // Those that were within 2 % of the best of some product (bench/results/weight_only_tilings_h200.json), and some for
 // codes of other sizes: what was never measured is not chosen by an estimate. Of equal estimates the first is chosen.
@@ -32,54 +31,38 @@ struct Sm90Shape {
   int tokens, groups, waves, depth, blocks, k_warps, split, multicast, percent;
 };
 constexpr std::array kSm90MmaShapes{
-    Sm90Shape{8, 1, 1, 256, 2, 1, 2, 1, 100},         Sm90Shape{8, 1, 1, 256, 2, 1, 2, 1, 50},
-    Sm90Shape{8, 1, 1, 512, 1, 1, 1, 1, 100},         Sm90Shape{8, 1, 1, 512, 1, 1, 2, 1, 100},
-    Sm90Shape{8, 1, 1, 512, 1, 1, 2, 1, 50},          Sm90Shape{8, 2, 1, 128, 1, 1, 2, 1, 50},
-    Sm90Shape{8, 2, 1, 256, 1, 1, 2, 1, 50},          Sm90Shape{8, 2, 1, 256, 1, 1, 4, 1, 50},
-    Sm90Shape{8, 2, 1, 256, 1, 2, 2, 1, 100},         Sm90Shape{8, 2, 1, 256, 1, 2, 2, 1, 50},
-    Sm90Shape{8, 2, 1, 256, 1, 2, 2, 1, 40},          Sm90Shape{8, 2, 1, 256, 2, 2, 2, 1, 100},
-    Sm90Shape{8, 2, 1, 256, 2, 2, 2, 1, 50},          Sm90Shape{8, 2, 1, 512, 1, 2, 2, 1, 100},
-    Sm90Shape{8, 2, 2, 256, 1, 2, 2, 1, 100},         Sm90Shape{8, 2, 2, 256, 1, 2, 2, 1, 50},
-    Sm90Shape{8, 3, 1, 64, 1, 1, 2, 1, 50},           Sm90Shape{8, 3, 1, 128, 1, 1, 1, 1, 50},
-    Sm90Shape{8, 3, 1, 128, 1, 1, 2, 1, 56},          Sm90Shape{8, 3, 1, 128, 1, 1, 2, 1, 50},
-    Sm90Shape{8, 3, 1, 128, 1, 1, 4, 1, 56},          Sm90Shape{8, 3, 1, 256, 1, 1, 2, 1, 56},
-    Sm90Shape{8, 4, 1, 128, 1, 1, 2, 1, 56},          Sm90Shape{8, 4, 1, 128, 1, 1, 4, 1, 100},
-    Sm90Shape{8, 4, 1, 256, 1, 1, 4, 1, 100},         Sm90Shape{8, 4, 1, 256, 2, 4, 2, 1, 100},
-    Sm90Shape{8, 4, 1, 512, 1, 2, 4, 1, 100},         Sm90Shape{8, 4, 1, 512, 1, 4, 2, 1, 100},
-    Sm90Shape{8, 4, 1, 512, 1, 4, 2, 1, 50},          Sm90Shape{8, 2, 1, 256, 1, 1, kStreamK, 1, 56},
-    Sm90Shape{8, 2, 1, 256, 1, 1, kStreamK, 1, 50},   Sm90Shape{8, 2, 1, 256, 2, 1, kStreamK, 1, 100},
-    Sm90Shape{8, 2, 1, 512, 1, 1, kStreamK, 1, 100},  Sm90Shape{8, 2, 1, 512, 2, 1, kStreamK, 1, 100},
-    Sm90Shape{8, 3, 1, 128, 1, 1, kStreamK, 1, 56},   Sm90Shape{8, 4, 1, 128, 1, 1, kStreamK, 1, 56},
-    Sm90Shape{8, 4, 1, 256, 1, 1, kStreamK, 1, 100},  Sm90Shape{8, 4, 1, 512, 1, 1, kStreamK, 1, 100},
-    Sm90Shape{16, 1, 1, 256, 2, 1, 2, 1, 100},        Sm90Shape{16, 2, 1, 128, 1, 1, 2, 1, 100},
-    Sm90Shape{16, 2, 1, 128, 1, 1, 2, 1, 50},         Sm90Shape{16, 2, 1, 256, 1, 2, 2, 1, 50},
-    Sm90Shape{16, 2, 1, 256, 1, 2, 2, 1, 40},         Sm90Shape{16, 2, 1, 256, 2, 2, 2, 1, 100},
-    Sm90Shape{16, 2, 1, 512, 1, 2, 2, 1, 100},        Sm90Shape{16, 2, 2, 256, 1, 2, 2, 1, 100},
-    Sm90Shape{16, 3, 1, 128, 1, 1, 2, 1, 50},         Sm90Shape{16, 3, 1, 256, 1, 1, 2, 1, 100},
-    Sm90Shape{16, 3, 1, 256, 1, 1, 4, 1, 100},        Sm90Shape{16, 4, 1, 128, 1, 1, 4, 1, 100},
-    Sm90Shape{16, 4, 1, 512, 1, 4, 2, 1, 100},        Sm90Shape{16, 2, 1, 256, 1, 1, kStreamK, 1, 100},
-    Sm90Shape{16, 2, 1, 256, 1, 1, kStreamK, 1, 50},  Sm90Shape{16, 2, 1, 256, 2, 1, kStreamK, 1, 100},
-    Sm90Shape{16, 2, 1, 512, 2, 1, kStreamK, 1, 100}, Sm90Shape{16, 4, 1, 128, 1, 1, kStreamK, 1, 100},
-    Sm90Shape{16, 4, 1, 128, 1, 1, kStreamK, 1, 56},  Sm90Shape{16, 4, 1, 256, 1, 1, kStreamK, 1, 100},
-    Sm90Shape{16, 4, 1, 256, 1, 1, kStreamK, 1, 50}};
+    Sm90Shape{8, 2, 1, 128, 2, 1, 4, 1, 100},         Sm90Shape{8, 2, 1, 256, 1, 1, 1, 1, 100},
+    Sm90Shape{8, 2, 1, 256, 1, 2, 2, 1, 52},          Sm90Shape{8, 2, 1, 512, 1, 2, 2, 1, 52},
+    Sm90Shape{8, 3, 1, 128, 1, 1, 2, 1, 76},          Sm90Shape{8, 3, 1, 128, 1, 1, 4, 1, 52},
+    Sm90Shape{8, 3, 1, 256, 1, 1, 2, 1, 52},          Sm90Shape{8, 3, 1, 256, 1, 1, 2, 1, 76},
+    Sm90Shape{8, 3, 1, 256, 1, 1, 2, 1, 100},         Sm90Shape{8, 3, 1, 256, 1, 1, 4, 1, 52},
+    Sm90Shape{8, 4, 1, 128, 1, 2, 2, 1, 52},          Sm90Shape{8, 2, 1, 256, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{8, 2, 1, 512, 2, 1, kStreamK, 1, 100},  Sm90Shape{8, 3, 1, 128, 1, 1, kStreamK, 1, 76},
+    Sm90Shape{8, 3, 1, 256, 1, 1, kStreamK, 1, 76},   Sm90Shape{8, 3, 1, 256, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{8, 4, 1, 256, 1, 1, kStreamK, 1, 76},   Sm90Shape{16, 2, 1, 256, 1, 2, 2, 1, 52},
+    Sm90Shape{16, 2, 1, 512, 1, 2, 2, 1, 52},         Sm90Shape{16, 3, 1, 64, 2, 1, 4, 1, 100},
+    Sm90Shape{16, 3, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{16, 3, 1, 512, 1, 1, 2, 1, 76},
+    Sm90Shape{16, 2, 1, 512, 2, 1, kStreamK, 1, 100}, Sm90Shape{16, 3, 1, 256, 1, 1, kStreamK, 1, 76},
+    Sm90Shape{16, 4, 1, 128, 1, 1, kStreamK, 1, 76}};
 constexpr std::array kSm90WgmmaShapes{
-    Sm90Shape{16, 2, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{16, 4, 1, 128, 1, 1, 4, 1, 100},
-    Sm90Shape{16, 2, 1, 256, 1, 1, kStreamK, 1, 100}, Sm90Shape{32, 1, 1, 128, 2, 1, 2, 1, 100},
-    Sm90Shape{32, 2, 1, 128, 2, 1, 4, 1, 100},        Sm90Shape{32, 2, 1, 256, 1, 1, 2, 1, 100},
-    Sm90Shape{32, 3, 1, 128, 1, 1, 2, 1, 100},        Sm90Shape{32, 3, 1, 256, 1, 1, 2, 1, 100},
-    Sm90Shape{32, 4, 1, 128, 1, 1, 1, 1, 100},        Sm90Shape{32, 1, 2, 128, 1, 1, kStreamK, 1, 50},
-    Sm90Shape{32, 2, 1, 128, 1, 1, kStreamK, 1, 50},  Sm90Shape{32, 2, 1, 256, 1, 1, kStreamK, 1, 100},
-    Sm90Shape{32, 2, 2, 128, 1, 1, kStreamK, 1, 100}, Sm90Shape{64, 1, 1, 128, 1, 1, 2, 1, 60},
-    Sm90Shape{64, 2, 1, 128, 1, 1, 1, 1, 100},        Sm90Shape{64, 2, 1, 128, 1, 1, 2, 1, 100},
-    Sm90Shape{64, 2, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{64, 2, 2, 128, 1, 1, 1, 1, 100},
-    Sm90Shape{64, 3, 1, 128, 1, 1, 2, 1, 100},        Sm90Shape{64, 3, 1, 128, 1, 1, 4, 1, 100},
-    Sm90Shape{64, 4, 1, 128, 1, 1, 1, 1, 100},        Sm90Shape{64, 2, 1, 128, 1, 1, kStreamK, 1, 100},
-    Sm90Shape{64, 2, 2, 128, 1, 1, kStreamK, 1, 100}, Sm90Shape{64, 4, 1, 128, 1, 1, kStreamK, 1, 100},
-    Sm90Shape{128, 2, 1, 64, 1, 1, 1, 1, 100},        Sm90Shape{128, 2, 1, 128, 1, 1, 1, 1, 100},
-    Sm90Shape{128, 2, 1, 128, 1, 1, 1, 2, 100},       Sm90Shape{128, 2, 1, 128, 1, 1, 2, 1, 100},
-    Sm90Shape{128, 2, 2, 128, 1, 1, 1, 1, 100},       Sm90Shape{128, 2, 2, 128, 1, 1, 1, 2, 100},
-    Sm90Shape{128, 3, 1, 64, 1, 1, 1, 1, 100},        Sm90Shape{128, 3, 1, 64, 1, 1, 1, 2, 100},
-    Sm90Shape{128, 3, 1, 64, 1, 1, 2, 1, 100},        Sm90Shape{128, 2, 2, 128, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{16, 2, 1, 128, 1, 1, 2, 1, 76},         Sm90Shape{16, 2, 2, 128, 1, 1, 1, 1, 100},
+    Sm90Shape{16, 3, 1, 128, 1, 1, 2, 1, 52},         Sm90Shape{16, 3, 1, 128, 1, 1, 2, 1, 76},
+    Sm90Shape{16, 3, 1, 128, 1, 1, kStreamK, 1, 76},  Sm90Shape{32, 1, 1, 128, 1, 1, 2, 1, 52},
+    Sm90Shape{32, 1, 1, 256, 1, 1, 2, 1, 76},         Sm90Shape{32, 2, 1, 128, 1, 1, 2, 1, 100},
+    Sm90Shape{32, 2, 2, 128, 1, 1, 1, 1, 100},        Sm90Shape{32, 3, 1, 128, 1, 1, 2, 1, 76},
+    Sm90Shape{32, 3, 1, 128, 1, 1, 2, 1, 100},        Sm90Shape{32, 4, 1, 128, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{64, 1, 1, 128, 1, 1, 2, 1, 76},         Sm90Shape{64, 1, 1, 128, 1, 1, 2, 1, 100},
+    Sm90Shape{64, 1, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{64, 2, 1, 128, 1, 1, 2, 1, 100},
+    Sm90Shape{64, 2, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{64, 3, 1, 128, 1, 1, 2, 1, 100},
+    Sm90Shape{64, 3, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{64, 4, 1, 128, 1, 1, 1, 1, 100},
+    Sm90Shape{64, 2, 1, 128, 1, 1, kStreamK, 1, 76},  Sm90Shape{64, 2, 1, 128, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{64, 2, 1, 128, 2, 1, kStreamK, 1, 100}, Sm90Shape{64, 2, 2, 128, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{64, 3, 1, 128, 1, 1, kStreamK, 1, 100}, Sm90Shape{64, 4, 1, 128, 1, 1, kStreamK, 1, 76},
+    Sm90Shape{64, 4, 1, 256, 1, 1, kStreamK, 1, 100}, Sm90Shape{128, 2, 1, 64, 1, 1, 1, 1, 100},
+    Sm90Shape{128, 2, 1, 128, 1, 1, 1, 1, 100},       Sm90Shape{128, 2, 1, 128, 1, 1, 1, 2, 100},
+    Sm90Shape{128, 2, 1, 128, 1, 1, 2, 1, 100},       Sm90Shape{128, 2, 2, 128, 1, 1, 1, 1, 100},
+    Sm90Shape{128, 2, 2, 128, 1, 1, 1, 2, 100},       Sm90Shape{128, 3, 1, 64, 1, 1, 1, 1, 100},
+    Sm90Shape{128, 3, 1, 64, 1, 1, 1, 2, 100},        Sm90Shape{128, 3, 1, 64, 1, 1, 2, 1, 100},
     Sm90Shape{256, 2, 1, 64, 1, 1, 1, 1, 100},        Sm90Shape{256, 2, 1, 64, 1, 1, 1, 2, 100},
     Sm90Shape{256, 2, 1, 64, 1, 1, kStreamK, 1, 100}};
 constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
@@ -198,10 +181,9 @@ const costs::DequantDecoding& decoding_of(const DequantMatmulSpec& spec) {
 // Of a code, decoded and multiplied, by so many warps.
 double ns_of_mma(const DequantMatmulSpec& spec, const DequantTiling& t, double warps) {
   constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
-  const bool has_factors = has_factors_of_codes(spec);
-  const double alone = decoding_of(spec).mma_warp_ns + (has_factors ? kCosts.mx_mma_warp_ns : 0) +
+  const double alone = decoding_of(spec).mma_warp_ns + (has_factors_of_codes(spec) ? kCosts.mx_mma_warp_ns : 0) +
                        kCosts.mma_sum_ns * sums_of_code(spec, t);
-  return decoding_of(spec).mma_ns + (has_factors ? kCosts.mx_mma_ns : 0) + alone / warps;
+  return decoding_of(spec).mma_ns + alone / warps;
 }
 double ns_of_wgmma(const DequantMatmulSpec& spec, const DequantTiling& t, double warps) {
   constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
@@ -220,17 +202,16 @@ Rounds rounds_of(const GemmSize& size, const DequantTiling& t, int multiprocesso
   const double tiles_m = static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens));
   const double tiles =
       tiles_m * static_cast<double>(ceil_div<std::int64_t>(size.n, std::int64_t{t.rows} * t.multicast));
-  const double room = clusters_at_once(multiprocessors, cluster) * t.blocks;
+  const double alone = clusters_at_once(multiprocessors, cluster);  // of one block to a multiprocessor
+  const double room = alone * t.blocks;
   const auto stages = static_cast<double>(ceil_div<std::int64_t>(size.k, t.depth));
-  const auto at_once = [&](double blocks) {
-    return std::min<double>(t.blocks, std::ceil(blocks / std::max(1, multiprocessors)));
-  };
+  const auto at_once = [&](double clusters) { return std::min<double>(t.blocks, std::ceil(clusters / alone)); };
   if (!t.stream_k) {
     const double rounds = std::ceil(tiles / room);
     return {.stages = rounds * std::ceil(stages / t.split),
             .tiles = rounds,
             .parts = 0,
-            .blocks_at_once = at_once(std::ceil(tiles / rounds) * cluster)};
+            .blocks_at_once = at_once(std::ceil(tiles / rounds))};
   }
   const double blocks = estimate_stream_k_blocks(tiles, stages, room);
   const double parts = std::fmod(tiles, blocks) == 0 ? 0 : tiles < blocks ? blocks / tiles : 1;
@@ -249,29 +230,24 @@ double estimate_dequant_sm90(const DequantMatmulSpec& spec, const GemmSize& size
   const double at_once = rounds.blocks_at_once;
   // Of a stage.
   const double weights = static_cast<double>(t.rows) * t.depth;
-  const double code_bytes = weights * bits_of(spec.weight) / 8;
-  const double bytes = code_bytes + 2.0 * t.tokens * t.depth / t.multicast;
-  const double reading = std::max(code_bytes / kCosts.code_bytes_per_ns, bytes / kCosts.bytes_per_ns);
+  const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * t.tokens * t.depth / t.multicast;
+  const double reading = bytes / kCosts.bytes_per_ns * at_once;
   const double warps = 4.0 * t.rows / (64 * t.waves) * t.k_warps * at_once;
   const double of_code = t.wgmma ? ns_of_wgmma(spec, t, warps) : ns_of_mma(spec, t, warps);
   const double steps = t.depth / 32.0 / t.k_warps * t.waves;
   const double step = t.wgmma ? kCosts.wgmma_step_ns * t.tokens / 64 : kCosts.mma_step_ns * (16 + t.tokens) / 32;
-  const double waiting = kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0) + step * steps;
-  const double filling = (kCosts.ring_ns + reading * at_once) / t.stages;
+  const double filling = (kCosts.ring_ns + reading) / t.stages;
   const double copying = has_factors_of_codes(spec) ? kCosts.mx_row_ns * t.rows * at_once : 0;
-  const double stage = std::max({reading * at_once, weights * at_once * of_code, waiting, filling, copying});
-  // Of a tile, of a part of one, and of the first stage.
-  const double outputs = t.rows * t.tokens / 1024.0;
-  const double writing = kCosts.write_ns * outputs;
+  const double stage = std::max({reading, weights * at_once * of_code, step * steps, filling, copying});
+  // Of a tile.
+  const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
   const double exchange =
       (t.split * t.k_warps == 1 ? 0 : kCosts.exchange_ns + writing) + (t.k_warps > 1 ? kCosts.k_warps_ns : 0);
-  const double part = kCosts.part_ns + kCosts.part_write_ns * outputs;
-  const double beginning = kCosts.beginning * std::max(reading, waiting);
-  const double ns =
-      rounds.stages * stage + rounds.tiles * (writing + exchange + kCosts.tile_ns) + rounds.parts * part + beginning;
+  const double ns = rounds.stages * stage + rounds.tiles * (writing + exchange) + rounds.parts * kCosts.part_ns;
   const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
-  const double start = kCosts.start_us - (dequant_sm90_fills(spec, t) <= kCosts.early_share ? kCosts.early_us : 0);
-  return start + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
+  const double room = std::max(1, multiprocessors) * double{kDequantSharedLimit + kDequantReserved};
+  const double asked = std::min(dequant_sm90_fills(spec, t), all_bytes / room);
+  return kCosts.start_us + kCosts.ring_us * asked + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
 }
 
 }  // namespace ingot

@@ -40,12 +40,14 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
   const auto k = static_cast<u32>(size.k);
   LaunchShape launch{.block = dequant_threads(tiling, dequant_sm90_factors(spec)),
                      .cluster = dequant_cluster(tiling),
-                     .shared_bytes = dequant_sm90_launch_bytes(spec, *spec.tiling)};
+                     .shared_bytes = dequant_sm90_launch_bytes(spec, *spec.tiling, tiling.blocks_per_sm)};
   const Kernel& kernel = launcher.kernel(spec, Pass::main, stream);
   const u32 at_once = kernel.clusters_at_once(launch);
   const StreamKSplit split =
       tiling.stream_k ? stream_k_split_at_once(dequant_work(tiling, m, n, k), at_once) : StreamKSplit{};
   launch.grid_x = tiling.stream_k ? split.blocks : dequant_blocks(tiling, m, n, at_once);
+  const u32 of_each = ceil_div(launch.grid_x / launch.cluster, max_of(at_once / tiling.blocks_per_sm, 1U));
+  if (of_each < tiling.blocks_per_sm) launch.shared_bytes = dequant_sm90_launch_bytes(spec, *spec.tiling, of_each);
   DequantSm90Params params{.x = {},
                            .weights = static_cast<const u8*>(tensors.weight.data),
                            .factors = tensors.factors.data,
