@@ -24,34 +24,37 @@ struct DequantDecoding {
   double mma_ns, mma_warp_ns, wgmma_ns;
 };
 
-// Fitted to the times of all tilings of 73 products (e4m3fn by bf16, factors of rows, 1 to 256 tokens; other codes and
-// factors with 1, 16 and 64), launches of constant weights right behind each other, so that the tiling of the least
-// estimate costs little over the fastest one: 0.8 % on the mean and 6 % at most
-// (bench/results/weight_only_tilings_h200.json). Figures are therefore the model's, not the hardware's. Per nanosecond:
-// of a multiprocessor.
+// Fitted to the times of all tilings of 111 products, launches of constant weights right behind each other (e4m3fn by
+// bf16, factors of rows, 1 to 1024 tokens, from 32 on also under the power that a GPU may draw for long; other codes
+// and factors with 1, 16 and 64), so that the tiling of the least estimate costs little over the fastest one: 0.7 % on
+// the mean and 8 % at most (bench/results/weight_only_tilings_h200.json). Figures are therefore the model's, not the
+// hardware's. Per nanosecond: of a multiprocessor.
 struct DequantSm90Costs {
-  double start_us = 1.529;
-  double ring_us = 0.2334;           // more, where stages fill all of shared memory
-  double memory_per_us = 4.276e+06;  // bytes
-  double bytes_per_ns = 66.52;       // into shared memory, with x
-  DequantDecoding eight{0.01836, 0.0105, 0.01239};
-  DequantDecoding six{0, 0.1787, 0.01826};
-  DequantDecoding four{0.01676, 0, 0.01228};
-  double wgmma_warp_ns = 0.007898;
-  double wgmma_per_ns = 4031;  // codes by tokens
-  double mma_sum_ns = 0.2086;  // of one warp, for each code and token whose sum has a factor of its own
-  double wgmma_sum_ns = 0.0366;
-  double mx_mma_warp_ns = 0.008244;  // of a code that is multiplied by a factor
-  double mx_wgmma_ns = 0.00952;
-  double mx_wgmma_warp_ns = 0.0004031;
-  double mx_row_ns = 5.666;      // of a row in a stage, whose factors are copied
-  double mma_step_ns = 120.8;    // that a warp waits in each step of 32 k, of 16 tokens
-  double wgmma_step_ns = 90.51;  // of 64
-  double ring_ns = 1613;         // from a stage's last use until its next codes are there, and what they take
-  double write_ns = 122.4;       // of 1024 outputs
-  double exchange_ns = 384.1;
-  double k_warps_ns = 641.7;
-  double part_ns = 2827;  // of another block's sums that are added
+  double start_us = 1.374;
+  double ring_us = 0.853;            // more, where stages fill all of shared memory
+  double memory_per_us = 4.303e+06;  // bytes
+  double bytes_per_ns = 59.45;       // into shared memory, with x
+  DequantDecoding eight{0.001447, 0.1364, 0.01503};
+  DequantDecoding six{0, 0.002775, 0.01434};
+  DequantDecoding four{0.009649, 0.02242, 0.00985};
+  double wgmma_warp_ns = 0.00241;
+  double wgmma_per_ns = 4366;  // codes by tokens
+  double mma_sum_ns = 0.1392;  // of one warp, for each code and token whose sum has a factor of its own
+  double wgmma_sum_ns = 0.01483;
+  double mx_mma_warp_ns = 0.1042;  // of a code that is multiplied by a factor
+  double mx_wgmma_ns = 0.00104;
+  double mx_wgmma_warp_ns = 0.02466;
+  double mx_row_ns = 3.563;      // of a row in a stage, whose factors are copied
+  double stage_ns = 213.2;       // that a warp waits in each stage
+  double multicast_ns = 142.6;   // likewise, where blocks wait for each other
+  double mma_step_ns = 76.81;    // likewise in each step of 32 k, of 16 tokens
+  double wgmma_step_ns = 41.45;  // of 64
+  double ring_ns = 1579;         // from a stage's last use until its next codes are there, and what they take
+  double write_ns = 187.3;       // of 1024 outputs
+  double exchange_ns = 2.933;
+  double k_warps_ns = 438.5;
+  double part_ns = 3004;         // of another block's sums that are added
+  double stream_k_apart = 1.08;  // times as long, where tiles of the same rows have other tokens
 };
 inline constexpr DequantSm90Costs kDequantSm90{};
 
