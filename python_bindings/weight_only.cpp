@@ -93,7 +93,6 @@ void bind_weight_only(nb::module_& module) {
             std::optional<WeightOnlyLinear> made;
             context.run(stream, [&](Backend& backend, Stream& on) {
               made = WeightOnlyLinear::quantize(backend, values, options, on);
-              backend.synchronize(on);  // calls may come on another stream
             });
             return PythonWeightOnly{&context, std::move(*made)};
           },
@@ -112,7 +111,6 @@ void bind_weight_only(nb::module_& module) {
             std::optional<WeightOnlyLinear> made;
             context.run(stream, [&](Backend& backend, Stream& on) {
               made = WeightOnlyLinear::from_codes(backend, of_codes, of_scales, meant, options, on);
-              backend.synchronize(on);  // the arrays may go
             });
             return PythonWeightOnly{&context, std::move(*made)};
           },
@@ -127,10 +125,8 @@ void bind_weight_only(nb::module_& module) {
             state.options.batch_invariant = batch_invariant;
             if (!epilogue.empty()) state.options.epilogue = parse_pointwise(epilogue);
             std::optional<WeightOnlyLinear> made;
-            context.run(stream, [&](Backend& backend, Stream& on) {
-              made = WeightOnlyLinear::from_state(backend, state, on);
-              backend.synchronize(on);
-            });
+            context.run(stream,
+                        [&](Backend& backend, Stream& on) { made = WeightOnlyLinear::from_state(backend, state, on); });
             return PythonWeightOnly{&context, std::move(*made)};
           },
           "context"_a, "file"_a, "name"_a, "batch_invariant"_a, "epilogue"_a, "stream"_a, nb::keep_alive<0, 1>())

@@ -8,11 +8,12 @@
 //
 // Schedule: two threads keep a deep ring of stages filled through the copy engine: one with codes, packed in the order
 // of the registers (dequant_fragment.cuh), in runs of bytes, the other with tiles of x; factors that are multiplied
-// into the codes come with them. The warpgroups that multiply have 64 rows each, or several times 64. A warp reads its
-// fragments, decodes them and multiplies: by mma.sync, or by wgmma, where it decodes the next 32 or 64 k while the
-// tensor cores work at the last. Clusters of blocks split a tile's k, so that all multiprocessors have as much to do,
-// or load x for each other (multicast). Blocks stay, and take tiles in turn; or (stream-K) equal stretches of all
-// tiles' k, and send their sums of another's tile to that block (stream_k.cuh).
+// into the codes come with them. Those of a constant weight come while the kernel ahead in the stream ends. The
+// warpgroups that multiply have 64 rows each, or several times 64. A warp reads its fragments, decodes them and
+// multiplies: by mma.sync, or by wgmma, where it decodes the next 32 or 64 k while the tensor cores work at the last.
+// Clusters of blocks split a tile's k, so that all multiprocessors have as much to do, or load x for each other
+// (multicast). Blocks stay, and take tiles in turn; or (stream-K) equal stretches of all tiles' k, and send their sums
+// of another's tile to that block (stream_k.cuh).
 //
 // Sums: in the tensor cores' f32. Where factors are of groups of k, each group has a sum of its own, which is
 // multiplied by its factor and added in f32, in ascending k; but factors of e8m0 are multiplied into codes of 6 and 4
@@ -800,10 +801,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
   if (threadIdx.x == kProducer + 32) ptx::prefetch_tensormap(&p.x);
   __syncwarp();
   block.begin();
-  // What is above may run while the kernel ahead ends; and codes may come, if that kernel does not write them.
+  // What is above may run while the kernel ahead ends; and constant codes may come.
   if (warp >= 4 * T.groups) {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_dec<dequant_registers(T, Kind).copies>();
-    if (warp != 4 * T.groups || p.constant_weight == 0) start_in_turn();
+    if (warp != 4 * T.groups || p.constant_weight == 0) {
+      start_in_turn();
+    }
     const u32 lane = threadIdx.x % 32;
     if (warp == 4 * T.groups && (lane == 0 || DequantBlock<W, Kind, T>::kFactors)) {
       DequantProducer<W, Kind, T>(p, block).run_codes(lane);

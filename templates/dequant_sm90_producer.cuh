@@ -30,7 +30,7 @@ struct DequantSm90Params {
   i64 out_stride;  // elements
   u32 m, n, k;
   u32 factor_stride;    // of groups and blocks: from one row of factors to the next
-  u32 constant_weight;  // not 0: the kernel ahead in the stream writes neither codes nor factors
+  u32 constant_weight;  // not 0: codes and their factors were there before any launch
   EpilogueParams epilogue;
   StreamKParams cut;  // of stream-K
 };

@@ -104,8 +104,8 @@ INGOT_DEVICE void prefetch_line([[maybe_unused]] const void* source) {
 // Programmatic dependent launch (ptx/grid.cuh); on the host kernels run one after the other anyway. The library
 // launches every kernel so that it may begin before the one ahead of it has ended. So every kernel first waits, reads
 // and writes no global memory before, and only then lets the next one begin: whatever ran two kernels ago has then
-// ended. Exceptions: a kernel that follows a pass of its own, which waited before it; and a weight of dequant_sm90 that
-// the caller says the kernel ahead does not write.
+// ended. Exceptions: a kernel that follows a pass of its own, which waited before it; what was there before any launch
+// (a list's table, a weight of dequant_sm90 that the caller calls constant); and prefetches into the L2.
 INGOT_DEVICE void let_dependents_start() {
 #if INGOT_ON_DEVICE
   ptx::griddepcontrol_launch_dependents();

@@ -30,7 +30,7 @@ _LONG_NAME = {short: long for long, short in FROM_LONG_NAME.items()}
 # Bits without their type: NumPy itself has no bfloat16 and no FP8.
 _HINTS = {
     "uint16": "for the bits of bf16 install ml_dtypes and give array.view(ml_dtypes.bfloat16)",
-    "uint8": "for codes of FP8 install ml_dtypes and give array.view(ml_dtypes.float8_e4m3fn)",
+    "uint8": "for codes of FP8 give their dtype too, where the call has one, or array.view(ml_dtypes.float8_e4m3fn)",
 }
 SIZE = {"f32": 4, "bf16": 2, "f16": 2, "e4m3fn": 1, "e5m2": 1, "e4m3fnuz": 1, "e5m2fnuz": 1}
 # Bits of the formats that are packed, several codes to a byte or three.

@@ -24,14 +24,14 @@ DequantTiling with_all_stages(const DequantMatmulSpec& spec, DequantTiling tilin
 // made.
 DequantTiling with_stages(const DequantMatmulSpec& spec, DequantTiling tiling, int percent);
 
-// Of a multiprocessor's shared memory what its blocks take, of 1.
+// Of a multiprocessor's shared memory what its blocks use, of 1: without what a launch asks for beside it.
 double dequant_sm90_fills(const DequantMatmulSpec& spec, const DequantTiling& tiling);
 
 // What the kernel uses.
 u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling);
-// What a launch asks for, of which no multiprocessor is to have more than so many blocks: so much, too, that it has no
-// room for more. While the kernel ahead ends, the first multiprocessors that are free would else have twice as many,
-// and the last ones none.
+// What a launch asks for, of which no multiprocessor is to have more than so many blocks, one or more: so much, too,
+// that it has no room for more. While the kernel ahead ends, the first multiprocessors that are free would else have
+// twice as many, and the last ones none.
 u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling, u32 blocks);
 
 }  // namespace ingot

@@ -76,9 +76,8 @@ bool has_factors_of_codes(const DequantMatmulSpec& spec) {
 
 // Two sets of sums, where groups have their own, and what they need beside them: more than a thread has registers. Four
 // warpgroups have 112 to a thread; sums of 32 tokens by mma.sync need many beside them if a stage is long, and those of
-// two waves by wgmma. Where tiles are cut, factors of codes are too many beside sums of 128 tokens.
+// two waves by wgmma.
 bool spills(const DequantMatmulSpec& spec, const DequantTiling& t) {
-  if (t.stream_k && t.tokens == 128 && has_factors_of_codes(spec)) return true;
   if (sum_group(spec) == 0) return false;
   return (t.rows == 256 * t.waves && t.tokens * t.waves >= 64) || (!t.wgmma && t.tokens == 32 && t.depth > 128) ||
          (t.wgmma && t.waves > 1 && t.depth > 64);
@@ -198,10 +197,10 @@ Rounds rounds_of(const GemmSize& size, const DequantTiling& t, int multiprocesso
   const double tiles_m = static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens));
   const double tiles =
       tiles_m * static_cast<double>(ceil_div<std::int64_t>(size.n, std::int64_t{t.rows} * t.multicast));
-  const double alone = clusters_at_once(multiprocessors, cluster);  // of one block to a multiprocessor
-  const double room = alone * t.blocks;
+  const double one_each = clusters_at_once(multiprocessors, cluster);  // of one block to a multiprocessor
+  const double room = one_each * t.blocks;
   const auto stages = static_cast<double>(ceil_div<std::int64_t>(size.k, t.depth));
-  const auto at_once = [&](double clusters) { return std::min<double>(t.blocks, std::ceil(clusters / alone)); };
+  const auto at_once = [&](double clusters) { return std::min<double>(t.blocks, std::ceil(clusters / one_each)); };
   if (!t.stream_k) {
     const double rounds = std::ceil(tiles / room);
     return {.stages = rounds * std::ceil(stages / t.split),

@@ -202,24 +202,28 @@ WeightOnlyLinear WeightOnlyLinear::from_codes(Backend& backend, const Tensor& co
   constexpr const char* kCodes = "WeightOnlyLinear codes";
   constexpr const char* kScales = "WeightOnlyLinear scales";
   if (codes.dtype != options.dtype) {
-    refuse(kCodes, codes, fmt::format("the options say {}: set dtype to what the codes are", name(options.dtype)));
+    const char* const what =
+        codes.dtype == Dtype::u8 ? "give bytes that are such codes this dtype" : "set dtype to what the codes are";
+    refuse(kCodes, codes, fmt::format("the options say {}: {}", name(options.dtype), what));
   }
   check_matrix(kCodes, codes, codes.dtype, backend.device());
   WeightOnlyLinear layer(backend, options, codes.rows, codes.cols);
 
+  if (options.mx ? scales.dtype != Dtype::e8m0fnu
+                 : scales.dtype != Dtype::e8m0fnu && !is_high_precision(scales.dtype)) {
+    refuse(kScales, scales,
+           !options.mx                 ? "they must be of f32, bf16, f16 or e8m0fnu"
+           : scales.dtype == Dtype::u8 ? "those of mx are e8m0fnu: give the bytes of a checkpoint's this dtype"
+                                       : "those of mx are e8m0fnu; scales of another dtype are scale=1x32, without mx");
+  }
   const ScaleGranularity granularity = layer.options_.scale;
   const ScaleShape shape = scale_shape(granularity, codes.rows, codes.cols);
   const bool is_matrix = scales.rows == shape.rows && scales.cols == shape.cols;
   if (!is_matrix && !(scales.rows == 1 && scales.cols == shape.rows * shape.cols)) {
     refuse(kScales, scales,
-           fmt::format("a weight [{}, {}] has {} of them with scale {}: [{}, {}]", codes.rows, codes.cols,
-                       shape.rows * shape.cols, print(granularity), shape.rows, shape.cols));
-  }
-  if (options.mx ? scales.dtype != Dtype::e8m0fnu
-                 : scales.dtype != Dtype::e8m0fnu && !is_high_precision(scales.dtype)) {
-    refuse(kScales, scales,
-           options.mx ? "those of mx are e8m0fnu; scales of another dtype are scale=1x32, without mx"
-                      : "they must be of f32, bf16, f16 or e8m0fnu");
+           fmt::format("a weight [{}, {}] has {} of them with {}: [{}, {}]", codes.rows, codes.cols,
+                       shape.rows * shape.cols, options.mx ? "mx" : "scale " + print(granularity), shape.rows,
+                       shape.cols));
   }
   check_matrix(kScales, scales, scales.dtype, backend.device());
 
@@ -236,7 +240,7 @@ WeightOnlyLinear WeightOnlyLinear::from_codes(Backend& backend, const Tensor& co
   } else {
     layer.copy_codes(codes, stream);
   }
-  backend.synchronize(stream);  // forward() reads the weight before the kernel ahead has ended
+  backend.synchronize(stream);
   return layer;
 }
 
@@ -253,7 +257,7 @@ void WeightOnlyLinear::take_codes(OwnedTensor codes, Stream& stream) {
   } else {
     weight_ = std::move(codes);
   }
-  backend_->synchronize(stream);  // packed ones go; and forward() reads the weight before the kernel ahead has ended
+  backend_->synchronize(stream);  // packed ones go
 }
 
 void WeightOnlyLinear::pack(const Tensor& codes, Stream& stream) {
@@ -290,7 +294,7 @@ void WeightOnlyLinear::forward(const Tensor& x, const Tensor& y, Stream& stream,
                             .bias = extras.bias,
                             .inputs = extras.inputs,
                             .out = y,
-                            .constant_weight = true},  // what made the layer has waited for it
+                            .constant_weight = true},  // each maker has waited for it
                            stream);
 }
 
@@ -356,6 +360,7 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
   if (options.packed) {
     layer.weight_ = {backend, Dtype::u8, 1, static_cast<std::int64_t>(weight_bytes)};
     backend.copy_from_host(layer.weight_.view().data, state.weight.data(), weight_bytes, stream);
+    backend.synchronize(stream);
     return layer;
   }
   layer.weight_.resize(backend, options.dtype, n, k, stream, row_stride_of_codes(k));
@@ -366,6 +371,7 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
                 &state.weight[static_cast<std::size_t>(r * bytes.cols)], static_cast<std::size_t>(bytes.cols));
   }
   backend.copy_from_host(bytes.data, rows.data(), rows.size(), stream);
+  backend.synchronize(stream);
   return layer;
 }
 

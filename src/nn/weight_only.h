@@ -9,10 +9,10 @@
 // makes that column of y NaN. The same call gives the same bits every time; with `batch_invariant` a row of y does not
 // depend on how many other rows there are.
 //
-// The layer owns its codes and factors. quantize() and from_codes() wait for the device: what a layer was made from may
-// go then, and forward() reads the codes while the kernel ahead of it in the stream ends. forward()
-// allocates nothing of its own and can be captured into a CUDA graph once it has run outside of a capture with as
-// many tokens. Calls are for one stream, or ordered by the caller.
+// The layer owns its codes and factors. What makes one waits for the device: what it was made from may go then, and
+// forward() may read the codes while the kernel ahead of it in the stream ends. forward() allocates nothing of its own
+// and can be captured into a CUDA graph once it has run outside of a capture with as many tokens. Calls are for one
+// stream, or ordered by the caller.
 #pragma once
 
 #include <array>
@@ -82,7 +82,7 @@ class WeightOnlyLinear {
   // e8m0fnu, and with `mx` of e8m0fnu. Their shape is [1] or [1, 1] for tensor; [N] or [N, 1] for row; [N, ceil(K / g)]
   // for 1xg; [ceil(N / 128), ceil(K / 128)] for 128x128. Each may also be one dense vector of that many. K need not be
   // a multiple of a group: the last one is short. FP6 and FP4 codes lie side by side without gaps, the lowest bits
-  // first: runtime/packed_codes.h makes such rows. Waits for the device. Errors as of quantize().
+  // first: runtime/packed_codes.h makes such rows. Errors as of quantize().
   static WeightOnlyLinear from_codes(Backend& backend, const Tensor& codes, const Tensor& scales,
                                      ScaleConvention convention, const WeightOnlyOptions& options, Stream& stream);
   // What state() gave, bit for bit. Throws Error{invalid_argument} where the bytes are not those of the sizes, or

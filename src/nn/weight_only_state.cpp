@@ -139,6 +139,22 @@ std::vector<std::byte> read(const SafetensorsFile& file, const std::string& name
   return file.read(tensor);
 }
 
+// Names are told as they are in the file: with their dot, if they have one.
+[[noreturn]] void refuse_layer(const SafetensorsFile& file, const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : file.metadata()) {
+    if (key.ends_with(kLayout))
+      names.push_back(fmt::format("\"{}\"", shown(key.substr(0, key.size() - std::string_view(kLayout).size()))));
+  }
+  constexpr std::size_t kTold = 8;
+  const bool more = names.size() > kTold;
+  if (more) names.resize(kTold);
+  throw Error(ErrorCode::not_found, file.path().string(),
+              fmt::format("has no layer \"{}\", which would be a tensor \"{}weight\"; {}{}{}", shown(name), shown(name),
+                          names.empty() ? "save_weight_only() wrote none into it" : "its layers: ",
+                          fmt::join(names, ", "), more ? " and more" : ""));
+}
+
 }  // namespace
 
 void save_weight_only(const std::filesystem::path& file, const std::map<std::string, WeightOnlyState>& layers) {
@@ -164,7 +180,7 @@ void save_weight_only(const std::filesystem::path& file, const std::map<std::str
 }
 
 WeightOnlyState load_weight_only(const SafetensorsFile& file, const std::string& name) {
-  file.at(name + "weight");  // no such layer is said before what it lacks
+  if (file.find(name + "weight") == nullptr) refuse_layer(file, name);
   WeightOnlyState state = parse_metadata(Metadata(file, name));
   state.weight = read(file, name + "weight", describe_weight(state));
   state.scale = read(file, name + "weight_scale", describe_scale(state));

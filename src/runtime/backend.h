@@ -198,8 +198,9 @@ struct PackWeightTensors {
 // factors of spec.factors, a vector of scale_count(spec.scale, N, K); bias[N] of spec.x, where the spec has one;
 // inputs[i] of the epilogue: [M, N] or [1, N] of spec.x, or, for [row], f32[1, M]; out[M, N] of spec.out.
 //
-// constant_weight: no kernel that writes the weight or the factors is the one right ahead of this call in its stream. A
-// GPU may then read them before the kernel ahead has ended. WeightOnlyLinear's calls have it.
+// constant_weight: whatever wrote the weight and the factors had ended before this call was made (synchronize()), and
+// nothing writes them before it has ended. A GPU may then read them while the kernel ahead in the stream ends.
+// WeightOnlyLinear's calls have it.
 struct DequantMatmulTensors {
   Tensor x;
   Tensor weight;

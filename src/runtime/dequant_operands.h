@@ -1,5 +1,6 @@
 // The operands of a dequant_matmul in the memory of a backend, as often as the rotation past the L2 asks for; and
 // whether what a kernel made of them is right: some rows of the weight times some tokens, in float64 on the host.
+// Weights are constant (DequantMatmulTensors): times are those of such calls.
 #pragma once
 
 #include <cstdint>

@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(every_kernel_starts_in_turn) {
       // cast_tile() starts in turn itself: its elements may be read before.
       const auto start = std::min(body.find("  start_in_turn();"), body.find("  cast_tile<"));
       BOOST_TEST(start != std::string::npos, name << ": a kernel does not start in turn: " << content.substr(at, 200));
-      for (const char* const access : {"load", "element(", "atomic"}) {
+      for (const char* const access : {"load", "element(", "atomic", ".run"}) {
         BOOST_TEST(body.find(access) >= start, name << ": " << access << " before the start: " << body);
       }
       ++kernels;

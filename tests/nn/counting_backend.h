@@ -21,7 +21,7 @@ class CountingBackend final : public Backend {
 
   int allocations = 0;
   std::vector<std::string> calls;               // the specs, in order
-  std::size_t waited_for = 0;                   // of them, by the last synchronize()
+  bool waited = true;                           // for all of them and for all copies from the host, by synchronize()
   bool constant_weight = false;                 // of the last dequant_matmul
   std::vector<const Stream*> streams;           // of each
   std::vector<const Stream*> waiting, awaited;  // of each Stream::wait_for()
@@ -99,6 +99,7 @@ class CountingBackend final : public Backend {
   }
   void release(void* data) noexcept override { inner_->release(data); }
   void copy_from_host(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    waited = false;
     inner_->copy_from_host(to, from, bytes, on(stream));
   }
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream& stream) override {
@@ -106,7 +107,7 @@ class CountingBackend final : public Backend {
   }
   void fill_zero(void* data, std::size_t bytes, Stream& stream) override { inner_->fill_zero(data, bytes, on(stream)); }
   void synchronize(Stream& stream) override {
-    waited_for = calls.size();
+    waited = true;
     inner_->synchronize(on(stream));
   }
   bool capturing(const Stream& stream) const override {
@@ -132,6 +133,7 @@ class CountingBackend final : public Backend {
 
  private:
   void note(std::string call, const Stream& stream) {
+    waited = false;
     calls.push_back(std::move(call));
     streams.push_back(&stream);
   }

@@ -453,12 +453,18 @@ BOOST_AUTO_TEST_CASE(a_weight_is_there_when_the_layer_is_made) {
     const WeightOnlyOptions options{.packed = packed};
     const WeightOnlyLinear linear = WeightOnlyLinear::quantize(counting, w, options, on);
     BOOST_TEST(counting.calls.size() > 0U);
-    BOOST_TEST(counting.waited_for == counting.calls.size());
+    BOOST_TEST(counting.waited);
     linear.forward(x, y, on);
+    BOOST_TEST(!counting.waited);
     BOOST_TEST(counting.constant_weight);
 
     layer_of(random_codes(options.dtype, 48, 96, 1), random_scales(options, 48, 96, 2, false), options, counting, on);
-    BOOST_TEST(counting.waited_for == counting.calls.size());
+    BOOST_TEST(counting.waited);
+
+    const WeightOnlyState state = linear.state(on);
+    counting.waited = false;
+    WeightOnlyLinear::from_state(counting, state, on);
+    BOOST_TEST(counting.waited);
   }
 }
 
@@ -514,6 +520,15 @@ BOOST_AUTO_TEST_CASE(of_from_codes) {
   BOOST_TEST(with(codes, bytes.view(Dtype::f32, 4, 2), {.mx = true}) ==
              "WeightOnlyLinear scales: is f32[4, 2] on cpu; those of mx are e8m0fnu; scales of another dtype are "
              "scale=1x32, without mx");
+  // The bytes of a file, of no format yet.
+  BOOST_TEST(with(bytes.view(Dtype::u8, 4, 64), bytes.view(Dtype::f32, 4, 1), {}) ==
+             "WeightOnlyLinear codes: is u8[4, 64] on cpu; the options say e4m3fn: give bytes that are such codes this "
+             "dtype");
+  BOOST_TEST(with(codes, bytes.view(Dtype::u8, 4, 2), {.mx = true}) ==
+             "WeightOnlyLinear scales: is u8[4, 2] on cpu; those of mx are e8m0fnu: give the bytes of a checkpoint's "
+             "this dtype");
+  BOOST_TEST(with(codes, bytes.view(Dtype::e8m0fnu, 4, 1), {.mx = true}) ==
+             "WeightOnlyLinear scales: is e8m0fnu[4, 1] on cpu; a weight [4, 64] has 8 of them with mx: [4, 2]");
   BOOST_TEST(with(codes, bytes.view(Dtype::e4m3fn, 4, 1), {}) ==
              "WeightOnlyLinear scales: is e4m3fn[4, 1] on cpu; they must be of f32, bf16, f16 or e8m0fnu");
   check_contains(with(codes, {}, {}), {"WeightOnlyLinear scales: ", "[4, 1]"});
@@ -701,7 +716,9 @@ BOOST_AUTO_TEST_CASE(of_files) {
                  {"the tensor \"a.weight\" is U8 [4352], but by the metadata beside it must be U8 [28928]"});
   check_contains(with({{"a.ingot.layout", "row_major"}}), {"is U8 [4352]", "must be F8_E4M3 [7, 40]"});
   check_contains(with({{"a.ingot.scale", "mx"}}), {"\"a.weight_scale\" is F32 [7, 1]", "must be F8_E8M0 [7, 2]"});
-  check_contains(with({}, "b."), {"b.weight"});
+  check_contains(with({}, "a"),
+                 {"other.safetensors: has no layer \"a\", which would be a tensor \"aweight\"; its layers: \"a.\""});
+  check_contains(with({{"a.ingot.layout", ""}}, "b."), {"\"b.weight\"; save_weight_only() wrote none into it"});
   WeightOnlyState bad = state;
   bad.weight.pop_back();
   check_contains(error_of([&] { save_weight_only(path, {{"a.", bad}}); }, ErrorCode::invalid_argument), {"a.weight"});

@@ -169,12 +169,9 @@ inline WeightOnlyLinear layer_of(const HostCodes& codes, const WeightScales& sca
   const DeviceBytes weight(rows_of_codes(codes, stride), backend, stream);
   const DeviceBytes factors =
       options.mx ? DeviceBytes(scales.powers, backend, stream) : DeviceBytes(scales.factors, backend, stream);
-  WeightOnlyLinear layer =
-      WeightOnlyLinear::from_codes(backend, weight.view(codes.dtype, codes.rows, codes.cols, stride),
-                                   factors.view(options.mx ? Dtype::e8m0fnu : Dtype::f32, scales.rows, scales.cols),
-                                   ScaleConvention::dequantize, options, stream);
-  backend.synchronize(stream);
-  return layer;
+  return WeightOnlyLinear::from_codes(backend, weight.view(codes.dtype, codes.rows, codes.cols, stride),
+                                      factors.view(options.mx ? Dtype::e8m0fnu : Dtype::f32, scales.rows, scales.cols),
+                                      ScaleConvention::dequantize, options, stream);
 }
 
 // y of a forward(), into memory that holds NaN before.

@@ -401,7 +401,11 @@ BOOST_AUTO_TEST_CASE(a_chain_with_constant_weights) {
                               "dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu "
                               "kernel=sm90:mma:8x256x512:2:1:1:streamk",
                               "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x64x256:5:2:2",
-                              "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:wgmma:16x128x256:2:2:1"};
+                              "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:wgmma:16x128x256:2:2:1",
+                              "dequant_matmul bf16*e4m3fn->bf16 packed scale=row "
+                              "kernel=sm90:wgmma:128x256x128:3:1:1:waves2:multicast2",
+                              "dequant_matmul bf16*e4m3fn->bf16 packed scale=row "
+                              "kernel=sm90:mma:8x128x256:2:1:1:blocks2:streamk"};
   std::vector<std::unique_ptr<DequantData>> data;
   std::vector<std::unique_ptr<PlacedDequant>> placed;
   for (const char* const text : kChain) {
@@ -447,6 +451,67 @@ BOOST_AUTO_TEST_CASE(a_chain_with_constant_weights) {
   }
 }
 
+// A weight that is not constant: the kernel right ahead writes it, and factors of its codes.
+BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
+  if (!is_hopper()) return;
+  constexpr std::array kSpecs{"dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x64x256:5:2:2",
+                              "dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu "
+                              "kernel=sm90:mma:8x128x512:2:1:1:blocks2:streamk",
+                              "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:wgmma:64x256x128:4:1:1"};
+  for (const char* const text : kSpecs) {
+    const auto spec = std::get<DequantMatmulSpec>(parse(text));
+    const std::int64_t n = 8192, k = 4096;
+    const DequantData data({.spec = spec, .m = 5, .n = n, .k = k});
+    PlacedDequant placed(data, cuda, stream);
+    placed.enqueue(stream);
+    const GuardedMatrix expected = placed.out(stream);
+
+    // Other codes and factors, and those again, by kernels.
+    const Tensor weight = placed.tensors().weight, factors = placed.tensors().factors;
+    const auto copy_of = [&](const Tensor& tensor) {
+      const auto bytes = static_cast<std::size_t>(byte_span(tensor, "tensor"));
+      Buffer copy(cuda, bytes);
+      cuda.relayout({},
+                    {.input = vector(tensor.data, Dtype::u8, bytes, cuda.device()),
+                     .output = vector(copy.data(), Dtype::u8, bytes, cuda.device())},
+                    stream);
+      return copy;
+    };
+    const Buffer right_weight = copy_of(weight), right_factors = copy_of(factors);
+    const auto restore = [&](const Tensor& tensor, const Buffer& from) {
+      const auto bytes = static_cast<std::int64_t>(from.bytes());
+      cuda.relayout({},
+                    {.input = vector(from.data(), Dtype::u8, bytes, cuda.device()),
+                     .output = vector(tensor.data, Dtype::u8, bytes, cuda.device())},
+                    stream);
+    };
+    const auto write_and_multiply = [&] {
+      cuda.fill_zero(factors.data, static_cast<std::size_t>(byte_span(factors, "factors")), stream);
+      cuda.fill_zero(weight.data, static_cast<std::size_t>(byte_span(weight, "weight")), stream);
+      restore(factors, right_factors);
+      restore(weight, right_weight);
+      placed.enqueue(stream);
+    };
+    const auto expect_same = [&](const char* how) {
+      ++cases;
+      BOOST_TEST((placed.out(stream).bytes() == expected.bytes()), text << " " << how);
+    };
+    for (int round = 0; round < 10; ++round) {
+      placed.poison(stream);
+      write_and_multiply();
+      expect_same("in the stream");
+    }
+    std::string problem;
+    const std::unique_ptr<Driver> driver = Driver::open(problem);
+    Graph captured(*driver, stream, write_and_multiply);
+    for (int round = 0; round < 10; ++round) {
+      placed.poison(stream);
+      captured.launch();
+      expect_same("in a graph");
+    }
+  }
+}
+
 // Stream-K's parts and flags pass from one launch to the next, of other sizes and counts of warps, without anybody
 // waiting in between; in a graph too. Groups of K are cut in their middle.
 BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
@@ -472,7 +537,6 @@ BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
     check(*placed.back(), *data.back(), data.back()->expected());
     alone.push_back(placed.back()->out(stream));
   }
-  for (const auto& each : placed) each->tensors().constant_weight = true;
   const auto all_at_once = [&] {
     for (int round = 0; round < 5; ++round) {
       for (const auto& each : placed) each->enqueue(stream);
@@ -487,9 +551,12 @@ BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
       BOOST_TEST((placed[i]->out(stream).bytes() == alone[i].bytes()), cuts[i].spec << " " << how);
     }
   };
-  poison_all();
-  all_at_once();
-  expect_same("behind each other");
+  for (const bool constant : {false, true}) {
+    for (const auto& each : placed) each->tensors().constant_weight = constant;
+    poison_all();
+    all_at_once();
+    expect_same("behind each other");
+  }
   std::string problem;
   const std::unique_ptr<Driver> driver = Driver::open(problem);
   Graph captured(*driver, stream, all_at_once);

@@ -46,8 +46,10 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
   const StreamKSplit split =
       tiling.stream_k ? stream_k_split_at_once(dequant_work(tiling, m, n, k), at_once) : StreamKSplit{};
   launch.grid_x = tiling.stream_k ? split.blocks : dequant_blocks(tiling, m, n, at_once);
-  const u32 of_each = ceil_div(launch.grid_x / launch.cluster, max_of(at_once / tiling.blocks_per_sm, 1U));
-  if (of_each < tiling.blocks_per_sm) launch.shared_bytes = dequant_sm90_launch_bytes(spec, *spec.tiling, of_each);
+  // (Larger clusters find less room than that, as they do not cross the GPU's parts.)
+  if (tiling.blocks_per_sm > 1 && launch.cluster <= 2 &&
+      launch.grid_x * tiling.blocks_per_sm <= at_once * launch.cluster)
+    launch.shared_bytes = dequant_sm90_launch_bytes(spec, *spec.tiling, 1);
   DequantSm90Params params{.x = {},
                            .weights = static_cast<const u8*>(tensors.weight.data),
                            .factors = tensors.factors.data,

@@ -44,7 +44,7 @@ class Kernel {
   }
 
   // Clusters of this shape's that the current device runs at once, at least 1: none is an error. Asked of the driver
-  // once: a kernel whose grid depends on it always has the same block, cluster and shared memory. Throws
+  // once: a kernel whose grid depends on it is always asked with the same block, cluster and shared memory. Throws
   // Error{cuda_failed}.
   unsigned clusters_at_once(const LaunchShape& shape) const;
 
