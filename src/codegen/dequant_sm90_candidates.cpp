@@ -48,14 +48,14 @@ constexpr std::array kSm90WgmmaShapes{
     Sm90Shape{16, 2, 1, 128, 1, 1, 2, 1, 76},         Sm90Shape{16, 2, 2, 128, 1, 1, 1, 1, 100},
     Sm90Shape{16, 3, 1, 128, 1, 1, 2, 1, 52},         Sm90Shape{16, 3, 1, 128, 1, 1, 2, 1, 76},
     Sm90Shape{32, 1, 1, 128, 1, 1, 2, 1, 52},         Sm90Shape{32, 1, 2, 128, 2, 1, 1, 1, 100},
-    Sm90Shape{32, 2, 1, 128, 1, 1, 2, 1, 100},        Sm90Shape{32, 3, 1, 128, 1, 1, 2, 1, 76},
-    Sm90Shape{32, 3, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{32, 2, 1, 256, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{32, 2, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{32, 3, 1, 128, 1, 1, 2, 1, 76},
+    Sm90Shape{32, 3, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{32, 2, 2, 128, 1, 1, kStreamK, 1, 100},
     Sm90Shape{64, 1, 1, 128, 1, 1, 2, 1, 76},         Sm90Shape{64, 1, 1, 128, 1, 1, 2, 1, 100},
     Sm90Shape{64, 1, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{64, 2, 1, 128, 1, 1, 2, 1, 100},
     Sm90Shape{64, 2, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{64, 2, 2, 128, 1, 1, 1, 1, 100},
     Sm90Shape{64, 3, 1, 128, 1, 1, 2, 1, 100},        Sm90Shape{64, 3, 1, 256, 1, 1, 2, 1, 100},
     Sm90Shape{64, 1, 2, 64, 2, 1, kStreamK, 1, 100},  Sm90Shape{64, 2, 1, 128, 1, 1, kStreamK, 1, 76},
-    Sm90Shape{64, 2, 1, 256, 2, 1, kStreamK, 1, 100}, Sm90Shape{64, 3, 1, 128, 1, 1, kStreamK, 1, 76},
+    Sm90Shape{64, 2, 1, 256, 2, 1, kStreamK, 1, 100}, Sm90Shape{64, 4, 1, 128, 1, 1, 1, 1, 100},
     Sm90Shape{64, 4, 1, 128, 1, 1, kStreamK, 1, 100}, Sm90Shape{64, 4, 1, 256, 1, 1, kStreamK, 1, 100},
     Sm90Shape{128, 2, 1, 128, 1, 1, 1, 1, 100},       Sm90Shape{128, 2, 1, 128, 1, 1, 2, 1, 100},
     Sm90Shape{128, 2, 2, 128, 1, 1, 1, 2, 100},       Sm90Shape{128, 3, 1, 64, 1, 1, 1, 2, 100},
@@ -89,15 +89,15 @@ bool has_short_stages(const DequantMatmulSpec& spec, const DequantTiling& t) {
   return t.stream_k && !t.wgmma && t.rows * t.depth * bits_of(spec.weight) / 8 < 24576;
 }
 
-// Fewer stages than that leave the copy engine nothing to do while the last ones are used.
-int fewest_stages(int depth) { return depth < 256 ? 3 : 2; }
+// Fewer stages than that leave the copy engine nothing to do while the last ones are used. (wgmma's are used for
+// longer: the tensor cores are asked for a step's sums while the next is decoded.)
+int fewest_stages(const DequantTiling& tiling) { return tiling.wgmma || tiling.depth < 256 ? 3 : 2; }
 
 void add_sm90(const DequantMatmulSpec& spec, const DequantTiling& tiling, int percent,
               std::vector<DequantTiling>& all) {
   if (spills(spec, tiling) || has_short_stages(spec, tiling)) return;
   const DequantTiling filled = with_stages(spec, tiling, percent);
-  if (filled.stages >= fewest_stages(tiling.depth) && std::ranges::find(all, filled) == all.end())
-    all.push_back(filled);
+  if (filled.stages >= fewest_stages(tiling) && std::ranges::find(all, filled) == all.end()) all.push_back(filled);
 }
 
 void add_sm90(const DequantMatmulSpec& spec, const GemmSize& size, const Sm90Shape& shape, bool wgmma,
