@@ -44,7 +44,7 @@ INGOT_HOST_DEVICE u8 packed_code_at(const u8* packed, i64 depth, i64 row, i64 k)
   for (u32 i = 0; i < places.count; ++i) {
     const FragmentRun& run = places.runs[i];
     // Runs lie within a half of a word; little-endian.
-    const u8* const half = fragment + 4 * run.word + 2 * (k % 2);
+    const u8* const half = fragment + 4 * run.word + 2 * ((k + run.other) % 2);
     code |= ((half[0] | u32{half[1]} << 8) >> run.at & ((1U << run.count) - 1U)) << run.from;
   }
   return static_cast<u8>(code);

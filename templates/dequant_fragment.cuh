@@ -16,8 +16,9 @@
 //   0.
 //           In what is left, bits 14 to 11: register 6's upper four bits below the sign in word 0, register 7's in word
 //           1; in word 2 register 6's sign and lowest bit, register 7's sign and lowest bit. (Register 4 s + j here.)
-//   4 bits: word s has register 0: sign at 15, the rest at 8 to 6; 1: 12, 5 to 3; 2: 9, 2 to 0; 3: sign at 14, exponent
-//           at 11 and 10, mantissa at 13.
+//   4 bits: word s has register 0: sign at 15, the rest at 8 to 6; 1: 11, 4 to 2; 2: sign at 5 of the other half, the
+//           rest at 14 to 12, so that they move together in a rotation; 3: sign at 9, exponent at 10 and 1, mantissa at
+//           0.
 //
 // What comes out is value * 2^-decode_shift(). For f16 that power of two is left to whoever adds the products up, once
 // and exactly: their f32 sums have room for it. bf16's codes would come out as small as its smallest numbers, where
@@ -41,7 +42,6 @@ inline constexpr u32 kDequantRows = 64;        // of a tile
 inline constexpr u32 kDequantDepth = 32;       // k of a tile
 inline constexpr u32 kDequantPadding = 64;     // rows and k are padded to multiples of it
 inline constexpr u32 kDequantFragments = 128;  // of a tile: 4 warps, 32 lanes
-inline constexpr u32 kDequantLayoutVersion = 1;
 
 // The 16 codes of one lane: code 8 s + 2 j + h is the h-th of register j of step s.
 template <CodeFormat W>
@@ -94,9 +94,11 @@ INGOT_HOST_DEVICE constexpr FragmentPlace fragment_place(u32 warp, u32 lane, u32
 // ---- codes to fragments and back
 // -------------------------------------------------------------------------------------
 
-// A run of a code's bits: `count` of them from `from` on, at `at` of a half of the word.
+// A run of a code's bits: `count` of them from `from` on, at `at` of a half of the word: of the code's own half, or of
+// the other.
 struct FragmentRun {
   u32 word, at, from, count;
+  u32 other = 0;
 };
 struct FragmentRuns {
   FragmentRun runs[3];
@@ -116,9 +118,13 @@ INGOT_HOST_DEVICE constexpr FragmentRuns fragment_runs(u32 reg) {
     const u32 lowest = reg == 6 ? 13 : 11;
     return {{{2, lowest + 1, kSign, 1}, {reg - 6, 11, 1, 4}, {2, lowest, 0, 1}}, 3};
   } else {
-    const u32 j = reg % 4;
-    if (j < 3) return {{{reg / 4, 15 - 3 * j, kSign, 1}, {reg / 4, 6 - 3 * j, 0, 3}, {}}, 2};
-    return {{{reg / 4, 14, kSign, 1}, {reg / 4, 10, 1, 2}, {reg / 4, 13, 0, 1}}, 3};
+    const u32 word = reg / 4;
+    switch (reg % 4) {
+      case 0: return {{{word, 15, kSign, 1}, {word, 6, 0, 3}, {}}, 2};
+      case 1: return {{{word, 11, kSign, 1}, {word, 2, 0, 3}, {}}, 2};
+      case 2: return {{{word, 5, kSign, 1, 1}, {word, 12, 0, 3}, {}}, 2};
+      default: return {{{word, 9, kSign, 1}, {word, 10, 2, 1}, {word, 0, 0, 2}}, 3};
+    }
   }
 }
 
@@ -129,7 +135,7 @@ INGOT_HOST_DEVICE constexpr void pack_fragment(const u8 (&codes)[16], u32 (&word
     const FragmentRuns places = fragment_runs<W>(i / 2);
     for (u32 run = 0; run < places.count; ++run) {
       const FragmentRun& r = places.runs[run];
-      words[r.word] |= (u32{codes[i]} >> r.from & ((1U << r.count) - 1U)) << (r.at + 16 * (i % 2));
+      words[r.word] |= (u32{codes[i]} >> r.from & ((1U << r.count) - 1U)) << (r.at + 16 * ((i + r.other) % 2));
     }
   }
 }
@@ -141,7 +147,7 @@ INGOT_HOST_DEVICE constexpr void unpack_fragment(const u32 (&words)[Fragment<W>:
     u32 code = 0;
     for (u32 run = 0; run < places.count; ++run) {
       const FragmentRun& r = places.runs[run];
-      code |= (words[r.word] >> (r.at + 16 * (i % 2)) & ((1U << r.count) - 1U)) << r.from;
+      code |= (words[r.word] >> (r.at + 16 * ((i + r.other) % 2)) & ((1U << r.count) - 1U)) << r.from;
     }
     codes[i] = static_cast<u8>(code);
   }
@@ -173,6 +179,15 @@ INGOT_HOST_DEVICE constexpr u32 move_bits(u32 word) {
   } else {
     return word >> (From - To);
   }
+}
+// To the right; the lowest bits of one half become the highest of the other.
+template <u32 Count>
+INGOT_HOST_DEVICE u32 rotate_word(u32 word) {
+#if INGOT_ON_DEVICE
+  return ptx::rotate_right<Count>(word);
+#else
+  return word >> Count | word << (32 - Count);
+#endif
 }
 // `Count` bits from `To` on, in both halves.
 template <u32 To, u32 Count>
@@ -259,9 +274,10 @@ INGOT_HOST_DEVICE void spread_fragment(const u32 (&words)[Fragment<W>::kWords], 
     for (u32 i = 0; i < 2; ++i) {
       const u32 word = words[i];
       registers[4 * i] = move_run<15, 15, 1>(word) | move_run<6, kTo, 3>(word);
-      registers[4 * i + 1] = move_run<12, 15, 1>(word) | move_run<3, kTo, 3>(word);
-      registers[4 * i + 2] = move_run<9, 15, 1>(word) | move_run<0, kTo, 3>(word);
-      registers[4 * i + 3] = move_run<14, 15, 1>(word) | move_run<10, kTo + 1, 2>(word) | move_run<13, kTo, 1>(word);
+      registers[4 * i + 1] = move_run<11, 15, 1>(word) | move_run<2, kTo, 3>(word);
+      const u32 rotated = rotate_word<6>(word);
+      registers[4 * i + 2] = (rotated & kHalfSigns) | move_run<6, kTo, 3>(rotated);
+      registers[4 * i + 3] = move_run<9, 15, 1>(word) | move_run<0, kTo, 2>(word) | move_run<10, kTo + 2, 1>(word);
     }
   }
 }

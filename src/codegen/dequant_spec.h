@@ -19,7 +19,7 @@ inline constexpr ScaleGranularity kRowGroups32{1, 32};
 enum class WeightLayout : std::uint8_t { row_major, packed };
 
 // Version of the packed layout, for who stores packed weights.
-inline constexpr int kPackedLayoutVersion = 1;
+inline constexpr int kPackedLayoutVersion = 2;
 // Bytes of a packed weight [n, k]: rows are padded to 64, k to 64. Overflows for no n and k of 2^31 and less.
 constexpr std::int64_t packed_weight_bytes(Dtype weight, std::int64_t n, std::int64_t k) {
   const std::int64_t rows = (n + 63) / 64 * 64;

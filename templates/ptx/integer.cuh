@@ -1,4 +1,5 @@
-// PTX ISA 9.7.1.13 "max", 9.7.9.7 "prmt": packed integer maxima, bytes of words. Device code only.
+// PTX ISA 9.7.1.13 "max", 9.7.8.6 "shf", 9.7.9.7 "prmt": packed integer maxima, rotations, bytes of words. Device code
+// only.
 #pragma once
 
 #include "platform.cuh"
@@ -23,6 +24,14 @@ template <u32 Selector>
 INGOT_DEVICE u32 prmt(u32 a, u32 b) {
   u32 result;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "n"(Selector));
+  return result;
+}
+
+// To the right. (Of shifts the compiler makes two again, where only some of the bits are used.)
+template <u32 Count>
+INGOT_DEVICE u32 rotate_right(u32 word) {
+  u32 result;
+  asm("shf.r.wrap.b32 %0, %1, %1, %2;" : "=r"(result) : "r"(word), "n"(Count));
   return result;
 }
 

@@ -400,7 +400,7 @@ BOOST_AUTO_TEST_CASE(files_give_back_the_same_bits) {
   }
   BOOST_TEST(opened.metadata().at("format") == "pt");
   BOOST_TEST(opened.metadata().at("ingot.layout") == "packed");
-  BOOST_TEST(opened.metadata().at("ingot.layout_version") == "1");
+  BOOST_TEST(opened.metadata().at("ingot.layout_version") == "2");
   BOOST_TEST(opened.metadata().at("ingot.scale") == "row");
 }
 
@@ -690,9 +690,9 @@ BOOST_AUTO_TEST_CASE(of_files) {
     return error_of([&] { load_weight_only(opened, name); },
                     name == "a." ? ErrorCode::invalid_argument : ErrorCode::not_found);
   };
-  check_contains(with({{"a.ingot.layout_version", "2"}}),
-                 {"other.safetensors: the metadata \"a.ingot.layout_version\" is \"2\", but this library reads packed "
-                  "weights of version 1: pack the weight again, from its values or its codes"});
+  check_contains(with({{"a.ingot.layout_version", "1"}}),
+                 {"other.safetensors: the metadata \"a.ingot.layout_version\" is \"1\", but this library reads packed "
+                  "weights of version 2: pack the weight again, from its values or its codes"});
   check_contains(with({{"a.ingot.layout", ""}}),
                  {"the metadata \"a.ingot.layout\" is missing: save_weight_only() did not write this weight; codes and "
                   "scales of other checkpoints go to WeightOnlyLinear::from_codes()"});

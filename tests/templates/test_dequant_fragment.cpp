@@ -2,6 +2,7 @@
 // unpack_fragment(), and from decode_fragment() as the number that the format's definition gives in float64, for both
 // activations. The layout itself is held against the PTX ISA's picture of operand A, and sizes against numbers by hand.
 #include <array>
+#include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
@@ -113,6 +114,22 @@ BOOST_AUTO_TEST_CASE(bytes_of_fp8_fragments_are_in_the_agreed_order) {
   BOOST_TEST(words[1] == 0x06080507U);
   BOOST_TEST(words[2] == 0x0a0c090bU);
   BOOST_TEST(words[3] == 0x0e100d0fU);
+}
+
+// Where the bits of each register's first code lie; those of the second are 16 above, beyond the highest from the
+// lowest on.
+BOOST_AUTO_TEST_CASE(bits_of_fp4_fragments_are_in_the_agreed_order) {
+  constexpr std::array kBits{0x0000'81c0U, 0x0000'081cU, 0x0020'7000U, 0x0000'0603U};
+  for (u32 reg = 0; reg < 8; ++reg) {
+    for (u32 half = 0; half < 2; ++half) {
+      u8 codes[16]{};
+      codes[2 * reg + half] = 0xf;
+      u32 words[2];
+      pack_fragment<e2m1fn>(codes, words);
+      BOOST_TEST(words[reg / 4] == std::rotl(kBits[reg % 4], static_cast<int>(16 * half)));
+      BOOST_TEST(words[1 - reg / 4] == 0U);
+    }
+  }
 }
 
 // PTX ISA, "Matrix Fragments for mma.m16n8k16": a0, a1 row g; a2, a3 row g + 8; a4 to a7 the same of columns + 8.
