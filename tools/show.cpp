@@ -98,10 +98,14 @@ Shown choose(const KernelSpec& asked, Target target) {
   if (order.empty()) return {.spec = asked, .note = {}};
   const bool is_automatic = dequant->kernel == DequantKernel::automatic;
   const bool is_tuned = is_automatic && !dequant->batch_invariant;
-  return {.spec = order.front(),
-          .note = fmt::format("this is what is taken for {} x {} x {}; other sizes take other {}{}", kShownSize.m,
-                              kShownSize.n, kShownSize.k, is_automatic ? "kernels and tilings" : "tilings",
-                              is_tuned ? ", and on a GPU what tuning found comes first" : "")};
+  return {
+      .spec = order.front(),
+      .note = fmt::format("this is what is taken for M = {}, N = {}, K = {}; other sizes take other {}{}{}",
+                          kShownSize.m, kShownSize.n, kShownSize.k, is_automatic ? "kernels and tilings" : "tilings",
+                          is_tuned ? ", and on a GPU what tuning found comes first" : "",
+                          is_automatic && target == Target{9, 0, false}
+                              ? "; kernel sm90 is for target sm_90a, which a Hopper GPU is"
+                              : "")};
 }
 
 ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {

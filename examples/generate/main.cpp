@@ -70,8 +70,11 @@ int run(int argc, char** argv) {
   WeightSource source =
       options.weights.empty() ? WeightSource(machine, ops, options.seed) : WeightSource(machine, ops, options.weights);
   source.check(shape);
-  fmt::print("Decoding on {}{}: {} layers, {} wide, {} sequences\n", info.device_name,
-             info.reason.empty() ? "" : fmt::format(" ({})", info.reason), shape.layers, shape.hidden, options.batch);
+  double weights = 0;
+  for (const NamedTensor& each : all_tensors(shape)) weights += 2.0 * static_cast<double>(each.rows * each.cols);
+  fmt::print("Decoding on {}{}: {} layers, {} wide, {:.3g} GB of weights in bf16; sequences: {}\n", info.device_name,
+             info.reason.empty() ? "" : fmt::format(" ({})", info.reason), shape.layers, shape.hidden, weights * 1e-9,
+             options.batch);
   std::fflush(stdout);
   if (!options.save.empty()) save_weights(options.save, source, shape, machine);
 

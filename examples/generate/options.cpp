@@ -64,9 +64,13 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--weights", options.weights,
                  "folder or file of safetensors of bf16, f16 or f32, with Llama's names (default: random)");
   app.add_option("--save", options.save, "folder to write the weights to in bf16, as --weights reads them");
-  app.add_option("--prompt", options.prompt, "token ids, separated by commas, for every sequence (default: random)")
-      ->delimiter(',');
-  app.add_option("--prompt-length", options.prompt_length, "of a random prompt")->check(count)->capture_default_str();
+  auto* const prompt =
+      app.add_option("--prompt", options.prompt, "token ids, separated by commas, for every sequence (default: random)")
+          ->delimiter(',');
+  app.add_option("--prompt-length", options.prompt_length, "of a random prompt")
+      ->check(count)
+      ->capture_default_str()
+      ->excludes(prompt);
   app.add_option("--tokens", options.tokens, "to generate in each sequence")->check(count)->capture_default_str();
   app.add_option("--batch", options.batch, "sequences side by side")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{64}))

@@ -133,6 +133,8 @@ BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
       check_contains(bench.log(), {wrong[0], "--help"});
     }
   }
+  BOOST_TEST(bench.run({"--prompt=1,2", "--prompt-length=5"}) > 1);
+  check_contains(bench.log(), {"--prompt excludes --prompt-length"});
   BOOST_TEST(bench.run({"--layers=3"}) == 1);
   check_contains(bench.log(), {"--layers", "is 3, but the model has 2"});
   BOOST_TEST(bench.run({"--prompt=320"}) == 1);

@@ -186,18 +186,20 @@ BOOST_AUTO_TEST_CASE(show_refuses_a_bad_spec) {
 
 BOOST_AUTO_TEST_CASE(show_takes_the_dequant_kernel_of_a_size) {
   const std::string spec = "dequant_matmul bf16*e4m3fn->bf16 packed scale=row";
-  const std::string note = "note: this is what is taken for 16 x 4096 x 4096; other sizes take other ";
+  const std::string note = "note: this is what is taken for M = 16, N = 4096, K = 4096; other sizes take other ";
   const Result hopper = run("show '" + spec + "' --target sm_90a");
   BOOST_REQUIRE_MESSAGE(hopper.code == 0, hopper.err);
   BOOST_TEST(hopper.out.starts_with(spec + " kernel=sm90:"), hopper.out);
   CHECK_CONTAINS(hopper.out, note + "kernels and tilings, and on a GPU what tuning found comes first\n");
   CHECK_CONTAINS(hopper.out, "dequant_sm90.cuh");
+  const Result plain = run("show '" + spec + "' --target sm_90");
+  CHECK_CONTAINS(plain.out, "; kernel sm90 is for target sm_90a, which a Hopper GPU is\n");
   const Result ampere = run("show '" + spec + "' --target sm_80");
   BOOST_TEST(ampere.out.starts_with(spec + " kernel=mma:"), ampere.out);
   CHECK_CONTAINS(ampere.out, note);
   const Result kernel = run("show '" + spec + " kernel=mma' --target sm_90a --json");
   BOOST_TEST(json::parse(kernel.out).at("spec").get<std::string>().starts_with(spec + " kernel=mma:"));
-  CHECK_CONTAINS(kernel.out, "16 x 4096 x 4096; other sizes take other tilings\"");
+  CHECK_CONTAINS(kernel.out, "M = 16, N = 4096, K = 4096; other sizes take other tilings\"");
   const Result tiled = run("show '" + spec + " kernel=mma:16x64x128:3:1:2' --source");
   BOOST_TEST(tiled.code == 0);
   BOOST_TEST(tiled.err == "");
