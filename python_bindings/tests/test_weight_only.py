@@ -201,7 +201,10 @@ BF16 = torch.bfloat16
     [
         (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), "e9m9"), "'e9m9' is none of"),
         (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), scale="knight"), 'unknown scale "knight"; expected'),
-        (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), "e2m1fn"), 'e2m1fn is made with MX\'s scales alone: scale="mx"'),
+        (
+            lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), "e2m1fn"),
+            "e2m1fn is made with MX's scales alone: scale=\"mx\"",
+        ),
         (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4)), "WeightOnlyLinear weight: has 1 dimensions"),
         (
             lambda: ingot.WeightOnlyLinear.from_codes(torch.zeros(4, 32).to(FP8["e4m3fn"]), torch.ones(3)),
