@@ -28,7 +28,8 @@ struct DequantSm90Tiling {
 inline constexpr u32 kDequantPart = 64;             // k of a tile of x: one row of the 128-byte swizzle
 inline constexpr u32 kDequantSharedLimit = 232448;  // bytes that a block of sm_90 may have
 inline constexpr u32 kDequantReserved = 1024;       // of a multiprocessor's, for each block
-inline constexpr u32 kDequantSharedUnit = 128;      // in which it is given out
+inline constexpr u32 kDequantSharedTotal = kDequantSharedLimit + kDequantReserved;  // of a multiprocessor
+inline constexpr u32 kDequantSharedUnit = 128;                                      // in which it is given out
 
 INGOT_HOST_DEVICE constexpr u32 dequant_rows(const DequantSm90Tiling& t) { return 64 * t.groups / t.k_warps * t.waves; }
 // Sums of the same outputs, each of other k, that are added up in the end.
@@ -145,8 +146,7 @@ INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t,
          (t.multicast == 1 || t.multicast == 2 || t.multicast == 4) && dequant_cluster(t) <= 8 &&
          (!t.stream_k || (dequant_cluster(t) == 1 && t.k_warps == 1)) && t.tokens % (8 * t.multicast) == 0 &&
          dequant_sums(t, kind) + fragments + 32 <= share && dequant_sums(t, kind) <= 128 &&
-         (dequant_shared_bytes<W>(t, kind) + kDequantReserved) * t.blocks_per_sm <=
-             kDequantSharedLimit + kDequantReserved;
+         (dequant_shared_bytes<W>(t, kind) + kDequantReserved) * t.blocks_per_sm <= kDequantSharedTotal;
 }
 
 // Tokens that the tensor map's box has: what one copy brings of x. Fewer than a tile's where there are no more.

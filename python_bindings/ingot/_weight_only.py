@@ -40,9 +40,10 @@ class WeightOnlyLinear:
     ) -> WeightOnlyLinear:
         """From values [N, K] (float32, bfloat16 or float16), with scales as of cast(). FP6 and FP4 have scale="mx"."""
         arrays = arrays_of(weight)
-        if dtype_name(dtype) in PACKED_BITS and scale != "mx":
-            raise _core.Error(f'WeightOnlyLinear dtype: {dtype_name(dtype)} is made with MX\'s scales alone: scale="mx"')
-        options = _core.WeightOnlyOptions(dtype_name(dtype), scale, pow2, packed, batch_invariant, epilogue or "")
+        code_dtype = dtype_name(dtype)
+        if code_dtype in PACKED_BITS and scale != "mx":
+            raise _core.Error(f'WeightOnlyLinear dtype: {code_dtype} is made with MX\'s scales alone: scale="mx"')
+        options = _core.WeightOnlyOptions(code_dtype, scale, pow2, packed, batch_invariant, epilogue or "")
         context = context or context_for(arrays.device)
         bits, in_dtype = arrays.bits(weight), arrays.dtype(weight)
         return cls(_core.WeightOnlyLinear.quantize(context, bits, in_dtype, options, arrays.stream))

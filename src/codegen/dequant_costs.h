@@ -26,9 +26,9 @@ struct DequantDecoding {
 
 // Fitted to the times of all tilings of 111 products, launches of constant weights right behind each other (e4m3fn by
 // bf16, factors of rows, 1 to 1024 tokens, from 32 on also under the power that a GPU may draw for long; other codes
-// and factors with 1, 16 and 64), so that the tiling of the least estimate costs little over the fastest one: 0.7 % on
-// the mean and 8 % at most (bench/results/weight_only_tilings_h200.json). Figures are therefore the model's, not the
-// hardware's. Per nanosecond: of a multiprocessor.
+// and factors with 1, 16 and 64), so that the tiling of the least estimate costs little over the fastest one: 0.9 % on
+// the mean and 9 % at most, of the 106 whose choice was timed (bench/results/weight_only_tilings_h200.json). Figures
+// are therefore the model's, not the hardware's. Per nanosecond: of a multiprocessor.
 struct DequantSm90Costs {
   double start_us = 1.374;
   double ring_us = 0.853;            // more, where stages fill all of shared memory

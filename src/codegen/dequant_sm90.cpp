@@ -79,7 +79,7 @@ DequantTiling with_stages(const DequantMatmulSpec& spec, DequantTiling tiling, i
 
 double dequant_sm90_fills(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
   const u32 bytes = (dequant_sm90_shared_bytes(spec, tiling) + kDequantReserved) * static_cast<u32>(tiling.blocks);
-  return bytes / static_cast<double>(kDequantSharedLimit + kDequantReserved);
+  return bytes / static_cast<double>(kDequantSharedTotal);
 }
 
 u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
@@ -89,8 +89,7 @@ u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling
 }
 
 u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling, u32 blocks) {
-  constexpr u32 kOfMultiprocessor = kDequantSharedLimit + kDequantReserved;
-  const u32 most = kOfMultiprocessor / (blocks + 1) - kDequantReserved;  // with which there is room for one more
+  const u32 most = kDequantSharedTotal / (blocks + 1) - kDequantReserved;  // with which there is room for one more
   return std::max(dequant_sm90_shared_bytes(spec, tiling), ceil_div(most + 1, kDequantSharedUnit) * kDequantSharedUnit);
 }
 

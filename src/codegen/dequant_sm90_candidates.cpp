@@ -25,8 +25,8 @@ constexpr int kStreamK = 0;  // in place of a split
 // into how many parts K is cut; blocks that load x for each other; percent of shared memory that its stages fill: the
 // first of x comes behind all codes that they ask for.
 //
-// Few, of which for each product that was measured one is within 1 % of the best that there is
-// (bench/results/weight_only_tilings_h200.json); what was never measured is not chosen by an estimate. Of equal
+// Few, of which for most products that were measured one is within 1 % of the best that there is
+// (bench/results/weight_only_tilings_h200.json), and for 32 and 64 tokens those that held up best under load. Of equal
 // estimates the first is chosen.
 struct Sm90Shape {
   int tokens, groups, waves, depth, blocks, k_warps, split, multicast, percent;
@@ -243,7 +243,7 @@ double estimate_dequant_sm90(const DequantMatmulSpec& spec, const GemmSize& size
       (t.split * t.k_warps == 1 ? 0 : kCosts.exchange_ns + writing) + (t.k_warps > 1 ? kCosts.k_warps_ns : 0);
   const double ns = rounds.stages * stage + rounds.tiles * (writing + exchange) + rounds.parts * kCosts.part_ns;
   const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
-  const double room = std::max(1, multiprocessors) * double{kDequantSharedLimit + kDequantReserved};
+  const double room = std::max(1, multiprocessors) * double{kDequantSharedTotal};
   const double asked = std::min(dequant_sm90_fills(spec, t), all_bytes / room);
   return kCosts.start_us + kCosts.ring_us * asked + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
 }

@@ -39,6 +39,8 @@ std::vector<DequantKernel> kernels_of(WeightLayout layout) {
 struct OnGpu {
   Backend& cuda = context().backend();
   Stream stream{cuda};
+  std::string problem{};
+  std::unique_ptr<Driver> driver = Driver::open(problem);
   Share share = Share::of_arguments();
   std::size_t index = 0;
   int cases = 0;
@@ -47,6 +49,21 @@ struct OnGpu {
   ~OnGpu() { std::cout << cases << " cases\n"; }
 
   bool mine() { return share.has(index++); }
+
+  // Ten times in the stream and ten times in a graph, outputs poisoned before each.
+  template <class Poison, class Enqueue, class Expect>
+  void ten_times_each_way(const Poison& poison, const Enqueue& enqueue, const Expect& expect) {
+    const auto ten_times = [&](const auto& run, const char* how) {
+      for (int round = 0; round < 10; ++round) {
+        poison();
+        run();
+        expect(how);
+      }
+    };
+    ten_times(enqueue, "in the stream");
+    Graph captured(*driver, stream, enqueue);
+    ten_times([&] { captured.launch(); }, "in a graph");
+  }
 
   // Right, and the same twice: the second time with codes that may be read early.
   void check(const DequantCase& c) {
@@ -71,6 +88,35 @@ struct OnGpu {
     if (fault.empty()) return;
     if (++faults <= 20) BOOST_ERROR(describe(data.of()) << ": " << fault);
     if (faults == 21) BOOST_ERROR("and more");
+  }
+};
+
+// Several products, each with data of its own, and what each gave when it was run by itself.
+struct Products {
+  std::vector<std::unique_ptr<DequantData>> data{};
+  std::vector<std::unique_ptr<PlacedDequant>> placed{};
+  std::vector<GuardedMatrix> alone{};
+
+  PlacedDequant& add(const char* spec, std::int64_t m, std::int64_t n, std::int64_t k, Backend& cuda, Stream& stream) {
+    data.push_back(std::make_unique<DequantData>(
+        DequantCase{.spec = std::get<DequantMatmulSpec>(parse(spec)), .m = m, .n = n, .k = k}));
+    placed.push_back(std::make_unique<PlacedDequant>(*data.back(), cuda, stream));
+    return *placed.back();
+  }
+  void set_constant(bool constant) {
+    for (const auto& each : placed) each->tensors().constant_weight = constant;
+  }
+  void poison(Stream& stream) {
+    for (const auto& each : placed) each->poison(stream);
+  }
+  void enqueue(Stream& stream) {
+    for (const auto& each : placed) each->enqueue(stream);
+  }
+  void expect_alone(Stream& stream, const char* how, int& cases) {
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      ++cases;
+      BOOST_TEST((placed[i]->out(stream).bytes() == alone[i].bytes()), describe(data[i]->of()) << " " << how);
+    }
   }
 };
 
@@ -406,49 +452,22 @@ BOOST_AUTO_TEST_CASE(a_chain_with_constant_weights) {
                               "kernel=sm90:wgmma:128x256x128:3:1:1:waves2:multicast2",
                               "dequant_matmul bf16*e4m3fn->bf16 packed scale=row "
                               "kernel=sm90:mma:8x128x256:2:1:1:blocks2:streamk"};
-  std::vector<std::unique_ptr<DequantData>> data;
-  std::vector<std::unique_ptr<PlacedDequant>> placed;
+  Products chain;
   for (const char* const text : kChain) {
-    const auto spec = std::get<DequantMatmulSpec>(parse(text));
-    data.push_back(std::make_unique<DequantData>(DequantCase{.spec = spec, .m = 5, .n = 4096, .k = 4096}));
-    placed.push_back(std::make_unique<PlacedDequant>(*data.back(), cuda, stream));
-    if (placed.size() > 1) placed.back()->tensors().x = placed[placed.size() - 2]->tensors().out;
+    PlacedDequant& added = chain.add(text, 5, 4096, 4096, cuda, stream);
+    if (chain.placed.size() > 1) added.tensors().x = chain.placed[chain.placed.size() - 2]->tensors().out;
   }
-  const auto poison_all = [&] {
-    for (const auto& each : placed) each->poison(stream);
-  };
-  const auto chain = [&] {
-    for (const auto& each : placed) each->enqueue(stream);
-  };
-  poison_all();
-  for (const auto& each : placed) {
+  chain.poison(stream);
+  for (const auto& each : chain.placed) {
     each->enqueue(stream);
     cuda.synchronize(stream);
   }
-  std::vector<GuardedMatrix> one_by_one;
-  for (const auto& each : placed) one_by_one.push_back(each->out(stream));
-  BOOST_TEST(fault_of_outputs(*data[0], one_by_one[0], data[0]->expected()).empty());
+  for (const auto& each : chain.placed) chain.alone.push_back(each->out(stream));
+  BOOST_TEST(fault_of_outputs(*chain.data[0], chain.alone[0], chain.data[0]->expected()).empty());
 
-  const auto expect_same = [&](const char* how) {
-    for (std::size_t i = 0; i < placed.size(); ++i) {
-      ++cases;
-      BOOST_TEST((placed[i]->out(stream).bytes() == one_by_one[i].bytes()), kChain[i] << " " << how);
-    }
-  };
-  for (const auto& each : placed) each->tensors().constant_weight = true;
-  for (int round = 0; round < 10; ++round) {
-    poison_all();
-    chain();
-    expect_same("right behind each other");
-  }
-  std::string problem;
-  const std::unique_ptr<Driver> driver = Driver::open(problem);
-  Graph captured(*driver, stream, chain);
-  for (int round = 0; round < 10; ++round) {
-    poison_all();
-    captured.launch();
-    expect_same("in a graph");
-  }
+  chain.set_constant(true);
+  ten_times_each_way([&] { chain.poison(stream); }, [&] { chain.enqueue(stream); },
+                     [&](const char* how) { chain.expect_alone(stream, how, cases); });
 }
 
 // A weight that is not constant: the kernel right ahead writes it, and factors of its codes.
@@ -460,55 +479,35 @@ BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
                               "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:wgmma:64x256x128:4:1:1"};
   for (const char* const text : kSpecs) {
     const auto spec = std::get<DequantMatmulSpec>(parse(text));
-    const std::int64_t n = 8192, k = 4096;
-    const DequantData data({.spec = spec, .m = 5, .n = n, .k = k});
+    const DequantData data({.spec = spec, .m = 5, .n = 8192, .k = 4096});
     PlacedDequant placed(data, cuda, stream);
     placed.enqueue(stream);
     const GuardedMatrix expected = placed.out(stream);
 
     // Other codes and factors, and those again, by kernels.
     const Tensor weight = placed.tensors().weight, factors = placed.tensors().factors;
-    const auto copy_of = [&](const Tensor& tensor) {
-      const auto bytes = static_cast<std::size_t>(byte_span(tensor, "tensor"));
-      Buffer copy(cuda, bytes);
+    const auto copy = [&](void* from, void* to, std::size_t bytes) {
+      const auto count = static_cast<std::int64_t>(bytes);
       cuda.relayout({},
-                    {.input = vector(tensor.data, Dtype::u8, bytes, cuda.device()),
-                     .output = vector(copy.data(), Dtype::u8, bytes, cuda.device())},
-                    stream);
-      return copy;
-    };
-    const Buffer right_weight = copy_of(weight), right_factors = copy_of(factors);
-    const auto restore = [&](const Tensor& tensor, const Buffer& from) {
-      const auto bytes = static_cast<std::int64_t>(from.bytes());
-      cuda.relayout({},
-                    {.input = vector(from.data(), Dtype::u8, bytes, cuda.device()),
-                     .output = vector(tensor.data, Dtype::u8, bytes, cuda.device())},
+                    {.input = vector(from, Dtype::u8, count, cuda.device()),
+                     .output = vector(to, Dtype::u8, count, cuda.device())},
                     stream);
     };
+    const Buffer right_weight(cuda, byte_span(weight, "weight")), right_factors(cuda, byte_span(factors, "factors"));
+    copy(weight.data, right_weight.data(), right_weight.bytes());
+    copy(factors.data, right_factors.data(), right_factors.bytes());
     const auto write_and_multiply = [&] {
-      cuda.fill_zero(factors.data, static_cast<std::size_t>(byte_span(factors, "factors")), stream);
-      cuda.fill_zero(weight.data, static_cast<std::size_t>(byte_span(weight, "weight")), stream);
-      restore(factors, right_factors);
-      restore(weight, right_weight);
+      cuda.fill_zero(factors.data, right_factors.bytes(), stream);
+      cuda.fill_zero(weight.data, right_weight.bytes(), stream);
+      copy(right_factors.data(), factors.data, right_factors.bytes());
+      copy(right_weight.data(), weight.data, right_weight.bytes());
       placed.enqueue(stream);
     };
-    const auto expect_same = [&](const char* how) {
-      ++cases;
-      BOOST_TEST((placed.out(stream).bytes() == expected.bytes()), text << " " << how);
-    };
-    for (int round = 0; round < 10; ++round) {
-      placed.poison(stream);
-      write_and_multiply();
-      expect_same("in the stream");
-    }
-    std::string problem;
-    const std::unique_ptr<Driver> driver = Driver::open(problem);
-    Graph captured(*driver, stream, write_and_multiply);
-    for (int round = 0; round < 10; ++round) {
-      placed.poison(stream);
-      captured.launch();
-      expect_same("in a graph");
-    }
+    ten_times_each_way([&] { placed.poison(stream); }, write_and_multiply,
+                       [&](const char* how) {
+                         ++cases;
+                         BOOST_TEST((placed.out(stream).bytes() == expected.bytes()), text << " " << how);
+                       });
   }
 }
 
@@ -527,42 +526,25 @@ BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
        5000, 4200},
       {"dequant_matmul bf16*e4m3fn->bf16 packed scale=128x128 kernel=sm90:wgmma:16x128x256:4:1:1:streamk", 16, 3000,
        4096}};
-  std::vector<std::unique_ptr<DequantData>> data;
-  std::vector<std::unique_ptr<PlacedDequant>> placed;
-  std::vector<GuardedMatrix> alone;
+  Products products;
   for (const Cut& cut : cuts) {
-    const auto spec = std::get<DequantMatmulSpec>(parse(cut.spec));
-    data.push_back(std::make_unique<DequantData>(DequantCase{.spec = spec, .m = cut.m, .n = cut.n, .k = cut.k}));
-    placed.push_back(std::make_unique<PlacedDequant>(*data.back(), cuda, stream));
-    check(*placed.back(), *data.back(), data.back()->expected());
-    alone.push_back(placed.back()->out(stream));
+    PlacedDequant& added = products.add(cut.spec, cut.m, cut.n, cut.k, cuda, stream);
+    check(added, *products.data.back(), products.data.back()->expected());
+    products.alone.push_back(added.out(stream));
   }
   const auto all_at_once = [&] {
-    for (int round = 0; round < 5; ++round) {
-      for (const auto& each : placed) each->enqueue(stream);
-    }
-  };
-  const auto poison_all = [&] {
-    for (const auto& each : placed) each->poison(stream);
-  };
-  const auto expect_same = [&](const char* how) {
-    for (std::size_t i = 0; i < placed.size(); ++i) {
-      ++cases;
-      BOOST_TEST((placed[i]->out(stream).bytes() == alone[i].bytes()), cuts[i].spec << " " << how);
-    }
+    for (int round = 0; round < 5; ++round) products.enqueue(stream);
   };
   for (const bool constant : {false, true}) {
-    for (const auto& each : placed) each->tensors().constant_weight = constant;
-    poison_all();
+    products.set_constant(constant);
+    products.poison(stream);
     all_at_once();
-    expect_same("behind each other");
+    products.expect_alone(stream, "behind each other", cases);
   }
-  std::string problem;
-  const std::unique_ptr<Driver> driver = Driver::open(problem);
   Graph captured(*driver, stream, all_at_once);
-  poison_all();
+  products.poison(stream);
   for (int replay = 0; replay < 3; ++replay) captured.launch();
-  expect_same("in a graph");
+  products.expect_alone(stream, "in a graph", cases);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
@@ -619,8 +601,6 @@ BOOST_AUTO_TEST_CASE(a_replay_gives_the_same) {
       PlacedDequant placed(data, cuda, stream);
       placed.enqueue(stream);
       const GuardedMatrix eager = placed.out(stream);
-      std::string problem;
-      const std::unique_ptr<Driver> driver = Driver::open(problem);
       Graph captured(*driver, stream, [&] {
         placed.enqueue(stream);
         placed.enqueue(stream);
