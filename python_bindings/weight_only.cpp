@@ -31,13 +31,18 @@ struct PythonWeightOnly {
   WeightOnlyLinear layer;
 };
 
-WeightOnlyOptions options_of(const std::string& dtype, const std::string& scale, bool pow2, bool packed,
+WeightOnlyOptions options_of(const std::string& dtype, const std::string& scale, bool pow2, const std::string& layout,
                              bool batch_invariant, const std::string& epilogue) {
   WeightOnlyOptions options{.dtype = dtype_of(dtype, "WeightOnlyLinear dtype"),
                             .mx = scale == "mx",
                             .pow2 = pow2,
-                            .packed = packed,
                             .batch_invariant = batch_invariant};
+  const std::optional<WeightLayout> weight_layout = parse_weight_layout(layout);
+  if (!weight_layout) {
+    throw Error(ErrorCode::invalid_argument, "WeightOnlyLinear layout",
+                "unknown layout \"" + layout + "\"; expected \"packed\", \"packed_f16\" or \"row_major\"");
+  }
+  options.layout = *weight_layout;
   if (!epilogue.empty()) options.epilogue = parse_pointwise(epilogue);
   if (options.mx) return options;
   const std::optional<ScaleGranularity> granularity = parse_granularity(scale);
@@ -82,7 +87,7 @@ void forward(const PythonWeightOnly& self, const Input& x, const std::string& x_
 
 void bind_weight_only(nb::module_& module) {
   nb::class_<WeightOnlyOptions>(module, "WeightOnlyOptions")
-      .def(nb::new_(&options_of), "dtype"_a, "scale"_a, "pow2"_a, "packed"_a, "batch_invariant"_a, "epilogue"_a);
+      .def(nb::new_(&options_of), "dtype"_a, "scale"_a, "pow2"_a, "layout"_a, "batch_invariant"_a, "epilogue"_a);
   nb::class_<PythonWeightOnly>(module, "WeightOnlyLinear")
       .def_static(
           "quantize",
@@ -147,7 +152,8 @@ void bind_weight_only(nb::module_& module) {
                      return options.mx ? std::string("mx") : print(options.scale);
                    })
       .def_prop_ro("epilogue", [](const PythonWeightOnly& self) { return print(self.layer.options().epilogue); })
-      .def_prop_ro("packed", [](const PythonWeightOnly& self) { return self.layer.options().packed; })
+      .def_prop_ro("layout",
+                   [](const PythonWeightOnly& self) { return std::string(name(self.layer.options().layout)); })
       .def_prop_ro("batch_invariant", [](const PythonWeightOnly& self) { return self.layer.options().batch_invariant; })
       .def_prop_ro("in_features", [](const PythonWeightOnly& self) { return self.layer.in_features(); })
       .def_prop_ro("out_features", [](const PythonWeightOnly& self) { return self.layer.out_features(); })

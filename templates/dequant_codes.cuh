@@ -31,7 +31,7 @@ INGOT_HOST_DEVICE u8 code_at(const u8* row, i64 i) {
 
 // The code of a row and a k in the packed layout, of a weight with this K.
 template <CodeFormat W>
-INGOT_HOST_DEVICE u8 packed_code_at(const u8* packed, i64 depth, i64 row, i64 k) {
+INGOT_HOST_DEVICE u8 packed_code_at(CodeLayout layout, const u8* packed, i64 depth, i64 row, i64 k) {
   const u32 warp = static_cast<u32>(row / 16 % 4);
   const u32 lane = static_cast<u32>(row % 8 * 4 + k % 8 / 2);
   const u32 reg = static_cast<u32>(k / 16 % 2 * 4 + k / 8 % 2 * 2 + row / 8 % 2);
@@ -39,7 +39,7 @@ INGOT_HOST_DEVICE u8 packed_code_at(const u8* packed, i64 depth, i64 row, i64 k)
                              packed_tile_offset<W>(static_cast<u64>(row) / kDequantRows,
                                                    static_cast<u64>(k) / kDequantDepth, static_cast<u64>(depth)) +
                              packed_fragment_offset<W>(warp, lane);
-  const FragmentRuns places = fragment_runs<W>(reg);
+  const FragmentRuns places = fragment_runs<W>(layout, reg);
   u32 code = 0;
   for (u32 i = 0; i < places.count; ++i) {
     const FragmentRun& run = places.runs[i];

@@ -9,9 +9,12 @@
 //
 // Bits of a fragment. Words are read as two halves of 16 bits: in the low half are codes of the first k of a register,
 // in the high half, at the same places, those of the second. A decoder moves a code's sign to bit 15 and its exponent
-// and mantissa to where the 16-bit format has them: one shift and one mask, where the places were chosen so that the
-// two move together.
-//   8 bits: word 2 s + p has register 2 p in the upper bytes of the halves, and register 2 p + 1 in the lower.
+// and mantissa to where the 16-bit format has them. What moves equally far costs one shift and one mask together, and
+// what is in place one mask alone: fragment_runs() has the places, and decode_fragment() is made of them.
+//   8 bits: word 2 s + p has registers 2 p and 2 p + 1. One is where the 16-bit format has it, the other in what is
+//   left over, so that two shifts bring it home (for bf16; 2^8 places were looked at by a program). `packed` has bf16's
+//   places; `packed_f16` f16's: bytes, the first register's above the second's, which conversion instructions take, and
+//   for e4m3fnuz, of which there is none, bits. Either is decoded for either, at more instructions.
 //   6 bits: words 0 to 2 have registers 2 w: sign at 15, the rest at 9 to 5; and 2 w + 1: sign at 10, the rest at 4 to
 //   0.
 //           In what is left, bits 14 to 11: register 6's upper four bits below the sign in word 0, register 7's in word
@@ -42,6 +45,10 @@ inline constexpr u32 kDequantRows = 64;        // of a tile
 inline constexpr u32 kDequantDepth = 32;       // k of a tile
 inline constexpr u32 kDequantPadding = 64;     // rows and k are padded to multiples of it
 inline constexpr u32 kDequantFragments = 128;  // of a tile: 4 warps, 32 lanes
+
+// How a weight's codes lie: row by row, or in fragments with the places that suit bf16 or f16. What dequant_mma makes
+// of codes in rows are fragments of bytes: `row_major` here.
+enum class CodeLayout : u32 { row_major, packed, packed_f16 };
 
 // The 16 codes of one lane: code 8 s + 2 j + h is the h-th of register j of step s.
 template <CodeFormat W>
@@ -101,38 +108,58 @@ struct FragmentRun {
   u32 other = 0;
 };
 struct FragmentRuns {
-  FragmentRun runs[3];
+  FragmentRun runs[4];
   u32 count;
 };
 
+// Where FP8's codes of register 2 p (`first`) or 2 p + 1 lie in a word.
+template <Fp8Format W>
+INGOT_HOST_DEVICE constexpr FragmentRuns fp8_runs(CodeLayout layout, u32 word, bool first) {
+  if (layout == CodeLayout::packed && W::kMantissaBits == 3) {
+    if (first) return {{{word, 15, 7, 1}, {word, 4, 0, 7}, {}, {}}, 2};
+    return {{{word, 11, 7, 1}, {word, 0, 0, 4}, {word, 12, 4, 3}, {}}, 3};
+  }
+  if (layout == CodeLayout::packed) {
+    if (first) return {{{word, 15, 7, 1}, {word, 5, 0, 7}, {}, {}}, 2};
+    return {{{word, 12, 7, 1}, {word, 4, 2, 1}, {word, 0, 3, 4}, {word, 13, 0, 2, 1}}, 4};
+  }
+  if (layout == CodeLayout::packed_f16 && is_same<W, e4m3fnuz>) {
+    if (first) return {{{word, 15, 7, 1}, {word, 7, 0, 7}, {}, {}}, 2};
+    return {{{word, 14, 7, 1}, {word, 0, 0, 7}, {}, {}}, 2};
+  }
+  if (first) return {{{word, 15, 7, 1}, {word, 8, 0, 7}, {}, {}}, 2};
+  return {{{word, 7, 7, 1}, {word, 0, 0, 7}, {}, {}}, 2};
+}
+
 // Where the codes of register 4 s + j lie.
 template <CodeFormat W>
-INGOT_HOST_DEVICE constexpr FragmentRuns fragment_runs(u32 reg) {
+INGOT_HOST_DEVICE constexpr FragmentRuns fragment_runs(CodeLayout layout, u32 reg) {
   constexpr u32 kSign = kCodeBits<W> - 1;
   if constexpr (kCodeBits<W> == 8) {
-    return {{{reg / 2, reg % 2 == 0 ? 8U : 0U, 0, 8}, {}, {}}, 1};
+    return fp8_runs<W>(layout, reg / 2, reg % 2 == 0);
   } else if constexpr (kCodeBits<W> == 6) {
     if (reg < 6) {
-      return {{{reg / 2, reg % 2 == 0 ? 15U : 10U, kSign, 1}, {reg / 2, reg % 2 == 0 ? 5U : 0U, 0, 5}, {}}, 2};
+      return {{{reg / 2, reg % 2 == 0 ? 15U : 10U, kSign, 1}, {reg / 2, reg % 2 == 0 ? 5U : 0U, 0, 5}, {}, {}}, 2};
     }
     const u32 lowest = reg == 6 ? 13 : 11;
-    return {{{2, lowest + 1, kSign, 1}, {reg - 6, 11, 1, 4}, {2, lowest, 0, 1}}, 3};
+    return {{{2, lowest + 1, kSign, 1}, {reg - 6, 11, 1, 4}, {2, lowest, 0, 1}, {}}, 3};
   } else {
     const u32 word = reg / 4;
     switch (reg % 4) {
-      case 0: return {{{word, 15, kSign, 1}, {word, 6, 0, 3}, {}}, 2};
-      case 1: return {{{word, 11, kSign, 1}, {word, 2, 0, 3}, {}}, 2};
-      case 2: return {{{word, 5, kSign, 1, 1}, {word, 12, 0, 3}, {}}, 2};
-      default: return {{{word, 9, kSign, 1}, {word, 10, 2, 1}, {word, 0, 0, 2}}, 3};
+      case 0: return {{{word, 15, kSign, 1}, {word, 6, 0, 3}, {}, {}}, 2};
+      case 1: return {{{word, 11, kSign, 1}, {word, 2, 0, 3}, {}, {}}, 2};
+      case 2: return {{{word, 5, kSign, 1, 1}, {word, 12, 0, 3}, {}, {}}, 2};
+      default: return {{{word, 9, kSign, 1}, {word, 0, 0, 2}, {word, 10, 2, 1}, {}}, 3};
     }
   }
 }
 
 template <CodeFormat W>
-INGOT_HOST_DEVICE constexpr void pack_fragment(const u8 (&codes)[16], u32 (&words)[Fragment<W>::kWords]) {
+INGOT_HOST_DEVICE constexpr void pack_fragment(CodeLayout layout, const u8 (&codes)[16],
+                                               u32 (&words)[Fragment<W>::kWords]) {
   for (u32 i = 0; i < Fragment<W>::kWords; ++i) words[i] = 0;
   for (u32 i = 0; i < 16; ++i) {
-    const FragmentRuns places = fragment_runs<W>(i / 2);
+    const FragmentRuns places = fragment_runs<W>(layout, i / 2);
     for (u32 run = 0; run < places.count; ++run) {
       const FragmentRun& r = places.runs[run];
       words[r.word] |= (u32{codes[i]} >> r.from & ((1U << r.count) - 1U)) << (r.at + 16 * ((i + r.other) % 2));
@@ -141,9 +168,10 @@ INGOT_HOST_DEVICE constexpr void pack_fragment(const u8 (&codes)[16], u32 (&word
 }
 
 template <CodeFormat W>
-INGOT_HOST_DEVICE constexpr void unpack_fragment(const u32 (&words)[Fragment<W>::kWords], u8 (&codes)[16]) {
+INGOT_HOST_DEVICE constexpr void unpack_fragment(CodeLayout layout, const u32 (&words)[Fragment<W>::kWords],
+                                                 u8 (&codes)[16]) {
   for (u32 i = 0; i < 16; ++i) {
-    const FragmentRuns places = fragment_runs<W>(i / 2);
+    const FragmentRuns places = fragment_runs<W>(layout, i / 2);
     u32 code = 0;
     for (u32 run = 0; run < places.count; ++run) {
       const FragmentRun& r = places.runs[run];
@@ -156,30 +184,21 @@ INGOT_HOST_DEVICE constexpr void unpack_fragment(const u32 (&words)[Fragment<W>:
 // ---- fragments to registers
 // ------------------------------------------------------------------------------------------
 
-// cvt.rn.f16x2.e4m3x2 exists from sm_89 on.
-template <CodeFormat W, DequantActivation X>
+// cvt.rn.f16x2.e4m3x2 exists from sm_89 on, and takes bytes.
+template <CodeFormat W, DequantActivation X, CodeLayout L>
 INGOT_HOST_DEVICE constexpr bool converts_by_instruction() {
-  return kDeviceArch >= 890 && is_same<W, e4m3fn> && is_same<X, f16>;
+  return kDeviceArch >= 890 && is_same<W, e4m3fn> && is_same<X, f16> && L != CodeLayout::packed;
 }
 
-// value = decoded * 2^decode_shift. The biases' difference, where f16's exponent is longer than the code's.
-template <CodeFormat W, DequantActivation X>
+// value = decoded * 2^kDecodeShift. The biases' difference, where f16's exponent is longer than the code's.
+template <CodeFormat W, DequantActivation X, CodeLayout L>
 INGOT_HOST_DEVICE constexpr int decode_shift() {
-  if (is_same<X, bf16> || converts_by_instruction<W, X>() || W::kExponentBits == 5) return 0;
+  if (is_same<X, bf16> || converts_by_instruction<W, X, L>() || W::kExponentBits == 5) return 0;
   return 15 - W::kBias;
 }
-template <CodeFormat W, DequantActivation X>
-inline constexpr int kDecodeShift = decode_shift<W, X>();
+template <CodeFormat W, DequantActivation X, CodeLayout L>
+inline constexpr int kDecodeShift = decode_shift<W, X, L>();
 
-// Bits from `From` on to `To` on, both of each half; other bits are to be masked.
-template <u32 From, u32 To>
-INGOT_HOST_DEVICE constexpr u32 move_bits(u32 word) {
-  if constexpr (From <= To) {
-    return word << (To - From);
-  } else {
-    return word >> (From - To);
-  }
-}
 // To the right; the lowest bits of one half become the highest of the other.
 template <u32 Count>
 INGOT_HOST_DEVICE u32 rotate_word(u32 word) {
@@ -189,15 +208,9 @@ INGOT_HOST_DEVICE u32 rotate_word(u32 word) {
   return word >> Count | word << (32 - Count);
 #endif
 }
-// `Count` bits from `To` on, in both halves.
-template <u32 To, u32 Count>
-inline constexpr u32 kHalfMask = ((1U << Count) - 1U) << To | ((1U << Count) - 1U) << (To + 16);
-inline constexpr u32 kHalfSigns = kHalfMask<15, 1>;
-
-template <u32 From, u32 To, u32 Count>
-INGOT_HOST_DEVICE constexpr u32 move_run(u32 word) {
-  return move_bits<From, To>(word) & kHalfMask<To, Count>;
-}
+// `count` bits from `at` on, in both halves.
+INGOT_HOST_DEVICE constexpr u32 half_mask(u32 at, u32 count) { return (((1U << count) - 1U) << at) * 0x00010001U; }
+inline constexpr u32 kHalfSigns = half_mask(15, 1);
 
 // Each half times 2^Power, which is exact or Inf.
 template <int Power>
@@ -242,67 +255,103 @@ INGOT_HOST_DEVICE u32 lower_exponents(u32 wide) {
   return larger | (wide & kHalfSigns);
 }
 
-// Two codes in the upper bytes of a word's halves; what is in the lower bytes does not matter.
-template <Fp8Format W, DequantActivation X>
-INGOT_HOST_DEVICE u32 decode_wide(u32 wide) {
-  if constexpr (is_same<W, e5m2> && is_same<X, f16>) {
-    return wide & 0xff00ff00U;
-  } else if constexpr (is_same<W, e5m2fnuz> && is_same<X, f16>) {
-    return lower_exponents(wide);
-  } else {
-    // The lowest bit of the exponent is bit 7 of bf16, bit 10 of f16.
-    constexpr u32 kTo = (is_same<X, bf16> ? 7 : 10) - static_cast<u32>(W::kMantissaBits);
-    return rebias_pair<W, X>((wide & kHalfSigns) | move_run<8, kTo, 7>(wide));
+// Brings the codes of one register to where their signs are the highest bits of the halves, and the others begin at
+// `Lowest`; all other bits are 0.
+template <CodeFormat W, CodeLayout L, u32 Lowest, u32 Reg>
+struct RegisterSpread {
+  static constexpr FragmentRuns kPlaces = fragment_runs<W>(L, Reg);
+
+  INGOT_HOST_DEVICE static constexpr u32 target(u32 run) {
+    const u32 from = kPlaces.runs[run].from;
+    return from == kCodeBits<W> - 1 ? 15 : Lowest + from;
+  }
+  // How far a run rotates to the right.
+  INGOT_HOST_DEVICE static constexpr u32 turn(u32 run) {
+    return (kPlaces.runs[run].at + 16 * kPlaces.runs[run].other + 32 - target(run)) % 32;
+  }
+  INGOT_HOST_DEVICE static constexpr bool moves_with(u32 run, u32 other) {
+    return kPlaces.runs[run].word == kPlaces.runs[other].word && turn(run) == turn(other);
+  }
+  // Runs that move together, by the first of them.
+  INGOT_HOST_DEVICE static constexpr bool is_first(u32 run) {
+    for (u32 i = 0; i < run; ++i) {
+      if (moves_with(i, run)) return false;
+    }
+    return true;
+  }
+  INGOT_HOST_DEVICE static constexpr u32 mask(u32 run) {
+    u32 all = 0;
+    for (u32 i = 0; i < kPlaces.count; ++i) {
+      if (moves_with(i, run)) all |= half_mask(target(i), kPlaces.runs[i].count);
+    }
+    return all;
+  }
+  INGOT_HOST_DEVICE static constexpr bool wraps(u32 run) {
+    for (u32 i = 0; i < kPlaces.count; ++i) {
+      if (moves_with(i, run) && kPlaces.runs[i].other != 0) return true;
+    }
+    return false;
+  }
+
+  // A shift where that will do.
+  template <u32 Run>
+  INGOT_HOST_DEVICE static u32 moved(u32 word) {
+    constexpr u32 kAt = kPlaces.runs[Run].at;
+    if constexpr (wraps(Run)) {
+      return rotate_word<turn(Run)>(word);
+    } else if constexpr (kAt <= target(Run)) {
+      return word << (target(Run) - kAt);
+    } else {
+      return word >> (kAt - target(Run));
+    }
+  }
+
+  template <u32 Run = 0>
+  INGOT_HOST_DEVICE static u32 run(const u32 (&words)[Fragment<W>::kWords], u32 before = 0) {
+    if constexpr (Run == kPlaces.count) {
+      return before;
+    } else if constexpr (is_first(Run)) {
+      return run<Run + 1>(words, before | (moved<Run>(words[kPlaces.runs[Run].word]) & mask(Run)));
+    } else {
+      return run<Run + 1>(words, before);
+    }
+  }
+};
+
+template <CodeFormat W, CodeLayout L, u32 Lowest, u32 Reg = 0>
+INGOT_HOST_DEVICE void spread_fragment(const u32 (&words)[Fragment<W>::kWords], u32 (&registers)[8]) {
+  if constexpr (Reg < 8) {
+    registers[Reg] = RegisterSpread<W, L, Lowest, Reg>::run(words);
+    spread_fragment<W, L, Lowest, Reg + 1>(words, registers);
   }
 }
 
-// Codes of 6 or 4 bits: sign, exponent and mantissa to where X has them, all other bits 0.
-template <SubByteFormat W, DequantActivation X>
-INGOT_HOST_DEVICE void spread_fragment(const u32 (&words)[Fragment<W>::kWords], u32 (&registers)[8]) {
-  // Where the bits below the sign begin, at which they are of X what they are of W.
-  constexpr u32 kTo = (is_same<X, bf16> ? 7 : 10) - static_cast<u32>(W::kMantissaBits);
-  if constexpr (kCodeBits<W> == 6) {
-    INGOT_UNROLL
-    for (u32 i = 0; i < 3; ++i) {
-      registers[2 * i] = move_run<15, 15, 1>(words[i]) | move_run<5, kTo, 5>(words[i]);
-      registers[2 * i + 1] = move_run<10, 15, 1>(words[i]) | move_run<0, kTo, 5>(words[i]);
-    }
-    registers[6] = move_run<14, 15, 1>(words[2]) | move_run<11, kTo + 1, 4>(words[0]) | move_run<13, kTo, 1>(words[2]);
-    registers[7] = move_run<12, 15, 1>(words[2]) | move_run<11, kTo + 1, 4>(words[1]) | move_run<11, kTo, 1>(words[2]);
-  } else {
-    INGOT_UNROLL
-    for (u32 i = 0; i < 2; ++i) {
-      const u32 word = words[i];
-      registers[4 * i] = move_run<15, 15, 1>(word) | move_run<6, kTo, 3>(word);
-      registers[4 * i + 1] = move_run<11, 15, 1>(word) | move_run<2, kTo, 3>(word);
-      const u32 rotated = rotate_word<6>(word);
-      registers[4 * i + 2] = (rotated & kHalfSigns) | move_run<6, kTo, 3>(rotated);
-      registers[4 * i + 3] = move_run<9, 15, 1>(word) | move_run<0, kTo, 2>(word) | move_run<10, kTo + 2, 1>(word);
-    }
-  }
-}
+// Where the bits of W below the sign begin, at which they are of X what they are of W.
+template <CodeFormat W, DequantActivation X>
+inline constexpr u32 kLowestBit = (is_same<X, bf16> ? 7 : 10) - static_cast<u32>(W::kMantissaBits);
 
 // registers[4 s + j]: of step s, two codes as X, the first in the low half, each value * 2^-kDecodeShift.
-template <CodeFormat W, DequantActivation X>
+template <CodeFormat W, DequantActivation X, CodeLayout L>
 INGOT_HOST_DEVICE void decode_fragment(const u32 (&words)[Fragment<W>::kWords], u32 (&registers)[8]) {
-  if constexpr (kCodeBits<W> == 8) {
+#if INGOT_ON_DEVICE
+  if constexpr (converts_by_instruction<W, X, L>()) {
     INGOT_UNROLL
     for (u32 i = 0; i < 4; ++i) {
-#if INGOT_ON_DEVICE
-      if constexpr (converts_by_instruction<W, X>()) {
-        const u32 ordered = ptx::prmt<0x2031>(words[i], 0);
-        registers[2 * i] = ptx::cvt_f16x2_e4m3x2(static_cast<u16>(ordered));
-        registers[2 * i + 1] = ptx::cvt_f16x2_e4m3x2(static_cast<u16>(ordered >> 16));
-        continue;
-      }
-#endif
-      registers[2 * i] = decode_wide<W, X>(words[i]);
-      registers[2 * i + 1] = decode_wide<W, X>(words[i] << 8);
+      const u32 ordered = ptx::prmt<0x2031>(words[i], 0);
+      registers[2 * i] = ptx::cvt_f16x2_e4m3x2(static_cast<u16>(ordered));
+      registers[2 * i + 1] = ptx::cvt_f16x2_e4m3x2(static_cast<u16>(ordered >> 16));
     }
-  } else {
-    spread_fragment<W, X>(words, registers);
-    INGOT_UNROLL
-    for (u32 i = 0; i < 8; ++i) registers[i] = rebias_pair<W, X>(registers[i]);
+    return;
+  }
+#endif
+  spread_fragment<W, L, kLowestBit<W, X>>(words, registers);
+  INGOT_UNROLL
+  for (u32 i = 0; i < 8; ++i) {
+    if constexpr (is_same<W, e5m2fnuz> && is_same<X, f16>) {
+      registers[i] = lower_exponents(registers[i]);
+    } else {
+      registers[i] = rebias_pair<W, X>(registers[i]);
+    }
   }
 }
 
@@ -341,7 +390,7 @@ INGOT_HOST_DEVICE u32 multiply_bf16_pair(u32 a, u32 b) {
 template <SubByteFormat W, bool Large>
 INGOT_HOST_DEVICE void decode_mx_fragment(const u32 (&words)[Fragment<W>::kWords], const u32 (&factors)[2],
                                           u32 (&registers)[8]) {
-  spread_fragment<W, bf16>(words, registers);
+  spread_fragment<W, CodeLayout::packed, kLowestBit<W, bf16>>(words, registers);
   u32 pairs[2];
   INGOT_UNROLL
   for (u32 i = 0; i < 2; ++i) pairs[i] = Large ? mx_factor_pair(factors[i]) : mx_step<W>(factors[i]);

@@ -48,9 +48,10 @@ INGOT_HOST_DEVICE u32 dequant_mma_place(u32 token, u32 chunk) {
   return token * kDequantMmaRowBytes + ((chunk ^ token) & 7U) * 16;
 }
 
-template <class W, class X, class Out, DequantFactors Kind, bool Packed, DequantMmaTiling T, class Epi>
+template <class W, CodeLayout L, class X, class Out, DequantFactors Kind, DequantMmaTiling T, class Epi>
 struct DequantMmaBlock {
-  using Codes = typename Select<Packed, PackedCodes<W>, RowCodes<W>>::Type;
+  static constexpr bool kPacked = L != CodeLayout::row_major;
+  using Codes = typename Select<kPacked, PackedCodes<W, L>, RowCodes<W>>::Type;
   static constexpr u32 kThreads = dequant_mma_threads(T);
   static constexpr u32 kTokens = T.tokens / 8;  // times 8
   static constexpr u32 kRowWarps = T.rows / 16;
@@ -58,7 +59,7 @@ struct DequantMmaBlock {
   static constexpr bool kGrouped = kGroup != 0;
   static constexpr u32 kFactors = kGroup == 32 ? 2 : 1;  // of a row in a unit's 64 k
   // 2^n of what decoding leaves out.
-  static constexpr int kExponent = Codes::kShift + kDecodeShift<typename Codes::Decoded, X>;
+  static constexpr int kExponent = Codes::kShift + kDecodeShift<typename Codes::Decoded, X, L>;
   static constexpr float kScale = static_cast<float>(1U << kExponent);
 
   // What a unit has of a stage.
@@ -161,7 +162,7 @@ struct DequantMmaBlock {
   // The x of 8 tokens and 32 k, in the order of k that the codes have.
   INGOT_DEVICE void load_x(u32 stage, u32 half, u32 tokens, u32 (&words)[4]) const {
     const u32 from = slot(stage) + unit * (T.tokens * kDequantMmaRowBytes);
-    if constexpr (Packed) {
+    if constexpr (kPacked) {
       load_matrices(from + dequant_mma_place(tokens * 8 + lane % 8, 4 * half + lane / 8), words);
     } else {
       const U32x4 eight = load_shared16(from + dequant_mma_place(tokens * 8 + lane / 4, 4 * half + lane % 4));
@@ -302,7 +303,7 @@ struct DequantMmaBlock {
     INGOT_UNROLL
     for (u32 half = 0; half < 2; ++half) {
       factors[half] = row_factor<Kind>(p.factors, static_cast<u32>(row_of(half)));
-      if constexpr (Packed) factors[half] = factors[half] * p.faults[row_of(half)];
+      if constexpr (kPacked) factors[half] = factors[half] * p.faults[row_of(half)];
     }
     const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
     // A lane has two tokens of a row; of two neighbouring rows, the lanes share them out.
@@ -344,11 +345,11 @@ struct DequantMmaBlock {
 };
 
 // M, N > 0. Grid: dequant_mma_tiles() * split.
-template <class W, class X, class Out, DequantFactors Kind, bool Packed, DequantMmaTiling T, class Epi = PlainEpilogue>
+template <class W, CodeLayout L, class X, class Out, DequantFactors Kind, DequantMmaTiling T, class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_mma_threads(T), dequant_mma_blocks_at_once(T))
     dequant_mma(const DequantMmaParams p) {
   start_in_turn();
-  const auto block = DequantMmaBlock<W, X, Out, Kind, Packed, T, Epi>::make(p);
+  const auto block = DequantMmaBlock<W, L, X, Out, Kind, T, Epi>::make(p);
   auto sums = block.sum();
   block.add_units(sums);
   if (p.split > 1 && !block.add_blocks(sums)) return;

@@ -33,7 +33,7 @@ struct DequantCodesSource {
 
 // ---- packed ----
 
-template <CodeFormat W>
+template <CodeFormat W, CodeLayout L>
 struct PackedCodes {
   using Decoded = W;
   static constexpr int kShift = 0;
@@ -73,7 +73,7 @@ struct PackedCodes {
 
   template <DequantActivation X>
   INGOT_DEVICE void decode(u32 half, u32 (&registers)[8]) const {
-    decode_fragment<W, X>(words[half], registers);
+    decode_fragment<W, X, L>(words[half], registers);
   }
 };
 
@@ -178,7 +178,7 @@ struct RowCodes {
       words[2 * s + 1] = merge_bytes<0x7362>(lower, upper);
       if constexpr (Fp8Format<W>) nans |= nan_bytes<W>(upper) | nan_bytes<W>(lower);
     }
-    decode_fragment<Decoded, X>(words, registers);
+    decode_fragment<Decoded, X, CodeLayout::row_major>(words, registers);
     if constexpr (Fp8Format<W>) {
       if ((nans & 0x80808080U) != 0) put_nans(words, registers);
     }

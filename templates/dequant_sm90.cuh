@@ -45,7 +45,8 @@ namespace ingot {
 
 #if INGOT_ON_DEVICE
 // One of the warpgroups that multiply.
-template <CodeFormat W, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T, class Epi>
+template <CodeFormat W, CodeLayout L, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T,
+          class Epi>
 struct DequantConsumer {
   static constexpr u32 kTokenTiles = T.tokens / 8;
   static constexpr u32 kSums = T.tokens / 2;
@@ -214,7 +215,7 @@ struct DequantConsumer {
     if constexpr (kFolded) {
       decode_mx_fragment<W, Large>(words, {mx[0] >> 8 * byte & 0xffU, mx[1] >> 8 * byte & 0xffU}, a);
     } else {
-      decode_fragment<W, X>(words, a);
+      decode_fragment<W, X, L>(words, a);
     }
   }
 
@@ -534,7 +535,7 @@ struct DequantConsumer {
   // A token's sums of four rows, to the output.
   INGOT_DEVICE void write(const float (&sums)[4], const RowValues& values, const Target& to, u32 m, u32 n) {
     if (m >= p.m || n >= p.n) return;
-    const float scale = float_from_bits(static_cast<u32>(127 + kDecodeShift<W, X>) << 23);
+    const float scale = float_from_bits(static_cast<u32>(127 + kDecodeShift<W, X, L>) << 23);
     Out* const at = static_cast<Out*>(p.out) + m * p.out_stride + n;
     float results[4];
     INGOT_UNROLL
@@ -788,7 +789,7 @@ struct DequantConsumer {
 #endif
 
 // M, N, K > 0. Blocks are a multiple of dequant_cluster(T), launched as clusters of that size.
-template <CodeFormat W, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T,
+template <CodeFormat W, CodeLayout L, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T,
           class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
     dequant_sm90([[maybe_unused]] const __grid_constant__ DequantSm90Params p) {
@@ -815,7 +816,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
   } else {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_inc<dequant_registers(T, Kind).multiplies>();
     start_in_turn();
-    DequantConsumer<W, X, Out, Kind, T, Epi>(p, block, warp / 4).run();
+    DequantConsumer<W, L, X, Out, Kind, T, Epi>(p, block, warp / 4).run();
   }
   block.end();
 #endif

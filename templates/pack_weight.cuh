@@ -35,8 +35,8 @@ struct UnpackWeightLaunch {
 // The words of a fragment, and which of its two rows (bit 0: the lane's, bit 1: that + 8) have a NaN in it. Outside of
 // the weight codes are 0.
 template <CodeFormat W>
-INGOT_HOST_DEVICE u32 gather_fragment(const PackWeightParams& p, i64 row_block, i64 k_block, u32 warp, u32 lane,
-                                      u32 (&words)[Fragment<W>::kWords]) {
+INGOT_HOST_DEVICE u32 gather_fragment(CodeLayout layout, const PackWeightParams& p, i64 row_block, i64 k_block,
+                                      u32 warp, u32 lane, u32 (&words)[Fragment<W>::kWords]) {
   u8 codes[16];
   u32 faults = 0;
   INGOT_UNROLL
@@ -47,7 +47,7 @@ INGOT_HOST_DEVICE u32 gather_fragment(const PackWeightParams& p, i64 row_block, 
     codes[i] = row < p.n && k < p.k ? code_at<W>(p.codes + row * p.row_bytes, k) : u8{0};
     if (is_nan_code<W>(codes[i])) faults |= 1U << (i / 2 % 2);
   }
-  pack_fragment<W>(codes, words);
+  pack_fragment<W>(layout, codes, words);
   return faults;
 }
 
@@ -60,18 +60,18 @@ INGOT_HOST_DEVICE float* packed_faults(const PackWeightParams& p, u32 bits) {
 
 // Up to four codes of a row from k on, a multiple of 4, to where they belong.
 template <CodeFormat W>
-INGOT_HOST_DEVICE void scatter_codes(const PackWeightParams& p, i64 row, i64 k) {
+INGOT_HOST_DEVICE void scatter_codes(CodeLayout layout, const PackWeightParams& p, i64 row, i64 k) {
   const u32 count = static_cast<u32>(min_of(i64{UnpackWeightLaunch::kCodes}, p.k - k));
   u32 word = 0;
   for (u32 i = 0; i < count; ++i) {
-    word |= u32{packed_code_at<W>(p.packed, p.k, row, k + i)} << (i * kCodeBits<W>);
+    word |= u32{packed_code_at<W>(layout, p.packed, p.k, row, k + i)} << (i * kCodeBits<W>);
   }
   u8* const target = p.codes + row * p.row_bytes + k * i64{kCodeBits<W>} / 8;
   for (u32 i = 0; i < ceil_div(count * kCodeBits<W>, 8U); ++i) target[i] = static_cast<u8>(word >> (8 * i));
 }
 
 // n > 0.
-template <CodeFormat W>
+template <CodeFormat W, CodeLayout L>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(PackWeightLaunch::kThreads, 1) pack_weight(const PackWeightParams p) {
   start_in_turn();
   __shared__ u32 faults[kDequantRows];
@@ -83,7 +83,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(PackWeightLaunch::kThreads, 1) pack_weight
   u32 seen = 0;
   for (i64 k_block = threadIdx.x / kDequantFragments; k_block < k_blocks; k_block += PackWeightLaunch::kTiles) {
     u32 words[Fragment<W>::kWords];
-    seen |= gather_fragment<W>(p, blockIdx.x, k_block, warp, lane, words);
+    seen |= gather_fragment<W>(L, p, blockIdx.x, k_block, warp, lane, words);
     u8* const target =
         p.packed +
         packed_tile_offset<W>(static_cast<u64>(blockIdx.x), static_cast<u64>(k_block), static_cast<u64>(p.k)) +
@@ -100,12 +100,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(PackWeightLaunch::kThreads, 1) pack_weight
 }
 
 // n, k > 0.
-template <CodeFormat W>
+template <CodeFormat W, CodeLayout L>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(UnpackWeightLaunch::kThreads, 1) unpack_weight(const PackWeightParams p) {
   start_in_turn();
   const i64 run = i64{blockIdx.x} * UnpackWeightLaunch::kThreads + threadIdx.x;
   const i64 runs = UnpackWeightLaunch::runs(p.k);
-  if (run < p.n * runs) scatter_codes<W>(p, run / runs, run % runs * UnpackWeightLaunch::kCodes);
+  if (run < p.n * runs) scatter_codes<W>(L, p, run / runs, run % runs * UnpackWeightLaunch::kCodes);
 }
 
 }  // namespace ingot

@@ -57,28 +57,28 @@ def assert_linear(layer, x, weight, bias=None):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("layout", ["packed", "packed_f16", "row_major"])
 @pytest.mark.parametrize("scale", GROUPS)
 @pytest.mark.parametrize("dtype", FP8)
-def test_codes_and_scales_of_fp8(dtype, scale, packed, device):
+def test_codes_and_scales_of_fp8(dtype, scale, layout, device):
     torch.manual_seed(1)
     codes, scales = torch.randn(N, K).clamp(-6, 6).to(FP8[dtype]), random_scales(scale, N, K)
     weight = (codes.double() * spread(scales, scale, N, K)).to(device)
-    layer = ingot.WeightOnlyLinear.from_codes(codes.to(device), scales.to(device), scale=scale, packed=packed)
-    assert (layer.in_features, layer.out_features, layer.dtype, layer.scale, layer.packed) == (K, N, dtype, scale, packed)
+    layer = ingot.WeightOnlyLinear.from_codes(codes.to(device), scales.to(device), scale=scale, layout=layout)
+    assert (layer.in_features, layer.out_features, layer.dtype, layer.scale, layer.layout) == (K, N, dtype, scale, layout)
     for of in (torch.bfloat16, torch.float16):
         assert_linear(layer, torch.randn(3, K).to(device, of), weight, torch.randn(N).to(device, of))
     inverse = ingot.WeightOnlyLinear.from_codes(
-        codes.to(device), (1 / scales).to(device), scale=scale, packed=packed, convention="quantize"
+        codes.to(device), (1 / scales).to(device), scale=scale, layout=layout, convention="quantize"
     )
     again = codes.double() * spread(1 / (1 / scales), scale, N, K)
     assert_linear(inverse, torch.randn(3, K).to(device, torch.bfloat16), again.to(device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("layout", ["packed", "packed_f16", "row_major"])
 @pytest.mark.parametrize("dtype", [*FP8, *SUB_BYTE])
-def test_codes_and_scales_of_mx(dtype, packed, device):
+def test_codes_and_scales_of_mx(dtype, layout, device):
     rng = np.random.default_rng(2)
     powers = torch.from_numpy(rng.integers(120, 130, (N, K // 32), np.uint8))
     if dtype in FP8:
@@ -91,7 +91,7 @@ def test_codes_and_scales_of_mx(dtype, packed, device):
     weight = values * spread(2.0 ** (powers.double() - 127), "1x32", N, K)
     for scales in (powers, powers.view(torch.float8_e8m0fnu)):
         layer = ingot.WeightOnlyLinear.from_codes(
-            stored.to(device), scales.to(device), dtype, scale="mx", packed=packed
+            stored.to(device), scales.to(device), dtype, scale="mx", layout=layout
         )
         assert (layer.scale, layer.in_features) == ("mx", K)
         assert_linear(layer, torch.randn(5, K).to(device, torch.bfloat16), weight.to(device))
@@ -166,15 +166,15 @@ def test_numpy_arrays():
     assert of_bf16.dtype == np.float32
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_files_give_back_the_same_bits(tmp_path, packed):
+@pytest.mark.parametrize("layout", ["packed", "packed_f16", "row_major"])
+def test_files_give_back_the_same_bits(tmp_path, layout):
     torch.manual_seed(7)
     x = torch.randn(3, 96).to(torch.bfloat16)
     for dtype, scale in (("e4m3fn", "row"), ("e5m2", "128x128"), ("e2m3fn", "mx"), ("e2m1fn", "mx")):
-        layer = ingot.WeightOnlyLinear.quantize(torch.randn(40, 96), dtype, scale=scale, packed=packed)
+        layer = ingot.WeightOnlyLinear.quantize(torch.randn(40, 96), dtype, scale=scale, layout=layout)
         layer.save(tmp_path / "layer.safetensors", "a.")
         again = ingot.WeightOnlyLinear.load(tmp_path / "layer.safetensors", "a.", device="cpu")
-        assert (again.dtype, again.scale, again.packed) == (dtype, scale, packed)
+        assert (again.dtype, again.scale, again.layout) == (dtype, scale, layout)
         assert again.weight_bytes == layer.weight_bytes
         assert torch.equal(layer(x), again(x))
     assert repr(again) == "WeightOnlyLinear(96 -> 40, e2m1fn, scale='mx', cpu)"
@@ -200,6 +200,10 @@ BF16 = torch.bfloat16
     ("call", "message"),
     [
         (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), "e9m9"), "'e9m9' is none of"),
+        (
+            lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), layout="woven"),
+            'WeightOnlyLinear layout: unknown layout "woven"; expected "packed", "packed_f16" or "row_major"',
+        ),
         (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), scale="knight"), 'unknown scale "knight"; expected'),
         (
             lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), "e2m1fn"),

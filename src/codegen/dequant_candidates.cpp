@@ -18,7 +18,7 @@ constexpr std::size_t kBestGuesses = 24;  // of a kernel, that are measured
 
 bool runs_there(DequantKernel kernel, const DequantMatmulSpec& spec, const GemmPlace& place) {
   if (kernel == DequantKernel::sm90) {
-    return spec.layout == WeightLayout::packed && place.target == target_for(9, 0);
+    return is_packed(spec.layout) && place.target == target_for(9, 0);
   }
   return place.target.major >= 8;
 }

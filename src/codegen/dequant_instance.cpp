@@ -28,6 +28,9 @@ std::string text_of(DequantFactors factors) {
   return fmt::format("ingot::DequantFactors::{}", kNames[static_cast<std::size_t>(factors)]);
 }
 
+// Of templates/dequant_fragment.cuh.
+std::string text_of(WeightLayout layout) { return fmt::format("ingot::CodeLayout::{}", name(layout)); }
+
 std::string epilogue(const DequantMatmulSpec& spec) {
   if (!spec.pointwise) return {};
   return fmt::format(", ingot::Epilogue<ingot::NoMatrix, ingot::{}, {}, false, false>", kFunctor, type(spec.x));
@@ -38,23 +41,23 @@ TemplateInstance mma(DequantMatmulSpec spec) {
   const DequantTiling& t = *spec.tiling;
   return {.header = "dequant_mma.cuh",
           .kernel = fmt::format("dequant_mma<{}, {}, {}, {}, {}, ingot::DequantMmaTiling{{{}, {}, {}}}{}>",
-                                type(spec.weight), type(spec.x), type(spec.out), text_of(dequant_mma_factors(spec)),
-                                spec.layout == WeightLayout::packed, t.tokens, t.rows, t.k_warps, epilogue(spec)),
+                                type(spec.weight), text_of(spec.layout), type(spec.x), type(spec.out),
+                                text_of(dequant_mma_factors(spec)), t.tokens, t.rows, t.k_warps, epilogue(spec)),
           .words = print(spec),
           .functor = {}};
 }
 
 TemplateInstance sm90(const DequantMatmulSpec& spec) {
   const DequantSm90Tiling t = dequant_sm90_tiling(*spec.tiling);
-  return {
-      .header = "dequant_sm90.cuh",
-      .kernel = fmt::format("dequant_sm90<{}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
-                            "{}, {}{}}}{}>",
-                            type(spec.weight), type(spec.x), type(spec.out), text_of(dequant_sm90_factors(spec)),
-                            t.tokens, t.groups, t.waves, t.depth, t.stages, t.split, t.multicast, t.wgmma,
-                            t.blocks_per_sm, t.k_warps, t.stream_k ? ", true" : "", epilogue(spec)),
-      .words = print(spec),
-      .functor = {}};
+  return {.header = "dequant_sm90.cuh",
+          .kernel =
+              fmt::format("dequant_sm90<{}, {}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
+                          "{}, {}{}}}{}>",
+                          type(spec.weight), text_of(spec.layout), type(spec.x), type(spec.out),
+                          text_of(dequant_sm90_factors(spec)), t.tokens, t.groups, t.waves, t.depth, t.stages, t.split,
+                          t.multicast, t.wgmma, t.blocks_per_sm, t.k_warps, t.stream_k ? ", true" : "", epilogue(spec)),
+          .words = print(spec),
+          .functor = {}};
 }
 
 }  // namespace
@@ -63,6 +66,7 @@ TemplateInstance dequant_instance(const DequantMatmulSpec& given) {
   DequantMatmulSpec spec = given;
   spec.bias = false;
   spec.batch_invariant = false;
+  if (is_sub_byte(spec.weight) && is_packed(spec.layout)) spec.layout = WeightLayout::packed;  // the same there
   if (spec.kernel == DequantKernel::automatic) spec.kernel = DequantKernel::mma;
   if (!spec.tiling) {
     const GemmPlace place{.target = target_for(9, 0), .multiprocessors = 132};

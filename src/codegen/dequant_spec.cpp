@@ -19,9 +19,11 @@ constexpr std::array kActivations{Dtype::bf16, Dtype::f16};
 constexpr std::array kScales{kTensorwise, kRowwise, kRowGroups, kRowGroups64, kRowGroups32, kBlocks};
 constexpr const char* kScaleNames = "tensor, row, 1x128, 1x64, 1x32 or 128x128";
 
-const char* name_of(WeightLayout layout) {
-  return layout == WeightLayout::row_major ? "row_major" : layout == WeightLayout::packed ? "packed" : "unknown_layout";
-}
+constexpr std::array<std::pair<WeightLayout, std::string_view>, 3> kLayouts{{{WeightLayout::row_major, "row_major"},
+                                                                             {WeightLayout::packed, "packed"},
+                                                                             {WeightLayout::packed_f16, "packed_f16"}}};
+
+bool is_layout(WeightLayout layout) { return name(layout) != "unknown_layout"; }
 
 template <class Spec>
 [[noreturn]] void refuse(const Spec& spec, const std::string& message) {
@@ -74,15 +76,28 @@ void require_kernel(const DequantMatmulSpec& spec) {
 
 }  // namespace
 
+std::string_view name(WeightLayout layout) {
+  const auto* const found = std::ranges::find(kLayouts, layout, &std::pair<WeightLayout, std::string_view>::first);
+  return found != kLayouts.end() ? found->second : "unknown_layout";
+}
+
+std::optional<WeightLayout> parse_weight_layout(std::string_view text) {
+  const auto* const found = std::ranges::find(kLayouts, text, &std::pair<WeightLayout, std::string_view>::second);
+  if (found == kLayouts.end()) return std::nullopt;
+  return found->first;
+}
+
 // ---- print -------------------------------------------------------------------------------------------------------
 
 std::string print_spec(const PackWeightSpec& spec) {
-  return fmt::format("pack_weight {}{}", name(spec.weight), spec.unpack ? " unpack" : "");
+  const std::string layout =
+      spec.layout == WeightLayout::packed ? std::string() : fmt::format(" {}", name(spec.layout));
+  return fmt::format("pack_weight {}{}{}", name(spec.weight), layout, spec.unpack ? " unpack" : "");
 }
 
 std::string print_spec(const DequantMatmulSpec& spec) {
   std::string line = fmt::format("dequant_matmul {}*{}->{} {} scale={}", name(spec.x), name(spec.weight),
-                                 name(spec.out), name_of(spec.layout), print(spec.scale));
+                                 name(spec.out), name(spec.layout), print(spec.scale));
   if (spec.factors != Dtype::f32) line += fmt::format(" factors={}", name(spec.factors));
   if (spec.bias) line += " bias";
   if (spec.pointwise) {
@@ -98,7 +113,12 @@ std::string print_spec(const DequantMatmulSpec& spec) {
 
 // ---- validate ----------------------------------------------------------------------------------------------------
 
-void validate_spec(const PackWeightSpec& spec) { require_dtype(spec, "weight", spec.weight, kWeightDtypes); }
+void validate_spec(const PackWeightSpec& spec) {
+  require_dtype(spec, "weight", spec.weight, kWeightDtypes);
+  if (!is_layout(spec.layout) || !is_packed(spec.layout)) {
+    refuse(spec, "layout is none of packed weights; it must be packed or packed_f16");
+  }
+}
 
 void validate_spec(const DequantMatmulSpec& spec) {
   require_dtype(spec, "x", spec.x, kActivations);
@@ -107,8 +127,8 @@ void validate_spec(const DequantMatmulSpec& spec) {
     refuse(spec, fmt::format("out is {}, but must be {}, as x is, or f32", name(spec.out), name(spec.x)));
   }
   require_factors(spec);
-  if (spec.layout != WeightLayout::row_major && spec.layout != WeightLayout::packed) {
-    refuse(spec, fmt::format("layout is {}, which is none; it must be row_major or packed",
+  if (!is_layout(spec.layout)) {
+    refuse(spec, fmt::format("layout is {}, which is none; it must be row_major, packed or packed_f16",
                              static_cast<unsigned>(spec.layout)));
   }
   for (const PointwiseInput& input : spec.pointwise.inputs()) {
@@ -132,20 +152,24 @@ class DequantParser {
   PackWeightSpec pack() const {
     if (words_.size() < 2) fail("\"pack_weight\" must be followed by the weight's dtype, such as e4m3fn");
     PackWeightSpec spec{.weight = dtype(words_[1])};
-    each_option("unpack", [&](const std::string& word, std::string_view, std::string_view) -> const char* {
-      return word == "unpack" ? (spec.unpack = true, "unpack") : nullptr;
-    });
+    each_option("packed, packed_f16 or unpack",
+                [&](const std::string& word, std::string_view, std::string_view) -> const char* {
+                  if (word == "unpack") return spec.unpack = true, "unpack";
+                  const std::optional<WeightLayout> layout = parse_weight_layout(word);
+                  if (!layout || !is_packed(*layout)) return nullptr;
+                  return spec.layout = *layout, "the layout";
+                });
     return spec;
   }
 
   DequantMatmulSpec matmul() const {
     DequantMatmulSpec spec = dtypes();
     each_option(
-        "packed, row_major, scale=<granularity>, factors=<dtype>, bias, epilogue=<expression>, batch_invariant "
+        "packed, packed_f16, row_major, scale=<granularity>, factors=<dtype>, bias, epilogue=<expression>, "
+        "batch_invariant "
         "or kernel=<kernel>",
         [&](const std::string& word, std::string_view key, std::string_view value) -> const char* {
-          if (word == "packed") return spec.layout = WeightLayout::packed, "the layout";
-          if (word == "row_major") return spec.layout = WeightLayout::row_major, "the layout";
+          if (const auto layout = parse_weight_layout(word)) return spec.layout = *layout, "the layout";
           if (word == "bias") return spec.bias = true, "bias";
           if (word == "batch_invariant") return spec.batch_invariant = true, "batch_invariant";
           if (key == "scale") return spec.scale = granularity(value), "scale";
@@ -227,7 +251,9 @@ DequantMatmulSpec parse_dequant_matmul(std::string_view line, std::span<const st
 std::vector<PackWeightSpec> all_valid_pack_weights() {
   std::vector<PackWeightSpec> specs;
   for (const Dtype weight : kWeightDtypes) {
-    for (const bool unpack : {false, true}) specs.push_back({.weight = weight, .unpack = unpack});
+    for (const WeightLayout layout : {WeightLayout::packed, WeightLayout::packed_f16}) {
+      for (const bool unpack : {false, true}) specs.push_back({.weight = weight, .layout = layout, .unpack = unpack});
+    }
   }
   return specs;
 }
@@ -235,7 +261,7 @@ std::vector<PackWeightSpec> all_valid_pack_weights() {
 std::vector<DequantMatmulSpec> all_valid_dequant_matmuls() {
   std::vector<DequantMatmulSpec> specs;
   const auto append = [&](DequantMatmulSpec spec) {
-    for (const WeightLayout layout : {WeightLayout::row_major, WeightLayout::packed}) {
+    for (const auto& [layout, name] : kLayouts) {
       for (const DequantKernel kernel : {DequantKernel::mma, DequantKernel::sm90}) {
         if (kernel == DequantKernel::sm90 && layout == WeightLayout::row_major) continue;
         spec.layout = layout;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "ingot/codegen/dtype.h"
 #include "ingot/codegen/granularity.h"
@@ -13,22 +14,29 @@ namespace ingot {
 inline constexpr ScaleGranularity kRowGroups64{1, 64};
 inline constexpr ScaleGranularity kRowGroups32{1, 32};
 
-// row_major: codes [N, K] as they are. packed: in the order in which tensor cores take them
+// row_major: codes [N, K] as they are. packed, packed_f16: in the order in which tensor cores take them
 // (templates/dequant_fragment.cuh), with 4 bytes to a row behind them that say which rows have a NaN; what
-// PackWeightSpec makes.
-enum class WeightLayout : std::uint8_t { row_major, packed };
+// PackWeightSpec makes. A code's bits lie where activations in bf16 or in f16 take them in fewest instructions; the
+// other activations take them too, with the same results (of six and four bits they are the same). Both have as many
+// bytes: a weight is multiplied as what it was packed as, or its codes are taken for others.
+enum class WeightLayout : std::uint8_t { row_major, packed, packed_f16 };
 
-// Version of the packed layout, for who stores packed weights.
-inline constexpr int kPackedLayoutVersion = 2;
+std::string_view name(WeightLayout layout);  // "packed_f16"
+std::optional<WeightLayout> parse_weight_layout(std::string_view text);
+constexpr bool is_packed(WeightLayout layout) { return layout != WeightLayout::row_major; }
+
+// Version of the packed layouts, for who stores packed weights.
+inline constexpr int kPackedLayoutVersion = 3;
 // Bytes of a packed weight [n, k]: rows are padded to 64, k to 64. Overflows for no n and k of 2^31 and less.
 constexpr std::int64_t packed_weight_bytes(Dtype weight, std::int64_t n, std::int64_t k) {
   const std::int64_t rows = (n + 63) / 64 * 64;
   return rows * ((k + 63) / 64 * 8 * bits_of(weight)) + 4 * rows;
 }
 
-// codes [N, K] into the packed layout, or back (`unpack`): what was packed comes back bit for bit.
+// codes [N, K] into a packed layout, or back (`unpack`): what was packed comes back bit for bit.
 struct PackWeightSpec {
   Dtype weight = Dtype::e4m3fn;
+  WeightLayout layout = WeightLayout::packed;  // or packed_f16
   bool unpack = false;
   bool operator==(const PackWeightSpec&) const = default;
 };

@@ -321,7 +321,9 @@ Instance instance(const FloatQuantizeSpec& spec, Pass) {
 }
 
 Instance instance(const PackWeightSpec& spec, Pass) {
-  return {"pack_weight.cuh", fmt::format("{}<{}>", spec.unpack ? "unpack_weight" : "pack_weight", type(spec.weight)),
+  return {"pack_weight.cuh",
+          fmt::format("{}<{}, ingot::CodeLayout::{}>", spec.unpack ? "unpack_weight" : "pack_weight", type(spec.weight),
+                      name(spec.layout)),
           print(spec)};
 }
 

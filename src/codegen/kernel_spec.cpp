@@ -813,7 +813,7 @@ std::uint64_t hash_spec(const MxQuantizeSpec& spec) { return mix(pack(11, spec.i
 std::uint64_t hash_spec(const FloatQuantizeSpec& spec) {
   return mix(pack(12, spec.in, spec.exponent_bits, spec.mantissa_bits));
 }
-std::uint64_t hash_spec(const PackWeightSpec& spec) { return mix(pack(13, spec.weight, spec.unpack)); }
+std::uint64_t hash_spec(const PackWeightSpec& spec) { return mix(pack(13, spec.weight, spec.layout, spec.unpack)); }
 std::uint64_t hash_spec(const DequantMatmulSpec& spec) {
   const auto flags = (spec.bias ? 1 : 0) | (spec.batch_invariant ? 2 : 0) | (spec.tiling ? 4 : 0);
   const DequantTiling t = spec.tiling.value_or(DequantTiling{});

@@ -126,7 +126,7 @@ WeightOnlyLinear::WeightOnlyLinear(Backend& backend, const WeightOnlyOptions& op
                  .out = i / 2 % 2 != 0 ? Dtype::f32 : x,
                  .scale = options_.scale,
                  .factors = options_.mx ? Dtype::e8m0fnu : Dtype::f32,
-                 .layout = options_.packed ? WeightLayout::packed : WeightLayout::row_major,
+                 .layout = options_.layout,
                  .bias = i % 2 != 0,
                  .pointwise = options_.epilogue,
                  .batch_invariant = options_.batch_invariant};
@@ -235,7 +235,7 @@ WeightOnlyLinear WeightOnlyLinear::from_codes(Backend& backend, const Tensor& co
   }
   layer.upload_factors(factors, stream);
 
-  if (options.packed) {
+  if (is_packed(options.layout)) {
     layer.pack(codes, stream);
   } else {
     layer.copy_codes(codes, stream);
@@ -252,7 +252,7 @@ void WeightOnlyLinear::upload_factors(const std::vector<std::byte>& bytes, Strea
 
 // Codes of the layer's own.
 void WeightOnlyLinear::take_codes(OwnedTensor codes, Stream& stream) {
-  if (options_.packed) {
+  if (is_packed(options_.layout)) {
     pack(codes, stream);
   } else {
     weight_ = std::move(codes);
@@ -262,7 +262,8 @@ void WeightOnlyLinear::take_codes(OwnedTensor codes, Stream& stream) {
 
 void WeightOnlyLinear::pack(const Tensor& codes, Stream& stream) {
   weight_ = {*backend_, Dtype::u8, 1, packed_weight_bytes(options_.dtype, out_features_, in_features_)};
-  backend_->pack_weight({.weight = options_.dtype}, {.codes = codes, .packed = weight_}, stream);
+  backend_->pack_weight({.weight = options_.dtype, .layout = options_.layout}, {.codes = codes, .packed = weight_},
+                        stream);
 }
 
 void WeightOnlyLinear::copy_codes(const Tensor& codes, Stream& stream) {
@@ -300,7 +301,7 @@ void WeightOnlyLinear::forward(const Tensor& x, const Tensor& y, Stream& stream,
 
 std::size_t WeightOnlyLinear::weight_bytes() const {
   const std::int64_t codes =
-      options_.packed ? weight_.view().cols : out_features_ * row_bytes(options_.dtype, in_features_);
+      is_packed(options_.layout) ? weight_.view().cols : out_features_ * row_bytes(options_.dtype, in_features_);
   return static_cast<std::size_t>(codes) + byte_span(factors_, "WeightOnlyLinear factors");
 }
 
@@ -309,8 +310,8 @@ std::size_t WeightOnlyLinear::weight_bytes() const {
 namespace {
 
 std::size_t stored_bytes(const WeightOnlyOptions& options, std::int64_t n, std::int64_t k) {
-  return static_cast<std::size_t>(options.packed ? packed_weight_bytes(options.dtype, n, k)
-                                                 : n * row_bytes(options.dtype, k));
+  return static_cast<std::size_t>(is_packed(options.layout) ? packed_weight_bytes(options.dtype, n, k)
+                                                            : n * row_bytes(options.dtype, k));
 }
 
 }  // namespace
@@ -320,7 +321,7 @@ WeightOnlyState WeightOnlyLinear::state(Stream& stream) const {
   state.scale.resize(byte_span(factors_, "WeightOnlyLinear factors"));
   backend_->copy_to_host(state.scale.data(), factors_.view().data, state.scale.size(), stream);
   // Codes in rows that lie apart are bytes in rows that lie apart.
-  const Tensor bytes = options_.packed ? weight_.view() : as_bytes(weight_);
+  const Tensor bytes = is_packed(options_.layout) ? weight_.view() : as_bytes(weight_);
   state.weight = dense_bytes(bytes, *backend_, stream);
   return state;
 }
@@ -340,7 +341,7 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
   WeightOnlyLinear layer(backend, state.options, n, k);
   const WeightOnlyOptions& options = layer.options_;
   const std::string of =
-      fmt::format("a{} weight {}[{}, {}]", options.packed ? " packed" : "", name(options.dtype), n, k);
+      fmt::format("a{} weight {}[{}, {}]", is_packed(options.layout) ? " packed" : "", name(options.dtype), n, k);
   const std::size_t weight_bytes = stored_bytes(options, n, k);
   const auto factor_bytes = static_cast<std::size_t>(scale_count(options.scale, n, k) * (options.mx ? 1 : 4));
   if (state.weight.size() != weight_bytes) {
@@ -350,14 +351,16 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
     refuse_state("WeightOnlyState scale", state.scale.size(), factor_bytes,
                  fmt::format("{} with scale {}", of, options.mx ? "mx" : print(options.scale)));
   }
-  if (options.packed) {
-    if (const std::string fault = packed_weight_fault(options.dtype, n, k, state.weight); !fault.empty()) {
+  if (is_packed(options.layout)) {
+    if (const std::string fault = packed_weight_fault(
+            {.dtype = options.dtype, .layout = options.layout, .n = n, .k = k, .bytes = state.weight});
+        !fault.empty()) {
       throw Error(ErrorCode::invalid_argument, "WeightOnlyState weight",
                   fmt::format("{}: pack the weight again, from its values or its codes", fault));
     }
   }
   layer.upload_factors(state.scale, stream);
-  if (options.packed) {
+  if (is_packed(options.layout)) {
     layer.weight_ = {backend, Dtype::u8, 1, static_cast<std::int64_t>(weight_bytes)};
     backend.copy_from_host(layer.weight_.view().data, state.weight.data(), weight_bytes, stream);
     backend.synchronize(stream);

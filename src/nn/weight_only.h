@@ -39,8 +39,9 @@ struct WeightOnlyOptions {
   // apply.
   bool mx = false;
   bool pow2 = false;  // of quantize(): f32 scales rounded down to powers of two
-  // Codes in the order in which tensor cores take them, which is what every fast kernel reads. false: row by row.
-  bool packed = true;
+  // packed: in the order in which tensor cores take codes, which is what every fast kernel reads; for f16 packed_f16
+  // takes fewer instructions. row_major: as they are.
+  WeightLayout layout = WeightLayout::packed;
   bool batch_invariant = false;
   // Of x = the sum and the bias, and of WeightOnlyExtras::inputs: parse_pointwise("silu(x)").
   Pointwise epilogue{};
@@ -58,7 +59,7 @@ struct WeightOnlyExtras {
 };
 
 // A layer's numbers on the host: what files hold (nn/weight_only_state.h). weight: the packed bytes
-// (kPackedLayoutVersion), or, not packed, codes [N, K] in dense rows, those of less than a byte padded to whole bytes.
+// (kPackedLayoutVersion), or, row by row, codes [N, K] in dense rows, those of less than a byte padded to whole bytes.
 // scale: the factors, f32 or e8m0fnu, as DequantMatmulSpec has them. `pow2`, `batch_invariant` and `epilogue` are no
 // part of a file.
 struct WeightOnlyState {

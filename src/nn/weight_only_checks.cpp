@@ -14,9 +14,24 @@
 namespace ingot {
 namespace {
 
+// In words rather than code by code: this goes over all of a model.
+template <class W, CodeLayout L>
+bool has_nan(const u8* fragment) {
+  u32 words[Fragment<W>::kWords];
+  u32 codes[8];  // each two, in the upper bytes of the halves
+  std::memcpy(words, fragment, sizeof words);
+  spread_fragment<W, L, 8>(words, codes);
+  return std::ranges::any_of(codes, [](u32 two) {
+    return is_nan_code<W>(static_cast<u8>(two >> 8U)) || is_nan_code<W>(static_cast<u8>(two >> 24U));
+  });
+}
+
 template <class W>
-bool has_nan(const u8* bytes) {
-  if constexpr (kCodeBits<W> == 8) return std::any_of(bytes, bytes + Fragment<W>::kBytes, is_nan_code<W>);
+bool has_nan(CodeLayout layout, const u8* fragment) {
+  if constexpr (kCodeBits<W> == 8) {
+    return layout == CodeLayout::packed ? has_nan<W, CodeLayout::packed>(fragment)
+                                        : has_nan<W, CodeLayout::packed_f16>(fragment);
+  }
   return false;
 }
 
@@ -27,7 +42,7 @@ struct RowBlock {
 };
 
 template <class W>
-RowBlock look_at(const u8* tile, i64 row_block, i64 n, i64 k) {
+RowBlock look_at(CodeLayout layout, const u8* tile, i64 row_block, i64 n, i64 k) {
   RowBlock found;
   const i64 k_blocks = static_cast<i64>(dequant_padded(static_cast<u64>(k)) / kDequantDepth);
   const i64 rows = std::min<i64>(n - row_block * kDequantRows, kDequantRows);
@@ -35,11 +50,11 @@ RowBlock look_at(const u8* tile, i64 row_block, i64 n, i64 k) {
     const i64 depth = std::clamp<i64>(k - k_block * kDequantDepth, 0, kDequantDepth);
     const bool is_whole = rows == kDequantRows && depth == kDequantDepth;
     for (u32 i = 0; i < kDequantFragments; ++i, tile += Fragment<W>::kBytes) {
-      if (is_whole && !has_nan<W>(tile)) continue;
+      if (is_whole && !has_nan<W>(layout, tile)) continue;
       u32 words[Fragment<W>::kWords];
       u8 codes[16];
       std::memcpy(words, tile, sizeof words);
-      unpack_fragment<W>(words, codes);
+      unpack_fragment<W>(layout, words, codes);
       for (u32 c = 0; c < 16; ++c) {
         const FragmentPlace at = fragment_place(i / 32, i % 32, c);
         const bool is_padding = at.row >= rows || at.k >= depth;
@@ -59,13 +74,14 @@ std::string weight_size_fault(std::int64_t n, std::int64_t k) {
   return fmt::format("is of a weight [{}, {}], which no device holds", n, k);
 }
 
-std::string packed_weight_fault(Dtype dtype, std::int64_t n, std::int64_t k, std::span<const std::byte> packed) {
+std::string packed_weight_fault(const PackedWeight& packed) {
+  const auto& [dtype, layout, n, k, bytes] = packed;
   return visit_weight(dtype, [&]<class W>(Type<W>) -> std::string {
-    const auto* const codes = reinterpret_cast<const u8*>(packed.data());
+    const auto* const codes = reinterpret_cast<const u8*>(bytes.data());
     const u8* const faults = codes + packed_code_bytes(static_cast<u64>(n), static_cast<u64>(k), kCodeBits<W>);
     for (i64 block = 0; block * kDequantRows < n; ++block) {
       const u8* const tiles = codes + packed_tile_offset<W>(static_cast<u64>(block), 0, static_cast<u64>(k));
-      const RowBlock found = look_at<W>(tiles, block, n, k);
+      const RowBlock found = look_at<W>(code_layout(layout), tiles, block, n, k);
       if (!found.pads_with_zeros) {
         return fmt::format("has codes other than 0 beyond its sizes, at the rows from {} on", block * kDequantRows);
       }

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "ingot/codegen/dequant_spec.h"
 #include "ingot/codegen/dtype.h"
 
 namespace ingot {
@@ -14,9 +15,16 @@ namespace ingot {
 // number of bytes overflows.
 std::string weight_size_fault(std::int64_t n, std::int64_t k);
 
-// Why these are no packed bytes of a weight [n, k] (packed_weight_bytes() of them) as pack_weight() makes them: behind
-// the codes there is NaN for a row with a NaN code and 1 for any other, and the codes of the padding are 0. Kernels
-// rely on it. Empty if they are.
-std::string packed_weight_fault(Dtype dtype, std::int64_t n, std::int64_t k, std::span<const std::byte> packed);
+// bytes: packed_weight_bytes(dtype, n, k) of them.
+struct PackedWeight {
+  Dtype dtype;
+  WeightLayout layout;
+  std::int64_t n, k;
+  std::span<const std::byte> bytes;
+};
+
+// Why these are no packed bytes as pack_weight() makes them: behind the codes there is NaN for a row with a NaN code
+// and 1 for any other, and the codes of the padding are 0. Kernels rely on it. Empty if they are.
+std::string packed_weight_fault(const PackedWeight& packed);
 
 }  // namespace ingot

@@ -29,7 +29,7 @@ struct Description {
 
 Description describe_weight(const WeightOnlyState& state) {
   const auto& [dtype, n, k] = std::tuple(state.options.dtype, state.out_features, state.in_features);
-  if (state.options.packed) return {"U8", {packed_weight_bytes(dtype, n, k)}};
+  if (is_packed(state.options.layout)) return {"U8", {packed_weight_bytes(dtype, n, k)}};
   if (is_sub_byte(dtype)) return {"U8", {n, row_bytes(dtype, k)}};
   return {std::string(safetensors_type(dtype)), {n, k}};
 }
@@ -86,23 +86,25 @@ class Metadata {
 };
 
 // Another version is read by the library that wrote it.
-bool is_packed(const Metadata& metadata) {
-  const std::string& layout = metadata.text(kLayout);
-  if (layout == "row_major") return false;
-  if (layout != "packed")
-    metadata.refuse(kLayout, fmt::format("is \"{}\", but must be packed or row_major", shown(layout)));
+WeightLayout layout_of(const Metadata& metadata) {
+  const std::string& text = metadata.text(kLayout);
+  const std::optional<WeightLayout> layout = parse_weight_layout(text);
+  if (!layout) {
+    metadata.refuse(kLayout, fmt::format("is \"{}\", but must be packed, packed_f16 or row_major", shown(text)));
+  }
+  if (!is_packed(*layout)) return *layout;
   const std::string& version = metadata.text(kVersion);
   if (version != std::to_string(kPackedLayoutVersion)) {
     metadata.refuse(kVersion, fmt::format("is \"{}\", but this library reads packed weights of version {}: pack the "
                                           "weight again, from its values or its codes",
                                           shown(version), kPackedLayoutVersion));
   }
-  return true;
+  return *layout;
 }
 
 WeightOnlyState parse_metadata(const Metadata& metadata) {
   WeightOnlyState state;
-  state.options.packed = is_packed(metadata);
+  state.options.layout = layout_of(metadata);
   const std::string& dtype = metadata.text(kDtype);
   const std::optional<Dtype> parsed = parse_dtype(dtype);
   if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is no dtype", shown(dtype)));
@@ -169,8 +171,8 @@ void save_weight_only(const std::filesystem::path& file, const std::map<std::str
     Description scale = describe_scale(state);
     tensors.push_back({name + "weight", std::move(weight.type), std::move(weight.shape), state.weight});
     tensors.push_back({name + "weight_scale", std::move(scale.type), std::move(scale.shape), state.scale});
-    metadata[name + kLayout] = options.packed ? "packed" : "row_major";
-    if (options.packed) metadata[name + kVersion] = std::to_string(kPackedLayoutVersion);
+    metadata[name + kLayout] = ingot::name(options.layout);
+    if (is_packed(options.layout)) metadata[name + kVersion] = std::to_string(kPackedLayoutVersion);
     metadata[name + kDtype] = ingot::name(options.dtype);
     metadata[name + kRows] = std::to_string(state.out_features);
     metadata[name + kCols] = std::to_string(state.in_features);

@@ -5,7 +5,8 @@
 //                  less than a byte U8 [N, bytes of a row]
 //   weight_scale   the factors, value = code * factor: F32 [1], [N, 1], [N, ceil(K / g)] or [ceil(N / 128),
 //                  ceil(K / 128)]; of mx F8_E8M0 [N, ceil(K / 32)]
-//   __metadata__   ingot.layout: "packed" or "row_major"; ingot.layout_version (of packed): kPackedLayoutVersion;
+//   __metadata__   ingot.layout: "packed", "packed_f16" or "row_major"; ingot.layout_version (of the packed ones):
+//                  kPackedLayoutVersion;
 //                  ingot.dtype: "e4m3fn" ...; ingot.n, ingot.k; ingot.scale: "tensor", "row", "1x128" ... or "mx"; and
 //                  for the file "format": "pt"
 //

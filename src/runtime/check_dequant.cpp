@@ -23,7 +23,7 @@ struct PackedSize {
 
 Range check_packed(const char* what, const Tensor& packed, const PackedSize& size, Device device) {
   const std::int64_t bytes = packed_weight_bytes(size.weight, size.n, size.k);
-  const std::string expected = fmt::format("the bytes of {}[{}, {}] in version {} of the packed layout",
+  const std::string expected = fmt::format("the bytes of {}[{}, {}] in version {} of the packed layouts",
                                            name(size.weight), size.n, size.k, kPackedLayoutVersion);
   if (packed.dtype == Dtype::u8 && packed.rows == 1 && packed.data != nullptr && packed.cols != bytes) {
     refuse(what, packed,
@@ -102,7 +102,7 @@ void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, D
   const Range x = check_matrix("dequant_matmul x", tensors.x, spec.x, device);
   const std::int64_t m = tensors.x.rows;
   const std::int64_t k = tensors.x.cols;
-  const bool packed = spec.layout == WeightLayout::packed;
+  const bool packed = is_packed(spec.layout);
   // A packed weight takes N from the output.
   const Range out = packed ? check_matrix("dequant_matmul out", tensors.out, spec.out, device)
                            : check_matrix("dequant_matmul out", tensors.out, spec.out, m, tensors.weight.rows, device,

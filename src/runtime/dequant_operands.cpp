@@ -52,9 +52,10 @@ class DequantOperands::Maker {
     tensors.constant_weight = true;
     tensors.x = values(spec.x, m, k);
     OwnedTensor made = weight(spec, n, k);
-    if (spec.layout == WeightLayout::packed) {
+    if (is_packed(spec.layout)) {
       tensors.weight = unset(Dtype::u8, 1, packed_weight_bytes(spec.weight, n, k));
-      backend_->pack_weight({.weight = spec.weight}, {.codes = made, .packed = tensors.weight}, random_->stream());
+      backend_->pack_weight({.weight = spec.weight, .layout = spec.layout}, {.codes = made, .packed = tensors.weight},
+                            random_->stream());
     } else {
       tensors.weight = keep(made, spec.weight, n, k);
     }

@@ -53,6 +53,10 @@ std::string sm90_refusal(void (*change)(DequantTiling&)) {
 BOOST_AUTO_TEST_CASE(printed_form) {
   BOOST_TEST(print(PackWeightSpec{}) == "pack_weight e4m3fn");
   BOOST_TEST(print(PackWeightSpec{.weight = Dtype::e2m1fn, .unpack = true}) == "pack_weight e2m1fn unpack");
+  BOOST_TEST(print(PackWeightSpec{.layout = WeightLayout::packed_f16, .unpack = true}) ==
+             "pack_weight e4m3fn packed_f16 unpack");
+  BOOST_TEST(print(DequantMatmulSpec{.x = Dtype::f16, .out = Dtype::f16, .layout = WeightLayout::packed_f16}) ==
+             "dequant_matmul f16*e4m3fn->f16 packed_f16 scale=row");
   BOOST_TEST(print(DequantMatmulSpec{}) == "dequant_matmul bf16*e4m3fn->bf16 packed scale=row");
   BOOST_TEST(print(DequantMatmulSpec{.x = Dtype::f16,
                                      .weight = Dtype::e2m1fn,
@@ -98,7 +102,7 @@ BOOST_AUTO_TEST_CASE(text_comes_back) {
 BOOST_AUTO_TEST_CASE(all_are_valid_and_different) {
   std::set<std::string> lines;
   const auto specs = all_valid_dequant_matmuls();
-  BOOST_TEST(specs.size() == 2U * 7U * 2U * 7U * 3U);
+  BOOST_TEST(specs.size() == 2U * 7U * 2U * 7U * 5U);
   for (const DequantMatmulSpec& spec : specs) {
     const std::string line = print(KernelSpec(spec));
     BOOST_TEST((parse(line) == KernelSpec(spec)), line);
@@ -110,13 +114,13 @@ BOOST_AUTO_TEST_CASE(all_are_valid_and_different) {
 BOOST_AUTO_TEST_CASE(generated_text) {
   BOOST_TEST(generate(parse("pack_weight e3m2fn unpack")).text ==
              "// pack_weight e3m2fn unpack\n#include \"pack_weight.cuh\"\n"
-             "constexpr auto kKernel = &ingot::unpack_weight<ingot::e3m2fn>;\n");
+             "constexpr auto kKernel = &ingot::unpack_weight<ingot::e3m2fn, ingot::CodeLayout::packed>;\n");
   // The split, the bias and batch_invariant are parameters.
   const std::string text =
       "// dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 kernel=mma:16x64x128:3:1:2\n"
       "#include \"dequant_mma.cuh\"\n"
-      "constexpr auto kKernel = &ingot::dequant_mma<ingot::e4m3fn, ingot::bf16, ingot::f32, "
-      "ingot::DequantFactors::groups64, false, ingot::DequantMmaTiling{16, 64, 2}>;\n";
+      "constexpr auto kKernel = &ingot::dequant_mma<ingot::e4m3fn, ingot::CodeLayout::row_major, "
+      "ingot::bf16, ingot::f32, ingot::DequantFactors::groups64, ingot::DequantMmaTiling{16, 64, 2}>;\n";
   BOOST_TEST(generate(parse("dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 bias batch_invariant "
                             "kernel=mma:16x64x128:3:4:2"))
                  .text == text);
@@ -126,10 +130,10 @@ BOOST_AUTO_TEST_CASE(generated_text) {
   BOOST_TEST(
       sm90.find("// dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu epilogue=x*gate "
                 "kernel=sm90:wgmma:32x256x64:4:2:1:waves2\n#include \"dequant_sm90.cuh\"\nnamespace ingot {\n") == 0U);
-  BOOST_TEST(sm90.find("constexpr auto kKernel = &ingot::dequant_sm90<ingot::e2m1fn, ingot::f16, ingot::f16, "
-                       "ingot::DequantFactors::mx32, ingot::DequantSm90Tiling{32, 2, 2, 64, 4, 2, 1, true, 1, 1}, "
-                       "ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::f16, false, false>>;\n") !=
-             std::string::npos);
+  BOOST_TEST(
+      sm90.find("constexpr auto kKernel = &ingot::dequant_sm90<ingot::e2m1fn, ingot::CodeLayout::packed, ingot::f16, "
+                "ingot::f16, ingot::DequantFactors::mx32, ingot::DequantSm90Tiling{32, 2, 2, 64, 4, 2, 1, true, 1, 1}, "
+                "ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::f16, false, false>>;\n") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(hashes_tell_specs_apart) {
@@ -145,6 +149,8 @@ BOOST_AUTO_TEST_CASE(refusals) {
   BOOST_TEST(refusal(PackWeightSpec{.weight = Dtype::bf16}) ==
              "pack_weight bf16: weight is bf16, but must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, "
              "e2m1fn");
+  BOOST_TEST(refusal(PackWeightSpec{.layout = WeightLayout::row_major}) ==
+             "pack_weight e4m3fn row_major: layout is none of packed weights; it must be packed or packed_f16");
   BOOST_TEST(refused([](auto& s) { s.x = Dtype::f32; }) == "x is f32, but must be one of bf16, f16");
   BOOST_TEST(refused([](auto& s) { s.weight = Dtype::e8m0fnu; }) ==
              "weight is e8m0fnu, but must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, e2m1fn");
@@ -156,7 +162,7 @@ BOOST_AUTO_TEST_CASE(refusals) {
              "factors is e8m0fnu and scale is row, but MX's factors are of groups of 32: write scale=1x32, or factors "
              "of f32");
   BOOST_TEST(refused([](auto& s) { s.layout = static_cast<WeightLayout>(7); }) ==
-             "layout is 7, which is none; it must be row_major or packed");
+             "layout is 7, which is none; it must be row_major, packed or packed_f16");
   BOOST_TEST(refused([](auto& s) { s.kernel = static_cast<DequantKernel>(7); }) ==
              "kernel is 7, which is none; it must be automatic, sm90 or mma");
   BOOST_TEST(refused([](auto& s) { s.pointwise = parse_pointwise("x * f[col:f32]"); }) ==
@@ -229,7 +235,9 @@ BOOST_AUTO_TEST_CASE(tilings_of_sm90) {
 
 BOOST_AUTO_TEST_CASE(parse_errors) {
   BOOST_TEST(parse_error("pack_weight") == "\"pack_weight\" must be followed by the weight's dtype, such as e4m3fn");
-  BOOST_TEST(parse_error("pack_weight e4m3fn packed") == "\"packed\" is no word of pack_weight; expected unpack");
+  BOOST_TEST(parse_error("pack_weight e4m3fn row_major") ==
+             "\"row_major\" is no word of pack_weight; expected packed, packed_f16 or unpack");
+  BOOST_TEST(parse_error("pack_weight e4m3fn packed packed_f16") == "\"packed_f16\" gives the layout a second time");
   BOOST_TEST(parse_error("pack_weight e4m3fn unpack unpack") == "\"unpack\" gives unpack a second time");
   BOOST_TEST(parse_error("pack_weight e4m4") ==
              "\"e4m4\" is no dtype; expected bf16, f16, f32, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, e2m1fn "
@@ -241,7 +249,8 @@ BOOST_AUTO_TEST_CASE(parse_errors) {
   BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 scale=big") ==
              "\"big\" is no granularity; expected tensor, row, 1x128, 1x64, 1x32 or 128x128");
   BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 fast") ==
-             "\"fast\" is no word of dequant_matmul; expected packed, row_major, scale=<granularity>, factors=<dtype>, "
+             "\"fast\" is no word of dequant_matmul; expected packed, packed_f16, row_major, scale=<granularity>, "
+             "factors=<dtype>, "
              "bias, epilogue=<expression>, batch_invariant or kernel=<kernel>");
   BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 packed row_major") ==
              "\"row_major\" gives the layout a second time");

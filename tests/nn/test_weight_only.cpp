@@ -114,8 +114,8 @@ BOOST_AUTO_TEST_CASE(of_quantized_values_with_mx_scales) {
       {Dtype::e4m3fn, 8}, {Dtype::e5m2, 15}, {Dtype::e3m2fn, 4}, {Dtype::e2m3fn, 2}, {Dtype::e2m1fn, 2}};
   for (const auto& [dtype, largest] : largest_exponent) {
     for (const auto& [m, n, k] : kSizes) {
-      for (const bool packed : {true, false}) {
-        const WeightOnlyOptions options{.dtype = dtype, .mx = true, .packed = packed};
+      for (const WeightLayout layout : kWeightLayouts) {
+        const WeightOnlyOptions options{.dtype = dtype, .mx = true, .layout = layout};
         BOOST_TEST_CONTEXT(test::print(options) << ", " << n << " x " << k) {
           const Matrix w = Random(5).normal(n, k, Dtype::bf16, 0.02);
           Matrix expected = zeros(n, k);
@@ -177,8 +177,8 @@ BOOST_AUTO_TEST_CASE(an_epilogue_and_its_inputs) {
 // A NaN makes its own column NaN; e5m2's Inf is one.
 BOOST_AUTO_TEST_CASE(codes_that_are_not_finite) {
   for (const Dtype dtype : kFp8Dtypes) {
-    for (const bool packed : {true, false}) {
-      const WeightOnlyOptions options{.dtype = dtype, .packed = packed};
+    for (const WeightLayout layout : kWeightLayouts) {
+      const WeightOnlyOptions options{.dtype = dtype, .layout = layout};
       HostCodes codes = random_codes(dtype, 6, 50, 1);
       codes.codes[2 * 50 + 49] = dtype == Dtype::e4m3fnuz || dtype == Dtype::e5m2fnuz ? 0x80 : 0xff;
       if (dtype == Dtype::e5m2) codes.codes[4 * 50 + 7] = 0x7c;
@@ -297,7 +297,7 @@ BOOST_AUTO_TEST_CASE(both_conventions_give_the_same) {
       const WeightOnlyState a = layer(codes, scales, options).state(stream), b = other.state(stream);
       BOOST_TEST((a.scale == b.scale));
       // The bits behind a row's last code are not the codes'.
-      if (options.packed || k * bits_of(options.dtype) % 8 == 0) BOOST_TEST((a.weight == b.weight));
+      if (is_packed(options.layout) || k * bits_of(options.dtype) % 8 == 0) BOOST_TEST((a.weight == b.weight));
     }
   }
 }
@@ -400,14 +400,14 @@ BOOST_AUTO_TEST_CASE(files_give_back_the_same_bits) {
   }
   BOOST_TEST(opened.metadata().at("format") == "pt");
   BOOST_TEST(opened.metadata().at("ingot.layout") == "packed");
-  BOOST_TEST(opened.metadata().at("ingot.layout_version") == "2");
+  BOOST_TEST(opened.metadata().at("ingot.layout_version") == "3");
   BOOST_TEST(opened.metadata().at("ingot.scale") == "row");
 }
 
 // What other programs write and read: codes [N, K] and weight_scale beside them.
 BOOST_AUTO_TEST_CASE(rows_of_codes_are_stored_as_they_are) {
   const HostCodes codes = random_codes(Dtype::e4m3fn, 5, 83, 1);
-  const WeightOnlyOptions options{.packed = false};
+  const WeightOnlyOptions options{.layout = WeightLayout::row_major};
   const WeightScales scales = random_scales(options, 5, 83, 2, false);
   const TemporaryDirectory directory;
   save_weight_only(directory.path() / "w.safetensors", {{"", layer(codes, scales, options).state(stream)}});
@@ -423,7 +423,8 @@ BOOST_AUTO_TEST_CASE(bytes_of_weights) {
   // Packed: rows and K padded to 64, and 4 bytes to a row.
   BOOST_TEST(layer({}, 64, 128).weight_bytes() == 64U * 128 + 64 * 4 + 64 * 4);
   BOOST_TEST(layer({.dtype = Dtype::e3m2fn, .mx = true}, 64, 128).weight_bytes() == 64U * 96 + 64 * 4 + 64 * 4);
-  BOOST_TEST(layer({.dtype = Dtype::e2m1fn, .mx = true, .packed = false}, 7, 100).weight_bytes() == 7U * 50 + 7 * 4);
+  BOOST_TEST(layer({.dtype = Dtype::e2m1fn, .mx = true, .layout = WeightLayout::row_major}, 7, 100).weight_bytes() ==
+             7U * 50 + 7 * 4);
 }
 
 // Nothing is allocated once it is made, and the call is one operation.
@@ -444,13 +445,13 @@ BOOST_AUTO_TEST_CASE(forward_allocates_nothing) {
 
 // So a kernel may read it before the one ahead has ended: that one is none of those that made the layer.
 BOOST_AUTO_TEST_CASE(a_weight_is_there_when_the_layer_is_made) {
-  for (const bool packed : {true, false}) {
+  for (const WeightLayout layout : kWeightLayouts) {
     CountingBackend counting(*backend, &stream);
     Stream on(counting);
     const DeviceMatrix w(Random(1).normal(48, 96, Dtype::bf16), Dtype::bf16, counting, on);
     const DeviceMatrix x(Random(2).normal(5, 96, Dtype::bf16), Dtype::bf16, counting, on);
     const DeviceMatrix y = DeviceMatrix::poisoned(5, 48, Dtype::bf16, counting, on);
-    const WeightOnlyOptions options{.packed = packed};
+    const WeightOnlyOptions options{.layout = layout};
     const WeightOnlyLinear linear = WeightOnlyLinear::quantize(counting, w, options, on);
     BOOST_TEST(counting.calls.size() > 0U);
     BOOST_TEST(counting.waited);
@@ -538,9 +539,9 @@ BOOST_AUTO_TEST_CASE(of_from_codes) {
   Tensor overlapping = codes;
   overlapping.row_stride = 8;
   check_contains(with(overlapping, bytes.view(Dtype::f32, 4, 1), {}), {"WeightOnlyLinear codes", "row stride"});
-  for (const bool packed : {true, false}) {
+  for (const WeightLayout layout : kWeightLayouts) {
     const Tensor odd = bytes.view(Dtype::e2m1fn, 4, 33, 33);
-    check_contains(with(odd, bytes.view(Dtype::f32, 4, 1), {.dtype = Dtype::e2m1fn, .packed = packed}),
+    check_contains(with(odd, bytes.view(Dtype::f32, 4, 1), {.dtype = Dtype::e2m1fn, .layout = layout}),
                    {"row stride", "2"});
   }
 }
@@ -585,7 +586,7 @@ BOOST_AUTO_TEST_CASE(of_states) {
       "WeightOnlyState scale: has 3 bytes, but a packed weight e4m3fn[7, 40] with scale row has 28: the state is "
       "not what state() gave");
   bad = good;
-  bad.options.packed = false;
+  bad.options.layout = WeightLayout::row_major;
   check_contains(with(bad), {"has 4352 bytes, but a weight e4m3fn[7, 40] has 280"});
   bad = good;
   bad.out_features = -1;
@@ -690,13 +691,13 @@ BOOST_AUTO_TEST_CASE(of_files) {
     return error_of([&] { load_weight_only(opened, name); },
                     name == "a." ? ErrorCode::invalid_argument : ErrorCode::not_found);
   };
-  check_contains(with({{"a.ingot.layout_version", "1"}}),
-                 {"other.safetensors: the metadata \"a.ingot.layout_version\" is \"1\", but this library reads packed "
-                  "weights of version 2: pack the weight again, from its values or its codes"});
+  check_contains(with({{"a.ingot.layout_version", "2"}}),
+                 {"other.safetensors: the metadata \"a.ingot.layout_version\" is \"2\", but this library reads packed "
+                  "weights of version 3: pack the weight again, from its values or its codes"});
   check_contains(with({{"a.ingot.layout", ""}}),
                  {"the metadata \"a.ingot.layout\" is missing: save_weight_only() did not write this weight; codes and "
                   "scales of other checkpoints go to WeightOnlyLinear::from_codes()"});
-  check_contains(with({{"a.ingot.layout", "woven"}}), {"is \"woven\", but must be packed or row_major"});
+  check_contains(with({{"a.ingot.layout", "woven"}}), {"is \"woven\", but must be packed, packed_f16 or row_major"});
   check_contains(with({{"a.ingot.dtype", "e9m9"}}), {"is \"e9m9\", which is no dtype"});
   for (const char* const dtype : {"u8", "f32", "e8m0fnu"}) {
     check_contains(with({{"a.ingot.dtype", dtype}}),

@@ -105,24 +105,25 @@ class DeviceBytes {
 
 // ---- kinds of layers -----------------------------------------------------------------------------------------------
 
+inline constexpr std::array kWeightLayouts{WeightLayout::packed, WeightLayout::packed_f16, WeightLayout::row_major};
 inline constexpr std::array kWeightScales{kTensorwise, kRowwise, kRowGroups, kRowGroups64, kRowGroups32, kBlocks};
 
 inline std::vector<WeightOnlyOptions> every_kind_of_weight() {
   std::vector<WeightOnlyOptions> all;
   for (const Dtype dtype : kWeightDtypes) {
-    for (const bool packed : {true, false}) {
+    for (const WeightLayout layout : kWeightLayouts) {
       for (const ScaleGranularity scale : kWeightScales) {
-        all.push_back({.dtype = dtype, .scale = scale, .packed = packed});
+        all.push_back({.dtype = dtype, .scale = scale, .layout = layout});
       }
-      all.push_back({.dtype = dtype, .scale = kRowGroups32, .mx = true, .packed = packed});
+      all.push_back({.dtype = dtype, .scale = kRowGroups32, .mx = true, .layout = layout});
     }
   }
   return all;
 }
 
 inline std::string print(const WeightOnlyOptions& options) {
-  return std::string(name(options.dtype)) + (options.mx ? " mx" : " scale=" + ingot::print(options.scale)) +
-         (options.packed ? " packed" : " row_major");
+  return std::string(name(options.dtype)) + (options.mx ? " mx" : " scale=" + ingot::print(options.scale)) + " " +
+         std::string(name(options.layout));
 }
 
 struct WeightScales {

@@ -94,16 +94,16 @@ BOOST_AUTO_TEST_CASE(a_packed_weight_has_the_bytes_of_its_sizes) {
   BOOST_TEST(
       pack_message([](auto& t) { t.packed.cols -= 1; }) ==
       "pack_weight packed: is u8[1, 16895] on cpu, row stride 16896; it must be [1, 16896]: the bytes of "
-      "e4m3fn[70, 100] in version 2 of the packed layout; it was packed for other sizes, of another dtype, or by "
+      "e4m3fn[70, 100] in version 3 of the packed layouts; it was packed for other sizes, of another dtype, or by "
       "another version");
   BOOST_TEST(packed_message([](auto& t) { t.weight = vector(t.weight.data, Dtype::u8, 8448, kCpu); }) ==
              "dequant_matmul weight: is u8[1, 8448] on cpu; it must be [1, 16896]: the bytes of e4m3fn[70, 100] in "
-             "version 2 of the packed layout; it was packed for other sizes, of another dtype, or by another version");
+             "version 3 of the packed layouts; it was packed for other sizes, of another dtype, or by another version");
   BOOST_TEST(packed_message([](auto& t) { t.weight = matrix(t.weight.data, Dtype::e4m3fn, kN, kK, kCpu); }) ==
              "dequant_matmul weight: is e4m3fn[70, 100] on cpu; the spec asks for u8");
   BOOST_TEST(packed_message([](auto& t) { t.weight = {}; }) ==
-             "dequant_matmul weight: is missing; it must be u8[1, 16896]: the bytes of e4m3fn[70, 100] in version 2 of "
-             "the packed layout");
+             "dequant_matmul weight: is missing; it must be u8[1, 16896]: the bytes of e4m3fn[70, 100] in version 3 of "
+             "the packed layouts");
   BOOST_TEST(packed_message([](auto& t) { t.weight.device = kGpu; }) ==
              "dequant_matmul weight: is u8[1, 16896] on cuda:0; this backend works on cpu: copy it there");
   const std::string misaligned = packed_message([](auto& t) { t.weight.data = at((1 << 16) + 8); });

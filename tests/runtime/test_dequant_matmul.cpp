@@ -41,7 +41,7 @@ DequantMatmulSpec spec_of(Dtype x, Dtype weight, const DequantScale& scale, Weig
   return {.x = x, .weight = weight, .out = x, .scale = scale.scale, .factors = scale.factors, .layout = layout};
 }
 
-constexpr std::array kLayouts{WeightLayout::row_major, WeightLayout::packed};
+constexpr std::array kLayouts{WeightLayout::row_major, WeightLayout::packed, WeightLayout::packed_f16};
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ingot/codegen/dequant_candidates.h"
+#include "ingot/codegen/dequant_spec_text.h"
 #include "ingot/codegen/dequant_tiling.h"
 #include "ingot/runtime/cpu/cpu_backend.h"
 #include "ingot/runtime/error.h"
@@ -32,7 +33,7 @@ bool is_hopper() { return context().cache().target() == target_for(9, 0); }
 
 std::vector<DequantKernel> kernels_of(WeightLayout layout) {
   std::vector<DequantKernel> kernels{DequantKernel::mma};
-  if (layout == WeightLayout::packed && is_hopper()) kernels.push_back(DequantKernel::sm90);
+  if (is_packed(layout) && is_hopper()) kernels.push_back(DequantKernel::sm90);
   return kernels;
 }
 
@@ -124,7 +125,7 @@ DequantMatmulSpec spec_of(Dtype x, Dtype weight, const DequantScale& scale, Weig
   return {.x = x, .weight = weight, .out = x, .scale = scale.scale, .factors = scale.factors, .layout = layout};
 }
 
-constexpr std::array kLayouts{WeightLayout::row_major, WeightLayout::packed};
+constexpr std::array kLayouts{WeightLayout::row_major, WeightLayout::packed, WeightLayout::packed_f16};
 
 }  // namespace
 
@@ -148,7 +149,9 @@ BOOST_AUTO_TEST_CASE(one_of_each_kind) {
 BOOST_AUTO_TEST_CASE(packing) {
   const std::unique_ptr<Backend> cpu = make_cpu_backend();
   Stream cpu_stream(*cpu);
-  for (const Dtype dtype : kWeightDtypes) {
+  for (const PackWeightSpec& spec : all_valid_pack_weights()) {
+    if (spec.unpack) continue;
+    const Dtype dtype = spec.weight;
     for (const auto& [n, k] :
          std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1}, {70, 131}, {200, 77}, {3, 0}}) {
       const WeightCodes weight = WeightCodes::random(dtype, n, k, 5, false);
@@ -159,21 +162,20 @@ BOOST_AUTO_TEST_CASE(packing) {
       const auto packed_at = [&](void* data, Device device) {
         return vector(data, Dtype::u8, static_cast<std::int64_t>(bytes), device);
       };
-      cpu->pack_weight({.weight = dtype},
-                       {.codes = weight.view(rows, rows.bytes().data(), {}, 3), .packed = packed_at(from_16, {})},
+      cpu->pack_weight(spec, {.codes = weight.view(rows, rows.bytes().data(), {}, 3), .packed = packed_at(from_16, {})},
                        cpu_stream);
       Buffer codes(cuda, rows.bytes().size());
       cuda.copy_from_host(codes.data(), rows.bytes().data(), rows.bytes().size(), stream);
       Buffer packed(cuda, bytes);
       const Tensor on_gpu = weight.view(rows, codes.data(), cuda.device(), 3);
-      cuda.pack_weight({.weight = dtype}, {.codes = on_gpu, .packed = packed_at(packed.data(), cuda.device())}, stream);
+      cuda.pack_weight(spec, {.codes = on_gpu, .packed = packed_at(packed.data(), cuda.device())}, stream);
       std::vector<std::byte> by_gpu(bytes);
       cuda.copy_to_host(by_gpu.data(), packed.data(), bytes, stream);
-      BOOST_TEST(std::equal(by_gpu.begin(), by_gpu.end(), from_16), name(dtype) << " " << n << "x" << k);
+      BOOST_TEST(std::equal(by_gpu.begin(), by_gpu.end(), from_16), print(spec) << " " << n << "x" << k);
       GuardedMatrix back = rows;
       std::fill(back.bytes().begin(), back.bytes().end(), GuardedMatrix::kPoison);
       cuda.copy_from_host(codes.data(), back.bytes().data(), back.bytes().size(), stream);
-      cuda.pack_weight({.weight = dtype, .unpack = true},
+      cuda.pack_weight({.weight = dtype, .layout = spec.layout, .unpack = true},
                        {.codes = on_gpu, .packed = packed_at(packed.data(), cuda.device())}, stream);
       cuda.copy_to_host(back.bytes().data(), codes.data(), back.bytes().size(), stream);
       BOOST_TEST(back.damage() == "");
@@ -181,7 +183,7 @@ BOOST_AUTO_TEST_CASE(packing) {
       for (std::int64_t r = 0; bits != 0 && r < n; ++r) {
         rows.set_bits(r, rows.cols() - 1, rows.bits(r, rows.cols() - 1) & ((1U << bits) - 1U));
       }
-      BOOST_TEST((back.bytes() == rows.bytes()), name(dtype) << " " << n << "x" << k);
+      BOOST_TEST((back.bytes() == rows.bytes()), print(spec) << " " << n << "x" << k);
     }
   }
 }
@@ -489,8 +491,8 @@ BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
     const auto copy = [&](void* from, void* to, std::size_t bytes) {
       const auto count = static_cast<std::int64_t>(bytes);
       cuda.relayout({},
-                    {.input = vector(from, Dtype::u8, count, cuda.device()),
-                     .output = vector(to, Dtype::u8, count, cuda.device())},
+                    {.input = vector(from, Dtype::e4m3fn, count, cuda.device()),
+                     .output = vector(to, Dtype::e4m3fn, count, cuda.device())},
                     stream);
     };
     const Buffer right_weight(cuda, byte_span(weight, "weight")), right_factors(cuda, byte_span(factors, "factors"));

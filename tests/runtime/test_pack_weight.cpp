@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/codegen/dequant_spec_text.h"
 #include "ingot/runtime/context.h"
 #include "support/dequant_case.h"
 
@@ -24,11 +25,13 @@ struct Packer {
   Backend& backend = context.backend();
   Stream stream{backend};
 
+  WeightLayout layout = WeightLayout::packed;
+
   std::vector<std::uint8_t> pack(const WeightCodes& weight, std::int64_t padding, std::int64_t offset) {
     GuardedMatrix rows = weight.rows(padding, offset);
     Buffer packed(backend, static_cast<std::size_t>(packed_weight_bytes(weight.dtype, weight.n, weight.k)));
     std::memset(packed.data(), 0xa5, packed.bytes());
-    backend.pack_weight({.weight = weight.dtype},
+    backend.pack_weight({.weight = weight.dtype, .layout = layout},
                         {.codes = weight.view(rows, rows.bytes().data(), {}, padding), .packed = tensor(packed)},
                         stream);
     std::vector<std::uint8_t> bytes(packed.bytes());
@@ -43,7 +46,7 @@ struct Packer {
     std::memset(rows.bytes().data(), 0xa5, rows.bytes().size());
     Buffer packed(backend, bytes.size());
     if (!bytes.empty()) std::memcpy(packed.data(), bytes.data(), bytes.size());
-    backend.pack_weight({.weight = like.dtype, .unpack = true},
+    backend.pack_weight({.weight = like.dtype, .layout = layout, .unpack = true},
                         {.codes = like.view(rows, rows.bytes().data(), {}, padding), .packed = tensor(packed)}, stream);
     return rows;
   }
@@ -78,7 +81,10 @@ void check_rows(const WeightCodes& expected, const GuardedMatrix& rows) {
 BOOST_FIXTURE_TEST_CASE(every_code_comes_back, Packer) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{{1, 1},   {1, 64},   {64, 1},   {3, 5},    {64, 64},
                                                                  {65, 63}, {63, 130}, {128, 96}, {200, 77}, {129, 257}};
-  for (const Dtype dtype : kWeightDtypes) {
+  for (const PackWeightSpec& spec : all_valid_pack_weights()) {
+    if (spec.unpack) continue;
+    const Dtype dtype = spec.weight;
+    layout = spec.layout;
     for (const auto& [n, k] : sizes) {
       for (const std::int64_t padding : {0, 5}) {
         const WeightCodes weight = WeightCodes::random(dtype, n, k, static_cast<std::uint64_t>(n * k), false);
@@ -90,7 +96,9 @@ BOOST_FIXTURE_TEST_CASE(every_code_comes_back, Packer) {
   }
 }
 
+// For f16 codes are bytes. (test_dequant_fragment.cpp has where the bits of the other layouts are.)
 BOOST_FIXTURE_TEST_CASE(codes_of_8_bits_lie_where_the_layout_says, Packer) {
+  layout = WeightLayout::packed_f16;
   constexpr std::int64_t kRows = 100;
   constexpr std::int64_t kDepth = 90;
   const WeightCodes weight = WeightCodes::random(Dtype::e4m3fn, kRows, kDepth, 3, false);

@@ -305,11 +305,12 @@ class PlacedDequant {
     const GuardedMatrix codes = data.weight.rows(c.placement.weight_padding, c.placement.weight_offset);
     tensors_.weight = place(codes, stream);
     tensors_.weight = data.weight.view(codes, memory_.back().data(), backend.device(), c.placement.weight_padding);
-    if (c.spec.layout == WeightLayout::packed) {
+    if (is_packed(c.spec.layout)) {
       const std::int64_t bytes = packed_weight_bytes(c.spec.weight, c.n, c.k);
       Buffer packed(backend, static_cast<std::size_t>(bytes));
       const Tensor target = vector(packed.data(), Dtype::u8, bytes, backend.device());
-      backend.pack_weight({.weight = c.spec.weight}, {.codes = tensors_.weight, .packed = target}, stream);
+      backend.pack_weight({.weight = c.spec.weight, .layout = c.spec.layout},
+                          {.codes = tensors_.weight, .packed = target}, stream);
       tensors_.weight = target;
       memory_.push_back(std::move(packed));
     }

@@ -40,30 +40,30 @@ double value_of_register(u32 bits, f16) { return static_cast<double>(to_float(f1
 
 bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
 
-template <class W, class X>
+template <class W, class X, CodeLayout L>
 void check_decoded(const u8 (&codes)[16], const u32 (&words)[Fragment<W>::kWords]) {
   u32 registers[8];
-  decode_fragment<W, X>(words, registers);
+  decode_fragment<W, X, L>(words, registers);
   for (u32 i = 0; i < 16; ++i) {
     const double expected = value_of<W>(codes[i]);
     if (std::isnan(expected)) continue;  // the row's fault says so
     const u32 half = registers[i / 2] >> (16 * (i % 2)) & 0xffffU;
-    const double got = std::ldexp(value_of_register(half, X{}), kDecodeShift<W, X>);
+    const double got = std::ldexp(value_of_register(half, X{}), kDecodeShift<W, X, L>);
     if (!same_bits(got, expected)) {
       BOOST_FAIL("code " << int{codes[i]} << " at " << i << " is " << got << ", expected " << expected);
     }
   }
 }
 
-template <class W>
+template <class W, CodeLayout L>
 void check_fragment(const u8 (&codes)[16]) {
   u32 words[Fragment<W>::kWords];
-  pack_fragment<W>(codes, words);
+  pack_fragment<W>(L, codes, words);
   u8 back[16];
-  unpack_fragment<W>(words, back);
+  unpack_fragment<W>(L, words, back);
   BOOST_REQUIRE(std::memcmp(codes, back, 16) == 0);
-  check_decoded<W, bf16>(codes, words);
-  check_decoded<W, f16>(codes, words);
+  check_decoded<W, bf16, L>(codes, words);
+  check_decoded<W, f16, L>(codes, words);
 }
 
 template <class W>
@@ -79,22 +79,32 @@ void check_format() {
           const u32 other = others == 0 ? ~code : others == 1 ? 0U : static_cast<u32>(random());
           codes[i] = static_cast<u8>((i == place ? code : other) & (kCount - 1));
         }
-        check_fragment<W>(codes);
+        check_fragment<W, CodeLayout::packed>(codes);
+        check_fragment<W, CodeLayout::packed_f16>(codes);
+        check_fragment<W, CodeLayout::row_major>(codes);
       }
     }
   }
 }
 
-// One fragment's words, from codes 1, 2, ... 16 or so.
-template <class W>
-std::array<u32, Fragment<W>::kWords> words_of_ascending() {
-  u8 codes[16];
-  for (u32 i = 0; i < 16; ++i) codes[i] = static_cast<u8>(i + 1);
-  u32 words[Fragment<W>::kWords];
-  pack_fragment<W>(codes, words);
-  std::array<u32, Fragment<W>::kWords> result;
-  std::memcpy(result.data(), words, sizeof(words));
-  return result;
+// Of each register in a word, where the bits of its first code lie; those of the second are 16 above, beyond the
+// highest from the lowest on.
+template <class W, std::size_t Count>
+void check_places(CodeLayout layout, const std::array<u32, Count>& expected) {
+  constexpr u8 kAll = static_cast<u8>((1U << kCodeBits<W>)-1);
+  constexpr u32 kWords = 8 / Count;
+  for (u32 reg = 0; reg < 8; ++reg) {
+    for (u32 half = 0; half < 2; ++half) {
+      u8 codes[16]{};
+      codes[2 * reg + half] = kAll;
+      u32 words[Fragment<W>::kWords];
+      pack_fragment<W>(layout, codes, words);
+      for (u32 word = 0; word < kWords; ++word) {
+        const u32 bits = word == reg / Count ? std::rotl(expected[reg % Count], static_cast<int>(16 * half)) : 0U;
+        BOOST_TEST(words[word] == bits);
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -107,28 +117,42 @@ BOOST_AUTO_TEST_CASE(fragments_of_e3m2fn) { check_format<e3m2fn>(); }
 BOOST_AUTO_TEST_CASE(fragments_of_e2m3fn) { check_format<e2m3fn>(); }
 BOOST_AUTO_TEST_CASE(fragments_of_e2m1fn) { check_format<e2m1fn>(); }
 
-// Byte 0: register 2 p + 1, first k; byte 1: register 2 p, first k; then the same of the second k.
-BOOST_AUTO_TEST_CASE(bytes_of_fp8_fragments_are_in_the_agreed_order) {
-  const auto words = words_of_ascending<e4m3fn>();
-  BOOST_TEST(words[0] == 0x02040103U);
-  BOOST_TEST(words[1] == 0x06080507U);
-  BOOST_TEST(words[2] == 0x0a0c090bU);
-  BOOST_TEST(words[3] == 0x0e100d0fU);
+BOOST_AUTO_TEST_CASE(bits_of_fragments_are_in_the_agreed_order) {
+  constexpr std::array kBytes{0xff00U, 0x00ffU};
+  check_places<e4m3fn>(CodeLayout::packed, std::array{0x87f0U, 0x780fU});
+  check_places<e4m3fnuz>(CodeLayout::packed, std::array{0x87f0U, 0x780fU});
+  check_places<e5m2>(CodeLayout::packed, std::array{0x8fe0U, 0x6000'101fU});
+  check_places<e5m2fnuz>(CodeLayout::packed, std::array{0x8fe0U, 0x6000'101fU});
+  check_places<e4m3fn>(CodeLayout::packed_f16, kBytes);
+  check_places<e4m3fnuz>(CodeLayout::packed_f16, std::array{0xbf80U, 0x407fU});
+  check_places<e5m2>(CodeLayout::packed_f16, kBytes);
+  check_places<e5m2fnuz>(CodeLayout::packed_f16, kBytes);
+  check_places<e4m3fnuz>(CodeLayout::row_major, kBytes);
+  for (const CodeLayout layout : {CodeLayout::packed, CodeLayout::packed_f16}) {
+    check_places<e2m1fn>(layout, std::array{0x0000'81c0U, 0x0000'081cU, 0x0020'7000U, 0x0000'0603U});
+  }
 }
 
-// Where the bits of each register's first code lie; those of the second are 16 above, beyond the highest from the
-// lowest on.
-BOOST_AUTO_TEST_CASE(bits_of_fp4_fragments_are_in_the_agreed_order) {
-  constexpr std::array kBits{0x0000'81c0U, 0x0000'081cU, 0x0020'7000U, 0x0000'0603U};
-  for (u32 reg = 0; reg < 8; ++reg) {
-    for (u32 half = 0; half < 2; ++half) {
-      u8 codes[16]{};
-      codes[2 * reg + half] = 0xf;
-      u32 words[2];
-      pack_fragment<e2m1fn>(codes, words);
-      BOOST_TEST(words[reg / 4] == std::rotl(kBits[reg % 4], static_cast<int>(16 * half)));
-      BOOST_TEST(words[1 - reg / 4] == 0U);
-    }
+// Not only which bits, but which of them is which.
+BOOST_AUTO_TEST_CASE(single_bits_are_in_the_agreed_order) {
+  const auto at = [](u8 code, u32 reg, auto format, CodeLayout layout) {
+    u8 codes[16]{};
+    codes[2 * reg] = code;
+    u32 words[4];
+    pack_fragment<decltype(format)>(layout, codes, words);
+    return words[0];
+  };
+  constexpr std::array<u32, 8> kE4m3First{1U << 4, 1U << 5, 1U << 6, 1U << 7, 1U << 8, 1U << 9, 1U << 10, 1U << 15};
+  constexpr std::array<u32, 8> kE4m3Second{1U << 0, 1U << 1, 1U << 2, 1U << 3, 1U << 12, 1U << 13, 1U << 14, 1U << 11};
+  constexpr std::array<u32, 8> kE5m2Second{1U << 29, 1U << 30, 1U << 4, 1U << 0, 1U << 1, 1U << 2, 1U << 3, 1U << 12};
+  constexpr std::array<u32, 8> kF16Second{1U << 0, 1U << 1, 1U << 2, 1U << 3, 1U << 4, 1U << 5, 1U << 6, 1U << 14};
+  for (u32 bit = 0; bit < 8; ++bit) {
+    const auto code = static_cast<u8>(1U << bit);
+    BOOST_TEST(at(code, 0, e4m3fn{}, CodeLayout::packed) == kE4m3First[bit]);
+    BOOST_TEST(at(code, 1, e4m3fn{}, CodeLayout::packed) == kE4m3Second[bit]);
+    BOOST_TEST(at(code, 1, e5m2{}, CodeLayout::packed) == kE5m2Second[bit]);
+    BOOST_TEST(at(code, 1, e4m3fnuz{}, CodeLayout::packed_f16) == kF16Second[bit]);
+    BOOST_TEST(at(code, 1, e4m3fn{}, CodeLayout::packed_f16) == u32{code});
   }
 }
 

@@ -34,6 +34,12 @@ constexpr Dtype dtype_of() {
 
 constexpr DequantScale scale_of(DequantFactors kind) { return kDequantScales[static_cast<std::size_t>(kind)]; }
 
+constexpr CodeLayout kRows = CodeLayout::row_major;
+constexpr CodeLayout kPacked = CodeLayout::packed;
+constexpr CodeLayout kPackedF16 = CodeLayout::packed_f16;
+
+constexpr WeightLayout weight_layout(CodeLayout layout) { return static_cast<WeightLayout>(layout); }
+
 constexpr DequantMmaTiling kDecode{8, 64, 2};
 constexpr DequantMmaTiling kWide{16, 128, 1};
 constexpr DequantMmaTiling kDeep{16, 64, 4};
@@ -43,7 +49,7 @@ struct Fixture {
   std::unique_ptr<Backend> cpu = make_cpu_backend();
   Stream stream{*cpu};
 
-  template <class W, class X, class Out, DequantFactors Kind, bool Packed, DequantMmaTiling T,
+  template <class W, class X, class Out, DequantFactors Kind, CodeLayout L, DequantMmaTiling T,
             class Epi = PlainEpilogue>
   void check(std::int64_t m, std::int64_t n, std::int64_t k, int split = 1, bool faulty = false,
              DequantPlacement placement = {}, const char* epilogue = nullptr) {
@@ -53,7 +59,7 @@ struct Fixture {
                            .out = dtype_of<Out>(),
                            .scale = scale.scale,
                            .factors = scale.factors,
-                           .layout = Packed ? WeightLayout::packed : WeightLayout::row_major,
+                           .layout = weight_layout(L),
                            .kernel = DequantKernel::mma,
                            .tiling = DequantTiling{.tokens = static_cast<int>(T.tokens),
                                                    .rows = static_cast<int>(T.rows),
@@ -78,7 +84,7 @@ struct Fixture {
     std::vector<float> parts(dequant_mma_parts_bytes(T, tiles, static_cast<u32>(split)) / 4 + 4);
     std::vector<u32> arrived(static_cast<std::size_t>(tiles));
     float* const from_16 = parts.data() + (16 - reinterpret_cast<std::uintptr_t>(parts.data()) % 16) % 16 / 4;
-    emulator::launch(dequant_mma<W, X, Out, Kind, Packed, T, Epi>, tiles * split, dequant_mma_threads(T),
+    emulator::launch(dequant_mma<W, L, X, Out, Kind, T, Epi>, tiles * split, dequant_mma_threads(T),
                      cuda::dequant_mma_params(spec, placed.tensors(), from_16, arrived.data()),
                      dequant_mma_shared_bytes(T));
     const std::string fault = fault_of_outputs(data, placed.out(stream), data.expected());
@@ -88,10 +94,11 @@ struct Fixture {
 
   template <class W, class X>
   void check_formats() {
-    check<W, X, f32, DequantFactors::row, true, kDecode>(3, 70, 200, 1, true);
-    check<W, X, X, DequantFactors::groups32, false, kDecode>(9, 61, 136, 1, true);
-    check<W, X, f32, DequantFactors::mx32, true, kWide>(5, 150, 65);
-    check<W, X, f32, DequantFactors::tensor, false, kWide>(17, 40, 99, 1, true);
+    check<W, X, f32, DequantFactors::row, kPacked, kDecode>(3, 70, 200, 1, true);
+    check<W, X, X, DequantFactors::groups32, kRows, kDecode>(9, 61, 136, 1, true);
+    check<W, X, f32, DequantFactors::mx32, kPacked, kWide>(5, 150, 65);
+    check<W, X, f32, DequantFactors::row, kPackedF16, kWide>(5, 150, 65, 1, true);
+    check<W, X, f32, DequantFactors::tensor, kRows, kWide>(17, 40, 99, 1, true);
   }
   template <class W>
   void check_activations() {
@@ -99,7 +106,7 @@ struct Fixture {
     check_formats<W, f16>();
   }
 
-  template <class W>
+  template <class W, CodeLayout L>
   void check_packing() {
     for (const auto& [n, k] :
          std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1}, {70, 131}, {64, 64}, {130, 3}}) {
@@ -109,7 +116,7 @@ struct Fixture {
       const auto bytes = static_cast<std::size_t>(packed_weight_bytes(weight.dtype, n, k));
       Buffer by_cpu(*cpu, bytes);
       Buffer by_kernel(*cpu, bytes);
-      cpu->pack_weight({.weight = weight.dtype},
+      cpu->pack_weight({.weight = weight.dtype, .layout = weight_layout(L)},
                        {.codes = codes, .packed = vector(by_cpu.data(), Dtype::u8, static_cast<i64>(bytes), {})},
                        stream);
       PackWeightParams params{.codes = static_cast<u8*>(codes.data),
@@ -117,12 +124,12 @@ struct Fixture {
                               .k = k,
                               .row_bytes = code_row_bytes<W>(codes.row_stride),
                               .packed = static_cast<u8*>(by_kernel.data())};
-      emulator::launch(pack_weight<W>, PackWeightLaunch::grid(n), PackWeightLaunch::kThreads, params);
+      emulator::launch(pack_weight<W, L>, PackWeightLaunch::grid(n), PackWeightLaunch::kThreads, params);
       BOOST_TEST(std::memcmp(by_cpu.data(), by_kernel.data(), bytes) == 0, name(weight.dtype) << " " << n << "x" << k);
       GuardedMatrix back = weight.rows(3, 1);
       std::memset(back.bytes().data(), 0xa5, back.bytes().size());
       params.codes = static_cast<u8*>(weight.view(back, back.bytes().data(), {}, 3).data);
-      emulator::launch(unpack_weight<W>, UnpackWeightLaunch::grid(n, k), UnpackWeightLaunch::kThreads, params);
+      emulator::launch(unpack_weight<W, L>, UnpackWeightLaunch::grid(n, k), UnpackWeightLaunch::kThreads, params);
       // Bits of a row's last byte that are no code's come back as zeros.
       GuardedMatrix expected = rows;
       const std::int64_t bits = k * bits_of(weight.dtype) % 8;
@@ -146,12 +153,15 @@ struct GatedSilu {
 BOOST_FIXTURE_TEST_SUITE(emulated, Fixture)
 
 BOOST_AUTO_TEST_CASE(packing) {
-  check_packing<e4m3fn>();
-  check_packing<e5m2>();
-  check_packing<e4m3fnuz>();
-  check_packing<e3m2fn>();
-  check_packing<e2m3fn>();
-  check_packing<e2m1fn>();
+  check_packing<e4m3fn, kPacked>();
+  check_packing<e4m3fn, kPackedF16>();
+  check_packing<e5m2, kPacked>();
+  check_packing<e5m2, kPackedF16>();
+  check_packing<e4m3fnuz, kPacked>();
+  check_packing<e4m3fnuz, kPackedF16>();
+  check_packing<e3m2fn, kPacked>();
+  check_packing<e2m3fn, kPacked>();
+  check_packing<e2m1fn, kPacked>();
 }
 
 BOOST_AUTO_TEST_CASE(formats_of_8_bits) {
@@ -168,22 +178,22 @@ BOOST_AUTO_TEST_CASE(formats_of_fewer_bits) {
 }
 
 BOOST_AUTO_TEST_CASE(kinds_of_factors) {
-  check<e4m3fn, bf16, bf16, DequantFactors::groups128, true, kDecode>(5, 70, 300);
-  check<e4m3fn, bf16, bf16, DequantFactors::groups128, false, kDecode>(5, 70, 300);
-  check<e4m3fn, f16, f32, DequantFactors::groups64, true, kDeep>(5, 70, 300);
-  check<e4m3fn, f16, f32, DequantFactors::groups64, false, kDeep>(5, 70, 300);
-  check<e4m3fn, f16, f16, DequantFactors::blocks128, true, kWide>(5, 260, 300);
-  check<e4m3fn, f16, f16, DequantFactors::blocks128, false, kWide>(5, 260, 300);
+  check<e4m3fn, bf16, bf16, DequantFactors::groups128, kPacked, kDecode>(5, 70, 300);
+  check<e4m3fn, bf16, bf16, DequantFactors::groups128, kRows, kDecode>(5, 70, 300);
+  check<e4m3fn, f16, f32, DequantFactors::groups64, kPacked, kDeep>(5, 70, 300);
+  check<e4m3fn, f16, f32, DequantFactors::groups64, kRows, kDeep>(5, 70, 300);
+  check<e4m3fn, f16, f16, DequantFactors::blocks128, kPacked, kWide>(5, 260, 300);
+  check<e4m3fn, f16, f16, DequantFactors::blocks128, kRows, kWide>(5, 260, 300);
 }
 
 BOOST_AUTO_TEST_CASE(tilings_and_splits) {
-  check<e4m3fn, bf16, f32, DequantFactors::row, true, kDeep>(20, 100, 700, 1);
-  check<e4m3fn, bf16, f32, DequantFactors::row, true, kLarge>(70, 70, 200, 1);
-  check<e4m3fn, bf16, f32, DequantFactors::row, false, kLarge>(70, 70, 200, 2);
-  check<e4m3fn, bf16, f32, DequantFactors::groups128, true, kLarge>(70, 70, 500, 3);
-  check<e5m2, f16, f16, DequantFactors::row, true, kDecode>(11, 130, 900, 4);
-  check<e5m2, f16, f16, DequantFactors::tensor, false, kDecode>(11, 130, 900, 7);
-  check<e4m3fn, bf16, f32, DequantFactors::row, true, kDecode>(2, 70, 100, 5);  // more blocks than stages
+  check<e4m3fn, bf16, f32, DequantFactors::row, kPacked, kDeep>(20, 100, 700, 1);
+  check<e4m3fn, bf16, f32, DequantFactors::row, kPacked, kLarge>(70, 70, 200, 1);
+  check<e4m3fn, bf16, f32, DequantFactors::row, kRows, kLarge>(70, 70, 200, 2);
+  check<e4m3fn, bf16, f32, DequantFactors::groups128, kPacked, kLarge>(70, 70, 500, 3);
+  check<e5m2, f16, f16, DequantFactors::row, kPacked, kDecode>(11, 130, 900, 4);
+  check<e5m2, f16, f16, DequantFactors::tensor, kRows, kDecode>(11, 130, 900, 7);
+  check<e4m3fn, bf16, f32, DequantFactors::row, kPacked, kDecode>(2, 70, 100, 5);  // more blocks than stages
 }
 
 BOOST_AUTO_TEST_CASE(placements) {
@@ -191,23 +201,23 @@ BOOST_AUTO_TEST_CASE(placements) {
        {DequantPlacement{.x_padding = 8, .x_offset = 8, .weight_padding = 8, .weight_offset = 8},
         DequantPlacement{.x_padding = 1, .weight_padding = 4, .out_padding = 1},
         DequantPlacement{.x_offset = 3, .weight_offset = 1, .out_padding = 2, .out_offset = 1}}) {
-    check<e4m3fn, bf16, bf16, DequantFactors::row, false, kDecode>(3, 67, 128, 1, false, placement);
-    check<e2m3fn, bf16, f32, DequantFactors::row, false, kDecode>(3, 67, 128, 1, false, placement);
-    check<e2m1fn, f16, f16, DequantFactors::row, false, kDecode>(3, 67, 128, 1, false, placement);
-    check<e4m3fn, bf16, bf16, DequantFactors::row, true, kDecode>(3, 67, 128, 1, false, placement);
+    check<e4m3fn, bf16, bf16, DequantFactors::row, kRows, kDecode>(3, 67, 128, 1, false, placement);
+    check<e2m3fn, bf16, f32, DequantFactors::row, kRows, kDecode>(3, 67, 128, 1, false, placement);
+    check<e2m1fn, f16, f16, DequantFactors::row, kRows, kDecode>(3, 67, 128, 1, false, placement);
+    check<e4m3fn, bf16, bf16, DequantFactors::row, kPacked, kDecode>(3, 67, 128, 1, false, placement);
   }
 }
 
 BOOST_AUTO_TEST_CASE(no_k) {
-  check<e4m3fn, bf16, bf16, DequantFactors::row, true, kDecode>(3, 67, 0);
-  check<e4m3fn, bf16, bf16, DequantFactors::groups128, false, kDecode>(3, 67, 0, 2);
+  check<e4m3fn, bf16, bf16, DequantFactors::row, kPacked, kDecode>(3, 67, 0);
+  check<e4m3fn, bf16, bf16, DequantFactors::groups128, kRows, kDecode>(3, 67, 0, 2);
 }
 
 BOOST_AUTO_TEST_CASE(bias_and_expression) {
   using Epi = Epilogue<NoMatrix, GatedSilu, bf16, false, false>;
   const char* const text = "x*gate*scale[row]+shift[col]";
-  check<e4m3fn, bf16, bf16, DequantFactors::row, true, kDecode, Epi>(11, 71, 130, 1, false, {}, text);
-  check<e4m3fn, bf16, f32, DequantFactors::groups128, false, kWide, Epi>(11, 71, 130, 2, false, {}, text);
+  check<e4m3fn, bf16, bf16, DequantFactors::row, kPacked, kDecode, Epi>(11, 71, 130, 1, false, {}, text);
+  check<e4m3fn, bf16, f32, DequantFactors::groups128, kRows, kWide, Epi>(11, 71, 130, 2, false, {}, text);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -59,14 +59,14 @@ class WeightReader {
   WeightReader(const Tensor& weight, WeightLayout layout, const GemmSize& size)
       : data_(static_cast<const u8*>(weight.data)),
         row_bytes_(code_row_bytes<W>(weight.row_stride)),
-        packed_(layout == WeightLayout::packed),
+        layout_(code_layout(layout)),
         size_(size) {
     for (u32 code = 0; code < values_.size(); ++code) values_[code] = decode(W{static_cast<u8>(code)});
   }
 
   void read(i64 first_row, Range depth, float* panel) const {
     const i64 filled = std::min(kTileCols, size_.n - first_row);
-    if (packed_) {
+    if (layout_ != CodeLayout::row_major) {
       for (i64 k = 0; k < depth.size; k += kDequantDepth) read_packed(first_row, depth, k, panel);
       return;
     }
@@ -87,7 +87,7 @@ class WeightReader {
       u32 words[Fragment<W>::kWords];
       u8 codes[16];
       __builtin_memcpy(words, tile + packed_fragment_offset<W>(warp, lane), sizeof(words));
-      unpack_fragment<W>(words, codes);
+      unpack_fragment<W>(layout_, words, codes);
       for (u32 i = 0; i < 16; ++i) {
         const FragmentPlace at = fragment_place(0, lane, i);
         if (k + at.k < depth.size) panel[(k + at.k) * kTileCols + at.row] = values_[codes[i]];
@@ -97,7 +97,7 @@ class WeightReader {
 
   const u8* data_;
   i64 row_bytes_;
-  bool packed_;
+  CodeLayout layout_;
   GemmSize size_;
   std::array<float, 256> values_{};
 };

@@ -79,7 +79,7 @@ DequantMmaParams dequant_mma_params(const DequantMatmulSpec& spec, const Dequant
   const Tensor& out = tensors.out;
   const auto out_bytes = static_cast<u32>(size_of(out.dtype));
   const auto* const packed = static_cast<const u8*>(tensors.weight.data);
-  const bool has_faults = spec.layout == WeightLayout::packed;
+  const bool has_faults = is_packed(spec.layout);
   const u64 codes_bytes =
       packed_code_bytes(static_cast<u64>(size.n), static_cast<u64>(size.k), static_cast<u32>(bits_of(spec.weight)));
   return {.x = x.data,
