@@ -15,10 +15,8 @@
 //   left over, so that two shifts bring it home (for bf16; 2^8 places were looked at by a program). `packed` has bf16's
 //   places; `packed_f16` f16's: bytes, the first register's above the second's, which conversion instructions take, and
 //   for e4m3fnuz, of which there is none, bits. Either is decoded for either, at more instructions.
-//   6 bits: words 0 to 2 have registers 2 w: sign at 15, the rest at 9 to 5; and 2 w + 1: sign at 10, the rest at 4 to
-//   0.
-//           In what is left, bits 14 to 11: register 6's upper four bits below the sign in word 0, register 7's in word
-//           1; in word 2 register 6's sign and lowest bit, register 7's sign and lowest bit. (Register 4 s + j here.)
+//   6 bits: words 0 to 2 have registers 2 w, where bf16 has them, and 2 w + 1; registers 6 and 7 share the four bits
+//           that are left over in each. (Register 4 s + j here.)
 //   4 bits: word s has register 0: sign at 15, the rest at 8 to 6; 1: 11, 4 to 2; 2: sign at 5 of the other half, the
 //           rest at 14 to 12, so that they move together in a rotation; 3: sign at 9, exponent at 10 and 1, mantissa at
 //           0.
@@ -131,6 +129,26 @@ INGOT_HOST_DEVICE constexpr FragmentRuns fp8_runs(CodeLayout layout, u32 word, b
   return {{{word, 7, 7, 1}, {word, 0, 0, 7}, {}, {}}, 2};
 }
 
+// Where FP6's codes of register 4 s + j lie.
+template <SubByteFormat W>
+INGOT_HOST_DEVICE constexpr FragmentRuns fp6_runs(u32 reg) {
+  constexpr bool kLongMantissa = W::kMantissaBits == 3;
+  const u32 word = reg / 2;
+  if (reg % 2 == 0 && reg < 6) return {{{word, 15, 5, 1}, {word, kLongMantissa ? 4U : 5U, 0, 5}, {}, {}}, 2};
+  if constexpr (kLongMantissa) {
+    switch (reg) {
+      case 1:
+      case 3: return {{{word, 11, 5, 1}, {word, 0, 0, 4}, {word, 9, 4, 1}, {}}, 3};
+      case 5: return {{{2, 9, 5, 1}, {2, 12, 0, 3}, {2, 2, 3, 2}, {}}, 3};
+      case 6: return {{{2, 10, 5, 1}, {0, 10, 0, 1}, {2, 0, 1, 1}, {0, 12, 2, 3}}, 4};
+      default: return {{{2, 11, 5, 1}, {1, 10, 0, 1}, {2, 1, 1, 1}, {1, 12, 2, 3}}, 4};
+    }
+  }
+  if (reg < 6) return {{{word, 10, 5, 1}, {word, 0, 0, 5}, {}, {}}, 2};
+  const u32 lowest = reg == 6 ? 13 : 11;
+  return {{{2, lowest + 1, 5, 1}, {reg - 6, 11, 1, 4}, {2, lowest, 0, 1}, {}}, 3};
+}
+
 // Where the codes of register 4 s + j lie.
 template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr FragmentRuns fragment_runs(CodeLayout layout, u32 reg) {
@@ -138,11 +156,7 @@ INGOT_HOST_DEVICE constexpr FragmentRuns fragment_runs(CodeLayout layout, u32 re
   if constexpr (kCodeBits<W> == 8) {
     return fp8_runs<W>(layout, reg / 2, reg % 2 == 0);
   } else if constexpr (kCodeBits<W> == 6) {
-    if (reg < 6) {
-      return {{{reg / 2, reg % 2 == 0 ? 15U : 10U, kSign, 1}, {reg / 2, reg % 2 == 0 ? 5U : 0U, 0, 5}, {}, {}}, 2};
-    }
-    const u32 lowest = reg == 6 ? 13 : 11;
-    return {{{2, lowest + 1, kSign, 1}, {reg - 6, 11, 1, 4}, {2, lowest, 0, 1}, {}}, 3};
+    return fp6_runs<W>(reg);
   } else {
     const u32 word = reg / 4;
     switch (reg % 4) {

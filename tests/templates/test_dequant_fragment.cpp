@@ -9,6 +9,7 @@
 #include <limits>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "dequant_fragment.cuh"
 
@@ -133,6 +134,35 @@ BOOST_AUTO_TEST_CASE(bits_of_fragments_are_in_the_agreed_order) {
   }
 }
 
+// By word and register: the bits of the register's first code.
+BOOST_AUTO_TEST_CASE(bits_of_fp6_fragments_are_in_the_agreed_order) {
+  const auto check = [](auto format, const std::array<std::array<u32, 3>, 8>& expected) {
+    for (u32 reg = 0; reg < 8; ++reg) {
+      u8 codes[16]{};
+      codes[2 * reg] = 0x3f;
+      u32 words[3];
+      pack_fragment<decltype(format)>(CodeLayout::packed, codes, words);
+      for (u32 word = 0; word < 3; ++word) BOOST_TEST(words[word] == expected[reg][word]);
+    }
+  };
+  check(e3m2fn{}, {{{0x83e0, 0, 0},
+                    {0x041f, 0, 0},
+                    {0, 0x83e0, 0},
+                    {0, 0x041f, 0},
+                    {0, 0, 0x83e0},
+                    {0, 0, 0x041f},
+                    {0x7800, 0, 0x6000},
+                    {0, 0x7800, 0x1800}}});
+  check(e2m3fn{}, {{{0x81f0, 0, 0},
+                    {0x0a0f, 0, 0},
+                    {0, 0x81f0, 0},
+                    {0, 0x0a0f, 0},
+                    {0, 0, 0x81f0},
+                    {0, 0, 0x720c},
+                    {0x7400, 0, 0x0401},
+                    {0, 0x7400, 0x0802}}});
+}
+
 // Not only which bits, but which of them is which.
 BOOST_AUTO_TEST_CASE(single_bits_are_in_the_agreed_order) {
   const auto at = [](u8 code, u32 reg, auto format, CodeLayout layout) {
@@ -146,6 +176,17 @@ BOOST_AUTO_TEST_CASE(single_bits_are_in_the_agreed_order) {
   constexpr std::array<u32, 8> kE4m3Second{1U << 0, 1U << 1, 1U << 2, 1U << 3, 1U << 12, 1U << 13, 1U << 14, 1U << 11};
   constexpr std::array<u32, 8> kE5m2Second{1U << 29, 1U << 30, 1U << 4, 1U << 0, 1U << 1, 1U << 2, 1U << 3, 1U << 12};
   constexpr std::array<u32, 8> kF16Second{1U << 0, 1U << 1, 1U << 2, 1U << 3, 1U << 4, 1U << 5, 1U << 6, 1U << 14};
+  // Of e2m3fn's register 6, in words 0 and 2.
+  constexpr std::array<std::pair<u32, u32>, 6> kE2m3Sixth{
+      {{1U << 10, 0}, {0, 1U << 0}, {1U << 12, 0}, {1U << 13, 0}, {1U << 14, 0}, {0, 1U << 10}}};
+  for (u32 bit = 0; bit < 6; ++bit) {
+    u8 codes[16]{};
+    codes[12] = static_cast<u8>(1U << bit);
+    u32 words[3];
+    pack_fragment<e2m3fn>(CodeLayout::packed, codes, words);
+    BOOST_TEST(words[0] == kE2m3Sixth[bit].first);
+    BOOST_TEST(words[2] == kE2m3Sixth[bit].second);
+  }
   for (u32 bit = 0; bit < 8; ++bit) {
     const auto code = static_cast<u8>(1U << bit);
     BOOST_TEST(at(code, 0, e4m3fn{}, CodeLayout::packed) == kE4m3First[bit]);
