@@ -31,18 +31,19 @@ struct PythonWeightOnly {
   WeightOnlyLinear layer;
 };
 
+WeightLayout layout_of(const std::string& text) {
+  if (const auto layout = parse_weight_layout(text)) return *layout;
+  throw Error(ErrorCode::invalid_argument, "WeightOnlyLinear layout",
+              "unknown layout \"" + text + "\"; expected \"packed\", \"packed_f16\" or \"row_major\"");
+}
+
 WeightOnlyOptions options_of(const std::string& dtype, const std::string& scale, bool pow2, const std::string& layout,
                              bool batch_invariant, const std::string& epilogue) {
   WeightOnlyOptions options{.dtype = dtype_of(dtype, "WeightOnlyLinear dtype"),
                             .mx = scale == "mx",
                             .pow2 = pow2,
                             .batch_invariant = batch_invariant};
-  const std::optional<WeightLayout> weight_layout = parse_weight_layout(layout);
-  if (!weight_layout) {
-    throw Error(ErrorCode::invalid_argument, "WeightOnlyLinear layout",
-                "unknown layout \"" + layout + "\"; expected \"packed\", \"packed_f16\" or \"row_major\"");
-  }
-  options.layout = *weight_layout;
+  options.layout = layout_of(layout);
   if (!epilogue.empty()) options.epilogue = parse_pointwise(epilogue);
   if (options.mx) return options;
   const std::optional<ScaleGranularity> granularity = parse_granularity(scale);
@@ -144,6 +145,16 @@ void bind_weight_only(nb::module_& module) {
             save_weight_only(file, {{name, std::move(state)}});
           },
           "file"_a, "name"_a, "stream"_a)
+      .def(
+          "with_layout",
+          [](const PythonWeightOnly& self, const std::string& layout, std::uintptr_t stream) {
+            const WeightLayout wanted = layout_of(layout);
+            const nb::gil_scoped_release release;
+            std::optional<WeightOnlyLinear> made;
+            self.context->run(stream, [&](Backend&, Stream& on) { made = self.layer.with_layout(wanted, on); });
+            return PythonWeightOnly{self.context, std::move(*made)};
+          },
+          "layout"_a, "stream"_a, nb::keep_alive<0, 1>())
       .def("forward", &forward, "x"_a, "x_dtype"_a, "y"_a, "y_dtype"_a, "bias"_a.none(), "inputs"_a, "stream"_a)
       .def_prop_ro("dtype", [](const PythonWeightOnly& self) { return std::string(name(self.layer.options().dtype)); })
       .def_prop_ro("scale",

@@ -32,6 +32,7 @@ struct TuneOptions {
   std::string recipe{};
   std::string weight_only{};
   std::string weight_scale{};
+  std::string activations{};
   std::filesystem::path manifest{};
   std::string budget{};  // "60s"; empty: as long as it takes
   bool again = false;    // what has a record already, too

@@ -31,7 +31,8 @@ Specs:
   dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu batch_invariant
   dequant_matmul bf16*e4m3fn->bf16 packed scale=1x128 kernel=sm90
   dequant_matmul bf16*e4m3fn->bf16 row_major scale=row kernel=mma
-  pack_weight e4m3fn
+  dequant_matmul f16*e4m3fn->f16 packed_f16 scale=row
+  pack_weight e4m3fn packed_f16
   quantize_mx bf16->e2m1fn
   float_quantize bf16 e4m3
   column_sum bf16->f32
@@ -93,10 +94,12 @@ int main(int argc, char** argv) {
   tune_command->add_option("--recipe", tune.recipe, "Only this recipe's GEMMs: one of " + ingot::recipe_names());
   tune_command->add_option("--weight-only", tune.weight_only,
                            "In place of recipes' GEMMs, products with packed weights of this dtype, such as e4m3fn, "
-                           "beside the same products in bf16");
+                           "beside the same products in 16 bits");
   tune_command->add_option("--weight-scale", tune.weight_scale,
                            "What shares a factor of those weights: tensor, row, 1x128, 1x64, 1x32, 128x128 or mx "
                            "(default: row for FP8, mx for fewer bits)");
+  tune_command->add_option("--activations", tune.activations,
+                           "Of those products: bf16 or f16, for which the weights are packed (default: bf16)");
   tune_command->add_option("--manifest", tune.manifest, "The GEMMs that a run with INGOT_GEMM_MANIFEST has recorded");
   tune_command->add_option("--budget", tune.budget, "Stop after this time, such as 60s or 5m; the next run goes on");
   tune_command->add_flag("--again", tune.again, "Measure again what has a record");

@@ -161,6 +161,7 @@ int tune(const TuneOptions& options) {
             .recipe = options.recipe,
             .weight_only = options.weight_only,
             .weight_scale = options.weight_scale,
+            .activations = options.activations,
             .manifest = options.manifest,
             .warn = [](const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); }});
   const double seconds = options.budget.empty() ? 1e6 : parse_seconds(options.budget);

@@ -72,9 +72,14 @@ LinearSize parse_mnk(const std::string& text) {
   return {.tokens = sizes[0], .in_features = sizes[2], .out_features = sizes[1]};
 }
 
-ProductCall in_bf16(const ProductCall& call) {
+constexpr const char* kBaseline = "in 16 bits";
+
+// The same in bf16, or in f16 where activations are.
+ProductCall in_16_bits(const ProductCall& call) {
   const bool bias = std::visit([](const auto& spec) { return spec.bias; }, call.spec);
-  return {.spec = GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16, .bias = bias}, .size = call.size};
+  const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec);
+  const Dtype dtype = dequant != nullptr ? dequant->x : Dtype::bf16;
+  return {.spec = GemmSpec{.a = dtype, .b = dtype, .out = dtype, .bias = bias}, .size = call.size};
 }
 
 // Are its operands no codes?
@@ -97,6 +102,12 @@ Dtype parse_weight(const std::string& text) {
 DequantMatmulSpec weight_only_spec(const TuneRequest& request) {
   constexpr std::string_view kMx = "mx";
   DequantMatmulSpec spec{.weight = parse_weight(request.weight_only)};
+  if (request.activations == "f16") {
+    spec.x = spec.out = Dtype::f16;
+    spec.layout = WeightLayout::packed_f16;
+  } else if (!request.activations.empty() && request.activations != "bf16") {
+    refuse("--activations", request.activations, "bf16 or f16");
+  }
   std::string_view scale = request.weight_scale;
   if (scale.empty()) scale = is_fp8(spec.weight) ? "row" : kMx;
   if (scale == kMx) {
@@ -127,6 +138,9 @@ class Plan {
     if (!request.weight_scale.empty()) {
       refuse("--weight-scale", request.weight_scale, "left out without --weight-only, whose scales it names");
     }
+    if (!request.activations.empty()) {
+      refuse("--activations", request.activations, "left out without --weight-only, whose activations it names");
+    }
     for (const Recipe& known : recipes()) {
       if (recipe.empty() || known.name == recipe) recipes_.push_back(known);
     }
@@ -139,7 +153,7 @@ class Plan {
                              .size = {.m = size.tokens, .n = size.out_features, .k = size.in_features}};
       add({.label = fmt::format("{}{}weight-only", name, name.empty() ? "" : ", "),
            .call = call,
-           .bf16 = in_bf16(call)});
+           .bf16 = in_16_bits(call)});
       return;
     }
     const auto baselines = linear_gemms(high_precision(), size, Dtype::bf16);
@@ -153,7 +167,7 @@ class Plan {
     }
   }
 
-  void add_call(const ProductCall& call) { add({.label = "", .call = call, .bf16 = in_bf16(call)}); }
+  void add_call(const ProductCall& call) { add({.label = "", .call = call, .bf16 = in_16_bits(call)}); }
 
   std::vector<PlannedGemm> take() {
     std::stable_partition(planned_.begin(), planned_.end(), [](const PlannedGemm& gemm) { return !gemm.bf16; });
@@ -163,11 +177,11 @@ class Plan {
  private:
   void add(PlannedGemm gemm) {
     if (in_high_precision(gemm.call.spec)) gemm.bf16.reset();
-    if (gemm.bf16) add({.label = "in bf16", .call = *gemm.bf16, .bf16 = {}});
+    if (gemm.bf16) add({.label = kBaseline, .call = *gemm.bf16, .bf16 = {}});
     const auto there = std::ranges::find(planned_, gemm.call, &PlannedGemm::call);
     if (there == planned_.end()) {
       planned_.push_back(std::move(gemm));
-    } else if (there->label == "in bf16") {
+    } else if (there->label == kBaseline) {
       there->label = gemm.label;
     }
   }

@@ -16,7 +16,7 @@ namespace ingot::tools {
 struct PlannedGemm {
   std::string label;  // "gate_up grad_weight, tensorwise"
   ProductCall call;
-  std::optional<ProductCall> bf16{};  // the same product in bf16, which an FP8 one is compared with
+  std::optional<ProductCall> bf16{};  // the same product in 16 bits, which one with codes is compared with
 };
 
 struct TuneRequest {
@@ -27,6 +27,7 @@ struct TuneRequest {
   std::string recipe{};        // only this one; empty: all
   std::string weight_only{};   // instead of recipes' GEMMs: products with weights of this dtype
   std::string weight_scale{};  // "tensor", "row", ..., "mx" of those; empty: row for FP8, mx for fewer bits
+  std::string activations{};   // "bf16" or "f16" of those, packed for them; empty: bf16
   std::filesystem::path manifest{};
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // of lines that the manifest lost
 };

@@ -19,8 +19,9 @@ class WeightOnlyLinear:
     dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn". scale: "tensor", "row", "1x128", "1x64",
     "1x32" or "128x128" (float32 factors), or "mx" (a power of two for each 32 of K). batch_invariant: a row of y does not
     depend on how many other rows there are. epilogue: an expression of x = the sum and the bias, as of cast(): "silu(x)".
-    layout: "packed": codes in the order that tensor cores take; "packed_f16": the same, in fewest instructions for x in
-    float16; "row_major": row by row. Each takes either x, with the same results.
+    layout: "packed": codes in the order that tensor cores take; "packed_f16": the same, for layers whose x is float16, where
+    FP8 then takes fewer instructions (FP6 and FP4 are the same in both); "row_major": row by row. Each takes either x, with the
+    same results.
     """
 
     def __init__(self, core: Any) -> None:
@@ -113,6 +114,10 @@ class WeightOnlyLinear:
         front of those names: "layers.0.wq."."""
         self._core.save(os.fspath(file), name, 0)
 
+    def with_layout(self, layout: str) -> WeightOnlyLinear:
+        """A layer of the same codes and factors in another layout."""
+        return WeightOnlyLinear(self._core.with_layout(layout, 0))
+
     def __call__(
         self,
         x: Any,
@@ -195,7 +200,7 @@ class WeightOnlyLinear:
     def __repr__(self) -> str:
         return (
             f"WeightOnlyLinear({self.in_features} -> {self.out_features}, {self.dtype}, scale={self.scale!r}, "
-            f"{self.device})"
+            f"layout={self.layout!r}, {self.device})"
         )
 
 

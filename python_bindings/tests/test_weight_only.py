@@ -177,7 +177,23 @@ def test_files_give_back_the_same_bits(tmp_path, layout):
         assert (again.dtype, again.scale, again.layout) == (dtype, scale, layout)
         assert again.weight_bytes == layer.weight_bytes
         assert torch.equal(layer(x), again(x))
-    assert repr(again) == "WeightOnlyLinear(96 -> 40, e2m1fn, scale='mx', cpu)"
+    assert repr(again) == f"WeightOnlyLinear(96 -> 40, e2m1fn, scale='mx', layout={layout!r}, cpu)"
+
+
+@pytest.mark.parametrize("layout", ["packed", "packed_f16", "row_major"])
+def test_layouts_are_changed(tmp_path, layout):
+    x, w = torch.randn(3, 96).to(torch.float16), torch.randn(40, 96)
+    for dtype in ("e4m3fn", "e5m2"):
+        layer = ingot.WeightOnlyLinear.quantize(w, dtype, layout=layout)
+        for other in ("packed", "packed_f16", "row_major"):
+            changed = layer.with_layout(other)
+            assert changed.layout == other
+            changed.save(tmp_path / "changed.safetensors")
+            ingot.WeightOnlyLinear.quantize(w, dtype, layout=other).save(tmp_path / "made.safetensors")
+            assert (tmp_path / "changed.safetensors").read_bytes() == (tmp_path / "made.safetensors").read_bytes()
+            assert torch.equal(changed(x), layer(x))
+    with pytest.raises(ingot.Error, match='unknown layout "woven"'):
+        layer.with_layout("woven")
 
 
 def test_a_row_does_not_depend_on_the_others():

@@ -42,7 +42,7 @@ struct PackWeightSpec {
 };
 
 // sm90: TMA and wgmma or mma.sync, of packed weights, with tiles that DequantTiling names. mma: mma.sync of sm_80 and
-// up, of either layout and any alignment.
+// up, of any layout and alignment.
 enum class DequantKernel : std::uint8_t { automatic, sm90, mma };
 
 // How a kernel cuts a product up; codegen/dequant_tiling.h has its text.

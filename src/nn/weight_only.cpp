@@ -244,6 +244,31 @@ WeightOnlyLinear WeightOnlyLinear::from_codes(Backend& backend, const Tensor& co
   return layer;
 }
 
+WeightOnlyLinear WeightOnlyLinear::with_layout(WeightLayout layout, Stream& stream) const {
+  refuse_capture(*backend_, stream);
+  WeightOnlyOptions options = options_;
+  options.layout = layout;
+  WeightOnlyLinear made(*backend_, options, out_features_, in_features_);
+  std::vector<std::byte> factors(byte_span(factors_, "WeightOnlyLinear factors"));
+  backend_->copy_to_host(factors.data(), factors_.view().data, factors.size(), stream);
+  backend_->synchronize(stream);
+  made.upload_factors(factors, stream);
+  OwnedTensor unpacked;
+  if (is_packed(options_.layout)) {
+    unpacked.resize(*backend_, options_.dtype, out_features_, in_features_, stream, row_stride_of_codes(in_features_));
+    backend_->pack_weight({.weight = options_.dtype, .layout = options_.layout, .unpack = true},
+                          {.codes = unpacked, .packed = weight_}, stream);
+  }
+  const Tensor& codes = is_packed(options_.layout) ? unpacked.view() : weight_.view();
+  if (is_packed(layout)) {
+    made.pack(codes, stream);
+  } else {
+    made.copy_codes(codes, stream);
+  }
+  backend_->synchronize(stream);
+  return made;
+}
+
 void WeightOnlyLinear::upload_factors(const std::vector<std::byte>& bytes, Stream& stream) {
   factors_ = {*backend_, options_.mx ? Dtype::e8m0fnu : Dtype::f32, 1,
               scale_count(options_.scale, out_features_, in_features_)};
@@ -355,8 +380,11 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
     if (const std::string fault = packed_weight_fault(
             {.dtype = options.dtype, .layout = options.layout, .n = n, .k = k, .bytes = state.weight});
         !fault.empty()) {
-      throw Error(ErrorCode::invalid_argument, "WeightOnlyState weight",
-                  fmt::format("{}: pack the weight again, from its values or its codes", fault));
+      throw Error(
+          ErrorCode::invalid_argument, "WeightOnlyState weight",
+          fmt::format("{}: it is damaged, or was packed as another dtype or layout than the state says; pack the "
+                      "weight again, from its values or its codes",
+                      fault));
     }
   }
   layer.upload_factors(state.scale, stream);

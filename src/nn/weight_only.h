@@ -39,8 +39,9 @@ struct WeightOnlyOptions {
   // apply.
   bool mx = false;
   bool pow2 = false;  // of quantize(): f32 scales rounded down to powers of two
-  // packed: in the order in which tensor cores take codes, which is what every fast kernel reads; for f16 packed_f16
-  // takes fewer instructions. row_major: as they are.
+  // packed: in the order in which tensor cores take codes, which is what every fast kernel reads. packed_f16: the same,
+  // for layers whose x is f16: FP8 then takes fewer instructions (with x of bf16 more; FP6 and FP4 are the same in
+  // both). row_major: as they are.
   WeightLayout layout = WeightLayout::packed;
   bool batch_invariant = false;
   // Of x = the sum and the bias, and of WeightOnlyExtras::inputs: parse_pointwise("silu(x)").
@@ -87,10 +88,13 @@ class WeightOnlyLinear {
   static WeightOnlyLinear from_codes(Backend& backend, const Tensor& codes, const Tensor& scales,
                                      ScaleConvention convention, const WeightOnlyOptions& options, Stream& stream);
   // What state() gave, bit for bit. Throws Error{invalid_argument} where the bytes are not those of the sizes, or
-  // packed ones not as pack_weight() makes them.
+  // packed ones have a NaN or padding that pack_weight() does not make. Codes taken for those of another dtype or
+  // packed layout may pass: with_layout() is the way to another one.
   static WeightOnlyLinear from_state(Backend& backend, const WeightOnlyState& state, Stream& stream);
   // Waits for the device.
   WeightOnlyState state(Stream& stream) const;
+  // A layer of the same codes and factors in another layout. Errors as of quantize().
+  WeightOnlyLinear with_layout(WeightLayout layout, Stream& stream) const;
 
   // y[M, N] = f(x[M, K] @ weight^T + bias): x of bf16 or f16, y of x's dtype or f32, any M >= 0. y overlaps none of the
   // others. Throws Error{invalid_argument}, and from below.

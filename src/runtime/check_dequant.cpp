@@ -103,6 +103,11 @@ void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, D
   const std::int64_t m = tensors.x.rows;
   const std::int64_t k = tensors.x.cols;
   const bool packed = is_packed(spec.layout);
+  if (!packed && tensors.weight.dtype == Dtype::u8) {
+    refuse("dequant_matmul weight", tensors.weight,
+           fmt::format("the spec says row_major, codes {}[N, K]; a packed weight's layout is packed or packed_f16",
+                       name(spec.weight)));
+  }
   // A packed weight takes N from the output.
   const Range out = packed ? check_matrix("dequant_matmul out", tensors.out, spec.out, device)
                            : check_matrix("dequant_matmul out", tensors.out, spec.out, m, tensors.weight.rows, device,

@@ -302,6 +302,24 @@ BOOST_AUTO_TEST_CASE(both_conventions_give_the_same) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(layouts_are_changed) {
+  const std::int64_t n = 150, k = 300;
+  for (const WeightOnlyOptions& options : every_kind_of_weight()) {
+    const HostCodes codes = random_codes(options.dtype, n, k, 1);
+    const WeightScales scales = random_scales(options, n, k, 2, false);
+    const WeightOnlyLinear linear = layer(codes, scales, options);
+    for (const WeightLayout layout : kWeightLayouts) {
+      WeightOnlyOptions wanted = options;
+      wanted.layout = layout;
+      const WeightOnlyLinear changed = linear.with_layout(layout, stream);
+      const WeightOnlyState a = changed.state(stream), b = layer(codes, scales, wanted).state(stream);
+      BOOST_TEST((changed.options().layout == layout));
+      BOOST_TEST((a.weight == b.weight), test::print(options) << " to " << name(layout));
+      BOOST_TEST((a.scale == b.scale), test::print(options) << " to " << name(layout));
+    }
+  }
+}
+
 // Of other numbers the factor is 1 / s, rounded once.
 BOOST_AUTO_TEST_CASE(scales_are_divided_by_in_f32) {
   const HostCodes codes = random_codes(Dtype::e4m3fn, 3, 8, 1);
@@ -623,7 +641,8 @@ BOOST_AUTO_TEST_CASE(of_packed_bytes_that_contradict_themselves) {
         WeightOnlyState bad = good;
         set_fault(bad, 64, fault);
         check_contains(with(bad), {"WeightOnlyState weight: has ",
-                                   " behind its codes for the row 64, which has no NaN; expected 1: pack the weight "
+                                   " behind its codes for the row 64, which has no NaN; expected 1: it is damaged, "
+                                   "or was packed as another dtype or layout than the state says; pack the weight "
                                    "again, from its values or its codes"});
         bad = good;
         set_fault(bad, 127, fault);  // padding

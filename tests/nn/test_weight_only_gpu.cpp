@@ -97,6 +97,15 @@ BOOST_AUTO_TEST_CASE(states_come_back) {
     const WeightOnlyState again = WeightOnlyLinear::from_state(backend, state, stream).state(stream);
     BOOST_TEST((again.weight == state.weight), test::print(options));
     BOOST_TEST((again.scale == state.scale), test::print(options));
+    for (const WeightLayout layout : kWeightLayouts) {
+      WeightOnlyOptions wanted = options;
+      wanted.layout = layout;
+      const WeightOnlyState changed =
+          WeightOnlyLinear::from_state(backend, state, stream).with_layout(layout, stream).state(stream);
+      const WeightOnlyState made = layer_of(codes, scales, wanted, backend, stream).state(stream);
+      BOOST_TEST((changed.weight == made.weight), test::print(options) << " to " << name(layout));
+      BOOST_TEST((changed.scale == made.scale), test::print(options) << " to " << name(layout));
+    }
   }
 }
 

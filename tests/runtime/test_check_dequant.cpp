@@ -127,6 +127,12 @@ BOOST_AUTO_TEST_CASE(rows_of_less_than_a_byte) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_packed_weight_is_no_rows) {
+  BOOST_TEST(rows_message([](auto& t) { t.weight = vector(t.weight.data, Dtype::u8, kPackedBytes, kCpu); }) ==
+             "dequant_matmul weight: is u8[1, 16896] on cpu; the spec says row_major, codes "
+             "e4m3fn[N, K]; a packed weight's layout is packed or packed_f16");
+}
+
 BOOST_AUTO_TEST_CASE(shapes) {
   BOOST_TEST(rows_message([](auto& t) { t.out = matrix(t.out.data, Dtype::bf16, kM, kN - 1, kCpu); }) ==
              "dequant_matmul out: is bf16[3, 69] on cpu; it must be [3, 70]: M of x, N of the weight");

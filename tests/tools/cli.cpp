@@ -389,7 +389,18 @@ BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
   const Result alone = run("tune --mnk 1,64,64 --list --weight-scale row");
   BOOST_TEST(alone.code == 1);
   CHECK_CONTAINS(alone.err, "--weight-scale: \"row\" must be left out without --weight-only");
-  CHECK_CONTAINS(run("tune --help").out, "beside the same products in bf16");
+  CHECK_CONTAINS(run("tune --help").out, "beside the same products in 16 bits");
+  const Result f16 = run("tune --mnk 16,64,128 --list --weight-only e4m3fn --activations f16");
+  CHECK_CONTAINS(f16.out, "dequant_matmul f16*e4m3fn->f16 packed_f16 scale=row 16 64 128\n");
+  CHECK_CONTAINS(f16.out, "gemm f16*f16->f16 nt 16 64 128\n");
+  const Result same = run("tune --mnk 16,64,128 --list --weight-only e4m3fn --activations bf16");
+  CHECK_CONTAINS(same.out, "dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 64 128\n");
+  const Result f32 = run("tune --mnk 16,64,128 --list --weight-only e4m3fn --activations f32");
+  BOOST_TEST(f32.code == 1);
+  CHECK_CONTAINS(f32.err, "--activations: \"f32\" must be bf16 or f16");
+  const Result of_nothing = run("tune --mnk 16,64,128 --list --activations f16");
+  BOOST_TEST(of_nothing.code == 1);
+  CHECK_CONTAINS(of_nothing.err, "--activations: \"f16\" must be left out without --weight-only");
   const Result wrong = run("tune --set llama3-8b --weight-only int8 --list");
   BOOST_TEST(wrong.code == 1);
   CHECK_CONTAINS(wrong.err,
@@ -409,7 +420,7 @@ BOOST_AUTO_TEST_CASE(tune_takes_a_manifest) {
   std::ofstream(folder / "weights") << "dequant_matmul f16*e2m1fn->f16 packed scale=row bias 1 256 512\n";
   const Result weights = run("tune --list --manifest '" + (folder / "weights").string() + "'");
   CHECK_CONTAINS(weights.out, "dequant_matmul f16*e2m1fn->f16 packed scale=row bias 1 256 512\n");
-  CHECK_CONTAINS(weights.out, "gemm bf16*bf16->bf16 nt bias 1 256 512\n");
+  CHECK_CONTAINS(weights.out, "gemm f16*f16->f16 nt bias 1 256 512\n");
 
   // Epilogues, too; and a torn line costs no other.
   std::ofstream(folder / "manifest", std::ios::app) << "gemm bf16*bf16->bf16 nt 128 256\n"
