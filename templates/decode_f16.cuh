@@ -47,8 +47,7 @@ template <Fp8Format F>
 INGOT_HOST_DEVICE void decode_four(u32 codes, u32 (&pairs)[2]) {
 #if INGOT_ON_DEVICE
   if constexpr (has_hardware_decode<F>()) {
-    pairs[0] = ptx::cvt_f16x2_e4m3x2(static_cast<u16>(codes));
-    pairs[1] = ptx::cvt_f16x2_e4m3x2(static_cast<u16>(codes >> 16));
+    ptx::cvt_f16x2_e4m3x4(codes, pairs[0], pairs[1]);
     return;
   }
 #endif

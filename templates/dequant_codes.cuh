@@ -2,7 +2,7 @@
 // whoever is in no hurry: packing, the CPU's reference, and the ends of rows.
 #pragma once
 
-#include "dequant_fragment.cuh"
+#include "dequant_places.cuh"
 #include "formats.cuh"
 #include "platform.cuh"
 
@@ -29,7 +29,7 @@ INGOT_HOST_DEVICE u8 code_at(const u8* row, i64 i) {
   }
 }
 
-// The code of a row and a k in the packed layout, of a weight with this K.
+// The code of a row and a k in a packed layout, of a weight with this K.
 template <CodeFormat W>
 INGOT_HOST_DEVICE u8 packed_code_at(CodeLayout layout, const u8* packed, i64 depth, i64 row, i64 k) {
   const u32 warp = static_cast<u32>(row / 16 % 4);
@@ -41,7 +41,8 @@ INGOT_HOST_DEVICE u8 packed_code_at(CodeLayout layout, const u8* packed, i64 dep
                              packed_fragment_offset<W>(warp, lane);
   const FragmentRuns places = fragment_runs<W>(layout, reg);
   u32 code = 0;
-  for (u32 i = 0; i < places.count; ++i) {
+  INGOT_UNROLL
+  for (u32 i = 0; i < FragmentRuns::kMost; ++i) {
     const FragmentRun& run = places.runs[i];
     // Runs lie within a half of a word; little-endian.
     const u8* const half = fragment + 4 * run.word + 2 * ((k + run.other) % 2);

@@ -1,7 +1,7 @@
 // How dequant_mma cuts a product up: constant arithmetic, which the kernel, its launch and the cost model share.
 #pragma once
 
-#include "dequant_fragment.cuh"
+#include "dequant_places.cuh"
 #include "platform.cuh"
 
 namespace ingot {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dequant_factors.cuh"
-#include "dequant_fragment.cuh"
+#include "dequant_places.cuh"
 #include "dequant_sm90_tiling.cuh"
 #include "gemm_epilogue.cuh"
 #include "memory.cuh"
@@ -23,7 +23,7 @@ namespace ingot {
 
 struct DequantSm90Params {
   TensorMap x;        // [m, k], 128-byte swizzle; boxes of 64 k x dequant_x_box() tokens
-  const u8* weights;  // packed (dequant_fragment.cuh), from a multiple of 16 bytes
+  const u8* weights;  // packed (dequant_places.cuh), from a multiple of 16 bytes
   const void* factors;
   const void* bias;  // of x's type, or null: none
   void* out;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dequant_factors.cuh"
-#include "dequant_fragment.cuh"
+#include "dequant_places.cuh"
 #include "platform.cuh"
 #include "stream_k.cuh"
 

@@ -28,7 +28,7 @@ std::string text_of(DequantFactors factors) {
   return fmt::format("ingot::DequantFactors::{}", kNames[static_cast<std::size_t>(factors)]);
 }
 
-// Of templates/dequant_fragment.cuh.
+// Of templates/dequant_places.cuh.
 std::string text_of(WeightLayout layout) { return fmt::format("ingot::CodeLayout::{}", name(layout)); }
 
 std::string epilogue(const DequantMatmulSpec& spec) {
@@ -66,7 +66,7 @@ TemplateInstance dequant_instance(const DequantMatmulSpec& given) {
   DequantMatmulSpec spec = given;
   spec.bias = false;
   spec.batch_invariant = false;
-  if (is_sub_byte(spec.weight) && is_packed(spec.layout)) spec.layout = WeightLayout::packed;  // the same there
+  spec.layout = layout_of_bits(spec.weight, spec.layout);
   if (spec.kernel == DequantKernel::automatic) spec.kernel = DequantKernel::mma;
   if (!spec.tiling) {
     const GemmPlace place{.target = target_for(9, 0), .multiprocessors = 132};

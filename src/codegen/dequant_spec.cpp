@@ -23,7 +23,7 @@ constexpr std::array<std::pair<WeightLayout, std::string_view>, 3> kLayouts{{{We
                                                                              {WeightLayout::packed, "packed"},
                                                                              {WeightLayout::packed_f16, "packed_f16"}}};
 
-bool is_layout(WeightLayout layout) { return name(layout) != "unknown_layout"; }
+bool is_layout(WeightLayout layout) { return layout <= WeightLayout::packed_f16; }
 
 template <class Spec>
 [[noreturn]] void refuse(const Spec& spec, const std::string& message) {
@@ -77,12 +77,12 @@ void require_kernel(const DequantMatmulSpec& spec) {
 }  // namespace
 
 std::string_view name(WeightLayout layout) {
-  const auto* const found = std::ranges::find(kLayouts, layout, &std::pair<WeightLayout, std::string_view>::first);
+  const auto found = std::ranges::find(kLayouts, layout, &std::pair<WeightLayout, std::string_view>::first);
   return found != kLayouts.end() ? found->second : "unknown_layout";
 }
 
 std::optional<WeightLayout> parse_weight_layout(std::string_view text) {
-  const auto* const found = std::ranges::find(kLayouts, text, &std::pair<WeightLayout, std::string_view>::second);
+  const auto found = std::ranges::find(kLayouts, text, &std::pair<WeightLayout, std::string_view>::second);
   if (found == kLayouts.end()) return std::nullopt;
   return found->first;
 }
@@ -128,8 +128,8 @@ void validate_spec(const DequantMatmulSpec& spec) {
   }
   require_factors(spec);
   if (!is_layout(spec.layout)) {
-    refuse(spec, fmt::format("layout is {}, which is none; it must be row_major, packed or packed_f16",
-                             static_cast<unsigned>(spec.layout)));
+    refuse(spec, fmt::format("layout is {}, which is none; it must be {}", static_cast<unsigned>(spec.layout),
+                             kWeightLayoutNames));
   }
   for (const PointwiseInput& input : spec.pointwise.inputs()) {
     if (input.kind != PointwiseInput::Kind::column_f32) continue;

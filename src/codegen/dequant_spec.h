@@ -15,7 +15,7 @@ inline constexpr ScaleGranularity kRowGroups64{1, 64};
 inline constexpr ScaleGranularity kRowGroups32{1, 32};
 
 // row_major: codes [N, K] as they are. packed, packed_f16: in the order in which tensor cores take them
-// (templates/dequant_fragment.cuh), with 4 bytes to a row behind them that say which rows have a NaN; what
+// (templates/dequant_places.cuh), with 4 bytes to a row behind them that say which rows have a NaN; what
 // PackWeightSpec makes. A code's bits lie where activations in bf16 or in f16 take them in fewest instructions; the
 // other activations take them too, with the same results (of six and four bits they are the same). Both have as many
 // bytes: a weight is multiplied as what it was packed as, or its codes are taken for others.
@@ -23,7 +23,13 @@ enum class WeightLayout : std::uint8_t { row_major, packed, packed_f16 };
 
 std::string_view name(WeightLayout layout);  // "packed_f16"
 std::optional<WeightLayout> parse_weight_layout(std::string_view text);
+inline constexpr const char* kWeightLayoutNames = "packed, packed_f16 or row_major";
 constexpr bool is_packed(WeightLayout layout) { return layout != WeightLayout::row_major; }
+
+// Of six and four bits one packed layout stands for both.
+constexpr WeightLayout layout_of_bits(Dtype weight, WeightLayout layout) {
+  return is_sub_byte(weight) && is_packed(layout) ? WeightLayout::packed : layout;
+}
 
 // Version of the packed layouts, for who stores packed weights.
 inline constexpr int kPackedLayoutVersion = 3;

@@ -320,7 +320,9 @@ Instance instance(const FloatQuantizeSpec& spec, Pass) {
           print(spec)};
 }
 
-Instance instance(const PackWeightSpec& spec, Pass) {
+Instance instance(const PackWeightSpec& given, Pass) {
+  PackWeightSpec spec = given;
+  spec.layout = layout_of_bits(spec.weight, spec.layout);
   return {"pack_weight.cuh",
           fmt::format("{}<{}, ingot::CodeLayout::{}>", spec.unpack ? "unpack_weight" : "pack_weight", type(spec.weight),
                       name(spec.layout)),

@@ -365,8 +365,7 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
   }
   WeightOnlyLinear layer(backend, state.options, n, k);
   const WeightOnlyOptions& options = layer.options_;
-  const std::string of =
-      fmt::format("a{} weight {}[{}, {}]", is_packed(options.layout) ? " packed" : "", name(options.dtype), n, k);
+  const std::string of = fmt::format("a {} weight {}[{}, {}]", name(options.layout), name(options.dtype), n, k);
   const std::size_t weight_bytes = stored_bytes(options, n, k);
   const auto factor_bytes = static_cast<std::size_t>(scale_count(options.scale, n, k) * (options.mx ? 1 : 4));
   if (state.weight.size() != weight_bytes) {

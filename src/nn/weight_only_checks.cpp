@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "dequant_fragment.cuh"
 #include "ingot/runtime/cpu/visit_weight.h"
 #include "pack_weight.cuh"
 

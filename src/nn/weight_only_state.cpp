@@ -85,12 +85,12 @@ class Metadata {
   std::string name_;
 };
 
-// Another version is read by the library that wrote it.
+// Of packed weights, other versions are read by the library that wrote them.
 WeightLayout layout_of(const Metadata& metadata) {
   const std::string& text = metadata.text(kLayout);
   const std::optional<WeightLayout> layout = parse_weight_layout(text);
   if (!layout) {
-    metadata.refuse(kLayout, fmt::format("is \"{}\", but must be packed, packed_f16 or row_major", shown(text)));
+    metadata.refuse(kLayout, fmt::format("is \"{}\", but must be {}", shown(text), kWeightLayoutNames));
   }
   if (!is_packed(*layout)) return *layout;
   const std::string& version = metadata.text(kVersion);

@@ -27,7 +27,7 @@ namespace ingot {
 void save_weight_only(const std::filesystem::path& file, const std::map<std::string, WeightOnlyState>& layers);
 
 // The layer of that name. Its batch_invariant and epilogue are the caller's to set, ahead of from_state(). Throws
-// Error{not_found} where the file has no such tensors, Error{invalid_argument} for a packed layout of another version,
+// Error{not_found} where the file has no such tensors, Error{invalid_argument} for packed weights of another version,
 // and for metadata that is missing, not understood, or not what the tensors are; Error{io_failed}.
 WeightOnlyState load_weight_only(const SafetensorsFile& file, const std::string& name = {});
 

@@ -115,6 +115,14 @@ BOOST_AUTO_TEST_CASE(generated_text) {
   BOOST_TEST(generate(parse("pack_weight e3m2fn unpack")).text ==
              "// pack_weight e3m2fn unpack\n#include \"pack_weight.cuh\"\n"
              "constexpr auto kKernel = &ingot::unpack_weight<ingot::e3m2fn, ingot::CodeLayout::packed>;\n");
+  BOOST_TEST(generate(parse("pack_weight e4m3fn packed_f16")).text ==
+             "// pack_weight e4m3fn packed_f16\n#include \"pack_weight.cuh\"\n"
+             "constexpr auto kKernel = &ingot::pack_weight<ingot::e4m3fn, ingot::CodeLayout::packed_f16>;\n");
+  // Of less than a byte both layouts are the same kernels.
+  BOOST_TEST(generate(parse("pack_weight e3m2fn packed_f16 unpack")).text ==
+             generate(parse("pack_weight e3m2fn unpack")).text);
+  const std::string product = "dequant_matmul f16*e2m1fn->f16 scale=row kernel=mma:16x64x128:3:1:2";
+  BOOST_TEST(generate(parse(product + " packed_f16")).text == generate(parse(product + " packed")).text);
   // The split, the bias and batch_invariant are parameters.
   const std::string text =
       "// dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 kernel=mma:16x64x128:3:1:2\n"
@@ -149,6 +157,8 @@ BOOST_AUTO_TEST_CASE(refusals) {
   BOOST_TEST(refusal(PackWeightSpec{.weight = Dtype::bf16}) ==
              "pack_weight bf16: weight is bf16, but must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, "
              "e2m1fn");
+  BOOST_TEST(refusal(PackWeightSpec{.layout = static_cast<WeightLayout>(7)}) ==
+             "pack_weight e4m3fn unknown_layout: layout is none of packed weights; it must be packed or packed_f16");
   BOOST_TEST(refusal(PackWeightSpec{.layout = WeightLayout::row_major}) ==
              "pack_weight e4m3fn row_major: layout is none of packed weights; it must be packed or packed_f16");
   BOOST_TEST(refused([](auto& s) { s.x = Dtype::f32; }) == "x is f32, but must be one of bf16, f16");
@@ -162,7 +172,7 @@ BOOST_AUTO_TEST_CASE(refusals) {
              "factors is e8m0fnu and scale is row, but MX's factors are of groups of 32: write scale=1x32, or factors "
              "of f32");
   BOOST_TEST(refused([](auto& s) { s.layout = static_cast<WeightLayout>(7); }) ==
-             "layout is 7, which is none; it must be row_major, packed or packed_f16");
+             "layout is 7, which is none; it must be packed, packed_f16 or row_major");
   BOOST_TEST(refused([](auto& s) { s.kernel = static_cast<DequantKernel>(7); }) ==
              "kernel is 7, which is none; it must be automatic, sm90 or mma");
   BOOST_TEST(refused([](auto& s) { s.pointwise = parse_pointwise("x * f[col:f32]"); }) ==

@@ -605,7 +605,7 @@ BOOST_AUTO_TEST_CASE(of_states) {
       "not what state() gave");
   bad = good;
   bad.options.layout = WeightLayout::row_major;
-  check_contains(with(bad), {"has 4352 bytes, but a weight e4m3fn[7, 40] has 280"});
+  check_contains(with(bad), {"has 4352 bytes, but a row_major weight e4m3fn[7, 40] has 280"});
   bad = good;
   bad.out_features = -1;
   BOOST_TEST(with(bad) == "WeightOnlyState: is of a weight [-1, 40], which no device holds");
@@ -623,14 +623,15 @@ BOOST_AUTO_TEST_CASE(of_packed_bytes_that_contradict_themselves) {
   const auto set_fault = [](WeightOnlyState& state, std::size_t row, float fault) {  // of 128 padded rows
     std::memcpy(&state.weight[state.weight.size() - 4 * (128 - row)], &fault, sizeof fault);
   };
-  for (const Dtype dtype : kWeightDtypes) {
-    BOOST_TEST_CONTEXT(name(dtype)) {
+  for (const WeightOnlyOptions& options : every_kind_of_weight()) {
+    if (options.mx || options.scale != kRowwise || !is_packed(options.layout)) continue;
+    const Dtype dtype = options.dtype;
+    BOOST_TEST_CONTEXT(test::print(options)) {
       const std::int64_t n = 70, k = 100;
-      const WeightOnlyOptions options{.dtype = dtype};
       HostCodes codes = random_codes(dtype, n, k, 1);
       const bool has_nan = !is_sub_byte(dtype);
       if (has_nan) {
-        for (const std::int64_t row : {3, 69}) {
+        for (const std::int64_t row : {3, 11, 69}) {  // 3 and 11 in whole fragments, of both kinds of registers
           codes.codes[static_cast<std::size_t>(row * k + 5 * row / 4)] =
               dtype == Dtype::e4m3fnuz || dtype == Dtype::e5m2fnuz ? 0x80 : 0xff;
         }
@@ -649,7 +650,7 @@ BOOST_AUTO_TEST_CASE(of_packed_bytes_that_contradict_themselves) {
         check_contains(with(bad), {"for the row 127, which has no NaN; expected 1"});
       }
       if (has_nan) {
-        for (const std::size_t row : {3U, 69U}) {
+        for (const std::size_t row : {3U, 11U, 69U}) {
           WeightOnlyState bad = good;
           set_fault(bad, row, 1);
           check_contains(with(bad), {"has 1 behind its codes for the row " + std::to_string(row),

@@ -1,4 +1,4 @@
-// Codes go into the packed layout and come back bit for bit; where each lies is said once more here, for 8 bits.
+// Codes go into the packed layouts and come back bit for bit; where each lies is said once more here, for 8 bits.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>

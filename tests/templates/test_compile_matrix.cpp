@@ -232,6 +232,7 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
   for (const std::int64_t m : {1, 16, 32, 64, 128, 256}) {
     for (const DequantMatmulSpec& of : {DequantMatmulSpec{.weight = Dtype::e4m3fn, .scale = kRowwise},
                                         {.weight = Dtype::e5m2, .scale = kRowGroups},
+                                        {.x = Dtype::f16, .weight = Dtype::e5m2fnuz, .out = Dtype::f16},
                                         {.weight = Dtype::e2m3fn, .scale = kRowGroups32},
                                         {.weight = Dtype::e2m1fn, .scale = kRowGroups32, .factors = Dtype::e8m0fnu}}) {
       DequantMatmulSpec spec = of;

@@ -159,6 +159,7 @@ BOOST_AUTO_TEST_CASE(packing) {
   check_packing<e5m2, kPackedF16>();
   check_packing<e4m3fnuz, kPacked>();
   check_packing<e4m3fnuz, kPackedF16>();
+  check_packing<e5m2fnuz, kPacked>();
   check_packing<e3m2fn, kPacked>();
   check_packing<e2m3fn, kPacked>();
   check_packing<e2m1fn, kPacked>();

@@ -29,6 +29,7 @@
 #include "dequant_mma.cuh"
 #include "dequant_mma_codes.cuh"
 #include "dequant_mma_tiling.cuh"
+#include "dequant_places.cuh"
 #include "dequant_sm90.cuh"
 #include "dequant_sm90_factors.cuh"
 #include "dequant_sm90_producer.cuh"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "dequant_fragment.cuh"
+#include "dequant_places.cuh"
 #include "ingot/codegen/dequant_spec.h"
 #include "ingot/runtime/cpu/visit.h"
 
@@ -19,12 +19,9 @@ decltype(auto) visit_weight(Dtype dtype, Function&& function) {
   }
 }
 
-constexpr CodeLayout code_layout(WeightLayout layout) {
-  switch (layout) {
-    case WeightLayout::row_major: return CodeLayout::row_major;
-    case WeightLayout::packed_f16: return CodeLayout::packed_f16;
-    default: return CodeLayout::packed;
-  }
-}
+constexpr CodeLayout code_layout(WeightLayout layout) { return static_cast<CodeLayout>(layout); }
+static_assert(code_layout(WeightLayout::row_major) == CodeLayout::row_major);
+static_assert(code_layout(WeightLayout::packed) == CodeLayout::packed);
+static_assert(code_layout(WeightLayout::packed_f16) == CodeLayout::packed_f16);
 
 }  // namespace ingot
