@@ -27,16 +27,17 @@ struct DequantDecoding {
 // Fitted to the times of all tilings of 111 products, launches of constant weights right behind each other (e4m3fn by
 // bf16, factors of rows, 1 to 1024 tokens, from 32 on also under the power that a GPU may draw for long; other codes
 // and factors with 1, 16 and 64), so that the tiling of the least estimate costs little over the fastest one: 0.9 % on
-// the mean and 9 % at most, of the 106 whose choice was timed (bench/results/weight_only_tilings_h200.json). Figures
-// are therefore the model's, not the hardware's. Per nanosecond: of a multiprocessor.
+// the mean and 9 % at most, of the 106 whose choice was timed (bench/results/weight_only_tilings_h200.json), and 0.6 %
+// and 5 % of 52 that were timed with version 3 of the packed layouts, for which six and four bits' wgmma_ns were made
+// less. Figures are therefore the model's, not the hardware's. Per nanosecond: of a multiprocessor.
 struct DequantSm90Costs {
   double start_us = 1.374;
   double ring_us = 0.853;            // more, where stages fill all of shared memory
   double memory_per_us = 4.303e+06;  // bytes
   double bytes_per_ns = 59.45;       // into shared memory, with x
   DequantDecoding eight{0.001447, 0.1364, 0.01503};
-  DequantDecoding six{0, 0.002775, 0.01434};
-  DequantDecoding four{0.009649, 0.02242, 0.00985};
+  DequantDecoding six{0, 0.002775, 0.0133};
+  DequantDecoding four{0.009649, 0.02242, 0.0093};
   double wgmma_warp_ns = 0.00241;
   double wgmma_per_ns = 4366;  // codes by tokens
   double mma_sum_ns = 0.1392;  // of one warp, for each code and token whose sum has a factor of its own

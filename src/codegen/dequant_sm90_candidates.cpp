@@ -86,7 +86,7 @@ bool spills(const DequantMatmulSpec& spec, const DequantTiling& t) {
 // Where tiles are cut there are as many stages as bytes allow: of few bytes, handing them over takes longer than
 // reading them.
 bool has_short_stages(const DequantMatmulSpec& spec, const DequantTiling& t) {
-  return t.stream_k && !t.wgmma && t.rows * t.depth * bits_of(spec.weight) / 8 < 24576;
+  return t.stream_k && t.rows * t.depth * bits_of(spec.weight) / 8 < (t.wgmma ? 8192 : 24576);
 }
 
 // Fewer stages than that leave the copy engine nothing to do while the last ones are used. (wgmma's are used for

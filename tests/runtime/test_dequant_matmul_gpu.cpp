@@ -472,7 +472,8 @@ BOOST_AUTO_TEST_CASE(a_chain_with_constant_weights) {
                      [&](const char* how) { chain.expect_alone(stream, how, cases); });
 }
 
-// A weight that is not constant: the kernel right ahead writes it, and factors of its codes.
+// A weight that is not constant: the kernel right ahead packs it, for longer than the product needs to begin, and the
+// one ahead of that writes its factors.
 BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
   if (!is_hopper()) return;
   constexpr std::array kSpecs{"dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x64x256:5:2:2",
@@ -486,7 +487,6 @@ BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
     placed.enqueue(stream);
     const GuardedMatrix expected = placed.out(stream);
 
-    // Other codes and factors, and those again, by kernels.
     const Tensor weight = placed.tensors().weight, factors = placed.tensors().factors;
     const auto copy = [&](void* from, void* to, std::size_t bytes) {
       const auto count = static_cast<std::int64_t>(bytes);
@@ -495,14 +495,15 @@ BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
                      .output = vector(to, Dtype::e4m3fn, count, cuda.device())},
                     stream);
     };
-    const Buffer right_weight(cuda, byte_span(weight, "weight")), right_factors(cuda, byte_span(factors, "factors"));
-    copy(weight.data, right_weight.data(), right_weight.bytes());
+    const Buffer right_codes(cuda, 8192 * 4096), right_factors(cuda, byte_span(factors, "factors"));
+    const Tensor codes = matrix(right_codes.data(), spec.weight, 8192, 4096, cuda.device());
+    cuda.pack_weight({.weight = spec.weight, .unpack = true}, {.codes = codes, .packed = weight}, stream);
     copy(factors.data, right_factors.data(), right_factors.bytes());
     const auto write_and_multiply = [&] {
       cuda.fill_zero(factors.data, right_factors.bytes(), stream);
-      cuda.fill_zero(weight.data, right_weight.bytes(), stream);
+      cuda.fill_zero(weight.data, byte_span(weight, "weight"), stream);
       copy(right_factors.data(), factors.data, right_factors.bytes());
-      copy(right_weight.data(), weight.data, right_weight.bytes());
+      cuda.pack_weight({.weight = spec.weight}, {.codes = codes, .packed = weight}, stream);
       placed.enqueue(stream);
     };
     ten_times_each_way([&] { placed.poison(stream); }, write_and_multiply,
