@@ -7,6 +7,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,6 +19,7 @@
 #include "context.h"
 #include "ingot/nn/weight_only_state.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/shown.h"
 #include "operations.h"
 
 namespace ingot::python {
@@ -46,8 +49,9 @@ WeightOnlyOptions options_of(const std::string& dtype, const std::string& scale,
   options.layout = layout_of(layout);
   if (!epilogue.empty()) options.epilogue = parse_pointwise(epilogue);
   if (options.mx) return options;
+  constexpr std::array kScales{kTensorwise, kRowwise, kRowGroups, kRowGroups64, kRowGroups32, kBlocks};
   const std::optional<ScaleGranularity> granularity = parse_granularity(scale);
-  if (!granularity) {
+  if (!granularity || std::ranges::find(kScales, *granularity) == kScales.end()) {
     throw Error(ErrorCode::invalid_argument, "WeightOnlyLinear scale",
                 "unknown scale \"" + scale +
                     "\"; expected \"tensor\", \"row\", \"1x128\", \"1x64\", \"1x32\", \"128x128\" or \"mx\"");
@@ -131,8 +135,13 @@ void bind_weight_only(nb::module_& module) {
             state.options.batch_invariant = batch_invariant;
             if (!epilogue.empty()) state.options.epilogue = parse_pointwise(epilogue);
             std::optional<WeightOnlyLinear> made;
-            context.run(stream,
-                        [&](Backend& backend, Stream& on) { made = WeightOnlyLinear::from_state(backend, state, on); });
+            try {
+              context.run(stream, [&](Backend& backend, Stream& on) {
+                made = WeightOnlyLinear::from_state(backend, state, on);
+              });
+            } catch (const Error& error) {  // with where the state came from
+              throw Error(error.code(), file, "the layer \"" + shown(name) + "\": " + error.what());
+            }
             return PythonWeightOnly{&context, std::move(*made)};
           },
           "context"_a, "file"_a, "name"_a, "batch_invariant"_a, "epilogue"_a, "stream"_a, nb::keep_alive<0, 1>())

@@ -196,6 +196,17 @@ def test_layouts_are_changed(tmp_path, layout):
         layer.with_layout("woven")
 
 
+def test_a_damaged_file_is_named(tmp_path):
+    file = tmp_path / "layer.safetensors"
+    ingot.WeightOnlyLinear.quantize(torch.randn(40, 96)).save(file, "a.")
+    stored = bytearray(file.read_bytes())
+    at = stored.rindex(np.ones(64, np.float32).tobytes())  # behind the codes: which rows have a NaN
+    stored[at : at + 4] = np.float32(2).tobytes()
+    file.write_bytes(stored)
+    with pytest.raises(ingot.Error, match=r'layer.safetensors: the layer "a.": WeightOnlyState weight: has 2 behind'):
+        ingot.WeightOnlyLinear.load(file, "a.", device="cpu")
+
+
 def test_a_row_does_not_depend_on_the_others():
     x = torch.randn(17, 256).to(torch.bfloat16)
     layer = ingot.WeightOnlyLinear.quantize(torch.randn(64, 256), batch_invariant=True)
@@ -219,6 +230,10 @@ BF16 = torch.bfloat16
         (
             lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), layout="woven"),
             'WeightOnlyLinear layout: unknown layout "woven"; expected "packed", "packed_f16" or "row_major"',
+        ),
+        (
+            lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), scale="1x16"),
+            'unknown scale "1x16"; expected "tensor", "row", "1x128", "1x64", "1x32", "128x128" or "mx"',
         ),
         (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), scale="knight"), 'unknown scale "knight"; expected'),
         (

@@ -126,7 +126,7 @@ WeightOnlyLinear::WeightOnlyLinear(Backend& backend, const WeightOnlyOptions& op
                  .out = i / 2 % 2 != 0 ? Dtype::f32 : x,
                  .scale = options_.scale,
                  .factors = options_.mx ? Dtype::e8m0fnu : Dtype::f32,
-                 .layout = options_.layout,
+                 .layout = layout_of_bits(options_.dtype, options_.layout),
                  .bias = i % 2 != 0,
                  .pointwise = options_.epilogue,
                  .batch_invariant = options_.batch_invariant};
