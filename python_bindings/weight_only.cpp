@@ -37,7 +37,7 @@ struct PythonWeightOnly {
 WeightLayout layout_of(const std::string& text) {
   if (const auto layout = parse_weight_layout(text)) return *layout;
   throw Error(ErrorCode::invalid_argument, "WeightOnlyLinear layout",
-              "unknown layout \"" + text + "\"; expected \"packed\", \"packed_f16\" or \"row_major\"");
+              "unknown layout \"" + text + R"("; expected "packed", "packed_f16" or "row_major")");
 }
 
 WeightOnlyOptions options_of(const std::string& dtype, const std::string& scale, bool pow2, const std::string& layout,
@@ -52,9 +52,9 @@ WeightOnlyOptions options_of(const std::string& dtype, const std::string& scale,
   constexpr std::array kScales{kTensorwise, kRowwise, kRowGroups, kRowGroups64, kRowGroups32, kBlocks};
   const std::optional<ScaleGranularity> granularity = parse_granularity(scale);
   if (!granularity || std::ranges::find(kScales, *granularity) == kScales.end()) {
-    throw Error(ErrorCode::invalid_argument, "WeightOnlyLinear scale",
-                "unknown scale \"" + scale +
-                    "\"; expected \"tensor\", \"row\", \"1x128\", \"1x64\", \"1x32\", \"128x128\" or \"mx\"");
+    throw Error(
+        ErrorCode::invalid_argument, "WeightOnlyLinear scale",
+        "unknown scale \"" + scale + R"("; expected "tensor", "row", "1x128", "1x64", "1x32", "128x128" or "mx")");
   }
   options.scale = *granularity;
   return options;

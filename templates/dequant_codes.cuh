@@ -42,8 +42,7 @@ INGOT_HOST_DEVICE u8 packed_code_at(CodeLayout layout, const u8* packed, i64 dep
   const FragmentRuns places = fragment_runs<W>(layout, reg);
   u32 code = 0;
   INGOT_UNROLL
-  for (u32 i = 0; i < FragmentRuns::kMost; ++i) {
-    const FragmentRun& run = places.runs[i];
+  for (const FragmentRun& run : places.runs) {
     // Runs lie within a half of a word; little-endian.
     const u8* const half = fragment + 4 * run.word + 2 * ((k + run.other) % 2);
     code |= ((half[0] | u32{half[1]} << 8) >> run.at & ((1U << run.count) - 1U)) << run.from;

@@ -6,6 +6,6 @@
 
 namespace ingot {
 
-TemplateInstance dequant_instance(const DequantMatmulSpec& spec);
+TemplateInstance dequant_instance(const DequantMatmulSpec& given);
 
 }  // namespace ingot

@@ -77,12 +77,12 @@ void require_kernel(const DequantMatmulSpec& spec) {
 }  // namespace
 
 std::string_view name(WeightLayout layout) {
-  const auto found = std::ranges::find(kLayouts, layout, &std::pair<WeightLayout, std::string_view>::first);
+  const auto* const found = std::ranges::find(kLayouts, layout, &std::pair<WeightLayout, std::string_view>::first);
   return found != kLayouts.end() ? found->second : "unknown_layout";
 }
 
 std::optional<WeightLayout> parse_weight_layout(std::string_view text) {
-  const auto found = std::ranges::find(kLayouts, text, &std::pair<WeightLayout, std::string_view>::second);
+  const auto* const found = std::ranges::find(kLayouts, text, &std::pair<WeightLayout, std::string_view>::second);
   if (found == kLayouts.end()) return std::nullopt;
   return found->first;
 }

@@ -76,13 +76,13 @@ std::string weight_size_fault(std::int64_t n, std::int64_t k) {
 }
 
 std::string packed_weight_fault(const PackedWeight& packed) {
-  const auto& [dtype, layout, n, k, bytes] = packed;
-  return visit_weight(dtype, [&]<class W>(Type<W>) -> std::string {
-    const auto* const codes = reinterpret_cast<const u8*>(bytes.data());
+  return visit_weight(packed.dtype, [&]<class W>(Type<W>) -> std::string {
+    const std::int64_t n = packed.n, k = packed.k;
+    const auto* const codes = reinterpret_cast<const u8*>(packed.bytes.data());
     const u8* const faults = codes + packed_code_bytes(static_cast<u64>(n), static_cast<u64>(k), kCodeBits<W>);
     for (i64 block = 0; block * kDequantRows < n; ++block) {
       const u8* const tiles = codes + packed_tile_offset<W>(static_cast<u64>(block), 0, static_cast<u64>(k));
-      const RowBlock found = look_at<W>(code_layout(layout), tiles, block, n, k);
+      const RowBlock found = look_at<W>(code_layout(packed.layout), tiles, block, n, k);
       if (!found.pads_with_zeros) {
         return fmt::format("has codes other than 0 beyond its sizes, at the rows from {} on", block * kDequantRows);
       }
