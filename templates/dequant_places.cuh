@@ -165,7 +165,8 @@ INGOT_HOST_DEVICE constexpr void pack_fragment(CodeLayout layout, const u8 (&cod
   for (u32 i = 0; i < 16; ++i) {
     const FragmentRuns places = fragment_runs<W>(layout, i / 2);
     INGOT_UNROLL
-    for (const FragmentRun& r : places.runs) {
+    for (u32 run = 0; run < FragmentRuns::kMost; ++run) {
+      const FragmentRun& r = places.runs[run];
       words[r.word] |= (u32{codes[i]} >> r.from & ((1U << r.count) - 1U)) << (r.at + 16 * ((i + r.other) % 2));
     }
   }
