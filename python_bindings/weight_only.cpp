@@ -8,7 +8,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 
 #include "arrays.h"
 #include "context.h"
+#include "ingot/codegen/dequant_granularities.h"
 #include "ingot/nn/weight_only_state.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/shown.h"
@@ -49,9 +49,8 @@ WeightOnlyOptions options_of(const std::string& dtype, const std::string& scale,
   options.layout = layout_of(layout);
   if (!epilogue.empty()) options.epilogue = parse_pointwise(epilogue);
   if (options.mx) return options;
-  constexpr std::array kScales{kTensorwise, kRowwise, kRowGroups, kRowGroups64, kRowGroups32, kBlocks};
   const std::optional<ScaleGranularity> granularity = parse_granularity(scale);
-  if (!granularity || std::ranges::find(kScales, *granularity) == kScales.end()) {
+  if (!granularity || std::ranges::find(kDequantGranularities, *granularity) == kDequantGranularities.end()) {
     throw Error(
         ErrorCode::invalid_argument, "WeightOnlyLinear scale",
         "unknown scale \"" + scale + R"("; expected "tensor", "row", "1x128", "1x64", "1x32", "128x128" or "mx")");

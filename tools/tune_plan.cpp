@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "ingot/codegen/dequant_granularities.h"
 #include "ingot/nn/linear_gemms.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
@@ -116,7 +117,7 @@ DequantMatmulSpec weight_only_spec(const TuneRequest& request) {
     return spec;
   }
   std::string allowed;
-  for (const ScaleGranularity known : {kTensorwise, kRowwise, kRowGroups, kRowGroups64, kRowGroups32, kBlocks}) {
+  for (const ScaleGranularity known : kDequantGranularities) {
     if (print(known) == scale) {
       spec.scale = known;
       return spec;

@@ -62,6 +62,16 @@ TemplateInstance sm90(const DequantMatmulSpec& spec) {
 
 }  // namespace
 
+TemplateInstance dequant_instance(const PackWeightSpec& given) {
+  PackWeightSpec spec = given;
+  spec.layout = layout_of_bits(spec.weight, spec.layout);
+  return {.header = "pack_weight.cuh",
+          .kernel = fmt::format("{}<{}, {}>", spec.unpack ? "unpack_weight" : "pack_weight", type(spec.weight),
+                                text_of(spec.layout)),
+          .words = print(spec),
+          .functor = {}};
+}
+
 TemplateInstance dequant_instance(const DequantMatmulSpec& given) {
   DequantMatmulSpec spec = given;
   spec.bias = false;

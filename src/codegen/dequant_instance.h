@@ -6,6 +6,7 @@
 
 namespace ingot {
 
+TemplateInstance dequant_instance(const PackWeightSpec& given);
 TemplateInstance dequant_instance(const DequantMatmulSpec& given);
 
 }  // namespace ingot

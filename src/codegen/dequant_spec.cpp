@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "ingot/codegen/dequant_granularities.h"
 #include "ingot/codegen/dequant_spec_text.h"
 #include "ingot/codegen/dequant_tiling.h"
 #include "ingot/codegen/spec_words.h"
@@ -16,7 +17,6 @@ namespace ingot {
 namespace {
 
 constexpr std::array kActivations{Dtype::bf16, Dtype::f16};
-constexpr std::array kScales{kTensorwise, kRowwise, kRowGroups, kRowGroups64, kRowGroups32, kBlocks};
 constexpr const char* kScaleNames = "tensor, row, 1x128, 1x64, 1x32 or 128x128";
 
 constexpr std::array<std::pair<WeightLayout, std::string_view>, 3> kLayouts{{{WeightLayout::row_major, "row_major"},
@@ -36,7 +36,7 @@ void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<c
 }
 
 void require_factors(const DequantMatmulSpec& spec) {
-  if (std::ranges::find(kScales, spec.scale) == kScales.end()) {
+  if (std::ranges::find(kDequantGranularities, spec.scale) == kDequantGranularities.end()) {
     refuse(spec, fmt::format("scale is {}, but must be {}", print(spec.scale), kScaleNames));
   }
   if (spec.factors != Dtype::f32 && spec.factors != Dtype::e8m0fnu) {
@@ -273,7 +273,8 @@ std::vector<DequantMatmulSpec> all_valid_dequant_matmuls() {
   for (const Dtype x : kActivations) {
     for (const Dtype weight : kWeightDtypes) {
       for (const Dtype out : {x, Dtype::f32}) {
-        for (const ScaleGranularity scale : kScales) append({.x = x, .weight = weight, .out = out, .scale = scale});
+        for (const ScaleGranularity scale : kDequantGranularities)
+          append({.x = x, .weight = weight, .out = out, .scale = scale});
         append({.x = x, .weight = weight, .out = out, .scale = kRowGroups32, .factors = Dtype::e8m0fnu});
       }
     }

@@ -320,14 +320,7 @@ Instance instance(const FloatQuantizeSpec& spec, Pass) {
           print(spec)};
 }
 
-Instance instance(const PackWeightSpec& given, Pass) {
-  PackWeightSpec spec = given;
-  spec.layout = layout_of_bits(spec.weight, spec.layout);
-  return {"pack_weight.cuh",
-          fmt::format("{}<{}, ingot::CodeLayout::{}>", spec.unpack ? "unpack_weight" : "pack_weight", type(spec.weight),
-                      name(spec.layout)),
-          print(spec)};
-}
+Instance instance(const PackWeightSpec& spec, Pass) { return dequant_instance(spec); }
 
 Instance instance(const DequantMatmulSpec& spec, Pass) { return dequant_instance(spec); }
 

@@ -235,12 +235,7 @@ WeightOnlyLinear WeightOnlyLinear::from_codes(Backend& backend, const Tensor& co
   }
   layer.upload_factors(factors, stream);
 
-  if (is_packed(options.layout)) {
-    layer.pack(codes, stream);
-  } else {
-    layer.copy_codes(codes, stream);
-  }
-  backend.synchronize(stream);
+  layer.set_codes(codes, stream);
   return layer;
 }
 
@@ -249,23 +244,16 @@ WeightOnlyLinear WeightOnlyLinear::with_layout(WeightLayout layout, Stream& stre
   WeightOnlyOptions options = options_;
   options.layout = layout;
   WeightOnlyLinear made(*backend_, options, out_features_, in_features_);
-  std::vector<std::byte> factors(byte_span(factors_, "WeightOnlyLinear factors"));
-  backend_->copy_to_host(factors.data(), factors_.view().data, factors.size(), stream);
-  backend_->synchronize(stream);
-  made.upload_factors(factors, stream);
-  OwnedTensor unpacked;
+  made.upload_factors(dense_bytes(factors_, *backend_, stream), stream);
   if (is_packed(options_.layout)) {
-    unpacked.resize(*backend_, options_.dtype, out_features_, in_features_, stream, row_stride_of_codes(in_features_));
+    OwnedTensor codes;
+    codes.resize(*backend_, options_.dtype, out_features_, in_features_, stream, row_stride_of_codes(in_features_));
     backend_->pack_weight({.weight = options_.dtype, .layout = options_.layout, .unpack = true},
-                          {.codes = unpacked, .packed = weight_}, stream);
-  }
-  const Tensor& codes = is_packed(options_.layout) ? unpacked.view() : weight_.view();
-  if (is_packed(layout)) {
-    made.pack(codes, stream);
+                          {.codes = codes, .packed = weight_}, stream);
+    made.take_codes(std::move(codes), stream);
   } else {
-    made.copy_codes(codes, stream);
+    made.set_codes(weight_, stream);
   }
-  backend_->synchronize(stream);
   return made;
 }
 
@@ -273,6 +261,16 @@ void WeightOnlyLinear::upload_factors(const std::vector<std::byte>& bytes, Strea
   factors_ = {*backend_, options_.mx ? Dtype::e8m0fnu : Dtype::f32, 1,
               scale_count(options_.scale, out_features_, in_features_)};
   backend_->copy_from_host(factors_.view().data, bytes.data(), bytes.size(), stream);
+}
+
+// Codes of somebody else's.
+void WeightOnlyLinear::set_codes(const Tensor& codes, Stream& stream) {
+  if (is_packed(options_.layout)) {
+    pack(codes, stream);
+  } else {
+    copy_codes(codes, stream);
+  }
+  backend_->synchronize(stream);
 }
 
 // Codes of the layer's own.
@@ -343,8 +341,7 @@ std::size_t stored_bytes(const WeightOnlyOptions& options, std::int64_t n, std::
 
 WeightOnlyState WeightOnlyLinear::state(Stream& stream) const {
   WeightOnlyState state{.options = options_, .out_features = out_features_, .in_features = in_features_};
-  state.scale.resize(byte_span(factors_, "WeightOnlyLinear factors"));
-  backend_->copy_to_host(state.scale.data(), factors_.view().data, state.scale.size(), stream);
+  state.scale = dense_bytes(factors_, *backend_, stream);
   // Codes in rows that lie apart are bytes in rows that lie apart.
   const Tensor bytes = is_packed(options_.layout) ? weight_.view() : as_bytes(weight_);
   state.weight = dense_bytes(bytes, *backend_, stream);

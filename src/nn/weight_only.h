@@ -115,6 +115,7 @@ class WeightOnlyLinear {
                    std::int64_t in_features);
 
   void make_codes(const Tensor& weight, Stream& stream);
+  void set_codes(const Tensor& codes, Stream& stream);
   void take_codes(OwnedTensor codes, Stream& stream);
   void pack(const Tensor& codes, Stream& stream);
   void copy_codes(const Tensor& codes, Stream& stream);
