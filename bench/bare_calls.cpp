@@ -1,14 +1,14 @@
-// cuBLASLt's matrices are column-major, ours row-major: its A is our b, its B our a, as in runtime/cuda/cublaslt.cpp.
+// cuBLASLt's matrices are column-major, ours row-major: its A is our b, its B our a, as in runtime/gemm/cublaslt.cpp.
 #include "bare_calls.h"
 
 #include <cublasLt.h>
 
 #include <cstdint>
 
-#include "ingot/runtime/cuda/cublaslt.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/library.h"
+#include "ingot/runtime/gemm/cublaslt.h"
+#include "ingot/runtime/util/library.h"
 
 namespace ingot::bench {
 namespace {

@@ -14,7 +14,7 @@
 #include "ceiling.h"
 #include "harness.h"
 #include "host_cost.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "program.h"
 #include "report.h"

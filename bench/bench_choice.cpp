@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "choice.h"
-#include "ingot/codegen/candidates.h"
-#include "ingot/codegen/gemm_candidates.h"
-#include "ingot/runtime/autotuner.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cuda/gemm_measurer.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/timing.h"
+#include "ingot/runtime/measure/autotuner.h"
+#include "ingot/runtime/measure/gemm_measurer.h"
+#include "ingot/runtime/measure/timing.h"
 #include "machine.h"
 #include "program.h"
 

@@ -21,9 +21,9 @@
 #include "gemm_cases.h"
 #include "gemm_host_cost.h"
 #include "harness.h"
-#include "ingot/runtime/cuda/cublaslt.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm/cublaslt.h"
 #include "machine.h"
 #include "program.h"
 

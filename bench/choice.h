@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/gemm_call.h"
+#include "ingot/codegen/gemm/gemm_call.h"
 
 namespace ingot::bench {
 

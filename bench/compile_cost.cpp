@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/timing.h"
+#include "ingot/runtime/measure/timing.h"
 
 namespace ingot::bench {
 namespace {

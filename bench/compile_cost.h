@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/compiler.h"
+#include "ingot/runtime/jit/compiler.h"
 
 namespace ingot::bench {
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "ingot/runtime/cuda/replay.h"
-#include "ingot/runtime/timing.h"
+#include "ingot/runtime/measure/replay.h"
+#include "ingot/runtime/measure/timing.h"
 
 namespace ingot::bench {
 

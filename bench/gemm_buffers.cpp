@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/timing.h"
+#include "ingot/runtime/measure/timing.h"
 
 #include "numerics.cuh"
 

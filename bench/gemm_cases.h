@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/candidates.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
 
 namespace ingot::bench {
 

@@ -7,11 +7,11 @@
 
 #include "bare_calls.h"
 #include "gemm_buffers.h"
-#include "ingot/codegen/gemm_candidates.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/error.h"
 
-#include "gemm_mma.cuh"
-#include "gemm_sm90.cuh"
+#include "gemm/gemm_mma.cuh"
+#include "gemm/gemm_sm90.cuh"
 
 namespace ingot::bench {
 namespace {

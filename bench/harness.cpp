@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "ingot/runtime/timing.h"
+#include "ingot/runtime/measure/timing.h"
 
 namespace ingot::bench {
 namespace {

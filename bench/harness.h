@@ -1,9 +1,9 @@
-// The benchmarks' operations, measured as runtime/cuda/replay.h measures.
+// The benchmarks' operations, measured as runtime/measure/replay.h measures.
 #pragma once
 
 #include <vector>
 
-#include "ingot/runtime/cuda/replay.h"
+#include "ingot/runtime/measure/replay.h"
 #include "operation.h"
 #include "random_inputs.h"
 

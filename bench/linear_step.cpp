@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "ingot/runtime/timing.h"
+#include "ingot/runtime/measure/timing.h"
 
 #include "numerics.cuh"
 

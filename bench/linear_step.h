@@ -8,8 +8,8 @@
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/norm_linear.h"
-#include "ingot/runtime/cuda/replay.h"
-#include "ingot/runtime/random_data.h"
+#include "ingot/runtime/measure/random_data.h"
+#include "ingot/runtime/measure/replay.h"
 #include "linear_cases.h"
 
 namespace ingot::bench {

@@ -8,7 +8,7 @@
 #include <regex>
 #include <thread>
 
-#include "ingot/runtime/date.h"
+#include "ingot/runtime/util/date.h"
 
 namespace ingot::bench {
 namespace {

@@ -1,9 +1,9 @@
-// Random inputs of an operation (runtime/random_data.h).
+// Random inputs of an operation (runtime/measure/random_data.h).
 #pragma once
 
 #include <cstdint>
 
-#include "ingot/runtime/random_data.h"
+#include "ingot/runtime/measure/random_data.h"
 #include "operation.h"
 
 namespace ingot::bench {

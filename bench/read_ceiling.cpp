@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "ingot/runtime/kernel_cache.h"
+#include "ingot/runtime/jit/kernel_cache.h"
 
 namespace ingot::bench {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cuda/gpu.h"
-#include "ingot/runtime/cuda/kernel.h"
+#include "ingot/runtime/jit/kernel.h"
+#include "ingot/runtime/measure/gpu.h"
 
 namespace ingot::bench {
 

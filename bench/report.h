@@ -8,7 +8,7 @@
 #include "cast_cases.h"
 #include "ceiling.h"
 #include "host_cost.h"
-#include "ingot/runtime/timing.h"
+#include "ingot/runtime/measure/timing.h"
 #include "machine.h"
 
 namespace ingot::bench {

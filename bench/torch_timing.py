@@ -1,5 +1,5 @@
 """How compare_torch.py takes a time: CUDA graphs over rotated inputs, events around a replay that follows another one,
-medians of rounds in which the cases take turns. As src/runtime/cuda/replay.h does."""
+medians of rounds in which the cases take turns. As src/runtime/measure/replay.h does."""
 
 from __future__ import annotations
 

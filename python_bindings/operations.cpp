@@ -18,7 +18,7 @@
 #include "arrays.h"
 #include "context.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/packed_codes.h"
+#include "ingot/runtime/util/packed_codes.h"
 #include "scaling.cuh"
 
 namespace ingot::python {

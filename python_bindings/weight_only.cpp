@@ -16,10 +16,10 @@
 
 #include "arrays.h"
 #include "context.h"
-#include "ingot/codegen/dequant_granularities.h"
+#include "ingot/codegen/dequant/dequant_granularities.h"
 #include "ingot/nn/weight_only_state.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/shown.h"
+#include "ingot/runtime/util/printable.h"
 #include "operations.h"
 
 namespace ingot::python {

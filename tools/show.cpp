@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "commands.h"
-#include "ingot/codegen/dequant_candidates.h"
+#include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/codegen/target.h"
 #include "ingot/codegen/template_files.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/nvrtc_compiler.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/nvrtc_compiler.h"
 
 namespace ingot::tools {
 namespace {

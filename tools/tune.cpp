@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "commands.h"
-#include "ingot/codegen/dequant_candidates.h"
-#include "ingot/codegen/gemm_candidates.h"
+#include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cuda/dequant_measurer.h"
-#include "ingot/runtime/cuda/gemm_measurer.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/tuning_file.h"
+#include "ingot/runtime/measure/dequant_measurer.h"
+#include "ingot/runtime/measure/gemm_measurer.h"
+#include "ingot/runtime/tuning/tuning_file.h"
 #include "interrupts.h"
 #include "progress.h"
 #include "tune_plan.h"

@@ -11,11 +11,11 @@
 #include <system_error>
 #include <utility>
 
-#include "ingot/codegen/dequant_granularities.h"
+#include "ingot/codegen/dequant/dequant_granularities.h"
 #include "ingot/nn/linear_gemms.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/gemm_manifest.h"
+#include "ingot/runtime/tuning/matmul_manifest.h"
 
 namespace ingot::tools {
 namespace {

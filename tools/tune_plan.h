@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/product.h"
+#include "ingot/codegen/matmul.h"
 
 namespace ingot::tools {
 

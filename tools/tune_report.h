@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/tuning_record.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 #include "tune_plan.h"
 
 namespace ingot::tools {

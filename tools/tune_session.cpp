@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "ingot/runtime/date.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/date.h"
 
 namespace ingot::tools {
 namespace {

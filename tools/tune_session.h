@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "ingot/runtime/autotuner.h"
-#include "ingot/runtime/tuning_store.h"
+#include "ingot/runtime/measure/autotuner.h"
+#include "ingot/runtime/tuning/tuning_store.h"
 #include "tune_report.h"
 
 namespace ingot::tools {

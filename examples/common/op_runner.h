@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cuda/kernel.h"
+#include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/stream.h"
 #include "rows.cuh"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/gpu.h"
+#include "ingot/runtime/measure/gpu.h"
 
 namespace generate {
 

@@ -12,10 +12,10 @@
 #include <utility>
 #include <variant>
 
-#include "ingot/codegen/candidates.h"
-#include "ingot/codegen/dequant_instance.h"
-#include "ingot/codegen/pointwise_render.h"
-#include "ingot/codegen/template_instance.h"
+#include "ingot/codegen/dequant/dequant_instance.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
+#include "ingot/codegen/pointwise/pointwise_render.h"
+#include "ingot/codegen/types/template_instance.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -62,12 +62,12 @@ std::string scale_type(ScaleGranularity scale) {
 }
 
 Instance amax_partials(Dtype in) {
-  return {"amax.cuh", fmt::format("amax_partials<{}>", source(in)),
+  return {"cast/amax.cuh", fmt::format("amax_partials<{}>", source(in)),
           print(AmaxSpec{.in = in, .scale = kTensorwise}) + " (first pass)"};
 }
 
 Instance amax_rows(Dtype in) {
-  return {"amax.cuh", fmt::format("amax_rows<{}>", source(in)), print(AmaxSpec{.in = in, .scale = kRowwise})};
+  return {"cast/amax.cuh", fmt::format("amax_rows<{}>", source(in)), print(AmaxSpec{.in = in, .scale = kRowwise})};
 }
 
 std::string maxima_words(const FirstPass& wanted) {
@@ -76,7 +76,8 @@ std::string maxima_words(const FirstPass& wanted) {
 }
 
 Instance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words) {
-  return {"amax.cuh", fmt::format("amax_tiles<{}, {}, {}, {}>", values, wanted.tensor, wanted.rows, wanted.columns),
+  return {"cast/amax.cuh",
+          fmt::format("amax_tiles<{}, {}, {}, {}>", values, wanted.tensor, wanted.rows, wanted.columns),
           fmt::format("maxima of{} of {}", maxima_words(wanted), words)};
 }
 
@@ -91,7 +92,7 @@ std::string listed_scale(const CastSpec& spec, bool written, ScaleGranularity sc
 Instance cast_list_maxima(const CastSpec& spec) {
   const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
   const bool own = spec.transposed && (spec.transposed_scale || !spec.codes);
-  return {"cast_list.cuh",
+  return {"cast/cast_list.cuh",
           fmt::format("cast_list_maxima<{}, {}, {}>", source(spec), listed_scale(spec, spec.codes, spec.scale),
                       listed_scale(spec, own, transposed_scale)),
           fmt::format("list: maxima for scale={} of {}",
@@ -122,7 +123,7 @@ std::string kernel_words(CastSpec spec) {
 }
 
 Instance cast_rows(const CastSpec& spec) {
-  return {"cast_rows.cuh", fmt::format("cast_rows<{}, {}, {}>", source(spec), type(spec.out), spec.result),
+  return {"cast/cast_rows.cuh", fmt::format("cast_rows<{}, {}, {}>", source(spec), type(spec.out), spec.result),
           kernel_words(spec), functor(spec)};
 }
 
@@ -134,18 +135,19 @@ Instance first_pass_instance(const CastSpec& spec) {
   if (!spec.pointwise && kind == FirstPass::Kind::partials) return amax_partials(spec.in);
   if (!spec.pointwise && kind == FirstPass::Kind::rows) return amax_rows(spec.in);
   const std::string values = value_words(spec);
-  Instance made = kind == FirstPass::Kind::partials
-                      ? Instance{"amax.cuh", fmt::format("amax_partials<{}>", source(spec)),
-                                 fmt::format("partial maxima of {}", values)}
-                  : kind == FirstPass::Kind::rows ? Instance{"amax.cuh", fmt::format("amax_rows<{}>", source(spec)),
-                                                             fmt::format("maxima of rows of {}", values)}
-                                                  : amax_tiles(source(spec), wanted, values);
+  Instance made =
+      kind == FirstPass::Kind::partials ? Instance{"cast/amax.cuh", fmt::format("amax_partials<{}>", source(spec)),
+                                                   fmt::format("partial maxima of {}", values)}
+      : kind == FirstPass::Kind::rows   ? Instance{"cast/amax.cuh", fmt::format("amax_rows<{}>", source(spec)),
+                                                 fmt::format("maxima of rows of {}", values)}
+                                        : amax_tiles(source(spec), wanted, values);
   made.functor = functor(spec);
   return made;
 }
 
 Instance column_sum_finish(Dtype out) {
-  return {"column_sum.cuh", fmt::format("column_sum_finish<{}>", type(out)), fmt::format("column_sum ->{}", name(out))};
+  return {"cast/column_sum.cuh", fmt::format("column_sum_finish<{}>", type(out)),
+          fmt::format("column_sum ->{}", name(out))};
 }
 
 Instance instance(const AmaxSpec& spec, Pass pass) {
@@ -164,7 +166,7 @@ std::string transposed_scale(const CastSpec& spec) {
 }
 
 Instance cast_whole(const CastSpec& spec) {
-  return {"cast_whole.cuh",
+  return {"cast/cast_whole.cuh",
           fmt::format("cast_whole<{}, {}, {}, {}, {}, {}>", source(spec), type(spec.out), codes_scale(spec),
                       transposed_scale(spec), spec.result, spec.sum.has_value()),
           kernel_words(spec) + " (in one launch)", functor(spec)};
@@ -177,7 +179,7 @@ Instance instance(const CastSpec& spec, Pass pass) {
   switch (cast_schedule(spec)) {
     case CastSchedule::rows: return cast_rows(spec);
     case CastSchedule::row_groups:
-      return {"cast_row_groups.cuh",
+      return {"cast/cast_row_groups.cuh",
               fmt::format("cast_row_groups<{}, {}, {}>", source(spec), type(spec.out), spec.result), kernel_words(spec),
               functor(spec)};
     case CastSchedule::rows_then_tiles: return instance(tiles_step(spec), Pass::main);
@@ -186,8 +188,9 @@ Instance instance(const CastSpec& spec, Pass pass) {
   const std::string words = kernel_words(spec);
   const std::string arguments = fmt::format("{}, {}, {}, {}, {}, {}", source(spec), type(spec.out), codes_scale(spec),
                                             transposed_scale(spec), spec.source == ScaleSource::given, spec.result);
-  if (spec.list) return {"cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
-  return {"cast_tiles.cuh", fmt::format("cast_tiles<{}, {}>", arguments, spec.sum.has_value()), words, functor(spec)};
+  if (spec.list) return {"cast/cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
+  return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}, {}>", arguments, spec.sum.has_value()), words,
+          functor(spec)};
 }
 
 std::string b_factors(const GemmSpec& spec) {
@@ -220,7 +223,7 @@ Instance gemm_sm90(const GemmSpec& spec) {
   kernel.layout_a = kernel.layout_b = Layout::k_major;
   kernel.staged_a = kernel.staged_b = false;
   const GemmTiling& t = *kernel.tiling;
-  return {"gemm_sm90.cuh",
+  return {"gemm/gemm_sm90.cuh",
           fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}{}}}, {}, {}, {}{}>",
                       type(spec.a), type(spec.b), type(spec.out), t.m, t.n, t.cluster_m, t.cluster_n, t.stages,
                       t.pingpong, t.stream_k ? ", true" : "", spec.fast_accumulation, b_factors(spec), spec.bias,
@@ -239,7 +242,7 @@ std::string kernel_words(const GemmSpec& spec) {
 Instance gemm_mma(const GemmSpec& spec) {
   const GemmTiling t = spec.tiling.value_or(kMmaTilings[0]);
   const bool grouped = has_group_factors(spec);
-  return {"gemm_mma.cuh",
+  return {"gemm/gemm_mma.cuh",
           fmt::format("gemm_mma<{}, {}, {}, ingot::MmaTiling{{{}, {}}}, {}{}>", type(spec.a), type(spec.b),
                       type(spec.out), t.m, t.n, grouped, epilogue_argument(spec)),
           fmt::format("{}{} kernel=mma:{}", kernel_words(spec), grouped ? " groups" : "", print_mma_tiling(t)),
@@ -253,25 +256,25 @@ Instance instance(const GemmSpec& spec, Pass) {
   }
   if (spec.kernel == GemmKernel::sm90) return gemm_sm90(spec);
   if (spec.kernel == GemmKernel::mma) return gemm_mma(spec);
-  return {"gemm_simt.cuh",
+  return {"gemm/gemm_simt.cuh",
           fmt::format("gemm_simt<{}, {}, {}{}>", type(spec.a), type(spec.b), type(spec.out), epilogue_argument(spec)),
           kernel_words(spec), functor(spec, PointwisePrecision::reproducible32)};
 }
 
 Instance instance(const RelayoutSpec& spec, Pass) {
-  return {"relayout.cuh", fmt::format("relayout<{}>", spec.transposed), print(spec)};
+  return {"gemm/relayout.cuh", fmt::format("relayout<{}>", spec.transposed), print(spec)};
 }
 
 Instance instance(const ElementwiseSpec& spec, Pass) {
-  return {"elementwise.cuh",
+  return {"cast/elementwise.cuh",
           fmt::format("elementwise<ingot::ValueSource<{}, ingot::{}, false, true>>", type(spec.in), kFunctorName),
           print(spec), functor(cast_of_values(spec))};
 }
 
 // The granularity is a parameter.
 Instance instance(const CastStatsSpec& spec, Pass pass) {
-  if (pass == Pass::main) return {"cast_stats.cuh", "cast_stats_finish", "cast_stats (finish)"};
-  return {"cast_stats.cuh",
+  if (pass == Pass::main) return {"cast/cast_stats.cuh", "cast_stats_finish", "cast_stats (finish)"};
+  return {"cast/cast_stats.cuh",
           fmt::format("cast_stats_tiles<{}, {}, {}>", type(spec.in), spec.out ? type(*spec.out) : "ingot::Uncast",
                       spec.transposed),
           fmt::format("cast_stats {}{}{}", name(spec.in), spec.out ? fmt::format("->{}", name(*spec.out)) : "",
@@ -280,7 +283,7 @@ Instance instance(const CastStatsSpec& spec, Pass pass) {
 
 Instance instance(const ColumnSumSpec& spec, Pass pass) {
   if (pass == Pass::first) {
-    return {"column_sum.cuh", fmt::format("column_sum_partials<{}>", type(spec.in)),
+    return {"cast/column_sum.cuh", fmt::format("column_sum_partials<{}>", type(spec.in)),
             fmt::format("column_sum {} (first pass)", name(spec.in))};
   }
   return column_sum_finish(spec.out);
@@ -293,7 +296,7 @@ Instance instance(const NormSpec& spec, Pass) {
   NormSpec kernel = spec;
   kernel.pow2 = false;
   kernel.stats = !spec.out && !spec.result;
-  return {"norm_rows.cuh",
+  return {"norm/norm_rows.cuh",
           fmt::format("norm_rows<{}, {}, {}, {}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine,
                       spec.out ? type(*spec.out) : "ingot::NoCodes", spec.source == ScaleSource::given, spec.result),
           print(kernel)};
@@ -303,19 +306,19 @@ Instance instance(const NormBackwardSpec& spec, Pass pass) {
   if (pass == Pass::finish) return column_sum_finish(spec.sums);
   NormBackwardSpec kernel = spec;
   kernel.sums = Dtype::f32;  // rounded by the pass after
-  return {"norm_backward.cuh",
+  return {"norm/norm_backward.cuh",
           fmt::format("norm_backward<{}, {}, {}>", type(spec.in), kind_type(spec.kind), spec.affine), print(kernel)};
 }
 
 // What is reduced is a parameter.
-Instance instance(const AmaxHistorySpec&, Pass) { return {"amax_history.cuh", "amax_history", "amax_history"}; }
+Instance instance(const AmaxHistorySpec&, Pass) { return {"cast/amax_history.cuh", "amax_history", "amax_history"}; }
 
 Instance instance(const MxQuantizeSpec& spec, Pass) {
-  return {"quantize_mx.cuh", fmt::format("quantize_mx<{}, {}>", type(spec.in), type(spec.out)), print(spec)};
+  return {"quantize/quantize_mx.cuh", fmt::format("quantize_mx<{}, {}>", type(spec.in), type(spec.out)), print(spec)};
 }
 
 Instance instance(const FloatQuantizeSpec& spec, Pass) {
-  return {"float_quantize.cuh",
+  return {"quantize/float_quantize.cuh",
           fmt::format("float_quantize<{}, {}, {}>", type(spec.in), spec.exponent_bits, spec.mantissa_bits),
           print(spec)};
 }

@@ -11,7 +11,7 @@
 namespace ingot {
 
 // A CUDA C++ translation unit. `text` must define `constexpr auto kKernel = &some_kernel;`, and may #include any file
-// of templates/ by its name there ("cast_tiles.cuh").
+// of templates/ by its name there ("cast/cast_tiles.cuh").
 struct Source {
   std::string name;  // shown in messages, never part of a key
   std::string text;
@@ -23,13 +23,13 @@ inline constexpr std::string_view kKernelName = "kKernel";
 // The kernels of one spec, in the order of their launches. first: what the main pass builds on, such as the maxima that
 // a tensorwise cast needs before it, or the codes of CastSchedule::rows_then_tiles. main: every spec has it. finish:
 // what the main pass left in parts, such as column sums. whole: in place of first and main, for matrices that are small
-// enough (templates/cast_whole.cuh).
+// enough (templates/cast/cast_whole.cuh).
 enum class Pass : std::uint8_t { first, main, finish, whole };
 
-// How a cast runs. rows: a row in its threads' registers, in one launch (templates/cast_rows.cuh). row_groups: likewise
-// with 1 x 128 groups (templates/cast_row_groups.cuh). rows_then_tiles: the codes by rows, which finds the maxima for
-// the transposed codes, of the same scales; then those in tiles (templates/cast_tiles.cuh). tiles: all in tiles, after
-// a pass for those maxima that no tile sees whole.
+// How a cast runs. rows: a row in its threads' registers, in one launch (templates/cast/cast_rows.cuh). row_groups:
+// likewise with 1 x 128 groups (templates/cast/cast_row_groups.cuh). rows_then_tiles: the codes by rows, which finds
+// the maxima for the transposed codes, of the same scales; then those in tiles (templates/cast/cast_tiles.cuh). tiles:
+// all in tiles, after a pass for those maxima that no tile sees whole.
 enum class CastSchedule : std::uint8_t { rows, row_groups, rows_then_tiles, tiles };
 CastSchedule cast_schedule(const CastSpec& spec);
 

@@ -13,11 +13,11 @@
 #include <system_error>
 #include <utility>
 
-#include "ingot/codegen/dequant_spec_text.h"
-#include "ingot/codegen/norm_spec_text.h"
-#include "ingot/codegen/quantize_spec_text.h"
-#include "ingot/codegen/sm90_tiling.h"
-#include "ingot/codegen/spec_words.h"
+#include "ingot/codegen/dequant/dequant_spec_text.h"
+#include "ingot/codegen/gemm/gemm_sm90.h"
+#include "ingot/codegen/norm/norm_spec_text.h"
+#include "ingot/codegen/quantize/quantize_spec_text.h"
+#include "ingot/codegen/types/spec_words.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {

@@ -34,15 +34,15 @@
 #include <variant>
 #include <vector>
 
-#include "ingot/codegen/amax_history_spec.h"
-#include "ingot/codegen/dequant_spec.h"
-#include "ingot/codegen/dtype.h"
-#include "ingot/codegen/gemm_tiling.h"
-#include "ingot/codegen/granularity.h"
-#include "ingot/codegen/norm_spec.h"
-#include "ingot/codegen/pointwise.h"
-#include "ingot/codegen/quantize_spec.h"
-#include "ingot/codegen/scale_source.h"
+#include "ingot/codegen/cast/amax_history_spec.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/codegen/gemm/gemm_tiling.h"
+#include "ingot/codegen/norm/norm_spec.h"
+#include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/codegen/quantize/quantize_spec.h"
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/granularity.h"
+#include "ingot/codegen/types/scale_source.h"
 
 namespace ingot {
 
@@ -60,10 +60,10 @@ struct AmaxSpec {
 // What is cast are the values: x, or a pointwise expression of x and of further inputs, fused in front (pointwise.h).
 // They are computed in f32 and rounded to `in`, as if the expression were a kernel of its own, unless `unrounded`.
 // result: the values are also written, in `in`. sum: their sums over each column (the gradient of a bias), rounded once
-// to this dtype; the order of summation is that of templates/cast_tiles.cuh. transposed_scale: the transposed codes
-// have scales of their own, of this granularity (in terms of x, as is `scale`), so that one call makes the operands of
-// two GEMMs. Where there are no codes, `scale` is the transposed codes'. list: of any number of matrices, each with
-// scales of its own, in one launch for each pass (CastList in runtime/backend.h).
+// to this dtype; the order of summation is that of templates/cast/cast_tiles.cuh. transposed_scale: the transposed
+// codes have scales of their own, of this granularity (in terms of x, as is `scale`), so that one call makes the
+// operands of two GEMMs. Where there are no codes, `scale` is the transposed codes'. list: of any number of matrices,
+// each with scales of its own, in one launch for each pass (CastList in runtime/backend.h).
 struct CastSpec {
   Dtype in = Dtype::bf16;
   Dtype out = Dtype::e4m3fn;
@@ -87,7 +87,7 @@ struct CastSpec {
 enum class Layout : std::uint8_t { k_major, mn_major };
 
 // What a GEMM does to its sums on their way out, in f32, each step rounded; the kernels' text is
-// templates/gemm_epilogue.cuh:
+// templates/gemm/gemm_epilogue.cuh:
 //   x = factors * sum + bias + beta * c    c[M, N] of this dtype, which may be the output itself (accumulation); not
 //                                          read where beta is 0
 //   preactivation[M, N] = round(x)         if asked for: what a backward pass differentiates at
@@ -132,7 +132,7 @@ struct GemmSpec {
   bool operator==(const GemmSpec&) const = default;
 };
 
-// sum[j] = sum over rows of x[rows, cols], in f32, in a fixed order (templates/column_sum.cuh), rounded once: the
+// sum[j] = sum over rows of x[rows, cols], in f32, in a fixed order (templates/cast/column_sum.cuh), rounded once: the
 // gradient of a bias.
 struct ColumnSumSpec {
   Dtype in = Dtype::bf16;
@@ -156,8 +156,8 @@ struct ElementwiseSpec {
   bool operator==(const ElementwiseSpec&) const = default;
 };
 
-// What a cast did to values x[rows, cols] of `in`: the counts and sums of CastStats (runtime/cast_stats.h), from the
-// codes[rows, cols], or [cols, rows] if transposed, and factors of `scale` in terms of x. Without `out`: what the
+// What a cast did to values x[rows, cols] of `in`: the counts and sums of CastStats (runtime/cast/cast_stats.h), from
+// the codes[rows, cols], or [cols, rows] if transposed, and factors of `scale` in terms of x. Without `out`: what the
 // values are.
 struct CastStatsSpec {
   Dtype in = Dtype::bf16;

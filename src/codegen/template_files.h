@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-// Name relative to templates/ ("cast_tiles.cuh", "ptx/cvt.cuh") -> content.
+// Name relative to templates/ ("cast/cast_tiles.cuh", "ptx/cvt.cuh") -> content.
 using TemplateFiles = std::map<std::string, std::string>;
 
 TemplateFiles embedded_templates();

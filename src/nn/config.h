@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "ingot/codegen/dtype.h"
-#include "ingot/codegen/granularity.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/granularity.h"
 
 namespace ingot {
 

@@ -12,8 +12,8 @@
 //     scaling.sync_amax_history(stream);
 //
 // A slot is one tensor that is cast with a single scale. What a step does to it is AmaxHistorySpec's
-// (codegen/amax_history_spec.h), torchao's but for one thing: a slot whose history holds nothing but zeros keeps its
-// scale, where torchao would take 1e12 times FP8_MAX. So a slot that was not started keeps the scale 1 and an empty
+// (codegen/cast/amax_history_spec.h), torchao's but for one thing: a slot whose history holds nothing but zeros keeps
+// its scale, where torchao would take 1e12 times FP8_MAX. So a slot that was not started keeps the scale 1 and an empty
 // history, a layer that a step leaves out is recorded as 0, and one that was left out for so long that its history has
 // run empty goes on with its last scale. NaN is kept, in the history and in the scale, until it is the oldest and drops
 // out.
@@ -31,7 +31,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ingot/codegen/amax_history_spec.h"
+#include "ingot/codegen/cast/amax_history_spec.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"

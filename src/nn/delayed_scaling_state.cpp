@@ -6,7 +6,7 @@
 #include <set>
 
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/sealed_line.h"
+#include "ingot/runtime/util/checksummed_line.h"
 
 namespace ingot {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ingot/codegen/pointwise.h"
+#include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/runtime/tensor.h"
 
 namespace ingot {

@@ -1,5 +1,5 @@
-// What FP8 is expected to gain on a layer, before anything runs: estimates of its three GEMMs (codegen/candidates.h)
-// and of its casts, against the same GEMMs in 16 bits.
+// What FP8 is expected to gain on a layer, before anything runs: estimates of its three GEMMs
+// (codegen/gemm/gemm_estimate.h) and of its casts, against the same GEMMs in 16 bits.
 #pragma once
 
 #include "ingot/nn/linear_gemms.h"

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "ingot/codegen/gemm_call.h"
+#include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/nn/config.h"
 
 namespace ingot {

@@ -25,7 +25,7 @@
 
 #include "ingot/nn/observer.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cast_stats.h"
+#include "ingot/runtime/cast/cast_stats.h"
 
 namespace ingot {
 

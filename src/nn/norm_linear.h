@@ -13,7 +13,7 @@
 
 #include <cstddef>
 
-#include "ingot/codegen/norm_spec.h"
+#include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/nn/float8_linear.h"
 
 namespace ingot {

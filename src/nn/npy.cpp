@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "ingot/runtime/write_file.h"
+#include "ingot/runtime/util/write_file.h"
 
 namespace ingot {
 

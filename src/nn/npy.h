@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <span>
 
-#include "ingot/codegen/dtype.h"
+#include "ingot/codegen/types/dtype.h"
 
 namespace ingot {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "ingot/nn/observer.h"
-#include "ingot/runtime/nvtx.h"
+#include "ingot/runtime/measure/nvtx.h"
 
 namespace ingot {
 

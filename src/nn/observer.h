@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/codegen/granularity.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/types/granularity.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/stream.h"
 #include "ingot/runtime/tensor.h"

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/file_descriptor.h"
-#include "ingot/runtime/shown.h"
+#include "ingot/runtime/util/file_descriptor.h"
+#include "ingot/runtime/util/printable.h"
 
 namespace ingot {
 namespace {

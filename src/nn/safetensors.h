@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ingot/codegen/dtype.h"
+#include "ingot/codegen/types/dtype.h"
 
 namespace ingot {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ingot/nn/observer.h"
-#include "ingot/runtime/trace.h"
+#include "ingot/runtime/measure/trace.h"
 
 namespace ingot {
 

@@ -5,9 +5,9 @@
 //   linear.forward(x, y, stream);  // y[M, N] = x[M, K] @ weight^T
 //
 // y = f(sum_k x * value + bias), value = code * factor. Codes are decoded exactly, sums and factors are in f32, and the
-// result is rounded once (DequantMatmulSpec in codegen/dequant_spec.h has the formula). A NaN in a row of the weight
-// makes that column of y NaN. The same call gives the same bits every time; with `batch_invariant` a row of y does not
-// depend on how many other rows there are.
+// result is rounded once (DequantMatmulSpec in codegen/dequant/dequant_spec.h has the formula). A NaN in a row of the
+// weight makes that column of y NaN. The same call gives the same bits every time; with `batch_invariant` a row of y
+// does not depend on how many other rows there are.
 //
 // The layer owns its codes and factors. What makes one waits for the device: what it was made from may go then, and
 // forward() may read the codes while the kernel ahead of it in the stream ends. forward() allocates nothing of its own
@@ -20,10 +20,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "ingot/codegen/dequant_spec.h"
-#include "ingot/codegen/dtype.h"
-#include "ingot/codegen/granularity.h"
-#include "ingot/codegen/pointwise.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/granularity.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
@@ -84,7 +84,7 @@ class WeightOnlyLinear {
   // e8m0fnu, and with `mx` of e8m0fnu. Their shape is [1] or [1, 1] for tensor; [N] or [N, 1] for row; [N, ceil(K / g)]
   // for 1xg; [ceil(N / 128), ceil(K / 128)] for 128x128. Each may also be one dense vector of that many. K need not be
   // a multiple of a group: the last one is short. FP6 and FP4 codes lie side by side without gaps, the lowest bits
-  // first: runtime/packed_codes.h makes such rows. Errors as of quantize().
+  // first: runtime/util/packed_codes.h makes such rows. Errors as of quantize().
   static WeightOnlyLinear from_codes(Backend& backend, const Tensor& codes, const Tensor& scales,
                                      ScaleConvention convention, const WeightOnlyOptions& options, Stream& stream);
   // What state() gave, bit for bit. Throws Error{invalid_argument} where the bytes are not those of the sizes, or

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <vector>
 
-#include "dequant_fragment.cuh"
-#include "ingot/runtime/cpu/visit_weight.h"
-#include "pack_weight.cuh"
+#include "dequant/dequant_fragment.cuh"
+#include "dequant/pack_weight.cuh"
+#include "ingot/runtime/dequant/visit_weight.h"
 
 namespace ingot {
 namespace {

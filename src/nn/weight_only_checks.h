@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "ingot/codegen/dequant_spec.h"
-#include "ingot/codegen/dtype.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/codegen/types/dtype.h"
 
 namespace ingot {
 

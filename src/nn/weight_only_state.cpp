@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/codegen/spec_words.h"
+#include "ingot/codegen/types/spec_words.h"
 #include "ingot/nn/weight_only_checks.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/shown.h"
+#include "ingot/runtime/util/printable.h"
 
 namespace ingot {
 namespace {

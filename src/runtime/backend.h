@@ -20,7 +20,7 @@ struct CUstream_st;  // the driver API's CUstream is a pointer to this
 
 namespace ingot {
 
-class LaunchHook;  // runtime/launch_hook.h
+class LaunchHook;  // runtime/jit/launch_hook.h
 class Stream;
 
 // input[rows, cols] of spec.in; amax: f32[scale_count].

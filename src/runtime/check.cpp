@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "ingot/runtime/cast_stats.h"
+#include "ingot/runtime/cast/cast_stats.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/stream.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "ingot/codegen/gemm_size.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/backend.h"
 
 namespace ingot {

@@ -9,15 +9,15 @@
 #include <utility>
 
 #include "ingot/codegen/template_files.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
-#include "ingot/runtime/cuda/cublaslt.h"
-#include "ingot/runtime/cuda/cuda_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/nvrtc_compiler.h"
+#include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/gemm_manifest.h"
-#include "ingot/runtime/library.h"
-#include "ingot/runtime/nvtx.h"
+#include "ingot/runtime/gemm/cublaslt.h"
+#include "ingot/runtime/jit/nvrtc_compiler.h"
+#include "ingot/runtime/measure/nvtx.h"
+#include "ingot/runtime/tuning/matmul_manifest.h"
+#include "ingot/runtime/util/library.h"
 
 namespace ingot {
 namespace {

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/target.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/backend.h"
-#include "ingot/runtime/gemm_choices.h"
-#include "ingot/runtime/kernel_cache.h"
-#include "ingot/runtime/kernel_store.h"
-#include "ingot/runtime/tuning_record.h"
-#include "ingot/runtime/tuning_store.h"
+#include "ingot/runtime/jit/kernel_cache.h"
+#include "ingot/runtime/jit/kernel_store.h"
+#include "ingot/runtime/tuning/matmul_choices.h"
+#include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/tuning/tuning_store.h"
 
 namespace ingot {
 

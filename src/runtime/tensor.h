@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "ingot/codegen/dtype.h"
+#include "ingot/codegen/types/dtype.h"
 
 namespace ingot {
 

@@ -1,5 +1,5 @@
 // PTX ISA 9.7.14.5 "mma" and "ldmatrix", 9.7.9.25 "cp.async": a warp's tensor-core multiplication, and what brings it
-// its operands. Device code only; sm_80 and up. Which lane holds what is said in templates/warp_mma.cuh.
+// its operands. Device code only; sm_80 and up. Which lane holds what is said in templates/gemm/warp_mma.cuh.
 #pragma once
 
 #include "formats.cuh"

@@ -1,6 +1,6 @@
 // PTX ISA 9.7.15, "wgmma": a warpgroup multiplies a 64 x 16 tile of bf16 or f16, in registers, by a 16 x N tile in
 // shared memory, and adds the product to f32 accumulators. Warp w holds rows 16 w to 16 w + 15 of both; a[0] to a[3]
-// are operand A of mma.m16n8k16 (templates/warp_mma.cuh), the accumulators as in wgmma.cuh, which has the fences.
+// are operand A of mma.m16n8k16 (templates/gemm/warp_mma.cuh), the accumulators as in wgmma.cuh, which has the fences.
 // Device code only; sm_90a.
 //
 // The names of an instruction's registers are part of its text, and text is all that asm takes: hence the macros, which

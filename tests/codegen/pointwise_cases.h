@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "ingot/codegen/generate.h"
-#include "ingot/codegen/pointwise.h"
-#include "ingot/codegen/pointwise_render.h"
+#include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/codegen/pointwise/pointwise_render.h"
 
 namespace ingot::test {
 

@@ -1,12 +1,12 @@
 // The tilings of gemm_sm90 and gemm_mma: each can be made, and the guess at the best one holds where it is plain which
 // that is.
-#include "ingot/codegen/candidates.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <string>
 
-#include "ingot/codegen/gemm_call.h"
+#include "ingot/codegen/gemm/gemm_call.h"
 
 using namespace ingot;
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/dequant_candidates.h"
-#include "ingot/codegen/dequant_sm90.h"
-#include "ingot/codegen/dequant_tiling.h"
+#include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/codegen/dequant/dequant_sm90.h"
+#include "ingot/codegen/dequant/dequant_tiling.h"
 #include "ingot/codegen/kernel_spec.h"
 
 using namespace ingot;

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/dequant_spec_text.h"
-#include "ingot/codegen/dequant_tiling.h"
+#include "ingot/codegen/dequant/dequant_spec_text.h"
+#include "ingot/codegen/dequant/dequant_tiling.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "support/spec_errors.h"

@@ -1,7 +1,7 @@
 #include <boost/test/unit_test.hpp>
 #include <string>
 
-#include "ingot/codegen/dtype.h"
+#include "ingot/codegen/types/dtype.h"
 
 using namespace ingot;
 

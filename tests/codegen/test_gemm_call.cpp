@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "ingot/codegen/gemm_call.h"
+#include "ingot/codegen/gemm/gemm_call.h"
 #include "support/expect_error.h"
 
 using namespace ingot;

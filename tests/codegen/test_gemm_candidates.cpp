@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/gemm_candidates.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
 
 using namespace ingot;
 

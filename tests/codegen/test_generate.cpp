@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ingot/codegen/generate.h"
-#include "ingot/codegen/pointwise_render.h"
+#include "ingot/codegen/pointwise/pointwise_render.h"
 #include "ingot/runtime/error.h"
 
 using namespace ingot;
@@ -161,23 +161,23 @@ BOOST_AUTO_TEST_CASE(golden_texts_of_a_fused_cast) {
   };
   const char* const tiles = "cast bf16->e5m2 of=x+bias[col] scale=tensor out=codes,transposed,sum:bf16 pow2";
   const std::string tiles_functor = render(parse_pointwise("x + bias[col]"), "Fused", reproducible16);
-  check(tiles, Pass::first, "partial maxima of bf16 of x + bias[col]", tiles_functor, "amax.cuh",
+  check(tiles, Pass::first, "partial maxima of bf16 of x + bias[col]", tiles_functor, "cast/amax.cuh",
         "amax_partials<ingot::ValueSource<ingot::bf16, ingot::Fused, false>>");
   check(tiles, Pass::main, "cast bf16->e5m2 of=x+bias[col] scale=tensor out=codes,transposed,sum:f32", tiles_functor,
-        "cast_tiles.cuh",
+        "cast/cast_tiles.cuh",
         "cast_tiles<ingot::ValueSource<ingot::bf16, ingot::Fused, false>, ingot::e5m2, ingot::Tensorwise, "
         "ingot::Tensorwise, false, false, true>");
-  check(tiles, Pass::finish, "column_sum ->bf16", "", "column_sum.cuh", "column_sum_finish<ingot::bf16>");
+  check(tiles, Pass::finish, "column_sum ->bf16", "", "cast/column_sum.cuh", "column_sum_finish<ingot::bf16>");
 
   check("cast f16->e4m3fn of=exp(x) scale=row out=codes,result unrounded", Pass::main,
         "cast f16->e4m3fn of=exp(x) scale=row out=codes,result unrounded",
-        render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast_rows.cuh",
+        render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast/cast_rows.cuh",
         "cast_rows<ingot::ValueSource<ingot::f16, ingot::Fused, true>, ingot::e4m3fn, true>");
   check("cast f32->e4m3fn of=exp(x) scale=row out=codes", Pass::main, "cast f32->e4m3fn of=exp(x) scale=row out=codes",
-        render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast_rows.cuh",
+        render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast/cast_rows.cuh",
         "cast_rows<ingot::ValueSource<ingot::f32, ingot::Fused, false>, ingot::e4m3fn, false>");
   check("cast bf16->e4m3fn of=exp(x) scale=row out=transposed fast", Pass::first,
-        "maxima of rows of bf16 of exp(x) fast", render(parse_pointwise("exp(x)"), "Fused", fast), "amax.cuh",
+        "maxima of rows of bf16 of exp(x) fast", render(parse_pointwise("exp(x)"), "Fused", fast), "cast/amax.cuh",
         "amax_rows<ingot::ValueSource<ingot::bf16, ingot::Fused, false>>");
 }
 

@@ -1,7 +1,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
 
-#include "ingot/codegen/granularity.h"
+#include "ingot/codegen/types/granularity.h"
 
 using namespace ingot;
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "codegen/pointwise_cases.h"
-#include "ingot/codegen/pointwise.h"
+#include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 

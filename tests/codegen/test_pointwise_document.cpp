@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
-#include "ingot/codegen/pointwise.h"
-#include "ingot/codegen/pointwise_functions.h"
+#include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/codegen/pointwise/pointwise_functions.h"
 
 using namespace ingot;
 

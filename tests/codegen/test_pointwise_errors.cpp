@@ -2,7 +2,7 @@
 #include <boost/test/unit_test.hpp>
 #include <string>
 
-#include "ingot/codegen/pointwise.h"
+#include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "codegen/pointwise_cases.h"
-#include "ingot/codegen/pointwise_program.h"
+#include "ingot/codegen/pointwise/pointwise_program.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cuda/kernel.h"
+#include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot::test {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "codegen/pointwise_cases.h"
-#include "ingot/codegen/target.h"
 #include "ingot/codegen/template_files.h"
-#include "ingot/runtime/cuda/nvrtc_compiler.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/nvrtc_compiler.h"
 
 using namespace ingot;
 using namespace ingot::test;

@@ -1,4 +1,4 @@
-#include "ingot/codegen/product.h"
+#include "ingot/codegen/matmul.h"
 
 #include <boost/test/unit_test.hpp>
 #include <set>

@@ -6,7 +6,7 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/codegen/quantize_spec_text.h"
+#include "ingot/codegen/quantize/quantize_spec_text.h"
 #include "support/spec_errors.h"
 
 using namespace ingot;

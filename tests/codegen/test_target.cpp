@@ -1,6 +1,6 @@
 #include <boost/test/unit_test.hpp>
 
-#include "ingot/codegen/target.h"
+#include "ingot/codegen/types/target.h"
 
 using namespace ingot;
 

@@ -9,7 +9,7 @@
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"

@@ -8,7 +8,7 @@
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/flattened.h"
 #include "ingot/nn/float8_linear.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "nn/linear_case.h"
 
 using namespace ingot;

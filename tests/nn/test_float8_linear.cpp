@@ -13,7 +13,7 @@
 #include "ingot/nn/gated_mlp.h"
 #include "ingot/nn/monitor.h"
 #include "ingot/nn/norm_linear.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"
 #include "nn/linear_case.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 

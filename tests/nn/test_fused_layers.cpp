@@ -11,7 +11,7 @@
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/gated_mlp.h"
 #include "ingot/nn/norm_linear.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/linear_case.h"
 

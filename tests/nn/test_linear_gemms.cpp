@@ -10,7 +10,7 @@
 #include "ingot/nn/linear_gemms.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/gemm_manifest.h"
+#include "ingot/runtime/tuning/matmul_manifest.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 

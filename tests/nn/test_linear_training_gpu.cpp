@@ -12,7 +12,7 @@
 #include "ingot/nn/gated_mlp.h"
 #include "ingot/nn/norm_linear.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ingot/nn/npy.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 #include "support/fake_backend.h"

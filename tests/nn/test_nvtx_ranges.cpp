@@ -7,8 +7,8 @@
 #include <string>
 
 #include "ingot/nn/observer.h"
-#include "ingot/runtime/library.h"
-#include "ingot/runtime/nvtx.h"
+#include "ingot/runtime/measure/nvtx.h"
+#include "ingot/runtime/util/library.h"
 #include "support/temporary_directory.h"
 
 using namespace ingot;

@@ -10,7 +10,7 @@
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/monitor.h"
 #include "ingot/nn/norm_linear.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "nn/linear_case.h"
 
 using namespace ingot;

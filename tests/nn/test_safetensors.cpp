@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/file_descriptor.h"
+#include "ingot/runtime/util/file_descriptor.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 

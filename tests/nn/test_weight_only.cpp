@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ingot/nn/weight_only_state.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"
 #include "nn/weight_only_case.h"

@@ -9,7 +9,7 @@
 
 #include "ingot/nn/weight_only.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "nn/counting_backend.h"
 #include "nn/weight_only_case.h"

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/autotuner.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/measure/autotuner.h"
 
 using namespace ingot;
 

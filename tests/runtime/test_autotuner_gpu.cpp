@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/codegen/gemm_candidates.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/gemm_measurer.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/gemm_operands.h"
+#include "ingot/runtime/measure/gemm_measurer.h"
+#include "ingot/runtime/measure/gemm_operands.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/cast_stats.h"
+#include "ingot/runtime/cast/cast_stats.h"
 #include "ingot/runtime/check.h"
 #include "support/cpu_cases.h"
 #include "support/reference.h"

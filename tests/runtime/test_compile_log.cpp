@@ -1,4 +1,4 @@
-#include "ingot/runtime/cuda/compile_log.h"
+#include "ingot/runtime/jit/compile_log.h"
 
 #include <boost/test/unit_test.hpp>
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/compiler.h"
+#include "ingot/runtime/jit/compiler.h"
 #include "ingot/runtime/stream.h"
 #include "support/refused.h"
 #include "support/temporary_directory.h"

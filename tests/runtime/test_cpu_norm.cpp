@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/codegen/pointwise.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "support/cpu_cases.h"
 #include "support/norm_reference.h"
 #include "support/run_case.h"

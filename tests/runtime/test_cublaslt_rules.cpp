@@ -1,5 +1,5 @@
 // Which GEMMs cuBLASLt takes: a call that it takes, and every single change that makes it refuse.
-#include "ingot/runtime/cuda/cublaslt_rules.h"
+#include "ingot/runtime/gemm/cublaslt_rules.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdint>

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/dequant_candidates.h"
-#include "ingot/codegen/dequant_spec_text.h"
-#include "ingot/codegen/dequant_tiling.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/codegen/dequant/dequant_spec_text.h"
+#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "support/capture.h"
 #include "support/dequant_case.h"

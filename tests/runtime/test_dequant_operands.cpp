@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "ingot/codegen/product.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
-#include "ingot/runtime/dequant_operands.h"
+#include "ingot/codegen/matmul.h"
+#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/measure/dequant_operands.h"
 #include "ingot/runtime/stream.h"
 
 using namespace ingot;

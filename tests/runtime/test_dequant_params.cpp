@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ingot/runtime/cuda/dequant_params.h"
+#include "ingot/runtime/dequant/dequant_params.h"
 
 using namespace ingot;
 using namespace ingot::cuda;

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/cuda/dequant_plans.h"
-#include "ingot/runtime/cuda/dequant_rules.h"
+#include "ingot/runtime/dequant/dequant_plans.h"
+#include "ingot/runtime/dequant/dequant_rules.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/gemm_choices.h"
-#include "ingot/runtime/gemm_manifest.h"
+#include "ingot/runtime/tuning/matmul_choices.h"
+#include "ingot/runtime/tuning/matmul_manifest.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"

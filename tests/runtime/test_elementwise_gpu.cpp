@@ -7,7 +7,7 @@
 
 #include "cases.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "support/compare.h"
 #include "support/elementwise_in_place.h"
 #include "support/run_case.h"

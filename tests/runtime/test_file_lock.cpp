@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "ingot/runtime/file_lock.h"
+#include "ingot/runtime/util/file_lock.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 

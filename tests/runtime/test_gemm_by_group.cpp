@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/stream.h"
 #include "support/compare.h"
 #include "support/random.h"

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/gemm_choices.h"
-#include "ingot/runtime/tuning_file.h"
+#include "ingot/runtime/tuning/matmul_choices.h"
+#include "ingot/runtime/tuning/tuning_file.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"

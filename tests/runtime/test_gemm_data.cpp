@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
-#include "ingot/runtime/gemm_data.h"
-#include "ingot/runtime/output_error.h"
+#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/measure/gemm_data.h"
+#include "ingot/runtime/measure/output_error.h"
 #include "ingot/runtime/stream.h"
 
 using namespace ingot;

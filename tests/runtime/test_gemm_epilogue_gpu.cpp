@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/codegen/candidates.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "support/compare.h"
 #include "support/epilogue_reference.h"
 #include "support/gemm_on_gpu.h"

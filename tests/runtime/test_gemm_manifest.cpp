@@ -17,7 +17,7 @@
 #include "ingot/nn/float8_linear.h"
 #include "ingot/nn/weight_only.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/gemm_manifest.h"
+#include "ingot/runtime/tuning/matmul_manifest.h"
 #include "support/expect_error.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"

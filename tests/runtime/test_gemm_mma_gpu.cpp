@@ -1,4 +1,4 @@
-// templates/gemm_mma.cuh on a GPU, through Backend::gemm with kernel=mma: see support/gemm_on_gpu.h. (On the host
+// templates/gemm/gemm_mma.cuh on a GPU, through Backend::gemm with kernel=mma: see support/gemm_on_gpu.h. (On the host
 // tests/templates/test_gemm_mma_emulated.cpp runs the same kernel.)
 //
 // Suites, to be chosen with --run_test: small (one of each kind; what compute-sanitizer gets through), tails, kinds,

@@ -1,11 +1,11 @@
 // Which GEMMs gemm_mma takes, and what it refuses with which reason.
-#include "ingot/runtime/cuda/gemm_mma_rules.h"
+#include "ingot/runtime/gemm/gemm_mma_rules.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <string>
 
-#include "ingot/runtime/cuda/gemm_params.h"
+#include "ingot/runtime/gemm/gemm_params.h"
 
 namespace {
 

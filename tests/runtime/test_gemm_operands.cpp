@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
-#include "ingot/runtime/gemm_operands.h"
+#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/measure/gemm_operands.h"
 #include "ingot/runtime/stream.h"
 
 using namespace ingot;

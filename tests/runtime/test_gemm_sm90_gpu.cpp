@@ -1,6 +1,6 @@
-// templates/gemm_sm90.cuh on a Hopper GPU, through Backend::gemm with kernel=sm90: against float64, exactly where the
-// inputs are small integers; poisoned outputs, the bytes around them untouched; the same bits again. Elsewhere it has
-// nothing to say.
+// templates/gemm/gemm_sm90.cuh on a Hopper GPU, through Backend::gemm with kernel=sm90: against float64, exactly where
+// the inputs are small integers; poisoned outputs, the bytes around them untouched; the same bits again. Elsewhere it
+// has nothing to say.
 //
 // Suites, to be chosen with --run_test: first (few shapes, every tiling), tails, kinds, groups, large, refusals.
 #include "support/gpu_test.h"
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/codegen/candidates.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/context.h"
 #include "support/expect_error.h"
 #include "support/gemm_on_gpu.h"

@@ -1,5 +1,5 @@
 // Which GEMMs gemm_sm90 takes: a call that it takes, and every single change that makes it refuse, with its reason.
-#include "ingot/runtime/cuda/gemm_sm90_rules.h"
+#include "ingot/runtime/gemm/gemm_sm90_rules.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdint>

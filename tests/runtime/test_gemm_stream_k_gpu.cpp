@@ -1,4 +1,4 @@
-// Stream-K (templates/stream_k.cuh) on a Hopper GPU: right on shapes that are cut in all the ways that there
+// Stream-K (templates/gemm/stream_k.cuh) on a Hopper GPU: right on shapes that are cut in all the ways that there
 // are, and the same bits at every launch: one after the other, from graphs, on two streams at once. (Epilogues:
 // test_gemm_epilogue_gpu, with every tiling.)
 //
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/codegen/candidates.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "support/capture.h"

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/codegen/candidates.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/error.h"

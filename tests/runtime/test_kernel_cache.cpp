@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/cuda/kernel.h"
-#include "ingot/runtime/kernel_cache.h"
+#include "ingot/runtime/jit/kernel.h"
+#include "ingot/runtime/jit/kernel_cache.h"
 #include "support/fake_compiler.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "ingot/runtime/kernel_file.h"
+#include "ingot/runtime/jit/kernel_file.h"
 
 using namespace ingot;
 

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "ingot/runtime/kernel_key.h"
+#include "ingot/runtime/jit/kernel_key.h"
 #include "support/fake_compiler.h"
 
 using namespace ingot;

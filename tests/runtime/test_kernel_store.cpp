@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/kernel_file.h"
-#include "ingot/runtime/kernel_store.h"
+#include "ingot/runtime/jit/kernel_file.h"
+#include "ingot/runtime/jit/kernel_store.h"
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
 

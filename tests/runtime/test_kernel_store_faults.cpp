@@ -19,8 +19,8 @@
 #include <random>
 #include <vector>
 
-#include "ingot/runtime/kernel_file.h"
-#include "ingot/runtime/kernel_store.h"
+#include "ingot/runtime/jit/kernel_file.h"
+#include "ingot/runtime/jit/kernel_store.h"
 #include "support/processes.h"
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/kernel_table.h"
+#include "ingot/runtime/jit/kernel_table.h"
 
 using namespace ingot;
 

@@ -1,4 +1,4 @@
-#include "ingot/runtime/library.h"
+#include "ingot/runtime/util/library.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "ingot/runtime/cuda/nvrtc_compiler.h"
+#include "ingot/runtime/jit/nvrtc_compiler.h"
 
 #include <signal.h>
 #include <sys/wait.h>

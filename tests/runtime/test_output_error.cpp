@@ -1,5 +1,5 @@
 // What counts as an error of an output, and how much.
-#include "ingot/runtime/output_error.h"
+#include "ingot/runtime/measure/output_error.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/codegen/dequant_spec_text.h"
+#include "ingot/codegen/dequant/dequant_spec_text.h"
 #include "ingot/runtime/context.h"
 #include "support/dequant_case.h"
 

@@ -1,5 +1,5 @@
 // Codes of less than a byte, packed and unpacked: known bytes, every code at every place, and what is refused.
-#include "ingot/runtime/packed_codes.h"
+#include "ingot/runtime/util/packed_codes.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdint>

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/quantize_spec_text.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/codegen/quantize/quantize_spec_text.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "support/quantize_case.h"
 
 namespace ingot::test {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/quantize_spec_text.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
-#include "ingot/runtime/packed_codes.h"
+#include "ingot/codegen/quantize/quantize_spec_text.h"
+#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/util/packed_codes.h"
 #include "support/quantize_case.h"
 
 namespace ingot::test {

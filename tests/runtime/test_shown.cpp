@@ -1,4 +1,4 @@
-#include "ingot/runtime/shown.h"
+#include "ingot/runtime/util/printable.h"
 
 #include <boost/test/unit_test.hpp>
 #include <string>

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/single_flight.h"
+#include "ingot/runtime/util/single_flight.h"
 
 using namespace ingot;
 using namespace std::chrono_literals;

@@ -1,5 +1,5 @@
 // A Trace of the CPU's backend, read back as JSON: what was launched, in which ranges, and that times fit together.
-#include "ingot/runtime/trace.h"
+#include "ingot/runtime/measure/trace.h"
 
 #include <boost/test/unit_test.hpp>
 
@@ -16,7 +16,7 @@
 #include "ingot/nn/observer.h"
 #include "ingot/nn/trace_ranges.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 #include "support/fake_backend.h"

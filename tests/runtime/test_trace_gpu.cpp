@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "ingot/nn/monitor.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/trace.h"
+#include "ingot/runtime/measure/trace.h"
 #include "support/capture.h"
 #include "support/expect_error.h"
 #include "support/run_case.h"

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "ingot/runtime/tuning_record.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 #include "support/tuning_records.h"
 
 using namespace ingot;

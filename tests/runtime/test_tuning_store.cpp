@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/kernel_store.h"
-#include "ingot/runtime/tuning_store.h"
+#include "ingot/runtime/jit/kernel_store.h"
+#include "ingot/runtime/tuning/tuning_store.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"

@@ -9,7 +9,7 @@
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/stream.h"
 
 #include "numerics.cuh"

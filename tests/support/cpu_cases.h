@@ -9,7 +9,7 @@
 #include <string>
 
 #include "cases.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "support/run_case.h"
 
 namespace ingot::test {

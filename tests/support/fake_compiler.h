@@ -8,8 +8,8 @@
 #include <string>
 #include <thread>
 
-#include "ingot/runtime/compiler.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/compiler.h"
 
 namespace ingot::test {
 

@@ -19,8 +19,8 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cuda/gpu.h"
-#include "ingot/runtime/cuda/kernel.h"
+#include "ingot/runtime/jit/kernel.h"
+#include "ingot/runtime/measure/gpu.h"
 #include "support/gemm_cross.h"
 #include "support/reference_formats.h"
 

@@ -19,11 +19,11 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/codegen/candidates.h"
-#include "ingot/codegen/gemm_candidates.h"
-#include "ingot/runtime/cuda/cublaslt_rules.h"
-#include "ingot/runtime/cuda/gemm_mma_rules.h"
-#include "ingot/runtime/cuda/gemm_sm90_rules.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
+#include "ingot/runtime/gemm/cublaslt_rules.h"
+#include "ingot/runtime/gemm/gemm_mma_rules.h"
+#include "ingot/runtime/gemm/gemm_sm90_rules.h"
 
 namespace ingot::test {
 

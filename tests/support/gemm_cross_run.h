@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cuda/gpu.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/measure/gpu.h"
 #include "support/gemm_checker.h"
 #include "support/gemm_cross.h"
 #include "support/random.h"

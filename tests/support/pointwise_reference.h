@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/codegen/pointwise.h"
+#include "ingot/codegen/pointwise/pointwise.h"
 #include "support/compare.h"
 #include "support/guarded_matrix.h"
 #include "support/reference.h"
@@ -27,8 +27,8 @@ struct Bounded {
   double error = 0;
 };
 
-// The relative errors that the steps may add to those of their operands. Above what templates/math.cuh promises for
-// each grade (1.7 * 2^-17 and 1.6 ulp), which the tests of the functions hold it to.
+// The relative errors that the steps may add to those of their operands. Above what templates/pointwise/math.cuh
+// promises for each grade (1.7 * 2^-17 and 1.6 ulp), which the tests of the functions hold it to.
 struct StepErrors {
   double function = 0;  // exp, tanh, divide ...
   static constexpr double kArithmetic = 0x1p-24;

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "cases.h"
-#include "ingot/codegen/dtype.h"
+#include "ingot/codegen/types/dtype.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "support/guarded_matrix.h"
 

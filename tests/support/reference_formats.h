@@ -15,7 +15,7 @@
 #include <limits>
 #include <vector>
 
-#include "ingot/codegen/dtype.h"
+#include "ingot/codegen/types/dtype.h"
 
 namespace ingot::test {
 

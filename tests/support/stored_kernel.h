@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "ingot/runtime/kernel_store.h"
+#include "ingot/runtime/jit/kernel_store.h"
 #include "support/fake_compiler.h"
 
 namespace ingot::test {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "ingot/runtime/tuning_record.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 
 namespace ingot::test {
 

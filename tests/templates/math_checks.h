@@ -1,5 +1,5 @@
-// The functions of templates/math.cuh beside float64's, and what "within the bound" means: for the tests of math on
-// host and GPU.
+// The functions of templates/pointwise/math.cuh beside float64's, and what "within the bound" means: for the tests of
+// math on host and GPU.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "math.cuh"
 #include "numerics.cuh"
+#include "pointwise/math.cuh"
 
 namespace ingot::checks {
 

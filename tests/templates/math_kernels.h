@@ -22,7 +22,7 @@ inline constexpr unsigned kMathThreads = 256;
 // out = from_float<f32>(expression of x and y), elementwise; `expression` is in namespace ingot::math.
 inline Source math_kernel(const std::string& expression) {
   return {.name = "math " + expression,
-          .text = fmt::format(R"(#include "math.cuh"
+          .text = fmt::format(R"(#include "pointwise/math.cuh"
 #include "numerics.cuh"
 namespace ingot::math {{
 struct Params {{

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "support/compare.h"
 #include "support/run_case.h"
 
-#include "cast_stats.cuh"
+#include "cast/cast_stats.cuh"
 
 namespace ingot::test {
 namespace {

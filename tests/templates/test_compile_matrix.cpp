@@ -13,16 +13,16 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/codegen/candidates.h"
-#include "ingot/codegen/dequant_candidates.h"
-#include "ingot/codegen/dequant_spec_text.h"
+#include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/codegen/dequant/dequant_spec_text.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/codegen/quantize_spec_text.h"
-#include "ingot/codegen/target.h"
+#include "ingot/codegen/quantize/quantize_spec_text.h"
 #include "ingot/codegen/template_files.h"
-#include "ingot/runtime/cuda/nvrtc_compiler.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/nvrtc_compiler.h"
 #include "tests/cases.h"
 #include "tests/templates/math_checks.h"
 #include "tests/templates/math_kernels.h"

@@ -3,7 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 
-#include "decode_f16.cuh"
+#include "gemm/decode_f16.cuh"
 #include "numerics.cuh"
 
 namespace {

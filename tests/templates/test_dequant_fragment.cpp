@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-#include "dequant_fragment.cuh"
+#include "dequant/dequant_fragment.cuh"
 
 namespace {
 

@@ -1,5 +1,5 @@
-// templates/dequant_mma.cuh and pack_weight.cuh, run on the host thread by thread: against float64, and against what
-// the CPU packs. The parameters are the runtime's own.
+// templates/dequant/dequant_mma.cuh and pack_weight.cuh, run on the host thread by thread: against float64, and against
+// what the CPU packs. The parameters are the runtime's own.
 #include "templates/emulator.h"
 
 #include <boost/test/unit_test.hpp>
@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/dequant_tiling.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
-#include "ingot/runtime/cuda/dequant_params.h"
+#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/dequant/dequant_params.h"
 #include "support/dequant_case.h"
 
-#include "pack_weight.cuh"
+#include "dequant/pack_weight.cuh"
 
 namespace ingot::test {
 namespace {

@@ -1,5 +1,5 @@
-// templates/gemm_epilogue.cuh on the host: gemm_simt's way through it element by element, under the emulator, and the
-// tensor cores' way in pairs, against each other and against the definition.
+// templates/gemm/gemm_epilogue.cuh on the host: gemm_simt's way through it element by element, under the emulator, and
+// the tensor cores' way in pairs, against each other and against the definition.
 #include "emulator.h"
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "gemm_epilogue.cuh"
-#include "gemm_simt.cuh"
-#include "math.cuh"
+#include "gemm/gemm_epilogue.cuh"
+#include "gemm/gemm_simt.cuh"
 #include "platform.cuh"
+#include "pointwise/math.cuh"
 
 #include "codegen/pointwise_rendered.inc"
 

@@ -1,4 +1,4 @@
-// templates/gemm_mma.cuh, run on the host thread by thread, against float64: what its lanes load, decode, swizzle,
+// templates/gemm/gemm_mma.cuh, run on the host thread by thread, against float64: what its lanes load, decode, swizzle,
 // multiply (as the PTX ISA lays out a warp's fragments) and store, on both tiles, all formats, layouts, kinds of
 // factors, pitches and addresses. The parameters are the runtime's own.
 #include "templates/emulator.h"
@@ -10,13 +10,13 @@
 
 #include "cases.h"
 #include "ingot/runtime/check.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
-#include "ingot/runtime/cuda/gemm_params.h"
+#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/gemm/gemm_params.h"
 #include "support/compare.h"
 #include "support/reference.h"
 #include "support/run_case.h"
 
-#include "gemm_mma.cuh"
+#include "gemm/gemm_mma.cuh"
 
 namespace ingot::test {
 namespace {

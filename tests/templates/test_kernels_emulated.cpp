@@ -3,20 +3,20 @@
 // with a fused expression (those of codegen/pointwise_rendered.inc) against the CPU backend.
 #include "templates/emulator.h"
 
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/stream.h"
 
-#include "amax.cuh"
-#include "amax_history.cuh"
-#include "cast_list.cuh"
-#include "cast_row_groups.cuh"
-#include "cast_rows.cuh"
-#include "cast_tiles.cuh"
-#include "cast_whole.cuh"
-#include "column_sum.cuh"
-#include "elementwise.cuh"
-#include "gemm_simt.cuh"
-#include "relayout.cuh"
+#include "cast/amax.cuh"
+#include "cast/amax_history.cuh"
+#include "cast/cast_list.cuh"
+#include "cast/cast_row_groups.cuh"
+#include "cast/cast_rows.cuh"
+#include "cast/cast_tiles.cuh"
+#include "cast/cast_whole.cuh"
+#include "cast/column_sum.cuh"
+#include "cast/elementwise.cuh"
+#include "gemm/gemm_simt.cuh"
+#include "gemm/relayout.cuh"
 
 #include "codegen/pointwise_rendered.inc"
 

@@ -1,16 +1,16 @@
 // The geometry that host and kernels share covers every element, once, for ragged shapes and huge ones. (That the
 // kernels follow it is tested by test_kernels_emulated.)
-#include "amax.cuh"
-#include "amax_history.cuh"
-#include "cast_rows.cuh"
-#include "cast_tiles.cuh"
-#include "column_sum.cuh"
-#include "elementwise.cuh"
-#include "gemm_simt.cuh"
-#include "gemm_sm90_tiling.cuh"
-#include "norm_backward.cuh"
-#include "norm_rows.cuh"
-#include "quantize_mx.cuh"
+#include "cast/amax.cuh"
+#include "cast/amax_history.cuh"
+#include "cast/cast_rows.cuh"
+#include "cast/cast_tiles.cuh"
+#include "cast/column_sum.cuh"
+#include "cast/elementwise.cuh"
+#include "gemm/gemm_simt.cuh"
+#include "gemm/gemm_sm90_tiling.cuh"
+#include "norm/norm_backward.cuh"
+#include "norm/norm_rows.cuh"
+#include "quantize/quantize_mx.cuh"
 
 #include <boost/test/unit_test.hpp>
 #include <set>

@@ -11,7 +11,7 @@
 
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cuda/current_context.h"
-#include "ingot/runtime/cuda/kernel.h"
+#include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/stream.h"
 #include "tests/templates/math_checks.h"
 #include "tests/templates/math_kernels.h"

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "support/compare.h"
 #include "support/run_case.h"
 
-#include "column_sum.cuh"
-#include "norm_backward.cuh"
-#include "norm_rows.cuh"
+#include "cast/column_sum.cuh"
+#include "norm/norm_backward.cuh"
+#include "norm/norm_rows.cuh"
 
 namespace ingot::test {
 namespace {

@@ -8,11 +8,11 @@
 #include <memory>
 #include <string>
 
-#include "ingot/runtime/cpu/cpu_backend.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "support/quantize_case.h"
 
-#include "float_quantize.cuh"
-#include "quantize_mx.cuh"
+#include "quantize/float_quantize.cuh"
+#include "quantize/quantize_mx.cuh"
 
 namespace ingot::test {
 namespace {

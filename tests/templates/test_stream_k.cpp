@@ -1,7 +1,7 @@
 // Stream-K's arithmetic, for many shapes, tilings and counts of multiprocessors: every step of every tile is some
 // block's, once; stretches are equal; and the blocks, run one after the other in the order in which a GPU starts them,
 // never wait for one that has not run, and leave each flag as it was.
-#include "stream_k.cuh"
+#include "gemm/stream_k.cuh"
 
 #include <fmt/format.h>
 
@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "dequant_sm90_tiling.cuh"
-#include "gemm_sm90_split.cuh"
-#include "ingot/codegen/stream_k_estimate.h"
+#include "dequant/dequant_sm90_tiling.cuh"
+#include "gemm/gemm_sm90_split.cuh"
+#include "ingot/codegen/types/stream_k_estimate.h"
 
 using namespace ingot;
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/tuning_file.h"
+#include "ingot/runtime/tuning/tuning_file.h"
 #include "support/tuning_records.h"
 
 namespace {
@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(show_takes_the_dequant_kernel_of_a_size) {
   BOOST_REQUIRE_MESSAGE(hopper.code == 0, hopper.err);
   BOOST_TEST(hopper.out.starts_with(spec + " kernel=sm90:"), hopper.out);
   CHECK_CONTAINS(hopper.out, note + "kernels and tilings, and on a GPU what tuning found comes first\n");
-  CHECK_CONTAINS(hopper.out, "dequant_sm90.cuh");
+  CHECK_CONTAINS(hopper.out, "dequant/dequant_sm90.cuh");
   const Result plain = run("show '" + spec + "' --target sm_90");
   CHECK_CONTAINS(plain.out, "; kernel sm90 is for target sm_90a, which a Hopper GPU is\n");
   const Result ampere = run("show '" + spec + "' --target sm_80");
@@ -312,12 +312,12 @@ BOOST_AUTO_TEST_CASE(show_writes_the_cubin_of_each_pass) {
 BOOST_AUTO_TEST_CASE(a_compile_error_prints_the_log) {
   const Folder folder;
   fs::create_directories(folder / "templates");
-  std::ofstream(folder / "templates/cast_rows.cuh") << "#pragma once\nthis is not C++\n";
+  std::ofstream(folder / "templates/cast/cast_rows.cuh") << "#pragma once\nthis is not C++\n";
   const Result result = run("show " + kOnePass, "INGOT_TEMPLATES='" + (folder / "templates").string() + "'");
   BOOST_TEST(result.code == 1);
   BOOST_TEST(result.out == "");
   BOOST_TEST(result.err.starts_with("ingot: error: "), result.err);
-  CHECK_CONTAINS(result.err, "cast_rows.cuh");
+  CHECK_CONTAINS(result.err, "cast/cast_rows.cuh");
   CHECK_CONTAINS(result.err, "this is not C++");
 }
 

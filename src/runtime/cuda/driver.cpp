@@ -9,7 +9,7 @@
 
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/library.h"
+#include "ingot/runtime/util/library.h"
 
 namespace ingot {
 namespace {

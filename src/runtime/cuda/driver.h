@@ -6,11 +6,11 @@
 #include <memory>
 #include <string>
 
-#include "ingot/codegen/target.h"
+#include "ingot/codegen/types/target.h"
 
 namespace ingot {
 
-class Library;  // runtime/library.h
+class Library;  // runtime/util/library.h
 
 // One function pointer per entry point that we call, with cuda.h's own types. All or nothing: a driver that lacks one
 // is reported, not half used.

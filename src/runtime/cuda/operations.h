@@ -7,7 +7,7 @@
 #include <span>
 
 #include "ingot/runtime/backend.h"
-#include "ingot/runtime/cuda/launcher.h"
+#include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {

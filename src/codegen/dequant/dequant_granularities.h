@@ -1,0 +1,14 @@
+// What shares an f32 factor of a weight that is decoded within its product.
+#pragma once
+
+#include <array>
+
+#include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/codegen/types/granularity.h"
+
+namespace ingot {
+
+inline constexpr std::array kDequantGranularities{kTensorwise,  kRowwise,     kRowGroups,
+                                                  kRowGroups64, kRowGroups32, kBlocks};
+
+}  // namespace ingot

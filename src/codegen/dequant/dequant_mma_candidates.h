@@ -1,0 +1,20 @@
+// Tilings of kernel dequant_mma, and what they take.
+#pragma once
+
+#include <vector>
+
+#include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/codegen/types/matmul_size.h"
+
+namespace ingot {
+
+std::vector<DequantTiling> dequant_mma_tilings(const GemmSize& size);
+
+// Those that add up a row's products in the same order as one of them.
+std::vector<DequantTiling> dequant_mma_tilings_like(const DequantTiling& tiling, const GemmSize& size);
+
+// Microseconds, roughly.
+double estimate_dequant_mma(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& tiling,
+                            int multiprocessors);
+
+}  // namespace ingot

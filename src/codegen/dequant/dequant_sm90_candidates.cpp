@@ -1,0 +1,251 @@
+// The estimate: rounds of clusters, each of as many stages as its part of K has, or (stream-K) an equal share of all
+// stages; and what all that the rings have asked for holds up the first of x. A stage takes the longest of what reading
+// it takes, what decoding and multiplying it takes, one after the other, what a warp must wait for in each step of 32
+// k, the time until a stage that was handed back is full again, and what copying factors row by row takes. And never
+// less than the memory takes. Constants: dequant_costs.h.
+#include "ingot/codegen/dequant/dequant_sm90_candidates.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "ingot/codegen/dequant/dequant_costs.h"
+#include "ingot/codegen/dequant/dequant_sm90.h"
+#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/types/stream_k_estimate.h"
+
+namespace ingot {
+namespace {
+
+constexpr int kStreamK = 0;  // in place of a split
+
+// Of a block: tokens, warpgroups, waves, k of a stage, blocks of a multiprocessor, warpgroups that share a stage's k;
+// into how many parts K is cut; blocks that load x for each other; percent of shared memory that its stages fill: the
+// first of x comes behind all codes that they ask for.
+//
+// Few, of which for most products that were measured one is within 1 % of the best that there is
+// (bench/results/weight_only_tilings_h200.json), and for 32 and 64 tokens those that held up best under load. Of equal
+// estimates the first is chosen.
+struct Sm90Shape {
+  int tokens, groups, waves, depth, blocks, k_warps, split, multicast, percent;
+};
+constexpr std::array kSm90MmaShapes{
+    Sm90Shape{8, 2, 1, 128, 2, 1, 4, 1, 100},         Sm90Shape{8, 2, 1, 256, 1, 1, 1, 1, 100},
+    Sm90Shape{8, 2, 1, 256, 1, 2, 2, 1, 52},          Sm90Shape{8, 2, 1, 512, 1, 2, 2, 1, 52},
+    Sm90Shape{8, 3, 1, 128, 1, 1, 4, 1, 52},          Sm90Shape{8, 3, 1, 256, 1, 1, 2, 1, 52},
+    Sm90Shape{8, 3, 1, 256, 1, 1, 2, 1, 76},          Sm90Shape{8, 3, 1, 256, 1, 1, 2, 1, 100},
+    Sm90Shape{8, 3, 1, 256, 1, 1, 4, 1, 52},          Sm90Shape{8, 4, 1, 128, 1, 2, 2, 1, 52},
+    Sm90Shape{8, 2, 1, 256, 1, 1, kStreamK, 1, 100},  Sm90Shape{8, 2, 1, 512, 2, 1, kStreamK, 1, 100},
+    Sm90Shape{8, 3, 1, 256, 1, 1, kStreamK, 1, 76},   Sm90Shape{16, 2, 1, 256, 1, 2, 2, 1, 52},
+    Sm90Shape{16, 2, 1, 512, 1, 2, 2, 1, 52},         Sm90Shape{16, 3, 1, 64, 2, 1, 4, 1, 100},
+    Sm90Shape{16, 3, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{16, 3, 1, 512, 1, 1, 2, 1, 76},
+    Sm90Shape{16, 2, 1, 512, 2, 1, kStreamK, 1, 100}, Sm90Shape{16, 3, 1, 256, 1, 1, kStreamK, 1, 76},
+    Sm90Shape{16, 3, 1, 512, 1, 1, kStreamK, 1, 100}, Sm90Shape{16, 4, 1, 128, 1, 1, kStreamK, 1, 76},
+    Sm90Shape{16, 4, 1, 256, 1, 1, kStreamK, 1, 76}};
+constexpr std::array kSm90WgmmaShapes{
+    Sm90Shape{16, 2, 1, 128, 1, 1, 2, 1, 76},         Sm90Shape{16, 2, 2, 128, 1, 1, 1, 1, 100},
+    Sm90Shape{16, 3, 1, 128, 1, 1, 2, 1, 52},         Sm90Shape{16, 3, 1, 128, 1, 1, 2, 1, 76},
+    Sm90Shape{32, 1, 1, 128, 1, 1, 2, 1, 52},         Sm90Shape{32, 1, 2, 128, 2, 1, 1, 1, 100},
+    Sm90Shape{32, 2, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{32, 3, 1, 128, 1, 1, 2, 1, 76},
+    Sm90Shape{32, 3, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{32, 2, 2, 128, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{64, 1, 1, 128, 1, 1, 2, 1, 76},         Sm90Shape{64, 1, 1, 128, 1, 1, 2, 1, 100},
+    Sm90Shape{64, 1, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{64, 2, 1, 128, 1, 1, 2, 1, 100},
+    Sm90Shape{64, 2, 1, 256, 1, 1, 2, 1, 100},        Sm90Shape{64, 2, 2, 128, 1, 1, 1, 1, 100},
+    Sm90Shape{64, 3, 1, 128, 1, 1, 2, 1, 100},        Sm90Shape{64, 3, 1, 256, 1, 1, 2, 1, 100},
+    Sm90Shape{64, 1, 2, 64, 2, 1, kStreamK, 1, 100},  Sm90Shape{64, 2, 1, 128, 1, 1, kStreamK, 1, 76},
+    Sm90Shape{64, 2, 1, 256, 2, 1, kStreamK, 1, 100}, Sm90Shape{64, 4, 1, 128, 1, 1, 1, 1, 100},
+    Sm90Shape{64, 4, 1, 128, 1, 1, kStreamK, 1, 100}, Sm90Shape{64, 4, 1, 256, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{128, 2, 1, 128, 1, 1, 1, 1, 100},       Sm90Shape{128, 2, 1, 128, 1, 1, 2, 1, 100},
+    Sm90Shape{128, 2, 2, 128, 1, 1, 1, 2, 100},       Sm90Shape{128, 3, 1, 64, 1, 1, 1, 2, 100},
+    Sm90Shape{128, 3, 1, 64, 1, 1, 2, 1, 100},        Sm90Shape{256, 2, 1, 64, 1, 1, 1, 1, 100},
+    Sm90Shape{256, 2, 1, 64, 1, 1, 1, 2, 100},        Sm90Shape{256, 2, 1, 64, 1, 1, kStreamK, 1, 100}};
+constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
+
+// Does a tile of so many tokens suit M: no more than there are, rounded up, and not so few that weights are decoded
+// over and over?
+bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens < 2 * m) && (tokens >= m || tokens >= 64); }
+
+// k whose sum has a factor of its own in kernel sm90, 0: none has.
+int sum_group(const DequantMatmulSpec& spec) { return static_cast<int>(dequant_group(dequant_sm90_factors(spec))); }
+
+bool has_factors_of_codes(const DequantMatmulSpec& spec) {
+  return dequant_sm90_factors(spec) == DequantFactors::mx32_codes;
+}
+
+// Two sets of sums, where groups have their own, and what they need beside them: more than a thread has registers. Four
+// warpgroups have 112 to a thread; sums of 32 tokens by mma.sync need many beside them if a stage is long, and those of
+// two waves by wgmma.
+bool spills(const DequantMatmulSpec& spec, const DequantTiling& t) {
+  if (sum_group(spec) == 0) return false;
+  return (t.rows == 256 * t.waves && t.tokens * t.waves >= 64) || (!t.wgmma && t.tokens == 32 && t.depth > 128) ||
+         (t.wgmma && t.waves > 1 && t.depth > 64);
+}
+
+// Where tiles are cut there are as many stages as bytes allow: of few bytes, handing them over takes longer than
+// reading them.
+bool has_short_stages(const DequantMatmulSpec& spec, const DequantTiling& t) {
+  return t.stream_k && t.rows * t.depth * bits_of(spec.weight) / 8 < (t.wgmma ? 8192 : 24576);
+}
+
+// Fewer stages than that leave the copy engine nothing to do while the last ones are used. (wgmma's are used for
+// longer: the tensor cores are asked for a step's sums while the next is decoded.)
+int fewest_stages(const DequantTiling& tiling) { return tiling.wgmma || tiling.depth < 256 ? 3 : 2; }
+
+void add_sm90(const DequantMatmulSpec& spec, const DequantTiling& tiling, int percent,
+              std::vector<DequantTiling>& all) {
+  if (spills(spec, tiling) || has_short_stages(spec, tiling)) return;
+  const DequantTiling filled = with_stages(spec, tiling, percent);
+  if (filled.stages >= fewest_stages(tiling) && std::ranges::find(all, filled) == all.end()) all.push_back(filled);
+}
+
+void add_sm90(const DequantMatmulSpec& spec, const GemmSize& size, const Sm90Shape& shape, bool wgmma,
+              std::vector<DequantTiling>& all) {
+  // A part of fewer than two stages is mostly its beginning and its end.
+  const bool is_cut = shape.split > 1 && size.k >= std::int64_t{2} * shape.depth * shape.split;
+  const int rows = 64 * shape.groups / shape.k_warps * shape.waves;
+  add_sm90(spec,
+           {.wgmma = wgmma,
+            .tokens = shape.tokens,
+            .rows = rows,
+            .depth = shape.depth,
+            .split = is_cut ? shape.split : 1,
+            .k_warps = shape.k_warps,
+            .waves = shape.waves,
+            .multicast = size.n < std::int64_t{rows} * shape.multicast ? 1 : shape.multicast,
+            .blocks = shape.blocks,
+            .stream_k = shape.split == kStreamK},
+           shape.percent, all);
+}
+
+}  // namespace
+
+std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const GemmSize& size, bool wgmma_alone) {
+  std::vector<DequantTiling> all;
+  const auto add = [&](std::span<const Sm90Shape> shapes, bool wgmma) {
+    for (const Sm90Shape& shape : shapes) {
+      // (Where stream-K cuts depends on the count of tokens.)
+      if (wgmma_alone && shape.split == kStreamK) continue;
+      if (suits(shape.tokens, size.m)) add_sm90(spec, size, shape, wgmma, all);
+    }
+  };
+  if (!wgmma_alone) add(kSm90MmaShapes, false);
+  add(kSm90WgmmaShapes, true);
+  return all;
+}
+
+std::vector<DequantTiling> dequant_sm90_tilings_like(DequantTiling tiling, const DequantMatmulSpec& spec,
+                                                     const GemmSize& size) {
+  std::vector<DequantTiling> all;
+  for (const int tokens : kSm90WgmmaTokens) {
+    for (const int blocks : {1, 2}) {
+      tiling.tokens = tokens;
+      tiling.blocks = blocks;
+      if (suits(tokens, size.m)) add_sm90(spec, tiling, 100, all);
+    }
+  }
+  return all;
+}
+
+namespace {
+
+// The longer of two times that overlap, and a little more where they are equal.
+double longer(double a, double b) {
+  const double most = std::max({a, b, 1e-3});
+  return most * std::pow(std::pow(a / most, 6) + std::pow(b / most, 6), 1.0 / 6);
+}
+
+// Clusters that run at once, of one block to a multiprocessor: they do not cross the GPU's parts, which have 16 or 18.
+int clusters_at_once(int multiprocessors, int blocks) {
+  const int parts = std::max(1, multiprocessors / 16);
+  const int whole = std::max(1, multiprocessors) / blocks;
+  return std::max(1, blocks <= 2 ? whole : whole - parts / 4);
+}
+
+// For each sum that has a factor of its own, of a code.
+double sums_of_code(const DequantMatmulSpec& spec, const DequantTiling& t) {
+  return sum_group(spec) == 0 ? 0 : static_cast<double>(t.tokens) / sum_group(spec);
+}
+
+const costs::DequantDecoding& decoding_of(const DequantMatmulSpec& spec) {
+  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+  return bits_of(spec.weight) == 8 ? kCosts.eight : bits_of(spec.weight) == 6 ? kCosts.six : kCosts.four;
+}
+
+// Of a code, decoded and multiplied, by so many warps.
+double ns_of_mma(const DequantMatmulSpec& spec, const DequantTiling& t, double warps) {
+  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+  const double alone = decoding_of(spec).mma_warp_ns + (has_factors_of_codes(spec) ? kCosts.mx_mma_warp_ns : 0) +
+                       kCosts.mma_sum_ns * sums_of_code(spec, t);
+  return decoding_of(spec).mma_ns + alone / warps;
+}
+double ns_of_wgmma(const DequantMatmulSpec& spec, const DequantTiling& t, double warps) {
+  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+  const bool has_factors = has_factors_of_codes(spec);
+  const double alone = kCosts.wgmma_warp_ns + (has_factors ? kCosts.mx_wgmma_warp_ns : 0);
+  return decoding_of(spec).wgmma_ns + (has_factors ? kCosts.mx_wgmma_ns : 0) + alone / warps +
+         t.tokens / kCosts.wgmma_per_ns + kCosts.wgmma_sum_ns * sums_of_code(spec, t);
+}
+
+// Stages that a block works through, of how many tiles, and parts that it adds to others' sums.
+struct Rounds {
+  double stages, tiles, parts, blocks_at_once;
+};
+Rounds rounds_of(const GemmSize& size, const DequantTiling& t, int multiprocessors) {
+  const int cluster = t.split * t.multicast;
+  const double tiles_m = static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens));
+  const double tiles =
+      tiles_m * static_cast<double>(ceil_div<std::int64_t>(size.n, std::int64_t{t.rows} * t.multicast));
+  const double one_each = clusters_at_once(multiprocessors, cluster);  // of one block to a multiprocessor
+  const double room = one_each * t.blocks;
+  const auto stages = static_cast<double>(ceil_div<std::int64_t>(size.k, t.depth));
+  const auto at_once = [&](double clusters) { return std::min<double>(t.blocks, std::ceil(clusters / one_each)); };
+  if (!t.stream_k) {
+    const double rounds = std::ceil(tiles / room);
+    return {.stages = rounds * std::ceil(stages / t.split),
+            .tiles = rounds,
+            .parts = 0,
+            .blocks_at_once = at_once(std::ceil(tiles / rounds))};
+  }
+  const double blocks = estimate_stream_k_blocks(tiles, stages, room);
+  const double parts = std::fmod(tiles, blocks) == 0 ? 0 : tiles < blocks ? blocks / tiles : 1;
+  // Blocks that have the same rows for other tokens are at another k: codes are in the L2 less often.
+  const double apart = tiles_m > 1 ? costs::kDequantSm90.stream_k_apart : 1;
+  return {.stages = std::ceil(tiles * stages / blocks) * apart,
+          .tiles = std::max(1.0, tiles / blocks),
+          .parts = parts,
+          .blocks_at_once = at_once(blocks)};
+}
+
+}  // namespace
+
+double estimate_dequant_sm90(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& t,
+                             int multiprocessors) {
+  constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
+  const Rounds rounds = rounds_of(size, t, multiprocessors);
+  const double at_once = rounds.blocks_at_once;
+  // Of a stage.
+  const double weights = static_cast<double>(t.rows) * t.depth;
+  const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * t.tokens * t.depth / t.multicast;
+  const double reading = bytes / kCosts.bytes_per_ns * at_once;
+  const double warps = 4.0 * t.rows / (64 * t.waves) * t.k_warps * at_once;
+  const double of_code = t.wgmma ? ns_of_wgmma(spec, t, warps) : ns_of_mma(spec, t, warps);
+  const double steps = t.depth / 32.0 / t.k_warps * t.waves;
+  const double step = t.wgmma ? kCosts.wgmma_step_ns * t.tokens / 64 : kCosts.mma_step_ns * (16 + t.tokens) / 32;
+  const double filling = (kCosts.ring_ns + reading) / t.stages;
+  const double copying = has_factors_of_codes(spec) ? kCosts.mx_row_ns * t.rows * at_once : 0;
+  const double waiting = kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0) + step * steps;
+  const double stage = std::max({reading, weights * at_once * of_code, waiting, filling, copying});
+  // Of a tile.
+  const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
+  const double exchange =
+      (t.split * t.k_warps == 1 ? 0 : kCosts.exchange_ns + writing) + (t.k_warps > 1 ? kCosts.k_warps_ns : 0);
+  const double ns = rounds.stages * stage + rounds.tiles * (writing + exchange) + rounds.parts * kCosts.part_ns;
+  const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
+  const double room = std::max(1, multiprocessors) * double{kDequantSharedTotal};
+  const double asked = std::min(dequant_sm90_fills(spec, t), all_bytes / room);
+  return kCosts.start_us + kCosts.ring_us * asked + longer(ns * 1e-3, all_bytes / kCosts.memory_per_us);
+}
+
+}  // namespace ingot

@@ -1,0 +1,36 @@
+// One multiplication that a program does: what, and how large. As text, a line of the manifest that a training run
+// records and `ingot tune` reads: the spec, then m, n and k.
+//
+//   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor 8192 4096 14336
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "ingot/codegen/gemm/gemm_estimate.h"
+#include "ingot/codegen/kernel_spec.h"
+
+namespace ingot {
+
+struct GemmCall {
+  GemmSpec spec{};
+  GemmSize size{};
+  bool operator==(const GemmCall&) const = default;
+};
+
+inline std::size_t hash_value(const GemmCall& call) { return hash_with(hash_value(call.spec), call.size); }
+
+// Is an entry of a table the call's?
+inline auto matching(const GemmCall& call) {
+  return [&call](const auto& entry) { return entry.call == call; };
+}
+
+// The spec with the choice of its kernel left to the library.
+GemmSpec without_kernel(GemmSpec spec);
+
+std::string print(const GemmCall& call);
+// Throws Error{invalid_spec} that quotes what is wrong.
+GemmCall parse_gemm_call(std::string_view line);
+
+}  // namespace ingot

@@ -1,0 +1,112 @@
+// What gemm_sm90's tilings, and cuBLASLt's first choice, take on an H200: constants of the estimates in candidates.cpp.
+//
+// They were fitted to the times of all tilings on 561 GEMMs, most of random sizes (bench_choice --every; none of the
+// list by which bench_choice judges), so that the tiling of the least estimate costs little over the fastest one: three
+// quarters of them were enough to find, for the last quarter, one within 2.3 % on the mean. Figures are therefore the
+// model's, not the hardware's, where nothing depends on them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "ingot/codegen/gemm/gemm_tiling.h"
+
+namespace ingot {
+
+struct TilingCost {
+  GemmTiling tiling;
+  double step_ns;  // of 128 of K
+  double tile_ns;  // beside its steps
+  double askew;    // factor of the steps where rows do not start at multiples of 64 bytes
+};
+
+// Of one kind of sums and factors.
+struct Sm90Costs {
+  double start_us;
+  double bytes_per_us;  // of memory
+  double idle;          // share of that which a last round's idle blocks do not draw
+  double few;           // exponent of the share of all blocks that there are, where they have a tile each at most
+  double write_ns;      // of two bytes of output
+  double alone;         // share of a step that idle multiprocessors spare the others
+  std::span<const TilingCost> tilings;
+};
+
+struct CublasltCosts {
+  double start_us;
+  double bytes_per_us;
+  std::array<double, 4> step_ns;  // of tiles of 128x256, 128x128, 64x128 and 64x64
+  double tile_ns;
+  double askew;
+};
+
+namespace costs {
+
+constexpr GemmTiling stream_k(int m, int n, int stages) { return {.m = m, .n = n, .stages = stages, .stream_k = true}; }
+
+// 192 sums in a thread leave few registers for an epilogue: those tilings come last, so that lists may end before them.
+inline constexpr std::array kFastTilings{
+    TilingCost{{128, 128, 2, 1, 6, true}, 324, 4340, 1.35},  TilingCost{{128, 128, 1, 1, 6, true}, 375, 1140, 1.24},
+    TilingCost{{128, 256, 2, 1, 4, false}, 623, 5550, 1.15}, TilingCost{{128, 256, 1, 1, 4, false}, 799, 1820, 1.11},
+    TilingCost{{64, 128, 1, 1, 8, true}, 243, 0, 1.65},      TilingCost{{128, 64, 1, 1, 8, true}, 218, 1150, 1.51},
+    TilingCost{{64, 64, 1, 1, 12, true}, 151, 0, 1.89},      TilingCost{{192, 64, 1, 2, 6, true}, 296, 1680, 1.35},
+    TilingCost{stream_k(64, 128, 8), 476, 2210, 1.09},       TilingCost{stream_k(128, 128, 6), 501, 3050, 1.01},
+    TilingCost{stream_k(256, 128, 4), 947, 2920, 1.15},      TilingCost{{192, 128, 1, 2, 5, true}, 516, 1850, 1.11},
+    TilingCost{{128, 192, 2, 1, 5, true}, 494, 3210, 1.09}};
+inline constexpr std::array kAccurateTilings{
+    TilingCost{{128, 192, 2, 1, 5, false}, 568, 871, 1.03}, TilingCost{{128, 192, 1, 1, 5, false}, 477, 891, 1.42},
+    TilingCost{{128, 128, 1, 1, 6, false}, 326, 573, 1.48}, TilingCost{{128, 128, 2, 1, 6, false}, 376, 597, 1.11},
+    TilingCost{{256, 128, 1, 1, 4, false}, 825, 200, 1.12}, TilingCost{{256, 128, 1, 2, 4, false}, 692, 7730, 1},
+    TilingCost{{64, 128, 1, 1, 8, true}, 310, 994, 1.42},   TilingCost{{64, 64, 1, 1, 12, true}, 226, 269, 1.26},
+    TilingCost{stream_k(64, 128, 8), 334, 2970, 1.18},      TilingCost{stream_k(128, 128, 6), 536, 945, 1.09},
+    TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         TilingCost{stream_k(256, 128, 4), 1000, 1310, 1.03}};
+// Of 1x128 by 128x128; those of 1x128 by 1x128 are taken to cost the same. None was measured askew: those factors are
+// the accurate sums'.
+inline constexpr std::array kGroupedTilings{
+    TilingCost{{128, 128, 1, 1, 6, false}, 391, 422, 1.48}, TilingCost{{128, 128, 2, 1, 6, false}, 448, 543, 1.11},
+    TilingCost{{256, 128, 1, 2, 4, false}, 911, 907, 1},    TilingCost{{256, 128, 1, 1, 4, false}, 960, 500, 1.12},
+    TilingCost{{64, 128, 1, 1, 8, true}, 330, 0, 1.42},     TilingCost{{64, 64, 1, 1, 12, true}, 239, 87.7, 1.26},
+    TilingCost{stream_k(64, 128, 8), 421, 2440, 1.18},      TilingCost{stream_k(128, 128, 6), 682, 1670, 1.09},
+    TilingCost{stream_k(64, 256, 5), 635, 3820, 1}};
+
+inline constexpr Sm90Costs kFast{.start_us = 1.67,
+                                 .bytes_per_us = 4.69e6,
+                                 .idle = 0.57,
+                                 .few = 0.811,
+                                 .write_ns = 0.0115,
+                                 .alone = 0.068,
+                                 .tilings = kFastTilings};
+inline constexpr Sm90Costs kAccurate{.start_us = 0.967,
+                                     .bytes_per_us = 3.89e6,
+                                     .idle = 0.749,
+                                     .few = 0.729,
+                                     .write_ns = 0.0782,
+                                     .alone = 0,
+                                     .tilings = kAccurateTilings};
+inline constexpr Sm90Costs kGrouped{.start_us = 2.26,
+                                    .bytes_per_us = 6.96e6,
+                                    .idle = 0.283,
+                                    .few = 0.935,
+                                    .write_ns = 0.0309,
+                                    .alone = 0.136,
+                                    .tilings = kGroupedTilings};
+
+inline constexpr CublasltCosts kCublasltFast{
+    .start_us = 2.93, .bytes_per_us = 4.49e6, .step_ns = {1300, 792, 236, 80.8}, .tile_ns = 276, .askew = 1.17};
+inline constexpr CublasltCosts kCublasltFastRows{
+    .start_us = 2.78, .bytes_per_us = 4.66e6, .step_ns = {705, 376, 340, 274}, .tile_ns = 2270, .askew = 0.93};
+inline constexpr CublasltCosts kCublasltAccurate{
+    .start_us = 3.08, .bytes_per_us = 4.9e6, .step_ns = {686, 804, 219, 70.5}, .tile_ns = 1320, .askew = 1.22};
+inline constexpr CublasltCosts kCublasltAccurateRows{
+    .start_us = 2.44, .bytes_per_us = 3.89e6, .step_ns = {1510, 393, 452, 278}, .tile_ns = 1690, .askew = 1.32};
+
+// The tilings alone.
+template <std::size_t Count>
+constexpr std::array<GemmTiling, Count> tilings_of(const std::array<TilingCost, Count>& costs) {
+  std::array<GemmTiling, Count> tilings{};
+  for (std::size_t i = 0; i < Count; ++i) tilings[i] = costs[i].tiling;
+  return tilings;
+}
+
+}  // namespace costs
+}  // namespace ingot

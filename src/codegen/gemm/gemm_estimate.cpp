@@ -1,0 +1,199 @@
+// The estimate: rounds of tiles, each as long as its steps of K, and the writing of a tile where nothing hides it;
+// never less than the memory takes, which a last round of few tiles draws on poorly. Stream-K has parts of rounds, and
+// pays for what its blocks leave to each other. Constants: gemm_costs.h.
+#include "ingot/codegen/gemm/gemm_estimate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "ingot/codegen/gemm/gemm_costs.h"
+#include "ingot/codegen/types/stream_k_estimate.h"
+
+#include "gemm/gemm_sm90_split.cuh"
+
+namespace ingot {
+namespace {
+
+constexpr auto kFast = costs::tilings_of(costs::kFastTilings);
+constexpr auto kAccurate = costs::tilings_of(costs::kAccurateTilings);
+constexpr auto kGrouped = costs::tilings_of(costs::kGroupedTilings);
+
+constexpr std::int64_t kStep = 128;     // of K
+constexpr std::int64_t kStraight = 64;  // bytes that rows start at multiples of, or loads take longer
+constexpr double kLeastDrawn = 0.02;    // of the memory's rate
+constexpr double kStagingUs = 2.0;      // of one more kernel ahead
+constexpr double kStagedPerUs = 4.0e6;  // bytes
+constexpr double kMmaStartUs = 2.5;
+constexpr double kMmaPerUs = 220e6;  // operations of gemm_mma where rows start anywhere
+
+// K stands for the pitch; staged rows are padded.
+bool is_straight(const GemmSpec& spec, const GemmSize& size) {
+  return size.k % kStraight == 0 || (spec.staged_a && spec.staged_b);
+}
+
+// Does the epilogue need no more registers than one further matrix, or one further output, takes? Others spill beside
+// 192 sums (`ingot show`; the compile matrix watches).
+bool is_light(const GemmSpec& spec) {
+  const GemmEpilogue& epilogue = spec.epilogue;
+  const std::int64_t words = size_of(epilogue_dtype(spec)) / 2;
+  std::int64_t held =
+      (epilogue.c ? size_of(*epilogue.c) / 2 : 0) + (epilogue.preactivation ? 1 : 0) + (epilogue.amax ? 1 : 0);
+  for (const PointwiseInput& input : epilogue.pointwise.inputs()) {
+    held += input.kind == PointwiseInput::Kind::matrix ? words : 1;
+  }
+  return held <= 1 && !is_fp8(spec.out);
+}
+
+double rounded_up(std::int64_t a, std::int64_t b) { return static_cast<double>((a + b - 1) / b); }
+
+// How tiles come to multiprocessors, or to as many clusters as there is room for.
+struct Rounds {
+  double count;  // of tiles that a block has, one after the other
+  double busy;   // share of all blocks, over the whole time
+  bool cut_along_k;
+};
+
+// Stream-K as in templates/gemm/stream_k.cuh.
+Rounds rounds_of(const GemmTiling& t, double tiles, double steps, double room) {
+  const double rounds = std::max(1.0, std::ceil(tiles / room));
+  const Rounds whole{.count = rounds, .busy = tiles / (rounds * room), .cut_along_k = false};
+  if (!t.stream_k) return whole;
+  const double units = std::max(1.0, steps - kSm90Spare);
+  const double blocks = estimate_stream_k_blocks(tiles, units, room);
+  if (std::floor(tiles / blocks) * blocks == tiles) return whole;
+  return {.count = tiles / blocks, .busy = blocks / room, .cut_along_k = true};
+}
+
+const Sm90Costs& costs_of(const GemmSpec& spec) {
+  if (has_group_factors(spec)) return costs::kGrouped;
+  return spec.fast_accumulation ? costs::kFast : costs::kAccurate;
+}
+
+// Of a tiling that was not measured, those of the one nearest in size, in proportion.
+TilingCost cost_of(const Sm90Costs& costs, const GemmTiling& t) {
+  const auto distance = [&](const TilingCost& cost) {
+    const GemmTiling& other = cost.tiling;
+    const int apart = std::abs(t.m * t.n - other.m * other.n) + std::abs(t.m - other.m);
+    return 4 * apart + 2 * (t.stream_k != other.stream_k) + (t.cluster_m != other.cluster_m) +
+           (t.cluster_n != other.cluster_n) + (t.pingpong != other.pingpong);
+  };
+  TilingCost cost = *std::ranges::min_element(costs.tilings, {}, distance);
+  const double larger = static_cast<double>(t.m) * t.n / (cost.tiling.m * cost.tiling.n);
+  cost.step_ns *= larger;
+  cost.tile_ns *= larger;
+  return cost;
+}
+
+const CublasltCosts& cublaslt_costs(const GemmSpec& spec) {
+  const bool rows = spec.scale_a == kRowwise || spec.scale_b == kRowwise;
+  if (spec.fast_accumulation) return rows ? costs::kCublasltFastRows : costs::kCublasltFast;
+  return rows ? costs::kCublasltAccurateRows : costs::kCublasltAccurate;
+}
+
+double bytes_of(const GemmSpec& spec, const GemmSize& size) {
+  return static_cast<double>(size.m + size.n) * static_cast<double>(size.k) +
+         static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size_of(spec.out));
+}
+
+// The longer of two times that overlap, and a little more where they are equal.
+double longer(double a, double b) {
+  const auto sixth = [](double x) { return x * x * x * x * x * x; };
+  const double most = std::max({a, b, 1e-3});
+  return most * std::pow(sixth(a / most) + sixth(b / most), 1.0 / 6);
+}
+
+}  // namespace
+
+std::span<const GemmTiling> candidates(const GemmSpec& spec) {
+  if (spec.tiling) return {&*spec.tiling, 1};
+  if (has_group_factors(spec)) return kGrouped;
+  const std::span<const GemmTiling> all =
+      spec.fast_accumulation ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
+  if (is_light(spec)) return all;
+  return all.first(all.size() - (spec.fast_accumulation ? 2 : 1));
+}
+
+// As if it chose among four sizes of tiles.
+double estimate_cublaslt(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+  constexpr std::array<std::pair<int, int>, 4> kTiles{std::pair{128, 256}, {128, 128}, {64, 128}, {64, 64}};
+  const CublasltCosts& costs = cublaslt_costs(spec);
+  const double steps = rounded_up(size.k, kStep) * (is_straight(spec, size) ? 1.0 : costs.askew);
+  double least = 0;
+  multiprocessors = std::max(multiprocessors, 1);
+  for (std::size_t i = 0; i < kTiles.size(); ++i) {
+    const auto [rows, cols] = kTiles[i];
+    const double tiles = std::min(rounded_up(size.m, rows) * rounded_up(size.n, cols),
+                                  rounded_up(size.m, cols) * rounded_up(size.n, rows));
+    const double ns = std::max(1.0, std::ceil(tiles / multiprocessors)) * (steps * costs.step_ns[i] + costs.tile_ns);
+    least = i == 0 ? ns : std::min(least, ns);
+  }
+  return costs.start_us + longer(least * 1e-3, bytes_of(spec, size) / costs.bytes_per_us);
+}
+
+double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t, int multiprocessors) {
+  const Sm90Costs& costs = costs_of(spec);
+  const TilingCost cost = cost_of(costs, t);
+  const int cluster = t.cluster_m * t.cluster_n;
+  multiprocessors = std::max(multiprocessors, 1);
+  const double clusters =
+      rounded_up(size.m, std::int64_t{t.m} * t.cluster_m) * rounded_up(size.n, std::int64_t{t.n} * t.cluster_n);
+  const double room = std::max(1, multiprocessors / cluster);
+  const double steps = rounded_up(size.k, kStep);
+  const Rounds rounds = rounds_of(t, clusters, steps, room);
+  const double idle = 1 - std::min(1.0, clusters * cluster / multiprocessors);
+  const double sums = steps * cost.step_ns * (is_straight(spec, size) ? 1.0 : cost.askew) * (1 - costs.alone * idle);
+  const double writing = costs.write_ns * t.m * t.n * static_cast<double>(size_of(spec.out)) / 2;
+  const double beside = cost.tile_ns + writing;
+  // In ping-pong one warpgroup writes while the other multiplies; the last tile's writing has nothing to hide behind. A
+  // tile that more than two blocks work at has as many parts to add.
+  const double ns = t.pingpong           ? rounds.count * std::max(sums, (sums + beside) / 2) + beside
+                    : rounds.cut_along_k ? rounds.count * sums + std::max(rounds.count, 1 / rounds.count) * beside
+                                         : rounds.count * (sums + beside);
+  const double drawn = rounds.count > 1 ? 1 - costs.idle * (1 - rounds.busy) : std::pow(rounds.busy, costs.few);
+  return costs.start_us + longer(ns * 1e-3, bytes_of(spec, size) / costs.bytes_per_us / std::max(drawn, kLeastDrawn));
+}
+
+GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+  const std::span<const GemmTiling> all = candidates(spec);
+  GemmTiling best = all.front();
+  double least = estimate(spec, size, best, multiprocessors);
+  for (const GemmTiling& tiling : all.subspan(1)) {
+    const double time = estimate(spec, size, tiling, multiprocessors);
+    if (time < least) {
+      least = time;
+      best = tiling;
+    }
+  }
+  return best;
+}
+
+// A call of cuBLASLt's costs the host three times as much, which decides between equals. beta * c stays cuBLASLt's.
+bool prefers_sm90(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+  if (spec.epilogue.c) return false;
+  return estimate(spec, size, choose_tiling(spec, size, multiprocessors), multiprocessors) <=
+         estimate_cublaslt(spec, size, multiprocessors);
+}
+
+bool prefers_staging(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+  const auto bytes = [&](std::int64_t rows) { return static_cast<double>(rows) * static_cast<double>(size.k); };
+  const auto staging = [&](bool staged, std::int64_t rows) {
+    return staged ? kStagingUs + 2 * bytes(rows) / kStagedPerUs : 0.0;
+  };
+  const double operations = 2 * bytes(size.m) * static_cast<double>(size.n);
+  const double mma = kMmaStartUs + std::max(operations / kMmaPerUs, (bytes(size.m) + bytes(size.n)) / kStagedPerUs);
+  return estimate(spec, size, *spec.tiling, multiprocessors) + staging(spec.staged_a, size.m) +
+             staging(spec.staged_b, size.n) <
+         mma;
+}
+
+GemmTiling choose_mma_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+  if (spec.tiling) return *spec.tiling;
+  const GemmTiling& large = kMmaTilings[0];
+  const double tiles = rounded_up(size.m, large.m) * rounded_up(size.n, large.n);
+  return tiles >= multiprocessors ? large : kMmaTilings[1];
+}
+
+}  // namespace ingot

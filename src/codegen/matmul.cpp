@@ -1,0 +1,83 @@
+#include "ingot/codegen/matmul.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdint>
+#include <system_error>
+
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+[[noreturn]] void refuse(std::string_view line, const std::string& message) {
+  throw Error(ErrorCode::invalid_spec, std::string(line), message);
+}
+
+// The number at the end of `rest`, which is dropped with the spaces before it.
+std::int64_t take_size(std::string_view line, std::string_view& rest, const char* name) {
+  const auto end = rest.find_last_not_of(" \t\r");
+  rest = rest.substr(0, end == std::string_view::npos ? 0 : end + 1);
+  const auto space = rest.find_last_of(" \t");
+  const std::string_view word = space == std::string_view::npos ? rest : rest.substr(space + 1);
+  std::int64_t value = 0;
+  const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc{} || stop != word.data() + word.size() || value <= 0) {
+    refuse(line, fmt::format("\"{}\" is no {}; expected the spec of a product and then its m, n and k, such as "
+                             "\"gemm bf16*bf16->bf16 nt 8192 4096 4096\"",
+                             word, name));
+  }
+  rest.remove_suffix(word.size());
+  return value;
+}
+
+}  // namespace
+
+std::size_t hash_value(const ProductCall& call) { return hash_with(hash_value(kernel_spec(call.spec)), call.size); }
+
+KernelSpec kernel_spec(const Product& product) {
+  return std::visit([](const auto& spec) { return KernelSpec(spec); }, product);
+}
+
+Product parse_product(std::string_view line) {
+  const KernelSpec spec = parse(line);
+  if (const auto* const gemm = std::get_if<GemmSpec>(&spec)) return *gemm;
+  if (const auto* const dequant = std::get_if<DequantMatmulSpec>(&spec)) return *dequant;
+  refuse(line, "is no GEMM and no dequant_matmul");
+}
+
+DequantMatmulSpec without_kernel(DequantMatmulSpec spec) {
+  spec.kernel = DequantKernel::automatic;
+  spec.tiling.reset();
+  return spec;
+}
+
+Product without_kernel(const Product& product) {
+  return std::visit([](const auto& spec) { return Product(without_kernel(spec)); }, product);
+}
+
+bool names_kernel(const Product& product) { return product != without_kernel(product); }
+
+std::string kernel_of(const Product& product) {
+  const std::string line = print(kernel_spec(product));
+  constexpr std::string_view kKey = " kernel=";
+  const auto at = line.find(kKey);
+  return at == std::string::npos ? "automatic" : line.substr(at + kKey.size());
+}
+
+std::string print(const ProductCall& call) {
+  return fmt::format("{} {} {} {}", print(kernel_spec(call.spec)), call.size.m, call.size.n, call.size.k);
+}
+
+ProductCall parse_product_call(std::string_view line) {
+  std::string_view rest = line;
+  ProductCall call;
+  call.size.k = take_size(line, rest, "k");
+  call.size.n = take_size(line, rest, "n");
+  call.size.m = take_size(line, rest, "m");
+  call.spec = without_kernel(parse_product(rest));
+  return call;
+}
+
+}  // namespace ingot

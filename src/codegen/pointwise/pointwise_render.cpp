@@ -1,0 +1,89 @@
+#include "ingot/codegen/pointwise/pointwise_render.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/pointwise/pointwise_functions.h"
+
+namespace ingot {
+namespace {
+
+using Op = PointwiseOp;
+
+const char* precision_type(PointwisePrecision precision) {
+  switch (precision) {
+    case PointwisePrecision::reproducible16: return "math::Reproducible16";
+    case PointwisePrecision::reproducible32: return "math::Reproducible32";
+    case PointwisePrecision::fast: return "math::Fast";
+  }
+  return "no precision";
+}
+
+const char* kind_name(PointwiseInput::Kind kind) {
+  switch (kind) {
+    case PointwiseInput::Kind::matrix: return "matrix";
+    case PointwiseInput::Kind::column: return "column";
+    case PointwiseInput::Kind::row: return "row";
+    case PointwiseInput::Kind::column_f32: return "column_f32";
+  }
+  return "no kind";
+}
+
+// Exact: 0.1 is 0x1.99999ap-4F.
+std::string number(float value) { return fmt::format("{:a}F", value); }
+
+std::string computation(Op op, const std::string& a, const std::string& b, const char* precision) {
+  switch (op) {
+    case Op::negate: return "-" + a;
+    case Op::add: return fmt::format("{} + {}", a, b);
+    case Op::subtract: return fmt::format("{} - {}", a, b);
+    case Op::multiply: return fmt::format("{} * {}", a, b);
+    case Op::divide: return fmt::format("math::divide<{}>({}, {})", precision, a, b);
+    case Op::maximum: return fmt::format("math::maximum({}, {})", a, b);
+    case Op::minimum: return fmt::format("math::minimum({}, {})", a, b);
+    case Op::abs: return fmt::format("math::absolute({})", a);
+    case Op::sign: return fmt::format("math::sign({})", a);
+    case Op::step: return fmt::format("math::step({})", a);
+    default: return fmt::format("math::{}<{}>({})", function_name(op), precision, a);
+  }
+}
+
+}  // namespace
+
+std::string render(const Pointwise& expression, std::string_view functor_name, PointwisePrecision precision) {
+  std::string parameters = expression.uses_x() ? "float x" : "float";
+  std::string kinds;
+  for (std::size_t i = 0; i < expression.inputs().size(); ++i) {
+    parameters += fmt::format(", float a{}", i);
+    kinds += fmt::format("{}InputKind::{}", i == 0 ? "" : ", ", kind_name(expression.inputs()[i].kind));
+  }
+  std::string body;
+  std::vector<std::string> values;
+  std::string last = "x";
+  int temporaries = 0;
+  for (const PointwiseStep& step : expression.steps()) {
+    if (step.op == Op::constant) {
+      values.push_back(number(step.value));
+    } else if (step.op == Op::x) {
+      values.emplace_back("x");
+    } else if (step.op == Op::input) {
+      values.push_back(fmt::format("a{}", step.a));
+    } else {
+      const std::string computed = computation(step.op, values[step.a], values[step.b], precision_type(precision));
+      values.push_back(fmt::format("t{}", temporaries++));
+      body += fmt::format("    const float {} = {};\n", values.back(), computed);
+    }
+    last = values.back();
+  }
+  return fmt::format(
+      "namespace ingot {{\n\nstruct {} {{\n"
+      "  static constexpr u32 kInputs = {};\n"
+      "  static constexpr bool kUsesX = {};\n"
+      "  static constexpr InputKind kKinds[kMaxInputs] = {{{}}};\n"
+      "  static INGOT_HOST_DEVICE float apply({}) {{\n{}    return {};\n  }}\n}};\n\n}}  // namespace ingot\n",
+      functor_name, expression.inputs().size(), expression.uses_x(), kinds, parameters, body, last);
+}
+
+}  // namespace ingot

@@ -1,0 +1,14 @@
+#include "ingot/runtime/cast/maxima.h"
+#include "ingot/runtime/cpu/operations.h"
+
+namespace ingot::cpu {
+
+void amax(const AmaxSpec& spec, const AmaxTensors& tensors, ThreadPool& pool) {
+  const Extents extents(spec.scale, tensors.input.rows, tensors.input.cols);
+  visit_high_precision(spec.in, [&]<class T>(Type<T>) {
+    const std::vector<u32> maxima = maxima_of<T>(extents, Values<T>(tensors.input), pool);
+    std::transform(maxima.begin(), maxima.end(), row<float>(tensors.amax, 0), amax_from_bits);
+  });
+}
+
+}  // namespace ingot::cpu

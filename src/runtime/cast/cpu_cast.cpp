@@ -1,0 +1,140 @@
+// Two passes over the matrix: the maxima of every extent, where they are asked for, then the codes. By the letter of
+// the numerics contract; maxima are integers (maxima.h), so that threads may find them in any order.
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "ingot/runtime/cast/maxima.h"
+#include "ingot/runtime/cast/values.h"
+#include "ingot/runtime/cpu/operations.h"
+
+#include "cast/cast_tiles.cuh"
+
+namespace ingot::cpu {
+namespace {
+
+// One of the outputs: the scale of each of its extents.
+struct Scales {
+  Extents extents;
+  std::vector<float> values;
+
+  float at(i64 r, i64 c) const { return values[static_cast<std::size_t>(extents.index(r, c))]; }
+};
+
+template <Fp8Format Out>
+Scales dynamic_scales(const Extents& extents, const std::vector<u32>& maxima, bool pow2, const Tensor& factors) {
+  Scales scales{extents, {}};
+  for (std::size_t i = 0; i < maxima.size(); ++i) {
+    scales.values.push_back(scale_from_amax<Out>(amax_from_bits(maxima[i]), pow2));
+    row<float>(factors, 0)[i] = factor_from_scale(scales.values.back());
+  }
+  return scales;
+}
+
+Scales given_scales(const Extents& extents, const std::vector<u32>& maxima, const Tensor& given, const Tensor& amax,
+                    const Tensor& factors) {
+  Scales scales{extents, {}};
+  for (std::size_t i = 0; i < maxima.size(); ++i) {
+    scales.values.push_back(row<float>(given, 0)[i]);
+    row<float>(factors, 0)[i] = factor_from_scale(scales.values.back());
+    float& recorded = row<float>(amax, 0)[i];
+    recorded = float_from_bits(std::max(float_bits(recorded), float_bits(amax_from_bits(maxima[i]))));
+  }
+  return scales;
+}
+
+// Codes of rows [begin, end), and the values themselves. In tiles, so that a transposed tile stays in the cache while
+// its columns are written.
+template <class In, Fp8Format Out>
+void quantize_rows(const Values<In>& values, const CastTensors& tensors, const Scales* codes, const Scales* transposed,
+                   bool given, i64 begin, i64 end) {
+  constexpr i64 kRows = 64;
+  constexpr i64 kCols = Values<In>::kMaxCount;
+  const auto code = [given](float value, float scale) {
+    return given ? quantize_given<Out>(value, scale) : quantize<Out>(value, scale);
+  };
+  for (i64 r0 = begin; r0 < end; r0 += kRows) {
+    for (i64 c0 = 0; c0 < values.cols(); c0 += kCols) {
+      for (i64 r = r0; r < std::min(r0 + kRows, end); ++r) {
+        const i64 count = std::min(kCols, values.cols() - c0);
+        std::array<float, kCols> read;
+        values.read(r, c0, count, read.data());
+        for (i64 i = 0; i < count; ++i) {
+          const float value = read[static_cast<std::size_t>(i)];
+          const i64 c = c0 + i;
+          if (codes != nullptr) row<Out>(tensors.codes, r)[c] = code(value, codes->at(r, c));
+          if (transposed != nullptr) row<Out>(tensors.transposed, c)[r] = code(value, transposed->at(r, c));
+          if (tensors.result.data != nullptr) row<In>(tensors.result, r)[c] = from_float<In>(value);
+        }
+      }
+    }
+  }
+}
+
+// The order of summation is templates/cast/cast_tiles.cuh's: runs of 8 rows, the 16 runs of a tile, the tiles.
+template <class In, class Sum>
+void sum_columns(const Values<In>& values, const Tensor& sum, i64 begin, i64 end) {
+  constexpr i64 kTileRows = 128;
+  constexpr std::size_t kCols = Values<In>::kMaxCount;
+  for (i64 c0 = begin; c0 < end; c0 += Values<In>::kMaxCount) {
+    const i64 count = std::min(Values<In>::kMaxCount, end - c0);
+    const auto add = [count](std::array<float, kCols>& to, const std::array<float, kCols>& from) {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) to[i] = to[i] + from[i];
+    };
+    std::array<float, kCols> total{};
+    for (i64 tile = 0; tile < values.rows(); tile += kTileRows) {
+      std::array<float, kCols> tile_sum{};
+      for (i64 run = tile; run < std::min(tile + kTileRows, values.rows()); run += kRowsPerRun) {
+        std::array<float, kCols> run_sum{};
+        for (i64 r = run; r < std::min(run + i64{kRowsPerRun}, values.rows()); ++r) {
+          std::array<float, kCols> read;
+          values.read(r, c0, count, read.data());
+          add(run_sum, read);
+        }
+        add(tile_sum, run_sum);
+      }
+      add(total, tile_sum);
+    }
+    for (i64 i = 0; i < count; ++i) row<Sum>(sum, 0)[c0 + i] = from_float<Sum>(total[static_cast<std::size_t>(i)]);
+  }
+}
+
+template <class In, Fp8Format Out>
+void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool) {
+  const Values<In> values(spec, tensors);
+  const auto scales_of = [&](ScaleGranularity granularity, const Tensor& given, const Tensor& amax,
+                             const Tensor& factors) {
+    const Extents extents(granularity, values.rows(), values.cols());
+    const std::vector<u32> maxima = maxima_of<In>(extents, values, pool);
+    return spec.source == ScaleSource::given ? given_scales(extents, maxima, given, amax, factors)
+                                             : dynamic_scales<Out>(extents, maxima, spec.pow2, factors);
+  };
+  const Scales scales = scales_of(spec.scale, tensors.scales, tensors.amax, tensors.factors);
+  std::optional<Scales> own;
+  if (spec.transposed_scale) {
+    own = scales_of(*spec.transposed_scale, tensors.transposed_scales, tensors.transposed_amax,
+                    tensors.transposed_factors);
+  }
+  if (spec.sum) {
+    visit_high_precision(*spec.sum, [&]<class Sum>(Type<Sum>) {
+      pool.parallel_for(values.cols(), Values<In>::kMaxCount,
+                        [&](i64 begin, i64 end) { sum_columns<In, Sum>(values, tensors.sum, begin, end); });
+    });
+  }
+  if (tensors.input.empty()) return;
+  const Scales* const transposed = own ? &*own : &scales;
+  pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
+    quantize_rows<In, Out>(values, tensors, spec.codes ? &scales : nullptr, spec.transposed ? transposed : nullptr,
+                           spec.source == ScaleSource::given, begin, end);
+  });
+}
+
+}  // namespace
+
+void cast(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool) {
+  visit_high_precision(spec.in, [&]<class In>(Type<In>) {
+    visit_fp8(spec.out, [&]<class Out>(Type<Out>) { cast_as<In, Out>(spec, tensors, pool); });
+  });
+}
+
+}  // namespace ingot::cpu

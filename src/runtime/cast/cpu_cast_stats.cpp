@@ -1,0 +1,81 @@
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "ingot/runtime/cast/cast_stats.h"
+#include "ingot/runtime/cast/maxima.h"
+#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/visit.h"
+
+#include "cast/cast_stats.cuh"
+
+namespace ingot::cpu {
+namespace {
+
+using Launch = CastStatsLaunch;
+using Parts = std::array<CastStatsPart, Launch::kThreads>;
+
+// The kernels write the public struct.
+static_assert(sizeof(CastStatsResult) == sizeof(CastStats));
+static_assert(offsetof(CastStatsResult, spoiled) == offsetof(CastStats, spoiled));
+static_assert(offsetof(CastStatsResult, sum_of_squared_errors) == offsetof(CastStats, sum_of_squared_errors));
+static_assert(offsetof(CastStatsResult, amax) == offsetof(CastStats, amax));
+static_assert(offsetof(CastStatsResult, largest_factor) == offsetof(CastStats, largest_factor));
+
+// The threads of a block, as templates/cast/cast_stats.cuh adds them up.
+CastStatsPart merged(Parts& parts) {
+  for (std::size_t half = parts.size() / 2; half != 0; half /= 2) {
+    for (std::size_t t = 0; t < half; ++t) merge(parts[t], parts[t + half]);
+  }
+  return parts[0];
+}
+
+template <class In, class Out>
+CastStatsPart part_of_tile(const CastStatsSpec& spec, const CastStatsTensors& tensors, i64 tile) {
+  const Tensor& input = tensors.input;
+  const Extents extents(spec.scale, input.rows, input.cols);
+  const i64 across = ceil_div<i64>(input.cols, Launch::kTile);
+  const i64 first_row = tile / across * Launch::kTile;
+  const i64 first_col = tile % across * Launch::kTile;
+  Parts parts;
+  parts.fill(no_stats());
+  for (i64 r = first_row; r < std::min<i64>(input.rows, first_row + Launch::kTile); ++r) {
+    for (i64 c = first_col; c < std::min<i64>(input.cols, first_col + Launch::kTile); ++c) {
+      u8 code = 0;
+      float factor = 0;
+      if (spec.out) {
+        code = spec.transposed ? row<const u8>(tensors.codes, c)[r] : row<const u8>(tensors.codes, r)[c];
+        factor = row<const float>(tensors.factors, 0)[extents.index(r, c)];
+      }
+      const u32 thread = Launch::thread_of(static_cast<u32>(r - first_row), static_cast<u32>(c - first_col));
+      take<Out>(parts[thread], to_float(row<const In>(input, r)[c]), code, factor);
+    }
+  }
+  return merged(parts);
+}
+
+template <class In, class Out>
+void cast_stats_as(const CastStatsSpec& spec, const CastStatsTensors& tensors, ThreadPool& pool) {
+  std::vector<CastStatsPart> tiles(static_cast<std::size_t>(Launch::tiles(tensors.input.rows, tensors.input.cols)));
+  pool.parallel_for(static_cast<i64>(tiles.size()), 4, [&](i64 begin, i64 end) {
+    for (i64 i = begin; i < end; ++i) tiles[static_cast<std::size_t>(i)] = part_of_tile<In, Out>(spec, tensors, i);
+  });
+  Parts parts;
+  parts.fill(no_stats());
+  for (std::size_t i = 0; i < tiles.size(); ++i) merge(parts[i % parts.size()], tiles[i]);
+  const CastStatsResult result = result_of(merged(parts));
+  std::memcpy(tensors.stats.data, &result, sizeof(result));
+}
+
+}  // namespace
+
+void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, ThreadPool& pool) {
+  visit_high_precision(spec.in, [&]<class In>(Type<In>) {
+    if (!spec.out) return cast_stats_as<In, Uncast>(spec, tensors, pool);
+    visit_fp8(*spec.out, [&]<class Out>(Type<Out>) { cast_stats_as<In, Out>(spec, tensors, pool); });
+  });
+}
+
+}  // namespace ingot::cpu

@@ -1,0 +1,42 @@
+#include "ingot/runtime/cuda/operations.h"
+
+#include "cast/amax.cuh"
+
+namespace ingot::cuda {
+
+void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  auto* const result = static_cast<float*>(tensors.amax.data);
+  const i64 count = scale_count(spec.scale, input.rows, input.cols);
+  if (count == 0) return;
+  if (input.empty()) return launcher.fill(result, 0.0F, count, stream);
+
+  const SourceParams source{
+      .input = input.data, .rows = input.rows, .cols = input.cols, .input_stride = input.row_stride, .operands = {}};
+  if (spec.scale == kRowwise) {
+    launcher.launch(spec, Pass::main, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
+                    AmaxRowsParams{source, result, RowsLaunch::threads_log2(input.cols)}, stream);
+    return;
+  }
+  if (spec.scale == kColumnwise) {
+    launcher.fill_zero(result, static_cast<std::size_t>(count) * sizeof(float), stream);
+    const u32 steps = AmaxTilesLaunch::steps(input.rows, input.cols);
+    const AmaxTilesParams params{.source = source,
+                                 .tensor = nullptr,
+                                 .rows = nullptr,
+                                 .columns = static_cast<u32*>(tensors.amax.data),
+                                 .steps = steps};
+    launcher.launch(spec, Pass::main, AmaxTilesLaunch::grid(input.rows, input.cols, steps), AmaxTilesLaunch::kThreads,
+                    params, stream);
+    return;
+  }
+  const SourceParams first = flattened(source);
+  const i64 partials = AmaxPartialsLaunch::grid(first.rows, first.cols, static_cast<u64>(size_of(spec.in)));
+  auto* const memory = static_cast<float*>(stream.scratch(static_cast<std::size_t>(partials) * sizeof(float)));
+  launcher.launch(spec, Pass::first, partials, AmaxPartialsLaunch::kThreads, AmaxPartialsParams{first, memory}, stream);
+  const SourceParams second{.input = memory, .rows = 1, .cols = partials, .input_stride = partials, .operands = {}};
+  launcher.launch(spec, Pass::main, RowsLaunch::grid(1, partials), RowsLaunch::threads(partials),
+                  AmaxRowsParams{second, result, RowsLaunch::threads_log2(partials)}, stream);
+}
+
+}  // namespace ingot::cuda

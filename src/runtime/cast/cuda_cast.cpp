@@ -1,0 +1,279 @@
+#include "ingot/runtime/cast/cuda_cast.h"
+
+#include "ingot/codegen/generate.h"
+#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/visit.h"
+
+#include "cast/cast_row_groups.cuh"
+#include "cast/cast_rows.cuh"
+#include "cast/cast_tiles.cuh"
+#include "cast/cast_whole.cuh"
+#include "cast/column_sum.cuh"
+
+namespace ingot::cuda {
+namespace {
+
+float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
+
+// The factor of an extent without elements, whose amax is 0.
+float factor_of_nothing(const CastSpec& spec) {
+  return visit_fp8(spec.out,
+                   [&]<class Out>(Type<Out>) { return factor_from_scale(scale_from_amax<Out>(0.0F, spec.pow2)); });
+}
+
+// Where the first pass leaves the maxima of one granularity, and where the main one counts who has read them.
+struct MaximaOf {
+  float* values = nullptr;
+  u32* readers = nullptr;
+};
+struct Maxima {
+  MaximaOf tensor, rows, columns;
+  i64 tensor_count = 1;  // partial ones
+
+  void give(ScaleGranularity scale, CastOutput& output) const {
+    const MaximaOf& found = scale == kTensorwise ? tensor : scale == kRowwise ? rows : columns;
+    output.from = found.values;
+    output.from_count = tensor_count;
+    output.readers = found.readers;
+  }
+};
+
+// Floats of scratch memory that the first pass leaves its maxima in, where each has one writer.
+i64 maxima_count(const CastSpec& spec, const Tensor& input) {
+  if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return input.rows;
+  const FirstPass wanted = first_pass(spec);
+  switch (wanted.kind()) {
+    case FirstPass::Kind::none: return 0;
+    case FirstPass::Kind::partials: return AmaxPartialsLaunch::kMaxBlocks;
+    case FirstPass::Kind::rows: return input.rows;
+    case FirstPass::Kind::tiles: return 0;  // raised_maxima()
+  }
+  return 0;
+}
+
+// Maxima that many blocks raise, from zeros, and that the main pass leaves as zeros; and two words more of such memory,
+// for blocks that meet.
+struct RaisedMaxima {
+  Maxima maxima;
+  u32* meeting;
+};
+RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
+  const i64 rows = input.rows;
+  const i64 columns = input.cols;
+  const i64 down = CastTilesLaunch::tiles_along(rows);
+  const i64 across = CastTilesLaunch::tiles_along(columns);
+  const i64 words = 2 + rows + columns + down + across + 2;
+  auto* const values = static_cast<float*>(stream.zeros(static_cast<std::size_t>(words) * sizeof(float)));
+  auto* const readers = reinterpret_cast<u32*>(values + 1 + rows + columns);
+  return {.maxima = {.tensor = {values, readers},
+                     .rows = {values + 1, readers + 1},
+                     .columns = {values + 1 + rows, readers + 1 + down}},
+          .meeting = readers + 1 + down + across};
+}
+
+Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float* memory, Stream& stream,
+                         Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  const FirstPass wanted = first_pass(spec);
+  Maxima maxima;
+  if (wanted.kind() == FirstPass::Kind::partials) {
+    const SourceParams source = spec.pointwise ? source_of(tensors) : flattened(source_of(tensors));
+    maxima.tensor = {memory, nullptr};
+    maxima.tensor_count = AmaxPartialsLaunch::grid(source.rows, source.cols, static_cast<u64>(size_of(spec.in)));
+    launcher.launch(spec, Pass::first, maxima.tensor_count, AmaxPartialsLaunch::kThreads,
+                    AmaxPartialsParams{source, memory}, stream);
+  } else if (wanted.kind() == FirstPass::Kind::rows) {
+    maxima.rows = {memory, nullptr};
+    launcher.launch(spec, Pass::first, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
+                    AmaxRowsParams{source_of(tensors), memory, RowsLaunch::threads_log2(input.cols)}, stream);
+  } else if (wanted.kind() == FirstPass::Kind::tiles) {
+    // What is raised must be cleared: no kernel may be missing when the first has run.
+    launcher.load(spec, stream);
+    maxima = raised_maxima(input, stream).maxima;
+    const auto bits = [](const MaximaOf& of, bool asked) {
+      return asked ? reinterpret_cast<u32*>(of.values) : nullptr;
+    };
+    const u32 steps = AmaxTilesLaunch::steps(input.rows, input.cols);
+    const AmaxTilesParams params{.source = source_of(tensors),
+                                 .tensor = bits(maxima.tensor, wanted.tensor),
+                                 .rows = bits(maxima.rows, wanted.rows),
+                                 .columns = bits(maxima.columns, wanted.columns),
+                                 .steps = steps};
+    launcher.launch(spec, Pass::first, AmaxTilesLaunch::grid(input.rows, input.cols, steps), AmaxTilesLaunch::kThreads,
+                    params, stream);
+  }
+  return maxima;
+}
+
+u64 value_bytes(const CastSpec& spec) { return spec.unrounded ? 4U : static_cast<u64>(size_of(spec.in)); }
+
+// `maxima` may be null.
+void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, float* maxima, const Stream& stream,
+                 Launcher& launcher) {
+  const CastRowsParams params{.source = source_of(tensors),
+                              .codes = tensors.codes.data,
+                              .factors = floats(tensors.factors),
+                              .result = tensors.result.data,
+                              .codes_stride = tensors.codes.row_stride,
+                              .result_stride = tensors.result.row_stride,
+                              .maxima = maxima,
+                              .threads_log2 = CastRowsLaunch::threads_log2(tensors.input.cols, value_bytes(spec)),
+                              .pow2 = spec.pow2};
+  launcher.launch(spec, pass, CastRowsLaunch::grid(tensors.input.rows, params.threads_log2),
+                  CastRowsLaunch::threads(params.threads_log2), params, stream);
+}
+
+void cast_row_groups(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher) {
+  const u32 threads_log2 = CastRowGroupsLaunch::threads_log2(tensors.input.cols, value_bytes(spec));
+  const CastRowGroupsParams params{.source = source_of(tensors),
+                                   .codes = tensors.codes.data,
+                                   .factors = floats(tensors.factors),
+                                   .result = tensors.result.data,
+                                   .codes_stride = tensors.codes.row_stride,
+                                   .result_stride = tensors.result.row_stride,
+                                   .threads_log2 = threads_log2,
+                                   .pow2 = spec.pow2};
+  launcher.launch(spec, Pass::main, CastRowsLaunch::grid(tensors.input.rows, threads_log2),
+                  CastRowsLaunch::threads(threads_log2), params, stream);
+}
+
+bool is_cluster(i64 tiles, const Launcher& launcher) {
+  return tiles <= CastWholeLaunch::kMostInCluster && launcher.overlapping();
+}
+
+// Are all tiles on the GPU at once, and is that faster? Without an expression, whose pass for the maxima computes it
+// twice, only as a cluster (docs/kernels.md).
+bool runs_whole(const CastSpec& spec, const Tensor& input, const Stream& stream, const Launcher& launcher) {
+  const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
+  const i64 multiprocessors = launcher.multiprocessors();
+  if (!spec.pointwise && !is_cluster(tiles, launcher)) return false;
+  if (!has_pass(spec, Pass::whole) || tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return false;
+  if (!launcher.is_loaded(spec, Pass::whole) && launcher.capturing(stream)) return false;
+  const KernelResources& used = launcher.kernel(spec, Pass::whole, stream).resources();
+  return tiles <= multiprocessors * CastWholeLaunch::per_multiprocessor(used.registers);
+}
+
+void launch_whole(const CastSpec& spec, CastTilesParams params, const Tensor& input, Stream& stream,
+                  Launcher& launcher) {
+  const RaisedMaxima raised = raised_maxima(input, stream);
+  const auto give = [&](ScaleGranularity scale, CastOutput& output) {
+    raised.maxima.give(scale, output);
+    output.amax = reinterpret_cast<u32*>(output.from);
+  };
+  give(spec.scale, params.codes);
+  give(spec.transposed_scale.value_or(spec.scale), params.transposed);
+  const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
+  const bool clustered = is_cluster(tiles, launcher);
+  launcher.launch(spec, Pass::whole,
+                  {.grid_x = static_cast<unsigned>(tiles),
+                   .block = CastTilesLaunch::kThreads,
+                   .cluster = clustered ? static_cast<unsigned>(tiles) : 1U,
+                   .cooperative = !clustered},
+                  CastWholeParams{params, clustered ? nullptr : raised.meeting}, stream);
+}
+
+void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
+  CastTilesParams params = tiles_params(spec, tensors);
+  const Tensor& input = tensors.input;
+  // One scratch for both: a second call would take the first one's away. The sums lie first, at the alignment.
+  const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
+  const bool whole = runs_whole(spec, input, stream, launcher);
+  const i64 sums = spec.sum ? tile_rows * input.cols : 0;
+  const i64 scratch = sums + (whole ? 0 : maxima_count(spec, input));
+  float* const memory =
+      scratch == 0 ? nullptr : static_cast<float*>(stream.scratch(static_cast<std::size_t>(scratch) * sizeof(float)));
+  params.partial_sums = memory;
+  try {
+    if (whole) {
+      launch_whole(spec, params, input, stream, launcher);
+    } else if (cast_schedule(spec) == CastSchedule::rows_then_tiles) {
+      // Both kernels write the factors, the same ones.
+      params.transposed.from = memory + sums;
+      launch_rows(spec, Pass::first, tensors, params.transposed.from, stream, launcher);
+    } else if (has_pass(spec, Pass::first)) {
+      const Maxima maxima = launch_first_pass(spec, tensors, memory + sums, stream, launcher);
+      maxima.give(spec.scale, params.codes);
+      maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
+    }
+    if (!whole) {
+      launcher.launch(spec, Pass::main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads,
+                      params, stream);
+    }
+  } catch (...) {
+    stream.spoil_zeros();  // maxima may have been raised that nobody will clear
+    throw;
+  }
+  if (spec.sum && input.cols > 0) {
+    launcher.launch(spec, Pass::finish, ColumnSumFinishLaunch::grid(input.cols), ColumnSumFinishLaunch::kThreads,
+                    ColumnSumFinishParams{.partials = memory,
+                                          .chunks = tile_rows,
+                                          .cols = input.cols,
+                                          .sum = tensors.sum.data,
+                                          .sum_cols = input.cols,
+                                          .other_sum = nullptr},
+                    stream);
+  }
+}
+
+}  // namespace
+
+SourceParams source_of(const Tensor& input, std::span<const Tensor> inputs) {
+  SourceParams source{
+      .input = input.data, .rows = input.rows, .cols = input.cols, .input_stride = input.row_stride, .operands = {}};
+  static_assert(kMaxInputs == kMaxPointwiseInputs);
+  for (std::size_t i = 0; i < kMaxInputs; ++i) {
+    source.operands[i] = {inputs[i].data, inputs[i].row_stride};
+  }
+  return source;
+}
+
+SourceParams source_of(const CastTensors& tensors) { return source_of(tensors.input, tensors.inputs); }
+
+CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
+  const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };
+  const bool two_scales = spec.transposed_scale.has_value();
+  return {.source = source_of(tensors),
+          .codes = {.codes = tensors.codes.data,
+                    .stride = tensors.codes.row_stride,
+                    .from = floats(tensors.scales),
+                    .from_count = 1,
+                    .factors = floats(tensors.factors),
+                    .amax = bits(tensors.amax),
+                    .readers = nullptr},
+          .transposed = {.codes = tensors.transposed.data,
+                         .stride = tensors.transposed.row_stride,
+                         .from = floats(two_scales ? tensors.transposed_scales : tensors.scales),
+                         .from_count = 1,
+                         .factors = floats(two_scales ? tensors.transposed_factors : tensors.factors),
+                         .amax = bits(two_scales ? tensors.transposed_amax : tensors.amax),
+                         .readers = nullptr},
+          .result = tensors.result.data,
+          .result_stride = tensors.result.row_stride,
+          .partial_sums = nullptr,
+          .pow2 = spec.pow2};
+}
+
+void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
+  const float factor = factor_of_nothing(spec);
+  for (const Tensor& factors : {tensors.factors, tensors.transposed_factors}) {
+    if (!factors.empty()) launcher.fill(factors.data, factor, factors.cols, stream);
+  }
+  if (!tensors.sum.empty()) {
+    const std::int64_t bytes = tensors.sum.cols * size_of(*spec.sum);
+    launcher.fill_zero(tensors.sum.data, static_cast<std::size_t>(bytes), stream);
+  }
+}
+
+void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
+  if (tensors.input.empty() && spec.source == ScaleSource::dynamic) {
+    return fill_factors(spec, tensors, stream, launcher);
+  }
+  switch (cast_schedule(spec)) {
+    case CastSchedule::rows: return launch_rows(spec, Pass::main, tensors, nullptr, stream, launcher);
+    case CastSchedule::row_groups: return cast_row_groups(spec, tensors, stream, launcher);
+    case CastSchedule::rows_then_tiles:
+    case CastSchedule::tiles: return cast_tiles(spec, tensors, stream, launcher);
+  }
+}
+
+}  // namespace ingot::cuda

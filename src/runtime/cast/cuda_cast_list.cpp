@@ -1,0 +1,126 @@
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "ingot/codegen/generate.h"
+#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/cast/cuda_cast.h"
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/error.h"
+
+#include "cast/cast_list.cuh"
+
+namespace ingot::cuda {
+namespace {
+
+// The list as it will lie in device memory.
+struct Table {
+  std::vector<CastTilesParams> casts{};
+  std::vector<ListedTile> tiles{};
+};
+
+bool from_pass(ScaleGranularity scale) { return scale == kTensorwise || scale == kRowwise || scale == kColumnwise; }
+
+void append(const CastSpec& spec, const CastTensors& tensors, Table& table) {
+  const i64 count = CastTilesLaunch::grid(tensors.input.rows, tensors.input.cols);
+  if (count > std::numeric_limits<std::int32_t>::max() - static_cast<i64>(table.tiles.size())) {
+    throw Error(ErrorCode::invalid_argument, print(spec),
+                "the list has more than 2147483647 tiles of 128 x 128, the blocks of one launch: make it two lists");
+  }
+  const auto index = static_cast<u32>(table.casts.size());
+  for (u32 tile = 0; tile < count; ++tile) table.tiles.push_back({index, tile});
+  table.casts.push_back(tiles_params(spec, tensors));
+}
+
+// Where the maxima of one output begin, in floats.
+float* take(ScaleGranularity scale, const Tensor& input, float* memory, i64& taken) {
+  float* const place = memory + taken;
+  taken += scale_count(scale, input.rows, input.cols);
+  return place;
+}
+
+class CudaCastList final : public CastList {
+ public:
+  CudaCastList(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream, Launcher& launcher)
+      : backend_(&stream.backend()), launcher_(&launcher), spec_(spec) {
+    spec_.list = true;
+    Table table;
+    std::vector<Tensor> inputs;
+    for (const CastTensors& one : tensors) {
+      if (one.input.empty() && spec_.source == ScaleSource::dynamic) {
+        empty_.push_back(one);
+        continue;
+      }
+      append(spec_, one, table);
+      inputs.push_back(one.input);
+    }
+    if (has_pass(spec_, Pass::first)) give_maxima(inputs, table);
+    tiles_ = static_cast<i64>(table.tiles.size());
+    casts_ = upload(table.casts, stream);
+    tile_table_ = upload(table.tiles, stream);
+  }
+
+  void run(Stream& stream) override {
+    check_stream(stream, *backend_);
+    const CurrentContext current = launcher_->make_current();
+    for (const CastTensors& tensors : empty_) fill_factors(spec_, tensors, stream, *launcher_);
+    if (tiles_ == 0) return;
+    const CastListParams params{.casts = static_cast<const CastTilesParams*>(casts_.data()),
+                                .tiles = static_cast<const ListedTile*>(tile_table_.data())};
+    if (has_pass(spec_, Pass::first)) {
+      launcher_->fill_zero(maxima_.data(), maxima_.bytes(), stream);
+      launcher_->launch(spec_, Pass::first, tiles_, CastTilesLaunch::kThreads, params, stream);
+    }
+    launcher_->launch(spec_, Pass::main, tiles_, CastTilesLaunch::kThreads, params, stream);
+  }
+
+ private:
+  // Dense, one array after the other, so that one fill clears them all.
+  void give_maxima(std::span<const Tensor> inputs, Table& table) {
+    const ScaleGranularity own = spec_.transposed_scale.value_or(spec_.scale);
+    const auto needed = [&](float* memory) {
+      i64 taken = 0;
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const auto give = [&](ScaleGranularity scale, CastOutput& output) {
+          float* const maxima = take(scale, inputs[i], memory, taken);
+          output.from = maxima;
+          output.from_count = 1;
+          output.amax = reinterpret_cast<u32*>(maxima);
+        };
+        CastTilesParams& cast = table.casts[i];
+        if (from_pass(spec_.scale)) give(spec_.scale, spec_.codes ? cast.codes : cast.transposed);
+        if (spec_.transposed_scale && from_pass(own)) give(own, cast.transposed);
+      }
+      return taken;
+    };
+    const i64 floats = needed(nullptr);
+    maxima_ = Buffer(*backend_, static_cast<std::size_t>(floats) * sizeof(float));
+    needed(static_cast<float*>(maxima_.data()));
+  }
+
+  template <class T>
+  Buffer upload(const std::vector<T>& values, Stream& stream) {
+    const std::size_t bytes = values.size() * sizeof(T);
+    Buffer buffer(*backend_, bytes);
+    if (bytes != 0) backend_->copy_from_host(buffer.data(), values.data(), bytes, stream);
+    return buffer;
+  }
+
+  Backend* backend_;
+  Launcher* launcher_;
+  CastSpec spec_;
+  std::vector<CastTensors> empty_{};  // with dynamic scales: only their factors are written
+  i64 tiles_ = 0;
+  Buffer casts_{}, tile_table_{}, maxima_{};
+};
+
+}  // namespace
+
+std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream,
+                                         Launcher& launcher) {
+  return std::make_unique<CudaCastList>(spec, tensors, stream, launcher);
+}
+
+}  // namespace ingot::cuda

@@ -1,0 +1,79 @@
+// Maxima of |x| over the extents of a granularity, in the integer form of templates/scaling.cuh: NaN is kept, and the
+// order does not matter.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "ingot/codegen/types/granularity.h"
+#include "ingot/runtime/cast/values.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+
+#include "scaling.cuh"
+
+namespace ingot::cpu {
+
+// Rows per range of a loop over a matrix: some 64 Ki elements, so that handing out a range costs nothing beside it.
+inline i64 rows_per_range(i64 cols) { return std::max<i64>(1, 65536 / std::max<i64>(1, cols)); }
+
+// Which extent an element belongs to: extents are numbered row by row.
+class Extents {
+ public:
+  Extents(const ScaleGranularity& granularity, i64 rows, i64 cols)
+      : count_(scale_count(granularity, rows, cols)),
+        rows_(granularity.rows == 0 ? std::max<i64>(1, rows) : granularity.rows),
+        cols_(granularity.cols == 0 ? std::max<i64>(1, cols) : granularity.cols),
+        across_(granularity.cols == 0 ? 1 : ceil_div(cols, cols_)) {}
+
+  i64 count() const { return count_; }
+  i64 cols() const { return cols_; }
+  i64 index(i64 row, i64 col) const { return row / rows_ * across_ + col / cols_; }
+
+ private:
+  i64 count_;
+  i64 rows_, cols_;  // of one extent
+  i64 across_;
+};
+
+// maxima[extent - first] of values[i], which is column begin + i of row r. An extent's columns are looked at together.
+inline void raise_maxima(const Extents& extents, i64 r, i64 begin, std::span<const float> values, u32* maxima,
+                         i64 first) {
+  const auto count = static_cast<i64>(values.size());
+  for (i64 i = 0; i < count;) {
+    const i64 end = std::min(count, i + extents.cols() - (begin + i) % extents.cols());
+    u32& maximum = maxima[extents.index(r, begin + i) - first];
+    for (; i < end; ++i) maximum = std::max(maximum, amax_bits(values[static_cast<std::size_t>(i)]));
+  }
+}
+
+template <class T>
+std::vector<u32> maxima_of(const Extents& extents, const Values<T>& values, ThreadPool& pool) {
+  std::vector<u32> maxima(static_cast<std::size_t>(extents.count()), 0U);
+  if (values.rows() == 0 || values.cols() == 0) return maxima;
+  std::mutex merging;
+  pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
+    // This range's extents are neighbours, and may reach into the ranges beside it.
+    const i64 first = extents.index(begin, 0);
+    const i64 last = extents.index(end - 1, values.cols() - 1);
+    std::vector<u32> mine(static_cast<std::size_t>(last - first + 1), 0U);
+    for (i64 r = begin; r < end; ++r) {
+      for (i64 c = 0; c < values.cols(); c += Values<T>::kMaxCount) {
+        std::array<float, Values<T>::kMaxCount> read;
+        const i64 count = std::min(Values<T>::kMaxCount, values.cols() - c);
+        values.read(r, c, count, read.data());
+        raise_maxima(extents, r, c, {read.data(), static_cast<std::size_t>(count)}, mine.data(), first);
+      }
+    }
+    const std::lock_guard lock(merging);
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      u32& maximum = maxima[static_cast<std::size_t>(first) + i];
+      maximum = std::max(maximum, mine[i]);
+    }
+  });
+  return maxima;
+}
+
+}  // namespace ingot::cpu

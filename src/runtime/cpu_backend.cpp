@@ -1,0 +1,231 @@
+#include "ingot/runtime/cpu_backend.h"
+
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/dequant/dequant_shape.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/stream.h"
+#include "ingot/runtime/tuning/matmul_manifest.h"
+
+namespace ingot {
+namespace {
+
+constexpr std::align_val_t kAlignment{256};
+
+// One cast after the other.
+class CpuCastList final : public CastList {
+ public:
+  CpuCastList(Backend& backend, const CastSpec& spec, std::span<const CastTensors> tensors)
+      : backend_(&backend), spec_(spec), tensors_(tensors.begin(), tensors.end()) {
+    spec_.list = false;
+  }
+
+  void run(Stream& stream) override {
+    check_stream(stream, *backend_);
+    for (const CastTensors& tensors : tensors_) backend_->cast(spec_, tensors, stream);
+  }
+
+ private:
+  Backend* backend_;
+  CastSpec spec_;
+  std::vector<CastTensors> tensors_;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(int threads, GemmManifest* manifest) : pool_(threads), manifest_(manifest) {}
+
+  Device device() const override { return {DeviceType::cpu, 0}; }
+
+  void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::amax(spec, tensors, pool_); });
+  }
+
+  void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::cast(spec, tensors, pool_); });
+  }
+
+  std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                           Stream& stream) override {
+    check_stream(stream, *this);
+    check_list(spec, tensors, device());
+    return std::make_unique<CpuCastList>(*this, spec, tensors);
+  }
+
+  void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    const GemmSize size = gemm_size(spec, tensors);
+    if (manifest_ != nullptr && size.m != 0 && size.n != 0 && size.k != 0) {
+      manifest_->note(spec, size);
+    }
+    run(spec, stream, [&] { cpu::gemm(spec, tensors, pool_); });
+  }
+
+  void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::column_sum(spec, tensors, pool_); });
+  }
+
+  void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::relayout(spec, tensors, pool_); });
+  }
+
+  void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::cast_stats(spec, tensors, pool_); });
+  }
+
+  void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    cpu::elementwise(spec, tensors, pool_);
+  }
+
+  void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::norm(spec, tensors, pool_); });
+  }
+
+  void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::norm_backward(spec, tensors, pool_); });
+  }
+
+  void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    cpu::amax_history(spec, tensors, pool_);
+  }
+
+  void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::quantize_mx(spec, tensors, pool_); });
+  }
+
+  void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::float_quantize(spec, tensors, pool_); });
+  }
+
+  void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    run(spec, stream, [&] { cpu::pack_weight(spec, tensors, pool_); });
+  }
+
+  void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
+    const GemmSize size = dequant_size(tensors);
+    // (Batch-invariant products are not tuned.)
+    if (manifest_ != nullptr && !spec.batch_invariant && size.m != 0 && size.n != 0 && size.k != 0) {
+      manifest_->note(spec, size);
+    }
+    run(spec, stream, [&] { cpu::dequant_matmul(spec, tensors, pool_); });
+  }
+
+  void* allocate(std::size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    void* const data = bytes <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max())
+                           ? ::operator new(bytes, kAlignment, std::nothrow)
+                           : nullptr;
+    if (data == nullptr) {
+      throw Error(ErrorCode::out_of_memory, "cpu memory",
+                  "no room for " + std::to_string(bytes) + " bytes; release tensors or use a smaller batch");
+    }
+    return data;
+  }
+
+  void release(void* data) noexcept override { ::operator delete(data, kAlignment); }
+
+  void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) override {
+    check_stream(stream, *this);
+    check_pointers("copy_from_host", device_data, host_data, bytes);
+    if (bytes != 0) std::memcpy(device_data, host_data, bytes);
+  }
+
+  void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) override {
+    check_stream(stream, *this);
+    check_pointers("copy_to_host", host_data, device_data, bytes);
+    if (bytes != 0) std::memcpy(host_data, device_data, bytes);
+  }
+
+  void fill_zero(void* device_data, std::size_t bytes, Stream& stream) override {
+    check_stream(stream, *this);
+    check_pointers("fill_zero", device_data, device_data, bytes);
+    if (bytes != 0) std::memset(device_data, 0, bytes);
+  }
+
+  void synchronize(Stream& /*stream*/) override {}
+  bool capturing(const Stream& /*stream*/) const override { return false; }
+  CUstream_st* create_stream() override { return nullptr; }
+  void destroy_stream(CUstream_st* /*stream*/) noexcept override {}
+  std::int64_t launches() const override { return 0; }
+
+  // Work has been done when a call returns.
+  void* create_fence() override { return nullptr; }
+  void destroy_fence(void* /*fence*/) noexcept override {}
+  void wait(const Stream& stream, const Stream& other, void* /*fence*/) override {
+    check_stream(stream, *this);
+    check_stream(other, *this);
+  }
+
+  void* create_mark() override { return new Clock::time_point; }
+  void destroy_mark(void* mark) noexcept override { delete static_cast<Clock::time_point*>(mark); }
+  void record_mark(void* mark, const Stream& stream) override {
+    check_stream(stream, *this);
+    *static_cast<Clock::time_point*>(mark) = Clock::now();
+  }
+  double microseconds_between(void* begin, void* end) override {
+    return std::chrono::duration<double, std::micro>(*static_cast<Clock::time_point*>(end) -
+                                                     *static_cast<Clock::time_point*>(begin))
+        .count();
+  }
+  void set_launch_hook(LaunchHook* hook) override { hook_ = hook; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  template <class Spec, class Operation>
+  void run(const Spec& spec, const Stream& stream, const Operation& operation) {
+    if (hook_ != nullptr) hook_->before(stream);
+    operation();
+    if (hook_ != nullptr) hook_->after(spec, Pass::main, stream);
+  }
+
+  ThreadPool pool_;
+  GemmManifest* manifest_;
+  LaunchHook* hook_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(int threads, GemmManifest* manifest) {
+  return std::make_unique<CpuBackend>(threads, manifest);
+}
+
+}  // namespace ingot

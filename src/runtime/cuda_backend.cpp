@@ -1,0 +1,289 @@
+// Memory comes from cuMemAlloc, not from a stream-ordered pool: it outlives streams, may be used on all of them, and is
+// asked for when a step runs for the first time, not in every step.
+#include "ingot/runtime/cuda_backend.h"
+
+#include <string>
+
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/dequant/dequant_plans.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm/gemm_plans.h"
+#include "ingot/runtime/jit/launcher.h"
+
+namespace ingot {
+namespace {
+
+CUdeviceptr address(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const Driver& driver, int device_index, KernelCache& cache, const GemmServices& services)
+      : device_{DeviceType::cuda, device_index},
+        launcher_(driver, device_index, cache),
+        cublaslt_(services.cublaslt),
+        plans_(services, launcher_.target(), launcher_.multiprocessors()),
+        dequant_plans_(services, {.target = launcher_.target(), .multiprocessors = launcher_.multiprocessors()}) {}
+
+  Device device() const override { return device_; }
+
+  void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::amax(spec, tensors, stream, launcher_);
+  }
+
+  void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::cast(spec, tensors, stream, launcher_);
+  }
+
+  std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                           Stream& stream) override {
+    check_list(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    return cuda::make_cast_list(spec, tensors, stream, launcher_);
+  }
+
+  void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::gemm(spec, tensors, stream, launcher_, plans_, cublaslt_);
+  }
+
+  void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::column_sum(spec, tensors, stream, launcher_);
+  }
+
+  void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::relayout(spec, tensors, stream, launcher_);
+  }
+
+  void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::elementwise(spec, tensors, stream, launcher_);
+  }
+
+  void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::cast_stats(spec, tensors, stream, launcher_);
+  }
+
+  void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::norm(spec, tensors, stream, launcher_);
+  }
+
+  void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::norm_backward(spec, tensors, stream, launcher_);
+  }
+
+  void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::amax_history(spec, tensors, stream, launcher_);
+  }
+
+  void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::quantize_mx(spec, tensors, stream, launcher_);
+  }
+
+  void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::float_quantize(spec, tensors, stream, launcher_);
+  }
+
+  void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::pack_weight(spec, tensors, stream, launcher_);
+  }
+
+  void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    cuda::dequant_matmul(spec, tensors, stream, launcher_, dequant_plans_);
+  }
+
+  void* allocate(std::size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    const CurrentContext current = launcher_.make_current();
+    CUdeviceptr data = 0;
+    const CUresult result = api().cuMemAlloc(&data, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) throw_out_of_memory(bytes);
+    driver().check(result, "cuMemAlloc");
+    return reinterpret_cast<void*>(data);
+  }
+
+  // cuMemFree waits for the work that may use the memory. Nothing can be done about a failure here: a broken context
+  // reports it to the next call that can throw.
+  void release(void* data) noexcept override {
+    if (data == nullptr) return;
+    try {
+      const CurrentContext current = launcher_.make_current();
+      static_cast<void>(api().cuMemFree(address(data)));
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) override {
+    check_pointers("copy_from_host", device_data, host_data, bytes);
+    const CurrentContext current = begin(stream);
+    if (bytes == 0) return;
+    check_not_capturing("copy_from_host", stream);
+    driver().check(api().cuMemcpyHtoDAsync(address(device_data), host_data, bytes, stream.handle()),
+                   "cuMemcpyHtoDAsync");
+    synchronize(stream);
+  }
+
+  void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) override {
+    check_pointers("copy_to_host", host_data, device_data, bytes);
+    const CurrentContext current = begin(stream);
+    if (bytes == 0) return;
+    check_not_capturing("copy_to_host", stream);
+    driver().check(api().cuMemcpyDtoHAsync(host_data, address(device_data), bytes, stream.handle()),
+                   "cuMemcpyDtoHAsync");
+    synchronize(stream);
+  }
+
+  void fill_zero(void* device_data, std::size_t bytes, Stream& stream) override {
+    check_pointers("fill_zero", device_data, device_data, bytes);
+    const CurrentContext current = begin(stream);
+    if (bytes != 0) launcher_.fill_zero(device_data, bytes, stream);
+  }
+
+  void synchronize(Stream& stream) override {
+    const CurrentContext current = begin(stream);
+    driver().check(api().cuStreamSynchronize(stream.handle()), "cuStreamSynchronize");
+  }
+
+  bool capturing(const Stream& stream) const override {
+    const CurrentContext current = launcher_.make_current();
+    return launcher_.capturing(stream);
+  }
+
+  CUstream_st* create_stream() override {
+    const CurrentContext current = launcher_.make_current();
+    CUstream stream = nullptr;
+    driver().check(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    return stream;
+  }
+
+  void destroy_stream(CUstream_st* stream) noexcept override {
+    if (stream == nullptr) return;
+    try {
+      const CurrentContext current = launcher_.make_current();
+      static_cast<void>(api().cuStreamDestroy(stream));
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  void* create_fence() override { return create_event(CU_EVENT_DISABLE_TIMING); }
+  void destroy_fence(void* fence) noexcept override { destroy_event(fence); }
+  void wait(const Stream& stream, const Stream& other, void* fence) override {
+    check_stream(other, *this);
+    const CurrentContext current = begin(stream);
+    driver().check(api().cuEventRecord(static_cast<CUevent>(fence), other.handle()), "cuEventRecord");
+    driver().check(api().cuStreamWaitEvent(stream.handle(), static_cast<CUevent>(fence), CU_EVENT_WAIT_DEFAULT),
+                   "cuStreamWaitEvent");
+  }
+
+  void* create_mark() override { return create_event(CU_EVENT_DEFAULT); }
+  void destroy_mark(void* mark) noexcept override { destroy_event(mark); }
+
+  void record_mark(void* mark, const Stream& stream) override {
+    const CurrentContext current = begin(stream);
+    driver().check(api().cuEventRecord(static_cast<CUevent>(mark), stream.handle()), "cuEventRecord");
+  }
+
+  double microseconds_between(void* begin, void* end) override {
+    const CurrentContext current = launcher_.make_current();
+    float milliseconds = 0;
+    for (void* const mark : {begin, end}) {
+      driver().check(api().cuEventSynchronize(static_cast<CUevent>(mark)), "cuEventSynchronize");
+    }
+    driver().check(api().cuEventElapsedTime(&milliseconds, static_cast<CUevent>(begin), static_cast<CUevent>(end)),
+                   "cuEventElapsedTime");
+    return 1e3 * static_cast<double>(milliseconds);
+  }
+
+  void set_launch_hook(LaunchHook* hook) override { launcher_.set_hook(hook); }
+
+  std::int64_t launches() const override { return launcher_.launches(); }
+
+ private:
+  const Driver& driver() const { return launcher_.driver(); }
+  const Driver::Api& api() const { return driver().api(); }
+
+  void* create_event(unsigned flags) {
+    const CurrentContext current = launcher_.make_current();
+    CUevent event = nullptr;
+    driver().check(api().cuEventCreate(&event, flags), "cuEventCreate");
+    return event;
+  }
+  void destroy_event(void* event) noexcept {
+    if (event == nullptr) return;
+    try {
+      const CurrentContext current = launcher_.make_current();
+      static_cast<void>(api().cuEventDestroy(static_cast<CUevent>(event)));
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  // Every operation starts here. The context is current as long as the result lives.
+  [[nodiscard]] CurrentContext begin(const Stream& stream) const {
+    check_stream(stream, *this);
+    return launcher_.make_current();
+  }
+
+  // The host side may be reused when a copy returns, so a copy waits; a graph would read that memory later instead.
+  void check_not_capturing(const char* operation, const Stream& stream) const {
+    if (launcher_.capturing(stream)) {
+      throw Error(ErrorCode::invalid_argument, operation,
+                  "copies between host and device wait for the stream, which cannot be done while it is capturing a "
+                  "graph; copy before or after the capture");
+    }
+  }
+
+  [[noreturn]] void throw_out_of_memory(std::size_t bytes) const {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    driver().check(api().cuMemGetInfo(&free, &total), "cuMemGetInfo");
+    throw Error(ErrorCode::out_of_memory, print(device_) + " memory",
+                "no room for " + std::to_string(bytes) + " bytes: " + std::to_string(free) + " of " +
+                    std::to_string(total) + " are free; release tensors or use a smaller batch");
+  }
+
+  Device device_;
+  Launcher launcher_;
+  CublasLt* cublaslt_;
+  GemmPlans plans_;
+  DequantPlans dequant_plans_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(const Driver& driver, int device_index, KernelCache& cache,
+                                           const GemmServices& services) {
+  return std::make_unique<CudaBackend>(driver, device_index, cache, services);
+}
+
+}  // namespace ingot

@@ -1,0 +1,34 @@
+// One dequant_matmul: the kernels of its plan are tried in turn, and the first that takes the tensors is launched. A
+// spec that names its kernel has no other.
+#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/dequant/dequant_plans.h"
+#include "ingot/runtime/dequant/dequant_rules.h"
+#include "ingot/runtime/dequant/dequant_shape.h"
+
+namespace ingot::cuda {
+namespace {
+
+// Of a spec that names its kernel and tiling. Null where it has been enqueued, else why it does not take the call.
+const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const GemmSize& size,
+                       Stream& stream, Launcher& launcher) {
+  if (spec.kernel == DequantKernel::sm90) {
+    const char* const reason = dequant_sm90_refusal(spec, tensors, launcher.target());
+    if (reason == nullptr) dequant_sm90(spec, tensors, stream, launcher);
+    return reason;
+  }
+  const char* const reason = dequant_mma_refusal(spec, size, launcher.target());
+  if (reason == nullptr) dequant_mma(spec, tensors, stream, launcher);
+  return reason;
+}
+
+}  // namespace
+
+void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
+                    Launcher& launcher, DequantPlans& plans) {
+  const GemmSize size = dequant_size(tensors);
+  if (size.m == 0 || size.n == 0) return;
+  run_first(spec, plans.find(spec, size),
+            [&](const DequantMatmulSpec& named) { return try_kernel(named, tensors, size, stream, launcher); });
+}
+
+}  // namespace ingot::cuda

@@ -1,0 +1,36 @@
+// One launch. Where a tile's K is split, the stream's scratch memory holds the blocks' sums, and its zeros count who
+// has come; the last one leaves them as zeros. A split that is chosen for few tokens, as that of a batch-invariant
+// product is for any number, would need memory without bound: at most 64 MiB of sums are there at once
+// (dequant_mma_slice()), and further tokens are launches of their own, which find that memory free.
+#include <algorithm>
+
+#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/dequant/dequant_params.h"
+#include "ingot/runtime/dequant/dequant_shape.h"
+
+namespace ingot::cuda {
+
+void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
+                 Launcher& launcher) {
+  const GemmSize size = dequant_size(tensors);
+  const DequantMmaTiling tiling = dequant_mma_tiling(spec);
+  const auto split = static_cast<u32>(spec.tiling->split);
+  const i64 slice = dequant_mma_slice(spec, size.m, size.n);
+  const i64 most_tiles = dequant_mma_tiles(tiling, std::min<i64>(slice, size.m), size.n);
+  void* parts = nullptr;
+  void* arrived = nullptr;
+  if (split > 1) {
+    parts = stream.scratch(dequant_mma_parts_bytes(tiling, most_tiles, split));
+    arrived = stream.zeros(static_cast<std::size_t>(most_tiles) * sizeof(u32));
+  }
+  for (i64 first = 0; first < size.m; first += slice) {
+    const i64 count = std::min<i64>(slice, size.m - first);
+    launcher.launch(spec, Pass::main,
+                    {.grid_x = static_cast<unsigned>(dequant_mma_tiles(tiling, count, size.n) * split),
+                     .block = dequant_mma_threads(tiling),
+                     .shared_bytes = dequant_mma_shared_bytes(tiling)},
+                    dequant_mma_params(spec, tokens_of(spec, tensors, first, count), parts, arrived), stream);
+  }
+}
+
+}  // namespace ingot::cuda

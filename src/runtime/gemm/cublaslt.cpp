@@ -1,0 +1,357 @@
+// Row-major GEMM on a column-major library. A row-major matrix is the column-major one of its transpose, so we ask for
+// the transpose of the product, out^T[N, M] = b[N, K] a[M, K]^T: cuBLASLt's A is our b, its B our a, its m our N, its n
+// our M, its bias (one per row of D) our bias[N]. k-major operands, transposed twice, give the "TN" form, the only one
+// that FP8 has on Hopper.
+//
+// A plan is everything about a call but its pointers. Plans are made once, found without a lock and never change; the
+// descriptor that does hold pointers is set up anew on the stack in each call, so that threads share nothing.
+#include "ingot/runtime/gemm/cublaslt.h"
+
+#include <cublasLt.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm/cublaslt_rules.h"
+#include "ingot/runtime/util/library.h"
+
+namespace ingot {
+namespace {
+
+#define INGOT_CUBLASLT_FUNCTIONS(X)        \
+  X(cublasLtGetVersion)                    \
+  X(cublasLtGetStatusString)               \
+  X(cublasLtCreate)                        \
+  X(cublasLtDestroy)                       \
+  X(cublasLtMatmul)                        \
+  X(cublasLtMatmulAlgoGetHeuristic)        \
+  X(cublasLtMatmulDescInit_internal)       \
+  X(cublasLtMatmulDescSetAttribute)        \
+  X(cublasLtMatrixLayoutInit_internal)     \
+  X(cublasLtMatmulPreferenceInit_internal) \
+  X(cublasLtMatmulPreferenceSetAttribute)
+
+struct Api {
+#define INGOT_MEMBER(function) decltype(&::function) function = nullptr;
+  INGOT_CUBLASLT_FUNCTIONS(INGOT_MEMBER)
+#undef INGOT_MEMBER
+};
+
+// The first function that the library lacks, or null.
+const char* resolve(const Library& library, Api& api) {
+#define INGOT_RESOLVE(function)                                                       \
+  api.function = reinterpret_cast<decltype(api.function)>(library.symbol(#function)); \
+  if (api.function == nullptr) return #function;
+  INGOT_CUBLASLT_FUNCTIONS(INGOT_RESOLVE)
+#undef INGOT_RESOLVE
+  return nullptr;
+}
+
+cudaDataType_t data_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::bf16: return CUDA_R_16BF;
+    case Dtype::f16: return CUDA_R_16F;
+    case Dtype::e4m3fn: return CUDA_R_8F_E4M3;
+    case Dtype::e5m2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_32F;
+  }
+}
+
+// What a pointer is a multiple of, up to the 256 bytes beyond which cuBLASLt does not care.
+std::uint32_t alignment(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  return address == 0 ? 256U : static_cast<std::uint32_t>(std::min<std::uintptr_t>(address & (~address + 1), 256));
+}
+
+// All that decides the algorithm. The spec's own choice of a kernel does not: a plan serves every spec that asks for
+// it.
+struct PlanKey {
+  GemmSpec spec;
+  int device;
+  std::int64_t m, n, k;
+  std::int64_t stride_a, stride_b, stride_out, stride_c;
+  std::uint32_t align_a, align_b, align_out, align_bias, align_c;
+  int algorithm;
+  bool operator==(const PlanKey&) const = default;
+};
+
+PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, int algorithm) {
+  return {.spec = without_kernel(spec),
+          .device = tensors.out.device.index,
+          .m = size.m,
+          .n = size.n,
+          .k = size.k,
+          .stride_a = tensors.a.row_stride,
+          .stride_b = tensors.b.row_stride,
+          .stride_out = tensors.out.row_stride,
+          .stride_c = tensors.c.row_stride,
+          .align_a = alignment(tensors.a.data),
+          .align_b = alignment(tensors.b.data),
+          .align_out = alignment(tensors.out.data),
+          .align_bias = alignment(tensors.bias.data),
+          .align_c = alignment(tensors.c.data),
+          .algorithm = algorithm};
+}
+
+std::size_t hash_of(const PlanKey& key) {
+  std::size_t hash = hash_value(key.spec);
+  const auto add = [&](auto value) { hash = hash_with(hash, static_cast<std::uint64_t>(value)); };
+  for (const std::int64_t value : {key.m, key.n, key.k, key.stride_a, key.stride_b, key.stride_out, key.stride_c}) {
+    add(value);
+  }
+  for (const std::uint32_t value : {key.align_a, key.align_b, key.align_out, key.align_bias, key.align_c}) add(value);
+  add(key.device);
+  add(key.algorithm);
+  return hash;
+}
+
+struct Plan {
+  PlanKey key;
+  bool usable = false;  // false: the heuristic knows no algorithm
+  cublasLtMatrixLayoutOpaque_t layout_a{};
+  cublasLtMatrixLayoutOpaque_t layout_b{};
+  cublasLtMatrixLayoutOpaque_t layout_c{};  // the output's, where there is no c
+  cublasLtMatrixLayoutOpaque_t layout_out{};
+  cublasLtMatmulAlgo_t algorithm{};
+  std::size_t workspace_bytes = 0;
+};
+
+// A hash map that only grows: a reader follows a list of entries that never change, a writer puts new ones in front.
+class Plans {
+ public:
+  const Plan* find(const PlanKey& key) const noexcept {
+    const Entry* entry = heads_[hash_of(key) % kLists].load(std::memory_order_acquire);
+    while (entry != nullptr && entry->plan.key != key) entry = entry->next;
+    return entry == nullptr ? nullptr : &entry->plan;
+  }
+
+  // One writer at a time.
+  const Plan& insert(const Plan& plan) {
+    std::atomic<const Entry*>& head = heads_[hash_of(plan.key) % kLists];
+    entries_.push_back(std::make_unique<const Entry>(Entry{plan, head.load(std::memory_order_relaxed)}));
+    head.store(entries_.back().get(), std::memory_order_release);
+    return entries_.back()->plan;
+  }
+
+ private:
+  static constexpr std::size_t kLists = 1024;
+  struct Entry {
+    Plan plan;
+    const Entry* next;
+  };
+  std::array<std::atomic<const Entry*>, kLists> heads_{};
+  std::vector<std::unique_ptr<const Entry>> entries_;
+};
+
+}  // namespace
+
+struct CublasLt::State {
+  // A handle belongs to the device that was current when it was made.
+  struct PerDevice {
+    Target target;
+    std::atomic<cublasLtHandle_t> handle{nullptr};
+  };
+
+  State(Library opened, const Driver& with) : library(std::move(opened)), driver(&with) {}
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  void check(cublasStatus_t status, const char* call) const;
+  template <class Value>
+  void set(cublasLtMatmulDescOpaque_t& description, cublasLtMatmulDescAttributes_t attribute, const Value& value) const;
+  template <class Value>
+  void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t attribute,
+           const Value& value) const;
+
+  cublasLtMatmulDescOpaque_t describe(const GemmSpec& spec, const GemmTensors& tensors) const;
+  void describe(cublasLtMatrixLayoutOpaque_t& layout, const Tensor& tensor) const;
+  const Plan& make_plan(const PlanKey& key, const GemmTensors& tensors, CUstream_st* stream);
+  cublasLtHandle_t handle_of(PerDevice& device);
+
+  Library library;
+  const Driver* driver;
+  Api api{};
+  std::vector<PerDevice> devices;
+  Plans plans;
+  std::mutex making;  // of plans and handles
+};
+
+CublasLt::State::~State() {
+  for (PerDevice& device : devices) {
+    if (const cublasLtHandle_t handle = device.handle.load()) static_cast<void>(api.cublasLtDestroy(handle));
+  }
+}
+
+void CublasLt::State::check(cublasStatus_t status, const char* call) const {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::out_of_memory : ErrorCode::cuda_failed, call,
+              fmt::format("{} ({})", api.cublasLtGetStatusString(status), library.path()));
+}
+
+template <class Value>
+void CublasLt::State::set(cublasLtMatmulDescOpaque_t& description, cublasLtMatmulDescAttributes_t attribute,
+                          const Value& value) const {
+  check(api.cublasLtMatmulDescSetAttribute(&description, attribute, &value, sizeof(value)),
+        "cublasLtMatmulDescSetAttribute");
+}
+
+template <class Value>
+void CublasLt::State::set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t attribute,
+                          const Value& value) const {
+  check(api.cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)),
+        "cublasLtMatmulPreferenceSetAttribute");
+}
+
+cublasLtMatmulDescOpaque_t CublasLt::State::describe(const GemmSpec& spec, const GemmTensors& tensors) const {
+  cublasLtMatmulDescOpaque_t description{};
+  check(api.cublasLtMatmulDescInit_internal(&description, sizeof(description), CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        "cublasLtMatmulDescInit");
+  const auto operation = [](bool transposed) { return std::int32_t{transposed ? CUBLAS_OP_T : CUBLAS_OP_N}; };
+  set(description, CUBLASLT_MATMUL_DESC_TRANSA, operation(spec.layout_b == Layout::k_major));
+  set(description, CUBLASLT_MATMUL_DESC_TRANSB, operation(spec.layout_a == Layout::mn_major));
+  if (is_fp8(spec.a)) {
+    if (spec.scale_a == kRowwise) {
+      const std::int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+      set(description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+      set(description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+    }
+    set(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, tensors.factor_b.data);
+    set(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, tensors.factor_a.data);
+    set(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(spec.fast_accumulation));
+  }
+  if (spec.bias) {
+    set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, std::uint32_t{CUBLASLT_EPILOGUE_BIAS});
+    set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t{data_type(bias_dtype(spec))});
+    set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, tensors.bias.data);
+  }
+  return description;
+}
+
+// Columns and rows change places: see the top of the file.
+void CublasLt::State::describe(cublasLtMatrixLayoutOpaque_t& layout, const Tensor& tensor) const {
+  check(api.cublasLtMatrixLayoutInit_internal(&layout, sizeof(layout), data_type(tensor.dtype),
+                                              static_cast<std::uint64_t>(tensor.cols),
+                                              static_cast<std::uint64_t>(tensor.rows), tensor.row_stride),
+        "cublasLtMatrixLayoutInit");
+}
+
+cublasLtHandle_t CublasLt::State::handle_of(PerDevice& device) {
+  cublasLtHandle_t handle = device.handle.load(std::memory_order_acquire);
+  if (handle != nullptr) return handle;
+  check(api.cublasLtCreate(&handle), "cublasLtCreate");
+  device.handle.store(handle, std::memory_order_release);
+  return handle;
+}
+
+const Plan& CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& tensors, CUstream_st* stream) {
+  CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+  driver->check(driver->api().cuStreamIsCapturing(stream, &capturing), "cuStreamIsCapturing");
+  if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
+    throw Error(
+        ErrorCode::invalid_argument, print(key.spec),
+        fmt::format("cuBLASLt has no plan for M = {}, N = {}, K = {} yet, and none can be made while the stream "
+                    "is capturing a graph; run the step once before capturing it",
+                    key.m, key.n, key.k));
+  }
+
+  const std::lock_guard lock(making);
+  if (const Plan* there = plans.find(key)) return *there;
+
+  Plan plan{.key = key};
+  cublasLtMatmulDescOpaque_t description = describe(key.spec, tensors);
+  describe(plan.layout_a, tensors.b);
+  describe(plan.layout_b, tensors.a);
+  describe(plan.layout_c, key.spec.epilogue.c ? tensors.c : tensors.out);
+  describe(plan.layout_out, tensors.out);
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  check(api.cublasLtMatmulPreferenceInit_internal(&preference, sizeof(preference)), "cublasLtMatmulPreferenceInit");
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.spec.epilogue.c ? key.align_c : key.align_out);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_out);
+
+  std::array<cublasLtMatmulHeuristicResult_t, kAlgorithms> candidates{};
+  int count = 0;
+  const cublasLtHandle_t handle = handle_of(devices[static_cast<std::size_t>(key.device)]);
+  const cublasStatus_t status = api.cublasLtMatmulAlgoGetHeuristic(
+      handle, &description, &plan.layout_a, &plan.layout_b, &plan.layout_c, &plan.layout_out, &preference,
+      static_cast<int>(candidates.size()), candidates.data(), &count);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  int usable = 0;
+  for (int i = 0; i < count && !plan.usable; ++i) {
+    const cublasLtMatmulHeuristicResult_t& candidate = candidates[static_cast<std::size_t>(i)];
+    if (candidate.state != CUBLAS_STATUS_SUCCESS || candidate.workspaceSize > kWorkspaceBytes) continue;
+    if (usable++ < key.algorithm) continue;
+    plan.algorithm = candidate.algo;
+    plan.workspace_bytes = candidate.workspaceSize;
+    plan.usable = true;
+  }
+  return plans.insert(plan);
+}
+
+CublasLt::CublasLt() = default;
+CublasLt::~CublasLt() = default;
+
+std::unique_ptr<CublasLt> CublasLt::open(const std::string& cuda_root, const Driver& driver, std::string& problem) {
+  Library library = Library::open_cuda({"libcublasLt.so.13", "libcublasLt.so.12"}, cuda_root, problem);
+  if (!library) return nullptr;
+  std::unique_ptr<CublasLt> opened(new CublasLt);
+  opened->state_ = std::make_unique<State>(std::move(library), driver);
+  State& state = *opened->state_;
+  if (const char* missing = resolve(state.library, state.api)) {
+    problem = fmt::format("{} lacks {}; cuBLASLt 12.9 or newer is needed", state.library.path(), missing);
+    return nullptr;
+  }
+  state.devices = std::vector<State::PerDevice>(static_cast<std::size_t>(driver.device_count()));
+  for (std::size_t i = 0; i < state.devices.size(); ++i) {
+    state.devices[i].target = driver.device_target(static_cast<int>(i));
+  }
+  return opened;
+}
+
+const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size) const {
+  const Target target = state_->devices[static_cast<std::size_t>(tensors.out.device.index)].target;
+  return cublaslt_refusal(spec, tensors, size, target);
+}
+
+bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, void* workspace,
+                      CUstream_st* stream, int algorithm) {
+  const PlanKey key = plan_key(spec, tensors, size, algorithm);
+  const Plan* plan = state_->plans.find(key);
+  if (plan == nullptr) plan = &state_->make_plan(key, tensors, stream);
+  if (!plan->usable) return false;
+
+  cublasLtMatmulDescOpaque_t description = state_->describe(spec, tensors);
+  // The library takes layouts by pointers to non-const and does not write to them.
+  const auto layout = [](const cublasLtMatrixLayoutOpaque_t& l) { return const_cast<cublasLtMatrixLayout_t>(&l); };
+  const float alpha = 1.0F;
+  const bool adds_c = spec.epilogue.c.has_value();
+  const float beta = adds_c ? tensors.beta : 0.0F;
+  const cublasLtHandle_t handle = state_->handle_of(state_->devices[static_cast<std::size_t>(key.device)]);
+  const cublasStatus_t status = state_->api.cublasLtMatmul(
+      handle, &description, &alpha, tensors.b.data, layout(plan->layout_a), tensors.a.data, layout(plan->layout_b),
+      &beta, adds_c ? tensors.c.data : tensors.out.data, layout(plan->layout_c), tensors.out.data,
+      layout(plan->layout_out), &plan->algorithm, workspace, plan->workspace_bytes, stream);
+  state_->check(status, "cublasLtMatmul");
+  return true;
+}
+
+std::string CublasLt::version() const {
+  const std::size_t number = state_->api.cublasLtGetVersion();  // 130100
+  return fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+}
+
+const std::string& CublasLt::path() const { return state_->library.path(); }
+
+}  // namespace ingot

@@ -1,0 +1,79 @@
+// NVIDIA's documentation of cublasLtMatmul(), "FP8 data types usage", and the scale modes of cublasLt.h, in the terms
+// of our row-major GEMM: its A is our b, its B our a, its m our N, its n our M. Some versions of the library do not
+// check alignments themselves, so that a call that breaks these rules may read past a buffer: they are not hints.
+#include "ingot/runtime/gemm/cublaslt_rules.h"
+
+#include <cstdint>
+#include <limits>
+
+namespace ingot {
+namespace {
+
+constexpr std::int64_t kAlignment = 16;  // bytes, of FP8 operands
+
+constexpr const char* kMisaligned =
+    "kernel cublaslt needs every FP8 operand, what goes with it and its output at addresses, pitches and row lengths "
+    "that "
+    "are multiples of 16 bytes";
+constexpr const char* kTooLarge = "kernel cublaslt takes sizes, and pitches in bytes, below 2^31";
+
+bool pointer_aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % kAlignment == 0; }
+
+// Pointer and rows at multiples of 16 bytes, and whole vectors of 16 bytes in a row.
+bool aligned(const Tensor& tensor) {
+  const std::int64_t size = size_of(tensor.dtype);
+  return pointer_aligned(tensor) && tensor.row_stride * size % kAlignment == 0 && tensor.cols * size % kAlignment == 0;
+}
+
+// Sizes in the library's kernels are 32-bit, and so are pitches in bytes (wrong results above that before 13.2).
+bool fits_32_bits(const Tensor& tensor) {
+  constexpr std::int64_t kLimit = std::numeric_limits<std::int32_t>::max();
+  return tensor.rows <= kLimit && tensor.cols <= kLimit && tensor.row_stride <= kLimit / size_of(tensor.dtype);
+}
+
+const char* refused_high_precision(const GemmSpec& spec) {
+  if (spec.a == spec.b && (spec.out == spec.a || spec.out == Dtype::f32)) return nullptr;
+  return "kernel cublaslt writes high-precision products in the operands' dtype or f32 only";
+}
+
+// It adds beta * c of the output's dtype, and knows neither our expressions nor a second output.
+const char* refused_epilogue(const GemmSpec& spec, const GemmTensors& tensors) {
+  const GemmEpilogue& epilogue = spec.epilogue;
+  if (is_fp8(spec.out)) return "kernel cublaslt writes no FP8 output";
+  if (epilogue.pointwise || epilogue.amax) return "kernel cublaslt has no epilogue but beta * c";
+  if (!epilogue.c) return nullptr;
+  if (*epilogue.c != spec.out) return "kernel cublaslt adds a c of the output's dtype only";
+  if (!fits_32_bits(tensors.c)) return kTooLarge;
+  return is_fp8(spec.a) && !aligned(tensors.c) ? kMisaligned : nullptr;
+}
+
+const char* refused_fp8(const GemmSpec& spec, const GemmTensors& tensors, Target device) {
+  const bool has_tensor_cores = device.major >= 9 || (device.major == 8 && device.minor == 9);
+  if (!has_tensor_cores) return "kernel cublaslt multiplies FP8 on sm_89 and later only";
+  if (!is_ocp(spec.a) || !is_ocp(spec.b)) return "kernel cublaslt multiplies e4m3fn and e5m2 only";
+  if (spec.a == Dtype::e5m2 && spec.b == Dtype::e5m2) return "kernel cublaslt does not multiply e5m2 by e5m2";
+  if (spec.layout_a != Layout::k_major || spec.layout_b != Layout::k_major) {
+    return "kernel cublaslt takes FP8 operands that lie along K (nt) only";
+  }
+  if (spec.scale_a != spec.scale_b) return "kernel cublaslt takes factors of one kind for both operands only";
+  const bool hopper = device.major == 9 && device.minor == 0;
+  if (spec.scale_a != kTensorwise && !(spec.scale_a == kRowwise && hopper)) {
+    return "kernel cublaslt takes one factor for each operand or, on sm_90a, one for each row";
+  }
+  // Rows of a and b are K long, rows of out N.
+  const bool all = aligned(tensors.a) && aligned(tensors.b) && aligned(tensors.out) &&
+                   pointer_aligned(tensors.factor_a) && pointer_aligned(tensors.factor_b) &&
+                   (!spec.bias || pointer_aligned(tensors.bias));
+  return all ? nullptr : kMisaligned;
+}
+
+}  // namespace
+
+const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Target device) {
+  if (size.m == 0 || size.n == 0 || size.k == 0) return "kernel cublaslt needs an M, an N and a K of at least 1";
+  if (!fits_32_bits(tensors.a) || !fits_32_bits(tensors.b) || !fits_32_bits(tensors.out)) return kTooLarge;
+  if (const char* const reason = refused_epilogue(spec, tensors)) return reason;
+  return is_fp8(spec.a) ? refused_fp8(spec, tensors, device) : refused_high_precision(spec);
+}
+
+}  // namespace ingot

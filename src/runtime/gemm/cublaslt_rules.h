@@ -1,0 +1,13 @@
+// Which GEMMs cuBLASLt takes, as a pure function of the call and the GPU.
+#pragma once
+
+#include "ingot/codegen/types/target.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/check.h"
+
+namespace ingot {
+
+// Of checked tensors: why not; null where it takes the call.
+const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Target device);
+
+}  // namespace ingot

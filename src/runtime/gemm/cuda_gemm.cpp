@@ -1,0 +1,83 @@
+// One GEMM: the kernels of its plan are tried in turn, and the first that takes the tensors is launched. A spec that
+// names its kernel has no other.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm/cublaslt.h"
+#include "ingot/runtime/gemm/gemm_mma_rules.h"
+#include "ingot/runtime/gemm/gemm_params.h"
+#include "ingot/runtime/gemm/gemm_plans.h"
+#include "ingot/runtime/gemm/gemm_sm90_rules.h"
+
+#include "gemm/gemm_simt.cuh"
+
+namespace ingot::cuda {
+namespace {
+
+void gemm_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, const Stream& stream,
+               Launcher& launcher) {
+  // Without elements there is still an FP8 output's factor to write.
+  const i64 grid = std::max(i64{1}, GemmSimtLaunch::grid(size.m, size.n));
+  launcher.launch(spec, Pass::main, grid, GemmSimtLaunch::kThreads, gemm_params(spec, tensors, size), stream);
+}
+
+const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Stream& stream,
+                         Launcher& launcher, CublasLt* cublaslt) {
+  if (cublaslt == nullptr) return "there is no cuBLASLt";
+  if (const char* const reason = cublaslt->refusal(spec, tensors, size)) return reason;
+  void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
+  if (launcher.hook() != nullptr) launcher.hook()->before(stream);
+  if (!cublaslt->matmul(spec, tensors, size, workspace, stream.handle(), spec.algorithm)) {
+    return "cuBLASLt has no algorithm of this number for this call";
+  }
+  launcher.count();
+  if (launcher.hook() != nullptr) launcher.hook()->after(spec, Pass::main, stream);
+  return nullptr;
+}
+
+// Of a spec that names its kernel and tiling. Null where it has been enqueued, else why it does not take the call.
+const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Stream& stream,
+                       Launcher& launcher, CublasLt* cublaslt) {
+  switch (spec.kernel) {
+    case GemmKernel::automatic: return "no kernel is named";
+    case GemmKernel::cublaslt: return try_cublaslt(spec, tensors, size, stream, launcher, cublaslt);
+    case GemmKernel::sm90: {
+      const char* const reason = sm90_refusal(spec, tensors, size, launcher.target());
+      if (reason == nullptr) gemm_sm90(spec, tensors, size, stream, launcher);
+      return reason;
+    }
+    case GemmKernel::mma: {
+      const char* const reason = mma_refusal(spec, size, launcher.target());
+      if (reason == nullptr) gemm_mma(spec, tensors, size, stream, launcher);
+      return reason;
+    }
+    case GemmKernel::simt: gemm_simt(spec, tensors, size, stream, launcher); return nullptr;
+  }
+  return "unknown kernel";
+}
+
+}  // namespace
+
+void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, GemmPlans& plans,
+          CublasLt* cublaslt) {
+  const GemmSize size = gemm_size(spec, tensors);
+  if (size.m == 0 || size.n == 0) {
+    if (!is_fp8(spec.out)) return;
+    GemmSpec simt = without_kernel(spec);
+    simt.kernel = GemmKernel::simt;
+    return gemm_simt(simt, tensors, size, stream, launcher);
+  }
+  const char* reason = "";
+  for (const GemmSpec& named : plans.find(spec, size)) {
+    reason = try_kernel(named, tensors, size, stream, launcher, cublaslt);
+    if (reason == nullptr) return;
+  }
+  throw Error(ErrorCode::invalid_argument, print(spec),
+              fmt::format("{}; leave kernel out to have the library choose one", reason));
+}
+
+}  // namespace ingot::cuda

@@ -1,0 +1,16 @@
+#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/gemm/gemm_params.h"
+
+namespace ingot::cuda {
+
+void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, const Stream& stream,
+              Launcher& launcher) {
+  const MmaTiling tiling{.m = static_cast<u32>(spec.tiling->m), .n = static_cast<u32>(spec.tiling->n)};
+  launcher.launch(spec, Pass::main,
+                  {.grid_x = static_cast<unsigned>(mma_blocks(tiling, size.m, size.n)),
+                   .block = mma_threads(tiling),
+                   .shared_bytes = mma_shared_bytes(tiling)},
+                  gemm_mma_params(spec, tensors, size), stream);
+}
+
+}  // namespace ingot::cuda

@@ -1,0 +1,126 @@
+// One launch: tensor maps are encoded, into the kernel's own parameters (0.1 us each, so that none is kept), and blocks
+// stay on their multiprocessors. Stream-K has the stream's scratch memory for the parts of tiles that blocks leave to
+// each other, and its zeros for the flags; staged operands lie in the scratch memory after those parts.
+#include <cstddef>
+#include <optional>
+
+#include "ingot/codegen/gemm/gemm_sm90.h"
+#include "ingot/runtime/check.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/gemm/gemm_params.h"
+#include "ingot/runtime/gemm/stream_k_params.h"
+
+#include "gemm/gemm_sm90.cuh"
+
+namespace ingot::cuda {
+namespace {
+
+static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
+
+// Rows of 128 bytes, unless it says otherwise.
+struct Box {
+  CUtensorMapDataType type;
+  u32 cols, rows;
+};
+
+// Rows that start within a sector pair gain nothing from what lies next to them: fetching it costs them a tenth
+// (docs/kernels.md).
+CUtensorMapL2promotion promotion(cuuint64_t stride) {
+  return stride % 64 == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+}
+
+// What lies outside of the matrix is zeros, and is not written.
+void encode(TensorMap& map, const Tensor& tensor, const Box& box, const Driver& driver) {
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(tensor.cols), static_cast<cuuint64_t>(tensor.rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(tensor.row_stride * size_of(tensor.dtype))};
+  const cuuint32_t extents[] = {box.cols, box.rows};
+  const cuuint32_t steps[] = {1, 1};
+  driver.check(driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data,
+                                                   sizes, strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                                   CU_TENSOR_MAP_SWIZZLE_128B, promotion(strides[0]),
+                                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+               "cuTensorMapEncodeTiled");
+}
+
+struct Rows {
+  u32 tile;    // of a tile
+  u32 blocks;  // that load them for each other
+};
+
+// Of whole tiles, and of a last one that has fewer rows.
+void encode_codes(TensorMap& whole, TensorMap& tail, const Tensor& codes, const Rows& rows, const Driver& driver) {
+  const auto box = [&](u32 count) {
+    return Box{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8, .cols = kSm90Depth, .rows = count};
+  };
+  const auto all = static_cast<u32>(codes.rows);
+  if (all >= rows.tile) encode(whole, codes, box(rows.tile / rows.blocks), driver);
+  if (all % rows.tile != 0) encode(tail, codes, box(sm90_tail_box(all % rows.tile, rows.blocks)), driver);
+}
+
+// A warp's 16 rows.
+void encode_out(TensorMap& map, const Tensor& out, const Driver& driver) {
+  const bool wide = out.dtype == Dtype::f32;
+  encode(map, out,
+         {.type = wide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+          .cols = wide ? 32U : 64U,
+          .rows = 16},
+         driver);
+}
+
+bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_stride * size_of(out.dtype) % 16 == 0; }
+
+}  // namespace
+
+void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmSize& size, Stream& stream,
+               Launcher& launcher) {
+  const Sm90Tiling tiling = sm90_tiling(*spec.tiling);
+  const auto m = static_cast<u32>(size.m);
+  const auto n = static_cast<u32>(size.n);
+  const auto k = static_cast<u32>(size.k);
+  const auto multiprocessors = static_cast<u32>(launcher.multiprocessors());
+  const StreamKSplit split =
+      tiling.stream_k ? stream_k_split_at_once(sm90_work(tiling, m, n, k), multiprocessors) : StreamKSplit{};
+  const u32 blocks = tiling.stream_k ? split.blocks : sm90_blocks(tiling, m, n, multiprocessors);
+  const std::size_t parts = stream_k_bytes(split, sm90_part_bytes(tiling));
+  const std::size_t scratch_bytes = parts + staged_bytes(spec, size);
+  auto* const scratch = scratch_bytes == 0 ? nullptr : static_cast<std::byte*>(stream.scratch(scratch_bytes));
+  std::optional<GemmTensors> staged;
+  if (spec.staged_a || spec.staged_b) staged = stage(spec, given, size, scratch + parts, stream, launcher);
+  const GemmTensors& tensors = staged ? *staged : given;
+  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, size.k);
+  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, size.k);
+
+  Sm90GemmParams params{.a = {},
+                        .b = {},
+                        .tail_a = {},
+                        .tail_b = {},
+                        .out_map = {},
+                        .factor_a = static_cast<const float*>(tensors.factor_a.data),
+                        .factor_b = static_cast<const float*>(tensors.factor_b.data),
+                        .bias = tensors.bias.data,
+                        .out = tensors.out.data,
+                        .out_stride = tensors.out.row_stride,
+                        .m = m,
+                        .n = n,
+                        .k = k,
+                        .factor_a_stride = static_cast<u32>(factors_a.row),
+                        .factor_b_stride = static_cast<u32>(factors_b.row),
+                        .factor_a_group_stride = static_cast<u32>(factors_a.group),
+                        .factor_b_group_stride = static_cast<u32>(factors_b.group),
+                        .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
+                        .epilogue = epilogue_params(tensors),
+                        .cut = {}};
+  encode_codes(params.a, params.tail_a, tensors.a, {.tile = tiling.m, .blocks = tiling.cluster_n}, launcher.driver());
+  encode_codes(params.b, params.tail_b, tensors.b, {.tile = tiling.n, .blocks = tiling.cluster_m}, launcher.driver());
+  if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, launcher.driver());
+  if (tiling.stream_k) params.cut = stream_k_params(split, scratch, kSm90Warps, stream);
+  launcher.launch(spec, Pass::main,
+                  {.grid_x = blocks,
+                   .block = kSm90Threads,
+                   .cluster = sm90_cluster_size(tiling),
+                   .shared_bytes = sm90_shared_bytes(tiling)},
+                  params, stream);
+}
+
+}  // namespace ingot::cuda

@@ -1,0 +1,13 @@
+// Which GEMMs templates/gemm/gemm_mma.cuh takes. A pure function of the call and the device.
+#pragma once
+
+#include "ingot/codegen/types/target.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/check.h"
+
+namespace ingot {
+
+// Null where it takes the call, else why not. Of checked tensors.
+const char* mma_refusal(const GemmSpec& spec, const GemmSize& size, Target device);
+
+}  // namespace ingot

@@ -1,0 +1,41 @@
+#include "ingot/runtime/gemm/gemm_sm90_rules.h"
+
+#include <cstdint>
+#include <limits>
+
+namespace ingot {
+namespace {
+
+// Codes as a tensor map takes them: one byte each, in rows along k.
+bool mappable(const Tensor& codes, Layout layout) {
+  return layout == Layout::k_major && reinterpret_cast<std::uintptr_t>(codes.data) % 16 == 0 &&
+         codes.row_stride % 16 == 0;
+}
+
+}  // namespace
+
+const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Target device) {
+  if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
+  if (!is_ocp(spec.a) || !is_ocp(spec.b)) return "kernel sm90 multiplies e4m3fn and e5m2 only";
+  if (size.k == 0) return "kernel sm90 needs a K of at least 1";
+  if ((!spec.staged_a && !mappable(tensors.a, spec.layout_a)) ||
+      (!spec.staged_b && !mappable(tensors.b, spec.layout_b))) {
+    return "kernel sm90 needs a and b in rows along k, at addresses and row strides that are multiples of 16 bytes, "
+           "unless they are staged";
+  }
+  // Coordinates of the copy engine are of 32 bits, and so is the count of tiles, rounded up to a cluster's.
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 512;
+  constexpr std::int64_t kSmallestTile = 64;
+  if (size.m > kMost || size.n > kMost || size.k > kMost ||
+      (size.m / kSmallestTile + 2) * (size.n / kSmallestTile + 2) > kMost) {
+    return "kernel sm90 takes sizes below 2^31 and as many tiles";
+  }
+  constexpr std::int64_t kMostApart = std::numeric_limits<std::uint32_t>::max();
+  if (factor_strides(tensors.factor_a, spec.scale_a, size.k).group > kMostApart ||
+      factor_strides(tensors.factor_b, spec.scale_b, size.k).group > kMostApart) {
+    return "kernel sm90 takes factors of groups at row strides below 2^32";
+  }
+  return nullptr;
+}
+
+}  // namespace ingot

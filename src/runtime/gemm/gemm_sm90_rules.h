@@ -1,0 +1,13 @@
+// Which GEMMs templates/gemm/gemm_sm90.cuh takes. A pure function of the call and the device.
+#pragma once
+
+#include "ingot/codegen/types/target.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/check.h"
+
+namespace ingot {
+
+// Null where it takes the call, else why not. Of checked tensors.
+const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Target device);
+
+}  // namespace ingot

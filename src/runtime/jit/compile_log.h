@@ -1,0 +1,30 @@
+// What NVRTC and ptxas print, read back. Pure functions over text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ingot/codegen/template_files.h"
+#include "ingot/runtime/jit/compiler.h"
+
+namespace ingot {
+
+// Registers, spills, stack and shared memory of the entry function `lowered_name`, from ptxas -v's lines. Spills are
+// those of the whole unit: a function that is called and spills is as bad as the kernel itself.
+KernelResources read_resources(std::string_view log, std::string_view lowered_name);
+
+// The log without ptxas -v's report and NVRTC's advice on how to silence it: empty where there are no warnings.
+std::string warnings_of(std::string_view log);
+
+// The first error of the log on one line, without its place: what a one-line message quotes.
+std::string first_error(std::string_view log);
+
+// The log, then the lines around each diagnostic of the unit or of a template, numbered:
+//
+//   cast_rows.cuh:
+//       40 | ...
+//   >   41 | ...
+std::string with_numbered_source(std::string_view log, const std::string& unit_name, const std::string& unit_text,
+                                 const TemplateFiles& templates);
+
+}  // namespace ingot

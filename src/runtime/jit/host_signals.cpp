@@ -1,0 +1,55 @@
+#include "ingot/runtime/jit/host_signals.h"
+
+#include <mutex>
+
+namespace ingot {
+namespace {
+
+// Signal handlers belong to the process: two compilers that prime at once would take each other's for the program's.
+std::mutex& one_at_a_time() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+}  // namespace
+
+HostSignals::HostSignals() : lock_(one_at_a_time()) {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], nullptr, &handlers_[i]);
+  // The keeper is started with every signal blocked, and inherits that: it never runs a handler.
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &mask_);
+  try {
+    keeper_ = std::jthread([this](const std::stop_token& stop) {
+      // Spins for the one compile of an empty kernel: what counts is how soon the handlers are back.
+      while (!stop.stop_requested()) {
+        put_back();
+        std::this_thread::yield();
+      }
+    });
+  } catch (...) {
+    ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+    throw;
+  }
+  sigset_t waiting = mask_;
+  for (const int signal : kSignals) ::sigaddset(&waiting, signal);
+  ::pthread_sigmask(SIG_SETMASK, &waiting, nullptr);
+}
+
+HostSignals::~HostSignals() {
+  keeper_.request_stop();
+  keeper_.join();
+  put_back();
+  ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+}
+
+void HostSignals::put_back() const {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    struct sigaction now {};
+    ::sigaction(kSignals[i], nullptr, &now);
+    // The handler's two spellings share storage, so one comparison serves both.
+    if (now.sa_handler != handlers_[i].sa_handler) ::sigaction(kSignals[i], &handlers_[i], nullptr);
+  }
+}
+
+}  // namespace ingot

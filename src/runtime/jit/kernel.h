@@ -1,0 +1,66 @@
+// A loaded kernel. Launching allocates nothing, locks nothing and formats nothing.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <type_traits>
+
+#include "ingot/runtime/jit/compiler.h"
+
+struct CUstream_st;
+
+namespace ingot {
+
+class Driver;
+
+struct LaunchShape {
+  unsigned grid_x = 1;
+  unsigned grid_y = 1;
+  unsigned grid_z = 1;
+  unsigned block = 1;    // threads, one-dimensional
+  unsigned cluster = 1;  // neighbouring blocks along x that run together
+  unsigned shared_bytes = 0;
+  // Programmatic dependent launch: the kernel may begin before the one ahead of it in the stream has ended. Its code
+  // has to wait itself (templates/memory.cuh, start_in_turn).
+  bool overlapping = false;
+  bool cooperative = false;  // all blocks run at once, or the launch fails: they wait for each other
+};
+
+class Kernel {
+ public:
+  // Loads the cubin (context-independent, cuLibraryLoadData). Throws Error{cuda_failed}.
+  Kernel(const Driver& driver, const CompiledKernel& compiled);
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  // The kernel takes one parameter, `params`, by value; the type is the one that the template declares. A grid of zero
+  // blocks launches nothing. The context of the stream's device must be current on this thread. Throws
+  // Error{cuda_failed}.
+  template <class Params>
+  requires std::is_trivially_copyable_v<Params>
+  void launch(CUstream_st* stream, const LaunchShape& shape, const Params& params) const {
+    launch_raw(stream, shape, &params);
+  }
+
+  // Clusters of this shape's that the current device runs at once, at least 1: none is an error. Asked of the driver
+  // once: a kernel whose grid depends on it is always asked with the same block, cluster and shared memory. Throws
+  // Error{cuda_failed}.
+  unsigned clusters_at_once(const LaunchShape& shape) const;
+
+  const KernelResources& resources() const { return resources_; }
+
+ private:
+  void launch_raw(CUstream_st* stream, const LaunchShape& shape, const void* params) const;
+  void prepare_shared(unsigned bytes) const;
+
+  const Driver* driver_;
+  void* library_ = nullptr;  // CUlibrary
+  void* kernel_ = nullptr;   // CUkernel
+  std::string name_;
+  KernelResources resources_;
+  mutable std::atomic<unsigned> clusters_at_once_{0};  // 0: not asked yet
+  mutable std::atomic<bool> shared_allowed_{false};    // has the device been asked for more than the default?
+};
+
+}  // namespace ingot

@@ -1,0 +1,74 @@
+// From a spec to a kernel that is ready to launch: memory, then store, then compiler. One compile per key among the
+// threads of a process, and, through the store's lock, among processes; no lock of ours is held while compiling,
+// loading or reading.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/types/target.h"
+#include "ingot/runtime/jit/compiler.h"
+#include "ingot/runtime/jit/kernel_store.h"
+#include "ingot/runtime/jit/kernel_table.h"
+#include "ingot/runtime/util/single_flight.h"
+
+namespace ingot {
+
+class Kernel;
+class Driver;
+
+class KernelCache {
+ public:
+  struct Stats {
+    std::int64_t compiled = 0;  // by the compiler
+    std::int64_t loaded = 0;    // from the store
+  };
+
+  // The compiler may be null (no NVRTC): every kernel is then Error{not_found}, as its key depends on the compiler. The
+  // driver may be null (no GPU): compiled() works, get() is Error{not_found}. All three outlive the cache.
+  KernelCache(const Compiler* compiler, KernelStore& store, Target target, const Driver* driver, int device_index = 0);
+  ~KernelCache();
+  KernelCache(const KernelCache&) = delete;
+  KernelCache& operator=(const KernelCache&) = delete;
+
+  // The hot path: no lock, no allocation, no string once the kernel is loaded. The reference lives as long as the
+  // cache. A source that does not compile gives the same error again, at once; other failures are tried again.
+  const Kernel& get(const KernelSpec& spec, Pass pass = Pass::main);
+  // For a user's own source. Hashes the text: keep the reference rather than calling it per launch.
+  const Kernel& get(const Source& source);
+
+  // get() where the kernel is loaded already, else null: for a stream that is capturing, when nothing may be loaded.
+  const Kernel* find(const KernelSpec& spec, Pass pass = Pass::main) const noexcept { return table_.find(spec, pass); }
+
+  // Machine code for any target, without loading it. What warm-up and `ingot show` use. Stays in memory.
+  std::shared_ptr<const CompiledKernel> compiled(const Source& source, Target target);
+
+  // Compiles what the store lacks, both passes of every spec, `threads` at a time (0: one per core). Throws the error
+  // of the first spec that failed, after all have ended.
+  void warm(std::span<const KernelSpec> specs, Target target, int threads);
+
+  Stats stats() const;
+  Target target() const { return target_; }
+
+ private:
+  std::shared_ptr<const CompiledKernel> compiled(const Source& source, Target target, const KernelKey& key);
+  CompiledKernel find_or_compile(const Source& source, Target target, const KernelKey& key);
+  KernelKey key_of(const Source& source, Target target) const;
+
+  const Compiler* compiler_;
+  KernelStore* store_;
+  Target target_;
+  const Driver* driver_;
+  int device_index_;
+
+  KernelTable<const Kernel> table_;
+  SingleFlight<KernelKey, std::shared_ptr<const CompiledKernel>> compiled_kernels_;
+  SingleFlight<KernelKey, std::shared_ptr<const Kernel>> loaded_kernels_;
+  std::atomic<std::int64_t> compiled_{0};
+  std::atomic<std::int64_t> loaded_{0};
+};
+
+}  // namespace ingot

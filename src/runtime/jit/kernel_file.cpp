@@ -1,0 +1,140 @@
+// The checksum is verified before anything is parsed, so a damaged file never reaches the parser. The parser checks its
+// bounds all the same: a checksum finds accidents, and a file with a right checksum can still have been made wrongly.
+#include "ingot/runtime/jit/kernel_file.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace ingot {
+namespace {
+
+constexpr std::size_t kHashBytes = 16;
+constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+constexpr std::size_t kHeaderBytes = kKernelFileMagic.size() + sizeof(KernelKey) + kLengthBytes;
+constexpr std::size_t kResourcesBytes = 4 * sizeof(std::int32_t);
+static_assert(sizeof(KernelKey) == kHashBytes);
+
+template <class Integer>
+void append_integer(std::string& bytes, Integer value) {
+  for (std::size_t i = 0; i < sizeof(Integer); ++i) {
+    bytes.push_back(static_cast<char>((static_cast<std::uint64_t>(value) >> (8 * i)) & 0xffU));
+  }
+}
+
+template <class Integer>
+Integer integer_at(std::string_view bytes, std::size_t offset) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < sizeof(Integer); ++i) {
+    value |= std::uint64_t{static_cast<std::uint8_t>(bytes[offset + i])} << (8 * i);
+  }
+  return static_cast<Integer>(value);
+}
+
+void append_field(std::string& bytes, std::string_view field) {
+  append_integer(bytes, std::uint64_t{field.size()});
+  bytes.append(field);
+}
+
+std::string_view view(const Digest& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+std::string encode_resources(const KernelResources& resources) {
+  std::string bytes;
+  for (const int value :
+       {resources.registers, resources.spill_bytes, resources.stack_bytes, resources.static_shared_bytes}) {
+    append_integer(bytes, std::int32_t{value});
+  }
+  return bytes;
+}
+
+KernelResources decode_resources(std::string_view bytes) {
+  const auto value = [bytes](std::size_t i) { return int{integer_at<std::int32_t>(bytes, i * sizeof(std::int32_t))}; };
+  return {.registers = value(0), .spill_bytes = value(1), .stack_bytes = value(2), .static_shared_bytes = value(3)};
+}
+
+// Takes length-prefixed fields off the front of a payload.
+class Fields {
+ public:
+  explicit Fields(std::string_view payload) : rest_(payload) {}
+
+  std::string_view next() {
+    if (!good_ || rest_.size() < kLengthBytes) return fail();
+    const auto bytes = integer_at<std::uint64_t>(rest_, 0);
+    rest_.remove_prefix(kLengthBytes);
+    if (bytes > rest_.size()) return fail();
+    const std::string_view field = rest_.substr(0, static_cast<std::size_t>(bytes));
+    rest_.remove_prefix(field.size());
+    return field;
+  }
+  // Was every field there, and nothing after the last?
+  bool complete() const { return good_ && rest_.empty(); }
+
+ private:
+  std::string_view fail() {
+    good_ = false;
+    return {};
+  }
+
+  std::string_view rest_;
+  bool good_ = true;
+};
+
+}  // namespace
+
+std::string encode_kernel_file(const KernelKey& key, const Source& source, Target target,
+                               const CompiledKernel& kernel) {
+  std::string payload;
+  append_field(payload, print(target));
+  append_field(payload, source.name);
+  append_field(payload, source.text);
+  append_field(payload, kernel.lowered_name);
+  append_field(payload, kernel.log);
+  append_field(payload, encode_resources(kernel.resources));
+  append_field(payload, {reinterpret_cast<const char*>(kernel.cubin.data()), kernel.cubin.size()});
+
+  std::string file(kKernelFileMagic);
+  file.append(view(key));
+  append_integer(file, std::uint64_t{payload.size()});
+  file.append(payload);
+  const Digest checksum = digest(file);
+  file.append(view(checksum));
+  return file;
+}
+
+std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const KernelKey& key, std::string& problem) {
+  const auto refuse = [&problem](std::string why) {
+    problem = std::move(why);
+    return std::nullopt;
+  };
+  if (file.size() < kHeaderBytes + kHashBytes) {
+    return refuse(fmt::format("is truncated: {} bytes, of at least {}", file.size(), kHeaderBytes + kHashBytes));
+  }
+  if (!file.starts_with(kKernelFileMagic)) return refuse(fmt::format("does not start with \"{}\"", kKernelFileMagic));
+  if (file.substr(kKernelFileMagic.size(), sizeof(KernelKey)) != view(key)) return refuse("holds another kernel");
+  const std::uint64_t payload_bytes = file.size() - kHeaderBytes - kHashBytes;
+  const auto written_bytes = integer_at<std::uint64_t>(file, kHeaderBytes - kLengthBytes);
+  if (written_bytes != payload_bytes) {
+    return refuse(
+        fmt::format("is not as long as it was written: {} bytes of payload, of {}", payload_bytes, written_bytes));
+  }
+  const std::string_view hashed = file.substr(0, file.size() - kHashBytes);
+  if (view(digest(hashed)) != file.substr(hashed.size())) return refuse("does not match its checksum");
+
+  Fields fields(hashed.substr(kHeaderBytes));
+  for (int described = 0; described < 3; ++described) fields.next();  // target, source name, source text
+  CompiledKernel kernel;
+  kernel.lowered_name = fields.next();
+  kernel.log = fields.next();
+  const std::string_view resources = fields.next();
+  const std::string_view cubin = fields.next();
+  if (!fields.complete() || resources.size() != kResourcesBytes) return refuse("has a payload of the wrong shape");
+  kernel.resources = decode_resources(resources);
+  kernel.cubin.resize(cubin.size());
+  if (!cubin.empty()) std::memcpy(kernel.cubin.data(), cubin.data(), cubin.size());
+  return kernel;
+}
+
+}  // namespace ingot

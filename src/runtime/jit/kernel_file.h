@@ -1,0 +1,30 @@
+// One compiled kernel as bytes: the format of the store's files.
+//
+//   file      := magic "INGOTK01" key[16] payload_bytes:u64 payload checksum[16]
+//   payload   := target text, source name, source text, lowered name, log, resources, cubin
+//                (each as bytes:u64, then the bytes)
+//   resources := registers:i32 spill_bytes:i32 stack_bytes:i32 static_shared_bytes:i32
+//   checksum  := XXH3-128 (canonical, big-endian) of everything before it
+//   (integers little-endian)
+//
+// A file describes itself: its source and target can be read from it by hand. Any change of this format changes the
+// magic, which is also part of every key. Pure functions: the disk is kernel_store.h's.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ingot/runtime/jit/compiler.h"
+#include "ingot/runtime/jit/kernel_key.h"
+
+namespace ingot {
+
+inline constexpr std::string_view kKernelFileMagic = "INGOTK01";
+
+std::string encode_kernel_file(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
+
+// Nothing, with the reason in `problem` ("is truncated: ..."), unless every byte is as it was written for this key.
+std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const KernelKey& key, std::string& problem);
+
+}  // namespace ingot

@@ -1,0 +1,94 @@
+// The files are a StoreDirectory's; here are their names, and which of them go when the store outgrows its size.
+#include "ingot/runtime/jit/kernel_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ingot/runtime/jit/kernel_file.h"
+
+namespace ingot {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kPutsPerScan = 256;
+constexpr std::string_view kSuffix = ".kernel";
+constexpr const char* kLock = "lock";
+
+std::string shard(const KernelKey& key) { return print(key).substr(0, 2); }
+std::string file_name(const KernelKey& key) { return print(key).append(kSuffix); }
+
+std::vector<StoredFile> kernels(const StoreDirectory& directory) {
+  return directory.files(kSuffix, [](const std::string& folder) { return folder.size() == 2; });
+}
+
+std::int64_t total_bytes(const std::vector<StoredFile>& files) {
+  std::int64_t bytes = 0;
+  for (const StoredFile& file : files) bytes += file.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+KernelStore::KernelStore(std::optional<fs::path> root, Warn warn, std::int64_t max_bytes)
+    : directory_(std::move(root), std::move(warn),
+                 {.lost = "and its kernel is compiled again",
+                  .unusable = "Compiled kernels are kept in memory only; set INGOT_CACHE_DIR to a directory of yours "
+                              "with mode 0700 and free space to keep them on disk"}),
+      max_bytes_(max_bytes) {}
+
+std::optional<CompiledKernel> KernelStore::find(const KernelKey& key) {
+  std::optional<CompiledKernel> kernel;
+  directory_.read(shard(key), file_name(key), [&](std::string_view content, std::string& problem) {
+    kernel = decode_kernel_file(content, key, problem);
+    return kernel.has_value();
+  });
+  return kernel;
+}
+
+void KernelStore::put(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel) {
+  const std::string file = encode_kernel_file(key, source, target, kernel);
+  if (directory_.publish(shard(key), file_name(key), file))
+    remove_oldest_if_due(static_cast<std::int64_t>(file.size()));
+}
+
+FileLock KernelStore::lock(const KernelKey& key, std::chrono::milliseconds wait) {
+  const FileDescriptor root = directory_.open();
+  if (!root) return {};
+  std::uint64_t byte = 0;
+  std::memcpy(&byte, key.data(), sizeof(byte));
+  return FileLock(root.get(), kLock, byte, wait);
+}
+
+KernelStore::Usage KernelStore::usage() const {
+  const std::vector<StoredFile> files = kernels(directory_);
+  return {.files = static_cast<std::int64_t>(files.size()), .bytes = total_bytes(files)};
+}
+
+// Looks at the whole store on the first put, then when this object alone has filled it, and every 256 puts for what
+// others put.
+void KernelStore::remove_oldest_if_due(std::int64_t bytes_written) {
+  {
+    const std::lock_guard lock(mutex_);
+    bytes_ += bytes_written;
+    if (--puts_until_scan_ > 0 && bytes_ <= max_bytes_) return;
+    puts_until_scan_ = kPutsPerScan;
+  }
+  directory_.remove_abandoned();
+  std::vector<StoredFile> files = kernels(directory_);
+  std::int64_t bytes = total_bytes(files);
+  if (bytes > max_bytes_) {
+    std::ranges::sort(files, {}, &StoredFile::modified);
+    for (const StoredFile& file : files) {
+      if (bytes <= max_bytes_ / 10 * 9) break;
+      if (directory_.remove(file.name)) bytes -= file.bytes;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  bytes_ = bytes;
+}
+
+}  // namespace ingot

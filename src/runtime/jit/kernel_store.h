@@ -1,0 +1,67 @@
+// Compiled kernels on disk, one self-describing file each (its grammar: src/runtime/jit/kernel_file.h of the sources).
+//
+//   <root>/<2 hex digits>/<32 hex digits>.kernel
+//   <root>/lock                                    never deleted; byte n is locked while key n compiles
+//
+// How files are published, checked and moved aside, and what a broken disk costs: store_directory.h. A file that is
+// truncated, has a flipped bit or the wrong key reads as a miss.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "ingot/runtime/jit/compiler.h"
+#include "ingot/runtime/jit/kernel_key.h"
+#include "ingot/runtime/util/file_lock.h"
+#include "ingot/runtime/util/store_directory.h"
+
+namespace ingot {
+
+class KernelStore {
+ public:
+  using Warn = StoreDirectory::Warn;
+  static constexpr std::int64_t kDefaultMaxBytes = std::int64_t{2} << 30;
+
+  // No root: default_store_root(), with a warning where there is none. An empty root keeps nothing, silently. `warn` is
+  // called at most once per object, from any thread, and must not throw. When the files outgrow max_bytes, those used
+  // longest ago are removed, down to 90 % of it.
+  explicit KernelStore(std::optional<std::filesystem::path> root, Warn warn = {},
+                       std::int64_t max_bytes = kDefaultMaxBytes);
+
+  // Verified before it is returned.
+  std::optional<CompiledKernel> find(const KernelKey& key);
+  // Atomic: readers see the whole file or none. Failing to write is one warning.
+  void put(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
+
+  // Keeps other processes from compiling the same key: take it after a miss, look again, compile, put, release. Not
+  // held where the wait runs out or the store does not work; then compile anyway.
+  FileLock lock(const KernelKey& key, std::chrono::milliseconds wait = std::chrono::seconds(60));
+
+  // Absolute, or empty.
+  const std::filesystem::path& root() const { return directory_.root(); }
+  // Why nothing is kept ("store directory ... is owned by user 1000"), or empty where it works. Makes the directory
+  // where it is missing, to know.
+  std::string disabled_reason() const { return directory_.disabled_reason(); }
+
+  struct Usage {
+    std::int64_t files = 0;
+    std::int64_t bytes = 0;
+  };
+  Usage usage() const;
+
+ private:
+  void remove_oldest_if_due(std::int64_t bytes_written);
+
+  StoreDirectory directory_;
+  std::int64_t max_bytes_;
+
+  std::mutex mutex_;        // guards the rest; not held during disk work
+  std::int64_t bytes_ = 0;  // of all files at the last scan, and put since
+  int puts_until_scan_ = 0;
+};
+
+}  // namespace ingot

@@ -1,0 +1,49 @@
+// Spec -> kernel, read without a lock.
+#pragma once
+
+#include <cstddef>
+
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/util/grow_only_table.h"
+
+namespace ingot {
+
+template <class Value>
+class KernelTable {
+ public:
+  // Null where it is not there.
+  Value* find(const KernelSpec& spec, Pass pass) const noexcept {
+    const Entry* entry = table_.find(hash(spec, pass), Matches{spec, pass});
+    return entry == nullptr ? nullptr : entry->value;
+  }
+
+  // The value under this key: the one given, or the one that was there before.
+  Value* insert(const KernelSpec& spec, Pass pass, Value* value) {
+    return table_.insert({.hash = hash(spec, pass), .spec = spec, .pass = pass, .value = value}, Matches{spec, pass})
+        .value;
+  }
+
+  std::size_t size() const { return table_.size(); }
+
+ private:
+  struct Entry {
+    std::size_t hash;
+    KernelSpec spec;
+    Pass pass;
+    Value* value;
+  };
+  struct Matches {
+    const KernelSpec& spec;
+    Pass pass;
+    bool operator()(const Entry& entry) const noexcept { return entry.pass == pass && entry.spec == spec; }
+  };
+
+  static std::size_t hash(const KernelSpec& spec, Pass pass) noexcept {
+    return hash_value(spec) + static_cast<std::size_t>(pass);
+  }
+
+  GrowOnlyTable<Entry> table_;
+};
+
+}  // namespace ingot

@@ -1,0 +1,51 @@
+#include "ingot/runtime/jit/launcher.h"
+
+#include <bit>
+#include <limits>
+
+#include "ingot/codegen/generate.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+
+const Kernel& Launcher::kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const {
+  if (const Kernel* loaded = cache_->find(spec, pass)) return *loaded;
+  if (capturing(stream)) {
+    throw Error(ErrorCode::invalid_argument, print(spec),
+                "this kernel is not loaded yet, and nothing may be compiled or loaded while the stream is capturing a "
+                "graph; run the step once before capturing it");
+  }
+  return cache_->get(spec, pass);
+}
+
+void Launcher::load(const KernelSpec& spec, const Stream& stream) const {
+  for (const Pass pass : passes(spec)) {
+    if (pass != Pass::whole) kernel(spec, pass, stream);
+  }
+}
+
+unsigned Launcher::checked_grid(std::int64_t grid) {
+  if (grid <= std::numeric_limits<std::int32_t>::max()) return static_cast<unsigned>(grid);
+  throw Error(ErrorCode::invalid_argument, "launch",
+              "the tensors need " + std::to_string(grid) + " blocks, but CUDA launches at most 2147483647: split them");
+}
+
+void Launcher::fill(void* data, float value, std::int64_t count, const Stream& stream) const {
+  driver_->check(driver_->api().cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(data), std::bit_cast<unsigned>(value),
+                                                 static_cast<std::size_t>(count), stream.handle()),
+                 "cuMemsetD32Async");
+}
+
+void Launcher::fill_zero(void* data, std::size_t bytes, const Stream& stream) const {
+  driver_->check(driver_->api().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(data), 0, bytes, stream.handle()),
+                 "cuMemsetD8Async");
+}
+
+bool Launcher::capturing(const Stream& stream) const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  driver_->check(driver_->api().cuStreamIsCapturing(stream.handle(), &status), "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+}  // namespace ingot

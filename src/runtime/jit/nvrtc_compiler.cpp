@@ -1,0 +1,328 @@
+// NVRTC's first compile of a process is made with an empty kernel, once per compiler: it is the one that takes the
+// program's signal handlers (host_signals.h), it shows which of the newer options this NVRTC knows, and its PTX has the
+// exact version, which the API does not give.
+#include "ingot/runtime/jit/nvrtc_compiler.h"
+
+#include <fmt/format.h>
+#include <nvrtc.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/compile_log.h"
+#include "ingot/runtime/jit/host_signals.h"
+#include "ingot/runtime/util/library.h"
+
+namespace ingot {
+namespace {
+
+#define INGOT_NVRTC_FUNCTIONS(X) \
+  X(nvrtcVersion)                \
+  X(nvrtcGetErrorString)         \
+  X(nvrtcCreateProgram)          \
+  X(nvrtcDestroyProgram)         \
+  X(nvrtcAddNameExpression)      \
+  X(nvrtcCompileProgram)         \
+  X(nvrtcGetProgramLogSize)      \
+  X(nvrtcGetProgramLog)          \
+  X(nvrtcGetLoweredName)         \
+  X(nvrtcGetCUBINSize)           \
+  X(nvrtcGetCUBIN)               \
+  X(nvrtcGetPTXSize)             \
+  X(nvrtcGetPTX)
+
+struct Api {
+#define INGOT_MEMBER(function) decltype(&::function) function = nullptr;
+  INGOT_NVRTC_FUNCTIONS(INGOT_MEMBER)
+#undef INGOT_MEMBER
+};
+
+// The first function that the library lacks, or null.
+const char* resolve(const Library& library, Api& api) {
+#define INGOT_RESOLVE(function)                                                       \
+  api.function = reinterpret_cast<decltype(api.function)>(library.symbol(#function)); \
+  if (api.function == nullptr) return #function;
+  INGOT_NVRTC_FUNCTIONS(INGOT_RESOLVE)
+#undef INGOT_RESOLVE
+  return nullptr;
+}
+
+// fmad=false: products and sums are rounded one by one, as on the CPU; a template that wants a fused one says so.
+// The ptxas options make the report that KernelResources is read from, and warnings of what a kernel must not do.
+constexpr std::string_view kOptions[] = {"--std=c++20", "--fmad=false", "--ptxas-options=-v",
+                                         "--ptxas-options=--warn-on-spills",
+                                         "--ptxas-options=--warn-on-local-memory-usage"};
+
+// Left out where NVRTC is too old to know them. no-cache: the driver's own cache would hide ptxas's report.
+// no-source-include: nothing is read from the working directory. modify-stack-limit: the limit is the process's.
+// frandom-seed (its value is the hash of the source): the same machine code from the same source, always.
+constexpr std::string_view kNewerOptions[] = {"--no-cache", "--no-source-include", "--modify-stack-limit=false",
+                                              "--frandom-seed="};
+
+constexpr const char* kPrimer = "__global__ void prime() {}\n";
+
+std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
+
+std::string digest(const TemplateFiles& templates) {
+  XXH3_state_t* state = XXH3_createState();
+  if (state == nullptr) throw std::bad_alloc();
+  XXH3_128bits_reset(state);
+  const auto add = [&](const std::string& text) {
+    const std::uint64_t size = text.size();
+    XXH3_128bits_update(state, &size, sizeof(size));
+    XXH3_128bits_update(state, text.data(), text.size());
+  };
+  for (const auto& [name, text] : templates) {
+    add(name);
+    add(text);
+  }
+  const XXH128_hash_t hash = XXH3_128bits_digest(state);
+  XXH3_freeState(state);
+  return hex(hash.high64) + hex(hash.low64);
+}
+
+// Tells two builds of a library apart without reading 100 MB: its size, and a hash of its first and last 256 KiB (ELF
+// header with the build's id; section table).
+std::string fingerprint(const std::string& path) {
+  constexpr std::streamoff kPart = 256 << 10;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file.tellg();
+  if (!file || size <= 0) return "unreadable";
+  const std::streamoff part = std::min(size, kPart);
+  std::vector<char> bytes(static_cast<std::size_t>(2 * part));
+  file.seekg(0).read(bytes.data(), part);
+  file.seekg(size - part).read(bytes.data() + part, part);
+  return fmt::format("{}-{}", size, hex(XXH3_64bits(bytes.data(), bytes.size())));
+}
+
+class Program {
+ public:
+  Program(const Api& api, const std::string& text, const std::string& name, const TemplateFiles& templates)
+      : api_(&api) {
+    std::vector<const char*> texts;
+    std::vector<const char*> names;
+    for (const auto& [file, content] : templates) {
+      names.push_back(file.c_str());
+      texts.push_back(content.c_str());
+    }
+    const nvrtcResult result = api.nvrtcCreateProgram(&program_, text.c_str(), name.c_str(),
+                                                      static_cast<int>(names.size()), texts.data(), names.data());
+    if (result != NVRTC_SUCCESS) fail("nvrtcCreateProgram", result);
+  }
+  ~Program() {
+    if (program_ != nullptr) static_cast<void>(api_->nvrtcDestroyProgram(&program_));
+  }
+  Program(Program&& other) noexcept : api_(other.api_), program_(std::exchange(other.program_, nullptr)) {}
+  Program& operator=(Program&&) = delete;
+
+  void name_kernel(const std::string& expression) {
+    if (const nvrtcResult result = api_->nvrtcAddNameExpression(program_, expression.c_str());
+        result != NVRTC_SUCCESS) {
+      fail("nvrtcAddNameExpression", result);
+    }
+  }
+
+  nvrtcResult compile(const std::vector<std::string>& options) {
+    std::vector<const char*> pointers;
+    for (const std::string& option : options) pointers.push_back(option.c_str());
+    return api_->nvrtcCompileProgram(program_, static_cast<int>(pointers.size()), pointers.data());
+  }
+
+  std::string lowered_name(const std::string& expression) const {
+    const char* name = nullptr;
+    if (const nvrtcResult result = api_->nvrtcGetLoweredName(program_, expression.c_str(), &name);
+        result != NVRTC_SUCCESS) {
+      fail("nvrtcGetLoweredName", result);
+    }
+    return name;
+  }
+
+  std::string log() const { return text(api_->nvrtcGetProgramLogSize, api_->nvrtcGetProgramLog, "nvrtcGetProgramLog"); }
+  std::string ptx() const { return text(api_->nvrtcGetPTXSize, api_->nvrtcGetPTX, "nvrtcGetPTX"); }
+  std::vector<std::byte> cubin() const {
+    const std::string bytes = raw(api_->nvrtcGetCUBINSize, api_->nvrtcGetCUBIN, "nvrtcGetCUBIN");
+    const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
+    return {begin, begin + bytes.size()};
+  }
+
+ private:
+  [[noreturn]] void fail(const char* call, nvrtcResult result) const {
+    const ErrorCode code = result == NVRTC_ERROR_OUT_OF_MEMORY ? ErrorCode::out_of_memory : ErrorCode::compile_failed;
+    throw Error(code, call, fmt::format("NVRTC gave {}", api_->nvrtcGetErrorString(result)));
+  }
+
+  template <class GetSize, class Get>
+  std::string raw(GetSize get_size, Get get, const char* call) const {
+    std::size_t size = 0;
+    nvrtcResult result = get_size(program_, &size);
+    std::string content(size, '\0');
+    if (result == NVRTC_SUCCESS && size > 0) result = get(program_, content.data());
+    if (result != NVRTC_SUCCESS) fail(call, result);
+    return content;
+  }
+
+  // NVRTC's texts end with a zero that counts.
+  template <class GetSize, class Get>
+  std::string text(GetSize get_size, Get get, const char* call) const {
+    std::string content = raw(get_size, get, call);
+    while (!content.empty() && content.back() == '\0') content.pop_back();
+    return content;
+  }
+
+  const Api* api_;
+  nvrtcProgram program_ = nullptr;
+};
+
+}  // namespace
+
+struct NvrtcCompiler::State {
+  Library library;
+  Library builtins;
+  Api api;
+  TemplateFiles templates;
+  int major = 0;
+  int minor = 0;
+  std::string identity;
+
+  std::once_flag primed;
+  // Set by prime().
+  std::vector<std::string> newer_options;  // of kNewerOptions, those that this NVRTC knows
+  std::string version;                     // "13.0.88"
+  std::string problem;                     // why nothing compiles, or empty
+
+  void prime();
+  Program compile(const Source& source, Target target, std::string& log, const std::string& expression);
+};
+
+void NvrtcCompiler::State::prime() {
+  const HostSignals guarded;
+  std::vector<std::string> known(std::begin(kNewerOptions), std::end(kNewerOptions));
+  while (true) {
+    std::vector<std::string> options = known;
+    for (std::string& option : options) option += option.ends_with('=') ? "0" : "";
+    Program program(api, kPrimer, "/ingot/prime.cu", {});
+    const nvrtcResult result = program.compile(options);
+    const std::string log = program.log();
+    if (result == NVRTC_SUCCESS) {
+      newer_options = known;
+      const std::string ptx = program.ptx();
+      constexpr std::string_view kMark = ", V";
+      const std::size_t mark = ptx.find(kMark);
+      const std::size_t begin = mark + kMark.size();
+      version = mark == std::string::npos ? fmt::format("{}.{}", major, minor)
+                                          : ptx.substr(begin, ptx.find_first_not_of("0123456789.", begin) - begin);
+      return;
+    }
+    const std::size_t refused = std::erase_if(known, [&](const std::string& option) {
+      return log.find(option.substr(0, option.find('='))) != std::string::npos;
+    });
+    if (result != NVRTC_ERROR_INVALID_OPTION || refused == 0) {
+      problem = fmt::format("NVRTC {}.{} ({}) cannot compile an empty kernel: {}; {}", major, minor, library.path(),
+                            api.nvrtcGetErrorString(result), warnings_of(log));
+      return;
+    }
+  }
+}
+
+Program NvrtcCompiler::State::compile(const Source& source, Target target, std::string& log,
+                                      const std::string& expression) {
+  std::call_once(primed, [this] { prime(); });
+  if (!problem.empty()) throw Error(ErrorCode::compile_failed, source.name, problem);
+
+  const std::string seed = hex(XXH3_64bits(source.text.data(), source.text.size()));
+  const std::string unit = "/ingot/" + seed + ".cu";
+  std::vector<std::string> options(std::begin(kOptions), std::end(kOptions));
+  options.push_back("--gpu-architecture=" + print(target));
+  for (const std::string& option : newer_options) options.push_back(option.ends_with('=') ? option + seed : option);
+
+  Program program(api, source.text, unit, templates);
+  program.name_kernel(expression);
+  const nvrtcResult result = program.compile(options);
+  log = program.log();
+  if (result == NVRTC_SUCCESS) return program;
+  // What is no fault of the source may succeed another time, and is not to be remembered as one.
+  if (result == NVRTC_ERROR_OUT_OF_MEMORY) {
+    throw Error(ErrorCode::out_of_memory, source.name, "NVRTC ran out of memory: compile fewer kernels at a time");
+  }
+
+  std::string reason = log.empty() ? api.nvrtcGetErrorString(result) : first_error(log);
+  if (log.find("__nv_name_map") != std::string::npos) {
+    reason += fmt::format(" (a source must define `constexpr auto {} = &some_kernel;`)", expression);
+  }
+  throw Error(
+      ErrorCode::compile_failed, source.name,
+      fmt::format("NVRTC {}.{} did not compile it for {}: {}; the error's log() has all messages and the source", major,
+                  minor, print(target), reason),
+      with_numbered_source(log, unit, source.text, templates));
+}
+
+NvrtcCompiler::NvrtcCompiler() : state_(std::make_unique<State>()) {}
+NvrtcCompiler::~NvrtcCompiler() = default;
+
+std::unique_ptr<NvrtcCompiler> NvrtcCompiler::open(const std::string& cuda_root, TemplateFiles templates,
+                                                   std::string& problem) {
+  std::unique_ptr<NvrtcCompiler> compiler(new NvrtcCompiler);
+  State& state = *compiler->state_;
+  state.library = Library::open_cuda({"libnvrtc.so.13", "libnvrtc.so.12"}, cuda_root, problem);
+  if (!state.library) return nullptr;
+  if (const char* missing = resolve(state.library, state.api)) {
+    problem = fmt::format("{} is no NVRTC that Ingot can use: it lacks {}", state.library.path(), missing);
+    return nullptr;
+  }
+  if (state.api.nvrtcVersion(&state.major, &state.minor) != NVRTC_SUCCESS) {
+    problem = fmt::format("{} does not tell its version", state.library.path());
+    return nullptr;
+  }
+  // NVRTC opens this one by its bare name, which the loader finds only if it is on its path, or open already.
+  const std::filesystem::path beside = std::filesystem::path(state.library.path()).parent_path() /
+                                       fmt::format("libnvrtc-builtins.so.{}.{}", state.major, state.minor);
+  std::string error;
+  state.builtins = Library::open(beside.string(), error);
+  if (!state.builtins) state.builtins = Library::open(beside.filename().string(), error);
+  if (!state.builtins) {
+    problem = fmt::format("{} lacks its other half: {}", state.library.path(), error);
+    return nullptr;
+  }
+  state.templates = std::move(templates);
+  state.identity =
+      fmt::format("ingot {}; templates {}; nvrtc {}.{} {} {}; options", INGOT_VERSION, digest(state.templates),
+                  state.major, state.minor, fingerprint(state.library.path()), fingerprint(state.builtins.path()));
+  for (const std::string_view option : kOptions) state.identity += fmt::format(" {}", option);
+  for (const std::string_view option : kNewerOptions) state.identity += fmt::format(" {}", option);
+  return compiler;
+}
+
+std::string NvrtcCompiler::identity() const { return state_->identity; }
+
+CompiledKernel NvrtcCompiler::compile(const Source& source, Target target) const {
+  const std::string expression(kKernelName);
+  std::string log;
+  const Program program = state_->compile(source, target, log, expression);
+  CompiledKernel kernel;
+  kernel.lowered_name = program.lowered_name(expression);
+  kernel.cubin = program.cubin();
+  kernel.resources = read_resources(log, kernel.lowered_name);
+  kernel.log = warnings_of(log);
+  return kernel;
+}
+
+std::string NvrtcCompiler::ptx(const Source& source, Target target) const {
+  std::string log;
+  return state_->compile(source, target, log, std::string(kKernelName)).ptx();
+}
+
+std::string NvrtcCompiler::version() const {
+  std::call_once(state_->primed, [this] { state_->prime(); });
+  return state_->version.empty() ? fmt::format("{}.{}", state_->major, state_->minor) : state_->version;
+}
+
+const std::string& NvrtcCompiler::path() const { return state_->library.path(); }
+
+}  // namespace ingot

@@ -1,0 +1,33 @@
+// NVRTC, opened at run time: source -> cubin for the exact target. No toolkit, no headers but the templates.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ingot/codegen/template_files.h"
+#include "ingot/runtime/jit/compiler.h"
+
+namespace ingot {
+
+class NvrtcCompiler final : public Compiler {
+ public:
+  // Null with the reason and the places looked in in `problem`.
+  static std::unique_ptr<NvrtcCompiler> open(const std::string& cuda_root, TemplateFiles templates,
+                                             std::string& problem);
+  ~NvrtcCompiler() override;
+
+  std::string identity() const override;
+  CompiledKernel compile(const Source& source, Target target) const override;
+  // The same compile as text. Throws Error{compile_failed}.
+  std::string ptx(const Source& source, Target target) const;
+
+  std::string version() const;  // "13.0.88"
+  const std::string& path() const;
+
+ private:
+  NvrtcCompiler();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot

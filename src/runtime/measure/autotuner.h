@@ -1,0 +1,67 @@
+// Finds the fastest of a product's candidates: the procedure, apart from the device that it measures on.
+//
+// All candidates are compiled, on several threads; each is then run once and its result checked: a wrong one is out
+// whatever its speed. Those left are timed in rounds, in which they take turns, so that a clock that drifts drifts for
+// all; the first round only warms up. A candidate whose best time is clearly behind the leader's median runs no further
+// rounds. The incumbent, which is the first candidate that works, is kept unless another beats it by more than the
+// noise: the median of the ratios of their times, round by round, must be below 1 by more than those ratios scatter.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/matmul.h"
+
+namespace ingot {
+
+// What a candidate does on one device, for one product. Errors of a candidate (Error) put it out, and it alone.
+class ProductMeasurer {
+ public:
+  virtual ~ProductMeasurer() = default;
+  ProductMeasurer(const ProductMeasurer&) = delete;
+  ProductMeasurer& operator=(const ProductMeasurer&) = delete;
+
+  // Compiles; from several threads at once.
+  virtual void prepare(const Product& candidate) = 0;
+  // Runs it once. Why its result is wrong; empty if it is right.
+  virtual std::string check(const Product& candidate) = 0;
+  // One round: microseconds of one call. Only of candidates that were checked.
+  virtual double measure(const Product& candidate) = 0;
+
+ protected:
+  ProductMeasurer() = default;
+};
+
+struct AutotuneOptions {
+  int threads = 0;  // that compile; 0: one per core
+  int fewest_rounds = 3;
+  int most_rounds = 11;
+  double noise = 0.005;           // a smaller share of the time is no difference, however steady it is
+  double behind = 0.06;           // of the leader's time: a candidate that is this far behind is out
+  std::function<bool()> stop{};   // asked between candidates, by several threads: once it is true,
+                                  // nothing is chosen
+  std::function<bool()> hurry{};  // asked between rounds: once it is true, the fewest rounds are enough
+};
+
+// One candidate, and what became of it.
+struct Trial {
+  Product spec{};
+  std::string problem{};  // why it was not timed; empty if it was
+  bool wrong = false;     // it ran, and its result was wrong
+  std::vector<double> samples_us{};
+  double median_us = 0;  // of the samples
+};
+
+struct AutotuneResult {
+  // The index of the chosen trial; none where no candidate works, or `stopped`.
+  std::optional<std::size_t> chosen{};
+  bool stopped = false;
+  std::vector<Trial> trials{};  // in the order of the candidates
+};
+
+AutotuneResult autotune(std::span<const Product> candidates, ProductMeasurer& measurer, const AutotuneOptions& options);
+
+}  // namespace ingot

@@ -1,0 +1,33 @@
+// Candidates of one GEMM measured on the GPU: compiled through the context's cache, checked once, and timed as graphs
+// over operands that take turns (replay.h).
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/runtime/measure/autotuner.h"
+#include "ingot/runtime/measure/gemm_operands.h"
+#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/random_data.h"
+#include "ingot/runtime/measure/replay.h"
+
+namespace ingot {
+
+class CudaGemmMeasurer final : public ProductMeasurer {
+ public:
+  // Allocates and fills the operands. Throws Error{out_of_memory} where they do not fit.
+  CudaGemmMeasurer(Gpu& gpu, RandomData& random, const GemmCall& call);
+
+  void prepare(const Product& candidate) override;
+  std::string check(const Product& candidate) override;
+  double measure(const Product& candidate) override;
+
+ private:
+  Gpu* gpu_;
+  GemmOperands operands_;
+  std::vector<std::pair<Product, std::unique_ptr<Replay>>> replays_;
+};
+
+}  // namespace ingot

@@ -1,0 +1,210 @@
+#include "ingot/runtime/measure/gemm_operands.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "ingot/runtime/measure/timing.h"
+#include "ingot/runtime/stream.h"
+#include "ingot/runtime/visit.h"
+
+#include "numerics.cuh"
+#include "scaling.cuh"
+
+namespace ingot {
+namespace {
+
+constexpr std::int64_t kSlabs = 8;
+constexpr std::int64_t kRowsOfSlab = 8;
+constexpr double kTolerance = 0x1p-7;
+
+std::size_t bytes_of(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.rows * tensor.cols) * static_cast<std::size_t>(size_of(tensor.dtype));
+}
+
+// NaN in every dtype.
+unsigned char poison_of(Dtype dtype) { return is_fp8(dtype) && !is_ocp(dtype) ? 0x80 : 0xff; }
+
+// Rows of the product, in a matrix that has them all: in place.
+Tensor rows_of(const Tensor& all, Layout layout, std::int64_t row, std::int64_t rows) {
+  Tensor part = all;
+  const std::int64_t offset = layout == Layout::k_major ? row * all.row_stride : row;
+  part.data = static_cast<std::byte*>(all.data) + offset * size_of(all.dtype);
+  (layout == Layout::k_major ? part.rows : part.cols) = rows;
+  return part;
+}
+
+Tensor factors_of(const Tensor& factors, ScaleGranularity scale, std::int64_t row, std::int64_t rows, std::int64_t k) {
+  if (scale == kTensorwise) return factors;
+  const std::int64_t each = scale_count(scale, 1, k);
+  return vector(static_cast<float*>(factors.data) + row * each, Dtype::f32, rows * each, factors.device);
+}
+
+bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+}  // namespace
+
+GemmOperands::GemmOperands(RandomData& random, Fill fill, const GemmCall& call)
+    : backend_(&random.stream().backend()), stream_(&random.stream()), fill_(std::move(fill)), call_(call) {
+  copies_.push_back(make_gemm_data(random, call_, 0));
+  std::size_t bytes = 0;
+  for (const Buffer& buffer : copies_.front().memory) bytes += buffer.bytes();
+  for (int i = 1; i < copies_for(bytes); ++i) {
+    copies_.push_back(make_gemm_data(random, call_, static_cast<std::uint64_t>(i) * 1000));
+  }
+  out_ = {.dtype = call_.spec.out};
+  if (is_fp8(out_.dtype)) out_.scale = fetch_single(copies_.back().tensors.scale);
+  preactivation_ = {.dtype = epilogue_dtype(call_.spec)};
+  const std::int64_t m = call_.size.m;
+  for (std::int64_t i = 0; i < kSlabs; ++i) {
+    const std::int64_t rows = std::min(kRowsOfSlab, m);
+    // The first rows, the last, and odd ones between.
+    const std::int64_t row = i + 1 == kSlabs ? m - rows : i == 0 ? 0 : (i * (m / kSlabs) + 3) % (m - rows + 1);
+    slabs_.push_back({.row = row, .rows = rows});
+  }
+  compute_expected();
+}
+
+void GemmOperands::compute_expected() {
+  for (Slab& slab : slabs_) {
+    const std::vector<float> x = sums(slab);
+    const float size = root_mean_square(x);
+    slab.out = values(slab, x, size);
+    if (call_.spec.epilogue.preactivation) slab.preactivation = right_values({}, x, {}, size, preactivation_);
+  }
+}
+
+// factors * sum + bias + beta * c: a product of its own, of some of a's rows.
+std::vector<float> GemmOperands::sums(const Slab& slab) {
+  const GemmTensors& all = copies_.back().tensors;
+  GemmSpec simt = without_kernel(call_.spec);
+  simt.kernel = GemmKernel::simt;
+  simt.out = epilogue_dtype(call_.spec);
+  simt.epilogue = {.c = call_.spec.epilogue.c};
+  const OwnedTensor x(*backend_, simt.out, slab.rows, call_.size.n);
+  GemmTensors part{.a = rows_of(all.a, simt.layout_a, slab.row, slab.rows),
+                   .b = all.b,
+                   .factor_b = all.factor_b,
+                   .bias = all.bias,
+                   .out = x,
+                   .beta = all.beta};
+  if (is_fp8(simt.a)) part.factor_a = factors_of(all.factor_a, simt.scale_a, slab.row, slab.rows, call_.size.k);
+  if (simt.epilogue.c) part.c = rows_of(all.c, Layout::k_major, slab.row, slab.rows);
+  backend_->gemm(simt, part, *stream_);
+  return fetch(x, 0, slab.rows);
+}
+
+// What the expression makes of them.
+std::vector<RightValue> GemmOperands::values(const Slab& slab, std::span<const float> x, float size) {
+  const auto n = static_cast<std::size_t>(call_.size.n);
+  const auto kinds = call_.spec.epilogue.pointwise.inputs();
+  std::vector<std::vector<float>> read;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const Tensor& input = copies_.back().tensors.inputs[i];
+    const bool matrix = kinds[i].kind == PointwiseInput::Kind::matrix;
+    read.push_back(matrix ? fetch(input, slab.row, slab.rows) : fetch(input, 0, 1));
+  }
+  std::vector<RightValue> right;
+  for (std::size_t r = 0; r < static_cast<std::size_t>(slab.rows); ++r) {
+    std::vector<PointwiseValues> inputs;
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      const bool same_for_all = kinds[i].kind == PointwiseInput::Kind::row;
+      const std::size_t first = same_for_all                                    ? static_cast<std::size_t>(slab.row) + r
+                                : kinds[i].kind == PointwiseInput::Kind::matrix ? r * n
+                                                                                : 0;
+      inputs.push_back({.values = read[i].data() + first, .same = same_for_all});
+    }
+    std::ranges::copy(right_values(call_.spec.epilogue.pointwise, x.subspan(r * n, n), inputs, size, out_),
+                      std::back_inserter(right));
+  }
+  return right;
+}
+
+void GemmOperands::poison() {
+  const GemmTensors& tensors = copies_.back().tensors;
+  for (const Tensor& output : {tensors.out, tensors.preactivation, tensors.factor}) {
+    if (output.data != nullptr) fill_(output.data, poison_of(output.dtype), bytes_of(output));
+  }
+  if (tensors.amax.data != nullptr) fill_(tensors.amax.data, 0, bytes_of(tensors.amax));
+}
+
+std::string GemmOperands::fault() {
+  const GemmTensors& tensors = copies_.back().tensors;
+  for (const Slab& slab : slabs_) {
+    std::string found = fault_of("", tensors.out, out_, slab, slab.out);
+    if (found.empty() && !slab.preactivation.empty()) {
+      found = fault_of("preactivation, ", tensors.preactivation, preactivation_, slab, slab.preactivation);
+    }
+    if (!found.empty()) return found;
+  }
+  if (tensors.amax.data != nullptr) {
+    if (std::string found = fault_of_amax(tensors); !found.empty()) return found;
+  }
+  if (!is_fp8(call_.spec.out)) return {};
+  const float factor = fetch_single(tensors.factor);
+  if (factor == factor_from_scale(out_.scale)) return {};
+  return fmt::format("factor is {}, but 1 / scale is {}", factor, factor_from_scale(out_.scale));
+}
+
+std::string GemmOperands::fault_of(const char* what, const Tensor& output, const OutputFormat& format, const Slab& slab,
+                                   std::span<const RightValue> expected) {
+  std::vector<float> actual = fetch(output, slab.row, slab.rows);
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (is_fp8(output.dtype)) actual[i] /= format.scale;
+    if (std::isnan(actual[i]) && !std::isnan(expected[i].value) && !std::isinf(expected[i].scale)) {
+      const auto n = static_cast<std::size_t>(call_.size.n);
+      return fmt::format("{}row {}, column {} was not written, or is NaN", what,
+                         slab.row + static_cast<std::int64_t>(i / n), i % n);
+    }
+  }
+  const double error = output_error(actual, expected, format);
+  if (error <= kTolerance) return {};
+  return fmt::format("{}rows {} to {}: relative error {:.3g} against kernel simt, but at most {:.3g} is allowed", what,
+                     slab.row, slab.row + slab.rows - 1, error, kTolerance);
+}
+
+// Of an output of high precision it is that of the values as they lie there; an FP8 output has its largest code where
+// the amax is.
+std::string GemmOperands::fault_of_amax(const GemmTensors& tensors) {
+  const float amax = fetch_single(tensors.amax);
+  if (is_fp8(call_.spec.out)) {
+    const float largest = largest_code(tensors.out);
+    if (same(stored_value(amax, out_), largest / out_.scale)) return {};
+    return fmt::format("amax is {}, but the largest code stands for {}", amax, largest / out_.scale);
+  }
+  const OwnedTensor expected(*backend_, Dtype::f32, 1, 1);
+  backend_->amax({.in = call_.spec.out}, {.input = tensors.out, .amax = expected}, *stream_);
+  const float largest = fetch_single(expected);
+  return same(amax, largest) ? "" : fmt::format("amax is {}, but that of the output is {}", amax, largest);
+}
+
+float GemmOperands::largest_code(const Tensor& codes) {
+  constexpr std::int64_t kElementsAtATime = 1 << 24;
+  const std::int64_t rows_at_a_time = std::max<std::int64_t>(1, kElementsAtATime / codes.cols);
+  float largest = 0;
+  for (std::int64_t row = 0; row < codes.rows; row += rows_at_a_time) {
+    for (const float value : fetch(codes, row, std::min(rows_at_a_time, codes.rows - row))) {
+      if (std::isnan(value)) return value;
+      largest = std::max(largest, std::fabs(value));
+    }
+  }
+  return largest;
+}
+
+// Rows of a matrix without padding, decoded.
+std::vector<float> GemmOperands::fetch(const Tensor& tensor, std::int64_t row, std::int64_t rows) {
+  return visit_dtype(tensor.dtype, [&]<class T>(Type<T>) {
+    std::vector<T> elements(static_cast<std::size_t>(rows * tensor.cols));
+    const T* const from = static_cast<const T*>(tensor.data) + row * tensor.cols;
+    backend_->copy_to_host(elements.data(), from, elements.size() * sizeof(T), *stream_);
+    std::vector<float> values(elements.size());
+    std::ranges::transform(elements, values.begin(), [](T element) { return to_float(element); });
+    return values;
+  });
+}
+
+}  // namespace ingot

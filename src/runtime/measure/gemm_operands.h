@@ -1,0 +1,64 @@
+// The operands of a GEMM in the memory of a backend, as often as the rotation past the L2 asks for; and whether what a
+// kernel made of them is right, output by output.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/measure/gemm_data.h"
+#include "ingot/runtime/measure/output_error.h"
+#include "ingot/runtime/measure/random_data.h"
+
+namespace ingot {
+
+class GemmOperands {
+ public:
+  // Sets memory of the backend's device.
+  using Fill = std::function<void(void* to, unsigned char byte, std::size_t bytes)>;
+
+  GemmOperands(RandomData& random, Fill fill, const GemmCall& call);
+
+  int copies() const { return static_cast<int>(copies_.size()); }
+  GemmTensors tensors(int copy) const { return copies_[static_cast<std::size_t>(copy)].tensors; }
+
+  // The last copy's outputs are NaN, and its amax 0.
+  void poison();
+  // Why the last copy's outputs are wrong; empty if they are not. Some rows in all parts of the output and of the
+  // preactivation are compared with what follows from the sums of kernel simt, which adds up in f32 and in order: the
+  // error of each part (output_error.h) is at most 2^-7. The amax is that of the whole output, and the factor is right.
+  std::string fault();
+
+ private:
+  struct Slab {
+    std::int64_t row = 0;
+    std::int64_t rows = 0;
+    std::vector<RightValue> out{};
+    std::vector<RightValue> preactivation{};
+  };
+  void compute_expected();
+  std::vector<float> sums(const Slab& slab);
+  std::vector<RightValue> values(const Slab& slab, std::span<const float> x, float size);
+  std::string fault_of(const char* what, const Tensor& output, const OutputFormat& format, const Slab& slab,
+                       std::span<const RightValue> expected);
+  std::string fault_of_amax(const GemmTensors& tensors);
+  float largest_code(const Tensor& codes);
+  std::vector<float> fetch(const Tensor& tensor, std::int64_t row, std::int64_t rows);
+  float fetch_single(const Tensor& tensor) { return fetch(tensor, 0, 1).front(); }
+
+  Backend* backend_;
+  Stream* stream_;
+  Fill fill_;
+  GemmCall call_;
+  std::vector<GemmData> copies_;
+  std::vector<Slab> slabs_;
+  OutputFormat out_;
+  OutputFormat preactivation_;
+};
+
+}  // namespace ingot

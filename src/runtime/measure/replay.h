@@ -1,0 +1,57 @@
+// How a time is taken. Library calls are captured into a CUDA graph, each call on the next copy of its buffers, so that
+// no operand is in the L2 because the call before left it there. The graph is replayed between two events, with another
+// replay in front of them: the GPU is at work, and at its clock, while the host enqueues what is timed. Several
+// candidates take turns, round by round, and each is told by its median: a clock that drifts drifts for all.
+#pragma once
+
+#include <cuda.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/timing.h"
+
+namespace ingot {
+
+// One thing to time: enqueue(i) makes one call on the i-th copy of its buffers.
+struct RotatedCall {
+  int copies = 1;
+  std::function<void(int copy)> enqueue;
+};
+
+struct MeasureOptions {
+  int rounds = 25;
+  double graph_us = 4000;  // about how long one replay lasts
+};
+
+// A candidate's calls as a graph. Every copy has been called once, outside of it: kernels are loaded, scratch is there.
+class Replay {
+ public:
+  Replay(Gpu& gpu, const RotatedCall& call, const MeasureOptions& options);
+  ~Replay();
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  void launch();
+  // Microseconds per call of one replay that follows another.
+  double measure();
+  int calls() const { return calls_; }
+  int copies() const { return copies_; }
+
+ private:
+  void capture(const RotatedCall& call);
+  void destroy() noexcept;
+
+  Gpu* gpu_;
+  int copies_;
+  int calls_;
+  CUgraphExec executable_ = nullptr;
+};
+
+// Round-robin over the replays.
+std::vector<Timing> measure(std::span<const std::unique_ptr<Replay>> replays, const MeasureOptions& options);
+
+}  // namespace ingot

@@ -1,0 +1,82 @@
+#include "ingot/runtime/cuda/operations.h"
+
+#include "cast/column_sum.cuh"
+#include "norm/norm_backward.cuh"
+#include "norm/norm_rows.cuh"
+
+namespace ingot::cuda {
+namespace {
+
+float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
+
+}  // namespace
+
+void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  // Without rows there is nothing to write but the factor of a given scale.
+  if (input.rows == 0 && spec.source == ScaleSource::dynamic) return;
+  const NormRowsParams params{.input = input.data,
+                              .rows = input.rows,
+                              .cols = input.cols,
+                              .input_stride = input.row_stride,
+                              .gamma = tensors.gamma.data,
+                              .beta = tensors.beta.data,
+                              .eps = tensors.eps,
+                              .inverse_cols = inverse_cols(input.cols),
+                              .mean = floats(tensors.mean),
+                              .rstd = floats(tensors.rstd),
+                              .result = tensors.result.data,
+                              .result_stride = tensors.result.row_stride,
+                              .codes = tensors.codes.data,
+                              .codes_stride = tensors.codes.row_stride,
+                              .factors = floats(tensors.factors),
+                              .scale = floats(tensors.scale),
+                              .amax = static_cast<u32*>(tensors.amax.data),
+                              .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
+                              .pow2 = spec.pow2};
+  launcher.launch(spec, Pass::main, NormRowsLaunch::grid(input.rows, input.cols), NormRowsLaunch::threads(input.cols),
+                  params, stream);
+}
+
+void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,
+                   Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  const i64 cols = input.cols;
+  if (cols == 0) return;
+  if (input.rows == 0) {
+    for (const Tensor& sums : {tensors.grad_gamma, tensors.grad_beta}) {
+      if (!sums.empty()) launcher.fill_zero(sums.data, static_cast<std::size_t>(cols * size_of(spec.sums)), stream);
+    }
+    return;
+  }
+  const i64 chunks = NormBackwardLaunch::chunks(input.rows, cols);
+  const i64 sums = !spec.affine ? 0 : spec.kind == NormKind::layer ? 2 * cols : cols;
+  auto* const partials =
+      sums == 0 ? nullptr
+                : static_cast<float*>(stream.scratch(static_cast<std::size_t>(chunks * sums) * sizeof(float)));
+  const NormBackwardParams params{.grad_output = tensors.grad_output.data,
+                                  .input = input.data,
+                                  .gamma = tensors.gamma.data,
+                                  .mean = floats(tensors.mean),
+                                  .rstd = floats(tensors.rstd),
+                                  .grad_input = tensors.grad_input.data,
+                                  .partials = partials,
+                                  .rows = input.rows,
+                                  .cols = cols,
+                                  .grad_output_stride = tensors.grad_output.row_stride,
+                                  .input_stride = input.row_stride,
+                                  .grad_input_stride = tensors.grad_input.row_stride,
+                                  .inverse_cols = inverse_cols(cols)};
+  launcher.launch(spec, Pass::main, chunks, NormBackwardLaunch::kThreads, params, stream);
+  if (!spec.affine) return;
+  const ColumnSumFinishParams finish{.partials = partials,
+                                     .chunks = chunks,
+                                     .cols = sums,
+                                     .sum = tensors.grad_gamma.data,
+                                     .sum_cols = cols,
+                                     .other_sum = tensors.grad_beta.data};
+  launcher.launch(spec, Pass::finish, ColumnSumFinishLaunch::grid(sums), ColumnSumFinishLaunch::kThreads, finish,
+                  stream);
+}
+
+}  // namespace ingot::cuda

@@ -1,0 +1,25 @@
+// Tuning records in one file, a line each: what `ingot tune --export` writes, --import reads, and a run takes its
+// choices from where it is to be the same everywhere (ContextOptions::tuning_file).
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ingot/runtime/tuning/tuning_record.h"
+
+namespace ingot {
+
+struct TuningFile {
+  std::vector<TuningRecord> records{};
+  int damaged = 0;        // lines that are no records, and were left out
+  std::string problem{};  // of the first of them: "line 3 does not match its checksum"
+};
+
+// Throws Error{not_found, io_failed}.
+TuningFile read_tuning_file(const std::filesystem::path& path);
+// All or nothing. Throws Error{io_failed}.
+void write_tuning_file(const std::filesystem::path& path, std::span<const TuningRecord> records);
+
+}  // namespace ingot

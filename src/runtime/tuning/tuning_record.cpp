@@ -1,0 +1,122 @@
+// The checksum is verified before anything is parsed; what is parsed is then checked as if there were none, because a
+// file with a right checksum can still have been made wrongly.
+#include "ingot/runtime/tuning/tuning_record.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
+
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/checksummed_line.h"
+
+namespace ingot {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 1;
+
+// Of a line whose checksum is right. Throws Error, or one of the JSON library's.
+TuningRecord read_fields(const Json& json) {
+  TuningRecord record{.machine = {.device = json.at("device").get<std::string>(),
+                                  .target = json.at("target").get<std::string>(),
+                                  .multiprocessors = json.at("multiprocessors").get<int>(),
+                                  .driver = json.at("driver").get<std::string>(),
+                                  .compiler = json.at("compiler").get<std::string>(),
+                                  .cublaslt = json.at("cublaslt").get<std::string>()},
+                      .spec = parse_product(json.at("spec").get<std::string>()),
+                      .size = {.m = json.at("m").get<std::int64_t>(),
+                               .n = json.at("n").get<std::int64_t>(),
+                               .k = json.at("k").get<std::int64_t>()},
+                      .chosen = parse_product(json.at("kernel").get<std::string>()),
+                      .us = json.at("us").get<double>(),
+                      .cublaslt_us = json.at("cublaslt_us").get<double>(),
+                      .bf16_us = json.at("bf16_us").get<double>(),
+                      .date = json.at("date").get<std::string>()};
+  return record;
+}
+
+// Why no tuning can have made this record; empty if it can.
+std::string fault(const TuningRecord& record) {
+  if (names_kernel(record.spec)) return "has a spec that names a kernel";
+  if (!names_kernel(record.chosen) || without_kernel(record.chosen) != record.spec) {
+    return "has a kernel of another product";
+  }
+  const auto* const dequant = std::get_if<DequantMatmulSpec>(&record.chosen);
+  if (dequant != nullptr && (dequant->kernel == DequantKernel::automatic || !dequant->tiling)) {
+    return "has a kernel without its tiling";
+  }
+  if (record.size.m <= 0 || record.size.n <= 0 || record.size.k <= 0) return "has a size that is not positive";
+  for (const double us : {record.us, record.cublaslt_us, record.bf16_us}) {
+    if (!std::isfinite(us) || us < 0) return "has a time that is none";
+  }
+  return record.us > 0 ? "" : "has a time that is none";
+}
+
+}  // namespace
+
+std::string difference(const TuningMachine& theirs, const TuningMachine& ours) {
+  const auto differs = [](const char* what, const std::string& a, const std::string& b) {
+    return fmt::format("{} {}, and this is {}", what, a.empty() ? "none" : a, b.empty() ? "none" : b);
+  };
+  if (theirs.device != ours.device) return differs("device", theirs.device, ours.device);
+  if (theirs.target != ours.target) return differs("target", theirs.target, ours.target);
+  if (theirs.multiprocessors != ours.multiprocessors) {
+    return differs("multiprocessors", std::to_string(theirs.multiprocessors), std::to_string(ours.multiprocessors));
+  }
+  if (theirs.driver != ours.driver) return differs("CUDA driver", theirs.driver, ours.driver);
+  if (theirs.cublaslt != ours.cublaslt) return differs("cuBLASLt", theirs.cublaslt, ours.cublaslt);
+  return theirs.compiler == ours.compiler ? "" : "another version of Ingot, its templates or NVRTC";
+}
+
+std::string print(const TuningRecord& record) {
+  const TuningMachine& machine = record.machine;
+  const Json json{{"ingot_tuning", kFormat},
+                  {"spec", print(kernel_spec(record.spec))},
+                  {"m", record.size.m},
+                  {"n", record.size.n},
+                  {"k", record.size.k},
+                  {"kernel", print(kernel_spec(record.chosen))},
+                  {"us", record.us},
+                  {"cublaslt_us", record.cublaslt_us},
+                  {"bf16_us", record.bf16_us},
+                  {"date", record.date},
+                  {"device", machine.device},
+                  {"target", machine.target},
+                  {"multiprocessors", machine.multiprocessors},
+                  {"driver", machine.driver},
+                  {"compiler", machine.compiler},
+                  {"cublaslt", machine.cublaslt}};
+  return seal(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::string& problem) {
+  const auto refuse = [&problem](std::string why) {
+    problem = std::move(why);
+    return std::nullopt;
+  };
+  if (!line.starts_with("{\"ingot_tuning\":")) return refuse("is no tuning record");
+  if (std::string why = seal_fault(line); !why.empty()) return refuse(std::move(why));
+  try {
+    const Json json = Json::parse(line);
+    if (json.at("ingot_tuning") != kFormat) return refuse("is of another version of the format");
+    TuningRecord record = read_fields(json);
+    if (const std::string why = fault(record); !why.empty()) return refuse(why);
+    return record;
+  } catch (const nlohmann::json::exception&) {
+    return refuse("lacks a field, or has one of the wrong kind");
+  } catch (const Error& error) {
+    return refuse(fmt::format("has a spec that cannot be read ({})", error.what()));
+  }
+}
+
+Digest tuning_key(const TuningMachine& machine, const Product& spec, const GemmSize& size) {
+  return digest_fields({std::to_string(kFormat), print(kernel_spec(spec)), std::to_string(size.m),
+                        std::to_string(size.n), std::to_string(size.k), machine.device, machine.target,
+                        std::to_string(machine.multiprocessors), machine.driver, machine.compiler, machine.cublaslt});
+}
+
+}  // namespace ingot

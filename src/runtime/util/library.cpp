@@ -1,0 +1,145 @@
+// Libraries stay mapped until the process ends (RTLD_NODELETE): CUDA's start threads and register exit handlers, and
+// code that is gone when those run is a crash at exit.
+#include "ingot/runtime/util/library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <link.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+namespace ingot {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// The folders in `folder` whose names start with `prefix`, newest version first. None where it cannot be read.
+std::vector<fs::path> folders_in(const fs::path& folder, const std::string& prefix) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (entry->path().filename().string().starts_with(prefix)) found.push_back(entry->path());
+  }
+  std::ranges::sort(found, std::greater{});
+  return found;
+}
+
+// Wheels put their libraries in site-packages/nvidia/<cu13, or a folder per library>/lib.
+std::vector<fs::path> wheel_folders(const fs::path& prefix) {
+  std::vector<fs::path> folders;
+  for (const fs::path& python : folders_in(prefix / "lib", "python3")) {
+    for (const char* packages : {"site-packages", "dist-packages"}) {
+      for (const fs::path& wheel : folders_in(python / packages / "nvidia", "")) folders.push_back(wheel / "lib");
+    }
+  }
+  return folders;
+}
+
+// A named place and the folders that it stands for. No folder: the loader's own path.
+struct Place {
+  std::string shown;
+  std::vector<fs::path> folders;
+  bool loader = false;
+};
+
+Place toolkit(const std::string& variable, const fs::path& root) {
+  return {variable.empty() ? root.string() : fmt::format("{} ({})", root.string(), variable),
+          {root / "lib64", root / "lib", root}};
+}
+
+std::vector<Place> places(const std::string& explicit_root) {
+  std::vector<Place> list;
+  if (!explicit_root.empty()) list.push_back(toolkit("INGOT_CUDA_ROOT", explicit_root));
+  for (const char* variable : {"CUDA_PATH", "CUDA_HOME"}) {
+    if (const std::string root = environment(variable); !root.empty()) list.push_back(toolkit(variable, root));
+  }
+  list.push_back({"the loader's path", {}, true});
+  list.push_back(toolkit("", "/usr/local/cuda"));
+  std::vector<std::string> prefixes{environment("VIRTUAL_ENV"), environment("HOME"), "/usr/local", "/usr"};
+  if (!prefixes[1].empty()) prefixes[1] += "/.local";
+  std::erase(prefixes, "");
+  Place wheels{fmt::format("the nvidia wheels of Python in {}", fmt::join(prefixes, ", ")), {}};
+  for (const std::string& prefix : prefixes) {
+    const std::vector<fs::path> folders = wheel_folders(prefix);
+    wheels.folders.insert(wheels.folders.end(), folders.begin(), folders.end());
+  }
+  list.push_back(std::move(wheels));
+  list.push_back(toolkit("the CUDA that Ingot was built with", INGOT_BUILD_CUDA_ROOT));
+  return list;
+}
+
+}  // namespace
+
+Library::~Library() {
+  if (handle_ != nullptr) ::dlclose(handle_);
+}
+
+Library::Library(Library&& other) noexcept
+    : handle_(std::exchange(other.handle_, nullptr)), path_(std::exchange(other.path_, {})) {}
+
+Library& Library::operator=(Library&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+Library Library::open(const std::string& name_or_path, std::string& problem) {
+  Library library;
+  library.handle_ = ::dlopen(name_or_path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library.handle_ == nullptr) {
+    const char* error = ::dlerror();
+    problem = error == nullptr ? name_or_path + ": cannot be opened" : error;
+    return library;
+  }
+  const link_map* map = nullptr;
+  const bool known = ::dlinfo(library.handle_, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0';
+  library.path_ = known ? map->l_name : name_or_path;
+  return library;
+}
+
+Library Library::open_cuda(const std::vector<std::string>& names, const std::string& explicit_root,
+                           std::string& problem) {
+  const std::string wanted = fmt::format("{}", fmt::join(names, " or "));
+  if (explicit_root == kNowhere) {
+    problem =
+        fmt::format("{} was not looked for: INGOT_CUDA_ROOT is \"none\", which says to use no CUDA library", wanted);
+    return {};
+  }
+  std::vector<std::string> shown;
+  std::string broken;  // files that are there but do not load
+  for (const Place& place : places(explicit_root)) {
+    shown.push_back(place.shown);
+    for (const std::string& name : names) {
+      std::string error;
+      if (place.loader) {
+        if (Library library = open(name, error)) return library;
+      }
+      for (const fs::path& folder : place.folders) {
+        const fs::path file = folder / name;
+        std::error_code ignored;
+        if (!fs::exists(file, ignored)) continue;
+        if (Library library = open(file.string(), error)) return library;
+        broken += fmt::format("; {} is there, but does not load: {}", file.string(), error);
+      }
+    }
+  }
+  problem = fmt::format(
+      "{} was not found in {}{}; set INGOT_CUDA_ROOT to a CUDA toolkit, or to the folder of an nvidia "
+      "wheel of Python that holds lib/{}",
+      wanted, fmt::join(shown, "; "), broken, names.empty() ? "" : names.front());
+  return {};
+}
+
+void* Library::symbol(const char* name) const { return handle_ == nullptr ? nullptr : ::dlsym(handle_, name); }
+
+}  // namespace ingot

@@ -1,0 +1,339 @@
+// Files are opened relative to a directory that has been checked while open, so that nothing can be swapped between the
+// check and the use. What is opened is then checked itself: a FIFO, a link or a foreign file at an entry's path is
+// never read, and never waited for.
+#include "ingot/runtime/util/store_directory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <system_error>
+
+namespace ingot {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMaxFileBytes = std::int64_t{64} << 20;
+constexpr std::size_t kMaxQuarantined = 16;
+constexpr std::time_t kHour = 3600;
+constexpr const char* kTmp = "tmp";
+constexpr const char* kQuarantine = "quarantine";
+
+std::string message(int error) { return std::system_category().message(error); }
+
+std::string random_name() {
+  std::array<unsigned char, 8> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) bytes.fill(0);
+  std::string text = std::to_string(getpid()).append("-");
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+bool make_directories(const fs::path& path) {
+  if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return true;
+  if (errno != ENOENT || !path.has_relative_path() || path == path.parent_path()) return false;
+  return make_directories(path.parent_path()) && (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST);
+}
+
+FileDescriptor open_directory(int at, const char* name) {
+  return FileDescriptor(openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+// A subdirectory of the root. Errno says why where there is none.
+FileDescriptor make_directory(const FileDescriptor& root, const char* name) {
+  if (mkdirat(root.get(), name, 0700) != 0 && errno != EEXIST) return {};
+  return open_directory(root.get(), name);
+}
+
+// Up to `bytes` of them: fewer where the file has shrunk, which the checksum then finds.
+bool read_all(int file, std::size_t bytes, std::string& content) {
+  content.resize(bytes);
+  std::size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = ::read(file, content.data() + done, bytes - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return false;
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  content.resize(done);
+  return true;
+}
+
+// Why a file must not be read, or empty.
+std::string distrust(const struct stat& file) {
+  if (!S_ISREG(file.st_mode)) return "is not a regular file";
+  if (file.st_uid != geteuid()) return fmt::format("is owned by user {}; expected {}", file.st_uid, geteuid());
+  if ((file.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "can be written by other users";
+  if (file.st_size > kMaxFileBytes) {
+    return fmt::format("has {} bytes; at most {} are read", file.st_size, kMaxFileBytes);
+  }
+  return {};
+}
+
+// Marks the file as used. At most hourly, so that a hit is no write; a time in the future counts as out of date.
+void touch(int file, const struct stat& state) {
+  const std::time_t now = std::time(nullptr);
+  if (now - state.st_mtime < kHour && state.st_mtime <= now) return;
+  constexpr std::array<timespec, 2> kNow{timespec{0, UTIME_OMIT}, timespec{0, UTIME_NOW}};
+  futimens(file, kNow.data());
+}
+
+struct Entry {
+  std::string name;
+  struct stat state;
+};
+
+// The content of a directory; empty where it cannot be read.
+std::vector<Entry> list(const FileDescriptor& directory) {
+  std::vector<Entry> entries;
+  FileDescriptor copy = open_directory(directory.get(), ".");
+  if (!copy) return entries;
+  const auto close = [](DIR* stream) { closedir(stream); };
+  const std::unique_ptr<DIR, decltype(close)> stream(fdopendir(copy.get()), close);
+  if (!stream) return entries;
+  copy.release();  // the stream's now
+  while (const dirent* item = readdir(stream.get())) {
+    Entry entry{.name = item->d_name, .state = {}};
+    if (entry.name == "." || entry.name == "..") continue;
+    if (fstatat(directory.get(), item->d_name, &entry.state, AT_SYMLINK_NOFOLLOW) == 0) entries.push_back(entry);
+  }
+  return entries;
+}
+
+std::pair<std::time_t, long> order(const timespec& time) { return {time.tv_sec, time.tv_nsec}; }
+
+}  // namespace
+
+StoreDirectory::StoreDirectory(std::optional<fs::path> root, Warn warn, Words words)
+    : warn_(std::move(warn)), words_(std::move(words)), switched_off_(root && root->empty()) {
+  root_ = root ? *std::move(root) : default_store_root();
+  std::error_code error;
+  if (!root_.empty()) root_ = fs::absolute(root_, error);
+}
+
+bool StoreDirectory::read(const std::string& folder, const std::string& name, const Accept& accept) {
+  std::string problem;
+  const FileDescriptor root = open_root(Open::if_there, problem);
+  if (!root) {
+    if (!problem.empty()) warn_of(problem);
+    return false;
+  }
+  // Out of descriptors or memory says nothing about the file. All else that keeps it from being opened does.
+  const auto says_nothing = [] { return errno == ENOENT || errno == EMFILE || errno == ENFILE || errno == ENOMEM; };
+  const FileDescriptor directory = open_directory(root.get(), folder.c_str());
+  if (!directory) {
+    if (!says_nothing()) quarantine(root, folder, "cannot be opened: " + message(errno));
+    return false;
+  }
+  const std::string path = folder + "/" + name;
+  const FileDescriptor file(openat(directory.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file) {
+    if (!says_nothing()) quarantine(root, path, "cannot be opened: " + message(errno));
+    return false;
+  }
+  struct stat state {};
+  std::string content;
+  problem = fstat(file.get(), &state) == 0 ? distrust(state) : message(errno);
+  if (problem.empty() && !read_all(file.get(), static_cast<std::size_t>(state.st_size), content)) {
+    problem = "cannot be read: " + message(errno);
+  }
+  const bool accepted = problem.empty() && accept(content, problem);
+  if (accepted) {
+    touch(file.get(), state);
+  } else {
+    quarantine(root, path, problem);
+  }
+  return accepted;
+}
+
+bool StoreDirectory::publish(const std::string& folder, const std::string& name, std::string_view content) {
+  std::string problem;
+  const FileDescriptor root = open_root(Open::make, problem);
+  if (!root) {
+    warn_of(problem);
+    return false;
+  }
+  const bool published = write(root, folder, name, content, problem);
+  {
+    const std::lock_guard lock(mutex_);
+    problem_ = problem;
+  }
+  if (!published) warn_of(problem);
+  return published;
+}
+
+std::vector<StoredFile> StoreDirectory::files(std::string_view suffix,
+                                              const std::function<bool(const std::string&)>& wanted) const {
+  std::string problem;
+  std::vector<StoredFile> found;
+  const FileDescriptor root = open_root(Open::if_there, problem);
+  if (!root) return found;
+  for (const Entry& folder : list(root)) {
+    if (!S_ISDIR(folder.state.st_mode) || !wanted(folder.name)) continue;
+    const FileDescriptor directory = open_directory(root.get(), folder.name.c_str());
+    if (!directory) continue;
+    for (const Entry& file : list(directory)) {
+      if (!file.name.ends_with(suffix) || !S_ISREG(file.state.st_mode)) continue;
+      found.push_back(
+          {.name = folder.name + "/" + file.name, .bytes = file.state.st_size, .modified = order(file.state.st_mtim)});
+    }
+  }
+  return found;
+}
+
+bool StoreDirectory::remove(const std::string& file) const {
+  std::string problem;
+  const FileDescriptor root = open_root(Open::if_there, problem);
+  return root && unlinkat(root.get(), file.c_str(), 0) == 0;
+}
+
+void StoreDirectory::remove_abandoned() const {
+  std::string problem;
+  const FileDescriptor root = open_root(Open::if_there, problem);
+  const FileDescriptor tmp = root ? open_directory(root.get(), kTmp) : FileDescriptor();
+  if (!tmp) return;
+  for (const Entry& file : list(tmp)) {
+    if (std::time(nullptr) - file.state.st_mtime > kHour) unlinkat(tmp.get(), file.name.c_str(), 0);
+  }
+}
+
+FileDescriptor StoreDirectory::open() const {
+  std::string problem;
+  return open_root(Open::make, problem);
+}
+
+std::string StoreDirectory::disabled_reason() const {
+  std::string problem;
+  const FileDescriptor root = open_root(Open::make, problem);
+  if (!root) return problem;
+  const FileDescriptor tmp = make_directory(root, kTmp);
+  if (!tmp || faccessat(tmp.get(), ".", W_OK, AT_EACCESS) != 0) {
+    return fmt::format("store directory {} cannot be written: {}", root_.string(), message(errno));
+  }
+  const std::lock_guard lock(mutex_);
+  return problem_;
+}
+
+// Without a problem and without a root: it is not there yet.
+FileDescriptor StoreDirectory::open_root(Open how, std::string& problem) const {
+  if (root_.empty()) {
+    problem = switched_off_ ? "the store is switched off: its directory is the empty path"
+                            : "there is no store directory: INGOT_CACHE_DIR, XDG_CACHE_HOME and HOME are all unset";
+    return {};
+  }
+  const auto open = [this] { return FileDescriptor(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); };
+  const auto refuse = [this, &problem](const std::string& why) {
+    problem = fmt::format("store directory {} {}", root_.string(), why);
+    return FileDescriptor();
+  };
+  FileDescriptor root = open();
+  if (!root && errno == ENOENT) {
+    if (how == Open::if_there) return {};
+    if (!make_directories(root_)) return refuse("cannot be made: " + message(errno));
+    root = open();
+  }
+  if (!root) return refuse(errno == ENOTDIR ? "is not a directory" : "cannot be opened: " + message(errno));
+  struct stat state {};
+  if (fstat(root.get(), &state) != 0) return refuse("cannot be read: " + message(errno));
+  if (state.st_uid != geteuid()) {
+    return refuse(fmt::format("is owned by user {}; expected {}, who runs this", state.st_uid, geteuid()));
+  }
+  if ((state.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return refuse(fmt::format("can be written by other users (mode {:04o}); expected 0700", state.st_mode & 07777U));
+  }
+  return root;
+}
+
+// A subdirectory. What stands in its place is moved aside. Errno says why where there is none.
+FileDescriptor StoreDirectory::subfolder(const FileDescriptor& root, const std::string& name) {
+  FileDescriptor made = make_directory(root, name.c_str());
+  if (made || errno != ENOTDIR) return made;
+  quarantine(root, name, "is not a directory");
+  return make_directory(root, name.c_str());
+}
+
+// Where two processes publish one name, the second rename replaces the first's file, which is as good.
+bool StoreDirectory::write(const FileDescriptor& root, const std::string& folder, const std::string& name,
+                           std::string_view content, std::string& problem) {
+  const auto fail = [this, &problem](int error) {
+    problem = fmt::format("store directory {} cannot be written: {}", root_.string(), message(error));
+    return false;
+  };
+  if (static_cast<std::int64_t>(content.size()) > kMaxFileBytes) return fail(EFBIG);
+  const FileDescriptor tmp = subfolder(root, kTmp);
+  if (!tmp) return fail(errno);
+  const FileDescriptor target = subfolder(root, folder);
+  if (!target) return fail(errno);
+
+  const std::string tmp_name = random_name();
+  FileDescriptor written(
+      openat(tmp.get(), tmp_name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!written) return fail(errno);
+  const auto rename = [&] { return renameat(tmp.get(), tmp_name.c_str(), target.get(), name.c_str()) == 0; };
+  bool published = write_all(written.get(), content) && written.close() && rename();
+  if (!published && (errno == EISDIR || errno == EEXIST || errno == ENOTEMPTY)) {
+    quarantine(root, folder + "/" + name, "is a directory");
+    published = rename();
+  }
+  if (published) return true;
+  const int error = errno;
+  unlinkat(tmp.get(), tmp_name.c_str(), 0);
+  return fail(error);
+}
+
+// Moves a file, or whatever stands in its place, out of the way, and keeps the last few of them for a look.
+void StoreDirectory::quarantine(const FileDescriptor& root, const std::string& name, const std::string& why) {
+  const FileDescriptor folder = make_directory(root, kQuarantine);
+  const std::string kept_name = fs::path(name).filename().string() + "." + random_name();
+  const bool moved = folder && renameat(root.get(), name.c_str(), folder.get(), kept_name.c_str()) == 0;
+  if (!moved && errno == ENOENT) return;  // another process was faster
+  if (moved) {
+    std::vector<Entry> kept = list(folder);
+    std::ranges::sort(kept, std::greater{}, [](const Entry& file) { return order(file.state.st_ctim); });
+    for (std::size_t i = kMaxQuarantined; i < kept.size(); ++i) {
+      std::error_code error;
+      fs::remove_all(root_ / kQuarantine / kept[i].name, error);
+    }
+  }
+  warn_once(fmt::format("store file {} {}; it was {}, {}", (root_ / name).string(), why,
+                        moved ? "moved to " + (root_ / kQuarantine).string() : "left there, as it cannot be moved",
+                        words_.lost));
+}
+
+void StoreDirectory::warn_of(const std::string& problem) {
+  if (switched_off_) return;
+  warn_once(problem + ". " + words_.unusable);
+}
+
+void StoreDirectory::warn_once(const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (warned_) return;
+    warned_ = true;
+  }
+  if (warn_) warn_(text);
+}
+
+// secure_getenv: a setuid program takes no paths from its caller.
+fs::path default_store_root() {
+  const auto variable = [](const char* name) {
+    const char* value = secure_getenv(name);
+    return fs::path(value == nullptr ? "" : value);
+  };
+  if (const fs::path chosen = variable("INGOT_CACHE_DIR"); !chosen.empty()) return chosen;
+  if (const fs::path cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "ingot";
+  if (const fs::path home = variable("HOME"); home.is_absolute()) return home / ".cache" / "ingot";
+  return {};
+}
+
+}  // namespace ingot

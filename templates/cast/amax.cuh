@@ -1,0 +1,272 @@
+// amax: the largest |value|, of a tensor, of each row, of each column, or of several of these at once. Moves each input
+// byte once. Exact, so that no order of the elements matters.
+//
+// amax_partials and amax_rows need nothing cleared beforehand. Tensorwise takes two launches: amax_partials leaves one
+// value per block, and either amax_rows reduces those (they are one row of f32) or the cast that needs them does so
+// itself. amax_tiles raises maxima that are there already.
+#pragma once
+
+#include "cast/source.cuh"
+#include "memory.cuh"
+#include "platform.cuh"
+#include "reduce.cuh"
+#include "scaling.cuh"
+#include "vec8.cuh"
+
+namespace ingot {
+
+struct AmaxPartialsParams {
+  SourceParams source;
+  float* amax;  // one per block
+};
+
+// A matrix without gaps is one row: its segments are then all full. Not where an expression has further inputs.
+INGOT_HOST_DEVICE constexpr SourceParams flattened(SourceParams p) {
+  if (p.rows == 1 || p.input_stride != p.cols) return p;
+  p.cols *= p.rows;
+  p.input_stride = p.cols;
+  p.rows = 1;
+  return p;
+}
+
+// Blocks take segments of rows in turn, so that the end of the tensor is what the L2 holds when they are done.
+struct AmaxPartialsLaunch {
+  static constexpr u32 kThreads = 256;
+  static constexpr i64 kMaxBlocks = 512;  // all resident at once on a large GPU, and few enough to reduce again
+  // 64 bytes of the input in flight, per thread.
+  INGOT_HOST_DEVICE static constexpr u32 octets(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
+  INGOT_HOST_DEVICE static constexpr i64 segment(u64 value_bytes) {
+    return i64{kThreads} * octets(value_bytes) * kOctet;
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u64 value_bytes) {
+    return min_of(kMaxBlocks, rows * ceil_div(cols, segment(value_bytes)));
+  }
+};
+
+template <class Source>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFused ? 2 : 4)
+    amax_partials(const __grid_constant__ AmaxPartialsParams p) {
+  using Launch = AmaxPartialsLaunch;
+  using Value = typename Source::Value;
+  constexpr u32 kOctets = Launch::octets(sizeof(typename Source::In));
+  constexpr i64 kSegment = Launch::segment(sizeof(typename Source::In));
+  __shared__ u32 warp_maxima[kMaxWarps];
+  start_in_turn();
+
+  const bool aligned = Source::aligned(p.source);
+  const u32 segments = static_cast<u32>(ceil_div(p.source.cols, kSegment));
+  const u32 row_step = gridDim.x / segments;
+  const u32 segment_step = gridDim.x % segments;
+  i64 row = blockIdx.x / segments;
+  u32 segment = blockIdx.x % segments;
+  u32 maximum = 0;
+  while (row < p.source.rows) {
+    const i64 begin = segment * kSegment;
+    const i64 end = min_of(p.source.cols, begin + kSegment);
+    i64 scalars_from = begin;
+    if (aligned) {
+      Octet<Value> values[kOctets];
+      const u32 whole = static_cast<u32>((end - begin) / kOctet);
+      load_octets<Source, false>(
+          p.source, Source::place(p.source, row, begin + i64{threadIdx.x} * kOctet), values, [&](u32 i) -> OctetOffset {
+            return {0, i * Launch::kThreads * kOctet, i * Launch::kThreads + threadIdx.x < whole};
+          });
+      INGOT_UNROLL
+      for (u32 i = 0; i < kOctets; ++i) maximum = max_of(maximum, amax_bits(values[i]));
+      scalars_from = end - end % kOctet;
+    }
+    INGOT_UNROLL_BY(1)
+    for (i64 col = scalars_from + threadIdx.x; col < end; col += Launch::kThreads) {
+      maximum = max_of(maximum, amax_bits(to_float(Source::element(p.source, row, col))));
+    }
+    row += row_step;
+    segment += segment_step;
+    if (segment >= segments) {
+      segment -= segments;
+      ++row;
+    }
+  }
+  maximum = group_max(maximum, Launch::kThreads, warp_maxima);
+  if (threadIdx.x == 0) p.amax[blockIdx.x] = amax_from_bits(maximum);
+}
+
+// A group of 32 to 1024 threads takes a row, about two octets to a thread; blocks of fewer than 128 threads
+// hold several groups. Rows of any length: the threads loop.
+struct RowsLaunch {
+  static constexpr u32 kMaxThreadsLog2 = 10;
+  static constexpr u32 kMaxThreads = 1U << kMaxThreadsLog2;
+  static constexpr u32 kMinThreads = 128;  // of a block
+  static constexpr i64 kMaxBlocks = 0x7fffffff;
+  INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) {  // per row
+    u32 log2 = 5;
+    while (log2 < kMaxThreadsLog2 && (i64{kOctet} << (log2 + 1)) < cols) ++log2;
+    return log2;
+  }
+  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return 1U << threads_log2(cols); }
+  INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols) { return max_of(kMinThreads, threads_per_row(cols)); }
+  INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 cols) { return threads(cols) / threads_per_row(cols); }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) {
+    return min_of(kMaxBlocks, ceil_div(rows, rows_per_block(cols)));
+  }
+};
+
+struct AmaxRowsParams {
+  SourceParams source;
+  float* amax;       // [rows]
+  u32 threads_log2;  // per row: of the launch
+};
+
+// The largest |value| bits that one thread of a row's group sees.
+template <class Source>
+INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 lane, u32 threads) {
+  u32 maximum = 0;
+  i64 scalars_from = 0;
+  if (aligned) {
+    scalars_from = p.cols - p.cols % kOctet;
+    INGOT_UNROLL_BY(2)
+    for (i64 col = i64{lane} * kOctet; col < scalars_from; col += i64{threads} * kOctet) {
+      maximum = max_of(maximum, amax_bits(Source::load(p, row, col)));
+    }
+  }
+  INGOT_UNROLL_BY(1)
+  for (i64 col = scalars_from + lane; col < p.cols; col += threads) {
+    maximum = max_of(maximum, amax_bits(to_float(Source::element(p, row, col))));
+  }
+  return maximum;
+}
+
+template <class Source>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 1) amax_rows(const __grid_constant__ AmaxRowsParams p) {
+  __shared__ u32 warp_maxima[kMaxWarps];
+  start_in_turn();
+  const u32 threads = 1U << p.threads_log2;
+  const u32 lane = threadIdx.x & (threads - 1);
+  const u32 rows_per_block = blockDim.x >> p.threads_log2;
+  const bool aligned = Source::aligned(p.source);
+  for (i64 first_row = i64{blockIdx.x} * rows_per_block; first_row < p.source.rows;
+       first_row += i64{gridDim.x} * rows_per_block) {
+    const i64 row = first_row + (threadIdx.x >> p.threads_log2);
+    u32 maximum = 0;
+    if (row < p.source.rows) maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads);
+    maximum = group_max(maximum, threads, warp_maxima);
+    if (row < p.source.rows && lane == 0) p.amax[row] = amax_from_bits(maximum);
+  }
+}
+
+// ---- Several at once ---------------------------------------------------------------------------------------------
+
+// Each array is null where it is not wanted, and holds zeros or earlier maxima where it is: values are raised, as bits
+// (a float that is not negative orders as its bits do).
+struct AmaxTilesParams {
+  SourceParams source;
+  u32* tensor;   // [1]
+  u32* rows;     // [rows]
+  u32* columns;  // [cols]
+  u32 steps;     // AmaxTilesLaunch::kRows rows each that a block goes down
+};
+
+struct AmaxTilesLaunch {
+  static constexpr u32 kThreads = 256;
+  static constexpr u32 kWarps = kThreads / 32;
+  static constexpr u32 kRowsPerWarp = 8;
+  static constexpr i64 kCols = 32 * kOctet;
+  static constexpr i64 kRows = kWarps * kRowsPerWarp;
+  // A block goes down several steps of kRows rows where there are more than enough blocks: each raises its columns'
+  // maxima once.
+  static constexpr i64 kEnoughBlocks = 2048;
+  static constexpr i64 kMaxSteps = 8;
+  INGOT_HOST_DEVICE static constexpr u32 steps(i64 rows, i64 cols) {
+    const i64 tiles = ceil_div(rows, kRows) * ceil_div(cols, kCols);
+    return static_cast<u32>(max_of(i64{1}, min_of(kMaxSteps, tiles / kEnoughBlocks)));
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 steps) {
+    return ceil_div(rows, kRows * steps) * ceil_div(cols, kCols);
+  }
+};
+
+template <class Source>
+INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
+  constexpr bool kWide = sizeof(typename Source::Value) == 4;
+  if (Source::kMatrices > 1) return kWide || Source::kMatrices > 2 || kDeviceArch >= 1000 ? 1 : 2;
+  if (Source::kColumns > 2 && kDeviceArch >= 1000) return 1;
+  return kWide || Source::kOperands > 0 ? 2 : Source::kFused ? 3 : 4;
+}
+
+// A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows at a time.
+template <class Source, bool Tensor, bool Rows, bool Columns>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_residency<Source>()))
+    amax_tiles(const __grid_constant__ AmaxTilesParams p) {
+  using Launch = AmaxTilesLaunch;
+  using Value = typename Source::Value;
+  __shared__ u32 warp_maxima[kMaxWarps];
+  __shared__ u32 column_maxima[Columns ? Launch::kWarps : 1][Launch::kCols];
+  start_in_turn();
+  const u32 warp = threadIdx.x / 32;
+  const u32 lane = threadIdx.x % 32;
+  const u32 strips = static_cast<u32>(ceil_div(p.source.cols, Launch::kCols));
+  const i64 first_col = i64{blockIdx.x % strips} * Launch::kCols;
+  const i64 block_row = i64{blockIdx.x / strips} * Launch::kRows * p.steps + warp * Launch::kRowsPerWarp;
+  const i64 cols_left = p.source.cols - first_col;
+  const bool aligned = Source::aligned(p.source) && (cols_left >= Launch::kCols || p.source.cols % kOctet == 0);
+
+  u32 maximum = 0;
+  ColumnMaxima<Value> columns;
+  if (Columns && !aligned) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][i * 32 + lane] = 0;
+  }
+  INGOT_UNROLL_BY(1)
+  for (u32 step = 0; step < p.steps; ++step) {
+    const i64 first_row = block_row + step * Launch::kRows;
+    const i64 rows_left = p.source.rows - first_row;
+    const auto take_row = [&](u32 r, u32 bits) {
+      maximum = max_of(maximum, bits);
+      if constexpr (Rows) {
+        bits = __reduce_max_sync(0xffffffffU, bits);
+        if (lane == 0 && r < rows_left) raise_maximum(p.rows + first_row + r, bits);
+      }
+    };
+    if (aligned) {
+      Octet<Value> values[Launch::kRowsPerWarp];
+      load_octets<Source, true>(p.source, Source::place(p.source, first_row, first_col + lane * kOctet), values,
+                                [&](u32 r) -> OctetOffset {
+                                  return {r, 0, r < rows_left && lane * kOctet < cols_left};
+                                });
+      INGOT_UNROLL
+      for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+        take_row(r, amax_bits(values[r]));
+        if constexpr (Columns) columns.take(values[r]);
+      }
+    } else {
+      INGOT_UNROLL_BY(1)
+      for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+        u32 row_maximum = 0;
+        INGOT_UNROLL_BY(1)
+        for (u32 col = lane; col < Launch::kCols && col < cols_left && r < rows_left; col += 32) {
+          const u32 bits = amax_bits(to_float(Source::element(p.source, first_row + r, first_col + col)));
+          row_maximum = max_of(row_maximum, bits);
+          if constexpr (Columns) column_maxima[warp][col] = max_of(column_maxima[warp][col], bits);
+        }
+        take_row(r, row_maximum);
+      }
+    }
+  }
+  if (Columns && aligned) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][lane * kOctet + i] = columns.bits(i);
+  }
+
+  if constexpr (Columns) {
+    __syncthreads();
+    u32 column = 0;
+    INGOT_UNROLL
+    for (u32 w = 0; w < Launch::kWarps; ++w) column = max_of(column, column_maxima[w][threadIdx.x]);
+    if (threadIdx.x < cols_left) raise_maximum(p.columns + first_col + threadIdx.x, column);
+  }
+  if constexpr (Tensor) {
+    maximum = group_max(maximum, Launch::kThreads, warp_maxima);
+    if (threadIdx.x == 0) raise_maximum(p.tensor, maximum);
+  }
+}
+
+}  // namespace ingot

@@ -1,0 +1,78 @@
+// A list of casts in one launch for each pass, such as all weights of a model after an optimizer step: small tensors
+// then fill the GPU together. Every tensor has scales of its own.
+//
+// The list lies in device memory: the parameters of each cast, and for each tile of the list whose it is. A block takes
+// a tile as a block of cast_tiles does. Scales of whole rows, columns or tensors take a pass before, by the same tiles,
+// that raises maxima which hold zeros.
+#pragma once
+
+#include "cast/cast_tiles.cuh"
+
+namespace ingot {
+
+struct ListedTile {
+  u32 cast;  // index in CastListParams::casts
+  u32 tile;  // within that cast, as cast_tiles counts them
+};
+
+// The maxima of a pass before stand in CastOutput::amax for it, and in CastOutput::from for the casts.
+struct CastListParams {
+  const CastTilesParams* casts;
+  const ListedTile* tiles;
+};
+
+// The parameters of one tile's cast, from a table that was there before any launch and so may be read before the start,
+// copied to where every thread reads them fast. All threads of the block call it.
+INGOT_DEVICE u32 enter_tile(const CastListParams& list, u32 index, CastTilesParams& params) {
+  const ListedTile at = list.tiles[index];
+  static_assert(sizeof(CastTilesParams) % sizeof(U32x2) == 0 &&
+                sizeof(CastTilesParams) / 8 <= CastTilesLaunch::kThreads);
+  const auto* const source = reinterpret_cast<const U32x2*>(list.casts + at.cast);
+  auto* const target = reinterpret_cast<U32x2*>(&params);
+  if (threadIdx.x < sizeof(CastTilesParams) / sizeof(U32x2)) target[threadIdx.x] = source[threadIdx.x];
+  __syncthreads();
+  return at.tile;
+}
+
+// As for the kernels of one matrix, but for the registers that hold the place in the list.
+template <class Source>
+INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
+  return min_of(amax_tiles_residency<Source>(), 3U);
+}
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result>
+INGOT_HOST_DEVICE constexpr u32 cast_list_residency() {
+  return min_of(cast_tiles_residency<Source, Out, CodesScale, TransposedScale, Given, Result>(),
+                kTwoScales<CodesScale, TransposedScale> ? 2U : 3U);
+}
+
+// NotWritten: an output that needs no maxima from this pass.
+template <class Source, class CodesScale, class TransposedScale>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxima_residency<Source>()))
+    cast_list_maxima(const __grid_constant__ CastListParams list) {
+  using Value = typename Source::Value;
+  __shared__ CastTilesShared shared;
+  __shared__ CastTilesParams params;
+  start_in_turn();
+  const u32 tile = enter_tile(list, blockIdx.x, params);
+  const TilePlace at = TilePlace::of(params.source, tile);
+  Octet<Value> values[kRowsPerRun] = {};
+  load_tile<Source>(params.source, at, shared, values);
+  if constexpr (!is_same<CodesScale, NotWritten>) {
+    record(params.codes, params.source, at, PendingMaxima<CodesScale, Value>::of(values), shared);
+  }
+  if constexpr (!is_same<TransposedScale, NotWritten>) {
+    record(params.transposed, params.source, at, PendingMaxima<TransposedScale, Value>::of(values), shared);
+  }
+}
+
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads,
+                                      (cast_list_residency<Source, Out, CodesScale, TransposedScale, Given, Result>()))
+    cast_list(const __grid_constant__ CastListParams list) {
+  __shared__ CastTilesShared shared;
+  __shared__ CastTilesParams params;
+  const u32 tile = enter_tile(list, gridDim.x - 1 - blockIdx.x, params);
+  cast_tile<Source, Out, CodesScale, TransposedScale, Given, Result, false>(params, tile, shared);
+}
+
+}  // namespace ingot

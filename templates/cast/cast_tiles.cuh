@@ -1,0 +1,621 @@
+// Casts to FP8 in tiles: codes[r, c] = encode(saturate(value[r, c] * scale)) and the same transposed, each with scales
+// of its own or both with the same; factors 1 / scale; on demand the values themselves and their column sums.
+//
+// Moves each input byte and each output byte once. Scales of whole rows, columns or the tensor come from a pass before
+// this one (amax.cuh, cast_rows.cuh) or from the caller; those of groups and blocks are worked out from the tile
+// itself. Given scales: the maxima that they should have been made from are recorded.
+//
+// A block takes a tile of 128 x 128, the last tile first: what the pass before read last is still in the L2. A thread
+// holds 8 rows x 8 columns in registers, encodes them, stores the codes 8 bytes at a time, transposes bytes in
+// registers and leaves 8 bytes of each of its columns in shared memory, from where the transposed tile goes out 16
+// bytes at a time. Codes are stored past the L2, which is better used for the input. A tile whose rows cannot be read
+// 16 bytes at a time comes through shared memory, element by element; edges are predicates.
+#pragma once
+
+#include "cast/amax.cuh"
+#include "cast/cast_output.cuh"
+#include "cast/source.cuh"
+#include "memory.cuh"
+#include "platform.cuh"
+#include "reduce.cuh"
+#include "scaling.cuh"
+#include "vec8.cuh"
+
+namespace ingot {
+
+struct CastTilesParams {
+  SourceParams source;
+  CastOutput codes, transposed;  // where both have the same scales, those of `codes` count
+  void* result;                  // In[rows, cols], if Result
+  i64 result_stride;             // elements
+  float* partial_sums;           // [ceil(rows / 128), cols], if Sum
+  bool pow2;
+};
+
+struct CastTilesLaunch {
+  static constexpr u32 kThreads = 256;
+  static constexpr i64 kTile = 128;  // rows and columns
+  // A matrix without elements may still have rows or columns, with given scales: one empty tile across or down.
+  INGOT_HOST_DEVICE static constexpr i64 tiles_along(i64 size) { return max_of(i64{1}, ceil_div(size, kTile)); }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }
+};
+
+// The order in which Sum adds, so that the CPU reference gives the same bits: runs of 8 rows, ascending, from 0; the 16
+// runs of a tile, ascending, from 0; the tiles, ascending, from 0 (column_sum.cuh, column_sum_finish).
+inline constexpr u32 kRowsPerRun = 8;
+
+// The transposed tile in shared memory: 128 bytes per column, 16 rows to a 16-byte slot; the slot of rows 16 s ..
+// 16 s + 15 is s ^ (column / 8 % 8), and its two halves are swapped in columns 64 and up. So the 16 threads that write
+// 8 bytes together (16 column groups, the same rows) and the 8 that read 16 bytes together (one column) each touch
+// every bank once.
+struct StagedTile {
+  static constexpr u32 kBytes = 128 * 128;
+  // Rows 8 * group .. 8 * group + 7 of a column.
+  INGOT_HOST_DEVICE static constexpr u32 half_slot(u32 col, u32 group) {
+    return col * 128 + (((group / 2) ^ (col / 8 % 8)) * 16) + (((group % 2) ^ (col / 64)) * 8);
+  }
+  // Rows 16 * slot .. 16 * slot + 15 of a column.
+  INGOT_HOST_DEVICE static constexpr u32 slot(u32 col, u32 index) { return col * 128 + ((index ^ (col / 8 % 8)) * 16); }
+};
+
+// What a block shares. `bytes` serves one purpose after the other: elements on their way in, column maxima, column
+// sums, the transposed tile.
+struct CastTilesShared {
+  alignas(16) u8 bytes[StagedTile::kBytes];
+  float scales[128];
+  u32 warp_maxima[kMaxWarps];
+};
+
+// Where a thread stands.
+struct TilePlace {
+  i64 first_row, first_col;
+  u32 rows, cols;  // of the tile that are in the matrix
+  u32 row, col;    // the thread's first, in the tile
+
+  INGOT_DEVICE static TilePlace of(const SourceParams& p, u32 tile) {
+    constexpr i64 kTile = CastTilesLaunch::kTile;
+    constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kOctet;
+    const u32 tiles_across = static_cast<u32>(CastTilesLaunch::tiles_along(p.cols));
+    const i64 first_row = i64{tile / tiles_across} * kTile;
+    const i64 first_col = i64{tile % tiles_across} * kTile;
+    return {first_row,
+            first_col,
+            static_cast<u32>(min_of(kTile, p.rows - first_row)),
+            static_cast<u32>(min_of(kTile, p.cols - first_col)),
+            threadIdx.x / kThreadsPerRow * kRowsPerRun,
+            threadIdx.x % kThreadsPerRow * kOctet};
+  }
+  // Columns of the thread's octet that are in the matrix.
+  INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kOctet, cols - col); }
+};
+
+// 4 x 4 bytes: byte c of rows[r] becomes byte r of columns[c].
+INGOT_DEVICE void transpose_bytes(const u32 (&rows)[4], u32 (&columns)[4]) {
+  const u32 low01 = __byte_perm(rows[0], rows[1], 0x5140);   // a0 b0 a1 b1
+  const u32 low23 = __byte_perm(rows[2], rows[3], 0x5140);   // c0 d0 c1 d1
+  const u32 high01 = __byte_perm(rows[0], rows[1], 0x7362);  // a2 b2 a3 b3
+  const u32 high23 = __byte_perm(rows[2], rows[3], 0x7362);  // c2 d2 c3 d3
+  columns[0] = __byte_perm(low01, low23, 0x5410);
+  columns[1] = __byte_perm(low01, low23, 0x7632);
+  columns[2] = __byte_perm(high01, high23, 0x5410);
+  columns[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+// ---- 1. Values ---------------------------------------------------------------------------------------------------
+
+// Elements outside of the matrix are 0: they count for no maximum and no sum.
+template <class Source>
+INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTilesShared& shared,
+                            Octet<typename Source::Value> (&values)[kRowsPerRun]) {
+  using Value = typename Source::Value;
+  if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kOctet == 0)) {
+    load_octets<Source, true>(p, Source::place(p, at.first_row + at.row, at.first_col + at.col), values,
+                              [&](u32 r) -> OctetOffset {
+                                return {r, 0, at.row + r < at.rows && at.col < at.cols};
+                              });
+    return;
+  }
+  // 32 rows at a time, as f32 has room for.
+  constexpr u32 kSlab = 32;
+  auto* const slab = reinterpret_cast<Value*>(shared.bytes);
+  INGOT_UNROLL_BY(1)
+  for (u32 first = 0; first < at.rows; first += kSlab) {
+    __syncthreads();
+    INGOT_UNROLL_BY(1)
+    for (u32 i = threadIdx.x; i < kSlab * 128; i += CastTilesLaunch::kThreads) {
+      const u32 row = first + i / 128;
+      const u32 col = i % 128;
+      slab[i] = row < at.rows && col < at.cols ? Source::element(p, at.first_row + row, at.first_col + col) : Value{};
+    }
+    __syncthreads();
+    if (at.row / kSlab != first / kSlab) continue;
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r) {
+      const Value* const source = slab + (at.row % kSlab + r) * 128 + at.col;
+      INGOT_UNROLL
+      for (u32 v = 0; v < Octet<Value>::kVectors; ++v) {
+        values[r].vectors[v].bits = *reinterpret_cast<const U32x4*>(source + v * kPerVector<Value>);
+      }
+    }
+  }
+  __syncthreads();
+}
+
+// One request to a line of 128 bytes.
+template <class Source>
+INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePlace& at) {
+  constexpr u32 kLine = 128 / sizeof(typename Source::In);
+  if (at.col % kLine != 0 || at.col >= at.cols) return;
+  const typename Source::Place from = Source::place(p, at.first_row + at.row, at.first_col + at.col);
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    if (at.row + r < at.rows) Source::prefetch(p, from, r);
+  }
+}
+
+template <HighPrecision In, HighPrecision Value>
+INGOT_DEVICE void store_result(const CastTilesParams& p, const TilePlace& at,
+                               const Octet<Value> (&values)[kRowsPerRun]) {
+  In* const target = static_cast<In*>(p.result) + (at.first_row + at.row) * p.result_stride + at.first_col + at.col;
+  const u32 width = at.width();
+  const bool vectorised = vector_aligned<In>(p.result, p.result_stride);
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    if (at.row + r >= at.rows) break;
+    if (vectorised && width == kOctet) {
+      store_octet<In>(target + r * p.result_stride, values[r]);
+    } else {
+      float x[kOctet];
+      unpack(values[r], x);
+      INGOT_UNROLL
+      for (u32 c = 0; c < kOctet; ++c) {
+        if (c < width) target[r * p.result_stride + c] = from_float<In>(x[c]);
+      }
+    }
+  }
+}
+
+// Leaves the sums of the tile's columns.
+template <HighPrecision Value>
+INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePlace& at, CastTilesShared& shared,
+                              const Octet<Value> (&values)[kRowsPerRun]) {
+  float sums[kOctet] = {};
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    float x[kOctet];
+    unpack(values[r], x);
+    INGOT_UNROLL
+    for (u32 c = 0; c < kOctet; ++c) sums[c] = sums[c] + x[c];
+  }
+  auto* const runs = reinterpret_cast<float*>(shared.bytes);  // [16][128]
+  float* const mine = runs + at.row / kRowsPerRun * 128 + at.col;
+  INGOT_UNROLL
+  for (u32 v = 0; v < 2; ++v) {
+    *reinterpret_cast<U32x4*>(mine + 4 * v) = {float_bits(sums[4 * v]), float_bits(sums[4 * v + 1]),
+                                               float_bits(sums[4 * v + 2]), float_bits(sums[4 * v + 3])};
+  }
+  __syncthreads();
+  if (threadIdx.x < at.cols && at.rows != 0) {
+    float total = 0.0F;
+    INGOT_UNROLL
+    for (u32 run = 0; run < 128 / kRowsPerRun; ++run) total = total + runs[run * 128 + threadIdx.x];
+    p.partial_sums[at.first_row / CastTilesLaunch::kTile * p.source.cols + at.first_col + threadIdx.x] = total;
+  }
+  __syncthreads();
+}
+
+// ---- 2. Maxima over the tile -------------------------------------------------------------------------------------
+
+template <HighPrecision Value>
+INGOT_DEVICE u32 thread_maximum(const Octet<Value> (&values)[kRowsPerRun]) {
+  u32 maximum = 0;
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) maximum = max_of(maximum, amax_bits(values[r]));
+  return maximum;
+}
+
+template <HighPrecision Value>
+INGOT_DEVICE u32 block_maximum(const Octet<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
+  return group_max(thread_maximum(values), CastTilesLaunch::kThreads, shared.warp_maxima);
+}
+
+// The 16 threads that hold 8 rows between them end with one row's maximum each.
+using RowMaxima = SharedMaxima<kRowsPerRun>;
+
+template <HighPrecision Value>
+INGOT_DEVICE u32 row_maximum(const Octet<Value> (&values)[kRowsPerRun]) {
+  u32 maxima[kRowsPerRun];
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) maxima[r] = amax_bits(values[r]);
+  return RowMaxima::of(maxima);
+}
+
+// Of column threadIdx.x; 0 for threads 128 and up.
+template <HighPrecision Value>
+INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePlace& at, CastTilesShared& shared) {
+  auto* const runs = reinterpret_cast<u32*>(shared.bytes);  // [16][128]
+  u32* const mine = runs + at.row / kRowsPerRun * 128 + at.col;
+  INGOT_UNROLL
+  for (u32 v = 0; v < 2; ++v) {
+    *reinterpret_cast<U32x4*>(mine + 4 * v) = {maxima.bits(4 * v), maxima.bits(4 * v + 1), maxima.bits(4 * v + 2),
+                                               maxima.bits(4 * v + 3)};
+  }
+  __syncthreads();
+  u32 maximum = 0;
+  if (threadIdx.x < 128) {
+    INGOT_UNROLL
+    for (u32 run = 0; run < 128 / kRowsPerRun; ++run) maximum = max_of(maximum, runs[run * 128 + threadIdx.x]);
+  }
+  __syncthreads();
+  return maximum;
+}
+
+// ---- 3. Scales ---------------------------------------------------------------------------------------------------
+
+// Those of the thread's 8 x 8 elements.
+template <class Scale>
+struct ThreadScales {
+  static constexpr u32 kCount = kByRow<Scale> || kByColumn<Scale> ? 8 : 1;
+  float values[kCount];
+  INGOT_DEVICE float at(u32 row, u32 col) const { return values[kByRow<Scale> ? row : kByColumn<Scale> ? col : 0]; }
+};
+
+// The extents' place in the dense arrays, and whether this tile holds the first element of each.
+template <class Scale>
+struct Extents {
+  static constexpr bool kLocal = kWithinTile<Scale>;
+  i64 first;     // index of the tile's first extent
+  i64 per_row;   // from the extent of one row (of one column: 1) to that of the next
+  bool leading;  // does the tile write the factors?
+
+  INGOT_DEVICE static Extents of(const SourceParams& p, const TilePlace& at) {
+    const i64 tile_row = at.first_row / kGroup;
+    const i64 tile_col = at.first_col / kGroup;
+    const i64 across = ceil_div(p.cols, kGroup);
+    if constexpr (is_same<Scale, Tensorwise>) return {0, 0, tile_row == 0 && tile_col == 0};
+    if constexpr (is_same<Scale, Blocks>) return {tile_row * across + tile_col, 0, true};
+    if constexpr (is_same<Scale, Rowwise>) return {at.first_row, 1, tile_col == 0};
+    if constexpr (is_same<Scale, RowGroups>) return {at.first_row * across + tile_col, across, true};
+    if constexpr (is_same<Scale, Columnwise>) return {at.first_col, 1, tile_row == 0};
+    return {tile_row * p.cols + at.first_col, 1, true};
+  }
+  // Of row or column `i` of the tile, where there is one extent to each.
+  INGOT_DEVICE i64 index(u32 i) const { return first + i * per_row; }
+};
+
+// Every thread of the block calls it.
+template <class Scale, Fp8Format Out, HighPrecision Value>
+INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p, const TilePlace& at,
+                                                const Octet<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
+  constexpr bool kLocal = kWithinTile<Scale>;
+  const Extents<Scale> extents = Extents<Scale>::of(p.source, at);
+  ThreadScales<Scale> scales{};
+  if (kLocal && (at.rows == 0 || at.cols == 0)) return scales;  // no elements, no groups, no blocks
+  // The scale of extent `index`, whose maximum is known from this tile or from the pass before.
+  const auto scale_of = [&](i64 index, u32 bits) {
+    return scale_from_amax<Out>(kLocal ? amax_from_bits(bits) : output.from[index], p.pow2);
+  };
+  if constexpr (is_same<Scale, Tensorwise> || is_same<Scale, Blocks>) {
+    u32 bits = 0;
+    if constexpr (kLocal) {
+      bits = block_maximum(values, shared);
+    } else {
+      bits = maximum_of_partials(output, CastTilesLaunch::kThreads, shared.warp_maxima);
+    }
+    scales.values[0] = scale_from_amax<Out>(amax_from_bits(bits), p.pow2);
+    if (extents.leading && threadIdx.x == 0) output.factors[extents.first] = factor_from_scale(scales.values[0]);
+  } else if constexpr (kByRow<Scale>) {
+    u32 bits = 0;
+    if constexpr (kLocal) bits = row_maximum(values);
+    const u32 lane = threadIdx.x % 32;
+    const u32 row = at.row + RowMaxima::index_of_lane(lane);
+    float scale = 0.0F;
+    if (row < at.rows) {
+      scale = scale_of(extents.index(row), bits);
+      if (extents.leading && RowMaxima::answers(lane)) output.factors[extents.index(row)] = factor_from_scale(scale);
+    }
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r) {
+      scales.values[r] =
+          float_from_bits(__shfl_sync(0xffffffffU, float_bits(scale), RowMaxima::lane_of_index(lane, r)));
+    }
+  } else {
+    u32 bits = 0;
+    if constexpr (kLocal) {
+      ColumnMaxima<Value> maxima;
+      maxima.take(values);
+      bits = column_maximum(maxima, at, shared);
+    }
+    if (threadIdx.x < at.cols) {
+      const i64 index = extents.index(threadIdx.x);
+      const float scale = scale_of(index, bits);
+      if (extents.leading) output.factors[index] = factor_from_scale(scale);
+      shared.scales[threadIdx.x] = scale;
+    }
+    __syncthreads();
+    INGOT_UNROLL
+    for (u32 c = 0; c < kOctet; ++c) scales.values[c] = shared.scales[at.col + c];
+    __syncthreads();
+  }
+  return scales;
+}
+
+// Loaded before the elements are, so that nothing waits for them. Factors are written by the threads that stand first
+// in their extents.
+template <class Scale>
+INGOT_DEVICE ThreadScales<Scale> given_scales(const CastOutput& output, const SourceParams& p, const TilePlace& at) {
+  const Extents<Scale> extents = Extents<Scale>::of(p, at);
+  ThreadScales<Scale> scales{};
+  if (kWithinTile<Scale> && (at.rows == 0 || at.cols == 0)) return scales;
+  constexpr bool kRows = kByRow<Scale>;
+  constexpr bool kColumns = kByColumn<Scale>;
+  const u32 first = kRows ? at.row : kColumns ? at.col : 0;
+  const u32 end = kRows ? at.rows : kColumns ? at.cols : 1;
+  const bool leading = extents.leading && (kRows || at.row == 0) && (kColumns || at.col == 0);
+  INGOT_UNROLL
+  for (u32 i = 0; i < ThreadScales<Scale>::kCount; ++i) {
+    if (first + i >= end) break;
+    const i64 index = extents.index(first + i);
+    scales.values[i] = output.from[index];
+    if (leading) output.factors[index] = factor_from_scale(scales.values[i]);
+  }
+  return scales;
+}
+
+// What a thread knows of the maxima that the scales should have been made from, while others' parts are missing.
+template <class Scale, HighPrecision Value>
+struct PendingMaxima {
+  ColumnMaxima<Value> columns;  // by column
+  u32 bits = 0;                 // by row: of RowMaxima::index_of_lane(); otherwise of the thread's elements
+
+  INGOT_DEVICE static PendingMaxima of(const Octet<Value> (&values)[kRowsPerRun]) {
+    PendingMaxima made;
+    if constexpr (kByColumn<Scale>) {
+      made.columns.take(values);
+    } else if constexpr (kByRow<Scale>) {
+      made.bits = row_maximum(values);
+    } else {
+      made.bits = thread_maximum(values);
+    }
+    return made;
+  }
+};
+
+// Raises the recorded maxima. Every thread of the block calls it.
+template <class Scale, HighPrecision Value>
+INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const TilePlace& at,
+                         const PendingMaxima<Scale, Value>& maxima, CastTilesShared& shared) {
+  const Extents<Scale> extents = Extents<Scale>::of(p, at);
+  if constexpr (kByColumn<Scale>) {
+    const u32 bits = column_maximum(maxima.columns, at, shared);
+    if (threadIdx.x < at.cols && at.rows != 0) raise_maximum(output.amax + extents.index(threadIdx.x), bits);
+  } else if constexpr (kByRow<Scale>) {
+    const u32 row = at.row + RowMaxima::index_of_lane(threadIdx.x % 32);
+    if (row < at.rows && at.cols != 0 && RowMaxima::answers(threadIdx.x % 32))
+      raise_maximum(output.amax + extents.index(row), maxima.bits);
+  } else {
+    const u32 bits = group_max(maxima.bits, CastTilesLaunch::kThreads, shared.warp_maxima);
+    if (threadIdx.x == 0 && at.rows != 0 && at.cols != 0) raise_maximum(output.amax + extents.first, bits);
+  }
+}
+
+// Maxima that amax_tiles raised are left as zeros for the next call, which then need not clear them: by the last tile
+// that reads them. Readers are counted for the tensor, for each row of tiles or for each column of tiles, and every
+// count starts over by itself.
+//
+// One thread of the block calls it, when all have read; what it learns takes a while, and is wanted only at the end.
+template <class Scale>
+INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p, const TilePlace& at) {
+  if (output.readers == nullptr) return false;
+  constexpr bool kRows = is_same<Scale, Rowwise>;
+  constexpr bool kColumns = is_same<Scale, Columnwise>;
+  const i64 down = CastTilesLaunch::tiles_along(p.rows);
+  const i64 across = CastTilesLaunch::tiles_along(p.cols);
+  const u32 last = static_cast<u32>((kRows ? 1 : down) * (kColumns ? 1 : across)) - 1;
+  const i64 count = kRows ? at.first_row / kGroup : kColumns ? at.first_col / kGroup : 0;
+  __threadfence();
+  return atomicInc(output.readers + count, last) == last;
+}
+
+// That thread's warp calls it; `last` is what its first thread knows.
+template <class Scale>
+INGOT_DEVICE void clear_if_last(const CastOutput& output, const SourceParams& p, const TilePlace& at, bool last) {
+  if (__shfl_sync(0xffffffffU, last ? 1U : 0U, 0) == 0) return;
+  const u32 extents = is_same<Scale, Rowwise> ? at.rows : is_same<Scale, Columnwise> ? at.cols : 1;
+  INGOT_UNROLL_BY(1)
+  for (u32 i = threadIdx.x % 32; i < extents; i += 32) output.from[Extents<Scale>::of(p, at).index(i)] = 0.0F;
+}
+
+// ---- 4. Codes ----------------------------------------------------------------------------------------------------
+
+// Where a thread's rows of codes go.
+struct CodesTarget {
+  u8* first;
+  i64 stride;
+  u32 rows, width;  // in the matrix
+  bool vectorised;
+
+  INGOT_DEVICE static CodesTarget of(const CastOutput& output, const TilePlace& at) {
+    const u32 width = at.width();
+    return {static_cast<u8*>(output.codes) + (at.first_row + at.row) * output.stride + at.first_col + at.col,
+            output.stride, at.rows - min_of(at.rows, at.row), width,
+            rows_aligned<u8>(output.codes, output.stride, kOctet) && width == kOctet};
+  }
+  INGOT_DEVICE void store(u32 r, U32x2 codes) const {
+    if (r >= rows) return;
+    if (vectorised) {
+      store_streaming(first + r * stride, codes);
+    } else {
+      store_bytes(first + r * stride, codes, width);
+    }
+  }
+};
+
+// Leaves the codes in `codes`, and stores them row by row if `Store`: a row that nobody needs afterwards takes no
+// registers.
+template <Fp8Format Out, bool Store, bool Given, class Scale, HighPrecision Value>
+INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at,
+                                const Octet<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
+                                U32x2 (&codes)[kRowsPerRun]) {
+  const CodesTarget target = CodesTarget::of(output, at);
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    codes[r] = quantize<Out, Given>(values[r], [&](u32 c) { return scales.at(r, c); });
+    if constexpr (Store) target.store(r, codes[r]);
+  }
+}
+
+INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePlace& at, const U32x2 (&codes)[kRowsPerRun],
+                                   CastTilesShared& shared) {
+  INGOT_UNROLL
+  for (u32 side = 0; side < 2; ++side) {
+    u32 rows[2][4];
+    u32 columns[2][4];
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r) rows[r / 4][r % 4] = side == 0 ? codes[r].x : codes[r].y;
+    transpose_bytes(rows[0], columns[0]);
+    transpose_bytes(rows[1], columns[1]);
+    INGOT_UNROLL
+    for (u32 c = 0; c < 4; ++c) {
+      u8* const target = shared.bytes + StagedTile::half_slot(at.col + side * 4 + c, at.row / kRowsPerRun);
+      *reinterpret_cast<U32x2*>(target) = U32x2{columns[0][c], columns[1][c]};
+    }
+  }
+  __syncthreads();
+  constexpr u32 kSlots = 128 / 16;
+  const u32 slot = threadIdx.x % kSlots;
+  u8* const target = static_cast<u8*>(output.codes) + at.first_col * output.stride + at.first_row + slot * 16;
+  const bool whole = rows_aligned<u8>(output.codes, output.stride, 16) && slot * 16 + 16 <= at.rows;
+  INGOT_UNROLL
+  for (u32 first = 0; first < 128; first += CastTilesLaunch::kThreads / kSlots) {
+    const u32 col = first + threadIdx.x / kSlots;
+    if (col >= at.cols) break;
+    U32x4 bytes = *reinterpret_cast<const U32x4*>(shared.bytes + StagedTile::slot(col, slot));
+    if (first >= 64) bytes = {bytes.z, bytes.w, bytes.x, bytes.y};
+    u8* const column = target + col * output.stride;
+    if (whole) {
+      store_streaming(column, bytes);
+    } else if (slot * 16 < at.rows) {
+      const u32 left = at.rows - slot * 16;
+      store_bytes(column, {bytes.x, bytes.y}, min_of(left, 8U));
+      if (left > 8) store_bytes(column + 8, {bytes.z, bytes.w}, min_of(left - 8, 8U));
+    }
+  }
+}
+
+// ---- The kernel --------------------------------------------------------------------------------------------------
+
+// Do the scales come from a pass before this kernel?
+template <class Scale>
+inline constexpr bool kFromPass = is_same<Scale, Tensorwise> || is_same<Scale, Rowwise> || is_same<Scale, Columnwise>;
+
+// A cast whose scales come from a pass before it, or that needs none, meets nobody.
+struct NoMeeting {};
+
+// One tile; all threads of the block. The elements may be read before the pass before has ended, but only then: it has
+// waited for whoever wrote them. With a Meeting the tiles are that pass themselves: each raises the maxima, comes to
+// it, and waits there for the others.
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum,
+          class Meeting = NoMeeting>
+INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared,
+                            [[maybe_unused]] Meeting meeting = {}) {
+  using Value = typename Source::Value;
+  constexpr bool kCodes = !is_same<CodesScale, NotWritten>;
+  constexpr bool kTransposed = !is_same<TransposedScale, NotWritten>;
+  constexpr bool kOwnTransposed = kTransposed && !is_same<CodesScale, TransposedScale>;
+  constexpr bool kAfterPass = !Given && (kFromPass<CodesScale> || kFromPass<TransposedScale>);
+  constexpr bool kMeets = !is_same<Meeting, NoMeeting>;
+  using Scale = typename Select<kCodes, CodesScale, TransposedScale>::Type;
+  const CastOutput& output = kCodes ? p.codes : p.transposed;
+  const TilePlace at = TilePlace::of(p.source, tile);
+  Octet<Value> values[kRowsPerRun] = {};
+  if constexpr (kAfterPass && !kMeets) {
+    load_tile<Source>(p.source, at, shared, values);
+    start_in_turn();
+  } else {
+    if constexpr (kCodes && kTransposed && !Source::kFused) prefetch_tile<Source>(p.source, at);
+    start_in_turn();
+  }
+  ThreadScales<Scale> scales;
+  [[maybe_unused]] ThreadScales<TransposedScale> transposed_scales;
+  if constexpr (Given) scales = given_scales<Scale>(output, p.source, at);
+  if constexpr (Given && kCodes && kOwnTransposed) {
+    transposed_scales = given_scales<TransposedScale>(p.transposed, p.source, at);
+  }
+  if constexpr (!kAfterPass || kMeets) load_tile<Source>(p.source, at, shared, values);
+  if constexpr (kMeets) {
+    if constexpr (kFromPass<Scale>) record(output, p.source, at, PendingMaxima<Scale, Value>::of(values), shared);
+    if constexpr (kCodes && kOwnTransposed && kFromPass<TransposedScale>) {
+      record(p.transposed, p.source, at, PendingMaxima<TransposedScale, Value>::of(values), shared);
+    }
+    meeting.come();
+  }
+  if constexpr (Result) store_result<typename Source::In>(p, at, values);
+  if constexpr (Sum) sum_columns(p, at, shared, values);
+  if constexpr (kMeets) meeting.wait();
+
+  if constexpr (!Given) scales = dynamic_scales<Scale, Out>(output, p, at, values, shared);
+  [[maybe_unused]] PendingMaxima<Scale, Value> maxima;
+  if constexpr (Given) maxima = PendingMaxima<Scale, Value>::of(values);
+  U32x2 codes[kRowsPerRun];
+  quantize_tile<Out, kCodes, Given>(p.codes, at, values, scales, codes);
+  if constexpr (Given) record(output, p.source, at, maxima, shared);
+  if constexpr (kCodes && kOwnTransposed) {
+    if constexpr (Given) {
+      record(p.transposed, p.source, at, PendingMaxima<TransposedScale, Value>::of(values), shared);
+    } else {
+      transposed_scales = dynamic_scales<TransposedScale, Out>(p.transposed, p, at, values, shared);
+    }
+    quantize_tile<Out, false, Given>(p.transposed, at, values, transposed_scales, codes);
+  }
+  // Warp 0 answers for the first scales' maxima, warp 1 for the others'.
+  constexpr bool kFirstRead = kAfterPass && kFromPass<Scale>;
+  constexpr bool kSecondRead = kAfterPass && kCodes && kOwnTransposed && kFromPass<TransposedScale>;
+  [[maybe_unused]] bool last = false;
+  if ((kFirstRead && output.readers != nullptr) || (kSecondRead && p.transposed.readers != nullptr)) {
+    __syncthreads();
+    if (kFirstRead && threadIdx.x == 0) last = is_last_reader<Scale>(output, p.source, at);
+    if (kSecondRead && threadIdx.x == 32) last = is_last_reader<TransposedScale>(p.transposed, p.source, at);
+  }
+  if constexpr (kTransposed) store_transposed(p.transposed, at, codes, shared);
+  if (kFirstRead && threadIdx.x / 32 == 0) clear_if_last<Scale>(output, p.source, at, last);
+  if (kSecondRead && threadIdx.x / 32 == 1) clear_if_last<TransposedScale>(p.transposed, p.source, at, last);
+}
+
+template <class CodesScale, class TransposedScale>
+inline constexpr bool kTwoScales =
+    !is_same<CodesScale, TransposedScale> && !is_same<CodesScale, NotWritten> && !is_same<TransposedScale, NotWritten>;
+
+// Blocks to a multiprocessor, as registers allow without a spill (tests/templates/test_compile_matrix.cpp): 80, 128 or
+// 255 to a thread. Second scales, given ones and More outputs of the values take their share, and so does an
+// expression. (Four blocks of 64 registers fit most casts, and are no faster.)
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool More>
+INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
+  constexpr bool kTwo = kTwoScales<CodesScale, TransposedScale>;
+  constexpr bool kWide = sizeof(typename Source::Value) == 4;
+  constexpr bool kBlackwell = kDeviceArch >= 1000;
+  if (kTwo && (!has_hardware_encode<Out>() || (Source::kFused && (kWide || Source::kColumns > 0)) ||
+               ((Given || More) && (kWide || kBlackwell)))) {
+    return 1;
+  }
+  constexpr bool kSeveral = Source::kMatrices > 1;
+  constexpr bool kMany = Source::kMatrices > 2 || (kWide && kSeveral);
+  if (Source::kFused && (kMany || (More && kBlackwell && (kWide || kSeveral || Source::kMany)))) return 1;
+  // ptxas finds no 128 registers for these on sm_120.
+  constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
+  if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
+  if (kWide || More || !has_hardware_encode<Out>()) return 2;
+  if (Source::kFused) return kTwo || Source::kMatrices > 1 ? 2 : 3;
+  if (!kTwo) return 3;
+  return kDeviceArch == 900 && kByRow<CodesScale> && kByColumn<TransposedScale> && !Given ? 3 : 2;
+}
+
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(
+    CastTilesLaunch::kThreads, (cast_tiles_residency<Source, Out, CodesScale, TransposedScale, Given, Result || Sum>()))
+    cast_tiles(const __grid_constant__ CastTilesParams p) {
+  __shared__ CastTilesShared shared;
+  cast_tile<Source, Out, CodesScale, TransposedScale, Given, Result, Sum>(p, gridDim.x - 1 - blockIdx.x, shared);
+}
+
+}  // namespace ingot

@@ -1,0 +1,85 @@
+// A cast with dynamic scales of whole tensors, rows or columns in one launch, of a matrix so small that all its tiles
+// are on the GPU at once: each block holds its tile in registers, raises the maxima, waits until all blocks have, and
+// casts what it holds. Against a pass for the maxima and another for the codes (amax.cuh, cast_tiles.cuh) it spares a
+// launch and the second reading. The blocks wait for each other, so the launch is one cluster, or a cooperative one.
+#pragma once
+
+#include "cast/cast_tiles.cuh"
+#include "platform.cuh"
+#include "ptx/cluster.cuh"
+
+namespace ingot {
+
+struct CastWholeParams {
+  CastTilesParams cast;  // its maxima, which are raised, are those that it reads: zeros before and after
+  // [2], likewise zeros: how many blocks have come, and how many have gone. Null: the launch is one cluster.
+  u32* meeting;
+};
+
+struct CastWholeLaunch {
+  static constexpr i64 kMostPerMultiprocessor = 3;  // blocks that any of these kernels has room for
+  static constexpr i64 kMostInCluster = 8;          // every GPU with clusters has room for
+  // Of a kernel that takes so many registers to a thread: 65536 to a multiprocessor, given out by the 256 to a warp.
+  INGOT_HOST_DEVICE static constexpr i64 per_multiprocessor(i64 registers) {
+    return 65536 / (ceil_div(registers, i64{8}) * 8 * CastTilesLaunch::kThreads);
+  }
+};
+
+// All blocks of a launch wait for each other. A cluster has a barrier of its own, which is faster than a word in the
+// L2 (docs/kernels.md).
+struct GridMeeting {
+  u32* words;
+
+  // What the block has done so far is seen by all that have waited.
+  INGOT_DEVICE void come() const {
+    if (words == nullptr) return come_to_cluster();
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    __threadfence();
+    atomicAdd(words, 1);
+  }
+  INGOT_DEVICE void wait() const {
+    if (words == nullptr) return wait_for_cluster();
+    if (threadIdx.x == 0) {
+      while (load_acquire(words) < gridDim.x) {}
+    }
+    __syncthreads();
+  }
+  // The last to go leaves zeros.
+  INGOT_DEVICE void go() const {
+    if (words != nullptr && threadIdx.x == 0 && atomicInc(words + 1, gridDim.x - 1) == gridDim.x - 1) words[0] = 0;
+  }
+
+ private:
+  INGOT_DEVICE static void come_to_cluster() {
+#if INGOT_ON_DEVICE
+    if constexpr (kDeviceArch >= 900) ptx::cluster_arrive();
+#endif
+  }
+  INGOT_DEVICE static void wait_for_cluster() {
+#if INGOT_ON_DEVICE
+    if constexpr (kDeviceArch >= 900) ptx::cluster_wait();
+#endif
+  }
+};
+
+// As cast_tiles, but two at most where a tile has two scales, and one of f32: what it holds while it waits takes
+// registers too.
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool More>
+INGOT_HOST_DEVICE constexpr u32 cast_whole_residency() {
+  constexpr u32 kAlone = cast_tiles_residency<Source, Out, CodesScale, TransposedScale, false, More>();
+  constexpr u32 kMost = sizeof(typename Source::Value) == 4 ? 1 : 2;
+  return kTwoScales<CodesScale, TransposedScale> ? min_of(kMost, kAlone) : kAlone;
+}
+
+template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Result, bool Sum>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads,
+                                      (cast_whole_residency<Source, Out, CodesScale, TransposedScale, Result || Sum>()))
+    cast_whole(const __grid_constant__ CastWholeParams p) {
+  __shared__ CastTilesShared shared;
+  const GridMeeting meeting{p.meeting};
+  cast_tile<Source, Out, CodesScale, TransposedScale, false, Result, Sum>(p.cast, blockIdx.x, shared, meeting);
+  meeting.go();
+}
+
+}  // namespace ingot

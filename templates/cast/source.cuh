@@ -1,0 +1,241 @@
+// Where the values of a cast come from: the elements of a matrix, or an expression of them and of further inputs
+// (pointwise.cuh), computed on the way. Values are computed in f32 and rounded to the matrix's dtype, as if the
+// expression were a kernel of its own before the cast; or not, if Unrounded. InPlace: each thread may write its values
+// over the elements that it has read (elementwise.cuh).
+#pragma once
+
+#include "memory.cuh"
+#include "platform.cuh"
+#include "pointwise/pointwise.cuh"
+#include "vec8.cuh"
+
+namespace ingot {
+
+// A further input: In[rows, cols], In[cols], f32[cols] or f32[rows], by its kind.
+struct SourceOperand {
+  const void* data;
+  i64 stride;  // elements from row to row, of a matrix
+};
+
+struct SourceParams {
+  const void* input;  // In[rows, cols]
+  i64 rows, cols;
+  i64 input_stride;  // elements
+  SourceOperand operands[kMaxInputs];
+};
+
+template <HighPrecision InDtype, class F = Identity, bool Unrounded = false, bool InPlace = false>
+struct ValueSource {
+  using In = InDtype;
+  static constexpr bool kFused = !is_same<F, Identity>;
+  static constexpr int kOperands = F::kInputs;  // signed: it may be 0, which no unsigned index is below
+  using Value = typename Select<kFused && Unrounded, f32, In>::Type;
+  static constexpr u32 kMatrices = count_inputs<F>(InputKind::matrix) + (F::kUsesX ? 1 : 0);
+  // In octets of In.
+  static constexpr u32 kColumns =
+      count_inputs<F>(InputKind::column) + count_inputs<F>(InputKind::column_f32) * 4 / static_cast<u32>(sizeof(In));
+  static constexpr u32 kRows = count_inputs<F>(InputKind::row);
+  // Three octets or more to one of the values: kernels give them more registers.
+  static constexpr bool kMany = kMatrices + kColumns > 2;
+
+  // May rows be read in octets, from columns that are multiples of 8?
+  INGOT_HOST_DEVICE static bool aligned(const SourceParams& p) {
+    bool all = !F::kUsesX || vector_aligned<In>(p.input, p.input_stride);
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      const SourceOperand& operand = p.operands[i];
+      if (F::kKinds[i] == InputKind::matrix) all = all && vector_aligned<In>(operand.data, operand.stride);
+      if (is_column(F::kKinds[i])) all = all && ingot::aligned(operand.data, 16);
+    }
+    return all;
+  }
+
+  // An element, and those of the operands beside it.
+  struct Place {
+    const In* x;
+    const In* operands[kMaxInputs];   // of matrices and columns
+    const float* floats[kMaxInputs];  // of rows and columns of f32
+  };
+  INGOT_DEVICE static Place place(const SourceParams& p, i64 row, i64 col) {
+    Place at{};
+    if constexpr (F::kUsesX) at.x = static_cast<const In*>(p.input) + row * p.input_stride + col;
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      const SourceOperand& operand = p.operands[i];
+      if (F::kKinds[i] == InputKind::row) {
+        at.floats[i] = static_cast<const float*>(operand.data) + row;
+      } else if (F::kKinds[i] == InputKind::column_f32) {
+        at.floats[i] = static_cast<const float*>(operand.data) + col;
+      } else {
+        const i64 above = F::kKinds[i] == InputKind::matrix ? row * operand.stride : 0;
+        at.operands[i] = static_cast<const In*>(operand.data) + above + col;
+      }
+    }
+    return at;
+  }
+
+  // Into the L2: what fetch() of the octet `rows` below will read of the matrix.
+  INGOT_DEVICE static void prefetch(const SourceParams& p, const Place& at, u32 rows) {
+    static_assert(!kFused);
+    prefetch_line(at.x + rows * p.input_stride);
+  }
+
+  // What the values of an octet are made of.
+  struct Raw {
+    Octet<In> x;
+    Octet<In> operands[kMaxInputs];  // of matrices
+    float of_row[kMaxInputs];
+  };
+  struct RawColumns {
+    Octet<In> operands[kMaxInputs];
+    Octet<f32> floats[kMaxInputs];
+  };
+
+  // The octet that begins `rows` below and `cols` to the right.
+  INGOT_DEVICE static Raw fetch(const SourceParams& p, const Place& at, u32 rows, u32 cols) {
+    Raw raw{};
+    if constexpr (F::kUsesX) raw.x = load_octet(at.x + rows * p.input_stride + cols);
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::matrix) {
+        raw.operands[i] = load_octet(at.operands[i] + rows * p.operands[i].stride + cols);
+      } else if (F::kKinds[i] == InputKind::row) {
+        raw.of_row[i] = at.floats[i][rows];
+      }
+    }
+    return raw;
+  }
+  INGOT_DEVICE static RawColumns fetch_columns(const Place& at, u32 cols) {
+    RawColumns raw{};
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::column) raw.operands[i] = load_octet_again(at.operands[i] + cols);
+      if (F::kKinds[i] == InputKind::column_f32) raw.floats[i] = load_octet_again<f32>(at.floats[i] + cols);
+    }
+    return raw;
+  }
+
+  INGOT_DEVICE static Octet<Value> values(const Raw& raw, const RawColumns& columns) {
+    if constexpr (!kFused) {
+      return raw.x;
+    } else {
+      float x[kOctet];
+      unpack(raw.x, x);
+      float operands[kMaxInputs][kOctet];
+      INGOT_UNROLL
+      for (int i = 0; i < kOperands; ++i) {
+        if (F::kKinds[i] == InputKind::column_f32) {
+          unpack(columns.floats[i], operands[i]);
+        } else {
+          unpack(F::kKinds[i] == InputKind::column ? columns.operands[i] : raw.operands[i], operands[i]);
+        }
+      }
+      float results[kOctet];
+      INGOT_UNROLL
+      for (u32 c = 0; c < kOctet; ++c) {
+        float inputs[kMaxInputs] = {};
+        INGOT_UNROLL
+        for (int i = 0; i < kOperands; ++i) {
+          inputs[i] = F::kKinds[i] == InputKind::row ? raw.of_row[i] : operands[i][c];
+        }
+        results[c] = apply_pointwise<F>(x[c], inputs);
+      }
+      return pack<Value>(results);
+    }
+  }
+
+  INGOT_DEVICE static Octet<Value> load(const SourceParams& p, i64 row, i64 col) {
+    const Place at = place(p, row, col);
+    return values(fetch(p, at, 0, 0), fetch_columns(at, 0));
+  }
+
+  // One value.
+  INGOT_DEVICE static Value element(const SourceParams& p, i64 row, i64 col) {
+    const In* const input = static_cast<const In*>(p.input) + row * p.input_stride + col;
+    if constexpr (!kFused) {
+      return *input;
+    } else {
+      float inputs[kMaxInputs] = {};
+      INGOT_UNROLL
+      for (int i = 0; i < kOperands; ++i) {
+        inputs[i] = operand_element(p.operands[i], F::kKinds[i], row, col);
+      }
+      return from_float<Value>(apply_pointwise<F>(F::kUsesX ? to_float(*input) : 0.0F, inputs));
+    }
+  }
+
+ private:
+  INGOT_HOST_DEVICE static constexpr bool is_column(InputKind kind) {
+    return kind == InputKind::column || kind == InputKind::column_f32;
+  }
+  INGOT_DEVICE static Octet<In> load_octet(const In* source) {
+    if constexpr (InPlace) {
+      return load_octet_in_place(source);
+    } else {
+      return load_octet_once(source);
+    }
+  }
+  INGOT_DEVICE static float operand_element(const SourceOperand& operand, InputKind kind, i64 row, i64 col) {
+    if (kind == InputKind::row) return static_cast<const float*>(operand.data)[row];
+    if (kind == InputKind::column_f32) return static_cast<const float*>(operand.data)[col];
+    const i64 at = kind == InputKind::column ? col : row * operand.stride + col;
+    return to_float(static_cast<const In*>(operand.data)[at]);
+  }
+};
+
+// An octet `rows` below and `cols` to the right of a place.
+struct OctetOffset {
+  u32 rows, cols;
+  bool inside;  // the matrix
+};
+
+// Octets to fetch before the first is computed with, a power of two: 64 registers' worth. Of several inputs that become
+// f32 values there is no room for two octets, and on sm_120 ptxas needs more than elsewhere.
+template <class Source>
+INGOT_HOST_DEVICE constexpr u32 octets_in_flight(u32 inputs) {
+  if (sizeof(typename Source::Value) == 4) return inputs <= 1 ? 8 : 1;
+  return inputs <= 1 ? 16 : inputs == 2 ? (kDeviceArch >= 1200 ? 4 : 8) : inputs <= 4 ? 4 : 2;
+}
+
+// The octets at offset_of(0) .. offset_of(Count - 1); those outside of the matrix are 0. All of a batch are on their
+// way before the first is computed with: an expression between two loads would make the second wait. OneBelowTheOther:
+// they have the same columns, and are inside from the first on.
+template <class Source, bool OneBelowTheOther, u32 Count, class OffsetOf>
+INGOT_DEVICE void load_octets(const SourceParams& p, const typename Source::Place& at,
+                              Octet<typename Source::Value> (&octets)[Count], OffsetOf offset_of) {
+  constexpr u32 kInputs = Source::kMatrices + (OneBelowTheOther ? 0 : Source::kColumns);
+  constexpr u32 kBatch = min_of(Count, octets_in_flight<Source>(kInputs));
+  static_assert(Count % kBatch == 0);
+  constexpr u32 kColumnOctets = OneBelowTheOther ? 1 : kBatch;
+  typename Source::RawColumns columns[kColumnOctets] = {};
+  if (OneBelowTheOther && offset_of(0).inside) columns[0] = Source::fetch_columns(at, offset_of(0).cols);
+  if constexpr (kBatch == 1) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < Count; ++i) {
+      const OctetOffset offset = offset_of(i);
+      octets[i] = {};
+      if (!offset.inside) continue;
+      if (!OneBelowTheOther) columns[0] = Source::fetch_columns(at, offset.cols);
+      octets[i] = Source::values(Source::fetch(p, at, offset.rows, offset.cols), columns[0]);
+    }
+  } else {
+    INGOT_UNROLL
+    for (u32 first = 0; first < Count; first += kBatch) {
+      typename Source::Raw raw[kBatch] = {};
+      INGOT_UNROLL
+      for (u32 i = 0; i < kBatch; ++i) {
+        const OctetOffset offset = offset_of(first + i);
+        if (!offset.inside) continue;
+        raw[i] = Source::fetch(p, at, offset.rows, offset.cols);
+        if (!OneBelowTheOther) columns[i % kColumnOctets] = Source::fetch_columns(at, offset.cols);
+      }
+      INGOT_UNROLL
+      for (u32 i = 0; i < kBatch; ++i) {
+        octets[first + i] = Source::values(raw[i], columns[i % kColumnOctets]);
+        if (Source::kFused && !offset_of(first + i).inside) octets[first + i] = {};
+      }
+    }
+  }
+}
+
+}  // namespace ingot

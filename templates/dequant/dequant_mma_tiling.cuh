@@ -1,0 +1,49 @@
+// How dequant_mma cuts a product up: constant arithmetic, which the kernel, its launch and the cost model share.
+#pragma once
+
+#include "dequant/dequant_layout.cuh"
+#include "platform.cuh"
+
+namespace ingot {
+
+// A template argument. tokens: of x, that a tile has; rows: of the weight; k_warps: units of warps that share a stage's
+// k, 64 each, and add up what each has.
+struct DequantMmaTiling {
+  u32 tokens = 16, rows = 64, k_warps = 2;
+  bool operator==(const DequantMmaTiling&) const = default;
+};
+
+inline constexpr u32 kDequantMmaUnit = 64;       // k of a unit's part of a stage
+inline constexpr u32 kDequantMmaStages = 3;      // of x in shared memory; as many of codes in registers
+inline constexpr u32 kDequantMmaRowBytes = 128;  // of a token's part of a stage
+
+INGOT_HOST_DEVICE constexpr u32 dequant_mma_threads(const DequantMmaTiling& t) { return t.rows / 16 * t.k_warps * 32; }
+INGOT_HOST_DEVICE constexpr u32 dequant_mma_depth(const DequantMmaTiling& t) { return kDequantMmaUnit * t.k_warps; }
+INGOT_HOST_DEVICE constexpr u32 dequant_mma_stage_bytes(const DequantMmaTiling& t) {
+  return t.tokens * t.k_warps * kDequantMmaRowBytes;
+}
+// The stages; afterwards the units' sums.
+INGOT_HOST_DEVICE constexpr u32 dequant_mma_shared_bytes(const DequantMmaTiling& t) {
+  return max_of(kDequantMmaStages * dequant_mma_stage_bytes(t), (t.k_warps - 1) * t.rows * t.tokens * 4);
+}
+
+// Blocks of a multiprocessor that the registers are shared out for.
+INGOT_HOST_DEVICE constexpr u32 dequant_mma_blocks_at_once(const DequantMmaTiling& t) {
+  return t.tokens == 64 ? 1 : 512 / dequant_mma_threads(t);
+}
+
+INGOT_HOST_DEVICE constexpr i64 dequant_mma_tiles(const DequantMmaTiling& t, i64 m, i64 n) {
+  return ceil_div(m, i64{t.tokens}) * ceil_div(n, i64{t.rows});
+}
+INGOT_HOST_DEVICE constexpr u32 dequant_mma_stages(const DequantMmaTiling& t, i64 k) {
+  return static_cast<u32>(ceil_div(k, i64{dequant_mma_depth(t)}));
+}
+
+// Where a tile's k is split over blocks: memory for their sums, as their threads hold them, and a count of those that
+// have come, which is 0 before and after.
+INGOT_HOST_DEVICE constexpr u64 dequant_mma_part_bytes(const DequantMmaTiling& t) { return u64{t.rows} * t.tokens * 4; }
+INGOT_HOST_DEVICE constexpr u64 dequant_mma_parts_bytes(const DequantMmaTiling& t, i64 tiles, u32 split) {
+  return split == 1 ? 0 : static_cast<u64>(tiles) * split * dequant_mma_part_bytes(t);
+}
+
+}  // namespace ingot

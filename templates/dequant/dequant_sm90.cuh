@@ -1,0 +1,825 @@
+// out[M, N] = factor[n] * sum_k x(m, k) w(n, k) + bias, with whatever gemm_epilogue.cuh does to it, on Hopper: x of 16
+// bits, w codes of 8, 6 or 4 bits that are decoded on their way into the tensor cores. Any M, N, K; rows of x at
+// multiples of 16 bytes.
+//
+// Work: for few tokens (rows of x), to read each code once at the memory's rate; from some 64 on, 2 M N K operations on
+// the 16-bit tensor cores. Weights are operand A, from registers; tokens are the columns: the product is out's
+// transpose.
+//
+// Schedule: two threads keep a deep ring of stages filled through the copy engine: one with codes, packed in the order
+// of the registers (dequant_fragment.cuh), in runs of bytes, the other with tiles of x; factors that are multiplied
+// into the codes come with them. Those of a constant weight come while the kernel ahead in the stream ends. The
+// warpgroups that multiply have 64 rows each, or several times 64. A warp reads its fragments, decodes them and
+// multiplies: by mma.sync, or by wgmma, where it decodes the next 32 or 64 k while the tensor cores work at the last.
+// Clusters of blocks split a tile's k, so that all multiprocessors have as much to do, or load x for each other
+// (multicast). Blocks stay, and take tiles in turn; or (stream-K) equal stretches of all tiles' k, and send their sums
+// of another's tile to that block (stream_k.cuh).
+//
+// Sums: in the tensor cores' f32. Where factors are of groups of k, each group has a sum of its own, which is
+// multiplied by its factor and added in f32, in ascending k; but factors of e8m0 are multiplied into codes of 6 and 4
+// bits where the product is a bf16 (dequant_fragment.cuh). Where blocks split k, or warpgroups, each row's sums go to
+// one block (distributed shared memory), which adds them in a fixed order: every launch gives the same bits.
+#pragma once
+
+#include "dequant/dequant_factors.cuh"
+#include "dequant/dequant_fragment.cuh"
+#include "dequant/dequant_sm90_factors.cuh"
+#include "dequant/dequant_sm90_producer.cuh"
+#include "dequant/dequant_sm90_tiling.cuh"
+#include "gemm/gemm_epilogue.cuh"
+#include "gemm/stream_k_parts.cuh"
+#include "gemm/warp_mma.cuh"
+#include "memory.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+#include "ptx/bulk.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/opaque.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/wgmma16.cuh"
+
+namespace ingot {
+
+#if INGOT_ON_DEVICE
+// One of the warpgroups that multiply.
+template <CodeFormat W, CodeLayout L, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T,
+          class Epi>
+struct DequantConsumer {
+  static constexpr u32 kTokenTiles = T.tokens / 8;
+  static constexpr u32 kSums = T.tokens / 2;
+  static constexpr u32 kGroup = dequant_group(Kind);
+  // Are factors multiplied into the codes? Else groups of k that share one have sums of their own.
+  static constexpr bool kFolded = Kind == DequantFactors::mx32_codes;
+  static_assert(!kFolded || kTakesMxFactors<W, X>);
+  static constexpr bool kGrouped = kGroup != 0;
+  static constexpr u32 kRowTiles = dequant_rows(T) / 16;
+  static constexpr u32 kShares = dequant_shares(T);
+  static constexpr u32 kRowGroups = T.groups / T.k_warps;   // warpgroups with other rows
+  static constexpr u32 kStep = dequant_step(T, Kind);       // k at once, by wgmma
+  static constexpr u32 kPiece = T.depth / 32 / T.k_warps;   // tiles of 32 k of a stage that are this warp's, by mma
+  static constexpr u32 kOwnRowTiles = kRowTiles / T.split;  // that this block adds up and writes
+  static constexpr u32 kPartXBytes = T.tokens * kDequantPart * 2;
+  static constexpr u32 kBlockBytes = T.depth / kDequantDepth * kDequantTileBytes<W>;  // of 64 rows in a stage
+  static constexpr u32 kWarps = 4 * T.groups;
+  // Factors and bias of outputs are fetched before their sums are there, if registers allow it, and a warp has the same
+  // rows of all tokens.
+  static constexpr bool kEarly =
+      dequant_sums(T, Kind) + (T.wgmma ? kStep / 2 : 8U) * T.waves + 8 * T.waves + (T.stream_k ? 72 : 56) <=
+      dequant_share(T, Kind);
+  static constexpr bool kEarlyShared = kEarly && kWarps % kOwnRowTiles == 0;
+  using Sums = float[T.waves][kSums];
+  using MxWords = u32[T.waves][2];  // of the two rows that a lane has of each 64, four factors of 32 k
+
+  const DequantSm90Params& p;
+  const DequantBlock<W, Kind, T>& block;
+  u32 rows;   // which of the warpgroups that have other rows
+  u32 piece;  // which of those with the same rows
+  u32 warp;   // of the block
+  u32 lane;
+  u32 release;  // the empty barrier, here or in another block, that this lane arrives at
+  u32 parts;    // of 64 k
+  u32 own;      // in a stage: this lane's fragment of the first 32 k, and of the first of its waves
+  StageRing<T.stages> ring{};
+  u32 round = 0;  // tiles so far
+  u32 largest = 0;
+
+  INGOT_DEVICE DequantConsumer(const DequantSm90Params& params, const DequantBlock<W, Kind, T>& b, u32 warpgroup)
+      : p(params),
+        block(b),
+        rows(warpgroup % kRowGroups),
+        piece(warpgroup / kRowGroups),
+        warp(threadIdx.x / 32),
+        lane(threadIdx.x % 32),
+        release(b.empty),
+        parts(ceil_div(params.k, kDequantPart)),
+        own(rows * T.waves * kBlockBytes + packed_fragment_offset<W>(warp % 4, lane)) {
+    if constexpr (T.multicast > 1) release = ptx::mapa(b.empty, b.rank + lane % T.multicast * T.split);
+  }
+
+  // This warp has used what it read of the stage: each block that sends to it may send the next.
+  INGOT_DEVICE void release_stage(u32 stage) const {
+    if constexpr (T.multicast > 1) {
+      if (lane < T.multicast) ptx::mbarrier_arrive_cluster(release + 8 * stage);
+    } else {
+      if (lane == 0) ptx::mbarrier_arrive(release + 8 * stage);
+    }
+  }
+
+  // The same of a stage whose loads were asked for only: without the fence the copy engine overtakes them.
+  INGOT_DEVICE void release_loaded_stage(u32 stage) const {
+    ptx::fence_proxy_async();
+    __syncwarp();
+    release_stage(stage);
+  }
+
+  INGOT_DEVICE u32 parts_of(u32 stage) const { return min_of(dequant_parts(T), parts - stage * dequant_parts(T)); }
+
+  INGOT_DEVICE static void clear(Sums& d) {
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < T.waves; ++wave) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
+    }
+  }
+
+  using Words = u32[Fragment<W>::kWords];
+
+  // A fragment, from its address.
+  INGOT_DEVICE static void load_words(u32 at, Words& words) {
+    if constexpr (Fragment<W>::kWords == 4) {
+      const U32x4 v = ptx::ld_shared16(at);
+      words[0] = v.x;
+      words[1] = v.y;
+      words[2] = v.z;
+      words[3] = v.w;
+    } else if constexpr (Fragment<W>::kWords == 2) {
+      const U32x2 v = ptx::ld_shared8(at);
+      words[0] = v.x;
+      words[1] = v.y;
+    } else {
+      INGOT_UNROLL
+      for (u32 i = 0; i < 3; ++i) words[i] = ptx::ld_shared4(at + 4 * i);
+    }
+  }
+
+  // Factors that are multiplied into the codes, from the stage that they came with: those of k, a multiple of 32, and
+  // of what follows up to a multiple of 128, the first in the lowest bits.
+  INGOT_DEVICE void mx_words(u32 slot, u32 k, MxWords& of) const {
+    constexpr u32 kPitch = dequant_factor_pitch(T);
+    const u32 row = rows * T.waves * 64 + warp % 4 * 16 + lane / 4;
+    const u32 at = block.factors + slot * dequant_factor_bytes(T, Kind) + row * kPitch + k / 128 * 4 % kPitch;
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < T.waves; ++wave) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        of[wave][half] = ptx::ld_shared4(at + (wave * 64 + half * 8) * kPitch) >> k / 32 % 4 * 8;
+      }
+    }
+  }
+
+  // A group's sums, times its factor, to those of all.
+  // (Or none, where there are none yet.)
+  INGOT_DEVICE static void promote(Sums& d, const Sums& of_group, DequantGroups<Kind, T.waves>& groups, u32 k,
+                                   bool any = true) {
+    groups.advance(k);
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < T.waves; ++wave) {
+      const float factors[2] = {any ? groups.factor(wave, 0, k) : 0.0F, any ? groups.factor(wave, 1, k) : 0.0F};
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSums; ++i) {
+        d[wave][i] = fused_multiply_add(of_group[wave][i], factors[i / 2 % 2], d[wave][i]);
+      }
+    }
+  }
+
+  // Where a warp would have sums of one tile alone, those of even and of odd steps of 16 k are apart: the tensor cores
+  // take a sum up again only when they are done with it.
+  static constexpr u32 kChains = T.waves * kTokenTiles == 1 ? 2 : 1;
+  using Chains = float[kChains][T.waves][kSums];
+  INGOT_DEVICE static void clear_chains(Chains& d) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kChains; ++i) clear(d[i]);
+  }
+  INGOT_DEVICE static void join(Chains& d) {
+    INGOT_UNROLL
+    for (u32 i = 0; kChains == 2 && i < kSums; ++i) d[0][0][i] = d[0][0][i] + d[kChains - 1][0][i];
+  }
+
+  // Tiles of 32 k that a warp loads before it multiplies, and those that share a factor.
+  static constexpr u32 kBatch = kPiece % 4 == 0 && T.tokens * T.waves <= 32 ? 4 : kPiece % 2 == 0 ? 2 : 1;
+  static constexpr u32 kGroupTiles = kGrouped ? min_of(kGroup / 32, kBatch) : kBatch;
+
+  // 32 k of a decoded fragment, by mma.sync. b: of each 8 tokens the operand B of the two steps.
+  INGOT_DEVICE static void multiply_by_mma(Chains& d, u32 wave, const u32 (&a)[8], const u32 (&b)[kTokenTiles][4]) {
+    INGOT_UNROLL
+    for (u32 step = 0; step < 2; ++step) {
+      INGOT_UNROLL
+      for (u32 tile = 0; tile < kTokenTiles; ++tile) {
+        float* const sums = &d[step % kChains][wave][4 * tile];
+        float c[4] = {sums[0], sums[1], sums[2], sums[3]};
+        multiply_add<X>(c, {a[4 * step], a[4 * step + 1], a[4 * step + 2], a[4 * step + 3]},
+                        {b[tile][2 * step], b[tile][2 * step + 1]});
+        INGOT_UNROLL
+        for (u32 i = 0; i < 4; ++i) sums[i] = c[i];
+      }
+    }
+  }
+
+  // A fragment to 16 bits. mx: factors of its two rows, those of 32 k each, of which it is the byte-th.
+  template <bool Large>
+  INGOT_DEVICE static void decode(const Words& words, [[maybe_unused]] const u32 (&mx)[2], [[maybe_unused]] u32 byte,
+                                  u32 (&a)[8]) {
+    if constexpr (kFolded) {
+      decode_mx_fragment<W, Large>(words, {mx[0] >> 8 * byte & 0xffU, mx[1] >> 8 * byte & 0xffU}, a);
+    } else {
+      decode_fragment<W, X, L>(words, a);
+    }
+  }
+
+  template <u32 Tiles, bool Large>
+  INGOT_DEVICE static void multiply_loaded(Chains& d, DequantGroups<Kind, T.waves>& groups,
+                                           const Words (&words)[Tiles][T.waves], const u32 (&b)[Tiles][kTokenTiles][4],
+                                           const MxWords& mx, u32 k) {
+    [[maybe_unused]] Chains of_group;
+    INGOT_UNROLL
+    for (u32 i = 0; i < Tiles; ++i) {
+      if constexpr (kGrouped) {
+        if (i % kGroupTiles == 0) clear_chains(of_group);
+      }
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < T.waves; ++wave) {
+        u32 a[8];
+        decode<Large>(words[i][wave], mx[wave], i, a);
+        multiply_by_mma(kGrouped ? of_group : d, wave, a, b[i]);
+      }
+      if constexpr (kGrouped) {
+        if ((i + 1) % kGroupTiles == 0 || i + 1 == Tiles) {
+          join(of_group);
+          promote(d[0], of_group[0], groups, k + 32 * i);
+        }
+      }
+    }
+  }
+
+  // So many tiles of 32 k from the k given on. codes: the address of this lane's first fragment; x: that of the 64 k of
+  // x in which the first tile is, odd: in their second half. All is loaded before anything is multiplied; then the
+  // stage may be released. mx: as for decode(), the first tile's factor in the lowest bits.
+  template <u32 Tiles>
+  INGOT_DEVICE void multiply_tiles(Chains& d, DequantGroups<Kind, T.waves>& groups, u32 codes, u32 x, u32 odd, u32 k,
+                                   bool last, u32 slot, const MxWords& mx) const {
+    Words words[Tiles][T.waves];
+    u32 b[Tiles][kTokenTiles][4];
+    const u32 row = lane % 8;
+    const u32 at_x = x + row * 128 + (((odd * 4 + lane / 8) ^ row) * 16);
+    INGOT_UNROLL
+    for (u32 i = 0; i < Tiles; ++i) {
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < T.waves; ++wave) {
+        load_words(codes + wave * kBlockBytes + i * kDequantTileBytes<W>, words[i][wave]);
+      }
+      INGOT_UNROLL
+      for (u32 tile = 0; tile < kTokenTiles; ++tile) {
+        load_matrices((at_x ^ (i % 2 * 64)) + i / 2 * kPartXBytes + tile * 1024, b[i][tile]);
+      }
+    }
+    if (last) release_loaded_stage(slot);
+    if constexpr (kFolded) {
+      // Factors of 2 and more take longer.
+      u32 any = 0;
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < T.waves; ++wave) any |= mx[wave][0] | mx[wave][1];
+      if (__any_sync(0xffffffffU, (any & 0x80808080U) != 0)) {
+        multiply_loaded<Tiles, true>(d, groups, words, b, mx, k);
+        return;
+      }
+    }
+    multiply_loaded<Tiles, false>(d, groups, words, b, mx, k);
+  }
+
+  INGOT_DEVICE void sum_by_mma(Sums& sums, const DequantSpan& span, u32 first_row) {
+    Chains d;
+    clear_chains(d);
+    DequantGroups<Kind, T.waves> groups(p, first_row + lane / 4, lane);
+    if constexpr (kGrouped) groups.begin(span.begin * T.depth + piece * kPiece * 32);
+    const u32 base = block.stages;
+    const u32 whole = parts / dequant_parts(T);  // stages that are
+    INGOT_UNROLL_BY(1)
+    for (u32 at = span.begin; at < span.end; ++at) {
+      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+      const u32 stage = base + ring.stage * dequant_stage_bytes<W>(T);
+      const u32 codes = stage + own;
+      const u32 x = stage + dequant_code_bytes<W>(T);
+      const u32 k = at * T.depth;
+      if (at < whole) {
+        INGOT_UNROLL
+        for (u32 batch = 0; batch < kPiece; batch += kBatch) {
+          const u32 tile = piece * kPiece + batch;
+          MxWords words{};
+          if constexpr (kFolded) mx_words(ring.stage, k + 32 * tile, words);
+          multiply_tiles<kBatch>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
+                                 k + 32 * tile, batch + kBatch >= kPiece, ring.stage, words);
+        }
+      } else {
+        INGOT_UNROLL_BY(1)
+        for (u32 tile = piece * kPiece; tile < min_of((piece + 1) * kPiece, 2 * parts_of(at)); ++tile) {
+          MxWords words{};
+          if constexpr (kFolded) mx_words(ring.stage, k + 32 * tile, words);
+          multiply_tiles<1>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
+                            k + 32 * tile, false, 0, words);
+        }
+        release_loaded_stage(ring.stage);
+      }
+      ring.advance();
+    }
+    if constexpr (!kGrouped) join(d);
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < T.waves; ++wave) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSums; ++i) sums[wave][i] = d[0][wave][i];
+    }
+  }
+
+  static constexpr u32 kStepWords = kStep / 4;
+  using Fragments = u32[T.waves][kStepWords];
+
+  // What kStep k of a stage are decoded from. Asked for a step ahead: nobody waits for shared memory then.
+  struct Step {
+    Words words[kStep / 32][T.waves];
+    MxWords mx;
+  };
+  // Those from the tile-th 32 k on, of the slot-th place in the ring, whose first k is the k given.
+  INGOT_DEVICE void load_step(u32 slot, u32 tile, u32 k, Step& step) const {
+    const u32 codes = block.stages + slot * dequant_stage_bytes<W>(T) + own;
+    INGOT_UNROLL
+    for (u32 i = 0; i < kStep / 32; ++i) {
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < T.waves; ++wave) {
+        load_words(codes + wave * kBlockBytes + (tile + i) * kDequantTileBytes<W>, step.words[i][wave]);
+      }
+    }
+    if constexpr (kFolded) mx_words(slot, k + 32 * tile, step.mx);
+  }
+  INGOT_DEVICE static void decode_step(const Step& step, Fragments& a) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kStep / 32; ++i) {
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < T.waves; ++wave) {
+        u32 registers[8];
+        decode<true>(step.words[i][wave], step.mx[wave], i, registers);
+        INGOT_UNROLL
+        for (u32 j = 0; j < 8; ++j) {
+          // Decoded here: past a branch, ptxas would no longer see that it may be done beside the tensor cores' work.
+          if constexpr (kGrouped) ptx::opaque(registers[j]);
+          a[wave][8 * i + j] = registers[j];
+        }
+      }
+    }
+  }
+
+  // Decoded fragments, by wgmma. x: the place of the first 16 k.
+  INGOT_DEVICE static void multiply_by_wgmma(Sums& d, const Fragments& a, u32 x, u32 adds) {
+    ptx::wgmma_fence();
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < T.waves; ++wave) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kStep / 16; ++i) {
+        ptx::wgmma_m64k16<X, T.tokens>(d[wave], a[wave][4 * i], a[wave][4 * i + 1], a[wave][4 * i + 2],
+                                       a[wave][4 * i + 3], ptx::wgmma_descriptor_of(x + 2 * i), i == 0 ? adds : 1);
+      }
+    }
+    ptx::wgmma_commit();
+  }
+
+  INGOT_DEVICE static void settle(Sums& d) {
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < T.waves; ++wave) ptx::wgmma_settle(d[wave]);
+  }
+
+  // The sums of the group that ends before k, which the tensor cores have been given.
+  INGOT_DEVICE static void end_group(Sums& d, Sums& of_group, DequantGroups<Kind, T.waves>& groups, u32 k, bool any) {
+    ptx::wgmma_wait<0>();
+    settle(of_group);
+    promote(d, of_group, groups, max_of(k, 1U) - 1, any);
+    settle(of_group);
+  }
+
+  // (Sums begin as zeros: of registers that nothing is written to before the tensor cores add to them, ptxas makes
+  // copies.)
+  INGOT_DEVICE void sum_by_wgmma(Sums& d, const DequantSpan& span, u32 first_row) {
+    clear(d);
+    if (span.begin == span.end) return;
+    DequantGroups<Kind, T.waves> groups(p, first_row + lane / 4, lane);
+    Sums of_group;
+    if constexpr (kGrouped) {
+      clear(of_group);
+      groups.begin(span.begin * T.depth);
+    }
+    u32 adds = 0;  // does this group have any yet?
+    u32 previous = T.stages;
+    const u32 base = block.stages;
+    const u32 whole = min_of(span.end, parts / dequant_parts(T));  // stages that are
+    Fragments first;
+    Fragments second;
+    Step even{};
+    Step odd{};
+    if (span.begin < whole) {
+      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+      load_step(ring.stage, 0, span.begin * T.depth, even);
+    }
+    INGOT_UNROLL_BY(1)
+    for (u32 at = span.begin; at < whole; ++at) {
+      const u32 stage = base + ring.stage * dequant_stage_bytes<W>(T);
+      // Uniform in the warp, which ptxas does not see otherwise: descriptors are then worked out once for all lanes.
+      const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_place(stage + dequant_code_bytes<W>(T)), 0);
+      // Two by two, in registers of their own.
+      INGOT_UNROLL
+      for (u32 step = 0; step < T.depth / kStep; step += 2) {
+        const u32 k = at * T.depth + step * kStep;
+        load_step(ring.stage, (step + 1) * (kStep / 32), at * T.depth, odd);
+        decode_step(even, first);
+        if constexpr (kGrouped) {
+          if constexpr (T.depth % kGroup == 0) {
+            // Without a branch, behind which ptxas would keep decoding and multiplying apart.
+            if (step * kStep % kGroup == 0) end_group(d, of_group, groups, k, adds != 0);
+            adds = step * kStep % kGroup == 0 ? 0 : 1;
+          } else if (k % kGroup == 0) {
+            end_group(d, of_group, groups, k, adds != 0);
+            adds = 0;
+          }
+          multiply_by_wgmma(of_group, first, x + x_place(step), adds);
+        } else {
+          multiply_by_wgmma(d, first, x + x_place(step), 1);
+        }
+        adds = 1;
+        ptx::wgmma_wait<1>();
+        if (step == 0 && previous < T.stages) release_stage(previous);
+        if (step + 2 < T.depth / kStep) {
+          load_step(ring.stage, (step + 2) * (kStep / 32), at * T.depth, even);
+        } else if (at + 1 < whole) {
+          StageRing<T.stages> next = ring;
+          next.advance();
+          ptx::mbarrier_wait(block.full + 8 * next.stage, next.phase);
+          load_step(next.stage, 0, (at + 1) * T.depth, even);
+        }
+        decode_step(odd, second);
+        if constexpr (kGrouped && kGroup <= kStep) {
+          end_group(d, of_group, groups, k + kStep, true);
+          multiply_by_wgmma(of_group, second, x + x_place(step + 1), 0);
+        } else if constexpr (kGrouped) {
+          multiply_by_wgmma(of_group, second, x + x_place(step + 1), 1);
+        } else {
+          multiply_by_wgmma(d, second, x + x_place(step + 1), 1);
+        }
+        ptx::wgmma_wait<1>();
+      }
+      previous = ring.stage;
+      ring.advance();
+    }
+    if constexpr (kGrouped) {
+      end_group(d, of_group, groups, whole * T.depth, adds != 0);
+    } else {
+      ptx::wgmma_wait<0>();
+      settle(d);
+    }
+    if (previous < T.stages) release_stage(previous);
+    if constexpr (dequant_parts(T) > 1) {
+      if (whole < span.end) {
+        sum_short_stage(d, groups, whole);
+        ring.advance();
+      }
+    }
+  }
+
+  // From one step to another: of x's descriptor.
+  INGOT_DEVICE static constexpr u32 x_place(u32 step) {
+    return step * kStep / kDequantPart * (kPartXBytes / 16) + step * kStep % kDequantPart / 8;
+  }
+
+  // The last stage, where it has less k than others: one step after the other.
+  INGOT_DEVICE void sum_short_stage(Sums& d, DequantGroups<Kind, T.waves>& groups, u32 at) const {
+    ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+    const u32 stage = block.stages + ring.stage * dequant_stage_bytes<W>(T);
+    const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_place(stage + dequant_code_bytes<W>(T)), 0);
+    const u32 steps = parts_of(at) * (kDequantPart / kStep);
+    INGOT_UNROLL_BY(1)
+    for (u32 step = 0; step < steps; ++step) {
+      Fragments a;
+      Step now{};
+      load_step(ring.stage, step * (kStep / 32), at * T.depth, now);
+      decode_step(now, a);
+      if constexpr (kGrouped) {
+        Sums of_group;
+        clear(of_group);
+        multiply_by_wgmma(of_group, a, x + x_place(step), 1);
+        end_group(d, of_group, groups, at * T.depth + (step + 1) * kStep, true);
+      } else {
+        multiply_by_wgmma(d, a, x + x_place(step), 1);
+        ptx::wgmma_wait<0>();
+        settle(d);
+      }
+    }
+    release_stage(ring.stage);
+  }
+
+  // What belongs to four neighbouring rows: a lane writes outputs of four at a time.
+  struct RowValues {
+    float factors[4];
+    float bias[4];
+  };
+  INGOT_DEVICE RowValues row_values(u32 row) const {
+    const u64 codes = packed_code_bytes(p.n, p.k, kCodeBits<W>);
+    const float* const faults = reinterpret_cast<const float*>(p.weights + codes);
+    RowValues values{};
+    INGOT_UNROLL
+    for (u32 i = 0; i < 4; ++i) {
+      const u32 n = min_of(row + i, p.n - 1);
+      values.factors[i] = row_factor<Kind>(p.factors, n) * faults[n];
+      values.bias[i] = p.bias == nullptr ? 0.0F : to_float(static_cast<const X*>(p.bias)[n]);
+    }
+    return values;
+  }
+
+  // What the output's alignment allows.
+  struct Target {
+    typename Epi::Vectors vectors;
+    bool pairs, fours;
+  };
+  INGOT_DEVICE Target target() const {
+    return {Epi::vectors(p.epilogue), rows_aligned<Out>(p.out, p.out_stride, 2 * sizeof(Out)),
+            rows_aligned<Out>(p.out, p.out_stride, 4 * sizeof(Out))};
+  }
+
+  // A token's sums of four rows, to the output.
+  INGOT_DEVICE void write(const float (&sums)[4], const RowValues& values, const Target& to, u32 m, u32 n) {
+    if (m >= p.m || n >= p.n) return;
+    const float scale = float_from_bits(static_cast<u32>(127 + kDecodeShift<W, X, L>) << 23);
+    Out* const at = static_cast<Out*>(p.out) + m * p.out_stride + n;
+    float results[4];
+    INGOT_UNROLL
+    for (u32 i = 0; i < 4; ++i) {
+      results[i] = sums[i] * scale * values.factors[i];
+      if (p.bias != nullptr) results[i] = results[i] + values.bias[i];
+    }
+    const bool fours = to.fours && n + 3 < p.n;
+    INGOT_UNROLL
+    for (u32 i = 0; i < 4; i += 2) {
+      if (n + i >= p.n) break;
+      const bool both = n + i + 1 < p.n;
+      const typename Epi::Raw raw = Epi::fetch(p.epilogue, to.vectors, m, n + i, both);
+      Epi::apply(p.epilogue, to.vectors, raw, m, n + i, both, results[i], results[i + 1]);
+      if (!fours) store_pair(at + i, results[i], results[i + 1], to.pairs, both);
+      if constexpr (Epi::kAmax) {
+        largest = max_of(largest, gemm_amax_bits<Out>(results[i]));
+        if (both) largest = max_of(largest, gemm_amax_bits<Out>(results[i + 1]));
+      }
+    }
+    if (fours) store_four(at, results);
+  }
+  INGOT_DEVICE static void store_four(Out* at, const float (&v)[4]) {
+    if constexpr (sizeof(Out) == 4) {
+      *reinterpret_cast<U32x4*>(at) = {float_bits(v[0]), float_bits(v[1]), float_bits(v[2]), float_bits(v[3])};
+    } else {
+      *reinterpret_cast<U32x2*>(at) = {from_float_pair<Out>(v[0], v[1]), from_float_pair<Out>(v[2], v[3])};
+    }
+  }
+
+  // Of the 16 rows that this warp has of a wave, the first of this lane's four.
+  INGOT_DEVICE u32 own_row(u32 row, u32 wave) const {
+    return row + ((rows * T.waves + wave) * 4 + warp % 4) * 16 + lane % 4 * 4;
+  }
+
+  // The sums of all k are here. Those of some tokens after the other pass through shared memory: the tensor cores leave
+  // a lane two tokens of a row, and the output has rows of a token side by side.
+  INGOT_DEVICE void write_own(const Sums& d, u32 row, u32 token, const RowValues (&values)[T.waves]) {
+    constexpr u32 kAtOnce = min_of(kDequantScratchTokens / 8, kTokenTiles);
+    const Target to = target();
+    const u32 scratch = block.scratch + warp * kDequantScratch;
+    const u32 in = scratch + (lane % 4 * 2 * kDequantScratchPitch + lane / 4) * 4;
+    const u32 out = scratch + (lane / 4 * kDequantScratchPitch + lane % 4 * 4) * 4;
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < T.waves; ++wave) {
+      const u32 n = own_row(row, wave);
+      if (n - lane % 4 * 4 >= p.n) continue;
+      const RowValues of = kEarly ? values[wave] : row_values(n);
+      INGOT_UNROLL
+      for (u32 first = 0; first < kTokenTiles; first += kAtOnce) {
+        if (token + first * 8 >= p.m) break;
+        __syncwarp();
+        INGOT_UNROLL
+        for (u32 tile = 0; tile < kAtOnce; ++tile) {
+          INGOT_UNROLL
+          for (u32 i = 0; i < 4; ++i) {
+            ptx::st_shared_float(in + ((tile * 8 + i % 2) * kDequantScratchPitch + i / 2 * 8) * 4,
+                                 d[wave][4 * (first + tile) + i]);
+          }
+        }
+        __syncwarp();
+        INGOT_UNROLL
+        for (u32 tile = 0; tile < kAtOnce; ++tile) {
+          const U32x4 four = ptx::ld_shared16(out + tile * 8 * kDequantScratchPitch * 4);
+          const float sums[4] = {float_from_bits(four.x), float_from_bits(four.y), float_from_bits(four.z),
+                                 float_from_bits(four.w)};
+          write(sums, of, to, token + (first + tile) * 8 + lane / 4, n);
+        }
+      }
+    }
+  }
+
+  // Each block, and of its warpgroups each that has k of its own, has all rows' sums of that k. It sends each row's to
+  // the block whose row it is, which adds up those of its own and writes them: where there is room for two inboxes,
+  // when it has the next tile's sums, so that nobody waits for those on their way.
+  static constexpr bool kLate = dequant_inboxes(T) == 2;
+
+  // The place of 16 rows' sums of 8 tokens in the inbox of the block that adds them up. Lane l's four are the l-th 16
+  // bytes.
+  INGOT_DEVICE u32 inbox_place(u32 of, u32 share, u32 row_tile, u32 tile) const {
+    return block.inbox + (((of * kShares + share) * kOwnRowTiles + row_tile) * kTokenTiles + tile) * 512;
+  }
+  INGOT_DEVICE u32 token_tiles(u32 token) const { return min_of(kTokenTiles, ceil_div(p.m - token, 8U)); }
+  INGOT_DEVICE u32 shared_row(u32 row, u32 row_tile) const { return row + (block.rank * kOwnRowTiles + row_tile) * 16; }
+
+  // Those of the tile-th tile.
+  INGOT_DEVICE void send(const Sums& d, u32 index, u32 token) const {
+    const u32 tiles = token_tiles(token);
+    const u32 inbox = index % dequant_inboxes(T);
+    const u32 arrived = block.arrived + 8 * inbox;
+    if constexpr (T.split > 1) {
+      if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(arrived, kShares * kOwnRowTiles * tiles * 512);
+    }
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < T.waves; ++wave) {
+      const u32 row_tile = (rows * T.waves + wave) * 4 + warp % 4;
+      u32 to = inbox_place(inbox, block.rank * T.k_warps + piece, row_tile % kOwnRowTiles, 0) + lane * 16;
+      u32 barrier = arrived;
+      if constexpr (T.split > 1) {
+        const u32 owner = block.side * T.split + row_tile / kOwnRowTiles;
+        to = ptx::mapa(to, owner);
+        barrier = ptx::mapa(barrier, owner);
+      }
+      INGOT_UNROLL
+      for (u32 tile = 0; tile < kTokenTiles; ++tile) {
+        if (tile >= tiles) break;
+        const float* const sums = &d[wave][4 * tile];
+        if constexpr (T.split > 1) {
+          ptx::st_async_floats(to + tile * 512, sums[0], sums[1], sums[2], sums[3], barrier);
+        } else {
+          ptx::st_shared16(to + tile * 512,
+                           {float_bits(sums[0]), float_bits(sums[1]), float_bits(sums[2]), float_bits(sums[3])});
+        }
+      }
+    }
+    if constexpr (T.split == 1) {
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(arrived);
+    }
+  }
+
+  // Adds up and writes this warp's part of the block's own rows of the tile-th tile.
+  INGOT_DEVICE void finish(u32 index, u32 row, u32 token, const RowValues& early) {
+    const u32 tiles = token_tiles(token);
+    const u32 inbox = index % dequant_inboxes(T);
+    const Target to = target();
+    // This lane's token, and the first of its rows.
+    const u32 m = lane % 8;
+    const u32 r = lane / 8 * 4;
+    ptx::mbarrier_wait(block.arrived + 8 * inbox, index / dequant_inboxes(T) % 2);
+    INGOT_UNROLL_BY(1)
+    for (u32 unit = warp; unit < kOwnRowTiles * tiles; unit += kWarps) {
+      const u32 row_tile = unit % kOwnRowTiles;
+      const u32 tile = unit / kOwnRowTiles;
+      const u32 first = shared_row(row, row_tile);
+      if (first >= p.n) continue;
+      const RowValues values = kEarlyShared ? early : row_values(first + r);
+      float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+      INGOT_UNROLL
+      for (u32 share = 0; share < kShares; ++share) {
+        const u32 from = inbox_place(inbox, share, row_tile, tile) + m / 2 * 16 + m % 2 * 4 + r / 8 * 8 + r % 8 * 64;
+        INGOT_UNROLL
+        for (u32 i = 0; i < 4; ++i) sums[i] = sums[i] + float_from_bits(ptx::ld_shared4(from + i * 64));
+      }
+      write(sums, values, to, token + tile * 8 + m, first + r);
+    }
+  }
+
+  // This warp has read the inbox: each block that sends to it may send again.
+  INGOT_DEVICE void drain() const {
+    // (PTX does not say whose st.async's writes are: ordinary ones, or the copy engine's.)
+    if constexpr (T.split > 1) ptx::fence_proxy_async();
+    __syncwarp();
+    if constexpr (T.split > 1) {
+      if (lane < T.split) ptx::mbarrier_arrive_cluster(ptx::mapa(block.drained, block.side * T.split + lane));
+    } else {
+      if (lane == 0) ptx::mbarrier_arrive(block.drained);
+    }
+  }
+
+  // This warp's sums of those k, of the tile whose first row is given.
+  INGOT_DEVICE void sum(Sums& d, const DequantSpan& span, u32 row) {
+    const u32 first_row = row + rows * T.waves * 64 + warp % 4 * 16;
+    if constexpr (T.wgmma) {
+      sum_by_wgmma(d, span, first_row);
+    } else {
+      sum_by_mma(d, span, first_row);
+    }
+  }
+
+  // Whole tiles, or one block's share of each.
+  INGOT_DEVICE void run_whole() {
+    u32 late_row = 0;
+    u32 late_token = 0;
+    RowValues late{};
+    INGOT_UNROLL_BY(1)
+    for (DequantWalk<T> walk(p, block); walk.more(); walk.advance()) {
+      const u32 row = walk.row();
+      const u32 token = walk.token();
+      Sums d;
+      [[maybe_unused]] RowValues values[T.waves];
+      if constexpr (kShares == 1 && kEarly) {
+        INGOT_UNROLL
+        for (u32 wave = 0; wave < T.waves; ++wave) values[wave] = row_values(own_row(row, wave));
+      }
+      RowValues early{};
+      if constexpr (kShares > 1 && kEarlyShared)
+        early = row_values(shared_row(row, warp % kOwnRowTiles) + lane / 8 * 4);
+      sum(d, walk.span(), row);
+      if constexpr (kShares == 1) {
+        write_own(d, row, token, values);
+      } else if constexpr (kLate) {
+        // The inbox of this tile was that of the last but one.
+        if (round > 0) finish(round - 1, late_row, late_token, late);
+        if (round > 1) ptx::mbarrier_wait(block.drained, round % 2);
+        if (round > 0 && walk.more_after()) drain();
+        send(d, round, token);
+        late_row = row;
+        late_token = token;
+        late = early;
+      } else {
+        if (round > 0) ptx::mbarrier_wait(block.drained, (round - 1) % 2);
+        send(d, round, token);
+        finish(round, row, token, early);
+        if (walk.more_after()) drain();
+      }
+      ++round;
+    }
+    if constexpr (kShares > 1 && kLate) {
+      if (round > 0) finish(round - 1, late_row, late_token, late);
+    }
+  }
+
+  // Tiles that are cut along k (stream_k.cuh): what is left of another block's goes to that block; to those of its own
+  // this block adds what others have left.
+  INGOT_DEVICE void run_cut() {
+    using Part = StreamKPart<kWarps, dequant_sum_bytes(T)>;
+    constexpr u32 kVectors = T.waves * kSums <= 32 ? kSums / 4 : 4;  // registers are few
+    INGOT_UNROLL_BY(1)
+    for (DequantWalk<T> walk(p, block); walk.more(); walk.advance()) {
+      const StreamKStretch& stretch = walk.stretch;
+      const u32 row = walk.row();
+      Sums d;
+      [[maybe_unused]] RowValues values[T.waves];
+      if constexpr (kEarly) {
+        INGOT_UNROLL
+        for (u32 wave = 0; wave < T.waves; ++wave) values[wave] = row_values(own_row(row, wave));
+      }
+      sum(d, walk.span(), row);
+      if (!stretch.owns()) {
+        Part(p.cut, stretch.index(), warp, lane).write(d, lane);
+        continue;
+      }
+      INGOT_UNROLL_BY(1)
+      for (u32 other = stretch.index() + 1; stretch.reaches(other); ++other) {
+        Part(p.cut, other, warp, lane).template add_to<kVectors>(d, lane);
+      }
+      write_own(d, row, walk.token(), values);
+    }
+  }
+
+  INGOT_DEVICE void run() {
+    if constexpr (T.stream_k) {
+      run_cut();
+    } else {
+      run_whole();
+    }
+    if constexpr (Epi::kAmax) raise_epilogue_amax(p.epilogue, largest);
+  }
+};
+#endif
+
+// M, N, K > 0. Blocks are a multiple of dequant_cluster(T), launched as clusters of that size.
+template <CodeFormat W, CodeLayout L, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T,
+          class Epi = PlainEpilogue>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
+    dequant_sm90([[maybe_unused]] const __grid_constant__ DequantSm90Params p) {
+  static_assert(dequant_sm90_exists<W>(T, Kind));
+#if INGOT_ON_DEVICE
+  constexpr u32 kProducer = 128 * T.groups;
+  const auto block = DequantBlock<W, Kind, T>::make();
+  const u32 warp = __shfl_sync(0xffffffffU, threadIdx.x / 32, 0);
+  if (threadIdx.x == kProducer) block.make_barriers();
+  if (threadIdx.x == kProducer + 32) ptx::prefetch_tensormap(&p.x);
+  __syncwarp();
+  block.begin();
+  // What is above may run while the kernel ahead ends; and constant codes may come.
+  if (warp >= 4 * T.groups) {
+    if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_dec<dequant_registers(T, Kind).copies>();
+    if (warp != 4 * T.groups || p.constant_weight == 0) {
+      start_in_turn();
+    }
+    const u32 lane = threadIdx.x % 32;
+    if (warp == 4 * T.groups && (lane == 0 || DequantBlock<W, Kind, T>::kFactors)) {
+      DequantProducer<W, Kind, T>(p, block).run_codes(lane);
+    }
+    if (threadIdx.x == kProducer + 32) DequantProducer<W, Kind, T>(p, block).run_x();
+  } else {
+    if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_inc<dequant_registers(T, Kind).multiplies>();
+    start_in_turn();
+    DequantConsumer<W, L, X, Out, Kind, T, Epi>(p, block, warp / 4).run();
+  }
+  block.end();
+#endif
+}
+
+}  // namespace ingot

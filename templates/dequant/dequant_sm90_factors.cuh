@@ -1,0 +1,68 @@
+// Factors of groups of k in dequant_sm90: how they come to the threads that multiply the groups' sums, as k ascends.
+#pragma once
+
+#include "dequant/dequant_factors.cuh"
+#include "dequant/dequant_fragment.cuh"
+#include "dequant/dequant_sm90_producer.cuh"
+#include "dequant/dequant_sm90_tiling.cuh"
+#include "memory.cuh"
+#include "platform.cuh"
+
+namespace ingot {
+
+#if INGOT_ON_DEVICE
+// The factors of a thread's rows, as k ascends. The four lanes that have the same rows hold those of four groups.
+template <DequantFactors Kind, u32 Waves>
+struct DequantGroups {
+  static constexpr u32 kGroup = dequant_group(Kind);
+  const DequantSm90Params& p;
+  u32 row;  // of this lane's first
+  u32 lane;
+  u32 last;  // group
+  u32 four = 0;
+  float now[Waves][2] = {};
+  float next[Waves][2] = {};
+
+  INGOT_DEVICE DequantGroups(const DequantSm90Params& params, u32 first_row, u32 own_lane)
+      : p(params), row(first_row), lane(own_lane), last((params.k - 1) / max_of(kGroup, 1U)) {}
+
+  INGOT_DEVICE void fetch(float (&into)[Waves][2], u32 of) const {
+    const u32 group = min_of(4 * of + lane % 4, last);
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < Waves; ++wave) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        into[wave][half] =
+            group_factor<Kind>(p.factors, p.factor_stride, min_of(row + wave * 64 + half * 8, p.n - 1), group);
+      }
+    }
+  }
+  INGOT_DEVICE void begin(u32 k) {
+    four = k / kGroup / 4;
+    fetch(now, four);
+    fetch(next, four + 1);
+  }
+  // For all groups up to the one of k.
+  INGOT_DEVICE void advance(u32 k) {
+    const u32 of = k / kGroup / 4;
+    if (of == four) return;
+    if (of == four + 1) {
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < Waves; ++wave) {
+        now[wave][0] = next[wave][0];
+        now[wave][1] = next[wave][1];
+      }
+    } else {
+      fetch(now, of);
+    }
+    four = of;
+    fetch(next, four + 1);
+  }
+  INGOT_DEVICE float factor(u32 wave, u32 half, u32 k) const {
+    const u32 from = (lane & ~3U) | (k / kGroup % 4);
+    return float_from_bits(__shfl_sync(0xffffffffU, float_bits(now[wave][half]), from));
+  }
+};
+#endif
+
+}  // namespace ingot

@@ -1,0 +1,192 @@
+// How dequant_sm90 cuts a product up: tiles, stages of shared memory, blocks of a cluster. Constant arithmetic, which
+// the kernel, the launch and the cost model share.
+#pragma once
+
+#include "dequant/dequant_factors.cuh"
+#include "dequant/dequant_layout.cuh"
+#include "gemm/stream_k.cuh"
+#include "platform.cuh"
+
+namespace ingot {
+
+// A template argument. Rows are those of the weight, tokens those of x.
+struct DequantSm90Tiling {
+  u32 tokens = 16;  // of a tile
+  u32 groups = 2;   // warpgroups that multiply
+  u32 waves = 1;    // times 64 rows of each
+  u32 depth = 128;  // k of a stage
+  u32 stages = 8;
+  u32 split = 1;      // blocks of a cluster that share a tile's k and add up what each has
+  u32 multicast = 1;  // tiles side by side in a cluster, which load x for each other
+  bool wgmma = false;
+  u32 blocks_per_sm = 1;
+  u32 k_warps = 1;        // warpgroups that have the same rows, and of each stage's k each a piece
+  bool stream_k = false;  // tiles are cut along k (stream_k.cuh), so that all blocks have as much to do
+  bool operator==(const DequantSm90Tiling&) const = default;
+};
+
+inline constexpr u32 kDequantPart = 64;             // k of a tile of x: one row of the 128-byte swizzle
+inline constexpr u32 kDequantSharedLimit = 232448;  // bytes that a block of sm_90 may have
+inline constexpr u32 kDequantReserved = 1024;       // of a multiprocessor's, for each block
+inline constexpr u32 kDequantSharedTotal = kDequantSharedLimit + kDequantReserved;  // of a multiprocessor
+inline constexpr u32 kDequantSharedUnit = 128;                                      // in which it is given out
+
+INGOT_HOST_DEVICE constexpr u32 dequant_rows(const DequantSm90Tiling& t) { return 64 * t.groups / t.k_warps * t.waves; }
+// Sums of the same outputs, each of other k, that are added up in the end.
+INGOT_HOST_DEVICE constexpr u32 dequant_shares(const DequantSm90Tiling& t) { return t.split * t.k_warps; }
+INGOT_HOST_DEVICE constexpr u32 dequant_cluster(const DequantSm90Tiling& t) { return t.split * t.multicast; }
+INGOT_HOST_DEVICE constexpr u32 dequant_parts(const DequantSm90Tiling& t) { return t.depth / kDequantPart; }
+
+// Sums in a thread: the tile's, and beside them those of a group that has a factor of its own.
+INGOT_HOST_DEVICE constexpr u32 dequant_sums(const DequantSm90Tiling& t, DequantFactors kind) {
+  return t.waves * t.tokens / 2 * (dequant_group(kind) == 0 ? 1 : 2);
+}
+
+// Registers of a thread that multiplies and of one that copies, where the first need more than an even share: the
+// second are a whole warpgroup then, which gives its own away. Else they are two warps.
+struct DequantRegisters {
+  u32 multiplies, copies;  // 0: even shares
+};
+INGOT_HOST_DEVICE constexpr DequantRegisters dequant_registers(const DequantSm90Tiling& t, DequantFactors kind) {
+  const u32 sums = dequant_sums(t, kind);
+  if (t.blocks_per_sm == 1 && t.groups == 2 && sums + (t.wgmma ? 32 * t.waves : 0) > 112) return {232, 40};
+  if (t.blocks_per_sm == 1 && t.groups == 3 && sums > 64) return {152, 56};
+  if (t.blocks_per_sm == 1 && t.groups == 4 && sums > 32) return {112, 32};
+  return {0, 0};
+}
+INGOT_HOST_DEVICE constexpr bool dequant_moves_registers(const DequantSm90Tiling& t, DequantFactors kind) {
+  return dequant_registers(t, kind).copies != 0;
+}
+INGOT_HOST_DEVICE constexpr u32 dequant_threads(const DequantSm90Tiling& t, DequantFactors kind) {
+  return 128 * t.groups + (dequant_moves_registers(t, kind) ? 128 : 64);
+}
+
+// Bytes of a stage: codes, then x.
+template <CodeFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_code_bytes(const DequantSm90Tiling& t) {
+  return dequant_rows(t) * t.depth / 8 * kCodeBits<W>;
+}
+INGOT_HOST_DEVICE constexpr u32 dequant_x_bytes(const DequantSm90Tiling& t) { return t.tokens * t.depth * 2; }
+template <CodeFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_stage_bytes(const DequantSm90Tiling& t) {
+  return dequant_code_bytes<W>(t) + dequant_x_bytes(t);
+}
+
+// Bytes of a row's factors of a stage, where those come with it: of 128 k at least.
+INGOT_HOST_DEVICE constexpr u32 dequant_factor_pitch(const DequantSm90Tiling& t) { return max_of(t.depth, 128U) / 32; }
+INGOT_HOST_DEVICE constexpr u32 dequant_factor_bytes(const DequantSm90Tiling& t, DequantFactors kind) {
+  return kind == DequantFactors::mx32_codes ? dequant_rows(t) * dequant_factor_pitch(t) : 0;
+}
+
+// Shared memory: the stages, and their factors; where a tile's k is split, everybody's sums of this block's rows, else
+// outputs on their way; barriers: two for each stage, and three for the sums.
+template <CodeFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_factors_offset(const DequantSm90Tiling& t) {
+  return t.stages * dequant_stage_bytes<W>(t);
+}
+template <CodeFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_inbox_offset(const DequantSm90Tiling& t, DequantFactors kind) {
+  return dequant_factors_offset<W>(t) + t.stages * dequant_factor_bytes(t, kind);
+}
+INGOT_HOST_DEVICE constexpr u32 dequant_inbox_bytes(const DequantSm90Tiling& t) {
+  return dequant_shares(t) == 1 ? 0 : dequant_rows(t) * t.tokens * 4 * t.k_warps;
+}
+// Two, so that one fills while the other is read, where they are small.
+INGOT_HOST_DEVICE constexpr u32 dequant_inboxes(const DequantSm90Tiling& t) {
+  return dequant_inbox_bytes(t) <= 16384 ? 2 : 1;
+}
+// Where a tile's k is not split: for each warp floats of some tokens by 16 rows, on their way to the output.
+inline constexpr u32 kDequantScratchTokens = 16;
+inline constexpr u32 kDequantScratchPitch = 20;  // so that neither rows nor tokens meet in a bank
+inline constexpr u32 kDequantScratch = kDequantScratchTokens * kDequantScratchPitch * 4;
+INGOT_HOST_DEVICE constexpr u32 dequant_scratch_bytes(const DequantSm90Tiling& t) {
+  return dequant_shares(t) == 1 ? 4 * t.groups * kDequantScratch : 0;
+}
+template <CodeFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_scratch_offset(const DequantSm90Tiling& t, DequantFactors kind) {
+  return dequant_inbox_offset<W>(t, kind) + dequant_inboxes(t) * dequant_inbox_bytes(t);
+}
+template <CodeFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_barriers_offset(const DequantSm90Tiling& t, DequantFactors kind) {
+  return dequant_scratch_offset<W>(t, kind) + dequant_scratch_bytes(t);
+}
+template <CodeFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_shared_bytes(const DequantSm90Tiling& t, DequantFactors kind) {
+  return dequant_barriers_offset<W>(t, kind) + 16 * t.stages + 24;
+}
+
+// Registers of a thread that multiplies. Each quarter of a multiprocessor has 16384, which whole warps share in
+// multiples of 8.
+INGOT_HOST_DEVICE constexpr u32 dequant_share(const DequantSm90Tiling& t, DequantFactors kind) {
+  const u32 warps = ceil_div(dequant_threads(t, kind) * t.blocks_per_sm, 128U);
+  return dequant_moves_registers(t, kind) ? dequant_registers(t, kind).multiplies : 16384 / warps / 32 / 8 * 8;
+}
+
+// k that are decoded before the tensor cores are given their codes: 64 where the registers are there for it.
+INGOT_HOST_DEVICE constexpr u32 dequant_step(const DequantSm90Tiling& t, DequantFactors kind) {
+  const bool room = dequant_sums(t, kind) + 32 * t.waves <= 160 && t.groups * t.blocks_per_sm <= 2;
+  return t.depth % 128 == 0 && dequant_group(kind) != 32 && room ? 64 : 32;
+}
+
+// Does the kernel exist?
+template <CodeFormat W>
+INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t, DequantFactors kind) {
+  const bool tokens = t.wgmma ? t.tokens == 16 || t.tokens == 32 || t.tokens == 64 || t.tokens == 128 || t.tokens == 256
+                              : t.tokens == 8 || t.tokens == 16 || t.tokens == 32;
+  const u32 share = dequant_share(t, kind);
+  const u32 fragments = (t.wgmma ? dequant_step(t, kind) / 2 * t.waves : 8 + 4 * t.waves + t.tokens / 2) +
+                        (dequant_group(kind) == 0 ? 0 : 12 * t.waves);
+  const bool shares = t.k_warps >= 1 && t.groups % max_of(t.k_warps, 1U) == 0 &&
+                      t.depth % (32 * max_of(t.k_warps, 1U)) == 0 && (t.k_warps == 1 || !t.wgmma);
+  const bool pitch =
+      kind != DequantFactors::mx32_codes || 512 % max_of(t.depth, 1U) == 0;  // a power of two, 16 at most
+  return t.depth != 0 && tokens && shares && pitch && t.groups >= 1 && t.groups <= 4 && t.waves >= 1 && t.waves <= 4 &&
+         t.depth % kDequantPart == 0 && t.stages >= 2 &&
+         (t.split == 1 || t.split == 2 || t.split == 4 || t.split == 8) && dequant_rows(t) / 16 % t.split == 0 &&
+         (t.multicast == 1 || t.multicast == 2 || t.multicast == 4) && dequant_cluster(t) <= 8 &&
+         (!t.stream_k || (dequant_cluster(t) == 1 && t.k_warps == 1)) && t.tokens % (8 * t.multicast) == 0 &&
+         dequant_sums(t, kind) + fragments + 32 <= share && dequant_sums(t, kind) <= 128 &&
+         (dequant_shared_bytes<W>(t, kind) + kDequantReserved) * t.blocks_per_sm <= kDequantSharedTotal;
+}
+
+// Tokens that the tensor map's box has: what one copy brings of x. Fewer than a tile's where there are no more.
+INGOT_HOST_DEVICE constexpr u32 dequant_x_box(const DequantSm90Tiling& t, u32 m) {
+  return t.multicast > 1 ? t.tokens / t.multicast : min_of(t.tokens, ceil_div(m, 8U) * 8);
+}
+
+// Tiles of a cluster.
+INGOT_HOST_DEVICE constexpr u32 dequant_tiles_m(const DequantSm90Tiling& t, u32 m) { return ceil_div(m, t.tokens); }
+INGOT_HOST_DEVICE constexpr u32 dequant_tiles_n(const DequantSm90Tiling& t, u32 n) {
+  return ceil_div(n, dequant_rows(t) * t.multicast);
+}
+
+// Blocks to launch, of a GPU on which so many clusters of this kernel run at once: each has as many tiles as any other,
+// or one less.
+INGOT_HOST_DEVICE constexpr u32 dequant_blocks(const DequantSm90Tiling& t, u32 m, u32 n, u32 clusters) {
+  const u32 tiles = dequant_tiles_m(t, m) * dequant_tiles_n(t, n);
+  const u32 rounds = ceil_div(tiles, max_of(clusters, 1U));
+  return tiles == 0 ? 0 : ceil_div(tiles, rounds) * dequant_cluster(t);
+}
+
+// The same for stream-K, a step for each stage: nothing is added before a tile's last ones.
+INGOT_HOST_DEVICE constexpr StreamKWork dequant_work(const DequantSm90Tiling& t, u32 m, u32 n, u32 k) {
+  return {.tiles = dequant_tiles_m(t, m) * dequant_tiles_n(t, n),
+          .steps = static_cast<u32>(ceil_div(dequant_padded(k), u64{t.depth})),
+          .spare = 0};
+}
+// Memory beside the operands: of each block a tile's sums, and a flag for each warp that has some.
+INGOT_HOST_DEVICE constexpr u32 dequant_sum_warps(const DequantSm90Tiling& t) { return 4 * t.groups; }
+INGOT_HOST_DEVICE constexpr u64 dequant_sum_bytes(const DequantSm90Tiling& t) {
+  return u64{dequant_rows(t)} * t.tokens * 4;
+}
+
+struct DequantSpan {
+  u32 begin, end;
+};
+// The stages of a tile's k that the block of that rank has.
+INGOT_HOST_DEVICE constexpr DequantSpan dequant_span(const DequantSm90Tiling& t, u32 k, u32 rank) {
+  const u64 stages = ceil_div(dequant_padded(k), u64{t.depth});
+  return {static_cast<u32>(stages * rank / t.split), static_cast<u32>(stages * (rank + 1) / t.split)};
+}
+
+}  // namespace ingot

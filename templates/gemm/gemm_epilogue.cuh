@@ -1,0 +1,324 @@
+// What a GEMM does to its sums on their way out, in f32, each step rounded:
+//   x = factors * sum + bias              by the kernel itself
+//   x = x + beta * c                      a matrix of the output's shape, which may be the output itself; where beta
+//                                         is 0, it is not read, and x stays
+//   preactivation = round(x)              written where a backward pass will want it
+//   value = f(x, inputs)                  an expression (pointwise.cuh)
+//   out = round(value), or, of an FP8 output, codes encode(saturate(value * scale))
+//   amax is raised to the largest |out|; of an FP8 output to the largest |value|
+#pragma once
+
+#include "cast/source.cuh"
+#include "memory.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+#include "pointwise/pointwise.cuh"
+#include "reduce.cuh"
+#include "scaling.cuh"
+
+namespace ingot {
+
+// In place of a dtype: a matrix that is not there.
+struct NoMatrix {};
+
+struct EpilogueParams {
+  const void* c;
+  i64 c_stride;  // elements, as all strides
+  SourceOperand operands[kMaxInputs];
+  void* preactivation;
+  i64 preactivation_stride;
+  u32* amax;           // as bits
+  const float* scale;  // of an FP8 output
+  float* factor;       // 1 / scale: one block writes it
+  float beta;
+};
+
+// Two FP8 operands with an f32 or FP8 output take a bf16 bias (cuBLASLt's rule).
+template <class A, class B, class Out>
+struct GemmBias {
+  using Type = Out;
+};
+template <Fp8Format A, Fp8Format B>
+struct GemmBias<A, B, f32> {
+  using Type = bf16;
+};
+template <Fp8Format A, Fp8Format B, Fp8Format Out>
+struct GemmBias<A, B, Out> {
+  using Type = bf16;
+};
+
+struct INGOT_MAY_ALIAS PairWord {
+  u32 bits;
+};
+
+// Two neighbouring elements of a row, as they lie in memory.
+template <HighPrecision T>
+struct Pair {
+  static constexpr u32 kWords = sizeof(T) / 2;
+  u32 words[kWords];
+};
+
+// From a multiple of their size; or one by one, where that may not be so or the second is outside of the matrix, and is
+// then 0. Plain loads: c may be the output.
+template <HighPrecision T>
+INGOT_DEVICE Pair<T> load_pair(const T* at, bool vector, bool both) {
+  Pair<T> pair{};
+  if (vector && both) {
+    if constexpr (Pair<T>::kWords == 2) {
+      const U32x2 words = *reinterpret_cast<const U32x2*>(at);
+      pair.words[0] = words.x;
+      pair.words[1] = words.y;
+    } else {
+      pair.words[0] = reinterpret_cast<const PairWord*>(at)->bits;
+    }
+    return pair;
+  }
+  if constexpr (Pair<T>::kWords == 2) {
+    pair.words[0] = float_bits(at[0]);
+    if (both) pair.words[1] = float_bits(at[1]);
+  } else {
+    pair.words[0] = at[0].bits;
+    if (both) pair.words[0] |= static_cast<u32>(at[1].bits) << 16;
+  }
+  return pair;
+}
+
+template <HighPrecision T>
+INGOT_DEVICE float element(const Pair<T>& pair, u32 index) {
+  if constexpr (Pair<T>::kWords == 2) {
+    return float_from_bits(pair.words[index]);
+  } else {
+    return to_float(T{static_cast<u16>(pair.words[0] >> (16 * index))});
+  }
+}
+
+template <HighPrecision T>
+INGOT_DEVICE void store_pair(T* at, float first, float second, bool vector, bool both) {
+  if constexpr (Pair<T>::kWords == 2) {
+    const T values[2] = {from_float<T>(first), from_float<T>(second)};
+    if (vector && both) {
+      *reinterpret_cast<U32x2*>(at) = {float_bits(values[0]), float_bits(values[1])};
+    } else {
+      at[0] = values[0];
+      if (both) at[1] = values[1];
+    }
+  } else {
+    const u32 values = from_float_pair<T>(first, second);
+    if (vector && both) {
+      reinterpret_cast<PairWord*>(at)->bits = values;
+    } else {
+      at[0] = T{static_cast<u16>(values)};
+      if (both) at[1] = T{static_cast<u16>(values >> 16)};
+    }
+  }
+}
+
+// CDtype: c's, or NoMatrix. BesideDtype: that of the expression's matrices and columns, and of the preactivation.
+template <class CDtype, class Function, HighPrecision BesideDtype, bool WithPreactivation, bool WithAmax>
+struct Epilogue {
+  using C = CDtype;
+  using F = Function;
+  using Beside = BesideDtype;
+  static constexpr bool kAddsC = !is_same<C, NoMatrix>;
+  static constexpr bool kFused = !is_same<F, Identity>;
+  static constexpr bool kPreactivation = WithPreactivation;
+  static constexpr bool kAmax = WithAmax;
+  static constexpr bool kNothing = !kAddsC && !kFused && !kPreactivation;
+  static constexpr int kOperands = F::kInputs;  // signed: it may be 0, which no unsigned index is below
+  using StoredC = typename Select<kAddsC, C, f32>::Type;
+  // Only x decides a value, and nothing is written beside it: it may be computed for elements outside of the output.
+  static constexpr bool kOfXAlone = !kAddsC && !kPreactivation && F::kInputs == 0;
+  // Words that a pair keeps of what it has read.
+  static constexpr u32 kWords =
+      (kAddsC ? Pair<StoredC>::kWords : 0) + count_inputs<F>(InputKind::matrix) * Pair<Beside>::kWords;
+
+  INGOT_DEVICE static bool reads_c(const EpilogueParams& p) { return kAddsC && p.beta != 0.0F; }
+
+  // One value. x: factors * sum + bias.
+  INGOT_DEVICE static float value(const EpilogueParams& p, i64 row, i64 col, float x) {
+    if (reads_c(p)) x = x + p.beta * to_float(static_cast<const StoredC*>(p.c)[row * p.c_stride + col]);
+    if constexpr (kPreactivation) {
+      static_cast<Beside*>(p.preactivation)[row * p.preactivation_stride + col] = from_float<Beside>(x);
+    }
+    if constexpr (!kFused) {
+      return x;
+    } else {
+      float inputs[kMaxInputs] = {};
+      INGOT_UNROLL
+      for (int i = 0; i < kOperands; ++i) {
+        const SourceOperand& operand = p.operands[i];
+        if (F::kKinds[i] == InputKind::row) {
+          inputs[i] = static_cast<const float*>(operand.data)[row];
+        } else {
+          const i64 above = F::kKinds[i] == InputKind::matrix ? row * operand.stride : 0;
+          inputs[i] = to_float(static_cast<const Beside*>(operand.data)[above + col]);
+        }
+      }
+      return apply_pointwise<F>(x, inputs);
+    }
+  }
+
+  // May pairs that begin at even columns be read and written at once?
+  struct Vectors {
+    bool c, preactivation;
+    bool operands[kMaxInputs];
+  };
+  INGOT_DEVICE static Vectors vectors(const EpilogueParams& p) {
+    constexpr u32 kPairBytes = 2 * sizeof(Beside);
+    Vectors v{};
+    if constexpr (kAddsC) v.c = rows_aligned<C>(p.c, p.c_stride, 2 * sizeof(C));
+    if constexpr (kPreactivation)
+      v.preactivation = rows_aligned<Beside>(p.preactivation, p.preactivation_stride, kPairBytes);
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      const bool matrix = F::kKinds[i] == InputKind::matrix;
+      v.operands[i] = rows_aligned<Beside>(p.operands[i].data, matrix ? p.operands[i].stride : 0, kPairBytes);
+    }
+    return v;
+  }
+
+  // Into the L2: what the 32 elements from here on read of other matrices.
+  INGOT_DEVICE static void prefetch(const EpilogueParams& p, i64 row, i64 col) {
+    if (reads_c(p)) prefetch_line(static_cast<const StoredC*>(p.c) + row * p.c_stride + col);
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] != InputKind::matrix) continue;
+      prefetch_line(static_cast<const Beside*>(p.operands[i].data) + row * p.operands[i].stride + col);
+    }
+  }
+
+  // What the values of a pair are made of, beside x.
+  struct Raw {
+    Pair<StoredC> c;
+    Pair<Beside> operands[kMaxInputs];  // matrices
+  };
+
+  // Of the matrices that are read the first, c or an input of the expression: a kernel may bring its elements by a way
+  // of its own.
+  INGOT_HOST_DEVICE static constexpr int first_matrix() {
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::matrix) return i;
+    }
+    return -1;
+  }
+  static constexpr int kFirst = kAddsC ? -1 : first_matrix();
+  static constexpr u32 kFirstBytes = kAddsC         ? static_cast<u32>(sizeof(StoredC))
+                                     : kFirst != -1 ? static_cast<u32>(sizeof(Beside))
+                                                    : 0;  // of an element
+  INGOT_DEVICE static const u8* first_at(const EpilogueParams& p, i64 row, i64 col) {
+    const void* const data = kAddsC ? p.c : p.operands[max_of(kFirst, 0)].data;
+    const i64 stride = kAddsC ? p.c_stride : p.operands[max_of(kFirst, 0)].stride;
+    return static_cast<const u8*>(data) + (row * stride + col) * kFirstBytes;
+  }
+  INGOT_DEVICE static bool first_in_vectors(const EpilogueParams& p) {
+    if constexpr (kAddsC) return rows_aligned<StoredC>(p.c, p.c_stride, 16);
+    return kFirst != -1 &&
+           rows_aligned<Beside>(p.operands[max_of(kFirst, 0)].data, p.operands[max_of(kFirst, 0)].stride, 16);
+  }
+  INGOT_DEVICE static bool reads_first(const EpilogueParams& p) { return kAddsC ? reads_c(p) : kFirst != -1; }
+  // Of 16-bit elements.
+  INGOT_DEVICE static void set_first(Raw& raw, u32 word) {
+    if constexpr (kAddsC) {
+      raw.c.words[0] = word;
+    } else {
+      raw.operands[max_of(kFirst, 0)].words[0] = word;
+    }
+  }
+
+  // The pair at an even column that lies inside; `both`: its second does too. with_first: of all matrices.
+  INGOT_DEVICE static Raw fetch(const EpilogueParams& p, const Vectors& v, i64 row, i64 col, bool both,
+                                bool with_first = true) {
+    Raw raw{};
+    if (with_first && reads_c(p)) {
+      raw.c = load_pair(static_cast<const StoredC*>(p.c) + row * p.c_stride + col, v.c, both);
+    }
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] != InputKind::matrix || (!with_first && i == kFirst)) continue;
+      const auto* const data = static_cast<const Beside*>(p.operands[i].data);
+      raw.operands[i] = load_pair(data + row * p.operands[i].stride + col, v.operands[i], both);
+    }
+    return raw;
+  }
+
+  // x and y: factors * sum + bias of the pair, and then its values. `keeps`: the preactivation is written here.
+  INGOT_DEVICE static void apply(const EpilogueParams& p, const Vectors& v, const Raw& raw, i64 row, i64 col, bool both,
+                                 float& x, float& y, bool keeps = true) {
+    if (reads_c(p)) {
+      x = x + p.beta * element(raw.c, 0);
+      y = y + p.beta * element(raw.c, 1);
+    }
+    if constexpr (kPreactivation) {
+      if (keeps) {
+        store_pair(static_cast<Beside*>(p.preactivation) + row * p.preactivation_stride + col, x, y, v.preactivation,
+                   both);
+      }
+    }
+    if constexpr (kFused) {
+      float first[kMaxInputs] = {};
+      float second[kMaxInputs] = {};
+      INGOT_UNROLL
+      for (int i = 0; i < kOperands; ++i) {
+        if (F::kKinds[i] == InputKind::row) {
+          first[i] = second[i] = static_cast<const float*>(p.operands[i].data)[row];
+        } else if (F::kKinds[i] == InputKind::column) {
+          const auto* const data = static_cast<const Beside*>(p.operands[i].data);
+          const Pair<Beside> pair = load_pair(data + col, v.operands[i], both);
+          first[i] = element(pair, 0);
+          second[i] = element(pair, 1);
+        } else {
+          first[i] = element(raw.operands[i], 0);
+          second[i] = element(raw.operands[i], 1);
+        }
+      }
+      x = apply_pointwise<F>(x, first);
+      y = apply_pointwise<F>(y, second);
+    }
+  }
+};
+
+// Sums, factors and bias alone.
+using PlainEpilogue = Epilogue<NoMatrix, Identity, f32, false, false>;
+
+// The last step: `value` as it is stored. scale: of an FP8 output.
+template <class Out>
+INGOT_DEVICE Out gemm_output(float value, [[maybe_unused]] float scale) {
+  if constexpr (Fp8Format<Out>) {
+    return quantize<Out>(value, scale);
+  } else {
+    return from_float<Out>(value);
+  }
+}
+
+// Of max_u16x2() over words of two values.
+template <HighPrecision Out>
+INGOT_DEVICE u32 amax_bits_of_pairs(u32 pairs) {
+  const u16 largest = static_cast<u16>(max_of(pairs & 0xffffU, pairs >> 16));
+  return float_bits(to_float(Out{largest}));
+}
+
+// What an amax is of, as bits.
+template <class Out>
+INGOT_DEVICE u32 gemm_amax_bits(float value) {
+  if constexpr (Fp8Format<Out>) {
+    return amax_bits(value);
+  } else {
+    return amax_bits(to_float(from_float<Out>(value)));
+  }
+}
+
+// All threads of a warp call it.
+INGOT_DEVICE void raise_epilogue_amax(const EpilogueParams& p, u32 bits) {
+  bits = __reduce_max_sync(0xffffffffU, bits);
+  if (threadIdx.x % 32 == 0) raise_maximum(p.amax, bits);
+}
+
+// By all blocks.
+template <class Out>
+INGOT_DEVICE void write_output_factor(const EpilogueParams& p) {
+  if constexpr (Fp8Format<Out>) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) *p.factor = factor_from_scale(*p.scale);
+  }
+}
+
+}  // namespace ingot

@@ -1,0 +1,29 @@
+// What a GEMM that takes any stride is given: gemm_simt's parameters, and most of gemm_mma's. (gemm_sm90 has tensor
+// maps in their place.)
+#pragma once
+
+#include "gemm/gemm_epilogue.cuh"
+#include "platform.cuh"
+
+namespace ingot {
+
+inline constexpr u32 kGemmGroup = 128;  // of K with factors of its own, if any has
+
+struct GemmParams {
+  const void* a;
+  const void* b;
+  const float* factor_a;  // null: none (high-precision operands)
+  const float* factor_b;
+  const void* bias;  // null: none
+  void* out;
+  i64 m, n, k;
+  i64 a_stride_m, a_stride_k;  // elements: a(m, k) is at m * a_stride_m + k * a_stride_k
+  i64 b_stride_n, b_stride_k;
+  i64 out_stride;
+  i64 factor_a_stride, factor_b_stride;              // 0: one for all; else from one row's factor to the next
+  i64 factor_a_group_stride, factor_b_group_stride;  // 0: none of groups of K; else from one group's to the next
+  i64 factor_b_rows;                                 // with groups: rows of b that share factors
+  EpilogueParams epilogue;
+};
+
+}  // namespace ingot

@@ -1,0 +1,213 @@
+// What gemm_sm90 is given, and how its tiles come to shared memory: barriers, the ring of stages, the order of tiles,
+// and the thread that keeps the ring filled.
+#pragma once
+
+#include "gemm/gemm_epilogue.cuh"
+#include "gemm/gemm_sm90_split.cuh"
+#include "gemm/gemm_sm90_tiling.cuh"
+#include "gemm/stage_ring.cuh"
+#include "gemm/stream_k.cuh"
+#include "memory.cuh"
+#include "platform.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/tma.cuh"
+
+namespace ingot {
+
+// How b's factors lie. one: one for all of b; rows: one for each row; in both, a has one for all or one for each row.
+// blocks, groups: one for each 128 x 128 or each 1 x 128; a then has one for each 1 x 128.
+enum class Sm90Factors : u32 { one, rows, blocks, groups };
+
+struct Sm90GemmParams {
+  // Codes as bytes, 128-byte swizzle; boxes of kSm90Depth x what a block loads of a tile's rows. Whole tiles', and the
+  // last one's that has fewer rows (sm90_tail_box): neither is read where there is no such tile.
+  TensorMap a, b;
+  TensorMap tail_a, tail_b;
+  TensorMap out_map;  // where whole_vectors: boxes of 128 bytes x 16 rows, 128-byte swizzle
+  const float* factor_a;
+  const float* factor_b;
+  const void* bias;  // read where the kernel has one
+  void* out;
+  i64 out_stride;  // elements
+  u32 m, n, k;
+  u32 factor_a_stride, factor_b_stride;  // 0: one for all; else from one row's factor (or block's) to the next
+  u32 factor_a_group_stride, factor_b_group_stride;  // of groups: from one group's to the next
+  u32 whole_vectors;                                 // do all rows of out start at multiples of 16 bytes?
+  EpilogueParams epilogue;
+  StreamKParams cut;
+};
+
+#if INGOT_ON_DEVICE
+#if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "gemm_sm90.cuh is for sm_90a: other targets have no wgmma"
+#endif
+
+// Addresses in shared memory, and this block's place in its cluster.
+template <Sm90Tiling T>
+struct Sm90Block {
+  u32 stages, staging, columns, full, empty;
+  u32 rank;
+
+  INGOT_DEVICE static Sm90Block make() {
+    const u32 base = ptx::dynamic_shared();
+    const u32 barriers = base + sm90_barriers_offset(T);
+    return {.stages = base,
+            .staging = base + sm90_staging_offset(T),
+            .columns = base + sm90_columns_offset(T),
+            .full = barriers,
+            .empty = barriers + 8 * T.stages,
+            .rank = sm90_cluster_size(T) > 1 ? ptx::cluster_rank() : 0};
+  }
+
+  INGOT_DEVICE void make_barriers() const {
+    constexpr u32 kWarps = 4 * (T.pingpong ? 1 : kSm90Consumers) * sm90_cluster_size(T);
+    INGOT_UNROLL
+    for (u32 i = 0; i < T.stages; ++i) {
+      ptx::mbarrier_init(full + 8 * i, 1);
+      ptx::mbarrier_init(empty + 8 * i, kWarps);
+    }
+    ptx::fence_mbarrier_init();
+  }
+
+  INGOT_DEVICE static void sync_all() {
+    if constexpr (sm90_cluster_size(T) > 1) {
+      ptx::cluster_sync();
+    } else {
+      __syncthreads();
+    }
+  }
+};
+
+// The tiles of this block, one after the other.
+template <Sm90Tiling T>
+struct Sm90Walk {
+  u32 tiles_m, tiles_n, tiles, index, step;
+
+  INGOT_DEVICE explicit Sm90Walk(const Sm90GemmParams& p)
+      : tiles_m(sm90_tiles_m(T, p.m)),
+        tiles_n(sm90_tiles_n(T, p.n)),
+        tiles(tiles_m * tiles_n),
+        index(blockIdx.x / sm90_cluster_size(T)),
+        step(gridDim.x / sm90_cluster_size(T)) {}
+
+  INGOT_DEVICE bool more() const { return tiles > index; }
+  INGOT_DEVICE void advance() { index += step; }
+
+  // The first row and column of the current tile of the block of that rank.
+  INGOT_DEVICE Sm90Place first(u32 rank) const {
+    const Sm90Place place = sm90_place(index, tiles_m, tiles_n);
+    return {(place.m * T.cluster_m + (T.cluster_m > 1 ? rank : 0)) * T.m,
+            (place.n * T.cluster_n + (T.cluster_n > 1 ? rank : 0)) * T.n};
+  }
+};
+
+// The same where tiles are cut along K.
+template <Sm90Tiling T>
+struct Sm90CutWalk : StreamKStretch {
+  const Sm90GemmParams& p;
+
+  INGOT_DEVICE explicit Sm90CutWalk(const Sm90GemmParams& params)
+      : StreamKStretch(params.cut.split, blockIdx.x), p(params) {}
+
+  INGOT_DEVICE Sm90Place first() const {
+    const Sm90Place place = sm90_place(span().tile, sm90_tiles_m(T, p.m), sm90_tiles_n(T, p.n));
+    return {place.m * T.m, place.n * T.n};
+  }
+};
+
+// What one block loads of an operand's rows, in each step of a tile.
+struct Sm90Slice {
+  const TensorMap* map;
+  i32 row;     // the first of them
+  u32 offset;  // where they go, in the stage's part of that operand
+  u32 bytes;   // of all blocks' slices
+  bool some;   // has this block any?
+};
+
+// Of Rows rows, from `first` on, that Blocks blocks of a cluster load for each other. Rows outside of the matrix are
+// left alone: what is in shared memory then reaches outputs that nobody stores, and the copy engine takes four times as
+// long to fill rows with zeros as to load them.
+template <u32 Rows, u32 Blocks>
+INGOT_DEVICE Sm90Slice sm90_slice(const TensorMap& whole, const TensorMap& tail, u32 first, u32 rows, u32 rank) {
+  constexpr u32 kBox = Rows / Blocks;
+  const u32 of_cluster = Blocks > 1 ? rank : 0;
+  if (first + Rows <= rows) {
+    return {.map = &whole,
+            .row = static_cast<i32>(first + of_cluster * kBox),
+            .offset = of_cluster * kBox * kSm90Depth,
+            .bytes = Rows * kSm90Depth,
+            .some = true};
+  }
+  const u32 left = rows - min_of(first, rows);
+  const u32 box = sm90_tail_box(left, Blocks);
+  return {.map = &tail,
+          .row = static_cast<i32>(first + of_cluster * box),
+          .offset = of_cluster * box * kSm90Depth,
+          .bytes = left == 0 ? 0 : ceil_div(left, box) * box * kSm90Depth,
+          .some = left > of_cluster * box};
+}
+
+// One tile's.
+template <Sm90Tiling T>
+struct Sm90Slices {
+  Sm90Slice a, b;
+
+  INGOT_DEVICE Sm90Slices(const Sm90GemmParams& p, const Sm90Place& first, u32 rank)
+      : a(sm90_slice<T.m, T.cluster_n>(p.a, p.tail_a, first.m, p.m, rank)),
+        b(sm90_slice<T.n, T.cluster_m>(p.b, p.tail_b, first.n, p.n, rank)) {}
+};
+
+template <u32 Blocks>
+INGOT_DEVICE void sm90_load_slice(const Sm90Slice& slice, u32 to, u32 full, i32 x) {
+  if (!slice.some) return;
+  if constexpr (Blocks > 1) {
+    constexpr u16 kAll = (1U << Blocks) - 1;
+    ptx::tma_load_multicast(to + slice.offset, slice.map, full, x, slice.row, kAll);
+  } else {
+    ptx::tma_load(to, slice.map, full, x, slice.row);
+  }
+}
+
+// One step of a tile into the ring's next stage, once that is free.
+template <Sm90Tiling T>
+INGOT_DEVICE void sm90_load(const Sm90Block<T>& block, StageRing<T.stages>& ring, const Sm90Slices<T>& slices,
+                            u32 step) {
+  const u32 full = block.full + 8 * ring.stage;
+  const u32 a = block.stages + ring.stage * sm90_stage_bytes(T);
+  const i32 x = static_cast<i32>(step * kSm90Depth);
+  ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
+  ptx::mbarrier_arrive_expect_tx(full, slices.a.bytes + slices.b.bytes);
+  sm90_load_slice<T.cluster_n>(slices.a, a, full, x);
+  sm90_load_slice<T.cluster_m>(slices.b, a + T.m * kSm90Depth, full, x);
+  ring.advance();
+}
+
+// One thread fills the stages.
+template <Sm90Tiling T>
+INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& block) {
+  const u32 steps = sm90_steps(p.k);
+  StageRing<T.stages> ring;
+  INGOT_UNROLL_BY(1)
+  for (Sm90Walk<T> walk(p); walk.more(); walk.advance()) {
+    const Sm90Slices<T> slices(p, walk.first(block.rank), block.rank);
+    INGOT_UNROLL_BY(1)
+    for (u32 step = 0; step < steps; ++step) sm90_load<T>(block, ring, slices, step);
+  }
+}
+
+// The same where tiles are cut along K.
+template <Sm90Tiling T>
+INGOT_DEVICE void sm90_produce_cut(const Sm90GemmParams& p, const Sm90Block<T>& block) {
+  StageRing<T.stages> ring;
+  INGOT_UNROLL_BY(1)
+  for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
+    const Sm90Slices<T> slices(p, walk.first(), 0);
+    INGOT_UNROLL_BY(1)
+    for (u32 step = walk.span().begin; step < walk.span().end; ++step) sm90_load<T>(block, ring, slices, step);
+  }
+}
+#endif
+
+}  // namespace ingot

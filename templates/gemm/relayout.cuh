@@ -1,0 +1,64 @@
+// Codes of one byte in rows that start at multiples of 16 bytes: out[r, c] = in[r, c], or, Transposed, out[c, r] =
+// in[r, c]. Moves each byte once in and once out; what lies between a row's end and the next row's start is left alone.
+//
+// The codes' part of cast_tiles.cuh: a thread has 8 rows x 8 columns, and transposed tiles go out by the same way.
+#pragma once
+
+#include "cast/cast_output.cuh"
+#include "cast/cast_tiles.cuh"
+#include "memory.cuh"
+#include "platform.cuh"
+
+namespace ingot {
+
+struct RelayoutParams {
+  const u8* in;  // [rows, cols]
+  i64 rows, cols;
+  i64 in_stride;
+  u8* out;  // [rows, cols] or [cols, rows]
+  i64 out_stride;
+};
+
+// The first `count` of 8 bytes, zeros after them.
+INGOT_DEVICE U32x2 load_bytes(const u8* source, u32 count) {
+  u64 bytes = 0;
+  INGOT_UNROLL
+  for (u32 i = 0; i < kOctet; ++i) {
+    if (i < count) bytes |= u64{source[i]} << (8 * i);
+  }
+  return {static_cast<u32>(bytes), static_cast<u32>(bytes >> 32)};
+}
+
+template <bool Transposed>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, 4) relayout(const RelayoutParams p) {
+  start_in_turn();
+  __shared__ CastTilesShared shared;
+  const SourceParams source{.input = p.in, .rows = p.rows, .cols = p.cols, .input_stride = p.in_stride, .operands = {}};
+  const TilePlace at = TilePlace::of(source, blockIdx.x);
+  const u32 width = at.width();
+  const u8* const from = p.in + ((at.first_row + at.row) * p.in_stride + at.first_col + at.col);
+  const bool vectorised = rows_aligned<u8>(p.in, p.in_stride, kOctet) && width == kOctet;
+  U32x2 codes[kRowsPerRun] = {};
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    if (at.row + r >= at.rows) continue;
+    codes[r] = vectorised ? *reinterpret_cast<const U32x2*>(from + r * p.in_stride)
+                          : load_bytes(from + r * p.in_stride, width);
+  }
+  const CastOutput out{.codes = p.out,
+                       .stride = p.out_stride,
+                       .from = nullptr,
+                       .from_count = 0,
+                       .factors = nullptr,
+                       .amax = nullptr,
+                       .readers = nullptr};
+  if constexpr (Transposed) {
+    store_transposed(out, at, codes, shared);
+  } else {
+    const CodesTarget target = CodesTarget::of(out, at);
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r) target.store(r, codes[r]);
+  }
+}
+
+}  // namespace ingot

@@ -1,0 +1,83 @@
+// What the norms' kernels and the CPU reference share: the order of a row's sums, and the operations on an element.
+//
+// The sum of a row's terms, in f32, as the contract has it. T threads take octets of columns in turn: thread t those
+// that begin at 8 t, 8 (t + T), 8 (t + 2 T) ... Terms past the end are 0. Then, with plain adds:
+//
+//   octet:  ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7))
+//   thread: its octets in ascending order, starting from 0
+//   warp:   a + b of every two lanes that are 16, 8, 4, 2 and 1 apart
+//   row:    the warps in ascending order
+//
+// T depends on the number of columns alone, so that the GPU that runs it, the dtype and the alignment change no bit. A
+// sum of squares that overflows is Inf, and rstd then 0.
+//
+// A mean is a sum times 1 / cols, which the host rounds once (inverse_cols): no division in the kernel, and an error
+// far below that of the sum. The mean of nothing is 0.
+#pragma once
+
+#include "memory.cuh"
+#include "platform.cuh"
+#include "pointwise/math.cuh"
+#include "vec8.cuh"
+
+namespace ingot {
+
+struct LayerNorm {};
+struct RmsNorm {};
+
+template <class Kind>
+inline constexpr bool kCentred = is_same<Kind, LayerNorm>;
+
+INGOT_HOST_DEVICE constexpr float inverse_cols(i64 cols) { return cols == 0 ? 0.0F : 1.0F / static_cast<float>(cols); }
+
+INGOT_HOST_DEVICE float octet_sum(const float (&a)[kOctet]) {
+  return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
+}
+
+// The smallest power of two of threads, from 32 to 512, that have a row in `octets` octets each; longer rows take
+// more.
+INGOT_HOST_DEVICE constexpr u32 norm_threads_per_row(i64 cols, u32 octets) {
+  u32 threads = 32;
+  while (threads < 512 && i64{threads} * octets * kOctet < cols) threads *= 2;
+  return threads;
+}
+
+INGOT_HOST_DEVICE float norm_rstd(float sum_of_squares, float inverse_cols, float eps) {
+  return math::rsqrt<math::Reproducible32>(sum_of_squares * inverse_cols + eps);
+}
+
+template <class Kind>
+INGOT_HOST_DEVICE float normalised(float x, float mean, float rstd) {
+  return kCentred<Kind> ? (x - mean) * rstd : x * rstd;
+}
+
+// Columns col .. col + 7 of a row of `cols` elements; 0 past its end. `vectors`: may it be read in vectors?
+template <HighPrecision T>
+INGOT_DEVICE void load_padded(const T* row, i64 col, i64 cols, bool vectors, float (&x)[kOctet]) {
+  if (vectors && col + kOctet <= cols) return unpack(load_octet_again(row + col), x);
+  INGOT_UNROLL
+  for (u32 i = 0; i < kOctet; ++i) x[i] = col + i < cols ? to_float(row[col + i]) : 0.0F;
+}
+
+// The counterpart: nothing is written past the end.
+template <HighPrecision T>
+INGOT_DEVICE void store_padded(T* row, i64 col, i64 cols, bool vectors, const Octet<T>& octet) {
+  if (vectors && col + kOctet <= cols) return store_octet(row + col, octet);
+  float x[kOctet];
+  unpack(octet, x);
+  INGOT_UNROLL
+  for (u32 i = 0; i < kOctet; ++i) {
+    if (col + i < cols) row[col + i] = from_float<T>(x[i]);
+  }
+}
+template <Fp8Format T>
+INGOT_DEVICE void store_padded_codes(T* row, i64 col, i64 cols, bool vectors, U32x2 codes) {
+  if (vectors && col + kOctet <= cols) return store_streaming(row + col, codes);
+  INGOT_UNROLL
+  for (u32 i = 0; i < kOctet; ++i) {
+    const u32 word = i < 4 ? codes.x : codes.y;
+    if (col + i < cols) row[col + i] = T{static_cast<u8>(word >> (8 * (i % 4)))};
+  }
+}
+
+}  // namespace ingot

@@ -1,0 +1,356 @@
+// The backward pass of LayerNorm or RMSNorm (formulas: codegen/norm/norm_spec.h; order of a row's sums: norm.cuh), with
+// the sums over rows that are the gradients of gamma and beta. Moves each byte of the two inputs and of the output
+// once.
+//
+// The sums over rows are in f32, in an order that depends on the shape alone: with R = rows_per_chunk and G = groups of
+// NormBackwardLaunch, chunk c has the rows c R .. min(rows, (c + 1) R) - 1; its group g those that are g, g + G ...
+// from its first, summed in ascending order from 0; the groups' sums are added in ascending order, and then the
+// chunks', by column_sum_finish.
+//
+// A block of 512 threads has a chunk of rows, and walks it a row to a group, two octets of columns to a thread: the
+// sums over rows stay in registers, and the next row is on its way while this one is reduced. There are at most 132
+// chunks, as many as the H100 and H200 have processors: the partial sums are then a few per cent of the bytes.
+//
+// Rows of more than 8192 columns, and those that cannot be read in vectors, are read once for their sums, again for the
+// output and again for the sums over rows, from the L2 if it has room for four rows of each block.
+#pragma once
+
+#include "memory.cuh"
+#include "norm/norm.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+#include "reduce.cuh"
+#include "vec8.cuh"
+
+namespace ingot {
+
+struct NormBackwardParams {
+  const void* grad_output;  // In[rows, cols]
+  const void* input;        // In[rows, cols]
+  const void* gamma;        // In[cols], if Affine
+  const float* mean;        // [rows], if LayerNorm
+  const float* rstd;        // [rows]
+  void* grad_input;         // In[rows, cols]
+  float* partials;          // if Affine: [chunks, sums * cols], those of gamma and then, if LayerNorm, those of beta
+  i64 rows, cols;
+  i64 grad_output_stride, input_stride, grad_input_stride;  // elements
+  float inverse_cols;
+};
+
+struct NormBackwardLaunch {
+  static constexpr u32 kThreads = 512;
+  static constexpr u32 kOctets = 2;  // that a thread keeps
+  static constexpr i64 kMaxChunks = 132;
+  static constexpr i64 kMinRowsPerGroup = 4;
+  static constexpr i64 kRowsPerBatch = 4;  // of long rows
+  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kOctets); }
+  INGOT_HOST_DEVICE static constexpr i64 groups(i64 cols) { return kThreads / threads_per_row(cols); }
+  INGOT_HOST_DEVICE static constexpr i64 rows_per_chunk(i64 rows, i64 cols) {
+    return groups(cols) * max_of(kMinRowsPerGroup, ceil_div(rows, kMaxChunks * groups(cols)));
+  }
+  INGOT_HOST_DEVICE static constexpr i64 chunks(i64 rows, i64 cols) {
+    return ceil_div(rows, rows_per_chunk(rows, cols));
+  }
+};
+
+template <class In, class Kind, bool Affine>
+struct NormBackward {
+  using Launch = NormBackwardLaunch;
+  static constexpr u32 kOctets = Launch::kOctets;
+  static constexpr u32 kSums = kCentred<Kind> ? 2 : 1;  // of g * xhat; of g
+  // Of f32 there is no room in the registers for two rows.
+  static constexpr bool kAhead = sizeof(In) == 2;
+  using RowSums = float[2][kMaxWarps][kSums];
+  // Of the columns that two groups or more share.
+  using ColumnSums = float[Affine ? kSums : 1][Affine ? Launch::kThreads / 2 * kOctets * kOctet : 1];
+
+  const NormBackwardParams& p;
+  u32 threads, lane, group;
+  i64 groups, first_row, end_row;
+
+  INGOT_DEVICE explicit NormBackward(const NormBackwardParams& params)
+      : p(params),
+        threads(Launch::threads_per_row(params.cols)),
+        lane(threadIdx.x % threads),
+        group(threadIdx.x / threads),
+        groups(Launch::kThreads / threads),
+        first_row(i64{blockIdx.x} * Launch::rows_per_chunk(params.rows, params.cols)),
+        end_row(min_of(params.rows, first_row + Launch::rows_per_chunk(params.rows, params.cols))) {}
+
+  INGOT_DEVICE const In* input(i64 row) const { return static_cast<const In*>(p.input) + row * p.input_stride; }
+  INGOT_DEVICE const In* grad_output(i64 row) const {
+    return static_cast<const In*>(p.grad_output) + row * p.grad_output_stride;
+  }
+  INGOT_DEVICE In* grad_input(i64 row) const { return static_cast<In*>(p.grad_input) + row * p.grad_input_stride; }
+  INGOT_DEVICE const In* gamma() const { return static_cast<const In*>(p.gamma); }
+  INGOT_DEVICE float* partials() const { return p.partials + blockIdx.x * (kSums * p.cols); }
+
+  struct Statistics {
+    float mean = 0.0F, rstd = 0.0F;
+  };
+  INGOT_DEVICE Statistics statistics(i64 row) const { return {kCentred<Kind> ? p.mean[row] : 0.0F, p.rstd[row]}; }
+
+  // x becomes xhat.
+  INGOT_DEVICE static void normalise(float (&x)[kOctet], const Statistics& s) {
+    INGOT_UNROLL
+    for (float& element : x) element = normalised<Kind>(element, s.mean, s.rstd);
+  }
+  // The gradients become g.
+  INGOT_DEVICE static void scale(float (&grad)[kOctet], const float (&factors)[kOctet]) {
+    INGOT_UNROLL
+    for (u32 c = 0; c < kOctet; ++c) grad[c] = grad[c] * factors[c];
+  }
+  // The terms of an octet, of which those past the end of the row are 0.
+  INGOT_DEVICE static void take(const float (&g)[kOctet], const float (&xhat)[kOctet], i64 cols_left,
+                                float (&sums)[kSums]) {
+    float terms[kOctet];
+    INGOT_UNROLL
+    for (u32 c = 0; c < kOctet; ++c) terms[c] = c < cols_left ? g[c] * xhat[c] : 0.0F;
+    sums[0] = sums[0] + octet_sum(terms);
+    if constexpr (kCentred<Kind>) {
+      INGOT_UNROLL
+      for (u32 c = 0; c < kOctet; ++c) terms[c] = c < cols_left ? g[c] : 0.0F;
+      sums[1] = sums[1] + octet_sum(terms);
+    }
+  }
+  INGOT_DEVICE void to_means(float (&sums)[kSums]) const {
+    INGOT_UNROLL
+    for (float& sum : sums) sum = sum * p.inverse_cols;
+  }
+  INGOT_DEVICE static Octet<In> gradient(const float (&g)[kOctet], const float (&xhat)[kOctet],
+                                         const float (&means)[kSums], const Statistics& s) {
+    float result[kOctet];
+    INGOT_UNROLL
+    for (u32 c = 0; c < kOctet; ++c) {
+      const float centred = kCentred<Kind> ? g[c] - means[kSums - 1] : g[c];
+      result[c] = (centred - xhat[c] * means[0]) * s.rstd;
+    }
+    return pack<In>(result);
+  }
+  // The sums over rows take in one row.
+  INGOT_DEVICE static void take_row(const float (&grad)[kOctet], const float (&xhat)[kOctet],
+                                    float (&sums)[kSums][kOctet]) {
+    INGOT_UNROLL
+    for (u32 c = 0; c < kOctet; ++c) {
+      sums[0][c] = sums[0][c] + grad[c] * xhat[c];
+      if constexpr (kCentred<Kind>) sums[1][c] = sums[1][c] + grad[c];
+    }
+  }
+
+  // ---- Rows of whole octets that fit the registers ---------------------------------------------------------------
+
+  struct Row {
+    Octet<In> x[kOctets] = {};
+    Octet<In> grad[kOctets] = {};
+    Statistics s{};
+  };
+
+  INGOT_DEVICE i64 column(u32 i) const { return (i64{i} * threads + lane) * kOctet; }
+
+  INGOT_DEVICE Row load(i64 row) const {
+    Row loaded;
+    if (row >= end_row) return loaded;
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOctets; ++i) {
+      if (column(i) >= p.cols) continue;
+      loaded.x[i] = load_octet_once(input(row) + column(i));
+      loaded.grad[i] = load_octet_once(grad_output(row) + column(i));
+    }
+    loaded.s = statistics(row);
+    return loaded;
+  }
+
+  INGOT_DEVICE void kept_rows(RowSums& row_sums, ColumnSums& column_sums) const {
+    float over_rows[kOctets][kSums][kOctet] = {};
+    Octet<In> gammas[kOctets] = {};
+    INGOT_UNROLL
+    for (u32 i = 0; i < kOctets; ++i) {
+      if (Affine && column(i) < p.cols) gammas[i] = load_octet_again(gamma() + column(i));
+    }
+    const i64 steps = ceil_div(end_row - first_row, groups);
+    Row next;
+    if constexpr (kAhead) next = load(first_row + group);
+    INGOT_UNROLL_BY(1)
+    for (i64 step = 0; step < steps; ++step) {
+      const i64 row = first_row + step * groups + group;
+      Row current = kAhead ? next : load(row);
+      if constexpr (kAhead) next = load(row + groups);
+      float sums[kSums] = {};
+      INGOT_UNROLL
+      for (u32 i = 0; i < kOctets; ++i) {
+        float xhat[kOctet];
+        float g[kOctet];
+        unpack(current.x[i], xhat);
+        unpack(current.grad[i], g);
+        normalise(xhat, current.s);
+        if (row < end_row && column(i) < p.cols) {
+          if constexpr (Affine) take_row(g, xhat, over_rows[i]);
+          scale_kept(g, gammas[i]);
+          take(g, xhat, kOctet, sums);
+        }
+        forget_values(current.x[i]);
+        forget_values(current.grad[i]);
+      }
+      group_sums(sums, threads, row_sums[step % 2]);
+      to_means(sums);
+      INGOT_UNROLL
+      for (u32 i = 0; i < kOctets; ++i) {
+        if (row >= end_row || column(i) >= p.cols) continue;
+        float xhat[kOctet];
+        float g[kOctet];
+        unpack(current.x[i], xhat);
+        unpack(current.grad[i], g);
+        normalise(xhat, current.s);
+        scale_kept(g, gammas[i]);
+        store_octet(grad_input(row) + column(i), gradient(g, xhat, sums, current.s));
+      }
+    }
+    if constexpr (Affine) merge_groups(over_rows, column_sums);
+  }
+
+  INGOT_DEVICE static void scale_kept(float (&grad)[kOctet], const Octet<In>& gamma) {
+    if constexpr (Affine) {
+      float factors[kOctet];
+      unpack(gamma, factors);
+      scale(grad, factors);
+    }
+  }
+
+  // One group after the other adds its sums; the last one has the chunk's.
+  INGOT_DEVICE void merge_groups(float (&sums)[kOctets][kSums][kOctet], ColumnSums& column_sums) const {
+    INGOT_UNROLL_BY(1)
+    for (u32 g = 0; g < groups; ++g) {
+      if (group == g) {
+        INGOT_UNROLL
+        for (u32 i = 0; i < kOctets; ++i) {
+          INGOT_UNROLL
+          for (u32 k = 0; k < kSums; ++k) {
+            if (column(i) >= p.cols) continue;
+            INGOT_UNROLL
+            for (u32 c = 0; c < kOctet; ++c) {
+              float& shared = column_sums[k][groups == 1 ? 0 : column(i) + c];
+              if (g != 0) sums[i][k][c] = shared + sums[i][k][c];
+              if (g + 1 != groups) shared = sums[i][k][c];
+            }
+            if (g + 1 == groups) store_partials(partials() + k * p.cols + column(i), sums[i][k]);
+          }
+        }
+      }
+      __syncthreads();
+    }
+  }
+
+  // The columns are whole octets here: every octet of partial sums is at a multiple of 32 bytes.
+  INGOT_DEVICE static void store_partials(float* target, const float (&sums)[kOctet]) {
+    const Octet<float> octet = pack<float>(sums);
+    INGOT_UNROLL
+    for (u32 i = 0; i < 2; ++i) *reinterpret_cast<U32x4*>(target + 4 * i) = octet.vectors[i].bits;
+  }
+
+  // ---- All others ------------------------------------------------------------------------------------------------
+
+  INGOT_DEVICE void streamed_rows(bool vectors, RowSums& row_sums) const {
+    const i64 batch = groups == 1 ? Launch::kRowsPerBatch : end_row - first_row;
+    u32 parity = 0;
+    INGOT_UNROLL_BY(1)
+    for (i64 first = first_row; first < end_row; first += batch) {
+      const i64 end = min_of(end_row, first + batch);
+      INGOT_UNROLL_BY(1)
+      for (i64 step = 0; step < ceil_div(end - first, groups); ++step) {
+        streamed_row(first + step * groups + group, end, vectors, row_sums[parity]);
+        parity ^= 1U;
+      }
+      if constexpr (Affine) streamed_columns(first, end, vectors);
+    }
+  }
+
+  INGOT_DEVICE void streamed_row(i64 row, i64 end, bool vectors, float (&row_sums)[kMaxWarps][kSums]) const {
+    const bool active = row < end;
+    const Statistics s = active ? statistics(row) : Statistics{};
+    float sums[kSums] = {};
+    INGOT_UNROLL_BY(1)
+    for (u32 pass = 0; pass < 2; ++pass) {
+      INGOT_UNROLL_BY(1)
+      for (i64 col = i64{lane} * kOctet; active && col < p.cols; col += i64{threads} * kOctet) {
+        float xhat[kOctet];
+        float g[kOctet];
+        load_padded(input(row), col, p.cols, vectors, xhat);
+        load_padded(grad_output(row), col, p.cols, vectors, g);
+        normalise(xhat, s);
+        if constexpr (Affine) {
+          float factors[kOctet];
+          load_padded(gamma(), col, p.cols, vectors, factors);
+          scale(g, factors);
+        }
+        if (pass == 0) {
+          take(g, xhat, p.cols - col, sums);
+        } else {
+          store_padded(grad_input(row), col, p.cols, vectors, gradient(g, xhat, sums, s));
+        }
+      }
+      if (pass == 1) continue;
+      group_sums(sums, threads, row_sums);
+      to_means(sums);
+    }
+  }
+
+  // The sums over the rows of a batch, on top of those of the batches before it, of which there are none where there
+  // are several groups.
+  INGOT_DEVICE void streamed_columns(i64 first, i64 end, bool vectors) const {
+    INGOT_UNROLL_BY(1)
+    for (i64 col = i64{threadIdx.x} * kOctet; col < p.cols; col += i64{Launch::kThreads} * kOctet) {
+      float totals[kSums][kOctet] = {};
+      INGOT_UNROLL_BY(1)
+      for (i64 g = 0; g < groups; ++g) {
+        float sums[kSums][kOctet] = {};
+        if (first != first_row) each_partial(col, [&](u32 k, u32 c, float& partial) { sums[k][c] = partial; });
+        INGOT_UNROLL_BY(1)
+        for (i64 row = first + g; row < end; row += groups) {
+          float xhat[kOctet];
+          float grad[kOctet];
+          load_padded(input(row), col, p.cols, vectors, xhat);
+          load_padded(grad_output(row), col, p.cols, vectors, grad);
+          normalise(xhat, statistics(row));
+          take_row(grad, xhat, sums);
+        }
+        INGOT_UNROLL
+        for (u32 k = 0; k < kSums; ++k) {
+          INGOT_UNROLL
+          for (u32 c = 0; c < kOctet; ++c) totals[k][c] = totals[k][c] + sums[k][c];
+        }
+      }
+      each_partial(col, [&](u32 k, u32 c, float& partial) { partial = totals[k][c]; });
+    }
+  }
+
+  template <class Each>
+  INGOT_DEVICE void each_partial(i64 col, Each each) const {
+    INGOT_UNROLL
+    for (u32 k = 0; k < kSums; ++k) {
+      INGOT_UNROLL
+      for (u32 c = 0; c < kOctet; ++c) {
+        if (col + c < p.cols) each(k, c, partials()[k * p.cols + col + c]);
+      }
+    }
+  }
+};
+
+template <class In, class Kind, bool Affine>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, 1)
+    norm_backward(const __grid_constant__ NormBackwardParams p) {
+  using Rows = NormBackward<In, Kind, Affine>;
+  __shared__ typename Rows::RowSums row_sums;
+  __shared__ typename Rows::ColumnSums column_sums;
+  start_in_turn();
+  const bool vectors = vector_aligned<In>(p.input, p.input_stride) &&
+                       vector_aligned<In>(p.grad_output, p.grad_output_stride) &&
+                       vector_aligned<In>(p.grad_input, p.grad_input_stride) && (!Affine || aligned(p.gamma, 16));
+  const Rows rows(p);
+  if (vectors && p.cols % kOctet == 0 && p.cols <= i64{rows.threads} * Rows::kOctets * kOctet) {
+    rows.kept_rows(row_sums, column_sums);
+  } else {
+    rows.streamed_rows(vectors, row_sums);
+  }
+}
+
+}  // namespace ingot

@@ -1,0 +1,306 @@
+// LayerNorm or RMSNorm of the rows of a matrix, with what may follow: the values, their FP8 codes and the statistics
+// (formulas: codegen/norm/norm_spec.h; order of the sums: norm.cuh). Moves each input byte and each output byte once,
+// in one launch: a row stays in its threads' registers, as the elements and then as the values, while its statistics
+// and then its amax are found. Longer rows, and those that cannot be read in vectors, are read again, from the L2.
+//
+// The scale of a row is that of its own values, which are rounded to the input's dtype first. A given scale is one for
+// the whole tensor; the amax beside it is then raised to the largest |value|.
+#pragma once
+
+#include "memory.cuh"
+#include "norm/norm.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+#include "reduce.cuh"
+#include "scaling.cuh"
+#include "vec8.cuh"
+
+namespace ingot {
+
+struct NormRowsParams {
+  const void* input;  // In[rows, cols]
+  i64 rows, cols;
+  i64 input_stride;   // elements
+  const void* gamma;  // In[cols], if Affine
+  const void* beta;   // In[cols], if Affine and LayerNorm
+  float eps, inverse_cols;
+  float* mean;   // [rows]; null if not wanted
+  float* rstd;   // [rows]; null if not wanted
+  void* result;  // In[rows, cols], if Result
+  i64 result_stride;
+  void* codes;  // Codes[rows, cols]
+  i64 codes_stride;
+  float* factors;      // [rows]; Given: [1]
+  const float* scale;  // Given
+  u32* amax;           // Given
+  u32 threads_log2;    // per row: of the launch
+  bool pow2;
+};
+
+// As Codes: none are written.
+struct NoCodes {};
+
+// A group of 32 to 512 threads takes a row, four octets to a thread: 8192 columns to 256 threads. Blocks of fewer than
+// 128 threads hold several groups.
+struct NormRowsLaunch {
+  static constexpr u32 kMaxThreads = 512;
+  static constexpr u32 kMinThreads = 128;  // of a block
+  static constexpr u32 kOctets = 4;        // that a thread keeps
+  static constexpr i64 kMaxBlocks = 0x7fffffff;
+  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kOctets); }
+  INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) {
+    u32 log2 = 5;
+    while (1U << log2 < threads_per_row(cols)) ++log2;
+    return log2;
+  }
+  INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols) { return max_of(kMinThreads, threads_per_row(cols)); }
+  INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 cols) { return threads(cols) / threads_per_row(cols); }
+  // One block at least: a given scale has a factor even where there are no rows.
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) {
+    return max_of(i64{1}, min_of(kMaxBlocks, ceil_div(rows, rows_per_block(cols))));
+  }
+};
+
+template <class In, class Kind, bool Affine, class Codes, bool Given, bool Result>
+struct NormRow {
+  using Element = In;
+  static constexpr bool kSubtractsMean = kCentred<Kind>;
+  static constexpr bool kWritesResult = Result;
+  static constexpr bool kWritesCodes = !is_same<Codes, NoCodes>;
+  static constexpr bool kWritesValues = kWritesCodes || Result;
+  static constexpr u32 kOctets = NormRowsLaunch::kOctets;
+
+  const NormRowsParams& p;
+  i64 row;
+  u32 lane, threads;
+  float mean = 0.0F, rstd = 0.0F, scale = 0.0F;
+
+  INGOT_DEVICE bool active() const { return row < p.rows; }
+  INGOT_DEVICE const In* input() const { return static_cast<const In*>(p.input) + row * p.input_stride; }
+  INGOT_DEVICE In* result() const { return static_cast<In*>(p.result) + row * p.result_stride; }
+  INGOT_DEVICE Codes* codes() const { return static_cast<Codes*>(p.codes) + row * p.codes_stride; }
+
+  INGOT_DEVICE static bool vectors(const NormRowsParams& p) {
+    return vector_aligned<In>(p.input, p.input_stride) && (!Affine || aligned(p.gamma, 16)) &&
+           (!Affine || !kCentred<Kind> || aligned(p.beta, 16)) &&
+           (!Result || vector_aligned<In>(p.result, p.result_stride)) &&
+           (!kWritesCodes || rows_aligned<u8>(p.codes, p.codes_stride, kOctet));
+  }
+
+  INGOT_DEVICE void take_sum(float sum) { mean = sum * p.inverse_cols; }
+  INGOT_DEVICE void take_squares(float sum) {
+    rstd = norm_rstd(sum, p.inverse_cols, p.eps);
+    if (!active() || lane != 0) return;
+    if (p.mean != nullptr) p.mean[row] = mean;
+    if (p.rstd != nullptr) p.rstd[row] = rstd;
+  }
+  INGOT_DEVICE void take_maximum(u32 bits) {
+    if constexpr (Given) {
+      scale = *p.scale;
+      if (active() && lane == 0) raise_maximum(p.amax, bits);
+    } else {
+      scale = scale_from_amax<Codes>(amax_from_bits(bits), p.pow2);
+      if (active() && lane == 0) p.factors[row] = factor_from_scale(scale);
+    }
+  }
+
+  // The squares of eight elements, of which those past the end of the row, from `left` on, are 0.
+  INGOT_DEVICE float sum_of_squares(float (&x)[kOctet], i64 left) const {
+    INGOT_UNROLL
+    for (u32 c = 0; c < kOctet; ++c) {
+      const float centred = kCentred<Kind> && c < left ? x[c] - mean : x[c];
+      x[c] = centred * centred;
+    }
+    return octet_sum(x);
+  }
+
+  // What an octet of gamma and beta has, where the norm has them.
+  struct AffineOctet {
+    Octet<In> gamma{}, beta{};
+  };
+  template <class LoadVector>
+  INGOT_DEVICE AffineOctet affine(LoadVector load) const {
+    AffineOctet octet;
+    if constexpr (Affine) octet.gamma = load(static_cast<const In*>(p.gamma));
+    if constexpr (Affine && kCentred<Kind>) octet.beta = load(static_cast<const In*>(p.beta));
+    return octet;
+  }
+
+  // The elements of an octet become the values, rounded.
+  INGOT_DEVICE Octet<In> values(float (&x)[kOctet], const AffineOctet& affine) const {
+    INGOT_UNROLL
+    for (float& element : x) element = normalised<Kind>(element, mean, rstd);
+    if constexpr (Affine) {
+      float factors[kOctet];
+      unpack(affine.gamma, factors);
+      INGOT_UNROLL
+      for (u32 c = 0; c < kOctet; ++c) x[c] = x[c] * factors[c];
+      if constexpr (kCentred<Kind>) {
+        float terms[kOctet];
+        unpack(affine.beta, terms);
+        INGOT_UNROLL
+        for (u32 c = 0; c < kOctet; ++c) x[c] = x[c] + terms[c];
+      }
+    }
+    return pack<In>(x);
+  }
+
+  INGOT_DEVICE U32x2 quantized(const Octet<In>& octet) const {
+    return quantize<Codes, Given>(octet, [&](u32) { return scale; });
+  }
+};
+
+// A row of whole octets that fits the registers.
+template <class Row>
+INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
+  using In = typename Row::Element;
+  const u32 cols = static_cast<u32>(r.p.cols);
+  const auto column = [&](u32 i) { return (i * r.threads + r.lane) * kOctet; };
+  const auto inside = [&](u32 i) { return r.active() && column(i) < cols; };
+  Octet<In> octets[Row::kOctets] = {};
+  const In* const input = r.input();
+  INGOT_UNROLL
+  for (u32 i = 0; i < Row::kOctets; ++i) {
+    if (inside(i)) octets[i] = load_octet_once(input + column(i));
+  }
+  const auto forget = [&] {
+    INGOT_UNROLL
+    for (Octet<In>& octet : octets) forget_values(octet);
+  };
+  // Octets past the end of the row are zeros and add 0.
+  if constexpr (Row::kSubtractsMean) {
+    float sums[1] = {0.0F};
+    INGOT_UNROLL
+    for (const Octet<In>& octet : octets) {
+      float x[kOctet];
+      unpack(octet, x);
+      sums[0] = sums[0] + octet_sum(x);
+    }
+    group_sums(sums, r.threads, warp_sums[0]);
+    forget();
+    r.take_sum(sums[0]);
+  }
+  float squares[1] = {0.0F};
+  INGOT_UNROLL
+  for (u32 i = 0; i < Row::kOctets; ++i) {
+    float x[kOctet];
+    unpack(octets[i], x);
+    const float sum = r.sum_of_squares(x, kOctet);
+    squares[0] = squares[0] + (inside(i) ? sum : 0.0F);
+  }
+  group_sums(squares, r.threads, warp_sums[1]);
+  forget();
+  r.take_squares(squares[0]);
+  if constexpr (Row::kWritesValues) {
+    u32 maximum = 0;
+    // As many octets of gamma and beta on their way as there are registers for.
+    constexpr u32 kBatch = min_of(Row::kOctets, (Row::kSubtractsMean ? 4U : 8U) / static_cast<u32>(sizeof(In)));
+    INGOT_UNROLL
+    for (u32 first = 0; first < Row::kOctets; first += kBatch) {
+      typename Row::AffineOctet affine[kBatch];
+      INGOT_UNROLL
+      for (u32 i = 0; i < kBatch; ++i) {
+        if (!inside(first + i)) continue;
+        affine[i] = r.affine([&](const In* vector) { return load_octet_again(vector + column(first + i)); });
+      }
+      INGOT_UNROLL
+      for (u32 i = first; i < first + kBatch; ++i) {
+        float x[kOctet];
+        unpack(octets[i], x);
+        octets[i] = r.values(x, affine[i - first]);
+        if (!inside(i)) octets[i] = {};
+        if constexpr (Row::kWritesCodes) maximum = max_of(maximum, amax_bits(octets[i]));
+        if constexpr (Row::kWritesResult) {
+          if (inside(i)) store_octet(r.result() + column(i), octets[i]);
+        }
+      }
+    }
+    if constexpr (Row::kWritesCodes) {
+      r.take_maximum(group_max(maximum, r.threads, warp_maxima));
+      INGOT_UNROLL
+      for (u32 i = 0; i < Row::kOctets; ++i) {
+        const U32x2 codes = r.quantized(octets[i]);
+        if (inside(i)) store_streaming(r.codes() + column(i), codes);
+      }
+    }
+  }
+}
+
+// Any other row is read once for each of the passes; they share a loop, because there is nothing to gain from more
+// code.
+template <class Row>
+INGOT_DEVICE void norm_streamed_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
+  using In = typename Row::Element;
+  enum : u32 { sum, squares, values, codes };
+  constexpr u32 kFirst = Row::kSubtractsMean ? sum : squares;
+  constexpr u32 kLast = Row::kWritesCodes ? codes : Row::kWritesValues ? values : squares;
+  const i64 cols = r.p.cols;
+  INGOT_UNROLL_BY(1)
+  for (u32 pass = kFirst; pass <= kLast; ++pass) {
+    const bool vectors = Row::vectors(r.p);  // anew for each pass: there is no register for it
+    float total[1] = {0.0F};
+    u32 maximum = 0;
+    INGOT_UNROLL_BY(1)
+    for (i64 col = i64{r.lane} * kOctet; r.active() && col < cols; col += i64{r.threads} * kOctet) {
+      float x[kOctet];
+      load_padded(r.input(), col, cols, vectors, x);
+      if (pass == sum) {
+        total[0] = total[0] + octet_sum(x);
+      } else if (pass == squares) {
+        total[0] = total[0] + r.sum_of_squares(x, cols - col);
+      } else if constexpr (Row::kWritesValues) {
+        const Octet<In> octet = r.values(x, r.affine([&](const In* vector) {
+          float loaded[kOctet];
+          load_padded(vector, col, cols, vectors, loaded);
+          return pack<In>(loaded);
+        }));
+        if (pass == values) {
+          if constexpr (Row::kWritesResult) store_padded(r.result(), col, cols, vectors, octet);
+          unpack(octet, x);
+          INGOT_UNROLL
+          for (u32 c = 0; c < kOctet; ++c) maximum = max_of(maximum, col + c < cols ? amax_bits(x[c]) : 0U);
+        } else if constexpr (Row::kWritesCodes) {
+          store_padded_codes(r.codes(), col, cols, vectors, r.quantized(octet));
+        }
+      }
+    }
+    if (pass <= squares) {
+      group_sums(total, r.threads, warp_sums[pass]);
+      if (pass == sum) r.take_sum(total[0]);
+      if (pass == squares) r.take_squares(total[0]);
+    } else if constexpr (Row::kWritesCodes) {
+      if (pass == values) r.take_maximum(group_max(maximum, r.threads, warp_maxima));
+    }
+  }
+}
+
+template <class In, class Kind, bool Affine, class Codes, bool Given, bool Result>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) == 2 ? 2 : 1)
+    norm_rows(const __grid_constant__ NormRowsParams p) {
+  using Launch = NormRowsLaunch;
+  using Row = NormRow<In, Kind, Affine, Codes, Given, Result>;
+  __shared__ float warp_sums[2][kMaxWarps][1];
+  __shared__ u32 warp_maxima[kMaxWarps];
+  start_in_turn();
+  const u32 threads = 1U << p.threads_log2;
+  const u32 rows_per_block = blockDim.x >> p.threads_log2;
+  const bool vectors = Row::vectors(p);
+  const bool kept = vectors && p.cols % kOctet == 0 && p.cols <= i64{threads} * Launch::kOctets * kOctet;
+  if constexpr (Given) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) *p.factors = factor_from_scale(*p.scale);
+  }
+  INGOT_UNROLL_BY(1)
+  for (u32 turn = 0;; ++turn) {
+    const i64 first_row = (i64{turn} * gridDim.x + blockIdx.x) * rows_per_block;
+    if (first_row >= p.rows) break;
+    Row row{p, first_row + (threadIdx.x >> p.threads_log2), threadIdx.x & (threads - 1), threads};
+    if (kept) {
+      norm_kept_row(row, warp_sums, warp_maxima);
+    } else {
+      norm_streamed_row(row, warp_sums, warp_maxima);
+    }
+    __syncthreads();  // the shared memory is free again
+  }
+}
+
+}  // namespace ingot

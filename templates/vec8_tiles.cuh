@@ -1,0 +1,58 @@
+// How kernels that see each octet (octet.cuh) of a matrix once cut it up: a block takes a tile, each of its threads an
+// octet of columns in several rows one below the other; then, where tiles outnumber blocks, the next.
+#pragma once
+
+#include "platform.cuh"
+#include "vec8.cuh"
+
+namespace ingot {
+
+struct OctetTiles {
+  static constexpr u32 kThreads = 256;
+  static constexpr u32 kThreadsLog2 = 8;
+  static constexpr i64 kMaxBlocks = 0x7fffffff;
+  // Rows of a thread: 64 bytes of each matrix.
+  INGOT_HOST_DEVICE static constexpr u32 rows(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
+  // Threads beside each other: 8 where the matrix is as wide, more where few of them have no columns then.
+  INGOT_HOST_DEVICE static constexpr u32 across_log2(i64 cols) {
+    const i64 octets = ceil_div(cols, i64{kOctet});
+    u32 log2 = 0;
+    while (log2 < 3 && (i64{1} << log2) < octets) ++log2;
+    for (u32 wider = log2 + 1; wider <= kThreadsLog2; ++wider) {
+      const i64 idle = (ceil_div(octets, i64{1} << wider) << wider) - octets;
+      if (idle * 16 <= octets) log2 = wider;
+    }
+    return log2;
+  }
+  INGOT_HOST_DEVICE static constexpr i64 tile_cols(u32 across_log2) { return i64{kOctet} << across_log2; }
+  INGOT_HOST_DEVICE static constexpr i64 tile_rows(u32 across_log2, u64 value_bytes) {
+    return i64{rows(value_bytes)} << (kThreadsLog2 - across_log2);
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid_of(i64 rows, i64 cols, u64 value_bytes, u32 across_log2) {
+    return min_of(kMaxBlocks,
+                  ceil_div(rows, tile_rows(across_log2, value_bytes)) * ceil_div(cols, tile_cols(across_log2)));
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u64 value_bytes) {
+    return grid_of(rows, cols, value_bytes, across_log2(cols));
+  }
+};
+
+// body(first row, first column) of each tile of the block, in the order of the grid; the whole block is in the same.
+template <class Body>
+INGOT_DEVICE void for_each_tile(i64 rows, i64 cols, i64 tile_rows, i64 tile_cols, Body body) {
+  const u32 strips = static_cast<u32>(ceil_div(cols, tile_cols));
+  const u32 band_step = gridDim.x / strips;
+  const u32 strip_step = gridDim.x % strips;
+  u32 strip = blockIdx.x % strips;
+  INGOT_UNROLL_BY(1)
+  for (i64 band = blockIdx.x / strips; band * tile_rows < rows; band += band_step) {
+    body(band * tile_rows, strip * tile_cols);
+    strip += strip_step;
+    if (strip >= strips) {
+      strip -= strips;
+      ++band;
+    }
+  }
+}
+
+}  // namespace ingot
