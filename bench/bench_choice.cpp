@@ -65,7 +65,7 @@ class Bench {
                 [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }) {}
 
   // The library's own choice first.
-  std::vector<Product> candidates_of(const GemmCall& call) const {
+  std::vector<MatmulSpec> candidates_of(const GemmCall& call) const {
     std::vector<GemmSpec> all = gemm_candidates(
         call, {.target = context_->cache().target(), .multiprocessors = context_->tuning_machine().multiprocessors});
     all.insert(all.begin(), call.spec);
@@ -77,7 +77,7 @@ class Bench {
   void compile(const std::vector<ChoiceCase>& cases) const {
     std::vector<KernelSpec> specs;
     for (const ChoiceCase& c : cases) {
-      for (const Product& candidate : candidates_of(c.call)) {
+      for (const MatmulSpec& candidate : candidates_of(c.call)) {
         const auto& spec = std::get<GemmSpec>(candidate);
         if (spec.kernel != GemmKernel::cublaslt) specs.emplace_back(spec);
       }
@@ -136,7 +136,7 @@ class Bench {
     const auto of_sm90 = std::ranges::find(specs, GemmKernel::sm90, &GemmSpec::kernel);
     if (of_sm90 == specs.end()) return;
     GemmSpec spec = *of_sm90;
-    for (const GemmTiling& tiling : candidates(specs.front())) {
+    for (const GemmTiling& tiling : gemm_tilings(specs.front())) {
       spec.tiling = tiling;
       if (std::ranges::find(specs, spec) == specs.end()) specs.push_back(spec);
     }

@@ -126,7 +126,7 @@ class Bench {
       add_cublaslt(c, buffers, all);
       return all;
     }
-    const GemmTiling chosen = choose_tiling(c.spec, c.size, multiprocessors_);
+    const GemmTiling chosen = choose_sm90_tiling(c.spec, c.size, multiprocessors_);
     add_ours(chosen);
     GemmSpec plain = without_epilogue(c.spec);
     if (!(plain == c.spec)) {
@@ -139,7 +139,7 @@ class Bench {
                      }});
       return all;
     }
-    for (const GemmTiling& tiling : candidates(c.spec)) {
+    for (const GemmTiling& tiling : gemm_tilings(c.spec)) {
       if (options_.tilings && tiling != chosen) add_ours(tiling);
     }
     for (const GemmTiling& tiling : kMmaTilings) {

@@ -65,7 +65,7 @@ struct Result {
   double read_us = 0;
 };
 
-double weight_bytes(const DequantMatmulSpec& spec, const GemmSize& size) {
+double weight_bytes(const DequantMatmulSpec& spec, const MatmulSize& size) {
   return static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
 }
 
@@ -115,7 +115,7 @@ class Bench {
                           : MeasureOptions{.rounds = rounds, .graph_us = 3000};
   }
 
-  std::vector<DequantMatmulSpec> every_tiling(const DequantMatmulSpec& spec, const GemmSize& size) const {
+  std::vector<DequantMatmulSpec> every_tiling(const DequantMatmulSpec& spec, const MatmulSize& size) const {
     std::vector<DequantMatmulSpec> all;
     for (DequantMatmulSpec named : dequant_kernels(spec, place_)) {
       for (const DequantTiling& tiling : dequant_tilings(named, size, place_)) {
@@ -209,7 +209,7 @@ class Bench {
   std::unique_ptr<CublasLt> cublaslt_;
   Buffer workspace_;
   ReadCeiling ceiling_{gpu_};
-  GemmPlace place_;
+  MatmulDevice place_;
   Options options_;
   std::map<std::tuple<Dtype, std::int64_t, std::int64_t, std::int64_t>, double> times_;
   std::map<std::size_t, double> reading_;
@@ -229,7 +229,7 @@ Json to_json(const Contender& c) {
 }
 
 Json to_json(const Result& result) {
-  const GemmSize& size = result.wanted.size;
+  const MatmulSize& size = result.wanted.size;
   Json json{{"spec", print(result.spec)}, {"case", name(result.wanted)}, {"m", size.m}, {"n", size.n}, {"k", size.k},
             {"bf16_us", result.bf16_us},  {"read_us", result.read_us}};
   json["ours"] = to_json(result.ours);

@@ -87,7 +87,7 @@ double finished(Gpu& gpu, const GemmSpec& spec, const GemmTensors& t, std::int64
 }  // namespace
 
 GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(gemm_case) {
-  const GemmSize& s = case_.size;
+  const MatmulSize& s = case_.size;
   const std::size_t bytes =
       bytes_of(s.m, s.k, case_.spec.a) + bytes_of(s.n, s.k, case_.spec.b) + bytes_of(s.m, s.n, case_.spec.out);
   const int count = copies_for(bytes);

@@ -15,7 +15,7 @@ struct GemmCase {
   std::string shape;  // "wqkv 16384x8192x1280": M x K x N
   std::string mode;   // "tensor fast", "blocks"
   GemmSpec spec;
-  GemmSize size;
+  MatmulSize size;
 };
 
 inline constexpr const char* kBf16 = "bf16";  // the mode that FP8 is to beat

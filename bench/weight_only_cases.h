@@ -10,7 +10,7 @@ namespace ingot::bench {
 
 struct WeightOnlyCase {
   std::string weight;  // "llama3-8b down"
-  GemmSize size;       // m tokens, a weight [n, k]
+  MatmulSize size;     // m tokens, a weight [n, k]
 };
 
 std::string name(const WeightOnlyCase& c);  // "llama3-8b down 4096x14336, M 16"

@@ -139,7 +139,7 @@ void bind_weight_only(nb::module_& module) {
                 made = WeightOnlyLinear::from_state(backend, state, on);
               });
             } catch (const Error& error) {  // with where the state came from
-              throw Error(error.code(), file, "the layer \"" + shown(name) + "\": " + error.what());
+              throw Error(error.code(), file, "the layer \"" + printable(name) + "\": " + error.what());
             }
             return PythonWeightOnly{&context, std::move(*made)};
           },

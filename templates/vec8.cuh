@@ -10,31 +10,31 @@
 
 namespace ingot {
 
-inline constexpr u32 kOctet = 8;
+inline constexpr u32 kVec8 = 8;
 
 template <HighPrecision T>
-struct Octet {
-  static constexpr u32 kVectors = kOctet / kPerVector<T>;
+struct Vec8 {
+  static constexpr u32 kVectors = kVec8 / kPerVector<T>;
   Vector<T> vectors[kVectors];
 };
 
 template <HighPrecision T>
-INGOT_HOST_DEVICE void unpack(const Octet<T>& octet, float (&x)[kOctet]) {
+INGOT_HOST_DEVICE void unpack(const Vec8<T>& vec8, float (&x)[kVec8]) {
   INGOT_UNROLL
-  for (u32 i = 0; i < kOctet / 2; ++i) {
+  for (u32 i = 0; i < kVec8 / 2; ++i) {
     if constexpr (sizeof(T) == 4) {
-      x[2 * i] = float_from_bits(octet.vectors[i / 2].word(2 * i % 4));
-      x[2 * i + 1] = float_from_bits(octet.vectors[i / 2].word((2 * i + 1) % 4));
+      x[2 * i] = float_from_bits(vec8.vectors[i / 2].word(2 * i % 4));
+      x[2 * i + 1] = float_from_bits(vec8.vectors[i / 2].word((2 * i + 1) % 4));
     } else {
-      x[2 * i] = low_element(octet.vectors[0].word(i), T{});
-      x[2 * i + 1] = high_element(octet.vectors[0].word(i), T{});
+      x[2 * i] = low_element(vec8.vectors[0].word(i), T{});
+      x[2 * i + 1] = high_element(vec8.vectors[0].word(i), T{});
     }
   }
 }
 
 // Each rounded to T.
 template <HighPrecision T>
-INGOT_HOST_DEVICE Octet<T> pack(const float (&x)[kOctet]) {
+INGOT_HOST_DEVICE Vec8<T> pack(const float (&x)[kVec8]) {
   if constexpr (sizeof(T) == 4) {
     const auto word = [&](u32 i) { return float_bits(from_float<f32>(x[i])); };
     return {{{{word(0), word(1), word(2), word(3)}}, {{word(4), word(5), word(6), word(7)}}}};
@@ -44,25 +44,25 @@ INGOT_HOST_DEVICE Octet<T> pack(const float (&x)[kOctet]) {
   }
 }
 
-// What is worked out from the octet before and after this is worked out twice, and needs no registers in between.
+// What is worked out from the vector of 8 before and after this is worked out twice, and needs no registers in between.
 template <HighPrecision T>
-INGOT_DEVICE void forget_values(Octet<T>& octet) {
+INGOT_DEVICE void forget_values(Vec8<T>& vec8) {
 #if INGOT_ON_DEVICE
   INGOT_UNROLL
-  for (Vector<T>& vector : octet.vectors) {
+  for (Vector<T>& vector : vec8.vectors) {
     ptx::opaque(vector.bits.x);
     ptx::opaque(vector.bits.y);
     ptx::opaque(vector.bits.z);
     ptx::opaque(vector.bits.w);
   }
 #else
-  static_cast<void>(octet);
+  static_cast<void>(vec8);
 #endif
 }
 
 // What is read once, and what is read again: gamma, or a row that did not fit the registers.
 template <HighPrecision T>
-INGOT_DEVICE Octet<T> load_octet_once(const T* source) {
+INGOT_DEVICE Vec8<T> load_vec8_once(const T* source) {
   if constexpr (sizeof(T) == 4) {
     // The two loads share each line, and the L1 serves the second.
     return {{{load16(source)}, {load16(source + kPerVector<T>)}}};
@@ -72,7 +72,7 @@ INGOT_DEVICE Octet<T> load_octet_once(const T* source) {
 }
 // The first, of what its reader may write in place.
 template <HighPrecision T>
-INGOT_DEVICE Octet<T> load_octet_in_place(const T* source) {
+INGOT_DEVICE Vec8<T> load_vec8_in_place(const T* source) {
   if constexpr (sizeof(T) == 4) {
     return {{{load16_in_place(source)}, {load16_in_place(source + kPerVector<T>)}}};
   } else {
@@ -80,19 +80,19 @@ INGOT_DEVICE Octet<T> load_octet_in_place(const T* source) {
   }
 }
 template <HighPrecision T>
-INGOT_DEVICE Octet<T> load_octet_again(const T* source) {
-  Octet<T> octet;
+INGOT_DEVICE Vec8<T> load_vec8_again(const T* source) {
+  Vec8<T> vec8;
   INGOT_UNROLL
-  for (u32 i = 0; i < Octet<T>::kVectors; ++i) octet.vectors[i].bits = load16(source + i * kPerVector<T>);
-  return octet;
+  for (u32 i = 0; i < Vec8<T>::kVectors; ++i) vec8.vectors[i].bits = load16(source + i * kPerVector<T>);
+  return vec8;
 }
 
 template <HighPrecision T>
-INGOT_HOST_DEVICE u32 amax_bits(const Octet<T>& octet) {
-  if constexpr (Octet<T>::kVectors == 1) {
-    return amax_bits(octet.vectors[0]);
+INGOT_HOST_DEVICE u32 amax_bits(const Vec8<T>& vec8) {
+  if constexpr (Vec8<T>::kVectors == 1) {
+    return amax_bits(vec8.vectors[0]);
   } else {
-    return max_of(amax_bits(octet.vectors[0]), amax_bits(octet.vectors[1]));
+    return max_of(amax_bits(vec8.vectors[0]), amax_bits(vec8.vectors[1]));
   }
 }
 
@@ -102,10 +102,10 @@ struct ColumnMaxima {
   static constexpr u32 kWords = sizeof(T) == 4 ? 8 : 4;
   u32 words[kWords] = {};
 
-  INGOT_HOST_DEVICE void take(const Octet<T>& octet) {
+  INGOT_HOST_DEVICE void take(const Vec8<T>& vec8) {
     INGOT_UNROLL
     for (u32 i = 0; i < kWords; ++i) {
-      const u32 word = octet.vectors[i / 4].word(i % 4);
+      const u32 word = vec8.vectors[i / 4].word(i % 4);
       if constexpr (sizeof(T) == 4) {
         words[i] = max_of(words[i], word & 0x7fffffffU);
       } else {
@@ -115,7 +115,7 @@ struct ColumnMaxima {
   }
 
   template <u32 kRows>
-  INGOT_HOST_DEVICE void take(const Octet<T> (&rows)[kRows]) {
+  INGOT_HOST_DEVICE void take(const Vec8<T> (&rows)[kRows]) {
     INGOT_UNROLL
     for (u32 r = 0; r < kRows; ++r) take(rows[r]);
   }
@@ -132,22 +132,22 @@ struct ColumnMaxima {
 
 // Stored as T, rounded if it is narrower. Past the L2, as codes are: who reads it comes later.
 template <HighPrecision T, HighPrecision V>
-INGOT_DEVICE void store_octet(T* target, const Octet<V>& octet) {
+INGOT_DEVICE void store_vec8(T* target, const Vec8<V>& vec8) {
   if constexpr (is_same<T, V>) {
     INGOT_UNROLL
-    for (u32 i = 0; i < Octet<T>::kVectors; ++i) store_streaming(target + i * kPerVector<T>, octet.vectors[i].bits);
+    for (u32 i = 0; i < Vec8<T>::kVectors; ++i) store_streaming(target + i * kPerVector<T>, vec8.vectors[i].bits);
   } else {
-    float x[kOctet];
-    unpack(octet, x);
-    store_octet(target, pack<T>(x));
+    float x[kVec8];
+    unpack(vec8, x);
+    store_vec8(target, pack<T>(x));
   }
 }
 
 // The codes, the first in the low byte; scale(i) is that of element i. Given: as quantize_given().
 template <Fp8Format Out, bool Given = false, HighPrecision T, class ScaleOf>
-INGOT_HOST_DEVICE U32x2 quantize(const Octet<T>& octet, ScaleOf scale) {
-  float x[kOctet];
-  unpack(octet, x);
+INGOT_HOST_DEVICE U32x2 quantize(const Vec8<T>& vec8, ScaleOf scale) {
+  float x[kVec8];
+  unpack(vec8, x);
   const auto scaled = [&](u32 i) -> float { return Given ? scaled_by_given(x[i], scale(i)) : x[i] * scale(i); };
   const auto pair = [&](u32 i) -> u32 { return encode_pair<Out>(scaled(i), scaled(i + 1)); };
   return {pair(0) | pair(2) << 16, pair(4) | pair(6) << 16};

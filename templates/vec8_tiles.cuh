@@ -1,5 +1,5 @@
-// How kernels that see each octet (octet.cuh) of a matrix once cut it up: a block takes a tile, each of its threads an
-// octet of columns in several rows one below the other; then, where tiles outnumber blocks, the next.
+// How kernels that see each vector of 8 (vec8.cuh) of a matrix once cut it up: a block takes a tile, each of its
+// threads a vector of 8 of columns in several rows one below the other; then, where tiles outnumber blocks, the next.
 #pragma once
 
 #include "platform.cuh"
@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-struct OctetTiles {
+struct Vec8Tiles {
   static constexpr u32 kThreads = 256;
   static constexpr u32 kThreadsLog2 = 8;
   static constexpr i64 kMaxBlocks = 0x7fffffff;
@@ -15,16 +15,16 @@ struct OctetTiles {
   INGOT_HOST_DEVICE static constexpr u32 rows(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
   // Threads beside each other: 8 where the matrix is as wide, more where few of them have no columns then.
   INGOT_HOST_DEVICE static constexpr u32 across_log2(i64 cols) {
-    const i64 octets = ceil_div(cols, i64{kOctet});
+    const i64 vec8s = ceil_div(cols, i64{kVec8});
     u32 log2 = 0;
-    while (log2 < 3 && (i64{1} << log2) < octets) ++log2;
+    while (log2 < 3 && (i64{1} << log2) < vec8s) ++log2;
     for (u32 wider = log2 + 1; wider <= kThreadsLog2; ++wider) {
-      const i64 idle = (ceil_div(octets, i64{1} << wider) << wider) - octets;
-      if (idle * 16 <= octets) log2 = wider;
+      const i64 idle = (ceil_div(vec8s, i64{1} << wider) << wider) - vec8s;
+      if (idle * 16 <= vec8s) log2 = wider;
     }
     return log2;
   }
-  INGOT_HOST_DEVICE static constexpr i64 tile_cols(u32 across_log2) { return i64{kOctet} << across_log2; }
+  INGOT_HOST_DEVICE static constexpr i64 tile_cols(u32 across_log2) { return i64{kVec8} << across_log2; }
   INGOT_HOST_DEVICE static constexpr i64 tile_rows(u32 across_log2, u64 value_bytes) {
     return i64{rows(value_bytes)} << (kThreadsLog2 - across_log2);
   }

@@ -62,7 +62,7 @@ void check_target(const KernelSpec& spec, Target target) {
 }
 
 // Of what is shown for a dequant_matmul that leaves the choice to its sizes: those of a decoding step, on an H100.
-constexpr GemmSize kShownSize{.m = 16, .n = 4096, .k = 4096};
+constexpr MatmulSize kShownSize{.m = 16, .n = 4096, .k = 4096};
 constexpr int kShownMultiprocessors = 132;
 
 struct Shown {

@@ -88,10 +88,10 @@ std::string describe(const TunedGemm& gemm) {
   return fmt::format("{}{}{}", planned.label, planned.label.empty() ? "" : "  ", print(planned.call));
 }
 
-std::vector<Product> candidates_of(Context& context, const ProductCall& call) {
+std::vector<MatmulSpec> candidates_of(Context& context, const MatmulCall& call) {
   const Target target = context.cache().target();
   const int multiprocessors = context.tuning_machine().multiprocessors;
-  std::vector<Product> all;
+  std::vector<MatmulSpec> all;
   if (const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec)) {
     const auto& [m, n, k] = call.size;
     for (const DequantMatmulSpec& spec :
@@ -114,8 +114,8 @@ bool tune_on_gpu(Context& context, std::vector<TunedGemm>& gemms, const TuneOpti
   std::unique_ptr<Progress> progress;
   TuneSession session{.store = &context.tuning_store(),
                       .machine = context.tuning_machine(),
-                      .candidates = [&](const ProductCall& call) { return candidates_of(context, call); },
-                      .measurer = [&](const ProductCall& call) -> std::unique_ptr<ProductMeasurer> {
+                      .candidates = [&](const MatmulCall& call) { return candidates_of(context, call); },
+                      .measurer = [&](const MatmulCall& call) -> std::unique_ptr<MatmulMeasurer> {
                         if (bench == nullptr) bench = std::make_unique<Bench>(context);
                         if (const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec)) {
                           return std::make_unique<CudaDequantMeasurer>(bench->gpu, bench->random, *dequant, call.size);

@@ -76,7 +76,7 @@ LinearSize parse_mnk(const std::string& text) {
 constexpr const char* kBaseline = "in 16 bits";
 
 // The same in bf16, or in f16 where activations are.
-ProductCall in_16_bits(const ProductCall& call) {
+MatmulCall in_16_bits(const MatmulCall& call) {
   const bool bias = std::visit([](const auto& spec) { return spec.bias; }, call.spec);
   const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec);
   const Dtype dtype = dequant != nullptr ? dequant->x : Dtype::bf16;
@@ -84,7 +84,7 @@ ProductCall in_16_bits(const ProductCall& call) {
 }
 
 // Are its operands no codes?
-bool in_high_precision(const Product& product) {
+bool in_high_precision(const MatmulSpec& product) {
   const auto* const gemm = std::get_if<GemmSpec>(&product);
   return gemm != nullptr && !is_fp8(gemm->a);
 }
@@ -150,8 +150,8 @@ class Plan {
 
   void add_layer(const std::string& name, const LinearSize& size) {
     if (weight_) {
-      const ProductCall call{.spec = *weight_,
-                             .size = {.m = size.tokens, .n = size.out_features, .k = size.in_features}};
+      const MatmulCall call{.spec = *weight_,
+                            .size = {.m = size.tokens, .n = size.out_features, .k = size.in_features}};
       add({.label = fmt::format("{}{}weight-only", name, name.empty() ? "" : ", "),
            .call = call,
            .bf16 = in_16_bits(call)});
@@ -163,12 +163,12 @@ class Plan {
       for (std::size_t i = 0; i < gemms.size(); ++i) {
         add({.label = fmt::format("{}{}{}, {}", name, name.empty() ? "" : " ", gemms[i].role, recipe.name),
              .call = {.spec = gemms[i].call.spec, .size = gemms[i].call.size},
-             .bf16 = ProductCall{.spec = baselines[i].call.spec, .size = baselines[i].call.size}});
+             .bf16 = MatmulCall{.spec = baselines[i].call.spec, .size = baselines[i].call.size}});
       }
     }
   }
 
-  void add_call(const ProductCall& call) { add({.label = "", .call = call, .bf16 = in_16_bits(call)}); }
+  void add_call(const MatmulCall& call) { add({.label = "", .call = call, .bf16 = in_16_bits(call)}); }
 
   std::vector<PlannedGemm> take() {
     std::stable_partition(planned_.begin(), planned_.end(), [](const PlannedGemm& gemm) { return !gemm.bf16; });
@@ -207,9 +207,9 @@ std::vector<PlannedGemm> plan(const TuneRequest& request) {
     }
   }
   if (!request.manifest.empty()) {
-    const GemmManifestFile manifest = read_gemm_manifest(request.manifest);
+    const MatmulManifestFile manifest = read_matmul_manifest(request.manifest);
     if (manifest.damaged > 0) request.warn(manifest.problem);
-    for (const ProductCall& call : manifest.calls) made.add_call(call);
+    for (const MatmulCall& call : manifest.calls) made.add_call(call);
   }
   return made.take();
 }

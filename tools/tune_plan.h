@@ -15,8 +15,8 @@ namespace ingot::tools {
 
 struct PlannedGemm {
   std::string label;  // "gate_up grad_weight, tensorwise"
-  ProductCall call;
-  std::optional<ProductCall> bf16{};  // the same product in 16 bits, which one with codes is compared with
+  MatmulCall call;
+  std::optional<MatmulCall> bf16{};  // the same product in 16 bits, which one with codes is compared with
 };
 
 struct TuneRequest {

@@ -20,8 +20,8 @@ Clock::duration from_seconds(double seconds) {
 }
 
 // What has a record already has to be beaten.
-std::vector<Product> candidates_of(const TuneSession& session, const ProductCall& call) {
-  std::vector<Product> all = session.candidates(call);
+std::vector<MatmulSpec> candidates_of(const TuneSession& session, const MatmulCall& call) {
+  std::vector<MatmulSpec> all = session.candidates(call);
   if (const auto record = session.store->find(session.machine, call.spec, call.size)) {
     std::erase(all, record->chosen);
     all.insert(all.begin(), record->chosen);
@@ -50,7 +50,7 @@ double bf16_time(const std::vector<TunedGemm>& gemms, const PlannedGemm& planned
 // `share`: of the time that is left until `deadline`, what this GEMM may take. It gets a record, or a problem, or,
 // where it was stopped, neither.
 void tune_one(const TuneSession& session, TunedGemm& gemm, double bf16_us, double share, Clock::time_point deadline) {
-  const ProductCall& call = gemm.planned.call;
+  const MatmulCall& call = gemm.planned.call;
   const Clock::time_point enough =
       Clock::now() + std::chrono::duration_cast<Clock::duration>((deadline - Clock::now()) * share);
   const AutotuneResult result = autotune(candidates_of(session, call), *session.measurer(call),
@@ -82,7 +82,7 @@ void tune_one(const TuneSession& session, TunedGemm& gemm, double bf16_us, doubl
 
 }  // namespace
 
-double tuning_weight(const ProductCall& call) {
+double tuning_weight(const MatmulCall& call) {
   const auto& [m, n, k] = call.size;
   return 1 + static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * 1e-12;
 }

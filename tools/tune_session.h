@@ -16,8 +16,8 @@ struct TuneSession {
   TuningStore* store = nullptr;
   TuningMachine machine{};
   // What is worth measuring, the untuned choice first. Where there is a record, its kernel goes before them.
-  std::function<std::vector<Product>(const ProductCall&)> candidates;
-  std::function<std::unique_ptr<ProductMeasurer>(const ProductCall&)> measurer;
+  std::function<std::vector<MatmulSpec>(const MatmulCall&)> candidates;
+  std::function<std::unique_ptr<MatmulMeasurer>(const MatmulCall&)> measurer;
   std::function<bool()> interrupted;  // asked often, by several threads
   double seconds = 1e6;               // for all of them, at most
   // Around each GEMM; `weight` is about how long it takes, in any unit.
@@ -27,7 +27,7 @@ struct TuneSession {
 };
 
 // About how long a GEMM takes to tune, in any unit.
-double tuning_weight(const ProductCall& call);
+double tuning_weight(const MatmulCall& call);
 
 // Fills in the records that the store has.
 void find_records(const TuneSession& session, std::vector<TunedGemm>& gemms);

@@ -218,7 +218,7 @@ std::string functor(const GemmSpec& spec, PointwisePrecision precision) {
 Instance gemm_sm90(const GemmSpec& spec) {
   GemmSpec kernel = spec;
   if (!has_group_factors(spec)) kernel.scale_a = kRowwise;
-  kernel.tiling = spec.tiling.value_or(candidates(spec).front());
+  kernel.tiling = spec.tiling.value_or(gemm_tilings(spec).front());
   // Once they are staged, operands lie as all others do.
   kernel.layout_a = kernel.layout_b = Layout::k_major;
   kernel.staged_a = kernel.staged_b = false;

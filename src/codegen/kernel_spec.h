@@ -125,7 +125,7 @@ struct GemmSpec {
   bool fast_accumulation = false;  // sum in the tensor core throughout; FP8 operands only
   GemmEpilogue epilogue{};
   GemmKernel kernel = GemmKernel::automatic;
-  std::optional<GemmTiling> tiling{};  // of kernels sm90 and mma; without, what suits the shape (candidates.h)
+  std::optional<GemmTiling> tiling{};  // of kernels sm90 and mma; without, what suits the shape (gemm_estimate.h)
   int algorithm = 0;                   // of kernel cublaslt: the how manieth of its heuristic's, from 0
   bool staged_a = false;               // of kernel sm90
   bool staged_b = false;

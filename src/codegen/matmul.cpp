@@ -34,13 +34,13 @@ std::int64_t take_size(std::string_view line, std::string_view& rest, const char
 
 }  // namespace
 
-std::size_t hash_value(const ProductCall& call) { return hash_with(hash_value(kernel_spec(call.spec)), call.size); }
+std::size_t hash_value(const MatmulCall& call) { return hash_with(hash_value(kernel_spec(call.spec)), call.size); }
 
-KernelSpec kernel_spec(const Product& product) {
+KernelSpec kernel_spec(const MatmulSpec& product) {
   return std::visit([](const auto& spec) { return KernelSpec(spec); }, product);
 }
 
-Product parse_product(std::string_view line) {
+MatmulSpec parse_matmul_spec(std::string_view line) {
   const KernelSpec spec = parse(line);
   if (const auto* const gemm = std::get_if<GemmSpec>(&spec)) return *gemm;
   if (const auto* const dequant = std::get_if<DequantMatmulSpec>(&spec)) return *dequant;
@@ -53,30 +53,30 @@ DequantMatmulSpec without_kernel(DequantMatmulSpec spec) {
   return spec;
 }
 
-Product without_kernel(const Product& product) {
-  return std::visit([](const auto& spec) { return Product(without_kernel(spec)); }, product);
+MatmulSpec without_kernel(const MatmulSpec& product) {
+  return std::visit([](const auto& spec) { return MatmulSpec(without_kernel(spec)); }, product);
 }
 
-bool names_kernel(const Product& product) { return product != without_kernel(product); }
+bool names_kernel(const MatmulSpec& product) { return product != without_kernel(product); }
 
-std::string kernel_of(const Product& product) {
+std::string kernel_of(const MatmulSpec& product) {
   const std::string line = print(kernel_spec(product));
   constexpr std::string_view kKey = " kernel=";
   const auto at = line.find(kKey);
   return at == std::string::npos ? "automatic" : line.substr(at + kKey.size());
 }
 
-std::string print(const ProductCall& call) {
+std::string print(const MatmulCall& call) {
   return fmt::format("{} {} {} {}", print(kernel_spec(call.spec)), call.size.m, call.size.n, call.size.k);
 }
 
-ProductCall parse_product_call(std::string_view line) {
+MatmulCall parse_matmul_call(std::string_view line) {
   std::string_view rest = line;
-  ProductCall call;
+  MatmulCall call;
   call.size.k = take_size(line, rest, "k");
   call.size.n = take_size(line, rest, "n");
   call.size.m = take_size(line, rest, "m");
-  call.spec = without_kernel(parse_product(rest));
+  call.spec = without_kernel(parse_matmul_spec(rest));
   return call;
 }
 

@@ -16,33 +16,33 @@
 
 namespace ingot {
 
-using Product = std::variant<GemmSpec, DequantMatmulSpec>;
+using MatmulSpec = std::variant<GemmSpec, DequantMatmulSpec>;
 
-struct ProductCall {
-  Product spec{};
-  GemmSize size{};
-  bool operator==(const ProductCall&) const = default;
+struct MatmulCall {
+  MatmulSpec spec{};
+  MatmulSize size{};
+  bool operator==(const MatmulCall&) const = default;
 };
 
-std::size_t hash_value(const ProductCall& call);
+std::size_t hash_value(const MatmulCall& call);
 
-inline auto matching(const ProductCall& call) {
+inline auto matching(const MatmulCall& call) {
   return [&call](const auto& entry) { return entry.call == call; };
 }
 
-KernelSpec kernel_spec(const Product& product);
+KernelSpec kernel_spec(const MatmulSpec& product);
 // Throws Error{invalid_spec} where the line is another kernel's.
-Product parse_product(std::string_view line);
+MatmulSpec parse_matmul_spec(std::string_view line);
 
 // With the choice of its kernel left to the library.
 DequantMatmulSpec without_kernel(DequantMatmulSpec spec);
-Product without_kernel(const Product& product);
-bool names_kernel(const Product& product);
+MatmulSpec without_kernel(const MatmulSpec& product);
+bool names_kernel(const MatmulSpec& product);
 // The kernel that it names, as its line does: "sm90:128x256:2x1:4:cooperative", "cublaslt:3"; else "automatic".
-std::string kernel_of(const Product& product);
+std::string kernel_of(const MatmulSpec& product);
 
-std::string print(const ProductCall& call);
+std::string print(const MatmulCall& call);
 // Throws Error{invalid_spec} that quotes what is wrong.
-ProductCall parse_product_call(std::string_view line);
+MatmulCall parse_matmul_call(std::string_view line);
 
 }  // namespace ingot

@@ -68,13 +68,13 @@ std::string print(const DelayedScalingState& state) {
                          {"amax", slot.amax},
                          {"history", slot.history}});
   }
-  return seal(
+  return with_checksum(
       Json{{"ingot_delayed_scaling", kFormat}, {"history_length", state.history_length}, {"slots", slots}}.dump());
 }
 
 DelayedScalingState parse_delayed_scaling_state(std::string_view text) {
   if (!text.starts_with(kBegin)) refuse("is no state of delayed scaling");
-  if (const std::string fault = seal_fault(text); !fault.empty()) refuse(fault);
+  if (const std::string fault = checksum_fault(text); !fault.empty()) refuse(fault);
   try {
     const Json json = Json::parse(text);
     if (json.at("ingot_delayed_scaling") != kFormat) refuse("is of another version of the format");

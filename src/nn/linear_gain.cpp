@@ -10,13 +10,14 @@ constexpr double kBytesPerUs = 3.4e6;     // that a cast moves on an H200
 constexpr double kMultiprocessors = 132;  // of an H200
 
 double product_us(const GemmCall& call, int multiprocessors) {
-  const GemmSize& size = call.size;
+  const MatmulSize& size = call.size;
   if (size.m == 0 || size.n == 0) return 0;
   // 16 bits are twice the bytes and half of the rate: the FP8 product of twice the K.
   if (!is_fp8(call.spec.a)) {
     return estimate_cublaslt({.fast_accumulation = true}, {size.m, size.n, 2 * size.k}, multiprocessors);
   }
-  const double ours = estimate(call.spec, size, choose_tiling(call.spec, size, multiprocessors), multiprocessors);
+  const double ours =
+      estimate_gemm(call.spec, size, choose_sm90_tiling(call.spec, size, multiprocessors), multiprocessors);
   return has_group_factors(call.spec) ? ours : std::min(ours, estimate_cublaslt(call.spec, size, multiprocessors));
 }
 

@@ -79,7 +79,7 @@ std::optional<std::uint64_t> bytes_of(const Type& type, const std::vector<std::i
   return bits / 8;
 }
 
-std::string tensor_called(std::string_view name) { return fmt::format("tensor \"{}\"", shown(name)); }
+std::string tensor_called(std::string_view name) { return fmt::format("tensor \"{}\"", printable(name)); }
 
 // ---- Files ---------------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,8 @@ Json parse_json(const std::filesystem::path& path, std::string_view text, std::s
     if (event == Json::parse_event_t::object_start) names.emplace_back();
     if (event == Json::parse_event_t::object_end) names.pop_back();
     if (event == Json::parse_event_t::key && !names.back().insert(parsed.get_ref<const std::string&>()).second) {
-      refuse(path, fmt::format("its {} has the name \"{}\" twice", what, shown(parsed.get_ref<const std::string&>())));
+      refuse(path,
+             fmt::format("its {} has the name \"{}\" twice", what, printable(parsed.get_ref<const std::string&>())));
     }
     return true;
   };
@@ -163,7 +164,7 @@ class HeaderReader {
     if (!found->is_object()) refuse(*path_, "its __metadata__ is no object of texts");
     for (const auto& [name, value] : found->items()) {
       if (!value.is_string())
-        refuse(*path_, fmt::format("its __metadata__ has something other than a text, \"{}\"", shown(name)));
+        refuse(*path_, fmt::format("its __metadata__ has something other than a text, \"{}\"", printable(name)));
       metadata.emplace(name, value.get<std::string>());
     }
     return metadata;
@@ -186,7 +187,7 @@ class HeaderReader {
     }
     const Type* const type = find_type(dtype->get_ref<const std::string&>());
     if (type == nullptr)
-      fault(fmt::format("is of the unknown dtype \"{}\"", shown(dtype->get_ref<const std::string&>())));
+      fault(fmt::format("is of the unknown dtype \"{}\"", printable(dtype->get_ref<const std::string&>())));
 
     StoredTensor tensor{.name = name, .type = std::string(type->name), .shape = {}, .dtype = type->dtype};
     for (const Json& size : *shape) {
@@ -351,7 +352,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
     if (file_name.empty() || file_name == "." || file_name == ".." ||
         file_name.find_first_of(std::string("/\\\0", 3)) != std::string::npos) {
       refuse(path, fmt::format("its weight_map puts {} into {}, which is no name of a file beside it",
-                               tensor_called(name), shown(value.dump())));
+                               tensor_called(name), printable(value.dump())));
     }
     files.emplace(name, file_name);
   }

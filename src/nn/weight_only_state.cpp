@@ -56,7 +56,7 @@ class Metadata {
 
   [[noreturn]] void refuse(const char* key, const std::string& message) const {
     throw Error(ErrorCode::invalid_argument, file_->path().string(),
-                fmt::format("the metadata \"{}{}\" {}", shown(name_), key, message));
+                fmt::format("the metadata \"{}{}\" {}", printable(name_), key, message));
   }
 
   const std::string& text(const char* key) const {
@@ -75,7 +75,7 @@ class Metadata {
     const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     constexpr std::int64_t kLargest = std::int64_t{1} << 31U;
     if (problem != std::errc() || end != digits.data() + digits.size() || value < 0 || value > kLargest) {
-      refuse(key, fmt::format("is \"{}\", but must be a size of 0 to 2^31", shown(digits)));
+      refuse(key, fmt::format("is \"{}\", but must be a size of 0 to 2^31", printable(digits)));
     }
     return value;
   }
@@ -90,14 +90,14 @@ WeightLayout layout_of(const Metadata& metadata) {
   const std::string& text = metadata.text(kLayout);
   const std::optional<WeightLayout> layout = parse_weight_layout(text);
   if (!layout) {
-    metadata.refuse(kLayout, fmt::format("is \"{}\", but must be {}", shown(text), kWeightLayoutNames));
+    metadata.refuse(kLayout, fmt::format("is \"{}\", but must be {}", printable(text), kWeightLayoutNames));
   }
   if (!is_packed(*layout)) return *layout;
   const std::string& version = metadata.text(kVersion);
   if (version != std::to_string(kPackedLayoutVersion)) {
     metadata.refuse(kVersion, fmt::format("is \"{}\", but this library reads packed weights of version {}: pack the "
                                           "weight again, from its values or its codes",
-                                          shown(version), kPackedLayoutVersion));
+                                          printable(version), kPackedLayoutVersion));
   }
   return *layout;
 }
@@ -107,7 +107,7 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
   state.options.layout = layout_of(metadata);
   const std::string& dtype = metadata.text(kDtype);
   const std::optional<Dtype> parsed = parse_dtype(dtype);
-  if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is no dtype", shown(dtype)));
+  if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is no dtype", printable(dtype)));
   if (!among(kWeightDtypes, *parsed)) {
     metadata.refuse(kDtype, fmt::format("is \"{}\", which is no weight's; it must be one of {}", name(*parsed),
                                         list(kWeightDtypes)));
@@ -125,7 +125,7 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
     return state;
   }
   const std::optional<ScaleGranularity> granularity = parse_granularity(scale);
-  if (!granularity) metadata.refuse(kScale, fmt::format("is \"{}\", which is no scale granularity", shown(scale)));
+  if (!granularity) metadata.refuse(kScale, fmt::format("is \"{}\", which is no scale granularity", printable(scale)));
   state.options.scale = *granularity;
   return state;
 }
@@ -135,7 +135,7 @@ std::vector<std::byte> read(const SafetensorsFile& file, const std::string& name
   if (tensor.type != expected.type || tensor.shape != expected.shape) {
     throw Error(
         ErrorCode::invalid_argument, file.path().string(),
-        fmt::format("the tensor \"{}\" is {} [{}], but by the metadata beside it must be {} [{}]", shown(name),
+        fmt::format("the tensor \"{}\" is {} [{}], but by the metadata beside it must be {} [{}]", printable(name),
                     tensor.type, fmt::join(tensor.shape, ", "), expected.type, fmt::join(expected.shape, ", ")));
   }
   return file.read(tensor);
@@ -146,14 +146,14 @@ std::vector<std::byte> read(const SafetensorsFile& file, const std::string& name
   std::vector<std::string> names;
   for (const auto& [key, value] : file.metadata()) {
     if (key.ends_with(kLayout))
-      names.push_back(fmt::format("\"{}\"", shown(key.substr(0, key.size() - std::string_view(kLayout).size()))));
+      names.push_back(fmt::format("\"{}\"", printable(key.substr(0, key.size() - std::string_view(kLayout).size()))));
   }
   constexpr std::size_t kTold = 8;
   const bool more = names.size() > kTold;
   if (more) names.resize(kTold);
   throw Error(ErrorCode::not_found, file.path().string(),
-              fmt::format("has no layer \"{}\", which would be a tensor \"{}weight\"; {}{}{}", shown(name), shown(name),
-                          names.empty() ? "save_weight_only() wrote none into it" : "its layers: ",
+              fmt::format("has no layer \"{}\", which would be a tensor \"{}weight\"; {}{}{}", printable(name),
+                          printable(name), names.empty() ? "save_weight_only() wrote none into it" : "its layers: ",
                           fmt::join(names, ", "), more ? " and more" : ""));
 }
 

@@ -342,7 +342,7 @@ void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device de
   check_overlaps(inputs, {&stats, 1});
 }
 
-GemmSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors) {
+MatmulSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors) {
   return {.m = extent_mn(tensors.a, spec.layout_a),
           .n = extent_mn(tensors.b, spec.layout_b),
           .k = extent_k(tensors.a, spec.layout_a)};

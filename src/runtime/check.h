@@ -41,7 +41,7 @@ void check_stream(const Stream& stream, const Backend& backend);
 void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes);
 
 // Of checked tensors.
-GemmSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors);
+MatmulSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors);
 
 // Elements from the factor of one row (or 128 of them) to that of the next, and from that of one group of K to the
 // next: 0 where there is one for all.

@@ -153,8 +153,8 @@ struct Context::Parts {
   std::unique_ptr<CublasLt> cublaslt;
   TuningStore tuning_store;
   TuningMachine machine;
-  GemmChoices choices;
-  std::unique_ptr<GemmManifest> manifest;  // null where none is recorded
+  MatmulChoices choices;
+  std::unique_ptr<MatmulManifest> manifest;  // null where none is recorded
   std::unique_ptr<Backend> backend;
 
  private:
@@ -177,7 +177,7 @@ Context::Parts::Parts(ContextOptions given)
       machine(describe_machine()),
       choices(options.tuning, tuning_store, options.tuning_file, machine, options.warn),
       manifest(options.gemm_manifest.empty() ? nullptr
-                                             : std::make_unique<GemmManifest>(options.gemm_manifest, options.warn)),
+                                             : std::make_unique<MatmulManifest>(options.gemm_manifest, options.warn)),
       backend(driver ? make_cuda_backend(*driver, options.device_index, cache,
                                          {.cublaslt = cublaslt.get(),
                                           .choices = &choices,

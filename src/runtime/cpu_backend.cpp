@@ -44,7 +44,7 @@ class CpuCastList final : public CastList {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, GemmManifest* manifest) : pool_(threads), manifest_(manifest) {}
+  CpuBackend(int threads, MatmulManifest* manifest) : pool_(threads), manifest_(manifest) {}
 
   Device device() const override { return {DeviceType::cpu, 0}; }
 
@@ -70,7 +70,7 @@ class CpuBackend final : public Backend {
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    const GemmSize size = gemm_size(spec, tensors);
+    const MatmulSize size = gemm_size(spec, tensors);
     if (manifest_ != nullptr && size.m != 0 && size.n != 0 && size.k != 0) {
       manifest_->note(spec, size);
     }
@@ -140,7 +140,7 @@ class CpuBackend final : public Backend {
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    const GemmSize size = dequant_size(tensors);
+    const MatmulSize size = dequant_size(tensors);
     // (Batch-invariant products are not tuned.)
     if (manifest_ != nullptr && !spec.batch_invariant && size.m != 0 && size.n != 0 && size.k != 0) {
       manifest_->note(spec, size);
@@ -218,13 +218,13 @@ class CpuBackend final : public Backend {
   }
 
   ThreadPool pool_;
-  GemmManifest* manifest_;
+  MatmulManifest* manifest_;
   LaunchHook* hook_ = nullptr;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(int threads, GemmManifest* manifest) {
+std::unique_ptr<Backend> make_cpu_backend(int threads, MatmulManifest* manifest) {
   return std::make_unique<CpuBackend>(threads, manifest);
 }
 

@@ -8,9 +8,9 @@
 
 namespace ingot {
 
-class GemmManifest;
+class MatmulManifest;
 
 // threads: 0 = all cores. `manifest` is told of every GEMM, and may be null.
-std::unique_ptr<Backend> make_cpu_backend(int threads = 0, GemmManifest* manifest = nullptr);
+std::unique_ptr<Backend> make_cpu_backend(int threads = 0, MatmulManifest* manifest = nullptr);
 
 }  // namespace ingot

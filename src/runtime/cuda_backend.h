@@ -10,14 +10,14 @@ namespace ingot {
 
 class Driver;
 class CublasLt;
-class GemmChoices;
-class GemmManifest;
+class MatmulChoices;
+class MatmulManifest;
 
 // What a GEMM may go to, and who is told of it; each may be null.
 struct GemmServices {
-  CublasLt* cublaslt = nullptr;    // without: no GEMM runs on it
-  GemmChoices* choices = nullptr;  // what tuning has found
-  GemmManifest* manifest = nullptr;
+  CublasLt* cublaslt = nullptr;      // without: no GEMM runs on it
+  MatmulChoices* choices = nullptr;  // what tuning has found
+  MatmulManifest* manifest = nullptr;
   bool compiles = true;  // can kernels of ours be made here?
 };
 

@@ -34,10 +34,8 @@ struct AmaxPartialsLaunch {
   static constexpr u32 kThreads = 256;
   static constexpr i64 kMaxBlocks = 512;  // all resident at once on a large GPU, and few enough to reduce again
   // 64 bytes of the input in flight, per thread.
-  INGOT_HOST_DEVICE static constexpr u32 octets(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
-  INGOT_HOST_DEVICE static constexpr i64 segment(u64 value_bytes) {
-    return i64{kThreads} * octets(value_bytes) * kOctet;
-  }
+  INGOT_HOST_DEVICE static constexpr u32 vec8s(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
+  INGOT_HOST_DEVICE static constexpr i64 segment(u64 value_bytes) { return i64{kThreads} * vec8s(value_bytes) * kVec8; }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u64 value_bytes) {
     return min_of(kMaxBlocks, rows * ceil_div(cols, segment(value_bytes)));
   }
@@ -48,7 +46,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFus
     amax_partials(const __grid_constant__ AmaxPartialsParams p) {
   using Launch = AmaxPartialsLaunch;
   using Value = typename Source::Value;
-  constexpr u32 kOctets = Launch::octets(sizeof(typename Source::In));
+  constexpr u32 kVec8s = Launch::vec8s(sizeof(typename Source::In));
   constexpr i64 kSegment = Launch::segment(sizeof(typename Source::In));
   __shared__ u32 warp_maxima[kMaxWarps];
   start_in_turn();
@@ -65,15 +63,15 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFus
     const i64 end = min_of(p.source.cols, begin + kSegment);
     i64 scalars_from = begin;
     if (aligned) {
-      Octet<Value> values[kOctets];
-      const u32 whole = static_cast<u32>((end - begin) / kOctet);
-      load_octets<Source, false>(
-          p.source, Source::place(p.source, row, begin + i64{threadIdx.x} * kOctet), values, [&](u32 i) -> OctetOffset {
-            return {0, i * Launch::kThreads * kOctet, i * Launch::kThreads + threadIdx.x < whole};
-          });
+      Vec8<Value> values[kVec8s];
+      const u32 whole = static_cast<u32>((end - begin) / kVec8);
+      load_vec8s<Source, false>(p.source, Source::place(p.source, row, begin + i64{threadIdx.x} * kVec8), values,
+                                [&](u32 i) -> Vec8Offset {
+                                  return {0, i * Launch::kThreads * kVec8, i * Launch::kThreads + threadIdx.x < whole};
+                                });
       INGOT_UNROLL
-      for (u32 i = 0; i < kOctets; ++i) maximum = max_of(maximum, amax_bits(values[i]));
-      scalars_from = end - end % kOctet;
+      for (u32 i = 0; i < kVec8s; ++i) maximum = max_of(maximum, amax_bits(values[i]));
+      scalars_from = end - end % kVec8;
     }
     INGOT_UNROLL_BY(1)
     for (i64 col = scalars_from + threadIdx.x; col < end; col += Launch::kThreads) {
@@ -90,7 +88,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFus
   if (threadIdx.x == 0) p.amax[blockIdx.x] = amax_from_bits(maximum);
 }
 
-// A group of 32 to 1024 threads takes a row, about two octets to a thread; blocks of fewer than 128 threads
+// A group of 32 to 1024 threads takes a row, about two vectors of 8 to a thread; blocks of fewer than 128 threads
 // hold several groups. Rows of any length: the threads loop.
 struct RowsLaunch {
   static constexpr u32 kMaxThreadsLog2 = 10;
@@ -99,7 +97,7 @@ struct RowsLaunch {
   static constexpr i64 kMaxBlocks = 0x7fffffff;
   INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) {  // per row
     u32 log2 = 5;
-    while (log2 < kMaxThreadsLog2 && (i64{kOctet} << (log2 + 1)) < cols) ++log2;
+    while (log2 < kMaxThreadsLog2 && (i64{kVec8} << (log2 + 1)) < cols) ++log2;
     return log2;
   }
   INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return 1U << threads_log2(cols); }
@@ -122,9 +120,9 @@ INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 l
   u32 maximum = 0;
   i64 scalars_from = 0;
   if (aligned) {
-    scalars_from = p.cols - p.cols % kOctet;
+    scalars_from = p.cols - p.cols % kVec8;
     INGOT_UNROLL_BY(2)
-    for (i64 col = i64{lane} * kOctet; col < scalars_from; col += i64{threads} * kOctet) {
+    for (i64 col = i64{lane} * kVec8; col < scalars_from; col += i64{threads} * kVec8) {
       maximum = max_of(maximum, amax_bits(Source::load(p, row, col)));
     }
   }
@@ -169,7 +167,7 @@ struct AmaxTilesLaunch {
   static constexpr u32 kThreads = 256;
   static constexpr u32 kWarps = kThreads / 32;
   static constexpr u32 kRowsPerWarp = 8;
-  static constexpr i64 kCols = 32 * kOctet;
+  static constexpr i64 kCols = 32 * kVec8;
   static constexpr i64 kRows = kWarps * kRowsPerWarp;
   // A block goes down several steps of kRows rows where there are more than enough blocks: each raises its columns'
   // maxima once.
@@ -207,13 +205,13 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
   const i64 first_col = i64{blockIdx.x % strips} * Launch::kCols;
   const i64 block_row = i64{blockIdx.x / strips} * Launch::kRows * p.steps + warp * Launch::kRowsPerWarp;
   const i64 cols_left = p.source.cols - first_col;
-  const bool aligned = Source::aligned(p.source) && (cols_left >= Launch::kCols || p.source.cols % kOctet == 0);
+  const bool aligned = Source::aligned(p.source) && (cols_left >= Launch::kCols || p.source.cols % kVec8 == 0);
 
   u32 maximum = 0;
   ColumnMaxima<Value> columns;
   if (Columns && !aligned) {
     INGOT_UNROLL
-    for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][i * 32 + lane] = 0;
+    for (u32 i = 0; i < kVec8; ++i) column_maxima[warp][i * 32 + lane] = 0;
   }
   INGOT_UNROLL_BY(1)
   for (u32 step = 0; step < p.steps; ++step) {
@@ -227,11 +225,11 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
       }
     };
     if (aligned) {
-      Octet<Value> values[Launch::kRowsPerWarp];
-      load_octets<Source, true>(p.source, Source::place(p.source, first_row, first_col + lane * kOctet), values,
-                                [&](u32 r) -> OctetOffset {
-                                  return {r, 0, r < rows_left && lane * kOctet < cols_left};
-                                });
+      Vec8<Value> values[Launch::kRowsPerWarp];
+      load_vec8s<Source, true>(p.source, Source::place(p.source, first_row, first_col + lane * kVec8), values,
+                               [&](u32 r) -> Vec8Offset {
+                                 return {r, 0, r < rows_left && lane * kVec8 < cols_left};
+                               });
       INGOT_UNROLL
       for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
         take_row(r, amax_bits(values[r]));
@@ -253,7 +251,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
   }
   if (Columns && aligned) {
     INGOT_UNROLL
-    for (u32 i = 0; i < kOctet; ++i) column_maxima[warp][lane * kOctet + i] = columns.bits(i);
+    for (u32 i = 0; i < kVec8; ++i) column_maxima[warp][lane * kVec8 + i] = columns.bits(i);
   }
 
   if constexpr (Columns) {

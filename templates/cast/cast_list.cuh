@@ -55,7 +55,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxi
   start_in_turn();
   const u32 tile = enter_tile(list, blockIdx.x, params);
   const TilePlace at = TilePlace::of(params.source, tile);
-  Octet<Value> values[kRowsPerRun] = {};
+  Vec8<Value> values[kRowsPerRun] = {};
   load_tile<Source>(params.source, at, shared, values);
   if constexpr (!is_same<CodesScale, NotWritten>) {
     record(params.codes, params.source, at, PendingMaxima<CodesScale, Value>::of(values), shared);

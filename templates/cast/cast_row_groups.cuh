@@ -2,8 +2,8 @@
 // factors[r, g] = 1 / scale[r, g], and the values themselves where they are wanted. Moves each input byte and each
 // output byte once, in the order in which they lie in memory; no warp waits for another.
 //
-// Up to 256 threads take a row, octets() octets to a thread, part by part. Sixteen threads hold a group, an octet each;
-// of all the groups that they hold each thread works out one scale.
+// Up to 256 threads take a row, vec8s() vectors of 8 to a thread, part by part. Sixteen threads hold a group, a vector
+// of 8 each; of all the groups that they hold each thread works out one scale.
 #pragma once
 
 #include "cast/cast_rows.cuh"
@@ -42,26 +42,26 @@ INGOT_HOST_DEVICE constexpr u32 cast_row_groups_residency() {
   return sizeof(typename Source::Value) == 2 && has_hardware_encode<Out>() && !Source::kFused ? 4 : 3;
 }
 
-// A row whose octets can be read and written whole.
+// A row whose vectors of 8 can be read and written whole.
 template <class Source, Fp8Format Out, bool Result>
 INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool active, u32 lane, u32 threads) {
   using In = typename Source::In;
   using Value = typename Source::Value;
-  constexpr u32 kOctets = CastRowsLaunch::octets(sizeof(Value));
-  using Maxima = SharedMaxima<kOctets>;
+  constexpr u32 kVec8s = CastRowsLaunch::vec8s(sizeof(Value));
+  using Maxima = SharedMaxima<kVec8s>;
   const i64 cols = p.source.cols;
-  // Of the octets from `begin` on.
-  const auto offset = [&](u32 i) { return (i * threads + lane) * kOctet; };
+  // Of the vectors of 8 from `begin` on.
+  const auto offset = [&](u32 i) { return (i * threads + lane) * kVec8; };
   INGOT_UNROLL_BY(1)
-  for (i64 begin = 0; begin < cols; begin += i64{threads} * kOctets * kOctet) {
+  for (i64 begin = 0; begin < cols; begin += i64{threads} * kVec8s * kVec8) {
     const u32 left = active ? static_cast<u32>(min_of(cols - begin, i64{0x7fffffff})) : 0;
-    Octet<Value> values[kOctets];
-    load_octets<Source, false>(p.source, Source::place(p.source, row, begin), values, [&](u32 i) -> OctetOffset {
+    Vec8<Value> values[kVec8s];
+    load_vec8s<Source, false>(p.source, Source::place(p.source, row, begin), values, [&](u32 i) -> Vec8Offset {
       return {0, offset(i), offset(i) < left};
     });
-    u32 maxima[kOctets];
+    u32 maxima[kVec8s];
     INGOT_UNROLL
-    for (u32 i = 0; i < kOctets; ++i) maxima[i] = amax_bits(values[i]);
+    for (u32 i = 0; i < kVec8s; ++i) maxima[i] = amax_bits(values[i]);
     const float scale = scale_from_amax<Out>(amax_from_bits(Maxima::of(maxima)), p.pow2);
     const u32 group = offset(Maxima::index_of_lane(lane)) / static_cast<u32>(kGroup);
     if (Maxima::answers(lane) && group * static_cast<u32>(kGroup) < left) {
@@ -70,13 +70,13 @@ INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool
     Out* const codes = static_cast<Out*>(p.codes) + row * p.codes_stride + begin;
     In* const result = Result ? static_cast<In*>(p.result) + row * p.result_stride + begin : nullptr;
     INGOT_UNROLL
-    for (u32 i = 0; i < kOctets; ++i) {
+    for (u32 i = 0; i < kVec8s; ++i) {
       const u32 from = Maxima::lane_of_index(lane % 32, i);
-      const float scale_of_octet = float_from_bits(__shfl_sync(0xffffffffU, float_bits(scale), from));
-      const U32x2 encoded = quantize<Out>(values[i], [&](u32) { return scale_of_octet; });
+      const float scale_of_vec8 = float_from_bits(__shfl_sync(0xffffffffU, float_bits(scale), from));
+      const U32x2 encoded = quantize<Out>(values[i], [&](u32) { return scale_of_vec8; });
       if (offset(i) >= left) continue;
       store_streaming(codes + offset(i), encoded);
-      if constexpr (Result) store_octet<In>(result + offset(i), values[i]);
+      if constexpr (Result) store_vec8<In>(result + offset(i), values[i]);
     }
   }
 }
@@ -119,8 +119,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowGroupsLaunch::kMaxThreads, (cast_ro
   const u32 threads = 1U << p.threads_log2;
   const u32 lane = threadIdx.x & (threads - 1);
   const u32 rows_per_block = blockDim.x >> p.threads_log2;
-  const bool aligned = p.source.cols % kOctet == 0 && Source::aligned(p.source) &&
-                       rows_aligned<Out>(p.codes, p.codes_stride, kOctet) &&
+  const bool aligned = p.source.cols % kVec8 == 0 && Source::aligned(p.source) &&
+                       rows_aligned<Out>(p.codes, p.codes_stride, kVec8) &&
                        (!Result || vector_aligned<In>(p.result, p.result_stride));
   start_in_turn();
   INGOT_UNROLL_BY(1)

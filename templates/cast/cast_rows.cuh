@@ -25,18 +25,18 @@ struct CastRowsParams {
   bool pow2;
 };
 
-// A group of 32 to 512 threads takes a row, octets() octets to a thread; blocks of fewer than 128 threads hold several
-// groups. Longer rows do not stay in registers: the threads loop.
+// A group of 32 to 512 threads takes a row, vec8s() vectors of 8 to a thread; blocks of fewer than 128 threads hold
+// several groups. Longer rows do not stay in registers: the threads loop.
 struct CastRowsLaunch {
   static constexpr u32 kMaxThreadsLog2 = 9;
   static constexpr u32 kMaxThreads = 1U << kMaxThreadsLog2;
   static constexpr u32 kMinThreads = 128;  // of a block
   static constexpr i64 kMaxBlocks = 0x7fffffff;
   // 64 bytes of values in flight, per thread.
-  INGOT_HOST_DEVICE static constexpr u32 octets(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
+  INGOT_HOST_DEVICE static constexpr u32 vec8s(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
   INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols, u64 value_bytes) {  // per row
     u32 log2 = 5;
-    while (log2 < kMaxThreadsLog2 && (i64{kOctet} * octets(value_bytes) << log2) < cols) ++log2;
+    while (log2 < kMaxThreadsLog2 && (i64{kVec8} * vec8s(value_bytes) << log2) < cols) ++log2;
     return log2;
   }
   INGOT_HOST_DEVICE static constexpr u32 threads(u32 threads_log2) { return max_of(kMinThreads, 1U << threads_log2); }
@@ -57,18 +57,18 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsLaunch::kMaxThreads, (cast_rows_re
     cast_rows(const __grid_constant__ CastRowsParams p) {
   using In = typename Source::In;
   using Value = typename Source::Value;
-  constexpr u32 kOctets = CastRowsLaunch::octets(sizeof(Value));
+  constexpr u32 kVec8s = CastRowsLaunch::vec8s(sizeof(Value));
   __shared__ u32 warp_maxima[kMaxWarps];
   const i64 cols = p.source.cols;
   const u32 threads = 1U << p.threads_log2;
   const u32 lane = threadIdx.x & (threads - 1);
   const u32 rows_per_block = blockDim.x >> p.threads_log2;
-  const bool aligned = cols % kOctet == 0 && Source::aligned(p.source) &&
-                       rows_aligned<Out>(p.codes, p.codes_stride, kOctet) &&
+  const bool aligned = cols % kVec8 == 0 && Source::aligned(p.source) &&
+                       rows_aligned<Out>(p.codes, p.codes_stride, kVec8) &&
                        (!Result || vector_aligned<In>(p.result, p.result_stride));
-  const bool kept = aligned && cols <= i64{threads} * kOctets * kOctet;
+  const bool kept = aligned && cols <= i64{threads} * kVec8s * kVec8;
   // Of a row that is kept, whose columns are few.
-  const auto col_of = [&](u32 i) { return (i * threads + lane) * kOctet; };
+  const auto col_of = [&](u32 i) { return (i * threads + lane) * kVec8; };
   const auto is_in_row = [&](u32 i) { return col_of(i) < static_cast<u32>(cols); };
   start_in_turn();
 
@@ -76,14 +76,14 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsLaunch::kMaxThreads, (cast_rows_re
        first_row += i64{gridDim.x} * rows_per_block) {
     const i64 row = first_row + (threadIdx.x >> p.threads_log2);
     const bool active = row < p.source.rows;
-    Octet<Value> values[kOctets] = {};
+    Vec8<Value> values[kVec8s] = {};
     u32 maximum = 0;
     if (active && kept) {
-      load_octets<Source, false>(p.source, Source::place(p.source, row, 0), values, [&](u32 i) -> OctetOffset {
+      load_vec8s<Source, false>(p.source, Source::place(p.source, row, 0), values, [&](u32 i) -> Vec8Offset {
         return {0, col_of(i), is_in_row(i)};
       });
       INGOT_UNROLL
-      for (u32 i = 0; i < kOctets; ++i) maximum = max_of(maximum, amax_bits(values[i]));
+      for (u32 i = 0; i < kVec8s; ++i) maximum = max_of(maximum, amax_bits(values[i]));
     } else if (active) {
       maximum = amax_of_row<Source>(p.source, row, aligned, lane, threads);
     }
@@ -99,18 +99,18 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsLaunch::kMaxThreads, (cast_rows_re
     In* result = Result ? static_cast<In*>(p.result) + row * p.result_stride : nullptr;
     if (kept) {
       INGOT_UNROLL
-      for (u32 i = 0; i < kOctets; ++i) {
+      for (u32 i = 0; i < kVec8s; ++i) {
         const U32x2 encoded = quantize<Out>(values[i], [&](u32) { return scale; });
         if (!is_in_row(i)) continue;
         store_streaming(codes + col_of(i), encoded);
-        if constexpr (Result) store_octet<In>(result + col_of(i), values[i]);
+        if constexpr (Result) store_vec8<In>(result + col_of(i), values[i]);
       }
     } else if (aligned) {
       INGOT_UNROLL_BY(1)
-      for (i64 col = i64{lane} * kOctet; col < cols; col += i64{threads} * kOctet) {
-        const Octet<Value> octet = Source::load(p.source, row, col);
-        store_streaming(codes + col, quantize<Out>(octet, [&](u32) { return scale; }));
-        if constexpr (Result) store_octet<In>(result + col, octet);
+      for (i64 col = i64{lane} * kVec8; col < cols; col += i64{threads} * kVec8) {
+        const Vec8<Value> vec8 = Source::load(p.source, row, col);
+        store_streaming(codes + col, quantize<Out>(vec8, [&](u32) { return scale; }));
+        if constexpr (Result) store_vec8<In>(result + col, vec8);
       }
     } else {
       INGOT_UNROLL_BY(1)

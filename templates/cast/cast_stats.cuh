@@ -107,14 +107,14 @@ INGOT_HOST_DEVICE void take(CastStatsPart& part, float x, [[maybe_unused]] u8 co
 struct CastStatsLaunch {
   static constexpr u32 kThreads = 256;
   static constexpr i64 kTile = kGroup;
-  static constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kOctet;
+  static constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kVec8;
   static constexpr u32 kRowsPerStep = kThreads / kThreadsPerRow;
   INGOT_HOST_DEVICE static constexpr i64 tiles(i64 rows, i64 cols) {
     return ceil_div(rows, kTile) * ceil_div(cols, kTile);
   }
   // Whose element (row, col) of a tile is.
   INGOT_HOST_DEVICE static constexpr u32 thread_of(u32 row, u32 col) {
-    return row % kRowsPerStep * kThreadsPerRow + col / kOctet;
+    return row % kRowsPerStep * kThreadsPerRow + col / kVec8;
   }
 };
 
@@ -164,26 +164,26 @@ INGOT_DEVICE void merge_block(CastStatsPart (&parts)[CastStatsLaunch::kThreads])
 
 // The first `count` of 8 codes, the first in the low byte.
 INGOT_DEVICE u64 load_codes(const u8* source, u32 count, bool vectorised) {
-  if (vectorised && count == kOctet) {
+  if (vectorised && count == kVec8) {
     const U32x2 words = *reinterpret_cast<const U32x2*>(source);
     return u64{words.y} << 32 | words.x;
   }
   u64 codes = 0;
   INGOT_UNROLL
-  for (u32 i = 0; i < kOctet; ++i) {
+  for (u32 i = 0; i < kVec8; ++i) {
     if (i < count) codes |= u64{source[i]} << (8 * i);
   }
   return codes;
 }
 
 template <HighPrecision In>
-INGOT_DEVICE void load_values(const In* source, u32 count, bool vectorised, float (&x)[kOctet]) {
-  if (vectorised && count == kOctet) {
-    unpack(load_octet_once(source), x);
+INGOT_DEVICE void load_values(const In* source, u32 count, bool vectorised, float (&x)[kVec8]) {
+  if (vectorised && count == kVec8) {
+    unpack(load_vec8_once(source), x);
     return;
   }
   INGOT_UNROLL
-  for (u32 i = 0; i < kOctet; ++i) x[i] = i < count ? to_float(source[i]) : 0.0F;
+  for (u32 i = 0; i < kVec8; ++i) x[i] = i < count ? to_float(source[i]) : 0.0F;
 }
 
 // Transposed codes of a tile. Rows are 129 bytes apart: the 16 threads that read a column of it meet 16 banks.
@@ -193,16 +193,16 @@ struct TurnedCodes {
 
 INGOT_DEVICE void load_turned(const CastStatsParams& p, i64 first_row, i64 first_col, TurnedCodes& shared) {
   using Launch = CastStatsLaunch;
-  const u32 row = threadIdx.x % Launch::kThreadsPerRow * kOctet;
+  const u32 row = threadIdx.x % Launch::kThreadsPerRow * kVec8;
   const i64 rows_left = p.rows - first_row - row;
-  const u32 count = static_cast<u32>(min_of(i64{kOctet}, max_of(i64{0}, rows_left)));
-  const bool vectorised = rows_aligned<u8>(p.codes, p.codes_stride, kOctet);
+  const u32 count = static_cast<u32>(min_of(i64{kVec8}, max_of(i64{0}, rows_left)));
+  const bool vectorised = rows_aligned<u8>(p.codes, p.codes_stride, kVec8);
   INGOT_UNROLL_BY(2)
   for (u32 col = threadIdx.x / Launch::kThreadsPerRow; col < Launch::kTile; col += Launch::kRowsPerStep) {
     if (first_col + col >= p.cols) break;
     const u64 codes = load_codes(p.codes + (first_col + col) * p.codes_stride + first_row + row, count, vectorised);
     INGOT_UNROLL
-    for (u32 i = 0; i < kOctet; ++i) shared.codes[col][row + i] = static_cast<u8>(codes >> (8 * i));
+    for (u32 i = 0; i < kVec8; ++i) shared.codes[col][row + i] = static_cast<u8>(codes >> (8 * i));
   }
 }
 
@@ -218,19 +218,19 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastStatsLaunch::kThreads, 2)
   const i64 tile_col = blockIdx.x % across;
   const i64 first_row = tile_row * Launch::kTile;
   const i64 first_col = tile_col * Launch::kTile;
-  const u32 col = threadIdx.x % Launch::kThreadsPerRow * kOctet;
-  const u32 width = static_cast<u32>(min_of(i64{kOctet}, max_of(i64{0}, p.cols - first_col - col)));
+  const u32 col = threadIdx.x % Launch::kThreadsPerRow * kVec8;
+  const u32 width = static_cast<u32>(min_of(i64{kVec8}, max_of(i64{0}, p.cols - first_col - col)));
   const u32 rows = static_cast<u32>(min_of(Launch::kTile, p.rows - first_row));
   const In* const input = static_cast<const In*>(p.input) + first_row * p.input_stride + first_col + col;
   const bool vectorised = vector_aligned<In>(p.input, p.input_stride);
-  [[maybe_unused]] const bool codes_vectorised = rows_aligned<u8>(p.codes, p.codes_stride, kOctet);
+  [[maybe_unused]] const bool codes_vectorised = rows_aligned<u8>(p.codes, p.codes_stride, kVec8);
 
   CastStatsPart part = no_stats();
   const auto take_row = [&](u32 row, u64 codes) {
-    float x[kOctet];
+    float x[kVec8];
     load_values(input + row * p.input_stride, width, vectorised, x);
     INGOT_UNROLL
-    for (u32 i = 0; i < kOctet; ++i) {
+    for (u32 i = 0; i < kVec8; ++i) {
       if (i >= width) continue;
       float factor = 0.0F;
       if constexpr (kCodes) factor = p.factors[p.steps.index(tile_row, tile_col, row, col + i)];
@@ -245,7 +245,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastStatsLaunch::kThreads, 2)
     for (u32 row = threadIdx.x / Launch::kThreadsPerRow; row < rows; row += Launch::kRowsPerStep) {
       u64 codes = 0;
       INGOT_UNROLL
-      for (u32 i = 0; i < kOctet; ++i) codes |= u64{i < width ? turned.codes[col + i][row] : u8{0}} << (8 * i);
+      for (u32 i = 0; i < kVec8; ++i) codes |= u64{i < width ? turned.codes[col + i][row] : u8{0}} << (8 * i);
       take_row(row, codes);
     }
   } else {

@@ -74,7 +74,7 @@ struct TilePlace {
 
   INGOT_DEVICE static TilePlace of(const SourceParams& p, u32 tile) {
     constexpr i64 kTile = CastTilesLaunch::kTile;
-    constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kOctet;
+    constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kVec8;
     const u32 tiles_across = static_cast<u32>(CastTilesLaunch::tiles_along(p.cols));
     const i64 first_row = i64{tile / tiles_across} * kTile;
     const i64 first_col = i64{tile % tiles_across} * kTile;
@@ -83,10 +83,10 @@ struct TilePlace {
             static_cast<u32>(min_of(kTile, p.rows - first_row)),
             static_cast<u32>(min_of(kTile, p.cols - first_col)),
             threadIdx.x / kThreadsPerRow * kRowsPerRun,
-            threadIdx.x % kThreadsPerRow * kOctet};
+            threadIdx.x % kThreadsPerRow * kVec8};
   }
-  // Columns of the thread's octet that are in the matrix.
-  INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kOctet, cols - col); }
+  // Columns of the thread's vector of 8 that are in the matrix.
+  INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kVec8, cols - col); }
 };
 
 // 4 x 4 bytes: byte c of rows[r] becomes byte r of columns[c].
@@ -106,13 +106,13 @@ INGOT_DEVICE void transpose_bytes(const u32 (&rows)[4], u32 (&columns)[4]) {
 // Elements outside of the matrix are 0: they count for no maximum and no sum.
 template <class Source>
 INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTilesShared& shared,
-                            Octet<typename Source::Value> (&values)[kRowsPerRun]) {
+                            Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
   using Value = typename Source::Value;
-  if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kOctet == 0)) {
-    load_octets<Source, true>(p, Source::place(p, at.first_row + at.row, at.first_col + at.col), values,
-                              [&](u32 r) -> OctetOffset {
-                                return {r, 0, at.row + r < at.rows && at.col < at.cols};
-                              });
+  if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kVec8 == 0)) {
+    load_vec8s<Source, true>(p, Source::place(p, at.first_row + at.row, at.first_col + at.col), values,
+                             [&](u32 r) -> Vec8Offset {
+                               return {r, 0, at.row + r < at.rows && at.col < at.cols};
+                             });
     return;
   }
   // 32 rows at a time, as f32 has room for.
@@ -133,7 +133,7 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTile
     for (u32 r = 0; r < kRowsPerRun; ++r) {
       const Value* const source = slab + (at.row % kSlab + r) * 128 + at.col;
       INGOT_UNROLL
-      for (u32 v = 0; v < Octet<Value>::kVectors; ++v) {
+      for (u32 v = 0; v < Vec8<Value>::kVectors; ++v) {
         values[r].vectors[v].bits = *reinterpret_cast<const U32x4*>(source + v * kPerVector<Value>);
       }
     }
@@ -155,20 +155,20 @@ INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePlace& at) {
 
 template <HighPrecision In, HighPrecision Value>
 INGOT_DEVICE void store_result(const CastTilesParams& p, const TilePlace& at,
-                               const Octet<Value> (&values)[kRowsPerRun]) {
+                               const Vec8<Value> (&values)[kRowsPerRun]) {
   In* const target = static_cast<In*>(p.result) + (at.first_row + at.row) * p.result_stride + at.first_col + at.col;
   const u32 width = at.width();
   const bool vectorised = vector_aligned<In>(p.result, p.result_stride);
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
     if (at.row + r >= at.rows) break;
-    if (vectorised && width == kOctet) {
-      store_octet<In>(target + r * p.result_stride, values[r]);
+    if (vectorised && width == kVec8) {
+      store_vec8<In>(target + r * p.result_stride, values[r]);
     } else {
-      float x[kOctet];
+      float x[kVec8];
       unpack(values[r], x);
       INGOT_UNROLL
-      for (u32 c = 0; c < kOctet; ++c) {
+      for (u32 c = 0; c < kVec8; ++c) {
         if (c < width) target[r * p.result_stride + c] = from_float<In>(x[c]);
       }
     }
@@ -178,14 +178,14 @@ INGOT_DEVICE void store_result(const CastTilesParams& p, const TilePlace& at,
 // Leaves the sums of the tile's columns.
 template <HighPrecision Value>
 INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePlace& at, CastTilesShared& shared,
-                              const Octet<Value> (&values)[kRowsPerRun]) {
-  float sums[kOctet] = {};
+                              const Vec8<Value> (&values)[kRowsPerRun]) {
+  float sums[kVec8] = {};
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
-    float x[kOctet];
+    float x[kVec8];
     unpack(values[r], x);
     INGOT_UNROLL
-    for (u32 c = 0; c < kOctet; ++c) sums[c] = sums[c] + x[c];
+    for (u32 c = 0; c < kVec8; ++c) sums[c] = sums[c] + x[c];
   }
   auto* const runs = reinterpret_cast<float*>(shared.bytes);  // [16][128]
   float* const mine = runs + at.row / kRowsPerRun * 128 + at.col;
@@ -207,7 +207,7 @@ INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePlace& at, Cas
 // ---- 2. Maxima over the tile -------------------------------------------------------------------------------------
 
 template <HighPrecision Value>
-INGOT_DEVICE u32 thread_maximum(const Octet<Value> (&values)[kRowsPerRun]) {
+INGOT_DEVICE u32 thread_maximum(const Vec8<Value> (&values)[kRowsPerRun]) {
   u32 maximum = 0;
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) maximum = max_of(maximum, amax_bits(values[r]));
@@ -215,7 +215,7 @@ INGOT_DEVICE u32 thread_maximum(const Octet<Value> (&values)[kRowsPerRun]) {
 }
 
 template <HighPrecision Value>
-INGOT_DEVICE u32 block_maximum(const Octet<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
+INGOT_DEVICE u32 block_maximum(const Vec8<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
   return group_max(thread_maximum(values), CastTilesLaunch::kThreads, shared.warp_maxima);
 }
 
@@ -223,7 +223,7 @@ INGOT_DEVICE u32 block_maximum(const Octet<Value> (&values)[kRowsPerRun], CastTi
 using RowMaxima = SharedMaxima<kRowsPerRun>;
 
 template <HighPrecision Value>
-INGOT_DEVICE u32 row_maximum(const Octet<Value> (&values)[kRowsPerRun]) {
+INGOT_DEVICE u32 row_maximum(const Vec8<Value> (&values)[kRowsPerRun]) {
   u32 maxima[kRowsPerRun];
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) maxima[r] = amax_bits(values[r]);
@@ -286,7 +286,7 @@ struct Extents {
 // Every thread of the block calls it.
 template <class Scale, Fp8Format Out, HighPrecision Value>
 INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p, const TilePlace& at,
-                                                const Octet<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
+                                                const Vec8<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
   constexpr bool kLocal = kWithinTile<Scale>;
   const Extents<Scale> extents = Extents<Scale>::of(p.source, at);
   ThreadScales<Scale> scales{};
@@ -334,7 +334,7 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
     }
     __syncthreads();
     INGOT_UNROLL
-    for (u32 c = 0; c < kOctet; ++c) scales.values[c] = shared.scales[at.col + c];
+    for (u32 c = 0; c < kVec8; ++c) scales.values[c] = shared.scales[at.col + c];
     __syncthreads();
   }
   return scales;
@@ -368,7 +368,7 @@ struct PendingMaxima {
   ColumnMaxima<Value> columns;  // by column
   u32 bits = 0;                 // by row: of RowMaxima::index_of_lane(); otherwise of the thread's elements
 
-  INGOT_DEVICE static PendingMaxima of(const Octet<Value> (&values)[kRowsPerRun]) {
+  INGOT_DEVICE static PendingMaxima of(const Vec8<Value> (&values)[kRowsPerRun]) {
     PendingMaxima made;
     if constexpr (kByColumn<Scale>) {
       made.columns.take(values);
@@ -439,7 +439,7 @@ struct CodesTarget {
     const u32 width = at.width();
     return {static_cast<u8*>(output.codes) + (at.first_row + at.row) * output.stride + at.first_col + at.col,
             output.stride, at.rows - min_of(at.rows, at.row), width,
-            rows_aligned<u8>(output.codes, output.stride, kOctet) && width == kOctet};
+            rows_aligned<u8>(output.codes, output.stride, kVec8) && width == kVec8};
   }
   INGOT_DEVICE void store(u32 r, U32x2 codes) const {
     if (r >= rows) return;
@@ -454,9 +454,8 @@ struct CodesTarget {
 // Leaves the codes in `codes`, and stores them row by row if `Store`: a row that nobody needs afterwards takes no
 // registers.
 template <Fp8Format Out, bool Store, bool Given, class Scale, HighPrecision Value>
-INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at,
-                                const Octet<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
-                                U32x2 (&codes)[kRowsPerRun]) {
+INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at, const Vec8<Value> (&values)[kRowsPerRun],
+                                const ThreadScales<Scale>& scales, U32x2 (&codes)[kRowsPerRun]) {
   const CodesTarget target = CodesTarget::of(output, at);
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
@@ -528,7 +527,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   using Scale = typename Select<kCodes, CodesScale, TransposedScale>::Type;
   const CastOutput& output = kCodes ? p.codes : p.transposed;
   const TilePlace at = TilePlace::of(p.source, tile);
-  Octet<Value> values[kRowsPerRun] = {};
+  Vec8<Value> values[kRowsPerRun] = {};
   if constexpr (kAfterPass && !kMeets) {
     load_tile<Source>(p.source, at, shared, values);
     start_in_turn();

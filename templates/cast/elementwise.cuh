@@ -1,9 +1,10 @@
 // output[r, c] = value[r, c]: an expression of matrices, rows and columns, computed in f32 and rounded (source.cuh);
 // the `result` of a cast without the cast. Moves each input byte and each output byte once, in any shape.
 //
-// A block takes a tile: each of its threads an octet of columns, in several rows one below the other, all on their way
-// before the first is computed with; where rows cannot be read in octets, element by element. The output may be one of
-// the matrices that are read: an element is read by the thread that writes it, before that, and by plain loads.
+// A block takes a tile: each of its threads a vector of 8 of columns, in several rows one below the other, all on their
+// way before the first is computed with; where rows cannot be read in vectors of 8, element by element. The output may
+// be one of the matrices that are read: an element is read by the thread that writes it, before that, and by plain
+// loads.
 #pragma once
 
 #include "cast/source.cuh"
@@ -18,15 +19,15 @@ struct ElementwiseParams {
   SourceParams source;
   void* output;       // In[rows, cols]
   i64 output_stride;  // elements
-  u32 across_log2;    // OctetTiles's
+  u32 across_log2;    // Vec8Tiles's
 };
 
-using ElementwiseLaunch = OctetTiles;
+using ElementwiseLaunch = Vec8Tiles;
 
 // Registers that hold what a thread has fetched of `rows` rows.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 elementwise_registers(u32 rows) {
-  return (rows * Source::kMatrices + Source::kColumns) * static_cast<u32>(sizeof(Octet<typename Source::In>)) / 4;
+  return (rows * Source::kMatrices + Source::kColumns) * static_cast<u32>(sizeof(Vec8<typename Source::In>)) / 4;
 }
 // Rows that are fetched before the first is computed with.
 template <class Source>
@@ -41,15 +42,15 @@ INGOT_HOST_DEVICE constexpr u32 elementwise_residency() {
   return kFetched <= 16 ? 4 : kFetched <= 32 ? 3 : 2;
 }
 
-// Whole octets, in rows that can be read and written so.
+// Whole vectors of 8, in rows that can be read and written so.
 template <class Source>
-INGOT_DEVICE void elementwise_octets(const ElementwiseParams& p, i64 first_row, i64 first_col) {
+INGOT_DEVICE void elementwise_vec8s(const ElementwiseParams& p, i64 first_row, i64 first_col) {
   using In = typename Source::In;
   constexpr u32 kRows = ElementwiseLaunch::rows(sizeof(In));
   constexpr u32 kBatch = elementwise_batch<Source>();
   const u32 down = ElementwiseLaunch::kThreads >> p.across_log2;  // from a thread's row to its next
   const i64 row = first_row + (threadIdx.x >> p.across_log2);
-  const i64 col = first_col + i64{threadIdx.x & ((1U << p.across_log2) - 1)} * kOctet;
+  const i64 col = first_col + i64{threadIdx.x & ((1U << p.across_log2) - 1)} * kVec8;
   const i64 rows_left = col < p.source.cols ? p.source.rows - row : 0;
   const auto is_inside = [&](u32 i) { return i64{i * down} < rows_left; };
   if (!is_inside(0)) return;
@@ -66,7 +67,7 @@ INGOT_DEVICE void elementwise_octets(const ElementwiseParams& p, i64 first_row, 
     INGOT_UNROLL
     for (u32 i = 0; i < kBatch; ++i) {
       if (!is_inside(first + i)) continue;
-      store_octet<In>(output + (first + i) * down * p.output_stride, Source::values(raw[i], columns));
+      store_vec8<In>(output + (first + i) * down * p.output_stride, Source::values(raw[i], columns));
     }
   }
 }
@@ -78,7 +79,7 @@ INGOT_DEVICE void elementwise_elements(const ElementwiseParams& p, i64 first_row
   using Launch = ElementwiseLaunch;
   constexpr u32 kAtOnce = 4;
   const u32 width_log2 = p.across_log2 + 3;
-  constexpr u32 kElements = Launch::rows(sizeof(In)) * Launch::kThreads * kOctet;
+  constexpr u32 kElements = Launch::rows(sizeof(In)) * Launch::kThreads * kVec8;
   INGOT_UNROLL_BY(1)
   for (u32 first = threadIdx.x; first < kElements; first += Launch::kThreads * kAtOnce) {
     const auto row_of = [&](u32 i) { return first_row + ((first + i * Launch::kThreads) >> width_log2); };
@@ -101,12 +102,12 @@ template <class Source>
 INGOT_DEVICE void elementwise_tiles(const ElementwiseParams& p) {
   using In = typename Source::In;
   const i64 cols = p.source.cols;
-  const i64 tile_cols = OctetTiles::tile_cols(p.across_log2);
+  const i64 tile_cols = Vec8Tiles::tile_cols(p.across_log2);
   const bool aligned = Source::aligned(p.source) && vector_aligned<In>(p.output, p.output_stride);
-  for_each_tile(p.source.rows, cols, OctetTiles::tile_rows(p.across_log2, sizeof(In)), tile_cols,
+  for_each_tile(p.source.rows, cols, Vec8Tiles::tile_rows(p.across_log2, sizeof(In)), tile_cols,
                 [&](i64 first_row, i64 first_col) {
-                  if (aligned && (cols - first_col >= tile_cols || cols % kOctet == 0)) {
-                    elementwise_octets<Source>(p, first_row, first_col);
+                  if (aligned && (cols - first_col >= tile_cols || cols % kVec8 == 0)) {
+                    elementwise_vec8s<Source>(p, first_row, first_col);
                   } else {
                     elementwise_elements<Source>(p, first_row, first_col);
                   }

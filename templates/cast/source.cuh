@@ -31,14 +31,14 @@ struct ValueSource {
   static constexpr int kOperands = F::kInputs;  // signed: it may be 0, which no unsigned index is below
   using Value = typename Select<kFused && Unrounded, f32, In>::Type;
   static constexpr u32 kMatrices = count_inputs<F>(InputKind::matrix) + (F::kUsesX ? 1 : 0);
-  // In octets of In.
+  // In vectors of 8 of In.
   static constexpr u32 kColumns =
       count_inputs<F>(InputKind::column) + count_inputs<F>(InputKind::column_f32) * 4 / static_cast<u32>(sizeof(In));
   static constexpr u32 kRows = count_inputs<F>(InputKind::row);
-  // Three octets or more to one of the values: kernels give them more registers.
+  // Three vectors of 8 or more to one of the values: kernels give them more registers.
   static constexpr bool kMany = kMatrices + kColumns > 2;
 
-  // May rows be read in octets, from columns that are multiples of 8?
+  // May rows be read in vectors of 8, from columns that are multiples of 8?
   INGOT_HOST_DEVICE static bool aligned(const SourceParams& p) {
     bool all = !F::kUsesX || vector_aligned<In>(p.input, p.input_stride);
     INGOT_UNROLL
@@ -74,31 +74,31 @@ struct ValueSource {
     return at;
   }
 
-  // Into the L2: what fetch() of the octet `rows` below will read of the matrix.
+  // Into the L2: what fetch() of the vector of 8 `rows` below will read of the matrix.
   INGOT_DEVICE static void prefetch(const SourceParams& p, const Place& at, u32 rows) {
     static_assert(!kFused);
     prefetch_line(at.x + rows * p.input_stride);
   }
 
-  // What the values of an octet are made of.
+  // What the values of a vector of 8 are made of.
   struct Raw {
-    Octet<In> x;
-    Octet<In> operands[kMaxInputs];  // of matrices
+    Vec8<In> x;
+    Vec8<In> operands[kMaxInputs];  // of matrices
     float of_row[kMaxInputs];
   };
   struct RawColumns {
-    Octet<In> operands[kMaxInputs];
-    Octet<f32> floats[kMaxInputs];
+    Vec8<In> operands[kMaxInputs];
+    Vec8<f32> floats[kMaxInputs];
   };
 
-  // The octet that begins `rows` below and `cols` to the right.
+  // The vector of 8 that begins `rows` below and `cols` to the right.
   INGOT_DEVICE static Raw fetch(const SourceParams& p, const Place& at, u32 rows, u32 cols) {
     Raw raw{};
-    if constexpr (F::kUsesX) raw.x = load_octet(at.x + rows * p.input_stride + cols);
+    if constexpr (F::kUsesX) raw.x = load_vec8(at.x + rows * p.input_stride + cols);
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] == InputKind::matrix) {
-        raw.operands[i] = load_octet(at.operands[i] + rows * p.operands[i].stride + cols);
+        raw.operands[i] = load_vec8(at.operands[i] + rows * p.operands[i].stride + cols);
       } else if (F::kKinds[i] == InputKind::row) {
         raw.of_row[i] = at.floats[i][rows];
       }
@@ -109,19 +109,19 @@ struct ValueSource {
     RawColumns raw{};
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
-      if (F::kKinds[i] == InputKind::column) raw.operands[i] = load_octet_again(at.operands[i] + cols);
-      if (F::kKinds[i] == InputKind::column_f32) raw.floats[i] = load_octet_again<f32>(at.floats[i] + cols);
+      if (F::kKinds[i] == InputKind::column) raw.operands[i] = load_vec8_again(at.operands[i] + cols);
+      if (F::kKinds[i] == InputKind::column_f32) raw.floats[i] = load_vec8_again<f32>(at.floats[i] + cols);
     }
     return raw;
   }
 
-  INGOT_DEVICE static Octet<Value> values(const Raw& raw, const RawColumns& columns) {
+  INGOT_DEVICE static Vec8<Value> values(const Raw& raw, const RawColumns& columns) {
     if constexpr (!kFused) {
       return raw.x;
     } else {
-      float x[kOctet];
+      float x[kVec8];
       unpack(raw.x, x);
-      float operands[kMaxInputs][kOctet];
+      float operands[kMaxInputs][kVec8];
       INGOT_UNROLL
       for (int i = 0; i < kOperands; ++i) {
         if (F::kKinds[i] == InputKind::column_f32) {
@@ -130,9 +130,9 @@ struct ValueSource {
           unpack(F::kKinds[i] == InputKind::column ? columns.operands[i] : raw.operands[i], operands[i]);
         }
       }
-      float results[kOctet];
+      float results[kVec8];
       INGOT_UNROLL
-      for (u32 c = 0; c < kOctet; ++c) {
+      for (u32 c = 0; c < kVec8; ++c) {
         float inputs[kMaxInputs] = {};
         INGOT_UNROLL
         for (int i = 0; i < kOperands; ++i) {
@@ -144,7 +144,7 @@ struct ValueSource {
     }
   }
 
-  INGOT_DEVICE static Octet<Value> load(const SourceParams& p, i64 row, i64 col) {
+  INGOT_DEVICE static Vec8<Value> load(const SourceParams& p, i64 row, i64 col) {
     const Place at = place(p, row, col);
     return values(fetch(p, at, 0, 0), fetch_columns(at, 0));
   }
@@ -168,11 +168,11 @@ struct ValueSource {
   INGOT_HOST_DEVICE static constexpr bool is_column(InputKind kind) {
     return kind == InputKind::column || kind == InputKind::column_f32;
   }
-  INGOT_DEVICE static Octet<In> load_octet(const In* source) {
+  INGOT_DEVICE static Vec8<In> load_vec8(const In* source) {
     if constexpr (InPlace) {
-      return load_octet_in_place(source);
+      return load_vec8_in_place(source);
     } else {
-      return load_octet_once(source);
+      return load_vec8_once(source);
     }
   }
   INGOT_DEVICE static float operand_element(const SourceOperand& operand, InputKind kind, i64 row, i64 col) {
@@ -183,40 +183,40 @@ struct ValueSource {
   }
 };
 
-// An octet `rows` below and `cols` to the right of a place.
-struct OctetOffset {
+// Eight neighbouring elements `rows` below and `cols` to the right of a place.
+struct Vec8Offset {
   u32 rows, cols;
   bool inside;  // the matrix
 };
 
-// Octets to fetch before the first is computed with, a power of two: 64 registers' worth. Of several inputs that become
-// f32 values there is no room for two octets, and on sm_120 ptxas needs more than elsewhere.
+// Vec8s to fetch before the first is computed with, a power of two: 64 registers' worth. Of several inputs that become
+// f32 values there is no room for two vectors of 8, and on sm_120 ptxas needs more than elsewhere.
 template <class Source>
-INGOT_HOST_DEVICE constexpr u32 octets_in_flight(u32 inputs) {
+INGOT_HOST_DEVICE constexpr u32 vec8s_in_flight(u32 inputs) {
   if (sizeof(typename Source::Value) == 4) return inputs <= 1 ? 8 : 1;
   return inputs <= 1 ? 16 : inputs == 2 ? (kDeviceArch >= 1200 ? 4 : 8) : inputs <= 4 ? 4 : 2;
 }
 
-// The octets at offset_of(0) .. offset_of(Count - 1); those outside of the matrix are 0. All of a batch are on their
-// way before the first is computed with: an expression between two loads would make the second wait. OneBelowTheOther:
-// they have the same columns, and are inside from the first on.
+// The vectors of 8 at offset_of(0) .. offset_of(Count - 1); those outside of the matrix are 0. All of a batch are on
+// their way before the first is computed with: an expression between two loads would make the second wait.
+// OneBelowTheOther: they have the same columns, and are inside from the first on.
 template <class Source, bool OneBelowTheOther, u32 Count, class OffsetOf>
-INGOT_DEVICE void load_octets(const SourceParams& p, const typename Source::Place& at,
-                              Octet<typename Source::Value> (&octets)[Count], OffsetOf offset_of) {
+INGOT_DEVICE void load_vec8s(const SourceParams& p, const typename Source::Place& at,
+                             Vec8<typename Source::Value> (&vec8s)[Count], OffsetOf offset_of) {
   constexpr u32 kInputs = Source::kMatrices + (OneBelowTheOther ? 0 : Source::kColumns);
-  constexpr u32 kBatch = min_of(Count, octets_in_flight<Source>(kInputs));
+  constexpr u32 kBatch = min_of(Count, vec8s_in_flight<Source>(kInputs));
   static_assert(Count % kBatch == 0);
-  constexpr u32 kColumnOctets = OneBelowTheOther ? 1 : kBatch;
-  typename Source::RawColumns columns[kColumnOctets] = {};
+  constexpr u32 kColumnVec8s = OneBelowTheOther ? 1 : kBatch;
+  typename Source::RawColumns columns[kColumnVec8s] = {};
   if (OneBelowTheOther && offset_of(0).inside) columns[0] = Source::fetch_columns(at, offset_of(0).cols);
   if constexpr (kBatch == 1) {
     INGOT_UNROLL
     for (u32 i = 0; i < Count; ++i) {
-      const OctetOffset offset = offset_of(i);
-      octets[i] = {};
+      const Vec8Offset offset = offset_of(i);
+      vec8s[i] = {};
       if (!offset.inside) continue;
       if (!OneBelowTheOther) columns[0] = Source::fetch_columns(at, offset.cols);
-      octets[i] = Source::values(Source::fetch(p, at, offset.rows, offset.cols), columns[0]);
+      vec8s[i] = Source::values(Source::fetch(p, at, offset.rows, offset.cols), columns[0]);
     }
   } else {
     INGOT_UNROLL
@@ -224,15 +224,15 @@ INGOT_DEVICE void load_octets(const SourceParams& p, const typename Source::Plac
       typename Source::Raw raw[kBatch] = {};
       INGOT_UNROLL
       for (u32 i = 0; i < kBatch; ++i) {
-        const OctetOffset offset = offset_of(first + i);
+        const Vec8Offset offset = offset_of(first + i);
         if (!offset.inside) continue;
         raw[i] = Source::fetch(p, at, offset.rows, offset.cols);
-        if (!OneBelowTheOther) columns[i % kColumnOctets] = Source::fetch_columns(at, offset.cols);
+        if (!OneBelowTheOther) columns[i % kColumnVec8s] = Source::fetch_columns(at, offset.cols);
       }
       INGOT_UNROLL
       for (u32 i = 0; i < kBatch; ++i) {
-        octets[first + i] = Source::values(raw[i], columns[i % kColumnOctets]);
-        if (Source::kFused && !offset_of(first + i).inside) octets[first + i] = {};
+        vec8s[first + i] = Source::values(raw[i], columns[i % kColumnVec8s]);
+        if (Source::kFused && !offset_of(first + i).inside) vec8s[first + i] = {};
       }
     }
   }

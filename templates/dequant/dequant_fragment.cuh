@@ -1,4 +1,4 @@
-// How a lane makes registers of 16-bit values of a fragment's codes (dequant_places.cuh) in a few integer instructions.
+// How a lane makes registers of 16-bit values of a fragment's codes (dequant_layout.cuh) in a few integer instructions.
 //
 // What comes out is value * 2^-decode_shift(). For f16 that power of two is left to whoever adds the products up, once
 // and exactly: their f32 sums have room for it. bf16's codes would come out as small as its smallest numbers, where

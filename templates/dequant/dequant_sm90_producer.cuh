@@ -23,7 +23,7 @@ namespace ingot {
 
 struct DequantSm90Params {
   TensorMap x;        // [m, k], 128-byte swizzle; boxes of 64 k x dequant_x_box() tokens
-  const u8* weights;  // packed (dequant_places.cuh), from a multiple of 16 bytes
+  const u8* weights;  // packed (dequant_layout.cuh), from a multiple of 16 bytes
   const void* factors;
   const void* bias;  // of x's type, or null: none
   void* out;

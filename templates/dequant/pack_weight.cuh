@@ -1,4 +1,4 @@
-// A weight's codes [n, k] from rows into the order in which tensor cores take them (dequant_places.cuh), and back.
+// A weight's codes [n, k] from rows into the order in which tensor cores take them (dequant_layout.cuh), and back.
 // Once for each weight: whole tiles are written at once, and read as often as lanes have bytes of a sector.
 //
 // Packing, a block has 64 rows and goes along k, a thread has a fragment. It sees every code of its rows, and so knows

@@ -271,7 +271,7 @@ struct Sm90Consumer {
     add_part(d, one, false);
   }
 
-  INGOT_DEVICE PartSource part_source(u64 tile_a, u64 tile_b, const Sm90Place& first) const {
+  INGOT_DEVICE PartSource part_source(u64 tile_a, u64 tile_b, const Sm90TileIndex& first) const {
     PartSource from{tile_a, tile_b, {}, nullptr};
     if constexpr (kGrouped) {
       INGOT_UNROLL
@@ -355,7 +355,7 @@ struct Sm90Consumer {
 
   // begin: of these steps in the tile.
   INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
-                               const Sm90Place& first) {
+                               const Sm90TileIndex& first) {
     constexpr bool kRowsOfB = Factors == Sm90Factors::groups;
     float part[kSums];
     if constexpr (!T.stream_k) clear(d);
@@ -434,7 +434,7 @@ struct Sm90Consumer {
     return wave * kWaveRows + (kOwnRows ? group * 64 : 0) + thread / 32 * 16;
   }
 
-  INGOT_DEVICE Fetched fetch(const Sm90Place& first) const {
+  INGOT_DEVICE Fetched fetch(const Sm90TileIndex& first) const {
     Fetched fetched{};
     if constexpr (!kGrouped) {
       const float whole = kColumnFactors ? 1.0F : p.factor_b[0];
@@ -716,7 +716,7 @@ struct Sm90Consumer {
   }
 
   // What the epilogue will read of other matrices, while the sums are made.
-  INGOT_DEVICE void prefetch(const Sm90Place& first) const {
+  INGOT_DEVICE void prefetch(const Sm90TileIndex& first) const {
     constexpr u32 kAcross = kN / 32;
     INGOT_UNROLL
     for (u32 wave = 0; wave < kWaves; ++wave) {
@@ -729,7 +729,7 @@ struct Sm90Consumer {
     }
   }
 
-  INGOT_DEVICE void write(const float (&d)[kWaves][kSums], const float (&rows)[kWaves][2], const Sm90Place& first) {
+  INGOT_DEVICE void write(const float (&d)[kWaves][kSums], const float (&rows)[kWaves][2], const Sm90TileIndex& first) {
     const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
     const u32 staging = block.staging + (group * 4 + thread / 32) * kSm90StagingBytes;
     // The copy engine writes 16 bytes at a time, past the last column too.
@@ -762,7 +762,7 @@ struct Sm90Consumer {
   }
 
   INGOT_DEVICE void sum(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
-                        const Sm90Place& first) {
+                        const Sm90TileIndex& first) {
     if constexpr (kOverlapped && !Fast) {
       sum_overlapped(d, part_source(tile_a, tile_b, first), steps);
     } else if constexpr (kGrouped) {
@@ -775,7 +775,7 @@ struct Sm90Consumer {
   }
 
   // Where this warpgroup's output of the tile begins.
-  INGOT_DEVICE Sm90Place own(const Sm90Place& first) const {
+  INGOT_DEVICE Sm90TileIndex own(const Sm90TileIndex& first) const {
     return {first.m, first.n + (sm90_shares_columns(T) ? group * kN : 0)};
   }
 
@@ -792,7 +792,7 @@ struct Sm90Consumer {
     }
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
-      const Sm90Place first = own(walk.first(block.rank));
+      const Sm90TileIndex first = own(walk.first(block.rank));
       const Fetched fetched = fetch(first);
       if constexpr (Epi::kWords != 0) prefetch(first);
       float d[kWaves][kSums];
@@ -810,7 +810,7 @@ struct Sm90Consumer {
     const u32 warp = group * 4 + thread / 32;
     INGOT_UNROLL_BY(1)
     for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
-      const Sm90Place first = own(walk.first());
+      const Sm90TileIndex first = own(walk.first());
       const StreamKSpan span = walk.span();
       // (Where there are two sets of sums, no register is left to fetch a bias early.)
       Fetched fetched{};

@@ -96,8 +96,8 @@ struct Sm90Walk {
   INGOT_DEVICE void advance() { index += step; }
 
   // The first row and column of the current tile of the block of that rank.
-  INGOT_DEVICE Sm90Place first(u32 rank) const {
-    const Sm90Place place = sm90_place(index, tiles_m, tiles_n);
+  INGOT_DEVICE Sm90TileIndex first(u32 rank) const {
+    const Sm90TileIndex place = sm90_place(index, tiles_m, tiles_n);
     return {(place.m * T.cluster_m + (T.cluster_m > 1 ? rank : 0)) * T.m,
             (place.n * T.cluster_n + (T.cluster_n > 1 ? rank : 0)) * T.n};
   }
@@ -111,8 +111,8 @@ struct Sm90CutWalk : StreamKStretch {
   INGOT_DEVICE explicit Sm90CutWalk(const Sm90GemmParams& params)
       : StreamKStretch(params.cut.split, blockIdx.x), p(params) {}
 
-  INGOT_DEVICE Sm90Place first() const {
-    const Sm90Place place = sm90_place(span().tile, sm90_tiles_m(T, p.m), sm90_tiles_n(T, p.n));
+  INGOT_DEVICE Sm90TileIndex first() const {
+    const Sm90TileIndex place = sm90_place(span().tile, sm90_tiles_m(T, p.m), sm90_tiles_n(T, p.n));
     return {place.m * T.m, place.n * T.n};
   }
 };
@@ -154,7 +154,7 @@ template <Sm90Tiling T>
 struct Sm90Slices {
   Sm90Slice a, b;
 
-  INGOT_DEVICE Sm90Slices(const Sm90GemmParams& p, const Sm90Place& first, u32 rank)
+  INGOT_DEVICE Sm90Slices(const Sm90GemmParams& p, const Sm90TileIndex& first, u32 rank)
       : a(sm90_slice<T.m, T.cluster_n>(p.a, p.tail_a, first.m, p.m, rank)),
         b(sm90_slice<T.n, T.cluster_m>(p.b, p.tail_b, first.n, p.n, rank)) {}
 };

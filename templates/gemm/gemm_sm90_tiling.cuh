@@ -74,13 +74,13 @@ INGOT_HOST_DEVICE constexpr u32 sm90_blocks(const Sm90Tiling& t, u32 m, u32 n, u
   return static_cast<u32>(min_of(tiles, u64{max_of(multiprocessors / size, 1U)})) * size;
 }
 
-struct Sm90Place {
+struct Sm90TileIndex {
   u32 m, n;  // in cluster tiles
 };
 
 // Where the i-th cluster tile lies: kSm90Group rows of tiles at a time, column by column, so that what runs together
 // is nearly square and shares its operands in the L2.
-INGOT_HOST_DEVICE constexpr Sm90Place sm90_place(u32 i, u32 tiles_m, u32 tiles_n) {
+INGOT_HOST_DEVICE constexpr Sm90TileIndex sm90_place(u32 i, u32 tiles_m, u32 tiles_n) {
   const u32 group = i / (kSm90Group * tiles_n);
   const u32 first = group * kSm90Group;
   const u32 height = min_of(kSm90Group, tiles_m - first);

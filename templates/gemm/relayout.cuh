@@ -23,7 +23,7 @@ struct RelayoutParams {
 INGOT_DEVICE U32x2 load_bytes(const u8* source, u32 count) {
   u64 bytes = 0;
   INGOT_UNROLL
-  for (u32 i = 0; i < kOctet; ++i) {
+  for (u32 i = 0; i < kVec8; ++i) {
     if (i < count) bytes |= u64{source[i]} << (8 * i);
   }
   return {static_cast<u32>(bytes), static_cast<u32>(bytes >> 32)};
@@ -37,7 +37,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, 4) relayout(con
   const TilePlace at = TilePlace::of(source, blockIdx.x);
   const u32 width = at.width();
   const u8* const from = p.in + ((at.first_row + at.row) * p.in_stride + at.first_col + at.col);
-  const bool vectorised = rows_aligned<u8>(p.in, p.in_stride, kOctet) && width == kOctet;
+  const bool vectorised = rows_aligned<u8>(p.in, p.in_stride, kVec8) && width == kVec8;
   U32x2 codes[kRowsPerRun] = {};
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {

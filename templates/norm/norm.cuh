@@ -1,10 +1,10 @@
 // What the norms' kernels and the CPU reference share: the order of a row's sums, and the operations on an element.
 //
-// The sum of a row's terms, in f32, as the contract has it. T threads take octets of columns in turn: thread t those
-// that begin at 8 t, 8 (t + T), 8 (t + 2 T) ... Terms past the end are 0. Then, with plain adds:
+// The sum of a row's terms, in f32, as the contract has it. T threads take vectors of 8 of columns in turn: thread t
+// those that begin at 8 t, 8 (t + T), 8 (t + 2 T) ... Terms past the end are 0. Then, with plain adds:
 //
-//   octet:  ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7))
-//   thread: its octets in ascending order, starting from 0
+//   vector of 8:  ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7))
+//   thread: its vectors of 8 in ascending order, starting from 0
 //   warp:   a + b of every two lanes that are 16, 8, 4, 2 and 1 apart
 //   row:    the warps in ascending order
 //
@@ -30,15 +30,15 @@ inline constexpr bool kCentred = is_same<Kind, LayerNorm>;
 
 INGOT_HOST_DEVICE constexpr float inverse_cols(i64 cols) { return cols == 0 ? 0.0F : 1.0F / static_cast<float>(cols); }
 
-INGOT_HOST_DEVICE float octet_sum(const float (&a)[kOctet]) {
+INGOT_HOST_DEVICE float vec8_sum(const float (&a)[kVec8]) {
   return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
 }
 
-// The smallest power of two of threads, from 32 to 512, that have a row in `octets` octets each; longer rows take
+// The smallest power of two of threads, from 32 to 512, that have a row in `vec8s` vectors of 8 each; longer rows take
 // more.
-INGOT_HOST_DEVICE constexpr u32 norm_threads_per_row(i64 cols, u32 octets) {
+INGOT_HOST_DEVICE constexpr u32 norm_threads_per_row(i64 cols, u32 vec8s) {
   u32 threads = 32;
-  while (threads < 512 && i64{threads} * octets * kOctet < cols) threads *= 2;
+  while (threads < 512 && i64{threads} * vec8s * kVec8 < cols) threads *= 2;
   return threads;
 }
 
@@ -53,28 +53,28 @@ INGOT_HOST_DEVICE float normalised(float x, float mean, float rstd) {
 
 // Columns col .. col + 7 of a row of `cols` elements; 0 past its end. `vectors`: may it be read in vectors?
 template <HighPrecision T>
-INGOT_DEVICE void load_padded(const T* row, i64 col, i64 cols, bool vectors, float (&x)[kOctet]) {
-  if (vectors && col + kOctet <= cols) return unpack(load_octet_again(row + col), x);
+INGOT_DEVICE void load_padded(const T* row, i64 col, i64 cols, bool vectors, float (&x)[kVec8]) {
+  if (vectors && col + kVec8 <= cols) return unpack(load_vec8_again(row + col), x);
   INGOT_UNROLL
-  for (u32 i = 0; i < kOctet; ++i) x[i] = col + i < cols ? to_float(row[col + i]) : 0.0F;
+  for (u32 i = 0; i < kVec8; ++i) x[i] = col + i < cols ? to_float(row[col + i]) : 0.0F;
 }
 
 // The counterpart: nothing is written past the end.
 template <HighPrecision T>
-INGOT_DEVICE void store_padded(T* row, i64 col, i64 cols, bool vectors, const Octet<T>& octet) {
-  if (vectors && col + kOctet <= cols) return store_octet(row + col, octet);
-  float x[kOctet];
-  unpack(octet, x);
+INGOT_DEVICE void store_padded(T* row, i64 col, i64 cols, bool vectors, const Vec8<T>& vec8) {
+  if (vectors && col + kVec8 <= cols) return store_vec8(row + col, vec8);
+  float x[kVec8];
+  unpack(vec8, x);
   INGOT_UNROLL
-  for (u32 i = 0; i < kOctet; ++i) {
+  for (u32 i = 0; i < kVec8; ++i) {
     if (col + i < cols) row[col + i] = from_float<T>(x[i]);
   }
 }
 template <Fp8Format T>
 INGOT_DEVICE void store_padded_codes(T* row, i64 col, i64 cols, bool vectors, U32x2 codes) {
-  if (vectors && col + kOctet <= cols) return store_streaming(row + col, codes);
+  if (vectors && col + kVec8 <= cols) return store_streaming(row + col, codes);
   INGOT_UNROLL
-  for (u32 i = 0; i < kOctet; ++i) {
+  for (u32 i = 0; i < kVec8; ++i) {
     const u32 word = i < 4 ? codes.x : codes.y;
     if (col + i < cols) row[col + i] = T{static_cast<u8>(word >> (8 * (i % 4)))};
   }

@@ -7,8 +7,8 @@
 // from its first, summed in ascending order from 0; the groups' sums are added in ascending order, and then the
 // chunks', by column_sum_finish.
 //
-// A block of 512 threads has a chunk of rows, and walks it a row to a group, two octets of columns to a thread: the
-// sums over rows stay in registers, and the next row is on its way while this one is reduced. There are at most 132
+// A block of 512 threads has a chunk of rows, and walks it a row to a group, two vectors of 8 of columns to a thread:
+// the sums over rows stay in registers, and the next row is on its way while this one is reduced. There are at most 132
 // chunks, as many as the H100 and H200 have processors: the partial sums are then a few per cent of the bytes.
 //
 // Rows of more than 8192 columns, and those that cannot be read in vectors, are read once for their sums, again for the
@@ -39,11 +39,11 @@ struct NormBackwardParams {
 
 struct NormBackwardLaunch {
   static constexpr u32 kThreads = 512;
-  static constexpr u32 kOctets = 2;  // that a thread keeps
+  static constexpr u32 kVec8s = 2;  // that a thread keeps
   static constexpr i64 kMaxChunks = 132;
   static constexpr i64 kMinRowsPerGroup = 4;
   static constexpr i64 kRowsPerBatch = 4;  // of long rows
-  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kOctets); }
+  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kVec8s); }
   INGOT_HOST_DEVICE static constexpr i64 groups(i64 cols) { return kThreads / threads_per_row(cols); }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_chunk(i64 rows, i64 cols) {
     return groups(cols) * max_of(kMinRowsPerGroup, ceil_div(rows, kMaxChunks * groups(cols)));
@@ -56,13 +56,13 @@ struct NormBackwardLaunch {
 template <class In, class Kind, bool Affine>
 struct NormBackward {
   using Launch = NormBackwardLaunch;
-  static constexpr u32 kOctets = Launch::kOctets;
+  static constexpr u32 kVec8s = Launch::kVec8s;
   static constexpr u32 kSums = kCentred<Kind> ? 2 : 1;  // of g * xhat; of g
   // Of f32 there is no room in the registers for two rows.
   static constexpr bool kAhead = sizeof(In) == 2;
   using RowSums = float[2][kMaxWarps][kSums];
   // Of the columns that two groups or more share.
-  using ColumnSums = float[Affine ? kSums : 1][Affine ? Launch::kThreads / 2 * kOctets * kOctet : 1];
+  using ColumnSums = float[Affine ? kSums : 1][Affine ? Launch::kThreads / 2 * kVec8s * kVec8 : 1];
 
   const NormBackwardParams& p;
   u32 threads, lane, group;
@@ -91,81 +91,82 @@ struct NormBackward {
   INGOT_DEVICE Statistics statistics(i64 row) const { return {kCentred<Kind> ? p.mean[row] : 0.0F, p.rstd[row]}; }
 
   // x becomes xhat.
-  INGOT_DEVICE static void normalise(float (&x)[kOctet], const Statistics& s) {
+  INGOT_DEVICE static void normalise(float (&x)[kVec8], const Statistics& s) {
     INGOT_UNROLL
     for (float& element : x) element = normalised<Kind>(element, s.mean, s.rstd);
   }
   // The gradients become g.
-  INGOT_DEVICE static void scale(float (&grad)[kOctet], const float (&factors)[kOctet]) {
+  INGOT_DEVICE static void scale(float (&grad)[kVec8], const float (&factors)[kVec8]) {
     INGOT_UNROLL
-    for (u32 c = 0; c < kOctet; ++c) grad[c] = grad[c] * factors[c];
+    for (u32 c = 0; c < kVec8; ++c) grad[c] = grad[c] * factors[c];
   }
-  // The terms of an octet, of which those past the end of the row are 0.
-  INGOT_DEVICE static void take(const float (&g)[kOctet], const float (&xhat)[kOctet], i64 cols_left,
+  // The terms of a vector of 8, of which those past the end of the row are 0.
+  INGOT_DEVICE static void take(const float (&g)[kVec8], const float (&xhat)[kVec8], i64 cols_left,
                                 float (&sums)[kSums]) {
-    float terms[kOctet];
+    float terms[kVec8];
     INGOT_UNROLL
-    for (u32 c = 0; c < kOctet; ++c) terms[c] = c < cols_left ? g[c] * xhat[c] : 0.0F;
-    sums[0] = sums[0] + octet_sum(terms);
+    for (u32 c = 0; c < kVec8; ++c) terms[c] = c < cols_left ? g[c] * xhat[c] : 0.0F;
+    sums[0] = sums[0] + vec8_sum(terms);
     if constexpr (kCentred<Kind>) {
       INGOT_UNROLL
-      for (u32 c = 0; c < kOctet; ++c) terms[c] = c < cols_left ? g[c] : 0.0F;
-      sums[1] = sums[1] + octet_sum(terms);
+      for (u32 c = 0; c < kVec8; ++c) terms[c] = c < cols_left ? g[c] : 0.0F;
+      sums[1] = sums[1] + vec8_sum(terms);
     }
   }
   INGOT_DEVICE void to_means(float (&sums)[kSums]) const {
     INGOT_UNROLL
     for (float& sum : sums) sum = sum * p.inverse_cols;
   }
-  INGOT_DEVICE static Octet<In> gradient(const float (&g)[kOctet], const float (&xhat)[kOctet],
-                                         const float (&means)[kSums], const Statistics& s) {
-    float result[kOctet];
+  INGOT_DEVICE static Vec8<In> gradient(const float (&g)[kVec8], const float (&xhat)[kVec8],
+                                        const float (&means)[kSums], const Statistics& s) {
+    float result[kVec8];
     INGOT_UNROLL
-    for (u32 c = 0; c < kOctet; ++c) {
+    for (u32 c = 0; c < kVec8; ++c) {
       const float centred = kCentred<Kind> ? g[c] - means[kSums - 1] : g[c];
       result[c] = (centred - xhat[c] * means[0]) * s.rstd;
     }
     return pack<In>(result);
   }
   // The sums over rows take in one row.
-  INGOT_DEVICE static void take_row(const float (&grad)[kOctet], const float (&xhat)[kOctet],
-                                    float (&sums)[kSums][kOctet]) {
+  INGOT_DEVICE static void take_row(const float (&grad)[kVec8], const float (&xhat)[kVec8],
+                                    float (&sums)[kSums][kVec8]) {
     INGOT_UNROLL
-    for (u32 c = 0; c < kOctet; ++c) {
+    for (u32 c = 0; c < kVec8; ++c) {
       sums[0][c] = sums[0][c] + grad[c] * xhat[c];
       if constexpr (kCentred<Kind>) sums[1][c] = sums[1][c] + grad[c];
     }
   }
 
-  // ---- Rows of whole octets that fit the registers ---------------------------------------------------------------
+  // ---- Rows of whole vectors of 8 that fit the registers
+  // ---------------------------------------------------------------
 
   struct Row {
-    Octet<In> x[kOctets] = {};
-    Octet<In> grad[kOctets] = {};
+    Vec8<In> x[kVec8s] = {};
+    Vec8<In> grad[kVec8s] = {};
     Statistics s{};
   };
 
-  INGOT_DEVICE i64 column(u32 i) const { return (i64{i} * threads + lane) * kOctet; }
+  INGOT_DEVICE i64 column(u32 i) const { return (i64{i} * threads + lane) * kVec8; }
 
   INGOT_DEVICE Row load(i64 row) const {
     Row loaded;
     if (row >= end_row) return loaded;
     INGOT_UNROLL
-    for (u32 i = 0; i < kOctets; ++i) {
+    for (u32 i = 0; i < kVec8s; ++i) {
       if (column(i) >= p.cols) continue;
-      loaded.x[i] = load_octet_once(input(row) + column(i));
-      loaded.grad[i] = load_octet_once(grad_output(row) + column(i));
+      loaded.x[i] = load_vec8_once(input(row) + column(i));
+      loaded.grad[i] = load_vec8_once(grad_output(row) + column(i));
     }
     loaded.s = statistics(row);
     return loaded;
   }
 
   INGOT_DEVICE void kept_rows(RowSums& row_sums, ColumnSums& column_sums) const {
-    float over_rows[kOctets][kSums][kOctet] = {};
-    Octet<In> gammas[kOctets] = {};
+    float over_rows[kVec8s][kSums][kVec8] = {};
+    Vec8<In> gammas[kVec8s] = {};
     INGOT_UNROLL
-    for (u32 i = 0; i < kOctets; ++i) {
-      if (Affine && column(i) < p.cols) gammas[i] = load_octet_again(gamma() + column(i));
+    for (u32 i = 0; i < kVec8s; ++i) {
+      if (Affine && column(i) < p.cols) gammas[i] = load_vec8_again(gamma() + column(i));
     }
     const i64 steps = ceil_div(end_row - first_row, groups);
     Row next;
@@ -177,16 +178,16 @@ struct NormBackward {
       if constexpr (kAhead) next = load(row + groups);
       float sums[kSums] = {};
       INGOT_UNROLL
-      for (u32 i = 0; i < kOctets; ++i) {
-        float xhat[kOctet];
-        float g[kOctet];
+      for (u32 i = 0; i < kVec8s; ++i) {
+        float xhat[kVec8];
+        float g[kVec8];
         unpack(current.x[i], xhat);
         unpack(current.grad[i], g);
         normalise(xhat, current.s);
         if (row < end_row && column(i) < p.cols) {
           if constexpr (Affine) take_row(g, xhat, over_rows[i]);
           scale_kept(g, gammas[i]);
-          take(g, xhat, kOctet, sums);
+          take(g, xhat, kVec8, sums);
         }
         forget_values(current.x[i]);
         forget_values(current.grad[i]);
@@ -194,40 +195,40 @@ struct NormBackward {
       group_sums(sums, threads, row_sums[step % 2]);
       to_means(sums);
       INGOT_UNROLL
-      for (u32 i = 0; i < kOctets; ++i) {
+      for (u32 i = 0; i < kVec8s; ++i) {
         if (row >= end_row || column(i) >= p.cols) continue;
-        float xhat[kOctet];
-        float g[kOctet];
+        float xhat[kVec8];
+        float g[kVec8];
         unpack(current.x[i], xhat);
         unpack(current.grad[i], g);
         normalise(xhat, current.s);
         scale_kept(g, gammas[i]);
-        store_octet(grad_input(row) + column(i), gradient(g, xhat, sums, current.s));
+        store_vec8(grad_input(row) + column(i), gradient(g, xhat, sums, current.s));
       }
     }
     if constexpr (Affine) merge_groups(over_rows, column_sums);
   }
 
-  INGOT_DEVICE static void scale_kept(float (&grad)[kOctet], const Octet<In>& gamma) {
+  INGOT_DEVICE static void scale_kept(float (&grad)[kVec8], const Vec8<In>& gamma) {
     if constexpr (Affine) {
-      float factors[kOctet];
+      float factors[kVec8];
       unpack(gamma, factors);
       scale(grad, factors);
     }
   }
 
   // One group after the other adds its sums; the last one has the chunk's.
-  INGOT_DEVICE void merge_groups(float (&sums)[kOctets][kSums][kOctet], ColumnSums& column_sums) const {
+  INGOT_DEVICE void merge_groups(float (&sums)[kVec8s][kSums][kVec8], ColumnSums& column_sums) const {
     INGOT_UNROLL_BY(1)
     for (u32 g = 0; g < groups; ++g) {
       if (group == g) {
         INGOT_UNROLL
-        for (u32 i = 0; i < kOctets; ++i) {
+        for (u32 i = 0; i < kVec8s; ++i) {
           INGOT_UNROLL
           for (u32 k = 0; k < kSums; ++k) {
             if (column(i) >= p.cols) continue;
             INGOT_UNROLL
-            for (u32 c = 0; c < kOctet; ++c) {
+            for (u32 c = 0; c < kVec8; ++c) {
               float& shared = column_sums[k][groups == 1 ? 0 : column(i) + c];
               if (g != 0) sums[i][k][c] = shared + sums[i][k][c];
               if (g + 1 != groups) shared = sums[i][k][c];
@@ -240,11 +241,11 @@ struct NormBackward {
     }
   }
 
-  // The columns are whole octets here: every octet of partial sums is at a multiple of 32 bytes.
-  INGOT_DEVICE static void store_partials(float* target, const float (&sums)[kOctet]) {
-    const Octet<float> octet = pack<float>(sums);
+  // The columns are whole vectors of 8 here: every vector of 8 of partial sums is at a multiple of 32 bytes.
+  INGOT_DEVICE static void store_partials(float* target, const float (&sums)[kVec8]) {
+    const Vec8<float> vec8 = pack<float>(sums);
     INGOT_UNROLL
-    for (u32 i = 0; i < 2; ++i) *reinterpret_cast<U32x4*>(target + 4 * i) = octet.vectors[i].bits;
+    for (u32 i = 0; i < 2; ++i) *reinterpret_cast<U32x4*>(target + 4 * i) = vec8.vectors[i].bits;
   }
 
   // ---- All others ------------------------------------------------------------------------------------------------
@@ -271,14 +272,14 @@ struct NormBackward {
     INGOT_UNROLL_BY(1)
     for (u32 pass = 0; pass < 2; ++pass) {
       INGOT_UNROLL_BY(1)
-      for (i64 col = i64{lane} * kOctet; active && col < p.cols; col += i64{threads} * kOctet) {
-        float xhat[kOctet];
-        float g[kOctet];
+      for (i64 col = i64{lane} * kVec8; active && col < p.cols; col += i64{threads} * kVec8) {
+        float xhat[kVec8];
+        float g[kVec8];
         load_padded(input(row), col, p.cols, vectors, xhat);
         load_padded(grad_output(row), col, p.cols, vectors, g);
         normalise(xhat, s);
         if constexpr (Affine) {
-          float factors[kOctet];
+          float factors[kVec8];
           load_padded(gamma(), col, p.cols, vectors, factors);
           scale(g, factors);
         }
@@ -298,16 +299,16 @@ struct NormBackward {
   // are several groups.
   INGOT_DEVICE void streamed_columns(i64 first, i64 end, bool vectors) const {
     INGOT_UNROLL_BY(1)
-    for (i64 col = i64{threadIdx.x} * kOctet; col < p.cols; col += i64{Launch::kThreads} * kOctet) {
-      float totals[kSums][kOctet] = {};
+    for (i64 col = i64{threadIdx.x} * kVec8; col < p.cols; col += i64{Launch::kThreads} * kVec8) {
+      float totals[kSums][kVec8] = {};
       INGOT_UNROLL_BY(1)
       for (i64 g = 0; g < groups; ++g) {
-        float sums[kSums][kOctet] = {};
+        float sums[kSums][kVec8] = {};
         if (first != first_row) each_partial(col, [&](u32 k, u32 c, float& partial) { sums[k][c] = partial; });
         INGOT_UNROLL_BY(1)
         for (i64 row = first + g; row < end; row += groups) {
-          float xhat[kOctet];
-          float grad[kOctet];
+          float xhat[kVec8];
+          float grad[kVec8];
           load_padded(input(row), col, p.cols, vectors, xhat);
           load_padded(grad_output(row), col, p.cols, vectors, grad);
           normalise(xhat, statistics(row));
@@ -316,7 +317,7 @@ struct NormBackward {
         INGOT_UNROLL
         for (u32 k = 0; k < kSums; ++k) {
           INGOT_UNROLL
-          for (u32 c = 0; c < kOctet; ++c) totals[k][c] = totals[k][c] + sums[k][c];
+          for (u32 c = 0; c < kVec8; ++c) totals[k][c] = totals[k][c] + sums[k][c];
         }
       }
       each_partial(col, [&](u32 k, u32 c, float& partial) { partial = totals[k][c]; });
@@ -328,7 +329,7 @@ struct NormBackward {
     INGOT_UNROLL
     for (u32 k = 0; k < kSums; ++k) {
       INGOT_UNROLL
-      for (u32 c = 0; c < kOctet; ++c) {
+      for (u32 c = 0; c < kVec8; ++c) {
         if (col + c < p.cols) each(k, c, partials()[k * p.cols + col + c]);
       }
     }
@@ -346,7 +347,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, 1)
                        vector_aligned<In>(p.grad_output, p.grad_output_stride) &&
                        vector_aligned<In>(p.grad_input, p.grad_input_stride) && (!Affine || aligned(p.gamma, 16));
   const Rows rows(p);
-  if (vectors && p.cols % kOctet == 0 && p.cols <= i64{rows.threads} * Rows::kOctets * kOctet) {
+  if (vectors && p.cols % kVec8 == 0 && p.cols <= i64{rows.threads} * Rows::kVec8s * kVec8) {
     rows.kept_rows(row_sums, column_sums);
   } else {
     rows.streamed_rows(vectors, row_sums);

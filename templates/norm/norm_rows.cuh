@@ -40,14 +40,14 @@ struct NormRowsParams {
 // As Codes: none are written.
 struct NoCodes {};
 
-// A group of 32 to 512 threads takes a row, four octets to a thread: 8192 columns to 256 threads. Blocks of fewer than
-// 128 threads hold several groups.
+// A group of 32 to 512 threads takes a row, four vectors of 8 to a thread: 8192 columns to 256 threads. Blocks of fewer
+// than 128 threads hold several groups.
 struct NormRowsLaunch {
   static constexpr u32 kMaxThreads = 512;
   static constexpr u32 kMinThreads = 128;  // of a block
-  static constexpr u32 kOctets = 4;        // that a thread keeps
+  static constexpr u32 kVec8s = 4;         // that a thread keeps
   static constexpr i64 kMaxBlocks = 0x7fffffff;
-  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kOctets); }
+  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kVec8s); }
   INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) {
     u32 log2 = 5;
     while (1U << log2 < threads_per_row(cols)) ++log2;
@@ -68,7 +68,7 @@ struct NormRow {
   static constexpr bool kWritesResult = Result;
   static constexpr bool kWritesCodes = !is_same<Codes, NoCodes>;
   static constexpr bool kWritesValues = kWritesCodes || Result;
-  static constexpr u32 kOctets = NormRowsLaunch::kOctets;
+  static constexpr u32 kVec8s = NormRowsLaunch::kVec8s;
 
   const NormRowsParams& p;
   i64 row;
@@ -84,7 +84,7 @@ struct NormRow {
     return vector_aligned<In>(p.input, p.input_stride) && (!Affine || aligned(p.gamma, 16)) &&
            (!Affine || !kCentred<Kind> || aligned(p.beta, 16)) &&
            (!Result || vector_aligned<In>(p.result, p.result_stride)) &&
-           (!kWritesCodes || rows_aligned<u8>(p.codes, p.codes_stride, kOctet));
+           (!kWritesCodes || rows_aligned<u8>(p.codes, p.codes_stride, kVec8));
   }
 
   INGOT_DEVICE void take_sum(float sum) { mean = sum * p.inverse_cols; }
@@ -105,76 +105,76 @@ struct NormRow {
   }
 
   // The squares of eight elements, of which those past the end of the row, from `left` on, are 0.
-  INGOT_DEVICE float sum_of_squares(float (&x)[kOctet], i64 left) const {
+  INGOT_DEVICE float sum_of_squares(float (&x)[kVec8], i64 left) const {
     INGOT_UNROLL
-    for (u32 c = 0; c < kOctet; ++c) {
+    for (u32 c = 0; c < kVec8; ++c) {
       const float centred = kCentred<Kind> && c < left ? x[c] - mean : x[c];
       x[c] = centred * centred;
     }
-    return octet_sum(x);
+    return vec8_sum(x);
   }
 
-  // What an octet of gamma and beta has, where the norm has them.
-  struct AffineOctet {
-    Octet<In> gamma{}, beta{};
+  // What a vector of 8 of gamma and beta has, where the norm has them.
+  struct AffineVec8 {
+    Vec8<In> gamma{}, beta{};
   };
   template <class LoadVector>
-  INGOT_DEVICE AffineOctet affine(LoadVector load) const {
-    AffineOctet octet;
-    if constexpr (Affine) octet.gamma = load(static_cast<const In*>(p.gamma));
-    if constexpr (Affine && kCentred<Kind>) octet.beta = load(static_cast<const In*>(p.beta));
-    return octet;
+  INGOT_DEVICE AffineVec8 affine(LoadVector load) const {
+    AffineVec8 vec8;
+    if constexpr (Affine) vec8.gamma = load(static_cast<const In*>(p.gamma));
+    if constexpr (Affine && kCentred<Kind>) vec8.beta = load(static_cast<const In*>(p.beta));
+    return vec8;
   }
 
-  // The elements of an octet become the values, rounded.
-  INGOT_DEVICE Octet<In> values(float (&x)[kOctet], const AffineOctet& affine) const {
+  // The elements of a vector of 8 become the values, rounded.
+  INGOT_DEVICE Vec8<In> values(float (&x)[kVec8], const AffineVec8& affine) const {
     INGOT_UNROLL
     for (float& element : x) element = normalised<Kind>(element, mean, rstd);
     if constexpr (Affine) {
-      float factors[kOctet];
+      float factors[kVec8];
       unpack(affine.gamma, factors);
       INGOT_UNROLL
-      for (u32 c = 0; c < kOctet; ++c) x[c] = x[c] * factors[c];
+      for (u32 c = 0; c < kVec8; ++c) x[c] = x[c] * factors[c];
       if constexpr (kCentred<Kind>) {
-        float terms[kOctet];
+        float terms[kVec8];
         unpack(affine.beta, terms);
         INGOT_UNROLL
-        for (u32 c = 0; c < kOctet; ++c) x[c] = x[c] + terms[c];
+        for (u32 c = 0; c < kVec8; ++c) x[c] = x[c] + terms[c];
       }
     }
     return pack<In>(x);
   }
 
-  INGOT_DEVICE U32x2 quantized(const Octet<In>& octet) const {
-    return quantize<Codes, Given>(octet, [&](u32) { return scale; });
+  INGOT_DEVICE U32x2 quantized(const Vec8<In>& vec8) const {
+    return quantize<Codes, Given>(vec8, [&](u32) { return scale; });
   }
 };
 
-// A row of whole octets that fits the registers.
+// A row of whole vectors of 8 that fits the registers.
 template <class Row>
 INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
   using In = typename Row::Element;
   const u32 cols = static_cast<u32>(r.p.cols);
-  const auto column = [&](u32 i) { return (i * r.threads + r.lane) * kOctet; };
+  const auto column = [&](u32 i) { return (i * r.threads + r.lane) * kVec8; };
   const auto inside = [&](u32 i) { return r.active() && column(i) < cols; };
-  Octet<In> octets[Row::kOctets] = {};
+  Vec8<In> vec8s[Row::kVec8s] = {};
   const In* const input = r.input();
   INGOT_UNROLL
-  for (u32 i = 0; i < Row::kOctets; ++i) {
-    if (inside(i)) octets[i] = load_octet_once(input + column(i));
+  for (u32 i = 0; i < Row::kVec8s; ++i) {
+    if (inside(i)) vec8s[i] = load_vec8_once(input + column(i));
   }
   const auto forget = [&] {
     INGOT_UNROLL
-    for (Octet<In>& octet : octets) forget_values(octet);
+    for (Vec8<In>& vec8 : vec8s) forget_values(vec8);
   };
-  // Octets past the end of the row are zeros and add 0.
+  // Vec8s past the end of the row are zeros and add 0.
   if constexpr (Row::kSubtractsMean) {
     float sums[1] = {0.0F};
     INGOT_UNROLL
-    for (const Octet<In>& octet : octets) {
-      float x[kOctet];
-      unpack(octet, x);
-      sums[0] = sums[0] + octet_sum(x);
+    for (const Vec8<In>& vec8 : vec8s) {
+      float x[kVec8];
+      unpack(vec8, x);
+      sums[0] = sums[0] + vec8_sum(x);
     }
     group_sums(sums, r.threads, warp_sums[0]);
     forget();
@@ -182,10 +182,10 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
   }
   float squares[1] = {0.0F};
   INGOT_UNROLL
-  for (u32 i = 0; i < Row::kOctets; ++i) {
-    float x[kOctet];
-    unpack(octets[i], x);
-    const float sum = r.sum_of_squares(x, kOctet);
+  for (u32 i = 0; i < Row::kVec8s; ++i) {
+    float x[kVec8];
+    unpack(vec8s[i], x);
+    const float sum = r.sum_of_squares(x, kVec8);
     squares[0] = squares[0] + (inside(i) ? sum : 0.0F);
   }
   group_sums(squares, r.threads, warp_sums[1]);
@@ -193,33 +193,33 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
   r.take_squares(squares[0]);
   if constexpr (Row::kWritesValues) {
     u32 maximum = 0;
-    // As many octets of gamma and beta on their way as there are registers for.
-    constexpr u32 kBatch = min_of(Row::kOctets, (Row::kSubtractsMean ? 4U : 8U) / static_cast<u32>(sizeof(In)));
+    // As many vectors of 8 of gamma and beta on their way as there are registers for.
+    constexpr u32 kBatch = min_of(Row::kVec8s, (Row::kSubtractsMean ? 4U : 8U) / static_cast<u32>(sizeof(In)));
     INGOT_UNROLL
-    for (u32 first = 0; first < Row::kOctets; first += kBatch) {
-      typename Row::AffineOctet affine[kBatch];
+    for (u32 first = 0; first < Row::kVec8s; first += kBatch) {
+      typename Row::AffineVec8 affine[kBatch];
       INGOT_UNROLL
       for (u32 i = 0; i < kBatch; ++i) {
         if (!inside(first + i)) continue;
-        affine[i] = r.affine([&](const In* vector) { return load_octet_again(vector + column(first + i)); });
+        affine[i] = r.affine([&](const In* vector) { return load_vec8_again(vector + column(first + i)); });
       }
       INGOT_UNROLL
       for (u32 i = first; i < first + kBatch; ++i) {
-        float x[kOctet];
-        unpack(octets[i], x);
-        octets[i] = r.values(x, affine[i - first]);
-        if (!inside(i)) octets[i] = {};
-        if constexpr (Row::kWritesCodes) maximum = max_of(maximum, amax_bits(octets[i]));
+        float x[kVec8];
+        unpack(vec8s[i], x);
+        vec8s[i] = r.values(x, affine[i - first]);
+        if (!inside(i)) vec8s[i] = {};
+        if constexpr (Row::kWritesCodes) maximum = max_of(maximum, amax_bits(vec8s[i]));
         if constexpr (Row::kWritesResult) {
-          if (inside(i)) store_octet(r.result() + column(i), octets[i]);
+          if (inside(i)) store_vec8(r.result() + column(i), vec8s[i]);
         }
       }
     }
     if constexpr (Row::kWritesCodes) {
       r.take_maximum(group_max(maximum, r.threads, warp_maxima));
       INGOT_UNROLL
-      for (u32 i = 0; i < Row::kOctets; ++i) {
-        const U32x2 codes = r.quantized(octets[i]);
+      for (u32 i = 0; i < Row::kVec8s; ++i) {
+        const U32x2 codes = r.quantized(vec8s[i]);
         if (inside(i)) store_streaming(r.codes() + column(i), codes);
       }
     }
@@ -241,26 +241,26 @@ INGOT_DEVICE void norm_streamed_row(Row& r, float (&warp_sums)[2][kMaxWarps][1],
     float total[1] = {0.0F};
     u32 maximum = 0;
     INGOT_UNROLL_BY(1)
-    for (i64 col = i64{r.lane} * kOctet; r.active() && col < cols; col += i64{r.threads} * kOctet) {
-      float x[kOctet];
+    for (i64 col = i64{r.lane} * kVec8; r.active() && col < cols; col += i64{r.threads} * kVec8) {
+      float x[kVec8];
       load_padded(r.input(), col, cols, vectors, x);
       if (pass == sum) {
-        total[0] = total[0] + octet_sum(x);
+        total[0] = total[0] + vec8_sum(x);
       } else if (pass == squares) {
         total[0] = total[0] + r.sum_of_squares(x, cols - col);
       } else if constexpr (Row::kWritesValues) {
-        const Octet<In> octet = r.values(x, r.affine([&](const In* vector) {
-          float loaded[kOctet];
+        const Vec8<In> vec8 = r.values(x, r.affine([&](const In* vector) {
+          float loaded[kVec8];
           load_padded(vector, col, cols, vectors, loaded);
           return pack<In>(loaded);
         }));
         if (pass == values) {
-          if constexpr (Row::kWritesResult) store_padded(r.result(), col, cols, vectors, octet);
-          unpack(octet, x);
+          if constexpr (Row::kWritesResult) store_padded(r.result(), col, cols, vectors, vec8);
+          unpack(vec8, x);
           INGOT_UNROLL
-          for (u32 c = 0; c < kOctet; ++c) maximum = max_of(maximum, col + c < cols ? amax_bits(x[c]) : 0U);
+          for (u32 c = 0; c < kVec8; ++c) maximum = max_of(maximum, col + c < cols ? amax_bits(x[c]) : 0U);
         } else if constexpr (Row::kWritesCodes) {
-          store_padded_codes(r.codes(), col, cols, vectors, r.quantized(octet));
+          store_padded_codes(r.codes(), col, cols, vectors, r.quantized(vec8));
         }
       }
     }
@@ -285,7 +285,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) ==
   const u32 threads = 1U << p.threads_log2;
   const u32 rows_per_block = blockDim.x >> p.threads_log2;
   const bool vectors = Row::vectors(p);
-  const bool kept = vectors && p.cols % kOctet == 0 && p.cols <= i64{threads} * Launch::kOctets * kOctet;
+  const bool kept = vectors && p.cols % kVec8 == 0 && p.cols <= i64{threads} * Launch::kVec8s * kVec8;
   if constexpr (Given) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *p.factors = factor_from_scale(*p.scale);
   }

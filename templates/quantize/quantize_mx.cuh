@@ -1,9 +1,9 @@
 // MX: groups of 32 neighbours in a row share a power of two, and each element becomes a code of eight, six or four bits
 // (formulas: src/codegen/quantize/quantize_spec.h). Moves each input byte and each output byte once.
 //
-// A block takes a tile of octets (octet_tiles.cuh): four neighbouring threads hold a group, an octet each, so that its
-// largest element is two shuffles away. Where rows cannot be read in octets or written in words, a warp takes a group,
-// an element to a lane.
+// A block takes a tile of vectors of 8 (vec8_tiles.cuh): four neighbouring threads hold a group, a vector of 8 each, so
+// that its largest element is two shuffles away. Where rows cannot be read in vectors of 8 or written in words, a warp
+// takes a group, an element to a lane.
 #pragma once
 
 #include "memory.cuh"
@@ -29,11 +29,11 @@ struct QuantizeMxParams {
 inline constexpr i64 kMxGroup = 32;
 
 struct QuantizeMxLaunch {
-  static constexpr u32 kThreads = OctetTiles::kThreads;
+  static constexpr u32 kThreads = Vec8Tiles::kThreads;
   // No less than a group.
-  INGOT_HOST_DEVICE static constexpr u32 across_log2(i64 cols) { return max_of(2U, OctetTiles::across_log2(cols)); }
+  INGOT_HOST_DEVICE static constexpr u32 across_log2(i64 cols) { return max_of(2U, Vec8Tiles::across_log2(cols)); }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u64 value_bytes) {
-    return OctetTiles::grid_of(rows, cols, value_bytes, across_log2(cols));
+    return Vec8Tiles::grid_of(rows, cols, value_bytes, across_log2(cols));
   }
 };
 
@@ -83,21 +83,21 @@ INGOT_HOST_DEVICE u32 mx_code(float x, u32 scale) {
   return scale == kMxNan ? mx_nan_code<Out>() : mx_encode<Out>(x * mx_multiplier(scale));
 }
 
-// The codes of an octet, the first in the lowest bits.
+// The codes of a vector of 8, the first in the lowest bits.
 template <CodeFormat Out, HighPrecision In>
-INGOT_HOST_DEVICE u64 mx_codes(const Octet<In>& octet, u32 scale) {
+INGOT_HOST_DEVICE u64 mx_codes(const Vec8<In>& vec8, u32 scale) {
   const float multiplier = mx_multiplier(scale);
-  float x[kOctet];
-  unpack(octet, x);
+  float x[kVec8];
+  unpack(vec8, x);
   u64 codes = 0;
   if constexpr (Fp8Format<Out>) {
     const auto pair = [&](u32 i) -> u32 { return encode_pair<Out>(x[i] * multiplier, x[i + 1] * multiplier); };
     codes = (pair(0) | pair(2) << 16) | u64{pair(4) | pair(6) << 16} << 32;
   } else {
-    // Half an octet fits a word.
+    // Half a vector of 8 fits a word.
     u32 halves[2] = {};
     INGOT_UNROLL
-    for (u32 i = 0; i < kOctet; ++i) {
+    for (u32 i = 0; i < kVec8; ++i) {
       halves[i / 4] |= mx_encode<Out>(x[i] * multiplier) << (i % 4 * kCodeBits<Out>);
     }
     codes = halves[0] | u64{halves[1]} << (4 * kCodeBits<Out>);
@@ -106,20 +106,21 @@ INGOT_HOST_DEVICE u64 mx_codes(const Octet<In>& octet, u32 scale) {
   return scale == kMxNan ? kNanCodes : codes;
 }
 
-// ---- Octets ------------------------------------------------------------------------------------------------------
+// ---- Vec8s ------------------------------------------------------------------------------------------------------
 
-// Six bits: two octets fill three words.
+// Six bits: two vectors of 8 fill three words.
 template <CodeFormat Out>
 inline constexpr i64 kMxUnit = kCodeBits<Out> == 6 ? 16 : 8;
 
-// Do rows start where octets can be read and their codes be written in whole words?
+// Do rows start where vectors of 8 can be read and their codes be written in whole words?
 template <HighPrecision In, CodeFormat Out>
 INGOT_HOST_DEVICE bool mx_aligned(const QuantizeMxParams& p) {
   constexpr u32 kWord = Fp8Format<Out> ? 8 : 4;
   return vector_aligned<In>(p.input, p.input_stride) && rows_aligned<u8>(p.codes, p.codes_row_bytes, kWord);
 }
 
-// All lanes of the warp call it; lanes 0, 4, 8 ... begin a group. codes: of this lane's octet, at `target` if inside.
+// All lanes of the warp call it; lanes 0, 4, 8 ... begin a group. codes: of this lane's vector of 8, at `target` if
+// inside.
 template <CodeFormat Out>
 INGOT_DEVICE void store_mx_codes(u8* target, u64 codes, bool inside) {
   const auto low = static_cast<u32>(codes);
@@ -141,29 +142,29 @@ INGOT_DEVICE void store_mx_codes(u8* target, u64 codes, bool inside) {
 }
 
 template <HighPrecision In, CodeFormat Out>
-INGOT_DEVICE void quantize_mx_octets(const QuantizeMxParams& p, i64 first_row, i64 first_col) {
-  constexpr u32 kRows = OctetTiles::rows(sizeof(In));
-  const u32 down = OctetTiles::kThreads >> p.across_log2;  // from a thread's row to its next
+INGOT_DEVICE void quantize_mx_vec8s(const QuantizeMxParams& p, i64 first_row, i64 first_col) {
+  constexpr u32 kRows = Vec8Tiles::rows(sizeof(In));
+  const u32 down = Vec8Tiles::kThreads >> p.across_log2;  // from a thread's row to its next
   const i64 row = first_row + (threadIdx.x >> p.across_log2);
-  const i64 col = first_col + i64{threadIdx.x & ((1U << p.across_log2) - 1)} * kOctet;
+  const i64 col = first_col + i64{threadIdx.x & ((1U << p.across_log2) - 1)} * kVec8;
   const i64 rows_left = col < p.cols ? p.rows - row : 0;
   const auto is_inside = [&](u32 i) { return i64{i * down} < rows_left; };
   const In* const input = static_cast<const In*>(p.input) + (row * p.input_stride + col);
-  Octet<In> octets[kRows] = {};
+  Vec8<In> vec8s[kRows] = {};
   INGOT_UNROLL
   for (u32 i = 0; i < kRows; ++i) {
-    if (is_inside(i)) octets[i] = load_octet_once(input + i * down * p.input_stride);
+    if (is_inside(i)) vec8s[i] = load_vec8_once(input + i * down * p.input_stride);
   }
   u8* const codes = p.codes + (row * p.codes_row_bytes + col / 8 * kCodeBits<Out>);
   u8* const scales = p.scales + (row * p.scales_stride + col / kMxGroup);
   INGOT_UNROLL
   for (u32 i = 0; i < kRows; ++i) {
-    u32 maximum = amax_bits(octets[i]);
+    u32 maximum = amax_bits(vec8s[i]);
     maximum = max_of(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
     maximum = max_of(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
     const u32 scale = mx_scale<Out>(maximum);
     if (threadIdx.x % 4 == 0 && is_inside(i)) scales[i * down * p.scales_stride] = static_cast<u8>(scale);
-    store_mx_codes<Out>(codes + i * down * p.codes_row_bytes, mx_codes<Out>(octets[i], scale), is_inside(i));
+    store_mx_codes<Out>(codes + i * down * p.codes_row_bytes, mx_codes<Out>(vec8s[i], scale), is_inside(i));
   }
 }
 
@@ -188,10 +189,10 @@ INGOT_DEVICE u32 mx_packed_byte(u32 code) {
 template <HighPrecision In, CodeFormat Out>
 INGOT_DEVICE void quantize_mx_elements(const QuantizeMxParams& p, i64 first_row, i64 first_col) {
   constexpr u32 kAtOnce = 4;
-  constexpr u32 kWarps = OctetTiles::kThreads / 32;
+  constexpr u32 kWarps = Vec8Tiles::kThreads / 32;
   const u32 lane = threadIdx.x % 32;
   const u32 groups_log2 = p.across_log2 - 2;  // beside each other
-  constexpr u32 kGroups = OctetTiles::rows(sizeof(In)) * OctetTiles::kThreads / 4;
+  constexpr u32 kGroups = Vec8Tiles::rows(sizeof(In)) * Vec8Tiles::kThreads / 4;
   INGOT_UNROLL_BY(1)
   for (u32 first = threadIdx.x / 32; first < kGroups; first += kWarps * kAtOnce) {
     const auto row_of = [&](u32 i) { return first_row + ((first + i * kWarps) >> groups_log2); };
@@ -222,13 +223,13 @@ INGOT_DEVICE void quantize_mx_elements(const QuantizeMxParams& p, i64 first_row,
 
 template <HighPrecision In, CodeFormat Out>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(QuantizeMxLaunch::kThreads, 4) quantize_mx(const QuantizeMxParams p) {
-  const i64 tile_cols = OctetTiles::tile_cols(p.across_log2);
+  const i64 tile_cols = Vec8Tiles::tile_cols(p.across_log2);
   const bool aligned = mx_aligned<In, Out>(p);
   start_in_turn();
-  for_each_tile(p.rows, p.cols, OctetTiles::tile_rows(p.across_log2, sizeof(In)), tile_cols,
+  for_each_tile(p.rows, p.cols, Vec8Tiles::tile_rows(p.across_log2, sizeof(In)), tile_cols,
                 [&](i64 first_row, i64 first_col) {
                   if (aligned && (p.cols - first_col >= tile_cols || p.cols % kMxUnit<Out> == 0)) {
-                    quantize_mx_octets<In, Out>(p, first_row, first_col);
+                    quantize_mx_vec8s<In, Out>(p, first_row, first_col);
                   } else {
                     quantize_mx_elements<In, Out>(p, first_row, first_col);
                   }

@@ -14,11 +14,11 @@ using namespace ingot;
 
 namespace {
 
-const GemmPlace kHopper{.target = target_for(9, 0), .multiprocessors = 132};
-const GemmPlace kAmpere{.target = target_for(8, 0), .multiprocessors = 108};
+const MatmulDevice kHopper{.target = target_for(9, 0), .multiprocessors = 132};
+const MatmulDevice kAmpere{.target = target_for(8, 0), .multiprocessors = 108};
 
 constexpr std::array<std::int64_t, 10> kTokens{1, 2, 8, 17, 32, 64, 100, 128, 256, 4096};
-constexpr GemmSize kLarge{.m = 16, .n = 28672, .k = 8192};
+constexpr MatmulSize kLarge{.m = 16, .n = 28672, .k = 8192};
 
 std::vector<DequantMatmulSpec> specs() {
   std::vector<DequantMatmulSpec> all;
@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(every_tiling_can_be_made) {
 }
 
 BOOST_AUTO_TEST_CASE(the_order_of_kernels) {
-  const auto kernels = [](const DequantMatmulSpec& spec, const GemmPlace& place) {
+  const auto kernels = [](const DequantMatmulSpec& spec, const MatmulDevice& place) {
     std::string text;
     for (const DequantMatmulSpec& each : dequant_order(spec, kLarge, place)) {
       BOOST_TEST(each.tiling.has_value());
@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(the_order_of_kernels) {
 BOOST_AUTO_TEST_CASE(candidates_begin_with_the_choice) {
   for (const DequantMatmulSpec& spec : specs()) {
     for (const std::int64_t m : kTokens) {
-      const GemmSize size{m, 4096, 14336};
+      const MatmulSize size{m, 4096, 14336};
       const auto order = dequant_order(spec, size, kHopper);
       const auto all = dequant_candidates(spec, size, kHopper);
       BOOST_REQUIRE(!order.empty());
@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(candidates_begin_with_the_choice) {
 
 // Few tokens on a weight with few rows: its K is shared out. Many: large tiles.
 BOOST_AUTO_TEST_CASE(plain_choices) {
-  const auto chosen = [](const GemmSize& size, const GemmPlace& place) {
+  const auto chosen = [](const MatmulSize& size, const MatmulDevice& place) {
     return *dequant_order({}, size, place).front().tiling;
   };
   BOOST_TEST(chosen({1, 4096, 14336}, kHopper).split > 1);
@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(plain_choices) {
 
 // Everything that decides the order of sums is the same for every M.
 BOOST_AUTO_TEST_CASE(batch_invariant) {
-  for (const GemmPlace& place : {kHopper, kAmpere}) {
+  for (const MatmulDevice& place : {kHopper, kAmpere}) {
     for (DequantMatmulSpec spec : specs()) {
       spec.batch_invariant = true;
       for (const auto& [n, k] : {std::pair{28672, 8192}, {4096, 4096}, {333, 4100}, {128, 100}}) {

@@ -20,7 +20,7 @@ BOOST_AUTO_TEST_CASE(one_line_there_and_back) {
 BOOST_AUTO_TEST_CASE(a_choice_of_kernel_is_left_out) {
   const GemmCall call = parse_gemm_call("gemm e4m3fn*e4m3fn->bf16 kernel=sm90:128x128:2x1:6:cooperative 1 2 3");
   BOOST_TEST((call.spec == GemmSpec{}));
-  BOOST_TEST((call.size == GemmSize{1, 2, 3}));
+  BOOST_TEST((call.size == MatmulSize{1, 2, 3}));
 }
 
 BOOST_AUTO_TEST_CASE(what_is_wrong_is_quoted) {

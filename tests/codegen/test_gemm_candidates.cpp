@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kH200 = 132;
 constexpr Target kHopper{9, 0, true};
-constexpr GemmSize kLarge{8192, 4096, 4096};
+constexpr MatmulSize kLarge{8192, 4096, 4096};
 
 std::size_t count(const std::vector<GemmSpec>& all, GemmKernel kernel) {
   return static_cast<std::size_t>(std::ranges::count(all, kernel, &GemmSpec::kernel));
@@ -46,12 +46,12 @@ BOOST_AUTO_TEST_CASE(the_untuned_choice_comes_first) {
   const std::vector<GemmSpec> all =
       gemm_candidates({.spec = fast, .size = kLarge}, {.target = kHopper, .multiprocessors = kH200});
   BOOST_TEST((all[0].kernel == GemmKernel::sm90));
-  BOOST_TEST((all[0].tiling == choose_tiling(fast, kLarge, kH200)));
+  BOOST_TEST((all[0].tiling == choose_sm90_tiling(fast, kLarge, kH200)));
   BOOST_TEST((all[1].kernel == GemmKernel::cublaslt && all[1].algorithm == 0));
   const std::vector<GemmSpec> accurate =
       gemm_candidates({.spec = {}, .size = kLarge}, {.target = kHopper, .multiprocessors = kH200});
   BOOST_TEST((accurate[0].kernel == GemmKernel::cublaslt && accurate[0].algorithm == 0));
-  BOOST_TEST((accurate[1].tiling == choose_tiling({}, kLarge, kH200)));
+  BOOST_TEST((accurate[1].tiling == choose_sm90_tiling({}, kLarge, kH200)));
   BOOST_TEST(count(all, GemmKernel::cublaslt) == 8U);
   BOOST_TEST(count(all, GemmKernel::sm90) >= 2U);
   BOOST_TEST(count(all, GemmKernel::simt) == 0U);
@@ -60,10 +60,10 @@ BOOST_AUTO_TEST_CASE(the_untuned_choice_comes_first) {
 BOOST_AUTO_TEST_CASE(implausible_tilings_are_left_out) {
   const GemmSpec fast{.fast_accumulation = true};
   const auto all = gemm_candidates({.spec = fast, .size = kLarge}, {.target = kHopper, .multiprocessors = kH200});
-  BOOST_TEST(count(all, GemmKernel::sm90) < candidates(fast).size());
-  const double best = estimate(fast, kLarge, choose_tiling(fast, kLarge, kH200), kH200);
+  BOOST_TEST(count(all, GemmKernel::sm90) < gemm_tilings(fast).size());
+  const double best = estimate_gemm(fast, kLarge, choose_sm90_tiling(fast, kLarge, kH200), kH200);
   for (const GemmSpec& spec : all) {
-    if (spec.kernel == GemmKernel::sm90) BOOST_TEST(estimate(fast, kLarge, *spec.tiling, kH200) <= 1.4 * best);
+    if (spec.kernel == GemmKernel::sm90) BOOST_TEST(estimate_gemm(fast, kLarge, *spec.tiling, kH200) <= 1.4 * best);
   }
 }
 
@@ -93,7 +93,7 @@ BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
 
 namespace {
 
-std::vector<std::string> order_of(const char* line, const GemmSize& size, bool compiles = true) {
+std::vector<std::string> order_of(const char* line, const MatmulSize& size, bool compiles = true) {
   const GemmCall call{.spec = std::get<GemmSpec>(parse(line)), .size = size};
   std::vector<std::string> kernels;
   for (const GemmSpec& spec : gemm_order(call, {.target = kHopper, .multiprocessors = kH200, .compiles = compiles})) {

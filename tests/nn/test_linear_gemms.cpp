@@ -44,7 +44,7 @@ std::vector<GemmCall> recorded(const LinearConfig& config, const LinearSize& siz
   linear.forward({.input = input, .weight = weight, .output = output}, stream);
   linear.backward({.grad_output = output, .grad_input = grad_input, .grad_weight = grad_weight}, stream);
   std::vector<GemmCall> gemms;
-  for (const ProductCall& call : read_gemm_manifest(options.gemm_manifest).calls) {
+  for (const MatmulCall& call : read_matmul_manifest(options.gemm_manifest).calls) {
     gemms.push_back({.spec = std::get<GemmSpec>(call.spec), .size = call.size});
   }
   return gemms;

@@ -20,27 +20,27 @@ namespace {
 
 // cuBLASLt's algorithms stand for any candidates.
 GemmSpec candidate(int number) { return {.kernel = GemmKernel::cublaslt, .algorithm = number}; }
-std::vector<Product> candidates(int count) {
-  std::vector<Product> all;
+std::vector<MatmulSpec> candidates(int count) {
+  std::vector<MatmulSpec> all;
   for (int i = 0; i < count; ++i) all.push_back(candidate(i));
   return all;
 }
 
-class FakeMeasurer final : public ProductMeasurer {
+class FakeMeasurer final : public MatmulMeasurer {
  public:
-  void prepare(const Product& product) override {
+  void prepare(const MatmulSpec& product) override {
     const auto& spec = std::get<GemmSpec>(product);
     const std::lock_guard lock(mutex);
     ++prepared[spec.algorithm];
     if (refuses_to_compile == spec.algorithm) throw Error(ErrorCode::compile_failed, "candidate", "does not compile");
   }
-  std::string check(const Product& product) override {
+  std::string check(const MatmulSpec& product) override {
     const auto& spec = std::get<GemmSpec>(product);
     log.push_back("check " + std::to_string(spec.algorithm));
     if (refuses_the_call == spec.algorithm) throw Error(ErrorCode::invalid_argument, "candidate", "takes no such call");
     return wrong == spec.algorithm ? "row 3 is wrong" : "";
   }
-  double measure(const Product& product) override {
+  double measure(const MatmulSpec& product) override {
     const auto& spec = std::get<GemmSpec>(product);
     ++measured[spec.algorithm];
     order.push_back(spec.algorithm);
@@ -236,17 +236,17 @@ BOOST_AUTO_TEST_CASE(in_a_hurry_the_fewest_rounds_do) {
 }
 
 BOOST_AUTO_TEST_CASE(compiled_side_by_side) {
-  class Slow final : public ProductMeasurer {
+  class Slow final : public MatmulMeasurer {
    public:
-    void prepare(const Product&) override {
+    void prepare(const MatmulSpec&) override {
       const int now = ++inside;
       int most = at_once;
       while (now > most && !at_once.compare_exchange_weak(most, now)) {}
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
       --inside;
     }
-    std::string check(const Product&) override { return "not looked at"; }
-    double measure(const Product&) override { return 1; }
+    std::string check(const MatmulSpec&) override { return "not looked at"; }
+    double measure(const MatmulSpec&) override { return 1; }
     std::atomic<int> inside{0};
     std::atomic<int> at_once{0};
   } measurer;

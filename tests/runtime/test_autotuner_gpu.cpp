@@ -38,7 +38,7 @@ struct Fixture {
     gpu.backend().copy_to_host(bytes.data(), tensors.out.data, bytes.size(), gpu.stream());
     return bytes;
   }
-  static TuningRecord record(const Context& context, const GemmCall& call, const Product& chosen) {
+  static TuningRecord record(const Context& context, const GemmCall& call, const MatmulSpec& chosen) {
     return {.machine = context.tuning_machine(),
             .spec = call.spec,
             .size = call.size,
@@ -50,7 +50,7 @@ struct Fixture {
   test::TemporaryDirectory directory;
 };
 
-std::vector<Product> products(const std::vector<GemmSpec>& specs) { return {specs.begin(), specs.end()}; }
+std::vector<MatmulSpec> products(const std::vector<GemmSpec>& specs) { return {specs.begin(), specs.end()}; }
 
 GemmSpec with_kernel(GemmSpec spec, GemmKernel kernel) {
   spec.kernel = kernel;
@@ -125,7 +125,7 @@ BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
     }
   }
   for (const GemmSpec& spec : specs) {
-    for (const GemmSize& size : {GemmSize{300, 272, 400}, GemmSize{5, 64, 128}}) {
+    for (const MatmulSize& size : {MatmulSize{300, 272, 400}, MatmulSize{5, 64, 128}}) {
       BOOST_TEST_CONTEXT(print(GemmCall{spec, size})) {
         GemmOperands operands(random, fill_on(gpu), {spec, size});
         const GemmTensors tensors = operands.tensors(operands.copies() - 1);

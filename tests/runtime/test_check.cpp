@@ -288,7 +288,7 @@ BOOST_AUTO_TEST_CASE(layouts_say_where_m_n_and_k_are) {
                       .b = matrix(at(1024), Dtype::bf16, 5, 7, kCpu),
                       .out = matrix(at(2048), Dtype::bf16, 3, 7, kCpu)};
   check(spec, tensors, kCpu);
-  const GemmSize shape = gemm_size(spec, tensors);
+  const MatmulSize shape = gemm_size(spec, tensors);
   BOOST_TEST(shape.m == 3);
   BOOST_TEST(shape.n == 7);
   BOOST_TEST(shape.k == 5);

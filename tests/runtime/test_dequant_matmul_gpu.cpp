@@ -382,7 +382,7 @@ BOOST_FIXTURE_TEST_SUITE(tilings, OnGpu)
 
 // Every tiling that is offered for any number of tokens, on sizes that cut tiles off and that fill several rounds.
 BOOST_AUTO_TEST_CASE(of_every_kernel) {
-  const GemmPlace place{.target = context().cache().target(), .multiprocessors = 132};
+  const MatmulDevice place{.target = context().cache().target(), .multiprocessors = 132};
   for (const std::size_t scale : {1U, 2U, 6U}) {
     std::set<std::string> seen;
     for (const std::int64_t m : {1, 16, 32, 64, 128, 256, 1000}) {
@@ -413,7 +413,7 @@ BOOST_FIXTURE_TEST_SUITE(rounds, OnGpu)
 // were issued.) Then outputs change from launch to launch.
 BOOST_AUTO_TEST_CASE(every_launch_gives_the_same) {
   if (!is_hopper()) return;
-  const GemmPlace place{.target = context().cache().target(), .multiprocessors = 132};
+  const MatmulDevice place{.target = context().cache().target(), .multiprocessors = 132};
   const auto check_tilings = [&](DequantMatmulSpec spec) {
     const DequantData data({.spec = spec, .m = 130, .n = 9001, .k = 2048, .seed = 7});
     PlacedDequant placed(data, cuda, stream);

@@ -20,12 +20,12 @@ struct Fixture {
   RandomData random{*backend, stream,
                     [](void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }};
 
-  DequantOperands make(const DequantMatmulSpec& spec, const GemmSize& size) {
+  DequantOperands make(const DequantMatmulSpec& spec, const MatmulSize& size) {
     return {random, [](void* to, unsigned char byte, std::size_t bytes) { std::memset(to, byte, bytes); }, spec, size};
   }
 };
 
-constexpr GemmSize kSizes[] = {{.m = 17, .n = 70, .k = 200}, {.m = 1, .n = 33, .k = 64}};
+constexpr MatmulSize kSizes[] = {{.m = 17, .n = 70, .k = 200}, {.m = 1, .n = 33, .k = 64}};
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
@@ -39,8 +39,8 @@ BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
         "bf16*e2m3fn->bf16 row_major scale=row",
         "f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu epilogue=x+y[col]"}) {
     const auto spec = std::get<DequantMatmulSpec>(parse("dequant_matmul " + std::string(line)));
-    for (const GemmSize& size : kSizes) {
-      BOOST_TEST_CONTEXT(print(ProductCall{spec, size})) {
+    for (const MatmulSize& size : kSizes) {
+      BOOST_TEST_CONTEXT(print(MatmulCall{spec, size})) {
         DequantOperands operands = make(spec, size);
         const DequantMatmulTensors tensors = operands.tensors(operands.copies() - 1);
         operands.poison();

@@ -23,10 +23,10 @@ struct Fixture {
   test::TemporaryDirectory directory;
   std::filesystem::path manifest_file = directory.path() / "manifest";
   TuningStore store{directory.path() / "store", {}};
-  GemmManifest manifest{manifest_file};
-  GemmPlace place{.target = target_for(9, 0), .multiprocessors = 132};
+  MatmulManifest manifest{manifest_file};
+  MatmulDevice place{.target = target_for(9, 0), .multiprocessors = 132};
   DequantMatmulSpec spec = std::get<DequantMatmulSpec>(test::dequant_record().spec);
-  GemmSize size{.m = 16, .n = 4096, .k = 14336};
+  MatmulSize size{.m = 16, .n = 4096, .k = 14336};
 };
 
 }  // namespace
@@ -36,12 +36,12 @@ BOOST_FIXTURE_TEST_SUITE(dequant_plans, Fixture)
 BOOST_AUTO_TEST_CASE(what_was_tuned_comes_first) {
   const TuningRecord tuned = test::dequant_record(size.m);
   store.put(tuned);
-  GemmChoices choices(Tuning::on, store, {}, test::machine());
+  MatmulChoices choices(Tuning::on, store, {}, test::machine());
   DequantPlans plans({.choices = &choices}, place);
   const auto order = plans.find(spec, size);
   const auto own = dequant_order(spec, size, place);
   BOOST_REQUIRE(order.size() == own.size() + 1);
-  BOOST_TEST((Product(order[0]) == tuned.chosen));
+  BOOST_TEST((MatmulSpec(order[0]) == tuned.chosen));
   for (std::size_t i = 0; i < own.size(); ++i) BOOST_TEST((order[i + 1] == own[i]));
   for (const DequantMatmulSpec& each : order) BOOST_TEST(each.tiling.has_value());
 }
@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(batch_invariant_products_are_not_tuned) {
   std::get<DequantMatmulSpec>(tuned.spec).batch_invariant = true;
   std::get<DequantMatmulSpec>(tuned.chosen).batch_invariant = true;
   store.put(tuned);
-  GemmChoices choices(Tuning::on, store, {}, test::machine());
+  MatmulChoices choices(Tuning::on, store, {}, test::machine());
   DequantPlans plans({.choices = &choices, .manifest = &manifest}, place);
   const auto order = plans.find(spec, size);
   const auto own = dequant_order(spec, size, place);
@@ -63,9 +63,9 @@ BOOST_AUTO_TEST_CASE(batch_invariant_products_are_not_tuned) {
 
   spec.batch_invariant = false;
   plans.find(spec, size);
-  const GemmManifestFile noted = read_gemm_manifest(manifest_file);
+  const MatmulManifestFile noted = read_matmul_manifest(manifest_file);
   BOOST_REQUIRE(noted.calls.size() == 1U);
-  BOOST_TEST((noted.calls[0].spec == Product(spec)));
+  BOOST_TEST((noted.calls[0].spec == MatmulSpec(spec)));
 }
 
 BOOST_AUTO_TEST_CASE(the_first_that_takes_the_call_is_run) {

@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(every_tiling_is_there) {
       if (kernel.kernel == GemmKernel::sm90) tilings.insert(print(*kernel.tiling) + " " + sums_of(kernel));
     }
     if (!wgmma_multiplies(cell.spec)) continue;
-    for (const GemmTiling& tiling : candidates(cell.spec)) known.insert(print(tiling) + " " + sums_of(cell.spec));
+    for (const GemmTiling& tiling : gemm_tilings(cell.spec)) known.insert(print(tiling) + " " + sums_of(cell.spec));
   }
   for (const std::string& tiling : known) BOOST_TEST(tilings.contains(tiling), tiling);
 }
@@ -149,7 +149,7 @@ BOOST_AUTO_TEST_CASE(every_cell_is_given_to_the_librarys_choice_too) {
                             .b = place(spec.b, n, k, shape.placement),
                             .out = place(spec.out, m, n, shape.placement)};
         if (spec.epilogue.c) tensors.c = place(*spec.epilogue.c, m, n, shape.placement);
-        const GemmSize size{.m = m, .n = n, .k = k};
+        const MatmulSize size{.m = m, .n = n, .k = k};
         if (choice_is_compiled(cell, kernels, tensors, size, kHopper)) ++of_cell;
         if (cublaslt_refusal(spec, tensors, size, kHopper) == nullptr) ++cublaslt;
       }

@@ -42,7 +42,7 @@ void run_product(Cross& cross, const CrossCell& cell, const std::vector<GemmSpec
                  Target target) {
   CrossRun run{.cell = &cell, .spec = cell.spec, .shape = shape, .input = cross_input(cell, shape)};
   const GemmTensors tensors = cross.tensors(run, cross.first_verdict(), 0);
-  const GemmSize size = gemm_size(cell.spec, tensors);
+  const MatmulSize size = gemm_size(cell.spec, tensors);
   if (choice_is_compiled(cell, kernels, tensors, size, target)) cross.enqueue(run);
   for (const GemmSpec& kernel : kernels) {
     if (kernel.kernel == GemmKernel::sm90 && sm90_refusal(kernel, tensors, size, target) != nullptr) continue;

@@ -76,7 +76,7 @@ struct Fixture : GemmOnGpu {
     for (GemmSpec spec : epilogue_specs()) {
       if (!wgmma_takes(spec)) continue;
       spec.kernel = GemmKernel::sm90;
-      spec.tiling = candidates(spec)[index % candidates(spec).size()];
+      spec.tiling = gemm_tilings(spec)[index % gemm_tilings(spec).size()];
       specs.emplace_back(spec);
     }
     return specs;

@@ -11,12 +11,12 @@ namespace {
 
 using namespace ingot;
 
-std::string refusal(const GemmSpec& spec, const GemmSize& size, Target target = target_for(9, 0)) {
+std::string refusal(const GemmSpec& spec, const MatmulSize& size, Target target = target_for(9, 0)) {
   const char* const reason = mma_refusal(spec, size, target);
   return reason == nullptr ? "" : reason;
 }
 
-constexpr GemmSize kShape{33, 65, 47};
+constexpr MatmulSize kShape{33, 65, 47};
 
 }  // namespace
 

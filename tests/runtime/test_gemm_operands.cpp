@@ -21,7 +21,7 @@ struct Fixture {
   RandomData random{*backend, stream,
                     [](void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }};
 
-  GemmOperands make(const GemmSpec& spec, const GemmSize& size) {
+  GemmOperands make(const GemmSpec& spec, const MatmulSize& size) {
     return {
         random, [](void* to, unsigned char byte, std::size_t bytes) { std::memset(to, byte, bytes); }, {spec, size}};
   }
@@ -51,7 +51,7 @@ std::vector<GemmSpec> specs() {
   return all;
 }
 
-constexpr GemmSize kSizes[] = {{.m = 70, .n = 40, .k = 200}, {.m = 5, .n = 33, .k = 64}};
+constexpr MatmulSize kSizes[] = {{.m = 70, .n = 40, .k = 200}, {.m = 5, .n = 33, .k = 64}};
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
@@ -59,7 +59,7 @@ bool contains(const std::string& text, const char* part) { return text.find(part
 
 BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
   for (const GemmSpec& spec : specs()) {
-    for (const GemmSize& size : kSizes) {
+    for (const MatmulSize& size : kSizes) {
       BOOST_TEST_CONTEXT(print(GemmCall{spec, size})) {
         GemmOperands operands = make(spec, size);
         const GemmTensors tensors = last(operands);

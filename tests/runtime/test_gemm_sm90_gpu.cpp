@@ -24,7 +24,7 @@ Context& context() {
 
 // Every tiling that the cost model knows for this kind of sum, and some beside.
 std::vector<GemmTiling> tilings(const GemmSpec& kind) {
-  std::vector<GemmTiling> all(candidates(kind).begin(), candidates(kind).end());
+  std::vector<GemmTiling> all(gemm_tilings(kind).begin(), gemm_tilings(kind).end());
   if (kind.fast_accumulation) {
     all.push_back({256, 128, 1, 2, 4, false});
     all.push_back({128, 192, 2, 1, 5, false});
@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(of_calls) {
                                         .bias = bias,
                                         .fast_accumulation = fast,
                                         .kernel = GemmKernel::sm90,
-                                        .tiling = candidates({.fast_accumulation = fast})[0]});
+                                        .tiling = gemm_tilings({.fast_accumulation = fast})[0]});
           }
         }
       }

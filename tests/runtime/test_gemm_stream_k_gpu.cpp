@@ -31,7 +31,7 @@ Context& context() {
 // Every tiling that cuts along K, of those that the cost model knows for this kind of sum, and one more.
 std::vector<KernelSpec> cut(GemmSpec spec) {
   std::vector<GemmTiling> tilings;
-  for (const GemmTiling& tiling : candidates(spec)) {
+  for (const GemmTiling& tiling : gemm_tilings(spec)) {
     if (tiling.stream_k) tilings.push_back(tiling);
   }
   if (!has_group_factors(spec)) tilings.push_back({.m = 128, .n = 192, .stages = 5, .stream_k = true});

@@ -53,7 +53,7 @@ void add(std::vector<Case>& all, const std::vector<GemmSpec>& specs, const std::
 std::vector<GemmSpec> sm90_specs() {
   std::vector<GemmSpec> specs;
   const auto add_tilings = [&](const GemmSpec& kind) {
-    std::vector<GemmTiling> tilings(candidates(kind).begin(), candidates(kind).end());
+    std::vector<GemmTiling> tilings(gemm_tilings(kind).begin(), gemm_tilings(kind).end());
     if (kind.fast_accumulation) tilings.push_back({128, 128, 1, 2, 6, true});
     for (const GemmTiling& tiling : tilings) {
       GemmSpec spec = kind;
@@ -74,7 +74,7 @@ std::vector<GemmSpec> sm90_specs() {
     const auto ocp = [](Dtype dtype) { return dtype == Dtype::e4m3fn || dtype == Dtype::e5m2; };
     if (!ocp(spec.a) || !ocp(spec.b)) continue;
     spec.kernel = GemmKernel::sm90;
-    spec.tiling = candidates(spec)[turn++ % candidates(spec).size()];
+    spec.tiling = gemm_tilings(spec)[turn++ % gemm_tilings(spec).size()];
     specs.push_back(spec);
   }
   return specs;

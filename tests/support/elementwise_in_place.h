@@ -22,7 +22,7 @@ inline std::vector<std::string> matrices_of(const ElementwiseSpec& spec) {
   return names;
 }
 
-// Rows that are read in octets, rows that are not, both in one call, and ends of tiles.
+// Rows that are read in vectors of 8, rows that are not, both in one call, and ends of tiles.
 inline std::vector<Case> in_place_cases(const ElementwiseSpec& spec) {
   std::vector<Case> made;
   for (const Shape shape : {Shape{1, 1}, Shape{70, 264}, Shape{37, 131}, Shape{9, 2080}}) {

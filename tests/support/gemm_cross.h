@@ -144,7 +144,7 @@ inline Input cross_input(const CrossCell& cell, const CrossShape& shape) {
 inline constexpr int kCrossMultiprocessors = 132;  // what tilings are chosen for: a Hopper GPU's
 
 inline GemmTiling smallest_tiling(const GemmSpec& spec) {
-  const auto all = candidates(spec);
+  const auto all = gemm_tilings(spec);
   return *std::min_element(all.begin(), all.end(), [](auto& x, auto& y) { return x.m * x.n < y.m * y.n; });
 }
 
@@ -175,7 +175,7 @@ inline std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target)
                                                      : 0U) +
                            (spec.scale_b == kRowwise || spec.scale_b == kRowGroups ? 1U : 0U);
   if ((cell.group + cell.epilogue + sums) % 4 == 0) {
-    std::vector<GemmTiling> others(candidates(spec).begin(), candidates(spec).end());
+    std::vector<GemmTiling> others(gemm_tilings(spec).begin(), gemm_tilings(spec).end());
     std::erase(others, smallest_tiling(spec));
     const std::size_t turn = (2 * (cell.group / 4) + cell.group % 4 + 2 * cell.epilogue) % others.size();
     kernels.push_back(with_tiling(spec, GemmKernel::sm90, others[turn]));
@@ -189,7 +189,7 @@ inline std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target)
 // Does the library's own choice for a call need no kernel that is not compiled? It follows the backend's order; were
 // that another, a kernel would be compiled when it is first called, and this test be slower.
 inline bool choice_is_compiled(const CrossCell& cell, const std::vector<GemmSpec>& kernels, const GemmTensors& tensors,
-                               const GemmSize& shape, Target target) {
+                               const MatmulSize& shape, Target target) {
   const GemmCall call{.spec = cell.spec, .size = {.m = shape.m, .n = shape.n, .k = shape.k}};
   const auto compiled = [&](const GemmSpec& spec) { return std::ranges::find(kernels, spec) != kernels.end(); };
   for (const GemmSpec& named : gemm_order(call, {.target = target, .multiprocessors = kCrossMultiprocessors})) {

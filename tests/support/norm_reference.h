@@ -1,7 +1,7 @@
 // The norms in float64, straight from their definitions, with how far f32 may lie from them.
 //
-// A row's sum is made of at most 4 + cols / 4096 octets to a thread, 3 adds in an octet, 5 in a warp and 16 over warps:
-// that many roundings lie between a term and the sum. Where an f32 sum overflows there is no bound: Inf.
+// A row's sum is made of at most 4 + cols / 4096 vectors of 8 to a thread, 3 adds in a vector of 8, 5 in a warp and 16
+// over warps: that many roundings lie between a term and the sum. Where an f32 sum overflows there is no bound: Inf.
 #pragma once
 
 #include <cmath>

@@ -173,7 +173,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   };
   for (const bool fast : {true, false}) {
     const GemmSpec base{.scale_a = kRowwise, .scale_b = kRowwise, .bias = true, .fast_accumulation = fast};
-    for (const GemmTiling& tiling : candidates(base)) {
+    for (const GemmTiling& tiling : gemm_tilings(base)) {
       for (const Dtype out : kHighPrecisionDtypes) {
         GemmSpec spec = base;
         spec.tiling = tiling;
@@ -186,7 +186,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
     }
     for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
       GemmSpec grouped{.scale_a = kRowGroups, .scale_b = scale_b, .bias = true};
-      for (const GemmTiling& tiling : candidates(grouped)) {
+      for (const GemmTiling& tiling : gemm_tilings(grouped)) {
         grouped.tiling = tiling;
         add(grouped);
       }
@@ -228,7 +228,7 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
       add(spec, turn());
     }
   }
-  const GemmPlace place{.target = target_for(9, 0), .multiprocessors = 132};
+  const MatmulDevice place{.target = target_for(9, 0), .multiprocessors = 132};
   for (const std::int64_t m : {1, 16, 32, 64, 128, 256}) {
     for (const DequantMatmulSpec& of : {DequantMatmulSpec{.weight = Dtype::e4m3fn, .scale = kRowwise},
                                         {.weight = Dtype::e5m2, .scale = kRowGroups},
@@ -268,7 +268,7 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
     if (!is_ocp(spec.a) || !is_ocp(spec.b)) continue;
     spec.kernel = GemmKernel::sm90;
     spec.tiling.reset();
-    const std::vector<GemmTiling> tilings(candidates(spec).begin(), candidates(spec).end());
+    const std::vector<GemmTiling> tilings(gemm_tilings(spec).begin(), gemm_tilings(spec).end());
     std::vector<std::size_t> chosen{0, 2, 3, tilings.size() - 1};
     for (std::size_t i = 0; i < tilings.size(); ++i) {
       const bool large = tilings[i].m * tilings[i].n >= (has_group_factors(spec) ? 128 * 128 : 256 * 128);

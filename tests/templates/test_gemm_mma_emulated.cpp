@@ -46,7 +46,7 @@ struct Fixture {
                               .factor_b = placed.tensor("factor_b"),
                               .bias = placed.tensor("bias"),
                               .out = placed.tensor("out")};
-    const GemmSize sizes = gemm_size(spec, tensors);
+    const MatmulSize sizes = gemm_size(spec, tensors);
     emulator::launch(gemm_mma<A, B, Out, T, Grouped>, mma_blocks(T, sizes.m, sizes.n), mma_threads(T),
                      cuda::gemm_mma_params(spec, tensors, sizes), mma_shared_bytes(T));
     const Matrices outputs = placed.outputs(stream);

@@ -745,7 +745,7 @@ bool same_bits(const Matrix<T>& a, const Matrix<T>& b, i64 rows, i64 cols) {
   return true;
 }
 
-// Rows that can be read in octets, and rows that cannot.
+// Rows that can be read in vectors of 8, and rows that cannot.
 const std::vector<Shape> kFusedShapes{{131, 264, 8}, {37, 131, 3, 1}};
 
 // The inputs of RenderedSwigluBias, and every output that a cast of it may have; once for the kernels, once for the CPU

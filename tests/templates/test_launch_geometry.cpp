@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(cast_rows_stay_in_registers) {
       BOOST_TEST(threads % (1U << log2) == 0U);
       BOOST_TEST(threads <= CastRowsLaunch::kMaxThreads);
       if (cols * i64{static_cast<i64>(bytes)} <= 32768) {
-        BOOST_TEST((i64{kOctet} * CastRowsLaunch::octets(bytes) << log2) >= cols);
+        BOOST_TEST((i64{kVec8} * CastRowsLaunch::vec8s(bytes) << log2) >= cols);
       }
       for (const i64 rows : kSizes) {
         const i64 grid = CastRowsLaunch::grid(rows, log2);
@@ -205,7 +205,7 @@ BOOST_AUTO_TEST_CASE(elementwise_tiles_cover_the_matrix) {
       BOOST_TEST(across * Launch::tile_cols(log2) >= cols);
       BOOST_TEST((across - 1) * Launch::tile_cols(log2) < cols);
       BOOST_TEST(Launch::tile_rows(log2, bytes) * Launch::tile_cols(log2) ==
-                 i64{Launch::kThreads} * Launch::rows(bytes) * kOctet);
+                 i64{Launch::kThreads} * Launch::rows(bytes) * kVec8);
       for (const i64 rows : kSizes) {
         const i64 grid = Launch::grid(rows, cols, bytes);
         BOOST_TEST((grid >= 1 && grid <= kMaxGrid));  // blocks loop beyond that
@@ -266,7 +266,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_walks_through_all_tiles) {
     for (const u32 tiles_n : {1U, 2U, 5U, 64U}) {
       std::set<std::pair<u32, u32>> seen;
       for (u32 i = 0; i < tiles_m * tiles_n; ++i) {
-        const Sm90Place place = sm90_place(i, tiles_m, tiles_n);
+        const Sm90TileIndex place = sm90_place(i, tiles_m, tiles_n);
         BOOST_TEST((place.m < tiles_m && place.n < tiles_n));
         seen.insert({place.m, place.n});
       }
@@ -310,12 +310,12 @@ BOOST_AUTO_TEST_CASE(tiles_of_groups) {
   for (const i64 cols : kSizes) {
     const u32 log2 = Launch::across_log2(cols);
     BOOST_TEST(log2 >= 2U);
-    BOOST_TEST(log2 <= OctetTiles::kThreadsLog2);
-    BOOST_TEST(OctetTiles::tile_cols(log2) % kMxGroup == 0);
+    BOOST_TEST(log2 <= Vec8Tiles::kThreadsLog2);
+    BOOST_TEST(Vec8Tiles::tile_cols(log2) % kMxGroup == 0);
     for (const u64 bytes : {2, 4}) {
       for (const i64 rows : kSizes) {
-        const i64 down = ceil_div(rows, OctetTiles::tile_rows(log2, bytes));
-        const i64 across = ceil_div(cols, OctetTiles::tile_cols(log2));
+        const i64 down = ceil_div(rows, Vec8Tiles::tile_rows(log2, bytes));
+        const i64 across = ceil_div(cols, Vec8Tiles::tile_cols(log2));
         const i64 grid = Launch::grid(rows, cols, bytes);
         BOOST_TEST(grid >= 1);
         BOOST_TEST(grid == std::min(kMaxGrid, down * across));

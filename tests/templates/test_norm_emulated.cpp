@@ -32,7 +32,7 @@ constexpr Dtype kDtypeOf = is_same<T, f32>        ? Dtype::f32
 template <class Kind>
 constexpr NormKind kKindOf = is_same<Kind, LayerNorm> ? NormKind::layer : NormKind::rms;
 
-// Several rows to a block and one; the ends of a thread's octets; rows that fit no registers; cut octets.
+// Several rows to a block and one; the ends of a thread's vectors of 8; rows that fit no registers; cut vectors of 8.
 std::vector<Case> cases_of_shapes(const KernelSpec& spec) {
   std::vector<Case> cases;
   for (const Shape shape : {Shape{1, 1}, Shape{3, 17}, Shape{9, 24}, Shape{130, 256}, Shape{5, 1032}, Shape{3, 4096},

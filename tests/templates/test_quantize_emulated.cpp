@@ -33,7 +33,7 @@ struct Fixture {
 
   // most_blocks: fewer than the tiles, so that blocks take several.
   template <class In, class Out>
-  void check_mx(i64 most_blocks = OctetTiles::kMaxBlocks) {
+  void check_mx(i64 most_blocks = Vec8Tiles::kMaxBlocks) {
     const MxQuantizeSpec spec{.in = kDtypeOf<In>, .out = kDtypeOf<Out>};
     for (const MxCase& c : mx_cases()) {
       if (c.shape.rows == 0 || c.shape.cols == 0) continue;

@@ -27,21 +27,21 @@ using namespace ingot::tools;
 
 namespace {
 
-Product algorithm(const Product& product, int number) {
+MatmulSpec algorithm(const MatmulSpec& product, int number) {
   auto spec = std::get<GemmSpec>(product);
   spec.kernel = GemmKernel::cublaslt;
   spec.algorithm = number;
   return spec;
 }
 
-int number(const Product& product) { return std::get<GemmSpec>(product).algorithm; }
+int number(const MatmulSpec& product) { return std::get<GemmSpec>(product).algorithm; }
 
 // The third algorithm is the fastest, and everything takes a moment.
-class FakeMeasurer final : public ProductMeasurer {
+class FakeMeasurer final : public MatmulMeasurer {
  public:
-  void prepare(const Product&) override {}
-  std::string check(const Product& spec) override { return number(spec) == wrong ? "row 7 is wrong" : ""; }
-  double measure(const Product& spec) override {
+  void prepare(const MatmulSpec&) override {}
+  std::string check(const MatmulSpec& spec) override { return number(spec) == wrong ? "row 7 is wrong" : ""; }
+  double measure(const MatmulSpec& spec) override {
     std::this_thread::sleep_for(pause);
     return number(spec) == 2 ? 50 : 100 + number(spec);
   }
@@ -64,11 +64,11 @@ struct Fixture {
     return {.store = &store,
             .machine = test::machine(),
             .candidates =
-                [](const ProductCall& call) {
+                [](const MatmulCall& call) {
                   return std::vector{algorithm(call.spec, 0), algorithm(call.spec, 1), algorithm(call.spec, 2)};
                 },
             .measurer =
-                [this](const ProductCall& call) {
+                [this](const MatmulCall& call) {
                   measured.push_back(call.size.m);
                   auto measurer = std::make_unique<FakeMeasurer>();
                   measurer->wrong = wrong;
@@ -174,7 +174,7 @@ BOOST_AUTO_TEST_CASE(a_budget_ends_it) {
 BOOST_AUTO_TEST_CASE(one_that_fails_stops_no_other) {
   std::vector<TunedGemm> all = gemms(3);
   TuneSession failing = session();
-  failing.measurer = [](const ProductCall& call) -> std::unique_ptr<ProductMeasurer> {
+  failing.measurer = [](const MatmulCall& call) -> std::unique_ptr<MatmulMeasurer> {
     if (call.size.m == 2) throw Error(ErrorCode::out_of_memory, "cuda:0 memory", "no room");
     return std::make_unique<FakeMeasurer>();
   };
@@ -207,13 +207,13 @@ BOOST_AUTO_TEST_CASE(measured_again_the_record_is_the_incumbent) {
   known.date = "2026-01-01";
   store.put(known);
   TuneSession equal = session();
-  class Equal final : public ProductMeasurer {
+  class Equal final : public MatmulMeasurer {
    public:
-    void prepare(const Product&) override {}
-    std::string check(const Product&) override { return {}; }
-    double measure(const Product&) override { return 80; }
+    void prepare(const MatmulSpec&) override {}
+    std::string check(const MatmulSpec&) override { return {}; }
+    double measure(const MatmulSpec&) override { return 80; }
   };
-  equal.measurer = [](const ProductCall&) { return std::make_unique<Equal>(); };
+  equal.measurer = [](const MatmulCall&) { return std::make_unique<Equal>(); };
   tune_missing(equal, all);
   BOOST_REQUIRE(all[0].record.has_value());
   BOOST_TEST(number(all[0].record->chosen) == 5);

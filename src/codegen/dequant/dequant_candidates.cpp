@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kInvariantTokens = 16;
 constexpr std::size_t kBestGuesses = 24;  // of a kernel, that are measured
 
-bool runs_there(DequantKernel kernel, const DequantMatmulSpec& spec, const GemmPlace& place) {
+bool runs_there(DequantKernel kernel, const DequantMatmulSpec& spec, const MatmulDevice& place) {
   if (kernel == DequantKernel::sm90) {
     return is_packed(spec.layout) && place.target == target_for(9, 0);
   }
@@ -28,7 +28,7 @@ DequantMatmulSpec with(DequantMatmulSpec spec, const DequantTiling& tiling) {
   return spec;
 }
 
-DequantTiling cheapest(const DequantMatmulSpec& spec, const GemmSize& size, const GemmPlace& place,
+DequantTiling cheapest(const DequantMatmulSpec& spec, const MatmulSize& size, const MatmulDevice& place,
                        const std::vector<DequantTiling>& all) {
   const DequantTiling* best = nullptr;
   double least = 0;
@@ -43,15 +43,15 @@ DequantTiling cheapest(const DequantMatmulSpec& spec, const GemmSize& size, cons
 
 }  // namespace
 
-std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const GemmSize& size,
-                                           const GemmPlace& place) {
+std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
+                                           const MatmulDevice& place) {
   if (spec.tiling) return {*spec.tiling};
   const bool is_mma = spec.kernel == DequantKernel::mma;
-  const auto offered = [&](const GemmSize& sizes) {
+  const auto offered = [&](const MatmulSize& sizes) {
     return is_mma ? dequant_mma_tilings(sizes) : dequant_sm90_tilings(spec, sizes, spec.batch_invariant);
   };
   if (!spec.batch_invariant) return offered(size);
-  const GemmSize fixed{.m = kInvariantTokens, .n = size.n, .k = size.k};
+  const MatmulSize fixed{.m = kInvariantTokens, .n = size.n, .k = size.k};
   const std::vector<DequantTiling> of_fixed = offered(fixed);
   if (of_fixed.empty()) return {};
   const DequantTiling chosen = cheapest(spec, fixed, place, of_fixed);
@@ -60,7 +60,7 @@ std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const 
   return all.empty() ? std::vector{chosen} : all;
 }
 
-std::vector<DequantMatmulSpec> dequant_kernels(const DequantMatmulSpec& spec, const GemmPlace& place) {
+std::vector<DequantMatmulSpec> dequant_kernels(const DequantMatmulSpec& spec, const MatmulDevice& place) {
   if (spec.kernel != DequantKernel::automatic) return {spec};
   std::vector<DequantMatmulSpec> all;
   for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
@@ -71,14 +71,14 @@ std::vector<DequantMatmulSpec> dequant_kernels(const DequantMatmulSpec& spec, co
   return all;
 }
 
-double estimate_dequant(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& tiling,
-                        const GemmPlace& place) {
+double estimate_dequant(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& tiling,
+                        const MatmulDevice& place) {
   return spec.kernel == DequantKernel::mma ? estimate_dequant_mma(spec, size, tiling, place.multiprocessors)
                                            : estimate_dequant_sm90(spec, size, tiling, place.multiprocessors);
 }
 
-std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, const GemmSize& size,
-                                             const GemmPlace& place) {
+std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, const MatmulSize& size,
+                                             const MatmulDevice& place) {
   std::vector<DequantMatmulSpec> order;
   for (const DequantMatmulSpec& named : dequant_kernels(spec, place)) {
     const std::vector<DequantTiling> all = dequant_tilings(named, size, place);
@@ -87,8 +87,8 @@ std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, cons
   return order;
 }
 
-std::vector<DequantMatmulSpec> dequant_candidates(const DequantMatmulSpec& spec, const GemmSize& size,
-                                                  const GemmPlace& place) {
+std::vector<DequantMatmulSpec> dequant_candidates(const DequantMatmulSpec& spec, const MatmulSize& size,
+                                                  const MatmulDevice& place) {
   std::vector<DequantMatmulSpec> all;
   for (const DequantMatmulSpec& named : dequant_kernels(spec, place)) {
     std::vector<std::pair<double, DequantTiling>> timed;

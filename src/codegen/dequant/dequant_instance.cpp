@@ -79,7 +79,7 @@ TemplateInstance dequant_instance(const DequantMatmulSpec& given) {
   spec.layout = layout_of_bits(spec.weight, spec.layout);
   if (spec.kernel == DequantKernel::automatic) spec.kernel = DequantKernel::mma;
   if (!spec.tiling) {
-    const GemmPlace place{.target = target_for(9, 0), .multiprocessors = 132};
+    const MatmulDevice place{.target = target_for(9, 0), .multiprocessors = 132};
     const std::vector<DequantTiling> all = dequant_tilings(spec, {.m = 16, .n = 4096, .k = 4096}, place);
     if (all.empty()) throw Error(ErrorCode::invalid_spec, print(given), "the kernel has no tiling for such factors");
     spec.tiling = all.front();

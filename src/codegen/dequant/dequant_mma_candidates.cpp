@@ -43,7 +43,7 @@ DequantTiling mma_tiling(const MmaShape& shape, int tokens, int split) {
 
 }  // namespace
 
-std::vector<DequantTiling> dequant_mma_tilings(const GemmSize& size) {
+std::vector<DequantTiling> dequant_mma_tilings(const MatmulSize& size) {
   std::vector<DequantTiling> all;
   for (const MmaShape& shape : kMmaShapes) {
     const int fitting = fitting_tokens(size.m, most_tokens(shape));
@@ -59,7 +59,7 @@ std::vector<DequantTiling> dequant_mma_tilings(const GemmSize& size) {
   return all;
 }
 
-std::vector<DequantTiling> dequant_mma_tilings_like(const DequantTiling& tiling, const GemmSize& size) {
+std::vector<DequantTiling> dequant_mma_tilings_like(const DequantTiling& tiling, const MatmulSize& size) {
   std::vector<DequantTiling> all = dequant_mma_tilings(size);
   std::erase_if(all, [&](DequantTiling each) {
     each.tokens = tiling.tokens;
@@ -68,7 +68,7 @@ std::vector<DequantTiling> dequant_mma_tilings_like(const DequantTiling& tiling,
   return all;
 }
 
-double estimate_dequant_mma(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& t,
+double estimate_dequant_mma(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
                             int multiprocessors) {
   constexpr const costs::DequantMmaCosts& kCosts = costs::kDequantMma;
   const double tiles = static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens)) *

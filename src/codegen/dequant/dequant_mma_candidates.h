@@ -8,13 +8,13 @@
 
 namespace ingot {
 
-std::vector<DequantTiling> dequant_mma_tilings(const GemmSize& size);
+std::vector<DequantTiling> dequant_mma_tilings(const MatmulSize& size);
 
 // Those that add up a row's products in the same order as one of them.
-std::vector<DequantTiling> dequant_mma_tilings_like(const DequantTiling& tiling, const GemmSize& size);
+std::vector<DequantTiling> dequant_mma_tilings_like(const DequantTiling& tiling, const MatmulSize& size);
 
 // Microseconds, roughly.
-double estimate_dequant_mma(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& tiling,
+double estimate_dequant_mma(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& tiling,
                             int multiprocessors);
 
 }  // namespace ingot

@@ -100,7 +100,7 @@ void add_sm90(const DequantMatmulSpec& spec, const DequantTiling& tiling, int pe
   if (filled.stages >= fewest_stages(tiling) && std::ranges::find(all, filled) == all.end()) all.push_back(filled);
 }
 
-void add_sm90(const DequantMatmulSpec& spec, const GemmSize& size, const Sm90Shape& shape, bool wgmma,
+void add_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const Sm90Shape& shape, bool wgmma,
               std::vector<DequantTiling>& all) {
   // A part of fewer than two stages is mostly its beginning and its end.
   const bool is_cut = shape.split > 1 && size.k >= std::int64_t{2} * shape.depth * shape.split;
@@ -121,7 +121,8 @@ void add_sm90(const DequantMatmulSpec& spec, const GemmSize& size, const Sm90Sha
 
 }  // namespace
 
-std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const GemmSize& size, bool wgmma_alone) {
+std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
+                                                bool wgmma_alone) {
   std::vector<DequantTiling> all;
   const auto add = [&](std::span<const Sm90Shape> shapes, bool wgmma) {
     for (const Sm90Shape& shape : shapes) {
@@ -136,7 +137,7 @@ std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, c
 }
 
 std::vector<DequantTiling> dequant_sm90_tilings_like(DequantTiling tiling, const DequantMatmulSpec& spec,
-                                                     const GemmSize& size) {
+                                                     const MatmulSize& size) {
   std::vector<DequantTiling> all;
   for (const int tokens : kSm90WgmmaTokens) {
     for (const int blocks : {1, 2}) {
@@ -192,7 +193,7 @@ double ns_of_wgmma(const DequantMatmulSpec& spec, const DequantTiling& t, double
 struct Rounds {
   double stages, tiles, parts, blocks_at_once;
 };
-Rounds rounds_of(const GemmSize& size, const DequantTiling& t, int multiprocessors) {
+Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiprocessors) {
   const int cluster = t.split * t.multicast;
   const double tiles_m = static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens));
   const double tiles =
@@ -220,7 +221,7 @@ Rounds rounds_of(const GemmSize& size, const DequantTiling& t, int multiprocesso
 
 }  // namespace
 
-double estimate_dequant_sm90(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& t,
+double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
                              int multiprocessors) {
   constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
   const Rounds rounds = rounds_of(size, t, multiprocessors);

@@ -9,14 +9,15 @@
 namespace ingot {
 
 // Those that suit the sizes; of both instructions, or of wgmma alone.
-std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const GemmSize& size, bool wgmma_alone);
+std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
+                                                bool wgmma_alone);
 
 // Those that suit the sizes and add up a row's products in the same order as one by wgmma.
 std::vector<DequantTiling> dequant_sm90_tilings_like(DequantTiling tiling, const DequantMatmulSpec& spec,
-                                                     const GemmSize& size);
+                                                     const MatmulSize& size);
 
 // Microseconds, roughly.
-double estimate_dequant_sm90(const DequantMatmulSpec& spec, const GemmSize& size, const DequantTiling& tiling,
+double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& tiling,
                              int multiprocessors);
 
 }  // namespace ingot

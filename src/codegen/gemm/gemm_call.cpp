@@ -23,7 +23,7 @@ std::string print(const GemmCall& call) {
 }
 
 GemmCall parse_gemm_call(std::string_view line) {
-  const ProductCall call = parse_product_call(line);
+  const MatmulCall call = parse_matmul_call(line);
   const auto* const gemm = std::get_if<GemmSpec>(&call.spec);
   if (gemm == nullptr) throw Error(ErrorCode::invalid_spec, std::string(line), "is no GEMM");
   return {.spec = *gemm, .size = call.size};

@@ -15,7 +15,7 @@ namespace ingot {
 
 struct GemmCall {
   GemmSpec spec{};
-  GemmSize size{};
+  MatmulSize size{};
   bool operator==(const GemmCall&) const = default;
 };
 

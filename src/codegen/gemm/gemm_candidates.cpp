@@ -48,7 +48,7 @@ GemmSpec on_sm90(GemmSpec spec, const GemmTiling& tiling) {
 
 // The spec of a named kernel with all that it leaves open.
 GemmSpec settled(const GemmCall& call, GemmKernel kernel, int multiprocessors) {
-  if (kernel == GemmKernel::sm90) return on_sm90(call.spec, choose_tiling(call.spec, call.size, multiprocessors));
+  if (kernel == GemmKernel::sm90) return on_sm90(call.spec, choose_sm90_tiling(call.spec, call.size, multiprocessors));
   if (kernel == GemmKernel::mma) {
     return with_tiling(call.spec, kernel, choose_mma_tiling(call.spec, call.size, multiprocessors));
   }
@@ -58,8 +58,8 @@ GemmSpec settled(const GemmCall& call, GemmKernel kernel, int multiprocessors) {
 // The cost model's choice first.
 std::vector<GemmSpec> tilings(const GemmCall& call, int multiprocessors) {
   std::vector<std::pair<double, GemmTiling>> timed;
-  for (const GemmTiling& tiling : candidates(call.spec)) {
-    timed.emplace_back(estimate(call.spec, call.size, tiling, multiprocessors), tiling);
+  for (const GemmTiling& tiling : gemm_tilings(call.spec)) {
+    timed.emplace_back(estimate_gemm(call.spec, call.size, tiling, multiprocessors), tiling);
   }
   std::ranges::stable_sort(timed, {}, &std::pair<double, GemmTiling>::first);
   std::vector<GemmSpec> specs;
@@ -84,7 +84,7 @@ void add_staged(std::vector<GemmSpec>& order, const GemmSpec& spec, const GemmCa
 
 }  // namespace
 
-std::vector<GemmSpec> gemm_order(const GemmCall& call, const GemmPlace& place) {
+std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& place) {
   if (call.spec.kernel != GemmKernel::automatic) return {settled(call, call.spec.kernel, place.multiprocessors)};
   std::vector<GemmSpec> order;
   const auto add = [&](GemmKernel kernel) { order.push_back(settled(call, kernel, place.multiprocessors)); };
@@ -101,7 +101,7 @@ std::vector<GemmSpec> gemm_order(const GemmCall& call, const GemmPlace& place) {
   return order;
 }
 
-std::vector<GemmSpec> gemm_candidates(const GemmCall& call, const GemmPlace& place) {
+std::vector<GemmSpec> gemm_candidates(const GemmCall& call, const MatmulDevice& place) {
   const GemmCall open{.spec = without_kernel(call.spec), .size = call.size};
   std::vector<GemmSpec> all{gemm_order(open, place).front()};
   const auto add = [&](const GemmSpec& spec) {

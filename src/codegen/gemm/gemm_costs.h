@@ -1,4 +1,5 @@
-// What gemm_sm90's tilings, and cuBLASLt's first choice, take on an H200: constants of the estimates in candidates.cpp.
+// What gemm_sm90's tilings, and cuBLASLt's first choice, take on an H200: constants of the estimates in
+// gemm_estimate.cpp.
 //
 // They were fitted to the times of all tilings on 561 GEMMs, most of random sizes (bench_choice --every; none of the
 // list by which bench_choice judges), so that the tiling of the least estimate costs little over the fastest one: three

@@ -30,7 +30,7 @@ constexpr double kMmaStartUs = 2.5;
 constexpr double kMmaPerUs = 220e6;  // operations of gemm_mma where rows start anywhere
 
 // K stands for the pitch; staged rows are padded.
-bool is_straight(const GemmSpec& spec, const GemmSize& size) {
+bool is_straight(const GemmSpec& spec, const MatmulSize& size) {
   return size.k % kStraight == 0 || (spec.staged_a && spec.staged_b);
 }
 
@@ -93,7 +93,7 @@ const CublasltCosts& cublaslt_costs(const GemmSpec& spec) {
   return rows ? costs::kCublasltAccurateRows : costs::kCublasltAccurate;
 }
 
-double bytes_of(const GemmSpec& spec, const GemmSize& size) {
+double bytes_of(const GemmSpec& spec, const MatmulSize& size) {
   return static_cast<double>(size.m + size.n) * static_cast<double>(size.k) +
          static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size_of(spec.out));
 }
@@ -107,7 +107,7 @@ double longer(double a, double b) {
 
 }  // namespace
 
-std::span<const GemmTiling> candidates(const GemmSpec& spec) {
+std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
   if (spec.tiling) return {&*spec.tiling, 1};
   if (has_group_factors(spec)) return kGrouped;
   const std::span<const GemmTiling> all =
@@ -117,7 +117,7 @@ std::span<const GemmTiling> candidates(const GemmSpec& spec) {
 }
 
 // As if it chose among four sizes of tiles.
-double estimate_cublaslt(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
   constexpr std::array<std::pair<int, int>, 4> kTiles{std::pair{128, 256}, {128, 128}, {64, 128}, {64, 64}};
   const CublasltCosts& costs = cublaslt_costs(spec);
   const double steps = rounded_up(size.k, kStep) * (is_straight(spec, size) ? 1.0 : costs.askew);
@@ -133,7 +133,7 @@ double estimate_cublaslt(const GemmSpec& spec, const GemmSize& size, int multipr
   return costs.start_us + longer(least * 1e-3, bytes_of(spec, size) / costs.bytes_per_us);
 }
 
-double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t, int multiprocessors) {
+double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& t, int multiprocessors) {
   const Sm90Costs& costs = costs_of(spec);
   const TilingCost cost = cost_of(costs, t);
   const int cluster = t.cluster_m * t.cluster_n;
@@ -156,12 +156,12 @@ double estimate(const GemmSpec& spec, const GemmSize& size, const GemmTiling& t,
   return costs.start_us + longer(ns * 1e-3, bytes_of(spec, size) / costs.bytes_per_us / std::max(drawn, kLeastDrawn));
 }
 
-GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
-  const std::span<const GemmTiling> all = candidates(spec);
+GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
+  const std::span<const GemmTiling> all = gemm_tilings(spec);
   GemmTiling best = all.front();
-  double least = estimate(spec, size, best, multiprocessors);
+  double least = estimate_gemm(spec, size, best, multiprocessors);
   for (const GemmTiling& tiling : all.subspan(1)) {
-    const double time = estimate(spec, size, tiling, multiprocessors);
+    const double time = estimate_gemm(spec, size, tiling, multiprocessors);
     if (time < least) {
       least = time;
       best = tiling;
@@ -171,25 +171,25 @@ GemmTiling choose_tiling(const GemmSpec& spec, const GemmSize& size, int multipr
 }
 
 // A call of cuBLASLt's costs the host three times as much, which decides between equals. beta * c stays cuBLASLt's.
-bool prefers_sm90(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
   if (spec.epilogue.c) return false;
-  return estimate(spec, size, choose_tiling(spec, size, multiprocessors), multiprocessors) <=
+  return estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors) <=
          estimate_cublaslt(spec, size, multiprocessors);
 }
 
-bool prefers_staging(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+bool prefers_staging(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
   const auto bytes = [&](std::int64_t rows) { return static_cast<double>(rows) * static_cast<double>(size.k); };
   const auto staging = [&](bool staged, std::int64_t rows) {
     return staged ? kStagingUs + 2 * bytes(rows) / kStagedPerUs : 0.0;
   };
   const double operations = 2 * bytes(size.m) * static_cast<double>(size.n);
   const double mma = kMmaStartUs + std::max(operations / kMmaPerUs, (bytes(size.m) + bytes(size.n)) / kStagedPerUs);
-  return estimate(spec, size, *spec.tiling, multiprocessors) + staging(spec.staged_a, size.m) +
+  return estimate_gemm(spec, size, *spec.tiling, multiprocessors) + staging(spec.staged_a, size.m) +
              staging(spec.staged_b, size.n) <
          mma;
 }
 
-GemmTiling choose_mma_tiling(const GemmSpec& spec, const GemmSize& size, int multiprocessors) {
+GemmTiling choose_mma_tiling(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
   if (spec.tiling) return *spec.tiling;
   const GemmTiling& large = kMmaTilings[0];
   const double tiles = rounded_up(size.m, large.m) * rounded_up(size.n, large.n);

@@ -11,8 +11,8 @@
 namespace ingot {
 
 // automatic: what tuning has found for the shape, else the first that can of cuBLASLt, sm90, mma and simt (of sm90 and
-// cuBLASLt where prefers_sm90() in candidates.h). The others are for a call that must be that kernel's: what it cannot
-// do is then an error. The CPU reference computes every spec, whatever its kernel.
+// cuBLASLt where prefers_sm90() in gemm_estimate.h). The others are for a call that must be that kernel's: what it
+// cannot do is then an error. The CPU reference computes every spec, whatever its kernel.
 enum class GemmKernel : std::uint8_t { automatic, cublaslt, sm90, mma, simt };
 
 // cuBLASLt's heuristic names at most this many algorithms for a shape, its best guess first.

@@ -9,14 +9,14 @@
 namespace ingot {
 
 // out[m, n] of operands with k in common.
-struct GemmSize {
+struct MatmulSize {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  bool operator==(const GemmSize&) const = default;
+  bool operator==(const MatmulSize&) const = default;
 };
 
-struct GemmPlace {
+struct MatmulDevice {
   Target target{};
   int multiprocessors = 0;
   bool compiles = true;  // can kernels of ours be made here, or are there those of the store only?
@@ -27,7 +27,7 @@ inline std::size_t hash_with(std::size_t hash, std::uint64_t value) {
   const std::uint64_t mixed = (std::uint64_t{hash} ^ value) * 0x9e3779b97f4a7c15U;
   return static_cast<std::size_t>(mixed ^ mixed >> 32U);
 }
-inline std::size_t hash_with(std::size_t hash, const GemmSize& size) {
+inline std::size_t hash_with(std::size_t hash, const MatmulSize& size) {
   for (const std::int64_t value : {size.m, size.n, size.k}) hash = hash_with(hash, static_cast<std::uint64_t>(value));
   return hash;
 }

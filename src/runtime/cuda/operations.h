@@ -14,7 +14,7 @@ namespace ingot {
 class CublasLt;
 class DequantPlans;
 class GemmPlans;
-struct GemmSize;
+struct MatmulSize;
 }  // namespace ingot
 
 namespace ingot::cuda {
@@ -28,7 +28,7 @@ std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const C
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, GemmPlans& plans,
           CublasLt* cublaslt);
 // Of a spec with a tiling, and a call that sm90_refusal() has nothing against.
-void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Stream& stream,
+void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Stream& stream,
                Launcher& launcher);
 void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, const Stream& stream, Launcher& launcher);
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, const Stream& stream,
@@ -36,11 +36,11 @@ void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors,
 // What gemm_sm90 needs of operands that lie otherwise than it reads them: their codes once more, in rows along k that
 // start at multiples of 16 bytes. The bytes that they take, and the call's tensors with those operands in `memory`,
 // which is at a multiple of 16 bytes.
-std::size_t staged_bytes(const GemmSpec& spec, const GemmSize& size);
-GemmTensors stage(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, void* memory,
+std::size_t staged_bytes(const GemmSpec& spec, const MatmulSize& size);
+GemmTensors stage(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* memory,
                   const Stream& stream, Launcher& launcher);
 // Of a spec with a tiling, and a call that mma_refusal() has nothing against.
-void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, const Stream& stream,
+void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, const Stream& stream,
               Launcher& launcher);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
 void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream, Launcher& launcher);

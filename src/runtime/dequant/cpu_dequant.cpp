@@ -56,7 +56,7 @@ void pack_x(const Tensor& x, Range rows, Range depth, float* panels, ThreadPool&
 template <class W>
 class WeightReader {
  public:
-  WeightReader(const Tensor& weight, WeightLayout layout, const GemmSize& size)
+  WeightReader(const Tensor& weight, WeightLayout layout, const MatmulSize& size)
       : data_(static_cast<const u8*>(weight.data)),
         row_bytes_(code_row_bytes<W>(weight.row_stride)),
         layout_(code_layout(layout)),
@@ -98,7 +98,7 @@ class WeightReader {
   const u8* data_;
   i64 row_bytes_;
   CodeLayout layout_;
-  GemmSize size_;
+  MatmulSize size_;
   std::array<float, 256> values_{};
 };
 
@@ -210,7 +210,7 @@ i64 round_up(i64 value, i64 multiple) { return ceil_div(value, multiple) * multi
 }  // namespace
 
 void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, ThreadPool& pool) {
-  const GemmSize size = dequant_size(tensors);
+  const MatmulSize size = dequant_size(tensors);
   const bool grouped = spec.scale.cols != 0;
   const i64 most_rows = std::min(kBlockRows, round_up(size.m, kTileRows));
   const i64 most_cols = std::min(kBlockCols, round_up(size.n, kTileCols));

@@ -9,7 +9,7 @@ namespace ingot::cuda {
 namespace {
 
 // Of a spec that names its kernel and tiling. Null where it has been enqueued, else why it does not take the call.
-const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const GemmSize& size,
+const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const MatmulSize& size,
                        Stream& stream, Launcher& launcher) {
   if (spec.kernel == DequantKernel::sm90) {
     const char* const reason = dequant_sm90_refusal(spec, tensors, launcher.target());
@@ -25,7 +25,7 @@ const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors
 
 void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                     Launcher& launcher, DequantPlans& plans) {
-  const GemmSize size = dequant_size(tensors);
+  const MatmulSize size = dequant_size(tensors);
   if (size.m == 0 || size.n == 0) return;
   run_first(spec, plans.find(spec, size),
             [&](const DequantMatmulSpec& named) { return try_kernel(named, tensors, size, stream, launcher); });

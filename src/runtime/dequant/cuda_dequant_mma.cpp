@@ -12,7 +12,7 @@ namespace ingot::cuda {
 
 void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                  Launcher& launcher) {
-  const GemmSize size = dequant_size(tensors);
+  const MatmulSize size = dequant_size(tensors);
   const DequantMmaTiling tiling = dequant_mma_tiling(spec);
   const auto split = static_cast<u32>(spec.tiling->split);
   const i64 slice = dequant_mma_slice(spec, size.m, size.n);

@@ -34,7 +34,7 @@ void encode_x(TensorMap& map, const Tensor& x, u32 tokens, const Driver& driver)
 void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                   Launcher& launcher) {
   const DequantSm90Tiling tiling = dequant_sm90_tiling(*spec.tiling);
-  const GemmSize size = dequant_size(tensors);
+  const MatmulSize size = dequant_size(tensors);
   const auto m = static_cast<u32>(size.m);
   const auto n = static_cast<u32>(size.n);
   const auto k = static_cast<u32>(size.k);

@@ -12,7 +12,7 @@ namespace {
 // Bytes of eight codes that are read at once.
 u32 vector_bytes(Dtype weight) { return bits_of(weight) == 8 ? 8 : bits_of(weight) == 6 ? 2 : 4; }
 
-DequantCodesSource codes_of(const DequantMatmulSpec& spec, const Tensor& weight, const GemmSize& size) {
+DequantCodesSource codes_of(const DequantMatmulSpec& spec, const Tensor& weight, const MatmulSize& size) {
   const i64 row_bytes = weight.row_stride * bits_of(spec.weight) / 8;
   return {.data = static_cast<const u8*>(weight.data),
           .n = size.n,
@@ -74,7 +74,7 @@ DequantMatmulTensors tokens_of(const DequantMatmulSpec& spec, const DequantMatmu
 
 DequantMmaParams dequant_mma_params(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, void* parts,
                                     void* arrived) {
-  const GemmSize size = dequant_size(tensors);
+  const MatmulSize size = dequant_size(tensors);
   const Tensor& x = tensors.x;
   const Tensor& out = tensors.out;
   const auto out_bytes = static_cast<u32>(size_of(out.dtype));

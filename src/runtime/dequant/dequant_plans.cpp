@@ -12,20 +12,20 @@
 #include "ingot/runtime/tuning/matmul_manifest.h"
 
 namespace ingot {
-std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec, const GemmSize& size) {
+std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec, const MatmulSize& size) {
   const std::size_t hash = hash_with(hash_value(KernelSpec(spec)), size);
   const auto matches = [&](const Entry& entry) { return entry.size == size && entry.spec == spec; };
   if (const Entry* const entry = table_.find(hash, matches)) return entry->order;
   return table_.insert(make(hash, spec, size), matches).order;
 }
 
-DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const GemmSize& size) const {
+DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const MatmulSize& size) const {
   // A choice may depend on M, which a batch-invariant result may not: no tuning of one is read, and none is asked for.
   const bool is_tuned = !spec.batch_invariant;
   if (services_.manifest != nullptr && is_tuned && size.k != 0) services_.manifest->note(spec, size);
   Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};
   if (services_.choices != nullptr && is_tuned && !names_kernel(spec)) {
-    if (const Product* const chosen = services_.choices->find({.spec = spec, .size = size})) {
+    if (const MatmulSpec* const chosen = services_.choices->find({.spec = spec, .size = size})) {
       const auto* const named = std::get_if<DequantMatmulSpec>(chosen);
       if (named != nullptr && named->tiling) entry.order.push_back(*named);
     }

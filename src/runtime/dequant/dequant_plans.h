@@ -16,24 +16,24 @@ namespace ingot {
 class DequantPlans {
  public:
   // The services outlive it.
-  DequantPlans(const GemmServices& services, const GemmPlace& place) : services_(services), place_(place) {}
+  DequantPlans(const GemmServices& services, const MatmulDevice& place) : services_(services), place_(place) {}
 
   // Specs that each name a kernel and its tiling: the first that takes the tensors is to be run. What is asked for the
   // first time is noted in the manifest, but for batch-invariant products, which are not tuned.
-  std::span<const DequantMatmulSpec> find(const DequantMatmulSpec& spec, const GemmSize& size);
+  std::span<const DequantMatmulSpec> find(const DequantMatmulSpec& spec, const MatmulSize& size);
 
  private:
   struct Entry {
     std::size_t hash;
     DequantMatmulSpec spec;
-    GemmSize size;
+    MatmulSize size;
     std::vector<DequantMatmulSpec> order;
   };
 
-  Entry make(std::size_t hash, const DequantMatmulSpec& spec, const GemmSize& size) const;
+  Entry make(std::size_t hash, const DequantMatmulSpec& spec, const MatmulSize& size) const;
 
   GemmServices services_;
-  GemmPlace place_;
+  MatmulDevice place_;
   GrowOnlyTable<Entry> table_;
 };
 

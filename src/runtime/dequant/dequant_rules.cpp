@@ -12,7 +12,7 @@ constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 1024;
 
 // Sizes and tiles are counted in 32 bits, as are coordinates of the copy engine.
 const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device) {
-  const GemmSize size = dequant_size(tensors);
+  const MatmulSize size = dequant_size(tensors);
   if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
   if (size.k == 0) return "kernel sm90 needs a K of at least 1";
   const Tensor& x = tensors.x;
@@ -30,7 +30,7 @@ const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMat
 }
 
 // Tiles and stages are counted in 32 bits; a grid has fewer than 2^31 blocks.
-const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const GemmSize& size, Target device) {
+const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const MatmulSize& size, Target device) {
   if (device.major < 8) return "kernel mma runs on sm_80 and later";
   const std::int64_t tiles_m = size.m / spec.tiling->tokens + 1;
   const std::int64_t tiles_n = size.n / spec.tiling->rows + 1;

@@ -9,6 +9,6 @@ namespace ingot {
 
 // Of a spec with a tiling. Null where the kernel takes the call.
 const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device);
-const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const GemmSize& size, Target device);
+const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const MatmulSize& size, Target device);
 
 }  // namespace ingot

@@ -8,7 +8,7 @@
 
 namespace ingot {
 
-inline GemmSize dequant_size(const DequantMatmulTensors& tensors) {
+inline MatmulSize dequant_size(const DequantMatmulTensors& tensors) {
   return {.m = tensors.x.rows, .n = tensors.out.cols, .k = tensors.x.cols};
 }
 

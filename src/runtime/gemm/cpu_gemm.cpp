@@ -231,7 +231,7 @@ class Finish {
 }  // namespace
 
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
-  const GemmSize size = gemm_size(spec, tensors);
+  const MatmulSize size = gemm_size(spec, tensors);
   const i64 most_rows = std::min(kBlockRows, round_up(size.m, kTileRows));
   const i64 most_cols = std::min(kBlockCols, round_up(size.n, kTileCols));
   const bool grouped = has_group_factors(spec);

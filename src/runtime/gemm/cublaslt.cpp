@@ -84,7 +84,7 @@ struct PlanKey {
   bool operator==(const PlanKey&) const = default;
 };
 
-PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, int algorithm) {
+PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, int algorithm) {
   return {.spec = without_kernel(spec),
           .device = tensors.out.device.index,
           .m = size.m,
@@ -320,12 +320,12 @@ std::unique_ptr<CublasLt> CublasLt::open(const std::string& cuda_root, const Dri
   return opened;
 }
 
-const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size) const {
+const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) const {
   const Target target = state_->devices[static_cast<std::size_t>(tensors.out.device.index)].target;
   return cublaslt_refusal(spec, tensors, size, target);
 }
 
-bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, void* workspace,
+bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* workspace,
                       CUstream_st* stream, int algorithm) {
   const PlanKey key = plan_key(spec, tensors, size, algorithm);
   const Plan* plan = state_->plans.find(key);

@@ -24,14 +24,14 @@ class CublasLt {
   // Why cuBLASLt does not take this call; null where it does. (dtypes, scale granularity, 16-byte rules of reference:
   // cuBLASLt's documentation of cublasLtMatmul, "FP8 data types usage"; a GPU without FP8 tensor cores takes none of
   // the FP8 ones.)
-  const char* refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size) const;
+  const char* refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) const;
 
   // The heuristic's algorithms for a size, best guess first, are at most this many.
   static constexpr int kAlgorithms = kCublasltAlgorithms;
 
   // Enqueues. `workspace` is kWorkspaceBytes, 256-byte aligned. Returns false where the heuristic has no algorithm of
   // this number for the size (remembered); the caller then takes another kernel. Throws Error{cuda_failed}.
-  bool matmul(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, void* workspace,
+  bool matmul(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* workspace,
               CUstream_st* stream, int algorithm = 0);
 
   std::string version() const;  // "13.1.0"

@@ -69,7 +69,7 @@ const char* refused_fp8(const GemmSpec& spec, const GemmTensors& tensors, Target
 
 }  // namespace
 
-const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Target device) {
+const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device) {
   if (size.m == 0 || size.n == 0 || size.k == 0) return "kernel cublaslt needs an M, an N and a K of at least 1";
   if (!fits_32_bits(tensors.a) || !fits_32_bits(tensors.b) || !fits_32_bits(tensors.out)) return kTooLarge;
   if (const char* const reason = refused_epilogue(spec, tensors)) return reason;

@@ -8,6 +8,6 @@
 namespace ingot {
 
 // Of checked tensors: why not; null where it takes the call.
-const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Target device);
+const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device);
 
 }  // namespace ingot

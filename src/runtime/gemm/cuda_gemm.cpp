@@ -18,14 +18,14 @@
 namespace ingot::cuda {
 namespace {
 
-void gemm_simt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, const Stream& stream,
+void gemm_simt(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, const Stream& stream,
                Launcher& launcher) {
   // Without elements there is still an FP8 output's factor to write.
   const i64 grid = std::max(i64{1}, GemmSimtLaunch::grid(size.m, size.n));
   launcher.launch(spec, Pass::main, grid, GemmSimtLaunch::kThreads, gemm_params(spec, tensors, size), stream);
 }
 
-const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Stream& stream,
+const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Stream& stream,
                          Launcher& launcher, CublasLt* cublaslt) {
   if (cublaslt == nullptr) return "there is no cuBLASLt";
   if (const char* const reason = cublaslt->refusal(spec, tensors, size)) return reason;
@@ -40,7 +40,7 @@ const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const
 }
 
 // Of a spec that names its kernel and tiling. Null where it has been enqueued, else why it does not take the call.
-const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Stream& stream,
+const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Stream& stream,
                        Launcher& launcher, CublasLt* cublaslt) {
   switch (spec.kernel) {
     case GemmKernel::automatic: return "no kernel is named";
@@ -64,7 +64,7 @@ const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const G
 
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, GemmPlans& plans,
           CublasLt* cublaslt) {
-  const GemmSize size = gemm_size(spec, tensors);
+  const MatmulSize size = gemm_size(spec, tensors);
   if (size.m == 0 || size.n == 0) {
     if (!is_fp8(spec.out)) return;
     GemmSpec simt = without_kernel(spec);

@@ -3,7 +3,7 @@
 
 namespace ingot::cuda {
 
-void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, const Stream& stream,
+void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, const Stream& stream,
               Launcher& launcher) {
   const MmaTiling tiling{.m = static_cast<u32>(spec.tiling->m), .n = static_cast<u32>(spec.tiling->n)};
   launcher.launch(spec, Pass::main,

@@ -72,7 +72,7 @@ bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_
 
 }  // namespace
 
-void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const GemmSize& size, Stream& stream,
+void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const MatmulSize& size, Stream& stream,
                Launcher& launcher) {
   const Sm90Tiling tiling = sm90_tiling(*spec.tiling);
   const auto m = static_cast<u32>(size.m);

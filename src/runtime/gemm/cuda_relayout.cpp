@@ -31,11 +31,11 @@ void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, const St
                   stream);
 }
 
-std::size_t staged_bytes(const GemmSpec& spec, const GemmSize& size) {
+std::size_t staged_bytes(const GemmSpec& spec, const MatmulSize& size) {
   return (spec.staged_a ? bytes_of(size.m, size.k) : 0) + (spec.staged_b ? bytes_of(size.n, size.k) : 0);
 }
 
-GemmTensors stage(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, void* memory,
+GemmTensors stage(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* memory,
                   const Stream& stream, Launcher& launcher) {
   GemmTensors staged = tensors;
   const auto bring = [&](Tensor& codes, Layout layout, i64 rows, std::size_t offset) {

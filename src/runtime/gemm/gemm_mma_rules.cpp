@@ -5,7 +5,7 @@
 
 namespace ingot {
 
-const char* mma_refusal(const GemmSpec& spec, const GemmSize& size, Target device) {
+const char* mma_refusal(const GemmSpec& spec, const MatmulSize& size, Target device) {
   if (device.major < 8) return "kernel mma runs on sm_80 and later";
   if (spec.a == Dtype::f32) return "kernel mma multiplies FP8, bf16 and f16 only";
   // Tiles and steps are counted in 32 bits, eight rows of tiles together; a grid has fewer than 2^31 blocks.

@@ -8,6 +8,6 @@
 namespace ingot {
 
 // Null where it takes the call, else why not. Of checked tensors.
-const char* mma_refusal(const GemmSpec& spec, const GemmSize& size, Target device);
+const char* mma_refusal(const GemmSpec& spec, const MatmulSize& size, Target device);
 
 }  // namespace ingot

@@ -40,7 +40,7 @@ EpilogueParams epilogue_params(const GemmTensors& tensors) {
   return params;
 }
 
-GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size) {
+GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) {
   const Strides a = strides(tensors.a, spec.layout_a);
   const Strides b = strides(tensors.b, spec.layout_b);
   const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, size.k);
@@ -67,7 +67,7 @@ GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const G
           .epilogue = epilogue_params(tensors)};
 }
 
-GemmMmaParams gemm_mma_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size) {
+GemmMmaParams gemm_mma_params(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) {
   const Tensor& out = tensors.out;
   const bool out_pairs = aligned(out.data, static_cast<u32>(2 * size_of(out.dtype))) && out.row_stride % 2 == 0;
   const GemmParams gemm = gemm_params(spec, tensors, size);

@@ -11,8 +11,8 @@
 namespace ingot::cuda {
 
 EpilogueParams epilogue_params(const GemmTensors& tensors);
-GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size);
+GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size);
 // How rows may be copied follows from where they lie.
-GemmMmaParams gemm_mma_params(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size);
+GemmMmaParams gemm_mma_params(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size);
 
 }  // namespace ingot::cuda

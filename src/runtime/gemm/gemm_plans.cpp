@@ -5,7 +5,7 @@
 
 namespace ingot {
 
-std::span<const GemmSpec> GemmPlans::find(const GemmSpec& spec, const GemmSize& size) {
+std::span<const GemmSpec> GemmPlans::find(const GemmSpec& spec, const MatmulSize& size) {
   const std::size_t hash = hash_with(hash_value(spec), size);
   const auto matches = [&](const Entry& entry) { return entry.call.size == size && entry.call.spec == spec; };
   if (const Entry* const entry = table_.find(hash, matches)) return entry->order;
@@ -16,11 +16,11 @@ GemmPlans::Entry GemmPlans::make(std::size_t hash, const GemmCall& call) const {
   if (services_.manifest != nullptr && call.size.k != 0) services_.manifest->note(call.spec, call.size);
   Entry entry{.hash = hash, .call = call, .order = {}};
   if (services_.choices != nullptr && call.spec.kernel == GemmKernel::automatic) {
-    if (const Product* const chosen = services_.choices->find({.spec = call.spec, .size = call.size})) {
+    if (const MatmulSpec* const chosen = services_.choices->find({.spec = call.spec, .size = call.size})) {
       entry.order.push_back(std::get<GemmSpec>(*chosen));
     }
   }
-  const GemmPlace place{.target = target_, .multiprocessors = multiprocessors_, .compiles = services_.compiles};
+  const MatmulDevice place{.target = target_, .multiprocessors = multiprocessors_, .compiles = services_.compiles};
   for (const GemmSpec& spec : gemm_order(call, place)) entry.order.push_back(spec);
   return entry;
 }

@@ -20,7 +20,7 @@ class GemmPlans {
 
   // Specs that each name a kernel, with its tiling where it has some: the first that takes the tensors is to be run. A
   // spec that names its kernel is alone. What is asked for the first time is noted in the manifest.
-  std::span<const GemmSpec> find(const GemmSpec& spec, const GemmSize& size);
+  std::span<const GemmSpec> find(const GemmSpec& spec, const MatmulSize& size);
 
  private:
   struct Entry {

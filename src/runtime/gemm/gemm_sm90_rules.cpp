@@ -14,7 +14,7 @@ bool mappable(const Tensor& codes, Layout layout) {
 
 }  // namespace
 
-const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Target device) {
+const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device) {
   if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
   if (!is_ocp(spec.a) || !is_ocp(spec.b)) return "kernel sm90 multiplies e4m3fn and e5m2 only";
   if (size.k == 0) return "kernel sm90 needs a K of at least 1";

@@ -8,6 +8,6 @@
 namespace ingot {
 
 // Null where it takes the call, else why not. Of checked tensors.
-const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const GemmSize& size, Target device);
+const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device);
 
 }  // namespace ingot

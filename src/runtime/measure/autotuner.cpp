@@ -17,9 +17,9 @@ namespace {
 
 class Autotuner {
  public:
-  Autotuner(std::span<const Product> candidates, ProductMeasurer& measurer, const AutotuneOptions& options)
+  Autotuner(std::span<const MatmulSpec> candidates, MatmulMeasurer& measurer, const AutotuneOptions& options)
       : measurer_(&measurer), options_(&options) {
-    for (const Product& spec : candidates) result_.trials.push_back({.spec = spec});
+    for (const MatmulSpec& spec : candidates) result_.trials.push_back({.spec = spec});
   }
 
   AutotuneResult run() {
@@ -137,7 +137,7 @@ class Autotuner {
     return middle < 1 - std::max(options_->noise, scatter);
   }
 
-  ProductMeasurer* measurer_;
+  MatmulMeasurer* measurer_;
   const AutotuneOptions* options_;
   AutotuneResult result_;
   std::vector<Trial*> running_;  // those that are still in the race
@@ -145,7 +145,7 @@ class Autotuner {
 
 }  // namespace
 
-AutotuneResult autotune(std::span<const Product> candidates, ProductMeasurer& measurer,
+AutotuneResult autotune(std::span<const MatmulSpec> candidates, MatmulMeasurer& measurer,
                         const AutotuneOptions& options) {
   return Autotuner(candidates, measurer, options).run();
 }

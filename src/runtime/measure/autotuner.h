@@ -18,21 +18,21 @@
 namespace ingot {
 
 // What a candidate does on one device, for one product. Errors of a candidate (Error) put it out, and it alone.
-class ProductMeasurer {
+class MatmulMeasurer {
  public:
-  virtual ~ProductMeasurer() = default;
-  ProductMeasurer(const ProductMeasurer&) = delete;
-  ProductMeasurer& operator=(const ProductMeasurer&) = delete;
+  virtual ~MatmulMeasurer() = default;
+  MatmulMeasurer(const MatmulMeasurer&) = delete;
+  MatmulMeasurer& operator=(const MatmulMeasurer&) = delete;
 
   // Compiles; from several threads at once.
-  virtual void prepare(const Product& candidate) = 0;
+  virtual void prepare(const MatmulSpec& candidate) = 0;
   // Runs it once. Why its result is wrong; empty if it is right.
-  virtual std::string check(const Product& candidate) = 0;
+  virtual std::string check(const MatmulSpec& candidate) = 0;
   // One round: microseconds of one call. Only of candidates that were checked.
-  virtual double measure(const Product& candidate) = 0;
+  virtual double measure(const MatmulSpec& candidate) = 0;
 
  protected:
-  ProductMeasurer() = default;
+  MatmulMeasurer() = default;
 };
 
 struct AutotuneOptions {
@@ -48,7 +48,7 @@ struct AutotuneOptions {
 
 // One candidate, and what became of it.
 struct Trial {
-  Product spec{};
+  MatmulSpec spec{};
   std::string problem{};  // why it was not timed; empty if it was
   bool wrong = false;     // it ran, and its result was wrong
   std::vector<double> samples_us{};
@@ -62,6 +62,7 @@ struct AutotuneResult {
   std::vector<Trial> trials{};  // in the order of the candidates
 };
 
-AutotuneResult autotune(std::span<const Product> candidates, ProductMeasurer& measurer, const AutotuneOptions& options);
+AutotuneResult autotune(std::span<const MatmulSpec> candidates, MatmulMeasurer& measurer,
+                        const AutotuneOptions& options);
 
 }  // namespace ingot

@@ -12,19 +12,19 @@
 
 namespace ingot {
 
-class CudaDequantMeasurer final : public ProductMeasurer {
+class CudaDequantMeasurer final : public MatmulMeasurer {
  public:
   // Allocates and fills the operands. Throws Error{out_of_memory} where they do not fit.
-  CudaDequantMeasurer(Gpu& gpu, RandomData& random, const DequantMatmulSpec& spec, const GemmSize& size);
+  CudaDequantMeasurer(Gpu& gpu, RandomData& random, const DequantMatmulSpec& spec, const MatmulSize& size);
 
-  void prepare(const Product& candidate) override;
-  std::string check(const Product& candidate) override;
-  double measure(const Product& candidate) override;
+  void prepare(const MatmulSpec& candidate) override;
+  std::string check(const MatmulSpec& candidate) override;
+  double measure(const MatmulSpec& candidate) override;
 
  private:
   Gpu* gpu_;
   DequantOperands operands_;
-  std::vector<std::pair<Product, std::unique_ptr<Replay>>> replays_;
+  std::vector<std::pair<MatmulSpec, std::unique_ptr<Replay>>> replays_;
 };
 
 }  // namespace ingot

@@ -46,7 +46,7 @@ class DequantOperands::Maker {
   Maker(RandomData& random, std::uint64_t seed) : random_(&random), backend_(&random.stream().backend()), seed_(seed) {}
 
   // `codes`, if wanted, are those of the weight, row-major.
-  Copy run(const DequantMatmulSpec& spec, const GemmSize& size, std::optional<OwnedTensor>* codes) {
+  Copy run(const DequantMatmulSpec& spec, const MatmulSize& size, std::optional<OwnedTensor>* codes) {
     const auto& [m, n, k] = size;
     DequantMatmulTensors& tensors = made_.tensors;
     tensors.constant_weight = true;
@@ -144,7 +144,7 @@ class DequantOperands::Maker {
   Copy made_;
 };
 
-DequantOperands::DequantOperands(RandomData& random, Fill fill, const DequantMatmulSpec& spec, const GemmSize& size)
+DequantOperands::DequantOperands(RandomData& random, Fill fill, const DequantMatmulSpec& spec, const MatmulSize& size)
     : backend_(&random.stream().backend()),
       stream_(&random.stream()),
       fill_(std::move(fill)),

@@ -23,7 +23,7 @@ class DequantOperands {
   using Fill = std::function<void(void* to, unsigned char byte, std::size_t bytes)>;
 
   // Bell-shaped activations and weights, whose codes the library's own casts make; sums are of about 1.
-  DequantOperands(RandomData& random, Fill fill, const DequantMatmulSpec& spec, const GemmSize& size);
+  DequantOperands(RandomData& random, Fill fill, const DequantMatmulSpec& spec, const MatmulSize& size);
 
   int copies() const { return static_cast<int>(copies_.size()); }
   const DequantMatmulTensors& tensors(int copy) const { return copies_[static_cast<std::size_t>(copy)].tensors; }
@@ -49,7 +49,7 @@ class DequantOperands {
   Stream* stream_;
   Fill fill_;
   DequantMatmulSpec spec_;
-  GemmSize size_;
+  MatmulSize size_;
   std::vector<Copy> copies_;
   std::vector<std::int64_t> tokens_;    // that are looked at
   std::vector<std::int64_t> features_;  // likewise, of each token

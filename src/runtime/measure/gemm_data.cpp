@@ -53,7 +53,7 @@ class Maker {
     return codes;
   }
 
-  Tensor input(const PointwiseInput& of, const GemmSpec& spec, const GemmSize& size) {
+  Tensor input(const PointwiseInput& of, const GemmSpec& spec, const MatmulSize& size) {
     switch (of.kind) {
       case PointwiseInput::Kind::row: return values(Dtype::f32, 1, size.m);
       case PointwiseInput::Kind::column: return values(epilogue_dtype(spec), 1, size.n);
@@ -67,7 +67,7 @@ class Maker {
     return tensor;
   }
 
-  GemmData run(const GemmSpec& spec, const GemmSize& size) {
+  GemmData run(const GemmSpec& spec, const MatmulSize& size) {
     const auto& [m, n, k] = size;
     GemmTensors& tensors = made_.tensors;
     tensors.a = operand(spec.a, spec.layout_a, spec.scale_a, m, k, 1.0F, tensors.factor_a);

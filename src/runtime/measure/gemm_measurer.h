@@ -15,19 +15,19 @@
 
 namespace ingot {
 
-class CudaGemmMeasurer final : public ProductMeasurer {
+class CudaGemmMeasurer final : public MatmulMeasurer {
  public:
   // Allocates and fills the operands. Throws Error{out_of_memory} where they do not fit.
   CudaGemmMeasurer(Gpu& gpu, RandomData& random, const GemmCall& call);
 
-  void prepare(const Product& candidate) override;
-  std::string check(const Product& candidate) override;
-  double measure(const Product& candidate) override;
+  void prepare(const MatmulSpec& candidate) override;
+  std::string check(const MatmulSpec& candidate) override;
+  double measure(const MatmulSpec& candidate) override;
 
  private:
   Gpu* gpu_;
   GemmOperands operands_;
-  std::vector<std::pair<Product, std::unique_ptr<Replay>>> replays_;
+  std::vector<std::pair<MatmulSpec, std::unique_ptr<Replay>>> replays_;
 };
 
 }  // namespace ingot

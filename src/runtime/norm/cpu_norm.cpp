@@ -39,12 +39,12 @@ float sum_of_threads(Floats& threads) {
 // The sum of a row's terms as `threads` threads make it.
 float row_sum(const Floats& terms, u32 threads) {
   Floats sums = zeros(threads);
-  for (std::size_t first = 0; first < terms.size(); first += kOctet) {
-    float octet[kOctet] = {};
-    std::copy_n(terms.begin() + static_cast<std::ptrdiff_t>(first), std::min<std::size_t>(kOctet, terms.size() - first),
-                octet);
-    float& sum = sums[first / kOctet % threads];
-    sum = sum + octet_sum(octet);
+  for (std::size_t first = 0; first < terms.size(); first += kVec8) {
+    float vec8[kVec8] = {};
+    std::copy_n(terms.begin() + static_cast<std::ptrdiff_t>(first), std::min<std::size_t>(kVec8, terms.size() - first),
+                vec8);
+    float& sum = sums[first / kVec8 % threads];
+    sum = sum + vec8_sum(vec8);
   }
   return sum_of_threads(sums);
 }

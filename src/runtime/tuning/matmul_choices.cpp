@@ -10,25 +10,25 @@
 
 namespace ingot {
 
-GemmChoices::GemmChoices(Tuning tuning, TuningStore& store, std::filesystem::path file, TuningMachine machine,
-                         Warn warn)
+MatmulChoices::MatmulChoices(Tuning tuning, TuningStore& store, std::filesystem::path file, TuningMachine machine,
+                             Warn warn)
     : tuning_(tuning), store_(&store), file_(std::move(file)), machine_(std::move(machine)), warn_(std::move(warn)) {}
 
-const Product* GemmChoices::find(const ProductCall& call) {
+const MatmulSpec* MatmulChoices::find(const MatmulCall& call) {
   if (tuning_ == Tuning::off) return nullptr;
   load_once();
   const Entry* const entry = table_.find(hash_value(call), matching(call));
   return entry == nullptr ? nullptr : &entry->chosen;
 }
 
-std::size_t GemmChoices::size() {
+std::size_t MatmulChoices::size() {
   if (tuning_ == Tuning::off) return 0;
   load_once();
   return table_.size();
 }
 
 // A GEMM without records is a slower GEMM: nothing here may fail the call that came first.
-void GemmChoices::load() noexcept {
+void MatmulChoices::load() noexcept {
   try {
     std::vector<TuningRecord> records;
     if (file_.empty()) {
@@ -60,12 +60,12 @@ void GemmChoices::load() noexcept {
   }
 }
 
-void GemmChoices::add(const TuningRecord& record) {
-  const ProductCall call{.spec = record.spec, .size = record.size};
+void MatmulChoices::add(const TuningRecord& record) {
+  const MatmulCall call{.spec = record.spec, .size = record.size};
   table_.insert({.hash = hash_value(call), .call = call, .chosen = record.chosen}, matching(call));
 }
 
-void GemmChoices::warn(const std::string& text) const {
+void MatmulChoices::warn(const std::string& text) const {
   if (warn_) warn_(text);
 }
 

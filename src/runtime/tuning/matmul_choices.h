@@ -22,25 +22,25 @@ namespace ingot {
 // writes them, so that run after run chooses the same kernels.
 enum class Tuning : std::uint8_t { on, off, frozen };
 
-class GemmChoices {
+class MatmulChoices {
  public:
   using Warn = std::function<void(const std::string&)>;
 
   // With a `file`, the records are that file's (tuning_file.h) and the store's are not looked at. `warn` gets one line
   // for each kind of record that is ignored: another machine's, and damaged ones of the file; the store tells its own.
-  GemmChoices(Tuning tuning, TuningStore& store, std::filesystem::path file, TuningMachine machine, Warn warn = {});
+  MatmulChoices(Tuning tuning, TuningStore& store, std::filesystem::path file, TuningMachine machine, Warn warn = {});
 
   // The spec with its kernel; null where there is no record. Of a call that leaves the kernel open. The reference lives
   // as long as this object.
-  const Product* find(const ProductCall& call);
+  const MatmulSpec* find(const MatmulCall& call);
   // For tests and reports.
   std::size_t size();
 
  private:
   struct Entry {
     std::size_t hash;
-    ProductCall call;
-    Product chosen;
+    MatmulCall call;
+    MatmulSpec chosen;
   };
 
   void load_once() {

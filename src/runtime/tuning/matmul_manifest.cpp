@@ -41,20 +41,20 @@ std::string append_line(const std::filesystem::path& path, const std::string& te
 
 }  // namespace
 
-GemmManifest::GemmManifest(std::filesystem::path file, Warn warn) : file_(std::move(file)), warn_(std::move(warn)) {
+MatmulManifest::MatmulManifest(std::filesystem::path file, Warn warn) : file_(std::move(file)), warn_(std::move(warn)) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file_, error)) return;
   try {
-    const GemmManifestFile there = read_gemm_manifest(file_);
-    for (const ProductCall& call : there.calls) seen_.insert({hash_value(call), call}, matching(call));
+    const MatmulManifestFile there = read_matmul_manifest(file_);
+    for (const MatmulCall& call : there.calls) seen_.insert({hash_value(call), call}, matching(call));
     if (there.damaged > 0 && warn_) warn_(there.problem);
   } catch (const Error& problem) {
     if (warn_) warn_(fmt::format("GEMM manifest {}", problem.what()));
   }
 }
 
-void GemmManifest::note(const Product& spec, const GemmSize& size) {
-  const ProductCall call{.spec = without_kernel(spec), .size = size};
+void MatmulManifest::note(const MatmulSpec& spec, const MatmulSize& size) {
+  const MatmulCall call{.spec = without_kernel(spec), .size = size};
   const std::size_t hash = hash_value(call);
   if (seen_.find(hash, matching(call)) != nullptr) return;
   const std::size_t before = seen_.size();
@@ -62,29 +62,29 @@ void GemmManifest::note(const Product& spec, const GemmSize& size) {
   if (seen_.size() > before) append(call);
 }
 
-void GemmManifest::append(const ProductCall& call) const {
+void MatmulManifest::append(const MatmulCall& call) const {
   const std::string problem = append_line(file_, print(call));
   if (!problem.empty() && warn_) {
     warn_(fmt::format("GEMM manifest {} cannot be written: {}", file_.string(), problem));
   }
 }
 
-GemmManifestFile read_gemm_manifest(const std::filesystem::path& file) {
+MatmulManifestFile read_matmul_manifest(const std::filesystem::path& file) {
   std::ifstream stream(file);
   if (!stream) {
     throw Error(ErrorCode::not_found, file.string(),
                 "there is no such manifest; a run with INGOT_GEMM_MANIFEST set to this path records one");
   }
-  GemmManifestFile manifest;
+  MatmulManifestFile manifest;
   std::string first;
   std::string line;
   for (int number = 1; std::getline(stream, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos || line.starts_with('#')) continue;
     try {
-      const ProductCall call = parse_product_call(line);
+      const MatmulCall call = parse_matmul_call(line);
       if (std::ranges::find(manifest.calls, call) == manifest.calls.end()) manifest.calls.push_back(call);
     } catch (const Error& error) {
-      if (manifest.damaged++ == 0) first = fmt::format("line {}: {}", number, shown(reason(error)));
+      if (manifest.damaged++ == 0) first = fmt::format("line {}: {}", number, printable(reason(error)));
     }
   }
   if (!stream.eof()) throw Error(ErrorCode::io_failed, file.string(), "cannot be read");

@@ -15,36 +15,36 @@
 
 namespace ingot {
 
-class GemmManifest {
+class MatmulManifest {
  public:
   using Warn = std::function<void(const std::string&)>;
 
   // A file that cannot be written is a warning, as is one with damaged lines, and nothing else.
-  explicit GemmManifest(std::filesystem::path file, Warn warn = {});
+  explicit MatmulManifest(std::filesystem::path file, Warn warn = {});
 
   // Of a call whose sizes are not 0; the spec's choice of a kernel is not written.
-  void note(const Product& spec, const GemmSize& size);
+  void note(const MatmulSpec& spec, const MatmulSize& size);
 
  private:
   struct Entry {
     std::size_t hash;
-    ProductCall call;
+    MatmulCall call;
   };
 
-  void append(const ProductCall& call) const;
+  void append(const MatmulCall& call) const;
 
   std::filesystem::path file_;
   Warn warn_;
   GrowOnlyTable<Entry> seen_;
 };
 
-struct GemmManifestFile {
-  std::vector<ProductCall> calls{};  // each once, in the file's order
-  int damaged = 0;                   // lines that are no GEMMs, and were left out
-  std::string problem{};             // of them, with the file's name; empty where there are none
+struct MatmulManifestFile {
+  std::vector<MatmulCall> calls{};  // each once, in the file's order
+  int damaged = 0;                  // lines that are no GEMMs, and were left out
+  std::string problem{};            // of them, with the file's name; empty where there are none
 };
 
 // Throws Error{not_found, io_failed}.
-GemmManifestFile read_gemm_manifest(const std::filesystem::path& file);
+MatmulManifestFile read_matmul_manifest(const std::filesystem::path& file);
 
 }  // namespace ingot

@@ -27,11 +27,11 @@ TuningRecord read_fields(const Json& json) {
                                   .driver = json.at("driver").get<std::string>(),
                                   .compiler = json.at("compiler").get<std::string>(),
                                   .cublaslt = json.at("cublaslt").get<std::string>()},
-                      .spec = parse_product(json.at("spec").get<std::string>()),
+                      .spec = parse_matmul_spec(json.at("spec").get<std::string>()),
                       .size = {.m = json.at("m").get<std::int64_t>(),
                                .n = json.at("n").get<std::int64_t>(),
                                .k = json.at("k").get<std::int64_t>()},
-                      .chosen = parse_product(json.at("kernel").get<std::string>()),
+                      .chosen = parse_matmul_spec(json.at("kernel").get<std::string>()),
                       .us = json.at("us").get<double>(),
                       .cublaslt_us = json.at("cublaslt_us").get<double>(),
                       .bf16_us = json.at("bf16_us").get<double>(),
@@ -90,7 +90,7 @@ std::string print(const TuningRecord& record) {
                   {"driver", machine.driver},
                   {"compiler", machine.compiler},
                   {"cublaslt", machine.cublaslt}};
-  return seal(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return with_checksum(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::string& problem) {
@@ -99,7 +99,7 @@ std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::stri
     return std::nullopt;
   };
   if (!line.starts_with("{\"ingot_tuning\":")) return refuse("is no tuning record");
-  if (std::string why = seal_fault(line); !why.empty()) return refuse(std::move(why));
+  if (std::string why = checksum_fault(line); !why.empty()) return refuse(std::move(why));
   try {
     const Json json = Json::parse(line);
     if (json.at("ingot_tuning") != kFormat) return refuse("is of another version of the format");
@@ -113,7 +113,7 @@ std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::stri
   }
 }
 
-Digest tuning_key(const TuningMachine& machine, const Product& spec, const GemmSize& size) {
+Digest tuning_key(const TuningMachine& machine, const MatmulSpec& spec, const MatmulSize& size) {
   return digest_fields({std::to_string(kFormat), print(kernel_spec(spec)), std::to_string(size.m),
                         std::to_string(size.n), std::to_string(size.k), machine.device, machine.target,
                         std::to_string(machine.multiprocessors), machine.driver, machine.compiler, machine.cublaslt});

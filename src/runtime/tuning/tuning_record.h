@@ -34,9 +34,9 @@ std::string difference(const TuningMachine& theirs, const TuningMachine& ours);
 
 struct TuningRecord {
   TuningMachine machine{};
-  Product spec{};  // without a choice of kernel
-  GemmSize size{};
-  Product chosen{};        // the spec with its kernel
+  MatmulSpec spec{};  // without a choice of kernel
+  MatmulSize size{};
+  MatmulSpec chosen{};     // the spec with its kernel
   double us = 0;           // of one call, the median
   double cublaslt_us = 0;  // of cuBLASLt's best algorithm; 0 where it does not take the call
   double bf16_us = 0;      // of the same product in bf16; 0 where that was not measured
@@ -49,6 +49,6 @@ std::string print(const TuningRecord& record);
 std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::string& problem);
 
 // Of all that decides the measurement: two records of one key say which kernel is fastest for the same thing.
-Digest tuning_key(const TuningMachine& machine, const Product& spec, const GemmSize& size);
+Digest tuning_key(const TuningMachine& machine, const MatmulSpec& spec, const MatmulSize& size);
 
 }  // namespace ingot

@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kFolder = "tuning";
 constexpr std::string_view kSuffix = ".json";
 
-std::string file_name(const TuningMachine& machine, const Product& spec, const GemmSize& size) {
+std::string file_name(const TuningMachine& machine, const MatmulSpec& spec, const MatmulSize& size) {
   return print(tuning_key(machine, spec, size)).append(kSuffix);
 }
 
@@ -27,7 +27,8 @@ bool TuningStore::put(const TuningRecord& record) {
   return directory_.publish(kFolder, file_name(record), print(record) + "\n");
 }
 
-std::optional<TuningRecord> TuningStore::find(const TuningMachine& machine, const Product& spec, const GemmSize& size) {
+std::optional<TuningRecord> TuningStore::find(const TuningMachine& machine, const MatmulSpec& spec,
+                                              const MatmulSize& size) {
   return read(file_name(machine, spec, size));
 }
 

@@ -22,7 +22,7 @@ class TuningStore {
 
   // Replaces the record of the same key. False where it could not be written, which is one warning.
   bool put(const TuningRecord& record);
-  std::optional<TuningRecord> find(const TuningMachine& machine, const Product& spec, const GemmSize& size);
+  std::optional<TuningRecord> find(const TuningMachine& machine, const MatmulSpec& spec, const MatmulSize& size);
   // All records of all machines, in no order. Damaged ones are moved aside, with one warning.
   std::vector<TuningRecord> load();
 

@@ -13,13 +13,13 @@ constexpr std::string_view kEnd = "\"}";
 
 }  // namespace
 
-std::string seal(std::string object) {
+std::string with_checksum(std::string object) {
   object.pop_back();
   const std::string checksum = print(digest(object));
   return object.append(kChecksum).append(checksum).append(kEnd);
 }
 
-std::string seal_fault(std::string_view line) {
+std::string checksum_fault(std::string_view line) {
   constexpr std::size_t kTail = kChecksum.size() + kHexDigits + kEnd.size();
   if (line.size() < kTail || !line.ends_with(kEnd)) return "is truncated";
   const std::string_view hashed = line.substr(0, line.size() - kTail);

@@ -10,9 +10,9 @@
 namespace ingot {
 
 // Of the text of an object that has a field.
-std::string seal(std::string object);
+std::string with_checksum(std::string object);
 
-// Empty, or how the line is not as seal() made it: "is truncated", "does not match its checksum" ...
-std::string seal_fault(std::string_view line);
+// Empty, or how the line is not as with_checksum() made it: "is truncated", "does not match its checksum" ...
+std::string checksum_fault(std::string_view line);
 
 }  // namespace ingot

@@ -45,20 +45,20 @@ std::vector<fs::path> wheel_folders(const fs::path& prefix) {
   return folders;
 }
 
-// A named place and the folders that it stands for. No folder: the loader's own path.
-struct Place {
-  std::string shown;
+// Where a library is looked for, as messages name it, and its folders. `loader`: the dynamic loader's own path.
+struct SearchPath {
+  std::string text;
   std::vector<fs::path> folders;
   bool loader = false;
 };
 
-Place toolkit(const std::string& variable, const fs::path& root) {
+SearchPath toolkit(const std::string& variable, const fs::path& root) {
   return {variable.empty() ? root.string() : fmt::format("{} ({})", root.string(), variable),
           {root / "lib64", root / "lib", root}};
 }
 
-std::vector<Place> places(const std::string& explicit_root) {
-  std::vector<Place> list;
+std::vector<SearchPath> search_paths(const std::string& explicit_root) {
+  std::vector<SearchPath> list;
   if (!explicit_root.empty()) list.push_back(toolkit("INGOT_CUDA_ROOT", explicit_root));
   for (const char* variable : {"CUDA_PATH", "CUDA_HOME"}) {
     if (const std::string root = environment(variable); !root.empty()) list.push_back(toolkit(variable, root));
@@ -68,7 +68,7 @@ std::vector<Place> places(const std::string& explicit_root) {
   std::vector<std::string> prefixes{environment("VIRTUAL_ENV"), environment("HOME"), "/usr/local", "/usr"};
   if (!prefixes[1].empty()) prefixes[1] += "/.local";
   std::erase(prefixes, "");
-  Place wheels{fmt::format("the nvidia wheels of Python in {}", fmt::join(prefixes, ", ")), {}};
+  SearchPath wheels{fmt::format("the nvidia wheels of Python in {}", fmt::join(prefixes, ", ")), {}};
   for (const std::string& prefix : prefixes) {
     const std::vector<fs::path> folders = wheel_folders(prefix);
     wheels.folders.insert(wheels.folders.end(), folders.begin(), folders.end());
@@ -115,16 +115,16 @@ Library Library::open_cuda(const std::vector<std::string>& names, const std::str
         fmt::format("{} was not looked for: INGOT_CUDA_ROOT is \"none\", which says to use no CUDA library", wanted);
     return {};
   }
-  std::vector<std::string> shown;
+  std::vector<std::string> searched_texts;
   std::string broken;  // files that are there but do not load
-  for (const Place& place : places(explicit_root)) {
-    shown.push_back(place.shown);
+  for (const SearchPath& searched : search_paths(explicit_root)) {
+    searched_texts.push_back(searched.text);
     for (const std::string& name : names) {
       std::string error;
-      if (place.loader) {
+      if (searched.loader) {
         if (Library library = open(name, error)) return library;
       }
-      for (const fs::path& folder : place.folders) {
+      for (const fs::path& folder : searched.folders) {
         const fs::path file = folder / name;
         std::error_code ignored;
         if (!fs::exists(file, ignored)) continue;
@@ -136,7 +136,7 @@ Library Library::open_cuda(const std::vector<std::string>& names, const std::str
   problem = fmt::format(
       "{} was not found in {}{}; set INGOT_CUDA_ROOT to a CUDA toolkit, or to the folder of an nvidia "
       "wheel of Python that holds lib/{}",
-      wanted, fmt::join(shown, "; "), broken, names.empty() ? "" : names.front());
+      wanted, fmt::join(searched_texts, "; "), broken, names.empty() ? "" : names.front());
   return {};
 }
 

@@ -4,7 +4,7 @@
 
 namespace ingot {
 
-std::string shown(std::string_view text) {
+std::string printable(std::string_view text) {
   constexpr std::size_t kMost = 160;
   std::string letters(text.substr(0, kMost));
   if (text.size() > kMost) letters += "...";

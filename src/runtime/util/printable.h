@@ -7,6 +7,6 @@
 namespace ingot {
 
 // So much of it as fits a line of a terminal or two, in letters: "?" for each byte that is no printable ASCII.
-std::string shown(std::string_view text);
+std::string printable(std::string_view text);
 
 }  // namespace ingot

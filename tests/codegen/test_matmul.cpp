@@ -10,7 +10,7 @@ using namespace ingot;
 using ingot::test::refused;
 
 BOOST_AUTO_TEST_CASE(a_kernel_is_named_as_the_line_names_it) {
-  const auto of = [](const char* line) { return kernel_of(parse_product(line)); };
+  const auto of = [](const char* line) { return kernel_of(parse_matmul_spec(line)); };
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 fast kernel=sm90:128x128:2x1:6:pingpong") == "sm90:128x128:2x1:6:pingpong");
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 bias epilogue=x+y kernel=mma:64x64") == "mma:64x64");
   BOOST_TEST(of("gemm bf16*bf16->bf16 kernel=cublaslt:3") == "cublaslt:3");
@@ -23,36 +23,36 @@ BOOST_AUTO_TEST_CASE(calls_there_and_back) {
   for (const char* const line : {"gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor fast 8192 4096 14336",
                                  "dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 4096 14336",
                                  "dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu 1 28672 8192"}) {
-    BOOST_TEST(print(parse_product_call(line)) == line);
+    BOOST_TEST(print(parse_matmul_call(line)) == line);
   }
 }
 
 BOOST_AUTO_TEST_CASE(a_choice_of_kernel_is_left_out) {
-  const ProductCall call = parse_product_call("dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=mma 1 2 3");
-  BOOST_TEST((call.spec == Product(DequantMatmulSpec{})));
-  BOOST_TEST((call.size == GemmSize{1, 2, 3}));
+  const MatmulCall call = parse_matmul_call("dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=mma 1 2 3");
+  BOOST_TEST((call.spec == MatmulSpec(DequantMatmulSpec{})));
+  BOOST_TEST((call.size == MatmulSize{1, 2, 3}));
   DequantMatmulSpec named{.kernel = DequantKernel::mma};
   BOOST_TEST(names_kernel(named));
-  BOOST_TEST(!names_kernel(without_kernel(Product(named))));
+  BOOST_TEST(!names_kernel(without_kernel(MatmulSpec(named))));
   named = {.tiling = DequantTiling{}};
   BOOST_TEST(names_kernel(named));
 }
 
 BOOST_AUTO_TEST_CASE(hashes_tell_products_and_sizes_apart) {
   std::set<std::size_t> hashes;
-  for (const Product& spec :
-       {Product(GemmSpec{}), Product(DequantMatmulSpec{}), Product(DequantMatmulSpec{.bias = true})}) {
-    for (const GemmSize size : {GemmSize{1, 2, 3}, GemmSize{2, 1, 3}, GemmSize{1, 2, 4}}) {
-      hashes.insert(hash_value(ProductCall{spec, size}));
+  for (const MatmulSpec& spec :
+       {MatmulSpec(GemmSpec{}), MatmulSpec(DequantMatmulSpec{}), MatmulSpec(DequantMatmulSpec{.bias = true})}) {
+    for (const MatmulSize size : {MatmulSize{1, 2, 3}, MatmulSize{2, 1, 3}, MatmulSize{1, 2, 4}}) {
+      hashes.insert(hash_value(MatmulCall{spec, size}));
     }
   }
   BOOST_TEST(hashes.size() == 9U);
 }
 
 BOOST_AUTO_TEST_CASE(other_kernels_are_refused) {
-  const auto error = refused([] { parse_product("column_sum bf16->f32"); });
+  const auto error = refused([] { parse_matmul_spec("column_sum bf16->f32"); });
   BOOST_TEST(error.message.find("is no GEMM and no dequant_matmul") != std::string::npos, error.message);
   BOOST_TEST(refused([] {
-               parse_product_call("dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 4096");
+               parse_matmul_call("dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 4096");
              }).message.find("expected the spec of a product and then its m, n and k") != std::string::npos);
 }

@@ -20,7 +20,7 @@ GemmSpec spec_of(bool fast) { return {.fast_accumulation = fast}; }
 
 BOOST_AUTO_TEST_CASE(every_candidate_can_be_made) {
   for (const bool fast : {false, true}) {
-    const auto all = candidates(spec_of(fast));
+    const auto all = gemm_tilings(spec_of(fast));
     BOOST_TEST(all.size() >= 5U);
     for (const GemmTiling& tiling : all) {
       BOOST_TEST(tiling_fault(tiling, fast) == "", print(tiling));
@@ -31,7 +31,7 @@ BOOST_AUTO_TEST_CASE(every_candidate_can_be_made) {
 }
 
 BOOST_AUTO_TEST_CASE(the_tile_of_gemm_mma) {
-  const auto chosen = [](GemmSize size) { return print_mma_tiling(choose_mma_tiling({}, size, kH200)); };
+  const auto chosen = [](MatmulSize size) { return print_mma_tiling(choose_mma_tiling({}, size, kH200)); };
   BOOST_TEST(chosen({1, 1, 4096}) == "64x64");
   BOOST_TEST(chosen({1024, 1024, 1024}) == "64x64");
   BOOST_TEST(chosen({2048, 2048, 64}) == "128x128");
@@ -65,16 +65,16 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred) {
 BOOST_AUTO_TEST_CASE(tilings_of_an_epilogue) {
   const auto most = [](const char* line) {
     int sums = 0;
-    for (const GemmTiling& t : candidates(std::get<GemmSpec>(parse(std::string("gemm e4m3fn*e4m3fn->") + line)))) {
+    for (const GemmTiling& t : gemm_tilings(std::get<GemmSpec>(parse(std::string("gemm e4m3fn*e4m3fn->") + line)))) {
       sums = std::max(sums, t.m * t.n / (t.pingpong ? 128 : 256));
     }
     return sums;
   };
   BOOST_TEST(most("bf16 fast") == 192);
-  BOOST_TEST(candidates(spec_of(true)).size() == 13U);
-  BOOST_TEST(candidates(std::get<GemmSpec>(parse("gemm e4m3fn*e4m3fn->bf16 fast epilogue=silu(x)"))).size() == 13U);
+  BOOST_TEST(gemm_tilings(spec_of(true)).size() == 13U);
+  BOOST_TEST(gemm_tilings(std::get<GemmSpec>(parse("gemm e4m3fn*e4m3fn->bf16 fast epilogue=silu(x)"))).size() == 13U);
   const auto accurate = [](const char* line) {
-    return candidates(std::get<GemmSpec>(parse(std::string("gemm e4m3fn*e4m3fn->") + line))).size();
+    return gemm_tilings(std::get<GemmSpec>(parse(std::string("gemm e4m3fn*e4m3fn->") + line))).size();
   };
   BOOST_TEST(accurate("bf16") == 12U);
   BOOST_TEST(accurate("bf16 also=amax") == 12U);
@@ -90,27 +90,28 @@ BOOST_AUTO_TEST_CASE(a_specs_own_tiling_is_the_only_candidate) {
   GemmSpec spec = spec_of(true);
   spec.kernel = GemmKernel::sm90;
   spec.tiling = GemmTiling{64, 192, 1, 1, 6, true};
-  BOOST_TEST(candidates(spec).size() == 1U);
-  BOOST_TEST((choose_tiling(spec, {8192, 8192, 8192}, kH200) == *spec.tiling));
+  BOOST_TEST(gemm_tilings(spec).size() == 1U);
+  BOOST_TEST((choose_sm90_tiling(spec, {8192, 8192, 8192}, kH200) == *spec.tiling));
 }
 
 BOOST_AUTO_TEST_CASE(the_choice_is_the_least_estimate) {
   for (const bool fast : {false, true}) {
-    for (const GemmSize size : {GemmSize{1, 1, 16}, GemmSize{64, 11008, 4096}, GemmSize{1024, 1024, 1024},
-                                GemmSize{4096, 4096, 4096}, GemmSize{16384, 8192, 1280}, GemmSize{1 << 20, 100, 16}}) {
-      const GemmTiling chosen = choose_tiling(spec_of(fast), size, kH200);
-      const double least = estimate(spec_of(fast), size, chosen, kH200);
+    for (const MatmulSize size :
+         {MatmulSize{1, 1, 16}, MatmulSize{64, 11008, 4096}, MatmulSize{1024, 1024, 1024}, MatmulSize{4096, 4096, 4096},
+          MatmulSize{16384, 8192, 1280}, MatmulSize{1 << 20, 100, 16}}) {
+      const GemmTiling chosen = choose_sm90_tiling(spec_of(fast), size, kH200);
+      const double least = estimate_gemm(spec_of(fast), size, chosen, kH200);
       BOOST_TEST(least > 0);
-      for (const GemmTiling& tiling : candidates(spec_of(fast))) {
-        BOOST_TEST(estimate(spec_of(fast), size, tiling, kH200) >= least, print(tiling));
+      for (const GemmTiling& tiling : gemm_tilings(spec_of(fast))) {
+        BOOST_TEST(estimate_gemm(spec_of(fast), size, tiling, kH200) >= least, print(tiling));
       }
     }
   }
 }
 
 BOOST_AUTO_TEST_CASE(more_work_takes_longer) {
-  for (const GemmTiling& tiling : candidates(spec_of(true))) {
-    const auto time = [&](GemmSize size) { return estimate(spec_of(true), size, tiling, kH200); };
+  for (const GemmTiling& tiling : gemm_tilings(spec_of(true))) {
+    const auto time = [&](MatmulSize size) { return estimate_gemm(spec_of(true), size, tiling, kH200); };
     BOOST_TEST(time({8192, 8192, 8192}) > time({4096, 8192, 8192}));
     BOOST_TEST(time({8192, 8192, 8192}) > time({8192, 4096, 8192}));
     BOOST_TEST(time({8192, 8192, 8192}) > time({8192, 8192, 4096}));
@@ -121,7 +122,7 @@ BOOST_AUTO_TEST_CASE(more_work_takes_longer) {
 // steps are not, nor those whose operands blocks would have to read again, each at a place of its own in K.
 BOOST_AUTO_TEST_CASE(stream_k_is_for_few_rows) {
   for (const bool fast : {false, true}) {
-    const auto cut = [&](GemmSize size) { return choose_tiling(spec_of(fast), size, kH200).stream_k; };
+    const auto cut = [&](MatmulSize size) { return choose_sm90_tiling(spec_of(fast), size, kH200).stream_k; };
     BOOST_TEST(cut({16, 10240, 7168}));  // 80 or 160 tiles of 64 rows
     BOOST_TEST(!cut({640, 4096, 14336}));
     BOOST_TEST(!cut({2500, 2048, 16384}));
@@ -138,13 +139,13 @@ BOOST_AUTO_TEST_CASE(stream_k_is_for_few_rows) {
 // products take large tiles.
 BOOST_AUTO_TEST_CASE(the_choice_suits_the_shape) {
   for (const bool fast : {false, true}) {
-    BOOST_TEST(choose_tiling(spec_of(fast), {16, 11008, 4096}, kH200).m == 64);
-    BOOST_TEST(choose_tiling(spec_of(fast), {1024, 1024, 1024}, kH200).m == 64);
-    const GemmTiling large = choose_tiling(spec_of(fast), {8192, 8192, 8192}, kH200);
+    BOOST_TEST(choose_sm90_tiling(spec_of(fast), {16, 11008, 4096}, kH200).m == 64);
+    BOOST_TEST(choose_sm90_tiling(spec_of(fast), {1024, 1024, 1024}, kH200).m == 64);
+    const GemmTiling large = choose_sm90_tiling(spec_of(fast), {8192, 8192, 8192}, kH200);
     BOOST_TEST(large.m * large.n >= 128 * 128, print(large));
   }
-  for (const GemmSize size : {GemmSize{16384, 16384, 16384}, GemmSize{16384, 7168, 8192}}) {
-    const GemmTiling accurate = choose_tiling(spec_of(false), size, kH200);
+  for (const MatmulSize size : {MatmulSize{16384, 16384, 16384}, MatmulSize{16384, 7168, 8192}}) {
+    const GemmTiling accurate = choose_sm90_tiling(spec_of(false), size, kH200);
     BOOST_TEST(accurate.m * accurate.n > 128 * 128, print(accurate));
   }
 }

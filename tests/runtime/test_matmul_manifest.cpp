@@ -33,8 +33,8 @@ struct Fixture {
     std::ifstream stream(file);
     return {std::istreambuf_iterator<char>(stream), {}};
   }
-  GemmManifest make() {
-    return GemmManifest(file, [this](const std::string& line) { warnings.push_back(line); });
+  MatmulManifest make() {
+    return MatmulManifest(file, [this](const std::string& line) { warnings.push_back(line); });
   }
 
   // Of a context on the CPU that notes what it multiplies.
@@ -57,7 +57,7 @@ struct Fixture {
 BOOST_FIXTURE_TEST_SUITE(gemm_manifest, Fixture)
 
 BOOST_AUTO_TEST_CASE(each_gemm_once) {
-  GemmManifest manifest = make();
+  MatmulManifest manifest = make();
   for (int i = 0; i < 3; ++i) {
     manifest.note(GemmSpec{}, {1, 2, 3});
     manifest.note(GemmSpec{.kernel = GemmKernel::simt}, {1, 2, 3});
@@ -66,12 +66,12 @@ BOOST_AUTO_TEST_CASE(each_gemm_once) {
   BOOST_TEST(text() ==
              "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor 1 2 3\n"
              "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor 3 2 1\n");
-  GemmManifest next = make();
+  MatmulManifest next = make();
   next.note(GemmSpec{}, {3, 2, 1});
   next.note(GemmSpec{}, {4, 4, 4});
-  const std::vector<ProductCall> calls = read_gemm_manifest(file).calls;
+  const std::vector<MatmulCall> calls = read_matmul_manifest(file).calls;
   BOOST_REQUIRE(calls.size() == 3U);
-  BOOST_TEST((calls[2] == ProductCall{.spec = GemmSpec{}, .size = {4, 4, 4}}));
+  BOOST_TEST((calls[2] == MatmulCall{.spec = GemmSpec{}, .size = {4, 4, 4}}));
   BOOST_TEST(warnings.empty());
 }
 
@@ -79,7 +79,7 @@ BOOST_AUTO_TEST_CASE(threads_and_processes_share_it) {
   std::vector<pid_t> writers;
   for (int w = 0; w < 4; ++w) {
     writers.push_back(test::start_process([&] {
-      GemmManifest manifest(file);
+      MatmulManifest manifest(file);
       const auto note_all = [&] {
         for (std::int64_t m = 1; m <= 50; ++m) manifest.note(GemmSpec{}, {m, 8, 8});
       };
@@ -89,14 +89,14 @@ BOOST_AUTO_TEST_CASE(threads_and_processes_share_it) {
     }));
   }
   for (const pid_t writer : writers) BOOST_TEST(test::wait_for(writer) == 0);
-  const GemmManifestFile shared = read_gemm_manifest(file);
+  const MatmulManifestFile shared = read_matmul_manifest(file);
   BOOST_TEST(shared.calls.size() == 50U);
   BOOST_TEST(shared.damaged == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_a_warning) {
   file = directory.path() / "no" / "manifest";
-  GemmManifest manifest = make();
+  MatmulManifest manifest = make();
   manifest.note(GemmSpec{}, {1, 2, 3});
   BOOST_REQUIRE(warnings.size() == 1U);
   check_contains(warnings[0], {file.string(), "cannot be written: No such file or directory"});
@@ -107,19 +107,19 @@ BOOST_AUTO_TEST_CASE(every_spec_is_read_back) {
   for (const KernelSpec& spec : all_valid_specs()) {
     if (const auto* const gemm = std::get_if<GemmSpec>(&spec)) specs.push_back(*gemm);
   }
-  GemmManifest manifest = make();
+  MatmulManifest manifest = make();
   for (const GemmSpec& spec : specs) manifest.note(spec, {1, 2, 3});
-  const GemmManifestFile read = read_gemm_manifest(file);
+  const MatmulManifestFile read = read_matmul_manifest(file);
   BOOST_TEST(read.problem == "");
   BOOST_REQUIRE(read.calls.size() == specs.size());
-  for (std::size_t i = 0; i < specs.size(); ++i) BOOST_TEST((read.calls[i] == ProductCall{specs[i], {1, 2, 3}}));
+  for (std::size_t i = 0; i < specs.size(); ++i) BOOST_TEST((read.calls[i] == MatmulCall{specs[i], {1, 2, 3}}));
 }
 
 BOOST_AUTO_TEST_CASE(damaged_lines_are_one_warning_and_cost_no_other) {
-  check_contains(error_of([&] { read_gemm_manifest(file); }, ErrorCode::not_found), {"INGOT_GEMM_MANIFEST"});
+  check_contains(error_of([&] { read_matmul_manifest(file); }, ErrorCode::not_found), {"INGOT_GEMM_MANIFEST"});
   std::ofstream(file) << "# a comment\n\ngemm bf16*bf16->bf16 nt 8 8 8\ngemm bf16*bf16->bf16 nt 8 8 x\n"
                       << "gemm bf16*bf1\ngemm f16*f16->f16 nt 8 8 8\n";
-  const GemmManifestFile read = read_gemm_manifest(file);
+  const MatmulManifestFile read = read_matmul_manifest(file);
   BOOST_REQUIRE(read.calls.size() == 2U);
   BOOST_TEST((std::get<GemmSpec>(read.calls[1].spec).a == Dtype::f16));
   BOOST_TEST(read.damaged == 2);
@@ -127,19 +127,19 @@ BOOST_AUTO_TEST_CASE(damaged_lines_are_one_warning_and_cost_no_other) {
                                       ": 2 damaged lines are ignored; line 4: \"x\" is no k; expected"),
              read.problem);
 
-  GemmManifest manifest = make();
+  MatmulManifest manifest = make();
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0] == read.problem);
   manifest.note(GemmSpec{.a = Dtype::f16, .b = Dtype::f16, .out = Dtype::f16}, {8, 8, 8});
   manifest.note(GemmSpec{}, {1, 2, 3});
-  BOOST_TEST(read_gemm_manifest(file).calls.size() == 3U);
+  BOOST_TEST(read_matmul_manifest(file).calls.size() == 3U);
   BOOST_TEST(warnings.size() == 1U);
 }
 
 // What a reason quotes may be anything.
 BOOST_AUTO_TEST_CASE(a_file_that_is_no_manifest) {
   std::ofstream(file) << std::string(100000, '\x01') << "\n" << std::string(1000, '\xff');
-  const GemmManifestFile read = read_gemm_manifest(file);
+  const MatmulManifestFile read = read_matmul_manifest(file);
   BOOST_TEST(read.calls.empty());
   BOOST_TEST(read.damaged == 2);
   BOOST_TEST(read.problem.size() < file.string().size() + 300);
@@ -149,12 +149,12 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_no_manifest) {
 // The next line begins a line of its own, so that only the torn one is lost.
 BOOST_AUTO_TEST_CASE(after_a_torn_line) {
   std::ofstream(file) << "gemm bf16*bf16->bf16 nt 8 8 8\ngemm bf16*bf16->bf16 n";
-  GemmManifest manifest = make();
+  MatmulManifest manifest = make();
   manifest.note(GemmSpec{}, {1, 2, 3});
   manifest.note(GemmSpec{}, {3, 2, 1});
-  const GemmManifestFile read = read_gemm_manifest(file);
+  const MatmulManifestFile read = read_matmul_manifest(file);
   BOOST_REQUIRE(read.calls.size() == 3U);
-  BOOST_TEST((read.calls[1] == ProductCall{.spec = GemmSpec{}, .size = {1, 2, 3}}));
+  BOOST_TEST((read.calls[1] == MatmulCall{.spec = GemmSpec{}, .size = {1, 2, 3}}));
   BOOST_TEST(read.damaged == 1);
   check_contains(read.problem, {"line 2: "});
 }
@@ -163,14 +163,14 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
   std::size_t before = 0;
   for (int round = 0; round < 10; ++round) {
     const pid_t writer = test::start_process([&] {
-      GemmManifest manifest(file);
+      MatmulManifest manifest(file);
       for (std::int64_t m = 1;; ++m) manifest.note(GemmSpec{}, {m, round + 1, 8});
       return 0;
     });
     std::this_thread::sleep_for(std::chrono::microseconds(500 + round * 700));
     kill(writer, SIGKILL);
     BOOST_TEST(test::wait_for(writer) == -SIGKILL);
-    const GemmManifestFile read = std::filesystem::exists(file) ? read_gemm_manifest(file) : GemmManifestFile{};
+    const MatmulManifestFile read = std::filesystem::exists(file) ? read_matmul_manifest(file) : MatmulManifestFile{};
     BOOST_TEST(read.damaged == 0, read.problem);
     BOOST_TEST(read.calls.size() >= before);
     before = read.calls.size();
@@ -181,7 +181,7 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
 // A disk that has room for a part of a line only: the write says how much it took, and no error.
 BOOST_AUTO_TEST_CASE(a_full_disk_is_a_warning) {
   file = "/dev/full";
-  GemmManifest none = make();
+  MatmulManifest none = make();
   none.note(GemmSpec{}, {1, 2, 3});
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0] == "GEMM manifest /dev/full cannot be written: No space left on device");
@@ -192,14 +192,14 @@ BOOST_AUTO_TEST_CASE(a_full_disk_is_a_warning) {
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{.rlim_cur = 100, .rlim_max = 100};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
-    GemmManifest full = make();
+    MatmulManifest full = make();
     for (std::int64_t m = 1; m <= 3; ++m) full.note(GemmSpec{}, {m, 2, 3});  // 54 bytes each
     if (warnings.size() != 2U) return 2;
     if (warnings[0].find("cannot be written: only 46 of a line's 54 bytes had room") == std::string::npos) return 3;
     return warnings[1].find("cannot be written: File too large") == std::string::npos ? 4 : 0;
   });
   BOOST_TEST(status == 0);
-  const GemmManifestFile read = read_gemm_manifest(file);
+  const MatmulManifestFile read = read_matmul_manifest(file);
   BOOST_TEST(read.calls.size() == 1U);
   BOOST_TEST(read.damaged == 1);
 }

@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Fixture {
-  ProductCall call(std::int64_t m) const { return {.spec = record().spec, .size = record(m).size}; }
-  GemmChoices::Warn warn() {
+  MatmulCall call(std::int64_t m) const { return {.spec = record().spec, .size = record(m).size}; }
+  MatmulChoices::Warn warn() {
     return [this](const std::string& text) { warnings.push_back(text); };
   }
 
@@ -40,13 +40,13 @@ BOOST_FIXTURE_TEST_SUITE(gemm_choices, Fixture)
 BOOST_AUTO_TEST_CASE(what_was_tuned_is_found) {
   store.put(record(1));
   store.put(record(2));
-  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
-  const Product* const chosen = choices.find(call(1));
+  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
+  const MatmulSpec* const chosen = choices.find(call(1));
   BOOST_REQUIRE(chosen != nullptr);
   BOOST_TEST((*chosen == record(1).chosen));
   BOOST_TEST(choices.find(call(1)) == chosen);
   BOOST_TEST(choices.find(call(3)) == nullptr);
-  ProductCall with_bias = call(1);
+  MatmulCall with_bias = call(1);
   std::get<GemmSpec>(with_bias.spec).bias = true;
   BOOST_TEST(choices.find(with_bias) == nullptr);
   BOOST_TEST(choices.size() == 2U);
@@ -58,11 +58,11 @@ BOOST_AUTO_TEST_CASE(products_with_decoded_weights_are_found) {
   TuningRecord open = test::dequant_record(2);  // as no tuning makes it
   std::get<DequantMatmulSpec>(open.chosen).tiling.reset();
   store.put(open);
-  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
   const auto dequant = [](std::int64_t m) {
-    return ProductCall{.spec = test::dequant_record().spec, .size = test::dequant_record(m).size};
+    return MatmulCall{.spec = test::dequant_record().spec, .size = test::dequant_record(m).size};
   };
-  const Product* const chosen = choices.find(dequant(1));
+  const MatmulSpec* const chosen = choices.find(dequant(1));
   BOOST_REQUIRE(chosen != nullptr);
   BOOST_TEST((*chosen == test::dequant_record(1).chosen));
   BOOST_TEST(choices.find(dequant(2)) == nullptr);
@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(products_with_decoded_weights_are_found) {
 
 // What is written meanwhile is for the next run.
 BOOST_AUTO_TEST_CASE(one_run_makes_one_choice) {
-  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   store.put(record(1));
   BOOST_TEST(choices.find(call(1)) == nullptr);
@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(one_run_makes_one_choice) {
 BOOST_AUTO_TEST_CASE(off_does_not_look) {
   store.put(record(1));
   store.put(record(1, "NVIDIA H100"));
-  GemmChoices choices(Tuning::off, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::off, store, {}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_TEST(choices.size() == 0U);
   BOOST_TEST(warnings.empty());
@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(off_does_not_look) {
 
 BOOST_AUTO_TEST_CASE(frozen_reads) {
   store.put(record(1));
-  GemmChoices choices(Tuning::frozen, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::frozen, store, {}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) != nullptr);
 }
 
@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(another_gpu_is_one_line) {
   store.put(record(1, "NVIDIA H100"));
   store.put(record(2, "NVIDIA H100"));
   store.put(record(3));
-  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_TEST(choices.find(call(3)) != nullptr);
   BOOST_REQUIRE(warnings.size() == 1U);
@@ -110,7 +110,7 @@ BOOST_AUTO_TEST_CASE(another_gpu_is_one_line) {
 BOOST_AUTO_TEST_CASE(a_damaged_record_is_one_line) {
   store.put(record(1));
   for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::resize_file(entry.path(), 100);
-  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0].starts_with("store file "), warnings[0]);
@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(damaged_and_foreign_records_are_a_line_each) {
   for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::resize_file(entry.path(), 100);
   for (std::int64_t m = 1; m <= 3; ++m) store.put(record(m, "NVIDIA H100"));
   store.put(record(4));
-  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
   for (std::int64_t m = 1; m <= 3; ++m) BOOST_TEST(choices.find(call(m)) == nullptr);
   BOOST_TEST(choices.find(call(4)) != nullptr);
   BOOST_REQUIRE(warnings.size() == 2U);
@@ -135,7 +135,7 @@ BOOST_AUTO_TEST_CASE(a_file_stands_in_for_the_store) {
   store.put(record(1));
   write_tuning_file(file, std::vector{record(2), record(3)});
   std::ofstream(file, std::ios::app) << print(record(4)).substr(0, 50) << "\n";
-  GemmChoices choices(Tuning::frozen, store, file, machine(), warn());
+  MatmulChoices choices(Tuning::frozen, store, file, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_TEST(choices.find(call(2)) != nullptr);
   BOOST_TEST(choices.find(call(4)) == nullptr);
@@ -144,7 +144,7 @@ BOOST_AUTO_TEST_CASE(a_file_stands_in_for_the_store) {
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_is_gone_fails_no_call) {
-  GemmChoices choices(Tuning::on, store, file, machine(), warn());
+  MatmulChoices choices(Tuning::on, store, file, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_REQUIRE(warnings.size() == 1U);
@@ -153,7 +153,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_gone_fails_no_call) {
 
 BOOST_AUTO_TEST_CASE(many_threads_find_the_same) {
   for (std::int64_t m = 1; m <= 100; ++m) store.put(record(m));
-  GemmChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
   std::vector<int> found(4);
   {
     std::vector<std::jthread> threads;
