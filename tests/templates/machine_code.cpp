@@ -1,0 +1,162 @@
+// machine_code [share]: a line for each kernel that Ingot can make for Hopper: a digest of its machine code, its
+// registers, and what it computes. scripts/compare_kernels.sh runs it on two commits and compares.
+//
+// The kernels: those of every spec in the lists of valid ones; every tiling of gemm_sm90 with each kind of factors, sum
+// and output, every tiling of gemm_mma, and every one that a dequant_matmul is offered for some number of tokens; the
+// fused casts, expressions and epilogues of tests/cases.h. share: 3/8 for every eighth from the fourth on, as NVRTC's
+// front end runs one compile at a time in a process.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/codegen/dequant/dequant_spec_text.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/quantize/quantize_spec_text.h"
+#include "ingot/codegen/template_files.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/nvrtc_compiler.h"
+#include "tests/cases.h"
+#include "tests/support/machine_code.h"
+
+using namespace ingot;
+
+namespace {
+
+constexpr int kMultiprocessors = 132;  // an H100's and an H200's
+
+// By name, which does not change where a kernel's source does.
+class Kernels {
+ public:
+  void add(const KernelSpec& spec) {
+    for (const Pass pass : passes(spec)) {
+      const Source source = generate(spec, pass);
+      if (seen_.emplace(source.text, source.name).second) sources_.push_back(source);
+    }
+  }
+  const std::vector<Source>& sources() const { return sources_; }
+
+ private:
+  std::map<std::string, std::string> seen_;
+  std::vector<Source> sources_;
+};
+
+void add_sm90_tilings(GemmSpec spec, Kernels& kernels) {
+  spec.kernel = GemmKernel::sm90;
+  const std::vector<GemmTiling> all(gemm_tilings(spec).begin(), gemm_tilings(spec).end());
+  for (const GemmTiling& tiling : all) {
+    spec.tiling = tiling;
+    kernels.add(spec);
+  }
+}
+
+void add_gemms(Kernels& kernels) {
+  for (const Dtype out : kHighPrecisionDtypes) {
+    for (const bool fast : {true, false}) {
+      for (const ScaleGranularity scale : {kTensorwise, kRowwise}) {
+        add_sm90_tilings({.out = out, .scale_a = kRowwise, .scale_b = scale, .bias = true, .fast_accumulation = fast},
+                         kernels);
+      }
+    }
+    for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
+      add_sm90_tilings({.out = out, .scale_a = kRowGroups, .scale_b = scale_b}, kernels);
+    }
+  }
+  for (const KernelSpec& spec : all_valid_specs()) {
+    const auto* const valid = std::get_if<GemmSpec>(&spec);
+    if (valid == nullptr || valid->a == Dtype::f32) continue;
+    GemmSpec gemm = *valid;
+    gemm.kernel = GemmKernel::mma;
+    for (const GemmTiling& tiling : kMmaTilings) {
+      gemm.tiling = tiling;
+      kernels.add(gemm);
+    }
+    gemm.tiling.reset();
+    gemm.kernel = GemmKernel::sm90;
+    if (is_ocp(gemm.a) && is_ocp(gemm.b)) kernels.add(gemm);
+  }
+  for (GemmSpec spec : test::epilogue_specs()) {
+    kernels.add(spec);
+    if (spec.a == Dtype::f32) continue;
+    spec.kernel = GemmKernel::mma;
+    kernels.add(spec);
+    if (!is_ocp(spec.a) || !is_ocp(spec.b)) continue;
+    spec.kernel = GemmKernel::sm90;
+    kernels.add(spec);
+  }
+}
+
+void add_dequants(Kernels& kernels) {
+  const MatmulDevice device{.target = target_for(9, 0), .multiprocessors = kMultiprocessors};
+  for (const PackWeightSpec& spec : all_valid_pack_weights()) kernels.add(spec);
+  for (const DequantMatmulSpec& spec : all_valid_dequant_matmuls()) {
+    if (spec.out == spec.x) kernels.add(spec);
+  }
+  for (const DequantMatmulSpec& of : {DequantMatmulSpec{.weight = Dtype::e4m3fn, .scale = kRowwise},
+                                      {.weight = Dtype::e5m2, .scale = kRowGroups},
+                                      {.x = Dtype::f16, .weight = Dtype::e5m2fnuz, .out = Dtype::f16},
+                                      {.weight = Dtype::e2m3fn, .scale = kRowGroups32},
+                                      {.weight = Dtype::e2m1fn, .scale = kRowGroups32, .factors = Dtype::e8m0fnu}}) {
+    for (const std::int64_t m : {1, 8, 16, 32, 64, 128, 256}) {
+      for (DequantMatmulSpec spec : dequant_kernels(of, device)) {
+        for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, device)) {
+          spec.tiling = tiling;
+          kernels.add(spec);
+        }
+      }
+    }
+  }
+}
+
+Kernels all_kernels() {
+  Kernels kernels;
+  for (const KernelSpec& spec : all_valid_specs()) kernels.add(spec);
+  for (const KernelSpec& spec : test::fused_specs()) kernels.add(spec);
+  for (const KernelSpec& spec : test::elementwise_specs()) kernels.add(spec);
+  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) kernels.add(spec);
+  for (const FloatQuantizeSpec& spec : all_valid_float_quantizes()) {
+    if ((spec.exponent_bits + spec.mantissa_bits) % 3 == 1) kernels.add(spec);
+  }
+  add_gemms(kernels);
+  add_dequants(kernels);
+  return kernels;
+}
+
+void print_share(std::size_t index, std::size_t count) {
+  const char* const root = std::getenv("INGOT_CUDA_ROOT");
+  std::string problem;
+  const auto compiler = NvrtcCompiler::open(root != nullptr ? root : "", embedded_templates(), problem);
+  if (compiler == nullptr) throw Error(ErrorCode::not_found, "NVRTC", problem);
+  const Kernels kernels = all_kernels();
+  for (std::size_t i = index; i < kernels.sources().size(); i += count) {
+    const Source& source = kernels.sources()[i];
+    const CompiledKernel kernel = compiler->compile(source, target_for(9, 0));
+    fmt::print("{} {:3} {}\n", test::machine_code_digest(kernel.cubin), kernel.resources.registers, source.name);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const std::string share = argc > 1 ? argv[1] : "0/1";
+    if (share == "--count") {
+      fmt::print("{}\n", all_kernels().sources().size());
+      return 0;
+    }
+    const auto slash = share.find('/');
+    print_share(std::stoul(share), std::stoul(share.substr(slash + 1)));
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "machine_code: {}\n", error.what());
+    return 1;
+  }
+}
