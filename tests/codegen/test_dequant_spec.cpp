@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/dequant/dequant_spec_text.h"
 #include "ingot/codegen/dequant/dequant_tiling.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
@@ -85,7 +84,7 @@ BOOST_AUTO_TEST_CASE(printed_form) {
 }
 
 BOOST_AUTO_TEST_CASE(text_comes_back) {
-  for (const PackWeightSpec& spec : all_valid_pack_weights()) BOOST_TEST((parse(print(spec)) == KernelSpec(spec)));
+  for (const PackWeightSpec& spec : valid_specs<PackWeightSpec>()) BOOST_TEST((parse(print(spec)) == KernelSpec(spec)));
   for (const char* const line :
        {"dequant_matmul bf16*e4m3fn->bf16 packed scale=row bias epilogue=x*sigmoid(x) kernel=sm90:mma:16x128x128:8:2:1",
         "dequant_matmul f16*e2m1fn->f32 packed scale=1x32 factors=e8m0fnu batch_invariant",
@@ -101,7 +100,7 @@ BOOST_AUTO_TEST_CASE(text_comes_back) {
 
 BOOST_AUTO_TEST_CASE(all_are_valid_and_different) {
   std::set<std::string> lines;
-  const auto specs = all_valid_dequant_matmuls();
+  const auto specs = valid_specs<DequantMatmulSpec>();
   BOOST_TEST(specs.size() == 2U * 7U * 2U * 7U * 5U);
   for (const DequantMatmulSpec& spec : specs) {
     const std::string line = print(KernelSpec(spec));
@@ -146,11 +145,11 @@ BOOST_AUTO_TEST_CASE(generated_text) {
 
 BOOST_AUTO_TEST_CASE(hashes_tell_specs_apart) {
   std::set<std::size_t> hashes;
-  for (const DequantMatmulSpec& spec : all_valid_dequant_matmuls()) {
+  for (const DequantMatmulSpec& spec : valid_specs<DequantMatmulSpec>()) {
     BOOST_TEST(hash_value(spec) == hash_value(KernelSpec(spec)));
     hashes.insert(hash_value(spec));
   }
-  BOOST_TEST(hashes.size() == all_valid_dequant_matmuls().size());
+  BOOST_TEST(hashes.size() == valid_specs<DequantMatmulSpec>().size());
 }
 
 BOOST_AUTO_TEST_CASE(refusals) {

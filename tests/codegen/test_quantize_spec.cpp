@@ -6,7 +6,6 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/codegen/quantize/quantize_spec_text.h"
 #include "support/spec_errors.h"
 
 using namespace ingot;
@@ -22,8 +21,8 @@ std::vector<Dtype> all_dtypes() {
 
 std::vector<KernelSpec> listed_specs() {
   std::vector<KernelSpec> specs;
-  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) specs.emplace_back(spec);
-  for (const FloatQuantizeSpec& spec : all_valid_float_quantizes()) specs.emplace_back(spec);
+  for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) specs.emplace_back(spec);
+  for (const FloatQuantizeSpec& spec : valid_specs<FloatQuantizeSpec>()) specs.emplace_back(spec);
   return specs;
 }
 

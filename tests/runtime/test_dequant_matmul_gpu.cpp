@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
-#include "ingot/codegen/dequant/dequant_spec_text.h"
 #include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "support/capture.h"
@@ -149,7 +149,7 @@ BOOST_AUTO_TEST_CASE(one_of_each_kind) {
 BOOST_AUTO_TEST_CASE(packing) {
   const std::unique_ptr<Backend> cpu = make_cpu_backend();
   Stream cpu_stream(*cpu);
-  for (const PackWeightSpec& spec : all_valid_pack_weights()) {
+  for (const PackWeightSpec& spec : valid_specs<PackWeightSpec>()) {
     if (spec.unpack) continue;
     const Dtype dtype = spec.weight;
     for (const auto& [n, k] :

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/quantize/quantize_spec_text.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "support/quantize_case.h"
 
@@ -39,7 +39,7 @@ struct Fixture {
 BOOST_FIXTURE_TEST_SUITE(float_quantize, Fixture)
 
 BOOST_AUTO_TEST_CASE(every_16_bit_value_in_every_format) {
-  for (const FloatQuantizeSpec& spec : all_valid_float_quantizes()) {
+  for (const FloatQuantizeSpec& spec : valid_specs<FloatQuantizeSpec>()) {
     if (spec.in == Dtype::f32) continue;
     GuardedMatrix input(spec.in, 64, 1024, 5, 1);
     for (std::uint32_t bits = 0; bits < 0x10000; ++bits) input.set_bits(bits / 1024, bits % 1024, bits);
@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(every_16_bit_value_in_every_format) {
 }
 
 BOOST_AUTO_TEST_CASE(values_boundaries_and_any_f32_in_every_format) {
-  for (const FloatQuantizeSpec& spec : all_valid_float_quantizes()) {
+  for (const FloatQuantizeSpec& spec : valid_specs<FloatQuantizeSpec>()) {
     if (spec.in != Dtype::f32) continue;
     const CodeSearch search(spec.exponent_bits, spec.mantissa_bits);
     std::vector<std::uint32_t> inputs{0, 1, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fc00000, 0x7fffffff};

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/codegen/dequant/dequant_spec_text.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/context.h"
 #include "support/dequant_case.h"
 
@@ -81,7 +81,7 @@ void check_rows(const WeightCodes& expected, const GuardedMatrix& rows) {
 BOOST_FIXTURE_TEST_CASE(every_code_comes_back, Packer) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{{1, 1},   {1, 64},   {64, 1},   {3, 5},    {64, 64},
                                                                  {65, 63}, {63, 130}, {128, 96}, {200, 77}, {129, 257}};
-  for (const PackWeightSpec& spec : all_valid_pack_weights()) {
+  for (const PackWeightSpec& spec : valid_specs<PackWeightSpec>()) {
     if (spec.unpack) continue;
     const Dtype dtype = spec.weight;
     layout = spec.layout;

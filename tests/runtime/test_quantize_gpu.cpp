@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/quantize/quantize_spec_text.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "support/quantize_case.h"
 
@@ -32,7 +32,7 @@ struct Fixture {
 };
 
 BOOST_FIXTURE_TEST_CASE(mx_codes_and_scales_are_the_cpus, Fixture) {
-  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) {
+  for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) {
     for (const MxCase& c : cases) {
       const GuardedMatrix input = mx_input(spec.in, c.shape, c.input, c.at);
       const std::string fault =
@@ -43,7 +43,7 @@ BOOST_FIXTURE_TEST_CASE(mx_codes_and_scales_are_the_cpus, Fixture) {
 }
 
 BOOST_FIXTURE_TEST_CASE(every_16_bit_element_in_mx, Fixture) {
-  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) {
+  for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) {
     if (spec.in == Dtype::f32) continue;
     GuardedMatrix input(spec.in, 2, 0x10000);
     for (std::uint32_t i = 0; i < 0x10000; ++i) {
@@ -58,7 +58,7 @@ BOOST_FIXTURE_TEST_CASE(every_16_bit_element_in_mx, Fixture) {
 
 // All formats in one shape; some in every case, in place too.
 BOOST_FIXTURE_TEST_CASE(rounded_values_are_the_cpus, Fixture) {
-  const std::vector<FloatQuantizeSpec> specs = all_valid_float_quantizes();
+  const std::vector<FloatQuantizeSpec> specs = valid_specs<FloatQuantizeSpec>();
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const FloatQuantizeSpec& spec = specs[i];
     const auto check = [&](const GuardedMatrix& input, Placement at, bool in_place, const std::string& what) {

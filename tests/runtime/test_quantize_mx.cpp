@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/quantize/quantize_spec_text.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/util/packed_codes.h"
 #include "support/quantize_case.h"
@@ -53,7 +53,7 @@ struct Fixture {
 BOOST_FIXTURE_TEST_SUITE(quantize_mx, Fixture)
 
 BOOST_AUTO_TEST_CASE(every_case_against_float64) {
-  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) {
+  for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) {
     for (const MxCase& c : mx_cases()) {
       const GuardedMatrix input = mx_input(spec.in, c.shape, c.input, c.at);
       const MxOutputs found = run_mx(spec, input, c.at, *cpu, stream);
@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_CASE(every_case_against_float64) {
 // below a larger one, by each of many powers of two.
 BOOST_AUTO_TEST_CASE(every_16_bit_element) {
   constexpr std::int64_t kPatterns = 0x10000;
-  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) {
+  for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) {
     if (spec.in == Dtype::f32) continue;
     GuardedMatrix input(spec.in, 22, kPatterns);
     const int mantissa_bits = spec.in == Dtype::bf16 ? 7 : 10;
@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_CASE(every_16_bit_element) {
 
 // Of f32 every boundary between two codes, and the floats beside it, under every scale there is.
 BOOST_AUTO_TEST_CASE(boundaries_of_f32) {
-  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) {
+  for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) {
     if (spec.in != Dtype::f32) continue;
     const CodeSearch search(spec.out);
     std::vector<float> around;

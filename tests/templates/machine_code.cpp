@@ -16,11 +16,9 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
-#include "ingot/codegen/dequant/dequant_spec_text.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/codegen/quantize/quantize_spec_text.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
@@ -96,8 +94,8 @@ void add_gemms(Kernels& kernels) {
 
 void add_dequants(Kernels& kernels) {
   const MatmulDevice device{.target = target_for(9, 0), .multiprocessors = kMultiprocessors};
-  for (const PackWeightSpec& spec : all_valid_pack_weights()) kernels.add(spec);
-  for (const DequantMatmulSpec& spec : all_valid_dequant_matmuls()) {
+  for (const PackWeightSpec& spec : valid_specs<PackWeightSpec>()) kernels.add(spec);
+  for (const DequantMatmulSpec& spec : valid_specs<DequantMatmulSpec>()) {
     if (spec.out == spec.x) kernels.add(spec);
   }
   for (const DequantMatmulSpec& of : {DequantMatmulSpec{.weight = Dtype::e4m3fn, .scale = kRowwise},
@@ -121,8 +119,8 @@ Kernels all_kernels() {
   for (const KernelSpec& spec : all_valid_specs()) kernels.add(spec);
   for (const KernelSpec& spec : test::fused_specs()) kernels.add(spec);
   for (const KernelSpec& spec : test::elementwise_specs()) kernels.add(spec);
-  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) kernels.add(spec);
-  for (const FloatQuantizeSpec& spec : all_valid_float_quantizes()) {
+  for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) kernels.add(spec);
+  for (const FloatQuantizeSpec& spec : valid_specs<FloatQuantizeSpec>()) {
     if ((spec.exponent_bits + spec.mantissa_bits) % 3 == 1) kernels.add(spec);
   }
   add_gemms(kernels);

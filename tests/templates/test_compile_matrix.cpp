@@ -14,11 +14,9 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
-#include "ingot/codegen/dequant/dequant_spec_text.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/codegen/quantize/quantize_spec_text.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/error.h"
@@ -212,8 +210,8 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
   };
   std::size_t index = 0;
   const auto turn = [&] { return kSupportedTargets[index++ % kSupportedTargets.size()]; };
-  for (const PackWeightSpec& spec : all_valid_pack_weights()) add(spec, turn());
-  for (DequantMatmulSpec spec : all_valid_dequant_matmuls()) {
+  for (const PackWeightSpec& spec : valid_specs<PackWeightSpec>()) add(spec, turn());
+  for (DequantMatmulSpec spec : valid_specs<DequantMatmulSpec>()) {
     if (!all.wanted && spec.out != Dtype::f32) continue;
     ++index;
     if (!all.wanted && index % 3 != 0) continue;
@@ -371,9 +369,9 @@ BOOST_AUTO_TEST_CASE(every_template_alone) {
 // Hopper, each for another target in turn.
 BOOST_AUTO_TEST_CASE(every_quantizing_kernel) {
   std::vector<KernelSpec> specs;
-  for (const MxQuantizeSpec& spec : all_valid_mx_quantizes()) specs.emplace_back(spec);
+  for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) specs.emplace_back(spec);
   const CompileAll all = CompileAll::of_environment();
-  for (const FloatQuantizeSpec& spec : all_valid_float_quantizes()) {
+  for (const FloatQuantizeSpec& spec : valid_specs<FloatQuantizeSpec>()) {
     if (all.wanted || (spec.exponent_bits + spec.mantissa_bits) % 3 == 1) specs.emplace_back(spec);
   }
   std::vector<Job> jobs;

@@ -1,24 +1,42 @@
-// What delayed scaling does once per step: maxima go into their histories, and scales are made of those.
+// The update that delayed scaling does once per step: maxima enter their histories, and scales are computed from them.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ingot/codegen/types/pass.h"
 
 namespace ingot {
 
-// Whose scale: that of the largest amax of the history, or that of the newest one.
+class SpecReader;
+struct TemplateInstance;
+
+// max: a scale follows the largest amax of the history. most_recent: it follows the newest one.
 enum class AmaxReduction : std::uint8_t { max, most_recent };
 inline constexpr std::array kAmaxReductions{AmaxReduction::max, AmaxReduction::most_recent};
 
-// Of each of n slots, with a history of any length >= 1, the newest amax first:
-//   history[i] is rolled by one place, its oldest amax dropped; history[i][0] = |amax[i]|; amax[i] = 0
+// For each of n slots, with a history of any length >= 1, the newest amax first:
+//   history[i] moves by one entry and drops its oldest amax; history[i][0] = |amax[i]|; amax[i] = 0
 //   largest = max of history[i], or history[i][0]; NaN is kept
 //   scale[i] = f32(FP8_MAX / max(f64(largest), 1e-12)), rounded down to a power of two where pow2[i] is not 0;
 //   where largest is 0, nothing is known of the data (it was not cast, or is all zeros), and scale[i] stays as it is
-// The formula is that of dynamic scales, to the bit; FP8_MAX is each slot's own.
+// The formula is that of dynamic scales, to the bit; each slot has its own FP8_MAX.
 struct AmaxHistorySpec {
+  static constexpr std::string_view kWord = "amax_history";
   AmaxReduction reduction = AmaxReduction::max;
   bool operator==(const AmaxHistorySpec&) const = default;
 };
+
+// What kernel_spec.h and generate.h do with any spec.
+std::string print_spec(const AmaxHistorySpec& spec);
+void validate_spec(const AmaxHistorySpec& spec);
+std::uint64_t hash_spec(const AmaxHistorySpec& spec);
+void read_spec(const SpecReader& reader, AmaxHistorySpec& spec);
+void list_valid(std::vector<AmaxHistorySpec>& specs);
+ExtraPasses extra_passes(const AmaxHistorySpec& spec);
+TemplateInstance template_instance(const AmaxHistorySpec& spec, Pass pass);
 
 }  // namespace ingot

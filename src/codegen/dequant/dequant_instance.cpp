@@ -1,8 +1,6 @@
-// The words name what the kernel is made of: a bias, batch_invariant and the split of K are parameters. A spec that
-// names no kernel is made as the one that takes every call, and one without a tiling with the first; a call, and
-// `ingot show`, first complete it with dequant_order().
-#include "ingot/codegen/dequant/dequant_instance.h"
-
+// The words name what the kernel depends on: a bias, batch_invariant and the split of K are its parameters. A spec
+// without a kernel becomes kernel mma, which takes every call, and one without a tiling gets the first; calls and
+// `ingot show` first complete the spec with dequant_order().
 #include <fmt/format.h>
 
 #include <array>
@@ -10,17 +8,15 @@
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/dequant/dequant_sm90.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/dequant/dequant_tiling.h"
-#include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/pointwise/pointwise_render.h"
+#include "ingot/codegen/types/template_instance.h"
+#include "ingot/codegen/types/template_text.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
-
-constexpr const char* kFunctor = "Fused";
-
-std::string type(Dtype dtype) { return fmt::format("ingot::{}", name(dtype)); }
 
 // Of templates/dequant/dequant_factors.cuh, in its order.
 std::string text_of(DequantFactors factors) {
@@ -33,7 +29,8 @@ std::string text_of(WeightLayout layout) { return fmt::format("ingot::CodeLayout
 
 std::string epilogue(const DequantMatmulSpec& spec) {
   if (!spec.pointwise) return {};
-  return fmt::format(", ingot::Epilogue<ingot::NoMatrix, ingot::{}, {}, false, false>", kFunctor, type(spec.x));
+  return fmt::format(", ingot::Epilogue<ingot::NoMatrix, ingot::{}, {}, false, false>", kFunctorName,
+                     type_text(spec.x));
 }
 
 TemplateInstance mma(DequantMatmulSpec spec) {
@@ -41,9 +38,9 @@ TemplateInstance mma(DequantMatmulSpec spec) {
   const DequantTiling& t = *spec.tiling;
   return {.header = "dequant/dequant_mma.cuh",
           .kernel = fmt::format("dequant_mma<{}, {}, {}, {}, {}, ingot::DequantMmaTiling{{{}, {}, {}}}{}>",
-                                type(spec.weight), text_of(spec.layout), type(spec.x), type(spec.out),
+                                type_text(spec.weight), text_of(spec.layout), type_text(spec.x), type_text(spec.out),
                                 text_of(dequant_mma_factors(spec)), t.tokens, t.rows, t.k_warps, epilogue(spec)),
-          .words = print(spec),
+          .words = print_spec(spec),
           .functor = {}};
 }
 
@@ -53,39 +50,44 @@ TemplateInstance sm90(const DequantMatmulSpec& spec) {
           .kernel =
               fmt::format("dequant_sm90<{}, {}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
                           "{}, {}{}}}{}>",
-                          type(spec.weight), text_of(spec.layout), type(spec.x), type(spec.out),
+                          type_text(spec.weight), text_of(spec.layout), type_text(spec.x), type_text(spec.out),
                           text_of(dequant_sm90_factors(spec)), t.tokens, t.groups, t.waves, t.depth, t.stages, t.split,
                           t.multicast, t.wgmma, t.blocks_per_sm, t.k_warps, t.stream_k ? ", true" : "", epilogue(spec)),
-          .words = print(spec),
+          .words = print_spec(spec),
           .functor = {}};
 }
 
 }  // namespace
 
-TemplateInstance dequant_instance(const PackWeightSpec& given) {
+ExtraPasses extra_passes(const PackWeightSpec&) { return {}; }
+
+TemplateInstance template_instance(const PackWeightSpec& given, Pass) {
   PackWeightSpec spec = given;
   spec.layout = layout_of_bits(spec.weight, spec.layout);
   return {.header = "dequant/pack_weight.cuh",
-          .kernel = fmt::format("{}<{}, {}>", spec.unpack ? "unpack_weight" : "pack_weight", type(spec.weight),
+          .kernel = fmt::format("{}<{}, {}>", spec.unpack ? "unpack_weight" : "pack_weight", type_text(spec.weight),
                                 text_of(spec.layout)),
-          .words = print(spec),
+          .words = print_spec(spec),
           .functor = {}};
 }
 
-TemplateInstance dequant_instance(const DequantMatmulSpec& given) {
+ExtraPasses extra_passes(const DequantMatmulSpec&) { return {}; }
+
+TemplateInstance template_instance(const DequantMatmulSpec& given, Pass) {
   DequantMatmulSpec spec = given;
   spec.bias = false;
   spec.batch_invariant = false;
   spec.layout = layout_of_bits(spec.weight, spec.layout);
   if (spec.kernel == DequantKernel::automatic) spec.kernel = DequantKernel::mma;
   if (!spec.tiling) {
-    const MatmulDevice place{.target = target_for(9, 0), .multiprocessors = 132};
-    const std::vector<DequantTiling> all = dequant_tilings(spec, {.m = 16, .n = 4096, .k = 4096}, place);
-    if (all.empty()) throw Error(ErrorCode::invalid_spec, print(given), "the kernel has no tiling for such factors");
+    const MatmulDevice device{.target = target_for(9, 0), .multiprocessors = 132};
+    const std::vector<DequantTiling> all = dequant_tilings(spec, {.m = 16, .n = 4096, .k = 4096}, device);
+    if (all.empty())
+      throw Error(ErrorCode::invalid_spec, print_spec(given), "the kernel has no tiling for such factors");
     spec.tiling = all.front();
   }
   TemplateInstance made = spec.kernel == DequantKernel::sm90 ? sm90(spec) : mma(spec);
-  if (spec.pointwise) made.functor = render(spec.pointwise, kFunctor, PointwisePrecision::fast);
+  if (spec.pointwise) made.functor = render(spec.pointwise, kFunctorName, PointwisePrecision::fast);
   return made;
 }
 

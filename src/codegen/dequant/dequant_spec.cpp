@@ -1,17 +1,17 @@
 #include "ingot/codegen/dequant/dequant_spec.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "ingot/codegen/dequant/dequant_granularities.h"
-#include "ingot/codegen/dequant/dequant_spec_text.h"
 #include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/types/spec_checks.h"
+#include "ingot/codegen/types/spec_hash.h"
+#include "ingot/codegen/types/spec_reader.h"
 #include "ingot/codegen/types/spec_words.h"
-#include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
@@ -24,16 +24,6 @@ constexpr std::array<std::pair<WeightLayout, std::string_view>, 3> kLayouts{{{We
                                                                              {WeightLayout::packed_f16, "packed_f16"}}};
 
 bool is_layout(WeightLayout layout) { return layout <= WeightLayout::packed_f16; }
-
-template <class Spec>
-[[noreturn]] void refuse(const Spec& spec, const std::string& message) {
-  throw Error(ErrorCode::invalid_spec, print_spec(spec), message);
-}
-
-template <class Spec>
-void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<const Dtype> allowed) {
-  if (const std::string fault = dtype_fault(field, dtype, allowed); !fault.empty()) refuse(spec, fault);
-}
 
 void require_factors(const DequantMatmulSpec& spec) {
   if (std::ranges::find(kDequantGranularities, spec.scale) == kDequantGranularities.end()) {
@@ -74,6 +64,49 @@ void require_kernel(const DequantMatmulSpec& spec) {
   }
 }
 
+Dtype read_dtype(const SpecReader& reader, std::string_view text) {
+  return reader.dtype_among(text, fmt::format("{}, f32, {} or e8m0fnu", list(kActivations), list(kWeightDtypes)));
+}
+
+// <x>*<weight>-><out>
+void read_dtypes(const SpecReader& reader, DequantMatmulSpec& spec) {
+  constexpr const char* kForm = "<x>*<weight>-><out>, such as bf16*e4m3fn->bf16";
+  reader.require_words(2, kForm);
+  const std::string_view word = reader.word(1);
+  const auto [operands, out] = reader.halves(word, "->", kForm);
+  const auto [x, weight] = reader.halves(operands, "*", kForm, word);
+  spec.x = read_dtype(reader, x);
+  spec.weight = read_dtype(reader, weight);
+  spec.out = read_dtype(reader, out);
+}
+
+void read_kernel(const SpecReader& reader, std::string_view value, DequantMatmulSpec& spec) {
+  const auto colon = value.find(':');
+  const std::string_view kernel = value.substr(0, colon);
+  spec.kernel = reader.parsed(parse_dequant_kernel, kernel, {}, "kernel", "automatic, sm90 or mma");
+  if (colon == std::string_view::npos) return;
+  const std::string_view tiling = value.substr(colon + 1);
+  spec.tiling = parse_dequant_tiling(spec.kernel, tiling);
+  if (spec.tiling) return;
+  const bool is_mma = spec.kernel == DequantKernel::mma;
+  reader.fail(fmt::format(
+      "\"{}\" is no tiling of {}; expected one such as {} (tokens x rows x depth, stages, split, units along K{})",
+      tiling, kernel, is_mma ? "16x64x128:3:1:2" : "mma:16x128x128:8:2:1",
+      is_mma ? "" : "; behind it :waves2, :multicast2, :blocks2, :streamk"));
+}
+
+const char* take_option(const SpecReader& reader, const SpecOption& option, DequantMatmulSpec& spec) {
+  const auto& [word, key, value] = option;
+  if (const auto layout = parse_weight_layout(word)) return spec.layout = *layout, "the layout";
+  if (word == "bias") return spec.bias = true, "bias";
+  if (word == "batch_invariant") return spec.batch_invariant = true, "batch_invariant";
+  if (key == "scale") return spec.scale = reader.granularity(value, {}, kScaleNames), "scale";
+  if (key == "factors") return spec.factors = read_dtype(reader, value), "factors";
+  if (key == "epilogue") return spec.pointwise = parse_pointwise(value), "the expression";
+  if (key == "kernel") return read_kernel(reader, value, spec), "kernel";
+  return nullptr;
+}
+
 }  // namespace
 
 std::string_view name(WeightLayout layout) {
@@ -87,8 +120,6 @@ std::optional<WeightLayout> parse_weight_layout(std::string_view text) {
   return found->first;
 }
 
-// ---- print -------------------------------------------------------------------------------------------------------
-
 std::string print_spec(const PackWeightSpec& spec) {
   const std::string layout =
       spec.layout == WeightLayout::packed ? std::string() : fmt::format(" {}", name(spec.layout));
@@ -100,18 +131,12 @@ std::string print_spec(const DequantMatmulSpec& spec) {
                                  name(spec.out), name(spec.layout), print(spec.scale));
   if (spec.factors != Dtype::f32) line += fmt::format(" factors={}", name(spec.factors));
   if (spec.bias) line += " bias";
-  if (spec.pointwise) {
-    std::string expression = print(spec.pointwise);
-    std::erase(expression, ' ');
-    line += fmt::format(" epilogue={}", expression);
-  }
+  if (spec.pointwise) line += fmt::format(" epilogue={}", print_word(spec.pointwise));
   if (spec.batch_invariant) line += " batch_invariant";
   if (spec.kernel != DequantKernel::automatic || spec.tiling) line += fmt::format(" kernel={}", name(spec.kernel));
   if (spec.tiling) line += fmt::format(":{}", print(spec.kernel, *spec.tiling));
   return line;
 }
-
-// ---- validate ----------------------------------------------------------------------------------------------------
 
 void validate_spec(const PackWeightSpec& spec) {
   require_dtype(spec, "weight", spec.weight, kWeightDtypes);
@@ -140,126 +165,49 @@ void validate_spec(const DequantMatmulSpec& spec) {
   require_kernel(spec);
 }
 
-// ---- parse -------------------------------------------------------------------------------------------------------
-
-namespace {
-
-// The words of one line, and the errors that quote them.
-class DequantParser {
- public:
-  DequantParser(std::string_view line, std::span<const std::string> words) : line_(line), words_(words) {}
-
-  PackWeightSpec pack() const {
-    if (words_.size() < 2) fail("\"pack_weight\" must be followed by the weight's dtype, such as e4m3fn");
-    PackWeightSpec spec{.weight = dtype(words_[1])};
-    each_option("packed, packed_f16 or unpack",
-                [&](const std::string& word, std::string_view, std::string_view) -> const char* {
-                  if (word == "unpack") return spec.unpack = true, "unpack";
-                  const std::optional<WeightLayout> layout = parse_weight_layout(word);
-                  if (!layout || !is_packed(*layout)) return nullptr;
-                  return spec.layout = *layout, "the layout";
-                });
-    return spec;
-  }
-
-  DequantMatmulSpec matmul() const {
-    DequantMatmulSpec spec = dtypes();
-    each_option(
-        "packed, packed_f16, row_major, scale=<granularity>, factors=<dtype>, bias, epilogue=<expression>, "
-        "batch_invariant "
-        "or kernel=<kernel>",
-        [&](const std::string& word, std::string_view key, std::string_view value) -> const char* {
-          if (const auto layout = parse_weight_layout(word)) return spec.layout = *layout, "the layout";
-          if (word == "bias") return spec.bias = true, "bias";
-          if (word == "batch_invariant") return spec.batch_invariant = true, "batch_invariant";
-          if (key == "scale") return spec.scale = granularity(value), "scale";
-          if (key == "factors") return spec.factors = dtype(value), "factors";
-          if (key == "epilogue") return spec.pointwise = parse_pointwise(value), "the expression";
-          if (key == "kernel") return kernel(spec, value), "kernel";
-          return nullptr;
-        });
-    return spec;
-  }
-
- private:
-  [[noreturn]] void fail(const std::string& message) const {
-    throw Error(ErrorCode::invalid_spec, std::string(line_), message);
-  }
-
-  Dtype dtype(std::string_view text) const {
-    if (const auto dtype = parse_dtype(text)) return *dtype;
-    fail(fmt::format("\"{}\" is no dtype; expected {}, f32, {} or e8m0fnu", text, list(kActivations),
-                     list(kWeightDtypes)));
-  }
-
-  // <x>*<weight>-><out>
-  DequantMatmulSpec dtypes() const {
-    const std::string_view word = words_.size() < 2 ? std::string_view() : std::string_view(words_[1]);
-    const auto star = word.find('*');
-    const auto arrow = word.find("->");
-    if (star == std::string_view::npos || arrow == std::string_view::npos || arrow < star) {
-      fail(word.empty() ? "\"dequant_matmul\" must be followed by <x>*<weight>-><out>, such as bf16*e4m3fn->bf16"
-                        : fmt::format("\"{}\" must be <x>*<weight>-><out>, such as bf16*e4m3fn->bf16", word));
-    }
-    return {.x = dtype(word.substr(0, star)),
-            .weight = dtype(word.substr(star + 1, arrow - star - 1)),
-            .out = dtype(word.substr(arrow + 2))};
-  }
-
-  ScaleGranularity granularity(std::string_view text) const {
-    if (const auto granularity = parse_granularity(text)) return *granularity;
-    fail(fmt::format("\"{}\" is no granularity; expected {}", text, kScaleNames));
-  }
-
-  void kernel(DequantMatmulSpec& spec, std::string_view value) const {
-    const auto colon = value.find(':');
-    const std::string_view text = value.substr(0, colon);
-    const auto kernel = parse_dequant_kernel(text);
-    if (!kernel) fail(fmt::format("\"{}\" is no kernel; expected automatic, sm90 or mma", text));
-    spec.kernel = *kernel;
-    if (colon == std::string_view::npos) return;
-    spec.tiling = parse_dequant_tiling(spec.kernel, value.substr(colon + 1));
-    if (spec.tiling) return;
-    fail(fmt::format(
-        "\"{}\" is no tiling of {}; expected one such as {} (tokens x rows x depth, stages, split, units "
-        "along K{})",
-        value.substr(colon + 1), text, *kernel == DequantKernel::mma ? "16x64x128:3:1:2" : "mma:16x128x128:8:2:1",
-        *kernel == DequantKernel::mma ? "" : "; behind it :waves2, :multicast2, :blocks2, :streamk"));
-  }
-
-  void each_option(const char* form, const TakeOption& take) const {
-    const std::string fault = options_fault(words_, 2, form, take);
-    if (!fault.empty()) fail(fault);
-  }
-
-  std::string_view line_;
-  std::span<const std::string> words_;
-};
-
-}  // namespace
-
-PackWeightSpec parse_pack_weight(std::string_view line, std::span<const std::string> words) {
-  return DequantParser(line, words).pack();
+std::uint64_t hash_spec(const PackWeightSpec& spec) {
+  return mix(seed<PackWeightSpec>() + pack(spec.weight, spec.layout, spec.unpack));
 }
 
-DequantMatmulSpec parse_dequant_matmul(std::string_view line, std::span<const std::string> words) {
-  return DequantParser(line, words).matmul();
+std::uint64_t hash_spec(const DequantMatmulSpec& spec) {
+  const auto flags = (spec.bias ? 1 : 0) | (spec.batch_invariant ? 2 : 0) | (spec.tiling ? 4 : 0);
+  const DequantTiling t = spec.tiling.value_or(DequantTiling{});
+  return mix(
+      seed<DequantMatmulSpec>() + pack(spec.x, spec.weight, spec.out, spec.factors, spec.layout, flags, spec.kernel) +
+      (spec.pointwise ? mix(spec.pointwise.hash()) : 0) +
+      mix(bits(spec.scale) + mix(pack(t.wgmma, t.tokens / 8, t.rows / 16, t.depth / 32, t.stages, t.split, t.k_warps) +
+                                 mix(pack(t.waves, t.multicast, t.blocks, t.stream_k)))));
 }
 
-// ---- all ---------------------------------------------------------------------------------------------------------
+void read_spec(const SpecReader& reader, PackWeightSpec& spec) {
+  reader.require_words(2, "the weight's dtype, such as e4m3fn");
+  spec.weight = read_dtype(reader, reader.word(1));
+  reader.each_option(2, "packed, packed_f16 or unpack", [&](const SpecOption& option) -> const char* {
+    if (option.word == "unpack") return spec.unpack = true, "unpack";
+    const std::optional<WeightLayout> layout = parse_weight_layout(option.word);
+    if (!layout || !is_packed(*layout)) return nullptr;
+    return spec.layout = *layout, "the layout";
+  });
+}
 
-std::vector<PackWeightSpec> all_valid_pack_weights() {
-  std::vector<PackWeightSpec> specs;
+void read_spec(const SpecReader& reader, DequantMatmulSpec& spec) {
+  read_dtypes(reader, spec);
+  reader.each_option(2,
+                     "packed, packed_f16, row_major, scale=<granularity>, factors=<dtype>, bias, "
+                     "epilogue=<expression>, batch_invariant or kernel=<kernel>",
+                     [&](const SpecOption& option) { return take_option(reader, option, spec); });
+}
+
+void list_valid(std::vector<PackWeightSpec>& specs) {
   for (const Dtype weight : kWeightDtypes) {
     for (const WeightLayout layout : {WeightLayout::packed, WeightLayout::packed_f16}) {
       for (const bool unpack : {false, true}) specs.push_back({.weight = weight, .layout = layout, .unpack = unpack});
     }
   }
-  return specs;
 }
 
-std::vector<DequantMatmulSpec> all_valid_dequant_matmuls() {
-  std::vector<DequantMatmulSpec> specs;
+// Without an expression, a bias, batch_invariant and a tiling, once for each kernel that takes it.
+void list_valid(std::vector<DequantMatmulSpec>& specs) {
   const auto append = [&](DequantMatmulSpec spec) {
     for (const auto& [layout, name] : kLayouts) {
       for (const DequantKernel kernel : {DequantKernel::mma, DequantKernel::sm90}) {
@@ -279,7 +227,6 @@ std::vector<DequantMatmulSpec> all_valid_dequant_matmuls() {
       }
     }
   }
-  return specs;
 }
 
 }  // namespace ingot

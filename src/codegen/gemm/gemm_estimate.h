@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 
 namespace ingot {

@@ -110,6 +110,8 @@ class Pointwise {
 Pointwise parse_pointwise(std::string_view text);
 // The one canonical form; parse_pointwise(print(e)) == e. Empty where there is no expression.
 std::string print(const Pointwise& expression);
+// The same without spaces: one word of a spec's line.
+std::string print_word(const Pointwise& expression);
 std::ostream& operator<<(std::ostream& stream, const Pointwise& expression);
 
 // The partial derivative by "x" or by one of the inputs. At a kink it is a one-sided one: that of max(x, 0) at 0 is 0

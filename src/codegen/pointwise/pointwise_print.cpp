@@ -86,4 +86,10 @@ std::string print(const Pointwise& expression) {
   return texts.empty() ? std::string() : texts.back().text;
 }
 
+std::string print_word(const Pointwise& expression) {
+  std::string text = print(expression);
+  std::erase(text, ' ');
+  return text;
+}
+
 }  // namespace ingot

@@ -1,4 +1,4 @@
-// One instantiation of a template, as a spec's translation unit has it.
+// The template instantiation that computes one pass of a spec; generate() makes it a translation unit.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 namespace ingot {
 
 struct TemplateInstance {
-  std::string header;     // "cast/cast_tiles.cuh"
-  std::string kernel;     // with its arguments
-  std::string words;      // of the comment: what the kernel is made of
-  std::string functor{};  // of a fused expression
+  std::string header;     // file of templates/ that has the kernel: "cast/cast_tiles.cuh"
+  std::string kernel;     // the kernel with its template arguments: "cast_rows<...>"
+  std::string words;      // comment on the unit's first line: what the kernel depends on, and nothing else
+  std::string functor{};  // definition of a fused expression
 };
 
 }  // namespace ingot

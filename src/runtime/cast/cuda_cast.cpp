@@ -1,5 +1,6 @@
 #include "ingot/runtime/cast/cuda_cast.h"
 
+#include "ingot/codegen/cast/cast_schedule.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/visit.h"

@@ -1,0 +1,52 @@
+#include "ingot/codegen/cast/amax_history_spec.h"
+
+#include <fmt/format.h>
+
+#include "ingot/codegen/types/spec_checks.h"
+#include "ingot/codegen/types/spec_hash.h"
+#include "ingot/codegen/types/spec_reader.h"
+#include "ingot/codegen/types/template_instance.h"
+
+namespace ingot {
+namespace {
+
+const char* name_of(AmaxReduction reduction) {
+  return reduction == AmaxReduction::max ? "max" : reduction == AmaxReduction::most_recent ? "most_recent" : "unknown";
+}
+
+}  // namespace
+
+std::string print_spec(const AmaxHistorySpec& spec) {
+  return fmt::format("amax_history reduce={}", name_of(spec.reduction));
+}
+
+void validate_spec(const AmaxHistorySpec& spec) {
+  if (spec.reduction != AmaxReduction::max && spec.reduction != AmaxReduction::most_recent) {
+    refuse(spec, fmt::format("reduction is {}, which is none; it must be max or most_recent",
+                             static_cast<unsigned>(spec.reduction)));
+  }
+}
+
+std::uint64_t hash_spec(const AmaxHistorySpec& spec) { return mix(seed<AmaxHistorySpec>() + pack(spec.reduction)); }
+
+void read_spec(const SpecReader& reader, AmaxHistorySpec& spec) {
+  constexpr const char* kForm = "reduce=max or reduce=most_recent";
+  reader.require_words(2, kForm);
+  const std::string& word = reader.word(1);
+  if (word != "reduce=max" && word != "reduce=most_recent") reader.fail(fmt::format("\"{}\" must be {}", word, kForm));
+  spec.reduction = word == "reduce=max" ? AmaxReduction::max : AmaxReduction::most_recent;
+  reader.no_options(2, "nothing more");
+}
+
+void list_valid(std::vector<AmaxHistorySpec>& specs) {
+  for (const AmaxReduction reduction : kAmaxReductions) specs.push_back({.reduction = reduction});
+}
+
+ExtraPasses extra_passes(const AmaxHistorySpec&) { return {}; }
+
+// The reduction is a parameter of the kernel.
+TemplateInstance template_instance(const AmaxHistorySpec&, Pass) {
+  return {"cast/amax_history.cuh", "amax_history", "amax_history"};
+}
+
+}  // namespace ingot

@@ -1,0 +1,38 @@
+#include "ingot/codegen/cast/amax_instance.h"
+
+#include <fmt/format.h>
+
+#include "ingot/codegen/cast/amax_spec.h"
+#include "ingot/codegen/cast/cast_values.h"
+
+namespace ingot {
+
+TemplateInstance amax_partials(Dtype in) {
+  return {"cast/amax.cuh", fmt::format("amax_partials<{}>", source_text(in)),
+          print_spec(AmaxSpec{.in = in, .scale = kTensorwise}) + " (first pass)"};
+}
+
+TemplateInstance amax_rows(Dtype in) {
+  return {"cast/amax.cuh", fmt::format("amax_rows<{}>", source_text(in)),
+          print_spec(AmaxSpec{.in = in, .scale = kRowwise})};
+}
+
+TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words) {
+  return {"cast/amax.cuh",
+          fmt::format("amax_tiles<{}, {}, {}, {}>", values, wanted.tensor, wanted.rows, wanted.columns),
+          fmt::format("maxima of{}{}{} of {}", wanted.tensor ? " tensor" : "", wanted.rows ? " rows" : "",
+                      wanted.columns ? " columns" : "", words)};
+}
+
+ExtraPasses extra_passes(const AmaxSpec& spec) { return {.first = spec.scale == kTensorwise}; }
+
+TemplateInstance template_instance(const AmaxSpec& spec, Pass pass) {
+  if (pass == Pass::first) return amax_partials(spec.in);
+  if (spec.scale == kColumnwise) {
+    return amax_tiles(source_text(spec.in), {.columns = true}, std::string(name(spec.in)));
+  }
+  // The partial maxima are reduced as a matrix of one row.
+  return amax_rows(spec.scale == kTensorwise ? Dtype::f32 : spec.in);
+}
+
+}  // namespace ingot

@@ -1,0 +1,17 @@
+// The kernels of templates/cast/amax.cuh, which casts take as their first pass too.
+#pragma once
+
+#include <string>
+
+#include "ingot/codegen/cast/cast_schedule.h"
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/template_instance.h"
+
+namespace ingot {
+
+TemplateInstance amax_partials(Dtype in);
+TemplateInstance amax_rows(Dtype in);
+// values: a type of templates/cast/source.cuh. words: what the values are, for the comment.
+TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words);
+
+}  // namespace ingot

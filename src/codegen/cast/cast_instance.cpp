@@ -1,0 +1,134 @@
+#include <fmt/format.h>
+
+#include <string>
+
+#include "ingot/codegen/cast/amax_instance.h"
+#include "ingot/codegen/cast/cast_schedule.h"
+#include "ingot/codegen/cast/cast_spec.h"
+#include "ingot/codegen/cast/cast_values.h"
+#include "ingot/codegen/cast/column_sum_instance.h"
+#include "ingot/codegen/types/template_instance.h"
+#include "ingot/codegen/types/template_text.h"
+
+namespace ingot {
+namespace {
+
+constexpr const char* kNotWritten = "ingot::NotWritten";
+
+// The scale of an output, if a pass before the casts finds its maxima.
+std::string listed_scale(const CastSpec& spec, bool written, ScaleGranularity scale) {
+  const FirstPass wanted = first_pass(spec);
+  const bool from_pass = (scale == kTensorwise && wanted.tensor) || (scale == kRowwise && wanted.rows) ||
+                         (scale == kColumnwise && wanted.columns);
+  return written && from_pass ? type_text(scale) : kNotWritten;
+}
+
+TemplateInstance cast_list_maxima(const CastSpec& spec) {
+  const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
+  const bool own = spec.transposed && (spec.transposed_scale || !spec.codes);
+  return {"cast/cast_list.cuh",
+          fmt::format("cast_list_maxima<{}, {}, {}>", source_text(spec), listed_scale(spec, spec.codes, spec.scale),
+                      listed_scale(spec, own, transposed_scale)),
+          fmt::format("list: maxima for scale={} of {}",
+                      spec.transposed_scale ? print(spec.scale) + "+" + print(transposed_scale) : print(spec.scale),
+                      value_words(spec)),
+          functor(spec)};
+}
+
+// The two steps of CastSchedule::rows_then_tiles as casts of their own.
+CastSpec rows_step(const CastSpec& spec) {
+  CastSpec rows = spec;
+  rows.transposed = false;
+  rows.sum.reset();
+  return rows;
+}
+CastSpec tiles_step(const CastSpec& spec) {
+  CastSpec tiles = spec;
+  tiles.codes = false;
+  tiles.result = false;
+  return tiles;
+}
+
+// pow2 is a parameter of the kernel; every sum is the same until the finishing pass rounds it.
+std::string kernel_words(CastSpec spec) {
+  spec.pow2 = false;
+  if (spec.sum) spec.sum = Dtype::f32;
+  return print_spec(spec);
+}
+
+TemplateInstance cast_rows(const CastSpec& spec) {
+  return {"cast/cast_rows.cuh",
+          fmt::format("cast_rows<{}, {}, {}>", source_text(spec), type_text(spec.out), spec.result), kernel_words(spec),
+          functor(spec)};
+}
+
+TemplateInstance first_instance(const CastSpec& spec) {
+  if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return cast_rows(rows_step(spec));
+  if (spec.list) return cast_list_maxima(spec);
+  const FirstPass wanted = first_pass(spec);
+  const FirstPass::Kind kind = wanted.kind();
+  if (!spec.pointwise && kind == FirstPass::Kind::partials) return amax_partials(spec.in);
+  if (!spec.pointwise && kind == FirstPass::Kind::rows) return amax_rows(spec.in);
+  const std::string source = source_text(spec);
+  const std::string values = value_words(spec);
+  TemplateInstance made =
+      kind == FirstPass::Kind::partials ? TemplateInstance{"cast/amax.cuh", fmt::format("amax_partials<{}>", source),
+                                                           fmt::format("partial maxima of {}", values)}
+      : kind == FirstPass::Kind::rows   ? TemplateInstance{"cast/amax.cuh", fmt::format("amax_rows<{}>", source),
+                                                         fmt::format("maxima of rows of {}", values)}
+                                        : amax_tiles(source, wanted, values);
+  made.functor = functor(spec);
+  return made;
+}
+
+std::string codes_scale(const CastSpec& spec) { return spec.codes ? type_text(spec.scale) : kNotWritten; }
+std::string transposed_scale(const CastSpec& spec) {
+  return spec.transposed ? type_text(spec.transposed_scale.value_or(spec.scale)) : kNotWritten;
+}
+
+TemplateInstance cast_whole(const CastSpec& spec) {
+  return {"cast/cast_whole.cuh",
+          fmt::format("cast_whole<{}, {}, {}, {}, {}, {}>", source_text(spec), type_text(spec.out), codes_scale(spec),
+                      transposed_scale(spec), spec.result, spec.sum.has_value()),
+          kernel_words(spec) + " (in one launch)", functor(spec)};
+}
+
+TemplateInstance cast_row_groups(const CastSpec& spec) {
+  return {"cast/cast_row_groups.cuh",
+          fmt::format("cast_row_groups<{}, {}, {}>", source_text(spec), type_text(spec.out), spec.result),
+          kernel_words(spec), functor(spec)};
+}
+
+TemplateInstance cast_tiles(const CastSpec& spec) {
+  const std::string arguments =
+      fmt::format("{}, {}, {}, {}, {}, {}", source_text(spec), type_text(spec.out), codes_scale(spec),
+                  transposed_scale(spec), spec.source == ScaleSource::given, spec.result);
+  if (spec.list) {
+    return {"cast/cast_list.cuh", fmt::format("cast_list<{}>", arguments), kernel_words(spec), functor(spec)};
+  }
+  return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}, {}>", arguments, spec.sum.has_value()), kernel_words(spec),
+          functor(spec)};
+}
+
+}  // namespace
+
+ExtraPasses extra_passes(const CastSpec& spec) {
+  const bool first =
+      cast_schedule(spec) == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
+  return {.first = first, .finish = spec.sum.has_value(), .whole = first && !spec.list};
+}
+
+TemplateInstance template_instance(const CastSpec& spec, Pass pass) {
+  if (pass == Pass::first) return first_instance(spec);
+  if (pass == Pass::finish) return column_sum_finish(*spec.sum);
+  if (pass == Pass::whole) return cast_whole(spec);
+  switch (cast_schedule(spec)) {
+    case CastSchedule::rows: return cast_rows(spec);
+    case CastSchedule::row_groups: return cast_row_groups(spec);
+    case CastSchedule::rows_then_tiles: return cast_tiles(tiles_step(spec));
+    case CastSchedule::tiles: break;
+  }
+  return cast_tiles(spec);
+}
+
+}  // namespace ingot

@@ -1,0 +1,165 @@
+#include "ingot/codegen/cast/cast_spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ingot/codegen/cast/cast_scale.h"
+#include "ingot/codegen/types/spec_checks.h"
+#include "ingot/codegen/types/spec_hash.h"
+#include "ingot/codegen/types/spec_reader.h"
+
+namespace ingot {
+namespace {
+
+std::string print_outputs(const CastSpec& spec) {
+  std::vector<std::string> outputs;
+  if (spec.codes) outputs.emplace_back("codes");
+  if (spec.transposed) outputs.emplace_back("transposed");
+  if (spec.result) outputs.emplace_back("result");
+  if (spec.sum) outputs.push_back(fmt::format("sum:{}", name(*spec.sum)));
+  return outputs.empty() ? "nothing" : fmt::format("{}", fmt::join(outputs, ","));
+}
+
+void require_expression(const CastSpec& spec) {
+  if (spec.pointwise) return;
+  constexpr const char* kNoExpression = "{} is set, but there is no pointwise expression: {}";
+  if (spec.result) refuse(spec, fmt::format(kNoExpression, "result", "the values are the input's own elements"));
+  if (spec.unrounded) refuse(spec, fmt::format(kNoExpression, "unrounded", "nothing is rounded before the cast"));
+  if (spec.fast_math) refuse(spec, fmt::format(kNoExpression, "fast_math", "a cast alone has one result"));
+}
+
+void require_transposed_scale(const CastSpec& spec) {
+  if (!spec.transposed_scale) return;
+  require_cast_scale(spec, "transposed_scale", *spec.transposed_scale);
+  if (!spec.codes || !spec.transposed) {
+    refuse(spec, fmt::format("transposed_scale is {}, but only a cast that writes both codes and transposed has two "
+                             "kinds of scales: set scale alone",
+                             print(*spec.transposed_scale)));
+  }
+  if (*spec.transposed_scale == spec.scale) {
+    refuse(spec, fmt::format("transposed_scale is {}, as scale is: leave it out, both outputs then share the scales",
+                             print(spec.scale)));
+  }
+}
+
+void read_outputs(const SpecReader& reader, const SpecOption& option, CastSpec& spec) {
+  spec.codes = false;
+  SpecReader::each_part(option.value, [&](std::string_view output) {
+    const auto set = [&](bool& flag) {
+      if (flag) reader.fail(fmt::format("\"{}\" asks for {} a second time", option.word, output));
+      flag = true;
+    };
+    if (output == "codes") return set(spec.codes);
+    if (output == "transposed") return set(spec.transposed);
+    if (output == "result") return set(spec.result);
+    if (!output.starts_with("sum:")) {
+      reader.fail(fmt::format("\"{}\" in \"{}\" is not an output; expected codes, transposed, result or sum:<dtype>",
+                              output, option.word));
+    }
+    if (spec.sum) reader.fail(fmt::format("\"{}\" asks for sum a second time", option.word));
+    spec.sum = reader.dtype(output.substr(4), option.word);
+  });
+}
+
+const char* take_option(const SpecReader& reader, const SpecOption& option, CastSpec& spec) {
+  const auto& [word, key, value] = option;
+  if (word == "unrounded") return spec.unrounded = true, "unrounded";
+  if (word == "fast") return spec.fast_math = true, "fast";
+  if (word == "list") return spec.list = true, "list";
+  if (word == "given") return spec.source = ScaleSource::given, "given";
+  if (word == "pow2") return spec.pow2 = true, "pow2";
+  if (key == "of") return spec.pointwise = parse_pointwise(value), "the expression";
+  if (key == "out") return read_outputs(reader, option, spec), "out";
+  if (key != "scale") return nullptr;
+  const auto plus = value.find('+');
+  spec.scale = reader.granularity(value.substr(0, plus), word);
+  if (plus != std::string_view::npos) spec.transposed_scale = reader.granularity(value.substr(plus + 1), word);
+  return "scale";
+}
+
+// Casts between these dtypes: every pair of granularities, with scales of each source.
+void list_casts(Dtype in, Dtype out, std::vector<CastSpec>& specs) {
+  const auto append = [&](CastSpec spec) {
+    spec.in = in;
+    spec.out = out;
+    specs.push_back(spec);
+    spec.pow2 = true;
+    specs.push_back(spec);
+    spec.pow2 = false;
+    spec.source = ScaleSource::given;
+    specs.push_back(spec);
+  };
+  for (const ScaleGranularity scale : kCastGranularities) {
+    append({.scale = scale, .codes = true, .transposed = false});
+    append({.scale = scale, .codes = false, .transposed = true});
+    append({.scale = scale, .codes = true, .transposed = true});
+    for (const ScaleGranularity other : kCastGranularities) {
+      if (other != scale) append({.scale = scale, .codes = true, .transposed = true, .transposed_scale = other});
+    }
+  }
+}
+
+}  // namespace
+
+std::string print_spec(const CastSpec& spec) {
+  std::string line = fmt::format("cast {}->{}", name(spec.in), name(spec.out));
+  if (spec.pointwise) line += fmt::format(" of={}", print_word(spec.pointwise));
+  line += fmt::format(" scale={}", print(spec.scale));
+  if (spec.transposed_scale) line += fmt::format("+{}", print(*spec.transposed_scale));
+  line += fmt::format(" out={}", print_outputs(spec));
+  if (spec.source == ScaleSource::given) line += " given";
+  if (spec.pow2) line += " pow2";
+  if (spec.unrounded) line += " unrounded";
+  if (spec.fast_math) line += " fast";
+  if (spec.list) line += " list";
+  return line;
+}
+
+void validate_spec(const CastSpec& spec) {
+  require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
+  require_dtype(spec, "out", spec.out, kFp8Dtypes);
+  require_cast_scale(spec, "scale", spec.scale);
+  if (!spec.codes && !spec.transposed) {
+    refuse(spec, "neither codes nor transposed is set, but a cast must write at least one of them");
+  }
+  require_expression(spec);
+  if (spec.sum) require_dtype(spec, "sum", *spec.sum, kHighPrecisionDtypes);
+  if (spec.sum && spec.list) refuse(spec, "sum is set, but a list of casts has no column sums: cast that matrix alone");
+  require_transposed_scale(spec);
+  require_source(spec, spec.source);
+  if (spec.source == ScaleSource::given && spec.pow2) {
+    refuse(spec, "pow2 is set, but the scales are given: round them where they are made");
+  }
+}
+
+std::uint64_t hash_spec(const CastSpec& spec) {
+  const std::uint64_t scale = mix(bits(spec.scale));
+  const int flags = (spec.unrounded ? 1 : 0) | (spec.fast_math ? 2 : 0) | (spec.result ? 4 : 0) | (spec.pow2 ? 8 : 0) |
+                    (spec.source == ScaleSource::given ? 16 : 0) | (spec.list ? 32 : 0);
+  const int sum = spec.sum ? 1 + static_cast<int>(*spec.sum) : 0;
+  return mix(seed<CastSpec>() + pack(spec.in, spec.out, spec.codes, spec.transposed, flags, sum) +
+             mix(spec.pointwise.hash()) +
+             (spec.transposed_scale ? mix(bits(*spec.transposed_scale) + 31 * scale + 0x9e3779b97f4a7c15U) : scale));
+}
+
+void read_spec(const SpecReader& reader, CastSpec& spec) {
+  constexpr const char* kDtypes = "<in>-><out>, such as bf16->e4m3fn";
+  reader.require_words(2, kDtypes);
+  const std::string& dtypes = reader.word(1);
+  const auto [in, out] = reader.halves(dtypes, "->", kDtypes);
+  spec.in = reader.dtype(in, dtypes);
+  spec.out = reader.dtype(out, dtypes);
+  reader.each_option(2,
+                     "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, "
+                     "unrounded, fast or list",
+                     [&](const SpecOption& option) { return take_option(reader, option, spec); });
+}
+
+// No expression, sum or list.
+void list_valid(std::vector<CastSpec>& specs) {
+  for (const Dtype in : kHighPrecisionDtypes) {
+    for (const Dtype out : kFp8Dtypes) list_casts(in, out, specs);
+  }
+}
+
+}  // namespace ingot

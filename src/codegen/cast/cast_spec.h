@@ -1,0 +1,61 @@
+// FP8 casts, with the expression that may be fused in front of them and the outputs that they may write.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/granularity.h"
+#include "ingot/codegen/types/pass.h"
+#include "ingot/codegen/types/scale_source.h"
+
+namespace ingot {
+
+class SpecReader;
+struct TemplateInstance;
+
+// FP8 cast of x[rows, cols] (formulas: ARCHITECTURE.md, "Numerics contract"):
+//   scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2; or given
+//   codes[rows, cols] = encode(saturate(f32(x) * scale)), NaN for an Inf; transposed[cols, rows] = them, transposed
+//   factors = 1 / scale (f32): value = code * factor
+// The values that are cast are x, or a pointwise expression of x and of further inputs, fused in front (pointwise.h).
+// The expression is computed in f32 and rounded to `in`, as if it were a kernel of its own, unless `unrounded`.
+struct CastSpec {
+  static constexpr std::string_view kWord = "cast";
+  Dtype in = Dtype::bf16;
+  Dtype out = Dtype::e4m3fn;
+  // Of the codes; of the transposed codes, in terms of x, if they are written alone or without transposed_scale.
+  ScaleGranularity scale = kTensorwise;
+  bool codes = true;
+  bool transposed = false;
+  bool pow2 = false;
+  // Gives the transposed codes scales of their own, so that one call makes the operands of two GEMMs. In terms of x.
+  std::optional<ScaleGranularity> transposed_scale{};
+  ScaleSource source = ScaleSource::dynamic;
+  Pointwise pointwise{};
+  bool unrounded = false;
+  bool fast_math = false;  // the GPU's own exp, tanh ... in the expression: within a bound of the CPU's bits
+  bool result = false;     // also writes the values, in `in`
+  // Also writes the values' sums over each column (the gradient of a bias), rounded once to this dtype.
+  // templates/cast/cast_tiles.cuh fixes the order of summation.
+  std::optional<Dtype> sum{};
+  // Casts any number of matrices, each with scales of its own, in one launch for each pass (CastList in
+  // runtime/backend.h).
+  bool list = false;
+  bool operator==(const CastSpec&) const = default;
+};
+
+// What kernel_spec.h and generate.h do with any spec.
+std::string print_spec(const CastSpec& spec);
+void validate_spec(const CastSpec& spec);
+std::uint64_t hash_spec(const CastSpec& spec);
+void read_spec(const SpecReader& reader, CastSpec& spec);
+void list_valid(std::vector<CastSpec>& specs);
+ExtraPasses extra_passes(const CastSpec& spec);
+TemplateInstance template_instance(const CastSpec& spec, Pass pass);
+
+}  // namespace ingot

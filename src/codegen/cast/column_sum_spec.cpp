@@ -1,0 +1,38 @@
+#include "ingot/codegen/cast/column_sum_spec.h"
+
+#include <fmt/format.h>
+
+#include "ingot/codegen/types/spec_checks.h"
+#include "ingot/codegen/types/spec_hash.h"
+#include "ingot/codegen/types/spec_reader.h"
+
+namespace ingot {
+
+std::string print_spec(const ColumnSumSpec& spec) {
+  return fmt::format("column_sum {}->{}", name(spec.in), name(spec.out));
+}
+
+void validate_spec(const ColumnSumSpec& spec) {
+  require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
+  require_dtype(spec, "out", spec.out, kHighPrecisionDtypes);
+}
+
+std::uint64_t hash_spec(const ColumnSumSpec& spec) { return mix(seed<ColumnSumSpec>() + pack(spec.in, spec.out)); }
+
+void read_spec(const SpecReader& reader, ColumnSumSpec& spec) {
+  constexpr const char* kDtypes = "<in>-><out>, such as bf16->f32";
+  reader.require_words(2, kDtypes);
+  const std::string& dtypes = reader.word(1);
+  const auto [in, out] = reader.halves(dtypes, "->", kDtypes);
+  spec.in = reader.dtype(in, dtypes);
+  spec.out = reader.dtype(out, dtypes);
+  reader.no_options(2, "nothing after the dtypes");
+}
+
+void list_valid(std::vector<ColumnSumSpec>& specs) {
+  for (const Dtype in : kHighPrecisionDtypes) {
+    for (const Dtype out : kHighPrecisionDtypes) specs.push_back({.in = in, .out = out});
+  }
+}
+
+}  // namespace ingot

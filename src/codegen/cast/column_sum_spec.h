@@ -1,0 +1,34 @@
+// Sums of columns: the gradient of a bias.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/pass.h"
+
+namespace ingot {
+
+class SpecReader;
+struct TemplateInstance;
+
+// sum[j] = sum over rows of x[rows, cols], in f32, in a fixed order (templates/cast/column_sum.cuh), rounded once.
+struct ColumnSumSpec {
+  static constexpr std::string_view kWord = "column_sum";
+  Dtype in = Dtype::bf16;
+  Dtype out = Dtype::bf16;
+  bool operator==(const ColumnSumSpec&) const = default;
+};
+
+// What kernel_spec.h and generate.h do with any spec.
+std::string print_spec(const ColumnSumSpec& spec);
+void validate_spec(const ColumnSumSpec& spec);
+std::uint64_t hash_spec(const ColumnSumSpec& spec);
+void read_spec(const SpecReader& reader, ColumnSumSpec& spec);
+void list_valid(std::vector<ColumnSumSpec>& specs);
+ExtraPasses extra_passes(const ColumnSumSpec& spec);
+TemplateInstance template_instance(const ColumnSumSpec& spec, Pass pass);
+
+}  // namespace ingot

@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+
+#include <string>
+
+#include "ingot/codegen/gemm/gemm_estimate.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/pointwise/pointwise_render.h"
+#include "ingot/codegen/types/template_instance.h"
+#include "ingot/codegen/types/template_text.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+std::string b_factors(const GemmSpec& spec) {
+  const bool grouped = has_group_factors(spec);
+  return fmt::format("ingot::Sm90Factors::{}", grouped ? (spec.scale_b == kBlocks ? "blocks" : "groups")
+                                                       : (spec.scale_b == kRowwise ? "rows" : "one"));
+}
+
+bool plain(const GemmEpilogue& epilogue) { return epilogue == GemmEpilogue{}; }
+
+// The last argument of a GEMM's kernel, where it does more than factors and bias.
+std::string epilogue_argument(const GemmSpec& spec) {
+  const GemmEpilogue& epilogue = spec.epilogue;
+  if (plain(epilogue)) return {};
+  return fmt::format(", ingot::Epilogue<{}, ingot::{}, {}, {}, {}>",
+                     epilogue.c ? type_text(*epilogue.c) : "ingot::NoMatrix",
+                     epilogue.pointwise ? kFunctorName : "Identity", type_text(epilogue_dtype(spec)),
+                     epilogue.preactivation, epilogue.amax);
+}
+
+std::string functor(const GemmSpec& spec, PointwisePrecision precision) {
+  return spec.epilogue.pointwise ? render(spec.epilogue.pointwise, kFunctorName, precision) : std::string();
+}
+
+// Whether a has one factor or one for each row is a parameter of the kernel; b's kind of factors is a template
+// argument.
+TemplateInstance gemm_sm90(const GemmSpec& spec) {
+  GemmSpec kernel = spec;
+  if (!has_group_factors(spec)) kernel.scale_a = kRowwise;
+  kernel.tiling = spec.tiling.value_or(gemm_tilings(spec).front());
+  // Once they are staged, operands lie as all others do.
+  kernel.layout_a = kernel.layout_b = Layout::k_major;
+  kernel.staged_a = kernel.staged_b = false;
+  const GemmTiling& t = *kernel.tiling;
+  return {"gemm/gemm_sm90.cuh",
+          fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}{}}}, {}, {}, {}{}>",
+                      type_text(spec.a), type_text(spec.b), type_text(spec.out), t.m, t.n, t.cluster_m, t.cluster_n,
+                      t.stages, t.pingpong, t.stream_k ? ", true" : "", spec.fast_accumulation, b_factors(spec),
+                      spec.bias, epilogue_argument(spec)),
+          print_spec(kernel), functor(spec, PointwisePrecision::fast)};
+}
+
+// What kernels mma and simt depend on: layouts, factors and bias are their parameters.
+std::string kernel_words(const GemmSpec& spec) {
+  if (!plain(spec.epilogue)) {
+    return print_spec(GemmSpec{.a = spec.a, .b = spec.b, .out = spec.out, .epilogue = spec.epilogue});
+  }
+  return fmt::format("gemm {}*{}->{}", name(spec.a), name(spec.b), name(spec.out));
+}
+
+// Whether factors are of groups is a template argument here.
+TemplateInstance gemm_mma(const GemmSpec& spec) {
+  const GemmTiling t = spec.tiling.value_or(kMmaTilings[0]);
+  const bool grouped = has_group_factors(spec);
+  return {"gemm/gemm_mma.cuh",
+          fmt::format("gemm_mma<{}, {}, {}, ingot::MmaTiling{{{}, {}}}, {}{}>", type_text(spec.a), type_text(spec.b),
+                      type_text(spec.out), t.m, t.n, grouped, epilogue_argument(spec)),
+          fmt::format("{}{} kernel=mma:{}", kernel_words(spec), grouped ? " groups" : "", print_mma_tiling(t)),
+          functor(spec, PointwisePrecision::fast)};
+}
+
+TemplateInstance gemm_simt(const GemmSpec& spec) {
+  return {"gemm/gemm_simt.cuh",
+          fmt::format("gemm_simt<{}, {}, {}{}>", type_text(spec.a), type_text(spec.b), type_text(spec.out),
+                      epilogue_argument(spec)),
+          kernel_words(spec), functor(spec, PointwisePrecision::reproducible32)};
+}
+
+}  // namespace
+
+ExtraPasses extra_passes(const GemmSpec&) { return {}; }
+
+TemplateInstance template_instance(const GemmSpec& spec, Pass) {
+  if (spec.kernel == GemmKernel::cublaslt) {
+    throw Error(ErrorCode::invalid_spec, print_spec(spec),
+                "cuBLASLt's kernels have no source here: leave kernel out, or take sm90, mma or simt");
+  }
+  if (spec.kernel == GemmKernel::sm90) return gemm_sm90(spec);
+  if (spec.kernel == GemmKernel::mma) return gemm_mma(spec);
+  return gemm_simt(spec);
+}
+
+}  // namespace ingot

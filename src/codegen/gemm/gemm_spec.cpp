@@ -1,0 +1,141 @@
+#include "ingot/codegen/gemm/gemm_spec.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "ingot/codegen/types/spec_hash.h"
+
+namespace ingot {
+namespace {
+
+constexpr std::array kFlags{false, true};
+
+// The BLAS letters say whether A and B are stored transposed: A as [M, K] is not, B as [N, K] is.
+std::string layout_letters(Layout a, Layout b) {
+  return {a == Layout::k_major ? 'n' : 't', b == Layout::k_major ? 't' : 'n'};
+}
+
+void list_grouped(std::vector<GemmSpec>& specs, Dtype a, Dtype b) {
+  for (const Dtype out : kHighPrecisionDtypes) {
+    for (const auto scale_b : {kBlocks, kRowGroups}) {
+      for (const bool bias : kFlags) {
+        specs.push_back({.a = a, .b = b, .out = out, .scale_a = kRowGroups, .scale_b = scale_b, .bias = bias});
+      }
+    }
+  }
+}
+
+void list_fp8(std::vector<GemmSpec>& specs, GemmSpec spec) {
+  for (const auto scale_a : {kTensorwise, kRowwise}) {
+    for (const auto scale_b : {kTensorwise, kRowwise}) {
+      for (const bool bias : kFlags) {
+        for (const bool fast : kFlags) {
+          spec.scale_a = scale_a;
+          spec.scale_b = scale_b;
+          spec.bias = bias;
+          spec.fast_accumulation = fast;
+          specs.push_back(spec);
+        }
+      }
+    }
+  }
+}
+
+void list_high_precision(std::vector<GemmSpec>& specs, Dtype in, Dtype out) {
+  for (const auto layout_a : {Layout::k_major, Layout::mn_major}) {
+    for (const auto layout_b : {Layout::k_major, Layout::mn_major}) {
+      for (const bool bias : kFlags) {
+        specs.push_back({.a = in, .b = in, .out = out, .layout_a = layout_a, .layout_b = layout_b, .bias = bias});
+      }
+    }
+  }
+}
+
+void list_mixed(std::vector<GemmSpec>& specs, Dtype high, Dtype fp8) {
+  for (const auto scale : {kTensorwise, kRowwise}) {
+    for (const Dtype out : {high, Dtype::f32}) {
+      specs.push_back({.a = high, .b = fp8, .out = out, .scale_b = scale});
+      specs.push_back({.a = fp8, .b = high, .out = out, .scale_a = scale});
+    }
+  }
+}
+
+}  // namespace
+
+bool has_group_factors(const GemmSpec& spec) {
+  const auto grouped = [](ScaleGranularity scale) { return scale == kRowGroups || scale == kBlocks; };
+  return grouped(spec.scale_a) || grouped(spec.scale_b);
+}
+
+Dtype bias_dtype(const GemmSpec& spec) {
+  return is_fp8(spec.out) || (spec.out == Dtype::f32 && is_fp8(spec.a) && is_fp8(spec.b)) ? Dtype::bf16 : spec.out;
+}
+
+Dtype epilogue_dtype(const GemmSpec& spec) { return is_fp8(spec.out) ? Dtype::bf16 : spec.out; }
+
+std::string print_spec(const GemmSpec& spec) {
+  std::string line = fmt::format("gemm {}*{}->{} {}", name(spec.a), name(spec.b), name(spec.out),
+                                 layout_letters(spec.layout_a, spec.layout_b));
+  // High-precision operands have no scale; one that is set by mistake is printed, because validate_spec() quotes this
+  // line.
+  if (is_fp8(spec.a) || is_fp8(spec.b) || spec.scale_a != kTensorwise || spec.scale_b != kTensorwise) {
+    line += fmt::format(" scale={},{}", print(spec.scale_a), print(spec.scale_b));
+  }
+  if (spec.bias) line += " bias";
+  const GemmEpilogue& epilogue = spec.epilogue;
+  if (epilogue.c) line += fmt::format(" c={}", name(*epilogue.c));
+  if (epilogue.pointwise) line += fmt::format(" epilogue={}", print_word(epilogue.pointwise));
+  if (epilogue.preactivation || epilogue.amax) {
+    line += fmt::format(" also={}{}{}", epilogue.preactivation ? "preactivation" : "",
+                        epilogue.preactivation && epilogue.amax ? "," : "", epilogue.amax ? "amax" : "");
+  }
+  if (spec.fast_accumulation) line += " fast";
+  if (spec.kernel != GemmKernel::automatic || spec.tiling || spec.algorithm != 0) {
+    line += fmt::format(" kernel={}", name(spec.kernel));
+  }
+  if (spec.tiling) {
+    line += fmt::format(":{}", spec.kernel == GemmKernel::mma ? print_mma_tiling(*spec.tiling) : print(*spec.tiling));
+  }
+  if (spec.algorithm != 0) line += fmt::format(":{}", spec.algorithm);
+  if (spec.staged_a || spec.staged_b) {
+    line += fmt::format(" staged={}", spec.staged_a ? spec.staged_b ? "a,b" : "a" : "b");
+  }
+  return line;
+}
+
+std::uint64_t hash_spec(const GemmSpec& spec) {
+  const GemmEpilogue& epilogue = spec.epilogue;
+  const auto flags = (spec.bias ? 1 : 0) | (spec.fast_accumulation ? 2 : 0) | (epilogue.preactivation ? 4 : 0) |
+                     (epilogue.amax ? 8 : 0) | (spec.staged_a ? 16 : 0) | (spec.staged_b ? 32 : 0);
+  const int c = epilogue.c ? 1 + static_cast<int>(*epilogue.c) : 0;
+  const GemmTiling t = spec.tiling.value_or(GemmTiling{.m = 0});
+  return mix(
+      seed<GemmSpec>() + pack(spec.a, spec.b, spec.out, spec.layout_a, spec.layout_b, flags, spec.kernel) +
+      (epilogue.pointwise ? mix(epilogue.pointwise.hash()) : 0) + mix(pack(spec.algorithm, c)) +
+      mix(bits(spec.scale_a) + mix(bits(spec.scale_b) + pack(t.m / 2, t.n / 2, t.cluster_m, t.cluster_n, t.stages,
+                                                             t.pingpong, spec.tiling.has_value(), t.stream_k))));
+}
+
+// Those that leave the choice of the kernel to the library and have no epilogue, whose outputs are of high precision
+// and whose FP8 operands are k_major; without a bias where only one operand is FP8.
+void list_valid(std::vector<GemmSpec>& specs) {
+  for (const Dtype a : kFp8Dtypes) {
+    for (const Dtype b : kFp8Dtypes) list_grouped(specs, a, b);
+  }
+  for (const Dtype a : kFp8Dtypes) {
+    for (const Dtype b : kFp8Dtypes) {
+      for (const Dtype out : kHighPrecisionDtypes) list_fp8(specs, {.a = a, .b = b, .out = out});
+    }
+  }
+  for (const Dtype in : kHighPrecisionDtypes) {
+    for (const Dtype out : kHighPrecisionDtypes) {
+      if (out == in || out == Dtype::f32) list_high_precision(specs, in, out);
+    }
+  }
+  for (const Dtype high : {Dtype::bf16, Dtype::f16}) {
+    for (const Dtype fp8 : kFp8Dtypes) list_mixed(specs, high, fp8);
+  }
+}
+
+}  // namespace ingot

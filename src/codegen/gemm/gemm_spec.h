@@ -1,0 +1,89 @@
+// Matrix multiplications, with the factors of FP8 operands, a bias and an epilogue.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ingot/codegen/gemm/gemm_tiling.h"
+#include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/granularity.h"
+#include "ingot/codegen/types/pass.h"
+
+namespace ingot {
+
+class SpecReader;
+struct TemplateInstance;
+
+// How an operand lies in memory. k_major: A as [M, K], B as [N, K] (the only layout that Hopper's FP8 tensor cores
+// take); mn_major: A as [K, M], B as [K, N].
+enum class Layout : std::uint8_t { k_major, mn_major };
+
+// What a GEMM does to its sums before it writes them, in f32, rounding after each step
+// (templates/gemm/gemm_epilogue.cuh):
+//   x = factors * sum + bias + beta * c    c[M, N] has this dtype and may be the output itself (accumulation); it is
+//                                          not read where beta is 0
+//   preactivation[M, N] = round(x)         if set: where a backward pass differentiates
+//   value = f(x, inputs)                   pointwise, if set
+//   out[M, N] = round(value); for an FP8 output, encode(saturate(value * scale)), with a given scale
+//   amax                                   if set: raised to the largest |out|, or |value| for an FP8 output; NaN is
+//                                          kept
+// The expression's matrices and columns and the preactivation have epilogue_dtype(); its rows are f32, and it has no
+// columns [col:f32]. The CPU reference and kernel simt compute the same bits; the tensor cores' kernels use the GPU's
+// own exp, tanh and so on.
+struct GemmEpilogue {
+  std::optional<Dtype> c{};
+  Pointwise pointwise{};
+  bool preactivation = false;
+  bool amax = false;
+  bool operator==(const GemmEpilogue&) const = default;
+};
+
+// out[M, N] = factor_a * factor_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once, after the
+// epilogue.
+// FP8 operands have factors (tensorwise or rowwise: one per m / one per n); high-precision operands have none. One
+// operand may be bf16 or f16 beside an FP8 one, which is then multiplied in that dtype. With factors of groups (a:
+// kRowGroups, b: kBlocks or kRowGroups) each 128 of k has factors of its own, and the result is the sum of each group's
+// sum times factor_a * factor_b; this excludes fast_accumulation.
+// staged: kernel sm90 reads codes in rows along k that start at multiples of 16 bytes. An operand that lies otherwise
+// is first rewritten in that order, in the stream's scratch memory: transposed if it is mn_major, else copied.
+struct GemmSpec {
+  static constexpr std::string_view kWord = "gemm";
+  Dtype a = Dtype::e4m3fn;
+  Dtype b = Dtype::e4m3fn;
+  Dtype out = Dtype::bf16;  // FP8 only for FP8 operands
+  Layout layout_a = Layout::k_major;
+  Layout layout_b = Layout::k_major;
+  ScaleGranularity scale_a = kTensorwise;  // kTensorwise for a high-precision operand
+  ScaleGranularity scale_b = kTensorwise;
+  bool bias = false;               // bias[N], of bias_dtype()
+  bool fast_accumulation = false;  // sums in the tensor core throughout; FP8 operands only
+  GemmEpilogue epilogue{};
+  GemmKernel kernel = GemmKernel::automatic;
+  std::optional<GemmTiling> tiling{};  // of kernels sm90 and mma; empty: chosen for the size (gemm_estimate.h)
+  int algorithm = 0;                   // of kernel cublaslt: index into cuBLASLt's heuristic results, from 0
+  bool staged_a = false;               // of kernel sm90
+  bool staged_b = false;
+  bool operator==(const GemmSpec&) const = default;
+};
+
+// Does each 128 of k have factors of its own?
+bool has_group_factors(const GemmSpec& spec);
+// The dtype of a GEMM's bias vector: out, or bf16 where out is f32 or FP8 and both operands are FP8.
+Dtype bias_dtype(const GemmSpec& spec);
+// The dtype of the other matrices beside a GEMM's output: out, or bf16 where out is FP8.
+Dtype epilogue_dtype(const GemmSpec& spec);
+
+// What kernel_spec.h and generate.h do with any spec.
+std::string print_spec(const GemmSpec& spec);
+void validate_spec(const GemmSpec& spec);
+std::uint64_t hash_spec(const GemmSpec& spec);
+void read_spec(const SpecReader& reader, GemmSpec& spec);
+void list_valid(std::vector<GemmSpec>& specs);
+ExtraPasses extra_passes(const GemmSpec& spec);
+TemplateInstance template_instance(const GemmSpec& spec, Pass pass);
+
+}  // namespace ingot

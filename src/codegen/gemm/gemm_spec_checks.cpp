@@ -1,0 +1,181 @@
+// Which GEMMs there are.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ingot/codegen/gemm/gemm_sm90.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/types/spec_checks.h"
+
+namespace ingot {
+namespace {
+
+void require_scale(const GemmSpec& spec, const char* field, ScaleGranularity scale) {
+  if (scale != kTensorwise && scale != kRowwise) {
+    refuse(spec, fmt::format("{} is {}, but must be tensor or row, or 1x128,128x128 or 1x128,1x128 for both", field,
+                             print(scale)));
+  }
+}
+
+void require_layout(const GemmSpec& spec, const char* field, Layout layout) {
+  if (layout != Layout::k_major && layout != Layout::mn_major) {
+    refuse(spec, fmt::format("{} is {}, which is no layout; it must be k_major or mn_major", field,
+                             static_cast<unsigned>(layout)));
+  }
+}
+
+void validate_fp8_gemm(const GemmSpec& spec) {
+  require_dtype(spec, "a", spec.a, kFp8Dtypes);
+  require_dtype(spec, "b", spec.b, kFp8Dtypes);
+  if (!among(kHighPrecisionDtypes, spec.out) && !among(kFp8Dtypes, spec.out)) {
+    refuse(spec, fmt::format("out is {}, but must be one of {}, {}", name(spec.out), list(kHighPrecisionDtypes),
+                             list(kFp8Dtypes)));
+  }
+  if (!has_group_factors(spec)) {
+    require_scale(spec, "scale_a", spec.scale_a);
+    require_scale(spec, "scale_b", spec.scale_b);
+    return;
+  }
+  if (spec.scale_a != kRowGroups || (spec.scale_b != kBlocks && spec.scale_b != kRowGroups)) {
+    refuse(spec, fmt::format("scale is {},{}, but factors of groups of K are 1x128,128x128 or 1x128,1x128",
+                             print(spec.scale_a), print(spec.scale_b)));
+  }
+  if (spec.fast_accumulation) {
+    refuse(spec, "fast_accumulation is set, but each 128 of K has its own factors here and is summed apart");
+  }
+}
+
+void validate_high_precision_gemm(const GemmSpec& spec) {
+  require_dtype(spec, "a", spec.a, kHighPrecisionDtypes);
+  require_dtype(spec, "b", spec.b, kHighPrecisionDtypes);
+  if (spec.a != spec.b) {
+    refuse(spec, fmt::format("b is {}, but must be {} as a is: high-precision operands are of one dtype", name(spec.b),
+                             name(spec.a)));
+  }
+  if (spec.out != spec.a && spec.out != Dtype::f32) {
+    refuse(spec, fmt::format("out is {}, but must be {}{}", name(spec.out), name(spec.a),
+                             spec.a == Dtype::f32 ? ", as the operands are" : " (as the operands are) or f32"));
+  }
+  for (const auto& [field, scale] : {std::pair{"scale_a", spec.scale_a}, std::pair{"scale_b", spec.scale_b}}) {
+    if (scale != kTensorwise) {
+      refuse(spec,
+             fmt::format("{} is {}, but must be tensor: a high-precision operand has no factors", field, print(scale)));
+    }
+  }
+  if (spec.fast_accumulation) {
+    refuse(spec, "fast_accumulation is set, but is for FP8 operands only: high-precision ones always sum in f32");
+  }
+}
+
+// bf16 or f16 beside FP8.
+void validate_mixed_gemm(const GemmSpec& spec) {
+  const bool a_is_fp8 = is_fp8(spec.a);
+  const Dtype high = a_is_fp8 ? spec.b : spec.a;
+  if (high == Dtype::f32) {
+    refuse(spec, fmt::format("{} is f32 and {} is {}, but beside FP8 an operand must be FP8, bf16 or f16",
+                             a_is_fp8 ? "b" : "a", a_is_fp8 ? "a" : "b", name(a_is_fp8 ? spec.a : spec.b)));
+  }
+  if (spec.out != high && spec.out != Dtype::f32) {
+    refuse(spec, fmt::format("out is {}, but must be {} (as the high-precision operand is) or f32", name(spec.out),
+                             name(high)));
+  }
+  if ((a_is_fp8 ? spec.scale_b : spec.scale_a) != kTensorwise) {
+    refuse(spec, fmt::format("{} is {}, but must be tensor: a high-precision operand has no factors",
+                             a_is_fp8 ? "scale_b" : "scale_a", print(a_is_fp8 ? spec.scale_b : spec.scale_a)));
+  }
+  require_scale(spec, a_is_fp8 ? "scale_a" : "scale_b", a_is_fp8 ? spec.scale_a : spec.scale_b);
+  if (spec.fast_accumulation) {
+    refuse(spec, "fast_accumulation is set, but is for two FP8 operands only: others always sum in f32");
+  }
+}
+
+void validate_mma(const GemmSpec& spec) {
+  if (spec.a == Dtype::f32) {
+    refuse(spec, "a is f32, but kernel mma multiplies FP8, bf16 and f16 only: leave kernel out");
+  }
+  if (spec.tiling && std::ranges::find(kMmaTilings, *spec.tiling) == kMmaTilings.end()) {
+    refuse(spec, fmt::format("tiling is {}, but kernel mma has 128x128 and 64x64 only", print(*spec.tiling)));
+  }
+}
+
+void validate_sm90(const GemmSpec& spec) {
+  for (const auto& [field, dtype] : {std::pair{"a", spec.a}, std::pair{"b", spec.b}}) {
+    if (!is_ocp(dtype)) {
+      refuse(spec, fmt::format("{} is {}, but kernel sm90 multiplies e4m3fn and e5m2 only: leave kernel out", field,
+                               name(dtype)));
+    }
+  }
+  if (!spec.tiling) return;
+  if (const std::string fault = tiling_fault(*spec.tiling, spec.fast_accumulation); !fault.empty()) {
+    refuse(spec, fmt::format("tiling has {}", fault));
+  }
+  if (!has_group_factors(spec)) return;
+  if (sm90_columns(sm90_tiling(*spec.tiling)) > 128) {
+    refuse(spec, fmt::format("tiling has a tile of {} columns, but with factors of groups it must be 64 or 128",
+                             spec.tiling->n));
+  }
+  // Two sets of sums, the steps' factors and the position along K need more registers than a thread has.
+  if (spec.tiling->stream_k && spec.tiling->m > 128) {
+    refuse(spec,
+           fmt::format("tiling has a tile of {} rows in stream-K, but with factors of groups it must be 64 or 128",
+                       spec.tiling->m));
+  }
+}
+
+void validate_kernel(const GemmSpec& spec) {
+  if (spec.kernel > GemmKernel::simt) {
+    refuse(spec, fmt::format("kernel is {}, which is none; it must be automatic, cublaslt, sm90, mma or simt",
+                             static_cast<unsigned>(spec.kernel)));
+  }
+  if (spec.tiling && spec.kernel != GemmKernel::sm90 && spec.kernel != GemmKernel::mma) {
+    refuse(spec, fmt::format("tiling is {}, but kernel is {}: sm90 and mma alone have one", print(*spec.tiling),
+                             name(spec.kernel)));
+  }
+  if (spec.algorithm != 0 && spec.kernel != GemmKernel::cublaslt) {
+    refuse(spec, fmt::format("algorithm is {}, but kernel is {}: cublaslt alone has algorithms", spec.algorithm,
+                             name(spec.kernel)));
+  }
+  if (spec.algorithm < 0 || spec.algorithm >= kCublasltAlgorithms) {
+    refuse(spec, fmt::format("algorithm is {}, but must be 0 to {}", spec.algorithm, kCublasltAlgorithms - 1));
+  }
+  if ((spec.staged_a || spec.staged_b) && spec.kernel != GemmKernel::sm90) {
+    refuse(spec, fmt::format("staged is set, but kernel is {}: sm90 alone has staged operands", name(spec.kernel)));
+  }
+  if (spec.kernel == GemmKernel::mma) return validate_mma(spec);
+  if (spec.kernel == GemmKernel::sm90) return validate_sm90(spec);
+}
+
+void validate_epilogue(const GemmSpec& spec) {
+  const GemmEpilogue& epilogue = spec.epilogue;
+  if (epilogue.c) require_dtype(spec, "c", *epilogue.c, kHighPrecisionDtypes);
+  if (epilogue.preactivation && !epilogue.pointwise) {
+    refuse(spec, "preactivation is set, but there is no pointwise expression: the output is what it would be");
+  }
+  for (const PointwiseInput& input : epilogue.pointwise.inputs()) {
+    if (input.kind != PointwiseInput::Kind::column_f32) continue;
+    refuse(spec, fmt::format("epilogue reads {0}[col:f32], but a GEMM's vectors along the columns are of {1}: write "
+                             "{0}[col], or make it a factor of b",
+                             input.name, name(epilogue_dtype(spec))));
+  }
+}
+
+}  // namespace
+
+void validate_spec(const GemmSpec& spec) {
+  require_layout(spec, "layout_a", spec.layout_a);
+  require_layout(spec, "layout_b", spec.layout_b);
+  const bool a_high = among(kHighPrecisionDtypes, spec.a);
+  const bool b_high = among(kHighPrecisionDtypes, spec.b);
+  if (a_high != b_high && among(kFp8Dtypes, spec.a) != among(kFp8Dtypes, spec.b)) {
+    validate_mixed_gemm(spec);
+  } else if (a_high) {
+    validate_high_precision_gemm(spec);
+  } else {
+    validate_fp8_gemm(spec);
+  }
+  validate_epilogue(spec);
+  validate_kernel(spec);
+}
+
+}  // namespace ingot

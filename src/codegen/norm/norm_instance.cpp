@@ -1,0 +1,40 @@
+#include <fmt/format.h>
+
+#include "ingot/codegen/cast/column_sum_instance.h"
+#include "ingot/codegen/norm/norm_spec.h"
+#include "ingot/codegen/types/template_instance.h"
+#include "ingot/codegen/types/template_text.h"
+
+namespace ingot {
+namespace {
+
+const char* type_text(NormKind kind) { return kind == NormKind::layer ? "ingot::LayerNorm" : "ingot::RmsNorm"; }
+
+}  // namespace
+
+ExtraPasses extra_passes(const NormSpec&) { return {}; }
+
+TemplateInstance template_instance(const NormSpec& spec, Pass) {
+  // pow2 is a parameter of the kernel, and so is whether statistics are written beside other outputs.
+  NormSpec kernel = spec;
+  kernel.pow2 = false;
+  kernel.stats = !spec.out && !spec.result;
+  return {
+      "norm/norm_rows.cuh",
+      fmt::format("norm_rows<{}, {}, {}, {}, {}, {}>", type_text(spec.in), type_text(spec.kind), spec.affine,
+                  spec.out ? type_text(*spec.out) : "ingot::NoCodes", spec.source == ScaleSource::given, spec.result),
+      print_spec(kernel)};
+}
+
+ExtraPasses extra_passes(const NormBackwardSpec& spec) { return {.finish = spec.affine}; }
+
+TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
+  if (pass == Pass::finish) return column_sum_finish(spec.sums);
+  NormBackwardSpec kernel = spec;
+  kernel.sums = Dtype::f32;  // the finishing pass rounds
+  return {"norm/norm_backward.cuh",
+          fmt::format("norm_backward<{}, {}, {}>", type_text(spec.in), type_text(spec.kind), spec.affine),
+          print_spec(kernel)};
+}
+
+}  // namespace ingot

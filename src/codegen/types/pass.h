@@ -1,0 +1,20 @@
+// The kernels that one spec takes, one launch each.
+#pragma once
+
+#include <cstdint>
+
+namespace ingot {
+
+// In the order of their launches. first: computes what the main pass builds on, such as the maxima that a tensorwise
+// cast needs before it. main: every spec has it. finish: combines what the main pass left in parts, such as column
+// sums. whole: replaces first and main for matrices that are small enough (templates/cast/cast_whole.cuh).
+enum class Pass : std::uint8_t { first, main, finish, whole };
+
+// The passes that a spec may take beside the main one.
+struct ExtraPasses {
+  bool first = false;
+  bool finish = false;
+  bool whole = false;
+};
+
+}  // namespace ingot

@@ -1,0 +1,75 @@
+// Reads a spec from its line: "cast bf16->e4m3fn scale=row pow2". The first word names the operation, the next ones
+// come in a fixed order, and the options after them in any order. Errors quote the word that is wrong.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/granularity.h"
+
+namespace ingot {
+
+// "scale=row" has the key "scale" and the value "row"; "pow2" is its own key and has an empty value.
+struct SpecOption {
+  std::string_view word;
+  std::string_view key;
+  std::string_view value;
+};
+
+// Every function that takes a `word` quotes it in its message as the place where the text stands; without one, or where
+// the text is the whole word, the message quotes the text alone.
+class SpecReader {
+ public:
+  // Throws Error{invalid_spec} if the line is empty or leaves a quotation mark open. Refers to `line`.
+  explicit SpecReader(std::string_view line);
+
+  // Throws Error{invalid_spec} with the line as its subject.
+  [[noreturn]] void fail(const std::string& message) const;
+
+  // Word 0 names the operation.
+  const std::string& word(std::size_t index) const { return words_[index]; }
+  // Refuses a line of fewer than `count` words. form: what must follow the operation's name.
+  void require_words(std::size_t count, std::string_view form) const;
+
+  // Applies each word from the `first` on. `take` stores what the option gives and returns the field's name, or null
+  // if the operation has no such option; giving a field twice is an error. form: the options that there are.
+  using TakeOption = std::function<const char*(const SpecOption& option)>;
+  void each_option(std::size_t first, std::string_view form, const TakeOption& take) const;
+  // Refuses any word from the `first` on.
+  void no_options(std::size_t first, std::string_view form) const;
+
+  // Both sides of the first divider. form: what the text, or `word`, must be.
+  std::pair<std::string_view, std::string_view> halves(std::string_view text, std::string_view divider,
+                                                       std::string_view form, std::string_view word = {}) const;
+  // Calls `take` for each part between commas; also for empty ones.
+  static void each_part(std::string_view list, const std::function<void(std::string_view part)>& take);
+
+  // A high-precision or FP8 dtype is expected.
+  Dtype dtype(std::string_view text, std::string_view word = {}) const;
+  Dtype dtype_among(std::string_view text, std::string_view expected) const;
+  ScaleGranularity granularity(std::string_view text, std::string_view word = {},
+                               std::string_view expected = "tensor, row, col or <rows>x<cols>") const;
+  // What parse(text) gives: an optional value. what: "kernel", in: "x" is no kernel; expected <expected>.
+  template <class Parse>
+  auto parsed(const Parse& parse, std::string_view text, std::string_view word, std::string_view what,
+              std::string_view expected) const {
+    const auto value = parse(text);
+    if (!value) fail_as(text, word, what, expected);
+    return *value;
+  }
+  int number(std::string_view text, std::string_view word, std::string_view what, std::string_view expected) const;
+
+ private:
+  [[noreturn]] void fail_as(std::string_view text, std::string_view word, std::string_view what,
+                            std::string_view expected) const;
+
+  std::string_view line_;
+  std::vector<std::string> words_;
+};
+
+}  // namespace ingot
