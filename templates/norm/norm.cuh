@@ -1,18 +1,20 @@
-// What the norms' kernels and the CPU reference share: the order of a row's sums, and the operations on an element.
+// What the LayerNorm and RMSNorm kernels share with the CPU reference: the order in which a row is summed, and the
+// arithmetic of one element.
 //
-// The sum of a row's terms, in f32, as the contract has it. T threads take vectors of 8 of columns in turn: thread t
-// those that begin at 8 t, 8 (t + T), 8 (t + 2 T) ... Terms past the end are 0. Then, with plain adds:
+// A row is summed in f32, in an order that is part of the numerics contract. T threads share the row. Thread t sums 8
+// neighbouring columns at a time: those that begin at 8 t, 8 (t + T), 8 (t + 2 T) ... Terms past the end are 0. All
+// additions are plain (no fma):
 //
-//   vector of 8:  ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7))
-//   thread: its vectors of 8 in ascending order, starting from 0
-//   warp:   a + b of every two lanes that are 16, 8, 4, 2 and 1 apart
-//   row:    the warps in ascending order
+//   8 columns: ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7))
+//   thread:    adds these sums to 0 in ascending order of columns
+//   warp:      adds the lanes that are 16, then 8, 4, 2 and 1 apart
+//   row:       adds the warps in ascending order
 //
-// T depends on the number of columns alone, so that the GPU that runs it, the dtype and the alignment change no bit. A
-// sum of squares that overflows is Inf, and rstd then 0.
+// T depends only on the number of columns, so neither the GPU nor the dtype nor the alignment changes a bit. If a sum
+// of squares overflows to Inf, rstd is 0.
 //
-// A mean is a sum times 1 / cols, which the host rounds once (inverse_cols): no division in the kernel, and an error
-// far below that of the sum. The mean of nothing is 0.
+// A mean is a sum times 1 / cols, which the host rounds once (inverse_cols): the kernel does not divide, and the error
+// is far below that of the sum. The mean of no elements is 0.
 #pragma once
 
 #include "memory.cuh"
@@ -34,8 +36,8 @@ INGOT_HOST_DEVICE float vec8_sum(const float (&a)[kVec8]) {
   return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
 }
 
-// The smallest power of two of threads, from 32 to 512, that have a row in `vec8s` vectors of 8 each; longer rows take
-// more.
+// The number of threads that share a row: the smallest power of two, from 32 to 512, that covers it with `vec8s` groups
+// of 8 columns per thread; 512 threads cover longer rows with more groups each.
 INGOT_HOST_DEVICE constexpr u32 norm_threads_per_row(i64 cols, u32 vec8s) {
   u32 threads = 32;
   while (threads < 512 && i64{threads} * vec8s * kVec8 < cols) threads *= 2;
@@ -51,7 +53,8 @@ INGOT_HOST_DEVICE float normalised(float x, float mean, float rstd) {
   return kCentred<Kind> ? (x - mean) * rstd : x * rstd;
 }
 
-// Columns col .. col + 7 of a row of `cols` elements; 0 past its end. `vectors`: may it be read in vectors?
+// Loads columns col .. col + 7 of a row of `cols` elements; columns past its end read as 0. `vectors` says that the row
+// may be read in 16-byte vectors.
 template <HighPrecision T>
 INGOT_DEVICE void load_padded(const T* row, i64 col, i64 cols, bool vectors, float (&x)[kVec8]) {
   if (vectors && col + kVec8 <= cols) return unpack(load_vec8_again(row + col), x);
@@ -59,7 +62,7 @@ INGOT_DEVICE void load_padded(const T* row, i64 col, i64 cols, bool vectors, flo
   for (u32 i = 0; i < kVec8; ++i) x[i] = col + i < cols ? to_float(row[col + i]) : 0.0F;
 }
 
-// The counterpart: nothing is written past the end.
+// Stores the same columns; writes nothing past the end of the row.
 template <HighPrecision T>
 INGOT_DEVICE void store_padded(T* row, i64 col, i64 cols, bool vectors, const Vec8<T>& vec8) {
   if (vectors && col + kVec8 <= cols) return store_vec8(row + col, vec8);

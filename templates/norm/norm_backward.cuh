@@ -1,18 +1,19 @@
-// The backward pass of LayerNorm or RMSNorm (formulas: codegen/norm/norm_spec.h; order of a row's sums: norm.cuh), with
-// the sums over rows that are the gradients of gamma and beta. Moves each byte of the two inputs and of the output
-// once.
+// The backward pass of LayerNorm and RMSNorm: grad_input, and the sums over rows that become the gradients of gamma and
+// beta (formulas: codegen/norm/norm_spec.h; order of a row's sums: norm.cuh). It reads each byte of the two inputs once
+// and writes each byte of the output once.
 //
-// The sums over rows are in f32, in an order that depends on the shape alone: with R = rows_per_chunk and G = groups of
-// NormBackwardLaunch, chunk c has the rows c R .. min(rows, (c + 1) R) - 1; its group g those that are g, g + G ...
-// from its first, summed in ascending order from 0; the groups' sums are added in ascending order, and then the
-// chunks', by column_sum_finish.
+// The sums over rows are in f32, in an order that depends only on the shape. With R = rows_per_chunk and G = groups of
+// NormBackwardLaunch, chunk c holds rows c R .. min(rows, (c + 1) R) - 1, and its group g holds every G-th of them,
+// beginning with the g-th. Each group adds its rows in ascending order, starting from 0; then the groups' sums are
+// added in ascending order; last, column_sum_finish adds the chunks' sums in ascending order.
 //
-// A block of 512 threads has a chunk of rows, and walks it a row to a group, two vectors of 8 of columns to a thread:
-// the sums over rows stay in registers, and the next row is on its way while this one is reduced. There are at most 132
-// chunks, as many as the H100 and H200 have processors: the partial sums are then a few per cent of the bytes.
+// A block of 512 threads takes one chunk. Each group of threads walks its rows one at a time, with two times 8
+// neighbouring columns per thread: the sums over rows stay in registers, and the next row is loaded while the current
+// one is reduced. There are at most 132 chunks, one per SM of the H100 and H200, so the partial sums add only a few per
+// cent to the bytes.
 //
-// Rows of more than 8192 columns, and those that cannot be read in vectors, are read once for their sums, again for the
-// output and again for the sums over rows, from the L2 if it has room for four rows of each block.
+// Rows of more than 8192 columns, and rows that cannot be read in vectors, are read three times: for their own sums,
+// for the output, and for the sums over rows. The later reads hit the L2 if it has room for four rows of each block.
 #pragma once
 
 #include "memory.cuh"
@@ -31,7 +32,7 @@ struct NormBackwardParams {
   const float* mean;        // [rows], if LayerNorm
   const float* rstd;        // [rows]
   void* grad_input;         // In[rows, cols]
-  float* partials;          // if Affine: [chunks, sums * cols], those of gamma and then, if LayerNorm, those of beta
+  float* partials;          // if Affine: [chunks, sums * cols], the sums for gamma, then (LayerNorm) those for beta
   i64 rows, cols;
   i64 grad_output_stride, input_stride, grad_input_stride;  // elements
   float inverse_cols;
@@ -39,10 +40,10 @@ struct NormBackwardParams {
 
 struct NormBackwardLaunch {
   static constexpr u32 kThreads = 512;
-  static constexpr u32 kVec8s = 2;  // that a thread keeps
+  static constexpr u32 kVec8s = 2;  // groups of 8 columns that a thread keeps in registers
   static constexpr i64 kMaxChunks = 132;
   static constexpr i64 kMinRowsPerGroup = 4;
-  static constexpr i64 kRowsPerBatch = 4;  // of long rows
+  static constexpr i64 kRowsPerBatch = 4;  // for long rows
   INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kVec8s); }
   INGOT_HOST_DEVICE static constexpr i64 groups(i64 cols) { return kThreads / threads_per_row(cols); }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_chunk(i64 rows, i64 cols) {
@@ -57,11 +58,11 @@ template <class In, class Kind, bool Affine>
 struct NormBackward {
   using Launch = NormBackwardLaunch;
   static constexpr u32 kVec8s = Launch::kVec8s;
-  static constexpr u32 kSums = kCentred<Kind> ? 2 : 1;  // of g * xhat; of g
-  // Of f32 there is no room in the registers for two rows.
+  static constexpr u32 kSums = kCentred<Kind> ? 2 : 1;  // sum of g * xhat; LayerNorm: also the sum of g
+  // In f32, two rows do not fit the registers.
   static constexpr bool kAhead = sizeof(In) == 2;
   using RowSums = float[2][kMaxWarps][kSums];
-  // Of the columns that two groups or more share.
+  // The column sums that two or more groups pass on to each other.
   using ColumnSums = float[Affine ? kSums : 1][Affine ? Launch::kThreads / 2 * kVec8s * kVec8 : 1];
 
   const NormBackwardParams& p;
@@ -90,17 +91,17 @@ struct NormBackward {
   };
   INGOT_DEVICE Statistics statistics(i64 row) const { return {kCentred<Kind> ? p.mean[row] : 0.0F, p.rstd[row]}; }
 
-  // x becomes xhat.
+  // Turns x into xhat.
   INGOT_DEVICE static void normalise(float (&x)[kVec8], const Statistics& s) {
     INGOT_UNROLL
     for (float& element : x) element = normalised<Kind>(element, s.mean, s.rstd);
   }
-  // The gradients become g.
+  // Turns the gradients into g.
   INGOT_DEVICE static void scale(float (&grad)[kVec8], const float (&factors)[kVec8]) {
     INGOT_UNROLL
     for (u32 c = 0; c < kVec8; ++c) grad[c] = grad[c] * factors[c];
   }
-  // The terms of a vector of 8, of which those past the end of the row are 0.
+  // Adds the terms of 8 columns to the row's sums; terms past the end of the row are 0.
   INGOT_DEVICE static void take(const float (&g)[kVec8], const float (&xhat)[kVec8], i64 cols_left,
                                 float (&sums)[kSums]) {
     float terms[kVec8];
@@ -127,7 +128,7 @@ struct NormBackward {
     }
     return pack<In>(result);
   }
-  // The sums over rows take in one row.
+  // Adds one row to the sums over rows.
   INGOT_DEVICE static void take_row(const float (&grad)[kVec8], const float (&xhat)[kVec8],
                                     float (&sums)[kSums][kVec8]) {
     INGOT_UNROLL
@@ -137,8 +138,7 @@ struct NormBackward {
     }
   }
 
-  // ---- Rows of whole vectors of 8 that fit the registers
-  // ---------------------------------------------------------------
+  // ---- Rows that fit the registers: a multiple of 8 columns ------------------------------------------------------
 
   struct Row {
     Vec8<In> x[kVec8s] = {};
@@ -217,7 +217,7 @@ struct NormBackward {
     }
   }
 
-  // One group after the other adds its sums; the last one has the chunk's.
+  // The groups add their sums one after the other; the last group holds the chunk's sums and stores them.
   INGOT_DEVICE void merge_groups(float (&sums)[kVec8s][kSums][kVec8], ColumnSums& column_sums) const {
     INGOT_UNROLL_BY(1)
     for (u32 g = 0; g < groups; ++g) {
@@ -241,14 +241,14 @@ struct NormBackward {
     }
   }
 
-  // The columns are whole vectors of 8 here: every vector of 8 of partial sums is at a multiple of 32 bytes.
+  // The number of columns is a multiple of 8 here, so every 8 partial sums start at a multiple of 32 bytes.
   INGOT_DEVICE static void store_partials(float* target, const float (&sums)[kVec8]) {
     const Vec8<float> vec8 = pack<float>(sums);
     INGOT_UNROLL
     for (u32 i = 0; i < 2; ++i) *reinterpret_cast<U32x4*>(target + 4 * i) = vec8.vectors[i].bits;
   }
 
-  // ---- All others ------------------------------------------------------------------------------------------------
+  // ---- All other rows --------------------------------------------------------------------------------------------
 
   INGOT_DEVICE void streamed_rows(bool vectors, RowSums& row_sums) const {
     const i64 batch = groups == 1 ? Launch::kRowsPerBatch : end_row - first_row;
@@ -295,8 +295,7 @@ struct NormBackward {
     }
   }
 
-  // The sums over the rows of a batch, on top of those of the batches before it, of which there are none where there
-  // are several groups.
+  // Adds the rows of a batch to the sums of the batches before it. With several groups there is only one batch.
   INGOT_DEVICE void streamed_columns(i64 first, i64 end, bool vectors) const {
     INGOT_UNROLL_BY(1)
     for (i64 col = i64{threadIdx.x} * kVec8; col < p.cols; col += i64{Launch::kThreads} * kVec8) {

@@ -1,10 +1,11 @@
-// LayerNorm or RMSNorm of the rows of a matrix, with what may follow: the values, their FP8 codes and the statistics
-// (formulas: codegen/norm/norm_spec.h; order of the sums: norm.cuh). Moves each input byte and each output byte once,
-// in one launch: a row stays in its threads' registers, as the elements and then as the values, while its statistics
-// and then its amax are found. Longer rows, and those that cannot be read in vectors, are read again, from the L2.
+// LayerNorm or RMSNorm of each row of a matrix. The kernel writes any of the values, their FP8 codes and the statistics
+// (formulas: codegen/norm/norm_spec.h; order of the sums: norm.cuh). It reads each input byte once and writes each
+// output byte once, in one launch: a row stays in its threads' registers, first as elements and then as values, while
+// its statistics and then its amax are found. Rows that are too long for that, and rows that cannot be read in vectors,
+// are read again, from the L2.
 //
-// The scale of a row is that of its own values, which are rounded to the input's dtype first. A given scale is one for
-// the whole tensor; the amax beside it is then raised to the largest |value|.
+// A dynamic scale belongs to one row and comes from the row's values after they are rounded to the input's dtype. A
+// given scale holds for the whole tensor; the kernel then raises the amax beside it to the largest |value|.
 #pragma once
 
 #include "memory.cuh"
@@ -30,22 +31,22 @@ struct NormRowsParams {
   i64 result_stride;
   void* codes;  // Codes[rows, cols]
   i64 codes_stride;
-  float* factors;      // [rows]; Given: [1]
-  const float* scale;  // Given
-  u32* amax;           // Given
-  u32 threads_log2;    // per row: of the launch
+  float* factors;      // codes: [rows] if dynamic, [1] if Given
+  const float* scale;  // if Given
+  u32* amax;           // if Given
+  u32 threads_log2;    // log2 of the threads that share a row
   bool pow2;
 };
 
-// As Codes: none are written.
+// In place of Codes: the kernel writes no codes.
 struct NoCodes {};
 
-// A group of 32 to 512 threads takes a row, four vectors of 8 to a thread: 8192 columns to 256 threads. Blocks of fewer
-// than 128 threads hold several groups.
+// A group of 32 to 512 threads takes a row, four times 8 columns per thread: 256 threads take 8192 columns. A block has
+// at least 128 threads, so it may hold several groups.
 struct NormRowsLaunch {
   static constexpr u32 kMaxThreads = 512;
-  static constexpr u32 kMinThreads = 128;  // of a block
-  static constexpr u32 kVec8s = 4;         // that a thread keeps
+  static constexpr u32 kMinThreads = 128;  // in a block
+  static constexpr u32 kVec8s = 4;         // groups of 8 columns that a thread keeps in registers
   static constexpr i64 kMaxBlocks = 0x7fffffff;
   INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kVec8s); }
   INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) {
@@ -55,7 +56,7 @@ struct NormRowsLaunch {
   }
   INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols) { return max_of(kMinThreads, threads_per_row(cols)); }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 cols) { return threads(cols) / threads_per_row(cols); }
-  // One block at least: a given scale has a factor even where there are no rows.
+  // At least one block: a given scale's factor is written even if there are no rows.
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) {
     return max_of(i64{1}, min_of(kMaxBlocks, ceil_div(rows, rows_per_block(cols))));
   }
@@ -104,7 +105,7 @@ struct NormRow {
     }
   }
 
-  // The squares of eight elements, of which those past the end of the row, from `left` on, are 0.
+  // The sum of the squares of 8 elements; those from `left` on lie past the end of the row and count as 0.
   INGOT_DEVICE float sum_of_squares(float (&x)[kVec8], i64 left) const {
     INGOT_UNROLL
     for (u32 c = 0; c < kVec8; ++c) {
@@ -114,7 +115,7 @@ struct NormRow {
     return vec8_sum(x);
   }
 
-  // What a vector of 8 of gamma and beta has, where the norm has them.
+  // The gamma and beta of 8 columns, if the norm has them.
   struct AffineVec8 {
     Vec8<In> gamma{}, beta{};
   };
@@ -126,7 +127,7 @@ struct NormRow {
     return vec8;
   }
 
-  // The elements of a vector of 8 become the values, rounded.
+  // Turns 8 elements into the norm's values, rounded to In.
   INGOT_DEVICE Vec8<In> values(float (&x)[kVec8], const AffineVec8& affine) const {
     INGOT_UNROLL
     for (float& element : x) element = normalised<Kind>(element, mean, rstd);
@@ -150,7 +151,7 @@ struct NormRow {
   }
 };
 
-// A row of whole vectors of 8 that fits the registers.
+// A row that stays in registers: it fits them, and its length is a multiple of 8.
 template <class Row>
 INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
   using In = typename Row::Element;
@@ -167,7 +168,7 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
     INGOT_UNROLL
     for (Vec8<In>& vec8 : vec8s) forget_values(vec8);
   };
-  // Vec8s past the end of the row are zeros and add 0.
+  // Columns past the end of the row are zeros and add 0.
   if constexpr (Row::kSubtractsMean) {
     float sums[1] = {0.0F};
     INGOT_UNROLL
@@ -193,7 +194,7 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
   r.take_squares(squares[0]);
   if constexpr (Row::kWritesValues) {
     u32 maximum = 0;
-    // As many vectors of 8 of gamma and beta on their way as there are registers for.
+    // Loads as much of gamma and beta at a time as the registers hold.
     constexpr u32 kBatch = min_of(Row::kVec8s, (Row::kSubtractsMean ? 4U : 8U) / static_cast<u32>(sizeof(In)));
     INGOT_UNROLL
     for (u32 first = 0; first < Row::kVec8s; first += kBatch) {
@@ -226,8 +227,7 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
   }
 }
 
-// Any other row is read once for each of the passes; they share a loop, because there is nothing to gain from more
-// code.
+// Any other row is read once per pass. The passes share one loop, because more code would gain nothing.
 template <class Row>
 INGOT_DEVICE void norm_streamed_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
   using In = typename Row::Element;
@@ -237,7 +237,7 @@ INGOT_DEVICE void norm_streamed_row(Row& r, float (&warp_sums)[2][kMaxWarps][1],
   const i64 cols = r.p.cols;
   INGOT_UNROLL_BY(1)
   for (u32 pass = kFirst; pass <= kLast; ++pass) {
-    const bool vectors = Row::vectors(r.p);  // anew for each pass: there is no register for it
+    const bool vectors = Row::vectors(r.p);  // computed again in each pass: there is no register to keep it
     float total[1] = {0.0F};
     u32 maximum = 0;
     INGOT_UNROLL_BY(1)
