@@ -1,6 +1,7 @@
-// output[r, c] = input[r, c] rounded to nearest even in a format of a sign, an exponent and a mantissa (any of up to
-// eight bits), as a number of the input's own type: what a value becomes in that format, without its code. Past the
-// largest value is that value; NaN stays NaN. In place, if wanted; elementwise.cuh moves the bytes.
+// output[r, c] = input[r, c] rounded to nearest even to a number format with a sign bit, an exponent and a mantissa
+// (any format of up to eight bits). The result has the input's dtype; no code is stored. Values beyond the format's
+// largest become that largest value; NaN stays NaN. The output may be the input. elementwise.cuh reads and writes the
+// matrices.
 #pragma once
 
 #include "cast/elementwise.cuh"
@@ -9,8 +10,8 @@
 
 namespace ingot {
 
-// Bias 2^(exponent_bits - 1) - 1; every code is a finite number, those of exponent 0 are subnormal. Kernels give
-// constants, of which all but the rounding itself is computed at compile time.
+// The format's bias is 2^(exponent_bits - 1) - 1; every code is a finite number, and the codes with exponent 0 are
+// subnormal. Kernels pass constants for both bit counts, so the compiler computes everything but the rounding itself.
 INGOT_HOST_DEVICE float round_to_format(float x, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int dropped = 23 - mantissa_bits;
@@ -20,20 +21,21 @@ INGOT_HOST_DEVICE float round_to_format(float x, int exponent_bits, int mantissa
   const u32 sign = bits & 0x80000000U;
   if (magnitude > kF32Inf) return float_from_bits(kF32Nan);
   if (magnitude < min_normal) {
-    // encode_software()'s step; the difference is exact.
+    // The subnormal step of encode_software(); the subtraction is exact.
     const float magic = float_from_bits(static_cast<u32>(127 + 1 - bias + dropped) << 23);
     return float_from_bits(sign | float_bits((float_from_bits(magnitude) + magic) - magic));
   }
-  // Half of the dropped part minus one, plus the last kept bit. Without a mantissa that is the exponent's last bit,
-  // which is the code's too but for an exponent of one bit, whose only normal is the largest value.
+  // Adds half of the dropped part minus one, plus the last kept bit. In a format without mantissa that bit is the
+  // exponent's last bit. It equals the code's last bit, except in a format with a one-bit exponent, whose only normal
+  // number is the largest value.
   const u32 rounded = magnitude + ((1U << (dropped - 1)) - 1U) + ((magnitude >> dropped) & 1U);
-  // The code of all ones in f32's place.
+  // The largest code, with its exponent and mantissa where f32 has them.
   const u32 largest =
       (static_cast<u32>(127 + (1 << exponent_bits) - 1 - bias) << 23) | (((1U << mantissa_bits) - 1U) << dropped);
   return float_from_bits(sign | min_of(rounded & ~((1U << dropped) - 1U), largest));
 }
 
-// As an expression (pointwise.cuh).
+// The rounding as a pointwise expression (pointwise.cuh).
 template <int kExponentBits, int kMantissaBits>
 struct FloatQuantizer {
   static_assert(kExponentBits >= 1 && kExponentBits <= 7 && kMantissaBits >= 0 && kExponentBits + kMantissaBits <= 7);

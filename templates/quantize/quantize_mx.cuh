@@ -1,9 +1,10 @@
-// MX: groups of 32 neighbours in a row share a power of two, and each element becomes a code of eight, six or four bits
-// (formulas: src/codegen/quantize/quantize_spec.h). Moves each input byte and each output byte once.
+// MX quantisation: each group of 32 neighbours in a row shares a power-of-two scale, and each element becomes a code of
+// eight, six or four bits (formulas: src/codegen/quantize/quantize_spec.h). The kernel reads each input byte once and
+// writes each output byte once.
 //
-// A block takes a tile of vectors of 8 (vec8_tiles.cuh): four neighbouring threads hold a group, a vector of 8 each, so
-// that its largest element is two shuffles away. Where rows cannot be read in vectors of 8 or written in words, a warp
-// takes a group, an element to a lane.
+// A block takes a tile (vec8_tiles.cuh). Four neighbouring threads hold a group, 8 elements each, so two shuffles find
+// its largest element. Where rows cannot be read 8 elements at a time, or codes cannot be written in words, a warp
+// takes a group, one element per lane.
 #pragma once
 
 #include "memory.cuh"
@@ -20,24 +21,24 @@ struct QuantizeMxParams {
   i64 rows, cols;
   i64 input_stride;     // elements
   u8* codes;            // rows of packed Out
-  i64 codes_row_bytes;  // from row to row
+  i64 codes_row_bytes;  // bytes from one row of codes to the next
   u8* scales;           // e8m0[rows, ceil(cols / 32)]
   i64 scales_stride;
-  u32 across_log2;  // QuantizeMxLaunch's
+  u32 across_log2;  // of QuantizeMxLaunch
 };
 
 inline constexpr i64 kMxGroup = 32;
 
 struct QuantizeMxLaunch {
   static constexpr u32 kThreads = Vec8Tiles::kThreads;
-  // No less than a group.
+  // A tile is at least one group wide.
   INGOT_HOST_DEVICE static constexpr u32 across_log2(i64 cols) { return max_of(2U, Vec8Tiles::across_log2(cols)); }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u64 value_bytes) {
     return Vec8Tiles::grid_of(rows, cols, value_bytes, across_log2(cols));
   }
 };
 
-// floor(log2(largest value)).
+// floor(log2(the format's largest value)).
 template <CodeFormat Out>
 INGOT_HOST_DEVICE constexpr u32 max_exponent() {
   u32 exponent = 0;
@@ -47,8 +48,8 @@ INGOT_HOST_DEVICE constexpr u32 max_exponent() {
 
 inline constexpr u32 kMxNan = 255;
 
-// The code of a group's power of two, of amax_bits() of its largest element. f32's exponent is floor(log2(x)) + 127, of
-// subnormals less than that; both end at 2^-127.
+// The scale's code for a group whose largest element has amax_bits() `maximum`. f32's exponent field is floor(log2(x))
+// + 127, and less than that for subnormals; both cases end at 2^-127.
 template <CodeFormat Out>
 INGOT_HOST_DEVICE u32 mx_scale(u32 maximum) {
   if (maximum >= kF32Inf) return kMxNan;
@@ -56,10 +57,10 @@ INGOT_HOST_DEVICE u32 mx_scale(u32 maximum) {
   return exponent - min_of(exponent, max_exponent<Out>());
 }
 
-// 1 / the power of two; of a NaN group a number that is not looked at.
+// 1 / scale. For a NaN group it returns some number that nothing reads.
 INGOT_HOST_DEVICE float mx_multiplier(u32 scale) { return float_from_bits((254U - min_of(scale, 253U)) << 23); }
 
-// What each element of a NaN group becomes.
+// The code that each element of a NaN group becomes.
 template <CodeFormat Out>
 INGOT_HOST_DEVICE constexpr u32 mx_nan_code() {
   if constexpr (Fp8Format<Out>) {
@@ -83,7 +84,7 @@ INGOT_HOST_DEVICE u32 mx_code(float x, u32 scale) {
   return scale == kMxNan ? mx_nan_code<Out>() : mx_encode<Out>(x * mx_multiplier(scale));
 }
 
-// The codes of a vector of 8, the first in the lowest bits.
+// The codes of 8 elements, the first in the lowest bits.
 template <CodeFormat Out, HighPrecision In>
 INGOT_HOST_DEVICE u64 mx_codes(const Vec8<In>& vec8, u32 scale) {
   const float multiplier = mx_multiplier(scale);
@@ -94,7 +95,7 @@ INGOT_HOST_DEVICE u64 mx_codes(const Vec8<In>& vec8, u32 scale) {
     const auto pair = [&](u32 i) -> u32 { return encode_pair<Out>(x[i] * multiplier, x[i + 1] * multiplier); };
     codes = (pair(0) | pair(2) << 16) | u64{pair(4) | pair(6) << 16} << 32;
   } else {
-    // Half a vector of 8 fits a word.
+    // The codes of four elements fit a 32-bit word.
     u32 halves[2] = {};
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8; ++i) {
@@ -106,21 +107,21 @@ INGOT_HOST_DEVICE u64 mx_codes(const Vec8<In>& vec8, u32 scale) {
   return scale == kMxNan ? kNanCodes : codes;
 }
 
-// ---- Vec8s ------------------------------------------------------------------------------------------------------
+// ---- Eight elements per thread -----------------------------------------------------------------------------------
 
-// Six bits: two vectors of 8 fill three words.
+// Columns whose codes fill whole words. Six-bit codes: 16 of them fill three words.
 template <CodeFormat Out>
 inline constexpr i64 kMxUnit = kCodeBits<Out> == 6 ? 16 : 8;
 
-// Do rows start where vectors of 8 can be read and their codes be written in whole words?
+// Can the rows be read 8 elements at a time, and their codes be written in whole words?
 template <HighPrecision In, CodeFormat Out>
 INGOT_HOST_DEVICE bool mx_aligned(const QuantizeMxParams& p) {
   constexpr u32 kWord = Fp8Format<Out> ? 8 : 4;
   return vector_aligned<In>(p.input, p.input_stride) && rows_aligned<u8>(p.codes, p.codes_row_bytes, kWord);
 }
 
-// All lanes of the warp call it; lanes 0, 4, 8 ... begin a group. codes: of this lane's vector of 8, at `target` if
-// inside.
+// Stores the codes of a lane's 8 elements at `target`, if `inside`. All lanes of the warp call it; lanes 0, 4, 8 ...
+// begin a group.
 template <CodeFormat Out>
 INGOT_DEVICE void store_mx_codes(u8* target, u64 codes, bool inside) {
   const auto low = static_cast<u32>(codes);
@@ -129,7 +130,8 @@ INGOT_DEVICE void store_mx_codes(u8* target, u64 codes, bool inside) {
   } else if constexpr (kCodeBits<Out> == 4) {
     if (inside) store_streaming(target, low);
   } else {
-    // An even lane has the first word and half of the second, the odd one beside it the rest.
+    // Two lanes share three words: the even lane stores the first word and the second one with its neighbour's low
+    // half; the odd lane stores the third.
     const u32 beside = __shfl_xor_sync(0xffffffffU, low, 1);
     if (!inside) return;
     if (threadIdx.x % 2 == 0) {
@@ -144,7 +146,7 @@ INGOT_DEVICE void store_mx_codes(u8* target, u64 codes, bool inside) {
 template <HighPrecision In, CodeFormat Out>
 INGOT_DEVICE void quantize_mx_vec8s(const QuantizeMxParams& p, i64 first_row, i64 first_col) {
   constexpr u32 kRows = Vec8Tiles::rows(sizeof(In));
-  const u32 down = Vec8Tiles::kThreads >> p.across_log2;  // from a thread's row to its next
+  const u32 down = Vec8Tiles::kThreads >> p.across_log2;  // rows from one of a thread's rows to the next
   const i64 row = first_row + (threadIdx.x >> p.across_log2);
   const i64 col = first_col + i64{threadIdx.x & ((1U << p.across_log2) - 1)} * kVec8;
   const i64 rows_left = col < p.cols ? p.rows - row : 0;
@@ -168,16 +170,16 @@ INGOT_DEVICE void quantize_mx_vec8s(const QuantizeMxParams& p, i64 first_row, i6
   }
 }
 
-// ---- Elements ----------------------------------------------------------------------------------------------------
+// ---- One element per lane ----------------------------------------------------------------------------------------
 
-// The byte of a group's packed codes that this lane stores, if it has one: code is that of its element, 0 where there
-// is none. All lanes of the warp call it.
+// The byte of a group's packed codes that this lane stores. `code` is the code of the lane's element, or 0 past the end
+// of the row. All lanes of the warp call it.
 template <CodeFormat Out>
 INGOT_DEVICE u32 mx_packed_byte(u32 code) {
   if constexpr (kCodeBits<Out> == 8) {
     return code;
   } else {
-    // Byte b has the bits from 8 * b on: the end of one code and the beginning of the next.
+    // Byte b holds the bits from 8 b on: the end of one code and the beginning of the next.
     const u32 bit = threadIdx.x % 32 * 8 % (32 * kCodeBits<Out>);
     const u32 first = bit / kCodeBits<Out>;
     const u32 low = __shfl_sync(0xffffffffU, code, first);
@@ -191,7 +193,7 @@ INGOT_DEVICE void quantize_mx_elements(const QuantizeMxParams& p, i64 first_row,
   constexpr u32 kAtOnce = 4;
   constexpr u32 kWarps = Vec8Tiles::kThreads / 32;
   const u32 lane = threadIdx.x % 32;
-  const u32 groups_log2 = p.across_log2 - 2;  // beside each other
+  const u32 groups_log2 = p.across_log2 - 2;  // log2 of the groups side by side in a tile
   constexpr u32 kGroups = Vec8Tiles::rows(sizeof(In)) * Vec8Tiles::kThreads / 4;
   INGOT_UNROLL_BY(1)
   for (u32 first = threadIdx.x / 32; first < kGroups; first += kWarps * kAtOnce) {
