@@ -1,11 +1,10 @@
-// The functions that fused kernels compute, in three grades:
+// The functions that fused expressions may call (exp, tanh, erf ...), in three grades of precision:
 //
-// - Reproducible16: for results that are then rounded to bf16, f16 or FP8. The same bits on host and device
-// (math16.cuh).
-// - Reproducible32: for results that stay f32. The same bits on host and device (math32.cuh).
-// - Fast: the special function unit (math_fast.cuh), which the host does not have: there it is Reproducible32.
+// - Reproducible16: for results that are then rounded to bf16, f16 or FP8. Host and device give the same bits
+// (math16.cuh). - Reproducible32: for results that stay f32. Host and device give the same bits (math32.cuh). - Fast:
+// uses the GPU's special function unit (math_fast.cuh). On the host, which has none, it is Reproducible32.
 //
-// NaN gives NaN, of any payload: math_exact.cuh says why, and has the functions that need no grade (maximum, minimum,
+// NaN gives NaN, with any payload: math_exact.cuh says why, and has the functions that need no grade (maximum, minimum,
 // sign, step, absolute).
 #pragma once
 
@@ -26,9 +25,9 @@ struct Errors {
   float exp, expm1, log, log1p, tanh, sigmoid, erf, normal_cdf, sqrt, rsqrt, reciprocal, divide;
 };
 
-// Bounds of the relative error wherever argument and result are 0 or normal numbers of magnitude below 2^126, a result
-// not below 2^-125.5, normal_cdf's argument not below -6 (from there on it falls to 0 in its own way) and divide's
-// divisor not above 2^125. Fast's logarithm has its bound relative to max(1, |log(x)|).
+// Bounds of the relative error. They hold where argument and result are 0 or normal numbers of magnitude below 2^126
+// and the result is at least 2^-125.5; where normal_cdf's argument is at least -6 (below that, the function falls to 0
+// in its own way) and divide's divisor at most 2^125. The bound of Fast's logarithm is relative to max(1, |log(x)|).
 inline constexpr Errors kRelativeErrors16{.exp = 0x1.2p-18F,
                                           .expm1 = 0x1.7p-16F,
                                           .log = 0x1p-17F,
@@ -54,7 +53,7 @@ inline constexpr Errors kRelativeErrorsFast{.exp = 0x1p-17F,
                                             .reciprocal = 0x1p-22F,
                                             .divide = 0x1p-21F};
 
-// Reproducible32's bounds, in units of the result's last place, subnormal ones included; normal_cdf's from -6 on.
+// Reproducible32's bounds in ulps of the result, subnormal results included; normal_cdf's bound holds from -6 on.
 inline constexpr Errors kUlps32{.exp = 1.0F,
                                 .expm1 = 1.6F,
                                 .log = 1.0F,
@@ -117,7 +116,7 @@ INGOT_HOST_DEVICE float erf(float x) {
   if constexpr (is_same<M, Fast>) return fast::erf(x);
 }
 
-// The normal distribution's cumulative function: gelu(x) = x normal_cdf(x).
+// The cumulative distribution function of the standard normal distribution: gelu(x) = x normal_cdf(x).
 template <Grade M>
 INGOT_HOST_DEVICE float normal_cdf(float x) {
   if constexpr (is_same<M, Reproducible16>) return grade16::normal_cdf(x);

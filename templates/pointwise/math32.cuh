@@ -1,13 +1,13 @@
-// Functions whose results stay f32: within 2 ulp (erf 4), in the same bits on host and device, over the whole range of
-// f32, subnormal results included. The means are those of math16.cuh; what is longer here is the reduction of the
-// argument and the correction of the last bits. The polynomials are minimax fits made for this file.
+// Functions for results that stay f32: within 2 ulp (erf 4), with the same bits on host and device, over the whole
+// range of f32, subnormal results included. The methods are those of math16.cuh, with a longer reduction of the
+// argument and a correction of the last bits. The polynomials are minimax fits made for this file.
 #pragma once
 
 #include "pointwise/math_exact.cuh"
 
 namespace ingot::math::grade32 {
 
-// x = n ln(2) + f, ln(2) in two parts (Cody and Waite); |x| must be below 2^9.
+// Splits x into n ln(2) + f, with ln(2) in two parts (Cody and Waite); |x| must be below 2^9.
 struct Natural {
   i32 n;
   float f;
@@ -24,8 +24,8 @@ INGOT_HOST_DEVICE float exp_tail(float f) {
   return polynomial(f, 0.49999997F, 0.166665435F, 0.0416672006F, 0.00836651865F, 0.00138825225F);
 }
 
-// The sum 1 + f keeps what it rounds off. The scale comes in two halves, so that a subnormal result is rounded once
-// more only, by the last product.
+// The part that 1 + f rounds off is added back. The scale is applied in two halves, so that a subnormal result is
+// rounded only once more, by the last product.
 INGOT_HOST_DEVICE float exp(float x) {
   const Natural y(clamp(x, -104.0F, 89.0F));
   const float sum = 1.0F + y.f;
@@ -51,21 +51,22 @@ INGOT_HOST_DEVICE float positive_reciprocal(float d) {
   return fused_multiply_add(r, fused_multiply_add(-d, r, 1.0F), r);
 }
 
-// a / (d + rest) for such d and a rest that d has rounded off: the quotient, corrected by its remainder.
+// a / (d + rest) for d in the same range, where `rest` is what rounding took from d. The remainder corrects the
+// quotient.
 INGOT_HOST_DEVICE float positive_quotient(float a, float d, float rest = 0.0F) {
   const float r = positive_reciprocal(d);
   const float q = a * r;
   return fused_multiply_add(fused_multiply_add(-q, rest, fused_multiply_add(-q, d, a)), r, q);
 }
 
-// e^x / (1 + e^x) or 1 / (1 + e^-x), whichever has the exponential below 1.
+// e^x / (1 + e^x) or 1 / (1 + e^-x): the one whose exponential is below 1.
 INGOT_HOST_DEVICE float sigmoid(float x) {
   const float e = exp(-absolute(x));
   const float sum = 1.0F + e;
   return positive_quotient(x < 0.0F ? e : 1.0F, sum, e - (sum - 1.0F));
 }
 
-// Up to 0.6, x + x^3 q(x^2). From there on (e^2a - 1) / (e^2a + 1), which is 1 long before the clamp.
+// Up to 0.6: x + x^3 q(x^2). Above: (e^2a - 1) / (e^2a + 1), which reaches 1 long before the clamp.
 INGOT_HOST_DEVICE float tanh(float x) {
   const float a = minimum(absolute(x), 10.0F);
   const float square = a * a;
@@ -75,7 +76,7 @@ INGOT_HOST_DEVICE float tanh(float x) {
   return with_sign(a < 0.6F ? fused_multiply_add(a * square, q, a) : positive_quotient(e, e + 2.0F), x);
 }
 
-// erf(a) for a <= 1, and -log(1 - erf(a)) from there on: to 4 with erf's accuracy, to 4.6 within 2^-23, and rising past
+// erf(a) for a <= 1, and -log(1 - erf(a)) above: with erf's accuracy up to 4, within 2^-23 up to 4.6, and rising past
 // 104 at 10.4.
 INGOT_HOST_DEVICE float small_erf(float a) {
   const float q = polynomial(a * a, 0.128379166F, -0.37612626F, 0.112835854F, -0.026853811F, 0.00518832775F,
@@ -92,7 +93,7 @@ INGOT_HOST_DEVICE float erf(float x) {
   return with_sign(a < 1.0F ? small_erf(a) : 1.0F - exp(-minus_log_erfc(a)), x);
 }
 
-// (1 + erf(x / sqrt(2))) / 2, without the cancellation for x < 0: there the error is that of the exponent, up to 2^-19.
+// (1 + erf(x / sqrt(2))) / 2, without cancellation for x < 0: there the error is that of the exponent, up to 2^-19.
 INGOT_HOST_DEVICE float normal_cdf(float x) {
   const float a = minimum(absolute(x) * 0.707106781F, 10.5F);
   const float tail = a < 1.0F ? fused_multiply_add(-0.5F, small_erf(a), 0.5F) : 0.5F * exp(-minus_log_erfc(a));
@@ -145,8 +146,8 @@ struct Parts {
   }
 };
 
-// Of significands, then scaled in two halves; past +-252 the result is 0 or Inf in any case. Zeros, Inf and NaN are
-// left to products that give what IEEE division gives.
+// Divides the significands, then scales in two halves; past +-252 the result is 0 or Inf in any case. For zeros, Inf
+// and NaN a product gives what IEEE division gives.
 INGOT_HOST_DEVICE float divide(float a, float b) {
   const u32 sign = (float_bits(a) ^ float_bits(b)) & kSignBit;
   const float dividend = absolute(a);
@@ -154,7 +155,7 @@ INGOT_HOST_DEVICE float divide(float a, float b) {
   const float inf = float_from_bits(kInfBits);
   if (!(dividend > 0.0F && dividend < inf && divisor > 0.0F && divisor < inf)) {
     const float inverse = divisor == 0.0F ? inf : (divisor == inf ? 0.0F : divisor);
-    // A finite divisor above 0 only has the right kind here: 0, Inf and NaN stay what they are.
+    // A finite divisor above 0 may stand in for its inverse here: 0, Inf and NaN stay what they are.
     return float_from_bits(float_bits(dividend * inverse) | sign);
   }
   const Parts x(dividend);
@@ -167,7 +168,7 @@ INGOT_HOST_DEVICE float divide(float a, float b) {
 
 INGOT_HOST_DEVICE float reciprocal(float x) { return divide(1.0F, x); }
 
-// 1 / sqrt(x) for x in [2^-100, 2^127], as in math16.cuh and one step of Newton's.
+// 1 / sqrt(x) for x in [2^-100, 2^127]: the method of math16.cuh and one Newton step.
 INGOT_HOST_DEVICE float positive_rsqrt(float x) {
   const float guess = float_from_bits(0x5f375a86U - (float_bits(x) >> 1));
   const float once = guess * polynomial(x * guess * guess, 2.18907793F, -2.190883F, 1.31453106F, -0.312726827F);

@@ -1,6 +1,7 @@
-// Functions without a rounding, and the operations on bits from which the others are built. The same on host and device
-// but for the payload of a NaN: x86 makes 0xffc00000 or keeps an operand's, GPUs make 0x7fffffff, and a select per call
-// would be paid by every element. encode() and from_float() write one NaN, so what a kernel stores is the same.
+// Functions that do not round, and the bit operations from which the other functions are built. Host and device agree
+// except in the payload of a NaN: x86 makes 0xffc00000 or keeps an operand's payload, GPUs make 0x7fffffff, and hiding
+// the difference would cost every element a select per call. encode() and from_float() write a single NaN, so kernels
+// still store the same bits.
 #pragma once
 
 #include "platform.cuh"
@@ -12,7 +13,7 @@ inline constexpr u32 kSignBit = 0x80000000U;
 inline constexpr u32 kInfBits = 0x7f800000U;
 inline constexpr u32 kNanBits = 0x7fc00000U;
 
-// As fabsf, which becomes a modifier of the instruction that reads it.
+// Like fabsf, which on the GPU becomes a modifier of the instruction that reads the value.
 INGOT_HOST_DEVICE float absolute(float x) {
 #if INGOT_ON_DEVICE
   return fabsf(x);
@@ -21,7 +22,7 @@ INGOT_HOST_DEVICE float absolute(float x) {
 #endif
 }
 
-// NaN if either is; -0 is below +0.
+// NaN if either operand is NaN; -0 is below +0.
 INGOT_HOST_DEVICE float maximum(float a, float b) {
 #if INGOT_ON_DEVICE
   return ptx::max_nan(a, b);
@@ -44,7 +45,7 @@ INGOT_HOST_DEVICE float minimum(float a, float b) {
 #endif
 }
 
-// The magnitude of the first and the sign of the second: one instruction.
+// The first operand's magnitude with the second one's sign: one instruction.
 INGOT_HOST_DEVICE float with_sign(float magnitude, float sign) {
 #if INGOT_ON_DEVICE
   return copysignf(magnitude, sign);
@@ -53,7 +54,7 @@ INGOT_HOST_DEVICE float with_sign(float magnitude, float sign) {
 #endif
 }
 
-// 1, -1, and x itself where it is 0, -0 or NaN.
+// 1 for positive x, -1 for negative x, and x itself for 0, -0 and NaN.
 INGOT_HOST_DEVICE float sign(float x) { return x > 0.0F ? 1.0F : (x < 0.0F ? -1.0F : x); }
 
 // 1 where x > 0, else 0; NaN stays NaN. The derivative of relu.
@@ -61,13 +62,13 @@ INGOT_HOST_DEVICE float step(float x) { return x > 0.0F ? 1.0F : (x <= 0.0F ? 0.
 
 INGOT_HOST_DEVICE float clamp(float x, float low, float high) { return maximum(minimum(x, high), low); }
 
-// Adding 1.5 * 2^23 rounds to an integer, which is then in the sum's low bits (two's complement), and as a float what
-// is left when the constant is subtracted again. Shifted left by 23 the constant's own bits fall out.
+// Adding 1.5 * 2^23 rounds a float to an integer, which is then in the sum's low bits (two's complement). Subtracting
+// the constant again gives that integer as a float. Shifting the sum left by 23 drops the constant's own bits.
 inline constexpr float kRounder = 12582912.0F;
 inline constexpr float kLog2E = 1.44269504F;
 inline constexpr float kLn2 = 0.693147181F;
 
-// 2^n for -126 <= n <= 127, from bits whose low 9 are n + 127; 0 where they are 0, Inf where they are 255.
+// 2^n for -126 <= n <= 127, from bits whose low 9 are n + 127. Low bits of 0 give 0, of 255 Inf.
 INGOT_HOST_DEVICE float power_of_two_from_bits(u32 bits) { return float_from_bits(bits << 23); }
 INGOT_HOST_DEVICE float power_of_two(i32 n) { return power_of_two_from_bits(static_cast<u32>(n + 127)); }
 

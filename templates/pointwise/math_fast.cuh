@@ -1,9 +1,9 @@
-// The same functions by the special function unit (16 lanes per clock and SM, beside the other pipes): bits differ
-// from the host's, and subnormals count as 0. log1p and erf have no faster form. The host has no such unit: there this
-// is grade32.
+// The functions of the Fast grade, computed by the GPU's special function unit (16 lanes per clock and SM, in parallel
+// with the other pipes). Their bits differ from the host's, and subnormals count as 0. log1p and erf have no faster
+// form and come from math16.cuh. The host has no such unit: there, Fast is grade32.
 //
-// tanh.approx is not used: an error of 2^-11 beside e4m3's steps of 2^-3 and 2^-4 moves about one code in a hundred,
-// and one in ten thousand is what Fast may move.
+// tanh.approx is not used: next to e4m3's steps of 2^-3 and 2^-4, its error of 2^-11 changes about one code in a
+// hundred, and Fast may change only one in ten thousand.
 #pragma once
 
 #include "pointwise/math16.cuh"
@@ -22,7 +22,7 @@ INGOT_DEVICE float expm1(float x) {
   return absolute(x) < 0.3F ? small : exp(x) - 1.0F;
 }
 
-// lg2.approx has an absolute error near 1, where the logarithm vanishes: no relative bound there.
+// Near 1, where the logarithm vanishes, lg2.approx bounds only the absolute error, so there is no relative bound there.
 INGOT_DEVICE float log(float x) { return ptx::lg2_approx(x) * kLn2; }
 
 INGOT_DEVICE float reciprocal(float x) { return ptx::rcp_approx(x); }
@@ -37,7 +37,7 @@ INGOT_DEVICE float normal_cdf(float x) {
   return x > 0.0F ? 1.0F - tail : tail;
 }
 
-// 1 - 2 / (1 + e^2a), and where that cancels a P(a^2), within 2^-21.
+// 1 - 2 / (1 + e^2a); where that cancels, a P(a^2), within 2^-21.
 INGOT_DEVICE float tanh(float x) {
   const float a = absolute(x);
   const float small = a * polynomial(a * a, 0.999999583F, -0.333219081F, 0.128416136F);

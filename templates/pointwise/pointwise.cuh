@@ -1,5 +1,5 @@
-// What a fused expression is to a kernel: a struct that src/codegen/pointwise/pointwise_render.cpp writes as text,
-// above the line that names the kernel's instantiation.
+// How a kernel sees a fused expression: as a struct with the members below. src/codegen/pointwise/pointwise_render.cpp
+// writes it as text above the line that names the kernel's instantiation.
 //
 //   struct Forward {
 //     static constexpr u32 kInputs = 1;                                      // besides x
@@ -16,11 +16,11 @@ namespace ingot {
 
 inline constexpr u32 kMaxInputs = 4;
 
-// One element for each of the matrix's; one for each column, of the matrices' type; one for each row, and one for each
-// column, of f32.
+// The kinds of further inputs. matrix: one value per element; column: one per column, in the matrix's dtype; row,
+// column_f32: one f32 per row, per column.
 enum class InputKind : u8 { matrix, column, row, column_f32 };
 
-// No expression: the element as it is.
+// The empty expression: returns the element unchanged.
 struct Identity {
   static constexpr u32 kInputs = 0;
   static constexpr bool kUsesX = true;
@@ -28,7 +28,7 @@ struct Identity {
   static INGOT_HOST_DEVICE float apply(float x) { return x; }
 };
 
-// Further inputs of a kind.
+// Counts the further inputs of one kind.
 template <class F>
 INGOT_HOST_DEVICE constexpr u32 count_inputs(InputKind kind) {
   u32 count = 0;
@@ -36,7 +36,7 @@ INGOT_HOST_DEVICE constexpr u32 count_inputs(InputKind kind) {
   return count;
 }
 
-// The expression of one element, with its inputs in an array; those from kInputs on are not read.
+// Evaluates the expression for one element. Its further inputs come in an array; entries from kInputs on are not read.
 template <class F>
 INGOT_HOST_DEVICE float apply_pointwise(float x, const float (&a)[kMaxInputs]) {
   static_assert(F::kInputs <= kMaxInputs);
