@@ -1,5 +1,6 @@
-// PTX ISA 9.7.13.4 "barrier.cluster", 9.7.9.24 "mapa", 9.7.13.1 "bar", 9.7.19.5 "setmaxnreg": the blocks of a cluster,
-// and the warpgroups of a block. Device code only; sm_90 and up, setmaxnreg sm_90a.
+// PTX ISA 9.7.13.4 "barrier.cluster", 9.7.9.24 "mapa", 9.7.13.1 "bar", 9.7.19.5 "setmaxnreg": synchronises the blocks
+// of a cluster and the warpgroups of a block, and moves registers between warpgroups. Device code only; sm_90 and up,
+// setmaxnreg sm_90a.
 #pragma once
 
 #include "platform.cuh"
@@ -13,24 +14,24 @@ INGOT_DEVICE u32 cluster_rank() {
   return rank;
 }
 
-// All threads of the cluster; what was written before is seen after it.
+// All threads of the cluster call them. After the wait a thread sees what the others wrote before they arrived.
 INGOT_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 INGOT_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Says nothing of what was written before.
+// Does not make earlier writes visible to the others.
 INGOT_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 INGOT_DEVICE void cluster_sync() {
   cluster_arrive();
   cluster_wait();
 }
 
-// The address, in the cluster's shared memory, of what lies at `address` in the block of that rank.
+// Maps `address` in this block's shared memory to the same address in the block of rank `rank`.
 INGOT_DEVICE u32 mapa(u32 address, u32 rank) {
   u32 mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
 
-// Barrier `id` (1 to 15; 0 is __syncthreads) of this many threads: wait there, or only count as there.
+// Barrier `id` (1 to 15; 0 is __syncthreads) for `threads` threads: sync arrives and waits, arrive only arrives.
 INGOT_DEVICE void named_barrier_sync(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -38,7 +39,7 @@ INGOT_DEVICE void named_barrier_arrive(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// A warpgroup gives registers back, or takes them. All of its threads, and a kernel with launch bounds.
+// A warpgroup gives registers back, or takes more. All of its threads call it, in a kernel with launch bounds.
 template <u32 Registers>
 INGOT_DEVICE void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));

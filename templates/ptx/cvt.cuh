@@ -1,4 +1,4 @@
-// PTX ISA 9.7.9.22, "cvt": conversions that C++ has no name for. Device code only.
+// PTX ISA 9.7.9.22 "cvt": conversions for which C++ has no name. Device code only.
 #pragma once
 
 #include "platform.cuh"
@@ -6,8 +6,8 @@
 #if INGOT_ON_DEVICE
 namespace ingot::ptx {
 
-// Two e4m3 (e5m2) codes, `low` in the low byte: round to nearest even, saturate to the largest finite value, NaN gives
-// 0x7f. sm_89 and up.
+// Encodes two floats as e4m3 (e5m2) codes, `low` in the low byte: rounds to nearest even and saturates to the largest
+// finite value; NaN gives 0x7f. sm_89 and up.
 INGOT_DEVICE u16 cvt_e4m3x2(float low, float high) {
 #if __CUDA_ARCH__ >= 890
   u16 pair;
@@ -28,8 +28,8 @@ INGOT_DEVICE u16 cvt_e5m2x2(float low, float high) {
 #endif
 }
 
-// Four e4m3 codes as f16, exactly: those of the lower two bytes, and of the upper two. In one piece, because the halves
-// of a word cost an instruction to take apart, which the conversion itself does not need. sm_89 and up.
+// Decodes four e4m3 codes to f16, exactly: the lower two bytes and the upper two. One asm statement does both, because
+// taking a word's halves apart costs an instruction that the conversion itself does not need. sm_89 and up.
 INGOT_DEVICE void cvt_f16x2_e4m3x4([[maybe_unused]] u32 codes, u32& lower, u32& upper) {
 #if __CUDA_ARCH__ >= 890
   asm("{\n"
@@ -51,7 +51,7 @@ INGOT_DEVICE float cvt_f32_f16(u16 bits) {
   return value;
 }
 
-// Two bf16 (f16), `low` in the low half: round to nearest even, NaN gives 0x7fff.
+// Rounds two floats to bf16 (f16), `low` in the low half: round to nearest even; NaN gives 0x7fff.
 INGOT_DEVICE u32 cvt_bf16x2(float low, float high) {
   u32 pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));

@@ -1,6 +1,6 @@
-// PTX ISA 9.7.3, floating-point instructions that C++ has no name for: minima and maxima that keep NaN (sm_80 and up;
-// -0 is below +0; a NaN comes out as 0x7fffffff), and the approximations of the special function unit. Device code
-// only.
+// PTX ISA 9.7.3: floating-point instructions for which C++ has no name. Minima and maxima that return NaN (0x7fffffff)
+// if an operand is NaN, with -0 below +0 (sm_80 and up), and the approximations of the special function unit. Device
+// code only.
 #pragma once
 
 #include "platform.cuh"
@@ -20,7 +20,7 @@ INGOT_DEVICE float min_nan(float a, float b) {
   return result;
 }
 
-// 2^x within 2 ulp. The .ftz forms are one instruction; without it, subnormal operands cost three more.
+// 2^x within 2 ulp. The .ftz forms are one instruction; without .ftz, subnormal operands cost three more.
 INGOT_DEVICE float ex2_approx(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));

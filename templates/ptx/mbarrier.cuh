@@ -1,5 +1,5 @@
-// PTX ISA 9.7.13.15, "mbarrier": barriers in shared memory that count arrivals and bytes still to come. Addresses are
-// those of the shared state space (shared.cuh). Device code only; sm_90 and up.
+// PTX ISA 9.7.13.15 "mbarrier": barriers in shared memory that count arriving threads and the bytes of copies still to
+// come. Addresses are those of the shared state space (shared.cuh). Device code only; sm_90 and up.
 #pragma once
 
 #include "platform.cuh"
@@ -11,31 +11,32 @@ INGOT_DEVICE void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Barriers that were initialised are seen by the copy engine and by the other blocks of the cluster.
+// Makes initialised barriers visible to the copy engine and to the other blocks of the cluster.
 INGOT_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 INGOT_DEVICE void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// When all that the thread has copied by cp_async() has come; one of the arrivals that the barrier was made for.
+// Arrives once all of the thread's cp_async() copies so far are complete. It is one of the arrivals that
+// mbarrier_init() counts.
 INGOT_DEVICE void cp_async_mbarrier_arrive(u32 barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// At a barrier of any block of the cluster (mapa). Of the default scope: `.release.cluster` would cost a fence of the
-// whole GPU's memory each time.
+// Arrives at a barrier of any block of the cluster (an address from mapa). It has the default scope: `.release.cluster`
+// would cost a fence of the whole GPU's memory each time.
 INGOT_DEVICE void mbarrier_arrive_cluster(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// One arrival, which also says how many more bytes the phase waits for.
+// Arrives, and adds `bytes` to the bytes for which the phase waits.
 INGOT_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Returns when the phase of this parity is complete: of the barrier's current phase and the one before it, the one that
-// has this parity.
+// Returns when the phase of this parity is complete. Of the barrier's current phase and the one before, that is the one
+// with this parity.
 INGOT_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
   asm volatile(
       "{\n"

@@ -1,6 +1,6 @@
-// PTX ISA 9.7.9.8 "ld", 9.7.9.9 "ld.global.nc", 9.7.9.12 "st", 9.7.9.16 "prefetch", 9.7.9.19 "createpolicy",
-// 9.7.13.4 "fence": loads and stores with a cache hint, and those that order others. Device code only. Loads are
-// volatile to the compiler, so that none moves before griddepcontrol_wait().
+// PTX ISA 9.7.9.8 "ld", 9.7.9.9 "ld.global.nc", 9.7.9.12 "st", 9.7.9.16 "prefetch", 9.7.9.19 "createpolicy", 9.7.13.4
+// "fence": loads and stores of global memory with a cache hint, and loads, stores and fences that order other accesses.
+// Device code only. The asm of loads is volatile, so that the compiler moves none of them before griddepcontrol_wait().
 #pragma once
 
 #include "platform.cuh"
@@ -8,14 +8,14 @@
 #if INGOT_ON_DEVICE
 namespace ingot::ptx {
 
-// What the L2 lets go of in its turn.
+// An L2 policy: evict these lines in their turn, as by default.
 INGOT_DEVICE u64 createpolicy_evict_normal() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// What it lets go of first, and last.
+// Evict these lines first; evict them last.
 INGOT_DEVICE u64 createpolicy_evict_first() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -27,7 +27,7 @@ INGOT_DEVICE u64 createpolicy_evict_last() {
   return policy;
 }
 
-// 16 bytes that no thread writes during the kernel.
+// Loads 16 bytes that no thread writes during the kernel.
 INGOT_DEVICE U32x4 ld_global_nc(const void* source, u64 policy) {
   U32x4 v;
   asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -36,7 +36,7 @@ INGOT_DEVICE U32x4 ld_global_nc(const void* source, u64 policy) {
   return v;
 }
 
-// The same, for data that is read once: keeps out of the L1.
+// The same for data that is read once: does not allocate in the L1.
 INGOT_DEVICE U32x4 ld_global_nc_once(const void* source, u64 policy) {
   U32x4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -45,7 +45,7 @@ INGOT_DEVICE U32x4 ld_global_nc_once(const void* source, u64 policy) {
   return v;
 }
 
-// 16 bytes that this thread may write later.
+// Loads 16 bytes that this thread may write later.
 INGOT_DEVICE U32x4 ld_global(const void* source, u64 policy) {
   U32x4 v;
   asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -63,14 +63,14 @@ INGOT_DEVICE U32x4 ld_global_once(const void* source, u64 policy) {
   return v;
 }
 
-// One float that no thread writes during the kernel.
+// Loads one float that no thread writes during the kernel.
 INGOT_DEVICE float ld_global_nc_float(const float* source) {
   float value;
   asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(source));
   return value;
 }
 
-// 16 bytes that another block may have written: from the L2, past the L1.
+// Loads 16 bytes that another block may have written: reads the L2 and bypasses the L1.
 INGOT_DEVICE U32x4 ld_global_cg(const void* source, u64 policy) {
   U32x4 v;
   asm volatile("ld.global.cg.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -85,8 +85,8 @@ INGOT_DEVICE void st_global(void* target, U32x4 v, u64 policy) {
                : "memory");
 }
 
-// A word by which the GPU's threads tell each other that memory is written: what is written before st_release is seen
-// after an ld_acquire that has read its word.
+// A flag by which threads of the GPU tell each other that memory is written: a thread whose ld_acquire reads the value
+// of an st_release sees everything that was written before that st_release.
 INGOT_DEVICE u32 ld_acquire(const u32* source) {
   u32 value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
@@ -99,13 +99,13 @@ INGOT_DEVICE void st_relaxed(u32* target, u32 value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(target), "r"(value) : "memory");
 }
 
-// This thread's reads and writes before it come before those after it, for the block.
+// Orders this thread's earlier reads and writes before its later ones, as seen by the block.
 INGOT_DEVICE void fence_block() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
 
-// Into the L2.
+// Loads a line into the L2.
 INGOT_DEVICE void prefetch_global_l2(const void* source) { asm volatile("prefetch.global.L2 [%0];" ::"l"(source)); }
 
-// Streaming stores: first to leave the L2, so that they do not push out data that will be read again.
+// Streaming stores: their lines leave the L2 first, so they do not push out data that will be read again.
 INGOT_DEVICE void st_global_cs(void* target, U32x4 v) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");

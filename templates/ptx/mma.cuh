@@ -1,5 +1,5 @@
-// PTX ISA 9.7.14.5 "mma" and "ldmatrix", 9.7.9.25 "cp.async": a warp's tensor-core multiplication, and what brings it
-// its operands. Device code only; sm_80 and up. Which lane holds what is said in templates/gemm/warp_mma.cuh.
+// PTX ISA 9.7.14.5 "mma" and "ldmatrix", 9.7.9.25 "cp.async": a warp's tensor-core multiplication, and the loads that
+// bring its operands. Device code only; sm_80 and up. templates/gemm/warp_mma.cuh says which lane holds which element.
 #pragma once
 
 #include "formats.cuh"
@@ -8,8 +8,8 @@
 #if INGOT_ON_DEVICE
 namespace ingot::ptx {
 
-// `Bytes` of shared memory, of which the first `size` come from `source` and the others are zeros; part of the thread's
-// next group. 16 bytes pass by the L1.
+// Copies `size` bytes from `source` to shared memory and fills the rest of `Bytes` with zeros, as part of the thread's
+// next group. Copies of 16 bytes bypass the L1.
 template <u32 Bytes>
 INGOT_DEVICE void cp_async(u32 target, const void* source, u32 size) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16);
@@ -21,13 +21,13 @@ INGOT_DEVICE void cp_async(u32 target, const void* source, u32 size) {
   }
 }
 INGOT_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// All of the thread's groups but the last `Pending` are complete, and seen by the thread itself.
+// Waits until all of the thread's groups but the last `Pending` are complete and visible to the thread itself.
 template <u32 Pending>
 INGOT_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8 x 8 matrices of 16-bit elements; lane l passes the address of row l % 8 of matrix l / 8.
 INGOT_DEVICE void ldmatrix_x4(u32 address, u32 (&matrices)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
@@ -35,7 +35,7 @@ INGOT_DEVICE void ldmatrix_x4(u32 address, u32 (&matrices)[4]) {
                : "memory");
 }
 
-// d = a b + d of a 16 x 16 tile and a 16 x 8 tile, summed in f32.
+// d = a b + d for a 16 x 16 tile a and a 16 x 8 tile b, summed in f32.
 template <class T>
 INGOT_DEVICE void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   static_assert(is_same<T, f16> || is_same<T, bf16>);

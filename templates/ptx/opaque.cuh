@@ -1,6 +1,6 @@
-// No instruction: a word of which the compiler knows nothing from here on. It cannot keep what it worked out from the
-// word earlier, and so keeps the word: bf16 as it was loaded, in half the registers that its f32 values take. Device
-// code only.
+// Hides a word's value from the compiler, without an instruction. The compiler cannot reuse what it computed from the
+// word earlier, so it keeps the word itself: for example bf16 elements as loaded, in half the registers that their f32
+// values would take. Device code only.
 #pragma once
 
 #include "platform.cuh"

@@ -1,5 +1,5 @@
-// PTX ISA 9.7.4 "mul" and "fma" of bf16x2, 9.7.1 "add" and "max" of s16x2: two numbers in a word, each computed by
-// itself. Device code only.
+// PTX ISA 9.7.4 "mul" and "fma" of bf16x2, 9.7.1 "add" and "max" of s16x2: arithmetic on two 16-bit numbers in a word.
+// Device code only.
 #pragma once
 
 #include "platform.cuh"
@@ -7,7 +7,7 @@
 #if INGOT_ON_DEVICE
 namespace ingot::ptx {
 
-// Subnormal numbers are kept. sm_80 has the product with a sum only: -0, with which every product keeps its sign.
+// Keeps subnormal numbers. sm_80 has no bf16x2 product, only fma: it adds -0, with which every product keeps its sign.
 INGOT_DEVICE u32 mul_bf16x2(u32 a, u32 b) {
   u32 product;
 #if __CUDA_ARCH__ >= 900
@@ -18,7 +18,7 @@ INGOT_DEVICE u32 mul_bf16x2(u32 a, u32 b) {
   return product;
 }
 
-// The larger of a + b and c in each half, signed; sums do not leave their range. On sm_90 one instruction.
+// max(a + b, c) in each signed 16-bit half; the sums must not overflow. One instruction on sm_90.
 INGOT_DEVICE u32 max_of_sum_s16x2(u32 a, u32 b, u32 c) {
 #if __CUDA_ARCH__ >= 900
   u32 sum;

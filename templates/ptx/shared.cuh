@@ -1,5 +1,5 @@
-// PTX ISA 9.7.9.8 "ld", 9.7.9.12 "st", 9.7.14.5.16 "stmatrix": shared memory by its own 32-bit addresses, which is how
-// barriers, the copy engine and the tensor cores name it. Device code only; stmatrix sm_90 and up.
+// PTX ISA 9.7.9.8 "ld", 9.7.9.12 "st", 9.7.14.5.16 "stmatrix": loads and stores of shared memory by its 32-bit
+// addresses, which barriers, the copy engine and the tensor cores use too. Device code only; stmatrix sm_90 and up.
 #pragma once
 
 #include "platform.cuh"
@@ -7,7 +7,7 @@
 #if INGOT_ON_DEVICE
 namespace ingot::ptx {
 
-// The block's dynamic shared memory, where a tile of 128-byte swizzled rows may start.
+// The block's dynamic shared memory. It is aligned to 1024 bytes, so a tile of 128-byte swizzled rows may start there.
 INGOT_DEVICE u32 dynamic_shared() {
   extern __shared__ __align__(1024) u8 ingot_dynamic_shared[];
   return static_cast<u32>(__cvta_generic_to_shared(ingot_dynamic_shared));
@@ -49,7 +49,7 @@ INGOT_DEVICE void st_shared4(u32 address, u32 value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
-// Two neighbouring floats.
+// Loads (stores) two neighbouring floats.
 INGOT_DEVICE void ld_shared_floats(u32 address, float& first, float& second) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(first), "=f"(second) : "r"(address) : "memory");
 }
@@ -60,8 +60,8 @@ INGOT_DEVICE void st_shared_float(u32 address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements. Lane l holds elements 2 (l % 4) and the next of row l / 4 of each, and gives
-// the address of row l % 8 of matrix l / 8.
+// Stores four 8 x 8 matrices of 16-bit elements. Of each matrix, lane l holds elements 2 (l % 4) and 2 (l % 4) + 1 of
+// row l / 4; it passes the address of row l % 8 of matrix l / 8.
 INGOT_DEVICE void stmatrix_x4(u32 address, const u32 (&matrices)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(matrices[0]),
                "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])

@@ -1,10 +1,10 @@
-// PTX ISA 9.7.15, "wgmma": a warpgroup multiplies a 64 x 32 tile by a 32 x N tile of FP8 codes, both in shared memory,
-// and adds the product to f32 accumulators. Warp w holds rows 16 w to 16 w + 15: lane l has in d[4 j] and d[4 j + 1]
-// columns 8 j + 2 (l % 4) and the next of row l / 4, in d[4 j + 2] and d[4 j + 3] those of row l / 4 + 8. Device code
-// only; sm_90a.
+// PTX ISA 9.7.15 "wgmma": a warpgroup multiplies a 64 x 32 tile by a 32 x N tile of FP8 codes, both in shared memory,
+// and adds the product to f32 accumulators. Warp w holds rows 16 w to 16 w + 15. Lane l holds row l / 4 in d[4 j] and
+// d[4 j + 1], columns 8 j + 2 (l % 4) and the next; d[4 j + 2] and d[4 j + 3] hold the same columns of row l / 4 + 8.
+// Device code only; sm_90a.
 //
-// The names of an instruction's registers are part of its text, and text is all that asm takes: hence the macros, which
-// end with this file.
+// An asm statement needs the names of all registers in its text; only macros can build that text. They are undefined at
+// the end of this file.
 #pragma once
 
 #include "formats.cuh"
@@ -13,25 +13,26 @@
 #if INGOT_ON_DEVICE
 namespace ingot::ptx {
 
-// Registers written before are seen by the next wgmma, which is asynchronous.
+// Makes registers written so far visible to the next wgmma, which runs asynchronously.
 INGOT_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 INGOT_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// All groups but the last `Pending` are complete.
+// Waits until all groups but the last `Pending` are complete.
 template <u32 Pending>
 INGOT_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-// No instruction: the compiler may not read accumulators before this point, nor write them after it.
+// Emits no instruction, but the compiler may not read the accumulators before this point, nor write them after it.
 template <u32 Count>
 INGOT_DEVICE void wgmma_settle(float (&d)[Count]) {
   INGOT_UNROLL
   for (u32 i = 0; i < Count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// How the tensor cores find a tile: rows of 128 bytes in the 128-byte swizzle, the first at a multiple of 1024. Bits 0
-// to 13: the address in units of 16 bytes, to which a step along the row may be added; 32 to 45: the distance of 8 rows
-// in the same units; 62 and 63: the swizzle.
+// A descriptor tells the tensor cores where a tile lies: rows of 128 bytes in the 128-byte swizzle, the first at a
+// multiple of 1024 bytes. Bits 0 to 13 hold the address in units of 16 bytes, to which an offset along the row may be
+// added; bits 32 to 45 the distance between groups of 8 rows, in the same units; bits 62 and 63 the swizzle mode.
+// wgmma_place() gives bits 0 to 13.
 INGOT_DEVICE u32 wgmma_place(u32 address) { return (address & 0x3ffffU) >> 4; }
 INGOT_DEVICE u64 wgmma_descriptor_of(u32 place) { return place | u64{1024 >> 4} << 32 | u64{1} << 62; }
 INGOT_DEVICE u64 wgmma_descriptor(u32 address) { return wgmma_descriptor_of(wgmma_place(address)); }
@@ -54,7 +55,7 @@ INGOT_DEVICE u64 wgmma_descriptor(u32 address) { return wgmma_descriptor_of(wgmm
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// `a`, `b`, `p`: the names of the operands after the accumulators.
+// `a`, `b`, `p`: the names of the operands that follow the accumulators.
 #define INGOT_WGMMA(n, type_a, type_b, names, a, b, p, ...)                                                 \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " p                                                  \
                ", 0;\n"                                                                                     \
@@ -76,7 +77,7 @@ INGOT_DEVICE u64 wgmma_descriptor(u32 address) { return wgmma_descriptor_of(wgmm
 #define INGOT_WGMMA_OF(type_a, type_b, n, names, a, b, p, ...) \
   INGOT_WGMMA(n, type_a, type_b, names, a, b, p, __VA_ARGS__)
 
-// d = a b + d, or a b alone unless `adds`. A is [64, 32] and B is [N, 32], rows along k.
+// d = a b + d if `adds` is not 0, else d = a b. A is [64, 32] and B is [N, 32], both with rows along k.
 template <class A, class B, u32 N>
 INGOT_DEVICE void wgmma_m64k32(float (&d)[N / 2], u64 tile_a, u64 tile_b, u32 adds) {
   static_assert(N == 64 || N == 96 || N == 128 || N == 192 || N == 256, "wgmma of no other width is written down here");

@@ -1,10 +1,10 @@
-// PTX ISA 9.7.15, "wgmma": a warpgroup multiplies a 64 x 16 tile of bf16 or f16, in registers, by a 16 x N tile in
-// shared memory, and adds the product to f32 accumulators. Warp w holds rows 16 w to 16 w + 15 of both; a[0] to a[3]
-// are operand A of mma.m16n8k16 (templates/gemm/warp_mma.cuh), the accumulators as in wgmma.cuh, which has the fences.
-// Device code only; sm_90a.
+// PTX ISA 9.7.15 "wgmma": a warpgroup multiplies a 64 x 16 tile of bf16 or f16, in registers, by a 16 x N tile in
+// shared memory, and adds the product to f32 accumulators. Warp w holds rows 16 w to 16 w + 15 of both the first tile
+// and the product. a0 to a3 are operand A of mma.m16n8k16 (templates/gemm/warp_mma.cuh); the accumulators lie as in
+// wgmma.cuh, which also has the fences. Device code only; sm_90a.
 //
-// The names of an instruction's registers are part of its text, and text is all that asm takes: hence the macros, which
-// end with this file.
+// An asm statement needs the names of all registers in its text; only macros can build that text. They are undefined at
+// the end of this file.
 #pragma once
 
 #include "formats.cuh"
@@ -45,7 +45,7 @@ namespace ingot::ptx {
   ", "                                                                                         \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// `a`, `b`, `p`: the names of the operands after the accumulators.
+// `a`, `b`, `p`: the names of the operands that follow the accumulators.
 #define INGOT_WGMMA(n, type, names, a, b, p, ...)                                                         \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " p                                                \
                ", 0;\n"                                                                                   \
@@ -62,7 +62,7 @@ namespace ingot::ptx {
   }
 #define INGOT_WGMMA_OF(type, n, names, a, b, p, ...) INGOT_WGMMA(n, type, names, a, b, p, __VA_ARGS__)
 
-// d = a b + d, or a b alone unless `adds`. B is [N, 16], rows along k.
+// d = a b + d if `adds` is not 0, else d = a b. B is [N, 16], with rows along k.
 template <class T, u32 N>
 INGOT_DEVICE void wgmma_m64k16(float (&d)[N / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 tile_b, u32 adds) {
   static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "wgmma of no other width is written down here");
