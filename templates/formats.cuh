@@ -1,4 +1,5 @@
-// The number formats as data. Each type holds one code; numerics.cuh converts.
+// The number formats as data: each type holds one code and describes its format. numerics.cuh converts codes to and
+// from f32.
 #pragma once
 
 #include "platform.cuh"
@@ -13,7 +14,7 @@ struct alignas(2) f16 {
   u16 bits;
 };
 
-// OCP 8-bit floating point (OFP8 1.0): e4m3fn has no Inf and one NaN pattern per sign; e5m2 is IEEE-like.
+// OCP 8-bit floating point (OFP8 1.0). e4m3fn has no Inf and one NaN pattern per sign; e5m2 follows IEEE 754.
 struct e4m3fn {
   u8 bits;
   static constexpr int kExponentBits = 4, kMantissaBits = 3, kBias = 7;
@@ -28,7 +29,8 @@ struct e5m2 {
   static constexpr u32 kMaxCode = 0x7b, kNanCode = 0x7f;
   static constexpr double kMax = 57344.0;
 };
-// "fn" finite, "uz" unsigned zero: no Inf, no -0, and the code of -0 is the only NaN. The bias is one more.
+// "fn" means finite, "uz" unsigned zero: no Inf, no -0; the code that would be -0 is the only NaN. The bias is one
+// more.
 struct e4m3fnuz {
   u8 bits;
   static constexpr int kExponentBits = 4, kMantissaBits = 3, kBias = 8;
@@ -44,7 +46,8 @@ struct e5m2fnuz {
   static constexpr double kMax = 57344.0;
 };
 
-// OCP microscaling elements (MX 1.0): every code is a finite number. One code in the low bits.
+// OCP microscaling elements (MX 1.0): every code is a finite number. A type holds one code, in the low bits of its
+// byte.
 struct e3m2fn {
   u8 bits;
   static constexpr int kExponentBits = 3, kMantissaBits = 2, kBias = 3;
@@ -66,7 +69,7 @@ struct e2m1fn {
   static constexpr u32 kMaxCode = 0x7;
   static constexpr double kMax = 6.0;
 };
-// MX's scales: a power of two, 2^(bits - 127); 255 is NaN. There is no sign and no zero.
+// MX's scales: the power of two 2^(bits - 127); 255 is NaN. There is no sign and no zero.
 struct e8m0fnu {
   u8 bits;
 };
@@ -74,15 +77,15 @@ struct e8m0fnu {
 template <class T>
 concept Fp8Format = is_same<T, e4m3fn> || is_same<T, e5m2> || is_same<T, e4m3fnuz> || is_same<T, e5m2fnuz>;
 
-// Less than a byte to a code.
+// Formats whose codes are shorter than a byte.
 template <class T>
 concept SubByteFormat = is_same<T, e3m2fn> || is_same<T, e2m3fn> || is_same<T, e2m1fn>;
 
-// A sign, an exponent and a mantissa in eight bits or less.
+// Formats with a sign, an exponent and a mantissa, in at most eight bits.
 template <class T>
 concept CodeFormat = Fp8Format<T> || SubByteFormat<T>;
 
-// Bits of a code.
+// The length of a code in bits.
 template <CodeFormat F>
 inline constexpr u32 kCodeBits = 1 + F::kExponentBits + F::kMantissaBits;
 

@@ -1,5 +1,5 @@
-// 16-byte vectors of elements, and loads and stores that say how the caches should treat them. On the host they are
-// plain copies: the kernels can then be run there, thread by thread, by a test.
+// 16-byte vectors of elements; loads and stores with hints to the caches; the order in which kernels of a stream start.
+// On the host they are plain copies, so that a test can run kernels there, thread by thread.
 #pragma once
 
 #include "formats.cuh"
@@ -10,7 +10,7 @@
 
 namespace ingot {
 
-// Elements in 16 bytes.
+// How many elements fill 16 bytes.
 template <class T>
 inline constexpr u32 kPerVector = 16 / static_cast<u32>(sizeof(T));
 
@@ -33,11 +33,11 @@ template <HighPrecision T>
 struct Vector {
   U32x4 bits{};
 
-  // `i` must be a constant after unrolling: the words are registers.
+  // Word i. `i` must be a constant after unrolling, because the words are registers.
   INGOT_HOST_DEVICE u32 word(u32 i) const { return i == 0 ? bits.x : i == 1 ? bits.y : i == 2 ? bits.z : bits.w; }
 };
 
-// The two elements of a word of 16-bit elements.
+// The two elements of a word that holds two 16-bit elements.
 INGOT_HOST_DEVICE float low_element(u32 word, bf16) { return float_from_bits(word << 16); }
 INGOT_HOST_DEVICE float high_element(u32 word, bf16) { return float_from_bits(word & 0xffff0000U); }
 INGOT_HOST_DEVICE float low_element(u32 word, f16) { return to_float(f16{static_cast<u16>(word)}); }
@@ -56,7 +56,7 @@ INGOT_HOST_DEVICE void unpack(const Vector<T>& values, float (&x)[kPerVector<T>]
   }
 }
 
-// The L2's usual policy, said aloud: casts in tiles ran faster than with loads that name none (docs/kernels.md).
+// Names the L2's default policy explicitly: tiled casts ran faster than with loads that name none (docs/kernels.md).
 INGOT_DEVICE U32x4 load16(const void* source) {
 #if INGOT_ON_DEVICE
   return ptx::ld_global_nc(source, ptx::createpolicy_evict_normal());
@@ -73,7 +73,7 @@ INGOT_DEVICE U32x4 load16_once(const void* source) {
 #endif
 }
 
-// Those of memory that the thread itself may write afterwards.
+// The same loads for memory that the thread itself may write afterwards.
 INGOT_DEVICE U32x4 load16_in_place(const void* source) {
 #if INGOT_ON_DEVICE
   return ptx::ld_global(source, ptx::createpolicy_evict_normal());
@@ -94,18 +94,20 @@ INGOT_DEVICE Vector<T> load_vector(const T* source) {
   return {load16_once(source)};
 }
 
-// The line of 128 bytes at `source` into the L2, where it does not go stale: allowed before wait_for_predecessor().
+// Prefetches the 128-byte line at `source` into the L2. The L2 never holds stale data, so this is allowed before
+// wait_for_predecessor().
 INGOT_DEVICE void prefetch_line([[maybe_unused]] const void* source) {
 #if INGOT_ON_DEVICE
   ptx::prefetch_global_l2(source);
 #endif
 }
 
-// Programmatic dependent launch (ptx/grid.cuh); on the host kernels run one after the other anyway. The library
-// launches every kernel so that it may begin before the one ahead of it has ended. So every kernel first waits, reads
-// and writes no global memory before, and only then lets the next one begin: whatever ran two kernels ago has then
-// ended. Exceptions: a kernel that follows a pass of its own, which waited before it; what was there before any launch
-// (a list's table, a weight of dequant_sm90 that the caller calls constant); and prefetches into the L2.
+// Programmatic dependent launch (ptx/grid.cuh); on the host, kernels run one after the other anyway. The library
+// launches every kernel so that it may begin before the previous one has ended. Therefore every kernel first waits,
+// touches no global memory before that, and only then lets the next kernel begin: by then the kernel before the
+// previous one has ended. Three things are exempt from waiting: a kernel that follows an earlier pass of its own
+// operation, because that pass waited; reads of memory that was written before any launch (a list's table, a weight of
+// dequant_sm90 that the caller calls constant); and prefetches into the L2.
 INGOT_DEVICE void let_dependents_start() {
 #if INGOT_ON_DEVICE
   ptx::griddepcontrol_launch_dependents();
@@ -121,7 +123,7 @@ INGOT_DEVICE void start_in_turn() {
   let_dependents_start();
 }
 
-// A word that other blocks raise. What they did before that is then seen.
+// Reads a flag that other blocks write; what they wrote before the flag is then visible.
 INGOT_DEVICE u32 load_acquire(const u32* source) {
 #if INGOT_ON_DEVICE
   return ptx::ld_acquire(source);

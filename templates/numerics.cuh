@@ -1,6 +1,6 @@
-// Bit-exact conversions, the same on host and device: decode (exact) and encode (round to nearest, ties to even) of the
-// formats of up to eight bits, bf16 and f16. The products and sums here must not be contracted into fma: NVRTC runs
-// with --fmad=false, host compilers with -ffp-contract=off.
+// Bit-exact conversions, the same on host and device: decode (exact) and encode (round to nearest, ties to even) for
+// the formats of up to eight bits, for bf16 and for f16. The products and sums here must not be contracted into fma:
+// NVRTC runs with --fmad=false, host compilers with -ffp-contract=off.
 #pragma once
 
 #include "formats.cuh"
@@ -26,16 +26,16 @@ INGOT_HOST_DEVICE float decode(F code) {
   } else if constexpr (Fp8Format<F>) {
     if (magnitude > F::kMaxCode) return float_from_bits(sign | (F::kHasInf && magnitude == 0x7c ? kF32Inf : kF32Nan));
   }
-  // The code's exponent and mantissa, moved to where f32 has them, are the value times 2^(bias - 127): a subnormal code
-  // becomes a subnormal float, and the product is exact.
+  // The code's exponent and mantissa, moved to where f32 has them, represent the value times 2^(bias - 127). A
+  // subnormal code becomes a subnormal float, and the product below is exact.
   const float scaled = float_from_bits(sign | (magnitude << (23 - F::kMantissaBits)));
   constexpr u32 kRebias = static_cast<u32>(254 - F::kBias) << 23;  // 2^(127 - bias)
   return scaled * float_from_bits(kRebias);
 }
 
 // Rounds to nearest even and saturates: |x| above the largest finite value, Inf included, gives that value. NaN gives
-// kNanCode, or, in the formats of less than a byte, which have no NaN, the code of 0. This is what cvt.rn.satfinite
-// does for the two OCP formats of FP8.
+// kNanCode, or the code of 0 in the formats of less than a byte, which have no NaN. For the two OCP formats of FP8 this
+// equals cvt.rn.satfinite.
 template <CodeFormat F>
 INGOT_HOST_DEVICE F encode_software(float x) {
   constexpr int kSignBit = F::kExponentBits + F::kMantissaBits;
@@ -53,13 +53,13 @@ INGOT_HOST_DEVICE F encode_software(float x) {
   }
   u32 code = 0;
   if (magnitude < kMinNormal) {
-    // Adding a power of two whose last place is the format's smallest subnormal makes f32's own rounding round there;
-    // what remains in the low bits is the code, 2^mantissa_bits (the smallest normal) included.
+    // Adding a power of two whose last place is the format's smallest subnormal makes f32's own rounding round at that
+    // place. What remains in the low bits is the code, including 2^mantissa_bits, the smallest normal.
     constexpr u32 kMagic = static_cast<u32>(127 + 1 - F::kBias + kDropped) << 23;
     code = float_bits(float_from_bits(magnitude) + float_from_bits(kMagic)) - kMagic;
   } else {
-    // Half of the dropped part minus one, plus the last kept bit: carries exactly where nearest-even rounds up. The
-    // carry may run into the exponent, which is then the next binade, as it should be.
+    // Adding half of the dropped part minus one, plus the last kept bit, carries exactly where nearest-even rounds up.
+    // A carry into the exponent gives the next binade, as it should.
     const u32 rounded = magnitude + ((1U << (kDropped - 1)) - 1U) + ((magnitude >> kDropped) & 1U);
     code = (rounded - (static_cast<u32>(127 - F::kBias) << 23)) >> kDropped;
     code = min_of(code, F::kMaxCode);
@@ -74,7 +74,7 @@ INGOT_HOST_DEVICE constexpr bool has_hardware_encode() {
   return kDeviceArch >= 890 && !F::kFnuz;
 }
 
-// Two codes, `low` in the low byte.
+// Encodes two floats, `low` in the low byte.
 template <Fp8Format F>
 INGOT_HOST_DEVICE u16 encode_pair(float low, float high) {
 #if INGOT_ON_DEVICE
@@ -99,8 +99,8 @@ INGOT_HOST_DEVICE F encode(float x) {
   return encode_software<F>(x);
 }
 
-// The same for what is not NaN, and without a branch: half the instructions, for kernels that encode all they read. The
-// code as a word, which saves them a mask too.
+// encode() for an x that is not NaN, without a branch: half the instructions, for kernels that encode everything they
+// read. It returns the code as a word, which saves a mask too.
 template <SubByteFormat F>
 INGOT_HOST_DEVICE u32 encode_number(float x) {
   constexpr int kSignBit = F::kExponentBits + F::kMantissaBits;
@@ -137,7 +137,7 @@ INGOT_HOST_DEVICE float to_float(f16 x) {
   const u32 sign = static_cast<u32>(x.bits & 0x8000U) << 16;
   const u32 magnitude = x.bits & 0x7fffU;
   if (magnitude >= 0x7c00U) return float_from_bits(sign | kF32Inf | ((magnitude & 0x3ffU) != 0 ? 0x400000U : 0U));
-  // As in decode(): exponent and mantissa in f32's place, times 2^(127 - 15).
+  // As in decode(): exponent and mantissa where f32 has them, times 2^(127 - 15).
   return float_from_bits(sign | (magnitude << 13)) * 0x1p112F;
 #endif
 }
@@ -148,8 +148,8 @@ INGOT_HOST_DEVICE float to_float(F code) {
 }
 INGOT_HOST_DEVICE float to_float(e8m0fnu code) { return decode(code); }
 
-// from_float<T>(x): round to nearest even. Overflow gives Inf, as IEEE has it; NaN gives one NaN, for bf16 and f16 the
-// one that the hardware's conversions give.
+// from_float<T>(x) rounds to nearest even. Overflow gives Inf, as in IEEE 754. NaN gives a single NaN: for bf16 and f16
+// the one that the hardware's conversions give.
 template <class T>
 struct FromFloat;
 
@@ -191,7 +191,7 @@ INGOT_HOST_DEVICE T from_float(float x) {
   return FromFloat<T>::convert(x);
 }
 
-// Two of them in a word, `low` in the low half.
+// Rounds two floats to T in one word, `low` in the low half.
 template <class T>
 requires(sizeof(T) == 2) INGOT_HOST_DEVICE u32 from_float_pair(float low, float high) {
 #if INGOT_ON_DEVICE

@@ -1,9 +1,9 @@
 // The only file that knows which compiler reads the templates: NVRTC, nvcc's two passes, or a host C++ compiler.
 //
-// On the host the functions marked INGOT_HOST_DEVICE are ordinary functions (the CPU reference calls them), and the
-// kernels are compiled for their types and warnings only: the stand-ins below exist so that they parse, and are never
-// called. A test that does run kernels on the host, one thread for each of theirs, defines INGOT_EMULATED and brings
-// its own (tests/templates/emulator.h).
+// On the host, the functions marked INGOT_HOST_DEVICE are ordinary functions, which the CPU reference calls. Kernels
+// are compiled there only for their types and for warnings: the stand-ins below let them parse and are never called. A
+// test that does run kernels on the host, one host thread per CUDA thread, defines INGOT_EMULATED and provides its own
+// (tests/templates/emulator.h).
 #pragma once
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
@@ -27,7 +27,7 @@
 #define __grid_constant__
 #endif
 
-// True in the pass that makes device code.
+// 1 in the pass that makes device code.
 #if defined(__CUDA_ARCH__)
 #define INGOT_ON_DEVICE 1
 #else
@@ -45,14 +45,14 @@ using i64 = long long;
 
 static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8);
 
-// Compute capability x 10 of the code being made (900 = sm_90); 0 on the host.
+// The target's compute capability, as in __CUDA_ARCH__ (900 = sm_90); 0 on the host.
 #if INGOT_ON_DEVICE
 inline constexpr int kDeviceArch = __CUDA_ARCH__;
 #else
 inline constexpr int kDeviceArch = 0;
 #endif
 
-// Memory of any type is read and written through these two.
+// Kernels read and write memory of any type through these two types.
 struct alignas(8) INGOT_MAY_ALIAS U32x2 {
   u32 x, y;
 };

@@ -1,4 +1,4 @@
-// Reductions among the threads of a block.
+// Reductions among the threads of a warp or a block: maxima (amax) and sums in a fixed order.
 #pragma once
 
 #include "memory.cuh"
@@ -10,11 +10,11 @@ namespace ingot {
 
 inline constexpr u32 kMaxWarps = 32;
 
-// A maximum in memory, as bits (scaling.cuh), that many threads raise.
+// Raises a maximum in global memory to `bits` (scaling.cuh), atomically: many threads may call it.
 INGOT_DEVICE void raise_maximum(u32* amax, u32 bits) { atomicMax(amax, float_bits(amax_from_bits(bits))); }
 
-// The maximum over each group of `threads` neighbouring threads (a power of two >= 32, the same for the whole block),
-// known to all of them. All threads of the block call it. `warp_maxima` is shared memory and free again on return.
+// The maximum over each group of `threads` neighbouring threads (a power of two >= 32, the same for the whole block).
+// All threads of the block call it and get their group's maximum. `warp_maxima` is shared memory, free again on return.
 INGOT_DEVICE u32 group_max(u32 value, u32 threads, u32 (&warp_maxima)[kMaxWarps]) {
   value = __reduce_max_sync(0xffffffffU, value);
   if (threads == 32) return value;
@@ -27,11 +27,11 @@ INGOT_DEVICE u32 group_max(u32 value, u32 threads, u32 (&warp_maxima)[kMaxWarps]
   return value;
 }
 
-// Count values (a power of two up to 16) that 16 neighbouring threads hold a part of each: every thread ends with the
-// maximum of one of them, index_of_lane(). Each step halves the values that a thread still answers for.
+// Maxima of Count values (a power of two up to 16), each spread over 16 neighbouring threads: every thread ends with
+// the maximum of value index_of_lane(). Each step halves the number of values for which a thread is responsible.
 template <u32 Count>
 struct SharedMaxima {
-  static constexpr u32 kLanes = 16 / Count;  // that end with the same maximum
+  static constexpr u32 kLanes = 16 / Count;  // lanes that end with the same maximum
   INGOT_HOST_DEVICE static constexpr u32 index_of_lane(u32 lane) { return lane / kLanes % Count; }
   INGOT_HOST_DEVICE static constexpr u32 lane_of_index(u32 lane, u32 index) { return (lane & 16U) | (index * kLanes); }
   INGOT_HOST_DEVICE static constexpr bool answers(u32 lane) { return lane % kLanes == 0; }
@@ -56,7 +56,7 @@ struct SharedMaxima {
   }
 };
 
-// a + b of every two lanes that are 16, 8, 4, 2 and 1 apart, in this order: known to all lanes, and the same for all.
+// Adds the lanes that are 16, 8, 4, 2 and 1 apart, in this order. All lanes get the sum, with the same bits.
 INGOT_DEVICE float warp_sum(float value) {
   INGOT_UNROLL
   for (u32 step = 16; step != 0; step /= 2) {
@@ -65,8 +65,8 @@ INGOT_DEVICE float warp_sum(float value) {
   return value;
 }
 
-// The sums over each group of `threads` neighbouring threads, as for group_max(): warp_sum() of each warp, then those
-// of the group's warps in ascending order. One barrier only: `warp_sums` is free again after the block's next one.
+// The sum over each group of `threads` neighbouring threads (as in group_max()): warp_sum() of each warp, then the
+// group's warps in ascending order. It has only one barrier, so `warp_sums` is free again after the block's next one.
 template <u32 Count>
 INGOT_DEVICE void group_sums(float (&values)[Count], u32 threads, float (&warp_sums)[kMaxWarps][Count]) {
   INGOT_UNROLL
@@ -79,7 +79,7 @@ INGOT_DEVICE void group_sums(float (&values)[Count], u32 threads, float (&warp_s
     for (u32 i = 0; i < Count; ++i) warp_sums[warp][i] = values[i];
   }
   __syncthreads();
-  // Four at a time, so that one read does not wait for the other's addition.
+  // Reads four at a time, so that no read waits for an addition.
   const u32 warps = threads / 32;
   INGOT_UNROLL
   for (u32 i = 0; i < Count; ++i) values[i] = warp_sums[first][i];
@@ -100,7 +100,7 @@ INGOT_DEVICE void group_sums(float (&values)[Count], u32 threads, float (&warp_s
   }
 }
 
-// The larger of each half. Words whose top bits are clear.
+// The larger of a and b in each 16-bit half. The top bit of each half must be clear.
 INGOT_HOST_DEVICE u32 max_u16x2(u32 a, u32 b) {
 #if INGOT_ON_DEVICE
   if constexpr (kDeviceArch >= 900) return ptx::max_u16x2(a, b);
@@ -109,7 +109,8 @@ INGOT_HOST_DEVICE u32 max_u16x2(u32 a, u32 b) {
   return high | max_of(a & 0xffffU, b & 0xffffU);
 }
 
-// amax_bits() of the largest element. 16-bit patterns order as the values do, NaN on top, like f32's: two at a time.
+// amax_bits() of the largest element. As integers, 16-bit patterns order as their values do, with NaN on top, like
+// f32's; so two are compared at a time.
 template <HighPrecision T>
 INGOT_HOST_DEVICE u32 amax_bits(const Vector<T>& values) {
   const U32x4 v = values.bits;

@@ -1,12 +1,12 @@
-// amax -> scale -> factor: the numerics contract in code, read by the kernels and by the CPU reference.
+// amax -> scale -> factor: the numerics contract in code, used by the kernels and by the CPU reference.
 #pragma once
 
 #include "numerics.cuh"
 
 namespace ingot {
 
-// Which elements share a scale: all of them, those of a row or of a column, 128 neighbours in a row or in a column, a
-// block of 128 x 128. Groups and blocks start at multiples of 128; the last may be cut short.
+// Which elements share a scale: the whole matrix; a row or a column; 128 neighbours in a row or in a column; a block of
+// 128 x 128. Groups and blocks start at multiples of 128; the last one may be cut short.
 struct Tensorwise {};
 struct Rowwise {};
 struct Columnwise {};
@@ -15,38 +15,40 @@ struct ColumnGroups {};
 struct Blocks {};
 inline constexpr i64 kGroup = 128;
 
-// One scale to every row (column), of the matrix or of a part of it.
+// One scale per row (column), of the matrix or of a group.
 template <class Scale>
 inline constexpr bool kByRow = is_same<Scale, Rowwise> || is_same<Scale, RowGroups>;
 template <class Scale>
 inline constexpr bool kByColumn = is_same<Scale, Columnwise> || is_same<Scale, ColumnGroups>;
-// An extent lies within a tile of 128 x 128.
+// Elements that share a scale lie within one tile of 128 x 128.
 template <class Scale>
 inline constexpr bool kWithinTile = is_same<Scale, RowGroups> || is_same<Scale, ColumnGroups> || is_same<Scale, Blocks>;
 
-// |x| as an integer orders as |x| does, with every NaN above Inf: an integer maximum is an amax that keeps NaN, and
-// does not depend on the order of its operands.
+// As integers, |x| order as they do as floats, with every NaN above Inf. So an integer maximum is an amax that keeps
+// NaN and does not depend on the order of its operands.
 INGOT_HOST_DEVICE u32 amax_bits(float x) { return float_bits(x) & 0x7fffffffU; }
 
-// The amax that such a maximum stands for; any NaN becomes the canonical one.
+// The amax for such an integer maximum; any NaN becomes the canonical one.
 INGOT_HOST_DEVICE float amax_from_bits(u32 bits) { return float_from_bits(bits > kF32Inf ? kF32Nan : bits); }
 
-// numerator / denominator, correctly rounded, for normal positive operands with a normal quotient, the numerator being
-// 1 or an FP8_MAX. The compiler's own division is a call with a slow path, in the middle of kernels whose registers are
-// full; this is 12 instructions, the same on host and device, and tests/templates/test_scaling.cpp compares it with
-// IEEE division for every significand.
+// numerator / denominator, correctly rounded, for normal positive operands with a normal quotient, where the numerator
+// is 1 or an FP8_MAX. The compiler's own division is a call with a slow path, in the middle of kernels whose registers
+// are full; this takes 12 instructions and is the same on host and device. tests/templates/test_scaling.cpp compares it
+// with IEEE division for every significand.
 INGOT_HOST_DEVICE float quotient(float numerator, float denominator) {
-  // 1. significand in [1, 2); the exponent is subtracted at the end, exactly.
+  // 1. Work with the significand, in [1, 2); the exponent is subtracted at the end, exactly.
   const u32 bits = float_bits(denominator);
   const float significand = float_from_bits((bits & 0x7fffffU) | 0x3f800000U);
   const u32 exponent = (bits & kF32Inf) - 0x3f800000U;
-  // 2. 1 / significand by Newton's method from a line that is within 1/17: 1/17^2, 1/17^4, 1/17^8, then the last bit.
+  // 2. Newton's method for 1 / significand, from a line that is within 1/17: the error falls to 1/17^2, 1/17^4, 1/17^8,
+  // then to the last bit.
   float reciprocal = fused_multiply_add(significand, -8.0F / 17.0F, 24.0F / 17.0F);
   INGOT_UNROLL
   for (int i = 0; i < 4; ++i) {
     reciprocal = fused_multiply_add(reciprocal, fused_multiply_add(-significand, reciprocal, 1.0F), reciprocal);
   }
-  // 1 / significand is above 1/2 and so rounds to no less than the next float: the one value that the steps above miss.
+  // 1 / significand is above 1/2, so it rounds to no less than the next float above 1/2: the one value that the steps
+  // above miss.
   reciprocal = max_of(reciprocal, 0x1.000002p-1F);
   // 3. The quotient, corrected by its exact remainder.
   float result = numerator * reciprocal;
@@ -57,9 +59,9 @@ INGOT_HOST_DEVICE float quotient(float numerator, float denominator) {
 // scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2 (torchao's formula). NaN stays
 // NaN; an amax of Inf gives 0.
 //
-// f64 is not needed, and half of the GPUs are slow at it: a quotient of two f32 rounded to f64 and then to f32 is the
-// correctly rounded f32 quotient (53 >= 2 * 24 + 2 bits; no such quotient here is subnormal), and no f32 lies between
-// 1e-12F and 1e-12.
+// The formula needs no f64, which is slow on half of the GPUs: a quotient of two f32 numbers that is rounded to f64 and
+// then to f32 is the correctly rounded f32 quotient (53 >= 2 * 24 + 2 bits; no such quotient here is subnormal), and no
+// f32 lies between 1e-12F and 1e-12.
 INGOT_HOST_DEVICE float scale_from_amax(float amax, float fp8_max, float largest_scale, bool pow2) {
   static_assert(1e-12F < 1e-12);
   if (is_nan(amax)) return float_from_bits(kF32Nan);
@@ -72,12 +74,13 @@ INGOT_HOST_DEVICE float scale_from_amax(float amax, bool pow2) {
   constexpr float kLargestScale = static_cast<float>(F::kMax / 1e-12);
   return scale_from_amax(amax, static_cast<float>(F::kMax), kLargestScale, pow2);
 }
-// Of a format that is known at run time, where one division in f64 does not matter.
+// For a format known only at run time, where one f64 division does not matter.
 INGOT_HOST_DEVICE float scale_from_amax(float amax, float fp8_max, bool pow2) {
   return scale_from_amax(amax, fp8_max, static_cast<float>(static_cast<double>(fp8_max) / 1e-12), pow2);
 }
 
-// What is stored beside the codes: value = code * factor. For a scale of scale_from_amax(): NaN stays NaN, 0 gives Inf.
+// The factor stored beside the codes: value = code * factor. `scale` comes from scale_from_amax(): NaN stays NaN, 0
+// gives Inf.
 INGOT_HOST_DEVICE float factor_from_scale(float scale) {
   if (is_nan(scale)) return float_from_bits(kF32Nan);
   return scale == 0.0F ? float_from_bits(kF32Inf) : quotient(1.0F, scale);
@@ -89,8 +92,8 @@ INGOT_HOST_DEVICE F quantize(float x, float scale) {
   return encode<F>(x * scale);
 }
 
-// The same with a scale that was given, which knows nothing of an Inf: that would saturate to a number that looks like
-// any other, so it becomes NaN. (A dynamic scale of an Inf is 0, and their product NaN by itself.)
+// The same with a given scale, which does not know of an Inf in x. The Inf would saturate to a number like any other,
+// so it becomes NaN instead. (With a dynamic scale, an Inf makes the scale 0 and the product NaN by itself.)
 INGOT_HOST_DEVICE float scaled_by_given(float x, float scale) { return fused_multiply_add(x, 0.0F, x * scale); }
 template <Fp8Format F>
 INGOT_HOST_DEVICE F quantize_given(float x, float scale) {

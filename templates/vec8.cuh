@@ -1,4 +1,5 @@
-// Eight neighbouring elements of a row, the unit in which the casts work: 16 bytes of bf16 or f16, 32 of f32, 8 codes.
+// Vec8: eight neighbouring elements of a row, the unit in which casts and norms work: 16 bytes of bf16 or f16, 32 bytes
+// of f32, 8 codes.
 #pragma once
 
 #include "memory.cuh"
@@ -32,7 +33,7 @@ INGOT_HOST_DEVICE void unpack(const Vec8<T>& vec8, float (&x)[kVec8]) {
   }
 }
 
-// Each rounded to T.
+// Rounds each element to T.
 template <HighPrecision T>
 INGOT_HOST_DEVICE Vec8<T> pack(const float (&x)[kVec8]) {
   if constexpr (sizeof(T) == 4) {
@@ -44,7 +45,8 @@ INGOT_HOST_DEVICE Vec8<T> pack(const float (&x)[kVec8]) {
   }
 }
 
-// What is worked out from the vector of 8 before and after this is worked out twice, and needs no registers in between.
+// Makes the compiler forget the values that it unpacked: it unpacks them again later and needs no registers for them
+// meanwhile.
 template <HighPrecision T>
 INGOT_DEVICE void forget_values(Vec8<T>& vec8) {
 #if INGOT_ON_DEVICE
@@ -60,17 +62,18 @@ INGOT_DEVICE void forget_values(Vec8<T>& vec8) {
 #endif
 }
 
-// What is read once, and what is read again: gamma, or a row that did not fit the registers.
+// Loads data that is read once; load_vec8_again() loads data that is read again: gamma, or a row that did not fit the
+// registers.
 template <HighPrecision T>
 INGOT_DEVICE Vec8<T> load_vec8_once(const T* source) {
   if constexpr (sizeof(T) == 4) {
-    // The two loads share each line, and the L1 serves the second.
+    // The two loads share each cache line, and the L1 serves the second.
     return {{{load16(source)}, {load16(source + kPerVector<T>)}}};
   } else {
     return {{{load16_once(source)}}};
   }
 }
-// The first, of what its reader may write in place.
+// load_vec8_once() for memory that the reader may write in place.
 template <HighPrecision T>
 INGOT_DEVICE Vec8<T> load_vec8_in_place(const T* source) {
   if constexpr (sizeof(T) == 4) {
@@ -96,7 +99,7 @@ INGOT_HOST_DEVICE u32 amax_bits(const Vec8<T>& vec8) {
   }
 }
 
-// The largest |x| of each of the eight columns, over rows that are taken in one by one.
+// The largest |x| of each of eight columns, over rows that are added one at a time.
 template <HighPrecision T>
 struct ColumnMaxima {
   static constexpr u32 kWords = sizeof(T) == 4 ? 8 : 4;
@@ -130,7 +133,7 @@ struct ColumnMaxima {
   }
 };
 
-// Stored as T, rounded if it is narrower. Past the L2, as codes are: who reads it comes later.
+// Stores the elements as T, rounded if T is narrower. Like codes, they leave the L2 first: their reader comes later.
 template <HighPrecision T, HighPrecision V>
 INGOT_DEVICE void store_vec8(T* target, const Vec8<V>& vec8) {
   if constexpr (is_same<T, V>) {
@@ -143,7 +146,8 @@ INGOT_DEVICE void store_vec8(T* target, const Vec8<V>& vec8) {
   }
 }
 
-// The codes, the first in the low byte; scale(i) is that of element i. Given: as quantize_given().
+// The codes of the eight elements, the first in the low byte; scale(i) is the scale of element i. Given: as
+// quantize_given().
 template <Fp8Format Out, bool Given = false, HighPrecision T, class ScaleOf>
 INGOT_HOST_DEVICE U32x2 quantize(const Vec8<T>& vec8, ScaleOf scale) {
   float x[kVec8];

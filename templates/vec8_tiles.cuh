@@ -1,5 +1,5 @@
-// How kernels that see each vector of 8 (vec8.cuh) of a matrix once cut it up: a block takes a tile, each of its
-// threads a vector of 8 of columns in several rows one below the other; then, where tiles outnumber blocks, the next.
+// How a kernel that visits each Vec8 (vec8.cuh) of a matrix once divides the matrix: a block takes a tile, each of its
+// threads 8 neighbouring columns in several rows; where tiles outnumber blocks, a block then takes another tile.
 #pragma once
 
 #include "platform.cuh"
@@ -11,9 +11,10 @@ struct Vec8Tiles {
   static constexpr u32 kThreads = 256;
   static constexpr u32 kThreadsLog2 = 8;
   static constexpr i64 kMaxBlocks = 0x7fffffff;
-  // Rows of a thread: 64 bytes of each matrix.
+  // Rows per thread: 64 bytes of each matrix.
   INGOT_HOST_DEVICE static constexpr u32 rows(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
-  // Threads beside each other: 8 where the matrix is as wide, more where few of them have no columns then.
+  // log2 of the threads side by side: 8 threads if the matrix is wide enough, more where that leaves few of them
+  // without columns.
   INGOT_HOST_DEVICE static constexpr u32 across_log2(i64 cols) {
     const i64 vec8s = ceil_div(cols, i64{kVec8});
     u32 log2 = 0;
@@ -37,7 +38,8 @@ struct Vec8Tiles {
   }
 };
 
-// body(first row, first column) of each tile of the block, in the order of the grid; the whole block is in the same.
+// Calls body(first row, first column) for each of the block's tiles, in the order of the grid. All threads of the block
+// get the same tiles.
 template <class Body>
 INGOT_DEVICE void for_each_tile(i64 rows, i64 cols, i64 tile_rows, i64 tile_cols, Body body) {
   const u32 strips = static_cast<u32>(ceil_div(cols, tile_cols));
