@@ -1,5 +1,5 @@
-// Single codes of a weight: where they lie in row-major storage and in a packed one. For
-// whoever is in no hurry: packing, the CPU's reference, and the ends of rows.
+// Single codes of a weight: where a code lies in row-major and in packed storage. For uses that need no speed: packing,
+// the CPU reference, and the ends of rows.
 #pragma once
 
 #include "dequant/dequant_layout.cuh"
@@ -8,7 +8,7 @@
 
 namespace ingot {
 
-// Bytes from one row to the next; the stride is a multiple of what fills whole bytes.
+// The bytes from one row to the next; the stride is a multiple of as many codes as fill whole bytes.
 template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr i64 code_row_bytes(i64 row_stride) {
   return row_stride * i64{kCodeBits<W>} / 8;
@@ -29,7 +29,7 @@ INGOT_HOST_DEVICE u8 code_at(const u8* row, i64 i) {
   }
 }
 
-// The code of a row and a k in a packed layout, of a weight with this K.
+// The code at (row, k) of a packed weight; `depth` is the weight's K.
 template <CodeFormat W>
 INGOT_HOST_DEVICE u8 packed_code_at(CodeLayout layout, const u8* packed, i64 depth, i64 row, i64 k) {
   const u32 warp = static_cast<u32>(row / 16 % 4);
@@ -43,7 +43,7 @@ INGOT_HOST_DEVICE u8 packed_code_at(CodeLayout layout, const u8* packed, i64 dep
   u32 code = 0;
   INGOT_UNROLL
   for (const FragmentRun& run : places.runs) {
-    // Runs lie within a half of a word; little-endian.
+    // A run lies within one half of a word; words are little-endian.
     const u8* const half = fragment + 4 * run.word + 2 * ((k + run.other) % 2);
     code |= ((half[0] | u32{half[1]} << 8) >> run.at & ((1U << run.count) - 1U)) << run.from;
   }

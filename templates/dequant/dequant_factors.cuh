@@ -1,4 +1,4 @@
-// The factors of weights that are held as codes: value = code * factor. What kinds there are, and which of the factors
+// The factors of weights that are stored as codes (value = code * factor): the kinds of factors, and which factor
 // belongs to which code.
 #pragma once
 
@@ -8,12 +8,12 @@
 
 namespace ingot {
 
-// tensor: one; row: one for each row of the weight; groups: f32, one for each so many k of a row, [rows, groups] row by
-// row; blocks128: f32, one for each 128 rows and 128 k, likewise; mx32: e8m0fnu, one for each 32 k of a row;
-// mx32_codes: the same, multiplied into the codes and not into sums (kTakesMxFactors, dequant_fragment.cuh).
+// tensor: one factor. row: one per row of the weight. groups128, groups64, groups32: one f32 per so many k of a row,
+// stored [rows, groups]. blocks128: one f32 per 128 rows x 128 k, likewise. mx32: one e8m0fnu per 32 k of a row.
+// mx32_codes: the same factors, multiplied into the codes instead of the sums (kTakesMxFactors, dequant_fragment.cuh).
 enum class DequantFactors : u32 { tensor, row, groups128, groups64, groups32, blocks128, mx32, mx32_codes };
 
-// k whose sum has a factor of its own, 0: none has.
+// The number of k whose sum has its own factor; 0: none has.
 INGOT_HOST_DEVICE constexpr u32 dequant_group(DequantFactors kind) {
   switch (kind) {
     case DequantFactors::groups128:
@@ -25,7 +25,8 @@ INGOT_HOST_DEVICE constexpr u32 dequant_group(DequantFactors kind) {
   }
 }
 
-// The factor of a row's group, of a kind that has groups. stride: factors from one row (of 128 rows) to the next.
+// The factor of a row's group, for a kind with groups. stride: factors from one row (blocks128: from one 128 rows) to
+// the next.
 template <DequantFactors Kind>
 INGOT_HOST_DEVICE float group_factor(const void* factors, u64 stride, u32 row, u32 group) {
   if constexpr (Kind == DequantFactors::mx32) {
@@ -35,7 +36,7 @@ INGOT_HOST_DEVICE float group_factor(const void* factors, u64 stride, u32 row, u
   }
 }
 
-// Of a row: what its whole sum is multiplied by.
+// The factor by which a row's whole sum is multiplied.
 template <DequantFactors Kind>
 INGOT_HOST_DEVICE float row_factor(const void* factors, u32 row) {
   if constexpr (dequant_group(Kind) != 0 || Kind == DequantFactors::mx32_codes) {

@@ -1,9 +1,9 @@
-// How a lane makes registers of 16-bit values of a fragment's codes (dequant_layout.cuh) in a few integer instructions.
+// Decodes a fragment's codes (dequant_layout.cuh) to registers of 16-bit values, in a few integer instructions.
 //
-// What comes out is value * 2^-decode_shift(). For f16 that power of two is left to whoever adds the products up, once
-// and exactly: their f32 sums have room for it. bf16's codes would come out as small as its smallest numbers, where
-// sums lose bits, so that they are multiplied here, by an instruction for two. Codes of NaN come out as anything; Inf
-// as Inf.
+// The results are value * 2^-decode_shift(). For f16, the kernel multiplies the sum of the products by that power of
+// two, once and exactly: f32 sums have room for it. For bf16, codes would come out as small as bf16's smallest numbers,
+// where sums lose bits; so they are multiplied here, two per instruction. NaN codes decode to arbitrary values; Inf
+// decodes to Inf.
 #pragma once
 
 #include "dequant/dequant_layout.cuh"
@@ -19,13 +19,13 @@ namespace ingot {
 template <class X>
 concept DequantActivation = is_same<X, bf16> || is_same<X, f16>;
 
-// cvt.rn.f16x2.e4m3x2 exists from sm_89 on, and takes bytes.
+// cvt.rn.f16x2.e4m3x2 exists from sm_89 on, and takes whole bytes.
 template <CodeFormat W, DequantActivation X, CodeLayout L>
 INGOT_HOST_DEVICE constexpr bool converts_by_instruction() {
   return kDeviceArch >= 890 && is_same<W, e4m3fn> && is_same<X, f16> && L != CodeLayout::packed;
 }
 
-// value = decoded * 2^kDecodeShift. The biases' difference, where f16's exponent is longer than the code's.
+// value = decoded * 2^decode_shift(): the difference of the biases, where f16's exponent is longer than the code's.
 template <CodeFormat W, DequantActivation X, CodeLayout L>
 INGOT_HOST_DEVICE constexpr int decode_shift() {
   if (is_same<X, bf16> || converts_by_instruction<W, X, L>() || W::kExponentBits == 5) return 0;
@@ -34,7 +34,7 @@ INGOT_HOST_DEVICE constexpr int decode_shift() {
 template <CodeFormat W, DequantActivation X, CodeLayout L>
 inline constexpr int kDecodeShift = decode_shift<W, X, L>();
 
-// To the right; the lowest bits of one half become the highest of the other.
+// Rotates to the right; the lowest bits of one half become the highest of the other.
 template <u32 Count>
 INGOT_HOST_DEVICE u32 rotate_word(u32 word) {
 #if INGOT_ON_DEVICE
@@ -43,11 +43,11 @@ INGOT_HOST_DEVICE u32 rotate_word(u32 word) {
   return word >> Count | word << (32 - Count);
 #endif
 }
-// `count` bits from `at` on, in both halves.
+// A mask of `count` bits from bit `at` on, in both halves.
 INGOT_HOST_DEVICE constexpr u32 half_mask(u32 at, u32 count) { return (((1U << count) - 1U) << at) * 0x00010001U; }
 inline constexpr u32 kHalfSigns = half_mask(15, 1);
 
-// Each half times 2^Power, which is exact or Inf.
+// Multiplies each half by 2^Power; the result is exact or Inf.
 template <int Power>
 INGOT_HOST_DEVICE u32 scale_bf16_pair(u32 pair) {
   constexpr u32 kBits = static_cast<u32>(127 + Power) << 7;
@@ -60,9 +60,9 @@ INGOT_HOST_DEVICE u32 scale_bf16_pair(u32 pair) {
 #endif
 }
 
-// Sign, exponent and mantissa are where X has them, and all other bits 0: the value times a power of two, which is
-// taken back of bf16. e5m2's Inf is next to its largest number, and 2^16 if no more is done: bf16 overflows there only
-// after a detour by 2^112, past which the largest number is its own largest binade.
+// The pair has sign, exponent and mantissa where X has them, and zeros elsewhere: it is the value times a power of two,
+// which is undone here for bf16. e5m2's Inf is the code after its largest number and would become 2^16. To become Inf
+// it takes a detour: scaled by 2^112 too much, it overflows, while the largest number lands in bf16's largest binade.
 template <CodeFormat W, DequantActivation X>
 INGOT_HOST_DEVICE u32 rebias_pair(u32 pair) {
   if constexpr (is_same<X, f16>) {
@@ -74,8 +74,9 @@ INGOT_HOST_DEVICE u32 rebias_pair(u32 pair) {
   }
 }
 
-// e5m2fnuz as f16: the same bits, the exponent less one. Where that was 0 or 1, the bits below the sign move down
-// instead, the leading 1 with them; the larger of the two is right. `wide`: codes in the upper bytes of the halves.
+// Turns e5m2fnuz into f16: the same bits with the exponent less one. Where the exponent was 0 or 1, the bits below the
+// sign move down by one instead, the leading 1 with them; the larger of the two results is right. `wide` has the codes
+// in the upper bytes of its halves.
 INGOT_HOST_DEVICE u32 lower_exponents(u32 wide) {
   const u32 magnitudes = wide & 0x7f007f00U;
 #if INGOT_ON_DEVICE
@@ -90,8 +91,8 @@ INGOT_HOST_DEVICE u32 lower_exponents(u32 wide) {
   return larger | (wide & kHalfSigns);
 }
 
-// Brings the codes of one register to where their signs are the highest bits of the halves, and the others begin at
-// `Lowest`; all other bits are 0.
+// Moves the codes of one register so that each sign is the highest bit of its half and the other bits begin at
+// `Lowest`; all other bits become 0.
 template <CodeFormat W, CodeLayout L, u32 Lowest, u32 Reg>
 struct RegisterSpread {
   static constexpr FragmentRuns kPlaces = fragment_runs<W>(L, Reg);
@@ -100,14 +101,14 @@ struct RegisterSpread {
     const u32 from = kPlaces.runs[run].from;
     return from == kCodeBits<W> - 1 ? 15 : Lowest + from;
   }
-  // How far a run rotates to the right.
+  // By how many bits a run rotates to the right.
   INGOT_HOST_DEVICE static constexpr u32 turn(u32 run) {
     return (kPlaces.runs[run].at + 16 * kPlaces.runs[run].other + 32 - target(run)) % 32;
   }
   INGOT_HOST_DEVICE static constexpr bool moves_with(u32 run, u32 other) {
     return kPlaces.runs[run].word == kPlaces.runs[other].word && turn(run) == turn(other);
   }
-  // Runs that move together, by the first of them.
+  // Is this run the first of those that move together?
   INGOT_HOST_DEVICE static constexpr bool is_first(u32 run) {
     for (u32 i = 0; i < run; ++i) {
       if (moves_with(i, run)) return false;
@@ -128,7 +129,7 @@ struct RegisterSpread {
     return false;
   }
 
-  // A shift where that will do.
+  // Uses a shift unless bits must wrap around.
   template <u32 Run>
   INGOT_HOST_DEVICE static u32 moved(u32 word) {
     constexpr u32 kAt = kPlaces.runs[Run].at;
@@ -161,11 +162,11 @@ INGOT_HOST_DEVICE void spread_fragment(const u32 (&words)[Fragment<W>::kWords], 
   }
 }
 
-// Where the bits of W below the sign begin, at which they are of X what they are of W.
+// Where W's bits below the sign must begin so that exponent and mantissa meet those of X.
 template <CodeFormat W, DequantActivation X>
 inline constexpr u32 kLowestBit = (is_same<X, bf16> ? 7 : 10) - static_cast<u32>(W::kMantissaBits);
 
-// registers[4 s + j]: of step s, two codes as X, the first in the low half, each value * 2^-kDecodeShift.
+// registers[4 s + j] gets, for step s, two codes as X, the first in the low half, each value * 2^-kDecodeShift.
 template <CodeFormat W, DequantActivation X, CodeLayout L>
 INGOT_HOST_DEVICE void decode_fragment(const u32 (&words)[Fragment<W>::kWords], u32 (&registers)[8]) {
 #if INGOT_ON_DEVICE
@@ -190,19 +191,19 @@ INGOT_HOST_DEVICE void decode_fragment(const u32 (&words)[Fragment<W>::kWords], 
 
 // ---- codes times their factor ----
 
-// A code of 6 or 4 bits times a factor of e8m0 is a bf16, unless it is too large for one: at 2^128 or more, of which no
-// f32 knows either. (The smallest, 2^-4 2^-127, is a subnormal number.) So the multiplication that makes bf16s of such
-// codes may bring the factor in: then sums need no regard for where a factor ends.
+// A code of 6 or 4 bits times an e8m0 factor is exactly a bf16, unless it is 2^128 or more, which f32 cannot hold
+// either. (The smallest, 2^-4 2^-127, is a subnormal number.) So the multiplication that turns such codes into bf16 may
+// include the factor; the sums then need not stop where a factor ends.
 template <CodeFormat W, DequantActivation X>
 inline constexpr bool kTakesMxFactors = is_same<X, bf16>&& SubByteFormat<W>;
 
-// What a spread pair is to be multiplied by, for factors up to 127, which is 1, and some beyond.
+// The multiplier of a spread pair, for factors up to code 127, which means 1, and some beyond.
 template <SubByteFormat W>
 INGOT_HOST_DEVICE constexpr u32 mx_step(u32 factor) {
-  // 2^(127 - bias) 2^(factor - 127), whose exponent has the bias 127.
+  // 2^(127 - bias) 2^(factor - 127), as the exponent field of a bf16, whose bias is 127.
   return factor * 0x00800080U + static_cast<u32>(127 - W::kBias) * 0x00800080U;
 }
-// The factor itself, twice: 2^-127 is a subnormal number; 255 is NaN.
+// The factor itself, in both halves: 2^-127 is a subnormal number; 255 is NaN.
 INGOT_HOST_DEVICE constexpr u32 mx_factor_pair(u32 factor) {
   const u32 pair = max_of(factor * 0x00800080U, 0x00400040U);
   return factor == 255 ? 0x7fc07fc0U : pair;
@@ -217,8 +218,8 @@ INGOT_HOST_DEVICE u32 multiply_bf16_pair(u32 a, u32 b) {
 #endif
 }
 
-// decode_fragment() with the factors (codes of e8m0) of its two rows, of which row i % 2 is that of register i.
-// `Large`: factors may be any, else up to 127.
+// decode_fragment() that also multiplies by the factors (e8m0 codes) of the fragment's two rows; register i belongs to
+// row i % 2. `Large`: factors may have any code; otherwise at most 127.
 template <SubByteFormat W, bool Large>
 INGOT_HOST_DEVICE void decode_mx_fragment(const u32 (&words)[Fragment<W>::kWords], const u32 (&factors)[2],
                                           u32 (&registers)[8]) {

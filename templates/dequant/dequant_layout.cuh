@@ -1,26 +1,29 @@
-// Weights for products with 16-bit activations: codes of 8, 6 or 4 bits in the order in which the tensor cores take
-// their operand A from registers, and where each code's bits lie.
+// The layout of packed weights: codes of 8, 6 or 4 bits, stored in the order in which the tensor cores take their
+// operand A from registers. The GEMMs dequant_sm90 and dequant_mma multiply such weights by 16-bit activations;
+// pack_weight.cuh packs and unpacks them.
 //
-// Layout. Rows and k are padded to multiples of 64 with zero codes. Tiles of 64 rows x 32 k, [rows / 64][k / 32]; in a
-// tile [4 warps][32 lanes] fragments, each of the 16 codes that one lane needs: the warp has 16 rows; with g = lane / 4
-// and t = lane % 4, register j of the k16-step s has two codes of neighbouring k = 16 s + 2 t + 8 (j / 2), of the row
-// g + 8 (j % 2). That is what mma.m16n8k16 and wgmma.m64nNk16 want alike. Behind all codes come `rows` floats: 1, or
-// NaN for a row that has a NaN code, by which a kernel multiplies the row's sums.
+// Layout. Rows and k are padded to multiples of 64 with zero codes. Tiles of 64 rows x 32 k are stored in the order
+// [rows / 64][k / 32]. A tile is [4 warps][32 lanes] fragments; a fragment is the 16 codes that one lane needs. A warp
+// has 16 rows. With g = lane / 4 and t = lane % 4, register j of the k16-step s holds two codes of neighbouring k, from
+// k = 16 s + 2 t + 8 (j / 2) on, of row g + 8 (j % 2). Both mma.m16n8k16 and wgmma.m64nNk16 want this order. After all
+// codes come `rows` floats, the rows' faults: 1, or NaN for a row that has a NaN code. Kernels multiply a row's sums by
+// its fault.
 //
-// Bits of a fragment. Words are read as two halves of 16 bits: in the low half are codes of the first k of a register,
-// in the high half, at the same places, those of the second. A decoder moves a code's sign to bit 15 and its exponent
-// and mantissa to where the 16-bit format has them. What moves equally far costs one shift and one mask together, and
-// what is in place one mask alone: fragment_runs() has the places, and decode_fragment() (dequant_fragment.cuh) is made
-// of them.
-//   8 bits: word 2 s + p has registers 2 p and 2 p + 1. One is where the 16-bit format has it, the other in what is
-//           left over, so that two moves bring it home. `packed` has bf16's places; `packed_f16` f16's: bytes, the
-//           first register's above the second's, which conversion instructions take, and for e4m3fnuz, which has no
-//           such instruction, bits. Either is decoded for either, in more instructions.
-//   6 bits: words 0 to 2 have registers 2 w, where bf16 has them, and 2 w + 1; registers 6 and 7 share the four bits
-//           that are left over in each. (Register 4 s + j here.)
-//   4 bits: word s has register 0: sign at 15, the rest at 8 to 6; 1: 11, 4 to 2; 2: sign at 5 of the other half, the
-//           rest at 14 to 12, so that they move together in a rotation; 3: sign at 9, exponent at 10 and 1, mantissa at
-//           0.
+// Bits of a fragment. Each word has two halves of 16 bits: the low half holds codes of the first k of a register, the
+// high half, at the same bit positions, codes of the second k. A decoder moves a code's sign to bit 15 and its exponent
+// and mantissa to where the 16-bit format has them. Bits that move equally far cost one shift and one mask together;
+// bits that are already in place cost one mask. fragment_runs() lists the bit positions, from which decode_fragment()
+// (dequant_fragment.cuh) is built.
+//   8 bits: word 2 s + p holds registers 2 p and 2 p + 1. One lies where the 16-bit format has it; the other fills the
+//           remaining bits, from which two moves bring it into place. `packed` uses bf16's positions. `packed_f16` uses
+//           f16's: whole bytes, the first register's above the second's, as conversion instructions take them; for
+//           e4m3fnuz, which has no such instruction, single bits. Either layout can be decoded to either dtype, in
+//           more instructions.
+//   6 bits: word w (0 to 2) holds register 2 w, where bf16 has it, and register 2 w + 1; registers 6 and 7 share the
+//           four bits that remain in each word. (Registers are numbered 4 s + j here.)
+//   4 bits: word s holds register 0: sign at 15, the rest at 8 to 6; 1: sign at 11, the rest at 4 to 2; 2: sign at 5 of
+//           the other half, the rest at 14 to 12, so that one rotation moves both; 3: sign at 9, exponent at 10 and 1,
+//           mantissa at 0.
 #pragma once
 
 #include "formats.cuh"
@@ -28,13 +31,13 @@
 
 namespace ingot {
 
-inline constexpr u32 kDequantRows = 64;        // of a tile
+inline constexpr u32 kDequantRows = 64;        // rows of a tile
 inline constexpr u32 kDequantDepth = 32;       // k of a tile
-inline constexpr u32 kDequantPadding = 64;     // rows and k are padded to multiples of it
-inline constexpr u32 kDequantFragments = 128;  // of a tile: 4 warps, 32 lanes
+inline constexpr u32 kDequantPadding = 64;     // rows and k are padded to multiples of this
+inline constexpr u32 kDequantFragments = 128;  // fragments of a tile: 4 warps, 32 lanes
 
-// How a weight's codes lie: row by row, or in fragments with the places that suit bf16 or f16. What dequant_mma makes
-// of codes in rows are fragments of bytes: `row_major` here.
+// How a weight's codes lie: row by row, or in fragments whose bit positions suit bf16 or f16. `row_major` is also the
+// layout of the fragments of bytes that dequant_mma makes of codes in rows.
 enum class CodeLayout : u32 { row_major, packed, packed_f16 };
 
 // The 16 codes of one lane: code 8 s + 2 j + h is the h-th of register j of step s.
@@ -45,11 +48,11 @@ struct Fragment {
   static constexpr u32 kBytes = 4 * kWords;
 };
 
-// Bytes of a tile.
+// The bytes of a tile.
 template <CodeFormat W>
 inline constexpr u32 kDequantTileBytes = kDequantFragments* Fragment<W>::kBytes;
 
-// ---- where things lie ----
+// ---- sizes and offsets -------------------------------------------------------------------------------------------
 
 INGOT_HOST_DEVICE constexpr u64 dequant_padded(u64 size) {
   return ceil_div(size, u64{kDequantPadding}) * kDequantPadding;
@@ -58,17 +61,17 @@ INGOT_HOST_DEVICE constexpr u64 dequant_padded(u64 size) {
 INGOT_HOST_DEVICE constexpr u64 packed_code_bytes(u64 n, u64 k, u32 bits) {
   return dequant_padded(n) * dequant_padded(k) * bits / 8;
 }
-// With the rows' faults.
+// The codes and the rows' faults.
 INGOT_HOST_DEVICE constexpr u64 packed_bytes(u64 n, u64 k, u32 bits) {
   return packed_code_bytes(n, k, bits) + 4 * dequant_padded(n);
 }
 
-// In bytes: the tile of rows from 64 row_block on and k from 32 k_block on.
+// The offset in bytes of the tile that begins at row 64 row_block and k = 32 k_block.
 template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u64 packed_tile_offset(u64 row_block, u64 k_block, u64 k) {
   return (row_block * (dequant_padded(k) / kDequantDepth) + k_block) * kDequantTileBytes<W>;
 }
-// In bytes, within its tile.
+// The offset in bytes of a lane's fragment within its tile.
 template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 packed_fragment_offset(u32 warp, u32 lane) {
   return (warp * 32 + lane) * Fragment<W>::kBytes;
@@ -77,7 +80,7 @@ INGOT_HOST_DEVICE constexpr u32 packed_fragment_offset(u32 warp, u32 lane) {
 struct FragmentPlace {
   u32 row, k;  // within its tile
 };
-// Of a lane's code.
+// The row and k of a lane's code.
 INGOT_HOST_DEVICE constexpr FragmentPlace fragment_place(u32 warp, u32 lane, u32 code) {
   const u32 step = code / 8;
   const u32 j = code / 2 % 4;
@@ -86,20 +89,20 @@ INGOT_HOST_DEVICE constexpr FragmentPlace fragment_place(u32 warp, u32 lane, u32
 
 // ---- codes to fragments and back ----
 
-// A run of a code's bits: `count` of them from `from` on, at `at` of a half of the word: of the code's own half, or of
-// the other.
+// A run of neighbouring bits of a code: its bits [from, from + count) lie at bit `at` of a half of the word: of the
+// code's own half, or (`other` = 1) of the other half.
 struct FragmentRun {
   u32 word, at, from, count;
   u32 other = 0;
 };
-// Those that there are first, then empty ones, so that loops over all of them can be unrolled.
+// The runs of one code; unused entries are empty, so that loops over all of them can be unrolled.
 struct FragmentRuns {
   static constexpr u32 kMost = 4;
   FragmentRun runs[kMost];
   u32 count;
 };
 
-// Where FP8's codes of register 2 p (`first`) or 2 p + 1 lie in a word.
+// Where the FP8 codes of register 2 p (`first`) or 2 p + 1 lie in a word.
 template <Fp8Format W>
 INGOT_HOST_DEVICE constexpr FragmentRuns fp8_runs(CodeLayout layout, u32 word, bool first) {
   if (layout == CodeLayout::packed && W::kMantissaBits == 3) {
@@ -118,7 +121,7 @@ INGOT_HOST_DEVICE constexpr FragmentRuns fp8_runs(CodeLayout layout, u32 word, b
   return {{{word, 7, 7, 1}, {word, 0, 0, 7}, {}, {}}, 2};
 }
 
-// Where FP6's codes of register 4 s + j lie.
+// Where the FP6 codes of register 4 s + j lie.
 template <SubByteFormat W>
 INGOT_HOST_DEVICE constexpr FragmentRuns fp6_runs(u32 reg) {
   constexpr bool kLongMantissa = W::kMantissaBits == 3;

@@ -1,16 +1,16 @@
 // out[M, N] = round(epilogue(factor * sum_k x(m, k) value(w(n, k)) + bias)) on the tensor cores of sm_80 and up
-// (mma.sync): x in bf16 or f16, codes of any format and factors of any kind, packed or in rows, of any size, stride and
-// address. For what dequant_sm90 does not take.
+// (mma.sync). x is bf16 or f16; the weight has codes of any format and factors of any kind, packed or in rows; any
+// size, stride and address. It takes what dequant_sm90 does not.
 //
-// The weight is the instruction's operand A, 16 of its rows to a warp, and x its operand B, 8 tokens at a time: no
-// multiplication is wasted on tokens that are not there, beyond 8. Codes go from memory to registers, two stages ahead,
-// and are decoded there, each once in a tile; only x goes through shared memory, by asynchronous copies where its rows
-// start at multiples of 16 bytes.
+// The weight is the instruction's operand A, 16 of its rows per warp; x is operand B, 8 tokens at a time, so that few
+// multiplications are wasted on absent tokens. Codes go from memory to registers, two stages ahead, and are decoded
+// there, each once per tile; only x goes through shared memory, by asynchronous copies if its rows start at multiples
+// of 16 bytes.
 //
-// Order of sums: the tensor cores' within 16 k; these in f32 in ascending k within a unit's stages; then units in
-// ascending order; then, where a tile's k is split over blocks, these in ascending order, by whoever of them comes
-// last. With factors of groups, each 64 k (32 where groups are of that) has a sum of its own: total = total + sum *
-// factor. All of it depends on the tiling, the split and K alone: not on M, nor on which block comes when.
+// Order of sums: within 16 k, the tensor cores' order; then, in f32, ascending k within a unit's stages; then the units
+// in ascending order; then, if several blocks split a tile's k, the blocks in ascending order, added by the block that
+// arrives last. With factors of groups, each 64 k (32 where a group has 32 k) has its own sum: total = total + sum *
+// factor. The order depends only on the tiling, the split and K: not on M, nor on which block arrives when.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"
@@ -27,23 +27,23 @@ namespace ingot {
 struct DequantMmaParams {
   const void* x;
   i64 x_stride;
-  u32 x_copied;  // may 16 bytes be copied at a time?
+  u32 x_copied;  // may x be copied 16 bytes at a time?
   DequantCodesSource codes;
   const void* factors;
-  u64 factor_stride;    // from one row's (of 128 rows) to the next
+  u64 factor_stride;    // from one row's factors (blocks128: from one 128 rows') to the next
   const float* faults;  // of a packed weight
   const void* bias;     // null: none
   void* out;
   i64 out_stride;
   u32 out_pairs;  // do all rows of out start at a multiple of two elements?
   i64 m;
-  u32 split;     // blocks of a tile
-  float* parts;  // where there are more than one
+  u32 split;     // blocks per tile
+  float* parts;  // if there are several
   u32* arrived;
   EpilogueParams epilogue;
 };
 
-// Where 16 bytes of a token lie in a unit's part of a stage.
+// The offset of 16 bytes of a token in a unit's part of a stage.
 INGOT_HOST_DEVICE u32 dequant_mma_place(u32 token, u32 chunk) {
   return token * kDequantMmaRowBytes + ((chunk ^ token) & 7U) * 16;
 }
@@ -53,16 +53,16 @@ struct DequantMmaBlock {
   static constexpr bool kPacked = L != CodeLayout::row_major;
   using Codes = typename Select<kPacked, PackedCodes<W, L>, RowCodes<W>>::Type;
   static constexpr u32 kThreads = dequant_mma_threads(T);
-  static constexpr u32 kTokens = T.tokens / 8;  // times 8
+  static constexpr u32 kTokens = T.tokens / 8;  // in units of 8 tokens
   static constexpr u32 kRowWarps = T.rows / 16;
   static constexpr u32 kGroup = dequant_group(Kind);
   static constexpr bool kGrouped = kGroup != 0;
-  static constexpr u32 kFactors = kGroup == 32 ? 2 : 1;  // of a row in a unit's 64 k
-  // 2^n of what decoding leaves out.
+  static constexpr u32 kFactors = kGroup == 32 ? 2 : 1;  // factors of a row in a unit's 64 k
+  // 2^kExponent is what decoding leaves out.
   static constexpr int kExponent = Codes::kShift + kDecodeShift<typename Codes::Decoded, X, L>;
   static constexpr float kScale = static_cast<float>(1U << kExponent);
 
-  // What a unit has of a stage.
+  // A unit's part of a stage.
   struct Stage {
     Codes codes;
     float factors[kGrouped ? kFactors : 1][2];
@@ -72,7 +72,7 @@ struct DequantMmaBlock {
   };
 
   const DequantMmaParams& p;
-  i64 first_token, first_row;  // the tile's; the warp's
+  i64 first_token, first_row;  // of the tile; of the warp
   u32 tile, part;
   u32 begin, end;  // stages
   u32 shared;
@@ -102,7 +102,7 @@ struct DequantMmaBlock {
 
   // ---- Loads ----
 
-  // x of a stage to shared memory, zeros where there is none.
+  // Copies a stage of x to shared memory, with zeros outside x.
   INGOT_DEVICE void fetch_x(u32 stage) const {
     constexpr u32 kChunks = T.tokens * T.k_warps * 8;
     const X* const x = static_cast<const X*>(p.x);
@@ -159,7 +159,7 @@ struct DequantMmaBlock {
 
   // ---- Sums ----
 
-  // The x of 8 tokens and 32 k, in the order of k that the codes have.
+  // Loads x of 8 tokens and 32 k, with k in the same order as in the codes.
   INGOT_DEVICE void load_x(u32 stage, u32 half, u32 tokens, u32 (&words)[4]) const {
     const u32 from = slot(stage) + unit * (T.tokens * kDequantMmaRowBytes);
     if constexpr (kPacked) {
@@ -190,7 +190,7 @@ struct DequantMmaBlock {
           multiply_add<X>(sums.d[j], a[s], b);
         }
       }
-      // Past the last k there is no group, whose factor might be an Inf.
+      // Past the last k there is no group to add: sums of 0 times the factor, perhaps Inf, would give NaN.
       if (kGrouped && (half == 1 || kGroup == 32) && unit_k(stage) + (kGroup == 32 ? 32 * half : 0) < p.codes.k) {
         add_group(now.factors[kGroup == 32 ? half : 0], sums, totals);
       }
@@ -208,7 +208,7 @@ struct DequantMmaBlock {
     }
   }
 
-  // All stages of the block: what a unit has of them.
+  // Multiplies all stages of the block: returns this unit's sums.
   INGOT_DEVICE Sums sum() const {
     Sums sums{};
     Sums totals{};
@@ -247,13 +247,13 @@ struct DequantMmaBlock {
     d[3] = d[3] + float_from_bits(other.w);
   }
 
-  // The first unit has all of the block's sums afterwards.
+  // Adds the units' sums; afterwards the first unit has the block's sums.
   INGOT_DEVICE void add_units(Sums& sums) const {
     if constexpr (T.k_warps == 1) return;
     const auto place = [&](u32 from, u32 j) {
       return shared + (((from - 1) * kTokens + j) * (kRowWarps * 32) + thread_of_rows()) * 16;
     };
-    __syncthreads();  // nobody reads x any more
+    __syncthreads();  // no warp reads x any more
     if (unit != 0) {
       INGOT_UNROLL
       for (u32 j = 0; j < kTokens; ++j) store_shared16(place(unit, j), bits_of(sums.d[j]));
@@ -273,7 +273,7 @@ struct DequantMmaBlock {
     return all + first + j * (kRowWarps * 32) + thread_of_rows();
   }
 
-  // The block that comes last has all of the tile's sums afterwards; false for the others.
+  // Adds the blocks' sums. The block that arrives last has the tile's sums afterwards; the others get false.
   INGOT_DEVICE bool add_blocks(Sums& sums) const {
     __shared__ u32 is_last;
     if (unit == 0) {
@@ -306,7 +306,8 @@ struct DequantMmaBlock {
       if constexpr (kPacked) factors[half] = factors[half] * p.faults[row_of(half)];
     }
     const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
-    // A lane has two tokens of a row; of two neighbouring rows, the lanes share them out.
+    // A lane has two tokens of each row, but a pair of outputs is two rows of a token: of two neighbouring rows, the
+    // two lanes exchange one token each.
     const bool odd = lane / 4 % 2 != 0;
     INGOT_UNROLL
     for (u32 half = 0; half < 2; ++half) {
@@ -324,7 +325,7 @@ struct DequantMmaBlock {
     }
   }
 
-  // -0 leaves every sum as it is.
+  // -0 leaves every sum unchanged.
   INGOT_DEVICE float bias_of(i64 n) const {
     return p.bias != nullptr && n < p.codes.n ? to_float(static_cast<const X*>(p.bias)[n]) : -0.0F;
   }
@@ -344,7 +345,7 @@ struct DequantMmaBlock {
   }
 };
 
-// M, N > 0. Grid: dequant_mma_tiles() * split.
+// Requires M > 0 and N > 0. The grid has dequant_mma_tiles() * split blocks.
 template <class W, CodeLayout L, class X, class Out, DequantFactors Kind, DequantMmaTiling T, class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_mma_threads(T), dequant_mma_blocks_at_once(T))
     dequant_mma(const DequantMmaParams p) {

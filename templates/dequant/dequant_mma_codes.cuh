@@ -1,12 +1,14 @@
-// The weight's codes of dequant_mma on their way to a warp's registers: 16 rows and 64 k, in two halves of 32. A lane
-// has rows g and g + 8, g = lane / 4.
+// How dequant_mma loads a weight's codes into a warp's registers: 16 rows and 64 k at a time, in two halves of 32 k. A
+// lane has rows g and g + 8, with g = lane / 4.
 //
-// Packed, a half is one fragment of a lane (dequant_fragment.cuh), and k lies in registers as the instruction has it.
-// In rows, a lane takes eight neighbouring codes of each of its rows, from 8 t on, t = lane % 4, so that four lanes
-// read whole sectors. The order of k within a half is then another one, which the x of these k has, too: what the
+// Packed codes: a half is one fragment of a lane (dequant_fragment.cuh), and k lies in the registers as the instruction
+// wants it.
+//
+// Codes in rows: a lane loads eight neighbouring codes of each of its rows, from 8 t on with t = lane % 4, so that four
+// lanes read whole sectors. This changes the order of k within a half, and x is loaded in the same order: what the
 // instruction takes for k = 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of step s are codes 4 s to 4 s + 3 of those eight. Codes
-// of 6 and 4 bits become those of e4m3fn with the same bits, which are the values times a power of two. Rows have no
-// faults beside them: codes of NaN are looked for.
+// of 6 and 4 bits become e4m3fn codes with the same bits, which are the values times a power of two. Rows have no
+// faults stored beside them, so NaN codes are detected here.
 #pragma once
 
 #include "dequant/dequant_codes.cuh"
@@ -23,12 +25,12 @@ struct INGOT_MAY_ALIAS CodeHalfWord {
   u16 bits;
 };
 
-// Where codes are, and what of them there is.
+// Where the codes are, and how many there are.
 struct DequantCodesSource {
   const u8* data;
   i64 n, k;
-  i64 row_bytes;  // in rows: from one to the next
-  u32 vectors;    // in rows: do all eight codes begin where words of theirs may be read at once?
+  i64 row_bytes;  // bytes from one row to the next; for codes in rows
+  u32 vectors;    // may eight codes be loaded in words, in every row? for codes in rows
 };
 
 // ---- packed ----
@@ -39,7 +41,7 @@ struct PackedCodes {
   static constexpr int kShift = 0;
   u32 words[2][Fragment<W>::kWords];
 
-  // Zeros past the last k and the last row, padding included.
+  // Codes past the last k or row, beyond the padding, are zeros.
   INGOT_DEVICE static PackedCodes load(const DequantCodesSource& source, i64 row, i64 k, u32 lane) {
     PackedCodes codes{};
     const u64 depth = static_cast<u64>(source.k);
@@ -79,7 +81,7 @@ struct PackedCodes {
 
 // ---- in rows ----
 
-// Byte i of the result is byte s of a (0 to 3) and b (4 to 7), s being hexadecimal digit i of Selector.
+// Byte i of the result is byte s of a (s = 0 to 3) or b (4 to 7), where s is hexadecimal digit i of Selector.
 template <u32 Selector>
 INGOT_DEVICE u32 merge_bytes(u32 a, u32 b) {
 #if INGOT_ON_DEVICE
@@ -94,7 +96,7 @@ INGOT_DEVICE u32 merge_bytes(u32 a, u32 b) {
 #endif
 }
 
-// Where the sign bit of a byte is set, the code in it is a NaN.
+// A byte's sign bit is set in the result if its code is a NaN.
 template <Fp8Format W>
 INGOT_HOST_DEVICE u32 nan_bytes(u32 codes) {
   const u32 magnitudes = codes & 0x7f7f7f7fU;
@@ -107,12 +109,12 @@ INGOT_HOST_DEVICE u32 nan_bytes(u32 codes) {
 
 template <CodeFormat W>
 struct RowCodes {
-  // What they are decoded as: value = decoded * 2^kShift.
+  // Codes are decoded as this format: value = decoded * 2^kShift.
   using Decoded = typename Select<Fp8Format<W>, W, e4m3fn>::Type;
   static constexpr int kShift = Decoded::kBias - W::kBias;
-  u64 codes[2][2];  // of a half and a row: eight, the first in the lowest bits
+  u64 codes[2][2];  // [half][row]: eight codes, the first in the lowest bits
 
-  // Zeros outside of the weight.
+  // Codes outside the weight are zeros.
   INGOT_DEVICE static RowCodes load(const DequantCodesSource& source, i64 row, i64 k, u32 lane) {
     RowCodes loaded{};
     INGOT_UNROLL
@@ -148,7 +150,7 @@ struct RowCodes {
     }
   }
 
-  // Codes 4 s to 4 s + 3 of a row, each in a byte as Decoded.
+  // Codes 4 s to 4 s + 3 of a row, each in a byte, as Decoded.
   INGOT_DEVICE static u32 four_codes(u64 eight, u32 s) {
     if constexpr (kCodeBits<W> == 8) {
       return static_cast<u32>(eight >> (32 * s));
@@ -184,7 +186,7 @@ struct RowCodes {
     }
   }
 
-  // 0x7fff is NaN in bf16 and in f16.
+  // Puts NaN into the registers where a code is NaN: 0x7fff is NaN in bf16 and in f16.
   INGOT_DEVICE static void put_nans(const u32 (&words)[4], u32 (&registers)[8]) {
     INGOT_UNROLL
     for (u32 i = 0; i < 4; ++i) {

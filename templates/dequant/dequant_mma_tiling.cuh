@@ -1,4 +1,5 @@
-// How dequant_mma cuts a product up: constant arithmetic, which the kernel, its launch and the cost model share.
+// How dequant_mma divides a product into tiles and stages: constant arithmetic shared by the kernel, its launch and the
+// cost model.
 #pragma once
 
 #include "dequant/dequant_layout.cuh"
@@ -6,28 +7,28 @@
 
 namespace ingot {
 
-// A template argument. tokens: of x, that a tile has; rows: of the weight; k_warps: units of warps that share a stage's
-// k, 64 each, and add up what each has.
+// A template argument. tokens: rows of x in a tile; rows: rows of the weight in a tile; k_warps: units of warps that
+// share a stage's k, 64 each, and then add up their sums.
 struct DequantMmaTiling {
   u32 tokens = 16, rows = 64, k_warps = 2;
   bool operator==(const DequantMmaTiling&) const = default;
 };
 
-inline constexpr u32 kDequantMmaUnit = 64;       // k of a unit's part of a stage
-inline constexpr u32 kDequantMmaStages = 3;      // of x in shared memory; as many of codes in registers
-inline constexpr u32 kDequantMmaRowBytes = 128;  // of a token's part of a stage
+inline constexpr u32 kDequantMmaUnit = 64;       // k of a unit in a stage
+inline constexpr u32 kDequantMmaStages = 3;      // stages of x in shared memory, and of codes in registers
+inline constexpr u32 kDequantMmaRowBytes = 128;  // bytes of a token in a unit's part of a stage
 
 INGOT_HOST_DEVICE constexpr u32 dequant_mma_threads(const DequantMmaTiling& t) { return t.rows / 16 * t.k_warps * 32; }
 INGOT_HOST_DEVICE constexpr u32 dequant_mma_depth(const DequantMmaTiling& t) { return kDequantMmaUnit * t.k_warps; }
 INGOT_HOST_DEVICE constexpr u32 dequant_mma_stage_bytes(const DequantMmaTiling& t) {
   return t.tokens * t.k_warps * kDequantMmaRowBytes;
 }
-// The stages; afterwards the units' sums.
+// Shared memory holds the stages, and afterwards the units' sums.
 INGOT_HOST_DEVICE constexpr u32 dequant_mma_shared_bytes(const DequantMmaTiling& t) {
   return max_of(kDequantMmaStages * dequant_mma_stage_bytes(t), (t.k_warps - 1) * t.rows * t.tokens * 4);
 }
 
-// Blocks of a multiprocessor that the registers are shared out for.
+// The blocks per SM for which the compiler divides the registers.
 INGOT_HOST_DEVICE constexpr u32 dequant_mma_blocks_at_once(const DequantMmaTiling& t) {
   return t.tokens == 64 ? 1 : 512 / dequant_mma_threads(t);
 }
@@ -39,8 +40,8 @@ INGOT_HOST_DEVICE constexpr u32 dequant_mma_stages(const DequantMmaTiling& t, i6
   return static_cast<u32>(ceil_div(k, i64{dequant_mma_depth(t)}));
 }
 
-// Where a tile's k is split over blocks: memory for their sums, as their threads hold them, and a count of those that
-// have come, which is 0 before and after.
+// Where several blocks split a tile's k: the memory for their sums, as their threads hold them. (A counter of the
+// blocks that have arrived is 0 before the launch and after it.)
 INGOT_HOST_DEVICE constexpr u64 dequant_mma_part_bytes(const DequantMmaTiling& t) { return u64{t.rows} * t.tokens * 4; }
 INGOT_HOST_DEVICE constexpr u64 dequant_mma_parts_bytes(const DequantMmaTiling& t, i64 tiles, u32 split) {
   return split == 1 ? 0 : static_cast<u64>(tiles) * split * dequant_mma_part_bytes(t);

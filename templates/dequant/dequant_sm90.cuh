@@ -1,24 +1,24 @@
-// out[M, N] = factor[n] * sum_k x(m, k) w(n, k) + bias, with whatever gemm_epilogue.cuh does to it, on Hopper: x of 16
-// bits, w codes of 8, 6 or 4 bits that are decoded on their way into the tensor cores. Any M, N, K; rows of x at
-// multiples of 16 bytes.
+// out[M, N] = factor[n] * sum_k x(m, k) w(n, k) + bias, followed by the epilogue of gemm_epilogue.cuh, on Hopper: x has
+// 16 bits, w has codes of 8, 6 or 4 bits, which are decoded on their way into the tensor cores. Any M, N, K; rows of x
+// start at multiples of 16 bytes.
 //
-// Work: for few tokens (rows of x), to read each code once at the memory's rate; from some 64 on, 2 M N K operations on
-// the 16-bit tensor cores. Weights are operand A, from registers; tokens are the columns: the product is out's
-// transpose.
+// Work: for few tokens (rows of x), reading each code once, at the memory's rate; from about 64 tokens on, 2 M N K
+// operations on the 16-bit tensor cores. Weights are operand A, from registers, and tokens are the columns, so the
+// tensor cores compute out's transpose.
 //
-// Schedule: two threads keep a deep ring of stages filled through the copy engine: one with codes, packed in the order
-// of the registers (dequant_fragment.cuh), in runs of bytes, the other with tiles of x; factors that are multiplied
-// into the codes come with them. Those of a constant weight come while the kernel ahead in the stream ends. The
-// warpgroups that multiply have 64 rows each, or several times 64. A warp reads its fragments, decodes them and
-// multiplies: by mma.sync, or by wgmma, where it decodes the next 32 or 64 k while the tensor cores work at the last.
-// Clusters of blocks split a tile's k, so that all multiprocessors have as much to do, or load x for each other
-// (multicast). Blocks stay, and take tiles in turn; or (stream-K) equal stretches of all tiles' k, and send their sums
-// of another's tile to that block (stream_k.cuh).
+// Schedule: two threads keep a deep ring of stages filled through the copy engine. One copies codes, packed in the
+// order of the registers (dequant_layout.cuh), as runs of bytes, and with them the factors that are multiplied into the
+// codes; the other copies tiles of x. If the weight is constant, its codes and those factors are copied while the
+// previous kernel in the stream ends. Each multiplying warpgroup has one or several times 64 rows. A warp reads its
+// fragments, decodes them (dequant_fragment.cuh) and multiplies: by mma.sync, or by wgmma, in which case it decodes the
+// next 32 or 64 k while the tensor cores multiply the last. Blocks of a cluster split a tile's k, so that all SMs have
+// work, or load x for each other (multicast). Blocks are persistent: they take tiles in turn, or (stream-K) equal
+// stretches of all tiles' k, and send their sums of another block's tile to that block (stream_k.cuh).
 //
-// Sums: in the tensor cores' f32. Where factors are of groups of k, each group has a sum of its own, which is
-// multiplied by its factor and added in f32, in ascending k; but factors of e8m0 are multiplied into codes of 6 and 4
-// bits where the product is a bf16 (dequant_fragment.cuh). Where blocks split k, or warpgroups, each row's sums go to
-// one block (distributed shared memory), which adds them in a fixed order: every launch gives the same bits.
+// Sums: the tensor cores sum in f32. With factors of groups of k, each group has its own sum, which is multiplied by
+// its factor and added in f32, in ascending k; but e8m0 factors are multiplied into codes of 6 and 4 bits where the
+// product is a bf16 (dequant_fragment.cuh). If blocks or warpgroups split k, all sums of a row go to one block
+// (distributed shared memory), which adds them in a fixed order: every launch gives the same bits.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"
@@ -51,37 +51,37 @@ struct DequantConsumer {
   static constexpr u32 kTokenTiles = T.tokens / 8;
   static constexpr u32 kSums = T.tokens / 2;
   static constexpr u32 kGroup = dequant_group(Kind);
-  // Are factors multiplied into the codes? Else groups of k that share one have sums of their own.
+  // Are factors multiplied into the codes? Otherwise each group of k that shares a factor has its own sums.
   static constexpr bool kFolded = Kind == DequantFactors::mx32_codes;
   static_assert(!kFolded || kTakesMxFactors<W, X>);
   static constexpr bool kGrouped = kGroup != 0;
   static constexpr u32 kRowTiles = dequant_rows(T) / 16;
   static constexpr u32 kShares = dequant_shares(T);
-  static constexpr u32 kRowGroups = T.groups / T.k_warps;   // warpgroups with other rows
-  static constexpr u32 kStep = dequant_step(T, Kind);       // k at once, by wgmma
-  static constexpr u32 kPiece = T.depth / 32 / T.k_warps;   // tiles of 32 k of a stage that are this warp's, by mma
-  static constexpr u32 kOwnRowTiles = kRowTiles / T.split;  // that this block adds up and writes
+  static constexpr u32 kRowGroups = T.groups / T.k_warps;   // warpgroups with different rows
+  static constexpr u32 kStep = dequant_step(T, Kind);       // k per step, by wgmma
+  static constexpr u32 kPiece = T.depth / 32 / T.k_warps;   // this warp's tiles of 32 k in a stage, by mma
+  static constexpr u32 kOwnRowTiles = kRowTiles / T.split;  // tiles of 16 rows that this block adds up and writes
   static constexpr u32 kPartXBytes = T.tokens * kDequantPart * 2;
   static constexpr u32 kBlockBytes = T.depth / kDequantDepth * kDequantTileBytes<W>;  // of 64 rows in a stage
   static constexpr u32 kWarps = 4 * T.groups;
-  // Factors and bias of outputs are fetched before their sums are there, if registers allow it, and a warp has the same
-  // rows of all tokens.
+  // Factors and bias are fetched before the sums are complete, if there are registers for it; with kShares > 1 also
+  // only if a warp finishes the same rows for all tokens.
   static constexpr bool kEarly =
       dequant_sums(T, Kind) + (T.wgmma ? kStep / 2 : 8U) * T.waves + 8 * T.waves + (T.stream_k ? 72 : 56) <=
       dequant_share(T, Kind);
   static constexpr bool kEarlyShared = kEarly && kWarps % kOwnRowTiles == 0;
   using Sums = float[T.waves][kSums];
-  using MxWords = u32[T.waves][2];  // of the two rows that a lane has of each 64, four factors of 32 k
+  using MxWords = u32[T.waves][2];  // four factors of 32 k, for each of the two rows that a lane has in each 64
 
   const DequantSm90Params& p;
   const DequantBlock<W, Kind, T>& block;
-  u32 rows;   // which of the warpgroups that have other rows
-  u32 piece;  // which of those with the same rows
-  u32 warp;   // of the block
+  u32 rows;   // index among the warpgroups with different rows
+  u32 piece;  // index among the warpgroups with the same rows
+  u32 warp;   // in the block
   u32 lane;
-  u32 release;  // the empty barrier, here or in another block, that this lane arrives at
-  u32 parts;    // of 64 k
-  u32 own;      // in a stage: this lane's fragment of the first 32 k, and of the first of its waves
+  u32 release;  // the empty barrier, here or in another block, at which this lane arrives
+  u32 parts;    // the number of 64-k parts of K
+  u32 own;      // in a stage: this lane's fragment of the first 32 k and of its first 64 rows
   StageRing<T.stages> ring{};
   u32 round = 0;  // tiles so far
   u32 largest = 0;
@@ -99,7 +99,7 @@ struct DequantConsumer {
     if constexpr (T.multicast > 1) release = ptx::mapa(b.empty, b.rank + lane % T.multicast * T.split);
   }
 
-  // This warp has used what it read of the stage: each block that sends to it may send the next.
+  // This warp is done with the stage: each block that sends to it may send the next data.
   INGOT_DEVICE void release_stage(u32 stage) const {
     if constexpr (T.multicast > 1) {
       if (lane < T.multicast) ptx::mbarrier_arrive_cluster(release + 8 * stage);
@@ -108,7 +108,7 @@ struct DequantConsumer {
     }
   }
 
-  // The same of a stage whose loads were asked for only: without the fence the copy engine overtakes them.
+  // The same for a stage whose loads were only issued: without the fence, the copy engine would overtake them.
   INGOT_DEVICE void release_loaded_stage(u32 stage) const {
     ptx::fence_proxy_async();
     __syncwarp();
@@ -127,7 +127,7 @@ struct DequantConsumer {
 
   using Words = u32[Fragment<W>::kWords];
 
-  // A fragment, from its address.
+  // Loads a fragment from shared memory.
   INGOT_DEVICE static void load_words(u32 at, Words& words) {
     if constexpr (Fragment<W>::kWords == 4) {
       const U32x4 v = ptx::ld_shared16(at);
@@ -145,8 +145,8 @@ struct DequantConsumer {
     }
   }
 
-  // Factors that are multiplied into the codes, from the stage that they came with: those of k, a multiple of 32, and
-  // of what follows up to a multiple of 128, the first in the lowest bits.
+  // Loads factors that are multiplied into the codes, from the stage with which they came: that of k (a multiple of
+  // 32), in the lowest bits, and the following ones up to a multiple of 128.
   INGOT_DEVICE void mx_words(u32 slot, u32 k, MxWords& of) const {
     constexpr u32 kPitch = dequant_factor_pitch(T);
     const u32 row = rows * T.waves * 64 + warp % 4 * 16 + lane / 4;
@@ -160,8 +160,7 @@ struct DequantConsumer {
     }
   }
 
-  // A group's sums, times its factor, to those of all.
-  // (Or none, where there are none yet.)
+  // Adds a group's sums, times its factor, to the totals. (`any`: the group has sums already; otherwise adds nothing.)
   INGOT_DEVICE static void promote(Sums& d, const Sums& of_group, DequantGroups<Kind, T.waves>& groups, u32 k,
                                    bool any = true) {
     groups.advance(k);
@@ -175,8 +174,8 @@ struct DequantConsumer {
     }
   }
 
-  // Where a warp would have sums of one tile alone, those of even and of odd steps of 16 k are apart: the tensor cores
-  // take a sum up again only when they are done with it.
+  // If a warp has the sums of only one tile, it keeps those of even and of odd steps of 16 k apart: the tensor cores
+  // can take up a sum again only when they are done with it.
   static constexpr u32 kChains = T.waves * kTokenTiles == 1 ? 2 : 1;
   using Chains = float[kChains][T.waves][kSums];
   INGOT_DEVICE static void clear_chains(Chains& d) {
@@ -188,11 +187,11 @@ struct DequantConsumer {
     for (u32 i = 0; kChains == 2 && i < kSums; ++i) d[0][0][i] = d[0][0][i] + d[kChains - 1][0][i];
   }
 
-  // Tiles of 32 k that a warp loads before it multiplies, and those that share a factor.
+  // kBatch: tiles of 32 k that a warp loads before it multiplies. kGroupTiles: how many of them share a factor.
   static constexpr u32 kBatch = kPiece % 4 == 0 && T.tokens * T.waves <= 32 ? 4 : kPiece % 2 == 0 ? 2 : 1;
   static constexpr u32 kGroupTiles = kGrouped ? min_of(kGroup / 32, kBatch) : kBatch;
 
-  // 32 k of a decoded fragment, by mma.sync. b: of each 8 tokens the operand B of the two steps.
+  // Multiplies 32 k of a decoded fragment by mma.sync. b: for each 8 tokens, operand B of the two steps.
   INGOT_DEVICE static void multiply_by_mma(Chains& d, u32 wave, const u32 (&a)[8], const u32 (&b)[kTokenTiles][4]) {
     INGOT_UNROLL
     for (u32 step = 0; step < 2; ++step) {
@@ -208,7 +207,8 @@ struct DequantConsumer {
     }
   }
 
-  // A fragment to 16 bits. mx: factors of its two rows, those of 32 k each, of which it is the byte-th.
+  // Decodes a fragment to 16 bits. mx: for each of its two rows, the factors of several 32 k, of which byte number
+  // `byte` is the fragment's.
   template <bool Large>
   INGOT_DEVICE static void decode(const Words& words, [[maybe_unused]] const u32 (&mx)[2], [[maybe_unused]] u32 byte,
                                   u32 (&a)[8]) {
@@ -244,9 +244,10 @@ struct DequantConsumer {
     }
   }
 
-  // So many tiles of 32 k from the k given on. codes: the address of this lane's first fragment; x: that of the 64 k of
-  // x in which the first tile is, odd: in their second half. All is loaded before anything is multiplied; then the
-  // stage may be released. mx: as for decode(), the first tile's factor in the lowest bits.
+  // Multiplies `Tiles` tiles of 32 k, from k on. codes: the address of this lane's first fragment. x: the address of
+  // the 64 k of x that contain the first tile, in their second half if `odd`. Everything is loaded before anything is
+  // multiplied, then the stage is released if `last`. mx: as for decode(), with the first tile's factors in the lowest
+  // bits.
   template <u32 Tiles>
   INGOT_DEVICE void multiply_tiles(Chains& d, DequantGroups<Kind, T.waves>& groups, u32 codes, u32 x, u32 odd, u32 k,
                                    bool last, u32 slot, const MxWords& mx) const {
@@ -285,7 +286,7 @@ struct DequantConsumer {
     DequantGroups<Kind, T.waves> groups(p, first_row + lane / 4, lane);
     if constexpr (kGrouped) groups.begin(span.begin * T.depth + piece * kPiece * 32);
     const u32 base = block.stages;
-    const u32 whole = parts / dequant_parts(T);  // stages that are
+    const u32 whole = parts / dequant_parts(T);  // the number of stages with all their k
     INGOT_UNROLL_BY(1)
     for (u32 at = span.begin; at < span.end; ++at) {
       ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
@@ -325,12 +326,12 @@ struct DequantConsumer {
   static constexpr u32 kStepWords = kStep / 4;
   using Fragments = u32[T.waves][kStepWords];
 
-  // What kStep k of a stage are decoded from. Asked for a step ahead: nobody waits for shared memory then.
+  // What kStep k of a stage are decoded from. It is loaded a step ahead, so that nothing waits for shared memory.
   struct Step {
     Words words[kStep / 32][T.waves];
     MxWords mx;
   };
-  // Those from the tile-th 32 k on, of the slot-th place in the ring, whose first k is the k given.
+  // Loads a step from stage `slot` of the ring, from its 32-k tile number `tile` on; k is the stage's first.
   INGOT_DEVICE void load_step(u32 slot, u32 tile, u32 k, Step& step) const {
     const u32 codes = block.stages + slot * dequant_stage_bytes<W>(T) + own;
     INGOT_UNROLL
@@ -351,7 +352,7 @@ struct DequantConsumer {
         decode<true>(step.words[i][wave], step.mx[wave], i, registers);
         INGOT_UNROLL
         for (u32 j = 0; j < 8; ++j) {
-          // Decoded here: past a branch, ptxas would no longer see that it may be done beside the tensor cores' work.
+          // Decode here: past a branch, ptxas would no longer see that decoding may overlap the tensor cores' work.
           if constexpr (kGrouped) ptx::opaque(registers[j]);
           a[wave][8 * i + j] = registers[j];
         }
@@ -359,7 +360,7 @@ struct DequantConsumer {
     }
   }
 
-  // Decoded fragments, by wgmma. x: the place of the first 16 k.
+  // Multiplies decoded fragments by wgmma. x: wgmma_place() of the first 16 k.
   INGOT_DEVICE static void multiply_by_wgmma(Sums& d, const Fragments& a, u32 x, u32 adds) {
     ptx::wgmma_fence();
     INGOT_UNROLL
@@ -378,7 +379,7 @@ struct DequantConsumer {
     for (u32 wave = 0; wave < T.waves; ++wave) ptx::wgmma_settle(d[wave]);
   }
 
-  // The sums of the group that ends before k, which the tensor cores have been given.
+  // Waits for the sums of the group that ends before k, and adds them to the totals.
   INGOT_DEVICE static void end_group(Sums& d, Sums& of_group, DequantGroups<Kind, T.waves>& groups, u32 k, bool any) {
     ptx::wgmma_wait<0>();
     settle(of_group);
@@ -386,8 +387,8 @@ struct DequantConsumer {
     settle(of_group);
   }
 
-  // (Sums begin as zeros: of registers that nothing is written to before the tensor cores add to them, ptxas makes
-  // copies.)
+  // (Sums begin as zeros: ptxas makes copies of registers to which nothing is written before the tensor cores add to
+  // them.)
   INGOT_DEVICE void sum_by_wgmma(Sums& d, const DequantSpan& span, u32 first_row) {
     clear(d);
     if (span.begin == span.end) return;
@@ -397,10 +398,10 @@ struct DequantConsumer {
       clear(of_group);
       groups.begin(span.begin * T.depth);
     }
-    u32 adds = 0;  // does this group have any yet?
+    u32 adds = 0;  // has this group any sums yet?
     u32 previous = T.stages;
     const u32 base = block.stages;
-    const u32 whole = min_of(span.end, parts / dequant_parts(T));  // stages that are
+    const u32 whole = min_of(span.end, parts / dequant_parts(T));  // the end of the stages with all their k
     Fragments first;
     Fragments second;
     Step even{};
@@ -412,9 +413,9 @@ struct DequantConsumer {
     INGOT_UNROLL_BY(1)
     for (u32 at = span.begin; at < whole; ++at) {
       const u32 stage = base + ring.stage * dequant_stage_bytes<W>(T);
-      // Uniform in the warp, which ptxas does not see otherwise: descriptors are then worked out once for all lanes.
+      // Uniform in the warp, which only the shuffle tells ptxas: descriptors are then computed once for all lanes.
       const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_place(stage + dequant_code_bytes<W>(T)), 0);
-      // Two by two, in registers of their own.
+      // Steps come in pairs, each with its own registers.
       INGOT_UNROLL
       for (u32 step = 0; step < T.depth / kStep; step += 2) {
         const u32 k = at * T.depth + step * kStep;
@@ -422,7 +423,7 @@ struct DequantConsumer {
         decode_step(even, first);
         if constexpr (kGrouped) {
           if constexpr (T.depth % kGroup == 0) {
-            // Without a branch, behind which ptxas would keep decoding and multiplying apart.
+            // There is no branch here: past one, ptxas would keep decoding and multiplying apart.
             if (step * kStep % kGroup == 0) end_group(d, of_group, groups, k, adds != 0);
             adds = step * kStep % kGroup == 0 ? 0 : 1;
           } else if (k % kGroup == 0) {
@@ -473,12 +474,12 @@ struct DequantConsumer {
     }
   }
 
-  // From one step to another: of x's descriptor.
+  // The distance from the first step to `step`, as an offset in x's descriptor.
   INGOT_DEVICE static constexpr u32 x_place(u32 step) {
     return step * kStep / kDequantPart * (kPartXBytes / 16) + step * kStep % kDequantPart / 8;
   }
 
-  // The last stage, where it has less k than others: one step after the other.
+  // Multiplies the last stage, if it has less k than others: one step after the other.
   INGOT_DEVICE void sum_short_stage(Sums& d, DequantGroups<Kind, T.waves>& groups, u32 at) const {
     ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
     const u32 stage = block.stages + ring.stage * dequant_stage_bytes<W>(T);
@@ -504,7 +505,7 @@ struct DequantConsumer {
     release_stage(ring.stage);
   }
 
-  // What belongs to four neighbouring rows: a lane writes outputs of four at a time.
+  // Factors and bias of four neighbouring rows: a lane writes four outputs at a time.
   struct RowValues {
     float factors[4];
     float bias[4];
@@ -522,7 +523,7 @@ struct DequantConsumer {
     return values;
   }
 
-  // What the output's alignment allows.
+  // Which vector accesses the output's alignment allows.
   struct Target {
     typename Epi::Vectors vectors;
     bool pairs, fours;
@@ -532,7 +533,7 @@ struct DequantConsumer {
             rows_aligned<Out>(p.out, p.out_stride, 4 * sizeof(Out))};
   }
 
-  // A token's sums of four rows, to the output.
+  // Writes a token's sums of four rows to the output.
   INGOT_DEVICE void write(const float (&sums)[4], const RowValues& values, const Target& to, u32 m, u32 n) {
     if (m >= p.m || n >= p.n) return;
     const float scale = float_from_bits(static_cast<u32>(127 + kDecodeShift<W, X, L>) << 23);
@@ -566,13 +567,13 @@ struct DequantConsumer {
     }
   }
 
-  // Of the 16 rows that this warp has of a wave, the first of this lane's four.
+  // The first of this lane's four rows among the 16 that the warp has in a wave.
   INGOT_DEVICE u32 own_row(u32 row, u32 wave) const {
     return row + ((rows * T.waves + wave) * 4 + warp % 4) * 16 + lane % 4 * 4;
   }
 
-  // The sums of all k are here. Those of some tokens after the other pass through shared memory: the tensor cores leave
-  // a lane two tokens of a row, and the output has rows of a token side by side.
+  // Writes a tile whose sums over all k are complete. They pass through shared memory, some tokens at a time: the
+  // tensor cores leave two tokens of a row in a lane, whereas the output has the rows of a token side by side.
   INGOT_DEVICE void write_own(const Sums& d, u32 row, u32 token, const RowValues (&values)[T.waves]) {
     constexpr u32 kAtOnce = min_of(kDequantScratchTokens / 8, kTokenTiles);
     const Target to = target();
@@ -608,20 +609,20 @@ struct DequantConsumer {
     }
   }
 
-  // Each block, and of its warpgroups each that has k of its own, has all rows' sums of that k. It sends each row's to
-  // the block whose row it is, which adds up those of its own and writes them: where there is room for two inboxes,
-  // when it has the next tile's sums, so that nobody waits for those on their way.
+  // If blocks or warpgroups split k, each has the sums of all rows over its own k. It sends each row's sums to the
+  // block that owns the row, which adds them up and writes them. If there is room for two inboxes, it does so only when
+  // it has the next tile's sums, so that nobody waits for sums on their way.
   static constexpr bool kLate = dequant_inboxes(T) == 2;
 
-  // The place of 16 rows' sums of 8 tokens in the inbox of the block that adds them up. Lane l's four are the l-th 16
-  // bytes.
+  // The address of the sums of 16 rows by 8 tokens in the inbox of the block that adds them up. Lane l's four sums are
+  // the l-th 16 bytes.
   INGOT_DEVICE u32 inbox_place(u32 of, u32 share, u32 row_tile, u32 tile) const {
     return block.inbox + (((of * kShares + share) * kOwnRowTiles + row_tile) * kTokenTiles + tile) * 512;
   }
   INGOT_DEVICE u32 token_tiles(u32 token) const { return min_of(kTokenTiles, ceil_div(p.m - token, 8U)); }
   INGOT_DEVICE u32 shared_row(u32 row, u32 row_tile) const { return row + (block.rank * kOwnRowTiles + row_tile) * 16; }
 
-  // Those of the tile-th tile.
+  // Sends the sums of the block's tile number `index`.
   INGOT_DEVICE void send(const Sums& d, u32 index, u32 token) const {
     const u32 tiles = token_tiles(token);
     const u32 inbox = index % dequant_inboxes(T);
@@ -657,12 +658,12 @@ struct DequantConsumer {
     }
   }
 
-  // Adds up and writes this warp's part of the block's own rows of the tile-th tile.
+  // Adds up and writes this warp's part of the block's own rows, of the block's tile number `index`.
   INGOT_DEVICE void finish(u32 index, u32 row, u32 token, const RowValues& early) {
     const u32 tiles = token_tiles(token);
     const u32 inbox = index % dequant_inboxes(T);
     const Target to = target();
-    // This lane's token, and the first of its rows.
+    // This lane's token, and its first row.
     const u32 m = lane % 8;
     const u32 r = lane / 8 * 4;
     ptx::mbarrier_wait(block.arrived + 8 * inbox, index / dequant_inboxes(T) % 2);
@@ -686,7 +687,7 @@ struct DequantConsumer {
 
   // This warp has read the inbox: each block that sends to it may send again.
   INGOT_DEVICE void drain() const {
-    // (PTX does not say whose st.async's writes are: ordinary ones, or the copy engine's.)
+    // (PTX does not say whether st.async's writes are ordinary ones or the copy engine's.)
     if constexpr (T.split > 1) ptx::fence_proxy_async();
     __syncwarp();
     if constexpr (T.split > 1) {
@@ -696,7 +697,7 @@ struct DequantConsumer {
     }
   }
 
-  // This warp's sums of those k, of the tile whose first row is given.
+  // Computes this warp's sums over the k of `span`, for the tile whose first row is `row`.
   INGOT_DEVICE void sum(Sums& d, const DequantSpan& span, u32 row) {
     const u32 first_row = row + rows * T.waves * 64 + warp % 4 * 16;
     if constexpr (T.wgmma) {
@@ -706,7 +707,7 @@ struct DequantConsumer {
     }
   }
 
-  // Whole tiles, or one block's share of each.
+  // Computes whole tiles, or this block's share of each tile's k.
   INGOT_DEVICE void run_whole() {
     u32 late_row = 0;
     u32 late_token = 0;
@@ -728,7 +729,7 @@ struct DequantConsumer {
       if constexpr (kShares == 1) {
         write_own(d, row, token, values);
       } else if constexpr (kLate) {
-        // The inbox of this tile was that of the last but one.
+        // The inbox of this tile was last used by the tile before the previous one.
         if (round > 0) finish(round - 1, late_row, late_token, late);
         if (round > 1) ptx::mbarrier_wait(block.drained, round % 2);
         if (round > 0 && walk.more_after()) drain();
@@ -749,11 +750,11 @@ struct DequantConsumer {
     }
   }
 
-  // Tiles that are cut along k (stream_k.cuh): what is left of another block's goes to that block; to those of its own
-  // this block adds what others have left.
+  // Stream-K (stream_k.cuh): this block sends its sums of another block's tile to that block, and adds to its own tiles
+  // what other blocks have summed.
   INGOT_DEVICE void run_cut() {
     using Part = StreamKPart<kWarps, dequant_sum_bytes(T)>;
-    constexpr u32 kVectors = T.waves * kSums <= 32 ? kSums / 4 : 4;  // registers are few
+    constexpr u32 kVectors = T.waves * kSums <= 32 ? kSums / 4 : 4;  // registers are scarce
     INGOT_UNROLL_BY(1)
     for (DequantWalk<T> walk(p, block); walk.more(); walk.advance()) {
       const StreamKStretch& stretch = walk.stretch;
@@ -788,7 +789,8 @@ struct DequantConsumer {
 };
 #endif
 
-// M, N, K > 0. Blocks are a multiple of dequant_cluster(T), launched as clusters of that size.
+// Requires M, N, K > 0. The number of blocks is a multiple of dequant_cluster(T); they are launched as clusters of that
+// size.
 template <CodeFormat W, CodeLayout L, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T,
           class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
@@ -802,7 +804,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
   if (threadIdx.x == kProducer + 32) ptx::prefetch_tensormap(&p.x);
   __syncwarp();
   block.begin();
-  // What is above may run while the kernel ahead ends; and constant codes may come.
+  // All of the above may overlap the end of the previous kernel; so may the copies of a constant weight.
   if (warp >= 4 * T.groups) {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_dec<dequant_registers(T, Kind).copies>();
     if (warp != 4 * T.groups || p.constant_weight == 0) {

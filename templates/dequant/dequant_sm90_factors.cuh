@@ -1,4 +1,5 @@
-// Factors of groups of k in dequant_sm90: how they come to the threads that multiply the groups' sums, as k ascends.
+// How dequant_sm90 loads the factors of groups of k: each thread that multiplies groups' sums fetches them ahead, as k
+// ascends.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"
@@ -11,14 +12,14 @@
 namespace ingot {
 
 #if INGOT_ON_DEVICE
-// The factors of a thread's rows, as k ascends. The four lanes that have the same rows hold those of four groups.
+// The factors of a thread's rows, as k ascends. The four lanes that have the same rows hold the factors of four groups.
 template <DequantFactors Kind, u32 Waves>
 struct DequantGroups {
   static constexpr u32 kGroup = dequant_group(Kind);
   const DequantSm90Params& p;
-  u32 row;  // of this lane's first
+  u32 row;  // the first of this lane's rows
   u32 lane;
-  u32 last;  // group
+  u32 last;  // the last group
   u32 four = 0;
   float now[Waves][2] = {};
   float next[Waves][2] = {};
@@ -42,7 +43,7 @@ struct DequantGroups {
     fetch(now, four);
     fetch(next, four + 1);
   }
-  // For all groups up to the one of k.
+  // Makes the factors of k's group available. k ascends from call to call.
   INGOT_DEVICE void advance(u32 k) {
     const u32 of = k / kGroup / 4;
     if (of == four) return;

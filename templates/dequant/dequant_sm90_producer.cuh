@@ -1,5 +1,5 @@
-// What dequant_sm90 is given, and how its tiles come to shared memory: barriers, the order of tiles, and the threads
-// that keep the ring of stages filled.
+// The parameters of dequant_sm90, and how its operands get to shared memory: barriers, the order of tiles, and the
+// threads that keep the ring of stages filled.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"
@@ -25,14 +25,14 @@ struct DequantSm90Params {
   TensorMap x;        // [m, k], 128-byte swizzle; boxes of 64 k x dequant_x_box() tokens
   const u8* weights;  // packed (dequant_layout.cuh), from a multiple of 16 bytes
   const void* factors;
-  const void* bias;  // of x's type, or null: none
+  const void* bias;  // in x's dtype; null: none
   void* out;
   i64 out_stride;  // elements
   u32 m, n, k;
-  u32 factor_stride;    // of groups and blocks: from one row of factors to the next
-  u32 constant_weight;  // not 0: codes and their factors were there before any launch
+  u32 factor_stride;    // for groups and blocks: from one row of factors to the next
+  u32 constant_weight;  // not 0: codes and factors were written before any launch
   EpilogueParams epilogue;
-  StreamKParams cut;  // of stream-K
+  StreamKParams cut;  // for stream-K
 };
 
 #if INGOT_ON_DEVICE
@@ -40,18 +40,18 @@ struct DequantSm90Params {
 #error "dequant_sm90.cuh is for sm_90a: other targets have no wgmma"
 #endif
 
-// Addresses in shared memory, and this block's place in its cluster.
+// Addresses in shared memory, and this block's position in its cluster.
 template <CodeFormat W, DequantFactors Kind, DequantSm90Tiling T>
 struct DequantBlock {
-  static constexpr u32 kWarps = 4 * T.groups;                           // that multiply
-  static constexpr bool kFactors = Kind == DequantFactors::mx32_codes;  // that come with their stage
-  u32 stages, factors, inbox, scratch, full, empty, arrived, drained;   // arrived: one for each inbox
+  static constexpr u32 kWarps = 4 * T.groups;                           // warps that multiply
+  static constexpr bool kFactors = Kind == DequantFactors::mx32_codes;  // do factors come with their stage?
+  u32 stages, factors, inbox, scratch, full, empty, arrived, drained;   // arrived: one per inbox
   u32 rank;                                                             // among the blocks that split a tile's k
-  u32 side;                                                             // among those that share x
+  u32 side;                                                             // among the blocks that share x
 
   INGOT_DEVICE static DequantBlock make() {
     u32 base = ptx::dynamic_shared();
-    ptx::opaque(base);  // else it is worked out again wherever it is needed
+    ptx::opaque(base);  // otherwise the compiler computes it again wherever it is needed
     const u32 barriers = base + dequant_barriers_offset<W>(T, Kind);
     const u32 in_cluster = dequant_cluster(T) > 1 ? ptx::cluster_rank() : 0;
     return {.stages = base,
@@ -72,13 +72,13 @@ struct DequantBlock {
       ptx::mbarrier_init(full + 8 * i, kFactors ? 2 + 32 : 2);
       ptx::mbarrier_init(empty + 8 * i, kWarps * T.multicast);
     }
-    // Bytes that other blocks send, or this block's own warps.
+    // With a split, `arrived` counts bytes from the blocks of the cluster; otherwise it counts this block's own warps.
     for (u32 i = 0; i < 2; ++i) ptx::mbarrier_init(arrived + 8 * i, T.split > 1 ? 1 : kWarps);
     ptx::mbarrier_init(drained, kWarps * T.split);
     ptx::fence_mbarrier_init();
   }
 
-  // Everybody knows of the barriers.
+  // Waits until every thread knows of the barriers.
   INGOT_DEVICE static void begin() {
     if constexpr (dequant_cluster(T) > 1) {
       ptx::cluster_arrive_relaxed();
@@ -87,8 +87,8 @@ struct DequantBlock {
       __syncthreads();
     }
   }
-  // No block leaves while another may still send to it or arrive at its barriers. (What is sent of sums it has waited
-  // for, and nobody says that the last of them were read.)
+  // No block may leave while another may still send to it or arrive at its barriers. (Sums need no such care: a block
+  // has waited for those sent to it, and nobody reports that the last of them were read.)
   INGOT_DEVICE static void end() {
     if constexpr (T.multicast > 1) {
       __syncwarp();
@@ -97,8 +97,8 @@ struct DequantBlock {
   }
 };
 
-// The tiles of this block, one after the other: all tokens of the same rows come together, so that their codes are in
-// the L2 from the second time on.
+// The tiles of this block, one after the other. All tokens of the same rows come together, so that from the second time
+// on their codes are in the L2.
 template <DequantSm90Tiling T, bool Cut = T.stream_k>
 struct DequantWalk {
   u32 tiles_m, tiles, index, step, side;
@@ -120,7 +120,7 @@ struct DequantWalk {
   INGOT_DEVICE u32 row() const { return (index / tiles_m * T.multicast + side) * dequant_rows(T); }
   INGOT_DEVICE DequantSpan span() const { return stages; }
 };
-// The same where tiles are cut along k.
+// The same for stream-K, where tiles are cut along k.
 template <DequantSm90Tiling T>
 struct DequantWalk<T, true> {
   u32 tiles_m;
@@ -137,39 +137,39 @@ struct DequantWalk<T, true> {
   INGOT_DEVICE DequantSpan span() const { return {stretch.span().begin, stretch.span().end}; }
 };
 
-// Two threads fill the stages, each of a warp of its own: one copies codes, the other x. A copy takes the thread that
-// asks for it some hundred cycles. Factors that are multiplied into the codes, some bytes of each row, are copied with
-// them, by all of the first thread's warp: what is asked for any later waits behind everything that the ring has asked
-// for.
+// Two threads, each of a different warp, fill the stages: one copies codes, the other x, because issuing a copy takes a
+// thread some hundred cycles. Factors that are multiplied into the codes, a few bytes per row, are copied along with
+// them by the whole warp of the first thread: a copy issued later would wait behind everything that the ring has
+// already requested.
 template <CodeFormat W, DequantFactors Kind, DequantSm90Tiling T>
 struct DequantProducer {
-  static constexpr u32 kBlocks = dequant_rows(T) / kDequantRows;  // of 64 rows
+  static constexpr u32 kBlocks = dequant_rows(T) / kDequantRows;  // blocks of 64 rows
   static constexpr u32 kTileBytes = kDequantTileBytes<W>;
   static constexpr u32 kBlockBytes = T.depth / kDequantDepth * kTileBytes;
   static constexpr u32 kPartXBytes = T.tokens * kDequantPart * 2;
 
   const DequantSm90Params& p;
   const DequantBlock<W, Kind, T>& block;
-  u32 parts;   // of 64 k, of all k
-  u32 blocks;  // of 64 rows, of all rows
+  u32 parts;   // the number of 64-k parts of K
+  u32 blocks;  // the number of 64-row blocks of N
   StageRing<T.stages> ring{};
 
   INGOT_DEVICE DequantProducer(const DequantSm90Params& params, const DequantBlock<W, Kind, T>& b)
       : p(params), block(b), parts(ceil_div(params.k, kDequantPart)), blocks(ceil_div(params.n, kDequantRows)) {}
 
-  // Parts of a stage.
+  // How many 64-k parts a stage has.
   INGOT_DEVICE u32 parts_of(u32 stage) const { return min_of(dequant_parts(T), parts - stage * dequant_parts(T)); }
   INGOT_DEVICE u64 row_block_bytes() const { return u64{parts} * 2 * kTileBytes; }
-  // From the stage given on.
+  // The codes of a block of 64 rows, from `stage` on.
   INGOT_DEVICE const u8* codes(u32 row_block, u32 stage) const {
     return p.weights + row_block * row_block_bytes() + u64{stage} * kBlockBytes;
   }
   INGOT_DEVICE u32 row_blocks(u32 first) const { return min_of(kBlocks, blocks - min_of(first, blocks)); }
 
-  // By one thread, lane 0, or by a whole warp where factors come with the codes.
+  // Runs in one thread, lane 0, or in a whole warp if factors come with the codes.
   INGOT_DEVICE void run_codes(u32 lane) {
     DequantWalk<T> walk(p, block);
-    // Codes that will not be read again are the first to leave the L2.
+    // Codes that will not be read again leave the L2 first.
     const u64 policy = walk.tiles_m == 1 ? ptx::createpolicy_evict_first() : ptx::createpolicy_evict_normal();
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
@@ -202,7 +202,7 @@ struct DequantProducer {
   INGOT_DEVICE void load_x(u32 target, u32 full, u32 part, u32 token) {
     const i32 x = static_cast<i32>(part * kDequantPart);
     if constexpr (T.multicast > 1) {
-      // To all blocks of this rank.
+      // Sends to all blocks of this rank.
       constexpr u32 kSides =
           T.multicast == 2 ? (1U | 1U << T.split) : (1U | 1U << T.split | 1U << 2 * T.split | 1U << 3 * T.split);
       const u32 offset = block.side * (T.tokens / T.multicast);
@@ -214,7 +214,7 @@ struct DequantProducer {
   }
 
   INGOT_DEVICE void run_x() {
-    const u32 bytes = dequant_x_box(T, p.m) * T.multicast * kDequantPart * 2;  // of 64 k
+    const u32 bytes = dequant_x_box(T, p.m) * T.multicast * kDequantPart * 2;  // per 64 k
     INGOT_UNROLL_BY(1)
     for (DequantWalk<T> walk(p, block); walk.more(); walk.advance()) {
       const u32 token = walk.token();
@@ -235,7 +235,8 @@ struct DequantProducer {
     }
   }
 
-  // By a whole warp: those of the rows of a tile. Few instructions a row: this warp also copies codes.
+  // Loads the factors of a tile's rows, with a whole warp. It takes few instructions per row, because this warp also
+  // copies codes.
   INGOT_DEVICE void load_factors(u32 row, u32 stage, u32 lane) const {
     constexpr u32 kPitch = dequant_factor_pitch(T);
     const u32 first = stage * T.depth / 32 / kPitch * kPitch;
@@ -256,10 +257,10 @@ struct DequantProducer {
     ptx::cp_async_mbarrier_arrive(full);
   }
 
-  // A row's factors of a stage in one copy, in words, or byte by byte: as they are aligned.
+  // Copies a row's factors of a stage at once, in words, or byte by byte, as their alignment allows.
   enum class FactorCopy : u32 { whole, words, bytes };
 
-  // row: of the first of this lane's.
+  // row: the first of this lane's rows.
   template <FactorCopy How>
   INGOT_DEVICE void load_rows(u32 to, const u8* factors, u32 there, u32 row, u32 lane) const {
     constexpr u32 kPitch = dequant_factor_pitch(T);
@@ -277,7 +278,7 @@ struct DequantProducer {
     }
   }
 
-  // A row's, of which so many are there; zeros behind them.
+  // Copies the `there` factors that a row has, and fills the rest with zeros.
   INGOT_DEVICE static void copy_words(u32 to, const u8* from, u32 there) {
     INGOT_UNROLL
     for (u32 at = 0; at < dequant_factor_pitch(T); at += 4) {

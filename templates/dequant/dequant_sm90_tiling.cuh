@@ -1,5 +1,5 @@
-// How dequant_sm90 cuts a product up: tiles, stages of shared memory, blocks of a cluster. Constant arithmetic, which
-// the kernel, the launch and the cost model share.
+// How dequant_sm90 divides a product into tiles, stages of shared memory and clusters of blocks: constant arithmetic
+// shared by the kernel, its launch and the cost model.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"
@@ -9,41 +9,41 @@
 
 namespace ingot {
 
-// A template argument. Rows are those of the weight, tokens those of x.
+// A template argument. Rows are rows of the weight, tokens are rows of x.
 struct DequantSm90Tiling {
   u32 tokens = 16;  // of a tile
   u32 groups = 2;   // warpgroups that multiply
-  u32 waves = 1;    // times 64 rows of each
+  u32 waves = 1;    // 64-row slices that each warpgroup multiplies
   u32 depth = 128;  // k of a stage
   u32 stages = 8;
-  u32 split = 1;      // blocks of a cluster that share a tile's k and add up what each has
+  u32 split = 1;      // blocks of a cluster that share a tile's k and then add up their sums
   u32 multicast = 1;  // tiles side by side in a cluster, which load x for each other
   bool wgmma = false;
   u32 blocks_per_sm = 1;
-  u32 k_warps = 1;        // warpgroups that have the same rows, and of each stage's k each a piece
-  bool stream_k = false;  // tiles are cut along k (stream_k.cuh), so that all blocks have as much to do
+  u32 k_warps = 1;        // warpgroups that have the same rows, and each a part of every stage's k
+  bool stream_k = false;  // tiles are cut along k (stream_k.cuh), so that all blocks have equal work
   bool operator==(const DequantSm90Tiling&) const = default;
 };
 
 inline constexpr u32 kDequantPart = 64;             // k of a tile of x: one row of the 128-byte swizzle
 inline constexpr u32 kDequantSharedLimit = 232448;  // bytes that a block of sm_90 may have
-inline constexpr u32 kDequantReserved = 1024;       // of a multiprocessor's, for each block
-inline constexpr u32 kDequantSharedTotal = kDequantSharedLimit + kDequantReserved;  // of a multiprocessor
-inline constexpr u32 kDequantSharedUnit = 128;                                      // in which it is given out
+inline constexpr u32 kDequantReserved = 1024;       // shared memory that an SM reserves for each block
+inline constexpr u32 kDequantSharedTotal = kDequantSharedLimit + kDequantReserved;  // of an SM
+inline constexpr u32 kDequantSharedUnit = 128;                                      // granularity of its allocation
 
 INGOT_HOST_DEVICE constexpr u32 dequant_rows(const DequantSm90Tiling& t) { return 64 * t.groups / t.k_warps * t.waves; }
-// Sums of the same outputs, each of other k, that are added up in the end.
+// How many partial sums of an output, over different k, are added up in the end.
 INGOT_HOST_DEVICE constexpr u32 dequant_shares(const DequantSm90Tiling& t) { return t.split * t.k_warps; }
 INGOT_HOST_DEVICE constexpr u32 dequant_cluster(const DequantSm90Tiling& t) { return t.split * t.multicast; }
 INGOT_HOST_DEVICE constexpr u32 dequant_parts(const DequantSm90Tiling& t) { return t.depth / kDequantPart; }
 
-// Sums in a thread: the tile's, and beside them those of a group that has a factor of its own.
+// Sums in a thread: the tile's, and as many again for a group that has its own factor.
 INGOT_HOST_DEVICE constexpr u32 dequant_sums(const DequantSm90Tiling& t, DequantFactors kind) {
   return t.waves * t.tokens / 2 * (dequant_group(kind) == 0 ? 1 : 2);
 }
 
-// Registers of a thread that multiplies and of one that copies, where the first need more than an even share: the
-// second are a whole warpgroup then, which gives its own away. Else they are two warps.
+// Registers per thread of the warpgroups that multiply and of those that copy, where the former need more than an even
+// share: the latter are then a whole warpgroup, which gives its registers away. Otherwise two warps copy.
 struct DequantRegisters {
   u32 multiplies, copies;  // 0: even shares
 };
@@ -61,7 +61,7 @@ INGOT_HOST_DEVICE constexpr u32 dequant_threads(const DequantSm90Tiling& t, Dequ
   return 128 * t.groups + (dequant_moves_registers(t, kind) ? 128 : 64);
 }
 
-// Bytes of a stage: codes, then x.
+// Bytes of a stage: first the codes, then x.
 template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_code_bytes(const DequantSm90Tiling& t) {
   return dequant_rows(t) * t.depth / 8 * kCodeBits<W>;
@@ -72,14 +72,14 @@ INGOT_HOST_DEVICE constexpr u32 dequant_stage_bytes(const DequantSm90Tiling& t) 
   return dequant_code_bytes<W>(t) + dequant_x_bytes(t);
 }
 
-// Bytes of a row's factors of a stage, where those come with it: of 128 k at least.
+// Bytes of a row's factors in a stage, if they come with it: for at least 128 k.
 INGOT_HOST_DEVICE constexpr u32 dequant_factor_pitch(const DequantSm90Tiling& t) { return max_of(t.depth, 128U) / 32; }
 INGOT_HOST_DEVICE constexpr u32 dequant_factor_bytes(const DequantSm90Tiling& t, DequantFactors kind) {
   return kind == DequantFactors::mx32_codes ? dequant_rows(t) * dequant_factor_pitch(t) : 0;
 }
 
-// Shared memory: the stages, and their factors; where a tile's k is split, everybody's sums of this block's rows, else
-// outputs on their way; barriers: two for each stage, and three for the sums.
+// Shared memory holds the stages and their factors; if a tile's k is split, the inbox for all partial sums of this
+// block's rows, otherwise outputs on their way out; and the barriers: two per stage and three for the sums.
 template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_factors_offset(const DequantSm90Tiling& t) {
   return t.stages * dequant_stage_bytes<W>(t);
@@ -91,13 +91,13 @@ INGOT_HOST_DEVICE constexpr u32 dequant_inbox_offset(const DequantSm90Tiling& t,
 INGOT_HOST_DEVICE constexpr u32 dequant_inbox_bytes(const DequantSm90Tiling& t) {
   return dequant_shares(t) == 1 ? 0 : dequant_rows(t) * t.tokens * 4 * t.k_warps;
 }
-// Two, so that one fills while the other is read, where they are small.
+// Two inboxes if they are small, so that one fills while the other is read.
 INGOT_HOST_DEVICE constexpr u32 dequant_inboxes(const DequantSm90Tiling& t) {
   return dequant_inbox_bytes(t) <= 16384 ? 2 : 1;
 }
-// Where a tile's k is not split: for each warp floats of some tokens by 16 rows, on their way to the output.
+// If a tile's k is not split: for each warp the f32 values of some tokens by 16 rows, on their way to the output.
 inline constexpr u32 kDequantScratchTokens = 16;
-inline constexpr u32 kDequantScratchPitch = 20;  // so that neither rows nor tokens meet in a bank
+inline constexpr u32 kDequantScratchPitch = 20;  // so that neither rows nor tokens conflict in a bank
 inline constexpr u32 kDequantScratch = kDequantScratchTokens * kDequantScratchPitch * 4;
 INGOT_HOST_DEVICE constexpr u32 dequant_scratch_bytes(const DequantSm90Tiling& t) {
   return dequant_shares(t) == 1 ? 4 * t.groups * kDequantScratch : 0;
@@ -115,14 +115,14 @@ INGOT_HOST_DEVICE constexpr u32 dequant_shared_bytes(const DequantSm90Tiling& t,
   return dequant_barriers_offset<W>(t, kind) + 16 * t.stages + 24;
 }
 
-// Registers of a thread that multiplies. Each quarter of a multiprocessor has 16384, which whole warps share in
-// multiples of 8.
+// Registers of a thread that multiplies. Each quarter of an SM has 16384 registers, which whole warps share in
+// multiples of 8 per thread.
 INGOT_HOST_DEVICE constexpr u32 dequant_share(const DequantSm90Tiling& t, DequantFactors kind) {
   const u32 warps = ceil_div(dequant_threads(t, kind) * t.blocks_per_sm, 128U);
   return dequant_moves_registers(t, kind) ? dequant_registers(t, kind).multiplies : 16384 / warps / 32 / 8 * 8;
 }
 
-// k that are decoded before the tensor cores are given their codes: 64 where the registers are there for it.
+// How many k are decoded before the tensor cores get their codes: 64 if there are enough registers.
 INGOT_HOST_DEVICE constexpr u32 dequant_step(const DequantSm90Tiling& t, DequantFactors kind) {
   const bool room = dequant_sums(t, kind) + 32 * t.waves <= 160 && t.groups * t.blocks_per_sm <= 2;
   return t.depth % 128 == 0 && dequant_group(kind) != 32 && room ? 64 : 32;
@@ -149,32 +149,32 @@ INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t,
          (dequant_shared_bytes<W>(t, kind) + kDequantReserved) * t.blocks_per_sm <= kDequantSharedTotal;
 }
 
-// Tokens that the tensor map's box has: what one copy brings of x. Fewer than a tile's where there are no more.
+// Tokens in the tensor map's box, which one copy loads of x. Fewer than a tile's if x has no more.
 INGOT_HOST_DEVICE constexpr u32 dequant_x_box(const DequantSm90Tiling& t, u32 m) {
   return t.multicast > 1 ? t.tokens / t.multicast : min_of(t.tokens, ceil_div(m, 8U) * 8);
 }
 
-// Tiles of a cluster.
+// The number of tiles of a whole cluster, along tokens and along rows.
 INGOT_HOST_DEVICE constexpr u32 dequant_tiles_m(const DequantSm90Tiling& t, u32 m) { return ceil_div(m, t.tokens); }
 INGOT_HOST_DEVICE constexpr u32 dequant_tiles_n(const DequantSm90Tiling& t, u32 n) {
   return ceil_div(n, dequant_rows(t) * t.multicast);
 }
 
-// Blocks to launch, of a GPU on which so many clusters of this kernel run at once: each has as many tiles as any other,
-// or one less.
+// Blocks to launch on a GPU that runs `clusters` clusters of this kernel at once. Each block gets as many tiles as any
+// other, or one less.
 INGOT_HOST_DEVICE constexpr u32 dequant_blocks(const DequantSm90Tiling& t, u32 m, u32 n, u32 clusters) {
   const u32 tiles = dequant_tiles_m(t, m) * dequant_tiles_n(t, n);
   const u32 rounds = ceil_div(tiles, max_of(clusters, 1U));
   return tiles == 0 ? 0 : ceil_div(tiles, rounds) * dequant_cluster(t);
 }
 
-// The same for stream-K, a step for each stage: nothing is added before a tile's last ones.
+// The work for stream-K, with one step per stage: no parts are added before a tile's last steps (spare = 0).
 INGOT_HOST_DEVICE constexpr StreamKWork dequant_work(const DequantSm90Tiling& t, u32 m, u32 n, u32 k) {
   return {.tiles = dequant_tiles_m(t, m) * dequant_tiles_n(t, n),
           .steps = static_cast<u32>(ceil_div(dequant_padded(k), u64{t.depth})),
           .spare = 0};
 }
-// Memory beside the operands: of each block a tile's sums, and a flag for each warp that has some.
+// Memory beside the operands: for each block the sums of a tile, and a flag for each warp that has sums.
 INGOT_HOST_DEVICE constexpr u32 dequant_sum_warps(const DequantSm90Tiling& t) { return 4 * t.groups; }
 INGOT_HOST_DEVICE constexpr u64 dequant_sum_bytes(const DequantSm90Tiling& t) {
   return u64{dequant_rows(t)} * t.tokens * 4;
@@ -183,7 +183,7 @@ INGOT_HOST_DEVICE constexpr u64 dequant_sum_bytes(const DequantSm90Tiling& t) {
 struct DequantSpan {
   u32 begin, end;
 };
-// The stages of a tile's k that the block of that rank has.
+// The stages of a tile's k that belong to the block of rank `rank`.
 INGOT_HOST_DEVICE constexpr DequantSpan dequant_span(const DequantSm90Tiling& t, u32 k, u32 rank) {
   const u64 stages = ceil_div(dequant_padded(k), u64{t.depth});
   return {static_cast<u32>(stages * rank / t.split), static_cast<u32>(stages * (rank + 1) / t.split)};

@@ -1,8 +1,10 @@
-// A weight's codes [n, k] from rows into the order in which tensor cores take them (dequant_layout.cuh), and back.
-// Once for each weight: whole tiles are written at once, and read as often as lanes have bytes of a sector.
+// Packs a weight's codes [n, k] from rows into the order in which the tensor cores take them (dequant_layout.cuh), and
+// unpacks them again. Each weight is packed once, so the kernels are simple: they write whole tiles at once, but read a
+// sector as often as lanes need bytes of it.
 //
-// Packing, a block has 64 rows and goes along k, a thread has a fragment. It sees every code of its rows, and so knows
-// at the end which of them have a NaN. Unpacking, a thread has four codes of a row, which fill whole bytes.
+// To pack, a block takes 64 rows and walks along k; a thread makes one fragment at a time. The block sees every code of
+// its rows, so at the end it knows which rows contain a NaN. To unpack, a thread takes four codes of a row, which fill
+// whole bytes.
 #pragma once
 
 #include "dequant/dequant_codes.cuh"
@@ -13,27 +15,27 @@
 namespace ingot {
 
 struct PackWeightParams {
-  u8* codes;  // [n, k], row_bytes from one row to the next; read, or written by unpack_weight
+  u8* codes;  // [n, k], row_bytes from one row to the next; input of pack_weight, output of unpack_weight
   i64 n, k;
   i64 row_bytes;
-  u8* packed;  // from a multiple of 16; written, or read by unpack_weight
+  u8* packed;  // aligned to 16 bytes; output of pack_weight, input of unpack_weight
 };
 
 struct PackWeightLaunch {
   static constexpr u32 kThreads = 512;
-  static constexpr u32 kTiles = kThreads / kDequantFragments;  // at once
+  static constexpr u32 kTiles = kThreads / kDequantFragments;  // tiles packed at once
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 n) { return ceil_div(n, i64{kDequantRows}); }
 };
 
 struct UnpackWeightLaunch {
   static constexpr u32 kThreads = 256;
-  static constexpr u32 kCodes = 4;  // of a thread
+  static constexpr u32 kCodes = 4;  // per thread
   INGOT_HOST_DEVICE static constexpr i64 runs(i64 k) { return ceil_div(k, i64{kCodes}); }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 n, i64 k) { return ceil_div(n * runs(k), i64{kThreads}); }
 };
 
-// The words of a fragment, and which of its two rows (bit 0: the lane's, bit 1: that + 8) have a NaN in it. Outside of
-// the weight codes are 0.
+// Makes the words of a fragment and returns which of its two rows contain a NaN (bit 0: the lane's row, bit 1: that row
+// + 8). Codes outside the weight are 0.
 template <CodeFormat W>
 INGOT_HOST_DEVICE u32 gather_fragment(CodeLayout layout, const PackWeightParams& p, i64 row_block, i64 k_block,
                                       u32 warp, u32 lane, u32 (&words)[Fragment<W>::kWords]) {
@@ -51,14 +53,14 @@ INGOT_HOST_DEVICE u32 gather_fragment(CodeLayout layout, const PackWeightParams&
   return faults;
 }
 
-// A row's fault, which its factor is multiplied by.
+// A row's fault, by which its factor is multiplied.
 INGOT_HOST_DEVICE float fault_of(bool has_nan) { return has_nan ? float_from_bits(kF32Nan) : 1.0F; }
 
 INGOT_HOST_DEVICE float* packed_faults(const PackWeightParams& p, u32 bits) {
   return reinterpret_cast<float*>(p.packed + packed_code_bytes(static_cast<u64>(p.n), static_cast<u64>(p.k), bits));
 }
 
-// Up to four codes of a row from k on, a multiple of 4, to where they belong.
+// Unpacks up to four codes of a row, from k (a multiple of 4) on.
 template <CodeFormat W>
 INGOT_HOST_DEVICE void scatter_codes(CodeLayout layout, const PackWeightParams& p, i64 row, i64 k) {
   const u32 count = static_cast<u32>(min_of(i64{UnpackWeightLaunch::kCodes}, p.k - k));
@@ -70,7 +72,7 @@ INGOT_HOST_DEVICE void scatter_codes(CodeLayout layout, const PackWeightParams& 
   for (u32 i = 0; i < ceil_div(count * kCodeBits<W>, 8U); ++i) target[i] = static_cast<u8>(word >> (8 * i));
 }
 
-// n > 0.
+// Requires n > 0.
 template <CodeFormat W, CodeLayout L>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(PackWeightLaunch::kThreads, 1) pack_weight(const PackWeightParams p) {
   start_in_turn();
@@ -99,7 +101,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(PackWeightLaunch::kThreads, 1) pack_weight
   }
 }
 
-// n, k > 0.
+// Requires n > 0 and k > 0.
 template <CodeFormat W, CodeLayout L>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(UnpackWeightLaunch::kThreads, 1) unpack_weight(const PackWeightParams p) {
   start_in_turn();
