@@ -1,7 +1,7 @@
-// FP8 codes as f16, four at a time, in a few integer instructions: f16 has a place for every value of all four formats,
-// so that nothing is rounded, and NaN and Inf stay what they are. What comes out is the value divided by a power of two
-// that depends on the format alone, because a code's bits, moved to where f16 has them, are that; whoever adds products
-// up multiplies the sum by it, once and exactly.
+// Decodes FP8 codes to f16, four at a time, in a few integer instructions. f16 represents every value of all four
+// formats, so nothing is rounded; NaN and Inf stay what they are. The result is the value divided by a power of two
+// that depends only on the format, because moving a code's bits to where f16 has them gives just that. The kernel
+// (gemm_mma.cuh) multiplies the sum of the products by that power of two, once and exactly.
 #pragma once
 
 #include "formats.cuh"
@@ -18,15 +18,15 @@ INGOT_HOST_DEVICE constexpr bool has_hardware_decode() {
   return kDeviceArch >= 890 && is_same<F, e4m3fn>;
 }
 
-// value = f16 * 2^decode_exponent<F>(): the difference of the biases where f16's exponent is longer; e5m2 is the upper
-// half of an f16, and of e5m2fnuz the exponent is made right.
+// value = f16 * 2^decode_exponent<F>(). It is the difference of the biases where f16's exponent is longer, and 0 for
+// 5-bit exponents: e5m2 is the upper half of an f16, and decode_four() corrects e5m2fnuz's exponent.
 template <Fp8Format F>
 INGOT_HOST_DEVICE constexpr int decode_exponent() {
   return has_hardware_decode<F>() || F::kExponentBits == 5 ? 0 : 15 - F::kBias;
 }
 
-// Byte i of the result is what hexadecimal digit i of Selector says: 0 to 3 that byte of the word, 4 zeros, 8 to b the
-// sign of byte 0 to 3 in all eight bits.
+// Byte i of the result follows hexadecimal digit i of Selector: 0 to 3 select that byte of the word, 4 gives zeros, 8
+// to b give the sign of byte 0 to 3 in all eight bits.
 template <u32 Selector>
 INGOT_HOST_DEVICE u32 permute_bytes(u32 word) {
 #if INGOT_ON_DEVICE
@@ -42,7 +42,7 @@ INGOT_HOST_DEVICE u32 permute_bytes(u32 word) {
 #endif
 }
 
-// Four codes, the first in the lowest byte, to pairs[0] and pairs[1], the first of each in the low half.
+// Decodes four codes, the first in the lowest byte, to pairs[0] and pairs[1], the first of each pair in the low half.
 template <Fp8Format F>
 INGOT_HOST_DEVICE void decode_four(u32 codes, u32 (&pairs)[2]) {
 #if INGOT_ON_DEVICE
@@ -55,10 +55,10 @@ INGOT_HOST_DEVICE void decode_four(u32 codes, u32 (&pairs)[2]) {
   // Each code in the upper half of its f16.
   const u32 wide[2] = {permute_bytes<0x1404>(codes), permute_bytes<0x3424>(codes)};
   const u32 magnitudes = codes & 0x7f7f7f7fU;
-  // The top bit of each byte says: is it NaN?
+  // The top bit of each byte tells whether the code is NaN.
   const u32 nan = F::kFnuz ? codes & ~(magnitudes + 0x7f7f7f7fU) : magnitudes + 0x01010101U;
   const u32 nans[2] = {permute_bytes<0x9988>(nan), permute_bytes<0xbbaa>(nan)};
-  // And: is its exponent at least 2?
+  // Likewise whether its exponent is at least 2.
   const u32 large = magnitudes + 0x78787878U;
   const u32 larges[2] = {permute_bytes<0x9988>(large), permute_bytes<0xbbaa>(large)};
   INGOT_UNROLL
@@ -67,8 +67,8 @@ INGOT_HOST_DEVICE void decode_four(u32 codes, u32 (&pairs)[2]) {
     if constexpr (is_same<F, e5m2>) {
       pairs[i] = wide[i];
     } else if constexpr (is_same<F, e5m2fnuz>) {
-      // The exponent less one; what becomes subnormal moves its mantissa down, the leading one with it. The top bit
-      // keeps the subtraction within its half.
+      // Lowers the exponent by one; a code that becomes subnormal moves its mantissa down, with the leading one. The
+      // top bit keeps the subtraction within its half.
       const u32 lowered = (wide[i] | kSigns) - 0x04000400U;
       const u32 magnitude = (lowered & larges[i]) | (shifted & ~larges[i]);
       pairs[i] = (magnitude & ~kSigns) | (wide[i] & kSigns) | nans[i];
@@ -78,8 +78,8 @@ INGOT_HOST_DEVICE void decode_four(u32 codes, u32 (&pairs)[2]) {
   }
 }
 
-// What decode_four() gives, as bf16: exact too, because codes have few bits and their f16 no exponent that bf16 has
-// not.
+// Converts decode_four()'s results to bf16, exactly: codes have few bits, and bf16 has every exponent that they have as
+// f16.
 INGOT_HOST_DEVICE void to_bf16_pairs(u32 (&pairs)[2]) {
   INGOT_UNROLL
   for (u32 i = 0; i < 2; ++i) {

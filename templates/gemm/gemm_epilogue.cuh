@@ -1,11 +1,11 @@
-// What a GEMM does to its sums on their way out, in f32, each step rounded:
+// A GEMM's epilogue: the steps from its sums to its output, in f32, each rounded. All GEMM kernels share it.
 //   x = factors * sum + bias              by the kernel itself
-//   x = x + beta * c                      a matrix of the output's shape, which may be the output itself; where beta
-//                                         is 0, it is not read, and x stays
-//   preactivation = round(x)              written where a backward pass will want it
+//   x = x + beta * c                      c has the output's shape and may be the output itself; if beta is 0, c is not
+//                                         read and x stays
+//   preactivation = round(x)              written if a backward pass will need it
 //   value = f(x, inputs)                  an expression (pointwise.cuh)
-//   out = round(value), or, of an FP8 output, codes encode(saturate(value * scale))
-//   amax is raised to the largest |out|; of an FP8 output to the largest |value|
+//   out = round(value); for an FP8 output, codes encode(saturate(value * scale))
+//   amax is raised to the largest |out|; for an FP8 output to the largest |value|
 #pragma once
 
 #include "cast/source.cuh"
@@ -18,22 +18,22 @@
 
 namespace ingot {
 
-// In place of a dtype: a matrix that is not there.
+// Stands for the dtype of a matrix that does not exist.
 struct NoMatrix {};
 
 struct EpilogueParams {
   const void* c;
-  i64 c_stride;  // elements, as all strides
+  i64 c_stride;  // in elements, like all strides
   SourceOperand operands[kMaxInputs];
   void* preactivation;
   i64 preactivation_stride;
   u32* amax;           // as bits
-  const float* scale;  // of an FP8 output
-  float* factor;       // 1 / scale: one block writes it
+  const float* scale;  // for an FP8 output
+  float* factor;       // 1 / scale, for an FP8 output; one block writes it
   float beta;
 };
 
-// Two FP8 operands with an f32 or FP8 output take a bf16 bias (cuBLASLt's rule).
+// The bias's dtype is the output's; but two FP8 operands with an f32 or FP8 output take a bf16 bias (cuBLASLt's rule).
 template <class A, class B, class Out>
 struct GemmBias {
   using Type = Out;
@@ -51,15 +51,15 @@ struct INGOT_MAY_ALIAS PairWord {
   u32 bits;
 };
 
-// Two neighbouring elements of a row, as they lie in memory.
+// Two neighbouring elements of a row, with the bits that they have in memory.
 template <HighPrecision T>
 struct Pair {
   static constexpr u32 kWords = sizeof(T) / 2;
   u32 words[kWords];
 };
 
-// From a multiple of their size; or one by one, where that may not be so or the second is outside of the matrix, and is
-// then 0. Plain loads: c may be the output.
+// Loads a pair: in one access if `vector` (it is aligned to its size) and `both`, otherwise one by one. Unless `both`,
+// the second element lies outside the matrix and reads as 0. The loads are plain, because c may be the output.
 template <HighPrecision T>
 INGOT_DEVICE Pair<T> load_pair(const T* at, bool vector, bool both) {
   Pair<T> pair{};
@@ -113,7 +113,8 @@ INGOT_DEVICE void store_pair(T* at, float first, float second, bool vector, bool
   }
 }
 
-// CDtype: c's, or NoMatrix. BesideDtype: that of the expression's matrices and columns, and of the preactivation.
+// CDtype: the dtype of c, or NoMatrix. BesideDtype: the dtype of the expression's matrices and columns, and of the
+// preactivation.
 template <class CDtype, class Function, HighPrecision BesideDtype, bool WithPreactivation, bool WithAmax>
 struct Epilogue {
   using C = CDtype;
@@ -124,17 +125,17 @@ struct Epilogue {
   static constexpr bool kPreactivation = WithPreactivation;
   static constexpr bool kAmax = WithAmax;
   static constexpr bool kNothing = !kAddsC && !kFused && !kPreactivation;
-  static constexpr int kOperands = F::kInputs;  // signed: it may be 0, which no unsigned index is below
+  static constexpr int kOperands = F::kInputs;  // signed: comparing an unsigned index with 0 would be a warning
   using StoredC = typename Select<kAddsC, C, f32>::Type;
-  // Only x decides a value, and nothing is written beside it: it may be computed for elements outside of the output.
+  // A value depends only on x and nothing else is written, so values may be computed for elements outside the output.
   static constexpr bool kOfXAlone = !kAddsC && !kPreactivation && F::kInputs == 0;
-  // Words that a pair keeps of what it has read.
+  // Words in which a pair keeps what it has read.
   static constexpr u32 kWords =
       (kAddsC ? Pair<StoredC>::kWords : 0) + count_inputs<F>(InputKind::matrix) * Pair<Beside>::kWords;
 
   INGOT_DEVICE static bool reads_c(const EpilogueParams& p) { return kAddsC && p.beta != 0.0F; }
 
-  // One value. x: factors * sum + bias.
+  // Computes one value. x: factors * sum + bias.
   INGOT_DEVICE static float value(const EpilogueParams& p, i64 row, i64 col, float x) {
     if (reads_c(p)) x = x + p.beta * to_float(static_cast<const StoredC*>(p.c)[row * p.c_stride + col]);
     if constexpr (kPreactivation) {
@@ -158,7 +159,7 @@ struct Epilogue {
     }
   }
 
-  // May pairs that begin at even columns be read and written at once?
+  // May pairs that begin at even columns be read and written in one access?
   struct Vectors {
     bool c, preactivation;
     bool operands[kMaxInputs];
@@ -177,7 +178,7 @@ struct Epilogue {
     return v;
   }
 
-  // Into the L2: what the 32 elements from here on read of other matrices.
+  // Prefetches into the L2 what the 32 elements from here on read of other matrices.
   INGOT_DEVICE static void prefetch(const EpilogueParams& p, i64 row, i64 col) {
     if (reads_c(p)) prefetch_line(static_cast<const StoredC*>(p.c) + row * p.c_stride + col);
     INGOT_UNROLL
@@ -187,13 +188,13 @@ struct Epilogue {
     }
   }
 
-  // What the values of a pair are made of, beside x.
+  // What the values of a pair are computed from, beside x.
   struct Raw {
     Pair<StoredC> c;
     Pair<Beside> operands[kMaxInputs];  // matrices
   };
 
-  // Of the matrices that are read the first, c or an input of the expression: a kernel may bring its elements by a way
+  // The first of the matrices that are read: c, or an input of the expression. A kernel may load its elements in a way
   // of its own.
   INGOT_HOST_DEVICE static constexpr int first_matrix() {
     for (int i = 0; i < kOperands; ++i) {
@@ -204,7 +205,7 @@ struct Epilogue {
   static constexpr int kFirst = kAddsC ? -1 : first_matrix();
   static constexpr u32 kFirstBytes = kAddsC         ? static_cast<u32>(sizeof(StoredC))
                                      : kFirst != -1 ? static_cast<u32>(sizeof(Beside))
-                                                    : 0;  // of an element
+                                                    : 0;  // bytes of an element
   INGOT_DEVICE static const u8* first_at(const EpilogueParams& p, i64 row, i64 col) {
     const void* const data = kAddsC ? p.c : p.operands[max_of(kFirst, 0)].data;
     const i64 stride = kAddsC ? p.c_stride : p.operands[max_of(kFirst, 0)].stride;
@@ -216,7 +217,7 @@ struct Epilogue {
            rows_aligned<Beside>(p.operands[max_of(kFirst, 0)].data, p.operands[max_of(kFirst, 0)].stride, 16);
   }
   INGOT_DEVICE static bool reads_first(const EpilogueParams& p) { return kAddsC ? reads_c(p) : kFirst != -1; }
-  // Of 16-bit elements.
+  // For 16-bit elements.
   INGOT_DEVICE static void set_first(Raw& raw, u32 word) {
     if constexpr (kAddsC) {
       raw.c.words[0] = word;
@@ -225,7 +226,8 @@ struct Epilogue {
     }
   }
 
-  // The pair at an even column that lies inside; `both`: its second does too. with_first: of all matrices.
+  // Fetches the inputs of the pair at an even column inside the matrix; `both`: its second column is inside too.
+  // Without with_first, the first matrix is left out.
   INGOT_DEVICE static Raw fetch(const EpilogueParams& p, const Vectors& v, i64 row, i64 col, bool both,
                                 bool with_first = true) {
     Raw raw{};
@@ -241,7 +243,7 @@ struct Epilogue {
     return raw;
   }
 
-  // x and y: factors * sum + bias of the pair, and then its values. `keeps`: the preactivation is written here.
+  // Turns x and y from factors * sum + bias of the pair into its values. `keeps`: the preactivation is written here.
   INGOT_DEVICE static void apply(const EpilogueParams& p, const Vectors& v, const Raw& raw, i64 row, i64 col, bool both,
                                  float& x, float& y, bool keeps = true) {
     if (reads_c(p)) {
@@ -277,10 +279,10 @@ struct Epilogue {
   }
 };
 
-// Sums, factors and bias alone.
+// The epilogue with only sums, factors and bias.
 using PlainEpilogue = Epilogue<NoMatrix, Identity, f32, false, false>;
 
-// The last step: `value` as it is stored. scale: of an FP8 output.
+// The last step: `value` as it is stored. scale: for an FP8 output.
 template <class Out>
 INGOT_DEVICE Out gemm_output(float value, [[maybe_unused]] float scale) {
   if constexpr (Fp8Format<Out>) {
@@ -290,14 +292,14 @@ INGOT_DEVICE Out gemm_output(float value, [[maybe_unused]] float scale) {
   }
 }
 
-// Of max_u16x2() over words of two values.
+// amax_bits() from a running max_u16x2() over words of two values.
 template <HighPrecision Out>
 INGOT_DEVICE u32 amax_bits_of_pairs(u32 pairs) {
   const u16 largest = static_cast<u16>(max_of(pairs & 0xffffU, pairs >> 16));
   return float_bits(to_float(Out{largest}));
 }
 
-// What an amax is of, as bits.
+// The bits with which a value counts for the amax.
 template <class Out>
 INGOT_DEVICE u32 gemm_amax_bits(float value) {
   if constexpr (Fp8Format<Out>) {
@@ -313,7 +315,7 @@ INGOT_DEVICE void raise_epilogue_amax(const EpilogueParams& p, u32 bits) {
   if (threadIdx.x % 32 == 0) raise_maximum(p.amax, bits);
 }
 
-// By all blocks.
+// All blocks call it.
 template <class Out>
 INGOT_DEVICE void write_output_factor(const EpilogueParams& p) {
   if constexpr (Fp8Format<Out>) {

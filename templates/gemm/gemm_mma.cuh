@@ -1,19 +1,20 @@
-// out[M, N] = round(factor_a * factor_b * sum_k a(m, k) b(n, k) + bias) on the tensor cores of sm_80 and up (mma.sync):
-// FP8 of any two formats, or bf16, or f16; any size, stride and address. For what neither cuBLASLt nor gemm_sm90 takes.
+// out[M, N] = round(factor_a * factor_b * sum_k a(m, k) b(n, k) + bias) on the tensor cores of sm_80 and up (mma.sync),
+// followed by the epilogue (gemm_epilogue.cuh). It takes FP8 of any two formats, bf16 or f16, with any size, stride and
+// address: what neither cuBLASLt nor gemm_sm90 takes.
 //
-// Products are of 16-bit operands: FP8 codes are decoded to f16, exactly (decode_f16.cuh), or beside a bf16 operand to
-// bf16, as exactly. sm_89 and later could multiply OCP codes as they are, but there they add in fewer bits than f32
-// has, which only `fast` allows, and Hopper has no such mma.sync (ptxas decodes to f16, per warp): one kernel serves
-// all formats and GPUs instead.
+// The tensor cores multiply 16-bit operands: FP8 codes are decoded exactly, to f16 (decode_f16.cuh) or, next to a bf16
+// operand, to bf16. sm_89 and later could multiply OCP codes directly, but would add in fewer bits than f32, which only
+// `fast` allows, and Hopper has no such mma.sync (ptxas decodes to f16, in every warp). So one kernel serves all
+// formats and GPUs.
 //
-// Schedule: a block makes a tile of outputs, 64 of K to a step. Each thread brings 16 bytes at a time to places of its
-// own in shared memory, by asynchronous copies where rows start at multiples of 16 or 4 bytes, else by loads of words
-// or of elements; it alone reads them there, so that it need wait for no other. It decodes them into the tile of the
-// next step while the warps multiply that of this one: each code is decoded once in a block, not by each warp that
-// needs it, and there is one barrier to a step. Rows of the tiles are of 128 bytes, their 16-byte units swizzled.
+// Schedule: a block computes a tile of outputs, in steps of 64 of K. Each thread copies 16 bytes at a time to slots of
+// its own in shared memory: asynchronously if rows start at multiples of 16 or 4 bytes, otherwise by loads of words or
+// elements. Only that thread reads its slots, so it waits for no other. It decodes them into the next step's tile while
+// the warps multiply the current step's: each code is decoded once per block, not by each warp that needs it, and a
+// step has one barrier. A tile's rows have 128 bytes, with swizzled 16-byte units.
 //
-// Sums are in f32, in the order of the tensor cores, which depends on the shape alone. With factors of groups of 128 of
-// K, each group has its own sum: total = total + sum * (factor_a * factor_b), as in gemm_simt.
+// Sums are in f32, in the tensor cores' order, which depends only on the shape. With factors of groups of 128 of K,
+// each group has its own sum: total = total + sum * (factor_a * factor_b), as in gemm_simt.
 #pragma once
 
 #include "gemm/decode_f16.cuh"
@@ -31,12 +32,12 @@ namespace ingot {
 
 struct GemmMmaParams {
   GemmParams gemm;
-  u32 factor_b_shift;      // where factors are of groups: 2^n rows of b share factors
+  u32 factor_b_shift;      // for factors of groups: 2^n rows of b share factors
   u32 a_copied, b_copied;  // mma_copied_bytes(); 0 where rows do not lie along k
   u32 out_pairs;           // do all rows of out start at a multiple of two elements?
 };
 
-// What the tensor cores multiply in place of A and B.
+// The dtype in which the tensor cores multiply A by B.
 template <class A, class B>
 struct MmaElement {
   using Type = A;
@@ -50,16 +51,16 @@ struct MmaElement<A, B> {
   using Type = f16;
 };
 
-// The exponent of what decoding leaves out of a product.
+// value = decoded * 2^kMmaExponent: what decoding leaves out of a product.
 template <class T>
 inline constexpr int kMmaExponent = 0;
 template <Fp8Format T>
 inline constexpr int kMmaExponent<T> = decode_exponent<T>();
 
-// Where the 16 bytes of a row's k lie in a tile.
+// The offset of 16 bytes of a row's k in a tile.
 INGOT_HOST_DEVICE u32 mma_unit(u32 row, u32 unit) { return row * kMmaRowBytes + ((unit ^ row) & 7U) * 16; }
 
-// The compiler no longer knows what it worked out from the word.
+// Hides the word from the compiler, which forgets what it has computed from it.
 INGOT_DEVICE void hide([[maybe_unused]] u32& word) {
 #if INGOT_ON_DEVICE
   ptx::opaque(word);
@@ -70,16 +71,16 @@ struct INGOT_MAY_ALIAS MmaHalfWord {
   u16 bits;
 };
 
-// One operand of a block: Rows of its rows, kMmaDepth of k at a time, in chunks of 16 bytes; multiplied as Element.
+// One operand of a block: Rows rows, kMmaDepth of K at a time, in chunks of 16 bytes; multiplied as Element.
 template <class T, class Element, u32 Rows, u32 Threads>
 struct MmaOperand {
   static constexpr u32 kSize = static_cast<u32>(sizeof(T));
-  static constexpr u32 kAcross = kMmaDepth * kSize / 16;  // chunks of a row
+  static constexpr u32 kAcross = kMmaDepth * kSize / 16;  // chunks per row
   static constexpr u32 kChunks = Rows * kAcross / Threads;
   static constexpr u32 kStageBytes = Rows * kMmaDepth * kSize;
 
   const T* data;
-  u32 tile;           // the block's, of Rows rows each
+  u32 tile;           // index of the block's tile, in units of Rows rows
   i64 extent, depth;  // the operand's rows, and k
   i64 stride, stride_k;
   u32 copied;
@@ -87,7 +88,7 @@ struct MmaOperand {
   struct Place {
     u32 row, unit;
   };
-  // Of the thread's chunk j. Neighbouring threads take neighbouring memory.
+  // The position of the thread's chunk j. Neighbouring threads take neighbouring memory.
   INGOT_DEVICE Place place(u32 thread, u32 j) const {
     const u32 index = j * Threads + thread;
     return stride_k == 1 ? Place{index / kAcross, index % kAcross} : Place{index % Rows, index / Rows};
@@ -96,14 +97,14 @@ struct MmaOperand {
 
   INGOT_DEVICE i64 row_of(const Place& at) const { return i64{tile} * Rows + at.row; }
   INGOT_DEVICE static i64 first_k(u32 step, const Place& at) { return i64{step} * kMmaDepth + at.unit * kPerVector<T>; }
-  // Bytes of the chunk that are the operand's.
+  // How many bytes of the chunk belong to the operand.
   INGOT_DEVICE u32 valid_bytes(const Place& at, i64 k) const {
     if (row_of(at) >= extent || k >= depth) return 0;
     return static_cast<u32>(min_of(i64{16}, (depth - k) * kSize));
   }
 
-  // A step's chunks to the thread's slots, zeros where there is nothing. Of the four ways a call takes one: none may
-  // have its addresses worked out ahead of the loop, where they would be in everybody's way.
+  // Fetches a step's chunks to the thread's slots, with zeros outside the operand. A call takes one of four ways;
+  // hide() keeps the compiler from computing their addresses ahead of the loop, where they would cost registers.
   INGOT_DEVICE void fetch(u32 stage, u32 step) const {
     u32 thread = threadIdx.x;
     hide(thread);
@@ -134,7 +135,7 @@ struct MmaOperand {
     }
   }
 
-  // Rows along k that start anywhere, two chunks at a time.
+  // For rows along k that start anywhere; two chunks at a time.
   INGOT_DEVICE void fetch_words(u32 thread, u32 stage, u32 step) const {
     INGOT_UNROLL_BY(1)
     for (u32 j = 0; j < kChunks; j += 2) {
@@ -145,7 +146,7 @@ struct MmaOperand {
     }
   }
 
-  // One chunk of whole words, put together, unless one of them were not the operand's.
+  // Puts one chunk together from whole words, unless one of these reaches outside the operand.
   INGOT_DEVICE U32x4 words(const Place& at, u32 step) const {
     const i64 k = first_k(step, at);
     const u64 begin = reinterpret_cast<u64>(data);
@@ -167,7 +168,7 @@ struct MmaOperand {
     }
   }
 
-  // One chunk, element by element.
+  // Loads one chunk element by element.
   INGOT_DEVICE U32x4 elements(const Place& at, i64 k) const {
     const u32 valid = valid_bytes(at, k) / kSize;
     const T* const source = data + row_of(at) * stride + k * stride_k;
@@ -180,7 +181,7 @@ struct MmaOperand {
     return {words[0], words[1], words[2], words[3]};
   }
 
-  // The thread's chunks of a step that has arrived, decoded, to where they are multiplied.
+  // Decodes the thread's chunks of a step that has arrived, into the tile from which they are multiplied.
   INGOT_DEVICE void decode(u32 stage, u32 target) const {
     u32 thread = threadIdx.x;
     hide(thread);
@@ -213,7 +214,7 @@ struct MmaOperand {
   }
 };
 
-// The sums of a warp: rows of 16 by columns of 8, as multiply_add() has them.
+// The sums of a warp: tiles of 16 rows by 8 columns, laid out as in multiply_add().
 template <MmaTiling T>
 struct MmaSums {
   static constexpr u32 kRows = T.m / 32;
@@ -221,7 +222,7 @@ struct MmaSums {
   float d[kRows][kColumns][4] = {};
 };
 
-// What the epilogue needs of the two neighbouring columns that a thread has of each 8: fetched once.
+// What the epilogue needs of the two neighbouring columns that a thread has in each 8: fetched once.
 template <u32 Columns>
 struct MmaColumns {
   float factors[Columns][2];
@@ -236,7 +237,7 @@ struct MmaBlock {
   static constexpr u32 kThreads = mma_threads(T);
   static constexpr u32 kStages = 2 / static_cast<u32>(max_of(sizeof(A), sizeof(B)));
   static constexpr u32 kStepsOfGroup = kGemmGroup / kMmaDepth;
-  // 2^n of what decoding leaves out of a product.
+  // 2^kExponent is what decoding leaves out of a product.
   static constexpr int kExponent = kMmaExponent<A> + kMmaExponent<B>;
   static constexpr float kScale = static_cast<float>(1U << kExponent);
   using OperandA = MmaOperand<A, Element, T.m, kThreads>;
@@ -246,7 +247,7 @@ struct MmaBlock {
   const GemmMmaParams& mma;
   OperandA a;
   OperandB b;
-  u32 tiles, stages;  // in shared memory
+  u32 tiles, stages;  // addresses in shared memory
   u32 lane, warp_m, warp_n;
 
   INGOT_DEVICE static MmaBlock make(const GemmMmaParams& mma) {
@@ -266,11 +267,11 @@ struct MmaBlock {
             .warp_n = warp / 2 * 32};
   }
 
-  // Of the thread's own outputs.
+  // The row and column of the thread's own outputs.
   INGOT_DEVICE i64 row_of(u32 i, u32 half) const { return i64{a.tile} * T.m + warp_m + lane / 4 + i * 16 + half * 8; }
   INGOT_DEVICE i64 column_of(u32 j) const { return i64{b.tile} * T.n + warp_n + lane % 4 * 2 + j * 8; }
 
-  // Of step s: where it arrives, and where it is multiplied.
+  // Where step s arrives, and from where it is multiplied.
   INGOT_DEVICE u32 stage_of(u32 s) const {
     return stages + s % kStages * (OperandA::kStageBytes + OperandB::kStageBytes);
   }
@@ -312,7 +313,7 @@ struct MmaBlock {
     }
   }
 
-  // The factors of the thread's rows and columns in a group of K.
+  // The factors of the thread's rows and columns for one group of K.
   struct GroupFactors {
     float rows[Sums::kRows][2];
     float columns[Sums::kColumns][2];
@@ -352,13 +353,13 @@ struct MmaBlock {
     }
   }
 
-  // All of K. In each turn one step is fetched, another decoded, and a third multiplied.
+  // Sums over all of K. Each turn fetches one step, decodes another and multiplies a third.
   INGOT_DEVICE void sum(Sums& sums, Sums& totals) const {
     const u32 steps = static_cast<u32>(ceil_div(p.k, i64{kMmaDepth}));
     GroupFactors factors{};
     INGOT_UNROLL_BY(1)
     for (u32 turn = 0; turn < steps + kStages + 1; ++turn) {
-      const u32 decoded = turn - kStages;         // wraps around before there is one
+      const u32 decoded = turn - kStages;         // wraps around in the first turns
       const u32 multiplied = turn - kStages - 1;  // likewise
       if (Grouped && multiplied < steps && multiplied % kStepsOfGroup == 0) {
         factors = group_factors(multiplied / kStepsOfGroup);
@@ -377,7 +378,7 @@ struct MmaBlock {
     }
   }
 
-  // ---- The epilogue: everything between a sum and the output ----
+  // ---- The epilogue: everything between a sum and the output -----------------------------------------------------
 
   INGOT_DEVICE MmaColumns<Sums::kColumns> fetch_columns() const {
     MmaColumns<Sums::kColumns> columns{};
@@ -393,7 +394,7 @@ struct MmaBlock {
     return columns;
   }
 
-  // One output, before it is rounded.
+  // Computes one output, before it is rounded.
   INGOT_DEVICE float finish(float value, float factor_row, float factor_column, float bias) const {
     if constexpr (!Grouped) {
       value = value * kScale;
@@ -403,7 +404,7 @@ struct MmaBlock {
     return p.bias != nullptr ? value + bias : value;
   }
 
-  // Two neighbouring ones.
+  // Stores two neighbouring outputs.
   INGOT_DEVICE void store(i64 m, i64 n, float x, float y, [[maybe_unused]] float scale) const {
     Out* const out = static_cast<Out*>(p.out) + (m * p.out_stride + n);
     if (n >= p.n) return;
@@ -452,7 +453,7 @@ struct MmaBlock {
   }
 };
 
-// M, N > 0.
+// Requires M, N > 0.
 template <class A, class B, class Out, MmaTiling T, bool Grouped, class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(mma_threads(T), mma_blocks_at_once(T, Grouped)) gemm_mma(const GemmMmaParams p) {
   start_in_turn();

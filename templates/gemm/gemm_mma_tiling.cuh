@@ -1,27 +1,27 @@
-// How gemm_mma cuts a product up: constant arithmetic, which the kernel and its launch share.
+// How gemm_mma divides a product into tiles: constant arithmetic shared by the kernel and its launch.
 #pragma once
 
 #include "platform.cuh"
 
 namespace ingot {
 
-// A template argument: the outputs of a block. Its warps, two along M, make m / 2 x 32 of them each.
+// A template argument: a block's outputs. Its warps, two of them along M, compute m / 2 x 32 outputs each.
 struct MmaTiling {
   u32 m = 128, n = 128;
   bool operator==(const MmaTiling&) const = default;
 };
 
-inline constexpr u32 kMmaDepth = 64;      // of K in a step: 128 bytes of a row once it is of 16 bits
-inline constexpr u32 kMmaRowBytes = 128;  // of a row in shared memory
+inline constexpr u32 kMmaDepth = 64;      // of K in a step: 128 bytes of a row of 16-bit elements
+inline constexpr u32 kMmaRowBytes = 128;  // bytes of a row in shared memory
 
 INGOT_HOST_DEVICE constexpr u32 mma_threads(const MmaTiling& t) { return 2 * t.n; }
 
-// Shared memory: two steps of both operands in 16 bits, and as much as one of them for what is on its way: two steps of
-// 8-bit codes, or one of 16 bits.
+// Shared memory: two steps of both operands in 16 bits, and as much as one of these for data in flight: two steps of
+// 8-bit codes, or one step of 16-bit elements.
 INGOT_HOST_DEVICE constexpr u32 mma_tile_bytes(const MmaTiling& t) { return (t.m + t.n) * kMmaRowBytes; }
 INGOT_HOST_DEVICE constexpr u32 mma_shared_bytes(const MmaTiling& t) { return 3 * mma_tile_bytes(t); }
 
-// Blocks of a multiprocessor that the registers are shared out for; factors of groups need a second set of sums.
+// The blocks per SM for which the compiler divides the registers; factors of groups need a second set of sums.
 INGOT_HOST_DEVICE constexpr u32 mma_blocks_at_once(const MmaTiling& t, bool grouped) {
   return t.n == 128 ? (grouped ? 1 : 2) : (grouped ? 3 : 4);
 }
@@ -30,7 +30,7 @@ INGOT_HOST_DEVICE constexpr i64 mma_blocks(const MmaTiling& t, i64 m, i64 n) {
   return ceil_div(m, i64{t.m}) * ceil_div(n, i64{t.n});
 }
 
-// Bytes that may be copied at a time of an operand whose rows lie along k: 16, 4, or 0 where they start anywhere.
+// How many bytes of an operand whose rows lie along k may be copied at a time: 16, 4, or 0 if rows start anywhere.
 INGOT_HOST_DEVICE u32 mma_copied_bytes(const void* data, i64 row_bytes) {
   const u64 at = reinterpret_cast<u64>(data) | static_cast<u64>(row_bytes);
   return at % 16 == 0 ? 16 : at % 4 == 0 ? 4 : 0;

@@ -1,5 +1,5 @@
-// What a GEMM that takes any stride is given: gemm_simt's parameters, and most of gemm_mma's. (gemm_sm90 has tensor
-// maps in their place.)
+// The parameters of the GEMM kernels that take any stride: all of gemm_simt's, and most of gemm_mma's. (gemm_sm90 has
+// tensor maps instead.)
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-inline constexpr u32 kGemmGroup = 128;  // of K with factors of its own, if any has
+inline constexpr u32 kGemmGroup = 128;  // K per group, where groups of K have factors of their own
 
 struct GemmParams {
   const void* a;
@@ -20,8 +20,8 @@ struct GemmParams {
   i64 a_stride_m, a_stride_k;  // elements: a(m, k) is at m * a_stride_m + k * a_stride_k
   i64 b_stride_n, b_stride_k;
   i64 out_stride;
-  i64 factor_a_stride, factor_b_stride;              // 0: one for all; else from one row's factor to the next
-  i64 factor_a_group_stride, factor_b_group_stride;  // 0: none of groups of K; else from one group's to the next
+  i64 factor_a_stride, factor_b_stride;              // 0: one for all; otherwise from one row's factor to the next
+  i64 factor_a_group_stride, factor_b_group_stride;  // 0: no groups of K; otherwise from one group's factor to the next
   i64 factor_b_rows;                                 // with groups: rows of b that share factors
   EpilogueParams epilogue;
 };

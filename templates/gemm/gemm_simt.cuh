@@ -1,12 +1,12 @@
-// out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on the ordinary f32 units, with whatever
-// gemm_epilogue.cuh does to it: any shape, stride and pair of types. The kernel for what the tensor-core libraries do
-// not take.
+// out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on the ordinary f32 units, followed by the epilogue
+// (gemm_epilogue.cuh): any shape, stride and pair of dtypes. It takes what no tensor-core kernel takes.
 //
-// Each output is one chain in ascending k from 0: sum = sum + a * b, the product rounded to f32, then the sum; then
-// ((sum * factor_a) * factor_b) + bias with each step rounded to f32, and the epilogue: the bits of the CPU reference.
-// With factors of groups of 128 of K, each group is such a chain, and total = total + sum * (factor_a * factor_b), each
-// step rounded, then + bias. Where every product is exact (FP8, f16) the two steps are one fused multiply-add. A block
-// makes 64 x 64 outputs, a thread 4 x 4; 16 of K at a time pass through shared memory, decoded to f32.
+// Each output is one chain in ascending k from 0: sum = sum + a * b, with the product rounded to f32, then the sum;
+// then ((sum * factor_a) * factor_b) + bias with each step rounded to f32, and the epilogue. These are the bits of the
+// CPU reference. With factors of groups of 128 of K, each group is such a chain, and total = total + sum * (factor_a *
+// factor_b), each step rounded, then + bias. If every product is exact (FP8, f16), product and sum are one fused
+// multiply-add. A block computes 64 x 64 outputs, a thread 4 x 4; shared memory holds 16 of K at a time, decoded to
+// f32.
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
@@ -19,18 +19,18 @@ namespace ingot {
 
 struct GemmSimtLaunch {
   static constexpr u32 kThreads = 256;
-  static constexpr i64 kTile = 64;  // outputs, both ways
+  static constexpr i64 kTile = 64;  // outputs, in both directions
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 m, i64 n) { return ceil_div(m, kTile) * ceil_div(n, kTile); }
 };
 
-inline constexpr u32 kGemmSimtDepth = 16;                         // of K at a time
-inline constexpr u32 kGemmSimtPitch = GemmSimtLaunch::kTile + 4;  // rows stay 16-byte aligned and start in other banks
+inline constexpr u32 kGemmSimtDepth = 16;                         // K per step
+inline constexpr u32 kGemmSimtPitch = GemmSimtLaunch::kTile + 4;  // rows stay 16-byte aligned, in different banks
 
-// Do products of A and B always fit in f32, without rounding and without underflow?
+// Do products of two such operands always fit in f32, without rounding and without underflow?
 template <class T>
 inline constexpr bool kNarrow = Fp8Format<T> || is_same<T, f16>;
 
-// staged[k][i] = operand(first + i, first_k + k), 0 outside. Neighbouring threads take neighbouring memory.
+// staged[k][i] = operand(first + i, first_k + k), or 0 outside. Neighbouring threads take neighbouring memory.
 template <class T>
 INGOT_DEVICE void stage_operand(float (&staged)[kGemmSimtDepth][kGemmSimtPitch], const T* operand, i64 first,
                                 i64 extent, i64 first_k, i64 depth, i64 stride, i64 stride_k) {
@@ -44,7 +44,7 @@ INGOT_DEVICE void stage_operand(float (&staged)[kGemmSimtDepth][kGemmSimtPitch],
   }
 }
 
-// The sums of a group of K, with its factors, to the totals.
+// Adds a group's sums, times its factors, to the totals.
 template <u32 Each>
 INGOT_DEVICE void add_group(const GemmParams& p, float (&totals)[Each][Each], float (&sums)[Each][Each], i64 m, i64 n,
                             i64 group) {
@@ -68,7 +68,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
   write_output_factor<Out>(p.epilogue);
   using Launch = GemmSimtLaunch;
   using Bias = typename GemmBias<A, B, Out>::Type;
-  constexpr u32 kEach = 4;                        // outputs of a thread, both ways
+  constexpr u32 kEach = 4;                        // outputs per thread, in both directions
   constexpr u32 kAcross = Launch::kTile / kEach;  // threads along n
   alignas(16) __shared__ float staged_a[kGemmSimtDepth][kGemmSimtPitch];
   alignas(16) __shared__ float staged_b[kGemmSimtDepth][kGemmSimtPitch];
@@ -87,7 +87,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
     stage_operand(staged_a, static_cast<const A*>(p.a), first_m, p.m, first_k, p.k, p.a_stride_m, p.a_stride_k);
     stage_operand(staged_b, static_cast<const B*>(p.b), first_n, p.n, first_k, p.k, p.b_stride_n, p.b_stride_k);
     __syncthreads();
-    // Never past the end of K: adding a zero product would turn a sum of -0 into +0.
+    // Stop at the end of K: adding a zero product would turn a sum of -0 into +0.
     const u32 depth = static_cast<u32>(min_of(i64{kGemmSimtDepth}, p.k - first_k));
     INGOT_UNROLL_BY(4)
     for (u32 k = 0; k < depth; ++k) {

@@ -1,35 +1,37 @@
-// out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on Hopper's FP8 tensor cores (sm_90a), with whatever
-// gemm_epilogue.cuh does to it: both operands with rows along k at multiples of 16 bytes, any K, out of any pitch.
+// out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on Hopper's FP8 tensor cores (sm_90a), followed by the
+// epilogue (gemm_epilogue.cuh). Both operands have rows along k that start at multiples of 16 bytes; any K; out has any
+// pitch.
 //
-// Work: 2 M N K operations at 8192 a clock and multiprocessor; each operand byte comes from the L2 once for each tile
-// that needs it, half as often where two blocks of a cluster share it (multicast).
+// Work: 2 M N K operations at 8192 per clock and SM. Each operand byte comes from the L2 once per tile that needs it,
+// half as often if two blocks of a cluster share it (multicast).
 //
-// Schedule: blocks stay, and take tiles in turn (gemm_sm90_tiling.cuh). One thread of the producer warpgroup keeps a
-// ring of stages filled with tiles of A and B, 128 deep, through the copy engine; the tile after the current one is
-// loaded while that one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each tile,
-// half of its rows each (of 64 rows: of its columns), or (ping-pong) have tiles of their own, so that one multiplies
-// while the other writes. A stage's `full` barrier counts its bytes, its `empty` barrier the consuming warps of all
-// blocks that it was sent to. gemm_sm90_producer.cuh has the first half of this.
+// Schedule: blocks are persistent and take tiles in turn (gemm_sm90_tiling.cuh). One thread of the producer warpgroup
+// keeps a ring of stages filled with tiles of A and B, 128 deep, through the copy engine; it loads the next tile while
+// the current one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each tile, half of
+// its rows each (of 64 rows: half of its columns), or (ping-pong) have tiles of their own, so that one multiplies while
+// the other writes. A stage's `full` barrier counts its bytes; its `empty` barrier counts the consuming warps of all
+// blocks to which it was sent. gemm_sm90_producer.cuh has the producer's half of this.
 //
-// Stream-K: tiles are cut along K (stream_k.cuh), and a block sends its sums of another's tile to that block
-// (stream_k_parts.cuh). For few rows, where whole tiles would leave the memory's rate unused, and for ragged rounds.
-// The fast sums of a tile are then the tensor cores' of each part, added in f32.
+// Stream-K cuts tiles along K (stream_k.cuh); a block sends its sums of another block's tile to that block
+// (stream_k_parts.cuh). It is for few rows, where whole tiles would not use the memory's full rate, and for incomplete
+// last rounds. In fast mode, the sums of a tile are then the tensor cores' sums of each part, added in f32.
 //
-// Sums: fast leaves a tile's whole sum to the tensor cores, which keep fewer bits than f32; otherwise each 128 of K is
-// summed there and added to a sum in f32, where registers allow while the tensor cores make the next part. Factors and
-// bias are applied in f32, as gemm_simt does: ((sum * factor_a) * factor_b) + bias, where a factor of the whole b is
-// multiplied into factor_a first.
+// Sums: fast mode leaves a tile's whole sum to the tensor cores, which keep fewer bits than f32. Otherwise the tensor
+// cores sum each 128 of K, and each such part is added to a sum in f32; if registers allow, while the tensor cores
+// compute the next part. Factors and bias are applied in f32, as in gemm_simt: ((sum * factor_a) * factor_b) + bias; a
+// factor of the whole b is first multiplied into factor_a.
 //
-// Factors of groups (a: one for each 128 of K in a row; b: likewise, or one for each block of 128 x 128) are applied
-// there: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are read steps ahead.
+// Factors of groups (a: one per 128 of K in a row; b: likewise, or one per block of 128 x 128) are applied to each
+// part: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are loaded steps ahead.
 //
-// Epilogue: what it reads of other matrices is asked for a chunk of columns at a time, before the first is computed
-// with; of one matrix, as the preactivation is written, in whole rows through the warp's shared memory.
+// Epilogue: what it reads of other matrices is requested a chunk of columns at a time, before the first of them is
+// computed; one of those matrices is read in whole rows through the warp's shared memory, as the preactivation is
+// written.
 //
-// Output: warps are on their own. A warp turns 16 rows of 128 bytes through its own shared memory (stmatrix, swizzled),
-// and waits for no other. From there the copy engine stores them (ping-pong), or the warp does, in whole rows of 128
-// bytes; or in single elements, where the output's rows do not start at multiples of 16 bytes. FP8 output goes in rows
-// of 64 bytes, by the warp.
+// Output: each warp works on its own. It rearranges 16 rows of 128 bytes in its own shared memory (stmatrix, swizzled)
+// and waits for no other warp. From there the copy engine stores them (ping-pong), or the warp does, in whole rows of
+// 128 bytes; or in single elements, if the output's rows do not start at multiples of 16 bytes. FP8 output goes in rows
+// of 64 bytes, stored by the warp.
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
@@ -55,19 +57,20 @@ namespace ingot {
 // One of the two warpgroups that multiply.
 template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias, class Epi>
 struct Sm90Consumer {
-  static constexpr bool kOwnRows = !T.pingpong && !sm90_shares_columns(T);  // of a tile that both groups work at
+  static constexpr bool kOwnRows = !T.pingpong && !sm90_shares_columns(T);  // own rows of a tile that both share
   static constexpr u32 kWaves = sm90_waves(T);
-  static constexpr u32 kWaveRows = T.pingpong ? 64 : 128;  // from one wave of a warpgroup to its next
+  static constexpr u32 kWaveRows = T.pingpong ? 64 : 128;  // from one wave of a warpgroup to the next
   static constexpr u32 kN = sm90_columns(T);
-  static constexpr u32 kSums = kN / 2;                                 // of a thread and wave
-  static constexpr u32 kColumns = kN / 128 + (kN % 128 != 0 ? 1 : 0);  // of a thread, when factors are fetched
+  static constexpr u32 kSums = kN / 2;                                 // per thread and wave
+  static constexpr u32 kColumns = kN / 128 + (kN % 128 != 0 ? 1 : 0);  // per thread, when factors are fetched
   static constexpr bool kCodes = sizeof(Out) == 1;
   static constexpr u32 kChunk = kCodes ? 64 : 128 / static_cast<u32>(sizeof(Out));  // columns of a staged row
   static constexpr u32 kRowBytes = kChunk * static_cast<u32>(sizeof(Out));
   static constexpr bool kColumnFactors = Factors == Sm90Factors::rows;
   static constexpr bool kGrouped = Factors == Sm90Factors::blocks || Factors == Sm90Factors::groups;
-  // Whether the copy engine stores. It waits longer than it takes a warp to read its rows back and store them itself,
-  // so that it is for the schedule in which another warpgroup multiplies meanwhile, and has more of the shared memory.
+  // Does the copy engine store? Waiting for it takes longer than a warp takes to read its rows back and store them
+  // itself. So it does only in the schedule in which another warpgroup multiplies meanwhile and has more of the shared
+  // memory.
   static constexpr bool kStoredByEngine = T.pingpong && !kCodes;
   using Bias = typename GemmBias<A, B, Out>::Type;
   using OthersPart = StreamKPart<kSm90Warps, sm90_part_bytes(T)>;
@@ -76,21 +79,21 @@ struct Sm90Consumer {
   const Sm90GemmParams& p;
   const Sm90Block<T>& block;
   u32 group;   // 0 or 1
-  u32 thread;  // of the warpgroup
+  u32 thread;  // in the warpgroup
   u32 lane;
-  u32 release;      // the empty barrier, here or in another block, that this lane arrives at
-  u32 columns = 0;  // shared: this tile's column factors, then its bias
+  u32 release;      // the empty barrier, here or in another block, at which this lane arrives
+  u32 columns = 0;  // shared memory: this tile's column factors, then its bias
   u32 other_half = 0;
   StageRing<T.stages> ring{};
-  float scale = 1.0F;  // of an FP8 output
-  u32 largest = 0;     // |out| of this thread so far, as bits; of 16-bit output a pair of them
+  float scale = 1.0F;  // for an FP8 output
+  u32 largest = 0;     // |out| of this thread so far, as bits; for 16-bit output a pair of them
 
   INGOT_DEVICE Sm90Consumer(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
       : p(params), block(b), group(warpgroup), thread(threadIdx.x % 128), lane(threadIdx.x % 32) {
     release = sm90_cluster_size(T) > 1 ? ptx::mapa(b.empty, lane % sm90_cluster_size(T)) : b.empty;
   }
 
-  // This warp has read the stage: each block that sends to it may send the next.
+  // This warp has read the stage: each block that sends to it may send the next data.
   INGOT_DEVICE void release_stage(u32 stage) const {
     if constexpr (sm90_cluster_size(T) > 1) {
       if (lane < sm90_cluster_size(T)) ptx::mbarrier_arrive_cluster(release + 8 * stage);
@@ -100,7 +103,7 @@ struct Sm90Consumer {
   }
 
   // Warpgroups that have tiles of their own multiply in turn: the next one begins when this one has seen all of its
-  // stages. (By itself it could not tell its stages from those of the ring's round before.)
+  // stages. (Otherwise it could not tell its stages from those of the ring's previous round.)
   INGOT_DEVICE void wait_for_turn() const {
     if constexpr (T.pingpong) ptx::named_barrier_sync(1 + group, 256);
   }
@@ -108,9 +111,9 @@ struct Sm90Consumer {
     if constexpr (T.pingpong) ptx::named_barrier_arrive(1 + (group ^ 1), 256);
   }
 
-  // Where warpgroups share a tile and each adds up what the tensor cores have summed, they do well to be out of step:
-  // one multiplies while the other adds. The second begins a tile when the first has its first part. (Not where the
-  // first could be a whole tile ahead, and so at this barrier twice.)
+  // If warpgroups share a tile and add up the tensor cores' parts, they should be out of step: one multiplies while the
+  // other adds. So the second begins a tile when the first has its first part. (Not if the first could be a whole tile
+  // ahead and so arrive at this barrier twice.)
   INGOT_DEVICE void begin_second(u32 steps) const {
     if (!T.pingpong && group == 1 && steps >= T.stages) ptx::named_barrier_sync(1, 256);
   }
@@ -133,8 +136,7 @@ struct Sm90Consumer {
     }
   }
 
-  // The sums of so many steps, from the ring's next stage on. Where tiles are cut along K they are added to what d
-  // holds.
+  // Sums `steps` steps, from the ring's next stage on. If tiles are cut along K, adds them to what d holds.
   INGOT_DEVICE void sum_fast(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps) {
     u32 previous = 0;
     if constexpr (T.stream_k) {
@@ -189,15 +191,15 @@ struct Sm90Consumer {
     }
   }
 
-  // Parts that are to be added to the tile's sums are in two sets of registers: while a thread adds one, the tensor
-  // cores work at the other. A part is 128 of K of all columns, or of half of them where registers are short.
+  // Parts that will be added to the tile's sums are in two sets of registers: while a thread adds one, the tensor cores
+  // compute the other. A part is 128 of K for all columns, or for half of them if registers are short.
   static constexpr u32 kPartsOfStep = kN > 128 ? 2 : 1;
   static constexpr u32 kPartColumns = kN / kPartsOfStep;
   static constexpr u32 kPart = kPartColumns / 2;
   static constexpr bool kOverlapped =
       kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong && Factors != Sm90Factors::groups;
 
-  // Where a row's factor of a group lies; b's, or that of 128 of its rows.
+  // The address of a's factor for a row and a group of K; of b's for a row, or for a block of 128 rows.
   INGOT_DEVICE const float* factor_a(u32 row, u32 of_k) const {
     return p.factor_a + (i64{row} * p.factor_a_stride + i64{of_k} * p.factor_a_group_stride);
   }
@@ -205,7 +207,7 @@ struct Sm90Consumer {
     return p.factor_b + (i64{row} * p.factor_b_stride + i64{of_k} * p.factor_b_group_stride);
   }
 
-  // Of a part with factors of its own.
+  // The factors of a part, if it has its own.
   struct PartFactors {
     float rows[2];
     float b;
@@ -216,11 +218,12 @@ struct Sm90Consumer {
   };
   struct PartSource {
     u64 tile_a, tile_b;
-    const float* rows[2];  // factors of each step, where they are of groups
+    const float* rows[2];  // factors of each step, if they are of groups
     const float* b;
   };
 
-  // The current stage's part, of the first columns or of the last; and its factors, which are wanted a part later.
+  // Starts the current stage's part, of the first columns or of the last, and loads its factors, which are used one
+  // part later.
   INGOT_DEVICE void begin_part(Part& part, const PartSource& from, bool last, u32 step) const {
     constexpr u32 kLastColumns = (kPartsOfStep - 1) * kPartColumns * kSm90Depth / 16;
     const u64 a = from.tile_a + ring.stage * (sm90_stage_bytes(T) / 16);
@@ -239,7 +242,7 @@ struct Sm90Consumer {
     }
   }
 
-  // A part that the tensor cores have left, to the first sums or to the last.
+  // Adds a part that the tensor cores have finished, to the first sums or to the last.
   INGOT_DEVICE static void add_part(float (&d)[kWaves][kSums], Part& part, bool last) {
     constexpr u32 kLast = (kPartsOfStep - 1) * kPart;
     ptx::wgmma_settle(part.sums);
@@ -261,7 +264,7 @@ struct Sm90Consumer {
     ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
   }
 
-  // Adds the part in `one` while `two`, which is begun, is worked at.
+  // Starts part `two`, and adds part `one` while the tensor cores compute it.
   INGOT_DEVICE void to_two(float (&d)[kWaves][kSums], Part& one, Part& two, const PartSource& from, u32 step) {
     const u32 previous = ring.stage;
     if constexpr (kPartsOfStep == 1) next_stage();
@@ -284,8 +287,8 @@ struct Sm90Consumer {
     return from;
   }
 
-  // (The loop takes two parts at a time, and what is left over is asked for at run time: of a loop without that ptxas
-  // says that parts cannot overlap, and makes each wait for the one before.)
+  // (The loop takes two parts at a time, and whether one is left over is tested at run time: otherwise ptxas says that
+  // parts cannot overlap, and makes each wait for the one before.)
   INGOT_DEVICE void sum_overlapped(float (&d)[kWaves][kSums], const PartSource& from, u32 steps) {
     Part one;
     Part two;
@@ -318,7 +321,7 @@ struct Sm90Consumer {
     ring.advance();
   }
 
-  // The factors of a's rows and of b's block. The four lanes of a row hold those of four steps, one each.
+  // The factors of a's rows and of b's block. The four lanes that share a row hold those of four steps, one each.
   struct FourSteps {
     float rows[kWaves][2];
     float b;
@@ -340,7 +343,7 @@ struct Sm90Consumer {
     }
   }
 
-  // What was fetched is waited for here and not before.
+  // Waits for what was fetched, here and not before.
   INGOT_DEVICE static void settle(FourSteps& fetched) {
     INGOT_UNROLL
     for (u32 wave = 0; wave < kWaves; ++wave) ptx::wgmma_settle(fetched.rows[wave]);
@@ -353,7 +356,7 @@ struct Sm90Consumer {
     return float_from_bits(__shfl_sync(0xffffffffU, float_bits(held), (lane & 28U) | (step % 4)));
   }
 
-  // begin: of these steps in the tile.
+  // begin: the tile's step with which these steps begin.
   INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
                                const Sm90TileIndex& first) {
     constexpr bool kRowsOfB = Factors == Sm90Factors::groups;
@@ -379,7 +382,8 @@ struct Sm90Consumer {
       for (; step < end; ++step) {
         const u32 columns_b = shared + (begin + step) % 2 * sm90_column_bytes(T);
         if constexpr (kRowsOfB) {
-          // Every warp is past reading what lay here two steps ago: it has met the barrier of the last step since.
+          // Every warp has finished reading what lay here two steps ago: it has since passed the barrier of the last
+          // step.
           ptx::wgmma_settle(next_b);
           if (kN == 128 || thread < kN) ptx::st_shared_float(columns_b + 4 * thread, next_b[0]);
           ptx::named_barrier_sync(3 + group, 128);
@@ -423,7 +427,7 @@ struct Sm90Consumer {
     }
   }
 
-  // Factors are asked for before the sums and wanted after them.
+  // Factors and bias are loaded before the sums and used after them.
   struct Fetched {
     float rows[kWaves][2];
     float columns[kColumns];
@@ -456,9 +460,10 @@ struct Sm90Consumer {
     return fetched;
   }
 
-  // To the warpgroup's shared memory. The tile before had the other half of it, and every warp is past reading the one
-  // before that: it has met this barrier since. (Where b has factors of groups, the steps have used the first parts of
-  // both halves, and may again once every warp is here; a bias has the second parts.)
+  // Puts column factors and bias in the warpgroup's shared memory. The previous tile had the other half of it, and
+  // every warp has finished reading the tile before that: it has passed this barrier since. (If b has factors of
+  // groups, the steps have used the first parts of both halves, and may do so again once every warp is here; a bias has
+  // the second parts.)
   INGOT_DEVICE void share(const Fetched& fetched) {
     if constexpr (kColumnFactors || WithBias || Factors == Sm90Factors::groups) {
       other_half ^= sm90_column_bytes(T);
@@ -474,7 +479,7 @@ struct Sm90Consumer {
     }
   }
 
-  // Two neighbouring columns of a row.
+  // Applies factors and bias to two neighbouring columns of a row.
   INGOT_DEVICE void finish(float& x, float& y, float factor_row, const float (&factors)[2],
                            const float (&bias)[2]) const {
     if constexpr (!kGrouped) {
@@ -491,14 +496,14 @@ struct Sm90Consumer {
     }
   }
 
-  // Eight columns of 16 rows to the warp's rows; the 16-byte units of a row are swizzled so that neither side meets a
-  // bank twice.
+  // Eight columns of 16 rows go to the warp's staging rows. The 16-byte units of a row are swizzled so that neither
+  // side has bank conflicts.
   INGOT_DEVICE static u32 swizzle(u32 row, u32 unit) {
     return unit ^ (kCodes ? row / 2 & 3 : sizeof(Out) == 4 && !kStoredByEngine ? (row & 3) * 2 : row & 7);
   }
 
-  // Blocks of eight columns, an even number, whose other inputs are fetched together: as many as there are registers
-  // for beside the sums.
+  // The number of blocks of eight columns, an even number, whose other inputs are fetched together: as many as there
+  // are registers for beside the sums.
   static constexpr u32 kBlocks = kChunk / 8;
   static constexpr u32 kRoom = kWaves * kSums > 128 ? 4 : 32;
   INGOT_HOST_DEVICE static constexpr u32 fetched_together() {
@@ -508,9 +513,9 @@ struct Sm90Consumer {
   }
   static constexpr u32 kTogether = fetched_together();
 
-  // Of the epilogue's other matrices one that is read, and one that is written, pass through the warp's rows in shared
-  // memory, where the output will be: in whole rows of 128 bytes they take an eighth of the cache's cycles that a
-  // thread's own pairs would, and those are what the operands' tiles need too.
+  // Of the epilogue's other matrices, one that is read and one that is written pass through the warp's staging rows,
+  // where the output will be. In whole rows of 128 bytes they take an eighth of the cache cycles that accesses by each
+  // thread's own pairs would take, and the operands' tiles need those cycles too.
   static constexpr bool kFirstByRows = sizeof(Out) == 2 && Epi::kFirstBytes == 2;
   static constexpr bool kPreactivationByRows =
       sizeof(Out) == 2 && Epi::kPreactivation && !Epi::kAddsC && is_same<typename Epi::Beside, Out>;
@@ -519,10 +524,10 @@ struct Sm90Consumer {
     return staging + r * kRowBytes + swizzle(r, unit) * 16;
   }
 
-  // 16 rows of 128 bytes from the first matrix that the epilogue reads.
+  // Loads 16 rows of 128 bytes of the first matrix that the epilogue reads.
   INGOT_DEVICE void bring_first(u32 row, u32 column, u32 staging) const {
     u32 own = lane;
-    ptx::opaque(own);  // its addresses are worked out for each chunk, as above
+    ptx::opaque(own);  // its addresses are computed for each chunk, as in stage_columns()
     INGOT_UNROLL_BY(1)
     for (u32 r = own / 8; r < 16; r += 4) {
       ptx::cp_async<16>(row_address(staging, r, own % 8), Epi::first_at(p.epilogue, row + r, column + own % 8 * 8), 16);
@@ -532,7 +537,7 @@ struct Sm90Consumer {
     __syncwarp();
   }
 
-  // A chunk of the preactivation, whole.
+  // Writes a whole chunk of the preactivation.
   INGOT_DEVICE void keep_preactivation(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging, u32 row,
                                        u32 column) const {
     u32 words[4];
@@ -550,7 +555,7 @@ struct Sm90Consumer {
     __syncwarp();
   }
 
-  // factors * sum + bias of the block j of eight columns: two neighbours of a row, and two eight rows below.
+  // factors * sum + bias for block j of eight columns: two neighbours of a row, and the same two eight rows below.
   INGOT_DEVICE void finished(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 j, float (&x)[4]) const {
     const u32 at = (chunk * kBlocks + j) * 4;
     const u32 local = chunk * kChunk + j * 8 + lane % 4 * 2;
@@ -564,11 +569,11 @@ struct Sm90Consumer {
     finish(x[2], x[3], rows[1], factors, bias);
   }
 
-  // `row`, `column`: of the output, where the chunk begins.
+  // `row`, `column`: where the chunk begins in the output.
   INGOT_DEVICE void stage_columns(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging, u32 row,
                                   u32 column, const typename Epi::Vectors& vectors) {
     u32 words[4];
-    // Addresses are worked out for each chunk: those of all at once would need more registers than there are.
+    // Addresses are computed for each chunk: all of them at once would need more registers than there are.
     if constexpr (!Epi::kOfXAlone) {
       ptx::opaque(row);
       ptx::opaque(column);
@@ -645,7 +650,7 @@ struct Sm90Consumer {
     }
   }
 
-  // x: two neighbouring elements of the row m, and those of the row eight below.
+  // x: two neighbouring elements of row m, and those of the row eight below.
   INGOT_DEVICE void apply_epilogue([[maybe_unused]] const typename Epi::Raw (&raw)[2], [[maybe_unused]] u32 m,
                                    [[maybe_unused]] u32 n, [[maybe_unused]] const typename Epi::Vectors& vectors,
                                    [[maybe_unused]] float (&x)[4], [[maybe_unused]] bool keeps) {
@@ -658,7 +663,7 @@ struct Sm90Consumer {
     }
   }
 
-  // For the amax. inside: the chunk lies within the output, for the whole warp.
+  // Counts values for the amax. inside: the chunk lies within the output, for the whole warp.
   INGOT_DEVICE void look_at(const float (&x)[4], u32 m, u32 n, bool inside) {
     INGOT_UNROLL
     for (u32 i = 0; i < 4; ++i) {
@@ -680,7 +685,7 @@ struct Sm90Consumer {
     }
   }
 
-  // 16 rows of a chunk of columns, all of them inside, from the warp's shared memory.
+  // Stores 16 rows of a chunk, whose columns are all inside, from the warp's shared memory.
   INGOT_DEVICE void write_whole_rows(Out* out, i64 stride, u32 row, u32 column, u32 staging) const {
     constexpr u32 kUnits = kRowBytes / 16;
     INGOT_UNROLL
@@ -715,7 +720,7 @@ struct Sm90Consumer {
     }
   }
 
-  // What the epilogue will read of other matrices, while the sums are made.
+  // Prefetches what the epilogue will read of other matrices, while the sums are computed.
   INGOT_DEVICE void prefetch(const Sm90TileIndex& first) const {
     constexpr u32 kAcross = kN / 32;
     INGOT_UNROLL
@@ -732,7 +737,7 @@ struct Sm90Consumer {
   INGOT_DEVICE void write(const float (&d)[kWaves][kSums], const float (&rows)[kWaves][2], const Sm90TileIndex& first) {
     const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
     const u32 staging = block.staging + (group * 4 + thread / 32) * kSm90StagingBytes;
-    // The copy engine writes 16 bytes at a time, past the last column too.
+    // The copy engine writes 16 bytes at a time, even past the last column.
     const bool by_engine = kStoredByEngine && p.whole_vectors != 0 && p.n % (16 / static_cast<u32>(sizeof(Out))) == 0;
     INGOT_UNROLL
     for (u32 wave = 0; wave < kWaves; ++wave) {
@@ -786,7 +791,7 @@ struct Sm90Consumer {
       if (group == 1) {
         walk.index += walk.step;
         ring.advance(steps);
-        pass_turn();  // the first turn is the other's
+        pass_turn();  // the first turn belongs to the other warpgroup
       }
       walk.step *= kSm90Consumers;
     }
@@ -800,19 +805,19 @@ struct Sm90Consumer {
       sum(d, tile_a, tile_b, 0, steps, first);
       share(fetched);
       write(d, fetched.rows, first);
-      if constexpr (T.pingpong) ring.advance(steps);  // the other's stages
+      if constexpr (T.pingpong) ring.advance(steps);  // skip the other warpgroup's stages
     }
   }
 
-  // Tiles that are cut along K (stream_k.cuh): what is left of another block's goes to that block; to those of
-  // its own this block adds what others have left, before the last steps.
+  // Stream-K (stream_k.cuh): this block sends its sums of another block's tile to that block, and adds to its own
+  // tiles, before their last steps, what other blocks have summed.
   INGOT_DEVICE void run_cut(u64 tile_a, u64 tile_b) {
     const u32 warp = group * 4 + thread / 32;
     INGOT_UNROLL_BY(1)
     for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
       const Sm90TileIndex first = own(walk.first());
       const StreamKSpan span = walk.span();
-      // (Where there are two sets of sums, no register is left to fetch a bias early.)
+      // (With two sets of sums, no register is left to fetch a bias early.)
       Fetched fetched{};
       if (walk.owns()) {
         if constexpr (!kGrouped) fetched = fetch(first);
@@ -836,7 +841,7 @@ struct Sm90Consumer {
         write(d, fetched.rows, first);
       } else {
         OthersPart(p.cut, walk.index(), warp, lane).write(d, lane);
-        // share() has this barrier, by which every warp is past reading the factors of the last step.
+        // share() has this barrier too: past it, every warp has finished reading the factors of the last step.
         if constexpr (Factors == Sm90Factors::groups) ptx::named_barrier_sync(3 + group, 128);
       }
     }
@@ -862,7 +867,7 @@ struct Sm90Consumer {
 };
 #endif
 
-// K > 0; M, N > 0.
+// Requires K > 0 and M, N > 0.
 template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias,
           class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
@@ -884,7 +889,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
   }
   __syncwarp();
   block.sync_all();
-  // What is above may run while the kernel ahead ends.
+  // All of the above may overlap the end of the previous kernel.
   start_in_turn();
   write_output_factor<Out>(p.epilogue);
   if (warpgroup == kSm90Consumers) {

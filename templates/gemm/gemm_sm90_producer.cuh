@@ -1,5 +1,5 @@
-// What gemm_sm90 is given, and how its tiles come to shared memory: barriers, the ring of stages, the order of tiles,
-// and the thread that keeps the ring filled.
+// The parameters of gemm_sm90, and how its operands get to shared memory: barriers, the ring of stages, the order of
+// tiles, and the thread that keeps the ring filled.
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
@@ -16,24 +16,25 @@
 
 namespace ingot {
 
-// How b's factors lie. one: one for all of b; rows: one for each row; in both, a has one for all or one for each row.
-// blocks, groups: one for each 128 x 128 or each 1 x 128; a then has one for each 1 x 128.
+// How b's factors lie. one: one factor for all of b; rows: one per row; in both cases a has one for all or one per row.
+// blocks, groups: one per 128 x 128 or per 1 x 128; a then has one per 1 x 128.
 enum class Sm90Factors : u32 { one, rows, blocks, groups };
 
 struct Sm90GemmParams {
-  // Codes as bytes, 128-byte swizzle; boxes of kSm90Depth x what a block loads of a tile's rows. Whole tiles', and the
-  // last one's that has fewer rows (sm90_tail_box): neither is read where there is no such tile.
+  // Codes as bytes, 128-byte swizzle; a box has kSm90Depth columns and the rows that a block loads of a tile. a, b: for
+  // whole tiles; tail_a, tail_b: for a last tile with fewer rows (sm90_tail_box). A map is not read if there is no such
+  // tile.
   TensorMap a, b;
   TensorMap tail_a, tail_b;
-  TensorMap out_map;  // where whole_vectors: boxes of 128 bytes x 16 rows, 128-byte swizzle
+  TensorMap out_map;  // if whole_vectors: boxes of 128 bytes x 16 rows, 128-byte swizzle
   const float* factor_a;
   const float* factor_b;
-  const void* bias;  // read where the kernel has one
+  const void* bias;  // read if the kernel has a bias
   void* out;
   i64 out_stride;  // elements
   u32 m, n, k;
-  u32 factor_a_stride, factor_b_stride;  // 0: one for all; else from one row's factor (or block's) to the next
-  u32 factor_a_group_stride, factor_b_group_stride;  // of groups: from one group's to the next
+  u32 factor_a_stride, factor_b_stride;  // 0: one factor for all; otherwise from one row's (or block's) to the next
+  u32 factor_a_group_stride, factor_b_group_stride;  // for groups: from one group's factor to the next
   u32 whole_vectors;                                 // do all rows of out start at multiples of 16 bytes?
   EpilogueParams epilogue;
   StreamKParams cut;
@@ -44,7 +45,7 @@ struct Sm90GemmParams {
 #error "gemm_sm90.cuh is for sm_90a: other targets have no wgmma"
 #endif
 
-// Addresses in shared memory, and this block's place in its cluster.
+// Addresses in shared memory, and this block's rank in its cluster.
 template <Sm90Tiling T>
 struct Sm90Block {
   u32 stages, staging, columns, full, empty;
@@ -95,7 +96,7 @@ struct Sm90Walk {
   INGOT_DEVICE bool more() const { return tiles > index; }
   INGOT_DEVICE void advance() { index += step; }
 
-  // The first row and column of the current tile of the block of that rank.
+  // The first row and column of the current tile of the block with that rank.
   INGOT_DEVICE Sm90TileIndex first(u32 rank) const {
     const Sm90TileIndex place = sm90_place(index, tiles_m, tiles_n);
     return {(place.m * T.cluster_m + (T.cluster_m > 1 ? rank : 0)) * T.m,
@@ -103,7 +104,7 @@ struct Sm90Walk {
   }
 };
 
-// The same where tiles are cut along K.
+// The same for stream-K, where tiles are cut along K.
 template <Sm90Tiling T>
 struct Sm90CutWalk : StreamKStretch {
   const Sm90GemmParams& p;
@@ -117,18 +118,18 @@ struct Sm90CutWalk : StreamKStretch {
   }
 };
 
-// What one block loads of an operand's rows, in each step of a tile.
+// What one block loads of an operand's rows in each step of a tile.
 struct Sm90Slice {
   const TensorMap* map;
   i32 row;     // the first of them
-  u32 offset;  // where they go, in the stage's part of that operand
-  u32 bytes;   // of all blocks' slices
-  bool some;   // has this block any?
+  u32 offset;  // where they go in the stage's part of that operand
+  u32 bytes;   // of all blocks' slices together
+  bool some;   // does this block load any?
 };
 
-// Of Rows rows, from `first` on, that Blocks blocks of a cluster load for each other. Rows outside of the matrix are
-// left alone: what is in shared memory then reaches outputs that nobody stores, and the copy engine takes four times as
-// long to fill rows with zeros as to load them.
+// A block's slice of Rows rows, from `first` on, that Blocks blocks of a cluster load for each other. Rows outside the
+// matrix are not loaded: whatever shared memory holds there affects only outputs that nobody stores, and the copy
+// engine would take four times as long to fill rows with zeros as to load them.
 template <u32 Rows, u32 Blocks>
 INGOT_DEVICE Sm90Slice sm90_slice(const TensorMap& whole, const TensorMap& tail, u32 first, u32 rows, u32 rank) {
   constexpr u32 kBox = Rows / Blocks;
@@ -149,7 +150,7 @@ INGOT_DEVICE Sm90Slice sm90_slice(const TensorMap& whole, const TensorMap& tail,
           .some = left > of_cluster * box};
 }
 
-// One tile's.
+// The slices of one tile.
 template <Sm90Tiling T>
 struct Sm90Slices {
   Sm90Slice a, b;
@@ -170,7 +171,7 @@ INGOT_DEVICE void sm90_load_slice(const Sm90Slice& slice, u32 to, u32 full, i32 
   }
 }
 
-// One step of a tile into the ring's next stage, once that is free.
+// Loads one step of a tile into the ring's next stage, once that is free.
 template <Sm90Tiling T>
 INGOT_DEVICE void sm90_load(const Sm90Block<T>& block, StageRing<T.stages>& ring, const Sm90Slices<T>& slices,
                             u32 step) {
@@ -184,7 +185,7 @@ INGOT_DEVICE void sm90_load(const Sm90Block<T>& block, StageRing<T.stages>& ring
   ring.advance();
 }
 
-// One thread fills the stages.
+// Fills the stages; one thread runs it.
 template <Sm90Tiling T>
 INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& block) {
   const u32 steps = sm90_steps(p.k);
@@ -197,7 +198,7 @@ INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& bloc
   }
 }
 
-// The same where tiles are cut along K.
+// The same for stream-K, where tiles are cut along K.
 template <Sm90Tiling T>
 INGOT_DEVICE void sm90_produce_cut(const Sm90GemmParams& p, const Sm90Block<T>& block) {
   StageRing<T.stages> ring;

@@ -1,4 +1,5 @@
-// Where stream-K (stream_k.cuh) cuts the tiles of gemm_sm90.
+// Where stream-K (stream_k.cuh) cuts the tiles of gemm_sm90: constant arithmetic shared by the kernel, its launch and
+// the cost model.
 #pragma once
 
 #include "gemm/gemm_sm90_tiling.cuh"
@@ -7,19 +8,19 @@
 
 namespace ingot {
 
-// Steps before which an owner adds the others' parts.
+// Before a tile's last kSm90Spare steps its owner adds the other blocks' parts.
 inline constexpr u32 kSm90Spare = 2;
 
 INGOT_HOST_DEVICE constexpr u32 sm90_steps(u32 k) { return ceil_div(k, kSm90Depth); }
 INGOT_HOST_DEVICE constexpr u32 sm90_spare(u32 steps) { return min_of(kSm90Spare, steps - 1); }
 
-// K > 0.
+// Requires K > 0.
 INGOT_HOST_DEVICE constexpr StreamKWork sm90_work(const Sm90Tiling& t, u32 m, u32 n, u32 k) {
   const u32 steps = sm90_steps(k);
   return {.tiles = sm90_tiles_m(t, m) * sm90_tiles_n(t, n), .steps = steps, .spare = sm90_spare(steps)};
 }
 
-// Memory beside the operands: a part of each block, as its threads hold it, and a flag for each warp that has one.
+// Memory beside the operands: for each block one part, as its threads hold it, and a flag for each warp that has sums.
 inline constexpr u32 kSm90Warps = 4 * kSm90Consumers;
 INGOT_HOST_DEVICE constexpr u64 sm90_part_bytes(const Sm90Tiling& t) { return u64{t.m} * t.n * 4; }
 

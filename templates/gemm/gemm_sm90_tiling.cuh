@@ -1,5 +1,6 @@
-// How gemm_sm90 cuts a product up: tiles, stages of shared memory, blocks of a cluster, and in which order tiles come.
-// Constant arithmetic, which the kernel, the launch and the cost model share. (gemm_sm90_split.cuh: along K, too.)
+// How gemm_sm90 divides a product into tiles, stages of shared memory and clusters of blocks, and the order of the
+// tiles: constant arithmetic shared by the kernel, its launch and the cost model. (gemm_sm90_split.cuh divides along K,
+// too.)
 #pragma once
 
 #include "platform.cuh"
@@ -9,10 +10,10 @@ namespace ingot {
 // A template argument: all of it is known when the kernel is compiled.
 struct Sm90Tiling {
   u32 m = 128, n = 256;              // outputs of a tile
-  u32 cluster_m = 1, cluster_n = 1;  // blocks of a cluster: one, or two that share what they have in common
-  u32 stages = 4;                    // tiles of A and of B on their way or in use
+  u32 cluster_m = 1, cluster_n = 1;  // blocks of a cluster: one, or two that share an operand's tile
+  u32 stages = 4;                    // tiles of A and of B in flight or in use
   bool pingpong = false;             // each warpgroup has tiles of its own; otherwise two share each tile
-  bool stream_k = false;             // tiles are cut along K, so that all blocks have as much to do
+  bool stream_k = false;             // tiles are cut along K, so that all blocks have equal work
   bool operator==(const Sm90Tiling&) const = default;
 };
 
@@ -20,12 +21,13 @@ inline constexpr u32 kSm90Depth = 128;    // of K in a stage: one row of the 128
 inline constexpr u32 kSm90Consumers = 2;  // warpgroups that multiply
 inline constexpr u32 kSm90Threads = 128 * (kSm90Consumers + 1);
 inline constexpr u32 kSm90SharedLimit = 232448;  // bytes that a block of sm_90 may have
-inline constexpr u32 kSm90StagingBytes = 2048;   // of a warp: 16 rows of 128 bytes of the output
+inline constexpr u32 kSm90StagingBytes = 2048;   // per warp: 16 rows of 128 bytes of the output
 inline constexpr u32 kSm90Group = 8;             // rows of cluster tiles that are walked through together
 
 INGOT_HOST_DEVICE constexpr u32 sm90_cluster_size(const Sm90Tiling& t) { return t.cluster_m * t.cluster_n; }
 
-// Warpgroups share a tile's rows, half of them each; a tile of 64 rows, all that one instruction has, its columns.
+// Warpgroups share a tile's rows, half of them each. In a tile of 64 rows, which one instruction takes whole, they
+// share its columns.
 INGOT_HOST_DEVICE constexpr bool sm90_shares_columns(const Sm90Tiling& t) { return !t.pingpong && t.m == 64; }
 
 // Columns of a warpgroup.
@@ -36,15 +38,15 @@ INGOT_HOST_DEVICE constexpr u32 sm90_waves(const Sm90Tiling& t) {
   return t.pingpong || sm90_shares_columns(t) ? t.m / 64 : t.m / 128;
 }
 
-// Sums in a thread: of a tile, and beside them those of the 128 of K that are to be added to them.
+// Sums in a thread: those of a tile and, if promoted, those of the 128 of K that will be added to them.
 INGOT_HOST_DEVICE constexpr u32 sm90_sums(const Sm90Tiling& t, bool promoted) {
   return (sm90_waves(t) + (promoted ? 1 : 0)) * sm90_columns(t) / 2;
 }
 
 INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (t.m + t.n) * kSm90Depth; }
 
-// Shared memory: the stages; staging of the warps that multiply; for each warpgroup, twice, a tile's column factors
-// and bias; two barriers for each stage.
+// Shared memory: the stages; a staging area for each multiplying warp; twice for each warpgroup a tile's column factors
+// and bias; two barriers per stage.
 INGOT_HOST_DEVICE constexpr u32 sm90_staging_offset(const Sm90Tiling& t) { return t.stages * sm90_stage_bytes(t); }
 INGOT_HOST_DEVICE constexpr u32 sm90_columns_offset(const Sm90Tiling& t) {
   return sm90_staging_offset(t) + 4 * kSm90Consumers * kSm90StagingBytes;
@@ -57,13 +59,13 @@ INGOT_HOST_DEVICE constexpr u32 sm90_shared_bytes(const Sm90Tiling& t) {
   return sm90_barriers_offset(t) + 16 * t.stages;
 }
 
-// Rows that one block loads of a tile that has only so many, where several load them for each other: all of them, or
-// slices that begin where the swizzle does.
+// The rows that one block loads of a last tile with only `rows` rows, if `blocks` blocks load it for each other: all of
+// them, or slices that begin where the swizzle repeats.
 INGOT_HOST_DEVICE constexpr u32 sm90_tail_box(u32 rows, u32 blocks) {
   return blocks == 1 ? rows : ceil_div(rows, 8 * blocks) * 8;
 }
 
-// Tiles of a whole cluster, along M and N.
+// The number of tiles of a whole cluster, along M and N.
 INGOT_HOST_DEVICE constexpr u32 sm90_tiles_m(const Sm90Tiling& t, u32 m) { return ceil_div(m, t.m * t.cluster_m); }
 INGOT_HOST_DEVICE constexpr u32 sm90_tiles_n(const Sm90Tiling& t, u32 n) { return ceil_div(n, t.n * t.cluster_n); }
 
@@ -78,8 +80,8 @@ struct Sm90TileIndex {
   u32 m, n;  // in cluster tiles
 };
 
-// Where the i-th cluster tile lies: kSm90Group rows of tiles at a time, column by column, so that what runs together
-// is nearly square and shares its operands in the L2.
+// The position of the i-th cluster tile: kSm90Group rows of tiles at a time, column by column, so that the tiles that
+// run together form nearly a square and share their operands in the L2.
 INGOT_HOST_DEVICE constexpr Sm90TileIndex sm90_place(u32 i, u32 tiles_m, u32 tiles_n) {
   const u32 group = i / (kSm90Group * tiles_n);
   const u32 first = group * kSm90Group;

@@ -1,7 +1,9 @@
-// Codes of one byte in rows that start at multiples of 16 bytes: out[r, c] = in[r, c], or, Transposed, out[c, r] =
-// in[r, c]. Moves each byte once in and once out; what lies between a row's end and the next row's start is left alone.
+// Copies one-byte codes to rows that start at multiples of 16 bytes, as a tensor-core GEMM reads them: out[r, c] =
+// in[r, c] or, if Transposed, out[c, r] = in[r, c]. It reads and writes each byte once, and leaves the bytes between a
+// row's end and the next row's start alone.
 //
-// The codes' part of cast_tiles.cuh: a thread has 8 rows x 8 columns, and transposed tiles go out by the same way.
+// It works as cast_tiles.cuh does with codes: a thread has 8 rows x 8 columns, and transposed tiles go out through
+// shared memory.
 #pragma once
 
 #include "cast/cast_output.cuh"
@@ -19,7 +21,7 @@ struct RelayoutParams {
   i64 out_stride;
 };
 
-// The first `count` of 8 bytes, zeros after them.
+// Loads the first `count` of 8 bytes, with zeros after them.
 INGOT_DEVICE U32x2 load_bytes(const u8* source, u32 count) {
   u64 bytes = 0;
   INGOT_UNROLL

@@ -1,5 +1,5 @@
-// A place in a ring of stages in shared memory, and how often, modulo 2, the ring was gone round: what its barriers are
-// waited for with.
+// A position in a ring of stages in shared memory. `phase` is the number of completed rounds modulo 2, the parity with
+// which a thread waits for a stage's barriers.
 #pragma once
 
 #include "platform.cuh"

@@ -1,9 +1,9 @@
-// Parts of a tile that is cut along K (stream_k.cuh), on their way from the block that has summed one to the tile's
-// owner: through the L2, warp by warp. A warp writes its sums as its threads hold them, the same threads of the owner
-// read them, and a flag of theirs alone says when. The owner clears the flag: it is for the next launch as it was for
-// this one.
+// How the parts of a tile that is cut along K (stream_k.cuh) get from the block that has summed them to the tile's
+// owner: through the L2, warp by warp. A warp writes its sums as its threads hold them; the same threads of the owner
+// read them, and only a flag of that warp tells when they may. The owner clears the flag, so that the next launch finds
+// it as this one did.
 //
-// The L2 is told to keep a part until it has been read: meanwhile more streams through it than it holds.
+// The L2 is told to keep a part until it has been read: meanwhile more data streams through it than it holds.
 #pragma once
 
 #include "gemm/stream_k.cuh"
@@ -14,7 +14,7 @@
 #if INGOT_ON_DEVICE
 namespace ingot {
 
-// The memory of one stretch's part, of so many bytes, as one of a block's warps that multiply sees it.
+// The memory of one stretch's part, `Bytes` long, as seen by one of a block's `Warps` multiplying warps.
 template <u32 Warps, u64 Bytes>
 struct StreamKPart {
   U32x4* sums;
@@ -23,7 +23,7 @@ struct StreamKPart {
   INGOT_DEVICE StreamKPart(const StreamKParams& p, u32 stretch, u32 warp, u32 lane)
       : sums(reinterpret_cast<U32x4*>(reinterpret_cast<u8*>(p.parts) + stretch * Bytes) + warp * 32 + lane),
         flag(p.flags + stretch * Warps + warp) {}
-  static constexpr u32 kStride = 32 * Warps;  // from one of a thread's vectors to its next
+  static constexpr u32 kStride = 32 * Warps;  // from one of a thread's vectors to the next
 
   template <u32 Waves, u32 Sums>
   INGOT_DEVICE void write(const float (&d)[Waves][Sums], u32 lane) const {
@@ -41,7 +41,7 @@ struct StreamKPart {
     if (lane == 0) ptx::st_release(flag, 1);
   }
 
-  // d = d + part, so many vectors at once: as many as there are registers for.
+  // d = d + part, AtOnce vectors at a time: as many as there are registers for.
   template <u32 AtOnce, u32 Waves, u32 Sums>
   INGOT_DEVICE void add_to(float (&d)[Waves][Sums], u32 lane) const {
     if (lane == 0) {
@@ -55,7 +55,7 @@ struct StreamKPart {
       INGOT_UNROLL
       for (u32 first = 0; first < Sums / 4; first += AtOnce) {
         U32x4 part[AtOnce];
-        if (wave != 0 || first != 0) ptx::fence_block();  // or ptxas asks for all of them before it adds the first
+        if (wave != 0 || first != 0) ptx::fence_block();  // otherwise ptxas loads all of them before it adds the first
         INGOT_UNROLL
         for (u32 i = 0; i < AtOnce; ++i) {
           part[i] = ptx::ld_global_cg(sums + (wave * (Sums / 4) + first + i) * kStride, policy);

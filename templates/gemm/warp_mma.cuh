@@ -1,6 +1,6 @@
-// What a warp needs of the tensor cores of sm_80 and up, and of the shared memory that it reads them from: on a GPU one
-// instruction each, on the host what the PTX ISA says that the instruction does, so that a kernel made of them can be
-// run there thread by thread (tests/templates/emulator.h). Shared memory is named by 32-bit addresses.
+// A warp's tensor-core multiplication on sm_80 and up, and the accesses to shared memory that feed it. On a GPU each
+// function is one instruction; on the host it does what the PTX ISA says of that instruction, so that a test can run a
+// kernel made of them thread by thread (tests/templates/emulator.h). Shared memory has 32-bit addresses.
 #pragma once
 
 #include "memory.cuh"
@@ -11,7 +11,7 @@
 
 namespace ingot {
 
-// The block's dynamic shared memory, from a multiple of 1024.
+// The block's dynamic shared memory, aligned to 1024 bytes.
 INGOT_DEVICE u32 shared_memory() {
 #if INGOT_ON_DEVICE
   return ptx::dynamic_shared();
@@ -36,8 +36,8 @@ INGOT_DEVICE void store_shared16(u32 address, U32x4 value) {
 #endif
 }
 
-// `Bytes` to shared memory, the first `size` of them from `source`, the others zeros. They have arrived, for the thread
-// that copies, when it has waited for the group that the next commit_copies() ends.
+// Copies `size` bytes from `source` to shared memory and fills the rest of `Bytes` with zeros. The copying thread may
+// read them once it has waited for the group that the next commit_copies() closes.
 template <u32 Bytes>
 INGOT_DEVICE void copy_async(u32 target, const void* source, u32 size) {
 #if INGOT_ON_DEVICE
@@ -60,8 +60,8 @@ INGOT_DEVICE void wait_for_copies() {
 #endif
 }
 
-// Four 8 x 8 matrices of 16-bit elements: lane l gets elements 2 (l % 4) and the next of row l / 4 of each, and gives
-// the address of row l % 8 of matrix l / 8.
+// Loads four 8 x 8 matrices of 16-bit elements: of each, lane l gets elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4;
+// it passes the address of row l % 8 of matrix l / 8.
 INGOT_DEVICE void load_matrices(u32 address, u32 (&matrices)[4]) {
 #if INGOT_ON_DEVICE
   ptx::ldmatrix_x4(address, matrices);
@@ -78,7 +78,7 @@ INGOT_DEVICE void load_matrices(u32 address, u32 (&matrices)[4]) {
 }
 
 #if !INGOT_ON_DEVICE
-// One lane's part of the two operands: elements as pairs, the first in the low half.
+// One lane's part of the two operands: pairs of elements, the first in the low half.
 struct HostFragments {
   u32 a[4], b[2];
 };
@@ -89,9 +89,10 @@ float host_element(u32 pair, u32 index) {
 }
 #endif
 
-// d = a b + d for a of 16 rows and 16 of k, b of 8 columns and 16 of k; T is f16 or bf16. With g = lane / 4 and t =
-// lane % 4: a[0] holds k = 2 t and the next of row g, a[1] of row g + 8, a[2] and a[3] the same of k + 8; b[0] k = 2 t
-// and the next of column g, b[1] of k + 8; d[0] and d[1] columns 2 t and the next of row g, d[2] and d[3] of row g + 8.
+// d = a b + d, where a has 16 rows and 16 of k, and b has 8 columns and 16 of k; T is f16 or bf16. With g = lane / 4
+// and t = lane % 4: a[0] holds k = 2 t and 2 t + 1 of row g, a[1] those of row g + 8; a[2] and a[3] hold the same at k
+// + 8. b[0] holds k = 2 t and 2 t + 1 of column g, b[1] the same at k + 8. d[0] and d[1] hold columns 2 t and 2 t + 1
+// of row g, d[2] and d[3] those of row g + 8.
 template <class T>
 INGOT_DEVICE void multiply_add(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #if INGOT_ON_DEVICE
