@@ -1,9 +1,9 @@
-// amax: the largest |value|, of a tensor, of each row, of each column, or of several of these at once. Moves each input
-// byte once. Exact, so that no order of the elements matters.
+// amax: the largest |value| of a tensor, of each row, of each column, or of several of these at once. Each kernel reads
+// each input byte once. A maximum is exact, so the order of the elements does not matter.
 //
-// amax_partials and amax_rows need nothing cleared beforehand. Tensorwise takes two launches: amax_partials leaves one
-// value per block, and either amax_rows reduces those (they are one row of f32) or the cast that needs them does so
-// itself. amax_tiles raises maxima that are there already.
+// amax_partials and amax_rows need no cleared memory. A tensorwise amax takes two launches: amax_partials leaves one
+// value per block, and either amax_rows reduces these (as one row of f32) or the cast that needs them does so itself.
+// amax_tiles raises maxima that are already in memory.
 #pragma once
 
 #include "cast/source.cuh"
@@ -20,7 +20,8 @@ struct AmaxPartialsParams {
   float* amax;  // one per block
 };
 
-// A matrix without gaps is one row: its segments are then all full. Not where an expression has further inputs.
+// A matrix without gaps counts as one row, so that all its segments but the last are full. Not for an expression with
+// further inputs.
 INGOT_HOST_DEVICE constexpr SourceParams flattened(SourceParams p) {
   if (p.rows == 1 || p.input_stride != p.cols) return p;
   p.cols *= p.rows;
@@ -29,11 +30,11 @@ INGOT_HOST_DEVICE constexpr SourceParams flattened(SourceParams p) {
   return p;
 }
 
-// Blocks take segments of rows in turn, so that the end of the tensor is what the L2 holds when they are done.
+// Blocks take segments of rows in turn, so that at the end the L2 holds the end of the tensor.
 struct AmaxPartialsLaunch {
   static constexpr u32 kThreads = 256;
-  static constexpr i64 kMaxBlocks = 512;  // all resident at once on a large GPU, and few enough to reduce again
-  // 64 bytes of the input in flight, per thread.
+  static constexpr i64 kMaxBlocks = 512;  // few enough to be resident at once on a large GPU, and to be reduced again
+  // 64 bytes of the input in flight per thread.
   INGOT_HOST_DEVICE static constexpr u32 vec8s(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
   INGOT_HOST_DEVICE static constexpr i64 segment(u64 value_bytes) { return i64{kThreads} * vec8s(value_bytes) * kVec8; }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u64 value_bytes) {
@@ -88,12 +89,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFus
   if (threadIdx.x == 0) p.amax[blockIdx.x] = amax_from_bits(maximum);
 }
 
-// A group of 32 to 1024 threads takes a row, about two vectors of 8 to a thread; blocks of fewer than 128 threads
-// hold several groups. Rows of any length: the threads loop.
+// A group of 32 to 1024 threads takes a row, about two times 8 elements per thread; a block has at least 128 threads,
+// so it may hold several groups. Rows may have any length: the threads loop.
 struct RowsLaunch {
   static constexpr u32 kMaxThreadsLog2 = 10;
   static constexpr u32 kMaxThreads = 1U << kMaxThreadsLog2;
-  static constexpr u32 kMinThreads = 128;  // of a block
+  static constexpr u32 kMinThreads = 128;  // in a block
   static constexpr i64 kMaxBlocks = 0x7fffffff;
   INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) {  // per row
     u32 log2 = 5;
@@ -111,10 +112,10 @@ struct RowsLaunch {
 struct AmaxRowsParams {
   SourceParams source;
   float* amax;       // [rows]
-  u32 threads_log2;  // per row: of the launch
+  u32 threads_log2;  // log2 of the threads per row
 };
 
-// The largest |value| bits that one thread of a row's group sees.
+// The largest |value| that one thread of a row's group sees, as bits.
 template <class Source>
 INGOT_DEVICE u32 amax_of_row(const SourceParams& p, i64 row, bool aligned, u32 lane, u32 threads) {
   u32 maximum = 0;
@@ -151,16 +152,16 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 1) amax_rows(cons
   }
 }
 
-// ---- Several at once ---------------------------------------------------------------------------------------------
+// ---- Several maxima at once --------------------------------------------------------------------------------------
 
-// Each array is null where it is not wanted, and holds zeros or earlier maxima where it is: values are raised, as bits
-// (a float that is not negative orders as its bits do).
+// An array is null if its maxima are not wanted; otherwise it holds zeros or earlier maxima, which are raised, as bits
+// (floats that are not negative order as their bits do).
 struct AmaxTilesParams {
   SourceParams source;
   u32* tensor;   // [1]
   u32* rows;     // [rows]
   u32* columns;  // [cols]
-  u32 steps;     // AmaxTilesLaunch::kRows rows each that a block goes down
+  u32 steps;     // how many times a block goes down AmaxTilesLaunch::kRows rows
 };
 
 struct AmaxTilesLaunch {
@@ -169,8 +170,8 @@ struct AmaxTilesLaunch {
   static constexpr u32 kRowsPerWarp = 8;
   static constexpr i64 kCols = 32 * kVec8;
   static constexpr i64 kRows = kWarps * kRowsPerWarp;
-  // A block goes down several steps of kRows rows where there are more than enough blocks: each raises its columns'
-  // maxima once.
+  // If there are more than enough blocks, each goes down several steps of kRows rows, and raises its columns' maxima
+  // only once.
   static constexpr i64 kEnoughBlocks = 2048;
   static constexpr i64 kMaxSteps = 8;
   INGOT_HOST_DEVICE static constexpr u32 steps(i64 rows, i64 cols) {
@@ -190,7 +191,8 @@ INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
   return kWide || Source::kOperands > 0 ? 2 : Source::kFused ? 3 : 4;
 }
 
-// A warp takes 256 columns of 8 neighbouring rows, all loaded before the first is looked at; a block 64 rows at a time.
+// A warp takes 256 columns of 8 neighbouring rows and loads them all before it looks at the first; a block takes 64
+// rows at a time.
 template <class Source, bool Tensor, bool Rows, bool Columns>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_residency<Source>()))
     amax_tiles(const __grid_constant__ AmaxTilesParams p) {

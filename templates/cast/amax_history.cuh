@@ -1,8 +1,9 @@
-// Delayed scaling's step, for any number of slots in one launch: of each the history is rolled by one place, the newest
-// amax put first and cleared where it came from, and the scale made anew. Moves each history once in and once out.
+// Delayed scaling's update, for any number of slots in one launch. For each slot it shifts the history by one, puts the
+// newest amax first, clears that amax where it came from, and computes the new scale. It reads and writes each history
+// once.
 //
-// A warp to a slot. It goes through the history from the oldest end in chunks, so that nothing is written over before
-// it has been read: a chunk's values, each from the place before, are all loaded before the first is stored.
+// A warp takes a slot. It goes through the history in chunks, from the oldest end, so that it overwrites nothing
+// unread: it loads all values of a chunk, each from the preceding position, before it stores the first.
 #pragma once
 
 #include "memory.cuh"
@@ -18,13 +19,13 @@ struct AmaxHistoryParams {
   i64 history_stride;
   float* scale;         // [slots]
   const float* limits;  // [slots]: FP8_MAX
-  const float* pow2;    // [slots]: not 0 where the scale is rounded down to a power of two
-  bool most_recent;     // the scale is the newest amax's, not the largest's
+  const float* pow2;    // [slots]: not 0 if the scale is rounded down to a power of two
+  bool most_recent;     // the scale comes from the newest amax, not from the largest
 };
 
 struct AmaxHistoryLaunch {
   static constexpr u32 kThreads = 128;
-  static constexpr u32 kSlots = kThreads / 32;  // of a block
+  static constexpr u32 kSlots = kThreads / 32;  // per block
   static constexpr u32 kPerLane = 8;            // loads in flight
   static constexpr i64 kChunk = 32 * i64{kPerLane};
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 slots) { return ceil_div(slots, i64{kSlots}); }

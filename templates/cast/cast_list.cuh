@@ -1,9 +1,9 @@
-// A list of casts in one launch for each pass, such as all weights of a model after an optimizer step: small tensors
-// then fill the GPU together. Every tensor has scales of its own.
+// Casts a list of tensors with one launch per pass, for example all weights of a model after an optimizer step: small
+// tensors then fill the GPU together. Every tensor has its own scales.
 //
-// The list lies in device memory: the parameters of each cast, and for each tile of the list whose it is. A block takes
-// a tile as a block of cast_tiles does. Scales of whole rows, columns or tensors take a pass before, by the same tiles,
-// that raises maxima which hold zeros.
+// The list is in device memory: the parameters of each cast, and for each tile the cast to which it belongs. A block
+// takes a tile as a block of cast_tiles does. Scales of whole rows, columns or tensors need a pass before the cast,
+// over the same tiles, which raises maxima that start as zeros.
 #pragma once
 
 #include "cast/cast_tiles.cuh"
@@ -15,14 +15,15 @@ struct ListedTile {
   u32 tile;  // within that cast, as cast_tiles counts them
 };
 
-// The maxima of a pass before stand in CastOutput::amax for it, and in CastOutput::from for the casts.
+// The pass for the maxima writes them to CastOutput::amax; the casts read them from CastOutput::from.
 struct CastListParams {
   const CastTilesParams* casts;
   const ListedTile* tiles;
 };
 
-// The parameters of one tile's cast, from a table that was there before any launch and so may be read before the start,
-// copied to where every thread reads them fast. All threads of the block call it.
+// Copies the parameters of a tile's cast to shared memory, where every thread reads them fast, and returns the tile's
+// index. The table was written before any launch, so it may be read before start_in_turn(). All threads of the block
+// call it.
 INGOT_DEVICE u32 enter_tile(const CastListParams& list, u32 index, CastTilesParams& params) {
   const ListedTile at = list.tiles[index];
   static_assert(sizeof(CastTilesParams) % sizeof(U32x2) == 0 &&
@@ -34,7 +35,7 @@ INGOT_DEVICE u32 enter_tile(const CastListParams& list, u32 index, CastTilesPara
   return at.tile;
 }
 
-// As for the kernels of one matrix, but for the registers that hold the place in the list.
+// As for the kernels of one matrix, minus the registers that hold the position in the list.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
   return min_of(amax_tiles_residency<Source>(), 3U);
@@ -45,7 +46,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_list_residency() {
                 kTwoScales<CodesScale, TransposedScale> ? 2U : 3U);
 }
 
-// NotWritten: an output that needs no maxima from this pass.
+// NotWritten stands for an output that needs no maxima from this pass.
 template <class Source, class CodesScale, class TransposedScale>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxima_residency<Source>()))
     cast_list_maxima(const __grid_constant__ CastListParams list) {

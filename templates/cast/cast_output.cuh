@@ -1,4 +1,5 @@
-// One of the two outputs of a cast, with what belongs to it.
+// The parameters of one of a cast's two outputs (codes, transposed codes): where its codes go, and its scales, factors
+// and maxima.
 #pragma once
 
 #include "memory.cuh"
@@ -8,22 +9,22 @@
 
 namespace ingot {
 
-// In place of a scale: an output that is not written.
+// Stands for the scale of an output that is not written.
 struct NotWritten {};
 
-// One of the two outputs. Scales, factors and maxima are dense arrays over the matrix's extents, row by row: [1],
-// [rows], [cols], [rows, ceil(cols / 128)], [ceil(rows / 128), cols] or [ceil(rows / 128), ceil(cols / 128)].
+// Scales, factors and maxima are dense arrays with one entry per extent that shares a scale, row by row: [1], [rows],
+// [cols], [rows, ceil(cols / 128)], [ceil(rows / 128), cols] or [ceil(rows / 128), ceil(cols / 128)].
 struct CastOutput {
   void* codes;     // Out[rows, cols] or, transposed, Out[cols, rows]
   i64 stride;      // elements
-  float* from;     // dynamic, tensorwise: partial maxima; rowwise, columnwise: the maxima. Given: the scales
-  i64 from_count;  // of the partial maxima
+  float* from;     // dynamic: partial maxima (tensorwise) or the maxima (rowwise, columnwise). Given: the scales
+  i64 from_count;  // number of partial maxima
   float* factors;
   u32* amax;     // given: raised to the largest |value|, as bits
-  u32* readers;  // null, or how many tiles have read from[] (is_last_reader)
+  u32* readers;  // null, or counts of the tiles that have read from[] (is_last_reader)
 };
 
-// The largest of the partial maxima, as bits. All `threads` of the block call it.
+// The largest of the partial maxima, as bits. All `threads` threads of the block call it.
 INGOT_DEVICE u32 maximum_of_partials(const CastOutput& output, u32 threads, u32 (&warp_maxima)[kMaxWarps]) {
   u32 bits = 0;
   INGOT_UNROLL_BY(1)
@@ -31,7 +32,7 @@ INGOT_DEVICE u32 maximum_of_partials(const CastOutput& output, u32 threads, u32 
   return group_max(bits, threads, warp_maxima);
 }
 
-// The first `count` bytes.
+// Stores the first `count` bytes.
 INGOT_DEVICE void store_bytes(u8* target, U32x2 bytes, u32 count) {
   u64 rest = u64{bytes.y} << 32 | bytes.x;
   INGOT_UNROLL_BY(1)

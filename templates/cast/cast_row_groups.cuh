@@ -1,9 +1,9 @@
-// Codes alone with dynamic scales of 1 x 128 groups: codes[r, c] = encode(saturate(value[r, c] * scale[r, c / 128])),
-// factors[r, g] = 1 / scale[r, g], and the values themselves where they are wanted. Moves each input byte and each
-// output byte once, in the order in which they lie in memory; no warp waits for another.
+// The cast with dynamic scales of 1 x 128 groups, without transposed codes: codes[r, c] = encode(saturate(value[r, c] *
+// scale[r, c / 128])), factors[r, g] = 1 / scale[r, g], and on demand the values themselves. It reads each input byte
+// once and writes each output byte once, in memory order; no warp waits for another.
 //
-// Up to 256 threads take a row, vec8s() vectors of 8 to a thread, part by part. Sixteen threads hold a group, a vector
-// of 8 each; of all the groups that they hold each thread works out one scale.
+// Up to 256 threads take a row, vec8s() times 8 elements per thread at a time. Sixteen threads hold a group, 8 elements
+// each; each thread computes the scale of one of the groups that the sixteen hold.
 #pragma once
 
 #include "cast/cast_rows.cuh"
@@ -22,11 +22,11 @@ struct CastRowGroupsParams {
   float* factors;                   // [rows, ceil(cols / 128)]
   void* result;                     // In[rows, cols], if Result
   i64 codes_stride, result_stride;  // elements
-  u32 threads_log2;                 // per row: of the launch
+  u32 threads_log2;                 // log2 of the threads per row
   bool pow2;
 };
 
-// Blocks and grid are those of cast_rows for as many threads to a row.
+// Block size and grid are those of cast_rows with the same number of threads per row.
 struct CastRowGroupsLaunch {
   static constexpr u32 kMaxThreadsLog2 = 8;
   static constexpr u32 kMaxThreads = 1U << kMaxThreadsLog2;
@@ -35,14 +35,14 @@ struct CastRowGroupsLaunch {
   }
 };
 
-// Blocks of 256 threads to a multiprocessor: 64, 80 or 128 registers to a thread.
+// Blocks of 256 threads per SM: 64, 80 or 128 registers per thread.
 template <class Source, Fp8Format Out>
 INGOT_HOST_DEVICE constexpr u32 cast_row_groups_residency() {
   if (Source::kMany) return 2;
   return sizeof(typename Source::Value) == 2 && has_hardware_encode<Out>() && !Source::kFused ? 4 : 3;
 }
 
-// A row whose vectors of 8 can be read and written whole.
+// Casts a row that can be read and written 8 elements at a time.
 template <class Source, Fp8Format Out, bool Result>
 INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool active, u32 lane, u32 threads) {
   using In = typename Source::In;
@@ -50,7 +50,7 @@ INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool
   constexpr u32 kVec8s = CastRowsLaunch::vec8s(sizeof(Value));
   using Maxima = SharedMaxima<kVec8s>;
   const i64 cols = p.source.cols;
-  // Of the vectors of 8 from `begin` on.
+  // Counted in elements from `begin` on.
   const auto offset = [&](u32 i) { return (i * threads + lane) * kVec8; };
   INGOT_UNROLL_BY(1)
   for (i64 begin = 0; begin < cols; begin += i64{threads} * kVec8s * kVec8) {
@@ -81,7 +81,7 @@ INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool
   }
 }
 
-// Any other row: a warp takes a group at a time.
+// Casts any other row: a warp takes one group at a time.
 template <class Source, Fp8Format Out, bool Result>
 INGOT_DEVICE void cast_row_by_elements(const CastRowGroupsParams& p, i64 row, u32 lane, u32 threads) {
   using In = typename Source::In;

@@ -1,7 +1,7 @@
 // The dynamic rowwise cast in one launch: codes[r, c] = encode(saturate(value[r, c] * scale[r])), factors[r] = 1 /
-// scale[r], and the values themselves where they are wanted. Moves each input byte and each output byte once: a row
-// stays in its threads' registers between its amax and its codes (longer rows are read again, from the L2).
-// It can leave the maxima too, for a second kernel that makes the transposed codes (cast_tiles.cuh).
+// scale[r], and on demand the values themselves. It reads each input byte once and writes each output byte once: a row
+// stays in its threads' registers between its amax and its codes. Longer rows are read again, from the L2. It can also
+// leave the maxima for a second kernel that makes the transposed codes (cast_tiles.cuh).
 #pragma once
 
 #include "cast/amax.cuh"
@@ -21,18 +21,18 @@ struct CastRowsParams {
   void* result;                     // In[rows, cols], if Result
   i64 codes_stride, result_stride;  // elements
   float* maxima;                    // null, or [rows]: the largest |value|
-  u32 threads_log2;                 // per row: of the launch
+  u32 threads_log2;                 // log2 of the threads per row
   bool pow2;
 };
 
-// A group of 32 to 512 threads takes a row, vec8s() vectors of 8 to a thread; blocks of fewer than 128 threads hold
-// several groups. Longer rows do not stay in registers: the threads loop.
+// A group of 32 to 512 threads takes a row, vec8s() times 8 elements per thread; a block has at least 128 threads, so
+// it may hold several groups. Longer rows do not stay in registers: the threads loop.
 struct CastRowsLaunch {
   static constexpr u32 kMaxThreadsLog2 = 9;
   static constexpr u32 kMaxThreads = 1U << kMaxThreadsLog2;
-  static constexpr u32 kMinThreads = 128;  // of a block
+  static constexpr u32 kMinThreads = 128;  // in a block
   static constexpr i64 kMaxBlocks = 0x7fffffff;
-  // 64 bytes of values in flight, per thread.
+  // 64 bytes of values in flight per thread.
   INGOT_HOST_DEVICE static constexpr u32 vec8s(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
   INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols, u64 value_bytes) {  // per row
     u32 log2 = 5;
@@ -45,7 +45,7 @@ struct CastRowsLaunch {
   }
 };
 
-// Blocks of 512 threads to a multiprocessor, as registers allow: 40, 64 or 128 to a thread.
+// Blocks of 512 threads per SM, as registers allow: 40, 64 or 128 per thread.
 template <class Source, Fp8Format Out>
 INGOT_HOST_DEVICE constexpr u32 cast_rows_residency() {
   if (Source::kMany) return 1;
@@ -67,7 +67,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsLaunch::kMaxThreads, (cast_rows_re
                        rows_aligned<Out>(p.codes, p.codes_stride, kVec8) &&
                        (!Result || vector_aligned<In>(p.result, p.result_stride));
   const bool kept = aligned && cols <= i64{threads} * kVec8s * kVec8;
-  // Of a row that is kept, whose columns are few.
+  // For a row that stays in registers, so its column numbers fit 32 bits.
   const auto col_of = [&](u32 i) { return (i * threads + lane) * kVec8; };
   const auto is_in_row = [&](u32 i) { return col_of(i) < static_cast<u32>(cols); };
   start_in_turn();

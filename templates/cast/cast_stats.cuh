@@ -1,11 +1,11 @@
-// What a cast did to its values: their amax, how many are NaN, Inf, cut off or flushed to zero, and the energy of the
-// values and of the error. Moves each value and each code once.
+// Statistics of a cast: the values' amax; how many are NaN, Inf, saturated or flushed to zero; the energy of the values
+// and of the error. It reads each value and each code once.
 //
 // A block takes a tile of 128 x 128: thread t has columns 8 (t % 16) .. + 7 of rows t / 16, t / 16 + 16, ..., row by
-// row. Transposed codes of the tile go through shared memory. The sums are f64, in an order that is fixed, so that the
-// CPU reference gives the same bits: each thread's elements as above; the 256 threads of a block in a tree (thread t
-// takes in thread t + 128, then t + 64, ...); the tiles t, t + 256, ... by thread t of one last block, in ascending
-// order; the same tree.
+// row. Transposed codes of the tile go through shared memory. The sums are f64, in a fixed order, so that the CPU
+// reference gives the same bits: each thread adds its elements in the order above; the 256 threads of a block are added
+// in a tree (thread t adds thread t + 128, then t + 64, ...); thread t of one last block adds tiles t, t + 256, ... in
+// ascending order; then the same tree.
 #pragma once
 
 #include "memory.cuh"
@@ -16,25 +16,25 @@
 
 namespace ingot {
 
-// In place of an FP8 format: the values alone.
+// Stands for an FP8 format where there are only values and no codes.
 struct Uncast {};
 
-// |x| beyond this many factors is cut off. A dynamic scale and its factor are rounded, which moves FP8_MAX * factor by
-// at most 2^-23 of itself away from the amax: that is not told as cut off.
+// A value whose magnitude exceeds this many factors counts as saturated. A dynamic scale and its factor are rounded,
+// which moves FP8_MAX * factor by at most 2^-23 of itself away from the amax; that must not count.
 template <Fp8Format F>
 inline constexpr float kReach = static_cast<float>(F::kMax*(1 + 0x1p-22));
 
-// Of some elements. (No initialisers: it lies in shared memory.)
+// The statistics of some elements. (It has no initialisers, because it lies in shared memory.)
 struct CastStatsPart {
   u64 nan_count, inf_count;
   u64 saturated, flushed, spoiled;
   double sum_of_squares, sum_of_squared_errors;
   u32 amax;                             // bits, NaN on top
-  u32 smallest;                         // bits of the smallest |x| that is not 0, less 1: 0 comes last
+  u32 smallest;                         // bits of the smallest nonzero |x|, less 1: 0 wraps around and comes last
   u32 smallest_factor, largest_factor;  // bits
 };
 
-// What is written: ingot::CastStats (src/runtime/cast/cast_stats.h).
+// The result, laid out like ingot::CastStats (src/runtime/cast/cast_stats.h).
 struct CastStatsResult {
   u64 nan_count, inf_count;
   u64 saturated, flushed, spoiled;
@@ -59,7 +59,7 @@ INGOT_HOST_DEVICE void merge(CastStatsPart& into, const CastStatsPart& from) {
 }
 
 INGOT_HOST_DEVICE CastStatsResult result_of(const CastStatsPart& part) {
-  // What was never raised or lowered, and a smallest of nothing but NaN, is told as 0.
+  // An entry that no element has raised or lowered is reported as 0; so is the smallest if all elements are NaN.
   const bool has_smallest = part.smallest < kF32Inf;
   const bool has_factors = part.smallest_factor <= part.largest_factor;
   return {part.nan_count,
@@ -75,7 +75,7 @@ INGOT_HOST_DEVICE CastStatsResult result_of(const CastStatsPart& part) {
           has_factors ? amax_from_bits(part.largest_factor) : 0.0F};
 }
 
-// One more element.
+// Adds one element.
 template <class Out>
 INGOT_HOST_DEVICE void take(CastStatsPart& part, float x, [[maybe_unused]] u8 code, [[maybe_unused]] float factor) {
   const u32 bits = amax_bits(x);
@@ -112,13 +112,14 @@ struct CastStatsLaunch {
   INGOT_HOST_DEVICE static constexpr i64 tiles(i64 rows, i64 cols) {
     return ceil_div(rows, kTile) * ceil_div(cols, kTile);
   }
-  // Whose element (row, col) of a tile is.
+  // The thread that has element (row, col) of a tile.
   INGOT_HOST_DEVICE static constexpr u32 thread_of(u32 row, u32 col) {
     return row % kRowsPerStep * kThreadsPerRow + col / kVec8;
   }
 };
 
-// The factor of element (row, col) of a tile: each granularity is such a sum, as groups start where tiles do.
+// The factor of element (row, col) of a tile. Its index is such a sum for every granularity, because groups start where
+// tiles do.
 struct FactorSteps {
   i64 per_tile_row, per_tile_col, per_row, per_col;
   INGOT_HOST_DEVICE i64 index(i64 tile_row, i64 tile_col, i64 row, i64 col) const {
@@ -126,7 +127,7 @@ struct FactorSteps {
   }
 };
 
-// Of a granularity whose extents have so many rows and columns: 1, 128, or 0 for all.
+// The steps for a granularity whose extents have this many rows and columns: 1, 128, or 0 for all.
 INGOT_HOST_DEVICE constexpr FactorSteps factor_steps(i64 extent_rows, i64 extent_cols, i64 cols) {
   constexpr i64 kTile = CastStatsLaunch::kTile;
   const i64 across = extent_cols == 0 ? 1 : ceil_div(cols, extent_cols);
@@ -144,7 +145,7 @@ struct CastStatsParams {
   i64 codes_stride;
   const float* factors;
   FactorSteps steps;
-  CastStatsPart* parts;  // one to a tile
+  CastStatsPart* parts;  // one per tile
 };
 
 struct CastStatsFinishParams {
@@ -153,7 +154,7 @@ struct CastStatsFinishParams {
   CastStatsResult* result;
 };
 
-// The block's sum, in part[0].
+// Merges the block's parts into parts[0].
 INGOT_DEVICE void merge_block(CastStatsPart (&parts)[CastStatsLaunch::kThreads]) {
   INGOT_UNROLL_BY(1)
   for (u32 half = CastStatsLaunch::kThreads / 2; half != 0; half /= 2) {
@@ -162,7 +163,7 @@ INGOT_DEVICE void merge_block(CastStatsPart (&parts)[CastStatsLaunch::kThreads])
   }
 }
 
-// The first `count` of 8 codes, the first in the low byte.
+// Loads the first `count` of 8 codes, the first in the low byte.
 INGOT_DEVICE u64 load_codes(const u8* source, u32 count, bool vectorised) {
   if (vectorised && count == kVec8) {
     const U32x2 words = *reinterpret_cast<const U32x2*>(source);
@@ -186,7 +187,7 @@ INGOT_DEVICE void load_values(const In* source, u32 count, bool vectorised, floa
   for (u32 i = 0; i < kVec8; ++i) x[i] = i < count ? to_float(source[i]) : 0.0F;
 }
 
-// Transposed codes of a tile. Rows are 129 bytes apart: the 16 threads that read a column of it meet 16 banks.
+// Transposed codes of a tile. Rows are 129 bytes apart, so that the 16 threads that read a column use 16 banks.
 struct TurnedCodes {
   u8 codes[CastStatsLaunch::kTile][CastStatsLaunch::kTile + 1];
 };
@@ -263,7 +264,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastStatsLaunch::kThreads, 2)
   if (threadIdx.x == 0) p.parts[blockIdx.x] = parts[0];
 }
 
-// One block.
+// Launched as one block.
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastStatsLaunch::kThreads, 1) cast_stats_finish(const CastStatsFinishParams p) {
   __shared__ CastStatsPart parts[CastStatsLaunch::kThreads];
   start_in_turn();

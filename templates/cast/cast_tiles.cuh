@@ -1,15 +1,16 @@
-// Casts to FP8 in tiles: codes[r, c] = encode(saturate(value[r, c] * scale)) and the same transposed, each with scales
-// of its own or both with the same; factors 1 / scale; on demand the values themselves and their column sums.
+// The cast to FP8 in tiles: codes[r, c] = encode(saturate(value[r, c] * scale)) and the same transposed, each with its
+// own scales or both with the same; factors = 1 / scale; on demand the values themselves and their column sums.
 //
-// Moves each input byte and each output byte once. Scales of whole rows, columns or the tensor come from a pass before
-// this one (amax.cuh, cast_rows.cuh) or from the caller; those of groups and blocks are worked out from the tile
-// itself. Given scales: the maxima that they should have been made from are recorded.
+// It reads each input byte once and writes each output byte once. Scales of whole rows, columns or the tensor come from
+// an earlier pass (amax.cuh, cast_rows.cuh) or from the caller; scales of groups and blocks are computed from the tile
+// itself. With given scales, the kernel records the maxima from which they should have been computed.
 //
-// A block takes a tile of 128 x 128, the last tile first: what the pass before read last is still in the L2. A thread
-// holds 8 rows x 8 columns in registers, encodes them, stores the codes 8 bytes at a time, transposes bytes in
-// registers and leaves 8 bytes of each of its columns in shared memory, from where the transposed tile goes out 16
-// bytes at a time. Codes are stored past the L2, which is better used for the input. A tile whose rows cannot be read
-// 16 bytes at a time comes through shared memory, element by element; edges are predicates.
+// A block takes a tile of 128 x 128, the last tile first, because the L2 still holds what the earlier pass read last. A
+// thread holds 8 rows x 8 columns in registers, encodes them and stores the codes 8 bytes at a time. It transposes
+// bytes in registers and puts 8 bytes of each of its columns in shared memory, from where the transposed tile is stored
+// 16 bytes at a time. Codes are stored with a streaming hint, because the input makes better use of the L2. A tile
+// whose rows cannot be read 16 bytes at a time is loaded through shared memory, element by element; threads skip what
+// lies past the matrix's edges.
 #pragma once
 
 #include "cast/amax.cuh"
@@ -25,7 +26,7 @@ namespace ingot {
 
 struct CastTilesParams {
   SourceParams source;
-  CastOutput codes, transposed;  // where both have the same scales, those of `codes` count
+  CastOutput codes, transposed;  // if both have the same scales, those of `codes` count
   void* result;                  // In[rows, cols], if Result
   i64 result_stride;             // elements
   float* partial_sums;           // [ceil(rows / 128), cols], if Sum
@@ -35,30 +36,30 @@ struct CastTilesParams {
 struct CastTilesLaunch {
   static constexpr u32 kThreads = 256;
   static constexpr i64 kTile = 128;  // rows and columns
-  // A matrix without elements may still have rows or columns, with given scales: one empty tile across or down.
+  // A matrix without elements may still have rows or columns, with given scales: it has one empty tile across or down.
   INGOT_HOST_DEVICE static constexpr i64 tiles_along(i64 size) { return max_of(i64{1}, ceil_div(size, kTile)); }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }
 };
 
-// The order in which Sum adds, so that the CPU reference gives the same bits: runs of 8 rows, ascending, from 0; the 16
-// runs of a tile, ascending, from 0; the tiles, ascending, from 0 (column_sum.cuh, column_sum_finish).
+// The order in which Sum adds, so that the CPU reference gives the same bits: the 8 rows of a run, ascending, from 0;
+// the 16 runs of a tile, ascending, from 0; the tiles, ascending, from 0 (column_sum.cuh, column_sum_finish).
 inline constexpr u32 kRowsPerRun = 8;
 
-// The transposed tile in shared memory: 128 bytes per column, 16 rows to a 16-byte slot; the slot of rows 16 s ..
-// 16 s + 15 is s ^ (column / 8 % 8), and its two halves are swapped in columns 64 and up. So the 16 threads that write
-// 8 bytes together (16 column groups, the same rows) and the 8 that read 16 bytes together (one column) each touch
-// every bank once.
+// The transposed tile in shared memory: 128 bytes per column, in 16-byte slots of 16 rows. Rows 16 s .. 16 s + 15 are
+// in slot s ^ (column / 8 % 8), and the two halves of a slot are swapped in columns 64 and up. So the 16 threads that
+// write 8 bytes together (16 column groups, the same rows) and the 8 threads that read 16 bytes together (one column)
+// each use every bank once.
 struct StagedTile {
   static constexpr u32 kBytes = 128 * 128;
-  // Rows 8 * group .. 8 * group + 7 of a column.
+  // The offset of rows 8 * group .. 8 * group + 7 of a column.
   INGOT_HOST_DEVICE static constexpr u32 half_slot(u32 col, u32 group) {
     return col * 128 + (((group / 2) ^ (col / 8 % 8)) * 16) + (((group % 2) ^ (col / 64)) * 8);
   }
-  // Rows 16 * slot .. 16 * slot + 15 of a column.
+  // The offset of rows 16 * index .. 16 * index + 15 of a column.
   INGOT_HOST_DEVICE static constexpr u32 slot(u32 col, u32 index) { return col * 128 + ((index ^ (col / 8 % 8)) * 16); }
 };
 
-// What a block shares. `bytes` serves one purpose after the other: elements on their way in, column maxima, column
+// A block's shared memory. `bytes` serves one purpose after the other: elements on their way in, column maxima, column
 // sums, the transposed tile.
 struct CastTilesShared {
   alignas(16) u8 bytes[StagedTile::kBytes];
@@ -66,11 +67,11 @@ struct CastTilesShared {
   u32 warp_maxima[kMaxWarps];
 };
 
-// Where a thread stands.
+// The position of a thread in its tile, and of the tile in the matrix.
 struct TilePlace {
   i64 first_row, first_col;
-  u32 rows, cols;  // of the tile that are in the matrix
-  u32 row, col;    // the thread's first, in the tile
+  u32 rows, cols;  // of the tile, inside the matrix
+  u32 row, col;    // the thread's first, within the tile
 
   INGOT_DEVICE static TilePlace of(const SourceParams& p, u32 tile) {
     constexpr i64 kTile = CastTilesLaunch::kTile;
@@ -85,11 +86,11 @@ struct TilePlace {
             threadIdx.x / kThreadsPerRow * kRowsPerRun,
             threadIdx.x % kThreadsPerRow * kVec8};
   }
-  // Columns of the thread's vector of 8 that are in the matrix.
+  // How many of the thread's 8 columns are inside the matrix.
   INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kVec8, cols - col); }
 };
 
-// 4 x 4 bytes: byte c of rows[r] becomes byte r of columns[c].
+// Transposes 4 x 4 bytes: byte c of rows[r] becomes byte r of columns[c].
 INGOT_DEVICE void transpose_bytes(const u32 (&rows)[4], u32 (&columns)[4]) {
   const u32 low01 = __byte_perm(rows[0], rows[1], 0x5140);   // a0 b0 a1 b1
   const u32 low23 = __byte_perm(rows[2], rows[3], 0x5140);   // c0 d0 c1 d1
@@ -103,7 +104,7 @@ INGOT_DEVICE void transpose_bytes(const u32 (&rows)[4], u32 (&columns)[4]) {
 
 // ---- 1. Values ---------------------------------------------------------------------------------------------------
 
-// Elements outside of the matrix are 0: they count for no maximum and no sum.
+// Loads the thread's 8 x 8 values. Elements outside the matrix are 0, which changes no maximum and no sum.
 template <class Source>
 INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTilesShared& shared,
                             Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
@@ -115,7 +116,7 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTile
                              });
     return;
   }
-  // 32 rows at a time, as f32 has room for.
+  // Loads 32 rows at a time: shared memory has room for that many rows of f32.
   constexpr u32 kSlab = 32;
   auto* const slab = reinterpret_cast<Value*>(shared.bytes);
   INGOT_UNROLL_BY(1)
@@ -141,7 +142,7 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTile
   __syncthreads();
 }
 
-// One request to a line of 128 bytes.
+// Prefetches the tile, with one request per 128-byte line.
 template <class Source>
 INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePlace& at) {
   constexpr u32 kLine = 128 / sizeof(typename Source::In);
@@ -175,7 +176,7 @@ INGOT_DEVICE void store_result(const CastTilesParams& p, const TilePlace& at,
   }
 }
 
-// Leaves the sums of the tile's columns.
+// Writes the sums of the tile's columns to partial_sums.
 template <HighPrecision Value>
 INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePlace& at, CastTilesShared& shared,
                               const Vec8<Value> (&values)[kRowsPerRun]) {
@@ -219,7 +220,7 @@ INGOT_DEVICE u32 block_maximum(const Vec8<Value> (&values)[kRowsPerRun], CastTil
   return group_max(thread_maximum(values), CastTilesLaunch::kThreads, shared.warp_maxima);
 }
 
-// The 16 threads that hold 8 rows between them end with one row's maximum each.
+// The 16 threads that together hold 8 rows end with one row's maximum each.
 using RowMaxima = SharedMaxima<kRowsPerRun>;
 
 template <HighPrecision Value>
@@ -230,7 +231,7 @@ INGOT_DEVICE u32 row_maximum(const Vec8<Value> (&values)[kRowsPerRun]) {
   return RowMaxima::of(maxima);
 }
 
-// Of column threadIdx.x; 0 for threads 128 and up.
+// The maximum of column threadIdx.x of the tile; 0 for threads 128 and up.
 template <HighPrecision Value>
 INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePlace& at, CastTilesShared& shared) {
   auto* const runs = reinterpret_cast<u32*>(shared.bytes);  // [16][128]
@@ -252,7 +253,7 @@ INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePla
 
 // ---- 3. Scales ---------------------------------------------------------------------------------------------------
 
-// Those of the thread's 8 x 8 elements.
+// The scales of the thread's 8 x 8 elements.
 template <class Scale>
 struct ThreadScales {
   static constexpr u32 kCount = kByRow<Scale> || kByColumn<Scale> ? 8 : 1;
@@ -260,12 +261,13 @@ struct ThreadScales {
   INGOT_DEVICE float at(u32 row, u32 col) const { return values[kByRow<Scale> ? row : kByColumn<Scale> ? col : 0]; }
 };
 
-// The extents' place in the dense arrays, and whether this tile holds the first element of each.
+// Where the tile's extents (the elements that share a scale) are in the dense arrays, and whether this tile holds the
+// first element of each.
 template <class Scale>
 struct Extents {
   static constexpr bool kLocal = kWithinTile<Scale>;
   i64 first;     // index of the tile's first extent
-  i64 per_row;   // from the extent of one row (of one column: 1) to that of the next
+  i64 per_row;   // from one row's extent to the next row's (by column: 1)
   bool leading;  // does the tile write the factors?
 
   INGOT_DEVICE static Extents of(const SourceParams& p, const TilePlace& at) {
@@ -279,11 +281,11 @@ struct Extents {
     if constexpr (is_same<Scale, Columnwise>) return {at.first_col, 1, tile_row == 0};
     return {tile_row * p.cols + at.first_col, 1, true};
   }
-  // Of row or column `i` of the tile, where there is one extent to each.
+  // The index for row or column `i` of the tile, if each has its own extent.
   INGOT_DEVICE i64 index(u32 i) const { return first + i * per_row; }
 };
 
-// Every thread of the block calls it.
+// Computes the scales from maxima, and writes the factors. All threads of the block call it.
 template <class Scale, Fp8Format Out, HighPrecision Value>
 INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p, const TilePlace& at,
                                                 const Vec8<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
@@ -291,7 +293,7 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
   const Extents<Scale> extents = Extents<Scale>::of(p.source, at);
   ThreadScales<Scale> scales{};
   if (kLocal && (at.rows == 0 || at.cols == 0)) return scales;  // no elements, no groups, no blocks
-  // The scale of extent `index`, whose maximum is known from this tile or from the pass before.
+  // The scale of extent `index`, whose maximum comes from this tile or from the earlier pass.
   const auto scale_of = [&](i64 index, u32 bits) {
     return scale_from_amax<Out>(kLocal ? amax_from_bits(bits) : output.from[index], p.pow2);
   };
@@ -340,8 +342,8 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
   return scales;
 }
 
-// Loaded before the elements are, so that nothing waits for them. Factors are written by the threads that stand first
-// in their extents.
+// Loads given scales ahead of the elements, so that nothing waits for them. The first thread of each extent writes its
+// factor.
 template <class Scale>
 INGOT_DEVICE ThreadScales<Scale> given_scales(const CastOutput& output, const SourceParams& p, const TilePlace& at) {
   const Extents<Scale> extents = Extents<Scale>::of(p, at);
@@ -362,11 +364,12 @@ INGOT_DEVICE ThreadScales<Scale> given_scales(const CastOutput& output, const So
   return scales;
 }
 
-// What a thread knows of the maxima that the scales should have been made from, while others' parts are missing.
+// One thread's share of the maxima from which the scales should have been computed, before other threads' shares are
+// added.
 template <class Scale, HighPrecision Value>
 struct PendingMaxima {
   ColumnMaxima<Value> columns;  // by column
-  u32 bits = 0;                 // by row: of RowMaxima::index_of_lane(); otherwise of the thread's elements
+  u32 bits = 0;                 // by row: for RowMaxima::index_of_lane(); otherwise for the thread's elements
 
   INGOT_DEVICE static PendingMaxima of(const Vec8<Value> (&values)[kRowsPerRun]) {
     PendingMaxima made;
@@ -381,7 +384,7 @@ struct PendingMaxima {
   }
 };
 
-// Raises the recorded maxima. Every thread of the block calls it.
+// Raises the recorded maxima. All threads of the block call it.
 template <class Scale, HighPrecision Value>
 INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const TilePlace& at,
                          const PendingMaxima<Scale, Value>& maxima, CastTilesShared& shared) {
@@ -399,11 +402,11 @@ INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const 
   }
 }
 
-// Maxima that amax_tiles raised are left as zeros for the next call, which then need not clear them: by the last tile
-// that reads them. Readers are counted for the tensor, for each row of tiles or for each column of tiles, and every
-// count starts over by itself.
+// Is this tile the last that reads the maxima that amax_tiles raised? The last reader sets them to zero, so that the
+// next call need not clear them. Readers are counted for the tensor, for each row of tiles or for each column of tiles,
+// and every counter starts over by itself.
 //
-// One thread of the block calls it, when all have read; what it learns takes a while, and is wanted only at the end.
+// One thread of the block calls it, when all have read. The answer takes a while, and is needed only at the end.
 template <class Scale>
 INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p, const TilePlace& at) {
   if (output.readers == nullptr) return false;
@@ -417,7 +420,7 @@ INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p
   return atomicInc(output.readers + count, last) == last;
 }
 
-// That thread's warp calls it; `last` is what its first thread knows.
+// Sets the maxima to zero. The warp of the thread that asked calls it; `last` is the answer, in its first thread.
 template <class Scale>
 INGOT_DEVICE void clear_if_last(const CastOutput& output, const SourceParams& p, const TilePlace& at, bool last) {
   if (__shfl_sync(0xffffffffU, last ? 1U : 0U, 0) == 0) return;
@@ -451,8 +454,8 @@ struct CodesTarget {
   }
 };
 
-// Leaves the codes in `codes`, and stores them row by row if `Store`: a row that nobody needs afterwards takes no
-// registers.
+// Encodes the values into `codes`, and stores them row by row if `Store`: a row that is not used afterwards then takes
+// no registers.
 template <Fp8Format Out, bool Store, bool Given, class Scale, HighPrecision Value>
 INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at, const Vec8<Value> (&values)[kRowsPerRun],
                                 const ThreadScales<Scale>& scales, U32x2 (&codes)[kRowsPerRun]) {
@@ -508,12 +511,12 @@ INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePlace& at
 template <class Scale>
 inline constexpr bool kFromPass = is_same<Scale, Tensorwise> || is_same<Scale, Rowwise> || is_same<Scale, Columnwise>;
 
-// A cast whose scales come from a pass before it, or that needs none, meets nobody.
+// For a cast that waits for no other block: its scales come from an earlier pass, or it needs none.
 struct NoMeeting {};
 
-// One tile; all threads of the block. The elements may be read before the pass before has ended, but only then: it has
-// waited for whoever wrote them. With a Meeting the tiles are that pass themselves: each raises the maxima, comes to
-// it, and waits there for the others.
+// Casts one tile; all threads of the block call it. After an earlier pass, but only then, the elements may be read
+// before that pass has ended, because it waited for whoever wrote them. With a Meeting, the tiles themselves are that
+// pass: each raises the maxima, reports to the meeting, and waits for the others.
 template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum,
           class Meeting = NoMeeting>
 INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared,
@@ -567,7 +570,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     }
     quantize_tile<Out, false, Given>(p.transposed, at, values, transposed_scales, codes);
   }
-  // Warp 0 answers for the first scales' maxima, warp 1 for the others'.
+  // Warp 0 clears the maxima of the first scales, warp 1 those of the second.
   constexpr bool kFirstRead = kAfterPass && kFromPass<Scale>;
   constexpr bool kSecondRead = kAfterPass && kCodes && kOwnTransposed && kFromPass<TransposedScale>;
   [[maybe_unused]] bool last = false;
@@ -585,9 +588,9 @@ template <class CodesScale, class TransposedScale>
 inline constexpr bool kTwoScales =
     !is_same<CodesScale, TransposedScale> && !is_same<CodesScale, NotWritten> && !is_same<TransposedScale, NotWritten>;
 
-// Blocks to a multiprocessor, as registers allow without a spill (tests/templates/test_compile_matrix.cpp): 80, 128 or
-// 255 to a thread. Second scales, given ones and More outputs of the values take their share, and so does an
-// expression. (Four blocks of 64 registers fit most casts, and are no faster.)
+// Blocks per SM, as registers allow without a spill (tests/templates/test_compile_matrix.cpp): 80, 128 or 255 per
+// thread. Second scales, given scales, More outputs of the values and an expression all take registers. (Four blocks,
+// with 64 registers, would fit most casts but are no faster.)
 template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool More>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kTwo = kTwoScales<CodesScale, TransposedScale>;
@@ -600,7 +603,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kSeveral = Source::kMatrices > 1;
   constexpr bool kMany = Source::kMatrices > 2 || (kWide && kSeveral);
   if (Source::kFused && (kMany || (More && kBlackwell && (kWide || kSeveral || Source::kMany)))) return 1;
-  // ptxas finds no 128 registers for these on sm_120.
+  // On sm_120, ptxas cannot fit these into 128 registers.
   constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
   if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
   if (kWide || More || !has_hardware_encode<Out>()) return 2;

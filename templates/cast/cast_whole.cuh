@@ -1,7 +1,8 @@
-// A cast with dynamic scales of whole tensors, rows or columns in one launch, of a matrix so small that all its tiles
-// are on the GPU at once: each block holds its tile in registers, raises the maxima, waits until all blocks have, and
-// casts what it holds. Against a pass for the maxima and another for the codes (amax.cuh, cast_tiles.cuh) it spares a
-// launch and the second reading. The blocks wait for each other, so the launch is one cluster, or a cooperative one.
+// A cast with dynamic scales of whole tensors, rows or columns in one launch, for a matrix so small that all its tiles
+// are on the GPU at once. Each block holds its tile in registers, raises the maxima, waits until all blocks have done
+// so, and casts its tile. Compared with one pass for the maxima and another for the codes (amax.cuh, cast_tiles.cuh) it
+// saves a launch and the second reading. The blocks wait for each other, so the launch is one cluster, or a cooperative
+// launch.
 #pragma once
 
 #include "cast/cast_tiles.cuh"
@@ -11,26 +12,26 @@
 namespace ingot {
 
 struct CastWholeParams {
-  CastTilesParams cast;  // its maxima, which are raised, are those that it reads: zeros before and after
-  // [2], likewise zeros: how many blocks have come, and how many have gone. Null: the launch is one cluster.
+  CastTilesParams cast;  // it raises the maxima and then reads them: zeros before and after
+  // [2], likewise zeros: counters of the blocks that have arrived and left. Null: the launch is one cluster.
   u32* meeting;
 };
 
 struct CastWholeLaunch {
-  static constexpr i64 kMostPerMultiprocessor = 3;  // blocks that any of these kernels has room for
-  static constexpr i64 kMostInCluster = 8;          // every GPU with clusters has room for
-  // Of a kernel that takes so many registers to a thread: 65536 to a multiprocessor, given out by the 256 to a warp.
+  static constexpr i64 kMostPerMultiprocessor = 3;  // blocks for which any of these kernels has room
+  static constexpr i64 kMostInCluster = 8;          // blocks for which every GPU with clusters has room
+  // For a kernel with this many registers per thread: an SM has 65536, allocated to a warp in units of 256.
   INGOT_HOST_DEVICE static constexpr i64 per_multiprocessor(i64 registers) {
     return 65536 / (ceil_div(registers, i64{8}) * 8 * CastTilesLaunch::kThreads);
   }
 };
 
-// All blocks of a launch wait for each other. A cluster has a barrier of its own, which is faster than a word in the
-// L2 (docs/kernels.md).
+// A barrier for all blocks of a launch. A cluster has its own barrier, which is faster than a word in the L2
+// (docs/kernels.md).
 struct GridMeeting {
   u32* words;
 
-  // What the block has done so far is seen by all that have waited.
+  // Arrives. What the block has done so far is visible to every block that has waited.
   INGOT_DEVICE void come() const {
     if (words == nullptr) return come_to_cluster();
     __syncthreads();
@@ -45,7 +46,7 @@ struct GridMeeting {
     }
     __syncthreads();
   }
-  // The last to go leaves zeros.
+  // Leaves. The last block to leave sets the counter to zero.
   INGOT_DEVICE void go() const {
     if (words != nullptr && threadIdx.x == 0 && atomicInc(words + 1, gridDim.x - 1) == gridDim.x - 1) words[0] = 0;
   }
@@ -63,8 +64,8 @@ struct GridMeeting {
   }
 };
 
-// As cast_tiles, but two at most where a tile has two scales, and one of f32: what it holds while it waits takes
-// registers too.
+// As cast_tiles, but if a tile has two scales at most two blocks, and one for f32: the values that a block holds while
+// it waits take registers too.
 template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool More>
 INGOT_HOST_DEVICE constexpr u32 cast_whole_residency() {
   constexpr u32 kAlone = cast_tiles_residency<Source, Out, CodesScale, TransposedScale, false, More>();

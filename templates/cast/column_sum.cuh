@@ -1,11 +1,11 @@
-// sum[j] = sum over rows of x[rows, cols]: the gradient of a bias. Moves each input byte once.
+// sum[j] = sum over rows r of x[r, j], for x[rows, cols]: the gradient of a bias. It reads each input byte once.
 //
-// The order of summation is fixed, so that the CPU reference gives the same bits: with R = rows_per_chunk(rows), chunk
-// c sums rows c * R .. min(rows, (c + 1) * R) - 1 in ascending order in f32, starting from 0, with plain adds; the
-// chunks' sums are added in ascending order in f32, starting from 0; the total is rounded once, by from_float<Out>.
+// The order of summation is fixed, so that the CPU reference gives the same bits. With R = rows_per_chunk(rows), chunk
+// c sums rows c * R .. min(rows, (c + 1) * R) - 1 in ascending order in f32, starting from 0, with plain additions; the
+// chunks' sums are added in ascending order in f32, starting from 0; from_float<Out> rounds the total once.
 //
-// Two launches: every block of the first takes one chunk of rows of a strip of columns, every thread of the second one
-// column. R grows with the square root of the rows: both passes stay parallel, and so does the rounding error stay
+// It takes two launches: a block of the first sums one chunk of rows of a strip of columns; a thread of the second adds
+// up one column. R grows with the square root of the rows, so both passes stay parallel and the rounding error stays
 // small.
 #pragma once
 
@@ -33,16 +33,16 @@ struct ColumnSumParams {
   float* partials;   // [chunk_count(rows), cols], dense
 };
 
-// Of anybody's chunks: other kernels leave partial sums too (cast_tiles.cuh, norm_backward.cuh).
+// The chunks may come from any kernel: others leave partial sums too (cast_tiles.cuh, norm_backward.cuh).
 struct ColumnSumFinishParams {
   const float* partials;  // [chunks, cols], dense
   i64 chunks, cols;
-  void* sum;        // Out[sum_cols]: of the first columns
+  void* sum;        // Out[sum_cols]: for the first columns
   i64 sum_cols;     // at most cols
-  void* other_sum;  // Out[cols - sum_cols]: of the others
+  void* other_sum;  // Out[cols - sum_cols]: for the other columns
 };
 
-// First pass: a block takes one chunk of `cols_per_block` columns, 16 bytes of them to a thread.
+// First pass: a block takes one chunk of `cols_per_block` columns, 16 bytes of them per thread.
 struct ColumnSumPartialsLaunch {
   static constexpr u32 kThreads = 128;
   INGOT_HOST_DEVICE static constexpr i64 cols_per_block(i64 input_bytes) { return i64{kThreads} * (16 / input_bytes); }
@@ -54,7 +54,7 @@ struct ColumnSumPartialsLaunch {
   }
 };
 
-// Second pass: one column to a thread.
+// Second pass: one column per thread.
 struct ColumnSumFinishLaunch {
   static constexpr u32 kThreads = 64;
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 cols) { return ceil_div(cols, i64{kThreads}); }

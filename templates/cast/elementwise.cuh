@@ -1,10 +1,10 @@
-// output[r, c] = value[r, c]: an expression of matrices, rows and columns, computed in f32 and rounded (source.cuh);
-// the `result` of a cast without the cast. Moves each input byte and each output byte once, in any shape.
+// output[r, c] = value[r, c]: an expression of matrices, rows and columns, computed in f32 and rounded (source.cuh); in
+// other words, the `result` of a cast, without the cast. It reads each input byte once and writes each output byte
+// once, for any shape.
 //
-// A block takes a tile: each of its threads a vector of 8 of columns, in several rows one below the other, all on their
-// way before the first is computed with; where rows cannot be read in vectors of 8, element by element. The output may
-// be one of the matrices that are read: an element is read by the thread that writes it, before that, and by plain
-// loads.
+// A block takes a tile. Each thread takes 8 neighbouring columns in several rows, and issues all their loads before it
+// computes the first; where rows cannot be read 8 elements at a time, threads take single elements. The output may be
+// one of the inputs: the thread that writes an element has read it before, by plain loads.
 #pragma once
 
 #include "cast/source.cuh"
@@ -19,36 +19,36 @@ struct ElementwiseParams {
   SourceParams source;
   void* output;       // In[rows, cols]
   i64 output_stride;  // elements
-  u32 across_log2;    // Vec8Tiles's
+  u32 across_log2;    // of Vec8Tiles
 };
 
 using ElementwiseLaunch = Vec8Tiles;
 
-// Registers that hold what a thread has fetched of `rows` rows.
+// The registers that hold what a thread has fetched of `rows` rows.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 elementwise_registers(u32 rows) {
   return (rows * Source::kMatrices + Source::kColumns) * static_cast<u32>(sizeof(Vec8<typename Source::In>)) / 4;
 }
-// Rows that are fetched before the first is computed with.
+// How many rows are fetched before the first is computed.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 elementwise_batch() {
   constexpr u32 kRows = ElementwiseLaunch::rows(sizeof(typename Source::In));
   return elementwise_registers<Source>(kRows) <= 64 ? kRows : kRows / 2;
 }
-// Blocks to a multiprocessor: 64, 80 or 128 registers to a thread.
+// Blocks per SM: 64, 80 or 128 registers per thread.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 elementwise_residency() {
   constexpr u32 kFetched = elementwise_registers<Source>(elementwise_batch<Source>());
   return kFetched <= 16 ? 4 : kFetched <= 32 ? 3 : 2;
 }
 
-// Whole vectors of 8, in rows that can be read and written so.
+// A tile whose rows can be read and written 8 elements at a time.
 template <class Source>
 INGOT_DEVICE void elementwise_vec8s(const ElementwiseParams& p, i64 first_row, i64 first_col) {
   using In = typename Source::In;
   constexpr u32 kRows = ElementwiseLaunch::rows(sizeof(In));
   constexpr u32 kBatch = elementwise_batch<Source>();
-  const u32 down = ElementwiseLaunch::kThreads >> p.across_log2;  // from a thread's row to its next
+  const u32 down = ElementwiseLaunch::kThreads >> p.across_log2;  // rows from one of a thread's rows to the next
   const i64 row = first_row + (threadIdx.x >> p.across_log2);
   const i64 col = first_col + i64{threadIdx.x & ((1U << p.across_log2) - 1)} * kVec8;
   const i64 rows_left = col < p.source.cols ? p.source.rows - row : 0;
@@ -72,7 +72,7 @@ INGOT_DEVICE void elementwise_vec8s(const ElementwiseParams& p, i64 first_row, i
   }
 }
 
-// Neighbouring threads take neighbouring elements.
+// Any other tile: neighbouring threads take neighbouring elements.
 template <class Source>
 INGOT_DEVICE void elementwise_elements(const ElementwiseParams& p, i64 first_row, i64 first_col) {
   using In = typename Source::In;
@@ -97,7 +97,7 @@ INGOT_DEVICE void elementwise_elements(const ElementwiseParams& p, i64 first_row
   }
 }
 
-// All tiles of the block.
+// Computes all tiles of the block.
 template <class Source>
 INGOT_DEVICE void elementwise_tiles(const ElementwiseParams& p) {
   using In = typename Source::In;

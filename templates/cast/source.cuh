@@ -1,7 +1,7 @@
-// Where the values of a cast come from: the elements of a matrix, or an expression of them and of further inputs
-// (pointwise.cuh), computed on the way. Values are computed in f32 and rounded to the matrix's dtype, as if the
-// expression were a kernel of its own before the cast; or not, if Unrounded. InPlace: each thread may write its values
-// over the elements that it has read (elementwise.cuh).
+// Where a cast's values come from: the elements of a matrix, or an expression of them and of further inputs
+// (pointwise.cuh), computed while loading. Values are computed in f32 and rounded to the matrix's dtype, as if the
+// expression were a separate kernel before the cast; with Unrounded they stay f32. InPlace: each thread may write its
+// values over the elements that it has read (elementwise.cuh).
 #pragma once
 
 #include "memory.cuh"
@@ -11,10 +11,10 @@
 
 namespace ingot {
 
-// A further input: In[rows, cols], In[cols], f32[cols] or f32[rows], by its kind.
+// A further input: In[rows, cols], In[cols], f32[cols] or f32[rows], depending on its kind.
 struct SourceOperand {
   const void* data;
-  i64 stride;  // elements from row to row, of a matrix
+  i64 stride;  // for a matrix: elements from row to row
 };
 
 struct SourceParams {
@@ -28,17 +28,17 @@ template <HighPrecision InDtype, class F = Identity, bool Unrounded = false, boo
 struct ValueSource {
   using In = InDtype;
   static constexpr bool kFused = !is_same<F, Identity>;
-  static constexpr int kOperands = F::kInputs;  // signed: it may be 0, which no unsigned index is below
+  static constexpr int kOperands = F::kInputs;  // signed: comparing an unsigned index with 0 would be a warning
   using Value = typename Select<kFused && Unrounded, f32, In>::Type;
   static constexpr u32 kMatrices = count_inputs<F>(InputKind::matrix) + (F::kUsesX ? 1 : 0);
-  // In vectors of 8 of In.
+  // In units of a Vec8 of In.
   static constexpr u32 kColumns =
       count_inputs<F>(InputKind::column) + count_inputs<F>(InputKind::column_f32) * 4 / static_cast<u32>(sizeof(In));
   static constexpr u32 kRows = count_inputs<F>(InputKind::row);
-  // Three vectors of 8 or more to one of the values: kernels give them more registers.
+  // Three Vec8s or more are read per Vec8 of values: kernels give such expressions more registers.
   static constexpr bool kMany = kMatrices + kColumns > 2;
 
-  // May rows be read in vectors of 8, from columns that are multiples of 8?
+  // May rows be read 8 elements at a time, from columns that are multiples of 8?
   INGOT_HOST_DEVICE static bool aligned(const SourceParams& p) {
     bool all = !F::kUsesX || vector_aligned<In>(p.input, p.input_stride);
     INGOT_UNROLL
@@ -50,11 +50,11 @@ struct ValueSource {
     return all;
   }
 
-  // An element, and those of the operands beside it.
+  // The address of an element, and of the operands that belong to it.
   struct Place {
     const In* x;
-    const In* operands[kMaxInputs];   // of matrices and columns
-    const float* floats[kMaxInputs];  // of rows and columns of f32
+    const In* operands[kMaxInputs];   // matrices and columns
+    const float* floats[kMaxInputs];  // rows and columns of f32
   };
   INGOT_DEVICE static Place place(const SourceParams& p, i64 row, i64 col) {
     Place at{};
@@ -74,16 +74,16 @@ struct ValueSource {
     return at;
   }
 
-  // Into the L2: what fetch() of the vector of 8 `rows` below will read of the matrix.
+  // Prefetches into the L2 what fetch() will read of the matrix `rows` rows below.
   INGOT_DEVICE static void prefetch(const SourceParams& p, const Place& at, u32 rows) {
     static_assert(!kFused);
     prefetch_line(at.x + rows * p.input_stride);
   }
 
-  // What the values of a vector of 8 are made of.
+  // The inputs from which 8 values are computed.
   struct Raw {
     Vec8<In> x;
-    Vec8<In> operands[kMaxInputs];  // of matrices
+    Vec8<In> operands[kMaxInputs];  // matrices
     float of_row[kMaxInputs];
   };
   struct RawColumns {
@@ -91,7 +91,7 @@ struct ValueSource {
     Vec8<f32> floats[kMaxInputs];
   };
 
-  // The vector of 8 that begins `rows` below and `cols` to the right.
+  // Fetches the inputs of the 8 values that begin `rows` below and `cols` to the right.
   INGOT_DEVICE static Raw fetch(const SourceParams& p, const Place& at, u32 rows, u32 cols) {
     Raw raw{};
     if constexpr (F::kUsesX) raw.x = load_vec8(at.x + rows * p.input_stride + cols);
@@ -149,7 +149,7 @@ struct ValueSource {
     return values(fetch(p, at, 0, 0), fetch_columns(at, 0));
   }
 
-  // One value.
+  // Computes one value.
   INGOT_DEVICE static Value element(const SourceParams& p, i64 row, i64 col) {
     const In* const input = static_cast<const In*>(p.input) + row * p.input_stride + col;
     if constexpr (!kFused) {
@@ -183,23 +183,23 @@ struct ValueSource {
   }
 };
 
-// Eight neighbouring elements `rows` below and `cols` to the right of a place.
+// Eight neighbouring elements, `rows` below and `cols` to the right of a Place.
 struct Vec8Offset {
   u32 rows, cols;
-  bool inside;  // the matrix
+  bool inside;  // inside the matrix
 };
 
-// Vec8s to fetch before the first is computed with, a power of two: 64 registers' worth. Of several inputs that become
-// f32 values there is no room for two vectors of 8, and on sm_120 ptxas needs more than elsewhere.
+// How many Vec8s to fetch before the first is computed, a power of two: 64 registers' worth. With several inputs for
+// f32 values there is no room for two, and on sm_120 ptxas needs more registers than elsewhere.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 vec8s_in_flight(u32 inputs) {
   if (sizeof(typename Source::Value) == 4) return inputs <= 1 ? 8 : 1;
   return inputs <= 1 ? 16 : inputs == 2 ? (kDeviceArch >= 1200 ? 4 : 8) : inputs <= 4 ? 4 : 2;
 }
 
-// The vectors of 8 at offset_of(0) .. offset_of(Count - 1); those outside of the matrix are 0. All of a batch are on
-// their way before the first is computed with: an expression between two loads would make the second wait.
-// OneBelowTheOther: they have the same columns, and are inside from the first on.
+// Loads Count times 8 values, at offset_of(0) .. offset_of(Count - 1); those outside the matrix are 0. All loads of a
+// batch are issued before the first value is computed: an expression between two loads would delay the second.
+// OneBelowTheOther: all have the same columns, and those inside come first.
 template <class Source, bool OneBelowTheOther, u32 Count, class OffsetOf>
 INGOT_DEVICE void load_vec8s(const SourceParams& p, const typename Source::Place& at,
                              Vec8<typename Source::Value> (&vec8s)[Count], OffsetOf offset_of) {
