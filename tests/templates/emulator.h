@@ -1,8 +1,8 @@
-// Runs the kernels of templates/ on the host: one std::thread for each thread of a block, one block after the other.
-// Slow and exact: what a kernel reads, writes and waits for is what it would on a GPU, so that its indices are tested,
-// and its use of shared memory is watched by -fsanitize=address,thread, on a machine without one.
+// Runs the kernels of templates/ on the host: one std::thread for each thread of a block, one block after the other. It
+// is slow but exact: a kernel reads, writes and waits as it would on a GPU. So a machine without a GPU can test a
+// kernel's indices, and -fsanitize=address,thread checks its use of shared memory.
 //
-// Include before any template, in one translation unit per program.
+// Include it before any template, in one translation unit per program.
 #pragma once
 
 #ifdef INGOT_EMULATED
@@ -58,12 +58,12 @@ struct Block {
   struct alignas(16) Unit {
     unsigned char bytes[16] = {};
   };
-  std::vector<Unit> shared;  // dynamic
+  std::vector<Unit> shared;  // dynamic shared memory
 };
 
 inline thread_local Block* current = nullptr;
 
-// kernel(params) with `grid` blocks of `threads` threads (a multiple of 32) and so much dynamic shared memory.
+// Runs kernel(params) with `grid` blocks of `threads` threads (a multiple of 32) and the given dynamic shared memory.
 template <class Kernel, class Params>
 void launch(Kernel kernel, std::int64_t grid, unsigned threads, const Params& params, unsigned shared_bytes = 0) {
   Block block(threads, shared_bytes);
@@ -113,7 +113,7 @@ inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned mask) { retur
 // The block's dynamic shared memory.
 inline unsigned char* host_shared_memory() { return emulator::current->shared.data()->bytes; }
 
-// What every lane of the warp gives.
+// Collects one value from every lane of the warp.
 template <class T>
 void gather_warp(const T& mine, T (&lanes)[32]) {
   emulator::Warp& warp = *emulator::current->warps[threadIdx.x / 32];

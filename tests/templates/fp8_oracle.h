@@ -1,6 +1,6 @@
-// References for the number formats, written from their definitions and not from templates/: a table of values computed
-// with ldexp in float64, and the nearest of them found by search. FastOracle is the same made quick enough for 2^32
-// inputs, and filled by the slow one.
+// References for the number formats, written from their definitions and not from templates/. SlowOracle is a table of
+// values computed with ldexp in float64, and a search for the nearest of them. FastOracle, fast enough for 2^32 inputs,
+// is a table filled by the slow one.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,7 @@ inline double value_of(const Fp8Definition& format, unsigned code) {
   return sign * std::ldexp((1 << format.mantissa_bits) + mantissa, exponent - format.bias - format.mantissa_bits);
 }
 
-// Round to nearest, ties to the even code, saturating: by search among the finite values.
+// Rounds to nearest, ties to the even code, and saturates: by a search among the finite values.
 class SlowOracle {
  public:
   explicit SlowOracle(const Fp8Definition& format) : format_(format) {
@@ -82,7 +82,7 @@ class SlowOracle {
   }
 
   const std::vector<double>& values() const { return values_; }
-  // Where the code changes: the values half way between neighbours.
+  // The values at which the code changes: half way between neighbours.
   std::vector<double> boundaries() const {
     std::vector<double> middles;
     for (std::size_t i = 1; i < values_.size(); ++i) middles.push_back((values_[i - 1] + values_[i]) / 2);
@@ -95,9 +95,10 @@ class SlowOracle {
   std::vector<double> values_;
 };
 
-// The same by table. A boundary has at most 4 mantissa bits, so among floats whose upper 13 bits agree the code can
-// change only behind the first; the table holds the first and the others. The constructor asks the slow oracle for the
-// first, the second and the last of each group: encoding is monotone, so what the two ends agree on holds between them.
+// The same by table. A boundary has at most 4 mantissa bits, so among floats that share their upper 13 bits the code
+// can change only after the first; the table holds the code of the first and the code of the others. The constructor
+// asks the slow oracle for the first, the second and the last float of each group: encoding is monotonic, so what both
+// ends agree on holds between them.
 class FastOracle {
  public:
   explicit FastOracle(const Fp8Definition& format) {
@@ -129,8 +130,8 @@ class FastOracle {
   std::array<Codes, kGroups> codes_{};
 };
 
-// bf16 and f16: a binary floating-point format of `mantissa_bits` and smallest normal exponent `min_exponent`,
-// IEEE-like.
+// Rounds to bf16 or f16: a binary floating-point format like IEEE 754's, with `mantissa_bits` and smallest normal
+// exponent `min_exponent`.
 inline double round_to(double x, int mantissa_bits, int min_exponent, double max) {
   if (std::isnan(x) || std::isinf(x) || x == 0.0) return x;
   const int exponent = std::max(std::ilogb(x), min_exponent);

@@ -1,10 +1,10 @@
-// machine_code [share]: a line for each kernel that Ingot can make for Hopper: a digest of its machine code, its
-// registers, and what it computes. scripts/compare_kernels.sh runs it on two commits and compares.
+// machine_code [share]: prints a line for each kernel that Ingot can make for Hopper: a digest of its machine code, its
+// registers, and what it computes. scripts/compare_kernels.sh runs it on two commits and compares the lines.
 //
-// The kernels: those of every spec in the lists of valid ones; every tiling of gemm_sm90 with each kind of factors, sum
-// and output, every tiling of gemm_mma, and every one that a dequant_matmul is offered for some number of tokens; the
-// fused casts, expressions and epilogues of tests/cases.h. share: 3/8 for every eighth from the fourth on, as NVRTC's
-// front end runs one compile at a time in a process.
+// The kernels are those of every spec in the lists of valid ones; every tiling of gemm_sm90 with each kind of factors,
+// sum and output; every tiling of gemm_mma, and every one that dequant_matmul is offered for some number of tokens; and
+// the fused casts, expressions and epilogues of tests/cases.h. share: 3/8 means every eighth kernel from the fourth on,
+// because NVRTC's front end runs one compile at a time in a process.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -29,9 +29,9 @@ using namespace ingot;
 
 namespace {
 
-constexpr int kMultiprocessors = 132;  // an H100's and an H200's
+constexpr int kMultiprocessors = 132;  // of an H100 and an H200
 
-// By name, which does not change where a kernel's source does.
+// The kernels to compile, each source text once.
 class Kernels {
  public:
   void add(const KernelSpec& spec) {

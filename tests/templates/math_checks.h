@@ -1,5 +1,5 @@
-// The functions of templates/pointwise/math.cuh beside float64's, and what "within the bound" means: for the tests of
-// math on host and GPU.
+// Compares the functions of templates/pointwise/math.cuh with float64, and defines what "within the bound" means: for
+// the tests of math on host and GPU.
 #pragma once
 
 #include <algorithm>
@@ -48,10 +48,10 @@ inline constexpr std::array<Function, 11> kFunctions{{
      &math::Errors::reciprocal},
 }};
 
-// As a stored f32 has it.
+// The bits of x stored as f32 (all NaNs become one).
 inline std::uint32_t stored_bits(float x) { return float_bits(from_float<f32>(x)); }
 
-// Where kRelativeErrors16 and kRelativeErrorsFast hold.
+// The domain on which kRelativeErrors16 and kRelativeErrorsFast hold.
 inline bool in_domain(double x, double exact) {
   const auto normal = [](double v, double low) { return std::fabs(v) >= low && std::fabs(v) < 0x1p126; };
   return (x == 0.0 || normal(x, 0x1p-126)) && (exact == 0.0 || normal(exact, 0x1.6a0ap-126));
@@ -62,8 +62,8 @@ inline double relative_error(float actual, double exact) {
   return std::fabs(static_cast<double>(actual) / exact - 1.0);
 }
 
-// In units of the last place that f32 has at the exact value. Where that rounds to Inf, Inf is right, and FLT_MAX's
-// last place counts.
+// The error in ulps: units of f32's last place at the exact value. If the exact value rounds to Inf, Inf is right, and
+// FLT_MAX's last place is the unit.
 inline double ulps(float actual, double exact) {
   const float rounded = static_cast<float>(exact);
   if (float_bits(rounded) == float_bits(actual)) return 0.0;
@@ -74,7 +74,7 @@ inline double ulps(float actual, double exact) {
   return std::fabs(static_cast<double>(actual) - exact) / std::ldexp(1.0, exponent - 24);
 }
 
-// The largest error over inputs, and where; a NaN on one side only is infinitely far.
+// The largest error over all inputs, and where it occurs; a NaN on one side only counts as infinite.
 struct Worst {
   double error = 0.0;
   float input = 0.0F;
@@ -118,8 +118,8 @@ inline void add_ulps(Worst& worst, float x, float actual, double exact,
   }
 }
 
-// x and its neighbours up to 16 ulps away, of both signs: where a function's branches, clamps and ends lie, and every
-// power of two.
+// x and its neighbours up to 16 ulps away, with both signs, for each x at which a function has a branch, clamp or end,
+// and for every power of two.
 inline std::vector<float> corners() {
   std::vector<float> all;
   std::vector<float> centres{0.0F,      0.25F,   0.3F,     0.5F,      0.6F,   0.707106781F, 1.41421356F,

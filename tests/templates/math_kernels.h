@@ -9,7 +9,7 @@
 
 namespace ingot::checks {
 
-// As the kernel has it.
+// The same struct as in the kernel's text.
 struct MathParams {
   const float* x;
   const float* y;

@@ -1,7 +1,7 @@
-// One input through every conversion to a format, against the references: what the CI test and the nightly one share.
+// Checks one input through every conversion to a format against the references, for the CI test and the nightly one.
 #pragma once
 
-// Before CUDA's headers, which define __shared__ and its like for every compiler, and silently.
+// Must come before CUDA's headers, which silently define __shared__ and the like for every compiler.
 // clang-format off
 #include "numerics.cuh"
 // clang-format on
@@ -22,14 +22,14 @@
 
 namespace ingot::checks {
 
-// cuda_fp8.h has the two OCP formats.
+// Does cuda_fp8.h have the format? It has the two OCP formats.
 template <class F>
 inline constexpr bool kInCuda = is_same<F, e4m3fn> || is_same<F, e5m2>;
 
 template <class F>
 inline constexpr __nv_fp8_interpretation_t kCudaFormat = is_same<F, e4m3fn> ? __NV_E4M3 : __NV_E5M2;
 
-// The code that the contract gives NaN. cuda_fp8.h's own choice is not compared: any of its NaN codes will do.
+// The code that the contract gives NaN. cuda_fp8.h's choice is not compared: any of its NaN codes is accepted.
 template <class F>
 inline constexpr int kNan = oracle::kDefinition<F>.fnuz ? 0x80 : 0x7f;
 
@@ -52,7 +52,7 @@ inline std::string mismatch_text(const char* what, float x, int got, const char*
                      std::bit_cast<std::uint32_t>(x), x, got, reference, expected);
 }
 
-// Empty where every way of encoding x agrees with the oracle and with cuda_fp8.h.
+// Empty if every way of encoding x agrees with the oracle and with cuda_fp8.h.
 template <class F>
 std::string encode_mismatch(float x, const oracle::FastOracle& oracle) {
   const int from_oracle = oracle.encode(x);
@@ -68,10 +68,10 @@ std::string encode_mismatch(float x, const oracle::FastOracle& oracle) {
 }
 
 // NaN in bf16 and f16: exactly the one that the hardware's cvt.rn gives, because kernels round with it and the CPU must
-// give the same bits. What a header's function gives on the host is its own choice, and not compared.
+// give the same bits. A CUDA header's host function chooses its own NaN, which is not compared.
 inline constexpr int kNan16 = 0x7fff;
 
-// Empty where the two roundings to 16 bits agree with cuda_bf16.h and cuda_fp16.h.
+// Empty if the two roundings to 16 bits agree with cuda_bf16.h and cuda_fp16.h.
 inline std::string round_mismatch(float x) {
   const int to_bf16 = from_float<bf16>(x).bits;
   const int to_f16 = from_float<f16>(x).bits;
@@ -82,7 +82,8 @@ inline std::string round_mismatch(float x) {
   return {};
 }
 
-// Sends input(0) ... input(count - 1) through every check; the mismatch of lowest index within its thread's piece.
+// Sends input(0) ... input(count - 1) through every check; each thread reports the mismatch of lowest index in its
+// piece.
 template <class Input>
 std::optional<Mismatch> first_mismatch(unsigned threads, std::uint64_t count, const Input& input) {
   const oracle::FastOracle of_e4m3fn(oracle::kDefinition<e4m3fn>), of_e5m2(oracle::kDefinition<e5m2>);

@@ -1,5 +1,6 @@
-// The kernels of cast_stats.cuh, run on the host thread by thread, against the CPU backend: the same bits, of whole and
-// cut tiles, wherever the matrices lie. (tests/runtime/test_cast_stats.cpp holds the CPU backend to float64.)
+// Runs the kernels of cast_stats.cuh on the host, thread by thread, and compares them with the CPU backend: the same
+// bits, for whole and cut tiles, wherever the matrices lie. (tests/runtime/test_cast_stats.cpp compares the CPU backend
+// with float64.)
 #include "templates/emulator.h"
 
 #include <boost/test/unit_test.hpp>

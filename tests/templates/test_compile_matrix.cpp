@@ -1,5 +1,5 @@
-// Every kernel that can be asked for, compiled for every supported target: a spill, a stack frame or any warning of the
-// front end or of ptxas is a failure. Needs NVRTC, no GPU.
+// Compiles every kernel that can be asked for, for every supported target. A spill, a stack frame, or any warning of
+// the front end or of ptxas is a failure. Needs NVRTC but no GPU.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -34,7 +34,7 @@ struct Job {
   Target target;
 };
 
-// Empty where it compiled cleanly.
+// Empty if the kernel compiled cleanly.
 std::string problem_with(const CompiledKernel& kernel) {
   std::string problem;
   const KernelResources& used = kernel.resources;
@@ -47,7 +47,7 @@ std::string problem_with(const CompiledKernel& kernel) {
   return problem;
 }
 
-// The problems of each job, compiled on all processors.
+// Compiles all jobs on all processors and returns their problems.
 std::vector<std::string> compile_all(const NvrtcCompiler& compiler, const std::vector<Job>& jobs) {
   std::vector<std::string> problems(jobs.size());
   std::atomic<std::size_t> next{0};
@@ -88,10 +88,10 @@ void expect_clean(const std::vector<Job>& jobs) {
 
 }  // namespace
 
-// CI compiles the kernels that stand for their kind for sm_90a and for another target, each in turn, and every sixth of
-// the others for one target; with INGOT_COMPILE_ALL=1 in the environment, all are compiled for all (the ctest entry of
-// label nightly). INGOT_COMPILE_ALL=3/8: every eighth of them from the fourth on, so that eight processes share the
-// work (NVRTC's front end runs one compile at a time).
+// CI compiles the kernels that represent their kind for sm_90a and for one other target each, in turn, and every sixth
+// of the others for one target. With INGOT_COMPILE_ALL=1 in the environment, all are compiled for all targets (the
+// ctest entry with label nightly). INGOT_COMPILE_ALL=3/8 compiles every eighth of them from the fourth on, so that
+// eight processes share the work (NVRTC's front end runs one compile at a time).
 struct CompileAll {
   bool wanted = false;
   std::size_t index = 0;
@@ -159,9 +159,8 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
              sources.size(), jobs.size(), seconds, nvrtc().version());
 }
 
-// The tensor-core GEMM of sm_90a: every candidate; every pair of formats, output, kind of factors and bias with one of
-// them. ptxas warns where it puts wgmmas one after the other (C7510) or ignores setmaxnreg (C7508), and this fails
-// then.
+// The tensor-core GEMM of sm_90a: every candidate tiling, and with one of them every pair of formats, output, kind of
+// factors and bias. ptxas warns if it serialises wgmmas (C7510) or ignores setmaxnreg (C7508); this test then fails.
 BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   std::map<std::string, Job> jobs;
   const auto add = [&](GemmSpec spec) {
@@ -199,8 +198,8 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   fmt::print("{} kernels of gemm_sm90\n", unique.size());
 }
 
-// Products with decoded weights. In CI: of each format, kind of factors and kernel those that use most registers, every
-// kernel that packs, and every tiling that is offered for some number of tokens; with INGOT_COMPILE_ALL every spec.
+// GEMMs with decoded weights. In CI, for each format, kind of factors and kernel, those that use most registers; every
+// kernel that packs; and every tiling that is offered for some number of tokens. With INGOT_COMPILE_ALL, every spec.
 BOOST_AUTO_TEST_CASE(decoded_weights) {
   const CompileAll all = CompileAll::of_environment();
   std::map<std::string, Job> jobs;
@@ -248,8 +247,8 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
   fmt::print("{} kernels of products with decoded weights\n", unique.size());
 }
 
-// GEMMs with an epilogue: gemm_simt's and gemm_mma's for every target in turn, gemm_sm90's for Hopper, with the tilings
-// that have most and fewest registers to spare, and in stream-K fewest; those whose operands wgmma takes.
+// GEMMs with an epilogue: gemm_simt's and gemm_mma's for every target in turn; gemm_sm90's, for operands that wgmma
+// takes, for Hopper, with the tilings that have most and fewest registers to spare, and in stream-K with fewest.
 BOOST_AUTO_TEST_CASE(every_epilogue) {
   std::vector<Job> jobs;
   std::size_t index = 0;
@@ -281,7 +280,7 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
   fmt::print("{} kernels with an epilogue\n", jobs.size());
 }
 
-// The tensor-core GEMM of every target: in CI those of its tiles, kinds of operand and of factors that use most
+// The tensor-core GEMM for every target: in CI, those tiles, kinds of operand and kinds of factors that use most
 // registers.
 BOOST_AUTO_TEST_CASE(gemm_mma_for_every_target) {
   std::vector<std::string> lines{"e4m3fn*e4m3fn->bf16 kernel=mma:128x128",
@@ -320,8 +319,8 @@ BOOST_AUTO_TEST_CASE(gemm_mma_for_every_target) {
   fmt::print("{} compiles of gemm_mma\n", jobs.size());
 }
 
-// Expressions by themselves, casts with expressions, and with sums in every granularity: all for Hopper, every third
-// for every target.
+// Expressions by themselves, casts with expressions, and casts with sums in every granularity: all for Hopper, every
+// third for every target.
 BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   const CompileAll all = CompileAll::of_environment();
   std::vector<KernelSpec> specs = test::fused_specs();
@@ -365,8 +364,8 @@ BOOST_AUTO_TEST_CASE(every_template_alone) {
   expect_clean(jobs);
 }
 
-// Casts to MX, and roundings to formats: in CI all of the former and some of the latter for
-// Hopper, each for another target in turn.
+// Casts to MX and roundings to formats. In CI all casts to MX and some roundings for Hopper, and each for another
+// target in turn.
 BOOST_AUTO_TEST_CASE(every_quantizing_kernel) {
   std::vector<KernelSpec> specs;
   for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) specs.emplace_back(spec);
@@ -387,7 +386,7 @@ BOOST_AUTO_TEST_CASE(every_quantizing_kernel) {
   fmt::print("{} compiles of quantize_mx and float_quantize\n", jobs.size());
 }
 
-// No kernel uses every function of math.cuh.
+// Every function of math.cuh, because no kernel uses them all.
 BOOST_AUTO_TEST_CASE(every_math_function_for_every_target) {
   std::vector<Job> jobs;
   for (const char* const grade : {"Reproducible16", "Reproducible32", "Fast"}) {
@@ -401,7 +400,7 @@ BOOST_AUTO_TEST_CASE(every_math_function_for_every_target) {
   expect_clean(jobs);
 }
 
-// The test can fail: a stack frame, a spill, a warning and an error are all reported.
+// Shows that the test can fail: it reports a stack frame, a spill, a warning and an error.
 BOOST_AUTO_TEST_CASE(faults_are_seen) {
   const auto job = [](std::string text) { return Job{{.name = "fault", .text = std::move(text)}, target_for(9, 0)}; };
   const std::vector<std::string> problems = compile_all(

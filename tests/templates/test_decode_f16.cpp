@@ -1,5 +1,5 @@
-// decode_four(): every code of every format, at each of the four places, is the value that decode() gives, and leaves
-// its neighbours alone.
+// decode_four(): every code of every format, in each of the four bytes, gives the value that decode() gives, and does
+// not disturb its neighbours.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 
@@ -14,7 +14,7 @@ template <class F>
 void check_format() {
   for (u32 code = 0; code < 256; ++code) {
     for (u32 place = 0; place < 4; ++place) {
-      // The others differ from it in the sign, or in all bits.
+      // The other codes differ from this one in the sign, or in all bits.
       u32 codes = 0;
       for (u32 i = 0; i < 4; ++i) codes |= (i == place ? code : (code ^ (i % 2 == 0 ? 0x80U : 0xffU))) << (8 * i);
       u32 pairs[2];

@@ -1,6 +1,7 @@
-// Packed fragments: every code of every format, at each of its 16 places and beside any neighbours, comes back from
+// Packed fragments: every code of every format, at each of its 16 positions and beside any neighbours, comes back from
 // unpack_fragment(), and from decode_fragment() as the number that the format's definition gives in float64, for both
-// activations. The layout itself is held against the PTX ISA's picture of operand A, and sizes against numbers by hand.
+// activation dtypes. The layout itself is compared with the PTX ISA's picture of operand A, and sizes with numbers
+// computed by hand.
 #include <array>
 #include <bit>
 #include <boost/test/unit_test.hpp>
@@ -17,7 +18,7 @@ namespace {
 
 using namespace ingot;
 
-// By the definition: sign, exponent, mantissa.
+// The value by definition: sign, exponent, mantissa.
 template <class W>
 double value_of(u32 code) {
   constexpr int kMantissa = W::kMantissaBits;
@@ -47,7 +48,7 @@ void check_decoded(const u8 (&codes)[16], const u32 (&words)[Fragment<W>::kWords
   decode_fragment<W, X, L>(words, registers);
   for (u32 i = 0; i < 16; ++i) {
     const double expected = value_of<W>(codes[i]);
-    if (std::isnan(expected)) continue;  // the row's fault says so
+    if (std::isnan(expected)) continue;  // kernels rely on the row's fault instead
     const u32 half = registers[i / 2] >> (16 * (i % 2)) & 0xffffU;
     const double got = std::ldexp(value_of_register(half, X{}), kDecodeShift<W, X, L>);
     if (!same_bits(got, expected)) {
@@ -73,7 +74,7 @@ void check_format() {
   std::mt19937 random(6);
   for (u32 code = 0; code < kCount; ++code) {
     for (u32 place = 0; place < 16; ++place) {
-      // All neighbours with every bit that this code lacks, with none at all, and at random.
+      // The neighbours have every bit that this code lacks, no bit at all, or random bits.
       for (u32 others = 0; others < 3; ++others) {
         u8 codes[16];
         for (u32 i = 0; i < 16; ++i) {
@@ -88,8 +89,8 @@ void check_format() {
   }
 }
 
-// Of each register in a word, where the bits of its first code lie; those of the second are 16 above, beyond the
-// highest from the lowest on.
+// For each register in a word, a mask of its first code's bits; the second code's bits are 16 positions higher,
+// wrapping around from the highest to the lowest.
 template <class W, std::size_t Count>
 void check_places(CodeLayout layout, const std::array<u32, Count>& expected) {
   constexpr u8 kAll = static_cast<u8>((1U << kCodeBits<W>)-1);
@@ -134,7 +135,7 @@ BOOST_AUTO_TEST_CASE(bits_of_fragments_are_in_the_agreed_order) {
   }
 }
 
-// By word and register: the bits of the register's first code.
+// For each word and register: the bits of the register's first code.
 BOOST_AUTO_TEST_CASE(bits_of_fp6_fragments_are_in_the_agreed_order) {
   const auto check = [](auto format, const std::array<std::array<u32, 3>, 8>& expected) {
     for (u32 reg = 0; reg < 8; ++reg) {
@@ -163,7 +164,7 @@ BOOST_AUTO_TEST_CASE(bits_of_fp6_fragments_are_in_the_agreed_order) {
                     {0, 0x7400, 0x0802}}});
 }
 
-// Not only which bits, but which of them is which.
+// Checks not only which bits are used, but which code bit each of them is.
 BOOST_AUTO_TEST_CASE(single_bits_are_in_the_agreed_order) {
   const auto at = [](u8 code, u32 reg, auto format, CodeLayout layout) {
     u8 codes[16]{};
@@ -176,7 +177,7 @@ BOOST_AUTO_TEST_CASE(single_bits_are_in_the_agreed_order) {
   constexpr std::array<u32, 8> kE4m3Second{1U << 0, 1U << 1, 1U << 2, 1U << 3, 1U << 12, 1U << 13, 1U << 14, 1U << 11};
   constexpr std::array<u32, 8> kE5m2Second{1U << 29, 1U << 30, 1U << 4, 1U << 0, 1U << 1, 1U << 2, 1U << 3, 1U << 12};
   constexpr std::array<u32, 8> kF16Second{1U << 0, 1U << 1, 1U << 2, 1U << 3, 1U << 4, 1U << 5, 1U << 6, 1U << 14};
-  // Of e2m3fn's register 6, in words 0 and 2.
+  // Register 6 of e2m3fn, in words 0 and 2.
   constexpr std::array<std::pair<u32, u32>, 6> kE2m3Sixth{
       {{1U << 10, 0}, {0, 1U << 0}, {1U << 12, 0}, {1U << 13, 0}, {1U << 14, 0}, {0, 1U << 10}}};
   for (u32 bit = 0; bit < 6; ++bit) {
@@ -197,7 +198,8 @@ BOOST_AUTO_TEST_CASE(single_bits_are_in_the_agreed_order) {
   }
 }
 
-// PTX ISA, "Matrix Fragments for mma.m16n8k16": a0, a1 row g; a2, a3 row g + 8; a4 to a7 the same of columns + 8.
+// PTX ISA, "Matrix Fragments for mma.m16n8k16": a0 and a1 belong to row g, a2 and a3 to row g + 8; a4 to a7 are the
+// same for columns + 8.
 BOOST_AUTO_TEST_CASE(fragments_are_operand_a) {
   for (u32 lane = 0; lane < 32; ++lane) {
     for (u32 i = 0; i < 8; ++i) {
@@ -235,7 +237,7 @@ BOOST_AUTO_TEST_CASE(sizes_of_packed_weights) {
   BOOST_TEST(kDequantTileBytes<e5m2> == 2048U);
   BOOST_TEST(kDequantTileBytes<e3m2fn> == 1536U);
   BOOST_TEST(kDequantTileBytes<e2m1fn> == 1024U);
-  // Of K = 100 padded to 128: four tiles a row of tiles.
+  // K = 100 is padded to 128: four tiles per row of tiles.
   BOOST_TEST(packed_tile_offset<e4m3fn>(0, 3, 100) == 3U * 2048);
   BOOST_TEST(packed_tile_offset<e4m3fn>(2, 1, 100) == 9U * 2048);
   BOOST_TEST(packed_tile_offset<e2m1fn>(1, 0, 64) == 2048U);

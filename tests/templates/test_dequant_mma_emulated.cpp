@@ -1,5 +1,5 @@
-// templates/dequant/dequant_mma.cuh and pack_weight.cuh, run on the host thread by thread: against float64, and against
-// what the CPU packs. The parameters are the runtime's own.
+// Runs templates/dequant/dequant_mma.cuh and pack_weight.cuh on the host, thread by thread, and compares them with
+// float64 and with what the CPU packs. The parameters come from the runtime's own code.
 #include "templates/emulator.h"
 
 #include <boost/test/unit_test.hpp>
@@ -130,7 +130,7 @@ struct Fixture {
       std::memset(back.bytes().data(), 0xa5, back.bytes().size());
       params.codes = static_cast<u8*>(weight.view(back, back.bytes().data(), {}, 3).data);
       emulator::launch(unpack_weight<W, L>, UnpackWeightLaunch::grid(n, k), UnpackWeightLaunch::kThreads, params);
-      // Bits of a row's last byte that are no code's come back as zeros.
+      // Bits of a row's last byte that belong to no code come back as zeros.
       GuardedMatrix expected = rows;
       const std::int64_t bits = k * bits_of(weight.dtype) % 8;
       for (std::int64_t r = 0; bits != 0 && r < n; ++r) {

@@ -1,5 +1,5 @@
-// templates/gemm/gemm_epilogue.cuh on the host: gemm_simt's way through it element by element, under the emulator, and
-// the tensor cores' way in pairs, against each other and against the definition.
+// templates/gemm/gemm_epilogue.cuh on the host: gemm_simt's way through it, element by element, under the emulator, and
+// the tensor-core kernels' way, in pairs. Both are compared with each other and with the definition.
 #include "emulator.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ struct Everything {
     for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = 1.0F + static_cast<float>(i);
   }
 
-  // What beta = 0 leaves unread.
+  // Fills c with values that beta = 0 must leave unread.
   void unset_c() {
     beta = 0.0F;
     for (std::size_t i = 0; i < c.size(); ++i) c[i] = f16{static_cast<u16>(i % 2 == 0 ? 0x7e00 : 0xfc00)};  // NaN, -Inf
@@ -135,7 +135,7 @@ BOOST_AUTO_TEST_CASE(simt_with_everything) {
   check_simt(all);
 }
 
-// Whole pairs and single elements, of rows where pairs are aligned and where they are not: the same bits.
+// Pairs and single elements give the same bits, in rows where pairs are aligned and in rows where they are not.
 BOOST_AUTO_TEST_CASE(pairs_are_two_elements) {
   using Epi = Everything::Epi;
   for (const auto& [stride, unset] : {std::pair{kCols + 1, false}, std::pair{kCols + 4, false},  // even and odd

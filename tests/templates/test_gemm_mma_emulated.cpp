@@ -1,6 +1,6 @@
-// templates/gemm/gemm_mma.cuh, run on the host thread by thread, against float64: what its lanes load, decode, swizzle,
-// multiply (as the PTX ISA lays out a warp's fragments) and store, on both tiles, all formats, layouts, kinds of
-// factors, pitches and addresses. The parameters are the runtime's own.
+// Runs templates/gemm/gemm_mma.cuh on the host, thread by thread, and compares it with float64: what its lanes load,
+// decode, swizzle, multiply (with a warp's fragments as the PTX ISA lays them out) and store, for both tiles and all
+// formats, layouts, kinds of factors, pitches and addresses. The parameters come from the runtime's own code.
 #include "templates/emulator.h"
 
 #include <boost/test/unit_test.hpp>
@@ -63,7 +63,7 @@ struct Fixture {
 
 BOOST_FIXTURE_TEST_SUITE(emulated, Fixture)
 
-// Small integers: one right result, which only the right elements add up to.
+// With small integers only one result is right, and only the right elements add up to it.
 BOOST_AUTO_TEST_CASE(whole_tiles) {
   check<e4m3fn, e5m2, f32, kSmall>("gemm e4m3fn*e5m2->f32", {64, 64, 64}, Input::integers);
   check<f16, f16, f32, kSmall>("gemm f16*f16->f32", {64, 64, 64}, Input::integers);
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(no_k) {
   check<e4m3fn, e4m3fn, bf16, kSmall, true>("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128 bias", {5, 7, 0});
 }
 
-// Rows at multiples of 16 bytes, of 4, and of nothing; with something between them.
+// Rows start at multiples of 16 bytes, of 4 bytes, or anywhere, with gaps between them.
 BOOST_AUTO_TEST_CASE(placements) {
   for (const Placement placement : {Placement{16, 16}, Placement{0, 4}, Placement{12, 8}, Placement{3, 0},
                                     Placement{1, 1}, Placement{2, 2}, Placement{17, 3}}) {
@@ -104,14 +104,14 @@ BOOST_AUTO_TEST_CASE(layouts) {
   check<bf16, bf16, f32, kSmall>("gemm bf16*bf16->f32 tt", {1, 1, 70}, Input::integers);
 }
 
-// Codes lie either way, too.
+// Codes may be contiguous along k or along the rows.
 BOOST_AUTO_TEST_CASE(layouts_of_codes) {
   check<e4m3fn, e5m2, f32, kSmall>("gemm e4m3fn*e5m2->f32 tn scale=row,tensor", {70, 81, 100}, Input::integers);
   check<e4m3fnuz, e4m3fn, bf16, kLarge>("gemm e4m3fnuz*e4m3fn->bf16 nn scale=row,row", {70, 81, 100});
   check<e4m3fn, e4m3fn, f32, kSmall, true>("gemm e4m3fn*e4m3fn->f32 tt scale=1x128,128x128", {20, 131, 200});
 }
 
-// bf16 or f16 beside each format, which every code has a value in.
+// bf16 or f16 beside each format; every code has a value in both.
 BOOST_AUTO_TEST_CASE(one_operand_of_high_precision) {
   check<bf16, e4m3fn, f32, kSmall>("gemm bf16*e4m3fn->f32 scale=tensor,row", {70, 81, 100}, Input::integers);
   check<bf16, e4m3fn, bf16, kLarge>("gemm bf16*e4m3fn->bf16 scale=tensor,row bias", {70, 81, 100});
@@ -132,7 +132,7 @@ BOOST_AUTO_TEST_CASE(groups) {
                                            Input::integers);
 }
 
-// A row of factors for each group: of one operand, and of both.
+// Factors stored with a row for each group: for one operand, and for both.
 BOOST_AUTO_TEST_CASE(factors_by_group) {
   const auto check_both = [&](std::int64_t k, Input input, bool a, bool b) {
     check<e4m3fn, e4m3fn, f32, kSmall, true>({.spec = parse("gemm e4m3fn*e4m3fn->f32 scale=1x128,1x128"),
@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(factors_by_group) {
   check_both(300, Input::integers, false, true);
 }
 
-// NaN and Inf reach the outputs that they belong to, and no others.
+// NaN and Inf reach the outputs to which they belong, and no others.
 BOOST_AUTO_TEST_CASE(inputs) {
   for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::subnormal}) {
     check<e4m3fnuz, e4m3fn, f32, kSmall>("gemm e4m3fnuz*e4m3fn->f32", {70, 67, 70}, input);

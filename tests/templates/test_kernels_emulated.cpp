@@ -1,6 +1,7 @@
-// The kernels themselves, run on the host thread by thread, against the formulas of the numerics contract written out
-// element by element. Shapes around every boundary of the tiles; odd pitches; poisoned and guarded outputs. Kernels
-// with a fused expression (those of codegen/pointwise_rendered.inc) against the CPU backend.
+// Runs the kernels themselves on the host, thread by thread, and compares them with the formulas of the numerics
+// contract, written out element by element. Shapes lie around every boundary of the tiles; pitches are odd; outputs are
+// poisoned and guarded. Kernels with a fused expression (those of codegen/pointwise_rendered.inc) are compared with the
+// CPU backend.
 #include "templates/emulator.h"
 
 #include "ingot/runtime/cpu_backend.h"
@@ -49,7 +50,7 @@ class Matrix {
   const T& at(i64 r, i64 c) const { return data()[r * stride_ + c]; }
   i64 stride() const { return stride_; }
 
-  // Everything but the elements is still poison.
+  // Is everything but the elements still poison?
   bool guarded() {
     Matrix copy = *this;
     for (i64 r = 0; r < rows_; ++r) std::memset(&copy.at(r, 0), kPoison, static_cast<std::size_t>(cols_) * sizeof(T));
@@ -134,7 +135,7 @@ float naive_column_amax(const Matrix<In>& x, i64 row_begin, i64 row_end, i64 col
   return amax_from_bits(bits);
 }
 
-// Of the tensor, the rows and the columns, each raised from what was there.
+// The maxima of the tensor, the rows and the columns, each raised from what was there.
 template <class In, bool Rows, bool Columns>
 void check_amax_tiles() {
   for (const Shape& s : kShapes) {
@@ -177,7 +178,7 @@ void check_amax() {
   }
 }
 
-// The extents of a granularity over a matrix: how many, and whose an element is.
+// The extents of a granularity over a matrix: how many there are, and to which an element belongs.
 template <class Scale>
 struct Extents {
   i64 rows, cols;
@@ -200,7 +201,7 @@ void check_result(const Matrix<In>& x, Matrix<In>& result, const Shape& s) {
   }
 }
 
-// In the order that cast_tiles.cuh promises.
+// Sums in the order that cast_tiles.cuh promises.
 template <class In>
 void check_partial_sums(const Matrix<In>& x, Matrix<float>& sums, const Shape& s) {
   BOOST_TEST(sums.guarded());
@@ -217,7 +218,7 @@ void check_partial_sums(const Matrix<In>& x, Matrix<float>& sums, const Shape& s
   }
 }
 
-// One output of a cast with all that belongs to it, and what is expected there.
+// One output of a cast with its scales, factors and maxima, and what is expected of them.
 template <class In, class Out, class Scale, bool Given, bool Transposed>
 struct OutputCheck {
   Extents<Scale> extents;
@@ -258,7 +259,7 @@ struct OutputCheck {
             .readers = counting ? readers.data() : nullptr};
   }
 
-  // The maxima and the count of their readers, after the last of these.
+  // Checks the maxima and the count of their readers after the last reader.
   void check_cleared() {
     BOOST_TEST(from.guarded());
     for (i64 i = 0; i < extents.count(); ++i) BOOST_REQUIRE_EQUAL(from.at(0, i), 0.0F);
@@ -284,7 +285,7 @@ struct OutputCheck {
   }
 };
 
-// Codes by rows, with the values and the maxima.
+// The rowwise cast, with the values and the maxima.
 template <class In, class Out>
 void check_cast_rows(bool pow2) {
   for (const Shape& s : kShapes) {
@@ -303,7 +304,7 @@ void check_cast_rows(bool pow2) {
                              .maxima = maxima.data(),
                              .threads_log2 = threads_log2,
                              .pow2 = pow2};
-      // Fewer blocks than rows: each takes several.
+      // There are fewer blocks than rows, so each takes several.
       const i64 grid = std::max<i64>(1, CastRowsLaunch::grid(s.rows, threads_log2) / 3);
       emulator::launch(cast_rows<ValueSource<In>, Out, true>, grid, CastRowsLaunch::threads(threads_log2), p);
       codes.check(x, s, "codes");
@@ -338,7 +339,7 @@ void check_cast_row_groups(bool pow2) {
   }
 }
 
-// Codes and transposed codes, the values once more, and the sums of their columns.
+// Codes and transposed codes, the values themselves, and the sums of their columns.
 template <class In, class Out, class CodesScale, class TransposedScale, bool Given>
 void check_cast_tiles(bool pow2 = false) {
   constexpr bool kShared = is_same<CodesScale, TransposedScale>;
@@ -360,7 +361,7 @@ void check_cast_tiles(bool pow2 = false) {
                                        .partial_sums = sums.data(),
                                        .pow2 = pow2});
       codes.check(x, s, "codes");
-      if (kShared) {  // those of the codes count
+      if (kShared) {  // the scales of `codes` count
         transposed.factors = codes.factors;
         transposed.amax = codes.amax;
       }
@@ -373,8 +374,8 @@ void check_cast_tiles(bool pow2 = false) {
   }
 }
 
-// The same in one launch, from maxima of nothing. The emulator runs a block after the other: one tile, which meets
-// nobody.
+// The same in one launch, from maxima that are zero. The emulator runs one block after the other, so there is one tile,
+// which waits for no other.
 template <class In, class Out, class CodesScale, class TransposedScale>
 void check_cast_whole(bool pow2, bool clustered) {
   constexpr bool kShared = is_same<CodesScale, TransposedScale>;
@@ -441,7 +442,7 @@ void check_one_output() {
   }
 }
 
-// All shapes in one list, both passes: the maxima of the first are what the second takes its scales from.
+// All shapes in one list, in two passes: the second takes its scales from the maxima of the first.
 template <class In, class Out, class CodesScale, class TransposedScale>
 void check_cast_list() {
   constexpr bool kShared = is_same<CodesScale, TransposedScale>;
@@ -526,7 +527,7 @@ void check_column_sum(i64 rows, i64 cols, i64 pad) {
   }
 }
 
-// Lengths around a warp's chunk. Slot 1 has no newest amax, slot 2 a NaN among the earlier ones, slot 3 nothing at all.
+// Lengths around a warp's chunk. Slot 1 has no newest amax, slot 2 a NaN among the earlier ones, slot 3 no amax at all.
 void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent) {
   auto history = random_matrix<float>(slots, length, length + pad);
   auto amax = random_matrix<float>(1, slots, slots);
@@ -594,7 +595,7 @@ void check_relayout(i64 rows, i64 cols, i64 pad, i64 shift, i64 out_pad) {
   }
 }
 
-// Layouts: k contiguous or not.
+// In each layout k is contiguous or not.
 template <class A, class B, class Out>
 void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factors, bool with_bias) {
   using Bias = typename GemmBias<A, B, Out>::Type;
@@ -662,7 +663,8 @@ void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factor
   }
 }
 
-// Factors for each 128 of K: a's in each row, b's in each `rows_of_b` rows; row by row, or with a row for each group.
+// Factors per 128 of K: a's for each row, b's for each `rows_of_b` rows; stored row by row, or with a row for each
+// group.
 void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b, bool a_by_group, bool b_by_group) {
   const i64 groups = ceil_div(k, i64{kGemmGroup});
   Matrix<e4m3fn> a(m, k, k), b(n, k, k);
@@ -745,10 +747,10 @@ bool same_bits(const Matrix<T>& a, const Matrix<T>& b, i64 rows, i64 cols) {
   return true;
 }
 
-// Rows that can be read in vectors of 8, and rows that cannot.
+// Rows that can be read 8 elements at a time, and rows that cannot.
 const std::vector<Shape> kFusedShapes{{131, 264, 8}, {37, 131, 3, 1}};
 
-// The inputs of RenderedSwigluBias, and every output that a cast of it may have; once for the kernels, once for the CPU
+// The inputs of RenderedSwigluBias and every output that a cast of it may have: once for the kernels, once for the CPU
 // backend.
 struct FusedCast {
   Shape s;
@@ -794,7 +796,7 @@ struct FusedCast {
   }
 };
 
-// Everything, so also that what neither has written is still poison in both.
+// Compares everything, so it also shows that what neither has written is still poison in both.
 void check_same(FusedCast& kernels, FusedCast& cpu) {
   BOOST_TEST((kernels.codes.guarded() && kernels.transposed.guarded() && kernels.result.guarded()));
   BOOST_TEST((kernels.factors.guarded() && kernels.sum.guarded()));
@@ -831,7 +833,7 @@ BOOST_AUTO_TEST_CASE(cast_row_groups_f32_e5m2fnuz_pow2) { check_cast_row_groups<
 
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, false>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, true>(); }
-// No rows, but columns: a given scale still has its factor, and the sums are those of nothing.
+// No rows, but columns: a given scale still has its factor, and the sums are those of no elements.
 BOOST_AUTO_TEST_CASE(cast_whole_tensor) { check_cast_whole<bf16, e4m3fn, Tensorwise, Tensorwise>(false, false); }
 BOOST_AUTO_TEST_CASE(cast_whole_row) { check_cast_whole<f16, e5m2, Rowwise, Rowwise>(true, false); }
 BOOST_AUTO_TEST_CASE(cast_whole_row_col) { check_cast_whole<bf16, e4m3fn, Rowwise, Columnwise>(false, true); }
@@ -966,7 +968,7 @@ BOOST_AUTO_TEST_CASE(fused_tiles) {
   }
 }
 
-// No x: the input's data is null. The values stay f32.
+// Without x the input's data is null. The values stay f32.
 BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
   using Source = ValueSource<bf16, RenderedNoX, true>;
   const std::unique_ptr<Backend> backend = make_cpu_backend();
@@ -1013,7 +1015,7 @@ BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
   }
 }
 
-// In tiles of every width, over a matrix of its own too, and with fewer blocks than tiles.
+// In tiles of every width, in place over an input, and with fewer blocks than tiles.
 BOOST_AUTO_TEST_CASE(elementwise_values) {
   using Source = ValueSource<bf16, RenderedSwigluBias, false, true>;
   std::vector<Shape> shapes = kShapes;
@@ -1037,7 +1039,7 @@ BOOST_AUTO_TEST_CASE(elementwise_values) {
   }
 }
 
-// f32, and no x: the input's data is null.
+// f32 without x: the input's data is null.
 BOOST_AUTO_TEST_CASE(elementwise_without_x) {
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
@@ -1063,7 +1065,7 @@ BOOST_AUTO_TEST_CASE(elementwise_without_x) {
   }
 }
 
-// A vector of f32 beside one of bf16: x * f[col:f32] + b[col], by itself, in front of casts in rows and in tiles.
+// A vector of f32 beside one of bf16: x * f[col:f32] + b[col], by itself and before casts in rows and in tiles.
 BOOST_AUTO_TEST_CASE(columns_of_f32) {
   using Source = ValueSource<bf16, RenderedFactors>;
   const float scale = 3.0F;

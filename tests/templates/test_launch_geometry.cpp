@@ -1,5 +1,5 @@
-// The geometry that host and kernels share covers every element, once, for ragged shapes and huge ones. (That the
-// kernels follow it is tested by test_kernels_emulated.)
+// The launch geometry that host and kernels share covers every element exactly once, for ragged shapes and huge ones.
+// (test_kernels_emulated tests that the kernels follow it.)
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"
 #include "cast/cast_rows.cuh"
@@ -61,7 +61,7 @@ BOOST_AUTO_TEST_CASE(amax_history_blocks_cover_all_slots) {
   static_assert(Launch::kSlots * 32 == Launch::kThreads);
 }
 
-// The walk of amax_partials, in integers: every segment of every row, once, by some block.
+// Repeats the walk of amax_partials in integers: some block takes every segment of every row, once.
 BOOST_AUTO_TEST_CASE(amax_blocks_share_all_segments) {
   for (const i64 rows : {1, 3, 100, 700}) {
     for (const i64 cols : {1, 8192, 8193, 30000, 9000000}) {
@@ -187,14 +187,14 @@ BOOST_AUTO_TEST_CASE(tiles_cover_the_matrix) {
       BOOST_TEST(CastTilesLaunch::grid(rows, cols) == tiles_down * tiles_across);
     }
   }
-  // 2^31 elements and more: one dimension of blocks is enough.
+  // For 2^31 elements and more, one dimension of blocks is enough.
   BOOST_TEST(CastTilesLaunch::grid(i64{1} << 20, i64{1} << 16) <= kMaxGrid);
   BOOST_TEST(CastTilesLaunch::grid(i64{1} << 36, 1) <= kMaxGrid);
   BOOST_TEST(GemmSimtLaunch::grid(65, 64) == 2);
   BOOST_TEST(GemmSimtLaunch::grid(1, 1) == 1);
 }
 
-// As many threads side by side as have columns, or nearly.
+// The tiles cover the matrix, and none is empty.
 BOOST_AUTO_TEST_CASE(elementwise_tiles_cover_the_matrix) {
   using Launch = ElementwiseLaunch;
   for (const u64 bytes : {2, 4}) {
@@ -217,7 +217,7 @@ BOOST_AUTO_TEST_CASE(elementwise_tiles_cover_the_matrix) {
   static_assert(Launch::across_log2(2080) == 4 && Launch::across_log2(4096) == 8 && Launch::across_log2(11008) == 7);
 }
 
-// Both forms of the transposed tile give every byte a place of its own, inside the tile.
+// Both forms of the transposed tile give every byte its own position inside the tile.
 BOOST_AUTO_TEST_CASE(staged_tile_places) {
   std::set<u32> halves;
   for (u32 col = 0; col < 128; ++col) {
@@ -230,7 +230,7 @@ BOOST_AUTO_TEST_CASE(staged_tile_places) {
     for (u32 slot = 0; slot < 8; ++slot) {
       const u32 place = StagedTile::slot(col, slot);
       BOOST_TEST(place % 16 == 0U);
-      // Rows 16 s .. + 7 come first, but swapped from column 64 on.
+      // Rows 16 s .. + 7 come first, but the halves are swapped from column 64 on.
       BOOST_TEST(StagedTile::half_slot(col, 2 * slot) == place + (col < 64 ? 0U : 8U));
       BOOST_TEST(StagedTile::half_slot(col, 2 * slot + 1) == place + (col < 64 ? 8U : 0U));
     }
@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_CASE(staged_tile_places) {
   BOOST_TEST(halves.size() == 128U * 16U);
 }
 
-// Threads that access shared memory together: 16 with 8 bytes, or 8 with 16, touch each of the 32 banks once.
+// Threads that access shared memory together, 16 with 8 bytes or 8 with 16, use each of the 32 banks once.
 BOOST_AUTO_TEST_CASE(staged_tile_banks) {
   for (u32 group = 0; group < 16; ++group) {
     for (u32 j = 0; j < 8; ++j) {
@@ -260,7 +260,7 @@ BOOST_AUTO_TEST_CASE(staged_tile_banks) {
   }
 }
 
-// Every tile, once, whatever the shape; and the blocks of a cluster share nothing but it.
+// The walk takes every tile exactly once, whatever the shape.
 BOOST_AUTO_TEST_CASE(gemm_sm90_walks_through_all_tiles) {
   for (const u32 tiles_m : {1U, 2U, 7U, 8U, 9U, 16U, 23U}) {
     for (const u32 tiles_n : {1U, 2U, 5U, 64U}) {
@@ -297,14 +297,14 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_launches_whole_clusters) {
   BOOST_TEST(sm90_blocks(Sm90Tiling{}, 8192, 8192, 133) == 133U);
   BOOST_TEST(sm90_blocks(pair, 0x7fffff00, 0x7fffff00, 132) == 132U);  // no overflow
   static_assert(sm90_waves({.m = 256, .n = 128}) == 2 && sm90_waves({.m = 128, .n = 128, .pingpong = true}) == 2);
-  // What the warps that multiply, their staging and the barriers take lies one behind the other, each aligned.
+  // Staging, column factors and barriers follow the stages in shared memory, each aligned.
   constexpr Sm90Tiling tiling{};
   static_assert(sm90_staging_offset(tiling) == 4 * 128 * (128 + 256));
   static_assert(sm90_columns_offset(tiling) % 128 == 0 && sm90_barriers_offset(tiling) % 8 == 0);
   static_assert(sm90_shared_bytes(tiling) <= kSm90SharedLimit);
 }
 
-// Tiles hold whole groups, and cover the matrix; a grid that was cut is walked by for_each_tile().
+// Tiles hold whole groups and cover the matrix; for_each_tile() still walks all of it if the grid is smaller.
 BOOST_AUTO_TEST_CASE(tiles_of_groups) {
   using Launch = QuantizeMxLaunch;
   for (const i64 cols : kSizes) {

@@ -1,5 +1,6 @@
-// math.cuh on the host: against float64's libm for every bf16, every f16 and millions of f32, at every corner and end;
-// and the bits of Reproducible's results, which no platform may change. test_math_nightly.cpp does all 2^32 inputs.
+// math.cuh on the host: compared with float64's libm for every bf16, every f16 and millions of f32, at every corner and
+// end; and the bits of Reproducible's results, which must not differ between platforms. test_math_nightly.cpp checks
+// all 2^32 inputs.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstdint>
@@ -19,7 +20,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// SplitMix64; the sum of four 16-bit fields is about normal. Variance 1.
+// A normal number of variance 1: SplitMix64 makes four 16-bit fields, whose sum is about normal.
 float random_normal(std::uint64_t index) {
   std::uint64_t x = (index + 1) * 0x9e3779b97f4a7c15U;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
@@ -51,7 +52,7 @@ void check_every_16_bit_input() {
   }
 }
 
-// FNV-1a of the stored bits of all bf16 inputs' results.
+// FNV-1a hash of the stored bits of the results for all bf16 inputs.
 std::uint64_t hash(float (*f)(float)) {
   std::uint64_t result = 0xcbf29ce484222325U;
   for (std::uint32_t input = 0; input < 0x10000; ++input) {
@@ -104,7 +105,7 @@ BOOST_AUTO_TEST_CASE(division) {
     const float b = float_from_bits((i + 77U) * 2246822519U);
     const double exact = static_cast<double>(a) / static_cast<double>(b);
     checks::add_ulps(last_places, b, math::divide<math::Reproducible32>(a, b), exact);
-    // The 16 grade multiplies by a reciprocal, which must be a normal number itself.
+    // The 16-bit grade multiplies by a reciprocal, which must itself be a normal number.
     if (std::fabs(b) >= 0x1p-126F && std::fabs(b) <= 0x1p125F) {
       checks::add_relative(relative, a, math::divide<math::Reproducible16>(a, b), exact);
     }
@@ -125,7 +126,7 @@ BOOST_AUTO_TEST_CASE(division) {
 }
 
 BOOST_AUTO_TEST_CASE(ends) {
-  // In both grades: argument, result.
+  // For both grades: argument, result.
   const std::map<std::string, std::vector<std::pair<float, float>>> expected{
       {"exp",
        {{0.0F, 1.0F}, {-0.0F, 1.0F}, {kInf, kInf}, {-kInf, 0.0F}, {89.0F, kInf}, {-105.0F, 0.0F}, {3e38F, kInf}}},
@@ -173,7 +174,7 @@ BOOST_AUTO_TEST_CASE(bounded_functions_stay_in_bounds_and_saturate) {
   }
 }
 
-// What is rounded to bf16 afterwards does not fall where the function rises.
+// Rounded to bf16, the results do not fall where the function rises.
 BOOST_AUTO_TEST_CASE(monotonic_in_bf16) {
   for (const auto& f : kFunctions) {
     const std::string name = f.name;
@@ -192,7 +193,7 @@ BOOST_AUTO_TEST_CASE(monotonic_in_bf16) {
   }
 }
 
-// What a cast kernel does with these: at most 1 e4m3 code in 10^4 is another than float64's.
+// As a cast kernel uses them: at most 1 e4m3 code in 10^4 differs from float64's.
 BOOST_AUTO_TEST_CASE(codes_hardly_differ_from_float64) {
   constexpr int kCount = 1000000;
   const auto code = [](float value) { return encode<e4m3fn>(value * 37.3F).bits; };
@@ -244,8 +245,7 @@ BOOST_AUTO_TEST_CASE(fast_is_grade_32_on_the_host) {
   }
 }
 
-// A difference here, with the tests above passing, is a platform whose arithmetic is not IEEE's, or a compiler that
-// contracts or reorders.
+// If only this test fails, the platform's arithmetic is not IEEE 754's, or a compiler contracts or reorders operations.
 BOOST_AUTO_TEST_CASE(bits_are_pinned) {
   const std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> pinned{
       {"exp", {0xe2048920577a093fU, 0xe849c7d9299c0264U}},

@@ -1,5 +1,5 @@
-// math.cuh on the GPU: Reproducible's bits are the host's, Fast's errors are within their bounds. Inputs are all bf16,
-// a few million f32 and the corners.
+// math.cuh on the GPU: Reproducible gives the host's bits, and Fast's errors are within their bounds. The inputs are
+// all bf16, a few million f32 and the corners.
 #include "support/gpu_test.h"
 
 #include <cmath>
@@ -28,7 +28,7 @@ std::vector<float> make_inputs() {
   return inputs;
 }
 
-// y is x in another order, so that pairs meet that are far apart.
+// y is x in another order, so that distant values are paired.
 std::vector<float> shuffled(const std::vector<float>& x) {
   std::vector<float> y(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[(i * 1000003) % x.size()];
@@ -143,7 +143,7 @@ BOOST_AUTO_TEST_CASE(fast_is_within_its_bounds) {
   BOOST_TEST(worst.error <= static_cast<double>(ingot::math::kRelativeErrorsFast.divide), worst.text());
 }
 
-// The ends that activations rely on, where no relative error is defined.
+// The limits on which activations rely, where no relative error is defined.
 BOOST_AUTO_TEST_CASE(fast_saturates) {
   const std::vector<float> sigmoid = apply("sigmoid<Fast>(x)");
   const std::vector<float> tanh = apply("tanh<Fast>(x)");
@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(fast_saturates) {
   }
 }
 
-// What a Fast kernel stores: at most 1 e4m3 code in 10^4 is another than with the host's functions.
+// What a Fast kernel stores: at most 1 e4m3 code in 10^4 differs from the host functions' code.
 BOOST_AUTO_TEST_CASE(fast_hardly_moves_codes) {
   const auto moved = [&](const std::string& expression, const auto& expected) {
     const std::vector<float> actual = apply(expression);

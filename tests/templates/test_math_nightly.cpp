@@ -1,4 +1,4 @@
-// All 2^32 inputs through every function of math.cuh: test_math.cpp's checks without gaps.
+// Sends all 2^32 inputs through every function of math.cuh: test_math.cpp's checks without gaps.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The norms' kernels, run on the host thread by thread, against the CPU backend: the same bits, on rows that stay in
-// registers and rows that do not, wherever the matrices lie. (tests/runtime/test_cpu_norm.cpp holds the CPU backend to
-// float64.)
+// Runs the norms' kernels on the host, thread by thread, and compares them with the CPU backend: the same bits, for
+// rows that stay in registers and rows that do not, wherever the matrices lie. (tests/runtime/test_cpu_norm.cpp
+// compares the CPU backend with float64.)
 #include "templates/emulator.h"
 
 #include <boost/test/unit_test.hpp>
@@ -32,7 +32,8 @@ constexpr Dtype kDtypeOf = is_same<T, f32>        ? Dtype::f32
 template <class Kind>
 constexpr NormKind kKindOf = is_same<Kind, LayerNorm> ? NormKind::layer : NormKind::rms;
 
-// Several rows to a block and one; the ends of a thread's vectors of 8; rows that fit no registers; cut vectors of 8.
+// Several rows per block and one; around the ends of a thread's 8 columns; rows that do not fit the registers; lengths
+// that are not multiples of 8.
 std::vector<Case> cases_of_shapes(const KernelSpec& spec) {
   std::vector<Case> cases;
   for (const Shape shape : {Shape{1, 1}, Shape{3, 17}, Shape{9, 24}, Shape{130, 256}, Shape{5, 1032}, Shape{3, 4096},

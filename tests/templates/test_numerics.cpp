@@ -1,5 +1,5 @@
-// The number formats against references that are not ours: cuda_fp8.h, cuda_bf16.h and cuda_fp16.h on the host, and a
-// float64 oracle (fp8_oracle.h). test_numerics_nightly.cpp does all 2^32 inputs.
+// The number formats compared with independent references: cuda_fp8.h, cuda_bf16.h and cuda_fp16.h on the host, and a
+// float64 oracle (fp8_oracle.h). test_numerics_nightly.cpp checks all 2^32 inputs.
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cfloat>
@@ -22,7 +22,7 @@ namespace {
 
 using Formats = std::tuple<e4m3fn, e5m2, e4m3fnuz, e5m2fnuz>;
 
-// Equal, the sign of zero included; NaN equals NaN.
+// Equal, including the sign of zero; NaN equals NaN.
 bool same(double a, double b) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
   return a == b && std::signbit(a) == std::signbit(b);
@@ -30,7 +30,7 @@ bool same(double a, double b) {
 
 float nth_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
-// x and its neighbours up to `steps` ulps away, of both signs.
+// Adds x and its neighbours up to `steps` ulps away, with both signs.
 void add_around(std::set<std::uint32_t>& inputs, double x, std::uint32_t steps) {
   const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(std::fabs(x)));
   for (std::uint32_t step = 0; step <= steps; ++step) {
@@ -49,7 +49,7 @@ std::vector<std::uint32_t> corner_inputs() {
     const oracle::SlowOracle slow(format);
     for (const double value : slow.values()) add_around(inputs, value, kSteps);
     for (const double boundary : slow.boundaries()) add_around(inputs, boundary, kSteps);
-    // Where the next value would lie if the format had one, and the boundary before it.
+    // Also the next value that the format would have, and the boundary before it.
     const double last_step = slow.values().back() - slow.values()[slow.values().size() - 2];
     add_around(inputs, slow.values().back() + last_step / 2, kSteps);
     add_around(inputs, slow.values().back() + last_step, kSteps);
@@ -63,7 +63,7 @@ std::vector<std::uint32_t> corner_inputs() {
   return {inputs.begin(), inputs.end()};
 }
 
-// A fixed pseudo-random function of the index (SplitMix64), so that a failure names an input for good.
+// A fixed pseudo-random function of the index (SplitMix64), so that a failure always names the same input.
 float random_float(std::uint64_t index) {
   std::uint64_t x = (index + 1) * 0x9e3779b97f4a7c15U;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
@@ -111,7 +111,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(values_encode_to_their_codes, F, Formats) {
   }
 }
 
-// The corners through the slow oracle too, so that the table's shortcut is itself checked; and through every spelling.
+// Sends the corners through the slow oracle too, which checks the table's shortcut, and through every way of encoding.
 BOOST_AUTO_TEST_CASE_TEMPLATE(corners_encode, F, Formats) {
   const oracle::SlowOracle slow(kDefinition<F>);
   const oracle::FastOracle fast(kDefinition<F>);
@@ -156,7 +156,8 @@ BOOST_AUTO_TEST_CASE(fifty_million_random_inputs_encode) {
   BOOST_TEST(report(checks::first_mismatch(2, 50'000'000, random_float)) == "");
 }
 
-// Every bf16 and f16 value comes back; every boundary between two of them and its neighbours round as float64 says.
+// Every bf16 and f16 value is unchanged; every boundary between two of them, and its neighbours, rounds as float64
+// says.
 BOOST_AUTO_TEST_CASE(rounding_to_bf16_and_f16) {
   const auto check = [](float x) {
     const double exact = static_cast<double>(x);
@@ -173,7 +174,7 @@ BOOST_AUTO_TEST_CASE(rounding_to_bf16_and_f16) {
     if (!std::isnan(bf16_value)) BOOST_REQUIRE_EQUAL(from_float<bf16>(static_cast<float>(bf16_value)).bits, code);
     if (!std::isnan(f16_value)) BOOST_REQUIRE_EQUAL(from_float<f16>(static_cast<float>(f16_value)).bits, code);
     if (!std::isfinite(bf16_value) || !std::isfinite(f16_value)) continue;
-    // Half way to the next value away from zero (from the largest: to where it would be); all are exact in f32.
+    // Half way to the next value away from zero (for the largest: to where it would be); all are exact in f32.
     const std::uint32_t bf16_middle = (code << 16) + 0x8000U;
     const double f16_step = std::ldexp(1.0, std::max(std::ilogb(f16_value == 0 ? 1e-9 : f16_value), -14) - 10);
     const auto f16_middle =

@@ -1,4 +1,4 @@
-// All 2^32 inputs through every conversion: test_numerics.cpp's checks without gaps.
+// Sends all 2^32 inputs through every conversion: test_numerics.cpp's checks without gaps.
 #include <algorithm>
 #include <bit>
 #include <boost/test/unit_test.hpp>

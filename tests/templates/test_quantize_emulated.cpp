@@ -1,6 +1,6 @@
-// The kernels of quantize_mx and float_quantize, run on the host thread by thread, against the CPU backend: the same
-// bits, wherever the matrices lie. (tests/runtime/test_quantize_mx.cpp and test_float_quantize.cpp hold the CPU backend
-// to float64.)
+// Runs the kernels of quantize_mx and float_quantize on the host, thread by thread, and compares them with the CPU
+// backend: the same bits, wherever the matrices lie. (tests/runtime/test_quantize_mx.cpp and test_float_quantize.cpp
+// compare the CPU backend with float64.)
 #include "templates/emulator.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Fixture {
   std::unique_ptr<Backend> cpu = make_cpu_backend(2);
   Stream stream{*cpu};
 
-  // most_blocks: fewer than the tiles, so that blocks take several.
+  // most_blocks: fewer than there are tiles, so that blocks take several.
   template <class In, class Out>
   void check_mx(i64 most_blocks = Vec8Tiles::kMaxBlocks) {
     const MxQuantizeSpec spec{.in = kDtypeOf<In>, .out = kDtypeOf<Out>};

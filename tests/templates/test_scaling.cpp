@@ -1,4 +1,4 @@
-// scale and factor against f64 and IEEE division, for every significand and over all exponents.
+// Compares scale and factor with f64 and IEEE division, for every significand and over all exponents.
 #include "scaling.cuh"
 
 #include <boost/test/unit_test.hpp>
@@ -17,7 +17,7 @@ float expected_scale(float amax) {
   return static_cast<float>(F::kMax / clamped);
 }
 
-// The first amax of begin, begin + step, ... <= end whose scale or factor differs from f64's and IEEE's.
+// Returns the first amax of begin, begin + step, ... <= end whose scale or factor differs from f64's and IEEE's.
 template <class F>
 void check_range(std::uint32_t begin, std::uint32_t end, std::uint32_t step) {
   for (std::uint64_t bits = begin; bits <= end; bits += step) {
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(a_power_of_two_scale_is_rounded_down) {
   }
 }
 
-// With a scale that was given, an Inf must not look like the largest number.
+// With a given scale, an Inf must not look like the largest number.
 BOOST_AUTO_TEST_CASE(inf_is_nan_beside_a_given_scale) {
   const auto check = []<class Format>(Format) {
     const float inf = std::numeric_limits<float>::infinity();

@@ -1,6 +1,6 @@
-// Stream-K's arithmetic, for many shapes, tilings and counts of multiprocessors: every step of every tile is some
-// block's, once; stretches are equal; and the blocks, run one after the other in the order in which a GPU starts them,
-// never wait for one that has not run, and leave each flag as it was.
+// Stream-K's arithmetic, for many shapes, tilings and numbers of SMs: exactly one block has each step of each tile;
+// stretches are equal; and the blocks, run one after the other in the order in which a GPU starts them, never wait for
+// one that has not run, and leave each flag as it was.
 #include "gemm/stream_k.cuh"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace {
 struct Work {
   std::string name;
   StreamKWork work;
-  u32 at_once;  // blocks
+  u32 at_once;  // blocks that run at once
 
   u32 blocks() const { return stream_k_blocks(work, at_once); }
   StreamKSplit split() const { return stream_k_split(work, blocks()); }
@@ -96,22 +96,22 @@ BOOST_AUTO_TEST_CASE(blocks_have_as_much_to_do) {
       for (const StreamKSpan& span : spans_of(split, block)) {
         units += span.end - span.begin - (span.begin == 0 ? split.spare : 0);
         parts += span.begin == 0 ? 0 : 1;
-        // Only what a block begins with is another's: there is room for one part of each block.
+        // Only a block's first piece may belong to another block's tile: there is memory for one part per block.
         BOOST_REQUIRE_MESSAGE(span.begin == 0 || units == span.end - span.begin, work.name);
-        // An owner that has steps to come when it adds the others' parts.
+        // If others add parts to this tile, its owner still has steps to come when it adds them.
         if (span.begin == 0 && span.end < split.steps) BOOST_REQUIRE_MESSAGE(span.end > split.spare, work.name);
       }
       BOOST_REQUIRE_MESSAGE(parts <= 1, work.name);
       least = std::min(least, units);
       most = std::max(most, units);
     }
-    // Whole tiles where they come out even, or where there are fewer blocks than multiprocessors for want of steps.
+    // Tiles stay whole if they divide evenly, or if there are too few steps to occupy all SMs.
     const u32 difference = split.shared == 0 && work.work.tiles % work.blocks() != 0 ? split.units() : 1;
     BOOST_REQUIRE_MESSAGE(most - least <= difference, work.name << ": " << least << " to " << most);
   }
 }
 
-// Runs the protocol of stream_k_parts.cuh with sets of steps for sums.
+// Runs the protocol of stream_k_parts.cuh, with sets of steps in place of sums.
 BOOST_AUTO_TEST_CASE(owners_wait_for_blocks_before_them_and_find_every_part) {
   for (const Work& work : all_work()) {
     const StreamKSplit split = work.split();
@@ -142,17 +142,17 @@ BOOST_AUTO_TEST_CASE(owners_wait_for_blocks_before_them_and_find_every_part) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_cut) {
-  // 86 tiles of 32 steps on 132 multiprocessors: 19 or 20 of the 30 units of a tile each.
+  // 86 tiles of 32 steps on 132 SMs: a block has 19 or 20 of the 30 units of a tile.
   const Work few = gemm(kSmall, 64, 11008, 4096, 132);
   BOOST_TEST(few.blocks() == 132U);
   BOOST_TEST(few.split().shared == 86U);
   BOOST_TEST(few.split().share == 19U);
-  // The last round, and the one before.
+  // The last round and the one before it are cut.
   const Work ragged = gemm(kLarge, 8192, 8192, 4096, 132);
   BOOST_TEST(ragged.work.tiles == 2048U);
   BOOST_TEST(ragged.split().shared == 132U + 2048 % 132);
   BOOST_TEST(ragged.split().share >= ragged.split().units());
-  // 448 tiles of 32 steps, of codes: 132 and the 52 that are left over are cut, nothing comes free.
+  // 448 tiles of 32 steps, with decoded weights: 132 tiles and the 52 that are left over are cut; no steps are spare.
   const Work codes = dequant(kFew, 1, 57344, 8192, 132);
   BOOST_TEST(codes.split().shared == 132U + 448 % 132);
   BOOST_TEST(codes.split().share == (132U + 52) * 32 / 132);
@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(what_is_cut) {
   BOOST_TEST((gemm(kLarge, 1024, 4096, 4096, 128).split().shared == 0U));
   BOOST_TEST((gemm(kSmall, 64, 1024, 128, 132).split().shared == 0U));
   BOOST_TEST((gemm(kSmall, 64, 1024, 128, 132).blocks() == 8U));
-  // No more parts to a tile than each of them has units.
+  // A tile has at most as many parts as each of them has units.
   BOOST_TEST((gemm(kSmall, 64, 128, 4096, 132).blocks() == 5U));
   BOOST_TEST(stream_k_shortest_stretch(1) == 1U);
   BOOST_TEST(stream_k_shortest_stretch(30) == 6U);
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(what_is_cut) {
   BOOST_TEST(stream_k_shortest_stretch(37) == 7U);
 }
 
-// Places are counted in 32 bits, and where they would not suffice tiles stay whole.
+// Units are counted in 32 bits; if these are too few, tiles stay whole.
 BOOST_AUTO_TEST_CASE(long_sums) {
   const Work longest = gemm(kSmall, 64, 128 * 131, 0x7ffffff0, 132);
   const StreamKSplit split = longest.split();

@@ -1,5 +1,5 @@
-// The formats of less than a byte, and e8m0fnu, against float64: every code, every 16-bit input, the boundaries between
-// codes, and any f32. (test_quantize.py holds them to ml_dtypes.)
+// The formats of less than a byte, and e8m0fnu, compared with float64: every code, every 16-bit input, the boundaries
+// between codes, and arbitrary f32. (test_quantize.py compares them with ml_dtypes.)
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstdint>

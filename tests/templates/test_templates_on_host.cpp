@@ -1,5 +1,5 @@
-// Every template in one host translation unit, warnings being errors: what an IDE, clang-tidy and the CPU reference
-// read. Whether the list below is complete is tested; that it compiles is the rest of the test.
+// Compiles every template in one host translation unit, with warnings as errors, as an IDE, clang-tidy and the CPU
+// reference read them. The test checks that the list below is complete; that it compiles is the rest of the test.
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <iterator>
@@ -88,7 +88,7 @@
 
 namespace {
 
-// Templates are checked where they are instantiated.
+// Instantiates the kernels, because only instantiated templates are fully checked.
 template <auto... kernels>
 constexpr int kInstantiated = sizeof...(kernels);
 
