@@ -1,4 +1,4 @@
-// A CUDA graph from what a test enqueues on a stream.
+// Makes a CUDA graph of the work that a test enqueues on a stream.
 #pragma once
 
 #include <cuda.h>
@@ -24,7 +24,7 @@ class Capture {
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  // Null where the capture failed. Lives as long as this object.
+  // Ends the capture and returns its graph, or null if it failed. The graph lives as long as this object.
   CUgraph end() {
     open_ = false;
     driver_->api().cuStreamEndCapture(stream_->handle(), &graph_);
@@ -38,7 +38,7 @@ class Capture {
   bool open_ = true;
 };
 
-// A graph of what `work` enqueues, launched at will.
+// A graph of the work that `work` enqueues; it can be launched any number of times.
 class Graph {
  public:
   template <class Work>

@@ -1,4 +1,4 @@
-// A list of casts on one backend, and each of them alone on the CPU: the same bits.
+// Casts a list on one backend and each of its tensors by itself on the CPU, and expects the same bits.
 #pragma once
 
 #include <cstring>
@@ -28,7 +28,7 @@ inline std::vector<std::byte> bytes_of(const Tensor& tensor, Stream& stream) {
   return bytes;
 }
 
-// Every matrix has elements, and so scales, of a size of its own.
+// The elements of each matrix, and so its scales, are of a different magnitude.
 inline ListedCast listed_cast(const CastSpec& spec, std::int64_t rows, std::int64_t cols, Stream& stream) {
   Backend& backend = stream.backend();
   ListedCast made;
@@ -85,7 +85,7 @@ inline const std::vector<std::pair<std::int64_t, std::int64_t>>& listed_shapes()
 }
 
 // The first difference between the list on the stream's backend and single casts on the CPU; empty if there is none.
-// The list runs twice: the second time it finds its maxima used.
+// The list runs twice, the second time on maxima that have been used.
 inline std::string list_difference(const CastSpec& spec, Stream& stream) {
   const std::unique_ptr<Backend> cpu = make_cpu_backend();
   Stream cpu_stream(*cpu);

@@ -1,5 +1,5 @@
-// Comparisons that say where and how two matrices differ: first index, its coordinate, both values. An empty text means
-// that they agree. NaN agrees with NaN only, and never where the other side is a number.
+// Comparisons that say where and how two matrices differ: the first index, its coordinate and both values. An empty
+// text means that they agree. NaN agrees only with NaN, never with a number.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 
 namespace ingot::test {
 
-// What a result should be, in float64, and how far from it each element may lie.
+// A result as it should be, in float64, and how far from it each element may lie.
 struct Expected {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
@@ -29,7 +29,7 @@ inline std::string show(const GuardedMatrix& matrix, std::int64_t r, std::int64_
   return fmt::format("{:#0{}x} ({:.9g})", matrix.bits(r, c), 2 + 2 * size_of(matrix.dtype()), matrix.value(r, c));
 }
 
-// The elements for which agrees(r, c) is false; show_expected(r, c) is the text of what they should be.
+// Describes the elements for which agrees(r, c) is false; show_expected(r, c) is the text of what they should be.
 template <class Agrees, class ShowExpected>
 std::string difference(const std::string& what, std::int64_t rows, std::int64_t cols, const GuardedMatrix& actual,
                        const Agrees& agrees, const ShowExpected& show_expected) {
@@ -49,7 +49,8 @@ std::string difference(const std::string& what, std::int64_t rows, std::int64_t 
   return count == 0 ? first : fmt::format("{}; {} of {} elements differ", first, count, rows * cols);
 }
 
-// The same bits; in high-precision results any NaN for a NaN, whose sign and payload IEEE 754 leaves to the processor.
+// Requires the same bits; but in high-precision results any NaN matches any NaN, because IEEE 754 leaves its sign and
+// payload to the processor.
 inline std::string bit_difference(const std::string& what, const GuardedMatrix& expected, const GuardedMatrix& actual) {
   if (expected.dtype() != actual.dtype()) {
     return fmt::format("{}: expected {}, got {}", what, name(expected.dtype()), name(actual.dtype()));
@@ -69,7 +70,7 @@ inline std::string bit_difference(const std::string& what, const GuardedMatrix& 
       [&](std::int64_t r, std::int64_t c) { return show(expected, r, c); });
 }
 
-// Each element within its bound.
+// Requires each element to lie within its bound.
 inline std::string value_difference(const std::string& what, const Expected& expected, const GuardedMatrix& actual) {
   return difference(
       what, expected.rows, expected.cols, actual,
@@ -85,7 +86,7 @@ inline std::string value_difference(const std::string& what, const Expected& exp
       });
 }
 
-// ||actual - expected|| <= tolerance * ||expected|| (Frobenius); NaN and Inf in the same places.
+// Requires ||actual - expected|| <= tolerance * ||expected|| (Frobenius), and NaN and Inf in the same positions.
 inline std::string norm_difference(const std::string& what, const Expected& expected, const GuardedMatrix& actual,
                                    double tolerance) {
   double error = 0;

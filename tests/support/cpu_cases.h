@@ -1,4 +1,4 @@
-// The CPU reference on the ci cases of tests/cases.h: the fixture of the tests that judge its outputs.
+// Runs the CPU reference on the ci cases of tests/cases.h: the fixture of the tests that judge its outputs.
 #pragma once
 
 #include <boost/test/test_tools.hpp>
@@ -19,7 +19,7 @@ struct CpuCases {
   Stream stream{*backend};
   InputMaker maker;
 
-  // Runs the ci cases of one kind of spec; `verify` gives the first fault of the outputs, or an empty text.
+  // Runs the ci cases of one kind of spec; `verify` returns the outputs' first fault, or an empty text.
   template <class Spec, class Verify>
   void run_all(const Verify& verify) {
     int faults = 0;

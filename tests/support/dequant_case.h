@@ -1,5 +1,5 @@
-// A dequant_matmul with its data, and what it should give: in float64, of values that support/reference_formats.h
-// decodes, without templates/.
+// A dequant_matmul with its data and the expected result, computed in float64 from values that
+// support/reference_formats.h decodes, without templates/.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -37,7 +37,7 @@ inline constexpr std::array kDequantScales{DequantScale{kTensorwise},
 
 inline bool is_nan_or_inf(Dtype weight, std::uint32_t code) { return !std::isfinite(decode_slowly(weight, code)); }
 
-// Codes of a weight [n, k], each in a byte.
+// Codes of a weight [n, k], one per byte.
 struct WeightCodes {
   Dtype dtype;
   std::int64_t n, k;
@@ -47,7 +47,7 @@ struct WeightCodes {
   std::uint8_t at(std::int64_t row, std::int64_t col) const { return codes[static_cast<std::size_t>(row * k + col)]; }
   double value(std::int64_t row, std::int64_t col) const { return decode_slowly(dtype, at(row, col)); }
 
-  // Any code, or any finite one.
+  // Random codes, including NaN and Inf unless `finite`.
   static WeightCodes random(Dtype dtype, std::int64_t n, std::int64_t k, std::uint64_t seed, bool finite = true) {
     WeightCodes made{
         .dtype = dtype, .n = n, .k = k, .codes = std::vector<std::uint8_t>(static_cast<std::size_t>(n * k))};
@@ -60,8 +60,8 @@ struct WeightCodes {
     return made;
   }
 
-  // Rows of bytes that begin `offset` bytes after an aligned place, `padding` elements apart; what is not a code's is
-  // poison.
+  // The codes in rows of packed bytes that begin `offset` bytes after an aligned address and are `padding` elements
+  // apart; bytes that hold no code are poison.
   GuardedMatrix rows(std::int64_t padding = 0, std::int64_t offset = 0) const {
     const std::int64_t stride = row_stride(padding);
     GuardedMatrix bytes(Dtype::u8, n, row_bytes(dtype, k), stride * bits_of(dtype) / 8 - row_bytes(dtype, k), offset);
@@ -82,7 +82,7 @@ struct WeightCodes {
     const std::int64_t unit = packed_unit(dtype);
     return (k + padding + unit - 1) / unit * unit;
   }
-  // Those bytes as codes.
+  // A tensor of codes over those bytes.
   Tensor view(const GuardedMatrix& bytes, void* base, Device device, std::int64_t padding) const {
     Tensor tensor = bytes.view(base, device);
     tensor.dtype = dtype;
@@ -92,7 +92,7 @@ struct WeightCodes {
   }
 };
 
-// Where tensors begin, and how far their rows are apart, beyond what is needed.
+// Where tensors begin, and how much farther apart their rows are than necessary.
 struct DequantPlacement {
   std::int64_t x_padding = 0, x_offset = 0;            // elements
   std::int64_t weight_padding = 0, weight_offset = 0;  // elements, bytes
@@ -104,7 +104,7 @@ struct DequantCase {
   std::int64_t m, n, k;
   DequantPlacement placement{};
   std::uint64_t seed = 1;
-  // Some rows have a NaN, some an Inf where the format has one.
+  // Some rows have a NaN, and some an Inf if the format has one.
   bool faulty = false;
 };
 
@@ -143,7 +143,7 @@ class DequantData {
     return factors.value(0, of_row * groups + (scale.cols == 0 ? 0 : k / scale.cols));
   }
 
-  // Every output in float64 with what may be lost of it; NaN and Inf as they are.
+  // Every output in float64, and how far from it a result may lie; NaN and Inf stay what they are.
   struct Expected {
     double value, bound;
   };
@@ -183,7 +183,7 @@ class DequantData {
   std::vector<GuardedMatrix> inputs{};
 
  private:
-  // Outputs are around 1.
+  // Factors that bring the outputs to around 1.
   void fill_factors() {
     const double unit = 1.0 / static_cast<double>(fp8_max(case_.spec.weight));
     for (std::int64_t i = 0; i < factors.cols(); ++i) {
@@ -253,7 +253,7 @@ class DequantData {
                                                               : inputs[i].value(0, n));
       }
       const double value = evaluate(spec.pointwise, sum, others);
-      // The steepest of what lies around.
+      // The steepest slope nearby.
       const double around = std::max({bound, 1e-3 * std::fabs(sum), 1e-6});
       const double slope = std::max(std::fabs(evaluate(spec.pointwise, sum + around, others) - value),
                                     std::fabs(evaluate(spec.pointwise, sum - around, others) - value)) /
@@ -266,7 +266,7 @@ class DequantData {
   }
 };
 
-// Empty, or which output is wrong.
+// Empty, or a message that says which output is wrong.
 inline std::string fault_of_outputs(const DequantData& data, const GuardedMatrix& out,
                                     const std::vector<DequantData::Expected>& expected) {
   if (std::string found = out.damage(); !found.empty()) return found;
@@ -289,7 +289,7 @@ inline std::string fault_of_outputs(const DequantData& data, const GuardedMatrix
   return {};
 }
 
-// The data in a backend's memory. The weight is packed there, by the backend itself.
+// The data in a backend's memory. The backend itself packs the weight there.
 class PlacedDequant {
  public:
   PlacedDequant(const DequantData& data, Backend& backend, Stream& stream)

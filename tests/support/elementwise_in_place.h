@@ -1,4 +1,4 @@
-// An expression whose output is one of the matrices that it reads.
+// Runs an expression whose output is one of the matrices that it reads.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace ingot::test {
 
-// By the names of the backend's argument struct.
+// The expression's matrices, by their names in the backend's argument struct.
 inline std::vector<std::string> matrices_of(const ElementwiseSpec& spec) {
   std::vector<std::string> names;
   if (spec.pointwise.uses_x()) names.emplace_back("input");
@@ -22,7 +22,7 @@ inline std::vector<std::string> matrices_of(const ElementwiseSpec& spec) {
   return names;
 }
 
-// Rows that are read in vectors of 8, rows that are not, both in one call, and ends of tiles.
+// Rows that are read 8 elements at a time, rows that are not, both in one call, and the ends of tiles.
 inline std::vector<Case> in_place_cases(const ElementwiseSpec& spec) {
   std::vector<Case> made;
   for (const Shape shape : {Shape{1, 1}, Shape{70, 264}, Shape{37, 131}, Shape{9, 2080}}) {
@@ -33,7 +33,8 @@ inline std::vector<Case> in_place_cases(const ElementwiseSpec& spec) {
   return made;
 }
 
-// What then lies in the place of `over`, with the bytes around it as they were. `times`: one call after the other.
+// Runs the case with `over` as input and output, and returns that matrix with the bytes around it. `times`: how many
+// calls, one after the other.
 inline GuardedMatrix run_in_place(const Case& c, const SharedMatrices& inputs, const std::string& over,
                                   Backend& backend, Stream& stream, int times = 1) {
   const auto& spec = std::get<ElementwiseSpec>(c.spec);

@@ -1,5 +1,5 @@
-// All outputs of a GEMM with an epilogue against float64. Of a GEMM whose intermediate values are exact only what the
-// epilogue's own steps round may differ.
+// Compares all outputs of a GEMM with an epilogue with float64. If the GEMM's intermediate values are exact, only
+// roundings by the epilogue's own steps are allowed.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,11 @@
 
 namespace ingot::test {
 
-// How far the sums of tensor cores may lie from the exact ones, relative to the sum of the absolute terms: they keep
-// few bits of each product. What their errors are on the whole, other tests bound.
+// How far the tensor cores' sums may lie from the exact ones, relative to the sum of the absolute terms: they keep few
+// bits of each product. Other tests bound their errors over a whole output.
 inline constexpr double kTensorCoreSum = 0x1p-10;
 
-// The inputs with a c of NaN and Inf: what beta = 0 leaves unread.
+// The inputs, with a c of NaN and Inf that beta = 0 must leave unread.
 inline SharedMatrices with_unset_c(const Case& c, SharedMatrices inputs) {
   const Dtype dtype = *std::get<GemmSpec>(c.spec).epilogue.c;
   const auto [nan, inf] = dtype == Dtype::f32    ? std::pair{0x7fc00000U, 0x7f800000U}
@@ -40,7 +40,7 @@ inline SharedMatrices with_unset_c(const Case& c, SharedMatrices inputs) {
 
 class EpilogueReference {
  public:
-  // sum_error: of the sums, beyond that of adding up in f32 one by one.
+  // sum_error: the error of the sums, in addition to that of adding one by one in f32.
   std::string fault(const Case& c, const SharedMatrices& inputs, const Matrices& outputs, double sum_error) {
     const GemmSpec& spec = std::get<GemmSpec>(c.spec);
     const auto [m, n, k] = c.shape;
@@ -50,7 +50,7 @@ class EpilogueReference {
     const bool exact = c.input == Input::integers;
     Expected x = gemm_(sums, c.shape, inputs, exact);
     if (!exact && sum_error != 0) {
-      // The bound is (K + 4) 2^-24 of the absolute terms, and more.
+      // The bound is (K + 4) 2^-24 of the absolute terms; sum_error comes on top.
       for (double& bound : x.bounds) bound *= 1 + sum_error * 0x1p24 / static_cast<double>(k + 4);
     }
     if (spec.epilogue.c && c.beta != 0) add_c(static_cast<double>(c.beta), *inputs.at("c"), x);
@@ -119,7 +119,7 @@ class EpilogueReference {
     return values;
   }
 
-  // Between the codes of the smallest and of the largest that the value may be.
+  // Between the codes of the smallest and the largest value that the result may have.
   static Expected coded(Dtype dtype, double scale, Expected values) {
     const auto code = [&](double value) {
       return decode_reference(dtype, encode_reference(dtype, static_cast<float>(value) * static_cast<float>(scale)));

@@ -1,4 +1,4 @@
-// Errors are checked by what they say.
+// Checks errors by their messages.
 #pragma once
 
 #include <boost/test/test_tools.hpp>
@@ -12,7 +12,7 @@
 
 namespace ingot::test {
 
-// What `call` throws, which must be an Error of this code; "nothing thrown" where it throws nothing.
+// The message of what `call` throws, which must be an Error with this code; "nothing thrown" if it throws nothing.
 template <class Call>
 std::string error_of(const Call& call, ErrorCode code) {
   try {

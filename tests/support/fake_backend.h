@@ -1,4 +1,5 @@
-// A backend that hands out memory, counts it, and can be told that its streams are capturing; it computes nothing.
+// A backend that only hands out memory and counts it. A test can tell it that its streams are capturing; it computes
+// nothing.
 #pragma once
 
 #include <cstdlib>
@@ -14,11 +15,11 @@ class FakeBackend final : public Backend {
  public:
   bool is_capturing = false;
   bool fill_fails = false;
-  std::size_t largest = ~std::size_t{0};  // no room for more than this at once
+  std::size_t largest = ~std::size_t{0};  // a larger allocation fails
   int allocations = 0;
   mutable int capture_questions = 0;
   int streams = 0;
-  std::map<void*, std::size_t> live{};  // what is allocated now
+  std::map<void*, std::size_t> live{};  // the current allocations
 
   FakeBackend() = default;
 
@@ -64,7 +65,7 @@ class FakeBackend final : public Backend {
     ++capture_questions;
     return is_capturing;
   }
-  // A handle is a number that counts the streams made; it is never read through.
+  // A handle is just a count of the streams made; nothing dereferences it.
   CUstream_st* create_stream() override {
     return reinterpret_cast<CUstream_st*>(static_cast<std::uintptr_t>(++streams));
   }

@@ -1,5 +1,5 @@
-// A compiler without NVRTC: counts its compiles, takes as long as it is told, and refuses sources that say "#error".
-// Its machine code is its input, so a kernel that got mixed up with another shows.
+// A compiler without NVRTC: it counts its compiles, takes as long as it is told, and refuses sources that contain
+// "#error". Its machine code is its input, so a test notices if kernels are mixed up.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A libnvtx3interop.so that notes its calls: fake_nvtx_log() gives them, and begins anew.
+// A libnvtx3interop.so that logs its calls: fake_nvtx_log() returns the log and clears it.
 #include <string>
 
 namespace {

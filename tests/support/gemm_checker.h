@@ -1,11 +1,11 @@
-// A GEMM's outputs against float64, on the GPU itself: every element, quickly enough for a hundred thousand products.
-// The kernels below are compiled through the library as a user's source, but include nothing of it: codes are decoded
-// by tables that the host makes of the formats' definitions (reference_formats.h), and epilogues are written out here.
-// test_gemm_cross_gpu.cpp compares them with the CPU's float64 first.
+// Compares a GEMM's outputs with float64 on the GPU itself: every element, fast enough for a hundred thousand products.
+// The kernels below are compiled through the library like a user's source, but include nothing of it: they decode codes
+// with tables that the host makes from the formats' definitions (reference_formats.h), and the epilogues are written
+// out here. test_gemm_cross_gpu.cpp first compares the kernels with the CPU's float64.
 //
-// An element is right where the exact value, give or take a bound, lies in the interval that rounds to it. The bound is
-// that of the sum's terms, carried through the epilogue; where inputs are small integers it is 0, and a tie must have
-// gone to the even neighbour.
+// An element is right if the exact value, give or take a bound, lies in the interval that rounds to it. The bound
+// covers the sum's terms and is carried through the epilogue; if the inputs are small integers it is 0, and a tie must
+// have gone to the even neighbour.
 #pragma once
 
 #include <array>
@@ -28,18 +28,19 @@ namespace ingot::test {
 
 // ---- the kernels' parameters: the same structs, in the same order, as in the text below ----------------------------
 
-// data null: none. kind: 0 f32, 1 bf16, 2 f16, 3 an 8-bit format; table: the value of every code of the last two.
+// data null: there is no matrix. kind: 0 f32, 1 bf16, 2 f16, 3 an 8-bit format; table: the value of every code, for
+// kinds 2 and 3.
 struct CheckedMatrix {
   const void* data = nullptr;
   long long pitch = 0;
   const double* table = nullptr;
   long long kind = 0;
   long long largest = 0;      // the code of the largest number
-  long long not_number = -1;  // of the fnuz formats, the code that would be -0
+  long long not_number = -1;  // for the fnuz formats: the code that would be -0
 };
 
-// Sums of products, and of their absolute values. groups: those of 128 of K in a row, 0 where factors are not part of
-// the sum; b_rows: how many rows of b share theirs.
+// The sums of products, and of their absolute values. groups: the number of groups of 128 of K in a row, or 0 if
+// factors are not part of the sum; b_rows: how many rows of b share theirs.
 struct SumsParams {
   CheckedMatrix a, b;
   long long m = 0, n = 0, k = 0;
@@ -50,7 +51,7 @@ struct SumsParams {
   double* magnitudes = nullptr;
 };
 
-// What was found of one product. Indices are of elements (wrong) and of bytes.
+// What was found for one product. Indices count elements (wrong) and bytes.
 struct Verdict {
   static constexpr unsigned long long kNone = ~0ULL;
   struct Errors {
@@ -58,14 +59,14 @@ struct Verdict {
     unsigned long long wrong = 0, first = kNone;
   };
   struct Bytes {
-    unsigned long long different = 0, first_different = kNone;  // from those of the first time
-    unsigned long long damaged = 0, first_damaged = kNone;      // around the matrix
+    unsigned long long different = 0, first_different = kNone;  // from those of the first run
+    unsigned long long damaged = 0, first_damaged = kNone;      // bytes around the matrix
   };
   Errors out, preactivation;
   Bytes out_bytes, preactivation_bytes;
-  double amax = 0, amax_bound = 0;             // what it should be
-  double expected = 0, bound = 0, actual = 0;  // of JudgeParams::only
-  // Written by the GEMM, which runs twice.
+  double amax = 0, amax_bound = 0;             // as it should be
+  double expected = 0, bound = 0, actual = 0;  // for JudgeParams::only
+  // The GEMM, which runs twice, writes these.
   std::array<float, 2> amax_found{};
   std::array<float, 2> factor_found{};
 };
@@ -74,16 +75,16 @@ struct JudgeParams {
   const double* sums = nullptr;
   const double* magnitudes = nullptr;
   long long m = 0, n = 0;
-  const float* factor_a = nullptr;  // null: none, or in the sums
+  const float* factor_a = nullptr;  // null: there are none, or they are in the sums
   const float* factor_b = nullptr;
   long long factor_a_stride = 0, factor_b_stride = 0;
   CheckedMatrix bias, c, first, second, out, preactivation;  // first, second: the expression's inputs
   double beta = 0;
-  double scale = 1;      // of an FP8 output
-  double sum_error = 0;  // of the absolute terms
+  double scale = 1;      // for an FP8 output
+  double sum_error = 0;  // relative to the absolute terms
   long long value = 0;   // a CrossValue
   long long exact = 0;
-  long long only = -1;  // an index: that element's expected value, bound and actual value, and nothing else
+  long long only = -1;  // an index: report only that element's expected value, bound and actual value
   long long only_preactivation = 0;
   Verdict* verdict = nullptr;
 };
@@ -167,7 +168,7 @@ __device__ double decoded(const Matrix& x, unsigned code) {
 __device__ double value_at(const Matrix& x, i64 r, i64 c) { return decoded(x, code_at(x, r, c)); }
 )";
 
-// A block makes 64 x 64 sums, a thread 4 x 4 of them, 16 of K at a time.
+// A block computes 64 x 64 sums, a thread 4 x 4 of them, 16 of K at a time.
 inline constexpr const char* kSumsText = R"(
 __global__ void sums(SumsParams p) {
   __shared__ double a[16][65];
@@ -380,7 +381,7 @@ __global__ void bytes(BytesParams p) {
 constexpr auto kKernel = &bytes;
 )";
 
-// The three programs. Their structs must be as large as the host's.
+// The three programs. Their structs must have the sizes of the host's.
 inline Source check_source(const char* name, const char* text) {
   const auto same_size = [](const char* what, std::size_t bytes) {
     return std::string("static_assert(sizeof(") + what + ") == " + std::to_string(bytes) + ", \"\");\n";
@@ -404,7 +405,7 @@ class GemmChecker {
     for (std::size_t i = 0; i < sources.size(); ++i) kernels_[i] = &gpu.context().cache().get(sources[i]);
   }
 
-  // As the kernels read it; a Tensor without data is none.
+  // A matrix as the kernels read it; a Tensor without data gives no matrix.
   CheckedMatrix of(const Tensor& tensor) {
     if (tensor.data == nullptr) return {};
     const Dtype dtype = tensor.dtype;

@@ -1,13 +1,13 @@
-// The whole cross of GEMMs: every pair of formats, with fast and accurate sums, every kind of factors, every kind of
-// output and every kind of epilogue: some five thousand cells. Each meets 18 products, whose M, N and K are of every
-// length around a tile, a vector or a row of 16 bytes, and one beyond 4096: in nine of them K is any, in the others a
-// multiple of 16, which wgmma and cuBLASLt want. Pure values: tests/runtime/test_gemm_cross.cpp looks at the list,
+// The full cross of GEMMs: every pair of formats, fast and accurate sums, every kind of factors, of output and of
+// epilogue: some five thousand cells. Each cell has 18 products, whose M, N and K take every length around a tile, a
+// vector or a row of 16 bytes, and one beyond 4096; in nine of them K is arbitrary, in the others a multiple of 16,
+// which wgmma and cuBLASLt want. Pure values: tests/runtime/test_gemm_cross.cpp checks the list, and
 // test_gemm_cross_gpu.cpp runs it.
 //
-// Kernels. A kernel is compiled for a cell (formats, sums, output, epilogue), not for its sizes, but which tiling the
-// library takes depends on those. So few tilings are compiled: the smallest of each, which is what most of these sizes
-// get, and for some cells another one. Calls that leave the choice to the library are made where it falls on these;
-// every tiling with every epilogue is another test's (test_gemm_epilogue_gpu.cpp).
+// Kernels. A kernel is compiled for a cell (formats, sums, output, epilogue), not for its sizes, but the sizes decide
+// which tiling the library takes. So few tilings are compiled: the smallest one of each, which most of these sizes get,
+// and for some cells another one. Calls that leave the choice to the library are made if it falls on one of these.
+// Another test runs every tiling with every epilogue (test_gemm_epilogue_gpu.cpp).
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@
 namespace ingot::test {
 
 struct CrossEpilogue {
-  const char* words;  // of the spec's line; {} is the dtype of c
-  bool exact;         // no rounding but the output's, where sums and inputs are small integers
+  const char* words;  // in the spec's line; {} is the dtype of c
+  bool exact;         // only the output is rounded, if sums and inputs are small integers
 };
 
 enum class CrossValue : std::uint8_t { identity, relu, gelu, silu_gate, sigmoid_affine, residual };
@@ -51,7 +51,7 @@ inline constexpr float kCrossBeta = 0.5F;
 struct CrossCell {
   GemmSpec spec;
   std::size_t index = 0;     // in the list
-  std::size_t group = 0;     // formats and output: what no two groups' kernels share
+  std::size_t group = 0;     // formats and output: no two groups share a kernel
   std::size_t epilogue = 0;  // in kCrossEpilogues
 };
 
@@ -70,7 +70,7 @@ inline std::vector<CrossCell> cross_cells() {
       cells.push_back({.spec = spec, .index = cells.size(), .group = group, .epilogue = i});
     }
   };
-  // What gemm_sm90 multiplies too comes first: shares of the groups then have as many kernels.
+  // Operands that gemm_sm90 multiplies too come first: then every share of the groups has as many kernels.
   for (const bool wgmma : {true, false}) {
     for (const Dtype a : kFp8Dtypes) {
       for (const Dtype b : kFp8Dtypes) {
@@ -111,8 +111,8 @@ struct CrossShape {
   bool whole = false;    // K, pitches and addresses at multiples of 16
 };
 
-// A Latin square: of each two of M, N and K every pair of values meets once in its 81 products. K is assigned so that
-// no product has more than 2^31 terms: two large extents have a short K.
+// A Latin square: for each two of M, N and K, its 81 products contain every pair of values once. K is assigned so that
+// no product has more than 2^31 terms: two large extents get a short K.
 inline CrossShape cross_shape(std::size_t row, std::size_t col, bool whole) {
   constexpr std::array<std::int64_t, 9> kDepths{1000, 129, 127, 100, 17, 16, 7, 1, 4097};
   constexpr std::array<std::int64_t, 9> kWholeDepths{528, 128, 144, 112, 272, 1040, 48, 16, 4096};
@@ -126,22 +126,22 @@ inline CrossShape cross_shape(std::size_t row, std::size_t col, bool whole) {
           .whole = whole};
 }
 
-// The diagonal of the square that a cell's products are on: nine of them, with every M, every N and every K. (M is the
-// j-th extent, N the one `diagonal` further; the sum of both then takes every value, 2 and 9 having no divisor in
-// common.) Neighbours in the list have different ones.
+// The diagonal of the square on which a cell's products lie: nine products, with every M, every N and every K. (M is
+// the j-th extent and N the one `diagonal` further; the sum of both indices takes every value, because 2 and 9 have no
+// common divisor.) Neighbouring cells of the list have different diagonals.
 inline std::size_t cross_diagonal(const CrossCell& cell) { return cell.index % 9; }
 inline CrossShape cross_shape_on(std::size_t diagonal, std::size_t j, bool whole) {
   return cross_shape(j, (j + diagonal) % 9, whole);
 }
 
-// Small integers, of which sums and products are exact, where the epilogue is exact too; else bell-shaped values.
+// Small integers, whose sums and products are exact, if the epilogue is exact too; otherwise bell-shaped values.
 inline Input cross_input(const CrossCell& cell, const CrossShape& shape) {
   return kCrossEpilogues[cell.epilogue].exact && shape.turn % 2 == 0 ? Input::integers : Input::normal;
 }
 
 // ---- kernels -----------------------------------------------------------------------------------------------------
 
-inline constexpr int kCrossMultiprocessors = 132;  // what tilings are chosen for: a Hopper GPU's
+inline constexpr int kCrossMultiprocessors = 132;  // tilings are chosen for a Hopper GPU's
 
 inline GemmTiling smallest_tiling(const GemmSpec& spec) {
   const auto all = gemm_tilings(spec);
@@ -154,8 +154,8 @@ inline GemmSpec with_tiling(GemmSpec spec, GemmKernel kernel, const GemmTiling& 
   return spec;
 }
 
-// The kernels of ours that a cell runs: those that are compiled beforehand. What a kernel does not depend on (what
-// generate() makes a parameter) does not decide them, so that neighbours share theirs.
+// Our kernels that a cell runs: those that are compiled beforehand. Only what a kernel depends on decides them, not
+// what generate() makes a parameter, so that neighbouring cells share kernels.
 inline std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target) {
   const GemmSpec& spec = cell.spec;
   if (spec.a == Dtype::f32) {
@@ -186,8 +186,8 @@ inline std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target)
   return kernels;
 }
 
-// Does the library's own choice for a call need no kernel that is not compiled? It follows the backend's order; were
-// that another, a kernel would be compiled when it is first called, and this test be slower.
+// Does the library's own choice for a call need only kernels that are compiled? This follows the backend's order of
+// choice; if that were another, a kernel would be compiled at its first call, and this test would be slower.
 inline bool choice_is_compiled(const CrossCell& cell, const std::vector<GemmSpec>& kernels, const GemmTensors& tensors,
                                const MatmulSize& shape, Target target) {
   const GemmCall call{.spec = cell.spec, .size = {.m = shape.m, .n = shape.n, .k = shape.k}};

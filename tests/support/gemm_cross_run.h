@@ -1,5 +1,5 @@
-// One product of the cross (gemm_cross.h) on a GPU: what it reads, what it writes with room around it, both of its
-// runs, and what gemm_checker.h says of them. After support/gpu_test.h.
+// One product of the cross (gemm_cross.h) on a GPU: its inputs, its outputs with guard bytes around them, its two runs,
+// and gemm_checker.h's verdict. Include it after support/gpu_test.h.
 #pragma once
 
 #include <algorithm>
@@ -21,18 +21,18 @@
 
 namespace ingot::test {
 
-inline constexpr std::int64_t kLongest = kCrossExtents.back() + 32;  // a row with what lies after it
+inline constexpr std::int64_t kLongest = kCrossExtents.back() + 32;  // a row with the bytes after it
 inline constexpr std::size_t kLargest = static_cast<std::size_t>(kLongest * kLongest);
 inline constexpr std::size_t kCrossGuard = 256;
 inline constexpr unsigned char kFirstPoison = 0xa5;
 inline constexpr unsigned char kSecondPoison = 0x5a;
 inline constexpr float kAmaxBefore = 1e-3F;
-inline constexpr float kScale = 2;  // of FP8 outputs: some saturate
+inline constexpr float kScale = 2;  // for FP8 outputs: some values saturate
 
 enum class Role : std::uint8_t { a, b, bias, c, first, second };
 
-// What GEMMs read: one stretch of random elements for each dtype and kind of input, in which every matrix is a view at
-// an offset of its own. Between the rows, and after the last, lie other elements: what is read there shows.
+// The inputs of GEMMs: one long run of random elements for each dtype and kind of input, in which every matrix is a
+// view at its own offset. Other elements lie between its rows and after the last, so reading those changes the result.
 class CrossInputs {
  public:
   explicit CrossInputs(Gpu& gpu) : gpu_(&gpu) {}
@@ -72,8 +72,8 @@ class CrossInputs {
   }
 
  private:
-  static constexpr std::int64_t kApart = 16 * 7919;  // no multiple of a row's length
-  static constexpr std::size_t kPeriod = 1048573;    // a prime: rows do not come again
+  static constexpr std::int64_t kApart = 16 * 7919;  // not a multiple of a row's length
+  static constexpr std::size_t kPeriod = 1048573;    // a prime: rows do not repeat
   static constexpr std::size_t kFactors = 4097 * 33 + 15;
 
   Buffer upload(const void* data, std::size_t bytes) {
@@ -106,7 +106,7 @@ class CrossInputs {
   Buffer scale_;
 };
 
-// An output with room around it, and its bytes of the first run.
+// An output with guard bytes around it, and its bytes after the first run.
 class CrossOutput {
  public:
   explicit CrossOutput(Gpu& gpu) : gpu_(&gpu), now_(gpu.backend(), kBytes), before_(gpu.backend(), kBytes) {}
@@ -150,7 +150,7 @@ class CrossOutput {
   std::size_t bytes_ = 0;
 };
 
-// One product of one cell by one kernel.
+// One product of one cell, computed by one kernel.
 struct CrossRun {
   const CrossCell* cell = nullptr;
   GemmSpec spec{};  // the cell's, with a kernel
@@ -162,7 +162,7 @@ inline std::string name(const CrossRun& run) {
   return name(Case{.spec = run.spec, .shape = run.shape.shape, .input = run.input, .placement = run.shape.placement});
 }
 
-// The bounds of a whole output's relative error; elements have theirs beside.
+// The bounds of a whole output's relative error; elements have their own bounds too.
 inline double cross_tolerance(const GemmSpec& spec, Dtype out) {
   if (out == Dtype::bf16) return 0x1p-8;
   if (!is_fp8(spec.a)) return out == Dtype::f32 ? 1e-4 : 1e-3;
@@ -175,8 +175,8 @@ inline bool may_round_twice(const GemmSpec& spec) {
   return cublaslt && spec.bias && !is_fp8(spec.a);
 }
 
-// How far a sum may lie from the exact one, relative to its absolute terms. gemm_mma adds exact products in f32, the
-// FP8 tensor cores keep few bits; added up there throughout, they lose some with each 32 of K.
+// How far a sum may lie from the exact one, relative to its absolute terms. gemm_mma adds exact products in f32. The
+// FP8 tensor cores keep few bits; if they sum throughout, they lose some with each 32 of K.
 inline double cross_sum_error(const GemmSpec& spec) {
   if (!is_fp8(spec.a) || spec.kernel == GemmKernel::simt) return 0x1p-11;
   if (spec.kernel == GemmKernel::mma) return 0x1p-13;
@@ -192,7 +192,7 @@ class Cross {
   std::size_t runs() const { return runs_; }
   const std::map<std::string, std::size_t>& counts() const { return counts_; }
 
-  // All that a call of this run takes; outputs are placed, and so is what the GEMM writes to `verdict`.
+  // All tensors of a call of this run, with the outputs placed; the GEMM's amax and factor go to `verdict`.
   GemmTensors tensors(const CrossRun& run, Verdict* verdict, std::size_t time) {
     const GemmSpec& spec = run.spec;
     const auto [m, n, k] = run.shape.shape;
@@ -263,10 +263,11 @@ class Cross {
   struct Sums {
     Buffer values;
     Buffer magnitudes;
-    std::string of;  // which: made again where it is another's
+    std::string of;  // what they are sums of; other operands replace them
   };
 
-  // In float64, of the operands alone or of what their groups' factors make of them. The last of each kind are kept.
+  // Sums in float64, either of the operands only or including their groups' factors. The last sums of each kind are
+  // kept.
   const Sums& sums(const CrossRun& run, const GemmTensors& t) {
     const GemmSpec& spec = run.spec;
     const bool grouped = has_group_factors(spec);
@@ -294,7 +295,7 @@ class Cross {
     return kept;
   }
 
-  // False where cuBLASLt, asked for by name, has no algorithm for it. Verdicts come later, many at a time.
+  // Enqueues a run. False if cuBLASLt, requested by name, has no algorithm for it. Verdicts come later, many at a time.
   bool enqueue(const CrossRun& run) {
     if (waiting_.size() == kBatch) flush();
     Verdict* const verdict = static_cast<Verdict*>(verdicts_.data()) + waiting_.size();
@@ -371,7 +372,7 @@ class Cross {
         return std::string(what) + ": " + std::to_string(errors.wrong) + " of " + std::to_string(elements) +
                " elements are wrong, " + place(errors.first);
       }
-      // Of few elements the whole says no more than each.
+      // With few elements, the whole says no more than each element.
       if (is_fp8(dtype) || elements < 256) return {};
       const double allowed = cross_tolerance(spec, dtype);
       if (errors.error <= allowed * allowed * errors.norm) return {};
@@ -398,7 +399,7 @@ class Cross {
     return fault;
   }
 
-  // The first wrong element, of one more run.
+  // Runs once more and describes the first wrong element.
   std::string again(const CrossRun& run, const Verdict& found) {
     clear_verdicts();
     auto* const verdict = static_cast<Verdict*>(verdicts_.data());

@@ -1,5 +1,5 @@
-// A tensor-core GEMM on a GPU, through Backend::gemm: against float64, exactly where the inputs are small integers;
-// poisoned outputs, the bytes around them untouched; the same bits again. After support/gpu_test.h.
+// A tensor-core GEMM on a GPU, through Backend::gemm: compared with float64, exactly if the inputs are small integers;
+// outputs poisoned, the bytes around them untouched; the same bits a second time. Include it after support/gpu_test.h.
 #pragma once
 
 #include <iostream>
@@ -61,7 +61,7 @@ struct GemmOnGpu {
     ++run_count;
   }
 
-  // The message of a call that is refused before anything is launched.
+  // The message of a call that must be refused before anything is launched.
   std::string refusal(const Case& c) {
     PlacedCase placed(c, maker.inputs(c), cuda, stream);
     const std::int64_t launches = cuda.launches();

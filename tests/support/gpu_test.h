@@ -1,5 +1,5 @@
-// What the programs of the label gpu have in common: their main(), which skips where there is no GPU, and how their
-// contexts are made. Included once.
+// What the test programs with the label gpu share: their main(), which skips the tests if there is no GPU, and the way
+// they make contexts. Include it once per program.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -12,7 +12,7 @@
 
 namespace ingot::test {
 
-// The environment's options, on CUDA.
+// The options from the environment, with CUDA as the device.
 inline ContextOptions cuda_options() {
   ContextOptions options = ContextOptions::from_environment();
   options.where = ContextOptions::Where::cuda;

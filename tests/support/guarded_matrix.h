@@ -1,4 +1,4 @@
-// A matrix in host memory that knows every byte around its elements: what an operation writes outside of them shows.
+// A matrix in host memory between guard bytes: it detects what an operation writes outside its elements.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ namespace ingot::test {
 
 class GuardedMatrix {
  public:
-  static constexpr std::size_t kGuard = 256;  // bytes before and after; keeps the alignment of the allocation
+  static constexpr std::size_t kGuard = 256;  // bytes before and after; a multiple of the allocation's alignment
   static constexpr std::byte kPoison{0xa5};
 
   GuardedMatrix() = default;
-  // `padding` elements after each row, `offset` elements before the first.
+  // `padding`: elements after each row; `offset`: elements before the first.
   GuardedMatrix(Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding = 0, std::int64_t offset = 0)
       : dtype_(dtype), rows_(rows), cols_(cols), stride_(cols + padding), offset_(offset) {
     const auto elements = static_cast<std::size_t>(rows * stride_ + offset);
@@ -31,7 +31,7 @@ class GuardedMatrix {
   std::vector<std::byte>& bytes() { return bytes_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
-  // The matrix in a copy of bytes() at `base`.
+  // The matrix within a copy of bytes() at `base`.
   Tensor view(void* base, Device device) const {
     if (bytes_.empty()) return {};
     return {.data = static_cast<std::byte*>(base) + start(),
@@ -57,7 +57,7 @@ class GuardedMatrix {
 
   std::size_t row_bytes() const { return static_cast<std::size_t>(cols_) * element_size(); }
 
-  // Empty, or where the first byte outside of the elements was written.
+  // Empty, or the position of the first byte that was written outside the elements.
   std::string damage() const {
     if (bytes_.empty()) return {};
     const auto untouched = [&](std::size_t begin, std::size_t end) -> std::string {

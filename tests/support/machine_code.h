@@ -1,5 +1,5 @@
-// A digest of what a GPU would execute: the instructions and constants of a cubin, not the names in it. Two builds
-// whose kernels have the same digests run the same code (scripts/compare_kernels.sh compares them).
+// A digest of what a GPU executes: the instructions and constants of a cubin, but not the names in it. If the kernels
+// of two builds have the same digests, they run the same code (scripts/compare_kernels.sh compares them).
 #pragma once
 
 #include <elf.h>
@@ -27,7 +27,7 @@ T read(std::span<const std::byte> file, std::size_t offset) {
 
 }  // namespace machine_code
 
-// 32 hex digits; empty where the file has no section of instructions. Sections count in the file's order: .text.* are
+// 32 hex digits; empty if the file has no section of instructions. Sections count in the file's order: .text.* holds
 // the instructions, .nv.constant* the constants and the layout of the parameters, .nv.shared* the static shared memory.
 inline std::string machine_code_digest(std::span<const std::byte> cubin) {
   const auto header = machine_code::read<Elf64_Ehdr>(cubin, 0);

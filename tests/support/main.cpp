@@ -1,4 +1,4 @@
-// main() of the test programs that have none of their own (support/gpu_test.h has).
+// main() of the test programs that have none of their own (those of support/gpu_test.h have).
 #include <boost/test/unit_test.hpp>
 
 int main(int argc, char** argv) {

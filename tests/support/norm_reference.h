@@ -1,7 +1,8 @@
-// The norms in float64, straight from their definitions, with how far f32 may lie from them.
+// The norms in float64, straight from their definitions, and how far f32 results may lie from them.
 //
-// A row's sum is made of at most 4 + cols / 4096 vectors of 8 to a thread, 3 adds in a vector of 8, 5 in a warp and 16
-// over warps: that many roundings lie between a term and the sum. Where an f32 sum overflows there is no bound: Inf.
+// To sum a row, a thread adds at most 4 + cols / 4096 groups of 8 columns; there are 3 additions within a group, 5
+// within a warp and 16 over warps: that many roundings lie between a term and the sum. If an f32 sum overflows there is
+// no bound: Inf.
 #pragma once
 
 #include <cmath>
@@ -26,7 +27,7 @@ inline double rounding_to(Dtype dtype, double value) {
   return unit_roundoff(dtype) * std::fabs(value) + smallest;
 }
 
-// As value_difference(), but nothing is asked of an element without a bound.
+// Like value_difference(), but it checks no element without a bound.
 inline std::string bounded_difference(const std::string& what, const Expected& expected, const GuardedMatrix& actual) {
   return difference(
       what, expected.rows, expected.cols, actual,
@@ -48,7 +49,7 @@ struct NormReference {
   Expected mean, rstd, values;
 };
 
-// Element c of a vector that may not be there.
+// Element c of an optional vector; `otherwise` if the vector does not exist.
 inline double element_or(const SharedMatrices& inputs, const char* name, std::int64_t c, double otherwise) {
   const auto found = inputs.find(name);
   return found == inputs.end() ? otherwise : found->second->value(0, c);
@@ -77,13 +78,13 @@ inline NormReference norm_reference(const NormSpec& spec, const SharedMatrices& 
     double squares = 0;
     for (std::int64_t c = 0; c < cols; ++c) squares += (x.value(r, c) - mean) * (x.value(r, c) - mean);
     const double variance = squares / count;
-    // The deviations from the true mean sum to 0: an error of the mean counts by its square only.
+    // The deviations from the true mean sum to 0, so an error of the mean counts only by its square.
     const double variance_error =
         (roundings + 6) * kUlp * (variance + mean_error * mean_error) + mean_error * mean_error + 0x1p-148;
     const double inside = variance + static_cast<double>(eps);
     const double rstd = 1 / std::sqrt(inside);
     const double relative = (variance_error + kUlp * inside) / inside;
-    // Half of the relative error, and 2 ulp for rsqrt; less than first order while the error is small.
+    // Half of the relative error to first order, with a margin for higher orders, and 2 ulp for rsqrt.
     const double rstd_relative = relative < 0.5 ? 0.75 * relative + 5 * kUlp : std::numeric_limits<double>::infinity();
     const double limit = std::isfinite(squares) ? squares : 0.0;
     push(made.mean, mean, bound_or_none(mean_error, std::isfinite(magnitude) ? magnitude : 0.0));

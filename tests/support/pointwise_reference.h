@@ -1,5 +1,5 @@
-// The values of a fused cast by float64, each with the bound of what f32 arithmetic may make of it; and how far those
-// of a fast expression may lie from the reproducible one's.
+// The values of a fused cast in float64, each with a bound for what f32 arithmetic may make of it; and how far the
+// values of a fast expression may lie from those of the reproducible one.
 #pragma once
 
 #include <algorithm>
@@ -21,14 +21,14 @@
 
 namespace ingot::test {
 
-// A value and how far from it a computation with rounding errors may end; nothing is known where `error` is not finite.
+// A value, and how far from it a computation with rounding errors may end. If `error` is not finite, nothing is known.
 struct Bounded {
   double value = 0;
   double error = 0;
 };
 
-// The relative errors that the steps may add to those of their operands. Above what templates/pointwise/math.cuh
-// promises for each grade (1.7 * 2^-17 and 1.6 ulp), which the tests of the functions hold it to.
+// The relative errors that the steps may add to those of their operands. They exceed what templates/pointwise/math.cuh
+// promises for each grade (1.7 * 2^-17 and 1.6 ulp), which the tests of the functions check.
 struct StepErrors {
   double function = 0;  // exp, tanh, divide ...
   static constexpr double kArithmetic = 0x1p-24;
@@ -40,7 +40,7 @@ struct StepErrors {
   }
 };
 
-// One operation as float64 has it.
+// One operation in float64.
 inline double step_reference(PointwiseOp op, double a, double b) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   const bool is_nan = std::isnan(a) || std::isnan(b);
@@ -68,8 +68,8 @@ inline double step_reference(PointwiseOp op, double a, double b) {
   }
 }
 
-// The same on operands with errors. Every function is monotonic in each operand, or has a kink at 0 only, so that the
-// corners of the operands' intervals bound it; but for a divisor that may be 0.
+// The same on operands with errors. Every function is monotonic in each operand, or has a kink only at 0, so the
+// corners of the operands' intervals bound it; except for a divisor that may be 0.
 inline Bounded bounded_step(PointwiseOp op, const Bounded& a, const Bounded& b, const StepErrors& errors) {
   constexpr double kUnknown = std::numeric_limits<double>::infinity();
   const double value = step_reference(op, a.value, b.value);
@@ -101,7 +101,7 @@ inline Bounded bounded_step(PointwiseOp op, const Bounded& a, const Bounded& b, 
   const bool arithmetic = op == PointwiseOp::add || op == PointwiseOp::subtract || op == PointwiseOp::multiply;
   const double largest = std::fabs(value) + error;
   error += largest * (arithmetic ? StepErrors::kArithmetic : errors.function) + StepErrors::kSmallest;
-  // Near the end of f32's range a result, or the reciprocal on the way to it, may be 0 or Inf before its time.
+  // Near the end of f32's range, a result or an intermediate reciprocal may become 0 or Inf early.
   const bool beyond = largest >= 0x1p125 || (op == PointwiseOp::divide && std::fabs(b.value) >= 0x1p125);
   return {value, beyond ? kUnknown : error};
 }
@@ -121,9 +121,9 @@ inline Bounded bounded_value(const Pointwise& expression, const Bounded& x, std:
   return values.empty() ? x : values.back();
 }
 
-// The library's own values (of spec.in, or of f32) against float64: evaluate() says what they should be, the steps how
-// far from that they may be. Elements of which nothing is known are passed over; of large matrices every so manieth is
-// looked at.
+// Compares the library's own values (as spec.in, or as f32) with float64: evaluate() gives the expected values, and the
+// steps give their bounds. Elements about which nothing is known are skipped; of large matrices only one element in
+// `every` is checked.
 inline std::string value_fault(const CastSpec& spec, const SharedMatrices& inputs, const GuardedMatrix& values) {
   constexpr std::int64_t kEnough = 100'000;
   const std::int64_t every = 1 + values.rows() * values.cols() / kEnough;
@@ -176,7 +176,7 @@ inline std::shared_ptr<const GuardedMatrix> widened(const GuardedMatrix& matrix)
   return wide;
 }
 
-// What a backend casts, exactly: the result of the expression in the dtype that it is not rounded in any more.
+// The exact values that a backend casts: the expression's result, in a dtype that does not round it again.
 inline std::shared_ptr<const GuardedMatrix> own_values(const CastSpec& spec, const Case& c,
                                                        const SharedMatrices& inputs, Backend& backend, Stream& stream) {
   if (!spec.pointwise) return inputs.at("input");
@@ -193,7 +193,7 @@ inline std::shared_ptr<const GuardedMatrix> own_values(const CastSpec& spec, con
   return std::make_shared<const GuardedMatrix>(run(alone, read, backend, stream).at("result"));
 }
 
-// `result` is the values, rounded to its own dtype.
+// Checks that `result` is the values rounded to its own dtype.
 inline std::string rounding_fault(const GuardedMatrix& values, const GuardedMatrix& result) {
   Expected expected{.rows = values.rows(), .cols = values.cols()};
   for (std::int64_t r = 0; r < values.rows(); ++r) {
@@ -205,8 +205,8 @@ inline std::string rounding_fault(const GuardedMatrix& values, const GuardedMatr
   return value_difference("result", expected, result);
 }
 
-// Sums over the columns of `values`, within the error of adding them up in f32. Of a column whose sum f32 may not hold
-// on the way nothing is known.
+// Checks the column sums of `values` against the error of adding them up in f32. A column whose sum might overflow f32
+// on the way is not checked.
 inline std::string cast_sum_fault(Dtype out, const GuardedMatrix& values, const GuardedMatrix& sum) {
   Expected expected{.rows = 1, .cols = values.cols()};
   for (std::int64_t c = 0; c < values.cols(); ++c) {
@@ -223,10 +223,10 @@ inline std::string cast_sum_fault(Dtype out, const GuardedMatrix& values, const 
   return value_difference("sum", expected, sum);
 }
 
-// An output of a fast expression beside that of the reproducible one. Values may differ by 1e-4 of themselves, or,
-// where the expression cancels, by 1e-5 of the largest: 16-bit results by a step of their rounding, maxima and factors
-// by one of bf16's, codes by one step; sums collect their terms' differences. `same_factors`: of the codes, few may
-// differ then.
+// Compares an output of a fast expression with that of the reproducible one. Values may differ by 1e-4 of themselves
+// or, if the expression cancels, by 1e-5 of the largest value: 16-bit results by one step of their rounding, maxima and
+// factors by one step of bf16's, codes by one step; sums accumulate their terms' differences. `same_factors`: if set,
+// few codes may differ.
 inline std::string fast_difference(const std::string& what, const GuardedMatrix& expected, const GuardedMatrix& actual,
                                    bool same_factors) {
   double largest = 0;
@@ -239,7 +239,7 @@ inline std::string fast_difference(const std::string& what, const GuardedMatrix&
     }
   }
   const double of_largest = (what == "sum" ? 1e-3 : 1e-5) * largest;
-  // Codes and 16-bit floats in the order of their values, both zeros being one.
+  // The rank of codes and 16-bit floats in the order of their values; both zeros are equal.
   const auto rank = [](const GuardedMatrix& matrix, std::int64_t r, std::int64_t c) {
     const std::uint32_t sign = 1U << (8 * size_of(matrix.dtype()) - 1);
     const auto magnitude = static_cast<std::int64_t>(matrix.bits(r, c) & (sign - 1));
@@ -263,7 +263,7 @@ inline std::string fast_difference(const std::string& what, const GuardedMatrix&
   return fault;
 }
 
-// All outputs of a fast cast; the first fault.
+// Compares all outputs of a fast cast; returns the first fault.
 inline std::string fast_difference(const Matrices& expected, const Matrices& actual) {
   bool same_factors = true;
   for (const char* const what : {"factors", "transposed_factors"}) {

@@ -1,4 +1,4 @@
-// Code run in processes of its own, for what one process cannot show: other users, kills, races between processes.
+// Runs code in separate processes, for what one process cannot show: other users, kills, races between processes.
 #pragma once
 
 #include <grp.h>
@@ -12,7 +12,7 @@ namespace ingot::test {
 
 inline constexpr int kThrew = 99;
 
-// The process id. The child leaves with the function's value, or kThrew.
+// Returns the process id. The child exits with the function's value, or with kThrew.
 inline pid_t start_process(const std::function<int()>& function) {
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("fork failed");
@@ -24,7 +24,7 @@ inline pid_t start_process(const std::function<int()>& function) {
   _exit(status);
 }
 
-// The exit status, or minus the signal that ended it.
+// Returns the exit status, or minus the signal that ended the process.
 inline int wait_for(pid_t process) {
   int status = 0;
   if (waitpid(process, &status, 0) != process) throw std::runtime_error("waitpid failed");
@@ -33,7 +33,7 @@ inline int wait_for(pid_t process) {
 
 inline int run_in_process(const std::function<int()>& function) { return wait_for(start_process(function)); }
 
-// As a user whom permissions bind: root's tests step down to nobody, other users' stay.
+// Runs as a user whom permissions bind: a test that runs as root becomes nobody; other users stay.
 inline int run_unprivileged(const std::function<int()>& function) {
   return run_in_process([&function] {
     constexpr uid_t kNobody = 65534;

@@ -1,5 +1,5 @@
-// quantize_mx and float_quantize on any backend, with guarded matrices; and what they should give, in float64
-// (CodeSearch).
+// Runs quantize_mx and float_quantize on any backend, with guarded matrices, and computes the expected results in
+// float64 (CodeSearch).
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct MxOutputs {
   GuardedMatrix scales;  // e8m0fnu
 };
 
-// Between rows: `padding` elements, bytes (of FP6 three times as many) and scales; and `offset` before the first row.
+// Between rows lie `padding` elements, bytes (for FP6 three times as many) and scales; before the first row, `offset`.
 inline MxOutputs poisoned_mx(Dtype out, std::int64_t rows, std::int64_t cols, Placement at) {
   const std::int64_t unit = packed_unit(out);
   const std::int64_t bytes = row_bytes(out, cols);
@@ -45,7 +45,7 @@ inline Tensor view_codes(const GuardedMatrix& codes, Dtype out, std::int64_t col
   return view;
 }
 
-// The tensors of one call in the backend's memory, the outputs poisoned.
+// The tensors of one call in the backend's memory, with poisoned outputs.
 class PlacedMx {
  public:
   PlacedMx(Dtype out, const GuardedMatrix& input, Placement at, Backend& backend, Stream& stream)
@@ -82,7 +82,7 @@ inline MxOutputs run_mx(const MxQuantizeSpec& spec, const GuardedMatrix& input, 
   return placed.outputs(stream);
 }
 
-// Empty where both are the same to the bit and nothing around them was written.
+// Empty if both have the same bits and nothing around them was written.
 inline std::string mx_difference(const MxOutputs& expected, const MxOutputs& found) {
   std::string fault = bit_difference("scales", expected.scales, found.scales);
   if (fault.empty()) fault = bit_difference("bytes of codes", expected.codes, found.codes);
@@ -90,7 +90,7 @@ inline std::string mx_difference(const MxOutputs& expected, const MxOutputs& fou
   return fault.empty() ? found.scales.damage() : fault;
 }
 
-// What holds for the group of columns from `first` on: the code of its scale and its codes.
+// The expectations for the group of columns from `first` on: the code of its scale, and its codes.
 struct MxGroup {
   std::uint32_t scale = 0;
   std::vector<std::uint32_t> codes;
@@ -135,7 +135,7 @@ inline std::string name(const KernelSpec& spec, const MxCase& c) {
   return name(Case{.spec = spec, .shape = c.shape, .input = c.input, .placement = c.at});
 }
 
-// Whole tiles, ends of tiles, rows that cannot be read in vectors or written in words, cut groups.
+// Whole tiles, ends of tiles, rows that cannot be read in vectors or written in words, and cut groups.
 inline std::vector<MxCase> mx_cases() {
   std::vector<MxCase> cases;
   for (const Shape shape : {Shape{1, 1}, Shape{3, 5}, Shape{2, 31}, Shape{5, 32}, Shape{4, 33}, Shape{3, 40},
@@ -157,13 +157,13 @@ inline std::vector<MxCase> mx_cases() {
 
 // ---- float_quantize ----------------------------------------------------------------------------------------------
 
-// x, of `in`, rounded in the format, in float64.
+// x, of dtype `in`, rounded to the format, in float64.
 inline double expected_float(const CodeSearch& search, double x) {
   if (std::isnan(x)) return x;
   return std::copysign(search.value(search.nearest(std::fabs(x))), x);
 }
 
-// in_place: the output is the input. Otherwise it lies as `at` says.
+// in_place: the output is the input. Otherwise `at` says how it lies.
 inline GuardedMatrix run_float(const FloatQuantizeSpec& spec, const GuardedMatrix& input, Placement at, bool in_place,
                                Backend& backend, Stream& stream) {
   Buffer from(backend, input.bytes().size());

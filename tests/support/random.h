@@ -1,4 +1,4 @@
-// Deterministic inputs: element i is a function of the seed and i alone, so that tensors may be filled in any order.
+// Deterministic inputs: element i depends only on the seed and i, so tensors may be filled in any order.
 #pragma once
 
 #include <cmath>
@@ -27,7 +27,7 @@ inline double random_unit(std::uint64_t seed, std::uint64_t index) {
   return static_cast<double>(random_bits(seed, index) >> 11U) * 0x1p-53;
 }
 
-// Mean 0, variance 1, within +-3.5: four uniforms added, which is as bell-shaped as tests need.
+// Mean 0, variance 1, within +-3.5: the sum of four uniform numbers, which is bell-shaped enough for tests.
 inline float random_normal(std::uint64_t seed, std::uint64_t index) {
   const std::uint64_t bits = random_bits(seed, index);
   double sum = 0;
@@ -46,7 +46,7 @@ inline float random_value(Input input, Dtype dtype, std::uint64_t seed, std::uin
     case Input::zeros: return sign * 0.0F;
     case Input::equal: return 0.3F;
     case Input::spread: {
-      // f16 from its smallest subnormal to its last binade but one; the others as far as their sums stay within f32.
+      // f16: from its smallest subnormal to its last binade but one; the others: as far as their sums stay within f32.
       const int lowest = dtype == Dtype::f16 ? -24 : -126;
       const int highest = dtype == Dtype::f16 ? 14 : 120;
       const int exponent = lowest + static_cast<int>((bits >> 8U) % static_cast<unsigned>(highest - lowest + 1));
@@ -70,7 +70,7 @@ inline std::uint32_t encode_input(Dtype dtype, float x) {
   }
 }
 
-// The last element of normal input: larger than all others, so that an amax that misses the end of a tensor shows.
+// The last element of normal input is larger than all others, so that an amax that misses the end of a tensor is wrong.
 inline constexpr float kLastOfNormal = 5.0F;
 
 inline void fill(GuardedMatrix& matrix, Input input, std::uint64_t seed, ThreadPool& pool) {

@@ -1,4 +1,4 @@
-// The operations in float64, straight from their definitions, over nothing of templates/.
+// The operations in float64, straight from their definitions, without anything from templates/.
 #pragma once
 
 #include <cmath>
@@ -20,13 +20,13 @@ inline void set_f32(GuardedMatrix& vector, std::int64_t i, float value) {
   vector.set_bits(0, i, std::bit_cast<std::uint32_t>(value));
 }
 
-// Which extent of a granularity an element belongs to; extents are numbered row by row.
+// The extent of a granularity to which an element belongs; extents are numbered row by row.
 inline std::int64_t extent_of(ScaleGranularity scale, std::int64_t cols, std::int64_t r, std::int64_t c) {
   const std::int64_t across = scale.cols == 0 ? 1 : (cols + scale.cols - 1) / scale.cols;
   return (scale.rows == 0 ? 0 : r / scale.rows) * across + (scale.cols == 0 ? 0 : c / scale.cols);
 }
 
-// max |x| of every extent; NaN where there is one.
+// max |x| of every extent; NaN if it contains one.
 inline GuardedMatrix amax_reference(ScaleGranularity scale, const GuardedMatrix& input) {
   GuardedMatrix amax(Dtype::f32, 1, scale_count(scale, input.rows(), input.cols()));
   for (std::int64_t i = 0; i < amax.cols(); ++i) set_f32(amax, i, 0.0F);
@@ -50,14 +50,14 @@ inline float scale_reference(const CastSpec& spec, double amax) {
   return spec.pow2 && scale != 0 ? std::ldexp(1.0F, std::ilogb(scale)) : scale;
 }
 
-// The scales of one output, with what is written beside its codes.
+// The scales of one output, and what is written beside its codes.
 struct ScalesReference {
   GuardedMatrix scales;
   GuardedMatrix factors;
-  GuardedMatrix amax;  // given scales: what is recorded
+  GuardedMatrix amax;  // with given scales: the recorded maxima
 };
 
-// `given` is null where scales are dynamic.
+// `given` is null if scales are dynamic.
 inline ScalesReference scales_reference(const CastSpec& spec, ScaleGranularity granularity, const GuardedMatrix& input,
                                         const GuardedMatrix* given) {
   ScalesReference made{GuardedMatrix(Dtype::f32, 1, scale_count(granularity, input.rows(), input.cols())), {}, {}};
@@ -74,7 +74,7 @@ inline ScalesReference scales_reference(const CastSpec& spec, ScaleGranularity g
   return made;
 }
 
-// A step of delayed scaling on what slots held before.
+// Delayed scaling's update of what the slots held before.
 inline Matrices amax_history_reference(const AmaxHistorySpec& spec, const SharedMatrices& inputs, Matrices slots) {
   GuardedMatrix& amax = slots.at("amax");
   GuardedMatrix& history = slots.at("history");
@@ -104,7 +104,7 @@ inline Matrices amax_history_reference(const AmaxHistorySpec& spec, const Shared
   return slots;
 }
 
-// Every output of a cast, whichever the spec asks for.
+// Every output of a cast that the spec asks for.
 inline Matrices cast_reference(const CastSpec& spec, const SharedMatrices& inputs) {
   const GuardedMatrix& input = *inputs.at("input");
   const bool given = spec.source == ScaleSource::given;
@@ -118,7 +118,7 @@ inline Matrices cast_reference(const CastSpec& spec, const SharedMatrices& input
   const auto code = [&](const ScalesReference& from, ScaleGranularity granularity, std::int64_t r, std::int64_t c) {
     const double scale = from.scales.value(0, extent_of(granularity, input.cols(), r, c));
     const auto value = static_cast<float>(input.value(r, c));
-    // A given scale does not make an Inf NaN by itself, as the 0 of a dynamic one does.
+    // A given scale does not turn an Inf into NaN by itself; a dynamic scale of 0 does.
     if (given && std::isinf(value)) return encode_reference(spec.out, std::numeric_limits<float>::quiet_NaN());
     return encode_reference(spec.out, value * static_cast<float>(scale));
   };
@@ -138,8 +138,8 @@ inline Matrices cast_reference(const CastSpec& spec, const SharedMatrices& input
   return all;
 }
 
-// How far a sum of `terms` products in f32, rounded to `out`, may lie from the exact value: `magnitude` is the sum of
-// the absolute terms. Beyond the largest value of `out` there is no bound.
+// How far an f32 sum of `terms` products, rounded to `out`, may lie from the exact value; `magnitude` is the sum of the
+// absolute terms. Beyond the largest value of `out` there is no bound.
 inline double sum_bound(Dtype out, std::int64_t terms, double value, double magnitude) {
   const double largest = out == Dtype::f16 ? 65504.0 : static_cast<double>(std::numeric_limits<float>::max());
   if (std::fabs(value) >= largest * (1 - 0x1p-8)) return std::numeric_limits<double>::infinity();
@@ -191,11 +191,10 @@ inline double factor_of(const SharedMatrices& inputs, const char* name, ScaleGra
   return found == inputs.end() ? 1.0 : found->second->value(0, scale == kTensorwise ? 0 : i);
 }
 
-// Remembers the sums of products of operands that it has seen: many specs differ in scales, bias or output only.
+// Caches sums of products by operands: many specs differ only in scales, bias or output.
 class GemmReference {
  public:
-  // `exact`: all intermediate values are exact in f32 (small integers, powers of two), so that only one result is
-  // right.
+  // `exact`: all intermediate values are exact in f32 (small integers, powers of two), so only one result is right.
   Expected operator()(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs, bool exact) {
     // Factors of groups are part of the sums.
     const bool grouped = has_group_factors(spec);
@@ -219,7 +218,7 @@ class GemmReference {
 
  private:
   struct Sums {
-    SharedMatrices inputs;  // alive as long as their addresses are keys
+    SharedMatrices inputs;  // kept alive while their addresses are keys
     std::vector<double> values;
     std::vector<double> magnitudes;
   };
@@ -257,7 +256,7 @@ class GemmReference {
     return sums;
   }
 
-  // Each element with the factor of its group.
+  // Multiplies each element by its group's factor.
   static void apply_factors(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs,
                             GemmOperands& operands) {
     const auto [m, n, k] = shape;

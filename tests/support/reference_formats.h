@@ -1,8 +1,10 @@
-// The number formats once more, in float64 and without templates/: what each code stands for by its definition
-// (sign, exponent, mantissa), and rounding by NVIDIA's own host code (cuda_fp8.h) or by a search among all values.
+// A second definition of the number formats, in float64 and without templates/: the value of each code by its
+// definition (sign, exponent, mantissa), and rounding by NVIDIA's own host code (cuda_fp8.h) or by a search among all
+// values.
 #pragma once
 
-// First: it and CUDA's headers both give host compilers a meaning for __shared__, and a system header may do so twice.
+// Include this first: it and CUDA's headers both define __shared__ for host compilers, and only a system header may do
+// so again.
 #include "platform.cuh"
 
 #include <cuda_fp8.h>
@@ -19,7 +21,7 @@
 
 namespace ingot::test {
 
-// The value of a number with these fields: mantissa_bits below, then the exponent, then the sign.
+// The value of a number with these fields, from the lowest bit: mantissa, exponent, sign.
 inline double value_of_fields(std::uint32_t bits, int exponent_bits, int mantissa_bits, int bias) {
   const std::uint32_t mantissa = bits & ((1U << mantissa_bits) - 1U);
   const int exponent = static_cast<int>((bits >> mantissa_bits) & ((1U << exponent_bits) - 1U));
@@ -56,17 +58,17 @@ inline double decode_slowly(Dtype dtype, std::uint32_t bits) {
   return kNan;
 }
 
-// The values of a format's codes of positive sign, in order.
+// The values of a format's nonnegative codes, in order.
 class CodeSearch {
  public:
-  // A format without Inf and NaN, of the IEEE bias.
+  // A format without Inf and NaN, with IEEE 754's bias.
   CodeSearch(int exponent_bits, int mantissa_bits) {
     const int bias = (1 << (exponent_bits - 1)) - 1;
     for (std::uint32_t code = 0; code < 1U << (exponent_bits + mantissa_bits); ++code) {
       values_.push_back(value_of_fields(code, exponent_bits, mantissa_bits, bias));
     }
   }
-  // A dtype; Inf and NaN end its values.
+  // A dtype; its values end before Inf and NaN.
   explicit CodeSearch(Dtype dtype) {
     for (std::uint32_t code = 0; code < 1U << (bits_of(dtype) - 1); ++code) {
       const double value = decode_slowly(dtype, code);
@@ -75,7 +77,7 @@ class CodeSearch {
     }
   }
 
-  // The code whose value is nearest to a magnitude, the even one of two; the last one beyond it.
+  // The code whose value is nearest to a magnitude, the even one of two; the last code if the magnitude lies beyond it.
   std::uint32_t nearest(double magnitude) const {
     if (magnitude >= values_.back()) return static_cast<std::uint32_t>(values_.size() - 1);
     const auto above = std::upper_bound(values_.begin(), values_.end(), magnitude);
@@ -93,7 +95,7 @@ class CodeSearch {
   std::vector<double> values_;
 };
 
-// As decode_slowly(), from a table for the 8-bit formats.
+// Like decode_slowly(), but from a table for the 8-bit formats.
 inline double decode_reference(Dtype dtype, std::uint32_t bits) {
   if (!is_fp8(dtype)) return decode_slowly(dtype, bits);
   static const auto tables = [] {
@@ -106,7 +108,7 @@ inline double decode_reference(Dtype dtype, std::uint32_t bits) {
   return tables[static_cast<std::size_t>(dtype) - static_cast<std::size_t>(kFp8Dtypes[0])][bits];
 }
 
-// The nearest code of a fnuz format, the even one of two equally near; saturates.
+// The nearest code of a fnuz format, the even one if two are equally near; it saturates.
 inline std::uint8_t encode_by_search(Dtype dtype, float x) {
   if (std::isnan(x)) return 0x80;
   const double magnitude = std::fabs(static_cast<double>(x));
@@ -123,7 +125,7 @@ inline std::uint8_t encode_by_search(Dtype dtype, float x) {
   return static_cast<std::uint8_t>(code == 0 || !std::signbit(x) ? code : code | 0x80U);
 }
 
-// Round to nearest even, saturate, NaN to the format's NaN.
+// Rounds to nearest even and saturates; NaN gives the format's NaN.
 inline std::uint8_t encode_reference(Dtype dtype, float x) {
   switch (dtype) {
     case Dtype::e4m3fn: return std::isnan(x) ? std::uint8_t{0x7f} : __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
@@ -132,7 +134,7 @@ inline std::uint8_t encode_reference(Dtype dtype, float x) {
   }
 }
 
-// x rounded to nearest even in f32, bf16 or f16, overflow to Inf.
+// x rounded to nearest even in f32, bf16 or f16; overflow gives Inf.
 inline double round_reference(Dtype dtype, double x) {
   if (x == 0 || !std::isfinite(x)) return x;
   if (dtype == Dtype::f32) return static_cast<double>(static_cast<float>(x));
@@ -144,7 +146,7 @@ inline double round_reference(Dtype dtype, double x) {
   return std::fabs(rounded) > largest ? std::copysign(std::numeric_limits<double>::infinity(), x) : rounded;
 }
 
-// Largest relative error of that rounding.
+// The largest relative error of that rounding.
 inline double unit_roundoff(Dtype dtype) {
   return dtype == Dtype::f32 ? 0x1p-24 : dtype == Dtype::bf16 ? 0x1p-8 : 0x1p-11;
 }

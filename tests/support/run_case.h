@@ -1,4 +1,4 @@
-// A case on a backend: inputs made, memory placed as the case says, outputs poisoned.
+// Runs a case on a backend: makes its inputs, places its memory as the case says, and poisons its outputs.
 #pragma once
 
 #include <deque>
@@ -22,14 +22,14 @@
 
 namespace ingot::test {
 
-// Matrices by the names of the backend's argument structs; those that a spec does not have are missing.
+// Matrices by their names in the backend's argument structs; matrices that a spec does not have are missing.
 using Matrices = std::map<std::string, GuardedMatrix>;
 using SharedMatrices = std::map<std::string, std::shared_ptr<const GuardedMatrix>>;
 
 // "inputs[2]"
 inline std::string pointwise_input_name(std::size_t i) { return "inputs[" + std::to_string(i) + "]"; }
 
-// Inputs are made once per content and shared between the specs that read them.
+// Makes each input once and shares it between the specs that read it.
 class InputMaker {
  public:
   SharedMatrices inputs(const Case& c) {
@@ -53,8 +53,8 @@ class InputMaker {
   }
   SharedMatrices inputs_of(const ElementwiseSpec& spec, const Case& c) { return inputs_of(cast_of_values(spec), c); }
 
-  // Factors that cut off, that flush and ordinary ones; codes of which every eighth is a zero: what a cast writes and
-  // what it never does.
+  // Factors with which values saturate, are flushed, or neither; of the codes every eighth is a zero. So both what a
+  // cast writes and what it never would.
   SharedMatrices inputs_of(const CastStatsSpec& spec, const Case& c) {
     const auto [rows, cols, inner] = c.shape;
     SharedMatrices made{{"input", matrix(spec.in, rows, cols, c, 1)}};
@@ -92,7 +92,7 @@ class InputMaker {
     }
   }
 
-  // gamma and beta are ordinary numbers whatever the input is.
+  // gamma and beta are ordinary numbers, whatever the input is.
   SharedMatrices inputs_of(const NormSpec& spec, const Case& c) {
     SharedMatrices made{{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
     add_parameters(spec.kind, spec.in, spec.affine, c, made);
@@ -118,7 +118,7 @@ class InputMaker {
     if (affine && kind == NormKind::layer) made["beta"] = matrix(dtype, 1, c.shape.cols, c, 10);
   }
 
-  // The slots' formats in turn; every third scale is a power of two.
+  // The slots take the formats in turn; every third scale is a power of two.
   static SharedMatrices inputs_of(const AmaxHistorySpec&, const Case& c) {
     auto limits = std::make_shared<GuardedMatrix>(Dtype::f32, 1, c.shape.rows);
     auto pow2 = std::make_shared<GuardedMatrix>(Dtype::f32, 1, c.shape.rows);
@@ -133,7 +133,7 @@ class InputMaker {
   SharedMatrices inputs_of(const Spec& spec, const Case& c) {
     if constexpr (std::is_same_v<Spec, AmaxSpec> || std::is_same_v<Spec, ColumnSumSpec>) {
       return {{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
-    } else {  // those of quantize_spec.h and dequant_spec.h have tests of their own
+    } else {  // quantize_spec.h and dequant_spec.h have their own tests
       throw std::logic_error("there are no such cases: " + print(spec) + " " + name(c));
     }
   }
@@ -167,7 +167,7 @@ class InputMaker {
     return kept;
   }
 
-  // Positive; powers of two where results must be exact.
+  // Positive factors; powers of two if results must be exact.
   static std::shared_ptr<const GuardedMatrix> factors(std::int64_t count, const Case& c, unsigned seed) {
     auto made = std::make_shared<GuardedMatrix>(Dtype::f32, 1, count);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -183,7 +183,7 @@ class InputMaker {
   std::map<std::string, std::shared_ptr<const GuardedMatrix>> kept_;
 };
 
-// Factors of groups that lie row by row of their operand, of which there are `rows` with K = k, by group instead.
+// Factors of groups in group order, from factors in row order of an operand with `rows` rows and K = k.
 inline GuardedMatrix by_group(const GuardedMatrix& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
   const std::int64_t groups = (k + scale.cols - 1) / scale.cols;
   GuardedMatrix made(Dtype::f32, groups, (rows + scale.rows - 1) / scale.rows, 3, 1);
@@ -197,8 +197,8 @@ inline GuardedMatrix by_group(const GuardedMatrix& factors, ScaleGranularity sca
 
 inline constexpr float kNormEps = 1e-5F;
 
-// What slots hold before a step: the case's input as their maxima, of which every fifth has none and every tenth never
-// had one. The scales are those of an earlier step.
+// The slots before an update. The case's input gives their maxima; every fifth slot has no newest amax, and every tenth
+// never had any. The scales come from an earlier update.
 inline Matrices slots_before(const Case& c) {
   const auto [rows, cols, inner] = c.shape;
   Matrices slots;
@@ -226,7 +226,7 @@ inline GuardedMatrix earlier_amax(std::int64_t count) {
   return amax;
 }
 
-// The outputs of a case before it runs: poison everywhere but in what is only raised.
+// The outputs of a case before it runs: poison, except for maxima, which are only raised.
 inline Matrices poisoned_outputs(const Case& c) {
   const auto [rows, cols, inner] = c.shape;
   const auto [padding, offset] = c.placement;
@@ -297,7 +297,7 @@ class PlacedCase {
     std::visit([&](const auto& spec) { enqueue_as(spec, stream); }, case_.spec);
   }
 
-  // The outputs as they are, with the bytes around them.
+  // The current outputs, with the bytes around them.
   Matrices outputs(Stream& stream) {
     Matrices fetched = outputs_;
     for (auto& [name, matrix] : fetched) {
@@ -332,7 +332,7 @@ class PlacedCase {
     if (case_.b_by_group) place("factor_b", by_group(*inputs.at("factor_b"), spec.scale_b, n, k), stream);
   }
 
-  // A default tensor where the case has none of this name.
+  // A default tensor if the case has no matrix of this name.
   Tensor of(const std::string& name) const {
     const auto found = tensors_.find(name);
     return found == tensors_.end() ? Tensor{} : found->second;
@@ -343,7 +343,7 @@ class PlacedCase {
   }
   void enqueue_as(const CastSpec& spec, Stream& stream) {
     Tensor input = of("input");
-    if (!spec.pointwise.uses_x()) input.data = nullptr;  // it gives the shape alone
+    if (!spec.pointwise.uses_x()) input.data = nullptr;  // it only gives the shape
     backend_->cast(spec,
                    {.input = input,
                     .codes = of("codes"),
@@ -384,7 +384,7 @@ class PlacedCase {
   }
   void enqueue_as(const ElementwiseSpec& spec, Stream& stream) {
     Tensor input = of("input");
-    if (!spec.pointwise.uses_x()) input.data = nullptr;  // it gives the shape alone
+    if (!spec.pointwise.uses_x()) input.data = nullptr;  // it only gives the shape
     backend_->elementwise(spec,
                           {.input = input,
                            .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
@@ -451,7 +451,7 @@ inline Matrices run(const Case& c, const SharedMatrices& inputs, Backend& backen
   return placed.outputs(stream);
 }
 
-// Bytes written outside of any output; empty if there are none.
+// Reports bytes written outside any output; empty if there are none.
 inline std::string damage(const Matrices& outputs) {
   for (const auto& [name, matrix] : outputs) {
     if (std::string found = matrix.damage(); !found.empty()) return name + ": " + found;

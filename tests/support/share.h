@@ -1,5 +1,6 @@
-// A share of a program's cases, for programs that run as several processes at once: with `-- 3/8` as last arguments,
-// every eighth case from the fourth on (0/8 is the first). After support/gpu_test.h or Boost's own header.
+// Selects a share of a program's cases, for programs that run as several processes at once: with `-- 3/8` as the last
+// arguments, every eighth case from the fourth on (0/8 begins with the first). Include it after support/gpu_test.h or
+// Boost's own header.
 #pragma once
 
 #include <string>

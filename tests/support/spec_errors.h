@@ -1,4 +1,4 @@
-// What the vocabulary of specs says when it refuses one.
+// The messages with which the vocabulary of specs refuses one.
 #pragma once
 
 #include <boost/test/test_tools.hpp>
@@ -25,7 +25,7 @@ inline std::string refusal(const KernelSpec& spec) {
   return message_of([&] { validate(spec); });
 }
 
-// Without the subject, which is the line.
+// The message without its subject, the line.
 inline std::string parse_error(const std::string& line) {
   const std::string message = message_of([&] { parse(line); });
   const std::string subject = line + ": ";

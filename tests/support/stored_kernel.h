@@ -1,4 +1,4 @@
-// A kernel with all that a store wants to know of it.
+// A kernel with everything that a store wants to know about it.
 #pragma once
 
 #include <cstddef>

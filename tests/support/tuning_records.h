@@ -1,4 +1,4 @@
-// A tuning record with something in every field.
+// A tuning record with a value in every field.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ inline TuningRecord record(std::int64_t m = 8192, const std::string& device = "N
           .date = "2026-11-21"};
 }
 
-// Of a product with a weight that is decoded within it.
+// A record for a GEMM with a decoded weight.
 inline TuningRecord dequant_record(std::int64_t m = 16) {
   const DequantMatmulSpec spec{.scale = kRowGroups, .bias = true};
   DequantMatmulSpec chosen = spec;

@@ -1,5 +1,6 @@
-// Ends a test that hangs. A host thread that waits for a GPU cannot be called off, so another one watches: whoever is
-// watched says from time to time that it gets on; when it has not for too long, the process ends with what it did last.
+// Ends a test that hangs. A host thread that waits for a GPU cannot be interrupted, so another thread watches it: the
+// test reports progress from time to time; if it has not done so for too long, the process ends and says what the test
+// did last.
 #pragma once
 
 #include <chrono>
@@ -19,7 +20,7 @@ class Watchdog {
   using Clock = std::chrono::steady_clock;
   using Bark = std::function<void(const std::string& message)>;
 
-  // `bark` is called once, by the watching thread.
+  // The watching thread calls `bark` once.
   Watchdog(std::string who, Clock::duration patience, Bark bark = end_process)
       : who_(std::move(who)), patience_(patience), bark_(std::move(bark)), deadline_(Clock::now() + patience) {
     thread_ = std::thread([this] { watch(); });
@@ -35,14 +36,14 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // It gets on, and this is what it does now.
+  // Reports progress: what the test does now.
   void alive(std::string doing) {
     const std::lock_guard lock(mutex_);
     doing_ = std::move(doing);
     deadline_ = Clock::now() + patience_;
   }
 
-  // Without destructors: those would wait for the GPU.
+  // Runs no destructors: those would wait for the GPU.
   static void end_process(const std::string& message) {
     std::cout << message << std::endl;
     std::_Exit(kHung);
