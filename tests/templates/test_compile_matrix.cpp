@@ -2,7 +2,6 @@
 // the front end or of ptxas is a failure. Needs NVRTC but no GPU.
 #include <fmt/format.h>
 
-#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -10,7 +9,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
@@ -22,6 +20,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 #include "tests/cases.h"
+#include "tests/support/share.h"
 #include "tests/templates/math_checks.h"
 #include "tests/templates/math_kernels.h"
 
@@ -47,23 +46,16 @@ std::string problem_with(const CompiledKernel& kernel) {
   return problem;
 }
 
-// Compiles all jobs on all processors and returns their problems.
+// The problems of each job.
 std::vector<std::string> compile_all(const NvrtcCompiler& compiler, const std::vector<Job>& jobs) {
-  std::vector<std::string> problems(jobs.size());
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next++; i < jobs.size(); i = next++) {
-      try {
-        problems[i] = problem_with(compiler.compile(jobs[i].source, jobs[i].target));
-      } catch (const Error& error) {
-        problems[i] = fmt::format("{}\n{}\n", error.what(), error.log());
-      }
+  std::vector<std::string> problems;
+  for (const Job& job : jobs) {
+    try {
+      problems.push_back(problem_with(compiler.compile(job.source, job.target)));
+    } catch (const Error& error) {
+      problems.push_back(fmt::format("{}\n{}\n", error.what(), error.log()));
     }
-  };
-  std::vector<std::thread> others;
-  for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) others.emplace_back(work);
-  work();
-  for (std::thread& other : others) other.join();
+  }
   return problems;
 }
 
@@ -78,42 +70,60 @@ const NvrtcCompiler& nvrtc() {
   return *compiler;
 }
 
-void expect_clean(const std::vector<Job>& jobs) {
+// Which jobs this process compiles. CI compiles those for Hopper in every run, and those for other targets in turn:
+// a third of them a day, so that three days' runs compile all. With INGOT_COMPILE_ALL=1 in the environment every
+// kernel is compiled for every target (the ctest entries of label nightly). `-- 3/8` as arguments: every eighth job
+// from the fourth on, as NVRTC's front end runs one compile at a time in a process.
+class Selection {
+ public:
+  static constexpr int kTurns = 3;
+
+  Selection() {
+    if (all_) return;
+    const char* const text = std::getenv("INGOT_COMPILE_TURN");
+    const auto today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now()).time_since_epoch();
+    turn_ = text != nullptr ? std::stoul(text) : static_cast<std::size_t>(today.count() % kTurns);
+    fmt::print("turn {} of {}: INGOT_COMPILE_TURN={} compiles the same again\n", turn_ + 1, kTurns, turn_);
+  }
+
+  bool all() const { return all_; }
+
+  std::vector<Job> of(const std::vector<Job>& jobs) const {
+    std::vector<Job> wanted;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const bool every_day = all_ || jobs[i].target == target_for(9, 0);
+      if (every_day || i % kTurns == turn_) wanted.push_back(jobs[i]);
+    }
+    std::vector<Job> mine;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (share_.has(i)) mine.push_back(wanted[i]);
+    }
+    return mine;
+  }
+
+ private:
+  bool all_ = std::getenv("INGOT_COMPILE_ALL") != nullptr;
+  std::size_t turn_ = 0;
+  test::Share share_ = test::Share::of_arguments();
+};
+
+const Selection& selection() {
+  static const Selection made;
+  return made;
+}
+
+// `what`: the jobs, in the line that says how many were compiled and how long that took.
+void expect_clean(const char* what, const std::vector<Job>& all) {
+  const std::vector<Job> jobs = selection().of(all);
+  const auto start = std::chrono::steady_clock::now();
   const std::vector<std::string> problems = compile_all(nvrtc(), jobs);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     BOOST_TEST(problems[i].empty(), jobs[i].source.name << " for " << print(jobs[i].target) << ":\n"
                                                         << jobs[i].source.text << problems[i]);
   }
+  fmt::print("{}: {} of {} compiles in {:.1f} s\n", what, jobs.size(), all.size(), seconds);
 }
-
-}  // namespace
-
-// CI compiles the kernels that represent their kind for sm_90a and for one other target each, in turn, and every sixth
-// of the others for one target. With INGOT_COMPILE_ALL=1 in the environment, all are compiled for all targets (the
-// ctest entry with label nightly). INGOT_COMPILE_ALL=3/8 compiles every eighth of them from the fourth on, so that
-// eight processes share the work (NVRTC's front end runs one compile at a time).
-struct CompileAll {
-  bool wanted = false;
-  std::size_t index = 0;
-  std::size_t count = 1;
-  static CompileAll of_environment() {
-    const char* const text = std::getenv("INGOT_COMPILE_ALL");
-    if (text == nullptr) return {};
-    CompileAll all{.wanted = true};
-    const std::string_view words(text);
-    if (const auto slash = words.find('/'); slash != std::string_view::npos) {
-      all.index = std::stoul(std::string(words.substr(0, slash)));
-      all.count = std::stoul(std::string(words.substr(slash + 1)));
-      BOOST_REQUIRE(all.index < all.count);
-    }
-    return all;
-  }
-  std::vector<Job> share(const std::vector<Job>& jobs) const {
-    std::vector<Job> mine;
-    for (std::size_t i = index; i < jobs.size(); i += count) mine.push_back(jobs[i]);
-    return mine;
-  }
-};
 
 bool stands_for_its_kind(const KernelSpec& spec) {
   if (const auto* const cast = std::get_if<CastSpec>(&spec)) {
@@ -132,6 +142,8 @@ bool compiled_in_ci(bool stands_for_others, std::size_t index, std::size_t targe
   return kSupportedTargets[target] == target_for(9, 0) || index % targets == target;
 }
 
+}  // namespace
+
 BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
   std::map<std::string, std::pair<Source, bool>> sources;  // by text: many specs share a kernel
   for (const KernelSpec& spec : all_valid_specs()) {
@@ -140,23 +152,16 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
       sources.emplace(source.text, std::pair{source, stands_for_its_kind(spec)});
     }
   }
-  const CompileAll all = CompileAll::of_environment();
   std::vector<Job> jobs;
   std::size_t index = 0;
   for (const auto& [text, entry] : sources) {
     const auto& [source, everywhere] = entry;
     ++index;
     for (std::size_t t = 0; t < kSupportedTargets.size(); ++t) {
-      if (all.wanted || compiled_in_ci(everywhere, index, t)) jobs.push_back({source, kSupportedTargets[t]});
+      if (selection().all() || compiled_in_ci(everywhere, index, t)) jobs.push_back({source, kSupportedTargets[t]});
     }
   }
-  jobs = all.share(jobs);
-  nvrtc();
-  const auto start = std::chrono::steady_clock::now();
-  expect_clean(jobs);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  fmt::print("{} specs are {} kernels; {} compiles in {:.1f} s with NVRTC {}\n", all_valid_specs().size(),
-             sources.size(), jobs.size(), seconds, nvrtc().version());
+  expect_clean("every kernel", jobs);
 }
 
 // The tensor-core GEMM of sm_90a: every candidate tiling, and with one of them every pair of formats, output, kind of
@@ -194,14 +199,12 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   }
   std::vector<Job> unique;
   for (const auto& [text, job] : jobs) unique.push_back(job);
-  expect_clean(unique);
-  fmt::print("{} kernels of gemm_sm90\n", unique.size());
+  expect_clean("gemm_sm90", unique);
 }
 
 // GEMMs with decoded weights. In CI, for each format, kind of factors and kernel, those that use most registers; every
 // kernel that packs; and every tiling that is offered for some number of tokens. With INGOT_COMPILE_ALL, every spec.
 BOOST_AUTO_TEST_CASE(decoded_weights) {
-  const CompileAll all = CompileAll::of_environment();
   std::map<std::string, Job> jobs;
   const auto add = [&](const KernelSpec& spec, Target target) {
     const Source source = generate(spec);
@@ -211,9 +214,9 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
   const auto turn = [&] { return kSupportedTargets[index++ % kSupportedTargets.size()]; };
   for (const PackWeightSpec& spec : valid_specs<PackWeightSpec>()) add(spec, turn());
   for (DequantMatmulSpec spec : valid_specs<DequantMatmulSpec>()) {
-    if (!all.wanted && spec.out != Dtype::f32) continue;
+    if (!selection().all() && spec.out != Dtype::f32) continue;
     ++index;
-    if (!all.wanted && index % 3 != 0) continue;
+    if (!selection().all() && index % 3 != 0) continue;
     if (spec.kernel == DequantKernel::sm90) {
       add(spec, target_for(9, 0));
       continue;
@@ -242,9 +245,7 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
   }
   std::vector<Job> unique;
   for (const auto& [text, job] : jobs) unique.push_back(job);
-  unique = all.share(unique);
-  expect_clean(unique);
-  fmt::print("{} kernels of products with decoded weights\n", unique.size());
+  expect_clean("dequant_matmul", unique);
 }
 
 // GEMMs with an epilogue: gemm_simt's and gemm_mma's for every target in turn; gemm_sm90's, for operands that wgmma
@@ -276,8 +277,7 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
       jobs.push_back({generate(spec), target_for(9, 0)});
     }
   }
-  expect_clean(jobs);
-  fmt::print("{} kernels with an epilogue\n", jobs.size());
+  expect_clean("epilogues", jobs);
 }
 
 // The tensor-core GEMM for every target: in CI, those tiles, kinds of operand and kinds of factors that use most
@@ -291,13 +291,12 @@ BOOST_AUTO_TEST_CASE(gemm_mma_for_every_target) {
                                  "f16*f16->f32 kernel=mma:128x128",
                                  "e4m3fn*e4m3fnuz->f16 kernel=mma:64x64",
                                  "e5m2fnuz*e5m2fnuz->bf16 scale=1x128,128x128 kernel=mma:64x64"};
-  const CompileAll all = CompileAll::of_environment();
   std::map<std::string, Source> sources;
   for (const std::string& line : lines) {
     const Source source = generate(parse("gemm " + line));
     sources.emplace(source.text, source);
   }
-  if (all.wanted) {
+  if (selection().all()) {
     for (const KernelSpec& spec : all_valid_specs()) {
       const auto* const gemm = std::get_if<GemmSpec>(&spec);
       if (gemm == nullptr || gemm->a == Dtype::f32) continue;
@@ -314,15 +313,12 @@ BOOST_AUTO_TEST_CASE(gemm_mma_for_every_target) {
   for (const auto& [text, source] : sources) {
     for (const Target target : kSupportedTargets) jobs.push_back({source, target});
   }
-  jobs = all.share(jobs);
-  expect_clean(jobs);
-  fmt::print("{} compiles of gemm_mma\n", jobs.size());
+  expect_clean("gemm_mma", jobs);
 }
 
 // Expressions by themselves, casts with expressions, and casts with sums in every granularity: all for Hopper, every
 // third for every target.
 BOOST_AUTO_TEST_CASE(every_fused_kernel) {
-  const CompileAll all = CompileAll::of_environment();
   std::vector<KernelSpec> specs = test::fused_specs();
   for (const KernelSpec& spec : test::elementwise_specs()) specs.push_back(spec);
   for (const KernelSpec& spec : all_valid_specs()) {
@@ -331,12 +327,12 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
     const bool chosen = stands_for_its_kind(spec) && cast->codes && cast->transposed;
     CastSpec with_sum = *cast;
     with_sum.sum = Dtype::f32;
-    if (all.wanted || chosen) specs.emplace_back(with_sum);
+    if (selection().all() || chosen) specs.emplace_back(with_sum);
   }
   std::map<std::string, Job> jobs;
   std::size_t index = 0;
   for (const KernelSpec& spec : specs) {
-    const bool everywhere = all.wanted || index++ % 3 == 0;
+    const bool everywhere = selection().all() || index++ % 3 == 0;
     for (const Pass pass : passes(spec)) {
       const Source source = generate(spec, pass);
       for (const Target target : kSupportedTargets) {
@@ -346,9 +342,7 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   }
   std::vector<Job> unique;
   for (const auto& [text, job] : jobs) unique.push_back(job);
-  unique = all.share(unique);
-  expect_clean(unique);
-  fmt::print("{} specs with expressions or sums: {} compiles\n", specs.size(), unique.size());
+  expect_clean("expressions and sums", unique);
 }
 
 // Each template compiles when it is the first and only one included.
@@ -361,7 +355,7 @@ BOOST_AUTO_TEST_CASE(every_template_alone) {
                                          name)},
                     target_for(9, 0)});
   }
-  expect_clean(jobs);
+  expect_clean("templates by themselves", jobs);
 }
 
 // Casts to MX and roundings to formats. In CI all casts to MX and some roundings for Hopper, and each for another
@@ -369,21 +363,18 @@ BOOST_AUTO_TEST_CASE(every_template_alone) {
 BOOST_AUTO_TEST_CASE(every_quantizing_kernel) {
   std::vector<KernelSpec> specs;
   for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) specs.emplace_back(spec);
-  const CompileAll all = CompileAll::of_environment();
   for (const FloatQuantizeSpec& spec : valid_specs<FloatQuantizeSpec>()) {
-    if (all.wanted || (spec.exponent_bits + spec.mantissa_bits) % 3 == 1) specs.emplace_back(spec);
+    if (selection().all() || (spec.exponent_bits + spec.mantissa_bits) % 3 == 1) specs.emplace_back(spec);
   }
   std::vector<Job> jobs;
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const Source source = generate(specs[i]);
     for (std::size_t t = 0; t < kSupportedTargets.size(); ++t) {
       const bool chosen = kSupportedTargets[t] == target_for(9, 0) || i % kSupportedTargets.size() == t;
-      if (all.wanted || chosen) jobs.push_back({source, kSupportedTargets[t]});
+      if (selection().all() || chosen) jobs.push_back({source, kSupportedTargets[t]});
     }
   }
-  jobs = all.share(jobs);
-  expect_clean(jobs);
-  fmt::print("{} compiles of quantize_mx and float_quantize\n", jobs.size());
+  expect_clean("quantize_mx and float_quantize", jobs);
 }
 
 // Every function of math.cuh, because no kernel uses them all.
@@ -397,7 +388,7 @@ BOOST_AUTO_TEST_CASE(every_math_function_for_every_target) {
   for (const Target target : kSupportedTargets) {
     jobs.push_back({checks::math_kernel("maximum(minimum(x, y), sign(x) + step(y) + absolute(x))"), target});
   }
-  expect_clean(jobs);
+  expect_clean("math functions", jobs);
 }
 
 // Shows that the test can fail: it reports a stack frame, a spill, a warning and an error.
