@@ -1,5 +1,6 @@
-// How a kernel that visits each Vec8 (vec8.cuh) of a matrix once divides the matrix: a block takes a tile, each of its
-// threads 8 neighbouring columns in several rows; where tiles outnumber blocks, a block then takes another tile.
+// How elementwise, float_quantize and quantize_mx, which visit each Vec8 (vec8.cuh) of a matrix once, divide the
+// matrix: a block takes a tile, each of its threads 8 neighbouring columns in several rows; where tiles outnumber
+// blocks, a block then takes another tile.
 #pragma once
 
 #include "platform.cuh"

@@ -1,4 +1,4 @@
-// A GEMM's epilogue: the steps from its sums to its output, in f32, each rounded. All GEMM kernels share it.
+// A GEMM's epilogue: the steps from its sums to its output, in f32, each rounded. All GEMM kernels here share it.
 //   x = factors * sum + bias              by the kernel itself
 //   x = x + beta * c                      c has the output's shape and may be the output itself; if beta is 0, c is not
 //                                         read and x stays

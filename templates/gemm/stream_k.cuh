@@ -18,7 +18,6 @@
 //
 // Bits: the cuts depend only on the sizes, the tiling and the number of blocks, and parts are added in ascending order
 // of k.
-// order of k.
 #pragma once
 
 #include "platform.cuh"

@@ -1,8 +1,9 @@
 // The functions that fused expressions may call (exp, tanh, erf ...), in three grades of precision:
 //
-// - Reproducible16: for results that are then rounded to bf16, f16 or FP8. Host and device give the same bits
-// (math16.cuh). - Reproducible32: for results that stay f32. Host and device give the same bits (math32.cuh). - Fast:
-// uses the GPU's special function unit (math_fast.cuh). On the host, which has none, it is Reproducible32.
+// - Reproducible16, for results that are then rounded to bf16, f16 or FP8: host and device give the same bits
+//   (math16.cuh).
+// - Reproducible32, for results that stay f32: host and device give the same bits (math32.cuh).
+// - Fast: uses the GPU's special function unit (math_fast.cuh). On the host, which has none, it is Reproducible32.
 //
 // NaN gives NaN, with any payload: math_exact.cuh says why, and has the functions that need no grade (maximum, minimum,
 // sign, step, absolute).
