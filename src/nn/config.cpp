@@ -34,7 +34,7 @@ std::string print_scaling(const Cast& cast) {
   return fmt::format("{}", static_cast<unsigned>(cast.scaling));
 }
 
-// "dyn_ten_e4m3fn", "dyn_row_e4m3fn_pow2": torchao's short form with our names.
+// Prints "dyn_ten_e4m3fn" or "dyn_row_e4m3fn_pow2": torchao's short form with this library's names.
 std::string print(const Cast& cast) {
   const std::string granularity = cast.granularity == kTensorwise ? "ten" : print(cast.granularity);
   return fmt::format("{}_{}_{}{}", print_scaling(cast), granularity, name(cast.dtype), cast.pow2 ? "_pow2" : "");
@@ -74,7 +74,7 @@ void validate_cast(const NamedGemm& gemm, const char* operand, const Cast& cast)
 
 bool is_grouped(ScaleGranularity granularity) { return granularity == kRowGroups || granularity == kBlocks; }
 
-// What a GEMM can take (validate(GemmSpec)), said of a layer.
+// The rule of validate(GemmSpec), in a message about the layer.
 void validate_granularities(const NamedGemm& gemm) {
   const ScaleGranularity a = gemm.config->a->granularity;
   const ScaleGranularity b = gemm.config->b->granularity;
@@ -106,8 +106,8 @@ void validate_uses(const char* tensor, const char* gemm_1, const std::optional<C
 struct FoldableTensor {
   const char* name;
   OtherCodes other;
-  const std::optional<Cast>* use;  // in forward
-  const char* gemm;                // backward's
+  const std::optional<Cast>* use;  // in forward's GEMM
+  const char* gemm;                // the name of backward's GEMM
   const GemmConfig* backward;
   const std::optional<Cast>* other_use;
 };

@@ -1,5 +1,5 @@
-// Which linear layers of a model are computed in FP8, and why the others are not: from a description of the model's
-// modules, before anything is made.
+// convert() decides which linear layers of a model run in FP8, and gives the reason where one does not. It works on a
+// description of the model's modules, before any layer exists.
 //
 //   const ModuleDescription model("", {{"layers", {block("0"), block("1")}}, {"output", LinearShape{4096, 128256}}});
 //   for (const LayerDecision& d : convert(model, rowwise(), {.filter = not_named("output"), .tokens = 8192}))
@@ -19,7 +19,7 @@
 
 namespace ingot {
 
-// A module, by its name within its parent ("wq", "0"): a linear layer, or one that has others in it.
+// A module, known by its name within its parent ("wq", "0"): either a linear layer or a module with children.
 class ModuleDescription {
  public:
   ModuleDescription(std::string name, LinearShape linear) : name_(std::move(name)), linear_(linear) {}
@@ -36,27 +36,27 @@ class ModuleDescription {
   std::vector<ModuleDescription> children_;
 };
 
-// Its name from the root on: "layers.0.attention.wq".
+// The name is the full path from the root: "layers.0.attention.wq".
 struct LinearLayer {
   std::string name;
   LinearShape shape;
 };
 
-// In the order of the description. The root may be without a name. Throws Error{invalid_argument} for others without
-// one, for two layers of one name, and for negative sizes.
+// Lists the linear layers in the order of the description. Only the root may lack a name. Throws
+// Error{invalid_argument} for any other module without a name, for two layers of the same name, and for negative sizes.
 std::vector<LinearLayer> linear_layers(const ModuleDescription& model);
 
-// true: this layer may be converted.
+// Returns true if the layer may be converted.
 using LayerFilter = std::function<bool(const LinearLayer& layer)>;
-// None whose name is this one or ends in "." and this one.
+// Excludes layers whose name is `name` or ends in "." + `name`.
 LayerFilter not_named(std::string name);
-// None with fewer features on either side.
+// Excludes layers with fewer than this many features on either side.
 LayerFilter at_least(std::int64_t features);
 
 struct ConversionOptions {
-  LayerFilter filter{};  // default: all
-  // With a number of tokens in a step, a layer that is not expected to be this much faster than in high precision
-  // (expected_gain()) is left alone. For the GPU with this many multiprocessors.
+  LayerFilter filter{};  // default: every layer may be converted
+  // If `tokens` (per step) is not 0, a layer stays in high precision unless expected_gain() promises that FP8 makes it
+  // at least `least_gain` times as fast, on a GPU with `multiprocessors` SMs.
   std::int64_t tokens = 0;
   double least_gain = 1.05;
   int multiprocessors = 132;
@@ -64,16 +64,17 @@ struct ConversionOptions {
 
 struct LayerDecision {
   LinearLayer layer;
-  LinearConfig config{};  // the one asked for, or high_precision()
-  std::string reason{};   // why it is not the one asked for; empty if it is
+  LinearConfig config{};  // the requested config, or high_precision()
+  std::string reason{};   // why the layer is not converted; empty if it is
   std::optional<LinearGain> gain{};
 };
 
-// Throws what validate(config) and linear_layers() throw, and Error{invalid_argument} for options that cannot be.
+// Decides for every linear layer of the model, in the order of linear_layers(). Throws what validate(config) and
+// linear_layers() throw, and Error{invalid_argument} for negative tokens or fewer than 1 multiprocessor.
 std::vector<LayerDecision> convert(const ModuleDescription& model, const LinearConfig& config,
                                    const ConversionOptions& options = {});
 
-// A line for each layer: name, size, config or reason, expected gain.
+// One line per layer: name, size, config or reason, expected gain.
 std::string print(std::span<const LayerDecision> decisions);
 
 }  // namespace ingot

@@ -30,7 +30,7 @@ bool is_utf8(const std::string& text) {
   }
 }
 
-// The memory, in floats: a vector of each kind over all slots, then the histories.
+// The memory in floats: first one array over all slots for each quantity, then the histories.
 struct Arrays {
   std::size_t slots;
   std::size_t length;
@@ -80,7 +80,7 @@ bool DelayedScaling::has_scale(int slot) const { return at(slot).has_scale; }
 
 // ---- memory ------------------------------------------------------------------------------------------------------
 
-// What the memory holds before the first step.
+// The contents of the memory before the first step.
 std::vector<std::uint32_t> DelayedScaling::initial() const {
   const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
   std::vector<std::uint32_t> values(arrays.size(), 0);
@@ -92,7 +92,7 @@ std::vector<std::uint32_t> DelayedScaling::initial() const {
   return values;
 }
 
-// All of the memory, which is made where it is not there.
+// Writes the whole memory, and allocates it first if needed.
 void DelayedScaling::write(const std::vector<std::uint32_t>& values, Stream& stream) {
   check_stream(stream, *backend_);
   if (backend_->capturing(stream)) {

@@ -1,6 +1,6 @@
-// Delayed scaling: a tensor is cast with a scale that the maxima of earlier steps gave, so that one pass over it does,
-// which also records its own amax for the steps to come. Here are the scales, current maxima and histories of a whole
-// model, in one device buffer, and one launch that updates them all.
+// Delayed scaling casts a tensor with a scale from earlier steps' maxima, so one pass over the tensor suffices; the
+// same pass records the tensor's own amax for later steps. DelayedScaling holds the scales, current maxima and
+// histories of a whole model in one device buffer, and updates them all in one launch.
 //
 //   DelayedScaling scaling(context.backend(), {.history_length = 16});
 //   const int slot = scaling.add("layers.0.wq.input", Dtype::e4m3fn);
@@ -11,16 +11,17 @@
 //     data-parallel trainers: all-reduce(max) scaling.amaxes()
 //     scaling.sync_amax_history(stream);
 //
-// A slot is one tensor that is cast with a single scale. What a step does to it is AmaxHistorySpec's
-// (codegen/cast/amax_history_spec.h), torchao's but for one thing: a slot whose history holds nothing but zeros keeps
-// its scale, where torchao would take 1e12 times FP8_MAX. So a slot that was not started keeps the scale 1 and an empty
-// history, a layer that a step leaves out is recorded as 0, and one that was left out for so long that its history has
-// run empty goes on with its last scale. NaN is kept, in the history and in the scale, until it is the oldest and drops
+// A slot stands for one tensor that is cast with a single scale. AmaxHistorySpec (codegen/cast/amax_history_spec.h)
+// defines how a step updates it. The rule is torchao's with one exception: a slot whose history is all zeros keeps its
+// scale, where torchao would take 1e12 times FP8_MAX. So a slot that was never started keeps the scale 1 and an empty
+// history; a step that leaves a layer out records 0 for it; and a layer that is left out until its history is all zeros
+// continues with its last scale. NaN stays in the history, and so in the scale, until it is the oldest entry and drops
 // out.
 //
-// The device memory is made once, by the first start(), load() or allocate(), and never moves: captured graphs hold its
-// addresses. So all slots are added before. The casts that use an object, start() and sync_amax_history() are for one
-// stream, or ordered by the caller; calls of an object are for one thread at a time. The backend outlives it.
+// The device memory is allocated once, by the first start(), load() or allocate(), and never moves, because captured
+// graphs hold its addresses. All slots must be added before. Casts that use an object, start() and sync_amax_history()
+// must run on one stream or be ordered by the caller, and only one thread may call an object at a time. The backend
+// must outlive the object.
 #pragma once
 
 #include <cstddef>
@@ -45,43 +46,45 @@ struct DelayedScalingOptions {
 
 class DelayedScaling {
  public:
-  // Throws Error{invalid_argument, invalid_spec} for options that cannot be.
+  // Throws Error{invalid_argument, invalid_spec} for invalid options.
   explicit DelayedScaling(Backend& backend, DelayedScalingOptions options = {});
 
-  // A slot of this name (UTF-8, unique) for casts to an FP8 dtype; pow2: with scales rounded down to powers of two.
-  // Numbered from 0. Throws Error{invalid_argument}, also once the memory is made.
+  // Adds a slot for casts to an FP8 dtype and returns its index, from 0. `name` is UTF-8 and unique; pow2 rounds the
+  // slot's scales down to powers of two. Throws Error{invalid_argument} for a name or dtype that breaks these rules,
+  // and once the memory is allocated.
   int add(const std::string& name, Dtype dtype, bool pow2 = false);
   int size() const { return static_cast<int>(slots_.size()); }
 
-  // Makes the memory, if it is not there: for those who need its addresses before the first step.
+  // Allocates the memory if it is not there yet, for callers that need its addresses before the first step.
   void allocate(Stream& stream);
 
-  // f32[1], as Backend::cast() takes them. Throw Error{invalid_argument} before the memory is made.
+  // The slot's scale and current maximum, each f32[1], as Backend::cast() takes them. Throw Error{invalid_argument}
+  // before the memory is allocated.
   Tensor scale(int slot) const;
   Tensor amax(int slot) const;
-  // f32[size()]: the current maxima of all slots in one piece. Where an all-reduce(max) over them comes before each
-  // sync_amax_history(), all ranks have the same scales from the first one on.
+  // f32[size()]: the current maxima of all slots, contiguous. If an all-reduce(max) over them precedes each
+  // sync_amax_history(), all ranks have the same scales from the first sync on.
   Tensor amaxes() const;
 
-  // Has the slot had a first scale made, by start() or load()? The host's knowledge: the device is not asked.
+  // Has start() or load() given the slot a first scale? The host keeps track of this; nothing is read from the device.
   bool has_scale(int slot) const;
 
-  // The first step of a slot: the amax of this data (f32, bf16 or f16; any shape) is the first of its history, and the
-  // scale is made of it, so that a cast of the same data gives what dynamic scaling gives. It stays 1 where the data
-  // are all zeros. Throws Error{invalid_argument} where the slot has had it, and while the stream is capturing: a
-  // graph's replays would start anew.
+  // Starts a slot: the amax of `input` (f32, bf16 or f16; any shape) becomes the first entry of its history and
+  // determines its scale, so that a cast of the same data gives what dynamic scaling gives. If the data are all zeros,
+  // the scale stays 1. Throws Error{invalid_argument} if the slot already has a scale, and while the stream is
+  // capturing, because every replay of the graph would start the slot anew.
   void start(int slot, const Tensor& input, Stream& stream);
 
-  // Once per step for the model, after all casts of the step and before those of the next: the current maxima go into
-  // the histories and are cleared, and all scales are made anew. One launch, which a graph can capture; nothing to do
-  // before the memory is made.
+  // To be called once per step for the whole model, after all casts of the step and before those of the next. Moves the
+  // current maxima into the histories, clears them, and computes all scales anew, in one launch that a graph can
+  // capture. Does nothing before the memory is allocated.
   void sync_amax_history(Stream& stream);
 
-  // Scales, current maxima and histories as one line of JSON, floats as their bits: load() restores them exactly, NaN
-  // and Inf too. By slot name, in any order. save() waits for the stream.
+  // Returns scales, current maxima and histories as one line of JSON. Floats are stored as their bits, so that load()
+  // restores them exactly, NaN and Inf included. Slots are matched by name, in any order. save() waits for the stream.
   std::string save(Stream& stream) const;
-  // Throws Error{invalid_argument} for text that is not as save() gave it, and where the slots, their dtypes or pow2,
-  // or the length of the history are other than here; nothing is changed then. The reduction may be another.
+  // Throws Error{invalid_argument} if the text is not what save() returned, or if slots, dtypes, pow2 or history length
+  // differ from this object's; nothing is changed then. The reduction may differ.
   void load(std::string_view state, Stream& stream);
 
  private:

@@ -40,7 +40,7 @@ DelayedScalingState::Slot read_slot(const Json& json) {
   return slot;
 }
 
-// Of a line whose checksum is right; it can still have been made wrongly.
+// Parses a line whose checksum is right. It may still be invalid: someone else may have written it.
 DelayedScalingState read_state(const Json& json) {
   DelayedScalingState state{.history_length = json.at("history_length").get<int>()};
   std::set<std::string> names;

@@ -1,9 +1,10 @@
-// What DelayedScaling saves: a value, and its one line of text.
+// The state that DelayedScaling saves and loads, as a value and as one line of JSON:
 //
 //   {"ingot_delayed_scaling":1,"history_length":16,"slots":[{"name":"layers.0.wq.input","dtype":"e4m3fn","pow2":false,
 //    "has_scale":true,"scale":1084227584,"amax":0,"history":[1065353216,...]},...],"checksum":"<32 hex>"}
 //
-// Floats are their bits, as numbers. Any change of this format changes the number in front.
+// Floats are written as their bits, in decimal. Any change of this format changes the number after
+// "ingot_delayed_scaling".
 #pragma once
 
 #include <cstdint>
@@ -23,15 +24,15 @@ struct DelayedScalingState {
     bool has_scale = false;
     std::uint32_t scale = 0;  // f32, as its bits
     std::uint32_t amax = 0;
-    std::vector<std::uint32_t> history{};  // the newest first
+    std::vector<std::uint32_t> history{};  // newest first
   };
 
   int history_length = 0;
-  std::vector<Slot> slots{};  // names are unique, histories of that length
+  std::vector<Slot> slots{};  // with unique names, and histories of history_length entries
 };
 
 std::string print(const DelayedScalingState& state);
-// Throws Error{invalid_argument} that says how the text is not as print() made it.
+// Throws Error{invalid_argument} that says where the text differs from what print() writes.
 DelayedScalingState parse_delayed_scaling_state(std::string_view text);
 
 }  // namespace ingot

@@ -1,4 +1,5 @@
-// Inputs of more than two dimensions: a layer sees [batch, sequence, features] as [batch * sequence, features].
+// Lets a layer take tensors of more than two dimensions: [batch, sequence, features] is viewed as the matrix [batch *
+// sequence, features].
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,9 @@
 
 namespace ingot {
 
-// A contiguous tensor of one dimension or more as a matrix: the last size is the columns, the product of the others the
-// rows (1 where there are none). Throws Error{invalid_argument} for no sizes at all, and for negative ones.
+// Views a contiguous tensor of one or more dimensions as a matrix: the last size is the number of columns, the product
+// of the others the number of rows (1 if there are no others). Throws Error{invalid_argument} if there are no sizes or
+// one is negative.
 inline Tensor flattened(void* data, Dtype dtype, std::initializer_list<std::int64_t> sizes, Device device) {
   if (sizes.size() == 0) throw Error(ErrorCode::invalid_argument, "flattened", "has no sizes: give one or more");
   std::int64_t rows = 1;

@@ -23,20 +23,20 @@ void check_size(const char* subject, std::int64_t size) {
 
 }  // namespace
 
-// One call of a cast, or, where nothing is cast, of its expression alone.
+// One cast of a tensor, or, if nothing is to be cast, the evaluation of its expression.
 struct Float8Linear::CastOrder {
   const char* tensor = "";         // "input", "weight", "grad_output"
   const char* of_codes = "";       // the GEMM that reads the codes
-  const char* of_transposed = "";  // and the transposed ones
+  const char* of_transposed = "";  // the GEMM that reads the transposed codes
   TensorCasts casts{};
-  const Pointwise* expression = nullptr;  // null or empty: input as it is
+  const Pointwise* expression = nullptr;  // null or empty: casts the input itself
   bool unrounded = false;
   Tensor input;
   PointwiseTensors inputs{};
   Float8Parts parts{};
   GivenScale* scale = nullptr;
-  OwnedTensor* values = nullptr;  // where the expression's values are wanted
-  Tensor sum{};                   // of each column's values, where it is wanted
+  OwnedTensor* values = nullptr;  // where to write the expression's values, or null
+  Tensor sum{};                   // if given: receives the sum of each column's values
 };
 
 Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig config, LinearOptions options)
@@ -143,7 +143,7 @@ void Float8Linear::give_scale(CastTensors& tensors, const CastOrder& order, cons
   }
   DelayedScaling& delayed = *options_.delayed;
   if (!delayed.has_scale(scale.slot)) {
-    // The first scale is of the first data. An expression's values are made once more than later steps make them.
+    // The first scale comes from the first data. Only this step writes an expression's values for it.
     OwnedTensor values;
     if (spec.pointwise) {
       values.resize(*backend_, spec.in, order.input.rows, order.input.cols, stream);
@@ -162,7 +162,7 @@ TensorCasts Float8Linear::casts_of_forward(const LinearForward& tensors) const {
   return casts;
 }
 
-// Of a prologue, for grad_weight.
+// Must a prologue's values be kept for the grad_weight GEMM?
 bool Float8Linear::keeps_values(const LinearForward& tensors) const {
   return !options_.fusion.prologue.empty() && tensors.keep_for_backward && !is_float8(config_.grad_weight);
 }
@@ -172,7 +172,7 @@ void Float8Linear::cast_input(const LinearForward& tensors, TensorCasts casts, S
   const bool values = !options_.fusion.prologue.empty() && !is_float8(config_.output);
   OwnedTensor& transposed = again ? workspace().input.transposed : input_transposed_;
   OwnedTensor& transposed_factors = again ? workspace().input.transposed_factors : input_transposed_factors_;
-  // Factors that both kinds of codes share, or that are folded, live as long as what is kept.
+  // Factors that both sets of codes share, or that are folded, must live as long as the codes that are kept.
   const bool own_factors = casts.codes && !share_scales(casts);
   cast({.tensor = "input",
         .of_codes = "output",
@@ -211,7 +211,7 @@ void Float8Linear::cast_weight(const Tensor& weight, Stream& stream) {
         .scale = &weight_scale_},
        stream);
   cast_weight_ = weight;
-  // A cast that was only recorded has not made the codes yet.
+  // During a capture the cast is only recorded, so the codes are not there yet.
   weight_is_current_ = !backend_->capturing(stream);
 }
 
@@ -226,7 +226,7 @@ Float8Linear::GradOutput Float8Linear::cast_grad_output(const LinearBackward& te
                      (casts.transposed && config_.input == OtherCodes::folded);
   const bool epilogue = !gradient_.expression().empty();
   const bool in_high_precision = (wants_input && !casts.codes) || (wants_weight && !casts.transposed);
-  // The cast in tiles, which transposes, sums columns on its way; another one is not worth slowing for it.
+  // A cast that transposes works in tiles and sums columns at little cost; other casts would become slower.
   const bool sums = wants_bias && !folds && (casts.transposed || (epilogue && casts.codes && !in_high_precision));
   const bool values = epilogue && (in_high_precision || folds || (wants_bias && !sums));
 
@@ -327,7 +327,7 @@ void Float8Linear::multiply_output(const LinearForward& tensors, Stream& stream)
   if (!is_float8(config_.output)) {
     const bool prologue = !options_.fusion.prologue.empty();
     const OwnedTensor& values = keeps_values(tensors) ? input_values_ : workspace().input_values;
-    // cuBLASLt is the faster of two where it has no epilogue to run.
+    // In high precision, cuBLASLt without an epilogue and a pass for the epilogue are faster than a GEMM with both.
     const Tensor sum = preactivation ? preactivation_.view() : tensors.output;
     GemmTensors gemm{
         .a = prologue ? values.view() : tensors.input, .b = tensors.weight, .bias = tensors.bias, .out = sum};
@@ -444,14 +444,14 @@ void Float8Linear::join(Stream& stream) {
 Float8Linear::Call::~Call() {
   try {
     layer_->join(*stream_);
-  } catch (const Error&) {  // the context is broken, and the next call says so
+  } catch (const Error&) {  // the context is broken; the next call reports it
     layer_->is_beside_ = false;
   }
 }
 
 void Float8Linear::start_forward(const LinearForward& tensors, Stream& stream) {
   if (weight_is_cast(tensors.weight)) return;
-  // The first scale of delayed ones is found in the order of the layer's own stream.
+  // The first delayed scale is computed in the order of the layer's own stream.
   const bool has_scale = weight_scale_.slot < 0 || options_.delayed->has_scale(weight_scale_.slot);
   if (!has_scale) return;
   Stream& other = beside(tensors.input.rows, stream);
@@ -496,7 +496,7 @@ void Float8Linear::run_backward(const LinearBackward& tensors, Stream& stream) {
       is_given(tensors.grad_input) && is_given(tensors.grad_weight) ? beside(saved_.input.rows, stream) : stream;
   if (is_given(tensors.grad_input)) multiply_grad_input(tensors, grad_output, stream);
   if (is_given(tensors.grad_weight)) multiply_grad_weight(tensors, grad_output, weight_stream);
-  // grad_bias[N] = the sum of grad_output's rows
+  // grad_bias[N] = the sum over grad_output's rows
   if (is_given(tensors.grad_bias) && !grad_output.is_summed) {
     backend_->column_sum({.in = grad_output.values.dtype, .out = tensors.grad_bias.dtype},
                          {.input = grad_output.values, .sum = tensors.grad_bias}, stream);

@@ -1,4 +1,4 @@
-// What Float8Linear asks of its arguments before anything is launched.
+// Checks the arguments of Float8Linear's forward() and backward() before anything is launched.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +39,8 @@ void check_shape(const NamedTensor& named, std::int64_t rows, std::int64_t cols,
 
 void check_memory(const NamedTensor& named, Device device) { check_memory(named.name, *named.tensor, device); }
 
-// What an expression reads: matrices [rows, cols] and columns of the layer's dtype, or f32 columns, and f32 rows.
+// The inputs of an expression: matrices [rows, cols] and column vectors of the layer's dtype, column vectors of f32,
+// and row vectors of f32.
 using InputNames = std::array<const char*, kMaxPointwiseInputs>;
 constexpr InputNames kPrologueInputs{"Float8Linear prologue_inputs[0]", "Float8Linear prologue_inputs[1]",
                                      "Float8Linear prologue_inputs[2]", "Float8Linear prologue_inputs[3]"};
@@ -154,8 +155,8 @@ void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& s
     check_shape(grad_bias, 1, shape_.out_features, "a vector of out_features");
     check_memory(grad_bias, backend_->device());
   }
-  // Three results from one grad_output: one that is written over it, or over another result, would spoil the next. The
-  // saved views count only where this config reads them again.
+  // Several results come from one grad_output: a result written over it, or over another result, would corrupt the next
+  // one. The saved views matter only where this config reads them again.
   check_disjoint(grad_input, {grad_output, grad_weight, grad_bias});
   check_disjoint(grad_weight, {grad_output, grad_bias});
   check_disjoint(grad_bias, {grad_output});

@@ -14,7 +14,7 @@ constexpr std::int64_t aligned_pitch(std::int64_t bytes) {
   return ceil_div(bytes, unit) * unit;
 }
 
-// A Float8Tensor has no place for these.
+// Refuses outputs that a Float8Tensor cannot hold.
 void check_outputs(const CastSpec& spec) {
   const auto refuse = [&](const char* what) {
     throw Error(ErrorCode::invalid_argument, print(spec),

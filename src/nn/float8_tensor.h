@@ -1,4 +1,5 @@
-// A matrix in FP8: its codes, the same codes transposed (or one of the two), and the factors that give it back.
+// A matrix in FP8: its codes, its transposed codes, or both, with the factors that dequantise them; and cast_to(),
+// which makes one from a matrix in high precision.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +10,26 @@
 
 namespace ingot {
 
-// value(r, c) = codes(r, c) * factor of its scale. transposed[cols, rows] is what a GEMM that sums over rows needs;
-// where its scales are its own, so are its factors.
+// value(r, c) = codes(r, c) * its factor. transposed[cols, rows] is for GEMMs that sum over rows; if it has scales of
+// its own, it has factors of its own too.
 struct Float8Tensor {
   OwnedTensor codes;
   OwnedTensor transposed;
   OwnedTensor factors;             // f32[scale_count]
-  OwnedTensor transposed_factors;  // f32, where the spec has a transposed_scale
+  OwnedTensor transposed_factors;  // f32, if the spec has a transposed_scale
 
-  // Of the transposed codes.
+  // The factors of the transposed codes.
   Tensor factors_of_transposed(const CastSpec& spec) const {
     return spec.transposed_scale ? transposed_factors.view() : factors.view();
   }
 };
 
-// Casts input into `out`, reusing its memory where that is large enough. What the spec does not ask for is left alone.
-// For specs with dynamic scales and no inputs, result or sum; the others are Backend::cast()'s, and throw
-// Error{invalid_argument}.
+// Casts input into `out` and reuses its memory where that is large enough. Outputs that the spec does not request are
+// left alone. Takes specs with dynamic scales and without inputs, result or sum; for others it throws
+// Error{invalid_argument}: use Backend::cast().
 void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream);
 
-// The same into parts that different owners keep. transposed_factors is left alone without a transposed_scale.
+// The same, into parts with different owners. Without a transposed_scale, transposed_factors is left alone.
 struct Float8Parts {
   OwnedTensor* codes;
   OwnedTensor* transposed;
@@ -40,15 +41,15 @@ inline Float8Parts parts_of(Float8Tensor& all) {
 }
 void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream);
 
-// Sized parts, as what a cast of `input` writes; for a caller that adds to it what cast_to() refuses. Rows of codes
-// start at multiples of 16 bytes, long ones at multiples of 64, which tensor-core GEMMs load from; those under 64 bytes
-// lie densely.
+// Resizes the parts for a cast of `input` and returns them as its outputs, for a caller that adds what cast_to()
+// refuses. Rows of codes start at multiples of 64 bytes, or 16 for rows shorter than 512 bytes, from which tensor-core
+// GEMMs load; rows shorter than 64 bytes are dense.
 CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
                        Stream& stream);
 
-// The factors of transposed codes as a GEMM takes them: those of groups and of blocks as the matrix that they are,
-// f32[ceil(rows / 128), cols or ceil(cols / 128)] for a tensor of [rows, cols]; others as they are. `scale` is in terms
-// of the tensor.
+// The factors of transposed codes in the form that a GEMM takes: for groups and blocks a matrix f32[ceil(rows / 128),
+// cols or ceil(cols / 128)] for a tensor [rows, cols], otherwise unchanged. `scale` describes the tensor, not its
+// transpose.
 Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols);
 
 }  // namespace ingot

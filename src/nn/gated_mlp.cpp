@@ -102,7 +102,7 @@ void GatedMlp::backward(const GatedMlpBackward& tensors, Stream& stream) {
                                   .grad_input = tensors.grad_input,
                                   .grad_weight = tensors.grad_gate_up_weight,
                                   .accumulate = tensors.accumulate && tensors.grad_gate_up_weight.data != nullptr};
-  // Before a gradient is added to a main gradient, which cannot be taken back.
+  // Check both layers before anything is added to a main gradient, which cannot be undone.
   down_.check_backward(to_down, stream);
   gate_up_.check_backward(to_gate_up, stream);
   check_disjoint({"GatedMlp grad_down_weight", &tensors.grad_down_weight},

@@ -1,12 +1,13 @@
-// The gated MLP of Llama's layers (SwiGLU): output = (silu(input @ gate_weight^T) * (input @ up_weight^T)) @
-// down_weight^T, in two GEMMs: gate and up are one weight. silu(gate) * up is computed within the cast of the second
-// GEMM's input.
+// The gated MLP (SwiGLU) of Llama's layers: output = (silu(input @ gate_weight^T) * (input @ up_weight^T)) @
+// down_weight^T. It runs two GEMMs, because gate and up share one weight; the cast of the second GEMM's input computes
+// silu(gate) * up.
 //
 //   GatedMlp mlp(backend, {.features = 4096, .hidden = 14336}, rowwise());
 //   mlp.forward({.input = x, .gate_up_weight = w13, .down_weight = w2, .output = y}, stream);
 //   mlp.backward({.grad_output = gy, .grad_input = gx, .grad_gate_up_weight = gw13, .grad_down_weight = gw2}, stream);
 //
-// Kept for backward, besides what the two Float8Linear keep: gate and up, [M, 2 * hidden] of the layer's dtype.
+// For backward it keeps, besides what its two Float8Linear layers keep, gate and up: [M, 2 * hidden] of the layer's
+// dtype.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@ struct GatedMlpShape {
   std::int64_t hidden = 0;    // H
 };
 
-// All of one high-precision dtype. input and output [M, K]; gate_up_weight [2 * H, K]: the gate's H rows, then the
-// up's; down_weight [K, H].
+// All tensors have one high-precision dtype. input and output are [M, K]; gate_up_weight is [2 * H, K], the gate's H
+// rows followed by the up projection's; down_weight is [K, H].
 struct GatedMlpForward {
   Tensor input;
   Tensor gate_up_weight;
@@ -30,8 +31,8 @@ struct GatedMlpForward {
   Tensor output;
 };
 
-// Gradients that are not wanted may be left out. Those of weights are of the layer's dtype or of f32, and are added to
-// where accumulate.
+// Gradients that are not wanted may stay default tensors. Weight gradients have the layer's dtype or f32; with
+// `accumulate` the results are added to them.
 struct GatedMlpBackward {
   Tensor grad_output;
   Tensor grad_input{};
@@ -42,18 +43,18 @@ struct GatedMlpBackward {
 
 struct GatedMlpOptions {
   std::string name = "mlp";  // its two layers are "mlp.gate_up" and "mlp.down"
-  // Of gate ("x") and up.
+  // An expression of gate (called x) and up.
   std::string activation = "silu(x) * up";
   bool fast_math = false;
   DelayedScaling* delayed = nullptr;
   Float8Workspace* workspace = nullptr;
   LayerObserver* observer = nullptr;
-  Stream* side = nullptr;  // as LinearOptions has it
+  Stream* side = nullptr;  // as LinearOptions::side
 };
 
 class GatedMlp {
  public:
-  // Throws as Float8Linear does, and Error{invalid_spec} for an activation that is no expression of x and up.
+  // Throws as Float8Linear does, and Error{invalid_spec} for an activation that is not an expression of x and up.
   GatedMlp(Backend& backend, GatedMlpShape shape, LinearConfig config, GatedMlpOptions options = {});
 
   void forward(const GatedMlpForward& tensors, Stream& stream);

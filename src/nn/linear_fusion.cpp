@@ -14,7 +14,7 @@ constexpr const char* kGradient = "grad_output";
 
 struct OfOutput {
   std::string_view epilogue;
-  std::string_view gradient;  // of x = the output
+  std::string_view gradient;  // in terms of x = the output
 };
 constexpr OfOutput kOfOutput[] = {
     {"sigmoid(x)", "grad_output * (x * (1 - x))"},

@@ -5,14 +5,14 @@
 namespace ingot {
 namespace {
 
-constexpr double kCastStartUs = 2.0;      // of each kernel of a cast
-constexpr double kBytesPerUs = 3.4e6;     // that a cast moves on an H200
+constexpr double kCastStartUs = 2.0;      // start-up time of each kernel of a cast
+constexpr double kBytesPerUs = 3.4e6;     // memory throughput of a cast on an H200
 constexpr double kMultiprocessors = 132;  // of an H200
 
 double product_us(const GemmCall& call, int multiprocessors) {
   const MatmulSize& size = call.size;
   if (size.m == 0 || size.n == 0) return 0;
-  // 16 bits are twice the bytes and half of the rate: the FP8 product of twice the K.
+  // 16-bit operands have twice the bytes and half the rate of FP8: the time of an FP8 GEMM with twice the K.
   if (!is_fp8(call.spec.a)) {
     return estimate_cublaslt({.fast_accumulation = true}, {size.m, size.n, 2 * size.k}, multiprocessors);
   }

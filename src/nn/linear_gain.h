@@ -1,5 +1,5 @@
-// What FP8 is expected to gain on a layer, before anything runs: estimates of its three GEMMs
-// (codegen/gemm/gemm_estimate.h) and of its casts, against the same GEMMs in 16 bits.
+// Estimates how much faster FP8 makes a linear layer, before anything runs: the estimated time of its three GEMMs
+// (codegen/gemm/gemm_estimate.h) and its casts against the time of the same GEMMs in 16 bits.
 #pragma once
 
 #include "ingot/nn/linear_gemms.h"
@@ -7,14 +7,14 @@
 namespace ingot {
 
 struct LinearGain {
-  double high_precision_us = 0;  // of a step: the three GEMMs
-  double us = 0;                 // with the config: its GEMMs and casts, the weight's in every step
+  double high_precision_us = 0;  // the three GEMMs of one step
+  double us = 0;                 // the GEMMs and casts of one step with the config; the weight is cast in every step
   double gain() const { return us > 0 ? high_precision_us / us : 1; }
 };
 
-// Of a layer alone, in bf16 or f16, on a GPU with this many multiprocessors. The constants were measured on an H200
-// (bench/results/linear_h200.json beside bench/results/gemm_tilings_h200.json); on others only the number of
-// multiprocessors differs. Throws what validate(config) throws.
+// For one layer by itself, in bf16 or f16, on a GPU with this many SMs. The constants were measured on an H200
+// (bench/results/linear_h200.json with bench/results/gemm_tilings_h200.json); for other GPUs only the number of SMs
+// changes. Throws what validate(config) throws.
 LinearGain expected_gain(const LinearConfig& config, const LinearSize& size, int multiprocessors);
 
 }  // namespace ingot

@@ -3,7 +3,7 @@
 namespace ingot {
 namespace {
 
-// FP8 operands always lie along K; the layouts are those of high-precision ones.
+// FP8 operands are always k_major; the given layouts are for high-precision operands.
 GemmSpec spec_of(const GemmConfig& config, Layout layout_a, Layout layout_b, Dtype dtype) {
   if (!config.a) return {.a = dtype, .b = dtype, .out = dtype, .layout_a = layout_a, .layout_b = layout_b};
   return {.a = config.a->dtype,
@@ -14,7 +14,7 @@ GemmSpec spec_of(const GemmConfig& config, Layout layout_a, Layout layout_b, Dty
           .fast_accumulation = config.fast_accumulation};
 }
 
-// Folded factors are in grad_output's codes already; one of 1 is left.
+// Folded factors are already in grad_output's codes, so the GEMM gets a single factor of 1 instead.
 GemmSpec folded(GemmSpec spec, OtherCodes other) {
   if (other == OtherCodes::folded) spec.scale_b = kTensorwise;
   return spec;

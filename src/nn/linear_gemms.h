@@ -1,4 +1,5 @@
-// The three GEMMs of a linear layer as values: what a recipe asks of the library, before there is a layer.
+// The three GEMMs of a linear layer as values: which specs and sizes a recipe will run, before a layer exists. Tuning
+// and estimates use them.
 #pragma once
 
 #include <array>
@@ -20,15 +21,15 @@ struct LinearGemm {
   GemmCall call{};
 };
 
-// Of a valid config and tensors of this dtype: what Float8Linear starts from. To output's it adds a bias and an
-// epilogue, to grad_weight's the dtype of the gradient and the accumulation.
+// The GEMM specs that Float8Linear starts from, for a valid config and tensors of this dtype. The layer adds a bias and
+// an epilogue to the output GEMM, and the gradient's dtype and accumulation to the grad_weight GEMM.
 GemmSpec output_gemm(const LinearConfig& config, Dtype dtype);
 GemmSpec grad_input_gemm(const LinearConfig& config, Dtype dtype);
 GemmSpec grad_weight_gemm(const LinearConfig& config, Dtype dtype);
 
-// What Float8Linear multiplies for tensors of this dtype, without a bias and without accumulation (a grad_weight that
-// is added to a main gradient is another GEMM, c=f32 or c=bf16: a manifest has those). Throws what validate(config)
-// throws.
+// The GEMMs that Float8Linear runs for tensors of this dtype without bias and accumulation. (A grad_weight that is
+// added to a main gradient is a different GEMM, with c=f32 or c=bf16; a manifest records those.) Throws what
+// validate(config) throws.
 std::array<LinearGemm, 3> linear_gemms(const LinearConfig& config, const LinearSize& size, Dtype dtype);
 
 }  // namespace ingot

@@ -24,10 +24,10 @@ double fraction(std::uint64_t count, std::int64_t of) {
   return of == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(of);
 }
 
-// What was cast to what, without the word in front.
+// The spec's line without its first word: what was cast to what.
 std::string describe(const CastStatsSpec& spec) { return print(spec).substr(std::string_view("cast_stats ").size()); }
 
-// 0 as "0", small shares with enough digits to be told from it.
+// Formats 0 as "0", and small fractions with enough digits to differ from it.
 std::string percent(double share) { return share == 0 ? "0" : fmt::format("{:.3g}%", 100 * share); }
 
 std::string scale_range(const CastStats& stats) {
@@ -36,7 +36,7 @@ std::string scale_range(const CastStats& stats) {
               : fmt::format("{:.3g} .. {:.3g}", stats.smallest_factor, stats.largest_factor);
 }
 
-// The dense elements of a tensor in the backend's memory.
+// Copies a tensor to the host as dense rows.
 std::vector<std::byte> fetch(const Tensor& tensor, Backend& backend, Stream& stream) {
   std::vector<std::byte> memory(byte_span(tensor, "dump"));
   backend.copy_to_host(memory.data(), tensor.data, memory.size(), stream);
@@ -61,7 +61,7 @@ float f16_value(std::uint16_t bits) {
                             (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024.0 + mantissa, exponent - 25)));
 }
 
-// Values of high precision as f32, exactly.
+// Converts high-precision elements to f32, exactly.
 std::vector<std::byte> as_f32(std::vector<std::byte> elements, Dtype dtype) {
   if (dtype == Dtype::f32) return elements;
   std::vector<std::byte> wide(2 * elements.size());
@@ -143,7 +143,7 @@ bool Monitor::may_observe(const Stream& stream) {
   return false;
 }
 
-// The results of the step go where those of the step before were: step_done() has read them.
+// A step's results reuse the memory of the previous step's, which step_done() has read.
 Tensor Monitor::next_slot() {
   const std::size_t block = running_.size() / kSlots;
   if (block == blocks_.size()) blocks_.emplace_back(*backend_, kSlots * sizeof(CastStats));
@@ -205,7 +205,7 @@ void Monitor::step_done(Stream& stream) {
   ++step_;
 }
 
-// One line for a tensor, whichever of its casts has seen the fault.
+// Warns once per tensor, even if several of its casts saw the fault.
 void Monitor::warn_of(std::span<const MonitorRecord> step) const {
   const MonitorRecord* told = nullptr;
   for (const MonitorRecord& record : step) {
@@ -260,7 +260,7 @@ void Monitor::dump(std::string layer, std::string tensor, std::filesystem::path 
   dumps_.push_back({.layer = std::move(layer), .tensor = std::move(tensor), .folder = std::move(folder)});
 }
 
-// Both sets of codes of one step's cast are written; what has been written is forgotten at the step's end.
+// One step may write both sets of codes of a tensor; step_done() then forgets the request.
 void Monitor::write_dumps(const CastEvent& event, Stream& stream) {
   for (Dump& dump : dumps_) {
     if (dump.layer != event.layer || dump.tensor != event.tensor) continue;

@@ -7,7 +7,7 @@
 namespace ingot {
 namespace {
 
-// In the order of the norm kernels' own operations (norm_spec.h), so that the values have the same bits.
+// In the same order of operations as the norm kernels (norm_spec.h), so that the values have the same bits.
 Pointwise norm_expression(NormKind kind, bool affine) {
   if (kind == NormKind::rms) return parse_pointwise(affine ? "x * rstd[row] * gamma[col]" : "x * rstd[row]");
   return parse_pointwise(affine ? "(x - mean[row]) * rstd[row] * gamma[col] + beta[col]"
@@ -76,7 +76,7 @@ void NormLinear::forward(const NormLinearForward& tensors, Stream& stream) {
   const Float8Linear::Call call(linear_, stream);
   linear_.start_forward(linear, stream);
 
-  // Statistics alone, and the values where nothing casts them.
+  // If the layer casts the input, the norm computes only its statistics; otherwise it writes the values too.
   const bool writes = !casts_input_;
   NormTensors norm{.input = input, .rstd = rstd_, .eps = shape_.eps};
   if (layer) norm.mean = mean_;
@@ -146,7 +146,7 @@ void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
                               .in = saved_input_.dtype,
                               .affine = shape_.affine,
                               .sums = shape_.affine ? tensors.grad_gamma.dtype : Dtype::f32};
-  // Before a gradient is added to a main gradient, which cannot be taken back.
+  // Check before anything is added to a main gradient, which cannot be undone.
   linear_.check_backward(linear, stream);
   validate(spec);
   check(spec, norm, backend_->device());

@@ -1,14 +1,14 @@
-// LayerNorm or RMSNorm and the linear layer behind it. The normalised values are computed on the way into the layer's
-// casts, from statistics of each row, and are written out only where a GEMM reads them in high precision.
+// A LayerNorm or RMSNorm fused with the linear layer behind it. The layer's casts compute the normalised values from
+// per-row statistics; the values are written to memory only if a GEMM reads them in high precision.
 //
 //   LayerNormLinear layer(backend, {.linear = {.in_features = K, .out_features = N, .bias = true}}, rowwise());
 //   layer.forward({.input = x, .gamma = g, .beta = b, .weight = w, .bias = c, .output = y}, stream);
 //   layer.backward({.grad_output = gy, .grad_input = gx, .grad_gamma = gg, .grad_beta = gb, .grad_weight = gw},
 //   stream);
 //
-// Kept for backward, besides what Float8Linear keeps: mean and rstd of each row, and a view of the input, which must
-// stay alive and unchanged. Nothing that a call is given overlaps anything that it writes. A forward() always keeps
-// what backward() needs.
+// For backward it keeps, besides what Float8Linear keeps, the mean and rstd of each row and a view of the input, which
+// must stay alive and unchanged. No input of a call may overlap any of its outputs. Every forward() keeps what
+// backward() needs.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,12 @@ namespace ingot {
 
 struct NormLinearShape {
   LinearShape linear{};
-  bool affine = true;  // gamma, and beta of a LayerNorm
+  bool affine = true;  // has gamma, and as a LayerNorm beta
   float eps = 1e-5F;
 };
 
-// input[M, K], gamma[K] and beta[K] (affine; beta of LayerNorm only) of the layer's dtype; the rest as LinearForward.
+// input [M, K], gamma [K] and beta [K] have the layer's dtype; gamma and beta only with `affine`, beta only for
+// LayerNorm. The rest as in LinearForward.
 struct NormLinearForward {
   Tensor input;
   Tensor gamma{};
@@ -35,8 +36,8 @@ struct NormLinearForward {
   PointwiseTensors epilogue_inputs{};
 };
 
-// Gradients that are not wanted may be left out, those of gamma and beta together with grad_input. grad_gamma and
-// grad_beta [K] are both of f32, or both of the layer's dtype; the rest as LinearBackward.
+// Gradients that are not wanted may stay default tensors; those of gamma and beta come only with grad_input. grad_gamma
+// and grad_beta [K] are both f32 or both of the layer's dtype. The rest as in LinearBackward.
 struct NormLinearBackward {
   Tensor grad_output;
   Tensor grad_input{};
@@ -47,14 +48,14 @@ struct NormLinearBackward {
   bool accumulate = false;
 };
 
-// The gradient of the normalised values, within one backward(). Layers on one stream can share it.
+// The gradient of the normalised values, used within one backward(). Layers on one stream can share it.
 struct NormWorkspace {
   OwnedTensor grad_values;
 };
 
 class NormLinear {
  public:
-  // The fusion's prologue is the norm's: leave it empty. Throws as Float8Linear does.
+  // The norm is the fusion's prologue, so options.fusion.prologue must be empty. Throws as Float8Linear does.
   NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {},
              NormWorkspace* workspace = nullptr);
 
@@ -63,11 +64,11 @@ class NormLinear {
 
   void weight_changed() { linear_.weight_changed(); }
   const Float8Linear& linear() const { return linear_; }
-  // As Float8Linear's, with the statistics.
+  // Float8Linear's saved_bytes() plus the norm's statistics.
   std::size_t saved_bytes() const;
 
  private:
-  // The norm as an expression of the input: (x - mean[row]) * rstd[row] * gamma[col] + beta[col].
+  // The inputs of the norm as an expression of the layer's input: (x - mean[row]) * rstd[row] * gamma[col] + beta[col].
   PointwiseTensors prologue_inputs(const NormLinearForward& tensors) const;
   void check_forward(const NormLinearForward& tensors) const;
   void check_backward(const NormLinearBackward& tensors) const;
@@ -77,7 +78,7 @@ class NormLinear {
   NormKind kind_;
   NormLinearShape shape_;
   Float8Linear linear_;
-  bool casts_input_;  // else the values are written for a GEMM in high precision, by the norm itself
+  bool casts_input_;  // otherwise the norm writes the values for GEMMs in high precision
   NormWorkspace* shared_workspace_;
   NormWorkspace own_workspace_;
 

@@ -10,7 +10,7 @@ namespace ingot {
 
 void write_npy(const std::filesystem::path& file, Dtype dtype, std::int64_t rows, std::int64_t cols,
                std::span<const std::byte> elements) {
-  constexpr std::size_t kPrefix = 10;  // magic, version, length of the text
+  constexpr std::size_t kPrefix = 10;  // magic number, version, header length
   constexpr std::size_t kAlignment = 64;
   const char* const type = dtype == Dtype::f32 ? "<f4" : size_of(dtype) == 1 ? "|u1" : "<u2";
   std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}), }}", type, rows, cols);

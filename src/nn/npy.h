@@ -1,4 +1,4 @@
-// NumPy's .npy files of two dimensions (version 1.0 of the format; numpy.lib.format has its description).
+// Writes matrices as NumPy's .npy files (version 1.0 of the format, described in numpy.lib.format).
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,9 @@
 
 namespace ingot {
 
-// A dense matrix [rows, cols], row-major: f32 as '<f4', an FP8 dtype as its codes, '|u1'; bf16 and f16 as '<u2', their
-// bits. Replaces the file. Throws Error{io_failed}, of which nothing is left behind but a file cut short.
+// Writes a dense, row-major matrix [rows, cols], and replaces an existing file: f32 as '<f4', an FP8 dtype as its
+// codes, '|u1', bf16 and f16 as their bits, '<u2'. Throws Error{io_failed}, and then leaves at most a truncated file
+// behind.
 void write_npy(const std::filesystem::path& file, Dtype dtype, std::int64_t rows, std::int64_t cols,
                std::span<const std::byte> elements);
 

@@ -1,4 +1,5 @@
-// Each layer's work as ranges of a profiler: "layers.0.wq forward", and within it "layers.0.wq output".
+// An observer that shows each layer's work as NVTX ranges in a profiler: "layers.0.wq forward", and within it
+// "layers.0.wq output".
 #pragma once
 
 #include <string>
@@ -10,7 +11,8 @@ namespace ingot {
 
 class NvtxRanges final : public LayerObserver {
  public:
-  // `nvtx` outlives it; null, as Nvtx::open() gives where the library is missing: no ranges.
+  // `nvtx` must outlive this object. With null, which Nvtx::open() returns if the library is missing, there are no
+  // ranges.
   explicit NvtxRanges(const Nvtx* nvtx) : nvtx_(nvtx) {}
 
   void begin(std::string_view layer, std::string_view what) override {

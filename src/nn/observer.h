@@ -1,5 +1,5 @@
-// Who watches a layer at work: told of every cast and every GEMM, and of where each belongs. A layer without an
-// observer has a null pointer, which costs it one comparison a call.
+// LayerObserver is the interface through which layers report each cast and each GEMM, and the layer and role it belongs
+// to. Monitor, NvtxRanges and TraceRanges implement it. A layer without an observer pays one comparison per call.
 #pragma once
 
 #include <string_view>
@@ -14,19 +14,20 @@
 
 namespace ingot {
 
-// One set of codes that a cast has written: a cast with both codes and transposed is two of these. Enqueued, not done.
+// One set of codes that a cast writes; a cast that writes codes and transposed codes is reported as two events. The
+// work is enqueued, not necessarily done.
 struct CastEvent {
   std::string_view layer;   // "layers.0.wq"
   std::string_view tensor;  // "input", "weight", "grad_output"
-  std::string_view gemms;   // that read these codes: "output", "grad_input,grad_weight"
-  Tensor values;   // [rows, cols], what was cast; a default Tensor where it is nowhere in memory, as when fused
-  Tensor codes;    // [rows, cols], or [cols, rows] if transposed
-  Tensor factors;  // f32[scale_count(scale, rows, cols)]
-  ScaleGranularity scale = kTensorwise;  // in terms of the values
+  std::string_view gemms;   // the GEMMs that read these codes: "output", "grad_input,grad_weight"
+  Tensor values;            // [rows, cols], what was cast; a default Tensor if it is not in memory, as when fused
+  Tensor codes;             // [rows, cols], or [cols, rows] if transposed
+  Tensor factors;           // f32[scale_count(scale, rows, cols)]
+  ScaleGranularity scale = kTensorwise;  // as seen on the values
   bool transposed = false;
 };
 
-// One GEMM, enqueued.
+// One GEMM that is enqueued.
 struct GemmEvent {
   std::string_view layer;
   std::string_view role;  // "output", "grad_input", "grad_weight"
@@ -34,18 +35,19 @@ struct GemmEvent {
   const GemmTensors& tensors;
 };
 
-// All calls come on the layer's thread, in the order of its work. Texts and tensors are the layer's: good for the call.
+// All calls come on the layer's thread, in the order of its work. Texts and tensors belong to the layer and are valid
+// only during the call.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
   LayerObserver(const LayerObserver&) = delete;
   LayerObserver& operator=(const LayerObserver&) = delete;
 
-  // What is enqueued until the matching end() is the layer's "forward" or "backward", or, within those, the "output",
-  // "grad_input" or "grad_weight" GEMM. ObservedRange calls both.
+  // Work enqueued between begin() and the matching end() is the layer's "forward" or "backward", or, nested in those,
+  // its "output", "grad_input" or "grad_weight" GEMM. ObservedRange calls both.
   virtual void begin(std::string_view /*layer*/, std::string_view /*what*/) {}
   virtual void end() noexcept {}
-  // Are the values of casts wanted where they are computed within the cast? It then writes them too.
+  // Should a cast that computes its values on the way also write them, so that cast() sees them?
   virtual bool wants_values() const { return false; }
   virtual void cast(const CastEvent& /*event*/, Stream& /*stream*/) {}
   virtual void gemm(const GemmEvent& /*event*/, Stream& /*stream*/) {}
@@ -54,7 +56,7 @@ class LayerObserver {
   LayerObserver() = default;
 };
 
-// Several at once, told in order and, of an end, in reverse order. They outlive it.
+// Forwards to several observers: in order, and end() in reverse order. They must outlive this object.
 class LayerObservers final : public LayerObserver {
  public:
   explicit LayerObservers(std::vector<LayerObserver*> all) : all_(std::move(all)) {}
@@ -82,7 +84,7 @@ class LayerObservers final : public LayerObserver {
   std::vector<LayerObserver*> all_;
 };
 
-// begin() and, whatever happens, end(); nothing where there is no observer.
+// Calls begin(), and end() when it goes out of scope; does nothing without an observer.
 class ObservedRange {
  public:
   ObservedRange(LayerObserver* observer, std::string_view layer, std::string_view what) : observer_(observer) {

@@ -1,4 +1,4 @@
-// The recipes: configs by the names that the field knows.
+// The recipes: functions that return the LinearConfigs known by name in the field, such as tensorwise and rowwise.
 #pragma once
 
 #include <array>
@@ -9,26 +9,27 @@
 
 namespace ingot {
 
-// e4m3 for input and weight, e5m2 for grad_output, one dynamic scale per tensor; fast accumulation in the output GEMM
-// only. torchao's default.
+// torchao's default. e4m3 for input and weight, e5m2 for grad_output; one dynamic scale per tensor; fast accumulation
+// only in the output GEMM.
 LinearConfig tensorwise();
-// The same with delayed scales: no pass for the maxima (DelayedScaling has them, and the layer needs one).
+// tensorwise() with delayed scales, which saves the pass that finds the maxima. The layer needs a DelayedScaling, which
+// holds them.
 LinearConfig delayed();
-// e4m3 throughout, a scale per row of each operand, powers of two; fast accumulation in the output GEMM only. Every
-// tensor is cast along both of its dimensions, in one call, as scales of rows do not survive transposition. torchao's
-// "rowwise".
+// torchao's "rowwise". e4m3 throughout; one power-of-two scale per row of each operand; fast accumulation only in the
+// output GEMM. Because row scales do not survive transposition, one call casts every tensor along both of its
+// dimensions.
 LinearConfig rowwise();
-// The same codes for both of a tensor's GEMMs: the row factors of input and weight are folded into grad_output
-// (OtherCodes::folded). One cast of the input and of the weight, two of grad_output.
+// rowwise() with the same codes for both GEMMs of a tensor: the row factors of input and weight are folded into
+// grad_output (OtherCodes::folded). Casts the input and the weight once, and grad_output twice.
 LinearConfig rowwise_folded();
-// rowwise() with grad_weight in high precision and one scale for the weight of grad_input, so that nothing but the
-// weight is cast twice: output = input (rows) @ weight^T (rows); grad_input = grad_output (rows) @ weight (tensor);
-// grad_weight = grad_output^T @ input. torchao's "rowwise_with_gw_hp".
+// torchao's "rowwise_with_gw_hp": rowwise() with grad_weight in high precision and a single scale for the weight in
+// grad_input, so that only the weight is cast twice. output = input (rows) @ weight^T (rows); grad_input = grad_output
+// (rows) @ weight (tensor); grad_weight = grad_output^T @ input.
 LinearConfig rowwise_with_gw_hp();
-// DeepSeek-V3's: e4m3 throughout; activations and gradients with a scale for each 128 of what is summed over, weights
-// for each 128 x 128; each 128 of a sum is scaled apart, in f32.
+// DeepSeek-V3's. e4m3 throughout; activations and gradients have a scale for each 128 elements along the summed
+// dimension, weights for each 128 x 128 block; each partial sum of 128 is scaled separately, in f32.
 LinearConfig blockwise();
-// All three GEMMs in the type of the tensors: the baseline.
+// The baseline: all three GEMMs in the dtype of the tensors.
 LinearConfig high_precision();
 
 struct Recipe {
@@ -36,13 +37,13 @@ struct Recipe {
   LinearConfig config;
 };
 
-// The baseline first.
+// All recipes, the baseline first.
 std::array<Recipe, 7> recipes();
 
 // "high_precision, tensorwise, ..."
 std::string recipe_names();
 
-// The recipe of that name. Throws Error{invalid_argument} that lists the names.
+// Returns the recipe of that name. Throws Error{invalid_argument} that lists the names.
 LinearConfig recipe(std::string_view name);
 
 }  // namespace ingot

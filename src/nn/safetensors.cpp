@@ -28,7 +28,7 @@ constexpr std::uint64_t kMaxHeader = 100'000'000;
 constexpr std::uint64_t kMaxIndex = 100'000'000;
 constexpr std::size_t kAlignment = 64;
 constexpr std::string_view kMetadata = "__metadata__";
-constexpr int kDeepest = 8;  // objects and arrays within each other; the format needs 3
+constexpr int kDeepest = 8;  // nesting of objects and arrays; the format needs 3
 
 struct Type {
   std::string_view name;
@@ -62,7 +62,7 @@ const Type* find_type(std::string_view name) {
   return found == kTypes.end() ? nullptr : found;
 }
 
-// Bytes of a shape; nothing where they are no whole number or do not fit 63 bits.
+// The size of a shape in bytes; nullopt if it is not a whole number of bytes or does not fit in 63 bits.
 std::optional<std::uint64_t> bytes_of(const Type& type, const std::vector<std::int64_t>& shape) {
   std::uint64_t count = 1;
   bool zero = false;
@@ -93,7 +93,7 @@ struct OpenFile {
 };
 
 OpenFile open_file(const std::filesystem::path& path) {
-  // (O_NONBLOCK: a FIFO that nobody writes to is opened, and then refused.)
+  // O_NONBLOCK: without it, opening a FIFO that has no writer would block. (A FIFO is then refused below.)
   FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!descriptor) {
     const int problem = errno;
@@ -118,7 +118,7 @@ void read_exactly(const std::filesystem::path& path, int descriptor, std::uint64
   }
 }
 
-// JSON without a name twice in an object, and not deeper than the format needs.
+// Parses JSON; refuses duplicate names within an object and nesting deeper than the format needs.
 Json parse_json(const std::filesystem::path& path, std::string_view text, std::string_view what) {
   std::vector<std::set<std::string>> names;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -213,7 +213,7 @@ class HeaderReader {
     return tensor;
   }
 
-  // In the order of their bytes, all of the data and nothing twice.
+  // `tensors` are in the order of their offsets: they must cover all of the data, without gaps or overlaps.
   void check_cover(const std::vector<StoredTensor>& tensors) const {
     std::uint64_t end = data_begin_;
     for (const StoredTensor& tensor : tensors) {
@@ -323,7 +323,7 @@ namespace {
 
 constexpr std::string_view kIndexEnd = ".index.json";
 
-// The file to open for a path: itself, or what a folder has.
+// The file to open for a path: the path itself, or the checkpoint inside a folder.
 std::filesystem::path entry_of(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) return path;
@@ -334,7 +334,7 @@ std::filesystem::path entry_of(const std::filesystem::path& path) {
               "has neither model.safetensors.index.json nor model.safetensors; name the file itself");
 }
 
-// Tensor -> file name.
+// Returns the file name of each tensor.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
   const OpenFile file = open_file(path);
   if (file.bytes > kMaxIndex) refuse(path, fmt::format("has {} bytes, too many for an index", file.bytes));
@@ -348,7 +348,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   for (const auto& [name, value] : index["weight_map"].items()) {
     if (!value.is_string()) refuse(path, fmt::format("its weight_map has no file name for {}", tensor_called(name)));
     const auto file_name = value.get<std::string>();
-    // A file beside the index: an index from elsewhere opens nothing else.
+    // Only names of files beside the index: an index from an untrusted source must not open anything else.
     if (file_name.empty() || file_name == "." || file_name == ".." ||
         file_name.find_first_of(std::string("/\\\0", 3)) != std::string::npos) {
       refuse(path, fmt::format("its weight_map puts {} into {}, which is no name of a file beside it",
@@ -449,16 +449,16 @@ std::string header_text(std::span<const TensorToStore* const> tensors,
   return text;
 }
 
-// A file under a name of its own beside its place, which it takes when it is complete. Two of one place, of this
-// process or of others, are two files.
+// A temporary file beside `place` that publish() renames to `place`. Its name is unique, so that several writers of one
+// place, in this process or in others, do not disturb each other.
 class PartialFile {
  public:
   explicit PartialFile(const std::filesystem::path& place) : place_(place) {
-    constexpr int kAttempts = 1000;  // others at work, or left by the killed
+    constexpr int kAttempts = 1000;  // names may be taken by other writers, or left over from killed ones
     for (int attempt = 0; attempt < kAttempts && !descriptor_; ++attempt) {
       path_ = place;
       path_ += fmt::format(".{}.{}.partial", ::getpid(), attempt);
-      // (As mkstemp(), but with the permissions that the process gives to its files.)
+      // Like mkstemp(), but with the process's usual file permissions.
       descriptor_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
       if (!descriptor_ && errno != EEXIST) break;
     }

@@ -1,12 +1,12 @@
-// Files of tensors in the format "safetensors": what public checkpoints are kept in, and what weights of ours are saved
-// as.
+// Reads and writes tensors in the safetensors format, in which public checkpoints are distributed and Ingot saves its
+// weights.
 //
 //   file    := header_bytes:u64 (little-endian) header(JSON, padded with spaces) data
 //   header  := {"__metadata__": {text: text}, name: {"dtype": "BF16", "shape": [rows, cols], "data_offsets": [b, e]}}
 //
-// A tensor is the bytes [b, e) of the data, row-major and little-endian. Together the tensors are all of the data: none
-// overlaps another, nothing lies between two. A file comes from anywhere, so all of this is checked when it is opened,
-// before memory of a size that it names is allocated; what is read later is within the file.
+// A tensor is the bytes [b, e) of the data, row-major and little-endian. Together the tensors cover all of the data:
+// none overlaps another, and nothing lies between two. Files may come from anywhere, so open() checks all of this
+// before it allocates memory of a size that the file names; later reads then stay within the file.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +25,10 @@
 
 namespace ingot {
 
-// A tensor in a file. `type` is the format's name of its elements: F64 F32 F16 BF16, F8_E4M3 F8_E5M2 (ours: e4m3fn,
-// e5m2), F8_E4M3FNUZ F8_E5M2FNUZ F8_E8M0, F6_E3M2 F6_E2M3 F4, I64 U64 I32 U32 I16 U16 I8 U8, BOOL. `dtype` is ours,
-// where there is one; the others are read and written as raw bytes. Elements of less than a byte fill whole bytes
-// together. No shape ([]) is a single element.
+// A tensor in a file. `type` is the format's name for its elements: F64 F32 F16 BF16, F8_E4M3 F8_E5M2 (e4m3fn and e5m2
+// here), F8_E4M3FNUZ F8_E5M2FNUZ F8_E8M0, F6_E3M2 F6_E2M3 F4, I64 U64 I32 U32 I16 U16 I8 U8, BOOL. `dtype` is the
+// corresponding Dtype; elements without one are read and written as raw bytes. Elements smaller than a byte must fill
+// whole bytes together. An empty shape ([]) is a single element.
 struct StoredTensor {
   std::string name;
   std::string type;
@@ -38,30 +38,30 @@ struct StoredTensor {
   std::uint64_t offset = 0;  // of the first byte, from the start of the file
 };
 
-// The format's name of a dtype of ours: "BF16". Throws Error{invalid_argument} for one that it has none for (u8).
+// The format's name for a Dtype: "BF16". Throws Error{invalid_argument} if it has none (u8).
 std::string_view safetensors_type(Dtype dtype);
 
-// An open file. Its content is read when it is asked for, from any thread.
+// An open file. Tensor data is read on request; any thread may read.
 class SafetensorsFile {
  public:
-  // Throws Error{not_found} where there is no such file, Error{io_failed} for one that cannot be read or is not as
-  // above, with what is wrong with it.
+  // Throws Error{not_found} if there is no such file, and Error{io_failed}, which says what is wrong, if it cannot be
+  // read or breaks the format above.
   static SafetensorsFile open(const std::filesystem::path& file);
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
   ~SafetensorsFile();
 
   const std::filesystem::path& path() const;
-  // In the order of their bytes.
+  // In the order of their offsets.
   const std::vector<StoredTensor>& tensors() const;
   const std::map<std::string, std::string>& metadata() const;
-  // Null where there is none of this name.
+  // Returns null if no tensor has this name.
   const StoredTensor* find(std::string_view name) const;
-  // Throws Error{not_found} where there is none.
+  // Throws Error{not_found} if no tensor has this name.
   const StoredTensor& at(std::string_view name) const;
 
-  // All of the tensor's bytes, or those from `first` on that fill `bytes`. Throws Error{io_failed} where the file has
-  // become shorter or cannot be read, Error{invalid_argument} for bytes beyond the tensor.
+  // Reads the whole tensor, or the part that starts at byte `first` and fills `bytes`. Throws Error{io_failed} if the
+  // file has become shorter or cannot be read, and Error{invalid_argument} for bytes beyond the tensor's end.
   std::vector<std::byte> read(const StoredTensor& tensor) const;
   void read(const StoredTensor& tensor, std::uint64_t first, std::span<std::byte> bytes) const;
 
@@ -71,8 +71,9 @@ class SafetensorsFile {
   std::unique_ptr<Parts> parts_;
 };
 
-// A model's file, or its files: a .safetensors file; an index of several (model.safetensors.index.json, whose
-// "weight_map" says which file has which tensor); or a folder with one of the two.
+// A model's checkpoint of one or several files. Its path is a .safetensors file; an index
+// (model.safetensors.index.json, whose "weight_map" names the file of each tensor); or a folder that has one of the
+// two.
 class SafetensorsCheckpoint {
  public:
   struct Found {
@@ -80,8 +81,8 @@ class SafetensorsCheckpoint {
     const StoredTensor* tensor;
   };
 
-  // Opens every file. Throws as SafetensorsFile::open() does, for an index too; Error{io_failed} where a file lacks a
-  // tensor that the index promises.
+  // Opens every file. Throws as SafetensorsFile::open() does, also for an index, and Error{io_failed} if a file lacks a
+  // tensor that the index lists.
   static SafetensorsCheckpoint open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -96,7 +97,7 @@ class SafetensorsCheckpoint {
   std::map<std::string, std::size_t, std::less<>> file_of_;
 };
 
-// What to write: `bytes` are those of the shape.
+// A tensor to write: `bytes` holds exactly the elements of the shape.
 struct TensorToStore {
   std::string name;
   std::string type;
@@ -104,10 +105,10 @@ struct TensorToStore {
   std::span<const std::byte> bytes;
 };
 
-// Writes the file beside its place and renames it when it is complete, so that there is the old one or the new one.
-// The data starts at a multiple of 64 bytes, with the widest elements in front, so that all are aligned; tensors of the
-// same width stay in order. Throws Error{invalid_argument} for two tensors of a name, an unknown type or bytes that do
-// not fit the shape; Error{io_failed}, with the old file still there.
+// Writes a temporary file beside `file` and renames it once it is complete, so that at any time the old file or the new
+// one is there. The data starts at a multiple of 64 bytes, the widest elements first, so that all are aligned; tensors
+// of the same width keep their order. Throws Error{invalid_argument} for two tensors of one name, an unknown type, or
+// bytes that do not fit the shape, and Error{io_failed}, with the old file intact.
 void write_safetensors(const std::filesystem::path& file, std::span<const TensorToStore> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -1,4 +1,4 @@
-// What the layers ask of the tensors that they are given. A message is made only where a rule is broken.
+// Helpers with which the layers check the tensors that they are given. A message is formatted only if a rule is broken.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 
 namespace ingot {
 
-// A default Tensor is not.
+// Is this more than a default Tensor?
 inline bool is_given(const Tensor& tensor) { return tensor.data != nullptr || tensor.rows != 0 || tensor.cols != 0; }
 
 struct NamedTensor {

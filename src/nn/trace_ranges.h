@@ -1,4 +1,4 @@
-// Each layer's work as the ranges of a Trace, which nest and name what was launched within them.
+// An observer that records each layer's work as ranges of a Trace, which nest and name the launches within them.
 #pragma once
 
 #include "ingot/nn/observer.h"
@@ -8,7 +8,7 @@ namespace ingot {
 
 class TraceRanges final : public LayerObserver {
  public:
-  // `trace` outlives it.
+  // `trace` must outlive this object.
   explicit TraceRanges(Trace& trace) : trace_(&trace) {}
 
   void begin(std::string_view layer, std::string_view what) override { trace_->push(layer, what); }

@@ -20,14 +20,14 @@ namespace {
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
-// So that rows start at multiples of 16 bytes, of six and of four bits too.
+// With this stride, rows start at multiples of 16 bytes for 8-, 6- and 4-bit codes.
 constexpr std::int64_t row_stride_of_codes(std::int64_t in_features) { return round_up(in_features, 64); }
 
 bool is_high_precision(Dtype dtype) {
   return std::ranges::find(kHighPrecisionDtypes, dtype) != kHighPrecisionDtypes.end();
 }
 
-// The same bytes as one-byte codes, which Backend::relayout() copies as they are.
+// Views the same bytes as one-byte codes, which Backend::relayout() copies unchanged.
 Tensor as_bytes(const Tensor& codes) {
   Tensor bytes = codes;
   bytes.dtype = Dtype::e4m3fn;
@@ -58,7 +58,7 @@ float scale_value(Dtype dtype, const std::byte* bytes) {
   return to_float(e8m0fnu{std::to_integer<std::uint8_t>(*bytes)});
 }
 
-// Scales on the host, without gaps: as their dtype has them.
+// Copies a tensor to the host as dense rows of its own dtype.
 std::vector<std::byte> dense_bytes(const Tensor& scales, Backend& backend, Stream& stream) {
   const auto element = static_cast<std::size_t>(size_of(scales.dtype));
   const auto row = static_cast<std::size_t>(scales.cols) * element;
@@ -75,7 +75,7 @@ std::vector<std::byte> dense_bytes(const Tensor& scales, Backend& backend, Strea
   return all;
 }
 
-// f32 factors, as bytes.
+// Converts scales to f32 factors, as bytes.
 std::vector<std::byte> factors_of(const std::vector<std::byte>& scales, Dtype dtype, ScaleConvention convention) {
   const auto element = static_cast<std::size_t>(size_of(dtype));
   std::vector<std::byte> factors(scales.size() / element * sizeof(float));
@@ -87,7 +87,7 @@ std::vector<std::byte> factors_of(const std::vector<std::byte>& scales, Dtype dt
   return factors;
 }
 
-// Powers of two are divided by exactly: the exponent changes its sign. That of the largest becomes 2^-127, code 0.
+// Division by a power of two is exact: negate the exponent. The largest scale becomes 2^-127, code 0.
 void turn_mx_scales(std::vector<std::byte>& scales, ScaleConvention convention) {
   if (convention == ScaleConvention::dequantize) return;
   for (std::byte& scale : scales) {
@@ -96,7 +96,7 @@ void turn_mx_scales(std::vector<std::byte>& scales, ScaleConvention convention) 
   }
 }
 
-// What makes a layer allocates, and waits for the device.
+// Making a layer allocates memory and waits for the device, which a capture does not permit.
 void refuse_capture(const Backend& backend, const Stream& stream) {
   if (!backend.capturing(stream)) return;
   throw Error(ErrorCode::invalid_argument, "stream",
@@ -110,7 +110,7 @@ WeightOnlyOptions with_mx_scale(WeightOnlyOptions options) {
 
 }  // namespace
 
-// ---- made --------------------------------------------------------------------------------------------------------
+// ---- making a layer -----------------------------------------------------------------------------------------------
 
 WeightOnlyLinear::WeightOnlyLinear(Backend& backend, const WeightOnlyOptions& options, std::int64_t out_features,
                                    std::int64_t in_features)
@@ -171,8 +171,8 @@ void WeightOnlyLinear::make_codes(const Tensor& weight, Stream& stream) {
     return take_codes(std::move(codes), stream);
   }
 
-  // A cast has no groups of 64 or 32. They are the rows of the same memory seen as [N * K / group, group]; where there
-  // are no such rows, those of a copy whose K is padded by zeros, which raise no maximum.
+  // A cast has no groups of 64 or 32. They are the rows of the same memory viewed as [N * K / group, group]. If K or
+  // the row stride does not permit this view, a copy with K padded by zeros is cast; zeros do not raise a maximum.
   const std::int64_t padded = round_up(k, group);
   const std::int64_t rows = n * (padded / group);
   OwnedTensor copy;
@@ -263,7 +263,7 @@ void WeightOnlyLinear::upload_factors(const std::vector<std::byte>& bytes, Strea
   backend_->copy_from_host(factors_.view().data, bytes.data(), bytes.size(), stream);
 }
 
-// Codes of somebody else's.
+// Packs or copies codes that the caller owns.
 void WeightOnlyLinear::set_codes(const Tensor& codes, Stream& stream) {
   if (is_packed(options_.layout)) {
     pack(codes, stream);
@@ -273,14 +273,14 @@ void WeightOnlyLinear::set_codes(const Tensor& codes, Stream& stream) {
   backend_->synchronize(stream);
 }
 
-// Codes of the layer's own.
+// Packs codes that the layer owns, or keeps them.
 void WeightOnlyLinear::take_codes(OwnedTensor codes, Stream& stream) {
   if (is_packed(options_.layout)) {
     pack(codes, stream);
   } else {
     weight_ = std::move(codes);
   }
-  backend_->synchronize(stream);  // packed ones go
+  backend_->synchronize(stream);  // `codes` is freed on return if it was packed
 }
 
 void WeightOnlyLinear::pack(const Tensor& codes, Stream& stream) {
@@ -294,7 +294,7 @@ void WeightOnlyLinear::copy_codes(const Tensor& codes, Stream& stream) {
   backend_->relayout({}, {.input = as_bytes(codes), .output = as_bytes(weight_)}, stream);
 }
 
-// ---- used --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------------------------
 
 void WeightOnlyLinear::forward(const Tensor& x, const Tensor& y, Stream& stream, const WeightOnlyExtras& extras) const {
   if (x.dtype != Dtype::bf16 && x.dtype != Dtype::f16) {
@@ -318,7 +318,7 @@ void WeightOnlyLinear::forward(const Tensor& x, const Tensor& y, Stream& stream,
                             .bias = extras.bias,
                             .inputs = extras.inputs,
                             .out = y,
-                            .constant_weight = true},  // each maker has waited for it
+                            .constant_weight = true},  // the functions that make a layer have waited for it
                            stream);
 }
 
@@ -328,7 +328,7 @@ std::size_t WeightOnlyLinear::weight_bytes() const {
   return static_cast<std::size_t>(codes) + byte_span(factors_, "WeightOnlyLinear factors");
 }
 
-// ---- kept --------------------------------------------------------------------------------------------------------
+// ---- state --------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -342,7 +342,7 @@ std::size_t stored_bytes(const WeightOnlyOptions& options, std::int64_t n, std::
 WeightOnlyState WeightOnlyLinear::state(Stream& stream) const {
   WeightOnlyState state{.options = options_, .out_features = out_features_, .in_features = in_features_};
   state.scale = dense_bytes(factors_, *backend_, stream);
-  // Codes in rows that lie apart are bytes in rows that lie apart.
+  // Codes with a row stride are copied as bytes with a row stride.
   const Tensor bytes = is_packed(options_.layout) ? weight_.view() : as_bytes(weight_);
   state.weight = dense_bytes(bytes, *backend_, stream);
   return state;

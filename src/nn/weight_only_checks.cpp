@@ -15,11 +15,11 @@
 namespace ingot {
 namespace {
 
-// In words rather than code by code: this goes over all of a model.
+// Decodes whole words instead of single codes, because this runs over all weights of a model.
 template <class W, CodeLayout L>
 bool has_nan(const u8* fragment) {
   u32 words[Fragment<W>::kWords];
-  u32 codes[8];  // each two, in the upper bytes of the halves
+  u32 codes[8];  // two codes in each, in the upper bytes of its halves
   std::memcpy(words, fragment, sizeof words);
   spread_fragment<W, L, 8>(words, codes);
   return std::ranges::any_of(codes, [](u32 two) {
@@ -36,7 +36,7 @@ bool has_nan(CodeLayout layout, const u8* fragment) {
   return false;
 }
 
-// Of 64 rows.
+// What look_at() finds in one block of 64 rows.
 struct RowBlock {
   bool nan[kDequantRows] = {};
   bool pads_with_zeros = true;

@@ -1,4 +1,4 @@
-// What WeightOnlyLinear asks of numbers that come from elsewhere: a WeightOnlyState, or a file of one.
+// Checks of weights that come from outside, in a WeightOnlyState or a file, before WeightOnlyLinear uses them.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace ingot {
 
-// Why there is no weight [n, k]; empty if there may be one. Sizes that pass have at most 2^40 elements, so that no
-// number of bytes overflows.
+// Says why a weight [n, k] is impossible; empty if it is possible. Sizes that pass have at most 2^40 elements, so that
+// no number of bytes overflows.
 std::string weight_size_fault(std::int64_t n, std::int64_t k);
 
-// bytes: packed_weight_bytes(dtype, n, k) of them.
+// A packed weight [n, k] on the host: `bytes` has packed_weight_bytes(dtype, n, k) bytes.
 struct PackedWeight {
   Dtype dtype;
   WeightLayout layout;
@@ -23,8 +23,8 @@ struct PackedWeight {
   std::span<const std::byte> bytes;
 };
 
-// Why these are no packed bytes as pack_weight() makes them: behind the codes there is NaN for a row with a NaN code
-// and 1 for any other, and the codes of the padding are 0. Kernels rely on it. Empty if they are.
+// Says why these bytes are not as pack_weight() makes them; empty if they are. Behind the codes, pack_weight() writes
+// NaN for a row that has a NaN code and 1 for any other row, and codes of the padding are 0. Kernels rely on both.
 std::string packed_weight_fault(const PackedWeight& packed);
 
 }  // namespace ingot

@@ -21,7 +21,7 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-// What a file has of a tensor beside its name and bytes.
+// The type and shape that a file gives for a tensor.
 struct Description {
   std::string type;
   Shape shape;
@@ -49,7 +49,7 @@ constexpr const char* kRows = "ingot.n";
 constexpr const char* kCols = "ingot.k";
 constexpr const char* kScale = "ingot.scale";
 
-// The metadata of one layer.
+// The metadata of one layer in a file.
 class Metadata {
  public:
   Metadata(const SafetensorsFile& file, std::string name) : file_(&file), name_(std::move(name)) {}
@@ -85,7 +85,7 @@ class Metadata {
   std::string name_;
 };
 
-// Of packed weights, other versions are read by the library that wrote them.
+// Packed weights of another version can be read only by the library version that wrote them.
 WeightLayout layout_of(const Metadata& metadata) {
   const std::string& text = metadata.text(kLayout);
   const std::optional<WeightLayout> layout = parse_weight_layout(text);
@@ -141,7 +141,7 @@ std::vector<std::byte> read(const SafetensorsFile& file, const std::string& name
   return file.read(tensor);
 }
 
-// Names are told as they are in the file: with their dot, if they have one.
+// Lists layer names as they are in the file, including a trailing dot.
 [[noreturn]] void refuse_layer(const SafetensorsFile& file, const std::string& name) {
   std::vector<std::string> names;
   for (const auto& [key, value] : file.metadata()) {
@@ -161,7 +161,7 @@ std::vector<std::byte> read(const SafetensorsFile& file, const std::string& name
 
 void save_weight_only(const std::filesystem::path& file, const std::map<std::string, WeightOnlyState>& layers) {
   std::vector<TensorToStore> tensors;
-  std::map<std::string, std::string> metadata{{"format", "pt"}};  // which some readers ask for
+  std::map<std::string, std::string> metadata{{"format", "pt"}};  // which some readers require
   for (const auto& [name, state] : layers) {
     const WeightOnlyOptions& options = state.options;
     if (const std::string fault = weight_size_fault(state.out_features, state.in_features); !fault.empty()) {
