@@ -44,7 +44,7 @@ T element(const std::byte* bytes, std::size_t i) {
   return value;
 }
 
-// The place of an element among those of its dtype, in the order of their values; both zeros are one.
+// The rank of an element among the values of its dtype; both zeros have the same rank.
 template <class T>
 std::int64_t rank(T value) {
   using Bits = std::conditional_t<sizeof(T) == 1, std::uint8_t,
@@ -95,7 +95,7 @@ std::string fast_difference(const Operand& operand, const std::byte* expected, c
     case Dtype::e5m2: return fast_difference<e5m2>(operand, expected, found, given);
     case Dtype::e4m3fnuz: return fast_difference<e4m3fnuz>(operand, expected, found, given);
     case Dtype::e5m2fnuz: return fast_difference<e5m2fnuz>(operand, expected, found, given);
-    default: return difference(operand, expected, found);  // which no expression gives
+    default: return difference(operand, expected, found);  // an expression's result never has another dtype
   }
 }
 

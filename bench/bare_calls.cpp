@@ -1,4 +1,5 @@
-// cuBLASLt's matrices are column-major, ours row-major: its A is our b, its B our a, as in runtime/gemm/cublaslt.cpp.
+// cuBLASLt's matrices are column-major and Ingot's row-major, so cuBLASLt's A is b here, and its B is a, as in
+// runtime/gemm/cublaslt.cpp.
 #include "bare_calls.h"
 
 #include <cublasLt.h>

@@ -1,5 +1,5 @@
-// What the driver and cuBLASLt take themselves for what a call of the library ends in, without any of the library's
-// code: the yardsticks of its host cost.
+// Calls of the driver and of cuBLASLt without any of the library's code: an empty kernel's launch,
+// cuTensorMapEncodeTiled, and cublasLtMatmul. The host cost of the library's calls is measured against them.
 #pragma once
 
 #include <cuda.h>
@@ -15,10 +15,10 @@
 
 namespace ingot::bench {
 
-// A kernel that does nothing, with one parameter of this size.
+// A kernel that does nothing, with one parameter of this size in bytes.
 Source empty_kernel(std::size_t parameter_bytes);
 
-// The empty kernel, loaded and launched by the driver's own functions.
+// The empty kernel, loaded and launched with the driver's functions directly.
 class BareKernel {
  public:
   BareKernel(Gpu& gpu, std::size_t parameter_bytes);
@@ -26,7 +26,7 @@ class BareKernel {
   BareKernel(const BareKernel&) = delete;
   BareKernel& operator=(const BareKernel&) = delete;
 
-  // programmatic: with programmatic stream serialisation, as the library's launches.
+  // programmatic: with programmatic stream serialisation, as the library launches its kernels.
   void launch(bool programmatic);
 
  private:
@@ -37,11 +37,11 @@ class BareKernel {
   std::vector<std::byte> parameter_;
 };
 
-// cuTensorMapEncodeTiled, of a matrix of codes.
+// Calls cuTensorMapEncodeTiled for a matrix of codes.
 void encode_tensor_map(Gpu& gpu, const Tensor& codes);
 
-// cublasLtMatmul of FP8 operands with everything around it made beforehand: descriptors, layouts, the heuristic's first
-// algorithm, the workspace.
+// cublasLtMatmul on FP8 operands. Everything around it is prepared in the constructor: descriptors, layouts, the
+// heuristic's first algorithm, the workspace.
 class BareMatmul {
  public:
   // Throws Error{not_found, cuda_failed}.

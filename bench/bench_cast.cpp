@@ -1,4 +1,5 @@
-// bench_cast: the casts against the speed of a copy. Every case is checked before it is timed.
+// bench_cast: times the casts and norms and compares them with the speed of a copy. Checks every case before it times
+// it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -22,7 +23,7 @@
 namespace ingot::bench {
 namespace {
 
-// Nothing that a tile divides.
+// A size that no tile divides.
 constexpr std::int64_t kCheckedRows = 1048;
 constexpr std::int64_t kCheckedCols = 1336;
 
@@ -58,7 +59,7 @@ class Bench {
   CopyCeiling ceiling() { return measure_copy_ceiling(gpu_, random_, options_); }
   std::vector<HostCost> host_cost() { return measure_host_cost(gpu_, random_, options_); }
 
-  // Cases that take turns; they are in memory together.
+  // Times cases in turn. All of them are in memory at the same time.
   std::vector<CaseResult> run(const std::vector<CastCase>& cases) {
     std::vector<CaseResult> results;
     std::vector<std::unique_ptr<Rotation>> rotations;
@@ -93,7 +94,8 @@ class Bench {
     return fault.empty() ? fault : fmt::format("at {}x{}, {}", kCheckedRows, kCheckedCols, fault);
   }
 
-  // What the graph computes is what is timed: the outputs of its last copy, before which other calls ran.
+  // Checks the output of the graph that is timed: poisons the outputs of its last copy, because other calls wrote them
+  // before.
   std::string replay_fault(const Rotation& rotation, Replay& replay) {
     for (const Placed& placed : rotation.copies()) poison(gpu_, placed);
     replay.launch();
@@ -106,7 +108,7 @@ class Bench {
   MeasureOptions options_;
 };
 
-// Those of one size take turns: what they are compared with is what ran beside them.
+// Groups cases by size. The cases of a group are timed in turn, so that they are compared under the same conditions.
 std::vector<std::vector<CastCase>> groups_of(const std::vector<CastCase>& cases) {
   std::vector<std::vector<CastCase>> groups;
   for (const CastCase& c : cases) {

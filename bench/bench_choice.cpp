@@ -1,7 +1,7 @@
-// bench_choice: is the kernel that the library takes without tuning a good one? For each of choice.h's GEMMs, which the
-// cost model was not fitted on, the autotuner's procedure finds the best of the candidates, with the library's own
-// choice as the one to beat; the two then run against each other. All kernels are compiled first, in parallel. With
-// --calls and --every it makes what the cost model is fitted to: the times of all kernels on other GEMMs.
+// bench_choice: is the kernel that the library takes without tuning a good one? For each GEMM of choice.h, which the
+// cost model was not fitted on, the autotuner's procedure finds the best candidate, with the library's own choice as
+// the one to beat; then the two run against each other. All kernels are compiled first, in parallel. With --calls and
+// --every it produces the data that the cost model is fitted to: the times of all kernels on other GEMMs.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -49,7 +49,7 @@ Clock::time_point after(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// About how long a GEMM takes to measure, in any unit.
+// A rough estimate of how long a GEMM takes to measure, in arbitrary units.
 double weight(const GemmCall& call) {
   const auto& [m, n, k] = call.size;
   return 1 + static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * 1e-12;
@@ -64,7 +64,7 @@ class Bench {
         random_(gpu_.backend(), gpu_.stream(),
                 [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }) {}
 
-  // The library's own choice first.
+  // The candidates for a call, with the library's own choice first.
   std::vector<MatmulSpec> candidates_of(const GemmCall& call) const {
     std::vector<GemmSpec> all = gemm_candidates(
         call, {.target = context_->cache().target(), .multiprocessors = context_->tuning_machine().multiprocessors});
@@ -73,7 +73,7 @@ class Bench {
     return {all.begin(), all.end()};
   }
 
-  // What the cases' candidates are made of; what cannot be compiled is its case's to tell.
+  // Compiles the candidates of all cases. A failure is not reported here but with its case.
   void compile(const std::vector<ChoiceCase>& cases) const {
     std::vector<KernelSpec> specs;
     for (const ChoiceCase& c : cases) {
@@ -89,7 +89,7 @@ class Bench {
     }
   }
 
-  // `share`: of the time that is left until `deadline`.
+  // share: the part of the time left until `deadline` that this case may use.
   Choice run(const ChoiceCase& c, double share, Clock::time_point deadline) {
     Choice choice{.gemm = c};
     const Clock::time_point enough =
@@ -131,7 +131,7 @@ class Bench {
   }
 
  private:
-  // Those too that the cost model says are slow.
+  // Adds also the tilings that the cost model considers slow.
   static void add_every_tiling(std::vector<GemmSpec>& specs) {
     const auto of_sm90 = std::ranges::find(specs, GemmKernel::sm90, &GemmSpec::kernel);
     if (of_sm90 == specs.end()) return;
@@ -152,7 +152,7 @@ class Bench {
     return {};
   }
 
-  // Candidates come in the order in which the library would take them: the first that works is what it takes.
+  // Candidates are in the library's order of preference, so the first one that works is the library's choice.
   static std::string untuned_kernel(const AutotuneResult& result) {
     for (const Trial& trial : result.trials) {
       if (names_kernel(trial.spec) && trial.problem.empty()) return kernel_of(trial.spec);
@@ -187,7 +187,7 @@ int run(const Options& options) {
   }
   std::optional<ContextOptions> on_cuda = cuda_options();
   if (!on_cuda) return kSkipped;
-  on_cuda->tuning = Tuning::off;  // records would be what `untuned` must not know
+  on_cuda->tuning = Tuning::off;  // `untuned` must not know any tuning records
   Context context(*on_cuda);
   const Machine machine = machine_of(context, options.commit);
   Bench bench(context, options);

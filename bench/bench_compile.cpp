@@ -1,5 +1,5 @@
-// bench_compile: what a cold compile of a kernel costs on this machine, and whether two threads compile two at once. No
-// GPU is needed; other work on the machine shows in the medians.
+// bench_compile: times the cold compilation of kernels on this machine, and checks whether two threads compile two
+// kernels at once. It needs no GPU. Other work on the machine shows in the medians.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,7 +1,7 @@
-// bench_gemm: FP8 GEMMs with bf16 output, cuBLASLt's best algorithm and Ingot's kernel in turn, in one run, after
-// cuBLASLt's best with bf16 operands of the same shape. Every result is checked before it is timed. First all of
-// cuBLASLt's algorithms, and with --tilings all of Ingot's tilings, run for a few rounds; the best of each then run
-// against each other. With --mma, gemm_mma is a third. With --host, in place of all that, what a call costs the host.
+// bench_gemm: times FP8 GEMMs with bf16 output, cuBLASLt's best algorithm against Ingot's kernel in one run, and before
+// them cuBLASLt's best with bf16 operands of the same shape. Checks every result before it times it. First, all of
+// cuBLASLt's algorithms, and with --tilings all of Ingot's tilings, run for a few rounds; then the best of each run
+// against each other. --mma adds gemm_mma. --host instead measures what a call costs the host.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -46,7 +46,7 @@ struct Options {
 struct Contender {
   std::string label;  // "cublaslt 3", "sm90:128x256:2x1:4:cooperative", "without epilogue"
   bool ours = false;
-  bool plain = false;  // the case's sums with nothing after them, which other cases check
+  bool plain = false;  // the case without its epilogue; other cases check its result
   std::function<void(const GemmTensors&)> enqueue;
   Timing timing{};
   std::string fault{};
@@ -54,10 +54,10 @@ struct Contender {
 
 struct Result {
   GemmCase gemm_case;
-  std::vector<Contender> trials{};  // all of them, briefly
+  std::vector<Contender> trials{};  // all contenders, timed briefly
   std::vector<Contender> finals{};  // cuBLASLt's best, Ingot's choice, Ingot's best tiling
   bool cublaslt_refuses = false;
-  double bf16_us = 0;  // cuBLASLt's best with bf16 operands of the same shape; 0: not measured
+  double bf16_us = 0;  // cuBLASLt's best with bf16 operands of the same shape; 0 if not measured
 };
 
 double tflops(const Result& result, const Contender& c) {
@@ -110,7 +110,8 @@ class Bench {
                           : MeasureOptions{.rounds = 11, .graph_us = 3000};
   }
 
-  // Ingot's own choice first. Of an epilogue that, and last the same kernel without it.
+  // Ingot's own choice comes first. For a case with an epilogue there is only that and, last, the same kernel without
+  // the epilogue.
   std::vector<Contender> contenders(const GemmCase& c, const GemmBuffers& buffers, bool& refused) {
     std::vector<Contender> all;
     const auto add_ours = [&](const GemmTiling& tiling, GemmKernel kernel = GemmKernel::sm90) {
@@ -149,7 +150,7 @@ class Bench {
     return all;
   }
 
-  // All of its algorithms; false where it does not take the case.
+  // Adds all of cuBLASLt's algorithms; false if cuBLASLt does not take the case.
   bool add_cublaslt(const GemmCase& c, const GemmBuffers& buffers, std::vector<Contender>& all) {
     const auto matmul = [this, spec = c.spec, size = c.size](const GemmTensors& t, int algorithm) {
       return cublaslt_->matmul(spec, t, size, workspace_.data(), gpu_.stream().handle(), algorithm);
@@ -270,7 +271,7 @@ int run(const Options& options) {
              machine.ingot, machine.commit, machine.device, machine.driver, machine.cublaslt, machine.date, "case",
              "kernel", "us", "min", "TFLOPS", "ratio", "of bf16");
   std::vector<Result> results;
-  std::map<std::string, double> bf16_us;  // of a shape
+  std::map<std::string, double> bf16_us;  // by shape
   bool failed = false;
   for (const GemmCase& c : cases) {
     results.push_back(bench.run(c));
@@ -280,7 +281,7 @@ int run(const Options& options) {
     fmt::print("{}", to_text(results.back()));
     std::fflush(stdout);
     failed |= std::ranges::any_of(results.back().finals, [](const Contender& f) { return !f.fault.empty(); });
-    if (!options.json.empty()) write(options.json, machine, results);  // what a killed run leaves is of use
+    if (!options.json.empty()) write(options.json, machine, results);  // so that a killed run leaves its results so far
   }
   return failed ? kFailed : 0;
 }

@@ -1,6 +1,6 @@
-// bench_linear: a layer's step, forward and backward, with every recipe, beside the same layer in bf16 in the same run;
-// each result is checked before it is timed. A roofline of measured rates stands beside each time. Last, what a step of
-// a small layer costs the host.
+// bench_linear: times a layer's step, forward and backward, with every recipe and with bf16 in the same run. Checks
+// each result before it times it, and prints a roofline of measured rates beside each time. At the end it measures what
+// a step of a small layer costs the host.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -35,7 +35,7 @@ struct Options {
 struct RecipeResult {
   std::string recipe;
   std::string config;
-  bool side = false;  // has it a second stream?
+  bool side = false;  // does the layer have a side stream?
   StepQuality quality{};
   Timing timing{};
   std::size_t saved_bytes = 0;
@@ -45,7 +45,7 @@ struct RecipeResult {
 
 struct CaseResult {
   LinearBenchCase bench_case;
-  std::vector<RecipeResult> recipes{};  // the baseline first
+  std::vector<RecipeResult> recipes{};  // baseline first
 };
 
 double speedup(const CaseResult& result, const RecipeResult& of) {
@@ -65,13 +65,14 @@ class Bench {
       if (options.recipe.empty() || recipes_.empty() || known.name == options.recipe) recipes_.push_back(known);
     }
     if (!options.recipe.empty()) return;
-    // The third way of scales that do not transpose (docs/layers.md): nothing is kept but the caller's tensors.
+    // The third way to handle scales that do not transpose (docs/layers.md): keep only the caller's tensors and cast
+    // again.
     Recipe again{.name = "rowwise_again", .config = rowwise()};
     again.config.input = again.config.weight = OtherCodes::again;
     recipes_.push_back(again);
   }
 
-  // The rates that a roofline is made of: a copy, and GEMMs of 8192 cubed with all operands ready.
+  // Measures the rates of the roofline: a copy, and GEMMs of 8192 cubed with all operands ready.
   Rates measure_rates() {
     Rates rates{.tb_per_s = measure_copy_ceiling(gpu_, random_, measure_).tb_per_s};
     rates.bf16_tflops = gemm_tflops({.a = Dtype::bf16, .b = Dtype::bf16});
@@ -87,7 +88,7 @@ class Bench {
     std::vector<std::unique_ptr<Replay>> replays;
     std::vector<std::size_t> timed;
     StepSample baseline;
-    // Small layers once more with a second stream, which the baseline does without.
+    // Times small layers once more with a side stream, which the baseline does not use.
     const double multiplications =
         static_cast<double>(c.size.tokens * c.size.in_features) * static_cast<double>(c.size.out_features);
     const std::size_t rounds = multiplications <= LinearOptions::kLargestBeside ? 2 : 1;
@@ -123,7 +124,8 @@ class Bench {
     return result;
   }
 
-  // Microseconds of the host for a step of a layer of 256 features with 256 tokens, which is in order: nothing waits.
+  // Microseconds of the host for a step of a layer with 256 features and 256 tokens. The stream is idle, so the host
+  // never waits.
   std::vector<std::pair<std::string, double>> host_us() {
     const LinearBenchCase c{.size = {256, 256, 256}};
     std::vector<std::unique_ptr<StepTensors>> copies;

@@ -1,7 +1,7 @@
-// bench_weight_only: products with weights that are decoded within them, beside what they are measured by, in one run:
-// cuBLASLt's best algorithm on the same sizes with the weight in 16 bits, and a kernel that only reads the weight's
-// bytes. Operands take turns past the L2, results are checked before they are timed. With --every, all tilings that are
-// offered run for a few rounds, and the best of them then against the library's choice.
+// bench_weight_only: times GEMMs that decode their weight on the fly, beside two yardsticks in the same run: cuBLASLt's
+// best algorithm at the same size with the weight in 16 bits, and a kernel that only reads the weight's bytes. Operands
+// rotate past the L2, and results are checked before they are timed. With --every, all offered tilings run for a few
+// rounds, and the best one then runs against the library's choice.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -43,7 +43,7 @@ struct Options {
   bool every = false;
   std::string filter;
   std::vector<std::string> specs{"dequant_matmul bf16*e4m3fn->bf16 packed scale=row"};
-  std::vector<std::int64_t> tokens;  // empty: all that the cases have
+  std::vector<std::int64_t> tokens;  // empty: all tokens of the cases
   std::string json;
   std::string commit;
 };
@@ -61,7 +61,7 @@ struct Result {
   std::vector<Contender> trials{};
   Contender ours{};                 // the library's choice
   std::optional<Contender> best{};  // with --every: the best tiling, in the same rounds as `ours`
-  double bf16_us = 0;               // cuBLASLt's best; 0: it does not take the case
+  double bf16_us = 0;               // cuBLASLt's best; 0 if it does not take the case
   double read_us = 0;
 };
 
@@ -133,7 +133,7 @@ class Bench {
             }};
   }
 
-  // The weight's bytes, read and nothing else: the best of some ways, of each size once.
+  // The time to read the weight's bytes and nothing else: the best of several kernel shapes. Measured once per size.
   double time_of_reading(const DequantOperands& operands) {
     const std::size_t bytes = byte_span(operands.tensors(0).weight, "weight");
     double& best = reading_[bytes];
@@ -150,7 +150,7 @@ class Bench {
     return best;
   }
 
-  // The least median.
+  // The smallest median.
   double best_of(const std::vector<std::unique_ptr<Replay>>& replays) {
     double best = 0;
     warm_up(replays, kWarmUp);
@@ -175,7 +175,7 @@ class Bench {
     time_in_turns(timed, replays, measuring, kWarmUp);
   }
 
-  // Of cuBLASLt's algorithms the best, of each size once.
+  // The time of cuBLASLt's best algorithm. Measured once per size.
   double time_of_16_bits(Dtype dtype, const WeightOnlyCase& wanted) {
     const GemmSpec spec{.a = dtype, .b = dtype, .out = dtype};
     const std::tuple key{dtype, wanted.size.m, wanted.size.n, wanted.size.k};
@@ -295,7 +295,7 @@ int run(const Options& options) {
       std::fflush(stdout);
       failed |= !last.ours.fault.empty() ||
                 std::ranges::any_of(last.trials, [](const Contender& trial) { return !trial.fault.empty(); });
-      if (!options.json.empty()) write(options, machine, results);  // what a killed run leaves is of use
+      if (!options.json.empty()) write(options, machine, results);  // so that a killed run leaves its results so far
     }
   }
   return failed ? kFailed : 0;

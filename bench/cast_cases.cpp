@@ -14,7 +14,7 @@ namespace ingot::bench {
 namespace {
 
 constexpr std::array<std::int64_t, 3> kSizes{4096, 8192, 16384};
-// One for each size; none where no target was set.
+// One target per size; nullopt where no target is set.
 using Targets = std::array<std::optional<double>, kSizes.size()>;
 
 struct Work {
@@ -25,7 +25,7 @@ struct Work {
   std::function<Operation(std::int64_t rows, std::int64_t cols)> operation;
 };
 
-// As one word of a spec's line.
+// Prints an expression as a single word of a spec's line, without spaces.
 std::string print_word(const Pointwise& expression) {
   std::string text = print(expression);
   std::erase(text, ' ');
@@ -60,12 +60,12 @@ Work mx_work(const std::string& name, const std::string& line, Traffic traffic) 
           .operation = [spec](std::int64_t rows, std::int64_t cols) { return mx_operation(spec, rows, cols); }};
 }
 
-// A scale that depends on elements still to come takes two reads; a row's own fits into registers between the two, and
-// a group's or a block's into the tile that it lies in. Transposed codes are written by tiles that hold parts of many
-// rows, so there even a row's scale takes both reads.
+// A scale that depends on elements still to come needs two reads of the input. A row fits into registers between the
+// two reads, and a group or a block into its tile, so these need one. Transposed codes are written in tiles that hold
+// parts of many rows, so there even a row's scale needs both reads.
 std::vector<Work> all_work() {
   constexpr auto kNone = std::nullopt;
-  // x * sigmoid(x) of the forward pass, behind which `grad` comes back.
+  // The forward pass computes x * sigmoid(x); `grad` flows back through it.
   const std::string d_silu = print_word(backward(parse_pointwise("silu(x)"), "x"));
   return {
       cast_work("rowwise codes", "cast bf16->e4m3fn scale=row out=codes", {.reads = {2}, .writes = {1}},
@@ -97,7 +97,7 @@ std::vector<Work> all_work() {
                 {.reads = {2, 2, 2, 2}, .writes = {1, 1}}, {kNone, kNone, kNone}),
       cast_work("swiglu rowwise codes", "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes",
                 {.reads = {2, 2}, .writes = {1}}, {kNone, kNone, kNone}),
-      // gamma and beta are read by every row, but from caches.
+      // Every row reads gamma and beta, but from caches.
       norm_work<NormSpec>("rmsnorm rowwise codes", "norm rms bf16->e4m3fn affine scale=row out=codes,stats",
                           {.reads = {2}, .writes = {1}}, {kNone, 0.90, kNone}),
       norm_work<NormSpec>("layernorm rowwise codes", "norm layer bf16->e4m3fn affine scale=row out=codes,stats",
@@ -141,7 +141,7 @@ std::vector<CastCase> cast_cases() {
   const std::vector<Work> works = all_work();
   for (std::size_t i = 0; i < kSizes.size(); ++i) {
     for (const Work& work : works) {
-      if (kSizes[i] == kSizes.back() && !work.targets[i]) continue;  // seconds of checking each
+      if (kSizes[i] == kSizes.back() && !work.targets[i]) continue;  // checking one takes seconds
       cases.push_back({.work = work.name,
                        .rows = kSizes[i],
                        .cols = kSizes[i],

@@ -1,5 +1,5 @@
-// What bench_cast times: the casts and the norms, the bytes that an ideal kernel would move for each, and the share of
-// the copy ceiling that it is to reach. bench/compare_torch.py times the same work by the same names.
+// The cases of bench_cast: casts and norms, the bytes that an ideal kernel would move for each, and the target as a
+// share of the copy ceiling. bench/compare_torch.py times the same work under the same names.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace ingot::bench {
 
-// Bytes per element of the input, one number for each time that a matrix is read or written in full: a bf16 matrix that
-// is read twice has reads = {2, 2}. Scales and factors are too few to count.
+// Bytes per input element, one entry for each time a whole matrix is read or written: a bf16 matrix that is read twice
+// has reads = {2, 2}. Scales and factors are too small to count.
 struct Traffic {
   std::vector<int> reads;
   std::vector<int> writes;
@@ -28,10 +28,10 @@ struct CastCase {
   std::string work;  // "tensorwise codes+transposed"
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  std::string spec;  // the library's line for it
+  std::string spec;  // the spec as one line of text
   Traffic traffic;
-  std::optional<double> target{};  // of the copy ceiling
-  // The same work at any size: also the small one that is checked first.
+  std::optional<double> target{};  // share of the copy ceiling to reach
+  // The same work at any size; it is also checked at a small size first.
   std::function<Operation(std::int64_t rows, std::int64_t cols)> operation;
 };
 

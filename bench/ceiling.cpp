@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kLargest = std::size_t{1} << 30U;
 constexpr std::array kSizes{kLargest / 4, kLargest / 2, kLargest};
 
-// Rows of bf16 that fill kLargest bytes.
+// Two matrices of bf16 that fill kLargest bytes each.
 Operation buffers() {
   constexpr std::int64_t kCols = 8192;
   constexpr auto kRows = static_cast<std::int64_t>(kLargest) / (2 * kCols);
@@ -24,7 +24,8 @@ Operation buffers() {
 }  // namespace
 
 CopyCeiling measure_copy_ceiling(Gpu& gpu, RandomData& random, const MeasureOptions& options) {
-  constexpr std::size_t kCopied = 2 * kLargest;  // in one sample: every part of the buffers twice, whatever the size
+  // Bytes per sample: each sample copies every part of the buffers twice, at any size.
+  constexpr std::size_t kCopied = 2 * kLargest;
   const Placed placed(buffers(), gpu.backend());
   fill(random, placed, 1);
   auto* const from = static_cast<std::byte*>(placed.tensors()["from"].data);
@@ -37,7 +38,7 @@ CopyCeiling measure_copy_ceiling(Gpu& gpu, RandomData& random, const MeasureOpti
           gpu.copy(to + done % kLargest, from + done % kLargest, kSizes[i]);
         }
       };
-      gpu.copy(to, from, kLargest);  // the GPU is at work while the host enqueues what is timed
+      gpu.copy(to, from, kLargest);  // keeps the GPU busy while the host enqueues the timed copies
       samples[i].push_back(gpu.microseconds(copy_all));
     }
   }

@@ -1,4 +1,5 @@
-// The yardstick of everything that is bound by memory: how fast this GPU copies, counting bytes read and written.
+// Measures the copy ceiling, the yardstick of everything that is bound by memory: how fast this GPU copies, counting
+// bytes read and written.
 #pragma once
 
 #include "harness.h"
@@ -7,11 +8,11 @@ namespace ingot::bench {
 
 struct CopyCeiling {
   double tb_per_s = 0;
-  double megabytes = 0;  // the size of copy that reached it
+  double megabytes = 0;  // the copy size that reached it
 };
 
-// cuMemcpyDtoDAsync of 256 MiB to 1 GiB of random data, outside of a graph (a graph's memcpy node is slower): the
-// median of each size, and the best of them. Fewer rounds where `options` says so.
+// Times cuMemcpyDtoDAsync of 256 MiB to 1 GiB of random data, outside of a graph (a graph's memcpy node is slower), and
+// takes the median of each size and the best of them. `options` may ask for fewer rounds.
 CopyCeiling measure_copy_ceiling(Gpu& gpu, RandomData& random, const MeasureOptions& options);
 
 }  // namespace ingot::bench

@@ -1,6 +1,6 @@
-// Sizes of layers are those that the models were published with. Fused projections are one product (query, key and
-// value; gate and up). Of a backward pass, grad_input has e5m2 for its first operand and grad_weight a K of tokens and
-// f32 for its output, to which gradients are added.
+// Layer sizes are those that the models were published with. Fused projections are one GEMM (query, key and value; gate
+// and up). In a backward pass, grad_input has e5m2 as its first operand; grad_weight has the tokens as its K, and an
+// f32 output to which gradients are added.
 #include "choice.h"
 
 #include <fmt/format.h>
@@ -82,7 +82,7 @@ constexpr Line kLines[] = {
     {"T5 large wo", "gemm e4m3fn*e4m3fn->f32 scale=row,row fast 1184 1024 2816"},
     {"Llama 3.2 1B gate_up", "gemm e4m3fn*e4m3fn->bf16 11963 16384 2048"}};
 
-// "e4m3fn*e4m3fn->bf16 row,row fast": the spec's line without what all have in common.
+// Prints the spec's line without what all lines share: "e4m3fn*e4m3fn->bf16 row,row fast".
 std::string formats(const GemmSpec& spec) {
   constexpr std::string_view kKind = "gemm ";
   constexpr std::string_view kLayout = " nt scale=";

@@ -1,5 +1,5 @@
-// What the library chooses without tuning, against the best that tuning finds: the GEMMs that bench_choice runs, and
-// what it says of them.
+// The cases, results and report of bench_choice, which compares the kernel that the library chooses without tuning with
+// the best one that tuning finds.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,12 +18,12 @@ struct ChoiceCase {
 
 std::string name(const ChoiceCase& choice);  // "Mistral 7B qkv 1536x6144x4096": M x N x K
 
-// Products that the cost model was not fitted on: layers of language, vision and speech models, of experts and of
-// backward passes, at 8 to 16384 tokens, most of them no round number.
+// GEMMs that the cost model was not fitted on: layers of language, vision and speech models, of experts and of backward
+// passes, with 8 to 16384 tokens, mostly not round numbers.
 std::vector<ChoiceCase> choice_cases();
 
-// A case to each line of a file: a call as `ingot tune` takes it ("gemm e4m3fn*e4m3fn->bf16 fast 2017 6144 4096"),
-// after its name and a tab. Throws Error{not_found or invalid_argument}, and what parse_gemm_call() does.
+// Reads cases from a file, one per line: a name, a tab, and a call as `ingot tune` takes it ("gemm e4m3fn*e4m3fn->bf16
+// fast 2017 6144 4096"). Throws Error{not_found or invalid_argument}, and what parse_gemm_call() throws.
 std::vector<ChoiceCase> read_choice_cases(const std::string& path);
 
 struct KernelTime {
@@ -31,15 +31,15 @@ struct KernelTime {
   double us = 0;
 };
 
-// Of one case, both measured in the same rounds.
+// The result of one case; both kernels are timed in the same rounds.
 struct Choice {
   ChoiceCase gemm;
-  std::string untuned{};  // the kernel that the library takes by itself
+  std::string untuned{};  // the kernel that the library takes without tuning
   double untuned_us = 0;
   std::string best{};
-  double best_us = 0;               // the untuned time where that is the best
-  std::string problem{};            // why there are no times: not reached, or a wrong result
-  std::vector<KernelTime> every{};  // of each kernel that takes the call, where all were asked for
+  double best_us = 0;               // untuned_us if no other kernel is faster
+  std::string problem{};            // why there are no times: out of time, or a wrong result
+  std::vector<KernelTime> every{};  // with --every: the time of each kernel that takes the call
 
   double ratio() const { return best_us / untuned_us; }
   bool measured() const { return problem.empty(); }
@@ -48,17 +48,17 @@ struct Choice {
 struct ChoiceSummary {
   std::size_t cases = 0;
   std::size_t measured = 0;
-  std::size_t near = 0;  // within kNear of the best
-  double geometric = 0;  // mean of the ratios
-  double worst = 0;      // ratio
+  std::size_t near = 0;  // number of cases within kNear of the best
+  double geometric = 0;  // geometric mean of the ratios
+  double worst = 0;      // the worst ratio
 
   double share() const { return measured == 0 ? 0.0 : static_cast<double>(near) / static_cast<double>(measured); }
-  // All were measured, and enough of them are near.
+  // Were all cases measured, and are enough of them near the best?
   bool passes() const;
 };
 
-inline constexpr double kNear = 0.95;       // of the best, at least
-inline constexpr double kShareNear = 0.90;  // of the cases
+inline constexpr double kNear = 0.95;       // least speed as a share of the best
+inline constexpr double kShareNear = 0.90;  // least share of the cases that must be near
 
 ChoiceSummary summary_of(std::span<const Choice> choices);
 

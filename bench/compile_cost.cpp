@@ -20,7 +20,7 @@ namespace {
 constexpr Target kTarget{9, 0, true};
 constexpr double kGemmLimitMs = 500;
 constexpr double kCastLimitMs = 60;
-// The kernels that are compiled at once: they take about as long.
+// The two cases that are compiled at once; they take about equally long.
 constexpr std::size_t kFirst = 2;
 constexpr std::size_t kSecond = 3;
 
@@ -41,7 +41,7 @@ class Compiles {
     }
   }
 
-  // A source that was never compiled.
+  // Returns a source that was never compiled before.
   Source fresh(std::size_t i) {
     Source source = sources_[i];
     source.text += fmt::format("// {}\n", made_++);
@@ -127,7 +127,7 @@ CompileReport measure_compiles(const Compiler& compiler, int rounds) {
   for (const CompileCase& c : cases) report.kernels.push_back({.kernel = c});
   Compiles compiles(compiler);
   {
-    CompileCost first;  // a compiler's first is longer: it finds out what it can do
+    CompileCost first;  // a compiler's first run takes longer: it probes its own abilities
     compiles.one(first, 0);
   }
   for (int round = 0; round < rounds; ++round) {

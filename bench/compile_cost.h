@@ -1,5 +1,6 @@
-// What a cold compile costs: each kernel alone, in wall and in processor time, and two at once against the same two one
-// after the other. Every source differs from all before it, so that nothing that was compiled serves again.
+// Measures what a cold compile costs: each kernel by itself, in wall time and processor time, and two kernels compiled
+// at once against the same two in sequence. Every source differs from all earlier ones, so that no cached compilation
+// can serve it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,27 +15,27 @@ namespace ingot::bench {
 
 struct CompileCase {
   std::string label;                 // "wgmma, fast sums"
-  std::string spec{};                // the library's line; empty: an empty kernel, which is NVRTC's own cost
-  std::optional<double> limit_ms{};  // of the best wall time
+  std::string spec{};                // the kernel's spec; empty: an empty kernel, for NVRTC's own cost
+  std::optional<double> limit_ms{};  // limit for the best wall time
 };
 
 std::vector<CompileCase> compile_cases();
 
 struct CompileCost {
   CompileCase kernel;
-  std::vector<double> wall_ms{};       // of each round
-  std::vector<double> processor_ms{};  // of the whole process
+  std::vector<double> wall_ms{};       // one per round
+  std::vector<double> processor_ms{};  // one per round, for the whole process
 };
 
-// Both kernels by two threads, and the same by one, in turns.
+// Two threads compile one kernel each, and one thread compiles the same two; the two ways alternate.
 struct CompilePair {
   std::string first;
   std::string second;
   std::vector<double> serial_ms{};
   std::vector<double> parallel_ms{};
 
-  double ratio() const;       // of the medians
-  double best_ratio() const;  // of the best times: other work on the machine makes times longer, never shorter
+  double ratio() const;       // ratio of the medians
+  double best_ratio() const;  // ratio of the best times: other work on the machine can only lengthen times
 };
 
 inline constexpr double kPairLimit = 0.6;
@@ -44,7 +45,7 @@ struct CompileReport {
   CompilePair pair{};
 };
 
-// All kernels take turns, `rounds` times. For Hopper, whatever the machine has.
+// Compiles all kernels in turn, `rounds` times, for Hopper, whatever GPU the machine has.
 CompileReport measure_compiles(const Compiler& compiler, int rounds);
 
 std::string to_text(const CompileReport& report);

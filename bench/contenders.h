@@ -1,5 +1,5 @@
-// What benchmarks that time several candidates in turns have in common. A contender has a `timing`, and a `fault` that
-// is empty where its result was right.
+// Helpers for benchmarks that time several candidates ("contenders") in turn. A contender has a `timing`, and a `fault`
+// that is empty if its result was right.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,14 @@
 
 namespace ingot::bench {
 
-// The GPU is at the power, and so at the clock, that it keeps before anything is timed.
+// Launches the replays in turn, `launches` times in all, to bring the GPU to the power and clock that it sustains. Call
+// it before anything is timed.
 void warm_up(std::span<const std::unique_ptr<Replay>> replays, int launches);
 
-// {"median": ..., "min": ..., "max": ...}, in microseconds.
+// Returns {"median": ..., "min": ..., "max": ...}, in microseconds.
 nlohmann::ordered_json timing_json(const Timing& timing);
 
-// Of those that are right and admitted; null where there is none.
+// The fastest contender with a right result that `admits` accepts; null if there is none.
 template <class Contender, class Admits>
 const Contender* fastest(const std::vector<Contender>& all, const Admits& admits) {
   const Contender* found = nullptr;
@@ -29,7 +30,7 @@ const Contender* fastest(const std::vector<Contender>& all, const Admits& admits
   return found;
 }
 
-// The i-th contender's timing is that of the i-th replay.
+// Times all replays in turn and gives the i-th contender the i-th replay's timing.
 template <class Contender>
 void time_in_turns(const std::vector<Contender*>& contenders, std::span<const std::unique_ptr<Replay>> replays,
                    const MeasureOptions& options, int warm_up_launches) {

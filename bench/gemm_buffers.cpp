@@ -13,8 +13,8 @@
 namespace ingot::bench {
 namespace {
 
-constexpr double kTolerance = 0x1p-8;    // targets: of bf16 output
-constexpr double kFastTolerance = 5e-3;  // of sums in the tensor cores, up to a K of 16384
+constexpr double kTolerance = 0x1p-8;    // targets for bf16 output
+constexpr double kFastTolerance = 5e-3;  // for sums in the tensor cores, with K up to 16384
 constexpr unsigned char kPoison = 0xa5;
 constexpr std::int64_t kSampledRows = 48;
 constexpr std::int64_t kSamplesOfRow = 4;
@@ -46,7 +46,7 @@ std::vector<double> bf16_values(Gpu& gpu, const Tensor& tensor, std::int64_t r) 
   return values;
 }
 
-// Row r of an operand, codes times their factors.
+// Dequantises row r of an operand: codes times factors.
 std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& factors, ScaleGranularity scale,
                               std::int64_t r) {
   if (codes.dtype == Dtype::bf16) return bf16_values(gpu, codes, r);
@@ -73,7 +73,7 @@ double element(Gpu& gpu, const Tensor& tensor, std::int64_t r, std::int64_t c) {
   return static_cast<double>(to_float(bf16{bits}));
 }
 
-// What follows the sum of element (r, c).
+// Applies what follows the sum x of element (r, c): bias, beta * C and the epilogue's expression.
 double finished(Gpu& gpu, const GemmSpec& spec, const GemmTensors& t, std::int64_t r, std::int64_t c, double x) {
   if (spec.bias) x += element(gpu, t.bias, 0, c);
   if (spec.epilogue.c) x += static_cast<double>(t.beta) * element(gpu, t.c, r, c);
@@ -116,7 +116,8 @@ std::string GemmBuffers::fault(Gpu& gpu) const {
       std::memcpy(&word, out.data() + 2 * c, sizeof(word));
       return word;
     };
-    // A pair, as an expression may have the poison itself for a value: silu(-35) is some -2.9e-16.
+    // Two poisoned neighbours, because an expression may have the poison itself as a value: silu(-35) is about
+    // -2.9e-16.
     for (std::int64_t c = 1; c < t.out.cols; ++c) {
       if (bits(c - 1) == 0xa5a5 && bits(c) == 0xa5a5) return fmt::format("row {}, column {} was not written", r, c);
     }

@@ -1,5 +1,5 @@
-// The operands of a GEMM on the GPU, as often as the rotation past the L2 asks for: bell-shaped values, cast by the
-// library; and whether a product of them is right.
+// The operands of a GEMM on the GPU, cast by the library from normally distributed values, with as many copies as it
+// takes to rotate past the L2; and a check of the result.
 #pragma once
 
 #include <string>
@@ -20,8 +20,9 @@ class GemmBuffers {
   GemmTensors tensors(int copy) const { return copies_[static_cast<std::size_t>(copy)].tensors; }
 
   void poison(Gpu& gpu) const;
-  // Why the output of the last copy is wrong, empty if it is not: no poison is left in it, and of some hundred
-  // elements, in all parts of it, the relative Frobenius error against float64 is at most 2^-8, of fast sums 5e-3.
+  // Says why the output of the last copy is wrong; empty if it is right: no poison is left in it, and over some hundred
+  // elements from all parts of it, the relative Frobenius error against float64 is at most 2^-8, or 5e-3 with fast
+  // sums.
   std::string fault(Gpu& gpu) const;
 
  private:

@@ -12,7 +12,7 @@ struct NamedSize {
   std::int64_t m, k, n;
 };
 
-// Squares; Llama's layers at 16384 tokens; few tokens; and one with a short K, where the writing of tiles shows.
+// Squares; Llama's layers at 16384 tokens; few tokens; and one with a short K, where the time for writing tiles shows.
 constexpr NamedSize kSizes[] = {{"", 256, 256, 256},
                                 {"", 512, 512, 512},
                                 {"", 1024, 1024, 1024},
@@ -28,7 +28,7 @@ constexpr NamedSize kSizes[] = {{"", 256, 256, 256},
                                 {"few tokens ", 128, 8192, 28672},
                                 {"short K ", 16384, 1280, 8192}};
 
-// What layers put behind a product; at sizes where a tile's multiplication is to hide it.
+// Epilogues that layers use, at sizes where the multiplication of one tile should hide the epilogue of another.
 constexpr std::int64_t kEpilogueSizes[] = {4096, 8192};
 constexpr std::pair<const char*, const char*> kEpilogues[] = {
     {"bias", "bias"},

@@ -1,6 +1,6 @@
-// What bench_gemm times: shapes from language models and squares, in bf16, in the four modes of FP8 that cuBLASLt has
-// too, and with factors of 1x128 groups and 128x128 blocks, which it has not on Hopper; and what epilogues cost beside
-// none.
+// The cases of bench_gemm: shapes from language models and squares, in bf16, in the four modes of FP8 that cuBLASLt has
+// too, and with factors of 1x128 groups and 128x128 blocks, which the library does not run on cuBLASLt; and GEMMs
+// with an epilogue beside the same without one.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct GemmCase {
   MatmulSize size;
 };
 
-inline constexpr const char* kBf16 = "bf16";  // the mode that FP8 is to beat
+inline constexpr const char* kBf16 = "bf16";  // the mode that FP8 should beat
 
 std::string name(const GemmCase& gemm_case);  // "wqkv 16384x8192x1280, tensor fast"
 double operations(const GemmCase& gemm_case);
-// The same sums and factors with nothing after them.
+// The same GEMM, with the same factors, without bias and epilogue.
 GemmSpec without_epilogue(GemmSpec spec);
 
 std::vector<GemmCase> gemm_cases();

@@ -19,18 +19,18 @@ namespace {
 constexpr std::int64_t kSize = 256;
 constexpr double kAddedNsLimit = 600;
 
-// The kernel that the library takes for this product without a record.
+// The kernel that the library takes for this GEMM without a tuning record.
 GemmKernel kernel_of(const GemmCase& c) {
   return gemm_order({c.spec, c.size}, {.target = target_for(9, 0), .multiprocessors = 132}).front().kernel;
 }
 
-// The operands of one kind of scale, and what its calls end in.
+// A case's operands on the GPU, and a bare cublasLtMatmul on the same operands.
 struct Product {
   Product(Gpu& gpu, RandomData& random, const std::string& cuda_root, const GemmCase& c)
       : buffers(random, c), tensors(buffers.tensors(buffers.copies() - 1)), matmul(gpu, cuda_root, c.spec, tensors) {}
 
   GemmBuffers buffers;
-  GemmTensors tensors;  // of the last copy, which is the one that is checked
+  GemmTensors tensors;  // of the last copy, which fault() checks
   BareMatmul matmul;
 };
 

@@ -1,5 +1,5 @@
-// What a GEMM's call costs the host beyond the launch, or beyond cublasLtMatmul, that it ends in: a small FP8 product,
-// by each kernel and by the library's own choice.
+// Measures what a GEMM call of the library costs the host beyond the launch, or the cublasLtMatmul, that it ends in.
+// The GEMM is small and in FP8; it runs with each kernel and with the library's own choice.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@ namespace ingot::bench {
 
 struct GemmHostCost {
   std::vector<HostCost> calls{};
-  double tensor_map_ns = 0;  // cuTensorMapEncodeTiled: each call of gemm_sm90 makes three
+  double tensor_map_ns = 0;  // cuTensorMapEncodeTiled: each call of gemm_sm90 makes three to five
 };
 
-// 256^3, tensorwise and rowwise, automatic and by each kernel: the cases without their figures.
+// 256^3, tensorwise and rowwise, with the automatic choice and with each kernel: the cases without their figures.
 std::vector<GemmCase> host_cost_cases();
 
-// Each product is checked first. Of a context that has no tuning records: what `automatic` takes is then the library's
-// own choice. Throws Error{invalid_argument} for a wrong result.
+// Checks each result first. The context must have no tuning records, so that `automatic` is the library's own choice.
+// Throws Error{invalid_argument} for a wrong result.
 GemmHostCost measure_gemm_host_cost(Gpu& gpu, RandomData& random, const std::string& cuda_root,
                                     const MeasureOptions& options);
 

@@ -1,4 +1,4 @@
-// The benchmarks' operations, measured as runtime/measure/replay.h measures.
+// Prepares the benchmarks' operations for measurement with runtime/measure/replay.h.
 #pragma once
 
 #include <vector>
@@ -9,15 +9,15 @@
 
 namespace ingot::bench {
 
-// Outputs get bytes that no right result consists of, or the value that they start from.
+// Fills outputs with bytes that no right result has, or with the value that they start from.
 void poison(Gpu& gpu, const Placed& placed);
 
-// An operation on as many copies of its buffers as copies_for() asks for, with random inputs.
+// An operation with random inputs, on as many copies of its buffers as copies_for() requires.
 class Rotation {
  public:
   Rotation(Gpu& gpu, RandomData& random, const Operation& operation);
 
-  // Refers to this object.
+  // The returned call refers to this object.
   RotatedCall call(Gpu& gpu) const;
   const std::vector<Placed>& copies() const { return copies_; }
 

@@ -13,8 +13,8 @@
 namespace ingot::bench {
 namespace {
 
-constexpr int kBatch = 100;  // calls: far fewer launches than the driver queues before it makes the host wait
-constexpr std::size_t kParameterBytes = 96;  // what the casts' own parameter structs take, or a little more
+constexpr int kBatch = 100;  // calls per batch: far fewer launches than the driver queues before it blocks the host
+constexpr std::size_t kParameterBytes = 96;  // at least the size of the casts' parameter structs
 constexpr std::int64_t kRows = 16;
 constexpr std::int64_t kCols = 256;
 
@@ -41,7 +41,7 @@ std::vector<double> host_ns(Gpu& gpu, std::span<const std::function<void()>> cal
 }
 
 std::vector<HostCost> measure_host_cost(Gpu& gpu, RandomData& random, const MeasureOptions& options) {
-  // A call of one launch and a call of two.
+  // One call with one launch and one call with two.
   const std::array lines{"cast bf16->e4m3fn scale=row out=codes", "cast bf16->e4m3fn scale=tensor out=codes"};
   BareKernel bare(gpu, kParameterBytes);
   Backend& backend = gpu.backend();

@@ -14,7 +14,7 @@ struct NamedSize {
   LinearSize size;
 };
 
-// Llama-2-70B with its tensors in eight parts (targets.md 2), and Llama-3-8B whole.
+// Llama-2-70B with its tensors split in eight (targets.md 2), and Llama-3-8B unsplit.
 constexpr NamedSize kLayers[] = {
     {"llama2-70b wqkv ", {.tokens = 16384, .in_features = 8192, .out_features = 1280}},
     {"llama2-70b wo ", {.tokens = 16384, .in_features = 1024, .out_features = 8192}},
@@ -26,8 +26,8 @@ constexpr NamedSize kLayers[] = {
     {"llama3-8b w2 ", {.tokens = 8192, .in_features = 14336, .out_features = 4096}},
 };
 
-// Of one tensor on its way into FP8, per element: reads of 2 bytes, again for maxima that have to be known first, and
-// codes. A row's maximum is known from one read of that row.
+// Bytes per element for casting one tensor: `reads` reads of 2 bytes each, once more for maxima that must be known
+// first, and the codes. One read of a row gives its maximum.
 double cast_bytes(const TensorCasts& casts, double reads) {
   if (!casts.codes && !casts.transposed) return 0;
   const auto again = [](const std::optional<Cast>& cast, bool of_columns) {
@@ -66,14 +66,15 @@ double ideal_bytes(const LinearBenchCase& c, const LinearConfig& config) {
   const double weight = elements(c.size.out_features, c.size.in_features);
   const bool fused = c.work == LinearWork::norm_linear_sigmoid;
   const bool casts_grad = config.grad_input.a || config.grad_weight.a;
-  const bool values = !config.output.a || !config.grad_weight.b;  // of the norm, in high precision
+  // Does a GEMM in high precision read the norm's values, or the sigmoid's gradient?
+  const bool values = !config.output.a || !config.grad_weight.b;
   const bool grad_values = !config.grad_input.a || !config.grad_weight.a;
   double bytes = cast_bytes(input_casts(config), 2) * input + cast_bytes(weight_casts(config), 2) * weight;
   bytes += cast_bytes(grad_output_casts(config), fused ? 4 : 2) * output;
   if (!fused) return bytes;
   if (values) bytes += (config.output.a || config.grad_weight.b ? 2 : 4) * input;  // the norm's result
   if (grad_values) bytes += (casts_grad ? 2 : 6) * output;                         // the sigmoid's gradient
-  if (!config.output.a) bytes += 4 * output;                                       // the sigmoid behind its GEMM
+  if (!config.output.a) bytes += 4 * output;                                       // the sigmoid after its GEMM
   return bytes + 6 * input;                                                        // the norm's backward
 }
 

@@ -1,5 +1,5 @@
-// What bench_linear times: one layer, forward and backward, with its weight cast in every step, as after an
-// optimizer's.
+// The cases of bench_linear: one step of a layer, forward and backward. Every step casts the weight, as after an
+// optimizer step.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace ingot::bench {
 
 enum class LinearWork : std::uint8_t {
   linear,               // output = input @ weight^T
-  norm_linear_sigmoid,  // output = sigmoid(layernorm(input) @ weight^T): the microbenchmark of torchao's users
+  norm_linear_sigmoid,  // output = sigmoid(layernorm(input) @ weight^T), torchao's microbenchmark
 };
 
 struct LinearBenchCase {
@@ -25,14 +25,15 @@ std::string name(const LinearBenchCase& c);
 
 std::vector<LinearBenchCase> linear_cases();
 
-// Of the three GEMMs.
+// Floating-point operations of the three GEMMs.
 double operations(const LinearBenchCase& c);
 
-// What a step's casts, norm and activation must move when each reads its tensors once (twice for scales of the data
-// along another dimension than a row's) and writes its results once: a GEMM hides its own traffic behind its products.
+// Bytes that a step's casts, norm and activation must move if each reads its tensors once (twice for scales over
+// another dimension than the row) and writes its results once. GEMMs are not counted: they hide their own traffic
+// behind their arithmetic.
 double ideal_bytes(const LinearBenchCase& c, const LinearConfig& config);
 
-// The time of a step at these rates, in us: nothing overlaps but a GEMM's own loads and stores.
+// Roofline: the time of a step at these rates, in us, if nothing overlaps but a GEMM's own loads and stores.
 struct Rates {
   double fp8_tflops = 0;
   double bf16_tflops = 0;

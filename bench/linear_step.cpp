@@ -160,7 +160,7 @@ std::string fault_of_baseline(Gpu& gpu, const LinearBenchCase& c, const StepTens
     for (std::size_t k = 0; k < w.size(); ++k) sum += values[k] * static_cast<double>(w[k]);
     const double expected = fused ? 1 / (1 + std::exp(-sum)) : sum;
     const double found = static_cast<double>(row_of(gpu, tensors.output, row)[static_cast<std::size_t>(col)]);
-    // Roundings to bf16: of the output, of the sum, and of what is summed, whose errors add up as random ones do.
+    // Roundings to bf16: of the output, of the sum, and of the summands, whose errors add up as random ones do.
     if (!(std::abs(found - expected) <= 0.02 * (1 + std::abs(expected)))) {
       return fmt::format("output ({}, {}) is {}, but must be {}", row, col, found, expected);
     }

@@ -1,4 +1,5 @@
-// A layer's step on the GPU: tensors that all recipes share, and a layer for each recipe and copy of the tensors.
+// One training step of a layer on the GPU: StepTensors are the tensors, which all recipes share; RecipeSteps has a
+// layer for each copy of the tensors; and the results are checked.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,7 @@
 
 namespace ingot::bench {
 
-// One step's tensors, bf16: random input [M, K], weight [N, K] and grad_output [M, N]; results.
+// The tensors of one step, in bf16: random input [M, K], weight [N, K] and grad_output [M, N], and the results.
 class StepTensors {
  public:
   StepTensors(Gpu& gpu, RandomData& random, const LinearSize& size, std::uint64_t seed);
@@ -22,24 +23,25 @@ class StepTensors {
   OwnedTensor input, weight, grad_output;
   OwnedTensor output, grad_input, grad_weight;
 
-  // Bytes that no right result consists of.
+  // Fills the results with bytes that no right result has.
   void poison(Gpu& gpu);
 };
 
-// Copies of the tensors, so many that none is in the L2 when its turn comes.
+// As many copies of the tensors as it takes to find none of them in the L2 when its turn comes.
 std::vector<std::unique_ptr<StepTensors>> make_copies(Gpu& gpu, RandomData& random, const LinearSize& size);
 
-// One recipe's layers, one for each copy.
+// The layers of one recipe, one for each copy of the tensors.
 class RecipeSteps {
  public:
-  // side: LinearOptions has it; null for none.
+  // side: as LinearOptions::side; null for none.
   RecipeSteps(Gpu& gpu, const LinearBenchCase& c, const Recipe& recipe,
               const std::vector<std::unique_ptr<StepTensors>>& copies, Stream* side = nullptr);
 
-  // The whole step on copy i: the weight is cast, forward, backward; with delayed scales, the update of the histories.
+  // Enqueues a whole step on copy i: casts the weight, runs forward and backward, and with delayed scales updates the
+  // histories.
   void enqueue(int copy);
   RotatedCall call();
-  // Of the last step.
+  // Float8Linear::saved_bytes() after the last step.
   std::size_t saved_bytes() const;
 
  private:
@@ -57,7 +59,7 @@ class RecipeSteps {
   std::vector<Layer> layers_;
 };
 
-// Rows of a step's results on the host, spread over each of them.
+// Rows of a step's results on the host, spread over each result.
 struct StepSample {
   std::vector<float> output;
   std::vector<float> grad_input;
@@ -65,17 +67,17 @@ struct StepSample {
 };
 StepSample sample(Gpu& gpu, const StepTensors& tensors);
 
-// What of a sample of bf16's step is not what the formula gives in float64, at a few elements of the output; empty if
-// nothing is.
+// Compares a few output elements of a bf16 step's sample with the formula in float64. Describes the first difference;
+// empty if there is none.
 std::string fault_of_baseline(Gpu& gpu, const LinearBenchCase& c, const StepTensors& tensors);
-// Signal to noise of another recipe's results, bf16's taken for the signal.
+// Signal-to-noise ratios of another recipe's results, in dB, with bf16's results as the signal.
 struct StepQuality {
   double output_db = 0;
   double grad_input_db = 0;
   double grad_weight_db = 0;
 };
 StepQuality quality(const StepSample& baseline, const StepSample& found);
-// What of it is below 15 dB; NaN is.
+// Names the result that is below 15 dB or NaN; empty if there is none.
 std::string fault(const StepQuality& found);
 
 }  // namespace ingot::bench

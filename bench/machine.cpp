@@ -13,7 +13,7 @@
 namespace ingot::bench {
 namespace {
 
-// "b213646" or, with changes that are not committed, "b213646-dirty".
+// Returns "b213646" or, with uncommitted changes, "b213646-dirty".
 std::string commit_of_folder() {
   const auto close = [](std::FILE* pipe) { pclose(pipe); };
   const std::unique_ptr<std::FILE, decltype(close)> pipe(popen("git describe --always --dirty 2>/dev/null", "r"),

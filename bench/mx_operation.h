@@ -1,4 +1,4 @@
-// Casts to MX as operations of the benchmarks.
+// Casts to MX as operations that the benchmarks can run.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ingot::bench {
 
-// Of an `out` of one byte.
+// For an `out` dtype of one byte.
 Operation mx_operation(const MxQuantizeSpec& spec, std::int64_t rows, std::int64_t cols);
 
 }  // namespace ingot::bench

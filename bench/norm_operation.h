@@ -1,4 +1,4 @@
-// The norms as operations of the benchmarks.
+// Norms, forward and backward, as operations that the benchmarks can run.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// One call of the library as a value: its tensors by name, and how to make it on any backend. The same operation runs
-// on the GPU that is measured and on the CPU reference that it is checked against.
+// A call of the library as a value: its tensors by name, and a function that makes the call on any backend. So the same
+// operation runs on the GPU that is measured and on the CPU reference that checks it.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +25,12 @@ struct Operand {
   Dtype dtype = Dtype::bf16;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  // An f32 input that is this everywhere (a given scale; otherwise inputs are random), or an output that starts from it
-  // (a maximum that is raised).
+  // All elements of an f32 input (a given scale; other inputs are random), or the initial value of an output (a maximum
+  // that is raised).
   std::optional<float> value{};
 };
 
-// A default Tensor for a name that the operation does not have.
+// Looks up tensors by name; a name that the operation does not have gives a default Tensor.
 class Tensors {
  public:
   void set(const std::string& name, const Tensor& tensor) { by_name_[name] = tensor; }
@@ -45,15 +45,15 @@ class Tensors {
 
 struct Operation {
   std::vector<Operand> operands;
-  bool exact = true;  // the reference's bits; without, fast math (agreement.h)
+  bool exact = true;  // true: must have the reference's bits; false: fast math (agreement.h)
   std::function<void(Backend& backend, const Tensors& tensors, Stream& stream)> call;
 };
 
-// Bytes of all operands of one call.
+// Bytes of all operands of one call, and of one operand.
 std::size_t working_set(const Operation& operation);
 std::size_t byte_count(const Operand& operand);
 
-// The operands in a backend's memory; inputs and outputs are what the caller makes them.
+// An operation's operands in a backend's memory. The constructor allocates them; the caller fills them.
 class Placed {
  public:
   Placed(Operation operation, Backend& backend);

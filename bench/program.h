@@ -1,4 +1,4 @@
-// What the benchmark programs have in common: their exit codes, how they end, and where their figures go.
+// What the benchmark programs share: exit codes, error handling, and how they write their figures.
 #pragma once
 
 #include <functional>
@@ -19,16 +19,17 @@ inline constexpr int kFailed = 1;
 inline constexpr int kUsage = 2;
 inline constexpr int kSkipped = 77;
 
-// Parses the arguments into what `app` was given, and runs: main()'s result. Errors go to stderr under the app's name.
+// Parses the arguments into `app`, calls `run`, and returns main()'s result. Prints errors to stderr under the app's
+// name.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& run);
 
-// The CUDA device's options; none, and a line that says why the program is skipped, where there is no device.
+// Options for a CUDA context; without a CUDA device it prints why the program is skipped and returns nullopt.
 std::optional<ContextOptions> cuda_options();
 
-// What every file of figures begins with: what was measured, and with what.
+// The first fields of every results file: what was measured, on which machine.
 nlohmann::ordered_json header(const std::string& benchmark, const Machine& machine);
 
-// Throws Error{io_failed}.
+// Throws Error{io_failed} if the file cannot be written.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);
 
 }  // namespace ingot::bench

@@ -1,4 +1,4 @@
-// Random inputs of an operation (runtime/measure/random_data.h).
+// Fills the inputs of an operation with random data (runtime/measure/random_data.h).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ingot::bench {
 
-// All inputs, and the outputs that start from a value.
+// Fills all inputs, and the outputs that start from a value.
 void fill(RandomData& random, const Placed& placed, std::uint64_t seed);
 
 }  // namespace ingot::bench

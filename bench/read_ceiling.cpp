@@ -10,7 +10,7 @@ namespace {
 
 struct ReadParams {
   const void* data;
-  std::uint64_t count;  // of 16 bytes
+  std::uint64_t count;  // in units of 16 bytes
   std::uint32_t* nothing;
 };
 
@@ -34,7 +34,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(1024, 1) read_all(const ReadParams p) {
     for (u32 j = 0; j < kAtOnce; ++j) bits ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
   }
   for (; i < p.count; i += step) bits ^= p.data[i].x ^ p.data[i].y ^ p.data[i].z ^ p.data[i].w;
-  // So that nothing is left out: it hardly ever happens.
+  // A store that almost never happens keeps the compiler from removing the loads.
   if (bits == 0x9e3779b9U) *p.nothing = bits;
 }
 }  // namespace ingot

@@ -1,5 +1,5 @@
-// The yardstick of a kernel that is bound by reading, of the same size: a kernel that reads memory and does nothing
-// else.
+// Measures how fast the GPU reads memory, with a kernel that does nothing else: the yardstick for kernels that are
+// bound by reading the same number of bytes.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace ingot::bench {
 
-// Reads 16 bytes at a time, eight such loads of a thread at once, and keeps nothing.
+// A kernel whose threads read 16 bytes at a time, eight loads in flight each, and discard the data.
 Source read_source();
 
 class ReadCeiling {
@@ -20,14 +20,14 @@ class ReadCeiling {
   struct Shape {
     unsigned blocks_per_multiprocessor, threads;
   };
-  // The best of them is the ceiling: none is the best of every size.
+  // The fastest of these shapes is the ceiling; none is the fastest at every size.
   static constexpr std::array kShapes{Shape{1, 1024}, Shape{2, 512}, Shape{2, 1024},
                                       Shape{4, 256},  Shape{4, 512}, Shape{8, 256}};
 
   // Compiles the kernel. Throws Error{compile_failed, cuda_failed}.
   explicit ReadCeiling(Gpu& gpu);
 
-  // data: device memory at a multiple of 16 bytes; what `bytes` has beyond a multiple of 16 is not read.
+  // data: device memory aligned to 16 bytes. Reads `bytes` rounded down to a multiple of 16.
   void enqueue(const Shape& shape, const void* data, std::size_t bytes);
 
  private:

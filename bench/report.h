@@ -1,4 +1,4 @@
-// What was measured, as a table to read and as JSON to keep.
+// Prints the results of bench_cast as a table and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ namespace ingot::bench {
 struct CaseResult {
   CastCase cast_case;
   Timing timing{};
-  std::string fault{};  // why there is no time: the result was wrong
+  std::string fault{};  // why the result is wrong; there is then no time
 };
 
 struct CastReport {
@@ -26,12 +26,12 @@ struct CastReport {
   std::vector<CaseResult> cases{};
   std::vector<HostCost> host{};
 
-  // The yardstick: the faster of the two.
+  // The yardstick: the faster of the two copies.
   double ceiling() const;
 };
 
 double tb_per_s(const CaseResult& result);
-bool passes(const CaseResult& result, double ceiling);  // its target, where it has one
+bool passes(const CaseResult& result, double ceiling);  // does it reach its target? true if it has none
 
 std::string to_text(const CastReport& report);
 nlohmann::ordered_json to_json(const CastReport& report);

@@ -1,4 +1,5 @@
-// What bench_weight_only times: weights of language models, each with numbers of tokens from one to a long prompt's.
+// The cases of bench_weight_only: weights of language models, each with one token up to a long prompt's number of
+// tokens.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@ namespace ingot::bench {
 
 struct WeightOnlyCase {
   std::string weight;  // "llama3-8b down"
-  MatmulSize size;     // m tokens, a weight [n, k]
+  MatmulSize size;     // m tokens, weight [n, k]
 };
 
 std::string name(const WeightOnlyCase& c);  // "llama3-8b down 4096x14336, M 16"
