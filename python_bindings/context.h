@@ -1,4 +1,4 @@
-// A Context as Python holds it: with one Stream (and its scratch) per CUDA stream that calls have come on.
+// The Context that Python holds, with one Stream (and its scratch memory) for each CUDA stream that calls used so far.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class PythonContext {
 
   Context& context() { return context_; }
 
-  // Runs work(backend, stream) on the CUDA stream with this handle (PyTorch's `stream.cuda_stream`), one call at a
-  // time.
+  // Runs work(backend, stream) on the CUDA stream with this handle (PyTorch's `stream.cuda_stream`). Only one call runs
+  // at a time.
   template <class Work>
   void run(std::uintptr_t handle, Work&& work) {
     const std::lock_guard lock(mutex_);

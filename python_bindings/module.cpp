@@ -1,4 +1,5 @@
-// ingot._core: what the package `ingot` (python_bindings/ingot/) is made of.
+// ingot._core, the C++ module under the Python package `ingot` (python_bindings/ingot/): contexts, errors, and the
+// functions of operations.cpp and weight_only.cpp.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -41,7 +42,7 @@ nb::dict to_dict(const ContextInfo& info) {
   return result;
 }
 
-// "auto", "cpu", "cuda", "cuda:1"
+// Takes "auto", "cpu", "cuda" or "cuda:1".
 ContextOptions options_for(const std::string& device) {
   ContextOptions options = ContextOptions::from_environment();
   if (device == "auto") return options;

@@ -1,5 +1,6 @@
-// Thin: arrays in, tensors out, the backend's own checks speak. Outputs are made by the Python side, which knows the
-// framework. The interpreter's lock is released while the work runs.
+// Binds the backend's operations for Python. Each function views arrays as tensors and calls the backend, whose checks
+// report errors. The Python side allocates outputs, because it knows the framework. The GIL is released while work
+// runs.
 #include "operations.h"
 
 #include <nanobind/stl/map.h>
@@ -37,7 +38,7 @@ ScaleGranularity granularity_of(const std::string& text, const char* what) {
   throw Error(ErrorCode::invalid_argument, what, "unknown scale granularity \"" + text + "\"; expected " + expected);
 }
 
-// How many scales a granularity has, down and across; one number where it divides one dimension only.
+// The shape of a granularity's scales: [down, across], or a single number if it divides only one dimension.
 std::vector<std::int64_t> scale_shape(const std::string& scale, std::int64_t rows, std::int64_t cols) {
   const ScaleGranularity granularity = granularity_of(scale, "scale");
   const auto extents = [](std::int64_t size, std::int64_t extent) { return (size + extent - 1) / extent; };
@@ -55,9 +56,9 @@ void amax(PythonContext& context, const Input& input, const std::string& in_dtyp
   context.run(stream, [&](Backend& backend, Stream& on) { backend.amax(spec, tensors, on); });
 }
 
-// A cast as Python describes it: everything but its tensors.
+// A cast as Python describes it, without its tensors.
 struct CastCall {
-  std::string in, out, scale, transposed_scale, of, sum;  // empty: none
+  std::string in, out, scale, transposed_scale, of, sum;  // an empty string stands for none
   bool given, pow2, unrounded, fast;
 };
 
@@ -83,7 +84,7 @@ CastSpec spec_of(const CastCall& call, const std::map<std::string, Output>& outp
   return spec;
 }
 
-// `inputs` in the order of the expression's, `given` and `outputs` by the names of CastTensors.
+// inputs: in the order of the expression's inputs. given, outputs: by the names of CastTensors.
 void cast(PythonContext& context, const CastCall& call, const Input& input, const std::vector<TypedInput>& inputs,
           const std::map<std::string, Input>& given, const std::map<std::string, Output>& outputs,
           std::uintptr_t stream) {
@@ -228,7 +229,7 @@ const char* kind_name(PointwiseInput::Kind kind) {
   return "no kind";
 }
 
-// Does it use x; the names of its further inputs with "matrix", "col", "col:f32" or "row".
+// Returns whether the expression uses x, and its further inputs: name and "matrix", "col", "col:f32" or "row".
 std::pair<bool, std::vector<std::pair<std::string, std::string>>> expression_inputs(const std::string& text) {
   const Pointwise expression = parse_pointwise(text);
   std::vector<std::pair<std::string, std::string>> inputs;
@@ -239,7 +240,7 @@ std::pair<bool, std::vector<std::pair<std::string, std::string>>> expression_inp
 using HostDoubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using HostDoublesOut = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Of as many elements as there are results, each.
+// x and each input have as many elements as `results`.
 void evaluate_all(const std::string& text, const HostDoubles& x, const std::vector<HostDoubles>& inputs,
                   const HostDoublesOut& results) {
   const Pointwise expression = parse_pointwise(text);

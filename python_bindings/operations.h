@@ -1,4 +1,4 @@
-// The module's functions on arrays.
+// Functions that add the library's operations to the Python module.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
-// ingot.WeightOnlyLinear's core: the layer with the context that its memory belongs to. What Python says in words comes
-// here as words; the layer's own checks speak.
+// Binds WeightOnlyLinear for Python: the layer together with the context that owns its memory. Options arrive as text
+// and are parsed here; the layer's own checks report errors.
 #include "ingot/nn/weight_only.h"
 
 #include <nanobind/stl/optional.h>
@@ -28,7 +28,7 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// The context outlives it (keep_alive).
+// keep_alive makes the context outlive this.
 struct PythonWeightOnly {
   PythonContext* context;
   WeightOnlyLinear layer;
@@ -87,82 +87,75 @@ void forward(const PythonWeightOnly& self, const Input& x, const std::string& x_
   self.context->run(stream, [&](Backend&, Stream& on) { self.layer.forward(x_of, y_of, on, extras); });
 }
 
+PythonWeightOnly quantize(PythonContext& context, const Input& weight, const std::string& dtype,
+                          const WeightOnlyOptions& options, std::uintptr_t stream) {
+  const Tensor values = matrix_of(weight, dtype, "WeightOnlyLinear weight");
+  const nb::gil_scoped_release release;
+  std::optional<WeightOnlyLinear> made;
+  context.run(stream,
+              [&](Backend& backend, Stream& on) { made = WeightOnlyLinear::quantize(backend, values, options, on); });
+  return PythonWeightOnly{&context, std::move(*made)};
+}
+
+PythonWeightOnly from_codes(PythonContext& context, const Input& codes, const Input& scales,
+                            const std::string& scale_dtype, const std::string& convention, std::int64_t in_features,
+                            const WeightOnlyOptions& options, std::uintptr_t stream) {
+  const Tensor of_codes = codes_of(codes, std::string(name(options.dtype)), in_features, "WeightOnlyLinear codes");
+  const Tensor of_scales = scales.ndim() == 1 ? vector_of(scales, scale_dtype, "WeightOnlyLinear scales")
+                                              : matrix_of(scales, scale_dtype, "WeightOnlyLinear scales");
+  const ScaleConvention meant = convention_of(convention);
+  const nb::gil_scoped_release release;
+  std::optional<WeightOnlyLinear> made;
+  context.run(stream, [&](Backend& backend, Stream& on) {
+    made = WeightOnlyLinear::from_codes(backend, of_codes, of_scales, meant, options, on);
+  });
+  return PythonWeightOnly{&context, std::move(*made)};
+}
+
+PythonWeightOnly load(PythonContext& context, const std::string& file, const std::string& name, bool batch_invariant,
+                      const std::string& epilogue, std::uintptr_t stream) {
+  const nb::gil_scoped_release release;
+  WeightOnlyState state = load_weight_only(SafetensorsFile::open(file), name);
+  state.options.batch_invariant = batch_invariant;
+  if (!epilogue.empty()) state.options.epilogue = parse_pointwise(epilogue);
+  std::optional<WeightOnlyLinear> made;
+  try {
+    context.run(stream, [&](Backend& backend, Stream& on) { made = WeightOnlyLinear::from_state(backend, state, on); });
+  } catch (const Error& error) {  // add the file and the layer to the message
+    throw Error(error.code(), file, "the layer \"" + printable(name) + "\": " + error.what());
+  }
+  return PythonWeightOnly{&context, std::move(*made)};
+}
+
+void save(const PythonWeightOnly& self, const std::string& file, const std::string& name, std::uintptr_t stream) {
+  const nb::gil_scoped_release release;
+  WeightOnlyState state;
+  self.context->run(stream, [&](Backend&, Stream& on) { state = self.layer.state(on); });
+  save_weight_only(file, {{name, std::move(state)}});
+}
+
+PythonWeightOnly with_layout(const PythonWeightOnly& self, const std::string& layout, std::uintptr_t stream) {
+  const WeightLayout wanted = layout_of(layout);
+  const nb::gil_scoped_release release;
+  std::optional<WeightOnlyLinear> made;
+  self.context->run(stream, [&](Backend&, Stream& on) { made = self.layer.with_layout(wanted, on); });
+  return PythonWeightOnly{self.context, std::move(*made)};
+}
+
 }  // namespace
 
 void bind_weight_only(nb::module_& module) {
   nb::class_<WeightOnlyOptions>(module, "WeightOnlyOptions")
       .def(nb::new_(&options_of), "dtype"_a, "scale"_a, "pow2"_a, "layout"_a, "batch_invariant"_a, "epilogue"_a);
   nb::class_<PythonWeightOnly>(module, "WeightOnlyLinear")
-      .def_static(
-          "quantize",
-          [](PythonContext& context, const Input& weight, const std::string& dtype, const WeightOnlyOptions& options,
-             std::uintptr_t stream) {
-            const Tensor values = matrix_of(weight, dtype, "WeightOnlyLinear weight");
-            const nb::gil_scoped_release release;
-            std::optional<WeightOnlyLinear> made;
-            context.run(stream, [&](Backend& backend, Stream& on) {
-              made = WeightOnlyLinear::quantize(backend, values, options, on);
-            });
-            return PythonWeightOnly{&context, std::move(*made)};
-          },
-          "context"_a, "weight"_a, "dtype"_a, "options"_a, "stream"_a, nb::keep_alive<0, 1>())
-      .def_static(
-          "from_codes",
-          [](PythonContext& context, const Input& codes, const Input& scales, const std::string& scale_dtype,
-             const std::string& convention, std::int64_t in_features, const WeightOnlyOptions& options,
-             std::uintptr_t stream) {
-            const Tensor of_codes =
-                codes_of(codes, std::string(name(options.dtype)), in_features, "WeightOnlyLinear codes");
-            const Tensor of_scales = scales.ndim() == 1 ? vector_of(scales, scale_dtype, "WeightOnlyLinear scales")
-                                                        : matrix_of(scales, scale_dtype, "WeightOnlyLinear scales");
-            const ScaleConvention meant = convention_of(convention);
-            const nb::gil_scoped_release release;
-            std::optional<WeightOnlyLinear> made;
-            context.run(stream, [&](Backend& backend, Stream& on) {
-              made = WeightOnlyLinear::from_codes(backend, of_codes, of_scales, meant, options, on);
-            });
-            return PythonWeightOnly{&context, std::move(*made)};
-          },
-          "context"_a, "codes"_a, "scales"_a, "scale_dtype"_a, "convention"_a, "in_features"_a, "options"_a, "stream"_a,
-          nb::keep_alive<0, 1>())
-      .def_static(
-          "load",
-          [](PythonContext& context, const std::string& file, const std::string& name, bool batch_invariant,
-             const std::string& epilogue, std::uintptr_t stream) {
-            const nb::gil_scoped_release release;
-            WeightOnlyState state = load_weight_only(SafetensorsFile::open(file), name);
-            state.options.batch_invariant = batch_invariant;
-            if (!epilogue.empty()) state.options.epilogue = parse_pointwise(epilogue);
-            std::optional<WeightOnlyLinear> made;
-            try {
-              context.run(stream, [&](Backend& backend, Stream& on) {
-                made = WeightOnlyLinear::from_state(backend, state, on);
-              });
-            } catch (const Error& error) {  // with where the state came from
-              throw Error(error.code(), file, "the layer \"" + printable(name) + "\": " + error.what());
-            }
-            return PythonWeightOnly{&context, std::move(*made)};
-          },
-          "context"_a, "file"_a, "name"_a, "batch_invariant"_a, "epilogue"_a, "stream"_a, nb::keep_alive<0, 1>())
-      .def(
-          "save",
-          [](const PythonWeightOnly& self, const std::string& file, const std::string& name, std::uintptr_t stream) {
-            const nb::gil_scoped_release release;
-            WeightOnlyState state;
-            self.context->run(stream, [&](Backend&, Stream& on) { state = self.layer.state(on); });
-            save_weight_only(file, {{name, std::move(state)}});
-          },
-          "file"_a, "name"_a, "stream"_a)
-      .def(
-          "with_layout",
-          [](const PythonWeightOnly& self, const std::string& layout, std::uintptr_t stream) {
-            const WeightLayout wanted = layout_of(layout);
-            const nb::gil_scoped_release release;
-            std::optional<WeightOnlyLinear> made;
-            self.context->run(stream, [&](Backend&, Stream& on) { made = self.layer.with_layout(wanted, on); });
-            return PythonWeightOnly{self.context, std::move(*made)};
-          },
-          "layout"_a, "stream"_a, nb::keep_alive<0, 1>())
+      .def_static("quantize", &quantize, "context"_a, "weight"_a, "dtype"_a, "options"_a, "stream"_a,
+                  nb::keep_alive<0, 1>())
+      .def_static("from_codes", &from_codes, "context"_a, "codes"_a, "scales"_a, "scale_dtype"_a, "convention"_a,
+                  "in_features"_a, "options"_a, "stream"_a, nb::keep_alive<0, 1>())
+      .def_static("load", &load, "context"_a, "file"_a, "name"_a, "batch_invariant"_a, "epilogue"_a, "stream"_a,
+                  nb::keep_alive<0, 1>())
+      .def("save", &save, "file"_a, "name"_a, "stream"_a)
+      .def("with_layout", &with_layout, "layout"_a, "stream"_a, nb::keep_alive<0, 1>())
       .def("forward", &forward, "x"_a, "x_dtype"_a, "y"_a, "y_dtype"_a, "bias"_a.none(), "inputs"_a, "stream"_a)
       .def_prop_ro("dtype", [](const PythonWeightOnly& self) { return std::string(name(self.layer.options().dtype)); })
       .def_prop_ro("scale",

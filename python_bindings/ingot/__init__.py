@@ -1,6 +1,7 @@
-"""Ingot: FP8 kernels written, compiled and cached at run time.
+"""Ingot: FP8 kernels that are generated, compiled and cached at run time.
 
-Arrays are NumPy arrays (CPU reference) or PyTorch tensors, on the CPU or on a CUDA device. Nothing here imports torch.
+Functions take NumPy arrays (computed by the CPU reference) or PyTorch tensors on the CPU or a CUDA device. Importing this
+package does not import torch.
 """
 
 from ._context import Context, info

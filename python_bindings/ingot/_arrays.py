@@ -1,7 +1,7 @@
-"""What Ingot needs of an array framework: element type, raw bits, a new array beside another, the current stream.
+"""Adapters that let Ingot use NumPy arrays and PyTorch tensors alike: element type, raw bits, new arrays, current stream.
 
-Two frameworks, two classes with the same methods. PyTorch's is used only for objects that are torch's, so torch is never
-imported for anybody who does not use it.
+There is one class for each framework, with the same methods. PyTorch's is used only for torch tensors, so torch is never
+imported for users who do not use it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ FROM_LONG_NAME = {
     "float4_e2m1fn": "e2m1fn",
 }
 _LONG_NAME = {short: long for long, short in FROM_LONG_NAME.items()}
-# Bits without their type: NumPy itself has no bfloat16 and no FP8.
+# Arrays of these dtypes hold bits without their type: NumPy itself has no bfloat16 and no FP8.
 _HINTS = {
     "uint16": "for the bits of bf16 install ml_dtypes and give array.view(ml_dtypes.bfloat16)",
     "uint8": "for codes of FP8 give their dtype too, where the call has one, or array.view(ml_dtypes.float8_e4m3fn)",
 }
 SIZE = {"f32": 4, "bf16": 2, "f16": 2, "e4m3fn": 1, "e5m2": 1, "e4m3fnuz": 1, "e5m2fnuz": 1}
-# Bits of the formats that are packed, several codes to a byte or three.
+# Bits per code of the packed formats: two codes share one byte, or four share three.
 PACKED_BITS = {"e3m2fn": 6, "e2m3fn": 6, "e2m1fn": 4}
 _NAMES = [*SIZE, "e8m0fnu", *PACKED_BITS]
 
 
 def dtype_name(dtype: Any) -> str:
-    """ "e4m3fn" from "e4m3fn", "float8_e4m3fn", torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn, and so on."""
+    """Returns "e4m3fn" for "e4m3fn", "float8_e4m3fn", torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn, and so on."""
     text = dtype if isinstance(dtype, str) else str(dtype)
     if text.startswith("<class"):
         text = dtype.__name__
@@ -62,7 +62,7 @@ class NumpyArrays:
 
     @staticmethod
     def bits(array: np.ndarray) -> np.ndarray:
-        """The array as unsigned integers, its columns contiguous."""
+        """Returns the array's bits as unsigned integers, with contiguous columns."""
         if array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
             array = np.ascontiguousarray(array)
         if array.itemsize not in _UNSIGNED:
@@ -71,8 +71,8 @@ class NumpyArrays:
 
     @staticmethod
     def empty(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        """An uninitialised array; of ml_dtypes' type where NumPy has none and ml_dtypes is there, else of integers.
-        Formats of less than a byte are bytes."""
+        """Returns an uninitialised array. If NumPy lacks the type, the array has ml_dtypes' type, or without ml_dtypes
+        unsigned integers. Formats smaller than a byte are stored in bytes."""
         if dtype in PACKED_BITS:
             return np.empty(shape, np.uint8)
         long_name = _LONG_NAME[dtype]
@@ -84,16 +84,15 @@ class NumpyArrays:
             return np.empty(shape, _UNSIGNED[SIZE.get(dtype, 1)])
         return np.empty(shape, getattr(ml_dtypes, long_name))
 
-
     @staticmethod
     def same_memory(array: Any) -> bool:
-        """Is reshape(-1) the same memory, so that what is written there is seen in the array?"""
+        """Does reshape(-1) return a view, so that writes to it change the array?"""
         return isinstance(array, np.ndarray) and array.flags.c_contiguous
 
 
 class TorchArrays:
     def __init__(self, tensor: Any) -> None:
-        import torch  # the caller has it: the tensor is torch's
+        import torch  # already imported: the tensor is torch's
 
         self._torch = torch
         self._place = tensor.device
@@ -118,7 +117,7 @@ class TorchArrays:
         return tensor.view(integers[tensor.element_size()])
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        # Bytes where PyTorch has no such type: of packed codes, and in early versions of scales.
+        # uint8 if PyTorch lacks the type: for packed codes, and in early versions for scales.
         torch_dtype = getattr(self._torch, _LONG_NAME[dtype], self._torch.uint8)
         return self._torch.empty(shape, dtype=torch_dtype, device=self._place)
 

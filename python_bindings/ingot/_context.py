@@ -1,4 +1,4 @@
-"""Contexts: one per device, made when first needed."""
+"""Contexts, which hold a device and its compiled kernels: one per device, created when first needed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Context = _core.Context
 
 @functools.lru_cache(maxsize=None)
 def context_for(device: str) -> Context:
-    """The context that functions use when they are given none. `device` is "auto", "cpu" or "cuda:N"."""
+    """Returns the context that functions use by default. `device` is "auto", "cpu" or "cuda:N"."""
     return Context(device)
 
 
 def info(device: str = "auto") -> dict[str, Any]:
-    """What Ingot found: its version, the device (and why it is the CPU, where it is), the target that kernels are
-    compiled for, the CUDA driver, NVRTC and cuBLASLt with version and path (or what is missing), and the kernel store."""
+    """Returns what Ingot found: its version; the device, and the reason if it is the CPU; the target that kernels are
+    compiled for; the CUDA driver, NVRTC and cuBLASLt with version and path, or what is missing; and the kernel store."""
     return context_for(device).info()

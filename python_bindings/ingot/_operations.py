@@ -1,4 +1,4 @@
-"""The operations on arrays."""
+"""The package's functions on arrays: casts to FP8, GEMMs, pointwise expressions, and encoding of single codes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ._context import Context, context_for
 
 @dataclasses.dataclass(frozen=True)
 class Float8Array:
-    """A matrix in FP8: value = code * factor, and what a cast gave beside it.
+    """A matrix in FP8, value = code * factor, and further outputs of the cast that made it.
 
     codes[rows, cols] and transposed[cols, rows] hold the codes; either may be None. factors is float32, one element for
-    each extent of `scale`: [1] for "tensor", [rows] for "row", [cols] for "col", [rows, ceil(cols / 128)] for "1x128",
-    [ceil(rows / 128), cols] for "128x1", and so on. Where the transposed codes have scales of their own,
-    transposed_scale and transposed_factors are theirs, in terms of the matrix as it was before the transposition.
-    result, sum, amax and transposed_amax: what the cast was asked for; None otherwise.
+    each scale: [1] for scale "tensor", [rows] for "row", [cols] for "col", [rows, ceil(cols / 128)] for "1x128",
+    [ceil(rows / 128), cols] for "128x1", and so on. If the transposed codes have scales of their own, these are
+    transposed_scale and transposed_factors, both described on the matrix before its transposition.
+    result, sum, amax and transposed_amax are outputs that the cast was asked for, and otherwise None.
     """
 
     codes: Any
@@ -38,8 +38,8 @@ class Float8Array:
 
     @property
     def T(self) -> Float8Array:
-        """The transposed matrix, without touching a byte. Its scales are those of the transposed codes, seen from there:
-        a scale for each column of x ("col") is one for each row of x.T."""
+        """The transposed matrix, a view without a copy. Its scales are those of the transposed codes, as seen on the
+        transposed matrix: a scale for each column of x ("col") is one for each row of x.T."""
         if self.transposed_scale is None and self.scale not in ("tensor", "128x128"):
             raise _core.Error(
                 f'Float8Array.T: needs scale "tensor" or "128x128", or a transposed_scale; this one has "{self.scale}": '
@@ -65,8 +65,8 @@ def _turned(factors: Any) -> Any:
 
 
 def amax(x: Any, scale: str = "tensor", *, context: Context | None = None) -> Any:
-    """max |x| of the whole matrix (scale "tensor"), of each row ("row") or of each column ("col"), float32. NaN is
-    kept."""
+    """Returns max |x| in float32 over the whole matrix (scale "tensor"), each row ("row") or each column ("col"). A NaN
+    in x makes the maximum NaN."""
     arrays = arrays_of(x)
     rows, cols = _shape(x)
     result = arrays.empty(tuple(_core.scale_shape(scale, rows, cols)), "f32")
@@ -101,20 +101,20 @@ def cast(
     scale = float32(FP8_MAX / max(float64(amax), 1e-12)), rounded down to a power of two if `pow2`; codes = round to
     nearest even of saturate(x * scale); factors = 1 / scale. NaN and Inf: see ARCHITECTURE.md, "Numerics contract".
 
-    scale: which elements share one: "tensor", "row", "col", "1x128", "128x1" or "128x128". With `transposed_scale` the
-    transposed codes have scales of their own, so that one call makes the operands of two GEMMs.
+    scale: which elements share a scale: "tensor", "row", "col", "1x128", "128x1" or "128x128". With `transposed_scale`
+    the transposed codes have scales of their own, so that one call makes the operands of two GEMMs.
 
-    scales: given ones instead (float32, as many as there are factors; with transposed_scale also transposed_scales).
-    The maxima that they should have been made from are then recorded: `amax` (and transposed_amax) is raised in place
-    where it is given, else the result has a new one.
+    scales: use these scales instead of computing them (float32, one for each factor; with transposed_scale also
+    transposed_scales). The cast then records the maxima that the scales should have come from: it raises `amax` (and
+    transposed_amax) in place if given, and otherwise returns a new array.
 
-    of: an expression of x, fused in front: "silu(x) * gate + bias[col]". A name stands for a matrix of x's shape and
-    dtype; name[col] for a vector [cols] of that dtype, name[col:f32] of float32; name[row] for a float32 vector [rows]. `inputs` has them by name,
-    and may have more than are read.
-    Where the expression does without x, x may be None. Its values are rounded to x's dtype as if it were an operation
-    of its own, unless `unrounded`. fast: with the GPU's own exp, tanh and so on, which are not the CPU's to the bit.
-    result: the values too, in x's dtype. sum: their sums over each column, of this dtype ("f32", "bf16", "f16"): the
-    gradient of a bias. `sum` needs no expression.
+    of: an expression of x that the cast computes first: "silu(x) * gate + bias[col]". A plain name is a matrix of x's
+    shape and dtype; name[col] is a vector [cols] of that dtype, name[col:f32] one of float32; name[row] is a float32
+    vector [rows]. `inputs` maps names to arrays, and may have more than the expression reads. If the expression does
+    not use x, x may be None. Its values are rounded to x's dtype first, as a separate operation would do, unless
+    `unrounded`. fast: use the GPU's own exp, tanh and so on, which differ from the CPU's in the last bits.
+    result: also return the values, in x's dtype. sum: also return their sum over each column, in this dtype ("f32",
+    "bf16", "f16"): the gradient of a bias. `sum` needs no expression.
     """
     kinds = _expression_inputs(of, inputs)
     if x is None:
@@ -135,20 +135,28 @@ def cast(
         amax=_record(arrays, amax, scale if scales is not None else None, rows, cols),
         transposed_amax=_record(arrays, transposed_amax, transposed_scale if scales is not None else None, rows, cols),
     )
-    given = {"scales": scales, "transposed_scales": transposed_scales}
-    vectors = ("factors", "transposed_factors", "sum", "amax", "transposed_amax")
-    outputs = {name: getattr(made, name) for name in ("codes", "transposed", "result", *vectors)}
     call = _core.CastCall(
         in_dtype=in_dtype, out_dtype=out, scale=scale, transposed_scale=transposed_scale or "", of=of or "",
         sum="" if sum is None else dtype_name(sum),
         given=scales is not None, pow2=pow2, unrounded=unrounded, fast=fast,
     )  # fmt: skip
-    context = context or context_for(arrays.device)
+    read = [(_bits_of_same(arrays, inputs[name], name), arrays.dtype(inputs[name])) for name, _ in kinds]
+    given = {"scales": scales, "transposed_scales": transposed_scales}
+    _run_cast(context or context_for(arrays.device), arrays, call, x_bits, read, given, made)
+    return made
+
+
+def _run_cast(
+    context: Context, arrays: Any, call: Any, x_bits: Any, inputs: list[Any], given: dict[str, Any], made: Float8Array
+) -> None:
+    """Runs the cast into the arrays of `made`; inputs: bits and dtype of each that the expression reads, in its order."""
+    vectors = ("factors", "transposed_factors", "sum", "amax", "transposed_amax")
+    outputs = {name: getattr(made, name) for name in ("codes", "transposed", "result", *vectors)}
     _core.cast(
         context,
         call,
         x_bits,
-        [(_bits_of_same(arrays, inputs[name], name), arrays.dtype(inputs[name])) for name, _ in kinds],
+        inputs,
         {name: _flat(arrays, array, name) for name, array in given.items() if array is not None},
         {
             name: arrays.bits(array.reshape(-1) if name in vectors else array)
@@ -157,20 +165,19 @@ def cast(
         },
         arrays.stream,
     )
-    return made
 
 
 def _shape(x: Any) -> tuple[int, int]:
-    return (x.shape[0], x.shape[1]) if len(x.shape) == 2 else (0, 0)  # another rank is refused by the core
+    return (x.shape[0], x.shape[1]) if len(x.shape) == 2 else (0, 0)  # the core refuses any other rank
 
 
 def _per_extent(arrays: Any, scale: str | None, rows: int, cols: int) -> Any:
-    """An array with one element for each extent of `scale`; None for none."""
+    """Returns an array with one element for each scale; None if `scale` is None."""
     return None if scale is None else arrays.empty(tuple(_core.scale_shape(scale, rows, cols)), "f32")
 
 
 def _record(arrays: Any, amax: Any, scale: str | None, rows: int, cols: int) -> Any:
-    """Where the maxima of given scales go: what the caller has, or zeros."""
+    """Returns the array that records maxima under given scales: the caller's, or a new one of zeros."""
     if amax is None and scale is not None:
         amax = _per_extent(arrays, scale, rows, cols)
         amax[...] = 0
@@ -194,8 +201,8 @@ def _flat(arrays: Any, array: Any, name: str) -> Any:
 
 
 def _expression_inputs(of: str | None, inputs: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The names and kinds of an expression's inputs, which `inputs` must have; it may have more, because a derivative
-    often has fewer than what it is of."""
+    """Returns the names and kinds of an expression's inputs. `inputs` must have all of them; it may have more, because a
+    derivative often reads fewer inputs than its expression."""
     kinds = [] if of is None else _core.expression_inputs(of)[1]
     wanted, found = [name for name, _ in kinds], list(inputs or {})
     if of is None and found:
@@ -206,7 +213,7 @@ def _expression_inputs(of: str | None, inputs: Mapping[str, Any] | None) -> list
 
 
 def _any_matrix(of: str | None, kinds: list[tuple[str, str]], inputs: Mapping[str, Any] | None) -> Any:
-    """A matrix that has the shape of an x that is None."""
+    """Returns a matrix input of the expression, which determines the shape if x is None."""
     if of is None or _core.expression_inputs(of)[0]:
         raise _core.Error("cast x: is None, which is for expressions that do without x")
     for name, kind in kinds:
@@ -219,18 +226,18 @@ def _any_matrix(of: str | None, kinds: list[tuple[str, str]], inputs: Mapping[st
 
 
 def derivative(of: str, by: str = "x") -> str:
-    """The partial derivative of an expression (see cast) by x or by one of its inputs, as an expression."""
+    """Returns the partial derivative of an expression (see cast) by x or by one of its inputs, as an expression."""
     return _core.derivative(of, by)
 
 
 def backward(of: str, by: str = "x", grad: str = "grad") -> str:
-    """grad * derivative(of, by): the gradient that flows back through the expression where `grad` flows into it."""
+    """Returns grad * derivative(of, by), as an expression: the gradient by `by`, given the gradient `grad` of the value."""
     return _core.backward(of, by, grad)
 
 
 def evaluate(of: str, /, x: Any = None, **inputs: Any) -> np.ndarray:
-    """The values of an expression (see cast) in float64, on the CPU: to check against. x and matrices are [rows, cols] or
-    broadcast to it; name[col] and name[col:f32] are [cols], name[row] is [rows]."""
+    """Returns the values of an expression (see cast) in float64, computed on the CPU, as a reference. x and matrices are
+    [rows, cols] or broadcast to it; name[col] and name[col:f32] are [cols], name[row] is [rows]."""
     uses_x, _ = _core.expression_inputs(of)
     if uses_x and x is None:
         raise _core.Error("evaluate x: is missing, but the expression uses it")
@@ -260,13 +267,13 @@ def gemm(
     fast_accumulation: bool = False,
     context: Context | None = None,
 ) -> Any:
-    """out[M, N] = a @ b^T + bias, summed in float32 and rounded once.
+    """Returns out[M, N] = a @ b^T + bias, summed in float32 and rounded once.
 
-    With layout "nt" a is [M, K] and b is [N, K] (how a linear layer keeps its weight). "nn" takes b as [K, N], "tn" a as
-    [K, M], "tt" both; FP8 operands are "nt" only: use cast(..., transposed=True) and Float8Array.T for the others.
-    a, b: two Float8Array, or two arrays of one high-precision dtype. out_dtype: by default the arrays' own, or bf16 for FP8
-    (as a NumPy array of ml_dtypes.bfloat16, or of its bits in uint16 where ml_dtypes is not installed). bias: [N] of out_dtype (bfloat16 where out_dtype is
-    float32 and the operands are FP8).
+    With layout "nt", a is [M, K] and b is [N, K], as a linear layer keeps its weight. "nn" takes b as [K, N], "tn" takes
+    a as [K, M], "tt" both. FP8 operands must be "nt": use cast(..., transposed=True) and Float8Array.T for the others.
+    a, b: two Float8Array, or two arrays of one high-precision dtype. out_dtype: by default the arrays' own dtype, or
+    bf16 for FP8 (for NumPy an array of ml_dtypes.bfloat16, or of its bits in uint16 without ml_dtypes). bias: [N] of
+    out_dtype (bfloat16 if out_dtype is float32 and the operands are FP8).
     """
     if layout not in ("nt", "nn", "tn", "tt"):
         raise _core.Error(f'gemm layout: expected "nt", "nn", "tn" or "tt", got {layout!r}')
@@ -300,8 +307,8 @@ def _operand(arrays: Any, x: Any, k_major: bool, what: str) -> Any:
 
 
 def encode(x: Any, dtype: Any) -> np.ndarray:
-    """The FP8, FP6 or FP4 codes of float32 values, unscaled, one to a uint8: round to nearest even, saturating. Any shape,
-    on the CPU."""
+    """Returns the FP8, FP6 or FP4 codes of unscaled float32 values, one per uint8, rounded to nearest even and saturated.
+    Any shape; runs on the CPU."""
     values = np.ascontiguousarray(x, dtype=np.float32)
     codes = np.empty(values.size, np.uint8)
     _core.encode(values.reshape(-1), dtype_name(dtype), codes)
@@ -309,7 +316,8 @@ def encode(x: Any, dtype: Any) -> np.ndarray:
 
 
 def decode(codes: Any, dtype: Any) -> np.ndarray:
-    """The float32 values of FP8, FP6 or FP4 codes, or of MX's scales (e8m0fnu), one to a byte. Exact. Any shape, on the CPU."""
+    """Returns the exact float32 values of FP8, FP6 or FP4 codes, or of MX scales (e8m0fnu), one per byte. Any shape; runs
+    on the CPU."""
     raw = np.ascontiguousarray(codes).view(np.uint8)
     values = np.empty(raw.size, np.float32)
     _core.decode(raw.reshape(-1), dtype_name(dtype), values)

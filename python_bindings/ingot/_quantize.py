@@ -16,9 +16,9 @@ from ._context import Context, context_for
 class MxArray:
     """A matrix in MX (OCP Microscaling 1.0): value[r, c] = code[r, c] * 2^(scales[r, c // 32] - 127).
 
-    codes: [rows, cols] of FP8; of FP6 and FP4 packed rows, of bytes: [rows, ceil(cols / 4) * 3] or [rows, ceil(cols / 2)]
-    (unpack_codes() takes them apart). scales: [rows, ceil(cols / 32)] of e8m0fnu, or of its bits where the framework has no
-    such type; 255 is NaN. shape: that of the matrix.
+    codes: for FP8 [rows, cols]; for FP6 and FP4 packed rows of bytes, [rows, ceil(cols / 4) * 3] or
+    [rows, ceil(cols / 2)], which unpack_codes() unpacks. scales: [rows, ceil(cols / 32)] of e8m0fnu, or of its bits if
+    the framework lacks the type; 255 is NaN. shape: the matrix's shape.
     """
 
     codes: Any
@@ -28,18 +28,18 @@ class MxArray:
 
 
 def quantize_mx(x: Any, dtype: Any = "e4m3fn", *, context: Context | None = None) -> MxArray:
-    """Casts x[rows, cols] (float32, bfloat16 or float16) to MX: e4m3fn, e5m2, e3m2fn, e2m3fn or e2m1fn.
+    """Casts x[rows, cols] (float32, bfloat16 or float16) to MX with codes in e4m3fn, e5m2, e3m2fn, e2m3fn or e2m1fn.
 
-    Each 32 neighbours in a row share a power of two: 2^(floor(log2(max |x|)) - floor(log2(largest value of dtype))). Codes
-    are rounded to nearest even and saturate. A group with a NaN or an Inf has the scale NaN.
+    Each group of 32 neighbours in a row shares a power-of-two scale: 2^(floor(log2(max |x|)) - floor(log2(largest value
+    of dtype))). Codes are rounded to nearest even and saturated. A group with a NaN or an Inf has the scale NaN.
     """
     arrays = arrays_of(x)
     bits, in_dtype, out = arrays.bits(x), arrays.dtype(x), dtype_name(dtype)
-    rows, cols = (x.shape[0], x.shape[1]) if len(x.shape) == 2 else (0, 0)  # another rank is refused by the core
+    rows, cols = (x.shape[0], x.shape[1]) if len(x.shape) == 2 else (0, 0)  # the core refuses any other rank
     row_bytes = _packed_bytes(out, cols)
     codes = arrays.empty((rows, row_bytes), out)
     if row_bytes * 8 != cols * PACKED_BITS.get(out, 8):
-        codes[...] = 0  # bytes behind the last code are not written
+        codes[...] = 0  # padding after the last code of a row, which the cast does not write
     scales = arrays.empty((rows, -(-cols // 32)), "e8m0fnu")
     context = context or context_for(arrays.device)
     _core.quantize_mx(context, bits, in_dtype, arrays.bits(codes), out, arrays.bits(scales), arrays.stream)
@@ -49,9 +49,10 @@ def quantize_mx(x: Any, dtype: Any = "e4m3fn", *, context: Context | None = None
 def float_quantize(
     x: Any, exponent_bits: int, mantissa_bits: int, *, out: Any = None, context: Context | None = None
 ) -> Any:
-    """x[rows, cols] rounded to nearest even in the format of a sign, so many bits of exponent (1 to 7) and of mantissa (0
-    to 6, 8 bits at most), in x's own dtype. Without Inf and NaN in the format: what is larger than its largest value
-    becomes that; NaN stays NaN. `out` may be x itself.
+    """Rounds x[rows, cols] to nearest even in a float format and returns the values in x's own dtype.
+
+    The format has a sign, exponent_bits (1 to 7) and mantissa_bits (0 to 6), 8 bits in all at most, and neither Inf nor
+    NaN: values beyond its largest become the largest; NaN stays NaN. `out` may be x itself.
     """
     arrays = arrays_of(x)
     result = arrays.empty(tuple(x.shape), arrays.dtype(x)) if out is None else out
@@ -68,7 +69,7 @@ def float_quantize(
 
 
 def pack_codes(codes: Any, dtype: Any) -> np.ndarray:
-    """Codes[rows, cols], one to a byte, as packed rows of bytes, as MxArray has them. On the CPU."""
+    """Packs codes[rows, cols], one per byte, into rows of bytes as MxArray has them. Runs on the CPU."""
     raw = np.ascontiguousarray(codes).view(np.uint8)
     if raw.ndim != 2:
         raise _core.Error(f"pack_codes: codes have {raw.ndim} dimensions, expected 2; reshape them")
@@ -80,7 +81,7 @@ def pack_codes(codes: Any, dtype: Any) -> np.ndarray:
 
 
 def unpack_codes(packed: Any, dtype: Any, cols: int) -> np.ndarray:
-    """The inverse: packed rows of bytes (NumPy's) as codes[rows, cols], one to a byte."""
+    """Unpacks rows of bytes (a NumPy array) into codes[rows, cols], one per byte: the inverse of pack_codes()."""
     raw = np.ascontiguousarray(packed).view(np.uint8)
     if raw.ndim != 2:
         raise _core.Error(f"unpack_codes: packed rows have {raw.ndim} dimensions, expected 2; reshape them")
@@ -96,7 +97,7 @@ def _least_bytes(dtype: str, cols: int) -> int:
 
 
 def _packed_bytes(dtype: str, cols: int) -> int:
-    """Of a row: whole groups of four codes of six bits, or of two of four."""
+    """Returns the bytes of a packed row: whole groups of four 6-bit codes, or of two 4-bit codes."""
     bits = PACKED_BITS.get(dtype, 8)
     unit = {6: 4, 4: 2, 8: 1}[bits]
     return -(-cols // unit) * unit * bits // 8

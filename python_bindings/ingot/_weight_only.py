@@ -1,4 +1,4 @@
-"""Linear layers whose weights alone are in 8, 6 or 4 bits: for inference."""
+"""WeightOnlyLinear: a linear layer for inference that stores its weight in 8, 6 or 4 bits."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from ._context import Context, context_for
 
 
 class WeightOnlyLinear:
-    """y[M, N] = x[M, K] @ weight[N, K]^T + bias, with x in bfloat16 or float16 and a weight in FP8, FP6 or FP4, which is
-    decoded within the product: exact values, sums and factors in float32, one rounding. Made by quantize(), from_codes()
-    or load(), on the device of what it is made from.
+    """y[M, N] = x[M, K] @ weight[N, K]^T + bias, with x in bfloat16 or float16 and the weight in FP8, FP6 or FP4.
 
-    dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn". scale: "tensor", "row", "1x128", "1x64",
-    "1x32" or "128x128" (float32 factors), or "mx" (a power of two for each 32 of K). batch_invariant: a row of y does not
-    depend on how many other rows there are. epilogue: an expression of x = the sum and the bias, as of cast(): "silu(x)".
-    layout: "packed": codes in the order that tensor cores take; "packed_f16": the same, for layers whose x is float16, where
-    FP8 then takes fewer instructions (FP6 and FP4 are the same in both); "row_major": row by row. Each takes either x, with the
-    same results.
+    The GEMM decodes the weight exactly, sums and applies factors in float32, and rounds once. quantize(), from_codes()
+    and load() make a layer; the first two on the device of their arrays.
+
+    dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn". scale: "tensor", "row", "1x128",
+    "1x64", "1x32" or "128x128" (float32 factors), or "mx" (a power of two for each 32 elements along K).
+    batch_invariant: a row of y does not depend on how many other rows there are. epilogue: an expression, as in cast(),
+    of x = the sum plus bias: "silu(x)". layout: "packed" has codes in the order that tensor cores take; "packed_f16" is
+    the same for layers whose x is float16, where FP8 then takes fewer instructions (FP6 and FP4 are the same in both);
+    "row_major" has plain rows. Each layout works with either dtype of x, with the same results.
     """
 
     def __init__(self, core: Any) -> None:
@@ -40,7 +41,8 @@ class WeightOnlyLinear:
         epilogue: str | None = None,
         context: Context | None = None,
     ) -> WeightOnlyLinear:
-        """From values [N, K] (float32, bfloat16 or float16), with scales as of cast(). FP6 and FP4 have scale="mx"."""
+        """Makes a layer from values [N, K] (float32, bfloat16 or float16), with scales as in cast(). FP6 and FP4 need
+        scale="mx"."""
         arrays = arrays_of(weight)
         code_dtype = dtype_name(dtype)
         if code_dtype in PACKED_BITS and scale != "mx":
@@ -65,14 +67,15 @@ class WeightOnlyLinear:
         epilogue: str | None = None,
         context: Context | None = None,
     ) -> WeightOnlyLinear:
-        """From a checkpoint's codes [N, K] and scales: [1] for "tensor", [N] or [N, 1] for "row", [N, ceil(K / g)] for
-        "1xg", [ceil(N / 128), ceil(K / 128)] for "128x128"; float32, bfloat16, float16 or float8_e8m0fnu. Those of "mx" are
-        float8_e8m0fnu, or uint8 that holds its bits.
+        """Makes a layer from a checkpoint's codes [N, K] and scales.
 
-        convention: "dequantize" (value = code * scale: Hugging Face's weight_scale and weight_scale_inv) or "quantize" (value
-        = code / scale). dtype: that of the codes, where they are bits in uint8. Codes of less than a byte are the bytes of
-        their rows in uint8, the lowest bits first (as quantize_mx() and pack_codes() have them); in_features is K, where it is
-        not all that rows hold.
+        scales: [1] for "tensor", [N] or [N, 1] for "row", [N, ceil(K / g)] for "1xg", [ceil(N / 128), ceil(K / 128)] for
+        "128x128"; float32, bfloat16, float16 or float8_e8m0fnu. For "mx" they are float8_e8m0fnu, or its bits in uint8.
+
+        convention: "dequantize" (value = code * scale, as Hugging Face's weight_scale and weight_scale_inv) or "quantize"
+        (value = code / scale). dtype: the dtype of the codes, if they are given as bits in uint8. Codes smaller than a
+        byte are packed rows of uint8, lowest bits first, as quantize_mx() and pack_codes() make them; in_features is K,
+        if rows hold more codes than that.
         """
         arrays = arrays_of(codes)
         code_dtype = dtype_name(dtype if dtype is not None else arrays.dtype(codes))
@@ -105,17 +108,17 @@ class WeightOnlyLinear:
         epilogue: str | None = None,
         context: Context | None = None,
     ) -> WeightOnlyLinear:
-        """What save() wrote, on the device ("auto", "cpu" or "cuda:N")."""
+        """Loads a layer that save() wrote, onto the device ("auto", "cpu" or "cuda:N")."""
         context = context or context_for(device)
         return cls(_core.WeightOnlyLinear.load(context, os.fspath(file), name, batch_invariant, epilogue or "", 0))
 
     def save(self, file: str | os.PathLike[str], name: str = "") -> None:
-        """Writes a .safetensors file: weight, weight_scale and what they are (src/nn/weight_only_state.h). `name` stands in
-        front of those names: "layers.0.wq."."""
+        """Writes a .safetensors file with weight, weight_scale and their metadata (src/nn/weight_only_state.h). `name` is
+        a prefix of these names: "layers.0.wq."."""
         self._core.save(os.fspath(file), name, 0)
 
     def with_layout(self, layout: str) -> WeightOnlyLinear:
-        """A layer of the same codes and factors in another layout."""
+        """Returns a layer with the same codes and factors in another layout."""
         return WeightOnlyLinear(self._core.with_layout(layout, 0))
 
     def __call__(
@@ -127,9 +130,11 @@ class WeightOnlyLinear:
         out: Any = None,
         inputs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """x: [..., K], bfloat16 or float16. bias: [N] of x's dtype. The result is [..., N] of x's dtype, or of out_dtype
-        "f32"; `out` is where it goes ([M, N], of one of the two), so that nothing is allocated. inputs: those of the
-        epilogue, by name."""
+        """Returns y [..., N] for x [..., K] in bfloat16 or float16.
+
+        bias: [N] of x's dtype. out_dtype: x's dtype (default) or "f32". out: an array [M, N] of one of these dtypes to
+        write to, so that nothing is allocated. inputs: the epilogue's inputs by name.
+        """
         arrays = arrays_of(x)
         in_dtype = arrays.dtype(x)
         wanted = dtype_name(out_dtype) if out_dtype is not None else in_dtype
@@ -169,7 +174,7 @@ class WeightOnlyLinear:
 
     @property
     def epilogue(self) -> str:
-        """As text; empty for none."""
+        """The epilogue's text; empty if there is none."""
         return self._core.epilogue
 
     @property
@@ -190,7 +195,7 @@ class WeightOnlyLinear:
 
     @property
     def weight_bytes(self) -> int:
-        """Device memory of codes and factors."""
+        """Device memory of codes and factors, in bytes."""
         return self._core.weight_bytes
 
     @property
@@ -205,7 +210,7 @@ class WeightOnlyLinear:
 
 
 def _check_codes(arrays: Any, codes: Any, code_dtype: str) -> None:
-    """Codes come as what they are or as their bits in uint8. (PyTorch has two of e2m1fn in an element.)"""
+    """Checks that codes have their own dtype, or are bits in uint8. (PyTorch packs two e2m1fn codes into an element.)"""
     own = str(codes.dtype).removeprefix("torch.")
     if own == "uint8" or (own == "float4_e2m1fn_x2" and code_dtype == "e2m1fn"):
         return
