@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The casts of bench_cast as torch.compile makes them, and the products of bench_gemm as torch._scaled_mm, torch.mm and
-DeepGEMM multiply them (torch_gemm.py), the steps of bench_linear (torch_linear.py), and products with weights of 8 and 4
-bits (torch_weight_only.py), timed in the same way as Ingot's (torch_timing.py).
+"""Times PyTorch on the work of Ingot's benchmarks, in the same way (torch_timing.py): the casts of bench_cast with
+torch.compile, the GEMMs of bench_gemm with torch._scaled_mm, torch.mm and DeepGEMM (torch_gemm.py), the steps of
+bench_linear (torch_linear.py), and GEMMs with weights in 8 and 4 bits (torch_weight_only.py).
 
     python3 bench/compare_torch.py                                        # PyTorch alone
     python3 bench/compare_torch.py --ingot cast.json --json torch.json    # beside what bench_cast --json wrote
@@ -11,7 +11,7 @@ bits (torch_weight_only.py), timed in the same way as Ingot's (torch_timing.py).
     python3 bench/compare_torch.py --list                                 # the cases; no GPU
     python3 bench/compare_torch.py --self-check                           # tables, and formulas on the CPU; no GPU
 
-Run both on one machine, one after the other: a ratio of figures from two machines says nothing.
+Run it and Ingot's benchmark on the same machine, one after the other: figures from two machines cannot be compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIZES = (4096, 8192, 16384)
 FP8_MAX = 448.0
 
 
-# ---- the work: what a user of PyTorch would write, by the names of bench/cast_cases.cpp ----------------------------
+# ---- the work: what a PyTorch user would write, under the names of bench/cast_cases.cpp ---------------------------
 
 
 def factor_and_scale(torch: Any, amax: Any) -> tuple[Any, Any]:
@@ -48,7 +48,7 @@ def encode(torch: Any, x: Any, scale: Any) -> Any:
 
 
 def works(torch: Any, device: str) -> dict[str, tuple[int, Callable[[Any], Any]]]:
-    """name -> (ideal bytes per element, function of x)"""
+    """Returns name -> (ideal bytes per element, function of x)."""
     given = torch.full((), 100.0, device=device)
 
     def rowwise(x: Any) -> Any:
@@ -100,7 +100,7 @@ def case_names() -> list[str]:
 
 
 def copy_ceiling(torch: Any, rounds: int) -> float:
-    """TB/s, read and written, of PyTorch's elementwise kernel on 512 MiB of random data."""
+    """Returns the TB/s, read plus written, of PyTorch's elementwise kernel on 512 MiB of random data."""
     x = torch.randn(16384, 16384, device="cuda", dtype=torch.bfloat16)
     out = torch.empty_like(x)
     found = []
@@ -194,7 +194,7 @@ def row(case: dict[str, Any], torch_us: float | None, torch_rate: float | None, 
     return f"{name:<52}{theirs}{our_us:>10.1f}{ours['tb_per_s']:>7.2f}{ratio:>8}"
 
 
-# ---- the check of all this without a GPU ---------------------------------------------------------------------------
+# ---- self-check without a GPU --------------------------------------------------------------------------------------
 
 
 def self_check() -> None:
@@ -238,7 +238,7 @@ def self_check() -> None:
 
 
 def check_formulas(torch: Any) -> None:
-    """Codes times factors give the input back; what is transposed is what is not; bytes are what the outputs are."""
+    """Checks that codes times factors give the input back, transposed codes match, and ideal bytes fit the outputs."""
     x = torch.randn(48, 80, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
     for name, (bytes_per_element, call) in works(torch, "cpu").items():
         outputs = call(x)
@@ -265,27 +265,66 @@ def works_by_option(options: argparse.Namespace) -> list[tuple[bool, types.Modul
     ]
 
 
-def main() -> int:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gemm", action="store_true", help="products in place of casts")
-    parser.add_argument("--linear", action="store_true", help="steps of a layer in place of casts")
-    parser.add_argument("--weight-only", action="store_true", help="products with weights of 8 and 4 bits")
+    parser.add_argument("--gemm", action="store_true", help="GEMMs instead of casts")
+    parser.add_argument("--linear", action="store_true", help="steps of a layer instead of casts")
+    parser.add_argument("--weight-only", action="store_true", help="GEMMs with weights in 8 and 4 bits")
     parser.add_argument("--deepgemm", metavar="PATH", help="with --gemm: a checkout of DeepGEMM that is built")
-    parser.add_argument("--ingot", help="what bench_cast, bench_gemm or bench_linear --json wrote, to print beside")
+    parser.add_argument("--ingot", help="what bench_cast, bench_gemm or bench_linear --json wrote, to compare with")
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--filter", default="", help="only cases with this text in their name")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: does it run, not how fast")
     parser.add_argument("--list", action="store_true", help="print the cases; needs no GPU")
     parser.add_argument("--self-check", action="store_true", help="check this program; needs no GPU")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def list_cases(options: argparse.Namespace) -> None:
+    chosen = [module for wanted, module in works_by_option(options) if wanted]
+    works_of = chosen[0] if chosen else sys.modules[__name__]
+    print("\n".join(name for name in works_of.case_names() if options.filter in name))
+
+
+def open_deep_gemm(path: str | None) -> Any:
+    """DeepGEMM's package, or None, with a line on stderr where it cannot be imported."""
+    if not path:
+        return None
+    try:
+        return torch_gemm.open_deep_gemm(path)
+    except ImportError as error:
+        print(f"without DeepGEMM: {path} cannot be imported ({error})", file=sys.stderr)
+        return None
+
+
+def measured(
+    torch: Any, options: argparse.Namespace, write: Callable[[dict[str, Any]], None]
+) -> tuple[dict[str, Any], str]:
+    """The figures that the options ask for, and their table. `write` saves the figures so far."""
+    ingot = None
+    if options.ingot:
+        with open(options.ingot, encoding="utf-8") as file:
+            ingot = json.load(file)
+    if options.gemm:
+        found = torch_gemm.measure(torch, options.filter, options.quick, open_deep_gemm(options.deepgemm), write)
+        return found, torch_gemm.table(found, ingot)
+    if options.linear:
+        found = torch_linear.measure(torch, options.filter, options.quick, write)
+        return found, torch_linear.table(found, ingot)
+    if options.weight_only:
+        found = torch_weight_only.measure(torch, options.filter, options.quick, write)
+        return found, torch_weight_only.table(found)
+    found = measure(torch, options.filter, options.quick)
+    return found, table(found, ingot)
+
+
+def main() -> int:
+    options = parse_options()
     if options.self_check:
         self_check()
         return 0
     if options.list:
-        chosen = [module for wanted, module in works_by_option(options) if wanted]
-        works_of = chosen[0] if chosen else sys.modules[__name__]
-        names = works_of.case_names()
-        print("\n".join(name for name in names if options.filter in name))
+        list_cases(options)
         return 0
     try:
         import torch
@@ -302,28 +341,7 @@ def main() -> int:
                 json.dump(found, file, indent=1)
                 file.write("\n")
 
-    ingot = None
-    if options.ingot:
-        with open(options.ingot, encoding="utf-8") as file:
-            ingot = json.load(file)
-    if options.gemm:
-        deep_gemm = None
-        if options.deepgemm:
-            try:
-                deep_gemm = torch_gemm.open_deep_gemm(options.deepgemm)
-            except ImportError as error:
-                print(f"without DeepGEMM: {options.deepgemm} cannot be imported ({error})", file=sys.stderr)
-        found = torch_gemm.measure(torch, options.filter, options.quick, deep_gemm, write)
-        text = torch_gemm.table(found, ingot)
-    elif options.linear:
-        found = torch_linear.measure(torch, options.filter, options.quick, write)
-        text = torch_linear.table(found, ingot)
-    elif options.weight_only:
-        found = torch_weight_only.measure(torch, options.filter, options.quick, write)
-        text = torch_weight_only.table(found)
-    else:
-        found = measure(torch, options.filter, options.quick)
-        text = table(found, ingot)
+    found, text = measured(torch, options, write)
     print(text, end="")
     write(found)
     return 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A picture of what bench_linear --json wrote: each recipe's speed over bf16, by the size of square layers, for LayerNorm,
-Linear and sigmoid and for a Linear alone. Needs matplotlib.
+"""Plots the results of bench_linear --json: each recipe's speed relative to bf16 over the size of square layers, for
+LayerNorm + Linear + sigmoid and for a plain Linear. Needs matplotlib.
 
     python3 bench/plot_linear.py bench/results/linear_h200.json docs/linear_h200.svg
 """
@@ -15,7 +15,7 @@ WORKS = ("layernorm, linear, sigmoid", "linear")
 
 
 def curves(found: dict[str, Any], work: str) -> dict[str, list[tuple[int, float]]]:
-    """recipe -> (size, times as fast as bf16), of square layers whose results were right, on one stream"""
+    """Returns recipe -> (size, speed relative to bf16) for square layers with right results, on one stream."""
     made: dict[str, list[tuple[int, float]]] = {}
     for case in found["cases"]:
         size = case["tokens"]

@@ -1,7 +1,6 @@
-"""compare_torch.py --gemm: the products of bench_gemm as PyTorch multiplies them, by the names of
-bench/gemm_cases.cpp: torch._scaled_mm with factors of the tensors and of rows, with and without fast accumulation,
-torch.mm in bf16, and, where a checkout is given, DeepGEMM with factors of 1x128 groups and 128x128 blocks. Every result
-is checked before it is timed."""
+"""compare_torch.py --gemm: times the GEMMs of bench_gemm in PyTorch, under the names of bench/gemm_cases.cpp:
+torch._scaled_mm with tensorwise and rowwise factors, with and without fast accumulation; torch.mm in bf16; and, given a
+checkout, DeepGEMM with factors of 1x128 groups and 128x128 blocks. Checks every result before it times it."""
 
 from __future__ import annotations
 
@@ -13,10 +12,10 @@ from typing import Any, Callable
 from torch_timing import Replay, copies_for, take_turns
 
 FP8_MAX = 448.0
-BOUND = 2.0**-8  # of the relative Frobenius error: bf16's own rounding is 1.7e-3, the tensor cores' short sums 2.6e-3
+BOUND = 2.0**-8  # for the relative Frobenius error: bf16's own rounding is 1.7e-3, the tensor cores' short sums 2.6e-3
 CHECKED_ROWS = 32
 
-# label, M, K, N: kSizes of gemm_cases.cpp (the self-check compares).
+# label, M, K, N: as kSizes of gemm_cases.cpp (the self-check compares them).
 SHAPES = (
     ("", 256, 256, 256),
     ("", 512, 512, 512),
@@ -68,7 +67,7 @@ def cast_rows(torch: Any, x: Any) -> tuple[Any, Any]:
 
 
 def cast_blocks(torch: Any, x: Any, rows: int) -> tuple[Any, Any]:
-    """Factors of `rows` x 128: one to a block, in a matrix. Sizes are multiples of both."""
+    """Casts with one factor for each `rows` x 128 block, in a matrix. Sizes must be multiples of the block's."""
     m, k = x.shape
     blocks = x.reshape(m // rows, rows, k // 128, 128)
     codes, factor = cast(torch, blocks, blocks.abs().amax(dim=(1, 3), keepdim=True))
@@ -76,16 +75,14 @@ def cast_blocks(torch: Any, x: Any, rows: int) -> tuple[Any, Any]:
 
 
 def values(torch: Any, codes: Any, factor: Any, rows: int = 1) -> Any:
-    """In float64; factors of the tensor, of rows, or of `rows` x 128."""
+    """Dequantises in float64. The factor covers the tensor, each row, or each `rows` x 128 block."""
     if factor.dim() == 2 and factor.shape[1] > 1:
         factor = factor.repeat_interleave(rows, dim=0).repeat_interleave(128, dim=1)
     return codes.to(torch.float64) * factor.to(torch.float64)
 
 
-# One copy of what a mode reads. a and b have rows along K.
-
-
 def operands(torch: Any, mode: str, shape: Shape, device: str) -> dict[str, Any]:
+    """Makes one copy of the operands of a mode. The rows of a and b lie along K."""
     _, m, k, n = shape
     a, b = (torch.randn(rows, k, device=device, dtype=torch.bfloat16) for rows in (m, n))
     if mode == BF16:
@@ -124,7 +121,7 @@ def calls(torch: Any, deep_gemm: Any | None) -> dict[str, Callable[[dict[str, An
 
 
 def open_deep_gemm(path: str) -> Any:
-    """The package of a checkout that is built. Throws ImportError."""
+    """Imports the package from a built checkout. Raises ImportError."""
     sys.path.insert(0, path)
     try:
         import deep_gemm
@@ -145,7 +142,7 @@ def deep_gemm_call(torch: Any, deep_gemm: Any) -> Callable[[dict[str, Any]], Any
     aligned = first_of(deep_gemm, ("get_mn_major_tma_aligned_tensor", "get_col_major_tma_aligned_tensor"))
 
     def call(x: dict[str, Any]) -> Any:
-        if "aligned_factor_a" not in x:  # once, in the call before the capture: its own layout is no part of the time
+        if "aligned_factor_a" not in x:  # once, in the call before the capture: the time excludes its own layout
             x["aligned_factor_a"] = aligned(x["factor_a"])
         out = torch.empty(x["a"].shape[0], x["b"].shape[0], device=x["a"].device, dtype=torch.bfloat16)
         gemm((x["a"], x["aligned_factor_a"]), (x["b"], x["factor_b"]), out)
@@ -158,7 +155,8 @@ def deep_gemm_call(torch: Any, deep_gemm: Any) -> Callable[[dict[str, Any]], Any
 
 
 def relative_error(torch: Any, x: dict[str, Any], out: Any) -> float:
-    """Against float64 on the dequantised operands, of some rows in all parts of the output; NaN where it has one."""
+    """Returns the relative error against float64 with dequantised operands, over rows in all parts of the output; NaN if
+    the output has a NaN."""
     m = out.shape[0]
     rows = sorted({(i * 7919 + 13) % m for i in range(CHECKED_ROWS)} | {0, m - 1})
     if "factor_a" not in x:
@@ -191,7 +189,7 @@ def measure_shape(torch: Any, shape: Shape, chosen: dict[str, Any], quick: bool)
         found[mode] = case
         try:
             replay = Replay(torch, call, inputs, graph_us)
-        except Exception as error:  # whatever a library throws where it does not take a call
+        except Exception as error:  # libraries raise various errors for calls that they do not support
             case["wrong"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             continue
         replay.graph.replay()
@@ -201,7 +199,7 @@ def measure_shape(torch: Any, shape: Shape, chosen: dict[str, Any], quick: bool)
             case["wrong"] = f"relative error {error:.3g}, but at most {BOUND:.3g} is allowed"
             continue
         replays[mode] = replay
-    # The GPU is at the power, and so at the clock, that it keeps before anything is timed.
+    # Before anything is timed, the GPU must reach the power, and so the clock, that it sustains.
     warming = list(replays.values())
     for i in range(60 if warming else 0):
         warming[i % len(warming)].graph.replay()
@@ -214,7 +212,7 @@ def measure_shape(torch: Any, shape: Shape, chosen: dict[str, Any], quick: bool)
 def measure(
     torch: Any, wanted: str, quick: bool, deep_gemm: Any | None, write: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """`write` is given what there is after each shape: what a killed run leaves is of use."""
+    """Times all cases. Calls `write` with the results so far after each shape, in case the run is killed."""
     cases: list[dict[str, Any]] = []
     found = {
         "benchmark": "gemm, torch",
@@ -241,7 +239,7 @@ def measure(
 
 
 def best_of_ingot(case: dict[str, Any] | None) -> tuple[str, float] | None:
-    """The kernel and microseconds of the fastest of a case of bench_gemm's, cuBLASLt's by way of Ingot among them."""
+    """Returns the kernel and microseconds of the fastest run of a bench_gemm case, which may be cuBLASLt's."""
     timed = [f for f in (case or {}).get("finals", []) if "us" in f and f["kernel"] != "without epilogue"]
     if not timed:
         return None
@@ -304,11 +302,11 @@ def table(found: dict[str, Any], ingot: dict[str, Any] | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-# ---- the check of all this without a GPU ---------------------------------------------------------------------------
+# ---- self-check without a GPU --------------------------------------------------------------------------------------
 
 
 def check_shapes(source: str) -> None:
-    """`source`: the text of gemm_cases.cpp."""
+    """Checks SHAPES against `source`, the text of gemm_cases.cpp."""
     import re
 
     listed = source[source.index("kSizes[] = {") : source.index("};", source.index("kSizes[] = {"))]
@@ -362,7 +360,7 @@ def check_table() -> None:
 
 
 def check_formulas(torch: Any) -> None:
-    """Codes times factors give the operands back; a right product passes and a wrong one does not."""
+    """Checks that codes times factors give the operands back, and that a right result passes and a wrong one fails."""
     torch.manual_seed(1)
     shape = ("", 256, 384, 128)
     for mode in MODES:
@@ -384,7 +382,7 @@ def check_formulas(torch: Any) -> None:
         x = operands(torch, mode, shape, "cpu")
         try:
             out = calls(torch, None)[mode](x)
-        except (RuntimeError, NotImplementedError):  # _scaled_mm on the CPU is new
+        except (RuntimeError, NotImplementedError):  # older versions have no _scaled_mm on the CPU
             continue
         assert relative_error(torch, x, out) <= BOUND, mode
     for rows in (1, 128):
@@ -394,7 +392,7 @@ def check_formulas(torch: Any) -> None:
         assert factor.shape == (256 // rows, 3) and error < 0.04, (rows, float(error))
 
     class Fake:
-        """What a DeepGEMM does, in float64."""
+        """Computes what DeepGEMM does, in float64."""
 
         @staticmethod
         def get_mn_major_tma_aligned_tensor(factor: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Steps of bench_linear as PyTorch takes them in bf16: LayerNorm, Linear and sigmoid, or a Linear alone, forward and backward,
-by torch.compile; and by torchao's Float8Linear where torchao is installed. compare_torch.py --linear runs this."""
+"""compare_torch.py --linear: times the steps of bench_linear in PyTorch, forward and backward: LayerNorm + Linear +
+sigmoid, or a plain Linear, in bf16 with torch.compile, and with torchao's Float8Linear if torchao is installed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def forward(torch: Any, work: str) -> Callable[[Any, Any], Any]:
 
 
 def step(torch: Any, layer: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """Of (input, weight, grad_output): the output and both gradients."""
+    """Returns a function from (input, weight, grad_output) to the output and both gradients."""
 
     def call(tensors: Any) -> Any:
         x, w, grad = tensors
@@ -78,7 +78,7 @@ def random_steps(torch: Any, size: int) -> list[Any]:
 
 
 def fault(torch: Any, work: str, call: Callable[[Any], Any], tensors: Any) -> str:
-    """What of a step is far from the same step in f32 by PyTorch's own operations; NaN is far."""
+    """Names a result that is far from the same step in f32 with PyTorch's own operations. A NaN is far."""
     x, w, grad = (t.detach().float() for t in tensors)
     x.requires_grad_(True)
     w.requires_grad_(True)

@@ -1,12 +1,12 @@
-"""How compare_torch.py takes a time: CUDA graphs over rotated inputs, events around a replay that follows another one,
-medians of rounds in which the cases take turns. As src/runtime/measure/replay.h does."""
+"""Timing for compare_torch.py, as in src/runtime/measure/replay.h: CUDA graphs over rotated inputs, events around a
+replay that follows another one, and medians over rounds in which the cases take turns."""
 
 from __future__ import annotations
 
 import statistics
 from typing import Any, Callable
 
-ENOUGH_BYTES = 512 << 20  # of buffers that the calls take turns with: several times the largest L2
+ENOUGH_BYTES = 512 << 20  # of buffers that calls rotate through: several times the largest L2
 MOST_COPIES = 256
 MOST_CALLS = 2000
 
@@ -16,14 +16,14 @@ def copies_for(working_set: int) -> int:
 
 
 class Replay:
-    """A call's CUDA graph: every copy of the input in turn, as often as fills about `graph_us`."""
+    """The CUDA graph of a call: runs on every copy of the input in turn, repeated to last about `graph_us`."""
 
     def __init__(self, torch: Any, call: Callable[[Any], Any], inputs: list[Any], graph_us: float) -> None:
         self.torch = torch
-        self.kept: list[Any] = []  # outputs, so that the graph's calls write to memory of their own
-        side = self.side = torch.cuda.Stream()  # where it is captured, too: libraries keep memory for each stream
+        self.kept: list[Any] = []  # keeps outputs alive, so that each of the graph's calls writes to its own memory
+        side = self.side = torch.cuda.Stream()  # used for warm-up and capture: libraries keep memory per stream
         side.wait_stream(torch.cuda.current_stream())
-        # One capture: memory that a library keeps from a first one (cuBLAS its workspace) would be gone with it.
+        # Capture only once: memory that a library keeps from a first capture (cuBLAS's workspace) would be freed with it.
         with torch.cuda.stream(side):
             for x in inputs:
                 call(x)  # compiles
@@ -40,14 +40,14 @@ class Replay:
 
     def capture(self, call: Callable[[Any], Any], inputs: list[Any], calls: int) -> None:
         self.calls = calls
-        self.kept = [None] * len(inputs)  # the outputs of a copy live until its next turn
+        self.kept = [None] * len(inputs)  # keep the outputs of a copy until its next turn
         self.graph = self.torch.cuda.CUDAGraph()
         with self.torch.cuda.graph(self.graph, stream=self.side):
             for i in range(calls):
                 self.kept[i % len(inputs)] = call(inputs[i % len(inputs)])
 
     def measure(self) -> float:
-        """Microseconds per call of one replay that follows another."""
+        """Returns the microseconds per call of a replay that follows another one."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.graph.replay()
         begin.record()

@@ -1,7 +1,7 @@
-"""compare_torch.py --weight-only: products of bf16 activations with weights of 8 and 4 bits, as a server of a language model
-has them: F.linear in bf16, torch.compile of F.linear over the decoded weight, gemlite where it is installed, and Ingot's
-WeightOnlyLinear by way of its Python module where that is. All in one run: CUDA graphs over weights that take turns, so
-that none of them is in the L2; every result is checked before it is timed."""
+"""compare_torch.py --weight-only: times GEMMs of bf16 activations with weights in 8 and 4 bits, as a language model server
+runs them: F.linear in bf16, torch.compile of F.linear over the decoded weight, gemlite if installed, and Ingot's
+WeightOnlyLinear if its Python module is installed. All run in CUDA graphs that rotate through copies of the weight, so
+that none of them is in the L2. Checks every result before it times it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Callable
 from torch_gemm import cast_blocks, cast_rows, values
 from torch_timing import Replay, copies_for, take_turns
 
-# N, K: the layers of Llama 2 7B, and of Llama 3 8B and 70B with query, key and value, and gate and up, in one.
+# N, K: the layers of Llama 2 7B, and those of Llama 3 8B and 70B with query, key and value fused, and gate and up fused.
 SHAPES = (
     (4096, 4096),
     (11008, 4096),
@@ -33,9 +33,9 @@ COMPILED = "torch.compile e4m3fn row"
 GEMLITE = "gemlite e4m3fn row"
 INGOT = ("ingot e4m3fn row", "ingot e4m3fn 128x128", "ingot e2m1fn mx")
 MODES = (BF16, COMPILED, GEMLITE, *INGOT)
-# Of the relative Frobenius error, against float64 over the decoded weight: the rounding to bf16 is 1.7e-3.
+# For the relative Frobenius error against float64 with the decoded weight: the rounding to bf16 is 1.7e-3.
 BOUND = 2.0**-8
-# Against the weight as it was, where a library quantizes it itself.
+# For libraries that quantize the weight themselves: against the original weight.
 BOUND_OF_OWN = {GEMLITE: 0.04, "ingot e2m1fn mx": 0.14}
 CHECKED_ROWS = 512
 
@@ -49,7 +49,7 @@ def case_names() -> list[str]:
 
 
 def weight_bytes(n: int, k: int, mode: str) -> int:
-    """What a product reads of the weight, without factors."""
+    """Returns the bytes of the weight that a GEMM reads, without factors."""
     return n * k * 2 if mode == BF16 else n * k // 2 if "e2m1fn" in mode else n * k
 
 
@@ -71,11 +71,11 @@ def open_ingot() -> Any | None:
     return ingot
 
 
-# ---- layers: a function of x, and some rows of the weight that it should have, in float64 -----------------------------
+# ---- layers: a function of x, and sampled rows of the expected weight in float64 -------------------------------------
 
 
 def sampled_rows(n: int) -> list[int]:
-    """In all parts of the weight, the first and the last among them."""
+    """Returns rows in all parts of the weight, including the first and the last."""
     return sorted({(i * 7919 + 13) % n for i in range(CHECKED_ROWS)} | {0, n - 1})
 
 
@@ -111,13 +111,13 @@ def make_layer(torch: Any, mode: str, w: Any, compiled: Callable[[Any, Any, Any]
     codes, factor = cast_rows(torch, w)
     expected = values(torch, codes[rows], factor[rows])
     if mode == COMPILED:
-        # It multiplies by a factor in bf16: what it computes is not what it should, but within that.
+        # The compiled call multiplies by a bf16 factor, so the expected weight uses the rounded factor too.
         return Layer(lambda x: compiled(x, codes, factor), codes[rows].to(torch.float64) * factor[rows].to(w.dtype).double())
     return Layer(libraries["ingot"].WeightOnlyLinear.from_codes(codes, factor, scale="row"), expected)
 
 
 def fault(torch: Any, mode: str, layer: Layer, x: Any, out: Any) -> str:
-    """What is wrong with a result; NaN is."""
+    """Says what is wrong with a result; empty if it is right. A NaN is wrong."""
     rows = sampled_rows(out.shape[1])
     expected = x.to(torch.float64) @ layer.expected.t()
     error = float((out[:, rows].to(torch.float64) - expected).norm() / expected.norm())
@@ -159,7 +159,7 @@ def measure_shape(
             inputs = [(layer, torch.randn(m, k, device="cuda", dtype=torch.bfloat16)) for layer in layers[mode]]
             try:
                 replay = Replay(torch, lambda pair: pair[0].call(pair[1]), inputs, graph_us)
-            except Exception as error:  # whatever a library throws where it does not take a call
+            except Exception as error:  # libraries raise various errors for calls that they do not support
                 case["wrong"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
                 continue
             replay.graph.replay()
@@ -179,7 +179,7 @@ def measure_shape(
 
 
 def measure(torch: Any, chosen: str, quick: bool, write: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """`write` is given what there is after each shape."""
+    """Times all cases. Calls `write` with the results so far after each shape."""
     libraries = {"gemlite": open_gemlite(), "ingot": open_ingot()}
     found: dict[str, Any] = {
         "benchmark": "weight-only",
@@ -235,7 +235,7 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# ---- the check of all this without a GPU ---------------------------------------------------------------------------
+# ---- self-check without a GPU --------------------------------------------------------------------------------------
 
 
 def self_check(torch: Any) -> None:
