@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "bare_calls.h"
@@ -25,8 +27,8 @@ GemmKernel kernel_of(const GemmCase& c) {
 }
 
 // A case's operands on the GPU, and a bare cublasLtMatmul on the same operands.
-struct Product {
-  Product(Gpu& gpu, RandomData& random, const std::string& cuda_root, const GemmCase& c)
+struct GemmSetup {
+  GemmSetup(Gpu& gpu, RandomData& random, const std::string& cuda_root, const GemmCase& c)
       : buffers(random, c), tensors(buffers.tensors(buffers.copies() - 1)), matmul(gpu, cuda_root, c.spec, tensors) {}
 
   GemmBuffers buffers;
@@ -34,11 +36,55 @@ struct Product {
   BareMatmul matmul;
 };
 
-void check(Gpu& gpu, const Product& product, const GemmCase& c, const std::function<void()>& call) {
-  product.buffers.poison(gpu);
+void check(Gpu& gpu, const GemmSetup& setup, const GemmCase& c, const std::function<void()>& call) {
+  setup.buffers.poison(gpu);
   call();
-  const std::string fault = product.buffers.fault(gpu);
+  const std::string fault = setup.buffers.fault(gpu);
   if (!fault.empty()) throw Error(ErrorCode::invalid_argument, name(c), fault);
+}
+
+// The launches that calls of gemm_sm90 and gemm_mma end in, without and with programmatic stream serialisation.
+class BareLaunches {
+ public:
+  static constexpr std::size_t kSm90 = 0;  // indices in calls(); the next one is programmatic
+  static constexpr std::size_t kMma = 2;
+
+  explicit BareLaunches(Gpu& gpu) : sm90_(gpu, sizeof(Sm90GemmParams)), mma_(gpu, sizeof(GemmMmaParams)) {}
+
+  // They refer to this object.
+  std::vector<std::function<void()>> calls() {
+    return {[this] { sm90_.launch(false); }, [this] { sm90_.launch(true); }, [this] { mma_.launch(false); },
+            [this] { mma_.launch(true); }};
+  }
+
+ private:
+  BareKernel sm90_;
+  BareKernel mma_;
+};
+
+// A case, and the indices of its call and of its bare cublasLtMatmul among all timed calls.
+struct Row {
+  GemmCase gemm_case;
+  std::size_t call;
+  std::size_t matmul;
+};
+
+// `ns`: the time of each call.
+HostCost host_cost_of(const Row& row, std::span<const double> ns) {
+  HostCost cost{
+      .spec = print(KernelSpec(row.gemm_case.spec)), .launches = 1, .limit_ns = kAddedNsLimit, .call_ns = ns[row.call]};
+  const GemmKernel kernel = kernel_of(row.gemm_case);
+  if (kernel == GemmKernel::cublaslt) {
+    cost.bare = "cublasLtMatmul";
+    cost.bare_ns = ns[row.matmul];
+    return cost;
+  }
+  const bool is_sm90 = kernel == GemmKernel::sm90;
+  const std::size_t bare = is_sm90 ? BareLaunches::kSm90 : BareLaunches::kMma;
+  cost.bare = fmt::format("empty kernel, {} bytes", is_sm90 ? sizeof(Sm90GemmParams) : sizeof(GemmMmaParams));
+  cost.bare_ns = ns[bare];
+  cost.bare_pdl_ns = ns[bare + 1];
+  return cost;
 }
 
 }  // namespace
@@ -59,59 +105,33 @@ std::vector<GemmCase> host_cost_cases() {
 
 GemmHostCost measure_gemm_host_cost(Gpu& gpu, RandomData& random, const std::string& cuda_root,
                                     const MeasureOptions& options) {
-  BareKernel sm90(gpu, sizeof(Sm90GemmParams));
-  BareKernel mma(gpu, sizeof(GemmMmaParams));
-  std::vector<std::function<void()>> calls{[&] { sm90.launch(false); }, [&] { sm90.launch(true); },
-                                           [&] { mma.launch(false); }, [&] { mma.launch(true); }};
-  const std::size_t bare_sm90 = 0;
-  const std::size_t bare_mma = 2;
+  BareLaunches bare(gpu);
+  std::vector<std::function<void()>> calls = bare.calls();
   const auto add = [&](std::function<void()> call) {
     calls.push_back(std::move(call));
     return calls.size() - 1;
   };
-  struct Row {
-    GemmCase gemm_case;
-    std::size_t call;
-    std::size_t matmul;
-  };
-  std::vector<std::unique_ptr<Product>> products;
+  std::vector<std::unique_ptr<GemmSetup>> setups;
   std::vector<Row> rows;
   std::size_t matmul = 0;
   for (const GemmCase& c : host_cost_cases()) {
     if (rows.empty() || rows.back().gemm_case.mode != c.mode) {
-      products.push_back(std::make_unique<Product>(gpu, random, cuda_root, c));
-      matmul = add([product = products.back().get()] { product->matmul.call(); });
-      check(gpu, *products.back(), c, calls.back());
+      setups.push_back(std::make_unique<GemmSetup>(gpu, random, cuda_root, c));
+      matmul = add([setup = setups.back().get()] { setup->matmul.call(); });
+      check(gpu, *setups.back(), c, calls.back());
     }
-    const Product& product = *products.back();
+    const GemmSetup& setup = *setups.back();
     const std::size_t call =
-        add([&gpu, &product, spec = c.spec] { gpu.backend().gemm(spec, product.tensors, gpu.stream()); });
-    check(gpu, product, c, calls.back());
+        add([&gpu, &setup, spec = c.spec] { gpu.backend().gemm(spec, setup.tensors, gpu.stream()); });
+    check(gpu, setup, c, calls.back());
     rows.push_back({.gemm_case = c, .call = call, .matmul = matmul});
   }
-  const Tensor codes = products.front()->tensors.a;
+  const Tensor codes = setups.front()->tensors.a;
   const std::size_t map = add([&] { encode_tensor_map(gpu, codes); });
 
   const std::vector<double> ns = host_ns(gpu, calls, options.rounds);
   GemmHostCost cost{.tensor_map_ns = ns[map]};
-  for (const Row& row : rows) {
-    HostCost made{.spec = print(KernelSpec(row.gemm_case.spec)),
-                  .launches = 1,
-                  .limit_ns = kAddedNsLimit,
-                  .call_ns = ns[row.call]};
-    const GemmKernel kernel = kernel_of(row.gemm_case);
-    if (kernel == GemmKernel::cublaslt) {
-      made.bare = "cublasLtMatmul";
-      made.bare_ns = ns[row.matmul];
-    } else {
-      const std::size_t bare = kernel == GemmKernel::sm90 ? bare_sm90 : bare_mma;
-      made.bare = fmt::format("empty kernel, {} bytes",
-                              kernel == GemmKernel::sm90 ? sizeof(Sm90GemmParams) : sizeof(GemmMmaParams));
-      made.bare_ns = ns[bare];
-      made.bare_pdl_ns = ns[bare + 1];
-    }
-    cost.calls.push_back(made);
-  }
+  for (const Row& row : rows) cost.calls.push_back(host_cost_of(row, ns));
   return cost;
 }
 
