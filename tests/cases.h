@@ -1,6 +1,6 @@
-// The one list of cases: every valid spec on shapes, inputs and memory layouts that it may meet. It drives the CPU
-// tests and the CUDA-against-CPU tests. A new spec is in it as soon as all_valid_specs() has it; of the casts of
-// expressions, which have no end, fused_specs() and elementwise_specs() list those that stand for the others.
+// The list of test cases: every valid spec with the shapes, inputs and memory layouts that it may meet. It drives the
+// CPU tests and the CUDA-against-CPU tests. A new spec joins it through all_valid_specs(). Casts of expressions are
+// endless, so fused_specs() and elementwise_specs() list representatives.
 #pragma once
 
 #include <array>
@@ -14,7 +14,8 @@
 
 namespace ingot::test {
 
-// Where a case runs: everywhere; where there is a GPU; past 2^31 elements (GPU and nightly CPU, compared on samples).
+// Where a case runs: everywhere; only on a GPU; or, past 2^31 elements, on the GPU and nightly on the CPU, compared on
+// samples.
 enum class SizeClass : std::uint8_t { ci, gpu, huge };
 
 enum class Input : std::uint8_t { normal, nan, inf, zeros, equal, spread, subnormal, integers };
@@ -27,14 +28,14 @@ inline std::string_view name(Input input) {
   return kNames[static_cast<std::size_t>(input)];
 }
 
-// rows x cols; a GEMM's M x N with K = inner.
+// rows x cols; for a GEMM M x N, with K = inner.
 struct Shape {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::int64_t inner = 0;
 };
 
-// Elements between the end of a row and the next, and before the first element, of every matrix of a case.
+// In every matrix of a case: elements between the end of a row and the next, and elements before the first one.
 struct Placement {
   std::int64_t padding = 0;
   std::int64_t offset = 0;
@@ -46,13 +47,13 @@ struct Case {
   Input input = Input::normal;
   Placement placement{};
   SizeClass size = SizeClass::ci;
-  float beta = 0.5F;  // of a GEMM that adds c
-  // Of a GEMM: factors of groups in a matrix with a row for each group of K, and something between the rows.
+  float beta = 0.5F;  // for a GEMM that adds c
+  // For a GEMM: the factors of groups are a matrix with one row for each group of K, and padding between the rows.
   bool a_by_group = false;
   bool b_by_group = false;
 };
 
-// "cast bf16->e4m3fn scale=row out=codes 120x2080 normal padding=3 offset=1"
+// Prints "cast bf16->e4m3fn scale=row out=codes 120x2080 normal padding=3 offset=1".
 inline std::string name(const Case& c) {
   std::string line = print(c.spec) + " " + std::to_string(c.shape.rows) + "x" + std::to_string(c.shape.cols);
   if (std::holds_alternative<GemmSpec>(c.spec)) line += "x" + std::to_string(c.shape.inner);
@@ -67,8 +68,8 @@ inline std::string name(const Case& c) {
   return line;
 }
 
-// Casts with an expression in front or a sum beside: each granularity, scale source, kind of input and output,
-// precision and schedule at least once, in the fusions that layers are made of.
+// Casts with an expression or a column sum, in the fusions that layers use: each granularity, scale source, kind of
+// input and output, precision and schedule appears at least once.
 inline std::vector<KernelSpec> fused_specs() {
   constexpr std::array kLines{
       "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result",
@@ -111,8 +112,8 @@ inline std::vector<KernelSpec> fused_specs() {
   return specs;
 }
 
-// GEMMs that do more than factors and bias: each kind of scale, sum, output and operand, c of every dtype, expressions
-// with inputs of every kind or without x, every output.
+// GEMMs with more than factors and a bias: each kind of scale, sum, output and operand, c of every dtype, and
+// expressions with inputs of every kind or without x.
 inline std::vector<GemmSpec> epilogue_specs() {
   constexpr std::array kLines{
       "gemm e4m3fn*e4m3fn->bf16 scale=row,row bias epilogue=silu(x)*gate also=preactivation,amax fast",
@@ -136,7 +137,7 @@ inline std::vector<GemmSpec> epilogue_specs() {
   return specs;
 }
 
-// Expressions by themselves: each dtype, inputs of every kind, none of them x, and fast ones.
+// Elementwise operations: each dtype, inputs of every kind, expressions without x, and fast ones.
 inline std::vector<KernelSpec> elementwise_specs() {
   constexpr std::array kLines{"elementwise bf16 of=silu(x)*gate",
                               "elementwise bf16 of=x*r[row]",  // the huge one
@@ -172,7 +173,7 @@ struct SizedShape {
   SizeClass size;
 };
 
-// Of every spec but a GEMM.
+// Shapes for every spec but GEMMs.
 inline constexpr std::array kMatrixShapes{
     SizedShape{{1, 1}, SizeClass::ci},          SizedShape{{1, 300}, SizeClass::ci},
     SizedShape{{300, 1}, SizeClass::ci},        SizedShape{{0, 16}, SizeClass::ci},
@@ -183,12 +184,12 @@ inline constexpr std::array kMatrixShapes{
     SizedShape{{40001, 131}, SizeClass::gpu},  // too many tiles for a cast in one launch
     SizedShape{{65537, 32769}, SizeClass::huge}};
 
-// Of the norms, besides: rows that fit no registers, and columns of many short rows.
+// Further shapes for norms: rows that do not fit into registers, and columns of many short rows.
 inline constexpr std::array kNormShapes{Shape{5, 8200}, Shape{2, 65545}, Shape{1100, 24}};
 
-// Of every GEMM: what the hardware path takes, and what it does not.
+// Shapes for every GEMM: some that the hardware path takes, and some that it does not.
 inline constexpr std::array kGemmShapes{Shape{64, 48, 32}, Shape{37, 131, 67}};
-// Of the typical GEMMs only (below).
+// Shapes for the typical GEMMs only (see below).
 inline constexpr std::array kMoreGemmShapes{
     SizedShape{{1, 1, 1}, SizeClass::ci},         SizedShape{{1, 70, 33}, SizeClass::ci},
     SizedShape{{70, 1, 33}, SizeClass::ci},       SizedShape{{5, 7, 0}, SizeClass::ci},
@@ -197,10 +198,11 @@ inline constexpr std::array kMoreGemmShapes{
     SizedShape{{257, 120, 1040}, SizeClass::ci},  SizedShape{{512, 256, 384}, SizeClass::gpu},
     SizedShape{{1481, 677, 993}, SizeClass::gpu}, SizedShape{{1024, 1024, 1024}, SizeClass::gpu}};
 
-// Where memory lies oddly: no 16-byte vectors from the second row on, or from the first; and a pitch that keeps them.
+// Odd memory layouts: no 16-byte vectors from the second row on, or from the first; and a pitch that keeps them.
 inline constexpr std::array kPlacements{Placement{3, 0}, Placement{0, 1}, Placement{5, 1}, Placement{16, 0}};
 
-// One of each kind: both operands of one format (or the usual mixed pair of a backward pass), scales alike.
+// The typical GEMMs, one of each kind: operands of one format (or the usual mixed pair of a backward pass) and equal
+// granularities.
 inline bool typical(const GemmSpec& spec) {
   const bool pair = spec.a == spec.b || (spec.a == Dtype::e5m2 && spec.b == Dtype::e4m3fn);
   return pair && spec.scale_a == spec.scale_b && spec.out != Dtype::f16;
@@ -224,7 +226,7 @@ inline std::vector<Case> gemm_cases(const GemmSpec& spec) {
   return cases;
 }
 
-// Past 2^31 elements, one format stands for all: what can break there is the arithmetic of indices.
+// Past 2^31 elements, one format represents all: only index arithmetic can break there.
 inline bool runs_huge(const KernelSpec& spec) {
   if (is_fused(spec)) return false;
   if (const auto* const cast = std::get_if<CastSpec>(&spec)) {
@@ -243,8 +245,8 @@ inline bool runs_huge(const KernelSpec& spec) {
   return sum != nullptr && sum->in == Dtype::bf16 && sum->out == Dtype::f32;
 }
 
-// The casts and norms that CI runs on every small case: one pair of dtypes with every pair of granularities, every pair
-// of dtypes with the plain granularities, and the fused casts. Of the others CI runs a few cases, and the GPU all.
+// Casts and norms that CI runs on every small case: one pair of dtypes with every pair of granularities, every pair of
+// dtypes with tensor and row scales, and the fused casts. CI runs a few cases of the others, and the GPU runs all.
 inline bool thorough(const KernelSpec& spec) {
   if (const auto* const norm = std::get_if<NormSpec>(&spec)) {
     if (norm->in != Dtype::bf16 || norm->pow2) return false;
@@ -260,7 +262,7 @@ inline bool thorough(const KernelSpec& spec) {
          (cast->scale == kTensorwise || cast->scale == kRowwise);
 }
 
-// Large shapes: what pow2 and the format change is no larger there.
+// Large shapes use one setting of pow2 and format, because these matter no more there.
 inline bool runs_large(const KernelSpec& spec) {
   if (const auto* const stats = std::get_if<CastStatsSpec>(&spec)) {
     return stats->in == Dtype::bf16 && stats->out == Dtype::e4m3fn &&
@@ -277,7 +279,7 @@ inline std::vector<Case> matrix_cases(const KernelSpec& spec) {
   for (const auto& [shape, size] : kMatrixShapes) {
     if (size == SizeClass::gpu && !runs_large(spec)) continue;
     if (size == SizeClass::huge && !runs_huge(spec)) continue;
-    if (shape.cols == 0 && std::holds_alternative<AmaxHistorySpec>(spec)) continue;  // a history keeps something
+    if (shape.cols == 0 && std::holds_alternative<AmaxHistorySpec>(spec)) continue;  // a history has at least one entry
     cases.push_back({.spec = spec, .shape = shape, .size = size == SizeClass::ci ? small : size});
   }
   for (const Input input : kInputs) {
@@ -302,7 +304,7 @@ inline std::vector<Case> cases_of(const KernelSpec& spec) {
   return gemm != nullptr ? gemm_cases(*gemm) : matrix_cases(spec);
 }
 
-// The cases of one class, of all specs.
+// The cases of one size class, over all specs.
 inline std::vector<Case> cases(SizeClass size) {
   std::vector<Case> chosen;
   for (const KernelSpec& spec : all_specs()) {

@@ -1,4 +1,4 @@
-// Random expressions, points to evaluate them at, and a kernel that does.
+// Random pointwise expressions, points at which to evaluate them, and a kernel that evaluates them.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,8 +27,8 @@ inline double between(Random& random, double low, double high) {
   return low + (high - low) * (static_cast<double>(random() >> 11U) * 0x1p-53);
 }
 
-// The text of an expression of at most `depth` levels, with everything that the grammar has: more parentheses than
-// needed, signs, powers, every kind of input, and calls of the functions given.
+// The text of a random expression of at most `depth` levels. It uses the whole grammar: redundant parentheses, signs,
+// powers, every kind of input, and calls of the given functions.
 inline std::string random_text(Random& random, int depth, const std::vector<std::string>& one_argument,
                                const std::vector<std::string>& two_arguments) {
   const auto part = [&] { return random_text(random, depth - 1, one_argument, two_arguments); };
@@ -53,10 +53,10 @@ inline std::string random_text(Random& random, int depth, const std::vector<std:
   }
 }
 
-// Of every NaN the same.
+// Replaces every NaN by the same one.
 inline std::uint32_t bits(float value) { return std::isnan(value) ? 0x7fc00000U : std::bit_cast<std::uint32_t>(value); }
 
-// Ends of the range, kinks, and numbers from all over it.
+// Ends of the range, kinks, and values from the whole range.
 inline std::vector<float> mixed_values(std::uint64_t seed, std::size_t count) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   std::vector<float> made{0.0F, -0.0F, 1.0F, -1.0F, 16.0F, -16.0F, 1e-45F, 3.4e38F, -3.4e38F, kInf, -kInf, NAN};
@@ -86,7 +86,8 @@ inline std::vector<Pointwise> many_expressions() {
   return made;
 }
 
-// One kernel that computes them all: out[e * count + i] is expression e of x[i], a[0][i] ..., one thread for each i.
+// A kernel that computes all expressions: out[e * count + i] is expression e of x[i], a[0][i] ..., with one thread for
+// each i.
 struct PointwiseKernelParams {
   const float* x;
   const float* a[kMaxPointwiseInputs];

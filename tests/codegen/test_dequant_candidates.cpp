@@ -1,4 +1,4 @@
-// Tilings of the dequant-matmul kernels: each can be made and printed; what is chosen where it is plain; and
+// Tilings of the dequant-matmul kernels: each is buildable and prints; the choice is right where it is obvious; and
 // batch_invariant.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -31,8 +31,8 @@ std::vector<DequantMatmulSpec> specs() {
   return all;
 }
 
-// A multiprocessor of sm_90 has 228 KiB of shared memory, of which each block takes one more than it asks for, and may
-// ask for 227: there is room for the tiling's blocks, or fewer, and no other.
+// An SM of sm_90 has 228 KiB of shared memory. Each block can request up to 227 KiB and takes 1 KiB more than it
+// requests, so exactly the tiling's number of blocks must fit.
 void check_room(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
   for (u32 blocks = 1; blocks <= static_cast<u32>(tiling.blocks); ++blocks) {
     const u32 of_block = dequant_sm90_launch_bytes(spec, tiling, blocks) + 1024;
@@ -79,7 +79,7 @@ BOOST_AUTO_TEST_CASE(the_order_of_kernels) {
   BOOST_TEST(kernels({}, kAmpere) == "mma ");
   BOOST_TEST(kernels({.kernel = DequantKernel::mma}, kHopper) == "mma ");
   BOOST_TEST(kernels({.kernel = DequantKernel::sm90}, kHopper) == "sm90 ");
-  BOOST_TEST(kernels({.kernel = DequantKernel::sm90}, kAmpere) == "sm90 ");  // which then refuses the call
+  BOOST_TEST(kernels({.kernel = DequantKernel::sm90}, kAmpere) == "sm90 ");  // the kernel then refuses the call
   BOOST_TEST(kernels({}, {.target = target_for(7, 5), .multiprocessors = 68}) == "");
   const DequantTiling own{.split = 2};
   const auto named = dequant_order({.kernel = DequantKernel::sm90, .tiling = own}, kLarge, kHopper);
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(candidates_begin_with_the_choice) {
   }
 }
 
-// Few tokens on a weight with few rows: its K is shared out. Many: large tiles.
+// With few tokens and few rows of weight, K is split; with many tokens, tiles are large.
 BOOST_AUTO_TEST_CASE(plain_choices) {
   const auto chosen = [](const MatmulSize& size, const MatmulDevice& place) {
     return *dequant_order({}, size, place).front().tiling;
@@ -111,13 +111,13 @@ BOOST_AUTO_TEST_CASE(plain_choices) {
   BOOST_TEST(chosen({1, 4096, 14336}, kHopper).tokens == 8);
   BOOST_TEST(chosen({4096, 28672, 8192}, kHopper).tokens >= 128);
   BOOST_TEST(chosen({4096, 28672, 8192}, kHopper).split == 1);
-  // 224 tiles of 256 rows, and 132 multiprocessors.
+  // 224 tiles of 256 rows on 132 SMs.
   BOOST_TEST(chosen({1, 57344, 8192}, kHopper).stream_k);
   BOOST_TEST(chosen({1, 1024, 14336}, kAmpere).split > 1);
   BOOST_TEST(chosen({4096, 4096, 4096}, kAmpere).tokens == 64);
 }
 
-// Everything that decides the order of sums is the same for every M.
+// Everything that determines the order of sums is the same for every M.
 BOOST_AUTO_TEST_CASE(batch_invariant) {
   for (const MatmulDevice& place : {kHopper, kAmpere}) {
     for (DequantMatmulSpec spec : specs()) {

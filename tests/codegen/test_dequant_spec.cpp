@@ -1,4 +1,4 @@
-// The specs of pack_weight and dequant_matmul: their text, what is refused and why.
+// The specs of pack_weight and dequant_matmul: how they print and parse, and every refusal.
 #include <boost/test/unit_test.hpp>
 #include <set>
 #include <string>
@@ -117,12 +117,12 @@ BOOST_AUTO_TEST_CASE(generated_text) {
   BOOST_TEST(generate(parse("pack_weight e4m3fn packed_f16")).text ==
              "// pack_weight e4m3fn packed_f16\n#include \"pack_weight.cuh\"\n"
              "constexpr auto kKernel = &ingot::pack_weight<ingot::e4m3fn, ingot::CodeLayout::packed_f16>;\n");
-  // Of less than a byte both layouts are the same kernels.
+  // For codes smaller than a byte, both packed layouts use the same kernels.
   BOOST_TEST(generate(parse("pack_weight e3m2fn packed_f16 unpack")).text ==
              generate(parse("pack_weight e3m2fn unpack")).text);
   const std::string product = "dequant_matmul f16*e2m1fn->f16 scale=row kernel=mma:16x64x128:3:1:2";
   BOOST_TEST(generate(parse(product + " packed_f16")).text == generate(parse(product + " packed")).text);
-  // The split, the bias and batch_invariant are parameters.
+  // The split, the bias and batch_invariant are kernel parameters.
   const std::string text =
       "// dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 kernel=mma:16x64x128:3:1:2\n"
       "#include \"dequant_mma.cuh\"\n"
@@ -281,7 +281,7 @@ BOOST_AUTO_TEST_CASE(bytes_of_packed_weights) {
   BOOST_TEST(packed_weight_bytes(Dtype::e4m3fn, 64, 128) == 64 * 128 + 64 * 4);
   BOOST_TEST(packed_weight_bytes(Dtype::e3m2fn, 65, 1) == 128 * 64 * 6 / 8 + 128 * 4);
   BOOST_TEST(packed_weight_bytes(Dtype::e2m1fn, 0, 64) == 0);
-  // The largest sizes that a file can name.
+  // The largest sizes that a file can state.
   const std::int64_t most = std::int64_t{1} << 31U;
   BOOST_TEST(packed_weight_bytes(Dtype::e4m3fn, most, most) == (std::int64_t{1} << 62U) + (std::int64_t{1} << 33U));
 }

@@ -1,3 +1,4 @@
+// Dtypes: names, sizes, largest values, and the bytes of rows of codes smaller than a byte.
 #include <boost/test/unit_test.hpp>
 #include <string>
 
@@ -91,7 +92,7 @@ BOOST_AUTO_TEST_CASE(bytes_of_rows) {
   BOOST_TEST(row_bytes(Dtype::bf16, 5) == 10);
   BOOST_TEST(row_bytes(Dtype::e4m3fn, 5) == 5);
   BOOST_TEST(row_bytes(Dtype::e8m0fnu, 5) == 5);
-  // Begun bytes count.
+  // A partly used byte counts.
   BOOST_TEST(row_bytes(Dtype::e3m2fn, 0) == 0);
   BOOST_TEST(row_bytes(Dtype::e3m2fn, 1) == 1);
   BOOST_TEST(row_bytes(Dtype::e3m2fn, 2) == 2);

@@ -1,3 +1,4 @@
+// GemmCall: prints and parses as one line, and hashes differ.
 #include <boost/test/unit_test.hpp>
 
 #include <set>

@@ -1,3 +1,4 @@
+// Which kernels and tilings are candidates for a GEMM, in which order a call tries them, and which can run at all.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -71,7 +72,7 @@ BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
   const auto of = [](const GemmSpec& spec, Target target) {
     return gemm_candidates({.spec = spec, .size = kLarge}, {.target = target, .multiprocessors = kH200});
   };
-  // Groups of K are gemm_sm90's alone; fnuz formats are gemm_mma's; other GPUs have no gemm_sm90.
+  // Only gemm_sm90 takes groups of K; only gemm_mma takes fnuz formats; GPUs other than Hopper have no gemm_sm90.
   const auto groups = of({.scale_a = kRowGroups, .scale_b = kBlocks}, kHopper);
   BOOST_TEST(count(groups, GemmKernel::cublaslt) == 0U);
   BOOST_TEST(count(groups, GemmKernel::sm90) > 0U);
@@ -81,7 +82,7 @@ BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
   BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::cublaslt) == 8U);
   BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::sm90) == 0U);
   BOOST_TEST(count(of({.a = Dtype::bf16, .b = Dtype::bf16}, kHopper), GemmKernel::cublaslt) == 8U);
-  // gemm_mma takes whatever the others may refuse: an odd K, or FP8 on a GPU that has none.
+  // gemm_mma takes what the others may refuse: an odd K, or FP8 on a GPU without FP8 tensor cores.
   BOOST_TEST(
       count(gemm_candidates({.spec = {}, .size = {8192, 4096, 4090}}, {.target = kHopper, .multiprocessors = kH200}),
             GemmKernel::mma) == 2U);
@@ -109,7 +110,8 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-// What a call tries in turn: large operands that lie badly are staged, small ones left to gemm_mma.
+// The order in which a call tries kernels: large operands in an unsuitable layout are staged, small ones go to
+// gemm_mma.
 BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
   BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt fast", kLarge) ==
                  (Names{"sm90", "cublaslt", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
@@ -132,7 +134,7 @@ BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
   BOOST_TEST(order_of("gemm bf16*bf16->bf16 tn", kLarge) == (Names{"cublaslt", "mma", "simt"}),
              boost::test_tools::per_element());
   BOOST_TEST(order_of("gemm f32*f32->f32 nt", kLarge) == (Names{"cublaslt", "simt"}), boost::test_tools::per_element());
-  // A named kernel is alone, with what its layouts ask for.
+  // A kernel that is named is the only candidate, with the staging that its layouts require.
   BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nn kernel=sm90", {64, 64, 64}) == (Names{"sm90 b"}),
              boost::test_tools::per_element());
   BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt kernel=simt", kLarge) == (Names{"simt"}),

@@ -1,5 +1,4 @@
-// The tilings of gemm_sm90 and gemm_mma: each can be made, and the guess at the best one holds where it is plain which
-// that is.
+// The tilings of gemm_sm90 and gemm_mma: each is buildable, and the cost model picks the best one where it is obvious.
 #include "ingot/codegen/gemm/gemm_estimate.h"
 
 #include <algorithm>
@@ -61,7 +60,7 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred) {
   BOOST_TEST(!preferred("bf16 fast 28672 128 8192"));
 }
 
-// What an epilogue needs registers for goes without the tilings that leave few.
+// An epilogue that needs registers excludes the tilings that leave few.
 BOOST_AUTO_TEST_CASE(tilings_of_an_epilogue) {
   const auto most = [](const char* line) {
     int sums = 0;
@@ -118,8 +117,9 @@ BOOST_AUTO_TEST_CASE(more_work_takes_longer) {
   }
 }
 
-// Where memory sets the time and whole tiles leave some of it, tiles are cut along K; large products and those of few
-// steps are not, nor those whose operands blocks would have to read again, each at a place of its own in K.
+// Tiles are cut along K where memory bandwidth limits the time and whole tiles leave some of it unused. They are not
+// cut for large GEMMs, for few K-steps, and where blocks at different positions along K would have to read operands
+// again.
 BOOST_AUTO_TEST_CASE(stream_k_is_for_few_rows) {
   for (const bool fast : {false, true}) {
     const auto cut = [&](MatmulSize size) { return choose_sm90_tiling(spec_of(fast), size, kH200).stream_k; };
@@ -135,8 +135,8 @@ BOOST_AUTO_TEST_CASE(stream_k_is_for_few_rows) {
   }
 }
 
-// Few rows take a tile of few rows; where 128 x 128 fills a fraction of the GPU, smaller tiles fill more of it; large
-// products take large tiles.
+// Few rows get a tile of few rows; where 128 x 128 tiles fill a fraction of the GPU, smaller tiles fill more of it;
+// large GEMMs get large tiles.
 BOOST_AUTO_TEST_CASE(the_choice_suits_the_shape) {
   for (const bool fast : {false, true}) {
     BOOST_TEST(choose_sm90_tiling(spec_of(fast), {16, 11008, 4096}, kH200).m == 64);

@@ -1,3 +1,4 @@
+// generate(): the source of kernels against golden texts, how many launches and texts specs take, and refusals.
 #include <boost/test/unit_test.hpp>
 #include <map>
 #include <string>
@@ -149,8 +150,8 @@ BOOST_AUTO_TEST_CASE(golden_texts) {
   }
 }
 
-// A fused expression is one functor between the include and the instantiation (test_pointwise_render.cpp has its text),
-// in the precision that its values need; the finishing pass does without.
+// A fused expression is one functor between the include and the instantiation (test_pointwise_render.cpp tests its
+// text), in the precision that its values need; the finishing pass has none.
 BOOST_AUTO_TEST_CASE(golden_texts_of_a_fused_cast) {
   using enum PointwisePrecision;
   const auto check = [](const char* line, Pass pass, const std::string& words, const std::string& functor,
@@ -181,7 +182,7 @@ BOOST_AUTO_TEST_CASE(golden_texts_of_a_fused_cast) {
         "amax_rows<ingot::ValueSource<ingot::bf16, ingot::Fused, false>>");
 }
 
-// The precision is that of a cast's values.
+// The precision is that of the cast's values.
 BOOST_AUTO_TEST_CASE(golden_texts_of_elementwise) {
   using enum PointwisePrecision;
   const auto check = [](const char* line, PointwisePrecision precision, const std::string& in) {
@@ -243,7 +244,7 @@ BOOST_AUTO_TEST_CASE(every_unit_has_three_lines) {
   }
 }
 
-// A kernel is one text, whichever spec asks for it: otherwise it would be compiled and kept once per spec.
+// Specs that need the same kernel give the same text; otherwise it would be compiled and stored once per spec.
 BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   std::map<std::string, std::string> texts;
   for (const KernelSpec& spec : all_valid_specs()) {
@@ -285,7 +286,7 @@ BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
              "amax e5m2 scale=tensor: in is e5m2, but must be one of f32, bf16, f16");
 }
 
-// Reproducible where the bits are the CPU reference's, the GPU's own functions beside the tensor cores.
+// Reproducible where bits must match the CPU reference; the GPU's own functions in tensor-core kernels.
 BOOST_AUTO_TEST_CASE(a_gemm_with_an_epilogue) {
   const auto of = [](const char* line) { return generate(parse(line)).text; };
   const auto holds = [](const std::string& text, const std::string& part) {
@@ -304,7 +305,7 @@ BOOST_AUTO_TEST_CASE(a_gemm_with_an_epilogue) {
         ", ingot::Epilogue<ingot::bf16, ingot::Identity, ingot::f32, false, false>>;\n");
 }
 
-// What a kernel takes at run time is no part of its text: whether a has one factor or one for each row.
+// Run-time parameters of a kernel are not part of its text, such as whether a has one factor or one per row.
 BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
   const std::string text = generate(parse("gemm e4m3fn*e5m2->f16 scale=tensor,row bias fast "
                                           "kernel=sm90:128x128:2x1:6:pingpong"))
@@ -337,7 +338,8 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
              "leave kernel out, or take sm90, mma or simt");
 }
 
-// Layouts, scales, bias and `fast` are parameters, or nothing to it; factors of groups are another kernel.
+// Layouts, scales, bias and `fast` are parameters, or do not matter to this kernel; factors of groups need another
+// kernel.
 BOOST_AUTO_TEST_CASE(gemm_mma_is_named_by_its_tile) {
   const auto of = [](const char* line) { return generate(parse(line)).text; };
   const std::string text = of("gemm e4m3fnuz*e5m2->f16 scale=tensor,row bias fast kernel=mma:64x64");

@@ -1,3 +1,4 @@
+// Scale granularities: how they print and parse, and how many scales a matrix has.
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
 

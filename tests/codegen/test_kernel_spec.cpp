@@ -1,3 +1,5 @@
+// KernelSpec: how specs print and parse, every refusal of validate(), all_valid_specs(), hashes, and the GEMM kernel
+// that a spec may name.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <optional>
@@ -26,7 +28,7 @@ bool valid(const KernelSpec& spec) {
   }
 }
 
-// Every combination of field values, sensible or not.
+// Every combination of field values, valid or not.
 std::vector<KernelSpec> all_combinations() {
   std::vector<Dtype> dtypes(kHighPrecisionDtypes.begin(), kHighPrecisionDtypes.end());
   dtypes.insert(dtypes.end(), kFp8Dtypes.begin(), kFp8Dtypes.end());
@@ -72,7 +74,7 @@ std::vector<KernelSpec> all_combinations() {
   return specs;
 }
 
-// The fields that all_combinations() leaves at their defaults: what is cast, and the further outputs.
+// The fields that all_combinations() leaves at their defaults: expressions and further outputs.
 std::vector<CastSpec> fused_combinations() {
   std::vector<CastSpec> specs;
   for (const char* const text : {"", "x", "silu(x)*gate", "(x-mean[row])*rstd[row]*gamma[col]+beta[col]", "a/b"}) {
@@ -418,7 +420,7 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(refusal(ColumnSumSpec{.out = Dtype::e4m3fn}) == "column_sum bf16->e4m3fn: out is e4m3fn, but " + high);
 }
 
-// The list has FP8 operands along k and high-precision outputs only, and where one operand alone is FP8 no bias.
+// The list has FP8 operands only along k, only high-precision outputs, and no bias if exactly one operand is FP8.
 GemmSpec listed_twin(GemmSpec spec) {
   if (is_fp8(spec.out)) spec.out = Dtype::f32;
   if (is_fp8(spec.a) || is_fp8(spec.b)) spec.layout_a = spec.layout_b = Layout::k_major;
@@ -509,7 +511,7 @@ BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
   }
 }
 
-// What is about an expression needs one; a sum does not.
+// Options of an expression require one; a sum does not.
 BOOST_AUTO_TEST_CASE(fused_specs_are_valid_where_there_is_an_expression) {
   for (const CastSpec& spec : fused_combinations()) {
     const bool needs_one = spec.result || spec.unrounded || spec.fast_math;
@@ -517,7 +519,7 @@ BOOST_AUTO_TEST_CASE(fused_specs_are_valid_where_there_is_an_expression) {
   }
 }
 
-// Also for the neighbours that a table of kernels sees: the low bits alone must tell most specs apart.
+// Hash tables use the low bits, so these alone must tell most specs apart.
 BOOST_AUTO_TEST_CASE(hashes_do_not_collide) {
   const std::vector<KernelSpec> specs = all_valid_specs();
   std::set<std::size_t> hashes;
@@ -566,7 +568,7 @@ BOOST_AUTO_TEST_CASE(the_kernel_of_a_gemm) {
   BOOST_TEST(print(parse("gemm bf16*bf16->bf16 nt kernel=cublaslt:0")) == "gemm bf16*bf16->bf16 nt kernel=cublaslt");
   BOOST_TEST(std::get<GemmSpec>(parse("gemm bf16*bf16->bf16 nt kernel=cublaslt:3")).algorithm == 3);
 
-  // What tells kernels apart tells their keys apart.
+  // Specs of different kernels must have different keys.
   std::set<std::size_t> hashes;
   for (const char* const end :
        {"", " kernel=sm90", " kernel=simt", " kernel=cublaslt", " kernel=cublaslt:1", " kernel=cublaslt:2",

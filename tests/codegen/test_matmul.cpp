@@ -1,3 +1,4 @@
+// MatmulSpec and MatmulCall: their text, kernel names and hashes, and kernels that they refuse.
 #include "ingot/codegen/matmul.h"
 
 #include <boost/test/unit_test.hpp>

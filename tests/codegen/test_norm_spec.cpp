@@ -1,4 +1,5 @@
-// The specs of the norms: their text, what is refused and why. What holds for every spec is in test_kernel_spec.cpp.
+// The specs of norms: how they print and parse, and every refusal. test_kernel_spec.cpp tests what holds for every
+// spec.
 #include <boost/test/unit_test.hpp>
 #include <set>
 #include <string>
@@ -13,7 +14,7 @@ using namespace ingot::test;
 
 namespace {
 
-// Every combination of field values, sensible or not.
+// Every combination of field values, valid or not.
 std::vector<KernelSpec> all_combinations() {
   std::vector<Dtype> dtypes(kHighPrecisionDtypes.begin(), kHighPrecisionDtypes.end());
   dtypes.insert(dtypes.end(), kFp8Dtypes.begin(), kFp8Dtypes.end());
@@ -177,7 +178,8 @@ BOOST_AUTO_TEST_CASE(all_valid_norms_are_listed) {
     BOOST_TEST(accepted == (listed.count(print(spec)) == 1), spec);
     valid += accepted ? 1 : 0;
   }
-  // Of 2 kinds and 3 dtypes: without codes 5 (affine writes a result), with codes 4 formats x 3 kinds of scales x 8.
+  // For 2 kinds and 3 dtypes: 5 without codes (affine writes a result), and 4 formats x 3 kinds of scales x 8 with
+  // codes.
   BOOST_TEST(valid == 6U * (5U + 4U * 3U * 8U) + 2U * (2U + 3U + 3U));
 }
 

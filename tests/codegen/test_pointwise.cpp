@@ -1,3 +1,4 @@
+// Pointwise expressions: parsing and values, printing in canonical form, simplification, limits, and hostile texts.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstdint>
@@ -35,7 +36,7 @@ const std::vector<std::string> kOneArgument{"exp",  "expm1", "log",   "log1p", "
                                             "relu", "elu",   "silu",  "gelu",  "mish", "square"};
 const std::vector<std::string> kTwoArguments{"max", "min", "leaky_relu", "swiglu", "reglu"};
 
-// What each built-in function is, in other words than its text.
+// The definition of each built-in function, written differently from its text.
 using Reference = std::function<double(double, double)>;
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double relu(double x) { return x > 0 ? x : 0; }
@@ -311,7 +312,7 @@ BOOST_AUTO_TEST_CASE(random_expressions_come_back_from_their_print) {
 }
 
 BOOST_AUTO_TEST_CASE(limits_hold_and_what_is_within_them_comes_back) {
-  // 64 operations within each other are taken, 65 are not.
+  // 64 nested operations are accepted, 65 are not.
   const auto nested = [](std::size_t count) { return repeated("exp(", count) + "x" + repeated(")", count); };
   BOOST_TEST(canonical(nested(64)) == nested(64));
   check_contains(error_of([&] { parse_pointwise(nested(65)); }, ErrorCode::invalid_spec), {"nested too deeply"});
@@ -322,7 +323,7 @@ BOOST_AUTO_TEST_CASE(limits_hold_and_what_is_within_them_comes_back) {
       error_of([&] { parse_pointwise(repeated("(", 65) + "x" + repeated(")", 65)); }, ErrorCode::invalid_spec),
       {"more than 64 parentheses within each other"});
   BOOST_TEST(canonical(repeated("(", 64) + "x" + repeated(")", 64)) == "x");
-  // Each silu doubles what is written out.
+  // Each silu doubles the expanded text.
   check_contains(
       error_of([&] { parse_pointwise(repeated("silu(", 12) + "x" + repeated(")", 12)); }, ErrorCode::invalid_spec),
       {"is too long: more than 512 operations, names and numbers"});
@@ -344,7 +345,7 @@ BOOST_AUTO_TEST_CASE(hostile_texts_are_refused_in_time) {
                                   "x " + std::string(100000, '\xc3'), std::string(100000, '\0')}) {
     BOOST_TEST(error_of([&] { parse_pointwise(text); }, ErrorCode::invalid_spec).size() < 1000U);
   }
-  // Any bytes at all: an expression or an Error.
+  // Random bytes give an expression or an Error.
   Random random(11);
   const std::string alphabet = "x1.e+-*/^()[], \tmaxcolrowsilu\x80\xff\n";
   for (int i = 0; i < 20000; ++i) {

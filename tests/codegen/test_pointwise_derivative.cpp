@@ -1,4 +1,4 @@
-// Derivatives against central differences in float64.
+// Derivatives of pointwise expressions, against central differences in float64.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -20,7 +20,8 @@ std::string slope(const std::string& text, const std::string& by = "x") {
   return print(derivative(parse_pointwise(text), by));
 }
 
-// A value for each name, so that an expression and its derivative, which may have lost inputs, read the same ones.
+// Returns a value for each name, so that an expression and its derivative, which may read fewer inputs, get the same
+// ones.
 struct Point {
   double x, gate, residual, bias, mean;
   double& of(std::string_view name) {
@@ -43,8 +44,8 @@ struct Difference {
   double slope, error;
 };
 
-// Richardson's central difference of fourth order, and how far those of two steps differ; none where the function is
-// not smooth enough there to say.
+// Richardson's central difference of fourth order, and the difference between two step sizes as its error; none where
+// the function is not smooth enough.
 std::optional<Difference> difference(const Pointwise& expression, Point point, std::string_view by) {
   const double middle = point.of(by);
   const auto moved = [&](double by_how_much) {
@@ -56,13 +57,13 @@ std::optional<Difference> difference(const Pointwise& expression, Point point, s
   };
   const double coarse = central(2e-3);
   const double fine = central(1e-3);
-  const double finest = (moved(1e-4) - moved(-1e-4)) / 2e-4;  // sees a kink that the others jump over
+  const double finest = (moved(1e-4) - moved(-1e-4)) / 2e-4;  // notices a kink that larger steps jump over
   const double error = std::abs(coarse - fine) + std::abs(finest - fine) + 1e-9 * (std::abs(fine) + std::abs(moved(0)));
   if (!std::isfinite(error) || error > 1e-4 * (1 + std::abs(fine))) return std::nullopt;
   return Difference{fine, error};
 }
 
-// How many points could be compared.
+// Returns how many points could be compared.
 int compare(const Pointwise& expression, std::string_view by, Random& random, int points) {
   const Pointwise slope = derivative(expression, by);
   BOOST_TEST((parse_pointwise(print(slope)) == slope), slope);
@@ -123,7 +124,7 @@ BOOST_AUTO_TEST_CASE(at_kinks) {
   BOOST_TEST(at_zero("abs(x)") == 0);
   BOOST_TEST(at_zero("min(x, 0)") == 1);
   BOOST_TEST(at_zero("leaky_relu(x, 0.25)") == 0.25);
-  // Smooth at 0, although their parts are not.
+  // Smooth at 0, although its parts are not.
   BOOST_TEST(at_zero("elu(x)") == 1);
   BOOST_TEST(at_zero("softplus(x)") == 0.5);
   BOOST_TEST(at_zero("mish(x)") == std::tanh(std::log(2.0)), boost::test_tools::tolerance(1e-12));
@@ -160,7 +161,7 @@ BOOST_AUTO_TEST_CASE(of_random_expressions) {
     for (const char* by : {"x", "gate", "bias"}) {
       try {
         const Pointwise expression = parse_pointwise(text);
-        // By way of an infinity the value is a number (1 / (1 / 0)), but the rules give inf / inf.
+        // The value is finite by way of an infinity (1 / (1 / 0)), but the derivative's rules give inf / inf.
         if (print(expression).find("/ 0") != std::string::npos) continue;
         const auto inputs = expression.inputs();
         if (std::string_view(by) != "x" && std::ranges::find(inputs, by, &PointwiseInput::name) == inputs.end())

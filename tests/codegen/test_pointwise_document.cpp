@@ -1,4 +1,4 @@
-// docs/pointwise.md lists each function of expressions once, with its parameters and what it is short for.
+// docs/pointwise.md must list each function of expressions once, with its parameters and its definition.
 #include <boost/test/unit_test.hpp>
 
 #include <cstddef>
@@ -13,7 +13,7 @@ using namespace ingot;
 
 namespace {
 
-// Each row that is about a function, without its last column.
+// The table rows about functions, without their last column.
 std::set<std::string> rows() {
   std::set<std::string> found;
   std::ifstream document(INGOT_SOURCE_DIR "/docs/pointwise.md");

@@ -1,4 +1,4 @@
-// Every message of the parser, with its caret.
+// Every error message of the expression parser, with its caret.
 #include <boost/test/unit_test.hpp>
 #include <string>
 
@@ -15,7 +15,7 @@ std::string error(const std::string& text) {
   return error_of([&] { parse_pointwise(text); }, ErrorCode::invalid_spec);
 }
 
-// The sentence alone, where the text follows on a line of its own and the caret stands directly under its character
+// Returns only the sentence, after checking that the text follows on its own line, with the caret under character
 // `column` (from 0).
 std::string sentence(const std::string& text, std::size_t column) {
   const std::string message = error(text);

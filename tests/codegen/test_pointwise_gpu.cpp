@@ -1,4 +1,4 @@
-// The GPU computes what PointwiseProgram computes, to the bit, in the reproducible precisions.
+// In the reproducible precisions, the GPU computes the same bits as PointwiseProgram.
 #include "support/gpu_test.h"
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What render() gives compiles without a warning, a spill or a stack frame, in each precision and for each target.
-// Needs NVRTC, no GPU.
+// The CUDA text of render() compiles without a warning, a spill or a stack frame, in each precision and for each
+// target. Needs NVRTC, but no GPU.
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <memory>

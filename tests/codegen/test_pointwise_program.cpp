@@ -1,3 +1,4 @@
+// PointwiseProgram, the CPU's evaluation of expressions over arrays: near float64, any length, in place, and refusals.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -29,7 +30,7 @@ double relative_error(PointwisePrecision precision) {
   return precision == PointwisePrecision::reproducible32 ? 0x1p-20 : 0x1p-9;
 }
 
-// What error the f32 steps may make, each its own and those of its operands: |f(a +- error) - f(a)| by differences.
+// A bound for the error of the f32 steps: each step's own, and its operands', |f(a +- error) - f(a)| by differences.
 struct Bounded {
   double value, error;
 };

@@ -1,5 +1,5 @@
-// The CUDA text, and that it computes what the program computes: pointwise_rendered.inc holds what render() gives for a
-// list of expressions, which this test compares with render() and compiles.
+// render(): the CUDA text of expressions, and that it computes what PointwiseProgram computes. pointwise_rendered.inc
+// holds the output of render() for a list of expressions; this test compares it with render() and compiles it.
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <fstream>
@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(no_text_of_the_users_gets_in) {
   BOOST_TEST(rendered("x * gate").find("gate") == std::string::npos);
 }
 
-// When render() changes on purpose, the file that this test leaves in its folder is the new one.
+// If render() changes on purpose, replace the file with the one that this test leaves in its folder.
 BOOST_AUTO_TEST_CASE(the_compiled_text_is_what_render_gives) {
   const std::string expected = all_rendered();
   const std::string path = INGOT_SOURCE_DIR "/tests/codegen/pointwise_rendered.inc";

@@ -1,4 +1,4 @@
-// The specs of quantize_mx and float_quantize: their text, what is refused and why, and their source.
+// The specs of quantize_mx and float_quantize: how they print and parse, every refusal, and their kernels' source.
 #include <boost/test/unit_test.hpp>
 #include <set>
 #include <string>

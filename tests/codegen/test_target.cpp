@@ -1,3 +1,4 @@
+// Compile targets: how they print and parse, and the best target for a device.
 #include <boost/test/unit_test.hpp>
 
 #include "ingot/codegen/types/target.h"

@@ -1,3 +1,5 @@
+// The embedded template files: they match the tree, their includes resolve, every kernel waits for the one before it,
+// and a folder can replace them.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
@@ -64,8 +66,8 @@ BOOST_AUTO_TEST_CASE(embedded_files_are_those_of_the_tree) {
   BOOST_TEST(embedded.count("ptx/cvt.cuh") == 1U);
 }
 
-// The library lets every kernel begin before the one ahead of it has ended (templates/memory.cuh): one that forgot to
-// wait would read what is not written yet, now and then.
+// Kernels may begin before the previous one in the stream has ended (templates/memory.cuh): a kernel that forgets to
+// wait would now and then read data that is not written yet.
 BOOST_AUTO_TEST_CASE(every_kernel_starts_in_turn) {
   int kernels = 0;
   for (const auto& [name, content] : embedded_templates()) {
@@ -73,7 +75,7 @@ BOOST_AUTO_TEST_CASE(every_kernel_starts_in_turn) {
     for (auto at = content.find(mark); at != std::string::npos; at = content.find(mark, at + 1)) {
       const auto open = content.find(") {\n", at);
       const std::string body = content.substr(open, content.find("\n}\n", at) - open);
-      // cast_tile() starts in turn itself: its elements may be read before.
+      // cast_tile() waits by itself: its elements may be read before.
       const auto start = std::min(body.find("  start_in_turn();"), body.find("  cast_tile<"));
       BOOST_TEST(start != std::string::npos, name << ": a kernel does not start in turn: " << content.substr(at, 200));
       for (const char* const access : {"load", "element(", "atomic", ".run"}) {
@@ -142,7 +144,7 @@ BOOST_AUTO_TEST_CASE(a_missing_folder_is_an_error_that_says_so) {
 BOOST_AUTO_TEST_CASE(an_unreadable_template_is_an_error_that_names_it) {
   const TemporaryFolder folder;
   folder.write("good.cuh", "");
-  fs::create_symlink("nowhere", folder.path / "broken.cuh");  // cannot be opened, by root neither
+  fs::create_symlink("nowhere", folder.path / "broken.cuh");  // cannot be opened, not even by root
   try {
     read_templates(folder.path);
     BOOST_ERROR("no error");

@@ -1,6 +1,6 @@
-// Hands every call on to another backend, counts what passes, and fails when told to.
+// A backend that forwards every call to another backend, counts the calls, and fails on request.
 //
-// A CUDA backend takes no stream but its own: give it one as inner_stream, and all calls go there.
+// A CUDA backend accepts only its own streams: pass one as inner_stream, and all calls go there.
 #pragma once
 
 #include <functional>
@@ -21,9 +21,9 @@ class CountingBackend final : public Backend {
 
   int allocations = 0;
   std::vector<std::string> calls;               // the specs, in order
-  bool waited = true;                           // for all of them and for all copies from the host, by synchronize()
+  bool waited = true;                           // has synchronize() waited for all calls and copies from the host?
   bool constant_weight = false;                 // of the last dequant_matmul
-  std::vector<const Stream*> streams;           // of each
+  std::vector<const Stream*> streams;           // of each call
   std::vector<const Stream*> waiting, awaited;  // of each Stream::wait_for()
   bool gemm_fails = false;
   std::function<void(const CastSpec&, const CastTensors&, Stream&)> after_cast;
@@ -117,7 +117,7 @@ class CountingBackend final : public Backend {
   void destroy_stream(CUstream_st* stream) noexcept override { inner_->destroy_stream(stream); }
   void* create_fence() override { return inner_->create_fence(); }
   void destroy_fence(void* fence) noexcept override { inner_->destroy_fence(fence); }
-  // All streams are one where an inner one is given, and the CPU's have nothing to wait for.
+  // With an inner stream all streams are that one, and on the CPU there is nothing to wait for.
   void wait(const Stream& stream, const Stream& other, void*) override {
     waiting.push_back(&stream);
     awaited.push_back(&other);

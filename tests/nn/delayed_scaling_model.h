@@ -1,5 +1,5 @@
-// Delayed scaling in float64 and std::deque, over nothing of the library's but its types: what the CPU and the CUDA
-// backend are compared with.
+// A model of delayed scaling in float64 and std::deque, which shares only types with the library. The CPU and the CUDA
+// backend are compared with it.
 #pragma once
 
 #include <boost/test/test_tools.hpp>
@@ -81,7 +81,7 @@ inline void add_model_slots(DelayedScaling& scaling, DelayedScalingModel& model)
   }
 }
 
-// Over many binades, and now and then 0 (the layer was not run), below 1e-12, or near the largest float.
+// Values over many binades; now and then 0 (the layer did not run), below 1e-12, or near the largest float.
 inline float model_amax(int step, int slot) {
   std::uint64_t z = static_cast<std::uint64_t>(step * 1000 + slot + 1) * 0x9e3779b97f4a7c15U;
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;

@@ -1,4 +1,4 @@
-// One linear layer with its tensors on a device: what the CPU and the GPU tests both run.
+// A linear layer with its tensors on a device, and the comparisons that the CPU and the GPU tests both run on it.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,7 @@ inline std::string print(const CaseShape& shape) {
 inline constexpr CaseShape kCaseShapes[] = {{16, 16, 32}, {1, 17, 5}, {0, 16, 8}, {7, 1, 3},     {33, 64, 17},
                                             {5, 0, 4},    {6, 8, 0},  {0, 0, 0},  {64, 129, 40}, {3, 200, 1}};
 
-// Every way in which the three GEMMs can be FP8 or not, with every format and with pow2.
+// Every combination of FP8 and high precision over the three GEMMs, with every format and with pow2.
 inline std::vector<LinearConfig> every_config() {
   std::vector<LinearConfig> all;
   for (int high = 0; high < 8; ++high) {
@@ -38,7 +38,7 @@ inline std::vector<LinearConfig> every_config() {
   for (GemmConfig* gemm : {&pow2.output, &pow2.grad_input, &pow2.grad_weight}) gemm->a->pow2 = gemm->b->pow2 = true;
   all.push_back(pow2);
   for (const Recipe& known : recipes()) all.push_back(known.config);
-  // Cast again in backward; and the input's or the weight's factors alone folded.
+  // Casts again in backward, and folds only the input's or only the weight's factors.
   for (LinearConfig config : {tensorwise(), rowwise(), blockwise(), delayed()}) {
     config.input = config.weight = OtherCodes::again;
     all.push_back(config);
@@ -57,7 +57,7 @@ inline std::vector<LinearConfig> every_config() {
     gemm->a->pow2 = gemm->b->pow2 = false;
   }
   all.push_back(unrounded);
-  // Delayed, fixed and dynamic scales beside each other.
+  // Combines delayed, fixed and dynamic scales.
   for (int kinds = 1; kinds < 27; kinds += 4) {
     LinearConfig config = tensorwise();
     const auto set = [&](int kind, Cast& first, Cast& second, float scale) {
@@ -71,7 +71,7 @@ inline std::vector<LinearConfig> every_config() {
     set(kinds / 9, *config.grad_input.a, *config.grad_weight.a, 4096);
     all.push_back(config);
   }
-  // A scale for each operand's rows or for all, in every way.
+  // Combines rowwise and tensorwise scales of the operands in every way.
   for (int rows = 1; rows < 63; rows += 4) {
     LinearConfig config = tensorwise();
     int operand = 0;
@@ -121,7 +121,7 @@ inline Dtype bias_dtype_of(const LinearConfig& config, Dtype dtype) {
   return dtype == Dtype::f32 && config.output.a ? Dtype::bf16 : dtype;
 }
 
-// The layer's tensors; results poisoned.
+// The layer's tensors. Results are poisoned.
 struct LinearCase {
   LinearCase(const HostInputs& host, Dtype dtype, Dtype bias_dtype, Backend& backend, Stream& stream,
              std::int64_t padding = 0)
@@ -147,7 +147,7 @@ struct LinearCase {
   void poison_results(Stream& stream) {
     for (DeviceMatrix* result : {&output, &grad_input, &grad_weight, &grad_bias}) result->poison(stream);
   }
-  // The bytes of the four results, one after the other.
+  // The bytes of the four results, concatenated.
   std::vector<std::uint8_t> result_bytes(Stream& stream) const {
     std::vector<std::uint8_t> all;
     for (const DeviceMatrix* result : {&output, &grad_input, &grad_weight, &grad_bias}) {
@@ -186,7 +186,7 @@ inline Sqnr measure_sqnr(const CaseShape& shape, const LinearConfig& config, Dty
       .grad_bias = sqnr(expected_grad_bias(host.grad_output, dtype).value, device.grad_bias.read(stream))};
 }
 
-// torchao's bars for a linear layer of 16 -> 32 features; its own tests ask nothing of grad_input.
+// torchao's thresholds for a linear layer of 16 -> 32 features; torchao's own tests do not check grad_input.
 inline void check_torchao_bars(Backend& backend, Stream& stream) {
   for (const Recipe& recipe : recipes()) {
     for (const Dtype dtype : kHighPrecisionDtypes) {

@@ -1,5 +1,5 @@
-// A linear layer in float64, with and without FP8, written from the formulas over tests/support/reference_formats.h: it
-// shares no code with what it checks, but for the rounding of the test's inputs.
+// A reference for linear layers in float64, with and without FP8, written from the formulas with
+// tests/support/reference_formats.h. It shares no code with the library except the rounding of the test's inputs.
 #pragma once
 
 #include <algorithm>
@@ -62,7 +62,7 @@ inline double smallest_of(Dtype dtype) { return dtype == Dtype::f16 ? 0x1p-25 : 
 
 // ---- to and from the device ----------------------------------------------------------------------------------------
 
-// Of a matrix with rounded values. A row stride above cols leaves 0xff (NaN) between the rows.
+// A device matrix with rounded values. With a row stride above cols, the padding between rows is 0xff (NaN).
 class DeviceMatrix {
  public:
   DeviceMatrix(const Matrix& m, Dtype dtype, Backend& backend, Stream& stream, std::int64_t row_stride = 0)
@@ -139,13 +139,13 @@ inline double fp8_max_reference(Dtype dtype) {
   return dtype == Dtype::e4m3fn ? 448.0 : dtype == Dtype::e4m3fnuz ? 240.0 : 57344.0;
 }
 
-// An operand as a GEMM reads it, in rows along what it sums over: its codes as numbers, and the factor of each element.
+// An operand as a GEMM reads it, with rows along the summed dimension: its codes as numbers, and each element's factor.
 struct Quantized {
   Matrix codes;
   Matrix factors;
 };
 
-// Delayed scales start from the data, as dynamic ones do.
+// Delayed scales start from the data, as dynamic scales do.
 inline Quantized quantized(const Matrix& m, const Cast& cast) {
   Quantized result{m, m};
   const auto extent = [](int of_scale, std::int64_t all) {
@@ -176,7 +176,7 @@ inline Quantized quantized(const Matrix& m, const Cast& cast) {
   return result;
 }
 
-// Cast and back. Exact: a code has four bits, a factor 24.
+// Casts and dequantises. This is exact: a code has four significant bits, a factor 24.
 inline Matrix fake_quantized(const Matrix& m, const Cast& cast) {
   Quantized parts = quantized(m, cast);
   for (std::size_t i = 0; i < m.values.size(); ++i) parts.codes.values[i] *= parts.factors.values[i];
@@ -185,7 +185,7 @@ inline Matrix fake_quantized(const Matrix& m, const Cast& cast) {
 
 // ---- the layer -----------------------------------------------------------------------------------------------------
 
-// A result and how far from it a correct one may be.
+// A result, and how far a correct result may be from it.
 struct Expected {
   Matrix value;
   Matrix bound;
@@ -206,8 +206,8 @@ inline Expected expected_gemm(const Matrix& a, const Matrix& b, const Matrix* bi
         sum += bias->at(0, n);
         magnitude += std::abs(bias->at(0, n));
       }
-      // One rounding per product, addition, factor (two of them) and bias; then that of the result.
-      const auto terms = static_cast<double>(a.cols + 2 * (a.cols / 128));  // groups have a factor each
+      // One rounding per product, addition, factor (two of them) and bias, and one for the result.
+      const auto terms = static_cast<double>(a.cols + 2 * (a.cols / 128));  // each group has its own factor
       const double accumulated = (terms + 5) * std::ldexp(1, -24) * magnitude;
       result.value.at(m, n) = sum;
       result.bound.at(m, n) = accumulated + unit_roundoff(out) * (std::abs(sum) + accumulated) + smallest_of(out);
@@ -229,7 +229,8 @@ inline Expected expected_output(const LinearConfig& config, const Matrix& input,
                                 const Matrix* bias, Dtype out) {
   return expected_product(input, weight, config.output.a, config.output.b, bias, out, false, false);
 }
-// b's row factors, as they lie in forward, go into a: a(m, k) * factor(k) is cast, and b's codes are taken bare.
+// Folding: a is multiplied by b's row factors of forward before its cast, a(m, k) * factor(k), and b's codes get no
+// factor.
 inline Expected expected_folded(const Matrix& a, const Matrix& b_of_forward, const Cast& cast_a, const Cast& cast_b,
                                 Dtype out, bool a_transposed) {
   const Quantized b = quantized(b_of_forward, cast_b);
@@ -265,7 +266,7 @@ inline Expected expected_grad_bias(const Matrix& grad_output, Dtype out) {
 
 // ---- comparing -----------------------------------------------------------------------------------------------------
 
-// Fails at the first element that is not within its bound; NaN never is.
+// Fails at the first element outside its bound; a NaN always fails.
 inline void check_within(const Matrix& actual, const Expected& expected, const std::string& what) {
   BOOST_REQUIRE_MESSAGE(actual.rows == expected.value.rows && actual.cols == expected.value.cols,
                         what << " is [" << actual.rows << ", " << actual.cols << "], expected [" << expected.value.rows
@@ -283,7 +284,7 @@ inline void check_within(const Matrix& actual, const Expected& expected, const s
   BOOST_TEST_PASSPOINT();
 }
 
-// 20 log10(||reference|| / ||reference - actual||), in dB; NaN where actual has one.
+// 20 log10(||reference|| / ||reference - actual||), in dB; NaN if actual has a NaN.
 inline double sqnr(const Matrix& reference, const Matrix& actual) {
   double signal = 0;
   double noise = 0;
@@ -305,7 +306,7 @@ class Random {
     std::normal_distribution<double> distribution(0, deviation);
     return fill(rows, cols, dtype, distribution);
   }
-  // What torch.nn.Linear starts from: uniform in +-1 / sqrt(in_features).
+  // The initialisation of torch.nn.Linear: uniform in +-1 / sqrt(in_features).
   Matrix weight(std::int64_t rows, std::int64_t cols, Dtype dtype) {
     const double range = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(cols, 1)));
     std::uniform_real_distribution<double> distribution(-range, range);

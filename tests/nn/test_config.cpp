@@ -1,3 +1,4 @@
+// LinearConfig and the recipes: which casts and specs they give, how they print, and every refusal of validate().
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -10,7 +11,7 @@ using namespace ingot;
 
 namespace {
 
-// The whole message of the error that validate() throws; empty where it accepts.
+// Returns the whole message of the error that validate() throws; empty if it accepts.
 std::string refusal(const LinearConfig& config) {
   try {
     validate(config);
@@ -57,7 +58,7 @@ BOOST_AUTO_TEST_CASE(recipes_are_valid) {
   }
 }
 
-// What torchao's Float8LinearConfig.from_recipe_name gives, with our names.
+// What torchao's Float8LinearConfig.from_recipe_name returns, with this library's names.
 BOOST_AUTO_TEST_CASE(rowwise_recipes_are_those_of_torchao) {
   const Cast row{.dtype = Dtype::e4m3fn, .granularity = kRowwise, .pow2 = true};
   const Cast tensor{.dtype = Dtype::e4m3fn, .pow2 = true};
@@ -71,7 +72,7 @@ BOOST_AUTO_TEST_CASE(rowwise_recipes_are_those_of_torchao) {
   BOOST_TEST((hp.grad_weight == GemmConfig{}));
 }
 
-// One call makes both operands; the second's scales are in terms of the tensor as it lies.
+// One call makes both operands; the granularity of the second describes the tensor before its transposition.
 BOOST_AUTO_TEST_CASE(casts_as_specs) {
   const auto line = [](const TensorCasts& casts) { return print(KernelSpec(cast_spec(casts, Dtype::bf16))); };
   BOOST_TEST(line(input_casts(tensorwise())) == "cast bf16->e4m3fn scale=tensor out=codes,transposed");

@@ -1,3 +1,4 @@
+// convert(): which layers of a described model become FP8, the reasons where they do not, and invalid descriptions.
 #include <boost/test/unit_test.hpp>
 
 #include <functional>
@@ -15,7 +16,7 @@ ModuleDescription linear(const char* name, std::int64_t in, std::int64_t out) { 
 
 using Modules = std::vector<ModuleDescription>;
 
-// Two blocks of Llama-3-8B, and its head.
+// Two blocks and the head of Llama-3-8B.
 ModuleDescription llama() {
   const auto block = [](const char* name) {
     return ModuleDescription(name, Modules{{"attention", Modules{linear("wqkv", 4096, 6144), linear("wo", 4096, 4096)}},
@@ -64,7 +65,7 @@ BOOST_AUTO_TEST_CASE(layers_that_gain_nothing_stay_in_high_precision) {
     BOOST_TEST(decisions[1].reason.starts_with("expected to be 0."), decisions[1].reason);
     BOOST_TEST(decisions[1].reason.ends_with(" times as fast, 1.05 asked"));
   }
-  // What is asked for decides.
+  // The requested gain decides.
   BOOST_TEST(convert(model, rowwise(), {.tokens = 8192, .least_gain = 0})[1].reason == "");
 }
 

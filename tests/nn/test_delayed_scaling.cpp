@@ -1,5 +1,5 @@
-// Delayed scaling on the CPU reference against a model of it in float64 and std::deque, to the bit; its state; what it
-// refuses.
+// Delayed scaling on the CPU reference: bit for bit against a model in float64 and std::deque, saving and loading its
+// state, and its refusals.
 #include "ingot/nn/delayed_scaling.h"
 
 #include <bit>
@@ -42,7 +42,7 @@ struct Fixture {
     std::vector<float> values{0.0F, -amax};
     scaling.start(slot, row(values), stream);
   }
-  // A step in which a cast of the slot's data finds this amax.
+  // Simulates a step in which a cast of the slot's data finds this amax.
   void step(DelayedScaling& scaling, int slot, float amax) {
     element(scaling.amax(slot)) = amax;
     scaling.sync_amax_history(stream);
@@ -59,7 +59,7 @@ std::uint32_t bits(float value) { return std::bit_cast<std::uint32_t>(value); }
 
 std::string message(const std::function<void()>& call) { return error_of(call, ErrorCode::invalid_argument); }
 
-// The text with one part changed and a checksum that is right.
+// Returns the text with one part changed and a valid checksum.
 std::string forged(std::string text, const std::string& from, const std::string& to) {
   const auto at = text.find(from);
   BOOST_REQUIRE_MESSAGE(at != std::string::npos, from << " is not in " << text);
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(twenty_steps_are_those_of_the_model) {
   }
 }
 
-// What the first cast of a slot gives is what a dynamic cast gives; later casts follow the maxima of earlier steps.
+// The first cast of a slot equals a dynamic cast; later casts follow the maxima of earlier steps.
 BOOST_AUTO_TEST_CASE(casts_use_the_scales_and_record_their_maxima) {
   for (const bool pow2 : {false, true}) {
     DelayedScaling scaling(*backend, {.history_length = 2});
@@ -141,7 +141,7 @@ BOOST_AUTO_TEST_CASE(casts_use_the_scales_and_record_their_maxima) {
     BOOST_TEST(scale(scaling, slot) == scale_of(7.0));
     cast({2.0F, 0.0F, 0.0F});
     scaling.sync_amax_history(stream);
-    BOOST_TEST(scale(scaling, slot) == scale_of(2.0));  // 7 has dropped out
+    BOOST_TEST(scale(scaling, slot) == scale_of(2.0));  // 7 has dropped out of the history
   }
 }
 
@@ -178,7 +178,7 @@ BOOST_AUTO_TEST_CASE(slots_without_data_keep_their_scale) {
   BOOST_TEST(!scaling.has_scale(unused));
   for (int i = 0; i < 4; ++i) {
     scaling.sync_amax_history(stream);
-    BOOST_TEST(scale(scaling, used) == 224.0F);  // also once the history has run empty
+    BOOST_TEST(scale(scaling, used) == 224.0F);  // also once the history has only zeros
     BOOST_TEST(scale(scaling, unused) == 1.0F);
   }
   BOOST_TEST((state(scaling, used).history == std::vector<std::uint32_t>{0, 0}));
@@ -190,7 +190,7 @@ BOOST_AUTO_TEST_CASE(slots_without_data_keep_their_scale) {
   BOOST_TEST((state(scaling, unused).history == std::vector<std::uint32_t>{0, bits(3.0F)}));
   BOOST_TEST(scale(scaling, unused) == 128.0F);
 
-  // Zeros alone say nothing either.
+  // A history of zeros changes nothing either.
   DelayedScaling zeros(*backend);
   zeros.add("grad", Dtype::e5m2);
   start(zeros, 0, 0.0F);
@@ -198,7 +198,7 @@ BOOST_AUTO_TEST_CASE(slots_without_data_keep_their_scale) {
   BOOST_TEST(scale(zeros, 0) == 1.0F);
 }
 
-// Data-parallel: whatever the ranks' own data were, after the all-reduce of the maxima their scales are the same.
+// Data-parallel: after an all-reduce of the maxima, all ranks have the same scales, whatever their own data were.
 BOOST_AUTO_TEST_CASE(ranks_that_reduce_their_maxima_agree) {
   constexpr int kRanks = 3;
   std::vector<std::unique_ptr<DelayedScaling>> ranks;
@@ -263,7 +263,7 @@ BOOST_AUTO_TEST_CASE(a_state_goes_on_where_it_was_saved) {
                                         : slot == 3 && step == 9 ? kInf
                                                                  : model_amax(step, slot);
         }
-        if (step + 1 != end) scaling.sync_amax_history(stream);  // saved with a step under way
+        if (step + 1 != end) scaling.sync_amax_history(stream);  // the state is saved in the middle of a step
       }
     };
     some_steps(saved, 0, 10);
@@ -281,7 +281,7 @@ BOOST_AUTO_TEST_CASE(a_state_goes_on_where_it_was_saved) {
     }
     BOOST_TEST(loaded.save(stream) == saved.save(stream));
 
-    // Slots are known by their names.
+    // Slots are matched by name.
     DelayedScaling turned(*backend, options);
     const DelayedScalingState state = parse_delayed_scaling_state(text);
     for (auto slot = state.slots.rbegin(); slot != state.slots.rend(); ++slot) {
@@ -373,7 +373,7 @@ BOOST_AUTO_TEST_CASE(damaged_states_are_refused) {
     check_contains(refusal(text.substr(0, i)), {subject, advice});
   }
 
-  // Made wrongly, with a checksum that is right.
+  // Invalid content with a valid checksum.
   const auto forgery = [&](const std::string& from, const std::string& to) { return refusal(forged(text, from, to)); };
   BOOST_TEST(forgery("_scaling\":1", "_scaling\":2") == subject + "is of another version of the format" + advice);
   const std::string kind = subject + "lacks a field, or has one of the wrong kind" + advice;

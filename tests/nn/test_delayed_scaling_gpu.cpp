@@ -1,5 +1,5 @@
-// Delayed scaling on CUDA: 20 steps to the bits of the CPU's and of the model's, step by step and from a captured
-// graph; casts with its scales inside one.
+// Delayed scaling on CUDA: 20 steps with the same bits as the CPU and the model, step by step and replayed from a
+// captured graph; and casts with delayed scales inside a graph.
 #include "support/gpu_test.h"
 
 #include <array>
@@ -44,7 +44,7 @@ float amax_of(int step, int slot) {
   return model_amax(step, slot);
 }
 
-// What the casts of a step leave.
+// The outputs of a step's casts.
 void set_amaxes(DelayedScaling& scaling, int step, Backend& backend, Stream& stream) {
   std::vector<float> values;
   for (int slot = 0; slot < scaling.size(); ++slot) values.push_back(amax_of(step, slot));
@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(twenty_steps_are_those_of_the_cpu) {
   }
 }
 
-// A model's worth: all slots in one launch, and the state goes on elsewhere.
+// As many slots as a model has, all in one launch; the saved state continues on another backend.
 BOOST_AUTO_TEST_CASE(many_slots) {
   const DelayedScalingOptions options{};
   DelayedScaling ours(cuda, options);
@@ -136,7 +136,7 @@ BOOST_AUTO_TEST_CASE(many_slots) {
   BOOST_TEST(restored.save(stream) == theirs.save(cpu_stream));
 }
 
-// A whole step, the cast and the update, in a graph: each replay casts with what the replays before it have seen.
+// A graph of a whole step, the cast and the update: each replay casts with what earlier replays recorded.
 BOOST_AUTO_TEST_CASE(a_captured_step_goes_on_by_itself) {
   const CurrentContext current(*driver, context().device().index);
   constexpr std::int64_t kRows = 64;

@@ -1,4 +1,5 @@
-// The layer on the CPU reference.
+// Float8Linear on the CPU reference: results against float64, calls and memory counted on a recording backend,
+// workspaces, accumulation, side streams, and every refusal.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -52,7 +53,7 @@ void check_case(const CaseShape& shape, const LinearConfig& config, Dtype dtype,
   }
 }
 
-// A layer of 16 to 24 features with 8 tokens, on a backend that notes what it is asked for.
+// A layer of 16 to 24 features with 8 tokens, on a backend that records its calls.
 struct CountedLayer {
   CountedLayer(Backend& backend, const LinearConfig& config, Dtype dtype = Dtype::bf16)
       : inner(backend),
@@ -68,7 +69,7 @@ struct CountedLayer {
   Float8Linear linear;
 };
 
-// The whole message that `act` is refused with.
+// Returns the whole message of the error that `act` throws.
 std::string refusal(const std::function<void()>& act) {
   try {
     act();
@@ -101,8 +102,8 @@ BOOST_AUTO_TEST_CASE(takes_rows_that_are_not_contiguous) {
 
 BOOST_AUTO_TEST_CASE(sqnr_passes_the_bars_of_torchao) { check_torchao_bars(*backend, stream); }
 
-// The weight's cast and grad_weight's GEMM, each behind what it needs and ahead of who needs it; not of layers that
-// are observed, and nothing where one of them is not wanted.
+// The weight's cast and grad_weight's GEMM run on the side stream, ordered behind their inputs and before their
+// readers. Observed layers do not use it, nor do calls that do without one of the two.
 BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
   CountingBackend counting(*backend, &stream);
   Stream on(counting);
@@ -138,7 +139,7 @@ BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
   BOOST_TEST(counting.waiting.empty());
   for (Streams* const list : {&counting.streams, &counting.waiting, &counting.awaited}) list->clear();
 
-  // What a norm needs no weight for runs beside it; and its backward beside grad_weight.
+  // The weight's cast runs beside the norm's statistics; the norm's backward runs beside grad_weight.
   LayerNormLinear norm(counting, {.linear = {shape.in_features, shape.out_features}, .affine = false}, tensorwise(),
                        {.side = &side});
   norm.forward({.input = device.input, .weight = device.weight, .output = device.output}, on);
@@ -147,7 +148,7 @@ BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
                 on);
   took("norm backward", {&on, &on, &side, &on}, {&side, &on}, {&on, &side});
 
-  // Two layers share a workspace: the second's cast of its gradient waits for the first's grad_weight.
+  // Two layers share a workspace: the second layer's cast of its gradient waits for the first layer's grad_weight.
   Float8Workspace workspace;
   GatedMlp mlp(counting, {.features = shape.in_features, .hidden = 32}, tensorwise(),
                {.workspace = &workspace, .side = &side});
@@ -169,7 +170,7 @@ BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
   took("mlp backward", {&on, &on, &side, &on, &on, &on, &on, &side}, {&side, &on, &side, &on},
        {&on, &side, &on, &side});
 
-  // A call that fails half way leaves its own stream waiting, too.
+  // A call that fails half way also leaves its own stream waiting.
   Float8Linear failing(counting, shape, tensorwise(), {.side = &side});
   failing.forward(device.forward(true), on);
   for (Streams* const list : {&counting.streams, &counting.waiting, &counting.awaited}) list->clear();
@@ -188,7 +189,7 @@ BOOST_AUTO_TEST_CASE(a_large_layer_has_no_side_stream) {
     CountingBackend counting(*backend, &stream);
     Stream on(counting);
     Stream side(counting);
-    counting.gemm_fails = true;  // where it runs is known then
+    counting.gemm_fails = true;  // its stream is recorded before it fails
     const OwnedTensor input(counting, Dtype::bf16, tokens, 2000);
     const OwnedTensor weight(counting, Dtype::bf16, 2000, 2000);
     const OwnedTensor output(counting, Dtype::bf16, tokens, 2000);
@@ -218,7 +219,7 @@ BOOST_AUTO_TEST_CASE(casts_each_tensor_once_and_the_weight_only_when_it_changed)
   linear.forward(device.forward(true), on);
   BOOST_TEST(counting.calls.size() == 2U);  // the input's cast and the GEMM
 
-  // Gradients that nobody wants cost nothing.
+  // Gradients that are not wanted cost nothing.
   counting.calls.clear();
   linear.backward({.grad_output = device.grad_output, .grad_weight = device.grad_weight}, on);
   BOOST_TEST(counting.calls == (Calls{"cast bf16->e5m2 scale=tensor out=transposed",
@@ -229,7 +230,7 @@ BOOST_AUTO_TEST_CASE(casts_each_tensor_once_and_the_weight_only_when_it_changed)
   BOOST_TEST(counting.calls == Calls{"column_sum bf16->bf16"}, boost::test_tools::per_element());
 }
 
-// One call casts a tensor along both of its dimensions; of the input only what grad_weight needs outlives forward().
+// One call casts a tensor along both of its dimensions; only what grad_weight needs of the input outlives forward().
 BOOST_AUTO_TEST_CASE(rowwise_casts_along_both_dimensions_at_once) {
   CountedLayer layer(*backend, rowwise());
   auto& [inner, counting, on, device, linear] = layer;
@@ -251,7 +252,7 @@ BOOST_AUTO_TEST_CASE(rowwise_casts_along_both_dimensions_at_once) {
              boost::test_tools::per_element());
 }
 
-// What grad_weight is made of when nothing was kept, and the memory of each way.
+// How grad_weight gets its input if nothing was kept, and how much memory each way keeps.
 BOOST_AUTO_TEST_CASE(a_step_may_be_computed_again) {
   for (const LinearConfig& config : every_config()) {
     for (const auto& [prologue, epilogue] : {std::pair{"", ""}, {"", "silu(x)"}, {"tanh(x)", "sigmoid(x)"}}) {
@@ -289,7 +290,7 @@ BOOST_AUTO_TEST_CASE(a_step_may_be_computed_again) {
   }
 }
 
-// M * K codes are half of bf16's input; beside them stand the factors, 4 bytes each.
+// M * K codes are half the size of a bf16 input; the factors, 4 bytes each, come on top.
 BOOST_AUTO_TEST_CASE(bytes_kept_by_each_recipe) {
   constexpr std::int64_t kM = 256, kK = 384, kN = 128;
   const std::size_t codes = kM * kK;
@@ -313,7 +314,7 @@ BOOST_AUTO_TEST_CASE(bytes_kept_by_each_recipe) {
   BOOST_TEST(kept(again) == 0U);
 }
 
-// Twenty steps with changing data: the scale is that of the maxima of the steps before.
+// Twenty steps with changing data: the scale comes from the maxima of the earlier steps.
 BOOST_AUTO_TEST_CASE(delayed_scales_follow_the_maxima) {
   constexpr CaseShape kShape{16, 32, 24};
   DelayedScaling scales(*backend, {.history_length = 3});
@@ -325,7 +326,7 @@ BOOST_AUTO_TEST_CASE(delayed_scales_follow_the_maxima) {
     const LinearCase device(host, Dtype::f32, Dtype::f32, *backend, stream);
     double amax = 0;
     for (const double value : host.input.values) amax = std::max(amax, std::abs(value));
-    if (step == 0) maxima.push_back(amax);  // the first scale is of the first data
+    if (step == 0) maxima.push_back(amax);  // the first scale comes from the first data
     const std::size_t from = maxima.size() > 3 ? maxima.size() - 3 : 0;
     const double largest = *std::max_element(maxima.begin() + static_cast<std::ptrdiff_t>(from), maxima.end());
     linear.weight_changed();
@@ -336,7 +337,7 @@ BOOST_AUTO_TEST_CASE(delayed_scales_follow_the_maxima) {
       backend->copy_to_host(&scale[slot], scales.scale(slot).data, sizeof scale[slot], stream);
     }
     BOOST_TEST(scale[0] == static_cast<float>(448 / largest), "step " << step);
-    // The same layer with these scales fixed: of the input, the weight and grad_output, in this order.
+    // The same layer with these scales fixed, for the input, the weight and grad_output, in this order.
     LinearConfig expected = delayed();
     const auto fix = [](std::optional<Cast>& cast, float of_slot) {
       cast->scaling = Scaling::fixed;
@@ -369,7 +370,7 @@ BOOST_AUTO_TEST_CASE(delayed_scales_need_a_place) {
              "DelayedScaling");
 }
 
-// The same gradient twice: in f32 exactly the double; in 16 bits one rounding from what was there and the gradient.
+// Adding the same gradient twice: in f32 exactly double; in 16 bits one rounding of the old value plus the gradient.
 BOOST_AUTO_TEST_CASE(gradients_of_weights_accumulate_within_the_gemm) {
   for (const Recipe& recipe : recipes()) {
     for (const Dtype dtype : kHighPrecisionDtypes) {
@@ -410,7 +411,8 @@ BOOST_AUTO_TEST_CASE(what_is_to_be_added_to_must_be_there) {
              }) == "Float8Linear grad_weight: is missing, but accumulate asks for it to be added to");
 }
 
-// Layers that share a workspace: the second's forward() writes over nothing that the first's backward() needs.
+// Layers that share a workspace: the second layer's forward() does not overwrite what the first layer's backward()
+// needs.
 BOOST_AUTO_TEST_CASE(a_shared_workspace_keeps_nothing_of_a_layer) {
   for (const LinearConfig& config : every_config()) {
     BOOST_TEST_CONTEXT(print(config)) {
@@ -513,7 +515,7 @@ BOOST_AUTO_TEST_CASE(a_steady_step_allocates_nothing) {
     const bool float8 = config.output.a || config.grad_input.a || config.grad_weight.a;
     BOOST_TEST((allocations_of_a_step(small) > 0) == float8, print(config));
     BOOST_TEST(allocations_of_a_step(small) == 0, print(config));
-    // Where every factor stays and rows are wide, the larger step may have room already.
+    // If every factor is kept and rows are wide, the larger step may already fit.
     BOOST_TEST(((allocations_of_a_step(large) > 0) || !float8 || !config.grad_weight.a), print(config));
     BOOST_TEST(allocations_of_a_step(small) == 0, print(config));
     BOOST_TEST(allocations_of_a_step(large) == 0, print(config));
@@ -748,7 +750,7 @@ BOOST_AUTO_TEST_CASE(names_the_tensor_that_is_wrong) {
   BOOST_TEST(
       backward_with([](LinearBackward& t) { t.grad_input.data = nullptr; }) ==
       "Float8Linear grad_input: is bf16[4, 16] on cpu; its data pointer is null; only an empty tensor may have none");
-  // Refused before grad_input is written, though it is grad_weight and grad_bias that are wrong.
+  // Refused before grad_input is written, although only grad_weight and grad_bias are wrong.
   BOOST_TEST(backward_with([](LinearBackward& t) {
                t.grad_weight.data = static_cast<char*>(t.grad_weight.data) + 1;
              }).find("is misaligned: it must be a multiple of 2 bytes") != std::string::npos);

@@ -1,4 +1,4 @@
-// The layer on CUDA: the same quality as on the CPU, at sizes that a GPU is for, and inside a CUDA graph.
+// Float8Linear on CUDA: the quality of the CPU tests at GPU sizes, and steps inside a CUDA graph.
 #include "support/gpu_test.h"
 
 #include <iostream>
@@ -29,8 +29,8 @@ struct Fixture {
   Stream stream{backend};
 };
 
-// Against float64 over the same codes: far above what a wrong code would leave, and below what fast accumulation and
-// the rounding to bf16 cost.
+// A threshold against float64 over the same codes: far above what a wrong code would give, and below what fast
+// accumulation and rounding to bf16 cost.
 constexpr double kSameCodes = 40.0;
 
 void check_sqnr(const char* what, const Matrix& reference, const Matrix& actual, double bar) {
@@ -75,8 +75,8 @@ BOOST_AUTO_TEST_CASE(agrees_with_float64_over_independent_codes) {
   }
 }
 
-// The reference of so large a layer is the same layer in f32 on the GPU, itself checked against float64 at a sample of
-// entries.
+// The reference for large layers is the same layer in f32 on the GPU, which is itself checked against float64 at
+// sampled elements.
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(large, Fixture)
@@ -149,7 +149,7 @@ BOOST_AUTO_TEST_CASE(a_captured_step_replays_to_the_same_bits) {
   std::string problem;
   const std::unique_ptr<Driver> driver = Driver::open(problem);
   BOOST_REQUIRE_MESSAGE(driver != nullptr, problem);
-  // The second shape is one that the FP8 tensor cores' library refuses.
+  // cuBLASLt refuses the second shape in FP8.
   for (const CaseShape& shape : {CaseShape{512, 256, 384}, CaseShape{77, 48, 80}}) {
     BOOST_TEST_CONTEXT(test::print(shape)) {
       const HostInputs host = make_inputs(shape, Dtype::bf16, Dtype::bf16, 1);

@@ -1,4 +1,4 @@
-// cast_to() on the CPU reference: what it makes, and what it leaves to Backend::cast().
+// cast_to() on the CPU reference: its outputs, and the specs that it refuses and leaves to Backend::cast().
 #include "ingot/nn/float8_tensor.h"
 
 #include <boost/test/unit_test.hpp>
@@ -45,7 +45,7 @@ BOOST_FIXTURE_TEST_CASE(codes_and_factors, Fixture) {
   }
 }
 
-// Rows have maxima of 4 and 448, columns of 1, 8 and 448.
+// The rows' maxima are 4 and 448, the columns' 1, 8 and 448.
 BOOST_FIXTURE_TEST_CASE(factors_of_transposed_codes, Fixture) {
   const CastSpec spec{.in = Dtype::f32, .scale = kRowwise, .transposed = true, .transposed_scale = kColumnwise};
   cast(spec);

@@ -1,4 +1,5 @@
-// Layers with something fused in front or behind give the bits of the same operations one after the other.
+// Layers with a fused prologue, epilogue, norm or gated activation give the same bits as the separate operations in
+// sequence.
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -53,9 +54,9 @@ std::string refusal(const std::function<void()>& act) {
 
 struct Epilogue {
   const char* text;
-  const char* gradient;  // of the output; empty: the derivative of the text, at the sum with its bias
+  const char* gradient;  // in terms of the output; empty: the derivative of the text, at sum + bias
   bool of_output;        // x is the output
-  bool gated;            // has the input "gate"
+  bool gated;            // does it read the input "gate"?
 };
 constexpr Epilogue kEpilogues[] = {
     {"silu(x)", "", false, false},
@@ -93,7 +94,8 @@ BOOST_AUTO_TEST_CASE(an_epilogue_is_the_expression_behind_the_layer) {
           layer.backward(fused.backward(true), stream);
 
           bare.forward(plain.forward(true), stream);
-          // The expression of the f32 sum, rounded once: within a rounding of that of the rounded sum.
+          // The expression is applied to the f32 sum and rounded once, so it differs by a rounding from applying it to
+          // the rounded sum.
           const Matrix z = plain.output.read(stream);
           const Matrix y = fused.output.read(stream);
           const Matrix g = gate.read(stream);
@@ -115,7 +117,7 @@ BOOST_AUTO_TEST_CASE(an_epilogue_is_the_expression_behind_the_layer) {
           LinearBackward backward = plain.backward(true);
           backward.grad_output = grad_z;
           bare.backward(backward, stream);
-          // Only silu's derivative needs what came before it.
+          // Only silu's derivative needs the preactivation.
           const std::size_t preactivation =
               std::string_view(epilogue.text) == "silu(x)"
                   ? static_cast<std::size_t>(kShape.tokens * kShape.out_features * size_of(dtype))
@@ -240,7 +242,7 @@ BOOST_AUTO_TEST_CASE(a_norm_is_the_norm_ahead_of_the_layer) {
   }
 }
 
-// Against the formula in float64, without any FP8.
+// Compares with the formula in float64, without any FP8.
 BOOST_AUTO_TEST_CASE(a_gated_mlp_is_near_its_formula) {
   constexpr std::int64_t kTokens = 40, kFeatures = 64, kHidden = 96;
   for (const Recipe& recipe : recipes()) {

@@ -1,4 +1,4 @@
-// What linear_gemms() says must be what the layer does: a step of Float8Linear, as a context notes its GEMMs.
+// linear_gemms() must list exactly the GEMMs of a Float8Linear step, as the context's manifest records them.
 #include <boost/test/unit_test.hpp>
 
 #include <array>

@@ -1,5 +1,5 @@
-// Training steps of every recipe on CUDA: the bits of the CPU's casts and scales, of a captured graph's replays, and of
-// layers that eight threads train at once.
+// Training steps of every recipe on CUDA: casts and scales have the CPU's bits, replays of a captured graph have the
+// bits of plain calls, and eight threads can train layers at once.
 #include "support/gpu_test.h"
 
 #include <memory>
@@ -52,7 +52,7 @@ Bytes bytes_of(const Tensor& tensor, Backend& backend, Stream& stream) {
   return bytes;
 }
 
-// A layer with its tensors, and the data of a step by its number.
+// A layer with its tensors, and each step's data, determined by the step's number.
 struct Trained {
   Trained(const CaseShape& of_shape, const LinearConfig& config, Backend& backend, Stream& stream, unsigned first = 0,
           Stream* side = nullptr)
@@ -93,7 +93,7 @@ struct Trained {
 
 BOOST_FIXTURE_TEST_SUITE(training, Fixture)
 
-// Twenty steps. Every code and every factor of every cast, and with delayed scales the whole state.
+// Compares every code and factor of every cast over twenty steps and, with delayed scales, the whole state.
 BOOST_AUTO_TEST_CASE(casts_and_scales_have_the_cpus_bits) {
   for (const LinearConfig& config : every_config()) {
     for (const CaseShape& shape : {CaseShape{96, 160, 64}, CaseShape{37, 50, 29}}) {
@@ -159,7 +159,7 @@ BOOST_AUTO_TEST_CASE(a_graphs_replays_have_the_bits_of_a_hundred_steps) {
   }
 }
 
-// What runs beside changes no bit, call by call and in a graph.
+// The side stream changes no bit, call by call and in a graph.
 BOOST_AUTO_TEST_CASE(a_side_stream_changes_no_bit) {
   for (const Recipe& recipe : recipes()) {
     for (const CaseShape& shape : {CaseShape{256, 384, 512}, CaseShape{77, 48, 80}, CaseShape{1024, 1024, 1024}}) {
@@ -225,7 +225,7 @@ BOOST_AUTO_TEST_CASE(eight_threads_give_the_results_of_one) {
   }
 }
 
-// Against the layer in f32 on the CPU, without any FP8.
+// Compares with the layer in f32 on the CPU, without any FP8.
 BOOST_AUTO_TEST_CASE(fused_layers_are_near_their_formula) {
   constexpr CaseShape kShape{128, 256, 192};
   const std::unique_ptr<Backend> cpu = make_cpu_backend(2);

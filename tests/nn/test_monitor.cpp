@@ -1,4 +1,5 @@
-// The Monitor on the CPU's backend: what it says of casts whose numbers are known, by what names, and what it writes.
+// Monitor on the CPU backend: the statistics of casts with known values, the names in its warnings, and the files that
+// it writes.
 #include "ingot/nn/monitor.h"
 
 #include <boost/test/unit_test.hpp>
@@ -37,7 +38,7 @@ struct Fixture {
     return {.every = every, .history = history, .warn = [this](const std::string& line) { warnings.push_back(line); }};
   }
 
-  // x[2, 4] of f32, cast with given scales of 1, told to the monitor as a layer would.
+  // Casts x[2, 4] of f32 with given scales of 1 and reports the cast to the monitor as a layer would.
   void cast(Monitor& monitor, std::vector<float> x, const char* layer, const char* tensor = "input",
             bool transposed = false) {
     const Device cpu = backend->device();
@@ -167,7 +168,7 @@ BOOST_AUTO_TEST_CASE(observes_every_so_many_steps_and_keeps_some) {
   BOOST_TEST(watching.table().starts_with("step 9\n"));
 }
 
-// More results than one block of device memory holds, each where it belongs.
+// More results than one block of device memory holds, each in its own record.
 BOOST_AUTO_TEST_CASE(takes_any_number_of_tensors) {
   Monitor watching(*backend, options());
   for (int step = 0; step < 2; ++step) {
@@ -226,7 +227,7 @@ BOOST_AUTO_TEST_CASE(observes_nothing_during_a_capture_and_says_so_once) {
   BOOST_TEST(warnings[0] == "the monitor observes nothing while the stream is capturing a graph");
 }
 
-// A step that is not observed does not even ask whether the stream is capturing.
+// In a step that is not observed, the monitor does not even ask whether the stream is capturing.
 BOOST_AUTO_TEST_CASE(costs_nothing_between_its_steps) {
   FakeBackend fake;
   Stream own(fake);
@@ -248,7 +249,7 @@ std::vector<unsigned char> bytes_of(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// The format's own rules: magic, version, a header whose end is at a multiple of 64 bytes, then the elements.
+// The rules of the format: magic, version, a header that ends at a multiple of 64 bytes, then the elements.
 std::vector<unsigned char> check_npy(const fs::path& file, const std::string& dictionary) {
   const std::vector<unsigned char> bytes = bytes_of(file);
   BOOST_REQUIRE(bytes.size() > 10U);
@@ -291,7 +292,7 @@ BOOST_AUTO_TEST_CASE(dumps_a_tensor_before_and_after_its_cast) {
   BOOST_REQUIRE(factors.size() == 4U);
   BOOST_TEST(std::memcmp(factors.data(), &one, 4) == 0);
 
-  // Once.
+  // A dump happens only once.
   fs::remove(folder.path() / (file + "values.npy"));
   watching.step_done(stream);
   cast(watching, kOrdinary, "layers/0.wq");
@@ -302,7 +303,7 @@ BOOST_AUTO_TEST_CASE(dumps_a_tensor_before_and_after_its_cast) {
                  {"missing/a.input.step2.values.npy", "cannot be written"});
 }
 
-// Rows with gaps between them, of 16 bits: exact in f32.
+// 16-bit rows with gaps between them convert exactly to f32.
 BOOST_AUTO_TEST_CASE(dumps_16_bits_with_a_row_stride) {
   const TemporaryDirectory folder;
   Monitor watching(*backend, options(100));

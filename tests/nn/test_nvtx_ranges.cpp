@@ -1,4 +1,5 @@
-// NVTX through a library of the test tree (support/fake_nvtx.cpp), and where there is none or one that lacks something.
+// NvtxRanges with a fake NVTX library of the test tree (support/fake_nvtx.cpp), without a library, and with an
+// incomplete one.
 #include "ingot/nn/nvtx_ranges.h"
 
 #include <boost/test/unit_test.hpp>
@@ -82,7 +83,7 @@ BOOST_AUTO_TEST_CASE(the_older_library_is_taken_too) {
   std::string problem;
   const auto nvtx = Nvtx::open(root.path().string(), problem);
   BOOST_REQUIRE_MESSAGE(nvtx != nullptr, problem);
-  // Where the newer one is found elsewhere it comes first only within one place.
+  // The newer library takes precedence only within one search location.
   BOOST_TEST(nvtx->version() == "2");
 }
 

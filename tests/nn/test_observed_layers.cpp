@@ -1,4 +1,4 @@
-// What an observer sees of a layer at work.
+// Layers with an observer: which events it gets, and that observing changes no results.
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(casts_and_gemms_come_in_order_with_their_names) {
              boost::test_tools::per_element());
 }
 
-// Observed or not: the same bits, of every config, plain and with something fused.
+// Observed and unobserved layers give the same bits, for every config, plain and fused.
 BOOST_AUTO_TEST_CASE(observing_changes_nothing) {
   for (const LinearConfig& config : every_config()) {
     for (const char* epilogue : {"", "silu(x)"}) {
@@ -139,7 +139,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_finite_is_named_and_stays) {
   }
 }
 
-// The values of a norm that is computed within the cast are seen as well.
+// The observer also sees the values of a norm that is computed within the cast.
 BOOST_AUTO_TEST_CASE(fused_values_are_seen) {
   Monitor monitor(*backend);
   const LinearCase device(make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, *backend, stream);
@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE(fused_values_are_seen) {
   BOOST_TEST(records[0].tensor == "input");
   BOOST_TEST(records[0].sqnr() > 20);
   BOOST_TEST(records[0].stats.sum_of_squares == static_cast<double>(kShape.tokens * kShape.in_features),
-             boost::test_tools::tolerance(0.02));  // of a LayerNorm the variance is 1
+             boost::test_tools::tolerance(0.02));  // the variance after a LayerNorm is 1
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,4 +1,5 @@
-// The format safetensors: against a file that is made by hand here, every refusal, and twenty thousand damaged files.
+// Reading and writing safetensors: against a file that the test builds by hand, every refusal, and twenty thousand
+// damaged files.
 #include "ingot/nn/safetensors.h"
 
 #include <boost/test/unit_test.hpp>
@@ -43,7 +44,7 @@ std::string text_of(const std::vector<std::byte>& bytes) {
 }
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// The bytes of a file with this header and this data.
+// Returns the bytes of a file with this header and data.
 std::string file_of(const std::string& header, const std::string& data) {
   std::string text;
   for (std::size_t i = 0; i < 8; ++i) text += static_cast<char>(header.size() >> (8 * i) & 0xffU);
@@ -62,7 +63,7 @@ class Folder {
     write_text(path("file"), content);
     return path("file");
   }
-  // What opening a file with this content says.
+  // Returns the message of opening a file with this content.
   std::string refusal(const std::string& content) const {
     const fs::path at = file(content);
     const std::string message = error_of([&] { SafetensorsFile::open(at); }, ErrorCode::io_failed);
@@ -189,7 +190,7 @@ BOOST_AUTO_TEST_CASE(files_that_are_none) {
   check_contains(folder.refusal(file_of("{\"a\":" + std::string(100000, '['), "")), {"header is nested deeper"});
 }
 
-// Nobody writes to it: a reader that waits would wait for ever.
+// A FIFO that nobody writes to: a blocking open would wait forever.
 BOOST_AUTO_TEST_CASE(a_fifo_is_refused_at_once) {
   const Folder folder;
   BOOST_REQUIRE(::mkfifo(folder.path("pipe").c_str(), 0600) == 0);
@@ -199,7 +200,7 @@ BOOST_AUTO_TEST_CASE(a_fifo_is_refused_at_once) {
                  {"is no regular file"});
 }
 
-// A name from a file moves no terminal.
+// A name from a file must not send control codes to a terminal.
 BOOST_AUTO_TEST_CASE(names_are_shown_in_letters) {
   const Folder folder;
   const auto refusal = [&](const std::string& header) { return folder.refusal(file_of(header, "1234")); };
@@ -301,7 +302,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_written) {
   BOOST_TEST(std::distance(fs::directory_iterator(folder.path("")), {}) == 2);  // no partial file
 }
 
-// Each writes another content to the one place; whichever comes last, it is whole.
+// Threads write different contents to one path; whichever comes last, the file is complete.
 BOOST_AUTO_TEST_CASE(two_threads_write_one_file) {
   const Folder folder;
   const fs::path place = folder.path("out");
@@ -331,7 +332,7 @@ BOOST_AUTO_TEST_CASE(two_threads_write_one_file) {
   BOOST_TEST(std::distance(fs::directory_iterator(folder.path("")), {}) == 1);  // no partial file
 }
 
-// What a killed process has left is in nobody's way, and stays.
+// A partial file left by a killed process disturbs nobody, and stays.
 BOOST_AUTO_TEST_CASE(a_partial_file_that_is_there_already) {
   const Folder folder;
   const fs::path left = folder.path("out." + std::to_string(::getpid()) + ".0.partial");
@@ -403,7 +404,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_a_file_an_index_or_a_folder) {
 
 // ---- Damage --------------------------------------------------------------------------------------------------------
 
-// A file in memory: tens of thousands on a disk would take their time.
+// Works in memory, because tens of thousands of files would take long on a disk.
 class MemoryFile {
  public:
   MemoryFile() : descriptor_(::memfd_create("damaged", MFD_CLOEXEC)) { BOOST_REQUIRE(descriptor_); }
@@ -418,7 +419,7 @@ class MemoryFile {
   FileDescriptor descriptor_;
 };
 
-// One change to the file: bits, bytes, digits, a piece doubled or taken away, the end cut off.
+// Makes one change to the file: flips bits, changes bytes or digits, doubles or removes a piece, or cuts the end off.
 void damage(std::string& content, std::mt19937& random) {
   const auto below = [&](std::size_t bound) { return static_cast<std::size_t>(random()) % bound; };
   if (content.empty()) return;
@@ -434,7 +435,7 @@ void damage(std::string& content, std::mt19937& random) {
   }
 }
 
-// Either it is refused with an Error, or all that it says of itself holds.
+// The file is either refused with an Error, or everything that it claims holds.
 BOOST_AUTO_TEST_CASE(damaged_files_are_read_consistently_or_refused) {
   const Folder folder;
   const std::string data(64, 'd');

@@ -1,5 +1,5 @@
-// WeightOnlyLinear on the CPU reference: against float64 over codes decoded by the test, both ways to make one, what it
-// keeps, and every refusal.
+// WeightOnlyLinear on the CPU reference: results against float64 over codes that the test decodes, quantize() and
+// from_codes(), saved state and files, and every refusal.
 #include "ingot/nn/weight_only.h"
 
 #include <boost/test/unit_test.hpp>
@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(of_codes_in_every_format_and_scale) {
       BOOST_TEST(linear.out_features() == n);
       BOOST_TEST(linear.in_features() == k);
       for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
-        // f16's range is small: sums of e5m2's values times those around one are beyond it.
+        // f16's range is small: sums of e5m2 values times activations around one would exceed it.
         const Matrix x = Random(3).normal(m, k, dtype, dtype == Dtype::f16 ? 0x1p-12 : 1.0);
         const Matrix bias = Random(4).normal(1, n, dtype);
         const DeviceMatrix x_on = on_device(x, dtype), bias_on = on_device(bias, dtype);
@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(of_codes_in_every_format_and_scale) {
   }
 }
 
-// What quantize() makes of values is what a cast by the formula gives.
+// The codes of quantize() are those of a cast by the formula.
 BOOST_AUTO_TEST_CASE(of_quantized_values_with_f32_factors) {
   for (const Dtype dtype : kFp8Dtypes) {
     for (const ScaleGranularity scale : kWeightScales) {
@@ -108,7 +108,7 @@ BOOST_AUTO_TEST_CASE(of_quantized_values_with_f32_factors) {
   }
 }
 
-// OCP MX 1.0, 6.3: the exponent of the largest value of 32, less that of the format's largest.
+// OCP MX 1.0, 6.3: the exponent of the largest of 32 values, minus the exponent of the format's largest value.
 BOOST_AUTO_TEST_CASE(of_quantized_values_with_mx_scales) {
   const std::map<Dtype, int> largest_exponent{
       {Dtype::e4m3fn, 8}, {Dtype::e5m2, 15}, {Dtype::e3m2fn, 4}, {Dtype::e2m3fn, 2}, {Dtype::e2m1fn, 2}};
@@ -174,7 +174,7 @@ BOOST_AUTO_TEST_CASE(an_epilogue_and_its_inputs) {
   check_within(y.read(stream), expected, "y");
 }
 
-// A NaN makes its own column NaN; e5m2's Inf is one.
+// A NaN makes only its own column NaN; so does e5m2's Inf.
 BOOST_AUTO_TEST_CASE(codes_that_are_not_finite) {
   for (const Dtype dtype : kFp8Dtypes) {
     for (const WeightLayout layout : kWeightLayouts) {
@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(quality, Fixture)
 
-// y against float64 with the weight as it was, normal values: what the formats' mantissas leave, less half a decibel.
+// y against float64 with the original weight of normal values: what the formats' mantissas permit, less half a decibel.
 BOOST_AUTO_TEST_CASE(sqnr_of_each_format) {
   const struct {
     WeightOnlyOptions options;
@@ -276,7 +276,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(checkpoints, Fixture)
 
-// value = code * s is value = code / (1 / s), and with powers of two to the bit.
+// value = code * s equals value = code / (1 / s); with powers of two bit for bit.
 BOOST_AUTO_TEST_CASE(both_conventions_give_the_same) {
   const std::int64_t n = 150, k = 300;
   for (const WeightOnlyOptions& options : every_kind_of_weight()) {
@@ -296,7 +296,7 @@ BOOST_AUTO_TEST_CASE(both_conventions_give_the_same) {
           options, stream);
       const WeightOnlyState a = layer(codes, scales, options).state(stream), b = other.state(stream);
       BOOST_TEST((a.scale == b.scale));
-      // The bits behind a row's last code are not the codes'.
+      // Bits after a row's last code do not belong to any code.
       if (is_packed(options.layout) || k * bits_of(options.dtype) % 8 == 0) BOOST_TEST((a.weight == b.weight));
     }
   }
@@ -320,7 +320,7 @@ BOOST_AUTO_TEST_CASE(layouts_are_changed) {
   }
 }
 
-// Of other numbers the factor is 1 / s, rounded once.
+// For other numbers the factor is 1 / s, rounded once.
 BOOST_AUTO_TEST_CASE(scales_are_divided_by_in_f32) {
   const HostCodes codes = random_codes(Dtype::e4m3fn, 3, 8, 1);
   const std::vector<float> scales{3.0F, 0.7F, 1e-3F};
@@ -363,7 +363,7 @@ BOOST_AUTO_TEST_CASE(scales_of_other_dtypes_shapes_and_strides) {
   BOOST_TEST(ends[2] == 0x1p127F);
 }
 
-// Codes behind a gap, of whole bytes and less.
+// Row strides with gaps, of whole bytes and of less.
 BOOST_AUTO_TEST_CASE(codes_of_any_row_stride) {
   for (const WeightOnlyOptions& options : every_kind_of_weight()) {
     const std::int64_t n = 9, k = 64;
@@ -422,7 +422,7 @@ BOOST_AUTO_TEST_CASE(files_give_back_the_same_bits) {
   BOOST_TEST(opened.metadata().at("ingot.scale") == "row");
 }
 
-// What other programs write and read: codes [N, K] and weight_scale beside them.
+// What other programs write and read: codes [N, K] with weight_scale.
 BOOST_AUTO_TEST_CASE(rows_of_codes_are_stored_as_they_are) {
   const HostCodes codes = random_codes(Dtype::e4m3fn, 5, 83, 1);
   const WeightOnlyOptions options{.layout = WeightLayout::row_major};
@@ -438,14 +438,14 @@ BOOST_AUTO_TEST_CASE(rows_of_codes_are_stored_as_they_are) {
 }
 
 BOOST_AUTO_TEST_CASE(bytes_of_weights) {
-  // Packed: rows and K padded to 64, and 4 bytes to a row.
+  // Packed: rows and K are padded to 64, and each row adds 4 bytes.
   BOOST_TEST(layer({}, 64, 128).weight_bytes() == 64U * 128 + 64 * 4 + 64 * 4);
   BOOST_TEST(layer({.dtype = Dtype::e3m2fn, .mx = true}, 64, 128).weight_bytes() == 64U * 96 + 64 * 4 + 64 * 4);
   BOOST_TEST(layer({.dtype = Dtype::e2m1fn, .mx = true, .layout = WeightLayout::row_major}, 7, 100).weight_bytes() ==
              7U * 50 + 7 * 4);
 }
 
-// Nothing is allocated once it is made, and the call is one operation.
+// A finished layer allocates nothing, and a call is a single operation.
 BOOST_AUTO_TEST_CASE(forward_allocates_nothing) {
   CountingBackend counting(*backend, &stream);
   Stream on(counting);
@@ -461,7 +461,7 @@ BOOST_AUTO_TEST_CASE(forward_allocates_nothing) {
   BOOST_TEST(counting.calls.size() == 2U);
 }
 
-// So a kernel may read it before the one ahead has ended: that one is none of those that made the layer.
+// Making a layer waits for the device. So a kernel may read the weight early: the kernel before it did not write it.
 BOOST_AUTO_TEST_CASE(a_weight_is_there_when_the_layer_is_made) {
   for (const WeightLayout layout : kWeightLayouts) {
     CountingBackend counting(*backend, &stream);
@@ -539,7 +539,7 @@ BOOST_AUTO_TEST_CASE(of_from_codes) {
   BOOST_TEST(with(codes, bytes.view(Dtype::f32, 4, 2), {.mx = true}) ==
              "WeightOnlyLinear scales: is f32[4, 2] on cpu; those of mx are e8m0fnu; scales of another dtype are "
              "scale=1x32, without mx");
-  // The bytes of a file, of no format yet.
+  // Bytes of a file, without a format.
   BOOST_TEST(with(bytes.view(Dtype::u8, 4, 64), bytes.view(Dtype::f32, 4, 1), {}) ==
              "WeightOnlyLinear codes: is u8[4, 64] on cpu; the options say e4m3fn: give bytes that are such codes this "
              "dtype");
@@ -615,7 +615,8 @@ BOOST_AUTO_TEST_CASE(of_states) {
   BOOST_TEST(with(bad) == "WeightOnlyState: is of a weight [2147483648, 2147483648], which no device holds");
 }
 
-// What a GPU multiplies a row by says what the row's codes say: else it and the CPU would not agree.
+// The stored fault of each row must match its codes, because a GPU multiplies by it; otherwise GPU and CPU would
+// disagree.
 BOOST_AUTO_TEST_CASE(of_packed_bytes_that_contradict_themselves) {
   const auto with = [&](const WeightOnlyState& state) {
     return error_of([&] { WeightOnlyLinear::from_state(*backend, state, stream); }, ErrorCode::invalid_argument);
@@ -689,7 +690,7 @@ BOOST_AUTO_TEST_CASE(of_files) {
   const std::filesystem::path path = directory.path() / "w.safetensors";
   const WeightOnlyState state = layer({}, 7, 40).state(stream);
   save_weight_only(path, {{"a.", state}});
-  // The file again, with other metadata, or without some.
+  // Writes the file again with other metadata, or without some of it.
   const auto with = [&](std::map<std::string, std::string> changes, const std::string& name = "a.") {
     const SafetensorsFile first = SafetensorsFile::open(path);
     std::map<std::string, std::string> metadata = first.metadata();

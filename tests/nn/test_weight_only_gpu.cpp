@@ -1,5 +1,5 @@
-// WeightOnlyLinear on CUDA: what it is made of has the CPU's bits, what it gives is float64's within rounding, a row
-// does not depend on the others where that is promised, and a graph replays it.
+// WeightOnlyLinear on CUDA: layers have the CPU's bits, results agree with float64 within rounding, rows are
+// independent of each other with batch_invariant, and a graph can replay the layer.
 #include "support/gpu_test.h"
 
 #include <algorithm>
@@ -31,8 +31,8 @@ struct Fixture {
   Stream cpu_stream{*cpu};
 };
 
-// Of each dtype the usual scale, and of each scale the usual dtype, in both layouts: every pair of them is in
-// tests/runtime/test_dequant_matmul_gpu.cpp.
+// The usual scale for each dtype, and the usual dtype for each scale, in both layouts.
+// tests/runtime/test_dequant_matmul_gpu.cpp covers every pair.
 std::vector<WeightOnlyOptions> kinds() {
   std::vector<WeightOnlyOptions> some;
   for (const WeightOnlyOptions& options : every_kind_of_weight()) {
@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(quantized_to_the_cpus_bits) {
           const WeightOnlyState a = WeightOnlyLinear::quantize(backend, there, options, stream).state(stream);
           const WeightOnlyState b = WeightOnlyLinear::quantize(*cpu, here, options, cpu_stream).state(cpu_stream);
           BOOST_TEST((a.scale == b.scale));
-          // The bits behind a row's last code are not the codes'.
+          // Bits after a row's last code do not belong to any code.
           if (is_packed(options.layout) || k * bits_of(options.dtype) % 8 == 0) BOOST_TEST((a.weight == b.weight));
         }
       }

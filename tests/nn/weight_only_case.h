@@ -1,5 +1,5 @@
-// Layers with weights of 8, 6 and 4 bits, made of codes that the test has drawn, with what they should give in float64.
-// It shares no code with what it checks: codes are decoded and written to rows here.
+// Layers with weights in 8, 6 and 4 bits made from random codes, and their expected results in float64. It shares no
+// code with the library: it decodes and packs codes itself.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace ingot::test {
 
 // ---- the formats ---------------------------------------------------------------------------------------------------
 
-// By a search among all codes: the nearest, the even one of two equally near; saturating.
+// Searches all codes for the nearest, and takes the even one of two equally near; saturates.
 inline std::uint8_t encode_weight_code(Dtype dtype, double x) {
   std::uint8_t best = 0;
   double best_distance = std::numeric_limits<double>::infinity();
@@ -42,14 +42,14 @@ inline std::uint8_t encode_weight_code(Dtype dtype, double x) {
 struct HostCodes {
   Dtype dtype{};
   std::int64_t rows = 0, cols = 0;
-  std::vector<std::uint8_t> codes{};  // a byte each
+  std::vector<std::uint8_t> codes{};  // one per byte
 
   double value(std::int64_t r, std::int64_t c) const {
     return decode_slowly(dtype, codes[static_cast<std::size_t>(r * cols + c)]);
   }
 };
 
-// Any finite codes.
+// Random finite codes.
 inline HostCodes random_codes(Dtype dtype, std::int64_t rows, std::int64_t cols, unsigned seed) {
   HostCodes made{dtype, rows, cols, std::vector<std::uint8_t>(static_cast<std::size_t>(rows * cols))};
   std::mt19937 engine(seed);
@@ -61,7 +61,7 @@ inline HostCodes random_codes(Dtype dtype, std::int64_t rows, std::int64_t cols,
   return made;
 }
 
-// Rows of `row_stride` elements, with ones in the bits that belong to no code.
+// Packs rows of `row_stride` elements; bits that belong to no code are ones.
 inline std::vector<std::uint8_t> rows_of_codes(const HostCodes& host, std::int64_t row_stride) {
   const std::int64_t pitch = row_bytes(host.dtype, row_stride);
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(pitch * host.rows), 0xff);
@@ -81,7 +81,7 @@ inline std::vector<std::uint8_t> rows_of_codes(const HostCodes& host, std::int64
   return bytes;
 }
 
-// Memory of the device that holds what the host has given.
+// Device memory with the host's content.
 class DeviceBytes {
  public:
   DeviceBytes(const void* data, std::size_t bytes, Backend& backend, Stream& stream)
@@ -129,10 +129,10 @@ inline std::string print(const WeightOnlyOptions& options) {
 struct WeightScales {
   std::int64_t rows = 1, cols = 1;
   std::vector<float> factors{};
-  std::vector<std::uint8_t> powers{};  // of mx: the same as codes of e8m0fnu
+  std::vector<std::uint8_t> powers{};  // for mx: the same scales as e8m0fnu codes
 };
 
-// Powers of two, so that 1 / (1 / s) is s; without `pow2` any numbers around one.
+// With `pow2` powers of two, so that 1 / (1 / s) is s; otherwise any numbers around one.
 inline WeightScales random_scales(const WeightOnlyOptions& options, std::int64_t n, std::int64_t k, unsigned seed,
                                   bool pow2) {
   const ScaleGranularity scale = options.mx ? kRowGroups32 : options.scale;
@@ -175,7 +175,7 @@ inline WeightOnlyLinear layer_of(const HostCodes& codes, const WeightScales& sca
                                       ScaleConvention::dequantize, options, stream);
 }
 
-// y of a forward(), into memory that holds NaN before.
+// Runs forward() into memory that holds NaN, and returns y.
 inline DeviceMatrix forward_of(const WeightOnlyLinear& layer, const DeviceMatrix& x, Dtype out, Backend& backend,
                                Stream& stream, const Tensor& bias = {}) {
   DeviceMatrix y = DeviceMatrix::poisoned(x.view().rows, layer.out_features(), out, backend, stream);
