@@ -52,7 +52,8 @@ endfunction()
 
 set(links 0)
 file(GLOB_RECURSE pages ${ROOT}/docs/*.md)
-foreach(document IN LISTS pages ITEMS ${ROOT}/README.md ${ROOT}/ARCHITECTURE.md ${ROOT}/CONTRIBUTING.md)
+foreach(document IN LISTS pages ITEMS ${ROOT}/README.md ${ROOT}/ARCHITECTURE.md ${ROOT}/CONTRIBUTING.md
+        ${ROOT}/CHANGELOG.md)
   cmake_path(GET document PARENT_PATH folder)
   file(READ ${document} text)
   string(REPLACE "](" "<link>" text "${text}")  # a bracket would join the elements of a list
