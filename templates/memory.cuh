@@ -56,7 +56,8 @@ INGOT_HOST_DEVICE void unpack(const Vector<T>& values, float (&x)[kPerVector<T>]
   }
 }
 
-// Names the L2's default policy explicitly: tiled casts ran faster than with loads that name none (docs/kernels.md).
+// Names the L2's default policy explicitly: tiled casts ran faster than with loads that name none
+// (docs/notes/casts.md).
 INGOT_DEVICE U32x4 load16(const void* source) {
 #if INGOT_ON_DEVICE
   return ptx::ld_global_nc(source, ptx::createpolicy_evict_normal());

@@ -143,7 +143,7 @@ bool is_cluster(i64 tiles, const Launcher& launcher) {
 }
 
 // Are all tiles on the GPU at once, and is that faster? Without an expression, whose pass for the maxima computes it
-// twice, only as a cluster (docs/kernels.md).
+// twice, only as a cluster (docs/notes/cast_whole.md).
 bool runs_whole(const CastSpec& spec, const Tensor& input, const Stream& stream, const Launcher& launcher) {
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
   const i64 multiprocessors = launcher.multiprocessors();

@@ -25,7 +25,7 @@ struct Box {
 };
 
 // Rows that start within a sector pair gain nothing from what lies next to them: fetching it costs them a tenth
-// (docs/kernels.md).
+// (docs/notes/gemm_sm90.md).
 CUtensorMapL2promotion promotion(cuuint64_t stride) {
   return stride % 64 == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
 }
