@@ -1,5 +1,5 @@
 # cmake -DROOT=<repository> -P check_readme.cmake: the documents are true to the tree. README stays short, shows the C++
-# example that is compiled, and every link leads to a file, and to a heading of it.
+# example that is compiled, and every link leads to a file and to a heading of it, those in the sources' comments too.
 cmake_minimum_required(VERSION 3.25)
 
 set(most_lines 250)
@@ -83,6 +83,20 @@ endforeach()
 if(links LESS 100)
   message(FATAL_ERROR "Only ${links} links were found: this check looks in the wrong place")
 endif()
+
+# Comments point to pages that are there.
+file(GLOB_RECURSE sources ${ROOT}/src/*.h ${ROOT}/src/*.cpp ${ROOT}/templates/*.cuh ${ROOT}/bench/*.cpp
+     ${ROOT}/tests/*.h ${ROOT}/tests/*.cpp ${ROOT}/tools/*.cpp ${ROOT}/examples/*.cpp)
+foreach(source IN LISTS sources)
+  file(STRINGS ${source} mentions REGEX "docs/[a-z0-9_/]+\\.md")
+  foreach(mention IN LISTS mentions)
+    string(REGEX REPLACE ".*(docs/[a-z0-9_/]+\\.md).*" "\\1" page "${mention}")
+    if(NOT EXISTS ${ROOT}/${page})
+      message(SEND_ERROR "${source} points to ${page}, which is not there")
+    endif()
+    math(EXPR links "${links} + 1")
+  endforeach()
+endforeach()
 
 # The index lists every page.
 file(READ ${ROOT}/docs/README.md index)
