@@ -387,7 +387,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_weights_accumulate_within_the_gemm) {
           const Matrix once = gradient.read(stream);
           linear.backward({.grad_output = device.grad_output, .grad_weight = gradient, .accumulate = true}, stream);
           const Matrix twice = gradient.read(stream);
-          Expected expected = expected_grad_weight(recipe.config, host.grad_output, host.input, main);
+          ExpectedMatrix expected = expected_grad_weight(recipe.config, host.grad_output, host.input, main);
           for (std::size_t i = 0; i < once.values.size(); ++i) {
             if (main == Dtype::f32) BOOST_REQUIRE_EQUAL(twice.values[i], 2 * once.values[i]);
             expected.value.values[i] += once.values[i];
@@ -461,8 +461,8 @@ BOOST_AUTO_TEST_CASE(weight_codes_are_kept_until_the_weight_changes) {
   LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
   const DeviceMatrix other_weight(other.weight, Dtype::bf16, *backend, stream);
   Float8Linear linear(*backend, {shape.in_features, shape.out_features}, tensorwise());
-  const Expected with_old = expected_output(tensorwise(), host.input, host.weight, nullptr, Dtype::bf16);
-  const Expected with_new = expected_output(tensorwise(), host.input, other.weight, nullptr, Dtype::bf16);
+  const ExpectedMatrix with_old = expected_output(tensorwise(), host.input, host.weight, nullptr, Dtype::bf16);
+  const ExpectedMatrix with_new = expected_output(tensorwise(), host.input, other.weight, nullptr, Dtype::bf16);
 
   linear.forward(device.forward(false), stream);
   check_within(device.output.read(stream), with_old, "first output");

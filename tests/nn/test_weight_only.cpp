@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE(an_epilogue_and_its_inputs) {
   const Matrix each = Random(6).normal(1, m, Dtype::f32), bias = Random(7).normal(1, n, Dtype::bf16);
   const DeviceMatrix gate_on = on_device(gate, Dtype::bf16), shift_on = on_device(shift, Dtype::bf16);
   const DeviceMatrix each_on = on_device(each, Dtype::f32), bias_on = on_device(bias, Dtype::bf16);
-  Expected expected = expected_gemm(x, values_of(codes, scales, options), &bias, Dtype::f32);
+  ExpectedMatrix expected = expected_gemm(x, values_of(codes, scales, options), &bias, Dtype::f32);
   for (std::int64_t r = 0; r < m; ++r) {
     for (std::int64_t c = 0; c < n; ++c) {
       const double value = std::max(expected.value.at(r, c), 0.0) * gate.at(r, c) + shift.at(0, c) + each.at(0, r);

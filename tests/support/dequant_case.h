@@ -48,48 +48,14 @@ struct WeightCodes {
   double value(std::int64_t row, std::int64_t col) const { return decode_slowly(dtype, at(row, col)); }
 
   // Random codes, including NaN and Inf unless `finite`.
-  static WeightCodes random(Dtype dtype, std::int64_t n, std::int64_t k, std::uint64_t seed, bool finite = true) {
-    WeightCodes made{
-        .dtype = dtype, .n = n, .k = k, .codes = std::vector<std::uint8_t>(static_cast<std::size_t>(n * k))};
-    const std::uint32_t mask = (1U << static_cast<unsigned>(bits_of(dtype))) - 1U;
-    for (std::size_t i = 0; i < made.codes.size(); ++i) {
-      std::uint32_t code = static_cast<std::uint32_t>(random_bits(seed, i)) & mask;
-      if (finite && is_nan_or_inf(dtype, code)) code = 1;
-      made.codes[i] = static_cast<std::uint8_t>(code);
-    }
-    return made;
-  }
+  static WeightCodes random(Dtype dtype, std::int64_t n, std::int64_t k, std::uint64_t seed, bool finite = true);
 
   // The codes in rows of packed bytes that begin `offset` bytes after an aligned address and are `padding` elements
   // apart; bytes that hold no code are poison.
-  GuardedMatrix rows(std::int64_t padding = 0, std::int64_t offset = 0) const {
-    const std::int64_t stride = row_stride(padding);
-    GuardedMatrix bytes(Dtype::u8, n, row_bytes(dtype, k), stride * bits_of(dtype) / 8 - row_bytes(dtype, k), offset);
-    for (std::int64_t r = 0; r < n; ++r) {
-      for (std::int64_t c = 0; c < k; ++c) {
-        for (int bit = 0; bit < bits_of(dtype); ++bit) {
-          const std::int64_t at_bit = c * bits_of(dtype) + bit;
-          const std::uint32_t mask = 1U << static_cast<unsigned>(at_bit % 8);
-          const bool set = ((at(r, c) >> static_cast<unsigned>(bit)) & 1U) != 0;
-          const std::uint32_t byte = bytes.bits(r, at_bit / 8);
-          bytes.set_bits(r, at_bit / 8, set ? byte | mask : byte & ~mask);
-        }
-      }
-    }
-    return bytes;
-  }
-  std::int64_t row_stride(std::int64_t padding) const {
-    const std::int64_t unit = packed_unit(dtype);
-    return (k + padding + unit - 1) / unit * unit;
-  }
+  GuardedMatrix rows(std::int64_t padding = 0, std::int64_t offset = 0) const;
+  std::int64_t row_stride(std::int64_t padding) const;
   // A tensor of codes over those bytes.
-  Tensor view(const GuardedMatrix& bytes, void* base, Device device, std::int64_t padding) const {
-    Tensor tensor = bytes.view(base, device);
-    tensor.dtype = dtype;
-    tensor.cols = k;
-    tensor.row_stride = row_stride(padding);
-    return tensor;
-  }
+  Tensor view(const GuardedMatrix& bytes, void* base, Device device, std::int64_t padding) const;
 };
 
 // Where tensors begin, and how much farther apart their rows are than necessary.
@@ -110,67 +76,19 @@ struct DequantCase {
 
 class DequantData {
  public:
-  explicit DequantData(const DequantCase& c)
-      : case_(c),
-        x(c.spec.x, c.m, c.k, c.placement.x_padding, c.placement.x_offset),
-        weight(WeightCodes::random(c.spec.weight, c.n, c.k, c.seed)),
-        factors(c.spec.factors, 1, scale_count(c.spec.scale, c.n, c.k)) {
-    for (std::int64_t r = 0; r < c.m; ++r) {
-      for (std::int64_t col = 0; col < c.k; ++col) {
-        x.set_bits(r, col,
-                   encode_input(c.spec.x, random_normal(c.seed + 7, static_cast<std::uint64_t>(r * c.k + col))));
-      }
-    }
-    fill_factors();
-    if (c.faulty) add_faults();
-    if (c.spec.bias) bias = vector_of(c.spec.x, c.n, 11);
-    for (const PointwiseInput& input : c.spec.pointwise.inputs()) add_input(input);
-  }
+  explicit DequantData(const DequantCase& c);
 
   const DequantCase& of() const { return case_; }
 
-  bool has_nan(std::int64_t row) const {
-    for (std::int64_t k = 0; k < case_.k; ++k) {
-      if (std::isnan(weight.value(row, k))) return true;
-    }
-    return false;
-  }
+  bool has_nan(std::int64_t row) const;
 
-  double factor(std::int64_t row, std::int64_t k) const {
-    const ScaleGranularity scale = case_.spec.scale;
-    const std::int64_t groups = scale.cols == 0 ? 1 : (case_.k + scale.cols - 1) / scale.cols;
-    const std::int64_t of_row = scale.rows == 0 ? 0 : row / scale.rows;
-    return factors.value(0, of_row * groups + (scale.cols == 0 ? 0 : k / scale.cols));
-  }
+  double factor(std::int64_t row, std::int64_t k) const;
 
   // Every output in float64, and how far from it a result may lie; NaN and Inf stay what they are.
   struct Expected {
     double value, bound;
   };
-  std::vector<Expected> expected() const {
-    std::vector<double> values(static_cast<std::size_t>(case_.n * case_.k));
-    for (std::int64_t n = 0; n < case_.n; ++n) {
-      for (std::int64_t k = 0; k < case_.k; ++k) {
-        values[static_cast<std::size_t>(n * case_.k + k)] = weight.value(n, k) * factor(n, k);
-      }
-    }
-    std::vector<double> xs(static_cast<std::size_t>(case_.k));
-    std::vector<Expected> all;
-    for (std::int64_t m = 0; m < case_.m; ++m) {
-      for (std::int64_t k = 0; k < case_.k; ++k) xs[static_cast<std::size_t>(k)] = x.value(m, k);
-      for (std::int64_t n = 0; n < case_.n; ++n) {
-        double sum = 0;
-        double sizes = 0;
-        const double* const row = values.data() + n * case_.k;
-        for (std::size_t k = 0; k < xs.size(); ++k) {
-          sum += xs[k] * row[k];
-          sizes += std::fabs(xs[k] * row[k]);
-        }
-        all.push_back(finish(m, n, sum, static_cast<double>(case_.k + 8) * 0x1p-24 * sizes));
-      }
-    }
-    return all;
-  }
+  std::vector<Expected> expected() const;
 
  private:
   DequantCase case_;
@@ -184,159 +102,35 @@ class DequantData {
 
  private:
   // Factors that bring the outputs to around 1.
-  void fill_factors() {
-    const double unit = 1.0 / static_cast<double>(fp8_max(case_.spec.weight));
-    for (std::int64_t i = 0; i < factors.cols(); ++i) {
-      const std::uint64_t bits = random_bits(case_.seed + 3, static_cast<std::uint64_t>(i));
-      if (case_.spec.factors == Dtype::e8m0fnu) {
-        factors.set_bits(0, i, static_cast<std::uint32_t>(127 + std::ilogb(unit) - 1 + static_cast<int>(bits % 4)));
-      } else {
-        factors.set_bits(
-            0, i,
-            float_bits(static_cast<float>(unit * (0.25 + random_unit(case_.seed + 3, static_cast<std::uint64_t>(i))))));
-      }
-    }
-  }
+  void fill_factors();
 
-  void add_faults() {
-    const Dtype dtype = case_.spec.weight;
-    for (std::int64_t row = 0; row < case_.n; ++row) {
-      const std::uint64_t bits = random_bits(case_.seed + 5, static_cast<std::uint64_t>(row));
-      if (row % 5 != 1 || case_.k == 0) continue;
-      for (std::uint32_t code = 0; code < 256; ++code) {
-        const double value = decode_slowly(dtype, code);
-        const bool wanted =
-            row % 2 == 0 ? std::isnan(value) : std::isinf(value) && (bits & 64U) == (code >= 128 ? 64U : 0U);
-        if (is_sub_byte(dtype) || !wanted) continue;
-        weight.at(row, static_cast<std::int64_t>((bits >> 8U) % static_cast<std::uint64_t>(case_.k))) =
-            static_cast<std::uint8_t>(code);
-      }
-    }
-  }
+  void add_faults();
 
-  GuardedMatrix vector_of(Dtype dtype, std::int64_t count, std::uint64_t seed) const {
-    return matrix_of(dtype, 1, count, seed);
-  }
-  GuardedMatrix matrix_of(Dtype dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed) const {
-    GuardedMatrix made(dtype, rows, cols);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t c = 0; c < cols; ++c) {
-        made.set_bits(r, c,
-                      encode_input(dtype, random_normal(case_.seed + seed, static_cast<std::uint64_t>(r * cols + c))));
-      }
-    }
-    return made;
-  }
+  GuardedMatrix vector_of(Dtype dtype, std::int64_t count, std::uint64_t seed) const;
+  GuardedMatrix matrix_of(Dtype dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed) const;
 
-  void add_input(const PointwiseInput& input) {
-    const std::uint64_t seed = 20 + inputs.size();
-    switch (input.kind) {
-      case PointwiseInput::Kind::matrix: inputs.push_back(matrix_of(case_.spec.x, case_.m, case_.n, seed)); break;
-      case PointwiseInput::Kind::row: inputs.push_back(vector_of(Dtype::f32, case_.m, seed)); break;
-      default: inputs.push_back(vector_of(case_.spec.x, case_.n, seed)); break;
-    }
-  }
+  void add_input(const PointwiseInput& input);
 
-  Expected finish(std::int64_t m, std::int64_t n, double sum, double bound) const {
-    const DequantMatmulSpec& spec = case_.spec;
-    if (spec.bias) {
-      sum += bias.value(0, n);
-      bound += 0x1p-24 * std::fabs(sum);
-    }
-    if (spec.pointwise) {
-      std::vector<double> others;
-      const auto kinds = spec.pointwise.inputs();
-      for (std::size_t i = 0; i < kinds.size(); ++i) {
-        const PointwiseInput::Kind kind = kinds[i].kind;
-        others.push_back(kind == PointwiseInput::Kind::matrix ? inputs[i].value(m, n)
-                         : kind == PointwiseInput::Kind::row  ? inputs[i].value(0, m)
-                                                              : inputs[i].value(0, n));
-      }
-      const double value = evaluate(spec.pointwise, sum, others);
-      // The steepest slope nearby.
-      const double around = std::max({bound, 1e-3 * std::fabs(sum), 1e-6});
-      const double slope = std::max(std::fabs(evaluate(spec.pointwise, sum + around, others) - value),
-                                    std::fabs(evaluate(spec.pointwise, sum - around, others) - value)) /
-                           around;
-      bound = bound * (1.25 * slope + 0.1) + 0x1p-14 * std::fabs(value) + 1e-7;
-      sum = value;
-    }
-    const double rounding = unit_roundoff(spec.out) * std::fabs(sum) + (spec.out == Dtype::f16 ? 0x1p-25 : 0.0);
-    return {sum, (bound + rounding) * 1.01};
-  }
+  Expected finish(std::int64_t m, std::int64_t n, double sum, double bound) const;
 };
 
 // Empty, or a message that says which output is wrong.
-inline std::string fault_of_outputs(const DequantData& data, const GuardedMatrix& out,
-                                    const std::vector<DequantData::Expected>& expected) {
-  if (std::string found = out.damage(); !found.empty()) return found;
-  const DequantCase& c = data.of();
-  const double largest = c.spec.out == Dtype::f16 ? 65504.0 : 3e38;
-  for (std::int64_t m = 0; m < c.m; ++m) {
-    for (std::int64_t n = 0; n < c.n; ++n) {
-      const auto [value, bound] = expected[static_cast<std::size_t>(m * c.n + n)];
-      const double given = out.value(m, n);
-      const bool right = std::isnan(value)   ? std::isnan(given)
-                         : std::isinf(value) ? given == value
-                                             : std::fabs(given - value) <= bound ||
-                                                   (std::isinf(given) && std::fabs(value) + bound > largest);
-      if (!right) {
-        return "out(" + std::to_string(m) + ", " + std::to_string(n) + ") is " + std::to_string(given) + ", not " +
-               std::to_string(value) + " within " + std::to_string(bound);
-      }
-    }
-  }
-  return {};
-}
+std::string fault_of_outputs(const DequantData& data, const GuardedMatrix& out,
+                             const std::vector<DequantData::Expected>& expected);
 
 // The data in a backend's memory. The backend itself packs the weight there.
 class PlacedDequant {
  public:
-  PlacedDequant(const DequantData& data, Backend& backend, Stream& stream)
-      : data_(&data),
-        backend_(&backend),
-        out_(data.of().spec.out, data.of().m, data.of().n, data.of().placement.out_padding,
-             data.of().placement.out_offset) {
-    const DequantCase& c = data.of();
-    tensors_.x = place(data.x, stream);
-    tensors_.factors = place(data.factors, stream);
-    if (c.spec.bias) tensors_.bias = place(data.bias, stream);
-    for (std::size_t i = 0; i < data.inputs.size(); ++i) tensors_.inputs[i] = place(data.inputs[i], stream);
-    const GuardedMatrix codes = data.weight.rows(c.placement.weight_padding, c.placement.weight_offset);
-    tensors_.weight = place(codes, stream);
-    tensors_.weight = data.weight.view(codes, memory_.back().data(), backend.device(), c.placement.weight_padding);
-    if (is_packed(c.spec.layout)) {
-      const std::int64_t bytes = packed_weight_bytes(c.spec.weight, c.n, c.k);
-      Buffer packed(backend, static_cast<std::size_t>(bytes));
-      const Tensor target = vector(packed.data(), Dtype::u8, bytes, backend.device());
-      backend.pack_weight({.weight = c.spec.weight, .layout = c.spec.layout},
-                          {.codes = tensors_.weight, .packed = target}, stream);
-      tensors_.weight = target;
-      memory_.push_back(std::move(packed));
-    }
-    tensors_.out = place(out_, stream);
-    out_memory_ = memory_.size() - 1;
-  }
+  PlacedDequant(const DequantData& data, Backend& backend, Stream& stream);
 
   void enqueue(Stream& stream) { backend_->dequant_matmul(data_->of().spec, tensors_, stream); }
   void enqueue(const DequantMatmulSpec& spec, Stream& stream) { backend_->dequant_matmul(spec, tensors_, stream); }
-  void poison(Stream& stream) {
-    backend_->copy_from_host(memory_[out_memory_].data(), out_.bytes().data(), out_.bytes().size(), stream);
-  }
-  GuardedMatrix out(Stream& stream) {
-    GuardedMatrix fetched = out_;
-    backend_->copy_to_host(fetched.bytes().data(), memory_[out_memory_].data(), fetched.bytes().size(), stream);
-    return fetched;
-  }
+  void poison(Stream& stream);
+  GuardedMatrix out(Stream& stream);
   DequantMatmulTensors& tensors() { return tensors_; }
 
  private:
-  Tensor place(const GuardedMatrix& matrix, Stream& stream) {
-    Buffer buffer(*backend_, matrix.bytes().size());
-    backend_->copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
-    memory_.push_back(std::move(buffer));
-    return matrix.view(memory_.back().data(), backend_->device());
-  }
+  Tensor place(const GuardedMatrix& matrix, Stream& stream);
 
   const DequantData* data_;
   Backend* backend_;
@@ -346,8 +140,6 @@ class PlacedDequant {
   DequantMatmulTensors tensors_{};
 };
 
-inline std::string describe(const DequantCase& c) {
-  return print(c.spec) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k);
-}
+std::string describe(const DequantCase& c);
 
 }  // namespace ingot::test

@@ -23,62 +23,42 @@ class FakeBackend final : public Backend {
 
   FakeBackend() = default;
 
-  Device device() const override { return {DeviceType::cuda, 2}; }
-  void amax(const AmaxSpec&, const AmaxTensors&, Stream&) override {}
-  void cast(const CastSpec&, const CastTensors&, Stream&) override {}
-  std::unique_ptr<CastList> make_cast_list(const CastSpec&, std::span<const CastTensors>, Stream&) override {
-    return nullptr;
-  }
-  void gemm(const GemmSpec&, const GemmTensors&, Stream&) override {}
-  void column_sum(const ColumnSumSpec&, const ColumnSumTensors&, Stream&) override {}
-  void relayout(const RelayoutSpec&, const RelayoutTensors&, Stream&) override {}
-  void elementwise(const ElementwiseSpec&, const ElementwiseTensors&, Stream&) override {}
-  void cast_stats(const CastStatsSpec&, const CastStatsTensors&, Stream&) override {}
-  void norm(const NormSpec&, const NormTensors&, Stream&) override {}
-  void norm_backward(const NormBackwardSpec&, const NormBackwardTensors&, Stream&) override {}
-  void amax_history(const AmaxHistorySpec&, const AmaxHistoryTensors&, Stream&) override {}
-  void quantize_mx(const MxQuantizeSpec&, const MxQuantizeTensors&, Stream&) override {}
-  void float_quantize(const FloatQuantizeSpec&, const FloatQuantizeTensors&, Stream&) override {}
-  void pack_weight(const PackWeightSpec&, const PackWeightTensors&, Stream&) override {}
-  void dequant_matmul(const DequantMatmulSpec&, const DequantMatmulTensors&, Stream&) override {}
+  Device device() const override;
+  void amax(const AmaxSpec&, const AmaxTensors&, Stream&) override;
+  void cast(const CastSpec&, const CastTensors&, Stream&) override;
+  std::unique_ptr<CastList> make_cast_list(const CastSpec&, std::span<const CastTensors>, Stream&) override;
+  void gemm(const GemmSpec&, const GemmTensors&, Stream&) override;
+  void column_sum(const ColumnSumSpec&, const ColumnSumTensors&, Stream&) override;
+  void relayout(const RelayoutSpec&, const RelayoutTensors&, Stream&) override;
+  void elementwise(const ElementwiseSpec&, const ElementwiseTensors&, Stream&) override;
+  void cast_stats(const CastStatsSpec&, const CastStatsTensors&, Stream&) override;
+  void norm(const NormSpec&, const NormTensors&, Stream&) override;
+  void norm_backward(const NormBackwardSpec&, const NormBackwardTensors&, Stream&) override;
+  void amax_history(const AmaxHistorySpec&, const AmaxHistoryTensors&, Stream&) override;
+  void quantize_mx(const MxQuantizeSpec&, const MxQuantizeTensors&, Stream&) override;
+  void float_quantize(const FloatQuantizeSpec&, const FloatQuantizeTensors&, Stream&) override;
+  void pack_weight(const PackWeightSpec&, const PackWeightTensors&, Stream&) override;
+  void dequant_matmul(const DequantMatmulSpec&, const DequantMatmulTensors&, Stream&) override;
 
-  void* allocate(std::size_t bytes) override {
-    if (bytes == 0) return nullptr;
-    if (bytes > largest) throw Error(ErrorCode::out_of_memory, "fake", "is full");
-    ++allocations;
-    void* data = std::malloc(bytes);
-    live[data] = bytes;
-    return data;
-  }
-  void release(void* data) noexcept override {
-    live.erase(data);
-    std::free(data);
-  }
-  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream&) override { std::memcpy(to, from, bytes); }
-  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream&) override { std::memcpy(to, from, bytes); }
-  void fill_zero(void* data, std::size_t bytes, Stream&) override {
-    if (fill_fails) throw Error(ErrorCode::cuda_failed, "fake", "cannot fill");
-    std::memset(data, 0, bytes);
-  }
-  void synchronize(Stream&) override {}
-  bool capturing(const Stream&) const override {
-    ++capture_questions;
-    return is_capturing;
-  }
+  void* allocate(std::size_t bytes) override;
+  void release(void* data) noexcept override;
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream&) override;
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream&) override;
+  void fill_zero(void* data, std::size_t bytes, Stream&) override;
+  void synchronize(Stream&) override;
+  bool capturing(const Stream&) const override;
   // A handle is just a count of the streams made; nothing dereferences it.
-  CUstream_st* create_stream() override {
-    return reinterpret_cast<CUstream_st*>(static_cast<std::uintptr_t>(++streams));
-  }
-  void destroy_stream(CUstream_st*) noexcept override { --streams; }
-  void* create_fence() override { return nullptr; }
-  void destroy_fence(void* /*fence*/) noexcept override {}
-  void wait(const Stream& /*stream*/, const Stream& /*other*/, void* /*fence*/) override {}
-  void* create_mark() override { return nullptr; }
-  void destroy_mark(void*) noexcept override {}
-  void record_mark(void*, const Stream&) override {}
-  double microseconds_between(void*, void*) override { return 0; }
-  void set_launch_hook(LaunchHook*) override {}
-  std::int64_t launches() const override { return 0; }
+  CUstream_st* create_stream() override;
+  void destroy_stream(CUstream_st*) noexcept override;
+  void* create_fence() override;
+  void destroy_fence(void* /*fence*/) noexcept override;
+  void wait(const Stream& /*stream*/, const Stream& /*other*/, void* /*fence*/) override;
+  void* create_mark() override;
+  void destroy_mark(void*) noexcept override;
+  void record_mark(void*, const Stream&) override;
+  double microseconds_between(void*, void*) override;
+  void set_launch_hook(LaunchHook*) override;
+  std::int64_t launches() const override;
 };
 
 }  // namespace ingot::test

@@ -57,48 +57,7 @@ struct CrossCell {
 
 inline bool wgmma_multiplies(const GemmSpec& spec) { return is_ocp(spec.a) && is_ocp(spec.b); }
 
-inline std::vector<CrossCell> cross_cells() {
-  std::vector<CrossCell> cells;
-  std::size_t group = 0;
-  const auto add = [&](const GemmSpec& kind) {
-    for (std::size_t i = 0; i < kCrossEpilogues.size(); ++i) {
-      const auto words = std::get<GemmSpec>(parse("gemm bf16*bf16->bf16 " + std::string(kCrossEpilogues[i].words)));
-      GemmSpec spec = kind;
-      spec.bias = words.bias;
-      spec.epilogue = words.epilogue;
-      if (spec.epilogue.c) spec.epilogue.c = epilogue_dtype(spec);
-      cells.push_back({.spec = spec, .index = cells.size(), .group = group, .epilogue = i});
-    }
-  };
-  // Operands that gemm_sm90 multiplies too come first: then every share of the groups has as many kernels.
-  for (const bool wgmma : {true, false}) {
-    for (const Dtype a : kFp8Dtypes) {
-      for (const Dtype b : kFp8Dtypes) {
-        if (wgmma_multiplies({.a = a, .b = b}) != wgmma) continue;
-        for (const Dtype out : {Dtype::bf16, Dtype::f16, Dtype::f32, kFp8Dtypes[group / 4 % kFp8Dtypes.size()]}) {
-          for (const auto scale_a : {kTensorwise, kRowwise}) {
-            for (const auto scale_b : {kTensorwise, kRowwise}) {
-              for (const bool fast : {true, false}) {
-                add({.a = a, .b = b, .out = out, .scale_a = scale_a, .scale_b = scale_b, .fast_accumulation = fast});
-              }
-            }
-          }
-          for (const auto scale_b : {kBlocks, kRowGroups}) {
-            add({.a = a, .b = b, .out = out, .scale_a = kRowGroups, .scale_b = scale_b});
-          }
-          ++group;
-        }
-      }
-    }
-  }
-  for (const auto& [in, out] :
-       {std::pair{Dtype::bf16, Dtype::bf16}, std::pair{Dtype::bf16, Dtype::f32}, std::pair{Dtype::f16, Dtype::f16},
-        std::pair{Dtype::f16, Dtype::f32}, std::pair{Dtype::f32, Dtype::f32}}) {
-    add({.a = in, .b = in, .out = out});
-    ++group;
-  }
-  return cells;
-}
+std::vector<CrossCell> cross_cells();
 
 // ---- sizes -------------------------------------------------------------------------------------------------------
 
@@ -113,96 +72,32 @@ struct CrossShape {
 
 // A Latin square: for each two of M, N and K, its 81 products contain every pair of values once. K is assigned so that
 // no product has more than 2^31 terms: two large extents get a short K.
-inline CrossShape cross_shape(std::size_t row, std::size_t col, bool whole) {
-  constexpr std::array<std::int64_t, 9> kDepths{1000, 129, 127, 100, 17, 16, 7, 1, 4097};
-  constexpr std::array<std::int64_t, 9> kWholeDepths{528, 128, 144, 112, 272, 1040, 48, 16, 4096};
-  constexpr std::array<Placement, 4> kAnywhere{Placement{0, 0}, Placement{3, 0}, Placement{0, 1}, Placement{5, 2}};
-  constexpr std::array<Placement, 2> kWhole{Placement{0, 0}, Placement{16, 16}};
-  const std::size_t symbol = (row + col) % 9;
-  const std::size_t turn = 9 * row + col;
-  return {.shape = {kCrossExtents[row], kCrossExtents[col], whole ? kWholeDepths[symbol] : kDepths[symbol]},
-          .placement = whole ? kWhole[turn % kWhole.size()] : kAnywhere[turn % kAnywhere.size()],
-          .turn = turn,
-          .whole = whole};
-}
+CrossShape cross_shape(std::size_t row, std::size_t col, bool whole);
 
 // The diagonal of the square on which a cell's products lie: nine products, with every M, every N and every K. (M is
 // the j-th extent and N the one `diagonal` further; the sum of both indices takes every value, because 2 and 9 have no
 // common divisor.) Neighbouring cells of the list have different diagonals.
 inline std::size_t cross_diagonal(const CrossCell& cell) { return cell.index % 9; }
-inline CrossShape cross_shape_on(std::size_t diagonal, std::size_t j, bool whole) {
-  return cross_shape(j, (j + diagonal) % 9, whole);
-}
+CrossShape cross_shape_on(std::size_t diagonal, std::size_t j, bool whole);
 
 // Small integers, whose sums and products are exact, if the epilogue is exact too; otherwise bell-shaped values.
-inline Input cross_input(const CrossCell& cell, const CrossShape& shape) {
-  return kCrossEpilogues[cell.epilogue].exact && shape.turn % 2 == 0 ? Input::integers : Input::normal;
-}
+Input cross_input(const CrossCell& cell, const CrossShape& shape);
 
 // ---- kernels -----------------------------------------------------------------------------------------------------
 
 inline constexpr int kCrossMultiprocessors = 132;  // tilings are chosen for a Hopper GPU's
 
-inline GemmTiling smallest_tiling(const GemmSpec& spec) {
-  const auto all = gemm_tilings(spec);
-  return *std::min_element(all.begin(), all.end(), [](auto& x, auto& y) { return x.m * x.n < y.m * y.n; });
-}
+GemmTiling smallest_tiling(const GemmSpec& spec);
 
-inline GemmSpec with_tiling(GemmSpec spec, GemmKernel kernel, const GemmTiling& tiling) {
-  spec.kernel = kernel;
-  spec.tiling = tiling;
-  return spec;
-}
+GemmSpec with_tiling(GemmSpec spec, GemmKernel kernel, const GemmTiling& tiling);
 
 // Our kernels that a cell runs: those that are compiled beforehand. Only what a kernel depends on decides them, not
 // what generate() makes a parameter, so that neighbouring cells share kernels.
-inline std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target) {
-  const GemmSpec& spec = cell.spec;
-  if (spec.a == Dtype::f32) {
-    GemmSpec simt = spec;
-    simt.kernel = GemmKernel::simt;
-    return {simt};
-  }
-  std::vector<GemmSpec> kernels{with_tiling(spec, GemmKernel::mma, kMmaTilings[1])};
-  const bool grouped = has_group_factors(spec);
-  if ((cell.group + cell.epilogue + (grouped ? 3 : 0)) % 8 == 0) {
-    kernels.push_back(with_tiling(spec, GemmKernel::mma, kMmaTilings[0]));
-  }
-  if (target != target_for(9, 0) || !wgmma_multiplies(spec)) return kernels;
-  kernels.push_back(with_tiling(spec, GemmKernel::sm90, smallest_tiling(spec)));
-  const std::size_t sums = (grouped                  ? 4U
-                            : spec.fast_accumulation ? 2U
-                                                     : 0U) +
-                           (spec.scale_b == kRowwise || spec.scale_b == kRowGroups ? 1U : 0U);
-  if ((cell.group + cell.epilogue + sums) % 4 == 0) {
-    std::vector<GemmTiling> others(gemm_tilings(spec).begin(), gemm_tilings(spec).end());
-    std::erase(others, smallest_tiling(spec));
-    const std::size_t turn = (2 * (cell.group / 4) + cell.group % 4 + 2 * cell.epilogue) % others.size();
-    kernels.push_back(with_tiling(spec, GemmKernel::sm90, others[turn]));
-    // The last tilings are those that few epilogues have.
-    const std::size_t last = others.size() - 1 - (cell.group / 4 + cell.epilogue) % others.size();
-    if (cell.epilogue < 2 && last != turn) kernels.push_back(with_tiling(spec, GemmKernel::sm90, others[last]));
-  }
-  return kernels;
-}
+std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target);
 
 // Does the library's own choice for a call need only kernels that are compiled? This follows the backend's order of
 // choice; if that were another, a kernel would be compiled at its first call, and this test would be slower.
-inline bool choice_is_compiled(const CrossCell& cell, const std::vector<GemmSpec>& kernels, const GemmTensors& tensors,
-                               const MatmulSize& shape, Target target) {
-  const GemmCall call{.spec = cell.spec, .size = {.m = shape.m, .n = shape.n, .k = shape.k}};
-  const auto compiled = [&](const GemmSpec& spec) { return std::ranges::find(kernels, spec) != kernels.end(); };
-  for (const GemmSpec& named : gemm_order(call, {.target = target, .multiprocessors = kCrossMultiprocessors})) {
-    if (named.kernel == GemmKernel::cublaslt) {
-      if (cublaslt_refusal(named, tensors, shape, target) == nullptr)
-        continue;  // it may have no algorithm all the same
-    } else if (named.kernel == GemmKernel::sm90) {
-      if (sm90_refusal(named, tensors, shape, target) == nullptr) return compiled(named);
-    } else {
-      return named.kernel == GemmKernel::simt || compiled(named);
-    }
-  }
-  return false;
-}
+bool choice_is_compiled(const CrossCell& cell, const std::vector<GemmSpec>& kernels, const GemmTensors& tensors,
+                        const MatmulSize& shape, Target target);
 
 }  // namespace ingot::test

@@ -19,11 +19,7 @@ class GuardedMatrix {
 
   GuardedMatrix() = default;
   // `padding`: elements after each row; `offset`: elements before the first.
-  GuardedMatrix(Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding = 0, std::int64_t offset = 0)
-      : dtype_(dtype), rows_(rows), cols_(cols), stride_(cols + padding), offset_(offset) {
-    const auto elements = static_cast<std::size_t>(rows * stride_ + offset);
-    bytes_.assign(elements * element_size() + 2 * kGuard, kPoison);
-  }
+  GuardedMatrix(Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding = 0, std::int64_t offset = 0);
 
   Dtype dtype() const { return dtype_; }
   std::int64_t rows() const { return rows_; }
@@ -32,15 +28,7 @@ class GuardedMatrix {
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
   // The matrix within a copy of bytes() at `base`.
-  Tensor view(void* base, Device device) const {
-    if (bytes_.empty()) return {};
-    return {.data = static_cast<std::byte*>(base) + start(),
-            .dtype = dtype_,
-            .rows = rows_,
-            .cols = cols_,
-            .row_stride = stride_,
-            .device = device};
-  }
+  Tensor view(void* base, Device device) const;
 
   const std::byte* element(std::int64_t r, std::int64_t c) const { return bytes_.data() + position(r, c); }
   std::byte* element(std::int64_t r, std::int64_t c) { return bytes_.data() + position(r, c); }
@@ -58,26 +46,7 @@ class GuardedMatrix {
   std::size_t row_bytes() const { return static_cast<std::size_t>(cols_) * element_size(); }
 
   // Empty, or the position of the first byte that was written outside the elements.
-  std::string damage() const {
-    if (bytes_.empty()) return {};
-    const auto untouched = [&](std::size_t begin, std::size_t end) -> std::string {
-      for (std::size_t i = begin; i < end; ++i) {
-        if (bytes_[i] != kPoison) {
-          return "byte " + std::to_string(static_cast<std::int64_t>(i) - static_cast<std::int64_t>(start())) +
-                 " from the first element is outside of the matrix and was written";
-        }
-      }
-      return {};
-    };
-    std::string found = untouched(0, start());
-    for (std::int64_t r = 0; r < rows_ && found.empty() && stride_ != cols_; ++r) {
-      found =
-          untouched(position(r, 0) + row_bytes(), position(r, 0) + static_cast<std::size_t>(stride_) * element_size());
-    }
-    if (found.empty())
-      found = untouched(start() + static_cast<std::size_t>(rows_ * stride_) * element_size(), bytes_.size());
-    return found;
-  }
+  std::string damage() const;
 
  private:
   std::size_t element_size() const { return static_cast<std::size_t>(size_of(dtype_)); }

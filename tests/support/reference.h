@@ -16,39 +16,15 @@
 
 namespace ingot::test {
 
-inline void set_f32(GuardedMatrix& vector, std::int64_t i, float value) {
-  vector.set_bits(0, i, std::bit_cast<std::uint32_t>(value));
-}
+void set_f32(GuardedMatrix& vector, std::int64_t i, float value);
 
 // The extent of a granularity to which an element belongs; extents are numbered row by row.
-inline std::int64_t extent_of(ScaleGranularity scale, std::int64_t cols, std::int64_t r, std::int64_t c) {
-  const std::int64_t across = scale.cols == 0 ? 1 : (cols + scale.cols - 1) / scale.cols;
-  return (scale.rows == 0 ? 0 : r / scale.rows) * across + (scale.cols == 0 ? 0 : c / scale.cols);
-}
+std::int64_t extent_of(ScaleGranularity scale, std::int64_t cols, std::int64_t r, std::int64_t c);
 
 // max |x| of every extent; NaN if it contains one.
-inline GuardedMatrix amax_reference(ScaleGranularity scale, const GuardedMatrix& input) {
-  GuardedMatrix amax(Dtype::f32, 1, scale_count(scale, input.rows(), input.cols()));
-  for (std::int64_t i = 0; i < amax.cols(); ++i) set_f32(amax, i, 0.0F);
-  for (std::int64_t r = 0; r < input.rows(); ++r) {
-    for (std::int64_t c = 0; c < input.cols(); ++c) {
-      const std::int64_t i = extent_of(scale, input.cols(), r, c);
-      const double x = std::fabs(input.value(r, c));
-      const double largest = amax.value(0, i);
-      if (std::isnan(x)) set_f32(amax, i, std::numeric_limits<float>::quiet_NaN());
-      if (x > largest) set_f32(amax, i, static_cast<float>(x));
-    }
-  }
-  return amax;
-}
+GuardedMatrix amax_reference(ScaleGranularity scale, const GuardedMatrix& input);
 
-inline float scale_reference(const CastSpec& spec, double amax) {
-  constexpr double kLargest[] = {448, 57344, 240, 57344};
-  const double largest = kLargest[static_cast<int>(spec.out) - static_cast<int>(Dtype::e4m3fn)];
-  if (std::isnan(amax)) return std::numeric_limits<float>::quiet_NaN();
-  const auto scale = static_cast<float>(largest / std::fmax(amax, 1e-12));
-  return spec.pow2 && scale != 0 ? std::ldexp(1.0F, std::ilogb(scale)) : scale;
-}
+float scale_reference(const CastSpec& spec, double amax);
 
 // The scales of one output, and what is written beside its codes.
 struct ScalesReference {
@@ -58,109 +34,20 @@ struct ScalesReference {
 };
 
 // `given` is null if scales are dynamic.
-inline ScalesReference scales_reference(const CastSpec& spec, ScaleGranularity granularity, const GuardedMatrix& input,
-                                        const GuardedMatrix* given) {
-  ScalesReference made{GuardedMatrix(Dtype::f32, 1, scale_count(granularity, input.rows(), input.cols())), {}, {}};
-  made.factors = made.scales;
-  const GuardedMatrix found = amax_reference(granularity, input);
-  made.amax = earlier_amax(made.scales.cols());
-  for (std::int64_t i = 0; i < found.cols(); ++i) {
-    const double amax = found.value(0, i);
-    const float scale = given != nullptr ? static_cast<float>(given->value(0, i)) : scale_reference(spec, amax);
-    set_f32(made.scales, i, scale);
-    set_f32(made.factors, i, 1.0F / scale);
-    if (std::isnan(amax) || amax > made.amax.value(0, i)) set_f32(made.amax, i, static_cast<float>(amax));
-  }
-  return made;
-}
+ScalesReference scales_reference(const CastSpec& spec, ScaleGranularity granularity, const GuardedMatrix& input,
+                                 const GuardedMatrix* given);
 
 // Delayed scaling's update of what the slots held before.
-inline Matrices amax_history_reference(const AmaxHistorySpec& spec, const SharedMatrices& inputs, Matrices slots) {
-  GuardedMatrix& amax = slots.at("amax");
-  GuardedMatrix& history = slots.at("history");
-  for (std::int64_t i = 0; i < history.rows(); ++i) {
-    std::vector<std::uint32_t> before;
-    for (std::int64_t step = 0; step < history.cols(); ++step) before.push_back(history.bits(i, step));
-    const double newest = std::fabs(amax.value(0, i));
-    const float first = std::isnan(newest) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(newest);
-    history.set_bits(i, 0, std::bit_cast<std::uint32_t>(first));
-    for (std::int64_t step = 1; step < history.cols(); ++step) {
-      history.set_bits(i, step, before[static_cast<std::size_t>(step - 1)]);
-    }
-    set_f32(amax, i, 0.0F);
-
-    double largest = newest;
-    for (std::int64_t step = 1; step < history.cols() && spec.reduction == AmaxReduction::max; ++step) {
-      const double earlier = std::fabs(history.value(i, step));
-      if (std::isnan(earlier) || earlier > largest) largest = earlier;
-      if (std::isnan(largest)) break;
-    }
-    if (largest == 0) continue;
-    auto scale = static_cast<float>(inputs.at("limits")->value(0, i) / (largest < 1e-12 ? 1e-12 : largest));
-    if (std::isnan(largest)) scale = std::numeric_limits<float>::quiet_NaN();
-    if (inputs.at("pow2")->value(0, i) != 0 && scale > 0) scale = std::ldexp(1.0F, std::ilogb(scale));
-    set_f32(slots.at("scale"), i, scale);
-  }
-  return slots;
-}
+Matrices amax_history_reference(const AmaxHistorySpec& spec, const SharedMatrices& inputs, Matrices slots);
 
 // Every output of a cast that the spec asks for.
-inline Matrices cast_reference(const CastSpec& spec, const SharedMatrices& inputs) {
-  const GuardedMatrix& input = *inputs.at("input");
-  const bool given = spec.source == ScaleSource::given;
-  const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
-  ScalesReference scales = scales_reference(spec, spec.scale, input, given ? inputs.at("scales").get() : nullptr);
-  ScalesReference own = spec.transposed_scale ? scales_reference(spec, transposed_scale, input,
-                                                                 given ? inputs.at("transposed_scales").get() : nullptr)
-                                              : scales;
-  GuardedMatrix codes(spec.out, input.rows(), input.cols());
-  GuardedMatrix transposed(spec.out, input.cols(), input.rows());
-  const auto code = [&](const ScalesReference& from, ScaleGranularity granularity, std::int64_t r, std::int64_t c) {
-    const double scale = from.scales.value(0, extent_of(granularity, input.cols(), r, c));
-    const auto value = static_cast<float>(input.value(r, c));
-    // A given scale does not turn an Inf into NaN by itself; a dynamic scale of 0 does.
-    if (given && std::isinf(value)) return encode_reference(spec.out, std::numeric_limits<float>::quiet_NaN());
-    return encode_reference(spec.out, value * static_cast<float>(scale));
-  };
-  for (std::int64_t r = 0; r < input.rows(); ++r) {
-    for (std::int64_t c = 0; c < input.cols(); ++c) {
-      if (spec.codes) codes.set_bits(r, c, code(scales, spec.scale, r, c));
-      if (spec.transposed) transposed.set_bits(c, r, code(own, transposed_scale, r, c));
-    }
-  }
-  Matrices all;
-  all["codes"] = std::move(codes);
-  all["transposed"] = std::move(transposed);
-  all["factors"] = std::move(scales.factors);
-  all["amax"] = std::move(scales.amax);
-  all["transposed_factors"] = std::move(own.factors);
-  all["transposed_amax"] = std::move(own.amax);
-  return all;
-}
+Matrices cast_reference(const CastSpec& spec, const SharedMatrices& inputs);
 
 // How far an f32 sum of `terms` products, rounded to `out`, may lie from the exact value; `magnitude` is the sum of the
 // absolute terms. Beyond the largest value of `out` there is no bound.
-inline double sum_bound(Dtype out, std::int64_t terms, double value, double magnitude) {
-  const double largest = out == Dtype::f16 ? 65504.0 : static_cast<double>(std::numeric_limits<float>::max());
-  if (std::fabs(value) >= largest * (1 - 0x1p-8)) return std::numeric_limits<double>::infinity();
-  const double smallest = out == Dtype::f16 ? 0x1p-25 : out == Dtype::bf16 ? 0x1p-134 : 0x1p-149;
-  return static_cast<double>(terms + 4) * 0x1p-24 * magnitude + unit_roundoff(out) * std::fabs(value) + smallest;
-}
+double sum_bound(Dtype out, std::int64_t terms, double value, double magnitude);
 
-inline Expected column_sum_reference(const ColumnSumSpec& spec, const GuardedMatrix& input, bool exact) {
-  Expected expected{.rows = 1, .cols = input.cols()};
-  for (std::int64_t c = 0; c < input.cols(); ++c) {
-    double sum = 0;
-    double magnitude = 0;
-    for (std::int64_t r = 0; r < input.rows(); ++r) {
-      sum += input.value(r, c);
-      magnitude += std::fabs(input.value(r, c));
-    }
-    expected.values.push_back(exact ? round_reference(spec.out, sum) : sum);
-    expected.bounds.push_back(exact ? 0.0 : sum_bound(spec.out, input.rows(), sum, magnitude));
-  }
-  return expected;
-}
+Expected column_sum_reference(const ColumnSumSpec& spec, const GuardedMatrix& input, bool exact);
 
 // The two operands of a GEMM as a(m, k) and b(n, k), in float64: a[m * K + k], b[k * N + n].
 struct GemmOperands {
@@ -168,53 +55,15 @@ struct GemmOperands {
   std::vector<double> b;
 };
 
-inline GemmOperands gemm_operands(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs) {
-  const auto [m, n, k] = shape;
-  GemmOperands operands;
-  for (std::int64_t i = 0; i < m; ++i) {
-    for (std::int64_t l = 0; l < k; ++l) {
-      operands.a.push_back(spec.layout_a == Layout::k_major ? inputs.at("a")->value(i, l)
-                                                            : inputs.at("a")->value(l, i));
-    }
-  }
-  for (std::int64_t l = 0; l < k; ++l) {
-    for (std::int64_t j = 0; j < n; ++j) {
-      operands.b.push_back(spec.layout_b == Layout::k_major ? inputs.at("b")->value(j, l)
-                                                            : inputs.at("b")->value(l, j));
-    }
-  }
-  return operands;
-}
+GemmOperands gemm_operands(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs);
 
-inline double factor_of(const SharedMatrices& inputs, const char* name, ScaleGranularity scale, std::int64_t i) {
-  const auto found = inputs.find(name);
-  return found == inputs.end() ? 1.0 : found->second->value(0, scale == kTensorwise ? 0 : i);
-}
+double factor_of(const SharedMatrices& inputs, const char* name, ScaleGranularity scale, std::int64_t i);
 
 // Caches sums of products by operands: many specs differ only in scales, bias or output.
 class GemmReference {
  public:
   // `exact`: all intermediate values are exact in f32 (small integers, powers of two), so only one result is right.
-  Expected operator()(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs, bool exact) {
-    // Factors of groups are part of the sums.
-    const bool grouped = has_group_factors(spec);
-    const Sums own = grouped ? add_up(spec, shape, inputs) : Sums{};
-    const Sums& sums = grouped ? own : sums_of(spec, shape, inputs);
-    Expected expected{.rows = shape.rows, .cols = shape.cols};
-    for (std::int64_t i = 0; i < shape.rows; ++i) {
-      const double factor_a = grouped ? 1.0 : factor_of(inputs, "factor_a", spec.scale_a, i);
-      for (std::int64_t j = 0; j < shape.cols; ++j) {
-        const double factor = grouped ? 1.0 : factor_a * factor_of(inputs, "factor_b", spec.scale_b, j);
-        const double bias = spec.bias ? inputs.at("bias")->value(0, j) : 0.0;
-        const std::size_t at = expected.index(i, j);
-        const double value = sums.values[at] * factor + bias;
-        const double magnitude = sums.magnitudes[at] * factor + std::fabs(bias);
-        expected.values.push_back(exact ? round_reference(spec.out, value) : value);
-        expected.bounds.push_back(exact ? 0.0 : sum_bound(spec.out, shape.inner, value, magnitude));
-      }
-    }
-    return expected;
-  }
+  Expected operator()(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs, bool exact);
 
  private:
   struct Sums {
@@ -224,53 +73,13 @@ class GemmReference {
   };
   using Key = std::pair<std::pair<const GuardedMatrix*, Layout>, std::pair<const GuardedMatrix*, Layout>>;
 
-  const Sums& sums_of(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs) {
-    Sums& sums = seen_[{{inputs.at("a").get(), spec.layout_a}, {inputs.at("b").get(), spec.layout_b}}];
-    if (sums.inputs.empty()) sums = add_up(spec, shape, inputs);
-    return sums;
-  }
+  const Sums& sums_of(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs);
 
-  Sums add_up(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs) {
-    Sums sums{.inputs = inputs, .values = {}, .magnitudes = {}};
-    const auto [m, n, k] = shape;
-    const std::int64_t cols = n;
-    const std::int64_t depth = k;
-    sums.values.assign(static_cast<std::size_t>(m * n), 0.0);
-    sums.magnitudes = sums.values;
-    GemmOperands operands = gemm_operands(spec, shape, inputs);
-    if (has_group_factors(spec)) apply_factors(spec, shape, inputs, operands);
-    pool_.parallel_for(m, 8, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        double* const value = sums.values.data() + i * cols;
-        double* const magnitude = sums.magnitudes.data() + i * cols;
-        for (std::int64_t l = 0; l < depth; ++l) {
-          const double a = operands.a[static_cast<std::size_t>(i * depth + l)];
-          const double* const b = operands.b.data() + l * cols;
-          for (std::int64_t j = 0; j < cols; ++j) {
-            value[j] += a * b[j];
-            magnitude[j] += std::fabs(a * b[j]);
-          }
-        }
-      }
-    });
-    return sums;
-  }
+  Sums add_up(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs);
 
   // Multiplies each element by its group's factor.
   static void apply_factors(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs,
-                            GemmOperands& operands) {
-    const auto [m, n, k] = shape;
-    for (std::int64_t l = 0; l < k; ++l) {
-      for (std::int64_t i = 0; i < m; ++i) {
-        operands.a[static_cast<std::size_t>(i * k + l)] *=
-            inputs.at("factor_a")->value(0, extent_of(spec.scale_a, k, i, l));
-      }
-      for (std::int64_t j = 0; j < n; ++j) {
-        operands.b[static_cast<std::size_t>(l * n + j)] *=
-            inputs.at("factor_b")->value(0, extent_of(spec.scale_b, k, j, l));
-      }
-    }
-  }
+                            GemmOperands& operands);
 
   ThreadPool pool_{0};
   std::map<Key, Sums> seen_;

@@ -1,6 +1,7 @@
 // The message of the error that a call throws.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "ingot/runtime/error.h"
@@ -15,14 +16,6 @@ struct Refused {
   std::string log;
 };
 
-template <class Call>
-Refused refused(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return {true, error.code(), error.subject(), error.what(), error.log()};
-  }
-  return {.threw = false, .code = {}, .subject = {}, .message = "nothing was thrown", .log = {}};
-}
+Refused refused(const std::function<void()>& call);
 
 }  // namespace ingot::test

@@ -32,102 +32,29 @@ inline std::string pointwise_input_name(std::size_t i) { return "inputs[" + std:
 // Makes each input once and shares it between the specs that read it.
 class InputMaker {
  public:
-  SharedMatrices inputs(const Case& c) {
-    return std::visit([&](const auto& spec) { return inputs_of(spec, c); }, c.spec);
-  }
+  SharedMatrices inputs(const Case& c);
 
  private:
-  SharedMatrices inputs_of(const RelayoutSpec&, const Case& c) {
-    return {{"input", matrix(Dtype::e4m3fn, c.shape.rows, c.shape.cols, c, 1)}};
-  }
-  SharedMatrices inputs_of(const CastSpec& spec, const Case& c) {
-    SharedMatrices made{{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
-    if (spec.source == ScaleSource::given) {
-      made["scales"] = factors(scale_count(spec.scale, c.shape.rows, c.shape.cols), c, 7);
-      if (spec.transposed_scale) {
-        made["transposed_scales"] = factors(scale_count(*spec.transposed_scale, c.shape.rows, c.shape.cols), c, 8);
-      }
-    }
-    add_pointwise_inputs(spec.pointwise, spec.in, c, made);
-    return made;
-  }
+  SharedMatrices inputs_of(const RelayoutSpec&, const Case& c);
+  SharedMatrices inputs_of(const CastSpec& spec, const Case& c);
   SharedMatrices inputs_of(const ElementwiseSpec& spec, const Case& c) { return inputs_of(cast_of_values(spec), c); }
 
   // Factors with which values saturate, are flushed, or neither; of the codes every eighth is a zero. So both what a
   // cast writes and what it never would.
-  SharedMatrices inputs_of(const CastStatsSpec& spec, const Case& c) {
-    const auto [rows, cols, inner] = c.shape;
-    SharedMatrices made{{"input", matrix(spec.in, rows, cols, c, 1)}};
-    if (!spec.out) return made;
-    GuardedMatrix codes =
-        *(spec.transposed ? matrix(*spec.out, cols, rows, c, 2) : matrix(*spec.out, rows, cols, c, 2));
-    for (std::int64_t r = 0; r < codes.rows(); ++r) {
-      for (std::int64_t col = r % 8; col < codes.cols(); col += 8) codes.set_bits(r, col, r % 3 == 0 ? 0x80U : 0U);
-    }
-    made["codes"] = std::make_shared<GuardedMatrix>(std::move(codes));
-    GuardedMatrix factors = *InputMaker::factors(scale_count(spec.scale, rows, cols), c, 5);
-    for (std::int64_t i = 0; i < factors.cols(); ++i) {
-      const auto scaled = static_cast<float>(factors.value(0, i) * (i % 3 == 0 ? 1.0 : i % 3 == 1 ? 0x1p-18 : 0x1p9));
-      factors.set_bits(0, i, float_bits(scaled));
-    }
-    if (c.input == Input::inf)
-      factors.set_bits(0, factors.cols() / 2, float_bits(std::numeric_limits<float>::infinity()));
-    if (c.input == Input::nan)
-      factors.set_bits(0, factors.cols() / 2, float_bits(std::numeric_limits<float>::quiet_NaN()));
-    made["factors"] = std::make_shared<GuardedMatrix>(std::move(factors));
-    return made;
-  }
+  SharedMatrices inputs_of(const CastStatsSpec& spec, const Case& c);
 
-  void add_pointwise_inputs(const Pointwise& expression, Dtype dtype, const Case& c, SharedMatrices& made) {
-    const auto inputs = expression.inputs();
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const auto seed = static_cast<unsigned>(10 + i);
-      std::shared_ptr<const GuardedMatrix>& input = made[pointwise_input_name(i)];
-      switch (inputs[i].kind) {
-        case PointwiseInput::Kind::matrix: input = matrix(dtype, c.shape.rows, c.shape.cols, c, seed); break;
-        case PointwiseInput::Kind::column: input = matrix(dtype, 1, c.shape.cols, c, seed); break;
-        case PointwiseInput::Kind::column_f32: input = matrix(Dtype::f32, 1, c.shape.cols, c, seed); break;
-        case PointwiseInput::Kind::row: input = matrix(Dtype::f32, 1, c.shape.rows, c, seed); break;
-      }
-    }
-  }
+  void add_pointwise_inputs(const Pointwise& expression, Dtype dtype, const Case& c, SharedMatrices& made);
 
   // gamma and beta are ordinary numbers, whatever the input is.
-  SharedMatrices inputs_of(const NormSpec& spec, const Case& c) {
-    SharedMatrices made{{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
-    add_parameters(spec.kind, spec.in, spec.affine, c, made);
-    if (spec.source == ScaleSource::given) made["scale"] = factors(1, c, 7);
-    return made;
-  }
+  SharedMatrices inputs_of(const NormSpec& spec, const Case& c);
 
   // The statistics are ordinary numbers too, not those of the input.
-  SharedMatrices inputs_of(const NormBackwardSpec& spec, const Case& c) {
-    const auto [rows, cols, inner] = c.shape;
-    SharedMatrices made{{"input", matrix(spec.in, rows, cols, c, 1)},
-                        {"grad_output", matrix(spec.in, rows, cols, c, 2)},
-                        {"rstd", factors(rows, c, 11)}};
-    if (spec.kind == NormKind::layer) made["mean"] = factors(rows, c, 12);
-    add_parameters(spec.kind, spec.in, spec.affine, c, made);
-    made.erase("beta");
-    return made;
-  }
+  SharedMatrices inputs_of(const NormBackwardSpec& spec, const Case& c);
 
-  void add_parameters(NormKind kind, Dtype dtype, bool affine, Case c, SharedMatrices& made) {
-    c.input = Input::normal;
-    if (affine) made["gamma"] = matrix(dtype, 1, c.shape.cols, c, 9);
-    if (affine && kind == NormKind::layer) made["beta"] = matrix(dtype, 1, c.shape.cols, c, 10);
-  }
+  void add_parameters(NormKind kind, Dtype dtype, bool affine, Case c, SharedMatrices& made);
 
   // The slots take the formats in turn; every third scale is a power of two.
-  static SharedMatrices inputs_of(const AmaxHistorySpec&, const Case& c) {
-    auto limits = std::make_shared<GuardedMatrix>(Dtype::f32, 1, c.shape.rows);
-    auto pow2 = std::make_shared<GuardedMatrix>(Dtype::f32, 1, c.shape.rows);
-    for (std::int64_t i = 0; i < c.shape.rows; ++i) {
-      limits->set_bits(0, i, float_bits(fp8_max(kFp8Dtypes[static_cast<std::size_t>(i) % kFp8Dtypes.size()])));
-      pow2->set_bits(0, i, float_bits(i % 3 == 2 ? 1.0F : 0.0F));
-    }
-    return {{"limits", limits}, {"pow2", pow2}};
-  }
+  static SharedMatrices inputs_of(const AmaxHistorySpec&, const Case& c);
 
   template <class Spec>
   SharedMatrices inputs_of(const Spec& spec, const Case& c) {
@@ -138,305 +65,73 @@ class InputMaker {
     }
   }
 
-  SharedMatrices inputs_of(const GemmSpec& spec, const Case& c) {
-    const auto [m, n, k] = c.shape;
-    const bool a_k_major = spec.layout_a == Layout::k_major;
-    const bool b_k_major = spec.layout_b == Layout::k_major;
-    SharedMatrices made{{"a", matrix(spec.a, a_k_major ? m : k, a_k_major ? k : m, c, 2)},
-                        {"b", matrix(spec.b, b_k_major ? n : k, b_k_major ? k : n, c, 3)}};
-    if (is_fp8(spec.a)) made["factor_a"] = factors(scale_count(spec.scale_a, m, k), c, 4);
-    if (is_fp8(spec.b)) made["factor_b"] = factors(scale_count(spec.scale_b, n, k), c, 5);
-    if (spec.bias) made["bias"] = matrix(bias_dtype(spec), 1, n, c, 6);
-    if (spec.epilogue.c) made["c"] = matrix(*spec.epilogue.c, m, n, c, 7);
-    add_pointwise_inputs(spec.epilogue.pointwise, epilogue_dtype(spec), c, made);
-    if (is_fp8(spec.out)) made["scale"] = factors(1, c, 8);
-    return made;
-  }
+  SharedMatrices inputs_of(const GemmSpec& spec, const Case& c);
 
   std::shared_ptr<const GuardedMatrix> matrix(Dtype dtype, std::int64_t rows, std::int64_t cols, const Case& c,
-                                              unsigned seed) {
-    const std::string key = std::string(name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols) + " " +
-                            std::string(name(c.input)) + " " + std::to_string(c.placement.padding) + " " +
-                            std::to_string(c.placement.offset) + " " + std::to_string(seed);
-    std::shared_ptr<const GuardedMatrix>& kept = kept_[key];
-    if (kept == nullptr) {
-      auto made = std::make_shared<GuardedMatrix>(dtype, rows, cols, c.placement.padding, c.placement.offset);
-      fill(*made, c.input, seed, pool_);
-      kept = std::move(made);
-    }
-    return kept;
-  }
+                                              unsigned seed);
 
   // Positive factors; powers of two if results must be exact.
-  static std::shared_ptr<const GuardedMatrix> factors(std::int64_t count, const Case& c, unsigned seed) {
-    auto made = std::make_shared<GuardedMatrix>(Dtype::f32, 1, count);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto index = static_cast<std::uint64_t>(i);
-      const float factor = c.input == Input::integers ? (random_bits(seed, index) % 2 == 0 ? 0.5F : 2.0F)
-                                                      : static_cast<float>(0.25 + random_unit(seed, index));
-      made->set_bits(0, i, float_bits(factor));
-    }
-    return made;
-  }
+  static std::shared_ptr<const GuardedMatrix> factors(std::int64_t count, const Case& c, unsigned seed);
 
   ThreadPool pool_{0};
   std::map<std::string, std::shared_ptr<const GuardedMatrix>> kept_;
 };
 
 // Factors of groups in group order, from factors in row order of an operand with `rows` rows and K = k.
-inline GuardedMatrix by_group(const GuardedMatrix& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
-  const std::int64_t groups = (k + scale.cols - 1) / scale.cols;
-  GuardedMatrix made(Dtype::f32, groups, (rows + scale.rows - 1) / scale.rows, 3, 1);
-  for (std::int64_t group = 0; group < groups; ++group) {
-    for (std::int64_t row = 0; row < made.cols(); ++row) {
-      made.set_bits(group, row, factors.bits(0, row * groups + group));
-    }
-  }
-  return made;
-}
+GuardedMatrix by_group(const GuardedMatrix& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k);
 
 inline constexpr float kNormEps = 1e-5F;
 
 // The slots before an update. The case's input gives their maxima; every fifth slot has no newest amax, and every tenth
 // never had any. The scales come from an earlier update.
-inline Matrices slots_before(const Case& c) {
-  const auto [rows, cols, inner] = c.shape;
-  Matrices slots;
-  GuardedMatrix& amax = slots["amax"] = GuardedMatrix(Dtype::f32, 1, rows);
-  GuardedMatrix& history = slots["history"] =
-      GuardedMatrix(Dtype::f32, rows, cols, c.placement.padding, c.placement.offset);
-  GuardedMatrix& scale = slots["scale"] = GuardedMatrix(Dtype::f32, 1, rows);
-  ThreadPool pool(0);
-  fill(amax, c.input, 13, pool);
-  fill(history, c.input, 14, pool);
-  for (std::int64_t i = 0; i < rows; ++i) {
-    scale.set_bits(0, i, float_bits(static_cast<float>(i + 1)));
-    if (i % 5 == 4) amax.set_bits(0, i, 0);
-    if (i % 10 == 9) std::memset(history.element(i, 0), 0, history.row_bytes());
-  }
-  return slots;
-}
+Matrices slots_before(const Case& c);
 
 // Maxima of earlier steps: none, small and large ones.
-inline GuardedMatrix earlier_amax(std::int64_t count) {
-  GuardedMatrix amax(Dtype::f32, 1, count);
-  for (std::int64_t i = 0; i < count; ++i) {
-    amax.set_bits(0, i, float_bits(i % 3 == 0 ? 0.0F : i % 3 == 1 ? 1e-3F : 3e3F));
-  }
-  return amax;
-}
+GuardedMatrix earlier_amax(std::int64_t count);
 
 // The outputs of a case before it runs: poison, except for maxima, which are only raised.
-inline Matrices poisoned_outputs(const Case& c) {
-  const auto [rows, cols, inner] = c.shape;
-  const auto [padding, offset] = c.placement;
-  Matrices outputs;
-  if (const auto* const amax = std::get_if<AmaxSpec>(&c.spec)) {
-    outputs["amax"] = GuardedMatrix(Dtype::f32, 1, scale_count(amax->scale, rows, cols));
-  } else if (const auto* const cast = std::get_if<CastSpec>(&c.spec)) {
-    if (cast->codes) outputs["codes"] = GuardedMatrix(cast->out, rows, cols, padding, offset);
-    if (cast->transposed) outputs["transposed"] = GuardedMatrix(cast->out, cols, rows, padding, offset);
-    if (cast->result) outputs["result"] = GuardedMatrix(cast->in, rows, cols, padding, offset);
-    if (cast->sum) outputs["sum"] = GuardedMatrix(*cast->sum, 1, cols);
-    const std::int64_t count = scale_count(cast->scale, rows, cols);
-    outputs["factors"] = GuardedMatrix(Dtype::f32, 1, count);
-    const bool given = cast->source == ScaleSource::given;
-    if (given) outputs["amax"] = earlier_amax(count);
-    if (cast->transposed_scale) {
-      const std::int64_t own = scale_count(*cast->transposed_scale, rows, cols);
-      outputs["transposed_factors"] = GuardedMatrix(Dtype::f32, 1, own);
-      if (given) outputs["transposed_amax"] = earlier_amax(own);
-    }
-  } else if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec)) {
-    outputs["out"] = GuardedMatrix(gemm->out, rows, cols, padding, offset);
-    if (gemm->epilogue.preactivation) {
-      outputs["preactivation"] = GuardedMatrix(epilogue_dtype(*gemm), rows, cols, padding, offset);
-    }
-    if (gemm->epilogue.amax) outputs["amax"] = earlier_amax(1);
-    if (is_fp8(gemm->out)) outputs["factor"] = GuardedMatrix(Dtype::f32, 1, 1);
-  } else if (const auto* const norm = std::get_if<NormSpec>(&c.spec)) {
-    const bool given = norm->source == ScaleSource::given;
-    if (norm->out) outputs["codes"] = GuardedMatrix(*norm->out, rows, cols, padding, offset);
-    if (norm->out) outputs["factors"] = GuardedMatrix(Dtype::f32, 1, given ? 1 : rows);
-    if (given) outputs["amax"] = earlier_amax(1);
-    if (norm->result) outputs["result"] = GuardedMatrix(norm->in, rows, cols, padding, offset);
-    if (norm->stats) outputs["rstd"] = GuardedMatrix(Dtype::f32, 1, rows);
-    if (norm->stats && norm->kind == NormKind::layer) outputs["mean"] = GuardedMatrix(Dtype::f32, 1, rows);
-  } else if (const auto* const backward = std::get_if<NormBackwardSpec>(&c.spec)) {
-    outputs["grad_input"] = GuardedMatrix(backward->in, rows, cols, padding, offset);
-    if (backward->affine) outputs["grad_gamma"] = GuardedMatrix(backward->sums, 1, cols);
-    if (backward->affine && backward->kind == NormKind::layer) {
-      outputs["grad_beta"] = GuardedMatrix(backward->sums, 1, cols);
-    }
-  } else if (const auto* const relayout = std::get_if<RelayoutSpec>(&c.spec)) {
-    const bool turned = relayout->transposed;
-    outputs["output"] = GuardedMatrix(Dtype::e4m3fn, turned ? cols : rows, turned ? rows : cols, padding, offset);
-  } else if (std::holds_alternative<AmaxHistorySpec>(c.spec)) {
-    outputs = slots_before(c);
-  } else if (const auto* const elementwise = std::get_if<ElementwiseSpec>(&c.spec)) {
-    outputs["output"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
-  } else if (std::holds_alternative<CastStatsSpec>(c.spec)) {
-    outputs["stats"] = GuardedMatrix(Dtype::f32, 1, kCastStatsWords);
-  } else {
-    outputs["sum"] = GuardedMatrix(std::get<ColumnSumSpec>(c.spec).out, 1, cols);
-  }
-  return outputs;
-}
+Matrices poisoned_outputs(const Case& c);
 
 // The matrices of a case in a backend's memory.
 class PlacedCase {
  public:
-  PlacedCase(const Case& c, const SharedMatrices& inputs, Backend& backend, Stream& stream)
-      : case_(c), backend_(&backend), outputs_(poisoned_outputs(c)) {
-    for (const auto& [name, matrix] : inputs) place(name, *matrix, stream);
-    if (c.a_by_group || c.b_by_group) place_by_group(inputs, stream);
-    for (const auto& [name, matrix] : outputs_) place(name, matrix, stream);
-  }
+  PlacedCase(const Case& c, const SharedMatrices& inputs, Backend& backend, Stream& stream);
 
-  void enqueue(Stream& stream) {
-    std::visit([&](const auto& spec) { enqueue_as(spec, stream); }, case_.spec);
-  }
+  void enqueue(Stream& stream);
 
   // The current outputs, with the bytes around them.
-  Matrices outputs(Stream& stream) {
-    Matrices fetched = outputs_;
-    for (auto& [name, matrix] : fetched) {
-      backend_->copy_to_host(matrix.bytes().data(), memory_.at(name).data(), matrix.bytes().size(), stream);
-    }
-    return fetched;
-  }
+  Matrices outputs(Stream& stream);
 
   void poison(Stream& stream) { poison_all_but({}, stream); }
 
-  void poison_all_but(const std::set<std::string>& kept, Stream& stream) {
-    for (const auto& [name, matrix] : outputs_) {
-      if (kept.contains(name)) continue;
-      backend_->copy_from_host(memory_.at(name).data(), matrix.bytes().data(), matrix.bytes().size(), stream);
-    }
-  }
+  void poison_all_but(const std::set<std::string>& kept, Stream& stream);
 
   Tensor& tensor(const std::string& name) { return tensors_[name]; }
 
  private:
-  void place(const std::string& name, const GuardedMatrix& matrix, Stream& stream) {
-    Buffer buffer(*backend_, matrix.bytes().size());
-    backend_->copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
-    tensors_[name] = matrix.view(buffer.data(), backend_->device());
-    memory_[name] = std::move(buffer);
-  }
+  void place(const std::string& name, const GuardedMatrix& matrix, Stream& stream);
 
-  void place_by_group(const SharedMatrices& inputs, Stream& stream) {
-    const auto& spec = std::get<GemmSpec>(case_.spec);
-    const auto [m, n, k] = case_.shape;
-    if (case_.a_by_group) place("factor_a", by_group(*inputs.at("factor_a"), spec.scale_a, m, k), stream);
-    if (case_.b_by_group) place("factor_b", by_group(*inputs.at("factor_b"), spec.scale_b, n, k), stream);
-  }
+  void place_by_group(const SharedMatrices& inputs, Stream& stream);
 
   // A default tensor if the case has no matrix of this name.
-  Tensor of(const std::string& name) const {
-    const auto found = tensors_.find(name);
-    return found == tensors_.end() ? Tensor{} : found->second;
-  }
+  Tensor of(const std::string& name) const;
 
-  void enqueue_as(const AmaxSpec& spec, Stream& stream) {
-    backend_->amax(spec, {.input = of("input"), .amax = of("amax")}, stream);
-  }
-  void enqueue_as(const CastSpec& spec, Stream& stream) {
-    Tensor input = of("input");
-    if (!spec.pointwise.uses_x()) input.data = nullptr;  // it only gives the shape
-    backend_->cast(spec,
-                   {.input = input,
-                    .codes = of("codes"),
-                    .transposed = of("transposed"),
-                    .factors = of("factors"),
-                    .transposed_factors = of("transposed_factors"),
-                    .scales = of("scales"),
-                    .amax = of("amax"),
-                    .transposed_scales = of("transposed_scales"),
-                    .transposed_amax = of("transposed_amax"),
-                    .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
-                    .result = of("result"),
-                    .sum = of("sum")},
-                   stream);
-  }
-  void enqueue_as(const GemmSpec& spec, Stream& stream) {
-    backend_->gemm(spec,
-                   {.a = of("a"),
-                    .b = of("b"),
-                    .factor_a = of("factor_a"),
-                    .factor_b = of("factor_b"),
-                    .bias = of("bias"),
-                    .out = of("out"),
-                    .c = of("c"),
-                    .beta = case_.beta,
-                    .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
-                    .preactivation = of("preactivation"),
-                    .amax = of("amax"),
-                    .scale = of("scale"),
-                    .factor = of("factor")},
-                   stream);
-  }
-  void enqueue_as(const ColumnSumSpec& spec, Stream& stream) {
-    backend_->column_sum(spec, {.input = of("input"), .sum = of("sum")}, stream);
-  }
-  void enqueue_as(const RelayoutSpec& spec, Stream& stream) {
-    backend_->relayout(spec, {.input = of("input"), .output = of("output")}, stream);
-  }
-  void enqueue_as(const ElementwiseSpec& spec, Stream& stream) {
-    Tensor input = of("input");
-    if (!spec.pointwise.uses_x()) input.data = nullptr;  // it only gives the shape
-    backend_->elementwise(spec,
-                          {.input = input,
-                           .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
-                           .output = of("output")},
-                          stream);
-  }
+  void enqueue_as(const AmaxSpec& spec, Stream& stream);
+  void enqueue_as(const CastSpec& spec, Stream& stream);
+  void enqueue_as(const GemmSpec& spec, Stream& stream);
+  void enqueue_as(const ColumnSumSpec& spec, Stream& stream);
+  void enqueue_as(const RelayoutSpec& spec, Stream& stream);
+  void enqueue_as(const ElementwiseSpec& spec, Stream& stream);
 
-  void enqueue_as(const CastStatsSpec& spec, Stream& stream) {
-    backend_->cast_stats(
-        spec, {.input = of("input"), .codes = of("codes"), .factors = of("factors"), .stats = of("stats")}, stream);
-  }
-  void enqueue_as(const NormSpec& spec, Stream& stream) {
-    backend_->norm(spec,
-                   {.input = of("input"),
-                    .gamma = of("gamma"),
-                    .beta = of("beta"),
-                    .codes = of("codes"),
-                    .factors = of("factors"),
-                    .scale = of("scale"),
-                    .amax = of("amax"),
-                    .result = of("result"),
-                    .mean = of("mean"),
-                    .rstd = of("rstd"),
-                    .eps = kNormEps},
-                   stream);
-  }
-  void enqueue_as(const NormBackwardSpec& spec, Stream& stream) {
-    backend_->norm_backward(spec,
-                            {.grad_output = of("grad_output"),
-                             .input = of("input"),
-                             .gamma = of("gamma"),
-                             .mean = of("mean"),
-                             .rstd = of("rstd"),
-                             .grad_input = of("grad_input"),
-                             .grad_gamma = of("grad_gamma"),
-                             .grad_beta = of("grad_beta")},
-                            stream);
-  }
+  void enqueue_as(const CastStatsSpec& spec, Stream& stream);
+  void enqueue_as(const NormSpec& spec, Stream& stream);
+  void enqueue_as(const NormBackwardSpec& spec, Stream& stream);
 
   template <class Spec>
   void enqueue_as(const Spec& spec, Stream&) {
     throw std::logic_error("there are no such cases: " + print(spec));
   }
-  void enqueue_as(const AmaxHistorySpec& spec, Stream& stream) {
-    backend_->amax_history(spec,
-                           {.amax = of("amax"),
-                            .history = of("history"),
-                            .scale = of("scale"),
-                            .limits = of("limits"),
-                            .pow2 = of("pow2")},
-                           stream);
-  }
+  void enqueue_as(const AmaxHistorySpec& spec, Stream& stream);
 
   Case case_;
   Backend* backend_;
@@ -445,18 +140,9 @@ class PlacedCase {
   std::map<std::string, Tensor> tensors_;
 };
 
-inline Matrices run(const Case& c, const SharedMatrices& inputs, Backend& backend, Stream& stream) {
-  PlacedCase placed(c, inputs, backend, stream);
-  placed.enqueue(stream);
-  return placed.outputs(stream);
-}
+Matrices run(const Case& c, const SharedMatrices& inputs, Backend& backend, Stream& stream);
 
 // Reports bytes written outside any output; empty if there are none.
-inline std::string damage(const Matrices& outputs) {
-  for (const auto& [name, matrix] : outputs) {
-    if (std::string found = matrix.damage(); !found.empty()) return name + ": " + found;
-  }
-  return {};
-}
+std::string damage(const Matrices& outputs);
 
 }  // namespace ingot::test

@@ -3,6 +3,7 @@
 
 #include <boost/test/test_tools.hpp>
 
+#include <functional>
 #include <string>
 
 #include "ingot/codegen/kernel_spec.h"
@@ -10,26 +11,11 @@
 
 namespace ingot::test {
 
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    BOOST_TEST((error.code() == ErrorCode::invalid_spec));
-    return error.what();
-  }
-  return "no error";
-}
+std::string message_of(const std::function<void()>& call);
 
-inline std::string refusal(const KernelSpec& spec) {
-  return message_of([&] { validate(spec); });
-}
+std::string refusal(const KernelSpec& spec);
 
 // The message without its subject, the line.
-inline std::string parse_error(const std::string& line) {
-  const std::string message = message_of([&] { parse(line); });
-  const std::string subject = line + ": ";
-  return message.starts_with(subject) ? message.substr(subject.size()) : "(no subject) " + message;
-}
+std::string parse_error(const std::string& line);
 
 }  // namespace ingot::test

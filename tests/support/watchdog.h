@@ -21,48 +21,20 @@ class Watchdog {
   using Bark = std::function<void(const std::string& message)>;
 
   // The watching thread calls `bark` once.
-  Watchdog(std::string who, Clock::duration patience, Bark bark = end_process)
-      : who_(std::move(who)), patience_(patience), bark_(std::move(bark)), deadline_(Clock::now() + patience) {
-    thread_ = std::thread([this] { watch(); });
-  }
-  ~Watchdog() {
-    {
-      const std::lock_guard lock(mutex_);
-      over_ = true;
-    }
-    changed_.notify_one();
-    thread_.join();
-  }
+  Watchdog(std::string who, Clock::duration patience, Bark bark = end_process);
+  ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   // Reports progress: what the test does now.
-  void alive(std::string doing) {
-    const std::lock_guard lock(mutex_);
-    doing_ = std::move(doing);
-    deadline_ = Clock::now() + patience_;
-  }
+  void alive(std::string doing);
 
   // Runs no destructors: those would wait for the GPU.
-  static void end_process(const std::string& message) {
-    std::cout << message << std::endl;
-    std::_Exit(kHung);
-  }
+  static void end_process(const std::string& message);
   static constexpr int kHung = 9;
 
  private:
-  void watch() {
-    std::unique_lock lock(mutex_);
-    while (!over_) {
-      if (Clock::now() < deadline_) {
-        changed_.wait_until(lock, deadline_);
-        continue;
-      }
-      const auto seconds = std::chrono::duration<double>(patience_).count();
-      bark_(who_ + " has not got on for " + std::to_string(seconds) + " s, at: " + doing_);
-      return;
-    }
-  }
+  void watch();
 
   std::string who_;
   Clock::duration patience_;

@@ -1,0 +1,155 @@
+#include "nn/counting_backend.h"
+
+namespace ingot::test {
+
+CountingBackend::CountingBackend(Backend& inner, Stream* inner_stream) : inner_(&inner), inner_stream_(inner_stream) {}
+
+Device CountingBackend::device() const { return inner_->device(); }
+
+void CountingBackend::amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->amax(spec, tensors, on(stream));
+}
+
+void CountingBackend::cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->cast(spec, tensors, on(stream));
+  if (after_cast) after_cast(spec, tensors, on(stream));
+}
+
+std::unique_ptr<CastList> CountingBackend::make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                                          Stream& stream) {
+  return inner_->make_cast_list(spec, tensors, on(stream));
+}
+
+void CountingBackend::gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  if (gemm_fails) throw Error(ErrorCode::cuda_failed, print(spec), "broken for the test");
+  inner_->gemm(spec, tensors, on(stream));
+}
+
+void CountingBackend::column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->column_sum(spec, tensors, on(stream));
+}
+
+void CountingBackend::relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->relayout(spec, tensors, on(stream));
+}
+
+void CountingBackend::elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->elementwise(spec, tensors, on(stream));
+}
+
+void CountingBackend::cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->cast_stats(spec, tensors, on(stream));
+}
+
+void CountingBackend::norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->norm(spec, tensors, on(stream));
+}
+
+void CountingBackend::norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->norm_backward(spec, tensors, on(stream));
+}
+
+void CountingBackend::amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->amax_history(spec, tensors, on(stream));
+}
+
+void CountingBackend::quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->quantize_mx(spec, tensors, on(stream));
+}
+
+void CountingBackend::float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors,
+                                     Stream& stream) {
+  note(print(spec), stream);
+  inner_->float_quantize(spec, tensors, on(stream));
+}
+
+void CountingBackend::pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->pack_weight(spec, tensors, on(stream));
+}
+
+void CountingBackend::dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors,
+                                     Stream& stream) {
+  note(print(spec), stream);
+  constant_weight = tensors.constant_weight;
+  inner_->dequant_matmul(spec, tensors, on(stream));
+}
+
+void* CountingBackend::allocate(std::size_t bytes) {
+  ++allocations;
+  return inner_->allocate(bytes);
+}
+
+void CountingBackend::release(void* data) noexcept { inner_->release(data); }
+
+void CountingBackend::copy_from_host(void* to, const void* from, std::size_t bytes, Stream& stream) {
+  waited = false;
+  inner_->copy_from_host(to, from, bytes, on(stream));
+}
+
+void CountingBackend::copy_to_host(void* to, const void* from, std::size_t bytes, Stream& stream) {
+  inner_->copy_to_host(to, from, bytes, on(stream));
+}
+
+void CountingBackend::fill_zero(void* data, std::size_t bytes, Stream& stream) {
+  inner_->fill_zero(data, bytes, on(stream));
+}
+
+void CountingBackend::synchronize(Stream& stream) {
+  waited = true;
+  inner_->synchronize(on(stream));
+}
+
+bool CountingBackend::capturing(const Stream& stream) const {
+  return inner_->capturing(inner_stream_ != nullptr ? *inner_stream_ : stream);
+}
+
+CUstream_st* CountingBackend::create_stream() { return inner_->create_stream(); }
+
+void CountingBackend::destroy_stream(CUstream_st* stream) noexcept { inner_->destroy_stream(stream); }
+
+void* CountingBackend::create_fence() { return inner_->create_fence(); }
+
+void CountingBackend::destroy_fence(void* fence) noexcept { inner_->destroy_fence(fence); }
+
+void CountingBackend::wait(const Stream& stream, const Stream& other, void*) {
+  waiting.push_back(&stream);
+  awaited.push_back(&other);
+}
+
+void* CountingBackend::create_mark() { return inner_->create_mark(); }
+
+void CountingBackend::destroy_mark(void* mark) noexcept { inner_->destroy_mark(mark); }
+
+void CountingBackend::record_mark(void* mark, const Stream& stream) {
+  inner_->record_mark(mark, inner_stream_ != nullptr ? *inner_stream_ : stream);
+}
+
+double CountingBackend::microseconds_between(void* begin, void* end) {
+  return inner_->microseconds_between(begin, end);
+}
+
+void CountingBackend::set_launch_hook(LaunchHook* hook) { inner_->set_launch_hook(hook); }
+
+std::int64_t CountingBackend::launches() const { return inner_->launches(); }
+
+void CountingBackend::note(std::string call, const Stream& stream) {
+  waited = false;
+  calls.push_back(std::move(call));
+  streams.push_back(&stream);
+}
+
+Stream& CountingBackend::on(Stream& stream) const { return inner_stream_ != nullptr ? *inner_stream_ : stream; }
+
+}  // namespace ingot::test
