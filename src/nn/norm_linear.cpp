@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ingot/nn/tensor_checks.h"
+#include "ingot/runtime/norm/check_norm.h"
 
 namespace ingot {
 namespace {

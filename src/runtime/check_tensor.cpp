@@ -92,6 +92,10 @@ bool overlap(const Range& a, const Range& b) {
   return a.bytes != 0 && b.bytes != 0 && a.begin() < b.end() && b.begin() < a.end();
 }
 
+bool in_place(const Tensor& input, const Tensor& output) {
+  return input.data == output.data && input.row_stride == output.row_stride && input.dtype == output.dtype;
+}
+
 void check_overlaps(std::span<const Range> inputs, std::span<const Range> outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].bytes == 0) continue;

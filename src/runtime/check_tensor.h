@@ -39,6 +39,9 @@ Range check_absent(const char* what, const Tensor& tensor, const char* because);
 
 bool overlap(const Range& a, const Range& b);
 
+// Is the output this matrix itself? An operation that reads each element where it writes it may work in place.
+bool in_place(const Tensor& input, const Tensor& output);
+
 // No output shares memory with an input or with another output.
 void check_overlaps(std::span<const Range> inputs, std::span<const Range> outputs);
 

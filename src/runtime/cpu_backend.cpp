@@ -9,12 +9,22 @@
 #include <string>
 #include <vector>
 
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/check_cast.h"
 #include "ingot/runtime/check.h"
-#include "ingot/runtime/cpu/operations.h"
 #include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/dequant/check_dequant.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_shape.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm/check_gemm.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/norm/check_norm.h"
+#include "ingot/runtime/norm/norm_operations.h"
+#include "ingot/runtime/quantize/check_quantize.h"
+#include "ingot/runtime/quantize/quantize_operations.h"
 #include "ingot/runtime/stream.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
 
@@ -49,15 +59,11 @@ class CpuBackend final : public Backend {
   Device device() const override { return {DeviceType::cpu, 0}; }
 
   void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    run(spec, stream, [&] { cpu::amax(spec, tensors, pool_); });
+    run(spec, tensors, stream, cpu::amax);
   }
 
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    run(spec, stream, [&] { cpu::cast(spec, tensors, pool_); });
+    run(spec, tensors, stream, cpu::cast);
   }
 
   std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
@@ -68,31 +74,22 @@ class CpuBackend final : public Backend {
   }
 
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    const MatmulSize size = gemm_size(spec, tensors);
-    if (manifest_ != nullptr && size.m != 0 && size.n != 0 && size.k != 0) {
-      manifest_->note(spec, size);
-    }
-    run(spec, stream, [&] { cpu::gemm(spec, tensors, pool_); });
+    run(spec, tensors, stream, [this](const auto& of, const auto& checked, ThreadPool& pool) {
+      note(of, gemm_size(of, checked));
+      cpu::gemm(of, checked, pool);
+    });
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    run(spec, stream, [&] { cpu::column_sum(spec, tensors, pool_); });
+    run(spec, tensors, stream, cpu::column_sum);
   }
 
   void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    run(spec, stream, [&] { cpu::relayout(spec, tensors, pool_); });
+    run(spec, tensors, stream, cpu::relayout);
   }
 
   void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    run(spec, stream, [&] { cpu::cast_stats(spec, tensors, pool_); });
+    run(spec, tensors, stream, cpu::cast_stats);
   }
 
   void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
@@ -102,15 +99,11 @@ class CpuBackend final : public Backend {
   }
 
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    run(spec, stream, [&] { cpu::norm(spec, tensors, pool_); });
+    run(spec, tensors, stream, cpu::norm);
   }
 
   void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    run(spec, stream, [&] { cpu::norm_backward(spec, tensors, pool_); });
+    run(spec, tensors, stream, cpu::norm_backward);
   }
 
   void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
@@ -120,32 +113,22 @@ class CpuBackend final : public Backend {
   }
 
   void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    run(spec, stream, [&] { cpu::quantize_mx(spec, tensors, pool_); });
+    run(spec, tensors, stream, cpu::quantize_mx);
   }
 
   void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    run(spec, stream, [&] { cpu::float_quantize(spec, tensors, pool_); });
+    run(spec, tensors, stream, cpu::float_quantize);
   }
 
   void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    run(spec, stream, [&] { cpu::pack_weight(spec, tensors, pool_); });
+    run(spec, tensors, stream, cpu::pack_weight);
   }
 
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    const MatmulSize size = dequant_size(tensors);
-    // (Batch-invariant products are not tuned.)
-    if (manifest_ != nullptr && !spec.batch_invariant && size.m != 0 && size.n != 0 && size.k != 0) {
-      manifest_->note(spec, size);
-    }
-    run(spec, stream, [&] { cpu::dequant_matmul(spec, tensors, pool_); });
+    run(spec, tensors, stream, [this](const auto& of, const auto& checked, ThreadPool& pool) {
+      if (!of.batch_invariant) note(of, dequant_size(checked));  // others are not tuned
+      cpu::dequant_matmul(of, checked, pool);
+    });
   }
 
   void* allocate(std::size_t bytes) override {
@@ -210,11 +193,19 @@ class CpuBackend final : public Backend {
  private:
   using Clock = std::chrono::steady_clock;
 
-  template <class Spec, class Operation>
-  void run(const Spec& spec, const Stream& stream, const Operation& operation) {
+  // Every operation: operation(spec, tensors, pool).
+  template <class Spec, class Tensors, class Operation>
+  void run(const Spec& spec, const Tensors& tensors, Stream& stream, const Operation& operation) {
+    check_stream(stream, *this);
+    check(spec, tensors, device());
     if (hook_ != nullptr) hook_->before(stream);
-    operation();
+    operation(spec, tensors, pool_);
     if (hook_ != nullptr) hook_->after(spec, Pass::main, stream);
+  }
+
+  template <class Spec>
+  void note(const Spec& spec, const MatmulSize& size) {
+    if (manifest_ != nullptr && size.m != 0 && size.n != 0 && size.k != 0) manifest_->note(spec, size);
   }
 
   ThreadPool pool_;

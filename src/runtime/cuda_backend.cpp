@@ -4,14 +4,23 @@
 
 #include <string>
 
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/check_cast.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/dequant/check_dequant.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_plans.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm/check_gemm.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
 #include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/norm/check_norm.h"
+#include "ingot/runtime/norm/norm_operations.h"
+#include "ingot/runtime/quantize/check_quantize.h"
+#include "ingot/runtime/quantize/quantize_operations.h"
 
 namespace ingot {
 namespace {
@@ -20,7 +29,7 @@ CUdeviceptr address(const void* data) { return reinterpret_cast<CUdeviceptr>(dat
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(const Driver& driver, int device_index, KernelCache& cache, const GemmServices& services)
+  CudaBackend(const Driver& driver, int device_index, KernelCache& cache, const MatmulServices& services)
       : device_{DeviceType::cuda, device_index},
         launcher_(driver, device_index, cache),
         cublaslt_(services.cublaslt),
@@ -30,15 +39,11 @@ class CudaBackend final : public Backend {
   Device device() const override { return device_; }
 
   void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::amax(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::amax);
   }
 
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::cast(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::cast);
   }
 
   std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
@@ -49,75 +54,51 @@ class CudaBackend final : public Backend {
   }
 
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::gemm(spec, tensors, stream, launcher_, plans_, cublaslt_);
+    run(spec, tensors, stream, cuda::gemm, plans_, cublaslt_);
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::column_sum(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::column_sum);
   }
 
   void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::relayout(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::relayout);
   }
 
   void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::elementwise(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::elementwise);
   }
 
   void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::cast_stats(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::cast_stats);
   }
 
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::norm(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::norm);
   }
 
   void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::norm_backward(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::norm_backward);
   }
 
   void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::amax_history(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::amax_history);
   }
 
   void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::quantize_mx(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::quantize_mx);
   }
 
   void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::float_quantize(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::float_quantize);
   }
 
   void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::pack_weight(spec, tensors, stream, launcher_);
+    run(spec, tensors, stream, cuda::pack_weight);
   }
 
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
-    check(spec, tensors, device_);
-    const CurrentContext current = begin(stream);
-    cuda::dequant_matmul(spec, tensors, stream, launcher_, dequant_plans_);
+    run(spec, tensors, stream, cuda::dequant_matmul, dequant_plans_);
   }
 
   void* allocate(std::size_t bytes) override {
@@ -248,7 +229,16 @@ class CudaBackend final : public Backend {
     }
   }
 
-  // Every operation starts here. The context is current as long as the result lives.
+  // Every operation: operation(spec, tensors, stream, launcher, services...), with the context current.
+  template <class Spec, class Tensors, class Operation, class... Services>
+  void run(const Spec& spec, const Tensors& tensors, Stream& stream, const Operation& operation,
+           Services&... services) {
+    check(spec, tensors, device_);
+    const CurrentContext current = begin(stream);
+    operation(spec, tensors, stream, launcher_, services...);
+  }
+
+  // Every call starts here. The context is current as long as the result lives.
   [[nodiscard]] CurrentContext begin(const Stream& stream) const {
     check_stream(stream, *this);
     return launcher_.make_current();
@@ -282,7 +272,7 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(const Driver& driver, int device_index, KernelCache& cache,
-                                           const GemmServices& services) {
+                                           const MatmulServices& services) {
   return std::make_unique<CudaBackend>(driver, device_index, cache, services);
 }
 

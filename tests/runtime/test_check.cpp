@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "ingot/runtime/cast/check_cast.h"
+#include "ingot/runtime/gemm/check_gemm.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/stream.h"
 #include "support/fake_backend.h"
 #include "support/refused.h"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "ingot/runtime/check.h"
+#include "ingot/runtime/dequant/check_dequant.h"
 #include "support/refused.h"
 
 using namespace ingot;

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "ingot/runtime/check.h"
+#include "ingot/runtime/norm/check_norm.h"
 #include "support/refused.h"
 
 using namespace ingot;

@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/check.h"
 #include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/gemm/check_gemm.h"
 #include "ingot/runtime/gemm/gemm_params.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 #include "support/compare.h"
 #include "support/reference.h"
 #include "support/run_case.h"

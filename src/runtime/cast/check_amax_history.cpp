@@ -1,6 +1,7 @@
 #include <cstdint>
 
-#include "ingot/runtime/check.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/cast/check_cast.h"
 #include "ingot/runtime/check_tensor.h"
 
 namespace ingot {

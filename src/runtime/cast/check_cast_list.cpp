@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/cast/check_cast.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/error.h"
 

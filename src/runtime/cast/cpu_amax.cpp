@@ -1,5 +1,6 @@
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/maxima.h"
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
 
 namespace ingot::cpu {
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/visit.h"
 
 #include "scaling.cuh"

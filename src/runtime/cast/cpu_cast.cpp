@@ -4,9 +4,10 @@
 #include <optional>
 #include <vector>
 
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/maxima.h"
 #include "ingot/runtime/cast/values.h"
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
 
 #include "cast/cast_tiles.cuh"
 

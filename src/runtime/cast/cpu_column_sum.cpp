@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/visit.h"
 
 #include "cast/column_sum.cuh"

@@ -1,6 +1,7 @@
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/maxima.h"
 #include "ingot/runtime/cast/values.h"
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
 
 namespace ingot::cpu {
 

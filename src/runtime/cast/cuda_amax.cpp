@@ -1,4 +1,7 @@
-#include "ingot/runtime/cuda/operations.h"
+
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 #include "cast/amax.cuh"
 

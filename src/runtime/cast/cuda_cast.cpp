@@ -1,8 +1,10 @@
 #include "ingot/runtime/cast/cuda_cast.h"
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 #include "ingot/codegen/cast/cast_schedule.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/visit.h"
 
 #include "cast/cast_row_groups.cuh"

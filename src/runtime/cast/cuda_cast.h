@@ -3,7 +3,8 @@
 
 #include <span>
 
-#include "ingot/runtime/backend.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 

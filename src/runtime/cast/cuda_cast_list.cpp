@@ -5,10 +5,12 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/buffer.h"
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cuda_cast.h"
 #include "ingot/runtime/check.h"
-#include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 #include "cast/cast_list.cuh"
 

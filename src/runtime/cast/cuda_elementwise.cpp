@@ -1,5 +1,7 @@
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cuda_cast.h"
-#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 #include "cast/elementwise.cuh"
 

@@ -1,15 +1,14 @@
-// What pack_weight and dequant_matmul ask of their tensors. A packed weight does not say what sizes it has: its bytes
-// must be those of the sizes that the other tensors give.
+#include "ingot/runtime/dequant/check_dequant.h"
+
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 
-#include "ingot/runtime/check.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/check_tensor.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/pointwise/check_pointwise.h"
 
 namespace ingot {
 namespace {
@@ -48,42 +47,9 @@ const char* factors_reason(ScaleGranularity scale) {
   return "one for each block of 128 x 128, row by row";
 }
 
-constexpr std::array kInputs{"dequant_matmul inputs[0]", "dequant_matmul inputs[1]", "dequant_matmul inputs[2]",
-                             "dequant_matmul inputs[3]"};
-static_assert(kInputs.size() == kMaxPointwiseInputs);
-
-struct OutputSize {
-  Dtype dtype;
-  std::int64_t m, n;
-};
-
-Range check_input(const PointwiseInput& input, const char* what, const Tensor& given, const OutputSize& out,
-                  Device device) {
-  switch (input.kind) {
-    case PointwiseInput::Kind::row:
-      return check_vector(what, given, Dtype::f32, out.m, device, "one for each of the M rows");
-    case PointwiseInput::Kind::matrix:
-      return check_matrix(what, given, out.dtype, out.m, out.n, device, "M of x, N of the weight");
-    default: return check_vector(what, given, out.dtype, out.n, device, "one for each of the N columns");
-  }
-}
-
-void check_inputs(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const OutputSize& out,
-                  Device device, std::span<Range> ranges) {
-  const auto kinds = spec.pointwise.inputs();
-  for (std::size_t i = 0; i < kInputs.size(); ++i) {
-    if (i >= kinds.size()) {
-      ranges[i] = check_absent(kInputs[i], tensors.inputs[i], "the expression has no such input");
-      continue;
-    }
-    try {
-      ranges[i] = check_input(kinds[i], kInputs[i], tensors.inputs[i], out, device);
-    } catch (const Error& error) {  // with the expression's own name for it
-      const std::string message = error.what() + error.subject().size() + 2;
-      throw Error(error.code(), fmt::format("{} ({})", kInputs[i], kinds[i].name), message);
-    }
-  }
-}
+constexpr PointwiseInputNames kInputs{"dequant_matmul inputs[0]", "dequant_matmul inputs[1]",
+                                      "dequant_matmul inputs[2]", "dequant_matmul inputs[3]"};
+constexpr const char* kShape = "M of x, N of the weight";
 
 }  // namespace
 
@@ -109,9 +75,9 @@ void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, D
                        name(spec.weight)));
   }
   // A packed weight takes N from the output.
-  const Range out = packed ? check_matrix("dequant_matmul out", tensors.out, spec.out, device)
-                           : check_matrix("dequant_matmul out", tensors.out, spec.out, m, tensors.weight.rows, device,
-                                          "M of x, N of the weight");
+  const Range out =
+      packed ? check_matrix("dequant_matmul out", tensors.out, spec.out, device)
+             : check_matrix("dequant_matmul out", tensors.out, spec.out, m, tensors.weight.rows, device, kShape);
   if (tensors.out.rows != m) {
     refuse("dequant_matmul out", tensors.out, fmt::format("it must have {} rows, as x has", m));
   }
@@ -129,7 +95,14 @@ void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, D
                    factors_reason(spec.scale)),
       spec.bias ? check_vector("dequant_matmul bias", tensors.bias, spec.x, n, device, "one for each of the N columns")
                 : check_absent("dequant_matmul bias", tensors.bias, "the spec has no bias")};
-  check_inputs(spec, tensors, {.dtype = spec.x, .m = m, .n = n}, device, std::span(inputs).subspan<4>());
+  check_pointwise_inputs(spec.pointwise, tensors.inputs, kInputs,
+                         {.dtype = spec.x,
+                          .rows = m,
+                          .cols = n,
+                          .matrix = kShape,
+                          .columns = "one for each of the N columns",
+                          .rows_of = "one for each of the M rows"},
+                         device, std::span(inputs).subspan<4>());
   check_overlaps(inputs, {&out, 1});
 }
 

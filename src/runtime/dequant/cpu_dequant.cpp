@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "ingot/codegen/pointwise/pointwise_program.h"
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_shape.h"
 #include "ingot/runtime/dequant/visit_weight.h"
 #include "ingot/runtime/gemm/gemm_kernel.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 
 #include "dequant/dequant_codes.cuh"
 #include "numerics.cuh"
@@ -123,11 +125,11 @@ float factor_at(const Tensor& factors, i64 index) {
 
 // The factors of some rows of the weight in one group of K.
 std::vector<float> factors_of(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Range cols, i64 k) {
-  const DequantFactorPlaces places = dequant_factor_places(spec.scale, dequant_size(tensors).k);
+  const FactorStrides strides = factor_strides(spec.scale, dequant_size(tensors).k);
   std::vector<float> factors(static_cast<std::size_t>(cols.size));
   for (i64 c = 0; c < cols.size; ++c) {
-    const i64 of_row = places.rows == 0 ? 0 : (cols.begin + c) / places.rows * places.row;
-    const i64 of_group = places.depth == 0 ? 0 : k / places.depth * places.group;
+    const i64 of_row = spec.scale.rows == 0 ? 0 : (cols.begin + c) / spec.scale.rows * strides.row;
+    const i64 of_group = spec.scale.cols == 0 ? 0 : k / spec.scale.cols * strides.group;
     factors[static_cast<std::size_t>(c)] = factor_at(tensors.factors, of_row + of_group);
   }
   return factors;

@@ -1,4 +1,5 @@
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/visit_weight.h"
 
 #include "dequant/pack_weight.cuh"

@@ -1,9 +1,11 @@
 // One dequant_matmul: the kernels of its plan are tried in turn, and the first that takes the tensors is launched. A
 // spec that names its kernel has no other.
-#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_plans.h"
 #include "ingot/runtime/dequant/dequant_rules.h"
 #include "ingot/runtime/dequant/dequant_shape.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 namespace ingot::cuda {
 namespace {

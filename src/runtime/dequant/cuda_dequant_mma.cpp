@@ -4,9 +4,11 @@
 // (dequant_mma_slice()), and further tokens are launches of their own, which find that memory free.
 #include <algorithm>
 
-#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_params.h"
 #include "ingot/runtime/dequant/dequant_shape.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 namespace ingot::cuda {
 

@@ -3,10 +3,13 @@
 // each other, and its zeros for the flags.
 #include "ingot/codegen/dequant/dequant_sm90.h"
 #include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_params.h"
 #include "ingot/runtime/dequant/dequant_shape.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/gemm/stream_k_params.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 #include "dequant/dequant_sm90.cuh"
 
@@ -59,7 +62,7 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
                            .m = m,
                            .n = n,
                            .k = k,
-                           .factor_stride = static_cast<u32>(dequant_factor_places(spec.scale, size.k).row),
+                           .factor_stride = static_cast<u32>(factor_strides(spec.scale, size.k).row),
                            .constant_weight = tensors.constant_weight ? 1U : 0U,
                            .epilogue = epilogue_params(tensors),
                            .cut = {}};

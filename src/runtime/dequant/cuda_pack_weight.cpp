@@ -1,4 +1,7 @@
-#include "ingot/runtime/cuda/operations.h"
+
+#include "ingot/runtime/dequant/dequant_operations.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 #include "dequant/pack_weight.cuh"
 

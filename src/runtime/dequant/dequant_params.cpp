@@ -5,6 +5,7 @@
 
 #include "ingot/codegen/dequant/dequant_tiling.h"
 #include "ingot/runtime/dequant/dequant_shape.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 
 namespace ingot::cuda {
 namespace {
@@ -87,7 +88,7 @@ DequantMmaParams dequant_mma_params(const DequantMatmulSpec& spec, const Dequant
           .x_copied = aligned(x.data, 16) && x.row_stride % 8 == 0 ? 1U : 0U,
           .codes = codes_of(spec, tensors.weight, size),
           .factors = tensors.factors.data,
-          .factor_stride = static_cast<u64>(dequant_factor_places(spec.scale, size.k).row),
+          .factor_stride = static_cast<u64>(factor_strides(spec.scale, size.k).row),
           .faults = has_faults ? reinterpret_cast<const float*>(packed + codes_bytes) : nullptr,
           .bias = tensors.bias.data,
           .out = out.data,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ingot/codegen/dequant/dequant_spec.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/dequant/dequant_tensors.h"
 
 #include "dequant/dequant_mma.cuh"
 

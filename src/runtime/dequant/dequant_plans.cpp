@@ -12,6 +12,7 @@
 #include "ingot/runtime/tuning/matmul_manifest.h"
 
 namespace ingot {
+
 std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec, const MatmulSize& size) {
   const std::size_t hash = hash_with(hash_value(KernelSpec(spec)), size);
   const auto matches = [&](const Entry& entry) { return entry.size == size && entry.spec == spec; };
@@ -30,7 +31,7 @@ DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec
       if (named != nullptr && named->tiling) entry.order.push_back(*named);
     }
   }
-  for (const DequantMatmulSpec& each : dequant_order(spec, size, place_)) entry.order.push_back(each);
+  for (const DequantMatmulSpec& each : dequant_order(spec, size, device_)) entry.order.push_back(each);
   return entry;
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
-#include "ingot/runtime/cuda_backend.h"
+#include "ingot/runtime/tuning/matmul_services.h"
 #include "ingot/runtime/util/grow_only_table.h"
 
 namespace ingot {
@@ -16,7 +16,7 @@ namespace ingot {
 class DequantPlans {
  public:
   // The services outlive it.
-  DequantPlans(const GemmServices& services, const MatmulDevice& place) : services_(services), place_(place) {}
+  DequantPlans(const MatmulServices& services, const MatmulDevice& device) : services_(services), device_(device) {}
 
   // Specs that each name a kernel and its tiling: the first that takes the tensors is to be run. What is asked for the
   // first time is noted in the manifest, but for batch-invariant products, which are not tuned.
@@ -32,8 +32,8 @@ class DequantPlans {
 
   Entry make(std::size_t hash, const DequantMatmulSpec& spec, const MatmulSize& size) const;
 
-  GemmServices services_;
-  MatmulDevice place_;
+  MatmulServices services_;
+  MatmulDevice device_;
   GrowOnlyTable<Entry> table_;
 };
 

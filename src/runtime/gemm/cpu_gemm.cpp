@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "ingot/codegen/pointwise/pointwise_program.h"
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/gemm/gemm_kernel.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/visit.h"
 
 #include "numerics.cuh"

@@ -1,4 +1,5 @@
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/visit.h"
 
 namespace ingot::cpu {

@@ -6,8 +6,9 @@
 #include <string>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/check.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
+
+struct CUstream_st;  // the driver API's CUstream is a pointer to this
 
 namespace ingot {
 

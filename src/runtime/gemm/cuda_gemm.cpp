@@ -4,14 +4,16 @@
 
 #include <algorithm>
 
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/cuda/operations.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
 #include "ingot/runtime/gemm/gemm_mma_rules.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_params.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/gemm/gemm_sm90_rules.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 #include "gemm/gemm_simt.cuh"
 

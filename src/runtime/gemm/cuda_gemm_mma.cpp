@@ -1,5 +1,7 @@
-#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_params.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 namespace ingot::cuda {
 

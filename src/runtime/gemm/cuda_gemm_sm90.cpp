@@ -5,11 +5,13 @@
 #include <optional>
 
 #include "ingot/codegen/gemm/gemm_sm90.h"
-#include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_params.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/gemm/stream_k_params.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 #include "gemm/gemm_sm90.cuh"
 

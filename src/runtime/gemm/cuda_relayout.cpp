@@ -1,5 +1,7 @@
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/cuda/operations.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/stream.h"
 
 #include "gemm/relayout.cuh"
 

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/check.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 
 #include "gemm/gemm_mma.cuh"
 #include "gemm/gemm_params.cuh"

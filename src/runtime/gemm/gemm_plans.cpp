@@ -20,8 +20,8 @@ GemmPlans::Entry GemmPlans::make(std::size_t hash, const GemmCall& call) const {
       entry.order.push_back(std::get<GemmSpec>(*chosen));
     }
   }
-  const MatmulDevice place{.target = target_, .multiprocessors = multiprocessors_, .compiles = services_.compiles};
-  for (const GemmSpec& spec : gemm_order(call, place)) entry.order.push_back(spec);
+  const MatmulDevice device{.target = target_, .multiprocessors = multiprocessors_, .compiles = services_.compiles};
+  for (const GemmSpec& spec : gemm_order(call, device)) entry.order.push_back(spec);
   return entry;
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ingot/codegen/gemm/gemm_candidates.h"
-#include "ingot/runtime/cuda_backend.h"
+#include "ingot/runtime/tuning/matmul_services.h"
 #include "ingot/runtime/util/grow_only_table.h"
 
 namespace ingot {
@@ -15,7 +15,7 @@ namespace ingot {
 class GemmPlans {
  public:
   // The services outlive it.
-  GemmPlans(const GemmServices& services, Target target, int multiprocessors)
+  GemmPlans(const MatmulServices& services, Target target, int multiprocessors)
       : services_(services), target_(target), multiprocessors_(multiprocessors) {}
 
   // Specs that each name a kernel, with its tiling where it has some: the first that takes the tensors is to be run. A
@@ -31,7 +31,7 @@ class GemmPlans {
 
   Entry make(std::size_t hash, const GemmCall& call) const;
 
-  GemmServices services_;
+  MatmulServices services_;
   Target target_;
   int multiprocessors_;
   GrowOnlyTable<Entry> table_;

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/check.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 
 namespace ingot {
 

@@ -1,8 +1,10 @@
+#include "ingot/runtime/norm/check_norm.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "ingot/runtime/check.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/error.h"
 

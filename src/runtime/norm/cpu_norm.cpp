@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "ingot/runtime/cast/maxima.h"
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/visit.h"
 
 #include "norm/norm_backward.cuh"

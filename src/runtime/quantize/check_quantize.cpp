@@ -1,8 +1,10 @@
+#include "ingot/runtime/quantize/check_quantize.h"
+
 #include <fmt/format.h>
 
 #include <cstdint>
 
-#include "ingot/runtime/check.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/check_tensor.h"
 
 namespace ingot {
@@ -25,8 +27,7 @@ void check(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, D
   const Range from = check_matrix("float_quantize input", input, spec.in, device);
   const Range to = check_matrix("float_quantize output", tensors.output, spec.in, input.rows, input.cols, device,
                                 "the input's shape");
-  const bool in_place = input.data == tensors.output.data && input.row_stride == tensors.output.row_stride;
-  if (!in_place && overlap(from, to)) {
+  if (!in_place(input, tensors.output) && overlap(from, to)) {
     refuse("float_quantize output", tensors.output,
            fmt::format("its memory overlaps that of the input, which is {}; the output may be the input itself, with "
                        "the same address and row stride, or memory of its own",

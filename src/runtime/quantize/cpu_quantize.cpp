@@ -3,7 +3,8 @@
 #include <vector>
 
 #include "ingot/runtime/cast/maxima.h"
-#include "ingot/runtime/cpu/operations.h"
+#include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/quantize/quantize_operations.h"
 #include "ingot/runtime/util/packed_codes.h"
 #include "ingot/runtime/visit.h"
 

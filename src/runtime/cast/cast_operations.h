@@ -1,0 +1,42 @@
+// Casts and the operations around them on each device, of tensors that check_cast.h has accepted; on a GPU with the
+// context current.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/cast/cast_tensors.h"
+
+namespace ingot {
+class Launcher;
+class Stream;
+class ThreadPool;
+}  // namespace ingot
+
+namespace ingot::cpu {
+
+void amax(const AmaxSpec& spec, const AmaxTensors& tensors, ThreadPool& pool);
+void cast(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool);
+void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, ThreadPool& pool);
+void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, ThreadPool& pool);
+void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, ThreadPool& pool);
+void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, ThreadPool& pool);
+
+}  // namespace ingot::cpu
+
+namespace ingot::cuda {
+
+void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Launcher& launcher);
+void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
+// May outlive neither the launcher nor the stream's backend.
+std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream,
+                                         Launcher& launcher);
+void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, const Stream& stream,
+                 Launcher& launcher);
+void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
+void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream, Launcher& launcher);
+void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, const Stream& stream,
+                  Launcher& launcher);
+
+}  // namespace ingot::cuda

@@ -1,0 +1,20 @@
+// What casts and the operations around them ask of their tensors, the same on every device: see check.h.
+#pragma once
+
+#include <span>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/cast/cast_tensors.h"
+
+namespace ingot {
+
+void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device);
+void check(const CastSpec& spec, const CastTensors& tensors, Device device);
+// Each of the casts, and that no output overlaps anything of another one.
+void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Device device);
+void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device);
+void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device);
+void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device device);
+void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device);
+
+}  // namespace ingot

@@ -1,0 +1,134 @@
+#include "ingot/runtime/gemm/check_gemm.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/pointwise/check_pointwise.h"
+
+namespace ingot {
+namespace {
+
+const char* count_reason(ScaleGranularity granularity, const char* rowwise) {
+  if (granularity == kTensorwise) return "one for the whole tensor";
+  if (granularity == kRowGroups) return "one for each group of 128 along K, row by row";
+  if (granularity == kBlocks) return "one for each block of 128 x 128, row by row";
+  return rowwise;
+}
+
+Range check_factors(const char* what, const Tensor& factors, Dtype operand, ScaleGranularity scale, std::int64_t rows,
+                    std::int64_t k, Device device, const char* rowwise) {
+  if (!is_fp8(operand)) return check_absent(what, factors, "a high-precision operand has no factors");
+  const std::int64_t count = scale_count(scale, rows, k);
+  const char* const reason = count_reason(scale, rowwise);
+  const std::int64_t groups = scale.cols == 0 ? 1 : scale_count(scale, 1, k);
+  if (groups == 1 || (factors.rows == 1 && factors.cols == count)) {
+    return check_vector(what, factors, Dtype::f32, count, device, reason);
+  }
+  const std::int64_t in_group = scale_count({scale.rows, 0}, rows, k);
+  if (factors.rows == groups && factors.cols == in_group) return check_matrix(what, factors, Dtype::f32, device);
+  const std::string both =
+      fmt::format("{}, or [{}, {}]: those of each group of K in a row of their own", reason, groups, in_group);
+  return check_vector(what, factors, Dtype::f32, count, device, both.c_str());
+}
+
+constexpr PointwiseInputNames kGemmInputs{"gemm inputs[0]", "gemm inputs[1]", "gemm inputs[2]", "gemm inputs[3]"};
+constexpr const char* kShape = "M of a, N of b";
+
+void check_same_k(const GemmSpec& spec, const GemmTensors& tensors, std::int64_t k) {
+  if (extent_k(tensors.b, spec.layout_b) == k) return;
+  refuse("gemm b", tensors.b,
+         fmt::format("its K is {} ({}), but that of a, which is {}, is {} ({})", extent_k(tensors.b, spec.layout_b),
+                     spec.layout_b == Layout::k_major ? "b is [N, K]" : "b is [K, N]", describe(tensors.a), k,
+                     spec.layout_a == Layout::k_major ? "a is [M, K]" : "a is [K, M]"));
+}
+
+// Tensors of one GEMM beside its operands.
+struct Checker {
+  MatmulSize size;
+  Device device;
+
+  // A matrix of the output's shape.
+  Range matrix_if(bool asked, const char* what, const Tensor& tensor, Dtype dtype, const char* why_not) const {
+    return asked ? check_matrix(what, tensor, dtype, size.m, size.n, device, kShape)
+                 : check_absent(what, tensor, why_not);
+  }
+  Range single_if(bool asked, const char* what, const Tensor& tensor, const char* why_not) const {
+    return asked ? check_vector(what, tensor, Dtype::f32, 1, device, "one for the whole output")
+                 : check_absent(what, tensor, why_not);
+  }
+};
+
+// c as an input: without bytes where it is the output itself, each element of which is written by who reads it.
+Range check_c(const Checker& check, const GemmSpec& spec, const GemmTensors& tensors, const Range& out) {
+  const auto& dtype = spec.epilogue.c;
+  const Range c =
+      check.matrix_if(dtype.has_value(), "gemm c", tensors.c, dtype.value_or(Dtype::f32), "the spec adds no c");
+  if (in_place(tensors.c, tensors.out)) return {"gemm c", &tensors.c, 0};
+  if (overlap(c, out)) {
+    refuse("gemm c", tensors.c,
+           fmt::format("its memory overlaps that of gemm out, which is {}; c may be the output itself, with the same "
+                       "address, dtype and row stride, or memory of its own",
+                       describe(tensors.out)));
+  }
+  return c;
+}
+
+}  // namespace
+
+void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
+  validate(spec);
+  const Range a = check_matrix("gemm a", tensors.a, spec.a, device);
+  const Range b = check_matrix("gemm b", tensors.b, spec.b, device);
+  const MatmulSize size = gemm_size(spec, tensors);
+  const auto [m, n, k] = size;
+  check_same_k(spec, tensors, k);
+  const GemmEpilogue& epilogue = spec.epilogue;
+  const Checker check{size, device};
+  const Range out = check.matrix_if(true, "gemm out", tensors.out, spec.out, "");
+  const Range c = check_c(check, spec, tensors, out);
+  constexpr const char* kHighPrecision = "the output is of high precision";
+  Range inputs[7 + kMaxPointwiseInputs] = {
+      a,
+      b,
+      check_factors("gemm factor_a", tensors.factor_a, spec.a, spec.scale_a, m, k, device,
+                    "one for each of a's M rows"),
+      check_factors("gemm factor_b", tensors.factor_b, spec.b, spec.scale_b, n, k, device,
+                    "one for each of b's N rows"),
+      spec.bias ? check_vector("gemm bias", tensors.bias, bias_dtype(spec), n, device, "one for each of the N columns")
+                : check_absent("gemm bias", tensors.bias, "the spec has no bias"),
+      check.single_if(is_fp8(spec.out), "gemm scale", tensors.scale, kHighPrecision),
+      c};
+  check_pointwise_inputs(epilogue.pointwise, tensors.inputs, kGemmInputs,
+                         {.dtype = epilogue_dtype(spec),
+                          .rows = m,
+                          .cols = n,
+                          .matrix = kShape,
+                          .columns = "one for each of the N columns",
+                          .rows_of = "one for each of the M rows"},
+                         device, std::span(inputs).subspan<7>());
+  const Range outputs[] = {out,
+                           check.matrix_if(epilogue.preactivation, "gemm preactivation", tensors.preactivation,
+                                           epilogue_dtype(spec), "the spec does not ask for this output"),
+                           check.single_if(epilogue.amax, "gemm amax", tensors.amax, "the spec does not ask for it"),
+                           check.single_if(is_fp8(spec.out), "gemm factor", tensors.factor, kHighPrecision)};
+  check_overlaps(inputs, outputs);
+}
+
+void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device device) {
+  const Tensor& input = tensors.input;
+  if (!is_fp8(input.dtype)) refuse("relayout input", input, "it must be of an FP8 dtype");
+  const Range in = check_matrix("relayout input", input, input.dtype, device);
+  const Range out = spec.transposed ? check_matrix("relayout output", tensors.output, input.dtype, input.cols,
+                                                   input.rows, device, "the input's shape, transposed")
+                                    : check_matrix("relayout output", tensors.output, input.dtype, input.rows,
+                                                   input.cols, device, "the input's shape");
+  check_overlaps({&in, 1}, {&out, 1});
+}
+
+}  // namespace ingot

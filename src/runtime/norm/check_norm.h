@@ -1,0 +1,12 @@
+// What norms ask of their tensors, forward and backward, the same on every device: see check.h.
+#pragma once
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/norm/norm_tensors.h"
+
+namespace ingot {
+
+void check(const NormSpec& spec, const NormTensors& tensors, Device device);
+void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Device device);
+
+}  // namespace ingot

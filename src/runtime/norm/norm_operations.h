@@ -1,0 +1,26 @@
+// Norms on each device, of tensors that check_norm.h has accepted; on a GPU with the context current.
+#pragma once
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/norm/norm_tensors.h"
+
+namespace ingot {
+class Launcher;
+class Stream;
+class ThreadPool;
+}  // namespace ingot
+
+namespace ingot::cpu {
+
+void norm(const NormSpec& spec, const NormTensors& tensors, ThreadPool& pool);
+void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, ThreadPool& pool);
+
+}  // namespace ingot::cpu
+
+namespace ingot::cuda {
+
+void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher);
+void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,
+                   Launcher& launcher);
+
+}  // namespace ingot::cuda

@@ -1,0 +1,12 @@
+// What MX quantization and float_quantize ask of their tensors, the same on every device: see check.h.
+#pragma once
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/quantize/quantize_tensors.h"
+
+namespace ingot {
+
+void check(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Device device);
+void check(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Device device);
+
+}  // namespace ingot

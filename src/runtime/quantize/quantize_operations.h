@@ -1,0 +1,27 @@
+// MX quantization and float_quantize on each device, of tensors that check_quantize.h has accepted; on a GPU with the
+// context current.
+#pragma once
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/quantize/quantize_tensors.h"
+
+namespace ingot {
+class Launcher;
+class Stream;
+class ThreadPool;
+}  // namespace ingot
+
+namespace ingot::cpu {
+
+void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, ThreadPool& pool);
+void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, ThreadPool& pool);
+
+}  // namespace ingot::cpu
+
+namespace ingot::cuda {
+
+void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream, Launcher& launcher);
+void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream,
+                    Launcher& launcher);
+
+}  // namespace ingot::cuda
