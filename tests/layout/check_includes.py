@@ -1,0 +1,210 @@
+"""check_includes.py <repository>: every source file lies where its includes say, and nothing includes what comes later.
+
+Floors: what NVRTC compiles is a template; what is pure lies in src/codegen; what touches memory, a device or the disk in
+src/runtime; what knows layers in src/nn. nn includes runtime, which includes codegen; templates include only templates.
+
+Wings: on each floor a file lies in its family's room, or in a room that no family owns. A room includes itself and the
+rooms ahead of it in the lists below, so that they have no circles. Files at a floor's root are apart: they join the rooms
+together, and any room may include them.
+
+What is installed (ingot.h and all that it includes in turn) includes only the standard library and POSIX.
+"""
+
+import pathlib
+import re
+import sys
+
+WINGS = ["pointwise", "cast", "gemm", "dequant", "norm", "quantize"]
+
+# The rooms of each floor, in the order in which they may include each other.
+ROOMS = {
+    "templates": ["ptx", *WINGS],
+    "src/codegen": ["types", *WINGS],
+    "src/runtime": ["util", "cpu", "cuda", "jit", "tuning", *WINGS, "measure"],
+}
+
+# The files that stay at a floor's root, without their extensions.
+ROOT_FILES = {
+    "templates": ["platform", "formats", "numerics", "scaling", "memory", "reduce", "vec8", "vec8_tiles"],
+    "src/codegen": ["kernel_spec", "generate", "template_files", "matmul"],
+    "src/runtime": ["backend", "buffer", "check", "check_tensor", "context", "error", "stream", "tensor"]
+    + ["cpu_backend", "cuda_backend", "visit"],
+}
+
+# Rooms without a family that work on all of them; the others know no family on any floor.
+FOR_ALL_FAMILIES = ["tuning", "measure"]
+
+# What joins all families together; only the root of src/runtime and `measure` may include it.
+JOINTS = ["ingot/runtime/context.h", "ingot/runtime/cpu_backend.h", "ingot/runtime/cuda_backend.h"]
+
+# The error type is everybody's; it includes nothing of ours.
+FOR_ALL_FLOORS = ["ingot/runtime/error.h"]
+
+# What codegen's values and pure functions have no use for; template_files reads templates from a folder.
+IMPURE = ["atomic", "condition_variable", "cuda.h", "dlfcn.h", "filesystem", "fstream", "future", "mutex"]
+IMPURE += ["shared_mutex", "thread", "unistd.h"]
+MAY_READ_FILES = ["template_files"]
+
+FLOORS = ["src/codegen", "src/runtime", "src/nn"]  # each may include those before it, and templates
+WHY_THERE = {
+    "src/runtime": "what touches memory, a device or the disk belongs there",
+    "src/nn": "what knows layers belongs there",
+}
+TEMPLATES_ONLY = "a template includes only templates, by their path in templates/"
+
+
+def includes_of(path):
+    """'"name"' or '<name>' of every #include."""
+    return re.findall(r'^[ \t]*#[ \t]*include[ \t]*("[^">]*"|<[^">]*>)', path.read_text(), re.MULTILINE)
+
+
+def public_headers(root):
+    """ingot.h, what it includes, and what those include in turn, as cmake/public_headers.cmake installs them."""
+    found = ["ingot.h"]
+    for header in found:
+        if not (root / "src" / header).is_file():
+            continue
+        text = (root / "src" / header).read_text()
+        for included in re.findall(r'^#include "ingot/([^"]*)"', text, re.MULTILINE):
+            if included not in found:
+                found.append(included)
+    return set(found)
+
+
+def floor_of(include, root):
+    """The floor and the path within it of an include in quotes; (None, include) if it is nobody's."""
+    match = re.match(r"ingot/(codegen|runtime|nn)/(.*)", include)
+    if match:
+        return "src/" + match[1], match[2]
+    if (root / "templates" / include).is_file():
+        return "templates", include
+    return None, include
+
+
+def room_of(path):
+    """The room of a path within its floor; "" at the root."""
+    return path.rpartition("/")[0].partition("/")[0]
+
+
+def wings_used(includes, root):
+    """The families whose rooms a file includes, on any floor, in their order."""
+    used = {room_of(floor_of(each.strip('"'), root)[1]) for each in includes if each.startswith('"')}
+    return [wing for wing in WINGS if wing in used]
+
+
+def home(floor, includes, root):
+    """Where on this floor a file with these includes belongs, in words."""
+    used = wings_used(includes, root)
+    if used:
+        return f"it uses {' and '.join(used)}, so it belongs in {floor}/{used[-1]}/"
+    rooms = ", ".join(room for room in ROOMS[floor] if room not in WINGS)
+    return f"it belongs in its family's room ({', '.join(WINGS)}), or, without a family, in one of {floor}/: {rooms}"
+
+
+class Checker:
+    def __init__(self, root):
+        self.root = root
+        self.public = public_headers(root)
+        self.problems = []
+        self.checked = 0
+
+    def refuse(self, file, message):
+        self.problems.append(f"{file}: {message}")
+
+    def check_floor(self, floor):
+        for path in sorted((self.root / floor).rglob("*")):
+            if path.suffix in (".h", ".cpp", ".cuh"):
+                self.check_file(floor, path)
+
+    def check_file(self, floor, path):
+        file = str(path.relative_to(self.root))
+        within = str(path.relative_to(self.root / floor))
+        includes = includes_of(path)
+        self.checked += len(includes)
+        if (path.suffix == ".cuh") != (floor == "templates"):
+            where = "templates/" if path.suffix == ".cuh" else "src/"
+            return self.refuse(file, f"a {path.suffix} file belongs in {where}: NVRTC compiles templates/ and only them")
+        if floor in ROOMS:
+            self.check_place(floor, file, within, includes)
+        for include in includes:
+            if include.startswith('"'):
+                self.check_quoted(floor, file, within, include[1:-1], includes)
+            else:
+                self.check_system(floor, file, within, include[1:-1])
+
+    def check_place(self, floor, file, within, includes):
+        room = room_of(within)
+        if within.count("/") > 1:
+            self.refuse(file, f"rooms have no rooms of their own: it belongs in {floor}/{room}/")
+        elif room and room not in ROOMS[floor]:
+            self.refuse(file, f"no such room; {home(floor, includes, self.root)}")
+        elif not room and pathlib.PurePath(within).stem not in ROOT_FILES[floor]:
+            self.refuse(file, f"it lies outside the rooms; {home(floor, includes, self.root)}")
+
+    def check_system(self, floor, file, within, include):
+        if floor == "templates":
+            self.refuse(file, f"includes <{include}>: {TEMPLATES_ONLY}")
+        elif file.removeprefix("src/") in self.public and not re.fullmatch(r"[a-z_]+|unistd\.h", include):
+            self.refuse(file, f"includes <{include}>: a public header includes only the standard library and POSIX")
+        elif floor == "src/codegen" and include in IMPURE and pathlib.PurePath(within).stem not in MAY_READ_FILES:
+            self.refuse(file, f"includes <{include}>, but codegen is pure: it belongs in src/runtime/, as "
+                        + WHY_THERE["src/runtime"])
+
+    def check_quoted(self, floor, file, within, include, includes):
+        target, path = floor_of(include, self.root)
+        if floor == "templates" and target != floor:
+            self.refuse(file, f"includes {include}: {TEMPLATES_ONLY}")
+        elif target is None:
+            self.refuse(file, f"includes {include}, which is neither ingot/<floor>/<path>.h nor a file of templates/")
+        elif target == "templates" and file.removeprefix("src/") in self.public:
+            self.refuse(file, f"includes {include}: a public header includes no template")
+        elif target in FLOORS and FLOORS.index(target) > FLOORS.index(floor) and include not in FOR_ALL_FLOORS:
+            self.refuse(file, f"includes {include}, of a floor above: it belongs in {target}/, as {WHY_THERE[target]}")
+        elif floor in ROOMS:
+            self.check_rooms(floor, file, within, include, target, path, includes)
+
+    def check_rooms(self, floor, file, within, include, target, path, includes):
+        room, other = room_of(within), room_of(path)
+        if room not in ROOMS[floor]:
+            return  # at the root, or refused already
+        if include in JOINTS and room != "measure":
+            self.refuse(file, f"includes {include}, which joins all families together: only the root of src/runtime and "
+                        "measure/ may use it")
+        elif target == floor and other in ROOMS[floor]:
+            order = ROOMS[floor]
+            if order.index(other) > order.index(room):
+                self.refuse(file, f"includes {include}, but {room} comes before {other} (ROOMS in check_includes.py): "
+                            + self.way_out(floor, room, other, includes))
+        elif target != floor and other in WINGS and room not in FOR_ALL_FAMILIES:
+            if room not in WINGS:
+                self.refuse(file, f"includes {include}, but {room} knows no family; {home(floor, includes, self.root)}")
+            elif WINGS.index(other) > WINGS.index(room):
+                self.refuse(file, f"includes {include}, but {room} comes before {other} (WINGS in check_includes.py): "
+                            + self.way_out(floor, room, other, includes))
+
+    def way_out(self, floor, room, other, includes):
+        if other in WINGS and room not in FOR_ALL_FAMILIES:
+            return home(floor, includes, self.root)
+        return f"what both need belongs in {room}/ or ahead of it"
+
+
+def check(root):
+    """The problems of a tree, as sentences, and the number of includes that were read."""
+    checker = Checker(root)
+    for floor in ["templates", *FLOORS]:
+        checker.check_floor(floor)
+    return checker.problems, checker.checked
+
+
+def main():
+    root = pathlib.Path(sys.argv[1]).resolve()
+    problems, checked = check(root)
+    if problems:
+        sys.exit("Files that break the layout:\n  " + "\n  ".join(problems))
+    if checked < 100:
+        sys.exit(f"Only {checked} includes were found under {root}: this check looks in the wrong place")
+    print(f"{checked} includes keep the layout")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""test_check_includes.py <repository>: check_includes.py says of every wrong file where it belongs.
+
+Plants wrong files in a copy of the tree, as it is, and reads what is said of each.
+"""
+
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import check_includes
+
+# path -> (text, what must be said of it: all of it, one part to a problem)
+WRONG = {
+    # Rooms.
+    "src/runtime/stray.cpp": (
+        '#include "ingot/runtime/gemm/gemm_shape.h"\n#include "ingot/runtime/util/digest.h"\n',
+        ["it lies outside the rooms; it uses gemm, so it belongs in src/runtime/gemm/"],
+    ),
+    "src/runtime/sparse/sparse.h": (
+        '#include "ingot/codegen/pointwise/pointwise.h"\n#include "dequant/dequant_codes.cuh"\n',
+        ["no such room; it uses pointwise and dequant, so it belongs in src/runtime/dequant/"],
+    ),
+    "src/codegen/alone.h": (
+        "#include <string>\n",
+        ["it lies outside the rooms; it belongs in its family's room (pointwise, cast, gemm, dequant, norm, quantize), or, "
+         "without a family, in one of src/codegen/: types"],
+    ),
+    "src/codegen/gemm/deep/deep.h": ("#pragma once\n", ["rooms have no rooms of their own: it belongs in src/codegen/gemm/"]),
+    "templates/stray.cuh": (
+        '#include "platform.cuh"\n#include "norm/norm.cuh"\n',
+        ["it lies outside the rooms; it uses norm, so it belongs in templates/norm/"],
+    ),
+    # The order of wings, on one floor and across floors.
+    "src/codegen/cast/early.h": (
+        '#include "ingot/codegen/gemm/gemm_tiling.h"\n',
+        ["includes ingot/codegen/gemm/gemm_tiling.h, but cast comes before gemm", "it belongs in src/codegen/gemm/"],
+    ),
+    "src/runtime/gemm/early.cpp": (
+        '#include "dequant/dequant_codes.cuh"\n#include "gemm/gemm_params.cuh"\n',
+        ["includes dequant/dequant_codes.cuh, but gemm comes before dequant",
+         "it uses gemm and dequant, so it belongs in src/runtime/dequant/"],
+    ),
+    "templates/pointwise/early.cuh": (
+        '#include "cast/source.cuh"\n',
+        ["includes cast/source.cuh, but pointwise comes before cast", "it belongs in templates/cast/"],
+    ),
+    "templates/ptx/early.cuh": ('#include "gemm/gemm_params.cuh"\n', ["ptx comes before gemm", "templates/gemm/"]),
+    "src/runtime/norm/measured.cpp": (
+        '#include "ingot/runtime/measure/timing.h"\n',
+        ["norm comes before measure", "what both need belongs in norm/ or ahead of it"],
+    ),
+    "src/runtime/util/knows.h": (
+        '#include "ingot/codegen/gemm/gemm_tiling.h"\n',
+        ["includes ingot/codegen/gemm/gemm_tiling.h, but util knows no family; it uses gemm, so it belongs in "
+         "src/runtime/gemm/"],
+    ),
+    "src/runtime/gemm/joins.cpp": (
+        '#include "ingot/runtime/cuda_backend.h"\n',
+        ["includes ingot/runtime/cuda_backend.h, which joins all families together"],
+    ),
+    # Floors.
+    "src/codegen/types/launches.h": (
+        '#include "ingot/runtime/stream.h"\n',
+        ["it belongs in src/runtime/, as what touches memory, a device or the disk belongs there"],
+    ),
+    "src/codegen/types/locks.cpp": ("#include <mutex>\n", ["includes <mutex>, but codegen is pure", "src/runtime/"]),
+    "src/runtime/util/layers.h": (
+        '#include "ingot/nn/config.h"\n',
+        ["it belongs in src/nn/, as what knows layers belongs there"],
+    ),
+    "src/runtime/gemm/kernel.cuh": ("#pragma once\n", ["a .cuh file belongs in templates/"]),
+    "templates/gemm/host.h": ("#pragma once\n", ["a .h file belongs in src/"]),
+    "templates/gemm/std.cuh": ("#include <vector>\n", ["includes <vector>: a template includes only templates"]),
+    "templates/gemm/ours.cuh": (
+        '#include "ingot/codegen/types/dtype.h"\n',
+        ["includes ingot/codegen/types/dtype.h: a template includes only templates"],
+    ),
+    "src/runtime/util/lost.cpp": (
+        '#include "digest.h"\n',
+        ["includes digest.h, which is neither ingot/<floor>/<path>.h nor a file of templates/"],
+    ),
+    # What is installed.
+    "src/runtime/util/published.h": (
+        '#include <fmt/format.h>\n#include "platform.cuh"\n',
+        ["includes <fmt/format.h>: a public header includes only the standard library and POSIX",
+         "includes platform.cuh: a public header includes no template"],
+    ),
+    # Right ones, of which nothing is said.
+    "src/runtime/gemm/right.cpp": (
+        '#include <fmt/format.h>\n#include "ingot/runtime/cast/cast_tensors.h"\n#include "cast/source.cuh"\n'
+        '#include "ingot/runtime/stream.h"\n#include "ingot/runtime/jit/launcher.h"\n',
+        [],
+    ),
+    "src/runtime/measure/right.cpp": ('#include "ingot/runtime/context.h"\n#include "norm/norm.cuh"\n', []),
+    "src/codegen/types/right.h": ('#include "ingot/runtime/error.h"\n', []),
+}
+
+
+def main():
+    source = pathlib.Path(sys.argv[1]).resolve()
+    faults = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for each in ["src", "templates"]:
+            shutil.copytree(source / each, root / each)
+        before, _ = check_includes.check(root)
+        for file, (text, _) in WRONG.items():
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            assert not (root / file).exists(), file
+            (root / file).write_text(text)
+        (root / "src/ingot.h").write_text((root / "src/ingot.h").read_text() + '#include "ingot/runtime/util/published.h"\n')
+        after, _ = check_includes.check(root)
+    found = [problem for problem in after if problem not in before]
+    for file, (_, parts) in WRONG.items():
+        said = [problem for problem in found if problem.startswith(file + ": ")]
+        for part in parts:
+            if not any(part in problem for problem in said):
+                faults.append(f"{file}: nothing says {part!r}, but {said}")
+        if not parts and said:
+            faults.append(f"{file} is right, but {said}")
+    others = [problem for problem in found if problem.partition(": ")[0] not in WRONG]
+    faults += [f"said of a file that was not planted: {problem}" for problem in others]
+    if faults:
+        sys.exit("check_includes.py does not say what it should:\n  " + "\n  ".join(faults))
+    print(f"{len(WRONG)} planted files: each is told where it belongs")
+
+
+if __name__ == "__main__":
+    main()
