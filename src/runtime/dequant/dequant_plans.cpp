@@ -14,7 +14,7 @@
 namespace ingot {
 
 std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec, const MatmulSize& size) {
-  const std::size_t hash = hash_with(hash_value(KernelSpec(spec)), size);
+  const std::size_t hash = hash_with(hash_value(spec), size);
   const auto matches = [&](const Entry& entry) { return entry.size == size && entry.spec == spec; };
   if (const Entry* const entry = table_.find(hash, matches)) return entry->order;
   return table_.insert(make(hash, spec, size), matches).order;

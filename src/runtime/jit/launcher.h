@@ -39,9 +39,10 @@ class Launcher {
     launch(kernel(spec, pass, stream), spec, pass, shape, params, stream);
   }
 
-  // The same of a kernel that was looked up already, with kernel().
-  template <class Params>
-  void launch(const Kernel& loaded, const KernelSpec& spec, Pass pass, LaunchShape shape, const Params& params,
+  // The same of a kernel that was looked up already, with kernel(). `spec` is for the hook alone: a KernelSpec, or one
+  // of its alternatives, which is not copied unless there is a hook.
+  template <class Spec, class Params>
+  void launch(const Kernel& loaded, const Spec& spec, Pass pass, LaunchShape shape, const Params& params,
               const Stream& stream) {
     shape.overlapping = overlapping_;
     if (hook_ != nullptr) hook_->before(stream);
