@@ -1,10 +1,10 @@
-// The operations of the library, once for each kind of device. Both implementations give the same bits for everything
-// but a GEMM, whose order of summation is the hardware's.
+// The library's operations, as an interface with one implementation for each kind of device. Both give the same bits
+// for everything but GEMMs, whose order of summation is the hardware's.
 //
-// Every call checks its arguments, in the same way in both, enqueues on the stream and returns; the CPU one has
-// finished when it returns. Inputs must stay alive until the stream has passed the call. Outputs may not overlap
-// inputs, but for those that are said to. Errors: Error{invalid_spec, invalid_argument} before anything is enqueued;
-// Error{cuda_failed, compile_failed, not_found, out_of_memory} from below.
+// Every call checks its arguments, enqueues its work on the stream and returns; on the CPU the work is done by then.
+// Inputs must stay alive until the stream has passed the call. Outputs may not overlap inputs unless the tensors'
+// comment allows it. Errors: Error{invalid_spec, invalid_argument} before anything is enqueued; Error{cuda_failed,
+// compile_failed, not_found, out_of_memory} from the layers below.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +37,8 @@ class Backend {
 
   virtual void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) = 0;
   virtual void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) = 0;
-  // The spec's `list` need not be set. No output may overlap anything else of the list. Allocates, and uploads on the
-  // stream. Throws Error{invalid_spec, invalid_argument, out_of_memory}.
+  // The spec's `list` need not be set. No output may overlap any other tensor of the list. Allocates device memory and
+  // uploads the parameters on the stream. Throws Error{invalid_spec, invalid_argument, out_of_memory}.
   virtual std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
                                                    Stream& stream) = 0;
   virtual void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) = 0;
@@ -55,10 +55,10 @@ class Backend {
   virtual void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) = 0;
 
   // Memory. allocate() aligns to 256 bytes and throws Error{out_of_memory}; 0 bytes gives null. release() waits for the
-  // device where that is needed and never throws.
+  // device if it must, and never throws.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* data) noexcept = 0;
-  // Ordered on the stream; the host side may be read or reused when the call returns.
+  // Ordered on the stream. When the call returns, the host's memory may be read or reused.
   virtual void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) = 0;
   virtual void fill_zero(void* device_data, std::size_t bytes, Stream& stream) = 0;
@@ -66,26 +66,27 @@ class Backend {
   // True while the stream records a CUDA graph.
   virtual bool capturing(const Stream& stream) const = 0;
 
-  // A stream of the device's own, for Stream's default; the CPU has none and gives null.
+  // A new stream of the device, for Stream's default constructor; null on the CPU, which has none.
   virtual CUstream_st* create_stream() = 0;
   virtual void destroy_stream(CUstream_st* stream) noexcept = 0;
 
-  // What Stream::wait_for() uses: `stream` goes on after what `other` has been given so far. A fence is for one thread
-  // at a time, and may be used again at once. The CPU has none and gives null.
+  // For Stream::wait_for(): `stream` continues after all work enqueued on `other` so far. One thread at a time may use
+  // a fence, and may reuse it at once. Null on the CPU, which has none.
   virtual void* create_fence() = 0;
   virtual void destroy_fence(void* fence) noexcept = 0;
   virtual void wait(const Stream& stream, const Stream& other, void* fence) = 0;
 
-  // Points in a stream's work, for who measures it: CUDA's events, or times of the CPU. microseconds_between() waits
-  // for both, and both have been recorded. Errors: Error{cuda_failed}.
+  // Timing marks on a stream: CUDA events, or the CPU's clock. microseconds_between() takes two recorded marks and
+  // waits for both. Throws Error{cuda_failed}.
   virtual void* create_mark() = 0;
   virtual void destroy_mark(void* mark) noexcept = 0;
   virtual void record_mark(void* mark, const Stream& stream) = 0;
   virtual double microseconds_between(void* begin, void* end) = 0;
-  // Who is told of every launch from now on, and outlives that; null: nobody. Not while another thread launches.
+  // Calls `hook` at every launch from now on, until another is set; null calls none. The hook must outlive that. Not
+  // while another thread launches.
   virtual void set_launch_hook(LaunchHook* hook) = 0;
 
-  // Kernels launched so far by this backend, cuBLASLt's calls included. The CPU's is 0.
+  // Kernels that this backend has launched so far, including cuBLASLt's. 0 on the CPU.
   virtual std::int64_t launches() const = 0;
 
  protected:

@@ -27,7 +27,7 @@ void Buffer::reserve(Backend& backend, std::size_t bytes, const Stream& stream) 
   bytes_ = grown.bytes_;
 }
 
-// What is wanted beyond the need is given up where there is no room for it.
+// If the device has no room for more than is needed, takes only what is needed.
 Buffer Buffer::larger(Backend& backend, std::size_t needed, std::size_t wanted) {
   if (wanted <= needed) return {backend, needed};
   try {

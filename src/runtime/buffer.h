@@ -1,4 +1,4 @@
-// Device memory with an owner.
+// Device memory that its owner releases: Buffer is bytes, and a matrix type builds on it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace ingot {
 
-// Move-only; released through the backend it came from, which must outlive it.
+// Move-only. Releases its memory through the backend that allocated it, which must outlive it.
 class Buffer {
  public:
   Buffer() = default;
@@ -31,11 +31,11 @@ class Buffer {
   void* data() const { return memory_.get(); }
   std::size_t bytes() const { return bytes_; }
 
-  // Makes room for at least `bytes`; the old content is lost if it grows. Where there is room, this is a comparison: it
-  // is on the path of every launch, and the driver is not asked whether the stream is capturing. So any memory that was
-  // used may be in a graph, and it stays, beside its larger successors, as long as this object; it grows by at least
-  // half, which bounds what stays behind. Throws Error{invalid_argument} where the stream is capturing and room would
-  // have to be allocated ("run the step once before capturing it"). An error changes nothing.
+  // Grows to at least `bytes`; growing loses the old content. If there is room already, this costs one comparison: it
+  // is on the path of every launch, and does not ask the driver whether the stream is capturing. A captured graph may
+  // therefore use any of this memory, so outgrown blocks are kept as long as this object lives; growing by at least
+  // half bounds how much that is. Throws Error{invalid_argument} if it would have to allocate while the stream is
+  // capturing ("run the step once before capturing it"). An error changes nothing.
   void reserve(Backend& backend, std::size_t bytes, const Stream& stream);
 
  private:
@@ -66,7 +66,8 @@ class OwnedTensor {
   const Tensor& view() const { return view_; }
   operator const Tensor&() const { return view_; }  // NOLINT(google-explicit-constructor): a tensor is its view
 
-  // Reshapes in place, growing the memory if need be (Buffer::reserve's rules). row_stride: elements, 0 for cols.
+  // Reshapes in place and grows the memory if necessary, by Buffer::reserve()'s rules. row_stride: in elements; 0 means
+  // cols.
   void resize(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols, const Stream& stream,
               std::int64_t row_stride = 0);
 

@@ -12,7 +12,7 @@ void refuse(const char* what, const Tensor& tensor, const std::string& message) 
 
 namespace {
 
-// Is it a default Tensor, which somebody forgot?
+// A default Tensor where one is required was probably forgotten.
 bool is_missing(const Tensor& tensor) { return tensor.data == nullptr && tensor.rows == 0 && tensor.cols == 0; }
 
 [[noreturn]] void refuse_missing(const char* what, const std::string& expected) {

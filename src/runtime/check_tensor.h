@@ -1,5 +1,5 @@
-// What is asked of one tensor of an operation. Every rule is a condition on integers and pointers; a message is made
-// only where one is broken, because these checks are on the path of every launch.
+// The building blocks of every family's checks: one tensor's dtype, shape, device and memory. They are on the path of
+// every launch, so they compare integers and pointers, and format a message only when a rule is broken.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace ingot {
 
 [[noreturn]] void refuse(const char* what, const Tensor& tensor, const std::string& message);
 
-// The bytes between the first and the last element.
+// A checked tensor's memory, from the first to the end of the last element; `what` names it in messages.
 struct Range {
   const char* what;
   const Tensor* tensor;
@@ -25,16 +25,16 @@ struct Range {
 
 Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, Device device);
 
-// `because` says where the sizes come from.
+// `because` tells the reader of a message where the expected sizes come from.
 Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, std::int64_t rows, std::int64_t cols,
                    Device device, const char* because);
 void check_shape(const char* what, const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* because);
 
-// One row of n elements; where n is 0, a default Tensor will do.
+// One row of n elements. If n is 0, a default Tensor is accepted.
 Range check_vector(const char* what, const Tensor& tensor, Dtype dtype, std::int64_t n, Device device,
                    const char* because);
 
-// A default Tensor.
+// The tensor must be a default Tensor: the operation has no use for it.
 Range check_absent(const char* what, const Tensor& tensor, const char* because);
 
 bool overlap(const Range& a, const Range& b);

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using Where = ContextOptions::Where;
 
-// A variable that is set to nothing counts as not set.
+// An empty variable counts as unset.
 std::optional<std::string> environment(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') return std::nullopt;
@@ -72,7 +72,7 @@ void warn_on_stderr(const std::string& message) {
   std::fputs(line.c_str(), stderr);
 }
 
-// "13.1.0" of a cuBLASLt that no context has opened, for info().
+// cuBLASLt's version ("13.1.0") for info(), when no context has opened the library.
 LibraryInfo find_cublaslt(const std::string& cuda_root) {
   LibraryInfo info{.name = "cuBLASLt", .version = {}, .path = {}, .problem = {}};
   const Library library = Library::open_cuda({"libcublasLt.so.13", "libcublasLt.so.12"}, cuda_root, info.problem);
@@ -95,7 +95,7 @@ LibraryInfo library_info(const char* name, const Found* found, const std::string
   return {.name = name, .version = found->version(), .path = found->path(), .problem = {}};
 }
 
-// Nothing opens it before somebody asks for ranges.
+// NVTX is opened only when ranges are first asked for.
 LibraryInfo find_nvtx(const std::string& cuda_root) {
   std::string problem;
   const std::unique_ptr<Nvtx> nvtx = Nvtx::open(cuda_root, problem);
@@ -138,7 +138,7 @@ ContextOptions ContextOptions::from_environment() {
   return options;
 }
 
-// In the order of construction; each uses those above it.
+// Members are constructed in this order, and each uses those above it.
 struct Context::Parts {
   explicit Parts(ContextOptions given);
 
@@ -190,7 +190,7 @@ ContextOptions Context::Parts::with_warn(ContextOptions options) {
   return options;
 }
 
-// Null where the context is the CPU's, with the reason.
+// Null, with the reason in driver_problem, if the context runs on the CPU.
 std::unique_ptr<Driver> Context::Parts::open_driver() {
   if (options.where == Where::cpu) {
     driver_problem = "not looked for: the CPU was asked for";

@@ -1,5 +1,5 @@
-// Everything that one device needs, in one object: libraries, compiler, store, cache, backend. There is no other state:
-// two contexts share nothing but the disk.
+// Everything that one device needs, in one object: libraries, compiler, store, cache, backend. The library has no other
+// state, so two contexts share nothing but the disk.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +19,7 @@
 
 namespace ingot {
 
-// Read once, when a context is made; every field can be set in code instead.
+// Options of a context, read once when it is made. Code may set any of them instead of the environment.
 struct ContextOptions {
   enum class Where : std::uint8_t { automatic, cpu, cuda };  // automatic: CUDA if there is a device, else the CPU
   Where where = Where::automatic;                            // INGOT_DEVICE=cpu|cuda|cuda:1
@@ -35,11 +35,11 @@ struct ContextOptions {
   std::filesystem::path gemm_manifest{};  // INGOT_GEMM_MANIFEST: the GEMMs that are called are noted in this file
   std::function<void(const std::string&)> warn{};  // default: one line on stderr
 
-  // The defaults overridden by the environment. Throws Error{invalid_argument} for a value that makes no sense.
+  // The defaults, overridden by the environment. Throws Error{invalid_argument} for a value that is not allowed.
   static ContextOptions from_environment();
 };
 
-// Where a library was looked for and what was found.
+// One of the libraries opened at run time: its version and path, or why it is missing.
 struct LibraryInfo {
   std::string name;     // "CUDA driver", "NVRTC", "cuBLASLt", "NVTX"
   std::string version;  // "13.0.88"; empty if missing
@@ -61,7 +61,7 @@ struct ContextInfo {
 
 class Context {
  public:
-  // Throws Error{not_found} where CUDA is asked for by name and there is none.
+  // Throws Error{not_found} if CUDA was requested explicitly and there is none.
   explicit Context(ContextOptions options = ContextOptions::from_environment());
   ~Context();
   Context(const Context&) = delete;
@@ -72,10 +72,10 @@ class Context {
   KernelCache& cache();
   KernelStore& store();
   TuningStore& tuning_store();
-  // What tuning records are kept for.
+  // The machine that this context's tuning records are for.
   const TuningMachine& tuning_machine() const;
   Tuning tuning() const;
-  // Null where NVRTC is missing.
+  // Null if NVRTC is missing.
   const Compiler* compiler() const;
   ContextInfo info() const;
 

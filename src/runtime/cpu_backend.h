@@ -1,5 +1,5 @@
-// The operations on the CPU: plain loops over templates/numerics.cuh and scaling.cuh, to be checked by eye. The bits of
-// everything but a GEMM are the GPU's.
+// The reference: every operation on the CPU, as plain loops over templates/numerics.cuh and scaling.cuh that can be
+// checked by reading. Everything but GEMMs gives the GPU's bits.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace ingot {
 
 class MatmulManifest;
 
-// threads: 0 = all cores. `manifest` is told of every GEMM, and may be null.
+// threads: 0 = all cores. Every GEMM is noted in `manifest`, which may be null.
 std::unique_ptr<Backend> make_cpu_backend(int threads = 0, MatmulManifest* manifest = nullptr);
 
 }  // namespace ingot

@@ -1,5 +1,5 @@
-// Memory comes from cuMemAlloc, not from a stream-ordered pool: it outlives streams, may be used on all of them, and is
-// asked for when a step runs for the first time, not in every step.
+// Memory comes from cuMemAlloc rather than a stream-ordered pool: it outlives streams, may be used on all of them, and
+// is allocated in the first step only.
 #include "ingot/runtime/cuda_backend.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// The operations on a GPU: generated kernels, and cuBLASLt for the GEMMs that it can do.
+// Every operation on a GPU: generated kernels, and cuBLASLt for the GEMMs that it supports.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace ingot {
 
 class Driver;
 
-// All arguments outlive the backend.
+// All arguments must outlive the backend.
 std::unique_ptr<Backend> make_cuda_backend(const Driver& driver, int device_index, KernelCache& cache,
                                            const MatmulServices& services);
 

@@ -8,7 +8,8 @@ Stream::Stream(Backend& backend) : backend_(&backend), handle_(backend.create_st
 
 Stream::Stream(Backend& backend, CUstream_st* handle) : backend_(&backend), handle_(handle), owned_(false) {}
 
-// The scratch is released after the stream: release() waits for the device, destroying a stream does not stop its work.
+// The scratch memory is released after the stream, because release() waits for the device, while destroying a stream
+// does not stop its work.
 Stream::~Stream() {
   backend_->destroy_fence(fence_);
   if (owned_) backend_->destroy_stream(handle_);

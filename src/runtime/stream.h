@@ -1,5 +1,5 @@
-// Where work is enqueued, with the scratch memory of that work. Work on one stream runs in order, so one scratch serves
-// all of it; two streams never share one. Not for two threads at once.
+// A stream: where work is enqueued, with scratch memory for that work. Work on one stream runs in order, so it can all
+// share one scratch; two streams never do. Only one thread at a time may use a stream.
 #pragma once
 
 #include <cstddef>
@@ -11,30 +11,29 @@ namespace ingot {
 
 class Stream {
  public:
-  // A stream of its own, destroyed with this object.
+  // Creates a stream, and destroys it with this object.
   explicit Stream(Backend& backend);
-  // The caller's stream (PyTorch's current stream, say), which must outlive this object.
+  // Uses the caller's stream (PyTorch's current one, for example), which must outlive this object.
   Stream(Backend& backend, CUstream_st* handle);
   ~Stream();
   Stream(Stream&&) = delete;
   Stream& operator=(Stream&&) = delete;
 
-  // What is enqueued from now on begins after all that `other`, of the same backend, has been given so far. In a
-  // graph's capture, one of two streams that are ordered so joins the other's. Throws Error{cuda_failed,
-  // invalid_argument}.
+  // Work enqueued here from now on starts after all work enqueued so far on `other`, a stream of the same backend. If
+  // one of the two is capturing a graph, the other joins the capture. Throws Error{cuda_failed, invalid_argument}.
   void wait_for(const Stream& other);
 
   CUstream_st* handle() const { return handle_; }
   Backend& backend() const { return *backend_; }
 
-  // Memory for one operation's intermediate results: at least `bytes`, 256-byte aligned, valid until the next call of
-  // scratch() on this stream. Grows (outside of capture) and never shrinks.
+  // Memory for one operation's intermediate results: at least `bytes`, aligned to 256 bytes, valid until the next call
+  // of scratch() on this stream. It grows (but not during a capture) and never shrinks.
   void* scratch(std::size_t bytes);
-  // The same, of memory that holds zeros, and that an operation leaves as zeros: the next one, and a graph captured
-  // from this stream, start from them. So a graph's replays and all other work of this object must be in one order,
+  // Likewise, but filled with zeros, which each operation must restore: the next operation, and a graph captured from
+  // this stream, rely on them. A graph's replays and all other work of this object must therefore run in one order,
   // too.
   void* zeros(std::size_t bytes);
-  // An operation failed half way: the zeros are to be cleared before their next use.
+  // Call this after an operation failed halfway: the zeros are cleared before their next use.
   void spoil_zeros() noexcept { zeros_hold_ = false; }
 
  private:
@@ -44,7 +43,7 @@ class Stream {
   Buffer scratch_;
   Buffer zeros_;
   bool zeros_hold_ = true;
-  void* fence_ = nullptr;  // of wait_for(), from its first call on
+  void* fence_ = nullptr;  // of wait_for(); created by its first call
 };
 
 }  // namespace ingot

@@ -1,4 +1,4 @@
-// Views of memory that somebody else owns.
+// Tensor: a view of a matrix or vector in memory that something else owns.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ struct Device {
 // "cpu", "cuda:0"
 std::string print(Device device);
 
-// A matrix of rows x cols elements, row-major: element (r, c) is at data + (r * row_stride + c) * size_of(dtype).
-// Of a dtype of less than a byte, row r is at data + row_bytes(dtype, r * row_stride), and the stride is a multiple of
+// A row-major matrix of rows x cols elements: element (r, c) is at data + (r * row_stride + c) * size_of(dtype). For
+// dtypes smaller than a byte, row r is at data + row_bytes(dtype, r * row_stride), and the stride is a multiple of
 // packed_unit(dtype). Vectors (factors, bias, amax) are matrices of one row. An empty matrix may have a null data
 // pointer.
 struct Tensor {
@@ -40,7 +40,7 @@ Tensor matrix(void* data, Dtype dtype, std::int64_t rows, std::int64_t cols, Dev
 // A contiguous vector of n elements: 1 x n.
 Tensor vector(void* data, Dtype dtype, std::int64_t n, Device device);
 
-// "bf16[4096, 1024] on cuda:0", with ", row stride 1088" where it is not contiguous.
+// "bf16[4096, 1024] on cuda:0", followed by ", row stride 1088" if it is not contiguous.
 std::string describe(const Tensor& tensor);
 
 // Bytes from the first element to the end of the last. Throws Error{invalid_argument} naming `what` if a size is

@@ -36,7 +36,7 @@ ThreadPool::ThreadPool(int threads) {
   try {
     for (int i = 1; i < wanted; ++i) workers_.emplace_back([this] { work(); });
   } catch (const std::system_error&) {
-    // A process at its limit of threads computes the same with the workers it has got.
+    // A process at its thread limit computes the same with the workers it has.
   }
 }
 

@@ -1,5 +1,5 @@
-// Threads for loops whose iterations do not depend on each other. The ranges that a loop is cut into depend on its
-// length only, never on the number of threads, so that results do not either.
+// A pool of threads for loops with independent iterations. How a loop is cut into ranges depends only on its length,
+// never on the number of threads, and so neither do results.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,8 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls body on the ranges [0, grain), [grain, 2 * grain), ... of [0, count) and returns when all are done. Rethrows
-  // the first exception of a body. Safe from many threads: one loop has the workers, the others run on their callers.
+  // the first exception of a body. Thread-safe: one loop at a time gets the workers, the others run on their callers'
+  // threads.
   void parallel_for(std::int64_t count, std::int64_t grain, const Body& body);
 
  private:

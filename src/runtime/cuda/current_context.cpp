@@ -16,7 +16,7 @@ CurrentContext::CurrentContext(const Driver::Api& api, CUcontext context) : api_
   changed_ = result_ == CUDA_SUCCESS;
 }
 
-// A failure cannot be told from here: a broken context reports it to the next call that can throw.
+// A failure cannot be reported from here: a broken context reports it to the next call that can throw.
 CurrentContext::~CurrentContext() {
   if (changed_ && previous_ != nullptr) static_cast<void>(api_->cuCtxSetCurrent(previous_));
 }

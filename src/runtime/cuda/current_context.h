@@ -1,6 +1,6 @@
-// A CUDA context current on this thread while this object lives. Whoever calls a backend may work with another device's
-// context, or with one of their own making: they find it as they left it. A thread that had none keeps ours, as one
-// keeps the context of CUDA's runtime: the next call then costs one query of the driver and no more.
+// Makes a CUDA context current on this thread while the object lives. Callers may use another device's context, or one
+// that they created: it is restored afterwards. A thread that had no context keeps ours, as it would keep that of
+// CUDA's runtime, so that its next call costs one query of the driver.
 #pragma once
 
 #include <cuda.h>
@@ -13,13 +13,13 @@ class CurrentContext {
  public:
   // Throws Error{cuda_failed}.
   CurrentContext(const Driver& driver, int device_index);
-  // For a context that somebody else keeps.
+  // For a context that something else retains.
   CurrentContext(const Driver::Api& api, CUcontext context);
   ~CurrentContext();
   CurrentContext(const CurrentContext&) = delete;
   CurrentContext& operator=(const CurrentContext&) = delete;
 
-  // What the driver said to the change of contexts; nothing is current that was not before where it refused.
+  // The driver's answer to the change of contexts. If it refused, the current context is unchanged.
   CUresult result() const { return result_; }
 
  private:

@@ -47,7 +47,7 @@ std::string text_of(const Driver::Api& api, CUresult result) {
 }  // namespace
 
 struct Driver::State {
-  // What a device's primary context is retained by. Released with the driver.
+  // Retains a device's primary context until the driver object is destroyed.
   struct PrimaryContext {
     std::atomic<CUcontext> context{nullptr};
   };
@@ -159,14 +159,14 @@ std::string Driver::version() const {
 
 const std::string& Driver::path() const { return state_->library.path(); }
 
-// Every call of an operation comes here: a context that is retained already costs one load.
+// Every operation calls this, so a context that is retained already costs one atomic load.
 CUcontext Driver::primary_context(int index) const {
   const std::size_t i = checked_index(index, state_->devices.size());
   std::atomic<CUcontext>& retained = state_->contexts[i].context;
   CUcontext context = retained.load(std::memory_order_acquire);
   if (context != nullptr) return context;
   check(api_->cuDevicePrimaryCtxRetain(&context, state_->devices[i]), "cuDevicePrimaryCtxRetain");
-  // Of two threads that come first together, one gives its reference back.
+  // If two threads retain it at the same time, one of them gives its reference back.
   CUcontext expected = nullptr;
   if (!retained.compare_exchange_strong(expected, context)) {
     check(api_->cuDevicePrimaryCtxRelease(state_->devices[i]), "cuDevicePrimaryCtxRelease");

@@ -1,4 +1,4 @@
-// The CUDA driver API, opened when first needed. The library builds, loads and runs its CPU side where there is none.
+// The CUDA driver API, opened when first needed. Without a driver the library still builds, loads and runs on the CPU.
 #pragma once
 
 #include <cuda.h>
@@ -12,11 +12,11 @@ namespace ingot {
 
 class Library;  // runtime/util/library.h
 
-// One function pointer per entry point that we call, with cuda.h's own types. All or nothing: a driver that lacks one
-// is reported, not half used.
+// One function pointer per entry point that we call, with cuda.h's own types. A driver that lacks any of them is
+// reported and not used at all.
 class Driver {
  public:
-  // Null with the reason in `problem`: no libcuda.so.1, cuInit failed (with its error's text), no device.
+  // Null, with the reason in `problem`, if there is no libcuda.so.1, cuInit failed or there is no device.
   static std::unique_ptr<Driver> open(std::string& problem);
   ~Driver();
 

@@ -1,4 +1,4 @@
-// The entry points of libcuda that Ingot calls. Private to the library: nothing that is installed includes this.
+// The functions of libcuda that Ingot calls, in one list. Private to the library: no installed header includes this.
 //
 // The list is written once. cuda.h renames a function to the version of its ABI (cuMemAlloc -> cuMemAlloc_v2), here as
 // everywhere else, so api().cuMemAlloc(...) calls exactly what a program that links libcuda would call.

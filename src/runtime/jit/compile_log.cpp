@@ -45,7 +45,7 @@ struct Diagnostic {
   auto operator<=>(const Diagnostic&) const = default;
 };
 
-// "cast.cuh(41): error: ..." and its like.
+// A diagnostic such as "cast.cuh(41): error: ...".
 std::optional<Diagnostic> diagnostic_of(std::string_view line) {
   const std::size_t close = line.find("): ");
   if (close == std::string_view::npos) return std::nullopt;
@@ -86,7 +86,7 @@ KernelResources read_resources(std::string_view log, std::string_view lowered_na
 std::string warnings_of(std::string_view log) {
   std::string kept;
   for (const std::string_view line : lines_of(log)) {
-    // Advice with a number, such as "ptxas info : (C7510) Potential Performance Loss", is a warning by another name.
+    // Numbered advice, such as "ptxas info : (C7510) Potential Performance Loss", is a warning in all but name.
     const bool report = (line.starts_with("ptxas info") && !contains(line, ": (C")) ||
                         line.starts_with("ptxas         .") ||
                         line.starts_with("Remark: The warnings can be suppressed");

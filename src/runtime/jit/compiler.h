@@ -1,4 +1,4 @@
-// Source -> machine code. An interface, so that tests can count and break compiles without NVRTC.
+// Compiles a source to machine code. An interface, so that tests can count compiles and make them fail without NVRTC.
 #pragma once
 
 #include <cstddef>
@@ -33,11 +33,11 @@ class Compiler {
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
 
-  // All that decides the output besides source and target: library build, digest of every template, options, NVRTC's
-  // version and file. Part of the store's key. No paths.
+  // Everything besides source and target that decides the output: the library's build, a digest of all templates, the
+  // options, NVRTC's version and file. Part of the store's key; contains no paths.
   virtual std::string identity() const = 0;
 
-  // Safe from many threads. Throws Error{compile_failed} with log() = messages and numbered source.
+  // Thread-safe. Throws Error{compile_failed}, whose log() has the messages and the numbered source.
   virtual CompiledKernel compile(const Source& source, Target target) const = 0;
 
  protected:

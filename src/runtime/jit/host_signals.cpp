@@ -5,7 +5,8 @@
 namespace ingot {
 namespace {
 
-// Signal handlers belong to the process: two compilers that prime at once would take each other's for the program's.
+// Signal handlers belong to the process: two compilers that prime at the same time would each take the other's handlers
+// for the program's.
 std::mutex& one_at_a_time() {
   static std::mutex mutex;
   return mutex;
@@ -15,13 +16,13 @@ std::mutex& one_at_a_time() {
 
 HostSignals::HostSignals() : lock_(one_at_a_time()) {
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], nullptr, &handlers_[i]);
-  // The keeper is started with every signal blocked, and inherits that: it never runs a handler.
+  // The keeper thread is started while every signal is blocked, and inherits that, so it never runs a handler.
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &mask_);
   try {
     keeper_ = std::jthread([this](const std::stop_token& stop) {
-      // Spins for the one compile of an empty kernel: what counts is how soon the handlers are back.
+      // Spins during the one compile of an empty kernel, because the handlers must be back as soon as possible.
       while (!stop.stop_requested()) {
         put_back();
         std::this_thread::yield();

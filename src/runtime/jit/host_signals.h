@@ -1,7 +1,8 @@
-// NVRTC's first compile in a process puts handlers of its own on SIGINT, SIGTERM and SIGXFSZ while its front end runs;
-// a signal that reaches one of them ends the process, past the handler with which a trainer writes its last checkpoint.
-// While this object lives, the calling thread does not take these signals (they wait), and a second thread puts the
-// program's own handlers back as soon as they are replaced, for the program's other threads.
+// Protects the program's signal handlers from NVRTC. Its first compile in a process installs its own handlers for
+// SIGINT, SIGTERM and SIGXFSZ while the front end runs, and a signal that reaches one of them ends the process without
+// running the program's handler, with which a trainer writes its last checkpoint. While this object lives, the calling
+// thread blocks these signals (they stay pending), and a second thread restores the program's handlers, for its other
+// threads, as soon as they are replaced.
 #pragma once
 
 #include <signal.h>

@@ -17,7 +17,7 @@ CUkernel kernel_of(void* handle) { return static_cast<CUkernel>(handle); }
   throw Error(error.code(), subject, fmt::format("{}: {}", doing, error.what()));
 }
 
-// All the shared memory that the current device gives to one block, less the kernel's own.
+// All the shared memory that the current device gives one block, minus the kernel's static shared memory.
 int shared_limit(const Driver& driver, const KernelResources& resources) {
   CUdevice device = 0;
   int limit = 0;
@@ -119,7 +119,8 @@ unsigned Kernel::clusters_at_once(const LaunchShape& shape) const {
   return at_once;
 }
 
-// What a launch asks for, beside the kernel's own. Once per kernel: a cache, and so its kernels, belongs to one device.
+// Allows a launch this much shared memory beside the kernel's static one. Once per kernel: a cache and its kernels
+// belong to one device.
 void Kernel::prepare_shared(unsigned bytes) const {
   if (bytes + static_cast<unsigned>(resources_.static_shared_bytes) <= kDefaultSharedBytes) return;
   if (shared_allowed_.load(std::memory_order_relaxed)) return;

@@ -23,7 +23,7 @@ struct LaunchShape {
   // Programmatic dependent launch: the kernel may begin before the one ahead of it in the stream has ended. Its code
   // has to wait itself (templates/memory.cuh, start_in_turn).
   bool overlapping = false;
-  bool cooperative = false;  // all blocks run at once, or the launch fails: they wait for each other
+  bool cooperative = false;  // all blocks run at once, because they wait for each other; otherwise the launch fails
 };
 
 class Kernel {
@@ -34,7 +34,7 @@ class Kernel {
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
-  // The kernel takes one parameter, `params`, by value; the type is the one that the template declares. A grid of zero
+  // The kernel takes one parameter, `params`, by value, of the type that its template declares. A grid of zero
   // blocks launches nothing. The context of the stream's device must be current on this thread. Throws
   // Error{cuda_failed}.
   template <class Params>
@@ -43,9 +43,9 @@ class Kernel {
     launch_raw(stream, shape, &params);
   }
 
-  // Clusters of this shape's that the current device runs at once, at least 1: none is an error. Asked of the driver
-  // once: a kernel whose grid depends on it is always asked with the same block, cluster and shared memory. Throws
-  // Error{cuda_failed}.
+  // How many clusters of this shape the current device runs at once. At least 1: none is an error. The driver is asked
+  // only once, because a kernel whose grid depends on this always uses the same block, cluster and shared memory.
+  // Throws Error{cuda_failed}.
   unsigned clusters_at_once(const LaunchShape& shape) const;
 
   const KernelResources& resources() const { return resources_; }

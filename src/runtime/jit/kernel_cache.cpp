@@ -44,8 +44,8 @@ std::shared_ptr<const CompiledKernel> KernelCache::compiled(const Source& source
   return compiled(source, target, key_of(source, target));
 }
 
-// Every process starts elsewhere, so that the ranks of one machine, all told to warm the same specs, share the work
-// through the store rather than wait for each other at every kernel.
+// Every process starts at another spec, so that ranks of one machine that warm the same specs share the work through
+// the store instead of waiting for each other at every kernel.
 void KernelCache::warm(std::span<const KernelSpec> specs, Target target, int threads) {
   std::vector<std::exception_ptr> errors(specs.size());
   std::atomic<std::size_t> next{0};
@@ -66,7 +66,7 @@ void KernelCache::warm(std::span<const KernelSpec> specs, Target target, int thr
     std::vector<std::jthread> others;
     try {
       for (std::size_t i = 1; i < std::min(wanted, specs.size()); ++i) others.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads to be had: those that started do the work
+    } catch (const std::system_error&) {  // no more threads are available: those that started do the work
     }
     work();
   }

@@ -1,6 +1,6 @@
-// From a spec to a kernel that is ready to launch: memory, then store, then compiler. One compile per key among the
-// threads of a process, and, through the store's lock, among processes; no lock of ours is held while compiling,
-// loading or reading.
+// Finds the kernel of a spec, ready to launch: in memory, then in the store, or else by compiling it. Each key is
+// compiled once among the threads of a process and, through the store's lock, among processes; no mutex is held while
+// compiling, loading or reading.
 #pragma once
 
 #include <atomic>
@@ -34,20 +34,21 @@ class KernelCache {
   KernelCache(const KernelCache&) = delete;
   KernelCache& operator=(const KernelCache&) = delete;
 
-  // The hot path: no lock, no allocation, no string once the kernel is loaded. The reference lives as long as the
-  // cache. A source that does not compile gives the same error again, at once; other failures are tried again.
+  // The hot path: once the kernel is loaded, no lock, no allocation and no string. The reference lives as long as the
+  // cache. A source that does not compile gives the same error again immediately; after other failures the next call
+  // tries again.
   const Kernel& get(const KernelSpec& spec, Pass pass = Pass::main);
   // For a user's own source. Hashes the text: keep the reference rather than calling it per launch.
   const Kernel& get(const Source& source);
 
-  // get() where the kernel is loaded already, else null: for a stream that is capturing, when nothing may be loaded.
+  // The kernel if it is loaded already, else null. For streams that are capturing, when nothing may be loaded.
   const Kernel* find(const KernelSpec& spec, Pass pass = Pass::main) const noexcept { return table_.find(spec, pass); }
 
-  // Machine code for any target, without loading it. What warm-up and `ingot show` use. Stays in memory.
+  // Machine code for any target, without loading it, for warm-up and `ingot show`. It stays in memory.
   std::shared_ptr<const CompiledKernel> compiled(const Source& source, Target target);
 
-  // Compiles what the store lacks, both passes of every spec, `threads` at a time (0: one per core). Throws the error
-  // of the first spec that failed, after all have ended.
+  // Compiles all passes of every spec that the store lacks, on `threads` threads (0: one per core). When all have
+  // ended, throws the error of the first spec that failed.
   void warm(std::span<const KernelSpec> specs, Target target, int threads);
 
   Stats stats() const;

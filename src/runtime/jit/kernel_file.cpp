@@ -1,5 +1,6 @@
-// The checksum is verified before anything is parsed, so a damaged file never reaches the parser. The parser checks its
-// bounds all the same: a checksum finds accidents, and a file with a right checksum can still have been made wrongly.
+// The checksum is verified before anything is parsed, so that a damaged file never reaches the parser. The parser
+// checks its bounds all the same: checksums detect accidents, but a file with a valid checksum may still have been
+// written wrongly.
 #include "ingot/runtime/jit/kernel_file.h"
 
 #include <fmt/format.h>

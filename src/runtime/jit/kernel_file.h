@@ -24,7 +24,8 @@ inline constexpr std::string_view kKernelFileMagic = "INGOTK01";
 
 std::string encode_kernel_file(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
 
-// Nothing, with the reason in `problem` ("is truncated: ..."), unless every byte is as it was written for this key.
+// The kernel, if every byte is as it was written for this key; otherwise nothing, with the reason in `problem` ("is
+// truncated: ...").
 std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const KernelKey& key, std::string& problem);
 
 }  // namespace ingot

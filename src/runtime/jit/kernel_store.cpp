@@ -1,4 +1,5 @@
-// The files are a StoreDirectory's; here are their names, and which of them go when the store outgrows its size.
+// StoreDirectory handles the files; this decides their names, and which of them to remove when the store outgrows its
+// limit.
 #include "ingot/runtime/jit/kernel_store.h"
 
 #include <algorithm>
@@ -68,8 +69,8 @@ KernelStore::Usage KernelStore::usage() const {
   return {.files = static_cast<std::int64_t>(files.size()), .bytes = total_bytes(files)};
 }
 
-// Looks at the whole store on the first put, then when this object alone has filled it, and every 256 puts for what
-// others put.
+// Scans the whole store on the first put, again when this object's own puts have filled it, and every 256 puts to see
+// those of other processes.
 void KernelStore::remove_oldest_if_due(std::int64_t bytes_written) {
   {
     const std::lock_guard lock(mutex_);

@@ -26,25 +26,25 @@ class KernelStore {
   using Warn = StoreDirectory::Warn;
   static constexpr std::int64_t kDefaultMaxBytes = std::int64_t{2} << 30;
 
-  // No root: default_store_root(), with a warning where there is none. An empty root keeps nothing, silently. `warn` is
-  // called at most once per object, from any thread, and must not throw. When the files outgrow max_bytes, those used
-  // longest ago are removed, down to 90 % of it.
+  // No root: default_store_root(), with a warning if there is none. An empty root keeps nothing, silently. `warn` is
+  // called at most once per object, from any thread, and must not throw. When the files outgrow max_bytes, the least
+  // recently used are removed until 90 % of it remains.
   explicit KernelStore(std::optional<std::filesystem::path> root, Warn warn = {},
                        std::int64_t max_bytes = kDefaultMaxBytes);
 
   // Verified before it is returned.
   std::optional<CompiledKernel> find(const KernelKey& key);
-  // Atomic: readers see the whole file or none. Failing to write is one warning.
+  // Atomic: readers see the whole file or none. A failure to write costs one warning.
   void put(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
 
-  // Keeps other processes from compiling the same key: take it after a miss, look again, compile, put, release. Not
-  // held where the wait runs out or the store does not work; then compile anyway.
+  // Keeps other processes from compiling the same key: after a miss, lock, look again, compile, put, release. If the
+  // wait times out or the store does not work, the lock is not held; compile anyway.
   FileLock lock(const KernelKey& key, std::chrono::milliseconds wait = std::chrono::seconds(60));
 
   // Absolute, or empty.
   const std::filesystem::path& root() const { return directory_.root(); }
-  // Why nothing is kept ("store directory ... is owned by user 1000"), or empty where it works. Makes the directory
-  // where it is missing, to know.
+  // Why nothing is kept ("store directory ... is owned by user 1000"), or empty if the store works. Creates the
+  // directory if it is missing, to find out.
   std::string disabled_reason() const { return directory_.disabled_reason(); }
 
   struct Usage {

@@ -1,4 +1,4 @@
-// Spec -> kernel, read without a lock.
+// The loaded kernels of a cache by spec and pass, read without a lock.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@ namespace ingot {
 template <class Value>
 class KernelTable {
  public:
-  // Null where it is not there.
+  // Null if there is none.
   Value* find(const KernelSpec& spec, Pass pass) const noexcept {
     const Entry* entry = table_.find(hash(spec, pass), Matches{spec, pass});
     return entry == nullptr ? nullptr : entry->value;
   }
 
-  // The value under this key: the one given, or the one that was there before.
+  // Inserts the value unless the key has one already; returns the value in the table.
   Value* insert(const KernelSpec& spec, Pass pass, Value* value) {
     return table_.insert({.hash = hash(spec, pass), .spec = spec, .pass = pass, .value = value}, Matches{spec, pass})
         .value;

@@ -1,4 +1,5 @@
-// Who is told of every launch of a backend (Backend::set_launch_hook). Without one a launch makes one comparison more.
+// LaunchHook is called before and after every launch of a backend (Backend::set_launch_hook), for traces. Without a
+// hook, a launch costs one more comparison.
 #pragma once
 
 #include "ingot/codegen/generate.h"
@@ -14,9 +15,9 @@ class LaunchHook {
   LaunchHook(const LaunchHook&) = delete;
   LaunchHook& operator=(const LaunchHook&) = delete;
 
-  // Before and after one launch is enqueued: a kernel of ours, or a call of cuBLASLt (whose spec says so); of the CPU's
-  // backend before and after an operation. On the calling thread, with the stream's device current. What before()
-  // throws keeps the launch from being made; where the launch throws there is no after().
+  // Called before and after a launch is enqueued: a generated kernel, or a call of cuBLASLt (as its spec says). The
+  // CPU's backend calls them around each operation. On the calling thread, with the stream's device current. If
+  // before() throws, the launch is not made; if the launch throws, after() is not called.
   virtual void before(const Stream& stream) = 0;
   virtual void after(const KernelSpec& spec, Pass pass, const Stream& stream) = 0;
 

@@ -1,5 +1,4 @@
-// What every CUDA operation needs to enqueue kernels and fills: nothing here allocates, locks or formats on the way to
-// a launch.
+// Launches kernels and fills for all CUDA operations. Nothing here allocates, locks or formats on the way to a launch.
 #pragma once
 
 #include <atomic>
@@ -26,21 +25,21 @@ class Launcher {
         target_(driver.device_target(device_index)),
         multiprocessors_(driver.multiprocessors(device_index)) {}
 
-  // `params` is the struct that the spec's kernel takes; `grid` its blocks, none of which may be zero.
+  // `params` is the struct that the spec's kernel takes; `grid` is the number of blocks, at least 1.
   template <class Params>
   void launch(const KernelSpec& spec, Pass pass, std::int64_t grid, unsigned threads, const Params& params,
               const Stream& stream) {
     launch(spec, pass, {.grid_x = checked_grid(grid), .block = threads}, params, stream);
   }
 
-  // The same with a shape; whether it may begin early is the launcher's to say.
+  // The same with a launch shape, whose `overlapping` the launcher sets.
   template <class Params>
   void launch(const KernelSpec& spec, Pass pass, LaunchShape shape, const Params& params, const Stream& stream) {
     launch(kernel(spec, pass, stream), spec, pass, shape, params, stream);
   }
 
-  // The same of a kernel that was looked up already, with kernel(). `spec` is for the hook alone: a KernelSpec, or one
-  // of its alternatives, which is not copied unless there is a hook.
+  // The same with a kernel that kernel() has already found. Only the hook needs `spec`, a KernelSpec or one of its
+  // alternatives, which is copied only if there is a hook.
   template <class Spec, class Params>
   void launch(const Kernel& loaded, const Spec& spec, Pass pass, LaunchShape shape, const Params& params,
               const Stream& stream) {
@@ -51,32 +50,32 @@ class Launcher {
     if (hook_ != nullptr) hook_->after(spec, pass, stream);
   }
 
-  // Throws Error{invalid_argument} where the kernel would have to be loaded while the stream is capturing.
+  // Throws Error{invalid_argument} if the kernel would have to be loaded while the stream is capturing.
   const Kernel& kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const;
   bool is_loaded(const KernelSpec& spec, Pass pass) const { return cache_->find(spec, pass) != nullptr; }
-  // The spec's passes loaded that are launched one after the other: none of them fails for that reason once the first
-  // has been launched.
+  // Loads all passes that are launched one after the other, so that none of them fails to load after the first was
+  // launched.
   void load(const KernelSpec& spec, const Stream& stream) const;
 
-  // `count` words of device memory get this value.
+  // Sets `count` words of device memory to this value.
   void fill(void* data, float value, std::int64_t count, const Stream& stream) const;
   void fill_zero(void* data, std::size_t bytes, const Stream& stream) const;
 
   bool capturing(const Stream& stream) const;
-  // One more of the launches that the backend reports.
+  // Counts a launch that does not go through launch(), for launches().
   void count() { launches_.fetch_add(1, std::memory_order_relaxed); }
   std::int64_t launches() const { return launches_.load(std::memory_order_relaxed); }
 
-  // Null where nobody is told of launches.
+  // Null if there is none.
   LaunchHook* hook() const { return hook_; }
   void set_hook(LaunchHook* hook) { hook_ = hook; }
 
   const Driver& driver() const { return *driver_; }
   Target target() const { return target_; }
   int multiprocessors() const { return multiprocessors_; }
-  // Is it a GPU with programmatic dependent launch, and so with clusters, under a driver that has both in graphs?
+  // True on GPUs with programmatic dependent launch (and so with clusters), if the driver supports both in graphs.
   bool overlapping() const { return overlapping_; }
-  // The device's context current on this thread, which may never have used CUDA before, for the life of the result.
+  // Makes the device's context current on this thread, which may never have used CUDA before, while the result lives.
   CurrentContext make_current() const { return {*driver_, device_index_}; }
 
  private:

@@ -1,6 +1,6 @@
-// NVRTC's first compile of a process is made with an empty kernel, once per compiler: it is the one that takes the
-// program's signal handlers (host_signals.h), it shows which of the newer options this NVRTC knows, and its PTX has the
-// exact version, which the API does not give.
+// Each compiler first compiles an empty kernel: NVRTC's first compile is the one that replaces the program's signal
+// handlers (host_signals.h), it shows which of the newer options this NVRTC knows, and its PTX has the exact version,
+// which the API does not give.
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 
 #include <fmt/format.h>
@@ -55,7 +55,7 @@ const char* resolve(const Library& library, Api& api) {
 }
 
 // fmad=false: products and sums are rounded one by one, as on the CPU; a template that wants a fused one says so.
-// The ptxas options make the report that KernelResources is read from, and warnings of what a kernel must not do.
+// The ptxas options print the report that KernelResources is parsed from, and warn of what a kernel must not do.
 constexpr std::string_view kOptions[] = {"--std=c++20", "--fmad=false", "--ptxas-options=-v",
                                          "--ptxas-options=--warn-on-spills",
                                          "--ptxas-options=--warn-on-local-memory-usage"};
@@ -88,8 +88,8 @@ std::string digest(const TemplateFiles& templates) {
   return hex(hash.high64) + hex(hash.low64);
 }
 
-// Tells two builds of a library apart without reading 100 MB: its size, and a hash of its first and last 256 KiB (ELF
-// header with the build's id; section table).
+// Distinguishes two builds of a library without reading 100 MB: by its size, and a hash of its first and last 256 KiB
+// (ELF header with the build's id; section table).
 std::string fingerprint(const std::string& path) {
   constexpr std::streamoff kPart = 256 << 10;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
@@ -247,7 +247,7 @@ Program NvrtcCompiler::State::compile(const Source& source, Target target, std::
   const nvrtcResult result = program.compile(options);
   log = program.log();
   if (result == NVRTC_SUCCESS) return program;
-  // What is no fault of the source may succeed another time, and is not to be remembered as one.
+  // A failure that is not the source's fault may succeed another time, so it must not be remembered as compile_failed.
   if (result == NVRTC_ERROR_OUT_OF_MEMORY) {
     throw Error(ErrorCode::out_of_memory, source.name, "NVRTC ran out of memory: compile fewer kernels at a time");
   }
@@ -280,7 +280,7 @@ std::unique_ptr<NvrtcCompiler> NvrtcCompiler::open(const std::string& cuda_root,
     problem = fmt::format("{} does not tell its version", state.library.path());
     return nullptr;
   }
-  // NVRTC opens this one by its bare name, which the loader finds only if it is on its path, or open already.
+  // NVRTC opens this library by its bare name, which the loader finds only on its path or if it is open already.
   const std::filesystem::path beside = std::filesystem::path(state.library.path()).parent_path() /
                                        fmt::format("libnvrtc-builtins.so.{}.{}", state.major, state.minor);
   std::string error;

@@ -1,4 +1,5 @@
-// NVRTC, opened at run time: source -> cubin for the exact target. No toolkit, no headers but the templates.
+// The compiler that uses NVRTC, opened at run time: source to cubin for the exact target. It needs no toolkit, and no
+// headers but the templates.
 #pragma once
 
 #include <memory>
@@ -11,14 +12,14 @@ namespace ingot {
 
 class NvrtcCompiler final : public Compiler {
  public:
-  // Null with the reason and the places looked in in `problem`.
+  // Null if there is no NVRTC, with the reason and the paths searched in `problem`.
   static std::unique_ptr<NvrtcCompiler> open(const std::string& cuda_root, TemplateFiles templates,
                                              std::string& problem);
   ~NvrtcCompiler() override;
 
   std::string identity() const override;
   CompiledKernel compile(const Source& source, Target target) const override;
-  // The same compile as text. Throws Error{compile_failed}.
+  // The same compile, as PTX text. Throws Error{compile_failed}.
   std::string ptx(const Source& source, Target target) const;
 
   std::string version() const;  // "13.0.88"

@@ -44,7 +44,7 @@ class Autotuner {
         Trial& trial = result_.trials[i];
         try {
           measurer_->prepare(trial.spec);
-        } catch (const std::exception& error) {  // memory, too: nothing may leave a thread
+        } catch (const std::exception& error) {  // including bad_alloc: no exception may leave a thread
           trial.problem = error.what();
         }
         if (options_->stop && options_->stop()) stopped = true;
@@ -56,7 +56,7 @@ class Autotuner {
       std::vector<std::jthread> others;
       try {
         for (std::size_t i = 1; i < std::min(wanted, result_.trials.size()); ++i) others.emplace_back(work);
-      } catch (const std::system_error&) {  // no more threads to be had: those that started do the work
+      } catch (const std::system_error&) {  // no more threads are available: those that started do the work
       }
       work();
     }
@@ -90,7 +90,7 @@ class Autotuner {
     }
   }
 
-  // Each round begins with the next candidate, so that none always follows the same one. False where it was stopped.
+  // Each round begins with the next candidate, so that none always follows the same one. Returns false if stopped.
   bool measure_round(int round) {
     std::vector<Trial*> failed;
     for (std::size_t i = 0; i < running_.size(); ++i) {
@@ -108,7 +108,7 @@ class Autotuner {
     return !running_.empty();
   }
 
-  // Told by its best time: what disturbs a measurement only makes it longer.
+  // Judged by its best time: a disturbance only makes a measurement longer.
   void drop_those_behind() {
     const Trial* const leader = *std::ranges::min_element(running_, {}, &Trial::median_us);
     const double limit = leader->median_us * (1 + options_->behind);
@@ -140,7 +140,7 @@ class Autotuner {
   MatmulMeasurer* measurer_;
   const AutotuneOptions* options_;
   AutotuneResult result_;
-  std::vector<Trial*> running_;  // those that are still in the race
+  std::vector<Trial*> running_;  // not yet excluded
 };
 
 }  // namespace

@@ -1,10 +1,11 @@
-// Finds the fastest of a product's candidates: the procedure, apart from the device that it measures on.
+// Finds the fastest of a product's candidate kernels. This is the procedure, independent of the device that it measures
+// on.
 //
-// All candidates are compiled, on several threads; each is then run once and its result checked: a wrong one is out
-// whatever its speed. Those left are timed in rounds, in which they take turns, so that a clock that drifts drifts for
-// all; the first round only warms up. A candidate whose best time is clearly behind the leader's median runs no further
-// rounds. The incumbent, which is the first candidate that works, is kept unless another beats it by more than the
-// noise: the median of the ratios of their times, round by round, must be below 1 by more than those ratios scatter.
+// All candidates are compiled, on several threads. Each then runs once, and one with a wrong result is excluded,
+// however fast. The rest are timed in rounds in which they take turns, so that a drifting clock affects all alike; the
+// first round only warms up. A candidate whose best time is clearly behind the leader's median runs no further rounds.
+// The incumbent, the first candidate that works, is kept unless another beats it by more than the noise: the median of
+// the ratios of their times, round by round, must be below 1 by more than those ratios scatter.
 #pragma once
 
 #include <functional>
@@ -17,7 +18,8 @@
 
 namespace ingot {
 
-// What a candidate does on one device, for one product. Errors of a candidate (Error) put it out, and it alone.
+// Compiles, checks and times the candidates for one product on one device. An Error excludes only the candidate that
+// throws it.
 class MatmulMeasurer {
  public:
   virtual ~MatmulMeasurer() = default;
@@ -26,9 +28,9 @@ class MatmulMeasurer {
 
   // Compiles; from several threads at once.
   virtual void prepare(const MatmulSpec& candidate) = 0;
-  // Runs it once. Why its result is wrong; empty if it is right.
+  // Runs it once. Returns why its result is wrong; empty if it is right.
   virtual std::string check(const MatmulSpec& candidate) = 0;
-  // One round: microseconds of one call. Only of candidates that were checked.
+  // One round: microseconds per call. Only for candidates that were checked.
   virtual double measure(const MatmulSpec& candidate) = 0;
 
  protected:
@@ -36,14 +38,14 @@ class MatmulMeasurer {
 };
 
 struct AutotuneOptions {
-  int threads = 0;  // that compile; 0: one per core
+  int threads = 0;  // for compiling; 0: one per core
   int fewest_rounds = 3;
   int most_rounds = 11;
-  double noise = 0.005;           // a smaller share of the time is no difference, however steady it is
-  double behind = 0.06;           // of the leader's time: a candidate that is this far behind is out
+  double noise = 0.005;           // smaller relative differences do not count, however steady they are
+  double behind = 0.06;           // a candidate that is this far behind the leader, relative to its time, is excluded
   std::function<bool()> stop{};   // asked between candidates, by several threads: once it is true,
                                   // nothing is chosen
-  std::function<bool()> hurry{};  // asked between rounds: once it is true, the fewest rounds are enough
+  std::function<bool()> hurry{};  // asked between rounds: once it is true, the minimum number of rounds is enough
 };
 
 // One candidate, and what became of it.
@@ -56,7 +58,7 @@ struct Trial {
 };
 
 struct AutotuneResult {
-  // The index of the chosen trial; none where no candidate works, or `stopped`.
+  // The index of the chosen trial; none if no candidate works or `stopped`.
   std::optional<std::size_t> chosen{};
   bool stopped = false;
   std::vector<Trial> trials{};  // in the order of the candidates

@@ -9,7 +9,7 @@
 namespace ingot {
 namespace {
 
-// As a GEMM's.
+// As for GEMMs (gemm_measurer.cpp).
 constexpr MeasureOptions kReplay{.graph_us = 1500};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Candidates of one dequant_matmul measured on the GPU, as gemm_measurer.h does a GEMM's.
+// Compiles, checks and times the candidates of one dequant_matmul on the GPU, as gemm_measurer.h does for a GEMM.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace ingot {
 
 class CudaDequantMeasurer final : public MatmulMeasurer {
  public:
-  // Allocates and fills the operands. Throws Error{out_of_memory} where they do not fit.
+  // Allocates and fills the operands. Throws Error{out_of_memory} if they do not fit.
   CudaDequantMeasurer(Gpu& gpu, RandomData& random, const DequantMatmulSpec& spec, const MatmulSize& size);
 
   void prepare(const MatmulSpec& candidate) override;

@@ -24,7 +24,7 @@ constexpr double kTolerance = 0x1p-7;
 
 float power_of_two_near(double value) { return static_cast<float>(std::exp2(std::round(std::log2(value)))); }
 
-// The first and the last of `count`, and odd ones between: at most `most` of them.
+// At most `most` indices below `count`: the first, the last and odd ones between.
 std::vector<std::int64_t> sample(std::int64_t count, std::int64_t most) {
   std::vector<std::int64_t> chosen;
   if (count <= most) {
@@ -36,7 +36,7 @@ std::vector<std::int64_t> sample(std::int64_t count, std::int64_t most) {
   return chosen;
 }
 
-// Can quantize_mx() make its codes?
+// True if quantize_mx() can make the weight's codes.
 bool is_mx(Dtype dtype) { return dtype != Dtype::e4m3fnuz && dtype != Dtype::e5m2fnuz; }
 
 }  // namespace
@@ -45,7 +45,7 @@ class DequantOperands::Maker {
  public:
   Maker(RandomData& random, std::uint64_t seed) : random_(&random), backend_(&random.stream().backend()), seed_(seed) {}
 
-  // `codes`, if wanted, are those of the weight, row-major.
+  // `codes`, if not null, receives the weight's codes, row-major.
   Copy run(const DequantMatmulSpec& spec, const MatmulSize& size, std::optional<OwnedTensor>* codes) {
     const auto& [m, n, k] = size;
     DequantMatmulTensors& tensors = made_.tensors;
@@ -59,7 +59,7 @@ class DequantOperands::Maker {
     } else {
       tensors.weight = keep(made, spec.weight, n, k);
     }
-    backend_->synchronize(random_->stream());  // before the codes go
+    backend_->synchronize(random_->stream());  // before the codes are released
     if (codes != nullptr) *codes = std::move(made);
     if (spec.bias) tensors.bias = values(spec.x, 1, n);
     const auto inputs = spec.pointwise.inputs();
@@ -85,7 +85,7 @@ class DequantOperands::Maker {
     return tensor;
   }
 
-  // The codes again, in this copy's memory.
+  // A copy of the codes, in this copy's memory.
   Tensor keep(const Tensor& codes, Dtype dtype, std::int64_t n, std::int64_t k) {
     const std::int64_t stride = codes.row_stride;
     made_.memory.emplace_back(*backend_, byte_span(codes, "codes"));
@@ -111,7 +111,7 @@ class DequantOperands::Maker {
       made_.tensors.factors = unset(Dtype::e8m0fnu, 1, count);
       scales = matrix(made_.tensors.factors.data, Dtype::e8m0fnu, n, count / n, backend_->device());
     } else {
-      // Casts stretch values of 3.5 deviations to the largest code.
+      // Casts scale values of 3.5 standard deviations to the largest code.
       made_.tensors.factors =
           values(Dtype::f32, 1, count,
                  power_of_two_near(3.5 / (static_cast<double>(fp8_max(spec.weight)) * std::sqrt(double(k)))));
@@ -125,7 +125,7 @@ class DequantOperands::Maker {
       const OwnedTensor factor(*backend_, Dtype::f32, 1, 1);
       backend_->cast({.in = Dtype::bf16, .out = spec.weight}, {.input = input, .codes = codes, .factors = factor},
                      stream);
-      if (spec.factors == Dtype::e8m0fnu) {  // scales of about the right size
+      if (spec.factors == Dtype::e8m0fnu) {  // scales of roughly the right size
         const OwnedTensor others(*backend_, Dtype::e4m3fn, n, k);
         backend_->quantize_mx({.out = Dtype::e4m3fn}, {.input = input, .codes = others, .scales = scales}, stream);
         backend_->synchronize(stream);

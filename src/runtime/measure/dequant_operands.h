@@ -1,6 +1,6 @@
-// The operands of a dequant_matmul in the memory of a backend, as often as the rotation past the L2 asks for; and
-// whether what a kernel made of them is right: some rows of the weight times some tokens, in float64 on the host.
-// Weights are constant (DequantMatmulTensors): times are those of such calls.
+// Inputs for measuring a dequant_matmul, in a backend's memory, in as many copies as it takes to keep them out of the
+// L2; and a check of a kernel's result: some rows of the weight times some tokens, in float64 on the host. Weights are
+// constant (DequantMatmulTensors), so times are those of such calls.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,19 @@ namespace ingot {
 
 class DequantOperands {
  public:
-  // Sets memory of the backend's device.
+  // Fills memory of the backend's device.
   using Fill = std::function<void(void* to, unsigned char byte, std::size_t bytes)>;
 
-  // Bell-shaped activations and weights, whose codes the library's own casts make; sums are of about 1.
+  // Activations and weights are bell-shaped, codes come from the library's own casts, and sums are about 1.
   DequantOperands(RandomData& random, Fill fill, const DequantMatmulSpec& spec, const MatmulSize& size);
 
   int copies() const { return static_cast<int>(copies_.size()); }
   const DequantMatmulTensors& tensors(int copy) const { return copies_[static_cast<std::size_t>(copy)].tensors; }
 
-  // The last copy's output is NaN.
+  // Fills the last copy's output with NaN.
   void poison();
-  // Why the last copy's output is wrong; empty if it is not. The error of the elements looked at (output_error.h) is at
-  // most 2^-7.
+  // Why the last copy's output is wrong; empty if it is right. The error of the elements checked (output_error.h) must
+  // be at most 2^-7.
   std::string fault();
 
  private:
@@ -51,7 +51,7 @@ class DequantOperands {
   DequantMatmulSpec spec_;
   MatmulSize size_;
   std::vector<Copy> copies_;
-  std::vector<std::int64_t> tokens_;    // that are looked at
+  std::vector<std::int64_t> tokens_;    // that are checked
   std::vector<std::int64_t> features_;  // likewise, of each token
   std::vector<std::vector<RightValue>> expected_;
 };

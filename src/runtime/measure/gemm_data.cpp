@@ -9,13 +9,13 @@ namespace ingot {
 namespace {
 
 constexpr float kBeta = 0.5F;
-constexpr float kOutputRange = 16;  // what an FP8 output reaches to before it saturates
+constexpr float kOutputRange = 16;  // the largest |value| of an FP8 output before it saturates
 
 std::size_t bytes_of(std::int64_t rows, std::int64_t cols, Dtype dtype) {
   return static_cast<std::size_t>(rows * cols) * static_cast<std::size_t>(size_of(dtype));
 }
 
-// 1 / sqrt(k), to a power of two: FP8 codes are the same with every deviation.
+// 1 / sqrt(k), rounded to a power of two, so that FP8 codes are the same for every deviation.
 float deviation_for(std::int64_t k) {
   return static_cast<float>(std::exp2(-std::round(std::log2(static_cast<double>(k)) / 2)));
 }
@@ -49,7 +49,7 @@ class Maker {
         {.in = Dtype::bf16, .out = dtype, .scale = scale},
         {.input = matrix(cast.data(), Dtype::bf16, rows, k, backend_->device()), .codes = codes, .factors = factors},
         random_->stream());
-    backend_->synchronize(random_->stream());  // before the values go
+    backend_->synchronize(random_->stream());  // before the values are released
     return codes;
   }
 

@@ -1,6 +1,6 @@
-// All that a GEMM reads and writes, in the memory of a backend: bell-shaped values, of which FP8 ones are cast by the
-// library, whatever its spec asks for. b's are so small that the sums are of about 1, as everything beside them is: a
-// bias, c or a function of the sums that is wrong then shows.
+// Makes every tensor that a GEMM's spec asks for, in a backend's memory: bell-shaped values, which the library casts
+// for FP8 operands. Those of b are so small that the sums are about 1, like bias and c, so that a mistake in any of
+// them, or in a function of the sums, shows.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct GemmData {
   GemmTensors tensors;
 };
 
-// Matrices without padding, each with memory of its own; outputs hold anything, but for the amax, which is 0. `seed`
-// and some tens after it decide the values.
+// Matrices without padding, each with memory of its own; outputs are uninitialized, except the amax, which is 0. The
+// values depend on `seed` and the few dozen seeds after it.
 GemmData make_gemm_data(RandomData& random, const GemmCall& call, std::uint64_t seed);
 
 }  // namespace ingot

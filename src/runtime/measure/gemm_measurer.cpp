@@ -8,7 +8,7 @@
 namespace ingot {
 namespace {
 
-// One replay: long enough for its events to tell small differences apart, short enough for many rounds.
+// One replay: long enough for events to resolve small differences, short enough for many rounds.
 constexpr MeasureOptions kReplay{.graph_us = 1500};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Candidates of one GEMM measured on the GPU: compiled through the context's cache, checked once, and timed as graphs
-// over operands that take turns (replay.h).
+// Compiles, checks and times the candidates of one GEMM on the GPU: kernels come from the context's cache, and graphs
+// over rotating copies of the operands are timed (replay.h).
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace ingot {
 
 class CudaGemmMeasurer final : public MatmulMeasurer {
  public:
-  // Allocates and fills the operands. Throws Error{out_of_memory} where they do not fit.
+  // Allocates and fills the operands. Throws Error{out_of_memory} if they do not fit.
   CudaGemmMeasurer(Gpu& gpu, RandomData& random, const GemmCall& call);
 
   void prepare(const MatmulSpec& candidate) override;

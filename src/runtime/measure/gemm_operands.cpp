@@ -29,7 +29,7 @@ std::size_t bytes_of(const Tensor& tensor) {
 // NaN in every dtype.
 unsigned char poison_of(Dtype dtype) { return is_fp8(dtype) && !is_ocp(dtype) ? 0x80 : 0xff; }
 
-// Rows of the product, in a matrix that has them all: in place.
+// A view of some rows of a matrix.
 Tensor rows_of(const Tensor& all, Layout layout, std::int64_t row, std::int64_t rows) {
   Tensor part = all;
   const std::int64_t offset = layout == Layout::k_major ? row * all.row_stride : row;
@@ -78,7 +78,7 @@ void GemmOperands::compute_expected() {
   }
 }
 
-// factors * sum + bias + beta * c: a product of its own, of some of a's rows.
+// factors * sum + bias + beta * c for some of a's rows, by a GEMM of its own.
 std::vector<float> GemmOperands::sums(const Slab& slab) {
   const GemmTensors& all = copies_.back().tensors;
   GemmSpec simt = without_kernel(call_.spec);
@@ -98,7 +98,7 @@ std::vector<float> GemmOperands::sums(const Slab& slab) {
   return fetch(x, 0, slab.rows);
 }
 
-// What the expression makes of them.
+// The expression of them.
 std::vector<RightValue> GemmOperands::values(const Slab& slab, std::span<const float> x, float size) {
   const auto n = static_cast<std::size_t>(call_.size.n);
   const auto kinds = call_.spec.epilogue.pointwise.inputs();
@@ -167,8 +167,8 @@ std::string GemmOperands::fault_of(const char* what, const Tensor& output, const
                      slab.row, slab.row + slab.rows - 1, error, kTolerance);
 }
 
-// Of an output of high precision it is that of the values as they lie there; an FP8 output has its largest code where
-// the amax is.
+// For a high-precision output it is the amax of the values as stored; an FP8 output has its largest code where the amax
+// is.
 std::string GemmOperands::fault_of_amax(const GemmTensors& tensors) {
   const float amax = fetch_single(tensors.amax);
   if (is_fp8(call_.spec.out)) {

@@ -1,5 +1,5 @@
-// The operands of a GEMM in the memory of a backend, as often as the rotation past the L2 asks for; and whether what a
-// kernel made of them is right, output by output.
+// Inputs for measuring a GEMM, in a backend's memory, in as many copies as it takes to keep them out of the L2; and a
+// check of a kernel's result, output by output.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace ingot {
 
 class GemmOperands {
  public:
-  // Sets memory of the backend's device.
+  // Fills memory of the backend's device.
   using Fill = std::function<void(void* to, unsigned char byte, std::size_t bytes)>;
 
   GemmOperands(RandomData& random, Fill fill, const GemmCall& call);
@@ -27,11 +27,12 @@ class GemmOperands {
   int copies() const { return static_cast<int>(copies_.size()); }
   GemmTensors tensors(int copy) const { return copies_[static_cast<std::size_t>(copy)].tensors; }
 
-  // The last copy's outputs are NaN, and its amax 0.
+  // Fills the last copy's outputs with NaN, and its amax with 0.
   void poison();
-  // Why the last copy's outputs are wrong; empty if they are not. Some rows in all parts of the output and of the
-  // preactivation are compared with what follows from the sums of kernel simt, which adds up in f32 and in order: the
-  // error of each part (output_error.h) is at most 2^-7. The amax is that of the whole output, and the factor is right.
+  // Why the last copy's outputs are wrong; empty if they are right. Rows from all parts of the output and the
+  // preactivation are compared with what follows from the sums of kernel simt, which adds in f32 and in order: the
+  // error of each part (output_error.h) must be at most 2^-7. The amax must be that of the whole output, and the factor
+  // 1 / scale.
   std::string fault();
 
  private:

@@ -1,4 +1,4 @@
-// What measuring on a GPU needs beside the library's own calls: a stream, its events, and the driver.
+// A GPU to measure on: a stream, its events and the driver, for what the library has no call for.
 #pragma once
 
 #include <cuda.h>
@@ -14,10 +14,10 @@
 
 namespace ingot {
 
-// A CUDA context of Ingot's, with the driver at hand for what the library has no call for.
+// An Ingot context on CUDA together with its driver.
 class Gpu {
  public:
-  // Throws Error{not_found} where the context is not on CUDA.
+  // Throws Error{not_found} if the context is not on CUDA.
   explicit Gpu(Context& context);
   ~Gpu();
   Gpu(const Gpu&) = delete;
@@ -32,7 +32,7 @@ class Gpu {
   void synchronize() { backend().synchronize(stream_); }
   void copy(void* to, const void* from, std::size_t bytes) const;
   void fill(void* to, unsigned char byte, std::size_t bytes) const;
-  // What `work` enqueues on the stream takes on the GPU.
+  // The time on the GPU of what `work` enqueues on the stream.
   double microseconds(const std::function<void()>& work) const;
 
  private:

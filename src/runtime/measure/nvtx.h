@@ -1,5 +1,5 @@
-// Ranges that a profiler shows above the kernels (NVTX), opened at run time like CUDA's other libraries. Where no
-// profiler listens a range costs a call of an empty function; where the library is missing there are none.
+// Ranges that a profiler shows above the kernels (NVTX), opened at run time like CUDA's other libraries. Without a
+// profiler, a range costs a call of an empty function; without the library there are no ranges.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@ namespace ingot {
 
 class Nvtx {
  public:
-  // libnvtx3interop.so of CUDA 12.9 and later, or libnvToolsExt.so.1 of those before. Null with the reason and the
-  // places looked in in `problem`.
+  // libnvtx3interop.so of CUDA 12.9 and later, or libnvToolsExt.so.1 of those before. Null if there is neither, with
+  // the reason and the paths searched in `problem`.
   static std::unique_ptr<Nvtx> open(const std::string& cuda_root, std::string& problem);
 
-  // A range of this thread's, within the one that it pushed last. (NVTX 3: nvtxRangePushA, nvtxRangePop.)
+  // Opens a range of this thread, within the one that it pushed last. (NVTX 3: nvtxRangePushA, nvtxRangePop.)
   void push(const char* text) const { push_(text); }
   void pop() const noexcept { pop_(); }
 

@@ -13,7 +13,7 @@
 namespace ingot {
 namespace {
 
-constexpr float kDoubt = 0x1p-7F;  // of x, as a share of its size
+constexpr float kDoubt = 0x1p-7F;  // of x, relative to its size
 
 std::vector<float> at(const PointwiseProgram& f, std::span<const float> x, float shift,
                       std::span<const PointwiseValues> inputs) {
@@ -25,7 +25,7 @@ std::vector<float> at(const PointwiseProgram& f, std::span<const float> x, float
 
 bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-// In place of Inf, which an output overflows to.
+// Instead of Inf, to which an output overflows.
 float finite(float value, Dtype dtype) {
   const float largest = dtype == Dtype::f16 ? 65504.0F : std::numeric_limits<float>::max();
   return std::clamp(value, -largest, largest);  // NaN stays

@@ -13,11 +13,11 @@
 namespace ingot {
 namespace {
 
-constexpr std::size_t kAlignment = 256;  // of the pieces that are copied
-// Just short of 64 MB, and no multiple of a usual row: rows that follow each other in memory all differ.
+constexpr std::size_t kAlignment = 256;  // of the blocks that are copied
+// Just short of 64 MB, and no multiple of a usual row, so that consecutive rows all differ.
 constexpr std::size_t kBlockBytes = (std::size_t{64} << 20U) - 37 * kAlignment;
 
-// splitmix64: four uniforms of 16 bits, added, are bell-shaped enough.
+// splitmix64: the sum of four uniform 16-bit numbers is bell-shaped enough.
 float random_value(std::uint64_t seed, std::uint64_t index) {
   std::uint64_t z = seed * 0xd1342543de82ef95U + (index + 1) * 0x9e3779b97f4a7c15U;
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;

@@ -1,6 +1,6 @@
-// Random inputs by the gigabyte. Data decides a GPU's power, and so its clock: zeros or one repeated row would flatter
-// every figure. A block of bell-shaped values is made once on the CPU and kept in the device's memory; a tensor is
-// filled with copies of it that start at an offset of the tensor's own.
+// Random inputs by the gigabyte. Data affects a GPU's power, and so its clock: zeros or one repeated row would make
+// every figure look better. A block of bell-shaped values is made once on the CPU and kept in the device's memory; a
+// tensor is filled with copies of it that start at an offset of the tensor's own.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace ingot {
 
-// `count` values of mean 0 and this standard deviation, within 3.5 times that, in a high-precision dtype. A function of
-// the arguments alone.
+// `count` values of mean 0 and this standard deviation, within 3.5 times that, in a high-precision dtype. Depends only
+// on the arguments.
 std::vector<std::byte> random_values(Dtype dtype, std::size_t count, std::uint64_t seed, float deviation = 1.0F);
 
 class RandomData {
@@ -27,8 +27,8 @@ class RandomData {
 
   RandomData(Backend& backend, Stream& stream, Copy copy);
 
-  // A tensor's memory, from an offset of the seed's own. Each dtype and deviation has a block, which stays. FP8 values
-  // are not made here: they are the results of casts. Throws Error{invalid_argument}.
+  // Fills a tensor's memory, starting at an offset that the seed decides. There is one block for each dtype and
+  // deviation, kept for later calls. FP8 values are not made here; cast others instead. Throws Error{invalid_argument}.
   void fill(void* to, std::size_t bytes, Dtype dtype, std::uint64_t seed, float deviation = 1.0F);
 
   Stream& stream() const { return *stream_; }

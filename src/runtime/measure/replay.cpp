@@ -29,7 +29,7 @@ void Replay::destroy() noexcept {
   executable_ = nullptr;
 }
 
-// The capture is ended whatever happens, so that the stream stays usable.
+// Ends the capture even after an error, so that the stream stays usable.
 void Replay::capture(const RotatedCall& call) {
   const Driver::Api& api = gpu_->api();
   CUstream_st* const stream = gpu_->stream().handle();

@@ -1,7 +1,7 @@
-// How a time is taken. Library calls are captured into a CUDA graph, each call on the next copy of its buffers, so that
-// no operand is in the L2 because the call before left it there. The graph is replayed between two events, with another
-// replay in front of them: the GPU is at work, and at its clock, while the host enqueues what is timed. Several
-// candidates take turns, round by round, and each is told by its median: a clock that drifts drifts for all.
+// Times library calls on a GPU. They are captured into a CUDA graph, each call on the next copy of its buffers, so that
+// no operand is still in the L2 from the call before. The graph is replayed between two events, after another replay
+// that keeps the GPU busy, and at its clock, while the host enqueues what is timed. Several candidates take turns,
+// round by round, and each is judged by its median, so that a drifting clock affects all alike.
 #pragma once
 
 #include <cuda.h>
@@ -24,10 +24,11 @@ struct RotatedCall {
 
 struct MeasureOptions {
   int rounds = 25;
-  double graph_us = 4000;  // about how long one replay lasts
+  double graph_us = 4000;  // roughly how long one replay lasts
 };
 
-// A candidate's calls as a graph. Every copy has been called once, outside of it: kernels are loaded, scratch is there.
+// A candidate's calls as a graph. Before the capture every copy is called once, so that kernels are loaded and scratch
+// memory is allocated.
 class Replay {
  public:
   Replay(Gpu& gpu, const RotatedCall& call, const MeasureOptions& options);
@@ -36,7 +37,7 @@ class Replay {
   Replay& operator=(const Replay&) = delete;
 
   void launch();
-  // Microseconds per call of one replay that follows another.
+  // Microseconds per call of one replay directly behind another.
   double measure();
   int calls() const { return calls_; }
   int copies() const { return copies_; }

@@ -22,7 +22,7 @@ Timing summarise(const std::vector<double>& samples_us) {
 int copies_for(std::size_t working_set) {
   constexpr std::size_t kEnough = std::size_t{512} << 20U;
   constexpr std::size_t kFewest = 2;
-  constexpr std::size_t kMost = 256;  // of tiny calls, whose buffers a cache holds whatever one does
+  constexpr std::size_t kMost = 256;  // for tiny calls, whose buffers stay in a cache anyway
   const std::size_t needed = working_set == 0 ? kFewest : (kEnough + working_set - 1) / working_set;
   return static_cast<int>(std::clamp(needed, kFewest, kMost));
 }

@@ -1,4 +1,4 @@
-// The arithmetic of a measurement, apart from the device.
+// The arithmetic of measuring, without the device: medians, copies of buffers, calls per graph.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ struct Timing {
   double max_us = 0;
   int rounds = 0;
   int calls = 0;   // in one replay
-  int copies = 0;  // of the buffers, which the calls take turns with
+  int copies = 0;  // of the buffers, used in turn by the calls
 };
 
 // Of at least one value.
@@ -20,11 +20,11 @@ double median(std::vector<double> values);
 // Microseconds per call, one sample a round.
 Timing summarise(const std::vector<double>& samples_us);
 
-// How many copies of a call's buffers are needed so that none of them is still in a cache when its turn comes again:
-// together several times the largest L2 (60 MB), and two at least.
+// How many copies of a call's buffers it takes so that none is still in a cache when it is used again: several times
+// the largest L2 (60 MB) in total, and at least two.
 int copies_for(std::size_t working_set);
 
-// Calls in one graph: whole turns of the copies that together last about `graph_us`, and no more nodes than a graph
+// Calls in one graph: a multiple of the copies that takes about `graph_us`, limited to as many nodes as a graph
 // launches well.
 int calls_for(double call_us, int copies, double graph_us);
 

@@ -120,7 +120,7 @@ std::string Trace::json() {
     events.push_back(name_of("thread_name", kDevice, number, fmt::format("stream {}", number)));
   }
 
-  std::map<std::pair<std::size_t, int>, Span> spans;  // of a range's launches on a stream
+  std::map<std::pair<std::size_t, int>, Span> spans;  // spans of a range's launches on a stream
   for (const Launch& launch : launches_) {
     const double begin_us = origin_us_ + backend_->microseconds_between(origin_.get(), launch.begin.get());
     const double duration_us = backend_->microseconds_between(launch.begin.get(), launch.end.get());

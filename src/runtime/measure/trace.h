@@ -1,4 +1,4 @@
-// What the library launched, when, and how long it took, as a trace that chrome://tracing, Perfetto and others show.
+// Records what the library launches, when, and how long it takes, as a trace for chrome://tracing, Perfetto and others.
 //
 //   {
 //     Trace trace(context.backend(), stream);
@@ -6,14 +6,13 @@
 //     trace.write("step.json");
 //   }
 //
-// A process "host" has the ranges and, for each launch, the time that enqueueing it took, a track to a thread; a
-// process named after the device has the launches as they ran and the span of each range's launches, a track to a
-// stream. A launch's name is its spec's line; its args are the layer and the innermost range. Of the CPU's backend all
-// times are the host's.
+// A process "host" shows the ranges and the time it took to enqueue each launch, with one track per thread. A process
+// named after the device shows the launches as they ran and the span of each range's launches, with one track per
+// stream. A launch is named by its spec's line; its args are the layer and the innermost range. With the CPU's backend
+// all times are the host's.
 //
-// An event stands before and after each launch, which keeps kernels from overlapping: a traced step takes longer than
-// others, and its gaps are those of the events. Launches of the library's own kernels and of cuBLASLt are seen, fills
-// and copies are not.
+// Events before and after each launch keep kernels from overlapping: a traced step takes longer than others, and its
+// gaps come from the events. Launches of the library's kernels and of cuBLASLt are recorded; fills and copies are not.
 #pragma once
 
 #include <chrono>
@@ -34,18 +33,18 @@ namespace ingot {
 
 class Trace final : public LaunchHook {
  public:
-  // From here to its end all launches of the backend are recorded, on any stream and thread; no other thread launches
-  // while a trace begins or ends, and a backend has one at a time. `stream` relates the device's clock to the host's,
-  // for which it is waited for. Throws Error{invalid_argument} where the stream is capturing a graph.
+  // Records all launches of the backend, on any stream and thread, until destroyed. No other thread may launch while a
+  // trace begins or ends, and a backend can have one at a time. The constructor waits for `stream`, to relate the
+  // device's clock to the host's. Throws Error{invalid_argument} where the stream is capturing a graph.
   Trace(Backend& backend, Stream& stream);
   ~Trace() override;
 
-  // A range of this thread's, within the one that it pushed last: what it launches until pop() is the layer's
-  // "forward", "output" or the like.
+  // Opens a range of this thread, within the one that it pushed last. Launches until pop() belong to it, the layer's
+  // "forward" or "output", for example.
   void push(std::string_view layer, std::string_view what);
   void pop() noexcept;
 
-  // The trace so far, as JSON ("traceEvents"). Waits for all that it recorded.
+  // The trace so far, as JSON ("traceEvents"). Waits for everything recorded.
   std::string json();
   // Throws Error{io_failed}.
   void write(const std::filesystem::path& file);

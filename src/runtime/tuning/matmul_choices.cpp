@@ -27,7 +27,7 @@ std::size_t MatmulChoices::size() {
   return table_.size();
 }
 
-// A GEMM without records is a slower GEMM: nothing here may fail the call that came first.
+// Without records GEMMs are only slower, so nothing here may make the call that triggers the reading fail.
 void MatmulChoices::load() noexcept {
   try {
     std::vector<TuningRecord> records;

@@ -1,7 +1,7 @@
-// Which kernel a product is given when it asks for none: what tuning has found on this machine. Read without a lock on
-// the path of every launch; filled from the tuning records when a GEMM is first asked about, and the same from then on,
-// so that a step and its replays run the same kernels. Where there is no record, the library's own order and cost model
-// decide, as functions of the GEMM, of where its tensors lie and of the GPU alone.
+// The kernels that tuning has found on this machine, for products whose spec names none. Read without a lock on the
+// path of every launch. The first query reads the tuning records, and nothing changes from then on, so that a step and
+// its replays run the same kernels. Without a record, the library's own order and cost model decide, which depend only
+// on the GEMM, its tensors' addresses and strides, and the GPU.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +18,20 @@
 
 namespace ingot {
 
-// on: records are read, and `ingot tune` writes them. off: they are not looked at. frozen: they are read and nothing
-// writes them, so that run after run chooses the same kernels.
+// on: records are read, and `ingot tune` writes them. off: they are ignored. frozen: they are read but never written,
+// so that every run chooses the same kernels.
 enum class Tuning : std::uint8_t { on, off, frozen };
 
 class MatmulChoices {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  // With a `file`, the records are that file's (tuning_file.h) and the store's are not looked at. `warn` gets one line
-  // for each kind of record that is ignored: another machine's, and damaged ones of the file; the store tells its own.
+  // With a `file`, records come from it (tuning_file.h) and the store is ignored. `warn` gets one line for each kind of
+  // record that is ignored: those of another machine, and the file's damaged ones. The store reports its own.
   MatmulChoices(Tuning tuning, TuningStore& store, std::filesystem::path file, TuningMachine machine, Warn warn = {});
 
-  // The spec with its kernel; null where there is no record. Of a call that leaves the kernel open. The reference lives
-  // as long as this object.
+  // For a call whose spec names no kernel: the spec with its kernel, or null if there is no record. The result lives as
+  // long as this object.
   const MatmulSpec* find(const MatmulCall& call);
   // For tests and reports.
   std::size_t size();

@@ -25,7 +25,7 @@ bool ends_inside_a_line(int file) {
   return size > 0 && ::pread(file, &last, 1, size - 1) == 1 && last != '\n';
 }
 
-// Why it could not be done, or empty.
+// Appends a line. Empty, or why it failed.
 std::string append_line(const std::filesystem::path& path, const std::string& text) {
   const auto because_of = [](int error) { return std::system_category().message(error); };
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));

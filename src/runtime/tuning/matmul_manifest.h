@@ -1,7 +1,7 @@
-// The GEMMs that a program does, written down as it runs: a file with a line for each (codegen/matmul.h), which
-// `ingot tune --manifest` reads. A GEMM that was seen before costs one look into a table. Processes may share the file:
-// a line is appended in one piece, and one that is there already is not repeated by those that start later. A line that
-// a full disk or a kill has torn, or that somebody has damaged, is skipped with a warning, and costs no other.
+// Records the GEMMs that a program runs: a file with one line for each (codegen/matmul.h), which `ingot tune
+// --manifest` reads. A GEMM seen before costs one table lookup. Processes may share the file: each line is appended in
+// one write, and processes that start later do not repeat it. A line that is truncated or damaged is skipped with a
+// warning, and affects no other.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ class MatmulManifest {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  // A file that cannot be written is a warning, as is one with damaged lines, and nothing else.
+  // A file that cannot be written, or that has damaged lines, only causes a warning.
   explicit MatmulManifest(std::filesystem::path file, Warn warn = {});
 
-  // Of a call whose sizes are not 0; the spec's choice of a kernel is not written.
+  // Notes a call, whose sizes are not 0, without the kernel that its spec may name.
   void note(const MatmulSpec& spec, const MatmulSize& size);
 
  private:
@@ -39,9 +39,9 @@ class MatmulManifest {
 };
 
 struct MatmulManifestFile {
-  std::vector<MatmulCall> calls{};  // each once, in the file's order
-  int damaged = 0;                  // lines that are no GEMMs, and were left out
-  std::string problem{};            // of them, with the file's name; empty where there are none
+  std::vector<MatmulCall> calls{};  // without duplicates, in the file's order
+  int damaged = 0;                  // lines that could not be read, and were skipped
+  std::string problem{};            // describes them, with the file's name; empty if there are none
 };
 
 // Throws Error{not_found, io_failed}.

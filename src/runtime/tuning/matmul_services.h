@@ -1,4 +1,4 @@
-// Where a backend's GEMMs and products with decoded weights may run, and who is told of them.
+// What a backend needs to choose the kernels of its GEMMs and its products with decoded weights, and to note them.
 #pragma once
 
 namespace ingot {
@@ -9,10 +9,10 @@ class MatmulManifest;
 
 // Each may be null.
 struct MatmulServices {
-  CublasLt* cublaslt = nullptr;      // without: no GEMM runs on it
+  CublasLt* cublaslt = nullptr;      // null: no GEMM runs on cuBLASLt
   MatmulChoices* choices = nullptr;  // what tuning has found
   MatmulManifest* manifest = nullptr;
-  bool compiles = true;  // can kernels of ours be made here?
+  bool compiles = true;  // false: kernels cannot be compiled here
 };
 
 }  // namespace ingot

@@ -1,5 +1,5 @@
-// Tuning records in one file, a line each: what `ingot tune --export` writes, --import reads, and a run takes its
-// choices from where it is to be the same everywhere (ContextOptions::tuning_file).
+// A file of tuning records, one per line. `ingot tune --export` writes it, --import reads it, and runs that must choose
+// the same kernels everywhere use it in place of the store (ContextOptions::tuning_file).
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace ingot {
 
 struct TuningFile {
   std::vector<TuningRecord> records{};
-  int damaged = 0;        // lines that are no records, and were left out
+  int damaged = 0;        // lines that could not be read, and were skipped
   std::string problem{};  // of the first of them: "line 3 does not match its checksum"
 };
 

@@ -1,5 +1,5 @@
-// The checksum is verified before anything is parsed; what is parsed is then checked as if there were none, because a
-// file with a right checksum can still have been made wrongly.
+// The checksum is verified before anything is parsed. The parsed values are checked all the same, because a file with a
+// valid checksum may still have been written wrongly.
 #include "ingot/runtime/tuning/tuning_record.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 
-// Of a line whose checksum is right. Throws Error, or one of the JSON library's.
+// Parses a line with a valid checksum. Throws Error or one of the JSON library's exceptions.
 TuningRecord read_fields(const Json& json) {
   TuningRecord record{.machine = {.device = json.at("device").get<std::string>(),
                                   .target = json.at("target").get<std::string>(),
@@ -39,7 +39,7 @@ TuningRecord read_fields(const Json& json) {
   return record;
 }
 
-// Why no tuning can have made this record; empty if it can.
+// Why tuning cannot have written this record; empty if it can.
 std::string fault(const TuningRecord& record) {
   if (names_kernel(record.spec)) return "has a spec that names a kernel";
   if (!names_kernel(record.chosen) || without_kernel(record.chosen) != record.spec) {

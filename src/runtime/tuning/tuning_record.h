@@ -1,11 +1,11 @@
-// What was measured to be the fastest kernel of one product on one machine: a value, and its one line of text, which is
-// what the store keeps, what `ingot tune --export` writes and what --import reads.
+// A tuning record: the fastest measured kernel of one product on one machine. A value and its text, one line, which the
+// store keeps, `ingot tune --export` writes and --import reads.
 //
 //   {"ingot_tuning":1,"spec":"gemm ...","m":...,"n":...,"k":...,"kernel":"gemm ... kernel=sm90:...","us":...,
 //    "cublaslt_us":...,"bf16_us":...,"date":"2026-11-21","device":"NVIDIA H200","target":"sm_90a",
 //    "multiprocessors":132,"driver":"13.0","compiler":"ingot 0.1.0; ...","cublaslt":"13.1.0","checksum":"<32 hex>"}
 //
-// The checksum, XXH3-128 of all before it, comes last. Any change of this format changes the number in front.
+// The checksum comes last: XXH3-128 of everything before it. Any change of this format changes the number at the start.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@
 
 namespace ingot {
 
-// All that a measurement depends on beside the product: a record of another machine is not used.
+// Everything that a measurement depends on besides the product. Records of another machine are not used.
 struct TuningMachine {
   std::string device{};  // "NVIDIA H200"
   std::string target{};  // "sm_90a"
@@ -29,7 +29,7 @@ struct TuningMachine {
   bool operator==(const TuningMachine&) const = default;
 };
 
-// How `theirs` is another machine than `ours`, in words; empty if it is not.
+// How `theirs` differs from `ours`, in words; empty if they are the same machine.
 std::string difference(const TuningMachine& theirs, const TuningMachine& ours);
 
 struct TuningRecord {
@@ -45,10 +45,11 @@ struct TuningRecord {
 };
 
 std::string print(const TuningRecord& record);
-// Nothing, with the reason in `problem` ("does not match its checksum"), unless the line is as print() made it.
+// The record, if the line is as print() made it; otherwise nothing, with the reason in `problem` ("does not match its
+// checksum").
 std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::string& problem);
 
-// Of all that decides the measurement: two records of one key say which kernel is fastest for the same thing.
+// A hash of everything that decides the measurement: records with equal keys answer the same question.
 Digest tuning_key(const TuningMachine& machine, const MatmulSpec& spec, const MatmulSize& size);
 
 }  // namespace ingot

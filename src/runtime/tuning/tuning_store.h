@@ -1,6 +1,6 @@
-// Tuning records on disk, beside the kernels: <root>/tuning/<32 hex digits>.json, one line each, named by
-// tuning_key(). How a file is published, checked and moved aside, and what a broken disk costs: store_directory.h. A
-// process that is killed at any moment leaves whole records only.
+// The store of tuning records, on disk beside the kernels: <root>/tuning/<32 hex digits>.json, one line each, named by
+// tuning_key(). store_directory.h explains how files are published, checked and moved aside, and what a failing disk
+// costs. A process killed at any moment leaves only complete records.
 #pragma once
 
 #include <filesystem>
@@ -17,13 +17,13 @@ class TuningStore {
  public:
   using Warn = StoreDirectory::Warn;
 
-  // Root and `warn` as KernelStore's.
+  // `root` and `warn`: as for KernelStore.
   explicit TuningStore(std::optional<std::filesystem::path> root, Warn warn = {});
 
-  // Replaces the record of the same key. False where it could not be written, which is one warning.
+  // Replaces the record with the same key. If it cannot be written, returns false and warns once.
   bool put(const TuningRecord& record);
   std::optional<TuningRecord> find(const TuningMachine& machine, const MatmulSpec& spec, const MatmulSize& size);
-  // All records of all machines, in no order. Damaged ones are moved aside, with one warning.
+  // All records of all machines, in no particular order. Damaged ones are moved aside, with one warning.
   std::vector<TuningRecord> load();
 
   const std::filesystem::path& root() const { return directory_.root(); }

@@ -1,5 +1,5 @@
-// A JSON object on one line whose last field is the checksum of all before it: a torn or changed line shows before
-// anything in it is believed.
+// Lines of JSON that carry their own checksum: the last field of each object hashes all text before it, so that a
+// truncated or changed line is detected before anything in it is used.
 //
 //   {...,"checksum":"<32 hex: XXH3-128 of all before the comma>"}
 #pragma once
@@ -9,10 +9,11 @@
 
 namespace ingot {
 
-// Of the text of an object that has a field.
+// Appends the checksum to the text of an object with at least one field.
 std::string with_checksum(std::string object);
 
-// Empty, or how the line is not as with_checksum() made it: "is truncated", "does not match its checksum" ...
+// Empty if the line is as with_checksum() made it; otherwise what is wrong: "is truncated", "does not match its
+// checksum" ...
 std::string checksum_fault(std::string_view line);
 
 }  // namespace ingot

@@ -1,4 +1,4 @@
-// When something was measured.
+// Today's date, for records of measurements.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// XXH3-128 as 16 bytes: what names files and tells damaged ones.
+// XXH3-128 hashes, as 16 bytes: they name the stores' files and detect damaged ones.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace ingot {
 using Digest = std::array<std::uint8_t, 16>;
 
 Digest digest(std::string_view bytes);
-// Each field is hashed with its length before it, so that no two lists of fields can run together into the same bytes.
+// Hashes each field's length before the field, so that two different lists of fields never hash the same bytes.
 Digest digest_fields(std::initializer_list<std::string_view> fields);
 
 // 32 hex digits.

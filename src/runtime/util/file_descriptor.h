@@ -1,4 +1,4 @@
-// Owns a file descriptor; and writing to one.
+// FileDescriptor closes a file descriptor when it goes out of scope; write_all() writes to one.
 #pragma once
 
 #include <unistd.h>
@@ -27,14 +27,14 @@ class FileDescriptor {
   explicit operator bool() const { return fd_ >= 0; }
   int get() const { return fd_; }
   int release() { return std::exchange(fd_, -1); }
-  // A network file system may report a failed write only here. False with errno set.
+  // Network file systems may report a failed write only here. Returns false, with errno set, on failure.
   bool close() noexcept { return fd_ < 0 || ::close(std::exchange(fd_, -1)) == 0; }
 
  private:
   int fd_ = -1;
 };
 
-// All of the bytes, in as many writes as it takes. False with errno set.
+// Writes all bytes, with as many calls as necessary. Returns false, with errno set, on failure.
 inline bool write_all(int file, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(file, bytes.data(), bytes.size());

@@ -28,7 +28,7 @@ bool set_lock(int file, short type, std::int64_t byte) {
 
 }  // namespace
 
-// The kernel has no wait with a time limit for file locks, hence the pauses.
+// The kernel offers no timed wait for file locks, hence the polling.
 FileLock::FileLock(int directory, const std::string& name, std::uint64_t byte, milliseconds wait)
     : byte_(static_cast<std::int64_t>(byte & kLargestByte)) {
   const auto deadline = steady_clock::now() + wait;
@@ -43,7 +43,8 @@ FileLock::FileLock(int directory, const std::string& name, std::uint64_t byte, m
   file_ = std::move(file);
 }
 
-// Released by name, not by closing alone: a child forked meanwhile shares the open file and would keep the lock.
+// Unlocks explicitly before closing: a child process forked in the meantime shares the open file and would keep the
+// lock.
 FileLock::~FileLock() {
   if (held()) set_lock(file_.get(), F_UNLCK, byte_);
 }

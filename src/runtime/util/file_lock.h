@@ -2,8 +2,8 @@
 // lock (fcntl F_OFD_SETLK) on one byte of a file. Byte n stands for the n-th thing to be locked, so one file serves any
 // number of them, and is never deleted: deleting a lock file lets two processes hold "the" lock on different files.
 //
-// The lock only saves work. Where it cannot be had (no such file, a file system without locks, the wait is over) the
-// object says so and the caller goes on without it.
+// The lock only saves work. If it cannot be taken (no such file, a file system without locks, a timeout), the object
+// says so and the caller continues without it.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ namespace ingot {
 class FileLock {
  public:
   FileLock() = default;  // holds nothing
-  // Makes the file `name` in the directory that is open as `directory` (AT_FDCWD: the working directory) where it is
-  // missing, and waits at most `wait` for the byte. Of `byte`, the low 62 bits count.
+  // Creates the file `name` if necessary, in the open directory `directory` (AT_FDCWD: the working directory), and
+  // waits at most `wait` for the byte. Only the low 62 bits of `byte` count.
   FileLock(int directory, const std::string& name, std::uint64_t byte, std::chrono::milliseconds wait);
   FileLock(FileLock&&) noexcept = default;
   FileLock& operator=(FileLock&&) = delete;

@@ -1,10 +1,10 @@
-// A hash table that is read without a lock and only ever grows: what stands between every call and its launch.
+// A hash table that only grows and is read without a lock. Every call looks up its kernel or plan in one of these.
 //
-// Open addressing over atomic pointers to entries that never change. A reader probes from the hash until it meets its
-// entry or an empty slot. Writers take a mutex, and only ever fill empty slots; a table that is half full is copied
-// into one of twice the size, which is then published. Readers may still be in the old one, so it stays until the end:
-// all old tables together are no larger than the current one. A reader that misses a just-inserted entry takes the slow
-// path, which knows it.
+// Open addressing over atomic pointers to entries that never change. A reader probes from the hash until it finds its
+// entry or an empty slot. Writers hold a mutex and only fill empty slots; a half-full table is copied to one of twice
+// the size, which is then published. Readers may still be using the old table, so it is kept until the end: all old
+// tables together are no larger than the current one. A reader that misses an entry inserted a moment ago takes the
+// slow path, which finds it.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace ingot {
 
-// Entry has a member `hash`, of std::size_t; entries of one hash are told apart by what the caller says matches.
+// Entry has a member `hash` of type std::size_t. The caller's predicate tells entries with equal hashes apart.
 template <class Entry>
 class GrowOnlyTable {
  public:
@@ -24,13 +24,13 @@ class GrowOnlyTable {
   GrowOnlyTable(const GrowOnlyTable&) = delete;
   GrowOnlyTable& operator=(const GrowOnlyTable&) = delete;
 
-  // Null where it is not there.
+  // Null if there is none.
   template <class Matches>
   const Entry* find(std::size_t hash, const Matches& matches) const noexcept {
     return find_in(*current_.load(std::memory_order_acquire), hash, matches);
   }
 
-  // The entry that matches: the one given, or the one that was there before.
+  // Inserts the entry unless one that matches is there already; returns the one in the table.
   template <class Matches>
   const Entry& insert(Entry entry, const Matches& matches) {
     const std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// Libraries stay mapped until the process ends (RTLD_NODELETE): CUDA's start threads and register exit handlers, and
-// code that is gone when those run is a crash at exit.
+// Libraries stay mapped until the process ends (RTLD_NODELETE): CUDA's start threads and register exit handlers, which
+// would crash at exit if their code were gone.
 #include "ingot/runtime/util/library.h"
 
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// The folders in `folder` whose names start with `prefix`, newest version first. None where it cannot be read.
+// The folders in `folder` whose names start with `prefix`, newest version first. Empty if it cannot be read.
 std::vector<fs::path> folders_in(const fs::path& folder, const std::string& prefix) {
   std::vector<fs::path> found;
   std::error_code error;
@@ -34,7 +34,7 @@ std::vector<fs::path> folders_in(const fs::path& folder, const std::string& pref
   return found;
 }
 
-// Wheels put their libraries in site-packages/nvidia/<cu13, or a folder per library>/lib.
+// NVIDIA's wheels install libraries in site-packages/nvidia/<cu13, or a folder per library>/lib.
 std::vector<fs::path> wheel_folders(const fs::path& prefix) {
   std::vector<fs::path> folders;
   for (const fs::path& python : folders_in(prefix / "lib", "python3")) {
@@ -45,7 +45,8 @@ std::vector<fs::path> wheel_folders(const fs::path& prefix) {
   return folders;
 }
 
-// Where a library is looked for, as messages name it, and its folders. `loader`: the dynamic loader's own path.
+// One of the paths searched for a library: its name in messages and its folders. `loader`: the dynamic loader's own
+// path.
 struct SearchPath {
   std::string text;
   std::vector<fs::path> folders;

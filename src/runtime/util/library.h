@@ -1,4 +1,4 @@
-// A shared library opened by name, and where such libraries lie.
+// Opens shared libraries (cuBLASLt, NVRTC, the driver, NVTX) at run time, and knows where CUDA's are installed.
 #pragma once
 
 #include <string>
@@ -15,14 +15,14 @@ class Library {
   Library(Library&& other) noexcept;
   Library& operator=(Library&& other) noexcept;
 
-  // The first of `names` found in: `explicit_root` (and its lib64, lib), CUDA_PATH / CUDA_HOME, the loader's own path,
-  // /usr/local/cuda, Python's nvidia wheels ($VIRTUAL_ENV, the user's and the system's site-packages). An empty library
-  // with `problem` = the places looked in and what to do, where there is none. An `explicit_root` of kNowhere
-  // (INGOT_CUDA_ROOT=none) says to use no CUDA library at all.
+  // Opens the first of `names` found in: `explicit_root` (and its lib64, lib), CUDA_PATH / CUDA_HOME, the loader's own
+  // path, /usr/local/cuda, Python's nvidia wheels ($VIRTUAL_ENV, the user's and the system's site-packages). If there
+  // is none, returns an empty library and sets `problem` to the paths searched and what to do. If `explicit_root` is
+  // kNowhere (INGOT_CUDA_ROOT=none), no CUDA library is used at all.
   static constexpr std::string_view kNowhere = "none";
   static Library open_cuda(const std::vector<std::string>& names, const std::string& explicit_root,
                            std::string& problem);
-  // A bare name is looked up in the loader's path.
+  // The dynamic loader searches its path for a bare name.
   static Library open(const std::string& name_or_path, std::string& problem);
 
   explicit operator bool() const { return handle_ != nullptr; }

@@ -1,4 +1,4 @@
-// Codes of less than a byte on the host: one to a byte, as they are computed with, and packed, as they are stored.
+// Packs and unpacks codes smaller than a byte on the host: computing uses one byte per code, storage packs them.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace ingot {
 
-// Of one row; a matrix is packed row by row (Tensor says where each begins). Element i of `bits` bits has the bits
-// [i * bits, (i + 1) * bits) of the row, the least significant first; those of the last byte behind the last element
-// become 0. Dtypes of one byte are copied. row has row_bytes(dtype, codes.size()) bytes.
+// Packs one row; a matrix is packed row by row (Tensor says where each row starts). Element i of `bits` bits takes bits
+// [i * bits, (i + 1) * bits) of the row, least significant bit first; unused bits of the last byte become 0. Dtypes of
+// one byte are copied. row has row_bytes(dtype, codes.size()) bytes.
 //
-// Throws Error{invalid_argument}: a dtype of more than a byte, a row of another size, a code of more bits than the
-// dtype has.
+// Throws Error{invalid_argument} for a dtype larger than a byte, a row of the wrong size, or a code with more bits than
+// the dtype has.
 void pack_codes(Dtype dtype, std::span<const std::uint8_t> codes, std::span<std::uint8_t> row);
 
-// The inverse: a code to a byte, in its low bits.
+// The inverse: one code per byte, in its low bits.
 void unpack_codes(Dtype dtype, std::span<const std::uint8_t> row, std::span<std::uint8_t> codes);
 
 }  // namespace ingot

@@ -1,4 +1,4 @@
-// Text that comes from a file, in a message.
+// Makes text from a file safe to quote in a message.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace ingot {
 
-// So much of it as fits a line of a terminal or two, in letters: "?" for each byte that is no printable ASCII.
+// The text cut to one or two lines of a terminal, with "?" for each byte that is not printable ASCII.
 std::string printable(std::string_view text);
 
 }  // namespace ingot

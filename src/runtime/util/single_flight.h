@@ -1,8 +1,8 @@
-// One computation per key among threads: the first to ask computes, those who ask meanwhile wait, and all get the one
-// value, or the one exception. No lock is held while computing.
+// Computes each key's value once among threads: the first to ask computes it, those who ask in the meantime wait, and
+// all of them get the same value or exception. No lock is held while computing.
 //
-// Values are remembered. So are refusals (Error{compile_failed, invalid_spec}): they would only be repeated, slowly.
-// Any other failure (memory, the driver, a file) may pass: it goes to those who wait, and the next to ask tries again.
+// Values are remembered, and so are errors that would only repeat (Error{compile_failed, invalid_spec}). Any other
+// failure (memory, the driver, a file) may be temporary: those who wait get it, and the next to ask tries again.
 #pragma once
 
 #include <exception>
@@ -42,7 +42,7 @@ class SingleFlight {
   }
 
  private:
-  // Of the exception that is being handled.
+  // For the exception being handled.
   static bool would_be_repeated() {
     try {
       throw;

@@ -1,6 +1,6 @@
 // Files are opened relative to a directory that has been checked while open, so that nothing can be swapped between the
-// check and the use. What is opened is then checked itself: a FIFO, a link or a foreign file at an entry's path is
-// never read, and never waited for.
+// check and the use. The opened file is then checked itself: a FIFO, a link or another user's file at an entry's path
+// is never read or waited for.
 #include "ingot/runtime/util/store_directory.h"
 
 #include <dirent.h>
@@ -48,13 +48,13 @@ FileDescriptor open_directory(int at, const char* name) {
   return FileDescriptor(openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// A subdirectory of the root. Errno says why where there is none.
+// Opens a subdirectory of the root; errno says why if it fails.
 FileDescriptor make_directory(const FileDescriptor& root, const char* name) {
   if (mkdirat(root.get(), name, 0700) != 0 && errno != EEXIST) return {};
   return open_directory(root.get(), name);
 }
 
-// Up to `bytes` of them: fewer where the file has shrunk, which the checksum then finds.
+// Reads up to `bytes` bytes: fewer if the file has shrunk, which the checksum then detects.
 bool read_all(int file, std::size_t bytes, std::string& content) {
   content.resize(bytes);
   std::size_t done = 0;
@@ -80,7 +80,8 @@ std::string distrust(const struct stat& file) {
   return {};
 }
 
-// Marks the file as used. At most hourly, so that a hit is no write; a time in the future counts as out of date.
+// Marks the file as used, at most once an hour, so that most hits write nothing. A time in the future counts as
+// outdated.
 void touch(int file, const struct stat& state) {
   const std::time_t now = std::time(nullptr);
   if (now - state.st_mtime < kHour && state.st_mtime <= now) return;
@@ -93,7 +94,7 @@ struct Entry {
   struct stat state;
 };
 
-// The content of a directory; empty where it cannot be read.
+// The entries of a directory; empty if it cannot be read.
 std::vector<Entry> list(const FileDescriptor& directory) {
   std::vector<Entry> entries;
   FileDescriptor copy = open_directory(directory.get(), ".");
@@ -128,7 +129,7 @@ bool StoreDirectory::read(const std::string& folder, const std::string& name, co
     if (!problem.empty()) warn_of(problem);
     return false;
   }
-  // Out of descriptors or memory says nothing about the file. All else that keeps it from being opened does.
+  // Running out of descriptors or memory says nothing about the file; any other reason not to open it does.
   const auto says_nothing = [] { return errno == ENOENT || errno == EMFILE || errno == ENFILE || errno == ENOMEM; };
   const FileDescriptor directory = open_directory(root.get(), folder.c_str());
   if (!directory) {
@@ -224,7 +225,7 @@ std::string StoreDirectory::disabled_reason() const {
   return problem_;
 }
 
-// Without a problem and without a root: it is not there yet.
+// Neither a problem nor a root means that the directory does not exist yet.
 FileDescriptor StoreDirectory::open_root(Open how, std::string& problem) const {
   if (root_.empty()) {
     problem = switched_off_ ? "the store is switched off: its directory is the empty path"
@@ -254,7 +255,7 @@ FileDescriptor StoreDirectory::open_root(Open how, std::string& problem) const {
   return root;
 }
 
-// A subdirectory. What stands in its place is moved aside. Errno says why where there is none.
+// Creates or opens a subdirectory. Anything else of that name is moved aside. Errno says why if it fails.
 FileDescriptor StoreDirectory::subfolder(const FileDescriptor& root, const std::string& name) {
   FileDescriptor made = make_directory(root, name.c_str());
   if (made || errno != ENOTDIR) return made;
@@ -262,7 +263,7 @@ FileDescriptor StoreDirectory::subfolder(const FileDescriptor& root, const std::
   return make_directory(root, name.c_str());
 }
 
-// Where two processes publish one name, the second rename replaces the first's file, which is as good.
+// If two processes publish the same name, the second rename replaces the first's file, which is just as good.
 bool StoreDirectory::write(const FileDescriptor& root, const std::string& folder, const std::string& name,
                            std::string_view content, std::string& problem) {
   const auto fail = [this, &problem](int error) {
@@ -291,7 +292,7 @@ bool StoreDirectory::write(const FileDescriptor& root, const std::string& folder
   return fail(error);
 }
 
-// Moves a file, or whatever stands in its place, out of the way, and keeps the last few of them for a look.
+// Moves a file, or whatever else has its name, to the quarantine folder, which keeps the last few for inspection.
 void StoreDirectory::quarantine(const FileDescriptor& root, const std::string& name, const std::string& why) {
   const FileDescriptor folder = make_directory(root, kQuarantine);
   const std::string kept_name = fs::path(name).filename().string() + "." + random_name();

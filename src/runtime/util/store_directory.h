@@ -1,13 +1,12 @@
-// A directory of one user's small, self-describing files: what the stores of kernels and of tuning records share.
+// A directory of one user's small, self-describing files. The stores of kernels and of tuning records are built on it.
 //
 //   <root>/<folder>/<name>     published by rename from <root>/tmp/
 //   <root>/quarantine/         files that failed their check, at most 16
 //
-// No failure of the disk is an error of the caller: a file that cannot be read, is damaged or has the wrong owner is
-// moved aside and reads as a miss; a directory that cannot be written keeps nothing and says so once. Directories are
-// 0700, files 0600; a root that belongs to somebody else or that others can write is refused. Nothing about the
-// directory is remembered between calls, and nothing is flushed (fsync): a file that a power failure tore fails its
-// check.
+// A failing disk never becomes the caller's error: a file that cannot be read, is damaged or has the wrong owner is
+// moved aside and counts as missing; if the directory cannot be written, nothing is kept, and one warning says so.
+// Directories are 0700, files 0600; a root that another user owns or can write is refused. Nothing about the directory
+// is remembered between calls, and nothing is flushed (fsync): a file torn by a power failure fails its check.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +33,11 @@ struct StoredFile {
 class StoreDirectory {
  public:
   using Warn = std::function<void(const std::string&)>;
-  // Is the content as it was written? If not, why, in words that follow the file's name: "is truncated".
+  // Checks the content of a file: empty if it is as it was written, else what is wrong, in words that follow the file's
+  // name: "is truncated".
   using Accept = std::function<bool(std::string_view content, std::string& problem)>;
 
-  // The ends of its warnings.
+  // How its warnings end.
   struct Words {
     std::string lost;      // of a file moved aside: "and its kernel is compiled again"
     std::string unusable;  // of a directory that keeps nothing
@@ -47,25 +47,25 @@ class StoreDirectory {
   // from any thread, and must not throw.
   StoreDirectory(std::optional<std::filesystem::path> root, Warn warn, Words words);
 
-  // True where the file is there and accepted; it then counts as used just now.
+  // True if the file exists and is accepted; it then counts as just used.
   bool read(const std::string& folder, const std::string& name, const Accept& accept);
-  // Atomic: readers see the whole file or none. False after a failure, which is one warning and problem().
+  // Atomic: readers see the whole file or none. On failure returns false, warns once and sets problem().
   bool publish(const std::string& folder, const std::string& name, std::string_view content);
 
-  // Those whose name has this end, in folders whose name `wanted` accepts.
+  // The files whose names end so, in folders whose names `wanted` accepts.
   std::vector<StoredFile> files(std::string_view suffix, const std::function<bool(const std::string&)>& wanted) const;
-  // False where there is none of this name, or it cannot be removed.
+  // False if there is no such file or it cannot be removed.
   bool remove(const std::string& file) const;
-  // What processes that were killed while writing have left, an hour after.
+  // Removes temporary files, at least an hour old, of processes that were killed while writing.
   void remove_abandoned() const;
 
   // Absolute, or empty.
   const std::filesystem::path& root() const { return root_; }
-  // The root, made where it is missing, and checked; empty where it is not to be used.
+  // Creates the root if it is missing, and checks it. Empty if it must not be used.
   FileDescriptor open() const;
-  // Why nothing is kept, or empty where it works. Makes the directory where it is missing, to know.
+  // Why nothing is kept, or empty if the store works. Creates the directory if it is missing, to find out.
   std::string disabled_reason() const;
-  // The caller's own line, under the rule of one.
+  // Warns with the caller's text, unless this object has warned already.
   void warn_once(const std::string& text);
 
  private:
@@ -88,7 +88,7 @@ class StoreDirectory {
 };
 
 // $INGOT_CACHE_DIR, else $XDG_CACHE_HOME/ingot, else $HOME/.cache/ingot; empty where none is set. The last two count
-// only where they are absolute: never a place that depends on the working directory, and never /tmp.
+// only if they are absolute: the store never depends on the working directory, and never lies in /tmp.
 std::filesystem::path default_store_root();
 
 }  // namespace ingot

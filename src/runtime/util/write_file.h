@@ -1,4 +1,4 @@
-// A whole file at once.
+// Writes a whole file in one call.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-// The parts, one after the other, in place of what was there. Throws Error{io_failed}.
+// Replaces the file's content with these parts, one after the other. Throws Error{io_failed}.
 void write_file(const std::filesystem::path& file, std::initializer_list<std::string_view> parts);
 
 }  // namespace ingot
