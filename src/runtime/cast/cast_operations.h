@@ -1,5 +1,5 @@
-// Casts and the operations around them on each device, of tensors that check_cast.h has accepted; on a GPU with the
-// context current.
+// The implementations on each device of casts and the operations around them. Tensors must have passed check_cast.h; on
+// a GPU the context must be current.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ namespace ingot::cuda {
 
 void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Launcher& launcher);
 void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
-// May outlive neither the launcher nor the stream's backend.
+// The launcher and the stream's backend must outlive the list.
 std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream,
                                          Launcher& launcher);
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, const Stream& stream,

@@ -1,16 +1,16 @@
-// What Backend::cast_stats() writes: what a cast did to its values, or, without codes, what the values are.
+// CastStats, which Backend::cast_stats() writes: how a cast changed its values, or, without codes, what the values are.
 #pragma once
 
 #include <cstdint>
 
 namespace ingot {
 
-// Of values x and the code * factor that each was cast to. Sums are in f64, over the elements for which both are
-// finite; without codes, over all finite x. All 0 for an empty tensor.
+// Compares the values x with the code * factor that each was cast to. Sums are in f64, over the elements for which both
+// are finite; without codes, over all finite x. All 0 for an empty tensor.
 struct CastStats {
   std::uint64_t nan_count = 0;
   std::uint64_t inf_count = 0;
-  std::uint64_t saturated = 0;  // finite x that is beyond the format: |x| > FP8_MAX * factor, but for its rounding
+  std::uint64_t saturated = 0;  // finite x beyond the format: |x| > FP8_MAX * factor, give or take rounding
   std::uint64_t flushed = 0;    // finite x != 0 whose code is 0
   std::uint64_t spoiled = 0;  // finite x whose code or factor is not, as where an Inf is within the extent of its scale
   double sum_of_squares = 0;  // x^2
@@ -22,7 +22,7 @@ struct CastStats {
   bool operator==(const CastStats&) const = default;
 };
 
-// As a vector of f32: how many elements hold its bytes.
+// The length of the f32 vector that holds its bytes.
 inline constexpr std::int64_t kCastStatsWords = sizeof(CastStats) / 4;
 
 }  // namespace ingot

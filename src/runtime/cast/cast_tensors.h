@@ -23,9 +23,9 @@ struct AmaxTensors {
 // read) and amax (f32, raised to the largest |x| of each extent where it is smaller: clear it before the first cast),
 // both as many as the factors; and likewise transposed_scales and transposed_amax. With a pointwise expression:
 // inputs[i] is that of spec.pointwise.inputs()[i]: a matrix of spec.in of the input's shape, a vector of spec.in [1,
-// cols], for [col:f32] one of f32, or, for [row], a vector of f32 [1, rows]; where the expression does not use x,
-// `input` gives the shape alone and its data may be null. result[rows, cols] of spec.in and sum[1, cols] of *spec.sum,
-// where the spec asks for them.
+// cols], for [col:f32] one of f32, or, for [row], a vector of f32 [1, rows]; if the expression does not use x, only the
+// shape of `input` counts and its data may be null. result[rows, cols] of spec.in and sum[1, cols] of *spec.sum, where
+// the spec asks for them.
 struct CastTensors {
   Tensor input;
   Tensor codes{};
@@ -41,17 +41,17 @@ struct CastTensors {
   Tensor sum{};
 };
 
-// Casts of any number of matrices that run together, again and again: all weights of a model after each optimizer step.
-// What Backend::cast() does for each, in one launch, or in a fill and two launches where dynamic scales are of whole
-// tensors, rows or columns. Made once, by
-// Backend::make_cast_list(); the tensors stay where they are as long as it is used, and the backend outlives it.
+// Casts any number of matrices together, repeatedly: for example all weights of a model after each optimizer step. Each
+// cast is as by Backend::cast(), but all of them take one launch, or a fill and two launches if dynamic scales are of
+// whole tensors, rows or columns. Made once, by Backend::make_cast_list(). The tensors must not move while the list is
+// used, and the backend must outlive it.
 class CastList {
  public:
   virtual ~CastList() = default;
   CastList(const CastList&) = delete;
   CastList& operator=(const CastList&) = delete;
 
-  // Enqueues all of them. One list may not run on two streams at once. Errors as of Backend::cast().
+  // Enqueues all casts. A list must not run on two streams at once. Errors: those of Backend::cast().
   virtual void run(Stream& stream) = 0;
 
  protected:
@@ -66,8 +66,8 @@ struct ColumnSumTensors {
 
 // Slots of delayed scaling, all f32: history[n, length], with any row stride and length >= 1 (or n = 0); amax, scale,
 // limits and pow2 are vectors of n. amax, history and scale are read and written; limits (FP8_MAX of each slot's dtype:
-// fp8_max()) and pow2 (not 0 where the scale is rounded down to a power of two) are read. Views of some of the slots
-// do.
+// fp8_max()) and pow2 (not 0 where the scale is rounded down to a power of two) are read. The tensors may be views of a
+// part of the slots.
 struct AmaxHistoryTensors {
   Tensor amax;
   Tensor history;
@@ -76,9 +76,9 @@ struct AmaxHistoryTensors {
   Tensor pow2;
 };
 
-// input[rows, cols] and output[rows, cols] of spec.in; inputs as of a cast's expression (CastTensors), input too: where
-// the expression does not use x, it gives the shape alone. The output may be `input` or a matrix of the expression
-// itself, with the same address and row stride, and may not overlap any of them otherwise.
+// input[rows, cols] and output[rows, cols] of spec.in; input and inputs are those of a cast's expression (CastTensors).
+// The output may be `input` or one of the expression's matrices, with the same address and row stride; otherwise it
+// must not overlap them.
 struct ElementwiseTensors {
   Tensor input;
   std::array<Tensor, kMaxPointwiseInputs> inputs{};

@@ -1,3 +1,4 @@
+// The checks of amax_history's tensors.
 #include <cstdint>
 
 #include "ingot/codegen/kernel_spec.h"

@@ -56,7 +56,7 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
     if (!asked) return check_absent(what, codes, "the spec does not ask for this output");
     return check_matrix(what, codes, spec.out, rows, cols, device, because);
   };
-  // A dense array with one element for each extent of `scale`, if `asked` for.
+  // A contiguous vector with one element for each extent of `scale`, if the spec asks for it.
   const auto check_extents = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
                                  const char* why_not) {
     if (!asked) return check_absent(what, values, why_not);
@@ -99,7 +99,7 @@ void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Devic
                          std::span(inputs).subspan<1>());
   const Range output =
       check_matrix("elementwise output", tensors.output, spec.in, input.rows, input.cols, device, "the input's shape");
-  // Of a matrix, the output may be that itself; vectors are read by all.
+  // The output may be one of the matrices, but not a vector, which all rows or columns read.
   const auto kinds = spec.pointwise.inputs();
   for (std::size_t i = 0; i <= kinds.size(); ++i) {
     if ((i > 0 && kinds[i - 1].kind != PointwiseInput::Kind::matrix) || !overlap(inputs[i], output)) continue;

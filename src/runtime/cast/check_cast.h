@@ -1,4 +1,4 @@
-// What casts and the operations around them ask of their tensors, the same on every device: see check.h.
+// The checks of the tensors of casts and of the operations around them (see check.h).
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@ namespace ingot {
 
 void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device);
 void check(const CastSpec& spec, const CastTensors& tensors, Device device);
-// Each of the casts, and that no output overlaps anything of another one.
+// Checks each cast, and that no output overlaps a tensor of another cast.
 void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Device device);
 void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device);
 void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device);

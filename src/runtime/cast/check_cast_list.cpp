@@ -1,3 +1,4 @@
+// The checks of a list of casts: each by itself, and that no output overlaps a tensor of another.
 #include <fmt/format.h>
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// amax_history on the CPU: the step of delayed scaling, slot by slot, as templates/cast/amax_history.cuh.
 #include <algorithm>
 
 #include "ingot/runtime/cast/cast_operations.h"

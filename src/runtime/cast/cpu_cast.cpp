@@ -1,5 +1,6 @@
-// Two passes over the matrix: the maxima of every extent, where they are asked for, then the codes. By the letter of
-// the numerics contract; maxima are integers (maxima.h), so that threads may find them in any order.
+// cast on the CPU, by the letter of the numerics contract. Two passes over the matrix: the maxima of every extent, if
+// the scales are dynamic or an amax is asked for, then the codes. Maxima are compared as integers (maxima.h), so that
+// threads may find them in any order.
 #include <array>
 #include <optional>
 #include <vector>
@@ -14,7 +15,7 @@
 namespace ingot::cpu {
 namespace {
 
-// One of the outputs: the scale of each of its extents.
+// The scales of one output's extents.
 struct Scales {
   Extents extents;
   std::vector<float> values;
@@ -44,7 +45,7 @@ Scales given_scales(const Extents& extents, const std::vector<u32>& maxima, cons
   return scales;
 }
 
-// Codes of rows [begin, end), and the values themselves. In tiles, so that a transposed tile stays in the cache while
+// Writes the codes of rows [begin, end), and the values. In tiles, so that a transposed tile stays in the cache while
 // its columns are written.
 template <class In, Fp8Format Out>
 void quantize_rows(const Values<In>& values, const CastTensors& tensors, const Scales* codes, const Scales* transposed,
@@ -72,7 +73,7 @@ void quantize_rows(const Values<In>& values, const CastTensors& tensors, const S
   }
 }
 
-// The order of summation is templates/cast/cast_tiles.cuh's: runs of 8 rows, the 16 runs of a tile, the tiles.
+// Sums in the order of templates/cast/cast_tiles.cuh: runs of 8 rows, the 16 runs of a tile, the tiles.
 template <class In, class Sum>
 void sum_columns(const Values<In>& values, const Tensor& sum, i64 begin, i64 end) {
   constexpr i64 kTileRows = 128;

@@ -1,3 +1,4 @@
+// cast_stats on the CPU, in the order of templates/cast/cast_stats.cuh, so that the sums have the GPU's bits.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -18,14 +19,14 @@ namespace {
 using Launch = CastStatsLaunch;
 using Parts = std::array<CastStatsPart, Launch::kThreads>;
 
-// The kernels write the public struct.
+// The kernels' struct and the public one are the same bytes.
 static_assert(sizeof(CastStatsResult) == sizeof(CastStats));
 static_assert(offsetof(CastStatsResult, spoiled) == offsetof(CastStats, spoiled));
 static_assert(offsetof(CastStatsResult, sum_of_squared_errors) == offsetof(CastStats, sum_of_squared_errors));
 static_assert(offsetof(CastStatsResult, amax) == offsetof(CastStats, amax));
 static_assert(offsetof(CastStatsResult, largest_factor) == offsetof(CastStats, largest_factor));
 
-// The threads of a block, as templates/cast/cast_stats.cuh adds them up.
+// Adds up the threads of a block in the order of templates/cast/cast_stats.cuh.
 CastStatsPart merged(Parts& parts) {
   for (std::size_t half = parts.size() / 2; half != 0; half /= 2) {
     for (std::size_t t = 0; t < half; ++t) merge(parts[t], parts[t + half]);

@@ -1,3 +1,4 @@
+// column_sum on the CPU, in the order of templates/cast/column_sum.cuh, so that the sums have the GPU's bits.
 #include <algorithm>
 #include <vector>
 
@@ -10,7 +11,7 @@
 namespace ingot::cpu {
 namespace {
 
-// The order of summation is templates/cast/column_sum.cuh's: rows of a chunk ascending, then chunks ascending.
+// Rows of a chunk ascending, then chunks ascending.
 template <class In, class Out>
 void sum_columns(const ColumnSumTensors& tensors, i64 begin, i64 end) {
   const i64 rows = tensors.input.rows;

@@ -1,3 +1,4 @@
+// elementwise on the CPU: a pointwise expression over a matrix.
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/maxima.h"
 #include "ingot/runtime/cast/values.h"
@@ -5,7 +6,7 @@
 
 namespace ingot::cpu {
 
-// The output may be a matrix that is read: what a read needs of it is read before any of it is written.
+// The output may be one of the matrices read: each piece is read completely before any of it is written.
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, ThreadPool& pool) {
   visit_high_precision(spec.in, [&]<class In>(Type<In>) {
     const Values<In> values(cast_of_values(spec), {.input = tensors.input, .factors = {}, .inputs = tensors.inputs});

@@ -1,4 +1,4 @@
-
+// amax on a GPU.
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"

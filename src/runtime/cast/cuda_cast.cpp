@@ -1,3 +1,4 @@
+// cast on a GPU: which of the kernels of templates/cast/ run for a spec and a shape, and with which parameters.
 #include "ingot/runtime/cast/cuda_cast.h"
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/jit/launcher.h"
@@ -18,13 +19,13 @@ namespace {
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 
-// The factor of an extent without elements, whose amax is 0.
+// The factor of an empty extent, whose amax is 0.
 float factor_of_nothing(const CastSpec& spec) {
   return visit_fp8(spec.out,
                    [&]<class Out>(Type<Out>) { return factor_from_scale(scale_from_amax<Out>(0.0F, spec.pow2)); });
 }
 
-// Where the first pass leaves the maxima of one granularity, and where the main one counts who has read them.
+// Where the first pass writes the maxima of one granularity, and where the main pass counts their readers.
 struct MaximaOf {
   float* values = nullptr;
   u32* readers = nullptr;
@@ -41,7 +42,7 @@ struct Maxima {
   }
 };
 
-// Floats of scratch memory that the first pass leaves its maxima in, where each has one writer.
+// How many floats of scratch memory the first pass needs for its maxima, if each has one writer.
 i64 maxima_count(const CastSpec& spec, const Tensor& input) {
   if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return input.rows;
   const FirstPass wanted = first_pass(spec);
@@ -54,8 +55,8 @@ i64 maxima_count(const CastSpec& spec, const Tensor& input) {
   return 0;
 }
 
-// Maxima that many blocks raise, from zeros, and that the main pass leaves as zeros; and two words more of such memory,
-// for blocks that meet.
+// Maxima that many blocks raise, starting from zero, and that the main pass sets back to zero; and two more such words,
+// with which blocks meet.
 struct RaisedMaxima {
   Maxima maxima;
   u32* meeting;
@@ -90,7 +91,7 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
     launcher.launch(spec, Pass::first, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
                     AmaxRowsParams{source_of(tensors), memory, RowsLaunch::threads_log2(input.cols)}, stream);
   } else if (wanted.kind() == FirstPass::Kind::tiles) {
-    // What is raised must be cleared: no kernel may be missing when the first has run.
+    // Raised maxima must be cleared again, so every kernel must be loaded before the first one runs.
     launcher.load(spec, stream);
     maxima = raised_maxima(input, stream).maxima;
     const auto bits = [](const MaximaOf& of, bool asked) {
@@ -144,8 +145,8 @@ bool is_cluster(i64 tiles, const Launcher& launcher) {
   return tiles <= CastWholeLaunch::kMostInCluster && launcher.overlapping();
 }
 
-// Are all tiles on the GPU at once, and is that faster? Without an expression, whose pass for the maxima computes it
-// twice, only as a cluster (docs/notes/cast_whole.md).
+// True if all tiles fit on the GPU at once and that is faster. Without an expression, which a pass for the maxima would
+// compute twice, that is so only as a cluster (docs/notes/cast_whole.md).
 bool runs_whole(const CastSpec& spec, const Tensor& input, const Stream& stream, const Launcher& launcher) {
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
   const i64 multiprocessors = launcher.multiprocessors();
@@ -178,7 +179,8 @@ void launch_whole(const CastSpec& spec, CastTilesParams params, const Tensor& in
 void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   CastTilesParams params = tiles_params(spec, tensors);
   const Tensor& input = tensors.input;
-  // One scratch for both: a second call would take the first one's away. The sums lie first, at the alignment.
+  // One scratch for both, because a second call would invalidate the first. The sums come first, where the memory is
+  // aligned.
   const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
   const bool whole = runs_whole(spec, input, stream, launcher);
   const i64 sums = spec.sum ? tile_rows * input.cols : 0;
@@ -203,7 +205,7 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
                       params, stream);
     }
   } catch (...) {
-    stream.spoil_zeros();  // maxima may have been raised that nobody will clear
+    stream.spoil_zeros();  // maxima may have been raised that no kernel will clear
     throw;
   }
   if (spec.sum && input.cols > 0) {

@@ -1,4 +1,4 @@
-// What a cast alone and one of a list (cuda_cast_list.cpp) have in common.
+// What single casts (cuda_cast.cpp) and lists of casts (cuda_cast_list.cpp) share on a GPU: their kernels' parameters.
 #pragma once
 
 #include <span>
@@ -15,10 +15,10 @@ namespace ingot::cuda {
 SourceParams source_of(const Tensor& input, std::span<const Tensor> inputs);
 SourceParams source_of(const CastTensors& tensors);
 
-// All but the maxima of a first pass and the sums, of which there are none yet.
+// All parameters except the first pass's maxima and the sums, which are not there yet.
 CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors);
 
-// Extents without elements have scales too: those of an amax of 0.
+// Writes the factors of empty extents, whose scales are those of an amax of 0.
 void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
 
 }  // namespace ingot::cuda

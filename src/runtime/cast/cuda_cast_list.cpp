@@ -1,3 +1,5 @@
+// Lists of casts on a GPU: the parameters of all casts lie in device memory, and each pass is one launch over all
+// tiles.
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -17,7 +19,7 @@
 namespace ingot::cuda {
 namespace {
 
-// The list as it will lie in device memory.
+// The list as it is copied to device memory.
 struct Table {
   std::vector<CastTilesParams> casts{};
   std::vector<ListedTile> tiles{};
@@ -36,7 +38,7 @@ void append(const CastSpec& spec, const CastTensors& tensors, Table& table) {
   table.casts.push_back(tiles_params(spec, tensors));
 }
 
-// Where the maxima of one output begin, in floats.
+// Where the maxima of one output start, in floats.
 float* take(ScaleGranularity scale, const Tensor& input, float* memory, i64& taken) {
   float* const place = memory + taken;
   taken += scale_count(scale, input.rows, input.cols);
@@ -79,7 +81,7 @@ class CudaCastList final : public CastList {
   }
 
  private:
-  // Dense, one array after the other, so that one fill clears them all.
+  // Contiguous, one array after the other, so that one fill clears them all.
   void give_maxima(std::span<const Tensor> inputs, Table& table) {
     const ScaleGranularity own = spec_.transposed_scale.value_or(spec_.scale);
     const auto needed = [&](float* memory) {

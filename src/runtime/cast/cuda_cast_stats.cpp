@@ -1,3 +1,4 @@
+// cast_stats on a GPU.
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cast_stats.h"
 #include "ingot/runtime/jit/launcher.h"

@@ -1,3 +1,4 @@
+// elementwise on a GPU: one launch.
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cuda_cast.h"
 #include "ingot/runtime/jit/launcher.h"

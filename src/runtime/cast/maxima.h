@@ -1,5 +1,5 @@
-// Maxima of |x| over the extents of a granularity, in the integer form of templates/scaling.cuh: NaN is kept, and the
-// order does not matter.
+// Finds the largest |x| of each extent of a granularity on the CPU, as integers (templates/scaling.cuh): NaN is kept,
+// and the order does not matter.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 
 namespace ingot::cpu {
 
-// Rows per range of a loop over a matrix: some 64 Ki elements, so that handing out a range costs nothing beside it.
+// Rows per range of a loop over a matrix: about 64 Ki elements, so that the cost of handing out a range is negligible.
 inline i64 rows_per_range(i64 cols) { return std::max<i64>(1, 65536 / std::max<i64>(1, cols)); }
 
-// Which extent an element belongs to: extents are numbered row by row.
+// Maps elements to extents, which are numbered row by row.
 class Extents {
  public:
   Extents(const ScaleGranularity& granularity, i64 rows, i64 cols)
@@ -38,7 +38,8 @@ class Extents {
   i64 across_;
 };
 
-// maxima[extent - first] of values[i], which is column begin + i of row r. An extent's columns are looked at together.
+// maxima[extent - first] of values[i], which is column begin + i of row r. The columns of one extent are handled
+// together.
 inline void raise_maxima(const Extents& extents, i64 r, i64 begin, std::span<const float> values, u32* maxima,
                          i64 first) {
   const auto count = static_cast<i64>(values.size());
@@ -55,7 +56,7 @@ std::vector<u32> maxima_of(const Extents& extents, const Values<T>& values, Thre
   if (values.rows() == 0 || values.cols() == 0) return maxima;
   std::mutex merging;
   pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
-    // This range's extents are neighbours, and may reach into the ranges beside it.
+    // This range's extents are contiguous, and may extend into the ranges next to it.
     const i64 first = extents.index(begin, 0);
     const i64 last = extents.index(end - 1, values.cols() - 1);
     std::vector<u32> mine(static_cast<std::size_t>(last - first + 1), 0U);

@@ -1,5 +1,5 @@
-// The values of a cast on the CPU: the elements of the input in f32, or a fused expression of them (pointwise.h),
-// rounded to the input's dtype where the spec has it so.
+// Reads the values of a cast on the CPU: the elements of the input in f32, or a fused expression of them (pointwise.h),
+// rounded to the input's dtype if the spec says so.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What pack_weight and dequant_matmul ask of their tensors, the same on every device: see check.h. A packed weight does
-// not say what sizes it has: its bytes must be those of the sizes that the other tensors give.
+// The checks of the tensors of pack_weight and dequant_matmul (see check.h). A packed weight does not record its sizes,
+// so its number of bytes must match the sizes of the other tensors.
 #pragma once
 
 #include "ingot/codegen/kernel_spec.h"

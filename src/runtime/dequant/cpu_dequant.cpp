@@ -26,7 +26,7 @@
 namespace ingot::cpu {
 namespace {
 
-// Blocks of the output, and of k where it has no groups, which are multiples of 32 as tiles of a packed weight are.
+// Blocks of the output, and of k if it has no groups. All are multiples of 32, like the tiles of a packed weight.
 constexpr i64 kBlockRows = 768;
 constexpr i64 kBlockCols = 512;
 constexpr i64 kBlockDepth = 256;
@@ -37,7 +37,7 @@ struct Range {
   i64 size;
 };
 
-// x as panels[row / kTileRows][k][row % kTileRows]; past the last row zeros, whose sums nobody reads.
+// x as panels[row / kTileRows][k][row % kTileRows]; past the last row, zeros, whose sums are never read.
 void pack_x(const Tensor& x, Range rows, Range depth, float* panels, ThreadPool& pool) {
   visit_high_precision(x.dtype, [&]<class X>(Type<X>) {
     pool.parallel_for(ceil_div(rows.size, kTileRows), 8, [&](i64 begin, i64 end) {
@@ -123,7 +123,7 @@ float factor_at(const Tensor& factors, i64 index) {
                                      : decode(row<const e8m0fnu>(factors, 0)[index]);
 }
 
-// The factors of some rows of the weight in one group of K.
+// The factors of the weight's rows `cols` in one group of K.
 std::vector<float> factors_of(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Range cols, i64 k) {
   const FactorStrides strides = factor_strides(spec.scale, dequant_size(tensors).k);
   std::vector<float> factors(static_cast<std::size_t>(cols.size));
@@ -135,13 +135,13 @@ std::vector<float> factors_of(const DequantMatmulSpec& spec, const DequantMatmul
   return factors;
 }
 
-// What follows the sums of a block.
+// Finishes the sums of a block: factors, bias, the expression, one rounding.
 class Finish {
  public:
   Finish(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors)
       : spec_(spec), tensors_(tensors), program_(spec.pointwise, PointwisePrecision::reproducible32) {}
 
-  // factors: empty where they are in the sums.
+  // factors: empty if the sums include them.
   void run(const float* sums, i64 stride, Range rows, Range cols, const std::vector<float>& factors,
            ThreadPool& pool) const {
     pool.parallel_for(rows.size, 16, [&](i64 begin, i64 end) {

@@ -1,3 +1,4 @@
+// pack_weight on the CPU, both ways: tile by tile, as templates/dequant/pack_weight.cuh.
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/visit_weight.h"

@@ -1,5 +1,5 @@
-// One dequant_matmul: the kernels of its plan are tried in turn, and the first that takes the tensors is launched. A
-// spec that names its kernel has no other.
+// dequant_matmul on a GPU: tries the kernels of the call's plan in turn, and launches the first that supports the
+// tensors. A spec that names its kernel has only that one.
 #include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_plans.h"
 #include "ingot/runtime/dequant/dequant_rules.h"
@@ -10,7 +10,7 @@
 namespace ingot::cuda {
 namespace {
 
-// Of a spec that names its kernel and tiling. Null where it has been enqueued, else why it does not take the call.
+// For a spec that names its kernel and tiling. Null if the call was enqueued, else why the kernel does not support it.
 const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const MatmulSize& size,
                        Stream& stream, Launcher& launcher) {
   if (spec.kernel == DequantKernel::sm90) {

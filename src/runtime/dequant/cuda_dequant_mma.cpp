@@ -1,7 +1,8 @@
-// One launch. Where a tile's K is split, the stream's scratch memory holds the blocks' sums, and its zeros count who
-// has come; the last one leaves them as zeros. A split that is chosen for few tokens, as that of a batch-invariant
-// product is for any number, would need memory without bound: at most 64 MiB of sums are there at once
-// (dequant_mma_slice()), and further tokens are launches of their own, which find that memory free.
+// dequant_matmul by kernel mma (templates/dequant/dequant_mma.cuh), usually in one launch. If a tile's K is split, the
+// stream's scratch memory holds the blocks' sums, and its zeros count the blocks that have arrived; the last block sets
+// them back to zero. A split chosen for few tokens, as that of a batch-invariant product is, would need unlimited
+// memory for many: so at most 64 MiB of sums exist at once (dequant_mma_slice()), and further tokens take launches of
+// their own, which reuse that memory.
 #include <algorithm>
 
 #include "ingot/runtime/dequant/dequant_operations.h"

@@ -1,6 +1,6 @@
-// One launch: the tensor map of x is encoded into the kernel's own parameters, and as many clusters stay on the
-// multiprocessors as run at once. Stream-K has the stream's scratch memory for the parts of tiles that blocks leave to
-// each other, and its zeros for the flags.
+// dequant_matmul by kernel sm90 (templates/dequant/dequant_sm90.cuh): one launch of as many persistent clusters as run
+// at once. The tensor map of x is encoded into the kernel's parameters. Stream-K uses the stream's scratch memory for
+// partial tiles that blocks hand to each other, and its zeros for flags.
 #include "ingot/codegen/dequant/dequant_sm90.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
@@ -18,7 +18,7 @@ namespace {
 
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
 
-// What lies outside of x is zeros. A single row may have any stride.
+// Reads outside x give zeros. A single row may have any stride.
 void encode_x(TensorMap& map, const Tensor& x, u32 tokens, const Driver& driver) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(x.cols), static_cast<cuuint64_t>(x.rows)};
   const i64 stride = x.rows == 1 ? ceil_div(i64{x.cols}, i64{8}) * 8 : i64{x.row_stride};
@@ -49,7 +49,7 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
   const StreamKSplit split =
       tiling.stream_k ? stream_k_split_at_once(dequant_work(tiling, m, n, k), at_once) : StreamKSplit{};
   launch.grid_x = tiling.stream_k ? split.blocks : dequant_blocks(tiling, m, n, at_once);
-  // (Larger clusters find less room than that, as they do not cross the GPU's parts.)
+  // (Larger clusters find less room, because they cannot span the GPU's processing clusters.)
   if (tiling.blocks_per_sm > 1 && launch.cluster <= 2 &&
       launch.grid_x * tiling.blocks_per_sm <= at_once * launch.cluster)
     launch.shared_bytes = dequant_sm90_launch_bytes(spec, *spec.tiling, 1);

@@ -1,4 +1,4 @@
-
+// pack_weight on a GPU: one launch, to pack or to unpack.
 #include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"

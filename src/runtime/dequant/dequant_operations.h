@@ -1,5 +1,5 @@
-// Products with weights that are decoded within them, and the packing of those weights, on each device, of tensors that
-// check_dequant.h has accepted; on a GPU with the context current.
+// The implementations on each device of products with decoded weights and of packing those weights. Tensors must have
+// passed check_dequant.h; on a GPU the context must be current.
 #pragma once
 
 #include "ingot/codegen/kernel_spec.h"
@@ -22,13 +22,13 @@ void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& t
 namespace ingot::cuda {
 
 void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream, Launcher& launcher);
-// Throws Error{invalid_argument} where the spec asks for a kernel that does not take the call.
+// Throws Error{invalid_argument} if the spec names a kernel that does not support the call.
 void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                     Launcher& launcher, DequantPlans& plans);
-// Of a spec with a tiling, and a call that dequant_sm90_refusal() has nothing against.
+// For a spec with a tiling, and a call that dequant_sm90_refusal() accepts.
 void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                   Launcher& launcher);
-// Of a spec with a tiling, and a call that dequant_mma_refusal() has nothing against.
+// For a spec with a tiling, and a call that dequant_mma_refusal() accepts.
 void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                  Launcher& launcher);
 

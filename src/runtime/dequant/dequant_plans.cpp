@@ -21,7 +21,8 @@ std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& s
 }
 
 DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const MatmulSize& size) const {
-  // A choice may depend on M, which a batch-invariant result may not: no tuning of one is read, and none is asked for.
+  // Tuning may choose by M, on which a batch-invariant result must not depend: no record is read for it, and none
+  // requested.
   const bool is_tuned = !spec.batch_invariant;
   if (services_.manifest != nullptr && is_tuned && size.k != 0) services_.manifest->note(spec, size);
   Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};

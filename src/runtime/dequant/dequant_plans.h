@@ -1,6 +1,6 @@
-// How a dequant_matmul is to be computed, worked out once for each spec and size and read without a lock from then on:
-// what tuning has found for it, then the library's own order.
-// Each entry stays until the end, some hundred bytes.
+// Which kernels to try for a dequant_matmul, in order: first what tuning has found, then the library's own order.
+// Worked out once for each spec and size, then read without a lock. Entries are never removed; each takes a few hundred
+// bytes.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ namespace ingot {
 
 class DequantPlans {
  public:
-  // The services outlive it.
+  // The services must outlive it.
   DequantPlans(const MatmulServices& services, const MatmulDevice& device) : services_(services), device_(device) {}
 
-  // Specs that each name a kernel and its tiling: the first that takes the tensors is to be run. What is asked for the
-  // first time is noted in the manifest, but for batch-invariant products, which are not tuned.
+  // Specs that each name a kernel and its tiling; the first that supports the tensors is to be run. A call seen for the
+  // first time is noted in the manifest, except batch-invariant products, which are not tuned.
   std::span<const DequantMatmulSpec> find(const DequantMatmulSpec& spec, const MatmulSize& size);
 
  private:
@@ -37,11 +37,12 @@ class DequantPlans {
   GrowOnlyTable<Entry> table_;
 };
 
-// `reason`: of the last kernel that was tried; null: there was none.
+// Throws Error{invalid_argument}. `reason`: why the last kernel tried does not support the call; null if none was
+// tried.
 [[noreturn]] void refuse_dequant(const DequantMatmulSpec& asked, const char* reason);
 
-// Runs the first spec of `order` that takes the call of `asked`. try_kernel(spec) is null where it has been enqueued,
-// else why it does not take the call. Throws Error{invalid_argument} where none does.
+// Runs the first spec of `order` that supports the call. try_kernel(spec) returns null if it has enqueued the call,
+// else why the kernel does not support it. Throws Error{invalid_argument} if none does.
 template <class TryKernel>
 void run_first(const DequantMatmulSpec& asked, std::span<const DequantMatmulSpec> order, const TryKernel& try_kernel) {
   const char* reason = nullptr;

@@ -10,13 +10,13 @@ constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 1024;
 
 }  // namespace
 
-// Sizes and tiles are counted in 32 bits, as are coordinates of the copy engine.
+// Sizes, tiles and the copy engine's coordinates have 32 bits.
 const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device) {
   const MatmulSize size = dequant_size(tensors);
   if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
   if (size.k == 0) return "kernel sm90 needs a K of at least 1";
   const Tensor& x = tensors.x;
-  // A single row has no next one; but which kernel it is may not depend on that where M is to make no difference.
+  // The stride of a single row does not matter; but for batch-invariant products the kernel must not depend on M.
   const bool strides_matter = size.m > 1 || spec.batch_invariant;
   if (reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0 || (strides_matter && x.row_stride % 8 != 0)) {
     return "kernel sm90 needs rows of x at multiples of 16 bytes";

@@ -1,4 +1,4 @@
-// What a dequant-matmul kernel does not take, although its spec is right.
+// Which calls the dequant_matmul kernels support: pure functions of the call and the GPU.
 #pragma once
 
 #include "ingot/codegen/dequant/dequant_spec.h"
@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-// Of a spec with a tiling. Null where the kernel takes the call.
+// For a spec with a tiling: why the call is not supported; null if it is.
 const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device);
 const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const MatmulSize& size, Target device);
 

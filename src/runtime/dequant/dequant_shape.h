@@ -1,4 +1,4 @@
-// Sizes of a dequant_matmul, from checked tensors.
+// The sizes of a dequant_matmul, from checked tensors.
 #pragma once
 
 #include "ingot/codegen/types/matmul_size.h"

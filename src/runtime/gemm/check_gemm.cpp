@@ -48,7 +48,7 @@ void check_same_k(const GemmSpec& spec, const GemmTensors& tensors, std::int64_t
                      spec.layout_a == Layout::k_major ? "a is [M, K]" : "a is [K, M]"));
 }
 
-// Tensors of one GEMM beside its operands.
+// Checks the tensors of one GEMM other than its operands.
 struct Checker {
   MatmulSize size;
   Device device;
@@ -64,7 +64,7 @@ struct Checker {
   }
 };
 
-// c as an input: without bytes where it is the output itself, each element of which is written by who reads it.
+// c as an input. If it is the output itself it has no bytes to overlap: whoever writes an element has read it.
 Range check_c(const Checker& check, const GemmSpec& spec, const GemmTensors& tensors, const Range& out) {
   const auto& dtype = spec.epilogue.c;
   const Range c =

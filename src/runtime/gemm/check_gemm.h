@@ -1,4 +1,4 @@
-// What a GEMM and the relayout of its operands ask of their tensors, the same on every device: see check.h.
+// The checks of the tensors of GEMMs, and of the relayout of their operands (see check.h).
 #pragma once
 
 #include "ingot/codegen/kernel_spec.h"

@@ -35,7 +35,7 @@ static_assert(kBlockRows % kTileRows == 0 && kBlockCols % kTileCols == 0);
 
 i64 round_up(i64 value, i64 multiple) { return ceil_div(value, multiple) * multiple; }
 
-// f32 values of elements; for FP8 through a table of all codes.
+// Converts elements to f32; FP8 codes through a table of all codes.
 template <class T>
 class Decoder {
  public:
@@ -54,7 +54,7 @@ class Decoder<T> {
   std::array<float, 256> values_;
 };
 
-// An operand as the sums see it: element (i, k), where i is m for A and n for B.
+// An operand indexed as element (i, k), where i is m for A and n for B.
 struct Operand {
   const Tensor* tensor;
   Layout layout;
@@ -65,8 +65,8 @@ struct Range {
   i64 size;
 };
 
-// Copies elements (i, k) of the ranges to panels[i / Width][k][i % Width], as f32; past the end of i: zeros, whose sums
-// nobody reads.
+// Copies elements (i, k) of the ranges to panels[i / Width][k][i % Width], as f32; past the end of i, zeros, whose sums
+// are never read.
 template <i64 Width>
 void pack(const Operand& operand, Range i_range, Range k_range, float* panels, ThreadPool& pool) {
   visit_dtype(operand.tensor->dtype, [&]<class T>(Type<T>) {
@@ -89,7 +89,7 @@ void pack(const Operand& operand, Range i_range, Range k_range, float* panels, T
   });
 }
 
-// The sums of one group of k, with its factors, to the totals.
+// Adds the sums of one group of k, times its factors, to the totals.
 void add_group(const GemmSpec& spec, const GemmTensors& tensors, float* sums, float* totals, i64 stride, Range rows,
                Range cols, i64 first_k, ThreadPool& pool) {
   const i64 k = gemm_size(spec, tensors).k;
@@ -110,7 +110,7 @@ void add_group(const GemmSpec& spec, const GemmTensors& tensors, float* sums, fl
   });
 }
 
-// What follows the sums of a block: factors, bias, the epilogue (GemmEpilogue in codegen/kernel_spec.h), one rounding.
+// Finishes the sums of a block: factors, bias, the epilogue (GemmEpilogue in codegen/kernel_spec.h), one rounding.
 class Finish {
  public:
   Finish(const GemmSpec& spec, const GemmTensors& tensors)
@@ -120,7 +120,7 @@ class Finish {
         program_(spec.epilogue.pointwise, PointwisePrecision::reproducible32),
         scale_(is_fp8(spec.out) ? *row<const float>(tensors.scale, 0) : 1.0F) {}
 
-  // Of the sums of these rows and columns.
+  // Finishes the sums of these rows and columns.
   void run(const float* sums, i64 stride, Range rows, Range cols, ThreadPool& pool) {
     pool.parallel_for(rows.size, 64, [&](i64 begin, i64 end) {
       std::vector<float> values(static_cast<std::size_t>(cols.size));
@@ -140,7 +140,7 @@ class Finish {
     });
   }
 
-  // When all blocks have run.
+  // To be called after all blocks.
   void end() const {
     if (is_fp8(spec_.out)) *row<float>(tensors_.factor, 0) = factor_from_scale(scale_);
     if (!spec_.epilogue.amax) return;
@@ -203,7 +203,7 @@ class Finish {
     });
   }
 
-  // The largest |value| as it counts for the amax.
+  // The largest |value| for the amax.
   u32 write(i64 m, Range cols, Values& values) const {
     visit_dtype(spec_.out, [&]<class Out>(Type<Out>) {
       Out* const out = row<Out>(tensors_.out, m) + cols.begin;

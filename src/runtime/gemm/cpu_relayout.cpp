@@ -1,3 +1,4 @@
+// relayout on the CPU: codes copied or transposed, one at a time.
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/visit.h"

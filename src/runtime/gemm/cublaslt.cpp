@@ -1,10 +1,10 @@
-// Row-major GEMM on a column-major library. A row-major matrix is the column-major one of its transpose, so we ask for
+// Row-major GEMMs on a column-major library. A row-major matrix is its transpose in column-major order, so we ask for
 // the transpose of the product, out^T[N, M] = b[N, K] a[M, K]^T: cuBLASLt's A is our b, its B our a, its m our N, its n
 // our M, its bias (one per row of D) our bias[N]. k-major operands, transposed twice, give the "TN" form, the only one
 // that FP8 has on Hopper.
 //
-// A plan is everything about a call but its pointers. Plans are made once, found without a lock and never change; the
-// descriptor that does hold pointers is set up anew on the stack in each call, so that threads share nothing.
+// A plan is everything about a call except its pointers. Plans are made once, found without a lock and never change.
+// The descriptor that holds pointers is built on the stack in each call, so that threads share nothing.
 #include "ingot/runtime/gemm/cublaslt.h"
 
 #include <cublasLt.h>
@@ -66,14 +66,14 @@ cudaDataType_t data_type(Dtype dtype) {
   }
 }
 
-// What a pointer is a multiple of, up to the 256 bytes beyond which cuBLASLt does not care.
+// A pointer's alignment, up to 256 bytes: more makes no difference to cuBLASLt.
 std::uint32_t alignment(const void* data) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   return address == 0 ? 256U : static_cast<std::uint32_t>(std::min<std::uintptr_t>(address & (~address + 1), 256));
 }
 
-// All that decides the algorithm. The spec's own choice of a kernel does not: a plan serves every spec that asks for
-// it.
+// Everything that decides the algorithm. The kernel that the spec names is not part of it, so that all such specs share
+// a plan.
 struct PlanKey {
   GemmSpec spec;
   int device;
@@ -125,7 +125,7 @@ struct Plan {
   std::size_t workspace_bytes = 0;
 };
 
-// A hash map that only grows: a reader follows a list of entries that never change, a writer puts new ones in front.
+// A hash map that only grows: readers follow lists of entries that never change, writers insert new ones at the front.
 class Plans {
  public:
   const Plan* find(const PlanKey& key) const noexcept {
@@ -237,7 +237,7 @@ cublasLtMatmulDescOpaque_t CublasLt::State::describe(const GemmSpec& spec, const
   return description;
 }
 
-// Columns and rows change places: see the top of the file.
+// Swaps rows and columns: see the top of the file.
 void CublasLt::State::describe(cublasLtMatrixLayoutOpaque_t& layout, const Tensor& tensor) const {
   check(api.cublasLtMatrixLayoutInit_internal(&layout, sizeof(layout), data_type(tensor.dtype),
                                               static_cast<std::uint64_t>(tensor.cols),

@@ -1,4 +1,5 @@
-// cuBLASLt's matmul, opened at run time, with one plan (descriptors, layouts, algorithm) per size, made once.
+// Calls cuBLASLt's matmul. The library is opened at run time; a plan (descriptors, layouts, algorithm) is made once for
+// each spec and size.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +19,19 @@ class CublasLt {
  public:
   static constexpr std::size_t kWorkspaceBytes = 32U << 20U;  // NVIDIA's advice for Hopper
 
-  // Null with the reason and the places looked in in `problem`.
+  // Null if there is no cuBLASLt, with the reason and the paths searched in `problem`.
   static std::unique_ptr<CublasLt> open(const std::string& cuda_root, const Driver& driver, std::string& problem);
   ~CublasLt();
 
-  // Why cuBLASLt does not take this call; null where it does. (dtypes, scale granularity, 16-byte rules of reference:
-  // cuBLASLt's documentation of cublasLtMatmul, "FP8 data types usage"; a GPU without FP8 tensor cores takes none of
-  // the FP8 ones.)
+  // Why cuBLASLt does not support this call (cublaslt_rules.h); null if it does.
   const char* refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) const;
 
-  // The heuristic's algorithms for a size, best guess first, are at most this many.
+  // The most algorithms that the heuristic gives for a size, best guess first.
   static constexpr int kAlgorithms = kCublasltAlgorithms;
 
-  // Enqueues. `workspace` is kWorkspaceBytes, 256-byte aligned. Returns false where the heuristic has no algorithm of
-  // this number for the size (remembered); the caller then takes another kernel. Throws Error{cuda_failed}.
+  // Enqueues the GEMM with the heuristic's `algorithm`-th result. `workspace` has kWorkspaceBytes, aligned to 256
+  // bytes. Returns false if the heuristic has no such result for the size (which is remembered); the caller then uses
+  // another kernel. Throws Error{cuda_failed}.
   bool matmul(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* workspace,
               CUstream_st* stream, int algorithm = 0);
 

@@ -25,7 +25,7 @@ bool aligned(const Tensor& tensor) {
   return pointer_aligned(tensor) && tensor.row_stride * size % kAlignment == 0 && tensor.cols * size % kAlignment == 0;
 }
 
-// Sizes in the library's kernels are 32-bit, and so are pitches in bytes (wrong results above that before 13.2).
+// Sizes in the library's kernels have 32 bits, and so do pitches in bytes (beyond that, results are wrong before 13.2).
 bool fits_32_bits(const Tensor& tensor) {
   constexpr std::int64_t kLimit = std::numeric_limits<std::int32_t>::max();
   return tensor.rows <= kLimit && tensor.cols <= kLimit && tensor.row_stride <= kLimit / size_of(tensor.dtype);
@@ -36,7 +36,7 @@ const char* refused_high_precision(const GemmSpec& spec) {
   return "kernel cublaslt writes high-precision products in the operands' dtype or f32 only";
 }
 
-// It adds beta * c of the output's dtype, and knows neither our expressions nor a second output.
+// cuBLASLt adds beta * c of the output's dtype, but supports neither our expressions nor a second output.
 const char* refused_epilogue(const GemmSpec& spec, const GemmTensors& tensors) {
   const GemmEpilogue& epilogue = spec.epilogue;
   if (is_fp8(spec.out)) return "kernel cublaslt writes no FP8 output";

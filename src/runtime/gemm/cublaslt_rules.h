@@ -1,4 +1,4 @@
-// Which GEMMs cuBLASLt takes, as a pure function of the call and the GPU.
+// Which GEMMs cuBLASLt supports: a pure function of the call and the GPU.
 #pragma once
 
 #include "ingot/codegen/types/target.h"
@@ -6,7 +6,7 @@
 
 namespace ingot {
 
-// Of checked tensors: why not; null where it takes the call.
+// For checked tensors: why the call is not supported; null if it is.
 const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device);
 
 }  // namespace ingot

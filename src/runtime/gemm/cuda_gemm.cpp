@@ -1,5 +1,5 @@
-// One GEMM: the kernels of its plan are tried in turn, and the first that takes the tensors is launched. A spec that
-// names its kernel has no other.
+// gemm on a GPU: tries the kernels of the call's plan in turn, and launches the first that supports the tensors. A spec
+// that names its kernel has only that one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 void gemm_simt(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, const Stream& stream,
                Launcher& launcher) {
-  // Without elements there is still an FP8 output's factor to write.
+  // An empty FP8 output still has a factor to write.
   const i64 grid = std::max(i64{1}, GemmSimtLaunch::grid(size.m, size.n));
   launcher.launch(spec, Pass::main, grid, GemmSimtLaunch::kThreads, gemm_params(spec, tensors, size), stream);
 }
@@ -41,7 +41,7 @@ const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const
   return nullptr;
 }
 
-// Of a spec that names its kernel and tiling. Null where it has been enqueued, else why it does not take the call.
+// For a spec that names its kernel and tiling. Null if the call was enqueued, else why the kernel does not support it.
 const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Stream& stream,
                        Launcher& launcher, CublasLt* cublaslt) {
   switch (spec.kernel) {

@@ -1,3 +1,4 @@
+// gemm by kernel mma (templates/gemm/gemm_mma.cuh): one launch.
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_params.h"
 #include "ingot/runtime/jit/launcher.h"

@@ -1,6 +1,7 @@
-// One launch: tensor maps are encoded, into the kernel's own parameters (0.1 us each, so that none is kept), and blocks
-// stay on their multiprocessors. Stream-K has the stream's scratch memory for the parts of tiles that blocks leave to
-// each other, and its zeros for the flags; staged operands lie in the scratch memory after those parts.
+// gemm by kernel sm90 (templates/gemm/gemm_sm90.cuh): one launch of persistent blocks. Tensor maps are encoded into the
+// kernel's parameters in each call (0.1 us each, not worth caching). Stream-K uses the stream's scratch memory for
+// partial tiles that blocks hand to each other, and its zeros for flags; staged operands follow them in the scratch
+// memory.
 #include <cstddef>
 #include <optional>
 
@@ -26,13 +27,13 @@ struct Box {
   u32 cols, rows;
 };
 
-// Rows that start within a sector pair gain nothing from what lies next to them: fetching it costs them a tenth
-// (docs/notes/gemm_sm90.md).
+// Rows that do not start at a sector pair gain nothing from prefetching what lies next to them, which makes them a
+// tenth slower (docs/notes/gemm_sm90.md).
 CUtensorMapL2promotion promotion(cuuint64_t stride) {
   return stride % 64 == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
 }
 
-// What lies outside of the matrix is zeros, and is not written.
+// Reads outside the matrix give zeros; writes there do nothing.
 void encode(TensorMap& map, const Tensor& tensor, const Box& box, const Driver& driver) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(tensor.cols), static_cast<cuuint64_t>(tensor.rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(tensor.row_stride * size_of(tensor.dtype))};
@@ -50,7 +51,7 @@ struct Rows {
   u32 blocks;  // that load them for each other
 };
 
-// Of whole tiles, and of a last one that has fewer rows.
+// Maps for whole tiles, and for a last one with fewer rows.
 void encode_codes(TensorMap& whole, TensorMap& tail, const Tensor& codes, const Rows& rows, const Driver& driver) {
   const auto box = [&](u32 count) {
     return Box{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8, .cols = kSm90Depth, .rows = count};

@@ -1,3 +1,4 @@
+// relayout on a GPU, and with it the staging of operands that gemm_sm90 cannot read where they lie.
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/jit/launcher.h"
@@ -8,7 +9,7 @@
 namespace ingot::cuda {
 namespace {
 
-constexpr i64 kRowBytes = 64;  // staged rows are a multiple of this apart: TMA needs 16, and is slower below 64
+constexpr i64 kRowBytes = 64;  // staged rows start at multiples of this: TMA requires 16, and is slower below 64
 
 Tensor staged_codes(void* data, const Tensor& codes, i64 rows, i64 k) {
   Tensor staged = matrix(data, codes.dtype, rows, k, codes.device);

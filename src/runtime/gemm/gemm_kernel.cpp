@@ -1,6 +1,6 @@
-// One loop, compiled for two vector widths and chosen by the processor at hand. Both give the same bits: the vectors
-// lie along j, so that each sum is its own chain of scalar operations, and -ffp-contract=off keeps products and sums
-// apart.
+// The inner loop of the CPU's GEMM, compiled for two vector widths and chosen for the processor at hand. Both give the
+// same bits: the vectors lie along j, so that each sum is its own chain of scalar operations, and -ffp-contract=off
+// keeps products and sums apart.
 #include "ingot/runtime/gemm/gemm_kernel.h"
 
 #include <utility>
@@ -19,9 +19,9 @@ struct FloatVector<8> {
   using Type = float __attribute__((vector_size(32)));
 };
 
-// multiply_tile() for the first `Rows` rows. The sums of a tile must stay in registers, which takes indices that are
-// constants to the compiler: hence a pack (I = row * vectors + vector) and not a loop. Inlined, so that the caller's
-// instruction set is the one it is compiled for.
+// multiply_tile() for the first `Rows` rows. The sums of a tile must stay in registers, which requires constant
+// indices: hence a parameter pack (I = row * vectors + vector) instead of a loop. Inlined, so that it is compiled for
+// the caller's instruction set.
 template <int Lanes, int... I>
 [[gnu::always_inline]] inline void multiply_rows(std::integer_sequence<int, I...> /*sums of the tile*/, i64 depth,
                                                  const float* a, const float* b, float* sums, i64 stride) {

@@ -13,7 +13,7 @@ inline constexpr i64 kTileCols = 16;
 //   a: [depth][kTileRows], b: [depth][kTileCols], sums: kTileRows rows of kTileCols, `stride` apart
 void multiply_tile(i64 depth, const float* a, const float* b, float* sums, i64 stride);
 
-// The same for any processor: what multiply_tile() falls back to, and is tested against.
+// The same for any processor: multiply_tile() falls back to it, and is tested against it.
 void multiply_tile_portable(i64 depth, const float* a, const float* b, float* sums, i64 stride);
 
 }  // namespace ingot::cpu

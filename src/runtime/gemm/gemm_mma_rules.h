@@ -1,4 +1,4 @@
-// Which GEMMs templates/gemm/gemm_mma.cuh takes. A pure function of the call and the device.
+// Which GEMMs kernel mma (templates/gemm/gemm_mma.cuh) supports: a pure function of the call and the GPU.
 #pragma once
 
 #include "ingot/codegen/types/target.h"
@@ -6,7 +6,7 @@
 
 namespace ingot {
 
-// Null where it takes the call, else why not. Of checked tensors.
+// Why the call is not supported; null if it is.
 const char* mma_refusal(const GemmSpec& spec, const MatmulSize& size, Target device);
 
 }  // namespace ingot

@@ -1,5 +1,5 @@
-// GEMMs and the relayout of their operands on each device, of tensors that check_gemm.h has accepted; on a GPU with the
-// context current.
+// The implementations on each device of GEMMs and of the relayout of their operands. Tensors must have passed
+// check_gemm.h; on a GPU the context must be current.
 #pragma once
 
 #include <cstddef>
@@ -25,18 +25,18 @@ void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, ThreadPo
 
 namespace ingot::cuda {
 
-// Throws Error{invalid_argument} where the spec asks for a kernel that does not take the call. `cublaslt` may be null.
+// Throws Error{invalid_argument} if the spec names a kernel that does not support the call. `cublaslt` may be null.
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, GemmPlans& plans,
           CublasLt* cublaslt);
-// Of a spec with a tiling, and a call that sm90_refusal() has nothing against.
+// For a spec with a tiling, and a call that sm90_refusal() accepts.
 void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Stream& stream,
                Launcher& launcher);
-// Of a spec with a tiling, and a call that mma_refusal() has nothing against.
+// For a spec with a tiling, and a call that mma_refusal() accepts.
 void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, const Stream& stream,
               Launcher& launcher);
-// What gemm_sm90 needs of operands that lie otherwise than it reads them: their codes once more, in rows along k that
-// start at multiples of 16 bytes. The bytes that they take, and the call's tensors with those operands in `memory`,
-// which is at a multiple of 16 bytes.
+// Staging: gemm_sm90 reads codes in rows along k that start at multiples of 16 bytes, so operands with another layout
+// are first copied to such rows. staged_bytes() is the size of the copies; stage() makes them in `memory`, which is
+// aligned to 16 bytes, and returns the call's tensors with those operands.
 std::size_t staged_bytes(const GemmSpec& spec, const MatmulSize& size);
 GemmTensors stage(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* memory,
                   const Stream& stream, Launcher& launcher);

@@ -1,4 +1,4 @@
-// The parameters of the GEMM templates, of checked tensors.
+// Makes the parameter structs of kernels simt and mma, and of all epilogues, from checked tensors.
 #pragma once
 
 #include "ingot/codegen/kernel_spec.h"
@@ -11,7 +11,7 @@ namespace ingot::cuda {
 
 EpilogueParams epilogue_params(const GemmTensors& tensors);
 GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size);
-// How rows may be copied follows from where they lie.
+// Decides from addresses and strides how rows may be copied.
 GemmMmaParams gemm_mma_params(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size);
 
 }  // namespace ingot::cuda

@@ -1,5 +1,5 @@
-// How a GEMM is to be computed, worked out once for each spec and size and read without a lock from then on: what
-// tuning has found for it, then the library's own order. Each entry stays until the end, some 500 bytes.
+// Which kernels to try for a GEMM, in order: first what tuning has found, then the library's own order. Worked out once
+// for each spec and size, then read without a lock. Entries are never removed; each takes about 500 bytes.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@ namespace ingot {
 
 class GemmPlans {
  public:
-  // The services outlive it.
+  // The services must outlive it.
   GemmPlans(const MatmulServices& services, Target target, int multiprocessors)
       : services_(services), target_(target), multiprocessors_(multiprocessors) {}
 
-  // Specs that each name a kernel, with its tiling where it has some: the first that takes the tensors is to be run. A
-  // spec that names its kernel is alone. What is asked for the first time is noted in the manifest.
+  // Specs that each name a kernel, and its tiling if it has any; the first that supports the tensors is to be run. If
+  // `spec` names a kernel, there is only one. A call seen for the first time is noted in the manifest.
   std::span<const GemmSpec> find(const GemmSpec& spec, const MatmulSize& size);
 
  private:

@@ -1,4 +1,4 @@
-// Sizes and strides of a GEMM, from its tensors.
+// The sizes of a GEMM and the strides of its factors, from its tensors.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ std::int64_t extent_mn(const Tensor& operand, Layout layout);
 // Of checked tensors.
 MatmulSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors);
 
-// Elements from the factor of one row (or of one block of rows) to that of the next, and from that of one group of K to
-// the next: 0 where there is one for all.
+// The distance, in elements, between the factors of neighbouring rows (or blocks of rows), and between those of
+// neighbouring groups of K; 0 if all share one factor.
 struct FactorStrides {
   std::int64_t row, group;
 };
-// Of factors in one vector, those of each row (or block of rows) together.
+// For factors in one vector, in which those of each row (or block of rows) are contiguous.
 FactorStrides factor_strides(ScaleGranularity scale, std::int64_t k);
-// Of checked factors of a GEMM's operand, which may also be a matrix with a row for each group of K.
+// For checked factors of a GEMM's operand, which may also be a matrix with one row for each group of K.
 FactorStrides factor_strides(const Tensor& factors, ScaleGranularity scale, std::int64_t k);
 
 }  // namespace ingot

@@ -6,7 +6,7 @@
 namespace ingot {
 namespace {
 
-// Codes as a tensor map takes them: one byte each, in rows along k.
+// Codes that a tensor map can describe: one byte each, in rows along k.
 bool mappable(const Tensor& codes, Layout layout) {
   return layout == Layout::k_major && reinterpret_cast<std::uintptr_t>(codes.data) % 16 == 0 &&
          codes.row_stride % 16 == 0;
@@ -23,7 +23,7 @@ const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const
     return "kernel sm90 needs a and b in rows along k, at addresses and row strides that are multiples of 16 bytes, "
            "unless they are staged";
   }
-  // Coordinates of the copy engine are of 32 bits, and so is the count of tiles, rounded up to a cluster's.
+  // The copy engine's coordinates have 32 bits, and so does the number of tiles, rounded up to whole clusters.
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 512;
   constexpr std::int64_t kSmallestTile = 64;
   if (size.m > kMost || size.n > kMost || size.k > kMost ||

@@ -1,3 +1,4 @@
+// The checks of the tensors of norm and norm_backward.
 #include "ingot/runtime/norm/check_norm.h"
 
 #include <fmt/format.h>

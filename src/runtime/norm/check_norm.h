@@ -1,4 +1,4 @@
-// What norms ask of their tensors, forward and backward, the same on every device: see check.h.
+// The checks of the tensors of norms, forward and backward (see check.h).
 #pragma once
 
 #include "ingot/codegen/kernel_spec.h"

@@ -1,5 +1,5 @@
-// By the letter of codegen/norm/norm_spec.h, with the sums in the order that templates/norm/norm.cuh and
-// norm_backward.cuh define.
+// Norms on the CPU, forward and backward, by the letter of codegen/norm/norm_spec.h. Sums have the order that
+// templates/norm/norm.cuh and norm_backward.cuh define.
 #include <algorithm>
 #include <mutex>
 #include <vector>
@@ -37,7 +37,7 @@ float sum_of_threads(Floats& threads) {
   return total;
 }
 
-// The sum of a row's terms as `threads` threads make it.
+// The sum of a row's terms in the order in which `threads` threads add them.
 float row_sum(const Floats& terms, u32 threads) {
   Floats sums = zeros(threads);
   for (std::size_t first = 0; first < terms.size(); first += kVec8) {

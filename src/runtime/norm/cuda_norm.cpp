@@ -1,4 +1,4 @@
-
+// Norms on a GPU: the launches of norm and norm_backward.
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/stream.h"
@@ -16,7 +16,7 @@ float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 
 void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher) {
   const Tensor& input = tensors.input;
-  // Without rows there is nothing to write but the factor of a given scale.
+  // Without rows there is nothing to write except the factor of a given scale.
   if (input.rows == 0 && spec.source == ScaleSource::dynamic) return;
   const NormRowsParams params{.input = input.data,
                               .rows = input.rows,

@@ -1,4 +1,5 @@
-// Norms on each device, of tensors that check_norm.h has accepted; on a GPU with the context current.
+// The implementations on each device of norms, forward and backward. Tensors must have passed check_norm.h; on a GPU
+// the context must be current.
 #pragma once
 
 #include "ingot/codegen/kernel_spec.h"

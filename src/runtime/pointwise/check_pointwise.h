@@ -1,5 +1,5 @@
-// What an operation with a fused expression asks of the expression's operands: the matrix that it may not read, and its
-// further inputs.
+// The checks of a fused expression's operands: the matrix that it calls x, and its further inputs. For every operation
+// that takes an expression.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@
 
 namespace ingot {
 
-// How the operation's messages call the tensors: "cast inputs[0]", ...
+// The names of the inputs in messages: "cast inputs[0]", ...
 using PointwiseInputNames = std::array<const char*, kMaxPointwiseInputs>;
 
-// What the inputs must fit: matrices are of this dtype and shape, vectors run along its columns and rows. The texts say
-// where the sizes come from.
+// What the inputs must match: matrices have this dtype and shape, vectors one element for each of its columns or rows.
+// The texts tell the reader of a message where the sizes come from.
 struct PointwiseShape {
   Dtype dtype;
   std::int64_t rows, cols;
@@ -24,14 +24,15 @@ struct PointwiseShape {
   const char* rows_of;
 };
 
-// Of an expression in front of a kernel that reads a matrix.
+// For an expression in front of a kernel that reads `input`.
 PointwiseShape shape_of_input(const Tensor& input);
 
-// The matrix that the expression calls x: without memory, it may only give the shape, to an expression that does not
-// read it.
+// Checks the matrix that the expression calls x. If the expression does not read it, it may have no memory and give
+// only the shape.
 Range check_values(const char* what, const Tensor& input, Dtype dtype, const Pointwise& expression, Device device);
 
-// ranges[i] is that of tensors[i]; what the expression has no input for must not be given.
+// Checks all inputs and sets ranges[i] to the memory of tensors[i]. Tensors beyond the expression's inputs must be
+// default ones.
 void check_pointwise_inputs(const Pointwise& expression, std::span<const Tensor> tensors,
                             const PointwiseInputNames& names, const PointwiseShape& shape, Device device,
                             std::span<Range> ranges);

@@ -1,4 +1,4 @@
-// What MX quantization and float_quantize ask of their tensors, the same on every device: see check.h.
+// The checks of the tensors of quantize_mx and float_quantize (see check.h).
 #pragma once
 
 #include "ingot/codegen/kernel_spec.h"

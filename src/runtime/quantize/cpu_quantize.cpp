@@ -1,4 +1,4 @@
-// By the letter of codegen/quantize/quantize_spec.h.
+// quantize_mx and float_quantize on the CPU, by the letter of codegen/quantize/quantize_spec.h.
 #include <algorithm>
 #include <vector>
 
@@ -14,7 +14,7 @@
 namespace ingot::cpu {
 namespace {
 
-// The codes of a row, one to a byte, and the scales of its groups.
+// Computes the codes of a row, one per byte, and the scales of its groups.
 template <class In, class Out>
 void quantize_mx_row(const In* x, std::vector<u8>& codes, u8* scales) {
   const auto cols = static_cast<i64>(codes.size());

@@ -1,3 +1,4 @@
+// quantize_mx and float_quantize on a GPU: one launch each.
 #include <array>
 
 #include "ingot/runtime/cast/cuda_cast.h"

@@ -1,5 +1,5 @@
-// MX quantization and float_quantize on each device, of tensors that check_quantize.h has accepted; on a GPU with the
-// context current.
+// The implementations on each device of quantize_mx and float_quantize. Tensors must have passed check_quantize.h; on a
+// GPU the context must be current.
 #pragma once
 
 #include "ingot/codegen/kernel_spec.h"
