@@ -17,9 +17,10 @@ void Buffer::reserve(Backend& backend, std::size_t bytes, const Stream& stream) 
   if (backend.capturing(stream)) {
     throw Error(
         ErrorCode::invalid_argument, "stream",
-        fmt::format("is capturing a graph, and this step needs {} bytes where {} are there; nothing is allocated "
-                    "during capture: run the step once before capturing it",
-                    bytes, bytes_));
+        fmt::format(
+            "is capturing a graph, and this step needs {} bytes, but only {} are allocated; nothing is allocated "
+            "during capture: run the step once before capturing it",
+            bytes, bytes_));
   }
   Buffer grown = larger(backend, bytes, bytes_ + bytes_ / 2);
   if (memory_ != nullptr) retired_.push_back(std::move(memory_));

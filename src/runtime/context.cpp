@@ -81,7 +81,7 @@ LibraryInfo find_cublaslt(const std::string& cuda_root) {
   using GetVersion = std::size_t (*)();
   const auto get_version = reinterpret_cast<GetVersion>(library.symbol("cublasLtGetVersion"));
   if (get_version == nullptr) {
-    info.problem = fmt::format("{} is no cuBLASLt: it lacks cublasLtGetVersion", library.path());
+    info.problem = fmt::format("{} is not cuBLASLt: it lacks cublasLtGetVersion", library.path());
     return info;
   }
   const std::size_t number = get_version();  // 130100

@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(nothing_grows_during_capture) {
   const auto error = refused([&] { buffer.reserve(backend, 11, stream); });
   BOOST_TEST((error.code == ErrorCode::invalid_argument));
   BOOST_TEST(error.message ==
-             "stream: is capturing a graph, and this step needs 11 bytes where 10 are there; nothing is "
+             "stream: is capturing a graph, and this step needs 11 bytes, but only 10 are allocated; nothing is "
              "allocated during capture: run the step once before capturing it");
   BOOST_TEST(buffer.data() == data);
   BOOST_TEST(buffer.bytes() == 10U);

@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(a_gpu_without_kernels) {
   DequantPlans plans({}, {.target = target_for(7, 5), .multiprocessors = 72});
   const auto run = [](const DequantMatmulSpec&) -> const char* { return nullptr; };
   BOOST_TEST(test::error_of([&] { run_first(spec, plans.find(spec, size), run); }, ErrorCode::invalid_argument) ==
-             print(spec) + ": no kernel has such a spec on this GPU; on the CPU it runs");
+             print(spec) + ": no kernel on this GPU supports the spec; the CPU does");
 }
 
 // Tiles are counted in 32 bits.

@@ -334,11 +334,11 @@ BOOST_AUTO_TEST_CASE(owned_by_another_user) {
   if (self == 0) {
     fs::create_directory(root);
     BOOST_REQUIRE(chown(root.c_str(), 4321, static_cast<gid_t>(-1)) == 0);
-    expect_disabled("store directory " + root.string() + " is owned by user 4321; expected 0, who runs this");
+    expect_disabled("store directory " + root.string() + " is owned by user 4321; expected 0, the current user");
     BOOST_TEST(fs::is_empty(root));
   } else {
     root = "/usr";
-    expect_disabled("store directory /usr is owned by user 0; expected " + std::to_string(self) + ", who runs this");
+    expect_disabled("store directory /usr is owned by user 0; expected " + std::to_string(self) + ", the current user");
   }
 }
 

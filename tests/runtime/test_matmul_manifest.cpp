@@ -195,7 +195,7 @@ BOOST_AUTO_TEST_CASE(a_full_disk_is_a_warning) {
     MatmulManifest full = make();
     for (std::int64_t m = 1; m <= 3; ++m) full.note(GemmSpec{}, {m, 2, 3});  // 54 bytes each
     if (warnings.size() != 2U) return 2;
-    if (warnings[0].find("cannot be written: only 46 of a line's 54 bytes had room") == std::string::npos) return 3;
+    if (warnings[0].find("cannot be written: only 46 of a line's 54 bytes fit") == std::string::npos) return 3;
     return warnings[1].find("cannot be written: File too large") == std::string::npos ? 4 : 0;
   });
   BOOST_TEST(status == 0);

@@ -96,8 +96,8 @@ BOOST_AUTO_TEST_CASE(every_truncation_is_found) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_wrong_is_said) {
-  BOOST_TEST(problem_of("") == "is no tuning record");
-  BOOST_TEST(problem_of("hello") == "is no tuning record");
+  BOOST_TEST(problem_of("") == "is not a tuning record");
+  BOOST_TEST(problem_of("hello") == "is not a tuning record");
   BOOST_TEST(problem_of("{\"ingot_tuning\":1,") == "is truncated");
   std::string bad = print(record());
   bad[bad.find("8192")] = '9';
@@ -109,8 +109,8 @@ BOOST_AUTO_TEST_CASE(a_right_checksum_does_not_make_it_right) {
   BOOST_TEST(problem_of(forged("\"m\":8192", "\"m\":-1")) == "has a size that is not positive");
   BOOST_TEST(problem_of(forged("\"m\":8192,", "")) == "lacks a field, or has one of the wrong kind");
   BOOST_TEST(problem_of(forged("\"m\":8192", "\"m\":\"8192\"")) == "lacks a field, or has one of the wrong kind");
-  BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":0")) == "has a time that is none");
-  BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":-3")) == "has a time that is none");
+  BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":0")) == "has an invalid time");
+  BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":-3")) == "has an invalid time");
   BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":1e999")) == "lacks a field, or has one of the wrong kind");
   BOOST_TEST(problem_of(forged("fast kernel=sm90:128x256:2x1:4:cooperative",
                                "kernel=sm90:128x128:2x1:4:cooperative")) == "has a kernel of another product");

@@ -38,7 +38,7 @@ DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec
 
 void refuse_dequant(const DequantMatmulSpec& asked, const char* reason) {
   if (reason == nullptr) {
-    throw Error(ErrorCode::invalid_argument, print(asked), "no kernel has such a spec on this GPU; on the CPU it runs");
+    throw Error(ErrorCode::invalid_argument, print(asked), "no kernel on this GPU supports the spec; the CPU does");
   }
   throw Error(ErrorCode::invalid_argument, print(asked),
               fmt::format("{}; leave kernel out to have the library choose one", reason));

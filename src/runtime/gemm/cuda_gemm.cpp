@@ -34,7 +34,7 @@ const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const
   void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
   if (launcher.hook() != nullptr) launcher.hook()->before(stream);
   if (!cublaslt->matmul(spec, tensors, size, workspace, stream.handle(), spec.algorithm)) {
-    return "cuBLASLt has no algorithm of this number for this call";
+    return "cuBLASLt has no algorithm with this number for this call";
   }
   launcher.count();
   if (launcher.hook() != nullptr) launcher.hook()->after(spec, Pass::main, stream);

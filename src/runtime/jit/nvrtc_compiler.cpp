@@ -273,11 +273,11 @@ std::unique_ptr<NvrtcCompiler> NvrtcCompiler::open(const std::string& cuda_root,
   state.library = Library::open_cuda({"libnvrtc.so.13", "libnvrtc.so.12"}, cuda_root, problem);
   if (!state.library) return nullptr;
   if (const char* missing = resolve(state.library, state.api)) {
-    problem = fmt::format("{} is no NVRTC that Ingot can use: it lacks {}", state.library.path(), missing);
+    problem = fmt::format("{} is not an NVRTC that Ingot can use: it lacks {}", state.library.path(), missing);
     return nullptr;
   }
   if (state.api.nvrtcVersion(&state.major, &state.minor) != NVRTC_SUCCESS) {
-    problem = fmt::format("{} does not tell its version", state.library.path());
+    problem = fmt::format("{} does not report its version", state.library.path());
     return nullptr;
   }
   // NVRTC opens this library by its bare name, which the loader finds only on its path or if it is open already.
@@ -287,7 +287,7 @@ std::unique_ptr<NvrtcCompiler> NvrtcCompiler::open(const std::string& cuda_root,
   state.builtins = Library::open(beside.string(), error);
   if (!state.builtins) state.builtins = Library::open(beside.filename().string(), error);
   if (!state.builtins) {
-    problem = fmt::format("{} lacks its other half: {}", state.library.path(), error);
+    problem = fmt::format("{} cannot use its builtins library: {}", state.library.path(), error);
     return nullptr;
   }
   state.templates = std::move(templates);

@@ -56,7 +56,7 @@ void MatmulChoices::load() noexcept {
                        foreign == 1 ? "record is" : "records are", how, foreign == 1 ? "is" : "are"));
     }
   } catch (const std::exception& error) {
-    warn(fmt::format("tuning records cannot be read, and GEMMs are chosen without: {}", error.what()));
+    warn(fmt::format("tuning records cannot be read, and kernels are chosen without them: {}", error.what()));
   }
 }
 

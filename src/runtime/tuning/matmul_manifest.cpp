@@ -34,7 +34,7 @@ std::string append_line(const std::filesystem::path& path, const std::string& te
   const ssize_t written = ::write(file.get(), line.data(), line.size());
   if (written < 0) return because_of(errno);
   if (written < static_cast<ssize_t>(line.size())) {
-    return fmt::format("only {} of a line's {} bytes had room", written, line.size());
+    return fmt::format("only {} of a line's {} bytes fit", written, line.size());
   }
   return file.close() ? "" : because_of(errno);
 }

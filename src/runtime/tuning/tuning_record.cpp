@@ -51,9 +51,9 @@ std::string fault(const TuningRecord& record) {
   }
   if (record.size.m <= 0 || record.size.n <= 0 || record.size.k <= 0) return "has a size that is not positive";
   for (const double us : {record.us, record.cublaslt_us, record.bf16_us}) {
-    if (!std::isfinite(us) || us < 0) return "has a time that is none";
+    if (!std::isfinite(us) || us < 0) return "has an invalid time";
   }
-  return record.us > 0 ? "" : "has a time that is none";
+  return record.us > 0 ? "" : "has an invalid time";
 }
 
 }  // namespace
@@ -98,7 +98,7 @@ std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::stri
     problem = std::move(why);
     return std::nullopt;
   };
-  if (!line.starts_with("{\"ingot_tuning\":")) return refuse("is no tuning record");
+  if (!line.starts_with("{\"ingot_tuning\":")) return refuse("is not a tuning record");
   if (std::string why = checksum_fault(line); !why.empty()) return refuse(std::move(why));
   try {
     const Json json = Json::parse(line);

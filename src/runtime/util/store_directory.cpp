@@ -247,7 +247,7 @@ FileDescriptor StoreDirectory::open_root(Open how, std::string& problem) const {
   struct stat state {};
   if (fstat(root.get(), &state) != 0) return refuse("cannot be read: " + message(errno));
   if (state.st_uid != geteuid()) {
-    return refuse(fmt::format("is owned by user {}; expected {}, who runs this", state.st_uid, geteuid()));
+    return refuse(fmt::format("is owned by user {}; expected {}, the current user", state.st_uid, geteuid()));
   }
   if ((state.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return refuse(fmt::format("can be written by other users (mode {:04o}); expected 0700", state.st_mode & 07777U));
