@@ -93,9 +93,7 @@ class CpuBackend final : public Backend {
   }
 
   void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    cpu::elementwise(spec, tensors, pool_);
+    run(spec, tensors, stream, cpu::elementwise);
   }
 
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
@@ -107,9 +105,7 @@ class CpuBackend final : public Backend {
   }
 
   void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
-    check_stream(stream, *this);
-    check(spec, tensors, device());
-    cpu::amax_history(spec, tensors, pool_);
+    run(spec, tensors, stream, cpu::amax_history);
   }
 
   void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) override {

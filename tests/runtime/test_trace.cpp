@@ -60,6 +60,25 @@ bool within(const Json& inner, const Json& outer) {
 
 BOOST_FIXTURE_TEST_SUITE(trace, Fixture)
 
+BOOST_AUTO_TEST_CASE(elementwise_and_amax_history_are_launches) {
+  OwnedTensor history(*backend, Dtype::f32, 1, 4);
+  OwnedTensor slots(*backend, Dtype::f32, 4, 1);  // amax, scale, limit, pow2
+  backend->fill_zero(history.view().data, 4 * 4, stream);
+  backend->fill_zero(slots.view().data, 4 * 4, stream);
+  const auto slot = [&](int which) {
+    return vector(static_cast<float*>(slots.view().data) + which, Dtype::f32, 1, backend->device());
+  };
+  Trace tracing(*backend, stream);
+  backend->elementwise({.in = Dtype::f32, .pointwise = parse_pointwise("relu(x)")},
+                       {.input = x, .inputs = {}, .output = x}, stream);
+  backend->amax_history({}, {.amax = slot(0), .history = history, .scale = slot(1), .limits = slot(2), .pow2 = slot(3)},
+                        stream);
+  const std::vector<Json> launches = events(Json::parse(tracing.json()), "launch");
+  BOOST_REQUIRE(launches.size() == 2U);
+  BOOST_TEST(launches[0].at("name") == "elementwise f32 of=relu(x)");
+  BOOST_TEST(launches[1].at("name") == "amax_history reduce=max");
+}
+
 BOOST_AUTO_TEST_CASE(launches_ranges_and_their_times) {
   launch_amax(stream);  // before the trace
   Trace tracing(*backend, stream);
