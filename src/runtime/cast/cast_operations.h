@@ -5,7 +5,12 @@
 #include <memory>
 #include <span>
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/cast/amax_history_spec.h"
+#include "ingot/codegen/cast/amax_spec.h"
+#include "ingot/codegen/cast/cast_spec.h"
+#include "ingot/codegen/cast/cast_stats_spec.h"
+#include "ingot/codegen/cast/column_sum_spec.h"
+#include "ingot/codegen/cast/elementwise_spec.h"
 #include "ingot/runtime/cast/cast_tensors.h"
 
 namespace ingot {

@@ -1,14 +1,13 @@
 // The checks of amax_history's tensors.
 #include <cstdint>
 
-#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cast/check_cast.h"
 #include "ingot/runtime/check_tensor.h"
 
 namespace ingot {
 
 void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Range history = check_matrix("amax_history history", tensors.history, Dtype::f32, device);
   const std::int64_t slots = tensors.history.rows;
   if (slots != 0 && tensors.history.cols == 0) {

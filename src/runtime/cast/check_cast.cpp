@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 
-#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cast/cast_stats.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/error.h"
@@ -36,7 +35,7 @@ Range check_result(const CastSpec& spec, const CastTensors& tensors, Device devi
 }  // namespace
 
 void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Tensor& input = tensors.input;
   const Range in = check_matrix("amax input", input, spec.in, device);
   const Range out = check_vector("amax amax", tensors.amax, Dtype::f32, scale_count(spec.scale, input.rows, input.cols),
@@ -45,9 +44,9 @@ void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device) {
 }
 
 void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   if (spec.list) {
-    throw Error(ErrorCode::invalid_argument, print(spec),
+    throw Error(ErrorCode::invalid_argument, print_spec(spec),
                 "this is the spec of a list: make one with make_cast_list(), or leave `list` out");
   }
   const Tensor& input = tensors.input;
@@ -92,7 +91,7 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
 }
 
 void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Tensor& input = tensors.input;
   Range inputs[1 + kMaxPointwiseInputs] = {check_values("elementwise input", input, spec.in, spec.pointwise, device)};
   check_pointwise_inputs(spec.pointwise, tensors.inputs, kElementwiseInputs, shape_of_input(input), device,
@@ -115,7 +114,7 @@ void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Devic
 }
 
 void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Range in = check_matrix("column_sum input", tensors.input, spec.in, device);
   const Range out = check_vector("column_sum sum", tensors.sum, spec.out, tensors.input.cols, device,
                                  "one for each column of the input");
@@ -123,7 +122,7 @@ void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device de
 }
 
 void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Tensor& input = tensors.input;
   constexpr const char* kNoCodes = "the spec has no codes";
   const Range inputs[] = {

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cast/check_cast.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/error.h"
@@ -45,7 +44,7 @@ void append(const CastTensors& tensors, std::size_t cast, std::vector<Listed>& a
 void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Device device) {
   CastSpec each = spec;
   each.list = true;
-  validate(each);
+  validate_spec(each);
   each.list = false;
   std::vector<Listed> all;
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"

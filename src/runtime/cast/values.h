@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/pointwise/pointwise_program.h"
 #include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/visit.h"

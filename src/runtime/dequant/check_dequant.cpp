@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 
-#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
 
@@ -54,7 +53,7 @@ constexpr const char* kShape = "M of x, N of the weight";
 }  // namespace
 
 void check(const PackWeightSpec& spec, const PackWeightTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Range codes = check_matrix("pack_weight codes", tensors.codes, spec.weight, device);
   const Range packed = check_packed("pack_weight packed", tensors.packed,
                                     {.weight = spec.weight, .n = tensors.codes.rows, .k = tensors.codes.cols}, device);
@@ -64,7 +63,7 @@ void check(const PackWeightSpec& spec, const PackWeightTensors& tensors, Device 
 }
 
 void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Range x = check_matrix("dequant_matmul x", tensors.x, spec.x, device);
   const std::int64_t m = tensors.x.rows;
   const std::int64_t k = tensors.x.cols;

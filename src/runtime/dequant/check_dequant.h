@@ -2,7 +2,7 @@
 // so its number of bytes must match the sizes of the other tensors.
 #pragma once
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/runtime/dequant/dequant_tensors.h"
 
 namespace ingot {

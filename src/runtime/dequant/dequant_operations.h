@@ -2,7 +2,7 @@
 // passed check_dequant.h; on a GPU the context must be current.
 #pragma once
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/runtime/dequant/dequant_tensors.h"
 
 namespace ingot {

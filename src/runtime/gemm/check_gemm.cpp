@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 
-#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
@@ -82,7 +81,7 @@ Range check_c(const Checker& check, const GemmSpec& spec, const GemmTensors& ten
 }  // namespace
 
 void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Range a = check_matrix("gemm a", tensors.a, spec.a, device);
   const Range b = check_matrix("gemm b", tensors.b, spec.b, device);
   const MatmulSize size = gemm_size(spec, tensors);

@@ -1,7 +1,8 @@
 // The checks of the tensors of GEMMs, and of the relayout of their operands (see check.h).
 #pragma once
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/gemm/relayout_spec.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 
 namespace ingot {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
 
 struct CUstream_st;  // the driver API's CUstream is a pointer to this

@@ -4,7 +4,8 @@
 
 #include <cstddef>
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/gemm/relayout_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 

@@ -1,7 +1,7 @@
 // Makes the parameter structs of kernels simt and mma, and of all epilogues, from checked tensors.
 #pragma once
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
 
 #include "gemm/gemm_mma.cuh"

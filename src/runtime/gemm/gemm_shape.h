@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 

@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/error.h"
 
@@ -40,7 +39,7 @@ struct Checker {
 }  // namespace
 
 void check(const NormSpec& spec, const NormTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   if (!(tensors.eps >= 0.0F && std::isfinite(tensors.eps))) {
     throw Error(ErrorCode::invalid_argument, "norm eps",
                 fmt::format("is {}, but must be finite and at least 0", tensors.eps));
@@ -70,7 +69,7 @@ void check(const NormSpec& spec, const NormTensors& tensors, Device device) {
 }
 
 void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Tensor& input = tensors.input;
   const Checker check{input, device};
   const bool layer = spec.kind == NormKind::layer;

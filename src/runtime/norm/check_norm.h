@@ -1,7 +1,7 @@
 // The checks of the tensors of norms, forward and backward (see check.h).
 #pragma once
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/runtime/norm/norm_tensors.h"
 
 namespace ingot {

@@ -2,7 +2,7 @@
 // the context must be current.
 #pragma once
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/runtime/norm/norm_tensors.h"
 
 namespace ingot {

@@ -4,13 +4,12 @@
 
 #include <cstdint>
 
-#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/check_tensor.h"
 
 namespace ingot {
 
 void check(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Tensor& input = tensors.input;
   const Range inputs[] = {check_matrix("quantize_mx input", input, spec.in, device)};
   const std::int64_t groups = (input.cols + 31) / 32;
@@ -22,7 +21,7 @@ void check(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Device 
 }
 
 void check(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Device device) {
-  validate(spec);
+  validate_spec(spec);
   const Tensor& input = tensors.input;
   const Range from = check_matrix("float_quantize input", input, spec.in, device);
   const Range to = check_matrix("float_quantize output", tensors.output, spec.in, input.rows, input.cols, device,

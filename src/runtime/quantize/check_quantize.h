@@ -1,7 +1,7 @@
 // The checks of the tensors of quantize_mx and float_quantize (see check.h).
 #pragma once
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/quantize/quantize_spec.h"
 #include "ingot/runtime/quantize/quantize_tensors.h"
 
 namespace ingot {

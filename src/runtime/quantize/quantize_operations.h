@@ -2,7 +2,7 @@
 // GPU the context must be current.
 #pragma once
 
-#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/quantize/quantize_spec.h"
 #include "ingot/runtime/quantize/quantize_tensors.h"
 
 namespace ingot {
