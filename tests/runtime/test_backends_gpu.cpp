@@ -2,8 +2,9 @@
 // which are compared with float64 within a tolerance, and exactly where the inputs are small integers; and but for the
 // expressions with fast math, which are compared with the CPU's within a bound (support/pointwise_reference.h).
 //
-// With `-- 3/8` as last arguments, a share of the cases (support/share.h): most of the time is the CPU's, and
-// scripts/gpu_check.sh runs as many shares at once as there are cores.
+// With `-- 3/8` as last arguments, a share of the cases (support/share.h), in every suite but huge: most of the time is
+// the CPU's, and scripts/gpu_check.sh runs as many shares at once as there are cores. What is not a list of cases runs
+// in the first share.
 //
 // Suites, to be chosen with --run_test: small (a subset that compute-sanitizer gets through), every, large, huge (past
 // 2^31 elements), streams.
@@ -15,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "cases.h"
@@ -56,7 +58,8 @@ double gemm_tolerance(const GemmSpec& spec) {
 struct Fixture {
   Backend& cuda = context().backend();
   Stream stream{cuda};
-  std::unique_ptr<Backend> cpu = make_cpu_backend();
+  Share share = Share::of_arguments();
+  std::unique_ptr<Backend> cpu = make_cpu_backend(share.threads());
   Stream cpu_stream{*cpu};
   InputMaker maker;
   GemmReference gemm_reference;
@@ -82,9 +85,30 @@ struct Fixture {
                  : norm_difference("out", reference, outputs.at("out"), gemm_tolerance(*gemm));
   }
 
+  // Compiles a share of the kernels. The other processes compile theirs meanwhile, so that each finds most of what its
+  // cases need in the store; without this, all of them would want the same kernel at the same moment, and wait for it.
+  void compile_share(std::vector<KernelSpec> specs) const {
+    std::size_t index = 0;
+    std::erase_if(specs, [&](const KernelSpec&) { return !share.has(index++); });
+    context().cache().warm(specs, context().cache().target(), share.threads());
+  }
+
+  // The kernels that the cases name. (Which one a GEMM gets that names none depends on its size.)
+  template <class Chosen>
+  static std::vector<KernelSpec> kernels_of(const std::vector<Case>& all, const Chosen& chosen) {
+    std::vector<KernelSpec> specs;
+    std::unordered_set<std::string> seen;
+    for (const Case& c : all) {
+      const auto* const gemm = std::get_if<GemmSpec>(&c.spec);
+      if (!chosen(c) || (gemm != nullptr && gemm->kernel == GemmKernel::automatic)) continue;
+      if (seen.insert(print(c.spec)).second) specs.push_back(c.spec);
+    }
+    return specs;
+  }
+
   template <class Chosen>
   void run_all(const std::vector<Case>& all, const Chosen& chosen) {
-    const Share share = Share::of_arguments();
+    if (share.count > 1) compile_share(kernels_of(all, chosen));
     int faults = 0;
     int run_count = 0;
     std::size_t index = 0;
@@ -145,7 +169,7 @@ BOOST_AUTO_TEST_CASE(casts_in_one_launch_agree) {
 }
 
 // A plain tensor as a cluster, one with an expression as long as its tiles are on the GPU at once.
-BOOST_AUTO_TEST_CASE(small_casts_are_one_launch) {
+BOOST_AUTO_TEST_CASE(small_casts_are_one_launch, *once()) {
   const auto launches = [&](const char* line, Shape shape) {
     const Case c{.spec = parse(line), .shape = shape};
     const SharedMatrices inputs = maker.inputs(c);
@@ -162,7 +186,7 @@ BOOST_AUTO_TEST_CASE(small_casts_are_one_launch) {
   BOOST_TEST(launches(kFused, {16384, 640}) == 2);
 }
 
-BOOST_AUTO_TEST_CASE(memory_goes_there_and_back) {
+BOOST_AUTO_TEST_CASE(memory_goes_there_and_back, *once()) {
   std::vector<unsigned char> sent(1000);
   for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<unsigned char>(i);
   std::vector<unsigned char> back(1000, 0xff);
@@ -176,7 +200,7 @@ BOOST_AUTO_TEST_CASE(memory_goes_there_and_back) {
   BOOST_TEST(cuda.allocate(0) == nullptr);
 }
 
-BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_launched) {
+BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_launched, *once()) {
   const Case c{.spec = AmaxSpec{.in = Dtype::bf16}, .shape = {8, 8}};
   PlacedCase placed(c, maker.inputs(c), cuda, stream);
   const std::int64_t launches = cuda.launches();
@@ -190,7 +214,7 @@ BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_launched) {
 BOOST_AUTO_TEST_SUITE_END()
 
 // Not in `small`: memcheck counts the driver's refusal as an error.
-BOOST_FIXTURE_TEST_CASE(memory_that_is_not_there_is_an_error, Fixture) {
+BOOST_FIXTURE_TEST_CASE(memory_that_is_not_there_is_an_error, Fixture, *once()) {
   check_contains(error_of([&] { cuda.allocate(std::size_t{1} << 50U); }, ErrorCode::out_of_memory), {"bytes"});
 }
 
@@ -207,7 +231,7 @@ BOOST_AUTO_TEST_CASE(all_kernels_compile) {
     forced.tiling = kMmaTilings[1];
     specs.emplace_back(forced);
   }
-  context().cache().warm(specs, context().cache().target(), 0);
+  compile_share(specs);
   BOOST_TEST(context().cache().stats().compiled + context().cache().stats().loaded > 0);
 }
 
@@ -293,7 +317,7 @@ struct GraphFixture : Fixture {
   }
 };
 
-BOOST_FIXTURE_TEST_SUITE(streams, GraphFixture)
+BOOST_FIXTURE_TEST_SUITE(streams, GraphFixture, *once())
 
 BOOST_AUTO_TEST_CASE(a_captured_graph_gives_the_same_bits) {
   for (const Case& c : mixed_cases()) {

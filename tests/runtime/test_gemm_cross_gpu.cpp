@@ -14,7 +14,6 @@
 #include <cstring>
 #include <iostream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "ingot/runtime/context.h"
@@ -293,8 +292,7 @@ BOOST_AUTO_TEST_CASE(every_cell) {
     kernels.push_back(cross_kernels(cell, target));
     specs.insert(specs.end(), kernels.back().begin(), kernels.back().end());
   }
-  const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  context().cache().warm(specs, target, share.count == 1 ? 0 : std::max(1, (cores + share.count - 1) / share.count));
+  context().cache().warm(specs, target, share.threads());
   const KernelCache::Stats before = context().cache().stats();
 
   // Cells of the same formats meet a product one after the other: they share its sums in float64.

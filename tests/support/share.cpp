@@ -1,10 +1,23 @@
 #include "support/share.h"
 
-#include <boost/test/unit_test.hpp>
-
+#include <algorithm>
 #include <string>
+#include <thread>
 
 namespace ingot::test {
+namespace {
+
+boost::test_tools::assertion_result in_first_share(boost::unit_test::test_unit_id /*unit*/) {
+  return boost::test_tools::assertion_result(Share::of_arguments().has(0));
+}
+
+}  // namespace
+
+int Share::threads() const {
+  if (count == 1) return 0;
+  const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  return std::max(1, cores / count);
+}
 
 Share Share::of_arguments() {
   const auto& suite = boost::unit_test::framework::master_test_suite();
@@ -18,5 +31,7 @@ Share Share::of_arguments() {
   BOOST_REQUIRE(share.index < share.count);
   return share;
 }
+
+boost::unit_test::precondition once() { return boost::unit_test::precondition(&in_first_share); }
 
 }  // namespace ingot::test

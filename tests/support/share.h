@@ -2,6 +2,8 @@
 // arguments, every eighth case from the fourth on (0/8 begins with the first).
 #pragma once
 
+#include <boost/test/unit_test.hpp>
+
 #include <cstddef>
 
 namespace ingot::test {
@@ -12,7 +14,14 @@ struct Share {
 
   bool has(std::size_t i) const { return static_cast<int>(i % static_cast<std::size_t>(count)) == index; }
 
+  // Threads that a process may use so that all of them together keep the cores busy; 0, which is all cores, if there is
+  // only one process.
+  int threads() const;
+
   static Share of_arguments();
 };
+
+// A decorator of cases and suites that are not shared: only the first process runs them.
+boost::unit_test::precondition once();
 
 }  // namespace ingot::test
