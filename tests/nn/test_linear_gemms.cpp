@@ -1,4 +1,5 @@
-// linear_gemms() must list exactly the GEMMs of a Float8Linear step, as the context's manifest records them.
+// linear_gemms() must say what the layer does: it is compared with the GEMMs that a context notes during a step of
+// Float8Linear, for every recipe and for configs of one's own.
 #include <boost/test/unit_test.hpp>
 
 #include <array>
@@ -11,6 +12,7 @@
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
+#include "nn/linear_case.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -54,10 +56,8 @@ std::vector<GemmCall> recorded(const LinearConfig& config, const LinearSize& siz
 
 BOOST_AUTO_TEST_CASE(the_gemms_of_a_step) {
   constexpr LinearSize kSize{.tokens = 32, .in_features = 64, .out_features = 48};
-  LinearConfig mixed = tensorwise();
-  mixed.grad_weight = {};
-  for (const LinearConfig& config : {tensorwise(), high_precision(), mixed}) {
-    for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
+  for (const LinearConfig& config : test::every_config()) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32}) {
       const std::vector<GemmCall> actual = recorded(config, kSize, dtype);
       const std::array<LinearGemm, 3> expected = linear_gemms(config, kSize, dtype);
       BOOST_REQUIRE(actual.size() == expected.size());
@@ -68,12 +68,26 @@ BOOST_AUTO_TEST_CASE(the_gemms_of_a_step) {
   }
 }
 
+// Blocks and groups of 128 that a size does not fill, and those that it does.
+BOOST_AUTO_TEST_CASE(the_gemms_of_every_recipe_at_sizes_in_blocks) {
+  for (const Recipe& recipe : recipes()) {
+    for (const LinearSize& size : {LinearSize{128, 256, 384}, LinearSize{5, 130, 129}}) {
+      const std::vector<GemmCall> actual = recorded(recipe.config, size, Dtype::bf16);
+      const std::array<LinearGemm, 3> expected = linear_gemms(recipe.config, size, Dtype::bf16);
+      BOOST_REQUIRE(actual.size() == expected.size());
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        BOOST_TEST(print(actual[i]) == print(expected[i].call), expected[i].role << " of " << recipe.name);
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_config_that_is_none) {
-  LinearConfig half = tensorwise();
-  half.output.b.reset();
+  LinearConfig incomplete = tensorwise();
+  incomplete.output.b.reset();
   test::check_contains(test::error_of(
                            [&] {
-                             static_cast<void>(linear_gemms(half, {1, 1, 1}, Dtype::bf16));
+                             static_cast<void>(linear_gemms(incomplete, {1, 1, 1}, Dtype::bf16));
                            },
                            ErrorCode::invalid_spec),
                        {"incompatible operand precision for output"});
