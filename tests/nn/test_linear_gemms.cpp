@@ -1,5 +1,5 @@
-// linear_gemms() must say what the layer does: it is compared with the GEMMs that a context notes during a step of
-// Float8Linear, for every recipe and for configs of one's own.
+// linear_gemms() must list exactly the GEMMs of a Float8Linear step, as the manifest of a context records them, for every
+// recipe and every kind of config.
 #include <boost/test/unit_test.hpp>
 
 #include <array>

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # install_and_consume.sh <source tree> <build tree> <c++ compiler> [compiler launcher]
-# Installs the build and uses it as a stranger would: each header on its own, find_package, add_subdirectory.
+# Installs the build and uses it as a stranger would: each header on its own, each installed example, find_package,
+# add_subdirectory.
 set -euo pipefail
 source_dir=$1 build_dir=$2 cxx=$3 launcher=${4:-}
 
@@ -32,6 +33,17 @@ while IFS= read -r header; do
 done < <(cd "$work/prefix/include" && find . -name '*.h' | sed 's|^\./||' | sort)
 [ "$headers" -ge 20 ] || fail "only $headers headers are installed"
 echo "$headers headers"
+
+# (examples/consume is built below.) The templates are there for a user's own kernels.
+step "each installed example, with nothing but the package"
+examples=0
+while IFS= read -r file; do
+  "$cxx" -std=c++20 -fsyntax-only -I "$work/prefix/include" -I "$work/prefix/include/ingot/templates" -x c++ "$file" ||
+    fail "${file#"$work/prefix/"} is installed but does not compile against the installed headers"
+  examples=$((examples + 1))
+done < <(find "$work/prefix" -path '*/examples/*' \( -name '*.cpp' -o -name '*.h' -o -name '*.cuh' \) -not -path '*/consume/*')
+[ "$examples" -ge 3 ] || fail "only $examples examples are installed"
+echo "$examples examples"
 
 step "links of the installed documents"
 links=0
