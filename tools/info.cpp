@@ -1,3 +1,4 @@
+// The command: prints the device, the libraries, the kernel store and the tuning records.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,11 +9,22 @@
 
 #include "commands.h"
 #include "ingot/runtime/context.h"
+#include "tuning_summary.h"
 
 namespace ingot::tools {
 namespace {
 
-nlohmann::ordered_json to_json(const ContextInfo& info) {
+const char* name(Tuning mode) { return mode == Tuning::on ? "on" : mode == Tuning::off ? "off" : "frozen"; }
+
+nlohmann::ordered_json to_json(const TuningSummary& tuning) {
+  return {{"mode", name(tuning.mode)},
+          {"path", tuning.path.string()},
+          {"this_machine", tuning.this_machine},
+          {"other_machines", tuning.other_machines},
+          {"damaged", tuning.damaged}};
+}
+
+nlohmann::ordered_json to_json(const ContextInfo& info, const TuningSummary& tuning) {
   nlohmann::ordered_json libraries = nlohmann::ordered_json::array();
   for (const LibraryInfo& library : info.libraries) {
     libraries.push_back({{"name", library.name},
@@ -29,13 +41,14 @@ nlohmann::ordered_json to_json(const ContextInfo& info) {
            {{"path", info.store_root.string()},
             {"files", info.store_usage.files},
             {"bytes", info.store_usage.bytes},
-            {"problem", info.store_problem}}}};
+            {"problem", info.store_problem}}},
+          {"tuning", to_json(tuning)}};
 }
 
 constexpr std::size_t kLabelWidth = 14;
 constexpr std::size_t kTextWidth = 84;
 
-// Lines of at most kTextWidth, broken at spaces; a longer word (a path) has a line of its own.
+// Lines of at most kTextWidth characters, broken at spaces; a longer word (a path) gets a line of its own.
 std::vector<std::string> wrap(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream words(text);
@@ -72,12 +85,33 @@ void print_store(const ContextInfo& info) {
   if (!info.store_problem.empty()) print_rows("", "keeps nothing: " + info.store_problem);
 }
 
-void print_table(const ContextInfo& info) {
+void print_tuning(const TuningSummary& tuning) {
+  const auto mode_text = [&] {
+    if (tuning.mode == Tuning::off) return "off: the records are not used";
+    if (tuning.mode == Tuning::frozen) return "frozen: the records are used, and none are written";
+    return "on: the records are used, and `ingot tune` writes them";
+  };
+  print_row("tuning", mode_text());
+  if (tuning.path.empty()) {
+    print_row("", "no records: there is no store");
+    return;
+  }
+  print_row("", tuning.path.string() + (tuning.is_file ? " (INGOT_TUNING_FILE)" : ""));
+  std::string counts =
+      fmt::format("{} {} for this machine", tuning.this_machine, tuning.this_machine == 1 ? "record" : "records");
+  if (tuning.other_machines > 0) counts += fmt::format(", {} for other machines", tuning.other_machines);
+  if (tuning.damaged > 0) {
+    counts += fmt::format(", {} damaged{}", tuning.damaged, tuning.is_file ? "" : " and moved to quarantine");
+  }
+  print_row("", counts);
+}
+
+void print_table(const ContextInfo& info, const TuningSummary& tuning) {
   const bool is_cpu = info.device.type == DeviceType::cpu;
   const auto is_missing = [](const LibraryInfo& library) { return !library.problem.empty(); };
   fmt::print("Ingot {}\n\n", info.ingot_version);
   print_row("device", fmt::format("{} ({})", info.device_name, print(info.device)));
-  // A reason that is one of the missing libraries is told below.
+  // The section "Missing" repeats the reason where it is that of a library.
   const bool told_below = std::ranges::find(info.libraries, info.reason, &LibraryInfo::problem) != info.libraries.end();
   if (!told_below) print_rows("", info.reason);
   print_row("target", print(info.target) + (is_cpu ? ", which kernels are compiled for without a GPU" : ""));
@@ -87,6 +121,7 @@ void print_table(const ContextInfo& info) {
   }
   fmt::print("\n");
   print_store(info);
+  print_tuning(tuning);
   if (std::ranges::none_of(info.libraries, is_missing)) return;
   fmt::print("\nMissing\n");
   for (const LibraryInfo& library : info.libraries) {
@@ -109,12 +144,15 @@ std::string print_bytes(double bytes) {
 }
 
 void info(const InfoOptions& options) {
-  const Context context;
+  const ContextOptions environment = ContextOptions::from_environment();
+  Context context(environment);
   const ContextInfo found = context.info();
+  const TuningSummary tuning =
+      summarize_tuning(context.tuning(), context.tuning_store(), environment.tuning_file, context.tuning_machine());
   if (options.json) {
-    fmt::print("{}\n", to_json(found).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", to_json(found, tuning).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
-    print_table(found);
+    print_table(found, tuning);
   }
 }
 

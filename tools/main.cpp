@@ -1,4 +1,4 @@
-// ingot: what this machine has, what a spec becomes, and which kernels are fastest here.
+// The program `ingot`: reads the command line and runs the command.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -41,11 +41,60 @@ Specs:
   norm_backward rms bf16 affine sums=f32
   amax_history reduce=max)";
 
+void add_info(CLI::App& app, ingot::tools::InfoOptions& options) {
+  CLI::App* const command = app.add_subcommand(
+      "info", "Device, libraries, kernel store and tuning records; what is missing and how to get it");
+  command->add_flag("--json", options.json, "Print JSON");
+  command->callback([&] { ingot::tools::info(options); });
+}
+
+void add_show(CLI::App& app, ingot::tools::ShowOptions& options) {
+  CLI::App* const command =
+      app.add_subcommand("show", "Compile a spec and show its source, PTX and resources; needs no GPU");
+  command->add_option("spec", options.spec, "The spec's line, in quotes")->required();
+  command->add_option("--target", options.target, "Architecture, such as sm_90a (default: this GPU's, else sm_90a)");
+  CLI::Option* const source = command->add_flag("--source", options.source, "Print the generated source only");
+  CLI::Option* const ptx = command->add_flag("--ptx", options.ptx, "Print the PTX only")->excludes(source);
+  command->add_flag("--json", options.json, "Print all of it as JSON")->excludes(source)->excludes(ptx);
+  command->add_option("--cubin", options.cubin,
+                      "Write the machine code to this file (passes other than the main one to FILE.first, FILE.finish, "
+                      "FILE.whole)");
+  command->footer(kSpecs);
+  command->callback([&] { ingot::tools::show(options); });
+}
+
+void add_tune(CLI::App& app, ingot::tools::TuneOptions& options, int& status) {
+  CLI::App* const command = app.add_subcommand(
+      "tune", "Measure which kernel is the fastest for each GEMM, and keep records that the library then follows");
+  command->add_option("--mnk", options.mnk, "A linear layer: tokens,out_features,in_features; repeatable");
+  command->add_option("--set", options.set, "The layers of llama2-7b, llama2-70b, llama3-8b or llama3-70b");
+  command->add_option("--tokens", options.tokens,
+                      "Tokens in a step, for the layers of --set (default: 8192, with --weight-only 16); --mnk has its "
+                      "own");
+  command->add_option("--recipe", options.recipe, "Only this recipe's GEMMs: one of " + ingot::recipe_names());
+  command->add_option("--weight-only", options.weight_only,
+                      "Instead of the recipes' GEMMs, products with packed weights of this dtype, such as e4m3fn, "
+                      "beside the same products in 16 bits");
+  command->add_option("--weight-scale", options.weight_scale,
+                      "Granularity of those weights' factors: tensor, row, 1x128, 1x64, 1x32, 128x128 or mx (default: "
+                      "row for FP8, mx for fewer bits)");
+  command->add_option("--activations", options.activations,
+                      "Dtype of the activations that those weights are packed for: bf16 or f16 (default: bf16)");
+  command->add_option("--manifest", options.manifest, "The GEMMs recorded by a run with INGOT_GEMM_MANIFEST");
+  command->add_option("--budget", options.budget, "Stop after this time, such as 60s or 5m; the next run goes on");
+  command->add_flag("--again", options.again, "Measure again what has a record");
+  command->add_flag("--list", options.list, "Print the GEMMs and exit; needs no GPU");
+  command->add_flag("--json", options.json, "Print JSON, with --list too");
+  command->add_option("--import", options.import_from, "Take records from this file first");
+  command->add_option("--export", options.export_to, "Write all records to this file at the end");
+  command->callback([&] { status = ingot::tools::tune(options); });
+}
+
 bool has_command(const CLI::App& app, const std::string& name) {
   return !app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; }).empty();
 }
 
-// "info or show"
+// "info, show or tune"
 std::string command_names(const CLI::App& app) {
   const auto commands = app.get_subcommands({});
   std::string names;
@@ -59,55 +108,17 @@ std::string command_names(const CLI::App& app) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Ingot: FP8 kernels written, compiled and cached at run time.", "ingot"};
+  CLI::App app{"Ingot: FP8 kernels generated, compiled and cached at run time.", "ingot"};
   app.set_version_flag("--version", "ingot " + ingot::version());
   app.require_subcommand(1);
 
-  ingot::tools::InfoOptions info;
-  CLI::App* const info_command =
-      app.add_subcommand("info", "Device, libraries and kernel store; what is missing and how to get it");
-  info_command->add_flag("--json", info.json, "Print JSON");
-  info_command->callback([&] { ingot::tools::info(info); });
-
-  ingot::tools::ShowOptions show;
-  CLI::App* const show_command =
-      app.add_subcommand("show", "Compile a spec and show its source, PTX and resources; needs no GPU");
-  show_command->add_option("spec", show.spec, "The spec's line, in quotes")->required();
-  show_command->add_option("--target", show.target, "Architecture, such as sm_90a (default: this GPU's, else sm_90a)");
-  CLI::Option* const source = show_command->add_flag("--source", show.source, "Print the generated source only");
-  CLI::Option* const ptx = show_command->add_flag("--ptx", show.ptx, "Print the PTX only")->excludes(source);
-  show_command->add_flag("--json", show.json, "Print all of it as JSON")->excludes(source)->excludes(ptx);
-  show_command->add_option(
-      "--cubin", show.cubin,
-      "Write the machine code to this file (another pass than the main one to FILE.first, FILE.finish, FILE.whole)");
-  show_command->footer(kSpecs);
-  show_command->callback([&] { ingot::tools::show(show); });
-
   int status = 0;
+  ingot::tools::InfoOptions info;
+  ingot::tools::ShowOptions show;
   ingot::tools::TuneOptions tune;
-  CLI::App* const tune_command = app.add_subcommand(
-      "tune", "Measure which kernel is the fastest for each GEMM, and keep records that the library then follows");
-  tune_command->add_option("--mnk", tune.mnk, "A linear layer: tokens,out_features,in_features; repeatable");
-  tune_command->add_option("--set", tune.set, "The layers of llama2-7b, llama2-70b, llama3-8b or llama3-70b");
-  tune_command->add_option("--tokens", tune.tokens,
-                           "Tokens in a step, for --set (default: 8192, with --weight-only 16)");
-  tune_command->add_option("--recipe", tune.recipe, "Only this recipe's GEMMs: one of " + ingot::recipe_names());
-  tune_command->add_option("--weight-only", tune.weight_only,
-                           "In place of recipes' GEMMs, products with packed weights of this dtype, such as e4m3fn, "
-                           "beside the same products in 16 bits");
-  tune_command->add_option("--weight-scale", tune.weight_scale,
-                           "What shares a factor of those weights: tensor, row, 1x128, 1x64, 1x32, 128x128 or mx "
-                           "(default: row for FP8, mx for fewer bits)");
-  tune_command->add_option("--activations", tune.activations,
-                           "Of those products: bf16 or f16, for which the weights are packed (default: bf16)");
-  tune_command->add_option("--manifest", tune.manifest, "The GEMMs that a run with INGOT_GEMM_MANIFEST has recorded");
-  tune_command->add_option("--budget", tune.budget, "Stop after this time, such as 60s or 5m; the next run goes on");
-  tune_command->add_flag("--again", tune.again, "Measure again what has a record");
-  tune_command->add_flag("--list", tune.list, "Print the GEMMs and exit; needs no GPU");
-  tune_command->add_flag("--json", tune.json, "Print JSON");
-  tune_command->add_option("--import", tune.import_from, "Take records from this file first");
-  tune_command->add_option("--export", tune.export_to, "Write all records to this file at the end");
-  tune_command->callback([&] { status = ingot::tools::tune(tune); });
+  add_info(app, info);
+  add_show(app, show);
+  add_tune(app, tune, status);
 
   if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
     fmt::print(stderr, "ingot: error: no command \"{}\"; expected {}\n", argv[1], command_names(app));

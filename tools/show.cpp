@@ -1,4 +1,5 @@
-// Compiles in front of the reader: nothing is taken from the store, so the time shown is the compiler's.
+// The command: compiles a spec and prints what came of it. Nothing is taken from the store, so the time shown is the
+// compiler's.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,41 +13,52 @@
 #include <vector>
 
 #include "commands.h"
-#include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/template_files.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
+#include "show_choice.h"
 
 namespace ingot::tools {
 namespace {
 
 struct ShownPass {
-  std::string name;  // "first", "main", "finish"
+  std::string name;  // "first", "main", "finish", "whole"
   Source source;
   std::string ptx;
   CompiledKernel compiled;
   double milliseconds = 0;
 };
 
-Target choose_target(const std::string& text, const ContextOptions& options) {
-  if (!text.empty()) {
-    const std::optional<Target> target = parse_target(text);
-    if (target && *target >= kSupportedTargets.front()) return *target;
-    std::string supported;
-    for (const Target each : kSupportedTargets) supported += (supported.empty() ? "" : ", ") + print(each);
-    throw Error(ErrorCode::invalid_argument, "target",
-                fmt::format("\"{}\" is {}; expected one of {}", text,
-                            target ? "older than the kernels can be compiled for" : "no architecture", supported));
-  }
+Target parse_supported_target(const std::string& text) {
+  const std::optional<Target> target = parse_target(text);
+  if (target && *target >= kSupportedTargets.front()) return *target;
+  std::string supported;
+  for (const Target each : kSupportedTargets) supported += (supported.empty() ? "" : ", ") + print(each);
+  throw Error(ErrorCode::invalid_argument, "target",
+              fmt::format("\"{}\" is {}; expected one of {}", text,
+                          target ? "older than the kernels can be compiled for" : "no architecture", supported));
+}
+
+// This machine's GPU, or one of the target asked for that is as large as an H100.
+MatmulDevice choose_device(const std::string& target, const ContextOptions& options) {
+  constexpr int kH100 = 132;
+  std::optional<Target> asked;
+  if (!target.empty()) asked = parse_supported_target(target);
   std::string no_driver;
   const std::unique_ptr<Driver> driver = Driver::open(no_driver);
-  const bool has_device = driver != nullptr && options.device_index < driver->device_count();
-  return has_device ? driver->device_target(options.device_index) : options.offline_target;
+  if (driver != nullptr && options.device_index < driver->device_count()) {
+    const Target found = driver->device_target(options.device_index);
+    if (!asked || *asked == found) {
+      return {.target = found, .multiprocessors = driver->multiprocessors(options.device_index)};
+    }
+  }
+  return {.target = asked.value_or(options.offline_target), .multiprocessors = kH100};
 }
 
 void check_target(const KernelSpec& spec, Target target) {
@@ -59,53 +71,6 @@ void check_target(const KernelSpec& spec, Target target) {
   throw Error(ErrorCode::invalid_argument, print(spec),
               fmt::format("kernel sm90 runs on {0} only, but the target is {1}; use --target {0}", print(kHopper),
                           print(target)));
-}
-
-// Of what is shown for a dequant_matmul that leaves the choice to its sizes: those of a decoding step, on an H100.
-constexpr MatmulSize kShownSize{.m = 16, .n = 4096, .k = 4096};
-constexpr int kShownMultiprocessors = 132;
-
-struct Shown {
-  KernelSpec spec;
-  std::string note;  // what the reader should know about which kernel this is; empty where there is one only
-};
-
-std::string note(const KernelSpec& spec) {
-  const auto* const gemm = std::get_if<GemmSpec>(&spec);
-  if (gemm == nullptr || gemm->kernel != GemmKernel::automatic) return {};
-  GemmSpec sm90 = *gemm;
-  sm90.kernel = GemmKernel::sm90;
-  bool has_sm90 = true;
-  try {
-    validate(sm90);
-  } catch (const Error&) {
-    has_sm90 = false;
-  }
-  if (has_sm90) {
-    return "this is the kernel of last resort; on a GPU what tuning found comes first, then cuBLASLt or, on Hopper, "
-           "kernel "
-           "sm90, then kernel mma: add kernel=sm90 or kernel=mma to the spec to see those";
-  }
-  return "this is the kernel of last resort; on a GPU what tuning found comes first, then cuBLASLt";
-}
-
-// A dequant_matmul without a kernel or a tiling becomes the one that a call would take.
-Shown choose(const KernelSpec& asked, Target target) {
-  const auto* const dequant = std::get_if<DequantMatmulSpec>(&asked);
-  if (dequant == nullptr || dequant->tiling) return {.spec = asked, .note = note(asked)};
-  const std::vector<DequantMatmulSpec> order =
-      dequant_order(*dequant, kShownSize, {.target = target, .multiprocessors = kShownMultiprocessors});
-  if (order.empty()) return {.spec = asked, .note = {}};
-  const bool is_automatic = dequant->kernel == DequantKernel::automatic;
-  const bool is_tuned = is_automatic && !dequant->batch_invariant;
-  return {
-      .spec = order.front(),
-      .note = fmt::format("this is what is taken for M = {}, N = {}, K = {}; other sizes take other {}{}{}",
-                          kShownSize.m, kShownSize.n, kShownSize.k, is_automatic ? "kernels and tilings" : "tilings",
-                          is_tuned ? ", and on a GPU what tuning found comes first" : "",
-                          is_automatic && target == Target{9, 0, false}
-                              ? "; kernel sm90 is for target sm_90a, which a Hopper GPU is"
-                              : "")};
 }
 
 ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {
@@ -140,7 +105,8 @@ nlohmann::ordered_json to_json(const ShownPass& pass) {
 
 void print_text(const std::string& text) { fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n"); }
 
-// One pass's text alone may be piped into a file as it is; two are told apart by a comment, which both languages read.
+// The text of one pass can be piped into a file as it is. Several are separated by a comment, which is valid in both
+// languages.
 void print_texts(const std::vector<ShownPass>& passes, bool ptx) {
   for (const ShownPass& pass : passes) {
     if (passes.size() > 1) fmt::print("{}// ---- {} pass\n", &pass == &passes.front() ? "" : "\n", pass.name);
@@ -156,7 +122,7 @@ void print_indented(const std::string& text) {
   }
 }
 
-void print_summary(const Shown& chosen, Target target, const NvrtcCompiler& compiler,
+void print_summary(const ShowChoice& chosen, Target target, const NvrtcCompiler& compiler,
                    const std::vector<ShownPass>& passes) {
   fmt::print("{}\n{}, NVRTC {}\n", print(chosen.spec), print(target), compiler.version());
   if (!chosen.note.empty()) fmt::print("note: {}\n", chosen.note);
@@ -187,43 +153,59 @@ void write_cubin(const std::filesystem::path& file, const CompiledKernel& compil
   }
 }
 
+void write_cubins(const std::filesystem::path& main_file, const std::vector<ShownPass>& passes) {
+  for (const ShownPass& pass : passes) {
+    std::filesystem::path file = main_file;
+    if (pass.name != "main") file += "." + pass.name;
+    write_cubin(file, pass.compiled);
+  }
+}
+
+void print_json(const ShowChoice& chosen, const MatmulDevice& device, const NvrtcCompiler& compiler,
+                const std::vector<ShownPass>& passes) {
+  nlohmann::ordered_json json{
+      {"spec", print(chosen.spec)}, {"target", print(device.target)}, {"nvrtc", compiler.version()}};
+  if (!chosen.note.empty()) json["note"] = chosen.note;
+  if (chosen.size) {
+    json["chosen_for"] = {{"m", chosen.size->m},
+                          {"n", chosen.size->n},
+                          {"k", chosen.size->k},
+                          {"multiprocessors", device.multiprocessors}};
+  }
+  for (const ShownPass& pass : passes) json["passes"].push_back(to_json(pass));
+  fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+std::unique_ptr<NvrtcCompiler> open_compiler(const ContextOptions& options) {
+  std::string problem;
+  auto compiler = NvrtcCompiler::open(
+      options.cuda_root.string(), options.templates.empty() ? embedded_templates() : read_templates(options.templates),
+      problem);
+  if (compiler == nullptr) throw Error(ErrorCode::not_found, "NVRTC", problem);
+  return compiler;
+}
+
 }  // namespace
 
 void show(const ShowOptions& options) {
   const KernelSpec asked = parse(options.spec);
   const ContextOptions environment = ContextOptions::from_environment();
-  const Target target = choose_target(options.target, environment);
-  check_target(asked, target);
-  const Shown chosen = choose(asked, target);
-  const KernelSpec& spec = chosen.spec;
+  const MatmulDevice device = choose_device(options.target, environment);
+  check_target(asked, device.target);
+  const ShowChoice chosen = choose_shown(asked, device);
 
-  std::string problem;
-  const std::unique_ptr<NvrtcCompiler> compiler = NvrtcCompiler::open(
-      environment.cuda_root.string(),
-      environment.templates.empty() ? embedded_templates() : read_templates(environment.templates), problem);
-  if (compiler == nullptr) throw Error(ErrorCode::not_found, "NVRTC", problem);
-
+  const std::unique_ptr<NvrtcCompiler> compiler = open_compiler(environment);
   std::vector<ShownPass> shown;
-  for (const Pass pass : passes(spec)) shown.push_back(compile(*compiler, spec, pass, target));
+  for (const Pass pass : passes(chosen.spec)) shown.push_back(compile(*compiler, chosen.spec, pass, device.target));
 
-  if (!options.cubin.empty()) {
-    for (const ShownPass& pass : shown) {
-      std::filesystem::path file = options.cubin;
-      if (pass.name != "main") file += "." + pass.name;
-      write_cubin(file, pass.compiled);
-    }
-  }
-
+  if (!options.cubin.empty()) write_cubins(options.cubin, shown);
   if (options.json) {
-    nlohmann::ordered_json json{{"spec", print(spec)}, {"target", print(target)}, {"nvrtc", compiler->version()}};
-    if (!chosen.note.empty()) json["note"] = chosen.note;
-    for (const ShownPass& pass : shown) json["passes"].push_back(to_json(pass));
-    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    print_json(chosen, device, *compiler, shown);
   } else if (options.source || options.ptx) {
     print_texts(shown, options.ptx);
     if (!chosen.note.empty()) fmt::print(stderr, "ingot: note: {}\n", chosen.note);
   } else {
-    print_summary(chosen, target, *compiler, shown);
+    print_summary(chosen, device.target, *compiler, shown);
   }
 }
 

@@ -1,4 +1,5 @@
-// The command: what is to be tuned, on which GPU, and what it says of it. How a list is tuned: tune_session.h.
+// The command: plans what to tune, tunes it on this machine's GPU and prints the outcome. The work on the list itself
+// is in tune_session.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -145,10 +146,35 @@ bool tune_on_gpu(Context& context, std::vector<TunedGemm>& gemms, const TuneOpti
   return tune_missing(session, gemms);
 }
 
-void print_plan(const std::vector<PlannedGemm>& planned) {
-  std::size_t width = 0;
-  for (const PlannedGemm& gemm : planned) width = std::max(width, gemm.label.size() + 2);
-  for (const PlannedGemm& gemm : planned) fmt::print("{:<{}}{}\n", gemm.label, width, print(gemm.call));
+// Throws where this machine can measure nothing, or cannot keep what it measures.
+void check_can_tune(Context& context) {
+  if (context.device().type != DeviceType::cuda) {
+    throw Error(ErrorCode::not_found, "tune",
+                fmt::format("kernels are measured on a GPU, and there is none ({}); --list shows what would be tuned, "
+                            "--import brings records from elsewhere",
+                            context.info().reason));
+  }
+  if (const std::string problem = context.tuning_store().disabled_reason(); !problem.empty()) {
+    throw Error(ErrorCode::io_failed, "tune", "records cannot be kept: " + problem);
+  }
+}
+
+// Tunes what is planned and prints the outcome. Returns the exit code.
+int tune_and_report(Context& context, const std::vector<PlannedGemm>& planned, const TuneOptions& options,
+                    double seconds, const Interrupts& interrupts) {
+  check_can_tune(context);
+  std::vector<TunedGemm> gemms;
+  for (const PlannedGemm& gemm : planned) gemms.push_back({.planned = gemm});
+  const bool finished = tune_on_gpu(context, gemms, options, seconds, interrupts);
+  fmt::print("{}\n", options.json ? json(gemms, context.tuning_machine()) : table(gemms));
+  const auto untried = std::ranges::count_if(gemms, [](const TunedGemm& g) { return !g.record && g.problem.empty(); });
+  if (untried > 0) {
+    fmt::print(stderr, "{} of {} GEMMs are not tuned yet; run the same command again to go on\n", untried,
+               gemms.size());
+  }
+  const bool failed = std::ranges::any_of(gemms, [](const TunedGemm& g) { return !g.problem.empty(); });
+  if (!finished) return kInterrupted;
+  return failed ? 1 : 0;
 }
 
 }  // namespace
@@ -171,7 +197,7 @@ int tune(const TuneOptions& options) {
                 "or --import or --export");
   }
   if (options.list) {
-    print_plan(planned);
+    fmt::print("{}", options.json ? list_json(planned) : list(planned));
     return 0;
   }
   const Interrupts interrupts;  // before there are threads
@@ -180,30 +206,7 @@ int tune(const TuneOptions& options) {
     if (context.tuning() == Tuning::frozen) refuse_frozen("--import");
     import_records(context, options.import_from);
   }
-  int status = 0;
-  if (!planned.empty()) {
-    if (context.device().type != DeviceType::cuda) {
-      throw Error(ErrorCode::not_found, "tune",
-                  fmt::format("kernels are measured on a GPU, and there is none ({}); --list shows what would be "
-                              "tuned, --import brings records from elsewhere",
-                              context.info().reason));
-    }
-    if (const std::string problem = context.tuning_store().disabled_reason(); !problem.empty()) {
-      throw Error(ErrorCode::io_failed, "tune", "records cannot be kept: " + problem);
-    }
-    std::vector<TunedGemm> gemms;
-    for (const PlannedGemm& gemm : planned) gemms.push_back({.planned = gemm});
-    const bool to_the_end = tune_on_gpu(context, gemms, options, seconds, interrupts);
-    fmt::print("{}\n", options.json ? json(gemms, context.tuning_machine()) : table(gemms));
-    if (!to_the_end) status = kInterrupted;
-    const auto untried =
-        std::ranges::count_if(gemms, [](const TunedGemm& g) { return !g.record && g.problem.empty(); });
-    if (untried > 0) {
-      fmt::print(stderr, "{} of {} GEMMs are not tuned yet; the same command goes on with them\n", untried,
-                 gemms.size());
-    }
-    if (std::ranges::any_of(gemms, [](const TunedGemm& g) { return !g.problem.empty(); })) status = std::max(status, 1);
-  }
+  const int status = planned.empty() ? 0 : tune_and_report(context, planned, options, seconds, interrupts);
   if (!options.export_to.empty()) export_records(context, options.export_to);
   return status;
 }

@@ -195,6 +195,10 @@ class Plan {
 }  // namespace
 
 std::vector<PlannedGemm> plan(const TuneRequest& request) {
+  if (request.tokens && request.set.empty()) {
+    refuse("--tokens", std::to_string(*request.tokens),
+           "left out without --set, whose tokens it gives; --mnk and a manifest have their own");
+  }
   Plan made(request);
   for (const std::string& mnk : request.mnk) made.add_layer("", parse_mnk(mnk));
   if (!request.set.empty()) {

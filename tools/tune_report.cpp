@@ -18,17 +18,57 @@ double tflops(const TuningRecord& record) {
 
 std::string ratio(double other_us, double us) { return other_us > 0 ? fmt::format("{:.3f}", other_us / us) : "-"; }
 
+std::string label_of(const TunedGemm& gemm) {
+  return gemm.planned.label.empty() ? print(kernel_spec(gemm.planned.call.spec)) : gemm.planned.label;
+}
+
+std::string kernel_text(const TunedGemm& gemm) {
+  if (gemm.record) return kernel_of(gemm.record->chosen);
+  return gemm.problem.empty() ? "not tuned yet" : gemm.problem;
+}
+
+Json to_json(const PlannedGemm& gemm) {
+  const auto& [m, n, k] = gemm.call.size;
+  return {{"label", gemm.label}, {"spec", print(kernel_spec(gemm.call.spec))}, {"m", m}, {"n", n}, {"k", k}};
+}
+
+Json to_json(const TunedGemm& gemm) {
+  Json one = to_json(gemm.planned);
+  one["tuned"] = gemm.record.has_value();
+  if (gemm.record) {
+    const TuningRecord& r = *gemm.record;
+    const auto or_null = [](double us) { return us > 0 ? Json(us) : Json(nullptr); };
+    one["kernel"] = kernel_of(r.chosen);
+    one["us"] = r.us;
+    one["tflops"] = tflops(r);
+    one["cublaslt_us"] = or_null(r.cublaslt_us);
+    one["bf16_us"] = or_null(r.bf16_us);
+    one["date"] = r.date;
+  } else if (!gemm.problem.empty()) {
+    one["problem"] = gemm.problem;
+  }
+  return one;
+}
+
+std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
+
 }  // namespace
 
+std::string list(const std::vector<PlannedGemm>& planned) {
+  std::size_t width = 0;
+  for (const PlannedGemm& gemm : planned) width = std::max(width, gemm.label.size() + 2);
+  std::string text;
+  for (const PlannedGemm& gemm : planned) text += fmt::format("{:<{}}{}\n", gemm.label, width, print(gemm.call));
+  return text;
+}
+
+std::string list_json(const std::vector<PlannedGemm>& planned) {
+  Json gemms = Json::array();
+  for (const PlannedGemm& gemm : planned) gemms.push_back(to_json(gemm));
+  return dump({{"gemms", gemms}}) + "\n";
+}
+
 std::string table(const std::vector<TunedGemm>& gemms) {
-  const auto label_of = [](const TunedGemm& gemm) {
-    const std::string spec = print(kernel_spec(gemm.planned.call.spec));
-    return gemm.planned.label.empty() ? spec : gemm.planned.label;
-  };
-  const auto kernel_text = [](const TunedGemm& gemm) {
-    if (gemm.record) return kernel_of(gemm.record->chosen);
-    return gemm.problem.empty() ? std::string("not tuned yet") : gemm.problem;
-  };
   std::size_t labels = 6;
   std::size_t kernels = 8;
   for (const TunedGemm& gemm : gemms) {
@@ -49,36 +89,14 @@ std::string table(const std::vector<TunedGemm>& gemms) {
     text += "\n";
   }
   return text +
-         "\nThe last two columns: how many times as fast as cuBLASLt's best algorithm, and as the same product in "
-         "bf16.\n";
+         "\nThe last two columns: the speed relative to cuBLASLt's best algorithm and to the same product in bf16.\n";
 }
 
 std::string json(const std::vector<TunedGemm>& gemms, const TuningMachine& machine) {
   Json all{{"device", machine.device},     {"target", machine.target},     {"driver", machine.driver},
            {"compiler", machine.compiler}, {"cublaslt", machine.cublaslt}, {"gemms", Json::array()}};
-  for (const TunedGemm& gemm : gemms) {
-    const auto& [m, n, k] = gemm.planned.call.size;
-    Json one{{"label", gemm.planned.label},
-             {"spec", print(kernel_spec(gemm.planned.call.spec))},
-             {"m", m},
-             {"n", n},
-             {"k", k},
-             {"tuned", gemm.record.has_value()}};
-    if (gemm.record) {
-      const TuningRecord& r = *gemm.record;
-      const auto or_null = [](double us) { return us > 0 ? Json(us) : Json(nullptr); };
-      one["kernel"] = kernel_of(r.chosen);
-      one["us"] = r.us;
-      one["tflops"] = tflops(r);
-      one["cublaslt_us"] = or_null(r.cublaslt_us);
-      one["bf16_us"] = or_null(r.bf16_us);
-      one["date"] = r.date;
-    } else if (!gemm.problem.empty()) {
-      one["problem"] = gemm.problem;
-    }
-    all["gemms"].push_back(std::move(one));
-  }
-  return all.dump(2, ' ', false, Json::error_handler_t::replace);
+  for (const TunedGemm& gemm : gemms) all["gemms"].push_back(to_json(gemm));
+  return dump(all);
 }
 
 }  // namespace ingot::tools

@@ -1,4 +1,4 @@
-// What tuning has found, as a table to read and as JSON.
+// What is to be tuned and what tuning has found, as text to read and as JSON.
 #pragma once
 
 #include <optional>
@@ -16,6 +16,11 @@ struct TunedGemm {
   std::string problem{};                 // why there is none, where tuning has tried
 };
 
+// What `ingot tune --list` prints: a line for each GEMM, or JSON.
+std::string list(const std::vector<PlannedGemm>& planned);
+std::string list_json(const std::vector<PlannedGemm>& planned);
+
+// What `ingot tune` prints at the end.
 std::string table(const std::vector<TunedGemm>& gemms);
 std::string json(const std::vector<TunedGemm>& gemms, const TuningMachine& machine);
 

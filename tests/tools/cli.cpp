@@ -65,6 +65,8 @@ Result run(const std::string& arguments, const std::string& environment = "") {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 #define CHECK_CONTAINS(text, part) BOOST_TEST(contains(text, part), "\"" << (part) << "\" is not in:\n" << (text))
 
 // A spec with one pass and one with two.
@@ -151,6 +153,45 @@ BOOST_AUTO_TEST_CASE(info_as_json) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(info_counts_tuning_records) {
+  using ingot::test::record;
+  const Folder folder;
+  const fs::path store = folder / "store";
+  const std::string environment = "INGOT_DEVICE=cpu INGOT_CACHE_DIR='" + store.string() + "'";
+  const auto tuning = [&](const std::string& more) {
+    return json::parse(run("info --json", environment + more).out).at("tuning");
+  };
+  const json none{{"mode", "on"},
+                  {"path", (store / "tuning").string()},
+                  {"this_machine", 0},
+                  {"other_machines", 0},
+                  {"damaged", 0}};
+  BOOST_TEST(tuning("") == none);
+  BOOST_TEST(tuning(" INGOT_TUNING=off").at("mode") == "off");
+  const Result empty = run("info", environment + " INGOT_TUNING=frozen");
+  CHECK_CONTAINS(empty.out, "tuning        frozen: the records are used, and none are written\n");
+  CHECK_CONTAINS(empty.out, (store / "tuning").string() + "\n");
+  CHECK_CONTAINS(empty.out, " 0 records for this machine\n");
+
+  const fs::path file = folder / "records";
+  ingot::write_tuning_file(file, std::vector{record(1), record(2), record(2, "NVIDIA H100")});
+  BOOST_REQUIRE(run("tune --import '" + file.string() + "'", environment).code == 0);
+  std::ofstream(store / "tuning" / (std::string(32, 'f') + ".json")) << "torn";
+  const Result result = run("info", environment);
+  BOOST_TEST(result.code == 0, result.err);
+  CHECK_CONTAINS(result.out, " 0 records for this machine, 3 for other machines, 1 damaged and moved to quarantine\n");
+  CHECK_CONTAINS(result.err, "is truncated; it was moved to ");
+  const json found = tuning("");
+  BOOST_TEST(found.at("other_machines") == 3);
+  BOOST_TEST(found.at("damaged") == 0);
+
+  std::ofstream(file, std::ios::app) << "torn\n";
+  const std::string of_file = " INGOT_TUNING_FILE='" + file.string() + "'";
+  BOOST_TEST(tuning(of_file).at("path") == file.string());
+  BOOST_TEST(tuning(of_file).at("damaged") == 1);
+  CHECK_CONTAINS(run("info", environment + of_file).out, file.string() + " (INGOT_TUNING_FILE)\n");
+}
+
 BOOST_AUTO_TEST_CASE(info_refuses_a_device_that_does_not_exist) {
   const Result result = run("info", "INGOT_DEVICE=tpu");
   BOOST_TEST(result.code == 1);
@@ -186,7 +227,8 @@ BOOST_AUTO_TEST_CASE(show_refuses_a_bad_spec) {
 
 BOOST_AUTO_TEST_CASE(show_takes_the_dequant_kernel_of_a_size) {
   const std::string spec = "dequant_matmul bf16*e4m3fn->bf16 packed scale=row";
-  const std::string note = "note: this is what is taken for M = 16, N = 4096, K = 4096; other sizes take other ";
+  const std::string note =
+      "note: this is what M = 16, N = 4096, K = 4096 takes on a GPU with 132 multiprocessors; other sizes take other ";
   const Result hopper = run("show '" + spec + "' --target sm_90a");
   BOOST_REQUIRE_MESSAGE(hopper.code == 0, hopper.err);
   BOOST_TEST(hopper.out.starts_with(spec + " kernel=sm90:"), hopper.out);
@@ -199,7 +241,10 @@ BOOST_AUTO_TEST_CASE(show_takes_the_dequant_kernel_of_a_size) {
   CHECK_CONTAINS(ampere.out, note);
   const Result kernel = run("show '" + spec + " kernel=mma' --target sm_90a --json");
   BOOST_TEST(json::parse(kernel.out).at("spec").get<std::string>().starts_with(spec + " kernel=mma:"));
-  CHECK_CONTAINS(kernel.out, "M = 16, N = 4096, K = 4096; other sizes take other tilings\"");
+  CHECK_CONTAINS(kernel.out,
+                 "M = 16, N = 4096, K = 4096 takes on a GPU with 132 multiprocessors; other sizes take other "
+                 "tilings\"");
+  BOOST_TEST(json::parse(kernel.out).at("chosen_for").at("m") == 16);
   const Result tiled = run("show '" + spec + " kernel=mma:16x64x128:3:1:2' --source");
   BOOST_TEST(tiled.code == 0);
   BOOST_TEST(tiled.err == "");
@@ -227,25 +272,45 @@ BOOST_AUTO_TEST_CASE(show_prints_resources) {
   CHECK_CONTAINS(both.out, "main pass");
 }
 
-// Which kernel an automatic GEMM takes is known on a GPU only.
-BOOST_AUTO_TEST_CASE(show_says_that_a_gemm_of_last_resort_is_one) {
-  const std::string note = "this is the kernel of last resort; on a GPU what tuning found comes first, then cuBLASLt";
-  const std::string fp8 = "'gemm e4m3fn*e4m3fn->bf16 nt'";
-  const Result text = run("show " + fp8 + " --target sm_90a");
-  BOOST_REQUIRE_MESSAGE(text.code == 0, text.err);
-  CHECK_CONTAINS(text.out,
-                 "\nnote: " + note + " or, on Hopper, kernel sm90, then kernel mma: add kernel=sm90 or kernel=mma");
+BOOST_AUTO_TEST_CASE(show_takes_the_gemm_kernel_of_a_size) {
+  const std::string note = "this is what M = 8192, N = 4096, K = 4096 takes on a GPU with 132 multiprocessors; ";
+  const std::string cublaslt = "; cuBLASLt is tried before it, but its kernels have no source to show";
+  const std::string fp8 = "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row";
+  const Result hopper = run("show '" + fp8 + "' --target sm_90a");
+  BOOST_REQUIRE_MESSAGE(hopper.code == 0, hopper.err);
+  BOOST_TEST(hopper.out.starts_with(fp8 + " kernel=sm90:"), hopper.out);
+  CHECK_CONTAINS(hopper.out,
+                 "\nnote: " + note + "other sizes take other kernels and tilings, and on a GPU what tuning ");
+  CHECK_CONTAINS(hopper.out, "gemm/gemm_sm90.cuh");
+  const Result plain = run("show '" + fp8 + "' --target sm_90 --source");
+  CHECK_CONTAINS(plain.err, "; kernel sm90 is for target sm_90a, which a Hopper GPU is");
+  CHECK_CONTAINS(plain.out, "gemm/gemm_mma.cuh");
+  const Result ada = run("show '" + fp8 + "' --target sm_89 --json");
+  BOOST_REQUIRE_MESSAGE(ada.code == 0, ada.err);
+  const json shown = json::parse(ada.out);
+  BOOST_TEST(shown.at("spec").get<std::string>().starts_with(fp8 + " kernel=mma:"));
+  BOOST_TEST(shown.at("note").get<std::string>().starts_with(note));
+  BOOST_TEST(shown.at("chosen_for") == json({{"m", 8192}, {"n", 4096}, {"k", 4096}, {"multiprocessors", 132}}));
 
-  const Result as_json = run("show " + fp8 + " --target sm_90a --json");
-  BOOST_TEST(json::parse(as_json.out).at("note").get<std::string>().starts_with(note));
+  const Result bf16 = run("show 'gemm bf16*bf16->bf16 nt' --source --target sm_90a");
+  CHECK_CONTAINS(bf16.out, "gemm/gemm_mma.cuh");
+  BOOST_TEST(bf16.err.starts_with("ingot: note: " + note), bf16.err);
+  BOOST_TEST(bf16.err.ends_with(cublaslt + "\n"), bf16.err);
+  const Result f32 = run("show 'gemm f32*f32->f32 nt' --source");
+  CHECK_CONTAINS(f32.out, "gemm/gemm_simt.cuh");
+}
 
-  const Result source = run("show 'gemm bf16*bf16->bf16 nt' --source");
-  BOOST_TEST(!contains(source.out, note));
-  BOOST_TEST(source.err == "ingot: note: " + note + "\n");
-
-  const Result asked = run("show 'gemm e4m3fn*e4m3fn->bf16 nt kernel=simt'");
-  BOOST_REQUIRE_MESSAGE(asked.code == 0, asked.err);
-  BOOST_TEST(!contains(asked.out, "note: "));
+BOOST_AUTO_TEST_CASE(show_takes_the_tiling_of_a_size_where_the_kernel_is_named) {
+  const Result sm90 = run("show 'gemm e4m3fn*e4m3fn->bf16 nt kernel=sm90' --target sm_90a");
+  BOOST_REQUIRE_MESSAGE(sm90.code == 0, sm90.err);
+  BOOST_TEST(sm90.out.starts_with("gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor kernel=sm90:"), sm90.out);
+  CHECK_CONTAINS(sm90.out, "multiprocessors; other sizes take other tilings\n");
+  // Where nothing is left open, nothing is chosen.
+  for (const std::string& named : {std::string("gemm e4m3fn*e4m3fn->bf16 nt kernel=simt"), first_line(sm90.out)}) {
+    const Result again = run("show '" + named + "' --source --target sm_90a");
+    BOOST_TEST(again.code == 0, again.err);
+    BOOST_TEST(again.err == "");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(show_source_and_ptx_alone) {
@@ -269,6 +334,7 @@ BOOST_AUTO_TEST_CASE(show_as_json) {
   BOOST_TEST(shown.at("spec") == "cast bf16->e4m3fn scale=tensor out=codes,transposed");
   BOOST_TEST(shown.at("target") == "sm_80");
   BOOST_TEST(!shown.contains("note"));
+  BOOST_TEST(!shown.contains("chosen_for"));
   BOOST_REQUIRE(shown.at("passes").size() == 3U);
   BOOST_TEST(shown.at("passes").at(0).at("pass") == "first");
   BOOST_TEST(shown.at("passes").at(1).at("pass") == "main");
@@ -311,7 +377,7 @@ BOOST_AUTO_TEST_CASE(show_writes_the_cubin_of_each_pass) {
 
 BOOST_AUTO_TEST_CASE(a_compile_error_prints_the_log) {
   const Folder folder;
-  fs::create_directories(folder / "templates");
+  fs::create_directories(folder / "templates/cast");
   std::ofstream(folder / "templates/cast/cast_rows.cuh") << "#pragma once\nthis is not C++\n";
   const Result result = run("show " + kOnePass, "INGOT_TEMPLATES='" + (folder / "templates").string() + "'");
   BOOST_TEST(result.code == 1);
@@ -362,6 +428,19 @@ BOOST_AUTO_TEST_CASE(tune_lists_what_it_would_tune) {
   // The same layer twice is tuned once.
   const Result twice = run("tune --mnk 64,64,64 --mnk 64,64,64 --recipe high_precision --list");
   BOOST_TEST(std::count(twice.out.begin(), twice.out.end(), '\n') == 3);
+}
+
+BOOST_AUTO_TEST_CASE(tune_lists_json) {
+  const Result text = run("tune --mnk 64,128,256 --recipe tensorwise --list");
+  const Result result = run("tune --mnk 64,128,256 --recipe tensorwise --list --json");
+  BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
+  const json gemms = json::parse(result.out).at("gemms");
+  BOOST_TEST(gemms.size() == static_cast<std::size_t>(std::count(text.out.begin(), text.out.end(), '\n')));
+  for (const json& gemm : gemms) {
+    const auto number = [&](const char* name) { return " " + std::to_string(gemm.at(name).get<int>()); };
+    CHECK_CONTAINS(text.out, gemm.at("spec").get<std::string>() + number("m") + number("n") + number("k") + "\n");
+    CHECK_CONTAINS(text.out, gemm.at("label").get<std::string>());
+  }
 }
 
 BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
@@ -458,6 +537,12 @@ BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
                  "rowwise_with_gw_hp, blockwise");
   const Result tokens = run("tune --list --set llama3-8b --tokens 0");
   BOOST_TEST(tokens.code == 1);
+  const Result tokens_twice = run("tune --list --mnk 64,64,64 --tokens 128");
+  BOOST_TEST(tokens_twice.code == 1);
+  BOOST_TEST(tokens_twice.out == "");
+  CHECK_CONTAINS(tokens_twice.err,
+                 "--tokens: \"128\" must be left out without --set, whose tokens it gives; --mnk and a manifest have "
+                 "their own");
   for (const char* const budget : {"", "x", "-5s", "0", "5 minutes", "nan", "1e99"}) {
     const Result result = run("tune --list --set llama3-8b --budget '" + std::string(budget) + "'");
     BOOST_TEST((result.code != 0 || *budget == '\0'), "--budget " << budget << " ended with " << result.code);

@@ -1,4 +1,5 @@
-// Sessions of `ingot tune`, on a measurer that the test scripts: what is kept when they end, however they end.
+// The parts of `ingot tune` and `ingot info` on the CPU: sessions, on a measurer that the test scripts, keep what they
+// have found however they end; plans and reports; and how records are counted.
 #include <boost/test/unit_test.hpp>
 
 #include <signal.h>
@@ -7,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,13 +16,16 @@
 #include <vector>
 
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/tuning/tuning_file.h"
 #include "interrupts.h"
+#include "support/expect_error.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
 #include "tune_plan.h"
 #include "tune_report.h"
 #include "tune_session.h"
+#include "tuning_summary.h"
 
 using namespace ingot;
 using namespace ingot::tools;
@@ -242,6 +247,53 @@ BOOST_AUTO_TEST_CASE(what_is_not_tuned_is_said) {
   const std::string text = table(all);
   BOOST_TEST(text.find("not tuned yet") != std::string::npos, text);
   BOOST_TEST(text.find("no room") != std::string::npos, text);
+}
+
+BOOST_AUTO_TEST_CASE(records_are_counted_by_machine) {
+  const TuningSummary none = summarize_tuning(Tuning::off, store, {}, test::machine());
+  BOOST_TEST((none.mode == Tuning::off));
+  BOOST_TEST(none.path == root / "tuning");
+  BOOST_TEST(none.this_machine + none.other_machines + none.damaged == 0U);
+
+  for (const std::int64_t m : {1, 2, 3}) store.put(test::record(m));
+  for (const std::int64_t m : {1, 2}) store.put(test::record(m, "NVIDIA H100"));
+  std::ofstream(root / "tuning" / (std::string(32, 'a') + ".json")) << "{}\n";
+  const TuningSummary found = summarize_tuning(Tuning::on, store, {}, test::machine());
+  BOOST_TEST(found.this_machine == 3U);
+  BOOST_TEST(found.other_machines == 2U);
+  BOOST_TEST(found.damaged == 1U);
+  BOOST_TEST(!found.is_file);
+}
+
+BOOST_AUTO_TEST_CASE(records_of_a_file_are_counted_instead_of_the_stores) {
+  store.put(test::record(7));
+  const std::filesystem::path file = directory.path() / "records";
+  write_tuning_file(file, std::vector{test::record(1), test::record(2), test::record(1, "NVIDIA H100")});
+  std::ofstream(file, std::ios::app) << "torn\n";
+  const TuningSummary found = summarize_tuning(Tuning::frozen, store, file, test::machine());
+  BOOST_TEST(found.path == file);
+  BOOST_TEST(found.is_file);
+  BOOST_TEST(found.this_machine == 2U);
+  BOOST_TEST(found.other_machines == 1U);
+  BOOST_TEST(found.damaged == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(without_a_store_there_are_no_records) {
+  TuningStore nowhere{std::filesystem::path()};
+  const TuningSummary found = summarize_tuning(Tuning::on, nowhere, {}, test::machine());
+  BOOST_TEST(found.path.empty());
+  BOOST_TEST(found.this_machine + found.other_machines + found.damaged == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(tokens_are_for_a_set_only) {
+  test::check_contains(test::error_of([] { plan({.mnk = {"64,64,64"}, .tokens = 16}); }, ErrorCode::invalid_argument),
+                       {"--tokens: \"16\" must be left out without --set", "--mnk"});
+  test::check_contains(test::error_of([] { plan({.tokens = 16}); }, ErrorCode::invalid_argument), {"--tokens"});
+  // Beside a set they are the set's.
+  const std::vector<PlannedGemm> both =
+      plan({.mnk = {"64,128,256"}, .set = "llama3-8b", .tokens = 16, .recipe = "high_precision"});
+  BOOST_TEST(both.front().call.size.m == 64);
+  BOOST_TEST(both[3].call.size.m == 16);
 }
 
 BOOST_AUTO_TEST_CASE(ctrl_c_is_held_back) {
