@@ -10,7 +10,7 @@
 namespace examples {
 
 ingot::Source source_of(const Ops& ops, std::string_view op_name) {
-  // The two files are one text: there is no rows.cuh where the compiler looks.
+  // Both files become one text, as the compiler would not find rows.cuh.
   constexpr std::string_view kInclude = "#include \"rows.cuh\"\n";
   std::string text(ops.text);
   text.replace(text.find(kInclude), kInclude.size(), "");

@@ -17,13 +17,13 @@
 
 namespace examples {
 
-// An ops.cuh.
+// The operations of one example.
 struct Ops {
-  std::string_view name;  // of the example, and of its namespace
-  std::string_view text;
+  std::string_view name;  // the example's, which is also its namespace's
+  std::string_view text;  // of its ops.cuh
 };
 
-// The unit that instantiates per_row<name::op_name>.
+// The translation unit that instantiates per_row<name::op_name>.
 ingot::Source source_of(const Ops& ops, std::string_view op_name);
 
 // Calls work(row) for each row below `rows`, on all cores.
@@ -31,7 +31,7 @@ void parallel_for(std::int64_t rows, const std::function<void(std::int64_t)>& wo
 
 class OpRunner {
  public:
-  // overlapping: its kernels may begin before the one ahead of them has ended (LaunchShape::overlapping).
+  // With `overlapping`, a kernel may begin before the previous one has ended (LaunchShape::overlapping).
   OpRunner(ingot::Context& context, ingot::Stream& stream, const Ops& ops, bool overlapping = false)
       : context_(&context), stream_(&stream), ops_(ops), overlapping_(overlapping) {}
 

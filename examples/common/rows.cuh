@@ -1,9 +1,9 @@
-// What the examples' own operations (ops.cuh of each) are made of, on the CPU and the GPU alike.
+// The building blocks of the examples' own operations (each example's ops.cuh), for the CPU and the GPU alike.
 //
 // An operation is a struct of plain values with kName, rows() and a call operator that computes one row with a group of
 // lanes: a block of threads on the GPU (per_row, compiled by Ingot at run time like its own kernels), one lane on the
-// CPU. Lanes share the row's vectors of 8 elements; what the whole row must know goes through the group's sum() and
-// max(). Where the two need different code, an operation has a call operator for each.
+// CPU. The lanes divide the row's vectors of 8 elements among themselves; values that the whole row needs go through
+// the group's sum() and max(). An operation whose CPU and GPU code differ has a call operator for each.
 #pragma once
 
 #include "memory.cuh"
@@ -21,7 +21,7 @@ using ingot::u8;
 inline constexpr i64 kVector = 8;           // elements that a lane handles at a time
 inline constexpr i64 kRowOfVectors = 2048;  // elementwise operations: elements in a "row"
 inline constexpr u32 kThreads = 256;
-inline constexpr u32 kSharedFloats = 2304;  // that a block has for what its threads tell each other
+inline constexpr u32 kSharedFloats = 2304;  // of shared memory, through which a block's threads exchange values
 
 // ---- Groups of lanes
 // -------------------------------------------------------------------------------------------------
@@ -34,13 +34,13 @@ struct OneLane {
 };
 
 #if INGOT_ON_DEVICE || defined(INGOT_EMULATED)
-// The value of the lane whose number differs in the bits of `mask`, within the warp.
+// The value of the lane in the warp whose number differs from this one's in the bits of `mask`.
 INGOT_DEVICE float exchanged(float value, u32 mask) {
   return ingot::float_from_bits(__shfl_xor_sync(0xffffffffU, ingot::float_bits(value), static_cast<int>(mask)));
 }
 
 struct BlockOfThreads {
-  float* shared;  // kSharedFloats of them
+  float* shared;  // [kSharedFloats]
 
   INGOT_DEVICE i64 lane() const { return threadIdx.x; }
   INGOT_DEVICE i64 lanes() const { return kThreads; }
@@ -65,7 +65,7 @@ struct BlockOfThreads {
 };
 
 #if INGOT_ON_DEVICE
-// May be launched so that it begins before the kernel ahead of it has ended (templates/memory.cuh).
+// Its launch may begin before the previous kernel has ended (templates/memory.cuh).
 template <class Op>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kThreads, 1) per_row(const Op op) {
   __shared__ float shared[kSharedFloats];
@@ -127,8 +127,8 @@ INGOT_HOST_DEVICE void for_each_vector(Group group, i64 width, Work work) {
   for (i64 col = group.lane() * kVector; col < width; col += group.lanes() * kVector) work(col);
 }
 
-// ---- Random numbers: a counter, hashed (SplitMix64)
-// --------------------------------------------------------------------
+// ---- Random numbers: a hashed counter (SplitMix64)
+// -------------------------------------------------------------------
 
 INGOT_HOST_DEVICE u64 hash_of(u64 x) {
   x += 0x9e3779b97f4a7c15ULL;

@@ -35,7 +35,8 @@ OwnedTensor zeros(Machine& machine, Dtype dtype, std::int64_t rows, std::int64_t
   return tensor;
 }
 
-// Of a pair of a head's elements: how far a position turns it, theta^(-2 pair / dims), or what is made of that.
+// The angle by which each position turns a pair of a head's elements: theta^(-2 pair / dims), stretched where the model
+// asks for it.
 double frequency_of(const ModelShape& shape, std::int64_t pair) {
   const double frequency =
       std::pow(shape.rope_theta, -2 * static_cast<double>(pair) / static_cast<double>(shape.head_dims));
@@ -64,7 +65,7 @@ OwnedTensor angles(Machine& machine, const ModelShape& shape, std::int64_t capac
   return tensor;
 }
 
-// Blocks for a head's positions, where there are too few heads to fill a GPU.
+// How many blocks share a head's positions: several where there are too few heads to fill a GPU.
 std::int64_t splits_for(std::int64_t heads, std::int64_t capacity) {
   constexpr std::int64_t kBlocks = 256;
   constexpr std::int64_t kMost = 16;
@@ -181,7 +182,7 @@ void Decoder::start(const std::vector<std::vector<std::int32_t>>& tokens) {
   std::vector<i32> all(static_cast<std::size_t>(sequences_.count * sequences_.capacity));
   auto line = all.begin();
   for (const std::vector<std::int32_t>& sequence : tokens) {
-    if (sequence.size() != given) refuse("has sequences of different lengths; they go on together");
+    if (sequence.size() != given) refuse("has sequences of different lengths, but all are decoded in step");
     check_tokens("prompt", sequence, shape_.vocabulary);
     std::ranges::copy(sequence, line);
     line += sequences_.capacity;

@@ -1,10 +1,12 @@
 // A decoder of Llama's kind, one token at a time:
 //
 //   x = embedding[token]
-//   x = x + attention(rmsnorm(x))            for each layer: rotary embedding, grouped queries, a cache of keys and
-//   values x = x + (silu(gate) * up) @ down^T       of rmsnorm(x) logits = rmsnorm(x) @ head^T             f32
+//   for each layer:
+//     x = x + attention(rmsnorm(x))                 with a rotary embedding, grouped queries, a cache of keys and
+//     values x = x + (silu(gate) * up) @ down^T            gate and up are linear in rmsnorm(x)
+//   logits = rmsnorm(x) @ head^T                    in f32
 //
-// In a layer that is eight launches: AddNorm, qkv, DecodeAttention, output, AddNorm, gate and up, GatedSilu, down.
+// A layer is eight launches: AddNorm, qkv, DecodeAttention, output, AddNorm, gate and up, GatedSilu, down.
 #pragma once
 
 #include <cstdint>
@@ -22,22 +24,22 @@
 
 namespace generate {
 
-// y[M, N] = x[M, K] @ weight^T, y in bf16 or f32, with the weight in bf16 or in fewer bits.
+// y[M, N] = x[M, K] @ weight^T, with y in bf16 or f32 and the weight in bf16 or in fewer bits.
 class Linear {
  public:
-  // options: what the weight is quantised to; none: it stays as it is.
+  // Quantises the weight as `options` say; without them it stays in bf16.
   Linear(Machine& machine, ingot::OwnedTensor weight, const std::optional<ingot::WeightOnlyOptions>& options);
 
   void forward(const ingot::Tensor& x, const ingot::Tensor& y, ingot::Stream& stream) const;
-  // What a forward() reads of weights.
+  // How much of the weight one forward() reads.
   std::int64_t weight_bytes() const;
 
  private:
   ingot::OwnedTensor weight_;                         // bf16
-  std::optional<ingot::WeightOnlyLinear> quantised_;  // in its place
+  std::optional<ingot::WeightOnlyLinear> quantised_;  // instead of weight_
 };
 
-// What models of one checkpoint have in common whatever their linear layers are in.
+// The weights that all models of one checkpoint share, whatever format their linear layers have.
 struct SharedWeights {
   SharedWeights(WeightSource& source, const ModelShape& shape);
 
@@ -49,10 +51,10 @@ struct DecoderOptions {
   std::optional<ingot::WeightOnlyOptions> weights{};  // of the linear layers; none: bf16
   bool bf16_head = false;                             // the last layer stays in bf16
   std::int64_t batch = 1;                             // sequences
-  std::int64_t capacity = 0;                          // positions, of all tokens of a sequence
+  std::int64_t capacity = 0;                          // the longest sequence, in tokens
 };
 
-// Throws Error{invalid_argument} of `subject` where a token is none of the vocabulary's.
+// Throws Error{invalid_argument} about `subject` if a token is not in the vocabulary.
 void check_tokens(const std::string& subject, const std::vector<std::int32_t>& tokens, std::int64_t vocabulary);
 
 class Decoder {
@@ -61,16 +63,16 @@ class Decoder {
   Decoder(Machine& machine, OpRunner& ops, const ModelShape& shape, const SharedWeights& shared, WeightSource& source,
           const DecoderOptions& options);
 
-  // The sequences' tokens, all of one length, from which the next step() starts: at their first.
+  // Sets the sequences' tokens, all of one length. The next enqueue() decodes the first of them.
   void start(const std::vector<std::vector<std::int32_t>>& tokens);
-  // Enqueues one token of each sequence: the next of those given, or the one that was chosen last.
+  // Enqueues one step of every sequence: it decodes the next of the tokens given, or else the token chosen last.
   void enqueue();
 
-  // f32 [batch, vocabulary], of the last step.
+  // f32 [batch, vocabulary]: the last step's.
   const ingot::Tensor& logits() const { return logits_; }
-  // What each sequence has so far: `count` tokens.
+  // The first `count` tokens of each sequence.
   std::vector<std::vector<std::int32_t>> tokens(std::int64_t count);
-  // Bytes of the linear layers' weights: what one step reads of them, whatever the batch.
+  // Bytes of the linear layers' weights, which each step reads once, whatever the batch.
   std::int64_t weight_bytes() const;
   std::int64_t capacity() const { return sequences_.capacity; }
 
@@ -96,7 +98,7 @@ class Decoder {
   ingot::Buffer state_, tokens_, chosen_, partials_, counters_, largest_, where_;
   ingot::OwnedTensor cosines_, sines_;  // f32 [capacity, head_dims / 2]
   Sequences sequences_{};
-  // bf16, with a row for each sequence.
+  // In bf16, one row per sequence.
   ingot::OwnedTensor x_, normed_, delta_, qkv_, attended_, gate_up_, activated_;
   ingot::OwnedTensor logits_;  // f32
 };

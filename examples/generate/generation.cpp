@@ -54,9 +54,9 @@ void Generator::start(const Tokens& tokens) {
 
 void Generator::advance(std::int64_t steps) {
   if (steps > decoder_->capacity() - position_) {
-    throw ingot::Error(
-        ingot::ErrorCode::invalid_argument, "generate",
-        fmt::format("{} tokens from position {} on, but there is room for {}", steps, position_, decoder_->capacity()));
+    throw ingot::Error(ingot::ErrorCode::invalid_argument, "generate",
+                       fmt::format("{} tokens starting at position {}, but there is room for only {}", steps, position_,
+                                   decoder_->capacity()));
   }
   position_ += steps;
   for (std::int64_t i = 0; i < steps; ++i) step_->run();
@@ -74,7 +74,7 @@ Generated generate_tokens(Machine& machine, Generator& generator, const Tokens& 
   Generated result;
   for (int round = 0; round < rounds; ++round) {
     generator.start(prompt);
-    // The step on the prompt's last token chooses the first of ours.
+    // The step on the prompt's last token chooses the first generated token.
     generator.advance(given);
     machine.backend().synchronize(machine.stream());
     const Clock::time_point begin = Clock::now();

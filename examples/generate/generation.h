@@ -1,4 +1,4 @@
-// Tokens one after the other, the time that they take, and how well two models agree on them.
+// Generates tokens one after the other, measures the time they take, and compares how well two models agree on them.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace generate {
 
-using Tokens = std::vector<std::vector<std::int32_t>>;  // of each sequence
+using Tokens = std::vector<std::vector<std::int32_t>>;  // one list per sequence
 
-// A decoder's step, made once and repeated.
+// Repeats a decoder's step, which is captured once.
 class Generator {
  public:
-  // Runs one step, on no token that matters, so that kernels are compiled and memory is there.
+  // Runs one step on an arbitrary token, so that kernels are compiled and memory is allocated.
   Generator(Machine& machine, Decoder& decoder);
 
-  // From the first of these tokens on.
+  // Starts again, at the first of these tokens.
   void start(const Tokens& tokens);
-  // Enqueues so many tokens. Throws ingot::Error{invalid_argument} past the decoder's capacity.
+  // Enqueues this many steps. Throws ingot::Error{invalid_argument} past the decoder's capacity.
   void advance(std::int64_t steps);
   Decoder& decoder() { return *decoder_; }
 
@@ -32,38 +32,38 @@ class Generator {
 };
 
 struct Generated {
-  Tokens tokens;                // the prompt's and those behind it
-  std::vector<double> seconds;  // of one token of each sequence, in each round
+  Tokens tokens;                // the prompt's and those generated
+  std::vector<double> seconds;  // the time of one step, in each round
   double median_seconds() const;
 };
 
-// Greedily `count` tokens behind the prompt, `rounds` times. The prompt is decoded as the rest is, token by token, but
-// not timed.
+// Generates `count` tokens after the prompt, greedily, `rounds` times. The prompt is decoded token by token, too, but
+// is not timed.
 Generated generate_tokens(Machine& machine, Generator& generator, const Tokens& prompt, std::int64_t count, int rounds);
 
-// Of the logits behind each token, where both models have been given the same tokens.
+// How well the logits of two models agree, given the same tokens.
 struct Agreement {
   std::int64_t tokens = 0;
-  double top1 = 0;         // share of the tokens where the largest logit is the same one's
-  double mean_cosine = 0;  // of the vectors of logits
+  double top1 = 0;         // share of the tokens at which both models have the same largest logit
+  double mean_cosine = 0;  // between the two vectors of logits
   double lowest_cosine = 1;
   double sqnr_db = 0;  // energy of the first model's logits over that of the difference
 };
 
-// Adds up what two models say of one token after the other. A NaN on either side makes both cosines NaN, and its token
-// one where they do not agree.
+// Compares the logits of two models token by token. A NaN on either side makes both cosines NaN, and the models
+// disagree at that token.
 class AgreementSums {
  public:
   void add(std::span<const float> first, std::span<const float> second);
   Agreement result() const;
 
  private:
-  Agreement so_far_;  // sums, in place of means
+  Agreement so_far_;  // sums instead of means
   double energy_ = 0;
   double difference_ = 0;
 };
 
-// Behind all tokens but the last and those of the prompt.
+// Compares the logits after each token but the last and those of the prompt.
 Agreement compare(Machine& machine, Generator& first, Generator& second, const Tokens& tokens, std::int64_t prompt);
 
 }  // namespace generate

@@ -9,7 +9,7 @@
 
 namespace generate {
 
-// The library captures no graphs itself, so this file asks the driver, as its benchmarks do.
+// The library itself captures no graphs, so this file uses the driver, as the benchmarks do.
 struct Machine::Cuda {
   explicit Cuda(ingot::Context& context) : gpu(context) {
     std::string problem;
@@ -41,7 +41,7 @@ Step::Step(Machine& machine, const std::function<void()>& enqueue) : machine_(&m
   gpu.check(gpu.api().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
   try {
     enqueue();
-  } catch (...) {  // the capture is ended whatever happens, so that the stream stays usable
+  } catch (...) {  // end the capture in any case, so that the stream stays usable
     if (gpu.api().cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS)
       static_cast<void>(gpu.api().cuGraphDestroy(graph));
     throw;

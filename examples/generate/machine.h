@@ -1,5 +1,5 @@
-// Where the example runs: a stream, and steps that are repeated. On a GPU a step is captured into a CUDA graph and
-// replayed, which takes the host one call; on the CPU it is called again.
+// The device that the example runs on, its stream, and steps that are repeated. On a GPU a step is captured into a CUDA
+// graph and replayed, which costs the host one call; on the CPU the step is called again.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ class Machine {
   ingot::Context& context() const { return *context_; }
   ingot::Backend& backend() const { return context_->backend(); }
   ingot::Stream& stream();
-  // May a kernel begin before the one ahead of it has ended?
+  // May a kernel begin before the previous one has ended?
   bool overlaps_kernels() const;
 
  private:
@@ -28,10 +28,11 @@ class Machine {
   struct Cuda;
   ingot::Context* context_;
   std::unique_ptr<Cuda> cuda_;             // null on the CPU
-  std::unique_ptr<ingot::Stream> stream_;  // of the CPU
+  std::unique_ptr<ingot::Stream> stream_;  // null on a GPU
 };
 
-// What `enqueue` puts on the machine's stream. It has been called once before, so that all it needs is there.
+// The work that `enqueue` puts on the machine's stream. Call `enqueue` once before, so that kernels are compiled and
+// memory is allocated.
 class Step {
  public:
   // Throws ingot::Error{cuda_failed}, and what `enqueue` throws.

@@ -1,5 +1,5 @@
-// Decodes tokens with a model of Llama's kind, with its weights in bf16 and in fewer bits, and shows how fast each is
-// and how well they agree.
+// Decodes tokens with a model of Llama's kind, once with its weights in bf16 and once in fewer bits, and shows how fast
+// each is and how well they agree.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -36,7 +36,7 @@ Tokens prompts(const Options& options, const ModelShape& shape) {
   return tokens;
 }
 
-// One of the models, from its weights to its tokens.
+// A decoder and what drives it.
 struct Model {
   Model(Machine& machine, OpRunner& ops, const ModelShape& shape, const SharedWeights& shared, WeightSource& source,
         const DecoderOptions& options)
@@ -47,6 +47,60 @@ struct Model {
 
 std::string label(const ingot::WeightOnlyOptions& options) {
   return fmt::format("{} {}", name(options.dtype), options.mx ? "mx" : print(options.scale));
+}
+
+// Says where it runs, and the model's size, before the weights are made.
+void print_start(const ingot::ContextInfo& info, const ModelShape& shape, std::int64_t batch) {
+  double weights = 0;
+  for (const NamedTensor& each : all_tensors(shape)) weights += 2.0 * static_cast<double>(each.rows * each.cols);
+  fmt::print("Decoding on {}{}: {} layers, {} wide, {:.3g} GB of weights in bf16; sequences: {}\n", info.device_name,
+             info.reason.empty() ? "" : fmt::format(" ({})", info.reason), shape.layers, shape.hidden, weights * 1e-9,
+             batch);
+  std::fflush(stdout);
+}
+
+// Kernels that one step of each sequence launches.
+std::int64_t launches_of_step(Machine& machine, const OpRunner& ops, Decoder& decoder, const Tokens& prompt) {
+  const auto launches = [&] { return machine.backend().launches() + ops.launches(); };
+  const std::int64_t before = launches();
+  decoder.start(prompt);
+  decoder.enqueue();
+  return launches() - before;
+}
+
+// Decodes with the weights in bf16 and in fewer bits, as far as the options ask for both.
+Report decode(Machine& machine, OpRunner& ops, const ModelShape& shape, WeightSource& source, const Tokens& prompt,
+              const Options& options) {
+  const auto given = static_cast<std::int64_t>(prompt.front().size());
+  const SharedWeights shared(source, shape);
+  DecoderOptions decoder_options{
+      .bf16_head = options.bf16_head, .batch = options.batch, .capacity = given + options.tokens};
+  Report report{.device = machine.context().info().device_name,
+                .shape = shape,
+                .batch = options.batch,
+                .prompt = given,
+                .tokens = options.tokens,
+                .runs = {}};
+  std::vector<std::unique_ptr<Model>> models;
+  Tokens tokens;
+  for (const bool quantised : {false, true}) {
+    if (options.only == (quantised ? "bf16" : "quantised")) continue;
+    if (quantised) decoder_options.weights = weight_options(options);
+    models.push_back(std::make_unique<Model>(machine, ops, shape, shared, source, decoder_options));
+    Model& model = *models.back();
+    const std::int64_t launches = launches_of_step(machine, ops, model.decoder, prompt);
+    const Generated generated = generate_tokens(machine, model.generator, prompt, options.tokens, options.rounds);
+    if (tokens.empty()) tokens = generated.tokens;
+    report.runs.push_back({.name = quantised ? label(weight_options(options)) : "bf16",
+                           .weight_bytes = model.decoder.weight_bytes(),
+                           .seconds = generated.median_seconds(),
+                           .launches = launches});
+    fmt::print("{}: {}\n", report.runs.back().name, fmt::join(generated.tokens.front(), " "));
+  }
+  if (models.size() == 2) {
+    report.agreement = compare(machine, models[0]->generator, models[1]->generator, tokens, given);
+  }
+  return report;
 }
 
 int run(int argc, char** argv) {
@@ -60,9 +114,7 @@ int run(int argc, char** argv) {
   }
   check(options);
   ingot::Context context(context_options(options));
-  const bool on_gpu = context.device().type == ingot::DeviceType::cuda;
-  const ingot::ContextInfo info = context.info();
-  const ModelShape shape = shape_of(options, on_gpu);
+  const ModelShape shape = shape_of(options, context.device().type == ingot::DeviceType::cuda);
   const Tokens prompt = prompts(options, shape);
 
   Machine machine(context);
@@ -70,47 +122,9 @@ int run(int argc, char** argv) {
   WeightSource source =
       options.weights.empty() ? WeightSource(machine, ops, options.seed) : WeightSource(machine, ops, options.weights);
   source.check(shape);
-  double weights = 0;
-  for (const NamedTensor& each : all_tensors(shape)) weights += 2.0 * static_cast<double>(each.rows * each.cols);
-  fmt::print("Decoding on {}{}: {} layers, {} wide, {:.3g} GB of weights in bf16; sequences: {}\n", info.device_name,
-             info.reason.empty() ? "" : fmt::format(" ({})", info.reason), shape.layers, shape.hidden, weights * 1e-9,
-             options.batch);
-  std::fflush(stdout);
+  print_start(context.info(), shape, options.batch);
   if (!options.save.empty()) save_weights(options.save, source, shape, machine);
-
-  const auto given = static_cast<std::int64_t>(prompt.front().size());
-  const SharedWeights shared(source, shape);
-  DecoderOptions decoder_options{
-      .bf16_head = options.bf16_head, .batch = options.batch, .capacity = given + options.tokens};
-  Report report{.device = info.device_name,
-                .shape = shape,
-                .batch = options.batch,
-                .prompt = given,
-                .tokens = options.tokens,
-                .runs = {}};
-  std::vector<std::unique_ptr<Model>> models;
-  Tokens tokens;
-  for (const bool quantised : {false, true}) {
-    if (options.only == (quantised ? "bf16" : "quantised")) continue;
-    if (quantised) decoder_options.weights = weight_options(options);
-    models.push_back(std::make_unique<Model>(machine, ops, shape, shared, source, decoder_options));
-    Model& model = *models.back();
-    const auto launches = [&] { return context.backend().launches() + ops.launches(); };
-    const std::int64_t before = launches();
-    model.decoder.start(prompt);
-    model.decoder.enqueue();
-    const std::int64_t launched = launches() - before;
-    const Generated generated = generate_tokens(machine, model.generator, prompt, options.tokens, options.rounds);
-    if (tokens.empty()) tokens = generated.tokens;
-    report.runs.push_back({.name = quantised ? label(weight_options(options)) : "bf16",
-                           .weight_bytes = model.decoder.weight_bytes(),
-                           .seconds = generated.median_seconds(),
-                           .launches = launched});
-    fmt::print("{}: {}\n", report.runs.back().name, fmt::join(generated.tokens.front(), " "));
-  }
-  if (models.size() == 2) {
-    report.agreement = compare(machine, models[0]->generator, models[1]->generator, tokens, given);
-  }
+  const Report report = decode(machine, ops, shape, source, prompt, options);
   fmt::print("{}", table(report));
   if (!options.out.empty()) write_report(options.out, report);
   return 0;

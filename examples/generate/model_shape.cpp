@@ -19,9 +19,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxLayers = 1024;
-constexpr std::int64_t kMaxVocabulary = std::int64_t{1} << 24;  // that of ops.cuh
+constexpr std::int64_t kMaxVocabulary = std::int64_t{1} << 24;  // as in ops.cuh
 
-// Null where the field is missing or null, which in these files is the same.
+// Null if the field is missing or null, which mean the same in these files.
 const Json* find(const Json& json, const char* name) {
   const auto found = json.find(name);
   return found == json.end() || found->is_null() ? nullptr : &*found;
@@ -33,7 +33,7 @@ T value_or(const Json& json, const char* name, T otherwise) {
   return found == nullptr ? otherwise : found->get<T>();
 }
 
-// "rope_parameters" is what newer files have in the place of "rope_scaling" and "rope_theta".
+// Newer files have "rope_parameters" instead of "rope_scaling" and "rope_theta".
 constexpr const char* kRopeParameters = "rope_parameters";
 
 double read_rope_theta(const Json& json, double otherwise) {

@@ -1,4 +1,4 @@
-// The sizes of a decoder of Llama's kind: known ones, or those of a checkpoint's config.json.
+// The sizes of a decoder of Llama's kind: presets, or those of a checkpoint's config.json.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace generate {
 
-// Llama 3.1's stretching of the rotary embedding: frequencies of less than low_frequency_factor turns in
-// original_positions are divided by `factor`, those of more than high_frequency_factor stay, and those between are
-// mixed in proportion.
+// How Llama 3.1 stretches the rotary embedding: frequencies that turn less than low_frequency_factor times within
+// original_positions are divided by `factor`, those that turn more than high_frequency_factor times stay, and those
+// between are interpolated.
 struct RopeScaling {
   double factor = 8;
   double low_frequency_factor = 1;
@@ -46,11 +46,11 @@ struct Preset {
 const std::vector<Preset>& presets();
 const Preset& preset(std::string_view name);
 
-// Throws ingot::Error{invalid_argument} naming `what` for sizes that the operations do not take.
+// Throws ingot::Error{invalid_argument} that names `what` if the operations do not support the sizes.
 void check(const ModelShape& shape, const std::string& what);
 
-// Of Hugging Face's "llama" kind. Throws ingot::Error{not_found} where there is no file, ingot::Error{io_failed} for
-// one that is damaged, and ingot::Error{invalid_argument} for a model of another kind.
+// Reads the config.json of a "llama" model in Hugging Face's format. Throws ingot::Error{not_found} if there is no
+// file, ingot::Error{io_failed} if it is damaged, and ingot::Error{invalid_argument} for a model of another kind.
 ModelShape read_config(const std::filesystem::path& file);
 void write_config(const std::filesystem::path& file, const ModelShape& shape);
 

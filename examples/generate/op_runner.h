@@ -9,7 +9,7 @@
 
 namespace generate {
 
-// The unit that instantiates per_row<generate::op_name>.
+// The translation unit that instantiates per_row<generate::op_name>.
 ingot::Source source_of(std::string_view op_name);
 // The names of all operations.
 std::vector<std::string_view> all_op_names();

@@ -1,5 +1,5 @@
-// What a decoder computes beside its linear layers, written for the CPU and the GPU (common/rows.cuh says how). All of
-// it reads the position from device memory, so that one CUDA graph is every token's.
+// The decoder's operations other than its linear layers, written for the CPU and the GPU (common/rows.cuh says how).
+// They read the position from device memory, so that one CUDA graph serves every token.
 //
 // Activations are bf16, sums f32, matrices contiguous, every width a multiple of 8.
 #pragma once
@@ -12,7 +12,7 @@ using namespace examples;  // NOLINT(google-build-using-namespace): ops.cuh is t
 
 using ingot::i32;
 
-// values = mean + N(0, deviation^2), by Box and Muller.
+// values = mean + N(0, deviation^2), by the Box-Muller transform.
 struct InitNormal {
   static constexpr const char* kName = "InitNormal";
   bf16* values;
@@ -34,11 +34,11 @@ struct InitNormal {
 
 // ---- Where the sequences are ------------------------------------------------------------------------------------
 
-// All sequences are at one position. `tokens` below `given` are the prompt's; those behind it are chosen.
+// All sequences are at the same position. The first `given` of the tokens are the prompt; the rest are generated.
 struct Sequences {
   i32* state;   // position, given
   i32* tokens;  // [count, capacity]
-  i32* chosen;  // [count, capacity]: what follows each position, also where the prompt says otherwise
+  i32* chosen;  // [count, capacity]: the model's choice after each position, even where the prompt has another token
   i64 count, capacity;
 
   INGOT_HOST_DEVICE i64 position() const { return state[0]; }
@@ -76,7 +76,8 @@ struct AddNorm {
   INGOT_HOST_DEVICE i64 rows() const { return count; }
   template <class Group>
   INGOT_HOST_DEVICE void operator()(Group group, i64 row) const {
-    // What a lane has of a row of up to 8192 stays in registers, asked for at once: a token waits for every latency.
+    // A lane keeps its part of a row (of up to 8192) in registers and loads all of it at once: each load's latency adds
+    // to the token's time.
     constexpr i64 kKept = 4;
     if (width <= group.lanes() * kVector * kKept) {
       Eight v[kKept]{};
@@ -138,7 +139,7 @@ struct AddNorm {
 // ---- Attention --------------------------------------------------------------------------------------------------
 
 inline constexpr i64 kMaxHeadDims = 256;
-inline constexpr i64 kPositionsOfASplit = 256;  // at least, where a head's positions are split over blocks
+inline constexpr i64 kPositionsOfASplit = 256;  // the fewest, where a head's positions are split over blocks
 inline constexpr float kLowest = -1e30F;        // below every score
 
 // One new token of each sequence against all before it and itself. kQueries query heads share a head of keys and values
@@ -148,9 +149,9 @@ inline constexpr float kLowest = -1e30F;        // below every score
 //
 //   out = softmax(turned query . turned keys / sqrt(dims)) @ values
 //
-// A row is a head of keys and values of a sequence, or one of `splits` parts of its positions: as many as a long
-// context is worth. Each part leaves its largest score, sum and weighted values; the block that comes last puts them
-// together, in the order of the parts.
+// A row is a sequence's head of keys and values, or one of `splits` parts of its positions: the longer the context, the
+// more parts are used. Each part stores its largest score, sum and weighted values; the block that ends last combines
+// them, in the order of the parts.
 template <i64 kQueries>
 struct DecodeAttention {
   static constexpr const char* kName = kQueries == 1   ? "DecodeAttention<1>"
@@ -167,7 +168,7 @@ struct DecodeAttention {
   const float* sines;
   bf16* out;        // [count, heads * dims]
   float* partials;  // [count * kv_heads, splits, kQueries, dims + 2]
-  u32* counters;    // [count * kv_heads], zeros, and zeros again when it has run
+  u32* counters;    // [count * kv_heads]: zeros before and after the launch
   i64 kv_heads;
   i64 dims;  // a power of two, 16 .. kMaxHeadDims
   i64 splits;
@@ -200,7 +201,7 @@ struct DecodeAttention {
     return result;
   }
 
-  // The CPU's: the first part does all of the head.
+  // On the CPU the first part computes the whole head.
   INGOT_HOST_DEVICE void operator()(OneLane, i64 row) const {
     if (row % splits != 0) return;
     const i64 head = row / splits;
@@ -242,16 +243,30 @@ struct DecodeAttention {
   }
 
 #if INGOT_ON_DEVICE || defined(INGOT_EMULATED)
-  static constexpr i64 kAhead = kQueries == 8 ? 2 : 4;  // positions that a thread has asked memory for
+  static constexpr i64 kAhead = kQueries == 8 ? 2 : 4;  // positions that a thread loads at once
 
-  // What some of the positions come to, of one query: of eight dims where a thread has it.
+  // The attention of one query over some of the positions: eight dims of it where a thread has them.
   struct Part {
     float largest = kLowest;
     float total = 0.0F;
     Eight sum{};
   };
 
-  // A position's row is dims / 8 threads side by side ("a worker"), 16 bytes each.
+  // What a thread works on. A position's row is `lanes` = dims / 8 threads side by side ("a worker"), 16 bytes each.
+  struct Work {
+    i64 head;
+    i64 sequence;
+    i64 kv_head;
+    i64 newest;  // position
+    i64 end;     // of the split's positions
+    i64 first;   // of the thread's eight dims
+    u32 lanes;
+    u32 worker;
+    u32 workers;
+
+    INGOT_DEVICE i64 position(i64 base, i64 a) const { return base + a * workers + worker; }
+  };
+
   INGOT_DEVICE void operator()(BlockOfThreads group, i64 row) const {
     const i64 newest = sequences.position();
     const i64 length = newest + 1;
@@ -259,86 +274,97 @@ struct DecodeAttention {
     const i64 split = row % splits;
     if (split >= active) return;
     const i64 head = row / splits;
-    const i64 sequence = head / kv_heads;
-    const i64 kv_head = head % kv_heads;
     const auto lanes = static_cast<u32>(dims / kVector);
-    const u32 worker = threadIdx.x / lanes;
-    const u32 workers = kThreads / lanes;
-    const i64 first = threadIdx.x % lanes * kVector;
+    const Work work{head,
+                    head / kv_heads,
+                    head % kv_heads,
+                    newest,
+                    length * (split + 1) / active,
+                    threadIdx.x % lanes * kVector,
+                    lanes,
+                    threadIdx.x / lanes,
+                    kThreads / lanes};
 
     Eight query[kQueries];
     const float scale = 1.0F / sqrtf(static_cast<float>(dims));
     INGOT_UNROLL
     for (i64 g = 0; g < kQueries; ++g) {
-      query[g] = turned(head_of(sequence, query_head(kv_head, g)), first, newest);
+      query[g] = turned(head_of(work.sequence, query_head(work.kv_head, g)), work.first, newest);
       for (i64 i = 0; i < kVector; ++i) query[g].x[i] *= scale;
     }
 
     Part parts[kQueries];
-    const i64 end = length * (split + 1) / active;
-    for (i64 base = length * split / active; base < end; base += workers * kAhead) {
-      // All loads first: the newest position's, and in place of those beyond the end, from what the token brought.
-      const bf16* const new_key = head_of(sequence, key_head(kv_head)) + first;
-      const bf16* const new_value = head_of(sequence, value_head(kv_head)) + first;
+    for (i64 base = length * split / active; base < work.end; base += work.workers * kAhead) {
       ingot::U32x4 key[kAhead];
       ingot::U32x4 value[kAhead];
+      fetch(work, base, key, value);
       INGOT_UNROLL
-      for (i64 a = 0; a < kAhead; ++a) {
-        const i64 position = base + a * workers + worker;
-        const i64 at = cache_row(head, position) + first;
-        key[a] = *reinterpret_cast<const ingot::U32x4*>(position < newest ? keys + at : new_key);
-        value[a] = *reinterpret_cast<const ingot::U32x4*>(position < newest ? values + at : new_value);
-      }
-      INGOT_UNROLL
-      for (i64 a = 0; a < kAhead; ++a) {
-        const i64 position = base + a * workers + worker;
-        if (position >= end) {
-          key[a] = {};
-          value[a] = {};
-        } else if (position == newest) {
-          key[a] = packed(turned(head_of(sequence, key_head(kv_head)), first, newest));
-          *reinterpret_cast<ingot::U32x4*>(keys + cache_row(head, newest) + first) = key[a];
-          *reinterpret_cast<ingot::U32x4*>(values + cache_row(head, newest) + first) = value[a];
-        }
-      }
-      INGOT_UNROLL
-      for (i64 g = 0; g < kQueries; ++g) {
-        Part& part = parts[g];
-        float scores[kAhead];
-        float larger = part.largest;
-        INGOT_UNROLL
-        for (i64 a = 0; a < kAhead; ++a) {
-          const Eight k = unpacked(key[a]);
-          float score = 0.0F;
-          INGOT_UNROLL
-          for (i64 i = 0; i < kVector; ++i) score = ingot::fused_multiply_add(query[g].x[i], k.x[i], score);
-          for (u32 offset = lanes / 2; offset > 0; offset /= 2) score += exchanged(score, offset);
-          scores[a] = base + a * workers + worker < end ? score : kLowest;
-          larger = ingot::max_of(larger, scores[a]);
-        }
-        rescale(part, larger);
-        INGOT_UNROLL
-        for (i64 a = 0; a < kAhead; ++a) {
-          // A worker without any position keeps a total of 0.
-          const float weight = scores[a] == kLowest ? 0.0F : expf(scores[a] - larger);
-          const Eight v = unpacked(value[a]);
-          part.total += weight;
-          INGOT_UNROLL
-          for (i64 i = 0; i < kVector; ++i) {
-            part.sum.x[i] = ingot::fused_multiply_add(weight, v.x[i], part.sum.x[i]);
-          }
-        }
-      }
+      for (i64 g = 0; g < kQueries; ++g) attend(work, base, query[g], key, value, parts[g]);
     }
     INGOT_UNROLL
     for (i64 g = 0; g < kQueries; ++g) {
       combine_workers_of_warp(parts[g], lanes);
-      combine_warps(group, parts[g], lanes, first, g, head, split, active);
+      combine_warps(group, parts[g], lanes, work.first, g, head, split, active);
     }
     if (active > 1) combine_splits(group, head, active);
   }
 
  private:
+  // Keys and values of the next kAhead positions. The newest one's come from the token, and are stored; those beyond
+  // the end are zeros. All loads come first: in place of what is not in the cache, they read what the token brought.
+  INGOT_DEVICE void fetch(const Work& work, i64 base, ingot::U32x4 (&key)[kAhead],
+                          ingot::U32x4 (&value)[kAhead]) const {
+    const bf16* const new_key = head_of(work.sequence, key_head(work.kv_head)) + work.first;
+    const bf16* const new_value = head_of(work.sequence, value_head(work.kv_head)) + work.first;
+    INGOT_UNROLL
+    for (i64 a = 0; a < kAhead; ++a) {
+      const i64 position = work.position(base, a);
+      const i64 at = cache_row(work.head, position) + work.first;
+      key[a] = *reinterpret_cast<const ingot::U32x4*>(position < work.newest ? keys + at : new_key);
+      value[a] = *reinterpret_cast<const ingot::U32x4*>(position < work.newest ? values + at : new_value);
+    }
+    INGOT_UNROLL
+    for (i64 a = 0; a < kAhead; ++a) {
+      const i64 position = work.position(base, a);
+      if (position >= work.end) {
+        key[a] = {};
+        value[a] = {};
+      } else if (position == work.newest) {
+        const i64 at = cache_row(work.head, work.newest) + work.first;
+        key[a] = packed(turned(head_of(work.sequence, key_head(work.kv_head)), work.first, work.newest));
+        *reinterpret_cast<ingot::U32x4*>(keys + at) = key[a];
+        *reinterpret_cast<ingot::U32x4*>(values + at) = value[a];
+      }
+    }
+  }
+
+  // Adds those positions to one query's part.
+  INGOT_DEVICE static void attend(const Work& work, i64 base, const Eight& query, const ingot::U32x4 (&key)[kAhead],
+                                  const ingot::U32x4 (&value)[kAhead], Part& part) {
+    float scores[kAhead];
+    float larger = part.largest;
+    INGOT_UNROLL
+    for (i64 a = 0; a < kAhead; ++a) {
+      const Eight k = unpacked(key[a]);
+      float score = 0.0F;
+      INGOT_UNROLL
+      for (i64 i = 0; i < kVector; ++i) score = ingot::fused_multiply_add(query.x[i], k.x[i], score);
+      for (u32 offset = work.lanes / 2; offset > 0; offset /= 2) score += exchanged(score, offset);
+      scores[a] = work.position(base, a) < work.end ? score : kLowest;
+      larger = ingot::max_of(larger, scores[a]);
+    }
+    rescale(part, larger);
+    INGOT_UNROLL
+    for (i64 a = 0; a < kAhead; ++a) {
+      // A worker without any position keeps a total of 0.
+      const float weight = scores[a] == kLowest ? 0.0F : expf(scores[a] - larger);
+      const Eight v = unpacked(value[a]);
+      part.total += weight;
+      INGOT_UNROLL
+      for (i64 i = 0; i < kVector; ++i) part.sum.x[i] = ingot::fused_multiply_add(weight, v.x[i], part.sum.x[i]);
+    }
+  }
+
   INGOT_DEVICE static void rescale(Part& part, float larger) {
     const float kept = expf(part.largest - larger);
     part.largest = larger;
@@ -394,7 +420,7 @@ struct DecodeAttention {
     }
   }
 
-  // By the block that finds all others of the head done.
+  // Done by the block that finds all others of the head finished.
   INGOT_DEVICE void combine_splits(BlockOfThreads group, i64 head, i64 active) const {
     __threadfence();
     __syncthreads();
@@ -407,7 +433,7 @@ struct DecodeAttention {
     __threadfence();
     for (i64 query = 0; query < kQueries; ++query) {
       float largest = kLowest;
-      // volatile: what the first-level cache has of these lines may be older.
+      // volatile: the L1 cache may hold older values of these lines.
       for (i64 split = 0; split < active; ++split) {
         const volatile float* const part = partial(head, split, query);
         largest = ingot::max_of<float>(largest, part[0]);
@@ -462,9 +488,9 @@ struct GatedSilu {
 // ---- The next token ---------------------------------------------------------------------------------------------
 
 inline constexpr i64 kArgmaxParts = 32;              // of a row of logits
-inline constexpr i64 kMaxVocabulary = i64{1} << 24;  // whose numbers are exact in f32
+inline constexpr i64 kMaxVocabulary = i64{1} << 24;  // token ids up to here are exact in f32
 
-// The largest logit of each part of a row, and the first class that has it.
+// The largest logit of each part of a row, and the first token that has it.
 struct PartialArgmax {
   static constexpr const char* kName = "PartialArgmax";
   const float* logits;  // [count, classes]
@@ -496,8 +522,8 @@ struct PartialArgmax {
   }
 };
 
-// Of those parts, the largest is what each sequence goes on with, where the prompt does not say. All go one position
-// ahead.
+// Combines those parts: each sequence continues with the token of the largest logit, unless the prompt gives the next
+// one. Then all sequences advance by one position.
 struct ChooseTokens {
   static constexpr const char* kName = "ChooseTokens";
   Sequences sequences;
@@ -522,7 +548,7 @@ struct ChooseTokens {
       sequences.chosen[at] = token;
       if (position + 1 < sequences.capacity && position + 1 >= given) sequences.tokens[at + 1] = token;
     }
-    group.sum(0.0F);  // everybody has read the position
+    group.sum(0.0F);  // waits until every thread has read the position
     if (group.lane() == 0) sequences.state[0] = static_cast<i32>(position + 1);
   }
 };

@@ -17,7 +17,7 @@ namespace {
 void check_quantised(const Options& options) {
   const ingot::Dtype dtype = *ingot::parse_dtype(options.dtype);
   if (ingot::bits_of(dtype) < 8 && !options.mx) {
-    refuse("--dtype", fmt::format("{} is made with MX's scales alone: add --mx", options.dtype));
+    refuse("--dtype", fmt::format("{} is made with MX's scales only: add --mx", options.dtype));
   }
   if (options.mx && (dtype == ingot::Dtype::e4m3fnuz || dtype == ingot::Dtype::e5m2fnuz)) {
     refuse("--mx", fmt::format("OCP MX has no {}: choose e4m3fn, e5m2, e3m2fn, e2m3fn or e2m1fn, or leave --mx out",
@@ -25,11 +25,11 @@ void check_quantised(const Options& options) {
   }
 }
 
-// Weights are written in place of nothing.
+// Never overwrites a model.
 void check_save(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   if (!fs::exists(folder)) return;
-  if (!fs::is_directory(folder)) refuse("--save", fmt::format("{} is no folder", folder.string()));
+  if (!fs::is_directory(folder)) refuse("--save", fmt::format("{} is not a folder", folder.string()));
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const fs::path& file = entry.path();
     if (file.filename() == "config.json" || file.filename() == "model.safetensors.index.json" ||
@@ -60,35 +60,39 @@ void add_options(CLI::App& app, Options& options) {
          "--preset", options.preset,
          "sizes of the model (default: those of the weights' config.json, or tiny on the CPU, llama2-7b on a GPU)")
       ->check(CLI::IsMember(names));
-  app.add_option("--layers", options.layers, "only the first so many layers")->check(CLI::Range(1, 1024));
+  app.add_option("--layers", options.layers, "use only this many layers, from the first on")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--weights", options.weights,
                  "folder or file of safetensors of bf16, f16 or f32, with Llama's names (default: random)");
   app.add_option("--save", options.save, "folder to write the weights to in bf16, as --weights reads them");
   auto* const prompt =
       app.add_option("--prompt", options.prompt, "token ids, separated by commas, for every sequence (default: random)")
           ->delimiter(',');
-  app.add_option("--prompt-length", options.prompt_length, "of a random prompt")
+  app.add_option("--prompt-length", options.prompt_length, "length of a random prompt")
       ->check(count)
       ->capture_default_str()
       ->excludes(prompt);
-  app.add_option("--tokens", options.tokens, "to generate in each sequence")->check(count)->capture_default_str();
-  app.add_option("--batch", options.batch, "sequences side by side")
+  app.add_option("--tokens", options.tokens, "tokens to generate in each sequence")
+      ->check(count)
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "sequences decoded together")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{64}))
       ->capture_default_str();
-  app.add_option("--rounds", options.rounds, "of which the median time is told")
+  app.add_option("--rounds", options.rounds, "rounds to measure; the report has their median time")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "of random weights and prompts")->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of random weights and prompts")->capture_default_str();
   app.add_option("--only", options.only, "run only bf16 or only quantised weights")
       ->check(CLI::IsMember({"bf16", "quantised"}));
-  app.add_option("--dtype", options.dtype, "of the quantised weights; 6 and 4 bits: with --mx")
+  app.add_option("--dtype", options.dtype, "dtype of the quantised weights; those of 6 and 4 bits need --mx")
       ->check(CLI::IsMember(dtypes))
       ->capture_default_str();
-  auto* const scale =
-      app.add_option("--scale", options.scale, "what shares a factor: tensor, row, 1x128, 1x64, 1x32, 128x128")
-          ->check(CLI::IsMember({"tensor", "row", "1x128", "1x64", "1x32", "128x128"}))
-          ->capture_default_str();
-  app.add_flag("--mx", options.mx, "powers of two for groups of 32 (OCP MX) in place of --scale")->excludes(scale);
+  auto* const scale = app.add_option("--scale", options.scale,
+                                     "granularity of the weights' factors: tensor, row, 1x128, 1x64, 1x32, 128x128")
+                          ->check(CLI::IsMember({"tensor", "row", "1x128", "1x64", "1x32", "128x128"}))
+                          ->capture_default_str();
+  app.add_flag("--mx", options.mx, "factors that are powers of two for groups of 32 (OCP MX), instead of --scale")
+      ->excludes(scale);
   app.add_flag("--batch-invariant", options.batch_invariant, "a sequence's logits do not depend on the others");
   app.add_flag("--bf16-head", options.bf16_head, "leave the last layer, which gives the logits, in bf16");
   app.add_option("--out", options.out, "file for the report, as JSON");

@@ -1,4 +1,4 @@
-// What the command line says.
+// The command line's options.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ namespace generate {
 
 struct Options {
   std::string device = "auto";    // auto, cpu, cuda
-  std::string preset;             // empty: that of config.json, or tiny on the CPU and llama2-7b on a GPU
+  std::string preset;             // empty: the sizes of config.json, or tiny on the CPU and llama2-7b on a GPU
   std::int64_t layers = 0;        // 0: all
-  std::filesystem::path weights;  // empty: random ones
+  std::filesystem::path weights;  // empty: random weights
   std::filesystem::path save;     // empty: weights are not written
   std::vector<std::int32_t> prompt;
-  std::int64_t prompt_length = 16;  // where no prompt is given
+  std::int64_t prompt_length = 16;  // of a random prompt
   std::int64_t tokens = 128;
   std::int64_t batch = 1;
   int rounds = 3;
@@ -33,18 +33,18 @@ struct Options {
   bool mx = false;
   bool batch_invariant = false;
   bool bf16_head = false;
-  std::filesystem::path out;  // of the report; empty: none
+  std::filesystem::path out;  // the report's file; empty: no report
 };
 
 // Makes the command line's options write to `options`, which outlives the app.
 void add_options(CLI::App& app, Options& options);
-// What can be said before anything is loaded: options that do not go together, files and folders that are not there, or
-// are there already. Throws ingot::Error.
+// Checks what can be checked before anything is loaded: options that contradict each other, and files and folders that
+// are missing or that exist already. Throws ingot::Error.
 void check(const Options& options);
 
-// The sizes: of --preset, or of the config.json beside --weights, with --layers. Throws ingot::Error.
+// The model's sizes, from --preset or from the config.json beside --weights, with --layers. Throws ingot::Error.
 ModelShape shape_of(const Options& options, bool on_gpu);
-// What the weights are quantised to.
+// How the weights are quantised.
 ingot::WeightOnlyOptions weight_options(const Options& options);
 
 }  // namespace generate

@@ -14,13 +14,13 @@ namespace {
 double tokens_per_second(const Report& report, const Run& run) {
   return static_cast<double>(report.batch) / run.seconds;
 }
-// Of weights; what a step reads beside them (the cache, activations) is left out.
+// Counts the weights only, not what a step reads besides (the cache, activations).
 double gigabytes_per_second(const Run& run) { return static_cast<double>(run.weight_bytes) / run.seconds / 1e9; }
 
 }  // namespace
 
 std::string table(const Report& report) {
-  // A model that the CPU decodes in a moment has far less than a gigabyte.
+  // Models that are small enough for the CPU have far less than a gigabyte.
   const bool is_small =
       std::ranges::all_of(report.runs, [](const Run& run) { return static_cast<double>(run.weight_bytes) < 1e8; });
   const double unit = is_small ? 1e6 : 1e9;
@@ -35,7 +35,7 @@ std::string table(const Report& report) {
   if (report.agreement) {
     const Agreement& agreement = *report.agreement;
     text += fmt::format(
-        "logits behind the same {} tokens: cosine {:.6f} (lowest {:.6f}), SQNR {:.1f} dB, the same largest one {:.1f} "
+        "logits after the same {} tokens: cosine {:.6f} (lowest {:.6f}), SQNR {:.1f} dB, the same largest one {:.1f} "
         "%\n",
         agreement.tokens, agreement.mean_cosine, agreement.lowest_cosine, agreement.sqnr_db, 100 * agreement.top1);
   }

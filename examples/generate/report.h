@@ -1,4 +1,4 @@
-// What a run tells at its end.
+// The report that a run prints and writes at its end.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace generate {
 
 struct Run {
   std::string name;               // "bf16", "e4m3fn row"
-  std::int64_t weight_bytes = 0;  // that a step reads
-  double seconds = 0;             // of a step
-  std::int64_t launches = 0;      // kernels of a step; 0 on the CPU
+  std::int64_t weight_bytes = 0;  // read by each step
+  double seconds = 0;             // per step
+  std::int64_t launches = 0;      // kernels per step; 0 on the CPU
 };
 
 struct Report {
@@ -26,7 +26,7 @@ struct Report {
   std::int64_t prompt = 0;
   std::int64_t tokens = 0;
   std::vector<Run> runs;
-  std::optional<Agreement> agreement{};  // of two runs
+  std::optional<Agreement> agreement{};  // between two runs
 };
 
 std::string table(const Report& report);

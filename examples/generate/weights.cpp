@@ -23,7 +23,7 @@ NamedTensor norm(std::string name, std::int64_t width) {
   return {.name = std::move(name), .rows = 0, .cols = width, .mean = 1, .deviation = 0.1};
 }
 
-// Outputs that are about as large as inputs.
+// The deviation that makes a linear layer's outputs about as large as its inputs.
 NamedTensor linear(std::string name, std::int64_t rows, std::int64_t cols, double share = 1) {
   return {.name = std::move(name),
           .rows = rows,
@@ -34,7 +34,7 @@ NamedTensor linear(std::string name, std::int64_t rows, std::int64_t cols, doubl
 
 std::int64_t rows_of(const NamedTensor& tensor) { return std::max<std::int64_t>(1, tensor.rows); }
 
-// Elements of a file's dtype, as bf16.
+// Converts elements from the file's dtype to bf16.
 void convert(Dtype dtype, std::span<const std::byte> from, bf16* to) {
   switch (dtype) {
     case Dtype::bf16: std::memcpy(to, from.data(), from.size()); return;
@@ -54,7 +54,7 @@ void convert(Dtype dtype, std::span<const std::byte> from, bf16* to) {
   }
 }
 
-// The same numbers for a tensor of a name in every build.
+// Depends on the name only, so that a tensor gets the same numbers in every build.
 std::uint64_t seed_of(std::uint64_t seed, const std::string& name) {
   for (const char letter : name) seed = examples::hash_of(seed ^ static_cast<unsigned char>(letter));
   return seed;
@@ -103,7 +103,7 @@ std::vector<NamedTensor> all_tensors(const ModelShape& shape) {
   return all;
 }
 
-// A model whose head is its embedding has that alone.
+// A model whose head is its embedding stores only the embedding.
 ingot::SafetensorsCheckpoint::Found WeightSource::find(const NamedTensor& tensor) const {
   const bool tied = tensor.name == kHead && !checkpoint_->has(kHead);
   const auto found = checkpoint_->at(tied ? kEmbedding : tensor.name);
@@ -119,7 +119,7 @@ ingot::SafetensorsCheckpoint::Found WeightSource::find(const NamedTensor& tensor
           fmt::format("has the shape {}, but the model's sizes need {}", print(found.tensor->shape), print(expected)));
   const std::optional<Dtype> dtype = found.tensor->dtype;
   require(dtype == Dtype::bf16 || dtype == Dtype::f16 || dtype == Dtype::f32,
-          fmt::format("is of {}, but weights are read from BF16, F16 or F32", found.tensor->type));
+          fmt::format("has the dtype {}, but only BF16, F16 and F32 can be read", found.tensor->type));
   return found;
 }
 

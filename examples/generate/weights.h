@@ -14,8 +14,8 @@
 
 namespace generate {
 
-// As a checkpoint has it: a matrix [rows, cols], or a vector of cols where rows is 0. What it is drawn from, where it
-// is: N(mean, deviation^2).
+// A tensor as a checkpoint names it: a matrix [rows, cols], or, with rows = 0, a vector of cols elements. Random
+// weights are drawn from N(mean, deviation^2).
 struct NamedTensor {
   std::string name;
   std::int64_t rows;
@@ -27,7 +27,7 @@ struct NamedTensor {
 NamedTensor embedding_tensor(const ModelShape& shape);
 NamedTensor head_tensor(const ModelShape& shape);
 NamedTensor final_norm_tensor(const ModelShape& shape);
-// One layer's tensors; those of one member are the rows of one matrix here, so that one product takes them.
+// One layer's tensors. The tensors of one member become the rows of one matrix here, for a single product.
 struct LayerTensors {
   NamedTensor input_norm;
   std::vector<NamedTensor> qkv;
@@ -41,9 +41,9 @@ std::vector<NamedTensor> all_tensors(const ModelShape& shape);
 
 class WeightSource {
  public:
-  // Random ones.
+  // Random weights.
   WeightSource(Machine& machine, OpRunner& ops, std::uint64_t seed) : machine_(&machine), ops_(&ops), seed_(seed) {}
-  // Those of a file or folder (ingot::SafetensorsCheckpoint::open()), whose errors it throws.
+  // The weights of a file or folder. Throws what ingot::SafetensorsCheckpoint::open() throws.
   WeightSource(Machine& machine, OpRunner& ops, const std::filesystem::path& path)
       : machine_(&machine), ops_(&ops), checkpoint_(ingot::SafetensorsCheckpoint::open(path)) {}
 
@@ -64,7 +64,7 @@ class WeightSource {
   std::optional<ingot::SafetensorsCheckpoint> checkpoint_{};
 };
 
-// Writes all of them into a folder that `--weights` reads: model.safetensors (bf16) and config.json.
+// Writes all weights into a folder that `--weights` can read: model.safetensors (bf16) and config.json.
 void save_weights(const std::filesystem::path& folder, WeightSource& source, const ModelShape& shape, Machine& machine);
 
 }  // namespace generate

@@ -9,7 +9,7 @@
 
 namespace train_lm {
 
-// The unit that instantiates per_row<train_lm::op_name>.
+// The translation unit that instantiates per_row<train_lm::op_name>.
 ingot::Source source_of(std::string_view op_name);
 // The names of all operations, for compiling them ahead of time.
 std::vector<std::string_view> all_op_names();

@@ -36,6 +36,7 @@ constexpr std::array kColours{"#4c6ef5", "#e8590c"};
 struct Axes {
   double left = 64, right = 780, top = 44, bottom = 400;
   double x_max, y_min, y_max;
+  double y_step;  // between the lines across
 
   double x(double value) const { return left + (right - left) * value / x_max; }
   double y(double value) const { return bottom - (bottom - top) * (value - y_min) / (y_max - y_min); }
@@ -68,6 +69,71 @@ void write(const std::filesystem::path& file, const std::string& text) {
   stream << text;
   stream.close();
   if (!stream) throw ingot::Error(ingot::ErrorCode::io_failed, file.string(), "cannot be written");
+}
+
+// Axes that have room for every loss that is a number.
+Axes axes_of(const Report& report, std::size_t window) {
+  double lowest = std::numeric_limits<double>::max();
+  double highest = 0;
+  for (const NamedHistory& run : report.runs) {
+    for (const double loss : smoothed(run.history.losses, window)) {
+      if (!std::isfinite(loss)) continue;
+      lowest = std::min(lowest, loss);
+      highest = std::max(highest, loss);
+    }
+  }
+  if (highest < lowest) lowest = 0;  // no loss is a number
+  if (highest <= lowest) highest = lowest + 1;
+  const double step = tick_step(highest - lowest);
+  return {.x_max = static_cast<double>(std::max<std::size_t>(2, steps_of(report))),
+          .y_min = std::floor(lowest / step) * step,
+          .y_max = std::ceil(highest / step) * step,
+          .y_step = step};
+}
+
+// The lines and numbers along both axes, and what the axes show.
+std::string svg_axes(const Axes& axes, std::size_t window) {
+  std::string text;
+  for (double value = axes.y_min; value <= axes.y_max + axes.y_step / 2; value += axes.y_step) {
+    text += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#dee2e6\"/>", axes.left,
+                        axes.right, axes.y(value), axes.y(value));
+    text += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#495057\">{:.4g}</text>\n",
+                        axes.left - 8, axes.y(value) + 4, value);
+  }
+  const double step_x = std::max(1.0, tick_step(axes.x_max));
+  for (double value = 0; value <= axes.x_max; value += step_x) {
+    text += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\" fill=\"#495057\">{:.0f}</text>\n",
+                        axes.x(value), axes.bottom + 20, value);
+  }
+  text += fmt::format("<text x=\"{}\" y=\"440\" text-anchor=\"middle\" fill=\"#212529\">step</text>\n",
+                      (axes.left + axes.right) / 2);
+  text += fmt::format(
+      "<text x=\"16\" y=\"{}\" text-anchor=\"middle\" fill=\"#212529\" transform=\"rotate(-90 16 {})\">loss "
+      "(nats per byte, mean of {} steps)</text>\n",
+      (axes.top + axes.bottom) / 2, (axes.top + axes.bottom) / 2, window);
+  return text;
+}
+
+// One run's losses and its line of the legend.
+std::string svg_curve(const Axes& axes, const NamedHistory& run, std::size_t i, std::size_t window) {
+  const char* colour = kColours.at(i);
+  // The second curve is dashed, so that both show where they coincide.
+  const char* dash = i == 0 ? "" : " stroke-dasharray=\"6 4\"";
+  std::string text = fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{} points=\"", colour, dash);
+  const std::vector<double> losses = smoothed(run.history.losses, window);
+  const std::size_t stride = std::max<std::size_t>(1, losses.size() / 700);
+  for (std::size_t step = 0; step < losses.size(); step += stride) {
+    if (std::isfinite(losses[step])) {
+      text += fmt::format("{:.1f},{:.1f} ", axes.x(static_cast<double>(step + 1)), axes.y(losses[step]));
+    }
+  }
+  text += "\"/>\n";
+  const double y = axes.top + 20 + 22 * static_cast<double>(i);
+  text += fmt::format("<line x1=\"590\" x2=\"620\" y1=\"{}\" y2=\"{}\" stroke=\"{}\" stroke-width=\"2\"{}/>", y, y,
+                      colour, dash);
+  text += fmt::format("<text x=\"628\" y=\"{}\" fill=\"#212529\">{}: final {:.4f}</text>\n", y + 4, run.name,
+                      final_loss(run.history));
+  return text;
 }
 
 }  // namespace
@@ -143,24 +209,8 @@ std::string csv(const Report& report) {
 }
 
 std::string svg(const Report& report) {
-  const std::size_t steps = std::max<std::size_t>(2, steps_of(report));
-  const std::size_t window = std::max<std::size_t>(1, steps / 50);
-  double lowest = std::numeric_limits<double>::max();
-  double highest = 0;
-  for (const NamedHistory& run : report.runs) {
-    for (const double loss : smoothed(run.history.losses, window)) {
-      if (!std::isfinite(loss)) continue;
-      lowest = std::min(lowest, loss);
-      highest = std::max(highest, loss);
-    }
-  }
-  if (highest < lowest) lowest = 0;  // no loss is a number
-  if (highest <= lowest) highest = lowest + 1;
-  const double step_y = tick_step(highest - lowest);
-  const Axes axes{.x_max = static_cast<double>(steps),
-                  .y_min = std::floor(lowest / step_y) * step_y,
-                  .y_max = std::ceil(highest / step_y) * step_y};
-
+  const std::size_t window = std::max<std::size_t>(1, std::max<std::size_t>(2, steps_of(report)) / 50);
+  const Axes axes = axes_of(report, window);
   std::string text =
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 820 450\" font-family=\"sans-serif\" font-size=\"13\">\n"
       "<rect width=\"820\" height=\"450\" fill=\"white\"/>\n";
@@ -168,43 +218,8 @@ std::string svg(const Report& report) {
       "<text x=\"{}\" y=\"24\" font-size=\"16\" fill=\"#212529\">Training loss, bf16 and FP8: {:.1f} M "
       "parameters on {}</text>\n",
       axes.left, static_cast<double>(report.parameters) / 1e6, report.device);
-  for (double value = axes.y_min; value <= axes.y_max + step_y / 2; value += step_y) {
-    text += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#dee2e6\"/>", axes.left,
-                        axes.right, axes.y(value), axes.y(value));
-    text += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#495057\">{:.4g}</text>\n",
-                        axes.left - 8, axes.y(value) + 4, value);
-  }
-  const double step_x = std::max(1.0, tick_step(axes.x_max));
-  for (double value = 0; value <= axes.x_max; value += step_x) {
-    text += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\" fill=\"#495057\">{:.0f}</text>\n",
-                        axes.x(value), axes.bottom + 20, value);
-  }
-  text += fmt::format("<text x=\"{}\" y=\"440\" text-anchor=\"middle\" fill=\"#212529\">step</text>\n",
-                      (axes.left + axes.right) / 2);
-  text += fmt::format(
-      "<text x=\"16\" y=\"{}\" text-anchor=\"middle\" fill=\"#212529\" transform=\"rotate(-90 16 {})\">loss "
-      "(nats per byte, mean of {} steps)</text>\n",
-      (axes.top + axes.bottom) / 2, (axes.top + axes.bottom) / 2, window);
-  for (std::size_t i = 0; i < report.runs.size(); ++i) {
-    const NamedHistory& run = report.runs[i];
-    const char* colour = kColours.at(i);
-    // The second curve is dashed, so that both show where they coincide.
-    const char* dash = i == 0 ? "" : " stroke-dasharray=\"6 4\"";
-    text += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{} points=\"", colour, dash);
-    const std::vector<double> losses = smoothed(run.history.losses, window);
-    const std::size_t stride = std::max<std::size_t>(1, losses.size() / 700);
-    for (std::size_t step = 0; step < losses.size(); step += stride) {
-      if (std::isfinite(losses[step])) {
-        text += fmt::format("{:.1f},{:.1f} ", axes.x(static_cast<double>(step + 1)), axes.y(losses[step]));
-      }
-    }
-    text += "\"/>\n";
-    const double y = axes.top + 20 + 22 * static_cast<double>(i);
-    text += fmt::format("<line x1=\"590\" x2=\"620\" y1=\"{}\" y2=\"{}\" stroke=\"{}\" stroke-width=\"2\"{}/>", y, y,
-                        colour, dash);
-    text += fmt::format("<text x=\"628\" y=\"{}\" fill=\"#212529\">{}: final {:.4f}</text>\n", y + 4, run.name,
-                        final_loss(run.history));
-  }
+  text += svg_axes(axes, window);
+  for (std::size_t i = 0; i < report.runs.size(); ++i) text += svg_curve(axes, report.runs[i], i, window);
   return text + "</svg>\n";
 }
 
