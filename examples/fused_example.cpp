@@ -1,5 +1,5 @@
-// Operations without a layer: a cast with an expression in front of it, and RMSNorm with FP8 codes of what it gives. On
-// a GPU each is one kernel, compiled when it is first called.
+// Operations without a layer: a cast fused with an expression, and an RMSNorm that writes FP8 codes. On a GPU each is
+// one kernel, compiled when it is first called.
 #include <ingot/ingot.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ int main() {
   backend.copy_from_host(x.view().data, host.data(), host.size() * sizeof(float), stream);
   backend.copy_from_host(bias.view().data, shift.data(), shift.size() * sizeof(float), stream);
 
-  // silu(x) + bias[col], its codes and a factor for each row: value = code * factor. `result` are the values
+  // silu(x) + bias[col], as codes with a factor for each row: value = code * factor. `result` gets the values
   // themselves.
   const ingot::CastSpec cast{.in = kType,
                              .out = kCode,
@@ -33,7 +33,7 @@ int main() {
                stream);
   backend.copy_to_host(fused.data(), values.view().data, fused.size() * sizeof(float), stream);
 
-  // The rows of x divided by their root mean square; codes and factors as above.
+  // The rows of x divided by their root mean squares, with codes and factors as above.
   const ingot::NormSpec norm{.kind = ingot::NormKind::rms, .in = kType, .out = kCode, .result = true};
   backend.norm(norm, {.input = x, .codes = codes, .factors = factors, .result = values}, stream);
   backend.copy_to_host(normed.data(), values.view().data, normed.size() * sizeof(float), stream);

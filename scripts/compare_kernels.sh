@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # scripts/compare_kernels.sh <list before> <list after>
-# Says which kernels' machine code differs between two builds, for changes that are to leave it alone. A list is what
-# the program machine_code of a build tree prints; as NVRTC's front end runs one compile at a time, several processes
-# make it in shares:
+# Tells which kernels' machine code differs between two builds, for changes that must not affect it. The program
+# machine_code of a build tree prints such a list. NVRTC's front end runs one compile at a time, so several processes
+# make the list in shares:
 #
 #   cmake --build build/ci --target machine_code
 #   for i in 0 1 2 3; do build/ci/tests/machine_code $i/4 > build/after.$i & done; wait; cat build/after.? > build/after
 #
-# Ends with 1 where a kernel differs, or one list has kernels that the other lacks.
+# Exits with 1 if a kernel differs or is missing from one of the lists.
 set -euo pipefail
 [ $# -eq 2 ] || { sed -n '2,3p' "$0" >&2; exit 2; }
 
-# A line: digest, registers, what the kernel computes.
+# Each line has a digest, the registers, and what the kernel computes.
 awk '
   { digest = $1; $1 = ""; $2 = ""; sub(/^ +/, "") }
   FNR == NR { before[$0] = digest; next }

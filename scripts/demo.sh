@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/demo.sh [options of train_lm]
-# From a fresh Debian machine to a small language model trained twice, in bf16 and in FP8: set-up, build, training.
+# Trains a small language model twice, in bf16 and in FP8, starting from a fresh Debian machine: set-up, build, training.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/lint.sh [--fix] [format] [tidy]
-# clang-format and clang-tidy over our sources; both where neither is named. --fix reformats instead of complaining.
-# tidy reads the compile commands of build/ci, or of the build tree that $INGOT_BUILD names.
+# Runs clang-format and clang-tidy over our sources, or only the one named. --fix reformats instead of complaining. tidy
+# reads the compile commands of build/ci, or of the build tree that $INGOT_BUILD names.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ for argument in "$@"; do
 done
 [ ${#checks[@]} -gt 0 ] || checks=(format tidy)
 
-tool() {  # tool <name>: the version that the tree is kept in, else whatever has the plain name
+tool() {  # tool <name>: version 14, which the tree is formatted with, or else the one with the plain name
   command -v "$1-14" || command -v "$1" || { echo "lint: $1 is missing; apt-get install $1-14" >&2; exit 1; }
 }
 

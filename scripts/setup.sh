@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # scripts/setup.sh [debian package...]
-# Makes a machine ready to build Ingot: installs the Debian packages that are missing (ours and those named), makes
-# .venv, and, where there is no CUDA toolkit, puts CUDA's headers, NVRTC and cuBLASLt there from Python's wheels.
-# Running it again costs a second.
+# Prepares a machine for building Ingot: installs the Debian packages that are missing (ours and those named), makes
+# .venv, and, if there is no CUDA toolkit, installs CUDA's headers, NVRTC and cuBLASLt there from Python wheels. Running
+# it again takes a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +26,7 @@ fi
 
 [ -x .venv/bin/python ] || python3 -m venv .venv
 
-# The order in which cmake/dependencies.cmake looks. (The tests include cuda_fp8.h, which includes nv/target.)
+# Looks in the same order as cmake/dependencies.cmake. (The tests include cuda_fp8.h, which includes nv/target.)
 has_cuda() {
   [ -e "$1/include/cuda.h" ] && [ -e "$1/include/nvrtc.h" ] && [ -e "$1/include/cublasLt.h" ] &&
     { [ -e "$1/include/nv/target" ] || [ -e "$1/include/cccl/nv/target" ]; }
@@ -38,7 +38,7 @@ for root in "${INGOT_CUDA_ROOT:-}" "${CUDA_PATH:-}" "${CUDA_HOME:-}" /usr/local/
     exit 0
   fi
 done
-echo "setup: no CUDA toolkit found, taking headers, NVRTC and cuBLASLt from Python's wheels"
+echo "setup: no CUDA toolkit found; installing headers, NVRTC and cuBLASLt from Python wheels"
 .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps \
   nvidia-cublas==13.1.0.3 nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 \
   nvidia-cuda-cccl==13.0.85

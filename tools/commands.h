@@ -1,5 +1,5 @@
-// The commands of the program `ingot`. Each prints to stdout and throws ingot::Error; one that can end otherwise
-// returns its exit code.
+// The commands of the program `ingot`. Each prints to stdout and throws ingot::Error if it fails; tune() returns an
+// exit code, as it can also end halfway.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ void info(const InfoOptions& options);
 
 struct ShowOptions {
   std::string spec;
-  std::string target;  // empty: the device's, or sm_90a where there is none
+  std::string target;  // empty: this GPU's, or sm_90a if there is none
   bool source = false;
   bool ptx = false;
   bool json = false;
-  std::filesystem::path cubin;  // empty: not written
+  std::filesystem::path cubin;  // where to write the machine code; empty: nowhere
 };
 void show(const ShowOptions& options);
 
@@ -35,7 +35,7 @@ struct TuneOptions {
   std::string activations{};
   std::filesystem::path manifest{};
   std::string budget{};  // "60s"; empty: as long as it takes
-  bool again = false;    // what has a record already, too
+  bool again = false;    // also tune what has a record
   bool list = false;
   bool json = false;
   std::filesystem::path import_from{};

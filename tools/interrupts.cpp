@@ -11,7 +11,7 @@ Interrupts::Interrupts() {
   pthread_sigmask(SIG_BLOCK, &held_, &before_);
 }
 
-// What came meanwhile has been heeded.
+// Drops the signals that came meanwhile: the command has acted on them.
 Interrupts::~Interrupts() {
   constexpr timespec kNow{};
   while (sigtimedwait(&held_, nullptr, &kNow) > 0) {}

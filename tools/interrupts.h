@@ -1,5 +1,5 @@
-// Ctrl-C and SIGTERM held back, to be asked about: a command that must not be cut off in the middle ends at the next
-// step instead. Threads that are started meanwhile hold them back too.
+// Holds back Ctrl-C and SIGTERM, so that a command that must not be cut off in the middle can ask for them and end
+// after its current step. Threads that are started meanwhile hold them back too.
 #pragma once
 
 #include <csignal>

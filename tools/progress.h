@@ -1,5 +1,4 @@
-// How far a command is, on stderr: a bar with the time that is left where that is a terminal, else a line for each
-// step.
+// Shows on stderr how far a command is: on a terminal as a bar with the time left, elsewhere as a line for each step.
 #pragma once
 
 #include <chrono>
@@ -9,7 +8,7 @@ namespace ingot::tools {
 
 class Progress {
  public:
-  // `weight`: of all steps together, in any unit.
+  // `weight` is the sum of all steps' weights, in any unit.
   Progress(int steps, double weight);
   ~Progress();
   Progress(const Progress&) = delete;
@@ -17,7 +16,7 @@ class Progress {
 
   void begin(const std::string& step);
   void end(double weight, const std::string& outcome);
-  // A line of its own, which stays.
+  // Prints a line that stays.
   void note(const std::string& line) const;
 
  private:

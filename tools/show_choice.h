@@ -1,5 +1,5 @@
-// Which kernel `ingot show` shows where the spec leaves the choice to the library, which decides by the size of the
-// matrices and by the GPU.
+// Chooses the kernel that `ingot show` shows if the spec leaves the choice to the library, which decides by the size of
+// the matrices and by the GPU.
 #pragma once
 
 #include <optional>

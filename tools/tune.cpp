@@ -25,14 +25,14 @@
 namespace ingot::tools {
 namespace {
 
-constexpr int kInterrupted = 130;  // what a shell says of a program that Ctrl-C ended
+constexpr int kInterrupted = 130;  // the exit code that shells use for a program ended by Ctrl-C
 
 [[noreturn]] void refuse_frozen(const char* what) {
   throw Error(ErrorCode::invalid_argument, "tune",
               fmt::format("INGOT_TUNING=frozen, and {} writes tuning records; set INGOT_TUNING=on", what));
 }
 
-// What measuring needs, made when there is something to measure.
+// The GPU and the random inputs for measuring. Made only when there is something to measure.
 struct Bench {
   explicit Bench(Context& context)
       : gpu(context), random(gpu.backend(), gpu.stream(), [this](void* to, const void* from, std::size_t bytes) {
@@ -43,7 +43,7 @@ struct Bench {
   RandomData random;
 };
 
-// Those of another machine are not taken where this one has a GPU; where it has none, they may be for any.
+// A machine with a GPU imports only its own records; one without imports all of them, as they may be for any machine.
 void import_records(Context& context, const std::filesystem::path& path) {
   const TuningFile file = read_tuning_file(path);
   const bool for_any = context.device().type == DeviceType::cpu;
@@ -108,7 +108,7 @@ std::vector<MatmulSpec> candidates_of(Context& context, const MatmulCall& call) 
   return all;
 }
 
-// False where it was interrupted.
+// Returns false if it was interrupted.
 bool tune_on_gpu(Context& context, std::vector<TunedGemm>& gemms, const TuneOptions& options, double seconds,
                  const Interrupts& interrupts) {
   std::unique_ptr<Bench> bench;
@@ -146,7 +146,7 @@ bool tune_on_gpu(Context& context, std::vector<TunedGemm>& gemms, const TuneOpti
   return tune_missing(session, gemms);
 }
 
-// Throws where this machine can measure nothing, or cannot keep what it measures.
+// Throws if this machine cannot measure, or cannot keep what it measures.
 void check_can_tune(Context& context) {
   if (context.device().type != DeviceType::cuda) {
     throw Error(ErrorCode::not_found, "tune",

@@ -1,5 +1,5 @@
-// Of the models, the layers are the linear ones of one block, as they are usually fused (query, key and value; gate and
-// up), and the head. What a program multiplies otherwise, a manifest says.
+// A model's layers are the linear ones of one block, fused as usual (query, key and value; gate and up), and the head.
+// A program that multiplies anything else records a manifest.
 #include "tune_plan.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ namespace {
 struct Model {
   std::string_view name;
   std::int64_t hidden;
-  std::int64_t key_value;  // heads of keys, times their size
+  std::int64_t key_value;  // heads of keys times their size
   std::int64_t intermediate;
   std::int64_t vocabulary;
 };
@@ -75,7 +75,7 @@ LinearSize parse_mnk(const std::string& text) {
 
 constexpr const char* kBaseline = "in 16 bits";
 
-// The same in bf16, or in f16 where activations are.
+// The same product in bf16, or in f16 if the activations are f16.
 MatmulCall in_16_bits(const MatmulCall& call) {
   const bool bias = std::visit([](const auto& spec) { return spec.bias; }, call.spec);
   const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec);
@@ -83,7 +83,7 @@ MatmulCall in_16_bits(const MatmulCall& call) {
   return {.spec = GemmSpec{.a = dtype, .b = dtype, .out = dtype, .bias = bias}, .size = call.size};
 }
 
-// Are its operands no codes?
+// Are its operands 16 or 32 bits wide?
 bool in_high_precision(const MatmulSpec& product) {
   const auto* const gemm = std::get_if<GemmSpec>(&product);
   return gemm != nullptr && !is_fp8(gemm->a);
@@ -99,7 +99,7 @@ Dtype parse_weight(const std::string& text) {
   return *dtype;
 }
 
-// The factors as WeightOnlyLinear::quantize() makes them where nothing else is asked for.
+// With the factors that WeightOnlyLinear::quantize() makes by default, unless the request names others.
 DequantMatmulSpec weight_only_spec(const TuneRequest& request) {
   constexpr std::string_view kMx = "mx";
   DequantMatmulSpec spec{.weight = parse_weight(request.weight_only)};

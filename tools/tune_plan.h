@@ -1,5 +1,5 @@
-// Which products `ingot tune` is to tune: from the command line's shapes, from the layers of a known model, or from
-// what a run has recorded.
+// Plans which matrix products `ingot tune` tunes: from the shapes on the command line, the layers of a known model, or
+// the manifest that a run has recorded.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,27 @@ namespace ingot::tools {
 struct PlannedGemm {
   std::string label;  // "gate_up grad_weight, tensorwise"
   MatmulCall call;
-  std::optional<MatmulCall> bf16{};  // the same product in 16 bits, which one with codes is compared with
+  std::optional<MatmulCall> bf16{};  // the same product in 16 bits, for comparison; none if it is in 16 bits itself
 };
 
 struct TuneRequest {
   std::vector<std::string> mnk{};  // "16384,8192,7168": tokens, out_features, in_features
   std::string set{};               // "llama3-8b"
-  // Of the set. Without: 8192, as in training, and with `weight_only` 16, as in decoding.
+  // The set's tokens. Default: 8192, as in training, or with `weight_only` 16, as in decoding.
   std::optional<std::int64_t> tokens{};
   std::string recipe{};        // only this one; empty: all
-  std::string weight_only{};   // instead of recipes' GEMMs: products with weights of this dtype
-  std::string weight_scale{};  // "tensor", "row", ..., "mx" of those; empty: row for FP8, mx for fewer bits
-  std::string activations{};   // "bf16" or "f16" of those, packed for them; empty: bf16
+  std::string weight_only{};   // instead of the recipes' GEMMs: products with packed weights of this dtype
+  std::string weight_scale{};  // those weights' factors: "tensor", "row", ..., "mx"; empty: row for FP8, else mx
+  std::string activations{};   // what those weights are packed for: "bf16" or "f16"; empty: bf16
   std::filesystem::path manifest{};
-  std::function<void(const std::string&)> warn = [](const std::string&) {};  // of lines that the manifest lost
+  std::function<void(const std::string&)> warn = [](const std::string&) {};  // about damaged lines of the manifest
 };
 
-// Each product once, those in bf16 before those that are compared with them. Throws Error{invalid_argument, not_found,
-// io_failed}.
+// Lists each product once, and the ones in 16 bits before those that are compared with them. Throws
+// Error{invalid_argument, not_found, io_failed}.
 std::vector<PlannedGemm> plan(const TuneRequest& request);
 
-// "60s", "5m", "1.5h", "90": seconds. Throws Error{invalid_argument}.
+// Parses "60s", "5m", "1.5h" or "90" as seconds. Throws Error{invalid_argument}.
 double parse_seconds(const std::string& text);
 
 }  // namespace ingot::tools

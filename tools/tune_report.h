@@ -1,4 +1,4 @@
-// What is to be tuned and what tuning has found, as text to read and as JSON.
+// Prints what will be tuned and what tuning has found, as text and as JSON.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace ingot::tools {
 struct TunedGemm {
   PlannedGemm planned;
   std::optional<TuningRecord> record{};  // none: not tuned yet
-  std::string problem{};                 // why there is none, where tuning has tried
+  std::string problem{};                 // why tuning found none
 };
 
 // What `ingot tune --list` prints: a line for each GEMM, or JSON.

@@ -19,7 +19,7 @@ Clock::duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// What has a record already has to be beaten.
+// A record's kernel comes first: it is the one to beat.
 std::vector<MatmulSpec> candidates_of(const TuneSession& session, const MatmulCall& call) {
   std::vector<MatmulSpec> all = session.candidates(call);
   if (const auto record = session.store->find(session.machine, call.spec, call.size)) {
@@ -47,8 +47,8 @@ double bf16_time(const std::vector<TunedGemm>& gemms, const PlannedGemm& planned
   return found != gemms.end() && found->record ? found->record->us : 0;
 }
 
-// `share`: of the time that is left until `deadline`, what this GEMM may take. It gets a record, or a problem, or,
-// where it was stopped, neither.
+// This GEMM may take the fraction `share` of the time left until `deadline`. It gets a record or a problem, or neither
+// if it was stopped.
 void tune_one(const TuneSession& session, TunedGemm& gemm, double bf16_us, double share, Clock::time_point deadline) {
   const MatmulCall& call = gemm.planned.call;
   const Clock::time_point enough =

@@ -75,7 +75,7 @@ void for_each_piece(Model& model, Work work) {
   }
 }
 
-// Of the two, one after the other: the payload can be gigabytes, so nothing is copied together.
+// The checksum of header and payload, taken in pieces: the payload can be gigabytes, so the two are never joined.
 std::uint64_t checksum_of(const std::string& header, const std::string& payload) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
   if (state == nullptr) throw std::bad_alloc();

@@ -27,8 +27,8 @@ ingot::ContextOptions context_options(const Options& options) {
   return result;
 }
 
-// Compiles what training on a GPU launches, or finds it in the store: on a GPU this takes the compiler out of the first
-// step; on a machine without one it fills the store for the machine that has it.
+// Compiles the kernels that training on a GPU launches, unless the store has them. On a GPU this keeps the compiler out
+// of the first step; on a machine without one it fills the store for a machine that has a GPU.
 void warm_up(ingot::Context& context, const ingot::LinearConfig& config) {
   if (context.compiler() == nullptr) return;
   using ingot::Dtype;

@@ -24,7 +24,7 @@ bf16* halves(const OwnedTensor& tensor) { return data_of<bf16>(tensor); }
 float* floats(const OwnedTensor& tensor) { return data_of<float>(tensor); }
 
 constexpr std::int64_t kBytes = 256;
-// Parts of the embedding gradient's sum: enough to fill a GPU.
+// The embedding gradient is summed in this many parts, enough to fill a GPU.
 std::int64_t embedding_parts(std::int64_t batch) { return std::min<std::int64_t>(1024, (batch + 7) / 8); }
 
 }  // namespace
@@ -101,7 +101,7 @@ Model::Model(ingot::Context& context, ingot::Stream& stream, OpRunner& ops, cons
   for (const auto& block : blocks_) {
     init(block->first.weight, 1.0 / std::sqrt(width), ++stream_of_numbers);
     init(block->first.bias, 0.0, 0);
-    // Each block adds to the residual: together they should add about as much as it starts with.
+    // Each block adds to the residual: all together should add about as much as it starts with.
     init(block->second.weight, 1.0 / std::sqrt(hidden * 2.0 * static_cast<double>(shape.blocks)), ++stream_of_numbers);
     init(block->second.bias, 0.0, 0);
   }

@@ -31,7 +31,7 @@ struct Parameter {
 };
 
 struct OptimizerStep {
-  std::int64_t number;  // from 1
+  std::int64_t number;  // starts at 1
   double learning_rate;
   double weight_decay;
 };
@@ -41,16 +41,16 @@ class Model {
   Model(ingot::Context& context, ingot::Stream& stream, OpRunner& ops, const ModelShape& shape, std::int64_t batch,
         const ingot::LinearConfig& config, std::uint64_t seed);
 
-  // Leaves the batch's mean loss in loss[0] (f32, on the device). Enqueues only.
+  // Enqueues the forward pass, which writes the batch's mean loss to loss[0] (f32, on the device).
   void forward(const Batch& batch, float* loss);
-  // forward(), then all gradients.
+  // Enqueues forward(), then all gradients.
   void forward_backward(const Batch& batch, float* loss);
   void update(const OptimizerStep& step);
 
   std::vector<Parameter*> parameters();
-  // The working copies follow from the values (after a checkpoint was read).
+  // Makes the working copies from the values, after a checkpoint was read.
   void values_changed();
-  // Of the layers with delayed scales, if there are any: part of a checkpoint.
+  // The state of the layers' delayed scales, if there are any: part of a checkpoint.
   ingot::DelayedScaling& delayed_scaling() { return delayed_; }
 
  private:

@@ -1,4 +1,4 @@
-// Every operation of the model that is not a GEMM, written once for the CPU and the GPU (common/rows.cuh says how).
+// The model's operations other than its GEMMs, written once for the CPU and the GPU (common/rows.cuh says how).
 //
 // Activations and gradients are bf16, matrices are contiguous, and every width is a multiple of 8.
 #pragma once
@@ -9,7 +9,7 @@ namespace train_lm {
 
 using namespace examples;  // NOLINT(google-build-using-namespace): ops.cuh is the rest of one text with rows.cuh
 
-// values = N(0, deviation^2), by Box and Muller; working = values in bf16.
+// values = N(0, deviation^2), by the Box-Muller transform; working = values in bf16.
 struct InitNormal {
   static constexpr const char* kName = "InitNormal";
   float* values;
@@ -34,13 +34,13 @@ struct InitNormal {
 // ---- The batch
 // -------------------------------------------------------------------------------------------------------
 
-// Row r of a step's batch is a window of `context` bytes at a random place of the text, and its target the byte after.
+// Row r of a step's batch is a window of `context` bytes at a random position in the text; its target is the next byte.
 struct Batch {
   const u8* text;
   i64 places;  // windows start at 0 .. places - 1
   i64 context;
   i64 size;  // rows
-  u64 seed;  // of this step
+  u64 seed;  // this step's
 
   INGOT_HOST_DEVICE const u8* window(i64 row) const {
     return text + static_cast<i64>(hash_of(seed ^ hash_of(static_cast<u64>(row))) % static_cast<u64>(places));
@@ -68,8 +68,8 @@ struct Embed {
   }
 };
 
-// The table's gradient, part by part: each of `parts` sums its share of the batch's rows, in order, into a table of its
-// own. A lane owns an embedding dimension, so nobody waits for anybody and the order is always the same.
+// The table's gradient in parts: each of `parts` sums its share of the batch's rows, in order, into a table of its own.
+// A lane owns an embedding dimension, so that no lane waits for another and the order is always the same.
 struct EmbedBackward {
   static constexpr const char* kName = "EmbedBackward";
   static constexpr i64 kAhead = 16;
@@ -91,8 +91,8 @@ struct EmbedBackward {
         const u8* window = batch.window(row);
         const bf16* grad = grad_x + row * batch.context * dims + dim;
         for (i64 i = 0; i < batch.context; i += kAhead) {
-          // The gradients of several bytes are fetched before the first is added: the table could overlap them, for all
-          // the compiler knows, so it would wait for each.
+          // Several bytes' gradients are loaded before the first is added: as the compiler cannot rule out that the
+          // table overlaps them, it would otherwise wait for each load.
           const i64 count = ingot::min_of(kAhead, batch.context - i);
           float next[kAhead];
           INGOT_UNROLL

@@ -17,14 +17,14 @@ struct Preset {
   double learning_rate;
 };
 
-// A minute per model on two cores.
+// Takes a minute per model on two cores.
 constexpr Preset kSmall{.shape = {.context = 32, .embedding = 16, .hidden = 512, .blocks = 2},
                         .batch = 256,
                         .steps = 400,
                         .warmup_steps = 20,
                         .checkpoint_every = 50,
                         .learning_rate = 2e-3};
-// 135 million parameters. A checkpoint is 1.6 GB here, so it is made only when asked for.
+// 135 million parameters. A checkpoint has 1.6 GB, so it is written only when asked for.
 constexpr Preset kLarge{.shape = {.context = 128, .embedding = 32, .hidden = 8192, .blocks = 2},
                         .batch = 8192,
                         .steps = 600,
@@ -49,7 +49,7 @@ std::int64_t ModelShape::parameters() const {
 }
 
 void add_options(CLI::App& app, Options& options) {
-  // Limits that keep every size of the model far from the end of 64 bits.
+  // Limits that keep every size of the model far from overflowing 64 bits.
   const CLI::Range size(std::int64_t{1}, std::int64_t{1} << 20);
   const CLI::Range count(std::int64_t{1}, std::int64_t{1} << 30);
   const CLI::Range count_or_none(std::int64_t{0}, std::int64_t{1} << 30);
@@ -64,8 +64,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--only", options.only, "train only bf16 or only fp8")->check(CLI::IsMember({"bf16", "fp8"}));
   std::vector<std::string> recipes;
   for (const ingot::Recipe& recipe : ingot::recipes()) recipes.emplace_back(recipe.name);
-  app.add_option("--recipe", options.recipe, "of the FP8 model")->check(CLI::IsMember(recipes))->capture_default_str();
-  app.add_option("--context", options.shape.context, "bytes the model sees")->check(size);
+  app.add_option("--recipe", options.recipe, "recipe of the FP8 model")
+      ->check(CLI::IsMember(recipes))
+      ->capture_default_str();
+  app.add_option("--context", options.shape.context, "bytes of text that predict the next one")->check(size);
   app.add_option("--embedding", options.shape.embedding, "dimensions per byte; width = context x embedding")
       ->check(size);
   app.add_option("--hidden", options.shape.hidden, "width inside a block")->check(size);
@@ -75,10 +77,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--steps", options.steps, "optimizer steps")->check(count);
   app.add_option("--lr", options.learning_rate, "peak learning rate")->check(CLI::Range(1e-12, 1e3));
   app.add_option("--warmup", options.warmup_steps, "steps of linear warm-up before the cosine")->check(count_or_none);
-  app.add_option("--weight-decay", options.weight_decay, "of AdamW")
+  app.add_option("--weight-decay", options.weight_decay, "AdamW's weight decay")
       ->check(CLI::Range(0.0, 1e3))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "of the weights and the batches")->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of the weights and the batches")->capture_default_str();
   app.add_option("--checkpoint-every", options.checkpoint_every, "steps between checkpoints, 0 for none")
       ->check(count_or_none);
   app.add_flag("--resume", options.resume, "go on from the checkpoint in --out");

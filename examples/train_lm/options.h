@@ -1,4 +1,4 @@
-// What the command line says.
+// The command line's options.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ class App;
 namespace train_lm {
 
 struct ModelShape {
-  std::int64_t context = 0;    // bytes that the model sees
+  std::int64_t context = 0;    // bytes of text that predict the next one
   std::int64_t embedding = 0;  // dimensions of a byte's embedding
   std::int64_t hidden = 0;     // of each block
   std::int64_t blocks = 0;
@@ -27,7 +27,7 @@ struct Options {
   std::string device = "auto";        // auto, cpu, cuda
   std::string size;                   // small, large; empty: small on the CPU, large on a GPU
   std::string only;                   // bf16, fp8; empty: both
-  std::string recipe = "tensorwise";  // of the FP8 model
+  std::string recipe = "tensorwise";  // the FP8 model's
   ModelShape shape{};
   std::int64_t batch = 0;  // rows, each predicting one byte
   std::int64_t steps = 0;
@@ -41,10 +41,10 @@ struct Options {
 
 // Makes the command line's options write to `options`, which outlives the app.
 void add_options(CLI::App& app, Options& options);
-// Fills what was not given, now that the device is known. Throws ingot::Error for values that make no sense.
+// Fills in the defaults, which depend on the device. Throws ingot::Error for values that make no sense.
 void complete(Options& options, bool on_gpu);
 
-// All that decides the numbers of a run, as one line: a checkpoint belongs to exactly one.
+// Everything that decides a run's numbers, as one line. A checkpoint belongs to exactly one fingerprint.
 std::string fingerprint(const Options& options, std::uint64_t text_digest, bool on_gpu);
 
 }  // namespace train_lm

@@ -32,7 +32,7 @@ double percent(double value, double base) { return 100.0 * (value - base) / base
 
 constexpr std::array kColours{"#4c6ef5", "#e8590c"};
 
-// Maps data to the picture's pixels, y downwards.
+// Maps data to the picture's pixels; y grows downwards.
 struct Axes {
   double left = 64, right = 780, top = 44, bottom = 400;
   double x_max, y_min, y_max;
@@ -154,7 +154,7 @@ std::string table(const Report& report) {
   for (const NamedHistory& run : report.runs) text += fmt::format("   loss {:>5}", run.name);
   text += both ? "   difference\n" : "\n";
 
-  // Each line: the mean of the steps since the line above.
+  // Each line has the mean over the steps since the line above.
   constexpr std::size_t kLines = 12;
   const std::size_t steps = steps_of(report);
   std::size_t begin = 0;
@@ -185,13 +185,13 @@ std::string table(const Report& report) {
                             tokens_per_second(report.runs[0], report.tokens_per_step));
   }
   if (report.device == "CPU reference")
-    text += "(the CPU computes FP8 in software: its tokens/s say nothing of a GPU)\n";
+    text += "(the CPU computes FP8 in software: its tokens/s say nothing about a GPU)\n";
   text += fmt::format("kernels: compiled {}, loaded from the store {}, launched {}\n", report.kernels.compiled,
                       report.kernels.loaded, report.kernels.launched);
   if (report.kernels.launched == 0 && report.kernels.compiled + report.kernels.loaded > 0) {
-    text +=
-        fmt::format("(without a GPU none is launched: they were made for {} to show that the compiler works here)\n",
-                    report.target);
+    text += fmt::format(
+        "(without a GPU none is launched: they were compiled for {} to show that the compiler works here)\n",
+        report.target);
   }
   return text;
 }

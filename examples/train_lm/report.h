@@ -1,4 +1,4 @@
-// What a run leaves behind: the table on the terminal, loss.csv, loss.svg, summary.json.
+// A run's results: the table on the terminal, loss.csv, loss.svg, summary.json.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct Report {
   std::int64_t tokens_per_step = 0;
   std::int64_t parameters = 0;
   std::string device;
-  std::string target;  // what kernels are compiled for
-  std::string recipe;  // of the FP8 model
+  std::string target;  // the kernels' architecture
+  std::string recipe;  // the FP8 model's
   KernelCounts kernels;
 };
 

@@ -11,7 +11,7 @@ namespace train_lm {
 // prints it, without the references that it puts before each verse. Throws ingot::Error{not_found, io_failed}.
 std::vector<std::uint8_t> load_text(const std::filesystem::path& file);
 
-// The output of `command`, with the first word of each line ("Ge1:1 ") taken away. Throws ingot::Error{not_found} if it
+// The output of `command` without the first word of each line ("Ge1:1 "). Throws ingot::Error{not_found} if the command
 // fails or prints less than 1 MB.
 std::vector<std::uint8_t> verses_of(const char* command);
 

@@ -21,12 +21,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kValidationBatches = 8;
-// Steps before the clock starts: compiling, loading, choosing cuBLASLt's algorithms.
+// Steps before the clock starts, in which kernels are compiled and loaded and cuBLASLt's algorithms are chosen.
 constexpr std::int64_t kUntimedSteps = 10;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// A bar on a terminal; elsewhere a line for each twentieth.
+// Shows a bar on a terminal, and elsewhere a line for each twentieth of the steps.
 class ProgressLine {
  public:
   ProgressLine(std::string name, std::int64_t steps) : name_(std::move(name)), steps_(steps) {}
@@ -121,11 +121,11 @@ void Trainer::train_one(const std::string& name, Progress& progress, bool from_c
   ProgressLine line(name, options_->steps);
   auto* losses = static_cast<float*>(losses_.view().data);
 
-  // The clock runs from clock_step on; not in the first steps.
+  // The clock runs from clock_step on, not in the first steps.
   const std::int64_t untimed = std::min(kUntimedSteps, options_->steps / 2);
   std::optional<std::int64_t> clock_step;
   Clock::time_point begin;
-  // Brings the losses that the device has made since the last call, and the time that they took.
+  // Fetches the losses that the device has computed since the last call, and adds the time they took.
   const auto collect = [&](std::int64_t done) {
     history.losses.resize(static_cast<std::size_t>(done));
     backend.copy_to_host(history.losses.data() + read, losses + read,

@@ -11,7 +11,7 @@
 
 namespace train_lm {
 
-// Linear warm-up, then a cosine down to a tenth.
+// Linear warm-up, then a cosine decay to a tenth of the peak.
 double learning_rate(const Options& options, std::int64_t step);
 
 class Trainer {
@@ -22,7 +22,7 @@ class Trainer {
   // the checkpoint if the options say so.
   std::vector<History> train(const std::vector<std::string>& names);
 
-  // Kernels that the example launched itself; the library counts its own.
+  // Kernels that the example itself launched; the library counts its own.
   std::int64_t launches() const { return launches_; }
 
  private:

@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(prompts_are_checked) {
   decoder.generator().start({{1}, {2}});
   decoder.generator().advance(4);
   check_contains(error_of([&] { decoder.generator().advance(1); }, ErrorCode::invalid_argument),
-                 {"1 tokens from position 4 on", "room for 4"});
+                 {"1 tokens starting at position 4", "room for only 4"});
 }
 
 // ---- Weights as files --------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ BOOST_AUTO_TEST_CASE(weights_that_do_not_fit_are_refused) {
                                        .shape = {32, 64},
                                        .bytes = std::span(stored.contents[stored.at(name)]).first(32 * 64)};
     stored.write(files.folder());
-    check_contains(files.refusal(ErrorCode::invalid_argument), {name, "is of F8_E4M3", "BF16, F16 or F32"});
+    check_contains(files.refusal(ErrorCode::invalid_argument), {name, "has the dtype F8_E4M3", "BF16, F16 and F32"});
     stored.tensors.erase(stored.tensors.begin() + static_cast<std::ptrdiff_t>(stored.at(name)));
     stored.write(files.folder());
     check_contains(files.refusal(ErrorCode::not_found), {"has no tensor \"" + name + "\""});

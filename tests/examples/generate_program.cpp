@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(both_models_are_run_and_compared) {
   BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=6", "--batch=2", "--out", bench.path("report").string()}) == 0,
                         bench.log());
   check_contains(bench.log(), {"CPU reference", "tokens/s", "MB/step", "bf16", "e4m3fn row",
-                               "logits behind the same 12 tokens", "cosine 0.99"});
+                               "logits after the same 12 tokens", "cosine 0.99"});
   check_contains(bench.read("report"),
                  {"\"weights\": \"bf16\"", "\"weights\": \"e4m3fn row\"", "\"top1\"", "\"batch\": 2"});
 }
@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(a_prompt_is_gone_on_with) {
   const std::string tokens = bench.line("bf16: ");
   check_contains(tokens, {"bf16: 7 8 9 "});
   BOOST_TEST(std::count(tokens.begin(), tokens.end(), ' ') == 8);
-  BOOST_TEST(bench.log().find("logits behind") == std::string::npos);
+  BOOST_TEST(bench.log().find("logits after") == std::string::npos);
   BOOST_REQUIRE_MESSAGE(
       bench.run({"--tokens=5", "--prompt=7,8,9", "--only=quantised", "--dtype=e5m2", "--scale=1x128"}) == 0,
       bench.log());
@@ -156,14 +156,14 @@ BOOST_AUTO_TEST_CASE(options_are_checked_before_anything_is_loaded) {
   } cases[] = {{{"--out=/nonexistent/report"},
                 "--out: /nonexistent/report cannot be written: there is no folder /nonexistent; make it first"},
                {{"--out", bench.path("full").string()}, "full is a folder; name a file"},
-               {{"--dtype=e2m1fn"}, "--dtype: e2m1fn is made with MX's scales alone: add --mx"},
-               {{"--dtype=e3m2fn"}, "--dtype: e3m2fn is made with MX's scales alone: add --mx"},
+               {{"--dtype=e2m1fn"}, "--dtype: e2m1fn is made with MX's scales only: add --mx"},
+               {{"--dtype=e3m2fn"}, "--dtype: e3m2fn is made with MX's scales only: add --mx"},
                {{"--dtype=e4m3fnuz", "--mx"}, "--mx: OCP MX has no e4m3fnuz: choose e4m3fn, e5m2"},
                {{"--dtype=e5m2fnuz", "--mx"}, "--mx: OCP MX has no e5m2fnuz"},
                {{"--weights=/nonexistent"}, "--weights: no such file or folder: /nonexistent"},
                {{"--save", bench.path("full").string()},
                 "full has a model already (model-00001-of-00002.safetensors); choose another folder"},
-               {{"--save", bench.path("file").string()}, "file is no folder"}};
+               {{"--save", bench.path("file").string()}, "file is not a folder"}};
   for (const auto& wrong : cases) {
     BOOST_TEST(bench.run(wrong.arguments) == 1);
     check_contains(bench.log(), {"generate: error: ", wrong.message});

@@ -171,7 +171,8 @@ BOOST_AUTO_TEST_CASE(the_table_compares_the_runs) {
   BOOST_TEST(text.find("without a GPU") == std::string::npos);
   Report idle = report_of({2, 1}, {2, 1});
   idle.kernels.launched = 0;
-  check_contains(table(idle), {"launched 0\n(without a GPU none is launched: they were made for sm_90a to show that"});
+  check_contains(table(idle),
+                 {"launched 0\n(without a GPU none is launched: they were compiled for sm_90a to show that"});
   check_contains(csv(report_of({2.5F, 1.5F}, {3.0F, 0.1F})), {"step,loss_bf16,loss_fp8\n1,2.5,3\n2,1.5,0.100000001\n"});
 }
 
