@@ -113,7 +113,7 @@ bool runs_huge(const KernelSpec& spec);
 // dtypes with tensor and row scales, and the fused casts. CI runs a few cases of the others, and the GPU runs all.
 bool thorough(const KernelSpec& spec);
 
-// Large shapes use one setting of pow2 and format, because these matter no more there.
+// Large shapes run without pow2 and in two formats only: these settings matter no more there.
 bool runs_large(const KernelSpec& spec);
 
 std::vector<Case> matrix_cases(const KernelSpec& spec);

@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(a_large_layer_has_no_side_stream) {
     CountingBackend counting(*backend, &stream);
     Stream on(counting);
     Stream side(counting);
-    counting.gemm_fails = true;  // its stream is recorded before it fails
+    counting.gemm_fails = true;  // by then the stream of the first cast is recorded
     const OwnedTensor input(counting, Dtype::bf16, tokens, 2000);
     const OwnedTensor weight(counting, Dtype::bf16, 2000, 2000);
     const OwnedTensor output(counting, Dtype::bf16, tokens, 2000);

@@ -1,4 +1,4 @@
-// The procedure, on candidates that take as long as the test says, with the noise that it says.
+// The autotuner's procedure, on fake candidates whose times and noise the test sets.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Tuning on the GPU: real candidates are right and timed, and what a record says is what a GEMM runs.
+// Tuning on the GPU: real candidates give right results and are timed, and a GEMM runs what its record says.
 #include "support/gpu_test.h"
 
 #include <cstddef>
@@ -81,8 +81,8 @@ BOOST_FIXTURE_TEST_CASE(tunes_a_gemm, Fixture) {
   }
 }
 
-// Whatever a spec asks for, every candidate that takes it is right, and what is chosen stays so: run again and again,
-// on all copies in turn.
+// For any spec, every candidate that takes it is right, and the chosen one stays right: it runs again and again, on all
+// copies in turn.
 BOOST_FIXTURE_TEST_CASE(tunes_every_epilogue, Fixture) {
   Context context(options());
   Gpu gpu(context);
@@ -133,7 +133,7 @@ BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
         BOOST_TEST(operands.fault().find("was not written") != std::string::npos);
         gpu.backend().gemm(spec, tensors, gpu.stream());
         BOOST_TEST(operands.fault() == "");
-        // Another product.
+        // Another GEMM.
         GemmTensors other = tensors;
         other.b = operands.tensors(0).b;
         other.factor_b = operands.tensors(0).factor_b;
@@ -166,7 +166,7 @@ BOOST_FIXTURE_TEST_CASE(a_gemm_runs_what_its_record_says, Fixture) {
   BOOST_TEST((run(Tuning::off, GemmKernel::automatic) != simt), "the tensor cores' sums have simt's bits");
 }
 
-// A record of aligned tensors, and tensors that are not: another kernel takes them, as without a record.
+// A record for aligned tensors does not apply to unaligned ones: another kernel takes them, as without a record.
 BOOST_FIXTURE_TEST_CASE(a_record_that_does_not_fit_the_tensors, Fixture) {
   const GemmCall call{.spec = {}, .size = {64, 64, 128}};
   for (const GemmKernel kernel : {GemmKernel::cublaslt, GemmKernel::sm90}) {

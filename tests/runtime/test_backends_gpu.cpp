@@ -1,13 +1,13 @@
-// CUDA against the CPU reference, every case of tests/cases.h: the same bits for all but the GEMMs on tensor cores,
-// which are compared with float64 within a tolerance, and exactly where the inputs are small integers; and but for the
-// expressions with fast math, which are compared with the CPU's within a bound (support/pointwise_reference.h).
+// Compares CUDA with the CPU reference on every case of tests/cases.h. The bits must be the same, with two exceptions:
+// GEMMs on tensor cores are compared with float64 within a tolerance, and exactly if the inputs are small integers;
+// expressions with fast math are compared with the CPU's values within a bound (support/pointwise_reference.h).
 //
-// With `-- 3/8` as last arguments, a share of the cases (support/share.h), in every suite but huge: most of the time is
-// the CPU's, and scripts/gpu_check.sh runs as many shares at once as there are cores. What is not a list of cases runs
-// in the first share.
+// With `-- 3/8` as last arguments, runs only that share of the cases (support/share.h), in every suite but huge: the CPU
+// takes most of the time, and scripts/gpu_check.sh runs as many shares at once as there are cores. Tests that are no
+// list of cases run in the first share.
 //
-// Suites, to be chosen with --run_test: small (a subset that compute-sanitizer gets through), every, large, huge (past
-// 2^31 elements), streams.
+// Suites for --run_test: small (a subset that is short enough for compute-sanitizer), every, large, huge (past 2^31
+// elements), streams.
 #include "support/gpu_test.h"
 
 #include <array>
@@ -45,8 +45,8 @@ Context& context() {
   return one;
 }
 
-// The library is free to give a call to tensor cores, cuBLASLt's or its own, which sum in an order of their own, unless
-// it names the kernel that sums as the CPU does.
+// Tensor-core kernels, cuBLASLt's or the library's own, sum in another order than the CPU; the library may choose them
+// unless the spec names the kernel that sums as the CPU does.
 bool tensor_cores_may_take(const GemmSpec& spec) { return spec.kernel != GemmKernel::simt; }
 
 double gemm_tolerance(const GemmSpec& spec) {
@@ -64,7 +64,7 @@ struct Fixture {
   InputMaker maker;
   GemmReference gemm_reference;
 
-  // The first fault of the CUDA backend's outputs; empty if there is none.
+  // Describes the first fault of the CUDA backend's outputs; empty if there is none.
   std::string fault_of(const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {
     if (std::string fault = damage(outputs); !fault.empty()) return fault;
     const Matrices expected = run(c, inputs, *cpu, cpu_stream);
@@ -131,7 +131,7 @@ constexpr auto of_kind = [](const Case& c) { return std::holds_alternative<Spec>
 
 BOOST_FIXTURE_TEST_SUITE(small, Fixture)
 
-// Every kind of kernel, few of each: bf16 in, one OCP and one fnuz format out, every odd shape and placement.
+// A few of each kind of kernel: bf16 input, one OCP and one fnuz format, every odd shape and memory layout.
 BOOST_AUTO_TEST_CASE(a_subset_agrees) {
   run_all(cases(SizeClass::ci), [](const Case& c) {
     if (c.shape.rows * c.shape.cols > 40000 || c.shape.inner > 100) return false;
@@ -148,7 +148,8 @@ BOOST_AUTO_TEST_CASE(a_subset_agrees) {
   });
 }
 
-// Shapes of one cluster, of many tiles, of too many, and back: what one leaves, the next begins with.
+// Shapes of one cluster, of many tiles, of too many, and back: each launch begins with the state that the last one
+// left.
 BOOST_AUTO_TEST_CASE(casts_in_one_launch_agree) {
   std::vector<Case> all;
   for (const Shape& shape : {Shape{77, 120}, Shape{200, 1000}, Shape{300, 500}, Shape{1001, 640}, Shape{2048, 2500},
@@ -168,7 +169,7 @@ BOOST_AUTO_TEST_CASE(casts_in_one_launch_agree) {
   run_all(all, [](const Case&) { return true; });
 }
 
-// A plain tensor as a cluster, one with an expression as long as its tiles are on the GPU at once.
+// A plain tensor runs as a cluster, one with an expression as many tiles that are on the GPU at once.
 BOOST_AUTO_TEST_CASE(small_casts_are_one_launch, *once()) {
   const auto launches = [&](const char* line, Shape shape) {
     const Case c{.spec = parse(line), .shape = shape};
@@ -213,7 +214,7 @@ BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_launched, *once())
 
 BOOST_AUTO_TEST_SUITE_END()
 
-// Not in `small`: memcheck counts the driver's refusal as an error.
+// Not in suite `small`: memcheck reports the driver's refusal as an error.
 BOOST_FIXTURE_TEST_CASE(memory_that_is_not_there_is_an_error, Fixture, *once()) {
   check_contains(error_of([&] { cuda.allocate(std::size_t{1} << 50U); }, ErrorCode::out_of_memory), {"bytes"});
 }
@@ -222,7 +223,7 @@ BOOST_FIXTURE_TEST_SUITE(every, Fixture)
 
 BOOST_AUTO_TEST_CASE(all_kernels_compile) {
   std::vector<KernelSpec> specs = all_specs();
-  // What the library gives to gemm_mma, in the tile that such small products have.
+  // A GEMM that the library gives to gemm_mma, in the tile for such small sizes.
   for (const KernelSpec& spec : all_valid_specs()) {
     const auto* const gemm = std::get_if<GemmSpec>(&spec);
     if (gemm == nullptr || gemm->a == Dtype::f32) continue;
@@ -277,7 +278,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 // ---- streams, threads, graphs ------------------------------------------------------------------------------------
 
-// One launch, several, cuBLASLt, and the kernels beside it.
+// Work of one launch, of several, of cuBLASLt, and of the kernels around it.
 std::vector<Case> mixed_cases() {
   return {{.spec = parse("amax bf16 scale=tensor"), .shape = {120, 2080}},
           {.spec = parse("cast bf16->e4m3fn scale=tensor out=codes,transposed"), .shape = {512, 768}},
@@ -357,11 +358,11 @@ BOOST_AUTO_TEST_CASE(a_capture_that_needs_a_new_kernel_is_refused) {
   BOOST_TEST(fresh.cache().stats().compiled == 0);
   check_same(c, poisoned_outputs(c), placed.outputs(own), "after the refusal");
 
-  placed.enqueue(own);  // the stream is as good as new
+  placed.enqueue(own);  // the stream works again
   BOOST_TEST(fault_of(c, maker.inputs(c), placed.outputs(own)) == "");
 }
 
-// A cast in one launch that a larger one did not load is two launches in a capture.
+// A cast that takes one launch takes two in a capture, if no earlier call has loaded the one-launch kernel.
 BOOST_AUTO_TEST_CASE(a_capture_after_a_larger_cast_needs_no_new_kernel) {
   Context fresh(cuda_options());
   Stream own(fresh.backend());
@@ -380,7 +381,7 @@ BOOST_AUTO_TEST_CASE(a_capture_after_a_larger_cast_needs_no_new_kernel) {
   BOOST_TEST(fault_of(c, maker.inputs(c), small->outputs(own)) == "");
 }
 
-// A context of the caller's own, beside the primary one, which Ingot itself has no use for.
+// The caller's own context, beside the primary context that Ingot uses.
 BOOST_AUTO_TEST_CASE(the_callers_context_is_put_back) {
   std::string missing;
   const Library library = Library::open("libcuda.so.1", missing);
@@ -394,7 +395,7 @@ BOOST_AUTO_TEST_CASE(the_callers_context_is_put_back) {
   CUdevice device = 0;
   CUcontext theirs = nullptr;
   driver->check(api.cuCtxGetDevice(&device), "cuCtxGetDevice");
-  driver->check(create(&theirs, 0, device), "cuCtxCreate");  // current from now on
+  driver->check(create(&theirs, 0, device), "cuCtxCreate");  // which makes it current
 
   const auto expect_theirs = [&](const char* after) {
     CUcontext found = nullptr;

@@ -1,3 +1,4 @@
+// Buffer, Scratch and OwnedTensor: ownership, growth, captures, and failed allocations.
 #include "ingot/runtime/buffer.h"
 
 #include <boost/test/unit_test.hpp>
@@ -56,7 +57,7 @@ BOOST_AUTO_TEST_CASE(reserve_grows_and_never_shrinks) {
   BOOST_TEST(backend.allocations == 2);
 }
 
-// On the path of every launch.
+// Runs on the path of every launch.
 BOOST_AUTO_TEST_CASE(room_that_is_there_costs_no_question) {
   FakeBackend backend;
   Stream stream(backend);
@@ -79,7 +80,7 @@ BOOST_AUTO_TEST_CASE(what_stays_behind_is_bounded) {
   for (const auto& [data, bytes] : backend.live) held += bytes;
   BOOST_TEST(held == 1000U + 1500U + 2250U);
 
-  // Where there is no room for more than is needed, that will do.
+  // If there is no room for more than is needed, the needed size must do.
   backend.largest = 2300;
   buffer.reserve(backend, 2300, stream);
   BOOST_TEST(buffer.bytes() == 2300U);

@@ -1,4 +1,4 @@
-// Lists of casts: what they refuse, and that each cast of a list is what it is alone.
+// cast_list(): its refusals, and that each cast in a list gives the same result as by itself.
 #include <boost/test/unit_test.hpp>
 
 #include <memory>

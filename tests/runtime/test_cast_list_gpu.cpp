@@ -1,4 +1,4 @@
-// Lists of casts on the GPU: the bits of single casts on the CPU, and as many launches as one cast takes.
+// cast_list() on the GPU: the bits of single casts on the CPU, in as many launches as one cast takes.
 #include "support/gpu_test.h"
 
 #include "support/cast_list_case.h"

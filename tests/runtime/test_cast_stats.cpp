@@ -1,5 +1,5 @@
-// cast_stats of the CPU reference against float64: every ci case of tests/cases.h, counts exactly and sums within the
-// rounding of f64; and after real casts, where what is cut off and flushed is known.
+// cast_stats on the CPU reference against float64: every ci case of tests/cases.h, counts exactly and sums within the
+// rounding of f64; and after real casts whose saturated and flushed values are known.
 #include <boost/test/unit_test.hpp>
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ CastStats stats_of(const GuardedMatrix& words) {
   return stats;
 }
 
-// Element by element, from the definitions in cast_stats.h.
+// Computes the statistics element by element, from the definitions in cast_stats.h.
 CastStats stats_reference(const CastStatsSpec& spec, const SharedMatrices& inputs) {
   const GuardedMatrix& input = *inputs.at("input");
   CastStats stats;
@@ -65,7 +65,7 @@ CastStats stats_reference(const CastStatsSpec& spec, const SharedMatrices& input
   }
   if (std::isfinite(smallest)) stats.smallest = static_cast<float>(smallest);
   stats.smallest_factor = static_cast<float>(smallest_factor);
-  if (smallest_factor > static_cast<double>(stats.largest_factor)) {  // no factor that is a number
+  if (smallest_factor > static_cast<double>(stats.largest_factor)) {  // no factor is a number
     stats.smallest_factor = nan_factor ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
   }
   if (nan_factor) stats.largest_factor = std::numeric_limits<float>::quiet_NaN();
@@ -114,14 +114,14 @@ BOOST_FIXTURE_TEST_CASE(every_case_is_as_float64_has_it, Fixture) {
         seen.inf_count += expected.inf_count;
         return difference(expected, stats_of(outputs.at("stats")));
       });
-  // The cases have something to count.
+  // Checks that the cases have something to count.
   for (const std::uint64_t count : {seen.saturated, seen.flushed, seen.spoiled, seen.nan_count, seen.inf_count}) {
     BOOST_TEST(count > 300U);
   }
 }
 
 struct RealCast : Fixture {
-  // A matrix of bf16 bits; its cast, and the stats of that.
+  // Casts a matrix of bf16 bits and returns the statistics.
   CastStats of(const std::vector<float>& values, std::int64_t cols, const char* line, float given = 0) {
     const auto spec = std::get<CastSpec>(parse(line));
     const auto rows = static_cast<std::int64_t>(values.size()) / cols;
@@ -158,7 +158,7 @@ struct RealCast : Fixture {
 BOOST_FIXTURE_TEST_SUITE(after_a_cast, RealCast)
 
 BOOST_AUTO_TEST_CASE(what_is_cut_off_and_what_is_flushed) {
-  // With a scale of 1, e4m3fn has 448 and 2^-9, of which the half rounds to 0.
+  // With a scale of 1, e4m3fn has the values 448 and 2^-9; half of 2^-9 rounds to 0.
   const CastStats stats = of({448.0F, 512.0F, -1e4F, 0x1p-9F, 0x1p-10F, -0x1p-12F, 0.0F, 1.0F}, 4,
                              "cast f32->e4m3fn scale=tensor given", 1);
   BOOST_TEST(stats.saturated == 2U);
@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(what_is_cut_off_and_what_is_flushed) {
   BOOST_TEST(stats.sum_of_squared_errors == 64.0 * 64 + 9552.0 * 9552 + 0x1p-20 + 0x1p-24);
 }
 
-// A dynamic scale reaches as far as the amax, whatever way it and its factor were rounded.
+// A dynamic scale covers the amax, however it and its factor were rounded.
 BOOST_AUTO_TEST_CASE(a_dynamic_scale_cuts_nothing_off) {
   for (const char* const line : {"cast f32->e4m3fn scale=row out=codes", "cast f32->e5m2 scale=row out=transposed",
                                  "cast f32->e4m3fnuz scale=1x128", "cast f32->e5m2fnuz scale=128x1 out=codes"}) {
@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(a_dynamic_scale_cuts_nothing_off) {
   }
 }
 
-// An Inf makes the scale of its extent 0: what shares it is lost, the others are not.
+// An Inf makes its scale 0: values that share the scale are lost, others are not.
 BOOST_AUTO_TEST_CASE(an_inf_spoils_its_extent) {
   const float inf = std::numeric_limits<float>::infinity();
   const CastStats stats = of({1, 2, inf, 3, 4, 5, 6, 7}, 4, "cast bf16->e4m3fn scale=row");

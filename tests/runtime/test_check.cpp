@@ -1,3 +1,5 @@
+// The checks of operations' arguments: valid calls pass, and every refusal has its message. Operations that have checks
+// of their own have a test_check_<name>.cpp.
 #include "ingot/runtime/check.h"
 
 #include <boost/test/unit_test.hpp>
@@ -22,11 +24,11 @@ namespace {
 constexpr Device kCpu{};
 constexpr Device kGpu{DeviceType::cuda, 0};
 
-// Memory that is never read: a check looks at addresses only.
+// Memory that is never read: checks look only at addresses.
 alignas(256) std::byte memory[1 << 16];
 void* at(std::size_t offset) { return memory + offset; }
 
-// Each starts from a call that is right and breaks one thing.
+// Each test starts from a valid call and breaks one thing.
 const CastSpec kCast{.in = Dtype::bf16, .out = Dtype::e4m3fn, .codes = true, .transposed = true};
 CastTensors cast_tensors() {
   return {.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
@@ -82,7 +84,7 @@ BOOST_AUTO_TEST_CASE(empty_tensors_pass_without_memory) {
          .transposed = matrix(nullptr, Dtype::e4m3fn, 8, 0, kCpu),
          .factors = vector(at(0), Dtype::f32, 1, kCpu)},
         kCpu);
-  // No rows, no scales: the factors may be a default Tensor.
+  // Without rows there are no scales: the factors may be a default Tensor.
   check(CastSpec{.scale = kRowwise},
         {.input = matrix(nullptr, Dtype::bf16, 0, 8, kCpu),
          .codes = matrix(nullptr, Dtype::e4m3fn, 0, 8, kCpu),
@@ -233,7 +235,7 @@ BOOST_AUTO_TEST_CASE(elementwise_operations) {
   BOOST_TEST(message([](auto& t) { t.inputs[1] = t.inputs[2]; }, wide) ==
              "elementwise inputs[1] (bias): is f32[1, 4] on cpu; it must be [1, 8]: one for each column of the input");
 
-  // Over one of its matrices, or beside all of them.
+  // The output may be one of the matrices, or separate from all of them.
   BOOST_TEST(of([](auto& t) { t.output = t.input; }) == kNothing);
   BOOST_TEST(of([](auto& t) { t.output = t.inputs[0]; }) == kNothing);
   BOOST_TEST(of([](auto& t) { t.output = t.input = t.inputs[0]; }) == kNothing);
@@ -253,7 +255,7 @@ BOOST_AUTO_TEST_CASE(elementwise_operations) {
              "elementwise output: is bf16[4, 8] on cpu; its memory overlaps that of elementwise inputs[1], which is "
              "bf16[1, 8] on cpu; an output needs memory of its own");
   BOOST_TEST(contains(of([](auto& t) { t.output.data = at(3080); }), "overlaps that of elementwise inputs[2]"));
-  // A vector is no matrix, even where they are the same.
+  // A vector is not a matrix, even with equal sizes.
   BOOST_TEST(contains(message(
                           [](auto& t) {
                             t.input = matrix(at(0), Dtype::bf16, 1, 8, kCpu);
@@ -262,7 +264,7 @@ BOOST_AUTO_TEST_CASE(elementwise_operations) {
                           },
                           {.pointwise = parse_pointwise("x * a[col]")}),
                       "its memory overlaps that of elementwise inputs[0]"));
-  // Without x the input is a shape, with memory or not.
+  // Without x the input only gives the shape, with memory or without.
   const ElementwiseSpec without_x{.pointwise = parse_pointwise("gate * 2")};
   const auto shape_alone = [&](const std::function<void(ElementwiseTensors&)>& change) {
     return message(
@@ -315,7 +317,7 @@ BOOST_AUTO_TEST_CASE(factors_and_amax) {
              "gemm factor_a: is missing; it must be f32[1, 4]: one for each of a's M rows");
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b = vector(at(3072), Dtype::f32, 6, kCpu); }) ==
              "gemm factor_b: is f32[1, 6] on cpu; it must be [1, 1]: one for the whole tensor");
-  // Groups of 128 along K = 32: one in each row of a; b's are of blocks, or of rows too.
+  // Groups of 128 along K = 32: one group per row of a; b's factors may be of blocks or of rows too.
   GemmSpec grouped = kGemm;
   grouped.scale_a = kRowGroups;
   grouped.scale_b = kBlocks;
@@ -327,7 +329,7 @@ BOOST_AUTO_TEST_CASE(factors_and_amax) {
   grouped.scale_b = kRowGroups;
   BOOST_TEST(gemm_message([](auto&) {}, grouped) ==
              "gemm factor_b: is f32[1, 1] on cpu; it must be [1, 6]: one for each group of 128 along K, row by row");
-  // A column of factors is not a row of them.
+  // A column vector of factors is not accepted as a row.
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::f32, 4, 1, kCpu); }) ==
              "gemm factor_a: is f32[4, 1] on cpu; it must be [1, 4]: one for each of a's M rows");
   const auto error = refused([] {
@@ -337,7 +339,7 @@ BOOST_AUTO_TEST_CASE(factors_and_amax) {
   BOOST_TEST(error.message == "amax amax: is f32[1, 1] on cpu; it must be [1, 4]: one for each row of the input");
 }
 
-// Of K = 300 there are three groups: factors row by row, or three rows of factors, however far apart.
+// K = 300 has three groups: their factors lie row by row, or in three rows with any stride.
 BOOST_AUTO_TEST_CASE(factors_of_groups) {
   const auto deep = [](ScaleGranularity scale_b, auto change) {
     GemmSpec spec = kGemm;
@@ -381,7 +383,7 @@ BOOST_AUTO_TEST_CASE(factors_of_groups) {
              "columns, or rows overlap");
   BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::bf16, 3, 4, kCpu); }) ==
              "gemm factor_a: is bf16[3, 4] on cpu; the spec asks for f32");
-  // The last of three rows, far apart, reaches into the output.
+  // With a large stride, the last of three rows reaches into the output.
   BOOST_TEST(contains(deep(kBlocks,
                            [](GemmTensors& t) {
                              t.factor_a = matrix(at(2048), Dtype::f32, 3, 4, kCpu);
@@ -406,7 +408,7 @@ BOOST_AUTO_TEST_CASE(forgotten_tensors) {
              "gemm a: is missing; it must be a matrix of e4m3fn on cpu");
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.out = {}; }) ==
              "gemm out: is missing; it must be bf16[4, 6]: M of a, N of b");
-  // A default Tensor is f32, as what is asked for may be.
+  // A default Tensor is f32, a dtype that may be requested too.
   const auto error = refused([] {
     check(CastSpec{.in = Dtype::f32, .pointwise = parse_pointwise("exp(x)"), .result = true},
           {.input = matrix(at(0), Dtype::f32, 4, 8, kCpu),
@@ -479,14 +481,14 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
       "cpu; an output needs memory of its own");
   BOOST_TEST(contains(cast_message([](CastTensors& t) { t.factors.data = at(2048); }),
                       "cast factors: is f32[1, 1] on cpu; its memory overlaps that of cast transposed"));
-  // Rows of one inside the gaps of the other count: the ranges of memory meet.
+  // Rows of one tensor inside the gaps of the other count as overlap, because the memory ranges meet.
   BOOST_TEST(contains(cast_message([](CastTensors& t) { t.input.row_stride = 600; }),
                       "cast codes: is e4m3fn[4, 8] on cpu; its memory overlaps that of cast input"));
   for (void* data : {at(0), at(1024), at(2048), at(3072), at(4096)}) {
     const std::string message = gemm_message([&](GemmTensors& t) { t.out.data = data; });
     BOOST_TEST(contains(message, "gemm out: is bf16[4, 6] on cpu; its memory overlaps that of gemm "), message);
   }
-  // Inputs may be the same memory.
+  // Inputs may share memory.
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b.data = t.factor_a.data; }) == kNothing);
 }
 
@@ -536,7 +538,7 @@ BOOST_AUTO_TEST_CASE(epilogues_of_a_gemm) {
   BOOST_TEST(contains(gemm_message([&](GemmTensors& t) { t.amax = vector(at(11264), Dtype::f32, 1, kCpu); }),
                       "gemm amax: is f32[1, 1] on cpu; it must not be given"));
 
-  // c may be the output itself, and nothing between that and no overlap.
+  // c may be the output itself, or not overlap it at all.
   spec.epilogue = {.c = Dtype::bf16};
   const auto in_place = [&](std::int64_t pitch, std::size_t offset) {
     return gemm_message(

@@ -1,5 +1,5 @@
-// Every refusal of the arguments of amax_history, by its message. What holds for a tensor of any operation (strides,
-// null, alignment) is in test_check.cpp.
+// Every refusal of amax_history's arguments, by its message. test_check.cpp tests what holds for tensors of any
+// operation (strides, null, alignment).
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
 #include <functional>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr Device kCpu{};
 
-// Memory that is never read: a check looks at addresses only.
+// Memory that is never read: checks look only at addresses.
 alignas(256) std::byte memory[1 << 14];
 void* at(std::size_t offset) { return memory + offset; }
 

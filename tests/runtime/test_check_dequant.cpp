@@ -1,5 +1,5 @@
-// Every refusal of the arguments of pack_weight and dequant_matmul, by its message. What holds for a tensor of any
-// operation (strides, null, alignment) is in test_check.cpp.
+// Every refusal of pack_weight's and dequant_matmul's arguments, by its message. test_check.cpp tests what holds for
+// tensors of any operation (strides, null, alignment).
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
 #include <functional>
@@ -16,7 +16,7 @@ namespace {
 constexpr Device kCpu{};
 constexpr Device kGpu{DeviceType::cuda, 0};
 
-// Memory that is never read: a check looks at addresses only.
+// Memory that is never read: checks look only at addresses.
 alignas(256) std::byte memory[1 << 17];
 void* at(std::size_t offset) { return memory + offset; }
 
@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(right_calls_pass) {
   BOOST_TEST(pack_message([](auto&) {}, {.unpack = true}) == kNothing);
   BOOST_TEST(rows_message([](auto&) {}) == kNothing);
   BOOST_TEST(packed_message([](auto&) {}) == kNothing);
-  // Of no tokens, of no rows and of no K.
+  // No tokens, no rows, no K.
   BOOST_TEST(packed_message([](auto& t) {
                t.x = matrix(nullptr, Dtype::bf16, 0, kK, kCpu);
                t.out = matrix(nullptr, Dtype::bf16, 0, kN, kCpu);

@@ -1,5 +1,5 @@
-// Every refusal of the norms' arguments, by its message. What holds for a tensor of any operation (strides, null,
-// alignment) is in test_check.cpp.
+// Every refusal of the norms' arguments, by its message. test_check.cpp tests what holds for tensors of any operation
+// (strides, null, alignment).
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
 #include <functional>
@@ -19,14 +19,14 @@ constexpr Device kGpu{DeviceType::cuda, 0};
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Memory that is never read: a check looks at addresses only.
+// Memory that is never read: checks look only at addresses.
 alignas(256) std::byte memory[1 << 16];
 void* at(std::size_t offset) { return memory + offset; }
 
 const std::string kNothing = "nothing was thrown";
 const std::string kAbsent = "it must not be given (a default Tensor instead): ";
 
-// Each starts from a call that is right and breaks one thing. This one has everything but a given scale.
+// Each test starts from a valid call and breaks one thing. This call has everything except a given scale.
 constexpr NormSpec kLayer{
     .kind = NormKind::layer, .in = Dtype::bf16, .out = Dtype::e4m3fn, .affine = true, .result = true, .stats = true};
 NormTensors layer_tensors() {
@@ -93,7 +93,7 @@ BOOST_AUTO_TEST_CASE(right_calls_pass) {
   BOOST_TEST(layer_message([](NormTensors& t) { t.eps = 0.0F; }) == kNothing);
   BOOST_TEST(given_message([](auto&) {}) == kNothing);
   BOOST_TEST(backward_message([](auto&) {}) == kNothing);
-  // Of no rows and of no columns, without memory.
+  // Without rows or columns, and without memory.
   check(changed<NormSpec>(kLayer, [](NormSpec& s) { s.affine = false; }),
         {.input = matrix(nullptr, Dtype::bf16, 0, 8, kCpu),
          .codes = matrix(nullptr, Dtype::e4m3fn, 0, 8, kCpu),
@@ -282,7 +282,7 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
   BOOST_TEST(backward_message([](NormBackwardTensors& t) { t.grad_beta.data = t.grad_gamma.data; }) ==
              "norm_backward grad_beta: is f32[1, 8] on cpu; its memory overlaps that of norm_backward grad_gamma, "
              "which is f32[1, 8] on cpu; an output needs memory of its own");
-  // Inputs may be the same memory.
+  // Inputs may share memory.
   BOOST_TEST(layer_message([](NormTensors& t) { t.beta.data = t.gamma.data; }) == kNothing);
   BOOST_TEST(backward_message([](NormBackwardTensors& t) { t.input.data = t.grad_output.data; }) == kNothing);
 }

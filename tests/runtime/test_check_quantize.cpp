@@ -1,5 +1,5 @@
-// Every refusal of quantize_mx's and float_quantize's arguments, by its message. What holds for a tensor of any
-// operation (strides, null, alignment) is in test_check.cpp.
+// Every refusal of quantize_mx's and float_quantize's arguments, by its message. test_check.cpp tests what holds for
+// tensors of any operation (strides, null, alignment).
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
 #include <functional>
@@ -16,13 +16,13 @@ namespace {
 constexpr Device kCpu{};
 constexpr Device kGpu{DeviceType::cuda, 0};
 
-// Memory that is never read: a check looks at addresses only.
+// Memory that is never read: checks look only at addresses.
 alignas(256) std::byte memory[1 << 16];
 void* at(std::size_t offset) { return memory + offset; }
 
 const std::string kNothing = "nothing was thrown";
 
-// Each starts from a call that is right and breaks one thing.
+// Each test starts from a valid call and breaks one thing.
 constexpr MxQuantizeSpec kFp4{.in = Dtype::bf16, .out = Dtype::e2m1fn};
 MxQuantizeTensors mx_tensors() {
   return {.input = matrix(at(0), Dtype::bf16, 4, 40, kCpu),

@@ -1,3 +1,4 @@
+// Reading NVRTC's log: registers and spills, warnings, the first error, and numbered source lines around diagnostics.
 #include "ingot/runtime/jit/compile_log.h"
 
 #include <boost/test/unit_test.hpp>

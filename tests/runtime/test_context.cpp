@@ -1,3 +1,4 @@
+// Context: options from the environment, the choice of device and its reason, missing libraries, and warnings.
 #include "ingot/runtime/context.h"
 
 #include <unistd.h>
@@ -22,7 +23,7 @@ using ingot::test::TemporaryDirectory;
 
 namespace {
 
-// No GPU, also where there is one: the driver is told to show none.
+// Hides GPUs, even if there is one: the driver is told to show none.
 struct NoGpu {
   NoGpu() {
     ::setenv("CUDA_VISIBLE_DEVICES", "", 1);

@@ -1,6 +1,6 @@
-// The CPU reference against float64 (support/reference.h): every ci case of tests/cases.h, amax and casts to the bit,
-// sums within their rounding error, and sums of small integers exactly. Of a fused cast the values are bounded by
-// float64 (support/pointwise_reference.h), and codes and scales are to the bit those of the values.
+// The CPU reference against float64 (support/reference.h) on every ci case of tests/cases.h: amax and casts bit for
+// bit, sums within their rounding error, and sums of small integers exactly. For a fused cast, float64 bounds the
+// values (support/pointwise_reference.h), and codes and scales must be exactly those of the values.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -53,8 +53,7 @@ BOOST_AUTO_TEST_CASE(cast_is_exact) {
   });
 }
 
-// On the CPU a fast expression is the one of the highest grade, which differs enough from the usual one to say
-// something.
+// On the CPU, fast math computes the most precise variant, which differs measurably from the usual one.
 BOOST_AUTO_TEST_CASE(fast_math_is_near_the_reproducible_one) {
   int run_count = 0;
   for (const KernelSpec& any : fused_specs()) {
@@ -75,7 +74,7 @@ BOOST_AUTO_TEST_CASE(fast_math_is_near_the_reproducible_one) {
   BOOST_TEST(run_count > 0);
 }
 
-// The bound of float64 is worth something: a value two steps of its rounding away is outside, of every fused spec.
+// The float64 bound is tight enough: for every fused spec, a value two rounding steps away is outside.
 BOOST_AUTO_TEST_CASE(a_value_that_is_off_is_seen) {
   for (const KernelSpec& any : fused_specs()) {
     const CastSpec& spec = std::get<CastSpec>(any);
@@ -84,7 +83,7 @@ BOOST_AUTO_TEST_CASE(a_value_that_is_off_is_seen) {
     const SharedMatrices inputs = maker.inputs(c);
     GuardedMatrix values = *own_values(spec, c, inputs, *backend, stream);
     BOOST_TEST(value_fault(spec, inputs, values) == "");
-    // The largest value: there nothing has cancelled.
+    // At the largest value, nothing has cancelled.
     std::int64_t r = 0;
     std::int64_t col = 0;
     for (std::int64_t i = 0; i < 600; ++i) {
@@ -123,7 +122,7 @@ BOOST_AUTO_TEST_CASE(a_fast_result_that_is_far_off_is_seen) {
   BOOST_TEST(fast_difference("factors", factors, other, false) == "");
   set_f32(other, 1, 1.02e-3F);
   check_contains(fast_difference("factors", factors, other, false), {"factors: first at index 1"});
-  // All outputs at once: whether the factors are the same decides how many codes may differ.
+  // All outputs at once: how many codes may differ depends on whether the factors are equal.
   near.set_bits(5, 7, codes.bits(5, 7) + 1);
   BOOST_TEST(fast_difference({{"codes", codes}, {"factors", factors}}, {{"codes", near}, {"factors", factors}}) ==
              "codes: 6 codes differ, but at most 5 may");
@@ -159,7 +158,7 @@ BOOST_AUTO_TEST_CASE(amax_history_is_exact) {
       });
 }
 
-// The other slots of the same arrays are left alone.
+// The other slots of the same arrays stay unchanged.
 BOOST_AUTO_TEST_CASE(amax_history_of_some_of_the_slots) {
   const Case all{.spec = AmaxHistorySpec{}, .shape = {20, 5}};
   const SharedMatrices inputs = maker.inputs(all);
@@ -206,8 +205,8 @@ BOOST_AUTO_TEST_CASE(gemm_is_within_its_rounding_error) {
   });
 }
 
-// The order of a GEMM's sums is part of the contract: ascending k, products and sums rounded to f32 one by one. That
-// the compiler has made no fma of them shows here.
+// The order of a GEMM's sums is part of the contract: ascending k, with products and sums rounded to f32 one by one.
+// This test also shows that the compiler has not contracted them to FMAs.
 BOOST_AUTO_TEST_CASE(gemm_sums_in_ascending_k) {
   for (const KernelSpec& any : all_valid_specs()) {
     const GemmSpec* const spec = std::get_if<GemmSpec>(&any);
@@ -239,7 +238,7 @@ BOOST_AUTO_TEST_CASE(gemm_sums_in_ascending_k) {
   }
 }
 
-// With factors of groups: each 128 of k by itself, then total = total + sum * (factor_a * factor_b).
+// With factors of groups: sums each 128 of k separately, then total = total + sum * (factor_a * factor_b).
 BOOST_AUTO_TEST_CASE(gemm_sums_groups_of_k) {
   for (const char* const line :
        {"gemm e4m3fn*e5m2->f32 scale=1x128,128x128", "gemm e4m3fn*e5m2->f32 scale=1x128,1x128"}) {
@@ -348,7 +347,7 @@ BOOST_AUTO_TEST_CASE(empty_tensors_may_have_no_memory) {
                 stream);
   BOOST_TEST(factor[0] == 1.0F / static_cast<float>(448 / 1e-12));
 
-  // K = 0: sums of nothing.
+  // K = 0: empty sums.
   std::vector<float> out(4, -1.0F);
   backend->gemm(GemmSpec{.a = Dtype::f32, .b = Dtype::f32, .out = Dtype::f32},
                 {.a = matrix(nullptr, Dtype::f32, 2, 0, {}),

@@ -1,4 +1,4 @@
-// Tensors past 2^31 elements on the CPU: outputs compared on the first, middle and last rows and columns. 9 GB of
+// Tensors past 2^31 elements on the CPU. Compares outputs in the first, middle and last rows and columns. Needs 9 GB of
 // memory.
 #include <boost/test/unit_test.hpp>
 
@@ -13,7 +13,7 @@
 namespace ingot::test {
 namespace {
 
-// A few rows or columns of a dimension, the last ones past 2^31 elements.
+// A few rows or columns of a dimension; the last ones lie past 2^31 elements.
 std::vector<std::int64_t> samples(std::int64_t size) { return {0, 1, size / 2, size - 2, size - 1}; }
 
 struct Fixture {
@@ -25,7 +25,7 @@ struct Fixture {
     return matrix.view(const_cast<std::byte*>(matrix.bytes().data()), {});  // inputs are only read
   }
 
-  // In place: copies of these tensors would not fit on every machine.
+  // Runs in place: copies of these tensors would not fit into memory everywhere.
   Matrices run_in_place(const Case& c, const SharedMatrices& inputs) {
     const GuardedMatrix& input = *inputs.at("input");
     const auto given = [&](const char* what) { return inputs.contains(what) ? view(*inputs.at(what)) : Tensor{}; };
@@ -62,7 +62,7 @@ struct Fixture {
     return outputs;
   }
 
-  // Each sampled row as a matrix of its own.
+  // Checks each sampled row as a matrix of its own.
   void check_norm(const NormSpec& spec, const SharedMatrices& inputs, const Matrices& outputs) {
     const GuardedMatrix& input = *inputs.at("input");
     for (const std::int64_t r : samples(input.rows())) {
@@ -83,7 +83,7 @@ void check_amax(ScaleGranularity scale, const GuardedMatrix& input, const Guarde
   BOOST_TEST(bit_difference("amax", amax_reference(scale, input), amax) == "");
 }
 
-// One output on sampled rows; `code_at(r, c)` is what was written.
+// Compares one output on sampled rows; `code_at(r, c)` is what was written.
 template <class CodeAt>
 void check_codes(const CastSpec& spec, ScaleGranularity granularity, const SharedMatrices& inputs, const char* given,
                  const GuardedMatrix& factors, const CodeAt& code_at) {

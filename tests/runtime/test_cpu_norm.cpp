@@ -1,6 +1,6 @@
-// The CPU's norms against float64 (support/norm_reference.h), their codes against the cast of their values, the
-// backward pass against differences of the forward one, and the promise that a cast with an expression of the
-// statistics gives the same values.
+// The CPU's norms: values against float64 (support/norm_reference.h), codes against the cast of the values, the
+// backward pass against finite differences of the forward pass; and a cast with an expression of the statistics gives
+// the same values.
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -20,7 +20,7 @@ namespace ingot::test {
 namespace {
 
 struct Fixture : CpuCases {
-  // The values of a case, whatever else it writes.
+  // Computes the values of a case, whatever else it writes.
   GuardedMatrix values_of(const NormSpec& spec, Case c) {
     c.spec = NormSpec{.kind = spec.kind, .in = spec.in, .affine = spec.affine, .result = true};
     return run(c, maker.inputs(c), *backend, stream).at("result");
@@ -33,7 +33,7 @@ void each(std::string& fault, const Matrices& outputs, const char* what, const C
   if (fault.empty() && found != outputs.end()) fault = check(found->second);
 }
 
-// The codes of the values, by the reference of casts.
+// Computes the codes of the values with the reference of casts.
 std::string cast_difference(const NormSpec& spec, const SharedMatrices& inputs, const GuardedMatrix& values,
                             const Matrices& outputs) {
   const CastSpec cast{.in = spec.in, .out = *spec.out, .scale = spec.scale, .pow2 = spec.pow2, .source = spec.source};
@@ -52,7 +52,7 @@ int ordered(std::uint32_t code) {
   return (code & 0x80U) != 0 ? -magnitude : magnitude;
 }
 
-// Within one step of the code of what float64 gives.
+// Are the codes within one step of float64's?
 std::string code_steps(const NormSpec& spec, const Expected& values, const GuardedMatrix& codes) {
   const CastSpec cast{.in = spec.in, .out = *spec.out, .pow2 = spec.pow2};
   std::vector<int> expected;
@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(backward_is_within_its_rounding_error) {
       });
 }
 
-// Central differences of sum(weight * forward) in float64: that the formulas of the backward pass are the derivative.
+// Central differences of sum(weight * forward) in float64: checks that the backward formulas are the derivative.
 BOOST_AUTO_TEST_CASE(backward_is_the_derivative_of_forward) {
   constexpr double kStep = 1e-5;
   constexpr float kEps = 0.125F;  // large enough to matter
@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(backward_is_the_derivative_of_forward) {
     const auto value = [&](std::int64_t r, std::int64_t i) { return inputs.at("input")->value(r, i); };
     const auto gamma = [&](std::int64_t i) { return inputs.at("gamma")->value(0, i); };
     const auto weight = [](std::int64_t r, std::int64_t i) { return std::sin(static_cast<double>(3 * r + 7 * i)); };
-    // The loss of row r, with its element `at` moved.
+    // The loss of row r after moving its element `at`.
     const auto loss = [&](std::int64_t r, std::int64_t at, double move) {
       std::vector<double> x;
       double mean = 0;
@@ -182,8 +182,8 @@ BOOST_AUTO_TEST_CASE(backward_is_the_derivative_of_forward) {
   }
 }
 
-// What makes codes of any granularity from the statistics: a cast with an expression of them has the same values and,
-// by rows, the same codes and factors.
+// Norms with codes of any granularity come from a cast with an expression of the statistics: it must give the same
+// values and, for rows, the same codes and factors.
 BOOST_AUTO_TEST_CASE(a_cast_with_an_expression_of_the_statistics_gives_the_same) {
   for (const NormKind kind : {NormKind::layer, NormKind::rms}) {
     for (const bool affine : {false, true}) {
@@ -281,7 +281,7 @@ BOOST_AUTO_TEST_CASE(rows_of_nothing_and_eps_of_nothing) {
   BOOST_TEST(factor == 0.25F);
   BOOST_TEST(amax == 1.0F);
 
-  // eps = 0: a row of zeros has an rstd of Inf and is NaN, as 0 * Inf is.
+  // With eps = 0, a row of zeros has an rstd of Inf, and its values are NaN, like 0 * Inf.
   std::vector<float> x{0.0F, 0.0F, 3.0F, 4.0F};
   std::vector<float> result(4, -1.0F);
   backend->norm({.kind = NormKind::rms, .in = Dtype::f32, .result = true, .stats = true},

@@ -1,4 +1,4 @@
-// Which GEMMs cuBLASLt takes: a call that it takes, and every single change that makes it refuse.
+// Which GEMMs cuBLASLt takes: starts from a call that it takes, and tests every single change that makes it refuse.
 #include "ingot/runtime/gemm/cublaslt_rules.h"
 
 #include <boost/test/unit_test.hpp>
@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(fp8_layouts) {
   BOOST_TEST(!call.taken());
 }
 
-// However they lie.
+// With any layouts.
 BOOST_AUTO_TEST_CASE(factors_of_groups_are_not_taken) {
   for (const ScaleGranularity scale_b : {kRowGroups, kBlocks}) {
     Call call = fp8_call(128, 128, 256);
@@ -153,7 +153,7 @@ BOOST_AUTO_TEST_CASE(high_precision_takes_any_shape) {
   BOOST_TEST(!call.taken());
 }
 
-// beta * c of the output's dtype is cuBLASLt's; the rest of an epilogue is ours.
+// cuBLASLt takes beta * c of the output's dtype; the library's own kernels run any other epilogue.
 BOOST_AUTO_TEST_CASE(epilogues) {
   Call call = fp8_call();
   call.spec.epilogue.c = call.spec.out;

@@ -1,4 +1,5 @@
-// The guard on a driver of two functions: what is current, and how often it was set.
+// The guard that makes a CUDA context current, on a fake driver of two functions: which context is current, and how
+// often it was set.
 #include "ingot/runtime/cuda/current_context.h"
 
 #include <boost/test/unit_test.hpp>
@@ -32,7 +33,7 @@ Driver::Api fake_driver() {
   return api;
 }
 
-// Never read through.
+// Never dereferenced.
 const auto kOurs = reinterpret_cast<CUcontext>(std::uintptr_t{1});
 const auto kTheirs = reinterpret_cast<CUcontext>(std::uintptr_t{2});
 

@@ -1,4 +1,4 @@
-// dequant_matmul on the CPU against float64.
+// dequant_matmul on the CPU reference, against float64.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstdint>

@@ -1,6 +1,6 @@
-// dequant_matmul and pack_weight on a GPU: against float64 on decoded weights, within the bound of sums in f32 and of
-// the output's rounding; outputs poisoned, the bytes around them untouched; the same bits again. Processes share the
-// cases (support/share.h).
+// dequant_matmul and pack_weight on a GPU: against float64 with decoded weights, within the bound of f32 sums and the
+// output's rounding. Outputs are poisoned, the bytes around them must stay untouched, and a second run must give the
+// same bits. Several processes can share the cases (support/share.h).
 #include "support/gpu_test.h"
 
 #include <cmath>
@@ -66,7 +66,7 @@ struct OnGpu {
     ten_times([&] { captured.launch(); }, "in a graph");
   }
 
-  // Right, and the same twice: the second time with codes that may be read early.
+  // Right, and twice the same: the second time with codes that the kernel may read early.
   void check(const DequantCase& c) {
     const DequantData data(c);
     PlacedDequant placed(data, cuda, stream);
@@ -92,7 +92,7 @@ struct OnGpu {
   }
 };
 
-// Several products, each with data of its own, and what each gave when it was run by itself.
+// Several GEMMs, each with its own data, and the results that each gave when run by itself.
 struct Products {
   std::vector<std::unique_ptr<DequantData>> data{};
   std::vector<std::unique_ptr<PlacedDequant>> placed{};
@@ -192,8 +192,8 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(exact, OnGpu)
 
-// Every format, kind of factors, activation, layout and kernel, with every number of tokens; N and K in turn. Two
-// tilings of each kernel, so that not everything is compiled that a call might choose: the suite `tilings` has those.
+// Every format, kind of factors, activation, layout and kernel, with every number of tokens; N and K vary in turn. Only
+// two tilings of each kernel are compiled here; suite `tilings` runs the others.
 BOOST_AUTO_TEST_CASE(of_everything) {
   constexpr std::array<std::pair<int, int>, 4> kSizes{std::pair{141, 301}, {75, 1133}, {333, 65}, {257, 514}};
   const auto tiling_of = [](DequantKernel kernel, std::int64_t m, int split) {
@@ -290,7 +290,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(decoding, OnGpu)
 
-// x is 1 in one place of each token: an output is the value of a code, which every code has its turn as.
+// In each token, x is 1 at a single position: so each output is the value of one code, and every code is covered.
 BOOST_AUTO_TEST_CASE(every_code) {
   for (const Dtype weight : kWeightDtypes) {
     for (const Dtype x : kDequantActivations) {
@@ -356,7 +356,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(nans, OnGpu)
 
-// Rows with a NaN or an Inf, and those beside them.
+// Rows with a NaN or an Inf, and their neighbours.
 BOOST_AUTO_TEST_CASE(stays_in_its_row) {
   for (const Dtype weight : kFp8Dtypes) {
     for (const DequantScale& scale : kDequantScales) {
@@ -380,7 +380,8 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(tilings, OnGpu)
 
-// Every tiling that is offered for any number of tokens, on sizes that cut tiles off and that fill several rounds.
+// Every tiling that is offered for any number of tokens, on sizes that cut off tiles and on sizes that take several
+// rounds.
 BOOST_AUTO_TEST_CASE(of_every_kernel) {
   const MatmulDevice place{.target = context().cache().target(), .multiprocessors = 132};
   for (const std::size_t scale : {1U, 2U, 6U}) {
@@ -394,7 +395,7 @@ BOOST_AUTO_TEST_CASE(of_every_kernel) {
         for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, place)) {
           spec.tiling = tiling;
           if (!seen.insert(print(KernelSpec(spec))).second || !mine()) continue;
-          // Where tiles are cut, steps enough that these few are.
+          // If tiles are cut, there are enough K-steps.
           const std::int64_t k = tiling.stream_k ? 8 * tiling.depth + 72 : 1096;
           check({.spec = spec, .m = tiling.tokens + 3, .n = 2 * tiling.rows + 37, .k = k, .seed = index});
           check({.spec = spec, .m = 1, .n = 1000, .k = 72, .seed = index});
@@ -408,9 +409,9 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(rounds, OnGpu)
 
-// A weight that stays in the L2, so that its codes come as fast as they can, and many tiles for each block: the copy
-// engine must not write over what a warp is still to read. (It did where a stage was handed back as soon as its loads
-// were issued.) Then outputs change from launch to launch.
+// The weight stays in the L2, so that codes arrive as fast as possible, and each block has many tiles: the copy engine
+// must not overwrite what a warp has still to read. (It did when a stage was released as soon as its loads were
+// issued.) Outputs would then change from launch to launch.
 BOOST_AUTO_TEST_CASE(every_launch_gives_the_same) {
   if (!is_hopper()) return;
   const MatmulDevice place{.target = context().cache().target(), .multiprocessors = 132};
@@ -442,7 +443,7 @@ BOOST_AUTO_TEST_CASE(every_launch_gives_the_same) {
   }
 }
 
-// Each product's x is what the one right ahead of it writes, while the weight's codes come early.
+// The GEMM before writes each GEMM's x, while the weight's codes are read early.
 BOOST_AUTO_TEST_CASE(a_chain_with_constant_weights) {
   if (!is_hopper()) return;
   constexpr std::array kChain{"dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x192x64:7:2:1",
@@ -472,8 +473,8 @@ BOOST_AUTO_TEST_CASE(a_chain_with_constant_weights) {
                      [&](const char* how) { chain.expect_alone(stream, how, cases); });
 }
 
-// A weight that is not constant: the kernel right ahead packs it, for longer than the product needs to begin, and the
-// one ahead of that writes its factors.
+// The weight is not constant: the previous kernel packs it, for longer than the GEMM takes to begin, and the kernel
+// before that one writes its factors.
 BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
   if (!is_hopper()) return;
   constexpr std::array kSpecs{"dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x64x256:5:2:2",
@@ -514,8 +515,8 @@ BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
   }
 }
 
-// Stream-K's parts and flags pass from one launch to the next, of other sizes and counts of warps, without anybody
-// waiting in between; in a graph too. Groups of K are cut in their middle.
+// Stream-K's partial sums and flags pass between launches of different sizes and warp counts without any wait in
+// between, also in a graph. Groups of K are cut in the middle.
 BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
   if (!is_hopper()) return;
   struct Cut {
@@ -554,8 +555,8 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(batch_invariant, OnGpu)
 
-// A token's outputs are the same bits alone and among others; among so many, too, that the memory for a split K's sums
-// has to be used several times.
+// A token's outputs have the same bits by itself and among others, even among so many that the memory for split-K sums
+// is used several times.
 BOOST_AUTO_TEST_CASE(rows_do_not_depend_on_m) {
   const auto check_rows = [&](DequantMatmulSpec spec, std::int64_t n, std::int64_t k) {
     spec.batch_invariant = true;

@@ -1,5 +1,5 @@
-// The check that every candidate of a dequant_matmul must pass: what the reference gives passes, and what is wrong does
-// not.
+// The check that every candidate for a dequant_matmul must pass: it accepts the reference's result and rejects wrong
+// ones.
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <memory>

@@ -1,4 +1,4 @@
-// How a dequant_matmul whose K is split is cut up, so that the memory for its sums has a bound.
+// How a dequant_matmul with a split K is cut into slices, so that the memory for its partial sums is bounded.
 #include <boost/test/unit_test.hpp>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which kernels a dequant_matmul is to be tried with, and what of it is noted for tuning.
+// Which kernels a dequant_matmul tries, in which order, and what the manifest records of it for tuning.
 #include <boost/test/unit_test.hpp>
 
 #include <cstdint>
@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(what_was_tuned_comes_first) {
   for (const DequantMatmulSpec& each : order) BOOST_TEST(each.tiling.has_value());
 }
 
-// Of a batch-invariant product no record is read, so none is asked for.
+// A batch-invariant GEMM reads no tuning record, so the manifest does not ask for one.
 BOOST_AUTO_TEST_CASE(batch_invariant_products_are_not_tuned) {
   spec.batch_invariant = true;
   TuningRecord tuned = test::dequant_record(size.m);
@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(a_gpu_without_kernels) {
              print(spec) + ": no kernel on this GPU supports the spec; the CPU does");
 }
 
-// Tiles are counted in 32 bits.
+// Tile counts must fit in 32 bits.
 BOOST_AUTO_TEST_CASE(too_many_tiles) {
   DequantMatmulSpec mma = spec;
   mma.kernel = DequantKernel::mma;

@@ -1,5 +1,5 @@
-// Expressions by themselves on the CPU: within float64's bounds (support/pointwise_reference.h), and to the bit what a
-// cast writes as its `result`; over one of their own matrices too.
+// Elementwise expressions on the CPU: within float64's bounds (support/pointwise_reference.h), and the same bits as a
+// cast's `result`, also in place.
 #include <boost/test/unit_test.hpp>
 
 #include <cstring>

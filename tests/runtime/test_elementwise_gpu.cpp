@@ -1,5 +1,5 @@
-// Expressions by themselves on the GPU (test_backends_gpu.cpp compares them with the CPU): to the bit what a cast
-// writes as its `result`, over one of their own matrices too, and one call after the other.
+// Elementwise expressions on the GPU: the same bits as a cast's `result`, also in place, and in consecutive calls.
+// (test_backends_gpu.cpp compares them with the CPU.)
 #include "support/gpu_test.h"
 
 #include <memory>
@@ -55,7 +55,7 @@ BOOST_FIXTURE_TEST_CASE(the_output_may_be_a_matrix_that_is_read, Fixture) {
   }
 }
 
-// Each call reads what the one before has written, which it may overtake but for its wait.
+// Each call reads what the previous one wrote; without its wait it could overtake it.
 BOOST_FIXTURE_TEST_CASE(calls_in_place_follow_each_other, Fixture) {
   for (const Shape shape : {Shape{8, 64}, Shape{37, 131}, Shape{1024, 2048}}) {
     const Case c{.spec = parse("elementwise bf16 of=x+0.5*max(gate-x,0.1)"), .shape = shape};

@@ -1,3 +1,4 @@
+// Error: the text of its message, its log, and the names of its codes.
 #include "ingot/runtime/error.h"
 
 #include <boost/test/unit_test.hpp>

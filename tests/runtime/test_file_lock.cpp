@@ -1,3 +1,4 @@
+// FileLock: exclusive locks on single bytes of a file, between threads and processes, and after a kill or a fork.
 #include <boost/test/unit_test.hpp>
 
 #include <fcntl.h>
@@ -48,7 +49,7 @@ BOOST_AUTO_TEST_CASE(bytes_at_the_far_end) {
   const FileLock last = lock(~std::uint64_t{0});
   BOOST_TEST(last.held());
   BOOST_TEST(!is_free(~std::uint64_t{0}));
-  BOOST_TEST(!is_free(~std::uint64_t{0} >> 2U));  // the low 62 bits count
+  BOOST_TEST(!is_free(~std::uint64_t{0} >> 2U));  // only the low 62 bits count
   BOOST_TEST(is_free(0));
 }
 
@@ -103,7 +104,7 @@ BOOST_AUTO_TEST_CASE(kill_releases) {
   close(ready[1]);
 }
 
-// A child forked while the lock is held shares the open file, and must not keep the lock alive.
+// A child that is forked while the lock is held shares the open file, but must not keep the lock alive.
 BOOST_AUTO_TEST_CASE(forked_child_keeps_nothing) {
   pid_t child = 0;
   {

@@ -1,5 +1,5 @@
-// float_quantize on the CPU against a search among all values of the format, in float64: every bf16 and f16 in every
-// format, and of f32 every boundary.
+// float_quantize on the CPU, against a search over all values of the format in float64: every bf16 and f16 value in
+// every format, and every boundary for f32.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstdint>
@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(values_boundaries_and_any_f32_in_every_format) {
   }
 }
 
-// A format whose codes end below Inf and NaN: not OCP's e4m3fn, whose largest value is 448.
+// A format without Inf and NaN, unlike OCP's e4m3fn: its largest value is not 448.
 BOOST_AUTO_TEST_CASE(known_values) {
   GuardedMatrix input(Dtype::f32, 1, 8);
   std::int64_t c = 0;

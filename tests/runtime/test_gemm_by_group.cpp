@@ -1,6 +1,6 @@
-// A GEMM's factors of groups in a matrix with a row for each group of K, on the CPU: the same bits as those that lie
-// row by row, and right against float64; and what they are for: the transposed codes of a cast and their factors, both
-// as the cast has written them, as operands of a product that sums over the rows of what was cast.
+// GEMMs on the CPU whose factors of groups form a matrix with one row for each group of K: the same bits as with
+// factors stored row by row, and right against float64. Casts write the factors of transposed codes this way, and the
+// last test feeds both, as written, to a GEMM that sums over the rows of the cast tensor.
 #include <algorithm>
 #include <bit>
 #include <boost/test/unit_test.hpp>
@@ -29,7 +29,7 @@ struct Fixture {
   Stream stream{*backend};
 };
 
-// bf16[rows, cols], all positive, so that no error cancels. Each 128 rows of a column have a magnitude of their own.
+// bf16[rows, cols], all positive, so that no error cancels. Each 128 rows of a column have their own magnitude.
 struct Source {
   std::int64_t rows, cols;
   std::vector<double> values{};
@@ -51,8 +51,8 @@ struct Source {
   double at(std::int64_t r, std::int64_t c) const { return values[static_cast<std::size_t>(r * cols + c)]; }
   Tensor view() { return matrix(bits.data(), Dtype::bf16, rows, cols, {}); }
 
-  // How far each value may be from what its e4m3fn code stands for: half of its last place, or of the smallest
-  // subnormal, where 128 rows of a column share a scale, or all that a block of 128 x 128 has.
+  // How far each value may be from its e4m3fn code's value: half a unit in the last place, or half of the smallest
+  // subnormal, where 128 rows of a column, or a whole 128 x 128 block, share a scale.
   std::vector<double> rounding(bool blocks) const {
     const std::int64_t across = blocks ? 128 : 1;
     std::vector<double> off;
@@ -72,7 +72,7 @@ struct Source {
   }
 };
 
-// Transposed codes and their factors, which a cast writes without a gap.
+// Transposed codes and their factors, as a cast writes them without gaps.
 struct Operand {
   std::vector<std::uint8_t> codes;
   std::vector<float> factors;
@@ -129,7 +129,7 @@ BOOST_AUTO_TEST_CASE(has_the_bits_of_row_by_row) {
   }
 }
 
-// grad_weight[N, K] = grad_output[M, N]^T input[M, K]: both were cast for products along their rows too.
+// grad_weight[N, K] = grad_output[M, N]^T input[M, K]: both tensors were also cast for GEMMs along their rows.
 BOOST_AUTO_TEST_CASE(transposed_codes_are_operands_as_they_are) {
   for (const std::int64_t rows : {1, 127, 128, 129, 300}) {
     for (const bool blocks : {false, true}) {
@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(transposed_codes_are_operands_as_they_are) {
             sum += x * y;
             bound += off_x * y + x * off_y + off_x * off_y;
           }
-          bound += 1e-4 * sum;  // of the scales, the factors and the sum in f32
+          bound += 1e-4 * sum;  // for the scales, the factors and the f32 sum
           const auto actual = static_cast<double>(out[static_cast<std::size_t>(i * k + j)]);
           BOOST_REQUIRE_MESSAGE(std::fabs(actual - sum) <= bound, rows << " rows, " << (blocks ? "blocks" : "groups")
                                                                        << ", (" << i << ", " << j << "): expected "

@@ -1,4 +1,4 @@
-// The list of support/gemm_cross.h is the whole cross, and its sizes are those that it promises; the kernels of
+// support/gemm_cross.h lists the whole cross product of GEMM kinds and sizes as it promises, and the kernels of
 // support/gemm_checker.h compile.
 #include "support/gemm_cross.h"
 
@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(every_cell_meets_every_m_n_and_k) {
   }
 }
 
-// So every kernel meets nearly all of the 81 products of a square.
+// So every kernel meets nearly all of the 81 sizes of a square.
 BOOST_AUTO_TEST_CASE(what_shares_a_value_of_an_axis_meets_every_product) {
   std::map<std::string, std::set<std::size_t>> diagonals;
   std::map<std::string, std::set<std::size_t>> of_kernels;
@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(every_tiling_is_there) {
   for (const std::string& tiling : known) BOOST_TEST(tilings.contains(tiling), tiling);
 }
 
-// Addresses are never looked at, only where they lie.
+// Addresses are never dereferenced; only their alignment matters.
 BOOST_AUTO_TEST_CASE(every_cell_is_given_to_the_librarys_choice_too) {
   const auto place = [](Dtype dtype, std::int64_t rows, std::int64_t cols, Placement at) {
     return Tensor{.data = reinterpret_cast<void*>(4096 + at.offset * size_of(dtype)),

@@ -1,12 +1,12 @@
-// The whole cross of GEMMs (support/gemm_cross.h) on a GPU: each by the library's own choice, by both tensor-core
-// kernels of ours and by cuBLASLt, where they take it; every element of every output against float64
-// (support/gemm_checker.h), exactly where the inputs are small integers; around the outputs nothing is written; and a
-// second run, over other poison, gives the same bits.
+// The whole cross product of GEMMs (support/gemm_cross.h) on a GPU. Each GEMM runs by the library's own choice, by both
+// tensor-core kernels of the library and by cuBLASLt, as far as they take it. Every element of every output is compared
+// with float64 (support/gemm_checker.h), exactly if the inputs are small integers; nothing may be written around the
+// outputs; and a second run over other poison must give the same bits.
 //
-// With `-- 3/8` as last arguments, a share of the groups of cells (support/share.h). Most of the time is the
-// compiler's: some two thousand kernels, two hundred of them to a process where ten run at once.
+// With `-- 3/8` as last arguments, runs only that share of the groups of cells (support/share.h). Most of the time goes
+// to compiling: some two thousand kernels, two hundred per process if ten run at once.
 //
-// Suites, to be chosen with --run_test: small_checker (the float64 of the GPU against that of the CPU), cross.
+// Suites for --run_test: small_checker (the GPU's float64 against the CPU's), cross.
 #include "support/gpu_test.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 namespace ingot::test {
 namespace {
 
-// Records of tuning would change what the library chooses.
+// Tuning records would change what the library chooses.
 ContextOptions options() {
   ContextOptions made = cuda_options();
   made.tuning = Tuning::off;
@@ -36,7 +36,7 @@ Context& context() {
   return one;
 }
 
-// By each kernel that takes it.
+// Runs a cell by each kernel that takes it.
 void run_product(Cross& cross, const CrossCell& cell, const std::vector<GemmSpec>& kernels, const CrossShape& shape,
                  Target target) {
   CrossRun run{.cell = &cell, .spec = cell.spec, .shape = shape, .input = cross_input(cell, shape)};
@@ -55,7 +55,7 @@ void run_product(Cross& cross, const CrossCell& cell, const std::vector<GemmSpec
   }
 }
 
-// ---- the checker itself ------------------------------------------------------------------------------------------
+// ---- the checker itself -------------------------------------------------------------------------------------------
 
 template <class Value>
 std::vector<Value> fetch(Cross& cross, const void* from, std::size_t count) {
@@ -64,7 +64,7 @@ std::vector<Value> fetch(Cross& cross, const void* from, std::size_t count) {
   return values;
 }
 
-// A tensor's elements, as float64, by the formats' definitions.
+// A tensor's elements as float64, by the formats' definitions.
 std::vector<double> values_of(Cross& cross, const Tensor& tensor) {
   const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
   const auto bytes = fetch<std::byte>(
@@ -150,7 +150,7 @@ std::vector<const CrossCell*> some_cells(const std::vector<CrossCell>& cells) {
   return some;
 }
 
-// A kernel of any cell at a small size: of the reference's sums, in order, and slow.
+// A slow kernel that takes any cell at a small size and sums in the reference's order.
 CrossRun small_run(const CrossCell& cell, Input input) {
   CrossRun run{.cell = &cell, .spec = cell.spec, .input = input};
   run.shape = {.shape = {37, 29, 277}, .placement = {3, 1}, .turn = 1000 + cell.index, .whole = false};
@@ -201,7 +201,7 @@ BOOST_AUTO_TEST_CASE(has_the_cpus_float64) {
       }
       for (std::size_t i = 0; i < count; i += 71) {
         const double value = verdict(run, tensors, static_cast<long long>(i)).expected;
-        // An expression's constants are f32: gelu's is off by some 2e-8.
+        // Constants of an expression are f32: gelu's is off by about 2e-8.
         BOOST_REQUIRE_MESSAGE(close(expected.values[i], value, 1e-6), i << ": " << expected.values[i] << ", " << value);
         if (!run.spec.epilogue.preactivation) continue;
         BOOST_REQUIRE(
@@ -222,7 +222,7 @@ BOOST_AUTO_TEST_CASE(passes_what_is_right_and_nothing_else) {
       const GemmTensors tensors = cross.tensors(run, cross.first_verdict(), 1);
       BOOST_TEST(Cross::fault_of(run, verdict(run, tensors)) == "");
 
-      // The last element with another exponent: 0 becomes a number, and no number stays as it was.
+      // Changes the last element's exponent: 0 becomes another number, and every number changes.
       const auto size = static_cast<std::size_t>(size_of(run.spec.out));
       const std::int64_t last = (m - 1) * tensors.out.row_stride + n - 1;
       auto* const at = static_cast<std::byte*>(tensors.out.data) + last * static_cast<std::int64_t>(size);
@@ -240,7 +240,7 @@ BOOST_AUTO_TEST_CASE(passes_what_is_right_and_nothing_else) {
       BOOST_TEST(off.out.first == static_cast<unsigned long long>(m * n - 1));
       write(at, right, size);
 
-      // A byte behind it, and one that the first run did not leave.
+      // A byte behind the output, and one that differs from the first run's poison.
       write(at + size, 0, 1);
       cross.clear_verdicts();
       cross.checker().bytes(cross.out().compared(&cross.first_verdict()->out_bytes));
@@ -256,7 +256,7 @@ BOOST_AUTO_TEST_CASE(passes_what_is_right_and_nothing_else) {
   }
 }
 
-// What is there before the call is no result.
+// The contents before the call must not count as a result.
 BOOST_AUTO_TEST_CASE(unwritten_outputs_are_told) {
   for (const CrossCell* const cell : some_cells(cells)) {
     const CrossRun run = small_run(*cell, Input::normal);
@@ -295,7 +295,7 @@ BOOST_AUTO_TEST_CASE(every_cell) {
   context().cache().warm(specs, target, share.threads());
   const KernelCache::Stats before = context().cache().stats();
 
-  // Cells of the same formats meet a product one after the other: they share its sums in float64.
+  // Cells with the same formats run the same GEMM one after the other and share its float64 sums.
   Cross cross(context());
   for (std::size_t begin = 0; begin < cells.size();) {
     std::size_t end = begin;

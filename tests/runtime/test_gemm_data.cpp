@@ -1,4 +1,4 @@
-// The operands that GEMMs are measured on: what Backend::gemm takes, of any spec.
+// The operands on which GEMMs are measured: Backend::gemm accepts them, for any spec.
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <memory>
@@ -55,7 +55,7 @@ BOOST_FIXTURE_TEST_CASE(sums_are_of_about_1, Fixture) {
   }
 }
 
-// Not what a kernel could get right by chance: rows differ, and so do the values of one seed and another.
+// A kernel must not get them right by chance: rows differ, and so do the values of different seeds.
 BOOST_FIXTURE_TEST_CASE(values_differ, Fixture) {
   const GemmCall call{.spec = {.a = Dtype::f32, .b = Dtype::f32, .out = Dtype::f32}, .size = {2, 4, 100}};
   const GemmData one = make_gemm_data(random, call, 1);

@@ -1,4 +1,4 @@
-// What a GEMM does to its sums on their way out, on the CPU reference: against float64.
+// Epilogues of GEMMs on the CPU reference, against float64.
 #include <algorithm>
 #include <array>
 #include <boost/test/unit_test.hpp>
@@ -44,7 +44,7 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
   }
 }
 
-// Rows that lie in two blocks of the reference's, and several blocks of columns.
+// Rows in two blocks of the reference, and several blocks of columns.
 BOOST_AUTO_TEST_CASE(more_than_a_block) {
   for (const char* const line : {"gemm e4m3fn*e4m3fn->e4m3fn bias c=f32 epilogue=silu(x)*w[col]*r[row] also=amax",
                                  "gemm e4m3fn*e5m2->bf16 epilogue=x*gate also=preactivation,amax"}) {
@@ -54,7 +54,7 @@ BOOST_AUTO_TEST_CASE(more_than_a_block) {
   }
 }
 
-// Nothing to multiply and nothing to write: the factor of an FP8 output is there all the same.
+// Nothing to multiply and nothing to write: an FP8 output still gets its factor.
 BOOST_AUTO_TEST_CASE(no_elements) {
   for (const Shape shape : {Shape{0, 8, 16}, Shape{8, 0, 16}}) {
     const Case c{.spec = parse("gemm e4m3fn*e4m3fn->e5m2 also=amax"), .shape = shape};
@@ -63,7 +63,7 @@ BOOST_AUTO_TEST_CASE(no_elements) {
   }
 }
 
-// out = sums + beta * out, twice over: a gradient that is accumulated.
+// out = sums + beta * out, applied twice: a gradient that is accumulated.
 BOOST_AUTO_TEST_CASE(c_may_be_the_output) {
   const Case c{.spec = parse("gemm e4m3fn*e4m3fn->f32 scale=row,row c=f32"), .shape = {33, 50, 40}};
   const SharedMatrices inputs = maker.inputs(c);
@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(c_may_be_the_output) {
   BOOST_TEST(bit_difference("out", apart.at("out"), placed.outputs(stream).at("out")) == "");
 }
 
-// beta = 0: c is not read, whatever it holds, and the sums come out as without it, the sign of a zero too.
+// With beta = 0, c is not read, whatever it holds, and sums are the same as without c, including the sign of a zero.
 BOOST_AUTO_TEST_CASE(without_beta_c_is_not_read) {
   for (const GemmSpec& spec : epilogue_specs()) {
     if (!spec.epilogue.c) continue;
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(without_beta_c_is_not_read) {
   }
 }
 
-// The reference tells one wrong element, of every output.
+// The reference detects one wrong element in every output.
 BOOST_AUTO_TEST_CASE(a_wrong_output_is_seen) {
   const Case c{.spec = parse("gemm e4m3fn*e4m3fn->e4m3fn scale=row,row c=bf16 epilogue=silu(x)*gate "
                              "also=preactivation,amax"),

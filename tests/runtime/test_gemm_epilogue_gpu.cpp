@@ -1,9 +1,8 @@
-// What a GEMM does to its sums on their way out, on the GPU: by gemm_sm90 with every tiling, by gemm_simt (the CPU
-// reference's bits), and by what the library chooses; against float64. Poisoned outputs, the bytes around them
-// untouched; the same bits again.
+// Epilogues of GEMMs on the GPU, against float64: by gemm_sm90 with every tiling, by gemm_simt (with the CPU
+// reference's bits), and by the library's choice. Outputs are poisoned, the bytes around them must stay untouched, and
+// a second run must give the same bits.
 //
-// Suites, to be chosen with --run_test: first (small, for compute-sanitizer), shapes, mma, simt,
-// accumulation.
+// Suites for --run_test: first (small, for compute-sanitizer), shapes, mma, simt, accumulation.
 #include "support/gpu_test.h"
 
 #include <array>
@@ -48,7 +47,7 @@ struct Fixture : GemmOnGpu {
     count(c, fault);
   }
 
-  // beta = 0, and a c that no right result has anything of.
+  // beta = 0, and a c that would spoil any result that read it.
   void expect_c_unread(const GemmSpec& spec, const Shape& shape) {
     const Case c{.spec = spec, .shape = shape, .beta = 0};
     const SharedMatrices inputs = with_unset_c(c, maker.inputs(c));
@@ -70,7 +69,7 @@ struct Fixture : GemmOnGpu {
     return damage(actual);
   }
 
-  // The specs that wgmma takes, with this tiling of their candidates.
+  // The specs that wgmma takes, with this tiling if it is one of their candidates.
   static std::vector<KernelSpec> tiled(std::size_t index) {
     std::vector<KernelSpec> specs;
     for (GemmSpec spec : epilogue_specs()) {
@@ -99,8 +98,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(shapes, Fixture)
 
-// Every tiling: tails of M and N, single elements, several tiles to a block, rows that hold whole pairs and rows that
-// do not.
+// Every tiling: tails of M and N, single elements, several tiles per block, and rows with and without whole pairs.
 BOOST_AUTO_TEST_CASE(of_every_tiling) {
   if (!on_hopper()) return;
   constexpr std::size_t kMostTilings = 14;
@@ -182,8 +180,8 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(accumulation, Fixture)
 
-// As in BLAS: what lies in c does not matter then. By the library's choice (cuBLASLt's, too) and by all kernels of
-// ours.
+// As in BLAS, the contents of c do not matter then. By the library's choice (also cuBLASLt's) and by all of its own
+// kernels.
 BOOST_AUTO_TEST_CASE(without_beta_c_is_not_read) {
   for (const GemmSpec& spec : epilogue_specs()) {
     if (!spec.epilogue.c) continue;
@@ -200,7 +198,7 @@ BOOST_AUTO_TEST_CASE(without_beta_c_is_not_read) {
   }
 }
 
-// A gradient that is added to where it lies, by cuBLASLt and by both kernels of ours.
+// A gradient is added in place, by cuBLASLt and by both tensor-core kernels of the library.
 BOOST_AUTO_TEST_CASE(in_place) {
   for (const char* const kernel : {"", " kernel=sm90", " kernel=mma", " kernel=simt"}) {
     if (*kernel != '\0' && !on_hopper()) continue;

@@ -1,8 +1,8 @@
-// templates/gemm/gemm_mma.cuh on a GPU, through Backend::gemm with kernel=mma: see support/gemm_on_gpu.h. (On the host
-// tests/templates/test_gemm_mma_emulated.cpp runs the same kernel.)
+// templates/gemm/gemm_mma.cuh on a GPU, through Backend::gemm with kernel=mma; see support/gemm_on_gpu.h.
+// (tests/templates/test_gemm_mma_emulated.cpp runs the same kernel on the host.)
 //
-// Suites, to be chosen with --run_test: small (one of each kind; what compute-sanitizer gets through), tails, kinds,
-// placements, large, routes.
+// Suites for --run_test: small (one of each kind, short enough for compute-sanitizer), tails, kinds, placements, large,
+// routes.
 #include "support/gpu_test.h"
 
 #include <array>
@@ -40,7 +40,7 @@ std::vector<KernelSpec> with_tiles(const std::vector<GemmSpec>& kinds) {
   return specs;
 }
 
-// Formats alike and mixed, the 16-bit types, factors of all kinds.
+// Equal and mixed formats, the 16-bit types, factors of all kinds.
 std::vector<GemmSpec> typical_kinds() {
   return {{.a = Dtype::e4m3fn, .b = Dtype::e5m2, .scale_a = kRowwise, .scale_b = kRowwise, .bias = true},
           {.a = Dtype::e4m3fnuz, .b = Dtype::e5m2fnuz, .out = Dtype::f32, .scale_b = kRowwise},
@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(one_of_each_kind) {
   }
 }
 
-// With a row of factors for each group of K; by gemm_simt as well.
+// With one row of factors for each group of K; by gemm_simt as well.
 BOOST_AUTO_TEST_CASE(factors_by_group) {
   std::vector<KernelSpec> specs;
   for (GemmSpec kind : typical_kinds()) {
@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(tails, Fixture)
 
-// Every pair of M and N with both tiles; K, the kind of call and of input in turn, so that each K meets each kind.
+// Every pair of M and N with both tiles; K and the kind of call vary in turn, so that each K meets each kind.
 BOOST_AUTO_TEST_CASE(of_m_n_and_k) {
   constexpr std::array<std::int64_t, 8> kExtents{1, 7, 16, 17, 100, 127, 129, 1000};
   constexpr std::array<std::int64_t, 9> kDepths{1, 7, 16, 17, 100, 127, 129, 1000, 0};
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(kinds, Fixture)
 
-// Every pair of formats with every kind of factors, outputs in turn.
+// Every pair of formats with every kind of factors; outputs vary in turn.
 BOOST_AUTO_TEST_CASE(of_formats) {
   std::vector<KernelSpec> specs;
   std::size_t turn = 0;
@@ -158,10 +158,10 @@ BOOST_AUTO_TEST_CASE(of_layouts) {
   }
 }
 
-// NaN and Inf reach the outputs that they belong to, and no others.
+// NaN and Inf reach exactly the outputs that depend on them.
 BOOST_AUTO_TEST_CASE(of_inputs) {
   for (GemmSpec kind : typical_kinds()) {
-    kind.out = Dtype::f32;  // no number becomes Inf
+    kind.out = Dtype::f32;  // so that no finite result becomes Inf
     for (const Input input : {Input::nan, Input::zeros, Input::inf}) {
       expect_right({.spec = with_tile(kind, kMmaTilings[0]), .shape = {200, 136, 257}, .input = input});
     }
@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(placements, Fixture)
 
-// Rows and addresses at multiples of 16 bytes, of 4 and of nothing; the output's in pairs and not.
+// Rows and addresses at multiples of 16 bytes, of 4, and at neither; the output aligned to pairs and not.
 BOOST_AUTO_TEST_CASE(of_rows) {
   for (const KernelSpec& spec : with_tiles(typical_kinds())) {
     for (const Placement placement :
@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(large, Fixture)
 
-// More tiles than there are multiprocessors, and the library's own choice of the tile.
+// More tiles than SMs, and the library's own choice of the tile.
 BOOST_AUTO_TEST_CASE(many_tiles) {
   for (GemmSpec kind : typical_kinds()) {
     kind.kernel = GemmKernel::mma;
@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(routes, Fixture)
 
-// What cuBLASLt and gemm_sm90 do not take comes here by itself, and f32 goes on to gemm_simt.
+// GEMMs that cuBLASLt and gemm_sm90 refuse come here without being named, and f32 goes on to gemm_simt.
 BOOST_AUTO_TEST_CASE(of_calls) {
   for (const char* const line : {"gemm e4m3fnuz*e4m3fnuz->bf16 scale=row,row", "gemm e5m2*e5m2fnuz->f32 bias",
                                  "gemm e4m3fn*e4m3fn->f16 scale=1x128,1x128", "gemm e4m3fn*e5m2->bf16"}) {

@@ -1,4 +1,4 @@
-// Which GEMMs gemm_mma takes, and what it refuses with which reason.
+// Which GEMMs gemm_mma takes, and the reasons for its refusals.
 #include "ingot/runtime/gemm/gemm_mma_rules.h"
 
 #include <boost/test/unit_test.hpp>
@@ -40,7 +40,7 @@ BOOST_AUTO_TEST_CASE(what_it_refuses) {
   BOOST_TEST(refusal({}, {std::int64_t{1} << 22, std::int64_t{1} << 22, 1}) == tiles);
 }
 
-// Bytes that may be copied at a time: 16, 4, or none.
+// How many bytes may be copied at a time: 16, 4, or none.
 BOOST_AUTO_TEST_CASE(how_rows_are_copied) {
   const auto copied = [](std::uintptr_t address, i64 row_bytes) {
     return mma_copied_bytes(reinterpret_cast<void*>(address), row_bytes);

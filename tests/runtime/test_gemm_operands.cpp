@@ -1,5 +1,5 @@
-// The check that every candidate of the tuner must pass: what a right kernel gives passes, however it rounds its sums,
-// and what is wrong in any output does not. On the CPU, whose sums are changed to be those of another kernel.
+// The check that every candidate of the tuner must pass: it accepts the result of a right kernel, however that rounds
+// its sums, and rejects a wrong value in any output. Runs on the CPU, with sums changed to resemble other kernels'.
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <memory>
@@ -27,7 +27,7 @@ struct Fixture {
   }
   static GemmTensors last(const GemmOperands& operands) { return operands.tensors(operands.copies() - 1); }
 
-  // With sums that are larger by this share.
+  // With sums that are larger by this fraction.
   void run(const GemmSpec& spec, const GemmTensors& tensors, float share) {
     std::vector<float> factors(static_cast<std::size_t>(tensors.factor_a.cols));
     std::memcpy(factors.data(), tensors.factor_a.data, factors.size() * sizeof(float));
@@ -40,7 +40,7 @@ struct Fixture {
 
 std::vector<GemmSpec> specs() {
   std::vector<GemmSpec> all = test::epilogue_specs();
-  // Steep, flat, without a value here and there, and far beyond what a format holds.
+  // Expressions that are steep, flat, undefined in places, or far beyond a format's range.
   for (const char* const line : {"e4m3fn*e4m3fn->bf16 epilogue=1/x", "e4m3fn*e4m3fn->f16 epilogue=exp(20*x) also=amax",
                                  "e4m3fn*e4m3fn->f32 epilogue=log(x)", "e4m3fn*e4m3fn->e4m3fn epilogue=rsqrt(x)",
                                  "e4m3fn*e4m3fn->bf16 epilogue=step(x)+relu(y) also=preactivation,amax",
@@ -67,7 +67,7 @@ BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
         BOOST_TEST(contains(operands.fault(), "was not written"), operands.fault());
         backend->gemm(spec, tensors, stream);
         BOOST_TEST(operands.fault() == "");
-        // Another product.
+        // Another GEMM.
         GemmTensors other = tensors;
         other.b = operands.tensors(0).b;
         other.factor_b = operands.tensors(0).factor_b;
@@ -81,7 +81,7 @@ BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
   }
 }
 
-// Errors as tensor cores make them, and larger ones.
+// Errors such as tensor cores make, and larger ones.
 BOOST_FIXTURE_TEST_CASE(roundings_are_forgiven, Fixture) {
   for (const GemmSpec& spec : specs()) {
     if (!is_fp8(spec.a) || (spec.epilogue.pointwise && !spec.epilogue.pointwise.uses_x())) continue;
@@ -99,7 +99,7 @@ BOOST_FIXTURE_TEST_CASE(roundings_are_forgiven, Fixture) {
   }
 }
 
-// The tuner runs each candidate on all copies in turn, many times.
+// The tuner runs each candidate many times, on all copies in turn.
 BOOST_FIXTURE_TEST_CASE(again_and_in_turns, Fixture) {
   for (const GemmSpec& spec : specs()) {
     GemmOperands operands = make(spec, kSizes[1]);
@@ -112,7 +112,7 @@ BOOST_FIXTURE_TEST_CASE(again_and_in_turns, Fixture) {
   }
 }
 
-// What the epilogue reads or writes and a kernel got wrong.
+// A kernel that reads or writes an operand of the epilogue wrongly.
 BOOST_FIXTURE_TEST_CASE(every_operand_and_output_matters, Fixture) {
   const auto spec = std::get<GemmSpec>(parse(
       "gemm e4m3fn*e4m3fn->e4m3fn scale=row,row bias c=f16 epilogue=x*gate*r[row]+w[col] also=preactivation,amax"));

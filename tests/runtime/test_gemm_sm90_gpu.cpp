@@ -1,8 +1,8 @@
-// templates/gemm/gemm_sm90.cuh on a Hopper GPU, through Backend::gemm with kernel=sm90: against float64, exactly where
-// the inputs are small integers; poisoned outputs, the bytes around them untouched; the same bits again. Elsewhere it
-// has nothing to say.
+// templates/gemm/gemm_sm90.cuh on a Hopper GPU, through Backend::gemm with kernel=sm90: against float64, exactly if the
+// inputs are small integers. Outputs are poisoned, the bytes around them must stay untouched, and a second run must
+// give the same bits. On other GPUs the tests are skipped.
 //
-// Suites, to be chosen with --run_test: first (few shapes, every tiling), tails, kinds, groups, large, refusals.
+// Suites for --run_test: first (few shapes, every tiling), tails, kinds, groups, large, refusals.
 #include "support/gpu_test.h"
 
 #include <array>
@@ -22,7 +22,7 @@ Context& context() {
   return one;
 }
 
-// Every tiling that the cost model knows for this kind of sum, and some beside.
+// Every tiling that the cost model considers for this kind of sum, and a few others.
 std::vector<GemmTiling> tilings(const GemmSpec& kind) {
   std::vector<GemmTiling> all(gemm_tilings(kind).begin(), gemm_tilings(kind).end());
   if (kind.fast_accumulation) {
@@ -67,7 +67,8 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(tails, Fixture)
 
-// Every pair of M and N with every tiling, K in turn; rowwise factors and a bias, which must not be read outside.
+// Every pair of M and N with every tiling; K varies in turn. Rowwise factors and a bias, which must not be read out of
+// bounds.
 BOOST_AUTO_TEST_CASE(of_m_n_and_k) {
   constexpr std::array<std::int64_t, 8> kExtents{1, 7, 16, 17, 100, 127, 129, 1000};
   constexpr std::array<std::int64_t, 7> kDepths{16, 48, 128, 144, 512, 528, 1040};
@@ -87,7 +88,7 @@ BOOST_AUTO_TEST_CASE(of_m_n_and_k) {
   }
 }
 
-// Rows of every matrix at multiples of 16 bytes with something between them, and an output whose rows are not.
+// Rows of every matrix start at multiples of 16 bytes with padding between them; the output's rows do not.
 BOOST_AUTO_TEST_CASE(of_pitches) {
   for (const Dtype out : {Dtype::bf16, Dtype::f16, Dtype::f32}) {
     for (const Shape shape : {Shape{129, 200, 272}, Shape{70, 131, 96}}) {
@@ -98,7 +99,8 @@ BOOST_AUTO_TEST_CASE(of_pitches) {
   }
 }
 
-// Rows of the output start at multiples of 16 bytes and end within one: what follows them is not the kernel's to write.
+// The output's rows start at multiples of 16 bytes but do not end at one: the kernel must not write the bytes behind
+// them.
 BOOST_AUTO_TEST_CASE(of_rows_that_end_anywhere) {
   for (const bool fast : {true, false}) {
     const GemmSpec bf16{.fast_accumulation = fast, .kernel = GemmKernel::sm90};
@@ -114,7 +116,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(kinds, Fixture)
 
-// Formats, outputs, scales, bias and sums, each with each where they meet in the kernel.
+// Formats, outputs, scales, bias and sums, in all combinations that interact in the kernel.
 BOOST_AUTO_TEST_CASE(of_calls) {
   std::vector<KernelSpec> specs;
   for (const bool fast : {true, false}) {
@@ -146,7 +148,7 @@ BOOST_AUTO_TEST_CASE(of_calls) {
   }
 }
 
-// NaN reaches the outputs that it belongs to, and no others.
+// NaN reaches exactly the outputs that depend on it.
 BOOST_AUTO_TEST_CASE(of_inputs) {
   for (const bool fast : {true, false}) {
     const GemmSpec spec{.out = Dtype::f32, .fast_accumulation = fast, .kernel = GemmKernel::sm90};
@@ -155,7 +157,7 @@ BOOST_AUTO_TEST_CASE(of_inputs) {
   }
 }
 
-// What cuBLASLt does not take comes here by itself.
+// GEMMs that cuBLASLt refuses come here without being named.
 BOOST_AUTO_TEST_CASE(of_calls_that_the_library_routes) {
   expect_right({.spec = parse("gemm e5m2*e5m2->bf16 fast"), .shape = {300, 392, 1040}});
   expect_right({.spec = parse("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row"), .shape = {300, 392, 1040}});
@@ -166,7 +168,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(groups, Fixture)
 
-// Factors for each 128 of K: tails of all three sizes, several tiles to each block, with and without a bias.
+// Factors for each 128 of K: tails of all three sizes, several tiles per block, with and without a bias.
 BOOST_AUTO_TEST_CASE(of_k) {
   constexpr std::array kShapes{Shape{1, 1, 16},       Shape{256, 256, 256},  Shape{129, 100, 144},
                                Shape{17, 1000, 1040}, Shape{1000, 127, 400}, Shape{300, 392, 2064},
@@ -186,7 +188,8 @@ BOOST_AUTO_TEST_CASE(of_k) {
   }
 }
 
-// With a row of factors for each group, as casts of the transposed operands write them: of both, and of one in turn.
+// With one row of factors for each group, as casts of transposed operands write them: for both operands, and for one at
+// a time.
 BOOST_AUTO_TEST_CASE(by_group) {
   constexpr std::array kShapes{Shape{1, 1, 16}, Shape{129, 100, 144}, Shape{300, 392, 2064}, Shape{1000, 127, 400}};
   for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
@@ -214,7 +217,7 @@ BOOST_AUTO_TEST_CASE(of_calls) {
   specs.emplace_back(GemmSpec{.out = Dtype::f16, .scale_a = kRowGroups, .scale_b = kRowGroups});
   for (const KernelSpec& spec : specs) {
     expect_right({.spec = spec, .shape = {300, 392, 1040}});  // the library's own choice
-    expect_right({.spec = spec, .shape = {60, 39, 300}});     // what gemm_mma takes
+    expect_right({.spec = spec, .shape = {60, 39, 300}});     // a size for gemm_mma
     expect_right({.spec = spec, .shape = {300, 392, 1040}, .a_by_group = true, .b_by_group = true});
     expect_right({.spec = spec, .shape = {60, 39, 300}, .a_by_group = true, .b_by_group = true});
   }
@@ -224,7 +227,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(large, Fixture)
 
-// Several tiles to each block, with every tiling.
+// Several tiles per block, with every tiling.
 BOOST_AUTO_TEST_CASE(many_tiles) {
   for (const bool fast : {true, false}) {
     const std::vector<KernelSpec> specs =

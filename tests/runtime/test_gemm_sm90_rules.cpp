@@ -1,4 +1,5 @@
-// Which GEMMs gemm_sm90 takes: a call that it takes, and every single change that makes it refuse, with its reason.
+// Which GEMMs gemm_sm90 takes: starts from a call that it takes, and tests every single change that makes it refuse,
+// with its reason.
 #include "ingot/runtime/gemm/gemm_sm90_rules.h"
 
 #include <boost/test/unit_test.hpp>
@@ -23,7 +24,7 @@ struct Call {
   }
 };
 
-// Odd M and N, an output of any pitch and address.
+// Odd M and N, and an output with any pitch and address.
 Call call(std::int64_t m = 33, std::int64_t n = 65, std::int64_t k = 48) {
   const GemmSpec spec{.a = Dtype::e5m2, .b = Dtype::e5m2, .scale_b = kRowwise};
   return {.spec = spec,
@@ -43,7 +44,7 @@ BOOST_AUTO_TEST_CASE(what_it_takes) {
   Call wide = call();
   wide.tensors.a.row_stride = 64;
   BOOST_TEST(wide.refusal() == "");
-  // Any K where rows start well; any place and layout of what is staged.
+  // Any K if rows are aligned; any alignment and layout of operands that are staged.
   Call odd = call(33, 65, 41);
   odd.tensors.a.row_stride = odd.tensors.b.row_stride = 48;
   BOOST_TEST(odd.refusal() == "");
@@ -92,7 +93,7 @@ BOOST_AUTO_TEST_CASE(what_it_refuses) {
   BOOST_TEST(call(1 << 24, 1 << 24, 48).refusal() == "kernel sm90 takes sizes below 2^31 and as many tiles");
 }
 
-// Row by row, or with a row for each group of K: strides of 32 bits.
+// Row by row, or with one row for each group of K, with 32-bit strides.
 BOOST_AUTO_TEST_CASE(factors_of_groups) {
   Call grouped = call(33, 65, 256);
   grouped.spec.scale_a = grouped.spec.scale_b = kRowGroups;

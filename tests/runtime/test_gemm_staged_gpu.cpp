@@ -1,5 +1,5 @@
-// GEMMs whose operands gemm_sm90 does not read as they lie, on a Hopper GPU: columns along k, rows that start anywhere,
-// any K. What it takes staged, and what the library takes by itself.
+// GEMMs on a Hopper GPU whose operands gemm_sm90 cannot read directly (columns along k, unaligned rows, any K): what it
+// takes staged, and what the library chooses.
 #include "support/gpu_test.h"
 
 #include <vector>
@@ -19,7 +19,7 @@ Context& context() {
 struct Fixture : GemmOnGpu {
   Fixture() : GemmOnGpu(context()) {}
 
-  // Launches of one call.
+  // Kernel launches of one call.
   std::int64_t launches(const Case& c) {
     PlacedCase placed(c, maker.inputs(c), cuda, stream);
     placed.enqueue(stream);
@@ -33,7 +33,7 @@ struct Fixture : GemmOnGpu {
 constexpr Shape kShapes[] = {{1, 1, 1},       {7, 16, 17},     {100, 7, 127},     {17, 129, 100},
                              {129, 127, 129}, {300, 200, 257}, {127, 1000, 1000}, {1000, 129, 384}};
 
-// Along k in rows at multiples of 16 bytes, and with every other start and pitch.
+// Along k with aligned rows, and with every other alignment and pitch.
 constexpr Placement kPlaces[] = {{0, 0}, {3, 0}, {0, 1}, {5, 8}};
 
 }  // namespace
@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(by_the_library) {
   }
 }
 
-// Large products are staged, small ones are not worth it.
+// Large GEMMs are staged; for small ones it does not pay.
 BOOST_AUTO_TEST_CASE(where_it_pays) {
   const KernelSpec turned = parse("gemm e4m3fn*e4m3fn->bf16 tn fast");
   const KernelSpec along = parse("gemm e4m3fn*e4m3fn->bf16 nt fast");
@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(where_it_pays) {
   BOOST_TEST(launches({.spec = turned, .shape = {64, 64, 64}}) == 1);
   BOOST_TEST(launches({.spec = along, .shape = {4096, 4096, 4096}, .placement = {1, 0}}) == 3);
   BOOST_TEST(launches({.spec = along, .shape = {4096, 4096, 4096}}) == 1);
-  // K need not be a multiple of anything where rows start well.
+  // If rows are aligned, K need not be a multiple of anything.
   BOOST_TEST(launches({.spec = along, .shape = {4096, 4096, 4090}, .placement = {6, 0}}) == 1);
   expect_right({.spec = along, .shape = {1024, 1024, 1018}, .placement = {6, 0}});
 }

@@ -1,9 +1,9 @@
-// Stream-K (templates/gemm/stream_k.cuh) on a Hopper GPU: right on shapes that are cut in all the ways that there
-// are, and the same bits at every launch: one after the other, from graphs, on two streams at once. (Epilogues:
-// test_gemm_epilogue_gpu, with every tiling.)
+// Stream-K (templates/gemm/stream_k.cuh) on a Hopper GPU: right results on shapes that are cut in all possible ways,
+// and the same bits at every launch: in sequence, from graphs, on two streams at once. (test_gemm_epilogue_gpu tests
+// epilogues, with every tiling.)
 //
-// Suites, to be chosen with --run_test: small (a few shapes with every tiling, which compute-sanitizer gets through),
-// tails, kinds, ragged, launches.
+// Suites for --run_test: small (a few shapes with every tiling, short enough for compute-sanitizer), tails, kinds,
+// ragged, launches.
 #include "support/gpu_test.h"
 
 #include <array>
@@ -28,7 +28,7 @@ Context& context() {
   return one;
 }
 
-// Every tiling that cuts along K, of those that the cost model knows for this kind of sum, and one more.
+// Every tiling that cuts along K, among those that the cost model considers for this kind of sum, and one more.
 std::vector<KernelSpec> cut(GemmSpec spec) {
   std::vector<GemmTiling> tilings;
   for (const GemmTiling& tiling : gemm_tilings(spec)) {
@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(tails, Fixture)
 
-// Every pair of M and N with every tiling, K in turn: fewer steps than parts, parts of one step, all of them.
+// Every pair of M and N with every tiling; K varies in turn: fewer steps than parts, parts of one step, all of them.
 BOOST_AUTO_TEST_CASE(of_m_n_and_k) {
   constexpr std::array<std::int64_t, 7> kExtents{1, 17, 64, 100, 127, 129, 1000};
   constexpr std::array<std::int64_t, 11> kDepths{16, 128, 144, 256, 384, 400, 512, 528, 640, 1040, 2064};
@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(of_m_n_and_k) {
   }
 }
 
-// Rows that start at multiples of 16 bytes with something between them, which is asked of the L2 and not used.
+// Rows start at multiples of 16 bytes with padding between them, which is loaded into the L2 but not used.
 BOOST_AUTO_TEST_CASE(of_pitches) {
   for (const Dtype out : {Dtype::bf16, Dtype::f16, Dtype::f32}) {
     for (const KernelSpec& spec : cut({.out = out})) {
@@ -132,7 +132,7 @@ BOOST_AUTO_TEST_CASE(of_calls) {
   }
 }
 
-// Factors for each 128 of K: a part begins at any of them.
+// Factors for each 128 of K: a part may begin at any of them.
 BOOST_AUTO_TEST_CASE(of_groups) {
   constexpr std::array kShapes{Shape{1, 1, 16},      Shape{64, 1000, 2064}, Shape{129, 100, 1168}, Shape{17, 3000, 784},
                                Shape{300, 392, 528}, Shape{60, 128, 4096},  Shape{1500, 2100, 400}};
@@ -165,7 +165,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(ragged, Fixture)
 
-// More tiles than multiprocessors: those of two rounds are cut, the others whole.
+// More tiles than SMs: the tiles of two rounds are cut, the others are whole.
 BOOST_AUTO_TEST_CASE(rounds) {
   for (const bool fast : {true, false}) {
     const std::vector<KernelSpec> specs =
@@ -209,7 +209,7 @@ struct LaunchFixture : Fixture {
 
 BOOST_FIXTURE_TEST_SUITE(launches, LaunchFixture)
 
-// One kernel each, and no fill between them: every launch finds the flags as the first one did.
+// Single kernels without a fill between them: every launch finds the flags as the first one did.
 BOOST_AUTO_TEST_CASE(one_after_the_other) {
   for (const Case& c : cases) {
     PlacedCase placed(c, maker.inputs(c), cuda, stream);
@@ -222,7 +222,7 @@ BOOST_AUTO_TEST_CASE(one_after_the_other) {
   }
 }
 
-// Kernels of other tilings and shapes, and casts, between the launches: they share scratch memory and zeros.
+// Kernels of other tilings and shapes, and casts, run between the launches: they share scratch memory and zeros.
 BOOST_AUTO_TEST_CASE(among_others) {
   const Case cast{.spec = parse("cast bf16->e4m3fn scale=row+col out=codes,transposed"), .shape = {700, 900}};
   PlacedCase placed_cast(cast, maker.inputs(cast), cuda, stream);
@@ -260,13 +260,13 @@ BOOST_AUTO_TEST_CASE(from_a_graph) {
       placed.poison(stream);
       driver->check(driver->api().cuGraphLaunch(executable, stream.handle()), "cuGraphLaunch");
       expect_same(c, expected, placed.outputs(stream), when);
-      placed.enqueue(stream);  // not from the graph, with the same flags
+      placed.enqueue(stream);  // outside the graph, with the same flags
     }
     driver->check(driver->api().cuGraphExecDestroy(executable), "cuGraphExecDestroy");
   }
 }
 
-// Both take the whole GPU, and each other's multiprocessors: blocks of one wait while those of the other run.
+// Both streams use the whole GPU and each other's SMs: blocks of one wait while those of the other run.
 BOOST_AUTO_TEST_CASE(on_two_streams_at_once) {
   Stream other(cuda);
   for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -299,7 +299,7 @@ BOOST_AUTO_TEST_CASE(a_capture_that_needs_memory_is_refused) {
     const std::string refusal = error_of([&] { placed.enqueue(own); }, ErrorCode::invalid_argument);
     check_contains(refusal, {"allocated during capture", "run the step once before capturing it"});
   }
-  placed.enqueue(own);  // the stream is as good as new
+  placed.enqueue(own);  // the stream works again
   const Matrices expected = placed.outputs(own);
   placed.enqueue(own);
   expect_same(c, expected, placed.outputs(own), "after a refusal");

@@ -1,6 +1,6 @@
-// Ten thousand GEMMs of all kernels, shapes and epilogues, mixed: two threads with a stream each, in bursts of launches
-// and of graph replays. Every output is the same, bit for bit, as when its GEMM ran alone, and nothing around it is
-// written. Neither thread may hang: a burst that takes 20 s ends the program, and says what was on its way.
+// Ten thousand mixed GEMMs of all kernels, shapes and epilogues: two threads with a stream each, in bursts of launches
+// and of graph replays. Every output must have the same bits as when its GEMM ran by itself, and nothing around it may
+// be written. Neither thread may hang: a burst that takes 20 s ends the program and prints what was running.
 #include "support/gpu_test.h"
 
 #include <array>
@@ -44,12 +44,12 @@ Context& context() {
 
 bool on_hopper() { return context().cache().target() == target_for(9, 0); }
 
-// Each spec in the next of the shapes.
+// Pairs each spec with the next of the shapes.
 void add(std::vector<Case>& all, const std::vector<GemmSpec>& specs, const std::vector<Shape>& shapes) {
   for (const GemmSpec& spec : specs) all.push_back({.spec = spec, .shape = shapes[all.size() % shapes.size()]});
 }
 
-// Every tiling, in turn with one factor and one per row, bf16 and f32, a bias or none.
+// Every tiling, alternating one factor and one per row, bf16 and f32, with and without a bias.
 std::vector<GemmSpec> sm90_specs() {
   std::vector<GemmSpec> specs;
   const auto add_tilings = [&](const GemmSpec& kind) {
@@ -117,7 +117,7 @@ std::vector<Case> stress_cases() {
                   "gemm e4m3fn*e4m3fn->f32 scale=row,row kernel=cublaslt",
                   "gemm e5m2*e4m3fn->f32 scale=tensor,tensor c=f32 kernel=cublaslt"}),
         whole);
-    // Several tiles to each block.
+    // Several tiles per block.
     all.push_back({.spec = parse("gemm e4m3fn*e4m3fn->bf16 fast kernel=sm90:128x128:1x1:6:pingpong"),
                    .shape = {3000, 2104, 144}});
     all.push_back(
@@ -130,7 +130,7 @@ std::vector<Case> stress_cases() {
   return all;
 }
 
-// A case, what it reads, and what it wrote when it ran alone.
+// A case, its inputs, and the output of its run by itself.
 struct Known {
   Case gemm;
   SharedMatrices inputs;
@@ -161,7 +161,7 @@ struct CapturedCalls {
   Graph graph;
 };
 
-// One thread's half: operands, outputs, graphs and a stream of its own.
+// One thread's part: its own operands, outputs, graphs and stream.
 class Worker {
  public:
   Worker(std::size_t index, const Driver& driver, const std::vector<Known>& known)
@@ -192,7 +192,7 @@ class Worker {
     for (const Known& known : *known_) {
       dog_->alive("placing " + name(known.gemm));
       placed_.push_back(std::make_unique<PlacedCase>(known.gemm, known.inputs, context().backend(), stream_));
-      placed_.back()->enqueue(stream_);  // what the stream and cuBLASLt's plans need is there before any capture
+      placed_.back()->enqueue(stream_);  // creates the stream's memory and cuBLASLt's plans before any capture
       placed_.back()->poison(stream_);
     }
     for (std::size_t i = 0; i < kGraphs; ++i) {

@@ -1,3 +1,5 @@
+// KernelCache: memory, then store, then compiler; damaged entries, errors, warm-up, and many threads and processes that
+// want the same kernel.
 #include <boost/test/unit_test.hpp>
 
 #include <fcntl.h>
@@ -37,7 +39,7 @@ struct Fixture {
   KernelStore off{fs::path()};
 };
 
-// Every compile of every process, one byte each in a file.
+// Counts the compiles of all processes: one byte each in a file.
 class CountedCompiler final : public Compiler {
  public:
   CountedCompiler(fs::path file, std::chrono::milliseconds duration)
@@ -96,7 +98,7 @@ BOOST_AUTO_TEST_CASE(targets_and_compilers_do_not_mix) {
   BOOST_TEST(newer.compiles == 1);
 }
 
-// One text under two names is one kernel.
+// The same text under two names is one kernel.
 BOOST_AUTO_TEST_CASE(names_do_not_count) {
   const FakeCompiler compiler;
   KernelCache cache(&compiler, store, kTarget, nullptr);
@@ -257,7 +259,7 @@ BOOST_AUTO_TEST_CASE(eight_processes_one_compile) {
     children.push_back(test::start_process([&] {
       close(go[1]);
       char byte = 0;
-      if (read(go[0], &byte, 1) != 0) return 1;  // until the parent closes its end
+      if (read(go[0], &byte, 1) != 0) return 1;  // waits until the parent closes its end
       const CountedCompiler compiler(count, 300ms);
       KernelStore own(root);
       KernelCache cache(&compiler, own, kTarget, nullptr);
@@ -270,7 +272,7 @@ BOOST_AUTO_TEST_CASE(eight_processes_one_compile) {
   BOOST_TEST(fs::file_size(count) == 1U, fs::file_size(count) << " processes compiled");
 }
 
-// The kernel frees the lock of a process that dies while compiling.
+// The operating system releases the lock of a process that dies while compiling.
 BOOST_AUTO_TEST_CASE(killed_while_compiling) {
   const fs::path count = directory.path() / "count";
   const pid_t child = test::start_process([&] {

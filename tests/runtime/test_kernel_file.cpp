@@ -1,3 +1,5 @@
+// The format of kernel files: pinned bytes, every flipped bit and every truncation is detected, and the parser checks
+// its bounds.
 #include <boost/test/unit_test.hpp>
 
 #define XXH_INLINE_ALL
@@ -11,8 +13,8 @@ using namespace ingot;
 
 namespace {
 
-// Made with Python's struct module and the xxHash library from the grammar in kernel_file.h. A change here strands
-// every store out there: give the format a new magic with it.
+// Made from the grammar in kernel_file.h with Python's struct module and the xxHash library. A change here invalidates
+// every existing store: give the format a new magic then.
 constexpr std::string_view kGolden =
     "494e474f544b3031ef9aa75df45dc5df6c4610dc6fe2ab8868000000000000000600000000000000736d5f3930610800"
     "00000000000061206b65726e656c04000000000000007465787405000000000000005f5a316b7603000000000000006c"
@@ -51,7 +53,7 @@ void set_length(std::string& file, std::size_t offset, std::uint64_t value) {
   std::memcpy(file.data() + offset, &value, sizeof(value));  // the tests run on little-endian machines
 }
 
-// The file with this payload, and lengths and checksum that fit it.
+// Returns a file with this payload and matching lengths and checksum.
 std::string with_payload(std::string_view payload) {
   std::string file = golden().substr(0, kPayloadAt);
   file.append(payload);
@@ -113,7 +115,7 @@ BOOST_AUTO_TEST_CASE(messages) {
   BOOST_TEST(problem_of(flipped) == "does not match its checksum");
 }
 
-// Files that were made wrongly and then given a right checksum: only the parser stands between them and memory.
+// Invalid files with a valid checksum: here only the parser guards the memory.
 BOOST_AUTO_TEST_CASE(parser_checks_its_bounds) {
   const std::string payload = golden().substr(kPayloadAt, golden().size() - kPayloadAt - kChecksumBytes);
   std::string problem;

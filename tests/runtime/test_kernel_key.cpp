@@ -1,3 +1,4 @@
+// KernelKey: a pinned hash, and that every field counts and nothing else does.
 #include <boost/test/unit_test.hpp>
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ constexpr Target kTarget{9, 0, true};
 
 }  // namespace
 
-// Computed with Python's struct module and the xxHash library over the fields that the header lists.
+// Computed over the fields that the header lists with Python's struct module and the xxHash library.
 BOOST_AUTO_TEST_CASE(pinned) {
   BOOST_TEST(print(kernel_key(kSource, kTarget, FakeCompiler())) == "ef9aa75df45dc5df6c4610dc6fe2ab88");
 }
@@ -43,7 +44,7 @@ BOOST_AUTO_TEST_CASE(every_field_counts) {
   }
 }
 
-// The same bytes in a row, divided elsewhere.
+// The same bytes in sequence, divided differently.
 BOOST_AUTO_TEST_CASE(fields_do_not_run_together) {
   const KernelKey a = kernel_key({.name = "", .text = "bc"}, kTarget, FakeCompiler("a"));
   const KernelKey b = kernel_key({.name = "", .text = "c"}, kTarget, FakeCompiler("ab"));

@@ -1,3 +1,5 @@
+// KernelStore: storing and finding kernels, the directory's layout and file modes, its size limit, abandoned files, and
+// many threads.
 #include <boost/test/unit_test.hpp>
 
 #include <fcntl.h>
@@ -130,7 +132,7 @@ BOOST_AUTO_TEST_CASE(oldest_go_first) {
   const auto file_bytes = static_cast<std::int64_t>(fs::file_size(file(items[39])));
   for (int i = 0; i < 40; ++i) set_age(items[static_cast<std::size_t>(i)], std::chrono::hours(100 - i));
   KernelStore store = make(20 * file_bytes);
-  BOOST_TEST(store.find(items[0].key).has_value());  // used now: the youngest of all
+  BOOST_TEST(store.find(items[0].key).has_value());  // used now, so the most recent of all
   const Item last("one more", kBytes);
   put(store, last);
   BOOST_TEST(store.usage().bytes <= 18 * file_bytes);
@@ -143,7 +145,7 @@ BOOST_AUTO_TEST_CASE(oldest_go_first) {
   BOOST_TEST(warnings.empty());
 }
 
-// However many are put, the store never holds more than its size and one kernel.
+// However many kernels are stored, the store never exceeds its size by more than one kernel.
 BOOST_AUTO_TEST_CASE(size_is_kept) {
   constexpr std::int64_t kMaxBytes = 50'000;
   KernelStore store = make(kMaxBytes);

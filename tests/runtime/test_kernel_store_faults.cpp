@@ -1,5 +1,5 @@
-// What disks, other users, crashes and accidents do to a store. The rule in every case: never a wrong kernel, never an
-// exception, never a hang, at most one warning, and a store that works again once the cause is gone.
+// What faulty disks, other users, crashes and accidents do to a kernel store. The rule in every case: never a wrong
+// kernel, an exception or a hang, at most one warning, and a store that works again once the cause is gone.
 #include <boost/test/unit_test.hpp>
 
 #include <fcntl.h>
@@ -45,7 +45,8 @@ struct Fixture {
     return fs::exists(folder) ? std::distance(fs::directory_iterator(folder), fs::directory_iterator()) : 0;
   }
 
-  // The entry reads as a miss, is moved aside with one warning that says why, and can be written and read again.
+  // The entry counts as a miss, is moved aside with one warning that gives the reason, and can be written and read
+  // again.
   void expect_healed(const std::string& why) {
     const std::ptrdiff_t before = quarantined();
     KernelStore store = make();
@@ -63,7 +64,7 @@ struct Fixture {
     BOOST_TEST(warnings.size() == 1U);
   }
 
-  // Nothing is kept, for this reason, and everything else goes on.
+  // Nothing is stored, for this reason, and everything else continues.
   void expect_disabled(const std::string& reason) {
     KernelStore store = make();
     for (int i = 0; i < 3; ++i) {
@@ -99,7 +100,7 @@ struct Fixture {
   std::vector<std::string> warnings;
 };
 
-// With a good entry in it.
+// A store with one good entry.
 struct Filled : Fixture {
   Filled() {
     KernelStore store = make();
@@ -109,7 +110,7 @@ struct Filled : Fixture {
   std::string good;
 };
 
-// The number of checks that failed, so that a child process can report by its exit status.
+// Counts failed checks, so that a child process can report them by its exit status.
 int failures(std::initializer_list<bool> checks) {
   return static_cast<int>(std::count(checks.begin(), checks.end(), false));
 }
@@ -225,7 +226,7 @@ BOOST_AUTO_TEST_CASE(directory_in_the_way_of_a_put) {
   BOOST_TEST(quarantined() == 1);
 }
 
-// Not even to a good entry of our own.
+// Not even if it points to a good entry of our own.
 BOOST_AUTO_TEST_CASE(link) {
   fs::rename(file(), directory.path() / "kept");
   fs::create_symlink(directory.path() / "kept", file());
@@ -287,7 +288,7 @@ BOOST_AUTO_TEST_CASE(at_most_sixteen_are_kept) {
   BOOST_TEST(warnings.size() == 1U);
 }
 
-// Out of file descriptors: a miss, but no reason to throw good files away.
+// Out of file descriptors: a miss, but not a reason to discard good files.
 BOOST_AUTO_TEST_CASE(no_descriptors) {
   BOOST_TEST(test::run_in_process([&] {
                KernelStore store = make();
@@ -342,7 +343,7 @@ BOOST_AUTO_TEST_CASE(owned_by_another_user) {
   }
 }
 
-// Also where there is a good entry: whoever can write the directory could have put it there.
+// Even if it has a good entry: whoever can write the directory could have put it there.
 BOOST_AUTO_TEST_CASE(writable_by_others) {
   expect_working();
   for (const auto& [mode, text] : {std::pair{0770U, "0770"}, {0702U, "0702"}, {01777U, "1777"}}) {
@@ -397,7 +398,7 @@ BOOST_AUTO_TEST_CASE(parent_is_read_only) {
   fs::permissions(directory.path(), fs::perms::owner_all);
 }
 
-// Files of at most 4 KiB: the write fails in the middle.
+// Files are limited to 4 KiB, so that the write fails in the middle.
 BOOST_AUTO_TEST_CASE(write_fails_half_way) {
   const Item large("large", 1 << 20);
   BOOST_TEST(test::run_in_process([&] {
@@ -419,7 +420,7 @@ BOOST_AUTO_TEST_CASE(write_fails_half_way) {
              }) == 0);
 }
 
-// In a mount namespace of its own, so that nothing stays mounted whatever happens.
+// Runs in a mount namespace of its own, so that nothing stays mounted in any case.
 BOOST_AUTO_TEST_CASE(full_disk_and_read_only_file_system) {
   constexpr int kNoMount = 77;
   const Item large("large", 1 << 20);
@@ -458,7 +459,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_CASE(kill_during_puts, Fixture) {
   constexpr int kRounds = 80;
-  constexpr int kMostRounds = 2000;  // where none of the kills hit a write so far
+  constexpr int kMostRounds = 2000;  // if no kill has hit a write by then
   std::vector<Item> items;
   for (int i = 0; i < 12; ++i) items.emplace_back(std::to_string(i), 300'000);
   std::mt19937 random(2);
@@ -488,7 +489,7 @@ BOOST_FIXTURE_TEST_CASE(kill_during_puts, Fixture) {
   BOOST_TEST(warnings.empty());
 }
 
-// Four writers and readers of the same keys: every read is whole.
+// Four writers and readers of the same keys: every read is complete.
 BOOST_FIXTURE_TEST_CASE(processes_at_once, Fixture) {
   std::vector<Item> items;
   for (int i = 0; i < 8; ++i) items.emplace_back(std::to_string(i), 50'000);

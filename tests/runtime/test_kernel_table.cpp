@@ -1,3 +1,4 @@
+// KernelTable: the lookup of loaded kernels, which is lock-free for readers while it grows.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -47,7 +48,7 @@ BOOST_AUTO_TEST_CASE(first_of_a_key_stays) {
   BOOST_TEST(table.size() == 1U);
 }
 
-// Readers race with growth. Whatever they find is the right value, and what was there once never goes away.
+// Readers race with growth. They must find only right values, and a value once found never disappears.
 BOOST_AUTO_TEST_CASE(many_threads) {
   const std::vector<KernelSpec> specs = all_valid_specs();
   std::vector<int> values(specs.size());
@@ -83,14 +84,14 @@ BOOST_AUTO_TEST_CASE(many_threads) {
   BOOST_TEST(table.size() == specs.size());
 }
 
-// Printed, and held to a bound that only a lock, an allocation or a string would break.
+// Prints the time of a hit, with a bound that only a lock, an allocation or a string would exceed.
 BOOST_AUTO_TEST_CASE(hit_costs_nanoseconds) {
   const std::vector<KernelSpec> specs = all_valid_specs();
   std::vector<int> values(specs.size());
   KernelTable<int> table;
   for (std::size_t i = 0; i < specs.size(); ++i) table.insert(specs[i], Pass::main, &values[i]);
 
-  // The best of many short rounds: one time slice of a busy machine is enough for a fair one.
+  // Takes the best of many short rounds: on a busy machine, one time slice is enough for a fair one.
   const auto nanoseconds = [&](std::size_t distinct) {
     constexpr int kRounds = 50;
     constexpr std::size_t kFinds = 20'000;

@@ -1,3 +1,4 @@
+// Finding and opening shared libraries: the order of search locations, versions, and messages when nothing is found.
 #include "ingot/runtime/util/library.h"
 
 #include <boost/test/unit_test.hpp>
@@ -14,7 +15,7 @@ using ingot::test::TemporaryDirectory;
 
 namespace {
 
-// A library that every process has, under a name of our own: a search that finds it proves which place it looked in.
+// A library that every process has, copied under a name of our own: finding it proves which location was searched.
 constexpr const char* kName = "libingot-search-test.so";
 
 void plant(const fs::path& folder) {

@@ -1,3 +1,5 @@
+// The choice of kernels from tuning records: lookups, INGOT_TUNING's modes, and records that are damaged or from
+// another machine.
 #include <boost/test/unit_test.hpp>
 
 #include <filesystem>
@@ -55,7 +57,7 @@ BOOST_AUTO_TEST_CASE(what_was_tuned_is_found) {
 
 BOOST_AUTO_TEST_CASE(products_with_decoded_weights_are_found) {
   store.put(test::dequant_record(1));
-  TuningRecord open = test::dequant_record(2);  // as no tuning makes it
+  TuningRecord open = test::dequant_record(2);  // a record that tuning never makes
   std::get<DequantMatmulSpec>(open.chosen).tiling.reset();
   store.put(open);
   MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
@@ -71,7 +73,7 @@ BOOST_AUTO_TEST_CASE(products_with_decoded_weights_are_found) {
   check_contains(warnings[0], {"has a kernel without its tiling"});
 }
 
-// What is written meanwhile is for the next run.
+// Records that are written meanwhile take effect in the next run.
 BOOST_AUTO_TEST_CASE(one_run_makes_one_choice) {
   MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
@@ -116,7 +118,7 @@ BOOST_AUTO_TEST_CASE(a_damaged_record_is_one_line) {
   BOOST_TEST(warnings[0].starts_with("store file "), warnings[0]);
 }
 
-// However many there are, each kind of record that is ignored is one line, and those that are right are used.
+// Each kind of ignored record gives one line, however many there are, and valid records are used.
 BOOST_AUTO_TEST_CASE(damaged_and_foreign_records_are_a_line_each) {
   for (std::int64_t m = 1; m <= 3; ++m) store.put(record(m));
   for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::resize_file(entry.path(), 100);

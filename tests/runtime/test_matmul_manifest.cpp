@@ -1,3 +1,5 @@
+// The manifest, a file in which a run notes its GEMMs for tuning: each GEMM once, shared by threads and processes, and
+// damage that costs at most a line.
 #include <boost/test/unit_test.hpp>
 
 #include <signal.h>
@@ -37,7 +39,7 @@ struct Fixture {
     return MatmulManifest(file, [this](const std::string& line) { warnings.push_back(line); });
   }
 
-  // Of a context on the CPU that notes what it multiplies.
+  // The manifest of a CPU context that notes its GEMMs.
   ContextOptions recording() const {
     ContextOptions options;
     options.where = ContextOptions::Where::cpu;
@@ -136,7 +138,7 @@ BOOST_AUTO_TEST_CASE(damaged_lines_are_one_warning_and_cost_no_other) {
   BOOST_TEST(warnings.size() == 1U);
 }
 
-// What a reason quotes may be anything.
+// A message may quote arbitrary bytes.
 BOOST_AUTO_TEST_CASE(a_file_that_is_no_manifest) {
   std::ofstream(file) << std::string(100000, '\x01') << "\n" << std::string(1000, '\xff');
   const MatmulManifestFile read = read_matmul_manifest(file);
@@ -146,7 +148,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_no_manifest) {
   BOOST_TEST(read.problem.find('\x01') == std::string::npos);
 }
 
-// The next line begins a line of its own, so that only the torn one is lost.
+// The next entry starts a new line, so that only the torn line is lost.
 BOOST_AUTO_TEST_CASE(after_a_torn_line) {
   std::ofstream(file) << "gemm bf16*bf16->bf16 nt 8 8 8\ngemm bf16*bf16->bf16 n";
   MatmulManifest manifest = make();
@@ -178,7 +180,7 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
   BOOST_TEST(before > 0U);
 }
 
-// A disk that has room for a part of a line only: the write says how much it took, and no error.
+// The disk has room for a part of a line only: the write reports how much it wrote, and no error.
 BOOST_AUTO_TEST_CASE(a_full_disk_is_a_warning) {
   file = "/dev/full";
   MatmulManifest none = make();
@@ -204,7 +206,7 @@ BOOST_AUTO_TEST_CASE(a_full_disk_is_a_warning) {
   BOOST_TEST(read.damaged == 1);
 }
 
-// On the CPU too, where programs are tried before they get a GPU. What is not tuned is not asked for.
+// Also on the CPU, where programs are tried before they run on a GPU. Operations that cannot be tuned are not noted.
 BOOST_AUTO_TEST_CASE(products_of_weights_alone_are_recorded) {
   Context context(recording());
   Backend& backend = context.backend();
@@ -225,7 +227,7 @@ BOOST_AUTO_TEST_CASE(products_of_weights_alone_are_recorded) {
   BOOST_TEST(text() == "dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu 3 48 64\n");
 }
 
-// A layer's three GEMMs, as a context that was told to notes them.
+// The three GEMMs of a layer, as a context notes them on request.
 BOOST_AUTO_TEST_CASE(a_training_step_is_recorded) {
   constexpr std::int64_t kTokens = 32;
   constexpr std::int64_t kIn = 64;

@@ -1,3 +1,5 @@
+// NvrtcCompiler: cubins with their resources, error messages with source lines, reproducible output, concurrent
+// compiles, and the signal handlers that NVRTC installs.
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 
 #include <signal.h>
@@ -229,14 +231,14 @@ BOOST_AUTO_TEST_CASE(missing_nvrtc_says_where_it_was_looked_for) {
              "to use no CUDA library");
 }
 
-// Signals. NVRTC takes SIGTERM while the first compile of a process runs, so each trial is a process of its own: this
+// Signals: NVRTC handles SIGTERM while the first compile of a process runs, so each trial needs a new process: this
 // program, started again with INGOT_TEST_SIGNALS set.
 namespace {
 
 std::atomic<int> handled{0};
 
-// Mode "main": signals all the time, while the compiling thread is the only one that could take them. Any number: one
-// signal after that many milliseconds, which the sending thread takes itself.
+// Mode "main": sends signals continuously while only the compiling thread could take them. A number: sends one signal
+// after that many milliseconds, which the sending thread takes itself.
 int run_child(const std::string& mode) {
   struct sigaction action {};
   action.sa_handler = [](int) { ++handled; };
@@ -272,7 +274,7 @@ int run_child(const std::string& mode) {
   return sent > 0 && handled > 0 ? 0 : 6;
 }
 
-// The program's end in that mode: 0 if all is well, else its status.
+// How the program ends in that mode: 0 if all is well, otherwise its status.
 int fate(const std::string& mode) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -285,7 +287,7 @@ int fate(const std::string& mode) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Before Boost.Test reads anything: a child only compiles under fire and exits.
+// Runs before Boost.Test reads anything: a child only compiles under signals and exits.
 const int kChild = [] {
   if (const char* mode = std::getenv("INGOT_TEST_SIGNALS")) std::_Exit(run_child(mode));
   return 0;
@@ -298,8 +300,8 @@ BOOST_AUTO_TEST_CASE(a_signal_during_the_first_compile_reaches_the_programs_own_
   for (int i = 0; i < 5; ++i) BOOST_TEST(fate("main") == 0);
 }
 
-// Other threads may take the signal in the moment before the handler is put back. Without the keeper thread, NVRTC's
-// handler ends most of these programs (status 4).
+// Other threads may take the signal just before the handler is restored. Without the keeper thread, NVRTC's handler
+// ends most of these programs (status 4).
 BOOST_AUTO_TEST_CASE(a_signal_that_another_thread_takes_rarely_meets_nvrtcs_handler) {
   constexpr int kTrials = 16;
   int well = 0;
@@ -309,8 +311,8 @@ BOOST_AUTO_TEST_CASE(a_signal_that_another_thread_takes_rarely_meets_nvrtcs_hand
   BOOST_TEST(well >= kTrials * 3 / 4);
 }
 
-// A bound in milliseconds would judge the machine. NVRTC's own cost, an empty kernel's, is the yardstick: compiled
-// between the casts, it suffers the same neighbours.
+// A bound in milliseconds would test the machine. The yardstick is NVRTC's own cost, that of an empty kernel: compiled
+// between the casts, it suffers from the same other work.
 BOOST_AUTO_TEST_CASE(cold_compile_of_a_cast_kernel_is_fast) {
   const std::string text = generate(CastSpec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowwise}).text;
   const std::string empty = "__global__ void empty() {}\nconstexpr auto kKernel = &empty;\n";

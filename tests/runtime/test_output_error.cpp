@@ -1,4 +1,4 @@
-// What counts as an error of an output, and how much.
+// The error measure for outputs: what counts as an error, and how large it is.
 #include "ingot/runtime/measure/output_error.h"
 
 #include <boost/test/unit_test.hpp>
@@ -16,7 +16,7 @@ std::vector<RightValue> right(const char* expression, const std::vector<float>& 
   return right_values(*expression == '\0' ? Pointwise{} : parse_pointwise(expression), x, {}, 1.0F, format);
 }
 
-// Of one value.
+// The error of a single value.
 double error(const char* expression, float x, float actual, Dtype dtype = Dtype::f32) {
   return output_error(std::vector{actual}, right(expression, {x}, {dtype}), {dtype});
 }
@@ -33,7 +33,7 @@ BOOST_AUTO_TEST_CASE(of_plain_sums) {
   BOOST_TEST(output_error(std::vector{1.0F, 1.5F, 1.0F, 1.0F}, right("", {1, 1, 1, 1}, {}), {}) == 0.125);
 }
 
-// As much as an error of x makes of it, relative to that.
+// Relative to the error that an error of x causes.
 BOOST_AUTO_TEST_CASE(of_a_function) {
   const float x = 0.01F;
   BOOST_TEST(error("1 / x", x, 1 / (x + 0.003F)) < 0.01);
@@ -62,11 +62,11 @@ BOOST_AUTO_TEST_CASE(of_inputs) {
   BOOST_TEST(std::fabs(expected[1].scale - (18 + 4)) < 0.01F);
 }
 
-// An error of x that lies near the middle of two codes makes another code of it.
+// An error of x near the midpoint of two codes gives the other code.
 BOOST_AUTO_TEST_CASE(of_codes) {
   BOOST_TEST(stored_value(1.05F, {Dtype::e4m3fn, 1.0F}) == 1.0F);
   BOOST_TEST(error("", 1.05F, 1.0F, Dtype::e4m3fn) == 0);
-  BOOST_TEST(error("", 1.05F, 1.125F, Dtype::e4m3fn) < 0.01);  // the middle is at 1.0625
+  BOOST_TEST(error("", 1.05F, 1.125F, Dtype::e4m3fn) < 0.01);  // the midpoint is at 1.0625
   BOOST_TEST(error("", 1.05F, 1.25F, Dtype::e4m3fn) > 0.03);
   BOOST_TEST(error("", 1000.0F, 448.0F, Dtype::e4m3fn) == 0);
   BOOST_TEST(error("", 1000.0F, 416.0F, Dtype::e4m3fn) > 0.2);

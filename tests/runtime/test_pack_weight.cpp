@@ -1,4 +1,5 @@
-// Codes go into the packed layouts and come back bit for bit; where each lies is said once more here, for 8 bits.
+// pack_weight: codes go into the packed layouts and come back bit for bit; for 8 bits the test states each code's
+// position again.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
@@ -56,7 +57,7 @@ struct Packer {
   }
 };
 
-// The codes of the rows, and that nothing else was written.
+// Checks the codes of the rows, and that nothing else was written.
 void check_rows(const WeightCodes& expected, const GuardedMatrix& rows) {
   BOOST_TEST(rows.damage() == "");
   for (std::int64_t r = 0; r < expected.n; ++r) {
@@ -96,7 +97,7 @@ BOOST_FIXTURE_TEST_CASE(every_code_comes_back, Packer) {
   }
 }
 
-// For f16 codes are bytes. (test_dequant_fragment.cpp has where the bits of the other layouts are.)
+// For f16, codes are bytes. (test_dequant_fragment.cpp tests the bit positions of the other layouts.)
 BOOST_FIXTURE_TEST_CASE(codes_of_8_bits_lie_where_the_layout_says, Packer) {
   layout = WeightLayout::packed_f16;
   constexpr std::int64_t kRows = 100;
@@ -132,7 +133,7 @@ BOOST_FIXTURE_TEST_CASE(faults_say_which_rows_have_a_nan, Packer) {
         faulty[static_cast<std::size_t>(row)] = true;
       }
     }
-    if (dtype == Dtype::e5m2) weight.at(5, 5) = 0x7c;  // an Inf is none
+    if (dtype == Dtype::e5m2) weight.at(5, 5) = 0x7c;  // an Inf is not a NaN
     const auto bytes = pack(weight, 0, 0);
     for (std::size_t row = 0; row < 128; ++row) {
       float fault = 0;

@@ -1,4 +1,4 @@
-// Codes of less than a byte, packed and unpacked: known bytes, every code at every place, and what is refused.
+// Packing and unpacking codes smaller than a byte: known bytes, every code at every position, and refusals.
 #include "ingot/runtime/util/packed_codes.h"
 
 #include <boost/test/unit_test.hpp>
@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(known_bytes) {
   BOOST_TEST(unpacked(Dtype::e3m2fn, {0x01, 0xf8, 0x57}, 4) == (Bytes{0x01, 0x20, 0x3f, 0x15}));
 }
 
-// Against the definition, bit by bit, in rows of every length.
+// Compares with the definition bit by bit, in rows of every length.
 BOOST_AUTO_TEST_CASE(element_i_has_its_bits_of_the_row) {
   for (const Dtype dtype : {Dtype::e3m2fn, Dtype::e2m3fn, Dtype::e2m1fn, Dtype::e5m2, Dtype::e8m0fnu, Dtype::u8}) {
     const auto bits = static_cast<std::size_t>(bits_of(dtype));

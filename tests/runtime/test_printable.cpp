@@ -1,3 +1,4 @@
+// printable(): makes text from outside safe to print on a terminal.
 #include "ingot/runtime/util/printable.h"
 
 #include <boost/test/unit_test.hpp>

@@ -1,5 +1,4 @@
-// quantize_mx and float_quantize on the GPU: the CPU's bits, wherever the matrices lie, and nothing written around
-// them.
+// quantize_mx and float_quantize on the GPU: the CPU's bits for any memory layout, and no writes outside the outputs.
 #include "support/gpu_test.h"
 
 #include <memory>
@@ -56,7 +55,7 @@ BOOST_FIXTURE_TEST_CASE(every_16_bit_element_in_mx, Fixture) {
   }
 }
 
-// All formats in one shape; some in every case, in place too.
+// All formats in one shape, and some formats in every case, also in place.
 BOOST_FIXTURE_TEST_CASE(rounded_values_are_the_cpus, Fixture) {
   const std::vector<FloatQuantizeSpec> specs = valid_specs<FloatQuantizeSpec>();
   for (std::size_t i = 0; i < specs.size(); ++i) {

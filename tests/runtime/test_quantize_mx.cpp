@@ -1,5 +1,5 @@
-// quantize_mx on the CPU against float64: every bf16 and f16 as an element of some groups, and every case; bytes packed
-// by hand. (test_quantize_emulated.cpp holds the kernels to the CPU, test_quantize_gpu.cpp the GPU.)
+// quantize_mx on the CPU, against float64: every bf16 and f16 value as an element of some groups, every case, and bytes
+// packed by hand. (test_quantize_emulated.cpp compares the kernels with the CPU, test_quantize_gpu.cpp the GPU.)
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@ struct Fixture {
   std::unique_ptr<Backend> cpu = make_cpu_backend(2);
   Stream stream{*cpu};
 
-  // Empty where codes and scales are what float64 says.
+  // Empty if codes and scales agree with float64.
   static std::string fault_of(const MxQuantizeSpec& spec, const GuardedMatrix& input, const MxOutputs& found) {
     const CodeSearch search(spec.out);
     const auto cols = static_cast<std::size_t>(input.cols());
@@ -63,8 +63,8 @@ BOOST_AUTO_TEST_CASE(every_case_against_float64) {
   }
 }
 
-// Rows of all bit patterns: neighbours in one group, which are near their largest; any in one group; and neighbours
-// below a larger one, by each of many powers of two.
+// Rows of all bit patterns: in groups of neighbours, which are near their largest value; in arbitrary groups; and below
+// a larger value, at each of many powers of two.
 BOOST_AUTO_TEST_CASE(every_16_bit_element) {
   constexpr std::int64_t kPatterns = 0x10000;
   for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) {
@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(every_16_bit_element) {
       input.set_bits(0, i, bits);
       input.set_bits(1, i, bits * 40503U & 0xffffU);
       for (std::uint32_t r = 2; r < 22; ++r) {
-        // The first of each group is a power of two above the others, if that is a number.
+        // The first element of each group is a power of two larger than the others, if that is finite.
         const std::uint32_t leader = ((bits & 0x7fffU) >> mantissa_bits << mantissa_bits) + ((r - 1U) << mantissa_bits);
         input.set_bits(r, i, bits % 32 == 0 && leader < inf ? leader : bits);
       }
@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(every_16_bit_element) {
   }
 }
 
-// Of f32 every boundary between two codes, and the floats beside it, under every scale there is.
+// For f32, every boundary between two codes and the adjacent floats, under every possible scale.
 BOOST_AUTO_TEST_CASE(boundaries_of_f32) {
   for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) {
     if (spec.in != Dtype::f32) continue;
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(boundaries_of_f32) {
         around.push_back(-x);
       }
     }
-    // Each group: 31 of those below the largest, and the largest, which decides the scale.
+    // In each group 31 of those lie below the largest element, which decides the scale.
     const auto groups = static_cast<std::int64_t>((around.size() + 30) / 31);
     GuardedMatrix input(Dtype::f32, 254, groups * 32);
     for (int r = 0; r < 254; ++r) {
@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(boundaries_of_f32) {
   }
 }
 
-// By hand: 6 is the largest of e2m1fn, so that 48 has the scale 2^3.
+// By hand: e2m1fn's largest value is 6, so 48 gets the scale 2^3.
 BOOST_AUTO_TEST_CASE(known_bytes) {
   GuardedMatrix input(Dtype::f32, 1, 5);
   std::int64_t c = 0;

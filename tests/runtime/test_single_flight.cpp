@@ -1,3 +1,4 @@
+// SingleFlight: threads that ask for the same key at once compute its value only once.
 #include <boost/test/unit_test.hpp>
 
 #include <atomic>
@@ -88,7 +89,7 @@ BOOST_AUTO_TEST_CASE(sixty_four_threads) {
   BOOST_TEST(right == 64);
 }
 
-// A slow key does not hold up another: the first waits for the second to be done.
+// A slow key does not delay another: the first waits for the second to finish.
 BOOST_AUTO_TEST_CASE(no_lock_while_computing, *boost::unit_test::timeout(60)) {
   SingleFlight<int, int> flights;
   std::atomic<bool> second_done{false};

@@ -1,3 +1,4 @@
+// Tensor: how tensors and devices print, and the bytes that a tensor spans.
 #include "ingot/runtime/tensor.h"
 
 #include <boost/test/unit_test.hpp>
@@ -37,7 +38,7 @@ BOOST_AUTO_TEST_CASE(span_ends_with_the_last_element_and_not_with_its_row) {
   BOOST_TEST(byte_span(matrix(nullptr, Dtype::f32, 1 << 20, 1 << 20, Device{}), "x") == std::size_t{1} << 42U);
 }
 
-// Rows of codes begin at bytes, and the last one ends with a byte.
+// Each row of codes begins at a byte, and the last one ends at a byte.
 BOOST_AUTO_TEST_CASE(spans_of_packed_rows) {
   BOOST_TEST(byte_span(matrix(nullptr, Dtype::e2m1fn, 3, 6, Device{}), "x") == 9U);
   Tensor tensor = matrix(nullptr, Dtype::e2m1fn, 3, 5, Device{});
@@ -58,7 +59,7 @@ BOOST_AUTO_TEST_CASE(negative_sizes_and_overflow_are_refused) {
   error = refused([] { byte_span(Tensor{nullptr, Dtype::f32, 2, 2, -2, Device{}}, "x"); });
   BOOST_TEST(error.message == "x: is f32[2, 2] on cpu, row stride -2; sizes and strides must not be negative");
 
-  // The product of the sizes, the sum with the last row, and the product with the size of an element.
+  // Overflow in the product of the sizes, in the sum with the last row, and in the product with the element size.
   for (const Tensor& tensor :
        {matrix(nullptr, Dtype::e5m2, kMax, kMax, Device{}), Tensor{nullptr, Dtype::e5m2, 2, kMax, kMax, Device{}},
         matrix(nullptr, Dtype::f32, 1, kMax / 4 + 1, Device{})}) {

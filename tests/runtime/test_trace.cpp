@@ -1,4 +1,4 @@
-// A Trace of the CPU's backend, read back as JSON: what was launched, in which ranges, and that times fit together.
+// Trace on the CPU backend, read back as JSON: the launches, the ranges around them, and consistent times.
 #include "ingot/runtime/measure/trace.h"
 
 #include <boost/test/unit_test.hpp>
@@ -41,7 +41,7 @@ struct Fixture {
   }
 };
 
-// The complete events of a category, by their begin.
+// The complete events of a category, ordered by their start.
 std::vector<Json> events(const Json& trace, const std::string& category) {
   std::vector<Json> found;
   for (const Json& event : trace.at("traceEvents")) {
@@ -53,7 +53,7 @@ std::vector<Json> events(const Json& trace, const std::string& category) {
 
 double begin_of(const Json& event) { return event.at("ts").get<double>(); }
 double end_of(const Json& event) { return begin_of(event) + event.at("dur").get<double>(); }
-// Times are sums of others.
+// Times are sums of other times.
 bool within(const Json& inner, const Json& outer) {
   return begin_of(outer) <= begin_of(inner) + 1e-3 && end_of(inner) <= end_of(outer) + 1e-3;
 }
@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(an_open_range_and_a_pop_too_many) {
   BOOST_TEST(within(events(json, "enqueue")[0], events(json, "range")[0]));
 }
 
-// An operation that is refused leaves no launch, and the next one is recorded as ever.
+// A refused operation leaves no launch, and the next one is recorded as usual.
 BOOST_AUTO_TEST_CASE(what_fails_is_not_there) {
   Trace tracing(*backend, stream);
   BOOST_CHECK_THROW(backend->amax({.in = Dtype::f32}, {.input = x, .amax = sum}, stream), Error);

@@ -1,4 +1,4 @@
-// A Trace on a GPU: kernels of several passes and cuBLASLt's call, in the order of the stream, and a capture refused.
+// Trace on a GPU: kernels of several passes and cuBLASLt's call, in the order of the stream; a capture is refused.
 #include "support/gpu_test.h"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(launches_follow_each_other) {
     BOOST_TEST(seen[i].at("args").at("layer") == "layers.0.wq");
     if (i == 0) continue;
     const double end = seen[i - 1].at("ts").get<double>() + seen[i - 1].at("dur").get<double>();
-    BOOST_TEST(end <= seen[i].at("ts").get<double>() + 1.0);  // an event's own resolution is half a microsecond
+    BOOST_TEST(end <= seen[i].at("ts").get<double>() + 1.0);  // events resolve half a microsecond
   }
 }
 
@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(a_capture_is_refused) {
   BOOST_TEST(launches(Json::parse(tracing.json())).size() == 1U);
 }
 
-// The monitor on a GPU: what it reads back is what the CPU's backend finds.
+// The monitor on a GPU reads back the same statistics as on the CPU backend.
 BOOST_AUTO_TEST_CASE(a_monitor_reads_back_what_the_cpu_finds) {
   const Case c{.spec = parse("cast_stats bf16->e4m3fn scale=128x128 transposed"), .shape = {300, 1024}};
   const auto spec = std::get<CastStatsSpec>(c.spec);

@@ -1,3 +1,5 @@
+// Tuning records: one line of text there and back, damage is detected, and the key covers everything that decides a
+// measurement.
 #include <boost/test/unit_test.hpp>
 
 #include <functional>
@@ -20,7 +22,7 @@ std::string problem_of(const std::string& line) {
   return problem;
 }
 
-// The line of a record that was changed after the fact, with a checksum that is right.
+// A record's line that was changed afterwards, with a valid checksum.
 std::string forged(const std::string& from, const std::string& to, const TuningRecord& original = record()) {
   std::string line = print(original);
   const auto at = line.find(from);
@@ -50,7 +52,7 @@ BOOST_AUTO_TEST_CASE(one_line_there_and_back) {
   chosen.kernel = GemmKernel::cublaslt;
   chosen.algorithm = 5;
   cublaslt.chosen = chosen;
-  cublaslt.us = cublaslt.cublaslt_us = 0.1 + 0.2;  // no short decimal
+  cublaslt.us = cublaslt.cublaslt_us = 0.1 + 0.2;  // has no short decimal form
   cublaslt.machine.device = "a \"quoted\"\nname";
   cublaslt.machine.cublaslt = "";
   BOOST_TEST((parse_tuning_record(print(cublaslt), problem) == cublaslt));
@@ -67,7 +69,7 @@ BOOST_AUTO_TEST_CASE(products_with_decoded_weights_there_and_back) {
   BOOST_TEST((*read == dequant_record()));
 }
 
-// A kernel is launched with the tiling that its record has.
+// A kernel is launched with its record's tiling.
 BOOST_AUTO_TEST_CASE(decoded_weights_need_a_tiling) {
   BOOST_TEST(problem_of(forged(":16x64x128:3:2:2", "", dequant_record())) == "has a kernel without its tiling");
   BOOST_TEST(problem_of(forged("mma:16x64x128:3:2:2", "sm90", dequant_record())) == "has a kernel without its tiling");

@@ -1,5 +1,5 @@
-// What disks, crashes and other processes do to tuning records: never a wrong one, never an exception, at most one
-// line.
+// What faulty disks, crashes and other processes do to stored tuning records: never a wrong record or an exception, and
+// at most one line of warning.
 #include <boost/test/unit_test.hpp>
 
 #include <signal.h>
@@ -148,7 +148,7 @@ BOOST_AUTO_TEST_CASE(a_directory_that_is_none) {
   BOOST_TEST(warnings.size() == 1U);
 }
 
-// Readers meanwhile see whole records only.
+// Readers see only complete records meanwhile.
 BOOST_AUTO_TEST_CASE(writers_in_many_processes) {
   constexpr int kWriters = 6;
   constexpr int kRecords = 40;
@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
   }
 }
 
-// Between the temporary file and its new name.
+// Killed between writing the temporary file and renaming it.
 BOOST_AUTO_TEST_CASE(a_temporary_file_left_behind_is_no_record) {
   TuningStore store = make();
   BOOST_TEST(store.put(record(1)));
