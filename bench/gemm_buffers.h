@@ -1,4 +1,4 @@
-// The operands of a GEMM on the GPU, cast by the library from normally distributed values, with as many copies as it
+// The operands of a GEMM on the GPU, cast by the library from bell-shaped random values, with as many copies as it
 // takes to rotate past the L2; and a check of the result.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Casts to MX as operations that the benchmarks can run.
+// Casts to MX (OCP microscaling formats) as operations that the benchmarks can run.
 #pragma once
 
 #include <cstdint>
