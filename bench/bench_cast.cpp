@@ -159,6 +159,6 @@ int main(int argc, char** argv) {
   app.add_option("--filter", options.filter, "Only cases with this text in their name");
   app.add_flag("--quick", options.quick, "Fewer rounds of shorter graphs: does it run, not how fast");
   app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

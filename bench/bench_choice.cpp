@@ -225,17 +225,18 @@ int run(const Options& options) {
 }  // namespace ingot::bench
 
 int main(int argc, char** argv) {
-  CLI::App app{"Compares the kernels that Ingot takes without tuning with the best that tuning finds.", "bench_choice"};
+  CLI::App app{"Compares the kernels that Ingot chooses without tuning with the best that tuning finds.",
+               "bench_choice"};
   ingot::bench::Options options;
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
   app.add_option("--filter", options.filter, "Only cases with this text in their name or spec");
   app.add_flag("--quick", options.quick, "One round each: does it run, not how fast");
   app.add_option("--calls", options.calls, "A file of other GEMMs: a name, a tab and a call as ingot tune takes it");
   app.add_flag("--every", options.every, "Time every kernel to the end, slow ones too, and write the times to --json");
-  app.add_option("--budget", options.budget, "Seconds for all of it; what is not reached is left out")
+  app.add_option("--budget", options.budget, "Seconds for all cases; cases beyond that are left out")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

@@ -49,10 +49,10 @@ int main(int argc, char** argv) {
   CLI::App app{"Times cold compiles of Ingot's kernels, one at a time and two at once.", "bench_compile"};
   ingot::bench::Options options;
   app.add_flag("--list", options.list, "Print the kernels and exit");
-  app.add_option("--rounds", options.rounds, "How often each is compiled")
+  app.add_option("--rounds", options.rounds, "How often to compile each kernel")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

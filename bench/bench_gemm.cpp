@@ -295,10 +295,10 @@ int main(int argc, char** argv) {
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
   app.add_option("--filter", options.filter, "Only cases with this text in their name");
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
-  app.add_flag("--tilings", options.tilings, "Try every tiling of Ingot's, not only the one that it chooses");
+  app.add_flag("--tilings", options.tilings, "Try all of Ingot's tilings, not only its choice");
   app.add_flag("--mma", options.mma, "Time gemm_mma too, which takes what the others do not");
   app.add_flag("--host", options.host, "Time what a call costs the host, and nothing else");
   app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

@@ -282,6 +282,6 @@ int main(int argc, char** argv) {
   app.add_option("--recipe", options.recipe, "Only this recipe, and bf16");
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

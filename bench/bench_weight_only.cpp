@@ -265,7 +265,7 @@ int run(const Options& options) {
   });
   if (cases.empty()) {
     throw Error(ErrorCode::invalid_argument, options.tokens.empty() ? "--filter" : "--tokens",
-                "no case has this text in its name and so many tokens: --list");
+                "no case has this text in its name and these numbers of tokens: --list prints them all");
   }
   if (options.list) {
     for (const WeightOnlyCase& c : cases) fmt::print("{}\n", name(c));
@@ -305,15 +305,17 @@ int run(const Options& options) {
 }  // namespace ingot::bench
 
 int main(int argc, char** argv) {
-  CLI::App app{"Times products with weights in 8, 6 or 4 bits beside cuBLASLt's with 16.", "bench_weight_only"};
+  CLI::App app{"Times GEMMs with weights in 8, 6 or 4 bits beside cuBLASLt's with 16-bit weights.",
+               "bench_weight_only"};
   ingot::bench::Options options;
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
   app.add_option("--filter", options.filter, "Only cases with this text in their name");
-  app.add_option("--tokens", options.tokens, "Only cases of so many tokens, some with commas between")->delimiter(',');
-  app.add_option("--spec", options.specs, "What is multiplied: lines of dequant_matmuls")->capture_default_str();
-  app.add_flag("--every", options.every, "Try every tiling that is offered, not only the one that is chosen");
+  app.add_option("--tokens", options.tokens, "Only cases with these numbers of tokens, separated by commas")
+      ->delimiter(',');
+  app.add_option("--spec", options.specs, "The GEMMs to time: specs of dequant_matmul")->capture_default_str();
+  app.add_flag("--every", options.every, "Try every tiling, not only the library's choice");
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "What was measured (default: git's word for the current folder)");
+  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }
