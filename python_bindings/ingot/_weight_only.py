@@ -46,7 +46,7 @@ class WeightOnlyLinear:
         arrays = arrays_of(weight)
         code_dtype = dtype_name(dtype)
         if code_dtype in PACKED_BITS and scale != "mx":
-            raise _core.Error(f'WeightOnlyLinear dtype: {code_dtype} is made with MX\'s scales alone: scale="mx"')
+            raise _core.Error(f'WeightOnlyLinear dtype: {code_dtype} is made only with MX scales: set scale="mx"')
         options = _core.WeightOnlyOptions(code_dtype, scale, pow2, layout, batch_invariant, epilogue or "")
         context = context or context_for(arrays.device)
         bits, in_dtype = arrays.bits(weight), arrays.dtype(weight)

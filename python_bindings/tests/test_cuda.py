@@ -1,4 +1,4 @@
-"""The same calls on CUDA tensors, through DLPack, against the CPU. Skipped where there is no GPU."""
+"""Calls on CUDA tensors, through DLPack, against the CPU. Skipped without a GPU."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Fused casts: the values against float64, the codes against torchao's formula on those values, bit for bit."""
+"""Casts with a fused expression: values against float64, codes bit for bit against torchao's formula on those values."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import ingot
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-# How far values may lie from float64's: relative (their rounding), and absolute (that of terms that cancel).
+# Tolerances against float64: relative (rounding of the values) and absolute (rounding of terms that cancel).
 SOURCES = {"float32": (2.0**-20, 4e-6), "bfloat16": (2.0**-8, 1e-4), "float16": (2.0**-10, 1e-4)}
 LARGEST = {"e4m3fn": 448.0, "e5m2": 57344.0}
 
@@ -21,7 +21,7 @@ def make(*shape, dtype="float32", seed=0):
 
 
 def expand(per_extent, scale: str, rows: int, cols: int):
-    """One number for each extent, as one for each element."""
+    """Expands one number per scale to one per element."""
     if scale == "tensor":
         return per_extent.reshape(1, 1).expand(rows, cols)
     if scale == "row":
@@ -33,7 +33,7 @@ def expand(per_extent, scale: str, rows: int, cols: int):
 
 
 def amax_of(x, scale: str):
-    """max |x| of each extent: torch's own amax, over a padded copy where extents are blocks."""
+    """Returns max |x| for each scale with torch's amax, over a padded copy if scales cover blocks."""
     x = x.abs().float()
     if scale == "tensor":
         return x.amax().reshape(1)
@@ -126,7 +126,7 @@ def gelu(x):
     return 0.5 * x * (1 + torch.erf(x * 0.5**0.5))
 
 
-# An expression, what it is in torch, and the kinds of its inputs.
+# An expression, the same in torch, and the kinds of its inputs.
 FUSIONS = {
     "silu(x) * gate": (lambda x, gate: x * torch.sigmoid(x) * gate, {"gate": "matrix"}),
     "gelu(x + bias[col])": (lambda x, bias: gelu(x + bias), {"bias": "col"}),

@@ -1,4 +1,4 @@
-"""What the package says of itself and of the machine."""
+"""info(): what the package reports about itself and the machine."""
 
 import re
 import subprocess

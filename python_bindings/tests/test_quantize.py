@@ -36,7 +36,7 @@ def make(shape, dtype, kind="normal"):
 
 
 def reference(x, dtype):
-    """The formula, in float64; ml_dtypes rounds."""
+    """Computes the formula in float64; ml_dtypes rounds."""
     largest = float(ml_dtypes.finfo(FORMATS[dtype]).max)
     rows, cols = x.shape
     groups = -(-cols // 32)
@@ -125,7 +125,7 @@ def test_decode_of_scales():
     assert np.array_equal(values[:255], np.exp2(np.arange(255.0) - 127).astype(np.float32)) and np.isnan(values[255])
 
 
-# The formats of OCP's FP6 and FP4, whose codes are all numbers, are float_quantize's own.
+# OCP's FP6 and FP4 have no NaN or Inf, so they are exactly formats of float_quantize().
 @pytest.mark.parametrize("source", [np.float32, ml_dtypes.bfloat16, np.float16])
 @pytest.mark.parametrize("bits", [(3, 2, "e3m2fn"), (2, 3, "e2m3fn"), (2, 1, "e2m1fn")])
 def test_float_quantize_equals_ml_dtypes(bits, source):

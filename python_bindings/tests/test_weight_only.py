@@ -26,7 +26,7 @@ N, K = 150, 256
 
 
 def spread(scales: "torch.Tensor", scale: str, rows: int, cols: int) -> "torch.Tensor":
-    """A scale for each element."""
+    """Expands the scales to one per element."""
     down, across = GROUPS[scale]
     scales = scales.double().reshape(-(-rows // down) if down else 1, -(-cols // across) if across else 1)
     return scales.repeat_interleave(down or rows, 0)[:rows].repeat_interleave(across or cols, 1)[:, :cols]
@@ -39,13 +39,13 @@ def random_scales(scale: str, rows: int, cols: int) -> "torch.Tensor":
 
 
 def pack_rows(codes: np.ndarray, bits: int) -> np.ndarray:
-    """uint8 codes to rows of bytes, the lowest bits first."""
+    """Packs uint8 codes into rows of bytes, lowest bits first."""
     planes = (codes[..., None] >> np.arange(bits)) & 1
     return np.packbits(planes.reshape(codes.shape[0], -1).astype(np.uint8), axis=1, bitorder="little")
 
 
 def assert_linear(layer, x, weight, bias=None):
-    """weight in float64; the bound is that of a float32 sum and one rounding."""
+    """Compares with float64, within the bound of a float32 sum and one rounding. `weight` is float64."""
     want = torch.nn.functional.linear(x.double(), weight, None if bias is None else bias.double())
     magnitude = torch.nn.functional.linear(x.double().abs(), weight.abs(), None if bias is None else bias.double().abs())
     sums = (x.shape[-1] + 24) * 2.0**-24 * magnitude
@@ -200,7 +200,7 @@ def test_a_damaged_file_is_named(tmp_path):
     file = tmp_path / "layer.safetensors"
     ingot.WeightOnlyLinear.quantize(torch.randn(40, 96)).save(file, "a.")
     stored = bytearray(file.read_bytes())
-    at = stored.rindex(np.ones(64, np.float32).tobytes())  # behind the codes: which rows have a NaN
+    at = stored.rindex(np.ones(64, np.float32).tobytes())  # the rows' NaN flags, behind the codes
     stored[at : at + 4] = np.float32(2).tobytes()
     file.write_bytes(stored)
     with pytest.raises(ingot.Error, match=r'layer.safetensors: the layer "a.": WeightOnlyState weight: has 2 behind'):
@@ -238,7 +238,7 @@ BF16 = torch.bfloat16
         (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), scale="knight"), 'unknown scale "knight"; expected'),
         (
             lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), "e2m1fn"),
-            "e2m1fn is made with MX's scales alone: scale=\"mx\"",
+            "e2m1fn is made only with MX scales: set scale=\"mx\"",
         ),
         (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4)), "WeightOnlyLinear weight: has 1 dimensions"),
         (
