@@ -56,7 +56,7 @@ void validate_cast(const NamedGemm& gemm, const char* operand, const Cast& cast)
                        static_cast<unsigned>(cast.scaling)));
   }
   if (cast.scaling != Scaling::dynamic && cast.granularity != kTensorwise) {
-    refuse(fmt::format("{} of the {} GEMM is cast as {}, but {} scales are of whole tensors: set scale=tensor", operand,
+    refuse(fmt::format("{} of the {} GEMM is cast as {}, but {} scales cover whole tensors: set scale=tensor", operand,
                        gemm.name, print(cast), cast.scaling == Scaling::delayed ? "delayed" : "fixed"));
   }
   if (cast.scaling == Scaling::fixed && !(std::isfinite(cast.scale) && cast.scale > 0)) {
@@ -131,7 +131,7 @@ void validate_other_codes(const FoldableTensor& t) {
   }
   if (t.backward->a->scaling != Scaling::dynamic) {
     refuse(
-        fmt::format("{} is folded into grad_output, whose scales for the {} GEMM are then its own: they must be "
+        fmt::format("{} is folded into grad_output, which is then cast separately for the {} GEMM: its scales must be "
                     "dynamic, not {}",
                     t.name, t.gemm, print(t.backward->a)));
   }
@@ -229,8 +229,8 @@ void validate(const LinearConfig& config) {
     if (is_float8(operands)) validate_granularities(gemm);
     if (operands.fast_accumulation && is_float8(operands) && is_grouped(operands.a->granularity)) {
       refuse(
-          fmt::format("fast_accumulation is set for the {} GEMM, but each 128 of its sums has factors of its own and "
-                      "is summed apart",
+          fmt::format("fast_accumulation is set for the {} GEMM, but its scales are grouped: each 128 of a sum "
+                      "has its own factors and is summed separately",
                       gemm.name));
     }
     if (operands.fast_accumulation && !is_float8(operands)) {

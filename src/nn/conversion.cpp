@@ -74,8 +74,8 @@ std::vector<LayerDecision> convert(const ModuleDescription& model, const LinearC
     if (options.filter && !options.filter(decision.layer)) {
       decision.reason = "the filter leaves it out";
     } else if (decision.gain && decision.gain->gain() < options.least_gain) {
-      decision.reason =
-          fmt::format("expected to be {:.2f} times as fast, {:.2f} asked", decision.gain->gain(), options.least_gain);
+      decision.reason = fmt::format("expected to be {:.2f} times as fast, but {:.2f} is required",
+                                    decision.gain->gain(), options.least_gain);
     }
     if (!decision.reason.empty()) decision.config = high_precision();
     decisions.push_back(std::move(decision));

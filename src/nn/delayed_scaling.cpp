@@ -64,7 +64,7 @@ int DelayedScaling::add(const std::string& name, Dtype dtype, bool pow2) {
     refuse(subject,
            fmt::format("is of {}, but must be of one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz", ingot::name(dtype)));
   }
-  if (!by_name_.emplace(name, size()).second) refuse(subject, "is there already; each name is for one slot");
+  if (!by_name_.emplace(name, size()).second) refuse(subject, "already exists; each slot needs a name of its own");
   slots_.push_back({.name = name, .dtype = dtype, .pow2 = pow2, .has_scale = false});
   return size() - 1;
 }
@@ -189,7 +189,7 @@ std::string DelayedScaling::save(Stream& stream) const {
 void DelayedScaling::load(std::string_view text, Stream& stream) {
   const DelayedScalingState state = parse_delayed_scaling_state(text);
   if (state.history_length != options_.history_length) {
-    refuse(kStateSubject, fmt::format("has histories of {} steps, but here they are of {}", state.history_length,
+    refuse(kStateSubject, fmt::format("has histories of {} steps, but this object's have {}", state.history_length,
                                       options_.history_length));
   }
   const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
@@ -200,7 +200,7 @@ void DelayedScaling::load(std::string_view text, Stream& stream) {
     const auto named = by_name_.find(saved.name);
     if (named == by_name_.end()) {
       refuse(kStateSubject,
-             fmt::format("has a slot \"{}\", which is not here; add the slots that were saved", saved.name));
+             fmt::format("has a slot \"{}\", which this object lacks; add the slots that were saved", saved.name));
     }
     const auto i = static_cast<std::size_t>(named->second);
     if (saved.dtype != slots[i].dtype) {
@@ -219,7 +219,7 @@ void DelayedScaling::load(std::string_view text, Stream& stream) {
   }
   const auto missing = std::ranges::find(found, false);
   if (missing != found.end()) {
-    refuse(kStateSubject, fmt::format("lacks slot \"{}\", which is here",
+    refuse(kStateSubject, fmt::format("lacks slot \"{}\", which this object has",
                                       slots[static_cast<std::size_t>(missing - found.begin())].name));
   }
   if (!values.empty()) write(values, stream);

@@ -29,7 +29,7 @@ std::uint32_t read_bits(const Json& json) {
 
 DelayedScalingState::Slot read_slot(const Json& json) {
   const std::optional<Dtype> dtype = parse_dtype(json.at("dtype").get<std::string>());
-  if (!dtype) refuse("has a slot of a dtype that is none");
+  if (!dtype) refuse("has a slot of an unknown dtype");
   DelayedScalingState::Slot slot{.name = json.at("name").get<std::string>(),
                                  .dtype = *dtype,
                                  .pow2 = json.at("pow2").get<bool>(),
@@ -48,7 +48,7 @@ DelayedScalingState read_state(const Json& json) {
     DelayedScalingState::Slot slot = read_slot(each);
     if (!names.insert(slot.name).second) refuse("has two slots of one name, \"" + slot.name + "\"");
     if (slot.history.size() != static_cast<std::size_t>(state.history_length)) {
-      refuse("has a history of another length than it says");
+      refuse("has a history whose length is not history_length");
     }
     state.slots.push_back(std::move(slot));
   }
@@ -73,7 +73,7 @@ std::string print(const DelayedScalingState& state) {
 }
 
 DelayedScalingState parse_delayed_scaling_state(std::string_view text) {
-  if (!text.starts_with(kBegin)) refuse("is no state of delayed scaling");
+  if (!text.starts_with(kBegin)) refuse("is not a state of delayed scaling");
   if (const std::string fault = checksum_fault(text); !fault.empty()) refuse(fault);
   try {
     const Json json = Json::parse(text);

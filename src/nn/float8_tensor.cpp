@@ -18,7 +18,7 @@ constexpr std::int64_t aligned_pitch(std::int64_t bytes) {
 void check_outputs(const CastSpec& spec) {
   const auto refuse = [&](const char* what) {
     throw Error(ErrorCode::invalid_argument, print(spec),
-                std::string("cast_to() makes codes and their dynamic factors alone; use Backend::cast() for ") + what);
+                std::string("cast_to() makes only codes and their dynamic factors; use Backend::cast() for ") + what);
   };
   if (spec.source == ScaleSource::given) refuse("given scales");
   if (!spec.pointwise.inputs().empty()) refuse("an expression with further inputs");

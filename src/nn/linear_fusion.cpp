@@ -29,7 +29,7 @@ EpilogueGradient::EpilogueGradient(const Pointwise& epilogue) {
   const auto own = epilogue.inputs();
   if (std::ranges::find(own, kGradient, &PointwiseInput::name) != own.end()) {
     throw Error(ErrorCode::invalid_spec, "linear fusion",
-                fmt::format("the epilogue {} has an input named {}, which is backward's: name it otherwise",
+                fmt::format("the epilogue {} has an input named {}, a name that backward uses: choose another",
                             print(epilogue), kGradient));
   }
   const auto known = std::ranges::find_if(

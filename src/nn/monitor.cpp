@@ -131,7 +131,7 @@ void Monitor::require_one_stream(const Stream& stream) {
   }
   if (stream_ != nullptr && stream_ != &stream) {
     refuse("Monitor stream",
-           "is another one than before in this step: a monitor observes the layers of one stream; make one for each");
+           "differs from the one before in this step: a monitor observes the layers of one stream; make one for each");
   }
 }
 
@@ -218,7 +218,7 @@ void Monitor::warn_of(std::span<const MonitorRecord> step) const {
     std::string line = fmt::format("step {}: {} {} of {} has {} NaN and {} Inf among its {} elements", record.step,
                                    record.is_cast() ? "tensor" : "the result", record.tensor, record.layer,
                                    stats.nan_count, stats.inf_count, record.elements);
-    if (stats.spoiled != 0) line += fmt::format("; the scales lose {} others", stats.spoiled);
+    if (stats.spoiled != 0) line += fmt::format("; scaling makes {} finite elements NaN or Inf", stats.spoiled);
     options_.warn(line);
     told = &record;
   }

@@ -102,7 +102,7 @@ OpenFile open_file(const std::filesystem::path& path) {
   }
   struct stat status {};
   if (::fstat(descriptor.get(), &status) != 0) refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
-  if (!S_ISREG(status.st_mode)) refuse(path, "is no regular file; name a .safetensors file");
+  if (!S_ISREG(status.st_mode)) refuse(path, "is not a regular file; name a .safetensors file");
   return {std::move(descriptor), static_cast<std::uint64_t>(status.st_size)};
 }
 
@@ -161,10 +161,10 @@ class HeaderReader {
     std::map<std::string, std::string> metadata;
     const auto found = header.find(kMetadata);
     if (found == header.end()) return metadata;
-    if (!found->is_object()) refuse(*path_, "its __metadata__ is no object of texts");
+    if (!found->is_object()) refuse(*path_, "its __metadata__ is not an object of strings");
     for (const auto& [name, value] : found->items()) {
       if (!value.is_string())
-        refuse(*path_, fmt::format("its __metadata__ has something other than a text, \"{}\"", printable(name)));
+        refuse(*path_, fmt::format("its __metadata__ has a value that is not a string, \"{}\"", printable(name)));
       metadata.emplace(name, value.get<std::string>());
     }
     return metadata;
@@ -193,7 +193,7 @@ class HeaderReader {
     for (const Json& size : *shape) {
       if (!size.is_number_unsigned() ||
           size.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-        fault("has a size in its shape that is no whole number of 63 bits");
+        fault("has a size in its shape that is not a whole number of 63 bits");
       }
       tensor.shape.push_back(size.get<std::int64_t>());
     }
@@ -206,7 +206,7 @@ class HeaderReader {
       fault(fmt::format("ends at {}, but the file has {} bytes of data; it is cut short or damaged", end, data_bytes_));
     }
     if (end - begin != *bytes) {
-      fault(fmt::format("has {} bytes, but its shape and dtype are {} bytes", end - begin, *bytes));
+      fault(fmt::format("has {} bytes, but its shape and dtype take {} bytes", end - begin, *bytes));
     }
     tensor.bytes = *bytes;
     tensor.offset = data_begin_ + begin;
@@ -268,8 +268,9 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   std::uint64_t header_bytes = 0;
   for (std::size_t i = 0; i < kPrefix; ++i) header_bytes |= std::to_integer<std::uint64_t>(prefix[i]) << (8 * i);
   if (header_bytes > kMaxHeader) {
-    refuse(path, fmt::format("says that its header has {} bytes, but at most {} are allowed; it is no safetensors file",
-                             header_bytes, kMaxHeader));
+    refuse(path,
+           fmt::format("says that its header has {} bytes, but at most {} are allowed; it is not a safetensors file",
+                       header_bytes, kMaxHeader));
   }
   if (header_bytes > file.bytes - kPrefix) {
     refuse(path, fmt::format("says that its header has {} bytes, but only {} follow; it is cut short or damaged",
@@ -277,7 +278,7 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   }
   std::string text(header_bytes, '\0');
   read_exactly(path, file.descriptor.get(), kPrefix, std::as_writable_bytes(std::span(text)));
-  if (!text.starts_with('{')) refuse(path, "its header does not start with {; it is no safetensors file");
+  if (!text.starts_with('{')) refuse(path, "its header does not start with {; it is not a safetensors file");
   const Json header = parse_json(path, text, "header");
 
   const HeaderReader reader(path, kPrefix + header_bytes, file.bytes - kPrefix - header_bytes);
@@ -306,7 +307,7 @@ void SafetensorsFile::read(const StoredTensor& tensor, std::uint64_t first, std:
   if (first > tensor.bytes || bytes.size() > tensor.bytes - first) {
     throw Error(
         ErrorCode::invalid_argument, tensor_called(tensor.name),
-        fmt::format("has {} bytes, but {} from the byte {} on are asked for", tensor.bytes, bytes.size(), first));
+        fmt::format("has {} bytes, but {} bytes from byte {} on were requested", tensor.bytes, bytes.size(), first));
   }
   read_exactly(parts_->path, parts_->descriptor.get(), tensor.offset + first, bytes);
 }
@@ -351,7 +352,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
     // Only names of files beside the index: an index from an untrusted source must not open anything else.
     if (file_name.empty() || file_name == "." || file_name == ".." ||
         file_name.find_first_of(std::string("/\\\0", 3)) != std::string::npos) {
-      refuse(path, fmt::format("its weight_map puts {} into {}, which is no name of a file beside it",
+      refuse(path, fmt::format("its weight_map puts {} into {}, which is not the name of a file beside it",
                                tensor_called(name), printable(value.dump())));
     }
     files.emplace(name, file_name);
@@ -413,15 +414,15 @@ void check_to_store(std::span<const TensorToStore> tensors) {
     const auto require = [&](bool condition, const std::string& message) {
       if (!condition) throw Error(ErrorCode::invalid_argument, tensor_called(tensor.name), message);
     };
-    require(tensor.name != kMetadata, "is the name of the file's own texts; give the tensor another");
-    require(names.insert(tensor.name).second, "is there twice; names are unique within a file");
+    require(tensor.name != kMetadata, "is reserved for the file's metadata; give the tensor another name");
+    require(names.insert(tensor.name).second, "occurs twice; names must be unique within a file");
     const Type* const type = find_type(tensor.type);
     require(type != nullptr,
             fmt::format("is of the unknown type \"{}\"; F32, BF16, F8_E4M3 and U8 are some", tensor.type));
     const std::optional<std::uint64_t> bytes = bytes_of(*type, tensor.shape);
     require(bytes.has_value(), "has a shape that is negative, too large or does not fill whole bytes");
     require(*bytes == tensor.bytes.size(),
-            fmt::format("is given {} bytes, but its shape and type are {} bytes", tensor.bytes.size(), *bytes));
+            fmt::format("has {} bytes, but its shape and type take {} bytes", tensor.bytes.size(), *bytes));
   }
 }
 

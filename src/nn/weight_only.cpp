@@ -100,7 +100,7 @@ void turn_mx_scales(std::vector<std::byte>& scales, ScaleConvention convention) 
 void refuse_capture(const Backend& backend, const Stream& stream) {
   if (!backend.capturing(stream)) return;
   throw Error(ErrorCode::invalid_argument, "stream",
-              "is capturing a graph; make the layer before the capture, and capture its forward() alone");
+              "is capturing a graph; make the layer before the capture, and capture only its forward()");
 }
 
 WeightOnlyOptions with_mx_scale(WeightOnlyOptions options) {
@@ -143,7 +143,7 @@ WeightOnlyLinear WeightOnlyLinear::quantize(Backend& backend, const Tensor& weig
   check_matrix("WeightOnlyLinear weight", weight, weight.dtype, backend.device());
   if (is_sub_byte(options.dtype) && !options.mx) {
     throw Error(ErrorCode::invalid_spec, "WeightOnlyOptions",
-                fmt::format("quantize() makes {} with MX's scales alone: set mx, or give codes to from_codes()",
+                fmt::format("quantize() makes {} only with MX scales: set mx, or give codes to from_codes()",
                             name(options.dtype)));
   }
   WeightOnlyLinear layer(backend, options, weight.rows, weight.cols);
@@ -202,8 +202,8 @@ WeightOnlyLinear WeightOnlyLinear::from_codes(Backend& backend, const Tensor& co
   constexpr const char* kCodes = "WeightOnlyLinear codes";
   constexpr const char* kScales = "WeightOnlyLinear scales";
   if (codes.dtype != options.dtype) {
-    const char* const what =
-        codes.dtype == Dtype::u8 ? "give bytes that are such codes this dtype" : "set dtype to what the codes are";
+    const char* const what = codes.dtype == Dtype::u8 ? "if the bytes are such codes, give the tensor this dtype"
+                                                      : "set dtype to what the codes are";
     refuse(kCodes, codes, fmt::format("the options say {}: {}", name(options.dtype), what));
   }
   check_matrix(kCodes, codes, codes.dtype, backend.device());
@@ -212,9 +212,10 @@ WeightOnlyLinear WeightOnlyLinear::from_codes(Backend& backend, const Tensor& co
   if (options.mx ? scales.dtype != Dtype::e8m0fnu
                  : scales.dtype != Dtype::e8m0fnu && !is_high_precision(scales.dtype)) {
     refuse(kScales, scales,
-           !options.mx                 ? "they must be of f32, bf16, f16 or e8m0fnu"
-           : scales.dtype == Dtype::u8 ? "those of mx are e8m0fnu: give the bytes of a checkpoint's this dtype"
-                                       : "those of mx are e8m0fnu; scales of another dtype are scale=1x32, without mx");
+           !options.mx ? "they must be of f32, bf16, f16 or e8m0fnu"
+           : scales.dtype == Dtype::u8
+               ? "mx scales are e8m0fnu: give a checkpoint's bytes this dtype"
+               : "mx scales are e8m0fnu; for scales of another dtype use scale=1x32 without mx");
   }
   const ScaleGranularity granularity = layer.options_.scale;
   const ScaleShape shape = scale_shape(granularity, codes.rows, codes.cols);
@@ -351,9 +352,9 @@ WeightOnlyState WeightOnlyLinear::state(Stream& stream) const {
 WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnlyState& state, Stream& stream) {
   refuse_capture(backend, stream);
   const auto refuse_state = [](const char* what, std::size_t found, std::size_t expected, const std::string& because) {
-    throw Error(
-        ErrorCode::invalid_argument, what,
-        fmt::format("has {} bytes, but {} has {}: the state is not what state() gave", found, because, expected));
+    throw Error(ErrorCode::invalid_argument, what,
+                fmt::format("has {} bytes, but {} has {}: the state is not one that state() returned", found, because,
+                            expected));
   };
   const std::int64_t n = state.out_features;
   const std::int64_t k = state.in_features;

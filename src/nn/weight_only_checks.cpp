@@ -72,7 +72,7 @@ RowBlock look_at(CodeLayout layout, const u8* tile, i64 row_block, i64 n, i64 k)
 std::string weight_size_fault(std::int64_t n, std::int64_t k) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 40U;
   if (n >= 0 && k >= 0 && n <= kLargest && k <= kLargest && (k == 0 || n <= kLargest / k)) return "";
-  return fmt::format("is of a weight [{}, {}], which no device holds", n, k);
+  return fmt::format("is of a weight [{}, {}], a size that is negative or too large for any device", n, k);
 }
 
 std::string packed_weight_fault(const PackedWeight& packed) {
@@ -84,7 +84,7 @@ std::string packed_weight_fault(const PackedWeight& packed) {
       const u8* const tiles = codes + packed_tile_offset<W>(static_cast<u64>(block), 0, static_cast<u64>(k));
       const RowBlock found = look_at<W>(code_layout(packed.layout), tiles, block, n, k);
       if (!found.pads_with_zeros) {
-        return fmt::format("has codes other than 0 beyond its sizes, at the rows from {} on", block * kDequantRows);
+        return fmt::format("has nonzero codes in its padding, in the rows from {} on", block * kDequantRows);
       }
       for (i64 r = 0; r < kDequantRows; ++r) {
         const i64 row = block * kDequantRows + r;

@@ -107,9 +107,9 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
   state.options.layout = layout_of(metadata);
   const std::string& dtype = metadata.text(kDtype);
   const std::optional<Dtype> parsed = parse_dtype(dtype);
-  if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is no dtype", printable(dtype)));
+  if (!parsed) metadata.refuse(kDtype, fmt::format("is \"{}\", which is not a dtype", printable(dtype)));
   if (!among(kWeightDtypes, *parsed)) {
-    metadata.refuse(kDtype, fmt::format("is \"{}\", which is no weight's; it must be one of {}", name(*parsed),
+    metadata.refuse(kDtype, fmt::format("is \"{}\", which a weight cannot have; it must be one of {}", name(*parsed),
                                         list(kWeightDtypes)));
   }
   state.options.dtype = *parsed;
@@ -125,7 +125,8 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
     return state;
   }
   const std::optional<ScaleGranularity> granularity = parse_granularity(scale);
-  if (!granularity) metadata.refuse(kScale, fmt::format("is \"{}\", which is no scale granularity", printable(scale)));
+  if (!granularity)
+    metadata.refuse(kScale, fmt::format("is \"{}\", which is not a scale granularity", printable(scale)));
   state.options.scale = *granularity;
   return state;
 }

@@ -164,15 +164,15 @@ BOOST_AUTO_TEST_CASE(granularities_that_a_gemm_takes) {
   BOOST_TEST(refusal(groups) == "");
   groups.output.fast_accumulation = true;
   BOOST_TEST(refusal(groups) ==
-             "linear config: fast_accumulation is set for the output GEMM, but each 128 of its sums has factors of its "
-             "own and is summed apart");
+             "linear config: fast_accumulation is set for the output GEMM, but its scales are grouped: each 128 of a "
+             "sum has its own factors and is summed separately");
 }
 
 BOOST_AUTO_TEST_CASE(delayed_and_fixed_scales) {
   LinearConfig rows = rowwise();
   rows.output.a->scaling = Scaling::delayed;
   BOOST_TEST(refusal(rows) ==
-             "linear config: input of the output GEMM is cast as del_row_e4m3fn_pow2, but delayed scales are of whole "
+             "linear config: input of the output GEMM is cast as del_row_e4m3fn_pow2, but delayed scales cover whole "
              "tensors: set scale=tensor");
   LinearConfig one = tensorwise();
   one.output.a->scaling = Scaling::delayed;
@@ -224,8 +224,8 @@ BOOST_AUTO_TEST_CASE(other_codes) {
     *cast = Cast{.pow2 = true, .scaling = Scaling::delayed};
   }
   BOOST_TEST(refusal(delayed_gradient) ==
-             "linear config: input is folded into grad_output, whose scales for the grad_weight GEMM are then its own: "
-             "they must be dynamic, not del_ten_e4m3fn_pow2");
+             "linear config: input is folded into grad_output, which is then cast separately for the grad_weight GEMM: "
+             "its scales must be dynamic, not del_ten_e4m3fn_pow2");
   LinearConfig unknown = rowwise();
   unknown.weight = static_cast<OtherCodes>(7);
   BOOST_TEST(refusal(unknown) == "linear config: weight is 7, but it must be together, again or folded");

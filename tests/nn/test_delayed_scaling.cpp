@@ -343,9 +343,9 @@ BOOST_AUTO_TEST_CASE(a_state_of_another_model_is_refused) {
   const Wanted b{"b", Dtype::e5m2, true};
   const std::string subject = "delayed scaling state: ";
   BOOST_TEST(refusal({b, a}, 2) == kNothing);
-  BOOST_TEST(refusal({a, b}, 3) == subject + "has histories of 2 steps, but here they are of 3");
-  BOOST_TEST(refusal({a, b, {"c", Dtype::e5m2, false}}, 2) == subject + "lacks slot \"c\", which is here");
-  BOOST_TEST(refusal({a}, 2) == subject + "has a slot \"b\", which is not here; add the slots that were saved");
+  BOOST_TEST(refusal({a, b}, 3) == subject + "has histories of 2 steps, but this object's have 3");
+  BOOST_TEST(refusal({a, b, {"c", Dtype::e5m2, false}}, 2) == subject + "lacks slot \"c\", which this object has");
+  BOOST_TEST(refusal({a}, 2) == subject + "has a slot \"b\", which this object lacks; add the slots that were saved");
   BOOST_TEST(refusal({a, {"b", Dtype::e4m3fn, true}}, 2) ==
              subject + "has slot \"b\" for e5m2, but here it is for e4m3fn");
   BOOST_TEST(refusal({a, {"b", Dtype::e5m2, false}}, 2) ==
@@ -362,8 +362,8 @@ BOOST_AUTO_TEST_CASE(damaged_states_are_refused) {
   const auto refusal = [&](const std::string& damaged) { return message([&] { scaling.load(damaged, stream); }); };
   const std::string subject = "delayed scaling state: ";
   const std::string advice = "; load what save() gave, unchanged";
-  BOOST_TEST(refusal("") == subject + "is no state of delayed scaling" + advice);
-  BOOST_TEST(refusal("{\"ingot_tuning\":1}") == subject + "is no state of delayed scaling" + advice);
+  BOOST_TEST(refusal("") == subject + "is not a state of delayed scaling" + advice);
+  BOOST_TEST(refusal("{\"ingot_tuning\":1}") == subject + "is not a state of delayed scaling" + advice);
   BOOST_TEST(refusal(text.substr(0, text.size() / 2)) == subject + "is truncated" + advice);
   BOOST_TEST(refusal(text + "\n") == subject + "is truncated" + advice);
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -384,8 +384,8 @@ BOOST_AUTO_TEST_CASE(damaged_states_are_refused) {
   BOOST_TEST(forgery("\"amax\":0", "\"amax\":-1") == no_bits);
   BOOST_TEST(forgery("\"amax\":0", "\"amax\":0.5") == no_bits);
   BOOST_TEST(forgery("\"amax\":0", "\"amax\":4294967296") == no_bits);
-  BOOST_TEST(forgery("e4m3fn", "e4m3") == subject + "has a slot of a dtype that is none" + advice);
-  BOOST_TEST(forgery(",0]", "]") == subject + "has a history of another length than it says" + advice);
+  BOOST_TEST(forgery("e4m3fn", "e4m3") == subject + "has a slot of an unknown dtype" + advice);
+  BOOST_TEST(forgery(",0]", "]") == subject + "has a history whose length is not history_length" + advice);
   const auto begin = text.find("{\"name\"");
   const std::string slot = text.substr(begin, text.find("]}", begin) + 2 - begin);
   BOOST_TEST(forgery(slot, slot + "," + slot) == subject + "has two slots of one name, \"a\"" + advice);
@@ -402,7 +402,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_is_refused) {
   DelayedScaling scaling(*backend);
   BOOST_TEST(scaling.add("a", Dtype::e4m3fn) == 0);
   BOOST_TEST(message([&] { scaling.add("a", Dtype::e5m2); }) ==
-             "delayed scaling slot \"a\": is there already; each name is for one slot");
+             "delayed scaling slot \"a\": already exists; each slot needs a name of its own");
   BOOST_TEST(message([&] { scaling.add("", Dtype::e5m2); }) ==
              "delayed scaling slot \"\": has no name, but its state is saved by it");
   BOOST_TEST(message([&] { scaling.add("\xff", Dtype::e5m2); }) ==

@@ -28,7 +28,7 @@ struct Fixture {
   }
 };
 
-const std::string kRefusal = ": cast_to() makes codes and their dynamic factors alone; use Backend::cast() for ";
+const std::string kRefusal = ": cast_to() makes only codes and their dynamic factors; use Backend::cast() for ";
 
 }  // namespace
 

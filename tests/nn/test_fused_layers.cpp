@@ -299,8 +299,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_fused_is_refused) {
       refusal([&] {
         Float8Linear(*backend, {16, 8}, tensorwise(), {.fusion = {.epilogue = parse_pointwise("x * grad_output")}});
       }) ==
-      "linear fusion: the epilogue x * grad_output has an input named grad_output, which is backward's: name it "
-      "otherwise");
+      "linear fusion: the epilogue x * grad_output has an input named grad_output, a name that backward uses: "
+      "choose another");
   BOOST_TEST(refusal([&] {
                LayerNormLinear(*backend, {.linear = {16, 8}}, tensorwise(),
                                {.fusion = {.prologue = parse_pointwise("x * 2")}});

@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(a_file_made_by_hand_is_read) {
   BOOST_TEST(file.find("c") == nullptr);
   check_contains(error_of([&] { static_cast<void>(file.at("c")); }, ErrorCode::not_found), {"has no tensor \"c\""});
   check_contains(error_of([&] { file.read(b, 3, part); }, ErrorCode::invalid_argument),
-                 {"tensor \"b\"", "has 4 bytes", "2 from the byte 3 on"});
+                 {"tensor \"b\"", "has 4 bytes", "2 bytes from byte 3 on"});
 }
 
 BOOST_AUTO_TEST_CASE(what_is_written_is_these_bytes) {
@@ -177,7 +177,8 @@ BOOST_AUTO_TEST_CASE(files_that_are_none) {
   const Folder folder;
   check_contains(error_of([&] { SafetensorsFile::open(folder.path("missing")); }, ErrorCode::not_found),
                  {"missing", "cannot be opened", "No such file"});
-  check_contains(error_of([&] { SafetensorsFile::open(folder.path("")); }, ErrorCode::io_failed), {"no regular file"});
+  check_contains(error_of([&] { SafetensorsFile::open(folder.path("")); }, ErrorCode::io_failed),
+                 {"not a regular file"});
   check_contains(folder.refusal(""), {"has 0 bytes", "cut short"});
   check_contains(folder.refusal("1234567"), {"has 7 bytes", "cut short"});
   check_contains(folder.refusal(std::string(8, '\xff')), {"18446744073709551615 bytes", "at most 100000000"});
@@ -195,9 +196,9 @@ BOOST_AUTO_TEST_CASE(a_fifo_is_refused_at_once) {
   const Folder folder;
   BOOST_REQUIRE(::mkfifo(folder.path("pipe").c_str(), 0600) == 0);
   check_contains(error_of([&] { SafetensorsFile::open(folder.path("pipe")); }, ErrorCode::io_failed),
-                 {"pipe", "is no regular file"});
+                 {"pipe", "is not a regular file"});
   check_contains(error_of([&] { SafetensorsCheckpoint::open(folder.path("pipe")); }, ErrorCode::io_failed),
-                 {"is no regular file"});
+                 {"is not a regular file"});
 }
 
 // A name from a file must not send control codes to a terminal.
@@ -208,7 +209,7 @@ BOOST_AUTO_TEST_CASE(names_are_shown_in_letters) {
   check_contains(refusal(R"({"a\u0007":1,"a\u0007":1})"), {"has the name \"a?\" twice"});
   check_contains(refusal(R"({"t":{"dtype":"\u001b","shape":[4],"data_offsets":[0,4]}})"), {"unknown dtype \"?\""});
   check_contains(refusal(R"({"__metadata__":{"\u001b":4},"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})"),
-                 {"other than a text, \"?\""});
+                 {"not a string, \"?\""});
   check_contains(refusal("{\"" + std::string(100000, 'n') + "\":1}"), {"nnn...\" is described by"});
 }
 
@@ -236,7 +237,7 @@ BOOST_AUTO_TEST_CASE(headers_that_are_wrong) {
   const Folder folder;
   const auto refusal = [&](const std::string& header) { return folder.refusal(file_of(header, "1234")); };
   for (const char* const shape : {"[-4]", "[4.0]", "[\"4\"]", "[9223372036854775808]", "[[4]]"}) {
-    check_contains(refusal(header_with("\"U8\"", shape, "[0,4]")), {"no whole number of 63 bits"});
+    check_contains(refusal(header_with("\"U8\"", shape, "[0,4]")), {"not a whole number of 63 bits"});
   }
   // 2^64, 2^62 elements of 4 bytes, 2^64 beside a zero; five halves of a byte.
   check_contains(refusal(header_with("\"U8\"", "[4294967296,4294967296]", "[0,4]")), {"too large"});
@@ -245,8 +246,8 @@ BOOST_AUTO_TEST_CASE(headers_that_are_wrong) {
   check_contains(refusal(header_with("\"F4\"", "[5]", "[0,3]")), {"does not fill whole bytes"});
   check_contains(refusal(header_with("\"U8\"", "[4]", "[4,0]")), {"ends at 0, before it begins at 4"});
   check_contains(refusal(header_with("\"U8\"", "[5]", "[0,5]")), {"ends at 5", "4 bytes of data", "cut short"});
-  check_contains(refusal(header_with("\"U8\"", "[3]", "[0,4]")), {"has 4 bytes", "are 3 bytes"});
-  check_contains(refusal(header_with("\"F32\"", "[4]", "[0,4]")), {"has 4 bytes", "are 16 bytes"});
+  check_contains(refusal(header_with("\"U8\"", "[3]", "[0,4]")), {"has 4 bytes", "take 3 bytes"});
+  check_contains(refusal(header_with("\"F32\"", "[4]", "[0,4]")), {"has 4 bytes", "take 16 bytes"});
   check_contains(refusal(header_with("\"U8\"", "[2]", "[2,4]")), {"2 bytes in front of tensor \"t\"", "no tensor"});
   check_contains(refusal(header_with("\"U8\"", "[2]", "[0,2]")), {"its last 2 bytes belong to no tensor"});
   check_contains(refusal("{}"), {"its last 4 bytes"});
@@ -261,9 +262,9 @@ BOOST_AUTO_TEST_CASE(headers_that_are_wrong) {
   check_contains(refusal(R"({"t":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})"),
                  {"the name \"dtype\" twice"});
   check_contains(refusal(R"({"__metadata__":4,"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})"),
-                 {"__metadata__ is no object"});
+                 {"__metadata__ is not an object"});
   check_contains(refusal(R"({"__metadata__":{"a":4},"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})"),
-                 {"__metadata__", "other than a text", "\"a\""});
+                 {"__metadata__", "not a string", "\"a\""});
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_becomes_shorter) {
@@ -284,13 +285,13 @@ BOOST_AUTO_TEST_CASE(what_is_not_written) {
   };
   write_text(folder.path("out"), "old");
   check_contains(refusal({{.name = "__metadata__", .type = "U8", .shape = {4}, .bytes = {}}}),
-                 {"the file's own texts"});
+                 {"reserved for the file's metadata"});
   check_contains(refusal({{.name = "t", .type = "U8", .shape = {4}, .bytes = {}},
                           {.name = "t", .type = "U8", .shape = {4}, .bytes = {}}}),
-                 {"tensor \"t\"", "is there twice"});
+                 {"tensor \"t\"", "occurs twice"});
   check_contains(refusal({{.name = "t", .type = "byte", .shape = {4}, .bytes = {}}}), {"unknown type \"byte\""});
   check_contains(refusal({{.name = "t", .type = "U8", .shape = {-4}, .bytes = {}}}), {"negative"});
-  check_contains(refusal({{.name = "t", .type = "U8", .shape = {5}, .bytes = {}}}), {"is given 4 bytes", "are 5"});
+  check_contains(refusal({{.name = "t", .type = "U8", .shape = {5}, .bytes = {}}}), {"has 4 bytes", "take 5"});
   check_contains(refusal({{.name = "\xff", .type = "U8", .shape = {4}, .bytes = {}}}), {"not UTF-8"});
   BOOST_TEST(read_text(folder.path("out")) == "old");
   check_contains(error_of([&] { write_safetensors(folder.path("no/folder"), {}); }, ErrorCode::io_failed),
@@ -391,7 +392,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_a_file_an_index_or_a_folder) {
   check_contains(with_index(R"({"weight_map":{"a":"x","a":"y"}})"), {"the name \"a\" twice"});
   for (const char* const name : {"", ".", "..", "../one.safetensors", "/etc/passwd", "a\\\\b", "a\\u0000b"}) {
     check_contains(with_index(R"({"weight_map":{"a":")" + std::string(name) + "\"}}"),
-                   {"tensor \"a\"", "no name of a file beside it"});
+                   {"tensor \"a\"", "not the name of a file beside it"});
   }
   write_text(index, R"({"weight_map":{"a":"three.safetensors"}})");
   check_contains(error_of([&] { SafetensorsCheckpoint::open(index); }, ErrorCode::not_found),

@@ -506,9 +506,8 @@ BOOST_AUTO_TEST_CASE(of_quantize) {
   const auto with = [&](const WeightOnlyOptions& options) {
     return error_of([&] { WeightOnlyLinear::quantize(*backend, w, options, stream); }, ErrorCode::invalid_spec);
   };
-  BOOST_TEST(
-      with({.dtype = Dtype::e2m1fn}) ==
-      "WeightOnlyOptions: quantize() makes e2m1fn with MX's scales alone: set mx, or give codes to from_codes()");
+  BOOST_TEST(with({.dtype = Dtype::e2m1fn}) ==
+             "WeightOnlyOptions: quantize() makes e2m1fn only with MX scales: set mx, or give codes to from_codes()");
   check_contains(with({.scale = kColumnwise}), {"dequant_matmul", "col"});
   check_contains(with({.dtype = Dtype::bf16}), {"dequant_matmul", "bf16"});
   check_contains(with({.dtype = Dtype::e4m3fnuz, .mx = true}), {"e4m3fnuz"});
@@ -537,15 +536,15 @@ BOOST_AUTO_TEST_CASE(of_from_codes) {
   BOOST_TEST(with(codes, bytes.view(Dtype::f32, 4, 1), {.scale = kRowGroups32}) ==
              "WeightOnlyLinear scales: is f32[4, 1] on cpu; a weight [4, 64] has 8 of them with scale 1x32: [4, 2]");
   BOOST_TEST(with(codes, bytes.view(Dtype::f32, 4, 2), {.mx = true}) ==
-             "WeightOnlyLinear scales: is f32[4, 2] on cpu; those of mx are e8m0fnu; scales of another dtype are "
-             "scale=1x32, without mx");
+             "WeightOnlyLinear scales: is f32[4, 2] on cpu; mx scales are e8m0fnu; for scales of another dtype "
+             "use scale=1x32 without mx");
   // Bytes of a file, without a format.
   BOOST_TEST(with(bytes.view(Dtype::u8, 4, 64), bytes.view(Dtype::f32, 4, 1), {}) ==
-             "WeightOnlyLinear codes: is u8[4, 64] on cpu; the options say e4m3fn: give bytes that are such codes this "
-             "dtype");
+             "WeightOnlyLinear codes: is u8[4, 64] on cpu; the options say e4m3fn: if the bytes are such codes, give "
+             "the tensor this dtype");
   BOOST_TEST(with(codes, bytes.view(Dtype::u8, 4, 2), {.mx = true}) ==
-             "WeightOnlyLinear scales: is u8[4, 2] on cpu; those of mx are e8m0fnu: give the bytes of a checkpoint's "
-             "this dtype");
+             "WeightOnlyLinear scales: is u8[4, 2] on cpu; mx scales are e8m0fnu: give a checkpoint's bytes this "
+             "dtype");
   BOOST_TEST(with(codes, bytes.view(Dtype::e8m0fnu, 4, 1), {.mx = true}) ==
              "WeightOnlyLinear scales: is e8m0fnu[4, 1] on cpu; a weight [4, 64] has 8 of them with mx: [4, 2]");
   BOOST_TEST(with(codes, bytes.view(Dtype::e4m3fn, 4, 1), {}) ==
@@ -595,24 +594,27 @@ BOOST_AUTO_TEST_CASE(of_states) {
   bad.weight.pop_back();
   BOOST_TEST(
       with(bad) ==
-      "WeightOnlyState weight: has 4351 bytes, but a packed weight e4m3fn[7, 40] has 4352: the state is not what "
-      "state() gave");
+      "WeightOnlyState weight: has 4351 bytes, but a packed weight e4m3fn[7, 40] has 4352: the state is not one that "
+      "state() returned");
   bad = good;
   bad.scale.resize(3);
   BOOST_TEST(
       with(bad) ==
       "WeightOnlyState scale: has 3 bytes, but a packed weight e4m3fn[7, 40] with scale row has 28: the state is "
-      "not what state() gave");
+      "not one that state() returned");
   bad = good;
   bad.options.layout = WeightLayout::row_major;
   check_contains(with(bad), {"has 4352 bytes, but a row_major weight e4m3fn[7, 40] has 280"});
   bad = good;
   bad.out_features = -1;
-  BOOST_TEST(with(bad) == "WeightOnlyState: is of a weight [-1, 40], which no device holds");
+  BOOST_TEST(with(bad) ==
+             "WeightOnlyState: is of a weight [-1, 40], a size that is negative or too large for any device");
   bad.out_features = std::int64_t{1} << 60U;
-  check_contains(with(bad), {"which no device holds"});
+  check_contains(with(bad), {"a size that is negative or too large for any device"});
   bad.out_features = bad.in_features = std::int64_t{1} << 31U;
-  BOOST_TEST(with(bad) == "WeightOnlyState: is of a weight [2147483648, 2147483648], which no device holds");
+  BOOST_TEST(
+      with(bad) ==
+      "WeightOnlyState: is of a weight [2147483648, 2147483648], a size that is negative or too large for any device");
 }
 
 // The stored fault of each row must match its codes, because a GPU multiplies by it; otherwise GPU and CPU would
@@ -661,7 +663,7 @@ BOOST_AUTO_TEST_CASE(of_packed_bytes_that_contradict_themselves) {
       WeightOnlyState bad = good;
       // The last of the codes is beyond both sizes.
       bad.weight[bad.weight.size() - 4 * 128 - 1] = std::byte{0x01};
-      check_contains(with(bad), {"has codes other than 0 beyond its sizes, at the rows from 64 on"});
+      check_contains(with(bad), {"has nonzero codes in its padding, in the rows from 64 on"});
     }
   }
 }
@@ -680,7 +682,7 @@ BOOST_AUTO_TEST_CASE(of_streams_that_are_capturing) {
         refusal([&] { WeightOnlyLinear::from_codes(fake, codes, scales, ScaleConvention::dequantize, {}, on); }),
         refusal([&] { WeightOnlyLinear::from_state(fake, state, on); })}) {
     BOOST_TEST(message ==
-               "stream: is capturing a graph; make the layer before the capture, and capture its forward() alone");
+               "stream: is capturing a graph; make the layer before the capture, and capture only its forward()");
   }
   BOOST_TEST(fake.allocations == 0);
 }
@@ -719,18 +721,18 @@ BOOST_AUTO_TEST_CASE(of_files) {
                  {"the metadata \"a.ingot.layout\" is missing: save_weight_only() did not write this weight; codes and "
                   "scales of other checkpoints go to WeightOnlyLinear::from_codes()"});
   check_contains(with({{"a.ingot.layout", "woven"}}), {"is \"woven\", but must be packed, packed_f16 or row_major"});
-  check_contains(with({{"a.ingot.dtype", "e9m9"}}), {"is \"e9m9\", which is no dtype"});
+  check_contains(with({{"a.ingot.dtype", "e9m9"}}), {"is \"e9m9\", which is not a dtype"});
   for (const char* const dtype : {"u8", "f32", "e8m0fnu"}) {
     check_contains(with({{"a.ingot.dtype", dtype}}),
                    {"is \"" + std::string(dtype) +
-                    "\", which is no weight's; it must be one of e4m3fn, e5m2, e4m3fnuz, "
+                    "\", which a weight cannot have; it must be one of e4m3fn, e5m2, e4m3fnuz, "
                     "e5m2fnuz, e3m2fn, e2m3fn, e2m1fn"});
   }
-  check_contains(with({{"a.ingot.dtype", "\x1b[2J"}}), {"is \"?[2J\", which is no dtype"});
+  check_contains(with({{"a.ingot.dtype", "\x1b[2J"}}), {"is \"?[2J\", which is not a dtype"});
   check_contains(with({{"a.ingot.n", "2147483648"}, {"a.ingot.k", "2147483648"}}),
-                 {"other.safetensors: the metadata \"a.ingot.n\" is of a weight [2147483648, 2147483648], which no "
-                  "device holds"});
-  check_contains(with({{"a.ingot.scale", "knight"}}), {"is \"knight\", which is no scale granularity"});
+                 {"other.safetensors: the metadata \"a.ingot.n\" is of a weight [2147483648, 2147483648], a size that "
+                  "is negative or too large for any device"});
+  check_contains(with({{"a.ingot.scale", "knight"}}), {"is \"knight\", which is not a scale granularity"});
   for (const char* const size : {"-1", "7x", "99999999999", "seven"}) {
     check_contains(with({{"a.ingot.n", size}}), {"is \"" + std::string(size) + "\", but must be a size of 0 to 2^31"});
   }
@@ -750,7 +752,8 @@ BOOST_AUTO_TEST_CASE(of_files) {
                        save_weight_only(path, {{"a.", bad}});
                      },
                      ErrorCode::invalid_argument),
-                 {"WeightOnlyState \"a.\": is of a weight [2147483648, 2147483648], which no device holds"});
+                 {"WeightOnlyState \"a.\": is of a weight [2147483648, 2147483648], a size that is negative or too "
+                  "large for any device"});
 }
 
 BOOST_AUTO_TEST_SUITE_END()
