@@ -46,7 +46,7 @@ std::vector<double> bf16_values(Gpu& gpu, const Tensor& tensor, std::int64_t r) 
   return values;
 }
 
-// Dequantises row r of an operand: codes times factors.
+// Dequantizes row r of an operand: codes times factors.
 std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& factors, ScaleGranularity scale,
                               std::int64_t r) {
   if (codes.dtype == Dtype::bf16) return bf16_values(gpu, codes, r);

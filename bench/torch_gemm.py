@@ -75,7 +75,7 @@ def cast_blocks(torch: Any, x: Any, rows: int) -> tuple[Any, Any]:
 
 
 def values(torch: Any, codes: Any, factor: Any, rows: int = 1) -> Any:
-    """Dequantises in float64. The factor covers the tensor, each row, or each `rows` x 128 block."""
+    """Dequantizes in float64. The factor covers the tensor, each row, or each `rows` x 128 block."""
     if factor.dim() == 2 and factor.shape[1] > 1:
         factor = factor.repeat_interleave(rows, dim=0).repeat_interleave(128, dim=1)
     return codes.to(torch.float64) * factor.to(torch.float64)
@@ -155,7 +155,7 @@ def deep_gemm_call(torch: Any, deep_gemm: Any) -> Callable[[dict[str, Any]], Any
 
 
 def relative_error(torch: Any, x: dict[str, Any], out: Any) -> float:
-    """Returns the relative error against float64 with dequantised operands, over rows in all parts of the output; NaN if
+    """Returns the relative error against float64 with dequantized operands, over rows in all parts of the output; NaN if
     the output has a NaN."""
     m = out.shape[0]
     rows = sorted({(i * 7919 + 13) % m for i in range(CHECKED_ROWS)} | {0, m - 1})

@@ -1,4 +1,4 @@
-// A matrix in FP8: its codes, its transposed codes, or both, with the factors that dequantise them; and cast_to(),
+// A matrix in FP8: its codes, its transposed codes, or both, with the factors that dequantize them; and cast_to(),
 // which makes one from a matrix in high precision.
 #pragma once
 

@@ -86,7 +86,7 @@ struct Quantized {
 // Delayed scales start from the data, as dynamic scales do.
 Quantized quantized(const Matrix& m, const Cast& cast);
 
-// Casts and dequantises. This is exact: a code has four significant bits, a factor 24.
+// Casts and dequantizes. This is exact: a code has four significant bits, a factor 24.
 Matrix fake_quantized(const Matrix& m, const Cast& cast);
 
 // ---- the layer -----------------------------------------------------------------------------------------------------
