@@ -103,7 +103,7 @@ inline Source kernel_of(const std::vector<Pointwise>& expressions, PointwisePrec
     body += fmt::format("  *out = apply_pointwise<Functor{}>(params.x[i], a);\n  out += params.count;\n", e);
   }
   return {.name = fmt::format("{} expressions, precision {}", expressions.size(), static_cast<int>(precision)),
-          .text = "#include \"pointwise.cuh\"\n" + functors +
+          .text = "#include \"pointwise/pointwise.cuh\"\n" + functors +
                   "namespace ingot {\n"
                   "struct Params {\n  const float* x;\n  const float* a[kMaxInputs];\n  float* out;\n  u32 count;\n};\n"
                   "__global__ void compute(const __grid_constant__ Params params) {\n"

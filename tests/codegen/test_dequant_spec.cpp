@@ -112,10 +112,10 @@ BOOST_AUTO_TEST_CASE(all_are_valid_and_different) {
 
 BOOST_AUTO_TEST_CASE(generated_text) {
   BOOST_TEST(generate(parse("pack_weight e3m2fn unpack")).text ==
-             "// pack_weight e3m2fn unpack\n#include \"pack_weight.cuh\"\n"
+             "// pack_weight e3m2fn unpack\n#include \"dequant/pack_weight.cuh\"\n"
              "constexpr auto kKernel = &ingot::unpack_weight<ingot::e3m2fn, ingot::CodeLayout::packed>;\n");
   BOOST_TEST(generate(parse("pack_weight e4m3fn packed_f16")).text ==
-             "// pack_weight e4m3fn packed_f16\n#include \"pack_weight.cuh\"\n"
+             "// pack_weight e4m3fn packed_f16\n#include \"dequant/pack_weight.cuh\"\n"
              "constexpr auto kKernel = &ingot::pack_weight<ingot::e4m3fn, ingot::CodeLayout::packed_f16>;\n");
   // For codes smaller than a byte, both packed layouts use the same kernels.
   BOOST_TEST(generate(parse("pack_weight e3m2fn packed_f16 unpack")).text ==
@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(generated_text) {
   // The split, the bias and batch_invariant are kernel parameters.
   const std::string text =
       "// dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 kernel=mma:16x64x128:3:1:2\n"
-      "#include \"dequant_mma.cuh\"\n"
+      "#include \"dequant/dequant_mma.cuh\"\n"
       "constexpr auto kKernel = &ingot::dequant_mma<ingot::e4m3fn, ingot::CodeLayout::row_major, "
       "ingot::bf16, ingot::f32, ingot::DequantFactors::groups64, ingot::DequantMmaTiling{16, 64, 2}>;\n";
   BOOST_TEST(generate(parse("dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 bias batch_invariant "
@@ -135,8 +135,10 @@ BOOST_AUTO_TEST_CASE(generated_text) {
                                           "epilogue=x*gate kernel=sm90:wgmma:32x256x64:4:2:1:waves2"))
                                .text;
   BOOST_TEST(
-      sm90.find("// dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu epilogue=x*gate "
-                "kernel=sm90:wgmma:32x256x64:4:2:1:waves2\n#include \"dequant_sm90.cuh\"\nnamespace ingot {\n") == 0U);
+      sm90.find(
+          "// dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu epilogue=x*gate "
+          "kernel=sm90:wgmma:32x256x64:4:2:1:waves2\n#include \"dequant/dequant_sm90.cuh\"\nnamespace ingot {\n") ==
+      0U);
   BOOST_TEST(
       sm90.find("constexpr auto kKernel = &ingot::dequant_sm90<ingot::e2m1fn, ingot::CodeLayout::packed, ingot::f16, "
                 "ingot::f16, ingot::DequantFactors::mx32, ingot::DequantSm90Tiling{32, 2, 2, 64, 4, 2, 1, true, 1, 1}, "

@@ -21,118 +21,118 @@ struct Golden {
 const std::vector<Golden> kGolden{
     {"amax bf16 scale=tensor", Pass::first,
      "// amax bf16 scale=tensor (first pass)\n"
-     "#include \"amax.cuh\"\n"
+     "#include \"cast/amax.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_partials<ingot::ValueSource<ingot::bf16>>;\n"},
     {"amax bf16 scale=tensor", Pass::main,
      "// amax f32 scale=row\n"
-     "#include \"amax.cuh\"\n"
+     "#include \"cast/amax.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_rows<ingot::ValueSource<ingot::f32>>;\n"},
     {"amax f16 scale=row", Pass::main,
      "// amax f16 scale=row\n"
-     "#include \"amax.cuh\"\n"
+     "#include \"cast/amax.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_rows<ingot::ValueSource<ingot::f16>>;\n"},
     {"cast bf16->e4m3fn scale=row out=codes pow2", Pass::main,
      "// cast bf16->e4m3fn scale=row out=codes\n"
-     "#include \"cast_rows.cuh\"\n"
+     "#include \"cast/cast_rows.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, false>;\n"},
     {"cast bf16->e4m3fn scale=row+col out=codes,transposed pow2", Pass::whole,
      "// cast bf16->e4m3fn scale=row+col out=codes,transposed (in one launch)\n"
-     "#include \"cast_whole.cuh\"\n"
+     "#include \"cast/cast_whole.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_whole<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, ingot::Rowwise, "
      "ingot::Columnwise, false, false>;\n"},
     {"cast bf16->e4m3fn scale=1x128 out=codes", Pass::main,
      "// cast bf16->e4m3fn scale=1x128 out=codes\n"
-     "#include \"cast_row_groups.cuh\"\n"
+     "#include \"cast/cast_row_groups.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_row_groups<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, false>;\n"},
     {"cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list", Pass::first,
      "// list: maxima for scale=row+1x128 of bf16\n"
-     "#include \"cast_list.cuh\"\n"
+     "#include \"cast/cast_list.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_list_maxima<ingot::ValueSource<ingot::bf16>, ingot::Rowwise, "
      "ingot::NotWritten>;\n"},
     {"cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list", Pass::main,
      "// cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list\n"
-     "#include \"cast_list.cuh\"\n"
+     "#include \"cast/cast_list.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_list<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, ingot::Rowwise, "
      "ingot::RowGroups, false, false>;\n"},
     {"cast f32->e5m2fnuz scale=row out=codes,transposed,sum:bf16 pow2", Pass::first,
      "// cast f32->e5m2fnuz scale=row out=codes\n"
-     "#include \"cast_rows.cuh\"\n"
+     "#include \"cast/cast_rows.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::f32>, ingot::e5m2fnuz, false>;\n"},
     {"cast f32->e5m2fnuz scale=row out=codes,transposed,sum:bf16 pow2", Pass::main,
      "// cast f32->e5m2fnuz scale=row out=transposed,sum:f32\n"
-     "#include \"cast_tiles.cuh\"\n"
+     "#include \"cast/cast_tiles.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f32>, ingot::e5m2fnuz, ingot::NotWritten, "
      "ingot::Rowwise, false, false, true>;\n"},
     {"cast f32->e5m2 scale=row out=transposed", Pass::first,
      "// amax f32 scale=row\n"
-     "#include \"amax.cuh\"\n"
+     "#include \"cast/amax.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_rows<ingot::ValueSource<ingot::f32>>;\n"},
     {"cast f16->e5m2 scale=row+1x128 out=codes,transposed given", Pass::main,
      "// cast f16->e5m2 scale=row+1x128 out=codes,transposed given\n"
-     "#include \"cast_tiles.cuh\"\n"
+     "#include \"cast/cast_tiles.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f16>, ingot::e5m2, ingot::Rowwise, "
      "ingot::RowGroups, true, false, false>;\n"},
     {"cast f16->e5m2 scale=row+col out=codes,transposed", Pass::first,
      "// maxima of rows columns of f16\n"
-     "#include \"amax.cuh\"\n"
+     "#include \"cast/amax.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_tiles<ingot::ValueSource<ingot::f16>, false, true, true>;\n"},
     {"cast f16->e5m2 scale=tensor out=transposed", Pass::first,
      "// amax f16 scale=tensor (first pass)\n"
-     "#include \"amax.cuh\"\n"
+     "#include \"cast/amax.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_partials<ingot::ValueSource<ingot::f16>>;\n"},
     {"cast f16->e5m2 scale=tensor out=transposed", Pass::main,
      "// cast f16->e5m2 scale=tensor out=transposed\n"
-     "#include \"cast_tiles.cuh\"\n"
+     "#include \"cast/cast_tiles.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f16>, ingot::e5m2, ingot::NotWritten, "
      "ingot::Tensorwise, false, false, false>;\n"},
     {"gemm e4m3fn*e5m2->bf16 nt scale=tensor,row bias fast", Pass::main,
      "// gemm e4m3fn*e5m2->bf16\n"
-     "#include \"gemm_simt.cuh\"\n"
+     "#include \"gemm/gemm_simt.cuh\"\n"
      "constexpr auto kKernel = &ingot::gemm_simt<ingot::e4m3fn, ingot::e5m2, ingot::bf16>;\n"},
     {"cast_stats bf16->e4m3fn scale=1x128 transposed", Pass::first,
      "// cast_stats bf16->e4m3fn transposed\n"
-     "#include \"cast_stats.cuh\"\n"
+     "#include \"cast/cast_stats.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_stats_tiles<ingot::bf16, ingot::e4m3fn, true>;\n"},
     {"cast_stats f32", Pass::first,
      "// cast_stats f32\n"
-     "#include \"cast_stats.cuh\"\n"
+     "#include \"cast/cast_stats.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_stats_tiles<ingot::f32, ingot::Uncast, false>;\n"},
     {"cast_stats f32", Pass::main,
      "// cast_stats (finish)\n"
-     "#include \"cast_stats.cuh\"\n"
+     "#include \"cast/cast_stats.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_stats_finish;\n"},
     {"column_sum bf16->f32", Pass::first,
      "// column_sum bf16 (first pass)\n"
-     "#include \"column_sum.cuh\"\n"
+     "#include \"cast/column_sum.cuh\"\n"
      "constexpr auto kKernel = &ingot::column_sum_partials<ingot::bf16>;\n"},
     {"column_sum bf16->f32", Pass::main,
      "// column_sum ->f32\n"
-     "#include \"column_sum.cuh\"\n"
+     "#include \"cast/column_sum.cuh\"\n"
      "constexpr auto kKernel = &ingot::column_sum_finish<ingot::f32>;\n"},
     {"norm rms bf16->e4m3fn affine scale=row out=codes,stats pow2", Pass::main,
      "// norm rms bf16->e4m3fn affine scale=row out=codes\n"
-     "#include \"norm_rows.cuh\"\n"
+     "#include \"norm/norm_rows.cuh\"\n"
      "constexpr auto kKernel = &ingot::norm_rows<ingot::bf16, ingot::RmsNorm, true, ingot::e4m3fn, false, false>;\n"},
     {"norm layer f32->e5m2 scale=tensor out=codes,result given", Pass::main,
      "// norm layer f32->e5m2 scale=tensor out=codes,result given\n"
-     "#include \"norm_rows.cuh\"\n"
+     "#include \"norm/norm_rows.cuh\"\n"
      "constexpr auto kKernel = &ingot::norm_rows<ingot::f32, ingot::LayerNorm, false, ingot::e5m2, true, true>;\n"},
     {"norm layer f16 out=stats", Pass::main,
      "// norm layer f16 out=stats\n"
-     "#include \"norm_rows.cuh\"\n"
+     "#include \"norm/norm_rows.cuh\"\n"
      "constexpr auto kKernel = &ingot::norm_rows<ingot::f16, ingot::LayerNorm, false, ingot::NoCodes, false, "
      "false>;\n"},
     {"norm_backward layer bf16 affine sums=bf16", Pass::main,
      "// norm_backward layer bf16 affine sums=f32\n"
-     "#include \"norm_backward.cuh\"\n"
+     "#include \"norm/norm_backward.cuh\"\n"
      "constexpr auto kKernel = &ingot::norm_backward<ingot::bf16, ingot::LayerNorm, true>;\n"},
     {"norm_backward layer bf16 affine sums=bf16", Pass::finish,
      "// column_sum ->bf16\n"
-     "#include \"column_sum.cuh\"\n"
+     "#include \"cast/column_sum.cuh\"\n"
      "constexpr auto kKernel = &ingot::column_sum_finish<ingot::bf16>;\n"},
     {"amax_history reduce=most_recent", Pass::main,
      "// amax_history\n"
-     "#include \"amax_history.cuh\"\n"
+     "#include \"cast/amax_history.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_history;\n"},
 };
 
@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(golden_texts_of_elementwise) {
   const auto check = [](const char* line, PointwisePrecision precision, const std::string& in) {
     const Source source = generate(parse(line));
     BOOST_TEST(source.name == line);
-    BOOST_TEST(source.text == std::string("// ") + line + "\n#include \"elementwise.cuh\"\n" +
+    BOOST_TEST(source.text == std::string("// ") + line + "\n#include \"cast/elementwise.cuh\"\n" +
                                   render(parse_pointwise("exp(x) + a[col]"), "Fused", precision) +
                                   "constexpr auto kKernel = &ingot::elementwise<ingot::ValueSource<ingot::" + in +
                                   ", ingot::Fused, false, true>>;\n");
@@ -312,7 +312,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
                                .text;
   BOOST_TEST(text ==
              "// gemm e4m3fn*e5m2->f16 nt scale=row,row bias fast kernel=sm90:128x128:2x1:6:pingpong\n"
-             "#include \"gemm_sm90.cuh\"\n"
+             "#include \"gemm/gemm_sm90.cuh\"\n"
              "constexpr auto kKernel = &ingot::gemm_sm90<ingot::e4m3fn, ingot::e5m2, ingot::f16, "
              "ingot::Sm90Tiling{128, 128, 2, 1, 6, true}, true, ingot::Sm90Factors::rows, true>;\n");
   const auto of = [](const char* line) { return generate(parse(line)).text; };
@@ -345,7 +345,7 @@ BOOST_AUTO_TEST_CASE(gemm_mma_is_named_by_its_tile) {
   const std::string text = of("gemm e4m3fnuz*e5m2->f16 scale=tensor,row bias fast kernel=mma:64x64");
   BOOST_TEST(text ==
              "// gemm e4m3fnuz*e5m2->f16 kernel=mma:64x64\n"
-             "#include \"gemm_mma.cuh\"\n"
+             "#include \"gemm/gemm_mma.cuh\"\n"
              "constexpr auto kKernel = &ingot::gemm_mma<ingot::e4m3fnuz, ingot::e5m2, ingot::f16, "
              "ingot::MmaTiling{64, 64}, false>;\n");
   BOOST_TEST(of("gemm e4m3fnuz*e5m2->f16 scale=row,row kernel=mma:64x64") == text);

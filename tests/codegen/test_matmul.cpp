@@ -55,5 +55,5 @@ BOOST_AUTO_TEST_CASE(other_kernels_are_refused) {
   BOOST_TEST(error.message.find("is no GEMM and no dequant_matmul") != std::string::npos, error.message);
   BOOST_TEST(refused([] {
                parse_matmul_call("dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 4096");
-             }).message.find("expected the spec of a product and then its m, n and k") != std::string::npos);
+             }).message.find("expected the spec of a matmul and then its m, n and k") != std::string::npos);
 }

@@ -48,7 +48,7 @@ const std::vector<Case> kCases{
 
 std::string all_rendered() {
   std::string text =
-      "// Written by test_pointwise_render.cpp: see there.\n#pragma once\n\n#include \"pointwise.cuh\"\n";
+      "// Written by test_pointwise_render.cpp: see there.\n#pragma once\n\n#include \"pointwise/pointwise.cuh\"\n";
   for (const Case& one : kCases) text += "\n" + render(parse_pointwise(one.text), one.name, one.precision);
   return text;
 }

@@ -109,10 +109,10 @@ BOOST_AUTO_TEST_CASE(hashes_do_not_collide) {
 
 BOOST_AUTO_TEST_CASE(each_is_one_kernel_of_its_own) {
   BOOST_TEST(generate(parse("quantize_mx bf16->e2m1fn")).text ==
-             "// quantize_mx bf16->e2m1fn\n#include \"quantize_mx.cuh\"\n"
+             "// quantize_mx bf16->e2m1fn\n#include \"quantize/quantize_mx.cuh\"\n"
              "constexpr auto kKernel = &ingot::quantize_mx<ingot::bf16, ingot::e2m1fn>;\n");
   BOOST_TEST(generate(parse("float_quantize f32 e3m2")).text ==
-             "// float_quantize f32 e3m2\n#include \"float_quantize.cuh\"\n"
+             "// float_quantize f32 e3m2\n#include \"quantize/float_quantize.cuh\"\n"
              "constexpr auto kKernel = &ingot::float_quantize<ingot::f32, 3, 2>;\n");
   std::set<std::string> texts;
   for (const KernelSpec& spec : listed_specs()) {
