@@ -15,7 +15,7 @@ namespace {
   throw Error(ErrorCode::invalid_spec, std::string(line), message);
 }
 
-// The number at the end of `rest`, which is dropped with the spaces before it.
+// Takes the number at the end of `rest` off, with the spaces around it.
 std::int64_t take_size(std::string_view line, std::string_view& rest, const char* name) {
   const auto end = rest.find_last_not_of(" \t\r");
   rest = rest.substr(0, end == std::string_view::npos ? 0 : end + 1);
@@ -24,7 +24,7 @@ std::int64_t take_size(std::string_view line, std::string_view& rest, const char
   std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc{} || stop != word.data() + word.size() || value <= 0) {
-    refuse(line, fmt::format("\"{}\" is no {}; expected the spec of a product and then its m, n and k, such as "
+    refuse(line, fmt::format("\"{}\" is no {}; expected the spec of a matmul and then its m, n and k, such as "
                              "\"gemm bf16*bf16->bf16 nt 8192 4096 4096\"",
                              word, name));
   }
@@ -36,8 +36,8 @@ std::int64_t take_size(std::string_view line, std::string_view& rest, const char
 
 std::size_t hash_value(const MatmulCall& call) { return hash_with(hash_value(kernel_spec(call.spec)), call.size); }
 
-KernelSpec kernel_spec(const MatmulSpec& product) {
-  return std::visit([](const auto& spec) { return KernelSpec(spec); }, product);
+KernelSpec kernel_spec(const MatmulSpec& matmul) {
+  return std::visit([](const auto& spec) { return KernelSpec(spec); }, matmul);
 }
 
 MatmulSpec parse_matmul_spec(std::string_view line) {
@@ -53,14 +53,14 @@ DequantMatmulSpec without_kernel(DequantMatmulSpec spec) {
   return spec;
 }
 
-MatmulSpec without_kernel(const MatmulSpec& product) {
-  return std::visit([](const auto& spec) { return MatmulSpec(without_kernel(spec)); }, product);
+MatmulSpec without_kernel(const MatmulSpec& matmul) {
+  return std::visit([](const auto& spec) { return MatmulSpec(without_kernel(spec)); }, matmul);
 }
 
-bool names_kernel(const MatmulSpec& product) { return product != without_kernel(product); }
+bool names_kernel(const MatmulSpec& matmul) { return matmul != without_kernel(matmul); }
 
-std::string kernel_of(const MatmulSpec& product) {
-  const std::string line = print(kernel_spec(product));
+std::string kernel_of(const MatmulSpec& matmul) {
+  const std::string line = print(kernel_spec(matmul));
   constexpr std::string_view kKey = " kernel=";
   const auto at = line.find(kKey);
   return at == std::string::npos ? "automatic" : line.substr(at + kKey.size());

@@ -1,5 +1,5 @@
-// The multiplications that a kernel is chosen for, one by one and size by size: GEMMs, and products with weights that
-// are decoded within them. As text, a line of the manifest that a run records and `ingot tune` reads: the spec, then m
+// The matrix multiplications that kernels are chosen for, each spec and size by itself: GEMMs, and matmuls that decode
+// their weights. As text, a call is a line of the manifest that a run records and `ingot tune` reads: the spec, then m
 // (tokens), n (output features) and k.
 //
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor 8192 4096 14336
@@ -30,16 +30,16 @@ inline auto matching(const MatmulCall& call) {
   return [&call](const auto& entry) { return entry.call == call; };
 }
 
-KernelSpec kernel_spec(const MatmulSpec& product);
-// Throws Error{invalid_spec} where the line is another kernel's.
+KernelSpec kernel_spec(const MatmulSpec& matmul);
+// Throws Error{invalid_spec} if the line is the spec of another operation.
 MatmulSpec parse_matmul_spec(std::string_view line);
 
-// With the choice of its kernel left to the library.
+// The spec with the choice of its kernel left to the library.
 DequantMatmulSpec without_kernel(DequantMatmulSpec spec);
-MatmulSpec without_kernel(const MatmulSpec& product);
-bool names_kernel(const MatmulSpec& product);
-// The kernel that it names, as its line does: "sm90:128x256:2x1:4:cooperative", "cublaslt:3"; else "automatic".
-std::string kernel_of(const MatmulSpec& product);
+MatmulSpec without_kernel(const MatmulSpec& matmul);
+bool names_kernel(const MatmulSpec& matmul);
+// The kernel that the spec names, as in its line: "sm90:128x256:2x1:4:cooperative", "cublaslt:3"; else "automatic".
+std::string kernel_of(const MatmulSpec& matmul);
 
 std::string print(const MatmulCall& call);
 // Throws Error{invalid_spec} that quotes what is wrong.

@@ -1,4 +1,4 @@
-// The files of templates/, embedded at build time (cmake/embed_templates.cmake), or read from a folder for development.
+// The files of templates/: embedded at build time (cmake/embed_templates.cmake), or read from a folder for development.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Which kernels and tilings a dequant_matmul may be computed with, and a guess at the best: pure functions of the spec,
+// The kernels and tilings that can compute a dequant_matmul, and estimates of the fastest: pure functions of the spec,
 // the sizes and the GPU.
 #pragma once
 
@@ -10,26 +10,28 @@
 
 namespace ingot {
 
-// Every tiling that the spec's kernel, which is not `automatic`, is offered with for these sizes: the spec's own alone
-// where it has one. Never empty, but where the kernel has none for the spec's factors. With batch_invariant those
-// whose sums are in the order that the spec, N and K alone decide.
+// Every tiling that the spec's kernel, which must not be `automatic`, is offered with for these sizes; if the spec has
+// a tiling, only that one. Empty only if the kernel has no tiling for the spec's factors. With batch_invariant, only
+// tilings whose order of summation depends on nothing but the spec, N and K.
 std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
-                                           const MatmulDevice& place);
+                                           const MatmulDevice& device);
 
-// The spec with each kernel that it may have there, the faster one first; alone where it names one.
-std::vector<DequantMatmulSpec> dequant_kernels(const DequantMatmulSpec& spec, const MatmulDevice& place);
+// The spec with each kernel that it can use on that GPU, the faster one first; if it names a kernel, only that one.
+std::vector<DequantMatmulSpec> dequant_kernels(const DequantMatmulSpec& spec, const MatmulDevice& device);
 
-// Microseconds, roughly: good for comparing tilings of one size. Of a spec that names its kernel.
+// Microseconds, roughly: good for comparing tilings of one size. The spec must name its kernel.
 double estimate_dequant(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& tiling,
-                        const MatmulDevice& place);
+                        const MatmulDevice& device);
 
 // Specs that each name a kernel and a tiling, best guess first: a call tries them in turn. Each but the last may refuse
-// a call for what only the call knows (addresses, row strides). A spec that names its kernel has that one alone.
+// a call for reasons that only the call knows (addresses, row strides). For a spec that names its kernel, the list has
+// only that one.
 std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, const MatmulSize& size,
-                                             const MatmulDevice& place);
+                                             const MatmulDevice& device);
 
-// Those that are worth measuring: of each kernel that runs there the best guesses, dequant_order()'s first one first.
+// The specs that are worth measuring: the best guesses for each kernel that runs on that GPU, dequant_order()'s first
+// one first.
 std::vector<DequantMatmulSpec> dequant_candidates(const DequantMatmulSpec& spec, const MatmulSize& size,
-                                                  const MatmulDevice& place);
+                                                  const MatmulDevice& device);
 
 }  // namespace ingot

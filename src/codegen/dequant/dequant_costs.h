@@ -1,61 +1,62 @@
-// What the estimates in dequant_sm90_candidates.cpp and dequant_mma_candidates.cpp are made of: times of an H200. Those
-// of dequant_mma are guesses, from the instructions that it issues; bench_weight_only --every measures every tiling.
+// Constants of the estimates in dequant_sm90_candidates.cpp and dequant_mma_candidates.cpp: times on an H200. Those of
+// dequant_mma are guesses, from the instructions that it issues; bench_weight_only --every measures every tiling.
 #pragma once
 
 namespace ingot::costs {
 
 struct DequantMmaCosts {
   double start_us = 3.0;
-  double bytes_per_us = 3.9e6;    // of memory, the weight's
-  double x_bytes_per_us = 5.5e6;  // of the L2
-  double codes_ns = 22;           // of a warp's 64 k: loads and decoding, of a multiprocessor that has enough warps
-  double tokens_ns = 7;           // likewise of 8 tokens
-  double group_ns = 3;            // likewise of 8 tokens, for each group's factor
-  double stage_ns = 480;          // of a stage, at least: two of them hide the memory's latency
-  double tile_ns = 1500;          // beside its stages
-  double split_us = 2.5;          // of adding up what several blocks have
+  double bytes_per_us = 3.9e6;    // memory bandwidth, for the weight
+  double x_bytes_per_us = 5.5e6;  // L2 bandwidth, for x
+  double codes_ns = 22;           // loads and decoding of a warp's 64 k, on a multiprocessor that has enough warps
+  double tokens_ns = 7;           // likewise, for 8 tokens
+  double group_ns = 3;            // likewise, for each group's factor and 8 tokens
+  double stage_ns = 480;          // least time of a stage: two of them hide the memory's latency
+  double tile_ns = 1500;          // time of a tile beside its stages
+  double split_us = 2.5;          // time to add up the sums of several blocks
   double part_bytes_per_us = 2e6;
 };
 inline constexpr DequantMmaCosts kDequantMma{};
 
-// Of a code: what all warps of a multiprocessor take for one on the mean, and (over the number of warps) what one takes
-// by itself.
+// Time per code: the mean with all warps of a multiprocessor busy, and what one warp takes by itself (which the model
+// divides by the number of warps).
 struct DequantDecoding {
   double mma_ns, mma_warp_ns, wgmma_ns;
 };
 
-// Fitted to the times of all tilings of 111 products, launches of constant weights right behind each other (e4m3fn by
-// bf16, factors of rows, 1 to 1024 tokens, from 32 on also under the power that a GPU may draw for long; other codes
-// and factors with 1, 16 and 64), so that the tiling of the least estimate costs little over the fastest one: 0.9 % on
-// the mean and 9 % at most, of the 106 whose choice was timed (bench/results/weight_only_tilings_h200.json), and 0.6 %
-// and 5 % of 52 that were timed with version 3 of the packed layouts, for which six and four bits' wgmma_ns were made
-// less. Figures are therefore the model's, not the hardware's. Per nanosecond: of a multiprocessor.
+// Fitted to the times of all tilings of 111 matmuls, launched one right behind the other with the same weights (e4m3fn
+// by bf16, factors of rows, 1 to 1024 tokens, from 32 tokens on also under the power that a GPU may draw for long;
+// other codes and factors with 1, 16 and 64 tokens), so that the tiling with the lowest estimate is nearly as fast as
+// the fastest one. For the 106 whose choice was timed (bench/results/weight_only_tilings_h200.json) it was slower by
+// 0.9 % on average and by 9 % at most; for 52 that were timed with version 3 of the packed layouts, for which wgmma_ns
+// of six and four bits were lowered, by 0.6 % and 5 %. The figures describe the model, not the hardware. Rates per
+// nanosecond are those of one multiprocessor.
 struct DequantSm90Costs {
   double start_us = 1.374;
-  double ring_us = 0.853;            // more, where stages fill all of shared memory
-  double memory_per_us = 4.303e+06;  // bytes
+  double ring_us = 0.853;            // added where stages fill all of shared memory
+  double memory_per_us = 4.303e+06;  // bytes of memory bandwidth
   double bytes_per_ns = 59.45;       // into shared memory, with x
   DequantDecoding eight{0.001447, 0.1364, 0.01503};
   DequantDecoding six{0, 0.002775, 0.0133};
   DequantDecoding four{0.009649, 0.02242, 0.0093};
   double wgmma_warp_ns = 0.00241;
-  double wgmma_per_ns = 4366;  // codes by tokens
-  double mma_sum_ns = 0.1392;  // of one warp, for each code and token whose sum has a factor of its own
+  double wgmma_per_ns = 4366;  // codes times tokens
+  double mma_sum_ns = 0.1392;  // one warp's time for each code and token whose sum has a factor of its own
   double wgmma_sum_ns = 0.01483;
-  double mx_mma_warp_ns = 0.1042;  // of a code that is multiplied by a factor
+  double mx_mma_warp_ns = 0.1042;  // for a code that is multiplied by a factor
   double mx_wgmma_ns = 0.00104;
   double mx_wgmma_warp_ns = 0.02466;
-  double mx_row_ns = 3.563;      // of a row in a stage, whose factors are copied
-  double stage_ns = 213.2;       // that a warp waits in each stage
-  double multicast_ns = 142.6;   // likewise, where blocks wait for each other
-  double mma_step_ns = 76.81;    // likewise in each step of 32 k, of 16 tokens
-  double wgmma_step_ns = 41.45;  // of 64
-  double ring_ns = 1579;         // from a stage's last use until its next codes are there, and what they take
-  double write_ns = 187.3;       // of 1024 outputs
+  double mx_row_ns = 3.563;      // to copy the factors of a row of a stage
+  double stage_ns = 213.2;       // a warp's wait in each stage
+  double multicast_ns = 142.6;   // the same where blocks wait for each other
+  double mma_step_ns = 76.81;    // a warp's wait in each step of 32 k, for 16 tokens
+  double wgmma_step_ns = 41.45;  // the same for 64 tokens
+  double ring_ns = 1579;         // from a stage's last use until its next codes have arrived
+  double write_ns = 187.3;       // to write 1024 outputs
   double exchange_ns = 2.933;
   double k_warps_ns = 438.5;
-  double part_ns = 3004;         // of another block's sums that are added
-  double stream_k_apart = 1.08;  // times as long, where tiles of the same rows have other tokens
+  double part_ns = 3004;         // to add another block's sums
+  double stream_k_apart = 1.08;  // factor where tiles share their rows but not their tokens
 };
 inline constexpr DequantSm90Costs kDequantSm90{};
 

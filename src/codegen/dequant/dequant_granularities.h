@@ -1,4 +1,4 @@
-// What shares an f32 factor of a weight that is decoded within its product.
+// The parts of a decoded weight that may share an f32 factor.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// The estimate: rounds of blocks, each as long as its stages, which take what their instructions take or what the
-// memory's latency leaves, whichever is longer; never less than reading the weight takes. Constants: dequant_costs.h.
+// The estimate: rounds of blocks, each as long as its stages. A stage takes as long as its instructions or as the
+// memory's latency, whichever is longer. The whole takes at least the time to read the weight. Constants:
+// dequant_costs.h.
 #include "ingot/codegen/dequant/dequant_mma_candidates.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ constexpr std::array kMmaShapes{MmaShape{64, 4}, MmaShape{64, 2}, MmaShape{128, 
 constexpr std::array kMmaTokens{8, 16, 32, 64};
 constexpr std::array kMmaSplits{1, 2, 3, 4, 6, 8, 12, 16};
 
-// The tokens of a tile that are not many more than there are.
+// The smallest tile that holds m tokens, or the largest there is.
 int fitting_tokens(std::int64_t m, int most) {
   for (const int tokens : kMmaTokens) {
     if (tokens >= m || tokens == most) return tokens;
@@ -50,7 +51,7 @@ std::vector<DequantTiling> dequant_mma_tilings(const MatmulSize& size) {
     for (const int tokens : kMmaTokens) {
       if (tokens > fitting || 2 * tokens < fitting) continue;
       for (const int split : kMmaSplits) {
-        // A part of fewer than two stages is mostly its beginning and its end.
+        // In a part of fewer than two stages, starting and finishing take most of the time.
         if (split != 1 && ceil_div<std::int64_t>(size.k, 64 * shape.k_warps) < 2 * split) continue;
         all.push_back(mma_tiling(shape, tokens, split));
       }
@@ -74,7 +75,7 @@ double estimate_dequant_mma(const DequantMatmulSpec& spec, const MatmulSize& siz
   const double tiles = static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens)) *
                        static_cast<double>(ceil_div<std::int64_t>(size.n, t.rows));
   const double warps = t.rows / 16.0 * t.k_warps;
-  const double at_once = t.tokens == 64 ? 2 : std::max(1.0, 24 / warps);  // blocks of a multiprocessor
+  const double at_once = t.tokens == 64 ? 2 : std::max(1.0, 24 / warps);  // blocks on a multiprocessor
   const double stages = std::ceil(static_cast<double>(ceil_div<std::int64_t>(size.k, t.depth)) / t.split);
   const double blocks = tiles * t.split;
   const double room = std::max(1, multiprocessors) * at_once;

@@ -1,4 +1,4 @@
-// Tilings of kernel dequant_mma, and what they take.
+// The tilings of kernel dequant_mma, and estimates of their times.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace ingot {
 
 std::vector<DequantTiling> dequant_mma_tilings(const MatmulSize& size);
 
-// Those that add up a row's products in the same order as one of them.
+// Those that add up the terms of a row's sums in the same order as `tiling`.
 std::vector<DequantTiling> dequant_mma_tilings_like(const DequantTiling& tiling, const MatmulSize& size);
 
 // Microseconds, roughly.

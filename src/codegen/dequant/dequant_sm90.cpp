@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kMostStages = 32;
 
-// Formats of as many bits have the same tilings.
+// Formats with the same number of bits have the same tilings.
 template <class Function>
 auto visit_bits(Dtype weight, const Function& function) {
   switch (bits_of(weight)) {
@@ -17,7 +17,7 @@ auto visit_bits(Dtype weight, const Function& function) {
   }
 }
 
-// Divides rows into warpgroups of whole waves, and has numbers that the arithmetic below takes.
+// Are its numbers within what the arithmetic below can take, and its rows divided into warpgroups of whole waves?
 bool is_sound(const DequantTiling& t) {
   const auto within = [](int value, int most) { return value >= 1 && value <= most; };
   return within(t.tokens, 256) && within(t.rows, 1024) && within(t.depth, 1024) && within(t.stages, kMostStages) &&
@@ -89,7 +89,7 @@ u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling
 }
 
 u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling, u32 blocks) {
-  const u32 most = kDequantSharedTotal / (blocks + 1) - kDequantReserved;  // with which there is room for one more
+  const u32 most = kDequantSharedTotal / (blocks + 1) - kDequantReserved;  // with this much, one more block would fit
   return std::max(dequant_sm90_shared_bytes(spec, tiling), ceil_div(most + 1, kDequantSharedUnit) * kDequantSharedUnit);
 }
 

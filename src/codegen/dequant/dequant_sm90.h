@@ -1,4 +1,5 @@
-// A tiling of kernel sm90 as templates/dequant/dequant_sm90_tiling.cuh has it, and what follows from it.
+// Converts a tiling of kernel sm90 to the type of templates/dequant/dequant_sm90_tiling.cuh, and says what follows from
+// it: whether the kernel can be built, and how much shared memory it uses.
 #pragma once
 
 #include "ingot/codegen/dequant/dequant_spec.h"
@@ -7,31 +8,31 @@
 
 namespace ingot {
 
-// Of a tiling whose numbers are positive.
+// The numbers of the tiling must be positive.
 DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& tiling);
 
-// As kernel sm90 has them, and as mma.
+// How each kernel applies the spec's factors.
 DequantFactors dequant_sm90_factors(const DequantMatmulSpec& spec);
 DequantFactors dequant_mma_factors(const DequantMatmulSpec& spec);
 
-// Can the kernel be made of it, for the spec's weight and factors?
+// Can the kernel be built with this tiling, for the spec's weight and factors?
 bool dequant_sm90_exists(const DequantMatmulSpec& spec, const DequantTiling& tiling);
 
-// With as many stages as shared memory holds, 32 at most; 0 stages where the kernel cannot be made.
+// The tiling with as many stages as shared memory holds, 32 at most; 0 stages if the kernel cannot be built.
 DequantTiling with_all_stages(const DequantMatmulSpec& spec, DequantTiling tiling);
 
-// With as many as fill so many percent of a multiprocessor's shared memory: fewer than two, and the kernel cannot be
-// made.
+// The tiling with the stages that fill `percent` of a multiprocessor's shared memory; with fewer than two, the kernel
+// cannot be built.
 DequantTiling with_stages(const DequantMatmulSpec& spec, DequantTiling tiling, int percent);
 
-// Of a multiprocessor's shared memory what its blocks use, of 1: without what a launch asks for beside it.
+// The share (0 to 1) of a multiprocessor's shared memory that its blocks use, without what a launch requests beyond it.
 double dequant_sm90_fills(const DequantMatmulSpec& spec, const DequantTiling& tiling);
 
-// What the kernel uses.
+// Shared memory that the kernel uses.
 u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling);
-// What a launch asks for, of which no multiprocessor is to have more than so many blocks, one or more: so much, too,
-// that it has no room for more. While the kernel ahead ends, the first multiprocessors that are free would else have
-// twice as many, and the last ones none.
+// Shared memory to request so that at most `blocks` (one or more) fit on a multiprocessor. Otherwise, while the
+// previous kernel ends, the first multiprocessors to become free would take twice as many blocks, and the last ones
+// none.
 u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling, u32 blocks);
 
 }  // namespace ingot

@@ -1,8 +1,8 @@
-// The estimate: rounds of clusters, each of as many stages as its part of K has, or (stream-K) an equal share of all
-// stages; and what all that the rings have asked for holds up the first of x. A stage takes the longest of what reading
-// it takes, what decoding and multiplying it takes, one after the other, what a warp must wait for in each step of 32
-// k, the time until a stage that was handed back is full again, and what copying factors row by row takes. And never
-// less than the memory takes. Constants: dequant_costs.h.
+// The estimate: rounds of clusters, each with the stages of its part of K, or (stream-K) with an equal share of all
+// stages; plus the delay of the first x behind the prefetched codes. A stage takes the longest of: reading it; decoding
+// it and then multiplying it; a warp's waits in each step of 32 k; the time until a stage that was handed back is full
+// again; and copying factors row by row. The whole takes at least the time of the memory traffic. Constants:
+// dequant_costs.h.
 #include "ingot/codegen/dequant/dequant_sm90_candidates.h"
 
 #include <algorithm>
@@ -21,16 +21,16 @@ namespace {
 
 constexpr int kStreamK = 0;  // in place of a split
 
-// Of a block: tokens, warpgroups, waves, k of a stage, blocks of a multiprocessor, warpgroups that share a stage's k;
-// into how many parts K is cut; blocks that load x for each other; percent of shared memory that its stages fill: the
-// first of x comes behind all codes that they ask for.
-//
-// Few, of which for most products that were measured one is within 1 % of the best that there is
-// (bench/results/weight_only_tilings_h200.json), and for 32 and 64 tokens those that held up best under load. Of equal
-// estimates the first is chosen.
+// A block's tokens, warpgroups and waves; k of a stage; blocks on a multiprocessor; warpgroups that share a stage's k;
+// parts that K is cut into; blocks that load x for each other; and the percentage of shared memory that the stages
+// fill: the first x arrives behind all the codes that they request.
 struct Sm90Shape {
   int tokens, groups, waves, depth, blocks, k_warps, split, multicast, percent;
 };
+
+// A short list: for most measured matmuls one entry is within 1 % of the best
+// (bench/results/weight_only_tilings_h200.json); for 32 and 64 tokens it has those that held up best under load. Of
+// equal estimates the first is chosen.
 constexpr std::array kSm90MmaShapes{
     Sm90Shape{8, 2, 1, 128, 2, 1, 4, 1, 100},         Sm90Shape{8, 2, 1, 256, 1, 1, 1, 1, 100},
     Sm90Shape{8, 2, 1, 256, 1, 2, 2, 1, 52},          Sm90Shape{8, 2, 1, 512, 1, 2, 2, 1, 52},
@@ -63,34 +63,33 @@ constexpr std::array kSm90WgmmaShapes{
     Sm90Shape{256, 2, 1, 64, 1, 1, 1, 2, 100},        Sm90Shape{256, 2, 1, 64, 1, 1, kStreamK, 1, 100}};
 constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
 
-// Does a tile of so many tokens suit M: no more than there are, rounded up, and not so few that weights are decoded
-// over and over?
+// Does a tile of `tokens` tokens suit m: not larger than m needs, and not so small that weights are decoded over and
+// over?
 bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens < 2 * m) && (tokens >= m || tokens >= 64); }
 
-// k whose sum has a factor of its own in kernel sm90, 0: none has.
+// Length along K of the sums that have factors of their own in kernel sm90; 0 if none have.
 int sum_group(const DequantMatmulSpec& spec) { return static_cast<int>(dequant_group(dequant_sm90_factors(spec))); }
 
 bool has_factors_of_codes(const DequantMatmulSpec& spec) {
   return dequant_sm90_factors(spec) == DequantFactors::mx32_codes;
 }
 
-// Two sets of sums, where groups have their own, and what they need beside them: more than a thread has registers. Four
-// warpgroups have 112 to a thread; sums of 32 tokens by mma.sync need many beside them if a stage is long, and those of
-// two waves by wgmma.
+// Does the kernel need more registers than a thread has? Where groups have factors, a thread keeps two sets of sums.
+// With four warpgroups a thread has 112 registers; mma.sync with 32 tokens and long stages, and wgmma with two waves,
+// need many beside the sums.
 bool spills(const DequantMatmulSpec& spec, const DequantTiling& t) {
   if (sum_group(spec) == 0) return false;
   return (t.rows == 256 * t.waves && t.tokens * t.waves >= 64) || (!t.wgmma && t.tokens == 32 && t.depth > 128) ||
          (t.wgmma && t.waves > 1 && t.depth > 64);
 }
 
-// Where tiles are cut there are as many stages as bytes allow: of few bytes, handing them over takes longer than
-// reading them.
+// Stream-K takes as many stages as fit; where a stage has few bytes, handing it over takes longer than reading it.
 bool has_short_stages(const DequantMatmulSpec& spec, const DequantTiling& t) {
   return t.stream_k && t.rows * t.depth * bits_of(spec.weight) / 8 < (t.wgmma ? 8192 : 24576);
 }
 
-// Fewer stages than that leave the copy engine nothing to do while the last ones are used. (wgmma's are used for
-// longer: the tensor cores are asked for a step's sums while the next is decoded.)
+// With fewer stages the copy engine would be idle while the last ones are in use. (wgmma uses a stage for longer: the
+// tensor cores compute a step's sums while the next step is decoded.)
 int fewest_stages(const DequantTiling& tiling) { return tiling.wgmma || tiling.depth < 256 ? 3 : 2; }
 
 void add_sm90(const DequantMatmulSpec& spec, const DequantTiling& tiling, int percent,
@@ -102,7 +101,7 @@ void add_sm90(const DequantMatmulSpec& spec, const DequantTiling& tiling, int pe
 
 void add_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const Sm90Shape& shape, bool wgmma,
               std::vector<DequantTiling>& all) {
-  // A part of fewer than two stages is mostly its beginning and its end.
+  // In a part of fewer than two stages, starting and finishing take most of the time.
   const bool is_cut = shape.split > 1 && size.k >= std::int64_t{2} * shape.depth * shape.split;
   const int rows = 64 * shape.groups / shape.k_warps * shape.waves;
   add_sm90(spec,
@@ -126,7 +125,7 @@ std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, c
   std::vector<DequantTiling> all;
   const auto add = [&](std::span<const Sm90Shape> shapes, bool wgmma) {
     for (const Sm90Shape& shape : shapes) {
-      // (Where stream-K cuts depends on the count of tokens.)
+      // (Where stream-K cuts tiles depends on the number of tokens.)
       if (wgmma_alone && shape.split == kStreamK) continue;
       if (suits(shape.tokens, size.m)) add_sm90(spec, size, shape, wgmma, all);
     }
@@ -151,20 +150,21 @@ std::vector<DequantTiling> dequant_sm90_tilings_like(DequantTiling tiling, const
 
 namespace {
 
-// The longer of two times that overlap, and a little more where they are equal.
+// The longer of two overlapping times, and a little more where they are equal.
 double longer(double a, double b) {
   const double most = std::max({a, b, 1e-3});
   return most * std::pow(std::pow(a / most, 6) + std::pow(b / most, 6), 1.0 / 6);
 }
 
-// Clusters that run at once, of one block to a multiprocessor: they do not cross the GPU's parts, which have 16 or 18.
+// Clusters that run at once, with one block on each multiprocessor. A cluster stays within a part of the GPU, which has
+// 16 or 18 multiprocessors.
 int clusters_at_once(int multiprocessors, int blocks) {
   const int parts = std::max(1, multiprocessors / 16);
   const int whole = std::max(1, multiprocessors) / blocks;
   return std::max(1, blocks <= 2 ? whole : whole - parts / 4);
 }
 
-// For each sum that has a factor of its own, of a code.
+// Sums with factors of their own, per code.
 double sums_of_code(const DequantMatmulSpec& spec, const DequantTiling& t) {
   return sum_group(spec) == 0 ? 0 : static_cast<double>(t.tokens) / sum_group(spec);
 }
@@ -174,7 +174,7 @@ const costs::DequantDecoding& decoding_of(const DequantMatmulSpec& spec) {
   return bits_of(spec.weight) == 8 ? kCosts.eight : bits_of(spec.weight) == 6 ? kCosts.six : kCosts.four;
 }
 
-// Of a code, decoded and multiplied, by so many warps.
+// Time to decode and multiply one code, with `warps` warps.
 double ns_of_mma(const DequantMatmulSpec& spec, const DequantTiling& t, double warps) {
   constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
   const double alone = decoding_of(spec).mma_warp_ns + (has_factors_of_codes(spec) ? kCosts.mx_mma_warp_ns : 0) +
@@ -189,7 +189,7 @@ double ns_of_wgmma(const DequantMatmulSpec& spec, const DequantTiling& t, double
          t.tokens / kCosts.wgmma_per_ns + kCosts.wgmma_sum_ns * sums_of_code(spec, t);
 }
 
-// Stages that a block works through, of how many tiles, and parts that it adds to others' sums.
+// The stages and tiles that a block works through, and the partial sums that it adds to other blocks'.
 struct Rounds {
   double stages, tiles, parts, blocks_at_once;
 };
@@ -198,7 +198,7 @@ Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiproces
   const double tiles_m = static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens));
   const double tiles =
       tiles_m * static_cast<double>(ceil_div<std::int64_t>(size.n, std::int64_t{t.rows} * t.multicast));
-  const double one_each = clusters_at_once(multiprocessors, cluster);  // of one block to a multiprocessor
+  const double one_each = clusters_at_once(multiprocessors, cluster);  // with one block on each multiprocessor
   const double room = one_each * t.blocks;
   const auto stages = static_cast<double>(ceil_div<std::int64_t>(size.k, t.depth));
   const auto at_once = [&](double clusters) { return std::min<double>(t.blocks, std::ceil(clusters / one_each)); };
@@ -211,7 +211,7 @@ Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiproces
   }
   const double blocks = estimate_stream_k_blocks(tiles, stages, room);
   const double parts = std::fmod(tiles, blocks) == 0 ? 0 : tiles < blocks ? blocks / tiles : 1;
-  // Blocks that have the same rows for other tokens are at another k: codes are in the L2 less often.
+  // Blocks with the same rows and other tokens work at different k: their codes are in the L2 less often.
   const double apart = tiles_m > 1 ? costs::kDequantSm90.stream_k_apart : 1;
   return {.stages = std::ceil(tiles * stages / blocks) * apart,
           .tiles = std::max(1.0, tiles / blocks),
@@ -226,7 +226,7 @@ double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& si
   constexpr const costs::DequantSm90Costs& kCosts = costs::kDequantSm90;
   const Rounds rounds = rounds_of(size, t, multiprocessors);
   const double at_once = rounds.blocks_at_once;
-  // Of a stage.
+  // Times of a stage.
   const double weights = static_cast<double>(t.rows) * t.depth;
   const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * t.tokens * t.depth / t.multicast;
   const double reading = bytes / kCosts.bytes_per_ns * at_once;
@@ -238,7 +238,7 @@ double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& si
   const double copying = has_factors_of_codes(spec) ? kCosts.mx_row_ns * t.rows * at_once : 0;
   const double waiting = kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0) + step * steps;
   const double stage = std::max({reading, weights * at_once * of_code, waiting, filling, copying});
-  // Of a tile.
+  // Times of a tile.
   const double writing = kCosts.write_ns * t.rows * t.tokens / 1024;
   const double exchange =
       (t.split * t.k_warps == 1 ? 0 : kCosts.exchange_ns + writing) + (t.k_warps > 1 ? kCosts.k_warps_ns : 0);

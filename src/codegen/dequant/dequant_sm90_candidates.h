@@ -1,4 +1,4 @@
-// Tilings of kernel dequant_sm90, and what they take.
+// The tilings of kernel dequant_sm90, and estimates of their times.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace ingot {
 
-// Those that suit the sizes; of both instructions, or of wgmma alone.
+// Those that suit the sizes: of both instructions, or only of wgmma.
 std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
                                                 bool wgmma_alone);
 
-// Those that suit the sizes and add up a row's products in the same order as one by wgmma.
+// Those that suit the sizes and add up the terms of a row's sums in the same order as `tiling`, which uses wgmma.
 std::vector<DequantTiling> dequant_sm90_tilings_like(DequantTiling tiling, const DequantMatmulSpec& spec,
                                                      const MatmulSize& size);
 

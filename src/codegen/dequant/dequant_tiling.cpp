@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kNames{"automatic", "sm90", "mma"};
 
-// What a tiling's text has at its end, where it is not 1.
+// Fields that a tiling's text has at its end, where they are not 1.
 struct Extra {
   std::string_view word;
   int DequantTiling::*field;
@@ -23,7 +23,7 @@ constexpr std::array kExtras{Extra{":waves", &DequantTiling::waves}, Extra{":mul
                              Extra{":blocks", &DequantTiling::blocks}};
 constexpr std::string_view kStreamK = ":streamk";
 
-// The number up to `end`, which is dropped too; the last one has no end.
+// Takes the number up to `end` off the text, and `end` with it. '\0' as end: the number is all that is left.
 std::optional<int> take_number(std::string_view& text, char end) {
   const auto stop = end == '\0' ? text.size() : text.find(end);
   if (stop == std::string_view::npos || stop == 0 || text[0] == '-') return std::nullopt;
@@ -64,8 +64,8 @@ std::string mma_fault(const DequantTiling& t) {
   return {};
 }
 
-// The rules are those of templates/dequant/dequant_sm90_tiling.cuh; those that somebody may break by a typing error
-// have words.
+// The rules are those of templates/dequant/dequant_sm90_tiling.cuh; those that a typing error may break have messages
+// of their own.
 std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
   if (t.k_warps != 1 && (t.wgmma || (t.k_warps != 2 && t.k_warps != 4))) {
     return fmt::format("{} units along K, but kernel sm90 has 1, 2 or 4 with mma, and 1 with wgmma", t.k_warps);
@@ -130,7 +130,7 @@ std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::str
   }
   tiling.stream_k = kernel != DequantKernel::mma && text.ends_with(kStreamK);
   if (tiling.stream_k) text.remove_suffix(kStreamK.size());
-  // From the end: each extra word once, in their order, and not where it says 1.
+  // Read from the end: each extra field at most once, in their order, and none that says 1.
   for (auto extra = kExtras.rbegin(); extra != kExtras.rend(); ++extra) {
     const auto at = text.rfind(extra->word);
     if (at == std::string_view::npos) continue;

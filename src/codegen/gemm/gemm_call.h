@@ -1,4 +1,4 @@
-// One multiplication that a program does: what, and how large. As text, a line of the manifest that a training run
+// One GEMM that a program runs: its spec and its size. As text, it is a line of the manifest that a training run
 // records and `ingot tune` reads: the spec, then m, n and k.
 //
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor 8192 4096 14336
@@ -21,7 +21,7 @@ struct GemmCall {
 
 inline std::size_t hash_value(const GemmCall& call) { return hash_with(hash_value(call.spec), call.size); }
 
-// Is an entry of a table the call's?
+// For tables: does an entry belong to this call?
 inline auto matching(const GemmCall& call) {
   return [&call](const auto& entry) { return entry.call == call; };
 }

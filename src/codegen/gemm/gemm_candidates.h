@@ -1,4 +1,4 @@
-// The kernels for one GEMM: in which order the library would take them, and which of them are worth measuring.
+// The kernels for one GEMM: the order in which the library tries them, and those that are worth measuring.
 #pragma once
 
 #include <vector>
@@ -7,14 +7,14 @@
 
 namespace ingot {
 
-// Specs that each name a kernel, with its tiling where it has some, best guess first: what an untuned call tries in
-// turn. Each may refuse a call for what only the call knows (addresses, pitches, cuBLASLt's presence), the last never.
-// A spec that names its kernel is alone.
-std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& place);
+// What an untuned call tries in turn, best guess first: specs that each name a kernel, and its tiling if the kernel has
+// tilings. Each may refuse a call for reasons that only the call knows (addresses, pitches, whether cuBLASLt is
+// installed), except the last, which takes every call. For a spec that names its kernel, the list has only that one.
+std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& device);
 
-// Those that are worth measuring, gemm_order()'s first one first, so that tuning knows what it has to beat. All of
-// cuBLASLt's algorithms; of gemm_sm90's tilings those that the cost model does not rule out; gemm_mma's, which take
-// what the others refuse, or gemm_simt for f32 operands. Whatever kernel the call's spec names.
-std::vector<GemmSpec> gemm_candidates(const GemmCall& call, const MatmulDevice& place);
+// The specs that are worth measuring, beginning with gemm_order()'s first, which tuning has to beat: all of cuBLASLt's
+// algorithms, the tilings of gemm_sm90 that the cost model does not rule out, and those of gemm_mma, which take what
+// the others refuse (gemm_simt for f32 operands). The kernel that the call's spec names is ignored.
+std::vector<GemmSpec> gemm_candidates(const GemmCall& call, const MatmulDevice& device);
 
 }  // namespace ingot

@@ -1,10 +1,10 @@
-// What gemm_sm90's tilings, and cuBLASLt's first choice, take on an H200: constants of the estimates in
-// gemm_estimate.cpp.
+// Constants of the estimates in gemm_estimate.cpp: how long gemm_sm90's tilings, and cuBLASLt's first choice, take on
+// an H200.
 //
-// They were fitted to the times of all tilings on 561 GEMMs, most of random sizes (bench_choice --every; none of the
-// list by which bench_choice judges), so that the tiling of the least estimate costs little over the fastest one: three
-// quarters of them were enough to find, for the last quarter, one within 2.3 % on the mean. Figures are therefore the
-// model's, not the hardware's, where nothing depends on them.
+// They were fitted to the times of all tilings on 561 GEMMs, most of random sizes (bench_choice --every; none is in the
+// list that bench_choice judges by), so that the tiling with the lowest estimate is nearly as fast as the fastest one:
+// fitted to three quarters of the GEMMs, the model chose tilings within 2.3 % of the fastest, on average, for the last
+// quarter. The figures describe the model, not the hardware, where nothing depends on them.
 #pragma once
 
 #include <array>
@@ -17,26 +17,26 @@ namespace ingot {
 
 struct TilingCost {
   GemmTiling tiling;
-  double step_ns;  // of 128 of K
-  double tile_ns;  // beside its steps
-  double askew;    // factor of the steps where rows do not start at multiples of 64 bytes
+  double step_ns;  // time of a step of 128 along K
+  double tile_ns;  // time of a tile beside its steps
+  double askew;    // factor on the steps where rows do not start at multiples of 64 bytes
 };
 
-// Of one kind of sums and factors.
+// For one kind of sums and factors.
 struct Sm90Costs {
   double start_us;
-  double bytes_per_us;  // of memory
-  double idle;          // share of that which a last round's idle blocks do not draw
-  double few;           // exponent of the share of all blocks that there are, where they have a tile each at most
-  double write_ns;      // of two bytes of output
-  double alone;         // share of a step that idle multiprocessors spare the others
+  double bytes_per_us;  // memory bandwidth
+  double idle;          // share of the bandwidth that is lost to idle blocks in the last round
+  double few;           // exponent on the share of busy blocks, where each has one tile at most
+  double write_ns;      // time to write two bytes of output
+  double alone;         // share by which a step shortens as other multiprocessors are idle
   std::span<const TilingCost> tilings;
 };
 
 struct CublasltCosts {
   double start_us;
   double bytes_per_us;
-  std::array<double, 4> step_ns;  // of tiles of 128x256, 128x128, 64x128 and 64x64
+  std::array<double, 4> step_ns;  // for tiles of 128x256, 128x128, 64x128 and 64x64
   double tile_ns;
   double askew;
 };
@@ -45,7 +45,7 @@ namespace costs {
 
 constexpr GemmTiling stream_k(int m, int n, int stages) { return {.m = m, .n = n, .stages = stages, .stream_k = true}; }
 
-// 192 sums in a thread leave few registers for an epilogue: those tilings come last, so that lists may end before them.
+// 192 sums in a thread leave few registers for an epilogue: those tilings come last, so that a list can leave them out.
 inline constexpr std::array kFastTilings{
     TilingCost{{128, 128, 2, 1, 6, true}, 324, 4340, 1.35},  TilingCost{{128, 128, 1, 1, 6, true}, 375, 1140, 1.24},
     TilingCost{{128, 256, 2, 1, 4, false}, 623, 5550, 1.15}, TilingCost{{128, 256, 1, 1, 4, false}, 799, 1820, 1.11},
@@ -61,8 +61,8 @@ inline constexpr std::array kAccurateTilings{
     TilingCost{{64, 128, 1, 1, 8, true}, 310, 994, 1.42},   TilingCost{{64, 64, 1, 1, 12, true}, 226, 269, 1.26},
     TilingCost{stream_k(64, 128, 8), 334, 2970, 1.18},      TilingCost{stream_k(128, 128, 6), 536, 945, 1.09},
     TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         TilingCost{stream_k(256, 128, 4), 1000, 1310, 1.03}};
-// Of 1x128 by 128x128; those of 1x128 by 1x128 are taken to cost the same. None was measured askew: those factors are
-// the accurate sums'.
+// Measured for 1x128 by 128x128; 1x128 by 1x128 is assumed to cost the same. Rows askew were not measured: the factors
+// are those of the accurate sums.
 inline constexpr std::array kGroupedTilings{
     TilingCost{{128, 128, 1, 1, 6, false}, 391, 422, 1.48}, TilingCost{{128, 128, 2, 1, 6, false}, 448, 543, 1.11},
     TilingCost{{256, 128, 1, 2, 4, false}, 911, 907, 1},    TilingCost{{256, 128, 1, 1, 4, false}, 960, 500, 1.12},
@@ -101,7 +101,7 @@ inline constexpr CublasltCosts kCublasltAccurate{
 inline constexpr CublasltCosts kCublasltAccurateRows{
     .start_us = 2.44, .bytes_per_us = 3.89e6, .step_ns = {1510, 393, 452, 278}, .tile_ns = 1690, .askew = 1.32};
 
-// The tilings alone.
+// The tilings without their costs.
 template <std::size_t Count>
 constexpr std::array<GemmTiling, Count> tilings_of(const std::array<TilingCost, Count>& costs) {
   std::array<GemmTiling, Count> tilings{};

@@ -1,6 +1,6 @@
-// The estimate: rounds of tiles, each as long as its steps of K, and the writing of a tile where nothing hides it;
-// never less than the memory takes, which a last round of few tiles draws on poorly. Stream-K has parts of rounds, and
-// pays for what its blocks leave to each other. Constants: gemm_costs.h.
+// The estimate: rounds of tiles, each as long as its steps along K, plus the time to write a tile where nothing hides
+// it; at least the time of the memory traffic, which a last round with few tiles uses poorly. Stream-K has fractions of
+// rounds, and pays for the partial sums that blocks pass to each other. Constants: gemm_costs.h.
 #include "ingot/codegen/gemm/gemm_estimate.h"
 
 #include <algorithm>
@@ -21,21 +21,21 @@ constexpr auto kFast = costs::tilings_of(costs::kFastTilings);
 constexpr auto kAccurate = costs::tilings_of(costs::kAccurateTilings);
 constexpr auto kGrouped = costs::tilings_of(costs::kGroupedTilings);
 
-constexpr std::int64_t kStep = 128;     // of K
-constexpr std::int64_t kStraight = 64;  // bytes that rows start at multiples of, or loads take longer
-constexpr double kLeastDrawn = 0.02;    // of the memory's rate
-constexpr double kStagingUs = 2.0;      // of one more kernel ahead
+constexpr std::int64_t kStep = 128;     // along K
+constexpr std::int64_t kStraight = 64;  // bytes; loads take longer where rows do not start at multiples
+constexpr double kLeastDrawn = 0.02;    // share of the memory's bandwidth
+constexpr double kStagingUs = 2.0;      // for one more kernel before the GEMM
 constexpr double kStagedPerUs = 4.0e6;  // bytes
 constexpr double kMmaStartUs = 2.5;
-constexpr double kMmaPerUs = 220e6;  // operations of gemm_mma where rows start anywhere
+constexpr double kMmaPerUs = 220e6;  // operations of gemm_mma, wherever rows start
 
 // K stands for the pitch; staged rows are padded.
 bool is_straight(const GemmSpec& spec, const MatmulSize& size) {
   return size.k % kStraight == 0 || (spec.staged_a && spec.staged_b);
 }
 
-// Does the epilogue need no more registers than one further matrix, or one further output, takes? Others spill beside
-// 192 sums (`ingot show`; the compile matrix watches).
+// Does the epilogue need at most the registers of one further matrix or output? With more, tilings of 192 sums spill
+// (`ingot show`; the compile matrix watches).
 bool is_light(const GemmSpec& spec) {
   const GemmEpilogue& epilogue = spec.epilogue;
   const std::int64_t words = size_of(epilogue_dtype(spec)) / 2;
@@ -49,10 +49,10 @@ bool is_light(const GemmSpec& spec) {
 
 double rounded_up(std::int64_t a, std::int64_t b) { return static_cast<double>((a + b - 1) / b); }
 
-// How tiles come to multiprocessors, or to as many clusters as there is room for.
+// How tiles are distributed over multiprocessors, or over the clusters that fit.
 struct Rounds {
-  double count;  // of tiles that a block has, one after the other
-  double busy;   // share of all blocks, over the whole time
+  double count;  // tiles that one block computes in turn
+  double busy;   // share of blocks that have work, over the whole time
   bool cut_along_k;
 };
 
@@ -72,7 +72,7 @@ const Sm90Costs& costs_of(const GemmSpec& spec) {
   return spec.fast_accumulation ? costs::kFast : costs::kAccurate;
 }
 
-// Of a tiling that was not measured, those of the one nearest in size, in proportion.
+// A tiling that was not measured gets the costs of the one nearest in size, in proportion.
 TilingCost cost_of(const Sm90Costs& costs, const GemmTiling& t) {
   const auto distance = [&](const TilingCost& cost) {
     const GemmTiling& other = cost.tiling;
@@ -98,7 +98,7 @@ double bytes_of(const GemmSpec& spec, const MatmulSize& size) {
          static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size_of(spec.out));
 }
 
-// The longer of two times that overlap, and a little more where they are equal.
+// The longer of two overlapping times, and a little more where they are equal.
 double longer(double a, double b) {
   const auto sixth = [](double x) { return x * x * x * x * x * x; };
   const double most = std::max({a, b, 1e-3});
@@ -116,7 +116,7 @@ std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
   return all.first(all.size() - (spec.fast_accumulation ? 2 : 1));
 }
 
-// As if it chose among four sizes of tiles.
+// Models cuBLASLt as choosing among four tile sizes.
 double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
   constexpr std::array<std::pair<int, int>, 4> kTiles{std::pair{128, 256}, {128, 128}, {64, 128}, {64, 64}};
   const CublasltCosts& costs = cublaslt_costs(spec);
@@ -147,8 +147,8 @@ double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTil
   const double sums = steps * cost.step_ns * (is_straight(spec, size) ? 1.0 : cost.askew) * (1 - costs.alone * idle);
   const double writing = costs.write_ns * t.m * t.n * static_cast<double>(size_of(spec.out)) / 2;
   const double beside = cost.tile_ns + writing;
-  // In ping-pong one warpgroup writes while the other multiplies; the last tile's writing has nothing to hide behind. A
-  // tile that more than two blocks work at has as many parts to add.
+  // In ping-pong one warpgroup writes while the other multiplies; nothing hides the writing of the last tile. A tile
+  // that more than two blocks share has as many parts to add.
   const double ns = t.pingpong           ? rounds.count * std::max(sums, (sums + beside) / 2) + beside
                     : rounds.cut_along_k ? rounds.count * sums + std::max(rounds.count, 1 / rounds.count) * beside
                                          : rounds.count * (sums + beside);
@@ -170,7 +170,7 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
   return best;
 }
 
-// A call of cuBLASLt's costs the host three times as much, which decides between equals. beta * c stays cuBLASLt's.
+// Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt.
 bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
   if (spec.epilogue.c) return false;
   return estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors) <=

@@ -1,4 +1,4 @@
-// A tiling as templates/gemm/gemm_sm90_tiling.cuh has it.
+// Converts a GemmTiling to the Sm90Tiling of templates/gemm/gemm_sm90_tiling.cuh.
 #pragma once
 
 #include "ingot/codegen/gemm/gemm_tiling.h"
@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-// Of a tiling whose numbers are not negative.
+// The numbers of the tiling must not be negative.
 inline Sm90Tiling sm90_tiling(const GemmTiling& t) {
   const auto unsigned_of = [](int value) { return static_cast<u32>(value); };
   return {.m = unsigned_of(t.m),

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kStreamK = ":streamk";
 constexpr std::array<std::string_view, 5> kNames{"automatic", "cublaslt", "sm90", "mma", "simt"};
 
-// The number up to `end`, which is dropped too; the last one has no end.
+// Takes the number up to `end` off the text, and `end` with it. '\0' as end: the number is all that is left.
 std::optional<int> take_number(std::string_view& text, char end) {
   const auto stop = end == '\0' ? text.size() : text.find(end);
   if (stop == std::string_view::npos || stop == 0) return std::nullopt;
@@ -94,7 +94,7 @@ std::string tiling_fault(const GemmTiling& t, bool fast) {
     return fmt::format("{} bytes of shared memory, but a block has {}: fewer stages or a smaller tile",
                        sm90_shared_bytes(tiling), kSm90SharedLimit);
   }
-  // A thread's 232 registers: the sums of its waves, and beside them one wave's that are to be added to them.
+  // A thread's 232 registers must hold the sums of its waves and one more wave's, which are added to them.
   const u32 sums = sm90_sums(tiling, !fast);
   constexpr u32 kMostSums = 192;
   if (sums > kMostSums) {

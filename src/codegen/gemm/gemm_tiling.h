@@ -1,4 +1,4 @@
-// Which kernel multiplies, and how those of ours for tensor cores cut the product up.
+// The kernels that compute GEMMs, and how Ingot's own tensor-core kernels divide a matmul into tiles.
 #pragma once
 
 #include <array>
@@ -10,31 +10,33 @@
 
 namespace ingot {
 
-// automatic: what tuning has found for the shape, else the first that can of cuBLASLt, sm90, mma and simt (of sm90 and
-// cuBLASLt where prefers_sm90() in gemm_estimate.h). The others are for a call that must be that kernel's: what it
-// cannot do is then an error. The CPU reference computes every spec, whatever its kernel.
+// automatic: the kernel that tuning has found for the shape, else the first of cuBLASLt, sm90, mma and simt that takes
+// the call (sm90 before cuBLASLt where prefers_sm90() in gemm_estimate.h says so). The others require that kernel: a
+// call that it does not take is an error. The CPU reference computes every spec, whatever its kernel.
 enum class GemmKernel : std::uint8_t { automatic, cublaslt, sm90, mma, simt };
 
-// cuBLASLt's heuristic names at most this many algorithms for a shape, its best guess first.
+// Ingot asks cuBLASLt's heuristic for at most this many algorithms for a shape; its best guess comes first.
 inline constexpr int kCublasltAlgorithms = 8;
 
-// Of templates/gemm/gemm_sm90.cuh: the outputs of a tile; the blocks that form a cluster and share the operand they
-// have in common, along M or along N; stages of shared memory, 128 of K in each; and whether the two warpgroups that
-// multiply share each tile (cooperative) or have tiles of their own (ping-pong), so that one writes while the other
-// multiplies. stream_k: tiles are cut along K, so that all multiprocessors have as much to do; for few rows, and for a
-// last round of few tiles.
+// A tiling of templates/gemm/gemm_sm90.cuh.
 struct GemmTiling {
+  // Outputs of a tile.
   int m = 128;
   int n = 256;
+  // Blocks of a cluster, along M or along N; they share the operand that they have in common.
   int cluster_m = 1;
   int cluster_n = 1;
-  int stages = 4;
+  int stages = 4;  // of shared memory, each 128 along K
+  // The two warpgroups that multiply have tiles of their own, so that one writes while the other multiplies; otherwise
+  // they share each tile (cooperative).
   bool pingpong = false;
+  // Tiles are cut along K, so that all multiprocessors have the same amount of work: for few rows, and for a last round
+  // with few tiles.
   bool stream_k = false;
   auto operator<=>(const GemmTiling&) const = default;
 };
 
-// Those of templates/gemm/gemm_mma.cuh: a tile of the outputs is all that they say.
+// The tilings of templates/gemm/gemm_mma.cuh, which have nothing but the outputs of a tile.
 inline constexpr std::array kMmaTilings{GemmTiling{.m = 128, .n = 128, .stages = 2},
                                         GemmTiling{.m = 64, .n = 64, .stages = 2}};
 
@@ -48,7 +50,7 @@ std::optional<GemmTiling> parse_gemm_tiling(std::string_view text);
 std::string print_mma_tiling(const GemmTiling& tiling);
 std::optional<GemmTiling> parse_mma_tiling(std::string_view text);
 
-// Why the kernel cannot be made of this tiling, in words; empty if it can. `fast`: one set of sums, not two.
+// Why no kernel can be built with this tiling, for messages; empty if one can. fast: it keeps one set of sums, not two.
 std::string tiling_fault(const GemmTiling& tiling, bool fast);
 
 }  // namespace ingot

@@ -10,8 +10,8 @@
 //   exp(x) ...   primitive functions, and built-in ones, which are expressions of those: docs/pointwise.md lists them
 //
 // An expression is a value: copies share one immutable body, and comparing and hashing neither allocate nor format. It
-// is kept simplified as real numbers are (x * 0 is 0, --x is x, constants are folded), as a list of operations in which
-// nothing is computed twice. CPU and GPU run that same list.
+// is kept simplified by the rules of real numbers (x * 0 is 0, --x is x, constants are folded), as a list of operations
+// that computes nothing twice. CPU and GPU run that same list.
 #pragma once
 
 #include <cstddef>
@@ -63,9 +63,9 @@ enum class PointwiseOp : std::uint8_t {
   minimum,  // of a and b
 };
 
-// Which of templates/pointwise/math.cuh's versions of exp, tanh and so on. The reproducible ones give the same bits on
-// CPU and GPU, as accurate as what follows needs: a rounding to 16 bits or fewer, or to f32. The fast ones use the
-// GPU's own.
+// Which versions of exp, tanh and so on to take from templates/pointwise/math.cuh. The reproducible ones give the same
+// bits on CPU and GPU, and are accurate enough for results that are rounded to 16 bits or fewer, or to f32. The fast
+// ones use the GPU's own.
 enum class PointwisePrecision : std::uint8_t { reproducible16, reproducible32, fast };
 
 // Number of operands: 0, 1 or 2.
@@ -74,9 +74,9 @@ constexpr int arity(PointwiseOp op) { return op < PointwiseOp::negate ? 0 : op <
 // One step of an expression; operands are earlier steps.
 struct PointwiseStep {
   PointwiseOp op = PointwiseOp::constant;
-  std::uint16_t a = 0;  // of a leaf `input`: which of inputs()
+  std::uint16_t a = 0;  // for a leaf `input`: index into inputs()
   std::uint16_t b = 0;
-  float value = 0;  // of a constant: finite, and never -0
+  float value = 0;  // for a constant: finite, and never -0
   bool operator==(const PointwiseStep&) const = default;
 };
 
@@ -87,7 +87,7 @@ class Pointwise {
   bool empty() const { return body_ == nullptr; }
   explicit operator bool() const { return !empty(); }
 
-  // What it reads besides x, in the order in which print() shows them.
+  // The inputs besides x, in the order in which print() shows them.
   std::span<const PointwiseInput> inputs() const;
   bool uses_x() const;
   // In the order of their computation, each different step once; the last one is the result.
@@ -106,7 +106,7 @@ class Pointwise {
   std::shared_ptr<const Body> body_;
 };
 
-// Throws Error{invalid_spec}: what is wrong and what was expected, then the text, and a caret under the place.
+// Throws Error{invalid_spec}: what is wrong and what was expected, then the text, with a caret under the error.
 Pointwise parse_pointwise(std::string_view text);
 // The one canonical form; parse_pointwise(print(e)) == e. Empty where there is no expression.
 std::string print(const Pointwise& expression);
@@ -114,19 +114,20 @@ std::string print(const Pointwise& expression);
 std::string print_word(const Pointwise& expression);
 std::ostream& operator<<(std::ostream& stream, const Pointwise& expression);
 
-// The partial derivative by "x" or by one of the inputs. At a kink it is a one-sided one: that of max(x, 0) at 0 is 0
-// and that of min(x, 0) is 1 (so that they add to that of x), that of abs(x) is 0.
-// Throws Error{invalid_spec} where `by` is no input, or the result is over the limits.
+// The partial derivative by "x" or by one of the inputs. At a kink it is one-sided: at 0 that of max(x, 0) is 0 and
+// that of min(x, 0) is 1 (so that they add up to that of x); that of abs(x) is 0. Throws Error{invalid_spec} where `by`
+// is no input, or the result is over the limits.
 Pointwise derivative(const Pointwise& expression, std::string_view by);
 // grad * derivative(expression, by): the gradient that flows back through the expression, where the matrix `grad` flows
 // into it.
 Pointwise backward(const Pointwise& expression, std::string_view by, std::string_view grad = "grad");
 
-// In float64; `inputs` has a value for each of inputs(). No expression gives x. Throws Error{invalid_argument} where
-// the number of inputs differs.
+// Evaluates in float64; `inputs` has a value for each of inputs(). No expression gives x. Throws
+// Error{invalid_argument} where the number of inputs differs.
 double evaluate(const Pointwise& expression, double x, std::span<const double> inputs = {});
 
-// A built-in function as what it is short for: name "swiglu", parameters "x, gate", text "silu(x) * gate".
+// A built-in function and the expression that it is short for: name "swiglu", parameters "x, gate", text
+// "silu(x) * gate".
 struct PointwiseFunction {
   std::string_view name;
   std::string_view parameters;

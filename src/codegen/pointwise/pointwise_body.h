@@ -1,4 +1,4 @@
-// What copies of an expression share.
+// The immutable body that copies of an expression share.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Forward, step by step: the derivative of each step from those of its operands. Every rule is written with what the
-// function itself computes (its own value among it), so that it is finite where the function is, and most of it is
-// there already when a kernel computes both.
+// Forward differentiation, step by step: each step's derivative follows from those of its operands. The rules reuse
+// what the function itself computes, its own value included, so that a derivative is finite where the function is, and
+// a kernel that computes both has most of it already.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ class Derivation {
  private:
   Node add(Node a, Node b) { return graph_.make(Op::add, a, b); }
   Node subtract(Node a, Node b) { return graph_.make(Op::subtract, a, b); }
-  // The constant first, and two constants as one: the rules bring in many.
+  // Puts the constant first and folds two constants into one: the rules introduce many.
   Node multiply(Node a, Node b) {
     if (graph_.op(b) == Op::constant) std::swap(a, b);
     if (graph_.op(a) == Op::constant && graph_.op(b) == Op::multiply) {
@@ -98,7 +98,7 @@ class Derivation {
     return add(multiply(slopes_[step.a], nodes_[step.b]), multiply(nodes_[step.a], slopes_[step.b]));
   }
 
-  // Of a node that is a step before this one.
+  // The derivative of a node that comes before this step.
   Node slope_of(Node node) const {
     return slopes_[static_cast<std::size_t>(std::ranges::find(nodes_, node) - nodes_.begin())];
   }

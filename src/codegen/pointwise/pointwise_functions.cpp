@@ -20,11 +20,11 @@ constexpr std::array kPrimitives{
     PrimitiveFunction{"max", Op::maximum}, PrimitiveFunction{"min", Op::minimum},
 };
 
-// Chosen so that neither the function nor its derivative overflows where it need not, or is NaN, for any finite x:
-// - softplus has exp of -|x| only, written min(x, -x): with abs(x) its derivative at 0 would be that of max(x, 0)
+// Written so that neither the function nor its derivative overflows needlessly, or is NaN, for any finite x:
+// - softplus takes exp of -|x| only, written min(x, -x): with abs(x) its derivative at 0 would be that of max(x, 0)
 //   alone, 0 instead of 1/2.
-// - gelu_tanh's 0.5 * (1 + tanh(z)) is sigmoid(2 * z). Its polynomial is of x within +-16, where the sigmoid is 0 or 1
-//   long since: the cube of a large x would overflow, and make the derivative 0 * inf.
+// - gelu_tanh writes 0.5 * (1 + tanh(z)) as sigmoid(2 * z). Its polynomial clamps x to +-16, where the sigmoid has long
+//   been 0 or 1: the cube of a large x would overflow and make the derivative 0 * inf.
 constexpr std::array kBuiltIns{
     PointwiseFunction{"relu", "x", "max(x, 0)"},
     PointwiseFunction{"squared_relu", "x", "relu(x)^2"},

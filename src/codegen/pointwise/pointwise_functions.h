@@ -17,10 +17,10 @@ struct PrimitiveFunction {
 };
 std::span<const PrimitiveFunction> primitive_functions();
 
-// The name of a step that is a function; empty for leaves and for what is written with an operator.
+// The name of a step that is a function; empty for leaves and for operators.
 std::string_view function_name(PointwiseOp op);
 
-// nullptr where there is none of this name.
+// nullptr if there is none of this name.
 const PrimitiveFunction* find_primitive(std::string_view name);
 const PointwiseFunction* find_built_in(std::string_view name);
 
@@ -30,7 +30,7 @@ std::vector<std::string_view> parameter_names(const PointwiseFunction& function)
 // "exp, expm1, ..., reglu"
 std::string all_function_names();
 
-// One step in float64. Constants are folded with this too.
+// Evaluates one step in float64; constants are folded with it too.
 double apply(PointwiseOp op, double a, double b);
 
 }  // namespace ingot

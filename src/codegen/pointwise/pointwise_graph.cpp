@@ -1,5 +1,5 @@
-// Every rule below rewrites to something that no rule applies to any more, and intern() is reached only where none
-// applies. Hence making a finished expression's steps again, as parse(print(e)) does, changes nothing.
+// Every rule below produces something that no rule applies to, and intern() is reached only where none applies. So
+// making a finished expression's steps again, as parse(print(e)) does, changes nothing.
 #include "ingot/codegen/pointwise/pointwise_graph.h"
 
 #include <fmt/format.h>
@@ -129,7 +129,7 @@ Node PointwiseGraph::quotient(Node a, Node b) {
 Node PointwiseGraph::make(Op op, Node a, Node b) {
   if (arity(op) == 1) b = 0;
   if (is_constant(a) && (arity(op) == 1 || is_constant(b))) {
-    // Where the result is no number, the expression stays as it is, and computes it.
+    // If the result is not a finite number, the expression is kept and computes it at run time.
     const auto value = static_cast<float>(apply(op, entries_[a].value, entries_[b].value));
     if (std::isfinite(value)) return constant(value);
   }

@@ -1,4 +1,4 @@
-// Builds expressions: every step is simplified when it is made, and made once.
+// Builds expressions: every step is simplified when it is made, and equal steps are made once.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace ingot {
 
-// A product as the power that it is: x * x * x is {x, 3}; any other step is itself to the power of 1. Powers are
-// multiplied out as base^(2n) = base^n * base^n and base^(2n+1) = base^(2n) * base, so that each exponent is one tree.
+// A product written as a power: x * x * x is {x, 3}; any other step is itself to the power of 1. Powers are expanded
+// as base^(2n) = base^n * base^n and base^(2n+1) = base^(2n) * base, so that each exponent is one tree.
 struct PointwisePower {
   std::uint32_t base = 0;
   std::uint32_t exponent = 1;
 };
-// Of the product `self` of steps a and b, the first of which is `power_of_a`.
+// The power of `self`, the product of steps a and b; `power_of_a` is that of a.
 PointwisePower power_of_product(std::uint32_t self, std::uint32_t a, std::uint32_t b, PointwisePower power_of_a);
 
 class PointwiseGraph {
@@ -28,12 +28,12 @@ class PointwiseGraph {
 
   Node constant(double value);
   Node x();
-  // An input of this name that is there already must be of the same kind.
+  // If there is an input of this name already, it must be of the same kind.
   Node input(const PointwiseInput& input);
   Node make(PointwiseOp op, Node a, Node b = 0);
   Node power(Node base, std::uint32_t exponent);
 
-  // The node of each step of the expression. That of no expression is x.
+  // The node of each step of the expression; x for no expression.
   std::vector<Node> add(const Pointwise& expression);
 
   const std::vector<PointwiseInput>& inputs() const { return inputs_; }
@@ -42,10 +42,10 @@ class PointwiseGraph {
   bool is_constant(Node node, float value) const;
   PointwisePower power_of(Node node) const { return entries_[node].power; }
 
-  // Empty, or which limit of pointwise.h the expression under this node exceeds.
+  // The limit of pointwise.h that the expression under this node exceeds, for messages; empty if none.
   std::string excess(Node node) const;
-  // Of a node within the limits. Steps are numbered by a walk from the result, left operand first, so that two equal
-  // trees have equal lists, however they were made.
+  // The expression under a node within the limits. Steps are numbered by a walk from the result, left operand first, so
+  // that two equal trees have equal lists, however they were made.
   Pointwise finish(Node result) const;
 
  private:
@@ -54,8 +54,8 @@ class PointwiseGraph {
     Node a, b;
     float value;
     PointwisePower power;
-    std::uint32_t depth;  // of the tree below
-    std::uint32_t size;   // nodes of the tree as print() writes it; stays at its largest value
+    std::uint32_t depth;  // depth of the tree below
+    std::uint32_t size;   // nodes of the tree as print() writes it; saturates
   };
   using Key = std::tuple<PointwiseOp, Node, Node, float>;
 

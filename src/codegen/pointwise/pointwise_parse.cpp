@@ -36,8 +36,8 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0U) == 0x80U; }  // of a UTF-8 character
 
-// The sentence, the text on a line of its own, so that nothing in front moves it, and below it a caret under the
-// character at `position`. Of a long text, what is around it.
+// The message, then the text on a line of its own, so that nothing before it shifts it, and below it a caret under the
+// character at `position`. A long text is cut to the part around it.
 Error error_at(std::string_view text, std::size_t position, const std::string& sentence) {
   constexpr std::size_t kAround = 60;
   std::size_t begin = position > kAround ? position - kAround : 0;
@@ -56,7 +56,7 @@ Error error_at(std::string_view text, std::size_t position, const std::string& s
   return {ErrorCode::invalid_spec, "expression", sentence + "\n  " + shown + "\n  " + std::string(column, ' ') + "^"};
 }
 
-// In quotes; of a long word, its beginning.
+// The word in quotes; of a long word, its beginning.
 std::string quoted(std::string_view word) {
   constexpr std::size_t kLongest = 40;
   if (word.size() <= kLongest) return fmt::format("\"{}\"", word);
@@ -65,7 +65,7 @@ std::string quoted(std::string_view word) {
   return fmt::format("\"{}...\"", word.substr(0, end));
 }
 
-// What a parameter of a built-in function stands for.
+// The node that a parameter of a built-in function stands for.
 struct Binding {
   std::string_view name;
   Node node;
@@ -110,7 +110,7 @@ class Parser {
     return text_.substr(position, end - position);
   }
 
-  // 12, 0.5, .5, 1e-3; empty where no number begins.
+  // 12, 0.5, .5, 1e-3; empty if no number begins here.
   std::string_view number_at(std::size_t position) const {
     std::size_t end = position;
     const auto skip_digits = [&] {

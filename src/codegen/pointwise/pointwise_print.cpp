@@ -14,7 +14,7 @@ namespace {
 
 using Op = PointwiseOp;
 
-// How tightly a text holds together; operands that do so less get parentheses.
+// How tightly an operator binds; operands that bind less tightly get parentheses.
 enum Binding : int { kSum = 1, kProduct, kSign, kPower, kAtom };
 
 struct Text {

@@ -1,5 +1,5 @@
-// Step by step over blocks of elements: each step is one loop that the compiler sees whole, and a block's intermediate
-// values stay in the L1 cache.
+// Works through blocks of elements step by step: each step is one loop that the compiler sees whole, and a block's
+// intermediate values stay in the L1 cache.
 #include "ingot/codegen/pointwise/pointwise_program.h"
 
 #include <fmt/format.h>
@@ -59,8 +59,8 @@ void compute_step(Op op, std::size_t count, float* out, const float* a, const fl
 
 }  // namespace
 
-// A slot is free again after the last step that reads it; those of leaves (a constant, an input that is the same for
-// all) are filled once and kept.
+// A slot is free again after the last step that reads it; slots of leaves that are the same for all elements
+// (constants, inputs [row]) are filled once and kept.
 PointwiseProgram::PointwiseProgram(Pointwise expression, PointwisePrecision precision)
     : expression_(std::move(expression)), precision_(precision), slot_of_(expression_.steps().size()) {
   const auto steps = expression_.steps();

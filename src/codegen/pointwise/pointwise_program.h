@@ -1,5 +1,5 @@
-// An expression made ready to be computed on the CPU for many elements, in f32, with the operations of the CUDA code
-// that pointwise_render.h writes, in their order: with a reproducible precision the bits are the GPU's.
+// Runs an expression on the CPU over many elements, in f32, with the same operations in the same order as the CUDA code
+// that pointwise_render.h writes: with a reproducible precision it gives the GPU's bits.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace ingot {
 // The values of one input for consecutive elements of a row of the matrix.
 struct PointwiseValues {
   const float* values = nullptr;
-  bool same = false;  // one value for all of them, as of an input [row]
+  bool same = false;  // one value for all of them, as for an input [row]
 };
 
 class PointwiseProgram {
@@ -23,9 +23,9 @@ class PointwiseProgram {
 
   const Pointwise& expression() const { return expression_; }
 
-  // out[i] of x[i] and element i of each of inputs(), for i < count. `out` may be `x` or one of the inputs, but may not
-  // overlap them otherwise. x may be null where the expression does not use it.
-  // Throws Error{invalid_argument} where the number of inputs differs.
+  // Computes out[i] from x[i] and element i of each of inputs(), for i < count. `out` may be `x` or one of the inputs,
+  // but may not overlap them otherwise. x may be null where the expression does not use it. Throws
+  // Error{invalid_argument} where the number of inputs differs.
   void run(std::size_t count, const float* x, std::span<const PointwiseValues> inputs, float* out) const;
 
  private:
@@ -34,7 +34,7 @@ class PointwiseProgram {
 
   Pointwise expression_;
   PointwisePrecision precision_;
-  std::vector<std::uint16_t> slot_of_;  // of each step: which block of the scratch memory holds it
+  std::vector<std::uint16_t> slot_of_;  // for each step, the block of the scratch memory that holds it
   std::uint16_t slots_ = 0;
 };
 

@@ -8,10 +8,10 @@
 
 namespace ingot {
 
-// The struct that templates/pointwise/pointwise.cuh describes, in namespace ingot; the text around it includes that
-// header. Its steps are those of PointwiseProgram, each a temporary, so that nothing is left to the compiler but the
-// schedule. No text of the user's gets in: inputs are a0, a1 ..., numbers are written in hexadecimal. `functor_name` is
-// an identifier.
+// Writes the struct that templates/pointwise/pointwise.cuh describes, in namespace ingot; the unit that contains it
+// includes that header. It has the steps of PointwiseProgram, each as a temporary, which leaves the compiler nothing to
+// decide but the schedule. None of the user's text gets in: inputs are named a0, a1 ..., and numbers are written in
+// hexadecimal. `functor_name` is an identifier.
 std::string render(const Pointwise& expression, std::string_view functor_name, PointwisePrecision precision);
 
 }  // namespace ingot

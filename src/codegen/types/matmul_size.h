@@ -1,4 +1,4 @@
-// How large a product is, and where it is to run.
+// The size of a matmul, and the GPU that it runs on.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace ingot {
 
-// out[m, n] of operands with k in common.
+// out[m, n] = sum over k of products of two operands.
 struct MatmulSize {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -19,10 +19,10 @@ struct MatmulSize {
 struct MatmulDevice {
   Target target{};
   int multiprocessors = 0;
-  bool compiles = true;  // can kernels of ours be made here, or are there those of the store only?
+  bool compiles = true;  // can kernels be compiled here? If not, only those in the store can run.
 };
 
-// A hash with one more value, or a size, in it.
+// Combines a hash with one more value, or with a size.
 inline std::size_t hash_with(std::size_t hash, std::uint64_t value) {
   const std::uint64_t mixed = (std::uint64_t{hash} ^ value) * 0x9e3779b97f4a7c15U;
   return static_cast<std::size_t>(mixed ^ mixed >> 32U);

@@ -21,8 +21,8 @@ struct SpecOption {
   std::string_view value;
 };
 
-// Every function that takes a `word` quotes it in its message as the place where the text stands; without one, or where
-// the text is the whole word, the message quotes the text alone.
+// A function that takes a `word` says in its message that the text stands in that word; without one, or if the text is
+// the whole word, the message quotes only the text.
 class SpecReader {
  public:
   // Throws Error{invalid_spec} if the line is empty or leaves a quotation mark open. Refers to `line`.
@@ -54,7 +54,7 @@ class SpecReader {
   Dtype dtype_among(std::string_view text, std::string_view expected) const;
   ScaleGranularity granularity(std::string_view text, std::string_view word = {},
                                std::string_view expected = "tensor, row, col or <rows>x<cols>") const;
-  // What parse(text) gives: an optional value. what: "kernel", in: "x" is no kernel; expected <expected>.
+  // The value of parse(text), which is optional. The message: "<text>" is no <what>; expected <expected>.
   template <class Parse>
   auto parsed(const Parse& parse, std::string_view text, std::string_view word, std::string_view what,
               std::string_view expected) const {

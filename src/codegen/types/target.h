@@ -23,7 +23,7 @@ std::optional<Target> parse_target(std::string_view text);
 // The target that a device of this compute capability runs best: arch-specific from 9.0 on.
 constexpr Target target_for(int major, int minor) { return {major, minor, major >= 9}; }
 
-// What every kernel must compile for.
+// Every kernel must compile for all of these.
 inline constexpr std::array kSupportedTargets{Target{8, 0, false}, Target{8, 9, false}, Target{9, 0, true},
                                               Target{10, 0, true}, Target{12, 0, true}};
 
