@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <concepts>
 #include <optional>
 #include <ostream>
 #include <variant>
@@ -12,6 +13,19 @@ namespace ingot {
 namespace {
 
 using SpecsWithTestsOfTheirOwn = TypeList<MxQuantizeSpec, FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
+
+template <class... Specs>
+constexpr bool words_differ(TypeList<Specs...>) {
+  const auto count = [](std::string_view word) { return ((word == Specs::kWord ? 1 : 0) + ...); };
+  return ((count(Specs::kWord) == 1) && ...);
+}
+static_assert(words_differ(KernelSpecs{}), "two operations have the same kWord");
+
+template <class... Specs>
+constexpr bool compare(TypeList<Specs...>) {
+  return (std::equality_comparable<Specs> && ...);
+}
+static_assert(compare(KernelSpecs{}), "an operation's spec has no operator==");
 
 // "amax, cast or gemm"
 std::string operations() {

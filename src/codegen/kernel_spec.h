@@ -71,8 +71,8 @@ KernelSpec parse(std::string_view line);
 
 std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
-// The valid specs of one operation, in a fixed order: every one, but for what is unbounded (expressions) or merely
-// multiplies the number (list_valid() says what it leaves out).
+// The valid specs of one operation, in a fixed order. Not every one: there is no end of expressions, and the comment of
+// an operation's list_valid() says what else it leaves out.
 template <class Spec>
 std::vector<Spec> valid_specs() {
   std::vector<Spec> specs;
@@ -80,8 +80,8 @@ std::vector<Spec> valid_specs() {
   return specs;
 }
 
-// Those of all operations, in a fixed order: tests compile and run all of them. Without the operations of
-// quantize_spec.h and dequant_spec.h, which have tests of their own.
+// The valid specs of all operations, in a fixed order: tests compile and run all of them. The operations of
+// quantize_spec.h and dequant_spec.h are left out, as they have tests of their own.
 std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

@@ -28,12 +28,12 @@ struct CastSpec {
   static constexpr std::string_view kWord = "cast";
   Dtype in = Dtype::bf16;
   Dtype out = Dtype::e4m3fn;
-  // Of the codes; of the transposed codes, in terms of x, if they are written alone or without transposed_scale.
+  // The codes' and the transposed codes' scales, in terms of x; only the codes' if transposed_scale is set.
   ScaleGranularity scale = kTensorwise;
   bool codes = true;
   bool transposed = false;
   bool pow2 = false;
-  // Gives the transposed codes scales of their own, so that one call makes the operands of two GEMMs. In terms of x.
+  // Gives the transposed codes scales of their own, in terms of x, so that one call makes the operands of two GEMMs.
   std::optional<ScaleGranularity> transposed_scale{};
   ScaleSource source = ScaleSource::dynamic;
   Pointwise pointwise{};

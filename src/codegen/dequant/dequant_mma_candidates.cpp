@@ -23,7 +23,7 @@ constexpr std::array kMmaShapes{MmaShape{64, 4}, MmaShape{64, 2}, MmaShape{128, 
 constexpr std::array kMmaTokens{8, 16, 32, 64};
 constexpr std::array kMmaSplits{1, 2, 3, 4, 6, 8, 12, 16};
 
-// The smallest tile that holds m tokens, or the largest there is.
+// The smallest tile that holds m tokens, but no larger than `most`.
 int fitting_tokens(std::int64_t m, int most) {
   for (const int tokens : kMmaTokens) {
     if (tokens >= m || tokens == most) return tokens;

@@ -117,8 +117,8 @@ std::uint64_t hash_spec(const GemmSpec& spec) {
                                                              t.pingpong, spec.tiling.has_value(), t.stream_k))));
 }
 
-// Those that leave the choice of the kernel to the library and have no epilogue, whose outputs are of high precision
-// and whose FP8 operands are k_major; without a bias where only one operand is FP8.
+// All that leave the choice of the kernel to the library, have no epilogue, an output of high precision and k_major FP8
+// operands; without a bias where only one operand is FP8.
 void list_valid(std::vector<GemmSpec>& specs) {
   for (const Dtype a : kFp8Dtypes) {
     for (const Dtype b : kFp8Dtypes) list_grouped(specs, a, b);
