@@ -5,7 +5,6 @@
 #include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
-#include "ingot/codegen/types/template_instance.h"
 
 namespace ingot {
 namespace {
@@ -40,13 +39,6 @@ void read_spec(const SpecReader& reader, AmaxHistorySpec& spec) {
 
 void list_valid(std::vector<AmaxHistorySpec>& specs) {
   for (const AmaxReduction reduction : kAmaxReductions) specs.push_back({.reduction = reduction});
-}
-
-ExtraPasses extra_passes(const AmaxHistorySpec&) { return {}; }
-
-// The reduction is a parameter of the kernel.
-TemplateInstance template_instance(const AmaxHistorySpec&, Pass) {
-  return {"cast/amax_history.cuh", "amax_history", "amax_history"};
 }
 
 }  // namespace ingot

@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "ingot/codegen/cast/cast_values.h"
 #include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
-#include "ingot/codegen/types/template_instance.h"
-#include "ingot/codegen/types/template_text.h"
 
 namespace ingot {
 
@@ -43,13 +40,5 @@ void read_spec(const SpecReader& reader, ElementwiseSpec& spec) {
 
 // None: there is no end of expressions, and every spec has one.
 void list_valid(std::vector<ElementwiseSpec>&) {}
-
-ExtraPasses extra_passes(const ElementwiseSpec&) { return {}; }
-
-TemplateInstance template_instance(const ElementwiseSpec& spec, Pass) {
-  return {"cast/elementwise.cuh",
-          fmt::format("elementwise<ingot::ValueSource<{}, ingot::{}, false, true>>", type_text(spec.in), kFunctorName),
-          print_spec(spec), functor(cast_of_values(spec))};
-}
 
 }  // namespace ingot

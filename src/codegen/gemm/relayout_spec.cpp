@@ -4,7 +4,6 @@
 
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
-#include "ingot/codegen/types/template_instance.h"
 
 namespace ingot {
 
@@ -24,11 +23,5 @@ void read_spec(const SpecReader& reader, RelayoutSpec& spec) {
 }
 
 void list_valid(std::vector<RelayoutSpec>& specs) { specs.assign({{.transposed = false}, {.transposed = true}}); }
-
-ExtraPasses extra_passes(const RelayoutSpec&) { return {}; }
-
-TemplateInstance template_instance(const RelayoutSpec& spec, Pass) {
-  return {"gemm/relayout.cuh", fmt::format("relayout<{}>", spec.transposed), print_spec(spec)};
-}
 
 }  // namespace ingot

@@ -1,0 +1,18 @@
+#include <fmt/format.h>
+
+#include "ingot/codegen/cast/cast_values.h"
+#include "ingot/codegen/cast/elementwise_spec.h"
+#include "ingot/codegen/types/template_instance.h"
+#include "ingot/codegen/types/template_text.h"
+
+namespace ingot {
+
+ExtraPasses extra_passes(const ElementwiseSpec&) { return {}; }
+
+TemplateInstance template_instance(const ElementwiseSpec& spec, Pass) {
+  return {"cast/elementwise.cuh",
+          fmt::format("elementwise<ingot::ValueSource<{}, ingot::{}, false, true>>", type_text(spec.in), kFunctorName),
+          print_spec(spec), functor(cast_of_values(spec))};
+}
+
+}  // namespace ingot
