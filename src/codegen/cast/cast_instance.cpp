@@ -1,3 +1,4 @@
+// The instantiations of templates/cast that compute each pass of a cast.
 #include <fmt/format.h>
 
 #include <string>

@@ -1,3 +1,5 @@
+// The instantiations of templates/gemm that compute a GEMM. Layouts, factors and a bias are mostly parameters of the
+// kernels, so that GEMMs which differ in nothing else share one.
 #include <fmt/format.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Which GEMMs there are.
+// Which GEMMs are valid.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reads a GEMM from its line.
 #include <fmt/format.h>
 
 #include "ingot/codegen/gemm/gemm_spec.h"
