@@ -40,9 +40,9 @@ void append(const CastSpec& spec, const CastTensors& tensors, Table& table) {
 
 // Where the maxima of one output start, in floats.
 float* take(ScaleGranularity scale, const Tensor& input, float* memory, i64& taken) {
-  float* const place = memory + taken;
+  float* const start = memory + taken;
   taken += scale_count(scale, input.rows, input.cols);
-  return place;
+  return start;
 }
 
 class CudaCastList final : public CastList {

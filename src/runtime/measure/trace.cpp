@@ -149,7 +149,7 @@ std::string Trace::json() {
   for (const Range& range : ranges_) {
     range_event(range, kHost, range.thread, {range.begin_us, range.end_us < 0 ? now : range.end_us});
   }
-  for (const auto& [place, span] : spans) range_event(ranges_[place.first], kDevice, place.second, span);
+  for (const auto& [key, span] : spans) range_event(ranges_[key.first], kDevice, key.second, span);
   return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();
 }
 
