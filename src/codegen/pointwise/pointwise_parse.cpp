@@ -57,7 +57,7 @@ Error error_at(std::string_view text, std::size_t position, const std::string& s
 }
 
 // The word in quotes; of a long word, its beginning.
-std::string quoted(std::string_view word) {
+std::string in_quotes(std::string_view word) {
   constexpr std::size_t kLongest = 40;
   if (word.size() <= kLongest) return fmt::format("\"{}\"", word);
   std::size_t end = kLongest;
@@ -134,13 +134,13 @@ class Parser {
   // The word at the position, for a message.
   std::string found() const {
     if (at_end()) return "the end of the text";
-    if (const auto name = name_at(position_); !name.empty()) return quoted(name);
-    if (const auto number = number_at(position_); !number.empty()) return quoted(number);
+    if (const auto name = name_at(position_); !name.empty()) return in_quotes(name);
+    if (const auto number = number_at(position_); !number.empty()) return in_quotes(number);
     const auto byte = static_cast<unsigned char>(peek());
     if (byte < 0x20 || byte == 0x7f) return fmt::format("the character of code {}", byte);
     std::size_t length = 1;
     while (is_continuation(peek(length))) ++length;
-    return quoted(text_.substr(position_, length));
+    return in_quotes(text_.substr(position_, length));
   }
 
   // ---- steps -----------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class Parser {
     if (error != std::errc{} || number.size() != end - start || value > kMaxPointwiseExponent) {
       fail(start, fmt::format("{} is no exponent; expected an integer from 0 to {} (for a root use sqrt, for 1/x "
                               "divide)",
-                              number.empty() ? found() : quoted(number), kMaxPointwiseExponent));
+                              number.empty() ? found() : in_quotes(number), kMaxPointwiseExponent));
     }
     position_ = end;
     skip_spaces();
@@ -259,7 +259,7 @@ class Parser {
     float value = 0;
     const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     if (error != std::errc{} || !std::isfinite(value)) {
-      fail(position_, fmt::format("{} is outside the range of f32 (1.4e-45 to 3.4e38)", quoted(digits)));
+      fail(position_, fmt::format("{} is outside the range of f32 (1.4e-45 to 3.4e38)", in_quotes(digits)));
     }
     position_ += digits.size();
     skip_spaces();
@@ -284,7 +284,7 @@ class Parser {
       return graph_.x();
     }
     if (name.size() > kMaxPointwiseName) {
-      fail(start, fmt::format("{} is a name of {} characters; expected at most {}", quoted(name), name.size(),
+      fail(start, fmt::format("{} is a name of {} characters; expected at most {}", in_quotes(name), name.size(),
                               kMaxPointwiseName));
     }
     return input({std::string(name), kind}, start);
@@ -305,7 +305,7 @@ class Parser {
     if (!(row || col) || (in_f32 && !accept_word("f32")) || !accept(']')) {
       const std::size_t end = text_.find(']', start);
       const auto shown =
-          end == std::string_view::npos ? std::string("\"[\"") : quoted(text_.substr(start, end + 1 - start));
+          end == std::string_view::npos ? std::string("\"[\"") : in_quotes(text_.substr(start, end + 1 - start));
       fail(start,
            fmt::format(
                "{} is no suffix; expected [col] or [col:f32], a value for each column, or [row], one for each row",
@@ -318,11 +318,11 @@ class Parser {
   Node input(const PointwiseInput& input, std::size_t start) {
     const auto known = std::ranges::find(graph_.inputs(), input.name, &PointwiseInput::name);
     if (known == graph_.inputs().end() && graph_.inputs().size() == kMaxPointwiseInputs) {
-      fail(start, fmt::format("{} is one input too many; expected at most {} besides x", quoted(input.name),
+      fail(start, fmt::format("{} is one input too many; expected at most {} besides x", in_quotes(input.name),
                               kMaxPointwiseInputs));
     }
     if (known != graph_.inputs().end() && known->kind != input.kind) {
-      fail(start, fmt::format("{} is {} here, but {} before; expected one kind for one name", quoted(input.name),
+      fail(start, fmt::format("{} is {} here, but {} before; expected one kind for one name", in_quotes(input.name),
                               kind_name(input.kind), kind_name(known->kind)));
     }
     return graph_.input(input);
@@ -350,7 +350,7 @@ class Parser {
     const PointwiseFunction* built_in = find_built_in(name);
     if (name == "pow") fail(start, "\"pow\" is no function; write x ^ 2 for a power");
     if (primitive == nullptr && built_in == nullptr) {
-      fail(start, fmt::format("{} is no function; expected one of {}", quoted(name), all_function_names()));
+      fail(start, fmt::format("{} is no function; expected one of {}", in_quotes(name), all_function_names()));
     }
     std::vector<Node> values;
     nested([&] {
