@@ -27,5 +27,5 @@ install(FILES ${PROJECT_BINARY_DIR}/ingotConfig.cmake ${PROJECT_BINARY_DIR}/ingo
         DESTINATION ${INGOT_PACKAGE_FOLDER})
 include(documents)
 
-# The templates, for a user's own kernels that include them and are compiled for the CPU as well (examples/generate, examples/train_lm).
+# The templates, for a user's own kernels that include them and are compiled for the CPU as well.
 install(DIRECTORY templates/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ingot/templates FILES_MATCHING PATTERN "*.cuh")

@@ -7,6 +7,19 @@ cd "$(dirname "$0")/.."
 
 step() { printf '\n== %s (%d min %02d s so far)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
+if [ $# -gt 0 ]; then
+  cmake --preset ci > /dev/null
+  entries=$(ctest --preset ci -N -R "$1" | sed -n 's/^ *Test *#[0-9]*: //p')
+  [ -n "$entries" ] || { echo "test: no test's name matches '$1'" >&2; exit 1; }
+  # The entry runtime.kernel_store is the program test_runtime_kernel_store; shares of a suite are one program. Entries
+  # that are scripts have none.
+  programs=$(sed -E 's/\.[0-9]+_of_[0-9]+$//; s/\./_/g; s/^/test_/' <<< "$entries" | sort -u)
+  targets=$(ninja -C build/ci -t targets all | sed -n 's/^\(test_[^:]*\): phony$/\1/p' | grep -xF "$programs" || true)
+  # shellcheck disable=SC2086
+  [ -z "$targets" ] || ninja -C build/ci $targets
+  exec ctest --preset ci -R "$1" -j "$(nproc)"
+fi
+
 step "set-up"
 scripts/setup.sh clang-format-14
 pip() { .venv/bin/python -m pip install -q --disable-pip-version-check "$@"; }
