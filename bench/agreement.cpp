@@ -12,6 +12,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "ingot/runtime/visit.h"
+
 #include "numerics.cuh"
 
 namespace ingot::bench {
@@ -87,16 +89,9 @@ std::string fast_difference(const Operand& operand, const std::byte* expected, c
 
 std::string fast_difference(const Operand& operand, const std::byte* expected, const std::vector<std::byte>& found,
                             bool given) {
-  switch (operand.dtype) {
-    case Dtype::f32: return fast_difference<f32>(operand, expected, found, given);
-    case Dtype::bf16: return fast_difference<bf16>(operand, expected, found, given);
-    case Dtype::f16: return fast_difference<f16>(operand, expected, found, given);
-    case Dtype::e4m3fn: return fast_difference<e4m3fn>(operand, expected, found, given);
-    case Dtype::e5m2: return fast_difference<e5m2>(operand, expected, found, given);
-    case Dtype::e4m3fnuz: return fast_difference<e4m3fnuz>(operand, expected, found, given);
-    case Dtype::e5m2fnuz: return fast_difference<e5m2fnuz>(operand, expected, found, given);
-    default: return difference(operand, expected, found);  // an expression's result never has another dtype
-  }
+  if (!is_gemm_operand(operand.dtype)) return difference(operand, expected, found);  // an expression's result never has another dtype
+  return visit_dtype(operand.dtype,
+                     [&]<class T>(Type<T>) { return fast_difference<T>(operand, expected, found, given); });
 }
 
 }  // namespace

@@ -9,6 +9,8 @@ namespace {
 
 namespace nb = nanobind;
 
+constexpr bool is_any(Dtype) { return true; }
+
 [[noreturn]] void refuse(const char* what, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, what, message);
 }
@@ -51,9 +53,15 @@ Tensor tensor_of(const Array& array, const std::string& dtype_name, std::size_t 
 
 Dtype dtype_of(const std::string& name, const char* what) {
   if (const std::optional<Dtype> dtype = parse_dtype(name)) return *dtype;
-  refuse(what, "unknown dtype \"" + name +
-                   "\"; expected f32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, "
-                   "e8m0fnu, e3m2fn, e2m3fn, e2m1fn or u8");
+  refuse(what, "unknown dtype \"" + name + "\"; expected " + one_of(dtypes_that<is_any>()));
+}
+
+std::string one_of(std::span<const Dtype> dtypes) {
+  std::string text;
+  for (std::size_t i = 0; i < dtypes.size(); ++i) {
+    text.append(i == 0 ? "" : i + 1 < dtypes.size() ? ", " : " or ").append(name(dtypes[i]));
+  }
+  return text;
 }
 
 Tensor matrix_of(const Input& array, const std::string& dtype, const char* what) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "ingot/runtime/tensor.h"
@@ -29,6 +30,9 @@ Tensor codes_of(const Output& array, const std::string& dtype, std::int64_t cols
 // Views a one-dimensional array as a vector; throws as matrix_of().
 Tensor vector_of(const Input& array, const std::string& dtype, const char* what);
 Tensor vector_of(const Output& array, const std::string& dtype, const char* what);
+
+// "e4m3fn, e5m2 or e4m3fnuz".
+std::string one_of(std::span<const Dtype> dtypes);
 
 // Throws Error{invalid_argument} that lists the valid names.
 Dtype dtype_of(const std::string& name, const char* what);

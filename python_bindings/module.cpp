@@ -8,6 +8,7 @@
 
 #include "context.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/types/dtype.h"
 #include "ingot/runtime/error.h"
 #include "operations.h"
 
@@ -61,6 +62,26 @@ ContextOptions options_for(const std::string& device) {
   return options;
 }
 
+const char* kind_name(DtypeKind kind) {
+  switch (kind) {
+    case DtypeKind::high_precision: return "high_precision";
+    case DtypeKind::fp8: return "fp8";
+    case DtypeKind::sub_byte: return "sub_byte";
+    case DtypeKind::scale: return "scale";
+    case DtypeKind::bytes: return "bytes";
+  }
+  return "";
+}
+
+// kDtypes as (name, bits, kind).
+nb::tuple dtypes() {
+  nb::list all;
+  for (const DtypeFacts& facts : kDtypes) {
+    all.append(nb::make_tuple(std::string(facts.name), facts.bits, kind_name(facts.kind)));
+  }
+  return nb::tuple(all);
+}
+
 }  // namespace
 }  // namespace ingot::python
 
@@ -71,6 +92,7 @@ NB_MODULE(_core, module) {
 
   nb::exception<ingot::Error>(module, "Error");
   module.attr("__version__") = ingot::version();
+  module.attr("dtypes") = ingot::python::dtypes();
 
   nb::class_<PythonContext>(module, "Context")
       .def(nb::new_([](const std::string& device) { return new PythonContext(ingot::python::options_for(device)); }),

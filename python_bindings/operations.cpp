@@ -20,6 +20,7 @@
 #include "context.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/packed_codes.h"
+#include "ingot/runtime/visit.h"
 #include "scaling.cuh"
 
 namespace ingot::python {
@@ -175,18 +176,11 @@ void float_quantize(PythonContext& context, const Input& input, const std::strin
 // Calls work(F{}) with the type of a format of eight bits or less.
 template <class Work>
 void with_format(Dtype dtype, Work&& work) {
-  switch (dtype) {
-    case Dtype::e4m3fn: return work(ingot::e4m3fn{});
-    case Dtype::e5m2: return work(ingot::e5m2{});
-    case Dtype::e4m3fnuz: return work(ingot::e4m3fnuz{});
-    case Dtype::e5m2fnuz: return work(ingot::e5m2fnuz{});
-    case Dtype::e3m2fn: return work(ingot::e3m2fn{});
-    case Dtype::e2m3fn: return work(ingot::e2m3fn{});
-    case Dtype::e2m1fn: return work(ingot::e2m1fn{});
-    default: break;
+  if (!is_code_format(dtype)) {
+    throw Error(ErrorCode::invalid_argument, "dtype",
+                "expected " + one_of(kCodeDtypes) + ", got " + std::string(name(dtype)));
   }
-  throw Error(ErrorCode::invalid_argument, "dtype",
-              "expected e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn or e2m1fn, got " + std::string(name(dtype)));
+  visit_codes(dtype, [&]<class F>(Type<F>) { work(F{}); });
 }
 
 using HostFloats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;

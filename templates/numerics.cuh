@@ -24,7 +24,8 @@ INGOT_HOST_DEVICE float decode(F code) {
   if constexpr (F::kFnuz) {
     if (code.bits == F::kNanCode) return float_from_bits(kF32Nan);
   } else if constexpr (Fp8Format<F>) {
-    if (magnitude > F::kMaxCode) return float_from_bits(sign | (F::kHasInf && magnitude == 0x7c ? kF32Inf : kF32Nan));
+    if (magnitude > F::kMaxCode)
+      return float_from_bits(sign | (F::kHasInf && magnitude == F::kMaxCode + 1 ? kF32Inf : kF32Nan));
   }
   // The code's exponent and mantissa, moved to where f32 has them, represent the value times 2^(bias - 127). A
   // subnormal code becomes a subnormal float, and the product below is exact.
@@ -71,7 +72,7 @@ INGOT_HOST_DEVICE F encode_software(float x) {
 // cvt.rn.satfinite exists from sm_89 on, for the two OCP formats.
 template <Fp8Format F>
 INGOT_HOST_DEVICE constexpr bool has_hardware_encode() {
-  return kDeviceArch >= 890 && !F::kFnuz;
+  return kDeviceArch >= 890 && F::kOcp;
 }
 
 // Encodes two floats, `low` in the low byte.
@@ -82,6 +83,7 @@ INGOT_HOST_DEVICE u16 encode_pair(float low, float high) {
     if constexpr (is_same<F, e4m3fn>) {
       return ptx::cvt_e4m3x2(low, high);
     } else {
+      static_assert(is_same<F, e5m2>, "this format needs its conversion of ptx/cvt.cuh here");
       return ptx::cvt_e5m2x2(low, high);
     }
   }

@@ -16,12 +16,15 @@ namespace {
 
 void check_quantised(const Options& options) {
   const ingot::Dtype dtype = *ingot::parse_dtype(options.dtype);
-  if (ingot::bits_of(dtype) < 8 && !options.mx) {
+  if (ingot::is_sub_byte(dtype) && !options.mx) {
     refuse("--dtype", fmt::format("{} is made with MX's scales only: add --mx", options.dtype));
   }
-  if (options.mx && (dtype == ingot::Dtype::e4m3fnuz || dtype == ingot::Dtype::e5m2fnuz)) {
-    refuse("--mx", fmt::format("OCP MX has no {}: choose e4m3fn, e5m2, e3m2fn, e2m3fn or e2m1fn, or leave --mx out",
-                               options.dtype));
+  if (options.mx && !ingot::is_mx_element(dtype)) {
+    std::string elements;
+    for (const ingot::Dtype element : ingot::kMxDtypes) {
+      elements.append(elements.empty() ? "" : element == ingot::kMxDtypes.back() ? " or " : ", ").append(name(element));
+    }
+    refuse("--mx", fmt::format("OCP MX has no {}: choose {}, or leave --mx out", options.dtype, elements));
   }
 }
 

@@ -10,21 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ._core import Error
+from ._core import Error, dtypes
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+_IEEE_LONG_NAMES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+# PyTorch's and ml_dtypes' names: float8_e4m3fn, float6_e3m2fn ...
 FROM_LONG_NAME = {
-    "float32": "f32",
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "float8_e4m3fn": "e4m3fn",
-    "float8_e5m2": "e5m2",
-    "float8_e4m3fnuz": "e4m3fnuz",
-    "float8_e5m2fnuz": "e5m2fnuz",
-    "float8_e8m0fnu": "e8m0fnu",
-    "float6_e3m2fn": "e3m2fn",
-    "float6_e2m3fn": "e2m3fn",
-    "float4_e2m1fn": "e2m1fn",
+    _IEEE_LONG_NAMES.get(name, f"float{bits}_{name}"): name for name, bits, kind in dtypes if kind != "bytes"
 }
 _LONG_NAME = {short: long for long, short in FROM_LONG_NAME.items()}
 # Arrays of these dtypes hold bits without their type: NumPy itself has no bfloat16 and no FP8.
@@ -32,10 +24,10 @@ _HINTS = {
     "uint16": "for the bits of bf16 install ml_dtypes and give array.view(ml_dtypes.bfloat16)",
     "uint8": "for codes of FP8 give their dtype too, where the call has one, or array.view(ml_dtypes.float8_e4m3fn)",
 }
-SIZE = {"f32": 4, "bf16": 2, "f16": 2, "e4m3fn": 1, "e5m2": 1, "e4m3fnuz": 1, "e5m2fnuz": 1}
+SIZE = {name: bits // 8 for name, bits, kind in dtypes if kind in ("high_precision", "fp8")}
 # Bits per code of the packed formats: two codes share one byte, or four share three.
-PACKED_BITS = {"e3m2fn": 6, "e2m3fn": 6, "e2m1fn": 4}
-_NAMES = [*SIZE, "e8m0fnu", *PACKED_BITS]
+PACKED_BITS = {name: bits for name, bits, kind in dtypes if kind == "sub_byte"}
+_NAMES = [*SIZE, *(name for name, _, kind in dtypes if kind == "scale"), *PACKED_BITS]
 
 
 def dtype_name(dtype: Any) -> str:

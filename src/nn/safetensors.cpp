@@ -32,34 +32,18 @@ constexpr int kDeepest = 8;  // nesting of objects and arrays; the format needs 
 
 struct Type {
   std::string_view name;
-  std::uint64_t bits;
-  std::optional<Dtype> dtype;
+  std::uint64_t bits = 0;
+  std::optional<Dtype> dtype{};
 };
-constexpr std::array kTypes{Type{"F64", 64, {}},
-                            Type{"I64", 64, {}},
-                            Type{"U64", 64, {}},
-                            Type{"F32", 32, Dtype::f32},
-                            Type{"I32", 32, {}},
-                            Type{"U32", 32, {}},
-                            Type{"F16", 16, Dtype::f16},
-                            Type{"BF16", 16, Dtype::bf16},
-                            Type{"I16", 16, {}},
-                            Type{"U16", 16, {}},
-                            Type{"F8_E4M3", 8, Dtype::e4m3fn},
-                            Type{"F8_E5M2", 8, Dtype::e5m2},
-                            Type{"F8_E4M3FNUZ", 8, Dtype::e4m3fnuz},
-                            Type{"F8_E5M2FNUZ", 8, Dtype::e5m2fnuz},
-                            Type{"F8_E8M0", 8, Dtype::e8m0fnu},
-                            Type{"I8", 8, {}},
-                            Type{"U8", 8, {}},
-                            Type{"BOOL", 8, {}},
-                            Type{"F6_E3M2", 6, Dtype::e3m2fn},
-                            Type{"F6_E2M3", 6, Dtype::e2m3fn},
-                            Type{"F4", 4, Dtype::e2m1fn}};
+// Of files, and of no tensor here.
+constexpr std::array kForeignTypes{Type{"F64", 64}, Type{"I64", 64}, Type{"U64", 64}, Type{"I32", 32}, Type{"U32", 32},
+                                   Type{"I16", 16}, Type{"U16", 16}, Type{"I8", 8},   Type{"U8", 8},   Type{"BOOL", 8}};
 
-const Type* find_type(std::string_view name) {
-  const auto* const found = std::ranges::find(kTypes, name, &Type::name);
-  return found == kTypes.end() ? nullptr : found;
+std::optional<Type> find_type(std::string_view name) {
+  const auto* const dtype = std::ranges::find(kDtypes, name, &DtypeFacts::safetensors);
+  if (dtype != kDtypes.end() && !name.empty()) return Type{name, static_cast<std::uint64_t>(dtype->bits), dtype->dtype};
+  const auto* const foreign = std::ranges::find(kForeignTypes, name, &Type::name);
+  return foreign == kForeignTypes.end() ? std::nullopt : std::optional(*foreign);
 }
 
 // The size of a shape in bytes; nullopt if it is not a whole number of bytes or does not fit in 63 bits.
@@ -185,9 +169,8 @@ class HeaderReader {
         !std::ranges::all_of(*offsets, [](const Json& each) { return each.is_number_unsigned(); })) {
       fault("has no data_offsets of two whole numbers");
     }
-    const Type* const type = find_type(dtype->get_ref<const std::string&>());
-    if (type == nullptr)
-      fault(fmt::format("is of the unknown dtype \"{}\"", printable(dtype->get_ref<const std::string&>())));
+    const std::optional<Type> type = find_type(dtype->get_ref<const std::string&>());
+    if (!type) fault(fmt::format("is of the unknown dtype \"{}\"", printable(dtype->get_ref<const std::string&>())));
 
     StoredTensor tensor{.name = name, .type = std::string(type->name), .shape = {}, .dtype = type->dtype};
     for (const Json& size : *shape) {
@@ -237,8 +220,7 @@ class HeaderReader {
 }  // namespace
 
 std::string_view safetensors_type(Dtype dtype) {
-  const auto* const found = std::ranges::find(kTypes, std::optional(dtype), &Type::dtype);
-  if (found != kTypes.end()) return found->name;
+  if (const std::string_view type = facts_of(dtype).safetensors; !type.empty()) return type;
   throw Error(ErrorCode::invalid_argument, "safetensors type",
               fmt::format("{} has no name in the format; store its bytes as U8", name(dtype)));
 }
@@ -416,8 +398,8 @@ void check_to_store(std::span<const TensorToStore> tensors) {
     };
     require(tensor.name != kMetadata, "is reserved for the file's metadata; give the tensor another name");
     require(names.insert(tensor.name).second, "occurs twice; names must be unique within a file");
-    const Type* const type = find_type(tensor.type);
-    require(type != nullptr,
+    const std::optional<Type> type = find_type(tensor.type);
+    require(type.has_value(),
             fmt::format("is of the unknown type \"{}\"; F32, BF16, F8_E4M3 and U8 are some", tensor.type));
     const std::optional<std::uint64_t> bytes = bytes_of(*type, tensor.shape);
     require(bytes.has_value(), "has a shape that is negative, too large or does not fill whole bytes");

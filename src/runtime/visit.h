@@ -1,56 +1,57 @@
 // From a dtype, known at run time, to a type of templates/formats.cuh: visit_dtype(dtype, [&]<class T>(Type<T>) {...}).
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <span>
+#include <string>
 #include <utility>
 
-#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/dtype_types.h"
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/tensor.h"
-
-#include "formats.cuh"
 
 namespace ingot {
 
-template <class T>
-struct Type {};
+// One of `Dtypes`, a list of dtype.h; throws Error{invalid_argument} of any other. Callers have validated the spec: to
+// throw is for a caller that has not, and for a list that lacks what the spec may be.
+template <const auto& Dtypes, std::size_t Index = 0, class Function>
+decltype(auto) visit_among(Dtype dtype, Function&& function) {
+  if constexpr (Index + 1 < Dtypes.size()) {
+    if (dtype != Dtypes[Index]) return visit_among<Dtypes, Index + 1>(dtype, std::forward<Function>(function));
+  } else if (dtype != Dtypes[Index]) {
+    throw Error(ErrorCode::invalid_argument, std::string(name(dtype)), "there is no code for this dtype here");
+  }
+  return std::forward<Function>(function)(Type<TypeOf<Dtypes[Index]>>{});
+}
 
-// f32, bf16 and f16; the caller has validated the spec.
+constexpr bool is_gemm_operand(Dtype dtype) { return is_high_precision(dtype) || is_fp8(dtype); }
+inline constexpr std::array kGemmDtypes = dtypes_that<is_gemm_operand>();
+
+// f32, bf16 and f16.
 template <class Function>
 decltype(auto) visit_high_precision(Dtype dtype, Function&& function) {
-  switch (dtype) {
-    case Dtype::f32: return function(Type<f32>{});
-    case Dtype::bf16: return function(Type<bf16>{});
-    default: return function(Type<f16>{});
-  }
+  return visit_among<kHighPrecisionDtypes>(dtype, std::forward<Function>(function));
 }
-
-// The four FP8 formats.
+// The formats of FP8.
 template <class Function>
 decltype(auto) visit_fp8(Dtype dtype, Function&& function) {
-  switch (dtype) {
-    case Dtype::e4m3fn: return function(Type<e4m3fn>{});
-    case Dtype::e5m2: return function(Type<e5m2>{});
-    case Dtype::e4m3fnuz: return function(Type<e4m3fnuz>{});
-    default: return function(Type<e5m2fnuz>{});
-  }
+  return visit_among<kFp8Dtypes>(dtype, std::forward<Function>(function));
 }
-
+// Either.
 template <class Function>
 decltype(auto) visit_dtype(Dtype dtype, Function&& function) {
-  return is_fp8(dtype) ? visit_fp8(dtype, std::forward<Function>(function))
-                       : visit_high_precision(dtype, std::forward<Function>(function));
+  return visit_among<kGemmDtypes>(dtype, std::forward<Function>(function));
 }
-
-// What MX's elements may be of; the caller has validated the spec.
+// What MX's elements may be of.
 template <class Function>
 decltype(auto) visit_mx(Dtype dtype, Function&& function) {
-  switch (dtype) {
-    case Dtype::e4m3fn: return function(Type<e4m3fn>{});
-    case Dtype::e5m2: return function(Type<e5m2>{});
-    case Dtype::e3m2fn: return function(Type<e3m2fn>{});
-    case Dtype::e2m3fn: return function(Type<e2m3fn>{});
-    default: return function(Type<e2m1fn>{});
-  }
+  return visit_among<kMxDtypes>(dtype, std::forward<Function>(function));
+}
+// Every format of eight bits or less.
+template <class Function>
+decltype(auto) visit_codes(Dtype dtype, Function&& function) {
+  return visit_among<kCodeDtypes>(dtype, std::forward<Function>(function));
 }
 
 // The first element of row r of a tensor of T, which is of a byte or more.

@@ -57,7 +57,7 @@ INGOT_HOST_DEVICE constexpr bool is_nan_code(u8 code) {
   } else if constexpr (W::kFnuz) {
     return code == W::kNanCode;
   } else {
-    return (code & 0x7fU) > (W::kHasInf ? 0x7cU : W::kMaxCode);
+    return (code & 0x7fU) > (W::kHasInf ? W::kMaxCode + 1 : W::kMaxCode);
   }
 }
 

@@ -184,6 +184,7 @@ INGOT_HOST_DEVICE void decode_fragment(const u32 (&words)[Fragment<W>::kWords], 
     if constexpr (is_same<W, e5m2fnuz> && is_same<X, f16>) {
       registers[i] = lower_exponents(registers[i]);
     } else {
+      static_assert(is_same<X, bf16> || W::kExponentBits < 5 || W::kBias == 15, "decode_fragment() lacks this format");
       registers[i] = rebias_pair<W, X>(registers[i]);
     }
   }

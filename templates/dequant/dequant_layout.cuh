@@ -105,6 +105,7 @@ struct FragmentRuns {
 // Where the FP8 codes of register 2 p (`first`) or 2 p + 1 lie in a word.
 template <Fp8Format W>
 INGOT_HOST_DEVICE constexpr FragmentRuns fp8_runs(CodeLayout layout, u32 word, bool first) {
+  static_assert(W::kMantissaBits == 3 || W::kMantissaBits == 2, "fp8_runs() lacks this format");
   if (layout == CodeLayout::packed && W::kMantissaBits == 3) {
     if (first) return {{{word, 15, 7, 1}, {word, 4, 0, 7}, {}, {}}, 2};
     return {{{word, 11, 7, 1}, {word, 0, 0, 4}, {word, 12, 4, 3}, {}}, 3};
@@ -113,7 +114,7 @@ INGOT_HOST_DEVICE constexpr FragmentRuns fp8_runs(CodeLayout layout, u32 word, b
     if (first) return {{{word, 15, 7, 1}, {word, 5, 0, 7}, {}, {}}, 2};
     return {{{word, 12, 7, 1}, {word, 4, 2, 1}, {word, 0, 3, 4}, {word, 13, 0, 2, 1}}, 4};
   }
-  if (layout == CodeLayout::packed_f16 && is_same<W, e4m3fnuz>) {
+  if (layout == CodeLayout::packed_f16 && W::kFnuz && W::kExponentBits == 4) {
     if (first) return {{{word, 15, 7, 1}, {word, 7, 0, 7}, {}, {}}, 2};
     return {{{word, 14, 7, 1}, {word, 0, 0, 7}, {}, {}}, 2};
   }

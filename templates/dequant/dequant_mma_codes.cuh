@@ -103,7 +103,7 @@ INGOT_HOST_DEVICE u32 nan_bytes(u32 codes) {
   if constexpr (W::kFnuz) {
     return codes & ~(magnitudes + 0x7f7f7f7fU);
   } else {
-    return magnitudes + (W::kHasInf ? 0x03030303U : 0x01010101U);
+    return magnitudes + (W::kHasInf ? 0x7eU - W::kMaxCode : 0x7fU - W::kMaxCode) * 0x01010101U;
   }
 }
 

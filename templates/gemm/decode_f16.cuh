@@ -1,4 +1,4 @@
-// Decodes FP8 codes to f16, four at a time, in a few integer instructions. f16 represents every value of all four
+// Decodes FP8 codes to f16, four at a time, in a few integer instructions. f16 represents every value of all FP8
 // formats, so nothing is rounded; NaN and Inf stay what they are. The result is the value divided by a power of two
 // that depends only on the format, because moving a code's bits to where f16 has them gives just that. The kernel
 // (gemm_mma.cuh) multiplies the sum of the products by that power of two, once and exactly.
@@ -73,6 +73,7 @@ INGOT_HOST_DEVICE void decode_four(u32 codes, u32 (&pairs)[2]) {
       const u32 magnitude = (lowered & larges[i]) | (shifted & ~larges[i]);
       pairs[i] = (magnitude & ~kSigns) | (wide[i] & kSigns) | nans[i];
     } else {
+      static_assert(F::kExponentBits == 4 && (F::kFnuz || F::kMaxCode == 0x7e), "decode_four() lacks this format");
       pairs[i] = shifted | (wide[i] & kSigns) | nans[i];
     }
   }

@@ -1,6 +1,8 @@
 // Dtypes: names, sizes, largest values, and the bytes of rows of codes smaller than a byte.
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <string>
+#include <vector>
 
 #include "ingot/codegen/types/dtype.h"
 
@@ -101,4 +103,40 @@ BOOST_AUTO_TEST_CASE(bytes_of_rows) {
   BOOST_TEST(row_bytes(Dtype::e2m3fn, 5) == 4);
   BOOST_TEST(row_bytes(Dtype::e2m1fn, 5) == 3);
   BOOST_TEST(row_bytes(Dtype::e2m1fn, 6) == 3);
+}
+
+namespace {
+
+std::vector<Dtype> sorted(std::vector<Dtype> dtypes) {
+  std::ranges::sort(dtypes);
+  return dtypes;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(lists_follow_from_the_table) {
+  BOOST_TEST(sorted({kHighPrecisionDtypes.begin(), kHighPrecisionDtypes.end()}) ==
+                 std::vector({Dtype::f32, Dtype::bf16, Dtype::f16}),
+             boost::test_tools::per_element());
+  for (const DtypeFacts& facts : kDtypes) {
+    const auto listed = [&](const auto& list) { return std::ranges::find(list, facts.dtype) != list.end(); };
+    BOOST_TEST(listed(kFp8Dtypes) == is_fp8(facts.dtype), facts.name);
+    BOOST_TEST(listed(kSubByteDtypes) == is_sub_byte(facts.dtype), facts.name);
+    BOOST_TEST(listed(kCodeDtypes) == (is_fp8(facts.dtype) || is_sub_byte(facts.dtype)), facts.name);
+    BOOST_TEST(listed(kMxDtypes) == is_mx_element(facts.dtype), facts.name);
+    BOOST_TEST(listed(kWeightDtypes) == is_weight(facts.dtype), facts.name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_dtype_has_a_name_in_safetensors_or_is_known_to_have_none) {
+  const std::vector<Dtype> without{Dtype::u8};
+  std::vector<std::string> names;
+  for (const DtypeFacts& facts : kDtypes) {
+    const bool has = !facts.safetensors.empty();
+    BOOST_TEST(has == (std::ranges::find(without, facts.dtype) == without.end()),
+               facts.name << ": kDtypes has no name of the .safetensors format for it; if there is none, say so here");
+    if (!has) continue;
+    BOOST_TEST((std::ranges::find(names, facts.safetensors) == names.end()), facts.safetensors << " is there twice");
+    names.emplace_back(facts.safetensors);
+  }
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/types/dtype_types.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dequant/dequant_params.h"
 #include "support/dequant_case.h"
@@ -17,20 +18,6 @@
 
 namespace ingot::test {
 namespace {
-
-template <class T>
-constexpr Dtype dtype_of() {
-  return is_same<T, f32>        ? Dtype::f32
-         : is_same<T, bf16>     ? Dtype::bf16
-         : is_same<T, f16>      ? Dtype::f16
-         : is_same<T, e4m3fn>   ? Dtype::e4m3fn
-         : is_same<T, e5m2>     ? Dtype::e5m2
-         : is_same<T, e4m3fnuz> ? Dtype::e4m3fnuz
-         : is_same<T, e5m2fnuz> ? Dtype::e5m2fnuz
-         : is_same<T, e3m2fn>   ? Dtype::e3m2fn
-         : is_same<T, e2m3fn>   ? Dtype::e2m3fn
-                                : Dtype::e2m1fn;
-}
 
 constexpr DequantScale scale_of(DequantFactors kind) { return kDequantScales[static_cast<std::size_t>(kind)]; }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cases.h"
+#include "ingot/codegen/types/dtype_types.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "support/compare.h"
 #include "support/run_case.h"
@@ -19,15 +20,6 @@
 
 namespace ingot::test {
 namespace {
-
-template <class T>
-constexpr Dtype kDtypeOf = is_same<T, f32>        ? Dtype::f32
-                           : is_same<T, bf16>     ? Dtype::bf16
-                           : is_same<T, f16>      ? Dtype::f16
-                           : is_same<T, e4m3fn>   ? Dtype::e4m3fn
-                           : is_same<T, e5m2>     ? Dtype::e5m2
-                           : is_same<T, e4m3fnuz> ? Dtype::e4m3fnuz
-                                                  : Dtype::e5m2fnuz;
 
 template <class Kind>
 constexpr NormKind kKindOf = is_same<Kind, LayerNorm> ? NormKind::layer : NormKind::rms;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "ingot/codegen/types/dtype_types.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "support/quantize_case.h"
 
@@ -16,16 +17,6 @@
 
 namespace ingot::test {
 namespace {
-
-template <class T>
-constexpr Dtype kDtypeOf = is_same<T, f32>      ? Dtype::f32
-                           : is_same<T, bf16>   ? Dtype::bf16
-                           : is_same<T, f16>    ? Dtype::f16
-                           : is_same<T, e4m3fn> ? Dtype::e4m3fn
-                           : is_same<T, e5m2>   ? Dtype::e5m2
-                           : is_same<T, e3m2fn> ? Dtype::e3m2fn
-                           : is_same<T, e2m3fn> ? Dtype::e2m3fn
-                                                : Dtype::e2m1fn;
 
 struct Fixture {
   std::unique_ptr<Backend> cpu = make_cpu_backend(2);

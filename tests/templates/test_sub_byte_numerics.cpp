@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "ingot/codegen/types/dtype_types.h"
 #include "support/random.h"
 #include "support/reference_formats.h"
 
@@ -18,11 +19,6 @@ using namespace ingot::test;
 namespace {
 
 using Formats = std::tuple<e3m2fn, e2m3fn, e2m1fn>;
-
-template <class F>
-constexpr Dtype kDtypeOf = is_same<F, e3m2fn>   ? Dtype::e3m2fn
-                           : is_same<F, e2m3fn> ? Dtype::e2m3fn
-                                                : Dtype::e2m1fn;
 
 // Both ways of encoding x.
 template <class F>

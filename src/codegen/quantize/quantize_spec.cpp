@@ -13,8 +13,6 @@
 namespace ingot {
 namespace {
 
-constexpr std::array kMxDtypes{Dtype::e4m3fn, Dtype::e5m2, Dtype::e3m2fn, Dtype::e2m3fn, Dtype::e2m1fn};
-
 constexpr int kMaxExponentBits = 7;
 constexpr int kMaxMantissaBits = 6;
 constexpr int kMaxBits = 7;  // of both

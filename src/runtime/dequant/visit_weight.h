@@ -11,12 +11,7 @@ namespace ingot {
 
 template <class Function>
 decltype(auto) visit_weight(Dtype dtype, Function&& function) {
-  switch (dtype) {
-    case Dtype::e3m2fn: return function(Type<e3m2fn>{});
-    case Dtype::e2m3fn: return function(Type<e2m3fn>{});
-    case Dtype::e2m1fn: return function(Type<e2m1fn>{});
-    default: return visit_fp8(dtype, std::forward<Function>(function));
-  }
+  return visit_among<kWeightDtypes>(dtype, std::forward<Function>(function));
 }
 
 constexpr CodeLayout code_layout(WeightLayout layout) { return static_cast<CodeLayout>(layout); }

@@ -36,9 +36,6 @@ std::vector<std::int64_t> sample(std::int64_t count, std::int64_t most) {
   return chosen;
 }
 
-// True if quantize_mx() can make the weight's codes.
-bool is_mx(Dtype dtype) { return dtype != Dtype::e4m3fnuz && dtype != Dtype::e5m2fnuz; }
-
 }  // namespace
 
 class DequantOperands::Maker {
@@ -121,7 +118,7 @@ class DequantOperands::Maker {
       spare_scales = OwnedTensor(*backend_, Dtype::e8m0fnu, n, (k + 31) / 32);
       scales = spare_scales;
     }
-    if (is_fp8(spec.weight) && !(spec.factors == Dtype::e8m0fnu && is_mx(spec.weight))) {
+    if (is_fp8(spec.weight) && !(spec.factors == Dtype::e8m0fnu && is_mx_element(spec.weight))) {
       const OwnedTensor factor(*backend_, Dtype::f32, 1, 1);
       backend_->cast({.in = Dtype::bf16, .out = spec.weight}, {.input = input, .codes = codes, .factors = factor},
                      stream);
