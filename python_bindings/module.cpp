@@ -73,10 +73,10 @@ const char* kind_name(DtypeKind kind) {
   return "";
 }
 
-// kDtypes as (name, bits, kind).
+// kDtypeTable as (name, bits, kind).
 nb::tuple dtypes() {
   nb::list all;
-  for (const DtypeFacts& facts : kDtypes) {
+  for (const DtypeFacts& facts : kDtypeTable) {
     all.append(nb::make_tuple(std::string(facts.name), facts.bits, kind_name(facts.kind)));
   }
   return nb::tuple(all);

@@ -72,7 +72,7 @@ INGOT_HOST_DEVICE F encode_software(float x) {
 // cvt.rn.satfinite exists from sm_89 on, for the two OCP formats.
 template <Fp8Format F>
 INGOT_HOST_DEVICE constexpr bool has_hardware_encode() {
-  return kDeviceArch >= 890 && F::kOcp;
+  return kDeviceArch >= 890 && OcpFormat<F>;
 }
 
 // Encodes two floats, `low` in the low byte.

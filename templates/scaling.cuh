@@ -5,24 +5,8 @@
 
 namespace ingot {
 
-// Which elements share a scale: the whole matrix; a row or a column; 128 neighbours in a row or in a column; a block of
-// 128 x 128. Groups and blocks start at multiples of 128; the last one may be cut short.
-struct Tensorwise {};
-struct Rowwise {};
-struct Columnwise {};
-struct RowGroups {};
-struct ColumnGroups {};
-struct Blocks {};
+// The extent of the groups and blocks that casts scale, and of their kernels' tiles.
 inline constexpr i64 kGroup = 128;
-
-// One scale per row (column), of the matrix or of a group.
-template <class Scale>
-inline constexpr bool kByRow = is_same<Scale, Rowwise> || is_same<Scale, RowGroups>;
-template <class Scale>
-inline constexpr bool kByColumn = is_same<Scale, Columnwise> || is_same<Scale, ColumnGroups>;
-// Elements that share a scale lie within one tile of 128 x 128.
-template <class Scale>
-inline constexpr bool kWithinTile = is_same<Scale, RowGroups> || is_same<Scale, ColumnGroups> || is_same<Scale, Blocks>;
 
 // As integers, |x| order as they do as floats, with every NaN above Inf. So an integer maximum is an amax that keeps
 // NaN and does not depend on the order of its operands.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -72,14 +73,12 @@ void validate_cast(const NamedGemm& gemm, const char* operand, const Cast& cast)
   }
 }
 
-bool is_grouped(ScaleGranularity granularity) { return granularity == kRowGroups || granularity == kBlocks; }
-
 // The rule of validate(GemmSpec), in a message about the layer.
 void validate_granularities(const NamedGemm& gemm) {
   const ScaleGranularity a = gemm.config->a->granularity;
   const ScaleGranularity b = gemm.config->b->granularity;
   const auto plain = [](ScaleGranularity scale) { return scale == kTensorwise || scale == kRowwise; };
-  if ((plain(a) && plain(b)) || (a == kRowGroups && is_grouped(b))) return;
+  if ((plain(a) && plain(b)) || (a == kRowGroups && among(kGroupedScalesOfB, b))) return;
   refuse(fmt::format(
       "the {} GEMM has scale={} for {} and scale={} for {}, but takes tensor or row for each, or 1x128,1x128 "
       "or 1x128,128x128",
@@ -227,7 +226,7 @@ void validate(const LinearConfig& config) {
     if (operands.a) validate_cast(gemm, gemm.a, *operands.a);
     if (operands.b) validate_cast(gemm, gemm.b, *operands.b);
     if (is_float8(operands)) validate_granularities(gemm);
-    if (operands.fast_accumulation && is_float8(operands) && is_grouped(operands.a->granularity)) {
+    if (operands.fast_accumulation && is_float8(operands) && among(kGroupedScalesOfB, operands.a->granularity)) {
       refuse(
           fmt::format("fast_accumulation is set for the {} GEMM, but its scales are grouped: each 128 of a sum "
                       "has its own factors and is summed separately",

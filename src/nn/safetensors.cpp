@@ -40,8 +40,9 @@ constexpr std::array kForeignTypes{Type{"F64", 64}, Type{"I64", 64}, Type{"U64",
                                    Type{"I16", 16}, Type{"U16", 16}, Type{"I8", 8},   Type{"U8", 8},   Type{"BOOL", 8}};
 
 std::optional<Type> find_type(std::string_view name) {
-  const auto* const dtype = std::ranges::find(kDtypes, name, &DtypeFacts::safetensors);
-  if (dtype != kDtypes.end() && !name.empty()) return Type{name, static_cast<std::uint64_t>(dtype->bits), dtype->dtype};
+  const auto* const dtype = std::ranges::find(kDtypeTable, name, &DtypeFacts::safetensors);
+  if (dtype != kDtypeTable.end() && !name.empty())
+    return Type{name, static_cast<std::uint64_t>(dtype->bits), dtype->dtype};
   const auto* const foreign = std::ranges::find(kForeignTypes, name, &Type::name);
   return foreign == kForeignTypes.end() ? std::nullopt : std::optional(*foreign);
 }

@@ -23,10 +23,6 @@ constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_di
 // With this stride, rows start at multiples of 16 bytes for 8-, 6- and 4-bit codes.
 constexpr std::int64_t row_stride_of_codes(std::int64_t in_features) { return round_up(in_features, 64); }
 
-bool is_high_precision(Dtype dtype) {
-  return std::ranges::find(kHighPrecisionDtypes, dtype) != kHighPrecisionDtypes.end();
-}
-
 // Views the same bytes as one-byte codes, which Backend::relayout() copies unchanged.
 Tensor as_bytes(const Tensor& codes) {
   Tensor bytes = codes;

@@ -66,7 +66,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFus
     if (aligned) {
       Vec8<Value> values[kVec8s];
       const u32 whole = static_cast<u32>((end - begin) / kVec8);
-      load_vec8s<Source, false>(p.source, Source::place(p.source, row, begin + i64{threadIdx.x} * kVec8), values,
+      load_vec8s<Source, false>(p.source, Source::pointers_at(p.source, row, begin + i64{threadIdx.x} * kVec8), values,
                                 [&](u32 i) -> Vec8Offset {
                                   return {0, i * Launch::kThreads * kVec8, i * Launch::kThreads + threadIdx.x < whole};
                                 });
@@ -191,15 +191,20 @@ INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
   return kWide || Source::kOperands > 0 ? 2 : Source::kFused ? 3 : 4;
 }
 
+// The kernel's template arguments that are not types: of what it raises the maxima.
+struct AmaxTilesConfig {
+  bool tensor = false, rows = false, columns = false;
+};
+
 // A warp takes 256 columns of 8 neighbouring rows and loads them all before it looks at the first; a block takes 64
 // rows at a time.
-template <class Source, bool Tensor, bool Rows, bool Columns>
+template <class Source, AmaxTilesConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_residency<Source>()))
     amax_tiles(const __grid_constant__ AmaxTilesParams p) {
   using Launch = AmaxTilesLaunch;
   using Value = typename Source::Value;
   __shared__ u32 warp_maxima[kMaxWarps];
-  __shared__ u32 column_maxima[Columns ? Launch::kWarps : 1][Launch::kCols];
+  __shared__ u32 column_maxima[C.columns ? Launch::kWarps : 1][Launch::kCols];
   start_in_turn();
   const u32 warp = threadIdx.x / 32;
   const u32 lane = threadIdx.x % 32;
@@ -211,7 +216,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
 
   u32 maximum = 0;
   ColumnMaxima<Value> columns;
-  if (Columns && !aligned) {
+  if (C.columns && !aligned) {
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8; ++i) column_maxima[warp][i * 32 + lane] = 0;
   }
@@ -221,21 +226,21 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
     const i64 rows_left = p.source.rows - first_row;
     const auto take_row = [&](u32 r, u32 bits) {
       maximum = max_of(maximum, bits);
-      if constexpr (Rows) {
+      if constexpr (C.rows) {
         bits = __reduce_max_sync(0xffffffffU, bits);
         if (lane == 0 && r < rows_left) raise_maximum(p.rows + first_row + r, bits);
       }
     };
     if (aligned) {
       Vec8<Value> values[Launch::kRowsPerWarp];
-      load_vec8s<Source, true>(p.source, Source::place(p.source, first_row, first_col + lane * kVec8), values,
+      load_vec8s<Source, true>(p.source, Source::pointers_at(p.source, first_row, first_col + lane * kVec8), values,
                                [&](u32 r) -> Vec8Offset {
                                  return {r, 0, r < rows_left && lane * kVec8 < cols_left};
                                });
       INGOT_UNROLL
       for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
         take_row(r, amax_bits(values[r]));
-        if constexpr (Columns) columns.take(values[r]);
+        if constexpr (C.columns) columns.take(values[r]);
       }
     } else {
       INGOT_UNROLL_BY(1)
@@ -245,25 +250,25 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
         for (u32 col = lane; col < Launch::kCols && col < cols_left && r < rows_left; col += 32) {
           const u32 bits = amax_bits(to_float(Source::element(p.source, first_row + r, first_col + col)));
           row_maximum = max_of(row_maximum, bits);
-          if constexpr (Columns) column_maxima[warp][col] = max_of(column_maxima[warp][col], bits);
+          if constexpr (C.columns) column_maxima[warp][col] = max_of(column_maxima[warp][col], bits);
         }
         take_row(r, row_maximum);
       }
     }
   }
-  if (Columns && aligned) {
+  if (C.columns && aligned) {
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8; ++i) column_maxima[warp][lane * kVec8 + i] = columns.bits(i);
   }
 
-  if constexpr (Columns) {
+  if constexpr (C.columns) {
     __syncthreads();
     u32 column = 0;
     INGOT_UNROLL
     for (u32 w = 0; w < Launch::kWarps; ++w) column = max_of(column, column_maxima[w][threadIdx.x]);
     if (threadIdx.x < cols_left) raise_maximum(p.columns + first_col + threadIdx.x, column);
   }
-  if constexpr (Tensor) {
+  if constexpr (C.tensor) {
     maximum = group_max(maximum, Launch::kThreads, warp_maxima);
     if (threadIdx.x == 0) raise_maximum(p.tensor, maximum);
   }

@@ -40,14 +40,13 @@ template <class Source>
 INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
   return min_of(amax_tiles_residency<Source>(), 3U);
 }
-template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result>
+template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_list_residency() {
-  return min_of(cast_tiles_residency<Source, Out, CodesScale, TransposedScale, Given, Result>(),
-                kTwoScales<CodesScale, TransposedScale> ? 2U : 3U);
+  return min_of(cast_tiles_residency<Source, Out, C>(), has_two_scales(C) ? 2U : 3U);
 }
 
-// NotWritten stands for an output that needs no maxima from this pass.
-template <class Source, class CodesScale, class TransposedScale>
+// An output that needs no maxima from this pass is not `written`.
+template <class Source, CastConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxima_residency<Source>()))
     cast_list_maxima(const __grid_constant__ CastListParams list) {
   using Value = typename Source::Value;
@@ -58,22 +57,23 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxi
   const TilePlace at = TilePlace::of(params.source, tile);
   Vec8<Value> values[kRowsPerRun] = {};
   load_tile<Source>(params.source, at, shared, values);
-  if constexpr (!is_same<CodesScale, NotWritten>) {
-    record(params.codes, params.source, at, PendingMaxima<CodesScale, Value>::of(values), shared);
+  static_assert(has_cast_scales(C), "cast_list_maxima has no scales of such a granularity");
+  if constexpr (C.codes.written) {
+    record(params.codes, params.source, at, PendingMaxima<C.codes.scale, Value>::of(values), shared);
   }
-  if constexpr (!is_same<TransposedScale, NotWritten>) {
-    record(params.transposed, params.source, at, PendingMaxima<TransposedScale, Value>::of(values), shared);
+  if constexpr (C.transposed.written) {
+    record(params.transposed, params.source, at, PendingMaxima<C.transposed.scale, Value>::of(values), shared);
   }
 }
 
-template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads,
-                                      (cast_list_residency<Source, Out, CodesScale, TransposedScale, Given, Result>()))
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_residency<Source, Out, C>()))
     cast_list(const __grid_constant__ CastListParams list) {
   __shared__ CastTilesShared shared;
   __shared__ CastTilesParams params;
   const u32 tile = enter_tile(list, gridDim.x - 1 - blockIdx.x, params);
-  cast_tile<Source, Out, CodesScale, TransposedScale, Given, Result, false>(params, tile, shared);
+  static_assert(!C.sum, "a list of casts has no sums");
+  cast_tile<Source, Out, C>(params, tile, shared);
 }
 
 }  // namespace ingot

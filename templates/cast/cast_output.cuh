@@ -2,6 +2,7 @@
 // and maxima.
 #pragma once
 
+#include "granularity.cuh"
 #include "memory.cuh"
 #include "platform.cuh"
 #include "reduce.cuh"
@@ -9,8 +10,43 @@
 
 namespace ingot {
 
-// Stands for the scale of an output that is not written.
-struct NotWritten {};
+// A template argument: is this output written, and which of its elements share a scale?
+struct CastOutputConfig {
+  bool written = false;
+  Granularity scale{~0U, ~0U};  // none, unless written
+  bool operator==(const CastOutputConfig&) const = default;
+};
+
+// A cast kernel's template arguments that are not types.
+struct CastConfig {
+  CastOutputConfig codes{}, transposed{};
+  bool given_scales = false;
+  bool result = false;  // writes the values themselves
+  bool sum = false;     // writes the sums of their columns
+};
+
+// Elements that share a scale lie within one tile of 128 x 128.
+INGOT_HOST_DEVICE constexpr bool within_tile(Granularity g) {
+  return g == Granularity{1, 128} || g == Granularity{128, 1} || g == Granularity{128, 128};
+}
+// The granularities that cast_tile() supports.
+INGOT_HOST_DEVICE constexpr bool has_cast_scales(const CastOutputConfig& output) {
+  const Granularity g = output.scale;
+  return !output.written || is_tensorwise(g) || is_rowwise(g) || is_columnwise(g) || within_tile(g);
+}
+INGOT_HOST_DEVICE constexpr bool has_cast_scales(const CastConfig& config) {
+  return has_cast_scales(config.codes) && has_cast_scales(config.transposed);
+}
+
+// Do the scales come from a pass before the cast, unless they are given?
+INGOT_HOST_DEVICE constexpr bool from_pass(const CastOutputConfig& output) {
+  return output.written && !within_tile(output.scale);
+}
+
+// Do codes and transposed codes have scales of their own?
+INGOT_HOST_DEVICE constexpr bool has_two_scales(const CastConfig& config) {
+  return config.codes.written && config.transposed.written && config.codes.scale != config.transposed.scale;
+}
 
 // Scales, factors and maxima are dense arrays with one entry per extent that shares a scale, row by row: [1], [rows],
 // [cols], [rows, ceil(cols / 128)], [ceil(rows / 128), cols] or [ceil(rows / 128), ceil(cols / 128)].

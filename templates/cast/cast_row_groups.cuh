@@ -20,7 +20,7 @@ struct CastRowGroupsParams {
   SourceParams source;
   void* codes;                      // Out[rows, cols]
   float* factors;                   // [rows, ceil(cols / 128)]
-  void* result;                     // In[rows, cols], if Result
+  void* result;                     // In[rows, cols], if CastRowsConfig::result
   i64 codes_stride, result_stride;  // elements
   u32 threads_log2;                 // log2 of the threads per row
   bool pow2;
@@ -43,7 +43,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_row_groups_residency() {
 }
 
 // Casts a row that can be read and written 8 elements at a time.
-template <class Source, Fp8Format Out, bool Result>
+template <class Source, Fp8Format Out, CastRowsConfig C>
 INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool active, u32 lane, u32 threads) {
   using In = typename Source::In;
   using Value = typename Source::Value;
@@ -56,7 +56,7 @@ INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool
   for (i64 begin = 0; begin < cols; begin += i64{threads} * kVec8s * kVec8) {
     const u32 left = active ? static_cast<u32>(min_of(cols - begin, i64{0x7fffffff})) : 0;
     Vec8<Value> values[kVec8s];
-    load_vec8s<Source, false>(p.source, Source::place(p.source, row, begin), values, [&](u32 i) -> Vec8Offset {
+    load_vec8s<Source, false>(p.source, Source::pointers_at(p.source, row, begin), values, [&](u32 i) -> Vec8Offset {
       return {0, offset(i), offset(i) < left};
     });
     u32 maxima[kVec8s];
@@ -68,7 +68,7 @@ INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool
       p.factors[row * ceil_div(cols, kGroup) + begin / kGroup + group] = factor_from_scale(scale);
     }
     Out* const codes = static_cast<Out*>(p.codes) + row * p.codes_stride + begin;
-    In* const result = Result ? static_cast<In*>(p.result) + row * p.result_stride + begin : nullptr;
+    In* const result = C.result ? static_cast<In*>(p.result) + row * p.result_stride + begin : nullptr;
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
       const u32 from = Maxima::lane_of_index(lane % 32, i);
@@ -76,20 +76,20 @@ INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool
       const U32x2 encoded = quantize<Out>(values[i], [&](u32) { return scale_of_vec8; });
       if (offset(i) >= left) continue;
       store_streaming(codes + offset(i), encoded);
-      if constexpr (Result) store_vec8<In>(result + offset(i), values[i]);
+      if constexpr (C.result) store_vec8<In>(result + offset(i), values[i]);
     }
   }
 }
 
 // Casts any other row: a warp takes one group at a time.
-template <class Source, Fp8Format Out, bool Result>
+template <class Source, Fp8Format Out, CastRowsConfig C>
 INGOT_DEVICE void cast_row_by_elements(const CastRowGroupsParams& p, i64 row, u32 lane, u32 threads) {
   using In = typename Source::In;
   using Value = typename Source::Value;
   constexpr u32 kEach = static_cast<u32>(kGroup) / 32;
   const i64 cols = p.source.cols;
   Out* const codes = static_cast<Out*>(p.codes) + row * p.codes_stride;
-  In* const result = Result ? static_cast<In*>(p.result) + row * p.result_stride : nullptr;
+  In* const result = C.result ? static_cast<In*>(p.result) + row * p.result_stride : nullptr;
   INGOT_UNROLL_BY(1)
   for (i64 begin = lane / 32 * kGroup; begin < cols; begin += threads / 32 * kGroup) {
     const auto col_of = [&](u32 i) { return begin + i * 32 + lane % 32; };
@@ -107,12 +107,12 @@ INGOT_DEVICE void cast_row_by_elements(const CastRowGroupsParams& p, i64 row, u3
     for (u32 i = 0; i < kEach; ++i) {
       if (col_of(i) >= cols) continue;
       codes[col_of(i)] = quantize<Out>(to_float(values[i]), scale);
-      if constexpr (Result) result[col_of(i)] = from_float<In>(to_float(values[i]));
+      if constexpr (C.result) result[col_of(i)] = from_float<In>(to_float(values[i]));
     }
   }
 }
 
-template <class Source, Fp8Format Out, bool Result>
+template <class Source, Fp8Format Out, CastRowsConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowGroupsLaunch::kMaxThreads, (cast_row_groups_residency<Source, Out>()))
     cast_row_groups(const __grid_constant__ CastRowGroupsParams p) {
   using In = typename Source::In;
@@ -121,7 +121,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowGroupsLaunch::kMaxThreads, (cast_ro
   const u32 rows_per_block = blockDim.x >> p.threads_log2;
   const bool aligned = p.source.cols % kVec8 == 0 && Source::aligned(p.source) &&
                        rows_aligned<Out>(p.codes, p.codes_stride, kVec8) &&
-                       (!Result || vector_aligned<In>(p.result, p.result_stride));
+                       (!C.result || vector_aligned<In>(p.result, p.result_stride));
   start_in_turn();
   INGOT_UNROLL_BY(1)
   for (i64 first_row = i64{blockIdx.x} * rows_per_block; first_row < p.source.rows;
@@ -129,9 +129,9 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowGroupsLaunch::kMaxThreads, (cast_ro
     const i64 row = first_row + (threadIdx.x >> p.threads_log2);
     const bool active = row < p.source.rows;
     if (aligned) {
-      cast_row_of_groups<Source, Out, Result>(p, row, active, lane, threads);
+      cast_row_of_groups<Source, Out, C>(p, row, active, lane, threads);
     } else if (active) {
-      cast_row_by_elements<Source, Out, Result>(p, row, lane, threads);
+      cast_row_by_elements<Source, Out, C>(p, row, lane, threads);
     }
   }
 }

@@ -14,11 +14,16 @@
 
 namespace ingot {
 
+// The template arguments of cast_rows and cast_row_groups that are not types.
+struct CastRowsConfig {
+  bool result = false;  // writes the values themselves
+};
+
 struct CastRowsParams {
   SourceParams source;
   void* codes;                      // Out[rows, cols]
   float* factors;                   // [rows]
-  void* result;                     // In[rows, cols], if Result
+  void* result;                     // In[rows, cols], if CastRowsConfig::result
   i64 codes_stride, result_stride;  // elements
   float* maxima;                    // null, or [rows]: the largest |value|
   u32 threads_log2;                 // log2 of the threads per row
@@ -52,7 +57,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_rows_residency() {
   return sizeof(typename Source::Value) == 2 && has_hardware_encode<Out>() && !Source::kFused ? 3 : 2;
 }
 
-template <class Source, Fp8Format Out, bool Result>
+template <class Source, Fp8Format Out, CastRowsConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsLaunch::kMaxThreads, (cast_rows_residency<Source, Out>()))
     cast_rows(const __grid_constant__ CastRowsParams p) {
   using In = typename Source::In;
@@ -65,7 +70,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsLaunch::kMaxThreads, (cast_rows_re
   const u32 rows_per_block = blockDim.x >> p.threads_log2;
   const bool aligned = cols % kVec8 == 0 && Source::aligned(p.source) &&
                        rows_aligned<Out>(p.codes, p.codes_stride, kVec8) &&
-                       (!Result || vector_aligned<In>(p.result, p.result_stride));
+                       (!C.result || vector_aligned<In>(p.result, p.result_stride));
   const bool kept = aligned && cols <= i64{threads} * kVec8s * kVec8;
   // For a row that stays in registers, so its column numbers fit 32 bits.
   const auto col_of = [&](u32 i) { return (i * threads + lane) * kVec8; };
@@ -79,7 +84,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsLaunch::kMaxThreads, (cast_rows_re
     Vec8<Value> values[kVec8s] = {};
     u32 maximum = 0;
     if (active && kept) {
-      load_vec8s<Source, false>(p.source, Source::place(p.source, row, 0), values, [&](u32 i) -> Vec8Offset {
+      load_vec8s<Source, false>(p.source, Source::pointers_at(p.source, row, 0), values, [&](u32 i) -> Vec8Offset {
         return {0, col_of(i), is_in_row(i)};
       });
       INGOT_UNROLL
@@ -96,28 +101,28 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsLaunch::kMaxThreads, (cast_rows_re
       if (p.maxima != nullptr) p.maxima[row] = amax_from_bits(maximum);
     }
     Out* codes = static_cast<Out*>(p.codes) + row * p.codes_stride;
-    In* result = Result ? static_cast<In*>(p.result) + row * p.result_stride : nullptr;
+    In* result = C.result ? static_cast<In*>(p.result) + row * p.result_stride : nullptr;
     if (kept) {
       INGOT_UNROLL
       for (u32 i = 0; i < kVec8s; ++i) {
         const U32x2 encoded = quantize<Out>(values[i], [&](u32) { return scale; });
         if (!is_in_row(i)) continue;
         store_streaming(codes + col_of(i), encoded);
-        if constexpr (Result) store_vec8<In>(result + col_of(i), values[i]);
+        if constexpr (C.result) store_vec8<In>(result + col_of(i), values[i]);
       }
     } else if (aligned) {
       INGOT_UNROLL_BY(1)
       for (i64 col = i64{lane} * kVec8; col < cols; col += i64{threads} * kVec8) {
         const Vec8<Value> vec8 = Source::load(p.source, row, col);
         store_streaming(codes + col, quantize<Out>(vec8, [&](u32) { return scale; }));
-        if constexpr (Result) store_vec8<In>(result + col, vec8);
+        if constexpr (C.result) store_vec8<In>(result + col, vec8);
       }
     } else {
       INGOT_UNROLL_BY(1)
       for (i64 col = lane; col < cols; col += threads) {
         const float value = to_float(Source::element(p.source, row, col));
         codes[col] = quantize<Out>(value, scale);
-        if constexpr (Result) result[col] = from_float<In>(value);
+        if constexpr (C.result) result[col] = from_float<In>(value);
       }
     }
   }

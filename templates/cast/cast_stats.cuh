@@ -207,7 +207,12 @@ INGOT_DEVICE void load_turned(const CastStatsParams& p, i64 first_row, i64 first
   }
 }
 
-template <HighPrecision In, class Out, bool Transposed>
+// The kernel's template arguments that are not types.
+struct CastStatsConfig {
+  bool transposed = false;  // the codes are
+};
+
+template <HighPrecision In, class Out, CastStatsConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastStatsLaunch::kThreads, 2)
     cast_stats_tiles(const __grid_constant__ CastStatsParams p) {
   using Launch = CastStatsLaunch;
@@ -238,7 +243,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastStatsLaunch::kThreads, 2)
       take<Out>(part, x[i], static_cast<u8>(codes >> (8 * i)), factor);
     }
   };
-  if constexpr (kCodes && Transposed) {
+  if constexpr (kCodes && C.transposed) {
     __shared__ TurnedCodes turned;
     load_turned(p, first_row, first_col, turned);
     __syncthreads();

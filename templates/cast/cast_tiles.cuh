@@ -110,7 +110,7 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTile
                             Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
   using Value = typename Source::Value;
   if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kVec8 == 0)) {
-    load_vec8s<Source, true>(p, Source::place(p, at.first_row + at.row, at.first_col + at.col), values,
+    load_vec8s<Source, true>(p, Source::pointers_at(p, at.first_row + at.row, at.first_col + at.col), values,
                              [&](u32 r) -> Vec8Offset {
                                return {r, 0, at.row + r < at.rows && at.col < at.cols};
                              });
@@ -147,7 +147,7 @@ template <class Source>
 INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePlace& at) {
   constexpr u32 kLine = 128 / sizeof(typename Source::In);
   if (at.col % kLine != 0 || at.col >= at.cols) return;
-  const typename Source::Place from = Source::place(p, at.first_row + at.row, at.first_col + at.col);
+  const typename Source::Pointers from = Source::pointers_at(p, at.first_row + at.row, at.first_col + at.col);
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
     if (at.row + r < at.rows) Source::prefetch(p, from, r);
@@ -254,18 +254,18 @@ INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePla
 // ---- 3. Scales ---------------------------------------------------------------------------------------------------
 
 // The scales of the thread's 8 x 8 elements.
-template <class Scale>
+template <Granularity Scale>
 struct ThreadScales {
-  static constexpr u32 kCount = kByRow<Scale> || kByColumn<Scale> ? 8 : 1;
+  static constexpr u32 kCount = by_row(Scale) || by_column(Scale) ? 8 : 1;
   float values[kCount];
-  INGOT_DEVICE float at(u32 row, u32 col) const { return values[kByRow<Scale> ? row : kByColumn<Scale> ? col : 0]; }
+  INGOT_DEVICE float at(u32 row, u32 col) const { return values[by_row(Scale) ? row : by_column(Scale) ? col : 0]; }
 };
 
 // Where the tile's extents (the elements that share a scale) are in the dense arrays, and whether this tile holds the
 // first element of each.
-template <class Scale>
+template <Granularity Scale>
 struct Extents {
-  static constexpr bool kLocal = kWithinTile<Scale>;
+  static constexpr bool kLocal = within_tile(Scale);
   i64 first;     // index of the tile's first extent
   i64 per_row;   // from one row's extent to the next row's (by column: 1)
   bool leading;  // does the tile write the factors?
@@ -274,22 +274,22 @@ struct Extents {
     const i64 tile_row = at.first_row / kGroup;
     const i64 tile_col = at.first_col / kGroup;
     const i64 across = ceil_div(p.cols, kGroup);
-    if constexpr (is_same<Scale, Tensorwise>) return {0, 0, tile_row == 0 && tile_col == 0};
-    if constexpr (is_same<Scale, Blocks>) return {tile_row * across + tile_col, 0, true};
-    if constexpr (is_same<Scale, Rowwise>) return {at.first_row, 1, tile_col == 0};
-    if constexpr (is_same<Scale, RowGroups>) return {at.first_row * across + tile_col, across, true};
-    if constexpr (is_same<Scale, Columnwise>) return {at.first_col, 1, tile_row == 0};
-    return {tile_row * p.cols + at.first_col, 1, true};
+    if constexpr (is_tensorwise(Scale)) return {0, 0, tile_row == 0 && tile_col == 0};
+    if constexpr (is_rowwise(Scale)) return {at.first_row, 1, tile_col == 0};
+    if constexpr (is_columnwise(Scale)) return {at.first_col, 1, tile_row == 0};
+    if constexpr (Scale == Granularity{128, 128}) return {tile_row * across + tile_col, 0, true};
+    if constexpr (Scale == Granularity{1, 128}) return {at.first_row * across + tile_col, across, true};
+    if constexpr (Scale == Granularity{128, 1}) return {tile_row * p.cols + at.first_col, 1, true};
   }
   // The index for row or column `i` of the tile, if each has its own extent.
   INGOT_DEVICE i64 index(u32 i) const { return first + i * per_row; }
 };
 
 // Computes the scales from maxima, and writes the factors. All threads of the block call it.
-template <class Scale, Fp8Format Out, HighPrecision Value>
+template <Granularity Scale, Fp8Format Out, HighPrecision Value>
 INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p, const TilePlace& at,
                                                 const Vec8<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
-  constexpr bool kLocal = kWithinTile<Scale>;
+  constexpr bool kLocal = within_tile(Scale);
   const Extents<Scale> extents = Extents<Scale>::of(p.source, at);
   ThreadScales<Scale> scales{};
   if (kLocal && (at.rows == 0 || at.cols == 0)) return scales;  // no elements, no groups, no blocks
@@ -297,7 +297,7 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
   const auto scale_of = [&](i64 index, u32 bits) {
     return scale_from_amax<Out>(kLocal ? amax_from_bits(bits) : output.from[index], p.pow2);
   };
-  if constexpr (is_same<Scale, Tensorwise> || is_same<Scale, Blocks>) {
+  if constexpr (!by_row(Scale) && !by_column(Scale)) {
     u32 bits = 0;
     if constexpr (kLocal) {
       bits = block_maximum(values, shared);
@@ -306,7 +306,7 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
     }
     scales.values[0] = scale_from_amax<Out>(amax_from_bits(bits), p.pow2);
     if (extents.leading && threadIdx.x == 0) output.factors[extents.first] = factor_from_scale(scales.values[0]);
-  } else if constexpr (kByRow<Scale>) {
+  } else if constexpr (by_row(Scale)) {
     u32 bits = 0;
     if constexpr (kLocal) bits = row_maximum(values);
     const u32 lane = threadIdx.x % 32;
@@ -344,13 +344,13 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
 
 // Loads given scales ahead of the elements, so that nothing waits for them. The first thread of each extent writes its
 // factor.
-template <class Scale>
+template <Granularity Scale>
 INGOT_DEVICE ThreadScales<Scale> given_scales(const CastOutput& output, const SourceParams& p, const TilePlace& at) {
   const Extents<Scale> extents = Extents<Scale>::of(p, at);
   ThreadScales<Scale> scales{};
-  if (kWithinTile<Scale> && (at.rows == 0 || at.cols == 0)) return scales;
-  constexpr bool kRows = kByRow<Scale>;
-  constexpr bool kColumns = kByColumn<Scale>;
+  if (within_tile(Scale) && (at.rows == 0 || at.cols == 0)) return scales;
+  constexpr bool kRows = by_row(Scale);
+  constexpr bool kColumns = by_column(Scale);
   const u32 first = kRows ? at.row : kColumns ? at.col : 0;
   const u32 end = kRows ? at.rows : kColumns ? at.cols : 1;
   const bool leading = extents.leading && (kRows || at.row == 0) && (kColumns || at.col == 0);
@@ -366,16 +366,16 @@ INGOT_DEVICE ThreadScales<Scale> given_scales(const CastOutput& output, const So
 
 // One thread's share of the maxima from which the scales should have been computed, before other threads' shares are
 // added.
-template <class Scale, HighPrecision Value>
+template <Granularity Scale, HighPrecision Value>
 struct PendingMaxima {
   ColumnMaxima<Value> columns;  // by column
   u32 bits = 0;                 // by row: for RowMaxima::index_of_lane(); otherwise for the thread's elements
 
   INGOT_DEVICE static PendingMaxima of(const Vec8<Value> (&values)[kRowsPerRun]) {
     PendingMaxima made;
-    if constexpr (kByColumn<Scale>) {
+    if constexpr (by_column(Scale)) {
       made.columns.take(values);
-    } else if constexpr (kByRow<Scale>) {
+    } else if constexpr (by_row(Scale)) {
       made.bits = row_maximum(values);
     } else {
       made.bits = thread_maximum(values);
@@ -385,14 +385,14 @@ struct PendingMaxima {
 };
 
 // Raises the recorded maxima. All threads of the block call it.
-template <class Scale, HighPrecision Value>
+template <Granularity Scale, HighPrecision Value>
 INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const TilePlace& at,
                          const PendingMaxima<Scale, Value>& maxima, CastTilesShared& shared) {
   const Extents<Scale> extents = Extents<Scale>::of(p, at);
-  if constexpr (kByColumn<Scale>) {
+  if constexpr (by_column(Scale)) {
     const u32 bits = column_maximum(maxima.columns, at, shared);
     if (threadIdx.x < at.cols && at.rows != 0) raise_maximum(output.amax + extents.index(threadIdx.x), bits);
-  } else if constexpr (kByRow<Scale>) {
+  } else if constexpr (by_row(Scale)) {
     const u32 row = at.row + RowMaxima::index_of_lane(threadIdx.x % 32);
     if (row < at.rows && at.cols != 0 && RowMaxima::answers(threadIdx.x % 32))
       raise_maximum(output.amax + extents.index(row), maxima.bits);
@@ -407,11 +407,11 @@ INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const 
 // and every counter starts over by itself.
 //
 // One thread of the block calls it, when all have read. The answer takes a while, and is needed only at the end.
-template <class Scale>
+template <Granularity Scale>
 INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p, const TilePlace& at) {
   if (output.readers == nullptr) return false;
-  constexpr bool kRows = is_same<Scale, Rowwise>;
-  constexpr bool kColumns = is_same<Scale, Columnwise>;
+  constexpr bool kRows = is_rowwise(Scale);
+  constexpr bool kColumns = is_columnwise(Scale);
   const i64 down = CastTilesLaunch::tiles_along(p.rows);
   const i64 across = CastTilesLaunch::tiles_along(p.cols);
   const u32 last = static_cast<u32>((kRows ? 1 : down) * (kColumns ? 1 : across)) - 1;
@@ -421,10 +421,10 @@ INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p
 }
 
 // Sets the maxima to zero. The warp of the thread that asked calls it; `last` is the answer, in its first thread.
-template <class Scale>
+template <Granularity Scale>
 INGOT_DEVICE void clear_if_last(const CastOutput& output, const SourceParams& p, const TilePlace& at, bool last) {
   if (__shfl_sync(0xffffffffU, last ? 1U : 0U, 0) == 0) return;
-  const u32 extents = is_same<Scale, Rowwise> ? at.rows : is_same<Scale, Columnwise> ? at.cols : 1;
+  const u32 extents = is_rowwise(Scale) ? at.rows : is_columnwise(Scale) ? at.cols : 1;
   INGOT_UNROLL_BY(1)
   for (u32 i = threadIdx.x % 32; i < extents; i += 32) output.from[Extents<Scale>::of(p, at).index(i)] = 0.0F;
 }
@@ -456,7 +456,7 @@ struct CodesTarget {
 
 // Encodes the values into `codes`, and stores them row by row if `Store`: a row that is not used afterwards then takes
 // no registers.
-template <Fp8Format Out, bool Store, bool Given, class Scale, HighPrecision Value>
+template <Fp8Format Out, bool Store, bool Given, Granularity Scale, HighPrecision Value>
 INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at, const Vec8<Value> (&values)[kRowsPerRun],
                                 const ThreadScales<Scale>& scales, U32x2 (&codes)[kRowsPerRun]) {
   const CodesTarget target = CodesTarget::of(output, at);
@@ -507,27 +507,26 @@ INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePlace& at
 
 // ---- The kernel --------------------------------------------------------------------------------------------------
 
-// Do the scales come from a pass before this kernel?
-template <class Scale>
-inline constexpr bool kFromPass = is_same<Scale, Tensorwise> || is_same<Scale, Rowwise> || is_same<Scale, Columnwise>;
-
 // For a cast that waits for no other block: its scales come from an earlier pass, or it needs none.
 struct NoMeeting {};
 
 // Casts one tile; all threads of the block call it. After an earlier pass, but only then, the elements may be read
 // before that pass has ended, because it waited for whoever wrote them. With a Meeting, the tiles themselves are that
 // pass: each raises the maxima, reports to the meeting, and waits for the others.
-template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum,
-          class Meeting = NoMeeting>
+template <class Source, Fp8Format Out, CastConfig C, class Meeting = NoMeeting>
 INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared,
                             [[maybe_unused]] Meeting meeting = {}) {
   using Value = typename Source::Value;
-  constexpr bool kCodes = !is_same<CodesScale, NotWritten>;
-  constexpr bool kTransposed = !is_same<TransposedScale, NotWritten>;
-  constexpr bool kOwnTransposed = kTransposed && !is_same<CodesScale, TransposedScale>;
-  constexpr bool kAfterPass = !Given && (kFromPass<CodesScale> || kFromPass<TransposedScale>);
+  static_assert(has_cast_scales(C), "cast_tile() has no scales of such a granularity");
+  constexpr bool kCodes = C.codes.written;
+  constexpr bool kTransposed = C.transposed.written;
+  constexpr bool kTwo = has_two_scales(C);
+  constexpr bool kGiven = C.given_scales;
+  constexpr bool kAfterPass = !kGiven && (from_pass(C.codes) || from_pass(C.transposed));
   constexpr bool kMeets = !is_same<Meeting, NoMeeting>;
-  using Scale = typename Select<kCodes, CodesScale, TransposedScale>::Type;
+  constexpr CastOutputConfig kOutput = kCodes ? C.codes : C.transposed;
+  constexpr Granularity kScale = kOutput.scale;
+  constexpr Granularity kTransposedScale = C.transposed.scale;
   const CastOutput& output = kCodes ? p.codes : p.transposed;
   const TilePlace at = TilePlace::of(p.source, tile);
   Vec8<Value> values[kRowsPerRun] = {};
@@ -538,86 +537,82 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     if constexpr (kCodes && kTransposed && !Source::kFused) prefetch_tile<Source>(p.source, at);
     start_in_turn();
   }
-  ThreadScales<Scale> scales;
-  [[maybe_unused]] ThreadScales<TransposedScale> transposed_scales;
-  if constexpr (Given) scales = given_scales<Scale>(output, p.source, at);
-  if constexpr (Given && kCodes && kOwnTransposed) {
-    transposed_scales = given_scales<TransposedScale>(p.transposed, p.source, at);
+  ThreadScales<kScale> scales;
+  [[maybe_unused]] ThreadScales<kTransposedScale> transposed_scales;
+  if constexpr (kGiven) scales = given_scales<kScale>(output, p.source, at);
+  if constexpr (kGiven && kTwo) {
+    transposed_scales = given_scales<kTransposedScale>(p.transposed, p.source, at);
   }
   if constexpr (!kAfterPass || kMeets) load_tile<Source>(p.source, at, shared, values);
   if constexpr (kMeets) {
-    if constexpr (kFromPass<Scale>) record(output, p.source, at, PendingMaxima<Scale, Value>::of(values), shared);
-    if constexpr (kCodes && kOwnTransposed && kFromPass<TransposedScale>) {
-      record(p.transposed, p.source, at, PendingMaxima<TransposedScale, Value>::of(values), shared);
+    if constexpr (from_pass(kOutput)) record(output, p.source, at, PendingMaxima<kScale, Value>::of(values), shared);
+    if constexpr (kTwo && from_pass(C.transposed)) {
+      record(p.transposed, p.source, at, PendingMaxima<kTransposedScale, Value>::of(values), shared);
     }
     meeting.come();
   }
-  if constexpr (Result) store_result<typename Source::In>(p, at, values);
-  if constexpr (Sum) sum_columns(p, at, shared, values);
+  if constexpr (C.result) store_result<typename Source::In>(p, at, values);
+  if constexpr (C.sum) sum_columns(p, at, shared, values);
   if constexpr (kMeets) meeting.wait();
 
-  if constexpr (!Given) scales = dynamic_scales<Scale, Out>(output, p, at, values, shared);
-  [[maybe_unused]] PendingMaxima<Scale, Value> maxima;
-  if constexpr (Given) maxima = PendingMaxima<Scale, Value>::of(values);
+  if constexpr (!kGiven) scales = dynamic_scales<kScale, Out>(output, p, at, values, shared);
+  [[maybe_unused]] PendingMaxima<kScale, Value> maxima;
+  if constexpr (kGiven) maxima = PendingMaxima<kScale, Value>::of(values);
   U32x2 codes[kRowsPerRun];
-  quantize_tile<Out, kCodes, Given>(p.codes, at, values, scales, codes);
-  if constexpr (Given) record(output, p.source, at, maxima, shared);
-  if constexpr (kCodes && kOwnTransposed) {
-    if constexpr (Given) {
-      record(p.transposed, p.source, at, PendingMaxima<TransposedScale, Value>::of(values), shared);
+  quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
+  if constexpr (kGiven) record(output, p.source, at, maxima, shared);
+  if constexpr (kTwo) {
+    if constexpr (kGiven) {
+      record(p.transposed, p.source, at, PendingMaxima<kTransposedScale, Value>::of(values), shared);
     } else {
-      transposed_scales = dynamic_scales<TransposedScale, Out>(p.transposed, p, at, values, shared);
+      transposed_scales = dynamic_scales<kTransposedScale, Out>(p.transposed, p, at, values, shared);
     }
-    quantize_tile<Out, false, Given>(p.transposed, at, values, transposed_scales, codes);
+    quantize_tile<Out, false, kGiven>(p.transposed, at, values, transposed_scales, codes);
   }
   // Warp 0 clears the maxima of the first scales, warp 1 those of the second.
-  constexpr bool kFirstRead = kAfterPass && kFromPass<Scale>;
-  constexpr bool kSecondRead = kAfterPass && kCodes && kOwnTransposed && kFromPass<TransposedScale>;
+  constexpr bool kFirstRead = kAfterPass && from_pass(kOutput);
+  constexpr bool kSecondRead = kAfterPass && kTwo && from_pass(C.transposed);
   [[maybe_unused]] bool last = false;
   if ((kFirstRead && output.readers != nullptr) || (kSecondRead && p.transposed.readers != nullptr)) {
     __syncthreads();
-    if (kFirstRead && threadIdx.x == 0) last = is_last_reader<Scale>(output, p.source, at);
-    if (kSecondRead && threadIdx.x == 32) last = is_last_reader<TransposedScale>(p.transposed, p.source, at);
+    if (kFirstRead && threadIdx.x == 0) last = is_last_reader<kScale>(output, p.source, at);
+    if (kSecondRead && threadIdx.x == 32) last = is_last_reader<kTransposedScale>(p.transposed, p.source, at);
   }
   if constexpr (kTransposed) store_transposed(p.transposed, at, codes, shared);
-  if (kFirstRead && threadIdx.x / 32 == 0) clear_if_last<Scale>(output, p.source, at, last);
-  if (kSecondRead && threadIdx.x / 32 == 1) clear_if_last<TransposedScale>(p.transposed, p.source, at, last);
+  if (kFirstRead && threadIdx.x / 32 == 0) clear_if_last<kScale>(output, p.source, at, last);
+  if (kSecondRead && threadIdx.x / 32 == 1) clear_if_last<kTransposedScale>(p.transposed, p.source, at, last);
 }
 
-template <class CodesScale, class TransposedScale>
-inline constexpr bool kTwoScales =
-    !is_same<CodesScale, TransposedScale> && !is_same<CodesScale, NotWritten> && !is_same<TransposedScale, NotWritten>;
-
 // Blocks per SM, as registers allow without a spill (tests/templates/test_compile_matrix.cpp): 80, 128 or 255 per
-// thread. Second scales, given scales, More outputs of the values and an expression all take registers. (Four blocks,
+// thread. Second scales, given scales, more outputs of the values and an expression all take registers. (Four blocks,
 // with 64 registers, would fit most casts but are no faster.)
-template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool More>
+template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
-  constexpr bool kTwo = kTwoScales<CodesScale, TransposedScale>;
+  constexpr bool kTwo = has_two_scales(C);
+  constexpr bool kMoreOutputs = C.result || C.sum;
   constexpr bool kWide = sizeof(typename Source::Value) == 4;
   constexpr bool kBlackwell = kDeviceArch >= 1000;
   if (kTwo && (!has_hardware_encode<Out>() || (Source::kFused && (kWide || Source::kColumns > 0)) ||
-               ((Given || More) && (kWide || kBlackwell)))) {
+               ((C.given_scales || kMoreOutputs) && (kWide || kBlackwell)))) {
     return 1;
   }
   constexpr bool kSeveral = Source::kMatrices > 1;
   constexpr bool kMany = Source::kMatrices > 2 || (kWide && kSeveral);
-  if (Source::kFused && (kMany || (More && kBlackwell && (kWide || kSeveral || Source::kMany)))) return 1;
+  if (Source::kFused && (kMany || (kMoreOutputs && kBlackwell && (kWide || kSeveral || Source::kMany)))) return 1;
   // On sm_120, ptxas cannot fit these into 128 registers.
   constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
   if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
-  if (kWide || More || !has_hardware_encode<Out>()) return 2;
+  if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
   if (Source::kFused) return kTwo || Source::kMatrices > 1 ? 2 : 3;
   if (!kTwo) return 3;
-  return kDeviceArch == 900 && kByRow<CodesScale> && kByColumn<TransposedScale> && !Given ? 3 : 2;
+  return kDeviceArch == 900 && by_row(C.codes.scale) && by_column(C.transposed.scale) && !C.given_scales ? 3 : 2;
 }
 
-template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Given, bool Result, bool Sum>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(
-    CastTilesLaunch::kThreads, (cast_tiles_residency<Source, Out, CodesScale, TransposedScale, Given, Result || Sum>()))
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_residency<Source, Out, C>()))
     cast_tiles(const __grid_constant__ CastTilesParams p) {
   __shared__ CastTilesShared shared;
-  cast_tile<Source, Out, CodesScale, TransposedScale, Given, Result, Sum>(p, gridDim.x - 1 - blockIdx.x, shared);
+  cast_tile<Source, Out, C>(p, gridDim.x - 1 - blockIdx.x, shared);
 }
 
 }  // namespace ingot

@@ -66,20 +66,20 @@ struct GridMeeting {
 
 // As cast_tiles, but if a tile has two scales at most two blocks, and one for f32: the values that a block holds while
 // it waits take registers too.
-template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool More>
+template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_whole_residency() {
-  constexpr u32 kAlone = cast_tiles_residency<Source, Out, CodesScale, TransposedScale, false, More>();
+  constexpr u32 kAlone = cast_tiles_residency<Source, Out, C>();
   constexpr u32 kMost = sizeof(typename Source::Value) == 4 ? 1 : 2;
-  return kTwoScales<CodesScale, TransposedScale> ? min_of(kMost, kAlone) : kAlone;
+  return has_two_scales(C) ? min_of(kMost, kAlone) : kAlone;
 }
 
-template <class Source, Fp8Format Out, class CodesScale, class TransposedScale, bool Result, bool Sum>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads,
-                                      (cast_whole_residency<Source, Out, CodesScale, TransposedScale, Result || Sum>()))
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_whole_residency<Source, Out, C>()))
     cast_whole(const __grid_constant__ CastWholeParams p) {
   __shared__ CastTilesShared shared;
   const GridMeeting meeting{p.meeting};
-  cast_tile<Source, Out, CodesScale, TransposedScale, false, Result, Sum>(p.cast, blockIdx.x, shared, meeting);
+  static_assert(!C.given_scales && (from_pass(C.codes) || from_pass(C.transposed)));
+  cast_tile<Source, Out, C>(p.cast, blockIdx.x, shared, meeting);
   meeting.go();
 }
 

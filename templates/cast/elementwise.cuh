@@ -54,7 +54,7 @@ INGOT_DEVICE void elementwise_vec8s(const ElementwiseParams& p, i64 first_row, i
   const i64 rows_left = col < p.source.cols ? p.source.rows - row : 0;
   const auto is_inside = [&](u32 i) { return i64{i * down} < rows_left; };
   if (!is_inside(0)) return;
-  const typename Source::Place at = Source::place(p.source, row, col);
+  const typename Source::Pointers at = Source::pointers_at(p.source, row, col);
   const typename Source::RawColumns columns = Source::fetch_columns(at, 0);
   In* const output = static_cast<In*>(p.output) + row * p.output_stride + col;
   INGOT_UNROLL

@@ -1,7 +1,6 @@
 // Where a cast's values come from: the elements of a matrix, or an expression of them and of further inputs
 // (pointwise.cuh), computed while loading. Values are computed in f32 and rounded to the matrix's dtype, as if the
-// expression were a separate kernel before the cast; with Unrounded they stay f32. InPlace: each thread may write its
-// values over the elements that it has read (elementwise.cuh).
+// expression were a separate kernel before the cast, unless ValueConfig says otherwise.
 #pragma once
 
 #include "memory.cuh"
@@ -24,12 +23,18 @@ struct SourceParams {
   SourceOperand operands[kMaxInputs];
 };
 
-template <HighPrecision InDtype, class F = Identity, bool Unrounded = false, bool InPlace = false>
+// How the values of an expression are computed.
+struct ValueConfig {
+  bool unrounded = false;  // values stay f32
+  bool in_place = false;   // each thread may write its values over the elements that it has read (elementwise.cuh)
+};
+
+template <HighPrecision InDtype, class F = Identity, ValueConfig Config = ValueConfig{}>
 struct ValueSource {
   using In = InDtype;
   static constexpr bool kFused = !is_same<F, Identity>;
   static constexpr int kOperands = F::kInputs;  // signed: comparing an unsigned index with 0 would be a warning
-  using Value = typename Select<kFused && Unrounded, f32, In>::Type;
+  using Value = typename Select<kFused && Config.unrounded, f32, In>::Type;
   static constexpr u32 kMatrices = count_inputs<F>(InputKind::matrix) + (F::kUsesX ? 1 : 0);
   // In units of a Vec8 of In.
   static constexpr u32 kColumns =
@@ -51,13 +56,13 @@ struct ValueSource {
   }
 
   // The address of an element, and of the operands that belong to it.
-  struct Place {
+  struct Pointers {
     const In* x;
     const In* operands[kMaxInputs];   // matrices and columns
     const float* floats[kMaxInputs];  // rows and columns of f32
   };
-  INGOT_DEVICE static Place place(const SourceParams& p, i64 row, i64 col) {
-    Place at{};
+  INGOT_DEVICE static Pointers pointers_at(const SourceParams& p, i64 row, i64 col) {
+    Pointers at{};
     if constexpr (F::kUsesX) at.x = static_cast<const In*>(p.input) + row * p.input_stride + col;
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
@@ -75,7 +80,7 @@ struct ValueSource {
   }
 
   // Prefetches into the L2 what fetch() will read of the matrix `rows` rows below.
-  INGOT_DEVICE static void prefetch(const SourceParams& p, const Place& at, u32 rows) {
+  INGOT_DEVICE static void prefetch(const SourceParams& p, const Pointers& at, u32 rows) {
     static_assert(!kFused);
     prefetch_line(at.x + rows * p.input_stride);
   }
@@ -92,7 +97,7 @@ struct ValueSource {
   };
 
   // Fetches the inputs of the 8 values that begin `rows` below and `cols` to the right.
-  INGOT_DEVICE static Raw fetch(const SourceParams& p, const Place& at, u32 rows, u32 cols) {
+  INGOT_DEVICE static Raw fetch(const SourceParams& p, const Pointers& at, u32 rows, u32 cols) {
     Raw raw{};
     if constexpr (F::kUsesX) raw.x = load_vec8(at.x + rows * p.input_stride + cols);
     INGOT_UNROLL
@@ -105,7 +110,7 @@ struct ValueSource {
     }
     return raw;
   }
-  INGOT_DEVICE static RawColumns fetch_columns(const Place& at, u32 cols) {
+  INGOT_DEVICE static RawColumns fetch_columns(const Pointers& at, u32 cols) {
     RawColumns raw{};
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
@@ -145,7 +150,7 @@ struct ValueSource {
   }
 
   INGOT_DEVICE static Vec8<Value> load(const SourceParams& p, i64 row, i64 col) {
-    const Place at = place(p, row, col);
+    const Pointers at = pointers_at(p, row, col);
     return values(fetch(p, at, 0, 0), fetch_columns(at, 0));
   }
 
@@ -169,7 +174,7 @@ struct ValueSource {
     return kind == InputKind::column || kind == InputKind::column_f32;
   }
   INGOT_DEVICE static Vec8<In> load_vec8(const In* source) {
-    if constexpr (InPlace) {
+    if constexpr (Config.in_place) {
       return load_vec8_in_place(source);
     } else {
       return load_vec8_once(source);
@@ -183,7 +188,7 @@ struct ValueSource {
   }
 };
 
-// Eight neighbouring elements, `rows` below and `cols` to the right of a Place.
+// Eight neighbouring elements, `rows` below and `cols` to the right of Pointers.
 struct Vec8Offset {
   u32 rows, cols;
   bool inside;  // inside the matrix
@@ -201,7 +206,7 @@ INGOT_HOST_DEVICE constexpr u32 vec8s_in_flight(u32 inputs) {
 // batch are issued before the first value is computed: an expression between two loads would delay the second.
 // OneBelowTheOther: all have the same columns, and those inside come first.
 template <class Source, bool OneBelowTheOther, u32 Count, class OffsetOf>
-INGOT_DEVICE void load_vec8s(const SourceParams& p, const typename Source::Place& at,
+INGOT_DEVICE void load_vec8s(const SourceParams& p, const typename Source::Pointers& at,
                              Vec8<typename Source::Value> (&vec8s)[Count], OffsetOf offset_of) {
   constexpr u32 kInputs = Source::kMatrices + (OneBelowTheOther ? 0 : Source::kColumns);
   constexpr u32 kBatch = min_of(Count, vec8s_in_flight<Source>(kInputs));

@@ -3,46 +3,53 @@
 #pragma once
 
 #include "formats.cuh"
+#include "granularity.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
 
 namespace ingot {
 
-// tensor: one factor. row: one per row of the weight. groups128, groups64, groups32: one f32 per so many k of a row,
-// stored [rows, groups]. blocks128: one f32 per 128 rows x 128 k, likewise. mx32: one e8m0fnu per 32 k of a row.
-// mx32_codes: the same factors, multiplied into the codes instead of the sums (kTakesMxFactors, dequant_fragment.cuh).
-enum class DequantFactors : u32 { tensor, row, groups128, groups64, groups32, blocks128, mx32, mx32_codes };
+// A template argument: which codes of the weight [N, K] share a factor, and how factors are stored. Those of groups and
+// blocks go row by row: [rows, groups].
+struct DequantFactors {
+  Granularity scale{};
+  bool e8m0 = false;  // factors are e8m0fnu; else f32
+  // Factors (e8m0) are multiplied into the codes instead of the sums (kTakesMxFactors, dequant_fragment.cuh).
+  bool into_codes = false;
+  bool operator==(const DequantFactors&) const = default;
+};
 
-// The number of k whose sum has its own factor; 0: none has.
-INGOT_HOST_DEVICE constexpr u32 dequant_group(DequantFactors kind) {
-  switch (kind) {
-    case DequantFactors::groups128:
-    case DequantFactors::blocks128: return 128;
-    case DequantFactors::groups64: return 64;
-    case DequantFactors::groups32:
-    case DequantFactors::mx32: return 32;
-    default: return 0;
-  }
+// The factors that the kernels support.
+INGOT_HOST_DEVICE constexpr bool has_dequant_factors(const DequantFactors& f) {
+  const Granularity s = f.scale;
+  if (f.e8m0) return s == Granularity{1, 32};
+  if (f.into_codes) return false;
+  return is_tensorwise(s) || is_rowwise(s) || s == Granularity{128, 128} ||
+         (s.rows == 1 && (s.cols == 128 || s.cols == 64 || s.cols == 32));
 }
 
-// The factor of a row's group, for a kind with groups. stride: factors from one row (blocks128: from one 128 rows) to
-// the next.
-template <DequantFactors Kind>
+// The number of k whose sum has its own factor; 0: none has.
+INGOT_HOST_DEVICE constexpr u32 dequant_group(const DequantFactors& f) { return f.into_codes ? 0 : f.scale.cols; }
+
+// The factor of a row's group, if factors are of groups or blocks. stride: factors from one row (blocks: from one row
+// of blocks) to the next.
+template <DequantFactors F>
 INGOT_HOST_DEVICE float group_factor(const void* factors, u64 stride, u32 row, u32 group) {
-  if constexpr (Kind == DequantFactors::mx32) {
-    return decode(static_cast<const e8m0fnu*>(factors)[row * stride + group]);
+  const u64 at = row / F.scale.rows * stride + group;
+  if constexpr (F.e8m0) {
+    return decode(static_cast<const e8m0fnu*>(factors)[at]);
   } else {
-    return static_cast<const float*>(factors)[(Kind == DequantFactors::blocks128 ? row / 128 : row) * stride + group];
+    return static_cast<const float*>(factors)[at];
   }
 }
 
 // The factor by which a row's whole sum is multiplied.
-template <DequantFactors Kind>
+template <DequantFactors F>
 INGOT_HOST_DEVICE float row_factor(const void* factors, u32 row) {
-  if constexpr (dequant_group(Kind) != 0 || Kind == DequantFactors::mx32_codes) {
+  if constexpr (has_extents(F.scale)) {
     return 1.0F;
   } else {
-    return static_cast<const float*>(factors)[Kind == DequantFactors::row ? row : 0];
+    return static_cast<const float*>(factors)[is_rowwise(F.scale) ? row : 0];
   }
 }
 

@@ -48,7 +48,8 @@ INGOT_HOST_DEVICE u32 dequant_mma_place(u32 token, u32 chunk) {
   return token * kDequantMmaRowBytes + ((chunk ^ token) & 7U) * 16;
 }
 
-template <class W, CodeLayout L, class X, class Out, DequantFactors Kind, DequantMmaTiling T, class Epi>
+template <class W, class X, class Out, DequantMmaConfig C, class Epi, CodeLayout L = C.layout,
+          DequantFactors Kind = C.factors, DequantMmaTiling T = C.tiling>
 struct DequantMmaBlock {
   static constexpr bool kPacked = L != CodeLayout::row_major;
   using Codes = typename Select<kPacked, PackedCodes<W, L>, RowCodes<W>>::Type;
@@ -346,11 +347,12 @@ struct DequantMmaBlock {
 };
 
 // Requires M > 0 and N > 0. The grid has dequant_mma_tiles() * split blocks.
-template <class W, CodeLayout L, class X, class Out, DequantFactors Kind, DequantMmaTiling T, class Epi = PlainEpilogue>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_mma_threads(T), dequant_mma_blocks_at_once(T))
+template <class W, class X, class Out, DequantMmaConfig C, class Epi = PlainEpilogue>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS((dequant_mma_threads<C>()), (dequant_mma_blocks_at_once<C>()))
     dequant_mma(const DequantMmaParams p) {
+  static_assert(has_dequant_factors(C.factors) && !C.factors.into_codes, "dequant_mma has no such factors");
   start_in_turn();
-  const auto block = DequantMmaBlock<W, L, X, Out, Kind, T, Epi>::make(p);
+  const auto block = DequantMmaBlock<W, X, Out, C, Epi>::make(p);
   auto sums = block.sum();
   block.add_units(sums);
   if (p.split > 1 && !block.add_blocks(sums)) return;

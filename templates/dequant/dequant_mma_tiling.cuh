@@ -2,6 +2,7 @@
 // cost model.
 #pragma once
 
+#include "dequant/dequant_factors.cuh"
 #include "dequant/dequant_layout.cuh"
 #include "platform.cuh"
 
@@ -12,6 +13,13 @@ namespace ingot {
 struct DequantMmaTiling {
   u32 tokens = 16, rows = 64, k_warps = 2;
   bool operator==(const DequantMmaTiling&) const = default;
+};
+
+// The kernel's template arguments that are not types.
+struct DequantMmaConfig {
+  CodeLayout layout = CodeLayout::row_major;
+  DequantFactors factors{};
+  DequantMmaTiling tiling{};
 };
 
 inline constexpr u32 kDequantMmaUnit = 64;       // k of a unit in a stage
@@ -31,6 +39,15 @@ INGOT_HOST_DEVICE constexpr u32 dequant_mma_shared_bytes(const DequantMmaTiling&
 // The blocks per SM for which the compiler divides the registers.
 INGOT_HOST_DEVICE constexpr u32 dequant_mma_blocks_at_once(const DequantMmaTiling& t) {
   return t.tokens == 64 ? 1 : 512 / dequant_mma_threads(t);
+}
+
+template <DequantMmaConfig C>
+INGOT_HOST_DEVICE constexpr u32 dequant_mma_threads() {
+  return dequant_mma_threads(C.tiling);
+}
+template <DequantMmaConfig C>
+INGOT_HOST_DEVICE constexpr u32 dequant_mma_blocks_at_once() {
+  return dequant_mma_blocks_at_once(C.tiling);
 }
 
 INGOT_HOST_DEVICE constexpr i64 dequant_mma_tiles(const DequantMmaTiling& t, i64 m, i64 n) {

@@ -45,14 +45,14 @@ namespace ingot {
 
 #if INGOT_ON_DEVICE
 // One of the warpgroups that multiply.
-template <CodeFormat W, CodeLayout L, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T,
-          class Epi>
+template <CodeFormat W, DequantActivation X, HighPrecision Out, DequantSm90Config C, class Epi, CodeLayout L = C.layout,
+          DequantFactors Kind = C.factors, DequantSm90Tiling T = C.tiling>
 struct DequantConsumer {
   static constexpr u32 kTokenTiles = T.tokens / 8;
   static constexpr u32 kSums = T.tokens / 2;
   static constexpr u32 kGroup = dequant_group(Kind);
   // Are factors multiplied into the codes? Otherwise each group of k that shares a factor has its own sums.
-  static constexpr bool kFolded = Kind == DequantFactors::mx32_codes;
+  static constexpr bool kFolded = Kind.into_codes;
   static_assert(!kFolded || kTakesMxFactors<W, X>);
   static constexpr bool kGrouped = kGroup != 0;
   static constexpr u32 kRowTiles = dequant_rows(T) / 16;
@@ -791,10 +791,12 @@ struct DequantConsumer {
 
 // Requires M, N, K > 0. The number of blocks is a multiple of dequant_cluster(T); they are launched as clusters of that
 // size.
-template <CodeFormat W, CodeLayout L, DequantActivation X, HighPrecision Out, DequantFactors Kind, DequantSm90Tiling T,
-          class Epi = PlainEpilogue>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
+template <CodeFormat W, DequantActivation X, HighPrecision Out, DequantSm90Config C, class Epi = PlainEpilogue>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS((dequant_threads<C>()), (dequant_blocks_per_sm<C>()))
     dequant_sm90([[maybe_unused]] const __grid_constant__ DequantSm90Params p) {
+  constexpr DequantFactors Kind = C.factors;
+  constexpr DequantSm90Tiling T = C.tiling;
+  static_assert(has_dequant_factors(Kind), "dequant_sm90 has no such factors");
   static_assert(dequant_sm90_exists<W>(T, Kind));
 #if INGOT_ON_DEVICE
   constexpr u32 kProducer = 128 * T.groups;
@@ -818,7 +820,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(dequant_threads(T, Kind), T.blocks_per_sm)
   } else {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_inc<dequant_registers(T, Kind).multiplies>();
     start_in_turn();
-    DequantConsumer<W, L, X, Out, Kind, T, Epi>(p, block, warp / 4).run();
+    DequantConsumer<W, X, Out, C, Epi>(p, block, warp / 4).run();
   }
   block.end();
 #endif

@@ -43,11 +43,11 @@ struct DequantSm90Params {
 // Addresses in shared memory, and this block's position in its cluster.
 template <CodeFormat W, DequantFactors Kind, DequantSm90Tiling T>
 struct DequantBlock {
-  static constexpr u32 kWarps = 4 * T.groups;                           // warps that multiply
-  static constexpr bool kFactors = Kind == DequantFactors::mx32_codes;  // do factors come with their stage?
-  u32 stages, factors, inbox, scratch, full, empty, arrived, drained;   // arrived: one per inbox
-  u32 rank;                                                             // among the blocks that split a tile's k
-  u32 side;                                                             // among the blocks that share x
+  static constexpr u32 kWarps = 4 * T.groups;                          // warps that multiply
+  static constexpr bool kFactors = Kind.into_codes;                    // do factors come with their stage?
+  u32 stages, factors, inbox, scratch, full, empty, arrived, drained;  // arrived: one per inbox
+  u32 rank;                                                            // among the blocks that split a tile's k
+  u32 side;                                                            // among the blocks that share x
 
   INGOT_DEVICE static DequantBlock make() {
     u32 base = ptx::dynamic_shared();

@@ -25,6 +25,13 @@ struct DequantSm90Tiling {
   bool operator==(const DequantSm90Tiling&) const = default;
 };
 
+// The kernel's template arguments that are not types.
+struct DequantSm90Config {
+  CodeLayout layout = CodeLayout::packed;
+  DequantFactors factors{};
+  DequantSm90Tiling tiling{};
+};
+
 inline constexpr u32 kDequantPart = 64;             // k of a tile of x: one row of the 128-byte swizzle
 inline constexpr u32 kDequantSharedLimit = 232448;  // bytes that a block of sm_90 may have
 inline constexpr u32 kDequantReserved = 1024;       // shared memory that an SM reserves for each block
@@ -60,6 +67,14 @@ INGOT_HOST_DEVICE constexpr bool dequant_moves_registers(const DequantSm90Tiling
 INGOT_HOST_DEVICE constexpr u32 dequant_threads(const DequantSm90Tiling& t, DequantFactors kind) {
   return 128 * t.groups + (dequant_moves_registers(t, kind) ? 128 : 64);
 }
+template <DequantSm90Config C>
+INGOT_HOST_DEVICE constexpr u32 dequant_threads() {
+  return dequant_threads(C.tiling, C.factors);
+}
+template <DequantSm90Config C>
+INGOT_HOST_DEVICE constexpr u32 dequant_blocks_per_sm() {
+  return C.tiling.blocks_per_sm;
+}
 
 // Bytes of a stage: first the codes, then x.
 template <CodeFormat W>
@@ -75,7 +90,7 @@ INGOT_HOST_DEVICE constexpr u32 dequant_stage_bytes(const DequantSm90Tiling& t) 
 // Bytes of a row's factors in a stage, if they come with it: for at least 128 k.
 INGOT_HOST_DEVICE constexpr u32 dequant_factor_pitch(const DequantSm90Tiling& t) { return max_of(t.depth, 128U) / 32; }
 INGOT_HOST_DEVICE constexpr u32 dequant_factor_bytes(const DequantSm90Tiling& t, DequantFactors kind) {
-  return kind == DequantFactors::mx32_codes ? dequant_rows(t) * dequant_factor_pitch(t) : 0;
+  return kind.into_codes ? dequant_rows(t) * dequant_factor_pitch(t) : 0;
 }
 
 // Shared memory holds the stages and their factors; if a tile's k is split, the inbox for all partial sums of this
@@ -138,8 +153,7 @@ INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t,
                         (dequant_group(kind) == 0 ? 0 : 12 * t.waves);
   const bool shares = t.k_warps >= 1 && t.groups % max_of(t.k_warps, 1U) == 0 &&
                       t.depth % (32 * max_of(t.k_warps, 1U)) == 0 && (t.k_warps == 1 || !t.wgmma);
-  const bool pitch =
-      kind != DequantFactors::mx32_codes || 512 % max_of(t.depth, 1U) == 0;  // a power of two, 16 at most
+  const bool pitch = !kind.into_codes || 512 % max_of(t.depth, 1U) == 0;  // a power of two, 16 at most
   return t.depth != 0 && tokens && shares && pitch && t.groups >= 1 && t.groups <= 4 && t.waves >= 1 && t.waves <= 4 &&
          t.depth % kDequantPart == 0 && t.stages >= 2 &&
          (t.split == 1 || t.split == 2 || t.split == 4 || t.split == 8) && dequant_rows(t) / 16 % t.split == 0 &&

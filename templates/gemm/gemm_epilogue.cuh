@@ -113,17 +113,23 @@ INGOT_DEVICE void store_pair(T* at, float first, float second, bool vector, bool
   }
 }
 
+// A template argument: what is written beside the output.
+struct EpilogueConfig {
+  bool preactivation = false;
+  bool amax = false;
+};
+
 // CDtype: the dtype of c, or NoMatrix. BesideDtype: the dtype of the expression's matrices and columns, and of the
 // preactivation.
-template <class CDtype, class Function, HighPrecision BesideDtype, bool WithPreactivation, bool WithAmax>
+template <class CDtype, class Function, HighPrecision BesideDtype, EpilogueConfig Config = EpilogueConfig{}>
 struct Epilogue {
   using C = CDtype;
   using F = Function;
   using Beside = BesideDtype;
   static constexpr bool kAddsC = !is_same<C, NoMatrix>;
   static constexpr bool kFused = !is_same<F, Identity>;
-  static constexpr bool kPreactivation = WithPreactivation;
-  static constexpr bool kAmax = WithAmax;
+  static constexpr bool kPreactivation = Config.preactivation;
+  static constexpr bool kAmax = Config.amax;
   static constexpr bool kNothing = !kAddsC && !kFused && !kPreactivation;
   static constexpr int kOperands = F::kInputs;  // signed: comparing an unsigned index with 0 would be a warning
   using StoredC = typename Select<kAddsC, C, f32>::Type;
@@ -280,7 +286,7 @@ struct Epilogue {
 };
 
 // The epilogue with only sums, factors and bias.
-using PlainEpilogue = Epilogue<NoMatrix, Identity, f32, false, false>;
+using PlainEpilogue = Epilogue<NoMatrix, Identity, f32>;
 
 // The last step: `value` as it is stored. scale: for an FP8 output.
 template <class Out>

@@ -85,20 +85,20 @@ struct MmaOperand {
   i64 stride, stride_k;
   u32 copied;
 
-  struct Place {
-    u32 row, unit;
+  struct Chunk {
+    u32 row, unit;  // of the tile, of the step
   };
   // The position of the thread's chunk j. Neighbouring threads take neighbouring memory.
-  INGOT_DEVICE Place place(u32 thread, u32 j) const {
+  INGOT_DEVICE Chunk chunk(u32 thread, u32 j) const {
     const u32 index = j * Threads + thread;
-    return stride_k == 1 ? Place{index / kAcross, index % kAcross} : Place{index % Rows, index / Rows};
+    return stride_k == 1 ? Chunk{index / kAcross, index % kAcross} : Chunk{index % Rows, index / Rows};
   }
   INGOT_DEVICE static u32 slot(u32 stage, u32 j) { return stage + (j * Threads + threadIdx.x) * 16; }
 
-  INGOT_DEVICE i64 row_of(const Place& at) const { return i64{tile} * Rows + at.row; }
-  INGOT_DEVICE static i64 first_k(u32 step, const Place& at) { return i64{step} * kMmaDepth + at.unit * kPerVector<T>; }
+  INGOT_DEVICE i64 row_of(const Chunk& at) const { return i64{tile} * Rows + at.row; }
+  INGOT_DEVICE static i64 first_k(u32 step, const Chunk& at) { return i64{step} * kMmaDepth + at.unit * kPerVector<T>; }
   // How many bytes of the chunk belong to the operand.
-  INGOT_DEVICE u32 valid_bytes(const Place& at, i64 k) const {
+  INGOT_DEVICE u32 valid_bytes(const Chunk& at, i64 k) const {
     if (row_of(at) >= extent || k >= depth) return 0;
     return static_cast<u32>(min_of(i64{16}, (depth - k) * kSize));
   }
@@ -123,7 +123,7 @@ struct MmaOperand {
   INGOT_DEVICE void fetch_copied(u32 thread, u32 stage, u32 step) const {
     INGOT_UNROLL
     for (u32 j = 0; j < kChunks; ++j) {
-      const Place at = place(thread, j);
+      const Chunk at = chunk(thread, j);
       const i64 k = first_k(step, at);
       const u32 valid = valid_bytes(at, k);
       const u8* const source = reinterpret_cast<const u8*>(data + (valid == 0 ? 0 : row_of(at) * stride + k));
@@ -139,15 +139,15 @@ struct MmaOperand {
   INGOT_DEVICE void fetch_words(u32 thread, u32 stage, u32 step) const {
     INGOT_UNROLL_BY(1)
     for (u32 j = 0; j < kChunks; j += 2) {
-      const U32x4 one = words(place(thread, j), step);
-      const U32x4 other = words(place(thread, j + 1), step);
+      const U32x4 one = words(chunk(thread, j), step);
+      const U32x4 other = words(chunk(thread, j + 1), step);
       store_shared16(slot(stage, j), one);
       store_shared16(slot(stage, j + 1), other);
     }
   }
 
   // Puts one chunk together from whole words, unless one of these reaches outside the operand.
-  INGOT_DEVICE U32x4 words(const Place& at, u32 step) const {
+  INGOT_DEVICE U32x4 words(const Chunk& at, u32 step) const {
     const i64 k = first_k(step, at);
     const u64 begin = reinterpret_cast<u64>(data);
     const u64 end = begin + static_cast<u64>((extent - 1) * stride + depth) * kSize;
@@ -163,13 +163,13 @@ struct MmaOperand {
   INGOT_DEVICE void fetch_elements(u32 thread, u32 stage, u32 step) const {
     INGOT_UNROLL_BY(1)
     for (u32 j = 0; j < kChunks; ++j) {
-      const Place at = place(thread, j);
+      const Chunk at = chunk(thread, j);
       store_shared16(slot(stage, j), elements(at, first_k(step, at)));
     }
   }
 
   // Loads one chunk element by element.
-  INGOT_DEVICE U32x4 elements(const Place& at, i64 k) const {
+  INGOT_DEVICE U32x4 elements(const Chunk& at, i64 k) const {
     const u32 valid = valid_bytes(at, k) / kSize;
     const T* const source = data + row_of(at) * stride + k * stride_k;
     u32 words[4] = {};
@@ -190,7 +190,7 @@ struct MmaOperand {
     for (u32 j = 0; j < kChunks; ++j) chunks[j] = load_shared16(slot(stage, j));
     INGOT_UNROLL
     for (u32 j = 0; j < kChunks; ++j) {
-      const Place at = place(thread, j);
+      const Chunk at = chunk(thread, j);
       const U32x4& chunk = chunks[j];
       if constexpr (kSize == 2) {
         store_shared16(target + mma_unit(at.row, at.unit), chunk);
@@ -229,7 +229,7 @@ struct MmaColumns {
   float bias[Columns][2];
 };
 
-template <class A, class B, class Out, MmaTiling T, bool Grouped, class Epi>
+template <class A, class B, class Out, GemmMmaConfig C, class Epi, MmaTiling T = C.tiling>
 struct MmaBlock {
   using Element = typename MmaElement<A, B>::Type;
   using Sums = MmaSums<T>;
@@ -361,7 +361,7 @@ struct MmaBlock {
     for (u32 turn = 0; turn < steps + kStages + 1; ++turn) {
       const u32 decoded = turn - kStages;         // wraps around in the first turns
       const u32 multiplied = turn - kStages - 1;  // likewise
-      if (Grouped && multiplied < steps && multiplied % kStepsOfGroup == 0) {
+      if (C.group_factors && multiplied < steps && multiplied % kStepsOfGroup == 0) {
         factors = group_factors(multiplied / kStepsOfGroup);
       }
       wait_for_copies<kStages - 1>();
@@ -370,7 +370,7 @@ struct MmaBlock {
       commit_copies();
       if (multiplied < steps) {
         multiply(sums, multiplied);
-        if (Grouped && (multiplied % kStepsOfGroup == kStepsOfGroup - 1 || multiplied == steps - 1)) {
+        if (C.group_factors && (multiplied % kStepsOfGroup == kStepsOfGroup - 1 || multiplied == steps - 1)) {
           add_group(totals, sums, factors);
         }
       }
@@ -387,7 +387,7 @@ struct MmaBlock {
       INGOT_UNROLL
       for (u32 c = 0; c < 2; ++c) {
         const i64 n = min_of(column_of(j) + c, p.n - 1);
-        if (!Grouped && p.factor_b != nullptr) columns.factors[j][c] = p.factor_b[n * p.factor_b_stride];
+        if (!C.group_factors && p.factor_b != nullptr) columns.factors[j][c] = p.factor_b[n * p.factor_b_stride];
         if (p.bias != nullptr) columns.bias[j][c] = to_float(static_cast<const Bias*>(p.bias)[n]);
       }
     }
@@ -396,7 +396,7 @@ struct MmaBlock {
 
   // Computes one output, before it is rounded.
   INGOT_DEVICE float finish(float value, float factor_row, float factor_column, float bias) const {
-    if constexpr (!Grouped) {
+    if constexpr (!C.group_factors) {
       value = value * kScale;
       if (p.factor_a != nullptr) value = value * factor_row;
       if (p.factor_b != nullptr) value = value * factor_column;
@@ -430,7 +430,7 @@ struct MmaBlock {
       for (u32 half = 0; half < 2; ++half) {
         const i64 m = row_of(i, half);
         if (m >= p.m) continue;
-        const float factor = !Grouped && p.factor_a != nullptr ? p.factor_a[m * p.factor_a_stride] : 1.0F;
+        const float factor = !C.group_factors && p.factor_a != nullptr ? p.factor_a[m * p.factor_a_stride] : 1.0F;
         INGOT_UNROLL
         for (u32 j = 0; j < Sums::kColumns; ++j) {
           const i64 n = column_of(j);
@@ -454,14 +454,14 @@ struct MmaBlock {
 };
 
 // Requires M, N > 0.
-template <class A, class B, class Out, MmaTiling T, bool Grouped, class Epi = PlainEpilogue>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(mma_threads(T), mma_blocks_at_once(T, Grouped)) gemm_mma(const GemmMmaParams p) {
+template <class A, class B, class Out, GemmMmaConfig C, class Epi = PlainEpilogue>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS((mma_threads<C>()), (mma_blocks_at_once<C>())) gemm_mma(const GemmMmaParams p) {
   start_in_turn();
   write_output_factor<Out>(p.gemm.epilogue);
-  const auto block = MmaBlock<A, B, Out, T, Grouped, Epi>::make(p);
-  MmaSums<T> sums{};
-  if constexpr (Grouped) {
-    MmaSums<T> totals{};
+  const auto block = MmaBlock<A, B, Out, C, Epi>::make(p);
+  MmaSums<C.tiling> sums{};
+  if constexpr (C.group_factors) {
+    MmaSums<C.tiling> totals{};
     block.sum(sums, totals);
     block.write(totals);
   } else {

@@ -11,6 +11,12 @@ struct MmaTiling {
   bool operator==(const MmaTiling&) const = default;
 };
 
+// The kernel's template arguments that are not types.
+struct GemmMmaConfig {
+  MmaTiling tiling{};
+  bool group_factors = false;  // factors of groups along K
+};
+
 inline constexpr u32 kMmaDepth = 64;      // of K in a step: 128 bytes of a row of 16-bit elements
 inline constexpr u32 kMmaRowBytes = 128;  // bytes of a row in shared memory
 
@@ -24,6 +30,15 @@ INGOT_HOST_DEVICE constexpr u32 mma_shared_bytes(const MmaTiling& t) { return 3 
 // The blocks per SM for which the compiler divides the registers; factors of groups need a second set of sums.
 INGOT_HOST_DEVICE constexpr u32 mma_blocks_at_once(const MmaTiling& t, bool grouped) {
   return t.n == 128 ? (grouped ? 1 : 2) : (grouped ? 3 : 4);
+}
+
+template <GemmMmaConfig C>
+INGOT_HOST_DEVICE constexpr u32 mma_threads() {
+  return mma_threads(C.tiling);
+}
+template <GemmMmaConfig C>
+INGOT_HOST_DEVICE constexpr u32 mma_blocks_at_once() {
+  return mma_blocks_at_once(C.tiling, C.group_factors);
 }
 
 INGOT_HOST_DEVICE constexpr i64 mma_blocks(const MmaTiling& t, i64 m, i64 n) {

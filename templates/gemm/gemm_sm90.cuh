@@ -55,7 +55,7 @@ namespace ingot {
 
 #if INGOT_ON_DEVICE
 // One of the two warpgroups that multiply.
-template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias, class Epi>
+template <class A, class B, class Out, GemmSm90Config C, class Epi, Sm90Tiling T = C.tiling>
 struct Sm90Consumer {
   static constexpr bool kOwnRows = !T.pingpong && !sm90_shares_columns(T);  // own rows of a tile that both share
   static constexpr u32 kWaves = sm90_waves(T);
@@ -66,8 +66,8 @@ struct Sm90Consumer {
   static constexpr bool kCodes = sizeof(Out) == 1;
   static constexpr u32 kChunk = kCodes ? 64 : 128 / static_cast<u32>(sizeof(Out));  // columns of a staged row
   static constexpr u32 kRowBytes = kChunk * static_cast<u32>(sizeof(Out));
-  static constexpr bool kColumnFactors = Factors == Sm90Factors::rows;
-  static constexpr bool kGrouped = Factors == Sm90Factors::blocks || Factors == Sm90Factors::groups;
+  static constexpr bool kColumnFactors = is_rowwise(C.scale_b);
+  static constexpr bool kGrouped = has_extents(C.scale_b);
   // Does the copy engine store? Waiting for it takes longer than a warp takes to read its rows back and store them
   // itself. So it does only in the schedule in which another warpgroup multiplies meanwhile and has more of the shared
   // memory.
@@ -197,7 +197,7 @@ struct Sm90Consumer {
   static constexpr u32 kPartColumns = kN / kPartsOfStep;
   static constexpr u32 kPart = kPartColumns / 2;
   static constexpr bool kOverlapped =
-      kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong && Factors != Sm90Factors::groups;
+      kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong && !sm90_factors_of_rows(C);
 
   // The address of a's factor for a row and a group of K; of b's for a row, or for a block of 128 rows.
   INGOT_DEVICE const float* factor_a(u32 row, u32 of_k) const {
@@ -338,7 +338,7 @@ struct Sm90Consumer {
         fetched.rows[wave][half] = ptx::ld_global_nc_float(factor_a(of_row, begin + at));
       }
     }
-    if constexpr (Factors == Sm90Factors::blocks) {
+    if constexpr (kGrouped && !sm90_factors_of_rows(C)) {
       fetched.b = ptx::ld_global_nc_float(b + i64{at} * p.factor_b_group_stride);
     }
   }
@@ -359,17 +359,16 @@ struct Sm90Consumer {
   // begin: the tile's step with which these steps begin.
   INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
                                const Sm90TileIndex& first) {
-    constexpr bool kRowsOfB = Factors == Sm90Factors::groups;
     float part[kSums];
     if constexpr (!T.stream_k) clear(d);
     const u32 row = first.m + wave_row(0) + lane / 4;
-    const u32 row_b = min_of(first.n + (kRowsOfB ? thread % kN : 0), p.n - 1);
-    const float* const b = factor_b(kRowsOfB ? row_b : row_b / 128, begin);
+    const u32 row_b = min_of(first.n + (sm90_factors_of_rows(C) ? thread % kN : 0), p.n - 1);
+    const float* const b = factor_b(sm90_factors_of_rows(C) ? row_b : row_b / 128, begin);
     const u32 shared = block.columns + 2 * group * sm90_column_bytes(T);
     FourSteps now{};
     FourSteps next{};
     fetch_four(next, b, row, begin, 0, steps);
-    float next_b[1] = {kRowsOfB ? b[0] : 0.0F};
+    float next_b[1] = {sm90_factors_of_rows(C) ? b[0] : 0.0F};
     begin_second(steps);
     u32 step = 0;
     INGOT_UNROLL_BY(1)
@@ -381,7 +380,7 @@ struct Sm90Consumer {
       INGOT_UNROLL_BY(1)
       for (; step < end; ++step) {
         const u32 columns_b = shared + (begin + step) % 2 * sm90_column_bytes(T);
-        if constexpr (kRowsOfB) {
+        if constexpr (sm90_factors_of_rows(C)) {
           // Every warp has finished reading what lay here two steps ago: it has since passed the barrier of the last
           // step.
           ptx::wgmma_settle(next_b);
@@ -393,14 +392,14 @@ struct Sm90Consumer {
         ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
         if (step == steps - 1) pass_turn();
         const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
-        const float whole_b = kRowsOfB ? 1.0F : of_step(now.b, step);
+        const float whole_b = sm90_factors_of_rows(C) ? 1.0F : of_step(now.b, step);
         INGOT_UNROLL
         for (u32 wave = 0; wave < kWaves; ++wave) {
           ptx::wgmma_fence();
           multiply(part, tile_a + offset, tile_b + offset, wave, 0);
           ptx::wgmma_commit();
           float of_row[2] = {of_step(now.rows[wave][0], step), of_step(now.rows[wave][1], step)};
-          if constexpr (!kRowsOfB) {
+          if constexpr (!sm90_factors_of_rows(C)) {
             of_row[0] = of_row[0] * whole_b;
             of_row[1] = of_row[1] * whole_b;
           }
@@ -411,12 +410,12 @@ struct Sm90Consumer {
           INGOT_UNROLL
           for (u32 j = 0; j < kSums / 4; ++j) {
             float of_column[2] = {1.0F, 1.0F};
-            if constexpr (kRowsOfB) {
+            if constexpr (sm90_factors_of_rows(C)) {
               ptx::ld_shared_floats(columns_b + 4 * (j * 8 + lane % 4 * 2), of_column[0], of_column[1]);
             }
             INGOT_UNROLL
             for (u32 i = 0; i < 4; ++i) {
-              const float factor = kRowsOfB ? of_row[i / 2] * of_column[i % 2] : of_row[i / 2];
+              const float factor = sm90_factors_of_rows(C) ? of_row[i / 2] * of_column[i % 2] : of_row[i / 2];
               d[wave][4 * j + i] = fused_multiply_add(part[4 * j + i], factor, d[wave][4 * j + i]);
             }
           }
@@ -455,7 +454,7 @@ struct Sm90Consumer {
     for (u32 i = 0; i < kColumns; ++i) {
       const u32 column = min_of(first.n + i * 128 + thread, p.n - 1);
       if constexpr (kColumnFactors) fetched.columns[i] = p.factor_b[column];
-      if constexpr (WithBias) fetched.bias[i] = to_float(static_cast<const Bias*>(p.bias)[column]);
+      if constexpr (C.bias) fetched.bias[i] = to_float(static_cast<const Bias*>(p.bias)[column]);
     }
     return fetched;
   }
@@ -465,7 +464,7 @@ struct Sm90Consumer {
   // groups, the steps have used the first parts of both halves, and may do so again once every warp is here; a bias has
   // the second parts.)
   INGOT_DEVICE void share(const Fetched& fetched) {
-    if constexpr (kColumnFactors || WithBias || Factors == Sm90Factors::groups) {
+    if constexpr (kColumnFactors || C.bias || sm90_factors_of_rows(C)) {
       other_half ^= sm90_column_bytes(T);
       columns = block.columns + 2 * group * sm90_column_bytes(T) + other_half;
       INGOT_UNROLL
@@ -473,7 +472,7 @@ struct Sm90Consumer {
         const u32 column = i * 128 + thread;
         if (kN % 128 != 0 && column >= kN) continue;
         if constexpr (kColumnFactors) ptx::st_shared_float(columns + 4 * column, fetched.columns[i]);
-        if constexpr (WithBias) ptx::st_shared_float(columns + 4 * (kN + column), fetched.bias[i]);
+        if constexpr (C.bias) ptx::st_shared_float(columns + 4 * (kN + column), fetched.bias[i]);
       }
       ptx::named_barrier_sync(3 + group, 128);
     }
@@ -490,7 +489,7 @@ struct Sm90Consumer {
       x = x * factors[0];
       y = y * factors[1];
     }
-    if constexpr (WithBias) {
+    if constexpr (C.bias) {
       x = x + bias[0];
       y = y + bias[1];
     }
@@ -562,7 +561,7 @@ struct Sm90Consumer {
     float factors[2] = {};
     float bias[2] = {};
     if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * local, factors[0], factors[1]);
-    if constexpr (WithBias) ptx::ld_shared_floats(columns + 4 * (kN + local), bias[0], bias[1]);
+    if constexpr (C.bias) ptx::ld_shared_floats(columns + 4 * (kN + local), bias[0], bias[1]);
     INGOT_UNROLL
     for (u32 i = 0; i < 4; ++i) x[i] = d[at + i];
     finish(x[0], x[1], rows[0], factors, bias);
@@ -768,11 +767,11 @@ struct Sm90Consumer {
 
   INGOT_DEVICE void sum(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
                         const Sm90TileIndex& first) {
-    if constexpr (kOverlapped && !Fast) {
+    if constexpr (kOverlapped && !C.fast_accumulation) {
       sum_overlapped(d, part_source(tile_a, tile_b, first), steps);
     } else if constexpr (kGrouped) {
       sum_scaled(d, tile_a, tile_b, begin, steps, first);
-    } else if constexpr (Fast) {
+    } else if constexpr (C.fast_accumulation) {
       sum_fast(d, tile_a, tile_b, steps);
     } else {
       sum_promoted(d, tile_a, tile_b, steps);
@@ -842,7 +841,7 @@ struct Sm90Consumer {
       } else {
         OthersPart(p.cut, walk.index(), warp, lane).write(d, lane);
         // share() has this barrier too: past it, every warp has finished reading the factors of the last step.
-        if constexpr (Factors == Sm90Factors::groups) ptx::named_barrier_sync(3 + group, 128);
+        if constexpr (sm90_factors_of_rows(C)) ptx::named_barrier_sync(3 + group, 128);
       }
     }
   }
@@ -868,16 +867,17 @@ struct Sm90Consumer {
 #endif
 
 // Requires K > 0 and M, N > 0.
-template <class A, class B, class Out, Sm90Tiling T, bool Fast, Sm90Factors Factors, bool WithBias,
-          class Epi = PlainEpilogue>
+template <class A, class B, class Out, GemmSm90Config C, class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     gemm_sm90([[maybe_unused]] const __grid_constant__ Sm90GemmParams p) {
+  constexpr Sm90Tiling T = C.tiling;
+  static_assert(sm90_has_factors(C.scale_b), "gemm_sm90 has no factors of such a granularity");
   static_assert(sm90_shared_bytes(T) <= kSm90SharedLimit);
   static_assert(T.m % (T.pingpong ? 64 : 128) == 0 || sm90_shares_columns(T));
   static_assert(T.n <= 256 && sm90_columns(T) % 64 == 0);
   static_assert(sm90_cluster_size(T) <= 2);
   static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
-  static_assert(Factors == Sm90Factors::one || Factors == Sm90Factors::rows || (!Fast && sm90_columns(T) <= 128));
+  static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= 128));
 #if INGOT_ON_DEVICE
   constexpr u32 kProducer = kSm90Consumers * 128;
   const auto block = Sm90Block<T>::make();
@@ -903,7 +903,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     }
   } else {
     ptx::setmaxnreg_inc<232>();
-    Sm90Consumer<A, B, Out, T, Fast, Factors, WithBias, Epi>(p, block, warpgroup).run();
+    Sm90Consumer<A, B, Out, C, Epi>(p, block, warpgroup).run();
   }
   // No block leaves while another may still send to it or arrive at its barriers.
   __syncwarp();

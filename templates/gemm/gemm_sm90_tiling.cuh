@@ -3,6 +3,7 @@
 // too.)
 #pragma once
 
+#include "granularity.cuh"
 #include "platform.cuh"
 
 namespace ingot {
@@ -16,6 +17,26 @@ struct Sm90Tiling {
   bool stream_k = false;             // tiles are cut along K, so that all blocks have equal work
   bool operator==(const Sm90Tiling&) const = default;
 };
+
+// The kernel's template arguments that are not types.
+struct GemmSm90Config {
+  Sm90Tiling tiling{};
+  bool fast_accumulation = false;
+  Granularity scale_b{};  // what shares a factor of b
+  bool bias = false;
+};
+
+// Factors of b. {0, 0}: one for all of b; {1, 0}: one for each row; in both, a has one for all or one for each row.
+// {128, 128}, {1, 128}: one for each block or group along K; a then has one for each 1 x 128.
+INGOT_HOST_DEVICE constexpr bool sm90_has_factors(Granularity scale_b) {
+  return is_tensorwise(scale_b) || is_rowwise(scale_b) || scale_b == Granularity{128, 128} ||
+         scale_b == Granularity{1, 128};
+}
+
+// Has each row of b its own factors of groups along K?
+INGOT_HOST_DEVICE constexpr bool sm90_factors_of_rows(const GemmSm90Config& config) {
+  return has_extents(config.scale_b) && by_row(config.scale_b);
+}
 
 inline constexpr u32 kSm90Depth = 128;    // of K in a stage: one row of the 128-byte swizzle
 inline constexpr u32 kSm90Consumers = 2;  // warpgroups that multiply

@@ -1,5 +1,5 @@
 // Copies one-byte codes to rows that start at multiples of 16 bytes, as a tensor-core GEMM reads them: out[r, c] =
-// in[r, c] or, if Transposed, out[c, r] = in[r, c]. It reads and writes each byte once, and leaves the bytes between a
+// in[r, c] or, if transposed, out[c, r] = in[r, c]. It reads and writes each byte once, and leaves the bytes between a
 // row's end and the next row's start alone.
 //
 // It works as cast_tiles.cuh does with codes: a thread has 8 rows x 8 columns, and transposed tiles go out through
@@ -31,7 +31,12 @@ INGOT_DEVICE U32x2 load_bytes(const u8* source, u32 count) {
   return {static_cast<u32>(bytes), static_cast<u32>(bytes >> 32)};
 }
 
-template <bool Transposed>
+// The kernel's template arguments that are not types.
+struct RelayoutConfig {
+  bool transposed = false;
+};
+
+template <RelayoutConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, 4) relayout(const RelayoutParams p) {
   start_in_turn();
   __shared__ CastTilesShared shared;
@@ -54,7 +59,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, 4) relayout(con
                        .factors = nullptr,
                        .amax = nullptr,
                        .readers = nullptr};
-  if constexpr (Transposed) {
+  if constexpr (C.transposed) {
     store_transposed(out, at, codes, shared);
   } else {
     const CodesTarget target = CodesTarget::of(out, at);

@@ -28,11 +28,11 @@ namespace ingot {
 struct NormBackwardParams {
   const void* grad_output;  // In[rows, cols]
   const void* input;        // In[rows, cols]
-  const void* gamma;        // In[cols], if Affine
+  const void* gamma;        // In[cols], if affine
   const float* mean;        // [rows], if LayerNorm
   const float* rstd;        // [rows]
   void* grad_input;         // In[rows, cols]
-  float* partials;          // if Affine: [chunks, sums * cols], the sums for gamma, then (LayerNorm) those for beta
+  float* partials;          // if affine: [chunks, sums * cols], the sums for gamma, then (LayerNorm) those for beta
   i64 rows, cols;
   i64 grad_output_stride, input_stride, grad_input_stride;  // elements
   float inverse_cols;
@@ -54,7 +54,12 @@ struct NormBackwardLaunch {
   }
 };
 
-template <class In, class Kind, bool Affine>
+// The kernel's template arguments that are not types.
+struct NormBackwardConfig {
+  bool affine = false;  // the norm multiplies by gamma; LayerNorm also adds beta
+};
+
+template <class In, class Kind, NormBackwardConfig C>
 struct NormBackward {
   using Launch = NormBackwardLaunch;
   static constexpr u32 kVec8s = Launch::kVec8s;
@@ -63,7 +68,7 @@ struct NormBackward {
   static constexpr bool kAhead = sizeof(In) == 2;
   using RowSums = float[2][kMaxWarps][kSums];
   // The column sums that two or more groups pass on to each other.
-  using ColumnSums = float[Affine ? kSums : 1][Affine ? Launch::kThreads / 2 * kVec8s * kVec8 : 1];
+  using ColumnSums = float[C.affine ? kSums : 1][C.affine ? Launch::kThreads / 2 * kVec8s * kVec8 : 1];
 
   const NormBackwardParams& p;
   u32 threads, lane, group;
@@ -166,7 +171,7 @@ struct NormBackward {
     Vec8<In> gammas[kVec8s] = {};
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
-      if (Affine && column(i) < p.cols) gammas[i] = load_vec8_again(gamma() + column(i));
+      if (C.affine && column(i) < p.cols) gammas[i] = load_vec8_again(gamma() + column(i));
     }
     const i64 steps = ceil_div(end_row - first_row, groups);
     Row next;
@@ -185,7 +190,7 @@ struct NormBackward {
         unpack(current.grad[i], g);
         normalise(xhat, current.s);
         if (row < end_row && column(i) < p.cols) {
-          if constexpr (Affine) take_row(g, xhat, over_rows[i]);
+          if constexpr (C.affine) take_row(g, xhat, over_rows[i]);
           scale_kept(g, gammas[i]);
           take(g, xhat, kVec8, sums);
         }
@@ -206,11 +211,11 @@ struct NormBackward {
         store_vec8(grad_input(row) + column(i), gradient(g, xhat, sums, current.s));
       }
     }
-    if constexpr (Affine) merge_groups(over_rows, column_sums);
+    if constexpr (C.affine) merge_groups(over_rows, column_sums);
   }
 
   INGOT_DEVICE static void scale_kept(float (&grad)[kVec8], const Vec8<In>& gamma) {
-    if constexpr (Affine) {
+    if constexpr (C.affine) {
       float factors[kVec8];
       unpack(gamma, factors);
       scale(grad, factors);
@@ -261,7 +266,7 @@ struct NormBackward {
         streamed_row(first + step * groups + group, end, vectors, row_sums[parity]);
         parity ^= 1U;
       }
-      if constexpr (Affine) streamed_columns(first, end, vectors);
+      if constexpr (C.affine) streamed_columns(first, end, vectors);
     }
   }
 
@@ -278,7 +283,7 @@ struct NormBackward {
         load_padded(input(row), col, p.cols, vectors, xhat);
         load_padded(grad_output(row), col, p.cols, vectors, g);
         normalise(xhat, s);
-        if constexpr (Affine) {
+        if constexpr (C.affine) {
           float factors[kVec8];
           load_padded(gamma(), col, p.cols, vectors, factors);
           scale(g, factors);
@@ -335,16 +340,16 @@ struct NormBackward {
   }
 };
 
-template <class In, class Kind, bool Affine>
+template <class In, class Kind, NormBackwardConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, 1)
     norm_backward(const __grid_constant__ NormBackwardParams p) {
-  using Rows = NormBackward<In, Kind, Affine>;
+  using Rows = NormBackward<In, Kind, C>;
   __shared__ typename Rows::RowSums row_sums;
   __shared__ typename Rows::ColumnSums column_sums;
   start_in_turn();
   const bool vectors = vector_aligned<In>(p.input, p.input_stride) &&
                        vector_aligned<In>(p.grad_output, p.grad_output_stride) &&
-                       vector_aligned<In>(p.grad_input, p.grad_input_stride) && (!Affine || aligned(p.gamma, 16));
+                       vector_aligned<In>(p.grad_input, p.grad_input_stride) && (!C.affine || aligned(p.gamma, 16));
   const Rows rows(p);
   if (vectors && p.cols % kVec8 == 0 && p.cols <= i64{rows.threads} * Rows::kVec8s * kVec8) {
     rows.kept_rows(row_sums, column_sums);

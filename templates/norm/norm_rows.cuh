@@ -22,18 +22,18 @@ struct NormRowsParams {
   const void* input;  // In[rows, cols]
   i64 rows, cols;
   i64 input_stride;   // elements
-  const void* gamma;  // In[cols], if Affine
-  const void* beta;   // In[cols], if Affine and LayerNorm
+  const void* gamma;  // In[cols], if affine
+  const void* beta;   // In[cols], if affine and LayerNorm
   float eps, inverse_cols;
   float* mean;   // [rows]; null if not wanted
   float* rstd;   // [rows]; null if not wanted
-  void* result;  // In[rows, cols], if Result
+  void* result;  // In[rows, cols], if NormRowsConfig::result
   i64 result_stride;
   void* codes;  // Codes[rows, cols]
   i64 codes_stride;
-  float* factors;      // codes: [rows] if dynamic, [1] if Given
-  const float* scale;  // if Given
-  u32* amax;           // if Given
+  float* factors;      // codes: [rows] if dynamic, [1] if the scale is given
+  const float* scale;  // if the scale is given
+  u32* amax;           // if the scale is given
   u32 threads_log2;    // log2 of the threads that share a row
   bool pow2;
 };
@@ -62,13 +62,20 @@ struct NormRowsLaunch {
   }
 };
 
-template <class In, class Kind, bool Affine, class Codes, bool Given, bool Result>
+// The kernel's template arguments that are not types.
+struct NormRowsConfig {
+  bool affine = false;       // multiplies by gamma; LayerNorm also adds beta
+  bool given_scale = false;  // one for all rows; else each row has its own
+  bool result = false;       // writes the values themselves
+};
+
+template <class In, class Kind, class Codes, NormRowsConfig C>
 struct NormRow {
   using Element = In;
   static constexpr bool kSubtractsMean = kCentred<Kind>;
-  static constexpr bool kWritesResult = Result;
+  static constexpr bool kWritesResult = C.result;
   static constexpr bool kWritesCodes = !is_same<Codes, NoCodes>;
-  static constexpr bool kWritesValues = kWritesCodes || Result;
+  static constexpr bool kWritesValues = kWritesCodes || C.result;
   static constexpr u32 kVec8s = NormRowsLaunch::kVec8s;
 
   const NormRowsParams& p;
@@ -82,9 +89,9 @@ struct NormRow {
   INGOT_DEVICE Codes* codes() const { return static_cast<Codes*>(p.codes) + row * p.codes_stride; }
 
   INGOT_DEVICE static bool vectors(const NormRowsParams& p) {
-    return vector_aligned<In>(p.input, p.input_stride) && (!Affine || aligned(p.gamma, 16)) &&
-           (!Affine || !kCentred<Kind> || aligned(p.beta, 16)) &&
-           (!Result || vector_aligned<In>(p.result, p.result_stride)) &&
+    return vector_aligned<In>(p.input, p.input_stride) && (!C.affine || aligned(p.gamma, 16)) &&
+           (!C.affine || !kCentred<Kind> || aligned(p.beta, 16)) &&
+           (!C.result || vector_aligned<In>(p.result, p.result_stride)) &&
            (!kWritesCodes || rows_aligned<u8>(p.codes, p.codes_stride, kVec8));
   }
 
@@ -96,7 +103,7 @@ struct NormRow {
     if (p.rstd != nullptr) p.rstd[row] = rstd;
   }
   INGOT_DEVICE void take_maximum(u32 bits) {
-    if constexpr (Given) {
+    if constexpr (C.given_scale) {
       scale = *p.scale;
       if (active() && lane == 0) raise_maximum(p.amax, bits);
     } else {
@@ -122,8 +129,8 @@ struct NormRow {
   template <class LoadVector>
   INGOT_DEVICE AffineVec8 affine(LoadVector load) const {
     AffineVec8 vec8;
-    if constexpr (Affine) vec8.gamma = load(static_cast<const In*>(p.gamma));
-    if constexpr (Affine && kCentred<Kind>) vec8.beta = load(static_cast<const In*>(p.beta));
+    if constexpr (C.affine) vec8.gamma = load(static_cast<const In*>(p.gamma));
+    if constexpr (C.affine && kCentred<Kind>) vec8.beta = load(static_cast<const In*>(p.beta));
     return vec8;
   }
 
@@ -131,7 +138,7 @@ struct NormRow {
   INGOT_DEVICE Vec8<In> values(float (&x)[kVec8], const AffineVec8& affine) const {
     INGOT_UNROLL
     for (float& element : x) element = normalised<Kind>(element, mean, rstd);
-    if constexpr (Affine) {
+    if constexpr (C.affine) {
       float factors[kVec8];
       unpack(affine.gamma, factors);
       INGOT_UNROLL
@@ -147,7 +154,7 @@ struct NormRow {
   }
 
   INGOT_DEVICE U32x2 quantized(const Vec8<In>& vec8) const {
-    return quantize<Codes, Given>(vec8, [&](u32) { return scale; });
+    return quantize<Codes, C.given_scale>(vec8, [&](u32) { return scale; });
   }
 };
 
@@ -274,11 +281,11 @@ INGOT_DEVICE void norm_streamed_row(Row& r, float (&warp_sums)[2][kMaxWarps][1],
   }
 }
 
-template <class In, class Kind, bool Affine, class Codes, bool Given, bool Result>
+template <class In, class Kind, class Codes, NormRowsConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) == 2 ? 2 : 1)
     norm_rows(const __grid_constant__ NormRowsParams p) {
   using Launch = NormRowsLaunch;
-  using Row = NormRow<In, Kind, Affine, Codes, Given, Result>;
+  using Row = NormRow<In, Kind, Codes, C>;
   __shared__ float warp_sums[2][kMaxWarps][1];
   __shared__ u32 warp_maxima[kMaxWarps];
   start_in_turn();
@@ -286,7 +293,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) ==
   const u32 rows_per_block = blockDim.x >> p.threads_log2;
   const bool vectors = Row::vectors(p);
   const bool kept = vectors && p.cols % kVec8 == 0 && p.cols <= i64{threads} * Launch::kVec8s * kVec8;
-  if constexpr (Given) {
+  if constexpr (C.given_scale) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *p.factors = factor_from_scale(*p.scale);
   }
   INGOT_UNROLL_BY(1)

@@ -35,24 +35,31 @@ INGOT_HOST_DEVICE float round_to_format(float x, int exponent_bits, int mantissa
   return float_from_bits(sign | min_of(rounded & ~((1U << dropped) - 1U), largest));
 }
 
+// The kernel's template arguments that are not types.
+struct FloatQuantizeConfig {
+  int exponent_bits = 0;
+  int mantissa_bits = 0;
+};
+
 // The rounding as a pointwise expression (pointwise.cuh).
-template <int kExponentBits, int kMantissaBits>
+template <FloatQuantizeConfig C>
 struct FloatQuantizer {
-  static_assert(kExponentBits >= 1 && kExponentBits <= 7 && kMantissaBits >= 0 && kExponentBits + kMantissaBits <= 7);
+  static_assert(C.exponent_bits >= 1 && C.exponent_bits <= 7 && C.mantissa_bits >= 0 &&
+                C.exponent_bits + C.mantissa_bits <= 7);
   static constexpr u32 kInputs = 0;
   static constexpr bool kUsesX = true;
   static constexpr InputKind kKinds[kMaxInputs] = {};
-  INGOT_HOST_DEVICE static float apply(float x) { return round_to_format(x, kExponentBits, kMantissaBits); }
+  INGOT_HOST_DEVICE static float apply(float x) { return round_to_format(x, C.exponent_bits, C.mantissa_bits); }
 };
 
-template <HighPrecision In, int kExponentBits, int kMantissaBits>
-using FloatQuantizeSource = ValueSource<In, FloatQuantizer<kExponentBits, kMantissaBits>, false, true>;
+template <HighPrecision In, FloatQuantizeConfig C>
+using FloatQuantizeSource = ValueSource<In, FloatQuantizer<C>, ValueConfig{.in_place = true}>;
 
-template <HighPrecision In, int kExponentBits, int kMantissaBits>
+template <HighPrecision In, FloatQuantizeConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ElementwiseLaunch::kThreads,
-                                      (elementwise_residency<FloatQuantizeSource<In, kExponentBits, kMantissaBits>>()))
+                                      (elementwise_residency<FloatQuantizeSource<In, C>>()))
     float_quantize(const __grid_constant__ ElementwiseParams p) {
-  using Rounded = FloatQuantizeSource<In, kExponentBits, kMantissaBits>;
+  using Rounded = FloatQuantizeSource<In, C>;
   start_in_turn();
   elementwise_tiles<Rounded>(p);
 }

@@ -126,8 +126,9 @@ BOOST_AUTO_TEST_CASE(generated_text) {
   const std::string text =
       "// dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 kernel=mma:16x64x128:3:1:2\n"
       "#include \"dequant/dequant_mma.cuh\"\n"
-      "constexpr auto kKernel = &ingot::dequant_mma<ingot::e4m3fn, ingot::CodeLayout::row_major, "
-      "ingot::bf16, ingot::f32, ingot::DequantFactors::groups64, ingot::DequantMmaTiling{16, 64, 2}>;\n";
+      "constexpr auto kKernel = &ingot::dequant_mma<ingot::e4m3fn, ingot::bf16, ingot::f32, "
+      "ingot::DequantMmaConfig{.layout = ingot::CodeLayout::row_major, .factors = {.scale = {.rows = 1, .cols = 64}, "
+      ".e8m0 = false, .into_codes = false}, .tiling = {.tokens = 16, .rows = 64, .k_warps = 2}}>;\n";
   BOOST_TEST(generate(parse("dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 bias batch_invariant "
                             "kernel=mma:16x64x128:3:4:2"))
                  .text == text);
@@ -140,9 +141,12 @@ BOOST_AUTO_TEST_CASE(generated_text) {
           "kernel=sm90:wgmma:32x256x64:4:2:1:waves2\n#include \"dequant/dequant_sm90.cuh\"\nnamespace ingot {\n") ==
       0U);
   BOOST_TEST(
-      sm90.find("constexpr auto kKernel = &ingot::dequant_sm90<ingot::e2m1fn, ingot::CodeLayout::packed, ingot::f16, "
-                "ingot::f16, ingot::DequantFactors::mx32, ingot::DequantSm90Tiling{32, 2, 2, 64, 4, 2, 1, true, 1, 1}, "
-                "ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::f16, false, false>>;\n") != std::string::npos);
+      sm90.find(
+          "constexpr auto kKernel = &ingot::dequant_sm90<ingot::e2m1fn, ingot::f16, ingot::f16, "
+          "ingot::DequantSm90Config{.layout = ingot::CodeLayout::packed, .factors = {.scale = {.rows = 1, .cols = 32}, "
+          ".e8m0 = true, .into_codes = false}, .tiling = {.tokens = 32, .groups = 2, .waves = 2, .depth = 64, .stages "
+          "= 4, .split = 2, .multicast = 1, .wgmma = true, .blocks_per_sm = 1, .k_warps = 1, .stream_k = false}}, "
+          "ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::f16>>;\n") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(hashes_tell_specs_apart) {

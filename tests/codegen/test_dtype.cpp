@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(lists_follow_from_the_table) {
   BOOST_TEST(sorted({kHighPrecisionDtypes.begin(), kHighPrecisionDtypes.end()}) ==
                  std::vector({Dtype::f32, Dtype::bf16, Dtype::f16}),
              boost::test_tools::per_element());
-  for (const DtypeFacts& facts : kDtypes) {
+  for (const DtypeFacts& facts : kDtypeTable) {
     const auto listed = [&](const auto& list) { return std::ranges::find(list, facts.dtype) != list.end(); };
     BOOST_TEST(listed(kFp8Dtypes) == is_fp8(facts.dtype), facts.name);
     BOOST_TEST(listed(kSubByteDtypes) == is_sub_byte(facts.dtype), facts.name);
@@ -131,10 +131,11 @@ BOOST_AUTO_TEST_CASE(lists_follow_from_the_table) {
 BOOST_AUTO_TEST_CASE(every_dtype_has_a_name_in_safetensors_or_is_known_to_have_none) {
   const std::vector<Dtype> without{Dtype::u8};
   std::vector<std::string> names;
-  for (const DtypeFacts& facts : kDtypes) {
+  for (const DtypeFacts& facts : kDtypeTable) {
     const bool has = !facts.safetensors.empty();
-    BOOST_TEST(has == (std::ranges::find(without, facts.dtype) == without.end()),
-               facts.name << ": kDtypes has no name of the .safetensors format for it; if there is none, say so here");
+    BOOST_TEST(
+        has == (std::ranges::find(without, facts.dtype) == without.end()),
+        facts.name << ": kDtypeTable has no name of the .safetensors format for it; if there is none, say so here");
     if (!has) continue;
     BOOST_TEST((std::ranges::find(names, facts.safetensors) == names.end()), facts.safetensors << " is there twice");
     names.emplace_back(facts.safetensors);

@@ -34,35 +34,41 @@ const std::vector<Golden> kGolden{
     {"cast bf16->e4m3fn scale=row out=codes pow2", Pass::main,
      "// cast bf16->e4m3fn scale=row out=codes\n"
      "#include \"cast/cast_rows.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, false>;\n"},
+     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastRowsConfig{.result = false}>;\n"},
     {"cast bf16->e4m3fn scale=row+col out=codes,transposed pow2", Pass::whole,
      "// cast bf16->e4m3fn scale=row+col out=codes,transposed (in one launch)\n"
      "#include \"cast/cast_whole.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_whole<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, ingot::Rowwise, "
-     "ingot::Columnwise, false, false>;\n"},
+     "constexpr auto kKernel = &ingot::cast_whole<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {.written = true, "
+     ".scale = {.rows = 0, .cols = 1}}, .given_scales = false, .result = false, .sum = false}>;\n"},
     {"cast bf16->e4m3fn scale=1x128 out=codes", Pass::main,
      "// cast bf16->e4m3fn scale=1x128 out=codes\n"
      "#include \"cast/cast_row_groups.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_row_groups<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, false>;\n"},
+     "constexpr auto kKernel = &ingot::cast_row_groups<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastRowsConfig{.result = false}>;\n"},
     {"cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list", Pass::first,
      "// list: maxima for scale=row+1x128 of bf16\n"
      "#include \"cast/cast_list.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_list_maxima<ingot::ValueSource<ingot::bf16>, ingot::Rowwise, "
-     "ingot::NotWritten>;\n"},
+     "constexpr auto kKernel = &ingot::cast_list_maxima<ingot::ValueSource<ingot::bf16>, ingot::CastConfig{.codes = "
+     "{.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {}}>;\n"},
     {"cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list", Pass::main,
      "// cast bf16->e4m3fn scale=row+1x128 out=codes,transposed list\n"
      "#include \"cast/cast_list.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_list<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, ingot::Rowwise, "
-     "ingot::RowGroups, false, false>;\n"},
+     "constexpr auto kKernel = &ingot::cast_list<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {.written = true, "
+     ".scale = {.rows = 1, .cols = 128}}, .given_scales = false, .result = false, .sum = false}>;\n"},
     {"cast f32->e5m2fnuz scale=row out=codes,transposed,sum:bf16 pow2", Pass::first,
      "// cast f32->e5m2fnuz scale=row out=codes\n"
      "#include \"cast/cast_rows.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::f32>, ingot::e5m2fnuz, false>;\n"},
+     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::f32>, ingot::e5m2fnuz, "
+     "ingot::CastRowsConfig{.result = false}>;\n"},
     {"cast f32->e5m2fnuz scale=row out=codes,transposed,sum:bf16 pow2", Pass::main,
      "// cast f32->e5m2fnuz scale=row out=transposed,sum:f32\n"
      "#include \"cast/cast_tiles.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f32>, ingot::e5m2fnuz, ingot::NotWritten, "
-     "ingot::Rowwise, false, false, true>;\n"},
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f32>, ingot::e5m2fnuz, "
+     "ingot::CastConfig{.codes = {}, .transposed = {.written = true, .scale = {.rows = 1, .cols = 0}}, .given_scales = "
+     "false, .result = false, .sum = true}>;\n"},
     {"cast f32->e5m2 scale=row out=transposed", Pass::first,
      "// amax f32 scale=row\n"
      "#include \"cast/amax.cuh\"\n"
@@ -70,12 +76,14 @@ const std::vector<Golden> kGolden{
     {"cast f16->e5m2 scale=row+1x128 out=codes,transposed given", Pass::main,
      "// cast f16->e5m2 scale=row+1x128 out=codes,transposed given\n"
      "#include \"cast/cast_tiles.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f16>, ingot::e5m2, ingot::Rowwise, "
-     "ingot::RowGroups, true, false, false>;\n"},
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f16>, ingot::e5m2, "
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {.written = true, "
+     ".scale = {.rows = 1, .cols = 128}}, .given_scales = true, .result = false, .sum = false}>;\n"},
     {"cast f16->e5m2 scale=row+col out=codes,transposed", Pass::first,
      "// maxima of rows columns of f16\n"
      "#include \"cast/amax.cuh\"\n"
-     "constexpr auto kKernel = &ingot::amax_tiles<ingot::ValueSource<ingot::f16>, false, true, true>;\n"},
+     "constexpr auto kKernel = &ingot::amax_tiles<ingot::ValueSource<ingot::f16>, ingot::AmaxTilesConfig{.tensor = "
+     "false, .rows = true, .columns = true}>;\n"},
     {"cast f16->e5m2 scale=tensor out=transposed", Pass::first,
      "// amax f16 scale=tensor (first pass)\n"
      "#include \"cast/amax.cuh\"\n"
@@ -83,8 +91,9 @@ const std::vector<Golden> kGolden{
     {"cast f16->e5m2 scale=tensor out=transposed", Pass::main,
      "// cast f16->e5m2 scale=tensor out=transposed\n"
      "#include \"cast/cast_tiles.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f16>, ingot::e5m2, ingot::NotWritten, "
-     "ingot::Tensorwise, false, false, false>;\n"},
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::f16>, ingot::e5m2, "
+     "ingot::CastConfig{.codes = {}, .transposed = {.written = true, .scale = {.rows = 0, .cols = 0}}, .given_scales = "
+     "false, .result = false, .sum = false}>;\n"},
     {"gemm e4m3fn*e5m2->bf16 nt scale=tensor,row bias fast", Pass::main,
      "// gemm e4m3fn*e5m2->bf16\n"
      "#include \"gemm/gemm_simt.cuh\"\n"
@@ -92,11 +101,13 @@ const std::vector<Golden> kGolden{
     {"cast_stats bf16->e4m3fn scale=1x128 transposed", Pass::first,
      "// cast_stats bf16->e4m3fn transposed\n"
      "#include \"cast/cast_stats.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_stats_tiles<ingot::bf16, ingot::e4m3fn, true>;\n"},
+     "constexpr auto kKernel = &ingot::cast_stats_tiles<ingot::bf16, ingot::e4m3fn, ingot::CastStatsConfig{.transposed "
+     "= true}>;\n"},
     {"cast_stats f32", Pass::first,
      "// cast_stats f32\n"
      "#include \"cast/cast_stats.cuh\"\n"
-     "constexpr auto kKernel = &ingot::cast_stats_tiles<ingot::f32, ingot::Uncast, false>;\n"},
+     "constexpr auto kKernel = &ingot::cast_stats_tiles<ingot::f32, ingot::Uncast, ingot::CastStatsConfig{.transposed "
+     "= false}>;\n"},
     {"cast_stats f32", Pass::main,
      "// cast_stats (finish)\n"
      "#include \"cast/cast_stats.cuh\"\n"
@@ -112,20 +123,23 @@ const std::vector<Golden> kGolden{
     {"norm rms bf16->e4m3fn affine scale=row out=codes,stats pow2", Pass::main,
      "// norm rms bf16->e4m3fn affine scale=row out=codes\n"
      "#include \"norm/norm_rows.cuh\"\n"
-     "constexpr auto kKernel = &ingot::norm_rows<ingot::bf16, ingot::RmsNorm, true, ingot::e4m3fn, false, false>;\n"},
+     "constexpr auto kKernel = &ingot::norm_rows<ingot::bf16, ingot::RmsNorm, ingot::e4m3fn, "
+     "ingot::NormRowsConfig{.affine = true, .given_scale = false, .result = false}>;\n"},
     {"norm layer f32->e5m2 scale=tensor out=codes,result given", Pass::main,
      "// norm layer f32->e5m2 scale=tensor out=codes,result given\n"
      "#include \"norm/norm_rows.cuh\"\n"
-     "constexpr auto kKernel = &ingot::norm_rows<ingot::f32, ingot::LayerNorm, false, ingot::e5m2, true, true>;\n"},
+     "constexpr auto kKernel = &ingot::norm_rows<ingot::f32, ingot::LayerNorm, ingot::e5m2, "
+     "ingot::NormRowsConfig{.affine = false, .given_scale = true, .result = true}>;\n"},
     {"norm layer f16 out=stats", Pass::main,
      "// norm layer f16 out=stats\n"
      "#include \"norm/norm_rows.cuh\"\n"
-     "constexpr auto kKernel = &ingot::norm_rows<ingot::f16, ingot::LayerNorm, false, ingot::NoCodes, false, "
-     "false>;\n"},
+     "constexpr auto kKernel = &ingot::norm_rows<ingot::f16, ingot::LayerNorm, ingot::NoCodes, "
+     "ingot::NormRowsConfig{.affine = false, .given_scale = false, .result = false}>;\n"},
     {"norm_backward layer bf16 affine sums=bf16", Pass::main,
      "// norm_backward layer bf16 affine sums=f32\n"
      "#include \"norm/norm_backward.cuh\"\n"
-     "constexpr auto kKernel = &ingot::norm_backward<ingot::bf16, ingot::LayerNorm, true>;\n"},
+     "constexpr auto kKernel = &ingot::norm_backward<ingot::bf16, ingot::LayerNorm, ingot::NormBackwardConfig{.affine "
+     "= true}>;\n"},
     {"norm_backward layer bf16 affine sums=bf16", Pass::finish,
      "// column_sum ->bf16\n"
      "#include \"cast/column_sum.cuh\"\n"
@@ -163,23 +177,26 @@ BOOST_AUTO_TEST_CASE(golden_texts_of_a_fused_cast) {
   const char* const tiles = "cast bf16->e5m2 of=x+bias[col] scale=tensor out=codes,transposed,sum:bf16 pow2";
   const std::string tiles_functor = render(parse_pointwise("x + bias[col]"), "Fused", reproducible16);
   check(tiles, Pass::first, "partial maxima of bf16 of x + bias[col]", tiles_functor, "cast/amax.cuh",
-        "amax_partials<ingot::ValueSource<ingot::bf16, ingot::Fused, false>>");
+        "amax_partials<ingot::ValueSource<ingot::bf16, ingot::Fused, ingot::ValueConfig{.unrounded = false}>>");
   check(tiles, Pass::main, "cast bf16->e5m2 of=x+bias[col] scale=tensor out=codes,transposed,sum:f32", tiles_functor,
         "cast/cast_tiles.cuh",
-        "cast_tiles<ingot::ValueSource<ingot::bf16, ingot::Fused, false>, ingot::e5m2, ingot::Tensorwise, "
-        "ingot::Tensorwise, false, false, true>");
+        "cast_tiles<ingot::ValueSource<ingot::bf16, ingot::Fused, ingot::ValueConfig{.unrounded = false}>, "
+        "ingot::e5m2, ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 0, .cols = 0}}, .transposed = "
+        "{.written = true, .scale = {.rows = 0, .cols = 0}}, .given_scales = false, .result = false, .sum = true}>");
   check(tiles, Pass::finish, "column_sum ->bf16", "", "cast/column_sum.cuh", "column_sum_finish<ingot::bf16>");
 
   check("cast f16->e4m3fn of=exp(x) scale=row out=codes,result unrounded", Pass::main,
         "cast f16->e4m3fn of=exp(x) scale=row out=codes,result unrounded",
         render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast/cast_rows.cuh",
-        "cast_rows<ingot::ValueSource<ingot::f16, ingot::Fused, true>, ingot::e4m3fn, true>");
+        "cast_rows<ingot::ValueSource<ingot::f16, ingot::Fused, ingot::ValueConfig{.unrounded = true}>, ingot::e4m3fn, "
+        "ingot::CastRowsConfig{.result = true}>");
   check("cast f32->e4m3fn of=exp(x) scale=row out=codes", Pass::main, "cast f32->e4m3fn of=exp(x) scale=row out=codes",
         render(parse_pointwise("exp(x)"), "Fused", reproducible32), "cast/cast_rows.cuh",
-        "cast_rows<ingot::ValueSource<ingot::f32, ingot::Fused, false>, ingot::e4m3fn, false>");
+        "cast_rows<ingot::ValueSource<ingot::f32, ingot::Fused, ingot::ValueConfig{.unrounded = false}>, "
+        "ingot::e4m3fn, ingot::CastRowsConfig{.result = false}>");
   check("cast bf16->e4m3fn of=exp(x) scale=row out=transposed fast", Pass::first,
         "maxima of rows of bf16 of exp(x) fast", render(parse_pointwise("exp(x)"), "Fused", fast), "cast/amax.cuh",
-        "amax_rows<ingot::ValueSource<ingot::bf16, ingot::Fused, false>>");
+        "amax_rows<ingot::ValueSource<ingot::bf16, ingot::Fused, ingot::ValueConfig{.unrounded = false}>>");
 }
 
 // The precision is that of the cast's values.
@@ -191,7 +208,7 @@ BOOST_AUTO_TEST_CASE(golden_texts_of_elementwise) {
     BOOST_TEST(source.text == std::string("// ") + line + "\n#include \"cast/elementwise.cuh\"\n" +
                                   render(parse_pointwise("exp(x) + a[col]"), "Fused", precision) +
                                   "constexpr auto kKernel = &ingot::elementwise<ingot::ValueSource<ingot::" + in +
-                                  ", ingot::Fused, false, true>>;\n");
+                                  ", ingot::Fused, ingot::ValueConfig{.in_place = true}>>;\n");
   };
   check("elementwise bf16 of=exp(x)+a[col]", reproducible16, "bf16");
   check("elementwise f32 of=exp(x)+a[col]", reproducible32, "f32");
@@ -295,14 +312,17 @@ BOOST_AUTO_TEST_CASE(a_gemm_with_an_epilogue) {
   const std::string simt = of("gemm e4m3fn*e4m3fn->bf16 scale=row,row bias c=f32 epilogue=tanh(x)*gate also=amax");
   holds(simt, "// gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor c=f32 epilogue=tanh(x)*gate also=amax\n");
   holds(simt,
-        "gemm_simt<ingot::e4m3fn, ingot::e4m3fn, ingot::bf16, ingot::Epilogue<ingot::f32, ingot::Fused, "
-        "ingot::bf16, false, true>>;\n");
+        "gemm_simt<ingot::e4m3fn, ingot::e4m3fn, ingot::bf16, ingot::Epilogue<ingot::f32, ingot::Fused, ingot::bf16, "
+        "ingot::EpilogueConfig{.preactivation = false, .amax = true}>>;\n");
   holds(simt, "math::tanh<math::Reproducible32>(x)");
   const std::string sm90 = of("gemm e4m3fn*e4m3fn->e5m2 scale=row,row epilogue=tanh(x) also=preactivation kernel=sm90");
-  holds(sm90, "false, ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::bf16, true, false>>;\n");
+  holds(sm90,
+        ".bias = false}, ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::bf16, "
+        "ingot::EpilogueConfig{.preactivation = true, .amax = false}>>;\n");
   holds(sm90, "math::tanh<math::Fast>(x)");
   holds(of("gemm e4m3fn*e4m3fn->f32 c=bf16 kernel=simt"),
-        ", ingot::Epilogue<ingot::bf16, ingot::Identity, ingot::f32, false, false>>;\n");
+        ", ingot::Epilogue<ingot::bf16, ingot::Identity, ingot::f32, ingot::EpilogueConfig{.preactivation = false, "
+        ".amax = false}>>;\n");
 }
 
 // Run-time parameters of a kernel are not part of its text, such as whether a has one factor or one per row.
@@ -310,20 +330,26 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
   const std::string text = generate(parse("gemm e4m3fn*e5m2->f16 scale=tensor,row bias fast "
                                           "kernel=sm90:128x128:2x1:6:pingpong"))
                                .text;
-  BOOST_TEST(text ==
-             "// gemm e4m3fn*e5m2->f16 nt scale=row,row bias fast kernel=sm90:128x128:2x1:6:pingpong\n"
-             "#include \"gemm/gemm_sm90.cuh\"\n"
-             "constexpr auto kKernel = &ingot::gemm_sm90<ingot::e4m3fn, ingot::e5m2, ingot::f16, "
-             "ingot::Sm90Tiling{128, 128, 2, 1, 6, true}, true, ingot::Sm90Factors::rows, true>;\n");
+  BOOST_TEST(
+      text ==
+      "// gemm e4m3fn*e5m2->f16 nt scale=row,row bias fast kernel=sm90:128x128:2x1:6:pingpong\n"
+      "#include \"gemm/gemm_sm90.cuh\"\n"
+      "constexpr auto kKernel = &ingot::gemm_sm90<ingot::e4m3fn, ingot::e5m2, ingot::f16, "
+      "ingot::GemmSm90Config{.tiling = {.m = 128, .n = 128, .cluster_m = 2, .cluster_n = 1, .stages = 6, .pingpong = "
+      "true, .stream_k = false}, .fast_accumulation = true, .scale_b = {.rows = 1, .cols = 0}, .bias = true}>;\n");
   const auto of = [](const char* line) { return generate(parse(line)).text; };
   const std::string cut = of("gemm e4m3fn*e4m3fn->bf16 fast kernel=sm90:64x128:1x1:8:cooperative:streamk");
   BOOST_TEST(cut.find("fast kernel=sm90:64x128:1x1:8:cooperative:streamk\n") != std::string::npos, cut);
-  BOOST_TEST(cut.find("ingot::Sm90Tiling{64, 128, 1, 1, 8, false, true}, true,") != std::string::npos, cut);
+  BOOST_TEST(cut.find(".tiling = {.m = 64, .n = 128, .cluster_m = 1, .cluster_n = 1, .stages = 8, .pingpong = false, "
+                      ".stream_k = true}, .fast_accumulation = true,") != std::string::npos,
+             cut);
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=row,row kernel=sm90") ==
              of("gemm e4m3fn*e4m3fn->bf16 scale=tensor,row kernel=sm90:128x192:2x1:5:cooperative"));
   const std::string grouped = of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=sm90");
   BOOST_TEST(grouped.find("scale=1x128,128x128 kernel=sm90:128x128:1x1:6:cooperative\n") != std::string::npos, grouped);
-  BOOST_TEST(grouped.find("false, ingot::Sm90Factors::blocks, false>") != std::string::npos, grouped);
+  BOOST_TEST(grouped.find(".fast_accumulation = false, .scale_b = {.rows = 128, .cols = 128}, .bias = false}>") !=
+                 std::string::npos,
+             grouped);
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128 kernel=sm90").find("Factors::groups") != std::string::npos);
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128") == of("gemm e4m3fn*e4m3fn->bf16"));
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 kernel=simt") == of("gemm e4m3fn*e4m3fn->bf16"));
@@ -347,7 +373,7 @@ BOOST_AUTO_TEST_CASE(gemm_mma_is_named_by_its_tile) {
              "// gemm e4m3fnuz*e5m2->f16 kernel=mma:64x64\n"
              "#include \"gemm/gemm_mma.cuh\"\n"
              "constexpr auto kKernel = &ingot::gemm_mma<ingot::e4m3fnuz, ingot::e5m2, ingot::f16, "
-             "ingot::MmaTiling{64, 64}, false>;\n");
+             "ingot::GemmMmaConfig{.tiling = {.m = 64, .n = 64}, .group_factors = false}>;\n");
   BOOST_TEST(of("gemm e4m3fnuz*e5m2->f16 scale=row,row kernel=mma:64x64") == text);
   BOOST_TEST(of("gemm bf16*bf16->f32 tn kernel=mma") == of("gemm bf16*bf16->f32 nt bias kernel=mma:128x128"));
   const std::string grouped = of("gemm e5m2*e5m2->bf16 scale=1x128,128x128 kernel=mma");

@@ -113,7 +113,8 @@ BOOST_AUTO_TEST_CASE(each_is_one_kernel_of_its_own) {
              "constexpr auto kKernel = &ingot::quantize_mx<ingot::bf16, ingot::e2m1fn>;\n");
   BOOST_TEST(generate(parse("float_quantize f32 e3m2")).text ==
              "// float_quantize f32 e3m2\n#include \"quantize/float_quantize.cuh\"\n"
-             "constexpr auto kKernel = &ingot::float_quantize<ingot::f32, 3, 2>;\n");
+             "constexpr auto kKernel = &ingot::float_quantize<ingot::f32, ingot::FloatQuantizeConfig{.exponent_bits = "
+             "3, .mantissa_bits = 2}>;\n");
   std::set<std::string> texts;
   for (const KernelSpec& spec : listed_specs()) {
     BOOST_TEST(passes(spec).size() == 1U);

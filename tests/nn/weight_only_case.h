@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/codegen/dequant/dequant_granularities.h"
 #include "ingot/nn/weight_only.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
@@ -59,7 +60,7 @@ class DeviceBytes {
 // ---- kinds of layers -----------------------------------------------------------------------------------------------
 
 inline constexpr std::array kWeightLayouts{WeightLayout::packed, WeightLayout::packed_f16, WeightLayout::row_major};
-inline constexpr std::array kWeightScales{kTensorwise, kRowwise, kRowGroups, kRowGroups64, kRowGroups32, kBlocks};
+inline constexpr std::array kWeightScales = kDequantGranularities;
 
 std::vector<WeightOnlyOptions> every_kind_of_weight();
 

@@ -25,7 +25,7 @@ namespace {
 template <class Visit>
 std::vector<Dtype> taken_by(Visit visit) {
   std::vector<Dtype> taken;
-  for (const DtypeFacts& facts : kDtypes) {
+  for (const DtypeFacts& facts : kDtypeTable) {
     try {
       visit(facts.dtype, [&]<class T>(Type<T>) {
         BOOST_TEST(kDtypeOf<T> == facts.dtype, facts.name << " was visited as " << name(kDtypeOf<T>));

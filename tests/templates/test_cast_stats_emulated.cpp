@@ -48,7 +48,8 @@ void check(const char* line) {
     const i64 tiles = CastStatsLaunch::tiles(input.rows, input.cols);
     std::vector<CastStatsPart> parts(static_cast<std::size_t>(tiles));
     std::memset(parts.data(), 0xa5, parts.size() * sizeof(CastStatsPart));
-    emulator::launch(cast_stats_tiles<In, Out, Transposed>, tiles, CastStatsLaunch::kThreads,
+    emulator::launch(cast_stats_tiles<In, Out, CastStatsConfig{.transposed = Transposed}>, tiles,
+                     CastStatsLaunch::kThreads,
                      CastStatsParams{.input = input.data,
                                      .rows = input.rows,
                                      .cols = input.cols,

@@ -10,6 +10,7 @@
 
 #include "ingot/codegen/dequant/dequant_tiling.h"
 #include "ingot/codegen/types/dtype_types.h"
+#include "ingot/codegen/types/template_granularity.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dequant/dequant_params.h"
 #include "support/dequant_case.h"
@@ -19,7 +20,13 @@
 namespace ingot::test {
 namespace {
 
-constexpr DequantScale scale_of(DequantFactors kind) { return kDequantScales[static_cast<std::size_t>(kind)]; }
+constexpr DequantFactors kTensor{.scale = template_granularity(kTensorwise)};
+constexpr DequantFactors kRow{.scale = template_granularity(kRowwise)};
+constexpr DequantFactors kGroups128{.scale = template_granularity(kRowGroups)};
+constexpr DequantFactors kGroups64{.scale = template_granularity(kRowGroups64)};
+constexpr DequantFactors kGroups32{.scale = template_granularity(kRowGroups32)};
+constexpr DequantFactors kBlocks128{.scale = template_granularity(kBlocks)};
+constexpr DequantFactors kMx32{.scale = template_granularity(kRowGroups32), .e8m0 = true};
 
 constexpr CodeLayout kRows = CodeLayout::row_major;
 constexpr CodeLayout kPacked = CodeLayout::packed;
@@ -40,12 +47,11 @@ struct Fixture {
             class Epi = PlainEpilogue>
   void check(std::int64_t m, std::int64_t n, std::int64_t k, int split = 1, bool faulty = false,
              DequantPlacement placement = {}, const char* epilogue = nullptr) {
-    const DequantScale scale = scale_of(Kind);
     DequantMatmulSpec spec{.x = dtype_of<X>(),
                            .weight = dtype_of<W>(),
                            .out = dtype_of<Out>(),
-                           .scale = scale.scale,
-                           .factors = scale.factors,
+                           .scale = {static_cast<int>(Kind.scale.rows), static_cast<int>(Kind.scale.cols)},
+                           .factors = Kind.e8m0 ? Dtype::e8m0fnu : Dtype::f32,
                            .layout = weight_layout(L),
                            .kernel = DequantKernel::mma,
                            .tiling = DequantTiling{.tokens = static_cast<int>(T.tokens),
@@ -71,7 +77,8 @@ struct Fixture {
     std::vector<float> parts(dequant_mma_parts_bytes(T, tiles, static_cast<u32>(split)) / 4 + 4);
     std::vector<u32> arrived(static_cast<std::size_t>(tiles));
     float* const from_16 = parts.data() + (16 - reinterpret_cast<std::uintptr_t>(parts.data()) % 16) % 16 / 4;
-    emulator::launch(dequant_mma<W, L, X, Out, Kind, T, Epi>, tiles * split, dequant_mma_threads(T),
+    emulator::launch(dequant_mma<W, X, Out, DequantMmaConfig{.layout = L, .factors = Kind, .tiling = T}, Epi>,
+                     tiles * split, dequant_mma_threads(T),
                      cuda::dequant_mma_params(spec, placed.tensors(), from_16, arrived.data()),
                      dequant_mma_shared_bytes(T));
     const std::string fault = fault_of_outputs(data, placed.out(stream), data.expected());
@@ -81,11 +88,11 @@ struct Fixture {
 
   template <class W, class X>
   void check_formats() {
-    check<W, X, f32, DequantFactors::row, kPacked, kDecode>(3, 70, 200, 1, true);
-    check<W, X, X, DequantFactors::groups32, kRows, kDecode>(9, 61, 136, 1, true);
-    check<W, X, f32, DequantFactors::mx32, kPacked, kWide>(5, 150, 65);
-    check<W, X, f32, DequantFactors::row, kPackedF16, kWide>(5, 150, 65, 1, true);
-    check<W, X, f32, DequantFactors::tensor, kRows, kWide>(17, 40, 99, 1, true);
+    check<W, X, f32, kRow, kPacked, kDecode>(3, 70, 200, 1, true);
+    check<W, X, X, kGroups32, kRows, kDecode>(9, 61, 136, 1, true);
+    check<W, X, f32, kMx32, kPacked, kWide>(5, 150, 65);
+    check<W, X, f32, kRow, kPackedF16, kWide>(5, 150, 65, 1, true);
+    check<W, X, f32, kTensor, kRows, kWide>(17, 40, 99, 1, true);
   }
   template <class W>
   void check_activations() {
@@ -166,22 +173,22 @@ BOOST_AUTO_TEST_CASE(formats_of_fewer_bits) {
 }
 
 BOOST_AUTO_TEST_CASE(kinds_of_factors) {
-  check<e4m3fn, bf16, bf16, DequantFactors::groups128, kPacked, kDecode>(5, 70, 300);
-  check<e4m3fn, bf16, bf16, DequantFactors::groups128, kRows, kDecode>(5, 70, 300);
-  check<e4m3fn, f16, f32, DequantFactors::groups64, kPacked, kDeep>(5, 70, 300);
-  check<e4m3fn, f16, f32, DequantFactors::groups64, kRows, kDeep>(5, 70, 300);
-  check<e4m3fn, f16, f16, DequantFactors::blocks128, kPacked, kWide>(5, 260, 300);
-  check<e4m3fn, f16, f16, DequantFactors::blocks128, kRows, kWide>(5, 260, 300);
+  check<e4m3fn, bf16, bf16, kGroups128, kPacked, kDecode>(5, 70, 300);
+  check<e4m3fn, bf16, bf16, kGroups128, kRows, kDecode>(5, 70, 300);
+  check<e4m3fn, f16, f32, kGroups64, kPacked, kDeep>(5, 70, 300);
+  check<e4m3fn, f16, f32, kGroups64, kRows, kDeep>(5, 70, 300);
+  check<e4m3fn, f16, f16, kBlocks128, kPacked, kWide>(5, 260, 300);
+  check<e4m3fn, f16, f16, kBlocks128, kRows, kWide>(5, 260, 300);
 }
 
 BOOST_AUTO_TEST_CASE(tilings_and_splits) {
-  check<e4m3fn, bf16, f32, DequantFactors::row, kPacked, kDeep>(20, 100, 700, 1);
-  check<e4m3fn, bf16, f32, DequantFactors::row, kPacked, kLarge>(70, 70, 200, 1);
-  check<e4m3fn, bf16, f32, DequantFactors::row, kRows, kLarge>(70, 70, 200, 2);
-  check<e4m3fn, bf16, f32, DequantFactors::groups128, kPacked, kLarge>(70, 70, 500, 3);
-  check<e5m2, f16, f16, DequantFactors::row, kPacked, kDecode>(11, 130, 900, 4);
-  check<e5m2, f16, f16, DequantFactors::tensor, kRows, kDecode>(11, 130, 900, 7);
-  check<e4m3fn, bf16, f32, DequantFactors::row, kPacked, kDecode>(2, 70, 100, 5);  // more blocks than stages
+  check<e4m3fn, bf16, f32, kRow, kPacked, kDeep>(20, 100, 700, 1);
+  check<e4m3fn, bf16, f32, kRow, kPacked, kLarge>(70, 70, 200, 1);
+  check<e4m3fn, bf16, f32, kRow, kRows, kLarge>(70, 70, 200, 2);
+  check<e4m3fn, bf16, f32, kGroups128, kPacked, kLarge>(70, 70, 500, 3);
+  check<e5m2, f16, f16, kRow, kPacked, kDecode>(11, 130, 900, 4);
+  check<e5m2, f16, f16, kTensor, kRows, kDecode>(11, 130, 900, 7);
+  check<e4m3fn, bf16, f32, kRow, kPacked, kDecode>(2, 70, 100, 5);  // more blocks than stages
 }
 
 BOOST_AUTO_TEST_CASE(placements) {
@@ -189,23 +196,23 @@ BOOST_AUTO_TEST_CASE(placements) {
        {DequantPlacement{.x_padding = 8, .x_offset = 8, .weight_padding = 8, .weight_offset = 8},
         DequantPlacement{.x_padding = 1, .weight_padding = 4, .out_padding = 1},
         DequantPlacement{.x_offset = 3, .weight_offset = 1, .out_padding = 2, .out_offset = 1}}) {
-    check<e4m3fn, bf16, bf16, DequantFactors::row, kRows, kDecode>(3, 67, 128, 1, false, placement);
-    check<e2m3fn, bf16, f32, DequantFactors::row, kRows, kDecode>(3, 67, 128, 1, false, placement);
-    check<e2m1fn, f16, f16, DequantFactors::row, kRows, kDecode>(3, 67, 128, 1, false, placement);
-    check<e4m3fn, bf16, bf16, DequantFactors::row, kPacked, kDecode>(3, 67, 128, 1, false, placement);
+    check<e4m3fn, bf16, bf16, kRow, kRows, kDecode>(3, 67, 128, 1, false, placement);
+    check<e2m3fn, bf16, f32, kRow, kRows, kDecode>(3, 67, 128, 1, false, placement);
+    check<e2m1fn, f16, f16, kRow, kRows, kDecode>(3, 67, 128, 1, false, placement);
+    check<e4m3fn, bf16, bf16, kRow, kPacked, kDecode>(3, 67, 128, 1, false, placement);
   }
 }
 
 BOOST_AUTO_TEST_CASE(no_k) {
-  check<e4m3fn, bf16, bf16, DequantFactors::row, kPacked, kDecode>(3, 67, 0);
-  check<e4m3fn, bf16, bf16, DequantFactors::groups128, kRows, kDecode>(3, 67, 0, 2);
+  check<e4m3fn, bf16, bf16, kRow, kPacked, kDecode>(3, 67, 0);
+  check<e4m3fn, bf16, bf16, kGroups128, kRows, kDecode>(3, 67, 0, 2);
 }
 
 BOOST_AUTO_TEST_CASE(bias_and_expression) {
-  using Epi = Epilogue<NoMatrix, GatedSilu, bf16, false, false>;
+  using Epi = Epilogue<NoMatrix, GatedSilu, bf16>;
   const char* const text = "x*gate*scale[row]+shift[col]";
-  check<e4m3fn, bf16, bf16, DequantFactors::row, kPacked, kDecode, Epi>(11, 71, 130, 1, false, {}, text);
-  check<e4m3fn, bf16, f32, DequantFactors::groups128, kRows, kWide, Epi>(11, 71, 130, 2, false, {}, text);
+  check<e4m3fn, bf16, bf16, kRow, kPacked, kDecode, Epi>(11, 71, 130, 1, false, {}, text);
+  check<e4m3fn, bf16, f32, kGroups128, kRows, kWide, Epi>(11, 71, 130, 2, false, {}, text);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -24,7 +24,7 @@ constexpr i64 kCols = 67;
 
 // silu(x) * gate + bias[col] / mean[row], with c and every output.
 struct Everything {
-  using Epi = Epilogue<f16, RenderedSwigluBias, bf16, true, true>;
+  using Epi = Epilogue<f16, RenderedSwigluBias, bf16, EpilogueConfig{.preactivation = true, .amax = true}>;
   i64 stride;
   std::vector<f16> c;
   std::vector<bf16> gate, bias, preactivation;

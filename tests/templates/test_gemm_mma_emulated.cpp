@@ -48,8 +48,9 @@ struct Fixture {
                               .bias = placed.tensor("bias"),
                               .out = placed.tensor("out")};
     const MatmulSize sizes = gemm_size(spec, tensors);
-    emulator::launch(gemm_mma<A, B, Out, T, Grouped>, mma_blocks(T, sizes.m, sizes.n), mma_threads(T),
-                     cuda::gemm_mma_params(spec, tensors, sizes), mma_shared_bytes(T));
+    emulator::launch(gemm_mma<A, B, Out, GemmMmaConfig{.tiling = T, .group_factors = Grouped}>,
+                     mma_blocks(T, sizes.m, sizes.n), mma_threads(T), cuda::gemm_mma_params(spec, tensors, sizes),
+                     mma_shared_bytes(T));
     const Matrices outputs = placed.outputs(stream);
     std::string fault = damage(outputs);
     if (fault.empty()) {

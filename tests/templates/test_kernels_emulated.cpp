@@ -6,6 +6,7 @@
 
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/stream.h"
+#include "templates/cast_outputs.h"
 
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"
@@ -149,8 +150,8 @@ void check_amax_tiles() {
       for (i64 r = 0; r < s.rows; ++r) rows.at(0, r) = 0.0F;
       for (i64 c = 0; c < s.cols; ++c) columns.at(0, c) = c % 5 == 0 ? 1e6F : 0.0F;
       const auto bits = [](Matrix<float>& m) { return reinterpret_cast<u32*>(m.data()); };
-      emulator::launch(amax_tiles<ValueSource<In>, true, Rows, Columns>, AmaxTilesLaunch::grid(s.rows, s.cols, steps),
-                       AmaxTilesLaunch::kThreads,
+      emulator::launch(amax_tiles<ValueSource<In>, AmaxTilesConfig{.tensor = true, .rows = Rows, .columns = Columns}>,
+                       AmaxTilesLaunch::grid(s.rows, s.cols, steps), AmaxTilesLaunch::kThreads,
                        AmaxTilesParams{source_of(x, s.rows, s.cols), bits(tensor), bits(rows), bits(columns), steps});
       BOOST_TEST((tensor.guarded() && rows.guarded() && columns.guarded()));
       BOOST_TEST(tensor.at(0, 0) == naive_amax(x, 0, s.rows, s.cols));
@@ -179,17 +180,17 @@ void check_amax() {
 }
 
 // The extents of a granularity over a matrix: how many there are, and to which an element belongs.
-template <class Scale>
+template <CastOutputConfig Scale>
 struct Extents {
   i64 rows, cols;
-  static constexpr bool kByTileRow = is_same<Scale, ColumnGroups> || is_same<Scale, Blocks>;
-  static constexpr bool kByTileCol = is_same<Scale, RowGroups> || is_same<Scale, Blocks>;
-  i64 down() const { return kByRow<Scale> ? rows : kByTileRow ? ceil_div(rows, kGroup) : 1; }
-  i64 across() const { return kByColumn<Scale> ? cols : kByTileCol ? ceil_div(cols, kGroup) : 1; }
+  static constexpr bool kByTileRow = Scale.scale.rows > 1;
+  static constexpr bool kByTileCol = Scale.scale.cols > 1;
+  i64 down() const { return by_row(Scale.scale) ? rows : kByTileRow ? ceil_div(rows, kGroup) : 1; }
+  i64 across() const { return by_column(Scale.scale) ? cols : kByTileCol ? ceil_div(cols, kGroup) : 1; }
   i64 count() const { return down() * across(); }
   i64 index(i64 r, i64 c) const {
-    const i64 row = kByRow<Scale> ? r : kByTileRow ? r / kGroup : 0;
-    return row * across() + (kByColumn<Scale> ? c : kByTileCol ? c / kGroup : 0);
+    const i64 row = by_row(Scale.scale) ? r : kByTileRow ? r / kGroup : 0;
+    return row * across() + (by_column(Scale.scale) ? c : kByTileCol ? c / kGroup : 0);
   }
 };
 
@@ -219,7 +220,7 @@ void check_partial_sums(const Matrix<In>& x, Matrix<float>& sums, const Shape& s
 }
 
 // One output of a cast with its scales, factors and maxima, and what is expected of them.
-template <class In, class Out, class Scale, bool Given, bool Transposed>
+template <class In, class Out, CastOutputConfig Scale, bool Given, bool Transposed>
 struct OutputCheck {
   Extents<Scale> extents;
   Matrix<Out> codes;
@@ -253,7 +254,7 @@ struct OutputCheck {
     return {.codes = codes.data(),
             .stride = codes.stride(),
             .from = from.data(),
-            .from_count = is_same<Scale, Tensorwise> ? 1 : 0,
+            .from_count = is_tensorwise(Scale.scale) ? 1 : 0,
             .factors = factors.data(),
             .amax = reinterpret_cast<u32*>(amax.data()),
             .readers = counting ? readers.data() : nullptr};
@@ -291,7 +292,7 @@ void check_cast_rows(bool pow2) {
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      OutputCheck<In, Out, Rowwise, false, false> codes(x, s, pow2);
+      OutputCheck<In, Out, kRowScale, false, false> codes(x, s, pow2);
       Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
       Matrix<float> maxima(1, s.rows, s.rows);
       const u32 threads_log2 = CastRowsLaunch::threads_log2(s.cols, sizeof(In));
@@ -306,7 +307,8 @@ void check_cast_rows(bool pow2) {
                              .pow2 = pow2};
       // There are fewer blocks than rows, so each takes several.
       const i64 grid = std::max<i64>(1, CastRowsLaunch::grid(s.rows, threads_log2) / 3);
-      emulator::launch(cast_rows<ValueSource<In>, Out, true>, grid, CastRowsLaunch::threads(threads_log2), p);
+      emulator::launch(cast_rows<ValueSource<In>, Out, CastRowsConfig{.result = true}>, grid,
+                       CastRowsLaunch::threads(threads_log2), p);
       codes.check(x, s, "codes");
       check_result(x, result, s);
       BOOST_TEST(maxima.guarded());
@@ -320,7 +322,7 @@ void check_cast_row_groups(bool pow2) {
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      OutputCheck<In, Out, RowGroups, false, false> codes(x, s, pow2);
+      OutputCheck<In, Out, kRowGroupScale, false, false> codes(x, s, pow2);
       Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
       const u32 threads_log2 = CastRowGroupsLaunch::threads_log2(s.cols, sizeof(In));
       const CastRowGroupsParams p{.source = source_of(x, s.rows, s.cols),
@@ -331,8 +333,8 @@ void check_cast_row_groups(bool pow2) {
                                   .result_stride = result.stride(),
                                   .threads_log2 = threads_log2,
                                   .pow2 = pow2};
-      emulator::launch(cast_row_groups<ValueSource<In>, Out, true>, CastRowsLaunch::grid(s.rows, threads_log2),
-                       CastRowsLaunch::threads(threads_log2), p);
+      emulator::launch(cast_row_groups<ValueSource<In>, Out, CastRowsConfig{.result = true}>,
+                       CastRowsLaunch::grid(s.rows, threads_log2), CastRowsLaunch::threads(threads_log2), p);
       codes.check(x, s, "codes");
       check_result(x, result, s);
     }
@@ -340,9 +342,9 @@ void check_cast_row_groups(bool pow2) {
 }
 
 // Codes and transposed codes, the values themselves, and the sums of their columns.
-template <class In, class Out, class CodesScale, class TransposedScale, bool Given>
+template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Given>
 void check_cast_tiles(bool pow2 = false) {
-  constexpr bool kShared = is_same<CodesScale, TransposedScale>;
+  constexpr bool kShared = CodesScale == TransposedScale;
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
@@ -351,7 +353,12 @@ void check_cast_tiles(bool pow2 = false) {
       Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
       const i64 tiles = ceil_div(s.rows, i64{128});
       Matrix<float> sums(tiles, s.cols, s.cols);
-      emulator::launch(cast_tiles<ValueSource<In>, Out, CodesScale, TransposedScale, Given, true, true>,
+      emulator::launch(cast_tiles<ValueSource<In>, Out,
+                                  CastConfig{.codes = CodesScale,
+                                             .transposed = TransposedScale,
+                                             .given_scales = Given,
+                                             .result = true,
+                                             .sum = true}>,
                        CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
                        CastTilesParams{.source = source_of(x, s.rows, s.cols),
                                        .codes = codes.output(true),
@@ -366,8 +373,8 @@ void check_cast_tiles(bool pow2 = false) {
         transposed.amax = codes.amax;
       }
       transposed.check(x, s, "transposed");
-      if (!Given && kFromPass<CodesScale>) codes.check_cleared();
-      if (!Given && kFromPass<TransposedScale> && !kShared) transposed.check_cleared();
+      if (!Given && from_pass(CodesScale)) codes.check_cleared();
+      if (!Given && from_pass(TransposedScale) && !kShared) transposed.check_cleared();
       check_result(x, result, s);
       check_partial_sums(x, sums, s);
     }
@@ -376,9 +383,9 @@ void check_cast_tiles(bool pow2 = false) {
 
 // The same in one launch, from maxima that are zero. The emulator runs one block after the other, so there is one tile,
 // which waits for no other.
-template <class In, class Out, class CodesScale, class TransposedScale>
+template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale>
 void check_cast_whole(bool pow2, bool clustered) {
-  constexpr bool kShared = is_same<CodesScale, TransposedScale>;
+  constexpr bool kShared = CodesScale == TransposedScale;
   for (const Shape& s : kShapes) {
     if (CastTilesLaunch::grid(s.rows, s.cols) != 1) continue;
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
@@ -394,16 +401,18 @@ void check_cast_whole(bool pow2, bool clustered) {
         raised.amax = reinterpret_cast<u32*>(raised.from);
         return raised;
       };
-      emulator::launch(cast_whole<ValueSource<In>, Out, CodesScale, TransposedScale, true, true>, 1,
-                       CastTilesLaunch::kThreads,
-                       CastWholeParams{.cast = {.source = source_of(x, s.rows, s.cols),
-                                                .codes = from_nothing(codes),
-                                                .transposed = from_nothing(transposed),
-                                                .result = result.data(),
-                                                .result_stride = result.stride(),
-                                                .partial_sums = sums.data(),
-                                                .pow2 = pow2},
-                                       .meeting = clustered ? nullptr : meeting.data()});
+      emulator::launch(
+          cast_whole<ValueSource<In>, Out,
+                     CastConfig{.codes = CodesScale, .transposed = TransposedScale, .result = true, .sum = true}>,
+          1, CastTilesLaunch::kThreads,
+          CastWholeParams{.cast = {.source = source_of(x, s.rows, s.cols),
+                                   .codes = from_nothing(codes),
+                                   .transposed = from_nothing(transposed),
+                                   .result = result.data(),
+                                   .result_stride = result.stride(),
+                                   .partial_sums = sums.data(),
+                                   .pow2 = pow2},
+                          .meeting = clustered ? nullptr : meeting.data()});
       codes.check(x, s, "codes");
       if (kShared) {
         transposed.factors = codes.factors;
@@ -419,16 +428,16 @@ void check_cast_whole(bool pow2, bool clustered) {
   }
 }
 
-template <class In, class Out, class CodesScale, class TransposedScale>
+template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale>
 void check_one_output() {
-  constexpr bool kCodes = !is_same<CodesScale, NotWritten>;
-  using Scale = typename Select<kCodes, CodesScale, TransposedScale>::Type;
+  constexpr bool kCodes = CodesScale.written;
+  constexpr CastOutputConfig Scale = kCodes ? CodesScale : TransposedScale;
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
       OutputCheck<In, Out, Scale, false, !kCodes> output(x, s, false);
       const CastOutput none{};
-      emulator::launch(cast_tiles<ValueSource<In>, Out, CodesScale, TransposedScale, false, false, false>,
+      emulator::launch(cast_tiles<ValueSource<In>, Out, CastConfig{.codes = CodesScale, .transposed = TransposedScale}>,
                        CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
                        CastTilesParams{.source = source_of(x, s.rows, s.cols),
                                        .codes = kCodes ? output.output() : none,
@@ -443,11 +452,11 @@ void check_one_output() {
 }
 
 // All shapes in one list, in two passes: the second takes its scales from the maxima of the first.
-template <class In, class Out, class CodesScale, class TransposedScale>
+template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale>
 void check_cast_list() {
-  constexpr bool kShared = is_same<CodesScale, TransposedScale>;
-  constexpr bool kCodesFromPass = kFromPass<CodesScale>;
-  constexpr bool kTransposedFromPass = kFromPass<TransposedScale> && !kShared;
+  constexpr bool kShared = CodesScale == TransposedScale;
+  constexpr bool kCodesFromPass = from_pass(CodesScale);
+  constexpr bool kTransposedFromPass = from_pass(TransposedScale) && !kShared;
   std::vector<Matrix<In>> x;
   std::vector<OutputCheck<In, Out, CodesScale, false, false>> codes;
   std::vector<OutputCheck<In, Out, TransposedScale, false, true>> transposed;
@@ -484,12 +493,13 @@ void check_cast_list() {
   const CastListParams list{.casts = casts.data(), .tiles = tiles.data()};
   const auto grid = static_cast<i64>(tiles.size());
   if constexpr (kCodesFromPass || kTransposedFromPass) {
-    using First = typename Select<kCodesFromPass, CodesScale, NotWritten>::Type;
-    using Second = typename Select<kTransposedFromPass, TransposedScale, NotWritten>::Type;
-    emulator::launch(cast_list_maxima<ValueSource<In>, First, Second>, grid, CastTilesLaunch::kThreads, list);
+    constexpr CastOutputConfig kFirst = kCodesFromPass ? CodesScale : kNotWritten;
+    constexpr CastOutputConfig kSecond = kTransposedFromPass ? TransposedScale : kNotWritten;
+    emulator::launch(cast_list_maxima<ValueSource<In>, CastConfig{.codes = kFirst, .transposed = kSecond}>, grid,
+                     CastTilesLaunch::kThreads, list);
   }
-  emulator::launch(cast_list<ValueSource<In>, Out, CodesScale, TransposedScale, false, false>, grid,
-                   CastTilesLaunch::kThreads, list);
+  emulator::launch(cast_list<ValueSource<In>, Out, CastConfig{.codes = CodesScale, .transposed = TransposedScale}>,
+                   grid, CastTilesLaunch::kThreads, list);
   for (std::size_t i = 0; i < kShapes.size(); ++i) {
     const Shape& s = kShapes[i];
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
@@ -585,7 +595,8 @@ void check_relayout(i64 rows, i64 cols, i64 pad, i64 shift, i64 out_pad) {
   const i64 out_rows = Transposed ? cols : rows;
   const i64 out_cols = Transposed ? rows : cols;
   Matrix<u8> out(out_rows, out_cols, out_cols + out_pad);
-  emulator::launch(relayout<Transposed>, CastTilesLaunch::grid(rows, cols), CastTilesLaunch::kThreads,
+  emulator::launch(relayout<RelayoutConfig{.transposed = Transposed}>, CastTilesLaunch::grid(rows, cols),
+                   CastTilesLaunch::kThreads,
                    RelayoutParams{in.data(), rows, cols, in.stride(), out.data(), out.stride()});
   BOOST_TEST(out.guarded());
   for (i64 r = 0; r < rows; ++r) {
@@ -831,13 +842,15 @@ BOOST_AUTO_TEST_CASE(cast_rows_f32_e5m2fnuz_pow2) { check_cast_rows<f32, e5m2fnu
 BOOST_AUTO_TEST_CASE(cast_row_groups_bf16_e4m3fn) { check_cast_row_groups<bf16, e4m3fn>(false); }
 BOOST_AUTO_TEST_CASE(cast_row_groups_f32_e5m2fnuz_pow2) { check_cast_row_groups<f32, e5m2fnuz>(true); }
 
-BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, false>(); }
-BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, Tensorwise, Tensorwise, true>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, false>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true>(); }
 // No rows, but columns: a given scale still has its factor, and the sums are those of no elements.
-BOOST_AUTO_TEST_CASE(cast_whole_tensor) { check_cast_whole<bf16, e4m3fn, Tensorwise, Tensorwise>(false, false); }
-BOOST_AUTO_TEST_CASE(cast_whole_row) { check_cast_whole<f16, e5m2, Rowwise, Rowwise>(true, false); }
-BOOST_AUTO_TEST_CASE(cast_whole_row_col) { check_cast_whole<bf16, e4m3fn, Rowwise, Columnwise>(false, true); }
-BOOST_AUTO_TEST_CASE(cast_whole_col_tensor) { check_cast_whole<f32, e4m3fnuz, Columnwise, Tensorwise>(true, false); }
+BOOST_AUTO_TEST_CASE(cast_whole_tensor) { check_cast_whole<bf16, e4m3fn, kTensorScale, kTensorScale>(false, false); }
+BOOST_AUTO_TEST_CASE(cast_whole_row) { check_cast_whole<f16, e5m2, kRowScale, kRowScale>(true, false); }
+BOOST_AUTO_TEST_CASE(cast_whole_row_col) { check_cast_whole<bf16, e4m3fn, kRowScale, kColumnScale>(false, true); }
+BOOST_AUTO_TEST_CASE(cast_whole_col_tensor) {
+  check_cast_whole<f32, e4m3fnuz, kColumnScale, kTensorScale>(true, false);
+}
 
 BOOST_AUTO_TEST_CASE(cast_tiles_without_rows) {
   const Matrix<bf16> x(0, 16, 16);
@@ -860,8 +873,10 @@ BOOST_AUTO_TEST_CASE(cast_tiles_without_rows) {
                          .pow2 = false};
   params.transposed.codes = transposed.data();
   params.transposed.stride = 1;
-  emulator::launch(cast_tiles<ValueSource<bf16>, e4m3fn, Tensorwise, Tensorwise, true, false, true>,
-                   CastTilesLaunch::grid(0, 16), CastTilesLaunch::kThreads, params);
+  emulator::launch(
+      cast_tiles<ValueSource<bf16>, e4m3fn,
+                 CastConfig{.codes = kTensorScale, .transposed = kTensorScale, .given_scales = true, .sum = true}>,
+      CastTilesLaunch::grid(0, 16), CastTilesLaunch::kThreads, params);
   emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(16), ColumnSumFinishLaunch::kThreads,
                    ColumnSumFinishParams{nullptr, 0, 16, sum.data(), 16, nullptr});
   BOOST_TEST((codes.guarded() && transposed.guarded() && factor.guarded() && amax.guarded() && sum.guarded()));
@@ -893,27 +908,29 @@ BOOST_AUTO_TEST_CASE(relayouts) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(cast_tiles_row_col) { check_cast_tiles<bf16, e4m3fnuz, Rowwise, Columnwise, false>(true); }
-BOOST_AUTO_TEST_CASE(cast_tiles_col_row_given) { check_cast_tiles<f32, e5m2, Columnwise, Rowwise, true>(); }
-BOOST_AUTO_TEST_CASE(cast_tiles_groups) { check_cast_tiles<bf16, e4m3fn, RowGroups, ColumnGroups, false>(); }
-BOOST_AUTO_TEST_CASE(cast_tiles_groups_given) { check_cast_tiles<f16, e5m2fnuz, ColumnGroups, RowGroups, true>(); }
-BOOST_AUTO_TEST_CASE(cast_tiles_blocks) { check_cast_tiles<f32, e4m3fn, Blocks, Blocks, false>(true); }
-BOOST_AUTO_TEST_CASE(cast_tiles_blocks_given) { check_cast_tiles<bf16, e4m3fn, Blocks, Tensorwise, true>(); }
-BOOST_AUTO_TEST_CASE(cast_tiles_groups_alone) { check_one_output<bf16, e4m3fn, RowGroups, NotWritten>(); }
-BOOST_AUTO_TEST_CASE(cast_tiles_codes_only) { check_one_output<f16, e5m2, Tensorwise, NotWritten>(); }
-BOOST_AUTO_TEST_CASE(cast_tiles_transposed_only) { check_one_output<f32, e4m3fn, NotWritten, Columnwise>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_row_col) { check_cast_tiles<bf16, e4m3fnuz, kRowScale, kColumnScale, false>(true); }
+BOOST_AUTO_TEST_CASE(cast_tiles_col_row_given) { check_cast_tiles<f32, e5m2, kColumnScale, kRowScale, true>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_groups) { check_cast_tiles<bf16, e4m3fn, kRowGroupScale, kColumnGroupScale, false>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_groups_given) {
+  check_cast_tiles<f16, e5m2fnuz, kColumnGroupScale, kRowGroupScale, true>();
+}
+BOOST_AUTO_TEST_CASE(cast_tiles_blocks) { check_cast_tiles<f32, e4m3fn, kBlockScale, kBlockScale, false>(true); }
+BOOST_AUTO_TEST_CASE(cast_tiles_blocks_given) { check_cast_tiles<bf16, e4m3fn, kBlockScale, kTensorScale, true>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_groups_alone) { check_one_output<bf16, e4m3fn, kRowGroupScale, kNotWritten>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_codes_only) { check_one_output<f16, e5m2, kTensorScale, kNotWritten>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_transposed_only) { check_one_output<f32, e4m3fn, kNotWritten, kColumnScale>(); }
 
-BOOST_AUTO_TEST_CASE(cast_list_tensor) { check_cast_list<bf16, e4m3fn, Tensorwise, Tensorwise>(); }
-BOOST_AUTO_TEST_CASE(cast_list_row_col) { check_cast_list<f32, e5m2, Rowwise, Columnwise>(); }
-BOOST_AUTO_TEST_CASE(cast_list_groups_tensor) { check_cast_list<f16, e4m3fnuz, RowGroups, Tensorwise>(); }
-BOOST_AUTO_TEST_CASE(cast_list_blocks) { check_cast_list<bf16, e4m3fn, Blocks, Blocks>(); }
+BOOST_AUTO_TEST_CASE(cast_list_tensor) { check_cast_list<bf16, e4m3fn, kTensorScale, kTensorScale>(); }
+BOOST_AUTO_TEST_CASE(cast_list_row_col) { check_cast_list<f32, e5m2, kRowScale, kColumnScale>(); }
+BOOST_AUTO_TEST_CASE(cast_list_groups_tensor) { check_cast_list<f16, e4m3fnuz, kRowGroupScale, kTensorScale>(); }
+BOOST_AUTO_TEST_CASE(cast_list_blocks) { check_cast_list<bf16, e4m3fn, kBlockScale, kBlockScale>(); }
 
 BOOST_AUTO_TEST_CASE(fused_rows) {
   for (const Shape& s : kFusedShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
       FusedCast kernels(s), cpu(s);
       const u32 threads_log2 = CastRowsLaunch::threads_log2(s.cols, sizeof(bf16));
-      emulator::launch(cast_rows<ValueSource<bf16, RenderedSwigluBias>, e4m3fn, true>,
+      emulator::launch(cast_rows<ValueSource<bf16, RenderedSwigluBias>, e4m3fn, CastRowsConfig{.result = true}>,
                        CastRowsLaunch::grid(s.rows, threads_log2), CastRowsLaunch::threads(threads_log2),
                        CastRowsParams{.source = kernels.source(),
                                       .codes = kernels.codes.data(),
@@ -956,8 +973,10 @@ BOOST_AUTO_TEST_CASE(fused_tiles) {
                              .pow2 = false};
       params.transposed.codes = kernels.transposed.data();
       params.transposed.stride = kernels.transposed.stride();
-      emulator::launch(cast_tiles<Source, e4m3fn, Tensorwise, Tensorwise, false, true, true>,
-                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
+      emulator::launch(
+          cast_tiles<Source, e4m3fn,
+                     CastConfig{.codes = kTensorScale, .transposed = kTensorScale, .result = true, .sum = true}>,
+          CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
       emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
                        ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
       BOOST_TEST(partial_sums.guarded());
@@ -970,7 +989,7 @@ BOOST_AUTO_TEST_CASE(fused_tiles) {
 
 // Without x the input's data is null. The values stay f32.
 BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
-  using Source = ValueSource<bf16, RenderedNoX, true>;
+  using Source = ValueSource<bf16, RenderedNoX, ValueConfig{.unrounded = true}>;
   const std::unique_ptr<Backend> backend = make_cpu_backend();
   Stream stream(*backend);
   for (const Shape& s : kFusedShapes) {
@@ -983,7 +1002,7 @@ BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
       SourceParams source{.input = nullptr, .rows = s.rows, .cols = s.cols, .input_stride = s.cols, .operands = {}};
       source.operands[0] = {a.data(), a.stride()};
       source.operands[1] = {b.data(), b.stride()};
-      emulator::launch(amax_tiles<Source, false, false, true>, AmaxTilesLaunch::grid(s.rows, s.cols, 2),
+      emulator::launch(amax_tiles<Source, AmaxTilesConfig{.columns = true}>, AmaxTilesLaunch::grid(s.rows, s.cols, 2),
                        AmaxTilesLaunch::kThreads,
                        AmaxTilesParams{source, nullptr, nullptr, reinterpret_cast<u32*>(amax.data()), 2});
       CastTilesParams params{.source = source,
@@ -999,7 +1018,7 @@ BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
                              .result_stride = 0,
                              .partial_sums = nullptr,
                              .pow2 = true};
-      emulator::launch(cast_tiles<Source, e5m2, NotWritten, Columnwise, false, false, false>,
+      emulator::launch(cast_tiles<Source, e5m2, CastConfig{.transposed = kColumnScale}>,
                        CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
       CastTensors tensors{.input = matrix(nullptr, Dtype::bf16, s.rows, s.cols, {}),
                           .transposed = tensor_of(expected, Dtype::e5m2, s.cols, s.rows),
@@ -1017,7 +1036,7 @@ BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
 
 // In tiles of every width, in place over an input, and with fewer blocks than tiles.
 BOOST_AUTO_TEST_CASE(elementwise_values) {
-  using Source = ValueSource<bf16, RenderedSwigluBias, false, true>;
+  using Source = ValueSource<bf16, RenderedSwigluBias, ValueConfig{.in_place = true}>;
   std::vector<Shape> shapes = kShapes;
   shapes.insert(shapes.end(), kFusedShapes.begin(), kFusedShapes.end());
   for (const Shape& s : shapes) {
@@ -1049,7 +1068,7 @@ BOOST_AUTO_TEST_CASE(elementwise_without_x) {
       SourceParams source{.input = nullptr, .rows = s.rows, .cols = s.cols, .input_stride = s.cols, .operands = {}};
       source.operands[0] = {a.data(), a.stride()};
       source.operands[1] = {b.data(), b.stride()};
-      emulator::launch(elementwise<ValueSource<f32, RenderedNoX, false, true>>,
+      emulator::launch(elementwise<ValueSource<f32, RenderedNoX, ValueConfig{.in_place = true}>>,
                        ElementwiseLaunch::grid(s.rows, s.cols, sizeof(f32)), ElementwiseLaunch::kThreads,
                        ElementwiseParams{.source = source,
                                          .output = output.data(),
@@ -1082,15 +1101,15 @@ BOOST_AUTO_TEST_CASE(columns_of_f32) {
       Matrix<float> factors(1, s.rows, s.rows), given(1, 1, 1), factor = given, amax = given;
       given.at(0, 0) = scale;
       amax.at(0, 0) = 0.0F;
-      emulator::launch(elementwise<ValueSource<bf16, RenderedFactors, false, true>>,
+      emulator::launch(elementwise<ValueSource<bf16, RenderedFactors, ValueConfig{.in_place = true}>>,
                        ElementwiseLaunch::grid(s.rows, s.cols, sizeof(bf16)), ElementwiseLaunch::kThreads,
                        ElementwiseParams{.source = source,
                                          .output = alone.data(),
                                          .output_stride = alone.stride(),
                                          .across_log2 = ElementwiseLaunch::across_log2(s.cols)});
       const u32 threads_log2 = CastRowsLaunch::threads_log2(s.cols, sizeof(bf16));
-      emulator::launch(cast_rows<Source, e4m3fn, true>, CastRowsLaunch::grid(s.rows, threads_log2),
-                       CastRowsLaunch::threads(threads_log2),
+      emulator::launch(cast_rows<Source, e4m3fn, CastRowsConfig{.result = true}>,
+                       CastRowsLaunch::grid(s.rows, threads_log2), CastRowsLaunch::threads(threads_log2),
                        CastRowsParams{.source = source,
                                       .codes = codes.data(),
                                       .factors = factors.data(),
@@ -1100,21 +1119,22 @@ BOOST_AUTO_TEST_CASE(columns_of_f32) {
                                       .maxima = nullptr,
                                       .threads_log2 = threads_log2,
                                       .pow2 = false});
-      emulator::launch(cast_tiles<Source, e4m3fn, Tensorwise, NotWritten, true, true, false>,
-                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
-                       CastTilesParams{.source = source,
-                                       .codes = {.codes = tile_codes.data(),
-                                                 .stride = tile_codes.stride(),
-                                                 .from = given.data(),
-                                                 .from_count = 1,
-                                                 .factors = factor.data(),
-                                                 .amax = reinterpret_cast<u32*>(amax.data()),
-                                                 .readers = nullptr},
-                                       .transposed = {},
-                                       .result = in_tiles.data(),
-                                       .result_stride = in_tiles.stride(),
-                                       .partial_sums = nullptr,
-                                       .pow2 = false});
+      emulator::launch(
+          cast_tiles<Source, e4m3fn, CastConfig{.codes = kTensorScale, .given_scales = true, .result = true}>,
+          CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
+          CastTilesParams{.source = source,
+                          .codes = {.codes = tile_codes.data(),
+                                    .stride = tile_codes.stride(),
+                                    .from = given.data(),
+                                    .from_count = 1,
+                                    .factors = factor.data(),
+                                    .amax = reinterpret_cast<u32*>(amax.data()),
+                                    .readers = nullptr},
+                          .transposed = {},
+                          .result = in_tiles.data(),
+                          .result_stride = in_tiles.stride(),
+                          .partial_sums = nullptr,
+                          .pow2 = false});
       BOOST_TEST((alone.guarded() && in_rows.guarded() && in_tiles.guarded() && tile_codes.guarded()));
       for (i64 r = 0; r < s.rows; ++r) {
         for (i64 c = 0; c < s.cols; ++c) {

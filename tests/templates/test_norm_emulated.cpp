@@ -83,27 +83,28 @@ struct Fixture {
     if (Given) cases.push_back({.spec = spec, .shape = {0, 16}});
     check(spec, cases, [&](PlacedCase& placed) {
       const Tensor input = placed.tensor("input");
-      emulator::launch(norm_rows<In, Kind, Affine, Codes, Given, Result>, NormRowsLaunch::grid(input.rows, input.cols),
-                       NormRowsLaunch::threads(input.cols),
-                       NormRowsParams{.input = input.data,
-                                      .rows = input.rows,
-                                      .cols = input.cols,
-                                      .input_stride = input.row_stride,
-                                      .gamma = placed.tensor("gamma").data,
-                                      .beta = placed.tensor("beta").data,
-                                      .eps = kNormEps,
-                                      .inverse_cols = inverse_cols(input.cols),
-                                      .mean = floats(placed.tensor("mean")),
-                                      .rstd = floats(placed.tensor("rstd")),
-                                      .result = placed.tensor("result").data,
-                                      .result_stride = placed.tensor("result").row_stride,
-                                      .codes = placed.tensor("codes").data,
-                                      .codes_stride = placed.tensor("codes").row_stride,
-                                      .factors = floats(placed.tensor("factors")),
-                                      .scale = floats(placed.tensor("scale")),
-                                      .amax = static_cast<u32*>(placed.tensor("amax").data),
-                                      .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
-                                      .pow2 = pow2});
+      emulator::launch(
+          norm_rows<In, Kind, Codes, NormRowsConfig{.affine = Affine, .given_scale = Given, .result = Result}>,
+          NormRowsLaunch::grid(input.rows, input.cols), NormRowsLaunch::threads(input.cols),
+          NormRowsParams{.input = input.data,
+                         .rows = input.rows,
+                         .cols = input.cols,
+                         .input_stride = input.row_stride,
+                         .gamma = placed.tensor("gamma").data,
+                         .beta = placed.tensor("beta").data,
+                         .eps = kNormEps,
+                         .inverse_cols = inverse_cols(input.cols),
+                         .mean = floats(placed.tensor("mean")),
+                         .rstd = floats(placed.tensor("rstd")),
+                         .result = placed.tensor("result").data,
+                         .result_stride = placed.tensor("result").row_stride,
+                         .codes = placed.tensor("codes").data,
+                         .codes_stride = placed.tensor("codes").row_stride,
+                         .factors = floats(placed.tensor("factors")),
+                         .scale = floats(placed.tensor("scale")),
+                         .amax = static_cast<u32*>(placed.tensor("amax").data),
+                         .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
+                         .pow2 = pow2});
     });
   }
 
@@ -120,7 +121,8 @@ struct Fixture {
       const i64 sums = !Affine ? 0 : kCentred<Kind> ? 2 * cols : cols;
       GuardedMatrix partials(Dtype::f32, chunks, sums);
       const Tensor left = partials.view(partials.bytes().data(), {});
-      emulator::launch(norm_backward<In, Kind, Affine>, chunks, NormBackwardLaunch::kThreads,
+      emulator::launch(norm_backward<In, Kind, NormBackwardConfig{.affine = Affine}>, chunks,
+                       NormBackwardLaunch::kThreads,
                        NormBackwardParams{.grad_output = placed.tensor("grad_output").data,
                                           .input = input.data,
                                           .gamma = placed.tensor("gamma").data,

@@ -55,16 +55,17 @@ struct Fixture {
       GuardedMatrix matrix = mx_input(spec.in, c.shape, c.input, c.at);
       const GuardedMatrix expected = run_float(spec, matrix, {}, true, *cpu, stream);
       const Tensor view = matrix.view(matrix.bytes().data(), {});  // in place
-      emulator::launch(float_quantize<In, kExponentBits, kMantissaBits>,
-                       ElementwiseLaunch::grid(view.rows, view.cols, sizeof(In)), ElementwiseLaunch::kThreads,
-                       ElementwiseParams{.source = {.input = view.data,
-                                                    .rows = view.rows,
-                                                    .cols = view.cols,
-                                                    .input_stride = view.row_stride,
-                                                    .operands = {}},
-                                         .output = view.data,
-                                         .output_stride = view.row_stride,
-                                         .across_log2 = ElementwiseLaunch::across_log2(view.cols)});
+      emulator::launch(
+          float_quantize<In, FloatQuantizeConfig{.exponent_bits = kExponentBits, .mantissa_bits = kMantissaBits}>,
+          ElementwiseLaunch::grid(view.rows, view.cols, sizeof(In)), ElementwiseLaunch::kThreads,
+          ElementwiseParams{.source = {.input = view.data,
+                                       .rows = view.rows,
+                                       .cols = view.cols,
+                                       .input_stride = view.row_stride,
+                                       .operands = {}},
+                            .output = view.data,
+                            .output_stride = view.row_stride,
+                            .across_log2 = ElementwiseLaunch::across_log2(view.cols)});
       const std::string fault = bit_difference("output", expected, matrix) + matrix.damage();
       BOOST_CHECK_MESSAGE(fault.empty(), name(spec, c) << ": " << fault);
     }

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "ingot/codegen/template_files.h"
+#include "ingot/codegen/types/template_granularity.h"
+#include "templates/cast_outputs.h"
 
 #pragma GCC diagnostic error "-Wall"
 #pragma GCC diagnostic error "-Wextra"
@@ -52,6 +54,7 @@
 #include "gemm/stream_k.cuh"
 #include "gemm/stream_k_parts.cuh"
 #include "gemm/warp_mma.cuh"
+#include "granularity.cuh"
 #include "memory.cuh"
 #include "norm/norm.cuh"
 #include "norm/norm_backward.cuh"
@@ -109,35 +112,43 @@ struct Fused {
 };
 
 template <class In>
-constexpr int kOfInput = kInstantiated<&amax_partials<ValueSource<In>>, &amax_rows<ValueSource<In>>,
-                                       &amax_tiles<ValueSource<In>, true, true, true>, &column_sum_partials<In>,
-                                       &column_sum_finish<In>, &gemm_simt<In, In, In>, &gemm_simt<In, In, f32>>;
+constexpr int kOfInput =
+    kInstantiated<&amax_partials<ValueSource<In>>, &amax_rows<ValueSource<In>>,
+                  &amax_tiles<ValueSource<In>, AmaxTilesConfig{.tensor = true, .rows = true, .columns = true}>,
+                  &column_sum_partials<In>, &column_sum_finish<In>, &gemm_simt<In, In, In>, &gemm_simt<In, In, f32>>;
 
 template <class In, class Kind, bool Affine>
 constexpr int kOfNorm =
-    kInstantiated<&norm_backward<In, Kind, Affine>, &norm_rows<In, Kind, Affine, e4m3fn, false, true>,
-                  &norm_rows<In, Kind, Affine, e5m2fnuz, true, false>,
-                  &norm_rows<In, Kind, Affine, NoCodes, false, true>,
-                  (&norm_rows<In, Kind, false, NoCodes, false, false>)>;
+    kInstantiated<&norm_backward<In, Kind, NormBackwardConfig{.affine = Affine}>,
+                  &norm_rows<In, Kind, e4m3fn, NormRowsConfig{.affine = Affine, .result = true}>,
+                  &norm_rows<In, Kind, e5m2fnuz, NormRowsConfig{.affine = Affine, .given_scale = true}>,
+                  &norm_rows<In, Kind, NoCodes, NormRowsConfig{.affine = Affine, .result = true}>,
+                  (&norm_rows<In, Kind, NoCodes, NormRowsConfig{}>)>;
 
 template <class In>
 constexpr int kOfNorms = kOfNorm<In, LayerNorm, false> + kOfNorm<In, LayerNorm, true> + kOfNorm<In, RmsNorm, false> +
                          kOfNorm<In, RmsNorm, true>;
 
 template <class In, class Out>
-constexpr int kOfCast =
-    kInstantiated<&cast_rows<ValueSource<In>, Out, false>, &cast_rows<ValueSource<In>, Out, true>,
-                  &cast_row_groups<ValueSource<In>, Out, true>,
-                  &cast_tiles<ValueSource<In>, Out, Tensorwise, Tensorwise, false, true, true>,
-                  &cast_tiles<ValueSource<In>, Out, Rowwise, Columnwise, true, false, false>,
-                  &cast_tiles<ValueSource<In>, Out, RowGroups, ColumnGroups, false, false, true>,
-                  &cast_tiles<ValueSource<In>, Out, NotWritten, Blocks, true, true, false>, &gemm_simt<Out, e5m2, In>>;
+constexpr int kOfCast = kInstantiated<
+    &cast_rows<ValueSource<In>, Out, CastRowsConfig{}>,
+    &cast_rows<ValueSource<In>, Out, CastRowsConfig{.result = true}>,
+    &cast_row_groups<ValueSource<In>, Out, CastRowsConfig{.result = true}>,
+    &cast_tiles<ValueSource<In>, Out,
+                CastConfig{.codes = kTensorScale, .transposed = kTensorScale, .result = true, .sum = true}>,
+    &cast_tiles<ValueSource<In>, Out, CastConfig{.codes = kRowScale, .transposed = kColumnScale, .given_scales = true}>,
+    &cast_tiles<ValueSource<In>, Out,
+                CastConfig{.codes = kRowGroupScale, .transposed = kColumnGroupScale, .sum = true}>,
+    &cast_tiles<ValueSource<In>, Out, CastConfig{.transposed = kBlockScale, .given_scales = true, .result = true}>,
+    &gemm_simt<Out, e5m2, In>>;
 
 template <class Source>
-constexpr int kOfFused =
-    kInstantiated<&amax_tiles<Source, true, true, true>, &cast_rows<Source, e4m3fn, true>,
-                  &cast_row_groups<Source, e5m2, true>, &amax_partials<Source>,
-                  &cast_tiles<Source, e5m2, Rowwise, Columnwise, false, true, true>, &amax_rows<Source>>;
+constexpr int kOfFused = kInstantiated<
+    &amax_tiles<Source, AmaxTilesConfig{.tensor = true, .rows = true, .columns = true}>,
+    &cast_rows<Source, e4m3fn, CastRowsConfig{.result = true}>,
+    &cast_row_groups<Source, e5m2, CastRowsConfig{.result = true}>, &amax_partials<Source>,
+    &cast_tiles<Source, e5m2, CastConfig{.codes = kRowScale, .transposed = kColumnScale, .result = true, .sum = true}>,
+    &amax_rows<Source>>;
 
 template <class Source>
 constexpr int kOfElementwise = kInstantiated<&elementwise<Source>>;
@@ -145,8 +156,10 @@ constexpr int kOfElementwise = kInstantiated<&elementwise<Source>>;
 template <class In>
 constexpr int kOfQuantizes =
     kInstantiated<&quantize_mx<In, e4m3fn>, &quantize_mx<In, e5m2>, &quantize_mx<In, e3m2fn>, &quantize_mx<In, e2m3fn>,
-                  &quantize_mx<In, e2m1fn>, &float_quantize<In, 4, 3>, &float_quantize<In, 1, 6>,
-                  (&float_quantize<In, 3, 0>)>;
+                  &quantize_mx<In, e2m1fn>,
+                  &float_quantize<In, FloatQuantizeConfig{.exponent_bits = 4, .mantissa_bits = 3}>,
+                  &float_quantize<In, FloatQuantizeConfig{.exponent_bits = 1, .mantissa_bits = 6}>,
+                  (&float_quantize<In, FloatQuantizeConfig{.exponent_bits = 3, .mantissa_bits = 0}>)>;
 
 template <class In>
 constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e4m3fnuz> + kOfCast<In, e5m2fnuz>;
@@ -156,31 +169,35 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 7);
   static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 8);
-  using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, true>;
+  using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, ValueConfig{.unrounded = true}>;
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==
                 3 * 6);
-  using InPlace = ValueSource<bf16, Fused<math::Reproducible16>, false, true>;
-  using WideInPlace = ValueSource<f32, Fused<math::Fast>, false, true>;
+  using InPlace = ValueSource<bf16, Fused<math::Reproducible16>, ValueConfig{.in_place = true}>;
+  using WideInPlace = ValueSource<f32, Fused<math::Fast>, ValueConfig{.in_place = true}>;
   static_assert(kOfElementwise<InPlace> + kOfElementwise<WideInPlace> == 2);
-  constexpr auto kShared = &gemm_sm90<e4m3fn, e5m2, bf16, Sm90Tiling{}, true, Sm90Factors::rows, true>;
-  constexpr auto kApart =
-      &gemm_sm90<e5m2, e5m2, f32, Sm90Tiling{64, 128, 1, 1, 8, true}, false, Sm90Factors::groups, false>;
-  constexpr Sm90Tiling kStreamK{.m = 64, .n = 128, .stages = 8, .stream_k = true};
-  constexpr auto kCut = &gemm_sm90<e4m3fn, e4m3fn, bf16, kStreamK, true, Sm90Factors::one, false>;
-  static_assert(kInstantiated<kShared, kApart, kCut> == 3);
-  using Everything = Epilogue<f16, Fused<math::Fast>, bf16, true, true>;
-  constexpr auto kEpilogue = &gemm_sm90<e4m3fn, e5m2, e4m3fn, Sm90Tiling{}, true, Sm90Factors::rows, true, Everything>;
-  constexpr auto kAlike = &gemm_mma<e4m3fn, e5m2, e5m2fnuz, MmaTiling{}, false, Everything>;
+  constexpr GemmSm90Config kShared{.fast_accumulation = true, .scale_b = template_granularity(kRowwise), .bias = true};
+  constexpr auto kWithShared = &gemm_sm90<e4m3fn, e5m2, bf16, kShared>;
+  constexpr GemmSm90Config kApart{.tiling = {.m = 64, .n = 128, .stages = 8, .pingpong = true},
+                                  .scale_b = template_granularity(kRowGroups)};
+  constexpr auto kWithApart = &gemm_sm90<e5m2, e5m2, f32, kApart>;
+  constexpr GemmSm90Config kStreamK{.tiling = {.m = 64, .n = 128, .stages = 8, .stream_k = true},
+                                    .fast_accumulation = true};
+  constexpr auto kCut = &gemm_sm90<e4m3fn, e4m3fn, bf16, kStreamK>;
+  static_assert(kInstantiated<kWithShared, kWithApart, kCut> == 3);
+  using Everything = Epilogue<f16, Fused<math::Fast>, bf16, EpilogueConfig{.preactivation = true, .amax = true}>;
+  constexpr auto kEpilogue = &gemm_sm90<e4m3fn, e5m2, e4m3fn, kShared, Everything>;
+  constexpr auto kAlike = &gemm_mma<e4m3fn, e5m2, e5m2fnuz, GemmMmaConfig{}, Everything>;
   constexpr auto kPlainly = &gemm_simt<e4m3fn, e5m2, bf16, Everything>;
   static_assert(kInstantiated<kEpilogue, kAlike, kPlainly> == 3);
-  constexpr auto kCodes = &gemm_mma<e4m3fnuz, e5m2, bf16, MmaTiling{}, true>;
-  constexpr auto kElements = &gemm_mma<bf16, bf16, f32, MmaTiling{64, 64}, false>;
+  constexpr auto kCodes = &gemm_mma<e4m3fnuz, e5m2, bf16, GemmMmaConfig{.group_factors = true}>;
+  constexpr auto kElements = &gemm_mma<bf16, bf16, f32, GemmMmaConfig{.tiling = {.m = 64, .n = 64}}>;
   static_assert(kInstantiated<kCodes, kElements> == 2);
   static_assert(kInstantiated<&amax_history> == 1);
   static_assert(kOfQuantizes<f32> + kOfQuantizes<bf16> + kOfQuantizes<f16> == 3 * 8);
-  static_assert(kInstantiated<&cast_stats_tiles<bf16, e4m3fn, false>, &cast_stats_tiles<f32, e5m2fnuz, true>,
-                              (&cast_stats_tiles<f16, Uncast, false>), cast_stats_finish> == 4);
+  static_assert(kInstantiated<&cast_stats_tiles<bf16, e4m3fn, CastStatsConfig{}>,
+                              &cast_stats_tiles<f32, e5m2fnuz, CastStatsConfig{.transposed = true}>,
+                              (&cast_stats_tiles<f16, Uncast, CastStatsConfig{}>), cast_stats_finish> == 4);
   static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);
 }
 

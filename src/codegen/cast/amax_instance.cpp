@@ -4,6 +4,7 @@
 
 #include "ingot/codegen/cast/amax_spec.h"
 #include "ingot/codegen/cast/cast_values.h"
+#include "ingot/codegen/types/template_text.h"
 
 namespace ingot {
 
@@ -18,8 +19,10 @@ TemplateInstance amax_rows(Dtype in) {
 }
 
 TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words) {
-  return {"cast/amax.cuh",
-          fmt::format("amax_tiles<{}, {}, {}, {}>", values, wanted.tensor, wanted.rows, wanted.columns),
+  const std::string config =
+      aggregate_text("AmaxTilesConfig",
+                     {field("tensor", wanted.tensor), field("rows", wanted.rows), field("columns", wanted.columns)});
+  return {"cast/amax.cuh", fmt::format("amax_tiles<{}, {}>", values, config),
           fmt::format("maxima of{}{}{} of {}", wanted.tensor ? " tensor" : "", wanted.rows ? " rows" : "",
                       wanted.columns ? " columns" : "", words)};
 }

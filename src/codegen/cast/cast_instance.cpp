@@ -1,35 +1,50 @@
 // The instantiations of templates/cast that compute each pass of a cast.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "ingot/codegen/cast/amax_instance.h"
 #include "ingot/codegen/cast/cast_schedule.h"
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/cast/cast_values.h"
 #include "ingot/codegen/cast/column_sum_instance.h"
+#include "ingot/codegen/types/template_granularity.h"
 #include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
+
+#include "cast/cast_output.cuh"
 
 namespace ingot {
 namespace {
 
-constexpr const char* kNotWritten = "ingot::NotWritten";
+static_assert(std::ranges::all_of(kCastGranularities,
+                                  [](ScaleGranularity scale) {
+                                    return has_cast_scales({.written = true, .scale = template_granularity(scale)});
+                                  }),
+              "has_cast_scales() of templates/cast/cast_output.cuh lacks one of kCastGranularities");
 
-// The scale of an output, if a pass before the casts finds its maxima.
-std::string listed_scale(const CastSpec& spec, bool written, ScaleGranularity scale) {
+// A CastOutputConfig of templates/cast/cast_output.cuh.
+FieldText output_field(std::string_view name, bool written, ScaleGranularity scale) {
+  if (!written) return field(name, std::string("{}"));
+  return field(name, aggregate_text({field("written", true), field("scale", scale)}));
+}
+
+// The output, if a pass before the casts finds its maxima.
+FieldText listed_field(std::string_view name, const CastSpec& spec, bool written, ScaleGranularity scale) {
   const FirstPass wanted = first_pass(spec);
   const bool from_pass = (scale == kTensorwise && wanted.tensor) || (scale == kRowwise && wanted.rows) ||
                          (scale == kColumnwise && wanted.columns);
-  return written && from_pass ? type_text(scale) : kNotWritten;
+  return output_field(name, written && from_pass, scale);
 }
 
 TemplateInstance cast_list_maxima(const CastSpec& spec) {
   const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
   const bool own = spec.transposed && (spec.transposed_scale || !spec.codes);
-  return {"cast/cast_list.cuh",
-          fmt::format("cast_list_maxima<{}, {}, {}>", source_text(spec), listed_scale(spec, spec.codes, spec.scale),
-                      listed_scale(spec, own, transposed_scale)),
+  const std::string config = aggregate_text("CastConfig", {listed_field("codes", spec, spec.codes, spec.scale),
+                                                           listed_field("transposed", spec, own, transposed_scale)});
+  return {"cast/cast_list.cuh", fmt::format("cast_list_maxima<{}, {}>", source_text(spec), config),
           fmt::format("list: maxima for scale={} of {}",
                       spec.transposed_scale ? print(spec.scale) + "+" + print(transposed_scale) : print(spec.scale),
                       value_words(spec)),
@@ -57,10 +72,14 @@ std::string kernel_words(CastSpec spec) {
   return print_spec(spec);
 }
 
+std::string rows_config(const CastSpec& spec) {
+  return aggregate_text("CastRowsConfig", {field("result", spec.result)});
+}
+
 TemplateInstance cast_rows(const CastSpec& spec) {
   return {"cast/cast_rows.cuh",
-          fmt::format("cast_rows<{}, {}, {}>", source_text(spec), type_text(spec.out), spec.result), kernel_words(spec),
-          functor(spec)};
+          fmt::format("cast_rows<{}, {}, {}>", source_text(spec), type_text(spec.out), rows_config(spec)),
+          kernel_words(spec), functor(spec)};
 }
 
 TemplateInstance first_instance(const CastSpec& spec) {
@@ -82,33 +101,33 @@ TemplateInstance first_instance(const CastSpec& spec) {
   return made;
 }
 
-std::string codes_scale(const CastSpec& spec) { return spec.codes ? type_text(spec.scale) : kNotWritten; }
-std::string transposed_scale(const CastSpec& spec) {
-  return spec.transposed ? type_text(spec.transposed_scale.value_or(spec.scale)) : kNotWritten;
+// The template arguments that casts in tiles have in common.
+std::string tiles_arguments(const CastSpec& spec) {
+  const std::string config = aggregate_text(
+      "CastConfig", {output_field("codes", spec.codes, spec.scale),
+                     output_field("transposed", spec.transposed, spec.transposed_scale.value_or(spec.scale)),
+                     field("given_scales", spec.source == ScaleSource::given), field("result", spec.result),
+                     field("sum", spec.sum.has_value())});
+  return fmt::format("{}, {}, {}", source_text(spec), type_text(spec.out), config);
 }
 
 TemplateInstance cast_whole(const CastSpec& spec) {
-  return {"cast/cast_whole.cuh",
-          fmt::format("cast_whole<{}, {}, {}, {}, {}, {}>", source_text(spec), type_text(spec.out), codes_scale(spec),
-                      transposed_scale(spec), spec.result, spec.sum.has_value()),
+  return {"cast/cast_whole.cuh", fmt::format("cast_whole<{}>", tiles_arguments(spec)),
           kernel_words(spec) + " (in one launch)", functor(spec)};
 }
 
 TemplateInstance cast_row_groups(const CastSpec& spec) {
   return {"cast/cast_row_groups.cuh",
-          fmt::format("cast_row_groups<{}, {}, {}>", source_text(spec), type_text(spec.out), spec.result),
+          fmt::format("cast_row_groups<{}, {}, {}>", source_text(spec), type_text(spec.out), rows_config(spec)),
           kernel_words(spec), functor(spec)};
 }
 
 TemplateInstance cast_tiles(const CastSpec& spec) {
-  const std::string arguments =
-      fmt::format("{}, {}, {}, {}, {}, {}", source_text(spec), type_text(spec.out), codes_scale(spec),
-                  transposed_scale(spec), spec.source == ScaleSource::given, spec.result);
+  const std::string arguments = tiles_arguments(spec);
   if (spec.list) {
     return {"cast/cast_list.cuh", fmt::format("cast_list<{}>", arguments), kernel_words(spec), functor(spec)};
   }
-  return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}, {}>", arguments, spec.sum.has_value()), kernel_words(spec),
-          functor(spec)};
+  return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}>", arguments), kernel_words(spec), functor(spec)};
 }
 
 }  // namespace

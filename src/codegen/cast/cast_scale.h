@@ -10,10 +10,8 @@ namespace ingot {
 
 template <class Spec>
 void require_cast_scale(const Spec& spec, const char* field, ScaleGranularity scale) {
-  for (const ScaleGranularity allowed : kCastGranularities) {
-    if (scale == allowed) return;
-  }
-  refuse(spec, fmt::format("{} is {}, but must be tensor, row, col, 1x128, 128x1 or 128x128", field, print(scale)));
+  if (among(kCastGranularities, scale)) return;
+  refuse(spec, fmt::format("{} is {}, but must be {}", field, print(scale), one_of(kCastGranularities)));
 }
 
 }  // namespace ingot

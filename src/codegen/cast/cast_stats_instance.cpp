@@ -11,11 +11,12 @@ ExtraPasses extra_passes(const CastStatsSpec&) { return {.first = true}; }
 // The granularity is a parameter of the kernel.
 TemplateInstance template_instance(const CastStatsSpec& spec, Pass pass) {
   if (pass == Pass::main) return {"cast/cast_stats.cuh", "cast_stats_finish", "cast_stats (finish)"};
-  return {"cast/cast_stats.cuh",
-          fmt::format("cast_stats_tiles<{}, {}, {}>", type_text(spec.in),
-                      spec.out ? type_text(*spec.out) : "ingot::Uncast", spec.transposed),
-          fmt::format("cast_stats {}{}{}", name(spec.in), spec.out ? fmt::format("->{}", name(*spec.out)) : "",
-                      spec.transposed ? " transposed" : "")};
+  return {
+      "cast/cast_stats.cuh",
+      fmt::format("cast_stats_tiles<{}, {}, {}>", type_text(spec.in), spec.out ? type_text(*spec.out) : "ingot::Uncast",
+                  aggregate_text("CastStatsConfig", {field("transposed", spec.transposed)})),
+      fmt::format("cast_stats {}{}{}", name(spec.in), spec.out ? fmt::format("->{}", name(*spec.out)) : "",
+                  spec.transposed ? " transposed" : "")};
 }
 
 }  // namespace ingot

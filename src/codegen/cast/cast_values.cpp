@@ -11,7 +11,8 @@ std::string source_text(Dtype in) { return fmt::format("ingot::ValueSource<{}>",
 
 std::string source_text(const CastSpec& spec) {
   if (!spec.pointwise) return source_text(spec.in);
-  return fmt::format("ingot::ValueSource<{}, ingot::{}, {}>", type_text(spec.in), kFunctorName, spec.unrounded);
+  return fmt::format("ingot::ValueSource<{}, ingot::{}, {}>", type_text(spec.in), kFunctorName,
+                     aggregate_text("ValueConfig", {field("unrounded", spec.unrounded)}));
 }
 
 std::string functor(const CastSpec& spec) {

@@ -11,7 +11,8 @@ ExtraPasses extra_passes(const ElementwiseSpec&) { return {}; }
 
 TemplateInstance template_instance(const ElementwiseSpec& spec, Pass) {
   return {"cast/elementwise.cuh",
-          fmt::format("elementwise<ingot::ValueSource<{}, ingot::{}, false, true>>", type_text(spec.in), kFunctorName),
+          fmt::format("elementwise<ingot::ValueSource<{}, ingot::{}, {}>>", type_text(spec.in), kFunctorName,
+                      aggregate_text("ValueConfig", {field("in_place", true)})),
           print_spec(spec), functor(cast_of_values(spec))};
 }
 

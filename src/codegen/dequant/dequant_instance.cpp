@@ -3,8 +3,7 @@
 // `ingot show` first complete the spec with dequant_order().
 #include <fmt/format.h>
 
-#include <array>
-#include <cstddef>
+#include <string>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/dequant/dequant_sm90.h"
@@ -18,10 +17,10 @@
 namespace ingot {
 namespace {
 
-// Of templates/dequant/dequant_factors.cuh, in its order.
-std::string text_of(DequantFactors factors) {
-  constexpr std::array kNames{"tensor", "row", "groups128", "groups64", "groups32", "blocks128", "mx32", "mx32_codes"};
-  return fmt::format("ingot::DequantFactors::{}", kNames[static_cast<std::size_t>(factors)]);
+// Of templates/dequant/dequant_factors.cuh.
+FieldText factors_field(const DequantMatmulSpec& spec, const DequantFactors& factors) {
+  return field("factors", aggregate_text({field("scale", spec.scale), field("e8m0", factors.e8m0),
+                                          field("into_codes", factors.into_codes)}));
 }
 
 // Of templates/dequant/dequant_layout.cuh.
@@ -29,30 +28,36 @@ std::string text_of(WeightLayout layout) { return fmt::format("ingot::CodeLayout
 
 std::string epilogue(const DequantMatmulSpec& spec) {
   if (!spec.pointwise) return {};
-  return fmt::format(", ingot::Epilogue<ingot::NoMatrix, ingot::{}, {}, false, false>", kFunctorName,
-                     type_text(spec.x));
+  return fmt::format(", ingot::Epilogue<ingot::NoMatrix, ingot::{}, {}>", kFunctorName, type_text(spec.x));
 }
 
 TemplateInstance mma(DequantMatmulSpec spec) {
   spec.tiling->split = 1;
   const DequantTiling& t = *spec.tiling;
+  const std::string tiling =
+      aggregate_text({field("tokens", t.tokens), field("rows", t.rows), field("k_warps", t.k_warps)});
+  const std::string config = aggregate_text(
+      "DequantMmaConfig",
+      {field("layout", text_of(spec.layout)), factors_field(spec, dequant_mma_factors(spec)), field("tiling", tiling)});
   return {.header = "dequant/dequant_mma.cuh",
-          .kernel = fmt::format("dequant_mma<{}, {}, {}, {}, {}, ingot::DequantMmaTiling{{{}, {}, {}}}{}>",
-                                type_text(spec.weight), text_of(spec.layout), type_text(spec.x), type_text(spec.out),
-                                text_of(dequant_mma_factors(spec)), t.tokens, t.rows, t.k_warps, epilogue(spec)),
+          .kernel = fmt::format("dequant_mma<{}, {}, {}, {}{}>", type_text(spec.weight), type_text(spec.x),
+                                type_text(spec.out), config, epilogue(spec)),
           .words = print_spec(spec),
           .functor = {}};
 }
 
 TemplateInstance sm90(const DequantMatmulSpec& spec) {
   const DequantSm90Tiling t = dequant_sm90_tiling(*spec.tiling);
+  const std::string tiling = aggregate_text(
+      {field("tokens", t.tokens), field("groups", t.groups), field("waves", t.waves), field("depth", t.depth),
+       field("stages", t.stages), field("split", t.split), field("multicast", t.multicast), field("wgmma", t.wgmma),
+       field("blocks_per_sm", t.blocks_per_sm), field("k_warps", t.k_warps), field("stream_k", t.stream_k)});
+  const std::string config =
+      aggregate_text("DequantSm90Config", {field("layout", text_of(spec.layout)),
+                                           factors_field(spec, dequant_sm90_factors(spec)), field("tiling", tiling)});
   return {.header = "dequant/dequant_sm90.cuh",
-          .kernel =
-              fmt::format("dequant_sm90<{}, {}, {}, {}, {}, ingot::DequantSm90Tiling{{{}, {}, {}, {}, {}, {}, {}, {}, "
-                          "{}, {}{}}}{}>",
-                          type_text(spec.weight), text_of(spec.layout), type_text(spec.x), type_text(spec.out),
-                          text_of(dequant_sm90_factors(spec)), t.tokens, t.groups, t.waves, t.depth, t.stages, t.split,
-                          t.multicast, t.wgmma, t.blocks_per_sm, t.k_warps, t.stream_k ? ", true" : "", epilogue(spec)),
+          .kernel = fmt::format("dequant_sm90<{}, {}, {}, {}{}>", type_text(spec.weight), type_text(spec.x),
+                                type_text(spec.out), config, epilogue(spec)),
           .words = print_spec(spec),
           .functor = {}};
 }

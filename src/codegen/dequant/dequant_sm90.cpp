@@ -2,10 +2,19 @@
 
 #include <algorithm>
 
+#include "ingot/codegen/dequant/dequant_granularities.h"
+#include "ingot/codegen/types/template_granularity.h"
+
 namespace ingot {
 namespace {
 
 constexpr int kMostStages = 32;
+
+static_assert(std::ranges::all_of(kDequantGranularities,
+                                  [](ScaleGranularity scale) {
+                                    return has_dequant_factors({.scale = template_granularity(scale)});
+                                  }),
+              "has_dequant_factors() of templates/dequant/dequant_factors.cuh lacks one of kDequantGranularities");
 
 // Formats with the same number of bits have the same tilings.
 template <class Function>
@@ -43,18 +52,13 @@ DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& t) {
 }
 
 DequantFactors dequant_mma_factors(const DequantMatmulSpec& spec) {
-  if (spec.scale == kTensorwise) return DequantFactors::tensor;
-  if (spec.scale == kRowwise) return DequantFactors::row;
-  if (spec.scale == kRowGroups) return DequantFactors::groups128;
-  if (spec.scale == kRowGroups64) return DequantFactors::groups64;
-  if (spec.scale == kBlocks) return DequantFactors::blocks128;
-  return spec.factors == Dtype::e8m0fnu ? DequantFactors::mx32 : DequantFactors::groups32;
+  return {.scale = template_granularity(spec.scale), .e8m0 = spec.factors == Dtype::e8m0fnu};
 }
 
 DequantFactors dequant_sm90_factors(const DequantMatmulSpec& spec) {
-  const DequantFactors factors = dequant_mma_factors(spec);
-  const bool into_codes = factors == DequantFactors::mx32 && spec.x == Dtype::bf16 && bits_of(spec.weight) < 8;
-  return into_codes ? DequantFactors::mx32_codes : factors;
+  DequantFactors factors = dequant_mma_factors(spec);
+  factors.into_codes = factors.e8m0 && spec.x == Dtype::bf16 && is_sub_byte(spec.weight);
+  return factors;
 }
 
 bool dequant_sm90_exists(const DequantMatmulSpec& spec, const DequantTiling& tiling) {

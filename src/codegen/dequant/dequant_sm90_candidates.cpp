@@ -70,9 +70,7 @@ bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens < 2 * m) 
 // Length along K of the sums that have factors of their own in kernel sm90; 0 if none have.
 int sum_group(const DequantMatmulSpec& spec) { return static_cast<int>(dequant_group(dequant_sm90_factors(spec))); }
 
-bool has_factors_of_codes(const DequantMatmulSpec& spec) {
-  return dequant_sm90_factors(spec) == DequantFactors::mx32_codes;
-}
+bool has_factors_of_codes(const DequantMatmulSpec& spec) { return dequant_sm90_factors(spec).into_codes; }
 
 // Does the kernel need more registers than a thread has? Where groups have factors, a thread keeps two sets of sums.
 // With four warpgroups a thread has 112 registers; mma.sync with 32 tokens and long stages, and wgmma with two waves,

@@ -17,7 +17,6 @@ namespace ingot {
 namespace {
 
 constexpr std::array kActivations{Dtype::bf16, Dtype::f16};
-constexpr const char* kScaleNames = "tensor, row, 1x128, 1x64, 1x32 or 128x128";
 
 constexpr std::array<std::pair<WeightLayout, std::string_view>, 3> kLayouts{{{WeightLayout::row_major, "row_major"},
                                                                              {WeightLayout::packed, "packed"},
@@ -27,7 +26,7 @@ bool is_layout(WeightLayout layout) { return layout <= WeightLayout::packed_f16;
 
 void require_factors(const DequantMatmulSpec& spec) {
   if (std::ranges::find(kDequantGranularities, spec.scale) == kDequantGranularities.end()) {
-    refuse(spec, fmt::format("scale is {}, but must be {}", print(spec.scale), kScaleNames));
+    refuse(spec, fmt::format("scale is {}, but must be {}", print(spec.scale), one_of(kDequantGranularities)));
   }
   if (spec.factors != Dtype::f32 && spec.factors != Dtype::e8m0fnu) {
     refuse(spec, fmt::format("factors is {}, but must be f32 or e8m0fnu", name(spec.factors)));
@@ -100,7 +99,7 @@ const char* take_option(const SpecReader& reader, const SpecOption& option, Dequ
   if (const auto layout = parse_weight_layout(word)) return spec.layout = *layout, "the layout";
   if (word == "bias") return spec.bias = true, "bias";
   if (word == "batch_invariant") return spec.batch_invariant = true, "batch_invariant";
-  if (key == "scale") return spec.scale = reader.granularity(value, {}, kScaleNames), "scale";
+  if (key == "scale") return spec.scale = reader.granularity(value, {}, one_of(kDequantGranularities)), "scale";
   if (key == "factors") return spec.factors = read_dtype(reader, value), "factors";
   if (key == "epilogue") return spec.pointwise = parse_pointwise(value), "the expression";
   if (key == "kernel") return read_kernel(reader, value, spec), "kernel";

@@ -17,9 +17,6 @@ namespace ingot {
 class SpecReader;
 struct TemplateInstance;
 
-inline constexpr ScaleGranularity kRowGroups64{1, 64};
-inline constexpr ScaleGranularity kRowGroups32{1, 32};
-
 // row_major: codes [N, K] as they are. packed, packed_f16: in the order in which tensor cores take them
 // (templates/dequant/dequant_layout.cuh), followed by 4 bytes for each row that say which rows have a NaN;
 // PackWeightSpec makes them. packed takes the fewest instructions to decode to bf16, packed_f16 to f16; either works

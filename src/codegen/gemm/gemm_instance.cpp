@@ -2,23 +2,29 @@
 // kernels, so that GEMMs which differ in nothing else share one.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/pointwise/pointwise_render.h"
+#include "ingot/codegen/types/template_granularity.h"
 #include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
 #include "ingot/runtime/error.h"
 
+#include "gemm/gemm_sm90_tiling.cuh"
+
 namespace ingot {
 namespace {
 
-std::string b_factors(const GemmSpec& spec) {
-  const bool grouped = has_group_factors(spec);
-  return fmt::format("ingot::Sm90Factors::{}", grouped ? (spec.scale_b == kBlocks ? "blocks" : "groups")
-                                                       : (spec.scale_b == kRowwise ? "rows" : "one"));
-}
+static_assert(std::ranges::all_of(kGroupedScalesOfB,
+                                  [](ScaleGranularity scale) {
+                                    return sm90_has_factors(template_granularity(scale));
+                                  }) &&
+                  sm90_has_factors(template_granularity(kTensorwise)) &&
+                  sm90_has_factors(template_granularity(kRowwise)),
+              "sm90_has_factors() of templates/gemm/gemm_sm90_tiling.cuh lacks a granularity of GemmSpec::scale_b");
 
 bool plain(const GemmEpilogue& epilogue) { return epilogue == GemmEpilogue{}; }
 
@@ -26,10 +32,11 @@ bool plain(const GemmEpilogue& epilogue) { return epilogue == GemmEpilogue{}; }
 std::string epilogue_argument(const GemmSpec& spec) {
   const GemmEpilogue& epilogue = spec.epilogue;
   if (plain(epilogue)) return {};
-  return fmt::format(", ingot::Epilogue<{}, ingot::{}, {}, {}, {}>",
+  const std::string config =
+      aggregate_text("EpilogueConfig", {field("preactivation", epilogue.preactivation), field("amax", epilogue.amax)});
+  return fmt::format(", ingot::Epilogue<{}, ingot::{}, {}, {}>",
                      epilogue.c ? type_text(*epilogue.c) : "ingot::NoMatrix",
-                     epilogue.pointwise ? kFunctorName : "Identity", type_text(epilogue_dtype(spec)),
-                     epilogue.preactivation, epilogue.amax);
+                     epilogue.pointwise ? kFunctorName : "Identity", type_text(epilogue_dtype(spec)), config);
 }
 
 std::string functor(const GemmSpec& spec, PointwisePrecision precision) {
@@ -46,11 +53,15 @@ TemplateInstance gemm_sm90(const GemmSpec& spec) {
   kernel.layout_a = kernel.layout_b = Layout::k_major;
   kernel.staged_a = kernel.staged_b = false;
   const GemmTiling& t = *kernel.tiling;
+  const std::string tiling = aggregate_text({field("m", t.m), field("n", t.n), field("cluster_m", t.cluster_m),
+                                             field("cluster_n", t.cluster_n), field("stages", t.stages),
+                                             field("pingpong", t.pingpong), field("stream_k", t.stream_k)});
+  const std::string config =
+      aggregate_text("GemmSm90Config", {field("tiling", tiling), field("fast_accumulation", spec.fast_accumulation),
+                                        field("scale_b", spec.scale_b), field("bias", spec.bias)});
   return {"gemm/gemm_sm90.cuh",
-          fmt::format("gemm_sm90<{}, {}, {}, ingot::Sm90Tiling{{{}, {}, {}, {}, {}, {}{}}}, {}, {}, {}{}>",
-                      type_text(spec.a), type_text(spec.b), type_text(spec.out), t.m, t.n, t.cluster_m, t.cluster_n,
-                      t.stages, t.pingpong, t.stream_k ? ", true" : "", spec.fast_accumulation, b_factors(spec),
-                      spec.bias, epilogue_argument(spec)),
+          fmt::format("gemm_sm90<{}, {}, {}, {}{}>", type_text(spec.a), type_text(spec.b), type_text(spec.out), config,
+                      epilogue_argument(spec)),
           print_spec(kernel), functor(spec, PointwisePrecision::fast)};
 }
 
@@ -66,9 +77,12 @@ std::string kernel_words(const GemmSpec& spec) {
 TemplateInstance gemm_mma(const GemmSpec& spec) {
   const GemmTiling t = spec.tiling.value_or(kMmaTilings[0]);
   const bool grouped = has_group_factors(spec);
+  const std::string tiling = aggregate_text({field("m", t.m), field("n", t.n)});
+  const std::string config =
+      aggregate_text("GemmMmaConfig", {field("tiling", tiling), field("group_factors", grouped)});
   return {"gemm/gemm_mma.cuh",
-          fmt::format("gemm_mma<{}, {}, {}, ingot::MmaTiling{{{}, {}}}, {}{}>", type_text(spec.a), type_text(spec.b),
-                      type_text(spec.out), t.m, t.n, grouped, epilogue_argument(spec)),
+          fmt::format("gemm_mma<{}, {}, {}, {}{}>", type_text(spec.a), type_text(spec.b), type_text(spec.out), config,
+                      epilogue_argument(spec)),
           fmt::format("{}{} kernel=mma:{}", kernel_words(spec), grouped ? " groups" : "", print_mma_tiling(t)),
           functor(spec, PointwisePrecision::fast)};
 }

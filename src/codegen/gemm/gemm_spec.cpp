@@ -18,7 +18,7 @@ std::string layout_letters(Layout a, Layout b) {
 
 void list_grouped(std::vector<GemmSpec>& specs, Dtype a, Dtype b) {
   for (const Dtype out : kHighPrecisionDtypes) {
-    for (const auto scale_b : {kBlocks, kRowGroups}) {
+    for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
       for (const bool bias : kFlags) {
         specs.push_back({.a = a, .b = b, .out = out, .scale_a = kRowGroups, .scale_b = scale_b, .bias = bias});
       }
@@ -64,7 +64,7 @@ void list_mixed(std::vector<GemmSpec>& specs, Dtype high, Dtype fp8) {
 }  // namespace
 
 bool has_group_factors(const GemmSpec& spec) {
-  const auto grouped = [](ScaleGranularity scale) { return scale == kRowGroups || scale == kBlocks; };
+  const auto grouped = [](ScaleGranularity scale) { return among(kGroupedScalesOfB, scale); };
   return grouped(spec.scale_a) || grouped(spec.scale_b);
 }
 

@@ -1,6 +1,7 @@
 // Matrix multiplications, with the factors of FP8 operands, a bias and an epilogue.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -41,6 +42,9 @@ struct GemmEpilogue {
   bool amax = false;
   bool operator==(const GemmEpilogue&) const = default;
 };
+
+// What shares a factor of b that applies to 128 of K; a's are then of kRowGroups.
+inline constexpr std::array kGroupedScalesOfB{kBlocks, kRowGroups};
 
 // out[M, N] = factor_a * factor_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once, after the
 // epilogue.

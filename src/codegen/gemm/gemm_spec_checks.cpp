@@ -37,7 +37,7 @@ void validate_fp8_gemm(const GemmSpec& spec) {
     require_scale(spec, "scale_b", spec.scale_b);
     return;
   }
-  if (spec.scale_a != kRowGroups || (spec.scale_b != kBlocks && spec.scale_b != kRowGroups)) {
+  if (spec.scale_a != kRowGroups || !among(kGroupedScalesOfB, spec.scale_b)) {
     refuse(spec, fmt::format("scale is {},{}, but factors of groups of K are 1x128,128x128 or 1x128,1x128",
                              print(spec.scale_a), print(spec.scale_b)));
   }

@@ -19,11 +19,13 @@ TemplateInstance template_instance(const NormSpec& spec, Pass) {
   NormSpec kernel = spec;
   kernel.pow2 = false;
   kernel.stats = !spec.out && !spec.result;
-  return {
-      "norm/norm_rows.cuh",
-      fmt::format("norm_rows<{}, {}, {}, {}, {}, {}>", type_text(spec.in), type_text(spec.kind), spec.affine,
-                  spec.out ? type_text(*spec.out) : "ingot::NoCodes", spec.source == ScaleSource::given, spec.result),
-      print_spec(kernel)};
+  const std::string config = aggregate_text(
+      "NormRowsConfig", {field("affine", spec.affine), field("given_scale", spec.source == ScaleSource::given),
+                         field("result", spec.result)});
+  return {"norm/norm_rows.cuh",
+          fmt::format("norm_rows<{}, {}, {}, {}>", type_text(spec.in), type_text(spec.kind),
+                      spec.out ? type_text(*spec.out) : "ingot::NoCodes", config),
+          print_spec(kernel)};
 }
 
 ExtraPasses extra_passes(const NormBackwardSpec& spec) { return {.finish = spec.affine}; }
@@ -33,7 +35,8 @@ TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
   NormBackwardSpec kernel = spec;
   kernel.sums = Dtype::f32;  // the finishing pass rounds
   return {"norm/norm_backward.cuh",
-          fmt::format("norm_backward<{}, {}, {}>", type_text(spec.in), type_text(spec.kind), spec.affine),
+          fmt::format("norm_backward<{}, {}, {}>", type_text(spec.in), type_text(spec.kind),
+                      aggregate_text("NormBackwardConfig", {field("affine", spec.affine)})),
           print_spec(kernel)};
 }
 

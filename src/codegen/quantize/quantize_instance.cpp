@@ -17,7 +17,9 @@ ExtraPasses extra_passes(const FloatQuantizeSpec&) { return {}; }
 
 TemplateInstance template_instance(const FloatQuantizeSpec& spec, Pass) {
   return {"quantize/float_quantize.cuh",
-          fmt::format("float_quantize<{}, {}, {}>", type_text(spec.in), spec.exponent_bits, spec.mantissa_bits),
+          fmt::format("float_quantize<{}, {}>", type_text(spec.in),
+                      aggregate_text("FloatQuantizeConfig", {field("exponent_bits", spec.exponent_bits),
+                                                             field("mantissa_bits", spec.mantissa_bits)})),
           print_spec(spec)};
 }
 

@@ -6,7 +6,7 @@
 namespace ingot {
 
 std::optional<Dtype> parse_dtype(std::string_view text) {
-  for (const DtypeFacts& facts : kDtypes) {
+  for (const DtypeFacts& facts : kDtypeTable) {
     if (facts.name == text) return facts.dtype;
   }
   return std::nullopt;

@@ -1,4 +1,4 @@
-// Element types. One table, kDtypes, holds every fact about a type; lists, predicates and names follow from it.
+// Element types. One table, kDtypeTable, holds every fact about a type; lists, predicates and names follow from it.
 #pragma once
 
 #include <array>
@@ -47,7 +47,7 @@ struct DtypeFacts {
 
 // In the enum's order. A new format needs, besides its line here and its name above, its struct and its place in
 // `Formats` in templates/formats.cuh; src/codegen/types/dtype_types.h compares them at compile time.
-inline constexpr std::array kDtypes{
+inline constexpr std::array kDtypeTable{
     DtypeFacts{.dtype = Dtype::f32, .name = "f32", .bits = 32, .kind = DtypeKind::high_precision, .safetensors = "F32"},
     DtypeFacts{
         .dtype = Dtype::bf16, .name = "bf16", .bits = 16, .kind = DtypeKind::high_precision, .safetensors = "BF16"},
@@ -115,7 +115,7 @@ inline constexpr DtypeFacts kUnknownDtype{.name = "unknown dtype"};
 
 constexpr const DtypeFacts& facts_of(Dtype dtype) {
   const auto index = static_cast<std::size_t>(dtype);
-  return index < kDtypes.size() ? kDtypes[index] : kUnknownDtype;
+  return index < kDtypeTable.size() ? kDtypeTable[index] : kUnknownDtype;
 }
 
 // "f32", "bf16", "e4m3fn" ...
@@ -144,12 +144,12 @@ template <bool (*Takes)(Dtype)>
 constexpr auto dtypes_that() {
   constexpr std::size_t kCount = [] {
     std::size_t count = 0;
-    for (const DtypeFacts& facts : kDtypes) count += Takes(facts.dtype) ? 1 : 0;
+    for (const DtypeFacts& facts : kDtypeTable) count += Takes(facts.dtype) ? 1 : 0;
     return count;
   }();
   std::array<Dtype, kCount> taken{};
   std::size_t i = 0;
-  for (const DtypeFacts& facts : kDtypes) {
+  for (const DtypeFacts& facts : kDtypeTable) {
     if (Takes(facts.dtype)) taken[i++] = facts.dtype;
   }
   return taken;

@@ -1,4 +1,4 @@
-// The C++ type of templates/formats.cuh that a dtype stands for; compile errors where kDtypes and `Formats` differ.
+// The C++ type of templates/formats.cuh that a dtype stands for; compile errors where kDtypeTable and `Formats` differ.
 #pragma once
 
 #include <cstddef>
@@ -18,22 +18,22 @@ struct Type {
 };
 
 template <class List>
-struct TypeList;
+struct IndexedFormats;
 template <class... All>
-struct TypeList<Types<All...>> {
+struct IndexedFormats<FormatList<All...>> {
   static constexpr std::size_t kCount = sizeof...(All);
   template <std::size_t Index>
   using At = typename std::tuple_element_t<Index, std::tuple<Type<All>...>>::type;
 };
 
 template <Dtype D>
-using TypeOf = TypeList<Formats>::At<static_cast<std::size_t>(D)>;
+using TypeOf = IndexedFormats<Formats>::At<static_cast<std::size_t>(D)>;
 
 // The dtype of a type, which is the table's first that has it.
 template <class T, std::size_t Index = 0>
 constexpr Dtype dtype_of() {
-  static_assert(Index < kDtypes.size(), "no dtype stands for this type");
-  if constexpr (is_same<T, TypeList<Formats>::At<Index>>) {
+  static_assert(Index < kDtypeTable.size(), "no dtype stands for this type");
+  if constexpr (is_same<T, IndexedFormats<Formats>::At<Index>>) {
     return static_cast<Dtype>(Index);
   } else {
     return dtype_of<T, Index + 1>();
@@ -45,8 +45,8 @@ inline constexpr Dtype kDtypeOf = dtype_of<T>();
 namespace dtype_checks {
 
 constexpr bool in_the_enums_order() {
-  for (std::size_t i = 0; i < kDtypes.size(); ++i) {
-    if (static_cast<std::size_t>(kDtypes[i].dtype) != i) return false;
+  for (std::size_t i = 0; i < kDtypeTable.size(); ++i) {
+    if (static_cast<std::size_t>(kDtypeTable[i].dtype) != i) return false;
   }
   return true;
 }
@@ -67,35 +67,35 @@ struct Compared {
   using T = TypeOf<D>;
   static constexpr DtypeFacts kFacts = facts_of(D);
   static_assert(sizeof(T) == static_cast<std::size_t>(size_of(D)),
-                "kDtypes (dtype.h) and the type in Formats (formats.cuh) differ in size");
+                "kDtypeTable (dtype.h) and the type in Formats (formats.cuh) differ in size");
   static_assert(HighPrecision<T> == (kFacts.kind == DtypeKind::high_precision) &&
                     Fp8Format<T> == (kFacts.kind == DtypeKind::fp8) &&
                     SubByteFormat<T> == (kFacts.kind == DtypeKind::sub_byte),
-                "kDtypes (dtype.h) and the type in Formats (formats.cuh) differ in kind");
+                "kDtypeTable (dtype.h) and the type in Formats (formats.cuh) differ in kind");
   static_assert(
       [] {
         if constexpr (CodeFormat<T>) {
-          return kCodeBits<T> == kFacts.bits && T::kMax == kFacts.max && T::kOcp == kFacts.ocp;
+          return kCodeBits<T> == kFacts.bits && T::kMax == kFacts.max && OcpFormat<T> == kFacts.ocp;
         } else {
           return kFacts.max == 0.0 && !kFacts.ocp;
         }
       }(),
-      "kDtypes (dtype.h) and the type in Formats (formats.cuh) differ in bits, largest value or OCP");
+      "kDtypeTable (dtype.h) and the type in Formats (formats.cuh) differ in bits, largest value or OCP");
   static_assert(is_same<T, f32> || is_same<T, u8> || name_of_type<T>() == kFacts.name,
-                "kDtypes (dtype.h) and Formats (formats.cuh) have different names at the same place");
+                "kDtypeTable (dtype.h) and Formats (formats.cuh) have different names at the same place");
   static_assert(!kFacts.mx_element || kFacts.kind == DtypeKind::fp8 || kFacts.kind == DtypeKind::sub_byte);
   static_assert(!kFacts.weight || kFacts.kind == DtypeKind::fp8 || kFacts.kind == DtypeKind::sub_byte);
 };
 
 template <std::size_t... Index>
 constexpr bool compared(std::index_sequence<Index...>) {
-  return (sizeof(Compared<kDtypes[Index].dtype>) + ... + 0) > 0;
+  return (sizeof(Compared<kDtypeTable[Index].dtype>) + ... + 0) > 0;
 }
 
-static_assert(in_the_enums_order(), "kDtypes (dtype.h) lacks a line of the enum, or has another order");
-static_assert(TypeList<Formats>::kCount == kDtypes.size(),
-              "kDtypes (dtype.h) and Formats (formats.cuh) differ in length");
-static_assert(compared(std::make_index_sequence<kDtypes.size()>{}));
+static_assert(in_the_enums_order(), "kDtypeTable (dtype.h) lacks a line of the enum, or has another order");
+static_assert(IndexedFormats<Formats>::kCount == kDtypeTable.size(),
+              "kDtypeTable (dtype.h) and Formats (formats.cuh) differ in length");
+static_assert(compared(std::make_index_sequence<kDtypeTable.size()>{}));
 
 }  // namespace dtype_checks
 

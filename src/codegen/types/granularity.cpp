@@ -1,6 +1,7 @@
 #include "ingot/codegen/types/granularity.h"
 
 #include <charconv>
+#include <cstddef>
 
 namespace ingot {
 namespace {
@@ -38,6 +39,14 @@ std::optional<ScaleGranularity> parse_granularity(std::string_view text) {
   const auto cols = parse_extent(text.substr(x + 1));
   if (!rows || !cols) return std::nullopt;
   return ScaleGranularity{*rows, *cols};
+}
+
+std::string one_of(std::span<const ScaleGranularity> granularities) {
+  std::string text;
+  for (std::size_t i = 0; i < granularities.size(); ++i) {
+    text.append(i == 0 ? "" : i + 1 < granularities.size() ? ", " : " or ").append(print(granularities[i]));
+  }
+  return text;
 }
 
 std::int64_t scale_count(ScaleGranularity granularity, std::int64_t rows, std::int64_t cols) {

@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,10 +23,19 @@ inline constexpr ScaleGranularity kTensorwise{0, 0};
 inline constexpr ScaleGranularity kRowwise{1, 0};
 inline constexpr ScaleGranularity kColumnwise{0, 1};
 inline constexpr ScaleGranularity kRowGroups{1, 128};
+inline constexpr ScaleGranularity kRowGroups64{1, 64};
+inline constexpr ScaleGranularity kRowGroups32{1, 32};
 inline constexpr ScaleGranularity kColumnGroups{128, 1};
 inline constexpr ScaleGranularity kBlocks{128, 128};
 // What a cast can do.
 inline constexpr std::array kCastGranularities{kTensorwise, kRowwise, kColumnwise, kRowGroups, kColumnGroups, kBlocks};
+
+constexpr bool among(std::span<const ScaleGranularity> granularities, ScaleGranularity granularity) {
+  for (const ScaleGranularity each : granularities) {
+    if (each == granularity) return true;
+  }
+  return false;
+}
 
 // The same in terms of the transposed matrix.
 constexpr ScaleGranularity transposed(ScaleGranularity granularity) { return {granularity.cols, granularity.rows}; }
@@ -33,6 +43,9 @@ constexpr ScaleGranularity transposed(ScaleGranularity granularity) { return {gr
 // "tensor", "row", "col", or rows x cols such as "1x128".
 std::string print(ScaleGranularity granularity);
 std::optional<ScaleGranularity> parse_granularity(std::string_view text);
+
+// "tensor, row or 1x128".
+std::string one_of(std::span<const ScaleGranularity> granularities);
 
 // Number of scales of a rows x cols matrix: 1 for tensorwise (also when the matrix is empty), rows for rowwise, rows *
 // ceil(cols / 128) for groups of 128 in a row ... Arrays of scales are dense and go row by row over the extents.

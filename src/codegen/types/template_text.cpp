@@ -6,13 +6,21 @@ namespace ingot {
 
 std::string type_text(Dtype dtype) { return fmt::format("ingot::{}", name(dtype)); }
 
-std::string type_text(ScaleGranularity scale) {
-  if (scale == kTensorwise) return "ingot::Tensorwise";
-  if (scale == kRowwise) return "ingot::Rowwise";
-  if (scale == kColumnwise) return "ingot::Columnwise";
-  if (scale == kRowGroups) return "ingot::RowGroups";
-  if (scale == kColumnGroups) return "ingot::ColumnGroups";
-  return "ingot::Blocks";
+FieldText field(std::string_view name, ScaleGranularity value) {
+  return {name, aggregate_text({field("rows", value.rows), field("cols", value.cols)})};
+}
+
+std::string aggregate_text(std::initializer_list<FieldText> fields) {
+  std::string text = "{";
+  for (const FieldText& each : fields) {
+    if (text.size() > 1) text += ", ";
+    text.append(".").append(each.name).append(" = ").append(each.value);
+  }
+  return text + "}";
+}
+
+std::string aggregate_text(std::string_view type, std::initializer_list<FieldText> fields) {
+  return fmt::format("ingot::{}{}", type, aggregate_text(fields));
 }
 
 }  // namespace ingot

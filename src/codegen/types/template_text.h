@@ -1,7 +1,11 @@
 // How values of a spec are written as template arguments.
 #pragma once
 
+#include <concepts>
+#include <initializer_list>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
@@ -13,7 +17,24 @@ inline constexpr const char* kFunctorName = "Fused";
 
 // "ingot::bf16": a type of templates/formats.cuh.
 std::string type_text(Dtype dtype);
-// "ingot::Rowwise": a type of templates/scaling.cuh.
-std::string type_text(ScaleGranularity scale);
+
+// A field of an aggregate, by its name, so that no value is read as another's.
+struct FieldText {
+  std::string_view name;
+  std::string value;
+};
+inline FieldText field(std::string_view name, std::string value) { return {name, std::move(value)}; }
+FieldText field(std::string_view name, std::same_as<bool> auto value) { return {name, value ? "true" : "false"}; }
+template <std::integral Number>
+requires(!std::same_as<Number, bool>) FieldText field(std::string_view name, Number value) {
+  return {name, std::to_string(value)};
+}
+// A Granularity of templates/granularity.cuh: "{.rows = 1, .cols = 128}".
+FieldText field(std::string_view name, ScaleGranularity value);
+
+// "{.m = 64, .n = 128}". The fields are in the order in which the aggregate declares them, as C++ demands.
+std::string aggregate_text(std::initializer_list<FieldText> fields);
+// "ingot::MmaTiling{.m = 64, .n = 128}"
+std::string aggregate_text(std::string_view type, std::initializer_list<FieldText> fields);
 
 }  // namespace ingot

@@ -19,7 +19,8 @@ const char* extent_reason(ScaleGranularity granularity) {
   if (granularity == kColumnwise) return "one for each column of the input";
   if (granularity == kRowGroups) return "one for each group of 128 in a row of the input, row by row";
   if (granularity == kColumnGroups) return "one for each group of 128 in a column of the input, 128 rows by 128 rows";
-  return "one for each block of 128 x 128 of the input, row by row";
+  if (granularity == kBlocks) return "one for each block of 128 x 128 of the input, row by row";
+  return "one for each extent of the granularity, row by row";
 }
 
 constexpr PointwiseInputNames kCastInputs{"cast inputs[0]", "cast inputs[1]", "cast inputs[2]", "cast inputs[3]"};

@@ -43,7 +43,8 @@ const char* factors_reason(ScaleGranularity scale) {
   if (scale == kRowGroups) return "one for each group of 128 along K, row by row";
   if (scale == kRowGroups64) return "one for each group of 64 along K, row by row";
   if (scale == kRowGroups32) return "one for each group of 32 along K, row by row";
-  return "one for each block of 128 x 128, row by row";
+  if (scale == kBlocks) return "one for each block of 128 x 128, row by row";
+  return "one for each extent of the granularity, row by row";
 }
 
 constexpr PointwiseInputNames kInputs{"dequant_matmul inputs[0]", "dequant_matmul inputs[1]",

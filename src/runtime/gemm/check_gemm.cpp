@@ -17,7 +17,8 @@ const char* count_reason(ScaleGranularity granularity, const char* rowwise) {
   if (granularity == kTensorwise) return "one for the whole tensor";
   if (granularity == kRowGroups) return "one for each group of 128 along K, row by row";
   if (granularity == kBlocks) return "one for each block of 128 x 128, row by row";
-  return rowwise;
+  if (granularity == kRowwise) return rowwise;
+  return "one for each extent of the granularity, row by row";
 }
 
 Range check_factors(const char* what, const Tensor& factors, Dtype operand, ScaleGranularity scale, std::int64_t rows,

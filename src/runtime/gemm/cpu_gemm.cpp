@@ -103,7 +103,7 @@ void add_group(const GemmSpec& spec, const GemmTensors& tensors, float* sums, fl
       const float factor_a = factors_a[(rows.begin + r) * strides_a.row];
       for (i64 c = 0; c < cols.size; ++c) {
         const i64 n = cols.begin + c;
-        const float factor_b = factors_b[(spec.scale_b == kBlocks ? n / kGroupSize : n) * strides_b.row];
+        const float factor_b = factors_b[n / spec.scale_b.rows * strides_b.row];
         totals[r * stride + c] = totals[r * stride + c] + sums[r * stride + c] * (factor_a * factor_b);
       }
     }

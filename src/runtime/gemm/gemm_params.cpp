@@ -1,5 +1,6 @@
 #include "ingot/runtime/gemm/gemm_params.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 
@@ -63,7 +64,7 @@ GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const M
           .factor_b_stride = factors_b.row,
           .factor_a_group_stride = factors_a.group,
           .factor_b_group_stride = factors_b.group,
-          .factor_b_rows = spec.scale_b == kBlocks ? kBlocks.rows : 1,
+          .factor_b_rows = std::max(spec.scale_b.rows, 1),
           .epilogue = epilogue_params(tensors)};
 }
 
