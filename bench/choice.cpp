@@ -1,3 +1,5 @@
+// The cases of bench_choice, how more of them are read from a file, and how results are summed up and printed.
+//
 // Layer sizes are those that the models were published with. Fused projections are one GEMM (query, key and value; gate
 // and up). In a backward pass, grad_input has e5m2 as its first operand; grad_weight has the tokens as its K, and an
 // f32 output to which gradients are added.

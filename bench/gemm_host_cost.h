@@ -1,5 +1,5 @@
-// Measures what a GEMM call of the library costs the host beyond the launch, or the cublasLtMatmul, that it ends in.
-// The GEMM is small and in FP8; it runs with each kernel and with the library's own choice.
+// Measures how much longer a GEMM call of the library keeps the host busy than the launch, or the cublasLtMatmul, with
+// which it ends. The GEMM is small and in FP8; it runs with each kernel and with the library's own choice.
 #pragma once
 
 #include <string>

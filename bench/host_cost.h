@@ -1,4 +1,5 @@
-// Measures what a call of the library costs the host beyond what the driver, or cuBLASLt, takes for the launches.
+// Measures how much longer a call of the library keeps the host busy than the same launches do when they are made with
+// the driver, or with cuBLASLt, directly. Casts are measured here; gemm_host_cost.h measures GEMMs.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,10 @@ struct HostCost {
   double limit_ns = 300;      // per launch
   double call_ns = 0;         // the backend's call on an idle stream, with small tensors
   std::string bare = "empty kernel";
-  double bare_ns =
-      0;  // time of `bare`: cuLaunchKernelEx of an empty kernel with as large a parameter, or cublasLtMatmul
-  double bare_pdl_ns =
-      0;  // the same launch with programmatic stream serialisation, in case the library's launches use it
+  // The time of `bare`: cuLaunchKernelEx of an empty kernel with a parameter of the same size, or cublasLtMatmul.
+  double bare_ns = 0;
+  // The same launch with programmatic stream serialisation, in case the library's launches use it.
+  double bare_pdl_ns = 0;
 
   double added_ns() const { return call_ns / static_cast<double>(launches) - bare_ns; }  // per launch
 };

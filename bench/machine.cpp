@@ -1,3 +1,4 @@
+// Collects the description of a machine: from the context, from the files of /proc, and the commit from git.
 #include "machine.h"
 
 #include <array>

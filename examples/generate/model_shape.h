@@ -1,4 +1,4 @@
-// The sizes of a decoder of Llama's kind: presets, or those of a checkpoint's config.json.
+// The sizes of a Llama-like decoder: presets, or those of a checkpoint's config.json.
 #pragma once
 
 #include <cstdint>

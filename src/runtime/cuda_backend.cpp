@@ -1,3 +1,7 @@
+// The backend of one GPU, on the CUDA driver API. An operation checks its arguments, makes the GPU's context current
+// and hands over to its family (gemm/gemm_operations.h, cast/cast_operations.h, ...). Memory, streams, fences and
+// timing marks are the driver's.
+//
 // Memory comes from cuMemAlloc rather than a stream-ordered pool: it outlives streams, may be used on all of them, and
 // is allocated in the first step only.
 #include "ingot/runtime/cuda_backend.h"

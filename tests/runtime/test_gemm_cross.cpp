@@ -1,5 +1,5 @@
-// support/gemm_cross.h lists the whole cross product of GEMM kinds and sizes as it promises, and the kernels of
-// support/gemm_checker.h compile.
+// Tests the tools of test_gemm_cross_gpu.cpp without a GPU: the list of GEMMs in support/gemm_cross.h has every
+// combination of kinds and sizes that it promises, and the kernels of support/gemm_checker.h compile.
 #include "support/gemm_cross.h"
 
 #include <boost/test/unit_test.hpp>

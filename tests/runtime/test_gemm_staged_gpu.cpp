@@ -1,5 +1,5 @@
-// GEMMs on a Hopper GPU whose operands gemm_sm90 cannot read directly (columns along k, unaligned rows, any K): what it
-// takes staged, and what the library chooses.
+// GEMMs on a Hopper GPU with operands that gemm_sm90 cannot read as they lie (columns along k, unaligned rows, any K).
+// Staging copies such operands to aligned rows first: its results are right, and the library stages where it pays.
 #include "support/gpu_test.h"
 
 #include <vector>

@@ -1,3 +1,4 @@
+// Catches the errors of validate() and parse(), and requires their code to be invalid_spec.
 #include "support/spec_errors.h"
 
 namespace ingot::test {

@@ -1,4 +1,4 @@
-// The messages with which the vocabulary of specs refuses one.
+// For tests of specs: the messages of the errors that invalid specs cause.
 #pragma once
 
 #include <boost/test/test_tools.hpp>
@@ -11,11 +11,13 @@
 
 namespace ingot::test {
 
+// The message of the Error{invalid_spec} that `call` throws; "no error" if it throws none.
 std::string message_of(const std::function<void()>& call);
 
+// The message with which validate() refuses the spec.
 std::string refusal(const KernelSpec& spec);
 
-// The message without its subject, the line.
+// The message with which parse() refuses the line, without the line itself, with which the message begins.
 std::string parse_error(const std::string& line);
 
 }  // namespace ingot::test

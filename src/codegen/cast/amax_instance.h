@@ -1,4 +1,4 @@
-// The kernels of templates/cast/amax.cuh, which casts take as their first pass too.
+// The kernels of templates/cast/amax.cuh. Casts use them as their first pass too.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// The finishing pass of column sums, which casts with sums and the backward passes of norms take too.
+// The kernel of templates/cast/column_sum.cuh that finishes column sums. Casts with sums and the backward passes of
+// norms use it as their last pass too.
 #pragma once
 
 #include "ingot/codegen/types/dtype.h"

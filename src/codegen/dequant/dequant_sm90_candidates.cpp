@@ -1,8 +1,10 @@
-// The estimate: rounds of clusters, each with the stages of its part of K, or (stream-K) with an equal share of all
-// stages; plus the delay of the first x behind the prefetched codes. A stage takes the longest of: reading it; decoding
-// it and then multiplying it; a warp's waits in each step of 32 k; the time until a stage that was handed back is full
-// again; and copying factors row by row. The whole takes at least the time of the memory traffic. Constants:
-// dequant_costs.h.
+// Lists the tilings of kernel dequant_sm90 that suit a size, and estimates how long each of them takes.
+//
+// The cost model: clusters of blocks work in rounds. In each round a block goes through the stages of its part of K;
+// with stream-K, each block takes an equal share of all stages instead. A stage takes as long as the slowest of these:
+// reading it; decoding it and then multiplying it; a warp's waits in each step of 32 k; the time until a stage that was
+// handed back is full again; and copying factors row by row. The first x arrives behind the prefetched codes, which
+// adds a delay. The total is at least the time of the memory traffic. dequant_costs.h has the constants.
 #include "ingot/codegen/dequant/dequant_sm90_candidates.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The text of relayout specs, their hash and their list.
 #include "ingot/codegen/gemm/relayout_spec.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// The calling thread and the workers take ranges of a loop from an atomic counter until none is left. The caller
+// returns when no worker is inside the loop any more, because the loop lies on the caller's stack.
 #include "ingot/runtime/cpu/thread_pool.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The expected outputs are computed once, for eight slabs of rows from all parts of the output: kernel simt gives the
+// sums, and the epilogue is computed on the host. The same rows of each candidate's outputs are compared with them.
 #include "ingot/runtime/measure/gemm_operands.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Opens libraries with dlopen(), and knows the folders in which CUDA's toolkits and Python's wheels install them.
+//
 // Libraries stay mapped until the process ends (RTLD_NODELETE): CUDA's start threads and register exit handlers, which
 // would crash at exit if their code were gone.
 #include "ingot/runtime/util/library.h"
