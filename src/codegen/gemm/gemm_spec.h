@@ -48,10 +48,13 @@ inline constexpr std::array kGroupedScalesOfB{kBlocks, kRowGroups};
 
 // out[M, N] = factor_a * factor_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once, after the
 // epilogue.
-// FP8 operands have factors (tensorwise or rowwise: one per m / one per n); high-precision operands have none. One
-// operand may be bf16 or f16 beside an FP8 one, which is then multiplied in that dtype. With factors of groups (a:
-// kRowGroups, b: kBlocks or kRowGroups) each 128 of k has factors of its own, and the result is the sum of each group's
-// sum times factor_a * factor_b; this excludes fast_accumulation.
+//
+// FP8 operands have factors: one for the whole operand (tensorwise), or one per m or n (rowwise). High-precision
+// operands have none. If only one operand is FP8, the other is bf16 or f16, and the FP8 one is multiplied in that
+// dtype. Factors may also belong to groups of 128 along k (a: kRowGroups; b: kBlocks or kRowGroups). The sum of each
+// group is then multiplied by the group's factor_a * factor_b, and these products are added up; this excludes
+// fast_accumulation.
+//
 // staged: kernel sm90 reads codes in rows along k that start at multiples of 16 bytes. An operand that lies otherwise
 // is first rewritten in that order, in the stream's scratch memory: transposed if it is mn_major, else copied.
 struct GemmSpec {

@@ -8,34 +8,38 @@
 
 namespace ingot {
 
-// a, b as GemmSpec's layouts say; factor_a, factor_b: f32 vectors of scale_count elements where the operand is FP8, of
-// groups row by row, as casts of the operand write them. Factors of groups may also be a matrix, of any row stride,
-// with a row for each group of K: f32[ceil(K / 128), rows of the operand], or with 128x128 blocks [ceil(K / 128),
-// ceil(rows / 128)]. That is how a cast of the operand's transpose writes them (128x1 groups, 128x128 blocks), so that
-// its transposed codes and their factors, as such a matrix, are an operand as they are.
-// bias: [N] where the spec has one; out[M, N]. Of an epilogue (GemmEpilogue): c[M, N], which may be `out` itself, with
-// the same row stride, and may not overlap it otherwise, and beta: where that is 0, c is not read, so that it may hold
-// anything, NaN too; inputs[i], which is that of pointwise.inputs()[i]: a matrix [M, N] or a vector [1, N] of
-// epilogue_dtype(), or, for [row], f32[1, M]; preactivation[M, N]; amax (f32[1], raised to the largest value: clear it
-// before the first call). Of an FP8 output: scale (f32[1], read) and factor (f32[1], written: 1 / scale).
+// A tensor that the spec does not ask for stays a default Tensor.
+//
+// The factors of an FP8 operand are an f32 vector of scale_count elements, those of groups row by row, as a cast of the
+// operand writes them. Factors of groups may also be a matrix with a row for each group of K and any row stride:
+// f32[ceil(K / 128), rows of the operand] or, with 128x128 blocks, f32[ceil(K / 128), ceil(rows / 128)]. A cast of the
+// operand's transpose (with 128x1 groups or 128x128 blocks) writes them in this order, so its transposed codes and
+// their factors can be passed as they are.
 struct GemmTensors {
-  Tensor a;
+  Tensor a;  // a and b lie as GemmSpec's layouts say
   Tensor b;
   Tensor factor_a{};
   Tensor factor_b{};
-  Tensor bias{};
-  Tensor out;
-  Tensor c{};
+  Tensor bias{};  // [N]
+  Tensor out;     // [M, N]
+
+  // Of an epilogue (GemmEpilogue). c may be `out` itself, with the same row stride, but may not overlap it otherwise.
+  // If beta is 0, c is not read and may hold anything, even NaN.
+  Tensor c{};  // [M, N]
   float beta = 1.0F;
+  // In the order of pointwise.inputs(): a matrix [M, N] or a vector [1, N] of epilogue_dtype(), or f32[1, M] for [row].
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
-  Tensor preactivation{};
-  Tensor amax{};
-  Tensor scale{};
-  Tensor factor{};
+  Tensor preactivation{};  // [M, N]
+  Tensor amax{};           // f32[1], raised to the largest value: clear it before the first call
+
+  // Of an FP8 output.
+  Tensor scale{};   // f32[1], read
+  Tensor factor{};  // f32[1], written: 1 / scale
 };
 
-// Codes of any FP8 dtype: input[rows, cols] to output[rows, cols], or [cols, rows] where spec.transposed. For operands
-// that lie otherwise than a tensor-core GEMM reads them; gemm() does it itself where that is faster.
+// Copies codes of any FP8 dtype from input[rows, cols] to output[rows, cols], or to output[cols, rows] if
+// spec.transposed. It brings operands into the order in which tensor-core GEMMs read them; gemm() does so by itself
+// where that is faster.
 struct RelayoutTensors {
   Tensor input;
   Tensor output;
