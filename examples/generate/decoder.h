@@ -1,10 +1,10 @@
-// A decoder of Llama's kind, one token at a time:
+// A Llama-like decoder, one token at a time:
 //
 //   x = embedding[token]
 //   for each layer:
-//     x = x + attention(rmsnorm(x))                 with a rotary embedding, grouped queries, a cache of keys and
-//     values x = x + (silu(gate) * up) @ down^T            gate and up are linear in rmsnorm(x)
-//   logits = rmsnorm(x) @ head^T                    in f32
+//     x = x + attention(rmsnorm(x))           rotary embedding, grouped queries, a cache of keys and values
+//     x = x + (silu(gate) * up) @ down^T      gate and up are linear in rmsnorm(x)
+//   logits = rmsnorm(x) @ head^T              in f32
 //
 // A layer is eight launches: AddNorm, qkv, DecodeAttention, output, AddNorm, gate and up, GatedSilu, down.
 #pragma once
