@@ -1,6 +1,6 @@
-// The cases of bench_gemm: shapes from language models and squares, in bf16, in the four modes of FP8 that cuBLASLt has
-// too, and with factors of 1x128 groups and 128x128 blocks, which the library does not run on cuBLASLt; and GEMMs
-// with an epilogue beside the same without one.
+// The cases of bench_gemm: shapes from language models, and squares. Each is timed in bf16, in the four modes of FP8
+// that cuBLASLt has too, and with factors of 1x128 groups and 128x128 blocks, which the library does not run on
+// cuBLASLt. Other cases compare a GEMM that has an epilogue with the same GEMM without one.
 #pragma once
 
 #include <cstdint>

@@ -45,8 +45,8 @@ INGOT_HOST_DEVICE Vec8<T> pack(const float (&x)[kVec8]) {
   }
 }
 
-// Makes the compiler forget the values that it unpacked: it unpacks them again later and needs no registers for them
-// meanwhile.
+// Makes the compiler forget the values that it has unpacked. It unpacks them again later, and they need no registers in
+// the meantime.
 template <HighPrecision T>
 INGOT_DEVICE void forget_values(Vec8<T>& vec8) {
 #if INGOT_ON_DEVICE

@@ -27,7 +27,7 @@ struct NamedTensor {
 NamedTensor embedding_tensor(const ModelShape& shape);
 NamedTensor head_tensor(const ModelShape& shape);
 NamedTensor final_norm_tensor(const ModelShape& shape);
-// One layer's tensors. The tensors of one member become the rows of one matrix here, for a single product.
+// One layer's tensors. Those of one member are stacked into one matrix, so that one matmul computes them all.
 struct LayerTensors {
   NamedTensor input_norm;
   std::vector<NamedTensor> qkv;
@@ -47,7 +47,7 @@ class WeightSource {
   WeightSource(Machine& machine, OpRunner& ops, const std::filesystem::path& path)
       : machine_(&machine), ops_(&ops), checkpoint_(ingot::SafetensorsCheckpoint::open(path)) {}
 
-  // All of them are there, with these shapes and of bf16, f16 or f32. Throws ingot::Error{not_found,
+  // Checks that all tensors are there, with these shapes and in bf16, f16 or f32. Throws ingot::Error{not_found,
   // invalid_argument}.
   void check(const ModelShape& shape) const;
   // One tensor, or several one below the other, as a matrix of bf16 on the device.

@@ -15,8 +15,8 @@ namespace ingot {
 class Backend;
 class Stream;
 
-// Checks the device, sizes, row stride and pointer of one tensor, whatever its dtype. For what is made of several
-// operations.
+// Checks the device, sizes, row stride and pointer of one tensor, whatever its dtype: for code that is made of several
+// operations, such as a layer.
 void check_memory(const char* what, const Tensor& tensor, Device device);
 
 // Do two checked tensors share memory?
@@ -25,7 +25,7 @@ bool overlap(const Tensor& a, const Tensor& b);
 // The stream must belong to the backend that is called.
 void check_stream(const Stream& stream, const Backend& backend);
 
-// For a copy, or a fill, which passes the same pointer twice: pointers may be null only if there are no bytes to move.
+// Checks the pointers of a copy: they may be null only if there are no bytes to move. A fill passes its pointer twice.
 void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes);
 
 }  // namespace ingot

@@ -118,8 +118,8 @@ struct CastStatsLaunch {
   }
 };
 
-// The factor of element (row, col) of a tile. Its index is such a sum for every granularity, because groups start where
-// tiles do.
+// Finds the factor of element (row, col) of a tile. For every granularity the factor's index is a sum of four terms,
+// one for each position, because groups start where tiles do.
 struct FactorSteps {
   i64 per_tile_row, per_tile_col, per_row, per_col;
   INGOT_HOST_DEVICE i64 index(i64 tile_row, i64 tile_col, i64 row, i64 col) const {

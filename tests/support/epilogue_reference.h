@@ -40,7 +40,7 @@ class EpilogueReference {
 
   static Expected rounded(Dtype dtype, Expected values);
 
-  // Between the codes of the smallest and the largest value that the result may have.
+  // The result lies between the codes of the smallest and the largest value that may be encoded.
   static Expected coded(Dtype dtype, double scale, Expected values);
 
   static Expected amax_of(const GuardedMatrix& out);

@@ -39,8 +39,8 @@ struct CheckedMatrix {
   long long not_number = -1;  // for the fnuz formats: the code that would be -0
 };
 
-// The sums of products, and of their absolute values. groups: the number of groups of 128 of K in a row, or 0 if
-// factors are not part of the sum; b_rows: how many rows of b share theirs.
+// The sums of products, and of their absolute values. groups: the number of groups of 128 along K in a row, or 0 if
+// factors are not part of the sum; b_rows: how many neighbouring rows of b share their factors.
 struct SumsParams {
   CheckedMatrix a, b;
   long long m = 0, n = 0, k = 0;

@@ -1,5 +1,6 @@
-// A tensor-core GEMM on a GPU, through Backend::gemm: compared with float64, exactly if the inputs are small integers;
-// outputs poisoned, the bytes around them untouched; the same bits a second time.
+// Runs a tensor-core GEMM on a GPU through Backend::gemm, on poisoned outputs, and compares them with float64: exactly,
+// if the inputs are small integers. The bytes around the outputs must stay untouched, and a second run must give the
+// same bits.
 #pragma once
 
 #include <iostream>

@@ -54,7 +54,7 @@ MxOutputs run_mx(const MxQuantizeSpec& spec, const GuardedMatrix& input, Placeme
 // Empty if both have the same bits and nothing around them was written.
 std::string mx_difference(const MxOutputs& expected, const MxOutputs& found);
 
-// The expectations for the group of columns from `first` on: the code of its scale, and its codes.
+// What the group of columns that begins at `first` should hold: the code of its scale, and its codes.
 struct MxGroup {
   std::uint32_t scale = 0;
   std::vector<std::uint32_t> codes;

@@ -39,8 +39,8 @@ class InputMaker {
   SharedMatrices inputs_of(const CastSpec& spec, const Case& c);
   SharedMatrices inputs_of(const ElementwiseSpec& spec, const Case& c) { return inputs_of(cast_of_values(spec), c); }
 
-  // Factors with which values saturate, are flushed, or neither; of the codes every eighth is a zero. So both what a
-  // cast writes and what it never would.
+  // With these factors some values saturate, some are flushed to zero, and some do neither. Every eighth code is a
+  // zero. So the codes include combinations that no cast writes.
   SharedMatrices inputs_of(const CastStatsSpec& spec, const Case& c);
 
   void add_pointwise_inputs(const Pointwise& expression, Dtype dtype, const Case& c, SharedMatrices& made);

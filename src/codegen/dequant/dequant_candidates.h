@@ -10,9 +10,9 @@
 
 namespace ingot {
 
-// Every tiling that the spec's kernel, which must not be `automatic`, is offered with for these sizes; if the spec has
-// a tiling, only that one. Empty only if the kernel has no tiling for the spec's factors. With batch_invariant, only
-// tilings whose order of summation depends on nothing but the spec, N and K.
+// Lists the tilings of the spec's kernel for these sizes. The kernel must not be `automatic`. If the spec has a tiling,
+// the list has only that one; if the spec is batch_invariant, only tilings whose order of summation depends on nothing
+// but the spec, N and K. The list is empty only if the kernel has no tiling for the spec's factors.
 std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
                                            const MatmulDevice& device);
 

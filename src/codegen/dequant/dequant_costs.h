@@ -24,13 +24,16 @@ struct DequantDecoding {
   double mma_ns, mma_warp_ns, wgmma_ns;
 };
 
-// Fitted to the times of all tilings of 111 matmuls, launched one right behind the other with the same weights (e4m3fn
-// by bf16, factors of rows, 1 to 1024 tokens, from 32 tokens on also under the power that a GPU may draw for long;
-// other codes and factors with 1, 16 and 64 tokens), so that the tiling with the lowest estimate is nearly as fast as
-// the fastest one. For the 106 whose choice was timed (bench/results/weight_only_tilings_h200.json) it was slower by
-// 0.9 % on average and by 9 % at most; for 52 that were timed with version 3 of the packed layouts, for which wgmma_ns
-// of six and four bits were lowered, by 0.6 % and 5 %. The figures describe the model, not the hardware. Rates per
-// nanosecond are those of one multiprocessor.
+// Fitted to the times of all tilings of 111 matmuls, so that the tiling with the lowest estimate is nearly as fast as
+// the fastest one. Each was launched one right behind the other with the same weights: e4m3fn by bf16 with factors of
+// rows for 1 to 1024 tokens, from 32 tokens on also under the power that a GPU may draw for long; other codes and
+// factors for 1, 16 and 64 tokens.
+//
+// The choice was timed for 106 of them (bench/results/weight_only_tilings_h200.json): it was slower than the fastest
+// tiling by 0.9 % on average and by 9 % at most. For version 3 of the packed layouts, wgmma_ns of six and four bits was
+// lowered; for the 52 matmuls that were timed with it, the choice was slower by 0.6 % and 5 %.
+//
+// The figures describe the model, not the hardware. Rates per nanosecond are those of one multiprocessor.
 struct DequantSm90Costs {
   double start_us = 1.374;
   double ring_us = 0.853;            // added where stages fill all of shared memory

@@ -10,7 +10,7 @@ namespace ingot {
 
 std::vector<DequantTiling> dequant_mma_tilings(const MatmulSize& size);
 
-// Those that add up the terms of a row's sums in the same order as `tiling`.
+// The tilings that sum each row's terms in the same order as `tiling`.
 std::vector<DequantTiling> dequant_mma_tilings_like(const DequantTiling& tiling, const MatmulSize& size);
 
 // Microseconds, roughly.

@@ -8,11 +8,11 @@
 
 namespace ingot {
 
-// Those that suit the sizes: of both instructions, or only of wgmma.
+// The tilings that suit the sizes: those with mma.sync and those with wgmma, or only the latter.
 std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
                                                 bool wgmma_alone);
 
-// Those that suit the sizes and add up the terms of a row's sums in the same order as `tiling`, which uses wgmma.
+// The tilings that suit the sizes and sum each row's terms in the same order as `tiling`, which must use wgmma.
 std::vector<DequantTiling> dequant_sm90_tilings_like(DequantTiling tiling, const DequantMatmulSpec& spec,
                                                      const MatmulSize& size);
 

@@ -1,10 +1,11 @@
 // Constants of the estimates in gemm_estimate.cpp: how long gemm_sm90's tilings, and cuBLASLt's first choice, take on
 // an H200.
 //
-// They were fitted to the times of all tilings on 561 GEMMs, most of random sizes (bench_choice --every; none is in the
-// list that bench_choice judges by), so that the tiling with the lowest estimate is nearly as fast as the fastest one:
-// fitted to three quarters of the GEMMs, the model chose tilings within 2.3 % of the fastest, on average, for the last
-// quarter. The figures describe the model, not the hardware, where nothing depends on them.
+// They were fitted to the times of all tilings on 561 GEMMs, most of random sizes (bench_choice --every), so that the
+// tiling with the lowest estimate is nearly as fast as the fastest one. None of these GEMMs is in the list by which
+// bench_choice judges. Fitted to three quarters of the GEMMs, the model chose tilings within 2.3 % of the fastest, on
+// average, for the last quarter. The figures describe the model: those on which no choice depends need not be the
+// hardware's.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// The tilings that gemm_sm90 is offered with, and estimates of which of them, or of gemm_mma's, is the fastest for a
-// size. Pure functions: no device, no measurement.
+// The tilings of gemm_sm90, and a cost model that picks the fastest of them, or of gemm_mma's, for a size. Pure
+// functions: no device, no measurement.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTil
 // The same for cuBLASLt's first choice, for two FP8 operands without factors of groups.
 double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
-// The tiling with the lowest estimate, the first of equals. Does not allocate.
+// The tiling with the lowest estimate; of equal ones, the first. Does not allocate.
 GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
 // If cuBLASLt takes the call too: is gemm_sm90 expected to be no slower than cuBLASLt's first choice?

@@ -9,11 +9,11 @@
 
 namespace ingot {
 
-// K of one operand, and M of a or N of b.
+// K of an operand; and its other extent, which is M for a and N for b.
 std::int64_t extent_k(const Tensor& operand, Layout layout);
 std::int64_t extent_mn(const Tensor& operand, Layout layout);
 
-// Of checked tensors.
+// The tensors must have been checked (check_gemm.h).
 MatmulSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors);
 
 // The distance, in elements, between the factors of neighbouring rows (or blocks of rows), and between those of

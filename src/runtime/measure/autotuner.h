@@ -1,5 +1,4 @@
-// Finds the fastest of a product's candidate kernels. This is the procedure, independent of the device that it measures
-// on.
+// Finds the fastest of a matmul's candidate kernels: the procedure, which is the same for every device.
 //
 // All candidates are compiled, on several threads. Each then runs once, and one with a wrong result is excluded,
 // however fast. The rest are timed in rounds in which they take turns, so that a drifting clock affects all alike; the
@@ -18,7 +17,7 @@
 
 namespace ingot {
 
-// Compiles, checks and times the candidates for one product on one device. An Error excludes only the candidate that
+// Compiles, checks and times the candidates for one matmul on one device. An Error excludes only the candidate that
 // throws it.
 class MatmulMeasurer {
  public:

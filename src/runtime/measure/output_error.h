@@ -1,7 +1,9 @@
-// How far outputs are from the right ones when the sums behind them may be rounded differently. An error counts
-// relative to the value, and to what an error as large as the sums themselves would make of it, so that rounding
-// amplified by a steep function is tolerated, and nothing is where the function is flat. If rounding to the output's
-// dtype is coarse, an error counts from the midpoint between two neighbours, which may be rounded either way.
+// Measures how far outputs are from the right ones, although the sums behind them may be rounded differently.
+//
+// An error is divided by the value plus the change that an error as large as the sums themselves would cause in it. So
+// where the function of the sums is steep, the rounding that it amplifies is tolerated; where it is flat, no rounding
+// of the sums is. If output and right value are neighbours in the output's dtype, the error counts from the midpoint
+// between them, which may be rounded either way.
 #pragma once
 
 #include <span>

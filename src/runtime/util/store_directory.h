@@ -33,7 +33,7 @@ struct StoredFile {
 class StoreDirectory {
  public:
   using Warn = std::function<void(const std::string&)>;
-  // Checks the content of a file: empty if it is as it was written, else what is wrong, in words that follow the file's
+  // Is the content of a file as it was written? If not, `problem` says what is wrong, in words that follow the file's
   // name: "is truncated".
   using Accept = std::function<bool(std::string_view content, std::string& problem)>;
 
@@ -52,7 +52,7 @@ class StoreDirectory {
   // Atomic: readers see the whole file or none. On failure returns false, warns once and sets problem().
   bool publish(const std::string& folder, const std::string& name, std::string_view content);
 
-  // The files whose names end so, in folders whose names `wanted` accepts.
+  // The files whose names end with `suffix`, in folders whose names `wanted` accepts.
   std::vector<StoredFile> files(std::string_view suffix, const std::function<bool(const std::string&)>& wanted) const;
   // False if there is no such file or it cannot be removed.
   bool remove(const std::string& file) const;
