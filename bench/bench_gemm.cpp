@@ -1,7 +1,9 @@
-// bench_gemm: times FP8 GEMMs with bf16 output, cuBLASLt's best algorithm against Ingot's kernel in one run, and before
-// them cuBLASLt's best with bf16 operands of the same shape. Checks every result before it times it. First, all of
-// cuBLASLt's algorithms, and with --tilings all of Ingot's tilings, run for a few rounds; then the best of each run
-// against each other. --mma adds gemm_mma. --host instead measures what a call costs the host.
+// bench_gemm: times FP8 GEMMs with bf16 output, Ingot's kernel and cuBLASLt's best algorithm in one run. Each shape
+// begins with cuBLASLt's best for bf16 operands, as the time to beat. Every result is checked before it is timed.
+//
+// A case is measured in two stages. First all of cuBLASLt's algorithms and Ingot's tiling (with --tilings, all of its
+// tilings) are timed briefly; then the best of cuBLASLt and the best of Ingot take turns in a longer measurement. --mma
+// adds gemm_mma. --host measures what a call costs the host, and nothing else.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,6 +1,7 @@
-// The cases of bench_gemm: shapes from language models, and squares. Each is timed in bf16, in the four modes of FP8
-// that cuBLASLt has too, and with factors of 1x128 groups and 128x128 blocks, which the library does not run on
-// cuBLASLt. Other cases compare a GEMM that has an epilogue with the same GEMM without one.
+// The cases of bench_gemm. Each shape, a square or one from a language model, is multiplied in bf16, in FP8 in the four
+// modes that cuBLASLt has too (tensorwise or rowwise, fast or accurate), and in FP8 with factors of 1x128 groups and
+// 128x128 blocks, which the library does not run on cuBLASLt. GEMMs with an epilogue follow, to compare with the same
+// GEMM without one.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// 16-byte vectors of elements; loads and stores with hints to the caches; the order in which kernels of a stream start.
-// On the host they are plain copies, so that a test can run kernels there, thread by thread.
+// How kernels read and write global memory: 16-byte vectors of elements, loads and stores with cache hints, and the
+// wait of each kernel for the one before it (programmatic dependent launch). On the host the loads and stores are plain
+// copies and the wait does nothing, so that a test can run kernels there, thread by thread.
 #pragma once
 
 #include "formats.cuh"

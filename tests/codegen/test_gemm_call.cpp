@@ -1,4 +1,4 @@
-// GemmCall: prints and parses as one line, and hashes differ.
+// GemmCall: it prints and parses as one line, errors quote what is wrong, and different calls have different hashes.
 #include <boost/test/unit_test.hpp>
 
 #include <set>

@@ -1,3 +1,4 @@
+// SpecReader: how a line is divided into words and options, and the errors about them.
 #include "ingot/codegen/types/spec_reader.h"
 
 #include <boost/test/unit_test.hpp>

@@ -1,4 +1,5 @@
-// The parts of examples/train_lm against float64 and against what they promise.
+// The parts of examples/train_lm: gradients against a float64 reference; AdamW and the learning rate against their
+// formulas; options, texts, tables and plots against what their headers say.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Delayed scaling on CUDA: 20 steps with the same bits as the CPU and the model, step by step and replayed from a
-// captured graph; and casts with delayed scales inside a graph.
+// Delayed scaling on CUDA: 20 steps give the same bits as on the CPU and in the reference model
+// (nn/delayed_scaling_model.h), launched one by one or replayed from a captured graph; and casts with delayed scales
+// run inside a graph.
 #include "support/gpu_test.h"
 
 #include <array>

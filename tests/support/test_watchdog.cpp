@@ -1,3 +1,4 @@
+// Watchdog: a worker that makes progress is left alone; one that hangs is reported, or its process is ended.
 #include "support/watchdog.h"
 
 #include <sys/wait.h>

@@ -1,5 +1,6 @@
-// Compiles every template in one host translation unit, with warnings as errors, as an IDE, clang-tidy and the CPU
-// reference read them. The test checks that the list below is complete; that it compiles is the rest of the test.
+// Compiles every template and instantiates the kernels for the host, with warnings as errors, as an IDE, clang-tidy and
+// the CPU reference read them. Most of the test is that this file compiles; at run time it only checks that the list of
+// includes is complete.
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <iterator>

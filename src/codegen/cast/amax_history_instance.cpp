@@ -1,3 +1,4 @@
+// The instantiation of templates/cast/amax_history.cuh: one kernel for both reductions.
 #include "ingot/codegen/cast/amax_history_spec.h"
 #include "ingot/codegen/types/template_instance.h"
 

@@ -1,3 +1,4 @@
+// The instantiations of templates/cast/cast_stats.cuh that compute both passes of cast_stats.
 #include <fmt/format.h>
 
 #include "ingot/codegen/cast/cast_stats_spec.h"

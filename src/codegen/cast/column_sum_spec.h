@@ -1,4 +1,4 @@
-// Sums of columns: the gradient of a bias.
+// The spec of column_sum, which sums each column of a matrix. A layer's gradient of the bias is such a sum.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// The instantiation of templates/cast/elementwise.cuh that computes an expression on its own.
 #include <fmt/format.h>
 
 #include "ingot/codegen/cast/cast_values.h"

@@ -1,3 +1,4 @@
+// The instantiation of templates/gemm/relayout.cuh that copies or transposes FP8 codes.
 #include <fmt/format.h>
 
 #include "ingot/codegen/gemm/relayout_spec.h"

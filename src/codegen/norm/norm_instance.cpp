@@ -1,3 +1,5 @@
+// The instantiations of templates/norm that compute norm and norm_backward. Specs that differ only in parameters of the
+// kernel share one.
 #include <fmt/format.h>
 
 #include "ingot/codegen/cast/column_sum_instance.h"

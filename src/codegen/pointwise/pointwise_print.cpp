@@ -1,3 +1,4 @@
+// Prints an expression in its one canonical form, with no more parentheses than it needs.
 #include <fmt/format.h>
 
 #include <array>

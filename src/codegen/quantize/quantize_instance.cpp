@@ -1,3 +1,4 @@
+// The instantiations of templates/quantize that compute quantize_mx and float_quantize.
 #include <fmt/format.h>
 
 #include "ingot/codegen/quantize/quantize_spec.h"

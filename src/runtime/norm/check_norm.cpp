@@ -1,4 +1,4 @@
-// The checks of the tensors of norm and norm_backward.
+// Checks the tensors of norm and norm_backward: shapes, dtypes, overlaps, and which ones the spec asks for.
 #include "ingot/runtime/norm/check_norm.h"
 
 #include <fmt/format.h>
