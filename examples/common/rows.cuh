@@ -24,7 +24,6 @@ inline constexpr u32 kThreads = 256;
 inline constexpr u32 kSharedFloats = 2304;  // of shared memory, through which a block's threads exchange values
 
 // ---- Groups of lanes
-// -------------------------------------------------------------------------------------------------
 
 struct OneLane {
   INGOT_HOST_DEVICE i64 lane() const { return 0; }
@@ -76,7 +75,6 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kThreads, 1) per_row(const Op op) {
 #endif
 
 // ---- Eight elements
-// --------------------------------------------------------------------------------------------------
 
 struct Eight {
   float x[kVector];
@@ -128,7 +126,6 @@ INGOT_HOST_DEVICE void for_each_vector(Group group, i64 width, Work work) {
 }
 
 // ---- Random numbers: a hashed counter (SplitMix64)
-// -------------------------------------------------------------------
 
 INGOT_HOST_DEVICE u64 hash_of(u64 x) {
   x += 0x9e3779b97f4a7c15ULL;

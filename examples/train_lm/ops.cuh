@@ -32,7 +32,6 @@ struct InitNormal {
 };
 
 // ---- The batch
-// -------------------------------------------------------------------------------------------------------
 
 // Row r of a step's batch is a window of `context` bytes at a random position in the text; its target is the next byte.
 struct Batch {
@@ -128,7 +127,6 @@ struct SumTables {
 };
 
 // ---- Residual and normalisation
-// --------------------------------------------------------------------------------------
 
 // x += delta (if there is one); normed = x / rms(x), rms(x) = sqrt(mean(x^2) + 1e-5): RMSNorm without a gain.
 struct AddNorm {
@@ -199,7 +197,6 @@ struct NormBackward {
 };
 
 // ---- Activation
-// ------------------------------------------------------------------------------------------------------
 
 INGOT_HOST_DEVICE float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 
@@ -246,7 +243,6 @@ struct SiluBackward {
 };
 
 // ---- Loss
-// ------------------------------------------------------------------------------------------------------------
 
 // loss[r] = -log softmax(logits[r])[target of r]; grad = d mean(loss) / d logits.
 struct CrossEntropy {
@@ -321,7 +317,6 @@ struct ToWorking {
 };
 
 // ---- Optimizer
-// -------------------------------------------------------------------------------------------------------
 
 // AdamW (Loshchilov and Hutter 2019, algorithm 2) on f32 values; working = the new values in bf16.
 struct AdamW {
