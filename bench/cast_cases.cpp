@@ -25,13 +25,6 @@ struct Work {
   std::function<Operation(std::int64_t rows, std::int64_t cols)> operation;
 };
 
-// Prints an expression as a single word of a spec's line, without spaces.
-std::string print_word(const Pointwise& expression) {
-  std::string text = print(expression);
-  std::erase(text, ' ');
-  return text;
-}
-
 Work cast_work(const std::string& name, const std::string& line, Traffic traffic, Targets targets) {
   const auto spec = std::get<CastSpec>(parse(line));
   return {.name = name,

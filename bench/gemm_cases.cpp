@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "ingot/codegen/kernel_spec.h"
+
 namespace ingot::bench {
 namespace {
 
