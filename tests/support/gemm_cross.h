@@ -1,7 +1,7 @@
-// The full cross of GEMMs: every pair of formats, fast and accurate sums, every kind of factors, of output and of
-// epilogue: some five thousand cells. Each cell has 18 products, whose M, N and K take every length around a tile, a
-// vector or a row of 16 bytes, and one beyond 4096; in nine of them K is arbitrary, in the others a multiple of 16,
-// which wgmma and cuBLASLt want. Pure values: tests/runtime/test_gemm_cross.cpp checks the list, and
+// Lists the full cross product of GEMM kinds: every pair of formats, fast and accurate sums, every kind of factors, of
+// output and of epilogue, in some five thousand cells. Each cell has 18 products, whose M, N and K take every length
+// around a tile, a vector or a row of 16 bytes, and one beyond 4096; in nine of them K is arbitrary, in the others a
+// multiple of 16, which wgmma and cuBLASLt want. Pure values: tests/runtime/test_gemm_cross.cpp checks the list, and
 // test_gemm_cross_gpu.cpp runs it.
 //
 // Kernels. A kernel is compiled for a cell (formats, sums, output, epilogue), not for its sizes, but the sizes decide
@@ -91,12 +91,12 @@ GemmTiling smallest_tiling(const GemmSpec& spec);
 
 GemmSpec with_tiling(GemmSpec spec, GemmKernel kernel, const GemmTiling& tiling);
 
-// Our kernels that a cell runs: those that are compiled beforehand. Only what a kernel depends on decides them, not
-// what generate() makes a parameter, so that neighbouring cells share kernels.
+// The library's own kernels that a cell runs; they are compiled beforehand. They depend only on what is compiled into a
+// kernel, not on what generate() makes a parameter, so that neighbouring cells share kernels.
 std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target);
 
-// Does the library's own choice for a call need only kernels that are compiled? This follows the backend's order of
-// choice; if that were another, a kernel would be compiled at its first call, and this test would be slower.
+// Does the library's own choice for a call need only kernels that are compiled? This follows the order
+// in which the backend chooses; if that changed, a kernel would be compiled at its first call, and the test be slower.
 bool choice_is_compiled(const CrossCell& cell, const std::vector<GemmSpec>& kernels, const GemmTensors& tensors,
                         const MatmulSize& shape, Target target);
 
