@@ -1,6 +1,6 @@
-// The list of test cases: every valid spec with the shapes, inputs and memory layouts that it may meet. It drives the
-// CPU tests and the CUDA-against-CPU tests. A new spec joins it through all_valid_specs(). There are endlessly many
-// expressions, so fused_specs(), epilogue_specs() and elementwise_specs() list representatives.
+// The list of test cases: every spec of all_valid_specs() with the shapes, inputs and memory layouts that it may meet.
+// It drives the CPU tests and the CUDA-against-CPU tests. There are endlessly many expressions, so fused_specs(),
+// epilogue_specs() and elementwise_specs() list representatives.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// SingleFlight: threads that ask for the same key at once compute its value only once. A refusal is remembered; after
-// any other failure the next caller tries again.
+// SingleFlight: threads that ask for the same key at once compute its value only once. An error that would
+// only repeat is remembered; after any other failure the next caller tries again.
 #include <boost/test/unit_test.hpp>
 
 #include <atomic>
