@@ -19,8 +19,8 @@ namespace examples {
 
 // The operations of one example.
 struct Ops {
-  std::string_view name;  // the example's, which is also its namespace's
-  std::string_view text;  // of its ops.cuh
+  std::string_view name;  // of the example and of its namespace
+  std::string_view text;  // the content of its ops.cuh
 };
 
 // The translation unit that instantiates per_row<name::op_name>.

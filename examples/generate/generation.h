@@ -63,7 +63,7 @@ class AgreementSums {
   double difference_ = 0;
 };
 
-// Compares the logits after each token but the last and those of the prompt.
+// Decodes the same tokens with both models, and compares the logits that predict the tokens after the first `prompt`.
 Agreement compare(Machine& machine, Generator& first, Generator& second, const Tokens& tokens, std::int64_t prompt);
 
 }  // namespace generate

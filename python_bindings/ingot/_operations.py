@@ -99,7 +99,7 @@ def cast(
     """Casts x[rows, cols] (float32, bfloat16 or float16) to FP8.
 
     scale = float32(FP8_MAX / max(float64(amax), 1e-12)), rounded down to a power of two if `pow2`; codes = round to
-    nearest even of saturate(x * scale); factors = 1 / scale. NaN and Inf: see ARCHITECTURE.md, "Numerics contract".
+    nearest even of saturate(x * scale); factors = 1 / scale. NaN and Inf: see docs/numerics.md.
 
     scale: which elements share a scale: "tensor", "row", "col", "1x128", "128x1" or "128x128". With `transposed_scale`
     the transposed codes have scales of their own, so that one call makes the operands of two GEMMs.

@@ -28,10 +28,10 @@ bool has_pass(const KernelSpec& spec, Pass pass);
 // What follows the spec in the name of a pass's kernel: "" for the main pass, " (first pass)".
 const char* suffix(Pass pass);
 
-// The unit's first line, a comment, gives the words of the spec that the kernel depends on, and no others: specs that
-// differ only in the kernel's parameters (a GEMM's layouts, scales and bias) or that share a pass (the partial maxima
-// of every tensorwise cast of bf16) then have one text, and so one entry in the cache and in the store.
-// Throws Error{invalid_spec}.
+// The source of one pass of a spec. Its first line is a comment with the words of the spec that the kernel depends on,
+// and no others. So specs that differ only in parameters of the kernel (a GEMM's layouts, scales and bias), and specs
+// that share a pass (the partial maxima of every tensorwise cast of bf16), have the same text, and with it one entry in
+// the cache and in the store. Throws Error{invalid_spec}.
 Source generate(const KernelSpec& spec, Pass pass = Pass::main);
 
 }  // namespace ingot

@@ -71,8 +71,8 @@ KernelSpec parse(std::string_view line);
 
 std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
-// The valid specs of one operation, in a fixed order. Not every one: there is no end of expressions, and the comment of
-// an operation's list_valid() says what else it leaves out.
+// Valid specs of one operation, in a fixed order. They are not all: there are endlessly many expressions, and the
+// comment of an operation's list_valid() says what else it leaves out.
 template <class Spec>
 std::vector<Spec> valid_specs() {
   std::vector<Spec> specs;

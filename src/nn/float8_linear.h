@@ -6,11 +6,15 @@
 //   ... the optimizer writes w ...
 //   linear.weight_changed();
 //
-// Between forward() and backward() the layer keeps what backward needs: FP8 codes of the input (1 byte per element);
-// where grad_weight (grad_input) runs in high precision or casts its operand again, a view of the caller's input
-// (weight), which must then stay alive and unchanged until backward() has run on the device; with an epilogue, the
-// preactivation or a view of the output, and views of the epilogue's inputs. The weight's codes are kept until
-// weight_changed().
+// Between forward() and backward() the layer keeps what backward needs:
+//   - FP8 codes of the input (1 byte per element), or a view of the caller's input if grad_weight runs in high
+//   precision
+//     or casts the input again
+//   - the weight's codes, which stay until weight_changed(), or a view of the caller's weight if grad_input runs in
+//   high
+//     precision or casts the weight again
+//   - with an epilogue, the preactivation or a view of the output, and views of the epilogue's inputs
+// What it keeps a view of must stay alive and unchanged until backward() has run on the device.
 //
 // With every recipe, an operand that is not finite makes the results that depend on it NaN or Inf: its code or its
 // factor is NaN.

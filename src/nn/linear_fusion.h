@@ -11,16 +11,16 @@
 
 namespace ingot {
 
-// prologue: the layer multiplies this expression of its input ("x") and LinearForward::prologue_inputs, rounded to the
-// layer's dtype, instead of the input itself: `silu(x) * up`. The caller computes the expression's own gradients:
-// grad_input is the gradient of the expression's value. epilogue: output = this expression of x = input @ weight^T +
-// bias and LinearForward::epilogue_inputs. backward() takes the gradient of the output; grad_output's cast
-// differentiates the epilogue by x and also sums the bias' gradient. The caller computes the gradients of the
-// epilogue's further inputs. fast_math: expressions in casts use the GPU's own exp, tanh ... (CastSpec::fast_math); a
-// GEMM's epilogue always does.
 struct LinearFusion {
+  // The layer multiplies this expression's value, rounded to the layer's dtype, instead of its input: `silu(x) * up`.
+  // x is the input; the other matrices and vectors are LinearForward::prologue_inputs. grad_input is then the gradient
+  // of the expression's value, from which the caller computes those of x and of the other inputs.
   Pointwise prologue{};
+  // The output is this expression of x = input @ weight^T + bias and of LinearForward::epilogue_inputs. backward()
+  // takes the gradient of the output: the cast of grad_output differentiates the epilogue by x and also sums the
+  // gradient of the bias. The caller computes the gradients of the epilogue's other inputs.
   Pointwise epilogue{};
+  // Expressions in casts use the GPU's own exp, tanh ... (CastSpec::fast_math). A GEMM's epilogue always does.
   bool fast_math = false;
 };
 
@@ -44,7 +44,7 @@ class EpilogueGradient {
  private:
   Pointwise expression_{};
   bool of_output_ = false;
-  std::vector<int> sources_{};  // for each input the epilogue's input it is, or -1 for grad_output
+  std::vector<int> sources_{};  // which input of the epilogue each input is; -1: grad_output
 };
 
 }  // namespace ingot

@@ -39,9 +39,9 @@ struct WeightOnlyOptions {
   // `pow2` are then ignored.
   bool mx = false;
   bool pow2 = false;  // quantize() rounds f32 scales down to powers of two
-  // packed: codes in the order in which tensor cores take them, which every fast kernel reads. packed_f16: the same for
-  // layers whose x is f16; FP8 then takes fewer instructions than with `packed` (with x of bf16 more; FP6 and FP4 are
-  // the same in both). row_major: codes in plain rows.
+  // packed: codes in the order in which tensor cores take them, which every fast kernel reads. packed_f16: the same
+  // order, with the bits of FP8 codes placed so that decoding to f16 takes fewer instructions and decoding to bf16
+  // more; for FP6 and FP4 it equals `packed`. row_major: codes in plain rows.
   WeightLayout layout = WeightLayout::packed;
   bool batch_invariant = false;
   // An expression of x = the sum plus bias, and of WeightOnlyExtras::inputs: parse_pointwise("silu(x)").

@@ -82,8 +82,8 @@ class Backend {
   virtual void destroy_mark(void* mark) noexcept = 0;
   virtual void record_mark(void* mark, const Stream& stream) = 0;
   virtual double microseconds_between(void* begin, void* end) = 0;
-  // Calls `hook` at every launch from now on, until another is set; null calls none. The hook must outlive that. Not
-  // while another thread launches.
+  // Calls `hook` at every launch from now on, until another hook or null replaces it; until then it must stay alive. Do
+  // not call this while another thread launches.
   virtual void set_launch_hook(LaunchHook* hook) = 0;
 
   // Kernels that this backend has launched so far, including cuBLASLt's. 0 on the CPU.

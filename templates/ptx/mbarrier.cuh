@@ -35,8 +35,8 @@ INGOT_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Returns when the phase of this parity is complete. Of the barrier's current phase and the one before, that is the one
-// with this parity.
+// Waits until the phase of this parity is complete: the barrier's current phase or the one before it, whose parities
+// differ.
 INGOT_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
   asm volatile(
       "{\n"

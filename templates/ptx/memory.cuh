@@ -15,7 +15,7 @@ INGOT_DEVICE u64 createpolicy_evict_normal() {
   return policy;
 }
 
-// Evict these lines first; evict them last.
+// L2 policies: evict these lines before others, or after them.
 INGOT_DEVICE u64 createpolicy_evict_first() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

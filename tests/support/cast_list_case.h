@@ -24,7 +24,7 @@ struct ListedCast {
 
 std::vector<std::byte> bytes_of(const Tensor& tensor, Stream& stream);
 
-// The elements of each matrix, and so its scales, are of a different magnitude.
+// Matrices of different shapes have elements of different magnitudes, and so different scales.
 ListedCast listed_cast(const CastSpec& spec, std::int64_t rows, std::int64_t cols, Stream& stream);
 
 const std::vector<std::pair<std::int64_t, std::int64_t>>& listed_shapes();

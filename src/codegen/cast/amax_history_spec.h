@@ -30,7 +30,7 @@ struct AmaxHistorySpec {
   bool operator==(const AmaxHistorySpec&) const = default;
 };
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const AmaxHistorySpec& spec);
 void validate_spec(const AmaxHistorySpec& spec);
 std::uint64_t hash_spec(const AmaxHistorySpec& spec);

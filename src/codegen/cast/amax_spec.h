@@ -23,7 +23,7 @@ struct AmaxSpec {
   bool operator==(const AmaxSpec&) const = default;
 };
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const AmaxSpec& spec);
 void validate_spec(const AmaxSpec& spec);
 std::uint64_t hash_spec(const AmaxSpec& spec);

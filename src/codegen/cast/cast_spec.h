@@ -18,7 +18,7 @@ namespace ingot {
 class SpecReader;
 struct TemplateInstance;
 
-// FP8 cast of x[rows, cols] (formulas: ARCHITECTURE.md, "Numerics contract"):
+// FP8 cast of x[rows, cols] (formulas: docs/numerics.md):
 //   scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2; or given
 //   codes[rows, cols] = encode(saturate(f32(x) * scale)), NaN for an Inf; transposed[cols, rows] = them, transposed
 //   factors = 1 / scale (f32): value = code * factor
@@ -49,7 +49,7 @@ struct CastSpec {
   bool operator==(const CastSpec&) const = default;
 };
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const CastSpec& spec);
 void validate_spec(const CastSpec& spec);
 std::uint64_t hash_spec(const CastSpec& spec);

@@ -16,9 +16,9 @@ namespace ingot {
 class SpecReader;
 struct TemplateInstance;
 
-// The counts and sums of CastStats (runtime/cast/cast_stats.h) for values x[rows, cols] of `in`, computed from the
-// codes[rows, cols] (or [cols, rows] if transposed) and from factors of `scale`, in terms of x. Without `out`:
-// statistics of the values alone.
+// The counts and sums of CastStats (runtime/cast/cast_stats.h): they compare values x[rows, cols] of `in` with what a
+// cast made of them, codes[rows, cols] of `out` (or [cols, rows] if transposed) and their factors. `scale` is the
+// granularity of the factors, in terms of x. Without `out` they are statistics of the values alone.
 struct CastStatsSpec {
   static constexpr std::string_view kWord = "cast_stats";
   Dtype in = Dtype::bf16;
@@ -28,7 +28,7 @@ struct CastStatsSpec {
   bool operator==(const CastStatsSpec&) const = default;
 };
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const CastStatsSpec& spec);
 void validate_spec(const CastStatsSpec& spec);
 std::uint64_t hash_spec(const CastStatsSpec& spec);

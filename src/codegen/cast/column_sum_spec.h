@@ -22,7 +22,7 @@ struct ColumnSumSpec {
   bool operator==(const ColumnSumSpec&) const = default;
 };
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const ColumnSumSpec& spec);
 void validate_spec(const ColumnSumSpec& spec);
 std::uint64_t hash_spec(const ColumnSumSpec& spec);

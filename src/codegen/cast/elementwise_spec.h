@@ -31,7 +31,7 @@ struct ElementwiseSpec {
 // output.
 CastSpec cast_of_values(const ElementwiseSpec& spec);
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const ElementwiseSpec& spec);
 void validate_spec(const ElementwiseSpec& spec);
 std::uint64_t hash_spec(const ElementwiseSpec& spec);

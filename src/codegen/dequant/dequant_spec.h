@@ -93,7 +93,7 @@ struct DequantMatmulSpec {
   bool operator==(const DequantMatmulSpec&) const = default;
 };
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const PackWeightSpec& spec);
 void validate_spec(const PackWeightSpec& spec);
 std::uint64_t hash_spec(const PackWeightSpec& spec);

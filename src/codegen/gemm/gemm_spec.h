@@ -84,7 +84,7 @@ Dtype bias_dtype(const GemmSpec& spec);
 // The dtype of the other matrices beside a GEMM's output: out, or bf16 where out is FP8.
 Dtype epilogue_dtype(const GemmSpec& spec);
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const GemmSpec& spec);
 void validate_spec(const GemmSpec& spec);
 std::uint64_t hash_spec(const GemmSpec& spec);

@@ -20,7 +20,7 @@ struct RelayoutSpec {
   bool operator==(const RelayoutSpec&) const = default;
 };
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const RelayoutSpec& spec);
 void validate_spec(const RelayoutSpec& spec);
 std::uint64_t hash_spec(const RelayoutSpec& spec);

@@ -53,7 +53,7 @@ struct NormBackwardSpec {
   bool operator==(const NormBackwardSpec&) const = default;
 };
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const NormSpec& spec);
 void validate_spec(const NormSpec& spec);
 std::uint64_t hash_spec(const NormSpec& spec);

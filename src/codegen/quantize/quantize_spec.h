@@ -40,7 +40,7 @@ struct FloatQuantizeSpec {
   bool operator==(const FloatQuantizeSpec&) const = default;
 };
 
-// What kernel_spec.h and generate.h do with any spec.
+// The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const MxQuantizeSpec& spec);
 void validate_spec(const MxQuantizeSpec& spec);
 std::uint64_t hash_spec(const MxQuantizeSpec& spec);

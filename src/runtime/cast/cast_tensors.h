@@ -17,34 +17,33 @@ struct AmaxTensors {
   Tensor amax;
 };
 
-// input[rows, cols] of spec.in; codes[rows, cols] and transposed[cols, rows] of spec.out, where the spec asks for them
-// (a default Tensor otherwise); factors: f32[scale_count], of the codes, or of both. Codes may have any row stride.
-// With a transposed_scale: transposed_factors, f32, those of the transposed codes. With given scales: scales (f32,
-// read) and amax (f32, raised to the largest |x| of each extent where it is smaller: clear it before the first cast),
-// both as many as the factors; and likewise transposed_scales and transposed_amax. With a pointwise expression:
-// inputs[i] is that of spec.pointwise.inputs()[i]: a matrix of spec.in of the input's shape, a vector of spec.in [1,
-// cols], for [col:f32] one of f32, or, for [row], a vector of f32 [1, rows]; if the expression does not use x, only the
-// shape of `input` counts and its data may be null. result[rows, cols] of spec.in and sum[1, cols] of *spec.sum, where
-// the spec asks for them.
+// A tensor that the spec does not ask for stays a default Tensor. Matrices may have any row stride.
 struct CastTensors {
+  // [rows, cols] of spec.in. If an expression does not use x, only the shape counts and the data may be null.
   Tensor input;
-  Tensor codes{};
-  Tensor transposed{};
-  Tensor factors;
-  Tensor transposed_factors{};
+  Tensor codes{};               // [rows, cols] of spec.out
+  Tensor transposed{};          // [cols, rows] of spec.out
+  Tensor factors;               // f32[scale_count], of the codes, or of both
+  Tensor transposed_factors{};  // f32, of the transposed codes if they have scales of their own (transposed_scale)
+
+  // With given scales: as many f32 values as there are factors. Scales are read. An amax is raised to the largest |x|
+  // of its extent where it is smaller: clear it before the first cast.
   Tensor scales{};
   Tensor amax{};
   Tensor transposed_scales{};
   Tensor transposed_amax{};
+
+  // Of an expression, in the order of spec.pointwise.inputs(): a matrix [rows, cols] or, for [col], a vector [1, cols]
+  // of spec.in; for [col:f32] f32[1, cols]; for [row] f32[1, rows].
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
-  Tensor result{};
-  Tensor sum{};
+  Tensor result{};  // [rows, cols] of spec.in
+  Tensor sum{};     // [1, cols] of *spec.sum
 };
 
-// Casts any number of matrices together, repeatedly: for example all weights of a model after each optimizer step. Each
-// cast is as by Backend::cast(), but all of them take one launch, or a fill and two launches if dynamic scales are of
-// whole tensors, rows or columns. Made once, by Backend::make_cast_list(). The tensors must not move while the list is
-// used, and the backend must outlive it.
+// Casts any number of matrices together, again and again: for example all weights of a model after each optimizer step.
+// Each gets the same results as from Backend::cast(), but all of them take one launch, or a fill and two launches if
+// dynamic scales are of whole tensors, rows or columns. Backend::make_cast_list() makes a list. The tensors must not
+// move while the list is used, and the backend must outlive it.
 class CastList {
  public:
   virtual ~CastList() = default;
@@ -64,16 +63,13 @@ struct ColumnSumTensors {
   Tensor sum;
 };
 
-// Slots of delayed scaling, all f32: history[n, length], with any row stride and length >= 1 (or n = 0); amax, scale,
-// limits and pow2 are vectors of n. amax, history and scale are read and written; limits (FP8_MAX of each slot's dtype:
-// fp8_max()) and pow2 (not 0 where the scale is rounded down to a power of two) are read. The tensors may be views of a
-// part of the slots.
+// The n slots of delayed scaling, or views of a part of them. All tensors are f32.
 struct AmaxHistoryTensors {
-  Tensor amax;
-  Tensor history;
-  Tensor scale;
-  Tensor limits;
-  Tensor pow2;
+  Tensor amax;     // [n], read and written
+  Tensor history;  // [n, length], read and written; any row stride, length >= 1 unless n is 0
+  Tensor scale;    // [n], read and written
+  Tensor limits;   // [n], read: FP8_MAX of each slot's dtype (fp8_max())
+  Tensor pow2;     // [n], read: not 0 where the scale is rounded down to a power of two
 };
 
 // input[rows, cols] and output[rows, cols] of spec.in; input and inputs are those of a cast's expression (CastTensors).
@@ -85,14 +81,12 @@ struct ElementwiseTensors {
   Tensor output;
 };
 
-// input[rows, cols] of spec.in; codes[rows, cols], or [cols, rows] where spec.transposed, of *spec.out, and factors,
-// f32[scale_count(spec.scale, rows, cols)], where the spec has an `out`: what a cast of the input wrote. stats:
-// f32[kCastStatsWords] at a multiple of 8 bytes, which holds the bytes of a CastStats (cast_stats.h).
+// If the spec has an `out`, codes and factors are what a cast of the input wrote; otherwise they stay default Tensors.
 struct CastStatsTensors {
-  Tensor input;
-  Tensor codes{};
-  Tensor factors{};
-  Tensor stats;
+  Tensor input;      // [rows, cols] of spec.in
+  Tensor codes{};    // [rows, cols], or [cols, rows] if spec.transposed, of *spec.out
+  Tensor factors{};  // f32[scale_count(spec.scale, rows, cols)]
+  Tensor stats;      // f32[kCastStatsWords] at a multiple of 8 bytes: the bytes of a CastStats (cast_stats.h)
 };
 
 }  // namespace ingot

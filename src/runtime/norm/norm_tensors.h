@@ -5,36 +5,31 @@
 
 namespace ingot {
 
-// input[rows, cols], gamma[cols] (affine), beta[cols] (affine LayerNorm) and result[rows, cols] of spec.in;
-// codes[rows, cols] of spec.out; mean[rows] (LayerNorm) and rstd[rows], f32; each where the spec has it. factors, f32:
-// one to a row, or a single one where the scale is given; then also scale (f32[1], read) and amax (f32[1], raised to
-// the largest |value|: clear it before the first call). eps >= 0.
+// A tensor that the spec does not ask for stays a default Tensor.
 struct NormTensors {
-  Tensor input;
-  Tensor gamma{};
-  Tensor beta{};
-  Tensor codes{};
-  Tensor factors{};
-  Tensor scale{};
-  Tensor amax{};
-  Tensor result{};
-  Tensor mean{};
-  Tensor rstd{};
-  float eps = 1e-5F;
+  Tensor input;       // [rows, cols] of spec.in
+  Tensor gamma{};     // [cols] of spec.in; affine norms only
+  Tensor beta{};      // [cols] of spec.in; affine LayerNorms only
+  Tensor codes{};     // [rows, cols] of *spec.out
+  Tensor factors{};   // f32, one for each row of codes, or a single one if the scale is given
+  Tensor scale{};     // a given scale: f32[1], read
+  Tensor amax{};      // of a given scale: f32[1], raised to the largest |value|; clear it before the first call
+  Tensor result{};    // [rows, cols] of spec.in
+  Tensor mean{};      // f32[rows]; LayerNorm only
+  Tensor rstd{};      // f32[rows]
+  float eps = 1e-5F;  // >= 0
 };
 
-// grad_output, input and grad_input [rows, cols] and gamma[cols] (affine) of spec.in; mean[rows] (LayerNorm) and
-// rstd[rows], f32, as the forward pass wrote them; grad_gamma[cols] (affine) and grad_beta[cols] (affine LayerNorm) of
-// spec.sums.
+// A tensor that the spec does not ask for stays a default Tensor.
 struct NormBackwardTensors {
-  Tensor grad_output;
-  Tensor input;
-  Tensor gamma{};
-  Tensor mean{};
-  Tensor rstd;
-  Tensor grad_input;
-  Tensor grad_gamma{};
-  Tensor grad_beta{};
+  Tensor grad_output;   // [rows, cols] of spec.in
+  Tensor input;         // [rows, cols] of spec.in
+  Tensor gamma{};       // [cols] of spec.in; affine norms only
+  Tensor mean{};        // f32[rows], as the forward pass wrote it; LayerNorm only
+  Tensor rstd;          // f32[rows], as the forward pass wrote it
+  Tensor grad_input;    // [rows, cols] of spec.in
+  Tensor grad_gamma{};  // [cols] of spec.sums; affine norms only
+  Tensor grad_beta{};   // [cols] of spec.sums; affine LayerNorms only
 };
 
 }  // namespace ingot

@@ -26,8 +26,8 @@ class MatmulChoices {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  // With a `file`, records come from it (tuning_file.h) and the store is ignored. `warn` gets one line for each kind of
-  // record that is ignored: those of another machine, and the file's damaged ones. The store reports its own.
+  // With a `file`, records come from it (tuning_file.h) and the store is ignored. `warn` gets one line about records of
+  // another machine and one about damaged records of the file; the store itself reports its damaged ones.
   MatmulChoices(Tuning tuning, TuningStore& store, std::filesystem::path file, TuningMachine machine, Warn warn = {});
 
   // For a call whose spec names no kernel: the spec with its kernel, or null if there is no record. The result lives as
