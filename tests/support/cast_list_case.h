@@ -24,13 +24,13 @@ struct ListedCast {
 
 std::vector<std::byte> bytes_of(const Tensor& tensor, Stream& stream);
 
-// Matrices of different shapes have elements of different magnitudes, and so different scales.
+// The magnitude of the elements, and so of the scales, depends on `cols`.
 ListedCast listed_cast(const CastSpec& spec, std::int64_t rows, std::int64_t cols, Stream& stream);
 
 const std::vector<std::pair<std::int64_t, std::int64_t>>& listed_shapes();
 
 // The first difference between the list on the stream's backend and single casts on the CPU; empty if there is none.
-// The list runs twice, the second time on maxima that have been used.
+// The list runs twice: the second run finds the maxima as the first has left them.
 std::string list_difference(const CastSpec& spec, Stream& stream);
 
 std::vector<CastSpec> listed_specs();
