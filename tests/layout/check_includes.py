@@ -25,7 +25,7 @@ ROOMS = {
 
 # The files that stay at a floor's root, without their extensions.
 ROOT_FILES = {
-    "templates": ["platform", "formats", "numerics", "scaling", "memory", "reduce", "vec8", "vec8_tiles"],
+    "templates": ["platform", "formats", "granularity", "numerics", "scaling", "memory", "reduce", "vec8", "vec8_tiles"],
     "src/codegen": ["kernel_spec", "generate", "template_files", "matmul"],
     "src/runtime": ["backend", "buffer", "check", "check_tensor", "context", "error", "stream", "tensor"]
     + ["cpu_backend", "cuda_backend", "visit"],
