@@ -9,28 +9,25 @@
 
 namespace ingot {
 
-// codes[N, K] of spec.weight, row-major, any row stride (of less than a byte: a multiple of packed_unit()); packed: a
-// vector of u8, of packed_weight_bytes(spec.weight, N, K), at a multiple of 16 bytes. The spec says which of them is
-// written.
+// The spec says which of the two is written.
 struct PackWeightTensors {
+  // [N, K] of spec.weight, row-major, any row stride; for codes of less than a byte a multiple of packed_unit().
   Tensor codes;
-  Tensor packed;
+  Tensor packed;  // u8[packed_weight_bytes(spec.weight, N, K)], at a multiple of 16 bytes
 };
 
-// x[M, K] of spec.x; weight: codes[N, K] of spec.weight, or, packed, the vector that pack_weight() has written (u8);
-// factors of spec.factors, a vector of scale_count(spec.scale, N, K); bias[N] of spec.x, where the spec has one;
-// inputs[i] of the epilogue: [M, N] or [1, N] of spec.x, or, for [row], f32[1, M]; out[M, N] of spec.out.
-//
-// constant_weight: the caller promises that whatever wrote the weight and the factors had ended before this call
-// (synchronize()), and that nothing writes them until it has ended. A GPU may then read them before the previous kernel
-// of the stream has ended. WeightOnlyLinear sets it.
+// A tensor that the spec does not ask for stays a default Tensor.
 struct DequantMatmulTensors {
-  Tensor x;
-  Tensor weight;
-  Tensor factors;
-  Tensor bias{};
+  Tensor x;        // [M, K] of spec.x
+  Tensor weight;   // codes [N, K] of spec.weight or, if it is packed, the u8 vector that pack_weight() has written
+  Tensor factors;  // [scale_count(spec.scale, N, K)] of spec.factors
+  Tensor bias{};   // [N] of spec.x
+  // Of an epilogue, in the order of its inputs(): a matrix [M, N] or a vector [1, N] of spec.x, or f32[1, M] for [row].
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
-  Tensor out;
+  Tensor out;  // [M, N] of spec.out
+  // The caller promises that whatever wrote the weight and the factors had ended before this call (synchronize()), and
+  // that nothing writes them until the call has ended on the device. A GPU may then read them before the previous
+  // kernel of the stream has ended. WeightOnlyLinear sets it.
   bool constant_weight = false;
 };
 

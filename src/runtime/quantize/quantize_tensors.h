@@ -5,12 +5,11 @@
 
 namespace ingot {
 
-// input[rows, cols] of spec.in; codes[rows, cols] of spec.out, packed rows where that is of less than a byte; scales:
-// e8m0fnu[rows, ceil(cols / 32)], contiguous rows of any stride.
+// Rows may have any stride.
 struct MxQuantizeTensors {
-  Tensor input;
-  Tensor codes;
-  Tensor scales;
+  Tensor input;   // [rows, cols] of spec.in
+  Tensor codes;   // [rows, cols] of spec.out, without gaps within a row if codes are of less than a byte
+  Tensor scales;  // e8m0fnu[rows, ceil(cols / 32)]
 };
 
 // input[rows, cols] and output[rows, cols] of spec.in; the output may be the input itself, with the same row stride.
