@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(weights_are_saved_and_read) {
 BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
   const Bench bench;
   BOOST_TEST(bench.run({"--help"}) == 0);
-  check_contains(bench.log(), {"--weights", "--preset", "--dtype", "llama3-8b", "--bf16-head", "with --mx", "in bf16",
+  check_contains(bench.log(), {"--weights", "--preset", "--dtype", "llama3-8b", "--bf16-head", "need --mx", "in bf16",
                                "of bf16, f16 or f32"});
   for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{{"--tokens", "0"},
                                                                                      {"--tokens", "abc"},
