@@ -89,7 +89,8 @@ std::string fast_difference(const Operand& operand, const std::byte* expected, c
 
 std::string fast_difference(const Operand& operand, const std::byte* expected, const std::vector<std::byte>& found,
                             bool given) {
-  if (!is_gemm_operand(operand.dtype)) return difference(operand, expected, found);  // an expression's result never has another dtype
+  // An expression's result never has another dtype.
+  if (!is_gemm_operand(operand.dtype)) return difference(operand, expected, found);
   return visit_dtype(operand.dtype,
                      [&]<class T>(Type<T>) { return fast_difference<T>(operand, expected, found, given); });
 }

@@ -1,5 +1,5 @@
-// linear_gemms() must list exactly the GEMMs of a Float8Linear step, as the manifest of a context records them, for every
-// recipe and every kind of config.
+// linear_gemms() must list exactly the GEMMs of a Float8Linear step, as the manifest of a context records them, for
+// every recipe and every kind of config.
 #include <boost/test/unit_test.hpp>
 
 #include <array>

@@ -2,9 +2,9 @@
 // GEMMs on tensor cores are compared with float64 within a tolerance, and exactly if the inputs are small integers;
 // expressions with fast math are compared with the CPU's values within a bound (support/pointwise_reference.h).
 //
-// With `-- 3/8` as last arguments, runs only that share of the cases (support/share.h), in every suite but huge: the CPU
-// takes most of the time, and scripts/gpu_check.sh runs as many shares at once as there are cores. Tests that are no
-// list of cases run in the first share.
+// With `-- 3/8` as last arguments, runs only that share of the cases (support/share.h), in every suite but huge: the
+// CPU takes most of the time, and scripts/gpu_check.sh runs as many shares at once as there are cores. Tests that are
+// no list of cases run in the first share.
 //
 // Suites for --run_test: small (a subset that is short enough for compute-sanitizer), every, large, huge (past 2^31
 // elements), streams.
