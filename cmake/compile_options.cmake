@@ -8,7 +8,7 @@ function(ingot_compile_options target)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
   if(INGOT_QUICK_BUILD)
-    target_compile_options(${target} PRIVATE $<IF:$<STREQUAL:${ARGV1},OPTIMIZED>,-O2,-O1>)
+    target_compile_options(${target} PRIVATE $<$<NOT:$<STREQUAL:${ARGN},OPTIMIZED>>:-O1>)
   endif()
   # A product and a sum stay two roundings: what the CPU computes is compared with the GPU bit for bit (--fmad=false).
   target_compile_options(${target} PRIVATE -ffp-contract=off)

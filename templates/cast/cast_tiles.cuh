@@ -265,6 +265,7 @@ struct ThreadScales {
 // first element of each.
 template <Granularity Scale>
 struct Extents {
+  static_assert(has_cast_scales(CastOutputConfig{true, Scale}), "of() finds no extents of this granularity");
   static constexpr bool kLocal = within_tile(Scale);
   i64 first;     // index of the tile's first extent
   i64 per_row;   // from one row's extent to the next row's (by column: 1)
@@ -575,12 +576,20 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   [[maybe_unused]] bool last = false;
   if ((kFirstRead && output.readers != nullptr) || (kSecondRead && p.transposed.readers != nullptr)) {
     __syncthreads();
-    if (kFirstRead && threadIdx.x == 0) last = is_last_reader<kScale>(output, p.source, at);
-    if (kSecondRead && threadIdx.x == 32) last = is_last_reader<kTransposedScale>(p.transposed, p.source, at);
+    if constexpr (kFirstRead) {
+      if (threadIdx.x == 0) last = is_last_reader<kScale>(output, p.source, at);
+    }
+    if constexpr (kSecondRead) {
+      if (threadIdx.x == 32) last = is_last_reader<kTransposedScale>(p.transposed, p.source, at);
+    }
   }
   if constexpr (kTransposed) store_transposed(p.transposed, at, codes, shared);
-  if (kFirstRead && threadIdx.x / 32 == 0) clear_if_last<kScale>(output, p.source, at, last);
-  if (kSecondRead && threadIdx.x / 32 == 1) clear_if_last<kTransposedScale>(p.transposed, p.source, at, last);
+  if constexpr (kFirstRead) {
+    if (threadIdx.x / 32 == 0) clear_if_last<kScale>(output, p.source, at, last);
+  }
+  if constexpr (kSecondRead) {
+    if (threadIdx.x / 32 == 1) clear_if_last<kTransposedScale>(p.transposed, p.source, at, last);
+  }
 }
 
 // Blocks per SM, as registers allow without a spill (tests/templates/test_compile_matrix.cpp): 80, 128 or 255 per

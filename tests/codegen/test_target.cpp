@@ -6,11 +6,11 @@
 using namespace ingot;
 
 BOOST_AUTO_TEST_CASE(printed_form) {
-  BOOST_TEST(print({8, 0, false}) == "sm_80");
-  BOOST_TEST(print({8, 9, false}) == "sm_89");
-  BOOST_TEST(print({9, 0, true}) == "sm_90a");
-  BOOST_TEST(print({10, 0, true}) == "sm_100a");
-  BOOST_TEST(print({12, 1, false}) == "sm_121");
+  BOOST_TEST(print(Target{8, 0, false}) == "sm_80");
+  BOOST_TEST(print(Target{8, 9, false}) == "sm_89");
+  BOOST_TEST(print(Target{9, 0, true}) == "sm_90a");
+  BOOST_TEST(print(Target{10, 0, true}) == "sm_100a");
+  BOOST_TEST(print(Target{12, 1, false}) == "sm_121");
 }
 
 BOOST_AUTO_TEST_CASE(parse_inverts_print) {
