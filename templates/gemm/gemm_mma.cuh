@@ -252,8 +252,8 @@ struct MmaBlock {
 
   INGOT_DEVICE static MmaBlock make(const GemmMmaParams& mma) {
     const GemmParams& p = mma.gemm;
-    const Sm90TileIndex tile =
-        sm90_place(blockIdx.x, static_cast<u32>(ceil_div(p.m, i64{T.m})), static_cast<u32>(ceil_div(p.n, i64{T.n})));
+    const Sm90TileIndex tile = sm90_tile_index(blockIdx.x, static_cast<u32>(ceil_div(p.m, i64{T.m})),
+                                               static_cast<u32>(ceil_div(p.n, i64{T.n})));
     const u32 base = shared_memory();
     const u32 warp = threadIdx.x / 32;
     return {.p = p,

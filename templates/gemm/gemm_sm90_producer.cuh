@@ -96,9 +96,9 @@ struct Sm90Walk {
 
   // The first row and column of the current tile of the block with that rank.
   INGOT_DEVICE Sm90TileIndex first(u32 rank) const {
-    const Sm90TileIndex place = sm90_place(index, tiles_m, tiles_n);
-    return {(place.m * T.cluster_m + (T.cluster_m > 1 ? rank : 0)) * T.m,
-            (place.n * T.cluster_n + (T.cluster_n > 1 ? rank : 0)) * T.n};
+    const Sm90TileIndex tile = sm90_tile_index(index, tiles_m, tiles_n);
+    return {(tile.m * T.cluster_m + (T.cluster_m > 1 ? rank : 0)) * T.m,
+            (tile.n * T.cluster_n + (T.cluster_n > 1 ? rank : 0)) * T.n};
   }
 };
 
@@ -111,8 +111,8 @@ struct Sm90CutWalk : StreamKStretch {
       : StreamKStretch(params.cut.split, blockIdx.x), p(params) {}
 
   INGOT_DEVICE Sm90TileIndex first() const {
-    const Sm90TileIndex place = sm90_place(span().tile, sm90_tiles_m(T, p.m), sm90_tiles_n(T, p.n));
-    return {place.m * T.m, place.n * T.n};
+    const Sm90TileIndex tile = sm90_tile_index(span().tile, sm90_tiles_m(T, p.m), sm90_tiles_n(T, p.n));
+    return {tile.m * T.m, tile.n * T.n};
   }
 };
 

@@ -1,4 +1,4 @@
-// How gemm_sm90 divides a product into tiles, stages of shared memory and clusters of blocks, and the order of the
+// How gemm_sm90 divides a GEMM into tiles, stages of shared memory and clusters of blocks, and the order of the
 // tiles: constant arithmetic shared by the kernel, its launch and the cost model. (gemm_sm90_split.cuh divides along K,
 // too.)
 #pragma once
@@ -103,7 +103,7 @@ struct Sm90TileIndex {
 
 // The position of the i-th cluster tile: kSm90Group rows of tiles at a time, column by column, so that the tiles that
 // run together form nearly a square and share their operands in the L2.
-INGOT_HOST_DEVICE constexpr Sm90TileIndex sm90_place(u32 i, u32 tiles_m, u32 tiles_n) {
+INGOT_HOST_DEVICE constexpr Sm90TileIndex sm90_tile_index(u32 i, u32 tiles_m, u32 tiles_n) {
   const u32 group = i / (kSm90Group * tiles_n);
   const u32 first = group * kSm90Group;
   const u32 height = min_of(kSm90Group, tiles_m - first);

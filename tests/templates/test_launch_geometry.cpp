@@ -266,9 +266,9 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_walks_through_all_tiles) {
     for (const u32 tiles_n : {1U, 2U, 5U, 64U}) {
       std::set<std::pair<u32, u32>> seen;
       for (u32 i = 0; i < tiles_m * tiles_n; ++i) {
-        const Sm90TileIndex place = sm90_place(i, tiles_m, tiles_n);
-        BOOST_TEST((place.m < tiles_m && place.n < tiles_n));
-        seen.insert({place.m, place.n});
+        const Sm90TileIndex tile = sm90_tile_index(i, tiles_m, tiles_n);
+        BOOST_TEST((tile.m < tiles_m && tile.n < tiles_n));
+        seen.insert({tile.m, tile.n});
       }
       BOOST_TEST(seen.size() == tiles_m * tiles_n);
     }
