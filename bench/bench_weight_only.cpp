@@ -78,7 +78,8 @@ class Bench {
         driver_(Driver::open(problem_)),
         cublaslt_(CublasLt::open(cuda_root, *driver_, problem_)),
         workspace_(gpu_.backend(), CublasLt::kWorkspaceBytes),
-        place_{.target = context.cache().target(), .multiprocessors = driver_->multiprocessors(context.device().index)},
+        device_{.target = context.cache().target(),
+                .multiprocessors = driver_->multiprocessors(context.device().index)},
         options_(options) {
     if (cublaslt_ == nullptr) throw Error(ErrorCode::not_found, "cuBLASLt", problem_);
   }
@@ -89,7 +90,7 @@ class Bench {
     DequantOperands operands(
         random_, [this](void* to, unsigned char byte, std::size_t bytes) { gpu_.fill(to, byte, bytes); }, spec,
         wanted.size);
-    const std::vector<DequantMatmulSpec> order = dequant_order(spec, wanted.size, place_);
+    const std::vector<DequantMatmulSpec> order = dequant_order(spec, wanted.size, device_);
     if (order.empty()) {
       throw Error(ErrorCode::invalid_argument, print(spec),
                   "no kernel has such a spec on this GPU; --spec has another");
@@ -117,8 +118,8 @@ class Bench {
 
   std::vector<DequantMatmulSpec> every_tiling(const DequantMatmulSpec& spec, const MatmulSize& size) const {
     std::vector<DequantMatmulSpec> all;
-    for (DequantMatmulSpec named : dequant_kernels(spec, place_)) {
-      for (const DequantTiling& tiling : dequant_tilings(named, size, place_)) {
+    for (DequantMatmulSpec named : dequant_kernels(spec, device_)) {
+      for (const DequantTiling& tiling : dequant_tilings(named, size, device_)) {
         named.tiling = tiling;
         all.push_back(named);
       }
@@ -209,7 +210,7 @@ class Bench {
   std::unique_ptr<CublasLt> cublaslt_;
   Buffer workspace_;
   ReadCeiling ceiling_{gpu_};
-  MatmulDevice place_;
+  MatmulDevice device_;
   Options options_;
   std::map<std::tuple<Dtype, std::int64_t, std::int64_t, std::int64_t>, double> times_;
   std::map<std::size_t, double> reading_;

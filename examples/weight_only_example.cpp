@@ -40,7 +40,7 @@ int main() {
   backend.synchronize(stream);
   std::filesystem::remove(file);
 
-  double error = 0, norm = 0;  // against the product with the weight as it was
+  double error = 0, norm = 0;  // against the matmul with the weight as it was
   for (std::size_t i = 0; i < y.size(); ++i) {
     double exact = 0;
     for (std::size_t k = 0; k < kIn; ++k) {

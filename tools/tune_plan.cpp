@@ -75,7 +75,7 @@ LinearSize parse_mnk(const std::string& text) {
 
 constexpr const char* kBaseline = "in 16 bits";
 
-// The same product in bf16, or in f16 if the activations are f16.
+// The same matmul in bf16, or in f16 if the activations are f16.
 MatmulCall in_16_bits(const MatmulCall& call) {
   const bool bias = std::visit([](const auto& spec) { return spec.bias; }, call.spec);
   const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec);
@@ -84,8 +84,8 @@ MatmulCall in_16_bits(const MatmulCall& call) {
 }
 
 // Are its operands 16 or 32 bits wide?
-bool in_high_precision(const MatmulSpec& product) {
-  const auto* const gemm = std::get_if<GemmSpec>(&product);
+bool in_high_precision(const MatmulSpec& matmul) {
+  const auto* const gemm = std::get_if<GemmSpec>(&matmul);
   return gemm != nullptr && !is_fp8(gemm->a);
 }
 

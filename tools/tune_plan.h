@@ -1,4 +1,4 @@
-// Plans which matrix products `ingot tune` tunes: from the shapes on the command line, the layers of a known model, or
+// Plans which matmuls `ingot tune` tunes: from the shapes on the command line, the layers of a known model, or
 // the manifest that a run has recorded.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace ingot::tools {
 struct PlannedGemm {
   std::string label;  // "gate_up grad_weight, tensorwise"
   MatmulCall call;
-  std::optional<MatmulCall> bf16{};  // the same product in 16 bits, for comparison; none if it is in 16 bits itself
+  std::optional<MatmulCall> bf16{};  // the same matmul in 16 bits, for comparison; none if it is in 16 bits itself
 };
 
 struct TuneRequest {
@@ -25,14 +25,14 @@ struct TuneRequest {
   // The set's tokens. Default: 8192, as in training, or with `weight_only` 16, as in decoding.
   std::optional<std::int64_t> tokens{};
   std::string recipe{};        // only this one; empty: all
-  std::string weight_only{};   // instead of the recipes' GEMMs: products with packed weights of this dtype
+  std::string weight_only{};   // instead of the recipes' GEMMs: matmuls with packed weights of this dtype
   std::string weight_scale{};  // those weights' factors: "tensor", "row", ..., "mx"; empty: row for FP8, else mx
   std::string activations{};   // what those weights are packed for: "bf16" or "f16"; empty: bf16
   std::filesystem::path manifest{};
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // about damaged lines of the manifest
 };
 
-// Lists each product once, and the ones in 16 bits before those that are compared with them. Throws
+// Lists each matmul once, and the ones in 16 bits before those that are compared with them. Throws
 // Error{invalid_argument, not_found, io_failed}.
 std::vector<PlannedGemm> plan(const TuneRequest& request);
 

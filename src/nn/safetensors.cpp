@@ -356,14 +356,14 @@ SafetensorsCheckpoint SafetensorsCheckpoint::open(const std::filesystem::path& p
   }
   std::map<std::string, std::size_t> opened;
   for (const auto& [tensor, file_name] : read_index(entry)) {
-    const auto [place, is_new] = opened.emplace(file_name, checkpoint.files_.size());
+    const auto [known, is_new] = opened.emplace(file_name, checkpoint.files_.size());
     if (is_new) checkpoint.files_.push_back(SafetensorsFile::open(entry.parent_path() / file_name));
-    const SafetensorsFile& file = checkpoint.files_[place->second];
+    const SafetensorsFile& file = checkpoint.files_[known->second];
     if (file.find(tensor) == nullptr) {
       refuse(file.path(),
              fmt::format("lacks {}, which {} says it has", tensor_called(tensor), entry.filename().string()));
     }
-    checkpoint.file_of_.emplace(tensor, place->second);
+    checkpoint.file_of_.emplace(tensor, known->second);
   }
   return checkpoint;
 }
@@ -433,14 +433,14 @@ std::string header_text(std::span<const TensorToStore* const> tensors,
   return text;
 }
 
-// A temporary file beside `place` that publish() renames to `place`. Its name is unique, so that several writers of one
-// place, in this process or in others, do not disturb each other.
+// A temporary file beside `target` that publish() renames to `target`. Its name is unique, so that several writers of
+// one target, in this process or in others, do not disturb each other.
 class PartialFile {
  public:
-  explicit PartialFile(const std::filesystem::path& place) : place_(place) {
+  explicit PartialFile(const std::filesystem::path& target) : target_(target) {
     constexpr int kAttempts = 1000;  // names may be taken by other writers, or left over from killed ones
     for (int attempt = 0; attempt < kAttempts && !descriptor_; ++attempt) {
-      path_ = place;
+      path_ = target;
       path_ += fmt::format(".{}.{}.partial", ::getpid(), attempt);
       // Like mkstemp(), but with the process's usual file permissions.
       descriptor_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -463,16 +463,16 @@ class PartialFile {
   }
 
   void publish() {
-    if (!descriptor_.close() || ::rename(path_.c_str(), place_.c_str()) != 0) fail(errno);
+    if (!descriptor_.close() || ::rename(path_.c_str(), target_.c_str()) != 0) fail(errno);
     path_.clear();
   }
 
  private:
   [[noreturn]] void fail(int problem) const {
-    throw Error(ErrorCode::io_failed, place_.string(), fmt::format("cannot be written: {}", std::strerror(problem)));
+    throw Error(ErrorCode::io_failed, target_.string(), fmt::format("cannot be written: {}", std::strerror(problem)));
   }
 
-  std::filesystem::path place_;
+  std::filesystem::path target_;
   std::filesystem::path path_{};
   FileDescriptor descriptor_{};
 };

@@ -39,10 +39,10 @@ INGOT_HOST_DEVICE u8 packed_code_at(CodeLayout layout, const u8* packed, i64 dep
                              packed_tile_offset<W>(static_cast<u64>(row) / kDequantRows,
                                                    static_cast<u64>(k) / kDequantDepth, static_cast<u64>(depth)) +
                              packed_fragment_offset<W>(warp, lane);
-  const FragmentRuns places = fragment_runs<W>(layout, reg);
+  const FragmentRuns positions = fragment_runs<W>(layout, reg);
   u32 code = 0;
   INGOT_UNROLL
-  for (const FragmentRun& run : places.runs) {
+  for (const FragmentRun& run : positions.runs) {
     // A run lies within one half of a word; words are little-endian.
     const u8* const half = fragment + 4 * run.word + 2 * ((k + run.other) % 2);
     code |= ((half[0] | u32{half[1]} << 8) >> run.at & ((1U << run.count) - 1U)) << run.from;

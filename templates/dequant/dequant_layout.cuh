@@ -167,10 +167,10 @@ INGOT_HOST_DEVICE constexpr void pack_fragment(CodeLayout layout, const u8 (&cod
   for (u32 i = 0; i < Fragment<W>::kWords; ++i) words[i] = 0;
   INGOT_UNROLL
   for (u32 i = 0; i < 16; ++i) {
-    const FragmentRuns places = fragment_runs<W>(layout, i / 2);
+    const FragmentRuns positions = fragment_runs<W>(layout, i / 2);
     INGOT_UNROLL
     for (u32 run = 0; run < FragmentRuns::kMost; ++run) {
-      const FragmentRun& r = places.runs[run];
+      const FragmentRun& r = positions.runs[run];
       words[r.word] |= (u32{codes[i]} >> r.from & ((1U << r.count) - 1U)) << (r.at + 16 * ((i + r.other) % 2));
     }
   }
@@ -180,9 +180,9 @@ template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr void unpack_fragment(CodeLayout layout, const u32 (&words)[Fragment<W>::kWords],
                                                  u8 (&codes)[16]) {
   for (u32 i = 0; i < 16; ++i) {
-    const FragmentRuns places = fragment_runs<W>(layout, i / 2);
+    const FragmentRuns positions = fragment_runs<W>(layout, i / 2);
     u32 code = 0;
-    for (const FragmentRun& r : places.runs) {
+    for (const FragmentRun& r : positions.runs) {
       code |= (words[r.word] >> (r.at + 16 * ((i + r.other) % 2)) & ((1U << r.count) - 1U)) << r.from;
     }
     codes[i] = static_cast<u8>(code);

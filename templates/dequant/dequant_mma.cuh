@@ -251,20 +251,20 @@ struct DequantMmaBlock {
   // Adds the units' sums; afterwards the first unit has the block's sums.
   INGOT_DEVICE void add_units(Sums& sums) const {
     if constexpr (T.k_warps == 1) return;
-    const auto place = [&](u32 from, u32 j) {
+    const auto address = [&](u32 from, u32 j) {
       return shared + (((from - 1) * kTokens + j) * (kRowWarps * 32) + thread_of_rows()) * 16;
     };
     __syncthreads();  // no warp reads x any more
     if (unit != 0) {
       INGOT_UNROLL
-      for (u32 j = 0; j < kTokens; ++j) store_shared16(place(unit, j), bits_of(sums.d[j]));
+      for (u32 j = 0; j < kTokens; ++j) store_shared16(address(unit, j), bits_of(sums.d[j]));
     }
     __syncthreads();
     if (unit != 0) return;
     INGOT_UNROLL_BY(1)
     for (u32 from = 1; from < T.k_warps; ++from) {
       INGOT_UNROLL
-      for (u32 j = 0; j < kTokens; ++j) add(sums.d[j], load_shared16(place(from, j)));
+      for (u32 j = 0; j < kTokens; ++j) add(sums.d[j], load_shared16(address(from, j)));
     }
   }
 

@@ -1,4 +1,4 @@
-// How dequant_mma divides a product into tiles and stages: constant arithmetic shared by the kernel, its launch and the
+// How dequant_mma divides a matmul into tiles and stages: constant arithmetic shared by the kernel, its launch and the
 // cost model.
 #pragma once
 

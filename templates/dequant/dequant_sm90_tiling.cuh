@@ -1,4 +1,4 @@
-// How dequant_sm90 divides a product into tiles, stages of shared memory and clusters of blocks: constant arithmetic
+// How dequant_sm90 divides a matmul into tiles, stages of shared memory and clusters of blocks: constant arithmetic
 // shared by the kernel, its launch and the cost model.
 #pragma once
 

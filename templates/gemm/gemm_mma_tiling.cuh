@@ -1,4 +1,4 @@
-// How gemm_mma divides a product into tiles: constant arithmetic shared by the kernel and its launch.
+// How gemm_mma divides a GEMM into tiles: constant arithmetic shared by the kernel and its launch.
 #pragma once
 
 #include "platform.cuh"

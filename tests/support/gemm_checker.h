@@ -1,4 +1,4 @@
-// Compares a GEMM's outputs with float64 on the GPU itself: every element, fast enough for a hundred thousand products.
+// Compares a GEMM's outputs with float64 on the GPU itself: every element, fast enough for a hundred thousand GEMMs.
 // The kernels below are compiled through the library like a user's source, but include nothing of it: they decode codes
 // with tables that the host makes from the formats' definitions (reference_formats.h), and the epilogues are written
 // out here. test_gemm_cross_gpu.cpp first compares the kernels with the CPU's float64.
@@ -51,7 +51,7 @@ struct SumsParams {
   double* magnitudes = nullptr;
 };
 
-// What was found for one product. Indices count elements (wrong) and bytes.
+// What was found for one GEMM. Indices count elements (wrong) and bytes.
 struct Verdict {
   static constexpr unsigned long long kNone = ~0ULL;
   struct Errors {

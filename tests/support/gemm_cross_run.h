@@ -1,4 +1,4 @@
-// One product of the cross (gemm_cross.h) on a GPU: its inputs, its outputs with guard bytes around them, its two runs,
+// One GEMM of the cross (gemm_cross.h) on a GPU: its inputs, its outputs with guard bytes around them, its two runs,
 // and gemm_checker.h's verdict.
 #pragma once
 
@@ -82,7 +82,7 @@ class CrossOutput {
   std::size_t bytes_ = 0;
 };
 
-// One product of one cell, computed by one kernel.
+// One GEMM of one cell, computed by one kernel.
 struct CrossRun {
   const CrossCell* cell = nullptr;
   GemmSpec spec{};  // the cell's, with a kernel

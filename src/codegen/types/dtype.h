@@ -41,7 +41,7 @@ struct DtypeFacts {
   double max = 0.0;                // the largest finite value of a format of codes
   bool ocp = false;                // an FP8 format of the OCP standard: FP8 tensor cores multiply it
   bool mx_element = false;         // OCP MX groups may consist of it
-  bool weight = false;             // a weight that is decoded within its product may consist of it
+  bool weight = false;             // a weight that is decoded within its matmul may consist of it
   std::string_view safetensors{};  // the dtype's name in .safetensors files; empty: those have no such tensors
 };
 
@@ -133,7 +133,7 @@ constexpr bool is_code_format(Dtype dtype) { return is_fp8(dtype) || is_sub_byte
 // The formats of the OCP standard: those that FP8 tensor cores multiply.
 constexpr bool is_ocp(Dtype dtype) { return facts_of(dtype).ocp; }
 constexpr bool is_mx_element(Dtype dtype) { return facts_of(dtype).mx_element; }
-// What a weight that is decoded within a product may be of.
+// What a weight that is decoded within a matmul may be of.
 constexpr bool is_weight(Dtype dtype) { return facts_of(dtype).weight; }
 
 // Largest finite value of a format of codes: 448 of e4m3fn, 57344 of e5m2 ... 0 for the others.

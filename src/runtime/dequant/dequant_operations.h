@@ -1,4 +1,4 @@
-// The implementations on each device of products with decoded weights and of packing those weights. Tensors must have
+// The implementations on each device of matmuls with decoded weights and of packing those weights. Tensors must have
 // passed check_dequant.h; on a GPU the context must be current.
 #pragma once
 

@@ -19,7 +19,7 @@ class DequantPlans {
   DequantPlans(const MatmulServices& services, const MatmulDevice& device) : services_(services), device_(device) {}
 
   // Specs that each name a kernel and its tiling; the first that supports the tensors is to be run. A call seen for the
-  // first time is noted in the manifest, except batch-invariant products, which are not tuned.
+  // first time is noted in the manifest, except batch-invariant matmuls, which are not tuned.
   std::span<const DequantMatmulSpec> find(const DequantMatmulSpec& spec, const MatmulSize& size);
 
  private:

@@ -16,7 +16,7 @@ const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMat
   if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
   if (size.k == 0) return "kernel sm90 needs a K of at least 1";
   const Tensor& x = tensors.x;
-  // The stride of a single row does not matter; but for batch-invariant products the kernel must not depend on M.
+  // The stride of a single row does not matter; but for batch-invariant matmuls the kernel must not depend on M.
   const bool strides_matter = size.m > 1 || spec.batch_invariant;
   if (reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0 || (strides_matter && x.row_stride % 8 != 0)) {
     return "kernel sm90 needs rows of x at multiples of 16 bytes";

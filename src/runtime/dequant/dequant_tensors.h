@@ -1,4 +1,4 @@
-// The tensors of a product whose weight is decoded within the kernel, and of packing that weight. Backend (backend.h)
+// The tensors of a matmul whose weight is decoded within the kernel, and of packing that weight. Backend (backend.h)
 // has the calls.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The kernels that tuning has found on this machine, for products whose spec names none. Read without a lock on the
+// The kernels that tuning has found on this machine, for matmuls whose spec names none. Read without a lock on the
 // path of every launch. The first query reads the tuning records, and nothing changes from then on, so that a step and
 // its replays run the same kernels. Without a record, the library's own order and cost model decide, which depend only
 // on the GEMM, its tensors' addresses and strides, and the GPU.

@@ -1,4 +1,4 @@
-// What a backend needs to choose the kernels of its GEMMs and its products with decoded weights, and to note them.
+// What a backend needs to choose the kernels of its GEMMs and its matmuls with decoded weights, and to note them.
 #pragma once
 
 namespace ingot {

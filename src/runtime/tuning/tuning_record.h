@@ -1,4 +1,4 @@
-// A tuning record: the fastest measured kernel of one product on one machine. A value and its text, one line, which the
+// A tuning record: the fastest measured kernel of one matmul on one machine. A value and its text, one line, which the
 // store keeps, `ingot tune --export` writes and --import reads.
 //
 //   {"ingot_tuning":1,"spec":"gemm ...","m":...,"n":...,"k":...,"kernel":"gemm ... kernel=sm90:...","us":...,
@@ -18,7 +18,7 @@
 
 namespace ingot {
 
-// Everything that a measurement depends on besides the product. Records of another machine are not used.
+// Everything that a measurement depends on besides the matmul. Records of another machine are not used.
 struct TuningMachine {
   std::string device{};  // "NVIDIA H200"
   std::string target{};  // "sm_90a"
@@ -39,7 +39,7 @@ struct TuningRecord {
   MatmulSpec chosen{};     // the spec with its kernel
   double us = 0;           // of one call, the median
   double cublaslt_us = 0;  // of cuBLASLt's best algorithm; 0 where it does not take the call
-  double bf16_us = 0;      // of the same product in bf16; 0 where that was not measured
+  double bf16_us = 0;      // of the same matmul in bf16; 0 where that was not measured
   std::string date{};      // UTC
   bool operator==(const TuningRecord&) const = default;
 };
