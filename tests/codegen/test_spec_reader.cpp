@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(options_come_in_any_order_and_once) {
              "op: \"op\" must be followed by a dtype");
 }
 
-// An option without "=" has an empty value, so that whoever reads the value says what is missing.
+// An option without "=" has an empty value. An operation reads that, and says what is missing, or has no such option.
 BOOST_AUTO_TEST_CASE(key_without_a_value) {
   std::optional<SpecOption> read;
   const SpecReader reader("op size");
@@ -57,8 +57,17 @@ BOOST_AUTO_TEST_CASE(key_without_a_value) {
   BOOST_REQUIRE(read.has_value());
   BOOST_TEST(read->key == "size");
   BOOST_TEST(read->value == "");
-  BOOST_TEST(test::parse_error("norm rms bf16->e4m3fn scale") ==
-             "\"\" is no granularity; expected tensor, row, col or <rows>x<cols>");
+  BOOST_TEST(!read->has_value());
+  BOOST_TEST(test::parse_error("cast bf16->e4m3fn scale") ==
+             "\"\" in \"scale\" is no granularity; expected tensor, row, col or <rows>x<cols>");
+  BOOST_TEST(
+      test::parse_error("norm rms bf16->e4m3fn scale") ==
+      "\"scale\" is no word of norm; expected affine, scale=<granularity>, out=codes,result,stats, given or pow2");
+  BOOST_TEST(test::parse_error("norm_backward rms bf16 affine sums") ==
+             "\"sums\" is no word of norm_backward; expected affine or sums=<dtype>");
+  BOOST_TEST(test::parse_error("dequant_matmul bf16*e4m3fn->bf16 kernel") ==
+             "\"kernel\" is no word of dequant_matmul; expected packed, packed_f16, row_major, scale=<granularity>, "
+             "factors=<dtype>, bias, epilogue=<expression>, batch_invariant or kernel=<kernel>");
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_a_list) {

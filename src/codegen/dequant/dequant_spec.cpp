@@ -99,6 +99,7 @@ const char* take_option(const SpecReader& reader, const SpecOption& option, Dequ
   if (const auto layout = parse_weight_layout(word)) return spec.layout = *layout, "the layout";
   if (word == "bias") return spec.bias = true, "bias";
   if (word == "batch_invariant") return spec.batch_invariant = true, "batch_invariant";
+  if (!option.has_value()) return nullptr;
   if (key == "scale") return spec.scale = reader.granularity(value, {}, one_of(kDequantGranularities)), "scale";
   if (key == "factors") return spec.factors = read_dtype(reader, value), "factors";
   if (key == "epilogue") return spec.pointwise = parse_pointwise(value), "the expression";

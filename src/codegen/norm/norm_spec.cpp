@@ -15,27 +15,23 @@ const char* name_of(NormKind kind) {
 }
 
 template <class Spec>
-void require(bool holds, const Spec& spec, const std::string& message) {
-  if (!holds) refuse(spec, message);
-}
-
-template <class Spec>
 void require_kind(const Spec& spec) {
-  require(spec.kind == NormKind::layer || spec.kind == NormKind::rms, spec,
-          fmt::format("kind is {}, which is none; it must be layer or rms", static_cast<unsigned>(spec.kind)));
+  if (spec.kind == NormKind::layer || spec.kind == NormKind::rms) return;
+  refuse(spec, fmt::format("kind is {}, which is none; it must be layer or rms", static_cast<unsigned>(spec.kind)));
 }
 
 void require_scale_of_codes(const NormSpec& spec) {
   if (spec.source == ScaleSource::dynamic) {
-    return require(spec.scale == kRowwise, spec,
-                   fmt::format("scale is {}, but dynamic ones must be row: a norm sees one row at a time. Write the "
-                               "statistics and cast with an expression of them for any other",
-                               print(spec.scale)));
+    if (spec.scale == kRowwise) return;
+    refuse(spec, fmt::format("scale is {}, but dynamic ones must be row: a norm sees one row at a time. Write the "
+                             "statistics and cast with an expression of them for any other",
+                             print(spec.scale)));
   }
   require_source(spec, spec.source);
-  require(spec.scale == kTensorwise, spec,
-          fmt::format("scale is {}, but a given one must be tensor", print(spec.scale)));
-  require(!spec.pow2, spec, "pow2 is set, but the scale is given: round it where it is made");
+  if (spec.scale != kTensorwise) {
+    refuse(spec, fmt::format("scale is {}, but a given one must be tensor", print(spec.scale)));
+  }
+  if (spec.pow2) refuse(spec, "pow2 is set, but the scale is given: round it where it is made");
 }
 
 NormKind read_kind(const SpecReader& reader, const char* dtypes) {
@@ -107,29 +103,27 @@ std::string print_spec(const NormBackwardSpec& spec) {
 void validate_spec(const NormSpec& spec) {
   require_kind(spec);
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
-  require(spec.out || spec.result || spec.stats, spec,
-          "nothing is written: set out (the dtype of the codes), result or stats");
-  require(!spec.affine || spec.out || spec.result, spec,
-          "affine is set, but only stats are written, which do not depend on gamma and beta");
+  if (!spec.out && !spec.result && !spec.stats) {
+    refuse(spec, "nothing is written: set out (the dtype of the codes), result or stats");
+  }
+  if (spec.affine && !spec.out && !spec.result) {
+    refuse(spec, "affine is set, but only stats are written, which do not depend on gamma and beta");
+  }
   if (spec.out) {
     require_dtype(spec, "out", *spec.out, kFp8Dtypes);
     require_scale_of_codes(spec);
-  } else {
-    require(spec.scale == kRowwise && spec.source == ScaleSource::dynamic && !spec.pow2, spec,
-            "scale, given and pow2 are for codes, but out, their dtype, is not set");
+  } else if (spec.scale != kRowwise || spec.source != ScaleSource::dynamic || spec.pow2) {
+    refuse(spec, "scale, given and pow2 are for codes, but out, their dtype, is not set");
   }
 }
 
 void validate_spec(const NormBackwardSpec& spec) {
   require_kind(spec);
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
-  if (!spec.affine) {
-    require(spec.sums == Dtype::f32, spec, "sums is set, but without affine there are no gradients of gamma and beta");
-  } else {
-    require(spec.sums == Dtype::f32 || spec.sums == spec.in, spec,
-            fmt::format("sums is {}, but must be {}", name(spec.sums),
-                        spec.in == Dtype::f32 ? "f32" : fmt::format("f32 or {}, as in is", name(spec.in))));
-  }
+  if (spec.sums == Dtype::f32 || (spec.affine && spec.sums == spec.in)) return;
+  if (!spec.affine) refuse(spec, "sums is set, but without affine there are no gradients of gamma and beta");
+  refuse(spec, fmt::format("sums is {}, but must be {}", name(spec.sums),
+                           spec.in == Dtype::f32 ? "f32" : fmt::format("f32 or {}, as in is", name(spec.in))));
 }
 
 std::uint64_t hash_spec(const NormSpec& spec) {
@@ -153,6 +147,7 @@ void read_spec(const SpecReader& reader, NormSpec& spec) {
                        if (option.word == "affine") return spec.affine = true, "affine";
                        if (option.word == "given") return spec.source = ScaleSource::given, "given";
                        if (option.word == "pow2") return spec.pow2 = true, "pow2";
+                       if (!option.has_value()) return nullptr;
                        if (option.key == "scale") return spec.scale = reader.granularity(option.value), "scale";
                        if (option.key == "out") return read_outputs(reader, option, spec), "out";
                        return nullptr;
@@ -164,6 +159,7 @@ void read_spec(const SpecReader& reader, NormBackwardSpec& spec) {
   spec.in = reader.dtype(reader.word(2));
   reader.each_option(3, "affine or sums=<dtype>", [&](const SpecOption& option) -> const char* {
     if (option.word == "affine") return spec.affine = true, "affine";
+    if (!option.has_value()) return nullptr;
     if (option.key == "sums") return spec.sums = reader.dtype(option.value), "sums";
     return nullptr;
   });

@@ -19,6 +19,9 @@ struct SpecOption {
   std::string_view word;
   std::string_view key;
   std::string_view value;
+
+  // True for "scale=row" and "scale=".
+  bool has_value() const { return key.size() < word.size(); }
 };
 
 // A function that takes a `word` says in its message that the text stands in that word; without one, or if the text is
