@@ -21,14 +21,17 @@ struct PackedSize {
 
 Range check_packed(const char* what, const Tensor& packed, const PackedSize& size, Device device) {
   const std::int64_t bytes = packed_weight_bytes(size.weight, size.n, size.k);
-  const std::string expected = fmt::format("the bytes of {}[{}, {}] in version {} of the packed layouts",
-                                           name(size.weight), size.n, size.k, kPackedLayoutVersion);
+  const auto expected = [&] {
+    return fmt::format("the bytes of {}[{}, {}] in version {} of the packed layouts", name(size.weight), size.n, size.k,
+                       kPackedLayoutVersion);
+  };
   if (packed.dtype == Dtype::u8 && packed.rows == 1 && packed.data != nullptr && packed.cols != bytes) {
     refuse(what, packed,
            fmt::format("it must be [1, {}]: {}; it was packed for other sizes, of another dtype, or by another version",
-                       bytes, expected));
+                       bytes, expected()));
   }
-  const Range range = check_vector(what, packed, Dtype::u8, bytes, device, expected.c_str());
+  const bool fits = packed.rows == 1 && packed.cols == bytes;  // else a message is needed
+  const Range range = check_vector(what, packed, Dtype::u8, bytes, device, fits ? "" : expected().c_str());
   if (reinterpret_cast<std::uintptr_t>(packed.data) % kPackedAlignment != 0) {
     refuse(what, packed,
            fmt::format("its data pointer {} is misaligned: a packed weight must start at a multiple of {} bytes",

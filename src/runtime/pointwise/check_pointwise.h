@@ -13,6 +13,7 @@ namespace ingot {
 
 // The names of the inputs in messages: "cast inputs[0]", ...
 using PointwiseInputNames = std::array<const char*, kMaxPointwiseInputs>;
+static_assert(kMaxPointwiseInputs == 4, "each PointwiseInputNames lists four names");
 
 // What the inputs must match: matrices have this dtype and shape, vectors one element for each of its columns or rows.
 // The texts tell the reader of a message where the sizes come from.
