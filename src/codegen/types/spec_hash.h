@@ -31,7 +31,7 @@ constexpr std::uint64_t bits(ScaleGranularity scale) {
 
 // Keeps specs of different operations apart (FNV-1a of the operation's word).
 template <class Spec>
-constexpr std::uint64_t seed() {
+consteval std::uint64_t seed() {
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (const char c : Spec::kWord) hash = (hash ^ static_cast<std::uint8_t>(c)) * 0x100000001b3U;
   return hash;
