@@ -1,9 +1,11 @@
 #include "ingot/codegen/dequant/dequant_sm90.h"
 
 #include <algorithm>
+#include <string>
 
 #include "ingot/codegen/dequant/dequant_granularities.h"
 #include "ingot/codegen/types/template_granularity.h"
+#include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
@@ -22,8 +24,10 @@ auto visit_bits(Dtype weight, const Function& function) {
   switch (bits_of(weight)) {
     case 6: return function.template operator()<e2m3fn>();
     case 4: return function.template operator()<e2m1fn>();
-    default: return function.template operator()<e4m3fn>();
+    case 8: return function.template operator()<e4m3fn>();
+    default: break;
   }
+  throw Error(ErrorCode::invalid_spec, std::string(name(weight)), "visit_bits() in dequant_sm90.cpp lacks its size");
 }
 
 // Are its numbers within what the arithmetic below can take, and its rows divided into warpgroups of whole waves?

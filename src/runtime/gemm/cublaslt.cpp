@@ -16,6 +16,7 @@
 #include <bit>
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "ingot/codegen/gemm/gemm_call.h"
@@ -58,12 +59,14 @@ const char* resolve(const Library& library, Api& api) {
 
 cudaDataType_t data_type(Dtype dtype) {
   switch (dtype) {
+    case Dtype::f32: return CUDA_R_32F;
     case Dtype::bf16: return CUDA_R_16BF;
     case Dtype::f16: return CUDA_R_16F;
     case Dtype::e4m3fn: return CUDA_R_8F_E4M3;
     case Dtype::e5m2: return CUDA_R_8F_E5M2;
-    default: return CUDA_R_32F;
+    default: break;
   }
+  throw Error(ErrorCode::invalid_argument, std::string(name(dtype)), "data_type() in cublaslt.cpp lacks this dtype");
 }
 
 // A pointer's alignment, up to 256 bytes: more makes no difference to cuBLASLt.
