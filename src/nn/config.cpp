@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/types/spec_words.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -48,9 +49,9 @@ std::string print(const std::optional<Cast>& cast) { return cast ? print(*cast) 
 void validate_cast(const NamedGemm& gemm, const char* operand, const Cast& cast) {
   if (!is_fp8(cast.dtype)) {
     refuse(
-        fmt::format("{} of the {} GEMM is cast to {}, but must be cast to an FP8 format (e4m3fn, e5m2, e4m3fnuz, "
-                    "e5m2fnuz), or to none for high precision",
-                    operand, gemm.name, name(cast.dtype)));
+        fmt::format("{} of the {} GEMM is cast to {}, but must be cast to an FP8 format ({}), or to none for high "
+                    "precision",
+                    operand, gemm.name, name(cast.dtype), list(kFp8Dtypes)));
   }
   if (cast.scaling > Scaling::fixed) {
     refuse(fmt::format("{} of the {} GEMM has scaling {}, but it must be dynamic, delayed or fixed", operand, gemm.name,
