@@ -13,7 +13,12 @@
 #include <span>
 
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/cast/amax_history_tensors.h"
+#include "ingot/runtime/cast/amax_tensors.h"
+#include "ingot/runtime/cast/cast_stats_tensors.h"
 #include "ingot/runtime/cast/cast_tensors.h"
+#include "ingot/runtime/cast/column_sum_tensors.h"
+#include "ingot/runtime/cast/elementwise_tensors.h"
 #include "ingot/runtime/dequant/dequant_tensors.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/norm/norm_tensors.h"

@@ -1,5 +1,6 @@
 // Checks of the arguments that every operation has: streams, pointers, single tensors. Each family checks its own
-// tensors, the same for both backends, in its own room (cast/check_cast.h, ...) by overloads of one function,
+// tensors, the same for both backends, in its own room (gemm/check_gemm.h, cast/cast_operation.h, ...) by overloads of
+// one function,
 //
 //   void check(const Spec& spec, const Tensors& tensors, Device device);
 //

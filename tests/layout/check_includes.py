@@ -27,7 +27,7 @@ ROOMS = {
 ROOT_FILES = {
     "templates": ["platform", "formats", "granularity", "numerics", "scaling", "memory", "reduce", "vec8", "vec8_tiles"],
     "src/codegen": ["kernel_spec", "generate", "template_files", "matmul"],
-    "src/runtime": ["backend", "buffer", "check", "check_tensor", "context", "error", "stream", "tensor"]
+    "src/runtime": ["backend", "buffer", "check", "check_tensor", "check_scales", "context", "error", "stream", "tensor"]
     + ["cpu_backend", "cuda_backend", "visit"],
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_stats.h"
-#include "ingot/runtime/cast/check_cast.h"
+#include "ingot/runtime/cast/cast_stats_operation.h"
 #include "support/cpu_cases.h"
 #include "support/reference.h"
 #include "support/refused.h"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "ingot/runtime/cast/check_cast.h"
+#include "ingot/runtime/cast/amax_history_operation.h"
 #include "support/refused.h"
 
 using namespace ingot;

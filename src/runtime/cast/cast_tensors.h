@@ -1,5 +1,4 @@
-// The tensors that casts and the operations around them take: the largest |x|, sums, histories, expressions, and what a
-// cast did to its values. Backend (backend.h) has the calls.
+// The tensors of cast, and lists of casts. Backend (backend.h) has the calls.
 #pragma once
 
 #include <array>
@@ -10,12 +9,6 @@
 namespace ingot {
 
 class Stream;
-
-// input[rows, cols] of spec.in; amax: f32[scale_count].
-struct AmaxTensors {
-  Tensor input;
-  Tensor amax;
-};
 
 // A tensor that the spec does not ask for stays a default Tensor. Matrices may have any row stride.
 struct CastTensors {
@@ -55,38 +48,6 @@ class CastList {
 
  protected:
   CastList() = default;
-};
-
-// input[rows, cols] of spec.in; sum[cols] of spec.out.
-struct ColumnSumTensors {
-  Tensor input;
-  Tensor sum;
-};
-
-// The n slots of delayed scaling, or views of a part of them. All tensors are f32.
-struct AmaxHistoryTensors {
-  Tensor amax;     // [n], read and written
-  Tensor history;  // [n, length], read and written; any row stride, length >= 1 unless n is 0
-  Tensor scale;    // [n], read and written
-  Tensor limits;   // [n], read: FP8_MAX of each slot's dtype (fp8_max())
-  Tensor pow2;     // [n], read: not 0 where the scale is rounded down to a power of two
-};
-
-// input[rows, cols] and output[rows, cols] of spec.in; input and inputs are those of a cast's expression (CastTensors).
-// The output may be `input` or one of the expression's matrices, with the same address and row stride; otherwise it
-// must not overlap them.
-struct ElementwiseTensors {
-  Tensor input;
-  std::array<Tensor, kMaxPointwiseInputs> inputs{};
-  Tensor output;
-};
-
-// If the spec has an `out`, codes and factors are what a cast of the input wrote; otherwise they stay default Tensors.
-struct CastStatsTensors {
-  Tensor input;      // [rows, cols] of spec.in
-  Tensor codes{};    // [rows, cols], or [cols, rows] if spec.transposed, of *spec.out
-  Tensor factors{};  // f32[scale_count(spec.scale, rows, cols)]
-  Tensor stats;      // f32[kCastStatsWords] at a multiple of 8 bytes: the bytes of a CastStats (cast_stats.h)
 };
 
 }  // namespace ingot

@@ -1,7 +1,7 @@
 // The checks of amax_history's tensors.
 #include <cstdint>
 
-#include "ingot/runtime/cast/check_cast.h"
+#include "ingot/runtime/cast/amax_history_operation.h"
 #include "ingot/runtime/check_tensor.h"
 
 namespace ingot {

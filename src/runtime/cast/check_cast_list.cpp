@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/runtime/cast/check_cast.h"
+#include "ingot/runtime/cast/cast_operation.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/error.h"
 

@@ -1,5 +1,5 @@
 // amax on the CPU: the largest |x| of every extent.
-#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/amax_operation.h"
 #include "ingot/runtime/cast/maxima.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 

@@ -1,7 +1,7 @@
 // amax_history on the CPU: the step of delayed scaling, slot by slot, as templates/cast/amax_history.cuh.
 #include <algorithm>
 
-#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/amax_history_operation.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/visit.h"
 

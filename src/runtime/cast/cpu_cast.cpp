@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/cast_operation.h"
 #include "ingot/runtime/cast/maxima.h"
 #include "ingot/runtime/cast/values.h"
 #include "ingot/runtime/cpu/thread_pool.h"

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cast_stats.h"
+#include "ingot/runtime/cast/cast_stats_operation.h"
 #include "ingot/runtime/cast/maxima.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/visit.h"

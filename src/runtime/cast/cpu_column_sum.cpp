@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/column_sum_operation.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/visit.h"
 

@@ -1,5 +1,5 @@
 // elementwise on the CPU: a pointwise expression over a matrix.
-#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/elementwise_operation.h"
 #include "ingot/runtime/cast/maxima.h"
 #include "ingot/runtime/cast/values.h"
 #include "ingot/runtime/cpu/thread_pool.h"

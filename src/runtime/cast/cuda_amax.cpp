@@ -1,5 +1,5 @@
 // amax on a GPU.
-#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/amax_operation.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 

@@ -1,5 +1,5 @@
 // amax_history on a GPU: one launch for all slots.
-#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/amax_history_operation.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 

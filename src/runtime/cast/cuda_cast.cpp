@@ -1,6 +1,6 @@
 // cast on a GPU: which of the kernels of templates/cast/ run for a spec and a shape, and with which parameters.
 #include "ingot/runtime/cast/cuda_cast.h"
-#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/cast_operation.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "ingot/runtime/check_scales.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
 
@@ -40,15 +41,8 @@ Range check_packed(const char* what, const Tensor& packed, const PackedSize& siz
   return range;
 }
 
-const char* factors_reason(ScaleGranularity scale) {
-  if (scale == kTensorwise) return "one for the whole weight";
-  if (scale == kRowwise) return "one for each of the weight's N rows";
-  if (scale == kRowGroups) return "one for each group of 128 along K, row by row";
-  if (scale == kRowGroups64) return "one for each group of 64 along K, row by row";
-  if (scale == kRowGroups32) return "one for each group of 32 along K, row by row";
-  if (scale == kBlocks) return "one for each block of 128 x 128, row by row";
-  return "one for each extent of the granularity, row by row";
-}
+constexpr ScaledMatrix kScaledWeight{
+    .whole = "one for the whole weight", .row = "one for each of the weight's N rows", .in_row = "along K", .of = ""};
 
 constexpr PointwiseInputNames kInputs{"dequant_matmul inputs[0]", "dequant_matmul inputs[1]",
                                       "dequant_matmul inputs[2]", "dequant_matmul inputs[3]"};
@@ -94,8 +88,7 @@ void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, D
   }
   Range inputs[4 + kMaxPointwiseInputs] = {
       x, weight,
-      check_vector("dequant_matmul factors", tensors.factors, spec.factors, scale_count(spec.scale, n, k), device,
-                   factors_reason(spec.scale)),
+      check_scales("dequant_matmul factors", tensors.factors, spec.factors, spec.scale, n, k, device, kScaledWeight),
       spec.bias ? check_vector("dequant_matmul bias", tensors.bias, spec.x, n, device, "one for each of the N columns")
                 : check_absent("dequant_matmul bias", tensors.bias, "the spec has no bias")};
   check_pointwise_inputs(spec.pointwise, tensors.inputs, kInputs,

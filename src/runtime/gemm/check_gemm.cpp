@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "ingot/runtime/check_scales.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
@@ -13,28 +14,20 @@
 namespace ingot {
 namespace {
 
-const char* count_reason(ScaleGranularity granularity, const char* rowwise) {
-  if (granularity == kTensorwise) return "one for the whole tensor";
-  if (granularity == kRowGroups) return "one for each group of 128 along K, row by row";
-  if (granularity == kBlocks) return "one for each block of 128 x 128, row by row";
-  if (granularity == kRowwise) return rowwise;
-  return "one for each extent of the granularity, row by row";
-}
-
+// Factors of a's or b's rows along K. `row` says what one for each row is.
 Range check_factors(const char* what, const Tensor& factors, Dtype operand, ScaleGranularity scale, std::int64_t rows,
-                    std::int64_t k, Device device, const char* rowwise) {
+                    std::int64_t k, Device device, const char* row) {
   if (!is_fp8(operand)) return check_absent(what, factors, "a high-precision operand has no factors");
-  const std::int64_t count = scale_count(scale, rows, k);
-  const char* const reason = count_reason(scale, rowwise);
+  const ScaledMatrix matrix{.whole = "one for the whole tensor", .row = row, .in_row = "along K", .of = ""};
   const std::int64_t groups = scale.cols == 0 ? 1 : scale_count(scale, 1, k);
-  if (groups == 1 || (factors.rows == 1 && factors.cols == count)) {
-    return check_vector(what, factors, Dtype::f32, count, device, reason);
+  if (groups == 1 || (factors.rows == 1 && factors.cols == scale_count(scale, rows, k))) {
+    return check_scales(what, factors, Dtype::f32, scale, rows, k, device, matrix);
   }
   const std::int64_t in_group = scale_count({scale.rows, 0}, rows, k);
   if (factors.rows == groups && factors.cols == in_group) return check_matrix(what, factors, Dtype::f32, device);
-  const std::string both =
-      fmt::format("{}, or [{}, {}]: those of each group of K in a row of their own", reason, groups, in_group);
-  return check_vector(what, factors, Dtype::f32, count, device, both.c_str());
+  const std::string both = fmt::format("{}, or [{}, {}]: those of each group of K in a row of their own",
+                                       scales_in_words(scale, matrix), groups, in_group);
+  return check_vector(what, factors, Dtype::f32, scale_count(scale, rows, k), device, both.c_str());
 }
 
 constexpr PointwiseInputNames kGemmInputs{"gemm inputs[0]", "gemm inputs[1]", "gemm inputs[2]", "gemm inputs[3]"};

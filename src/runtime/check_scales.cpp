@@ -1,0 +1,29 @@
+#include "ingot/runtime/check_scales.h"
+
+#include <fmt/format.h>
+
+namespace ingot {
+
+std::string scales_in_words(ScaleGranularity granularity, const ScaledMatrix& matrix) {
+  const auto [rows, cols] = granularity;
+  if (granularity == kTensorwise) return matrix.whole;
+  if (granularity == kRowwise) return matrix.row;
+  if (granularity == kColumnwise) return fmt::format("one for each column{}", matrix.of);
+  if (cols == 0) return fmt::format("one for each {} rows{}", rows, matrix.of);
+  if (rows == 0) return fmt::format("one for each {} columns{}", cols, matrix.of);
+  if (rows == 1) return fmt::format("one for each group of {} {}, row by row", cols, matrix.in_row);
+  if (cols == 1) {
+    return fmt::format("one for each group of {0} in a column{1}, {0} rows by {0} rows", rows, matrix.of);
+  }
+  return fmt::format("one for each block of {} x {}{}, row by row", rows, cols, matrix.of);
+}
+
+Range check_scales(const char* what, const Tensor& tensor, Dtype dtype, ScaleGranularity granularity, std::int64_t rows,
+                   std::int64_t cols, Device device, const ScaledMatrix& matrix) {
+  const std::int64_t count = scale_count(granularity, rows, cols);
+  // Every launch comes here: the words are put together only for a message, which a vector of this size never has.
+  if (tensor.rows == 1 && tensor.cols == count) return check_vector(what, tensor, dtype, count, device, "");
+  return check_vector(what, tensor, dtype, count, device, scales_in_words(granularity, matrix).c_str());
+}
+
+}  // namespace ingot
