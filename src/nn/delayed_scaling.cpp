@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "ingot/codegen/types/spec_words.h"
 #include "ingot/nn/delayed_scaling_state.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/error.h"
@@ -61,8 +62,7 @@ int DelayedScaling::add(const std::string& name, Dtype dtype, bool pow2) {
   if (name.empty()) refuse(subject, "has no name, but its state is saved by it");
   if (!is_utf8(name)) refuse(kSubject, "the name of a slot must be UTF-8, as its state is saved by it");
   if (!is_fp8(dtype)) {
-    refuse(subject,
-           fmt::format("is of {}, but must be of one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz", ingot::name(dtype)));
+    refuse(subject, fmt::format("is of {}, but must be of one of {}", ingot::name(dtype), list(kFp8Dtypes)));
   }
   if (!by_name_.emplace(name, size()).second) refuse(subject, "already exists; each slot needs a name of its own");
   slots_.push_back({.name = name, .dtype = dtype, .pow2 = pow2, .has_scale = false});

@@ -58,8 +58,8 @@ void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backe
 }
 
 Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
-  if (scale != kColumnGroups && scale != kBlocks) return factors;
-  return matrix(factors.data, Dtype::f32, ceil_div(rows, 128), ceil_div(cols, scale.cols), factors.device);
+  if (scale.rows <= 1 || scale.cols == 0) return factors;
+  return matrix(factors.data, Dtype::f32, ceil_div(rows, scale.rows), ceil_div(cols, scale.cols), factors.device);
 }
 
 }  // namespace ingot

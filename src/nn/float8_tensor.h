@@ -47,9 +47,9 @@ void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input
 CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
                        Stream& stream);
 
-// The factors of transposed codes in the form that a GEMM takes: for groups and blocks a matrix f32[ceil(rows / 128),
-// cols or ceil(cols / 128)] for a tensor [rows, cols], otherwise unchanged. `scale` describes the tensor, not its
-// transpose.
+// The factors of transposed codes in the form that a GEMM takes: for groups in a column and for blocks a matrix,
+// f32[ceil(rows / scale.rows), ceil(cols / scale.cols)] for a tensor [rows, cols]; otherwise unchanged. `scale`
+// describes the tensor, not its transpose.
 Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols);
 
 }  // namespace ingot

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "ingot/codegen/dequant/dequant_granularities.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/nn/tensor_checks.h"
 #include "ingot/nn/weight_only_checks.h"
@@ -99,6 +100,14 @@ void refuse_capture(const Backend& backend, const Stream& stream) {
               "is capturing a graph; make the layer before the capture, and capture only its forward()");
 }
 
+// quantize() takes a cast for the granularities that casts have. The others are groups in a row, which it casts as
+// rows.
+static_assert(std::ranges::all_of(kDequantGranularities,
+                                  [](ScaleGranularity scale) {
+                                    return among(kCastGranularities, scale) || (scale.rows == 1 && scale.cols > 1);
+                                  }),
+              "WeightOnlyLinear::quantize() has no way to make factors of one of kDequantGranularities");
+
 WeightOnlyOptions with_mx_scale(WeightOnlyOptions options) {
   if (options.mx) options.scale = kRowGroups32;
   return options;
@@ -162,13 +171,13 @@ void WeightOnlyLinear::make_codes(const Tensor& weight, Stream& stream) {
   }
   CastSpec cast{.in = weight.dtype, .out = dtype, .scale = options_.scale, .pow2 = options_.pow2};
   const int group = options_.scale.cols;
-  if (options_.scale != kRowGroups64 && options_.scale != kRowGroups32) {
+  if (among(kCastGranularities, options_.scale)) {
     backend_->cast(cast, {.input = weight, .codes = codes, .factors = factors_}, stream);
     return take_codes(std::move(codes), stream);
   }
 
-  // A cast has no groups of 64 or 32. They are the rows of the same memory viewed as [N * K / group, group]. If K or
-  // the row stride does not permit this view, a copy with K padded by zeros is cast; zeros do not raise a maximum.
+  // A cast has no shorter groups than 128. They are the rows of the same memory viewed as [N * K / group, group]. If K
+  // or the row stride does not permit this view, a copy with K padded by zeros is cast; zeros do not raise a maximum.
   const std::int64_t padded = round_up(k, group);
   const std::int64_t rows = n * (padded / group);
   OwnedTensor copy;

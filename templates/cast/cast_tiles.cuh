@@ -253,9 +253,17 @@ INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePla
 
 // ---- 3. Scales ---------------------------------------------------------------------------------------------------
 
+// The granularities of which a tile has one scale, one for each row, or one for each column. Any other needs branches
+// of its own in all of this section.
+INGOT_HOST_DEVICE constexpr bool has_tile_scales(Granularity g) {
+  return is_tensorwise(g) || is_rowwise(g) || is_columnwise(g) || g == Granularity{128, 128} ||
+         g == Granularity{1, 128} || g == Granularity{128, 1};
+}
+
 // The scales of the thread's 8 x 8 elements.
 template <Granularity Scale>
 struct ThreadScales {
+  static_assert(has_tile_scales(Scale), "cast_tiles.cuh has no code for scales of this granularity");
   static constexpr u32 kCount = by_row(Scale) || by_column(Scale) ? 8 : 1;
   float values[kCount];
   INGOT_DEVICE float at(u32 row, u32 col) const { return values[by_row(Scale) ? row : by_column(Scale) ? col : 0]; }

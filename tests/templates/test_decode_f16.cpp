@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "gemm/decode_f16.cuh"
+#include "ingot/codegen/types/dtype.h"
 #include "numerics.cuh"
 
 namespace {
@@ -33,6 +34,7 @@ void check_format() {
 
 }  // namespace
 
+static_assert(ingot::kFp8Dtypes.size() == 4, "a format of kDtypeTable is not tested here");
 BOOST_AUTO_TEST_CASE(e4m3fn_codes) { check_format<e4m3fn>(); }
 BOOST_AUTO_TEST_CASE(e5m2_codes) { check_format<e5m2>(); }
 BOOST_AUTO_TEST_CASE(e4m3fnuz_codes) { check_format<e4m3fnuz>(); }

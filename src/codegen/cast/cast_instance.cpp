@@ -24,6 +24,13 @@ static_assert(std::ranges::all_of(kCastGranularities,
                                     return has_cast_scales({.written = true, .scale = template_granularity(scale)});
                                   }),
               "has_cast_scales() of templates/cast/cast_output.cuh lacks one of kCastGranularities");
+static_assert(std::ranges::all_of(kCastGranularities,
+                                  [](ScaleGranularity scale) {
+                                    return from_first_pass(scale) ==
+                                           from_pass({.written = true, .scale = template_granularity(scale)});
+                                  }),
+              "within_tile() of templates/cast/cast_output.cuh and from_first_pass() of cast_schedule.h disagree about "
+              "one of kCastGranularities");
 
 // A CastOutputConfig of templates/cast/cast_output.cuh.
 FieldText output_field(std::string_view name, bool written, ScaleGranularity scale) {
@@ -34,9 +41,9 @@ FieldText output_field(std::string_view name, bool written, ScaleGranularity sca
 // The output, if a pass before the casts finds its maxima.
 FieldText listed_field(std::string_view name, const CastSpec& spec, bool written, ScaleGranularity scale) {
   const FirstPass wanted = first_pass(spec);
-  const bool from_pass = (scale == kTensorwise && wanted.tensor) || (scale == kRowwise && wanted.rows) ||
-                         (scale == kColumnwise && wanted.columns);
-  return output_field(name, written && from_pass, scale);
+  const bool listed = (scale == kTensorwise && wanted.tensor) || (scale == kRowwise && wanted.rows) ||
+                      (scale == kColumnwise && wanted.columns);
+  return output_field(name, written && listed, scale);
 }
 
 TemplateInstance cast_list_maxima(const CastSpec& spec) {

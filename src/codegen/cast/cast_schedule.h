@@ -26,4 +26,9 @@ struct FirstPass {
 };
 FirstPass first_pass(const CastSpec& spec);
 
+// Do a cast's dynamic scales of this granularity come from such a pass? Otherwise each tile finds them.
+constexpr bool from_first_pass(ScaleGranularity scale) {
+  return scale == kTensorwise || scale == kRowwise || scale == kColumnwise;
+}
+
 }  // namespace ingot

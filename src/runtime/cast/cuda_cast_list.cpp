@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "ingot/codegen/cast/cast_schedule.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cast/cast_operation.h"
@@ -24,8 +25,6 @@ struct Table {
   std::vector<CastTilesParams> casts{};
   std::vector<ListedTile> tiles{};
 };
-
-bool from_pass(ScaleGranularity scale) { return scale == kTensorwise || scale == kRowwise || scale == kColumnwise; }
 
 void append(const CastSpec& spec, const CastTensors& tensors, Table& table) {
   const i64 count = CastTilesLaunch::grid(tensors.input.rows, tensors.input.cols);
@@ -94,8 +93,8 @@ class CudaCastList final : public CastList {
           output.amax = reinterpret_cast<u32*>(maxima);
         };
         CastTilesParams& cast = table.casts[i];
-        if (from_pass(spec_.scale)) give(spec_.scale, spec_.codes ? cast.codes : cast.transposed);
-        if (spec_.transposed_scale && from_pass(own)) give(own, cast.transposed);
+        if (from_first_pass(spec_.scale)) give(spec_.scale, spec_.codes ? cast.codes : cast.transposed);
+        if (spec_.transposed_scale && from_first_pass(own)) give(own, cast.transposed);
       }
       return taken;
     };
