@@ -127,7 +127,13 @@ struct FactorSteps {
   }
 };
 
-// The steps for a granularity whose extents have this many rows and columns: 1, 128, or 0 for all.
+// The granularities that have such steps: extents of one, all (0) or a tile's rows, and likewise columns.
+INGOT_HOST_DEVICE constexpr bool has_factor_steps(i64 extent_rows, i64 extent_cols) {
+  constexpr i64 kTile = CastStatsLaunch::kTile;
+  return (extent_rows <= 1 || extent_rows == kTile) && (extent_cols <= 1 || extent_cols == kTile);
+}
+
+// The steps of a granularity, from its extents.
 INGOT_HOST_DEVICE constexpr FactorSteps factor_steps(i64 extent_rows, i64 extent_cols, i64 cols) {
   constexpr i64 kTile = CastStatsLaunch::kTile;
   const i64 across = extent_cols == 0 ? 1 : ceil_div(cols, extent_cols);

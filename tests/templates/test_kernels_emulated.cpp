@@ -183,14 +183,13 @@ void check_amax() {
 template <CastOutputConfig Scale>
 struct Extents {
   i64 rows, cols;
-  static constexpr bool kByTileRow = Scale.scale.rows > 1;
-  static constexpr bool kByTileCol = Scale.scale.cols > 1;
-  i64 down() const { return by_row(Scale.scale) ? rows : kByTileRow ? ceil_div(rows, kGroup) : 1; }
-  i64 across() const { return by_column(Scale.scale) ? cols : kByTileCol ? ceil_div(cols, kGroup) : 1; }
+  static constexpr i64 kRows = Scale.scale.rows;
+  static constexpr i64 kCols = Scale.scale.cols;
+  i64 down() const { return kRows == 0 ? 1 : ceil_div(rows, kRows); }
+  i64 across() const { return kCols == 0 ? 1 : ceil_div(cols, kCols); }
   i64 count() const { return down() * across(); }
   i64 index(i64 r, i64 c) const {
-    const i64 row = by_row(Scale.scale) ? r : kByTileRow ? r / kGroup : 0;
-    return row * across() + (by_column(Scale.scale) ? c : kByTileCol ? c / kGroup : 0);
+    return (kRows == 0 ? 0 : r / max_of(kRows, i64{1})) * across() + (kCols == 0 ? 0 : c / max_of(kCols, i64{1}));
   }
 };
 

@@ -1,11 +1,19 @@
 // The instantiations of templates/cast/cast_stats.cuh that compute both passes of cast_stats.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ingot/codegen/cast/cast_stats_spec.h"
 #include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
 
+#include "cast/cast_stats.cuh"
+
 namespace ingot {
+
+static_assert(std::ranges::all_of(kCastGranularities,
+                                  [](ScaleGranularity scale) { return has_factor_steps(scale.rows, scale.cols); }),
+              "factor_steps() of templates/cast/cast_stats.cuh lacks one of kCastGranularities");
 
 ExtraPasses extra_passes(const CastStatsSpec&) { return {.first = true}; }
 
