@@ -18,7 +18,7 @@ using namespace ingot::test;
 
 namespace {
 
-using Formats = std::tuple<e3m2fn, e2m3fn, e2m1fn>;
+using SubByteFormats = std::tuple<e3m2fn, e2m3fn, e2m1fn>;
 
 // Both ways of encoding x.
 template <class F>
@@ -34,7 +34,7 @@ void check(const CodeSearch& search, float x) {
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE_TEMPLATE(all_codes, F, Formats) {
+BOOST_AUTO_TEST_CASE_TEMPLATE(all_codes, F, SubByteFormats) {
   const CodeSearch search(kDtypeOf<F>);
   BOOST_TEST(F::kMax == search.largest());
   BOOST_TEST(F::kMaxCode + 1 == search.values().size());
@@ -48,7 +48,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(all_codes, F, Formats) {
   }
 }
 
-BOOST_AUTO_TEST_CASE_TEMPLATE(inputs_go_to_the_nearest_code, F, Formats) {
+BOOST_AUTO_TEST_CASE_TEMPLATE(inputs_go_to_the_nearest_code, F, SubByteFormats) {
   const CodeSearch search(kDtypeOf<F>);
   constexpr float kInf = std::numeric_limits<float>::infinity();
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(inputs_go_to_the_nearest_code, F, Formats) {
   }
 }
 
-BOOST_AUTO_TEST_CASE_TEMPLATE(nan_becomes_zero, F, Formats) {
+BOOST_AUTO_TEST_CASE_TEMPLATE(nan_becomes_zero, F, SubByteFormats) {
   for (const std::uint32_t bits : {0x7fc00000U, 0xffc00000U, 0x7f800001U, 0xffffffffU}) {
     BOOST_TEST(encode<F>(float_from_bits(bits)).bits == 0);
   }
