@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(scratch_does_not_grow_during_capture) {
   BOOST_TEST(stream.scratch(1000) == data);
   const auto error = refused([&] { stream.scratch(1001); });
   BOOST_TEST(error.message ==
-             "stream: is capturing a graph, and this step needs 1001 bytes where 1000 are there; nothing "
+             "stream: is capturing a graph, and this step needs 1001 bytes, but only 1000 are allocated; nothing "
              "is allocated during capture: run the step once before capturing it");
   BOOST_TEST(stream.scratch(1000) == data);
 }

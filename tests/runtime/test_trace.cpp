@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(elementwise_and_amax_history_are_launches) {
                         stream);
   const std::vector<Json> launches = events(Json::parse(tracing.json()), "launch");
   BOOST_REQUIRE(launches.size() == 2U);
-  BOOST_TEST(launches[0].at("name") == "elementwise f32 of=relu(x)");
+  BOOST_TEST(launches[0].at("name") == "elementwise f32 of=max(x,0)");
   BOOST_TEST(launches[1].at("name") == "amax_history reduce=max");
 }
 
