@@ -50,5 +50,5 @@ BOOST_AUTO_TEST_CASE(as_many_as_the_matrix_has_scales) {
   const std::string expected = "it must be [1, 12]: one for each block of 64 x 128 of it, row by row";
   BOOST_TEST(test::refused([] { check_256x300(scales(11)); }).message.ends_with(expected));
   BOOST_TEST(test::refused([] { check_256x300({}); }).message ==
-             "is missing; it must be f32[1, 12]: one for each block of 64 x 128 of it, row by row");
+             "some factors: is missing; it must be f32[1, 12]: one for each block of 64 x 128 of it, row by row");
 }
