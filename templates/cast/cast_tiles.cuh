@@ -263,7 +263,6 @@ INGOT_HOST_DEVICE constexpr bool has_tile_scales(Granularity g) {
 // The scales of the thread's 8 x 8 elements.
 template <Granularity Scale>
 struct ThreadScales {
-  static_assert(has_tile_scales(Scale), "cast_tiles.cuh has no code for scales of this granularity");
   static constexpr u32 kCount = by_row(Scale) || by_column(Scale) ? 8 : 1;
   float values[kCount];
   INGOT_DEVICE float at(u32 row, u32 col) const { return values[by_row(Scale) ? row : by_column(Scale) ? col : 0]; }
@@ -273,7 +272,7 @@ struct ThreadScales {
 // first element of each.
 template <Granularity Scale>
 struct Extents {
-  static_assert(has_cast_scales(CastOutputConfig{true, Scale}), "of() finds no extents of this granularity");
+  static_assert(has_tile_scales(Scale), "cast_tiles.cuh has no code for scales of this granularity");
   static constexpr bool kLocal = within_tile(Scale);
   i64 first;     // index of the tile's first extent
   i64 per_row;   // from one row's extent to the next row's (by column: 1)
