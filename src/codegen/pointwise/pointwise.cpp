@@ -10,19 +10,10 @@
 
 #include "ingot/codegen/pointwise/pointwise_body.h"
 #include "ingot/codegen/pointwise/pointwise_functions.h"
+#include "ingot/codegen/types/spec_hash.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
-namespace {
-
-// The finaliser of SplitMix64.
-constexpr std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
 
 Pointwise Pointwise::from(Body body) {
   std::uint64_t hash = 0;
