@@ -207,8 +207,8 @@ struct DequantConsumer {
     }
   }
 
-  // Decodes a fragment to 16 bits. mx: for each of its two rows, the factors of several 32 k, of which byte number
-  // `byte` is the fragment's.
+  // Decodes a fragment to 16 bits. mx holds, for each of its two rows, the factors of several groups of 32 k; the
+  // fragment's is byte number `byte`.
   template <bool Large>
   INGOT_DEVICE static void decode(const Words& words, [[maybe_unused]] const u32 (&mx)[2], [[maybe_unused]] u32 byte,
                                   u32 (&a)[8]) {
