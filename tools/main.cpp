@@ -73,8 +73,8 @@ void add_tune(CLI::App& app, ingot::tools::TuneOptions& options, int& status) {
                       "own");
   command->add_option("--recipe", options.recipe, "Only this recipe's GEMMs: one of " + ingot::recipe_names());
   command->add_option("--weight-only", options.weight_only,
-                      "Instead of the recipes' GEMMs, products with packed weights of this dtype, such as e4m3fn, "
-                      "beside the same products in 16 bits");
+                      "Instead of the recipes' GEMMs, matmuls with packed weights of this dtype, such as e4m3fn, "
+                      "beside the same matmuls in 16 bits");
   command->add_option("--weight-scale", options.weight_scale,
                       "Granularity of those weights' factors: tensor, row, 1x128, 1x64, 1x32, 128x128 or mx (default: "
                       "row for FP8, mx for fewer bits)");

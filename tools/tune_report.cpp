@@ -89,7 +89,7 @@ std::string table(const std::vector<TunedGemm>& gemms) {
     text += "\n";
   }
   return text +
-         "\nThe last two columns: the speed relative to cuBLASLt's best algorithm and to the same product in bf16.\n";
+         "\nThe last two columns: the speed relative to cuBLASLt's best algorithm and to the same GEMM in bf16.\n";
 }
 
 std::string json(const std::vector<TunedGemm>& gemms, const TuningMachine& machine) {

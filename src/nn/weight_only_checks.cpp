@@ -57,7 +57,7 @@ RowBlock look_at(CodeLayout layout, const u8* tile, i64 row_block, i64 n, i64 k)
       std::memcpy(words, tile, sizeof words);
       unpack_fragment<W>(layout, words, codes);
       for (u32 c = 0; c < 16; ++c) {
-        const FragmentPlace at = fragment_place(i / 32, i % 32, c);
+        const FragmentPosition at = fragment_position(i / 32, i % 32, c);
         const bool is_padding = at.row >= rows || at.k >= depth;
         if (is_padding && codes[c] != 0) found.pads_with_zeros = false;
         if (is_nan_code<W>(codes[c])) found.nan[at.row] = true;

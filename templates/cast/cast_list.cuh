@@ -54,7 +54,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxi
   __shared__ CastTilesParams params;
   start_in_turn();
   const u32 tile = enter_tile(list, blockIdx.x, params);
-  const TilePlace at = TilePlace::of(params.source, tile);
+  const TilePosition at = TilePosition::of(params.source, tile);
   Vec8<Value> values[kRowsPerRun] = {};
   load_tile<Source>(params.source, at, shared, values);
   static_assert(has_cast_scales(C), "cast_list_maxima has no scales of such a granularity");

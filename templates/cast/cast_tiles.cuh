@@ -68,12 +68,12 @@ struct CastTilesShared {
 };
 
 // The position of a thread in its tile, and of the tile in the matrix.
-struct TilePlace {
+struct TilePosition {
   i64 first_row, first_col;
   u32 rows, cols;  // of the tile, inside the matrix
   u32 row, col;    // the thread's first, within the tile
 
-  INGOT_DEVICE static TilePlace of(const SourceParams& p, u32 tile) {
+  INGOT_DEVICE static TilePosition of(const SourceParams& p, u32 tile) {
     constexpr i64 kTile = CastTilesLaunch::kTile;
     constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kVec8;
     const u32 tiles_across = static_cast<u32>(CastTilesLaunch::tiles_along(p.cols));
@@ -106,7 +106,7 @@ INGOT_DEVICE void transpose_bytes(const u32 (&rows)[4], u32 (&columns)[4]) {
 
 // Loads the thread's 8 x 8 values. Elements outside the matrix are 0, which changes no maximum and no sum.
 template <class Source>
-INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTilesShared& shared,
+INGOT_DEVICE void load_tile(const SourceParams& p, const TilePosition& at, CastTilesShared& shared,
                             Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
   using Value = typename Source::Value;
   if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kVec8 == 0)) {
@@ -144,7 +144,7 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePlace& at, CastTile
 
 // Prefetches the tile, with one request per 128-byte line.
 template <class Source>
-INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePlace& at) {
+INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePosition& at) {
   constexpr u32 kLine = 128 / sizeof(typename Source::In);
   if (at.col % kLine != 0 || at.col >= at.cols) return;
   const typename Source::Pointers from = Source::pointers_at(p, at.first_row + at.row, at.first_col + at.col);
@@ -155,7 +155,7 @@ INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePlace& at) {
 }
 
 template <HighPrecision In, HighPrecision Value>
-INGOT_DEVICE void store_result(const CastTilesParams& p, const TilePlace& at,
+INGOT_DEVICE void store_result(const CastTilesParams& p, const TilePosition& at,
                                const Vec8<Value> (&values)[kRowsPerRun]) {
   In* const target = static_cast<In*>(p.result) + (at.first_row + at.row) * p.result_stride + at.first_col + at.col;
   const u32 width = at.width();
@@ -178,7 +178,7 @@ INGOT_DEVICE void store_result(const CastTilesParams& p, const TilePlace& at,
 
 // Writes the sums of the tile's columns to partial_sums.
 template <HighPrecision Value>
-INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePlace& at, CastTilesShared& shared,
+INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePosition& at, CastTilesShared& shared,
                               const Vec8<Value> (&values)[kRowsPerRun]) {
   float sums[kVec8] = {};
   INGOT_UNROLL
@@ -233,7 +233,7 @@ INGOT_DEVICE u32 row_maximum(const Vec8<Value> (&values)[kRowsPerRun]) {
 
 // The maximum of column threadIdx.x of the tile; 0 for threads 128 and up.
 template <HighPrecision Value>
-INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePlace& at, CastTilesShared& shared) {
+INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePosition& at, CastTilesShared& shared) {
   auto* const runs = reinterpret_cast<u32*>(shared.bytes);  // [16][128]
   u32* const mine = runs + at.row / kRowsPerRun * 128 + at.col;
   INGOT_UNROLL
@@ -278,7 +278,7 @@ struct Extents {
   i64 per_row;   // from one row's extent to the next row's (by column: 1)
   bool leading;  // does the tile write the factors?
 
-  INGOT_DEVICE static Extents of(const SourceParams& p, const TilePlace& at) {
+  INGOT_DEVICE static Extents of(const SourceParams& p, const TilePosition& at) {
     const i64 tile_row = at.first_row / kGroup;
     const i64 tile_col = at.first_col / kGroup;
     const i64 across = ceil_div(p.cols, kGroup);
@@ -295,7 +295,7 @@ struct Extents {
 
 // Computes the scales from maxima, and writes the factors. All threads of the block call it.
 template <Granularity Scale, Fp8Format Out, HighPrecision Value>
-INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p, const TilePlace& at,
+INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p, const TilePosition& at,
                                                 const Vec8<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
   constexpr bool kLocal = within_tile(Scale);
   const Extents<Scale> extents = Extents<Scale>::of(p.source, at);
@@ -353,7 +353,7 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
 // Loads given scales ahead of the elements, so that nothing waits for them. The first thread of each extent writes its
 // factor.
 template <Granularity Scale>
-INGOT_DEVICE ThreadScales<Scale> given_scales(const CastOutput& output, const SourceParams& p, const TilePlace& at) {
+INGOT_DEVICE ThreadScales<Scale> given_scales(const CastOutput& output, const SourceParams& p, const TilePosition& at) {
   const Extents<Scale> extents = Extents<Scale>::of(p, at);
   ThreadScales<Scale> scales{};
   if (within_tile(Scale) && (at.rows == 0 || at.cols == 0)) return scales;
@@ -394,7 +394,7 @@ struct PendingMaxima {
 
 // Raises the recorded maxima. All threads of the block call it.
 template <Granularity Scale, HighPrecision Value>
-INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const TilePlace& at,
+INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const TilePosition& at,
                          const PendingMaxima<Scale, Value>& maxima, CastTilesShared& shared) {
   const Extents<Scale> extents = Extents<Scale>::of(p, at);
   if constexpr (by_column(Scale)) {
@@ -416,7 +416,7 @@ INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const 
 //
 // One thread of the block calls it, when all have read. The answer takes a while, and is needed only at the end.
 template <Granularity Scale>
-INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p, const TilePlace& at) {
+INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p, const TilePosition& at) {
   if (output.readers == nullptr) return false;
   constexpr bool kRows = is_rowwise(Scale);
   constexpr bool kColumns = is_columnwise(Scale);
@@ -430,7 +430,7 @@ INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p
 
 // Sets the maxima to zero. The warp of the thread that asked calls it; `last` is the answer, in its first thread.
 template <Granularity Scale>
-INGOT_DEVICE void clear_if_last(const CastOutput& output, const SourceParams& p, const TilePlace& at, bool last) {
+INGOT_DEVICE void clear_if_last(const CastOutput& output, const SourceParams& p, const TilePosition& at, bool last) {
   if (__shfl_sync(0xffffffffU, last ? 1U : 0U, 0) == 0) return;
   const u32 extents = is_rowwise(Scale) ? at.rows : is_columnwise(Scale) ? at.cols : 1;
   INGOT_UNROLL_BY(1)
@@ -446,7 +446,7 @@ struct CodesTarget {
   u32 rows, width;  // in the matrix
   bool vectorised;
 
-  INGOT_DEVICE static CodesTarget of(const CastOutput& output, const TilePlace& at) {
+  INGOT_DEVICE static CodesTarget of(const CastOutput& output, const TilePosition& at) {
     const u32 width = at.width();
     return {static_cast<u8*>(output.codes) + (at.first_row + at.row) * output.stride + at.first_col + at.col,
             output.stride, at.rows - min_of(at.rows, at.row), width,
@@ -465,7 +465,7 @@ struct CodesTarget {
 // Encodes the values into `codes`, and stores them row by row if `Store`: a row that is not used afterwards then takes
 // no registers.
 template <Fp8Format Out, bool Store, bool Given, Granularity Scale, HighPrecision Value>
-INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at, const Vec8<Value> (&values)[kRowsPerRun],
+INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePosition& at, const Vec8<Value> (&values)[kRowsPerRun],
                                 const ThreadScales<Scale>& scales, U32x2 (&codes)[kRowsPerRun]) {
   const CodesTarget target = CodesTarget::of(output, at);
   INGOT_UNROLL
@@ -475,7 +475,7 @@ INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePlace& at, c
   }
 }
 
-INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePlace& at, const U32x2 (&codes)[kRowsPerRun],
+INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePosition& at, const U32x2 (&codes)[kRowsPerRun],
                                    CastTilesShared& shared) {
   INGOT_UNROLL
   for (u32 side = 0; side < 2; ++side) {
@@ -536,7 +536,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   constexpr Granularity kScale = kOutput.scale;
   constexpr Granularity kTransposedScale = C.transposed.scale;
   const CastOutput& output = kCodes ? p.codes : p.transposed;
-  const TilePlace at = TilePlace::of(p.source, tile);
+  const TilePosition at = TilePosition::of(p.source, tile);
   Vec8<Value> values[kRowsPerRun] = {};
   if constexpr (kAfterPass && !kMeets) {
     load_tile<Source>(p.source, at, shared, values);

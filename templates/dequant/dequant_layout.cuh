@@ -77,11 +77,11 @@ INGOT_HOST_DEVICE constexpr u32 packed_fragment_offset(u32 warp, u32 lane) {
   return (warp * 32 + lane) * Fragment<W>::kBytes;
 }
 
-struct FragmentPlace {
+struct FragmentPosition {
   u32 row, k;  // within its tile
 };
 // The row and k of a lane's code.
-INGOT_HOST_DEVICE constexpr FragmentPlace fragment_place(u32 warp, u32 lane, u32 code) {
+INGOT_HOST_DEVICE constexpr FragmentPosition fragment_position(u32 warp, u32 lane, u32 code) {
   const u32 step = code / 8;
   const u32 j = code / 2 % 4;
   return {16 * warp + lane / 4 + 8 * (j % 2), 16 * step + 2 * (lane % 4) + 8 * (j / 2) + code % 2};

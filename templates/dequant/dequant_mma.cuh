@@ -44,7 +44,7 @@ struct DequantMmaParams {
 };
 
 // The offset of 16 bytes of a token in a unit's part of a stage.
-INGOT_HOST_DEVICE u32 dequant_mma_place(u32 token, u32 chunk) {
+INGOT_HOST_DEVICE u32 dequant_mma_offset(u32 token, u32 chunk) {
   return token * kDequantMmaRowBytes + ((chunk ^ token) & 7U) * 16;
 }
 
@@ -118,7 +118,7 @@ struct DequantMmaBlock {
       const u32 count = m < p.m && k < p.codes.k ? static_cast<u32>(min_of(i64{8}, p.codes.k - k)) : 0;
       const X* const from = x + (count == 0 ? 0 : m * p.x_stride + k);
       const u32 target =
-          slot(stage) + across / 8 * (T.tokens * kDequantMmaRowBytes) + dequant_mma_place(token, across % 8);
+          slot(stage) + across / 8 * (T.tokens * kDequantMmaRowBytes) + dequant_mma_offset(token, across % 8);
       if (p.x_copied != 0) {
         copy_async<16>(target, from, 2 * count);
       } else {
@@ -164,9 +164,9 @@ struct DequantMmaBlock {
   INGOT_DEVICE void load_x(u32 stage, u32 half, u32 tokens, u32 (&words)[4]) const {
     const u32 from = slot(stage) + unit * (T.tokens * kDequantMmaRowBytes);
     if constexpr (kPacked) {
-      load_matrices(from + dequant_mma_place(tokens * 8 + lane % 8, 4 * half + lane / 8), words);
+      load_matrices(from + dequant_mma_offset(tokens * 8 + lane % 8, 4 * half + lane / 8), words);
     } else {
-      const U32x4 eight = load_shared16(from + dequant_mma_place(tokens * 8 + lane / 4, 4 * half + lane % 4));
+      const U32x4 eight = load_shared16(from + dequant_mma_offset(tokens * 8 + lane / 4, 4 * half + lane % 4));
       words[0] = eight.x;
       words[1] = eight.y;
       words[2] = eight.z;

@@ -360,7 +360,7 @@ struct DequantConsumer {
     }
   }
 
-  // Multiplies decoded fragments by wgmma. x: wgmma_place() of the first 16 k.
+  // Multiplies decoded fragments by wgmma. x: wgmma_address_field() of the first 16 k.
   INGOT_DEVICE static void multiply_by_wgmma(Sums& d, const Fragments& a, u32 x, u32 adds) {
     ptx::wgmma_fence();
     INGOT_UNROLL
@@ -385,6 +385,37 @@ struct DequantConsumer {
     settle(of_group);
     promote(d, of_group, groups, max_of(k, 1U) - 1, any);
     settle(of_group);
+  }
+
+  // Ends the group that ends before step `step`, at k, if one does. adds: has the group any sums yet? Returns the same
+  // of the group that the step belongs to.
+  INGOT_DEVICE u32 end_group_before(Sums& d, Sums& of_group, DequantGroups<Kind, T.waves>& groups, u32 step, u32 k,
+                                    u32 adds) {
+    if constexpr (T.depth % kGroup == 0) {
+      // There is no branch here: past one, ptxas would keep decoding and multiplying apart.
+      if (step * kStep % kGroup == 0) end_group(d, of_group, groups, k, adds != 0);
+      return step * kStep % kGroup == 0 ? 0 : 1;
+    }
+    if (k % kGroup != 0) return adds;
+    end_group(d, of_group, groups, k, adds != 0);
+    return 0;
+  }
+
+  // Adds a step's products to the group's sums, or to the result's where there are no groups.
+  INGOT_DEVICE void multiply_step(Sums& d, Sums& of_group, const Fragments& weights, u32 x, u32 adds) {
+    if constexpr (kGrouped) {
+      multiply_by_wgmma(of_group, weights, x, adds);
+    } else {
+      multiply_by_wgmma(d, weights, x, 1);
+    }
+  }
+
+  // Waits for the stage after the ring's, which begins at k, and loads its first step.
+  INGOT_DEVICE void load_next_stage(u32 k, Step& step) {
+    StageRing<T.stages> next = ring;
+    next.advance();
+    ptx::mbarrier_wait(block.full + 8 * next.stage, next.phase);
+    load_step(next.stage, 0, k, step);
   }
 
   // (Sums begin as zeros: ptxas makes copies of registers to which nothing is written before the tensor cores add to
@@ -414,7 +445,7 @@ struct DequantConsumer {
     for (u32 at = span.begin; at < whole; ++at) {
       const u32 stage = base + ring.stage * dequant_stage_bytes<W>(T);
       // Uniform in the warp, which only the shuffle tells ptxas: descriptors are then computed once for all lanes.
-      const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_place(stage + dequant_code_bytes<W>(T)), 0);
+      const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_address_field(stage + dequant_code_bytes<W>(T)), 0);
       // Steps come in pairs, each with its own registers.
       INGOT_UNROLL
       for (u32 step = 0; step < T.depth / kStep; step += 2) {
@@ -422,38 +453,21 @@ struct DequantConsumer {
         load_step(ring.stage, (step + 1) * (kStep / 32), at * T.depth, odd);
         decode_step(even, first);
         if constexpr (kGrouped) {
-          if constexpr (T.depth % kGroup == 0) {
-            // There is no branch here: past one, ptxas would keep decoding and multiplying apart.
-            if (step * kStep % kGroup == 0) end_group(d, of_group, groups, k, adds != 0);
-            adds = step * kStep % kGroup == 0 ? 0 : 1;
-          } else if (k % kGroup == 0) {
-            end_group(d, of_group, groups, k, adds != 0);
-            adds = 0;
-          }
-          multiply_by_wgmma(of_group, first, x + x_place(step), adds);
-        } else {
-          multiply_by_wgmma(d, first, x + x_place(step), 1);
+          adds = end_group_before(d, of_group, groups, step, k, adds);
         }
+        multiply_step(d, of_group, first, x + x_offset(step), adds);
         adds = 1;
         ptx::wgmma_wait<1>();
         if (step == 0 && previous < T.stages) release_stage(previous);
         if (step + 2 < T.depth / kStep) {
           load_step(ring.stage, (step + 2) * (kStep / 32), at * T.depth, even);
         } else if (at + 1 < whole) {
-          StageRing<T.stages> next = ring;
-          next.advance();
-          ptx::mbarrier_wait(block.full + 8 * next.stage, next.phase);
-          load_step(next.stage, 0, (at + 1) * T.depth, even);
+          load_next_stage((at + 1) * T.depth, even);
         }
         decode_step(odd, second);
-        if constexpr (kGrouped && kGroup <= kStep) {
-          end_group(d, of_group, groups, k + kStep, true);
-          multiply_by_wgmma(of_group, second, x + x_place(step + 1), 0);
-        } else if constexpr (kGrouped) {
-          multiply_by_wgmma(of_group, second, x + x_place(step + 1), 1);
-        } else {
-          multiply_by_wgmma(d, second, x + x_place(step + 1), 1);
-        }
+        constexpr bool kNewGroup = kGrouped && kGroup <= kStep;
+        if constexpr (kNewGroup) end_group(d, of_group, groups, k + kStep, true);
+        multiply_step(d, of_group, second, x + x_offset(step + 1), kNewGroup ? 0 : 1);
         ptx::wgmma_wait<1>();
       }
       previous = ring.stage;
@@ -475,7 +489,7 @@ struct DequantConsumer {
   }
 
   // The distance from the first step to `step`, as an offset in x's descriptor.
-  INGOT_DEVICE static constexpr u32 x_place(u32 step) {
+  INGOT_DEVICE static constexpr u32 x_offset(u32 step) {
     return step * kStep / kDequantPart * (kPartXBytes / 16) + step * kStep % kDequantPart / 8;
   }
 
@@ -483,7 +497,7 @@ struct DequantConsumer {
   INGOT_DEVICE void sum_short_stage(Sums& d, DequantGroups<Kind, T.waves>& groups, u32 at) const {
     ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
     const u32 stage = block.stages + ring.stage * dequant_stage_bytes<W>(T);
-    const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_place(stage + dequant_code_bytes<W>(T)), 0);
+    const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_address_field(stage + dequant_code_bytes<W>(T)), 0);
     const u32 steps = parts_of(at) * (kDequantPart / kStep);
     INGOT_UNROLL_BY(1)
     for (u32 step = 0; step < steps; ++step) {
@@ -494,10 +508,10 @@ struct DequantConsumer {
       if constexpr (kGrouped) {
         Sums of_group;
         clear(of_group);
-        multiply_by_wgmma(of_group, a, x + x_place(step), 1);
+        multiply_by_wgmma(of_group, a, x + x_offset(step), 1);
         end_group(d, of_group, groups, at * T.depth + (step + 1) * kStep, true);
       } else {
-        multiply_by_wgmma(d, a, x + x_place(step), 1);
+        multiply_by_wgmma(d, a, x + x_offset(step), 1);
         ptx::wgmma_wait<0>();
         settle(d);
       }
@@ -616,7 +630,7 @@ struct DequantConsumer {
 
   // The address of the sums of 16 rows by 8 tokens in the inbox of the block that adds them up. Lane l's four sums are
   // the l-th 16 bytes.
-  INGOT_DEVICE u32 inbox_place(u32 of, u32 share, u32 row_tile, u32 tile) const {
+  INGOT_DEVICE u32 inbox_address(u32 of, u32 share, u32 row_tile, u32 tile) const {
     return block.inbox + (((of * kShares + share) * kOwnRowTiles + row_tile) * kTokenTiles + tile) * 512;
   }
   INGOT_DEVICE u32 token_tiles(u32 token) const { return min_of(kTokenTiles, ceil_div(p.m - token, 8U)); }
@@ -633,7 +647,7 @@ struct DequantConsumer {
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
       const u32 row_tile = (rows * T.waves + wave) * 4 + warp % 4;
-      u32 to = inbox_place(inbox, block.rank * T.k_warps + piece, row_tile % kOwnRowTiles, 0) + lane * 16;
+      u32 to = inbox_address(inbox, block.rank * T.k_warps + piece, row_tile % kOwnRowTiles, 0) + lane * 16;
       u32 barrier = arrived;
       if constexpr (T.split > 1) {
         const u32 owner = block.side * T.split + row_tile / kOwnRowTiles;
@@ -677,7 +691,7 @@ struct DequantConsumer {
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
       INGOT_UNROLL
       for (u32 share = 0; share < kShares; ++share) {
-        const u32 from = inbox_place(inbox, share, row_tile, tile) + m / 2 * 16 + m % 2 * 4 + r / 8 * 8 + r % 8 * 64;
+        const u32 from = inbox_address(inbox, share, row_tile, tile) + m / 2 * 16 + m % 2 * 4 + r / 8 * 8 + r % 8 * 64;
         INGOT_UNROLL
         for (u32 i = 0; i < 4; ++i) sums[i] = sums[i] + float_from_bits(ptx::ld_shared4(from + i * 64));
       }

@@ -43,7 +43,7 @@ INGOT_HOST_DEVICE u32 gather_fragment(CodeLayout layout, const PackWeightParams&
   u32 faults = 0;
   INGOT_UNROLL
   for (u32 i = 0; i < 16; ++i) {
-    const FragmentPlace at = fragment_place(warp, lane, i);
+    const FragmentPosition at = fragment_position(warp, lane, i);
     const i64 row = row_block * kDequantRows + at.row;
     const i64 k = k_block * kDequantDepth + at.k;
     codes[i] = row < p.n && k < p.k ? code_at<W>(p.codes + row * p.row_bytes, k) : u8{0};

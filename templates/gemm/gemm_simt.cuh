@@ -62,6 +62,27 @@ INGOT_DEVICE void add_group(const GemmParams& p, float (&totals)[Each][Each], fl
   }
 }
 
+// Adds a thread's products over `depth` staged k.
+template <class A, class B, u32 Each>
+INGOT_DEVICE void add_products(const float (&staged_a)[kGemmSimtDepth][kGemmSimtPitch],
+                               const float (&staged_b)[kGemmSimtDepth][kGemmSimtPitch], u32 depth, u32 local_m,
+                               u32 local_n, float (&sums)[Each][Each]) {
+  INGOT_UNROLL_BY(4)
+  for (u32 k = 0; k < depth; ++k) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < Each; ++i) {
+      INGOT_UNROLL
+      for (u32 j = 0; j < Each; ++j) {
+        if constexpr (kNarrow<A> && kNarrow<B>) {
+          sums[i][j] = fused_multiply_add(staged_a[k][local_m + i], staged_b[k][local_n + j], sums[i][j]);
+        } else {
+          sums[i][j] = sums[i][j] + staged_a[k][local_m + i] * staged_b[k][local_n + j];
+        }
+      }
+    }
+  }
+}
+
 template <class A, class B, class Out, class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(const GemmParams p) {
   start_in_turn();
@@ -89,20 +110,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(GemmSimtLaunch::kThreads, 2) gemm_simt(con
     __syncthreads();
     // Stop at the end of K: adding a zero product would turn a sum of -0 into +0.
     const u32 depth = static_cast<u32>(min_of(i64{kGemmSimtDepth}, p.k - first_k));
-    INGOT_UNROLL_BY(4)
-    for (u32 k = 0; k < depth; ++k) {
-      INGOT_UNROLL
-      for (u32 i = 0; i < kEach; ++i) {
-        INGOT_UNROLL
-        for (u32 j = 0; j < kEach; ++j) {
-          if constexpr (kNarrow<A> && kNarrow<B>) {
-            sums[i][j] = fused_multiply_add(staged_a[k][local_m + i], staged_b[k][local_n + j], sums[i][j]);
-          } else {
-            sums[i][j] = sums[i][j] + staged_a[k][local_m + i] * staged_b[k][local_n + j];
-          }
-        }
-      }
-    }
+    add_products<A, B>(staged_a, staged_b, depth, local_m, local_n, sums);
     __syncthreads();
     const i64 next_k = first_k + kGemmSimtDepth;
     if (grouped && (next_k % kGemmGroup == 0 || next_k >= p.k)) {

@@ -41,7 +41,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, 4) relayout(con
   start_in_turn();
   __shared__ CastTilesShared shared;
   const SourceParams source{.input = p.in, .rows = p.rows, .cols = p.cols, .input_stride = p.in_stride, .operands = {}};
-  const TilePlace at = TilePlace::of(source, blockIdx.x);
+  const TilePosition at = TilePosition::of(source, blockIdx.x);
   const u32 width = at.width();
   const u8* const from = p.in + ((at.first_row + at.row) * p.in_stride + at.first_col + at.col);
   const bool vectorised = rows_aligned<u8>(p.in, p.in_stride, kVec8) && width == kVec8;

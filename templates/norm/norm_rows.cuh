@@ -158,23 +158,48 @@ struct NormRow {
   }
 };
 
-// A row that stays in registers: it fits them, and its length is a multiple of 8.
-template <class Row>
-INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
-  using In = typename Row::Element;
-  const u32 cols = static_cast<u32>(r.p.cols);
-  const auto column = [&](u32 i) { return (i * r.threads + r.lane) * kVec8; };
-  const auto inside = [&](u32 i) { return r.active() && column(i) < cols; };
-  Vec8<In> vec8s[Row::kVec8s] = {};
-  const In* const input = r.input();
+// The thread's elements of a row, and zeros past its end.
+template <class Row, class Column, class Inside>
+INGOT_DEVICE void norm_load_row(const Row& r, Vec8<typename Row::Element> (&vec8s)[Row::kVec8s], const Column& column,
+                                const Inside& inside) {
+  const typename Row::Element* const input = r.input();
   INGOT_UNROLL
   for (u32 i = 0; i < Row::kVec8s; ++i) {
     if (inside(i)) vec8s[i] = load_vec8_once(input + column(i));
   }
-  const auto forget = [&] {
-    INGOT_UNROLL
-    for (Vec8<In>& vec8 : vec8s) forget_values(vec8);
-  };
+}
+
+template <class In, u32 Count>
+INGOT_DEVICE void forget_values(Vec8<In> (&vec8s)[Count]) {
+  INGOT_UNROLL
+  for (Vec8<In>& vec8 : vec8s) forget_values(vec8);
+}
+
+// Writes the codes of a row's values, which are in registers. column(i): the first column of the thread's vec8 i;
+// inside(i): is it in the row?
+template <class Row, class Column, class Inside>
+INGOT_DEVICE void norm_kept_codes(const Row& r, const Vec8<typename Row::Element> (&vec8s)[Row::kVec8s],
+                                  const Column& column, const Inside& inside) {
+  INGOT_UNROLL
+  for (u32 i = 0; i < Row::kVec8s; ++i) {
+    const U32x2 codes = r.quantized(vec8s[i]);
+    if (inside(i)) store_streaming(r.codes() + column(i), codes);
+  }
+}
+
+// Of how many vec8s gamma and beta are loaded at a time: as many as the registers hold.
+template <class Row>
+constexpr u32 kAffineBatch = min_of(Row::kVec8s,
+                                    (Row::kSubtractsMean ? 4U : 8U) / static_cast<u32>(sizeof(typename Row::Element)));
+
+// A row that stays in registers: it fits them, and its length is a multiple of 8.
+template <class Row>
+INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
+  using In = typename Row::Element;
+  const auto column = [&](u32 i) { return (i * r.threads + r.lane) * kVec8; };
+  const auto inside = [&](u32 i) { return r.active() && column(i) < static_cast<u32>(r.p.cols); };
+  Vec8<In> vec8s[Row::kVec8s] = {};
+  norm_load_row(r, vec8s, column, inside);
   // Columns past the end of the row are zeros and add 0.
   if constexpr (Row::kSubtractsMean) {
     float sums[1] = {0.0F};
@@ -185,7 +210,7 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
       sums[0] = sums[0] + vec8_sum(x);
     }
     group_sums(sums, r.threads, warp_sums[0]);
-    forget();
+    forget_values(vec8s);
     r.take_sum(sums[0]);
   }
   float squares[1] = {0.0F};
@@ -197,19 +222,18 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
     squares[0] = squares[0] + (inside(i) ? sum : 0.0F);
   }
   group_sums(squares, r.threads, warp_sums[1]);
-  forget();
+  forget_values(vec8s);
   r.take_squares(squares[0]);
   if constexpr (Row::kWritesValues) {
     u32 maximum = 0;
-    // Loads as much of gamma and beta at a time as the registers hold.
-    constexpr u32 kBatch = min_of(Row::kVec8s, (Row::kSubtractsMean ? 4U : 8U) / static_cast<u32>(sizeof(In)));
+    constexpr u32 kBatch = kAffineBatch<Row>;
     INGOT_UNROLL
     for (u32 first = 0; first < Row::kVec8s; first += kBatch) {
       typename Row::AffineVec8 affine[kBatch];
       INGOT_UNROLL
       for (u32 i = 0; i < kBatch; ++i) {
-        if (!inside(first + i)) continue;
-        affine[i] = r.affine([&](const In* vector) { return load_vec8_again(vector + column(first + i)); });
+        if (inside(first + i))
+          affine[i] = r.affine([&](const In* v) { return load_vec8_again(v + column(first + i)); });
       }
       INGOT_UNROLL
       for (u32 i = first; i < first + kBatch; ++i) {
@@ -225,11 +249,7 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
     }
     if constexpr (Row::kWritesCodes) {
       r.take_maximum(group_max(maximum, r.threads, warp_maxima));
-      INGOT_UNROLL
-      for (u32 i = 0; i < Row::kVec8s; ++i) {
-        const U32x2 codes = r.quantized(vec8s[i]);
-        if (inside(i)) store_streaming(r.codes() + column(i), codes);
-      }
+      norm_kept_codes(r, vec8s, column, inside);
     }
   }
 }

@@ -32,10 +32,10 @@ INGOT_DEVICE void wgmma_settle(float (&d)[Count]) {
 // A descriptor tells the tensor cores where a tile lies: rows of 128 bytes in the 128-byte swizzle, the first at a
 // multiple of 1024 bytes. Bits 0 to 13 hold the address in units of 16 bytes, to which an offset along the row may be
 // added; bits 32 to 45 the distance between groups of 8 rows, in the same units; bits 62 and 63 the swizzle mode.
-// wgmma_place() gives bits 0 to 13.
-INGOT_DEVICE u32 wgmma_place(u32 address) { return (address & 0x3ffffU) >> 4; }
+// wgmma_address_field() gives bits 0 to 13.
+INGOT_DEVICE u32 wgmma_address_field(u32 address) { return (address & 0x3ffffU) >> 4; }
 INGOT_DEVICE u64 wgmma_descriptor_of(u32 place) { return place | u64{1024 >> 4} << 32 | u64{1} << 62; }
-INGOT_DEVICE u64 wgmma_descriptor(u32 address) { return wgmma_descriptor_of(wgmma_place(address)); }
+INGOT_DEVICE u64 wgmma_descriptor(u32 address) { return wgmma_descriptor_of(wgmma_address_field(address)); }
 
 #define INGOT_D4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define INGOT_D16(i) INGOT_D4(i), INGOT_D4((i) + 4), INGOT_D4((i) + 8), INGOT_D4((i) + 12)

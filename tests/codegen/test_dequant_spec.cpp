@@ -177,9 +177,9 @@ BOOST_AUTO_TEST_CASE(refusals) {
              "factors is e8m0fnu and scale is row, but MX's factors are of groups of 32: write scale=1x32, or factors "
              "of f32");
   BOOST_TEST(refused([](auto& s) { s.layout = static_cast<WeightLayout>(7); }) ==
-             "layout is 7, which is none; it must be packed, packed_f16 or row_major");
+             "layout is 7, which is not valid; it must be packed, packed_f16 or row_major");
   BOOST_TEST(refused([](auto& s) { s.kernel = static_cast<DequantKernel>(7); }) ==
-             "kernel is 7, which is none; it must be automatic, sm90 or mma");
+             "kernel is 7, which is not valid; it must be automatic, sm90 or mma");
   BOOST_TEST(refused([](auto& s) { s.pointwise = parse_pointwise("x * f[col:f32]"); }) ==
              "epilogue reads f[col:f32], but vectors along the columns are of bf16 here: write f[col]");
   BOOST_TEST(refused([](auto& s) { s.tiling = DequantTiling{}; }) ==

@@ -306,7 +306,7 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
              "cast bf16->e4m3fn scale=tensor+col out=codes: transposed_scale is col, but only a cast that writes both "
              "codes and transposed has two kinds of scales: set scale alone");
   BOOST_TEST(refusal(CastSpec{.source = static_cast<ScaleSource>(7)}) ==
-             "cast bf16->e4m3fn scale=tensor out=codes: source is 7, which is none; it must be dynamic or given");
+             "cast bf16->e4m3fn scale=tensor out=codes: source is 7, which is not valid; it must be dynamic or given");
   BOOST_TEST(refusal(CastSpec{.pow2 = true, .source = ScaleSource::given}) ==
              "cast bf16->e4m3fn scale=tensor out=codes given pow2: pow2 is set, but the scales are given: round them "
              "where they are made");
@@ -416,7 +416,7 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
 
   BOOST_TEST(refusal(ColumnSumSpec{.in = Dtype::e4m3fn}) == "column_sum e4m3fn->bf16: in is e4m3fn, but " + high);
   BOOST_TEST(refusal(AmaxHistorySpec{.reduction = static_cast<AmaxReduction>(7)}) ==
-             "amax_history reduce=unknown: reduction is 7, which is none; it must be max or most_recent");
+             "amax_history reduce=unknown: reduction is 7, which is not valid; it must be max or most_recent");
   BOOST_TEST(refusal(ColumnSumSpec{.out = Dtype::e4m3fn}) == "column_sum bf16->e4m3fn: out is e4m3fn, but " + high);
 }
 
@@ -684,5 +684,5 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   GemmSpec unknown;
   unknown.kernel = static_cast<GemmKernel>(9);
   holds(message_of([&] { validate(unknown); }),
-        "kernel is 9, which is none; it must be automatic, cublaslt, sm90, mma or simt");
+        "kernel is 9, which is not valid; it must be automatic, cublaslt, sm90, mma or simt");
 }

@@ -128,7 +128,7 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
 BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   const std::string high = "must be one of f32, bf16, f16";
   BOOST_TEST(refusal(NormSpec{.kind = static_cast<NormKind>(7), .result = true}) ==
-             "norm unknown bf16 out=result: kind is 7, which is none; it must be layer or rms");
+             "norm unknown bf16 out=result: kind is 7, which is not valid; it must be layer or rms");
   BOOST_TEST(refusal(NormSpec{.in = Dtype::e5m2, .result = true}) ==
              "norm layer e5m2 out=result: in is e5m2, but " + high);
   BOOST_TEST(refusal(NormSpec{}) ==
@@ -143,7 +143,7 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
              "norm layer bf16->e4m3fn scale=tensor out=codes: scale is tensor, but dynamic ones must be row: a norm "
              "sees one row at a time. Write the statistics and cast with an expression of them for any other");
   BOOST_TEST(refusal(NormSpec{.out = Dtype::e4m3fn, .source = static_cast<ScaleSource>(7)}) ==
-             "norm layer bf16->e4m3fn scale=row out=codes: source is 7, which is none; it must be dynamic or given");
+             "norm layer bf16->e4m3fn scale=row out=codes: source is 7, which is not valid; it must be dynamic or given");
   BOOST_TEST(refusal(NormSpec{.out = Dtype::e4m3fn, .source = ScaleSource::given}) ==
              "norm layer bf16->e4m3fn scale=row out=codes given: scale is row, but a given one must be tensor");
   BOOST_TEST(
@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(refusal(NormSpec{.pow2 = true, .result = true}) == "norm layer bf16 out=result pow2" + no_codes);
 
   BOOST_TEST(refusal(NormBackwardSpec{.kind = static_cast<NormKind>(2)}) ==
-             "norm_backward unknown bf16: kind is 2, which is none; it must be layer or rms");
+             "norm_backward unknown bf16: kind is 2, which is not valid; it must be layer or rms");
   BOOST_TEST(refusal(NormBackwardSpec{.in = Dtype::e4m3fn}) == "norm_backward layer e4m3fn: in is e4m3fn, but " + high);
   BOOST_TEST(refusal(NormBackwardSpec{.sums = Dtype::bf16}) ==
              "norm_backward layer bf16 sums=bf16: sums is set, but without affine there are no gradients of gamma and "

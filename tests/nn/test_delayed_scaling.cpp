@@ -397,7 +397,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_is_refused) {
              "delayed scaling: history_length is 0, but must be at least 1");
   BOOST_TEST(error_of([&] { DelayedScaling(*backend, {.reduction = static_cast<AmaxReduction>(5)}); },
                       ErrorCode::invalid_spec) ==
-             "amax_history reduce=unknown: reduction is 5, which is none; it must be max or most_recent");
+             "amax_history reduce=unknown: reduction is 5, which is not valid; it must be max or most_recent");
 
   DelayedScaling scaling(*backend);
   BOOST_TEST(scaling.add("a", Dtype::e4m3fn) == 0);

@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(right_calls_pass) {
 BOOST_AUTO_TEST_CASE(a_spec_that_cannot_exist_is_refused) {
   const auto error = refused([] { check(AmaxHistorySpec{.reduction = static_cast<AmaxReduction>(3)}, {}, kCpu); });
   BOOST_TEST(error.message ==
-             "amax_history reduce=unknown: reduction is 3, which is none; it must be max or most_recent");
+             "amax_history reduce=unknown: reduction is 3, which is not valid; it must be max or most_recent");
 }
 
 BOOST_AUTO_TEST_CASE(dtypes_and_devices) {

@@ -219,7 +219,7 @@ BOOST_AUTO_TEST_CASE(every_refusal_says_why) {
   BOOST_TEST(call.refusal() == "kernel cublaslt writes no FP8 output");
   call = bf16_call(3, 5, 7);
   call.spec.out = Dtype::f16;
-  BOOST_TEST(call.refusal() == "kernel cublaslt writes high-precision products in the operands' dtype or f32 only");
+  BOOST_TEST(call.refusal() == "kernel cublaslt writes high-precision results in the operands' dtype or f32 only");
   BOOST_TEST(bf16_call(std::int64_t{1} << 31, 16, 16).refusal() ==
              "kernel cublaslt takes sizes, and pitches in bytes, below 2^31");
 }

@@ -74,7 +74,7 @@ BOOST_AUTO_TEST_CASE(decoded_weights_need_a_tiling) {
   BOOST_TEST(problem_of(forged(":16x64x128:3:2:2", "", dequant_record())) == "has a kernel without its tiling");
   BOOST_TEST(problem_of(forged("mma:16x64x128:3:2:2", "sm90", dequant_record())) == "has a kernel without its tiling");
   BOOST_TEST(problem_of(forged(" kernel=mma:16x64x128:3:2:2", "", dequant_record())) ==
-             "has a kernel of another product");
+             "has a kernel for another matmul");
 }
 
 BOOST_AUTO_TEST_CASE(every_changed_byte_is_found) {
@@ -115,8 +115,8 @@ BOOST_AUTO_TEST_CASE(a_right_checksum_does_not_make_it_right) {
   BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":-3")) == "has an invalid time");
   BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":1e999")) == "lacks a field, or has one of the wrong kind");
   BOOST_TEST(problem_of(forged("fast kernel=sm90:128x256:2x1:4:cooperative",
-                               "kernel=sm90:128x128:2x1:4:cooperative")) == "has a kernel of another product");
-  BOOST_TEST(problem_of(forged(" kernel=sm90:128x256:2x1:4:cooperative", "")) == "has a kernel of another product");
+                               "kernel=sm90:128x128:2x1:4:cooperative")) == "has a kernel for another matmul");
+  BOOST_TEST(problem_of(forged(" kernel=sm90:128x256:2x1:4:cooperative", "")) == "has a kernel for another matmul");
   BOOST_TEST(problem_of(forged("row fast\",\"m\"", "row fast kernel=simt\",\"m\"")) ==
              "has a spec that names a kernel");
   BOOST_TEST(problem_of(forged("128x256:2x1", "999x256:2x1")).starts_with("has a spec that cannot be read (gemm "));

@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(damage_is_one_line_and_healed) {
     BOOST_TEST((loaded[0] == record(3)));
     BOOST_REQUIRE(warnings.size() == 1U);
     BOOST_TEST(warnings[0].starts_with("store file " + (root / "tuning").string()), warnings[0]);
-    BOOST_TEST(warnings[0].ends_with("and `ingot tune` measures that product again"), warnings[0]);
+    BOOST_TEST(warnings[0].ends_with("and `ingot tune` measures that matmul again"), warnings[0]);
     BOOST_TEST(!fs::exists(file(record(1))));
     BOOST_TEST(store.put(record(1)));
     BOOST_TEST((find(store, record(1)) == record(1)));

@@ -206,7 +206,7 @@ BOOST_AUTO_TEST_CASE(fragments_are_operand_a) {
       const u32 row = i < 2 || (i >= 4 && i < 6) ? lane / 4 : lane / 4 + 8;
       const u32 column = lane % 4 * 2 + (i & 1U) + (i >= 4 ? 8 : 0);
       for (u32 step = 0; step < 2; ++step) {
-        const FragmentPlace place = fragment_place(2, lane, 8 * step + i);
+        const FragmentPosition place = fragment_position(2, lane, 8 * step + i);
         BOOST_TEST(place.row == 32 + row);
         BOOST_TEST(place.k == 16 * step + column);
       }
@@ -218,7 +218,7 @@ BOOST_AUTO_TEST_CASE(fragments_of_a_tile_have_every_code_once) {
   std::set<u32> seen;
   for (u32 fragment = 0; fragment < kDequantFragments; ++fragment) {
     for (u32 i = 0; i < 16; ++i) {
-      const FragmentPlace place = fragment_place(fragment / 32, fragment % 32, i);
+      const FragmentPosition place = fragment_position(fragment / 32, fragment % 32, i);
       BOOST_TEST(place.row < 64);
       BOOST_TEST(place.k < 32);
       seen.insert(place.row * 32 + place.k);

@@ -468,7 +468,7 @@ BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
   const Result alone = run("tune --mnk 1,64,64 --list --weight-scale row");
   BOOST_TEST(alone.code == 1);
   CHECK_CONTAINS(alone.err, "--weight-scale: \"row\" must be left out without --weight-only");
-  CHECK_CONTAINS(run("tune --help").out, "beside the same products in 16 bits");
+  CHECK_CONTAINS(run("tune --help").out, "beside the same matmuls in 16 bits");
   const Result f16 = run("tune --mnk 16,64,128 --list --weight-only e4m3fn --activations f16");
   CHECK_CONTAINS(f16.out, "dequant_matmul f16*e4m3fn->f16 packed_f16 scale=row 16 64 128\n");
   CHECK_CONTAINS(f16.out, "gemm f16*f16->f16 nt 16 64 128\n");

@@ -21,7 +21,7 @@ std::string print_spec(const AmaxHistorySpec& spec) {
 
 void validate_spec(const AmaxHistorySpec& spec) {
   if (spec.reduction != AmaxReduction::max && spec.reduction != AmaxReduction::most_recent) {
-    refuse(spec, fmt::format("reduction is {}, which is none; it must be max or most_recent",
+    refuse(spec, fmt::format("reduction is {}, which is not valid; it must be max or most_recent",
                              static_cast<unsigned>(spec.reduction)));
   }
 }

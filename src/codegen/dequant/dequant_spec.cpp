@@ -40,7 +40,7 @@ void require_factors(const DequantMatmulSpec& spec) {
 
 void require_kernel(const DequantMatmulSpec& spec) {
   if (spec.kernel > DequantKernel::mma) {
-    refuse(spec, fmt::format("kernel is {}, which is none; it must be automatic, sm90 or mma",
+    refuse(spec, fmt::format("kernel is {}, which is not valid; it must be automatic, sm90 or mma",
                              static_cast<unsigned>(spec.kernel)));
   }
   if (spec.kernel == DequantKernel::automatic) {
@@ -153,7 +153,7 @@ void validate_spec(const DequantMatmulSpec& spec) {
   }
   require_factors(spec);
   if (!is_layout(spec.layout)) {
-    refuse(spec, fmt::format("layout is {}, which is none; it must be {}", static_cast<unsigned>(spec.layout),
+    refuse(spec, fmt::format("layout is {}, which is not valid; it must be {}", static_cast<unsigned>(spec.layout),
                              kWeightLayoutNames));
   }
   for (const PointwiseInput& input : spec.pointwise.inputs()) {

@@ -125,7 +125,7 @@ void validate_sm90(const GemmSpec& spec) {
 
 void validate_kernel(const GemmSpec& spec) {
   if (spec.kernel > GemmKernel::simt) {
-    refuse(spec, fmt::format("kernel is {}, which is none; it must be automatic, cublaslt, sm90, mma or simt",
+    refuse(spec, fmt::format("kernel is {}, which is not valid; it must be automatic, cublaslt, sm90, mma or simt",
                              static_cast<unsigned>(spec.kernel)));
   }
   if (spec.tiling && spec.kernel != GemmKernel::sm90 && spec.kernel != GemmKernel::mma) {

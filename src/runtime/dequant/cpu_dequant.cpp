@@ -91,7 +91,7 @@ class WeightReader {
       __builtin_memcpy(words, tile + packed_fragment_offset<W>(warp, lane), sizeof(words));
       unpack_fragment<W>(layout_, words, codes);
       for (u32 i = 0; i < 16; ++i) {
-        const FragmentPlace at = fragment_place(0, lane, i);
+        const FragmentPosition at = fragment_position(0, lane, i);
         if (k + at.k < depth.size) panel[(k + at.k) * kTileCols + at.row] = values_[codes[i]];
       }
     }

@@ -33,7 +33,7 @@ bool fits_32_bits(const Tensor& tensor) {
 
 const char* refused_high_precision(const GemmSpec& spec) {
   if (spec.a == spec.b && (spec.out == spec.a || spec.out == Dtype::f32)) return nullptr;
-  return "kernel cublaslt writes high-precision products in the operands' dtype or f32 only";
+  return "kernel cublaslt writes high-precision results in the operands' dtype or f32 only";
 }
 
 // cuBLASLt adds beta * c of the output's dtype, but supports neither our expressions nor a second output.

@@ -43,7 +43,7 @@ TuningRecord read_fields(const Json& json) {
 std::string fault(const TuningRecord& record) {
   if (names_kernel(record.spec)) return "has a spec that names a kernel";
   if (!names_kernel(record.chosen) || without_kernel(record.chosen) != record.spec) {
-    return "has a kernel of another product";
+    return "has a kernel for another matmul";
   }
   const auto* const dequant = std::get_if<DequantMatmulSpec>(&record.chosen);
   if (dequant != nullptr && (dequant->kernel == DequantKernel::automatic || !dequant->tiling)) {

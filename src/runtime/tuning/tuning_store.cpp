@@ -19,7 +19,7 @@ std::string file_name(const TuningRecord& record) { return file_name(record.mach
 
 TuningStore::TuningStore(std::optional<std::filesystem::path> root, Warn warn)
     : directory_(std::move(root), std::move(warn),
-                 {.lost = "and `ingot tune` measures that product again",
+                 {.lost = "and `ingot tune` measures that matmul again",
                   .unusable = "Tuning records are not kept; set INGOT_CACHE_DIR to a directory of yours with mode 0700 "
                               "and free space to keep them on disk"}) {}
 
