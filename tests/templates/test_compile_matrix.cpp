@@ -70,8 +70,8 @@ const NvrtcCompiler& nvrtc() {
   return *compiler;
 }
 
-// When CI compiles jobs for Hopper. Those for other targets come in turn: a third of them a day, so that three days'
-// runs compile all.
+// When CI compiles jobs for Hopper. Those for other targets come in turn: a sixth of them a day, so that six days' runs
+// compile all.
 enum class Hopper { every_day, in_turn };
 
 // Which jobs this process compiles. With INGOT_COMPILE_ALL=1 in the environment every kernel is compiled for every
@@ -79,7 +79,7 @@ enum class Hopper { every_day, in_turn };
 // front end runs one compile at a time in a process.
 class Selection {
  public:
-  static constexpr int kTurns = 3;
+  static constexpr int kTurns = 6;
 
   Selection() {
     if (all_) return;
