@@ -3,6 +3,7 @@
 find_package(Threads REQUIRED GLOBAL)  # the one that the link line of a user needs
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
+include(fmt_library)
 find_path(INGOT_XXHASH_INCLUDE xxhash.h REQUIRED)
 
 # CUDA's headers: cuda.h, nvrtc.h, cublasLt.h, cuda_fp8.h. From a toolkit, or from Python's nvidia wheels, which

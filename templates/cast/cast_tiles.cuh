@@ -295,8 +295,9 @@ struct Extents {
 
 // Computes the scales from maxima, and writes the factors. All threads of the block call it.
 template <Granularity Scale, Fp8Format Out, HighPrecision Value>
-INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p, const TilePosition& at,
-                                                const Vec8<Value> (&values)[kRowsPerRun], CastTilesShared& shared) {
+INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p,
+                                                const TilePosition& at, const Vec8<Value> (&values)[kRowsPerRun],
+                                                CastTilesShared& shared) {
   constexpr bool kLocal = within_tile(Scale);
   const Extents<Scale> extents = Extents<Scale>::of(p.source, at);
   ThreadScales<Scale> scales{};
@@ -465,8 +466,9 @@ struct CodesTarget {
 // Encodes the values into `codes`, and stores them row by row if `Store`: a row that is not used afterwards then takes
 // no registers.
 template <Fp8Format Out, bool Store, bool Given, Granularity Scale, HighPrecision Value>
-INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePosition& at, const Vec8<Value> (&values)[kRowsPerRun],
-                                const ThreadScales<Scale>& scales, U32x2 (&codes)[kRowsPerRun]) {
+INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePosition& at,
+                                const Vec8<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
+                                U32x2 (&codes)[kRowsPerRun]) {
   const CodesTarget target = CodesTarget::of(output, at);
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {

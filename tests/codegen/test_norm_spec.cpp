@@ -142,8 +142,9 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(refusal(NormSpec{.out = Dtype::e4m3fn, .scale = kTensorwise}) ==
              "norm layer bf16->e4m3fn scale=tensor out=codes: scale is tensor, but dynamic ones must be row: a norm "
              "sees one row at a time. Write the statistics and cast with an expression of them for any other");
-  BOOST_TEST(refusal(NormSpec{.out = Dtype::e4m3fn, .source = static_cast<ScaleSource>(7)}) ==
-             "norm layer bf16->e4m3fn scale=row out=codes: source is 7, which is not valid; it must be dynamic or given");
+  BOOST_TEST(
+      refusal(NormSpec{.out = Dtype::e4m3fn, .source = static_cast<ScaleSource>(7)}) ==
+      "norm layer bf16->e4m3fn scale=row out=codes: source is 7, which is not valid; it must be dynamic or given");
   BOOST_TEST(refusal(NormSpec{.out = Dtype::e4m3fn, .source = ScaleSource::given}) ==
              "norm layer bf16->e4m3fn scale=row out=codes given: scale is row, but a given one must be tensor");
   BOOST_TEST(

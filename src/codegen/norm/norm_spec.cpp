@@ -17,7 +17,8 @@ const char* name_of(NormKind kind) {
 template <class Spec>
 void require_kind(const Spec& spec) {
   if (spec.kind == NormKind::layer || spec.kind == NormKind::rms) return;
-  refuse(spec, fmt::format("kind is {}, which is not valid; it must be layer or rms", static_cast<unsigned>(spec.kind)));
+  refuse(spec,
+         fmt::format("kind is {}, which is not valid; it must be layer or rms", static_cast<unsigned>(spec.kind)));
 }
 
 void require_scale_of_codes(const NormSpec& spec) {

@@ -27,7 +27,8 @@ void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<c
 template <class Spec>
 void require_source(const Spec& spec, ScaleSource source) {
   if (source == ScaleSource::dynamic || source == ScaleSource::given) return;
-  refuse(spec, fmt::format("source is {}, which is not valid; it must be dynamic or given", static_cast<unsigned>(source)));
+  refuse(spec,
+         fmt::format("source is {}, which is not valid; it must be dynamic or given", static_cast<unsigned>(source)));
 }
 
 }  // namespace ingot
