@@ -1,7 +1,13 @@
-// Compile targets: how they print and parse, and the best target for a device.
+// Compile targets: how they print and parse, and the best target for a device; and the GPUs that are known by name.
 #include <boost/test/unit_test.hpp>
 
+#include <set>
+#include <string_view>
+
+#include "ingot/codegen/types/gpu.h"
 #include "ingot/codegen/types/target.h"
+#include "ingot/runtime/error.h"
+#include "support/expect_error.h"
 
 using namespace ingot;
 
@@ -33,4 +39,24 @@ BOOST_AUTO_TEST_CASE(best_target_of_a_device) {
   BOOST_TEST(print(target_for(8, 9)) == "sm_89");
   BOOST_TEST(print(target_for(9, 0)) == "sm_90a");
   BOOST_TEST(print(target_for(12, 0)) == "sm_120a");
+}
+
+BOOST_AUTO_TEST_CASE(gpus_by_name) {
+  std::set<std::string_view> names;
+  std::set<std::string_view> devices;
+  for (const Gpu& gpu : known_gpus()) {
+    BOOST_TEST(names.insert(gpu.name).second, gpu.name << " is there twice");
+    BOOST_TEST(devices.insert(gpu.device).second, gpu.device << " is there twice");
+    BOOST_TEST(&gpu_named(gpu.name) == &gpu);
+    BOOST_TEST((gpu.multiprocessors > 0 && gpu.block_shared_bytes >= 99 * 1024));
+    BOOST_TEST((parse_target(print(gpu.target)) == gpu.target));
+  }
+  BOOST_TEST(print(gpu_named("h200").target) == "sm_90a");
+  BOOST_TEST(gpu_named("h200").multiprocessors == 132);
+  BOOST_TEST(gpu_named("h20").multiprocessors == 78);
+  BOOST_TEST(print(gpu_named("b200").target) == "sm_100a");
+  BOOST_TEST((matmul_device(gpu_named("a100")).target == Target{8, 0, false}));
+  BOOST_TEST(matmul_device(gpu_named("a100")).multiprocessors == 108);
+  test::check_contains(test::error_of([] { gpu_named("h300"); }, ErrorCode::invalid_argument),
+                       {"GPU: \"h300\" must be one of a100, l4, ", "h100-pcie, h200", "rtx-pro-6000"});
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "ingot/runtime/cuda/driver_api.h"
@@ -55,7 +56,8 @@ struct Driver::State {
   Library library;
   int version = 0;
   std::vector<CUdevice> devices;
-  std::vector<PrimaryContext> contexts;  // one per device
+  std::vector<PrimaryContext> contexts;   // one per device
+  std::shared_ptr<CUctx_st> own_context;  // of a driver without libcuda
 };
 
 Driver::Driver() : api_(std::make_unique<Api>()), state_(std::make_unique<State>()) {}
@@ -103,6 +105,18 @@ std::unique_ptr<Driver> Driver::open(std::string& problem) {
     if (fails(api.cuDeviceGet(&state.devices[static_cast<std::size_t>(i)], i), "cuDeviceGet")) return nullptr;
   }
   state.contexts = std::vector<State::PrimaryContext>(state.devices.size());
+  return driver;
+}
+
+std::unique_ptr<Driver> Driver::over(const Api& functions, CUdevice device, std::shared_ptr<CUctx_st> context) {
+  std::unique_ptr<Driver> driver(new Driver);
+  *driver->api_ = functions;
+  State& state = *driver->state_;
+  driver->check(functions.cuDriverGetVersion(&state.version), "cuDriverGetVersion");
+  state.devices = {device};
+  state.contexts = std::vector<State::PrimaryContext>(1);
+  state.contexts.front().context = context.get();
+  state.own_context = std::move(context);
   return driver;
 }
 

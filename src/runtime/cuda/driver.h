@@ -18,6 +18,9 @@ class Driver {
  public:
   // Null, with the reason in `problem`, if there is no libcuda.so.1, cuInit failed or there is no device.
   static std::unique_ptr<Driver> open(std::string& problem);
+  struct Api;
+  // Functions in place of libcuda's, for one device whose primary context is `context`: see dry_driver.h.
+  static std::unique_ptr<Driver> over(const Api& functions, CUdevice device, std::shared_ptr<CUctx_st> context);
   ~Driver();
 
   int device_count() const;
@@ -35,7 +38,6 @@ class Driver {
   // Throws Error{cuda_failed, out_of_memory} "<call>: CUDA_ERROR_...: <description>".
   void check(CUresult result, const char* call) const;
 
-  struct Api;
   const Api& api() const { return *api_; }
 
  private:
