@@ -26,9 +26,9 @@ ROOMS = {
 # The files that stay at a floor's root, without their extensions.
 ROOT_FILES = {
     "templates": ["platform", "formats", "granularity", "numerics", "scaling", "memory", "reduce", "vec8", "vec8_tiles"],
-    "src/codegen": ["kernel_spec", "generate", "template_files", "matmul"],
+    "src/codegen": ["kernel_spec", "generate", "template_files", "matmul", "recording", "recorded_kernels"],
     "src/runtime": ["backend", "buffer", "check", "check_tensor", "check_scales", "context", "error", "stream", "tensor"]
-    + ["cpu_backend", "cuda_backend", "visit"],
+    + ["cpu_backend", "cuda_backend", "dry_run", "visit"],
 }
 
 # Rooms without a family that work on all of them; the others know no family on any floor.

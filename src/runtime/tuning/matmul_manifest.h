@@ -44,7 +44,7 @@ struct MatmulManifestFile {
   std::string problem{};            // describes them, with the file's name; empty if there are none
 };
 
-// Throws Error{not_found, io_failed}.
+// Of any recording (jit/recording_file.h), the matmuls that can be tuned. Throws what read_recording() throws.
 MatmulManifestFile read_matmul_manifest(const std::filesystem::path& file);
 
 }  // namespace ingot

@@ -1,0 +1,132 @@
+#include "ingot/codegen/recorded_kernels.h"
+
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+
+#include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
+#include "ingot/codegen/generate.h"
+
+namespace ingot {
+namespace {
+
+struct HashCall {
+  std::size_t operator()(const MatmulCall& call) const { return hash_value(call); }
+};
+
+// ---- Which kernels run on a GPU: the first rules of gemm_sm90_rules.h and its like
+// -----------------------------------
+
+bool runs_on(const GemmSpec& spec, Target target) {
+  switch (spec.kernel) {
+    case GemmKernel::sm90: return target == target_for(9, 0);
+    case GemmKernel::mma: return target.major >= 8;
+    case GemmKernel::simt: return true;
+    case GemmKernel::automatic:  // names none
+    case GemmKernel::cublaslt: return false;
+  }
+  return false;
+}
+
+bool runs_on(const DequantMatmulSpec& spec, Target target) {
+  switch (spec.kernel) {
+    case DequantKernel::sm90: return target == target_for(9, 0);
+    case DequantKernel::mma: return target.major >= 8;
+    case DequantKernel::automatic: return false;
+  }
+  return false;
+}
+
+template <class Spec>
+bool runs_on(const Spec&, Target) {
+  return true;
+}
+
+// ---- What is launched before a kernel ------------------------------------------------------------------------------
+
+std::vector<RelayoutSpec> stages(const GemmSpec& spec) {
+  std::vector<RelayoutSpec> all;
+  if (spec.kernel != GemmKernel::sm90) return all;
+  if (spec.staged_a) all.push_back({.transposed = spec.layout_a == Layout::mn_major});
+  if (spec.staged_b) all.push_back({.transposed = spec.layout_b == Layout::mn_major});
+  return all;
+}
+
+template <class Spec>
+std::vector<RelayoutSpec> stages(const Spec&) {
+  return {};
+}
+
+// ---- What could be chosen ------------------------------------------------------------------------------------------
+
+std::vector<GemmSpec> order(const GemmSpec& spec, const MatmulSize& size, const MatmulDevice& device) {
+  return gemm_order({.spec = spec, .size = size}, device);
+}
+std::vector<DequantMatmulSpec> order(const DequantMatmulSpec& spec, const MatmulSize& size,
+                                     const MatmulDevice& device) {
+  return dequant_order(spec, size, device);
+}
+
+std::vector<GemmSpec> candidates(const GemmSpec& spec, const MatmulSize& size, const MatmulDevice& device) {
+  return gemm_candidates({.spec = spec, .size = size}, device);
+}
+std::vector<DequantMatmulSpec> candidates(const DequantMatmulSpec& spec, const MatmulSize& size,
+                                          const MatmulDevice& device) {
+  return dequant_candidates(spec, size, device);
+}
+
+class KernelList {
+ public:
+  KernelList(const MatmulDevice& device, bool with_candidates) : device_(device), with_candidates_(with_candidates) {}
+
+  template <class Spec>
+  void add(const Spec& spec) {
+    if (!runs_on(spec, device_.target)) return;
+    for (const RelayoutSpec& before : stages(spec)) add_passes(before);
+    add_passes(spec);
+  }
+
+  template <class Spec>
+  void add_matmul(const Spec& spec, const MatmulSize& size) {
+    for (const Spec& named : order(spec, size, device_)) add(named);
+    if (!with_candidates_) return;
+    for (const Spec& named : candidates(spec, size, device_)) add(named);
+  }
+
+  std::vector<KernelPass> take() { return std::move(kernels_); }
+
+ private:
+  void add_passes(const KernelSpec& spec) {
+    for (const Pass pass : passes(spec)) {
+      if (sources_.insert(generate(spec, pass).text).second) kernels_.push_back({.spec = spec, .pass = pass});
+    }
+  }
+
+  MatmulDevice device_;
+  bool with_candidates_;
+  std::vector<KernelPass> kernels_;
+  std::unordered_set<std::string> sources_;
+};
+
+}  // namespace
+
+std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevice& device,
+                                   const RecordedKernelsOptions& options) {
+  KernelList list(device, options.candidates);
+  const auto add = [&](const auto& spec) { list.add(spec); };
+  for (const KernelSpec& kernel : recording.kernels()) std::visit(add, kernel);
+
+  std::unordered_multimap<MatmulCall, const MatmulSpec*, HashCall> tuned;
+  for (const TunedMatmul& each : options.tuned) tuned.emplace(each.call, &each.chosen);
+  for (const MatmulCall& matmul : recording.matmuls()) {
+    const auto [begin, end] = tuned.equal_range(matmul);
+    for (auto each = begin; each != end; ++each) std::visit(add, *each->second);
+    std::visit([&](const auto& spec) { list.add_matmul(spec, matmul.size); }, matmul.spec);
+  }
+  return list.take();
+}
+
+}  // namespace ingot

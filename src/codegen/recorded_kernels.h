@@ -1,0 +1,40 @@
+// From what a run asked for to the kernels that the next one may need, on any GPU: those to compile ahead. A pure
+// function, as the choice of kernels is.
+//
+// An operation's spec gives all its passes. A matmul gives every kernel that the library could choose for it there: its
+// whole order (gemm_order, dequant_order), because a call may refuse the first for its addresses or strides, and what
+// those kernels launch before themselves. cuBLASLt's kernels are its own.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ingot/codegen/recording.h"
+#include "ingot/codegen/types/matmul_size.h"
+#include "ingot/codegen/types/pass.h"
+
+namespace ingot {
+
+struct KernelPass {
+  KernelSpec spec{};
+  Pass pass = Pass::main;
+  bool operator==(const KernelPass&) const = default;
+};
+
+// The kernel that tuning has found for a matmul on this GPU.
+struct TunedMatmul {
+  MatmulCall call{};
+  MatmulSpec chosen{};
+};
+
+struct RecordedKernelsOptions {
+  std::span<const TunedMatmul> tuned{};  // those of the recording's matmuls are added
+  bool candidates = false;               // also all kernels that tuning would measure
+};
+
+// Each kernel once (no two have the same source), in the recording's order. Kernels that cannot run on that GPU are
+// left out: a recording may be another GPU's.
+std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevice& device,
+                                   const RecordedKernelsOptions& options = {});
+
+}  // namespace ingot

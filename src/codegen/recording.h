@@ -1,0 +1,62 @@
+// What a run asked for: each kernel that it used, by its spec, and each matmul that it ran, by its spec and size. From
+// a recording follow the kernels to have ready for the next such run (recorded_kernels.h), and the matmuls to tune.
+//
+// As text, a line for each, which print(KernelSpec) or print(MatmulCall) makes. Empty lines and those that begin with #
+// mean nothing. So a GEMM manifest is a recording, and two recordings one after the other are their merger.
+//
+//   # Ingot recording
+//   cast bf16->e4m3fn scale=row+col out=codes,transposed pow2
+//   gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast kernel=sm90:128x256:2x1:4:cooperative
+//   gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast 8192 6144 4096
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/matmul.h"
+
+namespace ingot {
+
+// Keeps the order in which things were added, each of them once.
+class Recording {
+ public:
+  // True if it is new. A matmul is noted without the kernel that its spec may name.
+  bool add(const KernelSpec& kernel);
+  bool add(const MatmulCall& matmul);
+  void add(const Recording& other);
+
+  const std::vector<KernelSpec>& kernels() const { return kernels_; }
+  const std::vector<MatmulCall>& matmuls() const { return matmuls_; }
+  bool empty() const { return kernels_.empty() && matmuls_.empty(); }
+  bool operator==(const Recording& other) const { return kernels_ == other.kernels_ && matmuls_ == other.matmuls_; }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const KernelSpec& kernel) const { return hash_value(kernel); }
+    std::size_t operator()(const MatmulCall& matmul) const { return hash_value(matmul); }
+  };
+
+  std::vector<KernelSpec> kernels_{};
+  std::vector<MatmulCall> matmuls_{};
+  std::unordered_set<KernelSpec, Hash> known_kernels_{};
+  std::unordered_set<MatmulCall, Hash> known_matmuls_{};
+};
+
+// A line for each kernel, then for each matmul, below a line that says what the text is.
+std::string print(const Recording& recording);
+
+struct ParsedRecording {
+  Recording recording{};
+  int damaged = 0;      // lines that could not be read, and were skipped
+  std::string first{};  // of them: "line 3: \"x\" is no k; expected ..."
+};
+
+// In time proportional to the text's length. Throws nothing of its own.
+ParsedRecording parse_recording(std::string_view text);
+
+}  // namespace ingot

@@ -1,0 +1,23 @@
+// Recordings on disk (codegen/recording.h): a run appends lines to one (recorder.h); these read and write whole files.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "ingot/codegen/recording.h"
+
+namespace ingot {
+
+struct RecordingFile {
+  Recording recording{};
+  int damaged = 0;        // lines that could not be read, and were skipped
+  std::string problem{};  // "recording <file>: 2 damaged lines are ignored; line 3: ..."; empty if there are none
+};
+
+// `what` names the file in messages. Throws Error{not_found, io_failed}; the latter also for what is no regular file,
+// and for one of more than 64 MiB, which nobody has recorded.
+RecordingFile read_recording(const std::filesystem::path& file, const std::string& what = "recording");
+// Replaces the file. Throws Error{io_failed}.
+void write_recording(const std::filesystem::path& file, const Recording& recording);
+
+}  // namespace ingot
