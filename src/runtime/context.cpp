@@ -15,6 +15,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
+#include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/measure/nvtx.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
 #include "ingot/runtime/util/library.h"
@@ -135,6 +136,7 @@ ContextOptions ContextOptions::from_environment() {
     options.tuning_file = *file;
   }
   if (const auto manifest = environment("INGOT_GEMM_MANIFEST")) options.gemm_manifest = *manifest;
+  if (const auto record = environment("INGOT_RECORD")) options.record = *record;
   return options;
 }
 
@@ -155,6 +157,7 @@ struct Context::Parts {
   TuningMachine machine;
   MatmulChoices choices;
   std::unique_ptr<MatmulManifest> manifest;  // null where none is recorded
+  Recorder recorder;
   std::unique_ptr<Backend> backend;
 
  private:
@@ -178,12 +181,16 @@ Context::Parts::Parts(ContextOptions given)
       choices(options.tuning, tuning_store, options.tuning_file, machine, options.warn),
       manifest(options.gemm_manifest.empty() ? nullptr
                                              : std::make_unique<MatmulManifest>(options.gemm_manifest, options.warn)),
+      recorder(options.record, options.warn),
       backend(driver ? make_cuda_backend(*driver, options.device_index, cache,
                                          {.cublaslt = cublaslt.get(),
                                           .choices = &choices,
                                           .manifest = manifest.get(),
+                                          .recorder = &recorder,
                                           .compiles = compiler != nullptr})
-                     : make_cpu_backend(options.cpu_threads, manifest.get())) {}
+                     : make_cpu_backend(options.cpu_threads, manifest.get(), &recorder)) {
+  cache.record_with(&recorder);
+}
 
 ContextOptions Context::Parts::with_warn(ContextOptions options) {
   if (!options.warn) options.warn = warn_on_stderr;
@@ -268,6 +275,8 @@ ContextInfo Context::info() const {
   info.store_problem = parts.store.disabled_reason();
   return info;
 }
+
+Recording Context::recording() const { return parts_->recorder.recording(); }
 
 std::string version() { return INGOT_VERSION; }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/jit/kernel_cache.h"
@@ -33,6 +34,7 @@ struct ContextOptions {
   Tuning tuning = Tuning::on;             // INGOT_TUNING=on|off|frozen
   std::filesystem::path tuning_file{};    // INGOT_TUNING_FILE: records from this exported file, not from the store
   std::filesystem::path gemm_manifest{};  // INGOT_GEMM_MANIFEST: the GEMMs that are called are noted in this file
+  std::filesystem::path record{};         // INGOT_RECORD: what is asked for is noted in this file (jit/recorder.h)
   std::function<void(const std::string&)> warn{};  // default: one line on stderr
 
   // The defaults, overridden by the environment. Throws Error{invalid_argument} for a value that is not allowed.
@@ -78,6 +80,8 @@ class Context {
   // Null if NVRTC is missing.
   const Compiler* compiler() const;
   ContextInfo info() const;
+  // What has been asked for so far: every kernel and every matmul, with ContextOptions::record or without.
+  Recording recording() const;
 
  private:
   struct Parts;

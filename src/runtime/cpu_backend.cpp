@@ -7,6 +7,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "ingot/runtime/cast/amax_history_operation.h"
@@ -25,6 +26,7 @@
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/norm/check_norm.h"
 #include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/quantize/check_quantize.h"
@@ -58,7 +60,8 @@ class CpuCastList final : public CastList {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, MatmulManifest* manifest) : pool_(threads), manifest_(manifest) {}
+  CpuBackend(int threads, MatmulManifest* manifest, Recorder* recorder)
+      : pool_(threads), manifest_(manifest), recorder_(recorder) {}
 
   Device device() const override { return {DeviceType::cpu, 0}; }
 
@@ -74,12 +77,17 @@ class CpuBackend final : public Backend {
                                            Stream& stream) override {
     check_stream(stream, *this);
     check_list(spec, tensors, device());
+    if (recorder_ != nullptr) {
+      CastSpec of_list = spec;
+      of_list.list = true;
+      recorder_->note(of_list);
+    }
     return std::make_unique<CpuCastList>(*this, spec, tensors);
   }
 
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, [this](const auto& of, const auto& checked, ThreadPool& pool) {
-      note(of, gemm_size(of, checked));
+      note(of, gemm_size(of, checked), true);
       cpu::gemm(of, checked, pool);
     });
   }
@@ -126,7 +134,7 @@ class CpuBackend final : public Backend {
 
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, [this](const auto& of, const auto& checked, ThreadPool& pool) {
-      if (!of.batch_invariant) note(of, dequant_size(checked));  // others are not tuned
+      note(of, dequant_size(checked), !of.batch_invariant);
       cpu::dequant_matmul(of, checked, pool);
     });
   }
@@ -198,25 +206,31 @@ class CpuBackend final : public Backend {
   void run(const Spec& spec, const Tensors& tensors, Stream& stream, const Operation& operation) {
     check_stream(stream, *this);
     check(spec, tensors, device());
+    if (recorder_ != nullptr && !is_matmul<Spec>) recorder_->note(spec);
     if (hook_ != nullptr) hook_->before(stream);
     operation(spec, tensors, pool_);
     if (hook_ != nullptr) hook_->after(spec, Pass::main, stream);
   }
 
   template <class Spec>
-  void note(const Spec& spec, const MatmulSize& size) {
-    if (manifest_ != nullptr && size.m != 0 && size.n != 0 && size.k != 0) manifest_->note(spec, size);
+  static constexpr bool is_matmul = std::is_same_v<Spec, GemmSpec> || std::is_same_v<Spec, DequantMatmulSpec>;
+
+  template <class Spec>
+  void note(const Spec& spec, const MatmulSize& size, bool is_tuned) {
+    if (recorder_ != nullptr) recorder_->note(spec, size);
+    if (manifest_ != nullptr && is_tuned && size.m != 0 && size.n != 0 && size.k != 0) manifest_->note(spec, size);
   }
 
   ThreadPool pool_;
   MatmulManifest* manifest_;
+  Recorder* recorder_;
   LaunchHook* hook_ = nullptr;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(int threads, MatmulManifest* manifest) {
-  return std::make_unique<CpuBackend>(threads, manifest);
+std::unique_ptr<Backend> make_cpu_backend(int threads, MatmulManifest* manifest, Recorder* recorder) {
+  return std::make_unique<CpuBackend>(threads, manifest, recorder);
 }
 
 }  // namespace ingot

@@ -9,8 +9,11 @@
 namespace ingot {
 
 class MatmulManifest;
+class Recorder;
 
-// threads: 0 = all cores. Every GEMM is noted in `manifest`, which may be null.
-std::unique_ptr<Backend> make_cpu_backend(int threads = 0, MatmulManifest* manifest = nullptr);
+// threads: 0 = all cores. Every GEMM is noted in `manifest`, and what a GPU would be asked for in `recorder`; both may
+// be null.
+std::unique_ptr<Backend> make_cpu_backend(int threads = 0, MatmulManifest* manifest = nullptr,
+                                          Recorder* recorder = nullptr);
 
 }  // namespace ingot

@@ -8,6 +8,7 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/matmul.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
 
@@ -25,6 +26,7 @@ DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec
   // requested.
   const bool is_tuned = !spec.batch_invariant;
   if (services_.manifest != nullptr && is_tuned && size.k != 0) services_.manifest->note(spec, size);
+  if (services_.recorder != nullptr) services_.recorder->note(spec, size);
   Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};
   if (services_.choices != nullptr && is_tuned && !names_kernel(spec)) {
     if (const MatmulSpec* const chosen = services_.choices->find({.spec = spec, .size = size})) {

@@ -1,5 +1,6 @@
 #include "ingot/runtime/gemm/gemm_plans.h"
 
+#include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
 
@@ -14,6 +15,7 @@ std::span<const GemmSpec> GemmPlans::find(const GemmSpec& spec, const MatmulSize
 
 GemmPlans::Entry GemmPlans::make(std::size_t hash, const GemmCall& call) const {
   if (services_.manifest != nullptr && call.size.k != 0) services_.manifest->note(call.spec, call.size);
+  if (services_.recorder != nullptr) services_.recorder->note(call.spec, call.size);
   Entry entry{.hash = hash, .call = call, .order = {}};
   if (services_.choices != nullptr && call.spec.kernel == GemmKernel::automatic) {
     if (const MatmulSpec* const chosen = services_.choices->find({.spec = call.spec, .size = call.size})) {

@@ -13,6 +13,7 @@
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel.h"
+#include "ingot/runtime/jit/recorder.h"
 
 namespace ingot {
 
@@ -24,6 +25,7 @@ KernelCache::~KernelCache() = default;
 
 const Kernel& KernelCache::get(const KernelSpec& spec, Pass pass) {
   if (const Kernel* kernel = table_.find(spec, pass)) return *kernel;
+  if (recorder_ != nullptr) recorder_->note(spec);
   return *table_.insert(spec, pass, &get(generate(spec, pass)));
 }
 

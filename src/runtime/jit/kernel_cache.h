@@ -19,6 +19,7 @@ namespace ingot {
 
 class Kernel;
 class Driver;
+class Recorder;  // runtime/jit/recorder.h
 
 class KernelCache {
  public:
@@ -51,6 +52,9 @@ class KernelCache {
   // ended, throws the error of the first spec that failed.
   void warm(std::span<const KernelSpec> specs, Target target, int threads);
 
+  // Tells it of every spec that is asked for the first time. Call this before any thread uses the cache.
+  void record_with(Recorder* recorder) { recorder_ = recorder; }
+
   Stats stats() const;
   Target target() const { return target_; }
 
@@ -70,6 +74,7 @@ class KernelCache {
   SingleFlight<KernelKey, std::shared_ptr<const Kernel>> loaded_kernels_;
   std::atomic<std::int64_t> compiled_{0};
   std::atomic<std::int64_t> loaded_{0};
+  Recorder* recorder_ = nullptr;
 };
 
 }  // namespace ingot

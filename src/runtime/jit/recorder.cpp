@@ -1,0 +1,47 @@
+#include "ingot/runtime/jit/recorder.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+#include <utility>
+
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/recording_file.h"
+#include "ingot/runtime/util/append_line.h"
+
+namespace ingot {
+
+Recorder::Recorder(std::filesystem::path file, Warn warn) : file_(std::move(file)), warn_(std::move(warn)) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file_, error)) return;
+  try {
+    RecordingFile there = read_recording(file_);
+    in_file_ = std::move(there.recording);
+    if (there.damaged > 0 && warn_) warn_(there.problem);
+  } catch (const Error& problem) {
+    if (warn_) warn_(fmt::format("recording {}", problem.what()));
+  }
+}
+
+void Recorder::note(const KernelSpec& kernel) { add(kernel); }
+
+void Recorder::note(const MatmulSpec& matmul, const MatmulSize& size) {
+  if (size.m > 0 && size.n > 0 && size.k > 0) add(MatmulCall{.spec = without_kernel(matmul), .size = size});
+}
+
+Recording Recorder::recording() const {
+  const std::lock_guard lock(mutex_);
+  return recording_;
+}
+
+template <class Noted>
+void Recorder::add(const Noted& noted) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!recording_.add(noted) || file_.empty() || !in_file_.add(noted)) return;
+  }
+  const std::string problem = append_line(file_, print(noted));
+  if (!problem.empty() && warn_) warn_(fmt::format("recording {} cannot be written: {}", file_.string(), problem));
+}
+
+}  // namespace ingot

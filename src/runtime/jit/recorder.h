@@ -1,0 +1,41 @@
+// Notes what a run asks for: the kernels that it uses, each at its first use, and its matmuls. It is told of them where
+// kernels are looked up for the first time and plans are made, never on the way to a launch. With a file it also
+// appends a line for each: processes may share the file, each line is one write, and what the file has already is not
+// repeated by those that start later.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "ingot/codegen/recording.h"
+
+namespace ingot {
+
+class Recorder {
+ public:
+  using Warn = std::function<void(const std::string&)>;
+
+  // A file that cannot be read or written, or that has damaged lines, only causes a warning.
+  explicit Recorder(std::filesystem::path file = {}, Warn warn = {});
+
+  // Thread-safe. A matmul whose sizes are not all above 0 is not noted.
+  void note(const KernelSpec& kernel);
+  void note(const MatmulSpec& matmul, const MatmulSize& size);
+
+  // What this object has been told; what was in the file before is not part of it.
+  Recording recording() const;
+
+ private:
+  template <class Noted>
+  void add(const Noted& noted);
+
+  std::filesystem::path file_;
+  Warn warn_;
+  mutable std::mutex mutex_;  // guards the rest; not held while a file is written
+  Recording recording_;
+  Recording in_file_;
+};
+
+}  // namespace ingot
