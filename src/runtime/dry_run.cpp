@@ -1,0 +1,62 @@
+#include "ingot/runtime/dry_run.h"
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/cuda/dry_driver.h"
+#include "ingot/runtime/cuda_backend.h"
+#include "ingot/runtime/jit/compiler.h"
+#include "ingot/runtime/jit/kernel_cache.h"
+#include "ingot/runtime/jit/kernel_store.h"
+#include "ingot/runtime/jit/recorder.h"
+
+namespace ingot {
+namespace {
+
+constexpr int kRegisters = 64;  // of a thread: what a kernel in one launch has, whose grid depends on it
+
+// Its kernels are loaded and launched by a driver that does nothing.
+class DryCompiler final : public Compiler {
+ public:
+  std::string identity() const override { return "dry run"; }
+  CompiledKernel compile(const Source& source, Target) const override {
+    return {.lowered_name = source.name,
+            .cubin = std::vector<std::byte>(1),
+            .resources = {.registers = kRegisters},
+            .log = {}};
+  }
+};
+
+}  // namespace
+
+// Members are constructed in this order, and each uses those above it.
+struct DryRun::Parts {
+  explicit Parts(const Gpu& of)
+      : gpu(of),
+        driver(make_dry_driver(gpu)),
+        store(std::filesystem::path()),
+        cache(&compiler, store, gpu.target, driver.get()),
+        backend(make_cuda_backend(*driver, 0, cache, {.recorder = &recorder})) {
+    cache.record_with(&recorder);
+  }
+
+  Gpu gpu;
+  std::unique_ptr<Driver> driver;
+  DryCompiler compiler;
+  KernelStore store;
+  KernelCache cache;
+  Recorder recorder;
+  std::unique_ptr<Backend> backend;
+};
+
+DryRun::DryRun(const Gpu& gpu) : parts_(std::make_unique<Parts>(gpu)) {}
+DryRun::~DryRun() = default;
+
+const Gpu& DryRun::gpu() const { return parts_->gpu; }
+Backend& DryRun::backend() { return *parts_->backend; }
+Recording DryRun::recording() const { return parts_->recorder.recording(); }
+
+}  // namespace ingot

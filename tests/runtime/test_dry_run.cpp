@@ -1,0 +1,207 @@
+// The CUDA backend on a driver that does nothing: what it is given, and what it asks for.
+#include "ingot/runtime/dry_run.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/cuda/dry_driver.h"
+#include "ingot/runtime/stream.h"
+#include "support/expect_error.h"
+
+using namespace ingot;
+using test::check_contains;
+using test::error_of;
+
+namespace {
+
+struct Fixture {
+  DryRun dry{gpu_named("h200")};
+  Backend& backend = dry.backend();
+  Stream stream{backend};
+
+  OwnedTensor tensor(Dtype dtype, std::int64_t rows, std::int64_t cols) { return {backend, dtype, rows, cols}; }
+  std::vector<std::string> kernels() const {
+    std::vector<std::string> lines;
+    const Recording recording = dry.recording();
+    for (const KernelSpec& spec : recording.kernels()) lines.push_back(print(spec));
+    return lines;
+  }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(dry_driver)
+
+BOOST_AUTO_TEST_CASE(it_is_the_named_gpu) {
+  for (const Gpu& gpu : known_gpus()) {
+    const auto driver = make_dry_driver(gpu);
+    BOOST_TEST(driver->device_count() == 1);
+    BOOST_TEST(driver->device_name(0) == gpu.device);
+    BOOST_TEST((driver->device_target(0) == gpu.target));
+    BOOST_TEST(driver->multiprocessors(0) == gpu.multiprocessors);
+    BOOST_TEST(driver->overlaps_kernels(0) == (gpu.target.major >= 9));
+    const CurrentContext current(*driver, 0);
+    CUdevice device = -1;
+    int bytes = 0;
+    BOOST_TEST(driver->api().cuCtxGetDevice(&device) == CUDA_SUCCESS);
+    BOOST_TEST(driver->api().cuDeviceGetAttribute(&bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                                                  device) == CUDA_SUCCESS);
+    BOOST_TEST(bytes == gpu.block_shared_bytes);
+  }
+  check_contains(error_of(
+                     [] {
+                       make_dry_driver(
+                           {.name = "mine", .device = "", .target = {}, .multiprocessors = 1, .block_shared_bytes = 1});
+                     },
+                     ErrorCode::invalid_argument),
+                 {"\"mine\" must be one of"});
+}
+
+// A driver that lacks a function would crash at its first use.
+BOOST_AUTO_TEST_CASE(it_has_every_function) {
+  const auto driver = make_dry_driver(gpu_named("h100"));
+#define INGOT_CHECK(function) BOOST_TEST((driver->api().function != nullptr), #function " is missing");
+  INGOT_DRIVER_FUNCTIONS(INGOT_CHECK)
+#undef INGOT_CHECK
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_FIXTURE_TEST_SUITE(dry_run, Fixture)
+
+BOOST_AUTO_TEST_CASE(memory_is_addresses) {
+  std::set<std::uintptr_t> ends;
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> pieces;
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{256}, std::size_t{1} << 40U, std::size_t{3}}) {
+    const auto at = reinterpret_cast<std::uintptr_t>(backend.allocate(bytes));
+    BOOST_TEST(at % 256 == 0U);
+    for (const auto& [begin, end] : pieces) BOOST_TEST((at >= end || at + bytes <= begin));
+    pieces.emplace_back(at, at + bytes);
+  }
+  backend.release(reinterpret_cast<void*>(pieces[0].first));
+  BOOST_TEST(backend.allocate(0) == nullptr);
+  check_contains(error_of([&] { backend.allocate(std::size_t{1} << 60U); }, ErrorCode::out_of_memory),
+                 {"no room for 1152921504606846976 bytes"});
+
+  void* const data = backend.allocate(16);
+  std::array<unsigned char, 16> host{};
+  host.fill(7);
+  backend.copy_from_host(data, host.data(), host.size(), stream);
+  backend.copy_to_host(host.data(), data, host.size(), stream);
+  BOOST_TEST(std::ranges::all_of(host, [](unsigned char byte) { return byte == 0; }));
+}
+
+BOOST_AUTO_TEST_CASE(streams_fences_and_marks) {
+  Stream other(backend);
+  BOOST_TEST(other.handle() != stream.handle());
+  stream.wait_for(other);
+  backend.synchronize(stream);
+  void* const mark = backend.create_mark();
+  backend.record_mark(mark, stream);
+  BOOST_TEST(backend.microseconds_between(mark, mark) == 0.0);
+  backend.destroy_mark(mark);
+}
+
+BOOST_AUTO_TEST_CASE(a_cast_is_recorded_by_its_spec) {
+  const OwnedTensor input = tensor(Dtype::bf16, 4096, 4096);
+  const OwnedTensor codes = tensor(Dtype::e4m3fn, 4096, 4096);
+  const OwnedTensor factors = tensor(Dtype::f32, 1, 4096);
+  const CastSpec spec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowwise};
+  for (int i = 0; i < 2; ++i) {
+    backend.cast(spec, {.input = input, .codes = codes, .factors = factors}, stream);
+  }
+  BOOST_TEST((kernels() == std::vector{print(KernelSpec(spec))}));
+  BOOST_TEST(backend.launches() >= 2);
+  BOOST_TEST(dry.recording().matmuls().empty());
+}
+
+// It asks for the kernel that runs where cuBLASLt does not, and the call gives the whole order.
+BOOST_AUTO_TEST_CASE(a_gemm_is_recorded_by_spec_and_size) {
+  const OwnedTensor a = tensor(Dtype::bf16, 8192, 4096);
+  const OwnedTensor b = tensor(Dtype::bf16, 6144, 4096);
+  const OwnedTensor out = tensor(Dtype::bf16, 8192, 6144);
+  backend.gemm({.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16}, {.a = a, .b = b, .out = out}, stream);
+  const Recording recording = dry.recording();
+  BOOST_REQUIRE(recording.matmuls().size() == 1U);
+  BOOST_TEST(print(recording.matmuls()[0]) == "gemm bf16*bf16->bf16 nt 8192 6144 4096");
+  BOOST_TEST((kernels() == std::vector<std::string>{"gemm bf16*bf16->bf16 nt kernel=mma:128x128"}));
+  BOOST_TEST(kernels_of(recording, matmul_device(dry.gpu())).size() == 2U);  // mma, simt
+}
+
+// Checks are the library's own.
+BOOST_AUTO_TEST_CASE(errors_are_those_of_a_gpu) {
+  const OwnedTensor a = tensor(Dtype::bf16, 8, 16);
+  const OwnedTensor out = tensor(Dtype::bf16, 8, 8);
+  check_contains(error_of(
+                     [&] {
+                       backend.gemm({.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16},
+                                    {.a = a, .b = a, .out = a}, stream);
+                     },
+                     ErrorCode::invalid_argument),
+                 {"out"});
+  BOOST_TEST(dry.recording().empty());
+}
+
+// Nothing may be loaded during a capture: the step must have run before, as on a GPU.
+BOOST_AUTO_TEST_CASE(captures_load_nothing) {
+  const auto driver = make_dry_driver(gpu_named("h200"));
+  const Driver::Api& api = driver->api();
+  const OwnedTensor input = tensor(Dtype::bf16, 64, 64);
+  const OwnedTensor sum = tensor(Dtype::f32, 1, 64);
+  const auto step = [&] {
+    backend.column_sum({.in = Dtype::bf16, .out = Dtype::f32}, {.input = input, .sum = sum}, stream);
+  };
+  BOOST_TEST(!backend.capturing(stream));
+  BOOST_TEST(api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+  BOOST_TEST(backend.capturing(stream));
+  check_contains(error_of(step, ErrorCode::invalid_argument), {"run the step once before"});
+  CUgraph graph = nullptr;
+  BOOST_TEST(api.cuStreamEndCapture(stream.handle(), &graph) == CUDA_SUCCESS);
+  step();
+  const Recording before = dry.recording();
+  BOOST_TEST(api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+  step();
+  BOOST_TEST(api.cuStreamEndCapture(stream.handle(), &graph) == CUDA_SUCCESS);
+  CUgraphExec executable = nullptr;
+  BOOST_TEST(api.cuGraphInstantiate(&executable, graph, 0) == CUDA_SUCCESS);
+  BOOST_TEST(api.cuGraphLaunch(executable, stream.handle()) == CUDA_SUCCESS);
+  BOOST_TEST((dry.recording() == before));
+}
+
+// Each has a driver of its own, and threads may share one.
+BOOST_AUTO_TEST_CASE(several_at_once) {
+  DryRun l40s(gpu_named("l40s"));
+  const auto run = [](DryRun& on) {
+    Stream own(on.backend());
+    const OwnedTensor a(on.backend(), Dtype::e4m3fn, 256, 256);
+    const OwnedTensor factor(on.backend(), Dtype::f32, 1, 1);
+    const OwnedTensor out(on.backend(), Dtype::bf16, 256, 256);
+    on.backend().gemm({}, {.a = a, .b = a, .factor_a = factor, .factor_b = factor, .out = out}, own);
+  };
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      run(dry);
+      run(l40s);
+    });
+  }
+  threads.clear();
+  const auto kernel_on = [](const DryRun& on) { return std::get<GemmSpec>(on.recording().kernels().at(0)).kernel; };
+  BOOST_TEST(dry.recording().kernels().size() == 1U);
+  BOOST_TEST((kernel_on(dry) == GemmKernel::sm90));
+  BOOST_TEST((kernel_on(l40s) == GemmKernel::mma));
+}
+
+BOOST_AUTO_TEST_SUITE_END()

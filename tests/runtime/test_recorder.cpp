@@ -1,0 +1,252 @@
+// Recordings in files: what a run notes, shared by threads and processes, and read back whatever happened to the file.
+#include "ingot/runtime/jit/recorder.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ingot/nn/float8_linear.h"
+#include "ingot/nn/weight_only.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/jit/recording_file.h"
+#include "ingot/runtime/tuning/matmul_manifest.h"
+#include "ingot/runtime/tuning/tuned_matmuls.h"
+#include "support/expect_error.h"
+#include "support/processes.h"
+#include "support/temporary_directory.h"
+#include "support/tuning_records.h"
+
+using namespace ingot;
+using test::check_contains;
+using test::error_of;
+
+namespace {
+
+struct Fixture {
+  std::string text() const {
+    std::ifstream stream(file);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  Recorder make() {
+    return Recorder(file, [this](const std::string& line) { warnings.push_back(line); });
+  }
+  ContextOptions on_the_cpu() const {
+    ContextOptions options = ContextOptions::from_environment();
+    options.where = ContextOptions::Where::cpu;
+    options.store_root = std::filesystem::path();
+    options.cuda_root = "none";
+    return options;
+  }
+
+  test::TemporaryDirectory directory;
+  std::filesystem::path file = directory.path() / "recording";
+  std::vector<std::string> warnings;
+};
+
+// One forward and backward pass.
+void run_step(Context& context, const LinearConfig& config) {
+  constexpr std::int64_t kTokens = 32;
+  constexpr std::int64_t kIn = 64;
+  constexpr std::int64_t kOut = 48;
+  Backend& backend = context.backend();
+  Stream stream(backend);
+  const OwnedTensor input(backend, Dtype::bf16, kTokens, kIn);
+  const OwnedTensor weight(backend, Dtype::bf16, kOut, kIn);
+  const OwnedTensor output(backend, Dtype::bf16, kTokens, kOut);
+  const OwnedTensor grad_weight(backend, Dtype::bf16, kOut, kIn);
+  for (const OwnedTensor* tensor : {&input, &weight, &output}) {
+    backend.fill_zero(tensor->view().data, byte_span(*tensor, "tensor"), stream);
+  }
+  Float8Linear linear(backend, {.in_features = kIn, .out_features = kOut}, config);
+  linear.forward({.input = input, .weight = weight, .output = output}, stream);
+  linear.backward({.grad_output = output, .grad_weight = grad_weight}, stream);
+}
+
+constexpr const char* kTensorwiseStep =
+    "cast bf16->e4m3fn scale=tensor out=codes,transposed\n"
+    "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor fast 32 48 64\n"
+    "cast bf16->e5m2 scale=tensor out=transposed\n"
+    "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor 48 64 32\n";
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(recorder, Fixture)
+
+BOOST_AUTO_TEST_CASE(each_thing_once_and_nothing_that_the_file_has) {
+  {
+    Recorder one = make();
+    for (int i = 0; i < 2; ++i) {
+      one.note(KernelSpec(RelayoutSpec{}));
+      one.note(GemmSpec{.kernel = GemmKernel::simt}, {1, 2, 3});
+      one.note(GemmSpec{}, {1, 2, 0});
+    }
+  }
+  Recorder next = make();
+  next.note(GemmSpec{}, {1, 2, 3});
+  next.note(KernelSpec(RelayoutSpec{.transposed = true}));
+  BOOST_TEST(text() ==
+             "relayout copied\n"
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor 1 2 3\n"
+             "relayout transposed\n");
+  BOOST_TEST(next.recording().kernels().size() == 1U);  // its own
+  BOOST_TEST(next.recording().matmuls().size() == 1U);
+  BOOST_TEST(warnings.empty());
+}
+
+BOOST_AUTO_TEST_CASE(without_a_file_it_keeps_what_it_is_told) {
+  Recorder recorder;
+  recorder.note(KernelSpec(RelayoutSpec{}));
+  BOOST_TEST((recorder.recording().kernels() == std::vector<KernelSpec>{RelayoutSpec{}}));
+}
+
+BOOST_AUTO_TEST_CASE(threads_and_processes_share_it) {
+  std::vector<pid_t> writers;
+  for (int w = 0; w < 4; ++w) {
+    writers.push_back(test::start_process([&] {
+      Recorder recorder(file);
+      const auto note_all = [&] {
+        for (std::int64_t m = 1; m <= 50; ++m) recorder.note(GemmSpec{}, {m, 8, 8});
+        recorder.note(KernelSpec(RelayoutSpec{}));
+      };
+      const std::jthread other(note_all);
+      note_all();
+      return 0;
+    }));
+  }
+  for (const pid_t writer : writers) BOOST_TEST(test::wait_for(writer) == 0);
+  const RecordingFile shared = read_recording(file);
+  BOOST_TEST(shared.recording.matmuls().size() == 50U);
+  BOOST_TEST(shared.recording.kernels().size() == 1U);
+  BOOST_TEST(shared.damaged == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_a_warning) {
+  file = directory.path() / "no" / "recording";
+  Recorder recorder = make();
+  recorder.note(GemmSpec{}, {1, 2, 3});
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0] == "recording " + file.string() + " cannot be written: No such file or directory");
+}
+
+BOOST_AUTO_TEST_CASE(damaged_lines_are_one_warning_and_the_next_line_stands_alone) {
+  std::ofstream(file) << "relayout copied\nrelayout sideways\nrelayout tran";
+  Recorder recorder = make();
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0] == "recording " + file.string() +
+                                ": 2 damaged lines are ignored; line 2: \"sideways\" must be copied or transposed");
+  recorder.note(KernelSpec(RelayoutSpec{.transposed = true}));
+  BOOST_TEST(text() == "relayout copied\nrelayout sideways\nrelayout tran\nrelayout transposed\n");
+}
+
+// What an operator may name by mistake, or a power failure leaves.
+BOOST_AUTO_TEST_CASE(files_that_are_no_recordings) {
+  check_contains(error_of([&] { read_recording(file); }, ErrorCode::not_found),
+                 {file.string() + ": there is no such recording; a run with INGOT_RECORD"});
+  check_contains(error_of([&] { read_recording(directory.path()); }, ErrorCode::io_failed),
+                 {"is no regular file; name a file that holds a recording"});
+  check_contains(error_of([&] { read_recording("/dev/zero"); }, ErrorCode::io_failed), {"is no regular file"});
+  const std::filesystem::path fifo = directory.path() / "fifo";
+  BOOST_REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  check_contains(error_of([&] { read_recording(fifo); }, ErrorCode::io_failed), {"is no regular file"});
+  std::ofstream(file) << "relayout copied\n";
+  std::filesystem::resize_file(file, (std::uintmax_t{64} << 20U) + 1);
+  check_contains(error_of([&] { read_recording(file); }, ErrorCode::io_failed),
+                 {"has more than 67108864 bytes and is no recording"});
+  std::filesystem::resize_file(file, 4096);
+  const RecordingFile torn = read_recording(file);
+  BOOST_TEST(torn.recording.kernels().size() == 1U);
+  BOOST_TEST(torn.problem == "recording " + file.string() + ": 1 damaged line is ignored; line 2: has a NUL byte");
+}
+
+BOOST_AUTO_TEST_CASE(written_and_read_back) {
+  Recording recording;
+  recording.add(KernelSpec(RelayoutSpec{}));
+  recording.add(MatmulCall{.spec = GemmSpec{}, .size = {1, 2, 3}});
+  write_recording(file, recording);
+  BOOST_TEST((read_recording(file).recording == recording));
+  check_contains(error_of([&] { write_recording(directory.path() / "no" / "file", recording); }, ErrorCode::io_failed),
+                 {"cannot be written: No such file or directory"});
+}
+
+// `ingot tune --manifest` takes a recording: its kernels are no damage, and what cannot be tuned is left out.
+BOOST_AUTO_TEST_CASE(a_recording_is_a_gemm_manifest) {
+  std::ofstream(file) << "relayout copied\ngemm bf16*bf16->bf16 nt 8 8 8\n"
+                      << "dequant_matmul bf16*e4m3fn->bf16 packed scale=row batch_invariant 8 64 64\n"
+                      << "dequant_matmul bf16*e4m3fn->bf16 packed scale=row 8 64 64\n";
+  const MatmulManifestFile manifest = read_matmul_manifest(file);
+  BOOST_TEST(manifest.damaged == 0, manifest.problem);
+  BOOST_TEST(manifest.calls.size() == 2U);
+}
+
+// Also on the CPU, where programs are tried before they run on a GPU.
+BOOST_AUTO_TEST_CASE(a_context_records_a_training_step) {
+  ContextOptions options = on_the_cpu();
+  options.record = file;
+  options.gemm_manifest = directory.path() / "manifest";
+  Context context(options);
+  BOOST_TEST(context.recording().empty());
+  for (int step = 0; step < 2; ++step) run_step(context, tensorwise());
+  BOOST_TEST(text() == kTensorwiseStep);
+  BOOST_TEST((context.recording() == read_recording(file).recording));
+  BOOST_TEST((read_matmul_manifest(options.gemm_manifest).calls == context.recording().matmuls()));
+}
+
+BOOST_AUTO_TEST_CASE(batch_invariant_matmuls_are_recorded) {
+  Context context(on_the_cpu());
+  Backend& backend = context.backend();
+  Stream stream(backend);
+  const OwnedTensor weight(backend, Dtype::bf16, 48, 64);
+  const OwnedTensor x(backend, Dtype::bf16, 3, 64);
+  const OwnedTensor y(backend, Dtype::bf16, 3, 48);
+  for (const OwnedTensor* tensor : {&weight, &x}) {
+    backend.fill_zero(tensor->view().data, byte_span(*tensor, "tensor"), stream);
+  }
+  WeightOnlyLinear::quantize(backend, weight, {.batch_invariant = true}, stream).forward(x, y, stream);
+  BOOST_REQUIRE(context.recording().matmuls().size() == 1U);
+  BOOST_TEST(print(context.recording().matmuls()[0]) ==
+             "dequant_matmul bf16*e4m3fn->bf16 packed scale=row batch_invariant 3 48 64");
+}
+
+// Two programs, one after the other, as a user runs them.
+BOOST_AUTO_TEST_CASE(INGOT_RECORD_names_the_file_of_two_processes) {
+  const auto run = [&](const LinearConfig& config) {
+    return test::run_in_process([&] {
+      setenv("INGOT_RECORD", file.c_str(), 1);
+      Context context(on_the_cpu());
+      run_step(context, config);
+      return 0;
+    });
+  };
+  BOOST_TEST(run(tensorwise()) == 0);
+  BOOST_TEST(text() == kTensorwiseStep);
+  BOOST_TEST(run(tensorwise()) == 0);
+  BOOST_TEST(text() == kTensorwiseStep);
+  BOOST_TEST(run(high_precision()) == 0);
+  BOOST_TEST(text() == std::string(kTensorwiseStep) +
+                           "gemm bf16*bf16->bf16 nt 32 48 64\n"
+                           "gemm bf16*bf16->bf16 tn 48 64 32\n");
+}
+
+BOOST_AUTO_TEST_CASE(tuning_records_of_gpus_of_that_size) {
+  const MatmulDevice h200 = matmul_device(gpu_named("h200"));
+  std::vector<TuningRecord> records{test::record(), test::dequant_record(), test::record(16)};
+  records[2].machine.multiprocessors = 78;
+  const std::vector<TunedMatmul> tuned = tuned_matmuls(records, h200);
+  BOOST_REQUIRE(tuned.size() == 2U);
+  BOOST_TEST((tuned[0].call == MatmulCall{.spec = records[0].spec, .size = records[0].size}));
+  BOOST_TEST((tuned[0].chosen == records[0].chosen));
+  BOOST_TEST(tuned_matmuls(records, matmul_device(gpu_named("h20"))).size() == 1U);
+  BOOST_TEST(tuned_matmuls(records, matmul_device(gpu_named("b200"))).empty());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
