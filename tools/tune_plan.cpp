@@ -1,5 +1,4 @@
-// A model's layers are the linear ones of one block, fused as usual (query, key and value; gate and up), and the head.
-// A program that multiplies anything else records a manifest.
+// A program that multiplies anything else than a known model's layers records a manifest.
 #include "tune_plan.h"
 
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "ingot/codegen/dequant/dequant_granularities.h"
+#include "ingot/nn/known_models.h"
 #include "ingot/nn/linear_gemms.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
@@ -19,32 +19,6 @@
 
 namespace ingot::tools {
 namespace {
-
-struct Model {
-  std::string_view name;
-  std::int64_t hidden;
-  std::int64_t key_value;  // heads of keys times their size
-  std::int64_t intermediate;
-  std::int64_t vocabulary;
-};
-
-constexpr std::array kModels{
-    Model{"llama2-7b", 4096, 4096, 11008, 32000}, Model{"llama2-70b", 8192, 1024, 28672, 32000},
-    Model{"llama3-8b", 4096, 1024, 14336, 128256}, Model{"llama3-70b", 8192, 1024, 28672, 128256}};
-
-struct Layer {
-  std::string name;
-  std::int64_t in_features;
-  std::int64_t out_features;
-};
-
-std::vector<Layer> layers(const Model& model) {
-  return {{"qkv", model.hidden, model.hidden + 2 * model.key_value},
-          {"attention_out", model.hidden, model.hidden},
-          {"gate_up", model.hidden, 2 * model.intermediate},
-          {"down", model.intermediate, model.hidden},
-          {"lm_head", model.hidden, model.vocabulary}};
-}
 
 [[noreturn]] void refuse(const char* option, std::string_view value, const std::string& allowed) {
   throw Error(ErrorCode::invalid_argument, option, fmt::format("\"{}\" must be {}", value, allowed));
@@ -202,11 +176,12 @@ std::vector<PlannedGemm> plan(const TuneRequest& request) {
   Plan made(request);
   for (const std::string& mnk : request.mnk) made.add_layer("", parse_mnk(mnk));
   if (!request.set.empty()) {
-    const auto* const model = std::ranges::find(kModels, std::string_view(request.set), &Model::name);
-    if (model == kModels.end()) refuse("--set", request.set, "one of " + names(kModels));
+    const auto models = known_models();
+    const auto model = std::ranges::find(models, std::string_view(request.set), &KnownModel::name);
+    if (model == models.end()) refuse("--set", request.set, "one of " + names(models));
     const std::int64_t tokens = request.tokens.value_or(request.weight_only.empty() ? 8192 : 16);
     if (tokens <= 0) refuse("--tokens", std::to_string(tokens), "a number of at least 1");
-    for (const Layer& layer : layers(*model)) {
+    for (const ModelLayer& layer : layers_of(*model)) {
       made.add_layer(layer.name, {tokens, layer.in_features, layer.out_features});
     }
   }

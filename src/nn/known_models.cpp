@@ -1,0 +1,22 @@
+#include "ingot/nn/known_models.h"
+
+#include <array>
+
+namespace ingot {
+
+std::span<const KnownModel> known_models() {
+  static constexpr std::array kModels{
+      KnownModel{"llama2-7b", 4096, 4096, 11008, 32000}, KnownModel{"llama2-70b", 8192, 1024, 28672, 32000},
+      KnownModel{"llama3-8b", 4096, 1024, 14336, 128256}, KnownModel{"llama3-70b", 8192, 1024, 28672, 128256}};
+  return kModels;
+}
+
+std::vector<ModelLayer> layers_of(const KnownModel& model) {
+  return {{"qkv", model.hidden, model.hidden + 2 * model.key_value},
+          {"attention_out", model.hidden, model.hidden},
+          {"gate_up", model.hidden, 2 * model.intermediate},
+          {"down", model.intermediate, model.hidden},
+          {"lm_head", model.hidden, model.vocabulary}};
+}
+
+}  // namespace ingot

@@ -1,0 +1,30 @@
+// The linear layers of known models, by name: the sets of `ingot tune --set`. A model's layers are those of one block,
+// fused as usual (query, key and value; gate and up), and the head.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ingot {
+
+struct KnownModel {
+  std::string_view name;  // "llama3-8b"
+  std::int64_t hidden;
+  std::int64_t key_value;  // heads of keys times their size
+  std::int64_t intermediate;
+  std::int64_t vocabulary;
+};
+
+struct ModelLayer {
+  std::string name;  // "gate_up"
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;
+};
+
+std::span<const KnownModel> known_models();
+std::vector<ModelLayer> layers_of(const KnownModel& model);
+
+}  // namespace ingot

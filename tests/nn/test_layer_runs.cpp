@@ -1,0 +1,206 @@
+// Layers that run dry ask for what they ask for when they run.
+#include "ingot/nn/layer_runs.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ingot/codegen/gemm/gemm_candidates.h"
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/nn/linear_gemms.h"
+#include "ingot/nn/recipes.h"
+#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/stream.h"
+
+using namespace ingot;
+
+namespace {
+
+bool is_matmul(const KernelSpec& spec) {
+  return std::holds_alternative<GemmSpec>(spec) || std::holds_alternative<DequantMatmulSpec>(spec);
+}
+
+// All but matmuls, whose kernels are a GPU's choice, and what serves them.
+using Lines = std::set<std::string>;
+
+Lines casts_of(const Recording& recording) {
+  Lines lines;
+  for (const KernelSpec& spec : recording.kernels()) {
+    if (!is_matmul(spec) && !std::holds_alternative<RelayoutSpec>(spec)) lines.insert(print(spec));
+  }
+  return lines;
+}
+
+Lines matmuls_of(const Recording& recording) {
+  Lines lines;
+  for (const MatmulCall& call : recording.matmuls()) lines.insert(print(call));
+  return lines;
+}
+
+// The launches of a backend that computes.
+class Seen final : public LaunchHook {
+ public:
+  void before(const Stream&) override {}
+  void after(const KernelSpec& spec, Pass, const Stream&) override {
+    if (!is_matmul(spec)) casts.insert(print(spec));
+  }
+  Lines casts;
+};
+
+template <class Run>
+void check_same_casts(const std::string& what, const Run& run) {
+  const std::unique_ptr<Backend> cpu = make_cpu_backend(2);
+  Seen seen;
+  cpu->set_launch_hook(&seen);
+  run(*cpu);
+  DryRun dry(gpu_named("h200"));
+  run(dry.backend());
+  const Lines found = casts_of(dry.recording());
+  BOOST_TEST(found == seen.casts, what << ": casts differ" << boost::test_tools::per_element());
+}
+
+std::vector<TrainedLayer> small_layers() {
+  using Kind = TrainedLayerKind;
+  return {{.name = "linear", .kind = Kind::linear, .in_features = 256, .out_features = 128},
+          {.name = "bias", .kind = Kind::linear, .in_features = 256, .out_features = 128, .bias = true},
+          {.name = "rms", .kind = Kind::rms_norm_linear, .in_features = 256, .out_features = 128},
+          {.name = "layer", .kind = Kind::layer_norm_linear, .in_features = 256, .out_features = 128, .bias = true},
+          {.name = "mlp", .kind = Kind::gated_mlp, .in_features = 128, .out_features = 256}};
+}
+
+const KnownModel& llama3_8b() {
+  return *std::ranges::find(known_models(), std::string_view("llama3-8b"), &KnownModel::name);
+}
+
+std::vector<LinearConfig> all_recipes() {
+  std::vector<LinearConfig> all;
+  for (const Recipe& recipe : recipes()) all.push_back(recipe.config);
+  return all;
+}
+
+std::size_t count_matmuls(const std::vector<KernelPass>& kernels) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(kernels, [](const KernelPass& kernel) { return is_matmul(kernel.spec); }));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(layer_runs)
+
+BOOST_AUTO_TEST_CASE(each_recipe_and_layer_casts_as_the_cpu_does) {
+  for (const Recipe& recipe : recipes()) {
+    for (const TrainedLayer& layer : small_layers()) {
+      check_same_casts(std::string(recipe.name) + " " + layer.name, [&](Backend& backend) {
+        run_training(backend, {.layers = {layer},
+                               .recipes = {recipe.config},
+                               .tokens = {128},
+                               .grad_weight = Dtype::f32,
+                               .accumulate = true,
+                               .recompute = true});
+      });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(weights_are_quantized_as_on_the_cpu) {
+  for (const WeightOnlyOptions& options :
+       {WeightOnlyOptions{.dtype = Dtype::e4m3fn}, WeightOnlyOptions{.dtype = Dtype::e4m3fn, .scale = kRowGroups},
+        WeightOnlyOptions{.dtype = Dtype::e2m1fn, .mx = true},
+        WeightOnlyOptions{.dtype = Dtype::e4m3fn, .layout = WeightLayout::row_major}}) {
+    check_same_casts(std::string(name(options.dtype)), [&](Backend& backend) {
+      run_decoding(backend, {.layers = {{.name = "linear", .in_features = 256, .out_features = 128, .bias = true}},
+                             .weights = {options},
+                             .tokens = {1, 16},
+                             .high_precision = true});
+    });
+  }
+}
+
+// The matmuls of a layer are those that tuning plans, and with accumulation more.
+BOOST_AUTO_TEST_CASE(matmuls_of_every_recipe) {
+  const TrainedLayer layer{.name = "qkv", .in_features = 4096, .out_features = 6144};
+  for (const Recipe& recipe : recipes()) {
+    Lines planned;
+    for (const LinearGemm& gemm :
+         linear_gemms(recipe.config, {.tokens = 8192, .in_features = 4096, .out_features = 6144}, Dtype::bf16)) {
+      planned.insert(print(gemm.call));
+    }
+    const auto matmuls = [&](bool accumulate) {
+      DryRun dry(gpu_named("h200"));
+      run_training(dry.backend(),
+                   {.layers = {layer}, .recipes = {recipe.config}, .tokens = {8192}, .accumulate = accumulate});
+      return matmuls_of(dry.recording());
+    };
+    BOOST_TEST(matmuls(false) == planned, recipe.name << boost::test_tools::per_element());
+    BOOST_TEST(std::ranges::includes(matmuls(true), planned));
+    BOOST_TEST(matmuls(true).size() == 4U);
+  }
+}
+
+// Of all its recipes. The GEMMs are compared with linear_gemms() and gemm_order(), without a run. A step of 8192 tokens
+// needs no memory here.
+BOOST_AUTO_TEST_CASE(a_model_of_8_billion_parameters) {
+  for (const char* const gpu : {"h200", "h20", "l40s"}) {
+    DryRun dry(gpu_named(gpu));
+    const MatmulDevice device = matmul_device(dry.gpu());
+    run_training(dry.backend(), {.layers = training_layers(llama3_8b()), .recipes = all_recipes(), .tokens = {8192}});
+    const Recording recording = dry.recording();
+    const std::vector<KernelPass> kernels = kernels_of(recording, device);
+
+    std::set<std::string> expected;
+    for (const ModelLayer& layer : layers_of(llama3_8b())) {
+      for (const LinearConfig& recipe : all_recipes()) {
+        for (const LinearGemm& gemm :
+             linear_gemms(recipe, {8192, layer.in_features, layer.out_features}, Dtype::bf16)) {
+          for (const GemmSpec& each : gemm_order(gemm.call, device)) {
+            if (each.kernel != GemmKernel::cublaslt) expected.insert(generate(each).text);
+          }
+        }
+      }
+    }
+    std::set<std::string> found;
+    std::set<std::string> sources;
+    for (const KernelPass& kernel : kernels) {
+      const std::string text = generate(kernel.spec, kernel.pass).text;
+      sources.insert(text);
+      if (is_matmul(kernel.spec)) found.insert(text);
+    }
+    BOOST_TEST((found == expected), gpu);
+    BOOST_TEST(sources.size() == kernels.size());
+    // What the run itself asked for is among them.
+    for (const KernelSpec& spec : recording.kernels()) {
+      BOOST_TEST(sources.contains(generate(spec, Pass::main).text), print(spec));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(how_many_kernels_a_model_of_8_billion_parameters_takes) {
+  DryRun training(gpu_named("h200"));
+  run_training(training.backend(),
+               {.layers = training_layers(llama3_8b()), .recipes = all_recipes(), .tokens = {8192}});
+  const MatmulDevice device = matmul_device(training.gpu());
+  BOOST_TEST(training.recording().matmuls().size() == 69U);  // as `ingot tune --set llama3-8b` lists
+  const std::vector<KernelPass> kernels = kernels_of(training.recording(), device);
+  BOOST_TEST(kernels.size() == 42U);
+  BOOST_TEST(count_matmuls(kernels) == 17U);
+  BOOST_TEST(count_matmuls(kernels_of(training.recording(), device, {.candidates = true})) == 58U);
+
+  DryRun decoding(gpu_named("h200"));
+  run_decoding(decoding.backend(), {.layers = decoding_layers(llama3_8b()),
+                                    .weights = {{.dtype = Dtype::e4m3fn}, {.dtype = Dtype::e2m1fn, .mx = true}},
+                                    .tokens = {1, 16, 64}});
+  const std::vector<KernelPass> decoders = kernels_of(decoding.recording(), device);
+  BOOST_TEST(decoding.recording().matmuls().size() == 30U);
+  BOOST_TEST(decoders.size() == 45U);
+  BOOST_TEST(count_matmuls(decoders) == 41U);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
