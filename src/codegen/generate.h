@@ -12,7 +12,7 @@
 namespace ingot {
 
 // A CUDA C++ translation unit. `text` must define `constexpr auto kKernel = &some_kernel;`, and may #include any file
-// of templates/ by its path there ("cast/cast_tiles.cuh").
+// of templates/ by its path there ("cast/cast_tiles.cuh"), and nothing else.
 struct Source {
   std::string name;  // shown in messages, never part of a key
   std::string text;

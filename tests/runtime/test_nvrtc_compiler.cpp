@@ -3,6 +3,7 @@
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,14 +15,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 #include <vector>
 
+#include "support/processes.h"
 #include "support/refused.h"
+#include "support/temporary_directory.h"
 
 using namespace ingot;
 using ingot::test::refused;
+using ingot::test::TemporaryDirectory;
 
 namespace {
 
@@ -48,6 +54,10 @@ double milliseconds(const std::function<void()>& work) {
   work();
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
+
+const std::string kOnlyTemplates =
+    ", but a kernel may include only Ingot's templates, by their path there (\"cast/cast_tiles.cuh\"): a file that the "
+    "kernel's key does not cover could change without the kernel being compiled again; copy its text into the source";
 
 }  // namespace
 
@@ -142,7 +152,8 @@ BOOST_AUTO_TEST_CASE(a_source_without_the_kernel_or_its_header_says_so) {
   BOOST_TEST(contains(error.message, "must define `constexpr auto kKernel = &some_kernel;`"), error.message);
 
   error = refused([&] { compiler->compile({"x", "#include \"nowhere.cuh\"\n"}, kHopper); });
-  BOOST_TEST(contains(error.message, "could not open source file \"nowhere.cuh\""), error.message);
+  BOOST_TEST(error.message == "x: line 1 has #include \"nowhere.cuh\"" + kOnlyTemplates);
+  BOOST_TEST(contains(error.log, ">     1 | #include \"nowhere.cuh\"\n"), error.log);
 
   error = refused([&] { compiler->compile(source_of("__global__ void k() { asm(\"nonsense;\"); }"), kHopper); });
   BOOST_TEST(contains(error.message, "Not a name of any known instruction: 'nonsense'"), error.message);
@@ -154,21 +165,39 @@ BOOST_AUTO_TEST_CASE(a_source_without_the_kernel_or_its_header_says_so) {
 
 BOOST_AUTO_TEST_CASE(nothing_is_read_from_the_working_directory) {
   const auto compiler = open({});
-  char folder[] = "/tmp/ingot-cwd-XXXXXX";
-  BOOST_REQUIRE(::mkdtemp(folder) != nullptr);
-  const std::string file = std::string(folder) + "/here.cuh";
-  if (std::FILE* stream = std::fopen(file.c_str(), "w")) {
-    std::fputs("__global__ void k() {}\n", stream);
-    std::fclose(stream);
-  }
-  char before[4096];
-  BOOST_REQUIRE(::getcwd(before, sizeof(before)) != nullptr);
-  BOOST_REQUIRE(::chdir(folder) == 0);
+  const TemporaryDirectory folder;
+  std::ofstream(folder.path() / "here.cuh") << "__global__ void k() {}\n";
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
   const auto error = refused([&] { compiler->compile(source_of("#include \"here.cuh\""), kHopper); });
-  BOOST_REQUIRE(::chdir(before) == 0);
-  ::unlink(file.c_str());
-  ::rmdir(folder);
-  BOOST_TEST(contains(error.message, "could not open source file \"here.cuh\""), error.message);
+  std::filesystem::current_path(before);
+  BOOST_TEST(error.message == "a kernel: line 1 has #include \"here.cuh\"" + kOnlyTemplates);
+}
+
+// NVRTC opens absolute paths whatever its options. What was compiled with such a file would be served after the file
+// has changed.
+BOOST_AUTO_TEST_CASE(files_that_no_key_covers_are_refused) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "mine.h";
+  std::ofstream(path) << "constexpr int kMine = 1;\n";
+  const std::string quoted = '"' + path + '"';
+  const std::string kernel = "__global__ void k(int* p) { *p = 1; }";
+  const auto compiler = open({{"ours.cuh", "constexpr int kOurs = 1;\n"}, {"theirs.cuh", "\n#include " + quoted}});
+  const auto message = [&](const std::string& text) {
+    return refused([&] { compiler->compile(source_of(text + "\n" + kernel), kHopper); }).message;
+  };
+  BOOST_TEST(message("#include \"ours.cuh\"\n#if __has_include(<ours.cuh>)\n#endif") == "nothing was thrown");
+  BOOST_TEST(message("#include " + quoted) == "a kernel: line 1 has #include " + quoted + kOnlyTemplates);
+  BOOST_TEST(message("#include \"theirs.cuh\"") ==
+             "a kernel: line 2 of theirs.cuh has #include " + quoted + kOnlyTemplates);
+  BOOST_TEST(message("\n#define MINE " + quoted + "\n#include MINE") ==
+             "a kernel: line 3 has #include MINE" + kOnlyTemplates);
+  BOOST_TEST(message("#if __has_include(" + quoted + ")\n#endif") ==
+             "a kernel: line 1 has __has_include(" + quoted + ")" + kOnlyTemplates);
+  BOOST_TEST(message("#define JOIN(a, b) a##b\n#if JOIN(__has_, include)(" + quoted + ")\n#endif") ==
+             "a kernel: it has a macro with ##, which could make a __has_include" + kOnlyTemplates);
+  const Source source = source_of("#include " + quoted + "\n" + kernel);
+  BOOST_TEST(refused([&] { static_cast<void>(compiler->ptx(source, kHopper)); }).threw);
 }
 
 BOOST_AUTO_TEST_CASE(the_same_source_gives_the_same_bytes) {
@@ -221,6 +250,17 @@ BOOST_AUTO_TEST_CASE(threads_compile_at_once) {
     BOOST_TEST(kernel.lowered_name == "_Z1kPi");
     BOOST_TEST(!kernel.cubin.empty());
   }
+}
+
+// Without a thread to be had, the signal handlers are put back a little later; the kernel compiles all the same.
+BOOST_AUTO_TEST_CASE(the_first_compile_needs_no_thread) {
+  const auto compiler = open();
+  const auto child = [&] {
+    const rlimit none{0, 0};
+    if (::setrlimit(RLIMIT_NPROC, &none) != 0) return 1;
+    return compiler->compile(source_of("__global__ void k() {}"), kHopper).lowered_name == "_Z1kv" ? 0 : 2;
+  };
+  BOOST_TEST(ingot::test::run_unprivileged(child) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(missing_nvrtc_says_where_it_was_looked_for) {

@@ -128,8 +128,9 @@ std::string with_numbered_source(std::string_view log, const std::string& unit_n
     text += fmt::format("\n{}:\n", file);
     int shown = 0;  // the last line that is shown already
     for (const int line : marked[file]) {
+      const int count = static_cast<int>(lines.size());
       const int first = std::max(shown + 1, line - kAround);
-      const int last = std::min(static_cast<int>(lines.size()), line + kAround);
+      const int last = line >= count - kAround ? count : line + kAround;  // a #line may give any number
       if (shown > 0 && first > shown + 1) text += "        ...\n";
       for (int i = first; i <= last; ++i) {
         text += fmt::format("{} {:>5} | {}\n", marked[file].contains(i) ? '>' : ' ', i,

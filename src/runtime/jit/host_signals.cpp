@@ -1,6 +1,7 @@
 #include "ingot/runtime/jit/host_signals.h"
 
 #include <mutex>
+#include <system_error>
 
 namespace ingot {
 namespace {
@@ -28,9 +29,8 @@ HostSignals::HostSignals() : lock_(one_at_a_time()) {
         std::this_thread::yield();
       }
     });
-  } catch (...) {
-    ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
-    throw;
+  } catch (const std::system_error&) {
+    // No more threads are to be had: the handlers are put back when the compile has ended.
   }
   sigset_t waiting = mask_;
   for (const int signal : kSignals) ::sigaddset(&waiting, signal);
@@ -38,8 +38,7 @@ HostSignals::HostSignals() : lock_(one_at_a_time()) {
 }
 
 HostSignals::~HostSignals() {
-  keeper_.request_stop();
-  keeper_.join();
+  keeper_ = {};  // stops it and waits for its end
   put_back();
   ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
 }

@@ -12,9 +12,11 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "ingot/codegen/source_files.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/compile_log.h"
 #include "ingot/runtime/jit/host_signals.h"
@@ -66,6 +68,9 @@ constexpr std::string_view kOptions[] = {"--std=c++20", "--fmad=false", "--ptxas
 constexpr std::string_view kNewerOptions[] = {"--no-cache", "--no-source-include", "--modify-stack-limit=false",
                                               "--frandom-seed="};
 
+// The kernels of a compiler that compiled sources with files that no key covers are not to be found any more.
+constexpr std::string_view kFilesRule = "templates' files only";
+
 constexpr const char* kPrimer = "__global__ void prime() {}\n";
 
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
@@ -100,6 +105,21 @@ std::string fingerprint(const std::string& path) {
   file.seekg(0).read(bytes.data(), part);
   file.seekg(size - part).read(bytes.data() + part, part);
   return fmt::format("{}-{}", size, hex(XXH3_64bits(bytes.data(), bytes.size())));
+}
+
+[[noreturn]] void refuse(const ForeignFile& foreign, const Source& source, const std::string& unit,
+                         const TemplateFiles& templates) {
+  const std::string where = foreign.line == 0      ? "it has"
+                            : foreign.file.empty() ? fmt::format("line {} has", foreign.line)
+                                                   : fmt::format("line {} of {} has", foreign.line, foreign.file);
+  const std::string reason = fmt::format(
+      "{} {}, but a kernel may include only Ingot's templates, by their path there "
+      "(\"cast/cast_tiles.cuh\"): a file that the kernel's key does not cover could change without the "
+      "kernel being compiled again; copy its text into the source",
+      where, foreign.words);
+  const std::string log =
+      fmt::format("{}({}): error: {}\n", foreign.file.empty() ? unit : foreign.file, std::max(foreign.line, 1), reason);
+  throw Error(ErrorCode::compile_failed, source.name, reason, with_numbered_source(log, unit, source.text, templates));
 }
 
 class Program {
@@ -196,12 +216,14 @@ struct NvrtcCompiler::State {
   std::vector<std::string> newer_options;  // of kNewerOptions, those that this NVRTC knows
   std::string version;                     // "13.0.88"
   std::string problem;                     // why nothing compiles, or empty
+  std::optional<ForeignFiles> foreign;
 
   void prime();
   Program compile(const Source& source, Target target, std::string& log, const std::string& expression);
 };
 
 void NvrtcCompiler::State::prime() {
+  foreign.emplace(templates);
   const HostSignals guarded;
   std::vector<std::string> known(std::begin(kNewerOptions), std::end(kNewerOptions));
   while (true) {
@@ -238,6 +260,7 @@ Program NvrtcCompiler::State::compile(const Source& source, Target target, std::
 
   const std::string seed = hex(XXH3_64bits(source.text.data(), source.text.size()));
   const std::string unit = "/ingot/" + seed + ".cu";
+  if (const auto file = foreign->first(source.text)) refuse(*file, source, unit, templates);
   std::vector<std::string> options(std::begin(kOptions), std::end(kOptions));
   options.push_back("--gpu-architecture=" + print(target));
   for (const std::string& option : newer_options) options.push_back(option.ends_with('=') ? option + seed : option);
@@ -291,9 +314,9 @@ std::unique_ptr<NvrtcCompiler> NvrtcCompiler::open(const std::string& cuda_root,
     return nullptr;
   }
   state.templates = std::move(templates);
-  state.identity =
-      fmt::format("ingot {}; templates {}; nvrtc {}.{} {} {}; options", INGOT_VERSION, digest(state.templates),
-                  state.major, state.minor, fingerprint(state.library.path()), fingerprint(state.builtins.path()));
+  state.identity = fmt::format("ingot {}; templates {}; nvrtc {}.{} {} {}; {}; options", INGOT_VERSION,
+                               digest(state.templates), state.major, state.minor, fingerprint(state.library.path()),
+                               fingerprint(state.builtins.path()), kFilesRule);
   for (const std::string_view option : kOptions) state.identity += fmt::format(" {}", option);
   for (const std::string_view option : kNewerOptions) state.identity += fmt::format(" {}", option);
   return compiler;
