@@ -4,7 +4,6 @@
 
 #include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/measure/nvtx.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
+#include "ingot/runtime/util/environment.h"
 #include "ingot/runtime/util/library.h"
 
 namespace ingot {
@@ -25,13 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Where = ContextOptions::Where;
-
-// An empty variable counts as unset.
-std::optional<std::string> environment(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
-}
 
 [[noreturn]] void refuse(const char* variable, const std::string& value, const std::string& allowed) {
   throw Error(ErrorCode::invalid_argument, variable, fmt::format("is \"{}\", but must be {}", value, allowed));

@@ -7,6 +7,8 @@ Wings: on each floor a file lies in its family's room, or in a room that no fami
 rooms ahead of it in the lists below, so that they have no circles. Files at a floor's root are apart: they join the rooms
 together, and any room may include them.
 
+Nothing in src reads the environment but src/runtime/util/environment.cpp, which gives a setuid program none of it.
+
 What is installed (ingot.h and all that it includes in turn) includes only the standard library and POSIX.
 """
 
@@ -26,7 +28,8 @@ ROOMS = {
 # The files that stay at a floor's root, without their extensions.
 ROOT_FILES = {
     "templates": ["platform", "formats", "granularity", "numerics", "scaling", "memory", "reduce", "vec8", "vec8_tiles"],
-    "src/codegen": ["kernel_spec", "generate", "template_files", "matmul", "recording", "recorded_kernels"],
+    "src/codegen": ["kernel_spec", "generate", "template_files", "source_files", "matmul", "recording"]
+    + ["recorded_kernels"],
     "src/runtime": ["backend", "buffer", "check", "check_tensor", "check_scales", "context", "error", "stream", "tensor"]
     + ["cpu_backend", "cuda_backend", "dry_run", "visit"],
 }
@@ -44,6 +47,10 @@ FOR_ALL_FLOORS = ["ingot/runtime/error.h"]
 IMPURE = ["atomic", "condition_variable", "cuda.h", "dlfcn.h", "filesystem", "fstream", "future", "mutex"]
 IMPURE += ["shared_mutex", "thread", "unistd.h"]
 MAY_READ_FILES = ["template_files"]
+
+# A call that reads the environment, and the one file that may.
+READS_ENVIRONMENT = re.compile(r"\b(getenv|secure_getenv|environ|temp_directory_path)\b")
+MAY_READ_ENVIRONMENT = "src/runtime/util/environment.cpp"
 
 FLOORS = ["src/codegen", "src/runtime", "src/nn"]  # each may include those before it, and templates
 WHY_THERE = {
@@ -126,6 +133,10 @@ class Checker:
             return self.refuse(file, f"a {path.suffix} file belongs in {where}: NVRTC compiles templates/ and only them")
         if floor in ROOMS:
             self.check_place(floor, file, within, includes)
+        found = READS_ENVIRONMENT.search(re.sub(r"//.*", "", path.read_text()))
+        if found and file != MAY_READ_ENVIRONMENT:
+            self.refuse(file, f"uses {found[1]}: call environment() of ingot/runtime/util/environment.h, so that a "
+                        "setuid program takes nothing from its caller")
         for include in includes:
             if include.startswith('"'):
                 self.check_quoted(floor, file, within, include[1:-1], includes)

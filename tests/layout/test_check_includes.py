@@ -80,6 +80,12 @@ WRONG = {
         '#include "digest.h"\n',
         ["includes digest.h, which is neither ingot/<floor>/<path>.h nor a file of templates/"],
     ),
+    # The environment.
+    "src/nn/caller.cpp": (
+        '#include <cstdlib>\nconst char* home() { return std::getenv("HOME"); }  // getenv\n',
+        ["uses getenv: call environment() of ingot/runtime/util/environment.h"],
+    ),
+    "src/nn/comment.cpp": ("// getenv\n", []),
     # What is installed.
     "src/runtime/util/published.h": (
         '#include <fmt/format.h>\n#include "platform.cuh"\n',

@@ -1,23 +1,34 @@
 // Context: options from the environment, the choice of device and its reason, missing libraries, and warnings.
 #include "ingot/runtime/context.h"
 
+#include <sys/auxv.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ingot/runtime/jit/compiler.h"
 #include "ingot/runtime/stream.h"
+#include "ingot/runtime/util/library.h"
+#include "ingot/runtime/util/store_directory.h"
+#include "support/processes.h"
 #include "support/refused.h"
 #include "support/temporary_directory.h"
 
 using namespace ingot;
+namespace fs = std::filesystem;
 using ingot::test::refused;
 using ingot::test::TemporaryDirectory;
 
@@ -66,9 +77,90 @@ const LibraryInfo& library(const ContextInfo& info, const std::string& name) {
   return *found;
 }
 
+// By a loop that is long enough for several threads.
+float largest(Context& context) {
+  Stream stream(context.backend());
+  std::vector<float> input(std::size_t{256} * 1024, 1.0F);
+  input.back() = -3000.0F;
+  float amax = -1.0F;
+  context.backend().amax({.in = Dtype::f32},
+                         {.input = matrix(input.data(), Dtype::f32, 256, 1024, context.device()),
+                          .amax = vector(&amax, Dtype::f32, 1, context.device())},
+                         stream);
+  return amax;
+}
+
+// The thread sanitizer ends a child that starts a thread.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kThreadsAfterFork = false;
+#else
+constexpr bool kThreadsAfterFork = true;
+#endif
+
 }  // namespace
 
 BOOST_TEST_GLOBAL_FIXTURE(NoGpu);
+
+// A setuid program: this one, copied and given the bit, and started by nobody with INGOT_TEST_SETUID set.
+namespace {
+
+constexpr int kNotSetuid = 77;  // the file system or a sandbox ignores the bit
+constexpr const char* kPlanted = "libingot-planted.so";
+
+// What the program took from its caller: 0 if nothing.
+int run_setuid() {
+  if (::getauxval(AT_SECURE) == 0) return kNotSetuid;
+  try {
+    if (!ContextOptions::from_environment().templates.empty()) return 1;
+  } catch (const Error&) {
+    return 2;  // a value was read, and refused
+  }
+  if (!default_store_root().empty()) return 3;
+  std::string problem;
+  return Library::open_cuda({kPlanted}, "", problem) ? 4 : 0;
+}
+
+// Runs before Boost.Test reads anything.
+const int kChild = [] {
+  if (std::getenv("INGOT_TEST_SETUID") != nullptr) std::_Exit(run_setuid());
+  return 0;
+}();
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_setuid_program_takes_nothing_from_its_caller) {
+  BOOST_REQUIRE(kChild == 0);
+  if (::geteuid() != 0) {
+    BOOST_TEST_MESSAGE("skipped: only root can start a setuid program as someone else");
+    return;
+  }
+  const TemporaryDirectory folder;
+  const fs::path program = folder.path() / "program";
+  fs::permissions(folder.path(), fs::perms(0755));
+  fs::copy_file("/proc/self/exe", program);
+  BOOST_REQUIRE(::chmod(program.c_str(), 04755) == 0);
+  std::string problem;
+  fs::copy_file(Library::open("libm.so.6", problem).path(), folder.path() / kPlanted);
+  const std::vector<std::string> variables{"CUDA_PATH=" + folder.path().string(),
+                                           "CUDA_HOME=" + folder.path().string(),
+                                           "HOME=" + folder.path().string(),
+                                           "XDG_CACHE_HOME=" + folder.path().string(),
+                                           "INGOT_CACHE_DIR=" + folder.path().string(),
+                                           "INGOT_TEMPLATES=" + folder.path().string(),
+                                           "INGOT_CUDA_ROOT=/nowhere",
+                                           "INGOT_TEST_SETUID=1"};
+  const auto start = [&] {
+    std::vector<char*> environment;
+    for (const std::string& variable : variables) environment.push_back(const_cast<char*>(variable.c_str()));
+    environment.push_back(nullptr);
+    char* arguments[] = {const_cast<char*>("program"), nullptr};
+    ::execve(program.c_str(), arguments, environment.data());
+    return 98;
+  };
+  const int taken = test::run_unprivileged(start);
+  if (taken == kNotSetuid) BOOST_TEST_MESSAGE("skipped: setuid bits have no effect here");
+  BOOST_TEST((taken == 0 || taken == kNotSetuid), "it took something: " << taken);
+}
 
 BOOST_AUTO_TEST_CASE(the_environment_sets_options) {
   const TemporaryDirectory folder;
@@ -170,6 +262,40 @@ BOOST_AUTO_TEST_CASE(the_cpu_works_when_asked_for_by_name) {
                           .amax = vector(&amax, Dtype::f32, 1, context.device())},
                          stream);
   BOOST_TEST(amax == 3.0F);
+}
+
+// A pool thread that waits when the program forks is not there in the child, but the pool's memory says that it waits.
+BOOST_AUTO_TEST_CASE(a_forked_child_uses_and_destroys_the_parents_context_and_makes_its_own) {
+  const TemporaryDirectory folder;
+  ContextOptions options = options_in(folder);
+  options.where = ContextOptions::Where::cpu;
+  options.cpu_threads = 4;
+  auto parents = std::make_unique<Context>(options);
+  BOOST_TEST(largest(*parents) == 3000.0F);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until the threads wait
+  const auto child = [&] {
+    ::alarm(20);
+    if (largest(*parents) != 3000.0F) return 1;
+    parents.reset();
+    if (kThreadsAfterFork) {
+      Context own(options);
+      if (largest(own) != 3000.0F) return 2;
+    }
+    return 0;
+  };
+  BOOST_TEST(test::run_in_process(child) == 0);
+  BOOST_TEST(largest(*parents) == 3000.0F);
+}
+
+BOOST_AUTO_TEST_CASE(a_context_without_a_thread_to_be_had_runs_on_the_callers) {
+  const TemporaryDirectory folder;
+  const auto child = [&] {
+    const rlimit none{0, 0};
+    if (::setrlimit(RLIMIT_NPROC, &none) != 0) return 1;
+    Context context({.where = ContextOptions::Where::cpu, .store_root = fs::path(), .cpu_threads = 4});
+    return largest(context) == 3000.0F ? 0 : 2;
+  };
+  BOOST_TEST(test::run_unprivileged(child) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(cuda_by_name_without_a_gpu_is_an_error_that_says_what_to_do) {

@@ -1,13 +1,15 @@
 // A pool of threads for loops with independent iterations. How a loop is cut into ranges depends only on its length,
 // never on the number of threads, and so neither do results.
+//
+// A child made by fork() has none of its parent's threads. There a pool that the parent made runs its loops on the
+// calling thread, and is destroyed without waiting for anyone.
 #pragma once
 
-#include <condition_variable>
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <memory>
 
 namespace ingot {
 
@@ -15,13 +17,13 @@ class ThreadPool {
  public:
   using Body = std::function<void(std::int64_t begin, std::int64_t end)>;
 
-  // 0 = all cores. The calling thread is one of them.
+  // 0 = all cores. The calling thread is one of them. With fewer where the process can have no more.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const;
 
   // Calls body on the ranges [0, grain), [grain, 2 * grain), ... of [0, count) and returns when all are done. Rethrows
   // the first exception of a body. Thread-safe: one loop at a time gets the workers, the others run on their callers'
@@ -30,18 +32,11 @@ class ThreadPool {
 
  private:
   struct Loop;
-  void work();
+  struct Workers;
+  bool has_workers() const;
 
-  std::vector<std::thread> workers_;
-  std::mutex in_use_;  // held by the caller whose loop has the workers
-
-  std::mutex mutex_;  // guards all below
-  std::condition_variable changed_;
-  std::condition_variable left_;
-  Loop* loop_ = nullptr;
-  std::uint64_t loops_ = 0;  // loops begun: tells a worker a new one from the one it has just left
-  int inside_ = 0;           // workers that are in *loop_
-  bool stopping_ = false;
+  std::unique_ptr<Workers> workers_;
+  pid_t process_;  // which has the workers
 };
 
 }  // namespace ingot

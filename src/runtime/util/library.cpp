@@ -10,19 +10,15 @@
 #include <link.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <utility>
+
+#include "ingot/runtime/util/environment.h"
 
 namespace ingot {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // The folders in `folder` whose names start with `prefix`, newest version first. Empty if it cannot be read.
 std::vector<fs::path> folders_in(const fs::path& folder, const std::string& prefix) {
@@ -64,11 +60,12 @@ std::vector<SearchPath> search_paths(const std::string& explicit_root) {
   std::vector<SearchPath> list;
   if (!explicit_root.empty()) list.push_back(toolkit("INGOT_CUDA_ROOT", explicit_root));
   for (const char* variable : {"CUDA_PATH", "CUDA_HOME"}) {
-    if (const std::string root = environment(variable); !root.empty()) list.push_back(toolkit(variable, root));
+    if (const auto root = environment(variable)) list.push_back(toolkit(variable, *root));
   }
   list.push_back({"the loader's path", {}, true});
   list.push_back(toolkit("", "/usr/local/cuda"));
-  std::vector<std::string> prefixes{environment("VIRTUAL_ENV"), environment("HOME"), "/usr/local", "/usr"};
+  std::vector<std::string> prefixes{environment("VIRTUAL_ENV").value_or(""), environment("HOME").value_or(""),
+                                    "/usr/local", "/usr"};
   if (!prefixes[1].empty()) prefixes[1] += "/.local";
   std::erase(prefixes, "");
   SearchPath wheels{fmt::format("the nvidia wheels of Python in {}", fmt::join(prefixes, ", ")), {}};

@@ -13,9 +13,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <memory>
 #include <system_error>
+
+#include "ingot/runtime/util/environment.h"
+#include "ingot/runtime/util/file_size_signal.h"
 
 namespace ingot {
 namespace {
@@ -280,6 +282,7 @@ bool StoreDirectory::write(const FileDescriptor& root, const std::string& folder
   FileDescriptor written(
       openat(tmp.get(), tmp_name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!written) return fail(errno);
+  const FileSizeSignal ignored;
   const auto rename = [&] { return renameat(tmp.get(), tmp_name.c_str(), target.get(), name.c_str()) == 0; };
   bool published = write_all(written.get(), content) && written.close() && rename();
   if (!published && (errno == EISDIR || errno == EEXIST || errno == ENOTEMPTY)) {
@@ -325,12 +328,9 @@ void StoreDirectory::warn_once(const std::string& text) {
   if (warn_) warn_(text);
 }
 
-// secure_getenv: a setuid program takes no paths from its caller.
+// A setuid program finds none of these set (environment.h), and so keeps nothing.
 fs::path default_store_root() {
-  const auto variable = [](const char* name) {
-    const char* value = secure_getenv(name);
-    return fs::path(value == nullptr ? "" : value);
-  };
+  const auto variable = [](const char* name) { return fs::path(environment(name).value_or("")); };
   if (const fs::path chosen = variable("INGOT_CACHE_DIR"); !chosen.empty()) return chosen;
   if (const fs::path cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "ingot";
   if (const fs::path home = variable("HOME"); home.is_absolute()) return home / ".cache" / "ingot";
