@@ -21,6 +21,7 @@
 
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_store.h"
+#include "ingot/runtime/util/write_file.h"
 #include "support/processes.h"
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
@@ -398,11 +399,10 @@ BOOST_AUTO_TEST_CASE(parent_is_read_only) {
   fs::permissions(directory.path(), fs::perms::owner_all);
 }
 
-// Files are limited to 4 KiB, so that the write fails in the middle.
+// Files are limited to 4 KiB, so that the write fails in the middle. The signal that says so would end the program.
 BOOST_AUTO_TEST_CASE(write_fails_half_way) {
   const Item large("large", 1 << 20);
   BOOST_TEST(test::run_in_process([&] {
-               signal(SIGXFSZ, SIG_IGN);
                const rlimit small{4096, RLIM_INFINITY};
                const rlimit none{RLIM_INFINITY, RLIM_INFINITY};
                if (setrlimit(RLIMIT_FSIZE, &small) != 0) return test::kThrew;
@@ -417,6 +417,39 @@ BOOST_AUTO_TEST_CASE(write_fails_half_way) {
                if (setrlimit(RLIMIT_FSIZE, &none) != 0) return test::kThrew;
                put(store, large);
                return failures({failed, clean, small_works, store.find(large.key) == large.kernel});
+             }) == 0);
+}
+
+// The signal of a write that is too large is the library's; others of that number are the program's.
+BOOST_AUTO_TEST_CASE(the_programs_own_handler_of_sigxfsz) {
+  const Item large("large", 1 << 20);
+  BOOST_TEST(test::run_in_process([&] {
+               static volatile sig_atomic_t handled = 0;
+               signal(SIGXFSZ, [](int) { handled = handled + 1; });
+               const rlimit small{4096, RLIM_INFINITY};
+               if (setrlimit(RLIMIT_FSIZE, &small) != 0) return test::kThrew;
+               KernelStore store = make();
+               put(store, large);
+               const bool quiet = handled == 0 && warnings.size() == 1;
+               std::string message;
+               try {
+                 write_file(directory.path() / "file", {std::string(10000, 'x')});
+               } catch (const Error& error) {
+                 message = error.what();
+               }
+               const bool file_fails = message.ends_with("cannot be written: File too large") && handled == 0;
+               raise(SIGXFSZ);
+               const bool own = handled == 1;
+               // Blocked and waiting before the write: still waiting after it.
+               sigset_t set;
+               sigemptyset(&set);
+               sigaddset(&set, SIGXFSZ);
+               pthread_sigmask(SIG_BLOCK, &set, nullptr);
+               raise(SIGXFSZ);
+               put(store, large);
+               const bool still_blocked = handled == 1;
+               pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+               return failures({quiet, file_fails, own, still_blocked, handled == 2});
              }) == 0);
 }
 

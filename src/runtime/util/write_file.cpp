@@ -7,10 +7,12 @@
 #include <fstream>
 
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/file_size_signal.h"
 
 namespace ingot {
 
 void write_file(const std::filesystem::path& file, std::initializer_list<std::string_view> parts) {
+  const FileSizeSignal ignored;
   errno = 0;
   std::ofstream stream(file, std::ios::binary | std::ios::trunc);
   for (const std::string_view part : parts) stream << part;
