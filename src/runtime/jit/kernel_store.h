@@ -38,8 +38,8 @@ class KernelStore {
   void put(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
 
   // Keeps other processes from compiling the same key: after a miss, lock, look again, compile, put, release. If the
-  // wait times out or the store does not work, the lock is not held; compile anyway.
-  FileLock lock(const KernelKey& key, std::chrono::milliseconds wait = std::chrono::seconds(60));
+  // wait times out (far beyond any compile: a holder that dies releases it) or the store does not work, it is not held.
+  FileLock lock(const KernelKey& key, std::chrono::milliseconds wait = std::chrono::minutes(10));
 
   // Absolute, or empty.
   const std::filesystem::path& root() const { return directory_.root(); }
