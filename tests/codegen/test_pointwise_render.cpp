@@ -123,6 +123,29 @@ BOOST_AUTO_TEST_CASE(no_text_of_the_users_gets_in) {
 }
 
 // If render() changes on purpose, replace the file with the one that this test leaves in its folder.
+// A kernel has many copies of what is inlined.
+BOOST_AUTO_TEST_CASE(a_long_expression_is_a_function_that_is_called) {
+  const auto called = [](const Pointwise& expression) {
+    return render(expression, "F", reproducible32).find("  __attribute__((noinline)) static") != std::string::npos;
+  };
+  const auto nested = [](int functions) {
+    std::string text = "x";
+    for (int i = 0; i < functions; ++i) text = "tanh(" + text + ")";
+    return parse_pointwise(text);
+  };
+  BOOST_TEST(!called(nested(12)));
+  BOOST_TEST(called(nested(13)));
+  std::string product = "x";
+  for (int i = 0; i < 60; ++i) product += " + x^" + std::to_string(i + 3);
+  BOOST_TEST(!called(parse_pointwise(product)));
+  for (const PointwiseFunction& function : built_in_functions()) {
+    const Pointwise expression =
+        parse_pointwise(std::string(function.name) + "(" + std::string(function.parameters) + ")");
+    BOOST_TEST(!called(expression), function.name);
+    BOOST_TEST(!called(backward(expression, "x")), function.name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(the_compiled_text_is_what_render_gives) {
   const std::string expected = all_rendered();
   const std::string path = INGOT_SOURCE_DIR "/tests/codegen/pointwise_rendered.inc";
