@@ -28,6 +28,9 @@ std::int64_t take_size(std::string_view line, std::string_view& rest, const char
                              "\"gemm bf16*bf16->bf16 nt 8192 4096 4096\"",
                              word, name));
   }
+  if (value > kLargestMatmulSize) {
+    refuse(line, fmt::format("{} is {}, but may be at most {} (2^48)", name, value, kLargestMatmulSize));
+  }
   rest.remove_suffix(word.size());
   return value;
 }

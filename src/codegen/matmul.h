@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -17,6 +18,9 @@
 namespace ingot {
 
 using MatmulSpec = std::variant<GemmSpec, DequantMatmulSpec>;
+
+// m, n and k of a matmul that tensors can have (byte_span() in tensor.h refuses larger ones).
+inline constexpr std::int64_t kLargestMatmulSize = std::int64_t{1} << 48;
 
 struct MatmulCall {
   MatmulSpec spec{};

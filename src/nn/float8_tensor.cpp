@@ -2,16 +2,15 @@
 
 #include <string>
 
+#include "ingot/codegen/types/divided_up.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 constexpr std::int64_t aligned_pitch(std::int64_t bytes) {
   const std::int64_t unit = bytes < 64 ? 1 : bytes < 512 ? 16 : 64;
-  return ceil_div(bytes, unit) * unit;
+  return divided_up(bytes, unit) * unit;
 }
 
 // Refuses outputs that a Float8Tensor cannot hold.
@@ -30,6 +29,7 @@ void check_outputs(const CastSpec& spec) {
 
 CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
                        Stream& stream) {
+  static_cast<void>(byte_span(input, "input"));  // refuses sizes that the outputs' could not follow
   CastTensors tensors{.input = input, .factors = {}};
   const auto codes = [&](OwnedTensor& to, std::int64_t rows, std::int64_t cols) {
     to.resize(backend, spec.out, rows, cols, stream, aligned_pitch(cols));
@@ -59,7 +59,7 @@ void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backe
 
 Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
   if (scale.rows <= 1 || scale.cols == 0) return factors;
-  return matrix(factors.data, Dtype::f32, ceil_div(rows, scale.rows), ceil_div(cols, scale.cols), factors.device);
+  return matrix(factors.data, Dtype::f32, divided_up(rows, scale.rows), divided_up(cols, scale.cols), factors.device);
 }
 
 }  // namespace ingot

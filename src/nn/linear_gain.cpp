@@ -1,6 +1,11 @@
 #include "ingot/nn/linear_gain.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdint>
+
+#include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
@@ -42,6 +47,12 @@ double products_us(const LinearConfig& config, const LinearSize& size, int multi
 
 LinearGain expected_gain(const LinearConfig& config, const LinearSize& size, int multiprocessors) {
   const auto& [tokens, in, out] = size;
+  constexpr std::int64_t kLargest = std::int64_t{1} << 48;  // as of a tensor
+  if (std::min({tokens, in, out}) < 0 || std::max({tokens, in, out}) > kLargest) {
+    throw Error(ErrorCode::invalid_argument, "expected_gain",
+                fmt::format("the layer has {} tokens, {} inputs and {} outputs; each must be from 0 to {} (2^48)",
+                            tokens, in, out, kLargest));
+  }
   const bool folds = config.input == OtherCodes::folded || config.weight == OtherCodes::folded;
   const TensorCasts grad_output = grad_output_casts(config);
   LinearGain gain{.high_precision_us = products_us({}, size, multiprocessors),

@@ -10,6 +10,7 @@
 
 #include "ingot/codegen/dequant/dequant_granularities.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/types/divided_up.h"
 #include "ingot/nn/tensor_checks.h"
 #include "ingot/nn/weight_only_checks.h"
 #include "ingot/runtime/check_tensor.h"
@@ -18,8 +19,7 @@
 namespace ingot {
 namespace {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divided_up(a, b) * b; }
 
 // With this stride, rows start at multiples of 16 bytes for 8-, 6- and 4-bit codes.
 constexpr std::int64_t row_stride_of_codes(std::int64_t in_features) { return round_up(in_features, 64); }
@@ -38,7 +38,7 @@ struct ScaleShape {
 };
 
 ScaleShape scale_shape(ScaleGranularity scale, std::int64_t n, std::int64_t k) {
-  return {scale.rows == 0 ? 1 : ceil_div(n, scale.rows), scale.cols == 0 ? 1 : ceil_div(k, scale.cols)};
+  return {scale.rows == 0 ? 1 : divided_up(n, scale.rows), scale.cols == 0 ? 1 : divided_up(k, scale.cols)};
 }
 
 float scale_value(Dtype dtype, const std::byte* bytes) {
@@ -164,7 +164,7 @@ void WeightOnlyLinear::make_codes(const Tensor& weight, Stream& stream) {
   OwnedTensor codes;
   codes.resize(*backend_, dtype, n, k, stream, row_stride_of_codes(k));
   if (options_.mx) {
-    const Tensor scales = matrix(factors_.view().data, Dtype::e8m0fnu, n, ceil_div(k, 32), backend_->device());
+    const Tensor scales = matrix(factors_.view().data, Dtype::e8m0fnu, n, divided_up(k, 32), backend_->device());
     backend_->quantize_mx({.in = weight.dtype, .out = dtype}, {.input = weight, .codes = codes, .scales = scales},
                           stream);
     return take_codes(std::move(codes), stream);

@@ -2,9 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ingot/runtime/error.h"
 
 namespace ingot {
+namespace {
+
+// More than any machine's memory holds, and so little that sums of sizes and multiples of tiles stay below 2^63; an
+// empty matrix may have such a size, too.
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 48;
+
+}  // namespace
 
 std::string print(Device device) {
   return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
@@ -25,6 +34,10 @@ std::size_t byte_span(const Tensor& tensor, const char* what) {
   if (tensor.rows < 0 || tensor.cols < 0 || tensor.row_stride < 0) {
     throw Error(ErrorCode::invalid_argument, what,
                 fmt::format("is {}; sizes and strides must not be negative", describe(tensor)));
+  }
+  if (std::max({tensor.rows, tensor.cols, tensor.row_stride}) > kLargestSize) {
+    throw Error(ErrorCode::invalid_argument, what,
+                fmt::format("is {}; no size or stride may be larger than {} (2^48)", describe(tensor), kLargestSize));
   }
   if (tensor.empty()) return 0;
   std::int64_t elements = 0;

@@ -2,6 +2,7 @@
 // batch_invariant.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -136,6 +137,25 @@ BOOST_AUTO_TEST_CASE(batch_invariant) {
                        print(order[i].kernel, a) << " and " << print(order[i].kernel, b) << " for " << m);
           }
         }
+      }
+    }
+  }
+}
+
+// Sums and roundings in 64 bits would turn negative there, and the estimate small.
+BOOST_AUTO_TEST_CASE(sizes_near_two_to_the_63_are_the_slowest) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kHuge = std::int64_t{1} << 60;
+  for (DequantMatmulSpec spec : specs()) {
+    for (const DequantKernel kernel : {DequantKernel::sm90, DequantKernel::mma}) {
+      spec.kernel = kernel;
+      const std::vector<DequantTiling> all = dequant_tilings(spec, {kMost, kMost, kMost}, kHopper);
+      BOOST_REQUIRE(!all.empty());
+      BOOST_TEST((all == dequant_tilings(spec, {kHuge, kHuge, kHuge}, kHopper)));
+      for (const DequantTiling& tiling : all) {
+        const auto us = [&](MatmulSize size) { return estimate_dequant(spec, size, tiling, kHopper); };
+        BOOST_TEST(us({kMost, kMost, kMost}) > us({kHuge, kHuge, kHuge}), print(kernel, tiling));
+        BOOST_TEST(us({kMost, 64, 64}) > us({kHuge, 64, 64}), print(kernel, tiling));
       }
     }
   }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "ingot/codegen/gemm/gemm_call.h"
@@ -147,5 +149,23 @@ BOOST_AUTO_TEST_CASE(the_choice_suits_the_shape) {
   for (const MatmulSize size : {MatmulSize{16384, 16384, 16384}, MatmulSize{16384, 7168, 8192}}) {
     const GemmTiling accurate = choose_sm90_tiling(spec_of(false), size, kH200);
     BOOST_TEST(accurate.m * accurate.n > 128 * 128, print(accurate));
+  }
+}
+
+// Sums and roundings in 64 bits would turn negative there, and the estimate small.
+BOOST_AUTO_TEST_CASE(sizes_near_two_to_the_63_are_the_slowest) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kHuge = std::int64_t{1} << 60;
+  for (const bool fast : {false, true}) {
+    const GemmSpec spec = spec_of(fast);
+    for (const GemmTiling& tiling : gemm_tilings(spec)) {
+      const auto us = [&](MatmulSize size) { return estimate_gemm(spec, size, tiling, kH200); };
+      BOOST_TEST(us({kMost, kMost, kMost}) > us({kHuge, kHuge, kHuge}), print(tiling));
+      BOOST_TEST(us({kMost, 64, 64}) > us({kHuge, 64, 64}), print(tiling));
+      BOOST_TEST(us({64, 64, kMost}) > us({64, 64, kHuge}), print(tiling));
+    }
+    BOOST_TEST(estimate_cublaslt(spec, {kMost, kMost, kMost}, kH200) >
+               estimate_cublaslt(spec, {kHuge, kHuge, kHuge}, kH200));
+    BOOST_TEST(print_mma_tiling(choose_mma_tiling({}, {kMost, 1, 1}, kH200)) == "128x128");
   }
 }

@@ -57,3 +57,15 @@ BOOST_AUTO_TEST_CASE(other_kernels_are_refused) {
                parse_matmul_call("dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 4096");
              }).message.find("expected the spec of a matmul and then its m, n and k") != std::string::npos);
 }
+
+BOOST_AUTO_TEST_CASE(a_size_that_no_tensor_has_is_refused) {
+  const auto message = [](const std::string& sizes) {
+    return refused([&] { parse_matmul_call("gemm bf16*bf16->bf16 nt " + sizes); }).message;
+  };
+  const std::string line = "gemm bf16*bf16->bf16 nt ";
+  BOOST_TEST(message("281474976710656 1 1") == "nothing was thrown");
+  BOOST_TEST(message("281474976710657 1 1") ==
+             line + "281474976710657 1 1: m is 281474976710657, but may be at most 281474976710656 (2^48)");
+  BOOST_TEST(message("1 1 9223372036854775807") ==
+             line + "1 1 9223372036854775807: k is 9223372036854775807, but may be at most 281474976710656 (2^48)");
+}

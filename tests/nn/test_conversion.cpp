@@ -1,6 +1,7 @@
 // convert(): which layers of a described model become FP8, the reasons where they do not, and invalid descriptions.
 #include <boost/test/unit_test.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -91,6 +92,9 @@ BOOST_AUTO_TEST_CASE(a_description_that_cannot_be_is_refused) {
              }) == "a: has -1 to 1 features, but they must be 0 or more");
   BOOST_TEST(refusal([] { convert(llama(), rowwise(), {.tokens = -1}); }) ==
              "conversion tokens: is -1, but must be 0 or more");
+  BOOST_TEST(refusal([] { convert(linear("a", 4096, 4096), rowwise(), {.tokens = std::int64_t{1} << 62}); }) ==
+             "expected_gain: the layer has 4611686018427387904 tokens, 4096 inputs and 4096 outputs; each must be from "
+             "0 to 281474976710656 (2^48)");
   BOOST_TEST(refusal([] { convert(llama(), rowwise(), {.multiprocessors = 0}); }) ==
              "conversion multiprocessors: is 0, but must be 1 or more");
 }

@@ -10,8 +10,7 @@
 
 #include "ingot/codegen/dequant/dequant_costs.h"
 #include "ingot/codegen/dequant/dequant_tiling.h"
-
-#include "platform.cuh"
+#include "ingot/codegen/types/divided_up.h"
 
 namespace ingot {
 namespace {
@@ -52,7 +51,7 @@ std::vector<DequantTiling> dequant_mma_tilings(const MatmulSize& size) {
       if (tokens > fitting || 2 * tokens < fitting) continue;
       for (const int split : kMmaSplits) {
         // In a part of fewer than two stages, starting and finishing take most of the time.
-        if (split != 1 && ceil_div<std::int64_t>(size.k, 64 * shape.k_warps) < 2 * split) continue;
+        if (split != 1 && divided_up(size.k, 64 * shape.k_warps) < 2 * split) continue;
         all.push_back(mma_tiling(shape, tokens, split));
       }
     }
@@ -72,11 +71,11 @@ std::vector<DequantTiling> dequant_mma_tilings_like(const DequantTiling& tiling,
 double estimate_dequant_mma(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
                             int multiprocessors) {
   constexpr const costs::DequantMmaCosts& kCosts = costs::kDequantMma;
-  const double tiles = static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens)) *
-                       static_cast<double>(ceil_div<std::int64_t>(size.n, t.rows));
+  const double tiles =
+      static_cast<double>(divided_up(size.m, t.tokens)) * static_cast<double>(divided_up(size.n, t.rows));
   const double warps = t.rows / 16.0 * t.k_warps;
   const double at_once = t.tokens == 64 ? 2 : std::max(1.0, 24 / warps);  // blocks on a multiprocessor
-  const double stages = std::ceil(static_cast<double>(ceil_div<std::int64_t>(size.k, t.depth)) / t.split);
+  const double stages = std::ceil(static_cast<double>(divided_up(size.k, t.depth)) / t.split);
   const double blocks = tiles * t.split;
   const double room = std::max(1, multiprocessors) * at_once;
   const double rounds = std::max(1.0, blocks <= room ? 1.0 : blocks / room);
@@ -88,7 +87,7 @@ double estimate_dequant_mma(const DequantMatmulSpec& spec, const MatmulSize& siz
   const double ns = rounds * (stages * stage + kCosts.tile_ns);
   const double bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
   const double x_bytes = 2.0 * static_cast<double>(size.k) * tiles * t.tokens;
-  const double weight_passes = bytes * static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens));
+  const double weight_passes = bytes * static_cast<double>(divided_up(size.m, t.tokens));
   const double memory = std::max(bytes / kCosts.bytes_per_us, (x_bytes + weight_passes) / kCosts.x_bytes_per_us);
   const double parts = t.split == 1 ? 0 : kCosts.split_us + 8.0 * blocks * t.tokens * t.rows / kCosts.part_bytes_per_us;
   return kCosts.start_us + std::max(ns * 1e-3, memory) + parts;

@@ -16,6 +16,7 @@
 #include "ingot/codegen/dequant/dequant_costs.h"
 #include "ingot/codegen/dequant/dequant_sm90.h"
 #include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/types/divided_up.h"
 #include "ingot/codegen/types/stream_k_estimate.h"
 
 namespace ingot {
@@ -67,7 +68,7 @@ constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
 
 // Does a tile of `tokens` tokens suit m: not larger than m needs, and not so small that weights are decoded over and
 // over?
-bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens < 2 * m) && (tokens >= m || tokens >= 64); }
+bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens / 2 < m) && (tokens >= m || tokens >= 64); }
 
 // Length along K of the sums that have factors of their own in kernel sm90; 0 if none have.
 int sum_group(const DequantMatmulSpec& spec) { return static_cast<int>(dequant_group(dequant_sm90_factors(spec))); }
@@ -195,12 +196,11 @@ struct Rounds {
 };
 Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiprocessors) {
   const int cluster = t.split * t.multicast;
-  const double tiles_m = static_cast<double>(ceil_div<std::int64_t>(size.m, t.tokens));
-  const double tiles =
-      tiles_m * static_cast<double>(ceil_div<std::int64_t>(size.n, std::int64_t{t.rows} * t.multicast));
+  const double tiles_m = static_cast<double>(divided_up(size.m, t.tokens));
+  const double tiles = tiles_m * static_cast<double>(divided_up(size.n, std::int64_t{t.rows} * t.multicast));
   const double one_each = clusters_at_once(multiprocessors, cluster);  // with one block on each multiprocessor
   const double room = one_each * t.blocks;
-  const auto stages = static_cast<double>(ceil_div<std::int64_t>(size.k, t.depth));
+  const auto stages = static_cast<double>(divided_up(size.k, t.depth));
   const auto at_once = [&](double clusters) { return std::min<double>(t.blocks, std::ceil(clusters / one_each)); };
   if (!t.stream_k) {
     const double rounds = std::ceil(tiles / room);

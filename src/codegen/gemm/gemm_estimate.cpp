@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ingot/codegen/gemm/gemm_costs.h"
+#include "ingot/codegen/types/divided_up.h"
 #include "ingot/codegen/types/stream_k_estimate.h"
 
 #include "gemm/gemm_sm90_split.cuh"
@@ -47,7 +48,7 @@ bool is_light(const GemmSpec& spec) {
   return held <= 1 && !is_fp8(spec.out);
 }
 
-double rounded_up(std::int64_t a, std::int64_t b) { return static_cast<double>((a + b - 1) / b); }
+double rounded_up(std::int64_t a, std::int64_t b) { return static_cast<double>(divided_up(a, b)); }
 
 // How tiles are distributed over multiprocessors, or over the clusters that fit.
 struct Rounds {
@@ -94,7 +95,7 @@ const CublasltCosts& cublaslt_costs(const GemmSpec& spec) {
 }
 
 double bytes_of(const GemmSpec& spec, const MatmulSize& size) {
-  return static_cast<double>(size.m + size.n) * static_cast<double>(size.k) +
+  return (static_cast<double>(size.m) + static_cast<double>(size.n)) * static_cast<double>(size.k) +
          static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size_of(spec.out));
 }
 
