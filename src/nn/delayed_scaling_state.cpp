@@ -42,7 +42,11 @@ DelayedScalingState::Slot read_slot(const Json& json) {
 
 // Parses a line whose checksum is right. It may still be invalid: someone else may have written it.
 DelayedScalingState read_state(const Json& json) {
-  DelayedScalingState state{.history_length = json.at("history_length").get<int>()};
+  const Json& length = json.at("history_length");
+  if (!length.is_number_unsigned() || length.get<std::uint64_t>() > std::numeric_limits<int>::max()) {
+    refuse("has a history_length that is not a count");
+  }
+  DelayedScalingState state{.history_length = length.get<int>()};
   std::set<std::string> names;
   for (const Json& each : json.at("slots")) {
     DelayedScalingState::Slot slot = read_slot(each);
@@ -68,8 +72,13 @@ std::string print(const DelayedScalingState& state) {
                          {"amax", slot.amax},
                          {"history", slot.history}});
   }
-  return with_checksum(
-      Json{{"ingot_delayed_scaling", kFormat}, {"history_length", state.history_length}, {"slots", slots}}.dump());
+  const Json json{{"ingot_delayed_scaling", kFormat}, {"history_length", state.history_length}, {"slots", slots}};
+  try {
+    return with_checksum(json.dump());
+  } catch (const Json::exception&) {
+    throw Error(ErrorCode::invalid_argument, "delayed scaling state",
+                "has a slot whose name is not UTF-8; name slots in UTF-8");
+  }
 }
 
 DelayedScalingState parse_delayed_scaling_state(std::string_view text) {

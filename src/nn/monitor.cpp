@@ -252,7 +252,10 @@ std::string Monitor::table() const {
 std::string Monitor::json_lines() const {
   std::string text;
   if (kept_.empty()) return text;
-  for (const MonitorRecord& record : kept_.back()) text += to_json(record).dump() + "\n";
+  // A layer's name may have bytes that are no UTF-8; JSON shows U+FFFD in their place.
+  for (const MonitorRecord& record : kept_.back()) {
+    text += to_json(record).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  }
   return text;
 }
 

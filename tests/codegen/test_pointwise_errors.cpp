@@ -1,6 +1,8 @@
 // Every error message of the expression parser, with its caret.
 #include <boost/test/unit_test.hpp>
+#include <random>
 #include <string>
+#include <string_view>
 
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/runtime/error.h"
@@ -71,6 +73,40 @@ BOOST_AUTO_TEST_CASE(stray_characters) {
              "expression: \"\xc3\xa9\" is unexpected; " + kAnOperator + "\n  x \xc3\xa9 \xce\xbb\n    ^");
   BOOST_TEST(error("x *\n\x01") ==
              "expression: the character of code 1 is unexpected; " + kAnOperand + "\n  x *  \n      ^");
+}
+
+BOOST_AUTO_TEST_CASE(bytes_that_are_no_text) {
+  const std::string bytes(50, '\x80');
+  BOOST_TEST(error("x " + bytes).starts_with("expression: \"" + bytes.substr(0, 40) + "...\" is unexpected; "));
+  BOOST_TEST(error(bytes).starts_with("expression: \"" + bytes.substr(0, 40) + "...\" is unexpected; "));
+  BOOST_TEST(error("b[" + bytes + "]").starts_with("expression: \"[" + bytes.substr(0, 39) + "...\" is no suffix; "));
+  // A character that the cut would divide is left out whole.
+  const std::string letters = std::string(37, '.') + "\xf0\x9f\x98\x80";
+  BOOST_TEST(
+      error("b[" + letters + "]").starts_with("expression: \"[" + letters.substr(0, 37) + "...\" is no suffix; "));
+}
+
+// An expression or an Error; what the sanitizers find is the rest of this test.
+BOOST_AUTO_TEST_CASE(random_bytes_give_an_expression_or_an_error) {
+  const std::string_view alphabet("x([^])*+-/,.0e9_gate:col\x80\xbf\xc3\xff\x00\n\x1f\x7f\"\\", 34);
+  std::mt19937 random(1);
+  std::uniform_int_distribution<std::size_t> letter(0, alphabet.size() - 1);
+  std::uniform_int_distribution<int> of_256(0, 255);
+  int errors = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string text;
+    while (of_256(random) >= 6) {
+      const bool run = of_256(random) < 8;
+      const char next = of_256(random) < 200 ? alphabet[letter(random)] : static_cast<char>(of_256(random));
+      text.append(run ? 50 : 1, next);
+    }
+    try {
+      parse_pointwise(text);
+    } catch (const Error&) {
+      ++errors;
+    }
+  }
+  BOOST_TEST(errors > 10000);
 }
 
 BOOST_AUTO_TEST_CASE(parentheses) {

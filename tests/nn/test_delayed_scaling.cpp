@@ -386,6 +386,12 @@ BOOST_AUTO_TEST_CASE(damaged_states_are_refused) {
   BOOST_TEST(forgery("\"amax\":0", "\"amax\":4294967296") == no_bits);
   BOOST_TEST(forgery("e4m3fn", "e4m3") == subject + "has a slot of an unknown dtype" + advice);
   BOOST_TEST(forgery(",0]", "]") == subject + "has a history whose length is not history_length" + advice);
+  const std::string no_count = subject + "has a history_length that is not a count" + advice;
+  BOOST_TEST(forgery("\"history_length\":2", "\"history_length\":1e22") == no_count);
+  BOOST_TEST(forgery("\"history_length\":2", "\"history_length\":-2") == no_count);
+  BOOST_TEST(forgery("\"history_length\":2", "\"history_length\":4294967298") == no_count);
+  BOOST_TEST(message([] { print(DelayedScalingState{.history_length = 1, .slots = {{.name = "\xff"}}}); }) ==
+             subject + "has a slot whose name is not UTF-8; name slots in UTF-8");
   const auto begin = text.find("{\"name\"");
   const std::string slot = text.substr(begin, text.find("]}", begin) + 2 - begin);
   BOOST_TEST(forgery(slot, slot + "," + slot) == subject + "has two slots of one name, \"a\"" + advice);

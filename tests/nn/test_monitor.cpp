@@ -133,6 +133,15 @@ BOOST_AUTO_TEST_CASE(says_what_a_cast_did) {
   BOOST_TEST(!std::getline(lines, line));
 }
 
+BOOST_AUTO_TEST_CASE(a_layer_whose_name_is_not_utf8) {
+  Monitor watching(*backend, options());
+  cast(watching, kOrdinary, "layer \xff");
+  watching.step_done(stream);
+  const std::string lines = watching.json_lines();
+  BOOST_TEST(Json::parse(lines.substr(0, lines.find('\n'))).at("layer") == "layer \xef\xbf\xbd");
+  BOOST_TEST(watching.table().find("layer \xff") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(names_the_tensor_that_has_a_nan) {
   Monitor watching(*backend, options());
   cast(watching, kOrdinary, "layers.0.wq");

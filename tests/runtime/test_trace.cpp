@@ -155,6 +155,15 @@ BOOST_AUTO_TEST_CASE(an_open_range_and_a_pop_too_many) {
   BOOST_TEST(within(events(json, "enqueue")[0], events(json, "range")[0]));
 }
 
+BOOST_AUTO_TEST_CASE(a_layer_whose_name_is_not_utf8) {
+  Trace tracing(*backend, stream);
+  tracing.push("layer \xff", "forward");
+  launch_amax(stream);
+  tracing.pop();
+  const Json json = Json::parse(tracing.json());
+  BOOST_TEST(events(json, "enqueue")[0].at("args").at("layer") == "layer \xef\xbf\xbd");
+}
+
 // A refused operation leaves no launch, and the next one is recorded as usual.
 BOOST_AUTO_TEST_CASE(what_fails_is_not_there) {
   Trace tracing(*backend, stream);

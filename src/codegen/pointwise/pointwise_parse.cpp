@@ -56,12 +56,15 @@ Error error_at(std::string_view text, std::size_t position, const std::string& s
   return {ErrorCode::invalid_spec, "expression", sentence + "\n  " + shown + "\n  " + std::string(column, ' ') + "^"};
 }
 
-// The word in quotes; of a long word, its beginning.
+// The word in quotes; of a long word, its beginning. A character of UTF-8 has at most three continuation bytes; more
+// are no text, and cut anywhere.
 std::string in_quotes(std::string_view word) {
   constexpr std::size_t kLongest = 40;
+  constexpr std::size_t kMostContinuations = 3;
   if (word.size() <= kLongest) return fmt::format("\"{}\"", word);
   std::size_t end = kLongest;
-  while (is_continuation(word[end])) --end;
+  while (end + kMostContinuations > kLongest && is_continuation(word[end])) --end;
+  if (is_continuation(word[end])) end = kLongest;
   return fmt::format("\"{}...\"", word.substr(0, end));
 }
 

@@ -150,7 +150,9 @@ std::string Trace::json() {
     range_event(range, kHost, range.thread, {range.begin_us, range.end_us < 0 ? now : range.end_us});
   }
   for (const auto& [key, span] : spans) range_event(ranges_[key.first], kDevice, key.second, span);
-  return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();
+  // A layer's name may have bytes that are no UTF-8; JSON shows U+FFFD in their place.
+  return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump(-1, ' ', false,
+                                                                                  Json::error_handler_t::replace);
 }
 
 void Trace::write(const std::filesystem::path& file) { write_file(file, {json(), "\n"}); }
