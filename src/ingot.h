@@ -67,4 +67,8 @@
 #include "ingot/runtime/tuning/tuning_file.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "ingot/runtime/tuning/tuning_store.h"
+#include "ingot/runtime/util/json_text.h"
 #include "ingot/runtime/util/packed_codes.h"
+#include "ingot/runtime/util/read_file.h"
+#include "ingot/runtime/util/standard_output.h"
+#include "ingot/runtime/util/write_file.h"

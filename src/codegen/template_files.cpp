@@ -11,6 +11,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Asked before it is opened: opening a FIFO would wait, and a device may have no end.
+void check_regular(const fs::directory_entry& entry) {
+  constexpr std::uintmax_t kMostBytes = 16 << 20;
+  std::error_code error;
+  const auto refuse = [&](const char* why) {
+    throw Error(ErrorCode::io_failed, entry.path().string(),
+                std::string("this template ") + why + "; remove it from the folder of templates");
+  };
+  const fs::file_status status = entry.status(error);
+  if (!fs::exists(status)) return;  // a link that leads nowhere: reading it says so
+  if (!fs::is_regular_file(status)) refuse("is not a regular file");
+  if (entry.file_size(error) > kMostBytes) refuse("has more than 16 MiB");
+}
+
 std::string read(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   std::string content{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
@@ -28,6 +42,7 @@ TemplateFiles read_templates(const fs::path& folder) {
   auto entry = fs::recursive_directory_iterator(folder, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     if (entry->path().extension() != ".cuh" || entry->is_directory(error)) continue;
+    check_regular(*entry);
     files.emplace(entry->path().lexically_relative(folder).generic_string(), read(entry->path()));
   }
   if (error) {

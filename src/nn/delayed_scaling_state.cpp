@@ -7,6 +7,7 @@
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/checksummed_line.h"
+#include "ingot/runtime/util/json_text.h"
 
 namespace ingot {
 namespace {
@@ -20,14 +21,14 @@ constexpr std::string_view kBegin = "{\"ingot_delayed_scaling\":";
   throw Error(ErrorCode::invalid_argument, "delayed scaling state", message + "; load what save() gave, unchanged");
 }
 
-std::uint32_t read_bits(const Json& json) {
+std::uint32_t read_bits(const nlohmann::json& json) {
   if (!json.is_number_unsigned() || json.get<std::uint64_t>() > std::numeric_limits<std::uint32_t>::max()) {
     refuse("has a value that is not the bits of an f32");
   }
   return json.get<std::uint32_t>();
 }
 
-DelayedScalingState::Slot read_slot(const Json& json) {
+DelayedScalingState::Slot read_slot(const nlohmann::json& json) {
   const std::optional<Dtype> dtype = parse_dtype(json.at("dtype").get<std::string>());
   if (!dtype) refuse("has a slot of an unknown dtype");
   DelayedScalingState::Slot slot{.name = json.at("name").get<std::string>(),
@@ -36,19 +37,16 @@ DelayedScalingState::Slot read_slot(const Json& json) {
                                  .has_scale = json.at("has_scale").get<bool>(),
                                  .scale = read_bits(json.at("scale")),
                                  .amax = read_bits(json.at("amax"))};
-  for (const Json& amax : json.at("history")) slot.history.push_back(read_bits(amax));
+  for (const nlohmann::json& amax : json.at("history")) slot.history.push_back(read_bits(amax));
   return slot;
 }
 
 // Parses a line whose checksum is right. It may still be invalid: someone else may have written it.
-DelayedScalingState read_state(const Json& json) {
-  const Json& length = json.at("history_length");
-  if (!length.is_number_unsigned() || length.get<std::uint64_t>() > std::numeric_limits<int>::max()) {
-    refuse("has a history_length that is not a count");
-  }
-  DelayedScalingState state{.history_length = length.get<int>()};
+DelayedScalingState read_state(const nlohmann::json& json) {
+  constexpr int kLongest = std::numeric_limits<int>::max();
+  DelayedScalingState state{.history_length = static_cast<int>(json_integer(json, "history_length", 0, kLongest))};
   std::set<std::string> names;
-  for (const Json& each : json.at("slots")) {
+  for (const nlohmann::json& each : json_array(json, "slots")) {
     DelayedScalingState::Slot slot = read_slot(each);
     if (!names.insert(slot.name).second) refuse("has two slots of one name, \"" + slot.name + "\"");
     if (slot.history.size() != static_cast<std::size_t>(state.history_length)) {
@@ -85,11 +83,13 @@ DelayedScalingState parse_delayed_scaling_state(std::string_view text) {
   if (!text.starts_with(kBegin)) refuse("is not a state of delayed scaling");
   if (const std::string fault = checksum_fault(text); !fault.empty()) refuse(fault);
   try {
-    const Json json = Json::parse(text);
-    if (json.at("ingot_delayed_scaling") != kFormat) refuse("is of another version of the format");
+    const auto json = nlohmann::json::parse(text);
+    if (json_field(json, "ingot_delayed_scaling") != kFormat) refuse("is of another version of the format");
     return read_state(json);
   } catch (const nlohmann::json::exception&) {
     refuse("lacks a field, or has one of the wrong kind");
+  } catch (const JsonFault& fault) {
+    refuse(fault.what());
   }
 }
 

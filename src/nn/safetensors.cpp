@@ -16,7 +16,10 @@
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
+#include "ingot/runtime/util/json_text.h"
 #include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/read_file.h"
+#include "ingot/runtime/util/write_file.h"
 
 namespace ingot {
 namespace {
@@ -105,22 +108,10 @@ void read_exactly(const std::filesystem::path& path, int descriptor, std::uint64
 
 // Parses JSON; refuses duplicate names within an object and nesting deeper than the format needs.
 Json parse_json(const std::filesystem::path& path, std::string_view text, std::string_view what) {
-  std::vector<std::set<std::string>> names;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kDeepest) refuse(path, fmt::format("its {} is nested deeper than the format allows", what));
-    if (event == Json::parse_event_t::object_start) names.emplace_back();
-    if (event == Json::parse_event_t::object_end) names.pop_back();
-    if (event == Json::parse_event_t::key && !names.back().insert(parsed.get_ref<const std::string&>()).second) {
-      refuse(path,
-             fmt::format("its {} has the name \"{}\" twice", what, printable(parsed.get_ref<const std::string&>())));
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, watch);
-  } catch (const Json::exception&) {
-    refuse(path, fmt::format("its {} is not JSON; the file is damaged or of another format", what));
+  if (const std::string fault = json_fault(text, kDeepest); !fault.empty()) {
+    refuse(path, fmt::format("its {} {}; the file is damaged or of another format", what, fault));
   }
+  return Json::parse(text);
 }
 
 // ---- The header ----------------------------------------------------------------------------------------------------
@@ -320,11 +311,7 @@ std::filesystem::path entry_of(const std::filesystem::path& path) {
 
 // Returns the file name of each tensor.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
-  const OpenFile file = open_file(path);
-  if (file.bytes > kMaxIndex) refuse(path, fmt::format("has {} bytes, too many for an index", file.bytes));
-  std::string text(file.bytes, '\0');
-  read_exactly(path, file.descriptor.get(), 0, std::as_writable_bytes(std::span(text)));
-  const Json index = parse_json(path, text, "index");
+  const Json index = parse_json(path, read_file(path, kMaxIndex), "index");
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     refuse(path, "has no weight_map from tensors to files");
   }
@@ -411,20 +398,23 @@ void check_to_store(std::span<const TensorToStore> tensors) {
 
 std::string header_text(std::span<const TensorToStore* const> tensors,
                         const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
-  std::uint64_t offset = 0;
-  for (const TensorToStore* const tensor : tensors) {
-    const std::uint64_t end = offset + tensor->bytes.size();
-    header[tensor->name] = {{"dtype", tensor->type}, {"shape", tensor->shape}, {"data_offsets", {offset, end}}};
-    offset = end;
-  }
+  // Entry by entry: an ordered object of the JSON library looks at all its names before it takes one more.
   std::string text;
+  const auto add = [&](std::string_view name, const nlohmann::ordered_json& value) {
+    text += fmt::format("{}{}:{}", text.empty() ? '{' : ',', Json(name).dump(), value.dump());
+  };
   try {
-    text = header.dump();
+    if (!metadata.empty()) add(kMetadata, metadata);
+    std::uint64_t offset = 0;
+    for (const TensorToStore* const tensor : tensors) {
+      const std::uint64_t end = offset + tensor->bytes.size();
+      add(tensor->name, {{"dtype", tensor->type}, {"shape", tensor->shape}, {"data_offsets", {offset, end}}});
+      offset = end;
+    }
   } catch (const nlohmann::json::exception&) {
     throw Error(ErrorCode::invalid_argument, "safetensors header", "has a name or a text that is not UTF-8");
   }
+  text += text.empty() ? "{}" : "}";
   text.resize((kPrefix + text.size() + kAlignment - 1) / kAlignment * kAlignment - kPrefix, ' ');
   if (text.size() > kMaxHeader) {
     throw Error(ErrorCode::invalid_argument, "safetensors header",
@@ -432,50 +422,6 @@ std::string header_text(std::span<const TensorToStore* const> tensors,
   }
   return text;
 }
-
-// A temporary file beside `target` that publish() renames to `target`. Its name is unique, so that several writers of
-// one target, in this process or in others, do not disturb each other.
-class PartialFile {
- public:
-  explicit PartialFile(const std::filesystem::path& target) : target_(target) {
-    constexpr int kAttempts = 1000;  // names may be taken by other writers, or left over from killed ones
-    for (int attempt = 0; attempt < kAttempts && !descriptor_; ++attempt) {
-      path_ = target;
-      path_ += fmt::format(".{}.{}.partial", ::getpid(), attempt);
-      // Like mkstemp(), but with the process's usual file permissions.
-      descriptor_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-      if (!descriptor_ && errno != EEXIST) break;
-    }
-    if (!descriptor_) {
-      const int problem = errno;
-      path_.clear();
-      fail(problem);
-    }
-  }
-  ~PartialFile() {
-    if (!path_.empty()) static_cast<void>(::unlink(path_.c_str()));
-  }
-  PartialFile(PartialFile&&) = delete;
-  PartialFile& operator=(PartialFile&&) = delete;
-
-  void write(std::string_view bytes) {
-    if (!write_all(descriptor_.get(), bytes)) fail(errno);
-  }
-
-  void publish() {
-    if (!descriptor_.close() || ::rename(path_.c_str(), target_.c_str()) != 0) fail(errno);
-    path_.clear();
-  }
-
- private:
-  [[noreturn]] void fail(int problem) const {
-    throw Error(ErrorCode::io_failed, target_.string(), fmt::format("cannot be written: {}", std::strerror(problem)));
-  }
-
-  std::filesystem::path target_;
-  std::filesystem::path path_{};
-  FileDescriptor descriptor_{};
-};
 
 }  // namespace
 
@@ -489,13 +435,13 @@ void write_safetensors(const std::filesystem::path& file, std::span<const Tensor
   std::string prefix(kPrefix, '\0');
   for (std::size_t i = 0; i < kPrefix; ++i) prefix[i] = static_cast<char>(header.size() >> (8 * i) & 0xffU);
 
-  PartialFile partial(file);
-  partial.write(prefix);
-  partial.write(header);
+  FileWriter writer(file);
+  writer.write(prefix);
+  writer.write(header);
   for (const TensorToStore* const tensor : sorted) {
-    partial.write({reinterpret_cast<const char*>(tensor->bytes.data()), tensor->bytes.size()});
+    writer.write({reinterpret_cast<const char*>(tensor->bytes.data()), tensor->bytes.size()});
   }
-  partial.publish();
+  writer.publish();
 }
 
 }  // namespace ingot

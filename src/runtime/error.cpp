@@ -1,8 +1,18 @@
 #include "ingot/runtime/error.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ingot {
+namespace {
+
+// A NUL from a damaged file would end what() there, and whoever looks behind the subject would read past the end.
+std::string without_nul(std::string text) {
+  std::ranges::replace(text, '\0', '?');
+  return text;
+}
+
+}  // namespace
 
 std::string_view name(ErrorCode code) {
   switch (code) {
@@ -18,6 +28,9 @@ std::string_view name(ErrorCode code) {
 }
 
 Error::Error(ErrorCode code, std::string subject, const std::string& message, std::string log)
-    : std::runtime_error(subject + ": " + message), code_(code), subject_(std::move(subject)), log_(std::move(log)) {}
+    : std::runtime_error(without_nul(subject + ": " + message)),
+      code_(code),
+      subject_(std::move(subject)),
+      log_(std::move(log)) {}
 
 }  // namespace ingot

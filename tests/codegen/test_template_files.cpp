@@ -1,5 +1,7 @@
 // The embedded template files: they match the tree, their includes resolve, every kernel waits for the one before it,
 // and a folder can replace them.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
@@ -139,6 +141,30 @@ BOOST_AUTO_TEST_CASE(a_missing_folder_is_an_error_that_says_so) {
     return message_of_reading(folder.path / "file");
   }();
   BOOST_TEST(contains(file_message, "Not a directory"), file_message);
+}
+
+// A FIFO that nobody writes to, a device without an end, a file as large as a disk: none is waited for.
+BOOST_AUTO_TEST_CASE(a_template_that_is_no_file_is_refused) {
+  const auto refusal = [](const auto& make) {
+    const TemporaryFolder folder;
+    make(folder.path / "odd.cuh");
+    try {
+      read_templates(folder.path);
+    } catch (const Error& error) {
+      BOOST_TEST((error.code() == ErrorCode::io_failed));
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const std::string fifo = refusal([](const fs::path& file) { BOOST_REQUIRE(::mkfifo(file.c_str(), 0600) == 0); });
+  BOOST_TEST(contains(fifo, "odd.cuh: this template is not a regular file; remove it"), fifo);
+  const std::string device = refusal([](const fs::path& file) { fs::create_symlink("/dev/zero", file); });
+  BOOST_TEST(contains(device, "odd.cuh: this template is not a regular file"), device);
+  const std::string huge = refusal([](const fs::path& file) {
+    std::ofstream(file) << "x";
+    fs::resize_file(file, std::uintmax_t{1} << 40);
+  });
+  BOOST_TEST(contains(huge, "odd.cuh: this template has more than 16 MiB"), huge);
 }
 
 BOOST_AUTO_TEST_CASE(an_unreadable_template_is_an_error_that_names_it) {

@@ -380,6 +380,9 @@ BOOST_AUTO_TEST_CASE(damaged_states_are_refused) {
   BOOST_TEST(forgery("\"amax\"", "\"amix\"") == kind);
   BOOST_TEST(forgery("\"name\":\"a\"", "\"name\":1") == kind);
   BOOST_TEST(forgery("\"has_scale\":true", "\"has_scale\":true,") == kind);
+  BOOST_TEST(forgery("\"history_length\":2", "\"history_length\":1e22") ==
+             subject + "has \"history_length\": 1e+22, which is not a whole number from 0 to 2147483647" + advice);
+  BOOST_TEST(forgery("\"history_length\":2,", "") == subject + "lacks \"history_length\"" + advice);
   const std::string no_bits = subject + "has a value that is not the bits of an f32" + advice;
   BOOST_TEST(forgery("\"amax\":0", "\"amax\":-1") == no_bits);
   BOOST_TEST(forgery("\"amax\":0", "\"amax\":0.5") == no_bits);

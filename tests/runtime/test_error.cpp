@@ -23,6 +23,14 @@ BOOST_AUTO_TEST_CASE(is_a_runtime_error_without_a_log_by_default) {
   BOOST_TEST(Error(ErrorCode::io_failed, "a", "b").log().empty());
 }
 
+// A line of a damaged file may be the subject.
+BOOST_AUTO_TEST_CASE(a_nul_does_not_cut_the_message) {
+  const std::string subject("gemm\0 8 8", 9);
+  const Error error(ErrorCode::invalid_spec, subject, "is wrong");
+  BOOST_TEST(std::string(error.what()) == "gemm? 8 8: is wrong");
+  BOOST_TEST(error.subject() == subject);
+}
+
 BOOST_AUTO_TEST_CASE(codes_have_names) {
   BOOST_TEST(name(ErrorCode::invalid_spec) == "invalid_spec");
   BOOST_TEST(name(ErrorCode::invalid_argument) == "invalid_argument");

@@ -178,6 +178,23 @@ BOOST_AUTO_TEST_CASE(files_of_records) {
     return test::error_of([&] { write_tuning_file(path, {}); }, code);
   };
   check_contains(error(ErrorCode::io_failed, directory.path() / "no" / "file"), {"cannot be written"});
+  const auto refusal = [](const fs::path& path, ErrorCode code) {
+    return test::error_of([&] { read_tuning_file(path); }, code);
+  };
+  check_contains(refusal(directory.path(), ErrorCode::io_failed), {"is a folder"});
+  check_contains(refusal(directory.path() / "none", ErrorCode::not_found),
+                 {"there is no such file; `ingot tune --export` writes one"});
+  check_contains(refusal("/dev/zero", ErrorCode::io_failed), {"is not a regular file"});
+  BOOST_TEST(read_tuning_file(file, [] { return true; }).stopped);
+
+  // A device stays one, and a link is followed.
+  check_contains(test::error_of([] { write_tuning_file("/dev/full", std::vector{record(1)}); }, ErrorCode::io_failed),
+                 {"No space left on device"});
+  BOOST_TEST(fs::is_character_file("/dev/full"));
+  fs::create_symlink(file, directory.path() / "link");
+  write_tuning_file(directory.path() / "link", std::vector{record(3)});
+  BOOST_TEST(fs::is_symlink(directory.path() / "link"));
+  BOOST_TEST((read_tuning_file(file).records == std::vector{record(3)}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

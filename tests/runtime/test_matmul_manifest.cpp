@@ -2,8 +2,10 @@
 // damage that costs at most a line.
 #include <boost/test/unit_test.hpp>
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <csignal>
@@ -20,6 +22,7 @@
 #include "ingot/nn/weight_only.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
+#include "ingot/runtime/util/file_descriptor.h"
 #include "support/expect_error.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
@@ -146,6 +149,61 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_no_manifest) {
   BOOST_TEST(read.damaged == 2);
   BOOST_TEST(read.problem.size() < file.string().size() + 300);
   BOOST_TEST(read.problem.find('\x01') == std::string::npos);
+}
+
+// What a power failure leaves: bytes that are 0, in every place of every kind of line.
+BOOST_AUTO_TEST_CASE(a_nul_costs_its_line_only) {
+  const std::string good = "gemm bf16*bf16->bf16 nt 8 8 8\n";
+  std::string text;
+  int damaged = 0;
+  for (const std::string line : {"gemm bf16*bf16->bf16 nt bias 8 8 8", "dequant_matmul f16*e2m1fn->f16 packed 1 2 3",
+                                 "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row epilogue=\"silu(x)\" 8 8 8"}) {
+    for (std::size_t at = 0; at < line.size(); ++at, ++damaged) {
+      std::string bad = line;
+      bad[at] = '\0';
+      text += bad + "\n" + good;
+    }
+  }
+  text += std::string(4096, '\0') + "\n" + good;
+  std::ofstream(file, std::ios::binary) << text;
+  const MatmulManifestFile read = read_matmul_manifest(file);
+  BOOST_TEST(read.calls.size() == 1U);
+  BOOST_TEST(read.damaged == damaged + 1);
+  check_contains(read.problem, {"damaged lines are ignored; line 1: "});
+  make();
+  BOOST_TEST(warnings.size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(lines_nested_too_deep) {
+  for (const char c : {'(', '['}) {
+    std::ofstream(file) << "gemm bf16*bf16->bf16 nt epilogue=\"" << std::string(200000, c) << "x\" 8 8 8\n"
+                        << "gemm bf16*bf16->bf16 nt 8 8 8\n";
+    const MatmulManifestFile read = read_matmul_manifest(file);
+    BOOST_TEST(read.calls.size() == 1U);
+    BOOST_TEST(read.damaged == 1);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(many_calls_are_read_at_once) {
+  constexpr int kCalls = 80000;
+  {
+    std::ofstream stream(file);
+    for (int m = 1; m <= kCalls; ++m) stream << "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row " << m << " 4096 14336\n";
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  BOOST_TEST(read_matmul_manifest(file).calls.size() == static_cast<std::size_t>(kCalls));
+  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(5)));  // it took 42 once
+}
+
+// Neither hangs: a FIFO that nobody writes to, or whose reader reads nothing.
+BOOST_AUTO_TEST_CASE(a_fifo_is_no_manifest) {
+  BOOST_REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  check_contains(error_of([&] { read_matmul_manifest(file); }, ErrorCode::io_failed), {"is not a regular file"});
+  const FileDescriptor reader(::open(file.c_str(), O_RDONLY | O_NONBLOCK));
+  MatmulManifest manifest = make();
+  for (std::int64_t m = 1; m <= 2000; ++m) manifest.note(GemmSpec{}, {m, 2, 3});  // more than a pipe holds
+  BOOST_REQUIRE(!warnings.empty());
+  check_contains(warnings[0], {"cannot be written: Resource temporarily unavailable"});
 }
 
 // The next entry starts a new line, so that only the torn line is lost.

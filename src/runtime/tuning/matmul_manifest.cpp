@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <system_error>
+#include <unordered_set>
 #include <utility>
 #include <variant>
 

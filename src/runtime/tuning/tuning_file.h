@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,11 +16,12 @@ struct TuningFile {
   std::vector<TuningRecord> records{};
   int damaged = 0;        // lines that could not be read, and were skipped
   std::string problem{};  // of the first of them: "line 3 does not match its checksum"
+  bool stopped = false;   // before the end
 };
 
-// Throws Error{not_found, io_failed}.
-TuningFile read_tuning_file(const std::filesystem::path& path);
-// All or nothing. Throws Error{io_failed}.
+// Throws Error{not_found, io_failed}. `stop` is asked before each line.
+TuningFile read_tuning_file(const std::filesystem::path& path, const std::function<bool()>& stop = {});
+// All or nothing; what is no regular file, such as a FIFO, is written into. Throws Error{io_failed}.
 void write_tuning_file(const std::filesystem::path& path, std::span<const TuningRecord> records);
 
 }  // namespace ingot

@@ -11,6 +11,7 @@
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/checksummed_line.h"
+#include "ingot/runtime/util/json_text.h"
 
 namespace ingot {
 namespace {
@@ -19,24 +20,21 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 
-// Parses a line with a valid checksum. Throws Error or one of the JSON library's exceptions.
-TuningRecord read_fields(const Json& json) {
-  TuningRecord record{.machine = {.device = json.at("device").get<std::string>(),
-                                  .target = json.at("target").get<std::string>(),
-                                  .multiprocessors = json.at("multiprocessors").get<int>(),
-                                  .driver = json.at("driver").get<std::string>(),
-                                  .compiler = json.at("compiler").get<std::string>(),
-                                  .cublaslt = json.at("cublaslt").get<std::string>()},
-                      .spec = parse_matmul_spec(json.at("spec").get<std::string>()),
-                      .size = {.m = json.at("m").get<std::int64_t>(),
-                               .n = json.at("n").get<std::int64_t>(),
-                               .k = json.at("k").get<std::int64_t>()},
-                      .chosen = parse_matmul_spec(json.at("kernel").get<std::string>()),
-                      .us = json.at("us").get<double>(),
-                      .cublaslt_us = json.at("cublaslt_us").get<double>(),
-                      .bf16_us = json.at("bf16_us").get<double>(),
-                      .date = json.at("date").get<std::string>()};
-  return record;
+// Parses a line with a valid checksum. Throws Error or JsonFault.
+TuningRecord read_fields(const nlohmann::json& json) {
+  return {.machine = {.device = json_string(json, "device"),
+                      .target = json_string(json, "target"),
+                      .multiprocessors = static_cast<int>(json_integer(json, "multiprocessors", 0, 1 << 20)),
+                      .driver = json_string(json, "driver"),
+                      .compiler = json_string(json, "compiler"),
+                      .cublaslt = json_string(json, "cublaslt")},
+          .spec = parse_matmul_spec(json_string(json, "spec")),
+          .size = {.m = json_integer(json, "m", 1), .n = json_integer(json, "n", 1), .k = json_integer(json, "k", 1)},
+          .chosen = parse_matmul_spec(json_string(json, "kernel")),
+          .us = json_number(json, "us"),
+          .cublaslt_us = json_number(json, "cublaslt_us"),
+          .bf16_us = json_number(json, "bf16_us"),
+          .date = json_string(json, "date")};
 }
 
 // Why tuning cannot have written this record; empty if it can.
@@ -49,7 +47,6 @@ std::string fault(const TuningRecord& record) {
   if (dequant != nullptr && (dequant->kernel == DequantKernel::automatic || !dequant->tiling)) {
     return "has a kernel without its tiling";
   }
-  if (record.size.m <= 0 || record.size.n <= 0 || record.size.k <= 0) return "has a size that is not positive";
   for (const double us : {record.us, record.cublaslt_us, record.bf16_us}) {
     if (!std::isfinite(us) || us < 0) return "has an invalid time";
   }
@@ -101,13 +98,15 @@ std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::stri
   if (!line.starts_with("{\"ingot_tuning\":")) return refuse("is not a tuning record");
   if (std::string why = checksum_fault(line); !why.empty()) return refuse(std::move(why));
   try {
-    const Json json = Json::parse(line);
-    if (json.at("ingot_tuning") != kFormat) return refuse("is of another version of the format");
+    const auto json = nlohmann::json::parse(line);
+    if (json_field(json, "ingot_tuning") != kFormat) return refuse("is of another version of the format");
     TuningRecord record = read_fields(json);
     if (const std::string why = fault(record); !why.empty()) return refuse(why);
     return record;
   } catch (const nlohmann::json::exception&) {
-    return refuse("lacks a field, or has one of the wrong kind");
+    return refuse("is not JSON");
+  } catch (const JsonFault& fault) {
+    return refuse(fault.what());
   } catch (const Error& error) {
     return refuse(fmt::format("has a spec that cannot be read ({})", error.what()));
   }

@@ -32,10 +32,11 @@ std::optional<TuningRecord> TuningStore::find(const TuningMachine& machine, cons
   return read(file_name(machine, spec, size));
 }
 
-std::vector<TuningRecord> TuningStore::load() {
+std::vector<TuningRecord> TuningStore::load(const std::function<bool()>& stop) {
   std::vector<TuningRecord> records;
   for (const StoredFile& file :
        directory_.files(kSuffix, [](const std::string& folder) { return folder == kFolder; })) {
+    if (stop && stop()) break;
     if (auto record = read(file.name.substr(file.name.find('/') + 1))) records.push_back(*std::move(record));
   }
   return records;

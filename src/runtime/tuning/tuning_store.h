@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,8 +24,9 @@ class TuningStore {
   // Replaces the record with the same key. If it cannot be written, returns false and warns once.
   bool put(const TuningRecord& record);
   std::optional<TuningRecord> find(const TuningMachine& machine, const MatmulSpec& spec, const MatmulSize& size);
-  // All records of all machines, in no particular order. Damaged ones are moved aside, with one warning.
-  std::vector<TuningRecord> load();
+  // All records of all machines, in no particular order. Damaged ones are moved aside, with one warning. `stop` is
+  // asked before each record; once it is true, the rest is left out.
+  std::vector<TuningRecord> load(const std::function<bool()>& stop = {});
 
   const std::filesystem::path& root() const { return directory_.root(); }
   std::string disabled_reason() const { return directory_.disabled_reason(); }
