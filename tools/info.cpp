@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
@@ -15,6 +16,34 @@ namespace ingot::tools {
 namespace {
 
 const char* name(Tuning mode) { return mode == Tuning::on ? "on" : mode == Tuning::off ? "off" : "frozen"; }
+
+const char* name(CacheMode mode) {
+  switch (mode) {
+    case CacheMode::automatic: return "auto";
+    case CacheMode::strict: return "strict";
+    case CacheMode::memory: return "memory";
+    case CacheMode::verify: return "verify";
+  }
+  return "unknown";
+}
+
+const char* text(CacheMode mode) {
+  switch (mode) {
+    case CacheMode::automatic: return "auto";
+    case CacheMode::strict: return "strict: a kernel that is not there is an error, and nothing is compiled";
+    case CacheMode::memory: return "memory: nothing on disk is read or written";
+    case CacheMode::verify: return "verify: what is found on disk is compiled again and compared";
+  }
+  return "unknown";
+}
+
+nlohmann::ordered_json to_json(const std::vector<TierInfo>& tiers) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const TierInfo& tier : tiers) {
+    json.push_back({{"path", tier.path}, {"kernels", tier.kernels}, {"problem", tier.problem}});
+  }
+  return json;
+}
 
 nlohmann::ordered_json to_json(const TuningSummary& tuning) {
   return {{"mode", name(tuning.mode)},
@@ -41,7 +70,9 @@ nlohmann::ordered_json to_json(const ContextInfo& info, const TuningSummary& tun
            {{"path", info.store_root.string()},
             {"files", info.store_usage.files},
             {"bytes", info.store_usage.bytes},
-            {"problem", info.store_problem}}},
+            {"problem", info.store_problem},
+            {"mode", name(info.cache_mode)},
+            {"tiers", to_json(info.tiers)}}},
           {"tuning", to_json(tuning)}};
 }
 
@@ -85,6 +116,19 @@ void print_store(const ContextInfo& info) {
   if (!info.store_problem.empty()) print_rows("", "keeps nothing: " + info.store_problem);
 }
 
+void print_tiers(const ContextInfo& info) {
+  std::string label = "tiers";
+  for (const TierInfo& tier : info.tiers) {
+    print_row(std::exchange(label, ""), tier.path);
+    if (!tier.problem.empty()) {
+      print_rows("", "is not used: it " + tier.problem);
+    } else if (tier.kernels > 0) {
+      print_row("", fmt::format("{} {}, only read", tier.kernels, tier.kernels == 1 ? "kernel" : "kernels"));
+    }
+  }
+  if (info.cache_mode != CacheMode::automatic) print_rows("mode", text(info.cache_mode));
+}
+
 void print_tuning(const TuningSummary& tuning) {
   const auto mode_text = [&] {
     if (tuning.mode == Tuning::off) return "off: the records are not used";
@@ -121,6 +165,7 @@ void print_table(const ContextInfo& info, const TuningSummary& tuning) {
   }
   fmt::print("\n");
   print_store(info);
+  print_tiers(info);
   print_tuning(tuning);
   if (std::ranges::none_of(info.libraries, is_missing)) return;
   fmt::print("\nMissing\n");

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <string_view>
@@ -13,7 +14,10 @@
 #include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
+#include "ingot/runtime/jit/kernel_bundle.h"
+#include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
+#include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/measure/nvtx.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
@@ -61,6 +65,26 @@ fs::path read_folder(const char* variable, const std::string& value, const char*
   return value;
 }
 
+std::vector<fs::path> split_paths(std::string_view value) {
+  std::vector<fs::path> paths;
+  while (!value.empty()) {
+    const std::string_view path = value.substr(0, value.find(':'));
+    if (!path.empty()) paths.emplace_back(path);
+    value.remove_prefix(std::min(value.size(), path.size() + 1));
+  }
+  return paths;
+}
+
+CacheMode read_cache_mode(const std::string& value) {
+  if (value == "auto") return CacheMode::automatic;
+  if (value == "strict") return CacheMode::strict;
+  if (value == "memory") return CacheMode::memory;
+  if (value == "verify") return CacheMode::verify;
+  refuse("INGOT_CACHE_MODE", value,
+         "auto, strict (nothing is compiled), memory (nothing on disk is read or written) or verify (what is found on "
+         "disk is compiled again and compared)");
+}
+
 void warn_on_stderr(const std::string& message) {
   const std::string line = fmt::format("ingot: warning: {}\n", message);
   std::fputs(line.c_str(), stderr);
@@ -106,6 +130,8 @@ ContextOptions ContextOptions::from_environment() {
                             ? fs::path(*root)
                             : read_folder("INGOT_CUDA_ROOT", *root, "the folder of a CUDA toolkit, or none");
   }
+  if (const auto tiers = environment("INGOT_CACHE_TIERS")) options.tiers = split_paths(*tiers);
+  if (const auto mode = environment("INGOT_CACHE_MODE")) options.cache_mode = read_cache_mode(*mode);
   if (const auto templates = environment("INGOT_TEMPLATES")) {
     options.templates = read_folder("INGOT_TEMPLATES", *templates, "the folder templates of Ingot's source tree");
   }
@@ -135,13 +161,21 @@ ContextOptions ContextOptions::from_environment() {
 
 // Members are constructed in this order, and each uses those above it.
 struct Context::Parts {
+  // A tier that cannot be used has a problem in place of kernels.
+  struct Tier {
+    TierInfo info;
+    std::unique_ptr<KernelTier> kernels;
+  };
+
   explicit Parts(ContextOptions given);
 
   ContextOptions options;
   std::string driver_problem;  // why there is no driver, or empty
   std::unique_ptr<Driver> driver;
   std::string compiler_problem;
+  TemplateFiles templates;
   std::unique_ptr<NvrtcCompiler> compiler;
+  std::vector<Tier> tiers;
   KernelStore store;
   KernelCache cache;
   std::string cublaslt_problem;
@@ -155,6 +189,9 @@ struct Context::Parts {
 
  private:
   static ContextOptions with_warn(ContextOptions options);
+  static Tier open_tier(const fs::path& path);
+  std::vector<Tier> open_tiers() const;
+  KernelOrigins origins() const;
   std::unique_ptr<Driver> open_driver();
   std::unique_ptr<NvrtcCompiler> open_compiler();
   std::unique_ptr<CublasLt> open_cublaslt();
@@ -165,9 +202,11 @@ struct Context::Parts {
 Context::Parts::Parts(ContextOptions given)
     : options(with_warn(std::move(given))),
       driver(open_driver()),
+      templates(options.templates.empty() ? embedded_templates() : read_templates(options.templates)),
       compiler(open_compiler()),
-      store(options.store_root, options.warn),
-      cache(compiler.get(), store, target(), driver.get(), driver ? options.device_index : 0),
+      tiers(open_tiers()),
+      store(options.cache_mode == CacheMode::memory ? fs::path() : options.store_root, options.warn),
+      cache(origins(), store, target(), driver.get(), driver ? options.device_index : 0),
       cublaslt(open_cublaslt()),
       tuning_store(options.store_root, options.warn),
       machine(describe_machine()),
@@ -212,13 +251,43 @@ std::unique_ptr<Driver> Context::Parts::open_driver() {
 }
 
 std::unique_ptr<NvrtcCompiler> Context::Parts::open_compiler() {
-  auto opened = NvrtcCompiler::open(
-      options.cuda_root.string(), options.templates.empty() ? embedded_templates() : read_templates(options.templates),
-      compiler_problem);
+  auto opened = NvrtcCompiler::open(options.cuda_root.string(), templates, compiler_problem);
   if (opened == nullptr && driver != nullptr) {
-    options.warn("no NVRTC: only kernels that the store has already can run. " + compiler_problem);
+    options.warn("no NVRTC: only kernels that the store or a bundle has already can run. " + compiler_problem);
   }
   return opened;
+}
+
+Context::Parts::Tier Context::Parts::open_tier(const fs::path& path) {
+  Tier tier{.info = {.path = path.string(), .kernels = 0, .problem = {}}, .kernels = nullptr};
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    tier.kernels = ReadOnlyStore::open(path, tier.info.problem);
+  } else if (auto bundle = KernelBundle::open(path, tier.info.problem)) {
+    tier.info.kernels = static_cast<std::int64_t>(bundle->entries().size());
+    tier.kernels = std::move(bundle);
+  }
+  return tier;
+}
+
+std::vector<Context::Parts::Tier> Context::Parts::open_tiers() const {
+  std::vector<Tier> opened;
+  if (options.cache_mode == CacheMode::memory) return opened;
+  for (const fs::path& path : options.tiers) {
+    opened.push_back(open_tier(path));
+    const TierInfo& info = opened.back().info;
+    if (!info.problem.empty())
+      options.warn(fmt::format("the kernels of {} are not used: it {}", info.path, info.problem));
+  }
+  return opened;
+}
+
+KernelOrigins Context::Parts::origins() const {
+  KernelOrigins origins{.compiler = compiler.get(), .identity = kernel_identity(templates), .mode = options.cache_mode};
+  for (const Tier& tier : tiers) {
+    if (tier.kernels != nullptr) origins.tiers.push_back(tier.kernels.get());
+  }
+  return origins;
 }
 
 std::unique_ptr<CublasLt> Context::Parts::open_cublaslt() {
@@ -233,7 +302,7 @@ TuningMachine Context::Parts::describe_machine() const {
           .target = print(target()),
           .multiprocessors = driver ? driver->multiprocessors(options.device_index) : 0,
           .driver = driver ? driver->version() : "",
-          .compiler = compiler ? compiler->identity() : "",
+          .compiler = kernel_identity(templates),
           .cublaslt = cublaslt ? cublaslt->version() : ""};
 }
 
@@ -266,6 +335,8 @@ ContextInfo Context::info() const {
   info.store_root = parts.store.root();
   info.store_usage = parts.store.usage();
   info.store_problem = parts.store.disabled_reason();
+  for (const Parts::Tier& tier : parts.tiers) info.tiers.push_back(tier.info);
+  info.cache_mode = parts.options.cache_mode;
   return info;
 }
 

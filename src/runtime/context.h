@@ -27,11 +27,14 @@ struct ContextOptions {
   int device_index = 0;
   // nullopt: default_store_root(), which is INGOT_CACHE_DIR or ~/.cache/ingot; empty: keep nothing on disk.
   std::optional<std::filesystem::path> store_root{};
-  std::filesystem::path cuda_root{};      // INGOT_CUDA_ROOT: looked in first; "none": no NVRTC, cuBLASLt, NVTX
-  std::filesystem::path templates{};      // INGOT_TEMPLATES: read templates from here, not the embedded ones
-  Target offline_target{};                // what a context without a GPU compiles for
-  int cpu_threads = 0;                    // INGOT_CPU_THREADS; 0 = all cores
-  Tuning tuning = Tuning::on;             // INGOT_TUNING=on|off|frozen
+  // Bundles and other users' stores, which are only read, in the order in which they are looked in.
+  std::vector<std::filesystem::path> tiers{};   // INGOT_CACHE_TIERS: paths with colons between them
+  CacheMode cache_mode = CacheMode::automatic;  // INGOT_CACHE_MODE=auto|strict|memory|verify
+  std::filesystem::path cuda_root{};            // INGOT_CUDA_ROOT: looked in first; "none": no NVRTC, cuBLASLt, NVTX
+  std::filesystem::path templates{};            // INGOT_TEMPLATES: read templates from here, not the embedded ones
+  Target offline_target{};                      // what a context without a GPU compiles for
+  int cpu_threads = 0;                          // INGOT_CPU_THREADS; 0 = all cores
+  Tuning tuning = Tuning::on;                   // INGOT_TUNING=on|off|frozen
   std::filesystem::path tuning_file{};    // INGOT_TUNING_FILE: records from this exported file, not from the store
   std::filesystem::path gemm_manifest{};  // INGOT_GEMM_MANIFEST: the GEMMs that are called are noted in this file
   std::filesystem::path record{};         // INGOT_RECORD: what is asked for is noted in this file (jit/recorder.h)
@@ -49,6 +52,13 @@ struct LibraryInfo {
   std::string problem;  // what is missing and how to get it; empty if found
 };
 
+// A bundle or another user's store that is only read.
+struct TierInfo {
+  std::string path;
+  std::int64_t kernels = 0;  // of a bundle; of a store they are not counted
+  std::string problem;       // why it is not used; empty if it is
+};
+
 struct ContextInfo {
   std::string ingot_version;
   Device device;
@@ -59,6 +69,8 @@ struct ContextInfo {
   std::filesystem::path store_root;
   KernelStore::Usage store_usage;
   std::string store_problem;  // why the store keeps nothing; empty if it works
+  std::vector<TierInfo> tiers;
+  CacheMode cache_mode = CacheMode::automatic;
 };
 
 class Context {

@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "ingot/runtime/jit/compiler.h"
+#include "ingot/runtime/jit/kernel_bundle.h"
+#include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/stream.h"
 #include "ingot/runtime/util/library.h"
 #include "ingot/runtime/util/store_directory.h"
@@ -327,6 +329,63 @@ BOOST_AUTO_TEST_CASE(without_nvrtc_the_cpu_works_and_a_compile_is_an_error) {
   BOOST_TEST((error.code == ErrorCode::not_found));
   BOOST_TEST(error.subject == "my kernel");
   BOOST_TEST(contains(error.message, "NVRTC"), error.message);
+}
+
+// A node without NVRTC and without a store of its own runs from a bundle, which may lie anywhere.
+BOOST_AUTO_TEST_CASE(a_bundle_serves_a_machine_without_nvrtc) {
+  const TemporaryDirectory folder;
+  const Source source = generate(CastSpec{.scale = kRowwise});
+  const std::filesystem::path bundle = folder.path() / "kernels.bundle";
+  {
+    Context context(options_in(folder));
+    const auto kernel = context.cache().compiled(source, context.cache().target());
+    const KernelKey key = context.cache().key_of(source, context.cache().target());
+    std::ofstream(bundle, std::ios::binary)
+        << encode_bundle({.identity = context.cache().identity(),
+                          .kernels = {{key, encode_kernel_file(key, source, context.cache().target(), *kernel)}}});
+  }
+  Context context(
+      {.store_root = std::filesystem::path(), .tiers = {bundle}, .cache_mode = CacheMode::strict, .cuda_root = "none"});
+  BOOST_TEST(context.compiler() == nullptr);
+  BOOST_TEST(!context.cache().compiled(source, context.cache().target())->cubin.empty());
+  BOOST_TEST(context.cache().stats().from_tiers == 1);
+  const auto missing =
+      refused([&] { context.cache().compiled(generate(CastSpec{.scale = kTensorwise}), context.cache().target()); });
+  BOOST_TEST((missing.code == ErrorCode::not_found));
+  BOOST_TEST(contains(missing.message, "the mode strict forbids compiling it"), missing.message);
+  const ContextInfo info = context.info();
+  BOOST_REQUIRE(info.tiers.size() == 1U);
+  BOOST_TEST(info.tiers[0].kernels == 1);
+  BOOST_TEST(info.tiers[0].problem == "");
+  BOOST_TEST((info.cache_mode == CacheMode::strict));
+}
+
+BOOST_AUTO_TEST_CASE(a_tier_that_cannot_be_used_is_a_warning) {
+  const TemporaryDirectory folder;
+  std::vector<std::string> warnings;
+  ContextOptions options = options_in(folder);
+  options.tiers = {folder.path() / "nothing", folder.path()};
+  options.warn = [&](const std::string& text) { warnings.push_back(text); };
+  const Context context(options);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0] ==
+             "the kernels of " + (folder.path() / "nothing").string() + " are not used: it does not exist");
+  const ContextInfo info = context.info();
+  BOOST_REQUIRE(info.tiers.size() == 2U);
+  BOOST_TEST(info.tiers[0].problem == "does not exist");
+  BOOST_TEST(info.tiers[1].problem == "");
+}
+
+BOOST_AUTO_TEST_CASE(tiers_and_mode_come_from_the_environment) {
+  const Variable tiers("INGOT_CACHE_TIERS", "/a/kernels.bundle::/b");
+  const Variable mode("INGOT_CACHE_MODE", "memory");
+  const ContextOptions options = ContextOptions::from_environment();
+  BOOST_TEST((options.tiers == std::vector<std::filesystem::path>{"/a/kernels.bundle", "/b"}));
+  BOOST_TEST((options.cache_mode == CacheMode::memory));
+  BOOST_TEST(
+      refused_variable("INGOT_CACHE_MODE", "fast") ==
+      "INGOT_CACHE_MODE: is \"fast\", but must be auto, strict (nothing is compiled), memory (nothing on disk is "
+      "read or written) or verify (what is found on disk is compiled again and compared)");
 }
 
 BOOST_AUTO_TEST_CASE(templates_come_from_a_folder_where_one_is_given) {

@@ -46,6 +46,7 @@ class CountedCompiler final : public Compiler {
       : file_(std::move(file)), fake_("fake 1", duration) {}
 
   std::string identity() const override { return fake_.identity(); }
+  std::string toolchain() const override { return fake_.toolchain(); }
   CompiledKernel compile(const Source& source, Target target) const override {
     std::ofstream(file_, std::ios::app) << 'x';
     return fake_.compile(source, target);
@@ -119,21 +120,23 @@ BOOST_AUTO_TEST_CASE(without_a_store_memory_remembers) {
 BOOST_AUTO_TEST_CASE(corrupt_entry_is_compiled_again) {
   const FakeCompiler compiler;
   KernelCache(&compiler, store, kTarget, nullptr).compiled(kSource, kTarget);
-  const std::string hex = print(kernel_key(kSource, kTarget, compiler));
+  const std::string hex = print(kernel_key(kSource, kTarget, compiler.identity()));
   const fs::path file = root / hex.substr(0, 2) / (hex + ".kernel");
   fs::resize_file(file, fs::file_size(file) - 1);
   KernelCache cache(&compiler, store, kTarget, nullptr);
   BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
   BOOST_TEST(compiler.compiles == 2);
-  BOOST_TEST(store.find(kernel_key(kSource, kTarget, compiler)).has_value());
+  BOOST_TEST(store.find(kernel_key(kSource, kTarget, compiler.identity())).has_value());
 }
 
 BOOST_AUTO_TEST_CASE(without_compiler_or_gpu) {
   KernelCache no_compiler(nullptr, store, kTarget, nullptr);
   const Error missing = error_of([&] { no_compiler.compiled(kSource, kTarget); });
   BOOST_TEST((missing.code() == ErrorCode::not_found));
-  BOOST_TEST(missing.what() == std::string("a kernel: this kernel cannot be compiled without NVRTC; `ingot info` says "
-                                           "where it was looked for and how to get it"));
+  BOOST_TEST(missing.what() ==
+             std::string("a kernel: this kernel for sm_90a is in no store and no bundle, and it cannot "
+                         "be compiled without NVRTC; `ingot info` says where it was looked for and "
+                         "how to get it"));
   const FakeCompiler compiler;
   KernelCache no_gpu(&compiler, store, kTarget, nullptr);
   const Error unloadable = error_of([&] { no_gpu.get(CastSpec{.scale = kRowwise}); });
@@ -144,6 +147,116 @@ BOOST_AUTO_TEST_CASE(without_compiler_or_gpu) {
   BOOST_TEST(compiler.compiles == 0);
   BOOST_TEST(no_gpu.find(CastSpec{.scale = kRowwise}) == nullptr);
   BOOST_TEST((error_of([&] { no_gpu.get(CastSpec{.in = Dtype::e5m2}); }).code() == ErrorCode::invalid_spec));
+}
+
+// A machine without NVRTC runs what another machine compiled, whichever NVRTC that had.
+BOOST_AUTO_TEST_CASE(without_a_compiler_the_store_serves) {
+  const FakeCompiler compiler;
+  KernelCache(&compiler, store, kTarget, nullptr).compiled(kSource, kTarget);
+  KernelCache cache({.compiler = nullptr, .identity = compiler.identity()}, store, kTarget, nullptr);
+  BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
+  BOOST_TEST(cache.stats().loaded == 1);
+  KernelCache other({.compiler = nullptr, .identity = "fake 2"}, store, kTarget, nullptr);
+  BOOST_TEST((error_of([&] { other.compiled(kSource, kTarget); }).code() == ErrorCode::not_found));
+}
+
+// The private store trusts only this build of the compiler, and replaces what another one made.
+BOOST_AUTO_TEST_CASE(another_build_of_the_compiler_compiles_again) {
+  const FakeCompiler old;
+  const FakeCompiler updated("fake 1", {}, "fake 1.0 another build");
+  KernelCache(&old, store, kTarget, nullptr).compiled(kSource, kTarget);
+  KernelCache cache(&updated, store, kTarget, nullptr);
+  BOOST_TEST(cache.compiled(kSource, kTarget)->toolchain == "fake 1.0 another build");
+  BOOST_TEST(updated.compiles == 1);
+  KernelCache again(&updated, store, kTarget, nullptr);
+  again.compiled(kSource, kTarget);
+  BOOST_TEST(updated.compiles == 1);
+  BOOST_TEST(store.usage().files == 1);
+}
+
+// A tier in memory, which counts its questions.
+class FakeTier final : public KernelTier {
+ public:
+  FakeTier(KernelKey key, CompiledKernel kernel) : key_(key), kernel_(std::move(kernel)) {}
+  std::optional<CompiledKernel> find(const KernelKey& key) const override {
+    ++questions;
+    if (key != key_) return std::nullopt;
+    return kernel_;
+  }
+  const std::string& name() const override { return name_; }
+  mutable std::atomic<int> questions{0};
+
+ private:
+  KernelKey key_;
+  CompiledKernel kernel_;
+  std::string name_ = "tier";
+};
+
+BOOST_AUTO_TEST_CASE(tiers_are_asked_in_order_after_the_store) {
+  const FakeCompiler compiler("fake 1", {}, "fake 1.7");
+  const KernelKey key = kernel_key(kSource, kTarget, "fake 1");
+  CompiledKernel foreign = fake_kernel(kSource, kTarget);
+  foreign.toolchain = "fake 2.0";
+  const FakeTier other_major(key, foreign);
+  const FakeTier same_major(key, fake_kernel(kSource, kTarget));
+  const FakeTier last(key, fake_kernel(kSource, kTarget));
+  KernelCache cache({.compiler = &compiler, .identity = "fake 1", .tiers = {&other_major, &same_major, &last}}, store,
+                    kTarget, nullptr);
+  BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
+  BOOST_TEST(cache.stats().from_tiers == 1);
+  BOOST_TEST(other_major.questions == 1);
+  BOOST_TEST(same_major.questions == 1);
+  BOOST_TEST(last.questions == 0);
+  BOOST_TEST(compiler.compiles == 0);
+  BOOST_TEST(store.usage().files == 0, "what a tier has is not copied");
+  // A kernel of another major version serves where nothing else does.
+  KernelCache without({.compiler = nullptr, .identity = "fake 1", .tiers = {&other_major}}, store, kTarget, nullptr);
+  BOOST_TEST(without.compiled(kSource, kTarget)->toolchain == "fake 2.0");
+}
+
+BOOST_AUTO_TEST_CASE(strict_never_compiles) {
+  const FakeCompiler compiler;
+  const KernelOrigins origins{.compiler = &compiler, .identity = "fake 1", .mode = CacheMode::strict};
+  const Error missing = error_of([&] { KernelCache(origins, store, kTarget, nullptr).compiled(kSource, kTarget); });
+  BOOST_TEST((missing.code() == ErrorCode::not_found));
+  BOOST_TEST(missing.what() ==
+             std::string("a kernel: this kernel for sm_90a is in no store and no bundle, and the mode "
+                         "strict forbids compiling it; `ingot warm` makes it from a recording with "
+                         "this line: a kernel"));
+  BOOST_TEST(compiler.compiles == 0);
+  KernelCache(&compiler, store, kTarget, nullptr).compiled(kSource, kTarget);
+  KernelCache cache(origins, store, kTarget, nullptr);
+  BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
+  BOOST_TEST(compiler.compiles == 1);
+}
+
+BOOST_AUTO_TEST_CASE(memory_leaves_the_disk_alone) {
+  const FakeCompiler compiler;
+  KernelCache(&compiler, store, kTarget, nullptr).compiled(kSource, kTarget);
+  const FakeTier tier(kernel_key(kSource, kTarget, "fake 1"), fake_kernel(kSource, kTarget));
+  KernelCache cache({.compiler = &compiler, .identity = "fake 1", .tiers = {&tier}, .mode = CacheMode::memory}, store,
+                    kTarget, nullptr);
+  cache.compiled(kSource, kTarget);
+  cache.compiled({.name = "another", .text = "other text"}, kTarget);
+  BOOST_TEST(compiler.compiles == 3);
+  BOOST_TEST(tier.questions == 0);
+  BOOST_TEST(store.usage().files == 1);
+}
+
+// A store with a kernel that its compiler would not make: verify tells, uses what it compiled, and mends the store.
+BOOST_AUTO_TEST_CASE(verify_compares) {
+  const FakeCompiler compiler;
+  const KernelKey key = kernel_key(kSource, kTarget, "fake 1");
+  CompiledKernel wrong = fake_kernel(kSource, kTarget);
+  wrong.cubin.back() ^= std::byte{1};
+  store.put(key, kSource, kTarget, wrong);
+  const KernelOrigins origins{.compiler = &compiler, .identity = "fake 1", .mode = CacheMode::verify};
+  for (const int differing : {1, 0}) {
+    KernelCache cache(origins, store, kTarget, nullptr);
+    BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
+    BOOST_TEST(cache.stats().differing == differing);
+  }
+  BOOST_TEST(compiler.compiles == 2);
 }
 
 BOOST_AUTO_TEST_CASE(sixty_four_threads_one_compile) {

@@ -16,12 +16,12 @@ namespace {
 // Made from the grammar in kernel_file.h with Python's struct module and the xxHash library. A change here invalidates
 // every existing store: give the format a new magic then.
 constexpr std::string_view kGolden =
-    "494e474f544b3031ef9aa75df45dc5df6c4610dc6fe2ab8868000000000000000600000000000000736d5f3930610800"
-    "00000000000061206b65726e656c04000000000000007465787405000000000000005f5a316b7603000000000000006c"
-    "6f67100000000000000020000000ffffffff020100000000010006000000000000007f454c4600ff41ce8c1714fca868"
-    "a3caf10d72bf462e";
-constexpr KernelKey kKey{0xef, 0x9a, 0xa7, 0x5d, 0xf4, 0x5d, 0xc5, 0xdf,
-                         0x6c, 0x46, 0x10, 0xdc, 0x6f, 0xe2, 0xab, 0x88};
+    "494e474f544b30321f2545fa708cf55c5936b17b7f17531c78000000000000000600000000000000736d5f3930610800"
+    "00000000000061206b65726e656c040000000000000074657874080000000000000066616b6520312e30050000000000"
+    "00005f5a316b7603000000000000006c6f67100000000000000020000000ffffffff0201000000000100060000000000"
+    "00007f454c4600ffdd87d56b51206977165d9e0da10901e0";
+constexpr KernelKey kKey{0x1f, 0x25, 0x45, 0xfa, 0x70, 0x8c, 0xf5, 0x5c,
+                         0x59, 0x36, 0xb1, 0x7b, 0x7f, 0x17, 0x53, 0x1c};
 
 constexpr std::size_t kLengthAt = 24;
 constexpr std::size_t kPayloadAt = 32;
@@ -40,7 +40,8 @@ CompiledKernel kernel() {
   return {.lowered_name = "_Z1kv",
           .cubin = {byte(0x7f), byte('E'), byte('L'), byte('F'), byte(0), byte(0xff)},
           .resources = {.registers = 32, .spill_bytes = -1, .stack_bytes = 258, .static_shared_bytes = 65536},
-          .log = "log"};
+          .log = "log",
+          .toolchain = "fake 1.0"};
 }
 
 std::string problem_of(std::string_view file, const KernelKey& key = kKey) {
@@ -108,8 +109,8 @@ BOOST_AUTO_TEST_CASE(messages) {
   other[15] ^= 1;
   BOOST_TEST(problem_of(golden(), other) == "holds another kernel");
   BOOST_TEST(problem_of("") == "is truncated: 0 bytes, of at least 48");
-  BOOST_TEST(problem_of("INGOTK02" + golden().substr(8)) == "does not start with \"INGOTK01\"");
-  BOOST_TEST(problem_of(golden() + "x") == "is not as long as it was written: 105 bytes of payload, of 104");
+  BOOST_TEST(problem_of("INGOTK01" + golden().substr(8)) == "does not start with \"INGOTK02\"");
+  BOOST_TEST(problem_of(golden() + "x") == "is not as long as it was written: 121 bytes of payload, of 120");
   std::string flipped = golden();
   flipped[100] = static_cast<char>(flipped[100] ^ 1);
   BOOST_TEST(problem_of(flipped) == "does not match its checksum");
@@ -126,7 +127,7 @@ BOOST_AUTO_TEST_CASE(parser_checks_its_bounds) {
   }
   BOOST_TEST(problem_of(with_payload(payload + "x")) == "has a payload of the wrong shape");
   std::size_t at = 0;
-  for (int field = 0; field < 7; ++field) {
+  for (int field = 0; field < 8; ++field) {
     std::uint64_t length = 0;
     std::memcpy(&length, payload.data() + at, sizeof(length));
     for (const std::uint64_t wrong : {length + 1, length - 1, ~std::uint64_t{0}, ~std::uint64_t{0} - 7,

@@ -1,5 +1,6 @@
 // NvrtcCompiler: cubins with their resources, error messages with source lines, reproducible output, concurrent
 // compiles, and the signal handlers that NVRTC installs.
+#include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 
 #include <signal.h>
@@ -218,8 +219,13 @@ BOOST_AUTO_TEST_CASE(identity_follows_the_templates_and_names_no_path) {
   }
   const std::string identity = compiler->identity();
   BOOST_TEST(contains(identity, "--fmad=false"), identity);
-  BOOST_TEST(contains(identity, "nvrtc "), identity);
+  BOOST_TEST(!contains(identity, "nvrtc "), identity);
   BOOST_TEST(!contains(identity, "/"), identity);
+  BOOST_TEST(identity == kernel_identity({{"a.cuh", "1"}, {"b.cuh", "2"}}));
+  const std::string toolchain = compiler->toolchain();
+  BOOST_TEST(toolchain.starts_with("nvrtc "), toolchain);
+  BOOST_TEST(!contains(toolchain, "/"), toolchain);
+  BOOST_TEST(toolchain == open({{"a.cuh", "3"}})->toolchain());
   BOOST_TEST(milliseconds([&] { static_cast<void>(compiler->identity()); }) < 1.0);
 }
 

@@ -8,13 +8,14 @@ CompiledKernel fake_kernel(const Source& source, Target target) {
       .lowered_name = "_Z" + std::to_string(source.text.size()) + "kernelv",
       .cubin = std::vector<std::byte>(code.size()),
       .resources = {.registers = 32, .spill_bytes = 0, .stack_bytes = 16, .static_shared_bytes = 1024},
-      .log = "warning: made by a fake compiler"};
+      .log = "warning: made by a fake compiler",
+      .toolchain = "fake 1.0"};
   std::memcpy(kernel.cubin.data(), code.data(), code.size());
   return kernel;
 }
 
-FakeCompiler::FakeCompiler(std::string identity, std::chrono::milliseconds duration)
-    : identity_(std::move(identity)), duration_(duration) {}
+FakeCompiler::FakeCompiler(std::string identity, std::chrono::milliseconds duration, std::string toolchain)
+    : identity_(std::move(identity)), duration_(duration), toolchain_(std::move(toolchain)) {}
 
 CompiledKernel FakeCompiler::compile(const Source& source, Target target) const {
   ++compiles;
@@ -22,7 +23,9 @@ CompiledKernel FakeCompiler::compile(const Source& source, Target target) const 
   if (source.text.find("#error") != std::string::npos) {
     throw Error(ErrorCode::compile_failed, source.name, "does not compile", source.text);
   }
-  return fake_kernel(source, target);
+  CompiledKernel kernel = fake_kernel(source, target);
+  kernel.toolchain = toolchain_;
+  return kernel;
 }
 
 }  // namespace ingot::test

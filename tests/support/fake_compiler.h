@@ -17,9 +17,11 @@ CompiledKernel fake_kernel(const Source& source, Target target);
 
 class FakeCompiler final : public Compiler {
  public:
-  explicit FakeCompiler(std::string identity = "fake 1", std::chrono::milliseconds duration = {});
+  explicit FakeCompiler(std::string identity = "fake 1", std::chrono::milliseconds duration = {},
+                        std::string toolchain = "fake 1.0");
 
   std::string identity() const override { return identity_; }
+  std::string toolchain() const override { return toolchain_; }
 
   CompiledKernel compile(const Source& source, Target target) const override;
 
@@ -28,6 +30,7 @@ class FakeCompiler final : public Compiler {
  private:
   std::string identity_;
   std::chrono::milliseconds duration_;
+  std::string toolchain_;
 };
 
 }  // namespace ingot::test

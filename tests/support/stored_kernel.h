@@ -16,7 +16,7 @@ inline constexpr Target kTarget{9, 0, true};
 struct Item {
   explicit Item(std::string text, std::size_t padding = 0)
       : source{.name = "item " + text, .text = std::move(text)},
-        key(kernel_key(source, kTarget, FakeCompiler())),
+        key(kernel_key(source, kTarget, FakeCompiler().identity())),
         kernel(fake_kernel(source, kTarget)) {
     kernel.cubin.resize(kernel.cubin.size() + padding);
   }

@@ -23,7 +23,8 @@ struct CompiledKernel {
   std::string lowered_name;  // the symbol to launch
   std::vector<std::byte> cubin;
   KernelResources resources;
-  std::string log;  // warnings of the front end and of ptxas
+  std::string log;        // warnings of the front end and of ptxas
+  std::string toolchain;  // Compiler::toolchain() of the compiler that made it
   bool operator==(const CompiledKernel&) const = default;
 };
 
@@ -33,9 +34,11 @@ class Compiler {
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
 
-  // Everything besides source and target that decides the output: the library's build, a digest of all templates, the
-  // options, NVRTC's version and file. Part of the store's key; contains no paths.
+  // kernel_identity() of the templates that it compiles with. Part of a kernel's key; contains no paths.
   virtual std::string identity() const = 0;
+  // Which compiler it is: name, version, and a fingerprint of its file ("nvrtc 13.0 109300000-<16 hex digits>"). Kept
+  // with each kernel; no part of its key.
+  virtual std::string toolchain() const = 0;
 
   // Thread-safe. Throws Error{compile_failed}, whose log() has the messages and the numbered source.
   virtual CompiledKernel compile(const Source& source, Target target) const = 0;

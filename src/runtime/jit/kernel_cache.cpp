@@ -1,25 +1,34 @@
 #include "ingot/runtime/jit/kernel_cache.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel.h"
+#include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/recorder.h"
 
 namespace ingot {
 
+KernelCache::KernelCache(KernelOrigins origins, KernelStore& store, Target target, const Driver* driver,
+                         int device_index)
+    : origins_(std::move(origins)), store_(&store), target_(target), driver_(driver), device_index_(device_index) {}
+
 KernelCache::KernelCache(const Compiler* compiler, KernelStore& store, Target target, const Driver* driver,
                          int device_index)
-    : compiler_(compiler), store_(&store), target_(target), driver_(driver), device_index_(device_index) {}
+    : KernelCache({.compiler = compiler, .identity = compiler != nullptr ? compiler->identity() : ""}, store, target,
+                  driver, device_index) {}
 
 KernelCache::~KernelCache() = default;
 
@@ -44,6 +53,12 @@ const Kernel& KernelCache::get(const Source& source) {
 
 std::shared_ptr<const CompiledKernel> KernelCache::compiled(const Source& source, Target target) {
   return compiled(source, target, key_of(source, target));
+}
+
+std::optional<CompiledKernel> KernelCache::ready(const Source& source, Target target) {
+  const KernelKey key = key_of(source, target);
+  if (auto found = find_in_store(key)) return found;
+  return find_in_tiers(key);
 }
 
 // Every process starts at another spec, so that ranks of one machine that warm the same specs share the work through
@@ -77,7 +92,17 @@ void KernelCache::warm(std::span<const KernelSpec> specs, Target target, int thr
   }
 }
 
-KernelCache::Stats KernelCache::stats() const { return {.compiled = compiled_, .loaded = loaded_}; }
+KernelCache::Stats KernelCache::stats() const {
+  return {.compiled = compiled_,
+          .loaded = loaded_,
+          .from_tiers = from_tiers_,
+          .differing = differing_,
+          .compile_microseconds = compile_microseconds_};
+}
+
+KernelKey KernelCache::key_of(const Source& source, Target target) const {
+  return kernel_key(source, target, origins_.identity);
+}
 
 std::shared_ptr<const CompiledKernel> KernelCache::compiled(const Source& source, Target target, const KernelKey& key) {
   return compiled_kernels_.get(
@@ -85,27 +110,69 @@ std::shared_ptr<const CompiledKernel> KernelCache::compiled(const Source& source
 }
 
 CompiledKernel KernelCache::find_or_compile(const Source& source, Target target, const KernelKey& key) {
-  const auto find = [&] {
-    auto found = store_->find(key);
-    if (found) ++loaded_;
-    return found;
-  };
-  if (auto found = find()) return *std::move(found);
+  if (origins_.mode == CacheMode::memory) {
+    if (origins_.compiler == nullptr) refuse_to_compile(source, target);
+    return compile(source, target, key);
+  }
+  if (auto found = find_in_store(key)) return verified(*std::move(found), source, target, key);
+  if (auto found = find_in_tiers(key)) return verified(*std::move(found), source, target, key);
+  if (origins_.compiler == nullptr || origins_.mode == CacheMode::strict) refuse_to_compile(source, target);
   const FileLock lock = store_->lock(key);
-  if (auto found = find()) return *std::move(found);  // another process was compiling it
-  CompiledKernel kernel = compiler_->compile(source, target);
+  if (auto found = find_in_store(key)) return *std::move(found);  // another process was compiling it
+  return compile(source, target, key);
+}
+
+// The store is private: it may hold kernels of another NVRTC, from before an update or where there was none, which are
+// replaced.
+std::optional<CompiledKernel> KernelCache::find_in_store(const KernelKey& key) {
+  auto found = store_->find(key);
+  if (!found || !trusts(Trust::same_build, found->toolchain, toolchain())) return std::nullopt;
+  ++loaded_;
+  return found;
+}
+
+std::optional<CompiledKernel> KernelCache::find_in_tiers(const KernelKey& key) {
+  for (const KernelTier* tier : origins_.tiers) {
+    auto found = tier->find(key);
+    if (!found || !trusts(Trust::same_major, found->toolchain, toolchain())) continue;
+    ++from_tiers_;
+    return found;
+  }
+  return std::nullopt;
+}
+
+CompiledKernel KernelCache::compile(const Source& source, Target target, const KernelKey& key) {
+  const auto start = std::chrono::steady_clock::now();
+  CompiledKernel kernel = origins_.compiler->compile(source, target);
+  kernel.toolchain = toolchain();
+  compile_microseconds_ +=
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
   ++compiled_;
-  store_->put(key, source, target, kernel);
+  if (origins_.mode != CacheMode::memory) store_->put(key, source, target, kernel);
   return kernel;
 }
 
-KernelKey KernelCache::key_of(const Source& source, Target target) const {
-  if (compiler_ == nullptr) {
+// Only the same compiler is bound to make the same machine code.
+CompiledKernel KernelCache::verified(CompiledKernel found, const Source& source, Target target, const KernelKey& key) {
+  if (origins_.mode != CacheMode::verify || origins_.compiler == nullptr || found.toolchain != toolchain())
+    return found;
+  CompiledKernel made = compile(source, target, key);
+  if (made.cubin != found.cubin || made.lowered_name != found.lowered_name) ++differing_;
+  return made;
+}
+
+void KernelCache::refuse_to_compile(const Source& source, Target target) const {
+  if (origins_.mode == CacheMode::strict) {
     throw Error(
         ErrorCode::not_found, source.name,
-        "this kernel cannot be compiled without NVRTC; `ingot info` says where it was looked for and how to get it");
+        fmt::format("this kernel for {} is in no store and no bundle, and the mode strict forbids compiling it; "
+                    "`ingot warm` makes it from a recording with this line: {}",
+                    print(target), source.name));
   }
-  return kernel_key(source, target, *compiler_);
+  throw Error(ErrorCode::not_found, source.name,
+              fmt::format("this kernel for {} is in no store and no bundle, and it cannot be compiled without NVRTC; "
+                          "`ingot info` says where it was looked for and how to get it",
+                          print(target)));
 }
 
 }  // namespace ingot

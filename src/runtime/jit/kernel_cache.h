@@ -1,18 +1,22 @@
-// Finds the kernel of a spec, ready to launch: in memory, then in the store, or else by compiling it. Each key is
-// compiled once among the threads of a process and, through the store's lock, among processes; no mutex is held while
-// compiling, loading or reading.
+// Finds the kernel of a spec, ready to launch: in memory, then in the store, then in the tiers that are only read, or
+// else by compiling it. Each key is compiled once among the threads of a process and, through the store's lock, among
+// processes; no mutex is held while compiling, loading or reading.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/jit/compiler.h"
 #include "ingot/runtime/jit/kernel_store.h"
 #include "ingot/runtime/jit/kernel_table.h"
+#include "ingot/runtime/jit/kernel_tier.h"
 #include "ingot/runtime/util/single_flight.h"
 
 namespace ingot {
@@ -21,15 +25,33 @@ class Kernel;
 class Driver;
 class Recorder;  // runtime/jit/recorder.h
 
+// Where a cache may find kernels. automatic: memory, store, tiers, compiler. strict: the same without the compiler, so
+// that a missing kernel is an error rather than a delay. memory: nothing on disk is read or written. verify: what is
+// found on disk is compiled again and compared, if the same compiler made it.
+enum class CacheMode : std::uint8_t { automatic, strict, memory, verify };
+
+// Where a cache's kernels come from, besides the store. What is pointed to outlives the cache.
+struct KernelOrigins {
+  const Compiler* compiler = nullptr;  // null: no NVRTC
+  std::string identity{};              // kernel_identity() of the templates; the compiler's own, if there is one
+  std::vector<const KernelTier*> tiers{};
+  CacheMode mode = CacheMode::automatic;
+};
+
 class KernelCache {
  public:
   struct Stats {
-    std::int64_t compiled = 0;  // by the compiler
-    std::int64_t loaded = 0;    // from the store
+    std::int64_t compiled = 0;              // by the compiler
+    std::int64_t loaded = 0;                // from the store
+    std::int64_t from_tiers = 0;            // from a bundle or another read-only tier
+    std::int64_t differing = 0;             // found on disk, but not as the compiler makes it (CacheMode::verify)
+    std::int64_t compile_microseconds = 0;  // of all threads
   };
 
-  // The compiler may be null (no NVRTC): every kernel is then Error{not_found}, as its key depends on the compiler. The
-  // driver may be null (no GPU): compiled() works, get() is Error{not_found}. All three outlive the cache.
+  // Without a compiler, a kernel that is neither in the store nor in a tier is Error{not_found}. The driver may be null
+  // (no GPU): compiled() works, get() is Error{not_found}. Store and driver outlive the cache.
+  KernelCache(KernelOrigins origins, KernelStore& store, Target target, const Driver* driver, int device_index = 0);
+  // From the store and the compiler alone.
   KernelCache(const Compiler* compiler, KernelStore& store, Target target, const Driver* driver, int device_index = 0);
   ~KernelCache();
   KernelCache(const KernelCache&) = delete;
@@ -48,6 +70,10 @@ class KernelCache {
   // Machine code for any target, without loading it, for warm-up and `ingot show`. It stays in memory.
   std::shared_ptr<const CompiledKernel> compiled(const Source& source, Target target);
 
+  // The kernel if the store or a tier has it already; never compiles, and keeps nothing in memory.
+  std::optional<CompiledKernel> ready(const Source& source, Target target);
+  bool is_ready(const Source& source, Target target) { return ready(source, target).has_value(); }
+
   // Compiles all passes of every spec that the store lacks, on `threads` threads (0: one per core). When all have
   // ended, throws the error of the first spec that failed.
   void warm(std::span<const KernelSpec> specs, Target target, int threads);
@@ -57,13 +83,22 @@ class KernelCache {
 
   Stats stats() const;
   Target target() const { return target_; }
+  // kernel_identity() of the templates.
+  const std::string& identity() const { return origins_.identity; }
+  // Of a kernel in the store and in bundles.
+  KernelKey key_of(const Source& source, Target target) const;
 
  private:
   std::shared_ptr<const CompiledKernel> compiled(const Source& source, Target target, const KernelKey& key);
   CompiledKernel find_or_compile(const Source& source, Target target, const KernelKey& key);
-  KernelKey key_of(const Source& source, Target target) const;
+  std::optional<CompiledKernel> find_in_store(const KernelKey& key);
+  std::optional<CompiledKernel> find_in_tiers(const KernelKey& key);
+  CompiledKernel compile(const Source& source, Target target, const KernelKey& key);
+  CompiledKernel verified(CompiledKernel found, const Source& source, Target target, const KernelKey& key);
+  [[noreturn]] void refuse_to_compile(const Source& source, Target target) const;
+  std::string toolchain() const { return origins_.compiler != nullptr ? origins_.compiler->toolchain() : ""; }
 
-  const Compiler* compiler_;
+  KernelOrigins origins_;
   KernelStore* store_;
   Target target_;
   const Driver* driver_;
@@ -75,6 +110,9 @@ class KernelCache {
   std::atomic<std::int64_t> compiled_{0};
   std::atomic<std::int64_t> loaded_{0};
   Recorder* recorder_ = nullptr;
+  std::atomic<std::int64_t> from_tiers_{0};
+  std::atomic<std::int64_t> differing_{0};
+  std::atomic<std::int64_t> compile_microseconds_{0};
 };
 
 }  // namespace ingot

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ingot/runtime/util/little_endian.h"
+
 namespace ingot {
 namespace {
 
@@ -19,24 +21,8 @@ constexpr std::size_t kHeaderBytes = kKernelFileMagic.size() + sizeof(KernelKey)
 constexpr std::size_t kResourcesBytes = 4 * sizeof(std::int32_t);
 static_assert(sizeof(KernelKey) == kHashBytes);
 
-template <class Integer>
-void append_integer(std::string& bytes, Integer value) {
-  for (std::size_t i = 0; i < sizeof(Integer); ++i) {
-    bytes.push_back(static_cast<char>((static_cast<std::uint64_t>(value) >> (8 * i)) & 0xffU));
-  }
-}
-
-template <class Integer>
-Integer integer_at(std::string_view bytes, std::size_t offset) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < sizeof(Integer); ++i) {
-    value |= std::uint64_t{static_cast<std::uint8_t>(bytes[offset + i])} << (8 * i);
-  }
-  return static_cast<Integer>(value);
-}
-
 void append_field(std::string& bytes, std::string_view field) {
-  append_integer(bytes, std::uint64_t{field.size()});
+  append_little_endian(bytes, std::uint64_t{field.size()});
   bytes.append(field);
 }
 
@@ -46,13 +32,15 @@ std::string encode_resources(const KernelResources& resources) {
   std::string bytes;
   for (const int value :
        {resources.registers, resources.spill_bytes, resources.stack_bytes, resources.static_shared_bytes}) {
-    append_integer(bytes, std::int32_t{value});
+    append_little_endian(bytes, std::int32_t{value});
   }
   return bytes;
 }
 
 KernelResources decode_resources(std::string_view bytes) {
-  const auto value = [bytes](std::size_t i) { return int{integer_at<std::int32_t>(bytes, i * sizeof(std::int32_t))}; };
+  const auto value = [bytes](std::size_t i) {
+    return int{little_endian_at<std::int32_t>(bytes, i * sizeof(std::int32_t))};
+  };
   return {.registers = value(0), .spill_bytes = value(1), .stack_bytes = value(2), .static_shared_bytes = value(3)};
 }
 
@@ -63,7 +51,7 @@ class Fields {
 
   std::string_view next() {
     if (!good_ || rest_.size() < kLengthBytes) return fail();
-    const auto bytes = integer_at<std::uint64_t>(rest_, 0);
+    const auto bytes = little_endian_at<std::uint64_t>(rest_, 0);
     rest_.remove_prefix(kLengthBytes);
     if (bytes > rest_.size()) return fail();
     const std::string_view field = rest_.substr(0, static_cast<std::size_t>(bytes));
@@ -85,12 +73,18 @@ class Fields {
 
 }  // namespace
 
+std::string kernel_file_path(const KernelKey& key) {
+  const std::string digits = print(key);
+  return fmt::format("{}/{}.kernel", digits.substr(0, 2), digits);
+}
+
 std::string encode_kernel_file(const KernelKey& key, const Source& source, Target target,
                                const CompiledKernel& kernel) {
   std::string payload;
   append_field(payload, print(target));
   append_field(payload, source.name);
   append_field(payload, source.text);
+  append_field(payload, kernel.toolchain);
   append_field(payload, kernel.lowered_name);
   append_field(payload, kernel.log);
   append_field(payload, encode_resources(kernel.resources));
@@ -98,7 +92,7 @@ std::string encode_kernel_file(const KernelKey& key, const Source& source, Targe
 
   std::string file(kKernelFileMagic);
   file.append(view(key));
-  append_integer(file, std::uint64_t{payload.size()});
+  append_little_endian(file, std::uint64_t{payload.size()});
   file.append(payload);
   const Digest checksum = digest(file);
   file.append(view(checksum));
@@ -116,7 +110,7 @@ std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const Ke
   if (!file.starts_with(kKernelFileMagic)) return refuse(fmt::format("does not start with \"{}\"", kKernelFileMagic));
   if (file.substr(kKernelFileMagic.size(), sizeof(KernelKey)) != view(key)) return refuse("holds another kernel");
   const std::uint64_t payload_bytes = file.size() - kHeaderBytes - kHashBytes;
-  const auto written_bytes = integer_at<std::uint64_t>(file, kHeaderBytes - kLengthBytes);
+  const auto written_bytes = little_endian_at<std::uint64_t>(file, kHeaderBytes - kLengthBytes);
   if (written_bytes != payload_bytes) {
     return refuse(
         fmt::format("is not as long as it was written: {} bytes of payload, of {}", payload_bytes, written_bytes));
@@ -127,6 +121,7 @@ std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const Ke
   Fields fields(hashed.substr(kHeaderBytes));
   for (int described = 0; described < 3; ++described) fields.next();  // target, source name, source text
   CompiledKernel kernel;
+  kernel.toolchain = fields.next();
   kernel.lowered_name = fields.next();
   kernel.log = fields.next();
   const std::string_view resources = fields.next();

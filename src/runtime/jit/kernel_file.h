@@ -1,7 +1,7 @@
 // One compiled kernel as bytes: the format of the store's files.
 //
-//   file      := magic "INGOTK01" key[16] payload_bytes:u64 payload checksum[16]
-//   payload   := target text, source name, source text, lowered name, log, resources, cubin
+//   file      := magic "INGOTK02" key[16] payload_bytes:u64 payload checksum[16]
+//   payload   := target text, source name, source text, toolchain, lowered name, log, resources, cubin
 //                (each as bytes:u64, then the bytes)
 //   resources := registers:i32 spill_bytes:i32 stack_bytes:i32 static_shared_bytes:i32
 //   checksum  := XXH3-128 (canonical, big-endian) of everything before it
@@ -20,7 +20,10 @@
 
 namespace ingot {
 
-inline constexpr std::string_view kKernelFileMagic = "INGOTK01";
+inline constexpr std::string_view kKernelFileMagic = "INGOTK02";
+
+// The path of a kernel's file in a store, below its root: "<2 hex digits>/<32 hex digits>.kernel".
+std::string kernel_file_path(const KernelKey& key);
 
 std::string encode_kernel_file(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
 

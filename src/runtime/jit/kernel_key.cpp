@@ -4,8 +4,8 @@
 
 namespace ingot {
 
-KernelKey kernel_key(const Source& source, Target target, const Compiler& compiler) {
-  return digest_fields({kKernelFileMagic, compiler.identity(), print(target), source.text});
+KernelKey kernel_key(const Source& source, Target target, std::string_view identity) {
+  return digest_fields({kKernelFileMagic, identity, print(target), source.text});
 }
 
 }  // namespace ingot

@@ -20,7 +20,7 @@ constexpr std::string_view kSuffix = ".kernel";
 constexpr const char* kLock = "lock";
 
 std::string shard(const KernelKey& key) { return print(key).substr(0, 2); }
-std::string file_name(const KernelKey& key) { return print(key).append(kSuffix); }
+std::string file_name(const KernelKey& key) { return kernel_file_path(key).substr(3); }
 
 std::vector<StoredFile> kernels(const StoreDirectory& directory) {
   return directory.files(kSuffix, [](const std::string& folder) { return folder.size() == 2; });

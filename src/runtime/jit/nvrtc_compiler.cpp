@@ -19,7 +19,9 @@
 #include "ingot/codegen/source_files.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/compile_log.h"
+#include "ingot/runtime/jit/compile_options.h"
 #include "ingot/runtime/jit/host_signals.h"
+#include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/util/library.h"
 
 namespace ingot {
@@ -56,42 +58,9 @@ const char* resolve(const Library& library, Api& api) {
   return nullptr;
 }
 
-// fmad=false: products and sums are rounded one by one, as on the CPU; a template that wants a fused one says so.
-// The ptxas options print the report that KernelResources is parsed from, and warn of what a kernel must not do.
-constexpr std::string_view kOptions[] = {"--std=c++20", "--fmad=false", "--ptxas-options=-v",
-                                         "--ptxas-options=--warn-on-spills",
-                                         "--ptxas-options=--warn-on-local-memory-usage"};
-
-// Left out where NVRTC is too old to know them. no-cache: the driver's own cache would hide ptxas's report.
-// no-source-include: nothing is read from the working directory. modify-stack-limit: the limit is the process's.
-// frandom-seed (its value is the hash of the source): the same machine code from the same source, always.
-constexpr std::string_view kNewerOptions[] = {"--no-cache", "--no-source-include", "--modify-stack-limit=false",
-                                              "--frandom-seed="};
-
-// The kernels of a compiler that compiled sources with files that no key covers are not to be found any more.
-constexpr std::string_view kFilesRule = "templates' files only";
-
 constexpr const char* kPrimer = "__global__ void prime() {}\n";
 
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
-
-std::string digest(const TemplateFiles& templates) {
-  XXH3_state_t* state = XXH3_createState();
-  if (state == nullptr) throw std::bad_alloc();
-  XXH3_128bits_reset(state);
-  const auto add = [&](const std::string& text) {
-    const std::uint64_t size = text.size();
-    XXH3_128bits_update(state, &size, sizeof(size));
-    XXH3_128bits_update(state, text.data(), text.size());
-  };
-  for (const auto& [name, text] : templates) {
-    add(name);
-    add(text);
-  }
-  const XXH128_hash_t hash = XXH3_128bits_digest(state);
-  XXH3_freeState(state);
-  return hex(hash.high64) + hex(hash.low64);
-}
 
 // Distinguishes two builds of a library without reading 100 MB: by its size, and a hash of its first and last 256 KiB
 // (ELF header with the build's id; section table).
@@ -210,10 +179,11 @@ struct NvrtcCompiler::State {
   int major = 0;
   int minor = 0;
   std::string identity;
+  std::string toolchain;
 
   std::once_flag primed;
   // Set by prime().
-  std::vector<std::string> newer_options;  // of kNewerOptions, those that this NVRTC knows
+  std::vector<std::string> newer_options;  // of kNewerCompileOptions, those that this NVRTC knows
   std::string version;                     // "13.0.88"
   std::string problem;                     // why nothing compiles, or empty
   std::optional<ForeignFiles> foreign;
@@ -225,7 +195,7 @@ struct NvrtcCompiler::State {
 void NvrtcCompiler::State::prime() {
   foreign.emplace(templates);
   const HostSignals guarded;
-  std::vector<std::string> known(std::begin(kNewerOptions), std::end(kNewerOptions));
+  std::vector<std::string> known(std::begin(kNewerCompileOptions), std::end(kNewerCompileOptions));
   while (true) {
     std::vector<std::string> options = known;
     for (std::string& option : options) option += option.ends_with('=') ? "0" : "";
@@ -261,7 +231,7 @@ Program NvrtcCompiler::State::compile(const Source& source, Target target, std::
   const std::string seed = hex(XXH3_64bits(source.text.data(), source.text.size()));
   const std::string unit = "/ingot/" + seed + ".cu";
   if (const auto file = foreign->first(source.text)) refuse(*file, source, unit, templates);
-  std::vector<std::string> options(std::begin(kOptions), std::end(kOptions));
+  std::vector<std::string> options(std::begin(kCompileOptions), std::end(kCompileOptions));
   options.push_back("--gpu-architecture=" + print(target));
   for (const std::string& option : newer_options) options.push_back(option.ends_with('=') ? option + seed : option);
 
@@ -314,15 +284,15 @@ std::unique_ptr<NvrtcCompiler> NvrtcCompiler::open(const std::string& cuda_root,
     return nullptr;
   }
   state.templates = std::move(templates);
-  state.identity = fmt::format("ingot {}; templates {}; nvrtc {}.{} {} {}; {}; options", INGOT_VERSION,
-                               digest(state.templates), state.major, state.minor, fingerprint(state.library.path()),
-                               fingerprint(state.builtins.path()), kFilesRule);
-  for (const std::string_view option : kOptions) state.identity += fmt::format(" {}", option);
-  for (const std::string_view option : kNewerOptions) state.identity += fmt::format(" {}", option);
+  state.identity = kernel_identity(state.templates);
+  state.toolchain = fmt::format("nvrtc {}.{} {} {}", state.major, state.minor, fingerprint(state.library.path()),
+                                fingerprint(state.builtins.path()));
   return compiler;
 }
 
 std::string NvrtcCompiler::identity() const { return state_->identity; }
+
+std::string NvrtcCompiler::toolchain() const { return state_->toolchain; }
 
 CompiledKernel NvrtcCompiler::compile(const Source& source, Target target) const {
   const std::string expression(kKernelName);
@@ -333,6 +303,7 @@ CompiledKernel NvrtcCompiler::compile(const Source& source, Target target) const
   kernel.cubin = program.cubin();
   kernel.resources = read_resources(log, kernel.lowered_name);
   kernel.log = warnings_of(log);
+  kernel.toolchain = state_->toolchain;
   return kernel;
 }
 

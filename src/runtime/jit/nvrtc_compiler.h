@@ -18,6 +18,7 @@ class NvrtcCompiler final : public Compiler {
   ~NvrtcCompiler() override;
 
   std::string identity() const override;
+  std::string toolchain() const override;
   CompiledKernel compile(const Source& source, Target target) const override;
   // The same compile, as PTX text. Throws Error{compile_failed}.
   std::string ptx(const Source& source, Target target) const;

@@ -24,7 +24,7 @@ struct TuningMachine {
   std::string target{};  // "sm_90a"
   int multiprocessors = 0;
   std::string driver{};    // "13.0"
-  std::string compiler{};  // Compiler::identity(): Ingot's version, the templates' digest, NVRTC; empty without one
+  std::string compiler{};  // kernel_identity(): Ingot's version, the templates' digest, the compiler's options
   std::string cublaslt{};  // "13.1.0"; empty without one
   bool operator==(const TuningMachine&) const = default;
 };

@@ -1,0 +1,28 @@
+// A place with compiled kernels that is only read: a bundle (kernel_bundle.h), or the store of another user
+// (read_only_store.h). A cache looks in its own store first and then in its tiers, in their order.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ingot/runtime/jit/compiler.h"
+#include "ingot/runtime/jit/kernel_key.h"
+
+namespace ingot {
+
+class KernelTier {
+ public:
+  virtual ~KernelTier() = default;
+  KernelTier(const KernelTier&) = delete;
+  KernelTier& operator=(const KernelTier&) = delete;
+
+  // Verified before it is returned; nothing if the tier lacks it, or if it is damaged there. Thread-safe.
+  virtual std::optional<CompiledKernel> find(const KernelKey& key) const = 0;
+  // The path that it was opened by.
+  virtual const std::string& name() const = 0;
+
+ protected:
+  KernelTier() = default;
+};
+
+}  // namespace ingot

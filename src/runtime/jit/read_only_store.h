@@ -1,0 +1,28 @@
+// Another user's store of kernels, as a tier: a folder in the layout of kernel_store.h that is only read. Nothing in it
+// is touched, moved or removed.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "ingot/runtime/jit/kernel_tier.h"
+
+namespace ingot {
+
+class ReadOnlyStore final : public KernelTier {
+ public:
+  // Null if the folder cannot be used, with the reason in `problem` ("can be written by other users (mode 0777)").
+  static std::unique_ptr<ReadOnlyStore> open(const std::filesystem::path& folder, std::string& problem);
+
+  std::optional<CompiledKernel> find(const KernelKey& key) const override;
+  const std::string& name() const override { return name_; }
+
+ private:
+  explicit ReadOnlyStore(std::filesystem::path folder) : folder_(std::move(folder)), name_(folder_.string()) {}
+
+  std::filesystem::path folder_;
+  std::string name_;
+};
+
+}  // namespace ingot

@@ -1,0 +1,57 @@
+// Files are read with pread, never mapped: if someone truncates a mapped file, the process that reads it is killed.
+#include "ingot/runtime/util/trusted_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+namespace ingot {
+
+std::string distrust_owner(const struct stat& state) {
+  if (state.st_uid != 0 && state.st_uid != geteuid()) {
+    return fmt::format("is owned by user {}; expected root or {}, the current user", state.st_uid, geteuid());
+  }
+  if ((state.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return fmt::format("can be written by other users (mode {:04o})", state.st_mode & 07777U);
+  }
+  return {};
+}
+
+TrustedFile open_trusted(const std::filesystem::path& path, std::string& problem) {
+  const auto message = [] { return std::system_category().message(errno); };
+  TrustedFile opened{.file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC))};
+  if (!opened.file) {
+    problem = errno == ENOENT ? "" : "cannot be opened: " + message();
+    return {};
+  }
+  struct stat state {};
+  if (fstat(opened.file.get(), &state) != 0) {
+    problem = "cannot be read: " + message();
+  } else if (!S_ISREG(state.st_mode)) {
+    problem = "is not a regular file";
+  } else {
+    problem = distrust_owner(state);
+  }
+  if (!problem.empty()) return {};
+  opened.bytes = state.st_size;
+  return opened;
+}
+
+std::string read_at(const FileDescriptor& file, std::int64_t offset, std::size_t bytes) {
+  std::string content(bytes, '\0');
+  std::size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = pread(file.get(), content.data() + done, bytes - done, offset + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  content.resize(done);
+  return content;
+}
+
+}  // namespace ingot
