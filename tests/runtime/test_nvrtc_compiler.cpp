@@ -201,6 +201,31 @@ BOOST_AUTO_TEST_CASE(files_that_no_key_covers_are_refused) {
   BOOST_TEST(refused([&] { static_cast<void>(compiler->ptx(source, kHopper)); }).threw);
 }
 
+// Whatever the bytes are, it is a kernel or an ingot::Error.
+BOOST_AUTO_TEST_CASE(bytes_that_are_no_text) {
+  const auto compiler = open();
+  const std::string kernel = "__global__ void k(int* p) { *p = 1; }\nconstexpr auto kKernel = &k;\n";
+  const std::vector<std::string> texts{
+      "\xff",
+      kernel + "\xff",
+      "// \xff\n" + kernel,
+      "__global__ void k\xff(int* p) { *p = 1; }\nconstexpr auto kKernel = &k\xff;\n",
+      "__global__ void k\xc3\xa9(int* p) { *p = 1; }\nconstexpr auto kKernel = &k\xc3\xa9;\n",
+      "namespace n\xff { __global__ void k(int* p) { *p = \xff; } }\nconstexpr auto kKernel = &n\xff::k;\n",
+      "template <int> __global__ void k(int* p) { *p = 1; }\nconstexpr auto kKernel = &k<'\xff'>;\n",
+      "#error \xff\n" + kernel,
+      "#line 2147483647\n\xff\n" + kernel,
+      std::string("\0", 1) + kernel,
+      kernel.substr(0, 10) + std::string(1, '\0') + kernel.substr(10),
+  };
+  for (const std::string& text : texts) {
+    const auto error = refused([&] { compiler->compile({"a kernel \xff", text}, kHopper); });
+    if (!error.threw) continue;
+    BOOST_TEST((error.code == ErrorCode::compile_failed));
+    BOOST_TEST(contains(error.message, "a kernel \xff: NVRTC "), error.message);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(the_same_source_gives_the_same_bytes) {
   const Source source = source_of("namespace { __device__ int hidden; }\n__global__ void k(int* p) { *p = ++hidden; }");
   const CompiledKernel first = open()->compile(source, kHopper);

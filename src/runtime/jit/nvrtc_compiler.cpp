@@ -124,11 +124,20 @@ class Program {
     return api_->nvrtcCompileProgram(program_, static_cast<int>(pointers.size()), pointers.data());
   }
 
-  std::string lowered_name(const std::string& expression) const {
+  // NVRTC reports success without a name where the text is cut off by a zero byte, or has a kernel's name that is not
+  // UTF-8.
+  std::string lowered_name(const std::string& expression, const Source& source) const {
     const char* name = nullptr;
     if (const nvrtcResult result = api_->nvrtcGetLoweredName(program_, expression.c_str(), &name);
         result != NVRTC_SUCCESS) {
       fail("nvrtcGetLoweredName", result);
+    }
+    if (name == nullptr) {
+      throw Error(
+          ErrorCode::compile_failed, source.name,
+          fmt::format("NVRTC compiled it, but names no kernel for {}; the source must be UTF-8 text without zero "
+                      "bytes that defines `constexpr auto {} = &some_kernel;`",
+                      expression, expression));
     }
     return name;
   }
@@ -299,7 +308,7 @@ CompiledKernel NvrtcCompiler::compile(const Source& source, Target target) const
   std::string log;
   const Program program = state_->compile(source, target, log, expression);
   CompiledKernel kernel;
-  kernel.lowered_name = program.lowered_name(expression);
+  kernel.lowered_name = program.lowered_name(expression, source);
   kernel.cubin = program.cubin();
   kernel.resources = read_resources(log, kernel.lowered_name);
   kernel.log = warnings_of(log);
