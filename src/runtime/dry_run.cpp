@@ -22,11 +22,13 @@ constexpr int kRegisters = 64;  // of a thread: what a kernel in one launch has,
 class DryCompiler final : public Compiler {
  public:
   std::string identity() const override { return "dry run"; }
+  std::string toolchain() const override { return "dry run 1.0"; }
   CompiledKernel compile(const Source& source, Target) const override {
     return {.lowered_name = source.name,
             .cubin = std::vector<std::byte>(1),
             .resources = {.registers = kRegisters},
-            .log = {}};
+            .log = {},
+            .toolchain = toolchain()};
   }
 };
 
