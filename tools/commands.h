@@ -1,5 +1,5 @@
-// The commands of the program `ingot`. Each prints to stdout and throws ingot::Error if it fails; tune() returns an
-// exit code, as it can also end halfway.
+// The commands of the program `ingot`. Each prints to stdout and throws ingot::Error if it fails; tune() and warm()
+// return an exit code, as they can also end halfway.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,27 @@ struct TuneOptions {
   std::filesystem::path export_to{};
 };
 int tune(const TuneOptions& options);
+
+struct WarmOptions {
+  std::vector<std::string> sets{};
+  std::vector<std::filesystem::path> layers{};
+  std::vector<std::filesystem::path> recordings{};
+  std::vector<std::string> gpus{};     // empty: h200
+  std::vector<std::string> recipes{};  // empty: all
+  std::vector<std::string> weights{};  // weight-only formats; empty: e4m3fn
+  std::string dtype = "bf16";
+  std::optional<std::string> tokens{};  // in a training step, "none" for no training
+  std::optional<std::string> decode{};  // decoded at once, "none" for no decoding
+  std::filesystem::path tuning{};       // an exported file of tuning records
+  bool candidates = false;
+  int jobs = 0;  // worker processes; 0: one per core
+  std::string shard{};
+  std::filesystem::path bundle{};
+  bool list = false;
+  bool json = false;
+};
+// Returns 0, 1 if a kernel failed, or 3 if it was stopped before the end.
+int warm(const WarmOptions& options);
 
 // "0 B", "7.4 KiB", "1.2 GiB"
 std::string print_bytes(double bytes);

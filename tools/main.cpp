@@ -90,11 +90,40 @@ void add_tune(CLI::App& app, ingot::tools::TuneOptions& options, int& status) {
   command->callback([&] { status = ingot::tools::tune(options); });
 }
 
+void add_warm(CLI::App& app, ingot::tools::WarmOptions& options, int& status) {
+  CLI::App* const command = app.add_subcommand(
+      "warm", "Compile ahead what a model will ask for, into the store or a bundle; needs no GPU");
+  command->add_option("--set", options.sets, "A known model: llama2-7b, llama2-70b, llama3-8b or llama3-70b; repeatable");
+  command->add_option("--layers", options.layers, "A JSON file with a model's layers; repeatable");
+  command->add_option("--recording", options.recordings, "What a run with INGOT_RECORD asked for; repeatable");
+  command->add_option("--gpu", options.gpus, "GPUs by name, such as h200,h100,h20 (default: h200)")->delimiter(',');
+  command->add_option("--recipe", options.recipes, "Only these recipes of " + ingot::recipe_names())->delimiter(',');
+  command->add_option("--tokens", options.tokens,
+                      "Tokens in a training step: numbers and ranges, such as 4096,8192 (default: 8192), or none");
+  command->add_option("--weight-only", options.weights,
+                      "Formats of weights that decode, such as e4m3fn or e2m1fn:mx (default: e4m3fn)")
+      ->delimiter(',');
+  command->add_option("--decode", options.decode,
+                      "Tokens decoded at once: numbers and ranges, of which the powers of two are taken (default: "
+                      "1-256), or none");
+  command->add_option("--dtype", options.dtype, "Dtype of activations: bf16 or f16 (default: bf16)");
+  command->add_option("--tuning", options.tuning, "Tuning records (`ingot tune --export`) whose kernels are made too");
+  command->add_flag("--candidates", options.candidates, "Also every kernel that `ingot tune` would measure");
+  command->add_option("--jobs", options.jobs, "Processes that compile (default: one per core)")
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--shard", options.shard, "Only this share of the kernels: 0/4 is the first of four");
+  command->add_option("--bundle", options.bundle, "Write all of the kernels and the tuning records to this file");
+  command->add_flag("--list", options.list, "Print the kernels and exit; compiles nothing");
+  command->add_flag("--json", options.json, "Print JSON, with --list too");
+  command->footer("Exit code: 0, 1 if a kernel failed, 2 for a wrong command line, 3 if it was stopped (Ctrl-C).");
+  command->callback([&] { status = ingot::tools::warm(options); });
+}
+
 bool has_command(const CLI::App& app, const std::string& name) {
   return !app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; }).empty();
 }
 
-// "info, show or tune"
+// "info, show, tune or warm"
 std::string command_names(const CLI::App& app) {
   const auto commands = app.get_subcommands({});
   std::string names;
@@ -116,9 +145,11 @@ int main(int argc, char** argv) {
   ingot::tools::InfoOptions info;
   ingot::tools::ShowOptions show;
   ingot::tools::TuneOptions tune;
+  ingot::tools::WarmOptions warm;
   add_info(app, info);
   add_show(app, show);
   add_tune(app, tune, status);
+  add_warm(app, warm, status);
 
   if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
     fmt::print(stderr, "ingot: error: no command \"{}\"; expected {}\n", argv[1], command_names(app));

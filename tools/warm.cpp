@@ -1,0 +1,235 @@
+// The command: plans which kernels are needed, finds out which of them are missing, compiles those in worker processes,
+// and packs all of them into a bundle if one is wanted. Every kernel is in the store as soon as it is compiled, so the
+// next run goes on where this one was stopped.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "commands.h"
+#include "ingot/runtime/context.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/kernel_bundle.h"
+#include "ingot/runtime/jit/kernel_file.h"
+#include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/util/write_file.h"
+#include "interrupts.h"
+#include "progress.h"
+#include "warm_plan.h"
+#include "worker_processes.h"
+
+namespace ingot::tools {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kStopped = 3;
+
+struct Failure {
+  std::string name;
+  std::string text;
+};
+
+struct Outcome {
+  std::size_t planned = 0;
+  std::size_t there = 0;  // before
+  std::size_t compiled = 0;
+  std::vector<Failure> failures{};
+  bool stopped = false;
+  double seconds = 0;
+  std::int64_t bundle_bytes = 0;
+};
+
+WarmRequest request_of(const WarmOptions& options, const std::vector<TuningRecord>& tuned) {
+  WarmRequest request;
+  request.sets = options.sets;
+  request.layers = options.layers;
+  request.recordings = options.recordings;
+  if (!options.gpus.empty()) request.gpus = options.gpus;
+  request.recipes = options.recipes;
+  request.weights = options.weights;
+  request.dtype = options.dtype;
+  if (options.tokens) request.training_tokens = *options.tokens == "none" ? "" : *options.tokens;
+  if (options.decode) request.decoding_tokens = *options.decode == "none" ? "" : *options.decode;
+  request.candidates = options.candidates;
+  request.tuned = tuned;
+  request.warn = [](const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); };
+  return request;
+}
+
+std::vector<TuningRecord> read_tuning(const std::filesystem::path& file) {
+  if (file.empty()) return {};
+  TuningFile read = read_tuning_file(file);
+  if (read.damaged > 0) {
+    fmt::print(stderr, "ingot: warning: {}: {} damaged records are ignored; {}\n", file.string(), read.damaged,
+               read.problem);
+  }
+  return std::move(read.records);
+}
+
+// The CPU's context: kernels are compiled for the targets asked for, not for this machine's GPU. It starts no threads,
+// so it can be used by the workers, which are forked from it.
+ContextOptions context_options() {
+  ContextOptions options = ContextOptions::from_environment();
+  options.where = ContextOptions::Where::cpu;
+  options.cpu_threads = 1;
+  options.cache_mode = CacheMode::automatic;
+  return options;
+}
+
+void print_list(const std::vector<WarmJob>& jobs, bool json) {
+  if (!json) {
+    for (const WarmJob& job : jobs) fmt::print("{}  {}\n", print(job.target), job.name);
+    return;
+  }
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const WarmJob& job : jobs) list.push_back({{"target", print(job.target)}, {"kernel", job.name}});
+  fmt::print("{}\n", list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+std::string describe(const WarmJob& job) { return fmt::format("{} {}", print(job.target), job.name); }
+
+class Warming {
+ public:
+  Warming(const WarmOptions& options, std::vector<WarmJob> jobs)
+      : options_(options), jobs_(std::move(jobs)), context_(context_options()) {
+    outcome_.planned = jobs_.size();
+  }
+
+  Outcome run() {
+    const auto start = std::chrono::steady_clock::now();
+    const std::vector<std::size_t> missing = find_missing();
+    outcome_.there = jobs_.size() - missing.size();
+    if (!missing.empty()) compile(missing);
+    if (!options_.bundle.empty() && !outcome_.stopped) write_bundle();
+    outcome_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return std::move(outcome_);
+  }
+
+ private:
+  std::vector<std::size_t> find_missing() {
+    std::vector<std::size_t> missing;
+    for (std::size_t i = 0; i < jobs_.size(); ++i) {
+      if (!context_.cache().is_ready(jobs_[i].source, jobs_[i].target)) missing.push_back(i);
+    }
+    return missing;
+  }
+
+  void compile(const std::vector<std::size_t>& missing) {
+    if (context_.compiler() == nullptr) {
+      const ContextInfo info = context_.info();
+      const auto nvrtc = std::ranges::find(info.libraries, "NVRTC", &LibraryInfo::name);
+      throw Error(ErrorCode::not_found, "NVRTC",
+                  fmt::format("{} kernels have to be compiled, and it is missing: {}", missing.size(), nvrtc->problem));
+    }
+    double weight = 0;
+    for (const std::size_t i : missing) weight += jobs_[i].weight;
+    Progress progress(static_cast<int>(missing.size()), weight);
+    const Interrupts interrupts;
+    run_in_workers(missing, {.processes = options_.jobs > 0 ? options_.jobs : cores(),
+                             .work = [this](std::size_t i) {
+                               context_.cache().compiled(jobs_[i].source, jobs_[i].target);
+                               return std::string();
+                             },
+                             .done = [&](const JobResult& result) { note(result, progress); },
+                             .stop =
+                                 [&] {
+                                   outcome_.stopped = outcome_.stopped || interrupts.pending();
+                                   return outcome_.stopped;
+                                 }});
+  }
+
+  static int cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
+
+  void note(const JobResult& result, Progress& progress) {
+    const WarmJob& job = jobs_[result.job];
+    progress.begin(describe(job));
+    progress.end(job.weight, result.failed ? "failed" : fmt::format("{:.2f} s", result.seconds));
+    if (!result.failed) {
+      ++outcome_.compiled;
+      return;
+    }
+    outcome_.failures.push_back({describe(job), result.text});
+    progress.note(fmt::format("ingot: error: {}", result.text));
+  }
+
+  void write_bundle() {
+    BundleContent content{.identity = context_.cache().identity(), .kernels = {}, .tuning = tuning_lines()};
+    for (const WarmJob& job : jobs_) {
+      const KernelKey key = context_.cache().key_of(job.source, job.target);
+      const auto kernel = context_.cache().ready(job.source, job.target);
+      if (!kernel) continue;  // it failed, or another process has removed it: the summary tells
+      content.kernels.push_back({.key = key, .file = encode_kernel_file(key, job.source, job.target, *kernel)});
+    }
+    if (content.kernels.size() < jobs_.size() && outcome_.failures.empty()) {
+      throw Error(ErrorCode::io_failed, options_.bundle.string(),
+                  fmt::format("{} of {} kernels could not be read back from the store, so no bundle was written; {}",
+                              jobs_.size() - content.kernels.size(), jobs_.size(),
+                              "`ingot info` tells whether the store works"));
+    }
+    const std::string bytes = encode_bundle(std::move(content));
+    write_file(options_.bundle, {bytes});
+    outcome_.bundle_bytes = static_cast<std::int64_t>(bytes.size());
+  }
+
+  std::string tuning_lines() const {
+    std::string lines;
+    for (const TuningRecord& record : read_tuning(options_.tuning)) lines += print(record) + "\n";
+    return lines;
+  }
+
+  const WarmOptions& options_;
+  std::vector<WarmJob> jobs_;
+  Context context_;
+  Outcome outcome_;
+};
+
+void print_outcome(const Outcome& outcome, const WarmOptions& options) {
+  if (options.json) {
+    nlohmann::ordered_json failures = nlohmann::ordered_json::array();
+    for (const Failure& failure : outcome.failures) {
+      failures.push_back({{"kernel", failure.name}, {"error", failure.text}});
+    }
+    const nlohmann::ordered_json json = {{"kernels", outcome.planned},     {"there", outcome.there},
+                                         {"compiled", outcome.compiled},   {"failed", outcome.failures.size()},
+                                         {"stopped", outcome.stopped},     {"seconds", outcome.seconds},
+                                         {"bundle", options.bundle.string()}, {"bundle_bytes", outcome.bundle_bytes},
+                                         {"failures", failures}};
+    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    return;
+  }
+  fmt::print("{} kernels: {} were there, {} compiled, {} failed; {:.1f} s\n", outcome.planned, outcome.there,
+             outcome.compiled, outcome.failures.size(), outcome.seconds);
+  if (outcome.bundle_bytes > 0) {
+    fmt::print("{}: {}\n", options.bundle.string(), print_bytes(static_cast<double>(outcome.bundle_bytes)));
+  }
+  if (outcome.stopped) fmt::print("stopped; the same command goes on with the rest\n");
+}
+
+}  // namespace
+
+int warm(const WarmOptions& options) {
+  if (options.sets.empty() && options.layers.empty() && options.recordings.empty()) {
+    throw Error(ErrorCode::invalid_argument, "ingot warm",
+                "nothing to warm: name a model (--set), a file of layers (--layers) or a recording (--recording)");
+  }
+  std::vector<WarmJob> jobs = plan_warm(request_of(options, read_tuning(options.tuning)));
+  if (!options.shard.empty()) jobs = share_of(std::move(jobs), options.shard);
+  if (options.list) {
+    print_list(jobs, options.json);
+    return 0;
+  }
+  const Outcome outcome = Warming(options, std::move(jobs)).run();
+  print_outcome(outcome, options);
+  if (outcome.stopped) return kStopped;
+  return outcome.failures.empty() ? 0 : kFailed;
+}
+
+}  // namespace ingot::tools

@@ -1,0 +1,31 @@
+// The layers of a model, for `ingot warm`: of a known one, or read from a JSON file.
+//
+//   {"training": [{"name": "qkv", "in_features": 4096, "out_features": 6144, "bias": false, "kind": "linear"}, ...],
+//    "decoding": [{"name": "qkv", "in_features": 4096, "out_features": 6144, "bias": false, "f32_output": false}, ...]}
+//
+// kind: linear (the default), rms_norm_linear, layer_norm_linear, or gated_mlp, whose out_features are its hidden ones.
+// Without "decoding", the linear layers that train also decode.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ingot/nn/layer_runs.h"
+
+namespace ingot::tools {
+
+struct ModelLayers {
+  std::vector<TrainedLayer> training{};
+  std::vector<DecodedLayer> decoding{};
+};
+
+// Throws Error{invalid_argument} that lists the known models.
+ModelLayers known_model_layers(const std::string& name);
+
+// Throws Error{not_found, io_failed, invalid_argument}, which names the field that is wrong.
+ModelLayers read_layers(const std::filesystem::path& file);
+
+void add(ModelLayers& all, ModelLayers more);
+
+}  // namespace ingot::tools

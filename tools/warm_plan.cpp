@@ -1,0 +1,216 @@
+// The layers run on a DryRun of each GPU, which is the library's own CUDA code on a driver that does nothing. So the
+// plan knows no layer's kernels, and layers to come are covered by being run.
+#include "warm_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/codegen/recording.h"
+#include "ingot/codegen/types/gpu.h"
+#include "ingot/nn/known_models.h"
+#include "ingot/nn/layer_runs.h"
+#include "ingot/nn/recipes.h"
+#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/recording_file.h"
+#include "warm_layers.h"
+
+namespace ingot::tools {
+namespace {
+
+[[noreturn]] void refuse(const std::string& option, std::string_view value, const std::string& allowed) {
+  throw Error(ErrorCode::invalid_argument, option, fmt::format("\"{}\" must be {}", value, allowed));
+}
+
+std::optional<std::int64_t> parse_number(std::string_view text) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  std::int64_t value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || stop != text.data() + text.size() || value < 1 || value > kMost) return std::nullopt;
+  return value;
+}
+
+Dtype parse_activations(const std::string& text) {
+  if (text == "bf16") return Dtype::bf16;
+  if (text == "f16") return Dtype::f16;
+  refuse("--dtype", text, "bf16 or f16");
+}
+
+std::vector<LinearConfig> configs(const std::vector<std::string>& names) {
+  std::vector<LinearConfig> configs;
+  if (names.empty()) {
+    for (const Recipe& each : recipes()) configs.push_back(each.config);
+  }
+  for (const std::string& name : names) configs.push_back(recipe(name));
+  return configs;
+}
+
+// "e4m3fn" or "e4m3fn:1x128"
+WeightOnlyOptions parse_weight(const std::string& text) {
+  const std::string_view whole = text;
+  const std::size_t colon = whole.find(':');
+  const std::optional<Dtype> dtype = parse_dtype(whole.substr(0, colon));
+  if (!dtype || std::ranges::find(kWeightDtypes, *dtype) == kWeightDtypes.end()) {
+    refuse("--weight-only", text, "a weight's dtype, such as e4m3fn, or e4m3fn:1x128 with its granularity");
+  }
+  WeightOnlyOptions options{.dtype = *dtype};
+  const bool is_fp8 = std::ranges::find(kFp8Dtypes, *dtype) != kFp8Dtypes.end();
+  const std::string_view scale = colon == std::string_view::npos ? (is_fp8 ? "row" : "mx") : whole.substr(colon + 1);
+  if (scale == "mx") {
+    options.mx = true;
+    return options;
+  }
+  const std::optional<ScaleGranularity> granularity = parse_granularity(scale);
+  if (!granularity) refuse("--weight-only", text, "a dtype and tensor, row, 1x128, 1x64, 1x32, 128x128 or mx");
+  options.scale = *granularity;
+  return options;
+}
+
+std::vector<WeightOnlyOptions> weight_formats(const WarmRequest& request) {
+  if (request.weights.empty()) return {WeightOnlyOptions{}};
+  std::vector<WeightOnlyOptions> formats;
+  for (const std::string& text : request.weights) formats.push_back(parse_weight(text));
+  return formats;
+}
+
+ModelLayers layers_of(const WarmRequest& request) {
+  ModelLayers all;
+  for (const std::string& name : request.sets) add(all, known_model_layers(name));
+  for (const std::filesystem::path& file : request.layers) add(all, read_layers(file));
+  return all;
+}
+
+Recording run_layers(const WarmRequest& request, const ModelLayers& layers, const Gpu& gpu) {
+  DryRun dry(gpu);
+  const Dtype dtype = parse_activations(request.dtype);
+  const std::vector<std::int64_t> training = parse_tokens("--tokens", request.training_tokens);
+  const std::vector<std::int64_t> decoding = parse_tokens("--decode", request.decoding_tokens);
+  if (!layers.training.empty() && !training.empty()) {
+    TrainingRun run{.layers = layers.training, .recipes = configs(request.recipes), .tokens = training, .dtype = dtype};
+    run.grad_weight = dtype;
+    run.accumulate = true;
+    run_training(dry.backend(), run);
+    run.grad_weight = Dtype::f32;
+    run_training(dry.backend(), run);
+  }
+  if (!layers.decoding.empty() && !decoding.empty()) {
+    run_decoding(dry.backend(), {.layers = layers.decoding,
+                                 .weights = weight_formats(request),
+                                 .tokens = decoding,
+                                 .dtype = dtype,
+                                 .high_precision = true});
+  }
+  return dry.recording();
+}
+
+Recording read_recordings(const WarmRequest& request) {
+  Recording all;
+  for (const std::filesystem::path& file : request.recordings) {
+    const RecordingFile read = read_recording(file);
+    if (!read.problem.empty()) request.warn(read.problem);
+    all.add(read.recording);
+  }
+  return all;
+}
+
+// From measurements (docs/notes/cold_start.md): kernels on wgmma take the longest.
+double weight_of(const KernelSpec& spec) {
+  if (const auto* gemm = std::get_if<GemmSpec>(&spec)) return gemm->kernel == GemmKernel::simt ? 1.5 : 3;
+  if (std::holds_alternative<DequantMatmulSpec>(spec)) return 4;
+  if (std::holds_alternative<NormSpec>(spec) || std::holds_alternative<CastSpec>(spec)) return 2;
+  return 1;
+}
+
+std::vector<TunedMatmul> tuned_for(const WarmRequest& request, const Gpu& gpu) {
+  std::vector<TunedMatmul> tuned;
+  for (const TuningRecord& record : request.tuned) {
+    if (record.machine.target != print(gpu.target) || record.machine.multiprocessors != gpu.multiprocessors) continue;
+    tuned.push_back({.call = {.spec = record.spec, .size = record.size}, .chosen = record.chosen});
+  }
+  return tuned;
+}
+
+void add_range(std::string_view part, std::size_t dash, const std::string& option, std::vector<std::int64_t>& tokens) {
+  const auto from = parse_number(part.substr(0, dash));
+  const auto to = parse_number(part.substr(dash + 1));
+  if (!from || !to || *from > *to) refuse(option, part, "a range such as 1-256");
+  tokens.push_back(*from);
+  for (std::int64_t power = 1; power < *to; power *= 2) {
+    if (power > *from) tokens.push_back(power);
+  }
+  tokens.push_back(*to);
+}
+
+}  // namespace
+
+std::vector<std::int64_t> parse_tokens(const std::string& option, const std::string& text) {
+  std::vector<std::int64_t> tokens;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string_view part = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), part.size() + 1));
+    const std::size_t dash = part.find('-');
+    if (dash != std::string_view::npos) {
+      add_range(part, dash, option, tokens);
+    } else if (const auto number = parse_number(part)) {
+      tokens.push_back(*number);
+    } else {
+      refuse(option, part, "a number of tokens from 1 to 1073741824, or a range such as 1-256");
+    }
+  }
+  std::ranges::sort(tokens);
+  tokens.erase(std::ranges::unique(tokens).begin(), tokens.end());
+  return tokens;
+}
+
+std::vector<WarmJob> plan_warm(const WarmRequest& request) {
+  const ModelLayers layers = layers_of(request);
+  const Recording recorded = read_recordings(request);
+  std::vector<WarmJob> jobs;
+  std::set<std::pair<Target, std::string>> seen;
+  for (const std::string& name : request.gpus) {
+    const Gpu& gpu = gpu_named(name);
+    Recording recording = run_layers(request, layers, gpu);
+    recording.add(recorded);
+    const std::vector<TunedMatmul> tuned = tuned_for(request, gpu);
+    const MatmulDevice device = matmul_device(gpu);
+    for (const KernelPass& each :
+         kernels_of(recording, device, {.tuned = tuned, .candidates = request.candidates})) {
+      Source source = generate(each.spec, each.pass);
+      if (!seen.emplace(gpu.target, source.text).second) continue;
+      jobs.push_back({.name = source.name, .target = gpu.target, .source = source, .weight = weight_of(each.spec)});
+    }
+  }
+  std::ranges::stable_sort(jobs, std::greater{}, &WarmJob::weight);
+  return jobs;
+}
+
+std::vector<WarmJob> share_of(std::vector<WarmJob> jobs, const std::string& share) {
+  const std::string_view text = share;
+  const std::size_t slash = text.find('/');
+  std::optional<std::int64_t> index;
+  std::optional<std::int64_t> count;
+  if (slash != std::string_view::npos) {
+    index = text.substr(0, slash) == "0" ? std::optional<std::int64_t>(0) : parse_number(text.substr(0, slash));
+    count = parse_number(text.substr(slash + 1));
+  }
+  if (!index || !count || *index >= *count) refuse("--shard", share, "such as 0/4, the first of four shares");
+  std::vector<WarmJob> mine;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (static_cast<std::int64_t>(i) % *count == *index) mine.push_back(std::move(jobs[i]));
+  }
+  return mine;
+}
+
+}  // namespace ingot::tools

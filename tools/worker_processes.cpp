@@ -1,0 +1,193 @@
+// A worker reads a job's number from its socket and answers with a header and a text. The socket closes when either
+// side ends, so a worker never outlives the command, and a worker that dies is noticed at once.
+#include "worker_processes.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/file_descriptor.h"
+
+namespace ingot::tools {
+namespace {
+
+struct Answer {
+  std::uint64_t failed = 0;
+  double seconds = 0;
+  std::uint64_t text_bytes = 0;
+};
+
+bool read_all(int file, void* data, std::size_t bytes) {
+  auto* to = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t got = ::read(file, to, bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    to += got;
+    bytes -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+bool send_all(int file, const void* data, std::size_t bytes) {
+  const auto* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t sent = ::send(file, from, bytes, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    from += sent;
+    bytes -= static_cast<std::size_t>(sent);
+  }
+  return true;
+}
+
+[[noreturn]] void serve(int socket, const std::function<std::string(std::size_t)>& work) {
+  std::uint64_t job = 0;
+  while (read_all(socket, &job, sizeof(job))) {
+    Answer answer;
+    std::string text;
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      text = work(static_cast<std::size_t>(job));
+    } catch (const std::exception& error) {
+      answer.failed = 1;
+      text = error.what();
+    }
+    answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    answer.text_bytes = text.size();
+    if (!send_all(socket, &answer, sizeof(answer)) || !send_all(socket, text.data(), text.size())) break;
+  }
+  _exit(0);
+}
+
+std::string how_it_ended(pid_t process) {
+  int status = 0;
+  while (waitpid(process, &status, 0) < 0 && errno == EINTR) {}
+  if (WIFSIGNALED(status)) {
+    return fmt::format("the process that compiled it was ended by signal {} ({})", WTERMSIG(status),
+                       strsignal(WTERMSIG(status)));
+  }
+  return fmt::format("the process that compiled it ended with exit code {}", WEXITSTATUS(status));
+}
+
+class Worker {
+ public:
+  // Throws Error{io_failed}. `others`: sockets that belong to other workers.
+  Worker(const std::vector<Worker>& others, const std::function<std::string(std::size_t)>& work) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail();
+    socket_ = FileDescriptor(ends[0]);
+    FileDescriptor far_end(ends[1]);
+    process_ = fork();
+    if (process_ < 0) fail();
+    if (process_ != 0) return;
+    socket_.close();
+    for (const Worker& other : others) ::close(other.socket());
+    serve(far_end.get(), work);
+  }
+  Worker(Worker&& other) noexcept
+      : socket_(std::move(other.socket_)), process_(std::exchange(other.process_, 0)), job_(other.job_) {}
+  Worker& operator=(Worker&& other) noexcept {
+    std::swap(socket_, other.socket_);
+    std::swap(process_, other.process_);
+    std::swap(job_, other.job_);
+    return *this;
+  }
+  ~Worker() {
+    socket_.close();
+    if (process_ > 0) how_it_ended(process_);
+  }
+
+  int socket() const { return socket_.get(); }
+  bool busy() const { return job_.has_value(); }
+
+  bool begin(std::size_t job) {
+    const std::uint64_t number = job;
+    job_ = job;
+    return send_all(socket(), &number, sizeof(number));
+  }
+
+  // The result of its job; nothing if the process has died.
+  std::optional<JobResult> result() {
+    Answer answer;
+    if (!read_all(socket(), &answer, sizeof(answer))) return std::nullopt;
+    JobResult result{.job = *job_, .failed = answer.failed != 0, .seconds = answer.seconds};
+    result.text.resize(static_cast<std::size_t>(answer.text_bytes));
+    if (!read_all(socket(), result.text.data(), result.text.size())) return std::nullopt;
+    job_.reset();
+    return result;
+  }
+  JobResult death() {
+    socket_.close();
+    return {.job = *std::exchange(job_, std::nullopt), .failed = true, .text = how_it_ended(std::exchange(process_, 0))};
+  }
+
+ private:
+  [[noreturn]] static void fail() {
+    throw Error(ErrorCode::io_failed, "worker process",
+                "cannot be started: " + std::system_category().message(errno));
+  }
+
+  FileDescriptor socket_;
+  pid_t process_ = 0;
+  std::optional<std::size_t> job_;
+};
+
+// Waits until at least one busy worker has something to say.
+void wait_for_any(const std::vector<Worker>& workers, std::vector<pollfd>& ready) {
+  ready.clear();
+  for (const Worker& worker : workers) {
+    ready.push_back({.fd = worker.busy() ? worker.socket() : -1, .events = POLLIN, .revents = 0});
+  }
+  while (poll(ready.data(), ready.size(), -1) < 0 && errno == EINTR) {}
+}
+
+}  // namespace
+
+void run_in_workers(std::span<const std::size_t> jobs, const WorkerOptions& options) {
+  std::vector<Worker> workers;
+  std::vector<pollfd> ready;
+  const auto wanted = std::min(static_cast<std::size_t>(std::max(options.processes, 1)), jobs.size());
+  std::size_t next = 0;
+  std::size_t running = 0;
+  while (true) {
+    while (next < jobs.size() && running < wanted && !options.stop()) {
+      auto idle = std::ranges::find_if_not(workers, &Worker::busy);
+      if (idle == workers.end()) {
+        try {
+          workers.push_back(Worker(workers, options.work));
+        } catch (const Error&) {
+          if (running == 0) throw;
+          break;  // fewer workers do it too
+        }
+        idle = std::prev(workers.end());
+      }
+      options.begun(jobs[next]);
+      idle->begin(jobs[next]);  // if it has died meanwhile, its result will tell
+      ++next;
+      ++running;
+    }
+    if (running == 0) return;
+    wait_for_any(workers, ready);
+    for (std::size_t i = workers.size(); i-- > 0;) {
+      if (ready[i].revents == 0) continue;
+      const std::optional<JobResult> result = workers[i].result();
+      options.done(result ? *result : workers[i].death());
+      if (!result) workers.erase(workers.begin() + static_cast<std::ptrdiff_t>(i));
+      --running;
+    }
+  }
+}
+
+}  // namespace ingot::tools
