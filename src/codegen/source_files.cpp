@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <set>
 #include <utility>
@@ -34,14 +35,24 @@ bool is_one_of(std::string_view word, const auto& words) {
   return std::ranges::find(words, word) != std::ranges::end(words);
 }
 
+// Compilers differ in what they take for a raw string (one without an end, in a group that is left out, with a spliced
+// line in it). So a text is read in several ways, and what is found in any of them counts.
+enum class Reading : std::uint8_t {
+  exact,
+  without_raw_strings,  // the quote begins an ordinary string
+  everywhere,           // comments and strings, too: for texts that are not well formed
+};
+
 class Scanner {
  public:
-  explicit Scanner(std::string_view text) : text_(text), at_(spliced(0)) {}
+  Scanner(std::string_view text, Reading reading) : text_(text), reading_(reading), at_(spliced(0)) {}
 
   FileUses scan() {
     while (!at_end()) token();
     return std::move(found_);
   }
+  // Has the text a literal or a comment whose end is not clear?
+  bool doubtful() const { return doubtful_; }
 
  private:
   // ---- characters of the text, with spliced lines joined -----------------------------------------------------------
@@ -75,7 +86,16 @@ class Scanner {
 
   void token() {
     const char c = peek();
-    if (c == '\n') {
+    if (reading_ == Reading::everywhere) {
+      const std::size_t start = at_;
+      if (take_hash()) {
+        hash(true, start);
+      } else if (in_word(c)) {
+        word();
+      } else {
+        take();
+      }
+    } else if (c == '\n') {
       take();
       line_begins_ = true;
     } else if (!skip_blank()) {
@@ -106,6 +126,7 @@ class Scanner {
       take();
       take();
       while (!at_end() && !(peek() == '*' && second() == '/')) take();
+      doubtful_ |= at_end();
       take();
       take();
     } else {
@@ -127,13 +148,18 @@ class Scanner {
     return true;
   }
 
-  // To the closing quote. One that is missing ends at the end of its line.
+  // To the closing quote, and the suffix of the user's literal behind it: in "a"R"b", R is no prefix. A quote that is
+  // missing ends at the end of its line.
   void skip_literal(char quote) {
     while (!at_end() && peek() != '\n') {
       const char c = take();
-      if (c == quote) return;
+      if (c == quote) {
+        take_word();
+        return;
+      }
       if (c == '\\' && peek() != '\n') take();
     }
+    doubtful_ = true;
   }
 
   // Lines are not spliced in a raw string.
@@ -143,12 +169,15 @@ class Scanner {
     const std::size_t open = text_.find('(', begin);
     const std::string_view mark = open == std::string_view::npos ? text_ : text_.substr(begin, open - begin);
     if (mark.size() > kLongestMark || mark.find_first_of(" )\\\"\t\v\f\r\n") != std::string_view::npos) {
+      doubtful_ = true;
       take();
       return skip_literal('"');  // not a raw string after all
     }
     const std::string ending = fmt::format("){}\"", mark);
     const std::size_t close = text_.find(ending, open);
+    doubtful_ |= close == std::string_view::npos;
     at_ = close == std::string_view::npos ? text_.size() : spliced(close + ending.size());
+    take_word();
   }
 
   // 1'000, 0x1p-3: a quote in a number begins no literal.
@@ -169,7 +198,10 @@ class Scanner {
   void word() {
     const std::size_t start = at_;
     const std::string word = take_word();
-    if (is_raw_prefix(word) && peek() == '"') return skip_raw_literal();
+    if (is_raw_prefix(word) && peek() == '"' && reading_ == Reading::exact) {
+      doubtful_ |= text_[at_ - 1] == '\n';
+      return skip_raw_literal();
+    }
     if (is_one_of(word, kAsking)) return question(word, start);
     for (const std::string_view whole : kAsking) {
       if (whole.starts_with(word)) found_.has_beginning = true;
@@ -241,7 +273,9 @@ class Scanner {
   }
 
   std::string_view text_;
+  Reading reading_;
   std::size_t at_;
+  bool doubtful_ = false;
   bool line_begins_ = true;
   int line_ = 1;  // of the position counted_
   std::size_t counted_ = 0;
@@ -252,7 +286,21 @@ constexpr std::string_view kJoined = "a macro with ##, which could make a __has_
 
 }  // namespace
 
-FileUses file_uses(std::string_view text) { return Scanner(text).scan(); }
+FileUses file_uses(std::string_view text) {
+  Scanner exact(text, Reading::exact);
+  FileUses found = exact.scan();
+  const auto add = [&found](const FileUses& more) {
+    for (const FileUse& use : more.uses) {
+      if (std::ranges::find(found.uses, use) == found.uses.end()) found.uses.push_back(use);
+    }
+    found.joins |= more.joins;
+    found.has_beginning |= more.has_beginning;
+    found.has_end |= more.has_end;
+  };
+  if (text.find('R') != std::string_view::npos) add(Scanner(text, Reading::without_raw_strings).scan());
+  if (exact.doubtful()) add(Scanner(text, Reading::everywhere).scan());
+  return found;
+}
 
 ForeignFiles::ForeignFiles(const TemplateFiles& templates) {
   for (const auto& [name, text] : templates) templates_.emplace(name, file_uses(text));

@@ -3,7 +3,8 @@
 //
 // NVRTC cannot be told to stay out of the file system: with no search path it still opens absolute paths, in #include
 // and in __has_include. So texts are scanned before they are compiled. The scan does not expand macros or evaluate
-// conditions: what it cannot read off the text is refused, and so is an #include that a condition leaves out.
+// conditions: what it cannot read off the text is refused, and so is an #include that a condition leaves out or that
+// stands in a raw string.
 #pragma once
 
 #include <map>
@@ -21,10 +22,11 @@ struct FileUse {
   std::string words;  // how the text puts it: `#include "platform.cuh"`, `#include HEADER`
   std::string name;   // platform.cuh; empty if it is not written out
   int line = 0;       // from 1
+  bool operator==(const FileUse&) const = default;
 };
 
 struct FileUses {
-  std::vector<FileUse> uses;  // in the order of the text
+  std::vector<FileUse> uses;
   // Macros that join tokens can make a __has_include that no text shows: is there a `##`, and are there words with
   // which one could begin and end?
   bool joins = false;
