@@ -2,9 +2,7 @@
 // return an exit code, as they can also end halfway.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +26,7 @@ void show(const ShowOptions& options);
 struct TuneOptions {
   std::vector<std::string> mnk{};  // tokens, out_features, in_features
   std::string set{};
-  std::optional<std::int64_t> tokens{};
+  std::string tokens{};  // of --set; empty: its default
   std::string recipe{};
   std::string weight_only{};
   std::string weight_scale{};

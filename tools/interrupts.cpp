@@ -11,11 +11,14 @@ Interrupts::Interrupts() {
   pthread_sigmask(SIG_BLOCK, &held_, &before_);
 }
 
-// Drops the signals that came meanwhile: the command has acted on them.
 Interrupts::~Interrupts() {
+  forget();
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void Interrupts::forget() {
   constexpr timespec kNow{};
   while (sigtimedwait(&held_, nullptr, &kNow) > 0) {}
-  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 bool Interrupts::pending() const {

@@ -14,6 +14,8 @@ class Interrupts {
   Interrupts& operator=(const Interrupts&) = delete;
 
   bool pending() const;
+  // Forgets the signals that came so far: the command has acted on them.
+  void forget();
 
  private:
   sigset_t held_{};

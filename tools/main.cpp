@@ -10,6 +10,7 @@
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/standard_output.h"
 
 namespace {
 
@@ -134,9 +135,14 @@ std::string command_names(const CLI::App& app) {
   return names;
 }
 
-}  // namespace
+// fputs, as fmt::print() throws where nothing can be written.
+int fail(const std::string& message, const std::string& log = {}) {
+  std::fputs(fmt::format("ingot: error: {}\n", message).c_str(), stderr);
+  if (!log.empty()) std::fputs(fmt::format("\n{}\n", log).c_str(), stderr);
+  return kFailed;
+}
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app{"Ingot: FP8 kernels generated, compiled and cached at run time.", "ingot"};
   app.set_version_flag("--version", "ingot " + ingot::version());
   app.require_subcommand(1);
@@ -152,7 +158,7 @@ int main(int argc, char** argv) {
   add_warm(app, warm, status);
 
   if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
-    fmt::print(stderr, "ingot: error: no command \"{}\"; expected {}\n", argv[1], command_names(app));
+    fail(fmt::format("no command \"{}\"; expected {}", argv[1], command_names(app)));
     return kUsage;
   }
   try {
@@ -160,12 +166,22 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsage;
   } catch (const ingot::Error& error) {
-    fmt::print(stderr, "ingot: error: {}\n", error.what());
-    if (!error.log().empty()) fmt::print(stderr, "\n{}\n", error.log());
-    return kFailed;
+    return fail(error.what(), error.log());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "ingot: error: {}\n", error.what());
-    return kFailed;
+    return fail(error.what());
+  }
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ingot::reserve_standard_streams();
+  const int status = run(argc, argv);
+  try {
+    ingot::finish_standard_output();
+  } catch (const ingot::Error& error) {
+    if (status == 0) return fail(error.what());
   }
   return status;
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
+#include "ingot/runtime/util/write_file.h"
 #include "show_choice.h"
 
 namespace ingot::tools {
@@ -143,21 +143,12 @@ void print_summary(const ShowChoice& chosen, Target target, const NvrtcCompiler&
   }
 }
 
-void write_cubin(const std::filesystem::path& file, const CompiledKernel& compiled) {
-  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
-  stream.write(reinterpret_cast<const char*>(compiled.cubin.data()),
-               static_cast<std::streamsize>(compiled.cubin.size()));
-  stream.close();
-  if (!stream) {
-    throw Error(ErrorCode::io_failed, file.string(), "cannot be written; check that its folder exists and has room");
-  }
-}
-
 void write_cubins(const std::filesystem::path& main_file, const std::vector<ShownPass>& passes) {
   for (const ShownPass& pass : passes) {
     std::filesystem::path file = main_file;
     if (pass.name != "main") file += "." + pass.name;
-    write_cubin(file, pass.compiled);
+    const auto& cubin = pass.compiled.cubin;
+    write_file(file, {{reinterpret_cast<const char*>(cubin.data()), cubin.size()}});
   }
 }
 

@@ -16,6 +16,7 @@
 #include "ingot/runtime/measure/dequant_measurer.h"
 #include "ingot/runtime/measure/gemm_measurer.h"
 #include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/util/write_file.h"
 #include "interrupts.h"
 #include "progress.h"
 #include "tune_plan.h"
@@ -44,13 +45,17 @@ struct Bench {
 };
 
 // A machine with a GPU imports only its own records; one without imports all of them, as they may be for any machine.
-void import_records(Context& context, const std::filesystem::path& path) {
-  const TuningFile file = read_tuning_file(path);
+// Returns false if it was interrupted.
+bool import_records(Context& context, const std::filesystem::path& path, const Interrupts& interrupts) {
+  const TuningFile file = read_tuning_file(path, [&] { return interrupts.pending(); });
   const bool for_any = context.device().type == DeviceType::cpu;
   std::size_t taken = 0;
   std::size_t foreign = 0;
   std::string how;
+  bool stopped = file.stopped;
   for (const TuningRecord& record : file.records) {
+    stopped = stopped || interrupts.pending();
+    if (stopped) break;
     const std::string differs = for_any ? "" : difference(record.machine, context.tuning_machine());
     if (!differs.empty()) {
       if (foreign++ == 0) how = differs;
@@ -70,18 +75,30 @@ void import_records(Context& context, const std::filesystem::path& path) {
     fmt::print(stderr, "ingot: warning: {}: {} {} another machine's ({}) and {} ignored\n", path.string(), foreign,
                foreign == 1 ? "record is" : "records are", how, foreign == 1 ? "is" : "are");
   }
-  fmt::print(stderr, "{} {} imported from {}\n", taken, taken == 1 ? "record" : "records", path.string());
+  fmt::print(stderr, "{} {} imported from {}{}\n", taken, taken == 1 ? "record" : "records", path.string(),
+             stopped ? "; interrupted: run the same command again to take the rest" : "");
+  return !stopped;
 }
 
-void export_records(Context& context, const std::filesystem::path& path) {
-  std::vector<TuningRecord> records = context.tuning_store().load();
-  if (context.device().type == DeviceType::cuda) {
-    std::erase_if(records, [&](const TuningRecord& r) { return r.machine != context.tuning_machine(); });
+// Sorted, so that equal records give equal files. Returns false if it was interrupted; the file is then as it was.
+bool export_records(Context& context, const std::filesystem::path& path, const Interrupts& interrupts) {
+  const auto interrupted = [&] { return interrupts.pending(); };
+  std::vector<std::string> lines;
+  for (const TuningRecord& record : context.tuning_store().load(interrupted)) {
+    if (interrupted()) break;
+    if (context.device().type == DeviceType::cuda && record.machine != context.tuning_machine()) continue;
+    lines.push_back(print(record) + "\n");
   }
-  std::ranges::sort(records, {}, [](const TuningRecord& r) { return print(r); });
-  write_tuning_file(path, records);
-  fmt::print(stderr, "{} {} exported to {}\n", records.size(), records.size() == 1 ? "record" : "records",
-             path.string());
+  if (interrupted()) {
+    fmt::print(stderr, "interrupted: nothing is exported to {}\n", path.string());
+    return false;
+  }
+  std::ranges::sort(lines);
+  FileWriter file(path);
+  for (const std::string& line : lines) file.write(line);
+  file.publish();
+  fmt::print(stderr, "{} {} exported to {}\n", lines.size(), lines.size() == 1 ? "record" : "records", path.string());
+  return true;
 }
 
 std::string describe(const TunedGemm& gemm) {
@@ -183,7 +200,7 @@ int tune(const TuneOptions& options) {
   const std::vector<PlannedGemm> planned =
       plan({.mnk = options.mnk,
             .set = options.set,
-            .tokens = options.tokens,
+            .tokens = parse_tokens(options.tokens),
             .recipe = options.recipe,
             .weight_only = options.weight_only,
             .weight_scale = options.weight_scale,
@@ -200,15 +217,16 @@ int tune(const TuneOptions& options) {
     fmt::print("{}", options.json ? list_json(planned) : list(planned));
     return 0;
   }
-  const Interrupts interrupts;  // before there are threads
+  Interrupts interrupts;  // before there are threads
   Context context;
   if (!options.import_from.empty()) {
     if (context.tuning() == Tuning::frozen) refuse_frozen("--import");
-    import_records(context, options.import_from);
+    if (!import_records(context, options.import_from, interrupts)) return kInterrupted;
   }
   const int status = planned.empty() ? 0 : tune_and_report(context, planned, options, seconds, interrupts);
-  if (!options.export_to.empty()) export_records(context, options.export_to);
-  return status;
+  if (options.export_to.empty()) return status;
+  if (status == kInterrupted) interrupts.forget();  // what was tuned until then is exported
+  return export_records(context, options.export_to, interrupts) ? status : kInterrupted;
 }
 
 }  // namespace ingot::tools

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <string_view>
 #include <system_error>
+#include <unordered_map>
 #include <utility>
 
 #include "ingot/codegen/dequant/dequant_granularities.h"
@@ -31,6 +32,8 @@ std::string names(const Named& all) {
   return text;
 }
 
+constexpr std::int64_t kMostOfASize = (std::int64_t{1} << 31) - 1;
+
 LinearSize parse_mnk(const std::string& text) {
   std::array<std::int64_t, 3> sizes{};
   const char* at = text.data();
@@ -38,8 +41,7 @@ LinearSize parse_mnk(const std::string& text) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const auto [stop, error] = std::from_chars(at, end, sizes[i]);
     const bool divided = i + 1 < sizes.size() ? stop != end && *stop == ',' : stop == end;
-    constexpr std::int64_t kMost = std::int64_t{1} << 31;
-    if (error != std::errc{} || !divided || sizes[i] <= 0 || sizes[i] >= kMost) {
+    if (error != std::errc{} || !divided || sizes[i] <= 0 || sizes[i] > kMostOfASize) {
       refuse("--mnk", text, "three sizes from 1 to 2147483647, such as 16384,8192,7168");
     }
     at = stop == end ? end : stop + 1;
@@ -47,6 +49,7 @@ LinearSize parse_mnk(const std::string& text) {
   return {.tokens = sizes[0], .in_features = sizes[2], .out_features = sizes[1]};
 }
 
+constexpr const char* kTokens = "a whole number from 1 to 2147483647";
 constexpr const char* kBaseline = "in 16 bits";
 
 // The same matmul in bf16, or in f16 if the activations are f16.
@@ -153,17 +156,22 @@ class Plan {
   void add(PlannedGemm gemm) {
     if (in_high_precision(gemm.call.spec)) gemm.bf16.reset();
     if (gemm.bf16) add({.label = kBaseline, .call = *gemm.bf16, .bf16 = {}});
-    const auto there = std::ranges::find(planned_, gemm.call, &PlannedGemm::call);
-    if (there == planned_.end()) {
+    const auto [there, is_new] = places_.emplace(gemm.call, planned_.size());
+    if (is_new) {
       planned_.push_back(std::move(gemm));
-    } else if (there->label == kBaseline) {
-      there->label = gemm.label;
+    } else if (PlannedGemm& known = planned_[there->second]; known.label == kBaseline) {
+      known.label = gemm.label;
     }
   }
+
+  struct Hash {
+    std::size_t operator()(const MatmulCall& call) const { return hash_value(call); }
+  };
 
   std::vector<Recipe> recipes_;
   std::optional<DequantMatmulSpec> weight_;
   std::vector<PlannedGemm> planned_;
+  std::unordered_map<MatmulCall, std::size_t, Hash> places_;  // in `planned_`: a manifest may have many
 };
 
 }  // namespace
@@ -180,7 +188,7 @@ std::vector<PlannedGemm> plan(const TuneRequest& request) {
     const auto model = std::ranges::find(models, std::string_view(request.set), &KnownModel::name);
     if (model == models.end()) refuse("--set", request.set, "one of " + names(models));
     const std::int64_t tokens = request.tokens.value_or(request.weight_only.empty() ? 8192 : 16);
-    if (tokens <= 0) refuse("--tokens", std::to_string(tokens), "a number of at least 1");
+    if (tokens <= 0 || tokens > kMostOfASize) refuse("--tokens", std::to_string(tokens), kTokens);
     for (const ModelLayer& layer : layers_of(*model)) {
       made.add_layer(layer.name, {tokens, layer.in_features, layer.out_features});
     }
@@ -191,6 +199,15 @@ std::vector<PlannedGemm> plan(const TuneRequest& request) {
     for (const MatmulCall& call : manifest.calls) made.add_call(call);
   }
   return made.take();
+}
+
+std::optional<std::int64_t> parse_tokens(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  std::int64_t tokens = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, tokens);
+  if (error != std::errc{} || stop != end) refuse("--tokens", text, kTokens);
+  return tokens;
 }
 
 double parse_seconds(const std::string& text) {

@@ -36,6 +36,8 @@ struct TuneRequest {
 // Error{invalid_argument, not_found, io_failed}.
 std::vector<PlannedGemm> plan(const TuneRequest& request);
 
+// Parses --tokens; none if the text is empty. Throws Error{invalid_argument}.
+std::optional<std::int64_t> parse_tokens(const std::string& text);
 // Parses "60s", "5m", "1.5h" or "90" as seconds. Throws Error{invalid_argument}.
 double parse_seconds(const std::string& text);
 

@@ -1,10 +1,12 @@
 // Runs the built program as a user would: what it prints, where, and with which exit code.
 #include <boost/test/unit_test.hpp>
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -53,12 +55,13 @@ std::string read(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// `arguments` and `environment` are shell text.
-Result run(const std::string& arguments, const std::string& environment = "") {
+// `arguments` and `environment` are shell text, and so is `redirections`, which may send the output elsewhere.
+Result run(const std::string& arguments, const std::string& environment = "", const std::string& redirections = "") {
   const Folder folder;
   const std::string command = "env INGOT_CUDA_ROOT='" INGOT_CUDA_ROOT "' INGOT_CACHE_DIR='" +
                               (folder / "store").string() + "' " + environment + " '" INGOT_PROGRAM "' " + arguments +
-                              " >'" + (folder / "out").string() + "' 2>'" + (folder / "err").string() + "'";
+                              " >'" + (folder / "out").string() + "' 2>'" + (folder / "err").string() + "' " +
+                              redirections;
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder / "out"), read(folder / "err")};
 }
@@ -91,6 +94,24 @@ BOOST_AUTO_TEST_CASE(version_and_help) {
                            "quantize_mx ", "float_quantize "}) {
     CHECK_CONTAINS(show.out, part);
   }
+}
+
+BOOST_AUTO_TEST_CASE(output_that_cannot_be_written_is_an_error) {
+  for (const char* const arguments : {"--help", "--version", "show --help", "info", "info --json",
+                                      "tune --list --set llama3-8b", "tune --list --json --set llama3-8b"}) {
+    for (const char* const stdout_to : {">/dev/full", ">&-"}) {
+      const Result result = run(arguments, "INGOT_DEVICE=cpu", stdout_to);
+      BOOST_TEST(result.code == 1, arguments << " " << stdout_to << " ended with " << result.code);
+      CHECK_CONTAINS(result.err, "ingot: error: standard output: cannot be written: ");
+      BOOST_TEST(std::count(result.err.begin(), result.err.end(), '\n') == 1, result.err);
+    }
+  }
+  // A message that nobody can read changes no exit code, and ends no program.
+  for (const char* const stderr_to : {"2>/dev/full", "2>&-", "<&- 2>&-"}) {
+    BOOST_TEST(run("tune --list --set llama9", "", stderr_to).code == 1, stderr_to);
+    BOOST_TEST(run("frobnicate", "", stderr_to).code == 2, stderr_to);
+  }
+  BOOST_TEST(run("--version", "", "<&- 2>&-").code == 0);
 }
 
 BOOST_AUTO_TEST_CASE(the_specs_of_the_help_are_specs) {
@@ -372,7 +393,7 @@ BOOST_AUTO_TEST_CASE(show_writes_the_cubin_of_each_pass) {
   const Result nowhere = run("show " + kOnePass + " --cubin '" + (folder / "no/such/folder.cubin").string() + "'");
   BOOST_TEST(nowhere.code == 1);
   BOOST_TEST(nowhere.out == "");
-  CHECK_CONTAINS(nowhere.err, "folder.cubin: cannot be written; check that its folder exists and has room");
+  CHECK_CONTAINS(nowhere.err, "folder.cubin: cannot be written: No such file or directory");
 }
 
 BOOST_AUTO_TEST_CASE(a_compile_error_prints_the_log) {
@@ -517,7 +538,11 @@ BOOST_AUTO_TEST_CASE(tune_takes_a_manifest) {
   CHECK_CONTAINS(empty.err, "there is nothing to tune");
   const Result none = run("tune --list --manifest /no/such/manifest");
   BOOST_TEST(none.code == 1);
-  CHECK_CONTAINS(none.err, "there is no such manifest");
+  CHECK_CONTAINS(none.err, "there is no such file; a run with INGOT_GEMM_MANIFEST set to this path records");
+  BOOST_REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  const Result pipe = run("tune --list --manifest '" + (folder / "pipe").string() + "'");
+  BOOST_TEST(pipe.code == 1);
+  CHECK_CONTAINS(pipe.err, "pipe: is not a regular file");
 }
 
 BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
@@ -535,8 +560,12 @@ BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
   CHECK_CONTAINS(recipe.err,
                  "--recipe: \"magic\" must be one of high_precision, tensorwise, delayed, rowwise, rowwise_folded, "
                  "rowwise_with_gw_hp, blockwise");
-  const Result tokens = run("tune --list --set llama3-8b --tokens 0");
-  BOOST_TEST(tokens.code == 1);
+  for (const char* const tokens : {"0", "-5", "x", "1e22", "2147483648", "9223372036854775808", "1 "}) {
+    const Result result = run("tune --list --set llama3-8b --tokens='" + std::string(tokens) + "'");
+    BOOST_TEST(result.code == 1, tokens << " ended with " << result.code);
+    CHECK_CONTAINS(result.err, std::string("--tokens: \"") + tokens + "\" must be a whole number from 1 to 2147483647");
+  }
+  BOOST_TEST(run("tune --list --set llama3-8b --tokens 2147483647").code == 0);
   const Result tokens_twice = run("tune --list --mnk 64,64,64 --tokens 128");
   BOOST_TEST(tokens_twice.code == 1);
   BOOST_TEST(tokens_twice.out == "");
@@ -591,6 +620,60 @@ BOOST_AUTO_TEST_CASE(tune_moves_records_between_stores) {
   const Result nowhere = run("tune --export /no/such/folder/file", environment);
   BOOST_TEST(nowhere.code == 1);
   CHECK_CONTAINS(nowhere.err, "cannot be written");
+}
+
+// What is no regular file stays what it is.
+BOOST_AUTO_TEST_CASE(tune_exports_into_devices_and_pipes) {
+  using ingot::test::record;
+  const Folder folder;
+  const std::string environment = "INGOT_DEVICE=cpu INGOT_CACHE_DIR='" + (folder / "store").string() + "'";
+  ingot::write_tuning_file(folder / "given", std::vector{record(1)});
+  BOOST_REQUIRE(run("tune --import '" + (folder / "given").string() + "'", environment).code == 0);
+  const Result out = run("tune --export /dev/stdout", environment);
+  BOOST_TEST(out.code == 0, out.err);
+  BOOST_TEST(out.out == print(record(1)) + "\n");
+  BOOST_TEST(fs::is_symlink("/dev/stdout"));
+  const Result full = run("tune --export /dev/full", environment);
+  BOOST_TEST(full.code == 1);
+  CHECK_CONTAINS(full.err, "/dev/full: cannot be written: No space left on device");
+  BOOST_TEST(fs::is_character_file("/dev/full"));
+  const fs::path pipe = folder / "pipe";
+  BOOST_REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const Result unread = run("tune --export '" + pipe.string() + "'", environment);
+  BOOST_TEST(unread.code == 1);
+  CHECK_CONTAINS(unread.err, "nothing reads from it");
+  BOOST_TEST(fs::is_fifo(pipe));
+}
+
+// Ctrl-C and SIGTERM end an import soon, whichever part of it runs, and what was taken is kept.
+BOOST_AUTO_TEST_CASE(tune_ends_an_import_when_asked_to) {
+  using ingot::test::record;
+  const Folder folder;
+  constexpr int kRecords = 40000;
+  {
+    std::ofstream given(folder / "given");
+    for (int m = 1; m <= kRecords; ++m) given << print(record(m)) << "\n";
+  }
+  const std::string environment = "INGOT_DEVICE=cpu INGOT_CACHE_DIR='" + (folder / "store").string() + "'";
+  const std::string import = " tune --import '" + (folder / "given").string() + "'";
+  for (const bool begun : {false, true}) {
+    // The program ends with its code; the shell's `wait` passes that on.
+    const std::string signal_it =
+        begun ? "until ls '" + (folder / "store").string() + "'/tuning/*.json >/dev/null 2>&1; do sleep 0.01; done"
+              : std::string("sleep 0.2");
+    const std::string command = "exec 2>'" + (folder / "err").string() + "'; env INGOT_CUDA_ROOT=none " + environment +
+                                " '" INGOT_PROGRAM "'" + import + " & " + signal_it + "; date +%s%N >'" +
+                                (folder / "sent").string() + "'; kill -TERM $!; wait $!";
+    const int status = std::system(command.c_str());
+    const auto ended = std::chrono::system_clock::now().time_since_epoch();
+    const std::chrono::nanoseconds sent(std::stoll(read(folder / "sent")));
+    const std::string err = read(folder / "err");
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    BOOST_TEST((ended - sent < std::chrono::seconds(1)), "it went on for " << (ended - sent).count() << " ns");
+    // 143 where it had hardly started.
+    BOOST_TEST((code == 130 || (!begun && code == 143)), code << ": " << err);
+    if (code == 130) CHECK_CONTAINS(err, "; interrupted: run the same command again to take the rest");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(tuning_variables_that_make_no_sense) {
