@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <cstdint>
 #include <string_view>
 
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/lines.h"
+#include "ingot/runtime/util/read_file.h"
 
 namespace ingot::bench {
 namespace {
@@ -109,14 +111,15 @@ std::vector<ChoiceCase> choice_cases() {
 }
 
 std::vector<ChoiceCase> read_choice_cases(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw Error(ErrorCode::not_found, "--calls", fmt::format("{} cannot be read", path));
+  constexpr std::uint64_t kMostBytes = 64 << 20;
+  const std::string text = read_file(path, kMostBytes);
   std::vector<ChoiceCase> cases;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = take_line(rest);
     const std::size_t tab = line.find('\t');
-    if (tab == std::string::npos)
+    if (tab == std::string_view::npos)
       throw Error(ErrorCode::invalid_argument, "--calls", fmt::format("no tab in \"{}\"", line));
-    cases.push_back({.layer = line.substr(0, tab), .call = parse_gemm_call(line.substr(tab + 1))});
+    cases.push_back({.layer = std::string(line.substr(0, tab)), .call = parse_gemm_call(line.substr(tab + 1))});
   }
   return cases;
 }

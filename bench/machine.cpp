@@ -2,14 +2,15 @@
 #include "machine.h"
 
 #include <array>
+#include <cstdint>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <regex>
 #include <thread>
 
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/util/date.h"
+#include "ingot/runtime/util/read_file.h"
 
 namespace ingot::bench {
 namespace {
@@ -25,9 +26,14 @@ std::string commit_of_folder() {
   return text.substr(0, text.find('\n'));
 }
 
+// Empty if there is no such file.
 std::string text_of(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  constexpr std::uint64_t kMostBytes = 16 << 20;
+  try {
+    return read_file(path, kMostBytes);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 }  // namespace

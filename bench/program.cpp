@@ -5,19 +5,26 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/standard_output.h"
+#include "ingot/runtime/util/write_file.h"
 
 namespace ingot::bench {
 
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& run) {
+  reserve_standard_streams();
   try {
-    app.parse(argc, argv);
-    return run();
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
+    int status = 0;
+    try {
+      app.parse(argc, argv);
+      status = run();
+    } catch (const CLI::ParseError& error) {
+      status = app.exit(error) == 0 ? 0 : kUsage;
+    }
+    finish_standard_output();
+    return status;
   } catch (const Error& error) {
     fmt::print(stderr, "{}: error: {}\n", app.get_name(), error.what());
     if (!error.log().empty()) fmt::print(stderr, "\n{}\n", error.log());
@@ -45,11 +52,6 @@ nlohmann::ordered_json header(const std::string& benchmark, const Machine& m) {
           {"commit", m.commit},     {"processor", m.processor}};
 }
 
-void write_json(const std::string& path, const nlohmann::ordered_json& json) {
-  std::ofstream file(path);
-  file << json.dump(1) << '\n';
-  file.close();
-  if (!file) throw Error(ErrorCode::io_failed, path, "cannot be written; check that its folder exists and has room");
-}
+void write_json(const std::string& path, const nlohmann::ordered_json& json) { write_file(path, {json.dump(1), "\n"}); }
 
 }  // namespace ingot::bench

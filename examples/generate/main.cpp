@@ -9,6 +9,7 @@
 
 #include "generation.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/standard_output.h"
 #include "options.h"
 #include "report.h"
 
@@ -134,12 +135,15 @@ int run(int argc, char** argv) {
 }  // namespace generate
 
 int main(int argc, char** argv) {
+  ingot::reserve_standard_streams();
   try {
-    return generate::run(argc, argv);
+    const int status = generate::run(argc, argv);
+    ingot::finish_standard_output();
+    return status;
   } catch (const ingot::Error& error) {
-    fmt::print(stderr, "generate: error: {}\n{}", error.what(), error.log());
+    std::fputs(fmt::format("generate: error: {}\n{}", error.what(), error.log()).c_str(), stderr);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "generate: error: {}\n", error.what());
+    std::fputs(fmt::format("generate: error: {}\n", error.what()).c_str(), stderr);
   }
   return 1;
 }

@@ -4,18 +4,19 @@
 
 #include <algorithm>
 #include <bit>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/json_text.h"
+#include "ingot/runtime/util/read_file.h"
+#include "ingot/runtime/util/write_file.h"
 
 namespace generate {
 namespace {
 
 using ingot::Error;
 using ingot::ErrorCode;
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxLayers = 1024;
@@ -23,14 +24,22 @@ constexpr std::int64_t kMaxVocabulary = std::int64_t{1} << 24;  // as in ops.cuh
 
 // Null if the field is missing or null, which mean the same in these files.
 const Json* find(const Json& json, const char* name) {
+  if (!json.is_object())
+    throw ingot::JsonFault("has something other than an object around \"" + std::string(name) + "\"");
   const auto found = json.find(name);
   return found == json.end() || found->is_null() ? nullptr : &*found;
 }
 
-template <class T>
-T value_or(const Json& json, const char* name, T otherwise) {
-  const Json* const found = find(json, name);
-  return found == nullptr ? otherwise : found->get<T>();
+double number_or(const Json& json, const char* name, double otherwise) {
+  return find(json, name) == nullptr ? otherwise : ingot::json_number(json, name);
+}
+
+std::int64_t integer_or(const Json& json, const char* name, std::int64_t otherwise) {
+  return find(json, name) == nullptr ? otherwise : ingot::json_integer(json, name);
+}
+
+std::string string_or(const Json& json, const char* name, const std::string& otherwise) {
+  return find(json, name) == nullptr ? otherwise : ingot::json_string(json, name);
 }
 
 // Newer files have "rope_parameters" instead of "rope_scaling" and "rope_theta".
@@ -38,9 +47,9 @@ constexpr const char* kRopeParameters = "rope_parameters";
 
 double read_rope_theta(const Json& json, double otherwise) {
   if (const Json* const parameters = find(json, kRopeParameters)) {
-    otherwise = value_or(*parameters, "rope_theta", otherwise);
+    otherwise = number_or(*parameters, "rope_theta", otherwise);
   }
-  return value_or(json, "rope_theta", otherwise);
+  return number_or(json, "rope_theta", otherwise);
 }
 
 std::optional<RopeScaling> read_rope_scaling(const std::filesystem::path& file, const Json& json) {
@@ -48,8 +57,8 @@ std::optional<RopeScaling> read_rope_scaling(const std::filesystem::path& file, 
   const Json* scaling = find(json, name);
   if (scaling == nullptr) scaling = find(json, name = kRopeParameters);
   if (scaling == nullptr) return std::nullopt;
-  const auto type = value_or(*scaling, "rope_type",
-                             value_or(*scaling, "type", std::string(name == kRopeParameters ? "default" : "none")));
+  const std::string type =
+      string_or(*scaling, "rope_type", string_or(*scaling, "type", name == kRopeParameters ? "default" : "none"));
   if (type == "default") return std::nullopt;
   if (type != "llama3") {
     throw Error(ErrorCode::invalid_argument, file.string(),
@@ -57,10 +66,35 @@ std::optional<RopeScaling> read_rope_scaling(const std::filesystem::path& file, 
                             "are",
                             name, type));
   }
-  return RopeScaling{.factor = scaling->at("factor").get<double>(),
-                     .low_frequency_factor = scaling->at("low_freq_factor").get<double>(),
-                     .high_frequency_factor = scaling->at("high_freq_factor").get<double>(),
-                     .original_positions = scaling->at("original_max_position_embeddings").get<double>()};
+  return RopeScaling{.factor = ingot::json_number(*scaling, "factor"),
+                     .low_frequency_factor = ingot::json_number(*scaling, "low_freq_factor"),
+                     .high_frequency_factor = ingot::json_number(*scaling, "high_freq_factor"),
+                     .original_positions = ingot::json_number(*scaling, "original_max_position_embeddings")};
+}
+
+ModelShape shape_from(const std::filesystem::path& file, const Json& json) {
+  const auto require_default = [&](const char* name, const Json& expected) {
+    const Json* const found = find(json, name);
+    if (found == nullptr || *found == expected) return;
+    throw Error(ErrorCode::invalid_argument, file.string(),
+                fmt::format("has \"{}\": {}, which this example does not compute; only {} is", name,
+                            ingot::json_brief(*found), expected.dump()));
+  };
+  require_default("model_type", "llama");
+  require_default("hidden_act", "silu");
+  require_default("attention_bias", false);
+  require_default("mlp_bias", false);
+  ModelShape shape{.layers = ingot::json_integer(json, "num_hidden_layers"),
+                   .hidden = ingot::json_integer(json, "hidden_size"),
+                   .intermediate = ingot::json_integer(json, "intermediate_size"),
+                   .heads = ingot::json_integer(json, "num_attention_heads"),
+                   .vocabulary = ingot::json_integer(json, "vocab_size")};
+  shape.kv_heads = integer_or(json, "num_key_value_heads", shape.heads);
+  shape.head_dims = integer_or(json, "head_dim", shape.heads > 0 ? shape.hidden / shape.heads : 0);
+  shape.norm_eps = number_or(json, "rms_norm_eps", shape.norm_eps);
+  shape.rope_theta = read_rope_theta(json, shape.rope_theta);
+  shape.rope_scaling = read_rope_scaling(file, json);
+  return shape;
 }
 
 }  // namespace
@@ -138,54 +172,36 @@ void check(const ModelShape& shape, const std::string& what) {
 }
 
 ModelShape read_config(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw Error(ErrorCode::not_found, file.string(), "cannot be read; a model's sizes stand there");
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  constexpr std::uint64_t kMostBytes = 16 << 20;
+  constexpr int kDeepest = 64;
+  const auto refuse = [&](const std::string& fault) {
+    throw Error(ErrorCode::io_failed, file.string(), "is no config.json of a model of this kind: it " + fault);
+  };
+  const std::string text = ingot::read_file(file, kMostBytes, "a model's sizes stand there");
+  if (const std::string fault = ingot::json_fault(text, kDeepest); !fault.empty()) refuse(fault);
   ModelShape shape;
   try {
-    const Json json = Json::parse(text);
-    const auto require_default = [&](const char* name, const Json& expected) {
-      const Json* const found = find(json, name);
-      if (found == nullptr || *found == expected) return;
-      throw Error(ErrorCode::invalid_argument, file.string(),
-                  fmt::format("has \"{}\": {}, which this example does not compute; only {} is", name, found->dump(),
-                              expected.dump()));
-    };
-    require_default("model_type", "llama");
-    require_default("hidden_act", "silu");
-    require_default("attention_bias", false);
-    require_default("mlp_bias", false);
-    shape.layers = json.at("num_hidden_layers").get<std::int64_t>();
-    shape.hidden = json.at("hidden_size").get<std::int64_t>();
-    shape.intermediate = json.at("intermediate_size").get<std::int64_t>();
-    shape.heads = json.at("num_attention_heads").get<std::int64_t>();
-    shape.kv_heads = value_or(json, "num_key_value_heads", shape.heads);
-    shape.head_dims = value_or(json, "head_dim", shape.heads > 0 ? shape.hidden / shape.heads : 0);
-    shape.vocabulary = json.at("vocab_size").get<std::int64_t>();
-    shape.norm_eps = value_or(json, "rms_norm_eps", shape.norm_eps);
-    shape.rope_theta = read_rope_theta(json, shape.rope_theta);
-    shape.rope_scaling = read_rope_scaling(file, json);
-  } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorCode::io_failed, file.string(),
-                "is no config.json of a model of this kind: a size is missing or no number, or the file is damaged");
+    shape = shape_from(file, Json::parse(text));
+  } catch (const ingot::JsonFault& fault) {
+    refuse(fault.what());
   }
   check(shape, file.string());
   return shape;
 }
 
 void write_config(const std::filesystem::path& file, const ModelShape& shape) {
-  Json json{{"model_type", "llama"},
-            {"hidden_act", "silu"},
-            {"num_hidden_layers", shape.layers},
-            {"hidden_size", shape.hidden},
-            {"intermediate_size", shape.intermediate},
-            {"num_attention_heads", shape.heads},
-            {"num_key_value_heads", shape.kv_heads},
-            {"head_dim", shape.head_dims},
-            {"vocab_size", shape.vocabulary},
-            {"rms_norm_eps", shape.norm_eps},
-            {"rope_theta", shape.rope_theta},
-            {"tie_word_embeddings", false}};
+  nlohmann::ordered_json json{{"model_type", "llama"},
+                              {"hidden_act", "silu"},
+                              {"num_hidden_layers", shape.layers},
+                              {"hidden_size", shape.hidden},
+                              {"intermediate_size", shape.intermediate},
+                              {"num_attention_heads", shape.heads},
+                              {"num_key_value_heads", shape.kv_heads},
+                              {"head_dim", shape.head_dims},
+                              {"vocab_size", shape.vocabulary},
+                              {"rms_norm_eps", shape.norm_eps},
+                              {"rope_theta", shape.rope_theta},
+                              {"tie_word_embeddings", false}};
   if (const std::optional<RopeScaling>& scaling = shape.rope_scaling) {
     json["rope_scaling"] = {{"rope_type", "llama3"},
                             {"factor", scaling->factor},
@@ -193,10 +209,7 @@ void write_config(const std::filesystem::path& file, const ModelShape& shape) {
                             {"high_freq_factor", scaling->high_frequency_factor},
                             {"original_max_position_embeddings", scaling->original_positions}};
   }
-  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
-  stream << json.dump(2) << '\n';
-  stream.close();
-  if (!stream) throw Error(ErrorCode::io_failed, file.string(), "cannot be written");
+  ingot::write_file(file, {json.dump(2), "\n"});
 }
 
 }  // namespace generate

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "ingot/runtime/error.h"
+#include "option_checks.h"
 
 namespace generate {
 namespace {
@@ -84,7 +85,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--rounds", options.rounds, "rounds to measure; the report has their median time")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "seed of random weights and prompts")->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of random weights and prompts")
+      ->check(examples::seed())
+      ->capture_default_str();
   app.add_option("--only", options.only, "run only bf16 or only quantised weights")
       ->check(CLI::IsMember({"bf16", "quantised"}));
   app.add_option("--dtype", options.dtype, "dtype of the quantised weights; those of 6 and 4 bits need --mx")

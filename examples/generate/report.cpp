@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/write_file.h"
 
 namespace generate {
 namespace {
@@ -69,10 +68,7 @@ void write_report(const std::filesystem::path& file, const Report& report) {
                          {"lowest_cosine", report.agreement->lowest_cosine},
                          {"sqnr_db", report.agreement->sqnr_db}};
   }
-  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
-  stream << json.dump(2) << '\n';
-  stream.close();
-  if (!stream) throw ingot::Error(ingot::ErrorCode::io_failed, file.string(), "cannot be written");
+  ingot::write_file(file, {json.dump(2), "\n"});
 }
 
 }  // namespace generate

@@ -1,22 +1,22 @@
 #include "checkpoint.h"
 
-#include <fcntl.h>
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <utility>
+#include <string_view>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/json_text.h"
+#include "ingot/runtime/util/read_file.h"
+#include "ingot/runtime/util/write_file.h"
 
 namespace train_lm {
 namespace {
@@ -27,11 +27,6 @@ using ingot::ErrorCode;
 constexpr std::array<char, 8> kMagic{'I', 'N', 'G', 'O', 'T', 'L', 'M', '2'};
 
 // JSON has no NaN: it is written as null.
-template <class Number>
-Number number_from(const nlohmann::json& json) {
-  return json.is_null() ? std::numeric_limits<Number>::quiet_NaN() : json.get<Number>();
-}
-
 std::string to_json(const Progress& progress, const std::string& scales) {
   nlohmann::json histories = nlohmann::json::array();
   for (const History& history : progress.histories) {
@@ -44,16 +39,41 @@ std::string to_json(const Progress& progress, const std::string& scales) {
       .dump();
 }
 
-Progress from_json(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text);
-  Progress progress{.fingerprint = json.at("fingerprint"), .histories = {}};
-  for (const nlohmann::json& history : json.at("histories")) {
-    std::vector<float> losses;
-    for (const nlohmann::json& loss : history.at("losses")) losses.push_back(number_from<float>(loss));
-    progress.histories.push_back({.losses = std::move(losses),
-                                  .seconds = history.at("seconds"),
-                                  .timed_steps = history.at("timed_steps"),
-                                  .validation_loss = number_from<double>(history.at("validation_loss"))});
+// A loss or a time: a number, or null for NaN.
+double real(const nlohmann::json& object, const char* name) {
+  return ingot::json_field(object, name).is_null() ? std::numeric_limits<double>::quiet_NaN()
+                                                   : ingot::json_number(object, name);
+}
+
+History history_from(const nlohmann::json& json, const RunSize& run) {
+  History history{.losses = {},
+                  .seconds = real(json, "seconds"),
+                  .timed_steps = ingot::json_integer(json, "timed_steps", 0, run.steps),
+                  .validation_loss = real(json, "validation_loss")};
+  const nlohmann::json& losses = ingot::json_array(json, "losses");
+  if (losses.size() > static_cast<std::size_t>(run.steps)) {
+    throw ingot::JsonFault(fmt::format("has {} losses of {} steps", losses.size(), run.steps));
+  }
+  for (const nlohmann::json& loss : losses) {
+    if (!loss.is_null() && !loss.is_number()) throw ingot::JsonFault("has a loss that is not a number");
+    history.losses.push_back(loss.is_null() ? std::numeric_limits<float>::quiet_NaN() : loss.get<float>());
+  }
+  return history;
+}
+
+Progress from_json(const nlohmann::json& json, const RunSize& run) {
+  Progress progress{.fingerprint = ingot::json_string(json, "fingerprint"), .histories = {}};
+  const nlohmann::json& histories = ingot::json_array(json, "histories");
+  if (histories.empty() || histories.size() > run.models) {
+    throw ingot::JsonFault(
+        fmt::format("has \"histories\" of {} models, but this run has {}", histories.size(), run.models));
+  }
+  for (const nlohmann::json& history : histories) {
+    const bool is_done = progress.histories.size() + 1 < histories.size();
+    progress.histories.push_back(history_from(history, run));
+    if (is_done && progress.histories.back().losses.size() != static_cast<std::size_t>(run.steps)) {
+      throw ingot::JsonFault("has too few losses of a model that is done");
+    }
   }
   return progress;
 }
@@ -76,7 +96,7 @@ void for_each_piece(Model& model, Work work) {
 }
 
 // The checksum of header and payload, taken in pieces: the payload can be gigabytes, so the two are never joined.
-std::uint64_t checksum_of(const std::string& header, const std::string& payload) {
+std::uint64_t checksum_of(std::string_view header, std::string_view payload) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
   if (state == nullptr) throw std::bad_alloc();
   XXH3_64bits_reset(state.get());
@@ -86,36 +106,47 @@ std::uint64_t checksum_of(const std::string& header, const std::string& payload)
 }
 
 struct File {
-  std::string header;
-  std::string payload;
+  std::string all;
+  std::string_view header;
+  std::string_view payload;
 };
 
-File read_file(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw Error(ErrorCode::not_found, path.string(), "there is no checkpoint to resume from");
-  const std::string all{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  const auto damaged = [&](const char* how) {
-    return Error(ErrorCode::io_failed, path.string(),
-                 std::string("is damaged (") + how + "); delete it, or train without --resume");
-  };
-  if (all.size() < 24 || std::memcmp(all.data(), kMagic.data(), kMagic.size()) != 0) throw damaged("not a checkpoint");
+Error damaged(const std::filesystem::path& path, const std::string& how) {
+  return {ErrorCode::io_failed, path.string(), "is damaged (" + how + "); delete it, or train without --resume"};
+}
+
+File open_checkpoint(const std::filesystem::path& path, std::uint64_t payload) {
+  // The losses of a run take far less. The payload is known, so a file of any other size is not even read.
+  constexpr std::uint64_t kMostHeader = std::uint64_t{1} << 30;
+  File file{.all = ingot::read_file(path, payload + kMostHeader, "there is no checkpoint to resume from"),
+            .header = {},
+            .payload = {}};
+  const std::string_view all = file.all;
+  if (all.size() < 24 || std::memcmp(all.data(), kMagic.data(), kMagic.size()) != 0) {
+    throw damaged(path, "not a checkpoint");
+  }
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, all.data() + 8, 8);
-  if (header_bytes > all.size() - 24) throw damaged("cut short");
-  File file{.header = all.substr(16, header_bytes), .payload = all.substr(24 + header_bytes)};
+  if (header_bytes > all.size() - 24) throw damaged(path, "cut short");
+  file.header = all.substr(16, header_bytes);
+  file.payload = all.substr(24 + header_bytes);
   std::uint64_t checksum = 0;
   std::memcpy(&checksum, all.data() + 16 + header_bytes, 8);
-  if (checksum_of(file.header, file.payload) != checksum) throw damaged("wrong checksum");
+  if (checksum_of(file.header, file.payload) != checksum) throw damaged(path, "wrong checksum");
   return file;
 }
 
-void write_all(int descriptor, const std::string& bytes, const std::filesystem::path& path) {
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t count = write(descriptor, bytes.data() + done, bytes.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0)
-      throw Error(ErrorCode::io_failed, path.string(), std::string("cannot be written: ") + strerror(errno));
-    done += static_cast<std::size_t>(count);
+// Calls work() on the header. Anyone can write a header with a right checksum.
+template <class Work>
+auto with_header(const std::filesystem::path& path, std::string_view header, Work work) {
+  constexpr int kDeepest = 8;
+  if (const std::string fault = ingot::json_fault(header, kDeepest); !fault.empty()) {
+    throw damaged(path, "its header " + fault);
+  }
+  try {
+    return work(nlohmann::json::parse(header));
+  } catch (const ingot::JsonFault& fault) {
+    throw damaged(path, std::string("its header ") + fault.what());
   }
 }
 
@@ -137,36 +168,27 @@ void write_checkpoint(const std::filesystem::path& file, const Progress& progres
   front.append(reinterpret_cast<const char*>(&header_bytes), 8).append(header);
   front.append(reinterpret_cast<const char*>(&checksum), 8);
 
-  const std::filesystem::path temporary = file.string() + ".tmp";
-  const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor < 0) {
-    throw Error(ErrorCode::io_failed, temporary.string(), std::string("cannot be written: ") + strerror(errno));
-  }
-  try {
-    write_all(descriptor, front, temporary);
-    write_all(descriptor, payload, temporary);
-    if (fsync(descriptor) != 0) throw Error(ErrorCode::io_failed, temporary.string(), "cannot be flushed to the disk");
-  } catch (...) {
-    close(descriptor);
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw;
-  }
-  close(descriptor);
-  std::filesystem::rename(temporary, file);
+  ingot::FileWriter writer(file);
+  writer.write(front);
+  writer.write(payload);
+  writer.sync();
+  writer.publish();
 }
 
-Progress read_progress(const std::filesystem::path& file, const std::string& fingerprint) {
-  Progress progress = from_json(read_file(file).header);
-  if (progress.fingerprint != fingerprint) {
-    throw Error(ErrorCode::invalid_argument, file.string(),
-                "belongs to another run:\n  it has   " + progress.fingerprint + "\n  this is  " + fingerprint);
-  }
-  return progress;
+Progress read_progress(const std::filesystem::path& file, const std::string& fingerprint, const RunSize& run) {
+  const File content = open_checkpoint(file, run.payload_bytes);
+  return with_header(file, content.header, [&](const nlohmann::json& json) {
+    // Of another run the histories may have any length, and the name of that run is the better message.
+    if (const std::string found = ingot::json_string(json, "fingerprint"); found != fingerprint) {
+      throw Error(ErrorCode::invalid_argument, file.string(),
+                  "belongs to another run:\n  it has   " + found + "\n  this is  " + fingerprint);
+    }
+    return from_json(json, run);
+  });
 }
 
 void read_model(const std::filesystem::path& file, Model& model, ingot::Backend& backend, ingot::Stream& stream) {
-  const File content = read_file(file);
+  const File content = open_checkpoint(file, payload_bytes(model));
   if (content.payload.size() != payload_bytes(model)) {
     throw Error(ErrorCode::io_failed, file.string(), "holds a model of another size");
   }
@@ -175,7 +197,9 @@ void read_model(const std::filesystem::path& file, Model& model, ingot::Backend&
     backend.copy_from_host(memory, content.payload.data() + at, bytes, stream);
     at += bytes;
   });
-  model.delayed_scaling().load(nlohmann::json::parse(content.header).at("delayed_scaling").get<std::string>(), stream);
+  const auto scales = with_header(
+      file, content.header, [](const nlohmann::json& json) { return ingot::json_string(json, "delayed_scaling"); });
+  model.delayed_scaling().load(scales, stream);
   model.values_changed();
 }
 

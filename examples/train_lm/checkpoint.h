@@ -7,6 +7,7 @@
 //   checksum := XXH3-64 of header and payload
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -33,9 +34,17 @@ struct Progress {
 void write_checkpoint(const std::filesystem::path& file, const Progress& progress, Model& model,
                       ingot::Backend& backend, ingot::Stream& stream);
 
+// How large a checkpoint of this run can be. A file with a right checksum may still say anything.
+struct RunSize {
+  std::size_t models = 0;
+  std::int64_t steps = 0;
+  std::uint64_t payload_bytes = 0;
+};
+
 // Reads only the header: which model was in training, and how far it was. Throws ingot::Error{not_found} if there is no
-// file, ingot::Error{io_failed} if it is damaged, ingot::Error{invalid_argument} if it belongs to another run.
-Progress read_progress(const std::filesystem::path& file, const std::string& fingerprint);
+// file, ingot::Error{io_failed} if it is damaged, ingot::Error{invalid_argument} if it belongs to another run. There is
+// at least one history, and all but the last are of all steps.
+Progress read_progress(const std::filesystem::path& file, const std::string& fingerprint, const RunSize& run);
 // Reads the payload into a model of the same shape.
 void read_model(const std::filesystem::path& file, Model& model, ingot::Backend& backend, ingot::Stream& stream);
 

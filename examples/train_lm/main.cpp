@@ -11,6 +11,7 @@
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/standard_output.h"
 #include "op_runner.h"
 #include "options.h"
 #include "report.h"
@@ -99,12 +100,15 @@ int run(int argc, char** argv) {
 }  // namespace train_lm
 
 int main(int argc, char** argv) {
+  ingot::reserve_standard_streams();
   try {
-    return train_lm::run(argc, argv);
+    const int status = train_lm::run(argc, argv);
+    ingot::finish_standard_output();
+    return status;
   } catch (const ingot::Error& error) {
-    fmt::print(stderr, "train_lm: error: {}\n{}", error.what(), error.log());
+    std::fputs(fmt::format("train_lm: error: {}\n{}", error.what(), error.log()).c_str(), stderr);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "train_lm: error: {}\n", error.what());
+    std::fputs(fmt::format("train_lm: error: {}\n", error.what()).c_str(), stderr);
   }
   return 1;
 }

@@ -7,6 +7,7 @@
 
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
+#include "option_checks.h"
 
 namespace train_lm {
 namespace {
@@ -75,12 +76,14 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}));
   app.add_option("--batch", options.batch, "windows per step, each predicting one byte")->check(size);
   app.add_option("--steps", options.steps, "optimizer steps")->check(count);
-  app.add_option("--lr", options.learning_rate, "peak learning rate")->check(CLI::Range(1e-12, 1e3));
+  app.add_option("--lr", options.learning_rate, "peak learning rate")->check(examples::number_in(1e-12, 1e3));
   app.add_option("--warmup", options.warmup_steps, "steps of linear warm-up before the cosine")->check(count_or_none);
   app.add_option("--weight-decay", options.weight_decay, "AdamW's weight decay")
-      ->check(CLI::Range(0.0, 1e3))
+      ->check(examples::number_in(0.0, 1e3))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "seed of the weights and the batches")->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of the weights and the batches")
+      ->check(examples::seed())
+      ->capture_default_str();
   app.add_option("--checkpoint-every", options.checkpoint_every, "steps between checkpoints, 0 for none")
       ->check(count_or_none);
   app.add_flag("--resume", options.resume, "go on from the checkpoint in --out");

@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/write_file.h"
 
 namespace train_lm {
 namespace {
@@ -62,13 +60,6 @@ std::vector<double> smoothed(const std::vector<float>& losses, std::size_t windo
     result.push_back(sum / static_cast<double>(std::min(i + 1, window)));
   }
   return result;
-}
-
-void write(const std::filesystem::path& file, const std::string& text) {
-  std::ofstream stream(file, std::ios::binary);
-  stream << text;
-  stream.close();
-  if (!stream) throw ingot::Error(ingot::ErrorCode::io_failed, file.string(), "cannot be written");
 }
 
 // Axes that have room for every loss that is a number.
@@ -242,9 +233,9 @@ std::string json(const Report& report) {
 }
 
 void write_report(const std::filesystem::path& folder, const Report& report) {
-  write(folder / "loss.csv", csv(report));
-  write(folder / "loss.svg", svg(report));
-  write(folder / "summary.json", json(report));
+  ingot::write_file(folder / "loss.csv", {csv(report)});
+  ingot::write_file(folder / "loss.svg", {svg(report)});
+  ingot::write_file(folder / "summary.json", {json(report)});
 }
 
 }  // namespace train_lm

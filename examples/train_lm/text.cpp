@@ -2,11 +2,10 @@
 
 #include <array>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <string>
 
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/read_file.h"
 
 namespace train_lm {
 namespace {
@@ -14,12 +13,10 @@ namespace {
 using ingot::Error;
 using ingot::ErrorCode;
 
-std::vector<std::uint8_t> read_file(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream || std::filesystem::is_directory(file)) {
-    throw Error(ErrorCode::not_found, file.string(), "cannot be read; give --text a file");
-  }
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+std::vector<std::uint8_t> read_text(const std::filesystem::path& file) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{8} << 30;
+  const std::string text = ingot::read_file(file, kMostBytes, "give --text a file");
+  return {text.begin(), text.end()};
 }
 
 }  // namespace
@@ -52,7 +49,7 @@ std::vector<std::uint8_t> verses_of(const char* command) {
 }
 
 std::vector<std::uint8_t> load_text(const std::filesystem::path& file) {
-  return file.empty() ? verses_of("bible -f gen1:1-rev22:21 2>/dev/null") : read_file(file);
+  return file.empty() ? verses_of("bible -f gen1:1-rev22:21 2>/dev/null") : read_text(file);
 }
 
 }  // namespace train_lm

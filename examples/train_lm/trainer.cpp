@@ -96,7 +96,9 @@ std::vector<History> Trainer::train(const std::vector<std::string>& names) {
   Progress progress{.fingerprint = fingerprint_, .histories = {}};
   std::size_t first = 0;
   if (options_->resume) {
-    progress = read_progress(checkpoint_file(), fingerprint_);
+    const auto payload = 3 * sizeof(float) * static_cast<std::uint64_t>(options_->shape.parameters());
+    progress = read_progress(checkpoint_file(), fingerprint_,
+                             {.models = names.size(), .steps = options_->steps, .payload_bytes = payload});
     first = progress.histories.size() - 1;
   }
   for (std::size_t i = first; i < names.size(); ++i) {

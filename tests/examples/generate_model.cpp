@@ -1,6 +1,8 @@
 // The parts of examples/generate: the decoder against float64, its weights as files, what is refused.
 #include <boost/test/unit_test.hpp>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -380,6 +382,21 @@ BOOST_AUTO_TEST_CASE(configs_are_read_or_refused) {
        {std::string("{"), std::string("[]"), std::string("{}"), "{" + sizes + R"(,"head_dim":"x"})"}) {
     check_contains(refusal(text, ErrorCode::io_failed), {file.string(), "is no config.json"});
   }
+  for (const std::string huge : {"1e22", "9223372036854775808", "64.5", "\"64\""}) {
+    check_contains(refusal("{" + sizes + ",\"head_dim\":" + huge + "}", ErrorCode::io_failed),
+                   {file.string(), "has \"head_dim\": ", "which is not a whole number"});
+  }
+  check_contains(refusal("{" + sizes + R"(,"rms_norm_eps":"x"})", ErrorCode::io_failed),
+                 {"has \"rms_norm_eps\": \"x\""});
+  check_contains(refusal("{" + sizes + R"(,"rope_scaling":[]})", ErrorCode::io_failed),
+                 {"something other than an object"});
+  check_contains(refusal("{}", ErrorCode::io_failed), {"lacks \"num_hidden_layers\""});
+  // Printing, comparing or copying these would overflow the stack.
+  for (const char* const name : {"model_type", "rope_scaling", "other"}) {
+    const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+    check_contains(refusal("{" + sizes + ",\"" + name + "\":" + deep + "}", ErrorCode::io_failed),
+                   {"is nested deeper than 64 levels"});
+  }
   for (const std::string& field : {std::string(R"("model_type":"gpt2")"), std::string(R"("hidden_act":"gelu")"),
                                    std::string(R"("attention_bias":true)"), std::string(R"("mlp_bias":true)"),
                                    std::string(R"("rope_scaling":{"rope_type":"yarn"})"),
@@ -412,7 +429,11 @@ BOOST_AUTO_TEST_CASE(configs_are_read_or_refused) {
   write_config(file, stretched);
   BOOST_TEST((read_config(file) == stretched));
   fs::remove(file);
-  check_contains(error_of([&] { read_config(file); }, ErrorCode::not_found), {"cannot be read"});
+  check_contains(error_of([&] { read_config(file); }, ErrorCode::not_found),
+                 {"there is no such file; a model's sizes stand there"});
+  BOOST_REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  check_contains(error_of([&] { read_config(file); }, ErrorCode::io_failed), {"is not a regular file"});
+  check_contains(error_of([&] { read_config("/dev/zero"); }, ErrorCode::io_failed), {"is not a regular file"});
   check_contains(error_of([&] { write_config(folder.path() / "no" / "file", shape); }, ErrorCode::io_failed),
                  {"cannot be written"});
 

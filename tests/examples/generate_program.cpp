@@ -108,7 +108,7 @@ BOOST_AUTO_TEST_CASE(weights_are_saved_and_read) {
   check_contains(bench.log(), {"generate: error:", "model.safetensors", "cut short"});
   fs::remove(folder + "/config.json");
   BOOST_TEST(bench.run({"--weights", folder}) == 1);
-  check_contains(bench.log(), {"config.json", "cannot be read"});
+  check_contains(bench.log(), {"config.json: there is no such file", "a model's sizes stand there"});
 }
 
 BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
@@ -127,6 +127,7 @@ BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
                                                                                      {"--layers", "0"},
                                                                                      {"--prompt", "1,x"},
                                                                                      {"--rounds", "0"},
+                                                                                     {"--seed", "18446744073709551616"},
                                                                                      {"--device", "tpu"}}) {
     BOOST_TEST_CONTEXT(wrong[0] << " " << wrong[1]) {
       BOOST_TEST(bench.run(wrong) > 1);
@@ -142,6 +143,13 @@ BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
   BOOST_TEST(bench.log().find("Decoding on") == std::string::npos);  // before weights are made
   BOOST_TEST(bench.run({"--weights=/nonexistent", "--preset=tiny"}) == 1);
   check_contains(bench.log(), {"--weights: no such file or folder: /nonexistent"});
+}
+
+BOOST_AUTO_TEST_CASE(output_that_cannot_be_written_is_an_error) {
+  for (const std::string to : {">/dev/full", ">&-"}) {
+    const int status = std::system(("'" EXAMPLE_PROGRAM "' --help 2>/dev/null " + to).c_str());
+    BOOST_TEST((WIFEXITED(status) && WEXITSTATUS(status) == 1), to);
+  }
 }
 
 // Before a model is made, whose first line says where it is decoded.

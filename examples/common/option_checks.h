@@ -1,0 +1,44 @@
+// Checks of options where CLI11 takes too much.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <system_error>
+
+namespace examples {
+
+// False if the text is anything but a number that fits.
+template <class Number>
+bool parse_number(const std::string& text, Number& value) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc{} && stop == end;
+}
+
+// CLI11's Range takes NaN, which is neither below nor above a limit.
+inline CLI::Validator number_in(double least, double most) {
+  return {[least, most](const std::string& text) {
+            double value = 0;
+            if (parse_number(text, value) && value >= least && value <= most) return std::string();
+            return fmt::format("{} is not a number from {:g} to {:g}", text, least, most);
+          },
+          fmt::format("FLOAT in [{:g} - {:g}]", least, most)};
+}
+
+// CLI11 reads a number that is too large as the largest.
+inline CLI::Validator seed() {
+  return {[](const std::string& text) {
+            std::uint64_t value = 0;
+            if (parse_number(text, value)) return std::string();
+            return fmt::format("{} is not a whole number from 0 to {}", text,
+                               std::numeric_limits<std::uint64_t>::max());
+          },
+          "UINT"};
+}
+
+}  // namespace examples
