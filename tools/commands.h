@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,7 +60,7 @@ struct WarmOptions {
   bool list = false;
   bool json = false;
 };
-// Returns 0, 1 if a kernel failed, or 3 if it was stopped before the end.
+// Returns 0, 1 if a kernel failed, or 130 if it was stopped before the end.
 int warm(const WarmOptions& options);
 
 // "0 B", "7.4 KiB", "1.2 GiB"

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <system_error>
 
 #include "commands.h"
 #include "ingot/nn/recipes.h"
@@ -92,17 +93,19 @@ void add_tune(CLI::App& app, ingot::tools::TuneOptions& options, int& status) {
 }
 
 void add_warm(CLI::App& app, ingot::tools::WarmOptions& options, int& status) {
-  CLI::App* const command = app.add_subcommand(
-      "warm", "Compile ahead what a model will ask for, into the store or a bundle; needs no GPU");
-  command->add_option("--set", options.sets, "A known model: llama2-7b, llama2-70b, llama3-8b or llama3-70b; repeatable");
+  CLI::App* const command =
+      app.add_subcommand("warm", "Compile ahead what a model will ask for, into the store or a bundle; needs no GPU");
+  command->add_option("--set", options.sets,
+                      "A known model: llama2-7b, llama2-70b, llama3-8b or llama3-70b; repeatable");
   command->add_option("--layers", options.layers, "A JSON file with a model's layers; repeatable");
   command->add_option("--recording", options.recordings, "What a run with INGOT_RECORD asked for; repeatable");
   command->add_option("--gpu", options.gpus, "GPUs by name, such as h200,h100,h20 (default: h200)")->delimiter(',');
   command->add_option("--recipe", options.recipes, "Only these recipes of " + ingot::recipe_names())->delimiter(',');
   command->add_option("--tokens", options.tokens,
                       "Tokens in a training step: numbers and ranges, such as 4096,8192 (default: 8192), or none");
-  command->add_option("--weight-only", options.weights,
-                      "Formats of weights that decode, such as e4m3fn or e2m1fn:mx (default: e4m3fn)")
+  command
+      ->add_option("--weight-only", options.weights,
+                   "Formats of weights that decode, such as e4m3fn or e2m1fn:mx (default: e4m3fn)")
       ->delimiter(',');
   command->add_option("--decode", options.decode,
                       "Tokens decoded at once: numbers and ranges, of which the powers of two are taken (default: "
@@ -116,7 +119,7 @@ void add_warm(CLI::App& app, ingot::tools::WarmOptions& options, int& status) {
   command->add_option("--bundle", options.bundle, "Write all of the kernels and the tuning records to this file");
   command->add_flag("--list", options.list, "Print the kernels and exit; compiles nothing");
   command->add_flag("--json", options.json, "Print JSON, with --list too");
-  command->footer("Exit code: 0, 1 if a kernel failed, 2 for a wrong command line, 3 if it was stopped (Ctrl-C).");
+  command->footer("Exit code: 0, 1 if a kernel failed, 2 for a wrong command line, 130 if it was stopped (Ctrl-C).");
   command->callback([&] { status = ingot::tools::warm(options); });
 }
 
@@ -167,6 +170,8 @@ int run(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kUsage;
   } catch (const ingot::Error& error) {
     return fail(error.what(), error.log());
+  } catch (const std::system_error& error) {  // what fmt::print() throws
+    return fail("standard output: cannot be written: " + error.code().message());
   } catch (const std::exception& error) {
     return fail(error.what());
   }

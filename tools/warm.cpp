@@ -30,7 +30,7 @@ namespace ingot::tools {
 namespace {
 
 constexpr int kFailed = 1;
-constexpr int kStopped = 3;
+constexpr int kStopped = 130;  // as a shell reports a program that Ctrl-C has ended
 
 struct Failure {
   std::string name;
@@ -134,10 +134,11 @@ class Warming {
     Progress progress(static_cast<int>(missing.size()), weight);
     const Interrupts interrupts;
     run_in_workers(missing, {.processes = options_.jobs > 0 ? options_.jobs : cores(),
-                             .work = [this](std::size_t i) {
-                               context_.cache().compiled(jobs_[i].source, jobs_[i].target);
-                               return std::string();
-                             },
+                             .work =
+                                 [this](std::size_t i) {
+                                   context_.cache().compiled(jobs_[i].source, jobs_[i].target);
+                                   return std::string();
+                                 },
                              .done = [&](const JobResult& result) { note(result, progress); },
                              .stop =
                                  [&] {
@@ -197,10 +198,14 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
     for (const Failure& failure : outcome.failures) {
       failures.push_back({{"kernel", failure.name}, {"error", failure.text}});
     }
-    const nlohmann::ordered_json json = {{"kernels", outcome.planned},     {"there", outcome.there},
-                                         {"compiled", outcome.compiled},   {"failed", outcome.failures.size()},
-                                         {"stopped", outcome.stopped},     {"seconds", outcome.seconds},
-                                         {"bundle", options.bundle.string()}, {"bundle_bytes", outcome.bundle_bytes},
+    const nlohmann::ordered_json json = {{"kernels", outcome.planned},
+                                         {"there", outcome.there},
+                                         {"compiled", outcome.compiled},
+                                         {"failed", outcome.failures.size()},
+                                         {"stopped", outcome.stopped},
+                                         {"seconds", outcome.seconds},
+                                         {"bundle", options.bundle.string()},
+                                         {"bundle_bytes", outcome.bundle_bytes},
                                          {"failures", failures}};
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return;

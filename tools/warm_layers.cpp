@@ -4,14 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
 #include "ingot/nn/known_models.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/json_text.h"
+#include "ingot/runtime/util/read_file.h"
 
 namespace ingot::tools {
 namespace {
@@ -47,7 +47,8 @@ class Fields {
   std::int64_t features(const char* field) const {
     const auto found = json_.find(field);
     if (found == json_.end()) refuse(field, "is missing");
-    const bool is_integer = found->is_number_integer() && !(found->is_number_unsigned() && found->get<std::uint64_t>() > kMaxFeatures);
+    const bool is_integer =
+        found->is_number_integer() && !(found->is_number_unsigned() && found->get<std::uint64_t>() > kMaxFeatures);
     if (!is_integer || found->get<std::int64_t>() < 1 || found->get<std::int64_t>() > kMaxFeatures) {
       refuse(field, fmt::format("must be a number from 1 to {}", kMaxFeatures));
     }
@@ -78,27 +79,11 @@ class Fields {
 };
 
 Json parse_json(const std::filesystem::path& file) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) {
-    throw Error(ErrorCode::not_found, file.string(), "there is no such file of layers");
-  }
-  if (std::filesystem::file_size(file, error) > kMaxBytes) {
-    throw Error(ErrorCode::invalid_argument, file.string(), "is larger than 16 MiB, which no file of layers is");
-  }
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream || !text) throw Error(ErrorCode::io_failed, file.string(), "cannot be read");
-  // Nesting deeper than a file of layers has is refused before it can exhaust the parser's stack.
-  const auto keep = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > 4) throw Error(ErrorCode::invalid_argument, "layers", "nested too deeply");
-    return true;
-  };
-  try {
-    return Json::parse(text.str(), keep);
-  } catch (const Json::exception& problem) {
-    throw Error(ErrorCode::invalid_argument, file.string(), fmt::format("is not JSON: {}", problem.what()));
-  }
+  constexpr int kDeepest = 3;  // the object, its lists, their layers
+  const std::string text = read_file(file, kMaxBytes, "docs/warm.md describes a file of layers");
+  const std::string fault = json_fault(text, kDeepest);
+  if (!fault.empty()) throw Error(ErrorCode::invalid_argument, file.string(), fault);
+  return Json::parse(text);
 }
 
 template <class Read>

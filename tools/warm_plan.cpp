@@ -124,7 +124,7 @@ Recording read_recordings(const WarmRequest& request) {
   return all;
 }
 
-// From measurements (docs/notes/cold_start.md): kernels on wgmma take the longest.
+// Kernels on wgmma take the longest to compile.
 double weight_of(const KernelSpec& spec) {
   if (const auto* gemm = std::get_if<GemmSpec>(&spec)) return gemm->kernel == GemmKernel::simt ? 1.5 : 3;
   if (std::holds_alternative<DequantMatmulSpec>(spec)) return 4;
@@ -185,8 +185,7 @@ std::vector<WarmJob> plan_warm(const WarmRequest& request) {
     recording.add(recorded);
     const std::vector<TunedMatmul> tuned = tuned_for(request, gpu);
     const MatmulDevice device = matmul_device(gpu);
-    for (const KernelPass& each :
-         kernels_of(recording, device, {.tuned = tuned, .candidates = request.candidates})) {
+    for (const KernelPass& each : kernels_of(recording, device, {.tuned = tuned, .candidates = request.candidates})) {
       Source source = generate(each.spec, each.pass);
       if (!seen.emplace(gpu.target, source.text).second) continue;
       jobs.push_back({.name = source.name, .target = gpu.target, .source = source, .weight = weight_of(each.spec)});

@@ -130,13 +130,13 @@ class Worker {
   }
   JobResult death() {
     socket_.close();
-    return {.job = *std::exchange(job_, std::nullopt), .failed = true, .text = how_it_ended(std::exchange(process_, 0))};
+    return {
+        .job = *std::exchange(job_, std::nullopt), .failed = true, .text = how_it_ended(std::exchange(process_, 0))};
   }
 
  private:
   [[noreturn]] static void fail() {
-    throw Error(ErrorCode::io_failed, "worker process",
-                "cannot be started: " + std::system_category().message(errno));
+    throw Error(ErrorCode::io_failed, "worker process", "cannot be started: " + std::system_category().message(errno));
   }
 
   FileDescriptor socket_;

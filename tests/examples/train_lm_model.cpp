@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(a_missing_bible_names_its_package) {
 BOOST_AUTO_TEST_CASE(a_file_is_read_as_it_is_or_refused) {
   check_contains(error_of([] { load_text("/nonexistent/text"); }, ErrorCode::not_found),
                  {"/nonexistent/text", "--text"});
-  check_contains(error_of([] { load_text("/"); }, ErrorCode::not_found), {"--text"});
+  check_contains(error_of([] { load_text("/"); }, ErrorCode::io_failed), {"is a folder; name a file"});
 }
 
 BOOST_AUTO_TEST_CASE(sizes_that_do_not_fit_are_refused) {

@@ -389,10 +389,11 @@ BOOST_AUTO_TEST_CASE(damaged_states_are_refused) {
   BOOST_TEST(forgery("\"amax\":0", "\"amax\":4294967296") == no_bits);
   BOOST_TEST(forgery("e4m3fn", "e4m3") == subject + "has a slot of an unknown dtype" + advice);
   BOOST_TEST(forgery(",0]", "]") == subject + "has a history whose length is not history_length" + advice);
-  const std::string no_count = subject + "has a history_length that is not a count" + advice;
-  BOOST_TEST(forgery("\"history_length\":2", "\"history_length\":1e22") == no_count);
-  BOOST_TEST(forgery("\"history_length\":2", "\"history_length\":-2") == no_count);
-  BOOST_TEST(forgery("\"history_length\":2", "\"history_length\":4294967298") == no_count);
+  for (const std::string count : {"-2", "4294967298"}) {
+    BOOST_TEST(forgery("\"history_length\":2", "\"history_length\":" + count) ==
+               subject + "has \"history_length\": " + count + ", which is not a whole number from 0 to 2147483647" +
+                   advice);
+  }
   BOOST_TEST(message([] { print(DelayedScalingState{.history_length = 1, .slots = {{.name = "\xff"}}}); }) ==
              subject + "has a slot whose name is not UTF-8; name slots in UTF-8");
   const auto begin = text.find("{\"name\"");

@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(all_garbage) {
   std::mt19937 random(1);
   for (char& byte : garbage) byte = static_cast<char>(random());
   write(garbage);
-  expect_healed("does not start with \"INGOTK01\"");
+  expect_healed("does not start with \"INGOTK02\"");
 }
 
 BOOST_AUTO_TEST_CASE(swapped_names) {

@@ -151,17 +151,17 @@ BOOST_AUTO_TEST_CASE(damaged_lines_are_one_warning_and_the_next_line_stands_alon
 // What an operator may name by mistake, or a power failure leaves.
 BOOST_AUTO_TEST_CASE(files_that_are_no_recordings) {
   check_contains(error_of([&] { read_recording(file); }, ErrorCode::not_found),
-                 {file.string() + ": there is no such recording; a run with INGOT_RECORD"});
+                 {file.string() + ": there is no such file; a run with INGOT_RECORD"});
   check_contains(error_of([&] { read_recording(directory.path()); }, ErrorCode::io_failed),
-                 {"is no regular file; name a file that holds a recording"});
-  check_contains(error_of([&] { read_recording("/dev/zero"); }, ErrorCode::io_failed), {"is no regular file"});
+                 {"is a folder; name a file"});
+  check_contains(error_of([&] { read_recording("/dev/zero"); }, ErrorCode::io_failed), {"is not a regular file"});
   const std::filesystem::path fifo = directory.path() / "fifo";
   BOOST_REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-  check_contains(error_of([&] { read_recording(fifo); }, ErrorCode::io_failed), {"is no regular file"});
+  check_contains(error_of([&] { read_recording(fifo); }, ErrorCode::io_failed), {"is not a regular file"});
   std::ofstream(file) << "relayout copied\n";
   std::filesystem::resize_file(file, (std::uintmax_t{64} << 20U) + 1);
   check_contains(error_of([&] { read_recording(file); }, ErrorCode::io_failed),
-                 {"has more than 67108864 bytes and is no recording"});
+                 {"has 67108865 bytes; at most 67108864 are read"});
   std::filesystem::resize_file(file, 4096);
   const RecordingFile torn = read_recording(file);
   BOOST_TEST(torn.recording.kernels().size() == 1U);

@@ -538,7 +538,8 @@ BOOST_AUTO_TEST_CASE(tune_takes_a_manifest) {
   CHECK_CONTAINS(empty.err, "there is nothing to tune");
   const Result none = run("tune --list --manifest /no/such/manifest");
   BOOST_TEST(none.code == 1);
-  CHECK_CONTAINS(none.err, "there is no such file; a run with INGOT_GEMM_MANIFEST set to this path records");
+  CHECK_CONTAINS(none.err,
+                 "there is no such file; a run with INGOT_RECORD or INGOT_GEMM_MANIFEST set to this path records");
   BOOST_REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   const Result pipe = run("tune --list --manifest '" + (folder / "pipe").string() + "'");
   BOOST_TEST(pipe.code == 1);
