@@ -46,9 +46,11 @@ struct WarmOptions {
   std::vector<std::string> sets{};
   std::vector<std::filesystem::path> layers{};
   std::vector<std::filesystem::path> recordings{};
-  std::vector<std::string> gpus{};     // empty: h200
-  std::vector<std::string> recipes{};  // empty: all
-  std::vector<std::string> weights{};  // weight-only formats; empty: e4m3fn
+  std::vector<std::string> gpus{};          // empty: h200
+  std::vector<std::string> recipes{};       // empty: all
+  std::vector<std::string> weights{};       // weight-only formats; empty: e4m3fn
+  std::vector<std::string> grad_weights{};  // empty: dtype
+  bool accumulate = false;
   std::string dtype = "bf16";
   std::optional<std::string> tokens{};  // in a training step, "none" for no training
   std::optional<std::string> decode{};  // decoded at once, "none" for no decoding

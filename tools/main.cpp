@@ -111,6 +111,11 @@ void add_warm(CLI::App& app, ingot::tools::WarmOptions& options, int& status) {
                       "Tokens decoded at once: numbers and ranges, of which the powers of two are taken (default: "
                       "1-256), or none");
   command->add_option("--dtype", options.dtype, "Dtype of activations: bf16 or f16 (default: bf16)");
+  command
+      ->add_option("--grad-weight", options.grad_weights,
+                   "Dtypes of weights' gradients: f32, or that of activations (default: that of activations)")
+      ->delimiter(',');
+  command->add_flag("--accumulate", options.accumulate, "Gradients are also added to those of the micro-batch before");
   command->add_option("--tuning", options.tuning, "Tuning records (`ingot tune --export`) whose kernels are made too");
   command->add_flag("--candidates", options.candidates, "Also every kernel that `ingot tune` would measure");
   command->add_option("--jobs", options.jobs, "Processes that compile (default: one per core)")

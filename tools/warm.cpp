@@ -56,6 +56,8 @@ WarmRequest request_of(const WarmOptions& options, const std::vector<TuningRecor
   request.recipes = options.recipes;
   request.weights = options.weights;
   request.dtype = options.dtype;
+  request.grad_weights = options.grad_weights;
+  request.accumulate = options.accumulate;
   if (options.tokens) request.training_tokens = *options.tokens == "none" ? "" : *options.tokens;
   if (options.decode) request.decoding_tokens = *options.decode == "none" ? "" : *options.decode;
   request.candidates = options.candidates;

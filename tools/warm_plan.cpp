@@ -47,6 +47,18 @@ Dtype parse_activations(const std::string& text) {
   refuse("--dtype", text, "bf16 or f16");
 }
 
+std::vector<Dtype> grad_weights(const WarmRequest& request, Dtype dtype) {
+  if (request.grad_weights.empty()) return {dtype};
+  std::vector<Dtype> dtypes;
+  for (const std::string& text : request.grad_weights) {
+    const std::optional<Dtype> each = parse_dtype(text);
+    if (!each || (*each != dtype && *each != Dtype::f32))
+      refuse("--grad-weight", text, "f32 or the activations' dtype");
+    dtypes.push_back(*each);
+  }
+  return dtypes;
+}
+
 std::vector<LinearConfig> configs(const std::vector<std::string>& names) {
   std::vector<LinearConfig> configs;
   if (names.empty()) {
@@ -98,11 +110,11 @@ Recording run_layers(const WarmRequest& request, const ModelLayers& layers, cons
   const std::vector<std::int64_t> decoding = parse_tokens("--decode", request.decoding_tokens);
   if (!layers.training.empty() && !training.empty()) {
     TrainingRun run{.layers = layers.training, .recipes = configs(request.recipes), .tokens = training, .dtype = dtype};
-    run.grad_weight = dtype;
-    run.accumulate = true;
-    run_training(dry.backend(), run);
-    run.grad_weight = Dtype::f32;
-    run_training(dry.backend(), run);
+    run.accumulate = request.accumulate;
+    for (const Dtype grad_weight : grad_weights(request, dtype)) {
+      run.grad_weight = grad_weight;
+      run_training(dry.backend(), run);
+    }
   }
   if (!layers.decoding.empty() && !decoding.empty()) {
     run_decoding(dry.backend(), {.layers = layers.decoding,

@@ -18,14 +18,16 @@ struct WarmRequest {
   std::vector<std::string> sets{};              // known models: "llama3-8b"
   std::vector<std::filesystem::path> layers{};  // JSON files with layers
   std::vector<std::filesystem::path> recordings{};
-  std::vector<std::string> gpus{"h200"};  // names of known GPUs
-  std::vector<std::string> recipes{};     // empty: all
-  std::vector<std::string> weights{};     // weight-only formats, "e4m3fn" or "e4m3fn:1x128"; empty: e4m3fn
-  std::string dtype = "bf16";             // of activations: bf16 or f16
-  std::string training_tokens = "8192";   // a list of numbers and ranges; empty: no training
-  std::string decoding_tokens = "1-256";  // the same; a range stands for its powers of two and its ends
-  bool candidates = false;                // also what tuning would measure
-  std::vector<TuningRecord> tuned{};      // whose kernels are made, too
+  std::vector<std::string> gpus{"h200"};    // names of known GPUs
+  std::vector<std::string> recipes{};       // empty: all
+  std::vector<std::string> weights{};       // weight-only formats, "e4m3fn" or "e4m3fn:1x128"; empty: e4m3fn
+  std::vector<std::string> grad_weights{};  // dtypes of gradients of weights; empty: `dtype`
+  bool accumulate = false;                  // gradients are also added to those of the micro-batch before
+  std::string dtype = "bf16";               // of activations: bf16 or f16
+  std::string training_tokens = "8192";     // a list of numbers and ranges; empty: no training
+  std::string decoding_tokens = "1-256";    // the same; a range stands for its powers of two and its ends
+  bool candidates = false;                  // also what tuning would measure
+  std::vector<TuningRecord> tuned{};        // whose kernels are made, too
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 

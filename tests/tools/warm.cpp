@@ -89,6 +89,14 @@ BOOST_AUTO_TEST_CASE(parts_of_a_plan) {
   const std::set<std::string> rowwise = kernels(plan_warm(request));
   BOOST_TEST(rowwise.size() < training.size());
   BOOST_TEST(std::ranges::includes(training, rowwise));
+  request.accumulate = true;
+  const std::set<std::string> summed = kernels(plan_warm(request));
+  request.grad_weights = {"bf16", "f32"};
+  const std::set<std::string> both = kernels(plan_warm(request));
+  BOOST_TEST(std::ranges::includes(summed, rowwise));
+  BOOST_TEST(summed.size() > rowwise.size());
+  BOOST_TEST(std::ranges::includes(both, summed));
+  BOOST_TEST(both.size() > summed.size());
   request = llama();
   request.training_tokens = "";
   const std::set<std::string> decoding = kernels(plan_warm(request));
@@ -124,6 +132,9 @@ BOOST_AUTO_TEST_CASE(wrong_requests_are_explained) {
   request.weights = {"e4m3fn:wide"};
   BOOST_TEST(error_of([&] { plan_warm(request); }) ==
              "--weight-only: \"e4m3fn:wide\" must be a dtype and tensor, row, 1x128, 1x64, 1x32, 128x128 or mx");
+  request = llama();
+  request.grad_weights = {"f16"};
+  BOOST_TEST(error_of([&] { plan_warm(request); }) == "--grad-weight: \"f16\" must be f32 or the activations' dtype");
   request = llama();
   request.dtype = "f64";
   BOOST_TEST(error_of([&] { plan_warm(request); }) == "--dtype: \"f64\" must be bf16 or f16");
