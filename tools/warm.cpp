@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -100,8 +101,8 @@ std::string describe(const WarmJob& job) { return fmt::format("{} {}", print(job
 
 class Warming {
  public:
-  Warming(const WarmOptions& options, std::vector<WarmJob> jobs)
-      : options_(options), jobs_(std::move(jobs)), context_(context_options()) {
+  Warming(const WarmOptions& options, std::vector<WarmJob> jobs, std::span<const TuningRecord> tuned)
+      : options_(options), jobs_(std::move(jobs)), tuned_(tuned), context_(context_options()) {
     outcome_.planned = jobs_.size();
   }
 
@@ -184,12 +185,13 @@ class Warming {
 
   std::string tuning_lines() const {
     std::string lines;
-    for (const TuningRecord& record : read_tuning(options_.tuning)) lines += print(record) + "\n";
+    for (const TuningRecord& record : tuned_) lines += print(record) + "\n";
     return lines;
   }
 
   const WarmOptions& options_;
   std::vector<WarmJob> jobs_;
+  std::span<const TuningRecord> tuned_;
   Context context_;
   Outcome outcome_;
 };
@@ -227,13 +229,14 @@ int warm(const WarmOptions& options) {
     throw Error(ErrorCode::invalid_argument, "ingot warm",
                 "nothing to warm: name a model (--set), a file of layers (--layers) or a recording (--recording)");
   }
-  std::vector<WarmJob> jobs = plan_warm(request_of(options, read_tuning(options.tuning)));
+  const std::vector<TuningRecord> tuned = read_tuning(options.tuning);
+  std::vector<WarmJob> jobs = plan_warm(request_of(options, tuned));
   if (!options.shard.empty()) jobs = share_of(std::move(jobs), options.shard);
   if (options.list) {
     print_list(jobs, options.json);
     return 0;
   }
-  const Outcome outcome = Warming(options, std::move(jobs)).run();
+  const Outcome outcome = Warming(options, std::move(jobs), tuned).run();
   print_outcome(outcome, options);
   if (outcome.stopped) return kStopped;
   return outcome.failures.empty() ? 0 : kFailed;

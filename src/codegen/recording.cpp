@@ -27,7 +27,8 @@ std::string_view take_word(std::string_view& line) {
   return word;
 }
 
-// The spec of a matmul, and then its sizes, of which one may be damaged? No word of a spec is a number.
+// Does the line name a matmul and its sizes? One number among the last three words is enough, as the others may be
+// damaged, and no word of a spec is a number.
 bool is_matmul_call(std::string_view line) {
   constexpr std::array kMatmuls{GemmSpec::kWord, DequantMatmulSpec::kWord};
   const std::string_view first = line.substr(0, line.find_first_of(" \t"));

@@ -26,7 +26,7 @@ class Zeros {
   Stream* stream_;
 };
 
-struct Place {
+struct Resources {
   Backend& backend;
   Stream& stream;
   Zeros zeros;
@@ -60,17 +60,17 @@ void run_steps(DelayedScaling& delayed, Stream& stream, const Step& step) {
 
 // What every linear layer has. FP8 GEMMs write f32 beside a bias of bf16 only.
 struct LinearTensors {
-  LinearTensors(const Trained& of, const Place& place)
-      : input(place.zeros(of.run.dtype, of.tokens, of.layer.in_features)),
-        weight(place.zeros(of.run.dtype, of.layer.out_features, of.layer.in_features)),
-        output(place.zeros(of.run.dtype, of.tokens, of.layer.out_features)),
-        grad_output(place.zeros(of.run.dtype, of.tokens, of.layer.out_features)),
-        grad_input(place.zeros(of.run.dtype, of.tokens, of.layer.in_features)),
-        grad_weight(place.zeros(of.run.grad_weight, of.layer.out_features, of.layer.in_features)) {
+  LinearTensors(const Trained& of, const Resources& resources)
+      : input(resources.zeros(of.run.dtype, of.tokens, of.layer.in_features)),
+        weight(resources.zeros(of.run.dtype, of.layer.out_features, of.layer.in_features)),
+        output(resources.zeros(of.run.dtype, of.tokens, of.layer.out_features)),
+        grad_output(resources.zeros(of.run.dtype, of.tokens, of.layer.out_features)),
+        grad_input(resources.zeros(of.run.dtype, of.tokens, of.layer.in_features)),
+        grad_weight(resources.zeros(of.run.grad_weight, of.layer.out_features, of.layer.in_features)) {
     if (!of.layer.bias) return;
     const bool narrow = of.run.dtype == Dtype::f32 && is_float8(of.recipe.output);
-    bias = place.zeros(narrow ? Dtype::bf16 : of.run.dtype, 1, of.layer.out_features);
-    grad_bias = place.zeros(of.run.dtype, 1, of.layer.out_features);
+    bias = resources.zeros(narrow ? Dtype::bf16 : of.run.dtype, 1, of.layer.out_features);
+    grad_bias = resources.zeros(of.run.dtype, 1, of.layer.out_features);
   }
 
   OwnedTensor input, weight, output, grad_output, grad_input, grad_weight;
@@ -81,19 +81,19 @@ LinearShape shape_of(const TrainedLayer& layer) {
   return {.in_features = layer.in_features, .out_features = layer.out_features, .bias = layer.bias};
 }
 
-void train_linear(const Trained& of, const Place& place) {
-  DelayedScaling delayed(place.backend);
-  Float8Linear layer(place.backend, shape_of(of.layer), of.recipe, {.name = of.layer.name, .delayed = &delayed});
-  const LinearTensors t(of, place);
-  run_steps(delayed, place.stream, [&] {
+void train_linear(const Trained& of, const Resources& resources) {
+  DelayedScaling delayed(resources.backend);
+  Float8Linear layer(resources.backend, shape_of(of.layer), of.recipe, {.name = of.layer.name, .delayed = &delayed});
+  const LinearTensors t(of, resources);
+  run_steps(delayed, resources.stream, [&] {
     layer.weight_changed();
     LinearForward forward{.input = t.input, .weight = t.weight, .bias = t.bias, .output = t.output};
-    layer.forward(forward, place.stream);
+    layer.forward(forward, resources.stream);
     if (of.run.recompute) {
       forward.keep_for_backward = false;
-      layer.forward(forward, place.stream);
+      layer.forward(forward, resources.stream);
       forward.keep_for_backward = true;
-      layer.recompute(forward, place.stream);
+      layer.recompute(forward, resources.stream);
     }
     run_backward(of.run, [&](bool accumulate) {
       layer.backward({.grad_output = t.grad_output,
@@ -101,27 +101,27 @@ void train_linear(const Trained& of, const Place& place) {
                       .grad_weight = t.grad_weight,
                       .grad_bias = t.grad_bias,
                       .accumulate = accumulate},
-                     place.stream);
+                     resources.stream);
     });
   });
 }
 
-void train_norm_linear(NormKind kind, const Trained& of, const Place& place) {
-  DelayedScaling delayed(place.backend);
-  NormLinear layer(kind, place.backend, {.linear = shape_of(of.layer)}, of.recipe,
+void train_norm_linear(NormKind kind, const Trained& of, const Resources& resources) {
+  DelayedScaling delayed(resources.backend);
+  NormLinear layer(kind, resources.backend, {.linear = shape_of(of.layer)}, of.recipe,
                    {.name = of.layer.name, .delayed = &delayed});
-  const LinearTensors t(of, place);
-  const auto row = [&] { return place.zeros(of.run.dtype, 1, of.layer.in_features); };
+  const LinearTensors t(of, resources);
+  const auto row = [&] { return resources.zeros(of.run.dtype, 1, of.layer.in_features); };
   const bool has_beta = kind == NormKind::layer;
   const OwnedTensor gamma = row();
   const OwnedTensor grad_gamma = row();
   const OwnedTensor beta = has_beta ? row() : OwnedTensor();
   const OwnedTensor grad_beta = has_beta ? row() : OwnedTensor();
-  run_steps(delayed, place.stream, [&] {
+  run_steps(delayed, resources.stream, [&] {
     layer.weight_changed();
     layer.forward(
         {.input = t.input, .gamma = gamma, .beta = beta, .weight = t.weight, .bias = t.bias, .output = t.output},
-        place.stream);
+        resources.stream);
     run_backward(of.run, [&](bool accumulate) {
       layer.backward({.grad_output = t.grad_output,
                       .grad_input = t.grad_input,
@@ -130,46 +130,46 @@ void train_norm_linear(NormKind kind, const Trained& of, const Place& place) {
                       .grad_weight = t.grad_weight,
                       .grad_bias = t.grad_bias,
                       .accumulate = accumulate},
-                     place.stream);
+                     resources.stream);
     });
   });
 }
 
-void train_gated_mlp(const Trained& of, const Place& place) {
+void train_gated_mlp(const Trained& of, const Resources& resources) {
   const std::int64_t features = of.layer.in_features;
   const std::int64_t hidden = of.layer.out_features;
-  DelayedScaling delayed(place.backend);
-  GatedMlp layer(place.backend, {.features = features, .hidden = hidden}, of.recipe,
+  DelayedScaling delayed(resources.backend);
+  GatedMlp layer(resources.backend, {.features = features, .hidden = hidden}, of.recipe,
                  {.name = of.layer.name, .delayed = &delayed});
-  const auto activations = [&] { return place.zeros(of.run.dtype, of.tokens, features); };
+  const auto activations = [&] { return resources.zeros(of.run.dtype, of.tokens, features); };
   const OwnedTensor input = activations();
   const OwnedTensor output = activations();
   const OwnedTensor grad_output = activations();
   const OwnedTensor grad_input = activations();
-  const OwnedTensor gate_up = place.zeros(of.run.dtype, 2 * hidden, features);
-  const OwnedTensor down = place.zeros(of.run.dtype, features, hidden);
-  const OwnedTensor grad_gate_up = place.zeros(of.run.grad_weight, 2 * hidden, features);
-  const OwnedTensor grad_down = place.zeros(of.run.grad_weight, features, hidden);
-  run_steps(delayed, place.stream, [&] {
+  const OwnedTensor gate_up = resources.zeros(of.run.dtype, 2 * hidden, features);
+  const OwnedTensor down = resources.zeros(of.run.dtype, features, hidden);
+  const OwnedTensor grad_gate_up = resources.zeros(of.run.grad_weight, 2 * hidden, features);
+  const OwnedTensor grad_down = resources.zeros(of.run.grad_weight, features, hidden);
+  run_steps(delayed, resources.stream, [&] {
     layer.weights_changed();
-    layer.forward({.input = input, .gate_up_weight = gate_up, .down_weight = down, .output = output}, place.stream);
+    layer.forward({.input = input, .gate_up_weight = gate_up, .down_weight = down, .output = output}, resources.stream);
     run_backward(of.run, [&](bool accumulate) {
       layer.backward({.grad_output = grad_output,
                       .grad_input = grad_input,
                       .grad_gate_up_weight = grad_gate_up,
                       .grad_down_weight = grad_down,
                       .accumulate = accumulate},
-                     place.stream);
+                     resources.stream);
     });
   });
 }
 
-void train(const Trained& of, const Place& place) {
+void train(const Trained& of, const Resources& resources) {
   switch (of.layer.kind) {
-    case TrainedLayerKind::linear: return train_linear(of, place);
-    case TrainedLayerKind::rms_norm_linear: return train_norm_linear(NormKind::rms, of, place);
-    case TrainedLayerKind::layer_norm_linear: return train_norm_linear(NormKind::layer, of, place);
-    case TrainedLayerKind::gated_mlp: return train_gated_mlp(of, place);
+    case TrainedLayerKind::linear: return train_linear(of, resources);
+    case TrainedLayerKind::rms_norm_linear: return train_norm_linear(NormKind::rms, of, resources);
+    case TrainedLayerKind::layer_norm_linear: return train_norm_linear(NormKind::layer, of, resources);
+    case TrainedLayerKind::gated_mlp: return train_gated_mlp(of, resources);
   }
 }
 
@@ -177,11 +177,11 @@ void train(const Trained& of, const Place& place) {
 
 // Calls multiply(x, y, bias) for each number of tokens.
 template <class Multiply>
-void decode(const DecodingRun& run, const DecodedLayer& layer, const Place& place, const Multiply& multiply) {
-  const OwnedTensor bias = layer.bias ? place.zeros(run.dtype, 1, layer.out_features) : OwnedTensor();
+void decode(const DecodingRun& run, const DecodedLayer& layer, const Resources& resources, const Multiply& multiply) {
+  const OwnedTensor bias = layer.bias ? resources.zeros(run.dtype, 1, layer.out_features) : OwnedTensor();
   for (const std::int64_t tokens : run.tokens) {
-    const OwnedTensor x = place.zeros(run.dtype, tokens, layer.in_features);
-    const OwnedTensor y = place.zeros(layer.f32_output ? Dtype::f32 : run.dtype, tokens, layer.out_features);
+    const OwnedTensor x = resources.zeros(run.dtype, tokens, layer.in_features);
+    const OwnedTensor y = resources.zeros(layer.f32_output ? Dtype::f32 : run.dtype, tokens, layer.out_features);
     multiply(x.view(), y.view(), bias.view());
   }
 }
@@ -190,11 +190,11 @@ void decode(const DecodingRun& run, const DecodedLayer& layer, const Place& plac
 
 void run_training(Backend& backend, const TrainingRun& run) {
   Stream stream(backend);
-  const Place place{.backend = backend, .stream = stream, .zeros = Zeros(backend, stream)};
+  const Resources resources{.backend = backend, .stream = stream, .zeros = Zeros(backend, stream)};
   for (const LinearConfig& recipe : run.recipes) {
     for (const TrainedLayer& layer : run.layers) {
       for (const std::int64_t tokens : run.tokens) {
-        train({.layer = layer, .recipe = recipe, .run = run, .tokens = tokens}, place);
+        train({.layer = layer, .recipe = recipe, .run = run, .tokens = tokens}, resources);
       }
     }
   }
@@ -202,17 +202,17 @@ void run_training(Backend& backend, const TrainingRun& run) {
 
 void run_decoding(Backend& backend, const DecodingRun& run) {
   Stream stream(backend);
-  const Place place{.backend = backend, .stream = stream, .zeros = Zeros(backend, stream)};
+  const Resources resources{.backend = backend, .stream = stream, .zeros = Zeros(backend, stream)};
   for (const DecodedLayer& layer : run.layers) {
-    const OwnedTensor weight = place.zeros(run.dtype, layer.out_features, layer.in_features);
+    const OwnedTensor weight = resources.zeros(run.dtype, layer.out_features, layer.in_features);
     for (const WeightOnlyOptions& options : run.weights) {
       const auto quantized = WeightOnlyLinear::quantize(backend, weight, options, stream);
-      decode(run, layer, place, [&](const Tensor& x, const Tensor& y, const Tensor& bias) {
+      decode(run, layer, resources, [&](const Tensor& x, const Tensor& y, const Tensor& bias) {
         quantized.forward(x, y, stream, {.bias = bias});
       });
     }
     if (!run.high_precision) continue;
-    decode(run, layer, place, [&](const Tensor& x, const Tensor& y, const Tensor& bias) {
+    decode(run, layer, resources, [&](const Tensor& x, const Tensor& y, const Tensor& bias) {
       backend.gemm({.a = run.dtype, .b = run.dtype, .out = y.dtype, .bias = layer.bias},
                    {.a = x, .b = weight, .bias = bias, .out = y}, stream);
     });

@@ -283,7 +283,9 @@ std::vector<Context::Parts::Tier> Context::Parts::open_tiers() const {
 }
 
 KernelOrigins Context::Parts::origins() const {
-  KernelOrigins origins{.compiler = compiler.get(), .identity = kernel_identity(templates), .mode = options.cache_mode};
+  KernelOrigins origins{.compiler = compiler.get(),
+                        .identity = compiler ? compiler->identity() : kernel_identity(templates),
+                        .mode = options.cache_mode};
   for (const Tier& tier : tiers) {
     if (tier.kernels != nullptr) origins.tiers.push_back(tier.kernels.get());
   }
@@ -302,7 +304,7 @@ TuningMachine Context::Parts::describe_machine() const {
           .target = print(target()),
           .multiprocessors = driver ? driver->multiprocessors(options.device_index) : 0,
           .driver = driver ? driver->version() : "",
-          .compiler = kernel_identity(templates),
+          .compiler = cache.identity(),
           .cublaslt = cublaslt ? cublaslt->version() : ""};
 }
 

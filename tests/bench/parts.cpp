@@ -327,7 +327,7 @@ BOOST_AUTO_TEST_CASE(compiles_are_cold_and_counted) {
   class Cold final : public Compiler {
    public:
     std::string identity() const override { return "cold"; }
-    std::string toolchain() const override { return "cold 1.0"; }
+    std::string toolchain() const override { return slow.toolchain(); }
     CompiledKernel compile(const Source& source, Target target) const override {
       {
         const std::lock_guard lock(mutex);

@@ -21,8 +21,6 @@ constexpr std::size_t kHeaderBytes = kBundleMagic.size() + 2 * kInteger + sizeof
 constexpr std::size_t kEntryBytes = sizeof(KernelKey) + 2 * kInteger;
 constexpr std::int64_t kMaxIndexBytes = std::int64_t{256} << 20;
 
-std::string_view view(const Digest& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
-
 // Takes integers and bytes off the front of an index.
 class IndexReader {
  public:
@@ -106,7 +104,7 @@ std::unique_ptr<KernelBundle> KernelBundle::open(const std::filesystem::path& pa
   if (bytes > kMaxIndexBytes)
     return refuse(fmt::format("has an index of {} bytes; at most {} are read", bytes, kMaxIndexBytes));
   const std::string text = read_at(opened.file, static_cast<std::int64_t>(offset), static_cast<std::size_t>(bytes));
-  if (view(digest(text)) != std::string_view(header).substr(kHeaderBytes - sizeof(Digest))) {
+  if (bytes_of(digest(text)) != std::string_view(header).substr(kHeaderBytes - sizeof(Digest))) {
     return refuse("does not match its checksum");
   }
   std::optional<Index> index = read_index(text, static_cast<std::int64_t>(offset));
@@ -149,7 +147,7 @@ std::string encode_bundle(BundleContent content) {
   index += content.identity;
   append_little_endian(index, std::uint64_t{content.kernels.size()});
   for (const BundleContent::Kernel& kernel : content.kernels) {
-    index += view(kernel.key);
+    index += bytes_of(kernel.key);
     append_little_endian(index, std::uint64_t{kHeaderBytes + kernels.size()});
     append_little_endian(index, std::uint64_t{kernel.file.size()});
     kernels += kernel.file;
@@ -161,7 +159,7 @@ std::string encode_bundle(BundleContent content) {
   append_little_endian(file, std::uint64_t{kHeaderBytes + kernels.size() + content.tuning.size()});
   append_little_endian(file, std::uint64_t{index.size()});
   const Digest checksum = digest(index);
-  file += view(checksum);
+  file += bytes_of(checksum);
   return file + kernels + content.tuning + index;
 }
 

@@ -144,7 +144,6 @@ std::optional<CompiledKernel> KernelCache::find_in_tiers(const KernelKey& key) {
 CompiledKernel KernelCache::compile(const Source& source, Target target, const KernelKey& key) {
   const auto start = std::chrono::steady_clock::now();
   CompiledKernel kernel = origins_.compiler->compile(source, target);
-  kernel.toolchain = toolchain();
   compile_microseconds_ +=
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
   ++compiled_;

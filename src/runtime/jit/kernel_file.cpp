@@ -26,8 +26,6 @@ void append_field(std::string& bytes, std::string_view field) {
   bytes.append(field);
 }
 
-std::string_view view(const Digest& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
-
 std::string encode_resources(const KernelResources& resources) {
   std::string bytes;
   for (const int value :
@@ -91,11 +89,11 @@ std::string encode_kernel_file(const KernelKey& key, const Source& source, Targe
   append_field(payload, {reinterpret_cast<const char*>(kernel.cubin.data()), kernel.cubin.size()});
 
   std::string file(kKernelFileMagic);
-  file.append(view(key));
+  file.append(bytes_of(key));
   append_little_endian(file, std::uint64_t{payload.size()});
   file.append(payload);
   const Digest checksum = digest(file);
-  file.append(view(checksum));
+  file.append(bytes_of(checksum));
   return file;
 }
 
@@ -108,7 +106,7 @@ std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const Ke
     return refuse(fmt::format("is truncated: {} bytes, of at least {}", file.size(), kHeaderBytes + kHashBytes));
   }
   if (!file.starts_with(kKernelFileMagic)) return refuse(fmt::format("does not start with \"{}\"", kKernelFileMagic));
-  if (file.substr(kKernelFileMagic.size(), sizeof(KernelKey)) != view(key)) return refuse("holds another kernel");
+  if (file.substr(kKernelFileMagic.size(), sizeof(KernelKey)) != bytes_of(key)) return refuse("holds another kernel");
   const std::uint64_t payload_bytes = file.size() - kHeaderBytes - kHashBytes;
   const auto written_bytes = little_endian_at<std::uint64_t>(file, kHeaderBytes - kLengthBytes);
   if (written_bytes != payload_bytes) {
@@ -116,7 +114,7 @@ std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const Ke
         fmt::format("is not as long as it was written: {} bytes of payload, of {}", payload_bytes, written_bytes));
   }
   const std::string_view hashed = file.substr(0, file.size() - kHashBytes);
-  if (view(digest(hashed)) != file.substr(hashed.size())) return refuse("does not match its checksum");
+  if (bytes_of(digest(hashed)) != file.substr(hashed.size())) return refuse("does not match its checksum");
 
   Fields fields(hashed.substr(kHeaderBytes));
   for (int described = 0; described < 3; ++described) fields.next();  // target, source name, source text

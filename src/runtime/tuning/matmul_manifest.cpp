@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <system_error>
-#include <unordered_set>
 #include <utility>
 #include <variant>
 
@@ -12,6 +11,7 @@
 #include "ingot/runtime/util/append_line.h"
 
 namespace ingot {
+
 MatmulManifest::MatmulManifest(std::filesystem::path file, Warn warn) : file_(std::move(file)), warn_(std::move(warn)) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file_, error)) return;

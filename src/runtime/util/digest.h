@@ -15,6 +15,11 @@ Digest digest(std::string_view bytes);
 // Hashes each field's length before the field, so that two different lists of fields never hash the same bytes.
 Digest digest_fields(std::initializer_list<std::string_view> fields);
 
+// The 16 bytes themselves, as they stand in a file. Lives as long as the digest.
+inline std::string_view bytes_of(const Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
 // 32 hex digits.
 std::string print(const Digest& digest);
 
