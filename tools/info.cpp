@@ -40,7 +40,10 @@ const char* text(CacheMode mode) {
 nlohmann::ordered_json to_json(const std::vector<TierInfo>& tiers) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const TierInfo& tier : tiers) {
-    json.push_back({{"path", tier.path}, {"kernels", tier.kernels}, {"problem", tier.problem}});
+    json.push_back({{"path", tier.path},
+                    {"kernels", tier.kernels},
+                    {"tuning_records", tier.tuning_records},
+                    {"problem", tier.problem}});
   }
   return json;
 }
@@ -122,9 +125,14 @@ void print_tiers(const ContextInfo& info) {
     print_row(std::exchange(label, ""), tier.path);
     if (!tier.problem.empty()) {
       print_rows("", "is not used: it " + tier.problem);
-    } else if (tier.kernels > 0) {
-      print_row("", fmt::format("{} {}, only read", tier.kernels, tier.kernels == 1 ? "kernel" : "kernels"));
+      continue;
     }
+    std::string holds;
+    if (tier.kernels > 0) holds = fmt::format("{} {}, ", tier.kernels, tier.kernels == 1 ? "kernel" : "kernels");
+    if (tier.tuning_records > 0) {
+      holds += fmt::format("{} tuning {}, ", tier.tuning_records, tier.tuning_records == 1 ? "record" : "records");
+    }
+    print_row("", holds + "only read");
   }
   if (info.cache_mode != CacheMode::automatic) print_rows("mode", text(info.cache_mode));
 }

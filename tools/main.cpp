@@ -57,7 +57,11 @@ void add_show(CLI::App& app, ingot::tools::ShowOptions& options) {
   command->add_option("--target", options.target, "Architecture, such as sm_90a (default: this GPU's, else sm_90a)");
   CLI::Option* const source = command->add_flag("--source", options.source, "Print the generated source only");
   CLI::Option* const ptx = command->add_flag("--ptx", options.ptx, "Print the PTX only")->excludes(source);
-  command->add_flag("--json", options.json, "Print all of it as JSON")->excludes(source)->excludes(ptx);
+  CLI::Option* const sass =
+      command->add_flag("--sass", options.sass, "Print the machine code as text only; needs nvdisasm of a CUDA toolkit")
+          ->excludes(source)
+          ->excludes(ptx);
+  command->add_flag("--json", options.json, "Print all of it as JSON")->excludes(source)->excludes(ptx)->excludes(sass);
   command->add_option("--cubin", options.cubin,
                       "Write the machine code to this file (passes other than the main one to FILE.first, FILE.finish, "
                       "FILE.whole)");

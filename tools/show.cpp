@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "disassemble.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/template_files.h"
@@ -103,14 +104,25 @@ nlohmann::ordered_json to_json(const ShownPass& pass) {
           {"log", pass.compiled.log}};
 }
 
+enum class Text : std::uint8_t { source, ptx, sass };
+
+std::string text_of(const ShownPass& pass, Text which, const ContextOptions& options) {
+  switch (which) {
+    case Text::source: return pass.source.text;
+    case Text::ptx: return pass.ptx;
+    case Text::sass: return disassemble(pass.compiled.cubin, options.cuda_root);
+  }
+  return {};
+}
+
 void print_text(const std::string& text) { fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n"); }
 
-// The text of one pass can be piped into a file as it is. Several are separated by a comment, which is valid in both
-// languages.
-void print_texts(const std::vector<ShownPass>& passes, bool ptx) {
+// The text of one pass can be piped into a file as it is. Several are separated by a comment, which is valid in all
+// three languages.
+void print_texts(const std::vector<ShownPass>& passes, Text which, const ContextOptions& options) {
   for (const ShownPass& pass : passes) {
     if (passes.size() > 1) fmt::print("{}// ---- {} pass\n", &pass == &passes.front() ? "" : "\n", pass.name);
-    print_text(ptx ? pass.ptx : pass.source.text);
+    print_text(text_of(pass, which, options));
   }
 }
 
@@ -192,8 +204,8 @@ void show(const ShowOptions& options) {
   if (!options.cubin.empty()) write_cubins(options.cubin, shown);
   if (options.json) {
     print_json(chosen, device, *compiler, shown);
-  } else if (options.source || options.ptx) {
-    print_texts(shown, options.ptx);
+  } else if (options.source || options.ptx || options.sass) {
+    print_texts(shown, options.source ? Text::source : options.ptx ? Text::ptx : Text::sass, environment);
     if (!chosen.note.empty()) fmt::print(stderr, "ingot: note: {}\n", chosen.note);
   } else {
     print_summary(chosen, device.target, *compiler, shown);

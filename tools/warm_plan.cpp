@@ -15,6 +15,7 @@
 #include <utility>
 #include <variant>
 
+#include "ingot/codegen/compile_cost.h"
 #include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/gpu.h"
@@ -136,14 +137,6 @@ Recording read_recordings(const WarmRequest& request) {
   return all;
 }
 
-// Kernels on wgmma take the longest to compile.
-double weight_of(const KernelSpec& spec) {
-  if (const auto* gemm = std::get_if<GemmSpec>(&spec)) return gemm->kernel == GemmKernel::simt ? 1.5 : 3;
-  if (std::holds_alternative<DequantMatmulSpec>(spec)) return 4;
-  if (std::holds_alternative<NormSpec>(spec) || std::holds_alternative<CastSpec>(spec)) return 2;
-  return 1;
-}
-
 std::vector<TunedMatmul> tuned_for(const WarmRequest& request, const Gpu& gpu) {
   std::vector<TunedMatmul> tuned;
   for (const TuningRecord& record : request.tuned) {
@@ -200,7 +193,7 @@ std::vector<WarmJob> plan_warm(const WarmRequest& request) {
     for (const KernelPass& each : kernels_of(recording, device, {.tuned = tuned, .candidates = request.candidates})) {
       Source source = generate(each.spec, each.pass);
       if (!seen.emplace(gpu.target, source.text).second) continue;
-      jobs.push_back({.name = source.name, .target = gpu.target, .source = source, .weight = weight_of(each.spec)});
+      jobs.push_back({.name = source.name, .target = gpu.target, .source = source, .weight = compile_cost(each.spec)});
     }
   }
   std::ranges::stable_sort(jobs, std::greater{}, &WarmJob::weight);

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
-#include <string_view>
+#include <mutex>
 #include <utility>
 
+#include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"
@@ -19,9 +19,10 @@
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 #include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/jit/recorder.h"
+#include "ingot/runtime/jit/recording_file.h"
+#include "ingot/runtime/jit/warm_up.h"
 #include "ingot/runtime/measure/nvtx.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
-#include "ingot/runtime/util/environment.h"
 #include "ingot/runtime/util/library.h"
 
 namespace ingot {
@@ -29,61 +30,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Where = ContextOptions::Where;
-
-[[noreturn]] void refuse(const char* variable, const std::string& value, const std::string& allowed) {
-  throw Error(ErrorCode::invalid_argument, variable, fmt::format("is \"{}\", but must be {}", value, allowed));
-}
-
-std::optional<int> parse_int(std::string_view text, int min, int max) {
-  int value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || stop != text.data() + text.size() || value < min || value > max) return std::nullopt;
-  return value;
-}
-
-void read_device(const std::string& value, ContextOptions& options) {
-  constexpr std::string_view kCudaPrefix = "cuda:";
-  if (value == "cpu") {
-    options.where = Where::cpu;
-    return;
-  }
-  if (value == "cuda") {
-    options.where = Where::cuda;
-    return;
-  }
-  const std::optional<int> index = value.starts_with(kCudaPrefix)
-                                       ? parse_int(std::string_view(value).substr(kCudaPrefix.size()), 0, 1023)
-                                       : std::nullopt;
-  if (!index) refuse("INGOT_DEVICE", value, "cpu, cuda or cuda:<number>; unset, it is CUDA where there is a GPU");
-  options.where = Where::cuda;
-  options.device_index = *index;
-}
-
-fs::path read_folder(const char* variable, const std::string& value, const char* what) {
-  std::error_code error;
-  if (!fs::is_directory(value, error)) refuse(variable, value, fmt::format("{}; there is no such folder", what));
-  return value;
-}
-
-std::vector<fs::path> split_paths(std::string_view value) {
-  std::vector<fs::path> paths;
-  while (!value.empty()) {
-    const std::string_view path = value.substr(0, value.find(':'));
-    if (!path.empty()) paths.emplace_back(path);
-    value.remove_prefix(std::min(value.size(), path.size() + 1));
-  }
-  return paths;
-}
-
-CacheMode read_cache_mode(const std::string& value) {
-  if (value == "auto") return CacheMode::automatic;
-  if (value == "strict") return CacheMode::strict;
-  if (value == "memory") return CacheMode::memory;
-  if (value == "verify") return CacheMode::verify;
-  refuse("INGOT_CACHE_MODE", value,
-         "auto, strict (nothing is compiled), memory (nothing on disk is read or written) or verify (what is found on "
-         "disk is compiled again and compared)");
-}
 
 void warn_on_stderr(const std::string& message) {
   const std::string line = fmt::format("ingot: warning: {}\n", message);
@@ -122,43 +68,6 @@ LibraryInfo find_nvtx(const std::string& cuda_root) {
 
 }  // namespace
 
-ContextOptions ContextOptions::from_environment() {
-  ContextOptions options;
-  if (const auto device = environment("INGOT_DEVICE")) read_device(*device, options);
-  if (const auto root = environment("INGOT_CUDA_ROOT")) {
-    options.cuda_root = *root == Library::kNowhere
-                            ? fs::path(*root)
-                            : read_folder("INGOT_CUDA_ROOT", *root, "the folder of a CUDA toolkit, or none");
-  }
-  if (const auto tiers = environment("INGOT_CACHE_TIERS")) options.tiers = split_paths(*tiers);
-  if (const auto mode = environment("INGOT_CACHE_MODE")) options.cache_mode = read_cache_mode(*mode);
-  if (const auto templates = environment("INGOT_TEMPLATES")) {
-    options.templates = read_folder("INGOT_TEMPLATES", *templates, "the folder templates of Ingot's source tree");
-  }
-  if (const auto threads = environment("INGOT_CPU_THREADS")) {
-    constexpr int kMaxThreads = 4096;
-    const std::optional<int> count = parse_int(*threads, 0, kMaxThreads);
-    if (!count) refuse("INGOT_CPU_THREADS", *threads, fmt::format("a number from 0 (all cores) to {}", kMaxThreads));
-    options.cpu_threads = *count;
-  }
-  if (const auto tuning = environment("INGOT_TUNING")) {
-    if (*tuning != "on" && *tuning != "off" && *tuning != "frozen") {
-      refuse("INGOT_TUNING", *tuning, "on, off (tuning records are not looked at) or frozen (nothing writes them)");
-    }
-    options.tuning = *tuning == "on" ? Tuning::on : *tuning == "off" ? Tuning::off : Tuning::frozen;
-  }
-  if (const auto file = environment("INGOT_TUNING_FILE")) {
-    std::error_code error;
-    if (!fs::is_regular_file(*file, error)) {
-      refuse("INGOT_TUNING_FILE", *file, "a file that `ingot tune --export` wrote; there is none of this name");
-    }
-    options.tuning_file = *file;
-  }
-  if (const auto manifest = environment("INGOT_GEMM_MANIFEST")) options.gemm_manifest = *manifest;
-  if (const auto record = environment("INGOT_RECORD")) options.record = *record;
-  return options;
-}
-
 // Members are constructed in this order, and each uses those above it.
 struct Context::Parts {
   // A tier that cannot be used has a problem in place of kernels.
@@ -175,6 +84,7 @@ struct Context::Parts {
   std::string compiler_problem;
   TemplateFiles templates;
   std::unique_ptr<NvrtcCompiler> compiler;
+  std::string identity;  // kernel_identity() of the templates
   std::vector<Tier> tiers;
   KernelStore store;
   KernelCache cache;
@@ -186,12 +96,19 @@ struct Context::Parts {
   std::unique_ptr<MatmulManifest> manifest;  // null where none is recorded
   Recorder recorder;
   std::unique_ptr<Backend> backend;
+  std::mutex warm_mutex{};  // guards warm_ups
+  std::vector<std::unique_ptr<WarmUp>> warm_ups{};
+
+  void warm(const Recording& recording);
+  ContextStats stats() const;
 
  private:
   static ContextOptions with_warn(ContextOptions options);
-  static Tier open_tier(const fs::path& path);
+  Tier open_tier(const fs::path& path) const;
+  std::optional<fs::path> store_root() const;
   std::vector<Tier> open_tiers() const;
   KernelOrigins origins() const;
+  std::vector<TuningText> tuning_of_tiers() const;
   std::unique_ptr<Driver> open_driver();
   std::unique_ptr<NvrtcCompiler> open_compiler();
   std::unique_ptr<CublasLt> open_cublaslt();
@@ -204,13 +121,16 @@ Context::Parts::Parts(ContextOptions given)
       driver(open_driver()),
       templates(options.templates.empty() ? embedded_templates() : read_templates(options.templates)),
       compiler(open_compiler()),
+      identity(compiler ? compiler->identity() : kernel_identity(templates)),
       tiers(open_tiers()),
-      store(options.cache_mode == CacheMode::memory ? fs::path() : options.store_root, options.warn),
+      store(store_root(), options.warn),
       cache(origins(), store, target(), driver.get(), driver ? options.device_index : 0),
       cublaslt(open_cublaslt()),
-      tuning_store(options.store_root, options.warn),
+      tuning_store(store_root(), options.warn),
       machine(describe_machine()),
-      choices(options.tuning, tuning_store, options.tuning_file, machine, options.warn),
+      choices(options.tuning,
+              {.store = &tuning_store, .file = options.tuning_file, .tiers = [this] { return tuning_of_tiers(); }},
+              machine, options.warn),
       manifest(options.gemm_manifest.empty() ? nullptr
                                              : std::make_unique<MatmulManifest>(options.gemm_manifest, options.warn)),
       recorder(options.record, options.warn),
@@ -222,6 +142,34 @@ Context::Parts::Parts(ContextOptions given)
                                           .compiles = compiler != nullptr})
                      : make_cpu_backend(options.cpu_threads, manifest.get(), &recorder)) {
   cache.record_with(&recorder);
+  if (options.warm.empty()) return;
+  try {
+    const RecordingFile read = read_recording(options.warm);
+    if (!read.problem.empty()) options.warn(read.problem);
+    warm(read.recording);
+  } catch (const Error& error) {  // a run without it only begins more slowly
+    options.warn(fmt::format("nothing is compiled ahead: {}", error.what()));
+  }
+}
+
+void Context::Parts::warm(const Recording& recording) {
+  if (driver == nullptr) return;
+  std::vector<TunedMatmul> tuned;
+  for (const MatmulCall& call : recording.matmuls()) {
+    if (const MatmulSpec* chosen = choices.find(call)) tuned.push_back({.call = call, .chosen = *chosen});
+  }
+  const MatmulDevice device{.target = target(), .multiprocessors = driver->multiprocessors(options.device_index)};
+  auto begun = std::make_unique<WarmUp>(cache, kernels_of(recording, device, {.tuned = tuned}));
+  const std::lock_guard lock(warm_mutex);
+  warm_ups.push_back(std::move(begun));
+}
+
+ContextStats Context::Parts::stats() const {
+  ContextStats stats{.kernels = cache.stats(), .removed = store.removed(), .launches = backend->launches()};
+  for (const Tier& tier : tiers) {
+    if (tier.kernels != nullptr) stats.tiers.push_back(tier.info.path);
+  }
+  return stats;
 }
 
 ContextOptions Context::Parts::with_warn(ContextOptions options) {
@@ -258,14 +206,23 @@ std::unique_ptr<NvrtcCompiler> Context::Parts::open_compiler() {
   return opened;
 }
 
-Context::Parts::Tier Context::Parts::open_tier(const fs::path& path) {
-  Tier tier{.info = {.path = path.string(), .kernels = 0, .problem = {}}, .kernels = nullptr};
+// In the mode memory, nothing on disk is read or written.
+std::optional<fs::path> Context::Parts::store_root() const {
+  return options.cache_mode == CacheMode::memory ? fs::path() : options.store_root;
+}
+
+Context::Parts::Tier Context::Parts::open_tier(const fs::path& path) const {
+  Tier tier{.info = {.path = path.string(), .problem = {}}, .kernels = nullptr};
   std::error_code error;
   if (fs::is_directory(path, error)) {
     tier.kernels = ReadOnlyStore::open(path, tier.info.problem);
   } else if (auto bundle = KernelBundle::open(path, tier.info.problem)) {
     tier.info.kernels = static_cast<std::int64_t>(bundle->entries().size());
-    tier.kernels = std::move(bundle);
+    if (bundle->identity() == identity) {
+      tier.kernels = std::move(bundle);
+    } else {
+      tier.info.problem = "was made by another version of Ingot, or from other templates";
+    }
   }
   return tier;
 }
@@ -283,13 +240,20 @@ std::vector<Context::Parts::Tier> Context::Parts::open_tiers() const {
 }
 
 KernelOrigins Context::Parts::origins() const {
-  KernelOrigins origins{.compiler = compiler.get(),
-                        .identity = compiler ? compiler->identity() : kernel_identity(templates),
-                        .mode = options.cache_mode};
+  KernelOrigins origins{
+      .compiler = compiler.get(), .identity = identity, .mode = options.cache_mode, .log = options.log};
   for (const Tier& tier : tiers) {
     if (tier.kernels != nullptr) origins.tiers.push_back(tier.kernels.get());
   }
   return origins;
+}
+
+std::vector<TuningText> Context::Parts::tuning_of_tiers() const {
+  std::vector<TuningText> texts;
+  for (const Tier& tier : tiers) {
+    if (tier.kernels != nullptr) texts.push_back({.path = tier.info.path, .lines = tier.kernels->tuning()});
+  }
+  return texts;
 }
 
 std::unique_ptr<CublasLt> Context::Parts::open_cublaslt() {
@@ -309,7 +273,11 @@ TuningMachine Context::Parts::describe_machine() const {
 }
 
 Context::Context(ContextOptions options) : parts_(std::make_unique<Parts>(std::move(options))) {}
-Context::~Context() = default;
+Context::~Context() {
+  if (!parts_->options.report) return;
+  const std::string line = fmt::format("ingot: {}\n", print(stats()));
+  std::fputs(line.c_str(), stderr);
+}
 
 Device Context::device() const { return parts_->backend->device(); }
 Backend& Context::backend() { return *parts_->backend; }
@@ -337,12 +305,32 @@ ContextInfo Context::info() const {
   info.store_root = parts.store.root();
   info.store_usage = parts.store.usage();
   info.store_problem = parts.store.disabled_reason();
-  for (const Parts::Tier& tier : parts.tiers) info.tiers.push_back(tier.info);
+  for (const Parts::Tier& tier : parts.tiers) {
+    info.tiers.push_back(tier.info);
+    if (tier.kernels != nullptr) info.tiers.back().tuning_records = std::ranges::count(tier.kernels->tuning(), '\n');
+  }
   info.cache_mode = parts.options.cache_mode;
   return info;
 }
 
 Recording Context::recording() const { return parts_->recorder.recording(); }
+ContextStats Context::stats() const { return parts_->stats(); }
+void Context::warm(const Recording& recording) { parts_->warm(recording); }
+
+std::string print(const ContextStats& stats) {
+  const auto counted = [](std::int64_t count, const char* one, const char* many) {
+    return fmt::format("{} {}", count, count == 1 ? one : many);
+  };
+  std::string text =
+      fmt::format("{} compiled in {:.2f} s, {} from the store", counted(stats.kernels.compiled, "kernel", "kernels"),
+                  static_cast<double>(stats.kernels.compile_microseconds) / 1e6, stats.kernels.loaded);
+  for (std::size_t i = 0; i < stats.tiers.size(); ++i) {
+    text += fmt::format(", {} from {}", stats.kernels.by_tier[i], stats.tiers[i]);
+  }
+  return text + fmt::format("; {} moved aside; {} removed for room; {}",
+                            counted(stats.removed.quarantined, "damaged file", "damaged files"), stats.removed.evicted,
+                            counted(stats.launches, "launch", "launches"));
+}
 
 std::string version() { return INGOT_VERSION; }
 

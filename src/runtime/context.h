@@ -38,7 +38,11 @@ struct ContextOptions {
   std::filesystem::path tuning_file{};    // INGOT_TUNING_FILE: records from this exported file, not from the store
   std::filesystem::path gemm_manifest{};  // INGOT_GEMM_MANIFEST: the GEMMs that are called are noted in this file
   std::filesystem::path record{};         // INGOT_RECORD: what is asked for is noted in this file (jit/recorder.h)
+  std::filesystem::path warm{};           // INGOT_WARM: what this recording names is compiled ahead (Context::warm)
+  bool report = false;                    // INGOT_STATS=1: a line on stderr when the context ends (print(ContextStats))
   std::function<void(const std::string&)> warn{};  // default: one line on stderr
+  // Where each kernel comes from; called from any thread, and must not throw. INGOT_LOG=1: a line on stderr.
+  std::function<void(const KernelEvent&)> log{};
 
   // The defaults, overridden by the environment. Throws Error{invalid_argument} for a value that is not allowed.
   static ContextOptions from_environment();
@@ -55,8 +59,9 @@ struct LibraryInfo {
 // A bundle or another user's store that is only read.
 struct TierInfo {
   std::string path;
-  std::int64_t kernels = 0;  // of a bundle; of a store they are not counted
-  std::string problem;       // why it is not used; empty if it is
+  std::int64_t kernels = 0;         // of a bundle; of a store they are not counted
+  std::int64_t tuning_records = 0;  // of all machines
+  std::string problem;              // why it is not used; empty if it is
 };
 
 struct ContextInfo {
@@ -72,6 +77,18 @@ struct ContextInfo {
   std::vector<TierInfo> tiers;
   CacheMode cache_mode = CacheMode::automatic;
 };
+
+// What a context has done so far.
+struct ContextStats {
+  KernelCache::Stats kernels{};
+  KernelStore::Removed removed{};
+  std::int64_t launches = 0;
+  std::vector<std::string> tiers{};  // paths of kernels.by_tier
+};
+
+// "3 kernels compiled in 1.24 s, 12 from the store, 4 from /opt/llama.bundle; 1 damaged file moved aside; 0 removed for
+// room; 5321 launches"
+std::string print(const ContextStats& stats);
 
 class Context {
  public:
@@ -94,6 +111,11 @@ class Context {
   ContextInfo info() const;
   // What has been asked for so far: every kernel and every matmul, with ContextOptions::record or without.
   Recording recording() const;
+  ContextStats stats() const;
+  // Compiles the kernels of a recording for this GPU in the background, the longest first, and returns at once: those
+  // that launches ask for come first. Kernels that the store has are read. Does nothing without a GPU. Thread-safe. The
+  // context's destructor waits for compiles that have begun.
+  void warm(const Recording& recording);
 
  private:
   struct Parts;

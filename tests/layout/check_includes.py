@@ -29,9 +29,9 @@ ROOMS = {
 ROOT_FILES = {
     "templates": ["platform", "formats", "granularity", "numerics", "scaling", "memory", "reduce", "vec8", "vec8_tiles"],
     "src/codegen": ["kernel_spec", "generate", "template_files", "source_files", "matmul", "recording"]
-    + ["recorded_kernels"],
+    + ["compile_cost", "recorded_kernels"],
     "src/runtime": ["backend", "buffer", "check", "check_tensor", "check_scales", "context", "error", "stream", "tensor"]
-    + ["cpu_backend", "cuda_backend", "dry_run", "visit"],
+    + ["context_options", "cpu_backend", "cuda_backend", "dry_run", "visit"],
 }
 
 # Rooms without a family that work on all of them; the others know no family on any floor.

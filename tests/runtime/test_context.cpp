@@ -342,7 +342,8 @@ BOOST_AUTO_TEST_CASE(a_bundle_serves_a_machine_without_nvrtc) {
     const KernelKey key = context.cache().key_of(source, context.cache().target());
     std::ofstream(bundle, std::ios::binary)
         << encode_bundle({.identity = context.cache().identity(),
-                          .kernels = {{key, encode_kernel_file(key, source, context.cache().target(), *kernel)}}});
+                          .kernels = {{key, encode_kernel_file(key, source, context.cache().target(), *kernel)}},
+                          .tuning = "a record\nanother\n"});
   }
   Context context(
       {.store_root = std::filesystem::path(), .tiers = {bundle}, .cache_mode = CacheMode::strict, .cuda_root = "none"});
@@ -356,6 +357,7 @@ BOOST_AUTO_TEST_CASE(a_bundle_serves_a_machine_without_nvrtc) {
   const ContextInfo info = context.info();
   BOOST_REQUIRE(info.tiers.size() == 1U);
   BOOST_TEST(info.tiers[0].kernels == 1);
+  BOOST_TEST(info.tiers[0].tuning_records == 2);
   BOOST_TEST(info.tiers[0].problem == "");
   BOOST_TEST((info.cache_mode == CacheMode::strict));
 }
@@ -376,6 +378,31 @@ BOOST_AUTO_TEST_CASE(a_tier_that_cannot_be_used_is_a_warning) {
   BOOST_TEST(info.tiers[1].problem == "");
 }
 
+// Its kernels have other keys, so none would ever be found in it.
+BOOST_AUTO_TEST_CASE(a_bundle_of_another_version_is_a_warning) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path bundle = folder.path() / "kernels.bundle";
+  std::ofstream(bundle, std::ios::binary) << encode_bundle({.identity = "another"});
+  std::vector<std::string> warnings;
+  ContextOptions options = options_in(folder);
+  options.tiers = {bundle};
+  options.warn = [&](const std::string& text) { warnings.push_back(text); };
+  const Context context(options);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0] == "the kernels of " + bundle.string() +
+                                " are not used: it was made by another version of Ingot, or from other templates");
+  BOOST_TEST(context.info().tiers[0].problem.starts_with("was made by another version"));
+}
+
+BOOST_AUTO_TEST_CASE(the_mode_memory_reads_no_tuning_records) {
+  const TemporaryDirectory folder;
+  ContextOptions options = options_in(folder);
+  options.cache_mode = CacheMode::memory;
+  Context context(options);
+  BOOST_TEST(context.tuning_store().root().empty());
+  BOOST_TEST(context.store().root().empty());
+}
+
 BOOST_AUTO_TEST_CASE(tiers_and_mode_come_from_the_environment) {
   const Variable tiers("INGOT_CACHE_TIERS", "/a/kernels.bundle::/b");
   const Variable mode("INGOT_CACHE_MODE", "memory");
@@ -386,6 +413,60 @@ BOOST_AUTO_TEST_CASE(tiers_and_mode_come_from_the_environment) {
       refused_variable("INGOT_CACHE_MODE", "fast") ==
       "INGOT_CACHE_MODE: is \"fast\", but must be auto, strict (nothing is compiled), memory (nothing on disk is "
       "read or written) or verify (what is found on disk is compiled again and compared)");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_seen_and_warmed_comes_from_the_environment) {
+  BOOST_TEST(!ContextOptions::from_environment().report);
+  BOOST_TEST(!ContextOptions::from_environment().log);
+  const Variable stats("INGOT_STATS", "1");
+  const Variable log("INGOT_LOG", "0");
+  const Variable warm("INGOT_WARM", "/a/recording");
+  const ContextOptions options = ContextOptions::from_environment();
+  BOOST_TEST(options.report);
+  BOOST_TEST(!options.log);
+  BOOST_TEST(options.warm == "/a/recording");
+  BOOST_TEST(refused_variable("INGOT_LOG", "yes") == "INGOT_LOG: is \"yes\", but must be 0 or 1");
+}
+
+BOOST_AUTO_TEST_CASE(a_context_tells_what_it_has_done) {
+  const TemporaryDirectory folder;
+  std::vector<KernelEvent> events;
+  ContextOptions options = options_in(folder);
+  options.log = [&](const KernelEvent& event) { events.push_back(event); };
+  Context context(options);
+  const Source source = generate(AmaxSpec{});
+  context.cache().compiled(source, context.cache().target());
+  const ContextStats stats = context.stats();
+  BOOST_TEST(stats.kernels.compiled == 1);
+  BOOST_TEST(stats.launches == 0);
+  BOOST_TEST(stats.tiers.empty());
+  BOOST_REQUIRE(events.size() == 1U);
+  BOOST_TEST(events[0].name == source.name);
+
+  ContextStats many{.kernels = {.compiled = 1, .loaded = 12, .compile_microseconds = 1236000, .by_tier = {4}},
+                    .removed = {.quarantined = 1, .evicted = 2},
+                    .launches = 5321,
+                    .tiers = {"/opt/llama.bundle"}};
+  BOOST_TEST(print(many) ==
+             "1 kernel compiled in 1.24 s, 12 from the store, 4 from /opt/llama.bundle; 1 damaged file moved aside; 2 "
+             "removed for room; 5321 launches");
+}
+
+// Without a GPU there is nothing to warm; a recording that cannot be read costs a warning.
+BOOST_AUTO_TEST_CASE(a_recording_that_is_missing_is_a_warning) {
+  const TemporaryDirectory folder;
+  std::vector<std::string> warnings;
+  ContextOptions options = options_in(folder);
+  options.warn = [&](const std::string& text) { warnings.push_back(text); };
+  options.warm = folder.path() / "none";
+  Context context(options);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(contains(warnings[0], "nothing is compiled ahead"), warnings[0]);
+  BOOST_TEST(contains(warnings[0], "there is no such file"), warnings[0]);
+  Recording recording;
+  recording.add(KernelSpec(AmaxSpec{}));
+  context.warm(recording);
+  BOOST_TEST(context.stats().kernels.compiled == 0);
 }
 
 BOOST_AUTO_TEST_CASE(templates_come_from_a_folder_where_one_is_given) {

@@ -36,7 +36,7 @@ BOOST_FIXTURE_TEST_SUITE(dequant_plans, Fixture)
 BOOST_AUTO_TEST_CASE(what_was_tuned_comes_first) {
   const TuningRecord tuned = test::dequant_record(size.m);
   store.put(tuned);
-  MatmulChoices choices(Tuning::on, store, {}, test::machine());
+  MatmulChoices choices(Tuning::on, {.store = &store}, test::machine());
   DequantPlans plans({.choices = &choices}, place);
   const auto order = plans.find(spec, size);
   const auto own = dequant_order(spec, size, place);
@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(batch_invariant_products_are_not_tuned) {
   std::get<DequantMatmulSpec>(tuned.spec).batch_invariant = true;
   std::get<DequantMatmulSpec>(tuned.chosen).batch_invariant = true;
   store.put(tuned);
-  MatmulChoices choices(Tuning::on, store, {}, test::machine());
+  MatmulChoices choices(Tuning::on, {.store = &store}, test::machine());
   DequantPlans plans({.choices = &choices, .manifest = &manifest}, place);
   const auto order = plans.find(spec, size);
   const auto own = dequant_order(spec, size, place);

@@ -17,8 +17,10 @@
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/read_only_store.h"
+#include "ingot/runtime/tuning/tuning_store.h"
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
+#include "support/tuning_records.h"
 
 using namespace ingot;
 using test::Item;
@@ -241,6 +243,23 @@ BOOST_AUTO_TEST_CASE(another_users_store) {
   BOOST_TEST(problem == "is not a directory");
   BOOST_TEST(ReadOnlyStore::open(directory.path() / "nothing", problem) == nullptr);
   BOOST_TEST(problem == "cannot be opened: No such file or directory");
+}
+
+// Records that others could have written are left out, as kernels are, and nothing that is no record's file is read.
+BOOST_AUTO_TEST_CASE(tuning_records_of_another_users_store) {
+  const fs::path root = directory.path() / "store";
+  std::string problem;
+  fs::create_directory(root);
+  BOOST_TEST(ReadOnlyStore::open(root, problem)->tuning() == "");
+  TuningStore store(root);
+  store.put(test::record(1));
+  const auto tier = ReadOnlyStore::open(root, problem);
+  BOOST_TEST(tier->tuning() == print(test::record(1)) + "\n");
+  std::ofstream(root / "tuning" / "note.txt") << "text";
+  BOOST_REQUIRE(mkfifo((root / "tuning" / "fifo.json").c_str(), 0600) == 0);
+  BOOST_TEST(tier->tuning() == print(test::record(1)) + "\n");
+  for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::permissions(entry.path(), fs::perms(0622));
+  BOOST_TEST(tier->tuning() == "");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -6,9 +6,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -16,6 +19,7 @@
 
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_cache.h"
+#include "ingot/runtime/jit/warm_up.h"
 #include "support/fake_compiler.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
@@ -204,6 +208,7 @@ BOOST_AUTO_TEST_CASE(tiers_are_asked_in_order_after_the_store) {
                     kTarget, nullptr);
   BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
   BOOST_TEST(cache.stats().from_tiers == 1);
+  BOOST_TEST((cache.stats().by_tier == std::vector<std::int64_t>{0, 1, 0}));
   BOOST_TEST(other_major.questions == 1);
   BOOST_TEST(same_major.questions == 1);
   BOOST_TEST(last.questions == 0);
@@ -257,6 +262,39 @@ BOOST_AUTO_TEST_CASE(verify_compares) {
     BOOST_TEST(cache.stats().differing == differing);
   }
   BOOST_TEST(compiler.compiles == 2);
+}
+
+BOOST_AUTO_TEST_CASE(a_log_gets_each_kernel_once) {
+  const FakeCompiler compiler("fake 1", 20ms);
+  std::vector<KernelEvent> events;
+  KernelOrigins origins{
+      .compiler = &compiler, .identity = "fake 1", .log = [&](const KernelEvent& event) { events.push_back(event); }};
+  KernelCache first(origins, store, kTarget, nullptr);
+  for (int i = 0; i < 3; ++i) first.compiled(kSource, kTarget);
+  KernelCache(origins, store, kTarget, nullptr).compiled(kSource, kTarget);
+  const FakeTier tier(kernel_key(kSource, kTarget, "fake 1"), fake_kernel(kSource, kTarget));
+  origins.tiers = {&tier};
+  KernelCache(origins, off, kTarget, nullptr).compiled(kSource, kTarget);
+  BOOST_REQUIRE(events.size() == 3U);
+  BOOST_TEST((events[0].kind == KernelEvent::Kind::compiled));
+  BOOST_TEST((events[0].time >= 20ms));
+  BOOST_TEST((events[0].key == kernel_key(kSource, kTarget, "fake 1")));
+  BOOST_TEST((events[1].kind == KernelEvent::Kind::from_store));
+  BOOST_TEST((events[2].kind == KernelEvent::Kind::from_tier));
+  BOOST_TEST(events[2].tier == "tier");
+  events[0].time = 412345us;
+  events[2].time = 130us;
+  BOOST_TEST(print(events[0]) == "compiled in 412.3 ms for sm_90a: a kernel");
+  BOOST_TEST(print(events[2]) == "read from tier in 0.1 ms for sm_90a: a kernel");
+
+  CompiledKernel wrong = fake_kernel(kSource, kTarget);
+  wrong.cubin.back() ^= std::byte{1};
+  store.put(kernel_key(kSource, kTarget, "fake 1"), kSource, kTarget, wrong);
+  events.clear();
+  origins.mode = CacheMode::verify;
+  KernelCache(origins, store, kTarget, nullptr).compiled(kSource, kTarget);
+  BOOST_REQUIRE(events.size() == 3U);  // found, compiled, compared
+  BOOST_TEST((events[2].kind == KernelEvent::Kind::differing));
 }
 
 BOOST_AUTO_TEST_CASE(sixty_four_threads_one_compile) {
@@ -361,6 +399,81 @@ BOOST_AUTO_TEST_CASE(warm_is_parallel) {
   const auto took = std::chrono::steady_clock::now() - start;
   BOOST_TEST(compiler.compiles == 4);
   BOOST_TEST((took < 3500ms), "four compiles of 1 s took " << took / 1ms << " ms on four threads");
+}
+
+// ---- in the background ---------------------------------------------------------------------------------------------
+
+// Notes the order in which it is asked.
+class OrderedCompiler final : public Compiler {
+ public:
+  explicit OrderedCompiler(std::chrono::milliseconds duration) : fake_("fake 1", duration) {}
+  std::string identity() const override { return fake_.identity(); }
+  std::string toolchain() const override { return fake_.toolchain(); }
+  CompiledKernel compile(const Source& source, Target target) const override {
+    {
+      const std::lock_guard lock(mutex_);
+      names_.push_back(source.name);
+    }
+    return fake_.compile(source, target);
+  }
+  std::vector<std::string> names() const {
+    const std::lock_guard lock(mutex_);
+    return names_;
+  }
+
+ private:
+  FakeCompiler fake_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::string> names_;
+};
+
+const KernelSpec kShort = AmaxSpec{};
+const KernelSpec kMiddle = CastSpec{.scale = kRowwise};
+const KernelSpec kLong = DequantMatmulSpec{};
+
+BOOST_AUTO_TEST_CASE(warm_up_begins_with_the_longest) {
+  const OrderedCompiler compiler(0ms);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  WarmUp warm_up(cache, {{kShort}, {kMiddle}, {kLong}}, 1);
+  warm_up.wait();
+  BOOST_TEST(compiler.names() == (std::vector<std::string>{print(kLong), print(kMiddle), print(kShort)}),
+             boost::test_tools::per_element());
+  cache.compiled(generate(kMiddle), kTarget);
+  BOOST_TEST(compiler.names().size() == 3U);
+}
+
+BOOST_AUTO_TEST_CASE(launches_come_before_the_rest_of_a_warm_up) {
+  const OrderedCompiler compiler(300ms);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  const auto start = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::duration waited{};
+  {
+    WarmUp warm_up(cache, {{kShort}, {kMiddle}, {kLong}}, 1);
+    cache.compiled(generate(kShort), kTarget);  // by this thread, not as the last of three
+    waited = std::chrono::steady_clock::now() - start;
+  }
+  BOOST_TEST((waited < 800ms), waited / 1ms);
+  // Its end waits for what had begun, and begins nothing new.
+  BOOST_TEST(compiler.names().size() == 2U);
+  BOOST_TEST(std::ranges::count(compiler.names(), print(kMiddle)) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(what_fails_in_a_warm_up_is_the_launchs_error) {
+  KernelCache cache({.compiler = nullptr, .identity = "fake 1"}, store, kTarget, nullptr);
+  WarmUp(cache, {{kShort}, {kMiddle}}).wait();
+  BOOST_TEST((error_of([&] { cache.compiled(generate(kShort), kTarget); }).code() == ErrorCode::not_found));
+  WarmUp(cache, {}).wait();
+}
+
+BOOST_AUTO_TEST_CASE(a_forked_child_ends_without_its_parents_threads) {
+  const FakeCompiler compiler("fake 1", 500ms);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  auto warm_up = std::make_unique<WarmUp>(cache, std::vector<KernelPass>{{kShort}, {kMiddle}, {kLong}}, 2);
+  BOOST_TEST(test::run_in_process([&] {
+               warm_up->wait();
+               warm_up.reset();
+               return 0;
+             }) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(eight_processes_one_compile) {

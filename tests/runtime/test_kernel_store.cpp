@@ -140,6 +140,8 @@ BOOST_AUTO_TEST_CASE(oldest_go_first) {
   BOOST_TEST(store.find(last.key).has_value());
   BOOST_TEST(store.find(items[0].key).has_value(), "a kernel that was just used is gone");
   BOOST_TEST(store.find(items[39].key).has_value());
+  BOOST_TEST(store.removed().evicted == 41 - store.usage().files);
+  BOOST_TEST(store.removed().quarantined == 0);
   for (std::size_t i = 1; i < 20; ++i)
     BOOST_TEST(!store.find(items[i].key).has_value(), "item " << i << " is still there");
   BOOST_TEST(warnings.empty());

@@ -52,6 +52,7 @@ struct Fixture {
     const std::ptrdiff_t before = quarantined();
     KernelStore store = make();
     BOOST_TEST(!store.find(item.key).has_value());
+    BOOST_TEST(store.removed().quarantined == 1);
     BOOST_TEST(!fs::exists(fs::symlink_status(file())), "the bad file is still there");
     BOOST_TEST(quarantined() == std::min<std::ptrdiff_t>(before + 1, 16));
     BOOST_REQUIRE(warnings.size() == 1U);

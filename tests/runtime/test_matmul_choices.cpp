@@ -42,7 +42,7 @@ BOOST_FIXTURE_TEST_SUITE(gemm_choices, Fixture)
 BOOST_AUTO_TEST_CASE(what_was_tuned_is_found) {
   store.put(record(1));
   store.put(record(2));
-  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, {.store = &store}, machine(), warn());
   const MatmulSpec* const chosen = choices.find(call(1));
   BOOST_REQUIRE(chosen != nullptr);
   BOOST_TEST((*chosen == record(1).chosen));
@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(products_with_decoded_weights_are_found) {
   TuningRecord open = test::dequant_record(2);  // a record that tuning never makes
   std::get<DequantMatmulSpec>(open.chosen).tiling.reset();
   store.put(open);
-  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, {.store = &store}, machine(), warn());
   const auto dequant = [](std::int64_t m) {
     return MatmulCall{.spec = test::dequant_record().spec, .size = test::dequant_record(m).size};
   };
@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(products_with_decoded_weights_are_found) {
 
 // Records that are written meanwhile take effect in the next run.
 BOOST_AUTO_TEST_CASE(one_run_makes_one_choice) {
-  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, {.store = &store}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   store.put(record(1));
   BOOST_TEST(choices.find(call(1)) == nullptr);
@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(one_run_makes_one_choice) {
 BOOST_AUTO_TEST_CASE(off_does_not_look) {
   store.put(record(1));
   store.put(record(1, "NVIDIA H100"));
-  MatmulChoices choices(Tuning::off, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::off, {.store = &store}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_TEST(choices.size() == 0U);
   BOOST_TEST(warnings.empty());
@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(off_does_not_look) {
 
 BOOST_AUTO_TEST_CASE(frozen_reads) {
   store.put(record(1));
-  MatmulChoices choices(Tuning::frozen, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::frozen, {.store = &store}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) != nullptr);
 }
 
@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(another_gpu_is_one_line) {
   store.put(record(1, "NVIDIA H100"));
   store.put(record(2, "NVIDIA H100"));
   store.put(record(3));
-  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, {.store = &store}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_TEST(choices.find(call(3)) != nullptr);
   BOOST_REQUIRE(warnings.size() == 1U);
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(another_gpu_is_one_line) {
 BOOST_AUTO_TEST_CASE(a_damaged_record_is_one_line) {
   store.put(record(1));
   for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::resize_file(entry.path(), 100);
-  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, {.store = &store}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0].starts_with("store file "), warnings[0]);
@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(damaged_and_foreign_records_are_a_line_each) {
   for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::resize_file(entry.path(), 100);
   for (std::int64_t m = 1; m <= 3; ++m) store.put(record(m, "NVIDIA H100"));
   store.put(record(4));
-  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, {.store = &store}, machine(), warn());
   for (std::int64_t m = 1; m <= 3; ++m) BOOST_TEST(choices.find(call(m)) == nullptr);
   BOOST_TEST(choices.find(call(4)) != nullptr);
   BOOST_REQUIRE(warnings.size() == 2U);
@@ -137,7 +137,7 @@ BOOST_AUTO_TEST_CASE(a_file_stands_in_for_the_store) {
   store.put(record(1));
   write_tuning_file(file, std::vector{record(2), record(3)});
   std::ofstream(file, std::ios::app) << print(record(4)).substr(0, 50) << "\n";
-  MatmulChoices choices(Tuning::frozen, store, file, machine(), warn());
+  MatmulChoices choices(Tuning::frozen, {.store = &store, .file = file}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_TEST(choices.find(call(2)) != nullptr);
   BOOST_TEST(choices.find(call(4)) == nullptr);
@@ -145,8 +145,45 @@ BOOST_AUTO_TEST_CASE(a_file_stands_in_for_the_store) {
   check_contains(warnings[0], {file.string(), "line 3 is truncated; 1 of its lines are ignored"});
 }
 
+// What stands in bundles and in other users' stores is used where the store has nothing.
+BOOST_AUTO_TEST_CASE(tiers_come_after_the_store) {
+  store.put(record(1));
+  TuningRecord other = record(1);
+  std::get<GemmSpec>(other.chosen).kernel = GemmKernel::simt;
+  std::get<GemmSpec>(other.chosen).tiling.reset();
+  const auto lines = [](std::initializer_list<TuningRecord> records) {
+    std::string text;
+    for (const TuningRecord& each : records) text += print(each) + "\n";
+    return text;
+  };
+  int asked = 0;
+  const auto tiers = [&] {
+    ++asked;
+    return std::vector<TuningText>{{"first", lines({other, record(2), record(5, "NVIDIA H100")})},
+                                   {"second", lines({record(3)}) + print(record(4)).substr(0, 50) + "\n"},
+                                   {"third", lines({record(2, "NVIDIA H100"), record(3, "NVIDIA H100")})},
+                                   {"fourth", ""}};
+  };
+  MatmulChoices choices(Tuning::on, {.store = &store, .tiers = tiers}, machine(), warn());
+  for (const std::int64_t m : {1, 2, 3}) BOOST_TEST(choices.find(call(m)) != nullptr);
+  for (const std::int64_t m : {4, 5}) BOOST_TEST(choices.find(call(m)) == nullptr);
+  BOOST_TEST((*choices.find(call(1)) == record(1).chosen));
+  BOOST_TEST(choices.size() == 3U);
+  BOOST_TEST(asked == 1);
+  BOOST_REQUIRE(warnings.size() == 2U);
+  BOOST_TEST(warnings[0] == "tuning records of second: line 2 is truncated; 1 of its lines are ignored");
+  BOOST_TEST(warnings[1] ==
+             "none of the 2 tuning records of third is this machine's (device NVIDIA H100, and this is NVIDIA H200)");
+
+  write_tuning_file(file, std::vector{record(6)});
+  MatmulChoices from_file(Tuning::on, {.store = &store, .file = file, .tiers = tiers}, machine(), warn());
+  BOOST_TEST(from_file.find(call(6)) != nullptr);
+  BOOST_TEST(from_file.find(call(2)) == nullptr);
+  BOOST_TEST(asked == 1);
+}
+
 BOOST_AUTO_TEST_CASE(a_file_that_is_gone_fails_no_call) {
-  MatmulChoices choices(Tuning::on, store, file, machine(), warn());
+  MatmulChoices choices(Tuning::on, {.store = &store, .file = file}, machine(), warn());
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_TEST(choices.find(call(1)) == nullptr);
   BOOST_REQUIRE(warnings.size() == 1U);
@@ -155,7 +192,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_gone_fails_no_call) {
 
 BOOST_AUTO_TEST_CASE(many_threads_find_the_same) {
   for (std::int64_t m = 1; m <= 100; ++m) store.put(record(m));
-  MatmulChoices choices(Tuning::on, store, {}, machine(), warn());
+  MatmulChoices choices(Tuning::on, {.store = &store}, machine(), warn());
   std::vector<int> found(4);
   {
     std::vector<std::jthread> threads;

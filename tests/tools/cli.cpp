@@ -128,7 +128,7 @@ BOOST_AUTO_TEST_CASE(the_specs_of_the_help_are_specs) {
 
 BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
   for (const char* arguments : {"", "frobnicate", "show", "info --yaml", "show 'amax bf16 scale=row' --ptx --source",
-                                "show 'amax bf16 scale=row' --json --ptx"}) {
+                                "show 'amax bf16 scale=row' --json --ptx", "show 'amax bf16 scale=row' --ptx --sass"}) {
     const Result result = run(arguments);
     BOOST_TEST(result.code == 2, "`ingot " << arguments << "` ended with " << result.code);
     BOOST_TEST(result.out == "");
@@ -346,6 +346,32 @@ BOOST_AUTO_TEST_CASE(show_source_and_ptx_alone) {
   CHECK_CONTAINS(ptx.out, ".entry");
   CHECK_CONTAINS(ptx.out, "// ---- first pass\n");
   CHECK_CONTAINS(ptx.out, "// ---- main pass\n");
+}
+
+// A machine with a CUDA toolkit uses its nvdisasm; elsewhere stand-ins in PATH do.
+BOOST_AUTO_TEST_CASE(show_machine_code) {
+  const Folder folder;
+  const auto with_program = [&](const std::string& script) {
+    const fs::path program = folder / "nvdisasm";
+    std::ofstream(program) << "#!/bin/sh\n" << script << "\n";
+    fs::permissions(program, fs::perms(0755));
+    return run("show " + kTwoPasses + " --sass --target sm_90a", "PATH=" + program.parent_path().string() + ":$PATH");
+  };
+  const Result shown = with_program(R"(echo EXIT; head -c 4 "$1" | grep -c ELF)");
+  BOOST_REQUIRE_MESSAGE(shown.code == 0, shown.err);
+  CHECK_CONTAINS(shown.out, "EXIT");
+  CHECK_CONTAINS(shown.out, "// ---- first pass\n");
+  if (!contains(shown.out, "EXIT\n1\n")) return;
+
+  const Result failed = with_program("echo it is no use; exit 3");
+  BOOST_TEST(failed.code == 1);
+  CHECK_CONTAINS(failed.err, "nvdisasm cannot read the machine code: it is no use\n");
+  fs::remove(folder / "nvdisasm");
+  const Result none = run("show " + kOnePass + " --sass", "PATH=/usr/bin:/bin");
+  if (fs::exists("/usr/bin/nvdisasm")) return;
+  BOOST_TEST(none.code == 1);
+  CHECK_CONTAINS(none.err, "ingot: error: nvdisasm: was not found in ");
+  CHECK_CONTAINS(none.err, "install NVIDIA's Python wheel nvidia-cuda-nvdisasm");
 }
 
 BOOST_AUTO_TEST_CASE(show_as_json) {

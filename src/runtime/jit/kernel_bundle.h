@@ -44,8 +44,7 @@ class KernelBundle final : public KernelTier {
   std::string file_of(const Entry& entry) const;
   // kernel_identity() of the Ingot that wrote the bundle. Kernels of another identity are never found.
   const std::string& identity() const { return identity_; }
-  // The tuning records' lines.
-  std::string tuning() const;
+  std::string tuning() const override;
 
  private:
   KernelBundle() = default;

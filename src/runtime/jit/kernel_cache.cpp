@@ -20,10 +20,24 @@
 #include "ingot/runtime/jit/recorder.h"
 
 namespace ingot {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::chrono::microseconds since(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
+}
+
+}  // namespace
 
 KernelCache::KernelCache(KernelOrigins origins, KernelStore& store, Target target, const Driver* driver,
                          int device_index)
-    : origins_(std::move(origins)), store_(&store), target_(target), driver_(driver), device_index_(device_index) {}
+    : origins_(std::move(origins)),
+      store_(&store),
+      target_(target),
+      driver_(driver),
+      device_index_(device_index),
+      from_tiers_(origins_.tiers.size()) {}
 
 KernelCache::KernelCache(const Compiler* compiler, KernelStore& store, Target target, const Driver* driver,
                          int device_index)
@@ -93,11 +107,13 @@ void KernelCache::warm(std::span<const KernelSpec> specs, Target target, int thr
 }
 
 KernelCache::Stats KernelCache::stats() const {
-  return {.compiled = compiled_,
-          .loaded = loaded_,
-          .from_tiers = from_tiers_,
-          .differing = differing_,
-          .compile_microseconds = compile_microseconds_};
+  Stats stats{.compiled = compiled_,
+              .loaded = loaded_,
+              .differing = differing_,
+              .compile_microseconds = compile_microseconds_,
+              .by_tier = {from_tiers_.begin(), from_tiers_.end()}};
+  for (const std::int64_t count : stats.by_tier) stats.from_tiers += count;
+  return stats;
 }
 
 KernelKey KernelCache::key_of(const Source& source, Target target) const {
@@ -114,12 +130,33 @@ CompiledKernel KernelCache::find_or_compile(const Source& source, Target target,
     if (origins_.compiler == nullptr) refuse_to_compile(source, target);
     return compile(source, target, key);
   }
-  if (auto found = find_in_store(key)) return verified(*std::move(found), source, target, key);
-  if (auto found = find_in_tiers(key)) return verified(*std::move(found), source, target, key);
+  if (auto found = find_on_disk(source, target, key)) return verified(*std::move(found), source, target, key);
   if (origins_.compiler == nullptr || origins_.mode == CacheMode::strict) refuse_to_compile(source, target);
+  const auto start = Clock::now();
   const FileLock lock = store_->lock(key);
-  if (auto found = find_in_store(key)) return *std::move(found);  // another process was compiling it
+  if (auto found = find_in_store(key)) {  // another process was compiling it
+    log({.kind = KernelEvent::Kind::from_store,
+         .name = source.name,
+         .target = target,
+         .key = key,
+         .time = since(start)});
+    return *std::move(found);
+  }
   return compile(source, target, key);
+}
+
+std::optional<CompiledKernel> KernelCache::find_on_disk(const Source& source, Target target, const KernelKey& key) {
+  const auto start = Clock::now();
+  KernelEvent event{.kind = KernelEvent::Kind::from_store, .name = source.name, .target = target, .key = key};
+  auto found = find_in_store(key);
+  if (!found) {
+    event.kind = KernelEvent::Kind::from_tier;
+    found = find_in_tiers(key, &event.tier);
+  }
+  if (!found) return std::nullopt;
+  event.time = since(start);
+  log(event);
+  return found;
 }
 
 // The store is private: it may hold kernels of another NVRTC, from before an update or where there was none, which are
@@ -131,22 +168,24 @@ std::optional<CompiledKernel> KernelCache::find_in_store(const KernelKey& key) {
   return found;
 }
 
-std::optional<CompiledKernel> KernelCache::find_in_tiers(const KernelKey& key) {
-  for (const KernelTier* tier : origins_.tiers) {
-    auto found = tier->find(key);
+std::optional<CompiledKernel> KernelCache::find_in_tiers(const KernelKey& key, std::string* tier) {
+  for (std::size_t i = 0; i < origins_.tiers.size(); ++i) {
+    auto found = origins_.tiers[i]->find(key);
     if (!found || !trusts(Trust::same_major, found->toolchain, toolchain())) continue;
-    ++from_tiers_;
+    ++from_tiers_[i];
+    if (tier != nullptr) *tier = origins_.tiers[i]->name();
     return found;
   }
   return std::nullopt;
 }
 
 CompiledKernel KernelCache::compile(const Source& source, Target target, const KernelKey& key) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   CompiledKernel kernel = origins_.compiler->compile(source, target);
-  compile_microseconds_ +=
-      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
+  const std::chrono::microseconds time = since(start);
+  compile_microseconds_ += time.count();
   ++compiled_;
+  log({.kind = KernelEvent::Kind::compiled, .name = source.name, .target = target, .key = key, .time = time});
   if (origins_.mode != CacheMode::memory) store_->put(key, source, target, kernel);
   return kernel;
 }
@@ -155,9 +194,21 @@ CompiledKernel KernelCache::compile(const Source& source, Target target, const K
 CompiledKernel KernelCache::verified(CompiledKernel found, const Source& source, Target target, const KernelKey& key) {
   if (origins_.mode != CacheMode::verify || origins_.compiler == nullptr || found.toolchain != toolchain())
     return found;
+  const auto start = Clock::now();
   CompiledKernel made = compile(source, target, key);
-  if (made.cubin != found.cubin || made.lowered_name != found.lowered_name) ++differing_;
+  if (made.cubin != found.cubin || made.lowered_name != found.lowered_name) {
+    ++differing_;
+    log({.kind = KernelEvent::Kind::differing,
+         .name = source.name,
+         .target = target,
+         .key = key,
+         .time = since(start)});
+  }
   return made;
+}
+
+void KernelCache::log(const KernelEvent& event) const {
+  if (origins_.log) origins_.log(event);
 }
 
 void KernelCache::refuse_to_compile(const Source& source, Target target) const {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/jit/compiler.h"
+#include "ingot/runtime/jit/kernel_event.h"
 #include "ingot/runtime/jit/kernel_store.h"
 #include "ingot/runtime/jit/kernel_table.h"
 #include "ingot/runtime/jit/kernel_tier.h"
@@ -36,6 +38,8 @@ struct KernelOrigins {
   std::string identity{};              // kernel_identity() of the templates; the compiler's own, if there is one
   std::vector<const KernelTier*> tiers{};
   CacheMode mode = CacheMode::automatic;
+  // Called from any thread, once for each kernel that is found or compiled. Must not throw.
+  std::function<void(const KernelEvent&)> log{};
 };
 
 class KernelCache {
@@ -43,9 +47,10 @@ class KernelCache {
   struct Stats {
     std::int64_t compiled = 0;              // by the compiler
     std::int64_t loaded = 0;                // from the store
-    std::int64_t from_tiers = 0;            // from a bundle or another read-only tier
+    std::int64_t from_tiers = 0;            // from all bundles and other read-only tiers together
     std::int64_t differing = 0;             // found on disk, but not as the compiler makes it (CacheMode::verify)
     std::int64_t compile_microseconds = 0;  // of all threads
+    std::vector<std::int64_t> by_tier{};    // from each tier, in their order
   };
 
   // Without a compiler, a kernel that is neither in the store nor in a tier is Error{not_found}. The driver may be null
@@ -92,9 +97,12 @@ class KernelCache {
   std::shared_ptr<const CompiledKernel> compiled(const Source& source, Target target, const KernelKey& key);
   CompiledKernel find_or_compile(const Source& source, Target target, const KernelKey& key);
   std::optional<CompiledKernel> find_in_store(const KernelKey& key);
-  std::optional<CompiledKernel> find_in_tiers(const KernelKey& key);
+  // `tier` gets the path of the tier that has it.
+  std::optional<CompiledKernel> find_in_tiers(const KernelKey& key, std::string* tier = nullptr);
   CompiledKernel compile(const Source& source, Target target, const KernelKey& key);
+  std::optional<CompiledKernel> find_on_disk(const Source& source, Target target, const KernelKey& key);
   CompiledKernel verified(CompiledKernel found, const Source& source, Target target, const KernelKey& key);
+  void log(const KernelEvent& event) const;
   [[noreturn]] void refuse_to_compile(const Source& source, Target target) const;
   std::string toolchain() const { return origins_.compiler != nullptr ? origins_.compiler->toolchain() : ""; }
 
@@ -110,7 +118,7 @@ class KernelCache {
   std::atomic<std::int64_t> compiled_{0};
   std::atomic<std::int64_t> loaded_{0};
   Recorder* recorder_ = nullptr;
-  std::atomic<std::int64_t> from_tiers_{0};
+  std::vector<std::atomic<std::int64_t>> from_tiers_;
   std::atomic<std::int64_t> differing_{0};
   std::atomic<std::int64_t> compile_microseconds_{0};
 };

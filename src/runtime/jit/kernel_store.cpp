@@ -85,7 +85,9 @@ void KernelStore::remove_oldest_if_due(std::int64_t bytes_written) {
     std::ranges::sort(files, {}, &StoredFile::modified);
     for (const StoredFile& file : files) {
       if (bytes <= max_bytes_ / 10 * 9) break;
-      if (directory_.remove(file.name)) bytes -= file.bytes;
+      if (!directory_.remove(file.name)) continue;
+      bytes -= file.bytes;
+      ++evicted_;
     }
   }
   const std::lock_guard lock(mutex_);

@@ -7,6 +7,7 @@
 // truncated, has a flipped bit or the wrong key reads as a miss.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -53,11 +54,19 @@ class KernelStore {
   };
   Usage usage() const;
 
+  // Of this object: damaged files that were moved aside, and files that were removed for the limit's sake.
+  struct Removed {
+    std::int64_t quarantined = 0;
+    std::int64_t evicted = 0;
+  };
+  Removed removed() const { return {.quarantined = directory_.quarantined(), .evicted = evicted_}; }
+
  private:
   void remove_oldest_if_due(std::int64_t bytes_written);
 
   StoreDirectory directory_;
   std::int64_t max_bytes_;
+  std::atomic<std::int64_t> evicted_{0};
 
   std::mutex mutex_;        // guards the rest; not held during disk work
   std::int64_t bytes_ = 0;  // of all files at the last scan, and put since

@@ -1,5 +1,5 @@
-// A place with compiled kernels that is only read: a bundle (kernel_bundle.h), or the store of another user
-// (read_only_store.h). A cache looks in its own store first and then in its tiers, in their order.
+// A place with compiled kernels and tuning records that is only read: a bundle (kernel_bundle.h), or the store of
+// another user (read_only_store.h). A cache looks in its own store first and then in its tiers, in their order.
 #pragma once
 
 #include <optional>
@@ -18,6 +18,8 @@ class KernelTier {
 
   // Verified before it is returned; nothing if the tier lacks it, or if it is damaged there. Thread-safe.
   virtual std::optional<CompiledKernel> find(const KernelKey& key) const = 0;
+  // The tuning records beside its kernels, a line each (tuning_record.h), as they are stored: not verified yet.
+  virtual std::string tuning() const = 0;
   // The path that it was opened by.
   virtual const std::string& name() const = 0;
 

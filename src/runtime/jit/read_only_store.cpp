@@ -13,6 +13,7 @@ namespace ingot {
 namespace {
 
 constexpr std::int64_t kMaxFileBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kMaxRecordBytes = std::int64_t{1} << 20;
 
 }  // namespace
 
@@ -35,6 +36,19 @@ std::optional<CompiledKernel> ReadOnlyStore::find(const KernelKey& key) const {
   const TrustedFile opened = open_trusted(folder_ / kernel_file_path(key), problem);
   if (!opened.file || opened.bytes > kMaxFileBytes) return std::nullopt;
   return decode_kernel_file(read_at(opened.file, 0, static_cast<std::size_t>(opened.bytes)), key, problem);
+}
+
+std::string ReadOnlyStore::tuning() const {
+  std::string lines;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "tuning", error)) {
+    std::string problem;
+    const TrustedFile opened = open_trusted(entry.path(), problem);
+    if (!opened.file || opened.bytes > kMaxRecordBytes || entry.path().extension() != ".json") continue;
+    lines += read_at(opened.file, 0, static_cast<std::size_t>(opened.bytes));
+    if (!lines.ends_with('\n')) lines += '\n';
+  }
+  return lines;
 }
 
 }  // namespace ingot

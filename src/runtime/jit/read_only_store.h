@@ -1,5 +1,5 @@
-// Another user's store of kernels, as a tier: a folder in the layout of kernel_store.h that is only read. Nothing in it
-// is touched, moved or removed.
+// Another user's store, as a tier: a folder in the layout of kernel_store.h and tuning_store.h that is only read.
+// Nothing in it is touched, moved or removed.
 #pragma once
 
 #include <filesystem>
@@ -16,6 +16,7 @@ class ReadOnlyStore final : public KernelTier {
   static std::unique_ptr<ReadOnlyStore> open(const std::filesystem::path& folder, std::string& problem);
 
   std::optional<CompiledKernel> find(const KernelKey& key) const override;
+  std::string tuning() const override;
   const std::string& name() const override { return name_; }
 
  private:

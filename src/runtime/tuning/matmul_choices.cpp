@@ -10,9 +10,8 @@
 
 namespace ingot {
 
-MatmulChoices::MatmulChoices(Tuning tuning, TuningStore& store, std::filesystem::path file, TuningMachine machine,
-                             Warn warn)
-    : tuning_(tuning), store_(&store), file_(std::move(file)), machine_(std::move(machine)), warn_(std::move(warn)) {}
+MatmulChoices::MatmulChoices(Tuning tuning, TuningSources sources, TuningMachine machine, Warn warn)
+    : tuning_(tuning), sources_(std::move(sources)), machine_(std::move(machine)), warn_(std::move(warn)) {}
 
 const MatmulSpec* MatmulChoices::find(const MatmulCall& call) {
   if (tuning_ == Tuning::off) return nullptr;
@@ -30,39 +29,54 @@ std::size_t MatmulChoices::size() {
 // Without records GEMMs are only slower, so nothing here may make the call that triggers the reading fail.
 void MatmulChoices::load() noexcept {
   try {
-    std::vector<TuningRecord> records;
-    if (file_.empty()) {
-      records = store_->load();
-    } else {
-      TuningFile file = read_tuning_file(file_);
-      records = std::move(file.records);
-      if (file.damaged > 0) {
-        warn(
-            fmt::format("tuning file {}: {}; {} of its lines are ignored", file_.string(), file.problem, file.damaged));
-      }
+    const bool from_file = !sources_.file.empty();
+    const Foreign foreign = add(from_file ? read_file() : sources_.store->load());
+    if (foreign.count > 0) {
+      warn(fmt::format("{} tuning {} another machine's ({}) and {} ignored; `ingot tune` makes this one's",
+                       foreign.count, foreign.count == 1 ? "record is" : "records are", foreign.how,
+                       foreign.count == 1 ? "is" : "are"));
     }
-    std::size_t foreign = 0;
-    std::string how;
-    for (const TuningRecord& record : records) {
-      std::string differs = difference(record.machine, machine_);
-      if (differs.empty()) {
-        add(record);
-      } else if (foreign++ == 0) {
-        how = std::move(differs);
-      }
-    }
-    if (foreign > 0) {
-      warn(fmt::format("{} tuning {} another machine's ({}) and {} ignored; `ingot tune` makes this one's", foreign,
-                       foreign == 1 ? "record is" : "records are", how, foreign == 1 ? "is" : "are"));
-    }
+    if (from_file || !sources_.tiers) return;
+    for (const TuningText& tier : sources_.tiers()) load_tier(tier);
   } catch (const std::exception& error) {
     warn(fmt::format("tuning records cannot be read, and kernels are chosen without them: {}", error.what()));
   }
 }
 
-void MatmulChoices::add(const TuningRecord& record) {
-  const MatmulCall call{.spec = record.spec, .size = record.size};
-  table_.insert({.hash = hash_value(call), .call = call, .chosen = record.chosen}, matching(call));
+std::vector<TuningRecord> MatmulChoices::read_file() {
+  TuningFile file = read_tuning_file(sources_.file);
+  if (file.damaged > 0) {
+    warn(fmt::format("tuning file {}: {}; {} of its lines are ignored", sources_.file.string(), file.problem,
+                     file.damaged));
+  }
+  return std::move(file.records);
+}
+
+// A bundle may serve several kinds of machines, so that records of others are nothing to tell, unless all are.
+void MatmulChoices::load_tier(const TuningText& tier) {
+  const TuningFile read = parse_tuning_lines(tier.lines);
+  if (read.damaged > 0) {
+    warn(fmt::format("tuning records of {}: {}; {} of its lines are ignored", tier.path, read.problem, read.damaged));
+  }
+  const Foreign foreign = add(read.records);
+  if (foreign.count > 0 && foreign.count == read.records.size()) {
+    warn(fmt::format("none of the {} tuning records of {} is this machine's ({})", foreign.count, tier.path,
+                     foreign.how));
+  }
+}
+
+MatmulChoices::Foreign MatmulChoices::add(const std::vector<TuningRecord>& records) {
+  Foreign foreign;
+  for (const TuningRecord& record : records) {
+    std::string differs = difference(record.machine, machine_);
+    if (!differs.empty()) {
+      if (foreign.count++ == 0) foreign.how = std::move(differs);
+      continue;
+    }
+    const MatmulCall call{.spec = record.spec, .size = record.size};
+    table_.insert({.hash = hash_value(call), .call = call, .chosen = record.chosen}, matching(call));
+  }
+  return foreign;
 }
 
 void MatmulChoices::warn(const std::string& text) const {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "ingot/codegen/matmul.h"
 #include "ingot/runtime/tuning/tuning_record.h"
@@ -22,13 +23,28 @@ namespace ingot {
 // so that every run chooses the same kernels.
 enum class Tuning : std::uint8_t { on, off, frozen };
 
+// Lines of tuning records (tuning_file.h), and the path of the bundle or store that they come from.
+struct TuningText {
+  std::string path;
+  std::string lines;
+};
+
+// Where records come from: the store first, then the tiers in their order; the first record of a matmul counts. With a
+// `file`, they come from it alone.
+struct TuningSources {
+  TuningStore* store = nullptr;  // outlives the choices
+  std::filesystem::path file{};
+  std::function<std::vector<TuningText>()> tiers{};  // asked once
+};
+
 class MatmulChoices {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  // With a `file`, records come from it (tuning_file.h) and the store is ignored. `warn` gets one line about records of
-  // another machine and one about damaged records of the file; the store itself reports its damaged ones.
-  MatmulChoices(Tuning tuning, TuningStore& store, std::filesystem::path file, TuningMachine machine, Warn warn = {});
+  // `warn` gets one line about the store's or the file's records of another machine, one about damaged records of the
+  // file, and for each tier one about damaged records and one if it has no record for this machine; the store itself
+  // reports its damaged ones.
+  MatmulChoices(Tuning tuning, TuningSources sources, TuningMachine machine, Warn warn = {});
 
   // For a call whose spec names no kernel: the spec with its kernel, or null if there is no record. The result lives as
   // long as this object.
@@ -42,17 +58,23 @@ class MatmulChoices {
     MatmulCall call;
     MatmulSpec chosen;
   };
+  // Records of other machines, and how the first of them differs from this one.
+  struct Foreign {
+    std::size_t count = 0;
+    std::string how{};
+  };
 
   void load_once() {
     std::call_once(loaded_, [this] { load(); });
   }
   void load() noexcept;
-  void add(const TuningRecord& record);
+  void load_tier(const TuningText& tier);
+  std::vector<TuningRecord> read_file();
+  Foreign add(const std::vector<TuningRecord>& records);
   void warn(const std::string& text) const;
 
   Tuning tuning_;
-  TuningStore* store_;
-  std::filesystem::path file_;
+  TuningSources sources_;
   TuningMachine machine_;
   Warn warn_;
   std::once_flag loaded_;

@@ -14,9 +14,7 @@ namespace ingot {
 
 namespace fs = std::filesystem;
 
-TuningFile read_tuning_file(const fs::path& path, const std::function<bool()>& stop) {
-  constexpr std::uint64_t kMostBytes = std::uint64_t{2} << 30;  // millions of records
-  const std::string text = read_file(path, kMostBytes, "`ingot tune --export` writes one");
+TuningFile parse_tuning_lines(std::string_view text, const std::function<bool()>& stop) {
   TuningFile file;
   std::string_view rest = text;
   for (int number = 1; !rest.empty(); ++number) {
@@ -34,6 +32,11 @@ TuningFile read_tuning_file(const fs::path& path, const std::function<bool()>& s
     }
   }
   return file;
+}
+
+TuningFile read_tuning_file(const fs::path& path, const std::function<bool()>& stop) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{2} << 30;  // millions of records
+  return parse_tuning_lines(read_file(path, kMostBytes, "`ingot tune --export` writes one"), stop);
 }
 
 void write_tuning_file(const fs::path& path, std::span<const TuningRecord> records) {

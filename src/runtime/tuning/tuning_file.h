@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ingot/runtime/tuning/tuning_record.h"
@@ -19,7 +20,9 @@ struct TuningFile {
   bool stopped = false;   // before the end
 };
 
-// Throws Error{not_found, io_failed}. `stop` is asked before each line.
+// The records of a file's text. `stop` is asked before each line.
+TuningFile parse_tuning_lines(std::string_view text, const std::function<bool()>& stop = {});
+// Throws Error{not_found, io_failed}.
 TuningFile read_tuning_file(const std::filesystem::path& path, const std::function<bool()>& stop = {});
 // All or nothing; what is no regular file, such as a FIFO, is written into. Throws Error{io_failed}.
 void write_tuning_file(const std::filesystem::path& path, std::span<const TuningRecord> records);

@@ -8,9 +8,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "ingot/runtime/util/environment.h"
@@ -137,6 +139,30 @@ Library Library::open_cuda(const std::vector<std::string>& names, const std::str
       "{} was not found in {}{}; set INGOT_CUDA_ROOT to a CUDA toolkit, or to the folder of an nvidia "
       "wheel of Python that holds lib/{}",
       wanted, fmt::join(searched_texts, "; "), broken, names.empty() ? "" : names.front());
+  return {};
+}
+
+std::string find_cuda_program(const std::string& name, const std::string& explicit_root, std::string& problem) {
+  std::vector<fs::path> folders;
+  std::vector<std::string> texts;
+  for (const SearchPath& searched : search_paths(explicit_root == Library::kNowhere ? "" : explicit_root)) {
+    if (searched.loader) continue;
+    texts.push_back(searched.text);
+    for (const fs::path& libraries : searched.folders) folders.push_back(libraries.parent_path() / "bin");
+  }
+  const std::string path = environment("PATH").value_or("");
+  for (std::string_view rest = path; !rest.empty();) {
+    const std::string_view folder = rest.substr(0, rest.find(':'));
+    if (folder.starts_with('/')) folders.emplace_back(folder);
+    rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
+  }
+  for (const fs::path& folder : folders) {
+    if (::access((folder / name).c_str(), X_OK) == 0) return (folder / name).string();
+  }
+  problem = fmt::format(
+      "was not found in {}; PATH; set INGOT_CUDA_ROOT to a CUDA toolkit, or install NVIDIA's Python wheel "
+      "nvidia-cuda-{}",
+      fmt::join(texts, "; "), name);
   return {};
 }
 

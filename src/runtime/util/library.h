@@ -1,4 +1,5 @@
-// Opens shared libraries (cuBLASLt, NVRTC, the driver, NVTX) at run time, and knows where CUDA's are installed.
+// Opens shared libraries (cuBLASLt, NVRTC, the driver, NVTX) at run time, and knows where CUDA's libraries and programs
+// are installed.
 #pragma once
 
 #include <string>
@@ -34,5 +35,9 @@ class Library {
   void* handle_ = nullptr;
   std::string path_;
 };
+
+// The path of one of the toolkit's programs ("nvdisasm"), looked for beside the libraries (see open_cuda) and in PATH.
+// If there is none, returns an empty string and sets `problem` to the paths searched and what to do.
+std::string find_cuda_program(const std::string& name, const std::string& explicit_root, std::string& problem);
 
 }  // namespace ingot

@@ -301,6 +301,7 @@ void StoreDirectory::quarantine(const FileDescriptor& root, const std::string& n
   const std::string kept_name = fs::path(name).filename().string() + "." + random_name();
   const bool moved = folder && renameat(root.get(), name.c_str(), folder.get(), kept_name.c_str()) == 0;
   if (!moved && errno == ENOENT) return;  // another process was faster
+  ++quarantined_;
   if (moved) {
     std::vector<Entry> kept = list(folder);
     std::ranges::sort(kept, std::greater{}, [](const Entry& file) { return order(file.state.st_ctim); });

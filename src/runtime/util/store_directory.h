@@ -9,6 +9,7 @@
 // is remembered between calls, and nothing is flushed (fsync): a file torn by a power failure fails its check.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <ctime>
 #include <filesystem>
@@ -65,6 +66,8 @@ class StoreDirectory {
   FileDescriptor open() const;
   // Why nothing is kept, or empty if the store works. Creates the directory if it is missing, to find out.
   std::string disabled_reason() const;
+  // How many files this object has moved aside.
+  std::int64_t quarantined() const { return quarantined_; }
   // Warns with the caller's text, unless this object has warned already.
   void warn_once(const std::string& text);
 
@@ -81,6 +84,7 @@ class StoreDirectory {
   Warn warn_;
   Words words_;
   bool switched_off_;  // by an empty root
+  std::atomic<std::int64_t> quarantined_{0};
 
   mutable std::mutex mutex_;  // guards the rest; not held during disk work
   std::string problem_;       // of the last publish; empty where it worked
