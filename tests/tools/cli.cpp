@@ -98,7 +98,8 @@ BOOST_AUTO_TEST_CASE(version_and_help) {
 
 BOOST_AUTO_TEST_CASE(output_that_cannot_be_written_is_an_error) {
   for (const char* const arguments : {"--help", "--version", "show --help", "info", "info --json",
-                                      "tune --list --set llama3-8b", "tune --list --json --set llama3-8b"}) {
+                                      "tune --list --set llama3-8b", "tune --list --json --set llama3-8b", "--help-all",
+                                      "man", "completion bash", "bench --list", "bench --list --json"}) {
     for (const char* const stdout_to : {">/dev/full", ">&-"}) {
       const Result result = run(arguments, "INGOT_DEVICE=cpu", stdout_to);
       BOOST_TEST(result.code == 1, arguments << " " << stdout_to << " ended with " << result.code);
@@ -127,13 +128,93 @@ BOOST_AUTO_TEST_CASE(the_specs_of_the_help_are_specs) {
 }
 
 BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
-  for (const char* arguments : {"", "frobnicate", "show", "info --yaml", "show 'amax bf16 scale=row' --ptx --source",
-                                "show 'amax bf16 scale=row' --json --ptx", "show 'amax bf16 scale=row' --ptx --sass"}) {
+  for (const char* arguments :
+       {"", "frobnicate", "show", "info --yaml", "show 'amax bf16 scale=row' --ptx --source",
+        "show 'amax bf16 scale=row' --json --ptx", "show 'amax bf16 scale=row' --ptx --sass", "bench",
+        "bench frobnicate", "bench --list gemm", "bench --json", "completion", "man info --folder pages"}) {
     const Result result = run(arguments);
     BOOST_TEST(result.code == 2, "`ingot " << arguments << "` ended with " << result.code);
     BOOST_TEST(result.out == "");
-    BOOST_TEST(result.err != "");
+    BOOST_TEST(result.err.starts_with("ingot: error: "), result.err);
+    BOOST_TEST(std::count(result.err.begin(), result.err.end(), '\n') == 1, result.err);
   }
+}
+
+BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
+  const auto check = [](const char* arguments, const std::string& message) {
+    BOOST_TEST(run(arguments).err == "ingot: error: " + message + "\n");
+  };
+  check("info --yaml", "info: the following argument was not expected: --yaml; see `ingot info --help`");
+  check("show", "show: spec is required; see `ingot show --help`");
+  check("warm --jobs 0", "warm: --jobs: Value 0 not in range 1 to 4096; see `ingot warm --help`");
+  check("bench --list gemm", "bench: --list excludes the name of a benchmark; see `ingot bench --help`");
+  check("bench",
+        "bench: a command is missing: cast, choice, compile, gemm, linear or weight_only; see `ingot bench --help`");
+  check("bench frobnicate",
+        "no command \"bench frobnicate\"; expected cast, choice, compile, gemm, linear or weight_only");
+  const Result nothing = run("");
+  BOOST_TEST(nothing.err.starts_with("ingot: error: a command is missing: info, show, "), nothing.err);
+  BOOST_TEST(nothing.err.ends_with("; see `ingot --help`\n"), nothing.err);
+}
+
+BOOST_AUTO_TEST_CASE(man_and_completion_of_what_there_is_not) {
+  const Result page = run("man frobnicate");
+  BOOST_TEST(page.code == 1);
+  BOOST_TEST(page.err.starts_with("ingot: error: man: \"frobnicate\" must be one of ingot, info, show, "), page.err);
+  const Result shell = run("completion fish");
+  BOOST_TEST(shell.code == 1);
+  BOOST_TEST(shell.err == "ingot: error: completion: \"fish\" must be bash or zsh\n");
+  const Result folder = run("man --folder /dev/null/pages");
+  BOOST_TEST(folder.code == 1);
+  CHECK_CONTAINS(folder.err, "ingot: error: /dev/null/pages: cannot be made: Not a directory");
+}
+
+// A copy of the program, with programs beside it that stand in for benchmarks.
+BOOST_AUTO_TEST_CASE(bench_becomes_the_benchmark) {
+  const Folder folder;
+  fs::create_directories(folder / "bin");
+  fs::create_directories(folder / "bench");
+  const fs::path program = folder / "bin/ingot";
+  fs::copy_file(INGOT_PROGRAM, program);
+  const auto stand_in = [&](const std::string& file, const std::string& text) {
+    fs::create_directories((folder / file).parent_path());
+    std::ofstream(folder / file) << text;
+    fs::permissions(folder / file, fs::perms::owner_all);
+  };
+  stand_in("bench/bench_gemm", "#!/bin/sh\nfor word; do echo \"[$word]\"; done\nexit 77\n");
+  stand_in("bench/bench_cast", "no program");
+  const auto bench = [&](const std::string& arguments) {
+    const std::string command = "'" + program.string() + "' bench " + arguments + " >'" + (folder / "out").string() +
+                                "' 2>'" + (folder / "err").string() + "'";
+    const int status = std::system(command.c_str());
+    return Result{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder / "out"), read(folder / "err")};
+  };
+  const Result passed = bench("gemm --host --filter 'a b' info --list --help -x --json=f.json gemm");
+  BOOST_TEST(passed.code == 77, passed.err);
+  BOOST_TEST(passed.out == "[--host]\n[--filter]\n[a b]\n[info]\n[--list]\n[--help]\n[-x]\n[--json=f.json]\n[gemm]\n");
+
+  const std::string installed = (folder / "libexec/ingot").string();
+  const Result missing = bench("linear --quick");
+  BOOST_TEST(missing.code == 1);
+  BOOST_TEST(missing.err ==
+             "ingot: error: bench_linear: is neither in " + installed + " nor in " + (folder / "bench").string() +
+                 "; build it (cmake --build <build folder> --target bench_linear), or install a build that "
+                 "has benchmarks (INGOT_BENCH=ON)\n");
+  const Result broken = bench("cast");
+  BOOST_TEST(broken.code == 1);
+  BOOST_TEST(broken.err ==
+             "ingot: error: " + (folder / "bench/bench_cast").string() + ": cannot be run: Exec format error\n");
+
+  stand_in("libexec/ingot/bench_gemm", "#!/bin/sh\necho installed\n");
+  BOOST_TEST(bench("gemm").out == "installed\n");
+  const Result listed = bench("--list");
+  BOOST_TEST(listed.code == 0);
+  CHECK_CONTAINS(listed.out, "gemm         FP8 GEMMs, against cuBLASLt's in the same run\n");
+  CHECK_CONTAINS(listed.out, "with every recipe (not built)\n");
+  const json list = json::parse(bench("--list --json").out);
+  BOOST_TEST(list.at(3).at("name") == "gemm");
+  BOOST_TEST(list.at(3).at("program") == installed + "/bench_gemm");
+  BOOST_TEST(list.at(4).at("program") == "");
 }
 
 BOOST_AUTO_TEST_CASE(an_unknown_command_is_named_with_those_there_are) {

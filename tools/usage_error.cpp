@@ -1,0 +1,52 @@
+#include "usage_error.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+namespace ingot::tools {
+namespace {
+
+// CLI11's sentence without its capital and in one line.
+std::string sentence(std::string_view text) {
+  std::string line(text);
+  std::ranges::replace(line, '\n', ' ');
+  if (line.starts_with("The ")) line.front() = 't';
+  return line;
+}
+
+}  // namespace
+
+std::string command_names(const CLI::App& app) {
+  const auto commands = app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
+  std::string names;
+  for (const CLI::App* command : commands) {
+    if (!names.empty()) names += command == commands.back() ? " or " : ", ";
+    names += command->get_name();
+  }
+  return names;
+}
+
+std::string usage_error(const CLI::App& program, const CLI::ParseError& error) {
+  const CLI::App* app = &program;
+  std::string path;  // "cache list"
+  while (!app->get_subcommands().empty() && !app->get_subcommands().front()->get_prefix_command()) {
+    app = app->get_subcommands().front();
+    path += (path.empty() ? "" : " ") + app->get_name();
+  }
+  const std::string names = command_names(*app);
+  const std::string help = fmt::format("; see `{}{}{} --help`", program.get_name(), path.empty() ? "" : " ", path);
+  const std::vector<std::string> left = app->remaining();
+  const bool unknown_command = !names.empty() && !left.empty() && !left.front().starts_with('-');
+  if (unknown_command) {
+    return fmt::format("no command \"{}{}{}\"; expected {}", path, path.empty() ? "" : " ", left.front(), names);
+  }
+  const bool no_command = !names.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  const std::string text = no_command ? "a command is missing: " + names : sentence(error.what());
+  return (path.empty() ? "" : path + ": ") + text + help;
+}
+
+}  // namespace ingot::tools
