@@ -110,8 +110,8 @@ std::string tag_of(const OptionText& option) {
     if (!tag.empty()) tag += ", ";
     tag += option.positional ? italic(name) : bold(name);
   }
-  if (!option.value.empty() && !option.positional) tag += " " + italic(option.value);
-  if (option.list) tag += "[," + italic(option.value) + "...]";
+  if (!option.value.empty() && !option.positional) tag += fmt::format(" {}", italic(option.value));
+  if (option.list) tag += fmt::format("[,{}...]", italic(option.value));
   return tag;
 }
 
@@ -136,15 +136,15 @@ void add_options(Page& page, const CommandText& command) {
 void add_synopsis(Page& page, const CommandText& command) {
   std::string line = bold(command.path);
   const auto is_option = [](const OptionText& option) { return !option.positional; };
-  if (std::ranges::any_of(command.options, is_option)) line += " [" + italic("options") + "]";
+  if (std::ranges::any_of(command.options, is_option)) line += fmt::format(" [{}]", italic("options"));
   for (const OptionText& option : command.options) {
     if (!option.positional) continue;
     const std::string name = italic(option.names.front()) + (option.repeatable ? "..." : "");
-    line += option.required ? " " + name : " [" + name + "]";
+    line += option.required ? fmt::format(" {}", name) : fmt::format(" [{}]", name);
   }
-  if (!command.commands.empty()) line += " " + italic("command");
+  if (!command.commands.empty()) line += fmt::format(" {}", italic("command"));
   const bool passes_on = std::ranges::any_of(command.commands, &CommandText::passes_on);
-  if (passes_on || command.passes_on) line += " [" + italic("its options") + "...]";
+  if (passes_on || command.passes_on) line += fmt::format(" [{}...]", italic("its options"));
   page.line(line);
 }
 

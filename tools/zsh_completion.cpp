@@ -79,7 +79,7 @@ std::string function_of(const CommandText& command) {
 
 std::string functions_of(const CommandText& command) {
   std::string text = function_of(command);
-  for (const CommandText& nested : command.commands) text += "\n" + functions_of(nested);
+  for (const CommandText& nested : command.commands) text += fmt::format("\n{}", functions_of(nested));
   return text;
 }
 

@@ -81,7 +81,7 @@ class Documents(unittest.TestCase):
             page = self.pages[name].replace("\\-", "-")
             self.assertIn(command.split()[-1], page)
             for option in options:
-                self.assertIn(f"\\fB{option}\\fR", page, f"{name}(1) does not name {option} of {command}")
+                self.assertTrue(f"\\fB{option}\\fR" in page, f"{name}(1) does not name {option} of {command}")
 
     def test_pages_have_their_sections(self):
         for name, page in self.pages.items():
