@@ -169,6 +169,27 @@ BOOST_AUTO_TEST_CASE(man_and_completion_of_what_there_is_not) {
   CHECK_CONTAINS(folder.err, "ingot: error: /dev/null/pages: cannot be made: Not a directory");
 }
 
+// venv/bin/ingot, where nothing says which environment is active.
+BOOST_AUTO_TEST_CASE(finds_the_wheels_of_the_environment_that_it_is_installed_in) {
+  const Folder folder;
+  const fs::path wheels = folder / "venv/lib/python3.11/site-packages/nvidia";
+  fs::create_directories(folder / "venv/bin");
+  fs::create_directories(wheels);
+  fs::copy_file(INGOT_PROGRAM, folder / "venv/bin/ingot");
+  fs::create_directory_symlink(INGOT_CUDA_ROOT, wheels / "cu13");
+  const auto finds_them = [&] {
+    const std::string command = "env -u VIRTUAL_ENV -u CUDA_PATH -u CUDA_HOME -u INGOT_CUDA_ROOT HOME='" +
+                                (folder / "home").string() + "' INGOT_DEVICE=cpu '" +
+                                (folder / "venv/bin/ingot").string() + "' info --json >'" + (folder / "out").string() +
+                                "'";
+    BOOST_REQUIRE(std::system(command.c_str()) == 0);
+    return contains(read(folder / "out"), (wheels / "cu13").string());
+  };
+  BOOST_TEST(finds_them());
+  fs::permissions(folder / "venv", fs::perms::all);  // anybody may have put libraries there
+  BOOST_TEST(!finds_them());
+}
+
 // A copy of the program, with programs beside it that stand in for benchmarks.
 BOOST_AUTO_TEST_CASE(bench_becomes_the_benchmark) {
   const Folder folder;

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <link.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include <utility>
 
 #include "ingot/runtime/util/environment.h"
+#include "ingot/runtime/util/trusted_file.h"
 
 namespace ingot {
 namespace {
@@ -45,6 +48,41 @@ std::vector<fs::path> wheel_folders(const fs::path& prefix) {
   return folders;
 }
 
+// The file that this code is a part of: a program, libingot.so or the Python module. Empty if it cannot be told, and in
+// a setuid program, whose file its caller may have linked to elsewhere.
+fs::path own_file() {
+  if (::getauxval(AT_SECURE) != 0) return {};
+  static constexpr char kHere = 0;
+  Dl_info found{};
+  void* map = nullptr;
+  if (::dladdr1(&kHere, &found, &map, RTLD_DL_LINKMAP) == 0) return {};
+  const char* name = static_cast<const link_map*>(map)->l_name;
+  if (name[0] != '\0') return name;
+  std::error_code error;
+  fs::path program = fs::read_symlink("/proc/self/exe", error);
+  return error ? fs::path() : program;
+}
+
+// Nobody but root and the current user can have put anything there.
+bool is_trusted(const fs::path& folder) {
+  struct stat state {};
+  return ::stat(folder.c_str(), &state) == 0 && distrust_owner(state).empty() &&
+         (state.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+// The Python environment that Ingot is installed in: <prefix>/bin/ingot, or
+// <prefix>/lib/python3.11/site-packages/ingot/_core.so. Empty if it has no wheels or others can write it.
+std::string own_environment() {
+  const fs::path file = own_file();
+  fs::path prefix = file.parent_path().parent_path();
+  for (fs::path folder = file; folder.has_relative_path(); folder = folder.parent_path()) {
+    if (folder.filename().string().starts_with("python3") && folder.parent_path().filename() == "lib") {
+      prefix = folder.parent_path().parent_path();
+    }
+  }
+  return is_trusted(prefix) && !wheel_folders(prefix).empty() ? prefix.string() : "";
+}
+
 // One of the paths searched for a library: its name in messages and its folders. `loader`: the dynamic loader's own
 // path.
 struct SearchPath {
@@ -66,10 +104,13 @@ std::vector<SearchPath> search_paths(const std::string& explicit_root) {
   }
   list.push_back({"the loader's path", {}, true});
   list.push_back(toolkit("", "/usr/local/cuda"));
-  std::vector<std::string> prefixes{environment("VIRTUAL_ENV").value_or(""), environment("HOME").value_or(""),
-                                    "/usr/local", "/usr"};
-  if (!prefixes[1].empty()) prefixes[1] += "/.local";
-  std::erase(prefixes, "");
+  const std::string home = environment("HOME").value_or("");
+  std::vector<std::string> prefixes;
+  for (const std::string& prefix :
+       {environment("VIRTUAL_ENV").value_or(""), own_environment(), home.empty() ? "" : home + "/.local",
+        std::string("/usr/local"), std::string("/usr")}) {
+    if (!prefix.empty() && std::ranges::find(prefixes, prefix) == prefixes.end()) prefixes.push_back(prefix);
+  }
   SearchPath wheels{fmt::format("the nvidia wheels of Python in {}", fmt::join(prefixes, ", ")), {}};
   for (const std::string& prefix : prefixes) {
     const std::vector<fs::path> folders = wheel_folders(prefix);

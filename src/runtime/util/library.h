@@ -17,9 +17,9 @@ class Library {
   Library& operator=(Library&& other) noexcept;
 
   // Opens the first of `names` found in: `explicit_root` (and its lib64, lib), CUDA_PATH / CUDA_HOME, the loader's own
-  // path, /usr/local/cuda, Python's nvidia wheels ($VIRTUAL_ENV, the user's and the system's site-packages). If there
-  // is none, returns an empty library and sets `problem` to the paths searched and what to do. If `explicit_root` is
-  // kNowhere (INGOT_CUDA_ROOT=none), no CUDA library is used at all.
+  // path, /usr/local/cuda, Python's nvidia wheels ($VIRTUAL_ENV, the environment that Ingot is installed in, the user's
+  // and the system's site-packages). If there is none, returns an empty library and sets `problem` to the paths
+  // searched and what to do. If `explicit_root` is kNowhere (INGOT_CUDA_ROOT=none), no CUDA library is used at all.
   static constexpr std::string_view kNowhere = "none";
   static Library open_cuda(const std::vector<std::string>& names, const std::string& explicit_root,
                            std::string& problem);
