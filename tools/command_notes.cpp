@@ -103,6 +103,20 @@ CommandNotes warm_notes() {
       .files = {kStore}};
 }
 
+CommandNotes cache_notes() {
+  return {.about =
+              {"Looks after the kernel store. Every run keeps what it compiles there, and finds it the next time; what "
+               "is removed is compiled again when it is needed."},
+          .examples = {{"ingot cache stat", "how much there is, and whether anything is damaged"},
+                       {"ingot cache prune --max-size 500M", "remove what was used longest ago"},
+                       {"ingot cache export model.bundle", "one file that other machines and users can read"}},
+          .exit_codes = {kWell, kError, kUsage},
+          .environment = variables({"INGOT_CACHE_DIR", "INGOT_CACHE_TIERS", "INGOT_CUDA_ROOT"}),
+          .files = {kStore,
+                    {"<store>/quarantine", "Files that failed their check, at most 16."},
+                    {"<store>/tmp", "Files that are being written."}}};
+}
+
 CommandNotes bench_notes() {
   return {
       .about = {"Runs a benchmark by its name, with all that follows the name as its command line: ingot bench gemm "
@@ -140,27 +154,46 @@ CommandNotes completion_notes() {
                  "Where an installation puts the scripts."}}};
 }
 
-void add_footers(CLI::App& command) {
+std::string footer_of(const CommandNotes& notes) {
+  std::string text;
+  const auto add = [&](const char* title, const std::vector<NotedTerm>& terms, auto print) {
+    if (terms.empty()) return;
+    text += fmt::format("\n{}:\n", title);
+    for (const NotedTerm& each : terms) text += print(each);
+  };
+  add("Examples", notes.examples,
+      [](const NotedTerm& each) { return fmt::format("  {}\n      {}\n", each.term, each.meaning); });
+  add("Exit codes", notes.exit_codes,
+      [](const NotedTerm& each) { return fmt::format("  {:<5}{}\n", each.term, each.meaning); });
+  if (!text.empty()) text.pop_back();
+  return text;
+}
+
+// `path`: "cache list".
+void add_footers(CLI::App& command, const std::string& path) {
   if (command.get_prefix_command()) return;  // its help is that of another program
+  CommandNotes notes = notes_of(path);
   const std::string footer = command.get_footer();
-  if (footer.find("Exit code") == std::string::npos) {  // otherwise it has said so itself
-    command.footer(footer + (footer.empty() ? "" : "\n") + footer_of(notes_of(command.get_name())));
+  if (tells_exit_codes(footer)) notes.exit_codes.clear();
+  const std::string noted = footer_of(notes);
+  command.footer(footer + (footer.empty() || noted.empty() ? "" : "\n") + noted);
+  for (CLI::App* nested : command.get_subcommands([](CLI::App*) { return true; })) {
+    add_footers(*nested, (command.get_parent() == nullptr ? "" : path + " ") + nested->get_name());
   }
-  for (CLI::App* nested : command.get_subcommands([](CLI::App*) { return true; })) add_footers(*nested);
 }
 
 }  // namespace
 
-CommandNotes notes_of(std::string_view name) {
+CommandNotes notes_of(std::string_view path) {
   struct Named {
     std::string_view name;
     CommandNotes (*notes)();
   };
-  static constexpr std::array kNotes{Named{"ingot", program_notes}, Named{"info", info_notes},
-                                     Named{"show", show_notes},     Named{"tune", tune_notes},
-                                     Named{"warm", warm_notes},     Named{"bench", bench_notes},
-                                     Named{"man", man_notes},       Named{"completion", completion_notes}};
-  const auto found = std::ranges::find(kNotes, name, &Named::name);
+  static constexpr std::array kNotes{
+      Named{"ingot", program_notes}, Named{"info", info_notes}, Named{"show", show_notes},
+      Named{"tune", tune_notes},     Named{"warm", warm_notes}, Named{"cache", cache_notes},
+      Named{"bench", bench_notes},   Named{"man", man_notes},   Named{"completion", completion_notes}};
+  const auto* const found = std::ranges::find(kNotes, path, &Named::name);
   return found == kNotes.end() ? CommandNotes{.exit_codes = {kWell, kError, kUsage}} : found->notes();
 }
 
@@ -187,27 +220,18 @@ std::span<const NotedTerm> environment_variables() {
                 "on (the default), off: ignore tuning records, or frozen: use them and let nothing write them."},
       NotedTerm{"INGOT_TUNING_FILE", "Take tuning records from this exported file instead of the store."},
       NotedTerm{"INGOT_GEMM_MANIFEST", "A file in which a run notes its GEMMs, for `ingot tune --manifest`."},
+      NotedTerm{"INGOT_WARM", "A recording whose kernels are compiled in the background from the start."},
+      NotedTerm{"INGOT_LOG", "1: a line on stderr for each kernel, from where it came and how long that took."},
+      NotedTerm{"INGOT_STATS",
+                "1: a line on stderr when a context ends, with the kernels compiled and read, and launches."},
       NotedTerm{"INGOT_RECORD",
                 "A file in which a run notes the kernels and matmuls that it asks for, for `ingot warm "
                 "--recording` and `ingot tune --manifest`."}};
   return kVariables;
 }
 
-std::string footer_of(const CommandNotes& notes) {
-  std::string text;
-  const auto add = [&](const char* title, const std::vector<NotedTerm>& terms, auto print) {
-    if (terms.empty()) return;
-    text += fmt::format("\n{}:\n", title);
-    for (const NotedTerm& each : terms) text += print(each);
-  };
-  add("Examples", notes.examples,
-      [](const NotedTerm& each) { return fmt::format("  {}\n      {}\n", each.term, each.meaning); });
-  add("Exit codes", notes.exit_codes,
-      [](const NotedTerm& each) { return fmt::format("  {:<5}{}\n", each.term, each.meaning); });
-  if (!text.empty()) text.pop_back();
-  return text;
-}
+bool tells_exit_codes(std::string_view footer) { return footer.find("Exit code") != std::string_view::npos; }
 
-void add_notes(CLI::App& program) { add_footers(program); }
+void add_notes(CLI::App& program) { add_footers(program, program.get_name()); }
 
 }  // namespace ingot::tools

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,17 +26,18 @@ struct CommandNotes {
   std::vector<NotedTerm> files{};
 };
 
-// `name`: "warm", or "ingot" for the program. A command that has no notes of its own has the common exit codes.
-CommandNotes notes_of(std::string_view name);
+// `path`: "warm", "cache list", or "ingot" for the program. A command that has no notes of its own has the common exit
+// codes.
+CommandNotes notes_of(std::string_view path);
 
 // Every environment variable that the library reads, in the order of docs/environment.md.
 std::span<const NotedTerm> environment_variables();
 
-// Examples and exit codes, as a help ends with them.
-std::string footer_of(const CommandNotes& notes);
+// Has a command said so itself?
+bool tells_exit_codes(std::string_view footer);
 
-// Appends examples and exit codes to the help of every command that says nothing of exit codes itself. To be
-// called when all are registered.
+// Appends examples and exit codes to the help of every command, but no exit codes where a command has told them itself.
+// To be called when all are registered.
 void add_notes(CLI::App& program);
 
 }  // namespace ingot::tools

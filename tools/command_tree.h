@@ -30,12 +30,13 @@ struct CommandText {
   std::string name;  // "warm"
   std::string path;  // as it is typed: "ingot warm"
   std::string description;
-  std::string footer;
+  std::string footer;                 // what it says itself, without notes
   std::vector<OptionText> options;    // positionals too; those that are hidden are left out
   std::vector<CommandText> commands;  // likewise
   bool passes_on = false;             // the rest of the command line goes to another program
 };
 
+// To be called when all is registered, and before add_notes().
 CommandText command_tree(const CLI::App& program);
 
 // The page of a command: "ingot", "ingot-warm".

@@ -205,21 +205,21 @@ void add_bench(CLI::App& app, tools::BenchOptions& options) {
   });
 }
 
-void add_man(CLI::App& app, tools::ManOptions& options) {
+void add_man(CLI::App& app, const tools::CommandText& tree, tools::ManOptions& options) {
   CLI::App* const command = app.add_subcommand("man", "Print a man page of this program");
   CLI::Option* const name = command->add_option("command", options.command, "The command (default: the program itself)")
                                 ->type_name(tools::kCommandValue);
   command->add_option("--folder", options.folder, "Write all pages to this folder")
       ->type_name(tools::kFolderValue)
       ->excludes(name);
-  command->callback([&] { tools::man(tools::command_tree(app), options); });
+  command->callback([&] { tools::man(tree, options); });
 }
 
-void add_completion(CLI::App& app, tools::CompletionOptions& options) {
+void add_completion(CLI::App& app, const tools::CommandText& tree, tools::CompletionOptions& options) {
   CLI::App* const command =
       app.add_subcommand("completion", "Print a script that completes command lines, for bash or zsh");
   command->add_option("shell", options.shell, "bash or zsh")->type_name(tools::kShellValue)->required();
-  command->callback([&] { tools::completion(tools::command_tree(app), options); });
+  command->callback([&] { tools::completion(tree, options); });
 }
 
 bool has_command(const CLI::App& app, const std::string& name) {
@@ -245,6 +245,7 @@ int run(int argc, char** argv) {
   ingot::tools::TuneOptions tune;
   ingot::tools::WarmOptions warm;
   tools::BenchOptions bench;
+  tools::CommandText tree;  // of all that is registered below
   tools::ManOptions man;
   tools::CompletionOptions completion;
   add_info(app, info);
@@ -252,9 +253,10 @@ int run(int argc, char** argv) {
   add_tune(app, tune, status);
   add_warm(app, warm, status);
   add_bench(app, bench);
-  add_man(app, man);
-  add_completion(app, completion);
+  add_man(app, tree, man);
+  add_completion(app, tree, completion);
   app.set_help_all_flag("--help-all", "Print the help of all commands and exit");  // now: of the program alone
+  tree = tools::command_tree(app);
   tools::add_notes(app);
 
   if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {

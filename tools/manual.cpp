@@ -78,13 +78,13 @@ std::string lower_first(std::string_view text) {
 class Page {
  public:
   void title(const std::string& name, const std::string& version) {
-    text_ += fmt::format(".TH {} 1 \"\" \"ingot {}\" \"Ingot\"\n", escape(upper(name)), version);
+    text_ += fmt::format(".TH {} 1 \"\" \"ingot {}\" \"Ingot\"\n.nh\n.ad l\n", escape(upper(name)), version);
   }
   void section(std::string_view name) { text_ += fmt::format(".SH {}\n", escape(name)); }
   void subsection(std::string_view name) { text_ += fmt::format(".SS {}\n", escape(name)); }
   void line(const std::string& roff) { text_ += roff + "\n"; }
   void paragraph(std::string_view words) {
-    if (!text_.ends_with(".SH DESCRIPTION\n")) text_ += ".PP\n";
+    if (!after_heading()) text_ += ".PP\n";
     text_ += prose(words) + "\n";
   }
   // `tag` is roff.
@@ -100,6 +100,12 @@ class Page {
   std::string take() { return std::move(text_); }
 
  private:
+  // A paragraph there needs no .PP.
+  bool after_heading() const {
+    const std::size_t end = text_.rfind('\n', text_.size() - 2);
+    return text_.compare(end + 1, 4, ".SH ") == 0;
+  }
+
   std::string text_;
 };
 
@@ -168,27 +174,11 @@ void add_commands(Page& page, const CommandText& program, const CommandText& com
   }
 }
 
-// Of commands within the command: how each is called, and its options.
-void add_nested(Page& page, const CommandText& command) {
-  for (const CommandText& each : command.commands) {
-    if (each.passes_on) continue;
-    page.subsection(each.path);
-    add_synopsis(page, each);
-    page.paragraph(each.description + ".");
-    add_options(page, each);
-    add_nested(page, each);
-  }
-}
-
-void add_terms(Page& page, std::string_view title, const std::vector<NotedTerm>& terms) {
-  if (terms.empty()) return;
-  page.section(title);
-  for (const NotedTerm& each : terms) page.tagged(bold(each.term), each.meaning);
-}
-
-// What a command says itself at the end of its help: a heading with indented lines is a section, other text a note.
-void add_footer(Page& page, std::string_view footer) {
-  std::istringstream lines{std::string(footer)};
+// What a command says itself at the end of its help: headings with indented lines, which stay as they are, and prose.
+// `heading` is called with "Specs:", and with each line of prose before it is printed.
+template <class Heading>
+void add_text(Page& page, const std::string& text, const Heading& heading) {
+  std::istringstream lines(text);
   std::vector<std::string> block;
   const auto finish = [&] {
     if (!block.empty()) page.literal(block);
@@ -200,15 +190,44 @@ void add_footer(Page& page, std::string_view footer) {
       continue;
     }
     finish();
-    const bool exit_code = line.starts_with("Exit code");
-    if (line.ends_with(':')) {
-      page.section(exit_code ? "EXIT STATUS" : upper(line.substr(0, line.size() - 1)));
-    } else if (!line.empty()) {
-      page.section(exit_code ? "EXIT STATUS" : "NOTES");
-      page.line(prose(line));
-    }
+    if (line.empty()) continue;
+    heading(line);
+    if (!line.ends_with(':')) page.paragraph(line);
   }
   finish();
+}
+
+void add_footer(Page& page, const std::string& footer) {
+  add_text(page, footer, [&](const std::string& line) {
+    if (tells_exit_codes(line)) {
+      page.section("EXIT STATUS");
+    } else {
+      page.section(line.ends_with(':') ? upper(line.substr(0, line.size() - 1)) : "NOTES");
+    }
+  });
+}
+
+// Of commands within the command: how each is called, and its options.
+void add_nested(Page& page, const CommandText& command) {
+  for (const CommandText& each : command.commands) {
+    if (each.passes_on) continue;
+    page.subsection(each.path);
+    add_synopsis(page, each);
+    page.paragraph(each.description + ".");
+    add_options(page, each);
+    if (each.footer != command.footer) {
+      add_text(page, each.footer, [&](const std::string& line) {
+        if (line.ends_with(':')) page.paragraph(line);
+      });
+    }
+    add_nested(page, each);
+  }
+}
+
+void add_terms(Page& page, std::string_view title, const std::vector<NotedTerm>& terms) {
+  if (terms.empty()) return;
+  page.section(title);
+  for (const NotedTerm& each : terms) page.tagged(bold(each.term), each.meaning);
 }
 
 void add_see_also(Page& page, const CommandText& program, const CommandText& command) {
@@ -239,15 +258,9 @@ std::string manual_page(const CommandText& program, const CommandText& command, 
     add_options(page, command);
   }
   if (&program != &command) add_nested(page, command);
-  std::string_view footer = command.footer;
-  const std::string noted = footer_of(notes);
-  const bool has_notes = footer.ends_with(noted);
-  if (has_notes) footer.remove_suffix(noted.size());
-  add_footer(page, footer);
-  if (has_notes) {
-    add_terms(page, "EXAMPLES", notes.examples);
-    add_terms(page, "EXIT STATUS", notes.exit_codes);
-  }
+  add_footer(page, command.footer);
+  add_terms(page, "EXAMPLES", notes.examples);
+  if (!tells_exit_codes(command.footer)) add_terms(page, "EXIT STATUS", notes.exit_codes);
   add_terms(page, "ENVIRONMENT", notes.environment);
   add_terms(page, "FILES", notes.files);
   add_see_also(page, program, command);
