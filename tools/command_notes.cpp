@@ -8,6 +8,8 @@
 #include <initializer_list>
 #include <string>
 
+#include "command_tree.h"
+
 namespace ingot::tools {
 namespace {
 
@@ -171,7 +173,7 @@ std::string footer_of(const CommandNotes& notes) {
 
 // `path`: "cache list".
 void add_footers(CLI::App& command, const std::string& path) {
-  if (command.get_prefix_command()) return;  // its help is that of another program
+  if (passes_on(command)) return;  // its help is that of another program
   CommandNotes notes = notes_of(path);
   const std::string footer = command.get_footer();
   if (tells_exit_codes(footer)) notes.exit_codes.clear();

@@ -38,7 +38,7 @@ CommandText read(const CLI::App& app, const std::string& before, const std::vect
                    .footer = app.get_footer(),
                    .options = {},
                    .commands = {}};
-  text.passes_on = app.get_prefix_command();
+  text.passes_on = passes_on(app);
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_group().empty()) text.options.push_back(option_text(*option, commands));
   }
@@ -49,6 +49,10 @@ CommandText read(const CLI::App& app, const std::string& before, const std::vect
 }
 
 }  // namespace
+
+bool passes_on(const CLI::App& command) {
+  return command.get_prefix_command() && command.get_subcommands([](const CLI::App*) { return true; }).empty();
+}
 
 CommandText command_tree(const CLI::App& program) {
   std::vector<std::string> commands;

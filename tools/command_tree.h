@@ -36,6 +36,9 @@ struct CommandText {
   bool passes_on = false;             // the rest of the command line goes to another program
 };
 
+// Does all that follows the command go to another program?
+bool passes_on(const CLI::App& command);
+
 // To be called when all is registered, and before add_notes().
 CommandText command_tree(const CLI::App& program);
 

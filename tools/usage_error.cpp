@@ -1,11 +1,14 @@
 #include "usage_error.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string_view>
 #include <vector>
+
+#include "command_tree.h"
 
 namespace ingot::tools {
 namespace {
@@ -33,7 +36,7 @@ std::string command_names(const CLI::App& app) {
 std::string usage_error(const CLI::App& program, const CLI::ParseError& error) {
   const CLI::App* app = &program;
   std::string path;  // "cache list"
-  while (!app->get_subcommands().empty() && !app->get_subcommands().front()->get_prefix_command()) {
+  while (!app->get_subcommands().empty() && !passes_on(*app->get_subcommands().front())) {
     app = app->get_subcommands().front();
     path += (path.empty() ? "" : " ") + app->get_name();
   }
@@ -45,7 +48,11 @@ std::string usage_error(const CLI::App& program, const CLI::ParseError& error) {
     return fmt::format("no command \"{}{}{}\"; expected {}", path, path.empty() ? "" : " ", left.front(), names);
   }
   const bool no_command = !names.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-  const std::string text = no_command ? "a command is missing: " + names : sentence(error.what());
+  std::string text = no_command ? "a command is missing: " + names : sentence(error.what());
+  if (!left.empty()) {  // in their order, which CLI11's sentence reverses
+    text = fmt::format("the following argument{} not expected: {}", left.size() == 1 ? " was" : "s were",
+                       fmt::join(left, " "));
+  }
   return (path.empty() ? "" : path + ": ") + text + help;
 }
 

@@ -145,6 +145,8 @@ BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
     BOOST_TEST(run(arguments).err == "ingot: error: " + message + "\n");
   };
   check("info --yaml", "info: the following argument was not expected: --yaml; see `ingot info --help`");
+  check("info one --two three",
+        "info: the following arguments were not expected: one --two three; see `ingot info --help`");
   check("show", "show: spec is required; see `ingot show --help`");
   check("warm --jobs 0", "warm: --jobs: Value 0 not in range 1 to 4096; see `ingot warm --help`");
   check("bench --list gemm", "bench: --list excludes the name of a benchmark; see `ingot bench --help`");
