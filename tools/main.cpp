@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "bench.h"
+#include "cache_command.h"
 #include "command_notes.h"
 #include "command_tree.h"
 #include "commands.h"
@@ -253,6 +254,8 @@ int run(int argc, char** argv) {
   add_tune(app, tune, status);
   add_warm(app, warm, status);
   add_bench(app, bench);
+  tools::CacheOptions cache;
+  tools::add_cache(app, cache, status);
   add_man(app, tree, man);
   add_completion(app, tree, completion);
   app.set_help_all_flag("--help-all", "Print the help of all commands and exit");  // now: of the program alone

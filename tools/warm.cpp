@@ -21,7 +21,6 @@
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/tuning/tuning_file.h"
-#include "ingot/runtime/util/write_file.h"
 #include "interrupts.h"
 #include "progress.h"
 #include "warm_plan.h"
@@ -178,9 +177,7 @@ class Warming {
                               jobs_.size() - content.kernels.size(), jobs_.size(),
                               "`ingot info` tells whether the store works"));
     }
-    const std::string bytes = encode_bundle(std::move(content));
-    write_file(options_.bundle, {bytes});
-    outcome_.bundle_bytes = static_cast<std::int64_t>(bytes.size());
+    outcome_.bundle_bytes = ingot::write_bundle(options_.bundle, std::move(content));
   }
 
   std::string tuning_lines() const {

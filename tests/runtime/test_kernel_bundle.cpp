@@ -1,5 +1,5 @@
 // Bundles and other users' stores: a pinned format, every changed byte and every truncation, what may not be trusted,
-// and use from any path.
+// and use from any path; what is listed, pruned, imported and exported.
 #include <boost/test/unit_test.hpp>
 
 #include <sys/stat.h>
@@ -14,10 +14,15 @@
 #include <string>
 #include <vector>
 
+#include "ingot/codegen/generate.h"
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_file.h"
+#include "ingot/runtime/jit/kernel_listing.h"
+#include "ingot/runtime/jit/kernel_transfer.h"
 #include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/tuning/tuning_store.h"
+#include "support/expect_error.h"
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
@@ -260,6 +265,237 @@ BOOST_AUTO_TEST_CASE(tuning_records_of_another_users_store) {
   BOOST_TEST(tier->tuning() == print(test::record(1)) + "\n");
   for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::permissions(entry.path(), fs::perms(0622));
   BOOST_TEST(tier->tuning() == "");
+}
+
+// Where files are made for a group (umask 0002), and where the file that is replaced was.
+BOOST_AUTO_TEST_CASE(a_bundle_is_never_written_for_others_to_write) {
+  const fs::path path = directory.path() / "kernels.bundle";
+  const mode_t mask = umask(0002);
+  std::string problem;
+  for (int i = 0; i < 2; ++i) {
+    const std::int64_t bytes = write_bundle(path, content_of({Item("a")}));
+    BOOST_TEST(bytes == static_cast<std::int64_t>(fs::file_size(path)));
+    BOOST_TEST((KernelBundle::open(path, problem) != nullptr), problem);
+    fs::permissions(path, fs::perms(0666));
+  }
+  umask(mask);
+  write_bundle("/dev/null", content_of({Item("a")}));
+  BOOST_TEST(fs::is_character_file("/dev/null"));
+}
+
+BOOST_AUTO_TEST_CASE(tiers_are_listed_and_read) {
+  const std::vector<Item> items{Item("a"), Item("b"), Item("c", 5000)};
+  const fs::path root = directory.path() / "store";
+  {
+    KernelStore store(root);
+    for (const Item& item : items) test::put(store, item);
+  }
+  std::ofstream(root / "notes.kernel") << "notes";
+  std::string problem;
+  const auto bundle = KernelBundle::open(write(encode_bundle(content_of(items))), problem);
+  const auto folder = ReadOnlyStore::open(root, problem);
+  BOOST_REQUIRE_MESSAGE(bundle != nullptr && folder != nullptr, problem);
+  for (const KernelTier* tier :
+       {static_cast<const KernelTier*>(bundle.get()), static_cast<const KernelTier*>(folder.get())}) {
+    const std::vector<KernelEntry> list = tier->list();
+    BOOST_REQUIRE(list.size() == 3U);
+    BOOST_TEST(std::ranges::is_sorted(list, {}, &KernelEntry::key));
+    for (const Item& item : items) {
+      const auto entry = std::ranges::find(list, item.key, &KernelEntry::key);
+      BOOST_REQUIRE((entry != list.end()));
+      BOOST_TEST(entry->bytes == static_cast<std::int64_t>(fs::file_size(test::file_of(root, item))));
+      BOOST_TEST(entry->used.has_value() == (tier == folder.get()));
+      const auto file = tier->read(item.key, problem);
+      BOOST_REQUIRE_MESSAGE(file.has_value(), problem);
+      BOOST_TEST((file->kernel == item.kernel));
+      BOOST_TEST((file->source == item.source));
+    }
+    problem.clear();
+    BOOST_TEST(!tier->read(Item("another").key, problem).has_value());
+    BOOST_TEST(problem == "");
+  }
+  const fs::path damaged = test::file_of(root, items[0]);
+  fs::resize_file(damaged, 10);
+  BOOST_TEST(!folder->read(items[0].key, problem).has_value());
+  BOOST_TEST(problem == "is truncated: 10 bytes, of at least 48");
+  fs::permissions(test::file_of(root, items[1]), fs::perms(0666));
+  BOOST_TEST(!folder->read(items[1].key, problem).has_value());
+  BOOST_TEST(problem == "can be written by other users (mode 0666)");
+  fs::resize_file(test::file_of(root, items[2]), (std::uintmax_t{64} << 20) + 1);
+  BOOST_TEST(!folder->read(items[2].key, problem).has_value());
+  BOOST_TEST(problem == "has 67108865 bytes; at most 67108864 are read");
+}
+
+BOOST_AUTO_TEST_CASE(a_store_is_listed) {
+  const std::string identity = test::FakeCompiler().identity();
+  KernelStore store(directory.path() / "store");
+  const Item own("own source");
+  const Item damaged("damaged");
+  const Source generated = generate(CastSpec{});
+  const Source old{.name = generated.name, .text = generated.text + "// of old"};
+  const KernelKey key = kernel_key(generated, {8, 9, false}, identity);
+  const KernelKey old_key = kernel_key(old, test::kTarget, "fake 0");
+  test::put(store, own);
+  test::put(store, damaged);
+  BOOST_TEST(store.put(key, generated, {8, 9, false}, test::fake_kernel(generated, {8, 9, false})));
+  BOOST_TEST(store.put(old_key, old, test::kTarget, test::fake_kernel(old, test::kTarget)));
+  fs::resize_file(test::file_of(store.root(), damaged), 10);
+
+  const KernelListing listing = list_kernels(store, identity);
+  BOOST_REQUIRE(listing.kernels.size() == 3U);
+  const auto listed = [&](const KernelKey& of) {
+    return *std::ranges::find(listing.kernels, of, [](const ListedKernel& kernel) { return kernel.entry.key; });
+  };
+  BOOST_TEST(listed(key).name == generated.name);
+  BOOST_TEST(listed(key).operation == "cast");
+  BOOST_TEST(print(listed(key).target) == "sm_89");
+  BOOST_TEST(listed(key).compiler == "fake 1.0");
+  BOOST_TEST(listed(key).symbol.starts_with("_Z"));
+  BOOST_TEST(listed(key).current);
+  BOOST_TEST(listed(own.key).name == "item own source");
+  BOOST_TEST(listed(own.key).operation == "");
+  BOOST_TEST(listed(own.key).current);
+  BOOST_TEST(!listed(old_key).current);
+  BOOST_REQUIRE(listing.damaged.size() == 1U);
+  BOOST_TEST((listing.damaged[0].entry.key == damaged.key));
+  BOOST_TEST(listing.damaged[0].problem == "is truncated: 10 bytes, of at least 48");
+  BOOST_TEST(list_kernels(store, identity, [] { return true; }).stopped);
+  BOOST_TEST(is_generated(generated));
+  BOOST_TEST(!is_generated(old));
+  BOOST_TEST(!is_generated(own.source));
+  const Source first = generate(parse("cast bf16->e4m3fn scale=tensor out=codes"), Pass::first);
+  BOOST_TEST(is_generated(first));
+  BOOST_TEST(!is_generated({.name = first.name + " (finish)", .text = first.text}));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_pruned_first) {
+  constexpr std::time_t kNow = 1'000'000;
+  KernelListing listing;
+  const auto add = [&](int number, std::time_t used, Target target) {
+    KernelEntry entry{.key = {static_cast<std::uint8_t>(number)}, .bytes = 100, .used = std::pair(used, 0L)};
+    listing.kernels.push_back({.entry = entry, .target = target});
+  };
+  add(1, kNow - 50, {9, 0, true});
+  add(2, kNow - 500, {9, 0, true});
+  add(3, kNow - 5000, {8, 9, false});
+  add(4, kNow + 999, {9, 0, true});  // a clock that jumped: used now
+  listing.damaged.push_back({.entry = {.key = {5}, .bytes = 100, .used = std::pair<std::time_t, long>(kNow - 100, 0)}});
+  const auto pruned = [&](const PruneRules& rules) {
+    std::string keys;
+    for (const KernelEntry& entry : kernels_to_prune(listing, rules, kNow)) keys += std::to_string(entry.key[0]);
+    return keys;
+  };
+  using std::chrono::seconds;
+  BOOST_TEST(pruned({.max_bytes = 500}) == "");
+  BOOST_TEST(pruned({.max_bytes = 499}) == "3");
+  BOOST_TEST(pruned({.max_bytes = 0}) == "32514");
+  BOOST_TEST(pruned({.unused_for = seconds(100)}) == "32");
+  BOOST_TEST(pruned({.unused_for = seconds(0)}) == "3251");
+  BOOST_TEST(pruned({.unused_for = seconds(10'000)}) == "");
+  BOOST_TEST(pruned({.unused_for = seconds(1000), .max_bytes = 300}) == "32");
+  BOOST_TEST(pruned({.targets = {{9, 0, true}}}) == "214");
+  BOOST_TEST(pruned({.targets = {{9, 0, true}}, .max_bytes = 200}) == "2");
+  BOOST_TEST(pruned({.targets = {{8, 9, false}}, .unused_for = seconds(10'000)}) == "");
+}
+
+BOOST_AUTO_TEST_CASE(import_takes_what_the_store_would_use) {
+  const Item fresh("new");
+  const Item there("there");
+  const Item damaged("damaged");
+  Item foreign("foreign");
+  foreign.kernel.toolchain = "fake 1.0 another build";
+  BundleContent content = content_of({fresh, there, foreign});
+  const Source of_old{.name = "old", .text = "text"};
+  const KernelKey old_key = kernel_key(of_old, test::kTarget, "fake 0");
+  content.kernels.push_back(
+      {old_key, encode_kernel_file(old_key, of_old, test::kTarget, test::fake_kernel(of_old, test::kTarget))});
+  content.kernels.push_back(packed(damaged));
+  content.kernels.back().file.back() ^= 1;
+  std::string problem;
+  const auto bundle = KernelBundle::open(write(encode_bundle(content)), problem);
+  BOOST_REQUIRE_MESSAGE(bundle != nullptr, problem);
+
+  KernelStore store(directory.path() / "store");
+  test::put(store, there);
+  const ImportRules rules{.identity = "fake 1", .toolchain = "fake 1.0"};
+  const ImportedKernels imported = import_kernels(*bundle, store, rules);
+  BOOST_TEST(imported.added == 1);
+  BOOST_TEST(imported.there == 1);
+  BOOST_REQUIRE(imported.refused.size() == 3U);
+  for (const Refused& refused : imported.refused) {
+    BOOST_TEST(refused.count == 1);
+    BOOST_TEST(refused.damaged == (refused.why == "does not match its checksum"), refused.why);
+    if (refused.first == "old") {
+      BOOST_TEST(refused.why == "made for another version of Ingot or its templates, which this one never finds");
+    }
+    if (refused.first == "item foreign") {
+      BOOST_TEST(refused.why ==
+                 "compiled by another build of NVRTC (fake 1.0; here fake 1.0), so the store would replace them; "
+                 "name the file in INGOT_CACHE_TIERS to use them");
+    }
+  }
+  BOOST_TEST((store.find(fresh.key) == fresh.kernel));
+  BOOST_TEST(!store.find(foreign.key).has_value());
+  BOOST_TEST(import_kernels(*bundle, store, rules).there == 2);
+  // Without a compiler nothing could replace them.
+  BOOST_TEST(import_kernels(*bundle, store, {.identity = "fake 1"}).added == 1);
+  BOOST_TEST(store.find(foreign.key).has_value());
+  BOOST_TEST(import_kernels(*bundle, store, rules, [] { return true; }).stopped);
+}
+
+// A kernel of another build is replaced, and a damaged one healed.
+BOOST_AUTO_TEST_CASE(import_replaces_what_is_no_use) {
+  const Item a("a");
+  const Item b("b");
+  KernelStore store(directory.path() / "store");
+  Item foreign = a;
+  foreign.kernel.toolchain = "fake 1.0 another build";
+  test::put(store, foreign);
+  test::put(store, b);
+  fs::resize_file(test::file_of(store.root(), b), 10);
+  std::string problem;
+  const auto bundle = KernelBundle::open(write(encode_bundle(content_of({a, b}))), problem);
+  BOOST_REQUIRE_MESSAGE(bundle != nullptr, problem);
+  BOOST_TEST(import_kernels(*bundle, store, {.identity = "fake 1", .toolchain = "fake 1.0"}).added == 2);
+  BOOST_TEST((store.find(a.key) == a.kernel));
+  BOOST_TEST((store.find(b.key) == b.kernel));
+}
+
+BOOST_AUTO_TEST_CASE(import_into_a_store_that_cannot_be_written) {
+  std::string problem;
+  const auto bundle = KernelBundle::open(write(encode_bundle(content_of({Item("a")}))), problem);
+  const fs::path root = directory.path() / "store";
+  std::ofstream(root) << "a file in its place";
+  KernelStore store(root);
+  const std::string message =
+      test::error_of([&] { import_kernels(*bundle, store, {.identity = "fake 1"}); }, ErrorCode::io_failed);
+  BOOST_TEST(message == root.string() + ": 0 kernels were imported, then one could not be written: store directory " +
+                            root.string() + " is not a directory");
+}
+
+BOOST_AUTO_TEST_CASE(export_takes_what_this_ingot_would_find) {
+  const Item a("a");
+  const Item b("b");
+  const Item damaged("damaged");
+  KernelStore store(directory.path() / "store");
+  const Source of_old{.name = "old", .text = "text"};
+  test::put(store, a);
+  test::put(store, b);
+  test::put(store, damaged);
+  BOOST_TEST(store.put(kernel_key(of_old, test::kTarget, "fake 0"), of_old, test::kTarget,
+                       test::fake_kernel(of_old, test::kTarget)));
+  fs::resize_file(test::file_of(store.root(), damaged), 10);
+  const ExportedKernels exported =
+      export_kernels(store, "fake 1", [](const KernelFile& file) { return file.source.name != "item b"; });
+  BOOST_REQUIRE(exported.kernels.size() == 1U);
+  BOOST_TEST((exported.kernels[0].key == a.key));
+  BOOST_TEST(exported.kernels[0].file == packed(a).file);
+  BOOST_TEST(exported.not_wanted == 1);
+  BOOST_TEST(exported.of_other_versions == 1);
+  BOOST_REQUIRE(exported.damaged.size() == 1U);
+  BOOST_TEST(exported.damaged[0] ==
+             test::file_of(store.root(), damaged).string() + " is truncated: 10 bytes, of at least 48");
+  BOOST_TEST(fs::exists(test::file_of(store.root(), damaged)), "exporting moves nothing");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -187,6 +187,11 @@ class FakeTier final : public KernelTier {
     if (key != key_) return std::nullopt;
     return kernel_;
   }
+  std::vector<KernelEntry> list() const override { return {{.key = key_}}; }
+  std::optional<KernelFile> read(const KernelKey& key, std::string&) const override {
+    if (key != key_) return std::nullopt;
+    return KernelFile{.kernel = kernel_};
+  }
   const std::string& name() const override { return name_; }
   mutable std::atomic<int> questions{0};
 

@@ -140,3 +140,36 @@ BOOST_AUTO_TEST_CASE(parser_checks_its_bounds) {
   }
   BOOST_TEST(at == payload.size());
 }
+
+BOOST_AUTO_TEST_CASE(everything_a_file_says) {
+  const Source source{.name = "a kernel", .text = "text"};
+  std::string problem;
+  const auto read = read_kernel_file(encode_kernel_file(kKey, source, {8, 9, false}, kernel()), kKey, problem);
+  BOOST_REQUIRE_MESSAGE(read.has_value(), problem);
+  BOOST_TEST((read->source == source));
+  BOOST_TEST(print(read->target) == "sm_89");
+  BOOST_TEST((read->kernel == kernel()));
+  BOOST_TEST(!read_kernel_file(golden() + "x", kKey, problem).has_value());
+  BOOST_TEST(problem == "is not as long as it was written: 121 bytes of payload, of 120");
+  // A target that no Ingot writes, under a valid checksum: the first field is "sm_90a".
+  std::string payload = golden().substr(kPayloadAt, golden().size() - kPayloadAt - kChecksumBytes);
+  BOOST_REQUIRE(payload.substr(8, 6) == "sm_90a");
+  payload[8] = 'x';
+  BOOST_TEST(!read_kernel_file(with_payload(payload), kKey, problem).has_value());
+  BOOST_TEST(problem == "has a payload of the wrong shape");
+}
+
+BOOST_AUTO_TEST_CASE(a_path_and_its_key) {
+  const std::string path = kernel_file_path(kKey);
+  const auto key = kernel_of_path(path);
+  BOOST_REQUIRE(key.has_value());
+  BOOST_TEST((*key == kKey));
+  std::string upper = path;
+  upper.replace(3, 2, "AB");
+  for (const std::string& other :
+       {std::string(), std::string("ab/notes.kernel"), "zz" + path.substr(2), path + "x", path.substr(1), "x" + path,
+        path.substr(0, path.size() - 1), path.substr(0, 20), upper,
+        path.substr(0, 3) + std::string(32, 'g') + ".kernel", path.substr(0, 2) + "_" + path.substr(3)}) {
+    BOOST_TEST(!kernel_of_path(other).has_value(), other);
+  }
+}

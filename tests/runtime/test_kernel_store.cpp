@@ -308,4 +308,124 @@ BOOST_AUTO_TEST_CASE(many_threads) {
   BOOST_TEST(warnings.empty());
 }
 
+BOOST_AUTO_TEST_CASE(looking_changes_nothing) {
+  KernelStore store = make();
+  BOOST_TEST(store.list().empty());
+  BOOST_TEST(store.directory().distrusted() == "");
+  BOOST_TEST(!fs::exists(root), "looking made the directory");
+  const Item item("a");
+  const Item damaged("b");
+  put(store, item);
+  put(store, damaged);
+  std::ofstream(file(damaged), std::ios::app) << "x";
+  for (const Item* each : {&item, &damaged}) set_age(*each, std::chrono::hours(30));
+
+  const std::vector<KernelEntry> list = store.list();
+  BOOST_REQUIRE(list.size() == 2U);
+  BOOST_TEST((list[0].key < list[1].key));
+  const KernelEntry& entry = list[list[0].key == item.key ? 0 : 1];
+  BOOST_TEST(entry.bytes == static_cast<std::int64_t>(fs::file_size(file(item))));
+  const std::time_t now = std::time(nullptr);
+  BOOST_REQUIRE(entry.used.has_value());
+  BOOST_TEST(std::abs(now - 30 * 3600 - entry.used->first) < 60);
+  if (entry.made) BOOST_TEST(std::abs(now - *entry.made) < 60);
+
+  std::string problem;
+  const auto read = store.read(item.key, problem);
+  BOOST_REQUIRE_MESSAGE(read.has_value(), problem);
+  BOOST_TEST((read->kernel == item.kernel));
+  BOOST_TEST((read->source == item.source));
+  BOOST_TEST(!store.read(damaged.key, problem).has_value());
+  BOOST_TEST(problem.starts_with("is not as long as it was written"), problem);
+  BOOST_TEST(!store.read(Item("c").key, problem).has_value());
+  BOOST_TEST(problem == "");
+  BOOST_TEST(fs::exists(file(damaged)));
+  BOOST_TEST(!fs::exists(root / "quarantine"));
+  BOOST_TEST((age(item) > std::chrono::hours(29)), "reading an entry counted as its use");
+  BOOST_TEST(warnings.empty());
+
+  BOOST_TEST(store.check(item.key).problem == "");
+  BOOST_TEST((age(item) > std::chrono::hours(29)));
+  const StoreDirectory::Check check = store.check(damaged.key);
+  BOOST_TEST(check.there);
+  BOOST_TEST(check.moved);
+  BOOST_TEST(check.problem.starts_with("is not as long as it was written"), check.problem);
+  BOOST_TEST(!fs::exists(file(damaged)));
+  BOOST_TEST(!store.check(damaged.key).there);
+  BOOST_TEST(store.set_aside(item.key, "is not what the compiler makes"));
+  BOOST_TEST(!store.set_aside(item.key, "is not what the compiler makes"));
+  BOOST_TEST(store.directory().quarantined().size() == 2U);
+  BOOST_TEST(store.list().empty());
+}
+
+// What another process uses or replaces between the look and the removal stays.
+BOOST_AUTO_TEST_CASE(removal_is_of_what_was_listed) {
+  KernelStore store = make();
+  const Item unused("a");
+  const Item used("b");
+  const Item gone("c");
+  for (const Item* each : {&unused, &used, &gone}) {
+    put(store, *each);
+    set_age(*each, std::chrono::hours(30));
+  }
+  const std::vector<KernelEntry> list = store.list();
+  BOOST_TEST(store.find(used.key).has_value());
+  fs::remove(file(gone));
+  const auto bytes = static_cast<std::int64_t>(fs::file_size(file(unused)));
+  const RemovedFiles removed = store.remove(list);
+  BOOST_TEST(removed.files == 1);
+  BOOST_TEST(removed.bytes == bytes);
+  BOOST_TEST(removed.left.empty());
+  BOOST_TEST(removed.failed.empty());
+  BOOST_TEST(!fs::exists(file(unused)));
+  BOOST_TEST(fs::exists(file(used)));
+  const RemovedFiles stopped = store.remove(store.list(), [] { return true; });
+  BOOST_TEST(stopped.stopped);
+  BOOST_TEST(stopped.files == 0);
+}
+
+BOOST_AUTO_TEST_CASE(clearing_takes_only_what_is_ours) {
+  KernelStore store = make();
+  const Item item("a");
+  const Item in_the_way("b");
+  const Item damaged("c");
+  put(store, item);
+  put(store, damaged);
+  BOOST_TEST(store.lock(item.key).held());
+  BOOST_TEST(store.set_aside(damaged.key, "is damaged"));
+  fs::create_directories(file(in_the_way).parent_path());
+  BOOST_REQUIRE(mkfifo(file(in_the_way).c_str(), 0600) == 0);
+  const std::string ours = "4711-0123456789abcdef";
+  const std::vector<fs::path> others{root / "notes.txt",
+                                     file(item).parent_path() / "notes.kernel",
+                                     file(item).parent_path() / "notes.txt",
+                                     root / "tmp" / "notes",
+                                     root / "tmp" / (ours.substr(0, 20) + "0"),  // being written
+                                     root / "tuning" / "record.json",
+                                     root / "quarantine" / "notes.txt"};
+  fs::create_directories(root / "tuning");
+  fs::create_directories(root / "tmp");
+  for (const fs::path& other : others) std::ofstream(other) << "notes";
+  std::ofstream(root / "tmp" / ours) << "half a kernel";
+  for (const char* const old : {"notes", ours.c_str()}) {
+    fs::last_write_time(root / "tmp" / old, fs::file_time_type::clock::now() - std::chrono::hours(2));
+  }
+  const RemovedFiles removed = store.clear();
+  BOOST_TEST(removed.files == 3);  // the kernel, the damaged one, the abandoned file
+  BOOST_REQUIRE(removed.left.size() == 1U);
+  BOOST_TEST(removed.left[0] == file(in_the_way).string() + " is not a regular file");
+  BOOST_TEST(removed.failed.empty());
+  for (const fs::path& other : others) BOOST_TEST(fs::exists(other), other);
+  BOOST_TEST(fs::exists(root / "lock"));
+  BOOST_TEST(!fs::exists(root / "tmp" / ours));
+  put(store, item);
+  BOOST_TEST((store.find(item.key) == item.kernel));
+  if (geteuid() != 0) return;
+  BOOST_REQUIRE(chown(file(item).c_str(), 1234, 1234) == 0);
+  const RemovedFiles foreign = store.clear();
+  BOOST_TEST(foreign.files == 0);
+  BOOST_TEST(foreign.left.size() == 2U);
+  BOOST_TEST(fs::exists(file(item)));
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -14,7 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_store.h"
+#include "ingot/runtime/tuning/tuning_import.h"
 #include "ingot/runtime/tuning/tuning_store.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
@@ -196,6 +198,68 @@ BOOST_AUTO_TEST_CASE(a_temporary_file_left_behind_is_no_record) {
   write(root / "tmp" / "4711-0123456789abcdef", (print(record(2)) + "\n").substr(0, 100));
   BOOST_TEST(store.load().size() == 1U);
   BOOST_TEST(warnings.empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_survey_changes_nothing) {
+  TuningStore store = make();
+  BOOST_TEST(store.survey(StoreDirectory::Damaged::stays).records.empty());
+  BOOST_TEST(!fs::exists(root));
+  for (std::int64_t m = 1; m <= 3; ++m) BOOST_TEST(store.put(record(m)));
+  write(file(record(2)), "torn");
+  write(root / "tuning" / "notes.json", "not ours");
+  const TuningStore::Survey survey = store.survey(StoreDirectory::Damaged::stays);
+  BOOST_TEST(survey.records.size() == 2U);
+  BOOST_REQUIRE(survey.damaged.size() == 1U);
+  BOOST_TEST(root / survey.damaged[0].file == file(record(2)));
+  BOOST_TEST(survey.damaged[0].problem == "is truncated");
+  BOOST_TEST(!survey.damaged[0].moved);
+  BOOST_TEST(quarantined() == 0);
+  BOOST_TEST(store.survey(StoreDirectory::Damaged::stays, [] { return true; }).stopped);
+  BOOST_TEST(warnings.empty());
+  BOOST_TEST(store.survey(StoreDirectory::Damaged::is_moved).damaged[0].moved);
+  BOOST_TEST(quarantined() == 1);
+  const RemovedFiles removed = store.clear();
+  BOOST_TEST(removed.files == 2);
+  BOOST_TEST(removed.failed.empty());
+  BOOST_TEST(store.survey(StoreDirectory::Damaged::stays).records.empty());
+  BOOST_TEST(fs::exists(root / "tuning" / "notes.json"), "a file that is not ours");
+}
+
+BOOST_AUTO_TEST_CASE(import_adds_what_is_missing) {
+  TuningStore from = make();
+  for (const TuningRecord& each : {record(1), record(2), record(2, "NVIDIA H100")}) BOOST_TEST(from.put(each));
+  write(root / "tuning" / (std::string(32, 'f') + ".json"), "torn");
+  const TuningFile read = read_tuning_folder(root);
+  BOOST_TEST(read.records.size() == 3U);
+  BOOST_TEST(read.damaged == 1);
+  BOOST_TEST(read.problem == (root / "tuning" / (std::string(32, 'f') + ".json")).string() + " is truncated");
+  BOOST_TEST(quarantined() == 0);
+  BOOST_TEST(read_tuning_folder(directory.path() / "nothing").records.empty());
+
+  TuningStore to(directory.path() / "to");
+  TuningRecord ours = record(1);
+  ours.us = 1;
+  BOOST_TEST(to.put(ours));
+  const TuningMachine here = test::machine();
+  const ImportedRecords imported = import_records(read.records, to, &here);
+  BOOST_TEST(imported.added == 1);
+  BOOST_TEST(imported.there == 1);
+  BOOST_REQUIRE(imported.refused.size() == 1U);
+  BOOST_TEST(imported.refused[0].count == 1);
+  BOOST_TEST(imported.refused[0].why.starts_with("measured on another machine ("), imported.refused[0].why);
+  BOOST_TEST((find(to, record(1)) == ours), "what was measured here stays");
+  BOOST_TEST(import_records(read.records, to, nullptr).added == 1);
+  BOOST_TEST(import_records(read.records, to, nullptr, [] { return true; }).stopped);
+  TuningStore nowhere(fs::path("/proc/no/such/place"));
+  try {
+    import_records(read.records, nowhere, nullptr);
+    BOOST_ERROR("nothing was thrown");
+  } catch (const Error& error) {
+    BOOST_TEST(std::string(error.what())
+                   .starts_with("/proc/no/such/place: 0 tuning records were imported, then one "
+                                "could not be written: store directory /proc/no/such/place"),
+               error.what());
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

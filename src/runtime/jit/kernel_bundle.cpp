@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/util/little_endian.h"
 #include "ingot/runtime/util/trusted_file.h"
+#include "ingot/runtime/util/write_file.h"
 
 namespace ingot {
 namespace {
@@ -122,10 +124,28 @@ std::unique_ptr<KernelBundle> KernelBundle::open(const std::filesystem::path& pa
 }
 
 std::optional<CompiledKernel> KernelBundle::find(const KernelKey& key) const {
-  const auto entry = std::ranges::lower_bound(entries_, key, {}, &Entry::key);
-  if (entry == entries_.end() || entry->key != key) return std::nullopt;
+  const Entry* const entry = entry_of(key);
+  if (entry == nullptr) return std::nullopt;
   std::string problem;
   return decode_kernel_file(file_of(*entry), key, problem);
+}
+
+std::vector<KernelEntry> KernelBundle::list() const {
+  std::vector<KernelEntry> all;
+  all.reserve(entries_.size());
+  for (const Entry& entry : entries_) all.push_back({.key = entry.key, .bytes = entry.bytes});
+  return all;
+}
+
+std::optional<KernelFile> KernelBundle::read(const KernelKey& key, std::string& problem) const {
+  const Entry* const entry = entry_of(key);
+  if (entry == nullptr) return std::nullopt;
+  return read_kernel_file(file_of(*entry), key, problem);
+}
+
+const KernelBundle::Entry* KernelBundle::entry_of(const KernelKey& key) const {
+  const auto entry = std::ranges::lower_bound(entries_, key, {}, &Entry::key);
+  return entry != entries_.end() && entry->key == key ? &*entry : nullptr;
 }
 
 std::string KernelBundle::file_of(const Entry& entry) const {
@@ -138,8 +158,8 @@ std::string KernelBundle::tuning() const {
 
 std::string encode_bundle(BundleContent content) {
   std::ranges::stable_sort(content.kernels, {}, &BundleContent::Kernel::key);
-  const auto repeated = std::ranges::unique(content.kernels, {}, &BundleContent::Kernel::key);
-  content.kernels.erase(repeated.begin(), repeated.end());
+  const auto same_key = [](const BundleContent::Kernel& a, const BundleContent::Kernel& b) { return a.key == b.key; };
+  content.kernels.erase(std::unique(content.kernels.begin(), content.kernels.end(), same_key), content.kernels.end());
 
   std::string kernels;
   std::string index;
@@ -161,6 +181,17 @@ std::string encode_bundle(BundleContent content) {
   const Digest checksum = digest(index);
   file += bytes_of(checksum);
   return file + kernels + content.tuning + index;
+}
+
+std::int64_t write_bundle(const std::filesystem::path& file, BundleContent content) {
+  namespace fs = std::filesystem;
+  const std::string bytes = encode_bundle(std::move(content));
+  write_file(file, {bytes});
+  std::error_code error;
+  if (fs::is_regular_file(file, error)) {
+    fs::permissions(file, fs::perms::group_write | fs::perms::others_write, fs::perm_options::remove, error);
+  }
+  return static_cast<std::int64_t>(bytes.size());
 }
 
 }  // namespace ingot

@@ -36,6 +36,8 @@ class KernelBundle final : public KernelTier {
   static std::unique_ptr<KernelBundle> open(const std::filesystem::path& path, std::string& problem);
 
   std::optional<CompiledKernel> find(const KernelKey& key) const override;
+  std::vector<KernelEntry> list() const override;
+  std::optional<KernelFile> read(const KernelKey& key, std::string& problem) const override;
   const std::string& name() const override { return name_; }
 
   // Ascending by key.
@@ -48,6 +50,7 @@ class KernelBundle final : public KernelTier {
 
  private:
   KernelBundle() = default;
+  const Entry* entry_of(const KernelKey& key) const;
 
   std::string name_;
   FileDescriptor file_;
@@ -69,5 +72,9 @@ struct BundleContent {
 };
 
 std::string encode_bundle(BundleContent content);
+
+// Writes a bundle, whole or not at all, and returns its size. Whatever the umask, nobody else can write it: every
+// reader would refuse it. Throws Error{io_failed}.
+std::int64_t write_bundle(const std::filesystem::path& file, BundleContent content);
 
 }  // namespace ingot

@@ -24,11 +24,21 @@ inline constexpr std::string_view kKernelFileMagic = "INGOTK02";
 
 // The path of a kernel's file in a store, below its root: "<2 hex digits>/<32 hex digits>.kernel".
 std::string kernel_file_path(const KernelKey& key);
+// The key, if the path is as kernel_file_path() makes it: a file of any other name is not the store's.
+std::optional<KernelKey> kernel_of_path(std::string_view path);
 
 std::string encode_kernel_file(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
 
 // The kernel, if every byte is as it was written for this key; otherwise nothing, with the reason in `problem` ("is
 // truncated: ...").
 std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const KernelKey& key, std::string& problem);
+
+// Everything that a file says: the kernel, and what it was made from.
+struct KernelFile {
+  Target target{};
+  Source source{};
+  CompiledKernel kernel{};
+};
+std::optional<KernelFile> read_kernel_file(std::string_view file, const KernelKey& key, std::string& problem);
 
 }  // namespace ingot

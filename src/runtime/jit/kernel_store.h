@@ -11,11 +11,15 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ingot/runtime/jit/compiler.h"
+#include "ingot/runtime/jit/kernel_entry.h"
+#include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_key.h"
 #include "ingot/runtime/util/file_lock.h"
 #include "ingot/runtime/util/store_directory.h"
@@ -35,8 +39,8 @@ class KernelStore {
 
   // Verified before it is returned.
   std::optional<CompiledKernel> find(const KernelKey& key);
-  // Atomic: readers see the whole file or none. A failure to write costs one warning.
-  void put(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
+  // Atomic: readers see the whole file or none. On failure returns false and warns once.
+  bool put(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
 
   // Keeps other processes from compiling the same key: after a miss, lock, look again, compile, put, release. If the
   // wait times out (far beyond any compile: a holder that dies releases it) or the store does not work, it is not held.
@@ -60,6 +64,23 @@ class KernelStore {
     std::int64_t evicted = 0;
   };
   Removed removed() const { return {.quarantined = directory_.quarantined(), .evicted = evicted_}; }
+  // What follows is for whoever looks after a store (`ingot cache`). Looking is no use of a kernel: it changes nothing.
+
+  // Everything with a kernel's name, in ascending order of keys, unread.
+  std::vector<KernelEntry> list() const;
+  std::optional<KernelFile> read(const KernelKey& key, std::string& problem);
+  // As find() does it: a damaged file is moved to the quarantine.
+  StoreDirectory::Check check(const KernelKey& key, std::optional<KernelFile>* file = nullptr);
+  // Moves a kernel to the quarantine. False if it is not there or cannot be moved.
+  bool set_aside(const KernelKey& key, const std::string& why);
+  // Removes kernels as they were listed: one that has been used or replaced since then stays.
+  RemovedFiles remove(const std::vector<KernelEntry>& kernels, const std::function<bool()>& stop = {}) const;
+  // Removes every kernel, what lies in the quarantine, and temporary files that are at least an hour old. The lock file
+  // and the folders stay, as another process may be about to use them.
+  RemovedFiles clear(const std::function<bool()>& stop = {}) const;
+
+  std::int64_t max_bytes() const { return max_bytes_; }
+  const StoreDirectory& directory() const { return directory_; }
 
  private:
   void remove_oldest_if_due(std::int64_t bytes_written);

@@ -4,8 +4,11 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ingot/runtime/jit/compiler.h"
+#include "ingot/runtime/jit/kernel_entry.h"
+#include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_key.h"
 
 namespace ingot {
@@ -20,6 +23,11 @@ class KernelTier {
   virtual std::optional<CompiledKernel> find(const KernelKey& key) const = 0;
   // The tuning records beside its kernels, a line each (tuning_record.h), as they are stored: not verified yet.
   virtual std::string tuning() const = 0;
+  // All that it has, in ascending order of keys, unread.
+  virtual std::vector<KernelEntry> list() const = 0;
+  // As find(), with what the kernel was made from. `problem` says what is wrong with a kernel that is there ("does not
+  // match its checksum").
+  virtual std::optional<KernelFile> read(const KernelKey& key, std::string& problem) const = 0;
   // The path that it was opened by.
   virtual const std::string& name() const = 0;
 

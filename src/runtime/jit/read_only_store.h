@@ -17,6 +17,8 @@ class ReadOnlyStore final : public KernelTier {
 
   std::optional<CompiledKernel> find(const KernelKey& key) const override;
   std::string tuning() const override;
+  std::vector<KernelEntry> list() const override;
+  std::optional<KernelFile> read(const KernelKey& key, std::string& problem) const override;
   const std::string& name() const override { return name_; }
 
  private:

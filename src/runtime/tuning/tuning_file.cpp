@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <string_view>
 #include <utility>
 
 #include "ingot/runtime/util/lines.h"

@@ -20,7 +20,7 @@ struct TuningFile {
   bool stopped = false;   // before the end
 };
 
-// The records of a file's text. `stop` is asked before each line.
+// The records of a text such as a file's, or a bundle's. `stop` is asked before each line.
 TuningFile parse_tuning_lines(std::string_view text, const std::function<bool()>& stop = {});
 // Throws Error{not_found, io_failed}.
 TuningFile read_tuning_file(const std::filesystem::path& path, const std::function<bool()>& stop = {});

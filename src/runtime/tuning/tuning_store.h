@@ -28,11 +28,27 @@ class TuningStore {
   // asked before each record; once it is true, the rest is left out.
   std::vector<TuningRecord> load(const std::function<bool()>& stop = {});
 
+  struct Damaged {
+    std::string file;     // "tuning/<32 hex digits>.json"
+    std::string problem;  // "is truncated"
+    bool moved = false;   // to the quarantine
+  };
+  struct Survey {
+    std::vector<TuningRecord> records{};
+    std::vector<Damaged> damaged{};
+    bool stopped = false;  // before the end
+  };
+  // All records, and what else has a record's name. Damaged files stay where they are, unless they are to be moved.
+  Survey survey(StoreDirectory::Damaged damaged, const std::function<bool()>& stop = {});
+  // Removes every file with a record's name; one that is replaced meanwhile stays.
+  RemovedFiles clear(const std::function<bool()>& stop = {}) const;
+
   const std::filesystem::path& root() const { return directory_.root(); }
   std::string disabled_reason() const { return directory_.disabled_reason(); }
 
  private:
   std::optional<TuningRecord> read(const std::string& name);
+  std::vector<StoredFile> files() const;
 
   StoreDirectory directory_;
 };

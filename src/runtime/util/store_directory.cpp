@@ -3,7 +3,6 @@
 // is never read or waited for.
 #include "ingot/runtime/util/store_directory.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/random.h>
@@ -13,9 +12,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <memory>
 #include <system_error>
 
+#include "ingot/runtime/util/directory_entries.h"
 #include "ingot/runtime/util/environment.h"
 #include "ingot/runtime/util/file_size_signal.h"
 
@@ -40,14 +39,18 @@ std::string random_name() {
   return text;
 }
 
+// Did random_name() make it?
+bool is_random_name(std::string_view name) {
+  const std::size_t dash = name.find('-');
+  if (dash == 0 || dash == std::string_view::npos || name.size() - dash - 1 != 16) return false;
+  return name.substr(0, dash).find_first_not_of("0123456789") == std::string_view::npos &&
+         name.substr(dash + 1).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
 bool make_directories(const fs::path& path) {
   if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return true;
   if (errno != ENOENT || !path.has_relative_path() || path == path.parent_path()) return false;
   return make_directories(path.parent_path()) && (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST);
-}
-
-FileDescriptor open_directory(int at, const char* name) {
-  return FileDescriptor(openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
 // Opens a subdirectory of the root; errno says why if it fails.
@@ -91,28 +94,6 @@ void touch(int file, const struct stat& state) {
   futimens(file, kNow.data());
 }
 
-struct Entry {
-  std::string name;
-  struct stat state;
-};
-
-// The entries of a directory; empty if it cannot be read.
-std::vector<Entry> list(const FileDescriptor& directory) {
-  std::vector<Entry> entries;
-  FileDescriptor copy = open_directory(directory.get(), ".");
-  if (!copy) return entries;
-  const auto close = [](DIR* stream) { closedir(stream); };
-  const std::unique_ptr<DIR, decltype(close)> stream(fdopendir(copy.get()), close);
-  if (!stream) return entries;
-  copy.release();  // the stream's now
-  while (const dirent* item = readdir(stream.get())) {
-    Entry entry{.name = item->d_name, .state = {}};
-    if (entry.name == "." || entry.name == "..") continue;
-    if (fstatat(directory.get(), item->d_name, &entry.state, AT_SYMLINK_NOFOLLOW) == 0) entries.push_back(entry);
-  }
-  return entries;
-}
-
 std::pair<std::time_t, long> order(const timespec& time) { return {time.tv_sec, time.tv_nsec}; }
 
 }  // namespace
@@ -131,32 +112,58 @@ bool StoreDirectory::read(const std::string& folder, const std::string& name, co
     if (!problem.empty()) warn_of(problem);
     return false;
   }
+  const Loaded loaded = load(root, folder, name, accept, Use::counts);
+  if (loaded.damaged) quarantine(root, loaded.damaged_name, loaded.problem);
+  return loaded.accepted;
+}
+
+StoreDirectory::Check StoreDirectory::check(const std::string& folder, const std::string& name, const Accept& accept,
+                                            Damaged damaged) {
+  Check check;
+  const FileDescriptor root = open_root(Open::if_there, check.problem);
+  if (!root) return check;
+  Loaded loaded = load(root, folder, name, accept, Use::is_not_noted);
+  check.there = loaded.accepted || !loaded.problem.empty();
+  check.problem = std::move(loaded.problem);
+  if (loaded.damaged && damaged == Damaged::is_moved) {
+    check.moved = quarantine(root, loaded.damaged_name, check.problem);
+  }
+  return check;
+}
+
+bool StoreDirectory::set_aside(const std::string& folder, const std::string& name, const std::string& why) {
+  std::string problem;
+  const FileDescriptor root = open_root(Open::if_there, problem);
+  return root && quarantine(root, folder + "/" + name, why);
+}
+
+StoreDirectory::Loaded StoreDirectory::load(const FileDescriptor& root, const std::string& folder,
+                                            const std::string& name, const Accept& accept, Use use) {
+  Loaded loaded;
   // Running out of descriptors or memory says nothing about the file; any other reason not to open it does.
-  const auto says_nothing = [] { return errno == ENOENT || errno == EMFILE || errno == ENFILE || errno == ENOMEM; };
-  const FileDescriptor directory = open_directory(root.get(), folder.c_str());
-  if (!directory) {
-    if (!says_nothing()) quarantine(root, folder, "cannot be opened: " + message(errno));
-    return false;
-  }
+  const auto cannot_open = [&loaded](const std::string& path, int error) {
+    if (error == ENOENT) return loaded;
+    loaded.problem = "cannot be opened: " + message(error);
+    loaded.damaged = error != EMFILE && error != ENFILE && error != ENOMEM;
+    loaded.damaged_name = path;
+    return loaded;
+  };
   const std::string path = folder + "/" + name;
+  const FileDescriptor directory = open_directory(root.get(), folder.c_str());
+  if (!directory) return cannot_open(folder, errno);
   const FileDescriptor file(openat(directory.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!file) {
-    if (!says_nothing()) quarantine(root, path, "cannot be opened: " + message(errno));
-    return false;
-  }
+  if (!file) return cannot_open(path, errno);
   struct stat state {};
   std::string content;
-  problem = fstat(file.get(), &state) == 0 ? distrust(state) : message(errno);
-  if (problem.empty() && !read_all(file.get(), static_cast<std::size_t>(state.st_size), content)) {
-    problem = "cannot be read: " + message(errno);
+  loaded.problem = fstat(file.get(), &state) == 0 ? distrust(state) : message(errno);
+  if (loaded.problem.empty() && !read_all(file.get(), static_cast<std::size_t>(state.st_size), content)) {
+    loaded.problem = "cannot be read: " + message(errno);
   }
-  const bool accepted = problem.empty() && accept(content, problem);
-  if (accepted) {
-    touch(file.get(), state);
-  } else {
-    quarantine(root, path, problem);
-  }
-  return accepted;
+  loaded.accepted = loaded.problem.empty() && accept(content, loaded.problem);
+  loaded.damaged = !loaded.accepted;
+  loaded.damaged_name = path;
+  if (loaded.accepted && use == Use::counts) touch(file.get(), state);
+  return loaded;
 }
 
 bool StoreDirectory::publish(const std::string& folder, const std::string& name, std::string_view content) {
@@ -177,21 +184,34 @@ bool StoreDirectory::publish(const std::string& folder, const std::string& name,
 
 std::vector<StoredFile> StoreDirectory::files(std::string_view suffix,
                                               const std::function<bool(const std::string&)>& wanted) const {
+  std::vector<StoredFile> found = entries(wanted);
+  std::erase_if(found, [&](const StoredFile& file) { return !file.is_regular || !file.name.ends_with(suffix); });
+  return found;
+}
+
+std::vector<StoredFile> StoreDirectory::entries(const std::function<bool(const std::string&)>& wanted) const {
   std::string problem;
   std::vector<StoredFile> found;
   const FileDescriptor root = open_root(Open::if_there, problem);
   if (!root) return found;
-  for (const Entry& folder : list(root)) {
+  for (const DirectoryEntry& folder : entries_of(root)) {
     if (!S_ISDIR(folder.state.st_mode) || !wanted(folder.name)) continue;
     const FileDescriptor directory = open_directory(root.get(), folder.name.c_str());
     if (!directory) continue;
-    for (const Entry& file : list(directory)) {
-      if (!file.name.ends_with(suffix) || !S_ISREG(file.state.st_mode)) continue;
-      found.push_back(
-          {.name = folder.name + "/" + file.name, .bytes = file.state.st_size, .modified = order(file.state.st_mtim)});
+    for (const DirectoryEntry& file : entries_of(directory)) {
+      found.push_back({.name = folder.name + "/" + file.name,
+                       .bytes = file.state.st_size,
+                       .modified = order(file.state.st_mtim),
+                       .is_regular = S_ISREG(file.state.st_mode)});
     }
   }
   return found;
+}
+
+std::optional<std::time_t> StoreDirectory::made(const std::string& file) const {
+  std::string problem;
+  const FileDescriptor root = open_root(Open::if_there, problem);
+  return root ? birth_of(root, file) : std::nullopt;
 }
 
 bool StoreDirectory::remove(const std::string& file) const {
@@ -200,12 +220,73 @@ bool StoreDirectory::remove(const std::string& file) const {
   return root && unlinkat(root.get(), file.c_str(), 0) == 0;
 }
 
+StoreDirectory::Removal StoreDirectory::remove_unused_since(const StoredFile& file) const {
+  const auto left = [](RemovalEnd end, std::string why) { return Removal{.end = end, .problem = std::move(why)}; };
+  std::string problem;
+  const FileDescriptor root = open_root(Open::if_there, problem);
+  if (!root) return problem.empty() ? left(RemovalEnd::gone, {}) : left(RemovalEnd::failed, problem);
+  const std::size_t slash = file.name.find('/');
+  const std::string name = file.name.substr(slash + 1);
+  const FileDescriptor folder = open_directory(root.get(), file.name.substr(0, slash).c_str());
+  struct stat state {};
+  if (!folder || fstatat(folder.get(), name.c_str(), &state, AT_SYMLINK_NOFOLLOW) != 0) {
+    return errno == ENOENT ? left(RemovalEnd::gone, {}) : left(RemovalEnd::failed, message(errno));
+  }
+  if (!S_ISREG(state.st_mode)) return left(RemovalEnd::not_ours, "is not a regular file");
+  if (state.st_uid != geteuid()) {
+    return left(RemovalEnd::not_ours, fmt::format("is owned by user {}; expected {}", state.st_uid, geteuid()));
+  }
+  if (order(state.st_mtim) != file.modified) return left(RemovalEnd::used_since, {});
+  if (unlinkat(folder.get(), name.c_str(), 0) == 0) return {};
+  return errno == ENOENT ? left(RemovalEnd::gone, {})
+                         : left(RemovalEnd::failed, "cannot be removed: " + message(errno));
+}
+
+std::vector<StoredFile> StoreDirectory::temporaries() const {
+  std::vector<StoredFile> found = entries([](const std::string& folder) { return folder == kTmp; });
+  std::erase_if(found, [](const StoredFile& file) {
+    return !file.is_regular || !is_random_name(std::string_view(file.name).substr(file.name.find('/') + 1));
+  });
+  return found;
+}
+
+bool StoreDirectory::is_abandoned(const StoredFile& temporary) {
+  return std::time(nullptr) - temporary.modified.first > kHour;
+}
+
+std::vector<StoredFile> StoreDirectory::quarantined() const {
+  std::vector<StoredFile> found = entries([](const std::string& folder) { return folder == kQuarantine; });
+  std::erase_if(found, [](const StoredFile& file) {
+    return !is_random_name(std::string_view(file.name).substr(file.name.rfind('.') + 1));
+  });
+  return found;
+}
+
+RemovedFiles StoreDirectory::remove_all(const std::vector<StoredFile>& files, const std::function<bool()>& stop) const {
+  RemovedFiles removed;
+  for (const StoredFile& file : files) {
+    removed.stopped = stop && stop();
+    if (removed.stopped) break;
+    const Removal removal = remove_unused_since(file);
+    const auto told = [&] { return fmt::format("{} {}", (root_ / file.name).string(), removal.problem); };
+    if (removal.end == RemovalEnd::removed) {
+      ++removed.files;
+      removed.bytes += file.bytes;
+    } else if (removal.end == RemovalEnd::not_ours) {
+      removed.left.push_back(told());
+    } else if (removal.end == RemovalEnd::failed) {
+      removed.failed.push_back(told());
+    }
+  }
+  return removed;
+}
+
 void StoreDirectory::remove_abandoned() const {
   std::string problem;
   const FileDescriptor root = open_root(Open::if_there, problem);
   const FileDescriptor tmp = root ? open_directory(root.get(), kTmp) : FileDescriptor();
   if (!tmp) return;
-  for (const Entry& file : list(tmp)) {
+  for (const DirectoryEntry& file : entries_of(tmp)) {
     if (std::time(nullptr) - file.state.st_mtime > kHour) unlinkat(tmp.get(), file.name.c_str(), 0);
   }
 }
@@ -225,6 +306,12 @@ std::string StoreDirectory::disabled_reason() const {
   }
   const std::lock_guard lock(mutex_);
   return problem_;
+}
+
+std::string StoreDirectory::distrusted() const {
+  std::string problem;
+  static_cast<void>(open_root(Open::if_there, problem));
+  return problem;
 }
 
 // Neither a problem nor a root means that the directory does not exist yet.
@@ -296,15 +383,15 @@ bool StoreDirectory::write(const FileDescriptor& root, const std::string& folder
 }
 
 // Moves a file, or whatever else has its name, to the quarantine folder, which keeps the last few for inspection.
-void StoreDirectory::quarantine(const FileDescriptor& root, const std::string& name, const std::string& why) {
+bool StoreDirectory::quarantine(const FileDescriptor& root, const std::string& name, const std::string& why) {
   const FileDescriptor folder = make_directory(root, kQuarantine);
   const std::string kept_name = fs::path(name).filename().string() + "." + random_name();
   const bool moved = folder && renameat(root.get(), name.c_str(), folder.get(), kept_name.c_str()) == 0;
-  if (!moved && errno == ENOENT) return;  // another process was faster
+  if (!moved && errno == ENOENT) return false;  // another process was faster
   ++quarantined_;
   if (moved) {
-    std::vector<Entry> kept = list(folder);
-    std::ranges::sort(kept, std::greater{}, [](const Entry& file) { return order(file.state.st_ctim); });
+    std::vector<DirectoryEntry> kept = entries_of(folder);
+    std::ranges::sort(kept, std::greater{}, [](const DirectoryEntry& file) { return order(file.state.st_ctim); });
     for (std::size_t i = kMaxQuarantined; i < kept.size(); ++i) {
       std::error_code error;
       fs::remove_all(root_ / kQuarantine / kept[i].name, error);
@@ -313,6 +400,7 @@ void StoreDirectory::quarantine(const FileDescriptor& root, const std::string& n
   warn_once(fmt::format("store file {} {}; it was {}, {}", (root_ / name).string(), why,
                         moved ? "moved to " + (root_ / kQuarantine).string() : "left there, as it cannot be moved",
                         words_.lost));
+  return moved;
 }
 
 void StoreDirectory::warn_of(const std::string& problem) {

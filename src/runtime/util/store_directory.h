@@ -29,6 +29,16 @@ struct StoredFile {
   std::string name;  // relative to the root: "<folder>/<name>"
   std::int64_t bytes = 0;
   std::pair<std::time_t, long> modified{};
+  bool is_regular = true;
+};
+
+// What became of files that were to be removed. Those that another process removed or used meanwhile are not told.
+struct RemovedFiles {
+  std::int64_t files = 0;
+  std::int64_t bytes = 0;
+  std::vector<std::string> left{};    // what is not ours: "/store/ab/x.kernel is owned by user 1234; expected 1000"
+  std::vector<std::string> failed{};  // "/store/ab/x.kernel cannot be removed: Permission denied"
+  bool stopped = false;               // before the end
 };
 
 class StoreDirectory {
@@ -53,10 +63,34 @@ class StoreDirectory {
   // Atomic: readers see the whole file or none. On failure returns false, warns once and sets problem().
   bool publish(const std::string& folder, const std::string& name, std::string_view content);
 
+  // What a look at a file finds, without using it. Neither `there` nor a problem: there is no such file.
+  struct Check {
+    bool there = false;
+    std::string problem{};  // "is truncated"; empty if the file is as it was written
+    bool moved = false;     // to the quarantine
+  };
+  enum class Damaged : std::uint8_t { stays, is_moved };
+  // As read(), but the file does not count as used, and one that is damaged is moved aside only if that is asked for.
+  Check check(const std::string& folder, const std::string& name, const Accept& accept, Damaged damaged);
+  // Moves a file to the quarantine. False if it is not there or cannot be moved.
+  bool set_aside(const std::string& folder, const std::string& name, const std::string& why);
+
   // The files whose names end with `suffix`, in folders whose names `wanted` accepts.
   std::vector<StoredFile> files(std::string_view suffix, const std::function<bool(const std::string&)>& wanted) const;
+  // Whatever lies in folders whose names `wanted` accepts: links, FIFOs and folders too.
+  std::vector<StoredFile> entries(const std::function<bool(const std::string&)>& wanted) const;
+  // Files that are being written, or were when their process died.
+  std::vector<StoredFile> temporaries() const;
+  // Is a temporary file at least an hour old, so that its process must have died?
+  static bool is_abandoned(const StoredFile& temporary);
+  std::vector<StoredFile> quarantined() const;
+  // When a file was published. Nothing where the file system does not keep that.
+  std::optional<std::time_t> made(const std::string& file) const;
   // False if there is no such file or it cannot be removed.
   bool remove(const std::string& file) const;
+  // Removes files as they were listed: one that has been used or replaced since then stays, and so does what is no
+  // regular file or belongs to another user. `stop` is asked before each.
+  RemovedFiles remove_all(const std::vector<StoredFile>& files, const std::function<bool()>& stop = {}) const;
   // Removes temporary files, at least an hour old, of processes that were killed while writing.
   void remove_abandoned() const;
 
@@ -64,6 +98,8 @@ class StoreDirectory {
   const std::filesystem::path& root() const { return root_; }
   // Creates the root if it is missing, and checks it. Empty if it must not be used.
   FileDescriptor open() const;
+  // Why the directory must not be used, or empty; makes nothing. A directory that is not there yet has no problem.
+  std::string distrusted() const;
   // Why nothing is kept, or empty if the store works. Creates the directory if it is missing, to find out.
   std::string disabled_reason() const;
   // How many files this object has moved aside.
@@ -73,11 +109,27 @@ class StoreDirectory {
 
  private:
   enum class Open : std::uint8_t { if_there, make };
+  enum class Use : std::uint8_t { counts, is_not_noted };
+  struct Loaded {
+    bool accepted = false;
+    std::string problem{};
+    bool damaged = false;        // the problem is the file's own
+    std::string damaged_name{};  // or that of its folder
+  };
+  enum class RemovalEnd : std::uint8_t { removed, gone, used_since, not_ours, failed };
+  struct Removal {
+    RemovalEnd end = RemovalEnd::removed;
+    std::string problem{};
+  };
+
   FileDescriptor open_root(Open open, std::string& problem) const;
   FileDescriptor subfolder(const FileDescriptor& root, const std::string& name);
+  static Loaded load(const FileDescriptor& root, const std::string& folder, const std::string& name,
+                     const Accept& accept, Use use);
+  Removal remove_unused_since(const StoredFile& file) const;
   bool write(const FileDescriptor& root, const std::string& folder, const std::string& name, std::string_view content,
              std::string& problem);
-  void quarantine(const FileDescriptor& root, const std::string& name, const std::string& why);
+  bool quarantine(const FileDescriptor& root, const std::string& name, const std::string& why);
   void warn_of(const std::string& problem);
 
   std::filesystem::path root_;

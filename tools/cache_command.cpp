@@ -1,0 +1,115 @@
+#include "cache_command.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "cache_text.h"
+
+namespace ingot::tools {
+namespace {
+
+constexpr int kUsage = 2;
+constexpr const char* kExitCodes =
+    "Exit code: 0, 1 if something is damaged or failed, 2 for a wrong command line, 130 if it was stopped (Ctrl-C).";
+
+CLI::App* add_command(CLI::App& cache, const std::string& name, const std::string& description, bool& json) {
+  CLI::App* const command = cache.add_subcommand(name, description);
+  command->add_flag("--json", json, "Print JSON");
+  command->footer(kExitCodes);
+  return command;
+}
+
+void add_targets(CLI::App* command, std::vector<std::string>& targets) {
+  command->add_option("--target", targets, "Only kernels for this architecture, such as sm_90a; repeatable")
+      ->delimiter(',')
+      ->allow_extra_args(false)  // what follows may be a file
+      ->check(target_problem);
+}
+
+void add_looking(CLI::App& cache, CacheOptions& options, int& status) {
+  CLI::App* const path = cache.add_subcommand("path", "Print the store's folder");
+  path->callback([&] { status = cache_path(); });
+
+  CLI::App* const list =
+      add_command(cache, "list", "List the kernels, those used last first; changes nothing", options.list.json);
+  list->add_option("--tier", options.list.tier, "List this bundle or other store instead");
+  list->callback([&] { status = cache_list(options.list); });
+
+  CLI::App* const stat = add_command(
+      cache, "stat", "Count kernels, bytes, tuning records and what is damaged; changes nothing", options.stat.json);
+  stat->callback([&] { status = cache_stat(options.stat); });
+
+  CLI::App* const verify =
+      add_command(cache, "verify", "Check every file, and move damaged ones to the quarantine", options.verify.json);
+  verify->add_flag("--recompile", options.verify.recompile,
+                   "Also compile every kernel again and compare the machine code; needs NVRTC");
+  verify->add_option("--jobs", options.verify.jobs, "Processes that compile (default: one per core)")
+      ->check(CLI::Range(1, 4096));
+  verify->callback([&] { status = cache_verify(options.verify); });
+}
+
+void add_removing(CLI::App& cache, CacheOptions& options, int& status) {
+  CachePruneOptions& rules = options.prune;
+  CLI::App* const prune = add_command(cache, "prune", "Remove the least recently used kernels", rules.json);
+  prune->add_option("--max-size", rules.max_size, "Keep at most this, such as 500M or 2G")->check(size_problem);
+  prune->add_option("--older-than", rules.older_than, "Remove what was not used for this long, such as 12h or 30d")
+      ->check(age_problem);
+  add_targets(prune, rules.targets);
+  prune->add_flag("--dry-run", rules.dry_run, "Say what would be removed, and remove nothing");
+  prune->callback([&] { status = cache_prune(options.prune); });
+
+  CLI::App* const clear =
+      add_command(cache, "clear", "Remove all kernels, and nothing that is not Ingot's", options.clear.json);
+  clear->add_flag("--tuning", options.clear.tuning, "Also the tuning records, which take long to measure again");
+  clear->add_flag("--yes", options.clear.yes, "Do not ask; required without a terminal");
+  clear->callback([&] { status = cache_clear(options.clear); });
+}
+
+void add_moving(CLI::App& cache, CacheOptions& options, int& status) {
+  CLI::App* const taking =
+      add_command(cache, "import", "Take kernels and tuning records of a bundle or another store", options.taking.json);
+  taking->add_option("from", options.taking.from, "A bundle, or a store's folder")->required();
+  taking->callback([&] { status = cache_import(options.taking); });
+
+  CLI::App* const bundle = add_command(
+      cache, "export", "Write the store's kernels and tuning records to one file, a bundle", options.bundle.json);
+  bundle->add_option("to", options.bundle.to, "The file to write")->required();
+  add_targets(bundle, options.bundle.targets);
+  bundle
+      ->add_option("--recording", options.bundle.recordings,
+                   "Of Ingot's own kernels, only what this recording may need; repeatable")
+      ->allow_extra_args(false);
+  bundle->callback([&] { status = cache_export(options.bundle); });
+}
+
+// In one line, as other wrong commands are refused.
+int refuse_command(const CLI::App& cache) {
+  std::string names;
+  for (const CLI::App* command : cache.get_subcommands({})) names += (names.empty() ? "" : ", ") + command->get_name();
+  const std::vector<std::string> words = cache.remaining();
+  const std::string problem =
+      words.empty() ? "no command is given" : fmt::format("no command \"{}\"", one_line(words.front()));
+  std::fputs(fmt::format("ingot: error: ingot cache: {}; expected one of {}\n", problem, names).c_str(), stderr);
+  return kUsage;
+}
+
+}  // namespace
+
+void add_cache(CLI::App& app, CacheOptions& options, int& status) {
+  CLI::App* const cache =
+      app.add_subcommand("cache", "Look after the kernel store: list, verify, prune, clear, import, export");
+  cache->require_subcommand(0, 1);
+  cache->footer(kExitCodes);
+  add_looking(*cache, options, status);
+  add_removing(*cache, options, status);
+  add_moving(*cache, options, status);
+  cache->prefix_command();  // what is no command ends the line: nothing behind it runs
+  cache->callback([cache, &status] {
+    if (cache->get_subcommands().empty()) status = refuse_command(*cache);
+  });
+}
+
+}  // namespace ingot::tools

@@ -1,0 +1,168 @@
+// `ingot cache stat`: how much there is of what.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cache.h"
+#include "cache_store.h"
+#include "cache_text.h"
+#include "commands.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/kernel_listing.h"
+
+namespace ingot::tools {
+namespace {
+
+struct Amount {
+  std::int64_t kernels = 0;
+  std::int64_t bytes = 0;
+  void add(std::int64_t more) {
+    ++kernels;
+    bytes += more;
+  }
+};
+
+struct TierAmount {
+  std::string path;
+  Amount amount{};
+  std::string problem{};
+};
+
+struct StoreCounts {
+  std::string path;
+  Amount all{};
+  std::int64_t limit = 0;
+  std::map<std::string, Amount> by_target{};
+  std::map<std::string, Amount> by_operation{};  // of this Ingot; "" for programs' own sources
+  Amount of_other_versions{};
+  std::int64_t damaged = 0;
+  std::int64_t quarantined = 0;
+  std::int64_t temporaries = 0;
+  std::int64_t records_here = 0;
+  std::int64_t records_elsewhere = 0;
+  std::int64_t records_damaged = 0;
+  std::vector<TierAmount> tiers{};
+};
+
+void count_kernels(CacheStore& store, StoreCounts& counts) {
+  const KernelListing listing = list_kernels(store.kernels, store.identity);
+  for (const ListedKernel& kernel : listing.kernels) {
+    counts.all.add(kernel.entry.bytes);
+    counts.by_target[print(kernel.target)].add(kernel.entry.bytes);
+    (kernel.current ? counts.by_operation[kernel.operation] : counts.of_other_versions).add(kernel.entry.bytes);
+  }
+  counts.limit = store.kernels.max_bytes();
+  counts.damaged = static_cast<std::int64_t>(listing.damaged.size());
+  counts.quarantined = static_cast<std::int64_t>(store.kernels.directory().quarantined().size());
+  counts.temporaries = static_cast<std::int64_t>(store.kernels.directory().temporaries().size());
+}
+
+// Which records are this machine's only a context knows, as it knows the GPU and its libraries.
+void count_records(CacheStore& store, StoreCounts& counts) {
+  const TuningStore::Survey survey = store.tuning.survey(StoreDirectory::Damaged::stays);
+  counts.records_damaged = static_cast<std::int64_t>(survey.damaged.size());
+  if (survey.records.empty()) return;
+  ContextOptions options = store.options;
+  options.tiers.clear();
+  options.warn = [](const std::string&) {};
+  Context context(options);
+  counts.records_here = std::ranges::count(survey.records, context.tuning_machine(), &TuningRecord::machine);
+  counts.records_elsewhere = static_cast<std::int64_t>(survey.records.size()) - counts.records_here;
+}
+
+void count_tiers(const CacheStore& store, StoreCounts& counts) {
+  for (const std::filesystem::path& path : store.options.tiers) {
+    TierAmount tier{.path = path.string()};
+    try {
+      for (const KernelEntry& entry : open_tier(path)->list()) tier.amount.add(entry.bytes);
+    } catch (const Error& error) {
+      tier.problem = std::string(error.what()).substr(error.subject().size() + 2);
+    }
+    counts.tiers.push_back(std::move(tier));
+  }
+}
+
+nlohmann::ordered_json to_json(const std::map<std::string, Amount>& amounts, const char* key) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const auto& [name, amount] : amounts) {
+    json.push_back({{key, name}, {"kernels", amount.kernels}, {"bytes", amount.bytes}});
+  }
+  return json;
+}
+
+nlohmann::ordered_json to_json(const StoreCounts& counts) {
+  nlohmann::ordered_json tiers = nlohmann::ordered_json::array();
+  for (const TierAmount& tier : counts.tiers) {
+    tiers.push_back({{"path", tier.path},
+                     {"kernels", tier.amount.kernels},
+                     {"bytes", tier.amount.bytes},
+                     {"problem", tier.problem}});
+  }
+  return {
+      {"path", counts.path},
+      {"kernels", counts.all.kernels},
+      {"bytes", counts.all.bytes},
+      {"limit", counts.limit},
+      {"targets", to_json(counts.by_target, "target")},
+      {"operations", to_json(counts.by_operation, "operation")},
+      {"other_versions", {{"kernels", counts.of_other_versions.kernels}, {"bytes", counts.of_other_versions.bytes}}},
+      {"damaged", counts.damaged},
+      {"quarantined", counts.quarantined},
+      {"temporaries", counts.temporaries},
+      {"tuning",
+       {{"this_machine", counts.records_here},
+        {"other_machines", counts.records_elsewhere},
+        {"damaged", counts.records_damaged}}},
+      {"tiers", tiers}};
+}
+
+void print_row(const std::string& label, const std::string& text) { fmt::print("{:<16}{}\n", label, text); }
+
+std::string print(const Amount& amount) {
+  return fmt::format("{:<12} {}", count_of(amount.kernels, "kernel"), print_bytes(static_cast<double>(amount.bytes)));
+}
+
+void print_table(const StoreCounts& counts) {
+  print_row("store", counts.path);
+  print_row("kernels",
+            fmt::format("{} of at most {}", print(counts.all), print_bytes(static_cast<double>(counts.limit))));
+  for (const auto& [target, amount] : counts.by_target) print_row("  " + target, print(amount));
+  for (const auto& [operation, amount] : counts.by_operation) {
+    print_row("  " + (operation.empty() ? "own sources" : operation), print(amount));
+  }
+  if (counts.of_other_versions.kernels > 0) {
+    print_row("  unused", print(counts.of_other_versions) + ", of other versions of Ingot");
+  }
+  print_row("damaged", fmt::format("{}{}", counts.damaged, counts.damaged > 0 ? ": see `ingot cache verify`" : ""));
+  print_row("quarantined", fmt::format("{}", counts.quarantined));
+  print_row("temporaries", fmt::format("{}", counts.temporaries));
+  print_row("tuning records", fmt::format("{} for this machine, {} for other machines, {} damaged", counts.records_here,
+                                          counts.records_elsewhere, counts.records_damaged));
+  for (const TierAmount& tier : counts.tiers) {
+    print_row("tier", tier.path);
+    print_row("", tier.problem.empty() ? print(tier.amount) : "is not used: it " + tier.problem);
+  }
+}
+
+}  // namespace
+
+int cache_stat(const CacheStatOptions& options) {
+  CacheStore store;
+  StoreCounts counts{.path = store.kernels.root().string()};
+  count_kernels(store, counts);
+  count_records(store, counts);
+  count_tiers(store, counts);
+  if (options.json) {
+    fmt::print("{}\n", dump(to_json(counts)));
+  } else {
+    print_table(counts);
+  }
+  return 0;
+}
+
+}  // namespace ingot::tools

@@ -1,0 +1,70 @@
+#include "cache_store.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include "ingot/codegen/template_files.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/kernel_bundle.h"
+#include "ingot/runtime/jit/kernel_identity.h"
+#include "ingot/runtime/jit/read_only_store.h"
+
+namespace ingot::tools {
+
+namespace fs = std::filesystem;
+
+std::string kernel_identity_of(const ContextOptions& options) {
+  return kernel_identity(options.templates.empty() ? embedded_templates() : read_templates(options.templates));
+}
+
+// What the stores would warn of is told by the commands themselves.
+CacheStore::CacheStore()
+    : options(ContextOptions::from_environment()),
+      identity(kernel_identity_of(options)),
+      kernels(options.store_root, [](const std::string&) {}),
+      tuning(options.store_root, [](const std::string&) {}) {
+  const std::string problem = kernels.directory().distrusted();
+  if (problem.empty()) return;
+  throw Error(kernels.root().empty() ? ErrorCode::not_found : ErrorCode::io_failed, "ingot cache",
+              problem + "; set INGOT_CACHE_DIR to a directory of yours with mode 0700");
+}
+
+std::unique_ptr<KernelTier> open_tier(const fs::path& path) {
+  std::string problem;
+  std::error_code error;
+  std::unique_ptr<KernelTier> tier;
+  if (fs::is_directory(path, error)) {
+    tier = ReadOnlyStore::open(path, problem);
+  } else {
+    tier = KernelBundle::open(path, problem);
+  }
+  if (tier != nullptr) return tier;
+  const bool is_foreign = problem.starts_with("is owned by") || problem.starts_with("can be written by");
+  throw Error(problem == "does not exist" ? ErrorCode::not_found : ErrorCode::io_failed, path.string(),
+              problem + (is_foreign ? "; if you trust it, copy it to a place of yours that nobody else can write"
+                                    : "; give a bundle (`ingot cache export` writes one) or a store's folder"));
+}
+
+std::string dump(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+nlohmann::ordered_json to_json(const RemovedFiles& removed) {
+  return {{"removed", removed.files},
+          {"bytes", removed.bytes},
+          {"left", removed.left},
+          {"failed", removed.failed},
+          {"stopped", removed.stopped}};
+}
+
+void warn_of_left(const RemovedFiles& removed) {
+  for (const std::string& text : removed.left) warn(text + "; it is not Ingot's and was left");
+  for (const std::string& text : removed.failed) warn(text);
+}
+
+void warn(const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); }
+
+}  // namespace ingot::tools

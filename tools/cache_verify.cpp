@@ -1,0 +1,238 @@
+// `ingot cache verify`: reads every file as a run would, and moves damaged ones aside; with --recompile it also
+// compiles every kernel again, in worker processes, and compares the machine code.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cache.h"
+#include "cache_store.h"
+#include "cache_text.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/kernel_file.h"
+#include "ingot/runtime/jit/kernel_listing.h"
+#include "interrupts.h"
+#include "progress.h"
+#include "worker_processes.h"
+
+namespace ingot::tools {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kStopped = 130;
+
+struct Finding {
+  std::string file;
+  std::string problem;
+  bool moved = false;
+};
+
+struct Outcome {
+  std::int64_t kernels = 0;
+  std::int64_t records = 0;
+  std::int64_t recompiled = 0;
+  std::int64_t of_other_versions = 0;  // these and the next are not compiled again
+  std::int64_t of_other_compilers = 0;
+  std::vector<Finding> damaged{};
+  std::vector<Finding> differing{};
+  std::vector<Finding> failed{};  // to compile
+  bool stopped = false;
+};
+
+struct CheckedKernel {
+  KernelKey key{};
+  std::string name{};
+  std::string compiler{};
+  bool current = false;
+};
+
+class Verification {
+ public:
+  Verification(const CacheVerifyOptions& options, CacheStore& store)
+      : options_(options), store_(store), compiles_(options.recompile) {
+    if (!compiles_) return;
+    // The CPU's context starts no threads, so workers can be forked.
+    ContextOptions context = store.options;
+    context.where = ContextOptions::Where::cpu;
+    context.cpu_threads = 1;
+    context.tiers.clear();
+    context_.emplace(context);
+    if (context_->compiler() == nullptr) {
+      throw Error(ErrorCode::not_found, "NVRTC", "--recompile needs it: " + why_no_compiler());
+    }
+  }
+
+  Outcome run() {
+    const Interrupts interrupts;
+    stop_ = [&interrupts] { return interrupts.pending(); };
+    check_kernels();
+    check_records();
+    if (compiles_ && !outcome_.stopped) recompile();
+    return std::move(outcome_);
+  }
+
+ private:
+  std::string why_no_compiler() const {
+    const ContextInfo info = context_->info();
+    return std::ranges::find(info.libraries, "NVRTC", &LibraryInfo::name)->problem;
+  }
+
+  void check_kernels() {
+    for (const KernelEntry& entry : store_.kernels.list()) {
+      outcome_.stopped = stop_();
+      if (outcome_.stopped) return;
+      std::optional<KernelFile> file;
+      const StoreDirectory::Check check = store_.kernels.check(entry.key, &file);
+      if (!check.problem.empty()) {
+        outcome_.damaged.push_back({path_of(entry.key), check.problem, check.moved});
+      }
+      if (check.there) ++outcome_.kernels;
+      if (!file) continue;
+      checked_.push_back({.key = entry.key,
+                          .name = fmt::format("{} {}", print(file->target), one_line(file->source.name)),
+                          .compiler = file->kernel.toolchain,
+                          .current = is_current(*file, entry.key, store_.identity)});
+    }
+  }
+
+  void check_records() {
+    if (outcome_.stopped) return;
+    TuningStore::Survey survey = store_.tuning.survey(StoreDirectory::Damaged::is_moved, stop_);
+    outcome_.stopped = survey.stopped;
+    outcome_.records = static_cast<std::int64_t>(survey.records.size() + survey.damaged.size());
+    for (const TuningStore::Damaged& damaged : survey.damaged) {
+      outcome_.damaged.push_back({(store_.tuning.root() / damaged.file).string(), damaged.problem, damaged.moved});
+    }
+  }
+
+  // Only the same compiler is bound to make the same machine code, and only of this Ingot's source and options.
+  std::vector<std::size_t> to_recompile() {
+    const std::string toolchain = context_->compiler()->toolchain();
+    std::vector<std::size_t> jobs;
+    for (std::size_t i = 0; i < checked_.size(); ++i) {
+      if (!checked_[i].current) {
+        ++outcome_.of_other_versions;
+      } else if (checked_[i].compiler != toolchain) {
+        ++outcome_.of_other_compilers;
+      } else {
+        jobs.push_back(i);
+      }
+    }
+    return jobs;
+  }
+
+  void recompile() {
+    const std::vector<std::size_t> jobs = to_recompile();
+    if (jobs.empty()) return;
+    Progress progress(static_cast<int>(jobs.size()), static_cast<double>(jobs.size()));
+    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    run_in_workers(jobs, {.processes = options_.jobs > 0 ? options_.jobs : cores,
+                          .work = [this](std::size_t i) { return difference_of(checked_[i].key); },
+                          .done = [&](const JobResult& result) { note(result, progress); },
+                          .stop =
+                              [this] {
+                                outcome_.stopped = outcome_.stopped || stop_();
+                                return outcome_.stopped;
+                              }});
+  }
+
+  // In a worker: how the kernel differs from what the compiler makes of its source, or empty.
+  std::string difference_of(const KernelKey& key) {
+    std::string problem;
+    const std::optional<KernelFile> file = store_.kernels.read(key, problem);
+    if (!file) return problem;  // removed meanwhile: no problem
+    const CompiledKernel made = context_->compiler()->compile(file->source, file->target);
+    if (made.lowered_name != file->kernel.lowered_name) return "has another symbol than the compiler gives it now";
+    if (made.cubin != file->kernel.cubin) return "has other machine code than the compiler makes now";
+    return {};
+  }
+
+  void note(const JobResult& result, Progress& progress) {
+    const CheckedKernel& kernel = checked_[result.job];
+    const bool differs = !result.failed && !result.text.empty();
+    progress.begin(kernel.name);
+    progress.end(1, result.failed ? "failed" : differs ? "differs" : fmt::format("{:.2f} s", result.seconds));
+    ++outcome_.recompiled;
+    if (result.failed) outcome_.failed.push_back({path_of(kernel.key), result.text, false});
+    if (!differs) return;
+    const bool moved = store_.kernels.set_aside(kernel.key, result.text);
+    outcome_.differing.push_back({path_of(kernel.key), result.text, moved});
+  }
+
+  std::string path_of(const KernelKey& key) const { return (store_.kernels.root() / kernel_file_path(key)).string(); }
+
+  const CacheVerifyOptions& options_;
+  CacheStore& store_;
+  bool compiles_;
+  std::optional<Context> context_{};
+  std::function<bool()> stop_{};
+  std::vector<CheckedKernel> checked_{};
+  Outcome outcome_{};
+};
+
+nlohmann::ordered_json to_json(const std::vector<Finding>& findings) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const Finding& each : findings) {
+    json.push_back({{"file", each.file}, {"problem", each.problem}, {"moved", each.moved}});
+  }
+  return json;
+}
+
+void print_json(const Outcome& outcome) {
+  fmt::print("{}\n", dump({{"kernels", outcome.kernels},
+                           {"records", outcome.records},
+                           {"damaged", to_json(outcome.damaged)},
+                           {"recompiled", outcome.recompiled},
+                           {"differing", to_json(outcome.differing)},
+                           {"failed", to_json(outcome.failed)},
+                           {"of_other_versions", outcome.of_other_versions},
+                           {"of_other_compilers", outcome.of_other_compilers},
+                           {"stopped", outcome.stopped}}));
+}
+
+void print_text(const Outcome& outcome, bool recompiled) {
+  for (const std::vector<Finding>* findings : {&outcome.damaged, &outcome.differing}) {
+    for (const Finding& each : *findings) {
+      fmt::print("{} {}; {}\n", each.file, each.problem,
+                 each.moved ? "moved to the quarantine" : "it could not be moved to the quarantine: remove it");
+    }
+  }
+  for (const Finding& each : outcome.failed) fmt::print("{}: {}\n", each.file, each.problem);
+  fmt::print("{} and {} checked: {} damaged\n", count_of(outcome.kernels, "kernel"),
+             count_of(outcome.records, "tuning record"), outcome.damaged.size());
+  if (recompiled) {
+    fmt::print("{} compiled again: {} differ, {} failed\n", count_of(outcome.recompiled, "kernel"),
+               outcome.differing.size(), outcome.failed.size());
+  }
+  if (outcome.of_other_versions > 0) {
+    fmt::print("{} not compiled again: of another version of Ingot\n", count_of(outcome.of_other_versions, "kernel"));
+  }
+  if (outcome.of_other_compilers > 0) {
+    fmt::print("{} not compiled again: another build of NVRTC made them\n",
+               count_of(outcome.of_other_compilers, "kernel"));
+  }
+  if (outcome.stopped) fmt::print("stopped before the end\n");
+}
+
+}  // namespace
+
+int cache_verify(const CacheVerifyOptions& options) {
+  CacheStore store;
+  const Outcome outcome = Verification(options, store).run();
+  if (options.json) {
+    print_json(outcome);
+  } else {
+    print_text(outcome, options.recompile);
+  }
+  if (outcome.stopped) return kStopped;
+  return outcome.damaged.empty() && outcome.differing.empty() && outcome.failed.empty() ? 0 : kFailed;
+}
+
+}  // namespace ingot::tools
