@@ -3,3 +3,8 @@ if(INGOT_SANITIZE)
   add_compile_options(-fsanitize=${INGOT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${INGOT_SANITIZE})
 endif()
+
+# Every target counts its branches for libFuzzer, which only the fuzzers link (tests/fuzz).
+if(INGOT_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()

@@ -2,8 +2,10 @@
 // side ends, so a worker never outlives the command, and a worker that dies is noticed at once.
 #include "worker_processes.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,17 +24,24 @@
 namespace ingot::tools {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr std::uint64_t kLongestText = std::uint64_t{64} << 20;
+
 struct Answer {
   std::uint64_t failed = 0;
   double seconds = 0;
   std::uint64_t text_bytes = 0;
 };
 
+// False with errno EAGAIN if nothing more came for a while, and with another if the other end is closed.
 bool read_all(int file, void* data, std::size_t bytes) {
   auto* to = static_cast<char*>(data);
   while (bytes > 0) {
     const ssize_t got = ::read(file, to, bytes);
     if (got < 0 && errno == EINTR) continue;
+    if (got == 0) errno = 0;
     if (got <= 0) return false;
     to += got;
     bytes -= static_cast<std::size_t>(got);
@@ -88,6 +97,9 @@ class Worker {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail();
     socket_ = FileDescriptor(ends[0]);
+    // An answer is sent at once: whoever stops in the middle of it hangs.
+    constexpr timeval kPatience{.tv_sec = 5, .tv_usec = 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
     FileDescriptor far_end(ends[1]);
     process_ = fork();
     if (process_ < 0) fail();
@@ -97,41 +109,57 @@ class Worker {
     serve(far_end.get(), work);
   }
   Worker(Worker&& other) noexcept
-      : socket_(std::move(other.socket_)), process_(std::exchange(other.process_, 0)), job_(other.job_) {}
+      : socket_(std::move(other.socket_)),
+        process_(std::exchange(other.process_, 0)),
+        job_(other.job_),
+        deadline_(other.deadline_) {}
   Worker& operator=(Worker&& other) noexcept {
     std::swap(socket_, other.socket_);
     std::swap(process_, other.process_);
     std::swap(job_, other.job_);
+    std::swap(deadline_, other.deadline_);
     return *this;
   }
   ~Worker() {
+    if (process_ > 0 && busy()) kill(process_, SIGKILL);
     socket_.close();
     if (process_ > 0) how_it_ended(process_);
   }
 
   int socket() const { return socket_.get(); }
   bool busy() const { return job_.has_value(); }
+  bool ended() const { return process_ == 0; }
 
-  bool begin(std::size_t job) {
+  Clock::time_point deadline() const { return deadline_; }
+
+  bool begin(std::size_t job, milliseconds limit) {
     const std::uint64_t number = job;
     job_ = job;
+    deadline_ = Clock::now() + limit;
     return send_all(socket(), &number, sizeof(number));
   }
 
-  // The result of its job; nothing if the process has died.
-  std::optional<JobResult> result() {
+  // The result of its job; nothing if the process has died (`closed`), or says what no worker would.
+  std::optional<JobResult> result(bool& closed) {
     Answer answer;
-    if (!read_all(socket(), &answer, sizeof(answer))) return std::nullopt;
+    const bool whole = read_all(socket(), &answer, sizeof(answer));
+    closed = !whole && errno != EAGAIN;
+    if (!whole || answer.failed > 1 || answer.text_bytes > kLongestText) return std::nullopt;
     JobResult result{.job = *job_, .failed = answer.failed != 0, .seconds = answer.seconds};
     result.text.resize(static_cast<std::size_t>(answer.text_bytes));
-    if (!read_all(socket(), result.text.data(), result.text.size())) return std::nullopt;
+    if (!read_all(socket(), result.text.data(), result.text.size())) {
+      closed = errno != EAGAIN;
+      return std::nullopt;
+    }
     job_.reset();
     return result;
   }
-  JobResult death() {
-    socket_.close();
-    return {
-        .job = *std::exchange(job_, std::nullopt), .failed = true, .text = how_it_ended(std::exchange(process_, 0))};
+  // Of a process that has died, or is about to.
+  JobResult death() { return failure(""); }
+  // Ends a process that lives, but is of no use any more.
+  JobResult ended_because(const std::string& why) {
+    kill(process_, SIGKILL);
+    return failure(why);
   }
 
  private:
@@ -139,18 +167,45 @@ class Worker {
     throw Error(ErrorCode::io_failed, "worker process", "cannot be started: " + std::system_category().message(errno));
   }
 
+  JobResult failure(const std::string& why) {
+    socket_.close();
+    const std::string how = how_it_ended(std::exchange(process_, 0));
+    return {.job = *std::exchange(job_, std::nullopt), .failed = true, .text = why.empty() ? how : why};
+  }
+
   FileDescriptor socket_;
   pid_t process_ = 0;
   std::optional<std::size_t> job_;
+  Clock::time_point deadline_{};
 };
 
-// Waits until at least one busy worker has something to say.
+// Waits until at least one busy worker has something to say, or has worked for too long.
 void wait_for_any(const std::vector<Worker>& workers, std::vector<pollfd>& ready) {
   ready.clear();
+  auto first = Clock::time_point::max();
   for (const Worker& worker : workers) {
     ready.push_back({.fd = worker.busy() ? worker.socket() : -1, .events = POLLIN, .revents = 0});
+    if (worker.busy()) first = std::min(first, worker.deadline());
   }
-  while (poll(ready.data(), ready.size(), -1) < 0 && errno == EINTR) {}
+  constexpr milliseconds kLongestWait{60'000};
+  const auto wait = std::clamp(std::chrono::ceil<milliseconds>(first - Clock::now()), milliseconds(0), kLongestWait);
+  if (poll(ready.data(), ready.size(), static_cast<int>(wait.count())) < 0) {
+    for (pollfd& each : ready) each.revents = 0;
+  }
+}
+
+// The outcome of a busy worker's job; nothing if it still works. Leaves a worker without a process if that is of no use
+// any more.
+std::optional<JobResult> outcome(Worker& worker, bool speaks, milliseconds limit) {
+  if (speaks) {
+    bool closed = false;
+    if (auto result = worker.result(closed)) return result;
+    return closed ? worker.death()
+                  : worker.ended_because("the process that compiled it answered garbage and was ended");
+  }
+  if (Clock::now() < worker.deadline()) return std::nullopt;
+  return worker.ended_because(
+      fmt::format("the process that compiled it was ended after {}", std::chrono::duration<double>(limit)));
 }
 
 }  // namespace
@@ -174,17 +229,18 @@ void run_in_workers(std::span<const std::size_t> jobs, const WorkerOptions& opti
         idle = std::prev(workers.end());
       }
       options.begun(jobs[next]);
-      idle->begin(jobs[next]);  // if it has died meanwhile, its result will tell
+      idle->begin(jobs[next], options.limit);  // if it has died meanwhile, its result will tell
       ++next;
       ++running;
     }
     if (running == 0) return;
     wait_for_any(workers, ready);
     for (std::size_t i = workers.size(); i-- > 0;) {
-      if (ready[i].revents == 0) continue;
-      const std::optional<JobResult> result = workers[i].result();
-      options.done(result ? *result : workers[i].death());
-      if (!result) workers.erase(workers.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!workers[i].busy()) continue;
+      const std::optional<JobResult> result = outcome(workers[i], ready[i].revents != 0, options.limit);
+      if (!result) continue;
+      options.done(*result);
+      if (workers[i].ended()) workers.erase(workers.begin() + static_cast<std::ptrdiff_t>(i));
       --running;
     }
   }

@@ -2,6 +2,7 @@
 // processes compile in half the time; and a compiler that crashes takes one job with it, not the command.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -27,11 +28,13 @@ struct WorkerOptions {
   std::function<void(const JobResult&)> done;
   // Asked before each job; true: no further jobs are begun.
   std::function<bool()> stop = [] { return false; };
+  // A job that takes longer is ended, and a failed one. The longest compile that is known takes about a minute.
+  std::chrono::milliseconds limit = std::chrono::minutes(30);
 };
 
-// Runs the jobs in their order, each once, and returns when all that were begun have ended. A job whose process dies is
-// a failed one. The calling process must have no other threads. Throws Error{io_failed} if not even one worker can be
-// started.
+// Runs the jobs in their order, each once, and returns when all that were begun have ended. A job whose process dies,
+// hangs or answers garbage is a failed one. The calling process must have no other threads. Throws Error{io_failed} if
+// not even one worker can be started.
 void run_in_workers(std::span<const std::size_t> jobs, const WorkerOptions& options);
 
 }  // namespace ingot::tools

@@ -23,6 +23,7 @@
 #include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/tuning/tuning_store.h"
 #include "support/expect_error.h"
+#include "support/processes.h"
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
@@ -184,6 +185,15 @@ BOOST_AUTO_TEST_CASE(messages) {
   const fs::path open_to_all = write(bytes, "open");
   fs::permissions(open_to_all, fs::perms(0666));
   BOOST_TEST(problem_of(open_to_all) == "can be written by other users (mode 0666)");
+  std::string huge = bytes;
+  const std::uint64_t index_bytes = (std::uint64_t{256} << 20U) + 1;
+  const std::uint64_t offset = 100;
+  std::memcpy(huge.data() + 8, &offset, sizeof(offset));
+  std::memcpy(huge.data() + 16, &index_bytes, sizeof(index_bytes));
+  const fs::path sparse = write(huge, "sparse");
+  fs::permissions(sparse, fs::perms(0600));
+  fs::resize_file(sparse, offset + index_bytes);
+  BOOST_TEST(problem_of(sparse) == "has an index of 268435457 bytes; at most 268435456 are read");
   if (geteuid() != 0) return;
   const fs::path foreign = write(bytes, "foreign");
   BOOST_REQUIRE(chown(foreign.c_str(), 1234, 1234) == 0);
@@ -212,12 +222,55 @@ BOOST_AUTO_TEST_CASE(the_index_is_checked) {
   BOOST_TEST(with_index(swapped) == "has an index of the wrong shape");
   // The lengths and offsets, as far as the grammar has them: of the identity, the kernels, both entries, the records.
   for (const std::size_t at : {0, 14, 38, 46, 70, 78, 86, 94}) {
-    for (const std::uint64_t wrong : {~std::uint64_t{0}, std::uint64_t{1} << 63U, std::uint64_t{bytes.size()}}) {
+    for (const std::uint64_t wrong :
+         {~std::uint64_t{0}, std::uint64_t{1} << 63U, std::uint64_t{bytes.size()}, std::uint64_t{bytes.size()} + 1}) {
       std::string changed = index;
       std::memcpy(changed.data() + at, &wrong, sizeof(wrong));
       BOOST_TEST(with_index(changed) == "has an index of the wrong shape", "byte " << at << ", " << wrong);
     }
   }
+}
+
+// A right checksum over an index that names a kernel, or records, of gigabytes in a sparse file.
+BOOST_AUTO_TEST_CASE(a_large_sparse_bundle_takes_no_memory) {
+  const std::uint64_t end = std::uint64_t{10} << 30U;
+  for (const bool kernel_is_large : {true, false}) {
+    const std::uint64_t whole = end - 40;
+    std::string index;
+    const auto integer = [&](std::uint64_t value) { index.append(reinterpret_cast<const char*>(&value), 8); };
+    integer(0);  // no identity
+    integer(1);
+    index.append(16, 'k');
+    integer(40);
+    integer(kernel_is_large ? whole : 100);
+    integer(40);
+    integer(kernel_is_large ? 100 : whole);
+    std::string header(kBundleMagic);
+    const std::uint64_t index_bytes = index.size();
+    header.append(reinterpret_cast<const char*>(&end), 8).append(reinterpret_cast<const char*>(&index_bytes), 8);
+    const Digest checksum = digest(index);
+    header.append(reinterpret_cast<const char*>(checksum.data()), checksum.size());
+    const fs::path file = write(header, kernel_is_large ? "kernel" : "records");
+    fs::permissions(file, fs::perms(0600));
+    fs::resize_file(file, end);
+    std::ofstream(file, std::ios::app | std::ios::binary) << index;
+    BOOST_TEST(problem_of(file) == "has an index of the wrong shape");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_user_who_is_not_root_reads_his_own_and_roots) {
+  const Item item("a");
+  fs::permissions(directory.path(), fs::perms::all);
+  const std::string bytes = encode_bundle(content_of({item}));
+  const fs::path of_tester = write(bytes, "of the tester");
+  BOOST_TEST(test::run_unprivileged([&] {
+               const fs::path own = write(bytes, "own");
+               std::string problem;
+               const auto mine = KernelBundle::open(own, problem);
+               const auto given = KernelBundle::open(of_tester, problem);
+               const bool both = mine != nullptr && given != nullptr && problem.empty();
+               return both && mine->find(item.key) == item.kernel && given->find(item.key) == item.kernel ? 0 : 1;
+             }) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(another_users_store) {
@@ -239,6 +292,8 @@ BOOST_AUTO_TEST_CASE(another_users_store) {
   BOOST_TEST(!tier->find(item.key).has_value(), "a file that others can write");
   fs::permissions(file, fs::perms(0600));
   fs::resize_file(file, fs::file_size(file) - 1);
+  BOOST_TEST(!tier->find(item.key).has_value());
+  fs::resize_file(file, std::uintmax_t{10} << 30U);  // sparse
   BOOST_TEST(!tier->find(item.key).has_value());
   BOOST_TEST(fs::exists(file), "nothing is moved in a store that is only read");
   fs::permissions(root, fs::perms(0777));

@@ -192,6 +192,7 @@ class FakeTier final : public KernelTier {
     if (key != key_) return std::nullopt;
     return KernelFile{.kernel = kernel_};
   }
+  std::string tuning() const override { return {}; }
   const std::string& name() const override { return name_; }
   mutable std::atomic<int> questions{0};
 
@@ -302,6 +303,35 @@ BOOST_AUTO_TEST_CASE(a_log_gets_each_kernel_once) {
   BOOST_TEST((events[2].kind == KernelEvent::Kind::differing));
 }
 
+// Only the compiler that made a kernel can be expected to make it again.
+BOOST_AUTO_TEST_CASE(verify_without_the_compiler_that_made_it) {
+  const FakeCompiler other("fake 1", {}, "fake 1.7");
+  CompiledKernel renamed = fake_kernel(kSource, kTarget);
+  renamed.lowered_name = "another";
+  const FakeTier tier(kernel_key(kSource, kTarget, "fake 1"), renamed);
+  KernelOrigins origins{.compiler = nullptr, .identity = "fake 1", .tiers = {&tier}, .mode = CacheMode::verify};
+  KernelCache without(origins, store, kTarget, nullptr);
+  BOOST_TEST(without.compiled(kSource, kTarget)->lowered_name == "another");
+  origins.compiler = &other;
+  KernelCache another(origins, store, kTarget, nullptr);
+  BOOST_TEST(another.compiled(kSource, kTarget)->lowered_name == "another");
+  BOOST_TEST(other.compiles == 0);
+  const FakeCompiler same;
+  origins.compiler = &same;
+  KernelCache checked(origins, store, kTarget, nullptr);
+  BOOST_TEST((*checked.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
+  BOOST_TEST(checked.stats().differing == 1);
+}
+
+BOOST_AUTO_TEST_CASE(tiers_that_lack_it_and_no_compiler) {
+  const FakeTier tier(kernel_key(kSource, kTarget, "another"), fake_kernel(kSource, kTarget));
+  KernelCache cache({.compiler = nullptr, .identity = "fake 1", .tiers = {&tier}}, store, kTarget, nullptr);
+  BOOST_TEST((error_of([&] { cache.compiled(kSource, kTarget); }).code() == ErrorCode::not_found));
+  BOOST_TEST(!cache.is_ready(kSource, kTarget));
+  KernelCache memory({.compiler = nullptr, .identity = "fake 1", .mode = CacheMode::memory}, store, kTarget, nullptr);
+  BOOST_TEST((error_of([&] { memory.compiled(kSource, kTarget); }).code() == ErrorCode::not_found));
+}
+
 BOOST_AUTO_TEST_CASE(sixty_four_threads_one_compile) {
   const FakeCompiler compiler("fake 1", 100ms);
   KernelCache cache(&compiler, store, kTarget, nullptr);
@@ -336,7 +366,7 @@ BOOST_AUTO_TEST_CASE(sixty_four_threads_sixty_four_kernels) {
 BOOST_AUTO_TEST_CASE(all_waiters_get_the_same_error) {
   const FakeCompiler compiler("fake 1", 50ms);
   KernelCache cache(&compiler, store, kTarget, nullptr);
-  std::vector<std::string> messages(16);
+  std::vector<std::string> messages(64);
   {
     std::vector<std::jthread> threads;
     for (auto& message : messages) {

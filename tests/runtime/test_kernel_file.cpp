@@ -139,6 +139,13 @@ BOOST_AUTO_TEST_CASE(parser_checks_its_bounds) {
     at += sizeof(length) + length;
   }
   BOOST_TEST(at == payload.size());
+  // The resources, of another size than four numbers, with all lengths right.
+  std::string longer = payload;
+  const std::size_t resources = payload.find(std::string("\x10\0\0\0\0\0\0\0", 8), 50);
+  BOOST_REQUIRE(resources != std::string::npos);
+  longer.insert(resources + 8, 1, 'x');
+  set_length(longer, resources, 17);
+  BOOST_TEST(problem_of(with_payload(longer)) == "has a payload of the wrong shape");
 }
 
 BOOST_AUTO_TEST_CASE(everything_a_file_says) {

@@ -198,6 +198,25 @@ BOOST_AUTO_TEST_CASE(abandoned_files_go) {
   BOOST_TEST(fs::exists(root / "tmp" / "new"), "another process may be writing it");
 }
 
+BOOST_AUTO_TEST_CASE(what_is_no_kernel_is_not_counted) {
+  KernelStore store = make();
+  put(store, Item("a"));
+  fs::create_directory(root / "ab");
+  fs::create_directory(root / "ab" / "folder.kernel");
+  std::ofstream(root / "ab" / "notes") << "mine";
+  BOOST_TEST(store.usage().files == 1);
+}
+
+// Nothing so large is read back, so nothing so large is written.
+BOOST_AUTO_TEST_CASE(too_large_to_be_kept) {
+  KernelStore store = make();
+  const Item huge("huge", std::size_t{64} << 20U);
+  put(store, huge);
+  BOOST_TEST(store.usage().files == 0);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0].find("cannot be written: File too large") != std::string::npos, warnings[0]);
+}
+
 BOOST_AUTO_TEST_CASE(deleted_while_in_use) {
   KernelStore store = make();
   const Item item("a");

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_store.h"
 #include "ingot/runtime/util/write_file.h"
+#include "support/fault_row.h"
 #include "support/processes.h"
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
@@ -124,13 +126,14 @@ int failures(std::initializer_list<bool> checks) {
 BOOST_FIXTURE_TEST_SUITE(damaged_entries, Filled)
 
 BOOST_AUTO_TEST_CASE(every_byte_flipped) {
+  test::FaultRow row("F5, bytes flipped");
   KernelStore writer = make();
   for (std::size_t i = 0; i < good.size(); ++i) {
     std::string bad = good;
     bad[i] = static_cast<char>(~bad[i]);
     write(bad);
     KernelStore reader = make();
-    BOOST_TEST(!reader.find(item.key).has_value(), "byte " << i << " flipped is not found out");
+    row.inject("byte " + std::to_string(i), [&] { return reader.find(item.key) ? "it is not found out" : ""; });
     BOOST_TEST(warnings.size() == 1U);
     BOOST_TEST(!fs::exists(file()));
     BOOST_TEST(quarantined() <= 16);
@@ -138,18 +141,85 @@ BOOST_AUTO_TEST_CASE(every_byte_flipped) {
     BOOST_TEST((writer.find(item.key) == item.kernel));
   }
   BOOST_TEST(quarantined() == 16);
+  row.finish(static_cast<int>(good.size()));
 }
 
 BOOST_AUTO_TEST_CASE(every_truncation) {
+  test::FaultRow row("F5, truncations");
   KernelStore writer = make();
   for (std::size_t bytes = 0; bytes < good.size(); ++bytes) {
     write(good.substr(0, bytes));
     KernelStore reader = make();
-    BOOST_TEST(!reader.find(item.key).has_value(), bytes << " bytes are taken for a kernel");
+    row.inject(std::to_string(bytes) + " bytes", [&] { return reader.find(item.key) ? "taken for a kernel" : ""; });
     BOOST_TEST(warnings.size() == 1U);
     put(writer, item);
     BOOST_TEST((writer.find(item.key) == item.kernel));
   }
+  row.finish(static_cast<int>(good.size()));
+}
+
+// A power failure keeps any part of what was not flushed yet: blocks that were written and others that were not, in any
+// order, below the new name (F2).
+BOOST_AUTO_TEST_CASE(every_block_torn) {
+  constexpr std::size_t kBlock = 512;
+  const Item large("large", 12 * kBlock);
+  const std::string whole = encode_kernel_file(large.key, large.source, kTarget, large.kernel);
+  const std::size_t blocks = whole.size() / kBlock + 1;
+  item = large;
+  test::FaultRow row("F2, torn blocks");
+  const auto inject = [&](const std::string& what, const std::function<bool(std::size_t)>& is_lost) {
+    std::string torn = whole;
+    for (std::size_t block = 0; block < blocks; ++block) {
+      const std::size_t at = block * kBlock;
+      if (is_lost(block))
+        std::fill_n(torn.begin() + static_cast<std::ptrdiff_t>(at), std::min(kBlock, whole.size() - at), '\0');
+    }
+    if (torn == whole) return;
+    row.inject(what, [&]() -> std::string {
+      KernelStore store = make();
+      put(store, large);
+      write(torn);
+      if (store.find(large.key)) return "a torn file is taken for a kernel";
+      put(store, large);
+      return store.find(large.key) == large.kernel && warnings.size() == 1 ? "" : "it is not healed";
+    });
+  };
+  std::mt19937 random(3);
+  for (std::size_t i = 0; i < blocks; ++i) {
+    inject("one lost", [i](std::size_t block) { return block == i; });
+    inject("the end lost", [i](std::size_t block) { return block >= i; });
+    inject("the beginning lost", [i](std::size_t block) { return block <= i; });
+  }
+  for (int i = 0; i < 200; ++i) {
+    const auto lost = random();
+    inject("some lost", [lost](std::size_t block) { return (lost >> block & 1U) != 0; });
+  }
+  row.finish(200);
+}
+
+// Files of other versions of the format, and of another GPU, below our name (F14).
+BOOST_AUTO_TEST_CASE(other_versions_and_targets) {
+  test::FaultRow row("F14, other versions");
+  constexpr Target kOther{10, 0, true};
+  const KernelKey other = kernel_key(item.source, kOther, test::FakeCompiler().identity());
+  std::vector<std::string> files{encode_kernel_file(other, item.source, kOther, item.kernel)};
+  for (const char* magic : {"INGOTK01", "INGOTK03", "INGOTK99", "ingotk02", "INGOTB01"}) {
+    files.push_back(magic + good.substr(8));
+    std::string sealed = magic + good.substr(8, good.size() - 8 - sizeof(Digest));
+    const Digest checksum = digest(sealed);
+    files.push_back(sealed.append(reinterpret_cast<const char*>(checksum.data()), checksum.size()));
+  }
+  for (const std::string& file : files) {
+    row.inject(file.substr(0, 8), [&]() -> std::string {
+      write(file);
+      KernelStore store = make();
+      if (store.find(item.key)) return "it is taken for a kernel";
+      put(store, item);
+      return store.find(item.key) == item.kernel ? "" : "it is not healed";
+    });
+  }
+  BOOST_TEST(!make().find(other).has_value());
+  row.finish(11);
 }
 
 BOOST_AUTO_TEST_CASE(zero_length) {
@@ -211,6 +281,15 @@ BOOST_AUTO_TEST_CASE(socket_file) {
   fs::rename(path, file());
   expect_healed("cannot be opened: No such device or address");
   close(server);
+}
+
+BOOST_AUTO_TEST_CASE(device_file) {
+  fs::remove(file());
+  if (mknod(file().c_str(), S_IFCHR | 0600, makedev(1, 5)) != 0) {  // as /dev/zero, which has no end
+    BOOST_TEST_MESSAGE("skipped: only root can make devices");
+    return;
+  }
+  expect_healed("is not a regular file");
 }
 
 BOOST_AUTO_TEST_CASE(directory_with_content) {

@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(threads_and_processes_share_it) {
 BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_a_warning) {
   file = directory.path() / "no" / "recording";
   Recorder recorder = make();
-  recorder.note(GemmSpec{}, {1, 2, 3});
+  for (std::int64_t m = 1; m < 4; ++m) recorder.note(GemmSpec{}, {m, 2, 3});
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0] == "recording " + file.string() + " cannot be written: No such file or directory");
 }

@@ -123,7 +123,9 @@ BOOST_AUTO_TEST_CASE(a_right_checksum_does_not_make_it_right) {
                  .starts_with(R"(has "m": an array, which is not a whole number)"));
   BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":0")) == "has an invalid time");
   BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":-3")) == "has an invalid time");
-  BOOST_TEST(problem_of(forged("\"us\":712.25", "\"us\":1e999")) == "is not JSON");
+  for (const char* const no_number : {"1e999", "NaN", "-Infinity"}) {
+    BOOST_TEST(problem_of(forged("\"us\":712.25", std::string("\"us\":") + no_number)) == "is not JSON");
+  }
   BOOST_TEST(problem_of(forged("fast kernel=sm90:128x256:2x1:4:cooperative",
                                "kernel=sm90:128x128:2x1:4:cooperative")) == "has a kernel for another matmul");
   BOOST_TEST(problem_of(forged(" kernel=sm90:128x256:2x1:4:cooperative", "")) == "has a kernel for another matmul");

@@ -18,6 +18,7 @@
 #include "ingot/runtime/jit/kernel_store.h"
 #include "ingot/runtime/tuning/tuning_import.h"
 #include "ingot/runtime/tuning/tuning_store.h"
+#include "support/fault_row.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
@@ -85,6 +86,14 @@ BOOST_AUTO_TEST_CASE(what_is_put_is_found) {
   BOOST_TEST(warnings.empty());
 }
 
+BOOST_AUTO_TEST_CASE(loading_stops_when_asked) {
+  TuningStore store = make();
+  for (std::int64_t m = 1; m <= 3; ++m) BOOST_TEST(store.put(record(m)));
+  int asked = 0;
+  BOOST_TEST(store.load([&] { return ++asked > 2; }).size() == 2U);
+  BOOST_TEST(store.load([] { return false; }).size() == 3U);
+}
+
 BOOST_AUTO_TEST_CASE(kernels_beside_records_mind_their_own) {
   TuningStore store = make();
   BOOST_TEST(store.put(record()));
@@ -128,6 +137,23 @@ BOOST_AUTO_TEST_CASE(every_bit_flipped) {
   }
 }
 
+// Torn at every length (F16).
+BOOST_AUTO_TEST_CASE(every_torn_tail) {
+  const std::string good = print(record()) + "\n";
+  test::FaultRow row("F16, torn tuning records");
+  TuningStore writer = make();
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes) {
+    BOOST_REQUIRE(writer.put(record()));
+    write(file(record()), good.substr(0, bytes));
+    row.inject(std::to_string(bytes) + " bytes", [&]() -> std::string {
+      TuningStore store = make();
+      if (find(store, record()) || !store.load().empty()) return "a torn record is taken for one";
+      return warnings.size() == 1 ? "" : std::to_string(warnings.size()) + " warnings";
+    });
+  }
+  row.finish(300);
+}
+
 BOOST_AUTO_TEST_CASE(a_record_under_the_name_of_another) {
   TuningStore store = make();
   BOOST_TEST(store.put(record(1, "NVIDIA H100")));
@@ -152,7 +178,8 @@ BOOST_AUTO_TEST_CASE(a_directory_that_is_none) {
 
 // Readers see only complete records meanwhile.
 BOOST_AUTO_TEST_CASE(writers_in_many_processes) {
-  constexpr int kWriters = 6;
+  constexpr int kWriters = 8;
+  test::FaultRow row("F16, 8 writers of tuning records");
   constexpr int kRecords = 40;
   std::vector<pid_t> writers;
   for (int w = 0; w < kWriters; ++w) {
@@ -169,7 +196,8 @@ BOOST_AUTO_TEST_CASE(writers_in_many_processes) {
   }
   TuningStore reader = make();
   for (int i = 0; i < 20; ++i) reader.load();
-  for (const pid_t writer : writers) BOOST_TEST(test::wait_for(writer) == 0);
+  for (const pid_t writer : writers) row.child_ended("a writer", test::wait_for(writer));
+  row.finish(kWriters);
   BOOST_TEST(reader.load().size() == static_cast<std::size_t>(kRecords));
   BOOST_TEST(warnings.empty());
 }

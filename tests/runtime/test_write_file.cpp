@@ -96,6 +96,55 @@ BOOST_AUTO_TEST_CASE(a_link_stays_a_link) {
   BOOST_TEST(fs::is_empty(directory.path() / "folder"));
 }
 
+// A link that comes after the writer has looked is not replaced; a file is.
+BOOST_AUTO_TEST_CASE(what_comes_meanwhile) {
+  {
+    FileWriter writer(link);
+    writer.write("new");
+    fs::create_symlink("elsewhere", link);
+    check_contains(error_of([&] { writer.publish(); }, ErrorCode::io_failed), {"cannot be written: File exists"});
+  }
+  BOOST_TEST(fs::is_symlink(link));
+  BOOST_TEST(entries() == 1);
+  FileWriter writer(file);
+  writer.write("new");
+  std::ofstream(file) << "of another process";
+  writer.publish();
+  BOOST_TEST(text(file) == "new");
+}
+
+BOOST_AUTO_TEST_CASE(a_link_to_nowhere_is_an_error) {
+  fs::create_symlink("no/such/folder", link);
+  BOOST_TEST(refusal(link).ends_with("No such file or directory"));
+}
+
+BOOST_AUTO_TEST_CASE(a_name_alone_is_a_file_of_the_working_directory) {
+  BOOST_TEST(test::run_in_process([&] {
+               if (chdir(directory.path().c_str()) != 0) return 1;
+               write_file("here", {"new"});
+               return text(directory.path() / "here") == "new" ? 0 : 2;
+             }) == 0);
+  BOOST_TEST(refusal(directory.path() / "nothing" / "").ends_with("No such file or directory"));
+  BOOST_TEST(refusal(directory.path() / "new" / "").size() > 0U);
+}
+
+BOOST_AUTO_TEST_CASE(sync_waits_for_files_and_lets_pipes_pass) {
+  {
+    FileWriter writer(file);
+    writer.write("kept");
+    writer.sync();
+    writer.publish();
+  }
+  BOOST_TEST(text(file) == "kept");
+  const fs::path fifo = directory.path() / "fifo";
+  BOOST_REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  const FileDescriptor reader(open(fifo.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  FileWriter pipe(fifo);
+  pipe.write("gone");
+  pipe.sync();
+  pipe.publish();
+}
+
 // A name that could be guessed could be a link, there before the file is.
 BOOST_AUTO_TEST_CASE(names_of_temporary_files_cannot_be_guessed) {
   std::string names[2];

@@ -10,9 +10,12 @@
 
 namespace ingot::test {
 
+// A file system in memory where there is one. On a disk, replacing a file by rename() may wait for the disk.
+std::filesystem::path memory_folder();
+
 class TemporaryDirectory {
  public:
-  TemporaryDirectory();
+  explicit TemporaryDirectory(const std::filesystem::path& inside = std::filesystem::temp_directory_path());
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
   ~TemporaryDirectory();

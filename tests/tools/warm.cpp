@@ -2,18 +2,25 @@
 #include <boost/test/unit_test.hpp>
 
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ingot/runtime/error.h"
+#include "support/fault_row.h"
 #include "support/temporary_directory.h"
 #include "warm_layers.h"
 #include "warm_plan.h"
@@ -224,6 +231,47 @@ BOOST_AUTO_TEST_CASE(a_worker_that_dies_is_replaced) {
   BOOST_TEST(texts[1] == "the process that compiled it was ended by signal 9 (Killed)");
   BOOST_TEST(texts[4] == "the process that compiled it ended with exit code 7");
   for (const std::size_t job : {0U, 2U, 3U, 5U}) BOOST_TEST(texts[job] == "done");
+}
+
+// What a compiler in its worker may do, in every order and beside jobs that work (F11 of docs/notes/faults.md).
+BOOST_AUTO_TEST_CASE(workers_that_abort_crash_hang_and_answer_garbage) {
+  const auto say = [](const std::string& bytes) {  // on the worker's socket, whichever that is
+    for (int file = 3; file < 64; ++file) static_cast<void>(::send(file, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+  };
+  const std::vector<std::pair<std::function<void()>, std::string>> faults{
+      {[] { ::signal(SIGABRT, SIG_DFL), ::abort(); }, "ended by signal 6"},
+      {[] { ::signal(SIGSEGV, SIG_DFL), ::raise(SIGSEGV); }, "ended by signal 11"},
+      {[] { ::raise(SIGKILL); }, "ended by signal 9 (Killed)"},
+      {[] { ::_exit(0); }, "ended with exit code 0"},
+      {[] {
+         for (;;) ::pause();
+       },
+       "the process that compiled it was ended after 0.4s"},
+      {[] { ::raise(SIGSTOP); }, "the process that compiled it was ended after 0.4s"},
+      {[&] { say(std::string(24, '\xff')), ::pause(); }, "answered garbage and was ended"},
+      {[&] { say("x"), ::_exit(1); }, "ended with exit code 1"},
+      {[] { throw std::bad_alloc(); }, "bad_alloc"}};
+  test::FaultRow row("F11, workers");
+  for (const int processes : {1, 3}) {
+    std::vector<std::size_t> jobs(2 * faults.size());
+    std::iota(jobs.begin(), jobs.end(), 0);
+    std::vector<std::string> texts(jobs.size());
+    run_in_workers(jobs, {.processes = processes,
+                          .work =
+                              [&](std::size_t job) {
+                                if (job % 2 == 1) faults[job / 2].first();
+                                return std::string("done");
+                              },
+                          .done = [&](const JobResult& result) { texts[result.job] += result.text; },
+                          .limit = std::chrono::milliseconds(400)});
+    for (const std::size_t job : jobs) {
+      row.inject("job " + std::to_string(job), [&]() -> std::string {
+        const std::string expected = job % 2 == 1 ? faults[job / 2].second : "done";
+        return texts[job].find(expected) != std::string::npos ? "" : "\"" + texts[job] + "\" lacks " + expected;
+      });
+    }
+  }
+  row.finish(36);
 }
 
 BOOST_AUTO_TEST_CASE(workers_stop_after_the_jobs_that_have_begun) {

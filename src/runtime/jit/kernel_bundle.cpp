@@ -22,6 +22,9 @@ constexpr std::size_t kInteger = sizeof(std::uint64_t);
 constexpr std::size_t kHeaderBytes = kBundleMagic.size() + 2 * kInteger + sizeof(Digest);
 constexpr std::size_t kEntryBytes = sizeof(KernelKey) + 2 * kInteger;
 constexpr std::int64_t kMaxIndexBytes = std::int64_t{256} << 20;
+// Of a kernel, as in the store, and of all tuning records: nothing larger is read into memory.
+constexpr std::uint64_t kMaxKernelBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMaxTuningBytes = std::uint64_t{1} << 30;
 
 // Takes integers and bytes off the front of an index.
 class IndexReader {
@@ -72,14 +75,15 @@ std::optional<Index> read_index(std::string_view text, std::int64_t limit) {
     std::memcpy(entry.key.data(), reader.bytes(sizeof(KernelKey)).data(), sizeof(KernelKey));
     const std::uint64_t offset = reader.integer();
     const std::uint64_t bytes = reader.integer();
-    if (!inside(offset, bytes) || (i > 0 && !(index.entries.back().key < entry.key))) return std::nullopt;
+    if (!inside(offset, bytes) || bytes > kMaxKernelBytes || (i > 0 && !(index.entries.back().key < entry.key)))
+      return std::nullopt;
     entry.offset = static_cast<std::int64_t>(offset);
     entry.bytes = static_cast<std::int64_t>(bytes);
     index.entries.push_back(entry);
   }
   const std::uint64_t offset = reader.integer();
   const std::uint64_t bytes = reader.integer();
-  if (!reader.complete() || !inside(offset, bytes)) return std::nullopt;
+  if (!reader.complete() || !inside(offset, bytes) || bytes > kMaxTuningBytes) return std::nullopt;
   index.tuning_offset = static_cast<std::int64_t>(offset);
   index.tuning_bytes = static_cast<std::int64_t>(bytes);
   return index;
@@ -158,7 +162,7 @@ std::string KernelBundle::tuning() const {
 
 std::string encode_bundle(BundleContent content) {
   std::ranges::stable_sort(content.kernels, {}, &BundleContent::Kernel::key);
-  const auto same_key = [](const BundleContent::Kernel& a, const BundleContent::Kernel& b) { return a.key == b.key; };
+  const auto same_key = [](const auto& a, const auto& b) { return a.key == b.key; };  // clang 14 has no ranges::unique
   content.kernels.erase(std::unique(content.kernels.begin(), content.kernels.end(), same_key), content.kernels.end());
 
   std::string kernels;

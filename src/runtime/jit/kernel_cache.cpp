@@ -133,7 +133,7 @@ CompiledKernel KernelCache::find_or_compile(const Source& source, Target target,
   if (auto found = find_on_disk(source, target, key)) return verified(*std::move(found), source, target, key);
   if (origins_.compiler == nullptr || origins_.mode == CacheMode::strict) refuse_to_compile(source, target);
   const auto start = Clock::now();
-  const FileLock lock = store_->lock(key);
+  const FileLock lock = store_->lock(key, origins_.lock_wait);
   if (auto found = find_in_store(key)) {  // another process was compiling it
     log({.kind = KernelEvent::Kind::from_store,
          .name = source.name,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,6 +41,8 @@ struct KernelOrigins {
   CacheMode mode = CacheMode::automatic;
   // Called from any thread, once for each kernel that is found or compiled. Must not throw.
   std::function<void(const KernelEvent&)> log{};
+  // How long to wait for another process that compiles the same kernel; then it is compiled here as well.
+  std::chrono::milliseconds lock_wait = KernelStore::kLockWait;
 };
 
 class KernelCache {

@@ -30,6 +30,8 @@ class KernelStore {
  public:
   using Warn = StoreDirectory::Warn;
   static constexpr std::int64_t kDefaultMaxBytes = std::int64_t{2} << 30;
+  // Far beyond any compile: a holder that dies releases its lock, so only a stopped one is waited for so long.
+  static constexpr std::chrono::milliseconds kLockWait = std::chrono::minutes(10);
 
   // No root: default_store_root(), with a warning if there is none. An empty root keeps nothing, silently. `warn` is
   // called at most once per object, from any thread, and must not throw. When the files outgrow max_bytes, the least
@@ -43,8 +45,8 @@ class KernelStore {
   bool put(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
 
   // Keeps other processes from compiling the same key: after a miss, lock, look again, compile, put, release. If the
-  // wait times out (far beyond any compile: a holder that dies releases it) or the store does not work, it is not held.
-  FileLock lock(const KernelKey& key, std::chrono::milliseconds wait = std::chrono::minutes(10));
+  // wait times out or the store does not work, it is not held.
+  FileLock lock(const KernelKey& key, std::chrono::milliseconds wait = kLockWait);
 
   // Absolute, or empty.
   const std::filesystem::path& root() const { return directory_.root(); }
@@ -63,7 +65,7 @@ class KernelStore {
     std::int64_t quarantined = 0;
     std::int64_t evicted = 0;
   };
-  Removed removed() const { return {.quarantined = directory_.quarantined(), .evicted = evicted_}; }
+  Removed removed() const { return {.quarantined = directory_.moved_aside(), .evicted = evicted_}; }
   // What follows is for whoever looks after a store (`ingot cache`). Looking is no use of a kernel: it changes nothing.
 
   // Everything with a kernel's name, in ascending order of keys, unread.

@@ -17,9 +17,9 @@ Recorder::Recorder(std::filesystem::path file, Warn warn) : file_(std::move(file
   try {
     RecordingFile there = read_recording(file_);
     in_file_ = std::move(there.recording);
-    if (there.damaged > 0 && warn_) warn_(there.problem);
+    if (there.damaged > 0) warn_once(there.problem);
   } catch (const Error& problem) {
-    if (warn_) warn_(fmt::format("recording {}", problem.what()));
+    warn_once(fmt::format("recording {}", problem.what()));
   }
 }
 
@@ -41,7 +41,16 @@ void Recorder::add(const Noted& noted) {
     if (!recording_.add(noted) || file_.empty() || !in_file_.add(noted)) return;
   }
   const std::string problem = append_line(file_, print(noted));
-  if (!problem.empty() && warn_) warn_(fmt::format("recording {} cannot be written: {}", file_.string(), problem));
+  if (!problem.empty()) warn_once(fmt::format("recording {} cannot be written: {}", file_.string(), problem));
+}
+
+void Recorder::warn_once(const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (warned_) return;
+    warned_ = true;
+  }
+  if (warn_) warn_(text);
 }
 
 }  // namespace ingot

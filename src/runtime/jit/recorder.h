@@ -17,7 +17,7 @@ class Recorder {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  // A file that cannot be read or written, or that has damaged lines, only causes a warning.
+  // A file that cannot be read or written, or that has damaged lines, only causes a warning, and only one.
   explicit Recorder(std::filesystem::path file = {}, Warn warn = {});
 
   // Thread-safe. A matmul whose sizes are not all above 0 is not noted.
@@ -30,12 +30,14 @@ class Recorder {
  private:
   template <class Noted>
   void add(const Noted& noted);
+  void warn_once(const std::string& text);
 
   std::filesystem::path file_;
   Warn warn_;
   mutable std::mutex mutex_;  // guards the rest; not held while a file is written
   Recording recording_;
   Recording in_file_;
+  bool warned_ = false;
 };
 
 }  // namespace ingot

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "ingot/runtime/util/file_descriptor.h"
+#include "ingot/runtime/util/uninterrupted.h"
 
 namespace ingot {
 namespace {
@@ -23,10 +24,11 @@ bool ends_inside_a_line(int file) {
 std::string append_line(const std::filesystem::path& path, const std::string& text) {
   const auto because_of = [](int error) { return std::system_category().message(error); };
   // O_NONBLOCK: a FIFO that nobody reads must not stop the program.
-  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
+  constexpr int kFlags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  FileDescriptor file(uninterrupted([&] { return ::open(path.c_str(), kFlags, 0644); }));
   if (!file) return because_of(errno);
   const std::string line = fmt::format("{}{}\n", ends_inside_a_line(file.get()) ? "\n" : "", text);
-  const ssize_t written = ::write(file.get(), line.data(), line.size());
+  const ssize_t written = uninterrupted([&] { return ::write(file.get(), line.data(), line.size()); });
   if (written < 0) return because_of(errno);
   if (written < static_cast<ssize_t>(line.size())) {
     return fmt::format("only {} of a line's {} bytes fit", written, line.size());

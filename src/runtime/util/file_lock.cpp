@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <thread>
 
+#include "ingot/runtime/util/uninterrupted.h"
+
 namespace ingot {
 namespace {
 
@@ -32,7 +34,8 @@ bool set_lock(int file, short type, std::int64_t byte) {
 FileLock::FileLock(int directory, const std::string& name, std::uint64_t byte, milliseconds wait)
     : byte_(static_cast<std::int64_t>(byte & kLargestByte)) {
   const auto deadline = steady_clock::now() + wait;
-  FileDescriptor file(openat(directory, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  FileDescriptor file(uninterrupted([&] { return openat(directory, name.c_str(), kFlags, 0600); }));
   if (!file) return;
   for (milliseconds pause = kFirstPause; !set_lock(file.get(), F_WRLCK, byte_);
        pause = std::min(2 * pause, kLongestPause)) {

@@ -12,6 +12,7 @@
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
+#include "ingot/runtime/util/uninterrupted.h"
 
 namespace ingot {
 namespace {
@@ -28,7 +29,8 @@ namespace {
 FileDescriptor open_regular(const std::filesystem::path& file, std::uint64_t limit, std::string_view if_missing,
                             std::uint64_t& bytes) {
   // O_NONBLOCK: opening a FIFO that has no writer would wait. On a regular file it changes nothing.
-  FileDescriptor descriptor(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  FileDescriptor descriptor(uninterrupted([&] { return ::open(file.c_str(), kFlags); }));
   if (!descriptor && (errno == ENOENT || errno == ENOTDIR)) {
     fail(file, fmt::format("there is no such file{}{}", if_missing.empty() ? "" : "; ", if_missing),
          ErrorCode::not_found);
@@ -50,8 +52,7 @@ std::string read_to_end(const std::filesystem::path& file, int descriptor, std::
   std::string content(expected + 1, '\0');  // one more, to see the end without growing
   std::size_t done = 0;
   while (true) {
-    const ssize_t got = ::read(descriptor, content.data() + done, content.size() - done);
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = uninterrupted([&] { return ::read(descriptor, content.data() + done, content.size() - done); });
     if (got < 0) fail_because(file, errno);
     if (got == 0) break;
     done += static_cast<std::size_t>(got);

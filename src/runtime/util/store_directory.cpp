@@ -12,11 +12,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <system_error>
 
 #include "ingot/runtime/util/directory_entries.h"
 #include "ingot/runtime/util/environment.h"
 #include "ingot/runtime/util/file_size_signal.h"
+#include "ingot/runtime/util/uninterrupted.h"
 
 namespace ingot {
 namespace {
@@ -33,7 +38,10 @@ std::string message(int error) { return std::system_category().message(error); }
 
 std::string random_name() {
   std::array<unsigned char, 8> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) bytes.fill(0);
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+    std::memcpy(bytes.data(), &now, std::min(sizeof(now), bytes.size()));
+  }
   std::string text = std::to_string(getpid()).append("-");
   for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
@@ -49,9 +57,16 @@ bool is_random_name(std::string_view name) {
 
 bool make_directories(const fs::path& path) {
   if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return true;
-  if (errno != ENOENT || !path.has_relative_path() || path == path.parent_path()) return false;
+  if (errno != ENOENT || !path.has_relative_path()) return false;
   return make_directories(path.parent_path()) && (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST);
 }
+
+FileDescriptor open_at(int directory, const char* name, int flags) {
+  constexpr mode_t kOwn = 0600;
+  return FileDescriptor(uninterrupted([&] { return openat(directory, name, flags | O_NOFOLLOW | O_CLOEXEC, kOwn); }));
+}
+
+FileDescriptor open_directory(int at, const char* name) { return open_at(at, name, O_RDONLY | O_DIRECTORY); }
 
 // Opens a subdirectory of the root; errno says why if it fails.
 FileDescriptor make_directory(const FileDescriptor& root, const char* name) {
@@ -64,8 +79,7 @@ bool read_all(int file, std::size_t bytes, std::string& content) {
   content.resize(bytes);
   std::size_t done = 0;
   while (done < bytes) {
-    const ssize_t got = ::read(file, content.data() + done, bytes - done);
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = uninterrupted([&] { return ::read(file, content.data() + done, bytes - done); });
     if (got < 0) return false;
     if (got == 0) break;
     done += static_cast<std::size_t>(got);
@@ -84,6 +98,13 @@ std::string distrust(const struct stat& file) {
   }
   return {};
 }
+
+// Is something in the place of a file or folder that is none: a link, a socket, a file where a folder belongs? Other
+// errors are the disk's, the network's or the process's own and say nothing about what is stored: it may be good.
+bool is_in_the_way(int error) { return error == ELOOP || error == ENOTDIR || error == ENXIO || error == ENODEV; }
+
+// On a network file system ESTALE means that another machine has removed the file.
+bool is_missing(int error) { return error == ENOENT || error == ESTALE; }
 
 // Marks the file as used, at most once an hour, so that most hits write nothing. A time in the future counts as
 // outdated.
@@ -113,7 +134,13 @@ bool StoreDirectory::read(const std::string& folder, const std::string& name, co
     return false;
   }
   const Loaded loaded = load(root, folder, name, accept, Use::counts);
-  if (loaded.damaged) quarantine(root, loaded.damaged_name, loaded.problem);
+  if (loaded.damaged) {
+    quarantine(root, loaded.name, loaded.problem);
+  } else if (!loaded.problem.empty()) {
+    // What is stored there may be good: it stays.
+    warn_once(fmt::format("store file {} {}; it was left there, {}", (root_ / loaded.name).string(), loaded.problem,
+                          words_.lost));
+  }
   return loaded.accepted;
 }
 
@@ -126,7 +153,7 @@ StoreDirectory::Check StoreDirectory::check(const std::string& folder, const std
   check.there = loaded.accepted || !loaded.problem.empty();
   check.problem = std::move(loaded.problem);
   if (loaded.damaged && damaged == Damaged::is_moved) {
-    check.moved = quarantine(root, loaded.damaged_name, check.problem);
+    check.moved = quarantine(root, loaded.name, check.problem);
   }
   return check;
 }
@@ -140,40 +167,53 @@ bool StoreDirectory::set_aside(const std::string& folder, const std::string& nam
 StoreDirectory::Loaded StoreDirectory::load(const FileDescriptor& root, const std::string& folder,
                                             const std::string& name, const Accept& accept, Use use) {
   Loaded loaded;
-  // Running out of descriptors or memory says nothing about the file; any other reason not to open it does.
   const auto cannot_open = [&loaded](const std::string& path, int error) {
-    if (error == ENOENT) return loaded;
-    loaded.problem = "cannot be opened: " + message(error);
-    loaded.damaged = error != EMFILE && error != ENFILE && error != ENOMEM;
-    loaded.damaged_name = path;
+    if (is_missing(error)) return loaded;
+    loaded.damaged = is_in_the_way(error);
+    loaded.problem = (loaded.damaged ? "cannot be opened: " : "cannot be read: ") + message(error);
+    loaded.name = path;
     return loaded;
   };
-  const std::string path = folder + "/" + name;
+  const auto cannot_read = [&loaded](int error) {
+    if (!is_missing(error)) loaded.problem = "cannot be read: " + message(error);
+    return loaded;
+  };
   const FileDescriptor directory = open_directory(root.get(), folder.c_str());
   if (!directory) return cannot_open(folder, errno);
-  const FileDescriptor file(openat(directory.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!file) return cannot_open(path, errno);
+  loaded.name = folder + "/" + name;
+  const FileDescriptor file = open_at(directory.get(), name.c_str(), O_RDONLY | O_NONBLOCK);
+  if (!file) return cannot_open(loaded.name, errno);
   struct stat state {};
   std::string content;
-  loaded.problem = fstat(file.get(), &state) == 0 ? distrust(state) : message(errno);
+  if (fstat(file.get(), &state) != 0) return cannot_read(errno);
+  loaded.problem = distrust(state);
   if (loaded.problem.empty() && !read_all(file.get(), static_cast<std::size_t>(state.st_size), content)) {
-    loaded.problem = "cannot be read: " + message(errno);
+    return cannot_read(errno);
   }
   loaded.accepted = loaded.problem.empty() && accept(content, loaded.problem);
   loaded.damaged = !loaded.accepted;
-  loaded.damaged_name = path;
   if (loaded.accepted && use == Use::counts) touch(file.get(), state);
   return loaded;
 }
 
 bool StoreDirectory::publish(const std::string& folder, const std::string& name, std::string_view content) {
+  // Where folders vanish, someone clears the store: they are made again.
+  constexpr int kAttempts = 4;
   std::string problem;
-  const FileDescriptor root = open_root(Open::make, problem);
-  if (!root) {
-    warn_of(problem);
-    return false;
+  bool published = false;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    problem.clear();
+    const FileDescriptor root = open_root(Open::make, problem);
+    if (!root) {
+      warn_of(problem);
+      return false;
+    }
+    published = write(root, folder, name, content);
+    if (published) break;
+    const int error = errno;
+    problem = fmt::format("store directory {} cannot be written: {}", root_.string(), message(error));
+    if (!is_missing(error)) break;
   }
-  const bool published = write(root, folder, name, content, problem);
   {
     const std::lock_guard lock(mutex_);
     problem_ = problem;
@@ -217,7 +257,8 @@ std::optional<std::time_t> StoreDirectory::made(const std::string& file) const {
 bool StoreDirectory::remove(const std::string& file) const {
   std::string problem;
   const FileDescriptor root = open_root(Open::if_there, problem);
-  return root && unlinkat(root.get(), file.c_str(), 0) == 0;
+  if (!root) return problem.empty();
+  return unlinkat(root.get(), file.c_str(), 0) == 0 || is_missing(errno);
 }
 
 StoreDirectory::Removal StoreDirectory::remove_unused_since(const StoredFile& file) const {
@@ -251,7 +292,7 @@ std::vector<StoredFile> StoreDirectory::temporaries() const {
 }
 
 bool StoreDirectory::is_abandoned(const StoredFile& temporary) {
-  return std::time(nullptr) - temporary.modified.first > kHour;
+  return std::abs(std::time(nullptr) - temporary.modified.first) > kHour;
 }
 
 std::vector<StoredFile> StoreDirectory::quarantined() const {
@@ -286,8 +327,10 @@ void StoreDirectory::remove_abandoned() const {
   const FileDescriptor root = open_root(Open::if_there, problem);
   const FileDescriptor tmp = root ? open_directory(root.get(), kTmp) : FileDescriptor();
   if (!tmp) return;
+  const std::time_t now = std::time(nullptr);
   for (const DirectoryEntry& file : entries_of(tmp)) {
-    if (std::time(nullptr) - file.state.st_mtime > kHour) unlinkat(tmp.get(), file.name.c_str(), 0);
+    // Far in the future: the clock has been set back since.
+    if (std::abs(now - file.state.st_mtime) > kHour) unlinkat(tmp.get(), file.name.c_str(), 0);
   }
 }
 
@@ -321,7 +364,9 @@ FileDescriptor StoreDirectory::open_root(Open how, std::string& problem) const {
                             : "there is no store directory: INGOT_CACHE_DIR, XDG_CACHE_HOME and HOME are all unset";
     return {};
   }
-  const auto open = [this] { return FileDescriptor(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); };
+  const auto open = [this] {
+    return FileDescriptor(uninterrupted([this] { return ::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  };
   const auto refuse = [this, &problem](const std::string& why) {
     problem = fmt::format("store directory {} {}", root_.string(), why);
     return FileDescriptor();
@@ -353,33 +398,34 @@ FileDescriptor StoreDirectory::subfolder(const FileDescriptor& root, const std::
 }
 
 // If two processes publish the same name, the second rename replaces the first's file, which is just as good.
+// Errno says why if it fails.
 bool StoreDirectory::write(const FileDescriptor& root, const std::string& folder, const std::string& name,
-                           std::string_view content, std::string& problem) {
-  const auto fail = [this, &problem](int error) {
-    problem = fmt::format("store directory {} cannot be written: {}", root_.string(), message(error));
+                           std::string_view content) {
+  if (static_cast<std::int64_t>(content.size()) > kMaxFileBytes) {
+    errno = EFBIG;
     return false;
-  };
-  if (static_cast<std::int64_t>(content.size()) > kMaxFileBytes) return fail(EFBIG);
+  }
   const FileDescriptor tmp = subfolder(root, kTmp);
-  if (!tmp) return fail(errno);
+  if (!tmp) return false;
   const FileDescriptor target = subfolder(root, folder);
-  if (!target) return fail(errno);
+  if (!target) return false;
 
   const std::string tmp_name = random_name();
-  FileDescriptor written(
-      openat(tmp.get(), tmp_name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!written) return fail(errno);
+  FileDescriptor written = open_at(tmp.get(), tmp_name.c_str(), O_WRONLY | O_CREAT | O_EXCL);
+  if (!written) return false;
   const FileSizeSignal ignored;
   const auto rename = [&] { return renameat(tmp.get(), tmp_name.c_str(), target.get(), name.c_str()) == 0; };
   bool published = write_all(written.get(), content) && written.close() && rename();
   if (!published && (errno == EISDIR || errno == EEXIST || errno == ENOTEMPTY)) {
-    quarantine(root, folder + "/" + name, "is a directory");
+    // Either a directory is in the way, or this file system's rename() replaces nothing.
+    if (unlinkat(target.get(), name.c_str(), 0) != 0) quarantine(root, folder + "/" + name, "is a directory");
     published = rename();
   }
   if (published) return true;
   const int error = errno;
   unlinkat(tmp.get(), tmp_name.c_str(), 0);
-  return fail(error);
+  errno = error;
+  return false;
 }
 
 // Moves a file, or whatever else has its name, to the quarantine folder, which keeps the last few for inspection.
@@ -388,7 +434,7 @@ bool StoreDirectory::quarantine(const FileDescriptor& root, const std::string& n
   const std::string kept_name = fs::path(name).filename().string() + "." + random_name();
   const bool moved = folder && renameat(root.get(), name.c_str(), folder.get(), kept_name.c_str()) == 0;
   if (!moved && errno == ENOENT) return false;  // another process was faster
-  ++quarantined_;
+  ++moved_aside_;
   if (moved) {
     std::vector<DirectoryEntry> kept = entries_of(folder);
     std::ranges::sort(kept, std::greater{}, [](const DirectoryEntry& file) { return order(file.state.st_ctim); });

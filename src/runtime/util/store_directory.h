@@ -3,10 +3,11 @@
 //   <root>/<folder>/<name>     published by rename from <root>/tmp/
 //   <root>/quarantine/         files that failed their check, at most 16
 //
-// A failing disk never becomes the caller's error: a file that cannot be read, is damaged or has the wrong owner is
-// moved aside and counts as missing; if the directory cannot be written, nothing is kept, and one warning says so.
-// Directories are 0700, files 0600; a root that another user owns or can write is refused. Nothing about the directory
-// is remembered between calls, and nothing is flushed (fsync): a file torn by a power failure fails its check.
+// A failing disk never becomes the caller's error: a file that is damaged or has the wrong owner is moved aside and
+// counts as missing; so does one that cannot be read, which stays, as it may be good; if the directory cannot be
+// written, nothing is kept, and one warning says so. Directories are 0700, files 0600; a root that another user owns or
+// can write is refused. Nothing about the directory is remembered between calls, and nothing is flushed (fsync): a file
+// torn by a power failure fails its check.
 #pragma once
 
 #include <atomic>
@@ -81,17 +82,18 @@ class StoreDirectory {
   std::vector<StoredFile> entries(const std::function<bool(const std::string&)>& wanted) const;
   // Files that are being written, or were when their process died.
   std::vector<StoredFile> temporaries() const;
-  // Is a temporary file at least an hour old, so that its process must have died?
+  // Is a temporary file an hour away from now, so that its process must have died? (A time far in the future is from
+  // before the clock was set back.)
   static bool is_abandoned(const StoredFile& temporary);
   std::vector<StoredFile> quarantined() const;
   // When a file was published. Nothing where the file system does not keep that.
   std::optional<std::time_t> made(const std::string& file) const;
-  // False if there is no such file or it cannot be removed.
+  // False if it cannot be removed; true if it is gone, whoever removed it.
   bool remove(const std::string& file) const;
   // Removes files as they were listed: one that has been used or replaced since then stays, and so does what is no
   // regular file or belongs to another user. `stop` is asked before each.
   RemovedFiles remove_all(const std::vector<StoredFile>& files, const std::function<bool()>& stop = {}) const;
-  // Removes temporary files, at least an hour old, of processes that were killed while writing.
+  // Removes temporary files of processes that were killed while writing (is_abandoned).
   void remove_abandoned() const;
 
   // Absolute, or empty.
@@ -103,7 +105,7 @@ class StoreDirectory {
   // Why nothing is kept, or empty if the store works. Creates the directory if it is missing, to find out.
   std::string disabled_reason() const;
   // How many files this object has moved aside.
-  std::int64_t quarantined() const { return quarantined_; }
+  std::int64_t moved_aside() const { return moved_aside_; }
   // Warns with the caller's text, unless this object has warned already.
   void warn_once(const std::string& text);
 
@@ -113,8 +115,8 @@ class StoreDirectory {
   struct Loaded {
     bool accepted = false;
     std::string problem{};
-    bool damaged = false;        // the problem is the file's own
-    std::string damaged_name{};  // or that of its folder
+    bool damaged = false;  // the problem is the file's own, rather than that of reading it
+    std::string name{};    // of the file, or of its folder if that has the problem
   };
   enum class RemovalEnd : std::uint8_t { removed, gone, used_since, not_ours, failed };
   struct Removal {
@@ -127,8 +129,7 @@ class StoreDirectory {
   static Loaded load(const FileDescriptor& root, const std::string& folder, const std::string& name,
                      const Accept& accept, Use use);
   Removal remove_unused_since(const StoredFile& file) const;
-  bool write(const FileDescriptor& root, const std::string& folder, const std::string& name, std::string_view content,
-             std::string& problem);
+  bool write(const FileDescriptor& root, const std::string& folder, const std::string& name, std::string_view content);
   bool quarantine(const FileDescriptor& root, const std::string& name, const std::string& why);
   void warn_of(const std::string& problem);
 
@@ -136,7 +137,7 @@ class StoreDirectory {
   Warn warn_;
   Words words_;
   bool switched_off_;  // by an empty root
-  std::atomic<std::int64_t> quarantined_{0};
+  std::atomic<std::int64_t> moved_aside_{0};
 
   mutable std::mutex mutex_;  // guards the rest; not held during disk work
   std::string problem_;       // of the last publish; empty where it worked

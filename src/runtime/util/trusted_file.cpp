@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "ingot/runtime/util/uninterrupted.h"
+
 namespace ingot {
 
 std::string distrust_owner(const struct stat& state) {
@@ -23,7 +25,8 @@ std::string distrust_owner(const struct stat& state) {
 
 TrustedFile open_trusted(const std::filesystem::path& path, std::string& problem) {
   const auto message = [] { return std::system_category().message(errno); };
-  TrustedFile opened{.file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC))};
+  constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  TrustedFile opened{.file = FileDescriptor(uninterrupted([&] { return ::open(path.c_str(), kFlags); }))};
   if (!opened.file) {
     problem = errno == ENOENT ? "" : "cannot be opened: " + message();
     return {};
@@ -45,8 +48,8 @@ std::string read_at(const FileDescriptor& file, std::int64_t offset, std::size_t
   std::string content(bytes, '\0');
   std::size_t done = 0;
   while (done < bytes) {
-    const ssize_t got = pread(file.get(), content.data() + done, bytes - done, offset + static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
+    const off_t at = offset + static_cast<off_t>(done);
+    const ssize_t got = uninterrupted([&] { return pread(file.get(), content.data() + done, bytes - done, at); });
     if (got <= 0) break;
     done += static_cast<std::size_t>(got);
   }

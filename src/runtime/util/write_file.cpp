@@ -16,6 +16,7 @@
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/file_size_signal.h"
+#include "ingot/runtime/util/uninterrupted.h"
 
 namespace ingot {
 namespace {
@@ -51,9 +52,22 @@ std::string random_suffix() {
   return fmt::format(".{:02x}.partial", fmt::join(bytes, ""));
 }
 
+FileDescriptor open_file(int directory, const fs::path& path, int flags, unsigned mode = kNewFile) {
+  return FileDescriptor(uninterrupted([&] { return ::openat(directory, path.c_str(), flags | O_CLOEXEC, mode); }));
+}
+
+// Keeps errno.
+bool is_regular(int directory, const std::string& name) {
+  const int error = errno;
+  struct stat status {};
+  const bool regular = ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode);
+  errno = error;
+  return regular;
+}
+
 FileDescriptor open_folder(const fs::path& path) {
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  return FileDescriptor(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return open_file(AT_FDCWD, folder, O_PATH | O_DIRECTORY);
 }
 
 }  // namespace
@@ -81,21 +95,30 @@ void FileWriter::sync() {
 void FileWriter::publish() {
   if (!descriptor_.close()) fail(errno);
   if (temporary_.empty()) return;
-  if (::renameat(directory_.get(), temporary_.c_str(), directory_.get(), target_.c_str()) != 0) fail(errno);
+  const int directory = directory_.get();
+  const auto rename = [&](unsigned flags) {
+    return ::renameat2(directory, temporary_.c_str(), directory, target_.c_str(), flags) == 0;
+  };
+  // Where no file was seen, one may be there by now, and only a regular one is replaced. Some file systems do not know
+  // RENAME_NOREPLACE.
+  bool done = rename(mode_ ? 0 : RENAME_NOREPLACE);
+  if (!done && !mode_ && (errno == EINVAL || (errno == EEXIST && is_regular(directory, target_)))) done = rename(0);
+  if (!done) fail(errno);
   temporary_.clear();
 }
 
 bool FileWriter::find_target() {
-  const auto look = [this] { return FileDescriptor(::open(file_.c_str(), O_PATH | O_CLOEXEC)); };
+  const auto look = [this] { return open_file(AT_FDCWD, file_, O_PATH); };
   FileDescriptor there = look();
   const int problem = there ? 0 : errno;
   fs::path path = file_;
   if (problem != 0 && problem != ENOENT) fail(problem);
-  if (problem == ENOENT && fs::is_symlink(fs::symlink_status(file_))) {
+  struct stat itself {};
+  const bool is_there = problem == ENOENT && ::lstat(file_.c_str(), &itself) == 0;
+  if (problem == ENOENT && !is_there && errno != ENOENT) fail(errno);
+  if (is_there && S_ISLNK(itself.st_mode)) {
     // A link that leads to no file yet: an empty one is made there, and then replaced.
-    if (!FileDescriptor(::open(file_.c_str(), O_WRONLY | O_CREAT | O_NOCTTY | O_NONBLOCK | O_CLOEXEC, kNewFile))) {
-      fail(errno);
-    }
+    if (!open_file(AT_FDCWD, file_, O_WRONLY | O_CREAT | O_NOCTTY | O_NONBLOCK)) fail(errno);
     made_target_ = true;
     there = look();
     if (!there) fail(errno);
@@ -127,7 +150,7 @@ bool FileWriter::find_target() {
 
 void FileWriter::open_in_place() {
   // O_NONBLOCK: opening a FIFO that nobody reads would wait. Writing may wait, as for every program.
-  descriptor_ = FileDescriptor(::open(file_.c_str(), O_WRONLY | O_TRUNC | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  descriptor_ = open_file(AT_FDCWD, file_, O_WRONLY | O_TRUNC | O_NOCTTY | O_NONBLOCK);
   if (!descriptor_ && errno == ENXIO) fail("nothing reads from it; start its reader first");
   if (!descriptor_) fail(errno);
   const int flags = ::fcntl(descriptor_.get(), F_GETFL);
@@ -140,8 +163,7 @@ void FileWriter::make_temporary() {
   constexpr std::size_t kLongest = 200;  // file systems allow 255 bytes
   const std::string name = target_.substr(0, kLongest) + suffix;
   descriptor_ =
-      FileDescriptor(::openat(directory_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                              mode_.value_or(kNewFile) & kNewFile));
+      open_file(directory_.get(), name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode_.value_or(kNewFile) & kNewFile);
   if (!descriptor_) fail(errno);
   temporary_ = name;
   // The umask has taken bits that the old file had.
