@@ -226,10 +226,6 @@ std::span<const NotedTerm> environment_variables() {
       NotedTerm{"INGOT_LOG", "1: a line on stderr for each kernel, from where it came and how long that took."},
       NotedTerm{"INGOT_STATS",
                 "1: a line on stderr when a context ends, with the kernels compiled and read, and launches."},
-      NotedTerm{"INGOT_WARM", "A recording whose kernels are compiled in the background from the start."},
-      NotedTerm{"INGOT_LOG", "1: a line on stderr for each kernel, which says where it came from."},
-      NotedTerm{"INGOT_STATS",
-                "1: a line on stderr when a context ends, with what it has compiled, read and launched."},
       NotedTerm{"INGOT_RECORD",
                 "A file in which a run notes the kernels and matmuls that it asks for, for `ingot warm "
                 "--recording` and `ingot tune --manifest`."}};

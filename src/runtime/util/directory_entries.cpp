@@ -6,10 +6,13 @@
 #include <memory>
 #include <utility>
 
+#include "ingot/runtime/util/uninterrupted.h"
+
 namespace ingot {
 
 FileDescriptor open_directory(int at, const char* name) {
-  return FileDescriptor(openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  return FileDescriptor(
+      uninterrupted([&] { return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
 }
 
 std::vector<DirectoryEntry> entries_of(const FileDescriptor& directory) {

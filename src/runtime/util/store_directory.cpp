@@ -66,8 +66,6 @@ FileDescriptor open_at(int directory, const char* name, int flags) {
   return FileDescriptor(uninterrupted([&] { return openat(directory, name, flags | O_NOFOLLOW | O_CLOEXEC, kOwn); }));
 }
 
-FileDescriptor open_directory(int at, const char* name) { return open_at(at, name, O_RDONLY | O_DIRECTORY); }
-
 // Opens a subdirectory of the root; errno says why if it fails.
 FileDescriptor make_directory(const FileDescriptor& root, const char* name) {
   if (mkdirat(root.get(), name, 0700) != 0 && errno != EEXIST) return {};
