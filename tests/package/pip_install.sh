@@ -18,8 +18,8 @@ fail() { printf 'pip_install: %s\n' "$*" >&2; exit 1; }
 if [ "${INGOT_WHEEL:-no}" = yes ]; then
   step "pip install"
   "$python" -m venv --without-pip "$work/venv"
-  "$python" -m pip --python "$work/venv/bin/python" install -q --disable-pip-version-check --no-index --no-deps \
-    --no-build-isolation -C build-dir="$work/build" "$source_dir"
+  "$python" -m pip install -q --disable-pip-version-check --no-index --no-deps --no-build-isolation --ignore-installed \
+    --prefix "$work/venv" -C build-dir="$work/build" "$source_dir"
   step "the program, from another folder and without the environment that built it"
   cd "$work"
   ingot() { env -u VIRTUAL_ENV INGOT_DEVICE=cpu INGOT_CACHE_DIR="$work/store" "$work/venv/bin/ingot" "$@"; }
