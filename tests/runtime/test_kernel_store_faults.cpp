@@ -194,7 +194,7 @@ BOOST_AUTO_TEST_CASE(every_block_torn) {
     const auto lost = random();
     inject("some lost", [lost](std::size_t block) { return (lost >> block & 1U) != 0; });
   }
-  row.finish(200);
+  row.finish(150);
 }
 
 // Files of other versions of the format, and of another GPU, below our name (F14).
