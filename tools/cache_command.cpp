@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cache_text.h"
+#include "option_values.h"
 
 namespace ingot::tools {
 namespace {
@@ -24,6 +25,7 @@ CLI::App* add_command(CLI::App& cache, const std::string& name, const std::strin
 
 void add_targets(CLI::App* command, std::vector<std::string>& targets) {
   command->add_option("--target", targets, "Only kernels for this architecture, such as sm_90a; repeatable")
+      ->type_name(kTargetValue)
       ->delimiter(',')
       ->allow_extra_args(false)  // what follows may be a file
       ->check(target_problem);
@@ -35,7 +37,7 @@ void add_looking(CLI::App& cache, CacheOptions& options, int& status) {
 
   CLI::App* const list =
       add_command(cache, "list", "List the kernels, those used last first; changes nothing", options.list.json);
-  list->add_option("--tier", options.list.tier, "List this bundle or other store instead");
+  list->add_option("--tier", options.list.tier, "List this bundle or other store instead")->type_name(kFileValue);
   list->callback([&] { status = cache_list(options.list); });
 
   CLI::App* const stat = add_command(
@@ -47,6 +49,7 @@ void add_looking(CLI::App& cache, CacheOptions& options, int& status) {
   verify->add_flag("--recompile", options.verify.recompile,
                    "Also compile every kernel again and compare the machine code; needs NVRTC");
   verify->add_option("--jobs", options.verify.jobs, "Processes that compile (default: one per core)")
+      ->type_name("N")
       ->check(CLI::Range(1, 4096));
   verify->callback([&] { status = cache_verify(options.verify); });
 }
@@ -54,8 +57,11 @@ void add_looking(CLI::App& cache, CacheOptions& options, int& status) {
 void add_removing(CLI::App& cache, CacheOptions& options, int& status) {
   CachePruneOptions& rules = options.prune;
   CLI::App* const prune = add_command(cache, "prune", "Remove the least recently used kernels", rules.json);
-  prune->add_option("--max-size", rules.max_size, "Keep at most this, such as 500M or 2G")->check(size_problem);
+  prune->add_option("--max-size", rules.max_size, "Keep at most this, such as 500M or 2G")
+      ->type_name("SIZE")
+      ->check(size_problem);
   prune->add_option("--older-than", rules.older_than, "Remove what was not used for this long, such as 12h or 30d")
+      ->type_name("AGE")
       ->check(age_problem);
   add_targets(prune, rules.targets);
   prune->add_flag("--dry-run", rules.dry_run, "Say what would be removed, and remove nothing");
@@ -71,16 +77,17 @@ void add_removing(CLI::App& cache, CacheOptions& options, int& status) {
 void add_moving(CLI::App& cache, CacheOptions& options, int& status) {
   CLI::App* const taking =
       add_command(cache, "import", "Take kernels and tuning records of a bundle or another store", options.taking.json);
-  taking->add_option("from", options.taking.from, "A bundle, or a store's folder")->required();
+  taking->add_option("from", options.taking.from, "A bundle, or a store's folder")->type_name(kFileValue)->required();
   taking->callback([&] { status = cache_import(options.taking); });
 
   CLI::App* const bundle = add_command(
       cache, "export", "Write the store's kernels and tuning records to one file, a bundle", options.bundle.json);
-  bundle->add_option("to", options.bundle.to, "The file to write")->required();
+  bundle->add_option("to", options.bundle.to, "The file to write")->type_name(kFileValue)->required();
   add_targets(bundle, options.bundle.targets);
   bundle
       ->add_option("--recording", options.bundle.recordings,
                    "Of Ingot's own kernels, only what this recording may need; repeatable")
+      ->type_name(kFileValue)
       ->allow_extra_args(false);
   bundle->callback([&] { status = cache_export(options.bundle); });
 }

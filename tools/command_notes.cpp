@@ -39,7 +39,7 @@ CommandNotes program_notes() {
           .examples = {{"ingot info", "the device, libraries and store, and what is missing"},
                        {"ingot show \"cast bf16->e4m3fn scale=row out=codes\"", "the kernel of a spec"},
                        {"ingot warm --set llama3-8b", "compile ahead what a model needs"}},
-          .exit_codes = {kWell, kError, kUsage, {"130", "tune or warm was interrupted"}},
+          .exit_codes = {kWell, kError, kUsage, {"130", "tune, warm or cache was interrupted"}},
           .environment = {environment_variables().begin(), environment_variables().end()},
           .files = {kStore}};
 }

@@ -55,7 +55,7 @@ def pages():
 
 def bash_offers(*words, folder="."):
     """What bash completes the last of the words to."""
-    script = "source /dev/stdin; shift 0; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _ingot; printf '%s\\n' \"${COMPREPLY[@]}\""
+    script = """source /dev/stdin; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ingot; printf '%s\\n' "${COMPREPLY[@]}" """
     done = subprocess.run(
         ["bash", "--norc", "-c", script, "bash", "ingot", *words],
         input=run("completion", "bash"), cwd=folder, capture_output=True, text=True, check=True,
@@ -71,7 +71,7 @@ class Documents(unittest.TestCase):
         cls.pages = pages()
 
     def test_help_is_read(self):
-        for command in ("info", "show", "tune", "warm", "bench", "bench gemm", "man", "completion"):
+        for command in ("info", "show", "tune", "warm", "cache", "cache list", "bench", "bench gemm", "man"):
             self.assertIn(command, self.commands)
         self.assertLessEqual({"--set", "--recipe", "--bundle", "--json"}, self.commands["warm"])
 
@@ -112,7 +112,8 @@ class Documents(unittest.TestCase):
     @unittest.skipUnless(shutil.which("groff"), "groff is not installed")
     def test_groff_warns_of_nothing(self):
         for name, page in self.pages.items():
-            done = subprocess.run(["groff", "-man", "-ww", "-Tascii"], input=page, capture_output=True, text=True, check=False)
+            command = ["groff", "-man", "-ww", "-Tascii"]
+            done = subprocess.run(command, input=page, capture_output=True, text=True, check=False)
             self.assertEqual(done.stderr, "", name)
             self.assertIn("EXIT STATUS", re.sub(r"\x1b\[\d*m|.\x08", "", done.stdout))
 
@@ -154,7 +155,8 @@ class Bash(unittest.TestCase):
         self.assertEqual(bash_offers("tune", "--weight-scale", "m"), ["mx"])
         self.assertEqual(bash_offers("completion", ""), ["bash", "zsh"])
         self.assertEqual(bash_offers("man", "wa"), ["warm"])
-
+        self.assertEqual(bash_offers("cache", "prune", "--target", "sm_9"), ["sm_90a"])
+        self.assertEqual(bash_offers("cache", "prune", "--max-size", ""), [])
         self.assertEqual(bash_offers("tune", "--budget", ""), [])
 
     def test_values_of_a_list(self):
@@ -167,7 +169,7 @@ class Bash(unittest.TestCase):
             (pathlib.Path(folder) / "run.ingot").touch()
             (pathlib.Path(folder) / "pages").mkdir()
             for words in (("warm", "--recording"), ("tune", "--import"), ("warm", "--bundle"), ("show", "--cubin"),
-                          ("bench", "gemm", "--json")):
+                          ("bench", "gemm", "--json"), ("cache", "import"), ("cache", "list", "--tier")):
                 self.assertEqual(bash_offers(*words, "ru", folder=folder), ["run.ingot"])
             self.assertEqual(bash_offers("man", "--folder", "", folder=folder), ["pages"])
 
@@ -186,8 +188,8 @@ class Zsh(unittest.TestCase):
 
     def offers(self, line):
         done = subprocess.run(
-            ["zsh", "-f", ZSH_COMPLETE, self.folder, line], cwd=self.folder, capture_output=True, text=True, check=False,
-            timeout=60,
+            ["zsh", "-f", ZSH_COMPLETE, self.folder, line],
+            cwd=self.folder, capture_output=True, text=True, check=False, timeout=60,
         )
         self.assertEqual(done.returncode, 0, f"{line}: {done.stdout} {done.stderr}")
         return done.stdout.split()
