@@ -478,7 +478,7 @@ BOOST_AUTO_TEST_CASE(warm_up_begins_with_the_longest) {
 }
 
 BOOST_AUTO_TEST_CASE(launches_come_before_the_rest_of_a_warm_up) {
-  const OrderedCompiler compiler(300ms);
+  const OrderedCompiler compiler(1000ms);
   KernelCache cache(&compiler, store, kTarget, nullptr);
   const auto start = std::chrono::steady_clock::now();
   std::chrono::steady_clock::duration waited{};
@@ -487,7 +487,7 @@ BOOST_AUTO_TEST_CASE(launches_come_before_the_rest_of_a_warm_up) {
     cache.compiled(generate(kShort), kTarget);  // by this thread, not as the last of three
     waited = std::chrono::steady_clock::now() - start;
   }
-  BOOST_TEST((waited < 800ms), waited / 1ms);
+  BOOST_TEST((waited < 1900ms), waited / 1ms);
   // Its end waits for what had begun, and begins nothing new.
   BOOST_TEST(compiler.names().size() == 2U);
   BOOST_TEST(std::ranges::count(compiler.names(), print(kMiddle)) == 0);
