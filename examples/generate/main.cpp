@@ -104,6 +104,13 @@ Report decode(Machine& machine, OpRunner& ops, const ModelShape& shape, WeightSo
   return report;
 }
 
+// Without a GPU, the operations' kernels are compiled all the same: into the store, or from there into a bundle, for a
+// machine that has one.
+void compile_ops(ingot::Context& context) {
+  if (context.compiler() == nullptr || context.device().type == ingot::DeviceType::cuda) return;
+  for (const std::string_view op : all_op_names()) context.cache().compiled(source_of(op), context.cache().target());
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Decodes tokens with a model of Llama's kind, with its weights in bf16 and in fewer bits.");
   Options options;
@@ -117,6 +124,7 @@ int run(int argc, char** argv) {
   ingot::Context context(context_options(options));
   const ModelShape shape = shape_of(options, context.device().type == ingot::DeviceType::cuda);
   const Tokens prompt = prompts(options, shape);
+  compile_ops(context);
 
   Machine machine(context);
   OpRunner ops(context, machine.stream(), machine.overlaps_kernels());
