@@ -410,12 +410,12 @@ struct DequantConsumer {
     }
   }
 
-  // Waits for the stage after the ring's, which begins at k, and loads its first step.
-  INGOT_DEVICE void load_next_stage(u32 k, Step& step) {
+  // Waits for the stage after the ring's.
+  INGOT_DEVICE u32 wait_for_next_stage() const {
     StageRing<T.stages> next = ring;
     next.advance();
     ptx::mbarrier_wait(block.full + 8 * next.stage, next.phase);
-    load_step(next.stage, 0, k, step);
+    return next.stage;
   }
 
   // (Sums begin as zeros: ptxas makes copies of registers to which nothing is written before the tensor cores add to
@@ -462,7 +462,7 @@ struct DequantConsumer {
         if (step + 2 < T.depth / kStep) {
           load_step(ring.stage, (step + 2) * (kStep / 32), at * T.depth, even);
         } else if (at + 1 < whole) {
-          load_next_stage((at + 1) * T.depth, even);
+          load_step(wait_for_next_stage(), 0, (at + 1) * T.depth, even);
         }
         decode_step(odd, second);
         constexpr bool kNewGroup = kGrouped && kGroup <= kStep;

@@ -158,7 +158,19 @@ struct NormRow {
   }
 };
 
-// The thread's elements of a row, and zeros past its end.
+// Writes the codes of a row's values, which are in registers. column(i): the first column of the thread's vec8 i;
+// inside(i): is it in the row?
+template <class Row, class Column, class Inside>
+INGOT_DEVICE void norm_kept_codes(const Row& r, const Vec8<typename Row::Element> (&vec8s)[Row::kVec8s],
+                                  const Column& column, const Inside& inside) {
+  INGOT_UNROLL
+  for (u32 i = 0; i < Row::kVec8s; ++i) {
+    const U32x2 codes = r.quantized(vec8s[i]);
+    if (inside(i)) store_streaming(r.codes() + column(i), codes);
+  }
+}
+
+// The thread's elements of a row, and zeros past its end, which add nothing to its sums.
 template <class Row, class Column, class Inside>
 INGOT_DEVICE void norm_load_row(const Row& r, Vec8<typename Row::Element> (&vec8s)[Row::kVec8s], const Column& column,
                                 const Inside& inside) {
@@ -175,18 +187,6 @@ INGOT_DEVICE void forget_values(Vec8<In> (&vec8s)[Count]) {
   for (Vec8<In>& vec8 : vec8s) forget_values(vec8);
 }
 
-// Writes the codes of a row's values, which are in registers. column(i): the first column of the thread's vec8 i;
-// inside(i): is it in the row?
-template <class Row, class Column, class Inside>
-INGOT_DEVICE void norm_kept_codes(const Row& r, const Vec8<typename Row::Element> (&vec8s)[Row::kVec8s],
-                                  const Column& column, const Inside& inside) {
-  INGOT_UNROLL
-  for (u32 i = 0; i < Row::kVec8s; ++i) {
-    const U32x2 codes = r.quantized(vec8s[i]);
-    if (inside(i)) store_streaming(r.codes() + column(i), codes);
-  }
-}
-
 // Of how many vec8s gamma and beta are loaded at a time: as many as the registers hold.
 template <class Row>
 constexpr u32 kAffineBatch = min_of(Row::kVec8s,
@@ -196,11 +196,11 @@ constexpr u32 kAffineBatch = min_of(Row::kVec8s,
 template <class Row>
 INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
   using In = typename Row::Element;
+  const u32 cols = static_cast<u32>(r.p.cols);
   const auto column = [&](u32 i) { return (i * r.threads + r.lane) * kVec8; };
-  const auto inside = [&](u32 i) { return r.active() && column(i) < static_cast<u32>(r.p.cols); };
+  const auto inside = [&](u32 i) { return r.active() && column(i) < cols; };
   Vec8<In> vec8s[Row::kVec8s] = {};
   norm_load_row(r, vec8s, column, inside);
-  // Columns past the end of the row are zeros and add 0.
   if constexpr (Row::kSubtractsMean) {
     float sums[1] = {0.0F};
     INGOT_UNROLL
@@ -232,8 +232,8 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
       typename Row::AffineVec8 affine[kBatch];
       INGOT_UNROLL
       for (u32 i = 0; i < kBatch; ++i) {
-        if (inside(first + i))
-          affine[i] = r.affine([&](const In* v) { return load_vec8_again(v + column(first + i)); });
+        if (!inside(first + i)) continue;
+        affine[i] = r.affine([&](const In* vector) { return load_vec8_again(vector + column(first + i)); });
       }
       INGOT_UNROLL
       for (u32 i = first; i < first + kBatch; ++i) {
