@@ -1,9 +1,11 @@
 // bench_gemm: times FP8 GEMMs with bf16 output, Ingot's kernel and cuBLASLt's best algorithm in one run. Each shape
 // begins with cuBLASLt's best for bf16 operands, as the time to beat. Every result is checked before it is timed.
 //
-// A case is measured in two stages. First all of cuBLASLt's algorithms and Ingot's tiling (with --tilings, all of its
-// tilings) are timed briefly; then the best of cuBLASLt and the best of Ingot take turns in a longer measurement. --mma
-// adds gemm_mma. --host measures what a call costs the host, and nothing else.
+// A case is measured in two stages. First all of cuBLASLt's algorithms and gemm_sm90 with the tiling that Ingot chooses
+// (--tilings: with every tiling) are timed briefly; then cuBLASLt's best, Ingot's choice and Ingot's best take turns in
+// a longer measurement. A GEMM with an epilogue is compared with the same kernel without it, not with cuBLASLt. --mma
+// adds gemm_mma, Ingot's kernel for what the others do not take. --host measures what a call costs the host, and
+// nothing else.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -14,7 +14,7 @@ struct NamedSize {
   LinearSize size;
 };
 
-// Llama-2-70B with its tensors split in eight (targets.md 2), and Llama-3-8B unsplit.
+// Llama-2-70B, an eighth of each layer (as on eight GPUs), and Llama-3-8B whole.
 constexpr NamedSize kLayers[] = {
     {"llama2-70b wqkv ", {.tokens = 16384, .in_features = 8192, .out_features = 1280}},
     {"llama2-70b wo ", {.tokens = 16384, .in_features = 1024, .out_features = 8192}},

@@ -1,5 +1,6 @@
-// One training step of a layer on the GPU: StepTensors are the tensors, which all recipes share; RecipeSteps has a
-// layer for each copy of the tensors; and the results are checked.
+// Runs one training step of a layer on the GPU, and checks its results. StepTensors are the step's tensors: there are
+// several copies, so that none is in the L2 when its turn comes, and all recipes use the same ones. RecipeSteps has the
+// layers of one recipe, one for each copy.
 #pragma once
 
 #include <memory>

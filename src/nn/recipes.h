@@ -1,4 +1,5 @@
-// The recipes: functions that return the LinearConfigs known by name in the field, such as tensorwise and rowwise.
+// The recipes: functions that return LinearConfigs by name. Most names are the field's (tensorwise, delayed, rowwise,
+// rowwise_with_gw_hp, blockwise).
 #pragma once
 
 #include <array>
@@ -19,8 +20,8 @@ LinearConfig delayed();
 // output GEMM. Because row scales do not survive transposition, one call casts every tensor along both of its
 // dimensions.
 LinearConfig rowwise();
-// rowwise() with the same codes for both GEMMs of a tensor: the row factors of input and weight are folded into
-// grad_output (OtherCodes::folded). Casts the input and the weight once, and grad_output twice.
+// rowwise(), but the input has the same codes in both of its GEMMs, and so has the weight: their row factors are folded
+// into grad_output (OtherCodes::folded). Casts the input and the weight once, and grad_output twice.
 LinearConfig rowwise_folded();
 // torchao's "rowwise_with_gw_hp": rowwise() with grad_weight in high precision and a single scale for the weight in
 // grad_input, so that only the weight is cast twice. output = input (rows) @ weight^T (rows); grad_input = grad_output

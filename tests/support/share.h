@@ -14,8 +14,8 @@ struct Share {
 
   bool has(std::size_t i) const { return static_cast<int>(i % static_cast<std::size_t>(count)) == index; }
 
-  // Threads that a process may use so that all of them together keep the cores busy; 0, which is all cores, if there is
-  // only one process.
+  // How many threads a process may use, so that all processes together keep the cores busy; 0, which is all cores, if
+  // there is only one process.
   int threads() const;
 
   static Share of_arguments();

@@ -1,7 +1,8 @@
-// Runs the kernels themselves on the host, thread by thread, and compares them with the formulas of the numerics
-// contract, written out element by element. Shapes lie around every boundary of the tiles; pitches are odd; outputs are
-// poisoned and guarded. Kernels with a fused expression (those of codegen/pointwise_rendered.inc) are compared with the
-// CPU backend.
+// Runs the kernels of casts, maxima, amax histories, column sums, elementwise expressions, relayouts and gemm_simt on
+// the host, thread by thread, and compares them with the formulas of the numerics contract, written out element by
+// element. Shapes lie around every boundary of the tiles; pitches are odd; outputs are poisoned and guarded. Kernels
+// with a fused expression (those of codegen/pointwise_rendered.inc) are compared with the CPU backend. Other kernels
+// have files of their own, test_*_emulated.cpp.
 #include "templates/emulator.h"
 
 #include "ingot/runtime/cpu_backend.h"

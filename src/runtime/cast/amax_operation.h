@@ -1,5 +1,5 @@
-// amax: the check of its tensors (see check.h), and what does it on each device. Tensors must have passed the check; on
-// a GPU the context must be current.
+// amax: the check of its tensors (see check.h), and the functions that run it on each device. Tensors must have passed
+// the check; on a GPU the context must be current.
 #pragma once
 
 #include "ingot/codegen/cast/amax_spec.h"

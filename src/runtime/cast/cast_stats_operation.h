@@ -1,5 +1,5 @@
-// cast_stats: the check of its tensors (see check.h), and what does it on each device. Tensors must have passed the
-// check; on a GPU the context must be current.
+// cast_stats: the check of its tensors (see check.h), and the functions that run it on each device. Tensors must have
+// passed the check; on a GPU the context must be current.
 #pragma once
 
 #include "ingot/codegen/cast/cast_stats_spec.h"

@@ -1,4 +1,4 @@
-// amax on the CPU: the largest |x| of every extent.
+// amax on the CPU: the largest |x| of every extent, which is the tensor, a row, a group or a block that shares a scale.
 #include "ingot/runtime/cast/amax_operation.h"
 #include "ingot/runtime/cast/maxima.h"
 #include "ingot/runtime/cpu/thread_pool.h"

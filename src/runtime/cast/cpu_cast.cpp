@@ -1,6 +1,7 @@
-// cast on the CPU, by the letter of the numerics contract. Two passes over the matrix: the maxima of every extent, if
-// the scales are dynamic or an amax is asked for, then the codes. Maxima are compared as integers (maxima.h), so that
-// threads may find them in any order.
+// cast on the CPU, by the letter of the numerics contract. First it finds the maximum of every extent: dynamic scales
+// are made from the maxima, and with given scales they raise the amax. Then it sums the columns, if the spec asks for
+// it, and then it writes the codes. Maxima are compared as integers (maxima.h), so that threads may find them in any
+// order.
 #include <array>
 #include <optional>
 #include <vector>
