@@ -6,14 +6,15 @@
 // operations on the 16-bit tensor cores. Weights are operand A, from registers, and tokens are the columns, so the
 // tensor cores compute out's transpose.
 //
-// Schedule: two threads keep a deep ring of stages filled through the copy engine. One copies codes, packed in the
-// order of the registers (dequant_layout.cuh), as runs of bytes, and with them the factors that are multiplied into the
-// codes; the other copies tiles of x. If the weight is constant, its codes and those factors are copied while the
-// previous kernel in the stream ends. Each multiplying warpgroup has one or several times 64 rows. A warp reads its
-// fragments, decodes them (dequant_fragment.cuh) and multiplies: by mma.sync, or by wgmma, in which case it decodes the
-// next 32 or 64 k while the tensor cores multiply the last. Blocks of a cluster split a tile's k, so that all SMs have
-// work, or load x for each other (multicast). Blocks are persistent: they take tiles in turn, or (stream-K) equal
-// stretches of all tiles' k, and send their sums of another block's tile to that block (stream_k.cuh).
+// Schedule: two warps keep a deep ring of stages filled. One thread of the first copies codes, packed in the order of
+// the registers (dequant_layout.cuh), as runs of bytes; all its lanes copy the factors that are multiplied into the
+// codes, if there are any. One thread of the second copies tiles of x. If the weight is constant, its codes and those
+// factors are copied while the previous kernel in the stream ends. Each multiplying warpgroup has one or several times
+// 64 rows. A warp reads its fragments, decodes them (dequant_fragment.cuh) and multiplies: by mma.sync, or by wgmma, in
+// which case it decodes the next 32 or 64 k while the tensor cores multiply those before. Blocks of a cluster split a
+// tile's k, so that all SMs have work, or load x for each other (multicast). Blocks are persistent: they take tiles in
+// turn, or (stream-K) equal stretches of all tiles' k, and send their sums of another block's tile to that block
+// (stream_k.cuh).
 //
 // Sums: the tensor cores sum in f32. With factors of groups of k, each group has its own sum, which is multiplied by
 // its factor and added in f32, in ascending k; but e8m0 factors are multiplied into codes of 6 and 4 bits where the
