@@ -121,7 +121,7 @@ nlohmann::ordered_json to_json(const StoreCounts& counts) {
       {"tiers", tiers}};
 }
 
-void print_row(const std::string& label, const std::string& text) { fmt::print("{:<16}{}\n", label, text); }
+void print_row(const std::string& label, const std::string& text) { fmt::print("{:<18}{}\n", label, text); }
 
 std::string print(const Amount& amount) {
   return fmt::format("{:<12} {}", count_of(amount.kernels, "kernel"), print_bytes(static_cast<double>(amount.bytes)));

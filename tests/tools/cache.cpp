@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_CASE(stat_counts) {
   const Result text = run("stat");
   BOOST_TEST(text.code == 0, text.err);
   for (const char* part : {"4 kernels", "of at most 2.0 GiB", "own sources", "of other versions of Ingot",
-                           "damaged         1: see `ingot cache verify`", "quarantined     1",
+                           "damaged           1: see `ingot cache verify`", "quarantined       1",
                            "0 for this machine, 2 for other machines, 1 damaged"}) {
     CHECK_CONTAINS(text.out, part);
   }
