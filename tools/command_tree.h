@@ -1,5 +1,5 @@
 // What the program registers with CLI11, as plain values: man pages and completions are written from it, so that they
-// name every option that there is.
+// name every option.
 #pragma once
 
 #include <string>

@@ -14,6 +14,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/library.h"
+#include "ingot/runtime/util/uninterrupted.h"
 #include "ingot/runtime/util/write_file.h"
 
 namespace ingot::tools {
@@ -48,8 +49,7 @@ std::string read_all(const FileDescriptor& from) {
   std::string text;
   std::array<char, 1 << 16> buffer{};
   for (;;) {
-    const ssize_t got = ::read(from.get(), buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = uninterrupted([&] { return ::read(from.get(), buffer.data(), buffer.size()); });
     if (got < 0) fail("its output cannot be read", errno);
     if (got == 0) return text;
     text.append(buffer.data(), static_cast<std::size_t>(got));
@@ -76,7 +76,7 @@ std::pair<std::string, int> run(const std::string& program, const std::string& a
   writer = FileDescriptor();
   std::string text = read_all(reader);
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  uninterrupted([&] { return ::waitpid(child, &status, 0); });
   return {std::move(text), status};
 }
 

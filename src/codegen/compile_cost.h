@@ -6,7 +6,7 @@
 
 namespace ingot {
 
-// In units of about 0.2 s of one core, of which only the order counts (docs/notes/compile_time.md).
+// A unit is about 0.2 s of one core. Callers compare costs; the values themselves are rough.
 double compile_cost(const KernelSpec& spec);
 
 }  // namespace ingot

@@ -85,28 +85,32 @@ ClockJump::~ClockJump() { state.clock = 0; }
 using ingot::test::Call;
 using ingot::test::fails;
 
-extern "C" {
+namespace {
 
-int openat(int directory, const char* path, int flags, ...) {
-  unsigned mode = 0;
-  if ((flags & (O_CREAT | __O_TMPFILE)) != 0) {
-    va_list arguments;
-    va_start(arguments, flags);
-    mode = va_arg(arguments, unsigned);
-    va_end(arguments);
-  }
+// The mode is there only where a file may be made.
+int open_at(int directory, const char* path, int flags, va_list arguments) {
+  const unsigned mode = (flags & (O_CREAT | __O_TMPFILE)) != 0 ? va_arg(arguments, unsigned) : 0;
   return fails(Call::open) ? -1 : static_cast<int>(syscall(SYS_openat, directory, path, flags, mode));
 }
 
+}  // namespace
+
+extern "C" {
+
+int openat(int directory, const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const int file = open_at(directory, path, flags, arguments);
+  va_end(arguments);
+  return file;
+}
+
 int open(const char* path, int flags, ...) {
-  unsigned mode = 0;
-  if ((flags & (O_CREAT | __O_TMPFILE)) != 0) {
-    va_list arguments;
-    va_start(arguments, flags);
-    mode = va_arg(arguments, unsigned);
-    va_end(arguments);
-  }
-  return fails(Call::open) ? -1 : static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+  va_list arguments;
+  va_start(arguments, flags);
+  const int file = open_at(AT_FDCWD, path, flags, arguments);
+  va_end(arguments);
+  return file;
 }
 
 ssize_t read(int file, void* to, size_t bytes) {

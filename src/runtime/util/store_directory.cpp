@@ -47,6 +47,9 @@ std::string random_name() {
   return text;
 }
 
+// In the past, or in the future where the clock has been set back since.
+bool is_an_hour_away(std::time_t time) { return std::abs(std::time(nullptr) - time) > kHour; }
+
 // Did random_name() make it?
 bool is_random_name(std::string_view name) {
   const std::size_t dash = name.find('-');
@@ -289,9 +292,7 @@ std::vector<StoredFile> StoreDirectory::temporaries() const {
   return found;
 }
 
-bool StoreDirectory::is_abandoned(const StoredFile& temporary) {
-  return std::abs(std::time(nullptr) - temporary.modified.first) > kHour;
-}
+bool StoreDirectory::is_abandoned(const StoredFile& temporary) { return is_an_hour_away(temporary.modified.first); }
 
 std::vector<StoredFile> StoreDirectory::quarantined() const {
   std::vector<StoredFile> found = entries([](const std::string& folder) { return folder == kQuarantine; });
@@ -325,10 +326,8 @@ void StoreDirectory::remove_abandoned() const {
   const FileDescriptor root = open_root(Open::if_there, problem);
   const FileDescriptor tmp = root ? open_directory(root.get(), kTmp) : FileDescriptor();
   if (!tmp) return;
-  const std::time_t now = std::time(nullptr);
   for (const DirectoryEntry& file : entries_of(tmp)) {
-    // Far in the future: the clock has been set back since.
-    if (std::abs(now - file.state.st_mtime) > kHour) unlinkat(tmp.get(), file.name.c_str(), 0);
+    if (is_an_hour_away(file.state.st_mtime)) unlinkat(tmp.get(), file.name.c_str(), 0);
   }
 }
 
