@@ -5,6 +5,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include <cstddef>
+#include <functional>
+#include <string>
 
 namespace ingot::test {
 
@@ -13,6 +15,10 @@ struct Share {
   int count = 1;
 
   bool has(std::size_t i) const { return static_cast<int>(i % static_cast<std::size_t>(count)) == index; }
+
+  // All cases of one name are in one share. Where the name is a kernel's spec, one process compiles and loads the
+  // kernel, and no other waits for it.
+  bool has(const std::string& name) const { return has(std::hash<std::string>{}(name)); }
 
   // How many threads a process may use, so that all processes together keep the cores busy; 0, which is all cores, if
   // there is only one process.

@@ -3,6 +3,7 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <iostream>
@@ -41,6 +42,7 @@ BOOST_AUTO_TEST_CASE(shared) {
   const Share share = Share::of_arguments();
   for (std::size_t i = 0; i < 7; ++i) {
     if (share.has(i)) std::cout << "case " << i << "\n";
+    if (share.has("spec " + std::to_string(i))) std::cout << "a case of spec " << i << "\n";
   }
   std::cout << share.threads() << " threads\n";
 }
@@ -61,6 +63,9 @@ BOOST_AUTO_TEST_CASE(every_case_is_in_one_share) {
     for (std::size_t j = 0; j < 3; ++j) {
       BOOST_TEST(contains(shares[j].out, "case " + std::to_string(i) + "\n") == (i % 3 == j));
     }
+    const std::string of_spec = "a case of spec " + std::to_string(i) + "\n";
+    BOOST_TEST(std::count_if(shares.begin(), shares.end(), [&](const Result& r) { return contains(r.out, of_spec); }) ==
+               1);
   }
 }
 
