@@ -1,5 +1,7 @@
 #include "support/dequant_case.h"
 
+#include <cstring>
+
 namespace ingot::test {
 
 WeightCodes WeightCodes::random(Dtype dtype, std::int64_t n, std::int64_t k, std::uint64_t seed, bool finite) {
@@ -16,15 +18,20 @@ WeightCodes WeightCodes::random(Dtype dtype, std::int64_t n, std::int64_t k, std
 GuardedMatrix WeightCodes::rows(std::int64_t padding, std::int64_t offset) const {
   const std::int64_t stride = row_stride(padding);
   GuardedMatrix bytes(Dtype::u8, n, row_bytes(dtype, k), stride * bits_of(dtype) / 8 - row_bytes(dtype, k), offset);
+  const auto width = static_cast<unsigned>(bits_of(dtype));
+  const std::uint32_t mask = (1U << width) - 1U;
   for (std::int64_t r = 0; r < n; ++r) {
+    std::byte* const row = bytes.element(r, 0);
     for (std::int64_t c = 0; c < k; ++c) {
-      for (int bit = 0; bit < bits_of(dtype); ++bit) {
-        const std::int64_t at_bit = c * bits_of(dtype) + bit;
-        const std::uint32_t mask = 1U << static_cast<unsigned>(at_bit % 8);
-        const bool set = ((at(r, c) >> static_cast<unsigned>(bit)) & 1U) != 0;
-        const std::uint32_t byte = bytes.bits(r, at_bit / 8);
-        bytes.set_bits(r, at_bit / 8, set ? byte | mask : byte & ~mask);
-      }
+      const auto at_bit = static_cast<unsigned>(c) * width;
+      const unsigned shift = at_bit % 8;
+      // A code of six bits may lie in two bytes.
+      std::byte* const first = row + at_bit / 8;
+      const std::size_t touched = shift + width > 8 ? 2 : 1;
+      std::uint32_t pair = 0;
+      std::memcpy(&pair, first, touched);
+      pair = (pair & ~(mask << shift)) | ((at(r, c) & mask) << shift);
+      std::memcpy(first, &pair, touched);
     }
   }
   return bytes;

@@ -35,7 +35,7 @@ inline constexpr std::array kDequantScales{DequantScale{kTensorwise},
                                            DequantScale{kBlocks},
                                            DequantScale{kRowGroups32, Dtype::e8m0fnu}};
 
-inline bool is_nan_or_inf(Dtype weight, std::uint32_t code) { return !std::isfinite(decode_slowly(weight, code)); }
+inline bool is_nan_or_inf(Dtype weight, std::uint32_t code) { return !std::isfinite(decode_reference(weight, code)); }
 
 // Codes of a weight [n, k], one per byte.
 struct WeightCodes {
@@ -45,7 +45,7 @@ struct WeightCodes {
 
   std::uint8_t& at(std::int64_t row, std::int64_t col) { return codes[static_cast<std::size_t>(row * k + col)]; }
   std::uint8_t at(std::int64_t row, std::int64_t col) const { return codes[static_cast<std::size_t>(row * k + col)]; }
-  double value(std::int64_t row, std::int64_t col) const { return decode_slowly(dtype, at(row, col)); }
+  double value(std::int64_t row, std::int64_t col) const { return decode_reference(dtype, at(row, col)); }
 
   // Random codes, including NaN and Inf unless `finite`.
   static WeightCodes random(Dtype dtype, std::int64_t n, std::int64_t k, std::uint64_t seed, bool finite = true);

@@ -185,6 +185,26 @@ const GemmReference::Sums& GemmReference::sums_of(const GemmSpec& spec, const Sh
   return sums;
 }
 
+namespace {
+
+// Adds `Depth` products to each of a row's sums, in their order: a[d] * b[d][j] and its magnitude.
+template <int Depth>
+void add_products(const double* a, const double* b, std::int64_t cols, double* values, double* magnitudes) {
+  for (std::int64_t j = 0; j < cols; ++j) {
+    double value = values[j];
+    double magnitude = magnitudes[j];
+    for (int d = 0; d < Depth; ++d) {
+      const double product = a[d] * b[d * cols + j];
+      value += product;
+      magnitude += std::fabs(product);
+    }
+    values[j] = value;
+    magnitudes[j] = magnitude;
+  }
+}
+
+}  // namespace
+
 GemmReference::Sums GemmReference::add_up(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs) {
   Sums sums{.inputs = inputs, .values = {}, .magnitudes = {}};
   const auto [m, n, k] = shape;
@@ -198,14 +218,10 @@ GemmReference::Sums GemmReference::add_up(const GemmSpec& spec, const Shape& sha
     for (std::int64_t i = begin; i < end; ++i) {
       double* const value = sums.values.data() + i * cols;
       double* const magnitude = sums.magnitudes.data() + i * cols;
-      for (std::int64_t l = 0; l < depth; ++l) {
-        const double a = operands.a[static_cast<std::size_t>(i * depth + l)];
-        const double* const b = operands.b.data() + l * cols;
-        for (std::int64_t j = 0; j < cols; ++j) {
-          value[j] += a * b[j];
-          magnitude[j] += std::fabs(a * b[j]);
-        }
-      }
+      const double* const a = operands.a.data() + i * depth;
+      std::int64_t l = 0;
+      for (; l + 4 <= depth; l += 4) add_products<4>(a + l, operands.b.data() + l * cols, cols, value, magnitude);
+      for (; l < depth; ++l) add_products<1>(a + l, operands.b.data() + l * cols, cols, value, magnitude);
     }
   });
   return sums;

@@ -63,15 +63,17 @@ std::uint32_t CodeSearch::nearest(double magnitude) const {
 }
 
 double decode_reference(Dtype dtype, std::uint32_t bits) {
-  if (!is_fp8(dtype)) return decode_slowly(dtype, bits);
+  if (bits_of(dtype) > 8) return decode_slowly(dtype, bits);
   static const auto tables = [] {
-    std::array<std::array<double, 256>, kFp8Dtypes.size()> all{};
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      for (std::uint32_t code = 0; code < 256; ++code) all[i][code] = decode_slowly(kFp8Dtypes[i], code);
+    std::array<std::array<double, 256>, kDtypeTable.size()> all{};
+    for (const DtypeFacts& facts : kDtypeTable) {
+      for (std::uint32_t code = 0; code < 256 && facts.bits <= 8; ++code) {
+        all[static_cast<std::size_t>(facts.dtype)][code] = decode_slowly(facts.dtype, code);
+      }
     }
     return all;
   }();
-  return tables[static_cast<std::size_t>(dtype) - static_cast<std::size_t>(kFp8Dtypes[0])][bits];
+  return tables[static_cast<std::size_t>(dtype)][bits];
 }
 
 std::uint8_t encode_by_search(Dtype dtype, float x) {

@@ -2,6 +2,7 @@
 // are made from the maxima, and with given scales they raise the amax. Then it sums the columns, if the spec asks for
 // it, and then it writes the codes. Maxima are compared as integers (maxima.h), so that threads may find them in any
 // order.
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
@@ -21,7 +22,15 @@ struct Scales {
   Extents extents;
   std::vector<float> values;
 
-  float at(i64 r, i64 c) const { return values[static_cast<std::size_t>(extents.index(r, c))]; }
+  // Those of row r, columns c .. c + count - 1.
+  void read(i64 r, i64 c, i64 count, float* scales) const {
+    for (i64 i = 0; i < count;) {
+      const float scale = values[static_cast<std::size_t>(extents.index(r, c + i))];
+      const i64 end = std::min(count, i + extents.cols() - (c + i) % extents.cols());
+      std::fill(scales + i, scales + end, scale);
+      i = end;
+    }
+  }
 };
 
 template <Fp8Format Out>
@@ -60,14 +69,23 @@ void quantize_rows(const Values<In>& values, const CastTensors& tensors, const S
     for (i64 c0 = 0; c0 < values.cols(); c0 += kCols) {
       for (i64 r = r0; r < std::min(r0 + kRows, end); ++r) {
         const i64 count = std::min(kCols, values.cols() - c0);
-        std::array<float, kCols> read;
+        std::array<float, kCols> read, scales;
         values.read(r, c0, count, read.data());
-        for (i64 i = 0; i < count; ++i) {
-          const float value = read[static_cast<std::size_t>(i)];
-          const i64 c = c0 + i;
-          if (codes != nullptr) row<Out>(tensors.codes, r)[c] = code(value, codes->at(r, c));
-          if (transposed != nullptr) row<Out>(tensors.transposed, c)[r] = code(value, transposed->at(r, c));
-          if (tensors.result.data != nullptr) row<In>(tensors.result, r)[c] = from_float<In>(value);
+        const auto each = [count](const auto& write) {
+          for (i64 i = 0; i < count; ++i) write(i, static_cast<std::size_t>(i));
+        };
+        if (codes != nullptr) {
+          codes->read(r, c0, count, scales.data());
+          auto* const to = row<Out>(tensors.codes, r) + c0;
+          each([&](i64 i, std::size_t at) { to[i] = code(read[at], scales[at]); });
+        }
+        if (transposed != nullptr) {
+          transposed->read(r, c0, count, scales.data());
+          each([&](i64 i, std::size_t at) { row<Out>(tensors.transposed, c0 + i)[r] = code(read[at], scales[at]); });
+        }
+        if (tensors.result.data != nullptr) {
+          auto* const to = row<In>(tensors.result, r) + c0;
+          each([&](i64 i, std::size_t at) { to[i] = from_float<In>(read[at]); });
         }
       }
     }
