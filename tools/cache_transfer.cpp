@@ -22,6 +22,7 @@
 #include "ingot/runtime/jit/kernel_listing.h"
 #include "ingot/runtime/jit/kernel_transfer.h"
 #include "ingot/runtime/jit/recording_file.h"
+#include "ingot/runtime/tuning/tuning_file.h"
 #include "ingot/runtime/tuning/tuning_import.h"
 #include "interrupts.h"
 
@@ -40,13 +41,6 @@ struct Imported {
   ImportedRecords records{};
   bool stopped() const { return kernels.stopped || records.stopped; }
 };
-
-TuningFile records_of(const KernelTier& tier, const fs::path& path, const std::function<bool()>& stop) {
-  if (const auto* const bundle = dynamic_cast<const KernelBundle*>(&tier)) {
-    return parse_tuning_lines(bundle->tuning(), stop);
-  }
-  return read_tuning_folder(path, stop);
-}
 
 // A machine with a GPU takes only its own records; one without takes all of them, as they may be for any machine.
 ImportedRecords import_tuning(const TuningFile& file, CacheStore& store, const Context& context,
@@ -80,7 +74,7 @@ Imported import_from(const CacheImportOptions& options, CacheStore& store) {
   Imported imported;
   imported.kernels = import_kernels(*tier, store.kernels, rules, stop);
   if (imported.kernels.stopped) return imported;
-  imported.records = import_tuning(records_of(*tier, options.from, stop), store, context, stop);
+  imported.records = import_tuning(read_tuning_of(*tier, stop), store, context, stop);
   return imported;
 }
 

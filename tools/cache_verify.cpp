@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -132,8 +131,7 @@ class Verification {
     const std::vector<std::size_t> jobs = to_recompile();
     if (jobs.empty()) return;
     Progress progress(static_cast<int>(jobs.size()), static_cast<double>(jobs.size()));
-    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    run_in_workers(jobs, {.processes = options_.jobs > 0 ? options_.jobs : cores,
+    run_in_workers(jobs, {.processes = options_.jobs,
                           .work = [this](std::size_t i) { return difference_of(checked_[i].key); },
                           .done = [&](const JobResult& result) { note(result, progress); },
                           .stop =

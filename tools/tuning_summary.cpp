@@ -4,20 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "ingot/runtime/jit/tuning_lines.h"
 #include "ingot/runtime/tuning/tuning_file.h"
-#include "ingot/runtime/util/store_directory.h"
 
 namespace ingot::tools {
-namespace {
-
-constexpr const char* kFolder = "tuning";  // of the store: tuning_store.h
-
-std::size_t files_in(const std::filesystem::path& root) {
-  const StoreDirectory directory(root, {}, {});
-  return directory.files(".json", [](const std::string& folder) { return folder == kFolder; }).size();
-}
-
-}  // namespace
 
 TuningSummary summarize_tuning(Tuning mode, TuningStore& store, const std::filesystem::path& file,
                                const TuningMachine& machine) {
@@ -28,8 +18,8 @@ TuningSummary summarize_tuning(Tuning mode, TuningStore& store, const std::files
     records = std::move(read.records);
     summary.damaged = static_cast<std::size_t>(read.damaged);
   } else if (!store.root().empty()) {
-    summary.path = store.root() / kFolder;
-    const std::size_t files = files_in(store.root());
+    summary.path = store.root() / kTuningFolder;
+    const std::size_t files = store.count();
     records = store.load();
     summary.damaged = files - std::min(files, records.size());
   }

@@ -11,7 +11,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -135,7 +134,7 @@ class Warming {
     for (const std::size_t i : missing) weight += jobs_[i].weight;
     Progress progress(static_cast<int>(missing.size()), weight);
     const Interrupts interrupts;
-    run_in_workers(missing, {.processes = options_.jobs > 0 ? options_.jobs : cores(),
+    run_in_workers(missing, {.processes = options_.jobs,
                              .work =
                                  [this](std::size_t i) {
                                    context_.cache().compiled(jobs_[i].source, jobs_[i].target);
@@ -148,8 +147,6 @@ class Warming {
                                    return outcome_.stopped;
                                  }});
   }
-
-  static int cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
   void note(const JobResult& result, Progress& progress) {
     const WarmJob& job = jobs_[result.job];

@@ -5,7 +5,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,9 +12,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "ingot/runtime/error.h"
@@ -213,7 +214,9 @@ std::optional<JobResult> outcome(Worker& worker, bool speaks, milliseconds limit
 void run_in_workers(std::span<const std::size_t> jobs, const WorkerOptions& options) {
   std::vector<Worker> workers;
   std::vector<pollfd> ready;
-  const auto wanted = std::min(static_cast<std::size_t>(std::max(options.processes, 1)), jobs.size());
+  const unsigned processes =
+      options.processes > 0 ? static_cast<unsigned>(options.processes) : std::thread::hardware_concurrency();
+  const std::size_t wanted = std::min<std::size_t>(std::max(processes, 1U), jobs.size());
   std::size_t next = 0;
   std::size_t running = 0;
   while (true) {

@@ -20,7 +20,7 @@ struct JobResult {
 };
 
 struct WorkerOptions {
-  int processes = 1;
+  int processes = 0;  // one per core
   // Runs in a worker; its text goes to `done`. What it throws makes the job a failed one.
   std::function<std::string(std::size_t job)> work;
   // Runs here, as jobs begin and end.

@@ -117,11 +117,16 @@ std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevic
                                    const RecordedKernelsOptions& options) {
   KernelList list(device, options.candidates);
   const auto add = [&](const auto& spec) { list.add(spec); };
-  for (const KernelSpec& kernel : recording.kernels()) std::visit(add, kernel);
+  const auto stopped = [&] { return options.stop && options.stop(); };
+  for (const KernelSpec& kernel : recording.kernels()) {
+    if (stopped()) return list.take();
+    std::visit(add, kernel);
+  }
 
   std::unordered_multimap<MatmulCall, const MatmulSpec*, HashCall> tuned;
   for (const TunedMatmul& each : options.tuned) tuned.emplace(each.call, &each.chosen);
   for (const MatmulCall& matmul : recording.matmuls()) {
+    if (stopped()) break;
     const auto [begin, end] = tuned.equal_range(matmul);
     for (auto each = begin; each != end; ++each) std::visit(add, *each->second);
     std::visit([&](const auto& spec) { list.add_matmul(spec, matmul.size); }, matmul.spec);

@@ -6,6 +6,7 @@
 // those kernels launch before themselves. cuBLASLt's kernels are its own.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct TunedMatmul {
 struct RecordedKernelsOptions {
   std::span<const TunedMatmul> tuned{};  // those of the recording's matmuls are added
   bool candidates = false;               // also all kernels that tuning would measure
+  std::function<bool()> stop{};          // asked before each kernel and matmul; true: the rest is left out
 };
 
 // Each kernel once (no two have the same source), in the recording's order. Kernels that cannot run on that GPU are

@@ -108,7 +108,7 @@ struct Context::Parts {
   std::optional<fs::path> store_root() const;
   std::vector<Tier> open_tiers() const;
   KernelOrigins origins() const;
-  std::vector<TuningText> tuning_of_tiers() const;
+  std::vector<const KernelTier*> usable_tiers() const;
   std::unique_ptr<Driver> open_driver();
   std::unique_ptr<NvrtcCompiler> open_compiler();
   std::unique_ptr<CublasLt> open_cublaslt();
@@ -128,9 +128,8 @@ Context::Parts::Parts(ContextOptions given)
       cublaslt(open_cublaslt()),
       tuning_store(store_root(), options.warn),
       machine(describe_machine()),
-      choices(options.tuning,
-              {.store = &tuning_store, .file = options.tuning_file, .tiers = [this] { return tuning_of_tiers(); }},
-              machine, options.warn),
+      choices(options.tuning, {.store = &tuning_store, .file = options.tuning_file, .tiers = usable_tiers()}, machine,
+              options.warn),
       manifest(options.gemm_manifest.empty() ? nullptr
                                              : std::make_unique<MatmulManifest>(options.gemm_manifest, options.warn)),
       recorder(options.record, options.warn),
@@ -152,14 +151,18 @@ Context::Parts::Parts(ContextOptions given)
   }
 }
 
+// Tuning records are read here, as a first matmul would: a child that is forked while a thread reads them would be
+// without them. Which kernels may be needed is left to the warm-up's threads.
 void Context::Parts::warm(const Recording& recording) {
-  if (driver == nullptr) return;
+  if (driver == nullptr || recording.empty()) return;
   std::vector<TunedMatmul> tuned;
   for (const MatmulCall& call : recording.matmuls()) {
     if (const MatmulSpec* chosen = choices.find(call)) tuned.push_back({.call = call, .chosen = *chosen});
   }
   const MatmulDevice device{.target = target(), .multiprocessors = driver->multiprocessors(options.device_index)};
-  auto begun = std::make_unique<WarmUp>(cache, kernels_of(recording, device, {.tuned = tuned}));
+  auto begun = std::make_unique<WarmUp>(cache, [recording, device, tuned](const std::function<bool()>& stop) {
+    return kernels_of(recording, device, {.tuned = tuned, .stop = stop});
+  });
   const std::lock_guard lock(warm_mutex);
   warm_ups.push_back(std::move(begun));
 }
@@ -240,20 +243,19 @@ std::vector<Context::Parts::Tier> Context::Parts::open_tiers() const {
 }
 
 KernelOrigins Context::Parts::origins() const {
-  KernelOrigins origins{
-      .compiler = compiler.get(), .identity = identity, .mode = options.cache_mode, .log = options.log};
-  for (const Tier& tier : tiers) {
-    if (tier.kernels != nullptr) origins.tiers.push_back(tier.kernels.get());
-  }
-  return origins;
+  return {.compiler = compiler.get(),
+          .identity = identity,
+          .tiers = usable_tiers(),
+          .mode = options.cache_mode,
+          .log = options.log};
 }
 
-std::vector<TuningText> Context::Parts::tuning_of_tiers() const {
-  std::vector<TuningText> texts;
+std::vector<const KernelTier*> Context::Parts::usable_tiers() const {
+  std::vector<const KernelTier*> usable;
   for (const Tier& tier : tiers) {
-    if (tier.kernels != nullptr) texts.push_back({.path = tier.info.path, .lines = tier.kernels->tuning()});
+    if (tier.kernels != nullptr) usable.push_back(tier.kernels.get());
   }
-  return texts;
+  return usable;
 }
 
 std::unique_ptr<CublasLt> Context::Parts::open_cublaslt() {
@@ -307,7 +309,7 @@ ContextInfo Context::info() const {
   info.store_problem = parts.store.disabled_reason();
   for (const Parts::Tier& tier : parts.tiers) {
     info.tiers.push_back(tier.info);
-    if (tier.kernels != nullptr) info.tiers.back().tuning_records = std::ranges::count(tier.kernels->tuning(), '\n');
+    if (tier.kernels != nullptr) info.tiers.back().tuning_records = tier.kernels->count_tuning();
   }
   info.cache_mode = parts.options.cache_mode;
   return info;

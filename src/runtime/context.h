@@ -113,8 +113,8 @@ class Context {
   Recording recording() const;
   ContextStats stats() const;
   // Compiles the kernels of a recording for this GPU in the background, the longest first, and returns at once: those
-  // that launches ask for come first. Kernels that the store has are read. Does nothing without a GPU. Thread-safe. The
-  // context's destructor waits for compiles that have begun.
+  // that launches ask for come first. Kernels that the store has are read. Only tuning records are read before it
+  // returns. Does nothing without a GPU. Thread-safe. The context's destructor waits for compiles that have begun.
   void warm(const Recording& recording);
 
  private:

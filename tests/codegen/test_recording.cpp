@@ -183,6 +183,19 @@ BOOST_AUTO_TEST_CASE(kernels_of_another_gpu_are_left_out) {
   BOOST_TEST(kernels_of(recording, matmul_device(gpu_named("l40s"))).empty());
 }
 
+BOOST_AUTO_TEST_CASE(the_list_of_kernels_ends_when_asked) {
+  Recording recording = of_matmul("gemm bf16*bf16->bf16 nt 8192 6144 4096");
+  recording.add(KernelSpec(RelayoutSpec{}));
+  recording.add(KernelSpec(RelayoutSpec{.transposed = true}));
+  const MatmulDevice device = matmul_device(gpu_named("h200"));
+  for (const int count : {0, 1, 2}) {
+    int asked = 0;
+    BOOST_TEST(kernels_of(recording, device, {.stop = [&] { return ++asked > count; }}).size() ==
+               static_cast<std::size_t>(count));
+  }
+  BOOST_TEST(kernels_of(recording, device, {.stop = [] { return false; }}).size() > 2U);
+}
+
 BOOST_AUTO_TEST_CASE(tuned_kernels_of_the_recorded_matmuls_are_added) {
   constexpr const char* kLine = "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor fast 8192 6144 4096";
   const MatmulDevice device = matmul_device(gpu_named("h200"));

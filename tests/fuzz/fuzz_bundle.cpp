@@ -21,7 +21,14 @@ bool bundle(std::string_view input) {
     opened->find(entry.key);
   }
   opened->find(KernelKey{});
-  opened->tuning();
+  std::int64_t lines = 0;
+  opened->read_tuning([&](const TuningLine& line) {
+    require(!line.text.empty() && line.problem.empty(), "a line without its text");
+    ++lines;
+    return true;
+  });
+  // Empty lines count for nothing when they are read, and the last may lack its end.
+  require(lines <= opened->count_tuning() + 1, "more tuning records than were counted");
   return true;
 }
 

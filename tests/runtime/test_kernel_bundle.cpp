@@ -12,6 +12,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ingot/codegen/generate.h"
@@ -21,6 +22,7 @@
 #include "ingot/runtime/jit/kernel_listing.h"
 #include "ingot/runtime/jit/kernel_transfer.h"
 #include "ingot/runtime/jit/read_only_store.h"
+#include "ingot/runtime/tuning/tuning_file.h"
 #include "ingot/runtime/tuning/tuning_store.h"
 #include "support/expect_error.h"
 #include "support/processes.h"
@@ -59,6 +61,16 @@ BundleContent content_of(const std::vector<Item>& items) {
   return content;
 }
 
+// The tuning records of a tier, or what is wrong with them, each with its place.
+std::string lines_of(const KernelTier& tier) {
+  std::string lines;
+  tier.read_tuning([&](const TuningLine& line) {
+    lines.append(line.place).append(": ").append(line.text).append(line.problem).append("\n");
+    return true;
+  });
+  return lines;
+}
+
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(kernel_bundle, Fixture)
@@ -91,7 +103,7 @@ BOOST_AUTO_TEST_CASE(kernels_come_back) {
   BOOST_REQUIRE_MESSAGE(bundle != nullptr, problem);
   BOOST_TEST(bundle->entries().size() == 50U);
   BOOST_TEST(bundle->identity() == "fake 1");
-  BOOST_TEST(bundle->tuning() == "a record\n");
+  BOOST_TEST(lines_of(*bundle) == "line 1: a record\n");
   for (const Item& item : items) {
     const auto found = bundle->find(item.key);
     BOOST_TEST((found && *found == item.kernel), item.source.name);
@@ -164,7 +176,7 @@ BOOST_AUTO_TEST_CASE(truncated_while_open) {
   fs::permissions(path, fs::perms(0644));
   fs::resize_file(path, 60);
   BOOST_TEST(!bundle->find(item.key).has_value());
-  BOOST_TEST(bundle->tuning().empty());
+  BOOST_TEST(lines_of(*bundle).empty());
 }
 
 BOOST_AUTO_TEST_CASE(messages) {
@@ -305,21 +317,38 @@ BOOST_AUTO_TEST_CASE(another_users_store) {
   BOOST_TEST(problem == "cannot be opened: No such file or directory");
 }
 
-// Records that others could have written are left out, as kernels are, and nothing that is no record's file is read.
+// Records that others could have written are told, as other damage is, and nothing that is no record's file is read.
 BOOST_AUTO_TEST_CASE(tuning_records_of_another_users_store) {
   const fs::path root = directory.path() / "store";
   std::string problem;
   fs::create_directory(root);
-  BOOST_TEST(ReadOnlyStore::open(root, problem)->tuning() == "");
+  const auto tier = ReadOnlyStore::open(root, problem);
+  BOOST_TEST(lines_of(*tier) == "");
+  BOOST_TEST(tier->count_tuning() == 0);
   TuningStore store(root);
   store.put(test::record(1));
-  const auto tier = ReadOnlyStore::open(root, problem);
-  BOOST_TEST(tier->tuning() == print(test::record(1)) + "\n");
-  std::ofstream(root / "tuning" / "note.txt") << "text";
-  BOOST_REQUIRE(mkfifo((root / "tuning" / "fifo.json").c_str(), 0600) == 0);
-  BOOST_TEST(tier->tuning() == print(test::record(1)) + "\n");
-  for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::permissions(entry.path(), fs::perms(0622));
-  BOOST_TEST(tier->tuning() == "");
+  const fs::path file = fs::directory_iterator(root / "tuning")->path();
+  const std::string good = file.string() + ": " + print(test::record(1)) + "\n";
+  BOOST_TEST(lines_of(*tier) == good);
+  for (const char* name : {"note.txt", "notes.json"}) std::ofstream(root / "tuning" / name) << "text";
+  BOOST_TEST(lines_of(*tier) == good);
+  BOOST_TEST(tier->count_tuning() == 1);
+
+  const fs::path fifo = root / "tuning" / (std::string(32, 'f') + ".json");
+  BOOST_REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  fs::permissions(file, fs::perms(0622));
+  const TuningFile read = read_tuning_of(*tier);
+  BOOST_TEST(read.records.empty());
+  BOOST_TEST(read.damaged == 2);
+  BOOST_TEST(tier->count_tuning() == 2);
+  fs::remove(fifo);
+  BOOST_TEST(lines_of(*tier) == file.string() + ": can be written by other users (mode 0622)\n");
+  fs::permissions(file, fs::perms(0600));
+  for (const auto& [bytes, wrong] :
+       {std::pair(100U, "is truncated"), std::pair((1U << 20U) + 1, "has 1048577 bytes; at most 1048576 are read")}) {
+    fs::resize_file(file, bytes);
+    BOOST_TEST(read_tuning_of(*tier).problem == file.string() + " " + wrong);
+  }
 }
 
 // Where files are made for a group (umask 0002), and where the file that is replaced was.

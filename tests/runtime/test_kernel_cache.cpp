@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -192,7 +195,8 @@ class FakeTier final : public KernelTier {
     if (key != key_) return std::nullopt;
     return KernelFile{.kernel = kernel_};
   }
-  std::string tuning() const override { return {}; }
+  void read_tuning(const TakeTuningLine&) const override {}
+  std::int64_t count_tuning() const override { return 0; }
   const std::string& name() const override { return name_; }
   mutable std::atomic<int> questions{0};
 
@@ -471,7 +475,7 @@ class OrderedCompiler final : public Compiler {
 BOOST_AUTO_TEST_CASE(warm_up_begins_with_the_longest) {
   const OrderedCompiler compiler(0ms);
   KernelCache cache(&compiler, store, kTarget, nullptr);
-  WarmUp warm_up(cache, {{kShort}, {kMiddle}, {kLong}}, 1);
+  WarmUp warm_up(cache, {{kShort}, {kMiddle}, {kLong}}, {.threads = 1});
   warm_up.wait();
   BOOST_TEST(compiler.names() == (std::vector<std::string>{print(kLong), print(kMiddle), print(kShort)}),
              boost::test_tools::per_element());
@@ -485,7 +489,7 @@ BOOST_AUTO_TEST_CASE(launches_come_before_the_rest_of_a_warm_up) {
   const auto start = std::chrono::steady_clock::now();
   std::chrono::steady_clock::duration waited{};
   {
-    WarmUp warm_up(cache, {{kShort}, {kMiddle}, {kLong}}, 1);
+    WarmUp warm_up(cache, {{kShort}, {kMiddle}, {kLong}}, {.threads = 1});
     cache.compiled(generate(kShort), kTarget);  // by this thread, not as the last of three
     waited = std::chrono::steady_clock::now() - start;
   }
@@ -499,13 +503,91 @@ BOOST_AUTO_TEST_CASE(what_fails_in_a_warm_up_is_the_launchs_error) {
   KernelCache cache({.compiler = nullptr, .identity = "fake 1"}, store, kTarget, nullptr);
   WarmUp(cache, {{kShort}, {kMiddle}}).wait();
   BOOST_TEST((error_of([&] { cache.compiled(generate(kShort), kTarget); }).code() == ErrorCode::not_found));
-  WarmUp(cache, {}).wait();
+  WarmUp(cache, std::vector<KernelPass>{}).wait();
+}
+
+// The program goes on before it is known which kernels there are.
+BOOST_AUTO_TEST_CASE(a_warm_up_makes_its_list_on_its_own_thread) {
+  const OrderedCompiler compiler(0ms);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  std::promise<void> made;
+  std::atomic<int> lists{0};
+  std::thread::id by;
+  WarmUp warm_up(cache,
+                 [&](const auto&) {
+                   ++lists;
+                   by = std::this_thread::get_id();
+                   made.get_future().wait_for(5s);
+                   return std::vector<KernelPass>{{kShort}, {kLong}};
+                 },
+                 {.target = Target{8, 9, false}, .threads = 3});
+  BOOST_TEST(compiler.names().empty());
+  made.set_value();
+  warm_up.wait();
+  BOOST_TEST((by != std::this_thread::get_id()));
+  BOOST_TEST(lists == 1);
+  BOOST_TEST(compiler.names().size() == 2U);
+  BOOST_TEST(cache.is_ready(generate(kLong), Target{8, 9, false}));
+}
+
+BOOST_AUTO_TEST_CASE(the_end_of_a_warm_up_ends_its_list) {
+  const OrderedCompiler compiler(0ms);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  std::promise<void> begun;
+  bool stopped = false;
+  {
+    const WarmUp warm_up(cache, [&](const std::function<bool()>& stop) {
+      begun.set_value();
+      const auto start = std::chrono::steady_clock::now();
+      while (!stop() && std::chrono::steady_clock::now() - start < 20s) std::this_thread::sleep_for(1ms);
+      stopped = stop();
+      return std::vector<KernelPass>{{kShort}};
+    });
+    begun.get_future().wait();
+  }
+  BOOST_TEST(stopped);
+  BOOST_TEST(compiler.names().empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_warm_up_whose_list_fails) {
+  const FakeCompiler compiler;
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  const auto list = [](const auto&) -> std::vector<KernelPass> { throw Error(ErrorCode::io_failed, "list", "failed"); };
+  WarmUp(cache, list).wait();
+  for (const int threads : {0, 2}) {
+    BOOST_TEST(error_of([&] { WarmUp(cache, list, {.threads = threads}).finish(); }).what() ==
+               std::string("list: failed"));
+  }
+  BOOST_TEST(compiler.compiles == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_forked_child_ends_while_its_parent_makes_a_list) {
+  const FakeCompiler compiler;
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  std::promise<void> begun;
+  std::promise<void> forked;
+  auto warm_up = std::make_unique<WarmUp>(cache, [&](const auto&) {
+    begun.set_value();
+    forked.get_future().wait();
+    return std::vector<KernelPass>{{kShort}};
+  });
+  begun.get_future().wait();
+  BOOST_TEST(test::run_in_process([&] {
+               warm_up->wait();
+               warm_up->finish();
+               warm_up.reset();
+               return 0;
+             }) == 0);
+  forked.set_value();
+  warm_up->wait();
+  BOOST_TEST(compiler.compiles == 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_forked_child_ends_without_its_parents_threads) {
   const FakeCompiler compiler("fake 1", 500ms);
   KernelCache cache(&compiler, store, kTarget, nullptr);
-  auto warm_up = std::make_unique<WarmUp>(cache, std::vector<KernelPass>{{kShort}, {kMiddle}, {kLong}}, 2);
+  auto warm_up = std::make_unique<WarmUp>(cache, std::vector<KernelPass>{{kShort}, {kMiddle}, {kLong}},
+                                          WarmUpOptions{.threads = 2});
   BOOST_TEST(test::run_in_process([&] {
                warm_up->wait();
                warm_up.reset();

@@ -14,10 +14,12 @@
 
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_store.h"
+#include "support/files_in.h"
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
 
 using namespace ingot;
+using test::files_in;
 using test::Item;
 using test::kTarget;
 using test::put;
@@ -55,10 +57,6 @@ std::string bytes_of(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-std::ptrdiff_t files_in(const fs::path& folder) {
-  return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
-}
-
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(kernel_store, Fixture)
@@ -92,7 +90,7 @@ BOOST_AUTO_TEST_CASE(layout_and_modes) {
   }
   BOOST_TEST(mode(file(item)) == 0600U);
   BOOST_TEST(mode(root / "lock") == 0600U);
-  BOOST_TEST(files_in(root / "tmp") == 0);
+  BOOST_TEST(files_in(root / "tmp").empty());
   BOOST_TEST(bytes_of(file(item)) == encode_kernel_file(item.key, item.source, kTarget, item.kernel));
 }
 
@@ -103,7 +101,7 @@ BOOST_AUTO_TEST_CASE(second_put_of_a_key) {
   put(store, item);
   BOOST_TEST((store.find(item.key) == item.kernel));
   BOOST_TEST(store.usage().files == 1);
-  BOOST_TEST(files_in(root / "tmp") == 0);
+  BOOST_TEST(files_in(root / "tmp").empty());
 }
 
 BOOST_AUTO_TEST_CASE(usage) {

@@ -322,9 +322,9 @@ BOOST_AUTO_TEST_CASE(dangling_link) {
 }
 
 BOOST_AUTO_TEST_CASE(writable_by_others) {
-  for (const mode_t mode : {0620U, 0602U, 0666U}) {
+  for (const auto& [mode, text] : {std::pair(0620U, "0620"), std::pair(0602U, "0602"), std::pair(0666U, "0666")}) {
     BOOST_REQUIRE(chmod(file().c_str(), mode) == 0);
-    expect_healed("can be written by other users");
+    expect_healed(std::string("can be written by other users (mode ") + text + ")");
   }
 }
 
@@ -333,7 +333,7 @@ BOOST_AUTO_TEST_CASE(owned_by_another_user) {
     BOOST_TEST_MESSAGE("skipped: only root can give files away");
     return;
   }
-  expect_healed("is owned by user 4321; expected " + std::to_string(geteuid()));
+  expect_healed("is owned by user 4321; expected " + std::to_string(geteuid()) + ", the current user");
 }
 
 BOOST_AUTO_TEST_CASE(file_in_place_of_a_folder) {

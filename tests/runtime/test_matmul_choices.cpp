@@ -4,10 +4,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "ingot/runtime/jit/kernel_tier.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
 #include "ingot/runtime/tuning/tuning_file.h"
 #include "support/expect_error.h"
@@ -33,6 +37,28 @@ struct Fixture {
   fs::path file = directory.path() / "records";
   std::vector<std::string> warnings;
   TuningStore store{root, warn()};
+};
+
+// A tier with tuning records alone, which counts how often they are read.
+class RecordTier final : public KernelTier {
+ public:
+  RecordTier(std::string name, std::vector<std::string> lines) : name_(std::move(name)), lines_(std::move(lines)) {}
+  std::optional<CompiledKernel> find(const KernelKey&) const override { return std::nullopt; }
+  std::vector<KernelEntry> list() const override { return {}; }
+  std::optional<KernelFile> read(const KernelKey&, std::string&) const override { return std::nullopt; }
+  void read_tuning(const TakeTuningLine& take) const override {
+    ++reads;
+    std::string text;
+    for (const std::string& line : lines_) text += line + "\n";
+    take_tuning_lines(text, take);
+  }
+  std::int64_t count_tuning() const override { return std::ssize(lines_); }
+  const std::string& name() const override { return name_; }
+  mutable int reads = 0;
+
+ private:
+  std::string name_;
+  std::vector<std::string> lines_;
 };
 
 }  // namespace
@@ -151,25 +177,17 @@ BOOST_AUTO_TEST_CASE(tiers_come_after_the_store) {
   TuningRecord other = record(1);
   std::get<GemmSpec>(other.chosen).kernel = GemmKernel::simt;
   std::get<GemmSpec>(other.chosen).tiling.reset();
-  const auto lines = [](std::initializer_list<TuningRecord> records) {
-    std::string text;
-    for (const TuningRecord& each : records) text += print(each) + "\n";
-    return text;
-  };
-  int asked = 0;
-  const auto tiers = [&] {
-    ++asked;
-    return std::vector<TuningText>{{"first", lines({other, record(2), record(5, "NVIDIA H100")})},
-                                   {"second", lines({record(3)}) + print(record(4)).substr(0, 50) + "\n"},
-                                   {"third", lines({record(2, "NVIDIA H100"), record(3, "NVIDIA H100")})},
-                                   {"fourth", ""}};
-  };
+  const RecordTier first("first", {print(other), print(record(2)), print(record(5, "NVIDIA H100"))});
+  const RecordTier second("second", {print(record(3)), print(record(4)).substr(0, 50)});
+  const RecordTier third("third", {print(record(2, "NVIDIA H100")), print(record(3, "NVIDIA H100"))});
+  const RecordTier fourth("fourth", {});
+  const std::vector<const KernelTier*> tiers{&first, &second, &third, &fourth};
   MatmulChoices choices(Tuning::on, {.store = &store, .tiers = tiers}, machine(), warn());
   for (const std::int64_t m : {1, 2, 3}) BOOST_TEST(choices.find(call(m)) != nullptr);
   for (const std::int64_t m : {4, 5}) BOOST_TEST(choices.find(call(m)) == nullptr);
   BOOST_TEST((*choices.find(call(1)) == record(1).chosen));
   BOOST_TEST(choices.size() == 3U);
-  BOOST_TEST(asked == 1);
+  for (const RecordTier* tier : {&first, &second, &third, &fourth}) BOOST_TEST(tier->reads == 1);
   BOOST_REQUIRE(warnings.size() == 2U);
   BOOST_TEST(warnings[0] == "tuning records of second: line 2 is truncated; 1 of its lines are ignored");
   BOOST_TEST(warnings[1] ==
@@ -179,7 +197,7 @@ BOOST_AUTO_TEST_CASE(tiers_come_after_the_store) {
   MatmulChoices from_file(Tuning::on, {.store = &store, .file = file, .tiers = tiers}, machine(), warn());
   BOOST_TEST(from_file.find(call(6)) != nullptr);
   BOOST_TEST(from_file.find(call(2)) == nullptr);
-  BOOST_TEST(asked == 1);
+  BOOST_TEST(first.reads == 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_is_gone_fails_no_call) {

@@ -3,6 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -136,6 +137,19 @@ BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_a_warning) {
   for (std::int64_t m = 1; m < 4; ++m) recorder.note(GemmSpec{}, {m, 2, 3});
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0] == "recording " + file.string() + " cannot be written: No such file or directory");
+}
+
+// A limit on file sizes is a full disk: a part of the first line fits, and the write after it sends a signal that would
+// end the program.
+BOOST_AUTO_TEST_CASE(a_limit_on_file_sizes_is_a_warning) {
+  BOOST_TEST(test::run_in_process([&] {
+               const rlimit limit{.rlim_cur = 10, .rlim_max = 10};
+               if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+               Recorder recorder = make();
+               for (std::int64_t m = 1; m < 4; ++m) recorder.note(GemmSpec{}, {m, 2, 3});
+               if (warnings.size() != 1U || recorder.recording().matmuls().size() != 3U) return 2;
+               return warnings[0].find(" cannot be written: only 10 of a line's ") == std::string::npos ? 3 : 0;
+             }) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(damaged_lines_are_one_warning_and_the_next_line_stands_alone) {

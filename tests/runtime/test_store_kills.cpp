@@ -19,12 +19,14 @@
 #include "ingot/runtime/util/write_file.h"
 #include "support/fake_compiler.h"
 #include "support/fault_row.h"
+#include "support/files_in.h"
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
 #include "support/traced_process.h"
 #include "support/tuning_records.h"
 
 using namespace ingot;
+using test::files_in;
 using test::Item;
 using test::kTarget;
 namespace fs = std::filesystem;
@@ -34,13 +36,6 @@ namespace {
 std::string content_of(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-std::vector<fs::path> files_in(const fs::path& folder) {
-  std::error_code error;
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder, error)) files.push_back(entry.path());
-  return files;
 }
 
 struct Fixture {

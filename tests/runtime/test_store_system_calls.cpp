@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -32,6 +31,7 @@
 #include "ingot/runtime/util/write_file.h"
 #include "support/fake_compiler.h"
 #include "support/fault_row.h"
+#include "support/files_in.h"
 #include "support/stored_kernel.h"
 #include "support/system_call_faults.h"
 #include "support/temporary_directory.h"
@@ -42,6 +42,7 @@ using namespace std::chrono_literals;
 using test::Call;
 using test::Fault;
 using test::FaultInjection;
+using test::files_in;
 using test::Item;
 using test::kTarget;
 namespace fs = std::filesystem;
@@ -83,13 +84,6 @@ const std::vector<Errors> kNetwork{
 };
 
 std::string text_of(int error) { return error == kShort ? "fewer bytes" : std::strerror(error); }
-
-std::vector<fs::path> files_in(const fs::path& folder) {
-  std::error_code error;
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder, error)) files.push_back(entry.path());
-  return files;
-}
 
 struct Scenario {
   std::string name;
@@ -484,6 +478,20 @@ BOOST_FIXTURE_TEST_CASE(a_stale_file_is_a_silent_miss, Kernels) {
   }
   BOOST_TEST(quarantined() == 0U);
   BOOST_TEST((store.find(item.key) == item.kernel));
+}
+
+// What `ingot info` says of a tier costs no more where the tier has thousands of records.
+BOOST_FIXTURE_TEST_CASE(counting_records_opens_none, Kernels) {
+  TuningStore records(root, warn());
+  for (std::int64_t m = 1; m <= 20; ++m) BOOST_TEST(records.put(test::record(m)));
+  std::string problem;
+  const auto tier = ReadOnlyStore::open(root, problem);
+  BOOST_REQUIRE_MESSAGE(tier != nullptr, problem);
+  for (const auto& [call, at_most] : {std::pair(Call::open, 2), std::pair(Call::read, 0)}) {
+    const FaultInjection counter({.call = call, .first = std::numeric_limits<int>::max()});
+    BOOST_TEST(tier->count_tuning() == 20);
+    BOOST_TEST(counter.calls() <= at_most);
+  }
 }
 
 // Nobody changes a published file, so one that ends early is damaged.

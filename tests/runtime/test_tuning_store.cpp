@@ -16,9 +16,12 @@
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_store.h"
+#include "ingot/runtime/jit/read_only_store.h"
+#include "ingot/runtime/tuning/tuning_file.h"
 #include "ingot/runtime/tuning/tuning_import.h"
 #include "ingot/runtime/tuning/tuning_store.h"
 #include "support/fault_row.h"
+#include "support/files_in.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
@@ -46,10 +49,7 @@ struct Fixture {
     stream << bytes;
     BOOST_REQUIRE(stream.flush().good());
   }
-  std::ptrdiff_t quarantined() const {
-    const fs::path folder = root / "quarantine";
-    return fs::exists(folder) ? std::distance(fs::directory_iterator(folder), fs::directory_iterator()) : 0;
-  }
+  std::size_t quarantined() const { return test::files_in(root / "quarantine").size(); }
   static std::optional<TuningRecord> find(TuningStore& store, const TuningRecord& r) {
     return store.find(r.machine, r.spec, r.size);
   }
@@ -120,7 +120,17 @@ BOOST_AUTO_TEST_CASE(damage_is_one_line_and_healed) {
     BOOST_TEST(store.put(record(1)));
     BOOST_TEST((find(store, record(1)) == record(1)));
   }
-  BOOST_TEST(quarantined() == 12);
+  BOOST_TEST(quarantined() == 12U);
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_is_too_large) {
+  TuningStore store = make();
+  BOOST_TEST(store.put(record()));
+  fs::resize_file(file(record()), (1U << 20U) + 1);
+  BOOST_TEST(store.load().empty());
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0].find(" has 1048577 bytes; at most 1048576 are read; it was moved to ") != std::string::npos,
+             warnings[0]);
 }
 
 BOOST_AUTO_TEST_CASE(every_bit_flipped) {
@@ -176,6 +186,23 @@ BOOST_AUTO_TEST_CASE(a_directory_that_is_none) {
   BOOST_TEST(warnings.size() == 1U);
 }
 
+// What someone else has put beside the records is nobody's damage.
+BOOST_AUTO_TEST_CASE(files_of_other_names_are_left_alone) {
+  TuningStore store = make();
+  BOOST_TEST(store.put(record(1)));
+  BOOST_TEST(store.put(record(2)));
+  const std::string digits(31, 'a');
+  const std::vector<std::string> names{"notes.json", digits + ".json", digits + "g.json", digits + "A.json",
+                                       digits + "aa.json"};
+  for (const std::string& name : names) write(root / "tuning" / name, "not ours");
+  write(file(record(2)), "torn");
+  BOOST_TEST(store.load().size() == 1U);
+  BOOST_TEST(warnings.size() == 1U);
+  BOOST_TEST(quarantined() == 1U);
+  BOOST_TEST(!fs::exists(file(record(2))));
+  for (const std::string& name : names) BOOST_TEST(read(root / "tuning" / name) == "not ours", name);
+}
+
 // Readers see only complete records meanwhile.
 BOOST_AUTO_TEST_CASE(writers_in_many_processes) {
   constexpr int kWriters = 8;
@@ -215,7 +242,7 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
     TuningStore store = make();
     for (const TuningRecord& r : store.load()) BOOST_TEST((r == record(r.size.m)));
     BOOST_TEST(warnings.empty());
-    BOOST_TEST(quarantined() == 0);
+    BOOST_TEST(quarantined() == 0U);
   }
 }
 
@@ -241,11 +268,11 @@ BOOST_AUTO_TEST_CASE(a_survey_changes_nothing) {
   BOOST_TEST(root / survey.damaged[0].file == file(record(2)));
   BOOST_TEST(survey.damaged[0].problem == "is truncated");
   BOOST_TEST(!survey.damaged[0].moved);
-  BOOST_TEST(quarantined() == 0);
+  BOOST_TEST(quarantined() == 0U);
   BOOST_TEST(store.survey(StoreDirectory::Damaged::stays, [] { return true; }).stopped);
   BOOST_TEST(warnings.empty());
   BOOST_TEST(store.survey(StoreDirectory::Damaged::is_moved).damaged[0].moved);
-  BOOST_TEST(quarantined() == 1);
+  BOOST_TEST(quarantined() == 1U);
   const RemovedFiles removed = store.clear();
   BOOST_TEST(removed.files == 2);
   BOOST_TEST(removed.failed.empty());
@@ -257,12 +284,15 @@ BOOST_AUTO_TEST_CASE(import_adds_what_is_missing) {
   TuningStore from = make();
   for (const TuningRecord& each : {record(1), record(2), record(2, "NVIDIA H100")}) BOOST_TEST(from.put(each));
   write(root / "tuning" / (std::string(32, 'f') + ".json"), "torn");
-  const TuningFile read = read_tuning_folder(root);
+  std::string problem;
+  const auto tier = ReadOnlyStore::open(root, problem);
+  BOOST_REQUIRE_MESSAGE(tier != nullptr, problem);
+  const TuningFile read = read_tuning_of(*tier);
   BOOST_TEST(read.records.size() == 3U);
   BOOST_TEST(read.damaged == 1);
   BOOST_TEST(read.problem == (root / "tuning" / (std::string(32, 'f') + ".json")).string() + " is truncated");
-  BOOST_TEST(quarantined() == 0);
-  BOOST_TEST(read_tuning_folder(directory.path() / "nothing").records.empty());
+  BOOST_TEST(quarantined() == 0U);
+  BOOST_TEST(read_tuning_of(*tier, [] { return true; }).stopped);
 
   TuningStore to(directory.path() / "to");
   TuningRecord ours = record(1);

@@ -266,14 +266,15 @@ BOOST_AUTO_TEST_CASE(verify_names_and_moves_what_is_damaged) {
   std::ofstream(notes) << "mine";
   std::vector<std::string> lines{
       truncated.string() + " is truncated: 10 bytes, of at least 48; moved to the quarantine\n",
-      open_to_all.string() + " can be written by other users; moved to the quarantine\n",
+      open_to_all.string() + " can be written by other users (mode 0666); moved to the quarantine\n",
       fifo.string() + " is not a regular file; moved to the quarantine\n",
       link.string() + " cannot be opened: Too many levels of symbolic links; moved to ",
       record.string() + " is truncated; moved to the quarantine\n"};
   if (geteuid() == 0) {
     const fs::path foreign = file(put({"e", "e"}));
     BOOST_REQUIRE(chown(foreign.c_str(), 1234, 1234) == 0);
-    lines.push_back(foreign.string() + " is owned by user 1234; expected 0; moved to the quarantine\n");
+    lines.push_back(foreign.string() +
+                    " is owned by user 1234; expected 0, the current user; moved to the quarantine\n");
   }
   const Result result = run("verify");
   BOOST_TEST(result.code == 1);

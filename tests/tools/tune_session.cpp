@@ -258,6 +258,7 @@ BOOST_AUTO_TEST_CASE(records_are_counted_by_machine) {
   for (const std::int64_t m : {1, 2, 3}) store.put(test::record(m));
   for (const std::int64_t m : {1, 2}) store.put(test::record(m, "NVIDIA H100"));
   std::ofstream(root / "tuning" / (std::string(32, 'a') + ".json")) << "{}\n";
+  std::ofstream(root / "tuning" / "notes.json") << "not the store's\n";
   const TuningSummary found = summarize_tuning(Tuning::on, store, {}, test::machine());
   BOOST_TEST(found.this_machine == 3U);
   BOOST_TEST(found.other_machines == 2U);

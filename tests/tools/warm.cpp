@@ -193,7 +193,7 @@ BOOST_AUTO_TEST_CASE(wrong_files_of_layers_are_explained) {
 BOOST_AUTO_TEST_CASE(workers_do_every_job_once) {
   std::vector<std::size_t> jobs(50);
   for (std::size_t i = 0; i < jobs.size(); ++i) jobs[i] = 2 * i;
-  for (const int processes : {1, 3, 100}) {
+  for (const int processes : {0, 1, 3, 100}) {
     std::vector<std::size_t> begun;
     std::set<std::size_t> done;
     run_in_workers(jobs, {.processes = processes,

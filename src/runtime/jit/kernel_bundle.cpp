@@ -22,8 +22,7 @@ constexpr std::size_t kInteger = sizeof(std::uint64_t);
 constexpr std::size_t kHeaderBytes = kBundleMagic.size() + 2 * kInteger + sizeof(Digest);
 constexpr std::size_t kEntryBytes = sizeof(KernelKey) + 2 * kInteger;
 constexpr std::int64_t kMaxIndexBytes = std::int64_t{256} << 20;
-// Of a kernel, as in the store, and of all tuning records: nothing larger is read into memory.
-constexpr std::uint64_t kMaxKernelBytes = std::uint64_t{64} << 20;
+// Of all tuning records: nothing larger is read into memory.
 constexpr std::uint64_t kMaxTuningBytes = std::uint64_t{1} << 30;
 
 // Takes integers and bytes off the front of an index.
@@ -75,7 +74,8 @@ std::optional<Index> read_index(std::string_view text, std::int64_t limit) {
     std::memcpy(entry.key.data(), reader.bytes(sizeof(KernelKey)).data(), sizeof(KernelKey));
     const std::uint64_t offset = reader.integer();
     const std::uint64_t bytes = reader.integer();
-    if (!inside(offset, bytes) || bytes > kMaxKernelBytes || (i > 0 && !(index.entries.back().key < entry.key)))
+    if (!inside(offset, bytes) || bytes > std::uint64_t{kMaxKernelFileBytes} ||
+        (i > 0 && !(index.entries.back().key < entry.key)))
       return std::nullopt;
     entry.offset = static_cast<std::int64_t>(offset);
     entry.bytes = static_cast<std::int64_t>(bytes);
@@ -155,6 +155,10 @@ const KernelBundle::Entry* KernelBundle::entry_of(const KernelKey& key) const {
 std::string KernelBundle::file_of(const Entry& entry) const {
   return read_at(file_, entry.offset, static_cast<std::size_t>(entry.bytes));
 }
+
+void KernelBundle::read_tuning(const TakeTuningLine& take) const { take_tuning_lines(tuning(), take); }
+
+std::int64_t KernelBundle::count_tuning() const { return std::ranges::count(tuning(), '\n'); }
 
 std::string KernelBundle::tuning() const {
   return read_at(file_, tuning_offset_, static_cast<std::size_t>(tuning_bytes_));

@@ -46,11 +46,13 @@ class KernelBundle final : public KernelTier {
   std::string file_of(const Entry& entry) const;
   // kernel_identity() of the Ingot that wrote the bundle. Kernels of another identity are never found.
   const std::string& identity() const { return identity_; }
-  std::string tuning() const override;
+  void read_tuning(const TakeTuningLine& take) const override;
+  std::int64_t count_tuning() const override;
 
  private:
   KernelBundle() = default;
   const Entry* entry_of(const KernelKey& key) const;
+  std::string tuning() const;
 
   std::string name_;
   FileDescriptor file_;

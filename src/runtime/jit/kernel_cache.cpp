@@ -1,14 +1,9 @@
 #include "ingot/runtime/jit/kernel_cache.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <chrono>
-#include <exception>
-#include <functional>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +13,7 @@
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/recorder.h"
+#include "ingot/runtime/jit/warm_up.h"
 
 namespace ingot {
 namespace {
@@ -26,6 +22,17 @@ using Clock = std::chrono::steady_clock;
 
 std::chrono::microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
+}
+
+// A spec that cannot exist has no passes to tell of: generate() says what is wrong with it.
+std::span<const Pass> passes_of(const KernelSpec& spec) {
+  static constexpr std::array kMain{Pass::main};
+  try {
+    validate(spec);
+  } catch (const Error&) {
+    return kMain;
+  }
+  return passes(spec);
 }
 
 }  // namespace
@@ -75,35 +82,14 @@ std::optional<CompiledKernel> KernelCache::ready(const Source& source, Target ta
   return find_in_tiers(key);
 }
 
-// Every process starts at another spec, so that ranks of one machine that warm the same specs share the work through
-// the store instead of waiting for each other at every kernel.
 void KernelCache::warm(std::span<const KernelSpec> specs, Target target, int threads) {
-  std::vector<std::exception_ptr> errors(specs.size());
-  std::atomic<std::size_t> next{0};
-  const std::size_t start = std::hash<pid_t>()(getpid()) * 7919;  // a prime: neighbouring processes start far apart
-  const auto work = [&] {
-    for (std::size_t taken = next++; taken < specs.size(); taken = next++) {
-      const std::size_t i = (start + taken) % specs.size();
-      try {
-        validate(specs[i]);
-        for (const Pass pass : passes(specs[i])) compiled(generate(specs[i], pass), target);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    }
-  };
-  {
-    const auto wanted = threads > 0 ? static_cast<std::size_t>(threads) : std::thread::hardware_concurrency();
-    std::vector<std::jthread> others;
-    try {
-      for (std::size_t i = 1; i < std::min(wanted, specs.size()); ++i) others.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads are available: those that started do the work
-    }
-    work();
+  std::vector<KernelPass> kernels;
+  for (const KernelSpec& spec : specs) {
+    for (const Pass pass : passes_of(spec)) kernels.push_back({.spec = spec, .pass = pass});
   }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  WarmUpOptions options{.target = target};
+  if (threads > 0) options.threads = threads - 1;
+  WarmUp(*this, std::move(kernels), options).finish();
 }
 
 KernelCache::Stats KernelCache::stats() const {

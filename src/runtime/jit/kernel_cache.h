@@ -82,8 +82,8 @@ class KernelCache {
   std::optional<CompiledKernel> ready(const Source& source, Target target);
   bool is_ready(const Source& source, Target target) { return ready(source, target).has_value(); }
 
-  // Compiles all passes of every spec that the store lacks, on `threads` threads (0: one per core). When all have
-  // ended, throws the error of the first spec that failed.
+  // A WarmUp that is waited for: compiles all passes of every spec that the store lacks, on `threads` threads (0: one
+  // per core), the calling one among them. When all have ended, throws the error of the first spec that failed.
   void warm(std::span<const KernelSpec> specs, Target target, int threads);
 
   // Tells it of every spec that is asked for the first time. Call this before any thread uses the cache.

@@ -11,6 +11,7 @@
 // magic, which is also part of every key. Pure functions: the disk is kernel_store.h's.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,8 @@
 namespace ingot {
 
 inline constexpr std::string_view kKernelFileMagic = "INGOTK02";
+// Nothing larger is written, or read into memory.
+inline constexpr std::int64_t kMaxKernelFileBytes = std::int64_t{64} << 20;
 
 // The path of a kernel's file in a store, below its root: "<2 hex digits>/<32 hex digits>.kernel".
 std::string kernel_file_path(const KernelKey& key);

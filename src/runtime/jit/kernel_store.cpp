@@ -44,7 +44,7 @@ std::int64_t total_bytes(const std::vector<StoredFile>& files) {
 }  // namespace
 
 KernelStore::KernelStore(std::optional<fs::path> root, Warn warn, std::int64_t max_bytes)
-    : directory_(std::move(root), std::move(warn),
+    : directory_(std::move(root), kMaxKernelFileBytes, std::move(warn),
                  {.lost = "and its kernel is compiled again",
                   .unusable = "Compiled kernels are kept in memory only; set INGOT_CACHE_DIR to a directory of yours "
                               "with mode 0700 and free space to keep them on disk"}),

@@ -2,6 +2,7 @@
 // another user (read_only_store.h). A cache looks in its own store first and then in its tiers, in their order.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "ingot/runtime/jit/kernel_entry.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_key.h"
+#include "ingot/runtime/jit/tuning_lines.h"
 
 namespace ingot {
 
@@ -21,8 +23,11 @@ class KernelTier {
 
   // Verified before it is returned; nothing if the tier lacks it, or if it is damaged there. Thread-safe.
   virtual std::optional<CompiledKernel> find(const KernelKey& key) const = 0;
-  // The tuning records beside its kernels, a line each (tuning_record.h), as they are stored: not verified yet.
-  virtual std::string tuning() const = 0;
+  // The tuning records beside its kernels, and what is wrong with those that cannot be read. tuning_file.h verifies
+  // them.
+  virtual void read_tuning(const TakeTuningLine& take) const = 0;
+  // How many there are, damaged ones too. Of a store, none is opened.
+  virtual std::int64_t count_tuning() const = 0;
   // All that it has, in ascending order of keys, unread.
   virtual std::vector<KernelEntry> list() const = 0;
   // As find(), with what the kernel was made from. `problem` says what is wrong with a kernel that is there ("does not

@@ -6,28 +6,32 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/util/directory_entries.h"
 #include "ingot/runtime/util/trusted_file.h"
+#include "ingot/runtime/util/uninterrupted.h"
 
 namespace ingot {
 namespace {
 
-constexpr std::int64_t kMaxFileBytes = std::int64_t{64} << 20;
-constexpr std::int64_t kMaxRecordBytes = std::int64_t{1} << 20;
-
 // Nothing if it must not be used, with the reason in `problem`, or if it is not there.
-std::optional<std::string> content_of(const std::filesystem::path& file, std::string& problem) {
+std::optional<std::string> content_of(const std::filesystem::path& file, std::int64_t max_bytes, std::string& problem) {
   const TrustedFile opened = open_trusted(file, problem);
   if (!opened.file) return std::nullopt;
-  if (opened.bytes > kMaxFileBytes) {
-    problem = fmt::format("has {} bytes; at most {} are read", opened.bytes, kMaxFileBytes);
+  if (opened.bytes > max_bytes) {
+    problem = fmt::format("has {} bytes; at most {} are read", opened.bytes, max_bytes);
     return std::nullopt;
   }
   return read_at(opened.file, 0, static_cast<std::size_t>(opened.bytes));
+}
+
+// Follows links: a store may be put together of them. Each file is checked itself.
+FileDescriptor open_folder(const std::filesystem::path& folder) {
+  return FileDescriptor(uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
 }
 
 // The kernels in one of the store's folders.
@@ -53,7 +57,7 @@ std::unique_ptr<ReadOnlyStore> ReadOnlyStore::open(const std::filesystem::path& 
   } else if (!S_ISDIR(state.st_mode)) {
     problem = "is not a directory";
   } else {
-    problem = distrust_owner(state);
+    problem = distrust(state, Owner::root_too);
   }
   if (!problem.empty()) return nullptr;
   std::error_code error;
@@ -62,13 +66,13 @@ std::unique_ptr<ReadOnlyStore> ReadOnlyStore::open(const std::filesystem::path& 
 
 std::optional<CompiledKernel> ReadOnlyStore::find(const KernelKey& key) const {
   std::string problem;
-  const std::optional<std::string> content = content_of(folder_ / kernel_file_path(key), problem);
+  const std::optional<std::string> content = content_of(folder_ / kernel_file_path(key), kMaxKernelFileBytes, problem);
   return content ? decode_kernel_file(*content, key, problem) : std::nullopt;
 }
 
 std::vector<KernelEntry> ReadOnlyStore::list() const {
   std::vector<KernelEntry> all;
-  const FileDescriptor root(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const FileDescriptor root = open_folder(folder_);
   if (!root) return all;
   for (const DirectoryEntry& folder : entries_of(root)) {
     if (folder.name.size() == 2) add_kernels(root, folder.name, all);
@@ -78,21 +82,31 @@ std::vector<KernelEntry> ReadOnlyStore::list() const {
 }
 
 std::optional<KernelFile> ReadOnlyStore::read(const KernelKey& key, std::string& problem) const {
-  const std::optional<std::string> content = content_of(folder_ / kernel_file_path(key), problem);
+  const std::optional<std::string> content = content_of(folder_ / kernel_file_path(key), kMaxKernelFileBytes, problem);
   return content ? read_kernel_file(*content, key, problem) : std::nullopt;
 }
 
-std::string ReadOnlyStore::tuning() const {
-  std::string lines;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "tuning", error)) {
-    std::string problem;
-    const TrustedFile opened = open_trusted(entry.path(), problem);
-    if (!opened.file || opened.bytes > kMaxRecordBytes || entry.path().extension() != ".json") continue;
-    lines += read_at(opened.file, 0, static_cast<std::size_t>(opened.bytes));
-    if (!lines.ends_with('\n')) lines += '\n';
+void ReadOnlyStore::read_tuning(const TakeTuningLine& take) const {
+  for (const std::string& name : tuning_files()) {
+    const std::filesystem::path file = folder_ / kTuningFolder / name;
+    TuningLine line{.text = {}, .place = file.string(), .problem = {}};
+    const std::optional<std::string> content = content_of(file, kMaxTuningRecordBytes, line.problem);
+    if (content) line.text = line_of_tuning_file(*content, line.problem);
+    const bool is_gone = !content && line.problem.empty();
+    if (!is_gone && !take(line)) return;
   }
-  return lines;
+}
+
+std::int64_t ReadOnlyStore::count_tuning() const { return std::ssize(tuning_files()); }
+
+std::vector<std::string> ReadOnlyStore::tuning_files() const {
+  std::vector<std::string> names;
+  const FileDescriptor directory = open_folder(folder_ / kTuningFolder);
+  if (!directory) return names;
+  for (DirectoryEntry& entry : entries_of(directory)) {
+    if (is_tuning_file(entry.name)) names.push_back(std::move(entry.name));
+  }
+  return names;
 }
 
 }  // namespace ingot

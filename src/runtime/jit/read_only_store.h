@@ -2,9 +2,11 @@
 // Nothing in it is touched, moved or removed.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ingot/runtime/jit/kernel_tier.h"
 
@@ -16,13 +18,15 @@ class ReadOnlyStore final : public KernelTier {
   static std::unique_ptr<ReadOnlyStore> open(const std::filesystem::path& folder, std::string& problem);
 
   std::optional<CompiledKernel> find(const KernelKey& key) const override;
-  std::string tuning() const override;
+  void read_tuning(const TakeTuningLine& take) const override;
+  std::int64_t count_tuning() const override;
   std::vector<KernelEntry> list() const override;
   std::optional<KernelFile> read(const KernelKey& key, std::string& problem) const override;
   const std::string& name() const override { return name_; }
 
  private:
   explicit ReadOnlyStore(std::filesystem::path folder) : folder_(std::move(folder)), name_(folder_.string()) {}
+  std::vector<std::string> tuning_files() const;
 
   std::filesystem::path folder_;
   std::string name_;

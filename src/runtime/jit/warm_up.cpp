@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -17,8 +18,13 @@
 namespace ingot {
 namespace {
 
+struct Job {
+  KernelPass kernel;
+  std::size_t index;  // in the list
+};
+
 // Ascending by what is longest, and among equals by a number that differs from process to process.
-std::vector<KernelPass> in_order(std::vector<KernelPass> kernels) {
+std::vector<Job> in_order(std::vector<KernelPass> kernels) {
   struct Ranked {
     double cost;
     std::uint64_t turn;
@@ -32,44 +38,81 @@ std::vector<KernelPass> in_order(std::vector<KernelPass> kernels) {
   }
   std::ranges::sort(
       ranks, [](const Ranked& x, const Ranked& y) { return x.cost != y.cost ? x.cost > y.cost : x.turn < y.turn; });
-  std::vector<KernelPass> ordered;
-  for (const Ranked& rank : ranks) ordered.push_back(std::move(kernels[rank.index]));
+  std::vector<Job> ordered;
+  ordered.reserve(ranks.size());
+  for (const Ranked& rank : ranks) ordered.push_back({std::move(kernels[rank.index]), rank.index});
   return ordered;
 }
 
-std::size_t threads_for(int wanted) {
-  if (wanted > 0) return static_cast<std::size_t>(wanted);
+std::size_t threads_for(std::optional<int> wanted) {
+  if (wanted) return static_cast<std::size_t>(std::max(*wanted, 0));
   return std::max(2U, std::thread::hardware_concurrency()) - 1;
+}
+
+WarmUpOptions at_most(std::size_t threads, WarmUpOptions options) {
+  options.threads = static_cast<int>(std::min(threads_for(options.threads), threads));
+  return options;
 }
 
 }  // namespace
 
 struct WarmUp::Work {
   KernelCache* cache;
-  std::vector<KernelPass> kernels;
+  Target target;
+  List list;
   std::vector<std::thread> threads{};
-  std::atomic<std::size_t> next{0};
   std::atomic<bool> stop{false};
+  std::once_flag listed{};
+  std::vector<Job> jobs{};  // made by the first thread; the others wait for it
+  std::atomic<std::size_t> next{0};
+
+  std::mutex mutex{};  // guards the rest: of the failures, the first in the list
+  std::exception_ptr failure{};
+  std::size_t failed = 0;
 
   void run() {
-    for (std::size_t i = next++; i < kernels.size() && !stop; i = next++) {
+    std::call_once(listed, [this] { make_list(); });
+    for (std::size_t i = next++; i < jobs.size() && !stop; i = next++) {
       try {
-        static_cast<void>(cache->compiled(generate(kernels[i].spec, kernels[i].pass), cache->target()));
-      } catch (const std::exception&) {  // the launch that needs it tries again, and gets the error
+        static_cast<void>(cache->compiled(generate(jobs[i].kernel.spec, jobs[i].kernel.pass), target));
+      } catch (...) {  // the launch that needs it tries again, and gets the error
+        note_failure(jobs[i].index);
       }
     }
   }
+
+ private:
+  void make_list() {
+    try {
+      jobs = in_order(list([this] { return stop.load(); }));
+    } catch (...) {
+      note_failure(0);
+    }
+    list = nullptr;
+  }
+
+  // Of the exception that is being handled.
+  void note_failure(std::size_t index) {
+    const std::lock_guard lock(mutex);
+    if (failure && failed <= index) return;
+    failure = std::current_exception();
+    failed = index;
+  }
 };
 
-WarmUp::WarmUp(KernelCache& cache, std::vector<KernelPass> kernels, int threads)
-    : work_(new Work{.cache = &cache, .kernels = in_order(std::move(kernels))}), process_(::getpid()) {
-  const std::size_t count = std::min(threads_for(threads), work_->kernels.size());
+WarmUp::WarmUp(KernelCache& cache, List list, const WarmUpOptions& options)
+    : work_(new Work{.cache = &cache, .target = options.target.value_or(cache.target()), .list = std::move(list)}),
+      process_(::getpid()) {
+  const std::size_t count = threads_for(options.threads);
   work_->threads.reserve(count);
   try {
     for (std::size_t i = 0; i < count; ++i) work_->threads.emplace_back([work = work_.get()] { work->run(); });
   } catch (const std::exception&) {  // no more threads are to be had: fewer do the work, or the launches alone
   }
 }
+
+WarmUp::WarmUp(KernelCache& cache, std::vector<KernelPass> kernels, const WarmUpOptions& options)
+    : WarmUp(cache, List([kernels](const auto&) { return kernels; }), at_most(kernels.size(), options)) {}
 
 // What the parent's threads hold cannot be given back in a child, which has none of them.
 WarmUp::~WarmUp() {
@@ -86,6 +129,13 @@ void WarmUp::wait() {
   for (std::thread& thread : work_->threads) {
     if (thread.joinable()) thread.join();
   }
+}
+
+void WarmUp::finish() {
+  if (process_ != ::getpid()) return;
+  work_->run();
+  wait();
+  if (work_->failure) std::rethrow_exception(work_->failure);
 }
 
 }  // namespace ingot

@@ -5,22 +5,33 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ingot/codegen/recorded_kernels.h"
+#include "ingot/codegen/types/target.h"
 
 namespace ingot {
 
 class KernelCache;
 
+struct WarmUpOptions {
+  std::optional<Target> target{};  // not set: the cache's
+  std::optional<int> threads{};    // not set: one per core but one, which is left to the program
+};
+
 class WarmUp {
  public:
-  // The longest first, for the cache's target, into the cache's memory and its store. Processes of one machine take
-  // kernels of the same length in different orders, and so share the work through the store. `threads`: 0 leaves one
-  // core to the program. A kernel that cannot be compiled is left to the launch that needs it, which gets the error.
-  // The cache must outlive this.
-  WarmUp(KernelCache& cache, std::vector<KernelPass> kernels, int threads = 0);
+  // Says which kernels. Is called once, by a thread of the warm-up; once `stop()` is true, nobody needs the answer.
+  using List = std::function<std::vector<KernelPass>(const std::function<bool()>& stop)>;
+
+  // The longest first, into the cache's memory and its store. Processes of one machine take kernels of the same length
+  // in different orders, and so share the work through the store. A kernel that cannot be compiled is left to the
+  // launch that needs it, which gets the error. The cache must outlive this.
+  WarmUp(KernelCache& cache, List list, const WarmUpOptions& options = {});
+  WarmUp(KernelCache& cache, std::vector<KernelPass> kernels, const WarmUpOptions& options = {});
   // Begins no further compiles, and waits for those that have begun. In a child made by fork() it waits for nothing.
   ~WarmUp();
   WarmUp(const WarmUp&) = delete;
@@ -28,6 +39,9 @@ class WarmUp {
 
   // Returns when the last compile has ended.
   void wait();
+  // As wait(), and the calling thread compiles too. Throws the error of the first kernel, in the list's order, that
+  // could not be compiled.
+  void finish();
 
  private:
   struct Work;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/runtime/jit/kernel_tier.h"
 #include "ingot/runtime/tuning/tuning_file.h"
 
 namespace ingot {
@@ -36,8 +37,8 @@ void MatmulChoices::load() noexcept {
                        foreign.count, foreign.count == 1 ? "record is" : "records are", foreign.how,
                        foreign.count == 1 ? "is" : "are"));
     }
-    if (from_file || !sources_.tiers) return;
-    for (const TuningText& tier : sources_.tiers()) load_tier(tier);
+    if (from_file) return;
+    for (const KernelTier* tier : sources_.tiers) load_tier(*tier);
   } catch (const std::exception& error) {
     warn(fmt::format("tuning records cannot be read, and kernels are chosen without them: {}", error.what()));
   }
@@ -53,14 +54,14 @@ std::vector<TuningRecord> MatmulChoices::read_file() {
 }
 
 // A bundle may serve several kinds of machines, so that records of others are nothing to tell, unless all are.
-void MatmulChoices::load_tier(const TuningText& tier) {
-  const TuningFile read = parse_tuning_lines(tier.lines);
+void MatmulChoices::load_tier(const KernelTier& tier) {
+  const TuningFile read = read_tuning_of(tier);
   if (read.damaged > 0) {
-    warn(fmt::format("tuning records of {}: {}; {} of its lines are ignored", tier.path, read.problem, read.damaged));
+    warn(fmt::format("tuning records of {}: {}; {} of its lines are ignored", tier.name(), read.problem, read.damaged));
   }
   const Foreign foreign = add(read.records);
   if (foreign.count > 0 && foreign.count == read.records.size()) {
-    warn(fmt::format("none of the {} tuning records of {} is this machine's ({})", foreign.count, tier.path,
+    warn(fmt::format("none of the {} tuning records of {} is this machine's ({})", foreign.count, tier.name(),
                      foreign.how));
   }
 }

@@ -19,22 +19,18 @@
 
 namespace ingot {
 
+class KernelTier;  // runtime/jit/kernel_tier.h
+
 // on: records are read, and `ingot tune` writes them. off: they are ignored. frozen: they are read but never written,
 // so that every run chooses the same kernels.
 enum class Tuning : std::uint8_t { on, off, frozen };
-
-// Lines of tuning records (tuning_file.h), and the path of the bundle or store that they come from.
-struct TuningText {
-  std::string path;
-  std::string lines;
-};
 
 // Where records come from: the store first, then the tiers in their order; the first record of a matmul counts. With a
 // `file`, they come from it alone.
 struct TuningSources {
   TuningStore* store = nullptr;  // outlives the choices
   std::filesystem::path file{};
-  std::function<std::vector<TuningText>()> tiers{};  // asked once
+  std::vector<const KernelTier*> tiers{};  // so do these; each is read once
 };
 
 class MatmulChoices {
@@ -68,7 +64,7 @@ class MatmulChoices {
     std::call_once(loaded_, [this] { load(); });
   }
   void load() noexcept;
-  void load_tier(const TuningText& tier);
+  void load_tier(const KernelTier& tier);
   std::vector<TuningRecord> read_file();
   Foreign add(const std::vector<TuningRecord>& records);
   void warn(const std::string& text) const;

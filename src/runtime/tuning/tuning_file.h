@@ -6,12 +6,13 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ingot/runtime/tuning/tuning_record.h"
 
 namespace ingot {
+
+class KernelTier;  // runtime/jit/kernel_tier.h
 
 struct TuningFile {
   std::vector<TuningRecord> records{};
@@ -20,10 +21,10 @@ struct TuningFile {
   bool stopped = false;   // before the end
 };
 
-// The records of a text such as a file's, or a bundle's. `stop` is asked before each line.
-TuningFile parse_tuning_lines(std::string_view text, const std::function<bool()>& stop = {});
-// Throws Error{not_found, io_failed}.
+// Throws Error{not_found, io_failed}. `stop` is asked before each line.
 TuningFile read_tuning_file(const std::filesystem::path& path, const std::function<bool()>& stop = {});
+// The same of a bundle, or of a store that may be another user's. The lines of a store are its files.
+TuningFile read_tuning_of(const KernelTier& tier, const std::function<bool()>& stop = {});
 // All or nothing; what is no regular file, such as a FIFO, is written into. Throws Error{io_failed}.
 void write_tuning_file(const std::filesystem::path& path, std::span<const TuningRecord> records);
 

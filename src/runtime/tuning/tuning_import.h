@@ -3,14 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "ingot/runtime/jit/kernel_transfer.h"
-#include "ingot/runtime/tuning/tuning_file.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "ingot/runtime/tuning/tuning_store.h"
 
@@ -27,9 +24,5 @@ struct ImportedRecords {
 // `stop` is asked before each record.
 ImportedRecords import_records(std::span<const TuningRecord> records, TuningStore& to, const TuningMachine* only,
                                const std::function<bool()>& stop = {});
-
-// The records of a store that may be another user's; nothing in it is touched. Files that nobody should trust count as
-// damaged.
-TuningFile read_tuning_folder(const std::filesystem::path& store_root, const std::function<bool()>& stop = {});
 
 }  // namespace ingot

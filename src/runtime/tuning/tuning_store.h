@@ -3,6 +3,7 @@
 // costs. A process killed at any moment leaves only complete records.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -24,9 +25,11 @@ class TuningStore {
   // Replaces the record with the same key. If it cannot be written, returns false and warns once.
   bool put(const TuningRecord& record);
   std::optional<TuningRecord> find(const TuningMachine& machine, const MatmulSpec& spec, const MatmulSize& size);
-  // All records of all machines, in no particular order. Damaged ones are moved aside, with one warning. `stop` is
-  // asked before each record; once it is true, the rest is left out.
+  // All records of all machines, in no particular order. Damaged ones are moved aside, with one warning; files of other
+  // names are none of the store's. `stop` is asked before each record; once it is true, the rest is left out.
   std::vector<TuningRecord> load(const std::function<bool()>& stop = {});
+  // How many load() looks at.
+  std::size_t count() const { return files().size(); }
 
   struct Damaged {
     std::string file;     // "tuning/<32 hex digits>.json"
@@ -38,7 +41,8 @@ class TuningStore {
     std::vector<Damaged> damaged{};
     bool stopped = false;  // before the end
   };
-  // All records, and what else has a record's name. Damaged files stay where they are, unless they are to be moved.
+  // All records, and what else has a record's name: links, FIFOs and folders too. Damaged files stay where they are,
+  // unless they are to be moved.
   Survey survey(StoreDirectory::Damaged damaged, const std::function<bool()>& stop = {});
   // Removes every file with a record's name; one that is replaced meanwhile stays.
   RemovedFiles clear(const std::function<bool()>& stop = {}) const;
@@ -49,6 +53,7 @@ class TuningStore {
  private:
   std::optional<TuningRecord> read(const std::string& name);
   std::vector<StoredFile> files() const;
+  std::vector<StoredFile> entries() const;
 
   StoreDirectory directory_;
 };

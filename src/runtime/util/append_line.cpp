@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "ingot/runtime/util/file_descriptor.h"
+#include "ingot/runtime/util/file_size_signal.h"
 #include "ingot/runtime/util/uninterrupted.h"
 
 namespace ingot {
@@ -28,6 +29,7 @@ std::string append_line(const std::filesystem::path& path, const std::string& te
   FileDescriptor file(uninterrupted([&] { return ::open(path.c_str(), kFlags, 0644); }));
   if (!file) return because_of(errno);
   const std::string line = fmt::format("{}{}\n", ends_inside_a_line(file.get()) ? "\n" : "", text);
+  const FileSizeSignal ignored;
   const ssize_t written = uninterrupted([&] { return ::write(file.get(), line.data(), line.size()); });
   if (written < 0) return because_of(errno);
   if (written < static_cast<ssize_t>(line.size())) {

@@ -21,6 +21,7 @@
 #include "ingot/runtime/util/directory_entries.h"
 #include "ingot/runtime/util/environment.h"
 #include "ingot/runtime/util/file_size_signal.h"
+#include "ingot/runtime/util/trusted_file.h"
 #include "ingot/runtime/util/uninterrupted.h"
 
 namespace ingot {
@@ -28,7 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMaxFileBytes = std::int64_t{64} << 20;
 constexpr std::size_t kMaxQuarantined = 16;
 constexpr std::time_t kHour = 3600;
 constexpr const char* kTmp = "tmp";
@@ -90,12 +90,11 @@ bool read_all(int file, std::size_t bytes, std::string& content) {
 }
 
 // Why a file must not be read, or empty.
-std::string distrust(const struct stat& file) {
+std::string refusal(const struct stat& file, std::int64_t max_bytes) {
   if (!S_ISREG(file.st_mode)) return "is not a regular file";
-  if (file.st_uid != geteuid()) return fmt::format("is owned by user {}; expected {}", file.st_uid, geteuid());
-  if ((file.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "can be written by other users";
-  if (file.st_size > kMaxFileBytes) {
-    return fmt::format("has {} bytes; at most {} are read", file.st_size, kMaxFileBytes);
+  if (std::string problem = distrust(file, Owner::current_user); !problem.empty()) return problem;
+  if (file.st_size > max_bytes) {
+    return fmt::format("has {} bytes; at most {} are read", file.st_size, max_bytes);
   }
   return {};
 }
@@ -120,8 +119,11 @@ std::pair<std::time_t, long> order(const timespec& time) { return {time.tv_sec, 
 
 }  // namespace
 
-StoreDirectory::StoreDirectory(std::optional<fs::path> root, Warn warn, Words words)
-    : warn_(std::move(warn)), words_(std::move(words)), switched_off_(root && root->empty()) {
+StoreDirectory::StoreDirectory(std::optional<fs::path> root, std::int64_t max_file_bytes, Warn warn, Words words)
+    : max_file_bytes_(max_file_bytes),
+      warn_(std::move(warn)),
+      words_(std::move(words)),
+      switched_off_(root && root->empty()) {
   root_ = root ? *std::move(root) : default_store_root();
   std::error_code error;
   if (!root_.empty()) root_ = fs::absolute(root_, error);
@@ -166,7 +168,7 @@ bool StoreDirectory::set_aside(const std::string& folder, const std::string& nam
 }
 
 StoreDirectory::Loaded StoreDirectory::load(const FileDescriptor& root, const std::string& folder,
-                                            const std::string& name, const Accept& accept, Use use) {
+                                            const std::string& name, const Accept& accept, Use use) const {
   Loaded loaded;
   const auto cannot_open = [&loaded](const std::string& path, int error) {
     if (is_missing(error)) return loaded;
@@ -187,7 +189,7 @@ StoreDirectory::Loaded StoreDirectory::load(const FileDescriptor& root, const st
   struct stat state {};
   std::string content;
   if (fstat(file.get(), &state) != 0) return cannot_read(errno);
-  loaded.problem = distrust(state);
+  loaded.problem = refusal(state, max_file_bytes_);
   if (loaded.problem.empty() && !read_all(file.get(), static_cast<std::size_t>(state.st_size), content)) {
     return cannot_read(errno);
   }
@@ -275,8 +277,8 @@ StoreDirectory::Removal StoreDirectory::remove_unused_since(const StoredFile& fi
     return errno == ENOENT ? left(RemovalEnd::gone, {}) : left(RemovalEnd::failed, message(errno));
   }
   if (!S_ISREG(state.st_mode)) return left(RemovalEnd::not_ours, "is not a regular file");
-  if (state.st_uid != geteuid()) {
-    return left(RemovalEnd::not_ours, fmt::format("is owned by user {}; expected {}", state.st_uid, geteuid()));
+  if (std::string why = foreign_owner(state, Owner::current_user); !why.empty()) {
+    return left(RemovalEnd::not_ours, std::move(why));
   }
   if (order(state.st_mtim) != file.modified) return left(RemovalEnd::used_since, {});
   if (unlinkat(folder.get(), name.c_str(), 0) == 0) return {};
@@ -377,12 +379,8 @@ FileDescriptor StoreDirectory::open_root(Open how, std::string& problem) const {
   if (!root) return refuse(errno == ENOTDIR ? "is not a directory" : "cannot be opened: " + message(errno));
   struct stat state {};
   if (fstat(root.get(), &state) != 0) return refuse("cannot be read: " + message(errno));
-  if (state.st_uid != geteuid()) {
-    return refuse(fmt::format("is owned by user {}; expected {}, the current user", state.st_uid, geteuid()));
-  }
-  if ((state.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return refuse(fmt::format("can be written by other users (mode {:04o}); expected 0700", state.st_mode & 07777U));
-  }
+  if (const std::string why = foreign_owner(state, Owner::current_user); !why.empty()) return refuse(why);
+  if (const std::string why = other_writers(state); !why.empty()) return refuse(why + "; expected 0700");
   return root;
 }
 
@@ -398,7 +396,7 @@ FileDescriptor StoreDirectory::subfolder(const FileDescriptor& root, const std::
 // Errno says why if it fails.
 bool StoreDirectory::write(const FileDescriptor& root, const std::string& folder, const std::string& name,
                            std::string_view content) {
-  if (static_cast<std::int64_t>(content.size()) > kMaxFileBytes) {
+  if (static_cast<std::int64_t>(content.size()) > max_file_bytes_) {
     errno = EFBIG;
     return false;
   }
@@ -463,7 +461,7 @@ void StoreDirectory::warn_once(const std::string& text) {
 // A setuid program finds none of these set (environment.h), and so keeps nothing.
 fs::path default_store_root() {
   const auto variable = [](const char* name) { return fs::path(environment(name).value_or("")); };
-  if (const fs::path chosen = variable("INGOT_CACHE_DIR"); !chosen.empty()) return chosen;
+  if (fs::path chosen = variable("INGOT_CACHE_DIR"); !chosen.empty()) return chosen;
   if (const fs::path cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "ingot";
   if (const fs::path home = variable("HOME"); home.is_absolute()) return home / ".cache" / "ingot";
   return {};

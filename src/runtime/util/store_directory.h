@@ -37,7 +37,7 @@ struct StoredFile {
 struct RemovedFiles {
   std::int64_t files = 0;
   std::int64_t bytes = 0;
-  std::vector<std::string> left{};    // what is not ours: "/store/ab/x.kernel is owned by user 1234; expected 1000"
+  std::vector<std::string> left{};    // what is not ours: "/store/ab/x.kernel is owned by user 1234; expected ..."
   std::vector<std::string> failed{};  // "/store/ab/x.kernel cannot be removed: Permission denied"
   bool stopped = false;               // before the end
 };
@@ -55,9 +55,9 @@ class StoreDirectory {
     std::string unusable;  // of a directory that keeps nothing
   };
 
-  // No root: default_store_root(). An empty root keeps nothing, silently. `warn` is called at most once per object,
-  // from any thread, and must not throw.
-  StoreDirectory(std::optional<std::filesystem::path> root, Warn warn, Words words);
+  // No root: default_store_root(). An empty root keeps nothing, silently. A file of more than `max_file_bytes` is not
+  // written, and counts as damaged. `warn` is called at most once per object, from any thread, and must not throw.
+  StoreDirectory(std::optional<std::filesystem::path> root, std::int64_t max_file_bytes, Warn warn, Words words);
 
   // True if the file exists and is accepted; it then counts as just used.
   bool read(const std::string& folder, const std::string& name, const Accept& accept);
@@ -124,16 +124,17 @@ class StoreDirectory {
     std::string problem{};
   };
 
-  FileDescriptor open_root(Open open, std::string& problem) const;
+  FileDescriptor open_root(Open how, std::string& problem) const;
   FileDescriptor subfolder(const FileDescriptor& root, const std::string& name);
-  static Loaded load(const FileDescriptor& root, const std::string& folder, const std::string& name,
-                     const Accept& accept, Use use);
+  Loaded load(const FileDescriptor& root, const std::string& folder, const std::string& name, const Accept& accept,
+              Use use) const;
   Removal remove_unused_since(const StoredFile& file) const;
   bool write(const FileDescriptor& root, const std::string& folder, const std::string& name, std::string_view content);
   bool quarantine(const FileDescriptor& root, const std::string& name, const std::string& why);
   void warn_of(const std::string& problem);
 
   std::filesystem::path root_;
+  std::int64_t max_file_bytes_;
   Warn warn_;
   Words words_;
   bool switched_off_;  // by an empty root

@@ -13,14 +13,21 @@
 
 namespace ingot {
 
-std::string distrust_owner(const struct stat& state) {
-  if (state.st_uid != 0 && state.st_uid != geteuid()) {
-    return fmt::format("is owned by user {}; expected root or {}, the current user", state.st_uid, geteuid());
-  }
-  if ((state.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return fmt::format("can be written by other users (mode {:04o})", state.st_mode & 07777U);
-  }
-  return {};
+std::string distrust(const struct stat& state, Owner allowed) {
+  std::string problem = foreign_owner(state, allowed);
+  return problem.empty() ? other_writers(state) : problem;
+}
+
+std::string foreign_owner(const struct stat& state, Owner allowed) {
+  const bool roots_too = allowed == Owner::root_too;
+  if (state.st_uid == geteuid() || (roots_too && state.st_uid == 0)) return {};
+  return fmt::format("is owned by user {}; expected {}{}, the current user", state.st_uid, roots_too ? "root or " : "",
+                     geteuid());
+}
+
+std::string other_writers(const struct stat& state) {
+  if ((state.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
+  return fmt::format("can be written by other users (mode {:04o})", state.st_mode & 07777U);
 }
 
 TrustedFile open_trusted(const std::filesystem::path& path, std::string& problem) {
@@ -37,7 +44,7 @@ TrustedFile open_trusted(const std::filesystem::path& path, std::string& problem
   } else if (!S_ISREG(state.st_mode)) {
     problem = "is not a regular file";
   } else {
-    problem = distrust_owner(state);
+    problem = distrust(state, Owner::root_too);
   }
   if (!problem.empty()) return {};
   opened.bytes = state.st_size;

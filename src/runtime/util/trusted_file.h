@@ -12,8 +12,16 @@ struct stat;
 
 namespace ingot {
 
-// Why a file or directory must not be trusted ("is owned by user 1000; expected root or 0"), or empty.
-std::string distrust_owner(const struct stat& state);
+// Whose files are trusted: this user's alone, as in a store that is written, or root's as well.
+enum class Owner : std::uint8_t { current_user, root_too };
+
+// Why a file or directory must not be trusted, in words that follow its name; empty if it may be. It has another owner:
+// "is owned by user 1234; expected root or 1000, the current user"
+std::string foreign_owner(const struct stat& state, Owner allowed);
+// Or others may change it: "can be written by other users (mode 0666)"
+std::string other_writers(const struct stat& state);
+// The first of both.
+std::string distrust(const struct stat& state, Owner allowed);
 
 struct TrustedFile {
   FileDescriptor file{};

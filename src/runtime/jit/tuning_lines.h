@@ -1,0 +1,37 @@
+// Tuning records as they lie beside kernels: lines that nobody has looked into yet. What a line says is
+// runtime/tuning/tuning_record.h's. In a bundle they are a text (kernel_bundle.h); a store has a file for each:
+//
+//   <root>/tuning/<32 hex digits>.json
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace ingot {
+
+inline constexpr const char* kTuningFolder = "tuning";
+inline constexpr std::string_view kTuningSuffix = ".json";
+// Of a record's file, which has less than 1000 as a rule: nothing larger is written, or read into memory.
+inline constexpr std::int64_t kMaxTuningRecordBytes = std::int64_t{1} << 20;
+
+// "<32 hex digits>.json". A file of any other name is no record.
+bool is_tuning_file(std::string_view name);
+
+// The line of a record's file; nothing, with the reason in `problem`, if the file is not complete.
+std::string_view line_of_tuning_file(std::string_view content, std::string& problem);
+
+struct TuningLine {
+  std::string_view text{};  // without the line's end; gone when the call returns
+  std::string place{};      // "line 3", "/opt/store/tuning/<32 hex digits>.json"
+  std::string problem{};    // why there is no text: "is truncated"
+};
+
+// Is called with one line after the other, until it returns false.
+using TakeTuningLine = std::function<bool(const TuningLine&)>;
+
+// Takes the lines of a text; empty ones mean nothing.
+void take_tuning_lines(std::string_view text, const TakeTuningLine& take);
+
+}  // namespace ingot
