@@ -149,7 +149,7 @@ void add_warm(CLI::App& app, ingot::tools::WarmOptions& options, int& status) {
       ->delimiter(',');
   command
       ->add_option("--tokens", options.tokens,
-                   "Tokens in a training step: numbers and ranges, such as 4096,8192 (default: 8192), or none")
+                   "Tokens in a training step: numbers and ranges, such as 4096,8000-8192 (default: 8192), or none")
       ->type_name("COUNTS");
   command
       ->add_option("--weight-only", options.weights,
@@ -158,8 +158,7 @@ void add_warm(CLI::App& app, ingot::tools::WarmOptions& options, int& status) {
       ->delimiter(',');
   command
       ->add_option("--decode", options.decode,
-                   "Tokens decoded at once: numbers and ranges, of which the powers of two are taken (default: "
-                   "1-256), or none")
+                   "Tokens decoded at once: numbers and ranges, such as 1,16-64 (default: 1-256), or none")
       ->type_name("COUNTS");
   command->add_option("--dtype", options.dtype, "Dtype of activations: bf16 or f16 (default: bf16)")
       ->type_name(tools::kActivationValue);

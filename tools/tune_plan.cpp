@@ -25,13 +25,6 @@ namespace {
   throw Error(ErrorCode::invalid_argument, option, fmt::format("\"{}\" must be {}", value, allowed));
 }
 
-template <class Named>
-std::string names(const Named& all) {
-  std::string text;
-  for (const auto& one : all) text += fmt::format("{}{}", text.empty() ? "" : ", ", one.name);
-  return text;
-}
-
 constexpr std::int64_t kMostOfASize = (std::int64_t{1} << 31) - 1;
 
 LinearSize parse_mnk(const std::string& text) {
@@ -184,12 +177,10 @@ std::vector<PlannedGemm> plan(const TuneRequest& request) {
   Plan made(request);
   for (const std::string& mnk : request.mnk) made.add_layer("", parse_mnk(mnk));
   if (!request.set.empty()) {
-    const auto models = known_models();
-    const auto model = std::ranges::find(models, std::string_view(request.set), &KnownModel::name);
-    if (model == models.end()) refuse("--set", request.set, "one of " + names(models));
+    const KnownModel& model = known_model(request.set, "--set");
     const std::int64_t tokens = request.tokens.value_or(request.weight_only.empty() ? 8192 : 16);
     if (tokens <= 0 || tokens > kMostOfASize) refuse("--tokens", std::to_string(tokens), kTokens);
-    for (const ModelLayer& layer : layers_of(*model)) {
+    for (const ModelLayer& layer : layers_of(model)) {
       made.add_layer(layer.name, {tokens, layer.in_features, layer.out_features});
     }
   }

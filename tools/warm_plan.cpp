@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/recording_file.h"
+#include "ingot/runtime/tuning/tuned_matmuls.h"
 #include "warm_layers.h"
 
 namespace ingot::tools {
@@ -104,27 +106,46 @@ ModelLayers layers_of(const WarmRequest& request) {
   return all;
 }
 
-Recording run_layers(const WarmRequest& request, const ModelLayers& layers, const Gpu& gpu) {
-  DryRun dry(gpu);
+// Of a large range, a part at a time: a recording of all of it would take gigabytes.
+template <class Use>
+void in_parts(std::span<const std::int64_t> tokens, const Use& use) {
+  constexpr std::size_t kAtOnce = 64;
+  for (; !tokens.empty(); tokens = tokens.subspan(std::min(kAtOnce, tokens.size()))) {
+    const auto part = tokens.first(std::min(kAtOnce, tokens.size()));
+    use(std::vector<std::int64_t>(part.begin(), part.end()));
+  }
+}
+
+// Calls use(recording) for each part of the layers' runs.
+template <class Use>
+void run_layers(const WarmRequest& request, const ModelLayers& layers, const Gpu& gpu, const Use& use) {
   const Dtype dtype = parse_activations(request.dtype);
   const std::vector<std::int64_t> training = parse_tokens("--tokens", request.training_tokens);
   const std::vector<std::int64_t> decoding = parse_tokens("--decode", request.decoding_tokens);
   if (!layers.training.empty() && !training.empty()) {
-    TrainingRun run{.layers = layers.training, .recipes = configs(request.recipes), .tokens = training, .dtype = dtype};
+    TrainingRun run{.layers = layers.training, .recipes = configs(request.recipes), .dtype = dtype};
     run.accumulate = request.accumulate;
-    for (const Dtype grad_weight : grad_weights(request, dtype)) {
-      run.grad_weight = grad_weight;
-      run_training(dry.backend(), run);
-    }
+    const std::vector<Dtype> dtypes = grad_weights(request, dtype);
+    in_parts(training, [&](std::vector<std::int64_t> tokens) {
+      DryRun dry(gpu);
+      run.tokens = std::move(tokens);
+      for (const Dtype grad_weight : dtypes) {
+        run.grad_weight = grad_weight;
+        run_training(dry.backend(), run);
+      }
+      use(dry.recording());
+    });
   }
   if (!layers.decoding.empty() && !decoding.empty()) {
-    run_decoding(dry.backend(), {.layers = layers.decoding,
-                                 .weights = weight_formats(request),
-                                 .tokens = decoding,
-                                 .dtype = dtype,
-                                 .high_precision = true});
+    DecodingRun run{
+        .layers = layers.decoding, .weights = weight_formats(request), .dtype = dtype, .high_precision = true};
+    in_parts(decoding, [&](std::vector<std::int64_t> tokens) {
+      DryRun dry(gpu);
+      run.tokens = std::move(tokens);
+      run_decoding(dry.backend(), run);
+      use(dry.recording());
+    });
   }
-  return dry.recording();
 }
 
 Recording read_recordings(const WarmRequest& request) {
@@ -137,24 +158,19 @@ Recording read_recordings(const WarmRequest& request) {
   return all;
 }
 
-std::vector<TunedMatmul> tuned_for(const WarmRequest& request, const Gpu& gpu) {
-  std::vector<TunedMatmul> tuned;
-  for (const TuningRecord& record : request.tuned) {
-    if (record.machine.target != print(gpu.target) || record.machine.multiprocessors != gpu.multiprocessors) continue;
-    tuned.push_back({.call = {.spec = record.spec, .size = record.size}, .chosen = record.chosen});
-  }
-  return tuned;
+constexpr std::int64_t kMostTokens = 16384;  // a run of a model's layers with each takes about a millisecond
+
+[[noreturn]] void refuse_so_many(const std::string& option, std::string_view text) {
+  refuse(option, text,
+         fmt::format("at most {} numbers, as layers are run with each; leave out those that no run has", kMostTokens));
 }
 
 void add_range(std::string_view part, std::size_t dash, const std::string& option, std::vector<std::int64_t>& tokens) {
   const auto from = parse_number(part.substr(0, dash));
   const auto to = parse_number(part.substr(dash + 1));
   if (!from || !to || *from > *to) refuse(option, part, "a range such as 1-256");
-  tokens.push_back(*from);
-  for (std::int64_t power = 1; power < *to; power *= 2) {
-    if (power > *from) tokens.push_back(power);
-  }
-  tokens.push_back(*to);
+  if (*to - *from >= kMostTokens) refuse_so_many(option, part);
+  for (std::int64_t number = *from; number <= *to; ++number) tokens.push_back(number);
 }
 
 }  // namespace
@@ -175,7 +191,8 @@ std::vector<std::int64_t> parse_tokens(const std::string& option, const std::str
     }
   }
   std::ranges::sort(tokens);
-  tokens.erase(std::ranges::unique(tokens).begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());  // clang 14 has no ranges::unique
+  if (tokens.size() > static_cast<std::size_t>(kMostTokens)) refuse_so_many(option, text);
   return tokens;
 }
 
@@ -186,15 +203,18 @@ std::vector<WarmJob> plan_warm(const WarmRequest& request) {
   std::set<std::pair<Target, std::string>> seen;
   for (const std::string& name : request.gpus) {
     const Gpu& gpu = gpu_named(name);
-    Recording recording = run_layers(request, layers, gpu);
-    recording.add(recorded);
-    const std::vector<TunedMatmul> tuned = tuned_for(request, gpu);
-    const MatmulDevice device = matmul_device(gpu);
-    for (const KernelPass& each : kernels_of(recording, device, {.tuned = tuned, .candidates = request.candidates})) {
-      Source source = generate(each.spec, each.pass);
-      if (!seen.emplace(gpu.target, source.text).second) continue;
-      jobs.push_back({.name = source.name, .target = gpu.target, .source = source, .weight = compile_cost(each.spec)});
-    }
+    const std::vector<TunedMatmul> tuned = tuned_matmuls(request.tuned, matmul_device(gpu));
+    const auto add_kernels = [&](const Recording& recording) {
+      const RecordedKernelsOptions options{.tuned = tuned, .candidates = request.candidates};
+      for (const KernelPass& each : kernels_of(recording, matmul_device(gpu), options)) {
+        Source source = generate(each.spec, each.pass);
+        if (!seen.emplace(gpu.target, source.text).second) continue;
+        jobs.push_back(
+            {.name = source.name, .target = gpu.target, .source = source, .weight = compile_cost(each.spec)});
+      }
+    };
+    run_layers(request, layers, gpu, add_kernels);
+    add_kernels(recorded);
   }
   std::ranges::stable_sort(jobs, std::greater{}, &WarmJob::weight);
   return jobs;

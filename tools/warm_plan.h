@@ -25,7 +25,7 @@ struct WarmRequest {
   bool accumulate = false;                  // gradients are also added to those of the micro-batch before
   std::string dtype = "bf16";               // of activations: bf16 or f16
   std::string training_tokens = "8192";     // a list of numbers and ranges; empty: no training
-  std::string decoding_tokens = "1-256";    // the same; a range stands for its powers of two and its ends
+  std::string decoding_tokens = "1-256";    // the same
   bool candidates = false;                  // also what tuning would measure
   std::vector<TuningRecord> tuned{};        // whose kernels are made, too
   std::function<void(const std::string&)> warn = [](const std::string&) {};
@@ -42,7 +42,7 @@ struct WarmJob {
 // The longest first, and each kernel once. Throws Error{invalid_argument, not_found, io_failed}.
 std::vector<WarmJob> plan_warm(const WarmRequest& request);
 
-// "1,16,64-256" is 1, 16, 64, 128, 256. Throws Error{invalid_argument}.
+// "1,16,64-66" is 1, 16, 64, 65, 66: another number of tokens may need another kernel. Throws Error{invalid_argument}.
 std::vector<std::int64_t> parse_tokens(const std::string& option, const std::string& text);
 
 // The jobs of one of several machines: "0/4" is the first quarter of them. Throws Error{invalid_argument}.

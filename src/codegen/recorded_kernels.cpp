@@ -13,6 +13,10 @@
 namespace ingot {
 namespace {
 
+struct HashSpec {
+  std::size_t operator()(const KernelSpec& spec) const { return hash_value(spec); }
+};
+
 struct HashCall {
   std::size_t operator()(const MatmulCall& call) const { return hash_value(call); }
 };
@@ -100,6 +104,7 @@ class KernelList {
 
  private:
   void add_passes(const KernelSpec& spec) {
+    if (!specs_.insert(spec).second) return;
     for (const Pass pass : passes(spec)) {
       if (sources_.insert(generate(spec, pass).text).second) kernels_.push_back({.spec = spec, .pass = pass});
     }
@@ -108,6 +113,7 @@ class KernelList {
   MatmulDevice device_;
   bool with_candidates_;
   std::vector<KernelPass> kernels_;
+  std::unordered_set<KernelSpec, HashSpec> specs_;  // a source takes longer to make than a choice
   std::unordered_set<std::string> sources_;
 };
 

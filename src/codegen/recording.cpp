@@ -46,14 +46,6 @@ std::string_view trimmed(std::string_view line) {
   return line;
 }
 
-// Without the line itself, which is the subject of a parser's errors.
-std::string reason(const Error& error) {
-  std::string_view text = error.what();
-  if (text.starts_with(error.subject())) text.remove_prefix(error.subject().size());
-  if (text.starts_with(": ")) text.remove_prefix(2);
-  return std::string(text);
-}
-
 // Empty, or why the line could not be read.
 std::string add_line(std::string_view line, Recording& recording) {
   if (line.size() > kLongestLine) return fmt::format("{} bytes are too many for a line", line.size());
@@ -65,8 +57,8 @@ std::string add_line(std::string_view line, Recording& recording) {
       recording.add(parse(line));
     }
     return {};
-  } catch (const Error& error) {
-    return reason(error);
+  } catch (const Error& error) {  // whose subject is the line
+    return error.message();
   } catch (const std::exception& error) {
     return error.what();
   }

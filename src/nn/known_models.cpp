@@ -1,6 +1,11 @@
 #include "ingot/nn/known_models.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
+
+#include "ingot/runtime/error.h"
 
 namespace ingot {
 
@@ -9,6 +14,15 @@ std::span<const KnownModel> known_models() {
       KnownModel{"llama2-7b", 4096, 4096, 11008, 32000}, KnownModel{"llama2-70b", 8192, 1024, 28672, 32000},
       KnownModel{"llama3-8b", 4096, 1024, 14336, 128256}, KnownModel{"llama3-70b", 8192, 1024, 28672, 128256}};
   return kModels;
+}
+
+const KnownModel& known_model(std::string_view name, const std::string& subject) {
+  const std::span<const KnownModel> models = known_models();
+  const auto found = std::ranges::find(models, name, &KnownModel::name);
+  if (found != models.end()) return *found;
+  std::string names;
+  for (const KnownModel& model : models) names += fmt::format("{}{}", names.empty() ? "" : ", ", model.name);
+  throw Error(ErrorCode::invalid_argument, subject, fmt::format("\"{}\" must be one of {}", name, names));
 }
 
 std::vector<ModelLayer> layers_of(const KnownModel& model) {

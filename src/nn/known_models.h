@@ -25,6 +25,8 @@ struct ModelLayer {
 };
 
 std::span<const KnownModel> known_models();
+// Throws Error{invalid_argument} that lists the names; `subject` is what it speaks of, such as an option.
+const KnownModel& known_model(std::string_view name, const std::string& subject = "model");
 std::vector<ModelLayer> layers_of(const KnownModel& model);
 
 }  // namespace ingot

@@ -87,7 +87,7 @@ class CpuBackend final : public Backend {
 
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, [this](const auto& of, const auto& checked, ThreadPool& pool) {
-      note(of, gemm_size(of, checked), true);
+      note(of, gemm_size(of, checked));
       cpu::gemm(of, checked, pool);
     });
   }
@@ -134,7 +134,7 @@ class CpuBackend final : public Backend {
 
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, [this](const auto& of, const auto& checked, ThreadPool& pool) {
-      note(of, dequant_size(checked), !of.batch_invariant);
+      note(of, dequant_size(checked));
       cpu::dequant_matmul(of, checked, pool);
     });
   }
@@ -216,9 +216,9 @@ class CpuBackend final : public Backend {
   static constexpr bool is_matmul = std::is_same_v<Spec, GemmSpec> || std::is_same_v<Spec, DequantMatmulSpec>;
 
   template <class Spec>
-  void note(const Spec& spec, const MatmulSize& size, bool is_tuned) {
+  void note(const Spec& spec, const MatmulSize& size) {
     if (recorder_ != nullptr) recorder_->note(spec, size);
-    if (manifest_ != nullptr && is_tuned && size.m != 0 && size.n != 0 && size.k != 0) manifest_->note(spec, size);
+    if (manifest_ != nullptr) manifest_->note(spec, size);
   }
 
   ThreadPool pool_;

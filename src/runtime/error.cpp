@@ -6,6 +6,8 @@
 namespace ingot {
 namespace {
 
+constexpr std::string_view kBetween = ": ";
+
 // A NUL from a damaged file would end what() there, and whoever looks behind the subject would read past the end.
 std::string without_nul(std::string text) {
   std::ranges::replace(text, '\0', '?');
@@ -28,9 +30,11 @@ std::string_view name(ErrorCode code) {
 }
 
 Error::Error(ErrorCode code, std::string subject, const std::string& message, std::string log)
-    : std::runtime_error(without_nul(subject + ": " + message)),
+    : std::runtime_error(without_nul(subject + std::string(kBetween) + message)),
       code_(code),
       subject_(std::move(subject)),
       log_(std::move(log)) {}
+
+std::string Error::message() const { return what() + subject_.size() + kBetween.size(); }
 
 }  // namespace ingot

@@ -10,6 +10,7 @@ BOOST_AUTO_TEST_CASE(says_what_it_speaks_of_first) {
   const Error error(ErrorCode::compile_failed, "cast bf16->e4m3fn scale=tensor", "it did not compile", "line 3: oops");
   BOOST_TEST(std::string(error.what()) == "cast bf16->e4m3fn scale=tensor: it did not compile");
   BOOST_TEST(error.subject() == "cast bf16->e4m3fn scale=tensor");
+  BOOST_TEST(error.message() == "it did not compile");
   BOOST_TEST(error.log() == "line 3: oops");
   BOOST_TEST((error.code() == ErrorCode::compile_failed));
 }
@@ -29,6 +30,13 @@ BOOST_AUTO_TEST_CASE(a_nul_does_not_cut_the_message) {
   const Error error(ErrorCode::invalid_spec, subject, "is wrong");
   BOOST_TEST(std::string(error.what()) == "gemm? 8 8: is wrong");
   BOOST_TEST(error.subject() == subject);
+  BOOST_TEST(error.message() == "is wrong");
+}
+
+BOOST_AUTO_TEST_CASE(gives_its_message_without_its_subject) {
+  BOOST_TEST(Error(ErrorCode::io_failed, "", "is wrong").message() == "is wrong");
+  BOOST_TEST(Error(ErrorCode::io_failed, "a: b", "c: d").message() == "c: d");
+  BOOST_TEST(Error(ErrorCode::io_failed, "a", std::string("b\0c", 3)).message() == "b?c");
 }
 
 BOOST_AUTO_TEST_CASE(codes_have_names) {

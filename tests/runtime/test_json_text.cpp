@@ -40,12 +40,14 @@ BOOST_AUTO_TEST_CASE(text_is_checked_before_it_is_parsed) {
 }
 
 BOOST_AUTO_TEST_CASE(fields_are_named_that_do_not_fit) {
-  const Json json = Json::parse(R"({"n":5,"huge":1e22,"more":9223372036854775808,"half":2.5,"t":"x","a":[1],"o":{}})");
+  const Json json =
+      Json::parse(R"({"n":5,"huge":1e22,"more":9223372036854775808,"half":2.5,"t":"x","a":[1],"o":{},"b":true})");
   BOOST_TEST(json_integer(json, "n") == 5);
   BOOST_TEST(json_integer(json, "n", 5, 5) == 5);
   BOOST_TEST(json_number(json, "huge") == 1e22);
   BOOST_TEST(json_string(json, "t") == "x");
   BOOST_TEST(json_array(json, "a").size() == 1U);
+  BOOST_TEST(json_boolean(json, "b"));
   const auto integer = [&](const char* name) { return fault_of([&] { json_integer(json, name, 1, 10); }); };
   BOOST_TEST(integer("huge") == "has \"huge\": 1e+22, which is not a whole number from 1 to 10");
   BOOST_TEST(integer("more") == "has \"more\": 9223372036854775808, which is not a whole number from 1 to 10");
@@ -57,6 +59,7 @@ BOOST_AUTO_TEST_CASE(fields_are_named_that_do_not_fit) {
              "has \"n\": 5, which is not a whole number from 6 to 9223372036854775807");
   BOOST_TEST(fault_of([&] { json_number(json, "t"); }) == "has \"t\": \"x\", which is not a number");
   BOOST_TEST(fault_of([&] { json_string(json, "n"); }) == "has \"n\": 5, which is not a text");
+  BOOST_TEST(fault_of([&] { json_boolean(json, "n"); }) == "has \"n\": 5, which is not true or false");
   BOOST_TEST(fault_of([&] { json_array(json, "o"); }) == "has \"o\": an object, which is not an array");
   BOOST_TEST(fault_of([&] { json_field(json.at("a"), "n"); }) == "is not a JSON object");
 }

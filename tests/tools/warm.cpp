@@ -17,8 +17,15 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
+#include "ingot/codegen/matmul.h"
+#include "ingot/codegen/types/gpu.h"
+#include "ingot/nn/linear_gemms.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
 #include "support/fault_row.h"
 #include "support/temporary_directory.h"
@@ -55,6 +62,31 @@ std::set<std::string> kernels(const std::vector<WarmJob>& jobs) {
   return all;
 }
 
+// Without their targets.
+std::set<std::string> texts_of(const std::vector<WarmJob>& jobs) {
+  std::set<std::string> all;
+  for (const WarmJob& job : jobs) all.insert(job.source.text);
+  return all;
+}
+
+template <class Order>
+void check_kernels(const std::set<std::string>& listed, const MatmulCall& call, const Order& order) {
+  for (const auto& spec : order) {
+    if (kernel_of(spec).starts_with("cublaslt")) continue;  // has no source
+    const bool is_listed = listed.contains(generate(spec).text);
+    if (!is_listed) BOOST_TEST(is_listed, print(call) << ": " << print(spec));
+  }
+}
+
+// Whatever may be chosen for the matmul is among the sources.
+void check_order(const std::set<std::string>& listed, const MatmulCall& call, const MatmulDevice& device) {
+  if (const auto* const gemm = std::get_if<GemmSpec>(&call.spec)) {
+    check_kernels(listed, call, gemm_order({.spec = *gemm, .size = call.size}, device));
+  } else {
+    check_kernels(listed, call, dequant_order(std::get<DequantMatmulSpec>(call.spec), call.size, device));
+  }
+}
+
 WarmRequest llama() {
   WarmRequest request;
   request.sets = {"llama3-8b"};
@@ -67,13 +99,19 @@ BOOST_AUTO_TEST_CASE(tokens_are_numbers_and_ranges) {
   const auto tokens = [](const std::string& text) { return parse_tokens("--tokens", text); };
   BOOST_TEST(tokens("").empty());
   BOOST_TEST((tokens("8192") == std::vector<std::int64_t>{8192}));
-  BOOST_TEST((tokens("64-300,1,16,64") == std::vector<std::int64_t>{1, 16, 64, 128, 256, 300}));
+  BOOST_TEST((tokens("64-67,1,16,64") == std::vector<std::int64_t>{1, 16, 64, 65, 66, 67}));
+  BOOST_TEST(tokens("1-16384").size() == 16384U);
   BOOST_TEST((tokens("5-5") == std::vector<std::int64_t>{5}));
   const std::string number = "\" must be a number of tokens from 1 to 1073741824, or a range such as 1-256";
   for (const std::string wrong : {"0", "x", "1.5", "9223372036854775808", "1e3"}) {
     BOOST_TEST(error_of([&] { tokens(wrong); }) == "--tokens: \"" + wrong + number);
   }
   BOOST_TEST(error_of([&] { tokens("9-3"); }) == "--tokens: \"9-3\" must be a range such as 1-256");
+  for (const std::string wrong : {"1-16385", "1-1073741824", "1-10000,20001-30000"}) {
+    BOOST_TEST(error_of([&] { tokens(wrong); }) == "--tokens: \"" + wrong +
+                                                       "\" must be at most 16384 numbers, as layers are run with each; "
+                                                       "leave out those that no run has");
+  }
   BOOST_TEST(error_of([&] { tokens("-3"); }) == "--tokens: \"-3\" must be a range such as 1-256");
 }
 
@@ -85,6 +123,52 @@ BOOST_AUTO_TEST_CASE(a_plan_has_each_kernel_once_and_the_longest_first) {
   std::set<std::string> texts;
   for (const WarmJob& job : jobs) BOOST_TEST(texts.insert(job.source.text).second, job.name);
   BOOST_TEST(kernels(plan_warm(llama())) == kernels(jobs), boost::test_tools::per_element());
+}
+
+// The library's choices are asked directly here, for every number of the range.
+BOOST_AUTO_TEST_CASE(a_range_has_the_decoding_kernels_of_each_of_its_numbers) {
+  const test::TemporaryDirectory folder;
+  WarmRequest request;
+  request.layers = {write(folder, "layers.json", R"({"decoding": [{"in_features": 4096, "out_features": 6144},
+      {"in_features": 14336, "out_features": 4096}, {"in_features": 520, "out_features": 1000},
+      {"in_features": 8192, "out_features": 128}]})")};
+  request.weights = {"e4m3fn", "e2m1fn:mx"};
+  for (const char* const gpu : {"h200", "h20", "a100"}) {
+    request.gpus = {gpu};
+    const std::set<std::string> listed = texts_of(plan_warm(request));
+    const MatmulDevice device = matmul_device(gpu_named(gpu));
+    for (const DecodedLayer& layer : read_layers(request.layers[0]).decoding) {
+      for (const char* const line :
+           {"dequant_matmul bf16*e4m3fn->bf16 packed scale=row",
+            "dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu", "gemm bf16*bf16->bf16 nt"}) {
+        for (std::int64_t m = 1; m <= 256; ++m) {
+          check_order(listed, {parse_matmul_spec(line), {m, layer.out_features, layer.in_features}}, device);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_range_has_the_training_kernels_of_each_of_its_numbers) {
+  WarmRequest request = llama();
+  request.decoding_tokens = "";
+  request.training_tokens = "900-1100";
+  const std::set<std::string> listed = texts_of(plan_warm(request));
+  const MatmulDevice device = matmul_device(gpu_named("h200"));
+  for (std::int64_t tokens = 900; tokens <= 1100; ++tokens) {
+    for (const TrainedLayer& layer : known_model_layers("llama3-8b").training) {
+      for (const Recipe& recipe : recipes()) {
+        for (const LinearGemm& gemm :
+             linear_gemms(recipe.config, {tokens, layer.in_features, layer.out_features}, Dtype::bf16)) {
+          check_order(listed, {gemm.call.spec, gemm.call.size}, device);
+        }
+      }
+    }
+  }
+  for (const std::int64_t tokens : {901, 1000, 1099}) {  // casts too
+    request.training_tokens = std::to_string(tokens);
+    BOOST_TEST(std::ranges::includes(listed, texts_of(plan_warm(request))), tokens << " tokens");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_a_plan) {
@@ -169,20 +253,24 @@ BOOST_AUTO_TEST_CASE(wrong_files_of_layers_are_explained) {
     BOOST_REQUIRE(message.starts_with(path.string() + ": "));
     return message.substr(path.string().size() + 2);
   };
-  const std::string range = " must be a number from 1 to 1073741824";
   BOOST_TEST(problem("{}") == "has neither \"training\" nor \"decoding\" layers");
-  BOOST_TEST(problem("[]") == "has neither \"training\" nor \"decoding\" layers");
-  BOOST_TEST(problem("{\"training\": 1}") == "\"training\" is not a list of layers");
-  BOOST_TEST(problem("{\"training\": [1]}") == "training[0] is not an object");
-  BOOST_TEST(problem("{\"training\": [{}]}") == "training[0].in_features is missing");
-  for (const char* wrong : {"0", "-1", "1e22", "1.5", "\"x\"", "18446744073709551615"}) {
+  BOOST_TEST(problem("[]") == "is not a JSON object");
+  BOOST_TEST(problem("{\"training\": 1}") == "has \"training\": 1, which is not an array");
+  BOOST_TEST(problem("{\"training\": [1]}") == "training[0] is not a JSON object");
+  BOOST_TEST(problem("{\"training\": [{}]}") == "training[0] lacks \"in_features\"");
+  for (const char* wrong : {"0", "-1", "1e+22", "1.5", "\"x\"", "18446744073709551615", "null"}) {
     BOOST_TEST(problem(std::string("{\"training\": [{\"in_features\": ") + wrong + "}]}") ==
-               "training[0].in_features" + range);
+               std::string("training[0] has \"in_features\": ") + wrong +
+                   ", which is not a whole number from 1 to 1073741824");
   }
+  BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1}, {"in_features": 1}]})") ==
+             "decoding[1] lacks \"out_features\"");
   BOOST_TEST(problem(R"({"training": [{"in_features": 1, "out_features": 1, "kind": "x"}]})") ==
-             "training[0].kind must be linear, rms_norm_linear, layer_norm_linear or gated_mlp");
+             "training[0] has \"kind\": \"x\", which is not linear, rms_norm_linear, layer_norm_linear or gated_mlp");
+  BOOST_TEST(problem(R"({"training": [{"in_features": 1, "out_features": 1, "name": 7}]})") ==
+             "training[0] has \"name\": 7, which is not a text");
   BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1, "bias": 1}]})") ==
-             "decoding[0].bias must be true or false");
+             "decoding[0] has \"bias\": 1, which is not true or false");
   BOOST_TEST(problem("{") == "is not JSON");
   BOOST_TEST(problem(std::string(100000, '[') + std::string(100000, ']')) == "is nested deeper than 3 levels");
   BOOST_TEST(error_of([&] { read_layers(folder.path() / "nothing"); }).find("there is no such file") !=

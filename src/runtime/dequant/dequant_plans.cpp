@@ -22,10 +22,10 @@ std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& s
 }
 
 DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const MatmulSize& size) const {
-  // Tuning may choose by M, on which a batch-invariant result must not depend: no record is read for it, and none
-  // requested.
+  // Tuning may choose by M, on which a batch-invariant result must not depend: no record is read for it, and the
+  // manifest requests none.
   const bool is_tuned = !spec.batch_invariant;
-  if (services_.manifest != nullptr && is_tuned && size.k != 0) services_.manifest->note(spec, size);
+  if (services_.manifest != nullptr) services_.manifest->note(spec, size);
   if (services_.recorder != nullptr) services_.recorder->note(spec, size);
   Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};
   if (services_.choices != nullptr && is_tuned && !names_kernel(spec)) {

@@ -14,7 +14,7 @@ std::span<const GemmSpec> GemmPlans::find(const GemmSpec& spec, const MatmulSize
 }
 
 GemmPlans::Entry GemmPlans::make(std::size_t hash, const GemmCall& call) const {
-  if (services_.manifest != nullptr && call.size.k != 0) services_.manifest->note(call.spec, call.size);
+  if (services_.manifest != nullptr) services_.manifest->note(call.spec, call.size);
   if (services_.recorder != nullptr) services_.recorder->note(call.spec, call.size);
   Entry entry{.hash = hash, .call = call, .order = {}};
   if (services_.choices != nullptr && call.spec.kernel == GemmKernel::automatic) {

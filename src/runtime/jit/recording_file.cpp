@@ -16,12 +16,12 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20U;
 
 }  // namespace
 
-RecordingFile read_recording(const std::filesystem::path& file, const std::string& what) {
+RecordingFile read_recording(const std::filesystem::path& file) {
   ParsedRecording parsed = parse_recording(
       read_file(file, kMostBytes, "a run with INGOT_RECORD or INGOT_GEMM_MANIFEST set to this path records one there"));
   RecordingFile read{.recording = std::move(parsed.recording), .damaged = parsed.damaged, .problem = {}};
   if (parsed.damaged > 0) {
-    read.problem = fmt::format("{} {}: {} {} ignored; {}", what, file.string(), parsed.damaged,
+    read.problem = fmt::format("recording {}: {} {} ignored; {}", file.string(), parsed.damaged,
                                parsed.damaged == 1 ? "damaged line is" : "damaged lines are", printable(parsed.first));
   }
   return read;

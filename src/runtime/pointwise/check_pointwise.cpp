@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <string>
 
 #include "ingot/runtime/error.h"
 
@@ -52,8 +51,7 @@ void check_pointwise_inputs(const Pointwise& expression, std::span<const Tensor>
     try {
       ranges[i] = check_input(inputs[i], names[i], tensors[i], shape, device);
     } catch (const Error& error) {  // "cast inputs[1] (gate): is ...": with the expression's own name for it
-      const std::string message = error.what() + error.subject().size() + 2;
-      throw Error(error.code(), fmt::format("{} ({})", names[i], inputs[i].name), message);
+      throw Error(error.code(), fmt::format("{} ({})", names[i], inputs[i].name), error.message());
     }
   }
 }

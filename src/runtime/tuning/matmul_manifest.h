@@ -1,41 +1,30 @@
-// Records the GEMMs that a program runs: a file with one line for each (codegen/matmul.h), which `ingot tune
-// --manifest` reads. A GEMM seen before costs one table lookup. Processes may share the file: each line is appended in
-// one write, and processes that start later do not repeat it. A line that is truncated or damaged is skipped with a
-// warning, and affects no other.
+// Records the matmuls that a program runs and that can be tuned: a recording (jit/recorder.h) without the rest, which
+// `ingot tune --manifest` reads.
 #pragma once
 
-#include <cstddef>
 #include <filesystem>
-#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ingot/codegen/matmul.h"
-#include "ingot/runtime/util/grow_only_table.h"
+#include "ingot/runtime/jit/recorder.h"
 
 namespace ingot {
 
 class MatmulManifest {
  public:
-  using Warn = std::function<void(const std::string&)>;
+  using Warn = Recorder::Warn;
 
-  // A file that cannot be written, or that has damaged lines, only causes a warning.
-  explicit MatmulManifest(std::filesystem::path file, Warn warn = {});
+  // A file that cannot be read or written, or that has damaged lines, only causes a warning.
+  explicit MatmulManifest(std::filesystem::path file, Warn warn = {}) : recorder_(std::move(file), std::move(warn)) {}
 
-  // Notes a call, whose sizes are not 0, without the kernel that its spec may name.
+  // Notes a call without the kernel that its spec may name. Thread-safe. Batch-invariant matmuls, and those whose sizes
+  // are not all above 0, are not noted.
   void note(const MatmulSpec& spec, const MatmulSize& size);
 
  private:
-  struct Entry {
-    std::size_t hash;
-    MatmulCall call;
-  };
-
-  void append(const MatmulCall& call) const;
-
-  std::filesystem::path file_;
-  Warn warn_;
-  GrowOnlyTable<Entry> seen_;
+  Recorder recorder_;
 };
 
 struct MatmulManifestFile {

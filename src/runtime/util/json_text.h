@@ -61,6 +61,13 @@ double json_number(const Json& object, const char* name) {
 }
 
 template <class Json>
+bool json_boolean(const Json& object, const char* name) {
+  const Json& value = json_field(object, name);
+  if (!value.is_boolean()) refuse_json_field(name, json_brief(value), "true or false");
+  return value.template get<bool>();
+}
+
+template <class Json>
 std::string json_string(const Json& object, const char* name) {
   const Json& value = json_field(object, name);
   if (!value.is_string()) refuse_json_field(name, json_brief(value), "a text");
