@@ -57,7 +57,7 @@ Machine machine_of(const Context& context, const std::string& commit) {
     return std::string{};
   };
   std::string driver = driver_version(text_of("/proc/driver/nvidia/version"));
-  if (driver.empty()) driver = "CUDA " + version_of("CUDA driver");
+  if (driver.empty()) driver = version_of("CUDA driver").empty() ? "" : "CUDA " + version_of("CUDA driver");
   return {.date = today(),
           .commit = commit.empty() ? commit_of_folder() : commit,
           .ingot = info.ingot_version,

@@ -192,6 +192,7 @@ bench() {
   bench_one bench_gemm_host 60 bench_gemm --host
   bench_one bench_choice 240 bench_choice
   bench_one bench_compile 120 bench_compile
+  bench_one bench_runtime 60 bench_runtime
 }
 
 # ---- what they found -------------------------------------------------------------------------------------------------

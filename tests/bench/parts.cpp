@@ -21,12 +21,17 @@
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/measure/timing.h"
+#include "kernel_lookup.h"
 #include "machine.h"
 #include "random_inputs.h"
 #include "read_ceiling.h"
 #include "report.h"
+#include "spread.h"
+#include "store_load.h"
+#include "support/expect_error.h"
 #include "support/fake_compiler.h"
 #include "support/refused.h"
+#include "support/temporary_directory.h"
 
 using namespace ingot;
 using namespace ingot::bench;
@@ -364,6 +369,114 @@ BOOST_AUTO_TEST_CASE(compiles_are_cold_and_counted) {
   const std::string text = to_text(given);
   BOOST_TEST(text.find("10 pass") != std::string::npos);
   BOOST_TEST(text.find("10 over") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(spreads) {
+  const Spread one = spread_of({7});
+  BOOST_TEST(one.median == 7);
+  BOOST_TEST(one.p99 == 7);
+  std::vector<double> samples;
+  for (int i = 200; i > 0; --i) samples.push_back(i);
+  const Spread spread = spread_of(samples);
+  BOOST_TEST(spread.median == 100.5);
+  BOOST_TEST(spread.p99 == 198);
+  BOOST_TEST(spread.samples == 200U);
+}
+
+// Every kernel that is looked up belongs to the model, and the right one is found in every way.
+BOOST_AUTO_TEST_CASE(lookups_find_what_a_model_asks_for) {
+  const Recording model = trained_model();
+  BOOST_TEST(kernels_to_find(model).size() >= model.kernels().size());
+  BOOST_TEST(model.kernels().size() > 20U);
+  const LookupReport report = measure_lookups(1);
+  BOOST_TEST(report.kernels == kernels_to_find(model).size());
+  BOOST_TEST(report.costs.size() == 4U * 3U);
+  for (const LookupCost& cost : report.costs) {
+    BOOST_TEST_CONTEXT(cost.lookup << ", " << cost.threads) {
+      BOOST_TEST(cost.fault == "");
+      BOOST_TEST(cost.ns.median > 0);
+      BOOST_TEST(cost.ns.p99 >= cost.ns.median);
+      BOOST_TEST(cost.ns.samples == 300U * static_cast<std::size_t>(cost.threads));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(lookups_are_judged) {
+  const LookupReport given{
+      .costs = {{.lookup = "a", .threads = 4, .ns = {.median = 49, .p99 = 80}, .limit_ns = 50},
+                {.lookup = "b", .ns = {.median = 51}, .limit_ns = 50},
+                {.lookup = "c", .ns = {.median = 999}},
+                {.lookup = "d", .ns = {.median = 1}, .limit_ns = 50, .fault = "found another kernel"}},
+      .kernels = 48,
+      .gemms = 19};
+  const std::string text = to_text(given);
+  BOOST_TEST(text.find("49.0      80.0      50 pass\n") != std::string::npos, text);
+  BOOST_TEST(text.find("50 over\n") != std::string::npos, text);
+  BOOST_TEST(text.find("       -\n") != std::string::npos, text);
+  BOOST_TEST(text.find("wrong: found another kernel\n") != std::string::npos, text);
+  const nlohmann::ordered_json json = to_json(given);
+  BOOST_TEST(json["kernels"] == 48);
+  BOOST_TEST(json["costs"][0]["threads"] == 4);
+  BOOST_TEST(json["costs"][0]["ns"]["p99"] == 80.0);
+  BOOST_TEST(json["costs"][2]["limit_ns"].is_null());
+  BOOST_TEST(json["costs"][3]["ns"].is_null());
+  BOOST_TEST(json["costs"][3]["fault"] == "found another kernel");
+}
+
+BOOST_AUTO_TEST_CASE(loads_are_compared_with_what_was_stored) {
+  CompiledKernel kernel{.lowered_name = "k", .cubin = {std::byte{1}}, .resources = {}, .log = {}, .toolchain = "t"};
+  BOOST_TEST(load_fault(kernel, kernel) == "");
+  BOOST_TEST(load_fault(std::nullopt, kernel) == "was not found");
+  CompiledKernel other = kernel;
+  other.cubin[0] = std::byte{2};
+  BOOST_TEST(load_fault(other, kernel) == "differs from what was stored");
+}
+
+BOOST_AUTO_TEST_CASE(kernels_are_loaded_from_every_place) {
+  const test::TemporaryDirectory folder;
+  const std::vector<LoadCost> costs = measure_loads(nullptr, folder.path(), 20);
+  BOOST_TEST(std::filesystem::is_empty(folder.path()));
+  BOOST_TEST(costs.size() == 4U * load_cases().size());
+  std::set<std::string> places;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    const LoadCost& cost = costs[i];
+    BOOST_TEST_CONTEXT(cost.from << ", " << cost.kernel) {
+      places.insert(cost.from);
+      BOOST_TEST(cost.fault == "");
+      BOOST_TEST(cost.us.samples == 20U);
+      BOOST_TEST(cost.us.median > 0);
+      BOOST_TEST(cost.made_by == "synthetic bytes");
+      const auto expected = static_cast<double>(load_cases()[i / 4].bytes);
+      BOOST_TEST(std::fabs(static_cast<double>(cost.file_bytes) / expected - 1) < 0.1);
+    }
+  }
+  BOOST_TEST((places == std::set<std::string>{"bundle", "plain read", "read-only store", "store"}));
+  const test::FakeCompiler compiler;
+  BOOST_TEST(measure_loads(&compiler, folder.path(), 20)[0].made_by == "fake 1.0");
+  test::check_contains(
+      test::error_of([&] { measure_loads(nullptr, folder.path() / "none", 20); }, ErrorCode::io_failed),
+      {"none: a folder cannot be made in it: No such file", "name another with --folder"});
+}
+
+BOOST_AUTO_TEST_CASE(loads_are_judged) {
+  const std::vector<LoadCost> given{
+      {.from = "store",
+       .kernel = "k",
+       .made_by = "nvrtc 13.0 7-a 8-b",
+       .file_bytes = 7,
+       .us = {.median = 299},
+       .limit_us = 300},
+      {.from = "bundle", .kernel = "k", .made_by = "nvrtc", .file_bytes = 7, .us = {.median = 101}, .limit_us = 100},
+      {.from = "plain read", .kernel = "k", .made_by = "nvrtc", .file_bytes = 7, .us = {.median = 5}, .fault = "no"}};
+  const std::string text = to_text(given);
+  BOOST_TEST(text.find("7 bytes, nvrtc 13.0: k\n") != std::string::npos, text);
+  BOOST_TEST(text.find("300 pass\n") != std::string::npos, text);
+  BOOST_TEST(text.find("100 over\n") != std::string::npos, text);
+  BOOST_TEST(text.find("wrong: no\n") != std::string::npos, text);
+  const nlohmann::ordered_json json = to_json(given);
+  BOOST_TEST(json[0]["us"]["median"] == 299.0);
+  BOOST_TEST(json[2]["us"].is_null());
+  BOOST_TEST(json[2]["limit_us"].is_null());
 }
 
 BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {
