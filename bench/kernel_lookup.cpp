@@ -215,8 +215,7 @@ std::vector<Rows> ways_to_look_up(Loaded& loaded, const Stream& stream) {
 }  // namespace
 
 Recording trained_model() {
-  const auto model = std::ranges::find(known_models(), "llama3-8b", &KnownModel::name);
-  TrainingRun run{.layers = training_layers(*model), .tokens = {8192}};
+  TrainingRun run{.layers = training_layers(known_model("llama3-8b")), .tokens = {8192}};
   for (const Recipe& recipe : recipes()) run.recipes.push_back(recipe.config);
   DryRun dry(gpu());
   run_training(dry.backend(), run);

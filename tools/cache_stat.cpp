@@ -81,7 +81,7 @@ void count_tiers(const CacheStore& store, StoreCounts& counts) {
     try {
       for (const KernelEntry& entry : open_tier(path)->list()) tier.amount.add(entry.bytes);
     } catch (const Error& error) {
-      tier.problem = std::string(error.what()).substr(error.subject().size() + 2);
+      tier.problem = error.message();
     }
     counts.tiers.push_back(std::move(tier));
   }

@@ -158,11 +158,12 @@ Recording read_recordings(const WarmRequest& request) {
   return all;
 }
 
-constexpr std::int64_t kMostTokens = 16384;  // a run of a model's layers with each takes about a millisecond
+constexpr std::int64_t kMostTokens = 16384;  // the layers run once with each
 
 [[noreturn]] void refuse_so_many(const std::string& option, std::string_view text) {
   refuse(option, text,
-         fmt::format("at most {} numbers, as layers are run with each; leave out those that no run has", kMostTokens));
+         fmt::format("at most {} numbers, because the layers run once with each; name only those that a run will have",
+                     kMostTokens));
 }
 
 void add_range(std::string_view part, std::size_t dash, const std::string& option, std::vector<std::int64_t>& tokens) {

@@ -100,6 +100,8 @@ struct Context::Parts {
   std::vector<std::unique_ptr<WarmUp>> warm_ups{};
 
   void warm(const Recording& recording);
+  // Stops all, and only then waits for each: none begins a compile while another is waited for.
+  void end_warm_ups();
   ContextStats stats() const;
 
  private:
@@ -109,6 +111,7 @@ struct Context::Parts {
   std::vector<Tier> open_tiers() const;
   KernelOrigins origins() const;
   std::vector<const KernelTier*> usable_tiers() const;
+  std::unique_ptr<MatmulManifest> open_manifest() const;
   std::unique_ptr<Driver> open_driver();
   std::unique_ptr<NvrtcCompiler> open_compiler();
   std::unique_ptr<CublasLt> open_cublaslt();
@@ -130,8 +133,7 @@ Context::Parts::Parts(ContextOptions given)
       machine(describe_machine()),
       choices(options.tuning, {.store = &tuning_store, .file = options.tuning_file, .tiers = usable_tiers()}, machine,
               options.warn),
-      manifest(options.gemm_manifest.empty() ? nullptr
-                                             : std::make_unique<MatmulManifest>(options.gemm_manifest, options.warn)),
+      manifest(open_manifest()),
       recorder(options.record, options.warn),
       backend(driver ? make_cuda_backend(*driver, options.device_index, cache,
                                          {.cublaslt = cublaslt.get(),
@@ -151,8 +153,9 @@ Context::Parts::Parts(ContextOptions given)
   }
 }
 
-// Tuning records are read here, as a first matmul would: a child that is forked while a thread reads them would be
-// without them. Which kernels may be needed is left to the warm-up's threads.
+// Tuning records are read here, on the caller's thread: if a warm-up's thread read them, a child that is forked at that
+// moment could find half of them, or their mutex locked. Which kernels follow from the recording is left to the
+// warm-up's threads, because it takes longer.
 void Context::Parts::warm(const Recording& recording) {
   if (driver == nullptr || recording.empty()) return;
   std::vector<TunedMatmul> tuned;
@@ -160,11 +163,21 @@ void Context::Parts::warm(const Recording& recording) {
     if (const MatmulSpec* chosen = choices.find(call)) tuned.push_back({.call = call, .chosen = *chosen});
   }
   const MatmulDevice device{.target = target(), .multiprocessors = driver->multiprocessors(options.device_index)};
-  auto begun = std::make_unique<WarmUp>(cache, [recording, device, tuned](const std::function<bool()>& stop) {
+  const auto list = [recording, device, tuned](const std::function<bool()>& stop) {
     return kernels_of(recording, device, {.tuned = tuned, .stop = stop});
-  });
+  };
+  const auto warn = [warn = options.warn](const std::string& why) {
+    warn(fmt::format("nothing is compiled ahead: {}", why));
+  };
+  auto begun = std::make_unique<WarmUp>(cache, list, WarmUpOptions{.warn = warn});
   const std::lock_guard lock(warm_mutex);
+  std::erase_if(warm_ups, [](const auto& warm_up) { return warm_up->has_ended(); });
   warm_ups.push_back(std::move(begun));
+}
+
+void Context::Parts::end_warm_ups() {
+  for (const auto& warm_up : warm_ups) warm_up->stop();
+  warm_ups.clear();
 }
 
 ContextStats Context::Parts::stats() const {
@@ -265,6 +278,12 @@ std::unique_ptr<CublasLt> Context::Parts::open_cublaslt() {
   return opened;
 }
 
+// A recording in the same file has the matmuls already.
+std::unique_ptr<MatmulManifest> Context::Parts::open_manifest() const {
+  if (options.gemm_manifest.empty() || options.gemm_manifest == options.record) return nullptr;
+  return std::make_unique<MatmulManifest>(options.gemm_manifest, options.warn);
+}
+
 TuningMachine Context::Parts::describe_machine() const {
   return {.device = driver ? driver->device_name(options.device_index) : "CPU reference",
           .target = print(target()),
@@ -276,6 +295,7 @@ TuningMachine Context::Parts::describe_machine() const {
 
 Context::Context(ContextOptions options) : parts_(std::make_unique<Parts>(std::move(options))) {}
 Context::~Context() {
+  parts_->end_warm_ups();
   if (!parts_->options.report) return;
   const std::string line = fmt::format("ingot: {}\n", print(stats()));
   std::fputs(line.c_str(), stderr);

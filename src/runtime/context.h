@@ -40,7 +40,7 @@ struct ContextOptions {
   std::filesystem::path record{};         // INGOT_RECORD: what is asked for is noted in this file (jit/recorder.h)
   std::filesystem::path warm{};           // INGOT_WARM: what this recording names is compiled ahead (Context::warm)
   bool report = false;                    // INGOT_STATS=1: a line on stderr when the context ends (print(ContextStats))
-  std::function<void(const std::string&)> warn{};  // default: one line on stderr
+  std::function<void(const std::string&)> warn{};  // default: one line on stderr; called from any thread
   // Where each kernel comes from; called from any thread, and must not throw. INGOT_LOG=1: a line on stderr.
   std::function<void(const KernelEvent&)> log{};
 
@@ -114,7 +114,8 @@ class Context {
   ContextStats stats() const;
   // Compiles the kernels of a recording for this GPU in the background, the longest first, and returns at once: those
   // that launches ask for come first. Kernels that the store has are read. Only tuning records are read before it
-  // returns. Does nothing without a GPU. Thread-safe. The context's destructor waits for compiles that have begun.
+  // returns. What goes wrong is a warning. Does nothing without a GPU. Thread-safe. The context's destructor waits for
+  // compiles that have begun.
   void warm(const Recording& recording);
 
  private:

@@ -28,7 +28,7 @@ class Error : public std::runtime_error {
 
   ErrorCode code() const noexcept { return code_; }
   const std::string& subject() const noexcept { return subject_; }
-  // What what() says after the subject, for who has another name for it.
+  // what() without the subject and its colon, for a caller that puts another name in front.
   std::string message() const;
   // The compiler's messages and the numbered source lines around each of them; empty for the other codes.
   const std::string& log() const noexcept { return log_; }

@@ -209,7 +209,7 @@ BOOST_AUTO_TEST_CASE(messages) {
   if (geteuid() != 0) return;
   const fs::path foreign = write(bytes, "foreign");
   BOOST_REQUIRE(chown(foreign.c_str(), 1234, 1234) == 0);
-  BOOST_TEST(problem_of(foreign) == "is owned by user 1234; expected root or 0, the current user");
+  BOOST_TEST(problem_of(foreign) == "is owned by user 1234; expected root, the current user");
 }
 
 // A valid checksum over an index of the wrong shape: here only the parser guards the memory.

@@ -499,6 +499,26 @@ BOOST_AUTO_TEST_CASE(launches_come_before_the_rest_of_a_warm_up) {
   BOOST_TEST(std::ranges::count(compiler.names(), print(kMiddle)) == 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_stopped_warm_up_begins_nothing_while_another_is_waited_for) {
+  const OrderedCompiler compiler(400ms);
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  const auto start = std::chrono::steady_clock::now();
+  const auto has_begun = [&](const KernelSpec& spec) { return std::ranges::count(compiler.names(), print(spec)) == 1; };
+  WarmUp first(cache, {{kLong}}, {.threads = 1});
+  WarmUp second(cache, {{kMiddle}, {kShort}}, {.threads = 1});
+  while ((!has_begun(kLong) || !has_begun(kMiddle)) && std::chrono::steady_clock::now() - start < 20s) {
+    std::this_thread::sleep_for(1ms);
+  }
+  BOOST_TEST(!first.has_ended());
+  first.stop();
+  second.stop();
+  first.wait();
+  second.wait();
+  BOOST_TEST(second.has_ended());
+  BOOST_TEST(compiler.names().size() == 2U);
+  BOOST_TEST(!has_begun(kShort));
+}
+
 BOOST_AUTO_TEST_CASE(what_fails_in_a_warm_up_is_the_launchs_error) {
   KernelCache cache({.compiler = nullptr, .identity = "fake 1"}, store, kTarget, nullptr);
   WarmUp(cache, {{kShort}, {kMiddle}}).wait();
@@ -553,7 +573,13 @@ BOOST_AUTO_TEST_CASE(a_warm_up_whose_list_fails) {
   const FakeCompiler compiler;
   KernelCache cache(&compiler, store, kTarget, nullptr);
   const auto list = [](const auto&) -> std::vector<KernelPass> { throw Error(ErrorCode::io_failed, "list", "failed"); };
-  WarmUp(cache, list).wait();
+  std::vector<std::string> warnings;
+  {
+    WarmUp warm_up(cache, list, {.threads = 2, .warn = [&](const std::string& why) { warnings.push_back(why); }});
+    warm_up.wait();
+    BOOST_TEST(warm_up.has_ended());
+  }
+  BOOST_TEST(warnings == std::vector<std::string>{"list: failed"}, boost::test_tools::per_element());
   for (const int threads : {0, 2}) {
     BOOST_TEST(error_of([&] { WarmUp(cache, list, {.threads = threads}).finish(); }).what() ==
                std::string("list: failed"));

@@ -168,7 +168,7 @@ BOOST_AUTO_TEST_CASE(a_file_stands_in_for_the_store) {
   BOOST_TEST(choices.find(call(2)) != nullptr);
   BOOST_TEST(choices.find(call(4)) == nullptr);
   BOOST_REQUIRE(warnings.size() == 1U);
-  check_contains(warnings[0], {file.string(), "line 3 is truncated; 1 of its lines are ignored"});
+  check_contains(warnings[0], {file.string(), "line 3 is truncated; 1 record is ignored"});
 }
 
 // What stands in bundles and in other users' stores is used where the store has nothing.
@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(tiers_come_after_the_store) {
   BOOST_TEST(choices.size() == 3U);
   for (const RecordTier* tier : {&first, &second, &third, &fourth}) BOOST_TEST(tier->reads == 1);
   BOOST_REQUIRE(warnings.size() == 2U);
-  BOOST_TEST(warnings[0] == "tuning records of second: line 2 is truncated; 1 of its lines are ignored");
+  BOOST_TEST(warnings[0] == "tuning records of second: line 2 is truncated; 1 record is ignored");
   BOOST_TEST(warnings[1] ==
              "none of the 2 tuning records of third is this machine's (device NVIDIA H100, and this is NVIDIA H200)");
 

@@ -215,6 +215,14 @@ BOOST_AUTO_TEST_CASE(a_context_records_a_training_step) {
   BOOST_TEST((read_matmul_manifest(options.gemm_manifest).calls == context.recording().matmuls()));
 }
 
+BOOST_AUTO_TEST_CASE(a_recording_and_a_manifest_in_one_file_have_each_line_once) {
+  ContextOptions options = on_the_cpu();
+  options.record = options.gemm_manifest = file;
+  Context context(options);
+  run_step(context, tensorwise());
+  BOOST_TEST(text() == kTensorwiseStep);
+}
+
 BOOST_AUTO_TEST_CASE(batch_invariant_matmuls_are_recorded) {
   Context context(on_the_cpu());
   Backend& backend = context.backend();

@@ -108,9 +108,10 @@ BOOST_AUTO_TEST_CASE(tokens_are_numbers_and_ranges) {
   }
   BOOST_TEST(error_of([&] { tokens("9-3"); }) == "--tokens: \"9-3\" must be a range such as 1-256");
   for (const std::string wrong : {"1-16385", "1-1073741824", "1-10000,20001-30000"}) {
-    BOOST_TEST(error_of([&] { tokens(wrong); }) == "--tokens: \"" + wrong +
-                                                       "\" must be at most 16384 numbers, as layers are run with each; "
-                                                       "leave out those that no run has");
+    BOOST_TEST(error_of([&] { tokens(wrong); }) ==
+               "--tokens: \"" + wrong +
+                   "\" must be at most 16384 numbers, because the layers run once with each; "
+                   "name only those that a run will have");
   }
   BOOST_TEST(error_of([&] { tokens("-3"); }) == "--tokens: \"-3\" must be a range such as 1-256");
 }

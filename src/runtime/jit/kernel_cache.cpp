@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -87,9 +89,8 @@ void KernelCache::warm(std::span<const KernelSpec> specs, Target target, int thr
   for (const KernelSpec& spec : specs) {
     for (const Pass pass : passes_of(spec)) kernels.push_back({.spec = spec, .pass = pass});
   }
-  WarmUpOptions options{.target = target};
-  if (threads > 0) options.threads = threads - 1;
-  WarmUp(*this, std::move(kernels), options).finish();
+  const int all = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  WarmUp(*this, std::move(kernels), {.target = target, .threads = all - 1}).finish();
 }
 
 KernelCache::Stats KernelCache::stats() const {

@@ -14,8 +14,8 @@ struct RecordingFile {
   std::string problem{};  // "recording <file>: 2 damaged lines are ignored; line 3: ..."; empty if there are none
 };
 
-// Throws Error{not_found, io_failed}; the latter also for what is no regular file,
-// and for one of more than 64 MiB, which nobody has recorded.
+// Throws Error{not_found, io_failed}; the latter also for what is no regular file, and for one of more than 64 MiB,
+// which nobody has recorded.
 RecordingFile read_recording(const std::filesystem::path& file);
 // Replaces the file. Throws Error{io_failed}.
 void write_recording(const std::filesystem::path& file, const Recording& recording);

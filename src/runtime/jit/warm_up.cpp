@@ -23,7 +23,7 @@ struct Job {
   std::size_t index;  // in the list
 };
 
-// Ascending by what is longest, and among equals by a number that differs from process to process.
+// The longest first; those of one length in an order that differs from process to process.
 std::vector<Job> in_order(std::vector<KernelPass> kernels) {
   struct Ranked {
     double cost;
@@ -60,8 +60,10 @@ struct WarmUp::Work {
   KernelCache* cache;
   Target target;
   List list;
+  std::function<void(const std::string&)> warn{};
   std::vector<std::thread> threads{};
   std::atomic<bool> stop{false};
+  std::atomic<std::size_t> running{0};  // threads
   std::once_flag listed{};
   std::vector<Job> jobs{};  // made by the first thread; the others wait for it
   std::atomic<std::size_t> next{0};
@@ -85,8 +87,9 @@ struct WarmUp::Work {
   void make_list() {
     try {
       jobs = in_order(list([this] { return stop.load(); }));
-    } catch (...) {
+    } catch (const std::exception& error) {
       note_failure(0);
+      if (warn) warn(error.what());
     }
     list = nullptr;
   }
@@ -101,13 +104,23 @@ struct WarmUp::Work {
 };
 
 WarmUp::WarmUp(KernelCache& cache, List list, const WarmUpOptions& options)
-    : work_(new Work{.cache = &cache, .target = options.target.value_or(cache.target()), .list = std::move(list)}),
+    : work_(new Work{.cache = &cache,
+                     .target = options.target.value_or(cache.target()),
+                     .list = std::move(list),
+                     .warn = options.warn}),
       process_(::getpid()) {
   const std::size_t count = threads_for(options.threads);
   work_->threads.reserve(count);
   try {
-    for (std::size_t i = 0; i < count; ++i) work_->threads.emplace_back([work = work_.get()] { work->run(); });
+    for (std::size_t i = 0; i < count; ++i) {
+      ++work_->running;
+      work_->threads.emplace_back([work = work_.get()] {
+        work->run();
+        --work->running;
+      });
+    }
   } catch (const std::exception&) {  // no more threads are to be had: fewer do the work, or the launches alone
+    --work_->running;
   }
 }
 
@@ -120,9 +133,12 @@ WarmUp::~WarmUp() {
     static_cast<void>(work_.release());
     return;
   }
-  work_->stop = true;
+  stop();
   wait();
 }
+
+void WarmUp::stop() { work_->stop = true; }
+bool WarmUp::has_ended() const { return work_->running == 0; }
 
 void WarmUp::wait() {
   if (process_ != ::getpid()) return;

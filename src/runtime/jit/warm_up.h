@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ingot/codegen/recorded_kernels.h"
@@ -19,7 +20,9 @@ class KernelCache;
 
 struct WarmUpOptions {
   std::optional<Target> target{};  // not set: the cache's
-  std::optional<int> threads{};    // not set: one per core but one, which is left to the program
+  std::optional<int> threads{};    // not set: one per core but one, which is left to the program; 0: none, for finish()
+  // Told why there is no list, by a thread of the warm-up; must not throw.
+  std::function<void(const std::string&)> warn{};
 };
 
 class WarmUp {
@@ -37,6 +40,10 @@ class WarmUp {
   WarmUp(const WarmUp&) = delete;
   WarmUp& operator=(const WarmUp&) = delete;
 
+  // Begins no further compiles, and does not wait.
+  void stop();
+  // Has everything been compiled, or stopped?
+  bool has_ended() const;
   // Returns when the last compile has ended.
   void wait();
   // As wait(), and the calling thread compiles too. Throws the error of the first kernel, in the list's order, that

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,13 @@
 #include "ingot/runtime/tuning/tuning_file.h"
 
 namespace ingot {
+namespace {
+
+std::string ignored(int records) {
+  return records == 1 ? "1 record is ignored" : fmt::format("{} records are ignored", records);
+}
+
+}  // namespace
 
 MatmulChoices::MatmulChoices(Tuning tuning, TuningSources sources, TuningMachine machine, Warn warn)
     : tuning_(tuning), sources_(std::move(sources)), machine_(std::move(machine)), warn_(std::move(warn)) {}
@@ -47,8 +55,7 @@ void MatmulChoices::load() noexcept {
 std::vector<TuningRecord> MatmulChoices::read_file() {
   TuningFile file = read_tuning_file(sources_.file);
   if (file.damaged > 0) {
-    warn(fmt::format("tuning file {}: {}; {} of its lines are ignored", sources_.file.string(), file.problem,
-                     file.damaged));
+    warn(fmt::format("tuning file {}: {}; {}", sources_.file.string(), file.problem, ignored(file.damaged)));
   }
   return std::move(file.records);
 }
@@ -57,7 +64,7 @@ std::vector<TuningRecord> MatmulChoices::read_file() {
 void MatmulChoices::load_tier(const KernelTier& tier) {
   const TuningFile read = read_tuning_of(tier);
   if (read.damaged > 0) {
-    warn(fmt::format("tuning records of {}: {}; {} of its lines are ignored", tier.name(), read.problem, read.damaged));
+    warn(fmt::format("tuning records of {}: {}; {}", tier.name(), read.problem, ignored(read.damaged)));
   }
   const Foreign foreign = add(read.records);
   if (foreign.count > 0 && foreign.count == read.records.size()) {

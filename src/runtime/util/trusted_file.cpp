@@ -21,6 +21,7 @@ std::string distrust(const struct stat& state, Owner allowed) {
 std::string foreign_owner(const struct stat& state, Owner allowed) {
   const bool roots_too = allowed == Owner::root_too;
   if (state.st_uid == geteuid() || (roots_too && state.st_uid == 0)) return {};
+  if (geteuid() == 0) return fmt::format("is owned by user {}; expected root, the current user", state.st_uid);
   return fmt::format("is owned by user {}; expected {}{}, the current user", state.st_uid, roots_too ? "root or " : "",
                      geteuid());
 }

@@ -18,9 +18,9 @@ enum class Owner : std::uint8_t { current_user, root_too };
 // Why a file or directory must not be trusted, in words that follow its name; empty if it may be. It has another owner:
 // "is owned by user 1234; expected root or 1000, the current user"
 std::string foreign_owner(const struct stat& state, Owner allowed);
-// Or others may change it: "can be written by other users (mode 0666)"
+// Why others than its owner may change it: "can be written by other users (mode 0666)"; empty if they may not.
 std::string other_writers(const struct stat& state);
-// The first of both.
+// foreign_owner()'s answer, or if there is none other_writers()'s.
 std::string distrust(const struct stat& state, Owner allowed);
 
 struct TrustedFile {
