@@ -19,31 +19,32 @@
 // With every recipe, an operand that is not finite makes the results that depend on it NaN or Inf: its code or its
 // factor is NaN.
 //
+// The layer owns memory and state; what it computes are the functions of linear_functions.h, which keep nothing: use
+// those for several forwards before a backward, several threads, memory of your own or weights that are given in FP8.
+//
 // Calls on one layer must come on one stream or be ordered by the caller. Memory is allocated only by the first step
 // and by a larger M, so a step that has run once can be captured into a CUDA graph. Call weight_changed() before the
 // capture to include the weight's cast in the graph.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "ingot/nn/float8_tensor.h"
+#include "ingot/nn/linear_functions.h"
 #include "ingot/nn/linear_fusion.h"
+#include "ingot/nn/linear_plan.h"
 #include "ingot/nn/observer.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/backend.h"
+#include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
 
 class DelayedScaling;
-
-struct LinearShape {
-  std::int64_t in_features = 0;   // K
-  std::int64_t out_features = 0;  // N
-  bool bias = false;
-};
 
 // All tensors have one high-precision dtype (f32, bf16 or f16) and are row-major; M = tokens, any M >= 0. The output
 // must not overlap any other tensor. prologue_inputs and epilogue_inputs follow the order of the expression's inputs():
@@ -75,12 +76,7 @@ struct LinearBackward {
 // factors, and what a config or fusion needs besides. Layers that run on one stream can share a workspace, which must
 // outlive them.
 struct Float8Workspace {
-  Float8Tensor input;        // its transposed codes, where backward casts it again
-  OwnedTensor input_values;  // the values of a prologue's expression
-  Float8Tensor weight;       // where backward casts it again
-  Float8Tensor grad_output;
-  OwnedTensor grad_values;  // grad_output times the epilogue's derivative
-  OwnedTensor observed;     // an expression's values, if only an observer wants them
+  Buffer memory{};
 };
 
 struct LinearOptions {
@@ -129,8 +125,8 @@ class Float8Linear {
   // steps are replayed from a graph.
   void release();
 
-  const LinearConfig& config() const { return config_; }
-  LinearShape shape() const { return shape_; }
+  const LinearConfig& config() const { return plans_[0].config; }
+  LinearShape shape() const { return plans_[0].shape; }
   const std::string& name() const { return options_.name; }
   // Device memory held for the coming backward(): for FP8 the input's codes (M * K bytes) and their factors (4 bytes, 4
   // * K if rowwise, M * K / 32 if blockwise), plus a preactivation or a prologue's values where needed. Views count as
@@ -147,11 +143,11 @@ class Float8Linear {
   void run_forward(const LinearForward& tensors, Stream& stream);
   // Work on the side stream still reads the workspace when run_backward() returns; only finish_backward() waits for it.
   void run_backward(const LinearBackward& tensors, Stream& stream);
+  void run_backward(LinearBackwardTensors& all, Stream& stream);
   void finish_backward(Stream& stream) { join(stream); }
 
-  // Returns the side stream, ordered behind the work already in `stream`, if a step of this many tokens uses it;
-  // otherwise `stream` itself.
-  Stream& beside(std::int64_t tokens, Stream& stream);
+  // Does a step of this many tokens use the side stream?
+  bool uses_side(std::int64_t tokens, Stream& stream);
   void join(Stream& stream);
   // Joins the side stream when a call ends, even by an exception.
   class Call {
@@ -166,73 +162,64 @@ class Float8Linear {
     Stream* stream_;
   };
 
-  // The scale of one of the layer's three tensors, where scaling is delayed or fixed.
-  struct GivenScale {
-    int slot = -1;        // in the DelayedScaling
-    OwnedTensor fixed{};  // f32[2]: the scale, and room for the maximum, which is not used
+  // The slots of the layer's three tensors in the DelayedScaling; -1 where scaling is not delayed.
+  struct Slots {
+    int input = -1;
+    int weight = -1;
+    int grad_output = -1;
   };
-  struct CastOrder;
 
-  void cast(const CastOrder& order, Stream& stream);
-  void report(const CastOrder& order, const CastSpec& spec, const CastTensors& tensors, Stream& stream);
-  void report(const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream);
-  void multiply(const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream);
-  void give_scale(CastTensors& tensors, const CastOrder& order, const CastSpec& spec, Stream& stream);
-  void cast_input(const LinearForward& tensors, TensorCasts casts, Stream& stream);
+  // The bytes that passes of so many tokens take, kept because most steps have as many tokens as the one before.
+  struct Sizes {
+    Dtype dtype = Dtype::bf16;
+    std::int64_t tokens = -1;
+    bool observed = false;
+    std::size_t saved = 0;
+    std::array<std::size_t, 3> forward{};   // by LinearPass
+    std::array<std::size_t, 8> backward{};  // by LinearGradients::index()
+  };
+
+  const LinearPlan& plan_of(Dtype dtype) const;
+  const Sizes& sizes(const LinearPlan& plan, std::int64_t tokens);
+  LinearForwardTensors forward_tensors(const LinearForward& tensors) const;
+  LinearBackwardTensors backward_tensors(const LinearBackward& tensors) const;
+  MemoryRegion scratch(std::size_t bytes, Stream& stream);
+  bool observes_values() const { return options_.observer != nullptr && options_.observer->wants_values(); }
+  bool has_scale(int slot) const;
+  // The scale of a tensor that is about to be cast; made of `data` if it is a delayed scale's first cast.
+  LinearScale scale_of(const LinearScale& fixed, int slot) const;
+  void start_scale(int slot, const Tensor& data, Stream& stream);
+  template <class Values>
+  void start_scale_of_values(int slot, const Tensor& like, Stream& stream, const Values& values);
+  void start_scales_of_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors, Stream& stream);
+  void make_constants(Stream& stream);
   bool weight_is_cast(const Tensor& weight) const;
-  void cast_weight(const Tensor& weight, Stream& stream);
-  void multiply_output(const LinearForward& tensors, Stream& stream);
-  void keep(const LinearForward& tensors);
-
-  // grad_output after its casts: its values for GEMMs in high precision, and the factors of both sets of codes.
-  // is_summed: the cast has already summed the bias' gradient.
-  struct GradOutput {
-    Tensor values;
-    bool is_summed = false;
-    Tensor factors{};
-    Tensor transposed_factors{};
-  };
-  GradOutput cast_grad_output(const LinearBackward& tensors, Stream& stream);
-  void fold_and_cast(const TensorCasts& casts, const Tensor& values, Stream& stream);
-  void multiply_grad_input(const LinearBackward& tensors, const GradOutput& grad_output, Stream& stream);
-  void multiply_grad_weight(const LinearBackward& tensors, const GradOutput& grad_output, Stream& stream);
-
-  TensorCasts casts_of_forward(const LinearForward& tensors) const;
-  bool keeps_values(const LinearForward& tensors) const;
-  bool needs_preactivation() const {
-    const Pointwise& gradient = gradient_.expression();
-    return !gradient.empty() && gradient.uses_x() && !gradient_.of_output();
-  }
-  const Tensor& factor_of_one(Stream& stream);
-  Float8Workspace& workspace() { return options_.workspace != nullptr ? *options_.workspace : own_workspace_; }
+  // Memory and a scale for the weight's cast. It is current once that is enqueued.
+  WeightCastTensors prepare_weight(const Tensor& weight, Stream& stream);
+  // During a capture the cast is only recorded, so the codes are not there yet.
+  void weight_is_enqueued(const Stream& stream) { weight_is_current_ = !backend_->capturing(stream); }
+  // Gives the input's scale, the saved memory and the scratch, then enqueues the pass.
+  void run_pass(LinearPass pass, const LinearForward& tensors, LinearForwardTensors& all, Stream& stream);
 
   Backend* backend_;
-  LinearShape shape_;
-  LinearConfig config_;
   LinearOptions options_;
-  EpilogueGradient gradient_;
-  Pointwise times_row_factor_;  // both: only where factors are folded
-  Pointwise times_column_factor_;
-  OwnedTensor one_;  // f32[1]: 1, only where factors are folded
+  std::array<LinearPlan, 3> plans_;  // for tensors of f32, bf16 and f16
+  Sizes sizes_{};
+  Slots slots_;
   Float8Workspace own_workspace_;
-  GivenScale input_scale_;
-  GivenScale weight_scale_;
-  GivenScale grad_output_scale_;
+  Buffer constant_memory_;
+  LinearScales constants_;
 
-  // What backward() needs of the input: its codes along the tokens, or its values in high precision.
-  OwnedTensor input_transposed_;
-  OwnedTensor input_transposed_factors_;
-  OwnedTensor input_values_;
-  OwnedTensor preactivation_;
-  Float8Tensor weight_;
-  Tensor cast_weight_{};  // the tensor that weight_ was cast from
+  Buffer saved_memory_;
+  LinearSaved saved_stamp_{};
+  LinearForward saved_{};  // the caller's tensors of the last forward()
+  Buffer weight_memory_;
+  Float8View codes_;
+  Tensor cast_weight_{};  // the tensor that the codes were cast from
   bool weight_is_current_ = false;
 
   bool is_beside_ = false;        // does the side stream have work that no stream waits for yet?
   std::int64_t side_tokens_ = 0;  // the most tokens it has run so far: its memory suffices for them
-
-  LinearForward saved_{};  // the caller's tensors of the last forward()
-  bool has_forward_ = false;
 };
 
 }  // namespace ingot

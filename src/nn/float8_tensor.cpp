@@ -8,11 +8,6 @@
 namespace ingot {
 namespace {
 
-constexpr std::int64_t aligned_pitch(std::int64_t bytes) {
-  const std::int64_t unit = bytes < 64 ? 1 : bytes < 512 ? 16 : 64;
-  return divided_up(bytes, unit) * unit;
-}
-
 // Refuses outputs that a Float8Tensor cannot hold.
 void check_outputs(const CastSpec& spec) {
   const auto refuse = [&](const char* what) {
@@ -27,12 +22,17 @@ void check_outputs(const CastSpec& spec) {
 
 }  // namespace
 
+std::int64_t code_pitch(std::int64_t cols) {
+  const std::int64_t unit = cols < 64 ? 1 : cols < 512 ? 16 : 64;
+  return divided_up(cols, unit) * unit;
+}
+
 CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
                        Stream& stream) {
   static_cast<void>(byte_span(input, "input"));  // refuses sizes that the outputs' could not follow
   CastTensors tensors{.input = input, .factors = {}};
   const auto codes = [&](OwnedTensor& to, std::int64_t rows, std::int64_t cols) {
-    to.resize(backend, spec.out, rows, cols, stream, aligned_pitch(cols));
+    to.resize(backend, spec.out, rows, cols, stream, code_pitch(cols));
     return to.view();
   };
   const auto factors = [&](OwnedTensor& to, ScaleGranularity scale) {

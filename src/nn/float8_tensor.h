@@ -24,6 +24,14 @@ struct Float8Tensor {
   }
 };
 
+// The same as views, of memory that something else owns.
+struct Float8View {
+  Tensor codes{};
+  Tensor transposed{};
+  Tensor factors{};
+  Tensor transposed_factors{};
+};
+
 // Casts input into `out` and reuses its memory where that is large enough. Outputs that the spec does not request are
 // left alone. Takes specs with dynamic scales and without inputs, result or sum; for others it throws
 // Error{invalid_argument}: use Backend::cast().
@@ -46,6 +54,9 @@ void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input
 // GEMMs load; rows shorter than 64 bytes are dense.
 CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
                        Stream& stream);
+
+// The row stride of codes with rows of that many bytes, as outputs_of() and LinearPlan lay them out.
+std::int64_t code_pitch(std::int64_t cols);
 
 // The factors of transposed codes in the form that a GEMM takes: for groups in a column and for blocks a matrix,
 // f32[ceil(rows / scale.rows), ceil(cols / scale.cols)] for a tensor [rows, cols]; otherwise unchanged. `scale`

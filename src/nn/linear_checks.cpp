@@ -1,0 +1,454 @@
+#include "ingot/nn/linear_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "ingot/nn/tensor_checks.h"
+
+namespace ingot {
+namespace {
+
+using InputNames = std::array<const char*, kMaxPointwiseInputs>;
+constexpr InputNames kPrologueInputs{"prologue_inputs[0]", "prologue_inputs[1]", "prologue_inputs[2]",
+                                     "prologue_inputs[3]"};
+constexpr InputNames kEpilogueInputs{"epilogue_inputs[0]", "epilogue_inputs[1]", "epilogue_inputs[2]",
+                                     "epilogue_inputs[3]"};
+
+// Names tensors by the layer's. A message is formatted only if a rule is broken.
+class Checker {
+ public:
+  Checker(const LinearPlan& plan, const Backend& backend) : plan_(&plan), device_(backend.device()) {}
+
+  [[noreturn]] void refuse(const char* name, const std::string& message) const {
+    refuse_argument(fmt::format("{} {}", plan_->subject, name).c_str(), message);
+  }
+
+  void dtype(const NamedTensor& named, std::initializer_list<Dtype> allowed, const char* why) const {
+    if (std::ranges::find(allowed, named.tensor->dtype) != allowed.end()) return;
+    std::string names;
+    for (const Dtype dtype : allowed) names += fmt::format("{}{}", names.empty() ? "" : " or ", ingot::name(dtype));
+    if (!is_given(*named.tensor)) refuse(named.name, fmt::format("is missing; it must be {}{}", names, why));
+    refuse(named.name, fmt::format("is {}, but must be {}{}", ingot::name(named.tensor->dtype), names, why));
+  }
+
+  void shape(const NamedTensor& named, std::int64_t rows, std::int64_t cols, const char* meaning) const {
+    const Tensor& tensor = *named.tensor;
+    if (tensor.rows == rows && tensor.cols == cols) return;
+    if (!is_given(tensor)) {
+      refuse(named.name, fmt::format("is missing; it must be [{}, {}] = {}", rows, cols, meaning));
+    }
+    refuse(named.name, fmt::format("is {}, but must be [{}, {}] = {}", describe(tensor), rows, cols, meaning));
+  }
+
+  void memory(const NamedTensor& named) const {
+    try {
+      check_memory(named.name, *named.tensor, device_);
+    } catch (const Error& error) {
+      refuse(named.name, error.message());
+    }
+  }
+
+  void all(const NamedTensor& named, Dtype dtype, const char* why, std::int64_t rows, std::int64_t cols,
+           const char* meaning) const {
+    this->dtype(named, {dtype}, why);
+    shape(named, rows, cols, meaning);
+    memory(named);
+  }
+
+  // An input of an expression is named by `of` alone, a tensor of the call with the layer.
+  void disjoint(const NamedTensor& written, std::initializer_list<NamedTensor> others) const {
+    for (const NamedTensor& other : others) {
+      if (!overlap(*written.tensor, *other.tensor)) continue;
+      refuse(written.name, fmt::format("overlaps {} {}: give it memory of its own", plan_->subject, other.name));
+    }
+  }
+  void disjoint_from_input(const NamedTensor& written, const char* of, const Tensor& input) const {
+    if (overlap(*written.tensor, input))
+      refuse(written.name, fmt::format("overlaps {}: give it memory of its own", of));
+  }
+
+  // The inputs of an expression: matrices [rows, cols] and column vectors of the layer's dtype, column vectors of f32,
+  // and row vectors of f32.
+  void inputs(const InputNames& names, const Pointwise& expression, const PointwiseTensors& tensors, std::int64_t rows,
+              std::int64_t cols) const {
+    const auto inputs = expression.inputs();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const NamedTensor named{names[i], &tensors[i]};
+      if (i >= inputs.size()) {
+        if (!is_given(tensors[i])) continue;
+        refuse(named.name, fmt::format("is given, but the layer's expression there has {} inputs", inputs.size()));
+      }
+      using Kind = PointwiseInput::Kind;
+      const Kind kind = inputs[i].kind;
+      dtype(named, {kind == Kind::row || kind == Kind::column_f32 ? Dtype::f32 : plan_->dtypes.input}, "");
+      shape(named, kind == Kind::matrix ? rows : 1, kind == Kind::row ? rows : cols,
+            kind == Kind::matrix ? "a matrix beside x"
+            : kind == Kind::row  ? "a value for each row"
+                                 : "a value for each column");
+      memory(named);
+    }
+  }
+
+  void stream(const Backend& backend, const Stream& stream) const {
+    if (&stream.backend() == &backend) return;
+    refuse("stream", "belongs to another backend than the layer: make it from the layer's backend");
+  }
+
+  // `of`: the tensor that is cast with it.
+  void scale(const char* of, const LinearCast& cast, const LinearScale& scale) const {
+    if (!cast.any || cast.scaling == Scaling::dynamic) return;
+    const auto check = [&](const char* part, const Tensor& tensor) {
+      if (tensor.data != nullptr && tensor.dtype == Dtype::f32 && tensor.rows == 1 && tensor.cols == 1 &&
+          tensor.device == device_) {
+        return;
+      }
+      refuse(fmt::format("scales.{}.{}", of, part).c_str(),
+             fmt::format("is {}, but must be f32[1, 1] on {}: {}", describe(tensor), print(device_),
+                         cast.scaling == Scaling::fixed ? "linear_constants() makes fixed scales"
+                                                        : "a delayed scale is the caller's"));
+    };
+    check("scale", scale.scale);
+    if (cast.scaling == Scaling::delayed) check("amax", scale.amax);
+  }
+
+  void one(const LinearScales& scales) const {
+    if (scales.one.data != nullptr || !plan_->folds()) return;
+    refuse("scales.one", "is missing; the config folds factors: linear_constants() makes it");
+  }
+
+  // One set of the weight's codes, and its factors.
+  void codes(const NamedTensor& codes, std::int64_t rows, std::int64_t cols, const NamedTensor& factors,
+             ScaleGranularity scale) const {
+    const Dtype dtype = plan_->weight.any ? plan_->weight.spec.out : plan_->weight_again.spec.out;
+    const char* const why = ": cast_weight() makes codes of the weight";
+    if (!is_given(*codes.tensor) && rows != 0 && cols != 0) {
+      refuse(codes.name, fmt::format("is missing; it must be {}[{}, {}]{}", name(dtype), rows, cols, why));
+    }
+    all(codes, dtype, ", the weight's format", rows, cols, "the weight as its GEMM reads it");
+    const std::int64_t count = scale_count(scale, plan_->shape.out_features, plan_->shape.in_features);
+    if (!is_given(*factors.tensor) && count != 0) {
+      refuse(factors.name, fmt::format("is missing; codes come with their factors, f32[1, {}], one for each {}", count,
+                                       print(scale)));
+    }
+    all(factors, Dtype::f32, ", as factors are", 1, count, "a factor for each scale of the weight");
+  }
+
+  const LinearPlan& plan() const { return *plan_; }
+
+ private:
+  const LinearPlan* plan_;
+  Device device_;
+};
+
+void check_input(const Checker& check, const LinearForwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const NamedTensor input{"input", &t.input};
+  const std::int64_t in = plan.shape.in_features;
+  if (!is_given(t.input) && in != 0) {
+    check.refuse(input.name, fmt::format("is missing; it must have {} columns = in_features", in));
+  }
+  check.dtype(input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+  check.dtype(input, {plan.dtypes.input}, ", the plan's dtype");
+  if (t.input.cols == in) return;
+  check.refuse(input.name, fmt::format("is {}, but must have {} columns = in_features", describe(t.input), in));
+}
+
+void check_bias(const Checker& check, const LinearForwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const NamedTensor bias{"bias", &t.bias};
+  if (!plan.shape.bias) {
+    if (!is_given(t.bias)) return;
+    check.refuse(bias.name, "is given, but the layer was made without one: set bias in its LinearShape");
+  }
+  const bool narrow = plan.dtypes.input == Dtype::f32 && is_float8(plan.config.output);
+  check.shape(bias, 1, plan.shape.out_features, "a vector of out_features");
+  check.dtype(bias, {bias_dtype(plan.output_gemm[0])},
+              narrow ? ": an FP8 GEMM with f32 output takes a bf16 bias" : ", as input is");
+  check.memory(bias);
+}
+
+const char* weight_dtype(const LinearPlan& plan) {
+  return *plan.dtypes.weight == plan.dtypes.input ? ", as input is" : ", the plan's dtype";
+}
+
+LinearGradients wanted(const LinearBackwardTensors& t) {
+  return {.input = is_given(t.grad_input), .weight = is_given(t.grad_weight), .bias = is_given(t.grad_bias)};
+}
+
+void check_gradients(const Checker& check, const LinearBackwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const auto [in, out, bias] = plan.shape;
+  const Dtype dtype = plan.dtypes.input;
+  const std::int64_t tokens = t.saved->tokens;
+  const NamedTensor grad_weight{"grad_weight", &t.grad_weight};
+  const NamedTensor grad_bias{"grad_bias", &t.grad_bias};
+  check.all({"grad_output", &t.grad_output}, dtype, ", as input is", tokens, out,
+            "[rows of the last forward's input, out_features]");
+  if (is_given(t.grad_input)) {
+    check.all({"grad_input", &t.grad_input}, dtype, ", as input is", tokens, in,
+              "[rows of the last forward's input, in_features]");
+  }
+  if (t.accumulate && !is_given(t.grad_weight)) {
+    check.refuse(grad_weight.name, "is missing, but accumulate asks for it to be added to");
+  }
+  if (is_given(t.grad_weight)) {
+    if (!plan.trains_weight) {
+      check.refuse(grad_weight.name,
+                   "is given, but the plan was made without it, so forward kept nothing for it: set "
+                   "LinearPlanOptions::grad_weight");
+    }
+    if (dtype == Dtype::f32) {
+      check.dtype(grad_weight, {dtype}, ", as input is");
+    } else {
+      check.dtype(grad_weight, {dtype, Dtype::f32}, "");
+    }
+    check.shape(grad_weight, out, in, "[out_features, in_features]");
+    check.memory(grad_weight);
+  }
+  if (!is_given(t.grad_bias)) return;
+  if (!bias) check.refuse(grad_bias.name, "is given, but the layer was made without a bias");
+  check.dtype(grad_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+  check.shape(grad_bias, 1, out, "a vector of out_features");
+  check.memory(grad_bias);
+}
+
+// Several results come from one grad_output: a result written over it, or over another result, would corrupt the next
+// one. The tensors of the forward matter only where this config reads them again.
+void check_results_apart(const Checker& check, const LinearBackwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const NamedTensor grad_output{"grad_output", &t.grad_output};
+  const NamedTensor grad_input{"grad_input", &t.grad_input};
+  const NamedTensor grad_weight{"grad_weight", &t.grad_weight};
+  const NamedTensor grad_bias{"grad_bias", &t.grad_bias};
+  check.disjoint(grad_input, {grad_output, grad_weight, grad_bias});
+  check.disjoint(grad_weight, {grad_output, grad_bias});
+  check.disjoint(grad_bias, {grad_output});
+  const bool reads_input = !is_float8(plan.config.grad_weight) || plan.config.input == OtherCodes::again;
+  for (const NamedTensor& result : {grad_input, grad_weight, grad_bias}) {
+    if (plan.gradient.of_output()) check.disjoint(result, {{"output", &t.output}});
+    for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
+      if (reads_input) check.disjoint_from_input(result, "an input of the prologue", t.prologue_inputs[i]);
+      check.disjoint_from_input(result, "an input of the epilogue", t.epilogue_inputs[i]);
+    }
+    if (reads_input) check.disjoint(result, {{"input", &t.input}});
+    if (plan.grad_input_reads_weight()) check.disjoint(result, {{"weight", &t.weight}});
+  }
+}
+
+void check_stamp(const Checker& check, const LinearSaved* saved) {
+  if (saved == nullptr || !saved->kept) {
+    check.refuse("backward", "has no forward() before it that kept what it needs: run forward() first, or recompute()");
+  }
+  if (saved->plan == check.plan().identity) return;
+  check.refuse("saved", "was written by a forward of another plan: give this backward what its own forward kept");
+}
+
+// What forward had and backward reads again.
+void check_read_again(const Checker& check, const LinearBackwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const auto [in, out, bias] = plan.shape;
+  const std::int64_t tokens = t.saved->tokens;
+  const LinearGradients wants = wanted(t);
+  const bool codes_are_given = plan.weight_again.any && is_given(t.codes.transposed);
+  if (wants.input && plan.grad_input_reads_weight() && !codes_are_given) {
+    check.all({"weight", &t.weight}, *plan.dtypes.weight, ": this config reads it again for grad_input", out, in,
+              "[out_features, in_features]");
+  }
+  if (wants.weight && plan.grad_weight_reads_input()) {
+    check.all({"input", &t.input}, plan.dtypes.input, ": this config reads it again for grad_weight", tokens, in,
+              "[rows of the last forward's input, in_features]");
+    if (plan.input_again.any) check.inputs(kPrologueInputs, plan.fusion.prologue, t.prologue_inputs, tokens, in);
+  }
+  if (plan.gradient.of_output()) {
+    check.all({"output", &t.output}, plan.dtypes.input, ": the epilogue's derivative is computed from it", tokens, out,
+              "[rows of the last forward's input, out_features]");
+  }
+  check.inputs(kEpilogueInputs, plan.fusion.epilogue, t.epilogue_inputs, tokens, out);
+}
+
+void check_codes_of_backward(const Checker& check, const LinearBackwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const auto [in, out, bias] = plan.shape;
+  if (!is_given(t.grad_input) || !is_float8(plan.config.grad_input)) return;
+  const NamedTensor transposed{"codes.transposed", &t.codes.transposed};
+  const NamedTensor factors{"codes.factors", &t.codes.factors};
+  const NamedTensor own{"codes.transposed_factors", &t.codes.transposed_factors};
+  if (plan.weight_again.any) {
+    if (is_given(t.codes.transposed)) check.codes(transposed, in, out, own, plan.weight_again.spec.scale);
+    return;
+  }
+  const CastSpec& spec = plan.weight.spec;
+  check.codes(transposed, in, out, spec.transposed_scale ? own : factors, spec.transposed_scale.value_or(spec.scale));
+}
+
+bool share_memory(const MemoryRegion& region, const Tensor& tensor) {
+  if (region.data == nullptr || tensor.empty()) return false;
+  const auto* const begin = static_cast<const std::byte*>(region.data);
+  const auto* const data = static_cast<const std::byte*>(tensor.data);
+  return data < begin + region.bytes && begin < data + byte_span(tensor, "tensor");
+}
+
+void check_apart(const Checker& check, const char* what, MemoryRegion region, std::size_t bytes,
+                 std::initializer_list<NamedTensor> tensors) {
+  region.bytes = bytes;
+  for (const NamedTensor& tensor : tensors) {
+    if (!share_memory(region, *tensor.tensor)) continue;
+    check.refuse(what, fmt::format("overlaps {}: give it memory of its own", tensor.name));
+  }
+}
+
+void check_regions_apart(const Checker& check, MemoryRegion saved, std::size_t saved_bytes, const MemoryRegion& scratch,
+                         std::size_t scratch_bytes) {
+  saved.bytes = saved_bytes;
+  const auto bytes = static_cast<std::int64_t>(scratch_bytes);
+  const Tensor used{.data = scratch.data, .dtype = Dtype::e4m3fn, .rows = 1, .cols = bytes, .row_stride = bytes};
+  if (bytes == 0 || !share_memory(saved, used)) return;
+  check.refuse("saved", "overlaps the scratch: give it memory of its own");
+}
+
+bool observes_values(const LinearRun& run) { return run.observer != nullptr && run.observer->wants_values(); }
+
+void check_forward_memory(const Checker& check, const LinearForwardTensors& t, const LinearRun& run, LinearPass pass) {
+  const LinearPlan& plan = check.plan();
+  const std::int64_t tokens = t.input.rows;
+  const std::size_t scratch = plan.forward_scratch(tokens, pass, observes_values(run)).bytes;
+  check_region(plan, "scratch", t.scratch, scratch);
+  check_apart(check, "scratch", t.scratch, scratch,
+              {{"input", &t.input}, {"weight", &t.weight}, {"codes", &t.codes.codes}, {"output", &t.output}});
+  if (pass == LinearPass::inference) return;
+  const std::size_t saved = plan.saved_memory(tokens).bytes;
+  check_region(plan, "saved", t.saved->memory, saved);
+  check_apart(check, "saved", t.saved->memory, saved,
+              {{"input", &t.input}, {"weight", &t.weight}, {"codes", &t.codes.codes}, {"output", &t.output}});
+  check_regions_apart(check, t.saved->memory, saved, t.scratch, scratch);
+}
+
+}  // namespace
+
+void check_region(const LinearPlan& plan, const char* what, const MemoryRegion& region, std::size_t bytes) {
+  if (bytes == 0) return;
+  const auto refuse = [&](const std::string& message) {
+    refuse_argument(fmt::format("{} {}", plan.subject, what).c_str(), message);
+  };
+  if (region.data == nullptr) {
+    refuse(fmt::format("is missing; it must have {} bytes: the plan tells how much memory a call needs", bytes));
+  }
+  if (region.bytes < bytes) {
+    refuse(fmt::format("has {} bytes, but needs {}: the plan tells how much memory a call needs", region.bytes, bytes));
+  }
+  if (reinterpret_cast<std::uintptr_t>(region.data) % kLinearAlignment != 0) {
+    refuse(
+        fmt::format("begins at {}, but must begin at a multiple of {} bytes", fmt::ptr(region.data), kLinearAlignment));
+  }
+}
+
+void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
+                           const Stream& stream, bool weight_is_given) {
+  const Checker check(plan, backend);
+  const auto [in, out, bias] = plan.shape;
+  check.stream(backend, stream);
+  check_input(check, t);
+  const NamedTensor input{"input", &t.input};
+  const NamedTensor weight{"weight", &t.weight};
+  const NamedTensor output{"output", &t.output};
+  const bool has_weight = weight_is_given || plan.output_reads_weight();
+  if (has_weight) check.dtype(weight, {*plan.dtypes.weight}, weight_dtype(plan));
+  check.dtype(output, {plan.dtypes.input}, ", as input is");
+  if (has_weight) check.shape(weight, out, in, "[out_features, in_features]");
+  check.shape(output, t.input.rows, out, "[rows of input, out_features]");
+  check.memory(input);
+  if (has_weight) check.memory(weight);
+  check.memory(output);
+  check_bias(check, t);
+  check.disjoint(output, {input, weight, {"bias", &t.bias}});
+  check.inputs(kPrologueInputs, plan.fusion.prologue, t.prologue_inputs, t.input.rows, in);
+  check.inputs(kEpilogueInputs, plan.fusion.epilogue, t.epilogue_inputs, t.input.rows, out);
+  for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
+    check.disjoint_from_input(output, "an input of the prologue", t.prologue_inputs[i]);
+    check.disjoint_from_input(output, "an input of the epilogue", t.epilogue_inputs[i]);
+  }
+}
+
+void check_backward_tensors(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& t,
+                            const Stream& stream) {
+  const Checker check(plan, backend);
+  check.stream(backend, stream);
+  check_stamp(check, t.saved);
+  check_gradients(check, t);
+  check_results_apart(check, t);
+}
+
+void check_linear_forward(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
+                          const LinearRun& run) {
+  const Checker check(plan, backend);
+  check_forward_tensors(plan, backend, t, run.stream, is_given(t.weight));
+  if (t.weight_into) {
+    check_weight_cast(plan, backend, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
+  } else if (!plan.output_reads_weight()) {
+    check.codes({"codes.codes", &t.codes.codes}, plan.shape.out_features, plan.shape.in_features,
+                {"codes.factors", &t.codes.factors}, plan.weight.spec.scale);
+  }
+  const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
+  check.scale("input", plan.input_of(pass), t.scales.input);
+  check_forward_memory(check, t, run, pass);
+}
+
+void check_linear_recompute(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
+                            const LinearRun& run) {
+  const Checker check(plan, backend);
+  if (t.saved == nullptr) check.refuse("saved", "is missing; it is what recompute makes");
+  if (plan.recomputes_output()) return check_linear_forward(plan, backend, t, run);
+  check.stream(backend, run.stream);
+  check_input(check, t);
+  check.memory({"input", &t.input});
+  check.inputs(kPrologueInputs, plan.fusion.prologue, t.prologue_inputs, t.input.rows, plan.shape.in_features);
+  check.scale("input", plan.input_of(LinearPass::recompute), t.scales.input);
+  if (t.weight_into) {
+    check_weight_cast(plan, backend, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
+  }
+  check_forward_memory(check, t, run, LinearPass::recompute);
+}
+
+void check_linear_backward(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& t,
+                           const LinearRun& run) {
+  const Checker check(plan, backend);
+  check_backward_tensors(plan, backend, t, run.stream);
+  check_read_again(check, t);
+  check_codes_of_backward(check, t);
+  const LinearGradients wants = wanted(t);
+  check.scale("grad_output", plan.grad_output_of(wants).cast, t.scales.grad_output);
+  if (wants.weight) check.scale("input", plan.input_again, t.scales.input);
+  if (wants.input && !is_given(t.codes.transposed)) check.scale("weight", plan.weight_again, t.scales.weight);
+  if (plan.grad_output_of(wants).folds) check.one(t.scales);
+  const std::size_t saved = plan.saved_memory(t.saved->tokens).bytes;
+  const std::size_t scratch = plan.backward_scratch(t.saved->tokens, wants, observes_values(run)).bytes;
+  check_region(plan, "saved", t.saved->memory, saved);
+  check_region(plan, "scratch", t.scratch, scratch);
+  check_regions_apart(check, t.saved->memory, saved, t.scratch, scratch);
+  const std::initializer_list<NamedTensor> tensors{{"grad_output", &t.grad_output},
+                                                   {"grad_input", &t.grad_input},
+                                                   {"grad_weight", &t.grad_weight},
+                                                   {"grad_bias", &t.grad_bias}};
+  check_apart(check, "scratch", t.scratch, scratch, tensors);
+  check_apart(check, "saved", t.saved->memory, saved, tensors);
+}
+
+void check_weight_cast(const LinearPlan& plan, const Backend& backend, const WeightCastTensors& t,
+                       const LinearRun& run) {
+  const Checker check(plan, backend);
+  check.stream(backend, run.stream);
+  if (!plan.weight.any) return;
+  check.all({"weight", &t.weight}, *plan.dtypes.weight, ", the plan's dtype", plan.shape.out_features,
+            plan.shape.in_features, "[out_features, in_features]");
+  check.scale("weight", plan.weight, t.scale);
+  const std::size_t bytes = plan.weight_memory().bytes;
+  check_region(plan, "into", t.into, bytes);
+  check_apart(check, "into", t.into, bytes, {{"weight", &t.weight}});
+}
+
+}  // namespace ingot

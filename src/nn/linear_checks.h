@@ -1,0 +1,31 @@
+// What the functions of linear_functions.h ask of their arguments before anything is enqueued. Float8Linear, whose
+// memory is its own, asks it of the tensors only.
+#pragma once
+
+#include <cstddef>
+
+#include "ingot/nn/linear_functions.h"
+
+namespace ingot {
+
+// Streams, and the tensors of the caller that are given or must be. weight_is_given: also checks a weight that this
+// forward does not read.
+void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,
+                           const Stream& stream, bool weight_is_given);
+// Also asks for saved memory of a forward of this plan.
+void check_backward_tensors(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& tensors,
+                            const Stream& stream);
+
+// All arguments: those, and codes, scales and memory.
+void check_linear_forward(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,
+                          const LinearRun& run);
+void check_linear_recompute(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,
+                            const LinearRun& run);
+void check_linear_backward(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& tensors,
+                           const LinearRun& run);
+void check_weight_cast(const LinearPlan& plan, const Backend& backend, const WeightCastTensors& tensors,
+                       const LinearRun& run);
+// Memory of at least that size, aligned.
+void check_region(const LinearPlan& plan, const char* what, const MemoryRegion& region, std::size_t bytes);
+
+}  // namespace ingot

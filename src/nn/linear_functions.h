@@ -1,0 +1,146 @@
+// A linear layer as functions of tensors: they keep nothing between calls and allocate nothing. All memory is the
+// caller's, its sizes and places are the plan's (linear_plan.h), so any number of forwards may come before a backward,
+// on any threads and streams.
+//
+//   const LinearPlan plan = linear_plan({.name = "wq", .config = rowwise(), .shape = {K, N}});
+//   const Float8View codes = cast_weight(plan, backend, {.weight = w, .into = weight_region}, {stream});
+//   LinearSaved saved{.memory = saved_region};
+//   linear_forward(plan, backend, {.input = x, .output = y, .codes = codes, .saved = &saved, .scratch = s}, {stream});
+//   linear_backward(plan, backend, {.saved = &saved, .grad_output = gy, .grad_input = gx, .grad_weight = gw,
+//                                   .codes = codes, .scratch = s}, {stream});
+//
+// Errors: Error{invalid_argument} that names the layer and the tensor, before anything is enqueued; then those of the
+// backend. What a host cannot see is the caller's to keep: that saved memory and the tensors that backward reads again
+// still hold what forward left there, and that no two calls that may run at once share scratch or saved memory.
+//
+// A weight that is frozen, gathered or kept in FP8 is given as codes and factors alone; see docs/stateless_layers.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "ingot/nn/float8_tensor.h"
+#include "ingot/nn/linear_plan.h"
+#include "ingot/nn/observer.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/stream.h"
+
+namespace ingot {
+
+struct LinearRun {
+  Stream& stream;
+  // linear_backward() multiplies grad_weight here beside grad_input, if both are wanted. It leaves this stream behind
+  // the work so far, but does not wait for it: call stream.wait_for(side) before grad_weight, the scratch or what is
+  // read for it is used again, also after an error. Not for runs with an observer.
+  Stream* side = nullptr;
+  LayerObserver* observer = nullptr;
+};
+
+// The scale of a cast whose Scaling is delayed or fixed.
+struct LinearScale {
+  Tensor scale{};  // f32[1], read
+  Tensor amax{};   // f32[1], raised to the largest |value|; not for fixed scales
+};
+
+// Those that the config lacks stay default tensors.
+struct LinearScales {
+  LinearScale input{};
+  LinearScale weight{};
+  LinearScale grad_output{};
+  Tensor one{};  // f32[1]: 1, for folded factors
+};
+
+// The constants among a plan's scales: the fixed ones, and 1 where factors are folded. They are copied from the host,
+// so make them once and not within a captured step. `into` has at least kLinearConstantBytes.
+inline constexpr std::size_t kLinearConstantBytes = 4 * kLinearAlignment;
+LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into, Stream& stream);
+
+struct WeightCastTensors {
+  Tensor weight;  // [N, K]
+  MemoryRegion into{};
+  LinearScale scale{};
+};
+
+// Casts the weight for all GEMMs that read its codes, and returns them as views of `into`.
+Float8View cast_weight(const LinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
+                       const LinearRun& run);
+// Where cast_weight() writes, without a call.
+Float8View weight_codes(const LinearPlan& plan, const MemoryRegion& region, Device device);
+
+// What a forward leaves for its backward: memory of the caller, and a stamp by which backward recognises it.
+struct LinearSaved {
+  MemoryRegion memory{};
+  // The stamp; forward and recompute write it.
+  std::uint64_t plan = 0;
+  std::int64_t tokens = 0;
+  bool kept = false;
+};
+
+// As LinearForward (float8_linear.h), with M = input.rows.
+struct LinearForwardTensors {
+  Tensor input;
+  Tensor weight{};  // only if plan.output_reads_weight(), or to be cast
+  Tensor bias{};
+  Tensor output;
+  PointwiseTensors prologue_inputs{};
+  PointwiseTensors epilogue_inputs{};
+  Float8View codes{};  // the weight's, if the output GEMM is in FP8
+  // Instead of codes: casts `weight` into this memory behind the input, as cast_weight() does. weight_codes() has the
+  // views for backward.
+  std::optional<MemoryRegion> weight_into{};
+  Stream* codes_from = nullptr;  // forward waits for this stream's work so far just before it reads the codes
+  LinearScales scales{};
+  LinearSaved* saved = nullptr;  // null: keeps nothing
+  MemoryRegion scratch{};
+};
+
+// As LinearBackward, and what forward had, where it is read again.
+struct LinearBackwardTensors {
+  const LinearSaved* saved = nullptr;
+  Tensor grad_output;
+  Tensor grad_input{};
+  Tensor grad_weight{};
+  Tensor grad_bias{};
+  bool accumulate = false;
+  Tensor input{};   // only if plan.grad_weight_reads_input()
+  Tensor weight{};  // only if plan.grad_input_reads_weight(), and for OtherCodes::again no codes are given
+  Tensor output{};  // only if plan.gradient.of_output()
+  PointwiseTensors prologue_inputs{};  // only with `input`
+  PointwiseTensors epilogue_inputs{};
+  Float8View codes{};
+  LinearScales scales{};
+  MemoryRegion scratch{};
+};
+
+// Scratch: plan.forward_scratch(tokens, saved ? training : inference).
+void linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                    const LinearRun& run);
+// Makes what backward needs of a forward that kept nothing. Where plan.recomputes_output() this is linear_forward();
+// otherwise it takes input, prologue_inputs, scales.input, saved and scratch (of LinearPass::recompute), and
+// weight_into with weight.
+void linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                      const LinearRun& run);
+// The gradients that are given. Changes nothing that it reads, so it may be called again with the same saved memory.
+// Scratch: plan.backward_scratch(tokens, those gradients).
+void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
+                     const LinearRun& run);
+
+// The same without checks and without a range for the observer, for modules that have checked all their layers before
+// they run any.
+void enqueue_linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                            const LinearRun& run);
+void enqueue_linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                              const LinearRun& run);
+void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
+                             const LinearRun& run);
+Float8View enqueue_cast_weight(const LinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
+                               const LinearRun& run);
+
+// The values that the input's and grad_output's casts encode, into `values` of the input's dtype. A delayed scale
+// starts from their maximum. For plans with a prologue, and with an epilogue.
+void linear_input_values(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                         const Tensor& values, Stream& stream);
+void linear_gradient_values(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
+                            const Tensor& values, Stream& stream);
+
+}  // namespace ingot

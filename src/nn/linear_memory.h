@@ -1,0 +1,108 @@
+// Where the parts of a linear layer's memory lie. A LinearPlan tells it before anything runs, so that the memory can
+// come from anywhere: a layer's own buffers, a framework's allocator, the pool of a graph.
+//
+// There are four regions. Each begins at a multiple of kLinearAlignment, and so does each of its parts. A part that the
+// plan does not need has used = false.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/runtime/tensor.h"
+
+namespace ingot {
+
+inline constexpr std::size_t kLinearAlignment = 256;
+
+// Memory of the caller: at least `bytes` from `data`.
+struct MemoryRegion {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+// A tensor's place in a region.
+struct TensorPlace {
+  Dtype dtype = Dtype::f32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t row_stride = 0;  // in elements
+  std::size_t offset = 0;       // from the region's begin, in bytes
+  bool used = false;
+
+  // A default Tensor where the place is not used.
+  Tensor in(const MemoryRegion& region, Device device) const;
+  // From the first element to the end of the last.
+  std::size_t bytes() const;
+  bool operator==(const TensorPlace&) const = default;
+};
+
+// The weight's codes for the output GEMM, and transposed ones for grad_input's. They do not depend on the number of
+// tokens.
+struct LinearWeightMemory {
+  TensorPlace codes{};       // [N, K]
+  TensorPlace transposed{};  // [K, N]
+  TensorPlace factors{};
+  TensorPlace transposed_factors{};
+  TensorPlace amax{};  // f32[1], written and not used: where the scale is fixed
+  std::size_t bytes = 0;
+
+  std::array<TensorPlace, 5> parts() const { return {codes, transposed, factors, transposed_factors, amax}; }
+};
+
+// What forward keeps for backward.
+struct LinearSavedMemory {
+  TensorPlace input_transposed{};  // [K, M]: the input's codes for grad_weight
+  TensorPlace input_factors{};
+  TensorPlace input_values{};   // [M, K]: a prologue's values, for a grad_weight in high precision
+  TensorPlace preactivation{};  // [M, N]: where the epilogue is differentiated
+  std::size_t bytes = 0;
+
+  std::array<TensorPlace, 4> parts() const { return {input_transposed, input_factors, input_values, preactivation}; }
+  // The bytes of the tensors themselves, without what lies between them.
+  std::size_t bytes_of_parts() const;
+};
+
+// Used within one forward.
+struct LinearForwardScratch {
+  TensorPlace input_codes{};  // [M, K]
+  TensorPlace input_factors{};
+  TensorPlace input_values{};  // [M, K]: a prologue's values, for an output GEMM in high precision
+  TensorPlace observed{};      // [M, K]: the same, where only an observer wants them
+  TensorPlace amax{};          // f32[1], written and not used: where the scale is fixed
+  std::size_t bytes = 0;
+
+  std::array<TensorPlace, 5> parts() const { return {input_codes, input_factors, input_values, observed, amax}; }
+};
+
+// Used within one backward.
+struct LinearBackwardScratch {
+  TensorPlace codes{};       // [M, N]: grad_output's, for grad_input
+  TensorPlace transposed{};  // [N, M]: for grad_weight
+  TensorPlace factors{};
+  TensorPlace transposed_factors{};
+  TensorPlace values{};            // [M, N]: grad_output times the epilogue's derivative
+  TensorPlace input_transposed{};  // [K, M]: the input cast again
+  TensorPlace input_factors{};
+  TensorPlace weight_transposed{};  // [K, N]: the weight cast again
+  TensorPlace weight_factors{};
+  TensorPlace observed{};        // [M, N]: as LinearForwardScratch::observed
+  TensorPlace observed_input{};  // [M, K]
+  TensorPlace amaxes{};          // f32[3], written and not used: of grad_output, input and weight with fixed scales
+  std::size_t bytes = 0;
+
+  std::array<TensorPlace, 12> parts() const {
+    return {codes,         transposed,        factors,        transposed_factors, values,         input_transposed,
+            input_factors, weight_transposed, weight_factors, observed,           observed_input, amaxes};
+  }
+};
+
+struct LinearMemory {
+  LinearWeightMemory weight{};
+  LinearSavedMemory saved{};
+  LinearForwardScratch forward{};
+  LinearBackwardScratch backward{};
+};
+
+}  // namespace ingot

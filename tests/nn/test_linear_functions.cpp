@@ -1,0 +1,513 @@
+// The linear layer as functions, on the CPU reference: Float8Linear's bits and calls, forwards and backwards in any
+// order and on any thread, weights in FP8 and in other dtypes, and every refusal.
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ingot/nn/float8_linear.h"
+#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/error.h"
+#include "nn/counting_backend.h"
+#include "nn/function_case.h"
+#include "support/expect_error.h"
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+constexpr CaseShape kShape{9, 33, 24};
+constexpr LinearShape kLinear{kShape.in_features, kShape.out_features, true};
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  Stream stream{*backend};
+
+  LinearCase make(unsigned seed, const LinearConfig& config, Dtype dtype = Dtype::bf16) {
+    const Dtype bias = bias_dtype_of(config, dtype);
+    return {make_inputs(kShape, dtype, bias, seed), dtype, bias, *backend, stream};
+  }
+  std::string refusal(const std::function<void()>& act) { return error_of(act, ErrorCode::invalid_argument); }
+};
+
+struct Fused {
+  const char* prologue;
+  const char* epilogue;
+};
+constexpr Fused kFused[] = {{"", ""},           {"silu(x) * up", ""}, {"", "silu(x)"},
+                            {"", "sigmoid(x)"}, {"", "x * gate"},     {"tanh(x)", "gelu(x)"}};
+
+LinearFusion fusion_of(const Fused& fused) {
+  LinearFusion fusion;
+  if (*fused.prologue != 0) fusion.prologue = parse_pointwise(fused.prologue);
+  if (*fused.epilogue != 0) fusion.epilogue = parse_pointwise(fused.epilogue);
+  return fusion;
+}
+
+// A case with the further inputs of an expression.
+struct FusedCase {
+  FusedCase(const LinearCase& of, const LinearFusion& fusion, Dtype dtype, Backend& backend, Stream& stream)
+      : up(Random(8).normal(kShape.tokens, kShape.in_features, dtype), dtype, backend, stream),
+        gate(Random(9).normal(kShape.tokens, kShape.out_features, dtype), dtype, backend, stream),
+        forward(of.forward(true)) {
+    if (!fusion.prologue.inputs().empty()) forward.prologue_inputs[0] = up;
+    if (!fusion.epilogue.inputs().empty()) forward.epilogue_inputs[0] = gate;
+  }
+  DeviceMatrix up, gate;
+  LinearForward forward;
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(linear_functions, Fixture)
+
+// A delayed layer's second step, so that its scales are there: the first one also starts them.
+BOOST_AUTO_TEST_CASE(give_the_layers_bits_by_the_same_calls) {
+  for (const LinearConfig& config : every_config()) {
+    for (const Dtype dtype : kHighPrecisionDtypes) {
+      for (const Fused& fused : kFused) {
+        BOOST_TEST_CONTEXT(print(config) << ", " << name(dtype) << " [" << fused.prologue << "] [" << fused.epilogue
+                                         << "]") {
+          CountingBackend counting(*backend, &stream);
+          Stream on(counting);
+          const LinearFusion fusion = fusion_of(fused);
+          LinearCase device(make_inputs(kShape, dtype, bias_dtype_of(config, dtype), 1), dtype,
+                            bias_dtype_of(config, dtype), counting, on);
+          const FusedCase tensors(device, fusion, dtype, counting, on);
+          DelayedScaling delayed(counting);
+          Float8Linear layer(counting, kLinear, config, {.fusion = fusion, .delayed = &delayed});
+          for (int step = 0; step < 2; ++step) {
+            counting.calls.clear();
+            layer.weight_changed();
+            layer.forward(tensors.forward, on);
+            layer.backward(device.backward(true), on);
+          }
+          const std::vector<std::string> calls = counting.calls;
+          const std::vector<std::uint8_t> bytes = device.result_bytes(on);
+
+          FunctionLayer functions({.config = config, .shape = kLinear, .dtypes = {dtype}, .fusion = fusion}, counting,
+                                  on);
+          functions.use(delayed);
+          FunctionSaved kept(functions.plan, kShape.tokens, counting, on);
+          device.poison_results(on);
+          counting.calls.clear();
+          functions.forward(tensors.forward, &kept.saved, on, true);
+          functions.backward(device.backward(true), tensors.forward, kept.saved, on);
+          BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
+          BOOST_TEST((device.result_bytes(on) == bytes));
+          BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == layer.saved_bytes());
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(three_forwards_may_come_before_three_backwards) {
+  for (const LinearConfig& config : every_config()) {
+    BOOST_TEST_CONTEXT(print(config)) {
+      const LinearFusion fusion = fusion_of({"tanh(x)", "silu(x)"});
+      DelayedScaling delayed(*backend);
+      Float8Linear one_by_one(*backend, kLinear, config, {.fusion = fusion, .delayed = &delayed});
+      FunctionLayer functions({.config = config, .shape = kLinear, .fusion = fusion}, *backend, stream);
+      std::vector<LinearCase> batches;
+      for (unsigned seed = 1; seed <= 3; ++seed) batches.push_back(make(seed, config));
+      const DeviceMatrix& weight = batches[0].weight;
+      const auto forward_of = [&](std::size_t i) {
+        LinearForward tensors = batches[i].forward(true);
+        tensors.weight = weight;
+        return tensors;
+      };
+      std::vector<std::vector<std::uint8_t>> expected;
+      for (std::size_t i = 0; i < 3; ++i) {
+        one_by_one.forward(forward_of(i), stream);
+        one_by_one.backward(batches[i].backward(true), stream);
+        expected.push_back(batches[i].result_bytes(stream));
+      }
+      functions.use(delayed);
+      functions.cast_weight(weight, stream);
+      std::array<std::size_t, 3> order{0, 1, 2};
+      do {
+        std::vector<FunctionSaved> kept;
+        kept.reserve(3);
+        for (std::size_t i = 0; i < 3; ++i) {
+          batches[i].poison_results(stream);
+          kept.emplace_back(functions.plan, kShape.tokens, *backend, stream);
+          functions.forward(forward_of(i), &kept[i].saved, stream);
+        }
+        for (const std::size_t i : order) {
+          functions.backward(batches[i].backward(true), forward_of(i), kept[i].saved, stream);
+        }
+        for (std::size_t i = 0; i < 3; ++i) BOOST_TEST((batches[i].result_bytes(stream) == expected[i]));
+      } while (std::ranges::next_permutation(order).found);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(eight_threads_share_a_plan_and_a_weight) {
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == "delayed") continue;  // its maxima are one tensor, which its callers order
+    BOOST_TEST_CONTEXT(recipe.name) {
+      FunctionLayer functions({.config = recipe.config, .shape = kLinear, .fusion = fusion_of({"", "silu(x)"})},
+                              *backend, stream);
+      const LinearCase shared = make(1, recipe.config);
+      functions.cast_weight(shared.weight, stream);
+      constexpr std::size_t kThreads = 8;
+      std::vector<LinearCase> batches;
+      for (unsigned i = 0; i < kThreads; ++i) batches.push_back(make(i + 1, recipe.config));
+      const auto step = [&](std::size_t i) {
+        Stream own(*backend);
+        LinearForward tensors = batches[i].forward(true);
+        tensors.weight = shared.weight;
+        FunctionSaved kept(functions.plan, kShape.tokens, *backend, own);
+        functions.forward(tensors, &kept.saved, own);
+        functions.backward(batches[i].backward(true), tensors, kept.saved, own);
+      };
+      std::vector<std::vector<std::uint8_t>> expected;
+      for (std::size_t i = 0; i < kThreads; ++i) {
+        step(i);
+        expected.push_back(batches[i].result_bytes(stream));
+        batches[i].poison_results(stream);
+      }
+      std::vector<std::thread> threads;
+      for (std::size_t i = 0; i < kThreads; ++i) threads.emplace_back(step, i);
+      for (std::thread& thread : threads) thread.join();
+      for (std::size_t i = 0; i < kThreads; ++i) BOOST_TEST((batches[i].result_bytes(stream) == expected[i]));
+    }
+  }
+}
+
+// A forward that kept nothing is computed again while another's backward is still to come.
+BOOST_AUTO_TEST_CASE(a_forward_is_computed_again_between_others) {
+  for (const LinearConfig& config : every_config()) {
+    for (const Fused& fused : {kFused[0], kFused[2], kFused[5], Fused{"tanh(x)", "sigmoid(x)"}}) {
+      BOOST_TEST_CONTEXT(print(config) << " [" << fused.prologue << "] [" << fused.epilogue << "]") {
+        const LinearFusion fusion = fusion_of(fused);
+        DelayedScaling delayed(*backend);
+        Float8Linear layer(*backend, kLinear, config, {.fusion = fusion, .delayed = &delayed});
+        FunctionLayer functions({.config = config, .shape = kLinear, .fusion = fusion}, *backend, stream);
+        LinearCase first = make(1, config);
+        LinearCase second = make(2, config);
+        LinearForward of_second = second.forward(true);
+        of_second.weight = first.weight;
+        layer.forward(first.forward(true), stream);
+        layer.backward(first.backward(true), stream);
+        const std::vector<std::uint8_t> of_first = first.result_bytes(stream);
+        layer.forward(of_second, stream);
+        layer.backward(second.backward(true), stream);
+        const std::vector<std::uint8_t> expected = second.result_bytes(stream);
+
+        functions.use(delayed);
+        functions.cast_weight(first.weight, stream);
+        first.poison_results(stream);
+        second.poison_results(stream);
+        FunctionSaved kept_1(functions.plan, kShape.tokens, *backend, stream);
+        FunctionSaved kept_2(functions.plan, kShape.tokens, *backend, stream);
+        functions.forward(of_second, nullptr, stream);
+        functions.forward(first.forward(true), &kept_1.saved, stream);
+        functions.recompute(of_second, kept_2.saved, stream);
+        functions.backward(first.backward(true), first.forward(true), kept_1.saved, stream);
+        functions.backward(second.backward(true), of_second, kept_2.saved, stream);
+        BOOST_TEST((first.result_bytes(stream) == of_first));
+        BOOST_TEST((second.result_bytes(stream) == expected));
+      }
+    }
+  }
+}
+
+// No high-precision weight is there at all: grad_input is that of the layer whose weight gave the codes.
+BOOST_AUTO_TEST_CASE(a_frozen_weight_is_codes_and_factors) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), rowwise_folded(), blockwise()}) {
+    BOOST_TEST_CONTEXT(print(config)) {
+      LinearCase device = make(1, config);
+      Float8Linear layer(*backend, kLinear, config);
+      layer.forward(device.forward(true), stream);
+      layer.backward({.grad_output = device.grad_output, .grad_input = device.grad_input}, stream);
+      const std::vector<std::uint8_t> output = device.output.bytes(stream);
+      const std::vector<std::uint8_t> grad_input = device.grad_input.bytes(stream);
+
+      FunctionLayer functions({.name = "base", .config = config, .shape = kLinear, .grad_weight = false}, *backend,
+                              stream);
+      functions.cast_weight(device.weight, stream);
+      BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes == 0U);
+      FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+      device.poison_results(stream);
+      LinearForward without = device.forward(true);
+      without.weight = {};
+      functions.forward(without, &kept.saved, stream);
+      functions.backward({.grad_output = device.grad_output, .grad_input = device.grad_input}, {}, kept.saved, stream);
+      BOOST_TEST((device.output.bytes(stream) == output));
+      BOOST_TEST((device.grad_input.bytes(stream) == grad_input));
+      BOOST_TEST(refusal([&] {
+                   functions.backward({.grad_output = device.grad_output, .grad_weight = device.grad_weight}, without,
+                                      kept.saved, stream);
+                 }) ==
+                 "linear \"base\" grad_weight: is given, but the plan was made without it, so forward kept nothing for "
+                 "it: set LinearPlanOptions::grad_weight");
+    }
+  }
+}
+
+// Codes of the weight that the caller transposed once stand in for the cast of OtherCodes::again.
+BOOST_AUTO_TEST_CASE(a_weight_that_would_be_cast_again_may_be_given_in_fp8) {
+  LinearConfig again = rowwise();
+  again.weight = OtherCodes::again;
+  LinearCase device = make(1, again);
+  Float8Linear layer(*backend, kLinear, again);
+  layer.forward(device.forward(true), stream);
+  layer.backward({.grad_output = device.grad_output, .grad_input = device.grad_input}, stream);
+  const std::vector<std::uint8_t> grad_input = device.grad_input.bytes(stream);
+
+  FunctionLayer both({.config = rowwise(), .shape = kLinear}, *backend, stream);
+  both.cast_weight(device.weight, stream);
+  FunctionLayer functions({.config = again, .shape = kLinear, .grad_weight = false}, *backend, stream);
+  functions.codes = both.codes;
+  FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+  device.poison_results(stream);
+  LinearForward without = device.forward(true);
+  without.weight = {};
+  functions.forward(without, &kept.saved, stream);
+  functions.backward({.grad_output = device.grad_output, .grad_input = device.grad_input}, {}, kept.saved, stream);
+  BOOST_TEST((device.grad_input.bytes(stream) == grad_input));
+}
+
+BOOST_AUTO_TEST_CASE(an_f32_weight_is_cast_beside_a_bf16_input) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), rowwise_folded(), blockwise()}) {
+    BOOST_TEST_CONTEXT(print(config)) {
+      const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1);
+      const Matrix f32_weight = Random(3).weight(kShape.out_features, kShape.in_features, Dtype::f32);
+      const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+      const DeviceMatrix weight(f32_weight, Dtype::f32, *backend, stream);
+      const auto grad_weight =
+          DeviceMatrix::poisoned(kShape.out_features, kShape.in_features, Dtype::f32, *backend, stream);
+      FunctionLayer functions({.config = config, .shape = kLinear, .dtypes = {Dtype::bf16, Dtype::f32}}, *backend,
+                              stream);
+      FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+      LinearForward tensors = device.forward(true);
+      tensors.weight = weight;
+      functions.forward(tensors, &kept.saved, stream, true);
+      functions.backward(
+          {.grad_output = device.grad_output, .grad_input = device.grad_input, .grad_weight = grad_weight}, tensors,
+          kept.saved, stream);
+      check_within(device.output.read(stream), expected_output(config, host.input, f32_weight, &host.bias, Dtype::bf16),
+                   "output");
+      check_within(device.grad_input.read(stream),
+                   expected_grad_input(config, host.grad_output, f32_weight, Dtype::bf16), "grad_input");
+      check_within(grad_weight.read(stream), expected_grad_weight(config, host.grad_output, host.input, Dtype::f32),
+                   "grad_weight");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(streams_are_ordered_where_the_caller_asks) {
+  CountingBackend counting(*backend, &stream);
+  Stream on(counting);
+  Stream side(counting);
+  const LinearCase device(make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, counting, on);
+  FunctionLayer functions({.config = rowwise(), .shape = kLinear}, counting, on);
+  FunctionSaved kept(functions.plan, kShape.tokens, counting, on);
+  functions.cast_weight(device.weight, side);
+  const PoisonedRegion scratch(functions.plan.memory(kShape.tokens).forward.bytes, counting, on);
+  LinearForwardTensors forward = functions.forward_tensors(device.forward(true), &kept.saved, scratch);
+  forward.codes_from = &side;
+  linear_forward(functions.plan, counting, forward, {.stream = on});
+  using Streams = std::vector<const Stream*>;
+  BOOST_TEST(counting.streams == (Streams{&side, &on, &on}), boost::test_tools::per_element());
+  BOOST_TEST(counting.waiting == Streams{&on}, boost::test_tools::per_element());
+  BOOST_TEST(counting.awaited == Streams{&side}, boost::test_tools::per_element());
+  counting.streams.clear();
+  counting.waiting.clear();
+  const PoisonedRegion more(functions.plan.memory(kShape.tokens).backward.bytes, counting, on);
+  linear_backward(functions.plan, counting,
+                  functions.backward_tensors(device.backward(true), device.forward(true), kept.saved, more),
+                  {.stream = on, .side = &side});
+  BOOST_TEST(counting.streams == (Streams{&on, &on, &side}), boost::test_tools::per_element());
+  BOOST_TEST(counting.waiting == Streams{&side}, boost::test_tools::per_element());
+}
+
+// ---- refusals ------------------------------------------------------------------------------------------------------
+
+BOOST_AUTO_TEST_CASE(saved_memory_must_be_that_of_the_forward) {
+  CountingBackend counting(*backend, &stream);
+  Stream on(counting);
+  const LinearCase device(make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, counting, on);
+  FunctionLayer functions({.name = "wq", .config = tensorwise(), .shape = kLinear}, counting, on);
+  functions.cast_weight(device.weight, on);
+  const LinearForward forward = device.forward(true);
+  FunctionSaved kept(functions.plan, kShape.tokens, counting, on);
+  const auto backward = [&](const LinearSaved& saved) {
+    return refusal([&] { functions.backward(device.backward(true), forward, saved, on); });
+  };
+  BOOST_TEST(backward(kept.saved) ==
+             "linear \"wq\" backward: has no forward() before it that kept what it needs: run forward() first, or "
+             "recompute()");
+  functions.forward(forward, &kept.saved, on);
+  counting.calls.clear();
+
+  LinearSaved of_other = kept.saved;
+  of_other.plan = linear_plan({.name = "wk", .config = tensorwise(), .shape = kLinear}).identity;
+  BOOST_TEST(backward(of_other) ==
+             "linear \"wq\" saved: was written by a forward of another plan: give this backward what its own forward "
+             "kept");
+  LinearSaved of_fewer = kept.saved;
+  of_fewer.tokens = 8;
+  BOOST_TEST(backward(of_fewer) ==
+             "linear \"wq\" grad_output: is bf16[9, 24] on cpu, but must be [8, 24] = [rows of the last forward's "
+             "input, out_features]");
+  LinearSaved small = kept.saved;
+  small.memory.bytes -= 1;
+  const std::string bytes = std::to_string(kept.saved.memory.bytes);
+  BOOST_TEST(backward(small) == "linear \"wq\" saved: has " + std::to_string(small.memory.bytes) +
+                                    " bytes, but needs " + bytes + ": the plan tells how much memory a call needs");
+  LinearSaved crooked = kept.saved;
+  crooked.memory.data = static_cast<char*>(crooked.memory.data) + 16;
+  BOOST_TEST(backward(crooked).find("but must begin at a multiple of 256 bytes") != std::string::npos);
+  LinearSaved gone = kept.saved;
+  gone.memory.data = nullptr;
+  BOOST_TEST(backward(gone) == "linear \"wq\" saved: is missing; it must have " + bytes +
+                                   " bytes: the plan tells how much memory a call "
+                                   "needs");
+  LinearSaved none;
+  BOOST_TEST(refusal([&] { functions.forward(forward, &none, on); }).starts_with("linear \"wq\" saved: is missing"));
+  BOOST_TEST(counting.calls.empty());  // nothing was launched
+
+  // A forward that fails leaves nothing to go back to.
+  counting.gemm_fails = true;
+  BOOST_CHECK_THROW(functions.forward(forward, &kept.saved, on), Error);
+  counting.gemm_fails = false;
+  BOOST_TEST(backward(kept.saved).find("has no forward() before it") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(memory_must_be_apart) {
+  const LinearCase device = make(1, tensorwise());
+  FunctionLayer functions({.name = "wq", .config = tensorwise(), .shape = kLinear}, *backend, stream);
+  functions.cast_weight(device.weight, stream);
+  FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+  const LinearMemory memory = functions.plan.memory(kShape.tokens);
+  const PoisonedRegion scratch(memory.forward.bytes + memory.backward.bytes + memory.saved.bytes, *backend, stream);
+  const LinearPlan& plan = functions.plan;
+  LinearForwardTensors forward = functions.forward_tensors(device.forward(true), &kept.saved, scratch);
+  LinearSaved within{.memory = scratch};
+  forward.saved = &within;
+  BOOST_TEST(refusal([&] { linear_forward(plan, *backend, forward, {.stream = stream}); }) ==
+             "linear \"wq\" saved: overlaps the scratch: give it memory of its own");
+  forward.saved = &kept.saved;
+  forward.input.data = MemoryRegion(scratch).data;
+  BOOST_TEST(refusal([&] { linear_forward(plan, *backend, forward, {.stream = stream}); }) ==
+             "linear \"wq\" scratch: overlaps input: give it memory of its own");
+  forward.input = device.input;
+  linear_forward(plan, *backend, forward, {.stream = stream});
+  LinearBackwardTensors backward =
+      functions.backward_tensors(device.backward(true), device.forward(true), kept.saved, scratch);
+  backward.grad_weight.data = kept.saved.memory.data;
+  BOOST_TEST(refusal([&] { linear_backward(plan, *backend, backward, {.stream = stream}); }) ==
+             "linear \"wq\" saved: overlaps grad_weight: give it memory of its own");
+  backward.grad_weight = device.grad_weight;
+  backward.scratch.bytes = 0;
+  BOOST_TEST(refusal([&] {
+               linear_backward(plan, *backend, backward, {.stream = stream});
+             }).starts_with("linear \"wq\" scratch: has 0 bytes, but needs "));
+}
+
+BOOST_AUTO_TEST_CASE(codes_come_with_their_factors) {
+  const LinearCase device = make(1, rowwise());
+  FunctionLayer functions({.name = "wq", .config = rowwise(), .shape = kLinear}, *backend, stream);
+  functions.cast_weight(device.weight, stream);
+  const Float8View codes = functions.codes;
+  FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+  const auto forward_with = [&](const std::function<void(Float8View&)>& change) {
+    functions.codes = codes;
+    change(functions.codes);
+    return refusal([&] { functions.forward(device.forward(true), &kept.saved, stream); });
+  };
+  BOOST_TEST(
+      forward_with([](Float8View& view) { view = {}; }) ==
+      "linear \"wq\" codes.codes: is missing; it must be e4m3fn[24, 33]: cast_weight() makes codes of the weight");
+  BOOST_TEST(forward_with([](Float8View& view) { view.factors = {}; }) ==
+             "linear \"wq\" codes.factors: is missing; codes come with their factors, f32[1, 24], one for each row");
+  BOOST_TEST(forward_with([](Float8View& view) { view.factors.cols = 1; }) ==
+             "linear \"wq\" codes.factors: is f32[1, 1] on cpu, row stride 24, but must be [1, 24] = a factor for each "
+             "scale of the weight");
+  BOOST_TEST(forward_with([](Float8View& view) { view.codes.dtype = Dtype::e5m2; }) ==
+             "linear \"wq\" codes.codes: is e5m2, but must be e4m3fn, the weight's format");
+  functions.codes = codes;
+  functions.forward(device.forward(true), &kept.saved, stream);
+  functions.codes.transposed = {};
+  BOOST_TEST(refusal([&] { functions.backward(device.backward(true), device.forward(true), kept.saved, stream); }) ==
+             "linear \"wq\" codes.transposed: is missing; it must be e4m3fn[33, 24]: cast_weight() makes codes of the "
+             "weight");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_read_again_must_be_there) {
+  LinearConfig again = rowwise();
+  again.input = again.weight = OtherCodes::again;
+  const LinearCase device = make(1, again);
+  FunctionLayer functions({.name = "wq", .config = again, .shape = kLinear, .fusion = fusion_of({"", "sigmoid(x)"})},
+                          *backend, stream);
+  functions.cast_weight(device.weight, stream);
+  FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+  const LinearForward forward = device.forward(true);
+  functions.forward(forward, &kept.saved, stream);
+  const auto backward_with = [&](const std::function<void(LinearForward&)>& change) {
+    LinearForward of = forward;
+    change(of);
+    return refusal([&] { functions.backward(device.backward(true), of, kept.saved, stream); });
+  };
+  BOOST_TEST(backward_with([](LinearForward& of) { of.weight = {}; }) ==
+             "linear \"wq\" weight: is missing; it must be bf16: this config reads it again for grad_input");
+  BOOST_TEST(backward_with([](LinearForward& of) { of.input = {}; }) ==
+             "linear \"wq\" input: is missing; it must be bf16: this config reads it again for grad_weight");
+  BOOST_TEST(backward_with([](LinearForward& of) { of.output = {}; }) ==
+             "linear \"wq\" output: is missing; it must be bf16: the epilogue's derivative is computed from it");
+}
+
+BOOST_AUTO_TEST_CASE(scales_that_the_config_needs_must_be_there) {
+  const LinearCase device = make(1, tensorwise());
+  FunctionLayer functions({.name = "wq", .config = delayed(), .shape = kLinear}, *backend, stream);
+  BOOST_TEST(refusal([&] { functions.cast_weight(device.weight, stream); }) ==
+             "linear \"wq\" scales.weight.scale: is f32[0, 0] on cpu, but must be f32[1, 1] on cpu: a delayed scale is "
+             "the caller's");
+  LinearConfig config = tensorwise();
+  for (std::optional<Cast>* cast : {&config.output.a, &config.grad_weight.b}) {
+    (*cast)->scaling = Scaling::fixed;
+    (*cast)->scale = 8;
+  }
+  FunctionLayer fixed({.name = "wq", .config = config, .shape = kLinear}, *backend, stream);
+  fixed.cast_weight(device.weight, stream);
+  fixed.scales = {};
+  BOOST_TEST(refusal([&] { fixed.forward(device.forward(true), nullptr, stream); }) ==
+             "linear \"wq\" scales.input.scale: is f32[0, 0] on cpu, but must be f32[1, 1] on cpu: linear_constants() "
+             "makes fixed scales");
+  FunctionLayer folded({.name = "wq", .config = rowwise_folded(), .shape = kLinear}, *backend, stream);
+  folded.cast_weight(device.weight, stream);
+  FunctionSaved kept(folded.plan, kShape.tokens, *backend, stream);
+  folded.forward(device.forward(true), &kept.saved, stream);
+  folded.scales = {};
+  BOOST_TEST(refusal([&] { folded.backward(device.backward(true), device.forward(true), kept.saved, stream); }) ==
+             "linear \"wq\" scales.one: is missing; the config folds factors: linear_constants() makes it");
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_takes_tensors_of_its_own_dtypes) {
+  const LinearCase device = make(1, tensorwise());
+  FunctionLayer functions({.name = "wq", .config = tensorwise(), .shape = kLinear, .dtypes = {Dtype::f16}}, *backend,
+                          stream);
+  BOOST_TEST(refusal([&] { functions.forward(device.forward(true), nullptr, stream); }) ==
+             "linear \"wq\" input: is bf16, but must be f16, the plan's dtype");
+  const std::unique_ptr<Backend> other = make_cpu_backend(1);
+  Stream elsewhere(*other);
+  BOOST_TEST(refusal([&] {
+               linear_forward(functions.plan, *backend, functions.forward_tensors(device.forward(true), nullptr, {}),
+                              {.stream = elsewhere});
+             }) == "linear \"wq\" stream: belongs to another backend than the layer: make it from the layer's backend");
+  BOOST_TEST(refusal([&] {
+               linear_recompute(functions.plan, *backend, functions.forward_tensors(device.forward(true), nullptr, {}),
+                                {.stream = stream});
+             }) == "linear \"wq\" saved: is missing; it is what recompute makes");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,136 @@
+// Plans of linear layers: the places of their memory, their identity, and the layers that cannot exist.
+#include <boost/test/unit_test.hpp>
+
+#include <string>
+#include <vector>
+
+#include "ingot/nn/linear_plan.h"
+#include "ingot/nn/recipes.h"
+#include "ingot/runtime/error.h"
+#include "support/expect_error.h"
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+LinearPlan plan_of(const LinearConfig& config, const LinearFusion& fusion = {}, Dtype dtype = Dtype::bf16) {
+  return linear_plan({.name = "wq",
+                      .config = config,
+                      .shape = {.in_features = 70, .out_features = 600, .bias = true},
+                      .dtypes = {dtype},
+                      .fusion = fusion});
+}
+
+// Parts begin at multiples of 256 bytes, one behind the other, and end within the region.
+template <class Memory>
+void check_places(const Memory& memory) {
+  std::size_t end = 0;
+  for (const TensorPlace& part : memory.parts()) {
+    if (!part.used) continue;
+    BOOST_TEST(part.offset % kLinearAlignment == 0U);
+    BOOST_TEST(part.offset >= end);
+    BOOST_TEST(part.row_stride >= part.cols);
+    end = part.offset + part.bytes();
+  }
+  BOOST_TEST(memory.bytes >= end);
+  BOOST_TEST(memory.bytes < end + kLinearAlignment);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(plans)
+
+BOOST_AUTO_TEST_CASE(parts_lie_one_behind_the_other) {
+  for (const Recipe& recipe : recipes()) {
+    for (const char* const epilogue : {"", "silu(x)", "sigmoid(x)"}) {
+      LinearFusion fusion;
+      if (*epilogue != 0) fusion = {.prologue = parse_pointwise("tanh(x)"), .epilogue = parse_pointwise(epilogue)};
+      const LinearPlan plan = plan_of(recipe.config, fusion);
+      for (const std::int64_t tokens : {0, 1, 7, 64, 1000}) {
+        BOOST_TEST_CONTEXT(recipe.name << " [" << epilogue << "] " << tokens) {
+          const LinearMemory memory = plan.memory(tokens);
+          check_places(memory.weight);
+          check_places(memory.saved);
+          check_places(memory.forward);
+          check_places(memory.backward);
+          check_places(plan.forward_scratch(tokens, LinearPass::inference, true));
+          check_places(plan.forward_scratch(tokens, LinearPass::recompute));
+          for (const bool input : {false, true}) {
+            for (const bool weight : {false, true}) {
+              for (const bool bias : {false, true})
+                check_places(plan.backward_scratch(tokens, {input, weight, bias}, true));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Rows of codes start where tensor-core GEMMs load: multiples of 16 bytes, of 64 for long rows; short ones are dense.
+BOOST_AUTO_TEST_CASE(codes_have_the_pitch_of_tensor_cores) {
+  const LinearPlan plan = plan_of(rowwise());
+  const LinearMemory memory = plan.memory(600);
+  const TensorPlace codes{.dtype = Dtype::e4m3fn, .rows = 600, .cols = 70, .row_stride = 80, .offset = 0, .used = true};
+  BOOST_TEST((memory.forward.input_codes == codes));
+  BOOST_TEST(memory.weight.codes.row_stride == 80);
+  BOOST_TEST(memory.weight.transposed.row_stride == 640);
+  BOOST_TEST(memory.saved.input_transposed.row_stride == 640);
+  BOOST_TEST(plan.memory(33).saved.input_transposed.row_stride == 33);
+  BOOST_TEST(memory.saved.input_factors.cols == 70);
+  BOOST_TEST(memory.saved.bytes == 70U * 640 + 512);
+  BOOST_TEST(memory.saved.bytes_of_parts() == 69U * 640 + 600 + 70 * 4);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_needed_has_no_place) {
+  const LinearMemory high = plan_of(high_precision()).memory(100);
+  BOOST_TEST(high.weight.bytes + high.saved.bytes + high.forward.bytes + high.backward.bytes == 0U);
+  const LinearPlan plan = plan_of(tensorwise());
+  BOOST_TEST(plan.forward_scratch(100, LinearPass::recompute).bytes == 0U);
+  BOOST_TEST(plan.backward_scratch(100, {.input = false, .weight = false, .bias = true}).bytes == 0U);
+  BOOST_TEST(!plan.backward_scratch(100, {.input = false}).codes.used);
+}
+
+BOOST_AUTO_TEST_CASE(plans_are_values) {
+  const LinearPlan plan = plan_of(tensorwise());
+  const LinearPlan copy = plan;
+  BOOST_TEST(copy.identity == plan.identity);
+  BOOST_TEST(plan_of(tensorwise()).identity == plan.identity);
+  BOOST_TEST(plan_of(tensorwise(), {}, Dtype::f16).identity != plan.identity);
+  BOOST_TEST(plan_of(tensorwise(), {.epilogue = parse_pointwise("silu(x)")}).identity != plan.identity);
+  std::vector<std::uint64_t> all;
+  for (const Recipe& recipe : recipes()) all.push_back(plan_of(recipe.config).identity);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) BOOST_TEST(all[i] != all[j]);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(refuses_what_cannot_be) {
+  const auto refusal = [](const auto& act) { return error_of(act, ErrorCode::invalid_argument); };
+  BOOST_TEST(refusal([] {
+               linear_plan({.name = "wq", .shape = {-1, 4}});
+             }) == "linear \"wq\" in_features: is -1, but must be 0 or more");
+  BOOST_TEST(refusal([] {
+               linear_plan({.name = "wq", .shape = {4, -2}});
+             }) == "linear \"wq\" out_features: is -2, but must be 0 or more");
+  BOOST_TEST(refusal([] {
+               linear_plan({.name = "wq", .shape = {4, 4}, .dtypes = {Dtype::e4m3fn}});
+             }) == "linear \"wq\" dtypes: has e4m3fn for the input, but it must be f32 or bf16 or f16");
+  BOOST_TEST(refusal([] {
+               linear_plan({.name = "wq", .shape = {4, 4}, .dtypes = {Dtype::bf16, Dtype::f32}});
+             }) ==
+             "linear \"wq\" dtypes: has bf16 for the input and f32 for the weight, but the output GEMM is in high "
+             "precision, whose operands have one dtype: give the weight in bf16, or choose a recipe that casts it for "
+             "both of its GEMMs");
+  const LinearPlan plan = plan_of(tensorwise());
+  BOOST_TEST(refusal([&] { static_cast<void>(plan.memory(-3)); }) ==
+             "linear \"wq\" tokens: is -3, but must be 0 or more");
+  BOOST_TEST(refusal([&] { static_cast<void>(plan.memory(std::int64_t{1} << 60)); }) ==
+             "linear \"wq\" tokens: is 1152921504606846976, whose tensors no memory can hold");
+  LinearConfig mixed = tensorwise();
+  mixed.output.a.reset();
+  BOOST_CHECK_THROW(linear_plan({.config = mixed}), Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
