@@ -2,7 +2,6 @@
 // side ends, so a worker never outlives the command, and a worker that dies is noticed at once.
 #include "worker_processes.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -206,7 +205,7 @@ std::optional<JobResult> outcome(Worker& worker, bool speaks, milliseconds limit
   }
   if (Clock::now() < worker.deadline()) return std::nullopt;
   return worker.ended_because(
-      fmt::format("the process that compiled it was ended after {}", std::chrono::duration<double>(limit)));
+      fmt::format("the process that compiled it was ended after {:g}s", std::chrono::duration<double>(limit).count()));
 }
 
 }  // namespace
