@@ -273,7 +273,7 @@ void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
 
 void Float8Linear::start_scales_of_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors,
                                             Stream& stream) {
-  const LinearGradients wants{is_given(tensors.grad_input), is_given(tensors.grad_weight), is_given(tensors.grad_bias)};
+  const LinearGradients wants = wanted_gradients(tensors);
   if (plan.grad_output_of(wants).cast.any) {
     if (plan.fusion.epilogue) {
       start_scale_of_values(slots_.grad_output, tensors.grad_output, stream, [&](const Tensor& values) {
@@ -307,7 +307,7 @@ void Float8Linear::run_backward(LinearBackwardTensors& all, Stream& stream) {
   all.scales = {.grad_output = scale_of(constants_.grad_output, slots_.grad_output), .one = constants_.one};
   if (plan.input_again.any) all.scales.input = scale_of(constants_.input, slots_.input);
   if (plan.weight_again.any) all.scales.weight = scale_of(constants_.weight, slots_.weight);
-  const LinearGradients wants{is_given(all.grad_input), is_given(all.grad_weight), is_given(all.grad_bias)};
+  const LinearGradients wants = wanted_gradients(all);
   all.scratch = scratch(sizes(plan, saved_stamp_.tokens).backward[wants.index()], stream);
   const bool beside = wants.input && wants.weight && uses_side(saved_stamp_.tokens, stream);
   is_beside_ = beside;

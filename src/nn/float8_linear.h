@@ -169,7 +169,7 @@ class Float8Linear {
     int grad_output = -1;
   };
 
-  // The bytes that passes of so many tokens take, kept because most steps have as many tokens as the one before.
+  // How many bytes each pass needs for the tokens of the last step. Most steps have as many as the one before.
   struct Sizes {
     Dtype dtype = Dtype::bf16;
     std::int64_t tokens = -1;

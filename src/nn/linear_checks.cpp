@@ -176,10 +176,6 @@ const char* weight_dtype(const LinearPlan& plan) {
   return *plan.dtypes.weight == plan.dtypes.input ? ", as input is" : ", the plan's dtype";
 }
 
-LinearGradients wanted(const LinearBackwardTensors& t) {
-  return {.input = is_given(t.grad_input), .weight = is_given(t.grad_weight), .bias = is_given(t.grad_bias)};
-}
-
 void check_gradients(const Checker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const auto [in, out, bias] = plan.shape;
@@ -253,7 +249,7 @@ void check_read_again(const Checker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const auto [in, out, bias] = plan.shape;
   const std::int64_t tokens = t.saved->tokens;
-  const LinearGradients wants = wanted(t);
+  const LinearGradients wants = wanted_gradients(t);
   const bool codes_are_given = plan.weight_again.any && is_given(t.codes.transposed);
   if (wants.input && plan.grad_input_reads_weight() && !codes_are_given) {
     check.all({"weight", &t.weight}, *plan.dtypes.weight, ": this config reads it again for grad_input", out, in,
@@ -420,7 +416,7 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
   check_backward_tensors(plan, backend, t, run.stream);
   check_read_again(check, t);
   check_codes_of_backward(check, t);
-  const LinearGradients wants = wanted(t);
+  const LinearGradients wants = wanted_gradients(t);
   check.scale("grad_output", plan.grad_output_of(wants).cast, t.scales.grad_output);
   if (wants.weight) check.scale("input", plan.input_again, t.scales.input);
   if (wants.input && !is_given(t.codes.transposed)) check.scale("weight", plan.weight_again, t.scales.weight);

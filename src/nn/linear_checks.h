@@ -5,8 +5,17 @@
 #include <cstddef>
 
 #include "ingot/nn/linear_functions.h"
+#include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
+
+// The gradients that a LinearBackward or LinearBackwardTensors gives tensors for.
+template <class Tensors>
+LinearGradients wanted_gradients(const Tensors& tensors) {
+  return {.input = is_given(tensors.grad_input),
+          .weight = is_given(tensors.grad_weight),
+          .bias = is_given(tensors.grad_bias)};
+}
 
 // Streams, and the tensors of the caller that are given or must be. weight_is_given: also checks a weight that this
 // forward does not read.

@@ -81,8 +81,6 @@ Tensor element(const Tensor& of, std::int64_t index) {
   return vector(static_cast<float*>(of.data) + index, Dtype::f32, 1, of.device);
 }
 
-bool has_own_factors(const CastSpec& spec) { return spec.codes && (!spec.transposed || spec.transposed_scale); }
-
 void report(const Call& call, const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) {
   if (call.run.observer == nullptr) return;
   call.run.observer->gemm({.layer = call.plan.name, .role = role, .spec = spec, .tensors = tensors}, stream);
@@ -121,7 +119,7 @@ void cast_input(const Call& call, const LinearForwardTensors& t, const ForwardMe
   }
   const CastSpec& spec = order.spec;
   const Tensor factors = memory.saved.input_factors.in(kept, device);
-  const bool own = has_own_factors(spec);
+  const bool own = order.has_own_factors();
   CastTensors tensors{.input = t.input,
                       .codes = memory.scratch.input_codes.in(t.scratch, device),
                       .transposed = memory.saved.input_transposed.in(kept, device),
@@ -166,7 +164,7 @@ void multiply_output(const Call& call, const LinearForwardTensors& t, const Forw
     }
     return multiply_output_in_high_precision(call, t, input, preactivation);
   }
-  const bool own = has_own_factors(plan.input_of(memory.pass).spec);
+  const bool own = plan.input_of(memory.pass).has_own_factors();
   GemmTensors gemm{.a = memory.scratch.input_codes.in(t.scratch, device),
                    .b = codes.codes,
                    .factor_a = own ? memory.scratch.input_factors.in(t.scratch, device)
@@ -195,7 +193,7 @@ void stamp(const LinearPlan& plan, const LinearForwardTensors& tensors) {
 
 struct BackwardMemory {
   BackwardMemory(const Call& call, const LinearBackwardTensors& t)
-      : wants{.input = is_given(t.grad_input), .weight = is_given(t.grad_weight), .bias = is_given(t.grad_bias)},
+      : wants(wanted_gradients(t)),
         scratch(call.plan.backward_scratch(t.saved->tokens, wants, call.observes_values)),
         saved(call.plan.saved_memory(t.saved->tokens)) {}
 

@@ -186,10 +186,9 @@ bool LinearPlan::needs_preactivation() const {
 }
 
 bool LinearPlan::has_constants() const {
-  const auto fixed = [](const LinearCast& cast) { return cast.any && cast.scaling == Scaling::fixed; };
-  return folds() || fixed(input_of(LinearPass::training)) || fixed(input_again) || fixed(weight) ||
-         fixed(weight_again) || fixed(grad_output_of({}).cast) || fixed(grad_output_of({.weight = false}).cast) ||
-         fixed(grad_output_of({.input = false}).cast);
+  return folds() || input_of(LinearPass::training).is_fixed() || input_again.is_fixed() || weight.is_fixed() ||
+         weight_again.is_fixed() || grad_output_of({}).cast.is_fixed() ||
+         grad_output_of({.weight = false}).cast.is_fixed() || grad_output_of({.input = false}).cast.is_fixed();
 }
 
 // ---- memory --------------------------------------------------------------------------------------------------------
@@ -220,8 +219,6 @@ class Places {
 // The scales of the transposed codes, as seen on the tensor.
 ScaleGranularity scale_of_transposed(const CastSpec& spec) { return spec.transposed_scale.value_or(spec.scale); }
 
-bool has_own_factors(const CastSpec& spec) { return spec.codes && (!spec.transposed || spec.transposed_scale); }
-
 void check_tokens(const LinearPlan& plan, std::int64_t tokens) {
   const auto [in, out, bias] = plan.shape;
   // Rows of codes are padded by less than 64 bytes, and no part has more than 4 bytes per element.
@@ -231,8 +228,6 @@ void check_tokens(const LinearPlan& plan, std::int64_t tokens) {
                   tokens < 0 ? fmt::format("is {}, but must be 0 or more", tokens)
                              : fmt::format("is {}, whose tensors no memory can hold", tokens));
 }
-
-bool is_fixed(const LinearCast& cast) { return cast.any && cast.scaling == Scaling::fixed; }
 
 }  // namespace
 
@@ -246,7 +241,7 @@ LinearWeightMemory LinearPlan::weight_memory() const {
   if (spec.transposed) places.codes(memory.transposed, spec.out, in, out);
   places.floats(memory.factors, scale_count(spec.scale, out, in));
   if (spec.transposed_scale) places.floats(memory.transposed_factors, scale_count(*spec.transposed_scale, out, in));
-  if (is_fixed(weight)) places.floats(memory.amax, 1);
+  if (weight.is_fixed()) places.floats(memory.amax, 1);
   memory.bytes = places.bytes();
   return memory;
 }
@@ -274,7 +269,7 @@ LinearForwardScratch LinearPlan::forward_scratch(std::int64_t tokens, LinearPass
   const std::int64_t in = shape.in_features;
   const LinearCast& cast = input_of(pass);
   if (cast.any && cast.spec.codes) places.codes(scratch.input_codes, cast.spec.out, tokens, in);
-  if (cast.any && has_own_factors(cast.spec)) {
+  if (cast.has_own_factors()) {
     places.floats(scratch.input_factors, scale_count(cast.spec.scale, tokens, in));
   }
   const bool kept = pass != LinearPass::inference && keeps_values();
@@ -283,7 +278,7 @@ LinearForwardScratch LinearPlan::forward_scratch(std::int64_t tokens, LinearPass
   if (observed && cast.any && cast.spec.pointwise && !cast.spec.result) {
     places.values(scratch.observed, dtypes.input, tokens, in);
   }
-  if (is_fixed(cast)) places.floats(scratch.amax, 1);
+  if (cast.is_fixed()) places.floats(scratch.amax, 1);
   scratch.bytes = places.bytes();
   return scratch;
 }
@@ -320,8 +315,8 @@ LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const Li
   if (observed && wants.weight && input_again.any && input_again.spec.pointwise) {
     places.values(scratch.observed_input, dtypes.input, tokens, in);
   }
-  const bool again = (wants.weight && is_fixed(input_again)) || (wants.input && is_fixed(weight_again));
-  if (again || is_fixed(order.cast)) places.floats(scratch.amaxes, 3);
+  const bool again = (wants.weight && input_again.is_fixed()) || (wants.input && weight_again.is_fixed());
+  if (again || order.cast.is_fixed()) places.floats(scratch.amaxes, 3);
   scratch.bytes = places.bytes();
   return scratch;
 }

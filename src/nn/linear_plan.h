@@ -67,6 +67,10 @@ struct LinearCast {
   bool any = false;
   Scaling scaling = Scaling::dynamic;
   CastSpec spec{};
+
+  bool is_fixed() const { return any && scaling == Scaling::fixed; }
+  // Have the codes factors that the transposed codes do not share?
+  bool has_own_factors() const { return any && spec.codes && (!spec.transposed || spec.transposed_scale); }
 };
 
 // How grad_output is cast for the gradients that are wanted.

@@ -1,6 +1,6 @@
 #include "nn/function_case.h"
 
-#include "ingot/nn/tensor_checks.h"
+#include "ingot/nn/linear_checks.h"
 
 namespace ingot::test {
 
@@ -88,7 +88,7 @@ void FunctionLayer::recompute(const LinearForward& tensors, LinearSaved& saved, 
 
 void FunctionLayer::backward(const LinearBackward& tensors, const LinearForward& of, const LinearSaved& saved,
                              Stream& stream) const {
-  const LinearGradients wants{is_given(tensors.grad_input), is_given(tensors.grad_weight), is_given(tensors.grad_bias)};
+  const LinearGradients wants = wanted_gradients(tensors);
   const PoisonedRegion scratch(plan.backward_scratch(saved.tokens, wants).bytes, *backend_, stream);
   linear_backward(plan, *backend_, backward_tensors(tensors, of, saved, scratch), {.stream = stream});
 }

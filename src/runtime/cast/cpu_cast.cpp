@@ -26,7 +26,7 @@ struct Scales {
   void read(i64 r, i64 c, i64 count, float* scales) const {
     for (i64 i = 0; i < count;) {
       const float scale = values[static_cast<std::size_t>(extents.index(r, c + i))];
-      const i64 end = std::min(count, i + extents.cols() - (c + i) % extents.cols());
+      const i64 end = std::min(count, i + extents.cols_from(c + i));
       std::fill(scales + i, scales + end, scale);
       i = end;
     }
@@ -72,20 +72,22 @@ void quantize_rows(const Values<In>& values, const CastTensors& tensors, const S
         std::array<float, kCols> read, scales;
         values.read(r, c0, count, read.data());
         const auto each = [count](const auto& write) {
-          for (i64 i = 0; i < count; ++i) write(i, static_cast<std::size_t>(i));
+          for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) write(i);
         };
         if (codes != nullptr) {
           codes->read(r, c0, count, scales.data());
           auto* const to = row<Out>(tensors.codes, r) + c0;
-          each([&](i64 i, std::size_t at) { to[i] = code(read[at], scales[at]); });
+          each([&](std::size_t i) { to[i] = code(read[i], scales[i]); });
         }
         if (transposed != nullptr) {
           transposed->read(r, c0, count, scales.data());
-          each([&](i64 i, std::size_t at) { row<Out>(tensors.transposed, c0 + i)[r] = code(read[at], scales[at]); });
+          each([&](std::size_t i) {
+            row<Out>(tensors.transposed, c0 + static_cast<i64>(i))[r] = code(read[i], scales[i]);
+          });
         }
         if (tensors.result.data != nullptr) {
           auto* const to = row<In>(tensors.result, r) + c0;
-          each([&](i64 i, std::size_t at) { to[i] = from_float<In>(read[at]); });
+          each([&](std::size_t i) { to[i] = from_float<In>(read[i]); });
         }
       }
     }

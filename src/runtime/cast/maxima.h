@@ -29,8 +29,9 @@ class Extents {
         across_(granularity.cols == 0 ? 1 : ceil_div(cols, cols_)) {}
 
   i64 count() const { return count_; }
-  i64 cols() const { return cols_; }
   i64 index(i64 row, i64 col) const { return row / rows_ * across_ + col / cols_; }
+  // How many columns, from this one on, lie in its extent.
+  i64 cols_from(i64 col) const { return cols_ - col % cols_; }
 
  private:
   i64 count_;
@@ -44,7 +45,7 @@ inline void raise_maxima(const Extents& extents, i64 r, i64 begin, std::span<con
                          i64 first) {
   const auto count = static_cast<i64>(values.size());
   for (i64 i = 0; i < count;) {
-    const i64 end = std::min(count, i + extents.cols() - (begin + i) % extents.cols());
+    const i64 end = std::min(count, i + extents.cols_from(begin + i));
     u32& maximum = maxima[extents.index(r, begin + i) - first];
     for (; i < end; ++i) maximum = std::max(maximum, amax_bits(values[static_cast<std::size_t>(i)]));
   }
