@@ -11,8 +11,17 @@ install(TARGETS ingot EXPORT ingotTargets
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT ingotTargets NAMESPACE ingot:: DESTINATION ${INGOT_PACKAGE_FOLDER})
 
+if(TARGET ingot_shared)
+  install(TARGETS ingot_shared EXPORT ingotSharedTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ingot_shared
+          EXCLUDE_FROM_ALL NAMELINK_COMPONENT ingot_shared INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT ingotSharedTargets FILE ingotTargets.cmake NAMESPACE ingot:: DESTINATION ${INGOT_PACKAGE_FOLDER}
+          COMPONENT ingot_shared EXCLUDE_FROM_ALL)
+endif()
+
 include(public_headers)
 ingot_public_headers(${PROJECT_SOURCE_DIR}/src public_headers)
+list(REMOVE_ITEM public_headers version.h)
+install(FILES ${PROJECT_BINARY_DIR}/include/ingot/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ingot)
 foreach(header IN LISTS public_headers)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS src/${header})
   cmake_path(GET header PARENT_PATH folder)

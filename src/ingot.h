@@ -2,6 +2,7 @@
 // (cmake/public_headers.cmake): nothing but the standard library, POSIX and headers of ours.
 #pragma once
 
+#include "ingot/api.h"
 #include "ingot/codegen/cast/amax_history_spec.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/gemm/gemm_call.h"
@@ -51,6 +52,7 @@
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/graph.h"
 #include "ingot/runtime/jit/compiler.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_cache.h"
@@ -75,3 +77,4 @@
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/standard_output.h"
 #include "ingot/runtime/util/write_file.h"
+#include "ingot/version.h"

@@ -204,6 +204,8 @@ std::span<const NotedTerm> environment_variables() {
       NotedTerm{"INGOT_CACHE_DIR",
                 "The kernel store: where compiled kernels are kept (default: $XDG_CACHE_HOME/ingot, else "
                 "~/.cache/ingot)."},
+      NotedTerm{"INGOT_CACHE_MAX_BYTES",
+                "When the kernel store outgrows this, the least recently used kernels are removed (default: 2 GiB)."},
       NotedTerm{"INGOT_CACHE_TIERS", "Bundles and other users' stores, with colons between them, that are only read."},
       NotedTerm{"INGOT_CACHE_MODE",
                 "auto (the default); strict: nothing is compiled, and a missing kernel is an error; memory: nothing on "

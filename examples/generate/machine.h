@@ -3,9 +3,10 @@
 #pragma once
 
 #include <functional>
-#include <memory>
+#include <optional>
 
 #include "ingot/runtime/context.h"
+#include "ingot/runtime/graph.h"
 #include "ingot/runtime/stream.h"
 
 namespace generate {
@@ -13,22 +14,17 @@ namespace generate {
 class Machine {
  public:
   explicit Machine(ingot::Context& context);
-  ~Machine();
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
 
   ingot::Context& context() const { return *context_; }
   ingot::Backend& backend() const { return context_->backend(); }
-  ingot::Stream& stream();
+  ingot::Stream& stream() { return stream_; }
   // May a kernel begin before the previous one has ended?
-  bool overlaps_kernels() const;
+  bool overlaps_kernels() const { return overlaps_kernels_; }
 
  private:
-  friend class Step;
-  struct Cuda;
   ingot::Context* context_;
-  std::unique_ptr<Cuda> cuda_;             // null on the CPU
-  std::unique_ptr<ingot::Stream> stream_;  // null on a GPU
+  ingot::Stream stream_;
+  bool overlaps_kernels_;
 };
 
 // The work that `enqueue` puts on the machine's stream. Call `enqueue` once before, so that kernels are compiled and
@@ -46,7 +42,7 @@ class Step {
  private:
   Machine* machine_;
   std::function<void()> enqueue_;
-  void* executable_ = nullptr;  // the graph
+  std::optional<ingot::Graph> graph_;  // none on the CPU
 };
 
 }  // namespace generate

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/pass.h"
 
@@ -22,16 +23,16 @@ struct Source {
 inline constexpr std::string_view kKernelName = "kKernel";
 
 // The passes that a spec takes, or may take, in the order of their launches.
-std::span<const Pass> passes(const KernelSpec& spec);
-bool has_pass(const KernelSpec& spec, Pass pass);
+INGOT_API std::span<const Pass> passes(const KernelSpec& spec);
+INGOT_API bool has_pass(const KernelSpec& spec, Pass pass);
 
 // What follows the spec in the name of a pass's kernel: "" for the main pass, " (first pass)".
-const char* suffix(Pass pass);
+INGOT_API const char* suffix(Pass pass);
 
 // The source of one pass of a spec. Its first line is a comment with the words of the spec that the kernel depends on,
 // and no others. So specs that differ only in parameters of the kernel (a GEMM's layouts, scales and bias), and specs
 // that share a pass (the partial maxima of every tensorwise cast of bf16), have the same text, and with it one entry in
 // the cache and in the store. Throws Error{invalid_spec}.
-Source generate(const KernelSpec& spec, Pass pass = Pass::main);
+INGOT_API Source generate(const KernelSpec& spec, Pass pass = Pass::main);
 
 }  // namespace ingot

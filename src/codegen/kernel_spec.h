@@ -31,6 +31,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/cast/amax_history_spec.h"
 #include "ingot/codegen/cast/amax_spec.h"
 #include "ingot/codegen/cast/cast_spec.h"
@@ -54,7 +55,7 @@ using KernelSpecs =
              NormBackwardSpec, AmaxHistorySpec, MxQuantizeSpec, FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
 using KernelSpec = VariantOf<KernelSpecs>;
 
-std::size_t hash_value(const KernelSpec& spec);
+INGOT_API std::size_t hash_value(const KernelSpec& spec);
 // The same value, without a copy of the spec.
 template <class Spec>
 requires(contains<Spec>(KernelSpecs{})) std::size_t hash_value(const Spec& spec) {
@@ -62,14 +63,14 @@ requires(contains<Spec>(KernelSpecs{})) std::size_t hash_value(const Spec& spec)
 }
 
 // Throws Error{invalid_spec} with a sentence that names the field and what is allowed. A spec that passes has a kernel.
-void validate(const KernelSpec& spec);
+INGOT_API void validate(const KernelSpec& spec);
 
 // One line, in canonical field order; parse(print(s)) == s.
-std::string print(const KernelSpec& spec);
+INGOT_API std::string print(const KernelSpec& spec);
 // Throws Error{invalid_spec} that quotes the word that is wrong. The result is validated.
-KernelSpec parse(std::string_view line);
+INGOT_API KernelSpec parse(std::string_view line);
 
-std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
+INGOT_API std::ostream& operator<<(std::ostream& stream, const KernelSpec& spec);
 
 // Valid specs of one operation, in a fixed order. They are not all: there are endlessly many expressions, and the
 // comment of an operation's list_valid() says what else it leaves out.
@@ -82,6 +83,6 @@ std::vector<Spec> valid_specs() {
 
 // The valid specs of all operations, in a fixed order: tests compile and run all of them. The operations of
 // quantize_spec.h and dequant_spec.h are left out, as they have tests of their own.
-std::vector<KernelSpec> all_valid_specs();
+INGOT_API std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

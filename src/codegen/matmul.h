@@ -12,6 +12,7 @@
 #include <string_view>
 #include <variant>
 
+#include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/codegen/kernel_spec.h"
 
@@ -28,25 +29,25 @@ struct MatmulCall {
   bool operator==(const MatmulCall&) const = default;
 };
 
-std::size_t hash_value(const MatmulCall& call);
+INGOT_API std::size_t hash_value(const MatmulCall& call);
 
 inline auto matching(const MatmulCall& call) {
   return [&call](const auto& entry) { return entry.call == call; };
 }
 
-KernelSpec kernel_spec(const MatmulSpec& matmul);
+INGOT_API KernelSpec kernel_spec(const MatmulSpec& matmul);
 // Throws Error{invalid_spec} if the line is the spec of another operation.
-MatmulSpec parse_matmul_spec(std::string_view line);
+INGOT_API MatmulSpec parse_matmul_spec(std::string_view line);
 
 // The spec with the choice of its kernel left to the library.
-DequantMatmulSpec without_kernel(DequantMatmulSpec spec);
-MatmulSpec without_kernel(const MatmulSpec& matmul);
-bool names_kernel(const MatmulSpec& matmul);
+INGOT_API DequantMatmulSpec without_kernel(DequantMatmulSpec spec);
+INGOT_API MatmulSpec without_kernel(const MatmulSpec& matmul);
+INGOT_API bool names_kernel(const MatmulSpec& matmul);
 // The kernel that the spec names, as in its line: "sm90:128x256:2x1:4:cooperative", "cublaslt:3"; else "automatic".
-std::string kernel_of(const MatmulSpec& matmul);
+INGOT_API std::string kernel_of(const MatmulSpec& matmul);
 
-std::string print(const MatmulCall& call);
+INGOT_API std::string print(const MatmulCall& call);
 // Throws Error{invalid_spec} that quotes what is wrong.
-MatmulCall parse_matmul_call(std::string_view line);
+INGOT_API MatmulCall parse_matmul_call(std::string_view line);
 
 }  // namespace ingot

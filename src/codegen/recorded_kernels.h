@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/codegen/types/pass.h"
@@ -36,7 +37,7 @@ struct RecordedKernelsOptions {
 
 // Each kernel once (no two have the same source), in the recording's order. Kernels that cannot run on that GPU are
 // left out: a recording may be another GPU's.
-std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevice& device,
-                                   const RecordedKernelsOptions& options = {});
+INGOT_API std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevice& device,
+                                             const RecordedKernelsOptions& options = {});
 
 }  // namespace ingot

@@ -17,13 +17,14 @@
 #include <unordered_set>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/matmul.h"
 
 namespace ingot {
 
 // Keeps the order in which things were added, each of them once.
-class Recording {
+class INGOT_API Recording {
  public:
   // True if it is new. A matmul is noted without the kernel that its spec may name.
   bool add(const KernelSpec& kernel);
@@ -48,7 +49,7 @@ class Recording {
 };
 
 // A line for each kernel, then for each matmul, below a line that says what the text is.
-std::string print(const Recording& recording);
+INGOT_API std::string print(const Recording& recording);
 
 struct ParsedRecording {
   Recording recording{};
@@ -57,6 +58,6 @@ struct ParsedRecording {
 };
 
 // In time proportional to the text's length. Throws nothing of its own.
-ParsedRecording parse_recording(std::string_view text);
+INGOT_API ParsedRecording parse_recording(std::string_view text);
 
 }  // namespace ingot

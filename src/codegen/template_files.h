@@ -5,13 +5,15 @@
 #include <map>
 #include <string>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 // Name relative to templates/ ("cast/cast_tiles.cuh", "ptx/cvt.cuh") -> content.
 using TemplateFiles = std::map<std::string, std::string>;
 
-TemplateFiles embedded_templates();
+INGOT_API TemplateFiles embedded_templates();
 // Throws Error{not_found} if the folder holds no .cuh file.
-TemplateFiles read_templates(const std::filesystem::path& folder);
+INGOT_API TemplateFiles read_templates(const std::filesystem::path& folder);
 
 }  // namespace ingot

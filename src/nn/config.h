@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
@@ -80,31 +81,31 @@ struct TensorCasts {
 
 // The casts of forward, for a valid config: the input's for the output and grad_weight GEMMs, and the weight's for the
 // output and grad_input GEMMs. Casts that backward makes (OtherCodes::again) are left out.
-TensorCasts input_casts(const LinearConfig& config);
-TensorCasts weight_casts(const LinearConfig& config);
+INGOT_API TensorCasts input_casts(const LinearConfig& config);
+INGOT_API TensorCasts weight_casts(const LinearConfig& config);
 // The casts of backward: grad_output's for grad_input and grad_weight, and those that forward left out.
-TensorCasts grad_output_casts(const LinearConfig& config);
-TensorCasts input_casts_again(const LinearConfig& config);
-TensorCasts weight_casts_again(const LinearConfig& config);
+INGOT_API TensorCasts grad_output_casts(const LinearConfig& config);
+INGOT_API TensorCasts input_casts_again(const LinearConfig& config);
+INGOT_API TensorCasts weight_casts_again(const LinearConfig& config);
 
 // Are both casts present and do they use the same scales? Then one set of factors serves both.
-bool share_scales(const TensorCasts& casts);
+INGOT_API bool share_scales(const TensorCasts& casts);
 
 // The single cast that produces both sets of codes from a tensor of dtype `in`. At least one of them must be present.
 // Where scaling is delayed or fixed, the spec has ScaleSource::given.
-CastSpec cast_spec(const TensorCasts& casts, Dtype in);
+INGOT_API CastSpec cast_spec(const TensorCasts& casts, Dtype in);
 
 // Returns for example "i:dyn_ten_e4m3fn w:dyn_ten_e4m3fn go:dyn_ten_e5m2 fast:output", or "high precision". A tensor
 // whose second cast differs from its first also has " w_gi:..." (i_gw, go_gw); " hp:grad_weight" lists the GEMMs in
 // high precision where only some are in FP8; " again:input" and " folded:input,weight" list tensors by OtherCodes.
 // "del" stands for a delayed scale, "sta16" for a fixed scale of 16.
-std::string print(const LinearConfig& config);
+INGOT_API std::string print(const LinearConfig& config);
 
 // Throws Error{invalid_spec} that names the broken rule. Casts are to FP8 dtypes, of both operands of a GEMM or of
 // neither. The two casts of the input, of the weight and of grad_output are to the same format, with pow2 in both or in
 // neither, and are equal where their scales are not dynamic. Granularities are those that a GEMM takes (tensor or row
 // for each operand, or groups for both). Delayed and fixed scales cover whole tensors; a fixed scale is positive and
 // finite. Fast accumulation is only for FP8 GEMMs without groups. OtherCodes has further rules, given there.
-void validate(const LinearConfig& config);
+INGOT_API void validate(const LinearConfig& config);
 
 }  // namespace ingot

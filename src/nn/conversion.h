@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/nn/float8_linear.h"
 #include "ingot/nn/linear_gain.h"
 
@@ -44,14 +45,14 @@ struct LinearLayer {
 
 // Lists the linear layers in the order of the description. Only the root may lack a name. Throws
 // Error{invalid_argument} for any other module without a name, for two layers of the same name, and for negative sizes.
-std::vector<LinearLayer> linear_layers(const ModuleDescription& model);
+INGOT_API std::vector<LinearLayer> linear_layers(const ModuleDescription& model);
 
 // Returns true if the layer may be converted.
 using LayerFilter = std::function<bool(const LinearLayer& layer)>;
 // Excludes layers whose name is `name` or ends in "." + `name`.
-LayerFilter not_named(std::string name);
+INGOT_API LayerFilter not_named(std::string name);
 // Excludes layers with fewer than this many features on either side.
-LayerFilter at_least(std::int64_t features);
+INGOT_API LayerFilter at_least(std::int64_t features);
 
 struct ConversionOptions {
   LayerFilter filter{};  // default: every layer may be converted
@@ -71,10 +72,10 @@ struct LayerDecision {
 
 // Decides for every linear layer of the model, in the order of linear_layers(). Throws what validate(config) and
 // linear_layers() throw, and Error{invalid_argument} for negative tokens or fewer than 1 multiprocessor.
-std::vector<LayerDecision> convert(const ModuleDescription& model, const LinearConfig& config,
-                                   const ConversionOptions& options = {});
+INGOT_API std::vector<LayerDecision> convert(const ModuleDescription& model, const LinearConfig& config,
+                                             const ConversionOptions& options = {});
 
 // One line per layer: name, size, config or reason, expected gain.
-std::string print(std::span<const LayerDecision> decisions);
+INGOT_API std::string print(std::span<const LayerDecision> decisions);
 
 }  // namespace ingot

@@ -32,6 +32,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/cast/amax_history_spec.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
@@ -44,7 +45,7 @@ struct DelayedScalingOptions {
   AmaxReduction reduction = AmaxReduction::max;
 };
 
-class DelayedScaling {
+class INGOT_API DelayedScaling {
  public:
   // Throws Error{invalid_argument, invalid_spec} for invalid options.
   explicit DelayedScaling(Backend& backend, DelayedScalingOptions options = {});

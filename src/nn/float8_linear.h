@@ -97,7 +97,7 @@ struct LinearOptions {
   static constexpr double kLargestBeside = 1e10;  // M * N * K
 };
 
-class Float8Linear {
+class INGOT_API Float8Linear {
  public:
   // Throws Error{invalid_spec} for an invalid config, and Error{invalid_argument} for negative sizes and for delayed
   // scales without a DelayedScaling.

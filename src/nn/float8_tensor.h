@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ingot/api.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
@@ -35,7 +36,7 @@ struct Float8View {
 // Casts input into `out` and reuses its memory where that is large enough. Outputs that the spec does not request are
 // left alone. Takes specs with dynamic scales and without inputs, result or sum; for others it throws
 // Error{invalid_argument}: use Backend::cast().
-void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream);
+INGOT_API void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream);
 
 // The same, into parts with different owners. Without a transposed_scale, transposed_factors is left alone.
 struct Float8Parts {
@@ -47,13 +48,14 @@ struct Float8Parts {
 inline Float8Parts parts_of(Float8Tensor& all) {
   return {&all.codes, &all.transposed, &all.factors, &all.transposed_factors};
 }
-void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream);
+INGOT_API void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
+                       Stream& stream);
 
 // Resizes the parts for a cast of `input` and returns them as its outputs, for a caller that adds what cast_to()
 // refuses. Rows of codes start at multiples of 64 bytes, or 16 for rows shorter than 512 bytes, from which tensor-core
 // GEMMs load; rows shorter than 64 bytes are dense.
-CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
-                       Stream& stream);
+INGOT_API CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
+                                 Stream& stream);
 
 // The row stride of codes with rows of that many bytes, as outputs_of() and LinearPlan lay them out.
 std::int64_t code_pitch(std::int64_t cols);
@@ -61,6 +63,7 @@ std::int64_t code_pitch(std::int64_t cols);
 // The factors of transposed codes in the form that a GEMM takes: for groups in a column and for blocks a matrix,
 // f32[ceil(rows / scale.rows), ceil(cols / scale.cols)] for a tensor [rows, cols]; otherwise unchanged. `scale`
 // describes the tensor, not its transpose.
-Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols);
+INGOT_API Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows,
+                                    std::int64_t cols);
 
 }  // namespace ingot

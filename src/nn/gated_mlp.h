@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ingot/api.h"
 #include "ingot/nn/float8_linear.h"
 
 namespace ingot {
@@ -52,7 +53,7 @@ struct GatedMlpOptions {
   Stream* side = nullptr;  // as LinearOptions::side
 };
 
-class GatedMlp {
+class INGOT_API GatedMlp {
  public:
   // Throws as Float8Linear does, and Error{invalid_spec} for an activation that is not an expression of x and up.
   GatedMlp(Backend& backend, GatedMlpShape shape, LinearConfig config, GatedMlpOptions options = {});

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 struct KnownModel {
@@ -24,9 +26,9 @@ struct ModelLayer {
   std::int64_t out_features = 0;
 };
 
-std::span<const KnownModel> known_models();
+INGOT_API std::span<const KnownModel> known_models();
 // Throws Error{invalid_argument} that lists the names; `subject` is what it speaks of, such as an option.
-const KnownModel& known_model(std::string_view name, const std::string& subject = "model");
-std::vector<ModelLayer> layers_of(const KnownModel& model);
+INGOT_API const KnownModel& known_model(std::string_view name, const std::string& subject = "model");
+INGOT_API std::vector<ModelLayer> layers_of(const KnownModel& model);
 
 }  // namespace ingot

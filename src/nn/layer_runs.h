@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/nn/config.h"
 #include "ingot/nn/known_models.h"
@@ -42,7 +43,7 @@ struct TrainingRun {
 
 // Two steps of each layer with each recipe and number of tokens: delayed scales begin in the first. Throws what the
 // layers throw.
-void run_training(Backend& backend, const TrainingRun& run);
+INGOT_API void run_training(Backend& backend, const TrainingRun& run);
 
 struct DecodedLayer {
   std::string name{};
@@ -61,10 +62,10 @@ struct DecodingRun {
 };
 
 // Quantizes each layer's weight and runs the layer. Throws what WeightOnlyLinear throws.
-void run_decoding(Backend& backend, const DecodingRun& run);
+INGOT_API void run_decoding(Backend& backend, const DecodingRun& run);
 
 // A known model's layers. Its head writes f32 when it decodes.
-std::vector<TrainedLayer> training_layers(const KnownModel& model);
-std::vector<DecodedLayer> decoding_layers(const KnownModel& model);
+INGOT_API std::vector<TrainedLayer> training_layers(const KnownModel& model);
+INGOT_API std::vector<DecodedLayer> decoding_layers(const KnownModel& model);
 
 }  // namespace ingot

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/runtime/tensor.h"
 
@@ -27,7 +28,7 @@ struct LinearFusion {
 using PointwiseTensors = std::array<Tensor, kMaxPointwiseInputs>;
 
 // How a gradient flows back through an epilogue.
-class EpilogueGradient {
+class INGOT_API EpilogueGradient {
  public:
   EpilogueGradient() = default;
   // Throws Error{invalid_spec} if an input is named grad_output, or if the gradient has more inputs than an expression

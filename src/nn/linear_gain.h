@@ -2,6 +2,7 @@
 // (codegen/gemm/gemm_estimate.h) and its casts against the time of the same GEMMs in 16 bits.
 #pragma once
 
+#include "ingot/api.h"
 #include "ingot/nn/linear_gemms.h"
 
 namespace ingot {
@@ -15,6 +16,6 @@ struct LinearGain {
 // For one layer by itself, in bf16 or f16, on a GPU with this many SMs. The constants were measured on an H200
 // (bench/results/linear_h200.json with bench/results/gemm_tilings_h200.json); for other GPUs only the number of SMs
 // changes. Throws what validate(config) throws.
-LinearGain expected_gain(const LinearConfig& config, const LinearSize& size, int multiprocessors);
+INGOT_API LinearGain expected_gain(const LinearConfig& config, const LinearSize& size, int multiprocessors);
 
 }  // namespace ingot

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/nn/config.h"
 
@@ -23,13 +24,13 @@ struct LinearGemm {
 
 // The GEMM specs that Float8Linear starts from, for a valid config and tensors of this dtype. The layer adds a bias and
 // an epilogue to the output GEMM, and the gradient's dtype and accumulation to the grad_weight GEMM.
-GemmSpec output_gemm(const LinearConfig& config, Dtype dtype);
-GemmSpec grad_input_gemm(const LinearConfig& config, Dtype dtype);
-GemmSpec grad_weight_gemm(const LinearConfig& config, Dtype dtype);
+INGOT_API GemmSpec output_gemm(const LinearConfig& config, Dtype dtype);
+INGOT_API GemmSpec grad_input_gemm(const LinearConfig& config, Dtype dtype);
+INGOT_API GemmSpec grad_weight_gemm(const LinearConfig& config, Dtype dtype);
 
 // The GEMMs that Float8Linear runs for tensors of this dtype without bias and accumulation. (A grad_weight that is
 // added to a main gradient is a different GEMM, with c=f32 or c=bf16; a manifest records those.) Throws what
 // validate(config) throws.
-std::array<LinearGemm, 3> linear_gemms(const LinearConfig& config, const LinearSize& size, Dtype dtype);
+INGOT_API std::array<LinearGemm, 3> linear_gemms(const LinearConfig& config, const LinearSize& size, Dtype dtype);
 
 }  // namespace ingot

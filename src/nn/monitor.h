@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/nn/observer.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cast/cast_stats.h"
@@ -37,7 +38,7 @@ struct MonitorOptions {
 };
 
 // The statistics of one cast's values and codes, or of one GEMM's output.
-struct MonitorRecord {
+struct INGOT_API MonitorRecord {
   std::int64_t step = 0;
   std::string layer;
   std::string tensor;         // "input", "weight", "grad_output"; for a GEMM its role: "output", "grad_input" ...
@@ -57,7 +58,7 @@ struct MonitorRecord {
   double sqnr() const;
 };
 
-class Monitor final : public LayerObserver {
+class INGOT_API Monitor final : public LayerObserver {
  public:
   // Observes layers on this backend, which must outlive the monitor. Throws Error{invalid_argument} for invalid
   // options.

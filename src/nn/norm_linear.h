@@ -13,6 +13,7 @@
 
 #include <cstddef>
 
+#include "ingot/api.h"
 #include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/nn/float8_linear.h"
 
@@ -53,7 +54,7 @@ struct NormWorkspace {
   OwnedTensor grad_values;
 };
 
-class NormLinear {
+class INGOT_API NormLinear {
  public:
   // The norm is the fusion's prologue, so options.fusion.prologue must be empty. Throws as Float8Linear does.
   NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {},

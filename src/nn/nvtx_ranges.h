@@ -4,12 +4,13 @@
 
 #include <string>
 
+#include "ingot/api.h"
 #include "ingot/nn/observer.h"
 #include "ingot/runtime/measure/nvtx.h"
 
 namespace ingot {
 
-class NvtxRanges final : public LayerObserver {
+class INGOT_API NvtxRanges final : public LayerObserver {
  public:
   // `nvtx` must outlive this object. With null, which Nvtx::open() returns if the library is missing, there are no
   // ranges.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/granularity.h"
 #include "ingot/runtime/backend.h"
@@ -37,7 +38,7 @@ struct GemmEvent {
 
 // All calls come on the layer's thread, in the order of its work. Texts and tensors belong to the layer and are valid
 // only during the call.
-class LayerObserver {
+class INGOT_API LayerObserver {
  public:
   virtual ~LayerObserver() = default;
   LayerObserver(const LayerObserver&) = delete;
@@ -57,7 +58,7 @@ class LayerObserver {
 };
 
 // Forwards to several observers: in order, and end() in reverse order. They must outlive this object.
-class LayerObservers final : public LayerObserver {
+class INGOT_API LayerObservers final : public LayerObserver {
  public:
   explicit LayerObservers(std::vector<LayerObserver*> all) : all_(std::move(all)) {}
 

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 
 namespace ingot {
@@ -39,10 +40,10 @@ struct StoredTensor {
 };
 
 // The format's name for a Dtype: "BF16". Throws Error{invalid_argument} if it has none (u8).
-std::string_view safetensors_type(Dtype dtype);
+INGOT_API std::string_view safetensors_type(Dtype dtype);
 
 // An open file. Tensor data is read on request; any thread may read.
-class SafetensorsFile {
+class INGOT_API SafetensorsFile {
  public:
   // Throws Error{not_found} if there is no such file, and Error{io_failed}, which says what is wrong, if it cannot be
   // read or breaks the format above.
@@ -74,7 +75,7 @@ class SafetensorsFile {
 // A model's checkpoint of one or several files. Its path is a .safetensors file; an index
 // (model.safetensors.index.json, whose "weight_map" names the file of each tensor); or a folder that has one of the
 // two.
-class SafetensorsCheckpoint {
+class INGOT_API SafetensorsCheckpoint {
  public:
   struct Found {
     const SafetensorsFile* file;
@@ -109,7 +110,7 @@ struct TensorToStore {
 // (runtime/util/write_file.h). The data starts at a multiple of 64 bytes, the widest elements first, so that all are
 // aligned; tensors of the same width keep their order. Throws Error{invalid_argument} for two tensors of one name, an
 // unknown type, or bytes that do not fit the shape, and Error{io_failed}, with the old file intact.
-void write_safetensors(const std::filesystem::path& file, std::span<const TensorToStore> tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+INGOT_API void write_safetensors(const std::filesystem::path& file, std::span<const TensorToStore> tensors,
+                                 const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace ingot

@@ -1,12 +1,13 @@
 // An observer that records each layer's work as ranges of a Trace, which nest and name the launches within them.
 #pragma once
 
+#include "ingot/api.h"
 #include "ingot/nn/observer.h"
 #include "ingot/runtime/measure/trace.h"
 
 namespace ingot {
 
-class TraceRanges final : public LayerObserver {
+class INGOT_API TraceRanges final : public LayerObserver {
  public:
   // `trace` must outlive this object.
   explicit TraceRanges(Trace& trace) : trace_(&trace) {}

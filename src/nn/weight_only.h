@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/dtype.h"
@@ -71,7 +72,7 @@ struct WeightOnlyState {
   std::vector<std::byte> scale{};
 };
 
-class WeightOnlyLinear {
+class INGOT_API WeightOnlyLinear {
  public:
   // A layer cannot be made during a graph capture: Error{invalid_argument} if the stream is capturing.
   //

@@ -16,6 +16,7 @@
 #include <map>
 #include <string>
 
+#include "ingot/api.h"
 #include "ingot/nn/safetensors.h"
 #include "ingot/nn/weight_only.h"
 
@@ -23,11 +24,12 @@ namespace ingot {
 
 // Writes a file of these layers, keyed by name. Throws as write_safetensors() does, and Error{invalid_argument} for a
 // state whose bytes do not match its sizes.
-void save_weight_only(const std::filesystem::path& file, const std::map<std::string, WeightOnlyState>& layers);
+INGOT_API void save_weight_only(const std::filesystem::path& file,
+                                const std::map<std::string, WeightOnlyState>& layers);
 
 // Loads the layer of that name. batch_invariant and epilogue are not stored: set them before from_state(). Throws
 // Error{not_found} if the file has no such tensors; Error{invalid_argument} for packed weights of another version, and
 // for metadata that is missing, malformed or contradicts the tensors; Error{io_failed}.
-WeightOnlyState load_weight_only(const SafetensorsFile& file, const std::string& name = {});
+INGOT_API WeightOnlyState load_weight_only(const SafetensorsFile& file, const std::string& name = {});
 
 }  // namespace ingot

@@ -9,9 +9,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
+#include "ingot/api.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cast/amax_history_tensors.h"
 #include "ingot/runtime/cast/amax_tensors.h"
@@ -32,7 +34,30 @@ namespace ingot {
 class LaunchHook;  // runtime/jit/launch_hook.h
 class Stream;
 
-class Backend {
+// Work that a stream has captured: what Graph (runtime/graph.h) owns.
+class INGOT_API CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+  CapturedWork(const CapturedWork&) = delete;
+  CapturedWork& operator=(const CapturedWork&) = delete;
+
+  // Makes it ready to replay, once.
+  virtual void instantiate() = 0;
+  virtual void replay(Stream& stream) = 0;
+  // Replays what `other` holds from now on, if that has the same shape; otherwise returns false and is as it was.
+  virtual bool take(CapturedWork& other) = 0;
+
+ protected:
+  CapturedWork() = default;
+};
+
+// Threads: any number of them may call one backend at the same time, each with a stream of its own; kernels are then
+// compiled once, and the callers that need one wait for it. A Stream is for one thread at a time, and so is what keeps
+// its results in order by one: CastList, Graph, a fence, a mark. Tensors are plain values; that work which reads and
+// writes the same memory runs in order is the caller's business, by one stream or by Stream::wait_for(). Memory
+// (allocate(), release()) is for any thread, and what one thread allocates another may release. Only
+// set_launch_hook() may not run beside launches.
+class INGOT_API Backend {
  public:
   virtual ~Backend() = default;
   Backend(const Backend&) = delete;
@@ -70,6 +95,9 @@ class Backend {
   virtual void synchronize(Stream& stream) = 0;
   // True while the stream records a CUDA graph.
   virtual bool capturing(const Stream& stream) const = 0;
+
+  // For Graph: what `work` enqueues on the stream, recorded and not run. Throws Error{invalid_argument} on the CPU.
+  virtual std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& work) = 0;
 
   // A new stream of the device, for Stream's default constructor; null on the CPU, which has none.
   virtual CUstream_st* create_stream() = 0;

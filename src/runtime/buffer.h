@@ -7,13 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/tensor.h"
 
 namespace ingot {
 
 // Move-only. Releases its memory through the backend that allocated it, which must outlive it.
-class Buffer {
+class INGOT_API Buffer {
  public:
   Buffer() = default;
   Buffer(Backend& backend, std::size_t bytes);
@@ -51,7 +52,7 @@ class Buffer {
 };
 
 // A matrix that owns its memory: contiguous, unless resize() is given a row stride.
-class OwnedTensor {
+class INGOT_API OwnedTensor {
  public:
   OwnedTensor() = default;
   OwnedTensor(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols);

@@ -24,6 +24,7 @@
 #include "ingot/runtime/measure/nvtx.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
 #include "ingot/runtime/util/library.h"
+#include "ingot/version.h"
 
 namespace ingot {
 namespace {
@@ -69,7 +70,7 @@ LibraryInfo find_nvtx(const std::string& cuda_root) {
 }  // namespace
 
 // Members are constructed in this order, and each uses those above it.
-struct Context::Parts {
+struct __attribute__((visibility("hidden"))) Context::Parts {
   // A tier that cannot be used has a problem in place of kernels.
   struct Tier {
     TierInfo info;
@@ -126,7 +127,7 @@ Context::Parts::Parts(ContextOptions given)
       compiler(open_compiler()),
       identity(compiler ? compiler->identity() : kernel_identity(templates)),
       tiers(open_tiers()),
-      store(store_root(), options.warn),
+      store(store_root(), options.warn, options.store_max_bytes),
       cache(origins(), store, target(), driver.get(), driver ? options.device_index : 0),
       cublaslt(open_cublaslt()),
       tuning_store(store_root(), options.warn),
@@ -354,6 +355,6 @@ std::string print(const ContextStats& stats) {
                             counted(stats.launches, "launch", "launches"));
 }
 
-std::string version() { return INGOT_VERSION; }
+std::string version() { return version_string(); }
 
 }  // namespace ingot

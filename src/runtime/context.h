@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/backend.h"
@@ -21,12 +22,14 @@
 namespace ingot {
 
 // Options of a context, read once when it is made. Code may set any of them instead of the environment.
-struct ContextOptions {
+struct INGOT_API ContextOptions {
   enum class Where : std::uint8_t { automatic, cpu, cuda };  // automatic: CUDA if there is a device, else the CPU
   Where where = Where::automatic;                            // INGOT_DEVICE=cpu|cuda|cuda:1
   int device_index = 0;
   // nullopt: default_store_root(), which is INGOT_CACHE_DIR or ~/.cache/ingot; empty: keep nothing on disk.
   std::optional<std::filesystem::path> store_root{};
+  // INGOT_CACHE_MAX_BYTES: when the store outgrows this, the least recently used kernels are removed.
+  std::int64_t store_max_bytes = KernelStore::kDefaultMaxBytes;
   // Bundles and other users' stores, which are only read, in the order in which they are looked in.
   std::vector<std::filesystem::path> tiers{};   // INGOT_CACHE_TIERS: paths with colons between them
   CacheMode cache_mode = CacheMode::automatic;  // INGOT_CACHE_MODE=auto|strict|memory|verify
@@ -88,9 +91,15 @@ struct ContextStats {
 
 // "3 kernels compiled in 1.24 s, 12 from the store, 4 from /opt/llama.bundle; 1 damaged file moved aside; 0 removed for
 // room; 5321 launches"
-std::string print(const ContextStats& stats);
+INGOT_API std::string print(const ContextStats& stats);
 
-class Context {
+// Threads: any number of them may use one context, its backend, cache, stores and recorder, from its constructor's end
+// until its destructor begins; the functions below may be called at any time. What is made for one order of work (a
+// Stream, a layer with its forward and backward, a CastList, a Graph) is for one thread at a time. `warn` and `log` are
+// called from the thread that has something to tell, several at once, too. Nothing is shared between two contexts, so
+// each thread may also have one of its own; contexts on the same store wait for each other's compiles by a lock on a
+// file, as processes do.
+class INGOT_API Context {
  public:
   // Throws Error{not_found} if CUDA was requested explicitly and there is none.
   explicit Context(ContextOptions options = ContextOptions::from_environment());
@@ -123,6 +132,6 @@ class Context {
   std::unique_ptr<Parts> parts_;
 };
 
-std::string version();  // "0.1.0"
+INGOT_API std::string version();  // "0.1.0"
 
 }  // namespace ingot

@@ -72,6 +72,15 @@ CacheMode read_cache_mode(const std::string& value) {
          "disk is compiled again and compared)");
 }
 
+std::int64_t read_max_bytes(const std::string& value) {
+  std::int64_t bytes = 0;
+  const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), bytes);
+  if (error != std::errc{} || stop != value.data() + value.size() || bytes <= 0) {
+    refuse("INGOT_CACHE_MAX_BYTES", value, "a number of bytes from 1, such as 2147483648");
+  }
+  return bytes;
+}
+
 void log_on_stderr(const KernelEvent& event) {
   const std::string line = fmt::format("ingot: {}\n", print(event));
   std::fputs(line.c_str(), stderr);
@@ -95,6 +104,7 @@ ContextOptions ContextOptions::from_environment() {
                             : read_folder("INGOT_CUDA_ROOT", *root, "the folder of a CUDA toolkit, or none");
   }
   if (const auto tiers = environment("INGOT_CACHE_TIERS")) options.tiers = split_paths(*tiers);
+  if (const auto bytes = environment("INGOT_CACHE_MAX_BYTES")) options.store_max_bytes = read_max_bytes(*bytes);
   if (const auto mode = environment("INGOT_CACHE_MODE")) options.cache_mode = read_cache_mode(*mode);
   if (const auto templates = environment("INGOT_TEMPLATES")) {
     options.templates = read_folder("INGOT_TEMPLATES", *templates, "the folder templates of Ingot's source tree");

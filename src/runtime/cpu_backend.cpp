@@ -173,6 +173,12 @@ class CpuBackend final : public Backend {
 
   void synchronize(Stream& /*stream*/) override {}
   bool capturing(const Stream& /*stream*/) const override { return false; }
+  std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& /*work*/) override {
+    check_stream(stream, *this);
+    throw Error(ErrorCode::invalid_argument, "graph",
+                "the CPU backend runs work at once, so there is nothing to capture; call the work again instead of "
+                "replaying it, or make the context on a GPU");
+  }
   CUstream_st* create_stream() override { return nullptr; }
   void destroy_stream(CUstream_st* /*stream*/) noexcept override {}
   std::int64_t launches() const override { return 0; }

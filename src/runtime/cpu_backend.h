@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "ingot/api.h"
 #include "ingot/runtime/backend.h"
 
 namespace ingot {
@@ -13,7 +14,7 @@ class Recorder;
 
 // threads: 0 = all cores. Every GEMM is noted in `manifest`, and what a GPU would be asked for in `recorder`; both may
 // be null.
-std::unique_ptr<Backend> make_cpu_backend(int threads = 0, MatmulManifest* manifest = nullptr,
-                                          Recorder* recorder = nullptr);
+INGOT_API std::unique_ptr<Backend> make_cpu_backend(int threads = 0, MatmulManifest* manifest = nullptr,
+                                                    Recorder* recorder = nullptr);
 
 }  // namespace ingot

@@ -15,6 +15,7 @@
 #include "ingot/runtime/cast/column_sum_operation.h"
 #include "ingot/runtime/cast/elementwise_operation.h"
 #include "ingot/runtime/check.h"
+#include "ingot/runtime/cuda/captured_graph.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/dequant/check_dequant.h"
@@ -165,6 +166,11 @@ class CudaBackend final : public Backend {
   bool capturing(const Stream& stream) const override {
     const CurrentContext current = launcher_.make_current();
     return launcher_.capturing(stream);
+  }
+
+  std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& work) override {
+    const CurrentContext current = begin(stream);
+    return capture_graph(driver(), device_.index, stream, work);
   }
 
   CUstream_st* create_stream() override {

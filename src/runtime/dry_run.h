@@ -12,13 +12,14 @@
 
 #include <memory>
 
+#include "ingot/api.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/gpu.h"
 #include "ingot/runtime/backend.h"
 
 namespace ingot {
 
-class DryRun {
+class INGOT_API DryRun {
  public:
   explicit DryRun(const Gpu& gpu);
   ~DryRun();

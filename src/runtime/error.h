@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 enum class ErrorCode : std::uint8_t {
@@ -18,11 +20,11 @@ enum class ErrorCode : std::uint8_t {
   io_failed,  // a file could not be read or written
 };
 
-std::string_view name(ErrorCode code);
+INGOT_API std::string_view name(ErrorCode code);
 
 // what() is "<subject>: <what is wrong, what was expected, what to do>"; subject is the spec's line, the tensor's name
 // or the file that the error speaks of.
-class Error : public std::runtime_error {
+class INGOT_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, std::string subject, const std::string& message, std::string log = {});
 

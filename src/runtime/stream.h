@@ -4,12 +4,13 @@
 
 #include <cstddef>
 
+#include "ingot/api.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
 
 namespace ingot {
 
-class Stream {
+class INGOT_API Stream {
  public:
   // Creates a stream, and destroys it with this object.
   explicit Stream(Backend& backend);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 
 namespace ingot {
@@ -18,7 +19,7 @@ struct Device {
 };
 
 // "cpu", "cuda:0"
-std::string print(Device device);
+INGOT_API std::string print(Device device);
 
 // A row-major matrix of rows x cols elements: element (r, c) is at data + (r * row_stride + c) * size_of(dtype). For
 // dtypes smaller than a byte, row r is at data + row_bytes(dtype, r * row_stride), and the stride is a multiple of
@@ -36,15 +37,15 @@ struct Tensor {
 };
 
 // A contiguous matrix (row_stride = cols).
-Tensor matrix(void* data, Dtype dtype, std::int64_t rows, std::int64_t cols, Device device);
+INGOT_API Tensor matrix(void* data, Dtype dtype, std::int64_t rows, std::int64_t cols, Device device);
 // A contiguous vector of n elements: 1 x n.
-Tensor vector(void* data, Dtype dtype, std::int64_t n, Device device);
+INGOT_API Tensor vector(void* data, Dtype dtype, std::int64_t n, Device device);
 
 // "bf16[4096, 1024] on cuda:0", followed by ", row stride 1088" if it is not contiguous.
-std::string describe(const Tensor& tensor);
+INGOT_API std::string describe(const Tensor& tensor);
 
 // Bytes from the first element to the end of the last. Throws Error{invalid_argument} naming `what` if a size is
 // negative or the count overflows 64 bits.
-std::size_t byte_span(const Tensor& tensor, const char* what);
+INGOT_API std::size_t byte_span(const Tensor& tensor, const char* what);
 
 }  // namespace ingot

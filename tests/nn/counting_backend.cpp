@@ -115,6 +115,10 @@ bool CountingBackend::capturing(const Stream& stream) const {
   return inner_->capturing(inner_stream_ != nullptr ? *inner_stream_ : stream);
 }
 
+std::unique_ptr<CapturedWork> CountingBackend::capture(Stream& stream, const std::function<void()>& work) {
+  return inner_->capture(on(stream), work);
+}
+
 CUstream_st* CountingBackend::create_stream() { return inner_->create_stream(); }
 
 void CountingBackend::destroy_stream(CUstream_st* stream) noexcept { inner_->destroy_stream(stream); }

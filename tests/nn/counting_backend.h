@@ -51,6 +51,7 @@ class CountingBackend final : public Backend {
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream& stream) override;
   void fill_zero(void* data, std::size_t bytes, Stream& stream) override;
   void synchronize(Stream& stream) override;
+  std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& work) override;
   bool capturing(const Stream& stream) const override;
   CUstream_st* create_stream() override;
   void destroy_stream(CUstream_st* stream) noexcept override;

@@ -15,6 +15,7 @@
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/graph.h"
 #include "nn/delayed_scaling_model.h"
 #include "support/capture.h"
 #include "support/expect_error.h"
@@ -81,7 +82,7 @@ BOOST_AUTO_TEST_CASE(twenty_steps_are_those_of_the_cpu) {
             model.start(slot, amax_of(0, slot));
           }
           std::unique_ptr<Graph> graph;
-          if (captured) graph = std::make_unique<Graph>(*driver, stream, [&] { ours.sync_amax_history(stream); });
+          if (captured) graph = std::make_unique<Graph>(stream, [&] { ours.sync_amax_history(stream); });
           const std::int64_t launches = cuda.launches();
           for (int step = 0; step < 20; ++step) {
             set_amaxes(ours, step, cuda, stream);
@@ -90,7 +91,7 @@ BOOST_AUTO_TEST_CASE(twenty_steps_are_those_of_the_cpu) {
               model.slots[static_cast<std::size_t>(slot)].amax = amax_of(step, slot);
             }
             if (captured) {
-              graph->launch();
+              graph->replay(stream);
             } else {
               ours.sync_amax_history(stream);
             }
@@ -196,10 +197,10 @@ BOOST_AUTO_TEST_CASE(a_captured_step_goes_on_by_itself) {
     side->scaling.start(0, side->x(), side->stream);
     side->step(spec);
   }
-  Graph graph(*driver, stream, [&] { ours.step(spec); });
+  Graph graph(stream, [&] { ours.step(spec); });
   for (int step = 1; step < 8; ++step) {
     ours.write(step);
-    graph.launch();
+    graph.replay(stream);
     theirs.write(step);
     theirs.step(spec);
     BOOST_TEST((ours.fetch() == theirs.fetch()), "step " << step);

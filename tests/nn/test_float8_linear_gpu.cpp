@@ -11,9 +11,9 @@
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/graph.h"
 #include "nn/counting_backend.h"
 #include "nn/linear_case.h"
-#include "support/capture.h"
 
 namespace ingot::test {
 namespace {
@@ -163,10 +163,10 @@ BOOST_AUTO_TEST_CASE(a_captured_step_replays_to_the_same_bits) {
       };
       step();
       const std::vector<std::uint8_t> eager = device.result_bytes(stream);
-      Graph graph(*driver, stream, step);
+      Graph graph(stream, step);
       for (int replay = 0; replay < 3; ++replay) {
         device.poison_results(stream);
-        graph.launch();
+        graph.replay(stream);
         BOOST_TEST((device.result_bytes(stream) == eager), "replay " << replay << " differs from the step itself");
       }
 
@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(a_captured_step_replays_to_the_same_bits) {
       device.weight.write(next.weight, stream);
       device.grad_output.write(next.grad_output, stream);
       device.poison_results(stream);
-      graph.launch();
+      graph.replay(stream);
       const std::vector<std::uint8_t> replayed = device.result_bytes(stream);
       device.poison_results(stream);
       step();
@@ -193,7 +193,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_never_ran_cannot_be_captured) {
   const LinearCase device(host, Dtype::bf16, Dtype::bf16, backend, stream);
   Float8Linear linear(backend, {32, 48, true}, tensorwise());
   BOOST_CHECK_EXCEPTION(
-      Graph(*driver, stream, [&] { linear.forward(device.forward(true), stream); }), Error, [](const Error& error) {
+      Graph(stream, [&] { linear.forward(device.forward(true), stream); }), Error, [](const Error& error) {
         return std::string(error.what()).find("run the step once before capturing it") != std::string::npos;
       });
   linear.forward(device.forward(true), stream);

@@ -16,9 +16,9 @@
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/graph.h"
 #include "nn/counting_backend.h"
 #include "nn/linear_case.h"
-#include "support/capture.h"
 
 namespace ingot::test {
 namespace {
@@ -146,10 +146,10 @@ BOOST_AUTO_TEST_CASE(a_graphs_replays_have_the_bits_of_a_hundred_steps) {
         trained.write(0, stream);
         trained.step(stream);
         BOOST_TEST((trained.device.result_bytes(stream) == eager[0]));
-        Graph graph(*driver, stream, [&] { trained.step(stream); });
+        Graph graph(stream, [&] { trained.step(stream); });
         for (int step = 1; step < 100; ++step) {
           trained.write(step, stream);
-          graph.launch();
+          graph.replay(stream);
           BOOST_REQUIRE_MESSAGE(trained.device.result_bytes(stream) == eager[static_cast<std::size_t>(step)],
                                 "step " << step << " differs from the eager one");
         }
@@ -172,9 +172,9 @@ BOOST_AUTO_TEST_CASE(a_side_stream_changes_no_bit) {
           plain.write(step, stream);
           beside.write(step, stream);
           plain.step(stream);
-          if (step == 10) graph = std::make_unique<Graph>(*driver, stream, [&] { beside.step(stream); });
+          if (step == 10) graph = std::make_unique<Graph>(stream, [&] { beside.step(stream); });
           if (graph != nullptr) {
-            graph->launch();
+            graph->replay(stream);
           } else {
             beside.step(stream);
           }

@@ -64,6 +64,18 @@ done < <(find "$work/prefix" -path '*/examples/*' \( -name '*.cpp' -o -name '*.h
 [ "$examples" -ge 3 ] || fail "only $examples examples are installed"
 echo "$examples examples"
 
+# examples/generate has a command line and files of its own, so it also needs CLI11, fmt and nlohmann-json, and the text
+# of its kernels, which the build makes.
+if has INGOT_EXAMPLES; then
+  step "examples/generate, with the installed headers"
+  mkdir "$work/cuda"
+  printf '#error "an example needs nothing of CUDA"\n' > "$work/cuda/cuda.h"
+  (cd "$source_dir/examples" && ls generate/*.cpp common/*.cpp) | xargs -P "$(nproc)" -I{} "$cxx" -std=c++20 -fsyntax-only \
+    -DFMT_HEADER_ONLY -I "$work/cuda" -I "$work/prefix/include" -I "$work/prefix/include/ingot/templates" -I "$source_dir/examples" \
+    -I "$source_dir/examples/common" -I "$build_dir/examples" "$source_dir/examples/{}" ||
+    fail "examples/generate does not compile against the installed headers"
+fi
+
 step "links of the installed documents"
 links=0
 while IFS= read -r document; do

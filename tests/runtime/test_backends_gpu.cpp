@@ -27,6 +27,7 @@
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/graph.h"
 #include "ingot/runtime/util/library.h"
 #include "support/capture.h"
 #include "support/compare.h"
@@ -327,19 +328,27 @@ BOOST_AUTO_TEST_CASE(a_captured_graph_gives_the_same_bits) {
     const Matrices expected = placed.outputs(stream);
     BOOST_TEST(!cuda.capturing(stream));
 
-    Capture capture(*driver, stream);
-    BOOST_TEST(cuda.capturing(stream));
-    placed.enqueue(stream);
-    CUgraph graph = capture.end();
-    BOOST_REQUIRE_MESSAGE(graph != nullptr, name(c) << ": the capture gave no graph");
-    CUgraphExec executable = nullptr;
-    driver->check(driver->api().cuGraphInstantiate(&executable, graph, 0), "cuGraphInstantiate");
+    Graph graph(stream, [&] {
+      BOOST_TEST(cuda.capturing(stream));
+      placed.enqueue(stream);
+    });
     for (const char* const when : {"first replay", "second replay"}) {
       placed.poison(stream);
-      driver->check(driver->api().cuGraphLaunch(executable, stream.handle()), "cuGraphLaunch");
+      graph.replay(stream);
       check_same(c, expected, placed.outputs(stream), when);
     }
-    driver->check(driver->api().cuGraphExecDestroy(executable), "cuGraphExecDestroy");
+    Stream other(cuda);
+    placed.poison(stream);
+    other.wait_for(stream);
+    graph.replay(other);
+    stream.wait_for(other);
+    check_same(c, expected, placed.outputs(stream), "on another stream");
+
+    PlacedCase beside(c, maker.inputs(c), cuda, stream);
+    graph.update(stream, [&] { beside.enqueue(stream); });
+    beside.poison(stream);
+    graph.replay(stream);
+    check_same(c, expected, beside.outputs(stream), "after an update");
   }
 }
 
@@ -373,8 +382,8 @@ BOOST_AUTO_TEST_CASE(a_capture_after_a_larger_cast_needs_no_new_kernel) {
   placed({1024, 1024})->enqueue(own);
   const auto small = placed({64, 128});
   {
-    Graph graph(*driver, own, [&] { small->enqueue(own); });
-    graph.launch();
+    Graph graph(own, [&] { small->enqueue(own); });
+    graph.replay(own);
     fresh.backend().synchronize(own);
   }
   const Case c{.spec = parse("cast bf16->e4m3fn scale=tensor out=codes"), .shape = {64, 128}};

@@ -25,6 +25,7 @@
 #include "ingot/runtime/stream.h"
 #include "ingot/runtime/util/library.h"
 #include "ingot/runtime/util/store_directory.h"
+#include "ingot/version.h"
 #include "support/processes.h"
 #include "support/refused.h"
 #include "support/temporary_directory.h"
@@ -162,6 +163,34 @@ BOOST_AUTO_TEST_CASE(a_setuid_program_takes_nothing_from_its_caller) {
   const int taken = test::run_unprivileged(start);
   if (taken == kNotSetuid) BOOST_TEST_MESSAGE("skipped: setuid bits have no effect here");
   BOOST_TEST((taken == 0 || taken == kNotSetuid), "it took something: " << taken);
+}
+
+BOOST_AUTO_TEST_CASE(the_stores_size_is_an_option_and_a_variable) {
+  BOOST_TEST(ContextOptions::from_environment().store_max_bytes == KernelStore::kDefaultMaxBytes);
+  {
+    const Variable bytes("INGOT_CACHE_MAX_BYTES", "5000000000");
+    BOOST_TEST(ContextOptions::from_environment().store_max_bytes == 5'000'000'000);
+  }
+  const TemporaryDirectory folder;
+  ContextOptions options = options_in(folder);
+  options.where = ContextOptions::Where::cpu;
+  options.store_max_bytes = 12345;
+  Context context(options);
+  BOOST_TEST(context.store().max_bytes() == 12345);
+  for (const char* value : {"0", "-1", "2G", "99999999999999999999"}) {
+    BOOST_TEST(refused_variable("INGOT_CACHE_MAX_BYTES", value) ==
+               "INGOT_CACHE_MAX_BYTES: is \"" + std::string(value) +
+                   "\", but must be a number of bytes from 1, such as 2147483648");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_library_has_the_version_of_its_headers) {
+  static_assert(INGOT_VERSION == INGOT_VERSION_MAJOR * 10000 + INGOT_VERSION_MINOR * 100 + INGOT_VERSION_PATCH);
+  BOOST_TEST(version_number() == INGOT_VERSION);
+  BOOST_TEST(version() == INGOT_VERSION_STRING);
+  BOOST_TEST(std::string(version_string()) == std::to_string(INGOT_VERSION_MAJOR) + "." +
+                                                  std::to_string(INGOT_VERSION_MINOR) + "." +
+                                                  std::to_string(INGOT_VERSION_PATCH));
 }
 
 BOOST_AUTO_TEST_CASE(the_environment_sets_options) {

@@ -14,7 +14,7 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
-#include "support/capture.h"
+#include "ingot/runtime/graph.h"
 #include "support/dequant_case.h"
 #include "support/expect_error.h"
 #include "support/share.h"
@@ -64,8 +64,8 @@ struct OnGpu {
       }
     };
     ten_times(enqueue, "in the stream");
-    Graph captured(*driver, stream, enqueue);
-    ten_times([&] { captured.launch(); }, "in a graph");
+    Graph captured(stream, enqueue);
+    ten_times([&] { captured.replay(stream); }, "in a graph");
   }
 
   // Right, and twice the same: the second time with codes that the kernel may read early.
@@ -559,9 +559,9 @@ BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
     all_at_once();
     products.expect_alone(stream, "behind each other", cases);
   }
-  Graph captured(*driver, stream, all_at_once);
+  Graph captured(stream, all_at_once);
   products.poison(stream);
-  for (int replay = 0; replay < 3; ++replay) captured.launch();
+  for (int replay = 0; replay < 3; ++replay) captured.replay(stream);
   products.expect_alone(stream, "in a graph", cases);
 }
 
@@ -619,13 +619,13 @@ BOOST_AUTO_TEST_CASE(a_replay_gives_the_same) {
       PlacedDequant placed(data, cuda, stream);
       placed.enqueue(stream);
       const GuardedMatrix eager = placed.out(stream);
-      Graph captured(*driver, stream, [&] {
+      Graph captured(stream, [&] {
         placed.enqueue(stream);
         placed.enqueue(stream);
       });
       for (int i = 0; i < 3; ++i) {
         placed.poison(stream);
-        captured.launch();
+        captured.replay(stream);
         ++cases;
         BOOST_TEST((placed.out(stream).bytes() == eager.bytes()), describe(data.of()));
       }

@@ -6,17 +6,23 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "ingot/codegen/recorded_kernels.h"
 #include "ingot/runtime/buffer.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/dry_driver.h"
+#include "ingot/runtime/cuda_backend.h"
+#include "ingot/runtime/graph.h"
 #include "ingot/runtime/stream.h"
 #include "support/expect_error.h"
 
@@ -202,6 +208,186 @@ BOOST_AUTO_TEST_CASE(several_at_once) {
   BOOST_TEST(dry.recording().kernels().size() == 1U);
   BOOST_TEST((kernel_on(dry) == GemmKernel::sm90));
   BOOST_TEST((kernel_on(l40s) == GemmKernel::mma));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// Graph, on the dry driver with one function replaced at a time.
+BOOST_AUTO_TEST_SUITE(graphs)
+
+namespace {
+
+// What the replaced functions do; libcuda's take no state.
+struct Calls {
+  int nodes = 1;
+  int replays = 0, instantiated = 0, destroyed_graphs = 0, destroyed_executables = 0;
+  CUstream replayed_on = nullptr;
+  CUresult update = CUDA_SUCCESS, instantiate = CUDA_SUCCESS;
+  bool broken_off = false;
+  decltype(Driver::Api::cuStreamEndCapture) end_capture = nullptr;
+};
+Calls calls;
+
+Driver::Api counted(Driver::Api api) {
+  calls = Calls{};
+  calls.end_capture = api.cuStreamEndCapture;
+  api.cuGraphGetNodes = [](CUgraph, CUgraphNode*, std::size_t* count) {
+    *count = static_cast<std::size_t>(calls.nodes);
+    return CUDA_SUCCESS;
+  };
+  api.cuGraphInstantiate = [](CUgraphExec* executable, CUgraph, unsigned long long) {
+    if (calls.instantiate == CUDA_SUCCESS) *executable = reinterpret_cast<CUgraphExec>(std::uintptr_t{16});
+    calls.instantiated += calls.instantiate == CUDA_SUCCESS ? 1 : 0;
+    return calls.instantiate;
+  };
+  api.cuGraphLaunch = [](CUgraphExec, CUstream stream) {
+    ++calls.replays;
+    calls.replayed_on = stream;
+    return CUDA_SUCCESS;
+  };
+  api.cuGraphExecUpdate = [](CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo*) { return calls.update; };
+  api.cuGraphDestroy = [](CUgraph) {
+    ++calls.destroyed_graphs;
+    return CUDA_SUCCESS;
+  };
+  api.cuGraphExecDestroy = [](CUgraphExec) {
+    ++calls.destroyed_executables;
+    return CUDA_SUCCESS;
+  };
+  api.cuStreamEndCapture = [](CUstream stream, CUgraph* graph) {
+    const CUresult result = calls.end_capture(stream, graph);
+    if (!calls.broken_off) return result;
+    *graph = nullptr;
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  };
+  return api;
+}
+
+struct GraphFixture {
+  std::unique_ptr<Driver> dry = make_dry_driver(gpu_named("h200"));
+  CurrentContext current{*dry, 0};
+  std::unique_ptr<Driver> driver = over(*dry);
+  KernelStore store{std::filesystem::path()};
+  KernelCache cache{nullptr, store, gpu_named("h200").target, driver.get()};
+  std::unique_ptr<Backend> backend = make_cuda_backend(*driver, 0, cache, {});
+  Stream stream{*backend};
+  Buffer memory{*backend, 256};
+  int runs = 0;
+  std::function<void()> work = [this] {
+    ++runs;
+    BOOST_TEST(backend->capturing(stream));
+    backend->fill_zero(memory.data(), memory.bytes(), stream);
+  };
+
+  static std::unique_ptr<Driver> over(const Driver& dry) {
+    CUdevice device = 0;
+    BOOST_REQUIRE(dry.api().cuCtxGetDevice(&device) == CUDA_SUCCESS);
+    return Driver::over(counted(dry.api()), device, {dry.primary_context(0), [](CUctx_st*) {}});
+  }
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_CASE(work_is_recorded_once_and_replayed_on_any_stream, GraphFixture) {
+  {
+    Graph graph(stream, work);
+    BOOST_TEST(!backend->capturing(stream));
+    BOOST_TEST(calls.replays == 0);
+    graph.replay(stream);
+    BOOST_TEST(calls.replayed_on == stream.handle());
+    Stream other(*backend);
+    graph.replay(other);
+    BOOST_TEST(calls.replayed_on == other.handle());
+  }
+  BOOST_TEST(runs == 1);
+  BOOST_TEST(calls.replays == 2);
+  BOOST_TEST(calls.destroyed_graphs == 1);
+  BOOST_TEST(calls.destroyed_executables == 1);
+}
+
+BOOST_FIXTURE_TEST_CASE(an_update_keeps_the_instance_unless_the_driver_refuses, GraphFixture) {
+  {
+    Graph graph(stream, work);
+    BOOST_TEST(graph.update(stream, work));
+    BOOST_TEST(calls.instantiated == 1);
+    calls.update = CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    BOOST_TEST(!graph.update(stream, work));
+    BOOST_TEST(calls.instantiated == 2);
+    graph.replay(stream);
+
+    calls.instantiate = CUDA_ERROR_OUT_OF_MEMORY;
+    check_contains(error_of([&] { graph.update(stream, work); }, ErrorCode::out_of_memory), {"cuGraphInstantiate"});
+    graph.replay(stream);  // as it was
+  }
+  BOOST_TEST(calls.replays == 2);
+  BOOST_TEST(calls.destroyed_graphs == 4);
+  BOOST_TEST(calls.destroyed_executables == 2);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_graph_moves, GraphFixture) {
+  {
+    Graph graph(stream, work);
+    Graph moved(std::move(graph));
+    moved.replay(stream);
+    check_contains(error_of([&] { graph.replay(stream); }, ErrorCode::invalid_argument),  // NOLINT: what it then says
+                   {"graph: was moved from", "replay the one it moved to"});
+    graph = Graph(stream, work);
+    graph.replay(stream);
+  }
+  BOOST_TEST(calls.replays == 2);
+  BOOST_TEST(calls.destroyed_graphs == 2);
+}
+
+BOOST_FIXTURE_TEST_CASE(what_cannot_be_captured_is_refused, GraphFixture) {
+  const auto refusal = [&](ErrorCode code = ErrorCode::invalid_argument) {
+    return error_of([&] { Graph(stream, work); }, code);
+  };
+  calls.nodes = 0;
+  check_contains(refusal(), {"graph: the work enqueued nothing", "enqueue it on that stream"});
+  calls.nodes = 1;
+  calls.broken_off = true;
+  check_contains(refusal(ErrorCode::cuda_failed),
+                 {"graph: the capture was broken off", "cuStreamEndCapture", "run the step once before capturing it"});
+  calls.broken_off = false;
+
+  Stream the_default(*backend, nullptr);
+  check_contains(error_of([&] { Graph(the_default, work); }, ErrorCode::invalid_argument),
+                 {"graph: the default stream cannot be captured", "use a Stream of its own"});
+
+  Graph graph(stream, work);
+  std::string nested, replayed;
+  work = [&] {
+    nested = error_of([&] { Graph(stream, [] {}); }, ErrorCode::invalid_argument);
+    replayed = error_of([&] { graph.replay(stream); }, ErrorCode::invalid_argument);
+  };
+  Graph(stream, work);
+  check_contains(nested, {"graph: the stream is being captured already", "capture on another stream"});
+  check_contains(replayed, {"graph: cannot be replayed on a stream that is being captured", "after the capture"});
+  BOOST_TEST(!backend->capturing(stream));
+}
+
+BOOST_FIXTURE_TEST_CASE(an_error_of_the_work_ends_the_capture, GraphFixture) {
+  BOOST_CHECK_THROW(Graph(stream, [] { throw std::runtime_error("mine"); }), std::runtime_error);
+  BOOST_TEST(!backend->capturing(stream));
+  BOOST_TEST(calls.destroyed_graphs == 1);
+  Graph(stream, work).replay(stream);
+  BOOST_TEST(calls.replays == 1);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_graph_is_for_its_own_backend, GraphFixture) {
+  Graph graph(stream, work);
+  DryRun other(gpu_named("h200"));
+  Stream others(other.backend());
+  check_contains(error_of([&] { graph.replay(others); }, ErrorCode::invalid_argument), {"stream", "backend"});
+  check_contains(error_of([&] { graph.update(others, work); }, ErrorCode::invalid_argument), {"stream", "backend"});
+
+  const auto cpu = make_cpu_backend(1);
+  Stream of_cpu(*cpu);
+  bool called = false;
+  BOOST_TEST(error_of([&] { Graph(of_cpu, [&] { called = true; }); }, ErrorCode::invalid_argument) ==
+             "graph: the CPU backend runs work at once, so there is nothing to capture; call the work again instead of "
+             "replaying it, or make the context on a GPU");
+  BOOST_TEST(!called);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -16,6 +16,7 @@
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/graph.h"
 #include "support/capture.h"
 #include "support/expect_error.h"
 #include "support/gemm_on_gpu.h"
@@ -250,19 +251,15 @@ BOOST_AUTO_TEST_CASE(from_a_graph) {
     PlacedCase placed(c, maker.inputs(c), cuda, stream);
     placed.enqueue(stream);
     const Matrices expected = placed.outputs(stream);
-    Capture capture(*driver, stream);
-    for (int i = 0; i < 3; ++i) placed.enqueue(stream);
-    CUgraph graph = capture.end();
-    BOOST_REQUIRE_MESSAGE(graph != nullptr, name(c) << ": the capture gave no graph");
-    CUgraphExec executable = nullptr;
-    driver->check(driver->api().cuGraphInstantiate(&executable, graph, 0), "cuGraphInstantiate");
+    Graph graph(stream, [&] {
+      for (int i = 0; i < 3; ++i) placed.enqueue(stream);
+    });
     for (const char* const when : {"first replay", "second replay", "third replay"}) {
       placed.poison(stream);
-      driver->check(driver->api().cuGraphLaunch(executable, stream.handle()), "cuGraphLaunch");
+      graph.replay(stream);
       expect_same(c, expected, placed.outputs(stream), when);
       placed.enqueue(stream);  // outside the graph, with the same flags
     }
-    driver->check(driver->api().cuGraphExecDestroy(executable), "cuGraphExecDestroy");
   }
 }
 

@@ -20,7 +20,7 @@
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/error.h"
-#include "support/capture.h"
+#include "ingot/runtime/graph.h"
 #include "support/compare.h"
 #include "support/random.h"
 #include "support/run_case.h"
@@ -151,9 +151,9 @@ std::string fault_of(const Known& known, const Matrices& outputs) {
 
 // A graph of these calls.
 struct CapturedCalls {
-  CapturedCalls(const Driver& driver, Stream& stream, std::vector<std::size_t> captured,
+  CapturedCalls(Stream& stream, std::vector<std::size_t> captured,
                 const std::vector<std::unique_ptr<PlacedCase>>& placed)
-      : calls(std::move(captured)), graph(driver, stream, [&] {
+      : calls(std::move(captured)), graph(stream, [&] {
           for (const std::size_t i : calls) placed[i]->enqueue(stream);
         }) {}
 
@@ -197,7 +197,7 @@ class Worker {
     }
     for (std::size_t i = 0; i < kGraphs; ++i) {
       dog_->alive("capturing graph " + std::to_string(i));
-      graphs_.push_back(std::make_unique<CapturedCalls>(*driver_, stream_, some(kCallsOfGraph), placed_));
+      graphs_.push_back(std::make_unique<CapturedCalls>(stream_, some(kCallsOfGraph), placed_));
     }
   }
 
@@ -210,7 +210,7 @@ class Worker {
     for (const std::size_t i : calls) doing += "\n  " + name((*known_)[i].gemm);
     dog_->alive(std::move(doing));
     if (replayed) {
-      for (std::size_t i = 0; i < kReplaysOfBurst; ++i) captured.graph.launch();
+      for (std::size_t i = 0; i < kReplaysOfBurst; ++i) captured.graph.replay(stream_);
       launched += kReplaysOfBurst * calls.size();
     } else {
       for (const std::size_t i : calls) placed_[i]->enqueue(stream_);

@@ -1,11 +1,10 @@
-// Makes a CUDA graph of the work that a test enqueues on a stream.
+// A capture that a test leaves open while it calls what may not be called in one; graphs to replay are ingot::Graph.
 #pragma once
 
 #include <cuda.h>
 
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot::test {
@@ -36,29 +35,6 @@ class Capture {
   Stream* stream_;
   CUgraph graph_ = nullptr;
   bool open_ = true;
-};
-
-// A graph of the work that `work` enqueues; it can be launched any number of times.
-class Graph {
- public:
-  template <class Work>
-  Graph(const Driver& driver, Stream& stream, const Work& work) : driver_(&driver), stream_(&stream) {
-    Capture capture(driver, stream);
-    work();
-    CUgraph graph = capture.end();
-    if (graph == nullptr) throw Error(ErrorCode::cuda_failed, "a graph", "the capture gave none");
-    driver.check(driver.api().cuGraphInstantiate(&executable_, graph, 0), "cuGraphInstantiate");
-  }
-  ~Graph() { driver_->api().cuGraphExecDestroy(executable_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-
-  void launch() { driver_->check(driver_->api().cuGraphLaunch(executable_, stream_->handle()), "cuGraphLaunch"); }
-
- private:
-  const Driver* driver_;
-  Stream* stream_;
-  CUgraphExec executable_ = nullptr;
 };
 
 }  // namespace ingot::test

@@ -68,6 +68,8 @@ bool FakeBackend::capturing(const Stream&) const {
   return is_capturing;
 }
 
+std::unique_ptr<CapturedWork> FakeBackend::capture(Stream&, const std::function<void()>&) { return nullptr; }
+
 CUstream_st* FakeBackend::create_stream() {
   return reinterpret_cast<CUstream_st*>(static_cast<std::uintptr_t>(++streams));
 }

@@ -46,6 +46,7 @@ class FakeBackend final : public Backend {
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream&) override;
   void fill_zero(void* data, std::size_t bytes, Stream&) override;
   void synchronize(Stream&) override;
+  std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& work) override;
   bool capturing(const Stream&) const override;
   // A handle is just a count of the streams made; nothing dereferences it.
   CUstream_st* create_stream() override;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/pass.h"
 
 namespace ingot {
@@ -33,9 +34,9 @@ struct AmaxHistorySpec {
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const AmaxHistorySpec& spec);
 void validate_spec(const AmaxHistorySpec& spec);
-std::uint64_t hash_spec(const AmaxHistorySpec& spec);
+INGOT_API std::uint64_t hash_spec(const AmaxHistorySpec& spec);
 void read_spec(const SpecReader& reader, AmaxHistorySpec& spec);
-void list_valid(std::vector<AmaxHistorySpec>& specs);
+INGOT_API void list_valid(std::vector<AmaxHistorySpec>& specs);
 ExtraPasses extra_passes(const AmaxHistorySpec& spec);
 TemplateInstance template_instance(const AmaxHistorySpec& spec, Pass pass);
 

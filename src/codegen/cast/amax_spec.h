@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
 #include "ingot/codegen/types/pass.h"
@@ -26,9 +27,9 @@ struct AmaxSpec {
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const AmaxSpec& spec);
 void validate_spec(const AmaxSpec& spec);
-std::uint64_t hash_spec(const AmaxSpec& spec);
+INGOT_API std::uint64_t hash_spec(const AmaxSpec& spec);
 void read_spec(const SpecReader& reader, AmaxSpec& spec);
-void list_valid(std::vector<AmaxSpec>& specs);
+INGOT_API void list_valid(std::vector<AmaxSpec>& specs);
 ExtraPasses extra_passes(const AmaxSpec& spec);
 TemplateInstance template_instance(const AmaxSpec& spec, Pass pass);
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
@@ -52,9 +53,9 @@ struct CastSpec {
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const CastSpec& spec);
 void validate_spec(const CastSpec& spec);
-std::uint64_t hash_spec(const CastSpec& spec);
+INGOT_API std::uint64_t hash_spec(const CastSpec& spec);
 void read_spec(const SpecReader& reader, CastSpec& spec);
-void list_valid(std::vector<CastSpec>& specs);
+INGOT_API void list_valid(std::vector<CastSpec>& specs);
 ExtraPasses extra_passes(const CastSpec& spec);
 TemplateInstance template_instance(const CastSpec& spec, Pass pass);
 

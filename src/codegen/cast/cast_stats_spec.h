@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
 #include "ingot/codegen/types/pass.h"
@@ -31,9 +32,9 @@ struct CastStatsSpec {
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const CastStatsSpec& spec);
 void validate_spec(const CastStatsSpec& spec);
-std::uint64_t hash_spec(const CastStatsSpec& spec);
+INGOT_API std::uint64_t hash_spec(const CastStatsSpec& spec);
 void read_spec(const SpecReader& reader, CastStatsSpec& spec);
-void list_valid(std::vector<CastStatsSpec>& specs);
+INGOT_API void list_valid(std::vector<CastStatsSpec>& specs);
 ExtraPasses extra_passes(const CastStatsSpec& spec);
 TemplateInstance template_instance(const CastStatsSpec& spec, Pass pass);
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/pass.h"
 
@@ -25,9 +26,9 @@ struct ColumnSumSpec {
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const ColumnSumSpec& spec);
 void validate_spec(const ColumnSumSpec& spec);
-std::uint64_t hash_spec(const ColumnSumSpec& spec);
+INGOT_API std::uint64_t hash_spec(const ColumnSumSpec& spec);
 void read_spec(const SpecReader& reader, ColumnSumSpec& spec);
-void list_valid(std::vector<ColumnSumSpec>& specs);
+INGOT_API void list_valid(std::vector<ColumnSumSpec>& specs);
 ExtraPasses extra_passes(const ColumnSumSpec& spec);
 TemplateInstance template_instance(const ColumnSumSpec& spec, Pass pass);
 

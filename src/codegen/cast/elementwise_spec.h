@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/dtype.h"
@@ -29,14 +30,14 @@ struct ElementwiseSpec {
 
 // The cast that computes the same values from the same inputs with the same precision; its `result` is this kernel's
 // output.
-CastSpec cast_of_values(const ElementwiseSpec& spec);
+INGOT_API CastSpec cast_of_values(const ElementwiseSpec& spec);
 
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const ElementwiseSpec& spec);
 void validate_spec(const ElementwiseSpec& spec);
-std::uint64_t hash_spec(const ElementwiseSpec& spec);
+INGOT_API std::uint64_t hash_spec(const ElementwiseSpec& spec);
 void read_spec(const SpecReader& reader, ElementwiseSpec& spec);
-void list_valid(std::vector<ElementwiseSpec>& specs);
+INGOT_API void list_valid(std::vector<ElementwiseSpec>& specs);
 ExtraPasses extra_passes(const ElementwiseSpec& spec);
 TemplateInstance template_instance(const ElementwiseSpec& spec, Pass pass);
 

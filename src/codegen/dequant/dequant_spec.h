@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
@@ -24,8 +25,8 @@ struct TemplateInstance;
 // the same number of bytes: pass the layout that the weight was packed with; otherwise its codes are misread.
 enum class WeightLayout : std::uint8_t { row_major, packed, packed_f16 };
 
-std::string_view name(WeightLayout layout);  // "packed_f16"
-std::optional<WeightLayout> parse_weight_layout(std::string_view text);
+INGOT_API std::string_view name(WeightLayout layout);  // "packed_f16"
+INGOT_API std::optional<WeightLayout> parse_weight_layout(std::string_view text);
 inline constexpr const char* kWeightLayoutNames = "packed, packed_f16 or row_major";
 constexpr bool is_packed(WeightLayout layout) { return layout != WeightLayout::row_major; }
 
@@ -96,17 +97,17 @@ struct DequantMatmulSpec {
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const PackWeightSpec& spec);
 void validate_spec(const PackWeightSpec& spec);
-std::uint64_t hash_spec(const PackWeightSpec& spec);
+INGOT_API std::uint64_t hash_spec(const PackWeightSpec& spec);
 void read_spec(const SpecReader& reader, PackWeightSpec& spec);
-void list_valid(std::vector<PackWeightSpec>& specs);
+INGOT_API void list_valid(std::vector<PackWeightSpec>& specs);
 ExtraPasses extra_passes(const PackWeightSpec& spec);
 TemplateInstance template_instance(const PackWeightSpec& spec, Pass pass);
 
 std::string print_spec(const DequantMatmulSpec& spec);
 void validate_spec(const DequantMatmulSpec& spec);
-std::uint64_t hash_spec(const DequantMatmulSpec& spec);
+INGOT_API std::uint64_t hash_spec(const DequantMatmulSpec& spec);
 void read_spec(const SpecReader& reader, DequantMatmulSpec& spec);
-void list_valid(std::vector<DequantMatmulSpec>& specs);
+INGOT_API void list_valid(std::vector<DequantMatmulSpec>& specs);
 ExtraPasses extra_passes(const DequantMatmulSpec& spec);
 TemplateInstance template_instance(const DequantMatmulSpec& spec, Pass pass);
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/kernel_spec.h"
 
@@ -27,10 +28,10 @@ inline auto matching(const GemmCall& call) {
 }
 
 // The spec with the choice of its kernel left to the library.
-GemmSpec without_kernel(GemmSpec spec);
+INGOT_API GemmSpec without_kernel(GemmSpec spec);
 
-std::string print(const GemmCall& call);
+INGOT_API std::string print(const GemmCall& call);
 // Throws Error{invalid_spec} that quotes what is wrong.
-GemmCall parse_gemm_call(std::string_view line);
+INGOT_API GemmCall parse_gemm_call(std::string_view line);
 
 }  // namespace ingot

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_call.h"
 
 namespace ingot {
@@ -10,11 +11,11 @@ namespace ingot {
 // What an untuned call tries in turn, best guess first: specs that each name a kernel, and its tiling if the kernel has
 // tilings. Each may refuse a call for reasons that only the call knows (addresses, pitches, whether cuBLASLt is
 // installed), except the last, which takes every call. For a spec that names its kernel, the list has only that one.
-std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& device);
+INGOT_API std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& device);
 
 // The specs that are worth measuring, beginning with gemm_order()'s first, which tuning has to beat: all of cuBLASLt's
 // algorithms, the tilings of gemm_sm90 that the cost model does not rule out, and those of gemm_mma, which take what
 // the others refuse (gemm_simt for f32 operands). The kernel that the call's spec names is ignored.
-std::vector<GemmSpec> gemm_candidates(const GemmCall& call, const MatmulDevice& device);
+INGOT_API std::vector<GemmSpec> gemm_candidates(const GemmCall& call, const MatmulDevice& device);
 
 }  // namespace ingot

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 
@@ -12,25 +13,26 @@ namespace ingot {
 
 // The tilings for the spec's kind of accumulation, in a fixed order; the first is the best for large matmuls. If the
 // spec has a tiling, only that one.
-std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec);
+INGOT_API std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec);
 
 // Microseconds on a GPU with this many multiprocessors, roughly: good for comparing tilings of one size.
-double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& tiling, int multiprocessors);
+INGOT_API double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& tiling,
+                               int multiprocessors);
 
 // The same for cuBLASLt's first choice, for two FP8 operands without factors of groups.
-double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
+INGOT_API double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
 // The tiling with the lowest estimate; of equal ones, the first. Does not allocate.
-GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
+INGOT_API GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
 // If cuBLASLt takes the call too: is gemm_sm90 expected to be no slower than cuBLASLt's first choice?
-bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
+INGOT_API bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
 // For a spec of gemm_sm90 with a tiling: is it expected to be faster, staging included, than gemm_mma, which reads the
 // operands as they lie?
-bool prefers_staging(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
+INGOT_API bool prefers_staging(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
 // For gemm_mma: the spec's own tiling, else the large tile if there are enough tiles for every multiprocessor.
-GemmTiling choose_mma_tiling(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
+INGOT_API GemmTiling choose_mma_tiling(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
 }  // namespace ingot

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_tiling.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/dtype.h"
@@ -78,18 +79,18 @@ struct GemmSpec {
 };
 
 // Does each 128 of k have factors of its own?
-bool has_group_factors(const GemmSpec& spec);
+INGOT_API bool has_group_factors(const GemmSpec& spec);
 // The dtype of a GEMM's bias vector: out, or bf16 where out is f32 or FP8 and both operands are FP8.
-Dtype bias_dtype(const GemmSpec& spec);
+INGOT_API Dtype bias_dtype(const GemmSpec& spec);
 // The dtype of the other matrices beside a GEMM's output: out, or bf16 where out is FP8.
-Dtype epilogue_dtype(const GemmSpec& spec);
+INGOT_API Dtype epilogue_dtype(const GemmSpec& spec);
 
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const GemmSpec& spec);
 void validate_spec(const GemmSpec& spec);
-std::uint64_t hash_spec(const GemmSpec& spec);
+INGOT_API std::uint64_t hash_spec(const GemmSpec& spec);
 void read_spec(const SpecReader& reader, GemmSpec& spec);
-void list_valid(std::vector<GemmSpec>& specs);
+INGOT_API void list_valid(std::vector<GemmSpec>& specs);
 ExtraPasses extra_passes(const GemmSpec& spec);
 TemplateInstance template_instance(const GemmSpec& spec, Pass pass);
 

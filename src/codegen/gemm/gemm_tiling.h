@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 // automatic: the kernel that tuning has found for the shape, else the first of cuBLASLt, sm90, mma and simt that takes
@@ -40,17 +42,17 @@ struct GemmTiling {
 inline constexpr std::array kMmaTilings{GemmTiling{.m = 128, .n = 128, .stages = 2},
                                         GemmTiling{.m = 64, .n = 64, .stages = 2}};
 
-std::string_view name(GemmKernel kernel);  // "sm90"
-std::optional<GemmKernel> parse_gemm_kernel(std::string_view text);
+INGOT_API std::string_view name(GemmKernel kernel);  // "sm90"
+INGOT_API std::optional<GemmKernel> parse_gemm_kernel(std::string_view text);
 
 // "128x256:2x1:4:cooperative", "64x128:1x1:8:cooperative:streamk": tile, cluster, stages, schedule.
-std::string print(const GemmTiling& tiling);
-std::optional<GemmTiling> parse_gemm_tiling(std::string_view text);
+INGOT_API std::string print(const GemmTiling& tiling);
+INGOT_API std::optional<GemmTiling> parse_gemm_tiling(std::string_view text);
 // "128x128": one of kMmaTilings.
-std::string print_mma_tiling(const GemmTiling& tiling);
-std::optional<GemmTiling> parse_mma_tiling(std::string_view text);
+INGOT_API std::string print_mma_tiling(const GemmTiling& tiling);
+INGOT_API std::optional<GemmTiling> parse_mma_tiling(std::string_view text);
 
 // Why no kernel can be built with this tiling, for messages; empty if one can. fast: it keeps one set of sums, not two.
-std::string tiling_fault(const GemmTiling& tiling, bool fast);
+INGOT_API std::string tiling_fault(const GemmTiling& tiling, bool fast);
 
 }  // namespace ingot

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/pass.h"
 
 namespace ingot {
@@ -23,9 +24,9 @@ struct RelayoutSpec {
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const RelayoutSpec& spec);
 void validate_spec(const RelayoutSpec& spec);
-std::uint64_t hash_spec(const RelayoutSpec& spec);
+INGOT_API std::uint64_t hash_spec(const RelayoutSpec& spec);
 void read_spec(const SpecReader& reader, RelayoutSpec& spec);
-void list_valid(std::vector<RelayoutSpec>& specs);
+INGOT_API void list_valid(std::vector<RelayoutSpec>& specs);
 ExtraPasses extra_passes(const RelayoutSpec& spec);
 TemplateInstance template_instance(const RelayoutSpec& spec, Pass pass);
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
 #include "ingot/codegen/types/pass.h"
@@ -56,17 +57,17 @@ struct NormBackwardSpec {
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const NormSpec& spec);
 void validate_spec(const NormSpec& spec);
-std::uint64_t hash_spec(const NormSpec& spec);
+INGOT_API std::uint64_t hash_spec(const NormSpec& spec);
 void read_spec(const SpecReader& reader, NormSpec& spec);
-void list_valid(std::vector<NormSpec>& specs);
+INGOT_API void list_valid(std::vector<NormSpec>& specs);
 ExtraPasses extra_passes(const NormSpec& spec);
 TemplateInstance template_instance(const NormSpec& spec, Pass pass);
 
 std::string print_spec(const NormBackwardSpec& spec);
 void validate_spec(const NormBackwardSpec& spec);
-std::uint64_t hash_spec(const NormBackwardSpec& spec);
+INGOT_API std::uint64_t hash_spec(const NormBackwardSpec& spec);
 void read_spec(const SpecReader& reader, NormBackwardSpec& spec);
-void list_valid(std::vector<NormBackwardSpec>& specs);
+INGOT_API void list_valid(std::vector<NormBackwardSpec>& specs);
 ExtraPasses extra_passes(const NormBackwardSpec& spec);
 TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass);
 

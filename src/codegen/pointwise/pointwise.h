@@ -23,6 +23,8 @@
 #include <string_view>
 #include <utility>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 inline constexpr std::size_t kMaxPointwiseInputs = 4;   // besides x
@@ -80,7 +82,7 @@ struct PointwiseStep {
   bool operator==(const PointwiseStep&) const = default;
 };
 
-class Pointwise {
+class INGOT_API Pointwise {
  public:
   Pointwise() = default;  // no expression: the element as it is
 
@@ -107,24 +109,24 @@ class Pointwise {
 };
 
 // Throws Error{invalid_spec}: what is wrong and what was expected, then the text, with a caret under the error.
-Pointwise parse_pointwise(std::string_view text);
+INGOT_API Pointwise parse_pointwise(std::string_view text);
 // The one canonical form; parse_pointwise(print(e)) == e. Empty where there is no expression.
-std::string print(const Pointwise& expression);
+INGOT_API std::string print(const Pointwise& expression);
 // The same without spaces: one word of a spec's line.
-std::string print_word(const Pointwise& expression);
-std::ostream& operator<<(std::ostream& stream, const Pointwise& expression);
+INGOT_API std::string print_word(const Pointwise& expression);
+INGOT_API std::ostream& operator<<(std::ostream& stream, const Pointwise& expression);
 
 // The partial derivative by "x" or by one of the inputs. At a kink it is one-sided: at 0 that of max(x, 0) is 0 and
 // that of min(x, 0) is 1 (so that they add up to that of x); that of abs(x) is 0. Throws Error{invalid_spec} where `by`
 // is no input, or the result is over the limits.
-Pointwise derivative(const Pointwise& expression, std::string_view by);
+INGOT_API Pointwise derivative(const Pointwise& expression, std::string_view by);
 // grad * derivative(expression, by): the gradient that flows back through the expression, where the matrix `grad` flows
 // into it.
-Pointwise backward(const Pointwise& expression, std::string_view by, std::string_view grad = "grad");
+INGOT_API Pointwise backward(const Pointwise& expression, std::string_view by, std::string_view grad = "grad");
 
 // Evaluates in float64; `inputs` has a value for each of inputs(). No expression gives x. Throws
 // Error{invalid_argument} where the number of inputs differs.
-double evaluate(const Pointwise& expression, double x, std::span<const double> inputs = {});
+INGOT_API double evaluate(const Pointwise& expression, double x, std::span<const double> inputs = {});
 
 // A built-in function and the expression that it is short for: name "swiglu", parameters "x, gate", text
 // "silu(x) * gate".
@@ -133,6 +135,6 @@ struct PointwiseFunction {
   std::string_view parameters;
   std::string_view text;
 };
-std::span<const PointwiseFunction> built_in_functions();
+INGOT_API std::span<const PointwiseFunction> built_in_functions();
 
 }  // namespace ingot

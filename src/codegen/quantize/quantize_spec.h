@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/pass.h"
 
@@ -43,17 +44,17 @@ struct FloatQuantizeSpec {
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const MxQuantizeSpec& spec);
 void validate_spec(const MxQuantizeSpec& spec);
-std::uint64_t hash_spec(const MxQuantizeSpec& spec);
+INGOT_API std::uint64_t hash_spec(const MxQuantizeSpec& spec);
 void read_spec(const SpecReader& reader, MxQuantizeSpec& spec);
-void list_valid(std::vector<MxQuantizeSpec>& specs);
+INGOT_API void list_valid(std::vector<MxQuantizeSpec>& specs);
 ExtraPasses extra_passes(const MxQuantizeSpec& spec);
 TemplateInstance template_instance(const MxQuantizeSpec& spec, Pass pass);
 
 std::string print_spec(const FloatQuantizeSpec& spec);
 void validate_spec(const FloatQuantizeSpec& spec);
-std::uint64_t hash_spec(const FloatQuantizeSpec& spec);
+INGOT_API std::uint64_t hash_spec(const FloatQuantizeSpec& spec);
 void read_spec(const SpecReader& reader, FloatQuantizeSpec& spec);
-void list_valid(std::vector<FloatQuantizeSpec>& specs);
+INGOT_API void list_valid(std::vector<FloatQuantizeSpec>& specs);
 ExtraPasses extra_passes(const FloatQuantizeSpec& spec);
 TemplateInstance template_instance(const FloatQuantizeSpec& spec, Pass pass);
 

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string_view>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 // e3m2fn, e2m3fn and e2m1fn have less than a byte, as weights: rows of packed codes (row_bytes()). e8m0fnu: the powers
@@ -121,7 +123,7 @@ constexpr const DtypeFacts& facts_of(Dtype dtype) {
 // "f32", "bf16", "e4m3fn" ...
 constexpr std::string_view name(Dtype dtype) { return facts_of(dtype).name; }
 // The inverse of name(); empty for any other text.
-std::optional<Dtype> parse_dtype(std::string_view text);
+INGOT_API std::optional<Dtype> parse_dtype(std::string_view text);
 
 constexpr int bits_of(Dtype dtype) { return facts_of(dtype).bits; }
 

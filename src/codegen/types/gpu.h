@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/codegen/types/target.h"
 
@@ -19,13 +20,13 @@ struct Gpu {
 };
 
 // In a fixed order. The numbers are those of whole GPUs: a MIG instance has fewer multiprocessors.
-std::span<const Gpu> known_gpus();
+INGOT_API std::span<const Gpu> known_gpus();
 
 // "a100, l4, ..."
-std::string gpu_names();
+INGOT_API std::string gpu_names();
 
 // Throws Error{invalid_argument} that lists the names.
-const Gpu& gpu_named(std::string_view name);
+INGOT_API const Gpu& gpu_named(std::string_view name);
 
 inline MatmulDevice matmul_device(const Gpu& gpu) {
   return {.target = gpu.target, .multiprocessors = gpu.multiprocessors};

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 // Extent in rows and columns that shares one scale; 0 = the whole dimension. An extent of 1 x (whole row) is "rowwise"
@@ -41,14 +43,14 @@ constexpr bool among(std::span<const ScaleGranularity> granularities, ScaleGranu
 constexpr ScaleGranularity transposed(ScaleGranularity granularity) { return {granularity.cols, granularity.rows}; }
 
 // "tensor", "row", "col", or rows x cols such as "1x128".
-std::string print(ScaleGranularity granularity);
-std::optional<ScaleGranularity> parse_granularity(std::string_view text);
+INGOT_API std::string print(ScaleGranularity granularity);
+INGOT_API std::optional<ScaleGranularity> parse_granularity(std::string_view text);
 
 // "tensor, row or 1x128".
-std::string one_of(std::span<const ScaleGranularity> granularities);
+INGOT_API std::string one_of(std::span<const ScaleGranularity> granularities);
 
 // Number of scales of a rows x cols matrix: 1 for tensorwise (also when the matrix is empty), rows for rowwise, rows *
 // ceil(cols / 128) for groups of 128 in a row ... Arrays of scales are dense and go row by row over the extents.
-std::int64_t scale_count(ScaleGranularity granularity, std::int64_t rows, std::int64_t cols);
+INGOT_API std::int64_t scale_count(ScaleGranularity granularity, std::int64_t rows, std::int64_t cols);
 
 }  // namespace ingot

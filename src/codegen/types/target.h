@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 struct Target {
@@ -17,8 +19,8 @@ struct Target {
 };
 
 // "sm_90a"
-std::string print(Target target);
-std::optional<Target> parse_target(std::string_view text);
+INGOT_API std::string print(Target target);
+INGOT_API std::optional<Target> parse_target(std::string_view text);
 
 // The target that a device of this compute capability runs best: arch-specific from 9.0 on.
 constexpr Target target_for(int major, int minor) { return {major, minor, major >= 9}; }

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "ingot/api.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/runtime/tensor.h"
 
@@ -37,7 +38,7 @@ struct CastTensors {
 // Each gets the same results as from Backend::cast(), but all of them take one launch, or a fill and two launches if
 // dynamic scales are of whole tensors, rows or columns. Backend::make_cast_list() makes a list. The tensors must not
 // move while the list is used, and the backend must outlive it.
-class CastList {
+class INGOT_API CastList {
  public:
   virtual ~CastList() = default;
   CastList(const CastList&) = delete;

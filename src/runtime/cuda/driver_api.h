@@ -37,6 +37,8 @@
   X(cuStreamBeginCapture)         \
   X(cuStreamEndCapture)           \
   X(cuGraphInstantiate)           \
+  X(cuGraphGetNodes)              \
+  X(cuGraphExecUpdate)            \
   X(cuGraphLaunch)                \
   X(cuGraphExecDestroy)           \
   X(cuGraphDestroy)               \

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/types/target.h"
 
@@ -28,7 +29,7 @@ struct CompiledKernel {
   bool operator==(const CompiledKernel&) const = default;
 };
 
-class Compiler {
+class INGOT_API Compiler {
  public:
   virtual ~Compiler() = default;
   Compiler(const Compiler&) = delete;

@@ -5,6 +5,7 @@
 #include <string>
 #include <type_traits>
 
+#include "ingot/api.h"
 #include "ingot/runtime/jit/compiler.h"
 
 struct CUstream_st;
@@ -26,7 +27,7 @@ struct LaunchShape {
   bool cooperative = false;  // all blocks run at once, because they wait for each other; otherwise the launch fails
 };
 
-class Kernel {
+class INGOT_API Kernel {
  public:
   // Loads the cubin (context-independent, cuLibraryLoadData). Throws Error{cuda_failed}.
   Kernel(const Driver& driver, const CompiledKernel& compiled);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/jit/compiler.h"
@@ -45,7 +46,7 @@ struct KernelOrigins {
   std::chrono::milliseconds lock_wait = KernelStore::kLockWait;
 };
 
-class KernelCache {
+class INGOT_API KernelCache {
  public:
   struct Stats {
     std::int64_t compiled = 0;              // by the compiler

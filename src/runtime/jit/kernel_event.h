@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/jit/kernel_key.h"
 
@@ -23,6 +24,6 @@ struct KernelEvent {
 };
 
 // "compiled in 412.3 ms for sm_90a: cast bf16->e4m3fn scale=row out=codes"
-std::string print(const KernelEvent& event);
+INGOT_API std::string print(const KernelEvent& event);
 
 }  // namespace ingot

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
 #include "ingot/runtime/jit/compiler.h"
 #include "ingot/runtime/jit/kernel_key.h"
 
@@ -26,15 +27,17 @@ inline constexpr std::string_view kKernelFileMagic = "INGOTK02";
 inline constexpr std::int64_t kMaxKernelFileBytes = std::int64_t{64} << 20;
 
 // The path of a kernel's file in a store, below its root: "<2 hex digits>/<32 hex digits>.kernel".
-std::string kernel_file_path(const KernelKey& key);
+INGOT_API std::string kernel_file_path(const KernelKey& key);
 // The key, if the path is as kernel_file_path() makes it: a file of any other name is not the store's.
-std::optional<KernelKey> kernel_of_path(std::string_view path);
+INGOT_API std::optional<KernelKey> kernel_of_path(std::string_view path);
 
-std::string encode_kernel_file(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
+INGOT_API std::string encode_kernel_file(const KernelKey& key, const Source& source, Target target,
+                                         const CompiledKernel& kernel);
 
 // The kernel, if every byte is as it was written for this key; otherwise nothing, with the reason in `problem` ("is
 // truncated: ...").
-std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const KernelKey& key, std::string& problem);
+INGOT_API std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const KernelKey& key,
+                                                           std::string& problem);
 
 // Everything that a file says: the kernel, and what it was made from.
 struct KernelFile {
@@ -42,6 +45,6 @@ struct KernelFile {
   Source source{};
   CompiledKernel kernel{};
 };
-std::optional<KernelFile> read_kernel_file(std::string_view file, const KernelKey& key, std::string& problem);
+INGOT_API std::optional<KernelFile> read_kernel_file(std::string_view file, const KernelKey& key, std::string& problem);
 
 }  // namespace ingot

@@ -4,6 +4,7 @@
 
 #include "ingot/runtime/jit/compile_options.h"
 #include "ingot/runtime/util/digest.h"
+#include "ingot/version.h"
 
 namespace ingot {
 namespace {
@@ -25,7 +26,8 @@ std::string_view with_major(std::string_view toolchain) { return toolchain.subst
 }  // namespace
 
 std::string kernel_identity(const TemplateFiles& templates) {
-  std::string identity = fmt::format("ingot {}; templates {}; options", INGOT_VERSION, print(digest_of(templates)));
+  std::string identity =
+      fmt::format("ingot {}; templates {}; options", INGOT_VERSION_STRING, print(digest_of(templates)));
   for (const std::string_view option : kCompileOptions) identity += fmt::format(" {}", option);
   for (const std::string_view option : kNewerCompileOptions) identity += fmt::format(" {}", option);
   return identity;

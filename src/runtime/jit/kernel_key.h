@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "ingot/api.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/util/digest.h"
@@ -13,6 +14,6 @@ using KernelKey = Digest;
 
 // XXH3-128 over the length-prefixed fields: format version, kernel_identity(), target, source text. Nothing else
 // counts: no compiler's version, paths, names or environment variables.
-KernelKey kernel_key(const Source& source, Target target, std::string_view identity);
+INGOT_API KernelKey kernel_key(const Source& source, Target target, std::string_view identity);
 
 }  // namespace ingot

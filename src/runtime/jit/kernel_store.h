@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/runtime/jit/compiler.h"
 #include "ingot/runtime/jit/kernel_entry.h"
 #include "ingot/runtime/jit/kernel_file.h"
@@ -26,7 +27,7 @@
 
 namespace ingot {
 
-class KernelStore {
+class INGOT_API KernelStore {
  public:
   using Warn = StoreDirectory::Warn;
   static constexpr std::int64_t kDefaultMaxBytes = std::int64_t{2} << 30;

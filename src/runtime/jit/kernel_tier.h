@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/runtime/jit/compiler.h"
 #include "ingot/runtime/jit/kernel_entry.h"
 #include "ingot/runtime/jit/kernel_file.h"
@@ -15,7 +16,7 @@
 
 namespace ingot {
 
-class KernelTier {
+class INGOT_API KernelTier {
  public:
   virtual ~KernelTier() = default;
   KernelTier(const KernelTier&) = delete;

@@ -2,6 +2,7 @@
 // hook, a launch costs one more comparison.
 #pragma once
 
+#include "ingot/api.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 
@@ -9,7 +10,7 @@ namespace ingot {
 
 class Stream;
 
-class LaunchHook {
+class INGOT_API LaunchHook {
  public:
   virtual ~LaunchHook() = default;
   LaunchHook(const LaunchHook&) = delete;

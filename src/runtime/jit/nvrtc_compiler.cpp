@@ -180,7 +180,7 @@ class Program {
 
 }  // namespace
 
-struct NvrtcCompiler::State {
+struct __attribute__((visibility("hidden"))) NvrtcCompiler::State {
   Library library;
   Library builtins;
   Api api;

@@ -5,12 +5,13 @@
 #include <memory>
 #include <string>
 
+#include "ingot/api.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/jit/compiler.h"
 
 namespace ingot {
 
-class NvrtcCompiler final : public Compiler {
+class INGOT_API NvrtcCompiler final : public Compiler {
  public:
   // Null if there is no NVRTC, with the reason and the paths searched in `problem`.
   static std::unique_ptr<NvrtcCompiler> open(const std::string& cuda_root, TemplateFiles templates,

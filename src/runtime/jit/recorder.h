@@ -9,11 +9,12 @@
 #include <mutex>
 #include <string>
 
+#include "ingot/api.h"
 #include "ingot/codegen/recording.h"
 
 namespace ingot {
 
-class Recorder {
+class INGOT_API Recorder {
  public:
   using Warn = std::function<void(const std::string&)>;
 

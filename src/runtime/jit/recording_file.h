@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "ingot/api.h"
 #include "ingot/codegen/recording.h"
 
 namespace ingot {
@@ -16,8 +17,8 @@ struct RecordingFile {
 
 // Throws Error{not_found, io_failed}; the latter also for what is no regular file, and for one of more than 64 MiB,
 // which nobody has recorded.
-RecordingFile read_recording(const std::filesystem::path& file);
+INGOT_API RecordingFile read_recording(const std::filesystem::path& file);
 // Replaces the file. Throws Error{io_failed}.
-void write_recording(const std::filesystem::path& file, const Recording& recording);
+INGOT_API void write_recording(const std::filesystem::path& file, const Recording& recording);
 
 }  // namespace ingot

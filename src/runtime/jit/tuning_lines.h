@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 inline constexpr const char* kTuningFolder = "tuning";
@@ -17,10 +19,10 @@ inline constexpr std::string_view kTuningSuffix = ".json";
 inline constexpr std::int64_t kMaxTuningRecordBytes = std::int64_t{1} << 20;
 
 // "<32 hex digits>.json". A file of any other name is no record.
-bool is_tuning_file(std::string_view name);
+INGOT_API bool is_tuning_file(std::string_view name);
 
 // The line of a record's file; nothing, with the reason in `problem`, if the file is not complete.
-std::string_view line_of_tuning_file(std::string_view content, std::string& problem);
+INGOT_API std::string_view line_of_tuning_file(std::string_view content, std::string& problem);
 
 struct TuningLine {
   std::string_view text{};  // without the line's end; gone when the call returns
@@ -32,6 +34,6 @@ struct TuningLine {
 using TakeTuningLine = std::function<bool(const TuningLine&)>;
 
 // Takes the lines of a text; empty ones mean nothing.
-void take_tuning_lines(std::string_view text, const TakeTuningLine& take);
+INGOT_API void take_tuning_lines(std::string_view text, const TakeTuningLine& take);
 
 }  // namespace ingot

@@ -13,13 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/matmul.h"
 
 namespace ingot {
 
 // Compiles, checks and times the candidates for one matmul on one device. An Error excludes only the candidate that
 // throws it.
-class MatmulMeasurer {
+class INGOT_API MatmulMeasurer {
  public:
   virtual ~MatmulMeasurer() = default;
   MatmulMeasurer(const MatmulMeasurer&) = delete;
@@ -63,7 +64,7 @@ struct AutotuneResult {
   std::vector<Trial> trials{};  // in the order of the candidates
 };
 
-AutotuneResult autotune(std::span<const MatmulSpec> candidates, MatmulMeasurer& measurer,
-                        const AutotuneOptions& options);
+INGOT_API AutotuneResult autotune(std::span<const MatmulSpec> candidates, MatmulMeasurer& measurer,
+                                  const AutotuneOptions& options);
 
 }  // namespace ingot

@@ -6,11 +6,12 @@
 #include <string>
 #include <utility>
 
+#include "ingot/api.h"
 #include "ingot/runtime/util/library.h"
 
 namespace ingot {
 
-class Nvtx {
+class INGOT_API Nvtx {
  public:
   // libnvtx3interop.so of CUDA 12.9 and later, or libnvToolsExt.so.1 of those before. Null if there is neither, with
   // the reason and the paths searched in `problem`.

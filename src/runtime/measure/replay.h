@@ -4,13 +4,13 @@
 // round by round, and each is judged by its median, so that a drifting clock affects all alike.
 #pragma once
 
-#include <cuda.h>
-
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "ingot/runtime/graph.h"
 #include "ingot/runtime/measure/gpu.h"
 #include "ingot/runtime/measure/timing.h"
 
@@ -32,7 +32,6 @@ struct MeasureOptions {
 class Replay {
  public:
   Replay(Gpu& gpu, const RotatedCall& call, const MeasureOptions& options);
-  ~Replay();
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
@@ -44,12 +43,11 @@ class Replay {
 
  private:
   void capture(const RotatedCall& call);
-  void destroy() noexcept;
 
   Gpu* gpu_;
   int copies_;
   int calls_;
-  CUgraphExec executable_ = nullptr;
+  std::optional<Graph> graph_{};
 };
 
 // Round-robin over the replays.

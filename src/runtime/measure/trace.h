@@ -26,12 +26,13 @@
 #include <thread>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/jit/launch_hook.h"
 
 namespace ingot {
 
-class Trace final : public LaunchHook {
+class INGOT_API Trace final : public LaunchHook {
  public:
   // Records all launches of the backend, on any stream and thread, until destroyed. No other thread may launch while a
   // trace begins or ends, and a backend can have one at a time. The constructor waits for `stream`, to relate the

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/matmul.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "ingot/runtime/tuning/tuning_store.h"
@@ -33,7 +34,7 @@ struct TuningSources {
   std::vector<const KernelTier*> tiers{};  // so do these; each is read once
 };
 
-class MatmulChoices {
+class INGOT_API MatmulChoices {
  public:
   using Warn = std::function<void(const std::string&)>;
 

@@ -7,12 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/codegen/matmul.h"
 #include "ingot/runtime/jit/recorder.h"
 
 namespace ingot {
 
-class MatmulManifest {
+class INGOT_API MatmulManifest {
  public:
   using Warn = Recorder::Warn;
 
@@ -34,6 +35,6 @@ struct MatmulManifestFile {
 };
 
 // Of any recording (jit/recording_file.h), the matmuls that can be tuned. Throws what read_recording() throws.
-MatmulManifestFile read_matmul_manifest(const std::filesystem::path& file);
+INGOT_API MatmulManifestFile read_matmul_manifest(const std::filesystem::path& file);
 
 }  // namespace ingot

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 
 namespace ingot {
@@ -22,10 +23,10 @@ struct TuningFile {
 };
 
 // Throws Error{not_found, io_failed}. `stop` is asked before each line.
-TuningFile read_tuning_file(const std::filesystem::path& path, const std::function<bool()>& stop = {});
+INGOT_API TuningFile read_tuning_file(const std::filesystem::path& path, const std::function<bool()>& stop = {});
 // The same of a bundle, or of a store that may be another user's. The lines of a store are its files.
-TuningFile read_tuning_of(const KernelTier& tier, const std::function<bool()>& stop = {});
+INGOT_API TuningFile read_tuning_of(const KernelTier& tier, const std::function<bool()>& stop = {});
 // All or nothing; what is no regular file, such as a FIFO, is written into. Throws Error{io_failed}.
-void write_tuning_file(const std::filesystem::path& path, std::span<const TuningRecord> records);
+INGOT_API void write_tuning_file(const std::filesystem::path& path, std::span<const TuningRecord> records);
 
 }  // namespace ingot

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/matmul.h"
 #include "ingot/runtime/util/digest.h"
@@ -30,7 +31,7 @@ struct TuningMachine {
 };
 
 // How `theirs` differs from `ours`, in words; empty if they are the same machine.
-std::string difference(const TuningMachine& theirs, const TuningMachine& ours);
+INGOT_API std::string difference(const TuningMachine& theirs, const TuningMachine& ours);
 
 struct TuningRecord {
   TuningMachine machine{};
@@ -44,12 +45,12 @@ struct TuningRecord {
   bool operator==(const TuningRecord&) const = default;
 };
 
-std::string print(const TuningRecord& record);
+INGOT_API std::string print(const TuningRecord& record);
 // The record, if the line is as print() made it; otherwise nothing, with the reason in `problem` ("does not match its
 // checksum").
-std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::string& problem);
+INGOT_API std::optional<TuningRecord> parse_tuning_record(std::string_view line, std::string& problem);
 
 // A hash of everything that decides the measurement: records with equal keys answer the same question.
-Digest tuning_key(const TuningMachine& machine, const MatmulSpec& spec, const MatmulSize& size);
+INGOT_API Digest tuning_key(const TuningMachine& machine, const MatmulSpec& spec, const MatmulSize& size);
 
 }  // namespace ingot

@@ -10,12 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "ingot/runtime/util/store_directory.h"
 
 namespace ingot {
 
-class TuningStore {
+class INGOT_API TuningStore {
  public:
   using Warn = StoreDirectory::Warn;
 

@@ -7,13 +7,15 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 using Digest = std::array<std::uint8_t, 16>;
 
-Digest digest(std::string_view bytes);
+INGOT_API Digest digest(std::string_view bytes);
 // Hashes each field's length before the field, so that two different lists of fields never hash the same bytes.
-Digest digest_fields(std::initializer_list<std::string_view> fields);
+INGOT_API Digest digest_fields(std::initializer_list<std::string_view> fields);
 
 // The 16 bytes themselves, as they stand in a file. Lives as long as the digest.
 inline std::string_view bytes_of(const Digest& digest) {
@@ -21,6 +23,6 @@ inline std::string_view bytes_of(const Digest& digest) {
 }
 
 // 32 hex digits.
-std::string print(const Digest& digest);
+INGOT_API std::string print(const Digest& digest);
 
 }  // namespace ingot

@@ -10,11 +10,12 @@
 #include <cstdint>
 #include <string>
 
+#include "ingot/api.h"
 #include "ingot/runtime/util/file_descriptor.h"
 
 namespace ingot {
 
-class FileLock {
+class INGOT_API FileLock {
  public:
   FileLock() = default;  // holds nothing
   // Creates the file `name` if necessary, in the open directory `directory` (AT_FDCWD: the working directory), and

@@ -7,22 +7,24 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 // Empty if `text` is JSON whose objects and arrays are nested at most `deepest` levels, and no object has a name twice;
 // otherwise what is wrong: "is not JSON", "is nested deeper than 8 levels", "has the name \"a\" twice".
-std::string json_fault(std::string_view text, int deepest);
+INGOT_API std::string json_fault(std::string_view text, int deepest);
 
 // What is wrong with a field: "lacks \"m\"". Whoever reads a file makes an Error of it, with the file as its subject.
-class JsonFault : public std::runtime_error {
+class INGOT_API JsonFault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 // Throws JsonFault: has "m": 1e+22, which is not a whole number from 1 to 10
-[[noreturn]] void refuse_json_field(const char* name, const std::string& value, const std::string& expected);
+[[noreturn]] INGOT_API void refuse_json_field(const char* name, const std::string& value, const std::string& expected);
 // "a whole number from 1 to 10"
-std::string whole_number_from(std::int64_t least, std::int64_t most);
+INGOT_API std::string whole_number_from(std::int64_t least, std::int64_t most);
 
 // `Json` is a type of the JSON library, which this header does not include. Each throws JsonFault.
 

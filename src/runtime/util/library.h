@@ -6,10 +6,12 @@
 #include <string_view>
 #include <vector>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 // RAII over dlopen. Move-only.
-class Library {
+class INGOT_API Library {
  public:
   Library() = default;
   ~Library();
@@ -38,6 +40,7 @@ class Library {
 
 // The path of one of the toolkit's programs ("nvdisasm"), looked for beside the libraries (see open_cuda) and in PATH.
 // If there is none, returns an empty string and sets `problem` to the paths searched and what to do.
-std::string find_cuda_program(const std::string& name, const std::string& explicit_root, std::string& problem);
+INGOT_API std::string find_cuda_program(const std::string& name, const std::string& explicit_root,
+                                        std::string& problem);
 
 }  // namespace ingot

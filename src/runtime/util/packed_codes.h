@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 
 namespace ingot {
@@ -14,9 +15,9 @@ namespace ingot {
 //
 // Throws Error{invalid_argument} for a dtype larger than a byte, a row of the wrong size, or a code with more bits than
 // the dtype has.
-void pack_codes(Dtype dtype, std::span<const std::uint8_t> codes, std::span<std::uint8_t> row);
+INGOT_API void pack_codes(Dtype dtype, std::span<const std::uint8_t> codes, std::span<std::uint8_t> row);
 
 // The inverse: one code per byte, in its low bits.
-void unpack_codes(Dtype dtype, std::span<const std::uint8_t> row, std::span<std::uint8_t> codes);
+INGOT_API void unpack_codes(Dtype dtype, std::span<const std::uint8_t> row, std::span<std::uint8_t> codes);
 
 }  // namespace ingot

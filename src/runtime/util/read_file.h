@@ -7,11 +7,14 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 // Throws Error{not_found} if there is no such file, Error{io_failed} if it is not a regular file, has more than `limit`
 // bytes or cannot be read, and Error{out_of_memory}. Each has the file as its subject. if_missing: what to tell a user
 // whose file is not there, after "there is no such file".
-std::string read_file(const std::filesystem::path& file, std::uint64_t limit, std::string_view if_missing = {});
+INGOT_API std::string read_file(const std::filesystem::path& file, std::uint64_t limit,
+                                std::string_view if_missing = {});
 
 }  // namespace ingot

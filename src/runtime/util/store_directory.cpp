@@ -17,6 +17,7 @@
 #include <cstring>
 #include <memory>
 #include <system_error>
+#include <thread>
 
 #include "ingot/runtime/util/directory_entries.h"
 #include "ingot/runtime/util/environment.h"
@@ -200,11 +201,12 @@ StoreDirectory::Loaded StoreDirectory::load(const FileDescriptor& root, const st
 }
 
 bool StoreDirectory::publish(const std::string& folder, const std::string& name, std::string_view content) {
-  // Where folders vanish, someone clears the store: they are made again.
-  constexpr int kAttempts = 4;
+  // Where folders vanish, someone clears the store: they are made again, until too long has passed for that.
+  constexpr auto kPatience = std::chrono::seconds(1);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
   std::string problem;
   bool published = false;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  while (true) {
     problem.clear();
     const FileDescriptor root = open_root(Open::make, problem);
     if (!root) {
@@ -215,7 +217,8 @@ bool StoreDirectory::publish(const std::string& folder, const std::string& name,
     if (published) break;
     const int error = errno;
     problem = fmt::format("store directory {} cannot be written: {}", root_.string(), message(error));
-    if (!is_missing(error)) break;
+    if (!is_missing(error) || std::chrono::steady_clock::now() > deadline) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   {
     const std::lock_guard lock(mutex_);

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/api.h"
 #include "ingot/runtime/util/file_descriptor.h"
 
 namespace ingot {
@@ -42,7 +43,7 @@ struct RemovedFiles {
   bool stopped = false;               // before the end
 };
 
-class StoreDirectory {
+class INGOT_API StoreDirectory {
  public:
   using Warn = std::function<void(const std::string&)>;
   // Is the content of a file as it was written? If not, `problem` says what is wrong, in words that follow the file's
@@ -147,6 +148,6 @@ class StoreDirectory {
 
 // $INGOT_CACHE_DIR, else $XDG_CACHE_HOME/ingot, else $HOME/.cache/ingot; empty where none is set. The last two count
 // only if they are absolute: the store never depends on the working directory, and never lies in /tmp.
-std::filesystem::path default_store_root();
+INGOT_API std::filesystem::path default_store_root();
 
 }  // namespace ingot

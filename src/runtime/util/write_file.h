@@ -9,11 +9,12 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
 #include "ingot/runtime/util/file_descriptor.h"
 
 namespace ingot {
 
-class FileWriter {
+class INGOT_API FileWriter {
  public:
   // All functions throw Error{io_failed} with the file as subject; a regular file is then as it was.
   explicit FileWriter(std::filesystem::path file);
@@ -45,6 +46,6 @@ class FileWriter {
 };
 
 // Writes these parts, one after the other, as the file's new content. Throws Error{io_failed}.
-void write_file(const std::filesystem::path& file, std::initializer_list<std::string_view> parts);
+INGOT_API void write_file(const std::filesystem::path& file, std::initializer_list<std::string_view> parts);
 
 }  // namespace ingot

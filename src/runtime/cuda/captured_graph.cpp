@@ -1,0 +1,118 @@
+#include "ingot/runtime/cuda/captured_graph.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/stream.h"
+
+namespace ingot {
+namespace {
+
+class CapturedGraph final : public CapturedWork {
+ public:
+  CapturedGraph(const Driver& driver, int device_index, CUgraph graph)
+      : driver_(&driver), device_index_(device_index), graph_(graph) {}
+  ~CapturedGraph() override {
+    try {
+      const CurrentContext current(*driver_, device_index_);
+      destroy();
+    } catch (const Error&) {
+      return;  // a broken context reports it to the next call that can throw
+    }
+  }
+
+  void check_not_empty() const {
+    std::size_t nodes = 0;
+    driver_->check(driver_->api().cuGraphGetNodes(graph_, nullptr, &nodes), "cuGraphGetNodes");
+    if (nodes != 0) return;
+    throw Error(ErrorCode::invalid_argument, "graph",
+                "the work enqueued nothing on the stream that is captured; enqueue it on that stream, or on one that "
+                "joins it by Stream::wait_for()");
+  }
+
+  void instantiate() override {
+    const CurrentContext current(*driver_, device_index_);
+    driver_->check(driver_->api().cuGraphInstantiate(&executable_, graph_, 0), "cuGraphInstantiate");
+  }
+
+  void replay(Stream& stream) override {
+    const CurrentContext current(*driver_, device_index_);
+    driver_->check(driver_->api().cuGraphLaunch(executable_, stream.handle()), "cuGraphLaunch");
+  }
+
+  bool take(CapturedWork& other) override {
+    const CurrentContext current(*driver_, device_index_);
+    CapturedGraph& theirs = dynamic_cast<CapturedGraph&>(other);
+    CUgraphExecUpdateResultInfo why{};
+    return driver_->api().cuGraphExecUpdate(executable_, theirs.graph_, &why) == CUDA_SUCCESS;
+  }
+
+ private:
+  void destroy() noexcept {
+    if (executable_ != nullptr) static_cast<void>(driver_->api().cuGraphExecDestroy(executable_));
+    static_cast<void>(driver_->api().cuGraphDestroy(graph_));
+  }
+
+  const Driver* driver_;
+  int device_index_;
+  CUgraph graph_;
+  CUgraphExec executable_ = nullptr;
+};
+
+[[noreturn]] void refuse(ErrorCode code, const std::string& message) { throw Error(code, "graph", message); }
+
+void check_can_capture(const Driver& driver, const Stream& stream) {
+  if (stream.handle() == nullptr) {
+    refuse(ErrorCode::invalid_argument, "the default stream cannot be captured; use a Stream of its own");
+  }
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  driver.check(driver.api().cuStreamIsCapturing(stream.handle(), &status), "cuStreamIsCapturing");
+  if (status != CU_STREAM_CAPTURE_STATUS_NONE) {
+    refuse(ErrorCode::invalid_argument,
+           "the stream is being captured already; end that capture first, or capture on another stream");
+  }
+}
+
+// Ends the capture whatever `work` does, so that the stream stays usable. Null where the driver broke it off.
+CUgraph record(const Driver& driver, const Stream& stream, const std::function<void()>& work) {
+  const Driver::Api& api = driver.api();
+  CUgraph graph = nullptr;
+  driver.check(api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+  try {
+    work();
+  } catch (...) {
+    if (api.cuStreamEndCapture(stream.handle(), &graph) == CUDA_SUCCESS && graph != nullptr) {
+      static_cast<void>(api.cuGraphDestroy(graph));
+    }
+    throw;
+  }
+  const CUresult result = api.cuStreamEndCapture(stream.handle(), &graph);
+  if (result == CUDA_SUCCESS && graph != nullptr) return graph;
+  std::string why = "no graph was given";
+  try {
+    driver.check(result, "cuStreamEndCapture");
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  refuse(
+      ErrorCode::cuda_failed,
+      "the capture was broken off: the work waited for the device, allocated memory or left a second stream unjoined "
+      "(" +
+          why + "); run the step once before capturing it, and let the stream wait_for() every other that it uses");
+}
+
+}  // namespace
+
+std::unique_ptr<CapturedWork> capture_graph(const Driver& driver, int device_index, Stream& stream,
+                                            const std::function<void()>& work) {
+  check_can_capture(driver, stream);
+  auto captured = std::make_unique<CapturedGraph>(driver, device_index, record(driver, stream, work));
+  captured->check_not_empty();
+  return captured;
+}
+
+}  // namespace ingot
