@@ -58,7 +58,7 @@ INGOT_API CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec,
                                  Stream& stream);
 
 // The row stride of codes with rows of that many bytes, as outputs_of() and LinearPlan lay them out.
-std::int64_t code_pitch(std::int64_t cols);
+INGOT_API std::int64_t code_pitch(std::int64_t cols);
 
 // The factors of transposed codes in the form that a GEMM takes: for groups in a column and for blocks a matrix,
 // f32[ceil(rows / scale.rows), ceil(cols / scale.cols)] for a tensor [rows, cols]; otherwise unchanged. `scale`

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "ingot/api.h"
 #include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/linear_plan.h"
 #include "ingot/nn/observer.h"
@@ -53,7 +54,8 @@ struct LinearScales {
 // The constants among a plan's scales: the fixed ones, and 1 where factors are folded. They are copied from the host,
 // so make them once and not within a captured step. `into` has at least kLinearConstantBytes.
 inline constexpr std::size_t kLinearConstantBytes = 4 * kLinearAlignment;
-LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into, Stream& stream);
+INGOT_API LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into,
+                                        Stream& stream);
 
 struct WeightCastTensors {
   Tensor weight;  // [N, K]
@@ -62,10 +64,10 @@ struct WeightCastTensors {
 };
 
 // Casts the weight for all GEMMs that read its codes, and returns them as views of `into`.
-Float8View cast_weight(const LinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
-                       const LinearRun& run);
+INGOT_API Float8View cast_weight(const LinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
+                                 const LinearRun& run);
 // Where cast_weight() writes, without a call.
-Float8View weight_codes(const LinearPlan& plan, const MemoryRegion& region, Device device);
+INGOT_API Float8View weight_codes(const LinearPlan& plan, const MemoryRegion& region, Device device);
 
 // What a forward leaves for its backward: memory of the caller, and a stamp by which backward recognises it.
 struct LinearSaved {
@@ -113,34 +115,34 @@ struct LinearBackwardTensors {
 };
 
 // Scratch: plan.forward_scratch(tokens, saved ? training : inference).
-void linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                    const LinearRun& run);
+INGOT_API void linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                              const LinearRun& run);
 // Makes what backward needs of a forward that kept nothing. Where plan.recomputes_output() this is linear_forward();
 // otherwise it takes input, prologue_inputs, scales.input, saved and scratch (of LinearPass::recompute), and
 // weight_into with weight.
-void linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                      const LinearRun& run);
+INGOT_API void linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                                const LinearRun& run);
 // The gradients that are given. Changes nothing that it reads, so it may be called again with the same saved memory.
 // Scratch: plan.backward_scratch(tokens, those gradients).
-void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
-                     const LinearRun& run);
+INGOT_API void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
+                               const LinearRun& run);
 
 // The same without checks and without a range for the observer, for modules that have checked all their layers before
 // they run any.
-void enqueue_linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                            const LinearRun& run);
-void enqueue_linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                              const LinearRun& run);
-void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
-                             const LinearRun& run);
-Float8View enqueue_cast_weight(const LinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
-                               const LinearRun& run);
+INGOT_API void enqueue_linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                                      const LinearRun& run);
+INGOT_API void enqueue_linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                                        const LinearRun& run);
+INGOT_API void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
+                                       const LinearRun& run);
+INGOT_API Float8View enqueue_cast_weight(const LinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
+                                         const LinearRun& run);
 
 // The values that the input's and grad_output's casts encode, into `values` of the input's dtype. A delayed scale
 // starts from their maximum. For plans with a prologue, and with an epilogue.
-void linear_input_values(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                         const Tensor& values, Stream& stream);
-void linear_gradient_values(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
-                            const Tensor& values, Stream& stream);
+INGOT_API void linear_input_values(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                                   const Tensor& values, Stream& stream);
+INGOT_API void linear_gradient_values(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
+                                      const Tensor& values, Stream& stream);
 
 }  // namespace ingot

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/runtime/tensor.h"
 
@@ -23,7 +24,7 @@ struct MemoryRegion {
 };
 
 // A tensor's place in a region.
-struct TensorPlace {
+struct INGOT_API TensorPlace {
   Dtype dtype = Dtype::f32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
@@ -52,7 +53,7 @@ struct LinearWeightMemory {
 };
 
 // What forward keeps for backward.
-struct LinearSavedMemory {
+struct INGOT_API LinearSavedMemory {
   TensorPlace input_transposed{};  // [K, M]: the input's codes for grad_weight
   TensorPlace input_factors{};
   TensorPlace input_values{};   // [M, K]: a prologue's values, for a grad_weight in high precision

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "ingot/api.h"
 #include "ingot/codegen/cast/elementwise_spec.h"
 #include "ingot/nn/config.h"
 #include "ingot/nn/linear_fusion.h"
@@ -84,7 +85,7 @@ struct LinearGradOutputCast {
   LinearCast cast{};        // of both, with the epilogue's gradient in front; none where `folds`
 };
 
-struct LinearPlan {
+struct INGOT_API LinearPlan {
   std::string name{};
   std::string subject{};
   LinearConfig config{};
@@ -144,6 +145,6 @@ struct LinearPlan {
 
 // Throws Error{invalid_spec} for an invalid config or fusion, and Error{invalid_argument} for negative sizes and dtypes
 // that do not fit the config.
-LinearPlan linear_plan(const LinearPlanOptions& options);
+INGOT_API LinearPlan linear_plan(const LinearPlanOptions& options);
 
 }  // namespace ingot
