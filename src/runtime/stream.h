@@ -10,6 +10,8 @@
 
 namespace ingot {
 
+class GraphScratch;  // runtime/cuda/graph_scratch.h
+
 class INGOT_API Stream {
  public:
   // Creates a stream, and destroys it with this object.
@@ -28,23 +30,27 @@ class INGOT_API Stream {
   Backend& backend() const { return *backend_; }
 
   // Memory for one operation's intermediate results: at least `bytes`, aligned to 256 bytes, valid until the next call
-  // of scratch() on this stream. It grows (but not during a capture) and never shrinks.
+  // of scratch() on this stream. It grows and never shrinks. While a Graph captures this stream, it is memory of that
+  // graph; a capture that the caller began does not let it grow.
   void* scratch(std::size_t bytes);
-  // Likewise, but filled with zeros, which each operation must restore: the next operation, and a graph captured from
-  // this stream, rely on them. A graph's replays and all other work of this object must therefore run in one order,
-  // too.
+  // Likewise, but filled with zeros, which each operation must restore, because the next one relies on them. The
+  // replays of a graph that the caller captured, and not Graph, must therefore run in one order with all other work of
+  // this object.
   void* zeros(std::size_t bytes);
   // Call this after an operation failed halfway: the zeros are cleared before their next use.
   void spoil_zeros() noexcept { zeros_hold_ = false; }
 
  private:
+  friend class GraphScratch;
+
   Backend* backend_;
   CUstream_st* handle_;
   bool owned_;
   Buffer scratch_;
   Buffer zeros_;
   bool zeros_hold_ = true;
-  void* fence_ = nullptr;  // of wait_for(); created by its first call
+  GraphScratch* captured_into_ = nullptr;  // while a Graph captures this stream
+  void* fence_ = nullptr;                  // of wait_for(); created by its first call
 };
 
 }  // namespace ingot
