@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "ingot/runtime/check.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/cuda/graph_scratch.h"
+#include "ingot/runtime/error.h"
 
 namespace ingot {
 

@@ -9,6 +9,9 @@ Stream::Stream(Backend& backend) : backend_(&backend), handle_(backend.create_st
 
 Stream::Stream(Backend& backend, CUstream_st* handle) : backend_(&backend), handle_(handle), owned_(false) {}
 
+Stream::Stream(Backend& backend, CUstream_st* handle, StreamAllocator& allocator)
+    : backend_(&backend), handle_(handle), owned_(false), allocator_(&allocator) {}
+
 // The scratch memory is released after the stream, because release() waits for the device, while destroying a stream
 // does not stop its work.
 Stream::~Stream() {
@@ -26,18 +29,28 @@ void Stream::wait_for(const Stream& other) {
 
 void* Stream::scratch(std::size_t bytes) {
   if (captured_into_ != nullptr) return captured_into_->scratch(*this, bytes);
-  scratch_.reserve(*backend_, bytes, *this);
-  return scratch_.data();
+  if (allocator_ == nullptr) {
+    scratch_.reserve(*backend_, bytes, *this);
+    return scratch_.data();
+  }
+  if (scratch_block_.bytes() < bytes) scratch_block_ = StreamBlock(*allocator_, handle_, bytes);
+  return scratch_block_.data();
 }
 
 void* Stream::zeros(std::size_t bytes) {
   if (captured_into_ != nullptr) return captured_into_->zeros(*this, bytes);
-  const std::size_t before = zeros_.bytes();
-  zeros_.reserve(*backend_, bytes, *this);
-  if (zeros_.bytes() != before) zeros_hold_ = false;
-  if (!zeros_hold_) backend_->fill_zero(zeros_.data(), zeros_.bytes(), *this);
+  const std::size_t before = allocator_ == nullptr ? zeros_.bytes() : zeros_block_.bytes();
+  if (allocator_ == nullptr) {
+    zeros_.reserve(*backend_, bytes, *this);
+  } else if (before < bytes) {
+    zeros_block_ = StreamBlock(*allocator_, handle_, bytes);
+  }
+  void* const data = allocator_ == nullptr ? zeros_.data() : zeros_block_.data();
+  const std::size_t now = allocator_ == nullptr ? zeros_.bytes() : zeros_block_.bytes();
+  if (now != before) zeros_hold_ = false;
+  if (!zeros_hold_) backend_->fill_zero(data, now, *this);
   zeros_hold_ = true;
-  return zeros_.data();
+  return data;
 }
 
 }  // namespace ingot
