@@ -60,7 +60,7 @@ ShowChoice choose(const DequantMatmulSpec& asked, const MatmulDevice& device) {
   if (order.empty()) return {.spec = asked};
   const bool is_automatic = asked.kernel == DequantKernel::automatic;
   std::string note = note_of(kDecodingSize, device, !is_automatic);
-  if (is_automatic && !asked.batch_invariant) note += kTuningFirst;
+  if (is_automatic && is_tuned(asked)) note += kTuningFirst;
   if (is_automatic) note += hopper_note(device);
   return {.spec = order.front(), .size = kDecodingSize, .note = note};
 }

@@ -62,6 +62,10 @@ MatmulSpec without_kernel(const MatmulSpec& matmul) {
   return std::visit([](const auto& spec) { return MatmulSpec(without_kernel(spec)); }, matmul);
 }
 
+bool is_tuned(const MatmulSpec& matmul) {
+  return std::visit([](const auto& spec) { return is_tuned(spec); }, matmul);
+}
+
 bool names_kernel(const MatmulSpec& matmul) { return matmul != without_kernel(matmul); }
 
 std::string kernel_of(const MatmulSpec& matmul) {

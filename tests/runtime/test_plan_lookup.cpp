@@ -11,8 +11,12 @@
 #include <new>
 
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/buffer.h"
 #include "ingot/runtime/dequant/dequant_plans.h"
+#include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
+#include "ingot/runtime/jit/kernel_table.h"
+#include "ingot/runtime/stream.h"
 
 using namespace ingot;
 
@@ -90,6 +94,34 @@ BOOST_AUTO_TEST_CASE(gemm) {
   const MatmulSize size{.m = 4096, .n = 4096, .k = 4096};
   BOOST_TEST(!plans.find(spec, size).empty());
   BOOST_TEST(only_reads([&] { plans.find(spec, size); }));
+}
+
+BOOST_AUTO_TEST_CASE(a_loaded_kernel) {
+  const CastSpec spec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowwise, .pointwise = expression()};
+  KernelTable<int> kernels;
+  int kernel = 0;
+  kernels.insert(spec, Pass::main, &kernel);
+  BOOST_TEST(kernels.find(spec, Pass::main) == &kernel);
+  BOOST_TEST(kernels.find(KernelSpec(spec), Pass::main) == &kernel);
+  BOOST_TEST(kernels.find(spec, Pass::first) == nullptr);
+  BOOST_TEST(kernels.find(ElementwiseSpec{.pointwise = spec.pointwise}, Pass::main) == nullptr);
+  BOOST_TEST(only_reads([&] { static_cast<void>(kernels.find(spec, Pass::main)); }));
+}
+
+// From the backend's function to the driver's launch.
+BOOST_AUTO_TEST_CASE(a_launch) {
+  DryRun dry(gpu_named("h200"));
+  Backend& backend = dry.backend();
+  Stream stream(backend);
+  const OwnedTensor x(backend, Dtype::bf16, 64, 64), gate(backend, Dtype::bf16, 64, 64);
+  const OwnedTensor out(backend, Dtype::bf16, 64, 64);
+  const ElementwiseSpec spec{.in = Dtype::bf16, .pointwise = expression()};
+  const ElementwiseTensors tensors{.input = x, .inputs = {gate.view()}, .output = out};
+  backend.elementwise(spec, tensors, stream);
+  const std::int64_t before = backend.launches();
+  backend.elementwise(spec, tensors, stream);
+  BOOST_TEST(backend.launches() == before + 1);
+  BOOST_TEST(only_reads([&] { backend.elementwise(spec, tensors, stream); }));
 }
 
 BOOST_AUTO_TEST_CASE(dequant_matmul) {

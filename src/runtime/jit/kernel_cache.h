@@ -74,7 +74,11 @@ class INGOT_API KernelCache {
   const Kernel& get(const Source& source);
 
   // The kernel if it is loaded already, else null. For streams that are capturing, when nothing may be loaded.
-  const Kernel* find(const KernelSpec& spec, Pass pass = Pass::main) const noexcept { return table_.find(spec, pass); }
+  // Spec: a KernelSpec, or one of its alternatives, which is not copied.
+  template <class Spec>
+  const Kernel* find(const Spec& spec, Pass pass = Pass::main) const noexcept {
+    return table_.find(spec, pass);
+  }
 
   // Machine code for any target, without loading it, for warm-up and `ingot show`. It stays in memory.
   std::shared_ptr<const CompiledKernel> compiled(const Source& source, Target target);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
+#include <variant>
 
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
@@ -12,15 +14,17 @@ namespace ingot {
 template <class Value>
 class KernelTable {
  public:
-  // Null if there is none.
-  Value* find(const KernelSpec& spec, Pass pass) const noexcept {
-    const Entry* entry = table_.find(hash(spec, pass), Matches{spec, pass});
+  // Null if there is none. Spec: a KernelSpec, or one of its alternatives, which is not copied.
+  template <class Spec>
+  Value* find(const Spec& spec, Pass pass) const noexcept {
+    const Entry* entry = table_.find(hash(spec, pass), Matches<Spec>{spec, pass});
     return entry == nullptr ? nullptr : entry->value;
   }
 
   // Inserts the value unless the key has one already; returns the value in the table.
   Value* insert(const KernelSpec& spec, Pass pass, Value* value) {
-    return table_.insert({.hash = hash(spec, pass), .spec = spec, .pass = pass, .value = value}, Matches{spec, pass})
+    return table_
+        .insert({.hash = hash(spec, pass), .spec = spec, .pass = pass, .value = value}, Matches<KernelSpec>{spec, pass})
         .value;
   }
 
@@ -33,13 +37,22 @@ class KernelTable {
     Pass pass;
     Value* value;
   };
+  template <class Spec>
   struct Matches {
-    const KernelSpec& spec;
+    const Spec& spec;
     Pass pass;
-    bool operator()(const Entry& entry) const noexcept { return entry.pass == pass && entry.spec == spec; }
+    bool operator()(const Entry& entry) const noexcept {
+      if constexpr (std::is_same_v<Spec, KernelSpec>) {
+        return entry.pass == pass && entry.spec == spec;
+      } else {
+        const Spec* const held = std::get_if<Spec>(&entry.spec);
+        return entry.pass == pass && held != nullptr && *held == spec;
+      }
+    }
   };
 
-  static std::size_t hash(const KernelSpec& spec, Pass pass) noexcept {
+  template <class Spec>
+  static std::size_t hash(const Spec& spec, Pass pass) noexcept {
     return hash_value(spec) + static_cast<std::size_t>(pass);
   }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
@@ -25,21 +26,22 @@ class Launcher {
         target_(driver.device_target(device_index)),
         multiprocessors_(driver.multiprocessors(device_index)) {}
 
-  // `params` is the struct that the spec's kernel takes; `grid` is the number of blocks, at least 1.
-  template <class Params>
-  void launch(const KernelSpec& spec, Pass pass, std::int64_t grid, unsigned threads, const Params& params,
+  // Spec, here and below: a KernelSpec, or one of its alternatives, which is copied only on the way to a kernel that is
+  // not loaded, and for the hook. `params` is the struct that the spec's kernel takes; `grid` is the number of blocks,
+  // at least 1.
+  template <class Spec, class Params>
+  void launch(const Spec& spec, Pass pass, std::int64_t grid, unsigned threads, const Params& params,
               const Stream& stream) {
     launch(spec, pass, {.grid_x = checked_grid(grid), .block = threads}, params, stream);
   }
 
   // The same with a launch shape, whose `overlapping` the launcher sets.
-  template <class Params>
-  void launch(const KernelSpec& spec, Pass pass, LaunchShape shape, const Params& params, const Stream& stream) {
+  template <class Spec, class Params>
+  void launch(const Spec& spec, Pass pass, LaunchShape shape, const Params& params, const Stream& stream) {
     launch(kernel(spec, pass, stream), spec, pass, shape, params, stream);
   }
 
-  // The same with a kernel that kernel() has already found. Only the hook needs `spec`, a KernelSpec or one of its
-  // alternatives, which is copied only if there is a hook.
+  // The same with a kernel that kernel() has already found. Only the hook needs `spec`.
   template <class Spec, class Params>
   void launch(const Kernel& loaded, const Spec& spec, Pass pass, LaunchShape shape, const Params& params,
               const Stream& stream) {
@@ -51,11 +53,23 @@ class Launcher {
   }
 
   // Throws Error{invalid_argument} if the kernel would have to be loaded while the stream is capturing.
-  const Kernel& kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const;
-  bool is_loaded(const KernelSpec& spec, Pass pass) const { return cache_->find(spec, pass) != nullptr; }
+  template <class Spec>
+  const Kernel& kernel(const Spec& spec, Pass pass, const Stream& stream) const {
+    const Kernel* const loaded = cache_->find(spec, pass);
+    return loaded != nullptr ? *loaded : load_kernel(spec, pass, stream);
+  }
+  template <class Spec>
+  bool is_loaded(const Spec& spec, Pass pass) const {
+    return cache_->find(spec, pass) != nullptr;
+  }
   // Loads all passes that are launched one after the other, so that none of them fails to load after the first was
-  // launched.
-  void load(const KernelSpec& spec, const Stream& stream) const;
+  // launched. Of one of KernelSpec's alternatives.
+  template <class Spec>
+  void load(const Spec& spec, const Stream& stream) const {
+    for (const Pass pass : passes(extra_passes(spec))) {
+      if (pass != Pass::whole) kernel(spec, pass, stream);
+    }
+  }
 
   // Sets `count` words of device memory to this value.
   void fill(void* data, float value, std::int64_t count, const Stream& stream) const;
@@ -79,6 +93,7 @@ class Launcher {
   CurrentContext make_current() const { return {*driver_, device_index_}; }
 
  private:
+  const Kernel& load_kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const;
   static unsigned checked_grid(std::int64_t grid);
 
   const Driver* driver_;
