@@ -106,9 +106,8 @@ RecipeSteps::RecipeSteps(Gpu& gpu, const LinearBenchCase& c, const Recipe& recip
       layer.linear = std::make_unique<Float8Linear>(gpu.backend(), shape, recipe.config, std::move(options));
     } else {
       options.fusion = {.epilogue = parse_pointwise("sigmoid(x)"), .fast_math = true};
-      layer.norm_linear =
-          std::make_unique<LayerNormLinear>(gpu.backend(), NormLinearShape{.linear = shape, .affine = false},
-                                            recipe.config, std::move(options), &norm_workspace_);
+      layer.norm_linear = std::make_unique<LayerNormLinear>(
+          gpu.backend(), NormLinearShape{.linear = shape, .affine = false}, recipe.config, std::move(options));
     }
     layers_.push_back(std::move(layer));
   }

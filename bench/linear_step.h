@@ -56,7 +56,6 @@ class RecipeSteps {
   bool delayed_;
   const std::vector<std::unique_ptr<StepTensors>>* copies_;
   Float8Workspace workspace_;
-  NormWorkspace norm_workspace_;
   std::vector<Layer> layers_;
 };
 

@@ -8,12 +8,11 @@
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/linear_checks.h"
+#include "ingot/nn/linear_part_calls.h"
 #include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
 namespace {
-
-constexpr std::array kPlanDtypes{Dtype::f32, Dtype::bf16, Dtype::f16};
 
 std::array<LinearPlan, 3> make_plans(const LinearShape& shape, const LinearConfig& config,
                                      const LinearOptions& options) {
@@ -25,10 +24,8 @@ std::array<LinearPlan, 3> make_plans(const LinearShape& shape, const LinearConfi
                         .fusion = options.fusion,
                         .subject = "Float8Linear"});
   };
-  return {make(kPlanDtypes[0]), make(kPlanDtypes[1]), make(kPlanDtypes[2])};
+  return {make(kLinearDtypes[0]), make(kLinearDtypes[1]), make(kLinearDtypes[2])};
 }
-
-MemoryRegion region_of(const Buffer& buffer) { return {buffer.data(), buffer.bytes()}; }
 
 }  // namespace
 
@@ -51,11 +48,6 @@ Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig con
   add_slot("input", {.codes = config.output.a, .transposed = config.grad_weight.b}, slots_.input);
   add_slot("weight", {.codes = config.output.b, .transposed = config.grad_input.b}, slots_.weight);
   add_slot("grad_output", grad_output_casts(config), slots_.grad_output);
-}
-
-const LinearPlan& Float8Linear::plan_of(Dtype dtype) const {
-  const auto* const at = std::ranges::find(kPlanDtypes, dtype);
-  return plans_[at == kPlanDtypes.end() ? 1 : static_cast<std::size_t>(at - kPlanDtypes.begin())];
 }
 
 LinearForwardTensors Float8Linear::forward_tensors(const LinearForward& tensors) const {
@@ -193,63 +185,58 @@ void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
   LinearForwardTensors all = forward_tensors(tensors);
   check_forward_tensors(plan_of(tensors.input.dtype), *backend_, all, stream, true);
   const Call call(*this, stream);
-  start_forward(tensors, stream);
-  const ObservedRange range(options_.observer, options_.name, "forward");
+  start_weight(tensors.weight, tensors.input.rows, stream);
   run_pass(tensors.keep_for_backward ? LinearPass::training : LinearPass::inference, tensors, all, stream);
 }
 
-void Float8Linear::start_forward(const LinearForward& tensors, Stream& stream) {
-  if (weight_is_cast(tensors.weight)) return;
+void Float8Linear::start_weight(const Tensor& weight, std::int64_t tokens, Stream& stream) {
+  if (weight_is_cast(weight)) return;
   // The first delayed scale is computed in the order of the layer's own stream.
-  if (!has_scale(slots_.weight) || !uses_side(tensors.input.rows, stream)) return;
-  const WeightCastTensors cast = prepare_weight(tensors.weight, stream);
+  if (!has_scale(slots_.weight) || !uses_side(tokens, stream)) return;
+  const WeightCastTensors cast = prepare_weight(weight, stream);
   options_.side->wait_for(stream);
   is_beside_ = true;
-  enqueue_cast_weight(plan_of(tensors.weight.dtype), *backend_, cast, {.stream = *options_.side});
+  enqueue_cast_weight(plan_of(weight.dtype), *backend_, cast, {.stream = *options_.side});
   weight_is_enqueued(*options_.side);
 }
 
-void Float8Linear::run_forward(const LinearForward& tensors, Stream& stream) {
-  const ObservedRange range(options_.observer, options_.name, "forward");
-  LinearForwardTensors all = forward_tensors(tensors);
-  run_pass(tensors.keep_for_backward ? LinearPass::training : LinearPass::inference, tensors, all, stream);
+void Float8Linear::before_forward(LinearPass pass, LinearForwardTensors& all, Stream& stream) {
+  const LinearPlan& plan = plan_of(all.input.dtype);
+  make_constants(stream);
+  if (plan.input_of(pass).any) {
+    if (plan.fusion.prologue) {
+      start_scale_of_values(slots_.input, all.input, stream,
+                            [&](const Tensor& values) { linear_input_values(plan, *backend_, all, values, stream); });
+    }
+    start_scale(slots_.input, all.input, stream);
+    all.scales.input = scale_of(constants_.input, slots_.input);
+  }
+  if (is_beside_) {
+    all.codes_from = options_.side;
+  } else if (!weight_is_cast(all.weight)) {
+    const WeightCastTensors weight = prepare_weight(all.weight, stream);
+    all.weight_into = weight.into;
+    all.scales.weight = weight.scale;
+  }
+  all.codes = codes_;
+}
+
+void Float8Linear::after_forward(const LinearForwardTensors& all, Stream& stream) {
+  is_beside_ = false;
+  if (all.weight_into) weight_is_enqueued(stream);
 }
 
 void Float8Linear::run_pass(LinearPass pass, const LinearForward& tensors, LinearForwardTensors& all, Stream& stream) {
   saved_stamp_.kept = false;
   const LinearPlan& plan = plan_of(tensors.input.dtype);
   const Sizes& bytes = sizes(plan, tensors.input.rows);
-  all.codes = codes_;  // start_forward() may have made them
-  make_constants(stream);
-  if (plan.input_of(pass).any) {
-    if (plan.fusion.prologue) {
-      start_scale_of_values(slots_.input, tensors.input, stream,
-                            [&](const Tensor& values) { linear_input_values(plan, *backend_, all, values, stream); });
-    }
-    start_scale(slots_.input, tensors.input, stream);
-    all.scales.input = scale_of(constants_.input, slots_.input);
-  }
   if (pass != LinearPass::inference) {
     saved_memory_.reserve(*backend_, bytes.saved, stream);
     saved_stamp_.memory = region_of(saved_memory_);
     all.saved = &saved_stamp_;
   }
   all.scratch = scratch(bytes.forward[static_cast<std::size_t>(pass)], stream);
-  const bool casts_weight = !is_beside_ && !weight_is_cast(tensors.weight);
-  if (casts_weight) {
-    const WeightCastTensors weight = prepare_weight(tensors.weight, stream);
-    all.weight_into = weight.into;
-    all.scales.weight = weight.scale;
-  }
-  if (is_beside_) all.codes_from = options_.side;
-  const LinearRun run{.stream = stream, .observer = options_.observer};
-  if (pass == LinearPass::recompute) {
-    enqueue_linear_recompute(plan, *backend_, all, run);
-  } else {
-    enqueue_linear_forward(plan, *backend_, all, run);
-  }
-  is_beside_ = false;
-  if (casts_weight) weight_is_enqueued(stream);
+  enqueue_forward_part(plan, *backend_, all, pass, {.stream = stream, .observer = options_.observer}, this);
   if (pass != LinearPass::inference) saved_ = tensors;
 }
 
@@ -257,18 +244,20 @@ void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {
   LinearForward again = tensors;
   again.keep_for_backward = true;
   if (plans_[0].recomputes_output()) return forward(again, stream);
-  check_forward(again, stream);
-  const ObservedRange range(options_.observer, options_.name, "recompute");
   LinearForwardTensors all = forward_tensors(again);
+  check_forward_tensors(plan_of(again.input.dtype), *backend_, all, stream, true);
   run_pass(LinearPass::recompute, again, all, stream);
 }
 
 void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   LinearBackwardTensors all = backward_tensors(tensors);
-  check_backward_tensors(plan_of(saved_.input.dtype), *backend_, all, stream);
+  const LinearPlan& plan = plan_of(saved_.input.dtype);
+  check_backward_tensors(plan, *backend_, all, stream);
   const Call call(*this, stream);
-  run_backward(all, stream);
-  finish_backward(stream);
+  all.scratch = scratch(sizes(plan, saved_stamp_.tokens).backward[wanted_gradients(all).index()], stream);
+  const LinearRun run{.stream = stream, .observer = options_.observer};
+  enqueue_backward_part(plan, *backend_, all, run, this);
+  finish_backward_part(run, this);
 }
 
 void Float8Linear::start_scales_of_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors,
@@ -294,25 +283,17 @@ void Float8Linear::start_scales_of_backward(const LinearPlan& plan, const Linear
   start_scale(slots_.input, tensors.input, stream);
 }
 
-void Float8Linear::run_backward(const LinearBackward& tensors, Stream& stream) {
-  LinearBackwardTensors all = backward_tensors(tensors);
-  run_backward(all, stream);
-}
-
-void Float8Linear::run_backward(LinearBackwardTensors& all, Stream& stream) {
-  const ObservedRange range(options_.observer, options_.name, "backward");
-  const LinearPlan& plan = plan_of(saved_.input.dtype);
+Stream* Float8Linear::before_backward(LinearBackwardTensors& all, Stream& stream) {
+  const LinearPlan& plan = plan_of(all.grad_output.dtype);
   make_constants(stream);
   start_scales_of_backward(plan, all, stream);
+  all.codes = codes_;
   all.scales = {.grad_output = scale_of(constants_.grad_output, slots_.grad_output), .one = constants_.one};
   if (plan.input_again.any) all.scales.input = scale_of(constants_.input, slots_.input);
   if (plan.weight_again.any) all.scales.weight = scale_of(constants_.weight, slots_.weight);
   const LinearGradients wants = wanted_gradients(all);
-  all.scratch = scratch(sizes(plan, saved_stamp_.tokens).backward[wants.index()], stream);
-  const bool beside = wants.input && wants.weight && uses_side(saved_stamp_.tokens, stream);
-  is_beside_ = beside;
-  enqueue_linear_backward(plan, *backend_, all,
-                          {.stream = stream, .side = beside ? options_.side : nullptr, .observer = options_.observer});
+  is_beside_ = wants.input && wants.weight && uses_side(all.saved->tokens, stream);
+  return is_beside_ ? options_.side : nullptr;
 }
 
 void Float8Linear::release() {

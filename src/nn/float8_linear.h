@@ -35,6 +35,7 @@
 #include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/linear_functions.h"
 #include "ingot/nn/linear_fusion.h"
+#include "ingot/nn/linear_parts.h"
 #include "ingot/nn/linear_plan.h"
 #include "ingot/nn/observer.h"
 #include "ingot/nn/recipes.h"
@@ -97,7 +98,14 @@ struct LinearOptions {
   static constexpr double kLargestBeside = 1e10;  // M * N * K
 };
 
-class INGOT_API Float8Linear {
+// An owner's plans are for tensors of these dtypes. Of others, which its checks refuse, the index is that of bf16.
+inline constexpr std::array kLinearDtypes{Dtype::f32, Dtype::bf16, Dtype::f16};
+constexpr std::size_t linear_plan_index(Dtype dtype) {
+  return dtype == kLinearDtypes[0] ? 0 : dtype == kLinearDtypes[2] ? 2 : 1;
+}
+inline MemoryRegion region_of(const Buffer& buffer) { return {buffer.data(), buffer.bytes()}; }
+
+class INGOT_API Float8Linear : private LinearPart {
  public:
   // Throws Error{invalid_spec} for an invalid config, and Error{invalid_argument} for negative sizes and for delayed
   // scales without a DelayedScaling.
@@ -134,17 +142,16 @@ class INGOT_API Float8Linear {
   std::size_t saved_bytes() const;
 
  private:
-  // Modules that consist of several layers check all of them before they run any.
+  // Owners of modules with linear layers inside: their functions enqueue the work, and the layer gives scales and
+  // codes.
   friend class NormLinear;
-  friend class GatedMlp;
-  // start_forward() casts the weight on the side stream, perhaps before the input is ready; run_forward() does the
-  // rest.
-  void start_forward(const LinearForward& tensors, Stream& stream);
-  void run_forward(const LinearForward& tensors, Stream& stream);
-  // Work on the side stream still reads the workspace when run_backward() returns; only finish_backward() waits for it.
-  void run_backward(const LinearBackward& tensors, Stream& stream);
-  void run_backward(LinearBackwardTensors& all, Stream& stream);
-  void finish_backward(Stream& stream) { join(stream); }
+  friend class Mlp;
+  void before_forward(LinearPass pass, LinearForwardTensors& tensors, Stream& stream) override;
+  void after_forward(const LinearForwardTensors& tensors, Stream& stream) override;
+  Stream* before_backward(LinearBackwardTensors& tensors, Stream& stream) override;
+  void after_backward(Stream& stream) override { join(stream); }
+  // Casts the weight on the side stream, perhaps before the input is ready.
+  void start_weight(const Tensor& weight, std::int64_t tokens, Stream& stream);
 
   // Does a step of this many tokens use the side stream?
   bool uses_side(std::int64_t tokens, Stream& stream);
@@ -179,7 +186,7 @@ class INGOT_API Float8Linear {
     std::array<std::size_t, 8> backward{};  // by LinearGradients::index()
   };
 
-  const LinearPlan& plan_of(Dtype dtype) const;
+  const LinearPlan& plan_of(Dtype dtype) const { return plans_[linear_plan_index(dtype)]; }
   const Sizes& sizes(const LinearPlan& plan, std::int64_t tokens);
   LinearForwardTensors forward_tensors(const LinearForward& tensors) const;
   LinearBackwardTensors backward_tensors(const LinearBackward& tensors) const;
@@ -198,12 +205,11 @@ class INGOT_API Float8Linear {
   WeightCastTensors prepare_weight(const Tensor& weight, Stream& stream);
   // During a capture the cast is only recorded, so the codes are not there yet.
   void weight_is_enqueued(const Stream& stream) { weight_is_current_ = !backend_->capturing(stream); }
-  // Gives the input's scale, the saved memory and the scratch, then enqueues the pass.
   void run_pass(LinearPass pass, const LinearForward& tensors, LinearForwardTensors& all, Stream& stream);
 
   Backend* backend_;
   LinearOptions options_;
-  std::array<LinearPlan, 3> plans_;  // for tensors of f32, bf16 and f16
+  std::array<LinearPlan, 3> plans_;  // for tensors of kLinearDtypes
   Sizes sizes_{};
   Slots slots_;
   Float8Workspace own_workspace_;

@@ -6,39 +6,46 @@
 //   mlp.forward({.input = x, .gate_up_weight = w13, .down_weight = w2, .output = y}, stream);
 //   mlp.backward({.grad_output = gy, .grad_input = gx, .grad_gate_up_weight = gw13, .grad_down_weight = gw2}, stream);
 //
-// For backward it keeps, besides what its two Float8Linear layers keep, gate and up: [M, 2 * hidden] of the layer's
-// dtype.
+// It is an Mlp (mlp.h), with the names of a gated one. For backward it keeps, besides what its two Float8Linear layers
+// keep, gate and up: [M, 2 * hidden] of the layer's dtype.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <optional>
+#include <string>
 
 #include "ingot/api.h"
-#include "ingot/nn/float8_linear.h"
+#include "ingot/nn/mlp.h"
 
 namespace ingot {
 
-struct GatedMlpShape {
-  std::int64_t features = 0;  // K, of input and output
-  std::int64_t hidden = 0;    // H
-};
+using GatedMlpShape = MlpShape;
 
-// All tensors have one high-precision dtype. input and output are [M, K]; gate_up_weight is [2 * H, K], the gate's H
-// rows followed by the up projection's; down_weight is [K, H].
+// All tensors have one high-precision dtype, but biases of f32 layers, as LinearForward::bias says. input and output
+// are [M, K]; gate_up_weight is [2 * H, K] and gate_up_bias [2 * H], the gate's H rows followed by the up projection's;
+// down_weight is [K, H] and down_bias [K]; gamma and beta [K] only with a norm in front.
 struct GatedMlpForward {
   Tensor input;
+  Tensor gamma{};
+  Tensor beta{};
   Tensor gate_up_weight;
+  Tensor gate_up_bias{};
   Tensor down_weight;
+  Tensor down_bias{};
   Tensor output;
+  bool keep_for_backward = true;  // as LinearForward::keep_for_backward
 };
 
-// Gradients that are not wanted may stay default tensors. Weight gradients have the layer's dtype or f32; with
-// `accumulate` the results are added to them.
+// As MlpBackward.
 struct GatedMlpBackward {
   Tensor grad_output;
   Tensor grad_input{};
+  Tensor grad_gamma{};
+  Tensor grad_beta{};
   Tensor grad_gate_up_weight{};
+  Tensor grad_gate_up_bias{};
   Tensor grad_down_weight{};
+  Tensor grad_down_bias{};
   bool accumulate = false;
 };
 
@@ -46,6 +53,7 @@ struct GatedMlpOptions {
   std::string name = "mlp";  // its two layers are "mlp.gate_up" and "mlp.down"
   // An expression of gate (called x) and up.
   std::string activation = "silu(x) * up";
+  std::optional<NormOptions> norm{};  // in front
   bool fast_math = false;
   DelayedScaling* delayed = nullptr;
   Float8Workspace* workspace = nullptr;
@@ -59,29 +67,17 @@ class INGOT_API GatedMlp {
   GatedMlp(Backend& backend, GatedMlpShape shape, LinearConfig config, GatedMlpOptions options = {});
 
   void forward(const GatedMlpForward& tensors, Stream& stream);
+  // As Mlp::recompute().
+  void recompute(const GatedMlpForward& tensors, Stream& stream);
   void backward(const GatedMlpBackward& tensors, Stream& stream);
 
-  void weights_changed();
-  const Float8Linear& gate_up() const { return gate_up_; }
-  const Float8Linear& down() const { return down_; }
-  std::size_t saved_bytes() const;
+  void weights_changed() { mlp_.weights_changed(); }
+  void release() { mlp_.release(); }
+  const LinearConfig& config() const { return mlp_.config(); }
+  std::size_t saved_bytes() const { return mlp_.saved_bytes(); }
 
  private:
-  GatedMlp(Backend& backend, GatedMlpShape shape, const LinearConfig& config, const GatedMlpOptions& options,
-           const Pointwise& activation);
-  Tensor half(const OwnedTensor& both, bool second) const;
-
-  Backend* backend_;
-  GatedMlpShape shape_;
-  bool fast_math_;
-  Pointwise by_gate_;
-  Pointwise by_up_;
-  Float8Linear gate_up_;
-  Float8Linear down_;
-  OwnedTensor gate_up_values_;  // [M, 2 * H]
-  OwnedTensor grad_hidden_;     // [M, H], within backward()
-  OwnedTensor grad_gate_up_;    // [M, 2 * H], likewise
-  bool has_forward_ = false;
+  Mlp mlp_;
 };
 
 }  // namespace ingot

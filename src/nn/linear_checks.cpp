@@ -244,6 +244,43 @@ void check_stamp(const Checker& check, const LinearSaved* saved) {
   check.refuse("saved", "was written by a forward of another plan: give this backward what its own forward kept");
 }
 
+// One set of the given input's codes, and its factors.
+void check_given(const Checker& check, const NamedTensor& codes, std::int64_t rows, std::int64_t cols,
+                 const NamedTensor& factors, std::int64_t count) {
+  if (!is_given(*codes.tensor) && rows != 0 && cols != 0) {
+    check.refuse(codes.name,
+                 "is missing, but the plan was made with given_input: linear_input_codes() has those of the layer that "
+                 "casts it");
+  }
+  check.all(codes, check.plan().given_input.spec.out, ", the input's format", rows, cols,
+            "the input as its GEMM reads it");
+  check.all(factors, Dtype::f32, ", as factors are", 1, count, "a factor for each scale of the input");
+}
+
+void refuse_given(const Checker& check, const Float8View& input) {
+  if (check.plan().given_input.any || (!is_given(input.codes) && !is_given(input.transposed))) return;
+  check.refuse("given_input", "is given, but the plan casts its input itself: set LinearPlanOptions::given_input");
+}
+
+void check_given_of_forward(const Checker& check, const LinearForwardTensors& t) {
+  refuse_given(check, t.given_input);
+  const CastSpec& spec = check.plan().given_input.spec;
+  if (!check.plan().given_input.any || !spec.codes) return;
+  check_given(check, {"given_input.codes", &t.given_input.codes}, t.input.rows, t.input.cols,
+              {"given_input.factors", &t.given_input.factors}, scale_count(spec.scale, t.input.rows, t.input.cols));
+}
+
+void check_given_of_backward(const Checker& check, const LinearBackwardTensors& t) {
+  refuse_given(check, t.given_input);
+  const CastSpec& spec = check.plan().given_input.spec;
+  if (!check.plan().given_input.any || !spec.transposed || !is_given(t.grad_weight)) return;
+  const std::int64_t tokens = t.saved->tokens;
+  const std::int64_t in = check.plan().shape.in_features;
+  check_given(check, {"given_input.transposed", &t.given_input.transposed}, in, tokens,
+              {"given_input.transposed_factors", &t.given_input.transposed_factors},
+              scale_count(spec.transposed_scale.value_or(spec.scale), tokens, in));
+}
+
 // What forward had and backward reads again.
 void check_read_again(const Checker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
@@ -389,6 +426,7 @@ void check_linear_forward(const LinearPlan& plan, const Backend& backend, const 
     check.codes({"codes.codes", &t.codes.codes}, plan.shape.out_features, plan.shape.in_features,
                 {"codes.factors", &t.codes.factors}, plan.weight.spec.scale);
   }
+  check_given_of_forward(check, t);
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
   check.scale("input", plan.input_of(pass), t.scales.input);
   check_forward_memory(check, t, run, pass);
@@ -416,6 +454,7 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
   check_backward_tensors(plan, backend, t, run.stream);
   check_read_again(check, t);
   check_codes_of_backward(check, t);
+  check_given_of_backward(check, t);
   const LinearGradients wants = wanted_gradients(t);
   check.scale("grad_output", plan.grad_output_of(wants).cast, t.scales.grad_output);
   if (wants.weight) check.scale("input", plan.input_again, t.scales.input);

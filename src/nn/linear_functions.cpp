@@ -95,15 +95,28 @@ void multiply(const Call& call, const char* role, const GemmSpec& spec, const Ge
 
 // A forward's parts of its memory.
 struct ForwardMemory {
-  ForwardMemory(const Call& call, const LinearForwardTensors& tensors, LinearPass of)
+  ForwardMemory(const LinearPlan& plan, std::int64_t tokens, LinearPass of, bool observed)
       : pass(of),
-        scratch(call.plan.forward_scratch(tensors.input.rows, of, call.observes_values)),
-        saved(of == LinearPass::inference ? LinearSavedMemory{} : call.plan.saved_memory(tensors.input.rows)) {}
+        scratch(plan.forward_scratch(tokens, of, observed)),
+        saved(of == LinearPass::inference ? LinearSavedMemory{} : plan.saved_memory(tokens)) {}
+  ForwardMemory(const Call& call, const LinearForwardTensors& tensors, LinearPass of)
+      : ForwardMemory(call.plan, tensors.input.rows, of, call.observes_values) {}
 
   LinearPass pass;
   LinearForwardScratch scratch;
   LinearSavedMemory saved;
 };
+
+// Codes and transposed codes may share their factors.
+Float8View input_codes(const LinearPlan& plan, const ForwardMemory& memory, const MemoryRegion& kept,
+                       const MemoryRegion& scratch, Device device) {
+  const Tensor factors = memory.saved.input_factors.in(kept, device);
+  const bool own = plan.input_of(memory.pass).has_own_factors();
+  return {.codes = memory.scratch.input_codes.in(scratch, device),
+          .transposed = memory.saved.input_transposed.in(kept, device),
+          .factors = own ? memory.scratch.input_factors.in(scratch, device) : factors,
+          .transposed_factors = factors};
+}
 
 void cast_input(const Call& call, const LinearForwardTensors& t, const ForwardMemory& memory) {
   const LinearPlan& plan = call.plan;
@@ -118,14 +131,13 @@ void cast_input(const Call& call, const LinearForwardTensors& t, const ForwardMe
     return linear_input_values(plan, call.backend, t, values, call.run.stream);
   }
   const CastSpec& spec = order.spec;
-  const Tensor factors = memory.saved.input_factors.in(kept, device);
-  const bool own = order.has_own_factors();
+  const Float8View codes = input_codes(plan, memory, kept, t.scratch, device);
   CastTensors tensors{.input = t.input,
-                      .codes = memory.scratch.input_codes.in(t.scratch, device),
-                      .transposed = memory.saved.input_transposed.in(kept, device),
-                      .factors = own ? memory.scratch.input_factors.in(t.scratch, device) : factors,
+                      .codes = codes.codes,
+                      .transposed = codes.transposed,
+                      .factors = codes.factors,
                       .inputs = t.prologue_inputs};
-  if (spec.transposed_scale) tensors.transposed_factors = factors;
+  if (spec.transposed_scale) tensors.transposed_factors = codes.transposed_factors;
   if (spec.result) tensors.result = values;
   give_scale(tensors, order, t.scales.input, memory.scratch.amax.in(t.scratch, device));
   cast(call, {"input", "output", "grad_weight"}, spec, tensors, memory.scratch.observed.in(t.scratch, device),
@@ -164,11 +176,10 @@ void multiply_output(const Call& call, const LinearForwardTensors& t, const Forw
     }
     return multiply_output_in_high_precision(call, t, input, preactivation);
   }
-  const bool own = plan.input_of(memory.pass).has_own_factors();
-  GemmTensors gemm{.a = memory.scratch.input_codes.in(t.scratch, device),
+  const Float8View input = plan.given_input.any ? t.given_input : input_codes(plan, memory, kept, t.scratch, device);
+  GemmTensors gemm{.a = input.codes,
                    .b = codes.codes,
-                   .factor_a = own ? memory.scratch.input_factors.in(t.scratch, device)
-                                   : memory.saved.input_factors.in(kept, device),
+                   .factor_a = input.factors,
                    .factor_b = codes.factors,
                    .bias = t.bias,
                    .out = t.output};
@@ -231,7 +242,8 @@ void fold_and_cast(const Call& call, const LinearBackwardTensors& t, const Backw
                         .transposed = scratch.transposed.in(t.scratch, device),
                         .factors = scratch.transposed_factors.in(t.scratch, device)};
     if (plan.folded_transposed.spec.pointwise) {
-      tensors.inputs = {memory.saved.input_factors.in(t.saved->memory, device)};
+      tensors.inputs = {plan.given_input.any ? t.given_input.transposed_factors
+                                             : memory.saved.input_factors.in(t.saved->memory, device)};
     }
     cast(call, {"grad_output", "", "grad_weight"}, plan.folded_transposed.spec, tensors, observed, call.run.stream);
   }
@@ -337,6 +349,10 @@ void give_codes(const Call& call, const LinearBackwardTensors& t, const Backward
   const std::int64_t tokens = t.saved->tokens;
   Tensor factors = memory.saved.input_factors.in(t.saved->memory, device);
   gemm.b = memory.saved.input_transposed.in(t.saved->memory, device);
+  if (plan.given_input.any) {
+    factors = t.given_input.transposed_factors;
+    gemm.b = t.given_input.transposed;
+  }
   if (plan.input_again.any) {
     factors = cast_input_again(call, t, memory, stream);
     gemm.b = scratch.input_transposed.in(t.scratch, device);
@@ -426,6 +442,12 @@ Float8View cast_weight(const LinearPlan& plan, Backend& backend, const WeightCas
                        const LinearRun& run) {
   check_weight_cast(plan, backend, tensors, run);
   return enqueue_cast_weight(plan, backend, tensors, run);
+}
+
+Float8View linear_input_codes(const LinearPlan& plan, std::int64_t tokens, const MemoryRegion& saved,
+                              const MemoryRegion& scratch, Device device) {
+  const LinearPass pass = saved.data != nullptr ? LinearPass::training : LinearPass::inference;
+  return input_codes(plan, {plan, tokens, pass, false}, saved, scratch, device);
 }
 
 // ---- steps ---------------------------------------------------------------------------------------------------------

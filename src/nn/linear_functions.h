@@ -94,6 +94,7 @@ struct LinearForwardTensors {
   LinearScales scales{};
   LinearSaved* saved = nullptr;  // null: keeps nothing
   MemoryRegion scratch{};
+  Float8View given_input{};  // codes and factors of `input`, if the plan was made with given_input
 };
 
 // As LinearBackward, and what forward had, where it is read again.
@@ -112,7 +113,15 @@ struct LinearBackwardTensors {
   Float8View codes{};
   LinearScales scales{};
   MemoryRegion scratch{};
+  Float8View given_input{};  // as forward's: its transposed codes and their factors
 };
+
+// The input's codes as a forward of this plan writes them, for layers whose plans were made with given_input. Those for
+// the output GEMM lie in its scratch, which must not be used again before the other forwards are done; those for
+// grad_weight in its saved memory (none: a forward that keeps nothing), which must last as long as the other backwards
+// need it.
+INGOT_API Float8View linear_input_codes(const LinearPlan& plan, std::int64_t tokens, const MemoryRegion& saved,
+                                        const MemoryRegion& scratch, Device device);
 
 // Scratch: plan.forward_scratch(tokens, saved ? training : inference).
 INGOT_API void linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,

@@ -38,7 +38,7 @@ LinearCast folded(const std::optional<Cast>& codes, const std::optional<Cast>& t
   return cast;
 }
 
-void plan_input(LinearPlan& plan) {
+void plan_input(LinearPlan& plan, bool given) {
   const LinearConfig& config = plan.config;
   TensorCasts kept = input_casts(config);
   if (!plan.trains_weight) kept.transposed.reset();
@@ -53,6 +53,10 @@ void plan_input(LinearPlan& plan) {
   plan.input[static_cast<std::size_t>(LinearPass::recompute)] =
       cast({.transposed = kept.transposed}, plan.keeps_values());
   if (plan.trains_weight) plan.input_again = cast(input_casts_again(config), false);
+  if (given) {
+    plan.given_input = plan.input_of(LinearPass::training);
+    plan.input = {};
+  }
   plan.prologue_values = {
       .in = plan.dtypes.input, .pointwise = plan.fusion.prologue, .fast_math = plan.fusion.fast_math};
 }
@@ -136,6 +140,12 @@ void check_dtypes(const LinearPlan& plan) {
                               name(plan.dtypes.input)));
 }
 
+void check_given_input(const LinearPlan& plan, const LinearPlanOptions& options) {
+  if (!options.given_input || !options.fusion.prologue) return;
+  refuse_argument(fmt::format("{} given_input", plan.subject).c_str(),
+                  "is set, but there is a prologue: it belongs to the layer that casts the input");
+}
+
 std::uint64_t identity_of(const LinearPlan& plan) {
   std::uint64_t hash = 0;
   const auto add = [&hash](std::uint64_t word) { hash = mix(hash + 0x9e3779b97f4a7c15U + word); };
@@ -144,7 +154,7 @@ std::uint64_t identity_of(const LinearPlan& plan) {
   add(static_cast<std::uint64_t>(plan.shape.out_features));
   add(pack(plan.shape.bias, plan.dtypes.input, *plan.dtypes.weight, plan.config.input, plan.config.weight,
            plan.trains_weight, plan.fusion.fast_math));
-  for (const LinearCast* cast : {&plan.input[0], &plan.input_again, &plan.weight, &plan.weight_again,
+  for (const LinearCast* cast : {&plan.input[0], &plan.given_input, &plan.input_again, &plan.weight, &plan.weight_again,
                                  &plan.grad_output[7].cast, &plan.folded_codes, &plan.folded_transposed}) {
     add(cast->any ? hash_value(cast->spec) : 0);
     add(pack(cast->any, cast->scaling));
@@ -172,7 +182,8 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
   check_size(plan, "in_features", plan.shape.in_features);
   check_size(plan, "out_features", plan.shape.out_features);
   check_dtypes(plan);
-  plan_input(plan);
+  check_given_input(plan, options);
+  plan_input(plan, options.given_input);
   plan_weight(plan);
   plan_grad_output(plan);
   plan_gemms(plan);

@@ -44,6 +44,9 @@ struct LinearPlanOptions {
   // false for a weight that is not trained: forward keeps nothing for its gradient.
   bool grad_weight = true;
   std::string subject{};  // what messages call the layer; default: linear "<name>"
+  // true for a layer whose input another layer with the same casts of it has cast (q, k and v; gate and up): forward
+  // and backward are given that layer's codes (linear_input_codes()) and keep none. Without a prologue.
+  bool given_input = false;
 };
 
 // Which gradients a backward computes.
@@ -98,6 +101,7 @@ struct INGOT_API LinearPlan {
 
   // ---- the specs of its calls ----
   std::array<LinearCast, 3> input{};  // by LinearPass
+  LinearCast given_input{};           // how the given input was cast; then there is none by LinearPass
   LinearCast input_again{};           // within backward, as OtherCodes::again says
   LinearCast weight{};
   LinearCast weight_again{};

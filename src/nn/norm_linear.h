@@ -6,16 +6,20 @@
 //   layer.backward({.grad_output = gy, .grad_input = gx, .grad_gamma = gg, .grad_beta = gb, .grad_weight = gw},
 //   stream);
 //
-// For backward it keeps, besides what Float8Linear keeps, the mean and rstd of each row and a view of the input, which
-// must stay alive and unchanged. No input of a call may overlap any of its outputs. Every forward() keeps what
-// backward() needs.
+// For backward it keeps, besides what Float8Linear keeps, the mean and rstd of each row and a view of the input and of
+// gamma and beta, which must stay alive and unchanged. No input of a call may overlap any of its outputs.
+//
+// The layer owns memory, scales and the weight's codes; what it computes are the functions of norm_linear_functions.h.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <utility>
 
 #include "ingot/api.h"
 #include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/nn/float8_linear.h"
+#include "ingot/nn/norm_linear_functions.h"
 
 namespace ingot {
 
@@ -35,6 +39,7 @@ struct NormLinearForward {
   Tensor bias{};
   Tensor output;
   PointwiseTensors epilogue_inputs{};
+  bool keep_for_backward = true;
 };
 
 // Gradients that are not wanted may stay default tensors; those of gamma and beta come only with grad_input. grad_gamma
@@ -49,60 +54,48 @@ struct NormLinearBackward {
   bool accumulate = false;
 };
 
-// The gradient of the normalised values, used within one backward(). Layers on one stream can share it.
-struct NormWorkspace {
-  OwnedTensor grad_values;
-};
-
 class INGOT_API NormLinear {
  public:
   // The norm is the fusion's prologue, so options.fusion.prologue must be empty. Throws as Float8Linear does.
-  NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {},
-             NormWorkspace* workspace = nullptr);
+  NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {});
 
   void forward(const NormLinearForward& tensors, Stream& stream);
+  // As Float8Linear::recompute().
+  void recompute(const NormLinearForward& tensors, Stream& stream);
   void backward(const NormLinearBackward& tensors, Stream& stream);
 
   void weight_changed() { linear_.weight_changed(); }
-  const Float8Linear& linear() const { return linear_; }
-  // Float8Linear's saved_bytes() plus the norm's statistics.
+  // As Float8Linear::release().
+  void release();
+  const LinearConfig& config() const { return linear_.config(); }
+  // Device memory held for the coming backward(): what Float8Linear::saved_bytes() counts, and the norm's statistics.
   std::size_t saved_bytes() const;
 
  private:
-  // The inputs of the norm as an expression of the layer's input: (x - mean[row]) * rstd[row] * gamma[col] + beta[col].
-  PointwiseTensors prologue_inputs(const NormLinearForward& tensors) const;
-  void check_forward(const NormLinearForward& tensors) const;
-  void check_backward(const NormLinearBackward& tensors) const;
-  LinearForward linear_forward(const NormLinearForward& tensors) const;
+  NormLinear(Backend& backend, std::array<NormLinearPlan, 3> plans, const LinearOptions& options);
+  const NormLinearPlan& plan_of(Dtype dtype) const { return plans_[linear_plan_index(dtype)]; }
+  NormLinearForwardTensors forward_tensors(const NormLinearForward& tensors) const;
+  NormLinearBackwardTensors backward_tensors(const NormLinearBackward& tensors) const;
+  void run_pass(LinearPass pass, const NormLinearForward& tensors, Stream& stream);
 
   Backend* backend_;
-  NormKind kind_;
-  NormLinearShape shape_;
   Float8Linear linear_;
-  bool casts_input_;  // otherwise the norm writes the values for GEMMs in high precision
-  NormWorkspace* shared_workspace_;
-  NormWorkspace own_workspace_;
-
-  OwnedTensor mean_;
-  OwnedTensor rstd_;
-  OwnedTensor values_;
-  Tensor saved_input_{};
-  Tensor saved_gamma_{};
-  bool has_forward_ = false;
+  std::array<NormLinearPlan, 3> plans_;  // as Float8Linear's
+  Buffer saved_memory_;
+  LinearSaved saved_stamp_{};
+  NormLinearForward saved_{};  // the caller's tensors of the last forward()
 };
 
 class LayerNormLinear : public NormLinear {
  public:
-  LayerNormLinear(Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {},
-                  NormWorkspace* workspace = nullptr)
-      : NormLinear(NormKind::layer, backend, shape, config, std::move(options), workspace) {}
+  LayerNormLinear(Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {})
+      : NormLinear(NormKind::layer, backend, shape, config, std::move(options)) {}
 };
 
 class RMSNormLinear : public NormLinear {
  public:
-  RMSNormLinear(Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {},
-                NormWorkspace* workspace = nullptr)
-      : NormLinear(NormKind::rms, backend, shape, config, std::move(options), workspace) {}
+  RMSNormLinear(Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {})
+      : NormLinear(NormKind::rms, backend, shape, config, std::move(options)) {}
 };
 
 }  // namespace ingot

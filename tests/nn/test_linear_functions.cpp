@@ -510,4 +510,160 @@ BOOST_AUTO_TEST_CASE(a_plan_takes_tensors_of_its_own_dtypes) {
              }) == "linear \"wq\" saved: is missing; it is what recompute makes");
 }
 
+// ---- an input that several layers share
+// --------------------------------------------------------------------------------
+
+namespace {
+
+// q, k and v: three layers over one input, by functions.
+struct Shared {
+  Shared(const LinearConfig& config, Backend& on, Stream& stream)
+      : q({.name = "q", .config = config, .shape = kLinear}, on, stream),
+        k({.name = "k", .config = config, .shape = kLinear, .given_input = true}, on, stream),
+        v({.name = "v", .config = config, .shape = kLinear, .given_input = true}, on, stream) {}
+  std::array<FunctionLayer*, 3> all() { return {&q, &k, &v}; }
+  FunctionLayer q, k, v;
+};
+
+// The three layers' tensors, with one input.
+std::vector<LinearCase> cases_of_one_input(const LinearConfig& config, Backend& on, Stream& stream) {
+  std::vector<LinearCase> cases;
+  const HostInputs first = make_inputs(kShape, Dtype::bf16, bias_dtype_of(config, Dtype::bf16), 1);
+  for (unsigned seed = 1; seed <= 3; ++seed) {
+    HostInputs host = make_inputs(kShape, Dtype::bf16, bias_dtype_of(config, Dtype::bf16), seed);
+    host.input = first.input;
+    cases.emplace_back(host, Dtype::bf16, bias_dtype_of(config, Dtype::bf16), on, stream);
+  }
+  return cases;
+}
+
+auto casts_in(const std::vector<std::string>& calls) {
+  return std::ranges::count_if(calls, [](const std::string& call) { return call.starts_with("cast "); });
+}
+
+}  // namespace
+
+// k and v take the codes that q's forward wrote: one cast of the input instead of three, the same bits, and nothing of
+// it kept but q's.
+BOOST_AUTO_TEST_CASE(layers_share_one_cast_of_their_input) {
+  for (const LinearConfig& config : every_config()) {
+    BOOST_TEST_CONTEXT(print(config)) {
+      CountingBackend counting(*backend, &stream);
+      Stream on(counting);
+      std::vector<LinearCase> expected = cases_of_one_input(config, counting, on);
+      std::vector<LinearCase> found = cases_of_one_input(config, counting, on);
+      std::array<DelayedScaling, 3> delayed{DelayedScaling(counting), DelayedScaling(counting),
+                                            DelayedScaling(counting)};
+      for (std::size_t i = 0; i < 3; ++i) {
+        Float8Linear alone(counting, kLinear, config, {.delayed = &delayed[i]});
+        alone.forward(expected[i].forward(true), on);
+        alone.backward(expected[i].backward(true), on);
+      }
+
+      Shared layers(config, counting, on);
+      std::vector<FunctionSaved> kept;
+      kept.reserve(3);
+      for (std::size_t i = 0; i < 3; ++i) {
+        FunctionLayer& layer = *layers.all()[i];
+        layer.use(delayed[i]);
+        layer.cast_weight(expected[i].weight, on);
+        kept.emplace_back(layer.plan, kShape.tokens, counting, on);
+      }
+      const LinearForwardScratch told = layers.q.plan.forward_scratch(kShape.tokens);
+      const PoisonedRegion scratch(told.bytes, counting, on);
+      const Float8View input =
+          linear_input_codes(layers.q.plan, kShape.tokens, kept[0].saved.memory, scratch, counting.device());
+      BOOST_TEST(layers.k.plan.saved_memory(kShape.tokens).bytes == 0U);
+      counting.calls.clear();
+      for (std::size_t i = 0; i < 3; ++i) {
+        LinearForwardTensors tensors = layers.all()[i]->forward_tensors(
+            found[i].forward(true), &kept[i].saved, i == 0 ? MemoryRegion(scratch) : MemoryRegion{});
+        if (i != 0) tensors.given_input = input;
+        linear_forward(layers.all()[i]->plan, counting, tensors, {.stream = on});
+      }
+      BOOST_TEST(casts_in(counting.calls) == (layers.q.plan.input_of(LinearPass::training).any ? 1 : 0));
+      for (std::size_t i = 0; i < 3; ++i) {
+        const FunctionLayer& layer = *layers.all()[i];
+        const PoisonedRegion use(layer.plan.backward_scratch(kShape.tokens).bytes, counting, on);
+        LinearBackwardTensors tensors =
+            layer.backward_tensors(found[i].backward(true), found[i].forward(true), kept[i].saved, use);
+        if (i != 0) tensors.given_input = input;
+        linear_backward(layer.plan, counting, tensors, {.stream = on});
+        BOOST_TEST((found[i].result_bytes(on) == expected[i].result_bytes(on)));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_shared_input_is_shared_by_forwards_that_keep_nothing) {
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == "delayed") continue;
+    BOOST_TEST_CONTEXT(recipe.name) {
+      const std::vector<LinearCase> cases = cases_of_one_input(recipe.config, *backend, stream);
+      Shared layers(recipe.config, *backend, stream);
+      const LinearPass pass = LinearPass::inference;
+      const PoisonedRegion scratch(layers.q.plan.forward_scratch(kShape.tokens, pass).bytes, *backend, stream);
+      layers.q.cast_weight(cases[0].weight, stream);
+      layers.k.cast_weight(cases[1].weight, stream);
+      linear_forward(layers.q.plan, *backend, layers.q.forward_tensors(cases[0].forward(true), nullptr, scratch),
+                     {.stream = stream});
+      LinearForwardTensors tensors = layers.k.forward_tensors(cases[1].forward(true), nullptr, {});
+      tensors.given_input = linear_input_codes(layers.q.plan, kShape.tokens, {}, scratch, backend->device());
+      linear_forward(layers.k.plan, *backend, tensors, {.stream = stream});
+      const std::vector<std::uint8_t> found = cases[1].output.bytes(stream);
+      Float8Linear alone(*backend, kLinear, recipe.config);
+      alone.forward(cases[1].forward(true), stream);
+      BOOST_TEST((cases[1].output.bytes(stream) == found));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_given_input_must_fit) {
+  const std::vector<LinearCase> cases = cases_of_one_input(rowwise(), *backend, stream);
+  Shared layers(rowwise(), *backend, stream);
+  layers.q.cast_weight(cases[0].weight, stream);
+  layers.k.cast_weight(cases[1].weight, stream);
+  FunctionSaved of_q(layers.q.plan, kShape.tokens, *backend, stream);
+  FunctionSaved of_k(layers.k.plan, kShape.tokens, *backend, stream);
+  const PoisonedRegion scratch(layers.q.plan.forward_scratch(kShape.tokens).bytes, *backend, stream);
+  const Float8View input =
+      linear_input_codes(layers.q.plan, kShape.tokens, of_q.saved.memory, scratch, backend->device());
+  const auto forward_with = [&](const FunctionLayer& layer, const Float8View& given) {
+    return refusal([&] {
+      LinearForwardTensors tensors = layer.forward_tensors(cases[1].forward(true), &of_k.saved, scratch);
+      tensors.given_input = given;
+      linear_forward(layer.plan, *backend, tensors, {.stream = stream});
+    });
+  };
+  BOOST_TEST(forward_with(layers.k, {}) ==
+             "linear \"k\" given_input.codes: is missing, but the plan was made with given_input: linear_input_codes() "
+             "has those of the layer that casts it");
+  BOOST_TEST(forward_with(layers.q, input) ==
+             "linear \"q\" given_input: is given, but the plan casts its input itself: set "
+             "LinearPlanOptions::given_input");
+  Float8View other = input;
+  other.codes.dtype = Dtype::e5m2;
+  BOOST_TEST(forward_with(layers.k, other) ==
+             "linear \"k\" given_input.codes: is e5m2, but must be e4m3fn, the input's format");
+  other = input;
+  other.factors.cols = other.factors.row_stride = 1;
+  BOOST_TEST(forward_with(layers.k, other) ==
+             "linear \"k\" given_input.factors: is f32[1, 1] on cpu, but must be [1, 9] = a factor for each scale of "
+             "the input");
+  of_k.saved.plan = layers.k.plan.identity;
+  of_k.saved.tokens = kShape.tokens;
+  of_k.saved.kept = true;
+  BOOST_TEST(refusal([&] { layers.k.backward(cases[1].backward(true), cases[1].forward(true), of_k.saved, stream); }) ==
+             "linear \"k\" given_input.transposed: is missing, but the plan was made with given_input: "
+             "linear_input_codes() has those of the layer that casts it");
+  BOOST_TEST(refusal([&] {
+               linear_plan({.name = "k",
+                            .config = rowwise(),
+                            .shape = kLinear,
+                            .fusion = fusion_of({"tanh(x)", ""}),
+                            .given_input = true});
+             }) ==
+             "linear \"k\" given_input: is set, but there is a prologue: it belongs to the layer that casts the input");
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,30 @@
+#include "ingot/nn/linear_part_calls.h"
+
+namespace ingot {
+
+void enqueue_forward_part(const LinearPlan& plan, Backend& backend, LinearForwardTensors& tensors, LinearPass pass,
+                          const LinearRun& run, LinearPart* owner) {
+  const bool again = pass == LinearPass::recompute && !plan.recomputes_output();
+  const ObservedRange range(run.observer, plan.name, again ? "recompute" : "forward");
+  if (owner != nullptr) owner->before_forward(pass, tensors, run.stream);
+  if (pass == LinearPass::recompute) {
+    enqueue_linear_recompute(plan, backend, tensors, run);
+  } else {
+    enqueue_linear_forward(plan, backend, tensors, run);
+  }
+  if (owner != nullptr) owner->after_forward(tensors, run.stream);
+}
+
+void enqueue_backward_part(const LinearPlan& plan, Backend& backend, LinearBackwardTensors& tensors,
+                           const LinearRun& run, LinearPart* owner) {
+  const ObservedRange range(run.observer, plan.name, "backward");
+  Stream* const side = owner != nullptr ? owner->before_backward(tensors, run.stream) : run.side;
+  enqueue_linear_backward(plan, backend, tensors, {.stream = run.stream, .side = side, .observer = run.observer});
+}
+
+void finish_backward_part(const LinearRun& run, LinearPart* owner) {
+  if (owner != nullptr) return owner->after_backward(run.stream);
+  if (run.side != nullptr) run.stream.wait_for(*run.side);
+}
+
+}  // namespace ingot

@@ -1,0 +1,132 @@
+#include "ingot/nn/mlp.h"
+
+#include "ingot/nn/mlp_parts.h"
+
+namespace ingot {
+namespace {
+
+std::array<MlpPlan, 3> make_plans(const MlpShape& shape, const LinearConfig& config, const MlpOptions& options) {
+  std::array<MlpPlan, 3> plans;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    plans[i] = mlp_plan({.name = options.name,
+                         .config = config,
+                         .shape = shape,
+                         .dtypes = {.input = kLinearDtypes[i]},
+                         .activation = options.activation,
+                         .fast_math = options.fast_math,
+                         .norm = options.norm,
+                         .subject = options.subject,
+                         .layer_subject = "Float8Linear"});
+  }
+  return plans;
+}
+
+LinearOptions layer_options(const MlpOptions& options, const LinearPlan& plan) {
+  return {.name = plan.name,
+          .fusion = plan.fusion,
+          .delayed = options.delayed,
+          .observer = options.observer,
+          .side = options.side};
+}
+
+}  // namespace
+
+Mlp::Mlp(Backend& backend, MlpShape shape, LinearConfig config, MlpOptions options)
+    : Mlp(backend, make_plans(shape, config, options), options) {}
+
+Mlp::Mlp(Backend& backend, std::array<MlpPlan, 3> plans, const MlpOptions& options)
+    : backend_(&backend),
+      plans_(std::move(plans)),
+      shared_workspace_(options.workspace),
+      up_(backend, plans_[0].up.linear.shape, plans_[0].up.linear.config, layer_options(options, plans_[0].up.linear)),
+      down_(backend, plans_[0].down.shape, plans_[0].down.config, layer_options(options, plans_[0].down)) {}
+
+MlpForwardTensors Mlp::forward_tensors(const MlpForward& tensors) const {
+  return {.input = tensors.input,
+          .gamma = tensors.gamma,
+          .beta = tensors.beta,
+          .output = tensors.output,
+          .up = {.weight = tensors.up_weight, .bias = tensors.up_bias},
+          .down = {.weight = tensors.down_weight, .bias = tensors.down_bias}};
+}
+
+MlpBackwardTensors Mlp::backward_tensors(const MlpBackward& tensors) const {
+  return {
+      .saved = &saved_stamp_,
+      .grad_output = tensors.grad_output,
+      .grad_input = tensors.grad_input,
+      .grad_gamma = tensors.grad_gamma,
+      .grad_beta = tensors.grad_beta,
+      .accumulate = tensors.accumulate,
+      .input = saved_.input,
+      .gamma = saved_.gamma,
+      .beta = saved_.beta,
+      .up = {.grad_weight = tensors.grad_up_weight, .grad_bias = tensors.grad_up_bias, .weight = saved_.up_weight},
+      .down = {
+          .grad_weight = tensors.grad_down_weight, .grad_bias = tensors.grad_down_bias, .weight = saved_.down_weight}};
+}
+
+MemoryRegion Mlp::scratch(std::size_t bytes, Stream& stream) {
+  Buffer& memory = (shared_workspace_ != nullptr ? *shared_workspace_ : own_workspace_).memory;
+  memory.reserve(*backend_, bytes, stream);
+  return region_of(memory);
+}
+
+void Mlp::run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream) {
+  const std::int64_t tokens = tensors.input.rows;
+  const MlpPlan& plan = plan_of(tensors.input.dtype);
+  MlpForwardTensors all = forward_tensors(tensors);
+  saved_stamp_.kept = false;
+  if (pass != LinearPass::inference) {
+    saved_memory_.reserve(*backend_, plan.saved_memory(tokens).bytes, stream);
+    saved_stamp_.memory = region_of(saved_memory_);
+    all.saved = &saved_stamp_;
+  }
+  all.scratch = scratch(plan.forward_scratch(tokens, pass, up_.observes_values()).bytes, stream);
+  check_mlp_pass(plan, *backend_, all, pass, run_on(stream), true);
+  const Float8Linear::Call first(up_, stream);
+  const Float8Linear::Call second(down_, stream);
+  if (pass != LinearPass::recompute) {
+    up_.start_weight(tensors.up_weight, tokens, stream);
+    down_.start_weight(tensors.down_weight, tokens, stream);
+  }
+  enqueue_mlp_pass(plan, *backend_, all, pass, run_on(stream), {&up_, &down_});
+  if (pass != LinearPass::inference) saved_ = tensors;
+}
+
+void Mlp::forward(const MlpForward& tensors, Stream& stream) {
+  run_pass(tensors.keep_for_backward ? LinearPass::training : LinearPass::inference, tensors, stream);
+}
+
+void Mlp::recompute(const MlpForward& tensors, Stream& stream) { run_pass(LinearPass::recompute, tensors, stream); }
+
+void Mlp::backward(const MlpBackward& tensors, Stream& stream) {
+  const MlpPlan& plan = plan_of(saved_.input.dtype);
+  MlpBackwardTensors all = backward_tensors(tensors);
+  if (saved_stamp_.kept) {
+    all.scratch =
+        scratch(plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(all), up_.observes_values()).bytes, stream);
+  }
+  check_mlp_backward(plan, *backend_, all, run_on(stream), true);
+  const Float8Linear::Call second(down_, stream);
+  const Float8Linear::Call first(up_, stream);
+  enqueue_mlp_backward(plan, *backend_, all, run_on(stream), {&up_, &down_});
+}
+
+void Mlp::weights_changed() {
+  up_.weight_changed();
+  down_.weight_changed();
+}
+
+void Mlp::release() {
+  up_.release();
+  down_.release();
+  saved_memory_ = {};
+  saved_stamp_ = {};
+}
+
+std::size_t Mlp::saved_bytes() const {
+  return saved_stamp_.kept ? plan_of(saved_.input.dtype).saved_memory(saved_stamp_.tokens).bytes_of_parts() : 0;
+}
+
+}  // namespace ingot

@@ -1,0 +1,70 @@
+// A norm and the linear layer behind it as functions of tensors, in the way of linear_functions.h: they keep nothing
+// between calls, allocate nothing, and throw what those throw.
+//
+//   const NormLinearPlan plan = norm_linear_plan({.linear = {.name = "wq", .config = rowwise(), .shape = {K, N}}});
+//   const Float8View codes = cast_weight(plan.linear, backend, {.weight = w, .into = weight_region}, {stream});
+//   LinearSaved saved{.memory = saved_region};
+//   norm_linear_forward(plan, backend, {.input = x, .gamma = g, .beta = b, .output = y, .codes = codes,
+//                                       .saved = &saved, .scratch = s}, {stream});
+//   norm_linear_backward(plan, backend, {.saved = &saved, .grad_output = gy, .grad_input = gx, .grad_gamma = gg,
+//                                        .grad_beta = gb, .grad_weight = gw, .input = x, .gamma = g, .codes = codes,
+//                                        .scratch = s}, {stream});
+#pragma once
+
+#include <optional>
+
+#include "ingot/api.h"
+#include "ingot/nn/linear_functions.h"
+#include "ingot/nn/norm_linear_plan.h"
+
+namespace ingot {
+
+// gamma and beta [K] have the input's dtype; only those that the plan has. The rest as in LinearForwardTensors.
+struct NormLinearForwardTensors {
+  Tensor input;
+  Tensor gamma{};
+  Tensor beta{};
+  Tensor weight{};
+  Tensor bias{};
+  Tensor output;
+  PointwiseTensors epilogue_inputs{};
+  Float8View codes{};
+  std::optional<MemoryRegion> weight_into{};
+  Stream* codes_from = nullptr;
+  LinearScales scales{};
+  LinearSaved* saved = nullptr;
+  MemoryRegion scratch{};
+};
+
+// grad_gamma and grad_beta [K] come with grad_input, are both f32 or both of the input's dtype, and are wanted if the
+// norm has gamma. The rest as in LinearBackwardTensors.
+struct NormLinearBackwardTensors {
+  const LinearSaved* saved = nullptr;
+  Tensor grad_output;
+  Tensor grad_input{};
+  Tensor grad_gamma{};
+  Tensor grad_beta{};
+  Tensor grad_weight{};
+  Tensor grad_bias{};
+  bool accumulate = false;
+  Tensor input{};  // input, gamma and beta: only if plan.backward_reads_input() of the gradients
+  Tensor gamma{};
+  Tensor beta{};  // only if plan.linear casts its input again (OtherCodes::again)
+  Tensor weight{};
+  Tensor output{};
+  PointwiseTensors epilogue_inputs{};
+  Float8View codes{};
+  LinearScales scales{};
+  MemoryRegion scratch{};
+};
+
+INGOT_API void norm_linear_forward(const NormLinearPlan& plan, Backend& backend,
+                                   const NormLinearForwardTensors& tensors, const LinearRun& run);
+// Makes what backward needs of a forward that kept nothing, from the same tensors. Where
+// plan.linear.recomputes_output() it writes the output again. Scratch: of LinearPass::recompute.
+INGOT_API void norm_linear_recompute(const NormLinearPlan& plan, Backend& backend,
+                                     const NormLinearForwardTensors& tensors, const LinearRun& run);
+INGOT_API void norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
+                                    const NormLinearBackwardTensors& tensors, const LinearRun& run);
+
+}  // namespace ingot

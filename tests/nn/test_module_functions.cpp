@@ -1,0 +1,797 @@
+// Modules of several parts (a norm and its layer, MLPs) as functions of tensors and as owners, on the CPU reference:
+// the same bits by the same calls, forwards and backwards in any order, inference, recomputation, release, and every
+// refusal.
+#include <boost/test/unit_test.hpp>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ingot/nn/delayed_scaling.h"
+#include "ingot/nn/gated_mlp.h"
+#include "ingot/nn/norm_linear.h"
+#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/error.h"
+#include "nn/counting_backend.h"
+#include "nn/function_case.h"
+#include "support/expect_error.h"
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+constexpr CaseShape kShape{9, 33, 24};
+constexpr LinearShape kLinear{kShape.in_features, kShape.out_features, true};
+constexpr MlpShape kMlp{.features = 33, .hidden = 24, .bias = true};
+
+using Bytes = std::vector<std::uint8_t>;
+
+// What a linear layer within a module has of its own in a run by functions.
+struct Part {
+  // slot: the part's first in `delayed`, in the order in which its owner added them; becomes the next part's.
+  Part(const LinearPlan& plan, int& slot, const DelayedScaling& delayed, Backend& backend, Stream& stream)
+      : weight(plan.weight_memory().bytes, backend, stream),
+        constants(kLinearConstantBytes, backend, stream),
+        codes(weight_codes(plan, weight, backend.device())),
+        scales(linear_constants(plan, backend, constants, stream)) {
+    const auto take = [&](LinearScale& scale, const std::optional<Cast>& first, const std::optional<Cast>& second) {
+      const std::optional<Cast>& cast = first ? first : second;
+      if (!cast || cast->scaling != Scaling::delayed) return;
+      scale = {.scale = delayed.scale(slot), .amax = delayed.amax(slot)};
+      ++slot;
+    };
+    const LinearConfig& config = plan.config;
+    take(scales.input, config.output.a, config.grad_weight.b);
+    take(scales.weight, config.output.b, config.grad_input.b);
+    take(scales.grad_output, config.grad_input.a, config.grad_weight.a);
+  }
+  PoisonedRegion weight, constants;
+  Float8View codes;
+  LinearScales scales;
+};
+
+// Memory of exactly the bytes that a plan tells, and a stamp.
+template <class Plan>
+struct Saved {
+  Saved(const Plan& plan, std::int64_t tokens, Backend& backend, Stream& stream)
+      : memory(plan.saved_memory(tokens).bytes, backend, stream), saved{.memory = memory} {}
+  PoisonedRegion memory;
+  LinearSaved saved;
+};
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  Stream stream{*backend};
+  std::string refusal(const std::function<void()>& act, ErrorCode code = ErrorCode::invalid_argument) {
+    return error_of(act, code);
+  }
+};
+
+// ---- a norm and its layer
+// --------------------------------------------------------------------------------------------
+
+struct NormCase {
+  NormCase(const LinearConfig& config, const NormOptions& norm, Dtype dtype, unsigned seed, Backend& on, Stream& stream)
+      : has_gamma(norm.affine),
+        has_beta(norm.affine && norm.kind == NormKind::layer),
+        linear(make_inputs(kShape, dtype, bias_dtype_of(config, dtype), seed), dtype, bias_dtype_of(config, dtype), on,
+               stream),
+        gamma(Random(seed + 50).normal(1, kShape.in_features, dtype), dtype, on, stream),
+        beta(Random(seed + 60).normal(1, kShape.in_features, dtype), dtype, on, stream),
+        grad_gamma(DeviceMatrix::poisoned(1, kShape.in_features, Dtype::f32, on, stream)),
+        grad_beta(DeviceMatrix::poisoned(1, kShape.in_features, Dtype::f32, on, stream)) {}
+
+  NormLinearForward forward() const {
+    NormLinearForward made{
+        .input = linear.input, .weight = linear.weight, .bias = linear.bias, .output = linear.output};
+    if (has_gamma) made.gamma = gamma;
+    if (has_beta) made.beta = beta;
+    return made;
+  }
+  NormLinearBackward backward() const {
+    NormLinearBackward made{.grad_output = linear.grad_output,
+                            .grad_input = linear.grad_input,
+                            .grad_weight = linear.grad_weight,
+                            .grad_bias = linear.grad_bias};
+    if (has_gamma) made.grad_gamma = grad_gamma;
+    if (has_beta) made.grad_beta = grad_beta;
+    return made;
+  }
+  Bytes result_bytes(Stream& stream) const {
+    Bytes all = linear.result_bytes(stream);
+    for (const DeviceMatrix* more : {&grad_gamma, &grad_beta}) {
+      const Bytes bytes = more->bytes(stream);
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return all;
+  }
+
+  bool has_gamma, has_beta;
+  LinearCase linear;
+  DeviceMatrix gamma, beta, grad_gamma, grad_beta;
+};
+
+struct NormFunctions {
+  NormFunctions(const NormLinearPlanOptions& options, const DelayedScaling& delayed, Backend& on, Stream& stream)
+      : plan(norm_linear_plan(options)), part(plan.linear, slot, delayed, on, stream), backend(&on) {}
+
+  NormLinearForwardTensors tensors(const NormLinearForward& of, LinearSaved* saved, const MemoryRegion& scratch) const {
+    return {.input = of.input,
+            .gamma = of.gamma,
+            .beta = of.beta,
+            .weight = of.weight,
+            .bias = of.bias,
+            .output = of.output,
+            .epilogue_inputs = of.epilogue_inputs,
+            .weight_into = plan.linear.weight.any ? std::optional<MemoryRegion>(part.weight) : std::nullopt,
+            .scales = part.scales,
+            .saved = saved,
+            .scratch = scratch};
+  }
+  NormLinearBackwardTensors tensors(const NormLinearBackward& t, const NormLinearForward& of, const LinearSaved& saved,
+                                    const MemoryRegion& scratch) const {
+    return {.saved = &saved,
+            .grad_output = t.grad_output,
+            .grad_input = t.grad_input,
+            .grad_gamma = t.grad_gamma,
+            .grad_beta = t.grad_beta,
+            .grad_weight = t.grad_weight,
+            .grad_bias = t.grad_bias,
+            .accumulate = t.accumulate,
+            .input = of.input,
+            .gamma = of.gamma,
+            .beta = of.beta,
+            .weight = of.weight,
+            .output = of.output,
+            .epilogue_inputs = of.epilogue_inputs,
+            .codes = part.codes,
+            .scales = part.scales,
+            .scratch = scratch};
+  }
+  void forward(const NormLinearForward& of, LinearSaved* saved, Stream& stream) const {
+    const LinearPass pass = saved != nullptr ? LinearPass::training : LinearPass::inference;
+    const PoisonedRegion scratch(plan.forward_scratch(of.input.rows, pass).bytes, *backend, stream);
+    norm_linear_forward(plan, *backend, tensors(of, saved, scratch), {.stream = stream});
+  }
+  void recompute(const NormLinearForward& of, LinearSaved& saved, Stream& stream) const {
+    const PoisonedRegion scratch(plan.forward_scratch(of.input.rows, LinearPass::recompute).bytes, *backend, stream);
+    norm_linear_recompute(plan, *backend, tensors(of, &saved, scratch), {.stream = stream});
+  }
+  void backward(const NormLinearBackward& t, const NormLinearForward& of, const LinearSaved& saved,
+                Stream& stream) const {
+    const LinearGradients wants{.input = t.grad_input.data != nullptr,
+                                .weight = t.grad_weight.data != nullptr,
+                                .bias = t.grad_bias.data != nullptr};
+    const PoisonedRegion scratch(plan.backward_scratch(saved.tokens, wants).bytes, *backend, stream);
+    norm_linear_backward(plan, *backend, tensors(t, of, saved, scratch), {.stream = stream});
+  }
+
+  NormLinearPlan plan;
+  int slot = 0;
+  Part part;
+  Backend* backend;
+};
+
+constexpr NormOptions kNorms[] = {{.kind = NormKind::layer},
+                                  {.kind = NormKind::layer, .affine = false, .eps = 1e-4F},
+                                  {.kind = NormKind::rms},
+                                  {.kind = NormKind::rms, .affine = false}};
+
+std::string print(const NormOptions& norm) {
+  return std::string(norm.kind == NormKind::layer ? "layer" : "rms") + (norm.affine ? " affine" : "");
+}
+
+NormLinearShape shape_of(const NormOptions& norm) {
+  return {.linear = kLinear, .affine = norm.affine, .eps = norm.eps};
+}
+
+// ---- MLPs ----------------------------------------------------------------------------------------------------------
+
+struct MlpKind {
+  const char* activation;
+  std::optional<NormOptions> norm;
+};
+const MlpKind kMlps[] = {{"gelu(x)", std::nullopt},
+                         {"silu(x) * up", std::nullopt},
+                         {"gelu(x)", NormOptions{.kind = NormKind::layer}},
+                         {"silu(x) * up", NormOptions{.kind = NormKind::rms}}};
+
+struct MlpCase {
+  MlpCase(const LinearConfig& config, const MlpKind& kind, Dtype dtype, unsigned seed, Backend& on, Stream& stream)
+      : norm(kind.norm) {
+    const bool gated = std::string(kind.activation).find("up") != std::string::npos;
+    const std::int64_t columns = gated ? 2 * kMlp.hidden : kMlp.hidden;
+    const Dtype bias = bias_dtype_of(config, dtype);
+    Random random(seed);
+    const auto make = [&](const Matrix& m, Dtype of) { return DeviceMatrix(m, of, on, stream); };
+    const auto empty = [&](std::int64_t rows, std::int64_t cols, Dtype of) {
+      results.push_back(DeviceMatrix::poisoned(rows, cols, of, on, stream));
+    };
+    inputs.push_back(make(random.normal(kShape.tokens, kMlp.features, dtype), dtype));
+    inputs.push_back(make(random.weight(columns, kMlp.features, dtype), dtype));
+    inputs.push_back(make(random.normal(1, columns, bias), bias));
+    inputs.push_back(make(random.weight(kMlp.features, kMlp.hidden, dtype), dtype));
+    inputs.push_back(make(random.normal(1, kMlp.features, bias), bias));
+    inputs.push_back(make(random.normal(1, kMlp.features, dtype), dtype));
+    inputs.push_back(make(random.normal(1, kMlp.features, dtype), dtype));
+    inputs.push_back(make(random.normal(kShape.tokens, kMlp.features, dtype), dtype));
+    empty(kShape.tokens, kMlp.features, dtype);
+    empty(kShape.tokens, kMlp.features, dtype);
+    empty(columns, kMlp.features, Dtype::f32);
+    empty(1, columns, dtype);
+    empty(kMlp.features, kMlp.hidden, Dtype::f32);
+    empty(1, kMlp.features, dtype);
+    empty(1, kMlp.features, Dtype::f32);
+    empty(1, kMlp.features, Dtype::f32);
+  }
+
+  MlpForward forward() const {
+    MlpForward made{.input = inputs[0],
+                    .up_weight = inputs[1],
+                    .up_bias = inputs[2],
+                    .down_weight = inputs[3],
+                    .down_bias = inputs[4],
+                    .output = results[0]};
+    if (norm) made.gamma = inputs[5];
+    if (norm && norm->kind == NormKind::layer) made.beta = inputs[6];
+    return made;
+  }
+  MlpBackward backward() const {
+    MlpBackward made{.grad_output = inputs[7],
+                     .grad_input = results[1],
+                     .grad_up_weight = results[2],
+                     .grad_up_bias = results[3],
+                     .grad_down_weight = results[4],
+                     .grad_down_bias = results[5]};
+    if (norm) made.grad_gamma = results[6];
+    if (norm && norm->kind == NormKind::layer) made.grad_beta = results[7];
+    return made;
+  }
+  Bytes result_bytes(Stream& stream) const {
+    Bytes all;
+    for (const DeviceMatrix& result : results) {
+      const Bytes bytes = result.bytes(stream);
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return all;
+  }
+
+  std::optional<NormOptions> norm;
+  std::vector<DeviceMatrix> inputs, results;
+};
+
+struct MlpFunctions {
+  MlpFunctions(const MlpPlanOptions& options, const DelayedScaling& delayed, Backend& on, Stream& stream)
+      : plan(mlp_plan(options)),
+        up(plan.up.linear, slot, delayed, on, stream),
+        down(plan.down, slot, delayed, on, stream),
+        backend(&on) {}
+
+  MlpForwardTensors tensors(const MlpForward& of, LinearSaved* saved, const MemoryRegion& scratch) const {
+    const auto layer = [](const LinearPlan& layers, const Part& part, const Tensor& weight, const Tensor& bias) {
+      return MlpLayerForward{.weight = weight,
+                             .bias = bias,
+                             .weight_into = layers.weight.any ? std::optional<MemoryRegion>(part.weight) : std::nullopt,
+                             .scales = part.scales};
+    };
+    return {.input = of.input,
+            .gamma = of.gamma,
+            .beta = of.beta,
+            .output = of.output,
+            .up = layer(plan.up.linear, up, of.up_weight, of.up_bias),
+            .down = layer(plan.down, down, of.down_weight, of.down_bias),
+            .saved = saved,
+            .scratch = scratch};
+  }
+  MlpBackwardTensors tensors(const MlpBackward& t, const MlpForward& of, const LinearSaved& saved,
+                             const MemoryRegion& scratch) const {
+    return {.saved = &saved,
+            .grad_output = t.grad_output,
+            .grad_input = t.grad_input,
+            .grad_gamma = t.grad_gamma,
+            .grad_beta = t.grad_beta,
+            .accumulate = t.accumulate,
+            .input = of.input,
+            .gamma = of.gamma,
+            .beta = of.beta,
+            .up = {.grad_weight = t.grad_up_weight,
+                   .grad_bias = t.grad_up_bias,
+                   .weight = of.up_weight,
+                   .codes = up.codes,
+                   .scales = up.scales},
+            .down = {.grad_weight = t.grad_down_weight,
+                     .grad_bias = t.grad_down_bias,
+                     .weight = of.down_weight,
+                     .codes = down.codes,
+                     .scales = down.scales},
+            .scratch = scratch};
+  }
+  void forward(const MlpForward& of, LinearSaved* saved, Stream& stream) const {
+    const LinearPass pass = saved != nullptr ? LinearPass::training : LinearPass::inference;
+    const PoisonedRegion scratch(plan.forward_scratch(of.input.rows, pass).bytes, *backend, stream);
+    mlp_forward(plan, *backend, tensors(of, saved, scratch), {.stream = stream});
+  }
+  void recompute(const MlpForward& of, LinearSaved& saved, Stream& stream) const {
+    const PoisonedRegion scratch(plan.forward_scratch(of.input.rows, LinearPass::recompute).bytes, *backend, stream);
+    mlp_recompute(plan, *backend, tensors(of, &saved, scratch), {.stream = stream});
+  }
+  void backward(const MlpBackward& t, const MlpForward& of, const LinearSaved& saved, Stream& stream) const {
+    const MlpGradients wants = wanted_gradients(tensors(t, of, saved, {}));
+    const PoisonedRegion scratch(plan.backward_scratch(saved.tokens, wants).bytes, *backend, stream);
+    mlp_backward(plan, *backend, tensors(t, of, saved, scratch), {.stream = stream});
+  }
+
+  MlpPlan plan;
+  int slot = 0;
+  Part up, down;
+  Backend* backend;
+};
+
+MlpPlanOptions plan_options(const LinearConfig& config, const MlpKind& kind, Dtype dtype = Dtype::bf16) {
+  return {.config = config, .shape = kMlp, .dtypes = {dtype}, .activation = kind.activation, .norm = kind.norm};
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(module_functions, Fixture)
+
+// A delayed layer's second step, so that its scales are there: the first one also starts them.
+BOOST_AUTO_TEST_CASE(of_a_norm_and_its_layer_give_the_owners_bits_by_the_same_calls) {
+  for (const LinearConfig& config : every_config()) {
+    for (const NormOptions& norm : kNorms) {
+      for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
+        BOOST_TEST_CONTEXT(ingot::test::print(kShape)
+                           << " " << ingot::print(config) << ", " << print(norm) << ", " << name(dtype)) {
+          CountingBackend counting(*backend, &stream);
+          Stream on(counting);
+          DelayedScaling delayed(counting);
+          const NormCase owned(config, norm, dtype, 1, counting, on);
+          NormLinear layer(norm.kind, counting, shape_of(norm), config, {.delayed = &delayed});
+          for (int step = 0; step < 2; ++step) {
+            counting.calls.clear();
+            layer.weight_changed();
+            layer.forward(owned.forward(), on);
+            layer.backward(owned.backward(), on);
+          }
+          const std::vector<std::string> calls = counting.calls;
+
+          const NormCase given(config, norm, dtype, 1, counting, on);
+          const NormFunctions functions(
+              {.linear = {.config = config, .shape = kLinear, .dtypes = {dtype}}, .norm = norm}, delayed, counting, on);
+          Saved<NormLinearPlan> kept(functions.plan, kShape.tokens, counting, on);
+          counting.calls.clear();
+          functions.forward(given.forward(), &kept.saved, on);
+          functions.backward(given.backward(), given.forward(), kept.saved, on);
+          BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
+          BOOST_TEST((given.result_bytes(on) == owned.result_bytes(on)));
+          BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == layer.saved_bytes());
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(of_an_mlp_give_the_owners_bits_by_the_same_calls) {
+  for (const LinearConfig& config : every_config()) {
+    for (const MlpKind& kind : kMlps) {
+      BOOST_TEST_CONTEXT(ingot::print(config) << ", " << kind.activation << (kind.norm ? " behind a norm" : "")) {
+        CountingBackend counting(*backend, &stream);
+        Stream on(counting);
+        DelayedScaling delayed(counting);
+        const MlpCase owned(config, kind, Dtype::bf16, 1, counting, on);
+        Mlp mlp(counting, kMlp, config, {.activation = kind.activation, .norm = kind.norm, .delayed = &delayed});
+        for (int step = 0; step < 2; ++step) {
+          counting.calls.clear();
+          mlp.weights_changed();
+          mlp.forward(owned.forward(), on);
+          mlp.backward(owned.backward(), on);
+        }
+        const std::vector<std::string> calls = counting.calls;
+
+        const MlpCase given(config, kind, Dtype::bf16, 1, counting, on);
+        const MlpFunctions functions(plan_options(config, kind), delayed, counting, on);
+        Saved<MlpPlan> kept(functions.plan, kShape.tokens, counting, on);
+        counting.calls.clear();
+        functions.forward(given.forward(), &kept.saved, on);
+        functions.backward(given.backward(), given.forward(), kept.saved, on);
+        BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
+        BOOST_TEST((given.result_bytes(on) == owned.result_bytes(on)));
+        BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == mlp.saved_bytes());
+      }
+    }
+  }
+}
+
+// Two forwards that kept nothing, computed again in between, and their backwards in the other order.
+BOOST_AUTO_TEST_CASE(forwards_may_keep_nothing_and_come_before_other_backwards) {
+  for (const LinearConfig& config : every_config()) {
+    BOOST_TEST_CONTEXT(ingot::print(config)) {
+      const MlpKind kind = kMlps[2];
+      DelayedScaling delayed(*backend);
+      Mlp mlp(*backend, kMlp, config, {.activation = kind.activation, .norm = kind.norm, .delayed = &delayed});
+      const MlpCase first(config, kind, Dtype::bf16, 1, *backend, stream);
+      mlp.forward(first.forward(), stream);
+      mlp.backward(first.backward(), stream);
+      const Bytes of_first = first.result_bytes(stream);
+      const MlpCase second(config, kind, Dtype::bf16, 2, *backend, stream);
+      mlp.weights_changed();
+      mlp.forward(second.forward(), stream);
+      mlp.backward(second.backward(), stream);
+      const Bytes of_second = second.result_bytes(stream);
+
+      const MlpCase one(config, kind, Dtype::bf16, 1, *backend, stream);
+      const MlpCase two(config, kind, Dtype::bf16, 2, *backend, stream);
+      const MlpFunctions at_one(plan_options(config, kind), delayed, *backend, stream);
+      const MlpFunctions at_two(plan_options(config, kind), delayed, *backend, stream);
+      Saved<MlpPlan> kept_one(at_one.plan, kShape.tokens, *backend, stream);
+      Saved<MlpPlan> kept_two(at_two.plan, kShape.tokens, *backend, stream);
+      at_two.forward(two.forward(), nullptr, stream);
+      at_one.forward(one.forward(), &kept_one.saved, stream);
+      at_two.recompute(two.forward(), kept_two.saved, stream);
+      at_one.backward(one.backward(), one.forward(), kept_one.saved, stream);
+      at_two.backward(two.backward(), two.forward(), kept_two.saved, stream);
+      BOOST_TEST((one.result_bytes(stream) == of_first));
+      BOOST_TEST((two.result_bytes(stream) == of_second));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(owners_infer_recompute_and_release) {
+  for (const Recipe& recipe : recipes()) {
+    for (const NormOptions& norm : kNorms) {
+      for (const char* const epilogue : {"", "silu(x)"}) {
+        BOOST_TEST_CONTEXT(recipe.name << ", " << print(norm) << " [" << epilogue << "]") {
+          DelayedScaling delayed(*backend);
+          LinearOptions options{.delayed = &delayed};
+          if (*epilogue != 0) options.fusion.epilogue = parse_pointwise(epilogue);
+          NormLinear layer(norm.kind, *backend, shape_of(norm), recipe.config, options);
+          const NormCase kept(recipe.config, norm, Dtype::bf16, 1, *backend, stream);
+          layer.forward(kept.forward(), stream);
+          layer.backward(kept.backward(), stream);
+          const std::size_t bytes = layer.saved_bytes();
+
+          const NormCase again(recipe.config, norm, Dtype::bf16, 1, *backend, stream);
+          NormLinearForward forward = again.forward();
+          forward.keep_for_backward = false;
+          layer.forward(forward, stream);
+          BOOST_TEST((again.linear.output.bytes(stream) == kept.linear.output.bytes(stream)));
+          BOOST_TEST(layer.saved_bytes() == 0U);
+          BOOST_TEST(refusal([&] { layer.backward(again.backward(), stream); }) ==
+                     "NormLinear backward: has no forward() before it that kept what it needs: run forward() first, or "
+                     "recompute()");
+          layer.recompute(forward, stream);
+          BOOST_TEST(layer.saved_bytes() == bytes);
+          layer.backward(again.backward(), stream);
+          BOOST_TEST((again.result_bytes(stream) == kept.result_bytes(stream)));
+          layer.release();
+          BOOST_TEST(layer.saved_bytes() == 0U);
+          BOOST_TEST(refusal([&] { layer.backward(again.backward(), stream); }) ==
+                     "NormLinear backward: has no forward() before it: run forward() first");
+          layer.forward(again.forward(), stream);
+          layer.backward(again.backward(), stream);
+          BOOST_TEST((again.result_bytes(stream) == kept.result_bytes(stream)));
+        }
+      }
+    }
+    for (const MlpKind& kind : kMlps) {
+      BOOST_TEST_CONTEXT(recipe.name << ", " << kind.activation << (kind.norm ? " behind a norm" : "")) {
+        DelayedScaling delayed(*backend);
+        Mlp mlp(*backend, kMlp, recipe.config, {.activation = kind.activation, .norm = kind.norm, .delayed = &delayed});
+        const MlpCase kept(recipe.config, kind, Dtype::bf16, 1, *backend, stream);
+        mlp.forward(kept.forward(), stream);
+        mlp.backward(kept.backward(), stream);
+        const MlpCase again(recipe.config, kind, Dtype::bf16, 1, *backend, stream);
+        MlpForward forward = again.forward();
+        forward.keep_for_backward = false;
+        mlp.forward(forward, stream);
+        BOOST_TEST((again.results[0].bytes(stream) == kept.results[0].bytes(stream)));
+        BOOST_TEST(mlp.saved_bytes() == 0U);
+        mlp.recompute(forward, stream);
+        mlp.backward(again.backward(), stream);
+        BOOST_TEST((again.result_bytes(stream) == kept.result_bytes(stream)));
+        mlp.release();
+        BOOST_TEST(refusal([&] { mlp.backward(again.backward(), stream); }) ==
+                   "Mlp backward: has no forward() before it: run forward() first");
+      }
+    }
+  }
+}
+
+// An MLP is its parts in sequence: the norm's layer, the activation, the second layer.
+BOOST_AUTO_TEST_CASE(an_mlp_is_its_parts_in_sequence) {
+  for (const LinearConfig& config : every_config()) {
+    for (const MlpKind& kind : kMlps) {
+      BOOST_TEST_CONTEXT(ingot::print(config) << ", " << kind.activation << (kind.norm ? " behind a norm" : "")) {
+        const Dtype dtype = Dtype::bf16;
+        const bool gated = kind.activation == std::string("silu(x) * up");
+        const std::int64_t columns = gated ? 2 * kMlp.hidden : kMlp.hidden;
+        DelayedScaling delayed(*backend), others(*backend);
+        const MlpCase whole(config, kind, dtype, 1, *backend, stream);
+        const MlpCase apart(config, kind, dtype, 1, *backend, stream);
+        Mlp mlp(*backend, kMlp, config, {.activation = kind.activation, .norm = kind.norm, .delayed = &delayed});
+        mlp.forward(whole.forward(), stream);
+        mlp.backward(whole.backward(), stream);
+
+        const auto empty = [&](std::int64_t cols) {
+          return DeviceMatrix::poisoned(kShape.tokens, cols, dtype, *backend, stream);
+        };
+        const DeviceMatrix hidden = empty(columns), grad_hidden = empty(columns), grad_activation = empty(kMlp.hidden);
+        const auto half = [&](const DeviceMatrix& of, bool second) {
+          Tensor view = of;
+          view.cols = kMlp.hidden;
+          if (second) view.data = static_cast<std::byte*>(view.data) + kMlp.hidden * size_of(dtype);
+          return view;
+        };
+        const MlpForward f = apart.forward();
+        const MlpBackward b = apart.backward();
+        const Pointwise activation = parse_pointwise(kind.activation);
+        std::optional<NormLinear> norm_up;
+        std::optional<Float8Linear> bare_up;
+        const LinearShape up_shape{kMlp.features, columns, true};
+        if (kind.norm) {
+          norm_up.emplace(kind.norm->kind, *backend, NormLinearShape{.linear = up_shape}, config,
+                          LinearOptions{.name = "up", .delayed = &others});
+        } else {
+          bare_up.emplace(*backend, up_shape, config, LinearOptions{.name = "up", .delayed = &others});
+        }
+        Float8Linear down(*backend, {kMlp.hidden, kMlp.features, true}, config,
+                          {.name = "down", .fusion = {.prologue = activation}, .delayed = &others});
+        if (norm_up) {
+          norm_up->forward({.input = f.input,
+                            .gamma = f.gamma,
+                            .beta = f.beta,
+                            .weight = f.up_weight,
+                            .bias = f.up_bias,
+                            .output = hidden},
+                           stream);
+        } else {
+          bare_up->forward({.input = f.input, .weight = f.up_weight, .bias = f.up_bias, .output = hidden}, stream);
+        }
+        LinearForward to_down{
+            .input = half(hidden, false), .weight = f.down_weight, .bias = f.down_bias, .output = f.output};
+        if (gated) to_down.prologue_inputs[0] = half(hidden, true);
+        down.forward(to_down, stream);
+        down.backward({.grad_output = b.grad_output,
+                       .grad_input = grad_activation,
+                       .grad_weight = b.grad_down_weight,
+                       .grad_bias = b.grad_down_bias},
+                      stream);
+        for (const char* const by : {"x", "up"}) {
+          const bool second = std::string(by) == "up";
+          if (second && !gated) continue;
+          const Pointwise gradient = ingot::backward(activation, by);
+          PointwiseTensors inputs{};
+          for (std::size_t i = 0; i < gradient.inputs().size(); ++i) {
+            inputs[i] = gradient.inputs()[i].name == "up" ? half(hidden, true) : Tensor(grad_activation);
+          }
+          backend->elementwise({.in = dtype, .pointwise = gradient},
+                               {.input = half(hidden, false), .inputs = inputs, .output = half(grad_hidden, second)},
+                               stream);
+        }
+        if (norm_up) {
+          norm_up->backward({.grad_output = grad_hidden,
+                             .grad_input = b.grad_input,
+                             .grad_gamma = b.grad_gamma,
+                             .grad_beta = b.grad_beta,
+                             .grad_weight = b.grad_up_weight,
+                             .grad_bias = b.grad_up_bias},
+                            stream);
+        } else {
+          bare_up->backward({.grad_output = grad_hidden,
+                             .grad_input = b.grad_input,
+                             .grad_weight = b.grad_up_weight,
+                             .grad_bias = b.grad_up_bias},
+                            stream);
+        }
+        BOOST_TEST((whole.result_bytes(stream) == apart.result_bytes(stream)));
+      }
+    }
+  }
+}
+
+// By other names.
+BOOST_AUTO_TEST_CASE(a_gated_mlp_is_an_mlp) {
+  const MlpKind kind = kMlps[3];
+  const MlpCase one(rowwise(), kind, Dtype::bf16, 1, *backend, stream);
+  const MlpCase other(rowwise(), kind, Dtype::bf16, 1, *backend, stream);
+  RMSNormMlp mlp(*backend, kMlp, rowwise(), {.activation = kind.activation});
+  GatedMlp gated(*backend, kMlp, rowwise(), {.norm = kind.norm});
+  mlp.forward(one.forward(), stream);
+  mlp.backward(one.backward(), stream);
+  const MlpForward f = other.forward();
+  const MlpBackward b = other.backward();
+  GatedMlpForward forward{.input = f.input,
+                          .gamma = f.gamma,
+                          .gate_up_weight = f.up_weight,
+                          .gate_up_bias = f.up_bias,
+                          .down_weight = f.down_weight,
+                          .down_bias = f.down_bias,
+                          .output = f.output,
+                          .keep_for_backward = false};
+  gated.forward(forward, stream);
+  gated.recompute(forward, stream);
+  gated.backward({.grad_output = b.grad_output,
+                  .grad_input = b.grad_input,
+                  .grad_gamma = b.grad_gamma,
+                  .grad_gate_up_weight = b.grad_up_weight,
+                  .grad_gate_up_bias = b.grad_up_bias,
+                  .grad_down_weight = b.grad_down_weight,
+                  .grad_down_bias = b.grad_down_bias},
+                 stream);
+  BOOST_TEST((one.result_bytes(stream) == other.result_bytes(stream)));
+  BOOST_TEST(gated.saved_bytes() == mlp.saved_bytes());
+  gated.release();
+  BOOST_TEST(gated.saved_bytes() == 0U);
+}
+
+// What is not asked for is not computed: a backward for the second layer alone stops there.
+BOOST_AUTO_TEST_CASE(a_backward_of_an_mlp_goes_as_far_as_gradients_are_wanted) {
+  CountingBackend counting(*backend, &stream);
+  Stream on(counting);
+  const MlpKind kind = kMlps[3];
+  const MlpCase tensors(tensorwise(), kind, Dtype::bf16, 1, counting, on);
+  Mlp mlp(counting, kMlp, tensorwise(), {.activation = kind.activation, .norm = kind.norm});
+  mlp.forward(tensors.forward(), on);
+  mlp.backward(tensors.backward(), on);
+  const Bytes expected = tensors.results[4].bytes(on);
+  counting.calls.clear();
+  mlp.backward({.grad_output = tensors.inputs[7], .grad_down_weight = tensors.results[4]}, on);
+  BOOST_TEST((tensors.results[4].bytes(on) == expected));
+  BOOST_TEST(counting.calls.size() == 2U);  // a cast and a GEMM
+}
+
+// ---- refusals
+// --------------------------------------------------------------------------------------------------------
+
+BOOST_AUTO_TEST_CASE(memory_of_a_module_must_fit_its_plan) {
+  const DelayedScaling none(*backend);
+  const NormCase device(rowwise(), kNorms[0], Dtype::bf16, 1, *backend, stream);
+  const NormFunctions functions({.linear = {.name = "wq", .config = rowwise(), .shape = kLinear}}, none, *backend,
+                                stream);
+  const NormLinearMemory told = functions.plan.memory(kShape.tokens);
+  const PoisonedRegion saved(told.saved.bytes + 256, *backend, stream);
+  const PoisonedRegion scratch(told.forward.bytes + told.backward.bytes, *backend, stream);
+  const MemoryRegion whole = saved;
+  LinearSaved kept{.memory = whole};
+  const auto forward_with = [&](const MemoryRegion& keep, const MemoryRegion& use) {
+    kept = {.memory = keep};
+    return refusal([&] {
+      norm_linear_forward(functions.plan, *backend, functions.tensors(device.forward(), &kept, use),
+                          {.stream = stream});
+    });
+  };
+  const std::size_t needed = told.saved.bytes;
+  BOOST_TEST(forward_with({}, scratch) == "norm linear \"wq\" saved: is missing; it must have " +
+                                              std::to_string(needed) +
+                                              " bytes: the plan tells how much memory a call needs");
+  BOOST_TEST(forward_with({whole.data, needed - 1}, scratch) ==
+             "norm linear \"wq\" saved: has " + std::to_string(needed - 1) + " bytes, but needs " +
+                 std::to_string(needed) + ": the plan tells how much memory a call needs");
+  BOOST_TEST(forward_with({static_cast<std::byte*>(whole.data) + 16, needed}, scratch)
+                 .ends_with("but must begin at a multiple of 256 bytes"));
+  BOOST_TEST(forward_with(whole, {}).starts_with("norm linear \"wq\" scratch: is missing; it must have "));
+  BOOST_TEST(forward_with(scratch, scratch) ==
+             "norm linear \"wq\" saved: overlaps the scratch: give it memory of its own");
+  NormLinearForward over = device.forward();
+  kept = {.memory = whole};
+  over.output.data = whole.data;
+  BOOST_TEST(refusal([&] {
+               norm_linear_forward(functions.plan, *backend, functions.tensors(over, &kept, scratch),
+                                   {.stream = stream});
+             }) == "norm linear \"wq\" saved: overlaps output: give it memory of its own");
+  const auto backward_with = [&](const MemoryRegion& use) {
+    return refusal([&] {
+      norm_linear_backward(functions.plan, *backend, functions.tensors(device.backward(), device.forward(), kept, use),
+                           {.stream = stream});
+    });
+  };
+  BOOST_TEST(backward_with(scratch) == "norm linear \"wq\" backward: has no forward() before it: run forward() first");
+  kept = {.memory = whole};
+  norm_linear_forward(functions.plan, *backend, functions.tensors(device.forward(), &kept, scratch),
+                      {.stream = stream});
+  const MemoryRegion of_scratch = scratch;
+  BOOST_TEST(backward_with({of_scratch.data, told.backward.bytes - 1}).starts_with("norm linear \"wq\" scratch: has "));
+  kept.memory.bytes = 1;
+  BOOST_TEST(backward_with(scratch).starts_with("norm linear \"wq\" saved: has 1 bytes, but needs "));
+
+  const MlpCase mlp_device(rowwise(), kMlps[1], Dtype::bf16, 1, *backend, stream);
+  const MlpFunctions mlp(plan_options(rowwise(), kMlps[1]), none, *backend, stream);
+  const std::size_t mlp_bytes = mlp.plan.saved_memory(kShape.tokens).bytes;
+  const PoisonedRegion mlp_saved(mlp_bytes, *backend, stream);
+  LinearSaved short_by_one{.memory = {MemoryRegion(mlp_saved).data, mlp_bytes - 1}};
+  BOOST_TEST(refusal([&] { mlp.forward(mlp_device.forward(), &short_by_one, stream); }) ==
+             "MLP \"mlp\" saved: has " + std::to_string(mlp_bytes - 1) + " bytes, but needs " +
+                 std::to_string(mlp_bytes) + ": the plan tells how much memory a call needs");
+}
+
+BOOST_AUTO_TEST_CASE(a_module_takes_what_its_plan_was_made_for) {
+  const DelayedScaling none(*backend);
+  const NormCase device(rowwise(), kNorms[0], Dtype::bf16, 1, *backend, stream);
+  const NormFunctions functions({.linear = {.name = "wq", .config = rowwise(), .shape = kLinear}}, none, *backend,
+                                stream);
+  const NormFunctions f16({.linear = {.name = "wq", .config = rowwise(), .shape = kLinear, .dtypes = {Dtype::f16}}},
+                          none, *backend, stream);
+  const NormFunctions wide({.linear = {.name = "wq", .config = rowwise(), .shape = {34, 24, true}}}, none, *backend,
+                           stream);
+  const NormFunctions rms({.linear = {.name = "wq", .config = rowwise(), .shape = kLinear}, .norm = kNorms[2]}, none,
+                          *backend, stream);
+  const auto forward_of = [&](const NormFunctions& of, const NormLinearForward& tensors) {
+    return refusal([&] { of.forward(tensors, nullptr, stream); });
+  };
+  BOOST_TEST(forward_of(f16, device.forward()) == "linear \"wq\" input: is bf16, but must be f16, the plan's dtype");
+  BOOST_TEST(forward_of(wide, device.forward()) ==
+             "linear \"wq\" input: is bf16[9, 33] on cpu, but must have 34 columns = in_features");
+  BOOST_TEST(forward_of(rms, device.forward()) == "norm linear \"wq\" beta: is given, but an RMSNorm has none");
+  const NormFunctions high({.linear = {.name = "wq", .config = high_precision(), .shape = kLinear}}, none, *backend,
+                           stream);
+  NormLinearForward without = device.forward();
+  without.gamma = {};
+  BOOST_TEST(forward_of(high, without).starts_with("norm linear \"wq\" norm gamma: "));
+
+  Saved<NormLinearPlan> kept(functions.plan, kShape.tokens, *backend, stream);
+  functions.forward(device.forward(), &kept.saved, stream);
+  BOOST_TEST(refusal([&] { rms.backward(device.backward(), device.forward(), kept.saved, stream); }) ==
+             "norm linear \"wq\" saved: was written by a forward of another plan: give this backward what its own "
+             "forward kept");
+  NormLinearForward forgotten = device.forward();
+  forgotten.input = {};
+  BOOST_TEST(refusal([&] { functions.backward(device.backward(), forgotten, kept.saved, stream); }) ==
+             "norm linear \"wq\" input: is missing; backward reads it again: give it what its forward had");
+  forgotten = device.forward();
+  forgotten.gamma = {};
+  BOOST_TEST(refusal([&] { functions.backward(device.backward(), forgotten, kept.saved, stream); }) ==
+             "norm linear \"wq\" gamma: is missing; backward reads it again: give it what its forward had");
+  const PoisonedRegion scratch(functions.plan.forward_scratch(kShape.tokens).bytes, *backend, stream);
+  BOOST_TEST(refusal([&] {
+               norm_linear_recompute(functions.plan, *backend, functions.tensors(device.forward(), nullptr, scratch),
+                                     {.stream = stream});
+             }) == "norm linear \"wq\" saved: is missing; it is what recompute makes");
+
+  const MlpCase mlp_device(rowwise(), kMlps[0], Dtype::bf16, 1, *backend, stream);
+  const MlpFunctions mlp(plan_options(rowwise(), kMlps[0]), none, *backend, stream);
+  const MlpFunctions gated(plan_options(rowwise(), kMlps[1]), none, *backend, stream);
+  Saved<MlpPlan> mlp_kept(mlp.plan, kShape.tokens, *backend, stream);
+  mlp.forward(mlp_device.forward(), &mlp_kept.saved, stream);
+  BOOST_TEST(
+      refusal([&] { gated.backward(mlp_device.backward(), mlp_device.forward(), mlp_kept.saved, stream); }) ==
+      "MLP \"mlp\" saved: was written by a forward of another plan: give this backward what its own forward kept");
+  BOOST_TEST(
+      refusal([&] { gated.forward(mlp_device.forward(), nullptr, stream); }) ==
+      "linear \"mlp.gate_up\" weight: is bf16[24, 33] on cpu, but must be [48, 33] = [out_features, in_features]");
+  MlpBackward same = mlp_device.backward();
+  same.grad_down_bias = same.grad_input;
+  same.grad_down_bias.rows = 1;
+  BOOST_TEST(refusal([&] { mlp.backward(same, mlp_device.forward(), mlp_kept.saved, stream); }) ==
+             "MLP \"mlp\" grad_down_bias: overlaps grad_input: give it memory of its own");
+  BOOST_TEST(refusal([&] {
+               mlp_recompute(mlp.plan, *backend, mlp.tensors(mlp_device.forward(), nullptr, scratch),
+                             {.stream = stream});
+             }) == "MLP \"mlp\" saved: is missing; it is what recompute makes");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_module_is_refused) {
+  BOOST_TEST(
+      refusal([&] { mlp_plan({.name = "m", .shape = kMlp, .activation = "x * gate"}); }, ErrorCode::invalid_spec) ==
+      "MLP \"m\" activation: \"x * gate\" must be an expression of x, such as gelu(x), or of x, the gate, and of "
+      "the matrix up, such as silu(x) * up");
+  BOOST_TEST(refusal([&] { mlp_plan({.name = "m", .shape = {.features = 8, .hidden = -1}}); }) ==
+             "MLP \"m\" hidden: is -1, but must be 0 or more");
+  BOOST_TEST(refusal([&] {
+               norm_linear_plan({.linear = {.name = "wq", .fusion = {.prologue = parse_pointwise("x * 2")}}});
+             }) ==
+             "norm linear \"wq\" fusion: has a prologue, but the norm is the prologue of this layer: leave it empty");
+  BOOST_TEST(refusal([&] { norm_linear_plan({.linear = {.name = "wq", .shape = kLinear}}).memory(-1); }) ==
+             "linear \"wq\" tokens: is -1, but must be 0 or more");
+  const MlpKind kind = kMlps[0];
+  const MlpCase device(tensorwise(), kind, Dtype::bf16, 1, *backend, stream);
+  Mlp mlp(*backend, kMlp, tensorwise());
+  MlpForward forward = device.forward();
+  forward.gamma = device.inputs[5];
+  BOOST_TEST(refusal([&] { mlp.forward(forward, stream); }) ==
+             "Mlp gamma: or beta is given, but the MLP has no norm in front: set norm in its options");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
