@@ -135,7 +135,12 @@ class Checker {
       refuse(factors.name, fmt::format("is missing; codes come with their factors, f32[1, {}], one for each {}", count,
                                        print(scale)));
     }
-    all(factors, Dtype::f32, ", as factors are", 1, count, "a factor for each scale of the weight");
+    this->dtype(factors, {Dtype::f32}, ", as factors are");
+    if (factors.tensor->rows != 1 || factors.tensor->cols != count) {
+      refuse(factors.name, fmt::format("is {}, but must be [1, {}] = one factor for each {} of the weight",
+                                       describe(*factors.tensor), count, print(scale)));
+    }
+    memory(factors);
   }
 
   const LinearPlan& plan() const { return *plan_; }
@@ -386,8 +391,7 @@ void check_linear_forward(const LinearPlan& plan, const Backend& backend, const 
   if (t.weight_into) {
     check_weight_cast(plan, backend, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
   } else if (!plan.output_reads_weight()) {
-    check.codes({"codes.codes", &t.codes.codes}, plan.shape.out_features, plan.shape.in_features,
-                {"codes.factors", &t.codes.factors}, plan.weight.spec.scale);
+    check_weight_codes(plan, backend, t.codes);
   }
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
   check.scale("input", plan.input_of(pass), t.scales.input);
@@ -432,6 +436,12 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
                                                    {"grad_bias", &t.grad_bias}};
   check_apart(check, "scratch", t.scratch, scratch, tensors);
   check_apart(check, "saved", t.saved->memory, saved, tensors);
+}
+
+void check_weight_codes(const LinearPlan& plan, const Backend& backend, const Float8View& codes) {
+  Checker(plan, backend)
+      .codes({"codes.codes", &codes.codes}, plan.shape.out_features, plan.shape.in_features,
+             {"codes.factors", &codes.factors}, plan.weight.spec.scale);
 }
 
 void check_weight_cast(const LinearPlan& plan, const Backend& backend, const WeightCastTensors& t,

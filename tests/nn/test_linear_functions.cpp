@@ -430,9 +430,10 @@ BOOST_AUTO_TEST_CASE(codes_come_with_their_factors) {
       "linear \"wq\" codes.codes: is missing; it must be e4m3fn[24, 33]: cast_weight() makes codes of the weight");
   BOOST_TEST(forward_with([](Float8View& view) { view.factors = {}; }) ==
              "linear \"wq\" codes.factors: is missing; codes come with their factors, f32[1, 24], one for each row");
-  BOOST_TEST(forward_with([](Float8View& view) { view.factors.cols = 1; }) ==
-             "linear \"wq\" codes.factors: is f32[1, 1] on cpu, row stride 24, but must be [1, 24] = a factor for each "
-             "scale of the weight");
+  BOOST_TEST(
+      forward_with([](Float8View& view) { view.factors.cols = 1; }) ==
+      "linear \"wq\" codes.factors: is f32[1, 1] on cpu, row stride 24, but must be [1, 24] = one factor for each "
+      "row of the weight");
   BOOST_TEST(forward_with([](Float8View& view) { view.codes.dtype = Dtype::e5m2; }) ==
              "linear \"wq\" codes.codes: is e5m2, but must be e4m3fn, the weight's format");
   functions.codes = codes;
