@@ -64,8 +64,9 @@ struct LinearForward {
 // A gradient that is not wanted may stay a default tensor; its GEMM is then not run. No tensor may overlap another.
 struct LinearBackward {
   Tensor grad_output;    // [M, N], of the layer's dtype
-  Tensor grad_input{};   // [M, K], of the layer's dtype
-  Tensor grad_weight{};  // [N, K], of the layer's dtype or f32
+  // Of any high-precision dtype where their GEMM is in FP8, otherwise of the layer's dtype or f32.
+  Tensor grad_input{};   // [M, K]
+  Tensor grad_weight{};  // [N, K]
   Tensor grad_bias{};    // [N], of any high-precision dtype
   // grad_weight += the gradient, within its GEMM, to accumulate a main gradient over several micro-batches. The sum is
   // rounded once.

@@ -132,14 +132,24 @@ void cast_input(const Call& call, const LinearForwardTensors& t, const ForwardMe
        call.run.stream);
 }
 
+// The bias in the dtype that the output GEMM takes.
+Tensor bias_of(const Call& call, const LinearForwardTensors& t, const ForwardMemory& memory) {
+  if (!memory.scratch.bias.used) return t.bias;
+  const Tensor rounded = memory.scratch.bias.in(t.scratch, call.device());
+  // The sum of a single row: rounded once.
+  call.backend.column_sum({.in = t.bias.dtype, .out = rounded.dtype}, {.input = t.bias, .sum = rounded},
+                          call.run.stream);
+  return rounded;
+}
+
 // In high precision, cuBLASLt without an epilogue and a pass for the epilogue are faster than a GEMM with both.
 void multiply_output_in_high_precision(const Call& call, const LinearForwardTensors& t, const Tensor& input,
-                                       const Tensor& preactivation) {
+                                       const Tensor& bias, const Tensor& preactivation) {
   const LinearPlan& plan = call.plan;
   Stream& stream = call.run.stream;
   const GemmSpec& spec = plan.output_gemm[0];
   const Tensor& sum = preactivation.data != nullptr ? preactivation : t.output;
-  GemmTensors gemm{.a = input, .b = t.weight, .bias = t.bias, .out = sum};
+  GemmTensors gemm{.a = input, .b = t.weight, .bias = bias, .out = sum};
   if (plan.fusion.epilogue.empty()) return multiply(call, "output", spec, gemm, stream);
   call.backend.gemm(spec, gemm, stream);
   call.backend.elementwise(plan.epilogue_values, {.input = sum, .inputs = t.epilogue_inputs, .output = t.output},
@@ -156,13 +166,14 @@ void multiply_output(const Call& call, const LinearForwardTensors& t, const Forw
   const ObservedRange range(call.run.observer, plan.name, "output");
   const MemoryRegion kept = t.saved != nullptr ? t.saved->memory : MemoryRegion{};
   const Tensor preactivation = memory.saved.preactivation.in(kept, device);
+  const Tensor bias = bias_of(call, t, memory);
   if (plan.output_reads_weight()) {
     Tensor input = t.input;
     if (plan.fusion.prologue) {
       const TensorPlace& values = memory.saved.input_values;
       input = values.used ? values.in(kept, device) : memory.scratch.input_values.in(t.scratch, device);
     }
-    return multiply_output_in_high_precision(call, t, input, preactivation);
+    return multiply_output_in_high_precision(call, t, input, bias, preactivation);
   }
   const bool own = plan.input_of(memory.pass).has_own_factors();
   GemmTensors gemm{.a = memory.scratch.input_codes.in(t.scratch, device),
@@ -170,7 +181,7 @@ void multiply_output(const Call& call, const LinearForwardTensors& t, const Forw
                    .factor_a = own ? memory.scratch.input_factors.in(t.scratch, device)
                                    : memory.saved.input_factors.in(kept, device),
                    .factor_b = codes.factors,
-                   .bias = t.bias,
+                   .bias = bias,
                    .out = t.output};
   if (plan.fusion.epilogue) gemm.inputs = t.epilogue_inputs;
   if (memory.saved.preactivation.used) gemm.preactivation = preactivation;
@@ -311,7 +322,9 @@ void multiply_grad_input(const Call& call, const LinearBackwardTensors& t, const
   const ObservedRange range(call.run.observer, plan.name, "grad_input");
   Stream& stream = call.run.stream;
   GemmTensors gemm{.a = grad_output.values, .b = t.weight, .out = t.grad_input};
-  if (!is_float8(plan.config.grad_input)) return multiply(call, "grad_input", plan.grad_input_gemm, gemm, stream);
+  GemmSpec spec = plan.grad_input_gemm;
+  spec.out = t.grad_input.dtype;
+  if (!is_float8(plan.config.grad_input)) return multiply(call, "grad_input", spec, gemm, stream);
   Tensor factors = plan.weight.spec.transposed_scale ? t.codes.transposed_factors : t.codes.factors;
   gemm.b = t.codes.transposed;
   if (plan.weight_again.any) {
@@ -325,7 +338,7 @@ void multiply_grad_input(const Call& call, const LinearBackwardTensors& t, const
                       ? t.scales.one
                       : transposed_factors(factors, transposed(plan.config.grad_input.b->granularity),
                                            plan.shape.out_features, plan.shape.in_features);
-  multiply(call, "grad_input", plan.grad_input_gemm, gemm, stream);
+  multiply(call, "grad_input", spec, gemm, stream);
 }
 
 // The operands of grad_weight's GEMM in FP8.

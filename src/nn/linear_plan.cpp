@@ -125,6 +125,7 @@ void check_dtypes(const LinearPlan& plan) {
   };
   check("input", plan.dtypes.input);
   check("weight", *plan.dtypes.weight);
+  check("bias", plan.dtypes.bias.value_or(plan.dtypes.input));
   if (*plan.dtypes.weight == plan.dtypes.input) return;
   const bool output = !is_float8(plan.config.output);
   if (!output && is_float8(plan.config.grad_input)) return;
@@ -142,6 +143,7 @@ std::uint64_t identity_of(const LinearPlan& plan) {
   for (const char c : plan.name) add(static_cast<std::uint8_t>(c));
   add(static_cast<std::uint64_t>(plan.shape.in_features));
   add(static_cast<std::uint64_t>(plan.shape.out_features));
+  add(pack(*plan.dtypes.bias));
   add(pack(plan.shape.bias, plan.dtypes.input, *plan.dtypes.weight, plan.config.input, plan.config.weight,
            plan.trains_weight, plan.fusion.fast_math));
   for (const LinearCast* cast : {&plan.input[0], &plan.input_again, &plan.weight, &plan.weight_again,
@@ -160,14 +162,15 @@ std::uint64_t identity_of(const LinearPlan& plan) {
 }  // namespace
 
 LinearPlan linear_plan(const LinearPlanOptions& options) {
-  LinearPlan plan{.name = options.name,
-                  .subject = options.subject.empty() ? fmt::format("linear \"{}\"", options.name) : options.subject,
-                  .config = options.config,
-                  .shape = options.shape,
-                  .dtypes = {options.dtypes.input, options.dtypes.weight.value_or(options.dtypes.input)},
-                  .fusion = options.fusion,
-                  .trains_weight = options.grad_weight,
-                  .gradient = EpilogueGradient(options.fusion.epilogue)};
+  LinearPlan plan{
+      .name = options.name,
+      .subject = options.subject.empty() ? fmt::format("linear \"{}\"", options.name) : options.subject,
+      .config = options.config,
+      .shape = options.shape,
+      .dtypes = {options.dtypes.input, options.dtypes.weight.value_or(options.dtypes.input), options.dtypes.bias},
+      .fusion = options.fusion,
+      .trains_weight = options.grad_weight,
+      .gradient = EpilogueGradient(options.fusion.epilogue)};
   validate(plan.config);
   check_size(plan, "in_features", plan.shape.in_features);
   check_size(plan, "out_features", plan.shape.out_features);
@@ -176,6 +179,7 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
   plan_weight(plan);
   plan_grad_output(plan);
   plan_gemms(plan);
+  if (!plan.dtypes.bias) plan.dtypes.bias = bias_dtype(plan.output_gemm[0]);
   plan.identity = identity_of(plan);
   return plan;
 }
@@ -279,6 +283,9 @@ LinearForwardScratch LinearPlan::forward_scratch(std::int64_t tokens, LinearPass
     places.values(scratch.observed, dtypes.input, tokens, in);
   }
   if (cast.is_fixed()) places.floats(scratch.amax, 1);
+  if (pass != LinearPass::recompute && rounds_bias()) {
+    places.values(scratch.bias, bias_dtype(output_gemm[0]), 1, shape.out_features);
+  }
   scratch.bytes = places.bytes();
   return scratch;
 }

@@ -33,6 +33,9 @@ struct LinearDtypes {
   // Default: as input. Another one is for weights that are only cast, such as f32 master weights: the output and
   // grad_input GEMMs must be in FP8.
   std::optional<Dtype> weight{};
+  // Default: what the output GEMM takes (bias_dtype()). A bias of another one, such as f32 beside a bf16 input, is
+  // rounded to that by each forward.
+  std::optional<Dtype> bias{};
 };
 
 struct LinearPlanOptions {
@@ -90,7 +93,7 @@ struct INGOT_API LinearPlan {
   std::string subject{};
   LinearConfig config{};
   LinearShape shape{};
-  LinearDtypes dtypes{};  // both are set
+  LinearDtypes dtypes{};  // all are set
   LinearFusion fusion{};
   bool trains_weight = true;
   // Equal for equal plans, and almost surely different for different ones; not kept on disk.
@@ -126,6 +129,7 @@ struct INGOT_API LinearPlan {
   bool keeps_values() const { return trains_weight && fusion.prologue && !is_float8(config.grad_weight); }
   bool needs_preactivation() const;
   bool recomputes_output() const { return needs_preactivation(); }
+  bool rounds_bias() const { return shape.bias && *dtypes.bias != bias_dtype(output_gemm[0]); }
   bool folds() const { return config.input == OtherCodes::folded || config.weight == OtherCodes::folded; }
   // Has it fixed scales, or a factor of 1 for folded factors? linear_constants() writes them.
   bool has_constants() const;

@@ -118,6 +118,9 @@ BOOST_AUTO_TEST_CASE(refuses_what_cannot_be) {
                linear_plan({.name = "wq", .shape = {4, 4}, .dtypes = {Dtype::e4m3fn}});
              }) == "linear \"wq\" dtypes: has e4m3fn for the input, but it must be f32 or bf16 or f16");
   BOOST_TEST(refusal([] {
+               linear_plan({.name = "wq", .shape = {4, 4}, .dtypes = {.bias = Dtype::u8}});
+             }) == "linear \"wq\" dtypes: has u8 for the bias, but it must be f32 or bf16 or f16");
+  BOOST_TEST(refusal([] {
                linear_plan({.name = "wq", .shape = {4, 4}, .dtypes = {Dtype::bf16, Dtype::f32}});
              }) ==
              "linear \"wq\" dtypes: has bf16 for the input and f32 for the weight, but the output GEMM is in high "
