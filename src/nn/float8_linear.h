@@ -30,6 +30,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "ingot/nn/float8_tensor.h"
@@ -46,7 +47,8 @@ namespace ingot {
 
 class DelayedScaling;
 
-// All tensors have one high-precision dtype (f32, bf16 or f16) and are row-major; M = tokens, any M >= 0. The output
+// All tensors have one high-precision dtype (f32, bf16 or f16), but for LinearOptions::weight_dtype and bias_dtype, and
+// are row-major; M = tokens, any M >= 0. The output
 // must not overlap any other tensor. prologue_inputs and epilogue_inputs follow the order of the expression's inputs():
 // matrices ([M, K] for the prologue, [M, N] for the epilogue) and [col] vectors of the layer's dtype, [row] vectors of
 // f32.
@@ -63,7 +65,7 @@ struct LinearForward {
 
 // A gradient that is not wanted may stay a default tensor; its GEMM is then not run. No tensor may overlap another.
 struct LinearBackward {
-  Tensor grad_output;    // [M, N], of the layer's dtype
+  Tensor grad_output;  // [M, N], of the layer's dtype
   // Of any high-precision dtype where their GEMM is in FP8, otherwise of the layer's dtype or f32.
   Tensor grad_input{};   // [M, K]
   Tensor grad_weight{};  // [N, K]
@@ -83,6 +85,9 @@ struct Float8Workspace {
 struct LinearOptions {
   std::string name = "linear";  // "layers.0.wq": names its slots in a DelayedScaling and its rows in a Monitor
   LinearFusion fusion{};
+  // Default: the input's; of the bias what the output GEMM takes. As LinearDtypes: f32 masters beside bf16 inputs.
+  std::optional<Dtype> weight_dtype{};
+  std::optional<Dtype> bias_dtype{};
   DelayedScaling* delayed = nullptr;     // the whole model's; required if the config has delayed scales
   Float8Workspace* workspace = nullptr;  // default: the layer's own
   LayerObserver* observer = nullptr;     // Monitor, NvtxRanges, TraceRanges ...; outlives the layer
@@ -126,8 +131,8 @@ class INGOT_API Float8Linear {
   // steps are replayed from a graph.
   void release();
 
-  const LinearConfig& config() const { return plans_[0].config; }
-  LinearShape shape() const { return plans_[0].shape; }
+  const LinearConfig& config() const { return plan_.config; }
+  LinearShape shape() const { return plan_.shape; }
   const std::string& name() const { return options_.name; }
   // Device memory held for the coming backward(): for FP8 the input's codes (M * K bytes) and their factors (4 bytes, 4
   // * K if rowwise, M * K / 32 if blockwise), plus a preactivation or a prologue's values where needed. Views count as
@@ -172,7 +177,6 @@ class INGOT_API Float8Linear {
 
   // How many bytes each pass needs for the tokens of the last step. Most steps have as many as the one before.
   struct Sizes {
-    Dtype dtype = Dtype::bf16;
     std::int64_t tokens = -1;
     bool observed = false;
     std::size_t saved = 0;
@@ -180,8 +184,9 @@ class INGOT_API Float8Linear {
     std::array<std::size_t, 8> backward{};  // by LinearGradients::index()
   };
 
-  const LinearPlan& plan_of(Dtype dtype) const;
-  const Sizes& sizes(const LinearPlan& plan, std::int64_t tokens);
+  // Another dtype than that of the calls so far means another plan; what was kept and cast by the old one is then gone.
+  void plan_for(Dtype dtype);
+  const Sizes& sizes(std::int64_t tokens);
   LinearForwardTensors forward_tensors(const LinearForward& tensors) const;
   LinearBackwardTensors backward_tensors(const LinearBackward& tensors) const;
   MemoryRegion scratch(std::size_t bytes, Stream& stream);
@@ -192,7 +197,7 @@ class INGOT_API Float8Linear {
   void start_scale(int slot, const Tensor& data, Stream& stream);
   template <class Values>
   void start_scale_of_values(int slot, const Tensor& like, Stream& stream, const Values& values);
-  void start_scales_of_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors, Stream& stream);
+  void start_scales_of_backward(const LinearBackwardTensors& tensors, Stream& stream);
   void make_constants(Stream& stream);
   bool weight_is_cast(const Tensor& weight) const;
   // Memory and a scale for the weight's cast. It is current once that is enqueued.
@@ -204,7 +209,7 @@ class INGOT_API Float8Linear {
 
   Backend* backend_;
   LinearOptions options_;
-  std::array<LinearPlan, 3> plans_;  // for tensors of f32, bf16 and f16
+  LinearPlan plan_;  // for inputs of the last call's dtype
   Sizes sizes_{};
   Slots slots_;
   Float8Workspace own_workspace_;

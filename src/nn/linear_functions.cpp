@@ -389,7 +389,7 @@ void multiply_grad_weight(const Call& call, const LinearBackwardTensors& t, cons
 
 LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into, Stream& stream) {
   LinearScales scales;
-  if (!plan.has_constants()) return scales;
+  if (!plan.has_constants) return scales;
   check_region(plan, "constants", into, kLinearConstantBytes);
   constexpr std::size_t kStep = kLinearAlignment / sizeof(float);
   std::array<float, 4 * kStep> values{};
@@ -399,14 +399,12 @@ LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const Me
     tensor = vector(static_cast<float*>(into.data) + next, Dtype::f32, 1, backend.device());
     next += kStep;
   };
-  const auto add_fixed = [&](LinearScale& scale, const std::optional<Cast>& first, const std::optional<Cast>& second) {
-    const std::optional<Cast>& cast = first ? first : second;
+  const auto add_fixed = [&](LinearScale& scale, const std::optional<Cast>& cast) {
     if (cast && cast->scaling == Scaling::fixed) add(scale.scale, cast->scale);
   };
-  const LinearConfig& config = plan.config;
-  add_fixed(scales.input, config.output.a, config.grad_weight.b);
-  add_fixed(scales.weight, config.output.b, config.grad_input.b);
-  add_fixed(scales.grad_output, config.grad_input.a, config.grad_weight.a);
+  add_fixed(scales.input, plan.scaling.input);
+  add_fixed(scales.weight, plan.scaling.weight);
+  add_fixed(scales.grad_output, plan.scaling.grad_output);
   if (plan.folds()) add(scales.one, 1.0F);
   backend.copy_from_host(into.data, values.data(), next * sizeof(float), stream);
   return scales;

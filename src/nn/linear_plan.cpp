@@ -38,6 +38,20 @@ LinearCast folded(const std::optional<Cast>& codes, const std::optional<Cast>& t
   return cast;
 }
 
+void plan_scaling(LinearPlan& plan) {
+  const LinearConfig& config = plan.config;
+  const auto first = [](const std::optional<Cast>& in_forward, const std::optional<Cast>& in_backward) {
+    return in_forward ? in_forward : in_backward;
+  };
+  plan.scaling = {.input = first(config.output.a, config.grad_weight.b),
+                  .weight = first(config.output.b, config.grad_input.b),
+                  .grad_output = first(config.grad_input.a, config.grad_weight.a)};
+  const auto all = plan.scaling.all();
+  plan.has_constants = plan.folds() || std::ranges::any_of(all, [](const std::optional<Cast>* cast) {
+                         return *cast && (*cast)->scaling == Scaling::fixed;
+                       });
+}
+
 void plan_input(LinearPlan& plan) {
   const LinearConfig& config = plan.config;
   TensorCasts kept = input_casts(config);
@@ -175,6 +189,7 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
   check_size(plan, "in_features", plan.shape.in_features);
   check_size(plan, "out_features", plan.shape.out_features);
   check_dtypes(plan);
+  plan_scaling(plan);
   plan_input(plan);
   plan_weight(plan);
   plan_grad_output(plan);
@@ -187,12 +202,6 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
 bool LinearPlan::needs_preactivation() const {
   const Pointwise& expression = gradient.expression();
   return expression && expression.uses_x() && !gradient.of_output();
-}
-
-bool LinearPlan::has_constants() const {
-  return folds() || input_of(LinearPass::training).is_fixed() || input_again.is_fixed() || weight.is_fixed() ||
-         weight_again.is_fixed() || grad_output_of({}).cast.is_fixed() ||
-         grad_output_of({.weight = false}).cast.is_fixed() || grad_output_of({.input = false}).cast.is_fixed();
 }
 
 // ---- memory --------------------------------------------------------------------------------------------------------

@@ -346,6 +346,37 @@ BOOST_AUTO_TEST_CASE(weights_biases_and_gradients_have_dtypes_of_their_own) {
   }
 }
 
+// The layer plans anew where its input's dtype changes, and owns what the functions compute.
+BOOST_AUTO_TEST_CASE(a_layer_has_the_same_dtypes) {
+  for (const LinearConfig& config : {tensorwise(), rowwise_folded(), blockwise()}) {
+    Float8Linear layer(*backend, kLinear, config, {.weight_dtype = Dtype::f32, .bias_dtype = Dtype::f32});
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f32, Dtype::f16, Dtype::f16}) {
+      BOOST_TEST_CONTEXT(print(config) << " " << name(dtype)) {
+        HostInputs host = make_inputs(kShape, dtype, Dtype::f32, 1);
+        const DeviceMatrix weight(Random(3).weight(kShape.out_features, kShape.in_features, Dtype::f32), Dtype::f32,
+                                  *backend, stream);
+        LinearCase device(host, dtype, Dtype::f32, *backend, stream);
+        LinearForward tensors = device.forward(true);
+        tensors.weight = weight;
+        layer.forward(tensors, stream);
+        layer.backward(device.backward(true), stream);
+        const std::vector<std::uint8_t> bytes = device.result_bytes(stream);
+        device.poison_results(stream);
+        FunctionLayer functions({.config = config, .shape = kLinear, .dtypes = {dtype, Dtype::f32, Dtype::f32}},
+                                *backend, stream);
+        FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+        functions.forward(tensors, &kept.saved, stream, true);
+        functions.backward(device.backward(true), tensors, kept.saved, stream);
+        BOOST_TEST((device.result_bytes(stream) == bytes));
+      }
+    }
+    const LinearCase narrow = make(1, config);
+    BOOST_TEST(refusal([&] { layer.forward(narrow.forward(true), stream); }) ==
+               "Float8Linear weight: is bf16, but must be f32, the plan's dtype");
+    BOOST_CHECK_THROW(layer.backward({.grad_output = narrow.grad_output}, stream), Error);  // of the f16 forward
+  }
+}
+
 BOOST_AUTO_TEST_CASE(every_bias_is_taken_beside_every_input) {
   for (const Recipe& recipe : recipes()) {
     if (recipe.name == "delayed") continue;

@@ -1,6 +1,7 @@
 // Plans of linear layers: the places of their memory, their identity, and the layers that cannot exist.
 #include <boost/test/unit_test.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,33 @@ BOOST_AUTO_TEST_CASE(what_is_not_needed_has_no_place) {
   BOOST_TEST(plan.forward_scratch(100, LinearPass::recompute).bytes == 0U);
   BOOST_TEST(plan.backward_scratch(100, {.input = false, .weight = false, .bias = true}).bytes == 0U);
   BOOST_TEST(!plan.backward_scratch(100, {.input = false}).codes.used);
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_tells_how_each_scale_is_made) {
+  for (const Recipe& recipe : recipes()) {
+    BOOST_TEST_CONTEXT(recipe.name) {
+      const LinearPlan plan = plan_of(recipe.config);
+      BOOST_TEST((plan.scaling.input == recipe.config.output.a));
+      BOOST_TEST((plan.scaling.weight == recipe.config.output.b));
+      BOOST_TEST((plan.scaling.grad_output == recipe.config.grad_input.a));
+      BOOST_TEST(plan.has_constants == (recipe.name == "rowwise_folded"));
+    }
+  }
+  // Only backward casts: the scales are those of its GEMMs.
+  LinearConfig backward = tensorwise();
+  backward.output = {};
+  for (std::optional<Cast>* cast : {&backward.grad_input.a, &backward.grad_weight.a}) {
+    (*cast)->scaling = Scaling::fixed;
+    (*cast)->scale = 4;
+  }
+  const LinearPlan plan = plan_of(backward);
+  BOOST_TEST((plan.scaling.input == backward.grad_weight.b));
+  BOOST_TEST((plan.scaling.weight == backward.grad_input.b));
+  BOOST_TEST(plan.scaling.grad_output->scale == 4);
+  BOOST_TEST(plan.has_constants);
+  backward.grad_input = {};
+  BOOST_TEST((plan_of(backward).scaling.grad_output == backward.grad_weight.a));
+  BOOST_TEST(!plan_of(backward).scaling.weight.has_value());
 }
 
 BOOST_AUTO_TEST_CASE(plans_are_values) {
