@@ -14,40 +14,45 @@
 namespace ingot {
 namespace {
 
-std::array<LinearPlan, 3> make_plans(const LinearShape& shape, const LinearConfig& config,
-                                     const LinearOptions& options) {
-  const auto make = [&](Dtype dtype) {
-    return linear_plan({.name = options.name,
-                        .config = config,
-                        .shape = shape,
-                        .dtypes = {.input = dtype},
-                        .fusion = options.fusion,
-                        .subject = "Float8Linear"});
-  };
-  return {make(kLinearDtypes[0]), make(kLinearDtypes[1]), make(kLinearDtypes[2])};
+LinearPlan make_plan(const LinearShape& shape, const LinearConfig& config, const LinearOptions& options, Dtype input) {
+  return linear_plan({.name = options.name,
+                      .config = config,
+                      .shape = shape,
+                      .dtypes = {.input = input, .weight = options.weight_dtype, .bias = options.bias_dtype},
+                      .fusion = options.fusion,
+                      .subject = "Float8Linear"});
 }
 
 }  // namespace
 
 Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig config, LinearOptions options)
-    : backend_(&backend), options_(std::move(options)), plans_(make_plans(shape, config, options_)) {
+    : backend_(&backend),
+      options_(std::move(options)),
+      // Until a call tells the input's dtype, one that goes with every config.
+      plan_(make_plan(shape, config, options_, options_.weight_dtype.value_or(Dtype::bf16))) {
   if (options_.side != nullptr && &options_.side->backend() != backend_) {
     refuse_argument("Float8Linear side", "belongs to another backend than the layer: make it from the layer's backend");
   }
-  const auto add_slot = [&](const char* tensor, const TensorCasts& casts, int& slot) {
-    if (!casts.codes && !casts.transposed) return;
-    const Cast& cast = casts.codes ? *casts.codes : *casts.transposed;
-    if (cast.scaling != Scaling::delayed) return;
+  const auto add_slot = [&](const char* tensor, const std::optional<Cast>& cast, int& slot) {
+    if (!cast || cast->scaling != Scaling::delayed) return;
     if (options_.delayed == nullptr) {
       refuse_argument(
           "Float8Linear delayed",
           fmt::format("is missing, but {} has delayed scales: give LinearOptions the model's DelayedScaling", tensor));
     }
-    slot = options_.delayed->add(fmt::format("{}.{}", options_.name, tensor), cast.dtype, cast.pow2);
+    slot = options_.delayed->add(fmt::format("{}.{}", options_.name, tensor), cast->dtype, cast->pow2);
   };
-  add_slot("input", {.codes = config.output.a, .transposed = config.grad_weight.b}, slots_.input);
-  add_slot("weight", {.codes = config.output.b, .transposed = config.grad_input.b}, slots_.weight);
-  add_slot("grad_output", grad_output_casts(config), slots_.grad_output);
+  add_slot("input", plan_.scaling.input, slots_.input);
+  add_slot("weight", plan_.scaling.weight, slots_.weight);
+  add_slot("grad_output", plan_.scaling.grad_output, slots_.grad_output);
+}
+
+void Float8Linear::plan_for(Dtype dtype) {
+  if (plan_.dtypes.input == dtype) return;
+  plan_ = make_plan(plan_.shape, plan_.config, options_, dtype);
+  sizes_ = {};
+  saved_stamp_.kept = false;
+  weight_is_current_ = false;
 }
 
 LinearForwardTensors Float8Linear::forward_tensors(const LinearForward& tensors) const {
@@ -76,11 +81,16 @@ LinearBackwardTensors Float8Linear::backward_tensors(const LinearBackward& tenso
 }
 
 void Float8Linear::check_forward(const LinearForward& tensors, const Stream& stream) const {
-  check_forward_tensors(plan_of(tensors.input.dtype), *backend_, forward_tensors(tensors), stream, true);
+  const Dtype dtype = tensors.input.dtype;
+  const auto check = [&](const LinearPlan& plan) {
+    check_forward_tensors(plan, *backend_, forward_tensors(tensors), stream, true);
+  };
+  if (dtype == plan_.dtypes.input || !is_high_precision(dtype)) return check(plan_);
+  check(make_plan(plan_.shape, plan_.config, options_, dtype));
 }
 
 void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& stream) const {
-  check_backward_tensors(plan_of(saved_.input.dtype), *backend_, backward_tensors(tensors), stream);
+  check_backward_tensors(plan_, *backend_, backward_tensors(tensors), stream);
 }
 
 // ---- memory and scales ---------------------------------------------------------------------------------------------
@@ -91,24 +101,23 @@ MemoryRegion Float8Linear::scratch(std::size_t bytes, Stream& stream) {
   return region_of(memory);
 }
 
-const Float8Linear::Sizes& Float8Linear::sizes(const LinearPlan& plan, std::int64_t tokens) {
+const Float8Linear::Sizes& Float8Linear::sizes(std::int64_t tokens) {
   const bool observed = observes_values();
-  if (sizes_.dtype == plan.dtypes.input && sizes_.tokens == tokens && sizes_.observed == observed) return sizes_;
-  Sizes made{
-      .dtype = plan.dtypes.input, .tokens = tokens, .observed = observed, .saved = plan.saved_memory(tokens).bytes};
+  if (sizes_.tokens == tokens && sizes_.observed == observed) return sizes_;
+  Sizes made{.tokens = tokens, .observed = observed, .saved = plan_.saved_memory(tokens).bytes};
   for (const LinearPass pass : {LinearPass::training, LinearPass::inference, LinearPass::recompute}) {
-    made.forward[static_cast<std::size_t>(pass)] = plan.forward_scratch(tokens, pass, observed).bytes;
+    made.forward[static_cast<std::size_t>(pass)] = plan_.forward_scratch(tokens, pass, observed).bytes;
   }
   for (std::size_t i = 0; i < made.backward.size(); ++i) {
-    made.backward[i] = plan.backward_scratch(tokens, LinearGradients::at(i), observed).bytes;
+    made.backward[i] = plan_.backward_scratch(tokens, LinearGradients::at(i), observed).bytes;
   }
   return sizes_ = made;
 }
 
 void Float8Linear::make_constants(Stream& stream) {
-  if (constant_memory_.data() != nullptr || !plans_[0].has_constants()) return;
+  if (constant_memory_.data() != nullptr || !plan_.has_constants) return;
   constant_memory_.reserve(*backend_, kLinearConstantBytes, stream);
-  constants_ = linear_constants(plans_[0], *backend_, region_of(constant_memory_), stream);
+  constants_ = linear_constants(plan_, *backend_, region_of(constant_memory_), stream);
 }
 
 bool Float8Linear::has_scale(int slot) const { return slot < 0 || options_.delayed->has_scale(slot); }
@@ -136,18 +145,16 @@ void Float8Linear::start_scale_of_values(int slot, const Tensor& like, Stream& s
 // ---- the weight ----------------------------------------------------------------------------------------------------
 
 bool Float8Linear::weight_is_cast(const Tensor& weight) const {
-  return !plan_of(weight.dtype).weight.any ||
-         (weight_is_current_ && weight.data == cast_weight_.data && weight.dtype == cast_weight_.dtype &&
-          weight.row_stride == cast_weight_.row_stride);
+  return !plan_.weight.any || (weight_is_current_ && weight.data == cast_weight_.data &&
+                               weight.dtype == cast_weight_.dtype && weight.row_stride == cast_weight_.row_stride);
 }
 
 WeightCastTensors Float8Linear::prepare_weight(const Tensor& weight, Stream& stream) {
   weight_is_current_ = false;
-  const LinearPlan& plan = plan_of(weight.dtype);
   make_constants(stream);
   start_scale(slots_.weight, weight, stream);
-  weight_memory_.reserve(*backend_, plan.weight_memory().bytes, stream);
-  codes_ = weight_codes(plan, region_of(weight_memory_), backend_->device());
+  weight_memory_.reserve(*backend_, plan_.weight_memory().bytes, stream);
+  codes_ = weight_codes(plan_, region_of(weight_memory_), backend_->device());
   cast_weight_ = weight;
   return {.weight = weight, .into = region_of(weight_memory_), .scale = scale_of(constants_.weight, slots_.weight)};
 }
@@ -155,7 +162,7 @@ WeightCastTensors Float8Linear::prepare_weight(const Tensor& weight, Stream& str
 // ---- the side stream -----------------------------------------------------------------------------------------------
 
 bool Float8Linear::uses_side(std::int64_t tokens, Stream& stream) {
-  const LinearShape& shape = plans_[0].shape;
+  const LinearShape& shape = plan_.shape;
   const double multiplications =
       static_cast<double>(tokens) * static_cast<double>(shape.in_features) * static_cast<double>(shape.out_features);
   const bool is_small = multiplications <= LinearOptions::kLargestBeside;
@@ -182,9 +189,10 @@ Float8Linear::Call::~Call() {
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
 void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
-  LinearForwardTensors all = forward_tensors(tensors);
-  check_forward_tensors(plan_of(tensors.input.dtype), *backend_, all, stream, true);
+  check_forward(tensors, stream);
   const Call call(*this, stream);
+  plan_for(tensors.input.dtype);
+  LinearForwardTensors all = forward_tensors(tensors);
   start_weight(tensors.weight, tensors.input.rows, stream);
   run_pass(tensors.keep_for_backward ? LinearPass::training : LinearPass::inference, tensors, all, stream);
 }
@@ -196,12 +204,13 @@ void Float8Linear::start_weight(const Tensor& weight, std::int64_t tokens, Strea
   const WeightCastTensors cast = prepare_weight(weight, stream);
   options_.side->wait_for(stream);
   is_beside_ = true;
-  enqueue_cast_weight(plan_of(weight.dtype), *backend_, cast, {.stream = *options_.side});
+  enqueue_cast_weight(plan_, *backend_, cast, {.stream = *options_.side});
   weight_is_enqueued(*options_.side);
 }
 
 void Float8Linear::before_forward(LinearPass pass, LinearForwardTensors& all, Stream& stream) {
-  const LinearPlan& plan = plan_of(all.input.dtype);
+  plan_for(all.input.dtype);
+  const LinearPlan& plan = plan_;
   make_constants(stream);
   if (plan.input_of(pass).any) {
     if (plan.fusion.prologue) {
@@ -227,41 +236,40 @@ void Float8Linear::after_forward(const LinearForwardTensors& all, Stream& stream
 }
 
 void Float8Linear::run_pass(LinearPass pass, const LinearForward& tensors, LinearForwardTensors& all, Stream& stream) {
+  plan_for(tensors.input.dtype);
   saved_stamp_.kept = false;
-  const LinearPlan& plan = plan_of(tensors.input.dtype);
-  const Sizes& bytes = sizes(plan, tensors.input.rows);
+  const Sizes& bytes = sizes(tensors.input.rows);
   if (pass != LinearPass::inference) {
     saved_memory_.reserve(*backend_, bytes.saved, stream);
     saved_stamp_.memory = region_of(saved_memory_);
     all.saved = &saved_stamp_;
   }
   all.scratch = scratch(bytes.forward[static_cast<std::size_t>(pass)], stream);
-  enqueue_forward_part(plan, *backend_, all, pass, {.stream = stream, .observer = options_.observer}, this);
+  enqueue_forward_part(plan_, *backend_, all, pass, {.stream = stream, .observer = options_.observer}, this);
   if (pass != LinearPass::inference) saved_ = tensors;
 }
 
 void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {
   LinearForward again = tensors;
   again.keep_for_backward = true;
-  if (plans_[0].recomputes_output()) return forward(again, stream);
+  if (plan_.recomputes_output()) return forward(again, stream);
+  check_forward(again, stream);
   LinearForwardTensors all = forward_tensors(again);
-  check_forward_tensors(plan_of(again.input.dtype), *backend_, all, stream, true);
   run_pass(LinearPass::recompute, again, all, stream);
 }
 
 void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   LinearBackwardTensors all = backward_tensors(tensors);
-  const LinearPlan& plan = plan_of(saved_.input.dtype);
-  check_backward_tensors(plan, *backend_, all, stream);
+  check_backward_tensors(plan_, *backend_, all, stream);
   const Call call(*this, stream);
-  all.scratch = scratch(sizes(plan, saved_stamp_.tokens).backward[wanted_gradients(all).index()], stream);
+  all.scratch = scratch(sizes(saved_stamp_.tokens).backward[wanted_gradients(all).index()], stream);
   const LinearRun run{.stream = stream, .observer = options_.observer};
-  enqueue_backward_part(plan, *backend_, all, run, this);
+  enqueue_backward_part(plan_, *backend_, all, run, this);
   finish_backward_part(run, this);
 }
 
-void Float8Linear::start_scales_of_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors,
-                                            Stream& stream) {
+void Float8Linear::start_scales_of_backward(const LinearBackwardTensors& tensors, Stream& stream) {
+  const LinearPlan& plan = plan_;
   const LinearGradients wants = wanted_gradients(tensors);
   if (plan.grad_output_of(wants).cast.any) {
     if (plan.fusion.epilogue) {
@@ -284,9 +292,9 @@ void Float8Linear::start_scales_of_backward(const LinearPlan& plan, const Linear
 }
 
 Stream* Float8Linear::before_backward(LinearBackwardTensors& all, Stream& stream) {
-  const LinearPlan& plan = plan_of(all.grad_output.dtype);
+  const LinearPlan& plan = plan_;
   make_constants(stream);
-  start_scales_of_backward(plan, all, stream);
+  start_scales_of_backward(all, stream);
   all.codes = codes_;
   all.scales = {.grad_output = scale_of(constants_.grad_output, slots_.grad_output), .one = constants_.one};
   if (plan.input_again.any) all.scales.input = scale_of(constants_.input, slots_.input);
@@ -306,7 +314,7 @@ void Float8Linear::release() {
 
 std::size_t Float8Linear::saved_bytes() const {
   if (!saved_stamp_.kept) return 0;
-  return plan_of(saved_.input.dtype).saved_memory(saved_stamp_.tokens).bytes_of_parts();
+  return plan_.saved_memory(saved_stamp_.tokens).bytes_of_parts();
 }
 
 }  // namespace ingot

@@ -30,6 +30,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "ingot/nn/float8_tensor.h"
@@ -47,7 +48,8 @@ namespace ingot {
 
 class DelayedScaling;
 
-// All tensors have one high-precision dtype (f32, bf16 or f16) and are row-major; M = tokens, any M >= 0. The output
+// All tensors have one high-precision dtype (f32, bf16 or f16), but for LinearOptions::weight_dtype and bias_dtype, and
+// are row-major; M = tokens, any M >= 0. The output
 // must not overlap any other tensor. prologue_inputs and epilogue_inputs follow the order of the expression's inputs():
 // matrices ([M, K] for the prologue, [M, N] for the epilogue) and [col] vectors of the layer's dtype, [row] vectors of
 // f32.
@@ -64,9 +66,10 @@ struct LinearForward {
 
 // A gradient that is not wanted may stay a default tensor; its GEMM is then not run. No tensor may overlap another.
 struct LinearBackward {
-  Tensor grad_output;    // [M, N], of the layer's dtype
-  Tensor grad_input{};   // [M, K], of the layer's dtype
-  Tensor grad_weight{};  // [N, K], of the layer's dtype or f32
+  Tensor grad_output;  // [M, N], of the layer's dtype
+  // Of any high-precision dtype where their GEMM is in FP8, otherwise of the layer's dtype or f32.
+  Tensor grad_input{};   // [M, K]
+  Tensor grad_weight{};  // [N, K]
   Tensor grad_bias{};    // [N], of any high-precision dtype
   // grad_weight += the gradient, within its GEMM, to accumulate a main gradient over several micro-batches. The sum is
   // rounded once.
@@ -83,6 +86,9 @@ struct Float8Workspace {
 struct LinearOptions {
   std::string name = "linear";  // "layers.0.wq": names its slots in a DelayedScaling and its rows in a Monitor
   LinearFusion fusion{};
+  // Default: the input's; of the bias what the output GEMM takes. As LinearDtypes: f32 masters beside bf16 inputs.
+  std::optional<Dtype> weight_dtype{};
+  std::optional<Dtype> bias_dtype{};
   DelayedScaling* delayed = nullptr;     // the whole model's; required if the config has delayed scales
   Float8Workspace* workspace = nullptr;  // default: the layer's own
   LayerObserver* observer = nullptr;     // Monitor, NvtxRanges, TraceRanges ...; outlives the layer
@@ -98,11 +104,6 @@ struct LinearOptions {
   static constexpr double kLargestBeside = 1e10;  // M * N * K
 };
 
-// An owner's plans are for tensors of these dtypes. Of others, which its checks refuse, the index is that of bf16.
-inline constexpr std::array kLinearDtypes{Dtype::f32, Dtype::bf16, Dtype::f16};
-constexpr std::size_t linear_plan_index(Dtype dtype) {
-  return dtype == kLinearDtypes[0] ? 0 : dtype == kLinearDtypes[2] ? 2 : 1;
-}
 inline MemoryRegion region_of(const Buffer& buffer) { return {buffer.data(), buffer.bytes()}; }
 
 class INGOT_API Float8Linear : private LinearPart {
@@ -133,8 +134,8 @@ class INGOT_API Float8Linear : private LinearPart {
   // steps are replayed from a graph.
   void release();
 
-  const LinearConfig& config() const { return plans_[0].config; }
-  LinearShape shape() const { return plans_[0].shape; }
+  const LinearConfig& config() const { return plan_.config; }
+  LinearShape shape() const { return plan_.shape; }
   const std::string& name() const { return options_.name; }
   // Device memory held for the coming backward(): for FP8 the input's codes (M * K bytes) and their factors (4 bytes, 4
   // * K if rowwise, M * K / 32 if blockwise), plus a preactivation or a prologue's values where needed. Views count as
@@ -178,7 +179,6 @@ class INGOT_API Float8Linear : private LinearPart {
 
   // How many bytes each pass needs for the tokens of the last step. Most steps have as many as the one before.
   struct Sizes {
-    Dtype dtype = Dtype::bf16;
     std::int64_t tokens = -1;
     bool observed = false;
     std::size_t saved = 0;
@@ -186,8 +186,9 @@ class INGOT_API Float8Linear : private LinearPart {
     std::array<std::size_t, 8> backward{};  // by LinearGradients::index()
   };
 
-  const LinearPlan& plan_of(Dtype dtype) const { return plans_[linear_plan_index(dtype)]; }
-  const Sizes& sizes(const LinearPlan& plan, std::int64_t tokens);
+  // Another dtype than that of the calls so far means another plan; what was kept and cast by the old one is then gone.
+  void plan_for(Dtype dtype);
+  const Sizes& sizes(std::int64_t tokens);
   LinearForwardTensors forward_tensors(const LinearForward& tensors) const;
   LinearBackwardTensors backward_tensors(const LinearBackward& tensors) const;
   MemoryRegion scratch(std::size_t bytes, Stream& stream);
@@ -198,7 +199,7 @@ class INGOT_API Float8Linear : private LinearPart {
   void start_scale(int slot, const Tensor& data, Stream& stream);
   template <class Values>
   void start_scale_of_values(int slot, const Tensor& like, Stream& stream, const Values& values);
-  void start_scales_of_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors, Stream& stream);
+  void start_scales_of_backward(const LinearBackwardTensors& tensors, Stream& stream);
   void make_constants(Stream& stream);
   bool weight_is_cast(const Tensor& weight) const;
   // Memory and a scale for the weight's cast. It is current once that is enqueued.
@@ -209,7 +210,7 @@ class INGOT_API Float8Linear : private LinearPart {
 
   Backend* backend_;
   LinearOptions options_;
-  std::array<LinearPlan, 3> plans_;  // for tensors of kLinearDtypes
+  LinearPlan plan_;  // for inputs of the last call's dtype
   Sizes sizes_{};
   Slots slots_;
   Float8Workspace own_workspace_;

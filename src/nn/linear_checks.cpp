@@ -135,7 +135,12 @@ class Checker {
       refuse(factors.name, fmt::format("is missing; codes come with their factors, f32[1, {}], one for each {}", count,
                                        print(scale)));
     }
-    all(factors, Dtype::f32, ", as factors are", 1, count, "a factor for each scale of the weight");
+    this->dtype(factors, {Dtype::f32}, ", as factors are");
+    if (factors.tensor->rows != 1 || factors.tensor->cols != count) {
+      refuse(factors.name, fmt::format("is {}, but must be [1, {}] = one factor for each {} of the weight",
+                                       describe(*factors.tensor), count, print(scale)));
+    }
+    memory(factors);
   }
 
   const LinearPlan& plan() const { return *plan_; }
@@ -167,13 +172,27 @@ void check_bias(const Checker& check, const LinearForwardTensors& t) {
   }
   const bool narrow = plan.dtypes.input == Dtype::f32 && is_float8(plan.config.output);
   check.shape(bias, 1, plan.shape.out_features, "a vector of out_features");
-  check.dtype(bias, {bias_dtype(plan.output_gemm[0])},
-              narrow ? ": an FP8 GEMM with f32 output takes a bf16 bias" : ", as input is");
+  check.dtype(bias, {*plan.dtypes.bias},
+              plan.rounds_bias() ? ", the plan's dtype"
+              : narrow           ? ": an FP8 GEMM with f32 output takes a bf16 bias"
+                                 : ", as input is");
   check.memory(bias);
 }
 
 const char* weight_dtype(const LinearPlan& plan) {
   return *plan.dtypes.weight == plan.dtypes.input ? ", as input is" : ", the plan's dtype";
+}
+
+// An FP8 GEMM writes any dtype; one in high precision that of its operands, or f32.
+void check_gradient_dtype(const Checker& check, const NamedTensor& gradient, const GemmConfig& gemm) {
+  const Dtype dtype = check.plan().dtypes.input;
+  if (is_float8(gemm)) {
+    check.dtype(gradient, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+  } else if (dtype == Dtype::f32) {
+    check.dtype(gradient, {dtype}, ", as input is");
+  } else {
+    check.dtype(gradient, {dtype, Dtype::f32}, "");
+  }
 }
 
 void check_gradients(const Checker& check, const LinearBackwardTensors& t) {
@@ -186,8 +205,10 @@ void check_gradients(const Checker& check, const LinearBackwardTensors& t) {
   check.all({"grad_output", &t.grad_output}, dtype, ", as input is", tokens, out,
             "[rows of the last forward's input, out_features]");
   if (is_given(t.grad_input)) {
-    check.all({"grad_input", &t.grad_input}, dtype, ", as input is", tokens, in,
-              "[rows of the last forward's input, in_features]");
+    const NamedTensor grad_input{"grad_input", &t.grad_input};
+    check_gradient_dtype(check, grad_input, plan.config.grad_input);
+    check.shape(grad_input, tokens, in, "[rows of the last forward's input, in_features]");
+    check.memory(grad_input);
   }
   if (t.accumulate && !is_given(t.grad_weight)) {
     check.refuse(grad_weight.name, "is missing, but accumulate asks for it to be added to");
@@ -198,11 +219,7 @@ void check_gradients(const Checker& check, const LinearBackwardTensors& t) {
                    "is given, but the plan was made without it, so forward kept nothing for it: set "
                    "LinearPlanOptions::grad_weight");
     }
-    if (dtype == Dtype::f32) {
-      check.dtype(grad_weight, {dtype}, ", as input is");
-    } else {
-      check.dtype(grad_weight, {dtype, Dtype::f32}, "");
-    }
+    check_gradient_dtype(check, grad_weight, plan.config.grad_weight);
     check.shape(grad_weight, out, in, "[out_features, in_features]");
     check.memory(grad_weight);
   }
@@ -423,8 +440,7 @@ void check_linear_forward(const LinearPlan& plan, const Backend& backend, const 
   if (t.weight_into) {
     check_weight_cast(plan, backend, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
   } else if (!plan.output_reads_weight()) {
-    check.codes({"codes.codes", &t.codes.codes}, plan.shape.out_features, plan.shape.in_features,
-                {"codes.factors", &t.codes.factors}, plan.weight.spec.scale);
+    check_weight_codes(plan, backend, t.codes);
   }
   check_given_of_forward(check, t);
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
@@ -471,6 +487,12 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
                                                    {"grad_bias", &t.grad_bias}};
   check_apart(check, "scratch", t.scratch, scratch, tensors);
   check_apart(check, "saved", t.saved->memory, saved, tensors);
+}
+
+void check_weight_codes(const LinearPlan& plan, const Backend& backend, const Float8View& codes) {
+  Checker(plan, backend)
+      .codes({"codes.codes", &codes.codes}, plan.shape.out_features, plan.shape.in_features,
+             {"codes.factors", &codes.factors}, plan.weight.spec.scale);
 }
 
 void check_weight_cast(const LinearPlan& plan, const Backend& backend, const WeightCastTensors& t,

@@ -34,6 +34,8 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
                            const LinearRun& run);
 void check_weight_cast(const LinearPlan& plan, const Backend& backend, const WeightCastTensors& tensors,
                        const LinearRun& run);
+// The weight's codes for the output GEMM, and their factors.
+void check_weight_codes(const LinearPlan& plan, const Backend& backend, const Float8View& codes);
 // Memory of at least that size, aligned.
 void check_region(const LinearPlan& plan, const char* what, const MemoryRegion& region, std::size_t bytes);
 

@@ -144,14 +144,24 @@ void cast_input(const Call& call, const LinearForwardTensors& t, const ForwardMe
        call.run.stream);
 }
 
+// The bias in the dtype that the output GEMM takes.
+Tensor bias_of(const Call& call, const LinearForwardTensors& t, const ForwardMemory& memory) {
+  if (!memory.scratch.bias.used) return t.bias;
+  const Tensor rounded = memory.scratch.bias.in(t.scratch, call.device());
+  // The sum of a single row: rounded once.
+  call.backend.column_sum({.in = t.bias.dtype, .out = rounded.dtype}, {.input = t.bias, .sum = rounded},
+                          call.run.stream);
+  return rounded;
+}
+
 // In high precision, cuBLASLt without an epilogue and a pass for the epilogue are faster than a GEMM with both.
 void multiply_output_in_high_precision(const Call& call, const LinearForwardTensors& t, const Tensor& input,
-                                       const Tensor& preactivation) {
+                                       const Tensor& bias, const Tensor& preactivation) {
   const LinearPlan& plan = call.plan;
   Stream& stream = call.run.stream;
   const GemmSpec& spec = plan.output_gemm[0];
   const Tensor& sum = preactivation.data != nullptr ? preactivation : t.output;
-  GemmTensors gemm{.a = input, .b = t.weight, .bias = t.bias, .out = sum};
+  GemmTensors gemm{.a = input, .b = t.weight, .bias = bias, .out = sum};
   if (plan.fusion.epilogue.empty()) return multiply(call, "output", spec, gemm, stream);
   call.backend.gemm(spec, gemm, stream);
   call.backend.elementwise(plan.epilogue_values, {.input = sum, .inputs = t.epilogue_inputs, .output = t.output},
@@ -168,20 +178,21 @@ void multiply_output(const Call& call, const LinearForwardTensors& t, const Forw
   const ObservedRange range(call.run.observer, plan.name, "output");
   const MemoryRegion kept = t.saved != nullptr ? t.saved->memory : MemoryRegion{};
   const Tensor preactivation = memory.saved.preactivation.in(kept, device);
+  const Tensor bias = bias_of(call, t, memory);
   if (plan.output_reads_weight()) {
     Tensor input = t.input;
     if (plan.fusion.prologue) {
       const TensorPlace& values = memory.saved.input_values;
       input = values.used ? values.in(kept, device) : memory.scratch.input_values.in(t.scratch, device);
     }
-    return multiply_output_in_high_precision(call, t, input, preactivation);
+    return multiply_output_in_high_precision(call, t, input, bias, preactivation);
   }
   const Float8View input = plan.given_input.any ? t.given_input : input_codes(plan, memory, kept, t.scratch, device);
   GemmTensors gemm{.a = input.codes,
                    .b = codes.codes,
                    .factor_a = input.factors,
                    .factor_b = codes.factors,
-                   .bias = t.bias,
+                   .bias = bias,
                    .out = t.output};
   if (plan.fusion.epilogue) gemm.inputs = t.epilogue_inputs;
   if (memory.saved.preactivation.used) gemm.preactivation = preactivation;
@@ -323,7 +334,9 @@ void multiply_grad_input(const Call& call, const LinearBackwardTensors& t, const
   const ObservedRange range(call.run.observer, plan.name, "grad_input");
   Stream& stream = call.run.stream;
   GemmTensors gemm{.a = grad_output.values, .b = t.weight, .out = t.grad_input};
-  if (!is_float8(plan.config.grad_input)) return multiply(call, "grad_input", plan.grad_input_gemm, gemm, stream);
+  GemmSpec spec = plan.grad_input_gemm;
+  spec.out = t.grad_input.dtype;
+  if (!is_float8(plan.config.grad_input)) return multiply(call, "grad_input", spec, gemm, stream);
   Tensor factors = plan.weight.spec.transposed_scale ? t.codes.transposed_factors : t.codes.factors;
   gemm.b = t.codes.transposed;
   if (plan.weight_again.any) {
@@ -337,7 +350,7 @@ void multiply_grad_input(const Call& call, const LinearBackwardTensors& t, const
                       ? t.scales.one
                       : transposed_factors(factors, transposed(plan.config.grad_input.b->granularity),
                                            plan.shape.out_features, plan.shape.in_features);
-  multiply(call, "grad_input", plan.grad_input_gemm, gemm, stream);
+  multiply(call, "grad_input", spec, gemm, stream);
 }
 
 // The operands of grad_weight's GEMM in FP8.
@@ -392,7 +405,7 @@ void multiply_grad_weight(const Call& call, const LinearBackwardTensors& t, cons
 
 LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into, Stream& stream) {
   LinearScales scales;
-  if (!plan.has_constants()) return scales;
+  if (!plan.has_constants) return scales;
   check_region(plan, "constants", into, kLinearConstantBytes);
   constexpr std::size_t kStep = kLinearAlignment / sizeof(float);
   std::array<float, 4 * kStep> values{};
@@ -402,14 +415,12 @@ LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const Me
     tensor = vector(static_cast<float*>(into.data) + next, Dtype::f32, 1, backend.device());
     next += kStep;
   };
-  const auto add_fixed = [&](LinearScale& scale, const std::optional<Cast>& first, const std::optional<Cast>& second) {
-    const std::optional<Cast>& cast = first ? first : second;
+  const auto add_fixed = [&](LinearScale& scale, const std::optional<Cast>& cast) {
     if (cast && cast->scaling == Scaling::fixed) add(scale.scale, cast->scale);
   };
-  const LinearConfig& config = plan.config;
-  add_fixed(scales.input, config.output.a, config.grad_weight.b);
-  add_fixed(scales.weight, config.output.b, config.grad_input.b);
-  add_fixed(scales.grad_output, config.grad_input.a, config.grad_weight.a);
+  add_fixed(scales.input, plan.scaling.input);
+  add_fixed(scales.weight, plan.scaling.weight);
+  add_fixed(scales.grad_output, plan.scaling.grad_output);
   if (plan.folds()) add(scales.one, 1.0F);
   backend.copy_from_host(into.data, values.data(), next * sizeof(float), stream);
   return scales;

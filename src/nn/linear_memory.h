@@ -72,9 +72,10 @@ struct LinearForwardScratch {
   TensorPlace input_values{};  // [M, K]: a prologue's values, for an output GEMM in high precision
   TensorPlace observed{};      // [M, K]: the same, where only an observer wants them
   TensorPlace amax{};          // f32[1], written and not used: where the scale is fixed
+  TensorPlace bias{};          // [N]: rounded to what the output GEMM takes
   std::size_t bytes = 0;
 
-  std::array<TensorPlace, 5> parts() const { return {input_codes, input_factors, input_values, observed, amax}; }
+  std::array<TensorPlace, 6> parts() const { return {input_codes, input_factors, input_values, observed, amax, bias}; }
 };
 
 // Used within one backward.

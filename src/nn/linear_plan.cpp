@@ -38,6 +38,20 @@ LinearCast folded(const std::optional<Cast>& codes, const std::optional<Cast>& t
   return cast;
 }
 
+void plan_scaling(LinearPlan& plan) {
+  const LinearConfig& config = plan.config;
+  const auto first = [](const std::optional<Cast>& in_forward, const std::optional<Cast>& in_backward) {
+    return in_forward ? in_forward : in_backward;
+  };
+  plan.scaling = {.input = first(config.output.a, config.grad_weight.b),
+                  .weight = first(config.output.b, config.grad_input.b),
+                  .grad_output = first(config.grad_input.a, config.grad_weight.a)};
+  const auto all = plan.scaling.all();
+  plan.has_constants = plan.folds() || std::ranges::any_of(all, [](const std::optional<Cast>* cast) {
+                         return *cast && (*cast)->scaling == Scaling::fixed;
+                       });
+}
+
 void plan_input(LinearPlan& plan, bool given) {
   const LinearConfig& config = plan.config;
   TensorCasts kept = input_casts(config);
@@ -129,6 +143,7 @@ void check_dtypes(const LinearPlan& plan) {
   };
   check("input", plan.dtypes.input);
   check("weight", *plan.dtypes.weight);
+  check("bias", plan.dtypes.bias.value_or(plan.dtypes.input));
   if (*plan.dtypes.weight == plan.dtypes.input) return;
   const bool output = !is_float8(plan.config.output);
   if (!output && is_float8(plan.config.grad_input)) return;
@@ -152,6 +167,7 @@ std::uint64_t identity_of(const LinearPlan& plan) {
   for (const char c : plan.name) add(static_cast<std::uint8_t>(c));
   add(static_cast<std::uint64_t>(plan.shape.in_features));
   add(static_cast<std::uint64_t>(plan.shape.out_features));
+  add(pack(*plan.dtypes.bias));
   add(pack(plan.shape.bias, plan.dtypes.input, *plan.dtypes.weight, plan.config.input, plan.config.weight,
            plan.trains_weight, plan.fusion.fast_math));
   for (const LinearCast* cast : {&plan.input[0], &plan.given_input, &plan.input_again, &plan.weight, &plan.weight_again,
@@ -170,23 +186,26 @@ std::uint64_t identity_of(const LinearPlan& plan) {
 }  // namespace
 
 LinearPlan linear_plan(const LinearPlanOptions& options) {
-  LinearPlan plan{.name = options.name,
-                  .subject = options.subject.empty() ? fmt::format("linear \"{}\"", options.name) : options.subject,
-                  .config = options.config,
-                  .shape = options.shape,
-                  .dtypes = {options.dtypes.input, options.dtypes.weight.value_or(options.dtypes.input)},
-                  .fusion = options.fusion,
-                  .trains_weight = options.grad_weight,
-                  .gradient = EpilogueGradient(options.fusion.epilogue)};
+  LinearPlan plan{
+      .name = options.name,
+      .subject = options.subject.empty() ? fmt::format("linear \"{}\"", options.name) : options.subject,
+      .config = options.config,
+      .shape = options.shape,
+      .dtypes = {options.dtypes.input, options.dtypes.weight.value_or(options.dtypes.input), options.dtypes.bias},
+      .fusion = options.fusion,
+      .trains_weight = options.grad_weight,
+      .gradient = EpilogueGradient(options.fusion.epilogue)};
   validate(plan.config);
   check_size(plan, "in_features", plan.shape.in_features);
   check_size(plan, "out_features", plan.shape.out_features);
   check_dtypes(plan);
   check_given_input(plan, options);
+  plan_scaling(plan);
   plan_input(plan, options.given_input);
   plan_weight(plan);
   plan_grad_output(plan);
   plan_gemms(plan);
+  if (!plan.dtypes.bias) plan.dtypes.bias = bias_dtype(plan.output_gemm[0]);
   plan.identity = identity_of(plan);
   return plan;
 }
@@ -194,12 +213,6 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
 bool LinearPlan::needs_preactivation() const {
   const Pointwise& expression = gradient.expression();
   return expression && expression.uses_x() && !gradient.of_output();
-}
-
-bool LinearPlan::has_constants() const {
-  return folds() || input_of(LinearPass::training).is_fixed() || input_again.is_fixed() || weight.is_fixed() ||
-         weight_again.is_fixed() || grad_output_of({}).cast.is_fixed() ||
-         grad_output_of({.weight = false}).cast.is_fixed() || grad_output_of({.input = false}).cast.is_fixed();
 }
 
 // ---- memory --------------------------------------------------------------------------------------------------------
@@ -290,6 +303,9 @@ LinearForwardScratch LinearPlan::forward_scratch(std::int64_t tokens, LinearPass
     places.values(scratch.observed, dtypes.input, tokens, in);
   }
   if (cast.is_fixed()) places.floats(scratch.amax, 1);
+  if (pass != LinearPass::recompute && rounds_bias()) {
+    places.values(scratch.bias, bias_dtype(output_gemm[0]), 1, shape.out_features);
+  }
   scratch.bytes = places.bytes();
   return scratch;
 }

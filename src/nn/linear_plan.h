@@ -33,6 +33,9 @@ struct LinearDtypes {
   // Default: as input. Another one is for weights that are only cast, such as f32 master weights: the output and
   // grad_input GEMMs must be in FP8.
   std::optional<Dtype> weight{};
+  // Default: what the output GEMM takes (bias_dtype()). A bias of another one, such as f32 beside a bf16 input, is
+  // rounded to that by each forward.
+  std::optional<Dtype> bias{};
 };
 
 struct LinearPlanOptions {
@@ -77,6 +80,16 @@ struct LinearCast {
   bool has_own_factors() const { return any && spec.codes && (!spec.transposed || spec.transposed_scale); }
 };
 
+// How the scale of each tensor is made, in whichever of its GEMMs it is cast first: forward's codes, or else
+// backward's. Casts whose scales are not dynamic are equal in both. nullopt for a tensor that no GEMM reads in FP8.
+struct LinearScaling {
+  std::optional<Cast> input{};
+  std::optional<Cast> weight{};
+  std::optional<Cast> grad_output{};
+
+  std::array<const std::optional<Cast>*, 3> all() const { return {&input, &weight, &grad_output}; }
+};
+
 // How grad_output is cast for the gradients that are wanted.
 struct LinearGradOutputCast {
   bool codes = false;       // for grad_input
@@ -93,11 +106,15 @@ struct INGOT_API LinearPlan {
   std::string subject{};
   LinearConfig config{};
   LinearShape shape{};
-  LinearDtypes dtypes{};  // both are set
+  LinearDtypes dtypes{};  // all are set
   LinearFusion fusion{};
   bool trains_weight = true;
   // Equal for equal plans, and almost surely different for different ones; not kept on disk.
   std::uint64_t identity = 0;
+
+  LinearScaling scaling{};
+  // Has it fixed scales, or a factor of 1 for folded factors? linear_constants() writes them.
+  bool has_constants = false;
 
   // ---- the specs of its calls ----
   std::array<LinearCast, 3> input{};  // by LinearPass
@@ -130,9 +147,8 @@ struct INGOT_API LinearPlan {
   bool keeps_values() const { return trains_weight && fusion.prologue && !is_float8(config.grad_weight); }
   bool needs_preactivation() const;
   bool recomputes_output() const { return needs_preactivation(); }
+  bool rounds_bias() const { return shape.bias && *dtypes.bias != bias_dtype(output_gemm[0]); }
   bool folds() const { return config.input == OtherCodes::folded || config.weight == OtherCodes::folded; }
-  // Has it fixed scales, or a factor of 1 for folded factors? linear_constants() writes them.
-  bool has_constants() const;
 
   // ---- memory ----
   // Throw Error{invalid_argument} for a negative number of tokens and one whose tensors no memory can hold. `observed`:

@@ -86,6 +86,8 @@ void Mlp::run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream) {
   check_mlp_pass(plan, *backend_, all, pass, run_on(stream), true);
   const Float8Linear::Call first(up_, stream);
   const Float8Linear::Call second(down_, stream);
+  up_.plan_for(plan.down.dtypes.input);
+  down_.plan_for(plan.down.dtypes.input);
   if (pass != LinearPass::recompute) {
     up_.start_weight(tensors.up_weight, tokens, stream);
     down_.start_weight(tensors.down_weight, tokens, stream);

@@ -29,6 +29,12 @@
 
 namespace ingot {
 
+// An owner's plans are for tensors of these dtypes. Of others, which its checks refuse, the index is that of bf16.
+inline constexpr std::array kLinearDtypes{Dtype::f32, Dtype::bf16, Dtype::f16};
+constexpr std::size_t linear_plan_index(Dtype dtype) {
+  return dtype == kLinearDtypes[0] ? 0 : dtype == kLinearDtypes[2] ? 2 : 1;
+}
+
 // All tensors have one high-precision dtype, but biases of f32 layers, as LinearForward::bias says. input and output
 // are [M, K]; up_weight is [H, K], or gated [2 * H, K]; down_weight is [K, H]; biases only with MlpShape::bias; gamma
 // and beta [K] as the norm has them.

@@ -8,20 +8,17 @@
 namespace ingot {
 namespace {
 
-std::array<NormLinearPlan, 3> make_plans(NormKind kind, const NormLinearShape& shape, const LinearConfig& config,
-                                         const LinearOptions& options) {
-  std::array<NormLinearPlan, 3> plans;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    plans[i] = norm_linear_plan({.linear = {.name = options.name,
-                                            .config = config,
-                                            .shape = shape.linear,
-                                            .dtypes = {.input = kLinearDtypes[i]},
-                                            .fusion = options.fusion,
-                                            .subject = "Float8Linear"},
-                                 .norm = NormOptions{.kind = kind, .affine = shape.affine, .eps = shape.eps},
-                                 .subject = "NormLinear"});
-  }
-  return plans;
+NormLinearPlan make_plan(NormKind kind, const NormLinearShape& shape, const LinearConfig& config,
+                         const LinearOptions& options, Dtype input) {
+  return norm_linear_plan(
+      {.linear = {.name = options.name,
+                  .config = config,
+                  .shape = shape.linear,
+                  .dtypes = {.input = input, .weight = options.weight_dtype, .bias = options.bias_dtype},
+                  .fusion = options.fusion,
+                  .subject = "Float8Linear"},
+       .norm = NormOptions{.kind = kind, .affine = shape.affine, .eps = shape.eps},
+       .subject = "NormLinear"});
 }
 
 // The layer itself has the norm in front, so that it makes its first delayed scale of the norm's values.
@@ -34,12 +31,18 @@ LinearOptions with_norm(LinearOptions options, const NormLinearPlan& plan) {
 
 NormLinear::NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config,
                        LinearOptions options)
-    : NormLinear(backend, make_plans(kind, shape, config, options), options) {}
-
-NormLinear::NormLinear(Backend& backend, std::array<NormLinearPlan, 3> plans, const LinearOptions& options)
     : backend_(&backend),
-      linear_(backend, plans[0].linear.shape, plans[0].linear.config, with_norm(options, plans[0])),
-      plans_(std::move(plans)) {}
+      kind_(kind),
+      shape_(shape),
+      options_(std::move(options)),
+      // Until a call tells the input's dtype, one that goes with every config.
+      plan_(make_plan(kind, shape, config, options_, options_.weight_dtype.value_or(Dtype::bf16))),
+      linear_(backend, plan_.linear.shape, plan_.linear.config, with_norm(options_, plan_)) {}
+
+void NormLinear::plan_for(Dtype dtype) {
+  if (dtype == plan_.linear.dtypes.input || !is_high_precision(dtype)) return;
+  plan_ = make_plan(kind_, shape_, plan_.linear.config, options_, dtype);
+}
 
 NormLinearForwardTensors NormLinear::forward_tensors(const NormLinearForward& tensors) const {
   return {.input = tensors.input,
@@ -70,7 +73,8 @@ NormLinearBackwardTensors NormLinear::backward_tensors(const NormLinearBackward&
 
 void NormLinear::run_pass(LinearPass pass, const NormLinearForward& tensors, Stream& stream) {
   const std::int64_t tokens = tensors.input.rows;
-  const NormLinearPlan& plan = plan_of(tensors.input.dtype);
+  plan_for(tensors.input.dtype);
+  const NormLinearPlan& plan = plan_;
   const LinearRun run{.stream = stream, .observer = linear_.options_.observer};
   NormLinearForwardTensors all = forward_tensors(tensors);
   saved_stamp_.kept = false;
@@ -82,6 +86,7 @@ void NormLinear::run_pass(LinearPass pass, const NormLinearForward& tensors, Str
   all.scratch = linear_.scratch(plan.forward_scratch(tokens, pass, linear_.observes_values()).bytes, stream);
   check_norm_linear_pass(plan, *backend_, all, pass, run, true);
   const Float8Linear::Call call(linear_, stream);
+  linear_.plan_for(plan.linear.dtypes.input);
   if (pass != LinearPass::recompute) linear_.start_weight(tensors.weight, tokens, stream);
   enqueue_norm_linear_pass(plan, *backend_, all, pass, run, &linear_);
   if (pass != LinearPass::inference) saved_ = tensors;
@@ -96,7 +101,7 @@ void NormLinear::recompute(const NormLinearForward& tensors, Stream& stream) {
 }
 
 void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
-  const NormLinearPlan& plan = plan_of(saved_.input.dtype);
+  const NormLinearPlan& plan = plan_;
   const LinearRun run{.stream = stream, .observer = linear_.options_.observer};
   NormLinearBackwardTensors all = backward_tensors(tensors);
   if (saved_stamp_.kept) {
@@ -115,7 +120,7 @@ void NormLinear::release() {
 }
 
 std::size_t NormLinear::saved_bytes() const {
-  return saved_stamp_.kept ? plan_of(saved_.input.dtype).saved_memory(saved_stamp_.tokens).bytes_of_parts() : 0;
+  return saved_stamp_.kept ? plan_.saved_memory(saved_stamp_.tokens).bytes_of_parts() : 0;
 }
 
 }  // namespace ingot

@@ -12,7 +12,6 @@
 // The layer owns memory, scales and the weight's codes; what it computes are the functions of norm_linear_functions.h.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <utility>
 
@@ -72,15 +71,18 @@ class INGOT_API NormLinear {
   std::size_t saved_bytes() const;
 
  private:
-  NormLinear(Backend& backend, std::array<NormLinearPlan, 3> plans, const LinearOptions& options);
-  const NormLinearPlan& plan_of(Dtype dtype) const { return plans_[linear_plan_index(dtype)]; }
+  // As Float8Linear's.
+  void plan_for(Dtype dtype);
   NormLinearForwardTensors forward_tensors(const NormLinearForward& tensors) const;
   NormLinearBackwardTensors backward_tensors(const NormLinearBackward& tensors) const;
   void run_pass(LinearPass pass, const NormLinearForward& tensors, Stream& stream);
 
   Backend* backend_;
+  NormKind kind_;
+  NormLinearShape shape_;
+  LinearOptions options_;
+  NormLinearPlan plan_;  // for inputs of the last call's dtype
   Float8Linear linear_;
-  std::array<NormLinearPlan, 3> plans_;  // as Float8Linear's
   Buffer saved_memory_;
   LinearSaved saved_stamp_{};
   NormLinearForward saved_{};  // the caller's tensors of the last forward()

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,10 +12,10 @@
 #include "ingot/codegen/dequant/dequant_granularities.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/divided_up.h"
+#include "ingot/nn/stored_scales.h"
 #include "ingot/nn/tensor_checks.h"
 #include "ingot/nn/weight_only_checks.h"
 #include "ingot/runtime/check_tensor.h"
-#include "numerics.cuh"
 
 namespace ingot {
 namespace {
@@ -41,20 +42,6 @@ ScaleShape scale_shape(ScaleGranularity scale, std::int64_t n, std::int64_t k) {
   return {scale.rows == 0 ? 1 : divided_up(n, scale.rows), scale.cols == 0 ? 1 : divided_up(k, scale.cols)};
 }
 
-float scale_value(Dtype dtype, const std::byte* bytes) {
-  const auto read = [&]<class T>(T value) {
-    std::memcpy(&value, bytes, sizeof value);
-    return value;
-  };
-  switch (dtype) {
-    case Dtype::f32: return read(float{});
-    case Dtype::bf16: return to_float(bf16{read(std::uint16_t{})});
-    case Dtype::f16: return to_float(f16{read(std::uint16_t{})});
-    default: break;
-  }
-  return to_float(e8m0fnu{std::to_integer<std::uint8_t>(*bytes)});
-}
-
 // Copies a tensor to the host as dense rows of its own dtype.
 std::vector<std::byte> dense_bytes(const Tensor& scales, Backend& backend, Stream& stream) {
   const auto element = static_cast<std::size_t>(size_of(scales.dtype));
@@ -74,14 +61,12 @@ std::vector<std::byte> dense_bytes(const Tensor& scales, Backend& backend, Strea
 
 // Converts scales to f32 factors, as bytes.
 std::vector<std::byte> factors_of(const std::vector<std::byte>& scales, Dtype dtype, ScaleConvention convention) {
-  const auto element = static_cast<std::size_t>(size_of(dtype));
-  std::vector<std::byte> factors(scales.size() / element * sizeof(float));
-  for (std::size_t i = 0; i * element < scales.size(); ++i) {
-    const float scale = scale_value(dtype, &scales[i * element]);
-    const float factor = convention == ScaleConvention::dequantize ? scale : 1.0F / scale;
-    std::memcpy(&factors[i * sizeof factor], &factor, sizeof factor);
+  std::vector<float> factors = scale_values(dtype, scales);
+  if (convention == ScaleConvention::quantize) {
+    for (float& factor : factors) factor = 1.0F / factor;
   }
-  return factors;
+  const auto bytes = std::as_bytes(std::span(factors));
+  return {bytes.begin(), bytes.end()};
 }
 
 // Division by a power of two is exact: negate the exponent. The largest scale becomes 2^-127, code 0.

@@ -23,16 +23,14 @@ FunctionLayer::FunctionLayer(const LinearPlanOptions& options, Backend& backend,
 
 void FunctionLayer::use(const DelayedScaling& delayed) {
   int slot = 0;
-  const auto take = [&](LinearScale& scale, const std::optional<Cast>& first, const std::optional<Cast>& second) {
-    const std::optional<Cast>& cast = first ? first : second;
+  const auto take = [&](LinearScale& scale, const std::optional<Cast>& cast) {
     if (!cast || cast->scaling != Scaling::delayed) return;
     scale = {.scale = delayed.scale(slot), .amax = delayed.amax(slot)};
     ++slot;
   };
-  const LinearConfig& config = plan.config;
-  take(scales.input, config.output.a, config.grad_weight.b);
-  take(scales.weight, config.output.b, config.grad_input.b);
-  take(scales.grad_output, config.grad_input.a, config.grad_weight.a);
+  take(scales.input, plan.scaling.input);
+  take(scales.weight, plan.scaling.weight);
+  take(scales.grad_output, plan.scaling.grad_output);
 }
 
 void FunctionLayer::cast_weight(const Tensor& weight, Stream& stream) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
@@ -34,6 +35,60 @@ struct Fixture {
     return {make_inputs(kShape, dtype, bias, seed), dtype, bias, *backend, stream};
   }
   std::string refusal(const std::function<void()>& act) { return error_of(act, ErrorCode::invalid_argument); }
+
+  // The scales of a plan with delayed ones, from these tensors.
+  void start(DelayedScaling& delayed, const LinearConfig& config, std::array<Tensor, 3> tensors) {
+    const std::array casts{config.output.a, config.output.b, config.grad_input.a};
+    if (!casts[0] || casts[0]->scaling != Scaling::delayed) return;
+    for (std::size_t i = 0; i < casts.size(); ++i) {
+      delayed.add(std::string(1, static_cast<char>('a' + i)), casts[i]->dtype);
+    }
+    for (std::size_t i = 0; i < casts.size(); ++i) delayed.start(static_cast<int>(i), tensors[i], stream);
+  }
+
+  // A layer with inputs of `dtype`, an f32 weight and bias, and a gradient of the weight that is added to one of
+  // `main`, against float64.
+  void check_mixed(const LinearConfig& config, Dtype dtype, Dtype main) {
+    HostInputs host = make_inputs(kShape, dtype, Dtype::f32, 1);
+    Random random(3);
+    host.weight = random.weight(kShape.out_features, kShape.in_features, Dtype::f32);
+    const Matrix before = random.normal(kShape.out_features, kShape.in_features, main);
+    const LinearCase device(host, dtype, Dtype::f32, *backend, stream);
+    const DeviceMatrix weight(host.weight, Dtype::f32, *backend, stream);
+    const DeviceMatrix grad_weight(before, main, *backend, stream);
+    const Dtype of_input = is_float8(config.grad_input) ? main : dtype;
+    const auto grad_input = DeviceMatrix::poisoned(kShape.tokens, kShape.in_features, of_input, *backend, stream);
+    const auto grad_bias = DeviceMatrix::poisoned(1, kShape.out_features, Dtype::f32, *backend, stream);
+    FunctionLayer functions(
+        {.config = config, .shape = kLinear, .dtypes = {.input = dtype, .weight = Dtype::f32, .bias = Dtype::f32}},
+        *backend, stream);
+    DelayedScaling delayed(*backend);
+    start(delayed, config, {device.input, weight, device.grad_output});
+    functions.use(delayed);
+    FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+    LinearForward tensors = device.forward(true);
+    tensors.weight = weight;
+    functions.forward(tensors, &kept.saved, stream, true);
+    const bool any_main = is_float8(config.grad_weight) || main == dtype || main == Dtype::f32;
+    functions.backward({.grad_output = device.grad_output,
+                        .grad_input = grad_input,
+                        .grad_weight = any_main ? grad_weight.view() : Tensor{},
+                        .grad_bias = grad_bias,
+                        .accumulate = any_main},
+                       tensors, kept.saved, stream);
+    const Matrix bias = rounded(host.bias, dtype);
+    check_within(device.output.read(stream), expected_output(config, host.input, host.weight, &bias, dtype), "output");
+    check_within(grad_input.read(stream), expected_grad_input(config, host.grad_output, host.weight, of_input),
+                 "grad_input");
+    check_within(grad_bias.read(stream), expected_grad_bias(host.grad_output, Dtype::f32), "grad_bias");
+    if (!any_main) return;
+    ExpectedMatrix sum = expected_grad_weight(config, host.grad_output, host.input, main);
+    for (std::size_t i = 0; i < before.values.size(); ++i) {
+      sum.value.values[i] += before.values[i];
+      sum.bound.values[i] += (unit_roundoff(main) + 0x1p-23) * std::abs(before.values[i]);
+    }
+    check_within(grad_weight.read(stream), sum, "grad_weight");
+  }
 };
 
 struct Fused {
@@ -276,30 +331,86 @@ BOOST_AUTO_TEST_CASE(a_weight_that_would_be_cast_again_may_be_given_in_fp8) {
   BOOST_TEST((device.grad_input.bytes(stream) == grad_input));
 }
 
-BOOST_AUTO_TEST_CASE(an_f32_weight_is_cast_beside_a_bf16_input) {
-  for (const LinearConfig& config : {tensorwise(), rowwise(), rowwise_folded(), blockwise()}) {
-    BOOST_TEST_CONTEXT(print(config)) {
-      const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1);
-      const Matrix f32_weight = Random(3).weight(kShape.out_features, kShape.in_features, Dtype::f32);
-      const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
-      const DeviceMatrix weight(f32_weight, Dtype::f32, *backend, stream);
-      const auto grad_weight =
-          DeviceMatrix::poisoned(kShape.out_features, kShape.in_features, Dtype::f32, *backend, stream);
-      FunctionLayer functions({.config = config, .shape = kLinear, .dtypes = {Dtype::bf16, Dtype::f32}}, *backend,
-                              stream);
-      FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
-      LinearForward tensors = device.forward(true);
-      tensors.weight = weight;
-      functions.forward(tensors, &kept.saved, stream, true);
-      functions.backward(
-          {.grad_output = device.grad_output, .grad_input = device.grad_input, .grad_weight = grad_weight}, tensors,
-          kept.saved, stream);
-      check_within(device.output.read(stream), expected_output(config, host.input, f32_weight, &host.bias, Dtype::bf16),
-                   "output");
-      check_within(device.grad_input.read(stream),
-                   expected_grad_input(config, host.grad_output, f32_weight, Dtype::bf16), "grad_input");
-      check_within(grad_weight.read(stream), expected_grad_weight(config, host.grad_output, host.input, Dtype::f32),
-                   "grad_weight");
+// ---- dtypes --------------------------------------------------------------------------------------------------------
+
+// What torch.autocast has: f32 masters beside bf16 activations, gradients each in a dtype of its own.
+BOOST_AUTO_TEST_CASE(weights_biases_and_gradients_have_dtypes_of_their_own) {
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == "high_precision") continue;
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+      for (const Dtype main : {Dtype::f32, Dtype::bf16}) {
+        BOOST_TEST_CONTEXT(recipe.name << " " << name(dtype) << " " << name(main))
+        check_mixed(recipe.config, dtype, main);
+      }
+    }
+  }
+}
+
+// The layer plans anew where its input's dtype changes, and owns what the functions compute.
+BOOST_AUTO_TEST_CASE(a_layer_has_the_same_dtypes) {
+  for (const LinearConfig& config : {tensorwise(), rowwise_folded(), blockwise()}) {
+    Float8Linear layer(*backend, kLinear, config, {.weight_dtype = Dtype::f32, .bias_dtype = Dtype::f32});
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f32, Dtype::f16, Dtype::f16}) {
+      BOOST_TEST_CONTEXT(print(config) << " " << name(dtype)) {
+        HostInputs host = make_inputs(kShape, dtype, Dtype::f32, 1);
+        const DeviceMatrix weight(Random(3).weight(kShape.out_features, kShape.in_features, Dtype::f32), Dtype::f32,
+                                  *backend, stream);
+        LinearCase device(host, dtype, Dtype::f32, *backend, stream);
+        LinearForward tensors = device.forward(true);
+        tensors.weight = weight;
+        layer.forward(tensors, stream);
+        layer.backward(device.backward(true), stream);
+        const std::vector<std::uint8_t> bytes = device.result_bytes(stream);
+        device.poison_results(stream);
+        FunctionLayer functions({.config = config, .shape = kLinear, .dtypes = {dtype, Dtype::f32, Dtype::f32}},
+                                *backend, stream);
+        FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+        functions.forward(tensors, &kept.saved, stream, true);
+        functions.backward(device.backward(true), tensors, kept.saved, stream);
+        BOOST_TEST((device.result_bytes(stream) == bytes));
+      }
+    }
+    const LinearCase narrow = make(1, config);
+    BOOST_TEST(refusal([&] { layer.forward(narrow.forward(true), stream); }) ==
+               "Float8Linear weight: is bf16, but must be f32, the plan's dtype");
+    BOOST_CHECK_THROW(layer.backward({.grad_output = narrow.grad_output}, stream), Error);  // of the f16 forward
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_bias_is_taken_beside_every_input) {
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == "delayed") continue;
+    for (const Dtype dtype : kHighPrecisionDtypes) {
+      for (const Dtype bias_dtype : kHighPrecisionDtypes) {
+        for (const bool silu : {false, true}) {
+          BOOST_TEST_CONTEXT(recipe.name << " " << name(dtype) << " " << name(bias_dtype)) {
+            const Dtype taken = bias_dtype_of(recipe.config, dtype);
+            HostInputs host = make_inputs(kShape, dtype, bias_dtype, 1);
+            const LinearCase device(host, dtype, bias_dtype, *backend, stream);
+            const LinearPlanOptions options{.config = recipe.config,
+                                            .shape = kLinear,
+                                            .dtypes = {.input = dtype, .bias = bias_dtype},
+                                            .fusion = fusion_of({"", silu ? "silu(x)" : ""})};
+            FunctionLayer functions(options, *backend, stream);
+            FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+            functions.forward(device.forward(true), &kept.saved, stream, true);
+            const std::vector<std::uint8_t> bytes = device.output.bytes(stream);
+            host.bias = rounded(host.bias, taken);
+            if (!silu) {
+              check_within(device.output.read(stream),
+                           expected_output(recipe.config, host.input, host.weight, &host.bias, dtype), "output");
+            }
+            // The bits of a layer that is given the rounded bias.
+            const LinearCase narrow(host, dtype, taken, *backend, stream);
+            FunctionLayer of_taken(
+                {.config = recipe.config, .shape = kLinear, .dtypes = {dtype}, .fusion = options.fusion}, *backend,
+                stream);
+            of_taken.forward(narrow.forward(true), nullptr, stream, true);
+            BOOST_TEST((narrow.output.bytes(stream) == bytes));
+            functions.recompute(device.forward(true), kept.saved, stream);
+          }
+        }
+      }
     }
   }
 }
@@ -430,9 +541,10 @@ BOOST_AUTO_TEST_CASE(codes_come_with_their_factors) {
       "linear \"wq\" codes.codes: is missing; it must be e4m3fn[24, 33]: cast_weight() makes codes of the weight");
   BOOST_TEST(forward_with([](Float8View& view) { view.factors = {}; }) ==
              "linear \"wq\" codes.factors: is missing; codes come with their factors, f32[1, 24], one for each row");
-  BOOST_TEST(forward_with([](Float8View& view) { view.factors.cols = 1; }) ==
-             "linear \"wq\" codes.factors: is f32[1, 1] on cpu, row stride 24, but must be [1, 24] = a factor for each "
-             "scale of the weight");
+  BOOST_TEST(
+      forward_with([](Float8View& view) { view.factors.cols = 1; }) ==
+      "linear \"wq\" codes.factors: is f32[1, 1] on cpu, row stride 24, but must be [1, 24] = one factor for each "
+      "row of the weight");
   BOOST_TEST(forward_with([](Float8View& view) { view.codes.dtype = Dtype::e5m2; }) ==
              "linear \"wq\" codes.codes: is e5m2, but must be e4m3fn, the weight's format");
   functions.codes = codes;
@@ -498,6 +610,10 @@ BOOST_AUTO_TEST_CASE(a_plan_takes_tensors_of_its_own_dtypes) {
                           stream);
   BOOST_TEST(refusal([&] { functions.forward(device.forward(true), nullptr, stream); }) ==
              "linear \"wq\" input: is bf16, but must be f16, the plan's dtype");
+  FunctionLayer wide({.name = "wq", .config = tensorwise(), .shape = kLinear, .dtypes = {.bias = Dtype::f32}}, *backend,
+                     stream);
+  BOOST_TEST(refusal([&] { wide.forward(device.forward(true), nullptr, stream); }) ==
+             "linear \"wq\" bias: is bf16, but must be f32, the plan's dtype");
   const std::unique_ptr<Backend> other = make_cpu_backend(1);
   Stream elsewhere(*other);
   BOOST_TEST(refusal([&] {

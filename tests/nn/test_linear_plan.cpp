@@ -1,6 +1,7 @@
 // Plans of linear layers: the places of their memory, their identity, and the layers that cannot exist.
 #include <boost/test/unit_test.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,33 @@ BOOST_AUTO_TEST_CASE(what_is_not_needed_has_no_place) {
   BOOST_TEST(!plan.backward_scratch(100, {.input = false}).codes.used);
 }
 
+BOOST_AUTO_TEST_CASE(a_plan_tells_how_each_scale_is_made) {
+  for (const Recipe& recipe : recipes()) {
+    BOOST_TEST_CONTEXT(recipe.name) {
+      const LinearPlan plan = plan_of(recipe.config);
+      BOOST_TEST((plan.scaling.input == recipe.config.output.a));
+      BOOST_TEST((plan.scaling.weight == recipe.config.output.b));
+      BOOST_TEST((plan.scaling.grad_output == recipe.config.grad_input.a));
+      BOOST_TEST(plan.has_constants == (recipe.name == "rowwise_folded"));
+    }
+  }
+  // Only backward casts: the scales are those of its GEMMs.
+  LinearConfig backward = tensorwise();
+  backward.output = {};
+  for (std::optional<Cast>* cast : {&backward.grad_input.a, &backward.grad_weight.a}) {
+    (*cast)->scaling = Scaling::fixed;
+    (*cast)->scale = 4;
+  }
+  const LinearPlan plan = plan_of(backward);
+  BOOST_TEST((plan.scaling.input == backward.grad_weight.b));
+  BOOST_TEST((plan.scaling.weight == backward.grad_input.b));
+  BOOST_TEST(plan.scaling.grad_output->scale == 4);
+  BOOST_TEST(plan.has_constants);
+  backward.grad_input = {};
+  BOOST_TEST((plan_of(backward).scaling.grad_output == backward.grad_weight.a));
+  BOOST_TEST(!plan_of(backward).scaling.weight.has_value());
+}
+
 BOOST_AUTO_TEST_CASE(plans_are_values) {
   const LinearPlan plan = plan_of(tensorwise());
   const LinearPlan copy = plan;
@@ -117,6 +145,9 @@ BOOST_AUTO_TEST_CASE(refuses_what_cannot_be) {
   BOOST_TEST(refusal([] {
                linear_plan({.name = "wq", .shape = {4, 4}, .dtypes = {Dtype::e4m3fn}});
              }) == "linear \"wq\" dtypes: has e4m3fn for the input, but it must be f32 or bf16 or f16");
+  BOOST_TEST(refusal([] {
+               linear_plan({.name = "wq", .shape = {4, 4}, .dtypes = {.bias = Dtype::u8}});
+             }) == "linear \"wq\" dtypes: has u8 for the bias, but it must be f32 or bf16 or f16");
   BOOST_TEST(refusal([] {
                linear_plan({.name = "wq", .shape = {4, 4}, .dtypes = {Dtype::bf16, Dtype::f32}});
              }) ==
