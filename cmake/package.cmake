@@ -14,7 +14,8 @@ install(EXPORT ingotTargets NAMESPACE ingot:: DESTINATION ${INGOT_PACKAGE_FOLDER
 if(TARGET ingot_shared)
   install(TARGETS ingot_shared EXPORT ingotSharedTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ingot_shared
           EXCLUDE_FROM_ALL NAMELINK_COMPONENT ingot_shared INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  install(EXPORT ingotSharedTargets FILE ingotTargets.cmake NAMESPACE ingot:: DESTINATION ${INGOT_PACKAGE_FOLDER}
+  # In a folder of its own, because CMake makes one file for both exports if they go to the same one.
+  install(EXPORT ingotSharedTargets FILE ingotTargets.cmake NAMESPACE ingot:: DESTINATION ${INGOT_PACKAGE_FOLDER}-shared
           COMPONENT ingot_shared EXCLUDE_FROM_ALL)
 endif()
 

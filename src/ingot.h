@@ -40,6 +40,7 @@
 #include "ingot/nn/norm_linear.h"
 #include "ingot/nn/nvtx_ranges.h"
 #include "ingot/nn/observer.h"
+#include "ingot/nn/prepare.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/nn/safetensors.h"
 #include "ingot/nn/trace_ranges.h"

@@ -1,7 +1,7 @@
 #include "prepare.h"
 
 #include <algorithm>
-#include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -40,23 +40,20 @@ ingot::Recording recording_of(const Options& options, std::span<const ingot::Lin
 
 void prepare(ingot::Context& context, const Options& options, std::span<const ingot::LinearConfig> configs) {
   if (context.compiler() == nullptr) return;
-  const bool on_gpu = context.device().type == ingot::DeviceType::cuda;
   const ingot::Target target = context.cache().target();
-  const std::string device = on_gpu ? context.info().device_name : std::string();
-  const auto known = ingot::known_gpus();
-  const auto gpu = std::ranges::find_if(
-      known, [&](const ingot::Gpu& each) { return on_gpu ? each.device == device : each.target == target; });
-  if (gpu == known.end()) return;  // the first step compiles
-  const ingot::Recording recording = recording_of(options, configs, *gpu);
-  if (on_gpu) {
-    context.warm(recording);
-    return;
+  // What layers ask for depends on the target alone.
+  if (const ingot::Gpu* const alike = ingot::gpu_of_target(target)) {
+    const ingot::Recording recording = recording_of(options, configs, *alike);
+    if (context.device().type == ingot::DeviceType::cuda) {
+      context.prepare(recording);
+    } else {
+      std::vector<ingot::KernelSpec> specs;
+      for (const ingot::KernelSpec& spec : recording.kernels()) {
+        if (!std::holds_alternative<ingot::GemmSpec>(spec)) specs.push_back(spec);
+      }
+      context.cache().warm(specs, target, 0);
+    }
   }
-  std::vector<ingot::KernelSpec> specs;
-  for (const ingot::KernelSpec& spec : recording.kernels()) {
-    if (!std::holds_alternative<ingot::GemmSpec>(spec)) specs.push_back(spec);
-  }
-  context.cache().warm(specs, target, 0);
   for (const std::string_view op : all_op_names()) context.cache().compiled(source_of(op), target);
   for (const std::string_view op : training::all_op_names()) {
     context.cache().compiled(training::source_of(op), target);

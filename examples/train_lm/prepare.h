@@ -16,8 +16,8 @@ namespace train_lm {
 ingot::Recording recording_of(const Options& options, std::span<const ingot::LinearConfig> configs,
                               const ingot::Gpu& gpu);
 
-// On a GPU, in the background, if it is one that Ingot knows by name. On a machine without one, all but the GEMMs, into
-// the store, for a machine that has a GPU and the same store. Does nothing without NVRTC.
+// On a GPU everything is compiled and loaded when it returns (Context::prepare). On a machine without one, all but the
+// GEMMs go into the store, for a machine that has a GPU and the same store. Does nothing without NVRTC.
 void prepare(ingot::Context& context, const Options& options, std::span<const ingot::LinearConfig> configs);
 
 }  // namespace train_lm

@@ -7,6 +7,9 @@
 #include <mutex>
 #include <utility>
 
+#include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
+#include "ingot/codegen/generate.h"
 #include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/cpu_backend.h"
@@ -17,6 +20,7 @@
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
+#include "ingot/runtime/jit/prepare_kernels.h"
 #include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/jit/recording_file.h"
@@ -101,6 +105,8 @@ struct __attribute__((visibility("hidden"))) Context::Parts {
   std::vector<std::unique_ptr<WarmUp>> warm_ups{};
 
   void warm(const Recording& recording);
+  void prepare(const Recording& recording, const std::function<void(const PrepareProgress&)>& progress);
+  std::vector<MatmulSpec> matmul_order(const MatmulCall& call);
   // Stops all, and only then waits for each: none begins a compile while another is waited for.
   void end_warm_ups();
   ContextStats stats() const;
@@ -117,6 +123,9 @@ struct __attribute__((visibility("hidden"))) Context::Parts {
   std::unique_ptr<NvrtcCompiler> open_compiler();
   std::unique_ptr<CublasLt> open_cublaslt();
   TuningMachine describe_machine() const;
+  std::vector<TunedMatmul> tuned_of(const Recording& recording);
+  // Of the GPU.
+  MatmulDevice matmul_device() const;
   Target target() const { return driver ? driver->device_target(options.device_index) : options.offline_target; }
 };
 
@@ -159,12 +168,8 @@ Context::Parts::Parts(ContextOptions given)
 // warm-up's threads, because it takes longer.
 void Context::Parts::warm(const Recording& recording) {
   if (driver == nullptr || recording.empty()) return;
-  std::vector<TunedMatmul> tuned;
-  for (const MatmulCall& call : recording.matmuls()) {
-    if (const MatmulSpec* chosen = choices.find(call)) tuned.push_back({.call = call, .chosen = *chosen});
-  }
-  const MatmulDevice device{.target = target(), .multiprocessors = driver->multiprocessors(options.device_index)};
-  const auto list = [recording, device, tuned](const std::function<bool()>& stop) {
+  const auto list = [recording, device = matmul_device(),
+                     tuned = tuned_of(recording)](const std::function<bool()>& stop) {
     return kernels_of(recording, device, {.tuned = tuned, .stop = stop});
   };
   const auto warn = [warn = options.warn](const std::string& why) {
@@ -174,6 +179,41 @@ void Context::Parts::warm(const Recording& recording) {
   const std::lock_guard lock(warm_mutex);
   std::erase_if(warm_ups, [](const auto& warm_up) { return warm_up->has_ended(); });
   warm_ups.push_back(std::move(begun));
+}
+
+std::vector<TunedMatmul> Context::Parts::tuned_of(const Recording& recording) {
+  std::vector<TunedMatmul> tuned;
+  for (const MatmulCall& call : recording.matmuls()) {
+    if (const MatmulSpec* chosen = choices.find(call)) tuned.push_back({.call = call, .chosen = *chosen});
+  }
+  return tuned;
+}
+
+MatmulDevice Context::Parts::matmul_device() const {
+  return {.target = target(),
+          .multiprocessors = driver->multiprocessors(options.device_index),
+          .compiles = compiler != nullptr};
+}
+
+void Context::Parts::prepare(const Recording& recording, const std::function<void(const PrepareProgress&)>& progress) {
+  if (driver == nullptr) return;
+  const std::vector<TunedMatmul> tuned = tuned_of(recording);
+  prepare_kernels(cache, kernels_of(recording, matmul_device(), {.tuned = tuned}), progress);
+}
+
+std::vector<MatmulSpec> Context::Parts::matmul_order(const MatmulCall& call) {
+  validate(kernel_spec(call.spec));
+  if (driver == nullptr) return {call.spec};
+  std::vector<MatmulSpec> order;
+  if (const MatmulSpec* const chosen = names_kernel(call.spec) ? nullptr : choices.find(call)) order.push_back(*chosen);
+  const MatmulDevice device = matmul_device();
+  if (const auto* const gemm = std::get_if<GemmSpec>(&call.spec)) {
+    for (const GemmSpec& each : gemm_order({.spec = *gemm, .size = call.size}, device)) order.emplace_back(each);
+  } else {
+    const auto& dequant = std::get<DequantMatmulSpec>(call.spec);
+    for (const DequantMatmulSpec& each : dequant_order(dequant, call.size, device)) order.emplace_back(each);
+  }
+  return order;
 }
 
 void Context::Parts::end_warm_ups() {
@@ -197,18 +237,23 @@ ContextOptions Context::Parts::with_warn(ContextOptions options) {
 // Null, with the reason in driver_problem, if the context runs on the CPU.
 std::unique_ptr<Driver> Context::Parts::open_driver() {
   if (options.where == Where::cpu) {
+    if (options.cuda_context != nullptr) {
+      throw Error(ErrorCode::invalid_argument, "ContextOptions::cuda_context",
+                  "is of a GPU, but the CPU was asked for; leave it null, or set `where` to automatic or cuda");
+    }
     driver_problem = "not looked for: the CPU was asked for";
     return nullptr;
   }
   std::unique_ptr<Driver> opened = Driver::open(driver_problem);
   if (opened != nullptr) {
+    if (options.cuda_context != nullptr) options.device_index = opened->use_context(options.cuda_context);
     const Target found = opened->device_target(options.device_index);
     if (found.major >= kSupportedTargets.front().major) return opened;
     driver_problem =
         fmt::format("{} is {}, and Ingot's kernels need {} or newer", opened->device_name(options.device_index),
                     print(found), print(kSupportedTargets.front()));
   }
-  if (options.where == Where::cuda) {
+  if (options.where == Where::cuda || options.cuda_context != nullptr) {
     throw Error(ErrorCode::not_found, fmt::format("cuda:{}", options.device_index),
                 driver_problem + "; INGOT_DEVICE=cpu (or ContextOptions::where) chooses the CPU");
   }
@@ -339,6 +384,10 @@ ContextInfo Context::info() const {
 Recording Context::recording() const { return parts_->recorder.recording(); }
 ContextStats Context::stats() const { return parts_->stats(); }
 void Context::warm(const Recording& recording) { parts_->warm(recording); }
+void Context::prepare(const Recording& recording, const std::function<void(const PrepareProgress&)>& progress) {
+  parts_->prepare(recording, progress);
+}
+std::vector<MatmulSpec> Context::matmul_order(const MatmulCall& call) { return parts_->matmul_order(call); }
 
 std::string print(const ContextStats& stats) {
   const auto counted = [](std::int64_t count, const char* one, const char* many) {

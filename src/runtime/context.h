@@ -10,14 +10,18 @@
 #include <vector>
 
 #include "ingot/api.h"
+#include "ingot/codegen/matmul.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 #include "ingot/runtime/jit/kernel_store.h"
+#include "ingot/runtime/jit/prepare_progress.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "ingot/runtime/tuning/tuning_store.h"
+
+struct CUctx_st;  // the driver API's CUcontext is a pointer to this
 
 namespace ingot {
 
@@ -26,6 +30,9 @@ struct INGOT_API ContextOptions {
   enum class Where : std::uint8_t { automatic, cpu, cuda };  // automatic: CUDA if there is a device, else the CPU
   Where where = Where::automatic;                            // INGOT_DEVICE=cpu|cuda|cuda:1
   int device_index = 0;
+  // The caller's own CUDA context, of cuCtxCreate or (a part of a GPU's multiprocessors) cuCtxFromGreenCtx, in place of
+  // the device's primary one. It must outlive this context. device_index is then that of its device, whatever is set.
+  CUctx_st* cuda_context = nullptr;
   // nullopt: default_store_root(), which is INGOT_CACHE_DIR or ~/.cache/ingot; empty: keep nothing on disk.
   std::optional<std::filesystem::path> store_root{};
   // INGOT_CACHE_MAX_BYTES: when the store outgrows this, the least recently used kernels are removed.
@@ -126,6 +133,15 @@ class INGOT_API Context {
   // returns. What goes wrong is a warning. Does nothing without a GPU. Thread-safe. The context's destructor waits for
   // compiles that have begun.
   void warm(const Recording& recording);
+  // The same on the calling thread and others: returns when every kernel has been compiled and loaded. `progress` is
+  // called on the calling thread after each kernel. Does nothing without a GPU. Throws Error{compile_failed, not_found,
+  // cuda_failed} of the first kernel that failed, when all have been tried. prepare() in nn/prepare.h makes the
+  // recording, of layers that have not run yet.
+  void prepare(const Recording& recording, const std::function<void(const PrepareProgress&)>& progress = {});
+  // Which kernels would be tried for a matmul of this spec and size, in order: what tuning has found, then the
+  // library's own order. Each names its kernel, and its tiling if it has any; the first that takes the tensors'
+  // addresses and strides is run. On the CPU, which has one: the call's own spec. Throws Error{invalid_spec}.
+  std::vector<MatmulSpec> matmul_order(const MatmulCall& call);
 
  private:
   struct Parts;

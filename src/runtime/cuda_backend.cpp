@@ -114,7 +114,7 @@ class CudaBackend final : public Backend {
     if (bytes == 0) return nullptr;
     const CurrentContext current = launcher_.make_current();
     CUdeviceptr data = 0;
-    const CUresult result = api().cuMemAlloc(&data, bytes);
+    const CUresult result = outside_of_captures([&] { return api().cuMemAlloc(&data, bytes); });
     if (result == CUDA_ERROR_OUT_OF_MEMORY) throw_out_of_memory(bytes);
     driver().check(result, "cuMemAlloc");
     return reinterpret_cast<void*>(data);
@@ -126,7 +126,7 @@ class CudaBackend final : public Backend {
     if (data == nullptr) return;
     try {
       const CurrentContext current = launcher_.make_current();
-      static_cast<void>(api().cuMemFree(address(data)));
+      static_cast<void>(outside_of_captures([&] { return api().cuMemFree(address(data)); }));
     } catch (const Error&) {
       return;
     }
@@ -265,6 +265,17 @@ class CudaBackend final : public Backend {
                   "copies between host and device wait for the stream, which cannot be done while it is capturing a "
                   "graph; copy before or after the capture");
     }
+  }
+
+  // Memory is no part of what a stream captures, so a capture, of this thread or in the mode global of another, need
+  // not forbid these calls or be broken off by them.
+  template <class Call>
+  CUresult outside_of_captures(const Call& call) const {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    driver().check(api().cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode");
+    const CUresult result = call();
+    driver().check(api().cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode");
+    return result;
   }
 
   [[noreturn]] void throw_out_of_memory(std::size_t bytes) const {

@@ -3,16 +3,39 @@
 #include <utility>
 
 #include "ingot/runtime/check.h"
+#include "ingot/runtime/cuda/graph_scratch.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
 
-Graph::Graph(Stream& stream, const std::function<void()>& work)
-    : backend_(&stream.backend()), captured_(backend_->capture(stream, work)) {
-  captured_->instantiate();
+struct Graph::Recorded {
+  std::unique_ptr<GraphScratch> scratch;
+  std::unique_ptr<CapturedWork> work;
+};
+
+Graph::Recorded Graph::record(Stream& stream, const std::function<void()>& work) {
+  Recorded recorded{.scratch = std::make_unique<GraphScratch>(stream.backend()), .work = nullptr};
+  recorded.work = stream.backend().capture(stream, [&] {
+    recorded.scratch->join(stream);
+    work();
+  });
+  recorded.scratch->end(stream);
+  return recorded;
+}
+
+Graph::Graph(Stream& stream, const std::function<void()>& work) : backend_(&stream.backend()) {
+  Recorded recorded = record(stream, work);
+  recorded.work->instantiate();
+  scratch_ = std::move(recorded.scratch);
+  captured_ = std::move(recorded.work);
 }
 Graph::Graph(Graph&&) noexcept = default;
-Graph& Graph::operator=(Graph&&) noexcept = default;
+Graph& Graph::operator=(Graph&& other) noexcept {
+  backend_ = other.backend_;
+  captured_ = std::move(other.captured_);  // before the memory that it uses
+  scratch_ = std::move(other.scratch_);
+  return *this;
+}
 Graph::~Graph() = default;
 
 void Graph::replay(Stream& stream) {
@@ -31,11 +54,14 @@ void Graph::replay(Stream& stream) {
 
 bool Graph::update(Stream& stream, const std::function<void()>& work) {
   check_stream(stream, *backend_);
-  std::unique_ptr<CapturedWork> recorded = backend_->capture(stream, work);
-  if (captured_ != nullptr && captured_->take(*recorded)) return true;
-  recorded->instantiate();
-  captured_ = std::move(recorded);
-  return false;
+  Recorded recorded = record(stream, work);
+  const bool taken = captured_ != nullptr && captured_->take(*recorded.work);
+  if (!taken) {
+    recorded.work->instantiate();
+    captured_ = std::move(recorded.work);
+  }
+  scratch_ = std::move(recorded.scratch);
+  return taken;
 }
 
 }  // namespace ingot

@@ -5,10 +5,10 @@
 //   Graph graph(stream, step);              // recorded, not run
 //   for (...) graph.replay(stream);
 //
-// A replay uses the addresses that the step used: its tensors, the layers' memory and the scratch of the stream that it
-// was captured from have to stay where they are, and their owners have to live, as long as the graph is replayed. That
-// scratch is shared, so replays (on whatever streams) and other work of that stream must run in one order:
-// Stream::wait_for() makes one between streams.
+// A replay uses the addresses that the step used: its tensors and the layers' memory have to stay where they are, and
+// their owners have to live, as long as the graph is replayed. The operations' own scratch memory belongs to the graph.
+// So replays of different graphs may run side by side if their tensors are apart, whatever streams they were captured
+// from; those of one graph must run in one order, which Stream::wait_for() makes between streams.
 #pragma once
 
 #include <functional>
@@ -19,6 +19,8 @@
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
+
+class GraphScratch;  // runtime/cuda/graph_scratch.h
 
 // Move-only. One thread at a time may use it. The backend must outlive it. A graph that was moved from may only be
 // assigned to or destroyed.
@@ -42,7 +44,11 @@ class INGOT_API Graph {
   bool update(Stream& stream, const std::function<void()>& work);
 
  private:
+  struct Recorded;
+  static Recorded record(Stream& stream, const std::function<void()>& work);
+
   Backend* backend_;
+  std::unique_ptr<GraphScratch> scratch_;  // outlives the work that uses it
   std::unique_ptr<CapturedWork> captured_;
 };
 

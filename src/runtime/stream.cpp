@@ -1,6 +1,7 @@
 #include "ingot/runtime/stream.h"
 
 #include "ingot/runtime/check.h"
+#include "ingot/runtime/cuda/graph_scratch.h"
 
 namespace ingot {
 
@@ -8,9 +9,13 @@ Stream::Stream(Backend& backend) : backend_(&backend), handle_(backend.create_st
 
 Stream::Stream(Backend& backend, CUstream_st* handle) : backend_(&backend), handle_(handle), owned_(false) {}
 
+Stream::Stream(Backend& backend, CUstream_st* handle, StreamAllocator& allocator)
+    : backend_(&backend), handle_(handle), owned_(false), allocator_(&allocator) {}
+
 // The scratch memory is released after the stream, because release() waits for the device, while destroying a stream
 // does not stop its work.
 Stream::~Stream() {
+  if (captured_into_ != nullptr) captured_into_->leave(*this);
   backend_->destroy_fence(fence_);
   if (owned_) backend_->destroy_stream(handle_);
 }
@@ -19,20 +24,33 @@ void Stream::wait_for(const Stream& other) {
   check_stream(other, *backend_);
   if (fence_ == nullptr) fence_ = backend_->create_fence();
   backend_->wait(*this, other, fence_);
+  if (captured_into_ == nullptr && other.captured_into_ != nullptr) other.captured_into_->join(*this);
 }
 
 void* Stream::scratch(std::size_t bytes) {
-  scratch_.reserve(*backend_, bytes, *this);
-  return scratch_.data();
+  if (captured_into_ != nullptr) return captured_into_->scratch(*this, bytes);
+  if (allocator_ == nullptr) {
+    scratch_.reserve(*backend_, bytes, *this);
+    return scratch_.data();
+  }
+  if (scratch_block_.bytes() < bytes) scratch_block_ = StreamBlock(*allocator_, handle_, bytes);
+  return scratch_block_.data();
 }
 
 void* Stream::zeros(std::size_t bytes) {
-  const std::size_t before = zeros_.bytes();
-  zeros_.reserve(*backend_, bytes, *this);
-  if (zeros_.bytes() != before) zeros_hold_ = false;
-  if (!zeros_hold_) backend_->fill_zero(zeros_.data(), zeros_.bytes(), *this);
+  if (captured_into_ != nullptr) return captured_into_->zeros(*this, bytes);
+  const std::size_t before = allocator_ == nullptr ? zeros_.bytes() : zeros_block_.bytes();
+  if (allocator_ == nullptr) {
+    zeros_.reserve(*backend_, bytes, *this);
+  } else if (before < bytes) {
+    zeros_block_ = StreamBlock(*allocator_, handle_, bytes);
+  }
+  void* const data = allocator_ == nullptr ? zeros_.data() : zeros_block_.data();
+  const std::size_t now = allocator_ == nullptr ? zeros_.bytes() : zeros_block_.bytes();
+  if (now != before) zeros_hold_ = false;
+  if (!zeros_hold_) backend_->fill_zero(data, now, *this);
   zeros_hold_ = true;
-  return zeros_.data();
+  return data;
 }
 
 }  // namespace ingot

@@ -7,8 +7,11 @@
 #include "ingot/api.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
+#include "ingot/runtime/util/stream_allocator.h"
 
 namespace ingot {
+
+class GraphScratch;  // runtime/cuda/graph_scratch.h
 
 class INGOT_API Stream {
  public:
@@ -16,6 +19,10 @@ class INGOT_API Stream {
   explicit Stream(Backend& backend);
   // Uses the caller's stream (PyTorch's current one, for example), which must outlive this object.
   Stream(Backend& backend, CUstream_st* handle);
+  // Likewise, and operations take their scratch memory from the allocator, which must outlive this object. It goes back
+  // when this object does. If the caller captures the stream, make an object for each capture, as memory that an
+  // allocator gives then may belong to the captured graph.
+  Stream(Backend& backend, CUstream_st* handle, StreamAllocator& allocator);
   ~Stream();
   Stream(Stream&&) = delete;
   Stream& operator=(Stream&&) = delete;
@@ -26,25 +33,34 @@ class INGOT_API Stream {
 
   CUstream_st* handle() const { return handle_; }
   Backend& backend() const { return *backend_; }
+  // Null if the memory is the backend's.
+  StreamAllocator* allocator() const { return allocator_; }
 
   // Memory for one operation's intermediate results: at least `bytes`, aligned to 256 bytes, valid until the next call
-  // of scratch() on this stream. It grows (but not during a capture) and never shrinks.
+  // of scratch() on this stream. It grows and never shrinks. While a Graph captures this stream, it is memory of that
+  // graph; a capture that the caller began does not let it grow, unless it is an allocator's.
   void* scratch(std::size_t bytes);
-  // Likewise, but filled with zeros, which each operation must restore: the next operation, and a graph captured from
-  // this stream, rely on them. A graph's replays and all other work of this object must therefore run in one order,
-  // too.
+  // Likewise, but filled with zeros, which each operation must restore, because the next one relies on them. The
+  // replays of a graph that the caller captured, and not Graph, must therefore run in one order with all other work of
+  // this object.
   void* zeros(std::size_t bytes);
   // Call this after an operation failed halfway: the zeros are cleared before their next use.
   void spoil_zeros() noexcept { zeros_hold_ = false; }
 
  private:
+  friend class GraphScratch;
+
   Backend* backend_;
   CUstream_st* handle_;
   bool owned_;
+  StreamAllocator* allocator_ = nullptr;
+  StreamBlock scratch_block_;  // with an allocator, these two take the place of the next two
+  StreamBlock zeros_block_;
   Buffer scratch_;
   Buffer zeros_;
   bool zeros_hold_ = true;
-  void* fence_ = nullptr;  // of wait_for(); created by its first call
+  GraphScratch* captured_into_ = nullptr;  // while a Graph captures this stream
+  void* fence_ = nullptr;                  // of wait_for(); created by its first call
 };
 
 }  // namespace ingot

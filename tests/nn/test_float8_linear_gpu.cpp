@@ -1,12 +1,15 @@
 // Float8Linear on CUDA: the quality of the CPU tests at GPU sizes, and steps inside a CUDA graph.
 #include "support/gpu_test.h"
 
+#include <cstddef>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
+#include "ingot/nn/prepare.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
@@ -183,6 +186,33 @@ BOOST_AUTO_TEST_CASE(a_captured_step_replays_to_the_same_bits) {
       BOOST_TEST((replayed != eager));
     }
   }
+}
+
+// After it, a step finds all its kernels loaded: nothing is looked for on disk, and nothing is compiled.
+BOOST_AUTO_TEST_CASE(a_prepared_step_waits_for_nothing) {
+  ContextOptions options = cuda_options();
+  options.store_root = std::filesystem::path();
+  Context fresh(options);
+  TrainingRun run{.layers = {{.name = "wq", .in_features = 256, .out_features = 384, .bias = true}},
+                  .recipes = every_config(),
+                  .tokens = {48, 128}};
+  std::size_t calls = 0;
+  prepare(fresh, run,
+          {.progress =
+               [&](const PrepareProgress& now) {
+                 ++calls;
+                 BOOST_TEST(now.done == calls);
+                 BOOST_TEST(now.total >= calls);
+               },
+           .run_layers = false});
+  BOOST_TEST(calls > 0U);
+  const std::int64_t compiled = fresh.cache().stats().compiled;
+  BOOST_TEST(compiled > 0);
+  BOOST_TEST(fresh.backend().launches() == 0);
+  run_training(fresh.backend(), run);
+  BOOST_TEST(fresh.cache().stats().compiled == compiled);
+  prepare(fresh, run);
+  BOOST_TEST(fresh.cache().stats().compiled == compiled);
 }
 
 BOOST_AUTO_TEST_CASE(a_step_that_never_ran_cannot_be_captured) {

@@ -29,6 +29,7 @@ else
   install "$build_dir"
   rm "$prefix"/lib*/libingot.a "$prefix"/lib*/cmake/ingot/ingotTargets*.cmake
   install "$build_dir" --component ingot_shared
+  mv "$prefix"/lib*/cmake/ingot-shared/* "$prefix"/lib*/cmake/ingot/
 fi
 library=$(find "$prefix" -name libingot.so)
 [ -n "$library" ] || fail "no libingot.so is installed"

@@ -352,6 +352,38 @@ BOOST_AUTO_TEST_CASE(a_captured_graph_gives_the_same_bits) {
   }
 }
 
+// Both graphs are captured from one stream, and run side by side on two others: neither uses the other's scratch
+// memory.
+BOOST_AUTO_TEST_CASE(two_graphs_of_one_stream_run_side_by_side) {
+  const auto cast_of = [](std::int64_t cols) {
+    return Case{.spec = parse("cast bf16->e4m3fn scale=tensor out=codes"), .shape = {2048, cols}};
+  };
+  const std::array cases{cast_of(2048), cast_of(3072)};
+  constexpr int kReplays = 50;
+  const auto run_both = [&](bool side_by_side) {
+    std::vector<std::unique_ptr<PlacedCase>> placed;
+    std::vector<Graph> graphs;
+    for (const Case& each : cases) {
+      placed.push_back(std::make_unique<PlacedCase>(each, maker.inputs(each), cuda, stream));
+      placed.back()->enqueue(stream);
+      graphs.emplace_back(stream, [&] { placed.back()->enqueue(stream); });
+      placed.back()->poison(stream);
+    }
+    cuda.synchronize(stream);
+    Stream one(cuda), two(cuda);
+    for (int i = 0; i < kReplays; ++i) {
+      graphs[0].replay(one);
+      graphs[1].replay(side_by_side ? two : one);
+    }
+    cuda.synchronize(one);
+    cuda.synchronize(two);
+    return std::array{placed[0]->outputs(stream), placed[1]->outputs(stream)};
+  };
+  const auto expected = run_both(false);
+  const auto actual = run_both(true);
+  for (std::size_t i = 0; i < actual.size(); ++i) check_same(cases[i], expected[i], actual[i], "side by side");
+}
+
 BOOST_AUTO_TEST_CASE(a_capture_that_needs_a_new_kernel_is_refused) {
   ContextOptions options = cuda_options();
   options.store_root = std::filesystem::path{};
@@ -430,7 +462,100 @@ BOOST_AUTO_TEST_CASE(the_callers_context_is_put_back) {
   }
   expect_theirs("a context's life");
   driver->check(destroy(theirs), "cuCtxDestroy");
-  driver->check(api.cuCtxSetCurrent(driver->primary_context(context().device().index)), "cuCtxSetCurrent");
+  driver->check(api.cuCtxSetCurrent(driver->context(context().device().index)), "cuCtxSetCurrent");
+}
+
+namespace {
+
+// A function of libcuda that the library itself does not call.
+template <class Function>
+Function driver_function(const Library& library, const char* symbol, Function) {
+  const auto found = reinterpret_cast<Function>(library.symbol(symbol));
+  BOOST_REQUIRE_MESSAGE(found != nullptr, symbol);
+  return found;
+}
+
+}  // namespace
+
+// A context on a context of the caller's: everything runs and lies there, the primary context has no part in it.
+BOOST_AUTO_TEST_CASE(the_callers_context_takes_the_primary_ones_place) {
+  std::string missing;
+  const Library library = Library::open("libcuda.so.1", missing);
+  const auto create =
+      driver_function(library, "cuCtxCreate_v2", static_cast<CUresult (*)(CUcontext*, unsigned, CUdevice)>(nullptr));
+  const auto destroy = driver_function(library, "cuCtxDestroy_v2", static_cast<CUresult (*)(CUcontext)>(nullptr));
+  const auto attribute = driver_function(library, "cuPointerGetAttribute",
+                                         static_cast<CUresult (*)(void*, CUpointer_attribute, CUdeviceptr)>(nullptr));
+  CUdevice device = 0;
+  CUcontext theirs = nullptr;
+  driver->check(driver->api().cuCtxGetDevice(&device), "cuCtxGetDevice");
+  driver->check(create(&theirs, 0, device), "cuCtxCreate");
+  driver->check(driver->api().cuCtxSetCurrent(driver->context(context().device().index)), "cuCtxSetCurrent");
+  {
+    ContextOptions options = cuda_options();
+    options.cuda_context = theirs;
+    Context on_theirs(options);
+    Stream own(on_theirs.backend());
+    const Buffer memory(on_theirs.backend(), 1024);
+    CUcontext of_memory = nullptr;
+    driver->check(attribute(&of_memory, CU_POINTER_ATTRIBUTE_CONTEXT, reinterpret_cast<CUdeviceptr>(memory.data())),
+                  "cuPointerGetAttribute");
+    BOOST_TEST(of_memory == theirs);
+    for (const Case& c : mixed_cases()) {
+      PlacedCase placed(c, maker.inputs(c), on_theirs.backend(), own);
+      placed.enqueue(own);
+      BOOST_TEST(fault_of(c, maker.inputs(c), placed.outputs(own)) == "", name(c));
+      placed.poison(own);
+      Graph graph(own, [&] { placed.enqueue(own); });
+      graph.replay(own);
+      BOOST_TEST(fault_of(c, maker.inputs(c), placed.outputs(own)) == "", name(c) << ", replayed");
+    }
+  }
+  driver->check(destroy(theirs), "cuCtxDestroy");
+}
+
+// A green context has some of the multiprocessors. The choice of kernels, and their grids, go by those.
+BOOST_AUTO_TEST_CASE(a_green_context_has_its_own_multiprocessors) {
+  std::string missing;
+  const Library library = Library::open("libcuda.so.1", missing);
+  const auto resource_of =
+      driver_function(library, "cuDeviceGetDevResource", static_cast<decltype(&::cuDeviceGetDevResource)>(nullptr));
+  const auto split = driver_function(library, "cuDevSmResourceSplitByCount",
+                                     static_cast<decltype(&::cuDevSmResourceSplitByCount)>(nullptr));
+  const auto describe = driver_function(library, "cuDevResourceGenerateDesc",
+                                        static_cast<decltype(&::cuDevResourceGenerateDesc)>(nullptr));
+  const auto create = driver_function(library, "cuGreenCtxCreate", static_cast<decltype(&::cuGreenCtxCreate)>(nullptr));
+  const auto destroy =
+      driver_function(library, "cuGreenCtxDestroy", static_cast<decltype(&::cuGreenCtxDestroy)>(nullptr));
+  const auto from_green =
+      driver_function(library, "cuCtxFromGreenCtx", static_cast<decltype(&::cuCtxFromGreenCtx)>(nullptr));
+  CUdevice device = 0;
+  driver->check(driver->api().cuCtxGetDevice(&device), "cuCtxGetDevice");
+  CUdevResource all{}, part{};
+  unsigned groups = 1;
+  constexpr unsigned kAtLeast = 16;
+  driver->check(resource_of(device, &all, CU_DEV_RESOURCE_TYPE_SM), "cuDeviceGetDevResource");
+  driver->check(split(&part, &groups, &all, nullptr, 0, kAtLeast), "cuDevSmResourceSplitByCount");
+  CUdevResourceDesc description = nullptr;
+  CUgreenCtx green = nullptr;
+  CUcontext theirs = nullptr;
+  driver->check(describe(&description, &part, 1), "cuDevResourceGenerateDesc");
+  driver->check(create(&green, description, device, CU_GREEN_CTX_DEFAULT_STREAM), "cuGreenCtxCreate");
+  driver->check(from_green(&theirs, green), "cuCtxFromGreenCtx");
+  {
+    ContextOptions options = cuda_options();
+    options.cuda_context = theirs;
+    Context on_part(options);
+    BOOST_TEST(on_part.tuning_machine().multiprocessors == static_cast<int>(part.sm.smCount));
+    BOOST_TEST(part.sm.smCount < all.sm.smCount);
+    Stream own(on_part.backend());
+    for (const Case& c : mixed_cases()) {
+      PlacedCase placed(c, maker.inputs(c), on_part.backend(), own);
+      placed.enqueue(own);
+      BOOST_TEST(fault_of(c, maker.inputs(c), placed.outputs(own)) == "", name(c));
+    }
+  }
+  driver->check(destroy(green), "cuGreenCtxDestroy");
 }
 
 BOOST_AUTO_TEST_CASE(two_threads_with_a_stream_each) {

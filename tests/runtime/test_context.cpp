@@ -341,6 +341,34 @@ BOOST_AUTO_TEST_CASE(cuda_by_name_without_a_gpu_is_an_error_that_says_what_to_do
   BOOST_TEST(contains(error.message, "; INGOT_DEVICE=cpu (or ContextOptions::where) chooses the CPU"), error.message);
 }
 
+// Only compared with null: no function of CUDA sees it.
+BOOST_AUTO_TEST_CASE(a_cuda_context_needs_a_gpu) {
+  const TemporaryDirectory folder;
+  ContextOptions options = options_in(folder);
+  int nothing = 0;
+  options.cuda_context = reinterpret_cast<CUctx_st*>(&nothing);
+  auto error = refused([&] { const Context context(options); });
+  BOOST_TEST((error.code == ErrorCode::not_found));
+  BOOST_TEST(contains(error.message, "libcuda.so.1"), error.message);
+  options.where = ContextOptions::Where::cpu;
+  error = refused([&] { const Context context(options); });
+  BOOST_TEST((error.code == ErrorCode::invalid_argument));
+  BOOST_TEST(error.subject == "ContextOptions::cuda_context");
+  BOOST_TEST(contains(error.message, "the CPU was asked for; leave it null, or set `where`"), error.message);
+}
+
+BOOST_AUTO_TEST_CASE(the_cpu_needs_no_preparation_and_has_one_kernel) {
+  const TemporaryDirectory folder;
+  Context context(options_in(folder));
+  const MatmulCall call = parse_matmul_call("gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor fast 64 128 256");
+  Recording recording;
+  recording.add(call);
+  context.prepare(recording, [](const PrepareProgress&) { BOOST_ERROR("nothing is to be prepared"); });
+  const std::vector<MatmulSpec> order = context.matmul_order(call);
+  BOOST_TEST(order.size() == 1U);
+  BOOST_TEST((order.front() == call.spec));
+}
+
 BOOST_AUTO_TEST_CASE(without_nvrtc_the_cpu_works_and_a_compile_is_an_error) {
   const TemporaryDirectory folder;
   ContextOptions options = options_in(folder);

@@ -46,6 +46,26 @@ BOOST_AUTO_TEST_CASE(what_was_tuned_comes_first) {
   for (const DequantMatmulSpec& each : order) BOOST_TEST(each.tiling.has_value());
 }
 
+// However many sizes a program goes through, what is kept is bounded, and the answers are the same.
+BOOST_AUTO_TEST_CASE(a_full_table_keeps_what_it_has) {
+  DequantPlans few({.manifest = &manifest}, place, 2);
+  DequantPlans many({}, place);
+  const DequantMatmulSpec* kept = nullptr;
+  for (int round = 0; round < 2; ++round) {
+    for (std::int64_t m = 1; m <= 5; ++m) {
+      const MatmulSize each{.m = m, .n = size.n, .k = size.k};
+      const auto order = few.find(spec, each);
+      const auto expected = many.find(spec, each);
+      BOOST_REQUIRE(order.size() == expected.size());
+      for (std::size_t i = 0; i < expected.size(); ++i) BOOST_TEST((order[i] == expected[i]));
+      if (m != 1) continue;
+      if (round == 0) kept = &order[0];
+      BOOST_TEST(kept == &order[0]);
+    }
+  }
+  BOOST_TEST(read_matmul_manifest(manifest_file).calls.size() == 5U);
+}
+
 // A batch-invariant GEMM reads no tuning record, so the manifest does not ask for one.
 BOOST_AUTO_TEST_CASE(batch_invariant_products_are_not_tuned) {
   spec.batch_invariant = true;

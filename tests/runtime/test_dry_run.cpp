@@ -23,8 +23,10 @@
 #include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/graph.h"
+#include "ingot/runtime/jit/prepare_kernels.h"
 #include "ingot/runtime/stream.h"
 #include "support/expect_error.h"
+#include "support/fake_compiler.h"
 
 using namespace ingot;
 using test::check_contains;
@@ -210,6 +212,73 @@ BOOST_AUTO_TEST_CASE(several_at_once) {
   BOOST_TEST((kernel_on(l40s) == GemmKernel::mma));
 }
 
+// A green context has a part of its GPU's multiprocessors, and the choice of kernels goes by them.
+BOOST_AUTO_TEST_CASE(the_callers_context_takes_the_primary_ones_place) {
+  const std::unique_ptr<Driver> theirs = make_dry_driver(gpu_named("h200"));
+  CUcontext const context = theirs->context(0);
+  const std::unique_ptr<Driver> primary = make_dry_driver(gpu_named("h200"));
+  const CurrentContext none(*primary, 0);
+  Driver::Api api = primary->api();
+  api.cuCtxGetDevResource = [](CUcontext, CUdevResource* resource, CUdevResourceType) {
+    resource->sm.smCount = 16;
+    return CUDA_SUCCESS;
+  };
+  CUdevice device = 0;
+  BOOST_REQUIRE(api.cuCtxGetDevice(&device) == CUDA_SUCCESS);
+  const auto driver = Driver::over(api, device, {primary->context(0), [](CUctx_st*) {}});
+  BOOST_TEST(driver->multiprocessors(0) == 132);
+  BOOST_TEST(driver->use_context(context) == 0);
+  BOOST_TEST(driver->context(0) == context);
+  BOOST_TEST(driver->multiprocessors(0) == 16);
+  CUcontext found = nullptr;
+  BOOST_REQUIRE(api.cuCtxGetCurrent(&found) == CUDA_SUCCESS);
+  BOOST_TEST(found == primary->context(0), "the context that was current before");
+
+  KernelStore store{std::filesystem::path()};
+  KernelCache cache(nullptr, store, gpu_named("h200").target, driver.get());
+  const auto own_backend = make_cuda_backend(*driver, 0, cache, {});
+  const CurrentContext ours(*driver, 0);
+  BOOST_REQUIRE(api.cuCtxGetCurrent(&found) == CUDA_SUCCESS);
+  BOOST_TEST(found == context);
+  const Buffer memory(*own_backend, 100);  // allocated there
+
+  const std::unique_ptr<Driver> elsewhere = make_dry_driver(gpu_named("h20"));
+  check_contains(
+      error_of([&] { driver->use_context(elsewhere->context(0)); }, ErrorCode::not_found),
+      {"ContextOptions::cuda_context: is of a device that the driver does not list", "CUDA_VISIBLE_DEVICES"});
+}
+
+BOOST_AUTO_TEST_CASE(kernels_are_prepared) {
+  std::vector<KernelPass> kernels;
+  for (const char* const line :
+       {"amax bf16 scale=tensor", "cast bf16->e4m3fn scale=row out=codes", "cast bf16->e5m2 scale=row out=codes"}) {
+    kernels.push_back({.spec = parse(line)});
+  }
+  const std::unique_ptr<Driver> driver = make_dry_driver(gpu_named("h200"));
+  KernelStore store{std::filesystem::path()};
+  const test::FakeCompiler compiler;
+  KernelCache cache(&compiler, store, gpu_named("h200").target, driver.get());
+  std::vector<std::string> seen;
+  prepare_kernels(cache, kernels, [&](const PrepareProgress& now) {
+    seen.push_back(fmt::format("{} of {}: {}", now.done, now.total, now.kernel));
+    BOOST_TEST((cache.find(kernels[now.done - 1].spec) != nullptr));
+  });
+  const std::vector<std::string> expected{"1 of 3: amax bf16 scale=tensor",
+                                          "2 of 3: cast bf16->e4m3fn scale=row out=codes",
+                                          "3 of 3: cast bf16->e5m2 scale=row out=codes"};
+  BOOST_TEST(seen == expected, boost::test_tools::per_element());
+  BOOST_TEST(cache.stats().compiled == 3);
+  prepare_kernels(cache, kernels, {});
+  BOOST_TEST(cache.stats().compiled == 3);
+
+  KernelCache without(nullptr, store, gpu_named("h200").target, driver.get());
+  int tried = 0;
+  check_contains(error_of([&] { prepare_kernels(without, kernels, [&](const PrepareProgress&) { ++tried; }); },
+                          ErrorCode::not_found),
+                 {"amax bf16"});
+  BOOST_TEST(tried == 3);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 // Graph, on the dry driver with one function replaced at a time.
@@ -224,13 +293,43 @@ struct Calls {
   CUstream replayed_on = nullptr;
   CUresult update = CUDA_SUCCESS, instantiate = CUDA_SUCCESS;
   bool broken_off = false;
+  bool capturing = false;
+  int cleared_in_capture = 0, released = 0, strict_allocations = 0;
+  std::set<const void*> cleared{};
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  decltype(Driver::Api::cuStreamBeginCapture) begin_capture = nullptr;
   decltype(Driver::Api::cuStreamEndCapture) end_capture = nullptr;
+  decltype(Driver::Api::cuMemAlloc) allocate = nullptr;
 };
 Calls calls;
 
 Driver::Api counted(Driver::Api api) {
   calls = Calls{};
+  calls.begin_capture = api.cuStreamBeginCapture;
   calls.end_capture = api.cuStreamEndCapture;
+  calls.allocate = api.cuMemAlloc;
+  api.cuStreamBeginCapture = [](CUstream stream, CUstreamCaptureMode mode) {
+    calls.capturing = true;
+    return calls.begin_capture(stream, mode);
+  };
+  api.cuMemsetD8Async = [](CUdeviceptr data, unsigned char, std::size_t, CUstream) {
+    calls.cleared.insert(reinterpret_cast<const void*>(data));
+    calls.cleared_in_capture += calls.capturing ? 1 : 0;
+    return CUDA_SUCCESS;
+  };
+  api.cuMemAlloc = [](CUdeviceptr* data, std::size_t bytes) {
+    calls.strict_allocations += calls.mode == CU_STREAM_CAPTURE_MODE_RELAXED ? 0 : 1;
+    return calls.allocate(data, bytes);
+  };
+  api.cuMemFree = [](CUdeviceptr) {
+    ++calls.released;
+    calls.strict_allocations += calls.mode == CU_STREAM_CAPTURE_MODE_RELAXED ? 0 : 1;
+    return CUDA_SUCCESS;
+  };
+  api.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode* mode) {
+    std::swap(*mode, calls.mode);
+    return CUDA_SUCCESS;
+  };
   api.cuGraphGetNodes = [](CUgraph, CUgraphNode*, std::size_t* count) {
     *count = static_cast<std::size_t>(calls.nodes);
     return CUDA_SUCCESS;
@@ -255,6 +354,7 @@ Driver::Api counted(Driver::Api api) {
     return CUDA_SUCCESS;
   };
   api.cuStreamEndCapture = [](CUstream stream, CUgraph* graph) {
+    calls.capturing = false;
     const CUresult result = calls.end_capture(stream, graph);
     if (!calls.broken_off) return result;
     *graph = nullptr;
@@ -282,7 +382,7 @@ struct GraphFixture {
   static std::unique_ptr<Driver> over(const Driver& dry) {
     CUdevice device = 0;
     BOOST_REQUIRE(dry.api().cuCtxGetDevice(&device) == CUDA_SUCCESS);
-    return Driver::over(counted(dry.api()), device, {dry.primary_context(0), [](CUctx_st*) {}});
+    return Driver::over(counted(dry.api()), device, {dry.context(0), [](CUctx_st*) {}});
   }
 };
 
@@ -372,6 +472,95 @@ BOOST_FIXTURE_TEST_CASE(an_error_of_the_work_ends_the_capture, GraphFixture) {
   BOOST_TEST(calls.destroyed_graphs == 1);
   Graph(stream, work).replay(stream);
   BOOST_TEST(calls.replays == 1);
+}
+
+namespace {
+
+bool overlap(const void* a, const void* b, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(a);
+  const auto second = reinterpret_cast<std::uintptr_t>(b);
+  return first < second + bytes && second < first + bytes;
+}
+
+}  // namespace
+
+// A replay uses the addresses of its capture, on any stream and at any time: nobody else may have them.
+BOOST_FIXTURE_TEST_CASE(scratch_memory_belongs_to_the_graph, GraphFixture) {
+  constexpr std::size_t kBytes = 1000;
+  std::vector<void*> seen{stream.scratch(kBytes), stream.zeros(kBytes)};
+  const std::vector<void*> of_stream = seen;
+  Stream side(*backend);
+  const auto step = [&] {
+    const auto use = [&](Stream& each) {
+      seen.push_back(each.scratch(kBytes));
+      seen.push_back(each.zeros(kBytes));
+      BOOST_TEST(each.scratch(kBytes) == seen[seen.size() - 2]);
+      BOOST_TEST(each.zeros(kBytes) == seen.back());
+      BOOST_TEST(each.zeros(kBytes / 2) == seen.back());
+    };
+    use(stream);
+    side.wait_for(stream);
+    use(side);
+    stream.wait_for(side);
+    BOOST_TEST(stream.scratch(kBytes) == seen[seen.size() - 4]);
+    {
+      Stream short_lived(*backend);
+      short_lived.wait_for(stream);
+      use(short_lived);
+    }
+    seen.push_back(stream.scratch(8 * kBytes));  // as much as nothing before it
+    seen.push_back(stream.zeros(8 * kBytes));
+  };
+  Graph first(stream, step);
+  BOOST_TEST(calls.cleared_in_capture == 0);
+  BOOST_TEST(calls.cleared.size() == 1 + 4, "the stream's zeros, and the graph's, of which one was too small");
+  for (const void* const zeros : {seen[3], seen[5], seen[7], seen[9]}) BOOST_TEST(calls.cleared.contains(zeros));
+  Graph second(stream, step);
+  first.update(stream, step);
+  BOOST_TEST(stream.scratch(kBytes) == of_stream[0]);
+  BOOST_TEST(stream.zeros(kBytes) == of_stream[1]);
+  BOOST_TEST(calls.cleared.size() == 1 + 3 * 4);
+  seen.push_back(side.scratch(kBytes));
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      BOOST_CHECK_MESSAGE(!overlap(seen[i], seen[j], kBytes), "pieces " << j << " and " << i << " are the same memory");
+    }
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(scratch_memory_goes_with_the_graph, GraphFixture) {
+  const auto step = [&] {
+    stream.scratch(1000);
+    stream.zeros(1000);
+  };
+  {
+    Graph graph(stream, step);
+    BOOST_TEST(calls.released == 0);
+    graph.update(stream, step);
+    BOOST_TEST(calls.released == 2);
+    BOOST_CHECK_THROW(graph.update(stream,
+                                   [&] {
+                                     step();
+                                     throw std::runtime_error("mine");
+                                   }),
+                      std::runtime_error);
+    BOOST_TEST(calls.released == 4);
+    graph = Graph(stream, step);
+    BOOST_TEST(calls.released == 6);
+  }
+  BOOST_TEST(calls.released == 8);
+  stream.scratch(1000);  // of the stream again, whatever happened
+  BOOST_TEST(calls.released == 8);
+}
+
+// The mode of this thread is relaxed for as long as memory is allocated or released.
+BOOST_FIXTURE_TEST_CASE(memory_is_no_part_of_a_capture, GraphFixture) {
+  Graph(stream, [&] {
+    work();
+    const Buffer beside(*backend, 100);
+  });
+  BOOST_TEST(calls.mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+  BOOST_TEST(calls.strict_allocations == 0);
 }
 
 BOOST_FIXTURE_TEST_CASE(a_graph_is_for_its_own_backend, GraphFixture) {

@@ -4,7 +4,10 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <map>
+#include <new>
 
 #include "support/fake_backend.h"
 #include "support/refused.h"
@@ -45,6 +48,89 @@ BOOST_AUTO_TEST_CASE(scratch_is_kept_between_calls_and_goes_with_the_stream) {
     BOOST_TEST(backend.live.at(stream.scratch(2000)) == 2000U);
   }
   BOOST_TEST(backend.live.empty());
+}
+
+namespace {
+
+class CountingAllocator final : public StreamAllocator {
+ public:
+  void* allocate(std::size_t bytes, CUstream_st* stream) override {
+    BOOST_TEST(stream == expected);
+    if (gives_null) return nullptr;
+    void* const data = static_cast<std::byte*>(::operator new (bytes + offset, std::align_val_t{256})) + offset;
+    std::memset(data, 0xff, bytes);
+    live[data] = bytes;
+    ++given;
+    return data;
+  }
+  void release(void* data, std::size_t bytes, CUstream_st* stream) noexcept override {
+    BOOST_TEST(stream == expected);
+    BOOST_TEST(live.at(data) == bytes);
+    live.erase(data);
+    ::operator delete (static_cast<std::byte*>(data) - offset, std::align_val_t{256});
+  }
+
+  CUstream_st* expected = nullptr;
+  std::map<void*, std::size_t> live;
+  int given = 0;
+  bool gives_null = false;
+  std::size_t offset = 0;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(an_allocator_gives_all_scratch_memory_and_gets_it_back) {
+  FakeBackend backend;
+  CUstream_st* const handle = backend.create_stream();
+  CountingAllocator allocator;
+  allocator.expected = handle;
+  {
+    Stream stream(backend, handle, allocator);
+    BOOST_TEST(stream.allocator() == &allocator);
+    BOOST_TEST(stream.scratch(0) == nullptr);
+    BOOST_TEST(allocator.given == 0);
+    void* const scratch = stream.scratch(1000);
+    BOOST_TEST(allocator.live.at(scratch) == 1000U);
+    BOOST_TEST(stream.scratch(10) == scratch);
+    BOOST_TEST(allocator.live.at(stream.scratch(2000)) == 2000U);
+    BOOST_TEST(allocator.live.size() == 1U, "the smaller block has gone back");
+
+    auto* const zeros = static_cast<unsigned char*>(stream.zeros(100));
+    BOOST_TEST(allocator.live.contains(zeros));
+    BOOST_TEST(std::all_of(zeros, zeros + 100, [](unsigned char byte) { return byte == 0; }));
+    zeros[7] = 1;
+    BOOST_TEST(stream.zeros(50) == zeros);
+    BOOST_TEST(zeros[7] == 1);
+    stream.spoil_zeros();
+    stream.zeros(100);
+    BOOST_TEST(zeros[7] == 0);
+
+    backend.is_capturing = true;  // what an allocator gives then belongs to the capture
+    BOOST_TEST(allocator.live.at(stream.scratch(3000)) == 3000U);
+  }
+  BOOST_TEST(allocator.live.empty());
+  BOOST_TEST(backend.live.empty());
+}
+
+BOOST_AUTO_TEST_CASE(an_allocator_that_gives_no_memory_is_named) {
+  FakeBackend backend;
+  CUstream_st* const handle = backend.create_stream();
+  CountingAllocator allocator;
+  allocator.expected = handle;
+  Stream stream(backend, handle, allocator);
+  allocator.gives_null = true;
+  auto error = refused([&] { stream.scratch(77); });
+  BOOST_TEST((error.code == ErrorCode::out_of_memory));
+  BOOST_TEST(error.subject == "stream allocator");
+  BOOST_TEST(error.message == "stream allocator: gave null for 77 bytes; let it throw, or release memory");
+  allocator.gives_null = false;
+  allocator.offset = 16;
+  error = refused([&] { stream.zeros(77); });
+  BOOST_TEST((error.code == ErrorCode::invalid_argument));
+  BOOST_TEST(error.message == "stream allocator: gave an address that is no multiple of 256; align its memory");
+  BOOST_TEST(allocator.live.empty());
+  allocator.offset = 0;
+  BOOST_TEST(stream.scratch(77) != nullptr);
 }
 
 BOOST_AUTO_TEST_CASE(zeros_are_cleared_when_they_grow_and_only_then) {

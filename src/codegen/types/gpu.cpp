@@ -52,4 +52,10 @@ const Gpu& gpu_named(std::string_view name) {
   throw Error(ErrorCode::invalid_argument, "GPU", fmt::format("\"{}\" must be one of {}", name, gpu_names()));
 }
 
+const Gpu* gpu_of_target(const Target& target) {
+  const std::span<const Gpu> all = known_gpus();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Gpu& gpu) { return gpu.target == target; });
+  return found == all.end() ? nullptr : &*found;
+}
+
 }  // namespace ingot

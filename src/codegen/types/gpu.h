@@ -28,6 +28,9 @@ INGOT_API std::string gpu_names();
 // Throws Error{invalid_argument} that lists the names.
 INGOT_API const Gpu& gpu_named(std::string_view name);
 
+// The first of that target; null if there is none.
+INGOT_API const Gpu* gpu_of_target(const Target& target);
+
 inline MatmulDevice matmul_device(const Gpu& gpu) {
   return {.target = gpu.target, .multiprocessors = gpu.multiprocessors};
 }

@@ -5,7 +5,7 @@
 namespace ingot {
 
 CurrentContext::CurrentContext(const Driver& driver, int device_index)
-    : CurrentContext(driver.api(), driver.primary_context(device_index)) {
+    : CurrentContext(driver.api(), driver.context(device_index)) {
   driver.check(result_, "cuCtxSetCurrent");
 }
 

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <utility>
 #include <vector>
 
+#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/library.h"
@@ -48,15 +50,16 @@ std::string text_of(const Driver::Api& api, CUresult result) {
 }  // namespace
 
 struct Driver::State {
-  // Retains a device's primary context until the driver object is destroyed.
-  struct PrimaryContext {
+  // Of one device. The primary context is retained until the driver object is destroyed.
+  struct UsedContext {
     std::atomic<CUcontext> context{nullptr};
+    bool is_primary = true;
   };
 
   Library library;
   int version = 0;
   std::vector<CUdevice> devices;
-  std::vector<PrimaryContext> contexts;   // one per device
+  std::vector<UsedContext> contexts;      // one per device
   std::shared_ptr<CUctx_st> own_context;  // of a driver without libcuda
 };
 
@@ -65,7 +68,9 @@ Driver::Driver() : api_(std::make_unique<Api>()), state_(std::make_unique<State>
 Driver::~Driver() {
   for (std::size_t i = 0; i < state_->contexts.size(); ++i) {
     // At exit the driver may be gone already (CUDA_ERROR_DEINITIALIZED): nothing is left to release then.
-    if (state_->contexts[i].context != nullptr) static_cast<void>(api_->cuDevicePrimaryCtxRelease(state_->devices[i]));
+    const State::UsedContext& used = state_->contexts[i];
+    if (used.context != nullptr && used.is_primary)
+      static_cast<void>(api_->cuDevicePrimaryCtxRelease(state_->devices[i]));
   }
 }
 
@@ -104,7 +109,7 @@ std::unique_ptr<Driver> Driver::open(std::string& problem) {
   for (int i = 0; i < count; ++i) {
     if (fails(api.cuDeviceGet(&state.devices[static_cast<std::size_t>(i)], i), "cuDeviceGet")) return nullptr;
   }
-  state.contexts = std::vector<State::PrimaryContext>(state.devices.size());
+  state.contexts = std::vector<State::UsedContext>(state.devices.size());
   return driver;
 }
 
@@ -114,7 +119,7 @@ std::unique_ptr<Driver> Driver::over(const Api& functions, CUdevice device, std:
   State& state = *driver->state_;
   driver->check(functions.cuDriverGetVersion(&state.version), "cuDriverGetVersion");
   state.devices = {device};
-  state.contexts = std::vector<State::PrimaryContext>(1);
+  state.contexts = std::vector<State::UsedContext>(1);
   state.contexts.front().context = context.get();
   state.own_context = std::move(context);
   return driver;
@@ -159,7 +164,11 @@ Target Driver::device_target(int index) const {
 
 int Driver::multiprocessors(int index) const {
   const CUdevice device = state_->devices[checked_index(index, state_->devices.size())];
-  return attribute(*this, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  const State::UsedContext& used = state_->contexts[static_cast<std::size_t>(index)];
+  if (used.is_primary) return attribute(*this, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  CUdevResource resource{};
+  check(api_->cuCtxGetDevResource(used.context, &resource, CU_DEV_RESOURCE_TYPE_SM), "cuCtxGetDevResource");
+  return static_cast<int>(resource.sm.smCount);
 }
 
 bool Driver::overlaps_kernels(int index) const {
@@ -173,8 +182,26 @@ std::string Driver::version() const {
 
 const std::string& Driver::path() const { return state_->library.path(); }
 
+int Driver::use_context(CUcontext context) {
+  CUdevice device = 0;
+  {
+    const CurrentContext current(*api_, context);
+    check(current.result(), "cuCtxSetCurrent");
+    check(api_->cuCtxGetDevice(&device), "cuCtxGetDevice");
+  }
+  const auto found = std::find(state_->devices.begin(), state_->devices.end(), device);
+  if (found == state_->devices.end()) {
+    throw Error(ErrorCode::not_found, "ContextOptions::cuda_context",
+                "is of a device that the driver does not list; check CUDA_VISIBLE_DEVICES");
+  }
+  const auto i = static_cast<std::size_t>(found - state_->devices.begin());
+  state_->contexts[i].context = context;
+  state_->contexts[i].is_primary = false;
+  return static_cast<int>(i);
+}
+
 // Every operation calls this, so a context that is retained already costs one atomic load.
-CUcontext Driver::primary_context(int index) const {
+CUcontext Driver::context(int index) const {
   const std::size_t i = checked_index(index, state_->devices.size());
   std::atomic<CUcontext>& retained = state_->contexts[i].context;
   CUcontext context = retained.load(std::memory_order_acquire);

@@ -26,14 +26,20 @@ class Driver {
   int device_count() const;
   std::string device_name(int index) const;
   Target device_target(int index) const;
+  // Those that the context can use: a green context has a part of the device's.
   int multiprocessors(int index) const;
   // Does programmatic dependent launch work, in streams and in graphs? From sm_90 and CUDA 12.3 on.
   bool overlaps_kernels(int index) const;
   std::string version() const;  // "13.0"
   const std::string& path() const;
 
-  // The device's primary context, retained for the life of this object. CurrentContext makes it current.
-  CUcontext primary_context(int index) const;
+  // From now on, uses the caller's context in place of its device's primary one, and returns that device's index. Call
+  // it before anything else uses the device. The context must outlive this object. Throws Error{not_found,
+  // cuda_failed}.
+  int use_context(CUcontext context);
+  // The context that is used on a device: the primary one, retained for the life of this object, or the caller's.
+  // CurrentContext makes it current.
+  CUcontext context(int index) const;
 
   // Throws Error{cuda_failed, out_of_memory} "<call>: CUDA_ERROR_...: <description>".
   void check(CUresult result, const char* call) const;

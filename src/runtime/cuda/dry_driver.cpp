@@ -104,6 +104,11 @@ CUresult get_current_device(CUdevice* device) {
   return CUDA_SUCCESS;
 }
 
+CUresult get_resource(CUcontext context, CUdevResource* resource, CUdevResourceType) {
+  resource->sm.smCount = static_cast<unsigned>(gpu_of(context->device).multiprocessors);
+  return CUDA_SUCCESS;
+}
+
 CUresult get_memory(std::size_t* free, std::size_t* total) {
   *free = *total = kMemory;
   return CUDA_SUCCESS;
@@ -187,6 +192,7 @@ Driver::Api dry_functions() {
   api.cuCtxSetCurrent = set_current;
   api.cuCtxGetCurrent = get_current;
   api.cuCtxGetDevice = get_current_device;
+  api.cuCtxGetDevResource = get_resource;
   api.cuMemGetInfo = get_memory;
   api.cuMemAlloc = allocate;
   api.cuMemFree = succeed;
@@ -201,6 +207,7 @@ Driver::Api dry_functions() {
   api.cuStreamIsCapturing = is_capturing;
   api.cuStreamBeginCapture = begin_capture;
   api.cuStreamEndCapture = end_capture;
+  api.cuThreadExchangeStreamCaptureMode = succeed;
   api.cuGraphInstantiate = give_handle;
   api.cuGraphGetNodes = graph_nodes;
   api.cuGraphExecUpdate = succeed;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <utility>
 #include <variant>
 
 #include "ingot/codegen/kernel_spec.h"
@@ -14,11 +15,13 @@
 
 namespace ingot {
 
-std::span<const DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec, const MatmulSize& size) {
+KernelOrder<DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec, const MatmulSize& size) {
   const std::size_t hash = hash_with(hash_value(spec), size);
   const auto matches = [&](const Entry& entry) { return entry.size == size && entry.spec == spec; };
-  if (const Entry* const entry = table_.find(hash, matches)) return entry->order;
-  return table_.insert(make(hash, spec, size), matches).order;
+  if (const Entry* const entry = table_.find(hash, matches)) return KernelOrder<DequantMatmulSpec>(entry->order);
+  Entry made = make(hash, spec, size);
+  if (const Entry* const kept = table_.insert(made, matches, most_)) return KernelOrder<DequantMatmulSpec>(kept->order);
+  return KernelOrder<DequantMatmulSpec>(std::move(made.order));
 }
 
 DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const MatmulSize& size) const {

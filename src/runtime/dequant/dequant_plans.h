@@ -1,6 +1,5 @@
 // Which kernels to try for a dequant_matmul, in order: first what tuning has found, then the library's own order.
-// Worked out once for each spec and size, then read without a lock. Entries are never removed; each takes a few hundred
-// bytes.
+// Worked out once for each spec and size, then read without a lock. The first kMostPlans are kept (kernel_order.h).
 #pragma once
 
 #include <cstddef>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/runtime/tuning/kernel_order.h"
 #include "ingot/runtime/tuning/matmul_services.h"
 #include "ingot/runtime/util/grow_only_table.h"
 
@@ -16,11 +16,12 @@ namespace ingot {
 class DequantPlans {
  public:
   // The services must outlive it.
-  DequantPlans(const MatmulServices& services, const MatmulDevice& device) : services_(services), device_(device) {}
+  DequantPlans(const MatmulServices& services, const MatmulDevice& device, std::size_t most = kMostPlans)
+      : services_(services), device_(device), most_(most) {}
 
   // Specs that each name a kernel and its tiling; the first that supports the tensors is to be run. A call seen for the
   // first time is noted in the manifest, except batch-invariant matmuls, which are not tuned.
-  std::span<const DequantMatmulSpec> find(const DequantMatmulSpec& spec, const MatmulSize& size);
+  KernelOrder<DequantMatmulSpec> find(const DequantMatmulSpec& spec, const MatmulSize& size);
 
  private:
   struct Entry {
@@ -34,6 +35,7 @@ class DequantPlans {
 
   MatmulServices services_;
   MatmulDevice device_;
+  std::size_t most_;
   GrowOnlyTable<Entry> table_;
 };
 

@@ -16,6 +16,7 @@
 #include <bit>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt_rules.h"
+#include "ingot/runtime/tuning/kernel_order.h"
 #include "ingot/runtime/util/library.h"
 
 namespace ingot {
@@ -137,12 +139,12 @@ class Plans {
     return entry == nullptr ? nullptr : &entry->plan;
   }
 
-  // One writer at a time.
-  const Plan& insert(const Plan& plan) {
+  // One writer at a time. Beyond kMostPlans it keeps no more.
+  void insert(const Plan& plan) {
+    if (entries_.size() >= kMostPlans) return;
     std::atomic<const Entry*>& head = heads_[hash_of(plan.key) % kLists];
     entries_.push_back(std::make_unique<const Entry>(Entry{plan, head.load(std::memory_order_relaxed)}));
     head.store(entries_.back().get(), std::memory_order_release);
-    return entries_.back()->plan;
   }
 
  private:
@@ -178,7 +180,7 @@ struct CublasLt::State {
 
   cublasLtMatmulDescOpaque_t describe(const GemmSpec& spec, const GemmTensors& tensors) const;
   void describe(cublasLtMatrixLayoutOpaque_t& layout, const Tensor& tensor) const;
-  const Plan& make_plan(const PlanKey& key, const GemmTensors& tensors, CUstream_st* stream);
+  Plan make_plan(const PlanKey& key, const GemmTensors& tensors, CUstream_st* stream);
   cublasLtHandle_t handle_of(PerDevice& device);
 
   Library library;
@@ -256,7 +258,7 @@ cublasLtHandle_t CublasLt::State::handle_of(PerDevice& device) {
   return handle;
 }
 
-const Plan& CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& tensors, CUstream_st* stream) {
+Plan CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& tensors, CUstream_st* stream) {
   CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
   driver->check(driver->api().cuStreamIsCapturing(stream, &capturing), "cuStreamIsCapturing");
   if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
@@ -300,7 +302,8 @@ const Plan& CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& te
     plan.workspace_bytes = candidate.workspaceSize;
     plan.usable = true;
   }
-  return plans.insert(plan);
+  plans.insert(plan);
+  return plan;
 }
 
 CublasLt::CublasLt() = default;
@@ -332,7 +335,8 @@ bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const Ma
                       CUstream_st* stream, int algorithm) {
   const PlanKey key = plan_key(spec, tensors, size, algorithm);
   const Plan* plan = state_->plans.find(key);
-  if (plan == nullptr) plan = &state_->make_plan(key, tensors, stream);
+  std::optional<Plan> made;
+  if (plan == nullptr) plan = &made.emplace(state_->make_plan(key, tensors, stream));
   if (!plan->usable) return false;
 
   cublasLtMatmulDescOpaque_t description = state_->describe(spec, tensors);

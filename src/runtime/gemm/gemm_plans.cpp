@@ -1,16 +1,20 @@
 #include "ingot/runtime/gemm/gemm_plans.h"
 
+#include <utility>
+
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
 
 namespace ingot {
 
-std::span<const GemmSpec> GemmPlans::find(const GemmSpec& spec, const MatmulSize& size) {
+KernelOrder<GemmSpec> GemmPlans::find(const GemmSpec& spec, const MatmulSize& size) {
   const std::size_t hash = hash_with(hash_value(spec), size);
   const auto matches = [&](const Entry& entry) { return entry.call.size == size && entry.call.spec == spec; };
-  if (const Entry* const entry = table_.find(hash, matches)) return entry->order;
-  return table_.insert(make(hash, {.spec = spec, .size = size}), matches).order;
+  if (const Entry* const entry = table_.find(hash, matches)) return KernelOrder<GemmSpec>(entry->order);
+  Entry made = make(hash, {.spec = spec, .size = size});
+  if (const Entry* const kept = table_.insert(made, matches, most_)) return KernelOrder<GemmSpec>(kept->order);
+  return KernelOrder<GemmSpec>(std::move(made.order));
 }
 
 GemmPlans::Entry GemmPlans::make(std::size_t hash, const GemmCall& call) const {

@@ -1,12 +1,12 @@
 // Which kernels to try for a GEMM, in order: first what tuning has found, then the library's own order. Worked out once
-// for each spec and size, then read without a lock. Entries are never removed; each takes about 500 bytes.
+// for each spec and size, then read without a lock. The first kMostPlans are kept (kernel_order.h).
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <vector>
 
 #include "ingot/codegen/gemm/gemm_candidates.h"
+#include "ingot/runtime/tuning/kernel_order.h"
 #include "ingot/runtime/tuning/matmul_services.h"
 #include "ingot/runtime/util/grow_only_table.h"
 
@@ -15,12 +15,12 @@ namespace ingot {
 class GemmPlans {
  public:
   // The services must outlive it.
-  GemmPlans(const MatmulServices& services, Target target, int multiprocessors)
-      : services_(services), target_(target), multiprocessors_(multiprocessors) {}
+  GemmPlans(const MatmulServices& services, Target target, int multiprocessors, std::size_t most = kMostPlans)
+      : services_(services), target_(target), multiprocessors_(multiprocessors), most_(most) {}
 
   // Specs that each name a kernel, and its tiling if it has any; the first that supports the tensors is to be run. If
   // `spec` names a kernel, there is only one. A call seen for the first time is noted in the manifest.
-  std::span<const GemmSpec> find(const GemmSpec& spec, const MatmulSize& size);
+  KernelOrder<GemmSpec> find(const GemmSpec& spec, const MatmulSize& size);
 
  private:
   struct Entry {
@@ -34,6 +34,7 @@ class GemmPlans {
   MatmulServices services_;
   Target target_;
   int multiprocessors_;
+  std::size_t most_;
   GrowOnlyTable<Entry> table_;
 };
 

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -33,12 +34,19 @@ class GrowOnlyTable {
   // Inserts the entry unless one that matches is there already; returns the one in the table.
   template <class Matches>
   const Entry& insert(Entry entry, const Matches& matches) {
+    return *insert(entry, matches, std::numeric_limits<std::size_t>::max());
+  }
+
+  // The same, but a table that has `most` entries gets no more: then null is returned, and `entry` is as it was.
+  template <class Matches>
+  const Entry* insert(Entry& entry, const Matches& matches, std::size_t most) {
     const std::lock_guard lock(mutex_);
-    if (const Entry* there = find_in(*tables_.back(), entry.hash, matches)) return *there;
+    if (const Entry* there = find_in(*tables_.back(), entry.hash, matches)) return there;
+    if (entries_.size() >= most) return nullptr;
     if (2 * (entries_.size() + 1) > tables_.back()->size()) grow();
     entries_.push_back(std::make_unique<const Entry>(std::move(entry)));
     place(*tables_.back(), *entries_.back());
-    return *entries_.back();
+    return entries_.back().get();
   }
 
   std::size_t size() const {

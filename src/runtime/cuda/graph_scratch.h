@@ -1,0 +1,54 @@
+// The scratch memory of the work that one graph captures, which belongs to the graph: a replay uses the addresses that
+// were captured, so two graphs, or a graph and other work of the stream that it was captured from, can only run side by
+// side if none of them shares this memory.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/buffer.h"
+
+namespace ingot {
+
+class Stream;
+
+// One thread at a time may use it.
+class GraphScratch {
+ public:
+  explicit GraphScratch(Backend& backend) : backend_(&backend) {}
+  // Streams that are still here leave.
+  ~GraphScratch();
+  GraphScratch(const GraphScratch&) = delete;
+  GraphScratch& operator=(const GraphScratch&) = delete;
+
+  // From now on, until end(), the stream takes its scratch memory here.
+  void join(Stream& stream);
+  void leave(const Stream& stream) noexcept;
+  // For Stream's functions of the same names, while it captures. Throws Error{out_of_memory, cuda_failed}.
+  void* scratch(const Stream& stream, std::size_t bytes) { return part_of(stream).scratch.reserve(*backend_, bytes); }
+  void* zeros(const Stream& stream, std::size_t bytes) { return part_of(stream).zeros.reserve(*backend_, bytes); }
+
+  // The capture is over: all streams leave, and what has to be zeros is. Waits for the device.
+  void end(Stream& captured);
+
+ private:
+  // Work that was captured goes on using the block that it was given, so a block that is too small for later work
+  // stays.
+  struct Blocks {
+    std::vector<Buffer> blocks{};
+    void* reserve(Backend& backend, std::size_t bytes);
+  };
+  struct Part {
+    Stream* stream;  // null: has left
+    Blocks scratch{};
+    Blocks zeros{};
+  };
+
+  Part& part_of(const Stream& stream);
+
+  Backend* backend_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace ingot

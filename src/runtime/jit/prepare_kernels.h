@@ -1,0 +1,19 @@
+// Compiles and loads kernels before they are needed, and returns when all are there.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/runtime/jit/prepare_progress.h"
+
+namespace ingot {
+
+class KernelCache;
+
+// On the calling thread and on threads of its own (WarmUp). `progress` is called on the calling thread, after each
+// kernel. When all have been tried, throws the error of the first, in the list's order, that failed.
+void prepare_kernels(KernelCache& cache, const std::vector<KernelPass>& kernels,
+                     const std::function<void(const PrepareProgress&)>& progress);
+
+}  // namespace ingot

@@ -1,0 +1,15 @@
+// How far Context::prepare() is.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace ingot {
+
+struct PrepareProgress {
+  std::size_t done = 0;   // kernels that are ready, or failed
+  std::size_t total = 0;  // of all
+  std::string kernel{};   // the spec of the last one
+};
+
+}  // namespace ingot

@@ -1,0 +1,36 @@
+// Which kernels to try for a matmul, in order.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace ingot {
+
+// How many sizes the plans of one kind of matmul keep, at some 500 bytes each. A program that has seen so many, each
+// step with another number of tokens for instance, works further ones out again at each call (some microseconds).
+inline constexpr std::size_t kMostPlans = 65536;
+
+// A view of a plan that is kept, or a plan of its own.
+template <class Spec>
+class KernelOrder {
+ public:
+  explicit KernelOrder(std::span<const Spec> kept) : specs_(kept) {}
+  explicit KernelOrder(std::vector<Spec>&& own) : own_(std::move(own)), specs_(own_) {}
+  KernelOrder(KernelOrder&&) noexcept = default;  // a vector that moves keeps its elements where they are
+  KernelOrder& operator=(KernelOrder&&) noexcept = default;
+
+  operator std::span<const Spec>() const { return specs_; }  // NOLINT(google-explicit-constructor): it is one
+  auto begin() const { return specs_.begin(); }
+  auto end() const { return specs_.end(); }
+  std::size_t size() const { return specs_.size(); }
+  bool empty() const { return specs_.empty(); }
+  const Spec& operator[](std::size_t i) const { return specs_[i]; }
+
+ private:
+  std::vector<Spec> own_;
+  std::span<const Spec> specs_;
+};
+
+}  // namespace ingot
