@@ -256,55 +256,85 @@ Options tiny_options(std::int64_t micro_batches) {
   return options;
 }
 
+// A model on a dry run, with its steps from a graph.
+struct DryModel {
+  explicit DryModel(const ingot::LinearConfig& config, const Options& options, bool graph)
+      : of(options),
+        model(dry.backend(), stream, ops, of.shape, of.micro_batch(), config, 1),
+        loss(dry.backend(), ingot::Dtype::f32, 1, 1),
+        step(
+            stream, [this] { work(); }, [this] { return dry.backend().launches(); }, graph) {}
+
+  Batch batch() const {
+    return {.text = nullptr,
+            .places = 1,
+            .context = of.shape.context,
+            .size = of.micro_batch(),
+            .first = 0,
+            .total = of.batch,
+            .seed = nullptr};
+  }
+
+  void work() {
+    ++calls;
+    for (std::int64_t i = 0; i < of.micro_batches; ++i) {
+      model.forward_backward(batch(), {.sums = static_cast<float*>(loss.view().data), .accumulate = i > 0});
+    }
+    model.step_done();
+  }
+
+  Options of;
+  ingot::DryRun dry{ingot::gpu_named("h200")};
+  ingot::Stream stream{dry.backend()};
+  OpRunners ops;
+  Model model;
+  ingot::OwnedTensor loss;
+  training::GraphedStep step;
+  int calls = 0;
+};
+
 // Two steps as they are, then one capture and its replays; the kernels of a replay are counted.
 BOOST_AUTO_TEST_CASE(a_step_is_captured_once_and_replayed) {
-  ingot::DryRun dry(ingot::gpu_named("h200"));
-  ingot::Stream stream(dry.backend());
-  OpRunners ops;
-  Model model(dry.backend(), stream, ops, kShape, kBatch, ingot::rowwise(), 1);
-  const ingot::OwnedTensor loss(dry.backend(), ingot::Dtype::f32, 1, 1);
-  int calls = 0;
-  const auto work = [&] {
-    ++calls;
-    model.forward_backward({.text = nullptr,
-                            .places = 1,
-                            .context = kShape.context,
-                            .size = kBatch,
-                            .first = 0,
-                            .total = kBatch,
-                            .seed = nullptr},
-                           {.sums = static_cast<float*>(loss.view().data)});
-    model.step_done();
-  };
-  const auto launches = [&] { return dry.backend().launches(); };
-  training::GraphedStep graphed(stream, work, launches, true);
-  graphed.run();
+  DryModel graphed(ingot::rowwise(), tiny_options(1), true);
+  const auto launches = [&] { return graphed.dry.backend().launches(); };
+  graphed.step.run();
   const std::int64_t first = launches();
-  graphed.run();
+  graphed.step.run();
   const std::int64_t of_one = launches() - first;
   BOOST_TEST(of_one > 10);
-  for (int i = 0; i < 8; ++i) graphed.run();
-  BOOST_TEST(calls == 3);
-  BOOST_TEST(launches() + graphed.replayed_launches() == first + 9 * of_one);
+  for (int i = 0; i < 8; ++i) graphed.step.run();
+  BOOST_TEST(graphed.calls == 3);
+  BOOST_TEST(launches() + graphed.step.replayed_launches() == first + 9 * of_one);
 
-  training::GraphedStep plain(stream, work, launches, false);
-  for (int i = 0; i < 8; ++i) plain.run();
-  BOOST_TEST(calls == 11);
-  BOOST_TEST(plain.replayed_launches() == 0);
+  DryModel plain(ingot::rowwise(), tiny_options(1), false);
+  for (int i = 0; i < 10; ++i) plain.step.run();
+  BOOST_TEST(plain.calls == 10);
+  BOOST_TEST(plain.step.replayed_launches() == 0);
 }
 
-// A GPU's whole step, with its optimizer's micro-batches, asks for nothing that was not found ahead.
-BOOST_AUTO_TEST_CASE(what_is_prepared_is_what_a_step_asks_for) {
+// A GPU's steps, with their micro-batches and from a graph, ask for no kernel that was not found ahead.
+BOOST_AUTO_TEST_CASE(what_is_prepared_is_what_steps_ask_for) {
   for (const std::int64_t micro_batches : {1, 3}) {
+    const Options options = tiny_options(micro_batches);
     for (const ingot::Recipe& recipe : ingot::recipes()) {
-      const Options options = tiny_options(micro_batches);
-      const ingot::LinearConfig configs[] = {ingot::high_precision(), recipe.config};
-      const ingot::Recording prepared = recording_of(options, configs, ingot::gpu_named("h200"));
-      BOOST_TEST(!prepared.kernels().empty(), recipe.name);
-      const bool accumulates = std::ranges::any_of(prepared.matmuls(), [](const ingot::MatmulCall& call) {
-        return print(call).find("c=f32") != std::string::npos;
-      });
-      BOOST_TEST(accumulates == (micro_batches > 1), recipe.name);
+      BOOST_TEST_CONTEXT(recipe.name << ", " << micro_batches << " micro-batches") {
+        const ingot::LinearConfig configs[] = {recipe.config};
+        const ingot::Recording prepared = recording_of(options, configs, ingot::gpu_named("h200"));
+        DryModel trained(recipe.config, options, true);
+        for (int i = 0; i < 4; ++i) trained.step.run();
+        trained.model.weights_changed();
+        trained.model.forward(trained.batch(), {.sums = static_cast<float*>(trained.loss.view().data)});
+        const ingot::Recording asked = trained.dry.recording();
+        BOOST_TEST(asked.kernels().size() > 5U);
+        for (const ingot::KernelSpec& spec : asked.kernels()) {
+          const bool found = std::ranges::find(prepared.kernels(), spec) != prepared.kernels().end();
+          BOOST_TEST(found, print(spec));
+        }
+        const auto accumulates = [](const ingot::MatmulCall& call) {
+          return print(call).find("c=f32") != std::string::npos;
+        };
+        BOOST_TEST(std::ranges::any_of(prepared.matmuls(), accumulates) == (micro_batches > 1));
+      }
     }
   }
 }
