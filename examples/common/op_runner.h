@@ -34,10 +34,12 @@ class OpRunner {
   // With `overlapping`, a kernel may begin before the previous one has ended (LaunchShape::overlapping).
   OpRunner(ingot::Context& context, ingot::Stream& stream, const Ops& ops, bool overlapping = false)
       : context_(&context), stream_(&stream), ops_(ops), overlapping_(overlapping) {}
+  // Runs nothing: for a dry run of what launches the operations (ingot/runtime/dry_run.h).
+  explicit OpRunner(const Ops& ops) : ops_(ops) {}
 
   template <class Op>
   void run(const Op& op) {
-    if (op.rows() == 0) return;
+    if (op.rows() == 0 || context_ == nullptr) return;
     if (context_->device().type == ingot::DeviceType::cpu) {
       parallel_for(op.rows(), [&op](std::int64_t row) { op(OneLane{}, row); });
       return;
@@ -52,10 +54,10 @@ class OpRunner {
  private:
   const ingot::Kernel& kernel(const char* op_name);
 
-  ingot::Context* context_;
-  ingot::Stream* stream_;
+  ingot::Context* context_ = nullptr;
+  ingot::Stream* stream_ = nullptr;
   Ops ops_;
-  bool overlapping_;
+  bool overlapping_ = false;
   std::map<std::string_view, const ingot::Kernel*> kernels_;
   std::int64_t launches_ = 0;
 };

@@ -24,7 +24,7 @@ namespace {
 using ingot::Error;
 using ingot::ErrorCode;
 
-constexpr std::array<char, 8> kMagic{'I', 'N', 'G', 'O', 'T', 'L', 'M', '2'};
+constexpr std::array<char, 8> kMagic{'I', 'N', 'G', 'O', 'T', 'L', 'M', '3'};
 
 // JSON has no NaN: it is written as null.
 std::string to_json(const Progress& progress, const std::string& scales) {
@@ -122,6 +122,13 @@ File open_checkpoint(const std::filesystem::path& path, std::uint64_t payload) {
             .header = {},
             .payload = {}};
   const std::string_view all = file.all;
+  for (const std::string_view older : {"INGOTLM1", "INGOTLM2"}) {
+    if (!all.starts_with(older)) continue;
+    throw Error(ErrorCode::invalid_argument, path.string(),
+                fmt::format("was written by an older train_lm (format {}; this is 3): go on with that one, or train "
+                            "without --resume",
+                            older.back()));
+  }
   if (all.size() < 24 || std::memcmp(all.data(), kMagic.data(), kMagic.size()) != 0) {
     throw damaged(path, "not a checkpoint");
   }

@@ -1,10 +1,12 @@
 // The state of a run on disk. A new file is written beside the old one and renamed over it when it is complete, so that
 // a kill -9 leaves the old file or the new one, never half a file.
 //
-//   file     := magic "INGOTLM2" header_bytes:u64 header(JSON) checksum:u64 payload
+//   file     := magic "INGOTLM3" header_bytes:u64 header(JSON) checksum:u64 payload
 //   header   := the progress, and the delayed scales of the model in training
 //   payload  := for each parameter of the model in training: values, first moment, second moment (f32)
 //   checksum := XXH3-64 of header and payload
+//
+// Format 2 had biases, which the model has no more.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +44,8 @@ struct RunSize {
 };
 
 // Reads only the header: which model was in training, and how far it was. Throws ingot::Error{not_found} if there is no
-// file, ingot::Error{io_failed} if it is damaged, ingot::Error{invalid_argument} if it belongs to another run. There is
-// at least one history, and all but the last are of all steps.
+// file, ingot::Error{io_failed} if it is damaged, ingot::Error{invalid_argument} if it belongs to another run or
+// an older train_lm wrote it. There is at least one history, and all but the last are of all steps.
 Progress read_progress(const std::filesystem::path& file, const std::string& fingerprint, const RunSize& run);
 // Reads the payload into a model of the same shape.
 void read_model(const std::filesystem::path& file, Model& model, ingot::Backend& backend, ingot::Stream& stream);

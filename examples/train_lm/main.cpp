@@ -2,18 +2,16 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <vector>
 
-#include "ingot/codegen/kernel_spec.h"
-#include "ingot/nn/recipes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/standard_output.h"
 #include "op_runner.h"
 #include "options.h"
+#include "prepare.h"
 #include "report.h"
 #include "text.h"
 #include "trainer.h"
@@ -26,30 +24,6 @@ ingot::ContextOptions context_options(const Options& options) {
   using Where = ingot::ContextOptions::Where;
   if (options.device != "auto") result.where = options.device == "cpu" ? Where::cpu : Where::cuda;
   return result;
-}
-
-// Compiles the kernels that training on a GPU launches, unless the store has them. On a GPU this keeps the compiler out
-// of the first step; on a machine without one it fills the store for a machine that has a GPU.
-void warm_up(ingot::Context& context, const ingot::LinearConfig& config) {
-  if (context.compiler() == nullptr) return;
-  using ingot::Dtype;
-  std::vector<ingot::KernelSpec> specs{ingot::ColumnSumSpec{.in = Dtype::bf16, .out = Dtype::bf16}};
-  const auto add = [&](const ingot::TensorCasts& casts, bool sums) {
-    if (!casts.codes && !casts.transposed) return;
-    ingot::CastSpec spec = cast_spec(casts, Dtype::bf16);
-    if (sums && spec.transposed) spec.sum = Dtype::bf16;  // the gradient of the bias
-    if (std::ranges::find(specs, ingot::KernelSpec(spec)) == specs.end()) specs.emplace_back(spec);
-  };
-  add(input_casts(config), false);
-  add(weight_casts(config), false);
-  const bool folds = config.input == ingot::OtherCodes::folded || config.weight == ingot::OtherCodes::folded;
-  if (!folds) add(grad_output_casts(config), true);
-  if (config.output.a && config.output.a->scaling == ingot::Scaling::delayed) {
-    specs.emplace_back(ingot::AmaxSpec{.in = Dtype::bf16});
-    specs.emplace_back(ingot::AmaxHistorySpec{});
-  }
-  context.cache().warm(specs, context.cache().target(), 0);
-  for (const std::string_view op : all_op_names()) context.cache().compiled(source_of(op), context.cache().target());
 }
 
 int run(int argc, char** argv) {
@@ -71,11 +45,13 @@ int run(int argc, char** argv) {
              static_cast<double>(options.shape.parameters()) / 1e6, options.steps, options.batch);
   std::fflush(stdout);  // before the progress, which goes to stderr
   std::filesystem::create_directories(options.out);
-  warm_up(context, ingot::recipe(options.recipe));
-
-  Trainer trainer(context, options, text);
   std::vector<std::string> names{"bf16", "fp8"};
   if (!options.only.empty()) names = {options.only};
+  std::vector<ingot::LinearConfig> configs;
+  for (const std::string& name : names) configs.push_back(config_of(options, name));
+  prepare(context, options, configs);
+
+  Trainer trainer(context, options, text);
   const std::vector<History> histories = trainer.train(names);
 
   const ingot::KernelCache::Stats stats = context.cache().stats();
@@ -85,6 +61,8 @@ int run(int argc, char** argv) {
                 .device = info.device_name,
                 .target = ingot::print(info.target),
                 .recipe = options.recipe,
+                .seed = options.seed,
+                .settings = settings(options),
                 .kernels = {.compiled = stats.compiled,
                             .loaded = stats.loaded,
                             .launched = context.backend().launches() + trainer.launches()}};

@@ -2,16 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 namespace train_lm {
 namespace {
-
-ingot::LinearOptions named(ingot::LinearOptions options, const char* layer) {
-  options.name += layer;
-  return options;
-}
 
 using ingot::Dtype;
 using ingot::OwnedTensor;
@@ -27,213 +23,173 @@ constexpr std::int64_t kBytes = 256;
 // The embedding gradient is summed in this many parts, enough to fill a GPU.
 std::int64_t embedding_parts(std::int64_t batch) { return std::min<std::int64_t>(1024, (batch + 7) / 8); }
 
+// The options of a block's layer with an expression behind it.
+ingot::LinearOptions layer_options(ingot::LinearOptions options, const char* layer, const char* epilogue) {
+  options.name += layer;
+  options.fusion.epilogue = ingot::parse_pointwise(epilogue);
+  return options;
+}
+
+ingot::NormLinearShape normed(std::int64_t in, std::int64_t out) {
+  return {.linear = {.in_features = in, .out_features = out}, .affine = false};
+}
+
 }  // namespace
 
-Parameter::Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t cols)
-    : values(backend, Dtype::f32, rows, cols),
-      first_moment(backend, Dtype::f32, rows, cols),
-      second_moment(backend, Dtype::f32, rows, cols),
-      working(backend, Dtype::bf16, rows, cols),
-      grad(backend, Dtype::bf16, rows, cols),
-      count(rows * cols) {}
-
-// ---- Layers ------------------------------------------------------------------------------------------------------
-
-Model::Linear::Linear(ingot::Backend& backend, ingot::LinearShape shape, const ingot::LinearConfig& config,
-                      ingot::LinearOptions options)
-    : layer(backend, shape, config, std::move(options)),
-      weight(backend, shape.out_features, shape.in_features),
-      bias(backend, 1, shape.out_features) {}
-
-void Model::Linear::forward(const ingot::Tensor& input, const ingot::Tensor& output, ingot::Stream& stream) {
-  layer.forward({.input = input, .weight = weight.working, .bias = bias.working, .output = output}, stream);
-}
-
-void Model::Linear::backward(const ingot::Tensor& grad_output, const ingot::Tensor& grad_input, ingot::Stream& stream) {
-  layer.backward(
-      {.grad_output = grad_output, .grad_input = grad_input, .grad_weight = weight.grad, .grad_bias = bias.grad},
-      stream);
-}
+// ---- Layers ---------------------------------------------------------------------------------------------------------
 
 Model::Block::Block(ingot::Backend& backend, const ModelShape& shape, std::int64_t batch,
-                    const ingot::LinearConfig& config, const ingot::LinearOptions& options)
-    : first(backend, {.in_features = shape.width(), .out_features = shape.hidden, .bias = true}, config,
-            named(options, ".first")),
-      second(backend, {.in_features = shape.hidden, .out_features = shape.width(), .bias = true}, config,
-             named(options, ".second")),
-      normed{OwnedTensor(backend, Dtype::bf16, batch, shape.width()), OwnedTensor(backend, Dtype::f32, 1, batch)},
+                    const ingot::LinearConfig& config, const ingot::LinearOptions& options,
+                    ingot::NormWorkspace& workspace)
+    : first(backend, normed(shape.width(), shape.hidden), config, layer_options(options, ".first", "silu(x)"),
+            &workspace),
+      second(backend, {.in_features = shape.hidden, .out_features = shape.width()}, config,
+             layer_options(options, ".second", "x + residual")),
+      first_weight(backend, shape.hidden, shape.width()),
+      second_weight(backend, shape.width(), shape.hidden),
       hidden(backend, Dtype::bf16, batch, shape.hidden),
-      activated(backend, Dtype::bf16, batch, shape.hidden) {}
+      x(backend, Dtype::bf16, batch, shape.width()) {}
 
-// ---- Construction ------------------------------------------------------------------------------------------------
-
-Model::Model(ingot::Context& context, ingot::Stream& stream, OpRunner& ops, const ModelShape& shape, std::int64_t batch,
-             const ingot::LinearConfig& config, std::uint64_t seed)
+Model::Model(ingot::Backend& backend, ingot::Stream& stream, OpRunners& ops, const ModelShape& shape,
+             std::int64_t batch, const ingot::LinearConfig& config, std::uint64_t seed)
     : stream_(&stream),
       ops_(&ops),
       shape_(shape),
       batch_(batch),
-      delayed_(context.backend()),
-      embedding_(context.backend(), kBytes, shape.embedding),
-      head_(context.backend(), {.in_features = shape.width(), .out_features = kBytes, .bias = true},
-            ingot::high_precision(), {.name = "head", .workspace = &workspace_}),
-      x_(context.backend(), Dtype::bf16, batch, shape.width()),
-      delta_(context.backend(), Dtype::bf16, batch, shape.width()),
-      last_normed_{OwnedTensor(context.backend(), Dtype::bf16, batch, shape.width()),
-                   OwnedTensor(context.backend(), Dtype::f32, 1, batch)},
-      logits_(context.backend(), Dtype::bf16, batch, kBytes),
-      grad_logits_(context.backend(), Dtype::bf16, batch, kBytes),
-      row_losses_(context.backend(), Dtype::f32, 1, batch),
-      grad_x_(context.backend(), Dtype::bf16, batch, shape.width()),
-      grad_normed_(context.backend(), Dtype::bf16, batch, shape.width()),
-      grad_activated_(context.backend(), Dtype::bf16, batch, shape.hidden),
+      delayed_(backend),
+      embedding_(backend, kBytes, shape.embedding),
+      head_(backend, normed(shape.width(), kBytes), ingot::high_precision(), {.name = "head", .workspace = &workspace_},
+            &norm_workspace_),
+      head_weight_(backend, kBytes, shape.width()),
+      loss_(backend, batch),
+      x_(backend, Dtype::bf16, batch, shape.width()),
+      logits_(backend, Dtype::bf16, batch, kBytes),
+      grad_logits_(backend, Dtype::bf16, batch, kBytes),
+      targets_(backend, static_cast<std::size_t>(batch) * sizeof(u32)),
+      grad_x_(backend, Dtype::bf16, batch, shape.width()),
+      grad_branch_(backend, Dtype::bf16, batch, shape.width()),
+      grad_hidden_(backend, Dtype::bf16, batch, shape.hidden),
       embedding_parts_(embedding_parts(batch)),
-      embedding_tables_(context.backend(), Dtype::f32, embedding_parts_, kBytes * shape.embedding) {
+      embedding_tables_(backend, Dtype::f32, embedding_parts_, kBytes * shape.embedding) {
   for (std::int64_t i = 0; i < shape.blocks; ++i) {
     const ingot::LinearOptions options{
         .name = fmt::format("blocks.{}", i), .delayed = &delayed_, .workspace = &workspace_};
-    blocks_.push_back(std::make_unique<Block>(context.backend(), shape, batch, config, options));
+    blocks_.push_back(std::make_unique<Block>(backend, shape, batch, config, options, norm_workspace_));
   }
-  const auto width = static_cast<double>(shape.width());
-  const auto hidden = static_cast<double>(shape.hidden);
-  std::uint64_t stream_of_numbers = hash_of(seed);
-  init(embedding_, 1.0, ++stream_of_numbers);
-  for (const auto& block : blocks_) {
-    init(block->first.weight, 1.0 / std::sqrt(width), ++stream_of_numbers);
-    init(block->first.bias, 0.0, 0);
-    // Each block adds to the residual: all together should add about as much as it starts with.
-    init(block->second.weight, 1.0 / std::sqrt(hidden * 2.0 * static_cast<double>(shape.blocks)), ++stream_of_numbers);
-    init(block->second.bias, 0.0, 0);
-  }
-  init(head_.weight, 0.1 / std::sqrt(width), ++stream_of_numbers);
-  init(head_.bias, 0.0, 0);
+  init(seed);
 }
 
-void Model::init(Parameter& parameter, double deviation, std::uint64_t seed) {
-  const auto bytes = static_cast<std::size_t>(parameter.count) * sizeof(float);
-  ingot::Backend& backend = stream_->backend();
-  backend.fill_zero(parameter.first_moment.view().data, bytes, *stream_);
-  backend.fill_zero(parameter.second_moment.view().data, bytes, *stream_);
-  ops_->run(InitNormal{.values = floats(parameter.values),
-                       .working = halves(parameter.working),
-                       .count = parameter.count,
-                       .deviation = static_cast<float>(deviation),
-                       .seed = seed});
+void Model::init(std::uint64_t seed) {
+  const auto width = static_cast<double>(shape_.width());
+  const auto hidden = static_cast<double>(shape_.hidden);
+  // Each block adds to the residual: all together add about as much as it starts with, however many they are (GPT-2's
+  // 1 / sqrt(layers on the residual)).
+  const double branch = 1.0 / std::sqrt(2.0 * static_cast<double>(shape_.blocks));
+  std::uint64_t numbers = hash_of(seed);
+  const auto init_one = [&](Parameter& parameter, double deviation) {
+    parameter.init(ops_->training, *stream_, deviation, ++numbers);
+  };
+  init_one(embedding_, 1.0);
+  for (const auto& block : blocks_) {
+    init_one(block->first_weight, 1.0 / std::sqrt(width));
+    init_one(block->second_weight, branch / std::sqrt(hidden));
+  }
+  init_one(head_weight_, 0.1 / std::sqrt(width));
 }
 
 std::vector<Parameter*> Model::parameters() {
   std::vector<Parameter*> all{&embedding_};
   for (const auto& block : blocks_) {
-    for (Linear* linear : {&block->first, &block->second}) {
-      all.push_back(&linear->weight);
-      all.push_back(&linear->bias);
-    }
+    all.push_back(&block->first_weight);
+    all.push_back(&block->second_weight);
   }
-  all.push_back(&head_.weight);
-  all.push_back(&head_.bias);
+  all.push_back(&head_weight_);
   return all;
 }
 
+void Model::weights_changed() {
+  for (const auto& block : blocks_) {
+    block->first.weight_changed();
+    block->second.weight_changed();
+  }
+  head_.weight_changed();
+}
+
 void Model::values_changed() {
-  for (const Parameter* parameter : parameters()) {
-    ops_->run(ToWorking{
-        .values = floats(parameter->values), .working = halves(parameter->working), .count = parameter->count});
+  for (const Parameter* parameter : parameters()) parameter->values_changed(ops_->training);
+  weights_changed();
+}
+
+// ---- One step -------------------------------------------------------------------------------------------------------
+
+void Model::forward(const Batch& batch, const LossPlace& loss) { run_forward(batch, loss, false); }
+
+void Model::run_forward(const Batch& batch, const LossPlace& loss, bool with_grad) {
+  ops_->model.run(Targets{.batch = batch, .targets = static_cast<u32*>(targets_.data())});
+  ops_->model.run(
+      Embed{.batch = batch, .table = halves(embedding_.working), .dims = shape_.embedding, .x = halves(x_)});
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    Block& block = *blocks_[i];
+    const OwnedTensor& x = input_of(i);
+    block.first.forward({.input = x, .weight = block.first_weight.working, .output = block.hidden}, *stream_);
+    block.second.forward({.input = block.hidden,
+                          .weight = block.second_weight.working,
+                          .output = block.x,
+                          .epilogue_inputs = {x.view()}},
+                         *stream_);
   }
-  for (const auto& block : blocks_) {
-    block->first.layer.weight_changed();
-    block->second.layer.weight_changed();
-  }
+  head_.forward({.input = input_of(blocks_.size()), .weight = head_weight_.working, .output = logits_}, *stream_);
+  loss_.run(ops_->training, {.logits = logits_,
+                             .targets = static_cast<const u32*>(targets_.data()),
+                             .grad = with_grad ? grad_logits_.view() : ingot::Tensor{},
+                             .batch = batch.total,
+                             .sums = loss.sums,
+                             .now = loss.now,
+                             .accumulate = loss.accumulate});
 }
 
-// ---- One step ----------------------------------------------------------------------------------------------------
-
-void Model::add_norm(const OwnedTensor* delta, Normed& out) {
-  ops_->run(AddNorm{.x = halves(x_),
-                    .delta = delta != nullptr ? halves(*delta) : nullptr,
-                    .normed = halves(out.values),
-                    .inverse_rms = floats(out.inverse_rms),
-                    .count = batch_,
-                    .width = shape_.width()});
-}
-
-void Model::norm_backward(const Normed& normed, bool accumulate) {
-  ops_->run(NormBackward{.normed = halves(normed.values),
-                         .inverse_rms = floats(normed.inverse_rms),
-                         .grad_normed = halves(grad_normed_),
-                         .grad_x = halves(grad_x_),
-                         .count = batch_,
-                         .width = shape_.width(),
-                         .accumulate = accumulate});
-}
-
-void Model::forward(const Batch& batch, float* loss) { run_forward(batch, loss, false); }
-
-void Model::run_forward(const Batch& batch, float* loss, bool with_grad) {
-  ops_->run(Embed{.batch = batch, .table = halves(embedding_.working), .dims = shape_.embedding, .x = halves(x_)});
-  const OwnedTensor* delta = nullptr;
-  for (const auto& block : blocks_) {
-    add_norm(delta, block->normed);
-    block->first.forward(block->normed.values, block->hidden, *stream_);
-    ops_->run(Silu{.x = halves(block->hidden), .y = halves(block->activated), .count = batch_ * shape_.hidden});
-    block->second.forward(block->activated, delta_, *stream_);
-    delta = &delta_;
-  }
-  add_norm(delta, last_normed_);
-  head_.forward(last_normed_.values, logits_, *stream_);
-  ops_->run(CrossEntropy{.batch = batch,
-                         .logits = halves(logits_),
-                         .grad = with_grad ? halves(grad_logits_) : nullptr,
-                         .loss = floats(row_losses_)});
-  ops_->run(Mean{.values = floats(row_losses_), .count = batch_, .mean = loss});
-}
-
-void Model::forward_backward(const Batch& batch, float* loss) {
+void Model::forward_backward(const Batch& batch, const LossPlace& loss) {
   run_forward(batch, loss, true);
-
-  head_.backward(grad_logits_, grad_normed_, *stream_);
-  norm_backward(last_normed_, false);
-  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
-    // The block's output was added to x, so its gradient is x's; what comes back through the block is added to it.
-    (*block)->second.backward(grad_x_, grad_activated_, *stream_);
-    ops_->run(
-        SiluBackward{.x = halves((*block)->hidden), .grad = halves(grad_activated_), .count = batch_ * shape_.hidden});
-    (*block)->first.backward(grad_activated_, grad_normed_, *stream_);
-    norm_backward((*block)->normed, true);
-  }
-  const std::int64_t table = kBytes * shape_.embedding;
-  ops_->run(EmbedBackward{.batch = batch,
-                          .grad_x = halves(grad_x_),
-                          .dims = shape_.embedding,
-                          .parts = embedding_parts_,
-                          .tables = floats(embedding_tables_)});
-  ops_->run(SumTables{
-      .tables = floats(embedding_tables_), .parts = embedding_parts_, .count = table, .sum = halves(embedding_.grad)});
+  run_backward(batch, loss.accumulate);
 }
 
-void Model::update(const OptimizerStep& step) {
-  constexpr double kBeta1 = 0.9;
-  constexpr double kBeta2 = 0.95;
-  const auto number = static_cast<double>(step.number);
-  for (const Parameter* parameter : parameters()) {
-    const bool is_matrix = parameter->values.view().rows > 1;
-    ops_->run(AdamW{.values = floats(parameter->values),
-                    .first_moment = floats(parameter->first_moment),
-                    .second_moment = floats(parameter->second_moment),
-                    .grad = halves(parameter->grad),
-                    .working = halves(parameter->working),
-                    .count = parameter->count,
-                    .learning_rate = static_cast<float>(step.learning_rate),
-                    .beta1 = static_cast<float>(kBeta1),
-                    .beta2 = static_cast<float>(kBeta2),
-                    .epsilon = 1e-8F,
-                    .weight_decay = is_matrix ? static_cast<float>(step.weight_decay) : 0.0F,
-                    .correction1 = static_cast<float>(1.0 / (1.0 - std::pow(kBeta1, number))),
-                    .correction2 = static_cast<float>(1.0 / (1.0 - std::pow(kBeta2, number)))});
+void Model::run_backward(const Batch& batch, bool accumulate) {
+  head_.backward(
+      {.grad_output = grad_logits_, .grad_input = grad_x_, .grad_weight = head_weight_.grad, .accumulate = accumulate},
+      *stream_);
+  for (auto at = blocks_.rbegin(); at != blocks_.rend(); ++at) {
+    // The block's output is x plus its branch, so its gradient is x's; what comes back through the branch is added.
+    Block& block = **at;
+    block.second.backward({.grad_output = grad_x_,
+                           .grad_input = grad_hidden_,
+                           .grad_weight = block.second_weight.grad,
+                           .accumulate = accumulate},
+                          *stream_);
+    block.first.backward({.grad_output = grad_hidden_,
+                          .grad_input = grad_branch_,
+                          .grad_weight = block.first_weight.grad,
+                          .accumulate = accumulate},
+                         *stream_);
+    ops_->model.run(AddTo{.values = halves(grad_branch_), .sum = halves(grad_x_), .count = batch_ * shape_.width()});
   }
-  for (const auto& block : blocks_) {
-    block->first.layer.weight_changed();
-    block->second.layer.weight_changed();
-  }
+  embed_backward(batch, accumulate);
+}
+
+void Model::embed_backward(const Batch& batch, bool accumulate) {
+  ops_->model.run(EmbedBackward{.batch = batch,
+                                .grad_x = halves(grad_x_),
+                                .dims = shape_.embedding,
+                                .parts = embedding_parts_,
+                                .tables = floats(embedding_tables_)});
+  ops_->model.run(SumTables{.tables = floats(embedding_tables_),
+                            .parts = embedding_parts_,
+                            .count = kBytes * shape_.embedding,
+                            .accumulate = accumulate,
+                            .sum = floats(embedding_.grad)});
+}
+
+void Model::step_done() {
+  weights_changed();
   delayed_.sync_amax_history(*stream_);
 }
 

@@ -4,98 +4,92 @@
 //   x = x + linear2(silu(linear1(rmsnorm(x))))                       for each block
 //   logits = head(rmsnorm(x))                                        [batch, 256]
 //
-// The blocks' linear layers compute as `config` says, the head in bf16. Weights are bf16 copies of f32 values that
-// AdamW updates.
+// Each block is an RMSNormLinear, whose epilogue is silu, and a Float8Linear, whose epilogue adds x. They compute as
+// `config` says, the head in bf16. Weights are bf16 copies of f32 values that AdamW updates; their gradients are f32
+// and are accumulated over micro-batches within the GEMMs.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
+#include "ingot/nn/norm_linear.h"
 #include "op_runner.h"
 #include "options.h"
+#include "training/loss.h"
+#include "training/optimizer.h"
 
 namespace train_lm {
 
-// A weight, a bias or the embedding table.
-struct Parameter {
-  Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t cols);
+using training::Parameter;
 
-  ingot::OwnedTensor values, first_moment, second_moment;  // f32
-  ingot::OwnedTensor working, grad;                        // bf16
-  std::int64_t count;
-};
-
-struct OptimizerStep {
-  std::int64_t number;  // starts at 1
-  double learning_rate;
-  double weight_decay;
+// Where the loss of a batch goes (training::LossTensors).
+struct LossPlace {
+  float* sums = nullptr;  // on the device
+  const training::StepValues* now = nullptr;
+  bool accumulate = false;  // a further micro-batch: loss and gradients are added
 };
 
 class Model {
  public:
-  Model(ingot::Context& context, ingot::Stream& stream, OpRunner& ops, const ModelShape& shape, std::int64_t batch,
+  // batch: rows of a micro-batch.
+  Model(ingot::Backend& backend, ingot::Stream& stream, OpRunners& ops, const ModelShape& shape, std::int64_t batch,
         const ingot::LinearConfig& config, std::uint64_t seed);
 
-  // Enqueues the forward pass, which writes the batch's mean loss to loss[0] (f32, on the device).
-  void forward(const Batch& batch, float* loss);
+  // Enqueues the forward pass, which writes the batch's mean loss.
+  void forward(const Batch& batch, const LossPlace& loss);
   // Enqueues forward(), then all gradients.
-  void forward_backward(const Batch& batch, float* loss);
-  void update(const OptimizerStep& step);
+  void forward_backward(const Batch& batch, const LossPlace& loss);
+  // After the optimizer: the weights have new values, and delayed scales take the step's maxima.
+  void step_done();
 
   std::vector<Parameter*> parameters();
+  // Tells the layers that the weights' memory has new values, which a replayed graph cannot.
+  void weights_changed();
   // Makes the working copies from the values, after a checkpoint was read.
   void values_changed();
   // The state of the layers' delayed scales, if there are any: part of a checkpoint.
   ingot::DelayedScaling& delayed_scaling() { return delayed_; }
 
  private:
-  struct Linear {
-    Linear(ingot::Backend& backend, ingot::LinearShape shape, const ingot::LinearConfig& config,
-           ingot::LinearOptions options);
-    void forward(const ingot::Tensor& input, const ingot::Tensor& output, ingot::Stream& stream);
-    void backward(const ingot::Tensor& grad_output, const ingot::Tensor& grad_input, ingot::Stream& stream);
-
-    ingot::Float8Linear layer;
-    Parameter weight, bias;
-  };
-  struct Normed {
-    ingot::OwnedTensor values;       // bf16 [batch, width]
-    ingot::OwnedTensor inverse_rms;  // f32 [batch]
-  };
   struct Block {
     Block(ingot::Backend& backend, const ModelShape& shape, std::int64_t batch, const ingot::LinearConfig& config,
-          const ingot::LinearOptions& options);
+          const ingot::LinearOptions& options, ingot::NormWorkspace& workspace);
 
-    Linear first, second;
-    Normed normed;
-    ingot::OwnedTensor hidden, activated;  // bf16 [batch, hidden]
+    ingot::RMSNormLinear first;
+    ingot::Float8Linear second;
+    Parameter first_weight, second_weight;
+    ingot::OwnedTensor hidden;  // bf16 [batch, hidden]
+    ingot::OwnedTensor x;       // bf16 [batch, width]: the block's output
   };
 
-  void init(Parameter& parameter, double deviation, std::uint64_t seed);
-  void run_forward(const Batch& batch, float* loss, bool with_grad);
-  void add_norm(const ingot::OwnedTensor* delta, Normed& out);
-  void norm_backward(const Normed& normed, bool accumulate);
+  void init(std::uint64_t seed);
+  const ingot::OwnedTensor& input_of(std::size_t block) const { return block == 0 ? x_ : blocks_[block - 1]->x; }
+  void run_forward(const Batch& batch, const LossPlace& loss, bool with_grad);
+  void run_backward(const Batch& batch, bool accumulate);
+  void embed_backward(const Batch& batch, bool accumulate);
 
   ingot::Stream* stream_;
-  OpRunner* ops_;
+  OpRunners* ops_;
   ModelShape shape_;
   std::int64_t batch_;
   ingot::Float8Workspace workspace_;
+  ingot::NormWorkspace norm_workspace_;
   ingot::DelayedScaling delayed_;
   Parameter embedding_;
   std::vector<std::unique_ptr<Block>> blocks_;
-  Linear head_;
+  ingot::RMSNormLinear head_;
+  Parameter head_weight_;
+  training::CrossEntropyLoss loss_;
 
-  ingot::OwnedTensor x_, delta_;  // bf16 [batch, width]
-  Normed last_normed_;
-  ingot::OwnedTensor logits_, grad_logits_;                   // bf16 [batch, 256]
-  ingot::OwnedTensor row_losses_;                             // f32 [batch]
-  ingot::OwnedTensor grad_x_, grad_normed_, grad_activated_;  // bf16
+  ingot::OwnedTensor x_;                     // bf16 [batch, width]: the embeddings
+  ingot::OwnedTensor logits_, grad_logits_;  // bf16 [batch, 256]
+  ingot::Buffer targets_;                    // u32 [batch]
+  ingot::OwnedTensor grad_x_, grad_branch_;  // bf16 [batch, width]
+  ingot::OwnedTensor grad_hidden_;           // bf16 [batch, hidden]
   std::int64_t embedding_parts_;
   ingot::OwnedTensor embedding_tables_;  // f32 [parts, 256 * embedding]
 };

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "ingot/nn/recipes.h"
@@ -44,10 +46,7 @@ void require(bool condition, const char* option, const std::string& rule) {
 
 }  // namespace
 
-std::int64_t ModelShape::parameters() const {
-  const std::int64_t block = 2 * width() * hidden + hidden + width();
-  return 256 * embedding + blocks * block + width() * 256 + 256;
-}
+std::int64_t ModelShape::parameters() const { return 256 * embedding + blocks * 2 * width() * hidden + width() * 256; }
 
 void add_options(CLI::App& app, Options& options) {
   // Limits that keep every size of the model far from overflowing 64 bits.
@@ -76,10 +75,23 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}));
   app.add_option("--batch", options.batch, "windows per step, each predicting one byte")->check(size);
   app.add_option("--steps", options.steps, "optimizer steps")->check(count);
-  app.add_option("--lr", options.learning_rate, "peak learning rate")->check(examples::number_in(1e-12, 1e3));
+  app.add_option("--lr", options.learning_rate, "peak learning rate (default: by size and blocks)")
+      ->check(examples::number_in(1e-12, 1e3));
+  app.add_option("--final-lr", options.final_rate, "learning rate at the end, as a share of the peak")
+      ->check(examples::number_in(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--warmup", options.warmup_steps, "steps of linear warm-up before the cosine")->check(count_or_none);
   app.add_option("--weight-decay", options.weight_decay, "AdamW's weight decay")
       ->check(examples::number_in(0.0, 1e3))
+      ->capture_default_str();
+  app.add_option("--clip", options.clip, "the most that the norm of all gradients may be, 0 for any")
+      ->check(examples::number_in(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--micro-batches", options.micro_batches, "parts of a step whose gradients are accumulated")
+      ->check(count)
+      ->capture_default_str();
+  app.add_option("--graph", options.graph, "auto, on or off: replay steps from a CUDA graph")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "seed of the weights and the batches")
       ->check(examples::seed())
@@ -100,24 +112,42 @@ void complete(Options& options, bool on_gpu) {
   fill(options.steps, {}, preset.steps);
   fill(options.warmup_steps, std::int64_t{-1}, preset.warmup_steps);
   fill(options.checkpoint_every, std::int64_t{-1}, preset.checkpoint_every);
-  fill(options.learning_rate, {}, preset.learning_rate);
+  // The preset's rate is for its blocks; the more there are, the more a step of all of them changes the output.
+  const double more_blocks = static_cast<double>(options.shape.blocks) / static_cast<double>(preset.shape.blocks);
+  fill(options.learning_rate, {}, preset.learning_rate / std::sqrt(std::max(1.0, more_blocks)));
 
   const ModelShape& shape = options.shape;
   require(shape.embedding % 8 == 0, "--embedding", fmt::format("is {}, but must be a multiple of 8", shape.embedding));
   require(shape.hidden % 8 == 0, "--hidden", fmt::format("is {}, but must be a multiple of 8", shape.hidden));
+  require(options.batch % options.micro_batches == 0, "--micro-batches",
+          fmt::format("is {}, but must divide the batch of {}", options.micro_batches, options.batch));
+  require(options.graph != "on" || on_gpu, "--graph", "is on, but the CPU has no graphs: leave it at auto");
   constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
   require(shape.width() <= kMaxWidth, "--context",
           fmt::format("x --embedding is {}, but the model may be at most {} wide", shape.width(), kMaxWidth));
 }
 
+std::vector<std::pair<std::string, double>> settings(const Options& options) {
+  const ModelShape& shape = options.shape;
+  return {
+      {"context", static_cast<double>(shape.context)}, {"embedding", static_cast<double>(shape.embedding)},
+      {"hidden", static_cast<double>(shape.hidden)},   {"blocks", static_cast<double>(shape.blocks)},
+      {"batch", static_cast<double>(options.batch)},   {"micro_batches", static_cast<double>(options.micro_batches)},
+      {"learning_rate", options.learning_rate},        {"warmup", static_cast<double>(options.warmup_steps)},
+      {"weight_decay", options.weight_decay},          {"clip", options.clip},
+      {"seed", static_cast<double>(options.seed)}};
+}
+
 std::string fingerprint(const Options& options, std::uint64_t text_digest, bool on_gpu) {
   const ModelShape& shape = options.shape;
   return fmt::format(
-      "text={:016x} context={} embedding={} hidden={} blocks={} batch={} steps={} lr={} warmup={} decay={} seed={} "
-      "only={} recipe={} device={}",
+      "text={:016x} context={} embedding={} hidden={} blocks={} batch={} steps={} lr={} final={} warmup={} decay={} "
+      "clip={} "
+      "micro={} seed={} only={} recipe={} device={}",
       text_digest, shape.context, shape.embedding, shape.hidden, shape.blocks, options.batch, options.steps,
-      options.learning_rate, options.warmup_steps, options.weight_decay, options.seed,
-      options.only.empty() ? "both" : options.only, options.recipe, on_gpu ? "cuda" : "cpu");
+      options.learning_rate, options.final_rate, options.warmup_steps, options.weight_decay, options.clip,
+      options.micro_batches, options.seed, options.only.empty() ? "both" : options.only, options.recipe,
+      on_gpu ? "cuda" : "cpu");
 }
 
 }  // namespace train_lm

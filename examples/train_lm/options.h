@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -33,16 +35,25 @@ struct Options {
   std::int64_t steps = 0;
   double learning_rate = 0;
   std::int64_t warmup_steps = -1;
+  double final_rate = 0.01;  // the learning rate at the end, as a share of the peak
   double weight_decay = 0.1;
+  double clip = 1.0;               // the most that the norm of all gradients may be; 0: any
+  std::int64_t micro_batches = 1;  // in which a step's gradients are accumulated
+  std::string graph = "auto";      // auto, on, off: steps from a CUDA graph
   std::uint64_t seed = 1;
   std::int64_t checkpoint_every = -1;  // steps; 0: never
   bool resume = false;
+
+  std::int64_t micro_batch() const { return batch / micro_batches; }
 };
 
 // Makes the command line's options write to `options`, which outlives the app.
 void add_options(CLI::App& app, Options& options);
 // Fills in the defaults, which depend on the device. Throws ingot::Error for values that make no sense.
 void complete(Options& options, bool on_gpu);
+
+// The numbers that summary.json tells of a run, beside the seed.
+std::vector<std::pair<std::string, double>> settings(const Options& options);
 
 // Everything that decides a run's numbers, as one line. A checkpoint belongs to exactly one fingerprint.
 std::string fingerprint(const Options& options, std::uint64_t text_digest, bool on_gpu);

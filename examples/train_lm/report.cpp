@@ -220,10 +220,12 @@ std::string json(const Report& report) {
                                 {"tokens_per_step", report.tokens_per_step},
                                 {"steps", steps_of(report)},
                                 {"recipe", report.recipe},
+                                {"seed", report.seed},
                                 {"kernels",
                                  {{"compiled", report.kernels.compiled},
                                   {"loaded", report.kernels.loaded},
                                   {"launched", report.kernels.launched}}}};
+  for (const auto& [name, value] : report.settings) result["settings"][name] = value;
   for (const NamedHistory& run : report.runs) {
     result["runs"][run.name] = {{"final_loss", final_loss(run.history)},
                                 {"validation_loss", run.history.validation_loss},

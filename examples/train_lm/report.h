@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint.h"
@@ -26,6 +27,9 @@ struct Report {
   std::string device;
   std::string target;  // the kernels' architecture
   std::string recipe;  // the FP8 model's
+  std::uint64_t seed = 0;
+  // What was trained, for those who compare runs: "blocks", "clip" ...
+  std::vector<std::pair<std::string, double>> settings{};
   KernelCounts kernels;
 };
 

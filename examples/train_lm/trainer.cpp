@@ -4,10 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <numbers>
-#include <optional>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -52,13 +49,19 @@ class ProgressLine {
 
 }  // namespace
 
-double learning_rate(const Options& options, std::int64_t step) {
-  if (step < options.warmup_steps) {
-    return options.learning_rate * static_cast<double>(step + 1) / static_cast<double>(options.warmup_steps);
-  }
-  const double part = static_cast<double>(step - options.warmup_steps) /
-                      static_cast<double>(std::max<std::int64_t>(1, options.steps - options.warmup_steps));
-  return options.learning_rate * (0.1 + 0.45 * (1.0 + std::cos(std::numbers::pi * part)));
+ingot::LinearConfig config_of(const Options& options, const std::string& name) {
+  return name == "fp8" ? ingot::recipe(options.recipe) : ingot::high_precision();
+}
+
+training::Schedule schedule(const Options& options) {
+  return {.peak = options.learning_rate,
+          .steps = options.steps,
+          .warmup_steps = options.warmup_steps,
+          .last = options.final_rate};
+}
+
+training::OptimizerOptions optimizer_options(const Options& options) {
+  return {.weight_decay = options.weight_decay, .clip = options.clip};
 }
 
 Trainer::Trainer(ingot::Context& context, const Options& options, const std::vector<std::uint8_t>& text)
@@ -70,7 +73,7 @@ Trainer::Trainer(ingot::Context& context, const Options& options, const std::vec
       text_(context.backend(), text.size()),
       text_bytes_(static_cast<std::int64_t>(text.size())),
       training_bytes_(text_bytes_ - text_bytes_ / 20),
-      losses_(context.backend(), ingot::Dtype::f32, 1, options.steps + kValidationBatches) {
+      losses_(context.backend(), ingot::Dtype::f32, 1, options.steps + 1) {
   const std::int64_t needed = 40 * (options.shape.context + 1);
   if (text_bytes_ < needed) {
     throw ingot::Error(
@@ -80,16 +83,35 @@ Trainer::Trainer(ingot::Context& context, const Options& options, const std::vec
   context.backend().copy_from_host(text_.data(), text.data(), text.size(), stream_);
 }
 
-Batch Trainer::batch(std::int64_t step, bool validation) const {
-  const auto* text = static_cast<const std::uint8_t*>(text_.data());
-  const std::int64_t first = validation ? training_bytes_ : 0;
-  const std::int64_t bytes = validation ? text_bytes_ - training_bytes_ : training_bytes_;
-  const std::uint64_t salt = validation ? 0x76616cU : 0;
-  return {.text = text + first,
-          .places = bytes - options_->shape.context,
+training::StepValues Trainer::step_values(std::int64_t step) const {
+  training::StepValues values{.step = step,
+                              .seed = hash_of(options_->seed) + static_cast<std::uint64_t>(step),
+                              .learning_rate = static_cast<float>(training::learning_rate(schedule(*options_), step)),
+                              .correction1 = 0,
+                              .correction2 = 0};
+  set_corrections(optimizer_options(*options_), values);
+  return values;
+}
+
+Batch Trainer::training_batch(std::int64_t micro_batch, const training::StepValues* now) const {
+  return {.text = static_cast<const std::uint8_t*>(text_.data()),
+          .places = training_bytes_ - options_->shape.context,
           .context = options_->shape.context,
-          .size = options_->batch,
-          .seed = hash_of(options_->seed ^ salt) + static_cast<std::uint64_t>(step)};
+          .size = options_->micro_batch(),
+          .first = micro_batch * options_->micro_batch(),
+          .total = options_->batch,
+          .seed = &now->seed};
+}
+
+// The same windows for every seed, so that the losses of runs compare.
+Batch Trainer::validation_batch(std::int64_t number) const {
+  return {.text = static_cast<const std::uint8_t*>(text_.data()) + training_bytes_,
+          .places = text_bytes_ - training_bytes_ - options_->shape.context,
+          .context = options_->shape.context,
+          .size = options_->micro_batch(),
+          .first = number * options_->micro_batch(),
+          .total = kValidationBatches * options_->batch,
+          .seed = nullptr};
 }
 
 std::vector<History> Trainer::train(const std::vector<std::string>& names) {
@@ -109,72 +131,118 @@ std::vector<History> Trainer::train(const std::vector<std::string>& names) {
   return progress.histories;
 }
 
-void Trainer::train_one(const std::string& name, Progress& progress, bool from_checkpoint) {
-  ingot::Backend& backend = context_->backend();
-  OpRunner ops(*context_, stream_);
-  const ingot::LinearConfig config = name == "fp8" ? ingot::recipe(options_->recipe) : ingot::high_precision();
-  Model model(*context_, stream_, ops, options_->shape, options_->batch, config, options_->seed);
-  if (from_checkpoint) read_model(checkpoint_file(), model, backend, stream_);
+struct Trainer::Run {
+  Run(Trainer& trainer, const ingot::LinearConfig& config)
+      : of(&trainer),
+        ops(*trainer.context_, trainer.stream_),
+        model(backend(), trainer.stream_, ops, options().shape, options().micro_batch(), config, options().seed),
+        optimizer(backend(), model.parameters(), optimizer_options(options())),
+        table(backend(), options().steps, [&trainer](std::int64_t number) { return trainer.step_values(number); }),
+        step(
+            trainer.stream_, [this] { work(); }, [this] { return backend().launches() + ops.launches(); },
+            options().graph != "off" && trainer.context_->device().type == ingot::DeviceType::cuda) {}
 
-  History& history = progress.histories.back();
-  auto read = static_cast<std::int64_t>(history.losses.size());
-  const std::int64_t start = read;
-  const std::int64_t show_every = std::max<std::int64_t>(1, options_->steps / 20);
-  ProgressLine line(name, options_->steps);
-  auto* losses = static_cast<float*>(losses_.view().data);
+  ingot::Backend& backend() const { return of->context_->backend(); }
+  const Options& options() const { return *of->options_; }
 
-  // The clock runs from clock_step on, not in the first steps.
-  const std::int64_t untimed = std::min(kUntimedSteps, options_->steps / 2);
-  std::optional<std::int64_t> clock_step;
-  Clock::time_point begin;
+  void train_step(std::int64_t number) {
+    table.prepare(number, of->stream_);
+    step.run();
+  }
+
+  void work() {
+    table.advance(ops.training);
+    for (std::int64_t i = 0; i < options().micro_batches; ++i) {
+      model.forward_backward(of->training_batch(i, table.now()),
+                             {.sums = of->losses(), .now = table.now(), .accumulate = i > 0});
+    }
+    optimizer.step(ops.training, table.now());
+    model.step_done();
+  }
+
+  Trainer* of;
+  OpRunners ops;
+  Model model;
+  training::AdamW optimizer;
+  training::StepTable table;
+  training::GraphedStep step;
+};
+
+struct Trainer::Meter {
+  Trainer* of;
+  History* history;
+  std::int64_t read;            // losses that the host has
+  bool runs = false;            // the clock
+  std::int64_t clock_step = 0;  // from which on its time is not yet in the history
+  Clock::time_point begin{};
+
+  void start_clock(std::int64_t step) {
+    of->context_->backend().synchronize(of->stream_);
+    runs = true;
+    clock_step = step;
+    begin = Clock::now();
+  }
+
   // Fetches the losses that the device has computed since the last call, and adds the time they took.
-  const auto collect = [&](std::int64_t done) {
-    history.losses.resize(static_cast<std::size_t>(done));
-    backend.copy_to_host(history.losses.data() + read, losses + read,
-                         static_cast<std::size_t>(done - read) * sizeof(float), stream_);
-    backend.synchronize(stream_);
+  void collect(std::int64_t done) {
+    ingot::Backend& backend = of->context_->backend();
+    history->losses.resize(static_cast<std::size_t>(done));
+    backend.copy_to_host(history->losses.data() + read, of->losses() + read,
+                         static_cast<std::size_t>(done - read) * sizeof(float), of->stream_);
+    backend.synchronize(of->stream_);
     read = done;
-    if (!clock_step) return;
-    history.seconds += seconds_since(begin);
-    history.timed_steps += done - *clock_step;
+    if (!runs) return;
+    history->seconds += seconds_since(begin);
+    history->timed_steps += done - clock_step;
     clock_step = done;
     begin = Clock::now();
-  };
+  }
+
+  double tokens_per_second(std::int64_t batch) const {
+    return history->seconds > 0 ? static_cast<double>(history->timed_steps * batch) / history->seconds : 0;
+  }
+};
+
+void Trainer::train_one(const std::string& name, Progress& progress, bool from_checkpoint) {
+  ingot::Backend& backend = context_->backend();
+  Run run(*this, config_of(*options_, name));
+  if (from_checkpoint) read_model(checkpoint_file(), run.model, backend, stream_);
+
+  History& history = progress.histories.back();
+  const auto start = static_cast<std::int64_t>(history.losses.size());
+  const std::int64_t show_every = std::max<std::int64_t>(1, options_->steps / 20);
+  // The clock runs from this step on, not in the first ones.
+  const std::int64_t clock_start = start + std::min(kUntimedSteps, options_->steps / 2);
+  ProgressLine line(name, options_->steps);
+  Meter meter{.of = this, .history = &history, .read = start};
 
   for (std::int64_t step = start; step < options_->steps; ++step) {
-    if (step == start + untimed) {
-      backend.synchronize(stream_);
-      clock_step = step;
-      begin = Clock::now();
-    }
-    model.forward_backward(batch(step, false), losses + step);
-    model.update(
-        {.number = step + 1, .learning_rate = learning_rate(*options_, step), .weight_decay = options_->weight_decay});
+    if (step == clock_start) meter.start_clock(step);
+    run.train_step(step);
     const std::int64_t done = step + 1;
     const bool is_last = done == options_->steps;
     const bool show = done % show_every == 0 || is_last;
     const bool save = options_->checkpoint_every > 0 && (done % options_->checkpoint_every == 0 || is_last);
-    if (show || save) collect(done);
-    if (show) {
-      line.show(done, history.losses.back(),
-                history.seconds > 0 ? static_cast<double>(history.timed_steps * options_->batch) / history.seconds : 0);
-    }
-    if (is_last) history.validation_loss = validate(model);
-    if (save) write_checkpoint(checkpoint_file(), progress, model, backend, stream_);
-    if (is_last || save) begin = Clock::now();
+    if (show || save) meter.collect(done);
+    if (show) line.show(done, history.losses.back(), meter.tokens_per_second(options_->batch));
+    if (is_last) history.validation_loss = validate(run.model);
+    if (save) write_checkpoint(checkpoint_file(), progress, run.model, backend, stream_);
+    if (is_last || save) meter.begin = Clock::now();
   }
-  launches_ += ops.launches();
+  launches_ += run.ops.launches() + run.step.replayed_launches();
 }
 
 double Trainer::validate(Model& model) {
-  auto* losses = static_cast<float*>(losses_.view().data) + options_->steps;
-  for (std::int64_t i = 0; i < kValidationBatches; ++i) model.forward(batch(i, true), losses + i);
-  std::vector<float> values(kValidationBatches);
-  context_->backend().copy_to_host(values.data(), losses, values.size() * sizeof(float), stream_);
+  model.weights_changed();
+  float* sum = losses() + options_->steps;
+  const std::int64_t batches = kValidationBatches * options_->micro_batches;
+  for (std::int64_t i = 0; i < batches; ++i) {
+    model.forward(validation_batch(i), {.sums = sum, .accumulate = i > 0});
+  }
+  float loss = 0;
+  context_->backend().copy_to_host(&loss, sum, sizeof(loss), stream_);
   context_->backend().synchronize(stream_);
-  double sum = 0;
-  for (const float value : values) sum += value;
-  return sum / static_cast<double>(kValidationBatches);
+  return loss;
 }
 
 }  // namespace train_lm

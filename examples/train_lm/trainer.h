@@ -8,11 +8,16 @@
 #include "checkpoint.h"
 #include "model.h"
 #include "options.h"
+#include "training/graphed_step.h"
+#include "training/schedule.h"
 
 namespace train_lm {
 
-// Linear warm-up, then a cosine decay to a tenth of the peak.
-double learning_rate(const Options& options, std::int64_t step);
+// The config of the model of that name: "bf16", or "fp8".
+ingot::LinearConfig config_of(const Options& options, const std::string& name);
+// The run's learning rates: linear warm-up, then a cosine.
+training::Schedule schedule(const Options& options);
+training::OptimizerOptions optimizer_options(const Options& options);
 
 class Trainer {
  public:
@@ -26,9 +31,17 @@ class Trainer {
   std::int64_t launches() const { return launches_; }
 
  private:
+  // One model with its optimizer and the work of its step.
+  struct Run;
+  // The clock of the training steps, and the losses that the device has computed.
+  struct Meter;
+
   void train_one(const std::string& name, Progress& progress, bool from_checkpoint);
-  Batch batch(std::int64_t step, bool validation) const;
+  training::StepValues step_values(std::int64_t step) const;
+  Batch training_batch(std::int64_t micro_batch, const training::StepValues* now) const;
+  Batch validation_batch(std::int64_t number) const;
   double validate(Model& model);
+  float* losses() const { return static_cast<float*>(losses_.view().data); }
   std::filesystem::path checkpoint_file() const { return options_->out / "checkpoint"; }
 
   ingot::Context* context_;
@@ -38,7 +51,7 @@ class Trainer {
   ingot::Buffer text_;
   std::int64_t text_bytes_;
   std::int64_t training_bytes_;  // the rest is for validation
-  ingot::OwnedTensor losses_;    // f32 [steps], on the device
+  ingot::OwnedTensor losses_;    // f32 [steps + 1], on the device; the last is validation's
   std::int64_t launches_ = 0;
 };
 

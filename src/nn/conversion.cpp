@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -29,6 +31,25 @@ void collect(const ModuleDescription& module, const std::string& name, std::vect
   for (const ModuleDescription& child : module.children()) {
     if (child.name().empty()) refuse(name.empty() ? "model description" : name, "has a child without a name");
     collect(child, name.empty() ? child.name() : fmt::format("{}.{}", name, child.name()), layers);
+  }
+}
+
+// Why this gain does not suffice; empty if it does.
+std::string too_little(const LinearGain& gain, double least) {
+  if (!gain.is_known()) return gain.note;
+  if (gain.gain() >= least) return {};
+  std::string reason = fmt::format("expected to be {:.2f} times as fast, but {:.2f} is required", gain.gain(), least);
+  if (gain.basis == GainBasis::extrapolated) reason += fmt::format(" ({})", gain.note);
+  return reason;
+}
+
+std::string gain_text(const std::optional<LinearGain>& gain) {
+  if (!gain) return "-";
+  switch (gain->basis) {
+    case GainBasis::bound: return "<=1";
+    case GainBasis::unknown: return "?";
+    case GainBasis::extrapolated: return fmt::format("~{:.2f}", gain->gain());
+    default: return fmt::format("{:.2f}", gain->gain());
   }
 }
 
@@ -60,22 +81,20 @@ std::vector<LayerDecision> convert(const ModuleDescription& model, const LinearC
                                    const ConversionOptions& options) {
   validate(config);
   if (options.tokens < 0) refuse("conversion tokens", fmt::format("is {}, but must be 0 or more", options.tokens));
-  if (options.multiprocessors < 1) {
-    refuse("conversion multiprocessors", fmt::format("is {}, but must be 1 or more", options.multiprocessors));
+  if (!std::isfinite(options.least_gain)) {
+    refuse("conversion least_gain", fmt::format("is {}, but must be a number", options.least_gain));
   }
   std::vector<LayerDecision> decisions;
   for (LinearLayer& layer : linear_layers(model)) {
     LayerDecision decision{.layer = std::move(layer), .config = config};
     const LinearShape& shape = decision.layer.shape;
     if (options.tokens > 0) {
-      decision.gain =
-          expected_gain(config, {options.tokens, shape.in_features, shape.out_features}, options.multiprocessors);
+      decision.gain = expected_gain(config, {options.tokens, shape.in_features, shape.out_features}, options.gpu);
     }
     if (options.filter && !options.filter(decision.layer)) {
       decision.reason = "the filter leaves it out";
-    } else if (decision.gain && decision.gain->gain() < options.least_gain) {
-      decision.reason = fmt::format("expected to be {:.2f} times as fast, but {:.2f} is required",
-                                    decision.gain->gain(), options.least_gain);
+    } else if (decision.gain) {
+      decision.reason = too_little(*decision.gain, options.least_gain);
     }
     if (!decision.reason.empty()) decision.config = high_precision();
     decisions.push_back(std::move(decision));
@@ -89,7 +108,7 @@ std::string print(std::span<const LayerDecision> decisions) {
   std::string text = fmt::format("{:<{}}  {:>8} -> {:<8} {:>5}  {}\n", "layer", width, "in", "out", "gain", "");
   for (const LayerDecision& d : decisions) {
     text += fmt::format("{:<{}}  {:>8} -> {:<8} {:>5}  {}\n", d.layer.name, width, d.layer.shape.in_features,
-                        d.layer.shape.out_features, d.gain ? fmt::format("{:.2f}", d.gain->gain()) : "-",
+                        d.layer.shape.out_features, gain_text(d.gain),
                         d.reason.empty() ? print(d.config) : "high precision: " + d.reason);
   }
   return text;

@@ -2,7 +2,8 @@
 // description of the model's modules, before any layer exists.
 //
 //   const ModuleDescription model("", {{"layers", {block("0"), block("1")}}, {"output", LinearShape{4096, 128256}}});
-//   for (const LayerDecision& d : convert(model, rowwise(), {.filter = not_named("output"), .tokens = 8192}))
+//   const ConversionOptions options{.filter = not_named("output"), .tokens = 8192, .gpu = gain_gpu(gpu_named("h200"))};
+//   for (const LayerDecision& d : convert(model, rowwise(), options))
 //     layers.emplace_back(backend, d.layer.shape, d.config, LinearOptions{.name = d.layer.name, ...});
 #pragma once
 
@@ -56,11 +57,12 @@ INGOT_API LayerFilter at_least(std::int64_t features);
 
 struct ConversionOptions {
   LayerFilter filter{};  // default: every layer may be converted
-  // If `tokens` (per step) is not 0, a layer stays in high precision unless expected_gain() promises that FP8 makes it
-  // at least `least_gain` times as fast, on a GPU with `multiprocessors` SMs.
+  // If `tokens` (per step) is not 0, a layer stays in high precision unless expected_gain() says that FP8 makes it at
+  // least `least_gain` times as fast on this GPU. An extrapolated gain counts, and LayerDecision::gain tells it apart;
+  // without a number (an unmeasured GPU) the layer stays in high precision. Give GainGpu::rates there, or no tokens.
   std::int64_t tokens = 0;
   double least_gain = 1.05;
-  int multiprocessors = 132;
+  GainGpu gpu{};
 };
 
 struct LayerDecision {
@@ -71,11 +73,12 @@ struct LayerDecision {
 };
 
 // Decides for every linear layer of the model, in the order of linear_layers(). Throws what validate(config) and
-// linear_layers() throw, and Error{invalid_argument} for negative tokens or fewer than 1 multiprocessor.
+// linear_layers() throw, and Error{invalid_argument} for negative tokens and for a least_gain that is no number; with
+// tokens, also what expected_gain() throws.
 INGOT_API std::vector<LayerDecision> convert(const ModuleDescription& model, const LinearConfig& config,
                                              const ConversionOptions& options = {});
 
-// One line per layer: name, size, config or reason, expected gain.
+// One line per layer: name, size, config or reason, expected gain. "~1.6" is extrapolated, "<=1" a bound, "?" unknown.
 INGOT_API std::string print(std::span<const LayerDecision> decisions);
 
 }  // namespace ingot

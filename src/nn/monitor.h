@@ -65,7 +65,8 @@ class INGOT_API Monitor final : public LayerObserver {
   explicit Monitor(Backend& backend, MonitorOptions options = {});
 
   // Throw Error{invalid_argument} if one step arrives on two streams, or on a stream of another backend.
-  bool wants_values() const override { return observing(); }
+  // In observed steps, and in others while a dump waits for its tensor.
+  bool wants_values() const override { return observing() || !dumps_.empty(); }
   void cast(const CastEvent& event, Stream& stream) override;
   void gemm(const GemmEvent& event, Stream& stream) override;
 
@@ -86,7 +87,9 @@ class INGOT_API Monitor final : public LayerObserver {
 
   // The next time this layer casts this tensor, in an observed step or not, writes the values and what they became into
   // `folder`: <layer>.<tensor>.step<n>.values.npy (f32), .codes.npy (u8) and .factors.npy (f32); for transposed codes
-  // .transposed.npy and .transposed_factors.npy. That cast waits for the stream and may throw Error{io_failed}.
+  // .transposed.npy and .transposed_factors.npy. That cast waits for the stream and may throw Error{io_failed}. Until
+  // the step that writes them is done, layers also write the values that they compute within their casts, which takes
+  // memory: do not capture a graph in between.
   void dump(std::string layer, std::string tensor, std::filesystem::path folder);
 
  private:

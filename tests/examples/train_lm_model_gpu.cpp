@@ -1,8 +1,14 @@
-// The operations of examples/train_lm on CUDA, against float64.
+// The operations of examples/train_lm on CUDA, against float64, and its steps from a graph.
 #include "support/gpu_test.h"
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
 
 #include "ingot/runtime/context.h"
 #include "train_lm_reference.h"
+#include "trainer.h"
 
 namespace train_lm::test {
 namespace {
@@ -22,6 +28,34 @@ BOOST_AUTO_TEST_CASE(gradients_in_fp8) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+// Steps that are replayed from a graph, across a table of step values, give the losses of steps that are not.
+BOOST_AUTO_TEST_CASE(graphs_change_no_loss) {
+  std::mt19937_64 random(3);
+  std::vector<std::uint8_t> text(20000);
+  for (std::uint8_t& byte : text) byte = static_cast<std::uint8_t>('a' + random() % 4);
+  for (const std::string recipe : {"tensorwise", "delayed", "blockwise"}) {
+    std::vector<std::vector<History>> found;
+    for (const std::string graph : {"on", "off"}) {
+      ingot::Context context(ingot::test::cuda_options());
+      Options options;
+      options.shape = kShape;
+      options.batch = 64;
+      options.micro_batches = 2;
+      options.steps = 1100;
+      options.recipe = recipe;
+      options.graph = graph;
+      options.checkpoint_every = 0;
+      complete(options, true);
+      Trainer trainer(context, options, text);
+      found.push_back(trainer.train({"bf16", "fp8"}));
+    }
+    for (const std::size_t model : {0, 1}) {
+      BOOST_TEST((found[0][model].losses == found[1][model].losses), recipe << " " << model);
+      BOOST_TEST(found[0][model].validation_loss == found[1][model].validation_loss, recipe << " " << model);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace train_lm::test

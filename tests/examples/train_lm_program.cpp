@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -187,6 +188,22 @@ BOOST_AUTO_TEST_CASE(a_damaged_checkpoint_is_refused) {
   BOOST_TEST(resume() == 0, bench.log());
 }
 
+// Formats 1 and 2 had a model with biases.
+BOOST_AUTO_TEST_CASE(a_checkpoint_of_an_older_format_says_so) {
+  const Bench bench;
+  BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());
+  const fs::path file = bench.path("out") / "checkpoint";
+  std::string content = read(file);
+  BOOST_TEST(content.starts_with("INGOTLM3"));
+  for (const char format : {'1', '2'}) {
+    content[7] = format;
+    write(file, content);
+    BOOST_TEST(bench.run(bench.tiny("out", 20) + std::vector<std::string>{"--resume"}) == 1);
+    check_contains(bench.log(), {"train_lm: error: " + file.string() + ": was written by an older train_lm (format " +
+                                 format + "; this is 3): go on with that one, or train without --resume"});
+  }
+}
+
 // A header with a right checksum that no run has written.
 BOOST_AUTO_TEST_CASE(a_forged_checkpoint_is_refused) {
   const Bench bench;
@@ -259,6 +276,9 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_of_another_run_is_refused) {
                                                  {"--lr", "0.5"},
                                                  {"--only", "fp8"},
                                                  {"--weight-decay", "0"},
+                                                 {"--clip", "0.5"},
+                                                 {"--final-lr", "0.5"},
+                                                 {"--micro-batches", "2"},
                                                  {"--recipe", "rowwise"}}) {
     BOOST_TEST_CONTEXT(change[0]) {
       BOOST_TEST(bench.run(bench.tiny("out", 20) + change + std::vector<std::string>{"--resume"}) == 1);
@@ -295,7 +315,8 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_named) {
 BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
   const Bench bench;
   BOOST_TEST(bench.run({"--help"}) == 0);
-  check_contains(bench.log(), {"--resume", "--checkpoint-every", "--size", "--only", "bf16"});
+  check_contains(bench.log(), {"--resume", "--checkpoint-every", "--size", "--only", "bf16", "--clip",
+                               "--micro-batches", "--graph", "--warmup", "--blocks"});
   for (const std::vector<std::string>& wrong :
        std::vector<std::vector<std::string>>{{"--steps", "0"},
                                              {"--steps", "abc"},
@@ -305,6 +326,17 @@ BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
                                              {"--lr", "nan"},
                                              {"--lr", "inf"},
                                              {"--weight-decay", "nan"},
+                                             {"--clip", "nan"},
+                                             {"--clip", "-1"},
+                                             {"--clip", "inf"},
+                                             {"--clip", "x"},
+                                             {"--final-lr", "nan"},
+                                             {"--final-lr", "1.5"},
+                                             {"--warmup", "-1"},
+                                             {"--warmup", "nan"},
+                                             {"--micro-batches", "0"},
+                                             {"--micro-batches", "1e3"},
+                                             {"--graph", "maybe"},
                                              {"--seed", "18446744073709551616"},
                                              {"--seed", "-1"},
                                              {"--size", "huge"},
@@ -319,6 +351,10 @@ BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
   }
   BOOST_TEST(bench.run({"--hidden", "20"}) == 1);
   check_contains(bench.log(), {"--hidden", "multiple of 8"});
+  BOOST_TEST(bench.run(bench.tiny("out", 20) + std::vector<std::string>{"--micro-batches", "3"}) == 1);
+  check_contains(bench.log(), {"train_lm: error: --micro-batches: is 3, but must divide the batch of 16"});
+  BOOST_TEST(bench.run(bench.tiny("out", 20) + std::vector<std::string>{"--graph", "on"}) == 1);
+  check_contains(bench.log(), {"train_lm: error: --graph: is on, but the CPU has no graphs: leave it at auto"});
 }
 
 BOOST_AUTO_TEST_CASE(output_that_cannot_be_written_is_an_error) {
@@ -352,6 +388,37 @@ BOOST_AUTO_TEST_CASE(every_recipe_learns) {
   }
   // None is another one by mistake. (Powers of two move no rounding: folded or not, rowwise scales give one loss here.)
   BOOST_TEST(losses.size() == ingot::recipes().size() - 1);
+}
+
+// The validation loss is of the same windows for every seed, so the seeds' losses compare. Micro-batches train the same
+// model.
+BOOST_AUTO_TEST_CASE(seeds_agree_and_micro_batches_change_little) {
+  const Bench bench;
+  struct Losses {
+    double bf16, fp8;
+  };
+  const auto train = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = bench.tiny(out, 300) + std::vector<std::string>{"--lr", "5e-3"} + more;
+    *(std::ranges::find(arguments, "--batch") + 1) = "32";
+    BOOST_REQUIRE_MESSAGE(bench.run(arguments) == 0, bench.log());
+    const nlohmann::json summary = nlohmann::json::parse(read(bench.path(out) / "summary.json"));
+    BOOST_TEST(summary.at("settings").at("blocks") == 1);
+    BOOST_TEST(summary.at("settings").at("batch") == 32);
+    const auto loss = [&](const char* model) {
+      return summary.at("runs").at(model).at("validation_loss").get<double>();
+    };
+    return Losses{.bf16 = loss("bf16"), .fp8 = loss("fp8")};
+  };
+  const auto apart = [](double a, double b) { return std::abs(a / b - 1); };
+  const Losses first = train("1", {});
+  const Losses second = train("2", {"--seed", "2"});
+  const Losses parts = train("4", {"--micro-batches", "4"});
+  BOOST_TEST(first.bf16 < 0.5);  // of 5.5 at random
+  BOOST_TEST(apart(first.bf16, second.bf16) < 0.03, first.bf16 << " and " << second.bf16);
+  BOOST_TEST(apart(first.bf16, parts.bf16) < 0.01, first.bf16 << " and " << parts.bf16);
+  for (const Losses& losses : {first, second, parts}) {
+    BOOST_TEST(apart(losses.fp8, losses.bf16) < 0.01, losses.fp8 << " and " << losses.bf16);
+  }
 }
 
 // The kernels that a GPU would run are compiled into the store, once. Without NVRTC there are none, and it says 0.

@@ -27,9 +27,9 @@ inline constexpr std::int64_t kBatch = 24;
 
 inline std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// weight[out, in] @ x[in] + bias[out]
-inline Vector linear(const Vector& x, const Vector& weight, const Vector& bias) {
-  Vector y = bias;
+// weight[out, in] @ x[in]
+inline Vector linear(const Vector& x, const Vector& weight) {
+  Vector y(weight.size() / x.size());
   for (std::size_t n = 0; n < y.size(); ++n) {
     for (std::size_t k = 0; k < x.size(); ++k) y[n] += weight[n * x.size() + k] * x[k];
   }
@@ -59,14 +59,13 @@ inline double reference_loss(const std::vector<Vector>& parameters, const std::v
         x.push_back(parameters[0][index(byte * kShape.embedding + d)]);
     }
     for (std::int64_t block = 0; block < kShape.blocks; ++block) {
-      const std::size_t first = 1 + 4 * index(block);
-      Vector hidden = linear(rms_norm(x), parameters[first], parameters[first + 1]);
+      const std::size_t first = 1 + 2 * index(block);
+      Vector hidden = linear(rms_norm(x), parameters[first]);
       for (double& value : hidden) value /= 1 + std::exp(-value);
-      const Vector delta = linear(hidden, parameters[first + 2], parameters[first + 3]);
+      const Vector delta = linear(hidden, parameters[first + 1]);
       for (std::size_t i = 0; i < x.size(); ++i) x[i] += delta[i];
     }
-    const std::size_t head = parameters.size() - 2;
-    const Vector logits = linear(rms_norm(x), parameters[head], parameters[head + 1]);
+    const Vector logits = linear(rms_norm(x), parameters.back());
     double exponentials = 0;
     for (const double logit : logits) exponentials += std::exp(logit);
     total += std::log(exponentials) - logits[window.target];
@@ -74,38 +73,45 @@ inline double reference_loss(const std::vector<Vector>& parameters, const std::v
   return total / static_cast<double>(windows.size());
 }
 
-// One model with a batch of random letters, on whatever device the context has.
+// One model with a batch of random letters, on whatever device the context has. With micro-batches, the gradients of
+// the same batch are accumulated.
 class ModelCase {
  public:
-  ModelCase(ingot::Context& context, const ingot::LinearConfig& config)
-      : stream_(context.backend()),
+  ModelCase(ingot::Context& context, const ingot::LinearConfig& config, std::int64_t micro_batches = 1)
+      : micro_batches_(micro_batches),
+        stream_(context.backend()),
         ops_(context, stream_),
-        model_(context, stream_, ops_, kShape, kBatch, config, 7),
+        model_(context.backend(), stream_, ops_, kShape, kBatch / micro_batches, config, 7),
         text_(context.backend(), kTextBytes),
-        loss_(context.backend(), ingot::Dtype::f32, 1, 1) {
+        loss_(context.backend(), ingot::Dtype::f32, 1, 1),
+        now_(context.backend(), sizeof(training::StepValues)) {
     std::mt19937_64 random(3);
     for (std::uint8_t& byte : host_text_) byte = static_cast<std::uint8_t>('a' + random() % 26);
     stream_.backend().copy_from_host(text_.data(), host_text_.data(), host_text_.size(), stream_);
-    // Biases start at 0, where a wrong sign would not show.
-    for (Parameter* parameter : model_.parameters()) {
-      if (parameter->values.view().rows > 1) continue;
-      std::vector<float> values(index(parameter->count));
-      for (float& value : values) value = std::normal_distribution(0.0F, 0.3F)(random);
-      stream_.backend().copy_from_host(parameter->values.view().data, values.data(), values.size() * 4, stream_);
-    }
-    model_.values_changed();
+    set_step({.step = 0, .seed = kSeed, .learning_rate = 0, .correction1 = 1, .correction2 = 1});
   }
 
   Model& model() { return model_; }
+  OpRunners& ops() { return ops_; }
+  ingot::Stream& stream() { return stream_; }
+
+  // The values of the coming optimizer steps; the step's number has to stay 0, as there is one loss.
+  void set_step(const training::StepValues& values) {
+    stream_.backend().copy_from_host(now_.data(), &values, sizeof(values), stream_);
+  }
+  const training::StepValues* now() const { return static_cast<const training::StepValues*>(now_.data()); }
 
   float forward_backward() {
-    model_.forward_backward(batch(static_cast<const std::uint8_t*>(text_.data())),
-                            static_cast<float*>(loss_.view().data));
+    for (std::int64_t i = 0; i < micro_batches_; ++i) {
+      model_.forward_backward(batch(static_cast<const std::uint8_t*>(text_.data()), &now()->seed, i),
+                              {.sums = static_cast<float*>(loss_.view().data), .now = now(), .accumulate = i > 0});
+    }
     return static_cast<float>(read(loss_)[0]);
   }
 
   std::vector<Window> windows() const {
-    const Batch host = batch(host_text_.data());
+    const u64 seed = kSeed;
+    const Batch host = batch(host_text_.data(), &seed, 0);
     std::vector<Window> result;
     for (std::int64_t row = 0; row < kBatch; ++row) {
       const std::uint8_t* window = host.window(row);
@@ -136,28 +142,33 @@ class ModelCase {
  private:
   static constexpr std::size_t kTextBytes = 500;
 
-  static Batch batch(const std::uint8_t* text) {
+  static constexpr std::uint64_t kSeed = 11;
+
+  Batch batch(const std::uint8_t* text, const u64* seed, std::int64_t micro_batch) const {
+    const std::int64_t size = kBatch / micro_batches_;
     return {.text = text,
             .places = static_cast<std::int64_t>(kTextBytes) - kShape.context,
             .context = kShape.context,
-            .size = kBatch,
-            .seed = 11};
+            .size = size,
+            .first = micro_batch * size,
+            .total = kBatch,
+            .seed = seed};
   }
 
+  std::int64_t micro_batches_;
   ingot::Stream stream_;
-  OpRunner ops_;
+  OpRunners ops_;
   Model model_;
   ingot::Buffer text_;
   ingot::OwnedTensor loss_;
+  ingot::Buffer now_;
   std::vector<std::uint8_t> host_text_ = std::vector<std::uint8_t>(kTextBytes);
 };
 
 inline std::string name_of(std::size_t parameter) {
   if (parameter == 0) return "embedding";
-  const std::size_t blocks = 4 * index(kShape.blocks);
-  if (parameter > blocks) return parameter == blocks + 1 ? "head weight" : "head bias";
-  const char* names[] = {"first weight", "first bias", "second weight", "second bias"};
-  return "block " + std::to_string((parameter - 1) / 4) + " " + names[(parameter - 1) % 4];
+  if (parameter == 1 + 2 * index(kShape.blocks)) return "head weight";
+  return "block " + std::to_string((parameter - 1) / 2) + (parameter % 2 == 1 ? " first weight" : " second weight");
 }
 
 // |gradient - reference| / |reference| of each parameter, over up to 300 of its entries, is at most `bound`.

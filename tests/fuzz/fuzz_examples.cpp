@@ -36,7 +36,7 @@ bool checkpoint(std::string_view input) {
 bool sealed_checkpoint(std::string_view header) {
   const std::uint64_t bytes = header.size();
   const std::uint64_t checksum = XXH3_64bits(header.data(), header.size());
-  std::string file = "INGOTLM2";
+  std::string file = "INGOTLM3";
   file.append(reinterpret_cast<const char*>(&bytes), sizeof(bytes)).append(header);
   return checkpoint(file.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum)));
 }

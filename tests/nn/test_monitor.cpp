@@ -312,6 +312,24 @@ BOOST_AUTO_TEST_CASE(dumps_a_tensor_before_and_after_its_cast) {
                  {"missing/a.input.step2.values.npy", "cannot be written"});
 }
 
+// A layer that computes a tensor's values within its cast writes them only for an observer that wants them.
+BOOST_AUTO_TEST_CASE(wants_fused_values_until_a_dump_is_written) {
+  const TemporaryDirectory folder;
+  Monitor watching(*backend, options(100));
+  BOOST_TEST(watching.wants_values());  // step 0 is observed
+  watching.step_done(stream);
+  BOOST_TEST(!watching.wants_values());
+  watching.dump("a", "input", folder.path());
+  BOOST_TEST(watching.wants_values());
+  cast(watching, kOrdinary, "b");
+  watching.step_done(stream);
+  BOOST_TEST(watching.wants_values());  // "a" has not been cast yet
+  cast(watching, kOrdinary, "a");
+  BOOST_TEST(watching.wants_values());  // its transposed codes may follow
+  watching.step_done(stream);
+  BOOST_TEST(!watching.wants_values());
+}
+
 // 16-bit rows with gaps between them convert exactly to f32.
 BOOST_AUTO_TEST_CASE(dumps_16_bits_with_a_row_stride) {
   const TemporaryDirectory folder;

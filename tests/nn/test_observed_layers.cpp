@@ -2,6 +2,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <string>
@@ -11,7 +12,9 @@
 #include "ingot/nn/monitor.h"
 #include "ingot/nn/norm_linear.h"
 #include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/util/read_file.h"
 #include "nn/linear_case.h"
+#include "support/temporary_directory.h"
 
 using namespace ingot;
 using namespace ingot::test;
@@ -153,6 +156,39 @@ BOOST_AUTO_TEST_CASE(fused_values_are_seen) {
   BOOST_TEST(records[0].sqnr() > 20);
   BOOST_TEST(records[0].stats.sum_of_squares == static_cast<double>(kShape.tokens * kShape.in_features),
              boost::test_tools::tolerance(0.02));  // the variance after a LayerNorm is 1
+}
+
+// A dump writes the values that a layer computes within its casts, in a step that is not observed too, and changes no
+// results.
+BOOST_AUTO_TEST_CASE(a_dump_in_an_unobserved_step_has_the_fused_values) {
+  const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+  const auto files = [&](bool observed, const std::filesystem::path& folder) {
+    Monitor monitor(*backend, {.every = 100});
+    const LinearOptions options{.name = "wq", .fusion = {.epilogue = parse_pointwise("silu(x)")}, .observer = &monitor};
+    LayerNormLinear layer(*backend, {.linear = {kShape.in_features, kShape.out_features}, .affine = false},
+                          tensorwise(), options);
+    if (!observed) monitor.step_done(stream);
+    for (const char* tensor : {"input", "grad_output"}) monitor.dump("wq", tensor, folder);
+    layer.forward({.input = device.input, .weight = device.weight, .output = device.output}, stream);
+    layer.backward({.grad_output = device.grad_output, .grad_input = device.grad_input}, stream);
+    monitor.step_done(stream);
+    BOOST_TEST(monitor.records().empty() == !observed);
+    return device.result_bytes(stream);
+  };
+  const TemporaryDirectory seen;
+  const TemporaryDirectory unseen;
+  BOOST_TEST((files(true, seen.path()) == files(false, unseen.path())));
+  int count = 0;
+  for (const auto& file : std::filesystem::directory_iterator(seen.path())) {
+    std::string name = file.path().filename().string();
+    const std::string content = read_file(file.path(), 1 << 20, "");
+    name.replace(name.find("step0"), 5, "step1");
+    BOOST_REQUIRE_MESSAGE(std::filesystem::exists(unseen.path() / name), name);
+    BOOST_TEST(read_file(unseen.path() / name, 1 << 20, "") == content, name);
+    ++count;
+  }
+  BOOST_TEST(count >= 6);  // values, codes and factors of both tensors
 }
 
 BOOST_AUTO_TEST_SUITE_END()

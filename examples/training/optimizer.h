@@ -1,0 +1,67 @@
+// AdamW on f32 values with gradient clipping by the global norm: all on the device, without a wait of the host, and in
+// the same order each time, so that a run can be repeated to the bit.
+//
+//   Parameter weight(backend, n, k);                    // give weight.working to a layer, weight.grad to its backward
+//   AdamW optimizer(backend, {&weight, ...}, {.clip = 1.0});
+//   ... the backward pass writes or accumulates the gradients ...
+//   optimizer.step(ops, table.now());                   // schedule.h
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/stream.h"
+#include "training/op_runner.h"
+
+namespace training {
+
+// A weight or an embedding table.
+struct Parameter {
+  Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t cols);
+
+  // Values from N(0, deviation^2), moments of 0.
+  void init(OpRunner& ops, ingot::Stream& stream, double deviation, std::uint64_t seed);
+  // Makes the working copy from the values, for example after a checkpoint was read.
+  void values_changed(OpRunner& ops) const;
+
+  ingot::OwnedTensor values, first_moment, second_moment;  // f32
+  ingot::OwnedTensor working;                              // bf16: what the layers multiply
+  ingot::OwnedTensor grad;                                 // f32: the main gradient, of all micro-batches
+  std::int64_t count;
+};
+
+struct OptimizerOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;  // the most that the norm of all gradients may be; 0: no clipping
+};
+
+// The bias corrections of a step (from 0), for StepValues.
+void set_corrections(const OptimizerOptions& options, StepValues& values);
+
+class AdamW {
+ public:
+  // The parameters must outlive it.
+  AdamW(ingot::Backend& backend, std::vector<Parameter*> parameters, const OptimizerOptions& options);
+
+  // Updates all values and working copies from the gradients.
+  void step(OpRunner& ops, const StepValues* now);
+
+  // Of the last step, on the device: the norm of all gradients before clipping, and what they were multiplied by.
+  const float* norm() const { return static_cast<const float*>(norm_.data()); }
+  const float* scale() const { return static_cast<const float*>(scale_.data()); }
+
+ private:
+  void find_scale(OpRunner& ops);
+
+  std::vector<Parameter*> parameters_;
+  OptimizerOptions options_;
+  std::int64_t partials_ = 0;
+  ingot::Buffer partial_, norm_, scale_;
+};
+
+}  // namespace training
