@@ -32,8 +32,6 @@ Cast activation_cast(const Float8WeightState& weight, std::optional<ScaleGranula
   return cast;
 }
 
-MemoryRegion region_of(const Buffer& buffer) { return {buffer.data(), buffer.bytes()}; }
-
 LinearPlan make_plan(const Float8WeightState& weight, const InferenceLinearOptions& options) {
   const std::string subject = fmt::format("InferenceLinear \"{}\"", options.name);
   check_float8_weight(subject + " weight", weight);
