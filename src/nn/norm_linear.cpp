@@ -12,14 +12,16 @@ std::array<NormLinearPlan, 3> make_plans(NormKind kind, const NormLinearShape& s
                                          const LinearOptions& options) {
   std::array<NormLinearPlan, 3> plans;
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    plans[i] = norm_linear_plan({.linear = {.name = options.name,
-                                            .config = config,
-                                            .shape = shape.linear,
-                                            .dtypes = {.input = kLinearDtypes[i]},
-                                            .fusion = options.fusion,
-                                            .subject = "Float8Linear"},
-                                 .norm = NormOptions{.kind = kind, .affine = shape.affine, .eps = shape.eps},
-                                 .subject = "NormLinear"});
+    plans[i] = norm_linear_plan(
+        {.linear = {.name = options.name,
+                    .config = config,
+                    .shape = shape.linear,
+                    .dtypes = {.input = kLinearDtypes[i]},
+                    .fusion = options.fusion,
+                    .subject = "Float8Linear"},
+         .norm =
+             NormOptions{.kind = kind, .affine = shape.affine, .eps = shape.eps, .zero_centred = shape.zero_centred},
+         .subject = "NormLinear"});
   }
   return plans;
 }
