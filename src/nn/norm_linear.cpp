@@ -17,7 +17,7 @@ NormLinearPlan make_plan(NormKind kind, const NormLinearShape& shape, const Line
                   .dtypes = {.input = input, .weight = options.weight_dtype, .bias = options.bias_dtype},
                   .fusion = options.fusion,
                   .subject = "Float8Linear"},
-       .norm = NormOptions{.kind = kind, .affine = shape.affine, .eps = shape.eps},
+       .norm = NormOptions{.kind = kind, .affine = shape.affine, .eps = shape.eps, .zero_centred = shape.zero_centred},
        .subject = "NormLinear"});
 }
 

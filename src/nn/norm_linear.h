@@ -26,6 +26,7 @@ struct NormLinearShape {
   LinearShape linear{};
   bool affine = true;  // has gamma, and as a LayerNorm beta
   float eps = 1e-5F;
+  bool zero_centred = false;  // as NormOptions::zero_centred
 };
 
 // input [M, K], gamma [K] and beta [K] have the layer's dtype; gamma and beta only with `affine`, beta only for

@@ -108,7 +108,8 @@ NormLinearBackwardParts backward_parts(const NormLinearPlan& plan, Device device
   parts.norm_spec = {.kind = plan.norm->kind,
                      .in = plan.linear.dtypes.input,
                      .affine = plan.has_gamma(),
-                     .sums = plan.has_gamma() ? t.grad_gamma.dtype : Dtype::f32};
+                     .sums = plan.has_gamma() ? t.grad_gamma.dtype : Dtype::f32,
+                     .zero_centred = plan.norm->zero_centred};
   parts.norm = {.grad_output = grad_values,
                 .input = t.input,
                 .mean = mean,

@@ -13,6 +13,10 @@ namespace {
 
 // In the same order of operations as the norm kernels (norm_spec.h), so that the values have the same bits.
 Pointwise norm_expression(const NormOptions& norm) {
+  if (norm.zero_centred) {
+    return parse_pointwise(norm.kind == NormKind::rms ? "x * rstd[row] * (gamma[col] + 1)"
+                                                      : "(x - mean[row]) * rstd[row] * (gamma[col] + 1) + beta[col]");
+  }
   if (norm.kind == NormKind::rms) return parse_pointwise(norm.affine ? "x * rstd[row] * gamma[col]" : "x * rstd[row]");
   return parse_pointwise(norm.affine ? "(x - mean[row]) * rstd[row] * gamma[col] + beta[col]"
                                      : "(x - mean[row]) * rstd[row]");
@@ -28,8 +32,8 @@ void place_statistics(const NormLinearPlan& plan, std::int64_t tokens, MemoryPla
 
 std::uint64_t identity_of(const NormLinearPlan& plan) {
   if (!plan.norm) return plan.linear.identity;
-  const auto& [kind, affine, eps] = *plan.norm;
-  return mix(plan.linear.identity + mix(pack(kind, affine, 1) << 32 | std::bit_cast<std::uint32_t>(eps)));
+  const auto& [kind, affine, eps, zero_centred] = *plan.norm;
+  return mix(plan.linear.identity + mix(pack(kind, affine, zero_centred, 1) << 32 | std::bit_cast<std::uint32_t>(eps)));
 }
 
 }  // namespace
@@ -47,7 +51,12 @@ NormLinearPlan norm_linear_plan(const NormLinearPlanOptions& options) {
       refuse_argument(fmt::format("{} fusion", plan.subject).c_str(),
                       "has a prologue, but the norm is the prologue of this layer: leave it empty");
     }
-    plan.writes_values = !casts_input(linear.config);
+    if (plan.norm->zero_centred && !plan.norm->affine) {
+      refuse_argument(fmt::format("{} zero_centred", plan.subject).c_str(),
+                      "is set, but the norm is made without gamma: set affine too");
+    }
+    // The norm's own values have a plain gamma; another is an expression of the layer, in high precision too.
+    plan.writes_values = !casts_input(linear.config) && !plan.norm->zero_centred;
     if (!plan.writes_values) linear.fusion.prologue = norm_expression(*plan.norm);
   }
   plan.linear = linear_plan(linear);

@@ -20,6 +20,7 @@ struct NormOptions {
   NormKind kind = NormKind::layer;
   bool affine = true;  // has gamma, and as a LayerNorm beta
   float eps = 1e-5F;
+  bool zero_centred = false;  // gamma is given as its difference from 1: the norm multiplies by gamma + 1
 };
 
 struct NormLinearPlanOptions {
@@ -68,7 +69,7 @@ struct INGOT_API NormLinearPlan {
   std::string subject{};
   std::optional<NormOptions> norm{};
   LinearPlan linear{};
-  bool writes_values = false;  // the norm does; else the layer's casts compute them
+  bool writes_values = false;  // the norm does; else the layer computes them, in its casts where it can
   std::uint64_t identity = 0;  // as LinearPlan::identity
 
   bool has_mean() const { return norm && norm->kind == NormKind::layer; }

@@ -56,7 +56,8 @@ struct NormBackwardLaunch {
 
 // The kernel's template arguments that are not types.
 struct NormBackwardConfig {
-  bool affine = false;  // the norm multiplies by gamma; LayerNorm also adds beta
+  bool affine = false;        // the norm multiplies by gamma; LayerNorm also adds beta
+  bool zero_centred = false;  // ... by gamma + 1
 };
 
 template <class In, class Kind, NormBackwardConfig C>
@@ -104,7 +105,7 @@ struct NormBackward {
   // Turns the gradients into g.
   INGOT_DEVICE static void scale(float (&grad)[kVec8], const float (&factors)[kVec8]) {
     INGOT_UNROLL
-    for (u32 c = 0; c < kVec8; ++c) grad[c] = grad[c] * factors[c];
+    for (u32 c = 0; c < kVec8; ++c) grad[c] = grad[c] * (C.zero_centred ? factors[c] + 1.0F : factors[c]);
   }
   // Adds the terms of 8 columns to the row's sums; terms past the end of the row are 0.
   INGOT_DEVICE static void take(const float (&g)[kVec8], const float (&xhat)[kVec8], i64 cols_left,

@@ -140,6 +140,11 @@ const std::vector<Golden> kGolden{
      "#include \"norm/norm_backward.cuh\"\n"
      "constexpr auto kKernel = &ingot::norm_backward<ingot::bf16, ingot::LayerNorm, ingot::NormBackwardConfig{.affine "
      "= true}>;\n"},
+    {"norm_backward layer bf16 affine zero_centred sums=bf16", Pass::main,
+     "// norm_backward layer bf16 affine zero_centred sums=f32\n"
+     "#include \"norm/norm_backward.cuh\"\n"
+     "constexpr auto kKernel = &ingot::norm_backward<ingot::bf16, ingot::LayerNorm, ingot::NormBackwardConfig{.affine "
+     "= true, .zero_centred = true}>;\n"},
     {"norm_backward layer bf16 affine sums=bf16", Pass::finish,
      "// column_sum ->bf16\n"
      "#include \"cast/column_sum.cuh\"\n"
@@ -278,9 +283,9 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   // the kernels of others); gemm 16 x 3 + 5, and 32 of one FP8 operand; column_sum 3 + 3; relayout 2;
   // cast_stats 3 x (4 formats, transposed or not, + 1) + 1;
   // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
-  // not, and plain statistics; norm_backward: affine or not; amax_history 1.
+  // not, and plain statistics; norm_backward: affine, also with a zero-centred gamma, or not; amax_history 1.
   BOOST_TEST(texts.size() ==
-             3U + 3U + 3U * 4U + 12U * (95U + 32U) + 53U + 6U + 6U * (4U * 8U + 3U) + 12U + 32U + 2U + 28U + 1U);
+             3U + 3U + 3U * 4U + 12U * (95U + 32U) + 53U + 6U + 6U * (4U * 8U + 3U) + 18U + 32U + 2U + 28U + 1U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {

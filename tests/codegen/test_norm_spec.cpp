@@ -27,7 +27,10 @@ std::vector<KernelSpec> all_combinations() {
     for (const Dtype in : dtypes) {
       for (const Dtype sums : dtypes) {
         for (const bool affine : {false, true}) {
-          specs.push_back(NormBackwardSpec{.kind = kind, .in = in, .affine = affine, .sums = sums});
+          for (const bool zero_centred : {false, true}) {
+            specs.push_back(
+                NormBackwardSpec{.kind = kind, .in = in, .affine = affine, .sums = sums, .zero_centred = zero_centred});
+          }
         }
       }
       for (const auto out : outs) {
@@ -70,6 +73,8 @@ BOOST_AUTO_TEST_CASE(printed_form) {
   BOOST_TEST(print(NormBackwardSpec{.kind = NormKind::rms, .in = Dtype::f16, .affine = true, .sums = Dtype::f16}) ==
              "norm_backward rms f16 affine sums=f16");
   BOOST_TEST(print(NormBackwardSpec{.affine = true}) == "norm_backward layer bf16 affine sums=f32");
+  BOOST_TEST(print(NormBackwardSpec{.affine = true, .zero_centred = true}) ==
+             "norm_backward layer bf16 affine zero_centred sums=f32");
 }
 
 BOOST_AUTO_TEST_CASE(words_in_any_order_and_words_left_out) {
@@ -106,7 +111,7 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
       parse_error("norm rms bf16 out=result fast") ==
       "\"fast\" is no word of norm; expected affine, scale=<granularity>, out=codes,result,stats, given or pow2");
   BOOST_TEST(parse_error("norm_backward rms bf16 out=result") ==
-             "\"out=result\" is no word of norm_backward; expected affine or sums=<dtype>");
+             "\"out=result\" is no word of norm_backward; expected affine, zero_centred or sums=<dtype>");
   for (const char* const list : {"out=results", "out=result,result", "out=", "out=result,", "out=codes,codes"}) {
     BOOST_TEST(parse_error(std::string("norm rms bf16->e4m3fn ") + list) ==
                "\"" + std::string(list) + "\" must list codes, result and stats at most once");
@@ -161,6 +166,8 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(refusal(NormBackwardSpec{.kind = static_cast<NormKind>(2)}) ==
              "norm_backward unknown bf16: kind is 2, which is not valid; it must be layer or rms");
   BOOST_TEST(refusal(NormBackwardSpec{.in = Dtype::e4m3fn}) == "norm_backward layer e4m3fn: in is e4m3fn, but " + high);
+  BOOST_TEST(refusal(NormBackwardSpec{.zero_centred = true}) ==
+             "norm_backward layer bf16 zero_centred: zero_centred is set, but without affine there is no gamma");
   BOOST_TEST(refusal(NormBackwardSpec{.sums = Dtype::bf16}) ==
              "norm_backward layer bf16 sums=bf16: sums is set, but without affine there are no gradients of gamma and "
              "beta");
@@ -180,8 +187,8 @@ BOOST_AUTO_TEST_CASE(all_valid_norms_are_listed) {
     valid += accepted ? 1 : 0;
   }
   // For 2 kinds and 3 dtypes: 5 without codes (affine writes a result), and 4 formats x 3 kinds of scales x 8 with
-  // codes.
-  BOOST_TEST(valid == 6U * (5U + 4U * 3U * 8U) + 2U * (2U + 3U + 3U));
+  // codes. Backward: plain, and affine with either gamma and with sums of f32 or of the dtype.
+  BOOST_TEST(valid == 6U * (5U + 4U * 3U * 8U) + 2U * (3U + 5U + 5U));
 }
 
 BOOST_AUTO_TEST_CASE(hashes_do_not_collide) {

@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(key_without_a_value) {
       test::parse_error("norm rms bf16->e4m3fn scale") ==
       "\"scale\" is no word of norm; expected affine, scale=<granularity>, out=codes,result,stats, given or pow2");
   BOOST_TEST(test::parse_error("norm_backward rms bf16 affine sums") ==
-             "\"sums\" is no word of norm_backward; expected affine or sums=<dtype>");
+             "\"sums\" is no word of norm_backward; expected affine, zero_centred or sums=<dtype>");
   BOOST_TEST(test::parse_error("dequant_matmul bf16*e4m3fn->bf16 kernel") ==
              "\"kernel\" is no word of dequant_matmul; expected packed, packed_f16, row_major, scale=<granularity>, "
              "factors=<dtype>, bias, epilogue=<expression>, batch_invariant or kernel=<kernel>");

@@ -626,8 +626,7 @@ BOOST_AUTO_TEST_CASE(a_plan_takes_tensors_of_its_own_dtypes) {
              }) == "linear \"wq\" saved: is missing; it is what recompute makes");
 }
 
-// ---- an input that several layers share
-// --------------------------------------------------------------------------------
+// ---- an input that several layers share ----------------------------------------------------------------------
 
 namespace {
 

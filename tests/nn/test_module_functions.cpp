@@ -3,6 +3,7 @@
 // refusal.
 #include <boost/test/unit_test.hpp>
 
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -70,8 +71,7 @@ struct Fixture {
   }
 };
 
-// ---- a norm and its layer
-// --------------------------------------------------------------------------------------------
+// ---- a norm and its layer --------------------------------------------------------------------------------
 
 struct NormCase {
   NormCase(const LinearConfig& config, const NormOptions& norm, Dtype dtype, unsigned seed, Backend& on, Stream& stream)
@@ -178,14 +178,17 @@ struct NormFunctions {
 constexpr NormOptions kNorms[] = {{.kind = NormKind::layer},
                                   {.kind = NormKind::layer, .affine = false, .eps = 1e-4F},
                                   {.kind = NormKind::rms},
-                                  {.kind = NormKind::rms, .affine = false}};
+                                  {.kind = NormKind::rms, .affine = false},
+                                  {.kind = NormKind::layer, .zero_centred = true},
+                                  {.kind = NormKind::rms, .zero_centred = true}};
 
 std::string print(const NormOptions& norm) {
-  return std::string(norm.kind == NormKind::layer ? "layer" : "rms") + (norm.affine ? " affine" : "");
+  return std::string(norm.kind == NormKind::layer ? "layer" : "rms") + (norm.affine ? " affine" : "") +
+         (norm.zero_centred ? " zero-centred" : "");
 }
 
 NormLinearShape shape_of(const NormOptions& norm) {
-  return {.linear = kLinear, .affine = norm.affine, .eps = norm.eps};
+  return {.linear = kLinear, .affine = norm.affine, .eps = norm.eps, .zero_centred = norm.zero_centred};
 }
 
 // ---- MLPs ----------------------------------------------------------------------------------------------------------
@@ -197,7 +200,7 @@ struct MlpKind {
 const MlpKind kMlps[] = {{"gelu(x)", std::nullopt},
                          {"silu(x) * up", std::nullopt},
                          {"gelu(x)", NormOptions{.kind = NormKind::layer}},
-                         {"silu(x) * up", NormOptions{.kind = NormKind::rms}}};
+                         {"silu(x) * up", NormOptions{.kind = NormKind::rms, .zero_centred = true}}};
 
 struct MlpCase {
   MlpCase(const LinearConfig& config, const MlpKind& kind, Dtype dtype, unsigned seed, Backend& on, Stream& stream)
@@ -532,7 +535,8 @@ BOOST_AUTO_TEST_CASE(an_mlp_is_its_parts_in_sequence) {
         std::optional<Float8Linear> bare_up;
         const LinearShape up_shape{kMlp.features, columns, true};
         if (kind.norm) {
-          norm_up.emplace(kind.norm->kind, *backend, NormLinearShape{.linear = up_shape}, config,
+          norm_up.emplace(kind.norm->kind, *backend,
+                          NormLinearShape{.linear = up_shape, .zero_centred = kind.norm->zero_centred}, config,
                           LinearOptions{.name = "up", .delayed = &others});
         } else {
           bare_up.emplace(*backend, up_shape, config, LinearOptions{.name = "up", .delayed = &others});
@@ -597,7 +601,7 @@ BOOST_AUTO_TEST_CASE(a_gated_mlp_is_an_mlp) {
   const MlpKind kind = kMlps[3];
   const MlpCase one(rowwise(), kind, Dtype::bf16, 1, *backend, stream);
   const MlpCase other(rowwise(), kind, Dtype::bf16, 1, *backend, stream);
-  RMSNormMlp mlp(*backend, kMlp, rowwise(), {.activation = kind.activation});
+  RMSNormMlp mlp(*backend, kMlp, rowwise(), {.activation = kind.activation, .norm = kind.norm});
   GatedMlp gated(*backend, kMlp, rowwise(), {.norm = kind.norm});
   mlp.forward(one.forward(), stream);
   mlp.backward(one.backward(), stream);
@@ -643,8 +647,47 @@ BOOST_AUTO_TEST_CASE(a_backward_of_an_mlp_goes_as_far_as_gradients_are_wanted) {
   BOOST_TEST(counting.calls.size() == 2U);  // a cast and a GEMM
 }
 
-// ---- refusals
-// --------------------------------------------------------------------------------------------------------
+// Where gamma + 1 has no more digits than the dtype keeps, a zero-centred gamma and the plain one give the same bits.
+BOOST_AUTO_TEST_CASE(a_zero_centred_gamma_is_a_gamma_less_one) {
+  for (const Recipe& recipe : recipes()) {
+    for (const NormKind kind : {NormKind::layer, NormKind::rms}) {
+      for (const bool in_mlp : {false, true}) {
+        BOOST_TEST_CONTEXT(recipe.name << (kind == NormKind::layer ? " layer" : " rms") << (in_mlp ? " MLP" : "")) {
+          Matrix less = Random(4).normal(1, kShape.in_features, Dtype::bf16);
+          for (double& value : less.values) value = std::round(value * 8) / 16;
+          Matrix plain = less;
+          for (double& value : plain.values) value += 1;
+          std::vector<Bytes> results;
+          for (const bool zero_centred : {false, true}) {
+            const NormOptions norm{.kind = kind, .zero_centred = zero_centred};
+            const DeviceMatrix gamma(zero_centred ? less : plain, Dtype::bf16, *backend, stream);
+            DelayedScaling delayed(*backend);
+            if (in_mlp) {
+              const MlpCase device(recipe.config, {"gelu(x)", norm}, Dtype::bf16, 1, *backend, stream);
+              Mlp mlp(*backend, kMlp, recipe.config, {.norm = norm, .delayed = &delayed});
+              MlpForward forward = device.forward();
+              forward.gamma = gamma;
+              mlp.forward(forward, stream);
+              mlp.backward(device.backward(), stream);
+              results.push_back(device.result_bytes(stream));
+            } else {
+              const NormCase device(recipe.config, norm, Dtype::bf16, 1, *backend, stream);
+              NormLinear layer(kind, *backend, shape_of(norm), recipe.config, {.delayed = &delayed});
+              NormLinearForward forward = device.forward();
+              forward.gamma = gamma;
+              layer.forward(forward, stream);
+              layer.backward(device.backward(), stream);
+              results.push_back(device.result_bytes(stream));
+            }
+          }
+          BOOST_TEST((results[0] == results[1]));
+        }
+      }
+    }
+  }
+}
+
+// ---- refusals --------------------------------------------------------------------------------------------------
 
 BOOST_AUTO_TEST_CASE(memory_of_a_module_must_fit_its_plan) {
   const DelayedScaling none(*backend);
@@ -783,6 +826,9 @@ BOOST_AUTO_TEST_CASE(what_is_no_module_is_refused) {
                norm_linear_plan({.linear = {.name = "wq", .fusion = {.prologue = parse_pointwise("x * 2")}}});
              }) ==
              "norm linear \"wq\" fusion: has a prologue, but the norm is the prologue of this layer: leave it empty");
+  BOOST_TEST(refusal([&] {
+               norm_linear_plan({.linear = {.name = "wq"}, .norm = NormOptions{.affine = false, .zero_centred = true}});
+             }) == "norm linear \"wq\" zero_centred: is set, but the norm is made without gamma: set affine too");
   BOOST_TEST(refusal([&] { norm_linear_plan({.linear = {.name = "wq", .shape = kLinear}}).memory(-1); }) ==
              "linear \"wq\" tokens: is -1, but must be 0 or more");
   const MlpKind kind = kMlps[0];

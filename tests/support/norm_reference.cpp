@@ -101,7 +101,7 @@ NormBackwardReference norm_backward_reference(const NormBackwardSpec& spec, cons
     for (std::size_t c = 0; c < columns; ++c) {
       const auto col = static_cast<std::int64_t>(c);
       xhat[c] = (x.value(r, col) - mean) * rstd;
-      g[c] = grad.value(r, col) * element_or(inputs, "gamma", col, 1.0);
+      g[c] = grad.value(r, col) * (element_or(inputs, "gamma", col, 1.0) + (spec.zero_centred ? 1.0 : 0.0));
       sum += g[c];
       magnitude += std::fabs(g[c]);
       product_sum += g[c] * xhat[c];

@@ -108,9 +108,13 @@ struct Fixture {
     });
   }
 
-  template <class In, class Kind, bool Affine, class Sum>
+  template <class In, class Kind, bool Affine, class Sum, bool ZeroCentred = false>
   void check_backward() {
-    const NormBackwardSpec spec{.kind = kKindOf<Kind>, .in = kDtypeOf<In>, .affine = Affine, .sums = kDtypeOf<Sum>};
+    const NormBackwardSpec spec{.kind = kKindOf<Kind>,
+                                .in = kDtypeOf<In>,
+                                .affine = Affine,
+                                .sums = kDtypeOf<Sum>,
+                                .zero_centred = ZeroCentred};
     std::vector<Case> cases = cases_of_shapes(spec);
     cases.push_back({.spec = spec, .shape = {1100, 24}});
     cases.push_back({.spec = spec, .shape = {9, 8195}});
@@ -121,8 +125,8 @@ struct Fixture {
       const i64 sums = !Affine ? 0 : kCentred<Kind> ? 2 * cols : cols;
       GuardedMatrix partials(Dtype::f32, chunks, sums);
       const Tensor left = partials.view(partials.bytes().data(), {});
-      emulator::launch(norm_backward<In, Kind, NormBackwardConfig{.affine = Affine}>, chunks,
-                       NormBackwardLaunch::kThreads,
+      emulator::launch(norm_backward<In, Kind, NormBackwardConfig{.affine = Affine, .zero_centred = ZeroCentred}>,
+                       chunks, NormBackwardLaunch::kThreads,
                        NormBackwardParams{.grad_output = placed.tensor("grad_output").data,
                                           .input = input.data,
                                           .gamma = placed.tensor("gamma").data,
@@ -161,6 +165,8 @@ BOOST_AUTO_TEST_CASE(rms_statistics_f16) { check_forward<f16, RmsNorm, false, No
 
 BOOST_AUTO_TEST_CASE(backward_layer) { check_backward<bf16, LayerNorm, true, f32>(); }
 BOOST_AUTO_TEST_CASE(backward_rms) { check_backward<bf16, RmsNorm, true, bf16>(); }
+BOOST_AUTO_TEST_CASE(backward_zero_centred) { check_backward<bf16, LayerNorm, true, f32, true>(); }
+BOOST_AUTO_TEST_CASE(backward_rms_zero_centred_f32) { check_backward<f32, RmsNorm, true, f32, true>(); }
 BOOST_AUTO_TEST_CASE(backward_layer_f32) { check_backward<f32, LayerNorm, true, f32>(); }
 BOOST_AUTO_TEST_CASE(backward_layer_plain) { check_backward<f16, LayerNorm, false, f32>(); }
 BOOST_AUTO_TEST_CASE(backward_rms_plain_f32) { check_backward<f32, RmsNorm, false, f32>(); }

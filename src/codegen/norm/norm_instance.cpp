@@ -36,9 +36,13 @@ TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
   if (pass == Pass::finish) return column_sum_finish(spec.sums);
   NormBackwardSpec kernel = spec;
   kernel.sums = Dtype::f32;  // the finishing pass rounds
+  // Kernels of plain gammas keep the text, and so the stored machine code, that they had before there were others.
+  const std::string config =
+      spec.zero_centred
+          ? aggregate_text("NormBackwardConfig", {field("affine", spec.affine), field("zero_centred", true)})
+          : aggregate_text("NormBackwardConfig", {field("affine", spec.affine)});
   return {"norm/norm_backward.cuh",
-          fmt::format("norm_backward<{}, {}, {}>", type_text(spec.in), type_text(spec.kind),
-                      aggregate_text("NormBackwardConfig", {field("affine", spec.affine)})),
+          fmt::format("norm_backward<{}, {}, {}>", type_text(spec.in), type_text(spec.kind), config),
           print_spec(kernel)};
 }
 

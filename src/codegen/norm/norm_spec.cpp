@@ -97,6 +97,7 @@ std::string print_spec(const NormSpec& spec) {
 std::string print_spec(const NormBackwardSpec& spec) {
   std::string line = fmt::format("norm_backward {} {}", name_of(spec.kind), name(spec.in));
   if (spec.affine) line += " affine";
+  if (spec.zero_centred) line += " zero_centred";
   if (spec.affine || spec.sums != Dtype::f32) line += fmt::format(" sums={}", name(spec.sums));
   return line;
 }
@@ -121,6 +122,7 @@ void validate_spec(const NormSpec& spec) {
 void validate_spec(const NormBackwardSpec& spec) {
   require_kind(spec);
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
+  if (spec.zero_centred && !spec.affine) refuse(spec, "zero_centred is set, but without affine there is no gamma");
   if (spec.sums == Dtype::f32 || (spec.affine && spec.sums == spec.in)) return;
   if (!spec.affine) refuse(spec, "sums is set, but without affine there are no gradients of gamma and beta");
   refuse(spec, fmt::format("sums is {}, but must be {}", name(spec.sums),
@@ -134,7 +136,7 @@ std::uint64_t hash_spec(const NormSpec& spec) {
 }
 
 std::uint64_t hash_spec(const NormBackwardSpec& spec) {
-  return mix(seed<NormBackwardSpec>() + pack(spec.kind, spec.in, spec.sums, spec.affine));
+  return mix(seed<NormBackwardSpec>() + pack(spec.kind, spec.in, spec.sums, spec.affine, spec.zero_centred));
 }
 
 void read_spec(const SpecReader& reader, NormSpec& spec) {
@@ -158,8 +160,9 @@ void read_spec(const SpecReader& reader, NormSpec& spec) {
 void read_spec(const SpecReader& reader, NormBackwardSpec& spec) {
   spec.kind = read_kind(reader, "<in>, such as bf16");
   spec.in = reader.dtype(reader.word(2));
-  reader.each_option(3, "affine or sums=<dtype>", [&](const SpecOption& option) -> const char* {
+  reader.each_option(3, "affine, zero_centred or sums=<dtype>", [&](const SpecOption& option) -> const char* {
     if (option.word == "affine") return spec.affine = true, "affine";
+    if (option.word == "zero_centred") return spec.zero_centred = true, "zero_centred";
     if (!option.has_value()) return nullptr;
     if (option.key == "sums") return spec.sums = reader.dtype(option.value), "sums";
     return nullptr;
@@ -183,8 +186,11 @@ void list_valid(std::vector<NormBackwardSpec>& specs) {
   for (const NormKind kind : {NormKind::layer, NormKind::rms}) {
     for (const Dtype in : kHighPrecisionDtypes) {
       specs.push_back({.kind = kind, .in = in});
-      specs.push_back({.kind = kind, .in = in, .affine = true});
-      if (in != Dtype::f32) specs.push_back({.kind = kind, .in = in, .affine = true, .sums = in});
+      for (const bool zero_centred : {false, true}) {
+        specs.push_back({.kind = kind, .in = in, .affine = true, .zero_centred = zero_centred});
+        if (in == Dtype::f32) continue;
+        specs.push_back({.kind = kind, .in = in, .affine = true, .sums = in, .zero_centred = zero_centred});
+      }
     }
   }
 }

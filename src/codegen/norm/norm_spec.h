@@ -45,12 +45,15 @@ struct NormSpec {
 // g = grad_output * gamma:
 //   grad_input = ((g - mean(g)) - xhat * mean(g * xhat)) * rstd, rms: (g - xhat * mean(g * xhat)) * rstd
 //   affine: grad_gamma[col] = sum over rows of grad_output * xhat; layer: grad_beta[col] = sum of grad_output
+// zero_centred: gamma is given as its difference from 1, so g = grad_output * (gamma + 1) with the sum in f32. Forward
+// is then such an expression of a cast or of an elementwise operation, from plain statistics.
 struct NormBackwardSpec {
   static constexpr std::string_view kWord = "norm_backward";
   NormKind kind = NormKind::layer;
   Dtype in = Dtype::bf16;
   bool affine = false;
   Dtype sums = Dtype::f32;  // of grad_gamma and grad_beta: f32 or `in`
+  bool zero_centred = false;
   bool operator==(const NormBackwardSpec&) const = default;
 };
 

@@ -225,7 +225,10 @@ template <class In>
 void norm_backward_as(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, ThreadPool& pool) {
   const i64 rows = tensors.input.rows;
   const i64 cols = tensors.input.cols;
-  const Parameters parameters = parameters_of<In>(tensors.gamma, {}, cols);
+  Parameters parameters = parameters_of<In>(tensors.gamma, {}, cols);
+  if (spec.zero_centred) {
+    for (float& gamma : parameters.gamma) gamma = gamma + 1.0F;
+  }
   pool.parallel_for(rows, rows_per_range(cols), [&](i64 begin, i64 end) {
     for (i64 r = begin; r < end; ++r) write_grad_input<In>(spec.kind, tensors, parameters, r);
   });
