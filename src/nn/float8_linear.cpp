@@ -305,16 +305,21 @@ void Float8Linear::run_backward(LinearBackwardTensors& all, Stream& stream) {
   const ObservedRange range(options_.observer, options_.name, "backward");
   const LinearPlan& plan = plan_;
   make_constants(stream);
+  LinearRun run{.stream = stream, .observer = options_.observer};
+  const LinearGradients wants = wanted_gradients(all);
+  const std::int64_t tokens = saved_stamp_.tokens;
+  const bool expands = expands_grad_output(plan, all);
+  all.scratch = scratch(expands ? plan.backward_scratch(tokens, wants, observes_values(), true).bytes
+                                : sizes(tokens).backward[wants.index()],
+                        stream);
+  if (expands) all.grad_output = expanded_grad_output(plan, *backend_, all, run);
   start_scales_of_backward(all, stream);
   all.scales = {.grad_output = scale_of(constants_.grad_output, slots_.grad_output), .one = constants_.one};
   if (plan.input_again.any) all.scales.input = scale_of(constants_.input, slots_.input);
   if (plan.weight_again.any) all.scales.weight = scale_of(constants_.weight, slots_.weight);
-  const LinearGradients wants = wanted_gradients(all);
-  all.scratch = scratch(sizes(saved_stamp_.tokens).backward[wants.index()], stream);
-  const bool beside = wants.input && wants.weight && uses_side(saved_stamp_.tokens, stream);
-  is_beside_ = beside;
-  enqueue_linear_backward(plan, *backend_, all,
-                          {.stream = stream, .side = beside ? options_.side : nullptr, .observer = options_.observer});
+  is_beside_ = wants.input && wants.weight && uses_side(tokens, stream);
+  if (is_beside_) run.side = options_.side;
+  enqueue_linear_backward(plan, *backend_, all, run);
 }
 
 void Float8Linear::release() {

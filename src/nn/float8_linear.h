@@ -65,7 +65,8 @@ struct LinearForward {
 
 // A gradient that is not wanted may stay a default tensor; its GEMM is then not run. No tensor may overlap another.
 struct LinearBackward {
-  Tensor grad_output;  // [M, N], of the layer's dtype
+  // [M, N], of the layer's dtype; or [1, 1], one element that stands for all: the gradient of a sum.
+  Tensor grad_output;
   // Of any high-precision dtype where their GEMM is in FP8, otherwise of the layer's dtype or f32.
   Tensor grad_input{};   // [M, K]
   Tensor grad_weight{};  // [N, K]

@@ -202,7 +202,8 @@ void check_gradients(const Checker& check, const LinearBackwardTensors& t) {
   const std::int64_t tokens = t.saved->tokens;
   const NamedTensor grad_weight{"grad_weight", &t.grad_weight};
   const NamedTensor grad_bias{"grad_bias", &t.grad_bias};
-  check.all({"grad_output", &t.grad_output}, dtype, ", as input is", tokens, out,
+  const bool one = expands_grad_output(plan, t);
+  check.all({"grad_output", &t.grad_output}, dtype, ", as input is", one ? 1 : tokens, one ? 1 : out,
             "[rows of the last forward's input, out_features]");
   if (is_given(t.grad_input)) {
     const NamedTensor grad_input{"grad_input", &t.grad_input};
@@ -438,7 +439,8 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
   if (wants.input && !is_given(t.codes.transposed)) check.scale("weight", plan.weight_again, t.scales.weight);
   if (plan.grad_output_of(wants).folds) check.one(t.scales);
   const std::size_t saved = plan.saved_memory(t.saved->tokens).bytes;
-  const std::size_t scratch = plan.backward_scratch(t.saved->tokens, wants, observes_values(run)).bytes;
+  const std::size_t scratch =
+      plan.backward_scratch(t.saved->tokens, wants, observes_values(run), expands_grad_output(plan, t)).bytes;
   check_region(plan, "saved", t.saved->memory, saved);
   check_region(plan, "scratch", t.scratch, scratch);
   check_regions_apart(check, t.saved->memory, saved, t.scratch, scratch);

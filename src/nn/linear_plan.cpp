@@ -120,6 +120,7 @@ void plan_gemms(LinearPlan& plan) {
   plan.grad_input_gemm = grad_input_gemm(plan.config, dtype);
   plan.grad_weight_gemm = grad_weight_gemm(plan.config, dtype);
   plan.epilogue_values = {.in = dtype, .pointwise = plan.fusion.epilogue, .fast_math = plan.fusion.fast_math};
+  plan.repeated = {.in = dtype, .pointwise = parse_pointwise("one[col]")};
   plan.gradient_values = {.in = dtype, .pointwise = plan.gradient.expression(), .fast_math = plan.fusion.fast_math};
 }
 
@@ -299,8 +300,8 @@ LinearForwardScratch LinearPlan::forward_scratch(std::int64_t tokens, LinearPass
   return scratch;
 }
 
-LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants,
-                                                   bool observed) const {
+LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants, bool observed,
+                                                   bool expands) const {
   check_tokens(*this, tokens);
   LinearBackwardScratch scratch;
   Places places;
@@ -333,6 +334,10 @@ LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const Li
   }
   const bool again = (wants.weight && input_again.is_fixed()) || (wants.input && weight_again.is_fixed());
   if (again || order.cast.is_fixed()) places.floats(scratch.amaxes, 3);
+  if (expands) {  // behind the others, whose places are then the same
+    places.values(scratch.expanded, dtypes.input, tokens, out);
+    places.values(scratch.expanded_row, dtypes.input, 1, out);
+  }
   scratch.bytes = places.bytes();
   return scratch;
 }

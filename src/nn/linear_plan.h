@@ -124,6 +124,7 @@ struct INGOT_API LinearPlan {
   ElementwiseSpec prologue_values{};  // without an expression if there is none
   ElementwiseSpec epilogue_values{};
   ElementwiseSpec gradient_values{};
+  ElementwiseSpec repeated{};  // one row for all
   EpilogueGradient gradient{};
   std::array<GemmSpec, 2> output_gemm{};  // [1]: also writes the preactivation
   GemmSpec grad_input_gemm{};
@@ -153,8 +154,9 @@ struct INGOT_API LinearPlan {
   LinearSavedMemory saved_memory(std::int64_t tokens) const;
   LinearForwardScratch forward_scratch(std::int64_t tokens, LinearPass pass = LinearPass::training,
                                        bool observed = false) const;
-  LinearBackwardScratch backward_scratch(std::int64_t tokens, const LinearGradients& wants = {},
-                                         bool observed = false) const;
+  // `expands`: for a grad_output that is given as one element.
+  LinearBackwardScratch backward_scratch(std::int64_t tokens, const LinearGradients& wants = {}, bool observed = false,
+                                         bool expands = false) const;
   // All four, for a training step with all gradients.
   LinearMemory memory(std::int64_t tokens) const;
 };

@@ -377,6 +377,47 @@ BOOST_AUTO_TEST_CASE(a_layer_has_the_same_dtypes) {
   }
 }
 
+// The gradient of output.sum(): torch gives one element with strides (0, 0).
+BOOST_AUTO_TEST_CASE(one_element_of_grad_output_stands_for_all) {
+  for (const LinearConfig& config : every_config()) {
+    for (const Fused& fused : {kFused[0], kFused[1], kFused[2], kFused[3]}) {
+      BOOST_TEST_CONTEXT(print(config) << " [" << fused.prologue << "] [" << fused.epilogue << "]") {
+        const LinearFusion fusion = fusion_of(fused);
+        HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1);
+        for (double& value : host.grad_output.values) value = 0.75;
+        LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+        const FusedCase tensors(device, fusion, Dtype::bf16, *backend, stream);
+        const DeviceMatrix one({1, 1, {0.75}}, Dtype::bf16, *backend, stream);
+        LinearBackward of_one = device.backward(true);
+        of_one.grad_output = one;
+        const auto run = [&](const LinearBackward& backward, DelayedScaling& delayed) {
+          device.poison_results(stream);
+          Float8Linear layer(*backend, kLinear, config, {.fusion = fusion, .delayed = &delayed});
+          layer.forward(tensors.forward, stream);
+          layer.backward(backward, stream);
+          return device.result_bytes(stream);
+        };
+        DelayedScaling all(*backend);
+        DelayedScaling single(*backend);
+        const std::vector<std::uint8_t> bytes = run(device.backward(true), all);
+        BOOST_TEST((run(of_one, single) == bytes));
+
+        FunctionLayer functions({.config = config, .shape = kLinear, .fusion = fusion}, *backend, stream);
+        functions.use(single);
+        FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+        functions.forward(tensors.forward, &kept.saved, stream, true);
+        device.poison_results(stream);
+        functions.backward(of_one, tensors.forward, kept.saved, stream);
+        LinearCase again(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+        functions.backward(again.backward(true), tensors.forward, kept.saved, stream);
+        BOOST_TEST((device.grad_input.bytes(stream) == again.grad_input.bytes(stream)));
+        BOOST_TEST((device.grad_weight.bytes(stream) == again.grad_weight.bytes(stream)));
+        BOOST_TEST((device.grad_bias.bytes(stream) == again.grad_bias.bytes(stream)));
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(every_bias_is_taken_beside_every_input) {
   for (const Recipe& recipe : recipes()) {
     if (recipe.name == "delayed") continue;

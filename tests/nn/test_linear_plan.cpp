@@ -59,8 +59,10 @@ BOOST_AUTO_TEST_CASE(parts_lie_one_behind_the_other) {
           check_places(plan.forward_scratch(tokens, LinearPass::recompute));
           for (const bool input : {false, true}) {
             for (const bool weight : {false, true}) {
-              for (const bool bias : {false, true})
+              for (const bool bias : {false, true}) {
                 check_places(plan.backward_scratch(tokens, {input, weight, bias}, true));
+                check_places(plan.backward_scratch(tokens, {input, weight, bias}, true, true));
+              }
             }
           }
         }
