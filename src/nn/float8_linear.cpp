@@ -17,7 +17,10 @@ LinearPlan make_plan(const LinearShape& shape, const LinearConfig& config, const
   return linear_plan({.name = options.name,
                       .config = config,
                       .shape = shape,
-                      .dtypes = {.input = input, .weight = options.weight_dtype, .bias = options.bias_dtype},
+                      .dtypes = {.input = input,
+                                 .weight = options.weight_dtype,
+                                 .bias = options.bias_dtype,
+                                 .output = options.output_dtype},
                       .fusion = options.fusion,
                       .subject = "Float8Linear"});
 }

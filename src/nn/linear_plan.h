@@ -29,13 +29,16 @@ struct LinearShape {
 
 // High-precision dtypes: f32, bf16 or f16.
 struct LinearDtypes {
-  Dtype input = Dtype::bf16;  // of input, output, their gradients, and the matrices and columns of expressions
+  Dtype input = Dtype::bf16;  // of input, and the matrices and columns of the prologue
   // Default: as input. Another one is for weights that are only cast, such as f32 master weights: the output and
   // grad_input GEMMs must be in FP8.
   std::optional<Dtype> weight{};
   // Default: what the output GEMM takes (bias_dtype()). A bias of another one, such as f32 beside a bf16 input, is
   // rounded to that by each forward.
   std::optional<Dtype> bias{};
+  // Of output, grad_output, and the matrices and columns of the epilogue. Default: as input. Another one is for GEMMs
+  // in FP8; one in high precision also gives f32. Example: f32 logits.
+  std::optional<Dtype> output{};
 };
 
 struct LinearPlanOptions {
