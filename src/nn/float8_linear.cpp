@@ -18,7 +18,10 @@ LinearPlan make_plan(const LinearShape& shape, const LinearConfig& config, const
   return linear_plan({.name = options.name,
                       .config = config,
                       .shape = shape,
-                      .dtypes = {.input = input, .weight = options.weight_dtype, .bias = options.bias_dtype},
+                      .dtypes = {.input = input,
+                                 .weight = options.weight_dtype,
+                                 .bias = options.bias_dtype,
+                                 .output = options.output_dtype},
                       .fusion = options.fusion,
                       .subject = "Float8Linear"});
 }
@@ -262,8 +265,14 @@ void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   LinearBackwardTensors all = backward_tensors(tensors);
   check_backward_tensors(plan_, *backend_, all, stream);
   const Call call(*this, stream);
-  all.scratch = scratch(sizes(saved_stamp_.tokens).backward[wanted_gradients(all).index()], stream);
   const LinearRun run{.stream = stream, .observer = options_.observer};
+  const LinearGradients wants = wanted_gradients(all);
+  const std::int64_t tokens = saved_stamp_.tokens;
+  const bool expands = expands_grad_output(plan_, all);
+  all.scratch = scratch(expands ? plan_.backward_scratch(tokens, wants, observes_values(), true).bytes
+                                : sizes(tokens).backward[wants.index()],
+                        stream);
+  if (expands) all.grad_output = expanded_grad_output(plan_, *backend_, all, run);
   enqueue_backward_part(plan_, *backend_, all, run, this);
   finish_backward_part(run, this);
 }

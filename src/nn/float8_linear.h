@@ -48,7 +48,7 @@ namespace ingot {
 
 class DelayedScaling;
 
-// All tensors have one high-precision dtype (f32, bf16 or f16), but for LinearOptions::weight_dtype and bias_dtype, and
+// All tensors have one high-precision dtype (f32, bf16 or f16), but for those of LinearOptions, and
 // are row-major; M = tokens, any M >= 0. The output
 // must not overlap any other tensor. prologue_inputs and epilogue_inputs follow the order of the expression's inputs():
 // matrices ([M, K] for the prologue, [M, N] for the epilogue) and [col] vectors of the layer's dtype, [row] vectors of
@@ -66,7 +66,8 @@ struct LinearForward {
 
 // A gradient that is not wanted may stay a default tensor; its GEMM is then not run. No tensor may overlap another.
 struct LinearBackward {
-  Tensor grad_output;  // [M, N], of the layer's dtype
+  // [M, N], of the layer's dtype; or [1, 1], one element that stands for all: the gradient of a sum.
+  Tensor grad_output;
   // Of any high-precision dtype where their GEMM is in FP8, otherwise of the layer's dtype or f32.
   Tensor grad_input{};   // [M, K]
   Tensor grad_weight{};  // [N, K]
@@ -86,9 +87,11 @@ struct Float8Workspace {
 struct LinearOptions {
   std::string name = "linear";  // "layers.0.wq": names its slots in a DelayedScaling and its rows in a Monitor
   LinearFusion fusion{};
-  // Default: the input's; of the bias what the output GEMM takes. As LinearDtypes: f32 masters beside bf16 inputs.
+  // As LinearDtypes: f32 masters beside bf16 inputs, f32 logits. Default: the input's; of the bias what the output GEMM
+  // takes.
   std::optional<Dtype> weight_dtype{};
   std::optional<Dtype> bias_dtype{};
+  std::optional<Dtype> output_dtype{};
   DelayedScaling* delayed = nullptr;     // the whole model's; required if the config has delayed scales
   Float8Workspace* workspace = nullptr;  // default: the layer's own
   LayerObserver* observer = nullptr;     // Monitor, NvtxRanges, TraceRanges ...; outlives the layer

@@ -38,7 +38,7 @@ LinearPlan make_plan(const Float8WeightState& weight, const InferenceLinearOptio
   return linear_plan({.name = options.name,
                       .config = inference_config(weight, options.activations),
                       .shape = {weight.in_features, weight.out_features, options.bias},
-                      .dtypes = {.input = options.dtype},
+                      .dtypes = {.input = options.dtype, .bias = options.bias_dtype, .output = options.output},
                       .fusion = {.epilogue = options.epilogue},
                       .grad_weight = false,
                       .subject = subject});

@@ -29,8 +29,10 @@ namespace ingot {
 
 struct InferenceLinearOptions {
   std::string name = "linear";
-  Dtype dtype = Dtype::bf16;  // of input and output: f32, bf16 or f16
+  Dtype dtype = Dtype::bf16;      // of the input: f32, bf16 or f16
+  std::optional<Dtype> output{};  // default: the input's
   bool bias = false;
+  std::optional<Dtype> bias_dtype{};  // default: what the GEMM takes, bf16 for f32 outputs, otherwise the output's
   Pointwise epilogue{};
   // Dynamic scales of the activations: kTensorwise or kRowwise, or kRowGroups with weights in blocks or groups.
   // Default: the checkpoint's static scale if it has one, otherwise kRowGroups with such weights and kRowwise with

@@ -72,10 +72,16 @@ class Checker {
       refuse(written.name, fmt::format("overlaps {}: give it memory of its own", of));
   }
 
-  // The inputs of an expression: matrices [rows, cols] and column vectors of the layer's dtype, column vectors of f32,
+  // The inputs of an expression: matrices [rows, cols] and column vectors of the values' dtype, column vectors of f32,
   // and row vectors of f32.
-  void inputs(const InputNames& names, const Pointwise& expression, const PointwiseTensors& tensors, std::int64_t rows,
-              std::int64_t cols) const {
+  void prologue_inputs(const PointwiseTensors& tensors, std::int64_t rows) const {
+    inputs(kPrologueInputs, plan_->fusion.prologue, plan_->dtypes.input, tensors, rows, plan_->shape.in_features);
+  }
+  void epilogue_inputs(const PointwiseTensors& tensors, std::int64_t rows) const {
+    inputs(kEpilogueInputs, plan_->fusion.epilogue, *plan_->dtypes.output, tensors, rows, plan_->shape.out_features);
+  }
+  void inputs(const InputNames& names, const Pointwise& expression, Dtype values, const PointwiseTensors& tensors,
+              std::int64_t rows, std::int64_t cols) const {
     const auto inputs = expression.inputs();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const NamedTensor named{names[i], &tensors[i]};
@@ -85,7 +91,7 @@ class Checker {
       }
       using Kind = PointwiseInput::Kind;
       const Kind kind = inputs[i].kind;
-      dtype(named, {kind == Kind::row || kind == Kind::column_f32 ? Dtype::f32 : plan_->dtypes.input}, "");
+      dtype(named, {kind == Kind::row || kind == Kind::column_f32 ? Dtype::f32 : values}, "");
       shape(named, kind == Kind::matrix ? rows : 1, kind == Kind::row ? rows : cols,
             kind == Kind::matrix ? "a matrix beside x"
             : kind == Kind::row  ? "a value for each row"
@@ -170,7 +176,7 @@ void check_bias(const Checker& check, const LinearForwardTensors& t) {
     if (!is_given(t.bias)) return;
     check.refuse(bias.name, "is given, but the layer was made without one: set bias in its LinearShape");
   }
-  const bool narrow = plan.dtypes.input == Dtype::f32 && is_float8(plan.config.output);
+  const bool narrow = *plan.dtypes.output == Dtype::f32 && is_float8(plan.config.output);
   check.shape(bias, 1, plan.shape.out_features, "a vector of out_features");
   check.dtype(bias, {*plan.dtypes.bias},
               plan.rounds_bias() ? ", the plan's dtype"
@@ -179,15 +185,22 @@ void check_bias(const Checker& check, const LinearForwardTensors& t) {
   check.memory(bias);
 }
 
-const char* weight_dtype(const LinearPlan& plan) {
-  return *plan.dtypes.weight == plan.dtypes.input ? ", as input is" : ", the plan's dtype";
+// Why a tensor has this dtype.
+const char* because(const LinearPlan& plan, Dtype dtype) {
+  return dtype == plan.dtypes.input ? ", as input is" : ", the plan's dtype";
 }
 
 // An FP8 GEMM writes any dtype; one in high precision that of its operands, or f32.
 void check_gradient_dtype(const Checker& check, const NamedTensor& gradient, const GemmConfig& gemm) {
   const Dtype dtype = check.plan().dtypes.input;
+  const Dtype output = *check.plan().dtypes.output;
   if (is_float8(gemm)) {
     check.dtype(gradient, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+  } else if (output != dtype) {
+    check.refuse(gradient.name,
+                 fmt::format("is wanted, but its GEMM is in high precision, whose operands have one dtype, and "
+                             "grad_output is {} beside {}: choose a recipe that casts grad_output for it",
+                             name(output), name(dtype)));
   } else if (dtype == Dtype::f32) {
     check.dtype(gradient, {dtype}, ", as input is");
   } else {
@@ -198,11 +211,12 @@ void check_gradient_dtype(const Checker& check, const NamedTensor& gradient, con
 void check_gradients(const Checker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const auto [in, out, bias] = plan.shape;
-  const Dtype dtype = plan.dtypes.input;
+  const Dtype dtype = *plan.dtypes.output;
   const std::int64_t tokens = t.saved->tokens;
   const NamedTensor grad_weight{"grad_weight", &t.grad_weight};
   const NamedTensor grad_bias{"grad_bias", &t.grad_bias};
-  check.all({"grad_output", &t.grad_output}, dtype, ", as input is", tokens, out,
+  const bool one = expands_grad_output(plan, t);
+  check.all({"grad_output", &t.grad_output}, dtype, because(plan, dtype), one ? 1 : tokens, one ? 1 : out,
             "[rows of the last forward's input, out_features]");
   if (is_given(t.grad_input)) {
     const NamedTensor grad_input{"grad_input", &t.grad_input};
@@ -312,13 +326,13 @@ void check_read_again(const Checker& check, const LinearBackwardTensors& t) {
   if (wants.weight && plan.grad_weight_reads_input()) {
     check.all({"input", &t.input}, plan.dtypes.input, ": this config reads it again for grad_weight", tokens, in,
               "[rows of the last forward's input, in_features]");
-    if (plan.input_again.any) check.inputs(kPrologueInputs, plan.fusion.prologue, t.prologue_inputs, tokens, in);
+    if (plan.input_again.any) check.prologue_inputs(t.prologue_inputs, tokens);
   }
   if (plan.gradient.of_output()) {
-    check.all({"output", &t.output}, plan.dtypes.input, ": the epilogue's derivative is computed from it", tokens, out,
-              "[rows of the last forward's input, out_features]");
+    check.all({"output", &t.output}, *plan.dtypes.output, ": the epilogue's derivative is computed from it", tokens,
+              out, "[rows of the last forward's input, out_features]");
   }
-  check.inputs(kEpilogueInputs, plan.fusion.epilogue, t.epilogue_inputs, tokens, out);
+  check.epilogue_inputs(t.epilogue_inputs, tokens);
 }
 
 void check_codes_of_backward(const Checker& check, const LinearBackwardTensors& t) {
@@ -407,8 +421,8 @@ void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const
   const NamedTensor weight{"weight", &t.weight};
   const NamedTensor output{"output", &t.output};
   const bool has_weight = weight_is_given || plan.output_reads_weight();
-  if (has_weight) check.dtype(weight, {*plan.dtypes.weight}, weight_dtype(plan));
-  check.dtype(output, {plan.dtypes.input}, ", as input is");
+  if (has_weight) check.dtype(weight, {*plan.dtypes.weight}, because(plan, *plan.dtypes.weight));
+  check.dtype(output, {*plan.dtypes.output}, because(plan, *plan.dtypes.output));
   if (has_weight) check.shape(weight, out, in, "[out_features, in_features]");
   check.shape(output, t.input.rows, out, "[rows of input, out_features]");
   check.memory(input);
@@ -416,12 +430,19 @@ void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const
   check.memory(output);
   check_bias(check, t);
   check.disjoint(output, {input, weight, {"bias", &t.bias}});
-  check.inputs(kPrologueInputs, plan.fusion.prologue, t.prologue_inputs, t.input.rows, in);
-  check.inputs(kEpilogueInputs, plan.fusion.epilogue, t.epilogue_inputs, t.input.rows, out);
+  check.prologue_inputs(t.prologue_inputs, t.input.rows);
+  check.epilogue_inputs(t.epilogue_inputs, t.input.rows);
   for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
     check.disjoint_from_input(output, "an input of the prologue", t.prologue_inputs[i]);
     check.disjoint_from_input(output, "an input of the epilogue", t.epilogue_inputs[i]);
   }
+}
+
+void refuse_one_element(const LinearPlan& plan, const LinearBackwardTensors& tensors) {
+  if (!expands_grad_output(plan, tensors)) return;
+  refuse_argument(
+      fmt::format("{} grad_output", plan.subject).c_str(),
+      "is [1, 1], which stands for a whole matrix in a linear layer alone; here give [tokens, out_features]");
 }
 
 void check_backward_tensors(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& t,
@@ -456,7 +477,7 @@ void check_linear_recompute(const LinearPlan& plan, const Backend& backend, cons
   check.stream(backend, run.stream);
   check_input(check, t);
   check.memory({"input", &t.input});
-  check.inputs(kPrologueInputs, plan.fusion.prologue, t.prologue_inputs, t.input.rows, plan.shape.in_features);
+  check.prologue_inputs(t.prologue_inputs, t.input.rows);
   check.scale("input", plan.input_of(LinearPass::recompute), t.scales.input);
   if (t.weight_into) {
     check_weight_cast(plan, backend, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
@@ -477,7 +498,8 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
   if (wants.input && !is_given(t.codes.transposed)) check.scale("weight", plan.weight_again, t.scales.weight);
   if (plan.grad_output_of(wants).folds) check.one(t.scales);
   const std::size_t saved = plan.saved_memory(t.saved->tokens).bytes;
-  const std::size_t scratch = plan.backward_scratch(t.saved->tokens, wants, observes_values(run)).bytes;
+  const std::size_t scratch =
+      plan.backward_scratch(t.saved->tokens, wants, observes_values(run), expands_grad_output(plan, t)).bytes;
   check_region(plan, "saved", t.saved->memory, saved);
   check_region(plan, "scratch", t.scratch, scratch);
   check_regions_apart(check, t.saved->memory, saved, t.scratch, scratch);

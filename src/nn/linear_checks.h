@@ -22,6 +22,8 @@ LinearGradients wanted_gradients(const Tensors& tensors) {
 void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,
                            const Stream& stream, bool weight_is_given);
 // Also asks for saved memory of a forward of this plan.
+// For modules of several parts, whose scratch has no room to write a grad_output of one element out.
+void refuse_one_element(const LinearPlan& plan, const LinearBackwardTensors& tensors);
 void check_backward_tensors(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& tensors,
                             const Stream& stream);
 

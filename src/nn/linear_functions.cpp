@@ -502,8 +502,39 @@ void enqueue_linear_recompute(const LinearPlan& plan, Backend& backend, const Li
   stamp(plan, tensors);
 }
 
+bool expands_grad_output(const LinearPlan& plan, const LinearBackwardTensors& tensors) {
+  const Tensor& given = tensors.grad_output;
+  const bool is_one = given.rows == 1 && given.cols == 1;
+  return is_one && (tensors.saved->tokens != 1 || plan.shape.out_features != 1);
+}
+
+// One element to a row, which is a column of as many rows, and the row to all rows.
+Tensor expanded_grad_output(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
+                            const LinearRun& run) {
+  const Call call(plan, backend, run);
+  const Device device = call.device();
+  const LinearBackwardScratch scratch =
+      plan.backward_scratch(tensors.saved->tokens, wanted_gradients(tensors), call.observes_values, true);
+  const Tensor all = scratch.expanded.in(tensors.scratch, device);
+  const Tensor row = scratch.expanded_row.in(tensors.scratch, device);
+  const Tensor column = matrix(row.data, row.dtype, row.cols, 1, device);
+  const auto repeat = [&](const Tensor& one, const Tensor& to) {
+    Tensor shape = to;  // the expression reads no x
+    shape.data = nullptr;
+    backend.elementwise(plan.repeated, {.input = shape, .inputs = {one}, .output = to}, run.stream);
+  };
+  repeat(tensors.grad_output, column);
+  repeat(row, all);
+  return all;
+}
+
 void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
                              const LinearRun& run) {
+  if (expands_grad_output(plan, tensors)) {
+    LinearBackwardTensors all = tensors;
+    all.grad_output = expanded_grad_output(plan, backend, tensors, run);
+    return enqueue_linear_backward(plan, backend, all, run);
+  }
   const Call call(plan, backend, run);
   const BackwardMemory memory(call, tensors);
   const GradOutput grad_output = cast_grad_output(call, tensors, memory);

@@ -100,6 +100,7 @@ struct LinearForwardTensors {
 // As LinearBackward, and what forward had, where it is read again.
 struct LinearBackwardTensors {
   const LinearSaved* saved = nullptr;
+  // [M, N], or [1, 1]: one element that stands for all, as of strides (0, 0), which is the gradient of a sum.
   Tensor grad_output;
   Tensor grad_input{};
   Tensor grad_weight{};
@@ -132,7 +133,7 @@ INGOT_API void linear_forward(const LinearPlan& plan, Backend& backend, const Li
 INGOT_API void linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
                                 const LinearRun& run);
 // The gradients that are given. Changes nothing that it reads, so it may be called again with the same saved memory.
-// Scratch: plan.backward_scratch(tokens, those gradients).
+// Scratch: plan.backward_scratch(tokens, those gradients); for one element of grad_output, with `expands`.
 INGOT_API void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
                                const LinearRun& run);
 
@@ -146,6 +147,12 @@ INGOT_API void enqueue_linear_backward(const LinearPlan& plan, Backend& backend,
                                        const LinearRun& run);
 INGOT_API Float8View enqueue_cast_weight(const LinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
                                          const LinearRun& run);
+
+// Is grad_output given as one element? Then this writes all of it into the scratch and returns it;
+// enqueue_linear_backward() does so by itself.
+INGOT_API bool expands_grad_output(const LinearPlan& plan, const LinearBackwardTensors& tensors);
+INGOT_API Tensor expanded_grad_output(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
+                                      const LinearRun& run);
 
 // The values that the input's and grad_output's casts encode, into `values` of the input's dtype. A delayed scale
 // starts from their maximum. For plans with a prologue, and with an epilogue.

@@ -92,11 +92,14 @@ struct LinearBackwardScratch {
   TensorPlace observed{};        // [M, N]: as LinearForwardScratch::observed
   TensorPlace observed_input{};  // [M, K]
   TensorPlace amaxes{};          // f32[3], written and not used: of grad_output, input and weight with fixed scales
+  TensorPlace expanded{};        // [M, N]: a grad_output that is given as one element
+  TensorPlace expanded_row{};    // [N]: one row of it
   std::size_t bytes = 0;
 
-  std::array<TensorPlace, 12> parts() const {
+  std::array<TensorPlace, 14> parts() const {
     return {codes,         transposed,        factors,        transposed_factors, values,         input_transposed,
-            input_factors, weight_transposed, weight_factors, observed,           observed_input, amaxes};
+            input_factors, weight_transposed, weight_factors, observed,           observed_input, amaxes,
+            expanded,      expanded_row};
   }
 };
 

@@ -32,8 +32,8 @@ LinearCast fused(LinearCast cast, const Pointwise& expression, bool fast_math) {
 
 LinearCast folded(const std::optional<Cast>& codes, const std::optional<Cast>& transposed, const Pointwise& expression,
                   const LinearPlan& plan) {
-  LinearCast cast =
-      fused(cast_of({.codes = codes, .transposed = transposed}, plan.dtypes.input), expression, plan.fusion.fast_math);
+  LinearCast cast = fused(cast_of({.codes = codes, .transposed = transposed}, *plan.dtypes.output), expression,
+                          plan.fusion.fast_math);
   cast.spec.unrounded = cast.any && expression;
   return cast;
 }
@@ -95,7 +95,7 @@ LinearGradOutputCast grad_output_cast(const LinearPlan& plan, const LinearGradie
   made.values = gradient && (in_high_precision || made.folds || (wants.bias && !made.sums));
   made.apart = made.folds || (made.codes && made.transposed && !share_scales(casts));
   if (made.folds) return made;
-  made.cast = fused(cast_of(casts, plan.dtypes.input), gradient, plan.fusion.fast_math);
+  made.cast = fused(cast_of(casts, *plan.dtypes.output), gradient, plan.fusion.fast_math);
   made.cast.spec.result = made.cast.any && made.values;
   return made;
 }
@@ -116,15 +116,18 @@ void plan_grad_output(LinearPlan& plan) {
 
 void plan_gemms(LinearPlan& plan) {
   const Dtype dtype = plan.dtypes.input;
+  const Dtype out = *plan.dtypes.output;
   plan.output_gemm[0] = output_gemm(plan.config, dtype);
+  plan.output_gemm[0].out = out;
   plan.output_gemm[0].bias = plan.shape.bias;
   if (is_float8(plan.config.output)) plan.output_gemm[0].epilogue.pointwise = plan.fusion.epilogue;
   plan.output_gemm[1] = plan.output_gemm[0];
   plan.output_gemm[1].epilogue.preactivation = is_float8(plan.config.output) && plan.needs_preactivation();
   plan.grad_input_gemm = grad_input_gemm(plan.config, dtype);
   plan.grad_weight_gemm = grad_weight_gemm(plan.config, dtype);
-  plan.epilogue_values = {.in = dtype, .pointwise = plan.fusion.epilogue, .fast_math = plan.fusion.fast_math};
-  plan.gradient_values = {.in = dtype, .pointwise = plan.gradient.expression(), .fast_math = plan.fusion.fast_math};
+  plan.epilogue_values = {.in = out, .pointwise = plan.fusion.epilogue, .fast_math = plan.fusion.fast_math};
+  plan.repeated = {.in = out, .pointwise = parse_pointwise("one[col]")};
+  plan.gradient_values = {.in = out, .pointwise = plan.gradient.expression(), .fast_math = plan.fusion.fast_math};
 }
 
 // ---- checks --------------------------------------------------------------------------------------------------------
@@ -144,6 +147,14 @@ void check_dtypes(const LinearPlan& plan) {
   check("input", plan.dtypes.input);
   check("weight", *plan.dtypes.weight);
   check("bias", plan.dtypes.bias.value_or(plan.dtypes.input));
+  const Dtype written = *plan.dtypes.output;
+  check("output", written);
+  if (written != plan.dtypes.input && written != Dtype::f32 && !is_float8(plan.config.output)) {
+    refuse_argument(subject.c_str(),
+                    fmt::format("has {} for the input and {} for the output, but the output GEMM is in high precision, "
+                                "which gives its operands' dtype or f32",
+                                name(plan.dtypes.input), name(written)));
+  }
   if (*plan.dtypes.weight == plan.dtypes.input) return;
   const bool output = !is_float8(plan.config.output);
   if (!output && is_float8(plan.config.grad_input)) return;
@@ -167,7 +178,7 @@ std::uint64_t identity_of(const LinearPlan& plan) {
   for (const char c : plan.name) add(static_cast<std::uint8_t>(c));
   add(static_cast<std::uint64_t>(plan.shape.in_features));
   add(static_cast<std::uint64_t>(plan.shape.out_features));
-  add(pack(*plan.dtypes.bias));
+  add(pack(*plan.dtypes.bias, *plan.dtypes.output));
   add(pack(plan.shape.bias, plan.dtypes.input, *plan.dtypes.weight, plan.config.input, plan.config.weight,
            plan.trains_weight, plan.fusion.fast_math));
   for (const LinearCast* cast : {&plan.input[0], &plan.given_input, &plan.input_again, &plan.weight, &plan.weight_again,
@@ -186,15 +197,15 @@ std::uint64_t identity_of(const LinearPlan& plan) {
 }  // namespace
 
 LinearPlan linear_plan(const LinearPlanOptions& options) {
-  LinearPlan plan{
-      .name = options.name,
-      .subject = options.subject.empty() ? fmt::format("linear \"{}\"", options.name) : options.subject,
-      .config = options.config,
-      .shape = options.shape,
-      .dtypes = {options.dtypes.input, options.dtypes.weight.value_or(options.dtypes.input), options.dtypes.bias},
-      .fusion = options.fusion,
-      .trains_weight = options.grad_weight,
-      .gradient = EpilogueGradient(options.fusion.epilogue)};
+  LinearPlan plan{.name = options.name,
+                  .subject = options.subject.empty() ? fmt::format("linear \"{}\"", options.name) : options.subject,
+                  .config = options.config,
+                  .shape = options.shape,
+                  .dtypes = {options.dtypes.input, options.dtypes.weight.value_or(options.dtypes.input),
+                             options.dtypes.bias, options.dtypes.output.value_or(options.dtypes.input)},
+                  .fusion = options.fusion,
+                  .trains_weight = options.grad_weight,
+                  .gradient = EpilogueGradient(options.fusion.epilogue)};
   validate(plan.config);
   check_size(plan, "in_features", plan.shape.in_features);
   check_size(plan, "out_features", plan.shape.out_features);
@@ -281,7 +292,7 @@ LinearSavedMemory LinearPlan::saved_memory(std::int64_t tokens) const {
     places.floats(memory.input_factors, scale_count(scale_of_transposed(cast.spec), tokens, in));
   }
   if (keeps_values()) places.values(memory.input_values, dtypes.input, tokens, in);
-  if (needs_preactivation()) places.values(memory.preactivation, dtypes.input, tokens, out);
+  if (needs_preactivation()) places.values(memory.preactivation, *dtypes.output, tokens, out);
   memory.bytes = places.bytes();
   return memory;
 }
@@ -310,8 +321,8 @@ LinearForwardScratch LinearPlan::forward_scratch(std::int64_t tokens, LinearPass
   return scratch;
 }
 
-LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants,
-                                                   bool observed) const {
+LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants, bool observed,
+                                                   bool expands) const {
   check_tokens(*this, tokens);
   LinearBackwardScratch scratch;
   Places places;
@@ -327,7 +338,7 @@ LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const Li
   if (order.transposed && order.apart) {
     places.floats(scratch.transposed_factors, scale_count(scale_of_transposed(transposed.spec), tokens, out));
   }
-  if (order.values) places.values(scratch.values, dtypes.input, tokens, out);
+  if (order.values) places.values(scratch.values, *dtypes.output, tokens, out);
   if (wants.weight && input_again.any) {
     places.codes(scratch.input_transposed, input_again.spec.out, in, tokens);
     places.floats(scratch.input_factors, scale_count(input_again.spec.scale, tokens, in));
@@ -337,13 +348,17 @@ LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const Li
     places.floats(scratch.weight_factors, scale_count(weight_again.spec.scale, out, in));
   }
   if (observed && (order.folds || (order.cast.any && order.cast.spec.pointwise && !order.cast.spec.result))) {
-    places.values(scratch.observed, dtypes.input, tokens, out);
+    places.values(scratch.observed, *dtypes.output, tokens, out);
   }
   if (observed && wants.weight && input_again.any && input_again.spec.pointwise) {
     places.values(scratch.observed_input, dtypes.input, tokens, in);
   }
   const bool again = (wants.weight && input_again.is_fixed()) || (wants.input && weight_again.is_fixed());
   if (again || order.cast.is_fixed()) places.floats(scratch.amaxes, 3);
+  if (expands) {  // behind the others, whose places are then the same
+    places.values(scratch.expanded, *dtypes.output, tokens, out);
+    places.values(scratch.expanded_row, *dtypes.output, 1, out);
+  }
   scratch.bytes = places.bytes();
   return scratch;
 }

@@ -29,13 +29,16 @@ struct LinearShape {
 
 // High-precision dtypes: f32, bf16 or f16.
 struct LinearDtypes {
-  Dtype input = Dtype::bf16;  // of input, output, their gradients, and the matrices and columns of expressions
+  Dtype input = Dtype::bf16;  // of input, and the matrices and columns of the prologue
   // Default: as input. Another one is for weights that are only cast, such as f32 master weights: the output and
   // grad_input GEMMs must be in FP8.
   std::optional<Dtype> weight{};
   // Default: what the output GEMM takes (bias_dtype()). A bias of another one, such as f32 beside a bf16 input, is
   // rounded to that by each forward.
   std::optional<Dtype> bias{};
+  // Of output, grad_output, and the matrices and columns of the epilogue. Default: as input. Another one is for GEMMs
+  // in FP8; one in high precision also gives f32. Example: f32 logits.
+  std::optional<Dtype> output{};
 };
 
 struct LinearPlanOptions {
@@ -128,6 +131,7 @@ struct INGOT_API LinearPlan {
   ElementwiseSpec prologue_values{};  // without an expression if there is none
   ElementwiseSpec epilogue_values{};
   ElementwiseSpec gradient_values{};
+  ElementwiseSpec repeated{};  // one row for all
   EpilogueGradient gradient{};
   std::array<GemmSpec, 2> output_gemm{};  // [1]: also writes the preactivation
   GemmSpec grad_input_gemm{};
@@ -157,8 +161,9 @@ struct INGOT_API LinearPlan {
   LinearSavedMemory saved_memory(std::int64_t tokens) const;
   LinearForwardScratch forward_scratch(std::int64_t tokens, LinearPass pass = LinearPass::training,
                                        bool observed = false) const;
-  LinearBackwardScratch backward_scratch(std::int64_t tokens, const LinearGradients& wants = {},
-                                         bool observed = false) const;
+  // `expands`: for a grad_output that is given as one element.
+  LinearBackwardScratch backward_scratch(std::int64_t tokens, const LinearGradients& wants = {}, bool observed = false,
+                                         bool expands = false) const;
   // All four, for a training step with all gradients.
   LinearMemory memory(std::int64_t tokens) const;
 };

@@ -106,6 +106,7 @@ void check_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackward
   parts.down.saved = &parts.down_saved;
   parts.up.saved = &parts.up_saved;
   if (owner) {
+    refuse_one_element(plan.down, parts.down);
     check_backward_tensors(plan.down, backend, parts.down, run.stream);
   } else {
     check_linear_backward(plan.down, backend, parts.down, run);

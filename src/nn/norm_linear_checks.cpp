@@ -120,6 +120,7 @@ void check_norm_linear_backward(const NormLinearPlan& plan, Backend& backend, co
   NormLinearBackwardParts parts = backward_parts(plan, backend.device(), t, observed);
   parts.layer.saved = &parts.layer_saved;
   if (owner) {
+    refuse_one_element(plan.linear, parts.layer);
     check_backward_tensors(plan.linear, backend, parts.layer, run.stream);
   } else {
     check_linear_backward(plan.linear, backend, parts.layer, run);

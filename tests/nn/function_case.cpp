@@ -87,7 +87,8 @@ void FunctionLayer::recompute(const LinearForward& tensors, LinearSaved& saved, 
 void FunctionLayer::backward(const LinearBackward& tensors, const LinearForward& of, const LinearSaved& saved,
                              Stream& stream) const {
   const LinearGradients wants = wanted_gradients(tensors);
-  const PoisonedRegion scratch(plan.backward_scratch(saved.tokens, wants).bytes, *backend_, stream);
+  const bool expands = expands_grad_output(plan, backward_tensors(tensors, of, saved, {}));
+  const PoisonedRegion scratch(plan.backward_scratch(saved.tokens, wants, false, expands).bytes, *backend_, stream);
   linear_backward(plan, *backend_, backward_tensors(tensors, of, saved, scratch), {.stream = stream});
 }
 

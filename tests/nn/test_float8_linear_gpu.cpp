@@ -9,6 +9,8 @@
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
+#include "ingot/nn/inference_linear.h"
+#include "ingot/nn/linear_weight.h"
 #include "ingot/nn/prepare.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/driver.h"
@@ -73,6 +75,74 @@ BOOST_AUTO_TEST_CASE(agrees_with_float64_over_independent_codes) {
                      device.grad_weight.read(stream), kSameCodes);
           check_within(device.grad_bias.read(stream), expected_grad_bias(host.grad_output, dtype), "grad_bias");
         }
+      }
+    }
+  }
+}
+
+// f32 masters, an f32 output and f32 gradients beside bf16 inputs; and one element of grad_output that stands for all.
+BOOST_AUTO_TEST_CASE(tensors_have_dtypes_of_their_own) {
+  constexpr CaseShape kShape{64, 160, 96};
+  for (const LinearConfig& config : {tensorwise(), rowwise(), rowwise_folded(), blockwise()}) {
+    BOOST_TEST_CONTEXT(ingot::print(config)) {
+      HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::f32, 1);
+      host.weight = Random(3).weight(kShape.out_features, kShape.in_features, Dtype::f32);
+      for (double& value : host.grad_output.values) value = 0.75;
+      const LinearCase device(host, Dtype::bf16, Dtype::f32, backend, stream);
+      const DeviceMatrix weight(host.weight, Dtype::f32, backend, stream);
+      const DeviceMatrix ones(host.grad_output, Dtype::f32, backend, stream);
+      const DeviceMatrix one({1, 1, {0.75}}, Dtype::f32, backend, stream);
+      const auto result = [&](std::int64_t rows, std::int64_t cols) {
+        return DeviceMatrix::poisoned(rows, cols, Dtype::f32, backend, stream);
+      };
+      const DeviceMatrix output = result(kShape.tokens, kShape.out_features);
+      const DeviceMatrix grad_input = result(kShape.tokens, kShape.in_features);
+      const DeviceMatrix grad_weight = result(kShape.out_features, kShape.in_features);
+      Float8Linear linear(backend, {kShape.in_features, kShape.out_features, true}, config,
+                          {.weight_dtype = Dtype::f32, .bias_dtype = Dtype::f32, .output_dtype = Dtype::f32});
+      linear.forward({.input = device.input, .weight = weight, .bias = device.bias, .output = output}, stream);
+      LinearBackward backward{.grad_output = ones, .grad_input = grad_input, .grad_weight = grad_weight};
+      linear.backward(backward, stream);
+      const Matrix bias = rounded(host.bias, Dtype::bf16);
+      check_sqnr("output", expected_output(config, host.input, host.weight, &bias, Dtype::f32).value,
+                 output.read(stream), kSameCodes);
+      check_sqnr("grad_input", expected_grad_input(config, host.grad_output, host.weight, Dtype::f32).value,
+                 grad_input.read(stream), kSameCodes);
+      check_sqnr("grad_weight", expected_grad_weight(config, host.grad_output, host.input, Dtype::f32).value,
+                 grad_weight.read(stream), kSameCodes);
+      const std::vector<std::uint8_t> of_all = grad_weight.bytes(stream);
+      backward.grad_output = one;
+      linear.backward(backward, stream);
+      BOOST_TEST((grad_weight.bytes(stream) == of_all));
+    }
+  }
+}
+
+// Codes and factors that a layer's plan cast, taken out and given to the layer for inference.
+BOOST_AUTO_TEST_CASE(a_weight_goes_out_and_comes_in_again) {
+  constexpr CaseShape kShape{33, 300, 200};
+  const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 2);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, backend, stream);
+  for (const LinearConfig& recipe : {tensorwise(), rowwise_folded(), blockwise()}) {
+    const LinearPlan plan = linear_plan({.config = recipe, .shape = {kShape.in_features, kShape.out_features}});
+    const std::size_t bytes = plan.weight_memory().bytes;
+    const Buffer made(backend, bytes);
+    const Buffer loaded(backend, bytes);
+    const Float8View codes =
+        cast_weight(plan, backend, {.weight = device.weight, .into = {made.data(), bytes}}, {.stream = stream});
+    Float8WeightState state = weight_state(plan, backend, codes, stream);
+    const Float8View again = weight_from_state(plan, backend, state, {loaded.data(), bytes}, stream);
+    BOOST_TEST((weight_state(plan, backend, again, stream).codes == state.codes));
+    for (const bool is_static : {false, true}) {
+      if (is_static && recipe == blockwise()) continue;
+      BOOST_TEST_CONTEXT(ingot::print(recipe) << (is_static ? " static" : "")) {
+        if (is_static) state.input_factor = 0.011F;
+        LinearConfig config = inference_config(state);
+        config.output.b->pow2 = recipe.output.b->pow2;  // as the weight was cast
+        InferenceLinear linear(backend, state, stream, {.bias = true});
+        linear.forward({.input = device.input, .bias = device.bias, .output = device.output}, stream);
+        check_sqnr("output", expected_output(config, host.input, host.weight, &host.bias, Dtype::bf16).value,
+                   device.output.read(stream), kSameCodes);
       }
     }
   }

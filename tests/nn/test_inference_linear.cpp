@@ -55,16 +55,19 @@ struct Fixture {
   void check(const Float8WeightState& state, InferenceLinearOptions options, std::int64_t tokens) {
     options.bias = true;
     const LinearConfig config = inference_config(state, options.activations);
-    const Dtype bias_dtype = options.dtype == Dtype::f32 ? Dtype::bf16 : options.dtype;
+    const Dtype out = options.output.value_or(options.dtype);
+    const Dtype taken = out == Dtype::f32 ? Dtype::bf16 : out;
+    const Dtype bias_dtype = options.bias_dtype.value_or(taken);
     Random random(7);
     const Matrix input = random.normal(tokens, kIn, options.dtype);
-    const Matrix bias = random.normal(1, kOut, bias_dtype);
+    Matrix bias = random.normal(1, kOut, bias_dtype);
     const DeviceMatrix x(input, options.dtype, *backend, stream);
     const DeviceMatrix b(bias, bias_dtype, *backend, stream);
-    const auto y = DeviceMatrix::poisoned(tokens, kOut, options.dtype, *backend, stream);
+    const auto y = DeviceMatrix::poisoned(tokens, kOut, out, *backend, stream);
     InferenceLinear linear(*backend, state, stream, options);
     linear.forward({.input = x, .bias = b, .output = y}, stream);
-    ExpectedMatrix expected = expected_output(config, input, weight, &bias, options.dtype);
+    bias = rounded(bias, taken);
+    ExpectedMatrix expected = expected_output(config, input, weight, &bias, out);
     if (options.epilogue) {
       expected.value = silu(expected.value);  // whose slope is below 1.1
       for (double& bound : expected.bound.values) bound = 1.1 * bound + 1e-6;
@@ -99,6 +102,8 @@ BOOST_AUTO_TEST_CASE(multiplies_a_checkpoints_codes) {
     }
   }
   check(state_of(weight, kRowwise, Dtype::e5m2), {}, 5);
+  check(state_of(weight, kBlocks), {.output = Dtype::f32, .bias_dtype = Dtype::f32}, 5);
+  check(state_of(weight, kTensorwise), {.dtype = Dtype::f32, .output = Dtype::bf16, .bias_dtype = Dtype::f32}, 5);
   check(state_of(weight, kRowwise), {.epilogue = parse_pointwise("silu(x)")}, 5);
 }
 

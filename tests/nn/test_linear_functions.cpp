@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -25,6 +26,20 @@ namespace {
 
 constexpr CaseShape kShape{9, 33, 24};
 constexpr LinearShape kLinear{kShape.in_features, kShape.out_features, true};
+
+struct Fused {
+  const char* prologue;
+  const char* epilogue;
+};
+constexpr Fused kFused[] = {{"", ""},           {"silu(x) * up", ""}, {"", "silu(x)"},
+                            {"", "sigmoid(x)"}, {"", "x * gate"},     {"tanh(x)", "gelu(x)"}};
+
+LinearFusion fusion_of(const Fused& fused) {
+  LinearFusion fusion;
+  if (*fused.prologue != 0) fusion.prologue = parse_pointwise(fused.prologue);
+  if (*fused.epilogue != 0) fusion.epilogue = parse_pointwise(fused.epilogue);
+  return fusion;
+}
 
 struct Fixture {
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
@@ -44,6 +59,79 @@ struct Fixture {
       delayed.add(std::string(1, static_cast<char>('a' + i)), casts[i]->dtype);
     }
     for (std::size_t i = 0; i < casts.size(); ++i) delayed.start(static_cast<int>(i), tensors[i], stream);
+  }
+
+  // The sum over tokens of values that were rounded to 8 bits or more, and computed at rounded points.
+  static ExpectedMatrix sum_of(const Matrix& gradient) {
+    ExpectedMatrix sum{zeros(1, gradient.cols), zeros(1, gradient.cols)};
+    for (std::int64_t r = 0; r < gradient.rows; ++r) {
+      for (std::int64_t c = 0; c < gradient.cols; ++c) {
+        sum.value.at(0, c) += gradient.at(r, c);
+        sum.bound.at(0, c) += 0x1p-6 * std::abs(gradient.at(r, c)) + 0x1p-9;
+      }
+    }
+    return sum;
+  }
+
+  // A layer whose output has another dtype than its input, against float64.
+  void check_output_dtype(const LinearConfig& config, Dtype dtype, Dtype out, const char* epilogue) {
+    const LinearFusion fusion = fusion_of({"", epilogue});
+    const Dtype bias = bias_dtype_of(config, out);
+    HostInputs host = make_inputs(kShape, dtype, bias, 1);
+    host.grad_output = Random(4).normal(kShape.tokens, kShape.out_features, out);
+    const LinearCase device(host, dtype, bias, *backend, stream);
+    const DeviceMatrix gate(Random(9).normal(kShape.tokens, kShape.out_features, out), out, *backend, stream);
+    const DeviceMatrix grad_output(host.grad_output, out, *backend, stream);
+    const auto output = DeviceMatrix::poisoned(kShape.tokens, kShape.out_features, out, *backend, stream);
+    FunctionLayer functions(
+        {.config = config, .shape = kLinear, .dtypes = {.input = dtype, .output = out}, .fusion = fusion}, *backend,
+        stream);
+    DelayedScaling delayed(*backend);
+    start(delayed, config, {device.input, device.weight, grad_output});
+    functions.use(delayed);
+    FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+    LinearForward tensors = device.forward(true);
+    tensors.output = output;
+    if (!fusion.epilogue.inputs().empty()) tensors.epilogue_inputs[0] = gate;
+    functions.forward(tensors, &kept.saved, stream, true);
+    LinearBackward backward = device.backward(true);
+    backward.grad_output = grad_output;
+    const bool high_input = !is_float8(config.grad_input);
+    const bool high_weight = !is_float8(config.grad_weight);
+    if (high_input || high_weight) {
+      check_contains(
+          refusal([&] { functions.backward(backward, tensors, kept.saved, stream); }),
+          {"is wanted, but its GEMM is in high precision, whose operands have one dtype, and grad_output is " +
+           std::string(name(out)) + " beside " + std::string(name(dtype))});
+      if (high_input) backward.grad_input = {};
+      if (high_weight) backward.grad_weight = {};
+    }
+    functions.backward(backward, tensors, kept.saved, stream);
+    const ExpectedMatrix sum = expected_output(config, host.input, host.weight, &host.bias, out);
+    ExpectedMatrix expected = sum;
+    const Matrix by = gate.read(stream);
+    Matrix gradient = host.grad_output;
+    for (std::size_t i = 0; i < expected.value.values.size() && *epilogue != 0; ++i) {
+      const double x = sum.value.values[i];
+      const double s = 1 / (1 + std::exp(-x));
+      const std::string_view f(epilogue);
+      expected.value.values[i] = f == "silu(x)" ? x * s : f == "sigmoid(x)" ? s : x * by.values[i];
+      gradient.values[i] *= f == "silu(x)" ? s * (1 + x * (1 - s)) : f == "sigmoid(x)" ? s * (1 - s) : by.values[i];
+      const double slope = f == "silu(x)" ? 1.1 : f == "sigmoid(x)" ? 0.25 : std::abs(by.values[i]);
+      expected.bound.values[i] =
+          slope * sum.bound.values[i] + unit_roundoff(out) * std::abs(expected.value.values[i]) * 2 + 1e-6;
+    }
+    check_within(output.read(stream), expected, "output");
+    if (*epilogue != 0) return check_within(device.grad_bias.read(stream), sum_of(gradient), "grad_bias");
+    if (!high_input) {
+      check_within(device.grad_input.read(stream), expected_grad_input(config, host.grad_output, host.weight, dtype),
+                   "grad_input");
+    }
+    if (!high_weight) {
+      check_within(device.grad_weight.read(stream), expected_grad_weight(config, host.grad_output, host.input, dtype),
+                   "grad_weight");
+    }
+    check_within(device.grad_bias.read(stream), expected_grad_bias(host.grad_output, dtype), "grad_bias");
   }
 
   // A layer with inputs of `dtype`, an f32 weight and bias, and a gradient of the weight that is added to one of
@@ -90,20 +178,6 @@ struct Fixture {
     check_within(grad_weight.read(stream), sum, "grad_weight");
   }
 };
-
-struct Fused {
-  const char* prologue;
-  const char* epilogue;
-};
-constexpr Fused kFused[] = {{"", ""},           {"silu(x) * up", ""}, {"", "silu(x)"},
-                            {"", "sigmoid(x)"}, {"", "x * gate"},     {"tanh(x)", "gelu(x)"}};
-
-LinearFusion fusion_of(const Fused& fused) {
-  LinearFusion fusion;
-  if (*fused.prologue != 0) fusion.prologue = parse_pointwise(fused.prologue);
-  if (*fused.epilogue != 0) fusion.epilogue = parse_pointwise(fused.epilogue);
-  return fusion;
-}
 
 // A case with the further inputs of an expression.
 struct FusedCase {
@@ -374,6 +448,62 @@ BOOST_AUTO_TEST_CASE(a_layer_has_the_same_dtypes) {
     BOOST_TEST(refusal([&] { layer.forward(narrow.forward(true), stream); }) ==
                "Float8Linear weight: is bf16, but must be f32, the plan's dtype");
     BOOST_CHECK_THROW(layer.backward({.grad_output = narrow.grad_output}, stream), Error);  // of the f16 forward
+  }
+}
+
+// Such as f32 logits, whose gradient is f32 too. A GEMM in high precision cannot multiply that with a bf16 operand.
+BOOST_AUTO_TEST_CASE(output_and_grad_output_have_a_dtype_of_their_own) {
+  for (const Recipe& recipe : recipes()) {
+    for (const auto& [dtype, out] :
+         {std::pair{Dtype::bf16, Dtype::f32}, {Dtype::f16, Dtype::f32}, {Dtype::f32, Dtype::bf16}}) {
+      for (const char* const epilogue : {"", "silu(x)", "sigmoid(x)", "x * gate"}) {
+        BOOST_TEST_CONTEXT(recipe.name << " " << name(dtype) << " " << name(out) << " [" << epilogue << "]") {
+          if (!is_float8(recipe.config.output) && out != Dtype::f32) continue;
+          check_output_dtype(recipe.config, dtype, out, epilogue);
+        }
+      }
+    }
+  }
+}
+
+// The gradient of output.sum(): torch gives one element with strides (0, 0).
+BOOST_AUTO_TEST_CASE(one_element_of_grad_output_stands_for_all) {
+  for (const LinearConfig& config : every_config()) {
+    for (const Fused& fused : {kFused[0], kFused[1], kFused[2], kFused[3]}) {
+      BOOST_TEST_CONTEXT(print(config) << " [" << fused.prologue << "] [" << fused.epilogue << "]") {
+        const LinearFusion fusion = fusion_of(fused);
+        HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1);
+        for (double& value : host.grad_output.values) value = 0.75;
+        LinearCase device(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+        const FusedCase tensors(device, fusion, Dtype::bf16, *backend, stream);
+        const DeviceMatrix one({1, 1, {0.75}}, Dtype::bf16, *backend, stream);
+        LinearBackward of_one = device.backward(true);
+        of_one.grad_output = one;
+        const auto run = [&](const LinearBackward& backward, DelayedScaling& delayed) {
+          device.poison_results(stream);
+          Float8Linear layer(*backend, kLinear, config, {.fusion = fusion, .delayed = &delayed});
+          layer.forward(tensors.forward, stream);
+          layer.backward(backward, stream);
+          return device.result_bytes(stream);
+        };
+        DelayedScaling all(*backend);
+        DelayedScaling single(*backend);
+        const std::vector<std::uint8_t> bytes = run(device.backward(true), all);
+        BOOST_TEST((run(of_one, single) == bytes));
+
+        FunctionLayer functions({.config = config, .shape = kLinear, .fusion = fusion}, *backend, stream);
+        functions.use(single);
+        FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+        functions.forward(tensors.forward, &kept.saved, stream, true);
+        device.poison_results(stream);
+        functions.backward(of_one, tensors.forward, kept.saved, stream);
+        LinearCase again(host, Dtype::bf16, Dtype::bf16, *backend, stream);
+        functions.backward(again.backward(true), tensors.forward, kept.saved, stream);
+        BOOST_TEST((device.grad_input.bytes(stream) == again.grad_input.bytes(stream)));
+        BOOST_TEST((device.grad_weight.bytes(stream) == again.grad_weight.bytes(stream)));
+        BOOST_TEST((device.grad_bias.bytes(stream) == again.grad_bias.bytes(stream)));
+      }
+    }
   }
 }
 

@@ -59,8 +59,10 @@ BOOST_AUTO_TEST_CASE(parts_lie_one_behind_the_other) {
           check_places(plan.forward_scratch(tokens, LinearPass::recompute));
           for (const bool input : {false, true}) {
             for (const bool weight : {false, true}) {
-              for (const bool bias : {false, true})
+              for (const bool bias : {false, true}) {
                 check_places(plan.backward_scratch(tokens, {input, weight, bias}, true));
+                check_places(plan.backward_scratch(tokens, {input, weight, bias}, true, true));
+              }
             }
           }
         }
@@ -154,6 +156,11 @@ BOOST_AUTO_TEST_CASE(refuses_what_cannot_be) {
              "linear \"wq\" dtypes: has bf16 for the input and f32 for the weight, but the output GEMM is in high "
              "precision, whose operands have one dtype: give the weight in bf16, or choose a recipe that casts it for "
              "both of its GEMMs");
+  BOOST_TEST(refusal([] {
+               linear_plan({.name = "wq", .shape = {4, 4}, .dtypes = {.output = Dtype::f16}});
+             }) ==
+             "linear \"wq\" dtypes: has bf16 for the input and f16 for the output, but the output GEMM is in high "
+             "precision, which gives its operands' dtype or f32");
   const LinearPlan plan = plan_of(tensorwise());
   BOOST_TEST(refusal([&] { static_cast<void>(plan.memory(-3)); }) ==
              "linear \"wq\" tokens: is -3, but must be 0 or more");
