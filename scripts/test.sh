@@ -21,7 +21,7 @@ if [ $# -gt 0 ]; then
 fi
 
 step "set-up"
-scripts/setup.sh clang-format-14 groff-base mandoc zsh  # the last three read the man pages and completions
+scripts/setup.sh clang-format-14 doxygen groff-base mandoc zsh  # the last four read comments, man pages and completions
 pip() { .venv/bin/python -m pip install -q --disable-pip-version-check "$@"; }
 pip numpy ml_dtypes pytest nanobind scikit-build-core
 # PyTorch's build without CUDA: the comparisons with it need no GPU, and the default build takes gigabytes.
