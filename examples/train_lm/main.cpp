@@ -48,6 +48,7 @@ int run(int argc, char** argv) {
   std::vector<std::string> names{"bf16", "fp8"};
   if (!options.only.empty()) names = {options.only};
   std::vector<ingot::LinearConfig> configs;
+  configs.reserve(names.size());
   for (const std::string& name : names) configs.push_back(config_of(options, name));
   prepare(context, options, configs);
 

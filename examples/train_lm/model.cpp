@@ -128,17 +128,17 @@ void Model::run_forward(const Batch& batch, const LossPlace& loss, bool with_gra
   ops_->model.run(Targets{.batch = batch, .targets = static_cast<u32*>(targets_.data())});
   ops_->model.run(
       Embed{.batch = batch, .table = halves(embedding_.working), .dims = shape_.embedding, .x = halves(x_)});
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    Block& block = *blocks_[i];
-    const OwnedTensor& x = input_of(i);
-    block.first.forward({.input = x, .weight = block.first_weight.working, .output = block.hidden}, *stream_);
-    block.second.forward({.input = block.hidden,
-                          .weight = block.second_weight.working,
-                          .output = block.x,
-                          .epilogue_inputs = {x.view()}},
-                         *stream_);
+  const OwnedTensor* x = &x_;
+  for (const auto& block : blocks_) {
+    block->first.forward({.input = *x, .weight = block->first_weight.working, .output = block->hidden}, *stream_);
+    block->second.forward({.input = block->hidden,
+                           .weight = block->second_weight.working,
+                           .output = block->x,
+                           .epilogue_inputs = {x->view()}},
+                          *stream_);
+    x = &block->x;
   }
-  head_.forward({.input = input_of(blocks_.size()), .weight = head_weight_.working, .output = logits_}, *stream_);
+  head_.forward({.input = *x, .weight = head_weight_.working, .output = logits_}, *stream_);
   loss_.run(ops_->training, {.logits = logits_,
                              .targets = static_cast<const u32*>(targets_.data()),
                              .grad = with_grad ? grad_logits_.view() : ingot::Tensor{},

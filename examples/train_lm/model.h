@@ -67,7 +67,6 @@ class Model {
   };
 
   void init(std::uint64_t seed);
-  const ingot::OwnedTensor& input_of(std::size_t block) const { return block == 0 ? x_ : blocks_[block - 1]->x; }
   void run_forward(const Batch& batch, const LossPlace& loss, bool with_grad);
   void run_backward(const Batch& batch, bool accumulate);
   void embed_backward(const Batch& batch, bool accumulate);
