@@ -35,7 +35,7 @@ LinearOptions with_norm(LinearOptions options, const NormLinearPlan& plan) {
 }  // namespace
 
 NormLinear::NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config,
-                       LinearOptions options)
+                       const LinearOptions& options)
     : NormLinear(backend, make_plans(kind, shape, config, options), options) {}
 
 NormLinear::NormLinear(Backend& backend, std::array<NormLinearPlan, 3> plans, const LinearOptions& options)
@@ -43,7 +43,7 @@ NormLinear::NormLinear(Backend& backend, std::array<NormLinearPlan, 3> plans, co
       linear_(backend, plans[0].linear.shape, plans[0].linear.config, with_norm(options, plans[0])),
       plans_(std::move(plans)) {}
 
-NormLinearForwardTensors NormLinear::forward_tensors(const NormLinearForward& tensors) const {
+NormLinearForwardTensors NormLinear::forward_tensors(const NormLinearForward& tensors) {
   return {.input = tensors.input,
           .gamma = tensors.gamma,
           .beta = tensors.beta,
