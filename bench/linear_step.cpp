@@ -103,11 +103,11 @@ RecipeSteps::RecipeSteps(Gpu& gpu, const LinearBenchCase& c, const Recipe& recip
     Layer layer{.delayed = std::make_unique<DelayedScaling>(gpu.backend()), .linear = {}, .norm_linear = {}};
     LinearOptions options{.delayed = layer.delayed.get(), .workspace = &workspace_, .side = side};
     if (c.work == LinearWork::linear) {
-      layer.linear = std::make_unique<Float8Linear>(gpu.backend(), shape, recipe.config, std::move(options));
+      layer.linear = std::make_unique<Float8Linear>(gpu.backend(), shape, recipe.config, options);
     } else {
       options.fusion = {.epilogue = parse_pointwise("sigmoid(x)"), .fast_math = true};
       layer.norm_linear = std::make_unique<LayerNormLinear>(
-          gpu.backend(), NormLinearShape{.linear = shape, .affine = false}, recipe.config, std::move(options));
+          gpu.backend(), NormLinearShape{.linear = shape, .affine = false}, recipe.config, options);
     }
     layers_.push_back(std::move(layer));
   }

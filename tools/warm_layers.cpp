@@ -28,7 +28,9 @@ struct NamedKind {
 constexpr std::array kKinds{NamedKind{"linear", TrainedLayerKind::linear},
                             NamedKind{"rms_norm_linear", TrainedLayerKind::rms_norm_linear},
                             NamedKind{"layer_norm_linear", TrainedLayerKind::layer_norm_linear},
-                            NamedKind{"gated_mlp", TrainedLayerKind::gated_mlp}};
+                            NamedKind{"gated_mlp", TrainedLayerKind::gated_mlp},
+                            NamedKind{"layer_norm_mlp", TrainedLayerKind::layer_norm_mlp},
+                            NamedKind{"rms_norm_gated_mlp", TrainedLayerKind::rms_norm_gated_mlp}};
 
 std::string text_or(const Json& layer, const char* field, const char* otherwise) {
   return layer.contains(field) ? json_string(layer, field) : otherwise;
@@ -40,7 +42,8 @@ TrainedLayerKind kind_of(const Json& layer) {
   const std::string name = text_or(layer, "kind", "linear");
   const auto* const found = std::ranges::find(kKinds, name, &NamedKind::name);
   if (found != kKinds.end()) return found->kind;
-  refuse_json_field("kind", layer["kind"].dump(), "linear, rms_norm_linear, layer_norm_linear or gated_mlp");
+  refuse_json_field("kind", layer["kind"].dump(),
+                    "linear, rms_norm_linear, layer_norm_linear, gated_mlp, layer_norm_mlp or rms_norm_gated_mlp");
 }
 
 TrainedLayer trained_layer(const Json& layer) {

@@ -3,7 +3,8 @@
 //   {"training": [{"name": "qkv", "in_features": 4096, "out_features": 6144, "bias": false, "kind": "linear"}, ...],
 //    "decoding": [{"name": "qkv", "in_features": 4096, "out_features": 6144, "bias": false, "f32_output": false}, ...]}
 //
-// kind: linear (the default), rms_norm_linear, layer_norm_linear, or gated_mlp, whose out_features are its hidden ones.
+// kind: linear (the default), rms_norm_linear, layer_norm_linear, or an MLP, whose out_features are its hidden ones:
+// gated_mlp, layer_norm_mlp, rms_norm_gated_mlp.
 // Without "decoding", the linear layers that train also decode.
 #pragma once
 

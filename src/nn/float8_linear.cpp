@@ -211,31 +211,32 @@ void Float8Linear::start_weight(const Tensor& weight, std::int64_t tokens, Strea
   weight_is_enqueued(*options_.side);
 }
 
-void Float8Linear::before_forward(LinearPass pass, LinearForwardTensors& all, Stream& stream) {
-  plan_for(all.input.dtype);
+void Float8Linear::before_forward(LinearPass pass, LinearForwardTensors& tensors, Stream& stream) {
+  plan_for(tensors.input.dtype);
   const LinearPlan& plan = plan_;
   make_constants(stream);
   if (plan.input_of(pass).any) {
     if (plan.fusion.prologue) {
-      start_scale_of_values(slots_.input, all.input, stream,
-                            [&](const Tensor& values) { linear_input_values(plan, *backend_, all, values, stream); });
+      start_scale_of_values(slots_.input, tensors.input, stream, [&](const Tensor& values) {
+        linear_input_values(plan, *backend_, tensors, values, stream);
+      });
     }
-    start_scale(slots_.input, all.input, stream);
-    all.scales.input = scale_of(constants_.input, slots_.input);
+    start_scale(slots_.input, tensors.input, stream);
+    tensors.scales.input = scale_of(constants_.input, slots_.input);
   }
   if (is_beside_) {
-    all.codes_from = options_.side;
-  } else if (!weight_is_cast(all.weight)) {
-    const WeightCastTensors weight = prepare_weight(all.weight, stream);
-    all.weight_into = weight.into;
-    all.scales.weight = weight.scale;
+    tensors.codes_from = options_.side;
+  } else if (!weight_is_cast(tensors.weight)) {
+    const WeightCastTensors weight = prepare_weight(tensors.weight, stream);
+    tensors.weight_into = weight.into;
+    tensors.scales.weight = weight.scale;
   }
-  all.codes = codes_;
+  tensors.codes = codes_;
 }
 
-void Float8Linear::after_forward(const LinearForwardTensors& all, Stream& stream) {
+void Float8Linear::after_forward(const LinearForwardTensors& tensors, Stream& stream) {
   is_beside_ = false;
-  if (all.weight_into) weight_is_enqueued(stream);
+  if (tensors.weight_into) weight_is_enqueued(stream);
 }
 
 void Float8Linear::run_pass(LinearPass pass, const LinearForward& tensors, LinearForwardTensors& all, Stream& stream) {
@@ -300,16 +301,16 @@ void Float8Linear::start_scales_of_backward(const LinearBackwardTensors& tensors
   start_scale(slots_.input, tensors.input, stream);
 }
 
-Stream* Float8Linear::before_backward(LinearBackwardTensors& all, Stream& stream) {
+Stream* Float8Linear::before_backward(LinearBackwardTensors& tensors, Stream& stream) {
   const LinearPlan& plan = plan_;
   make_constants(stream);
-  start_scales_of_backward(all, stream);
-  all.codes = codes_;
-  all.scales = {.grad_output = scale_of(constants_.grad_output, slots_.grad_output), .one = constants_.one};
-  if (plan.input_again.any) all.scales.input = scale_of(constants_.input, slots_.input);
-  if (plan.weight_again.any) all.scales.weight = scale_of(constants_.weight, slots_.weight);
-  const LinearGradients wants = wanted_gradients(all);
-  is_beside_ = wants.input && wants.weight && uses_side(all.saved->tokens, stream);
+  start_scales_of_backward(tensors, stream);
+  tensors.codes = codes_;
+  tensors.scales = {.grad_output = scale_of(constants_.grad_output, slots_.grad_output), .one = constants_.one};
+  if (plan.input_again.any) tensors.scales.input = scale_of(constants_.input, slots_.input);
+  if (plan.weight_again.any) tensors.scales.weight = scale_of(constants_.weight, slots_.weight);
+  const LinearGradients wants = wanted_gradients(tensors);
+  is_beside_ = wants.input && wants.weight && uses_side(tensors.saved->tokens, stream);
   return is_beside_ ? options_.side : nullptr;
 }
 

@@ -1,8 +1,10 @@
 #include "ingot/nn/layer_runs.h"
 
+#include <optional>
+
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
-#include "ingot/nn/gated_mlp.h"
+#include "ingot/nn/mlp.h"
 #include "ingot/nn/norm_linear.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
@@ -49,6 +51,17 @@ void run_backward(const TrainingRun& run, const Backward& backward) {
   if (run.accumulate) backward(true);
 }
 
+// A forward pass, and one that keeps nothing with its recomputation.
+template <class Layer, class Forward>
+void run_forward(const TrainingRun& run, Layer& layer, Forward& forward, Stream& stream) {
+  layer.forward(forward, stream);
+  if (!run.recompute) return;
+  forward.keep_for_backward = false;
+  layer.forward(forward, stream);
+  forward.keep_for_backward = true;
+  layer.recompute(forward, stream);
+}
+
 template <class Step>
 void run_steps(DelayedScaling& delayed, Stream& stream, const Step& step) {
   constexpr int kSteps = 2;
@@ -88,13 +101,7 @@ void train_linear(const Trained& of, const Resources& resources) {
   run_steps(delayed, resources.stream, [&] {
     layer.weight_changed();
     LinearForward forward{.input = t.input, .weight = t.weight, .bias = t.bias, .output = t.output};
-    layer.forward(forward, resources.stream);
-    if (of.run.recompute) {
-      forward.keep_for_backward = false;
-      layer.forward(forward, resources.stream);
-      forward.keep_for_backward = true;
-      layer.recompute(forward, resources.stream);
-    }
+    run_forward(of.run, layer, forward, resources.stream);
     run_backward(of.run, [&](bool accumulate) {
       layer.backward({.grad_output = t.grad_output,
                       .grad_input = t.grad_input,
@@ -119,9 +126,9 @@ void train_norm_linear(NormKind kind, const Trained& of, const Resources& resour
   const OwnedTensor grad_beta = has_beta ? row() : OwnedTensor();
   run_steps(delayed, resources.stream, [&] {
     layer.weight_changed();
-    layer.forward(
-        {.input = t.input, .gamma = gamma, .beta = beta, .weight = t.weight, .bias = t.bias, .output = t.output},
-        resources.stream);
+    NormLinearForward forward{
+        .input = t.input, .gamma = gamma, .beta = beta, .weight = t.weight, .bias = t.bias, .output = t.output};
+    run_forward(of.run, layer, forward, resources.stream);
     run_backward(of.run, [&](bool accumulate) {
       layer.backward({.grad_output = t.grad_output,
                       .grad_input = t.grad_input,
@@ -135,29 +142,50 @@ void train_norm_linear(NormKind kind, const Trained& of, const Resources& resour
   });
 }
 
-void train_gated_mlp(const Trained& of, const Resources& resources) {
+struct TrainedMlp {
+  const char* activation;
+  std::optional<NormOptions> norm{};
+};
+
+// The layer's out_features are its hidden ones.
+void train_mlp(const TrainedMlp& kind, const Trained& of, const Resources& resources) {
   const std::int64_t features = of.layer.in_features;
   const std::int64_t hidden = of.layer.out_features;
   DelayedScaling delayed(resources.backend);
-  GatedMlp layer(resources.backend, {.features = features, .hidden = hidden}, of.recipe,
-                 {.name = of.layer.name, .delayed = &delayed});
-  const auto activations = [&] { return resources.zeros(of.run.dtype, of.tokens, features); };
-  const OwnedTensor input = activations();
-  const OwnedTensor output = activations();
-  const OwnedTensor grad_output = activations();
-  const OwnedTensor grad_input = activations();
-  const OwnedTensor gate_up = resources.zeros(of.run.dtype, 2 * hidden, features);
-  const OwnedTensor down = resources.zeros(of.run.dtype, features, hidden);
-  const OwnedTensor grad_gate_up = resources.zeros(of.run.grad_weight, 2 * hidden, features);
-  const OwnedTensor grad_down = resources.zeros(of.run.grad_weight, features, hidden);
+  Mlp layer(resources.backend, {.features = features, .hidden = hidden, .bias = of.layer.bias}, of.recipe,
+            {.name = of.layer.name, .activation = kind.activation, .norm = kind.norm, .delayed = &delayed});
+  TrainedLayer up = of.layer;
+  up.out_features = parse_pointwise(kind.activation).inputs().empty() ? hidden : 2 * hidden;
+  const TrainedLayer down{
+      .name = of.layer.name, .in_features = hidden, .out_features = features, .bias = of.layer.bias};
+  const LinearTensors first({.layer = up, .recipe = of.recipe, .run = of.run, .tokens = of.tokens}, resources);
+  const LinearTensors second({.layer = down, .recipe = of.recipe, .run = of.run, .tokens = of.tokens}, resources);
+  const auto row = [&](bool there) { return there ? resources.zeros(of.run.dtype, 1, features) : OwnedTensor(); };
+  const bool has_beta = kind.norm && kind.norm->kind == NormKind::layer;
+  const OwnedTensor gamma = row(kind.norm.has_value());
+  const OwnedTensor grad_gamma = row(kind.norm.has_value());
+  const OwnedTensor beta = row(has_beta);
+  const OwnedTensor grad_beta = row(has_beta);
   run_steps(delayed, resources.stream, [&] {
     layer.weights_changed();
-    layer.forward({.input = input, .gate_up_weight = gate_up, .down_weight = down, .output = output}, resources.stream);
+    MlpForward forward{.input = first.input,
+                       .gamma = gamma,
+                       .beta = beta,
+                       .up_weight = first.weight,
+                       .up_bias = first.bias,
+                       .down_weight = second.weight,
+                       .down_bias = second.bias,
+                       .output = second.output};
+    run_forward(of.run, layer, forward, resources.stream);
     run_backward(of.run, [&](bool accumulate) {
-      layer.backward({.grad_output = grad_output,
-                      .grad_input = grad_input,
-                      .grad_gate_up_weight = grad_gate_up,
-                      .grad_down_weight = grad_down,
+      layer.backward({.grad_output = second.grad_output,
+                      .grad_input = first.grad_input,
+                      .grad_gamma = grad_gamma,
+                      .grad_beta = grad_beta,
+                      .grad_up_weight = first.grad_weight,
+                      .grad_up_bias = first.grad_bias,
+                      .grad_down_weight = second.grad_weight,
+                      .grad_down_bias = second.grad_bias,
                       .accumulate = accumulate},
                      resources.stream);
     });
@@ -169,7 +197,11 @@ void train(const Trained& of, const Resources& resources) {
     case TrainedLayerKind::linear: return train_linear(of, resources);
     case TrainedLayerKind::rms_norm_linear: return train_norm_linear(NormKind::rms, of, resources);
     case TrainedLayerKind::layer_norm_linear: return train_norm_linear(NormKind::layer, of, resources);
-    case TrainedLayerKind::gated_mlp: return train_gated_mlp(of, resources);
+    case TrainedLayerKind::gated_mlp: return train_mlp({.activation = "silu(x) * up"}, of, resources);
+    case TrainedLayerKind::layer_norm_mlp:
+      return train_mlp({.activation = "gelu(x)", .norm = NormOptions{.kind = NormKind::layer}}, of, resources);
+    case TrainedLayerKind::rms_norm_gated_mlp:
+      return train_mlp({.activation = "silu(x) * up", .norm = NormOptions{.kind = NormKind::rms}}, of, resources);
   }
 }
 

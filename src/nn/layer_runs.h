@@ -20,15 +20,23 @@
 
 namespace ingot {
 
-// linear: Float8Linear. The others: RMSNormLinear, LayerNormLinear, GatedMlp.
-enum class TrainedLayerKind : std::uint8_t { linear, rms_norm_linear, layer_norm_linear, gated_mlp };
+// linear: Float8Linear. The others: RMSNormLinear, LayerNormLinear, GatedMlp, LayerNormMlp with gelu(x), and GatedMlp
+// behind an RMSNorm.
+enum class TrainedLayerKind : std::uint8_t {
+  linear,
+  rms_norm_linear,
+  layer_norm_linear,
+  gated_mlp,
+  layer_norm_mlp,
+  rms_norm_gated_mlp
+};
 
 struct TrainedLayer {
   std::string name{};
   TrainedLayerKind kind = TrainedLayerKind::linear;
   std::int64_t in_features = 0;
-  std::int64_t out_features = 0;  // of a gated_mlp: its hidden features
-  bool bias = false;              // not of a gated_mlp
+  std::int64_t out_features = 0;  // of an MLP: its hidden features
+  bool bias = false;              // of an MLP: of both of its layers
 };
 
 struct TrainingRun {
@@ -38,7 +46,7 @@ struct TrainingRun {
   Dtype dtype = Dtype::bf16;
   Dtype grad_weight = Dtype::bf16;  // the run's dtype or f32
   bool accumulate = false;          // gradients of weights are also added to those of the micro-batch before
-  bool recompute = false;           // also forward passes that keep nothing, and recomputation (linear layers only)
+  bool recompute = false;           // also forward passes that keep nothing, and recomputation
 };
 
 // Two steps of each layer with each recipe and number of tokens: delayed scales begin in the first. Throws what the

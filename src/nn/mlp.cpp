@@ -31,7 +31,7 @@ LinearOptions layer_options(const MlpOptions& options, const LinearPlan& plan) {
 
 }  // namespace
 
-Mlp::Mlp(Backend& backend, MlpShape shape, LinearConfig config, MlpOptions options)
+Mlp::Mlp(Backend& backend, MlpShape shape, LinearConfig config, const MlpOptions& options)
     : Mlp(backend, make_plans(shape, config, options), options) {}
 
 Mlp::Mlp(Backend& backend, std::array<MlpPlan, 3> plans, const MlpOptions& options)
@@ -41,7 +41,7 @@ Mlp::Mlp(Backend& backend, std::array<MlpPlan, 3> plans, const MlpOptions& optio
       up_(backend, plans_[0].up.linear.shape, plans_[0].up.linear.config, layer_options(options, plans_[0].up.linear)),
       down_(backend, plans_[0].down.shape, plans_[0].down.config, layer_options(options, plans_[0].down)) {}
 
-MlpForwardTensors Mlp::forward_tensors(const MlpForward& tensors) const {
+MlpForwardTensors Mlp::forward_tensors(const MlpForward& tensors) {
   return {.input = tensors.input,
           .gamma = tensors.gamma,
           .beta = tensors.beta,

@@ -79,7 +79,7 @@ struct MlpOptions {
 class INGOT_API Mlp {
  public:
   // Throws as Float8Linear does, and Error{invalid_spec} for an activation that is no expression of x, or of x and up.
-  Mlp(Backend& backend, MlpShape shape, LinearConfig config, MlpOptions options = {});
+  Mlp(Backend& backend, MlpShape shape, LinearConfig config, const MlpOptions& options = {});
 
   void forward(const MlpForward& tensors, Stream& stream);
   // Makes what backward() needs after a forward() that kept nothing. Takes the same tensors with the same values.
@@ -103,7 +103,7 @@ class INGOT_API Mlp {
  private:
   Mlp(Backend& backend, std::array<MlpPlan, 3> plans, const MlpOptions& options);
   const MlpPlan& plan_of(Dtype dtype) const { return plans_[linear_plan_index(dtype)]; }
-  MlpForwardTensors forward_tensors(const MlpForward& tensors) const;
+  static MlpForwardTensors forward_tensors(const MlpForward& tensors);
   MlpBackwardTensors backward_tensors(const MlpBackward& tensors) const;
   void run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream);
   MemoryRegion scratch(std::size_t bytes, Stream& stream);

@@ -30,11 +30,11 @@ LinearOptions with_norm(LinearOptions options, const NormLinearPlan& plan) {
 }  // namespace
 
 NormLinear::NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config,
-                       LinearOptions options)
+                       const LinearOptions& options)
     : backend_(&backend),
       kind_(kind),
       shape_(shape),
-      options_(std::move(options)),
+      options_(options),
       // Until a call tells the input's dtype, one that goes with every config.
       plan_(make_plan(kind, shape, config, options_, options_.weight_dtype.value_or(Dtype::bf16))),
       linear_(backend, plan_.linear.shape, plan_.linear.config, with_norm(options_, plan_)) {}
@@ -44,7 +44,7 @@ void NormLinear::plan_for(Dtype dtype) {
   plan_ = make_plan(kind_, shape_, plan_.linear.config, options_, dtype);
 }
 
-NormLinearForwardTensors NormLinear::forward_tensors(const NormLinearForward& tensors) const {
+NormLinearForwardTensors NormLinear::forward_tensors(const NormLinearForward& tensors) {
   return {.input = tensors.input,
           .gamma = tensors.gamma,
           .beta = tensors.beta,

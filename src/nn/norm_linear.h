@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstddef>
-#include <utility>
 
 #include "ingot/api.h"
 #include "ingot/codegen/norm/norm_spec.h"
@@ -57,7 +56,8 @@ struct NormLinearBackward {
 class INGOT_API NormLinear {
  public:
   // The norm is the fusion's prologue, so options.fusion.prologue must be empty. Throws as Float8Linear does.
-  NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {});
+  NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config,
+             const LinearOptions& options = {});
 
   void forward(const NormLinearForward& tensors, Stream& stream);
   // As Float8Linear::recompute().
@@ -74,7 +74,7 @@ class INGOT_API NormLinear {
  private:
   // As Float8Linear's.
   void plan_for(Dtype dtype);
-  NormLinearForwardTensors forward_tensors(const NormLinearForward& tensors) const;
+  static NormLinearForwardTensors forward_tensors(const NormLinearForward& tensors);
   NormLinearBackwardTensors backward_tensors(const NormLinearBackward& tensors) const;
   void run_pass(LinearPass pass, const NormLinearForward& tensors, Stream& stream);
 
@@ -91,14 +91,14 @@ class INGOT_API NormLinear {
 
 class LayerNormLinear : public NormLinear {
  public:
-  LayerNormLinear(Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {})
-      : NormLinear(NormKind::layer, backend, shape, config, std::move(options)) {}
+  LayerNormLinear(Backend& backend, NormLinearShape shape, LinearConfig config, const LinearOptions& options = {})
+      : NormLinear(NormKind::layer, backend, shape, config, options) {}
 };
 
 class RMSNormLinear : public NormLinear {
  public:
-  RMSNormLinear(Backend& backend, NormLinearShape shape, LinearConfig config, LinearOptions options = {})
-      : NormLinear(NormKind::rms, backend, shape, config, std::move(options)) {}
+  RMSNormLinear(Backend& backend, NormLinearShape shape, LinearConfig config, const LinearOptions& options = {})
+      : NormLinear(NormKind::rms, backend, shape, config, options) {}
 };
 
 }  // namespace ingot

@@ -100,7 +100,9 @@ std::vector<TrainedLayer> small_layers() {
           {.name = "bias", .kind = Kind::linear, .in_features = 256, .out_features = 128, .bias = true},
           {.name = "rms", .kind = Kind::rms_norm_linear, .in_features = 256, .out_features = 128},
           {.name = "layer", .kind = Kind::layer_norm_linear, .in_features = 256, .out_features = 128, .bias = true},
-          {.name = "mlp", .kind = Kind::gated_mlp, .in_features = 128, .out_features = 256}};
+          {.name = "mlp", .kind = Kind::gated_mlp, .in_features = 128, .out_features = 256},
+          {.name = "norm_mlp", .kind = Kind::layer_norm_mlp, .in_features = 128, .out_features = 256, .bias = true},
+          {.name = "norm_gated", .kind = Kind::rms_norm_gated_mlp, .in_features = 128, .out_features = 256}};
 }
 
 const KnownModel& llama3_8b() { return known_model("llama3-8b"); }

@@ -10,6 +10,7 @@
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/gated_mlp.h"
+#include "ingot/nn/mlp.h"
 #include "ingot/nn/norm_linear.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
@@ -253,6 +254,66 @@ BOOST_AUTO_TEST_CASE(fused_layers_are_near_their_formula) {
       for (std::size_t i = 0; i < exact.size(); ++i) {
         const double db = sqnr(exact[i], found[i]);
         BOOST_TEST(db >= 18.0, recipe.name << ", result " << i << " has " << db << " dB");
+      }
+    }
+  }
+}
+
+// The same of MLPs behind a norm with a zero-centred gamma, whose backward comes after a recomputation.
+BOOST_AUTO_TEST_CASE(mlps_behind_norms_are_near_their_formula) {
+  constexpr std::int64_t kTokens = 128, kFeatures = 256, kHidden = 192;
+  const std::unique_ptr<Backend> cpu = make_cpu_backend(2);
+  Stream cpu_stream(*cpu);
+  const auto step = [&](const NormOptions& norm, const char* activation, const LinearConfig& config, Dtype dtype,
+                        Backend& backend, Stream& on) {
+    const std::int64_t columns = parse_pointwise(activation).inputs().empty() ? kHidden : 2 * kHidden;
+    Random random(5);
+    const auto make = [&](const Matrix& m) { return DeviceMatrix(m, dtype, backend, on); };
+    const auto empty = [&](std::int64_t rows, std::int64_t cols) {
+      return DeviceMatrix::poisoned(rows, cols, dtype, backend, on);
+    };
+    const DeviceMatrix x = make(random.normal(kTokens, kFeatures, Dtype::bf16));
+    const DeviceMatrix up = make(random.weight(columns, kFeatures, Dtype::bf16));
+    const DeviceMatrix down = make(random.weight(kFeatures, kHidden, Dtype::bf16));
+    const DeviceMatrix gamma = make(random.normal(1, kFeatures, Dtype::bf16));
+    const DeviceMatrix beta = make(random.normal(1, kFeatures, Dtype::bf16));
+    const DeviceMatrix gy = make(random.normal(kTokens, kFeatures, Dtype::bf16));
+    const DeviceMatrix y = empty(kTokens, kFeatures), gx = empty(kTokens, kFeatures), g_up = empty(columns, kFeatures),
+                       g_down = empty(kFeatures, kHidden), g_gamma = empty(1, kFeatures), g_beta = empty(1, kFeatures);
+    const bool layer = norm.kind == NormKind::layer;
+    DelayedScaling scales(backend);
+    Mlp mlp(backend, {.features = kFeatures, .hidden = kHidden}, config,
+            {.activation = activation, .norm = norm, .delayed = &scales});
+    MlpForward forward{.input = x,
+                       .gamma = gamma,
+                       .beta = layer ? beta.view() : Tensor{},
+                       .up_weight = up,
+                       .down_weight = down,
+                       .output = y,
+                       .keep_for_backward = false};
+    mlp.forward(forward, on);
+    mlp.recompute(forward, on);
+    mlp.backward({.grad_output = gy,
+                  .grad_input = gx,
+                  .grad_gamma = g_gamma,
+                  .grad_beta = layer ? g_beta.view() : Tensor{},
+                  .grad_up_weight = g_up,
+                  .grad_down_weight = g_down},
+                 on);
+    std::vector<Matrix> results{y.read(on), gx.read(on), g_gamma.read(on), g_up.read(on), g_down.read(on)};
+    if (layer) results.push_back(g_beta.read(on));
+    return results;
+  };
+  for (const NormKind kind : {NormKind::layer, NormKind::rms}) {
+    const NormOptions norm{.kind = kind, .zero_centred = true};
+    for (const char* const activation : {"gelu(x)", "silu(x) * up"}) {
+      const std::vector<Matrix> exact = step(norm, activation, high_precision(), Dtype::f32, *cpu, cpu_stream);
+      for (const Recipe& recipe : recipes()) {
+        const std::vector<Matrix> found = step(norm, activation, recipe.config, Dtype::bf16, cuda, stream);
+        for (std::size_t i = 0; i < exact.size(); ++i) {
+          const double db = sqnr(exact[i], found[i]);
+          BOOST_TEST(db >= 18.0, recipe.name << " " << activation << ", result " << i << " has " << db << " dB");
+        }
       }
     }
   }

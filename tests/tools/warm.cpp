@@ -267,7 +267,8 @@ BOOST_AUTO_TEST_CASE(wrong_files_of_layers_are_explained) {
   BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1}, {"in_features": 1}]})") ==
              "decoding[1] lacks \"out_features\"");
   BOOST_TEST(problem(R"({"training": [{"in_features": 1, "out_features": 1, "kind": "x"}]})") ==
-             "training[0] has \"kind\": \"x\", which is not linear, rms_norm_linear, layer_norm_linear or gated_mlp");
+             "training[0] has \"kind\": \"x\", which is not linear, rms_norm_linear, layer_norm_linear, gated_mlp, "
+             "layer_norm_mlp or rms_norm_gated_mlp");
   BOOST_TEST(problem(R"({"training": [{"in_features": 1, "out_features": 1, "name": 7}]})") ==
              "training[0] has \"name\": 7, which is not a text");
   BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1, "bias": 1}]})") ==
