@@ -1,6 +1,6 @@
 # Installs the documents, and the examples that need nothing but the installed package; tests/package compiles these. The
 # others include headers that are not installed.
-set(installed_examples readme_example.cpp fused_example.cpp stateless_example.cpp weight_only_example.cpp consume)
+set(installed_examples readme_example.cpp fused_example.cpp stateless_example.cpp checkpoint_example.cpp weight_only_example.cpp consume)
 
 file(GLOB absent_examples RELATIVE ${PROJECT_SOURCE_DIR}/examples ${PROJECT_SOURCE_DIR}/examples/*)
 list(REMOVE_ITEM absent_examples ${installed_examples})

@@ -20,7 +20,6 @@ using Found = SafetensorsCheckpoint::Found;
 using Shape = std::vector<std::int64_t>;
 
 constexpr std::array kGranularities{kTensorwise, kRowwise, kBlocks, kRowGroups};
-constexpr const char* kScaleNames = "weight_scale or weight_scale_inv";
 
 const char* name_of(ScaleName name) { return name == ScaleName::weight_scale ? "weight_scale" : "weight_scale_inv"; }
 
@@ -107,7 +106,8 @@ Float8WeightState load_float8_weight(const SafetensorsCheckpoint& checkpoint, co
   const std::optional<Found> scale = find_one(checkpoint, name, "weight_scale", "weight_scale_inv");
   if (!scale) {
     refuse(codes,
-           fmt::format(", but comes without factors: a tensor \"{}{}\" must be there", printable(name), kScaleNames));
+           fmt::format(", but comes without factors: neither \"{}weight_scale\" nor \"{}weight_scale_inv\" is there",
+                       printable(name), printable(name)));
   }
   Float8WeightState state{
       .dtype = *codes.tensor->dtype, .out_features = codes.tensor->shape[0], .in_features = codes.tensor->shape[1]};

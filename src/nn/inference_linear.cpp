@@ -53,7 +53,7 @@ LinearConfig inference_config(const Float8WeightState& weight, std::optional<Sca
 }
 
 InferenceLinear::InferenceLinear(Backend& backend, const Float8WeightState& weight, Stream& stream,
-                                 InferenceLinearOptions options)
+                                 const InferenceLinearOptions& options)
     : backend_(&backend), plan_(make_plan(weight, options)), workspace_(options.workspace) {
   weight_memory_.reserve(backend, plan_.weight_memory().bytes, stream);
   codes_ = weight_from_state(plan_, backend, weight, region_of(weight_memory_), stream);

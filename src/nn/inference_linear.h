@@ -59,7 +59,7 @@ class INGOT_API InferenceLinear {
   // Copies the weight to the device: not within a capture. Throws Error{invalid_argument} for a state that contradicts
   // itself, and Error{invalid_spec} for activations whose scales do not go with the weight's.
   InferenceLinear(Backend& backend, const Float8WeightState& weight, Stream& stream,
-                  InferenceLinearOptions options = {});
+                  const InferenceLinearOptions& options = {});
 
   // output = epilogue(input @ weight^T + bias). Throws what linear_forward() throws.
   void forward(const InferenceForward& tensors, Stream& stream);

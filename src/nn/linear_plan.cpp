@@ -181,8 +181,9 @@ std::uint64_t identity_of(const LinearPlan& plan) {
   add(pack(*plan.dtypes.bias, *plan.dtypes.output));
   add(pack(plan.shape.bias, plan.dtypes.input, *plan.dtypes.weight, plan.config.input, plan.config.weight,
            plan.trains_weight, plan.fusion.fast_math));
-  for (const LinearCast* cast : {&plan.input[0], &plan.given_input, &plan.input_again, &plan.weight, &plan.weight_again,
-                                 &plan.grad_output[7].cast, &plan.folded_codes, &plan.folded_transposed}) {
+  for (const LinearCast* cast :
+       {plan.input.data(), &plan.given_input, &plan.input_again, &plan.weight, &plan.weight_again,
+        &plan.grad_output[7].cast, &plan.folded_codes, &plan.folded_transposed}) {
     add(cast->any ? hash_value(cast->spec) : 0);
     add(pack(cast->any, cast->scaling));
   }

@@ -1,7 +1,5 @@
 #include "ingot/nn/norm_linear.h"
 
-#include <utility>
-
 #include "ingot/nn/linear_checks.h"
 #include "ingot/nn/norm_linear_parts.h"
 

@@ -328,8 +328,8 @@ BOOST_AUTO_TEST_CASE(a_file_must_have_codes_with_factors) {
     return refusal([&] { static_cast<void>(load_float8_weight(from, "wq.")); });
   };
   BOOST_TEST(load(file({})) == path +
-                                   ": the tensor \"wq.weight\" is F8_E4M3 [200, 300], but comes without factors: a "
-                                   "tensor \"wq.weight_scale or weight_scale_inv\" must be there");
+                                   ": the tensor \"wq.weight\" is F8_E4M3 [200, 300], but comes without factors: "
+                                   "neither \"wq.weight_scale\" nor \"wq.weight_scale_inv\" is there");
   BOOST_TEST(load(file({scale("wq.weight_scale"), scale("wq.weight_scale_inv")})) ==
              path +
                  ": the tensor \"wq.weight_scale\" is F32 [1], and \"wq.weight_scale_inv\" is there too: leave one "
