@@ -24,6 +24,7 @@ inline constexpr std::string_view kKernelName = "kKernel";
 
 // The passes that a spec takes, or may take, in the order of their launches.
 INGOT_API std::span<const Pass> passes(const KernelSpec& spec);
+INGOT_API std::span<const Pass> passes_with(const ExtraPasses& extra);
 INGOT_API bool has_pass(const KernelSpec& spec, Pass pass);
 
 // What follows the spec in the name of a pass's kernel: "" for the main pass, " (first pass)".

@@ -3,26 +3,18 @@
 #include <bit>
 #include <limits>
 
-#include "ingot/codegen/generate.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {
 
-const Kernel& Launcher::kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const {
-  if (const Kernel* loaded = cache_->find(spec, pass)) return *loaded;
+const Kernel& Launcher::load(const KernelSpec& spec, Pass pass, const Stream& stream) const {
   if (capturing(stream)) {
     throw Error(ErrorCode::invalid_argument, print(spec),
                 "this kernel is not loaded yet, and nothing may be compiled or loaded while the stream is capturing a "
                 "graph; run the step once before capturing it");
   }
   return cache_->get(spec, pass);
-}
-
-void Launcher::load(const KernelSpec& spec, const Stream& stream) const {
-  for (const Pass pass : passes(spec)) {
-    if (pass != Pass::whole) kernel(spec, pass, stream);
-  }
 }
 
 unsigned Launcher::checked_grid(std::int64_t grid) {
