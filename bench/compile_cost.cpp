@@ -13,6 +13,7 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/measure/timing.h"
+#include "spread.h"
 
 namespace ingot::bench {
 namespace {
@@ -142,13 +143,9 @@ std::string to_text(const CompileReport& report) {
   std::string text = fmt::format("{:<44}{:>10}{:>10}{:>12}{:>10}{:>8}\n", "cold compile, ms", "best", "median",
                                  "processor", "median", "limit");
   for (const CompileCost& cost : report.kernels) {
-    const std::optional<double> limit = cost.kernel.limit_ms;
-    text += fmt::format("{:<44}{:>10.1f}{:>10.1f}{:>12.1f}{:>10.1f}{:>8}{}\n", cost.kernel.label, best(cost.wall_ms),
+    text += fmt::format("{:<44}{:>10.1f}{:>10.1f}{:>12.1f}{:>10.1f}{}\n", cost.kernel.label, best(cost.wall_ms),
                         median(cost.wall_ms), best(cost.processor_ms), median(cost.processor_ms),
-                        limit ? fmt::format("{:.0f}", *limit) : "-",
-                        !limit                         ? ""
-                        : best(cost.wall_ms) <= *limit ? " pass"
-                                                       : " over");
+                        limit_columns(best(cost.wall_ms), cost.kernel.limit_ms));
   }
   const CompilePair& pair = report.pair;
   text += fmt::format(
@@ -156,7 +153,7 @@ std::string to_text(const CompileReport& report) {
       "{:.2f} "
       "is asked for: {}\n",
       pair.first, pair.second, best(pair.parallel_ms), best(pair.serial_ms), pair.best_ratio(), pair.ratio(),
-      kPairLimit, pair.best_ratio() <= kPairLimit ? "pass" : "over");
+      kPairLimit, verdict(pair.best_ratio(), kPairLimit));
   return text;
 }
 
@@ -168,8 +165,7 @@ nlohmann::ordered_json to_json(const CompileReport& report) {
                                {"rounds", cost.wall_ms.size()},
                                {"wall_ms", summary(cost.wall_ms)},
                                {"processor_ms", summary(cost.processor_ms)},
-                               {"limit_ms", cost.kernel.limit_ms ? nlohmann::ordered_json(*cost.kernel.limit_ms)
-                                                                 : nlohmann::ordered_json(nullptr)}});
+                               {"limit_ms", limit_json(cost.kernel.limit_ms)}});
   }
   const CompilePair& pair = report.pair;
   json["two_threads"] = {{"first", pair.first},

@@ -74,9 +74,9 @@ struct Gemm {
 };
 
 // cuBLASLt's kernels are its own.
-const GemmSpec& first_of_ours(std::span<const GemmSpec> order) {
+const GemmSpec& first_of_ours(const KernelOrder<GemmSpec>& order) {
   const auto found = std::ranges::find_if(order, [](const GemmSpec& s) { return s.kernel != GemmKernel::cublaslt; });
-  return found == order.end() ? order.front() : *found;
+  return found == order.end() ? order[0] : *found;
 }
 
 std::vector<Gemm> gemms_of(const Recording& recording) {
@@ -253,11 +253,8 @@ std::string to_text(const LookupReport& report) {
       text += "  wrong: " + cost.fault + "\n";
       continue;
     }
-    text += fmt::format("{:>10.1f}{:>10.1f}{:>8}{}\n", cost.ns.median, cost.ns.p99,
-                        cost.limit_ns ? fmt::format("{:.0f}", *cost.limit_ns) : "-",
-                        !cost.limit_ns                     ? ""
-                        : cost.ns.median <= *cost.limit_ns ? " pass"
-                                                           : " over");
+    text += fmt::format("{:>10.1f}{:>10.1f}{}\n", cost.ns.median, cost.ns.p99,
+                        limit_columns(cost.ns.median, cost.limit_ns));
   }
   return text + fmt::format(
                     "in turn the {} kernels or {} GEMMs of Llama-3-8B, trained with every recipe; a sample is the "
@@ -270,7 +267,7 @@ nlohmann::ordered_json to_json(const LookupReport& report) {
   for (const LookupCost& cost : report.costs) {
     nlohmann::ordered_json json{{"lookup", cost.lookup}, {"threads", cost.threads}};
     json["ns"] = cost.fault.empty() ? to_json(cost.ns) : nlohmann::ordered_json();
-    json["limit_ns"] = cost.limit_ns ? nlohmann::ordered_json(*cost.limit_ns) : nlohmann::ordered_json();
+    json["limit_ns"] = limit_json(cost.limit_ns);
     if (!cost.fault.empty()) json["fault"] = cost.fault;
     costs.push_back(std::move(json));
   }

@@ -1,5 +1,7 @@
 #include "spread.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ingot/runtime/measure/timing.h"
@@ -14,6 +16,17 @@ Spread spread_of(std::vector<double> samples) {
 
 nlohmann::ordered_json to_json(const Spread& spread) {
   return {{"median", spread.median}, {"p99", spread.p99}, {"samples", spread.samples}};
+}
+
+std::string limit_columns(double measured, std::optional<double> limit) {
+  if (!limit) return fmt::format("{:>8}", "-");
+  return fmt::format("{:>8.0f} {}", *limit, verdict(measured, *limit));
+}
+
+const char* verdict(double measured, double limit) { return measured <= limit ? "pass" : "over"; }
+
+nlohmann::ordered_json limit_json(std::optional<double> limit) {
+  return limit ? nlohmann::ordered_json(*limit) : nlohmann::ordered_json();
 }
 
 }  // namespace ingot::bench

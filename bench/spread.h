@@ -1,9 +1,11 @@
-// What many samples of a short time come to: on a machine with other work the worst are the scheduler's, so that the
-// 99th of 100 is told beside the median rather than the largest.
+// What many samples of a short time come to, and whether a time keeps to its limit. On a machine with other work the
+// worst samples are the scheduler's, so that the 99th of 100 is told beside the median rather than the largest.
 #pragma once
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace ingot::bench {
@@ -18,5 +20,11 @@ struct Spread {
 Spread spread_of(std::vector<double> samples);
 
 nlohmann::ordered_json to_json(const Spread& spread);
+
+// The end of a table's row: the limit in 8 columns ("-" where there is none), then " pass" or " over".
+std::string limit_columns(double measured, std::optional<double> limit);
+const char* verdict(double measured, double limit);  // "pass" or "over"
+// Null where there is no limit.
+nlohmann::ordered_json limit_json(std::optional<double> limit);
 
 }  // namespace ingot::bench

@@ -221,11 +221,8 @@ std::string to_text(std::span<const LoadCost> costs) {
       text += fmt::format("{:<44}  wrong: {}\n", cost.from, cost.fault);
       continue;
     }
-    text += fmt::format("{:<44}{:>10.1f}{:>10.1f}{:>8}{}\n", cost.from, cost.us.median, cost.us.p99,
-                        cost.limit_us ? fmt::format("{:.0f}", *cost.limit_us) : "-",
-                        !cost.limit_us                     ? ""
-                        : cost.us.median <= *cost.limit_us ? " pass"
-                                                           : " over");
+    text += fmt::format("{:<44}{:>10.1f}{:>10.1f}{}\n", cost.from, cost.us.median, cost.us.p99,
+                        limit_columns(cost.us.median, cost.limit_us));
   }
   return text;
 }
@@ -236,7 +233,7 @@ nlohmann::ordered_json to_json(std::span<const LoadCost> costs) {
     nlohmann::ordered_json json{
         {"from", cost.from}, {"kernel", cost.kernel}, {"made_by", cost.made_by}, {"file_bytes", cost.file_bytes}};
     json["us"] = cost.fault.empty() ? to_json(cost.us) : nlohmann::ordered_json();
-    json["limit_us"] = cost.limit_us ? nlohmann::ordered_json(*cost.limit_us) : nlohmann::ordered_json();
+    json["limit_us"] = limit_json(cost.limit_us);
     if (!cost.fault.empty()) json["fault"] = cost.fault;
     all.push_back(std::move(json));
   }

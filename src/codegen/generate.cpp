@@ -45,14 +45,14 @@ const char* asked_for(Pass pass) {
 
 }  // namespace
 
-std::span<const Pass> passes(const ExtraPasses& extra) {
+std::span<const Pass> passes_with(const ExtraPasses& extra) {
   static constexpr std::array kLists = all_pass_lists();
   const PassList& list = kLists[index_of(extra)];
   return std::span(list.passes).first(list.count);
 }
 
 std::span<const Pass> passes(const KernelSpec& spec) {
-  return passes(std::visit([](const auto& s) { return extra_passes(s); }, spec));
+  return passes_with(std::visit([](const auto& s) { return extra_passes(s); }, spec));
 }
 
 bool has_pass(const KernelSpec& spec, Pass pass) { return std::ranges::find(passes(spec), pass) != passes(spec).end(); }

@@ -12,7 +12,7 @@
 
 namespace ingot {
 
-// A CUDA C++ translation unit. `text` must define kKernel, a constexpr pointer to its kernel, and may include any file
+// A CUDA C++ translation unit. `text` must define `constexpr auto kKernel = &some_kernel;`, and may #include any file
 // of templates/ by its path there ("cast/cast_tiles.cuh"), and nothing else.
 struct Source {
   std::string name;  // shown in messages, never part of a key
@@ -24,7 +24,7 @@ inline constexpr std::string_view kKernelName = "kKernel";
 
 // The passes that a spec takes, or may take, in the order of their launches.
 INGOT_API std::span<const Pass> passes(const KernelSpec& spec);
-INGOT_API std::span<const Pass> passes(const ExtraPasses& extra);
+INGOT_API std::span<const Pass> passes_with(const ExtraPasses& extra);
 INGOT_API bool has_pass(const KernelSpec& spec, Pass pass);
 
 // What follows the spec in the name of a pass's kernel: "" for the main pass, " (first pass)".

@@ -371,6 +371,16 @@ BOOST_AUTO_TEST_CASE(compiles_are_cold_and_counted) {
   BOOST_TEST(text.find("10 over") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(limits) {
+  BOOST_TEST(limit_columns(50, 50) == "      50 pass");
+  BOOST_TEST(limit_columns(50.1, 50) == "      50 over");
+  BOOST_TEST(limit_columns(1e9, std::nullopt) == "       -");
+  BOOST_TEST(verdict(0.6, 0.6) == std::string("pass"));
+  BOOST_TEST(verdict(0.61, 0.6) == std::string("over"));
+  BOOST_TEST(limit_json(300.0).dump() == "300.0");
+  BOOST_TEST(limit_json(std::nullopt).is_null());
+}
+
 BOOST_AUTO_TEST_CASE(spreads) {
   const Spread one = spread_of({7});
   BOOST_TEST(one.median == 7);

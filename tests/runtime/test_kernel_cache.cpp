@@ -428,6 +428,22 @@ BOOST_AUTO_TEST_CASE(warm_goes_on_after_an_error) {
   BOOST_TEST(compiler.compiles == 4);  // a cast, an amax, both passes of the column sum
 }
 
+// The first in the list, whichever was compiled first: the longest are, and threads overtake each other.
+BOOST_AUTO_TEST_CASE(warm_throws_the_first_error_of_the_list) {
+  const std::vector<KernelSpec> broken{AmaxSpec{.in = Dtype::e4m3fn}, CastSpec{.in = Dtype::e5m2},
+                                       GemmSpec{.out = Dtype::e8m0fnu}};
+  const FakeCompiler compiler;
+  KernelCache cache(&compiler, store, kTarget, nullptr);
+  std::vector<int> order{0, 1, 2};
+  do {
+    std::vector<KernelSpec> specs{ColumnSumSpec{}};
+    for (const int i : order) specs.push_back(broken[static_cast<std::size_t>(i)]);
+    for (const int threads : {1, 4}) {
+      BOOST_TEST(error_of([&] { cache.warm(specs, kTarget, threads); }).subject() == print(specs[1]));
+    }
+  } while (std::ranges::next_permutation(order).found);
+}
+
 BOOST_AUTO_TEST_CASE(warm_is_parallel) {
   std::vector<KernelSpec> specs;
   for (const Dtype out : kFp8Dtypes) specs.push_back(CastSpec{.out = out, .scale = kRowwise});

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <limits>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "ingot/runtime/jit/kernel_table.h"
@@ -46,6 +47,18 @@ BOOST_AUTO_TEST_CASE(first_of_a_key_stays) {
   BOOST_TEST(table.find(CastSpec{}, Pass::main) == &a);
   BOOST_TEST(table.find(CastSpec{}, Pass::first) == nullptr);
   BOOST_TEST(table.size() == 1U);
+}
+
+// A lookup takes a KernelSpec or one of its alternatives, and finds the same value.
+BOOST_AUTO_TEST_CASE(an_alternative_finds_what_the_variant_does) {
+  const std::vector<KernelSpec> specs = all_valid_specs();
+  std::vector<int> values(specs.size());
+  KernelTable<int> table;
+  for (std::size_t i = 0; i < specs.size(); ++i) table.insert(specs[i], Pass::main, &values[i]);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const int* const found = std::visit([&](const auto& spec) { return table.find(spec, Pass::main); }, specs[i]);
+    BOOST_TEST(found == &values[i], print(specs[i]));
+  }
 }
 
 // Readers race with growth. They must find only right values, and a value once found never disappears.

@@ -308,8 +308,47 @@ namespace {
 
 std::atomic<int> handled{0};
 
-// Mode "main": sends signals continuously while only the compiling thread could take them. A number: sends one signal
-// after that many milliseconds, which the sending thread takes itself.
+double processor_ms_of(pthread_t thread) {
+  clockid_t clock{};
+  timespec time{};
+  if (::pthread_getcpuclockid(thread, &clock) != 0 || ::clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) / 1e6;
+}
+
+constexpr int kTooFewLooks = 101;  // the watching thread had to wait so long for a turn that it cannot tell
+
+// How many percent of the first compile's processor time another thread's signals would have met another handler than
+// `own`. The time that the compiling thread was given counts, so other work on the machine does not.
+int percent_of_another_handler(const NvrtcCompiler& compiler, void (*own)(int)) {
+  const pthread_t compiling = ::pthread_self();
+  std::atomic<bool> done{false};
+  const double begin = processor_ms_of(compiling);
+  double before = begin;
+  double another = 0;
+  double longest = 0;  // between two looks
+  {
+    const std::jthread watcher([&] {
+      while (!done) {
+        struct sigaction seen {};
+        ::sigaction(SIGTERM, nullptr, &seen);
+        const double now = processor_ms_of(compiling);
+        if (now == before) continue;
+        longest = std::max(longest, now - before);
+        if (seen.sa_handler != own) another += now - before;
+        before = now;
+      }
+    });
+    compiler.compile(source_of("__global__ void k() {}"), kHopper);
+    done = true;
+  }
+  const double end = processor_ms_of(compiling);
+  const double all = end - begin;
+  longest = std::max(longest, end - before);
+  return all == 0 || longest > 0.15 * all ? kTooFewLooks : static_cast<int>(100 * another / all);
+}
+
+// Mode "main": sends signals continuously while only the compiling thread could take them. Mode "watch": returns
+// percent_of_another_handler().
 int run_child(const std::string& mode) {
   struct sigaction action {};
   action.sa_handler = [](int) { ++handled; };
@@ -317,16 +356,11 @@ int run_child(const std::string& mode) {
   std::string problem;
   const auto compiler = NvrtcCompiler::open(cuda_root(), embedded_templates(), problem);
   if (compiler == nullptr) return 3;
+  if (mode == "watch") return percent_of_another_handler(*compiler, action.sa_handler);
   std::atomic<bool> done{false};
   int sent = 0;
   {
     const std::jthread sender([&] {
-      if (mode != "main") {
-        std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(mode)));
-        ::pthread_kill(::pthread_self(), SIGTERM);
-        ++sent;
-        return;
-      }
       sigset_t all;
       ::sigfillset(&all);
       ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
@@ -345,7 +379,7 @@ int run_child(const std::string& mode) {
   return sent > 0 && handled > 0 ? 0 : 6;
 }
 
-// How the program ends in that mode: 0 if all is well, otherwise its status.
+// How the program ends in that mode: with which status, or 128 and the signal.
 int fate(const std::string& mode) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -371,21 +405,19 @@ BOOST_AUTO_TEST_CASE(a_signal_during_the_first_compile_reaches_the_programs_own_
   for (int i = 0; i < 5; ++i) BOOST_TEST(fate("main") == 0);
 }
 
-// Other threads may take the signal just before the handler is restored. Without the keeper thread, NVRTC's handler
-// ends most of these programs (status 4). On a machine that is busy with other work, it may come too late more often:
-// so the best of several rounds counts.
-BOOST_AUTO_TEST_CASE(a_signal_that_another_thread_takes_rarely_meets_nvrtcs_handler) {
-  constexpr int kTrials = 16;
-  constexpr int kRounds = 6;
-  int most = 0;
-  for (int round = 0; round < kRounds && most < kTrials * 3 / 4; ++round) {
-    int well = 0;
-    for (int i = 0; i < kTrials; ++i) well += fate(std::to_string(2 + i)) == 0 ? 1 : 0;
-    std::printf("a signal 2 to 17 ms after the first compile began: the program's handler ran in %d of %d\n", well,
-                kTrials);
-    most = std::max(most, well);
-  }
-  BOOST_TEST(most >= kTrials * 3 / 4);
+// A signal that another thread takes meets NVRTC's handler until the keeper thread has restored the program's. On a
+// busy machine the keeper may have to wait for its turn, so three good programs of many are enough. Without the keeper,
+// the handler stands for about 30 %, and hardly one of a hundred is good.
+BOOST_AUTO_TEST_CASE(another_thread_rarely_meets_nvrtcs_handler) {
+  constexpr int kTrials = 50;
+  constexpr int kEnough = 3;
+  constexpr int kFewPercent = 2;
+  int good = 0;
+  int trials = 0;
+  for (; trials < kTrials && good < kEnough; ++trials) good += fate("watch") <= kFewPercent ? 1 : 0;
+  std::printf("NVRTC's handler stood for at most %d %% of a first compile in %d programs of %d\n", kFewPercent, good,
+              trials);
+  BOOST_TEST(good == kEnough);
 }
 
 // A bound in milliseconds would test the machine. The yardstick is NVRTC's own cost, that of an empty kernel: compiled

@@ -1,5 +1,6 @@
-// What stands between a call and its launch copies no spec. A copy of a spec shares its expression, and counts that in
-// the expression's memory: so the lookups run in a process in which that memory cannot be written.
+// What stands between a call and its launch copies no spec and allocates nothing. A copy of a spec shares its
+// expression, and counts that in the expression's memory: so the lookups run in a process in which that memory cannot
+// be written, and allocations are counted there.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,15 +9,18 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <new>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/codegen/types/gpu.h"
+#include "ingot/runtime/cuda/dry_driver.h"
+#include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/dequant/dequant_plans.h"
-#include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
-#include "ingot/runtime/jit/kernel_table.h"
+#include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
+#include "support/fake_compiler.h"
 
 using namespace ingot;
 
@@ -29,6 +33,7 @@ struct Pages {
   std::byte* data = nullptr;
   std::size_t used = 0;
   bool open = false;
+  std::size_t allocations = 0;  // of the process, in these pages or not
 
   void* take(std::size_t bytes) {
     void* const taken = data + used;
@@ -53,7 +58,7 @@ Pointwise expression() {
   return made;
 }
 
-// Does `work` end where the pages can only be read?
+// Does `work` end where the pages can only be read, and allocate nothing?
 template <class Work>
 bool only_reads(const Work& work) {
   const pid_t child = fork();
@@ -61,8 +66,9 @@ bool only_reads(const Work& work) {
   if (child == 0) {
     static_cast<void>(std::signal(SIGSEGV, SIG_DFL));
     if (mprotect(pages.data, kBytes, PROT_READ) != 0) _exit(2);
+    const std::size_t before = pages.allocations;
     work();
-    _exit(0);
+    _exit(pages.allocations == before ? 0 : 3);
   }
   int status = 0;
   BOOST_REQUIRE(waitpid(child, &status, 0) == child);
@@ -72,6 +78,7 @@ bool only_reads(const Work& work) {
 }  // namespace
 
 void* operator new(std::size_t bytes) {
+  ++pages.allocations;
   void* const memory = pages.open ? pages.take(bytes) : std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -86,6 +93,7 @@ BOOST_AUTO_TEST_CASE(a_copy_would_show) {
   const GemmSpec spec{.epilogue = {.pointwise = expression()}};
   BOOST_TEST(only_reads([&] { static_cast<void>(hash_value(spec)); }));
   BOOST_TEST(!only_reads([&] { static_cast<void>(KernelSpec(spec)); }));
+  BOOST_TEST(!only_reads([] { delete new int; }));
 }
 
 BOOST_AUTO_TEST_CASE(gemm) {
@@ -96,38 +104,60 @@ BOOST_AUTO_TEST_CASE(gemm) {
   BOOST_TEST(only_reads([&] { plans.find(spec, size); }));
 }
 
-BOOST_AUTO_TEST_CASE(a_loaded_kernel) {
-  const CastSpec spec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowwise, .pointwise = expression()};
-  KernelTable<int> kernels;
-  int kernel = 0;
-  kernels.insert(spec, Pass::main, &kernel);
-  BOOST_TEST(kernels.find(spec, Pass::main) == &kernel);
-  BOOST_TEST(kernels.find(KernelSpec(spec), Pass::main) == &kernel);
-  BOOST_TEST(kernels.find(spec, Pass::first) == nullptr);
-  BOOST_TEST(kernels.find(ElementwiseSpec{.pointwise = spec.pointwise}, Pass::main) == nullptr);
-  BOOST_TEST(only_reads([&] { static_cast<void>(kernels.find(spec, Pass::main)); }));
-}
-
-// From the backend's function to the driver's launch.
-BOOST_AUTO_TEST_CASE(a_launch) {
-  DryRun dry(gpu_named("h200"));
-  Backend& backend = dry.backend();
-  Stream stream(backend);
-  const OwnedTensor x(backend, Dtype::bf16, 64, 64), gate(backend, Dtype::bf16, 64, 64);
-  const OwnedTensor out(backend, Dtype::bf16, 64, 64);
-  const ElementwiseSpec spec{.in = Dtype::bf16, .pointwise = expression()};
-  const ElementwiseTensors tensors{.input = x, .inputs = {gate.view()}, .output = out};
-  backend.elementwise(spec, tensors, stream);
-  const std::int64_t before = backend.launches();
-  backend.elementwise(spec, tensors, stream);
-  BOOST_TEST(backend.launches() == before + 1);
-  BOOST_TEST(only_reads([&] { backend.elementwise(spec, tensors, stream); }));
-}
-
 BOOST_AUTO_TEST_CASE(dequant_matmul) {
   const DequantMatmulSpec spec{.pointwise = expression()};
   DequantPlans plans({}, {.target = target_for(9, 0), .multiprocessors = 132});
   const MatmulSize size{.m = 16, .n = 4096, .k = 4096};
   BOOST_TEST(!plans.find(spec, size).empty());
   BOOST_TEST(only_reads([&] { plans.find(spec, size); }));
+}
+
+namespace {
+
+// Launches on a GPU that is not there: what a launch does but for the GPU's work.
+struct DryLaunches {
+  const Gpu& gpu = gpu_named("h200");
+  std::unique_ptr<Driver> driver = make_dry_driver(gpu);
+  test::FakeCompiler compiler;
+  KernelStore store{std::filesystem::path()};
+  KernelCache cache{&compiler, store, gpu.target, driver.get()};
+  std::unique_ptr<Backend> backend = make_cuda_backend(*driver, 0, cache, {});
+  Stream stream{*backend};
+  Launcher launcher{*driver, 0, cache};
+};
+
+struct Params {
+  int value = 0;
+};
+
+}  // namespace
+
+// The kernel that a spec finds by itself is the one that it finds as a KernelSpec.
+BOOST_FIXTURE_TEST_CASE(kernel, DryLaunches) {
+  const GemmSpec spec{.epilogue = {.pointwise = expression()}, .kernel = GemmKernel::simt};
+  const Kernel* const loaded = &cache.get(KernelSpec(spec));
+  BOOST_TEST(&cache.get(spec) == loaded);
+  BOOST_TEST(cache.find(spec) == loaded);
+  BOOST_TEST(&launcher.kernel(spec, Pass::main, stream) == loaded);
+  BOOST_TEST(only_reads([&] {
+    if (&cache.get(spec) != loaded || cache.find(spec) != loaded || !launcher.is_loaded(spec, Pass::main)) _exit(1);
+    if (&launcher.kernel(spec, Pass::main, stream) != loaded) _exit(1);
+  }));
+}
+
+BOOST_FIXTURE_TEST_CASE(launch, DryLaunches) {
+  const GemmSpec spec{.epilogue = {.pointwise = expression()}, .kernel = GemmKernel::simt};
+  launcher.launch(spec, Pass::main, 1, 32, Params{}, stream);
+  const std::int64_t launches = launcher.launches();
+  BOOST_TEST(only_reads([&] {
+    launcher.launch(spec, Pass::main, 1, 32, Params{}, stream);
+    if (launcher.launches() != launches + 1) _exit(1);
+  }));
+}
+
+// All passes of a cast, as a call loads them before its first launch.
+BOOST_FIXTURE_TEST_CASE(load, DryLaunches) {
+  const CastSpec spec{.scale = kTensorwise, .transposed = true, .pointwise = expression()};
+  launcher.load(spec, stream);
+  BOOST_TEST(only_reads([&] { launcher.load(spec, stream); }));
 }

@@ -55,8 +55,7 @@ KernelCache::KernelCache(const Compiler* compiler, KernelStore& store, Target ta
 
 KernelCache::~KernelCache() = default;
 
-const Kernel& KernelCache::get(const KernelSpec& spec, Pass pass) {
-  if (const Kernel* kernel = table_.find(spec, pass)) return *kernel;
+const Kernel& KernelCache::load(const KernelSpec& spec, Pass pass) {
   if (recorder_ != nullptr) recorder_->note(spec);
   return *table_.insert(spec, pass, &get(generate(spec, pass)));
 }

@@ -66,16 +66,19 @@ class INGOT_API KernelCache {
   KernelCache(const KernelCache&) = delete;
   KernelCache& operator=(const KernelCache&) = delete;
 
-  // The hot path: once the kernel is loaded, no lock, no allocation and no string. The reference lives as long as the
-  // cache. A source that does not compile gives the same error again immediately; after other failures the next call
-  // tries again.
-  const Kernel& get(const KernelSpec& spec, Pass pass = Pass::main);
+  // The hot path: once the kernel is loaded, no lock, no allocation, no string and no copy of the spec. The reference
+  // lives as long as the cache. A source that does not compile gives the same error again immediately; after other
+  // failures the next call tries again.
+  template <AnyKernelSpec Spec>
+  const Kernel& get(const Spec& spec, Pass pass = Pass::main) {
+    if (const Kernel* const kernel = table_.find(spec, pass)) return *kernel;
+    return load(spec, pass);
+  }
   // For a user's own source. Hashes the text: keep the reference rather than calling it per launch.
   const Kernel& get(const Source& source);
 
   // The kernel if it is loaded already, else null. For streams that are capturing, when nothing may be loaded.
-  // Spec: a KernelSpec, or one of its alternatives, which is not copied.
-  template <class Spec>
+  template <AnyKernelSpec Spec>
   const Kernel* find(const Spec& spec, Pass pass = Pass::main) const noexcept {
     return table_.find(spec, pass);
   }
@@ -88,7 +91,7 @@ class INGOT_API KernelCache {
   bool is_ready(const Source& source, Target target) { return ready(source, target).has_value(); }
 
   // A WarmUp that is waited for: compiles all passes of every spec that the store lacks, on `threads` threads (0: one
-  // per core), the calling one among them. When all have ended, throws the error of the first spec that failed.
+  // per core), the calling one among them. When all have ended, throws the error of the first in `specs` that failed.
   void warm(std::span<const KernelSpec> specs, Target target, int threads);
 
   // Tells it of every spec that is asked for the first time. Call this before any thread uses the cache.
@@ -102,6 +105,7 @@ class INGOT_API KernelCache {
   KernelKey key_of(const Source& source, Target target) const;
 
  private:
+  const Kernel& load(const KernelSpec& spec, Pass pass);
   std::shared_ptr<const CompiledKernel> compiled(const Source& source, Target target, const KernelKey& key);
   CompiledKernel find_or_compile(const Source& source, Target target, const KernelKey& key);
   std::optional<CompiledKernel> find_in_store(const KernelKey& key);

@@ -8,7 +8,7 @@
 
 namespace ingot {
 
-const Kernel& Launcher::load_kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const {
+const Kernel& Launcher::load(const KernelSpec& spec, Pass pass, const Stream& stream) const {
   if (capturing(stream)) {
     throw Error(ErrorCode::invalid_argument, print(spec),
                 "this kernel is not loaded yet, and nothing may be compiled or loaded while the stream is capturing a "

@@ -1,9 +1,11 @@
-// Launches kernels and fills for all CUDA operations. Nothing here allocates, locks or formats on the way to a launch.
+// Launches kernels and fills for all CUDA operations. Nothing here allocates, locks, formats or copies a spec on the
+// way to a launch.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
@@ -26,23 +28,22 @@ class Launcher {
         target_(driver.device_target(device_index)),
         multiprocessors_(driver.multiprocessors(device_index)) {}
 
-  // Spec, here and below: a KernelSpec, or one of its alternatives, which is copied only on the way to a kernel that is
-  // not loaded, and for the hook. `params` is the struct that the spec's kernel takes; `grid` is the number of blocks,
-  // at least 1.
-  template <class Spec, class Params>
+  // `params` is the struct that the spec's kernel takes; `grid` is the number of blocks, at least 1.
+  template <AnyKernelSpec Spec, class Params>
   void launch(const Spec& spec, Pass pass, std::int64_t grid, unsigned threads, const Params& params,
               const Stream& stream) {
     launch(spec, pass, {.grid_x = checked_grid(grid), .block = threads}, params, stream);
   }
 
   // The same with a launch shape, whose `overlapping` the launcher sets.
-  template <class Spec, class Params>
+  template <AnyKernelSpec Spec, class Params>
   void launch(const Spec& spec, Pass pass, LaunchShape shape, const Params& params, const Stream& stream) {
     launch(kernel(spec, pass, stream), spec, pass, shape, params, stream);
   }
 
-  // The same with a kernel that kernel() has already found. Only the hook needs `spec`.
-  template <class Spec, class Params>
+  // The same with a kernel that kernel() has already found. Only the hook needs `spec`, which is copied only if there
+  // is a hook.
+  template <AnyKernelSpec Spec, class Params>
   void launch(const Kernel& loaded, const Spec& spec, Pass pass, LaunchShape shape, const Params& params,
               const Stream& stream) {
     shape.overlapping = overlapping_;
@@ -53,20 +54,20 @@ class Launcher {
   }
 
   // Throws Error{invalid_argument} if the kernel would have to be loaded while the stream is capturing.
-  template <class Spec>
+  template <AnyKernelSpec Spec>
   const Kernel& kernel(const Spec& spec, Pass pass, const Stream& stream) const {
-    const Kernel* const loaded = cache_->find(spec, pass);
-    return loaded != nullptr ? *loaded : load_kernel(spec, pass, stream);
+    if (const Kernel* const loaded = cache_->find(spec, pass)) return *loaded;
+    return load(spec, pass, stream);
   }
-  template <class Spec>
+  template <AnyKernelSpec Spec>
   bool is_loaded(const Spec& spec, Pass pass) const {
     return cache_->find(spec, pass) != nullptr;
   }
   // Loads all passes that are launched one after the other, so that none of them fails to load after the first was
-  // launched. Of one of KernelSpec's alternatives.
-  template <class Spec>
+  // launched.
+  template <AnyKernelSpec Spec>
   void load(const Spec& spec, const Stream& stream) const {
-    for (const Pass pass : passes(extra_passes(spec))) {
+    for (const Pass pass : passes_of(spec)) {
       if (pass != Pass::whole) kernel(spec, pass, stream);
     }
   }
@@ -93,7 +94,12 @@ class Launcher {
   CurrentContext make_current() const { return {*driver_, device_index_}; }
 
  private:
-  const Kernel& load_kernel(const KernelSpec& spec, Pass pass, const Stream& stream) const;
+  const Kernel& load(const KernelSpec& spec, Pass pass, const Stream& stream) const;
+  static std::span<const Pass> passes_of(const KernelSpec& spec) { return passes(spec); }
+  template <class Spec>
+  static std::span<const Pass> passes_of(const Spec& spec) {  // without a copy of the spec
+    return passes_with(extra_passes(spec));
+  }
   static unsigned checked_grid(std::int64_t grid);
 
   const Driver* driver_;
