@@ -8,6 +8,7 @@
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
+#include "ingot/codegen/matmul.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot::tools {
