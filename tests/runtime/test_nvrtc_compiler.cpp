@@ -405,9 +405,9 @@ BOOST_AUTO_TEST_CASE(a_signal_during_the_first_compile_reaches_the_programs_own_
   for (int i = 0; i < 5; ++i) BOOST_TEST(fate("main") == 0);
 }
 
-// A signal that another thread takes meets NVRTC's handler until the keeper thread has restored the program's. On a busy
-// machine the keeper may have to wait for its turn, so three good programs of many are enough. Without the keeper, the
-// handler stands for about 30 %, and hardly one of a hundred is good.
+// A signal that another thread takes meets NVRTC's handler until the keeper thread has restored the program's. On a
+// busy machine the keeper may have to wait for its turn, so three good programs of many are enough. Without the keeper,
+// the handler stands for about 30 %, and hardly one of a hundred is good.
 BOOST_AUTO_TEST_CASE(another_thread_rarely_meets_nvrtcs_handler) {
   constexpr int kTrials = 50;
   constexpr int kEnough = 3;

@@ -25,13 +25,10 @@ KernelOrder<DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec,
 }
 
 DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const MatmulSize& size) const {
-  // Tuning may choose by M, on which a batch-invariant result must not depend: no record is read for it, and the
-  // manifest requests none.
-  const bool is_tuned = !spec.batch_invariant;
   if (services_.manifest != nullptr) services_.manifest->note(spec, size);
   if (services_.recorder != nullptr) services_.recorder->note(spec, size);
   Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};
-  if (services_.choices != nullptr && is_tuned && !names_kernel(spec)) {
+  if (services_.choices != nullptr && is_tuned(spec) && !names_kernel(spec)) {
     if (const MatmulSpec* const chosen = services_.choices->find({.spec = spec, .size = size})) {
       const auto* const named = std::get_if<DequantMatmulSpec>(chosen);
       if (named != nullptr && named->tiling) entry.order.push_back(*named);

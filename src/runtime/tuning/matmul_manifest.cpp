@@ -1,19 +1,10 @@
 #include "ingot/runtime/tuning/matmul_manifest.h"
 
 #include <utility>
-#include <variant>
 
 #include "ingot/runtime/jit/recording_file.h"
 
 namespace ingot {
-namespace {
-
-bool is_tuned(const MatmulSpec& spec) {
-  const auto* const dequant = std::get_if<DequantMatmulSpec>(&spec);
-  return dequant == nullptr || !dequant->batch_invariant;
-}
-
-}  // namespace
 
 void MatmulManifest::note(const MatmulSpec& spec, const MatmulSize& size) {
   if (is_tuned(spec)) recorder_.note(spec, size);
