@@ -177,7 +177,7 @@ class Exporting {
     }
     for (const Gpu& gpu : known_gpus()) {
       if (!is_wanted(gpu.target)) continue;
-      const std::vector<TunedMatmul> tuned = tuned_for(gpu);
+      const TunedKernels tuned(tuned_for(gpu));
       for (const auto& [spec, pass] : kernels_of(recording, matmul_device(gpu), {.tuned = tuned})) {
         needed_.insert(generate(spec, pass).text);
       }

@@ -50,7 +50,8 @@ ShowChoice choose(const GemmSpec& asked, const MatmulDevice& device) {
   std::erase_if(order, [](const GemmSpec& spec) { return spec.kernel == GemmKernel::cublaslt || !is_valid(spec); });
   if (order.empty()) return {.spec = asked};
   std::string note = note_of(kTrainingSize, device, !is_automatic);
-  if (is_automatic) note += kTuningFirst + hopper_note(device);
+  if (is_automatic && is_tuned(asked)) note += kTuningFirst;
+  if (is_automatic) note += hopper_note(device);
   if (cublaslt_first) note += "; cuBLASLt is tried before it, but its kernels have no source to show";
   return {.spec = order.front(), .size = kTrainingSize, .note = note};
 }

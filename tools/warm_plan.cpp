@@ -204,9 +204,9 @@ std::vector<WarmJob> plan_warm(const WarmRequest& request) {
   std::set<std::pair<Target, std::string>> seen;
   for (const std::string& name : request.gpus) {
     const Gpu& gpu = gpu_named(name);
-    const std::vector<TunedMatmul> tuned = tuned_matmuls(request.tuned, matmul_device(gpu));
+    const RecordedKernelsOptions options{.tuned = TunedKernels(tuned_matmuls(request.tuned, matmul_device(gpu))),
+                                         .candidates = request.candidates};
     const auto add_kernels = [&](const Recording& recording) {
-      const RecordedKernelsOptions options{.tuned = tuned, .candidates = request.candidates};
       for (const KernelPass& each : kernels_of(recording, matmul_device(gpu), options)) {
         Source source = generate(each.spec, each.pass);
         if (!seen.emplace(gpu.target, source.text).second) continue;

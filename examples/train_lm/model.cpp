@@ -39,10 +39,8 @@ ingot::NormLinearShape normed(std::int64_t in, std::int64_t out) {
 // ---- Layers ---------------------------------------------------------------------------------------------------------
 
 Model::Block::Block(ingot::Backend& backend, const ModelShape& shape, std::int64_t batch,
-                    const ingot::LinearConfig& config, const ingot::LinearOptions& options,
-                    ingot::NormWorkspace& workspace)
-    : first(backend, normed(shape.width(), shape.hidden), config, layer_options(options, ".first", "silu(x)"),
-            &workspace),
+                    const ingot::LinearConfig& config, const ingot::LinearOptions& options)
+    : first(backend, normed(shape.width(), shape.hidden), config, layer_options(options, ".first", "silu(x)")),
       second(backend, {.in_features = shape.hidden, .out_features = shape.width()}, config,
              layer_options(options, ".second", "x + residual")),
       first_weight(backend, shape.hidden, shape.width()),
@@ -58,8 +56,8 @@ Model::Model(ingot::Backend& backend, ingot::Stream& stream, OpRunners& ops, con
       batch_(batch),
       delayed_(backend),
       embedding_(backend, kBytes, shape.embedding),
-      head_(backend, normed(shape.width(), kBytes), ingot::high_precision(), {.name = "head", .workspace = &workspace_},
-            &norm_workspace_),
+      head_(backend, normed(shape.width(), kBytes), ingot::high_precision(),
+            {.name = "head", .workspace = &workspace_}),
       head_weight_(backend, kBytes, shape.width()),
       loss_(backend, batch),
       x_(backend, Dtype::bf16, batch, shape.width()),
@@ -74,7 +72,7 @@ Model::Model(ingot::Backend& backend, ingot::Stream& stream, OpRunners& ops, con
   for (std::int64_t i = 0; i < shape.blocks; ++i) {
     const ingot::LinearOptions options{
         .name = fmt::format("blocks.{}", i), .delayed = &delayed_, .workspace = &workspace_};
-    blocks_.push_back(std::make_unique<Block>(backend, shape, batch, config, options, norm_workspace_));
+    blocks_.push_back(std::make_unique<Block>(backend, shape, batch, config, options));
   }
   init(seed);
 }

@@ -57,7 +57,7 @@ class Model {
  private:
   struct Block {
     Block(ingot::Backend& backend, const ModelShape& shape, std::int64_t batch, const ingot::LinearConfig& config,
-          const ingot::LinearOptions& options, ingot::NormWorkspace& workspace);
+          const ingot::LinearOptions& options);
 
     ingot::RMSNormLinear first;
     ingot::Float8Linear second;
@@ -76,7 +76,6 @@ class Model {
   ModelShape shape_;
   std::int64_t batch_;
   ingot::Float8Workspace workspace_;
-  ingot::NormWorkspace norm_workspace_;
   ingot::DelayedScaling delayed_;
   Parameter embedding_;
   std::vector<std::unique_ptr<Block>> blocks_;

@@ -68,6 +68,14 @@ bool is_tuned(const MatmulSpec& matmul) {
 
 bool names_kernel(const MatmulSpec& matmul) { return matmul != without_kernel(matmul); }
 
+bool is_tuned(const GemmSpec&) { return true; }
+
+bool is_tuned(const DequantMatmulSpec& spec) { return !spec.batch_invariant; }
+
+bool is_tuned(const MatmulSpec& matmul) {
+  return std::visit([](const auto& spec) { return is_tuned(spec); }, matmul);
+}
+
 std::string kernel_of(const MatmulSpec& matmul) {
   const std::string line = print(kernel_spec(matmul));
   constexpr std::string_view kKey = " kernel=";

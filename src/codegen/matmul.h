@@ -43,9 +43,10 @@ INGOT_API MatmulSpec parse_matmul_spec(std::string_view line);
 INGOT_API DequantMatmulSpec without_kernel(DequantMatmulSpec spec);
 INGOT_API MatmulSpec without_kernel(const MatmulSpec& matmul);
 INGOT_API bool names_kernel(const MatmulSpec& matmul);
-// Does tuning choose its kernel? Tuning may choose by M, on which a batch-invariant result must not depend.
-inline bool is_tuned(const GemmSpec&) { return true; }
-inline bool is_tuned(const DequantMatmulSpec& spec) { return !spec.batch_invariant; }
+// Whether tuning may choose the spec's kernel: a record is then read for it, and a run's manifest names it. A choice
+// may change with M, on which a batch-invariant result must not depend.
+INGOT_API bool is_tuned(const GemmSpec& spec);
+INGOT_API bool is_tuned(const DequantMatmulSpec& spec);
 INGOT_API bool is_tuned(const MatmulSpec& matmul);
 // The kernel that the spec names, as in its line: "sm90:128x256:2x1:4:cooperative", "cublaslt:3"; else "automatic".
 INGOT_API std::string kernel_of(const MatmulSpec& matmul);

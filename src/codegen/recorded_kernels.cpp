@@ -1,7 +1,6 @@
 #include "ingot/codegen/recorded_kernels.h"
 
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <variant>
@@ -15,10 +14,6 @@ namespace {
 
 struct HashSpec {
   std::size_t operator()(const KernelSpec& spec) const { return hash_value(spec); }
-};
-
-struct HashCall {
-  std::size_t operator()(const MatmulCall& call) const { return hash_value(call); }
 };
 
 // ---- Which kernels run on a GPU: the first rules of gemm_sm90_rules.h and its like
@@ -128,13 +123,9 @@ std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevic
     if (stopped()) return list.take();
     std::visit(add, kernel);
   }
-
-  std::unordered_multimap<MatmulCall, const MatmulSpec*, HashCall> tuned;
-  for (const TunedMatmul& each : options.tuned) tuned.emplace(each.call, &each.chosen);
   for (const MatmulCall& matmul : recording.matmuls()) {
     if (stopped()) break;
-    const auto [begin, end] = tuned.equal_range(matmul);
-    for (auto each = begin; each != end; ++each) std::visit(add, *each->second);
+    options.tuned.for_each(matmul, [&](const MatmulSpec& chosen) { std::visit(add, chosen); });
     std::visit([&](const auto& spec) { list.add_matmul(spec, matmul.size); }, matmul.spec);
   }
   return list.take();

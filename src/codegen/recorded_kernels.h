@@ -6,8 +6,10 @@
 // those kernels launch before themselves. cuBLASLt's kernels are its own.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "ingot/api.h"
@@ -29,10 +31,32 @@ struct TunedMatmul {
   MatmulSpec chosen{};
 };
 
+// All that tuning has found, by the matmul. Made once, it serves many recordings.
+class TunedKernels {
+ public:
+  TunedKernels() = default;
+  explicit TunedKernels(std::span<const TunedMatmul> all) {
+    for (const TunedMatmul& each : all) chosen_.emplace(each.call, each.chosen);
+  }
+
+  // Calls use(chosen) for each choice of the matmul.
+  template <class Use>
+  void for_each(const MatmulCall& call, const Use& use) const {
+    const auto [begin, end] = chosen_.equal_range(call);
+    for (auto each = begin; each != end; ++each) use(each->second);
+  }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const MatmulCall& call) const { return hash_value(call); }
+  };
+  std::unordered_multimap<MatmulCall, MatmulSpec, Hash> chosen_;
+};
+
 struct RecordedKernelsOptions {
-  std::span<const TunedMatmul> tuned{};  // those of the recording's matmuls are added
-  bool candidates = false;               // also all kernels that tuning would measure
-  std::function<bool()> stop{};          // asked before each kernel and matmul; true: the rest is left out
+  TunedKernels tuned{};          // those of the recording's matmuls are added
+  bool candidates = false;       // also all kernels that tuning would measure
+  std::function<bool()> stop{};  // asked before each kernel and matmul; true: the rest is left out
 };
 
 // Each kernel once (no two have the same source), in the recording's order. Kernels that cannot run on that GPU are

@@ -170,7 +170,7 @@ void Context::Parts::warm(const Recording& recording) {
   if (driver == nullptr || recording.empty()) return;
   const auto list = [recording, device = matmul_device(),
                      tuned = tuned_of(recording)](const std::function<bool()>& stop) {
-    return kernels_of(recording, device, {.tuned = tuned, .stop = stop});
+    return kernels_of(recording, device, {.tuned = TunedKernels(tuned), .stop = stop});
   };
   const auto warn = [warn = options.warn](const std::string& why) {
     warn(fmt::format("nothing is compiled ahead: {}", why));
@@ -198,7 +198,7 @@ MatmulDevice Context::Parts::matmul_device() const {
 void Context::Parts::prepare(const Recording& recording, const std::function<void(const PrepareProgress&)>& progress) {
   if (driver == nullptr) return;
   const std::vector<TunedMatmul> tuned = tuned_of(recording);
-  prepare_kernels(cache, kernels_of(recording, matmul_device(), {.tuned = tuned}), progress);
+  prepare_kernels(cache, kernels_of(recording, matmul_device(), {.tuned = TunedKernels(tuned)}), progress);
 }
 
 std::vector<MatmulSpec> Context::Parts::matmul_order(const MatmulCall& call) {

@@ -39,6 +39,17 @@ BOOST_AUTO_TEST_CASE(a_choice_of_kernel_is_left_out) {
   BOOST_TEST(names_kernel(named));
 }
 
+// Tuning may choose by M, so it chooses for everything but a matmul whose result must not depend on M.
+BOOST_AUTO_TEST_CASE(what_tuning_may_choose) {
+  BOOST_TEST(is_tuned(GemmSpec{}));
+  for (const bool batch_invariant : {false, true}) {
+    const DequantMatmulSpec spec{.batch_invariant = batch_invariant};
+    BOOST_TEST(is_tuned(spec) == !batch_invariant);
+    BOOST_TEST(is_tuned(MatmulSpec(spec)) == !batch_invariant);
+  }
+  BOOST_TEST(is_tuned(MatmulSpec(GemmSpec{})));
+}
+
 BOOST_AUTO_TEST_CASE(hashes_tell_products_and_sizes_apart) {
   std::set<std::size_t> hashes;
   for (const MatmulSpec& spec :

@@ -213,11 +213,11 @@ BOOST_AUTO_TEST_CASE(tuned_kernels_of_the_recorded_matmuls_are_added) {
   const std::vector<TunedMatmul> tuned{{.call = call(kLine), .chosen = odd},
                                        {.call = call(kLine), .chosen = cublaslt},
                                        {.call = {.spec = call(kLine).spec, .size = {1, 1, 1}}, .chosen = odd}};
-  const auto with = kernels_of(of_matmul(kLine), device, {.tuned = tuned});
+  const auto with = kernels_of(of_matmul(kLine), device, {.tuned = TunedKernels(tuned)});
   BOOST_TEST(with.size() == plain.size() + 1);
   BOOST_TEST(has(with, odd));
   const std::vector<TunedMatmul> others{tuned.back()};
-  BOOST_TEST((kernels_of(of_matmul(kLine), device, {.tuned = others}) == plain));
+  BOOST_TEST((kernels_of(of_matmul(kLine), device, {.tuned = TunedKernels(others)}) == plain));
 
   const auto all = kernels_of(of_matmul(kLine), device, {.candidates = true});
   BOOST_TEST(all.size() > with.size());

@@ -317,6 +317,26 @@ BOOST_AUTO_TEST_CASE(another_users_store) {
   BOOST_TEST(problem == "cannot be opened: No such file or directory");
 }
 
+// What a power failure leaves of a record is told, as other damage is, and stays where it is.
+BOOST_AUTO_TEST_CASE(empty_record_files_of_another_users_store) {
+  const fs::path root = directory.path() / "store";
+  TuningStore(root).put(test::record(1));
+  const fs::path empty = root / "tuning" / (std::string(32, 'e') + ".json");
+  const fs::path blank = root / "tuning" / (std::string(32, 'f') + ".json");
+  std::ofstream{empty};
+  std::ofstream{blank} << "\n";
+  std::string problem;
+  const auto tier = ReadOnlyStore::open(root, problem);
+  BOOST_REQUIRE_MESSAGE(tier != nullptr, problem);
+  BOOST_TEST(lines_of(*tier).find(empty.string() + ": is truncated\n") != std::string::npos, lines_of(*tier));
+  const TuningFile read = read_tuning_of(*tier);
+  BOOST_REQUIRE(read.records.size() == 1U);
+  BOOST_TEST((read.records[0] == test::record(1)));
+  BOOST_TEST(read.damaged == 2);
+  BOOST_TEST(fs::exists(empty));
+  BOOST_TEST(fs::exists(blank));
+}
+
 // Records that others could have written are told, as other damage is, and nothing that is no record's file is read.
 BOOST_AUTO_TEST_CASE(tuning_records_of_another_users_store) {
   const fs::path root = directory.path() / "store";

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ingot/runtime/tuning/tuning_file.h"
+#include "support/temporary_directory.h"
 #include "support/tuning_records.h"
 
 namespace {
@@ -33,21 +34,10 @@ struct Result {
 // A folder of its own for each case, gone at the end.
 class Folder {
  public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "ingot-cli-XXXXXX").string();
-    BOOST_REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  fs::path operator/(const std::string& name) const { return path_ / name; }
+  fs::path operator/(const std::string& name) const { return directory_.path() / name; }
 
  private:
-  fs::path path_;
+  ingot::test::TemporaryDirectory directory_;
 };
 
 std::string read(const fs::path& file) {

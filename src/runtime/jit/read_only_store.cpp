@@ -57,7 +57,7 @@ std::unique_ptr<ReadOnlyStore> ReadOnlyStore::open(const std::filesystem::path& 
   } else if (!S_ISDIR(state.st_mode)) {
     problem = "is not a directory";
   } else {
-    problem = distrust(state, Owner::root_too);
+    problem = distrust(state, TrustedOwner::root_too);
   }
   if (!problem.empty()) return nullptr;
   std::error_code error;

@@ -66,7 +66,7 @@ fs::path own_file() {
 // Nobody but root and the current user can have put anything there.
 bool is_trusted(const fs::path& folder) {
   struct stat state {};
-  return ::stat(folder.c_str(), &state) == 0 && distrust(state, Owner::root_too).empty();
+  return ::stat(folder.c_str(), &state) == 0 && distrust(state, TrustedOwner::root_too).empty();
 }
 
 // The Python environment that Ingot is installed in: <prefix>/bin/ingot, or

@@ -93,7 +93,7 @@ bool read_all(int file, std::size_t bytes, std::string& content) {
 // Why a file must not be read, or empty.
 std::string refusal(const struct stat& file, std::int64_t max_bytes) {
   if (!S_ISREG(file.st_mode)) return "is not a regular file";
-  if (std::string problem = distrust(file, Owner::current_user); !problem.empty()) return problem;
+  if (std::string problem = distrust(file, TrustedOwner::current_user); !problem.empty()) return problem;
   if (file.st_size > max_bytes) {
     return fmt::format("has {} bytes; at most {} are read", file.st_size, max_bytes);
   }
@@ -280,7 +280,7 @@ StoreDirectory::Removal StoreDirectory::remove_unused_since(const StoredFile& fi
     return errno == ENOENT ? left(RemovalEnd::gone, {}) : left(RemovalEnd::failed, message(errno));
   }
   if (!S_ISREG(state.st_mode)) return left(RemovalEnd::not_ours, "is not a regular file");
-  if (std::string why = foreign_owner(state, Owner::current_user); !why.empty()) {
+  if (std::string why = foreign_owner(state, TrustedOwner::current_user); !why.empty()) {
     return left(RemovalEnd::not_ours, std::move(why));
   }
   if (order(state.st_mtim) != file.modified) return left(RemovalEnd::used_since, {});
@@ -382,7 +382,7 @@ FileDescriptor StoreDirectory::open_root(Open how, std::string& problem) const {
   if (!root) return refuse(errno == ENOTDIR ? "is not a directory" : "cannot be opened: " + message(errno));
   struct stat state {};
   if (fstat(root.get(), &state) != 0) return refuse("cannot be read: " + message(errno));
-  if (const std::string why = foreign_owner(state, Owner::current_user); !why.empty()) return refuse(why);
+  if (const std::string why = foreign_owner(state, TrustedOwner::current_user); !why.empty()) return refuse(why);
   if (const std::string why = other_writers(state); !why.empty()) return refuse(why + "; expected 0700");
   return root;
 }

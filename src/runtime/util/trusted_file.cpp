@@ -13,13 +13,13 @@
 
 namespace ingot {
 
-std::string distrust(const struct stat& state, Owner allowed) {
+std::string distrust(const struct stat& state, TrustedOwner allowed) {
   std::string problem = foreign_owner(state, allowed);
   return problem.empty() ? other_writers(state) : problem;
 }
 
-std::string foreign_owner(const struct stat& state, Owner allowed) {
-  const bool roots_too = allowed == Owner::root_too;
+std::string foreign_owner(const struct stat& state, TrustedOwner allowed) {
+  const bool roots_too = allowed == TrustedOwner::root_too;
   if (state.st_uid == geteuid() || (roots_too && state.st_uid == 0)) return {};
   if (geteuid() == 0) return fmt::format("is owned by user {}; expected root, the current user", state.st_uid);
   return fmt::format("is owned by user {}; expected {}{}, the current user", state.st_uid, roots_too ? "root or " : "",
@@ -45,7 +45,7 @@ TrustedFile open_trusted(const std::filesystem::path& path, std::string& problem
   } else if (!S_ISREG(state.st_mode)) {
     problem = "is not a regular file";
   } else {
-    problem = distrust(state, Owner::root_too);
+    problem = distrust(state, TrustedOwner::root_too);
   }
   if (!problem.empty()) return {};
   opened.bytes = state.st_size;

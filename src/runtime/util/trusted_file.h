@@ -13,15 +13,15 @@ struct stat;
 namespace ingot {
 
 // Whose files are trusted: this user's alone, as in a store that is written, or root's as well.
-enum class Owner : std::uint8_t { current_user, root_too };
+enum class TrustedOwner : std::uint8_t { current_user, root_too };
 
 // Why a file or directory must not be trusted, in words that follow its name; empty if it may be. It has another owner:
 // "is owned by user 1234; expected root or 1000, the current user"
-std::string foreign_owner(const struct stat& state, Owner allowed);
+std::string foreign_owner(const struct stat& state, TrustedOwner allowed);
 // Why others than its owner may change it: "can be written by other users (mode 0666)"; empty if they may not.
 std::string other_writers(const struct stat& state);
 // foreign_owner()'s answer, or if there is none other_writers()'s.
-std::string distrust(const struct stat& state, Owner allowed);
+std::string distrust(const struct stat& state, TrustedOwner allowed);
 
 struct TrustedFile {
   FileDescriptor file{};
