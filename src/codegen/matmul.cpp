@@ -62,10 +62,6 @@ MatmulSpec without_kernel(const MatmulSpec& matmul) {
   return std::visit([](const auto& spec) { return MatmulSpec(without_kernel(spec)); }, matmul);
 }
 
-bool is_tuned(const MatmulSpec& matmul) {
-  return std::visit([](const auto& spec) { return is_tuned(spec); }, matmul);
-}
-
 bool names_kernel(const MatmulSpec& matmul) { return matmul != without_kernel(matmul); }
 
 bool is_tuned(const GemmSpec&) { return true; }
