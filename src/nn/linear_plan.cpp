@@ -8,6 +8,7 @@
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/linear_gemms.h"
+#include "ingot/nn/memory_places.h"
 #include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
@@ -231,27 +232,6 @@ bool LinearPlan::needs_preactivation() const {
 
 namespace {
 
-// Gives each part the next place.
-class Places {
- public:
-  void matrix(TensorPlace& place, Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t row_stride) {
-    place = {.dtype = dtype, .rows = rows, .cols = cols, .row_stride = row_stride, .offset = bytes_, .used = true};
-    const auto size = static_cast<std::size_t>(rows * row_stride * size_of(dtype));
-    bytes_ += (size + kLinearAlignment - 1) / kLinearAlignment * kLinearAlignment;
-  }
-  void values(TensorPlace& place, Dtype dtype, std::int64_t rows, std::int64_t cols) {
-    matrix(place, dtype, rows, cols, cols);
-  }
-  void codes(TensorPlace& place, Dtype dtype, std::int64_t rows, std::int64_t cols) {
-    matrix(place, dtype, rows, cols, code_pitch(cols));
-  }
-  void floats(TensorPlace& place, std::int64_t count) { matrix(place, Dtype::f32, 1, count, count); }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  std::size_t bytes_ = 0;
-};
-
 // The scales of the transposed codes, as seen on the tensor.
 ScaleGranularity scale_of_transposed(const CastSpec& spec) { return spec.transposed_scale.value_or(spec.scale); }
 
@@ -270,7 +250,7 @@ void check_tokens(const LinearPlan& plan, std::int64_t tokens) {
 LinearWeightMemory LinearPlan::weight_memory() const {
   LinearWeightMemory memory;
   if (!weight.any) return memory;
-  Places places;
+  MemoryPlaces places;
   const auto [in, out, bias] = shape;
   const CastSpec& spec = weight.spec;
   if (spec.codes) places.codes(memory.codes, spec.out, out, in);
@@ -285,7 +265,7 @@ LinearWeightMemory LinearPlan::weight_memory() const {
 LinearSavedMemory LinearPlan::saved_memory(std::int64_t tokens) const {
   check_tokens(*this, tokens);
   LinearSavedMemory memory;
-  Places places;
+  MemoryPlaces places;
   const auto [in, out, bias] = shape;
   const LinearCast& cast = input_of(LinearPass::training);
   if (cast.any && cast.spec.transposed) {
@@ -301,7 +281,7 @@ LinearSavedMemory LinearPlan::saved_memory(std::int64_t tokens) const {
 LinearForwardScratch LinearPlan::forward_scratch(std::int64_t tokens, LinearPass pass, bool observed) const {
   check_tokens(*this, tokens);
   LinearForwardScratch scratch;
-  Places places;
+  MemoryPlaces places;
   const std::int64_t in = shape.in_features;
   const LinearCast& cast = input_of(pass);
   if (cast.any && cast.spec.codes) places.codes(scratch.input_codes, cast.spec.out, tokens, in);
@@ -326,7 +306,7 @@ LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const Li
                                                    bool expands) const {
   check_tokens(*this, tokens);
   LinearBackwardScratch scratch;
-  Places places;
+  MemoryPlaces places;
   const auto [in, out, bias] = shape;
   const LinearGradOutputCast& order = grad_output_of(wants);
   const LinearCast& codes = order.folds ? folded_codes : order.cast;

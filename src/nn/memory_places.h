@@ -1,7 +1,8 @@
-// Lays out the memory of a module of several parts: gives each tensor and each part's own region the next place, at a
-// multiple of kLinearAlignment.
+// Lays out the memory of a layer, or of a module of several parts: gives each tensor and each part's own region the
+// next place, at a multiple of kLinearAlignment.
 #pragma once
 
+#include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/linear_memory.h"
 
 namespace ingot {
@@ -9,8 +10,11 @@ namespace ingot {
 class MemoryPlaces {
  public:
   void values(TensorPlace& place, Dtype dtype, std::int64_t rows, std::int64_t cols) {
-    place = {.dtype = dtype, .rows = rows, .cols = cols, .row_stride = cols, .offset = bytes_, .used = true};
-    region(static_cast<std::size_t>(rows * cols * size_of(dtype)));
+    matrix(place, dtype, rows, cols, cols);
+  }
+  // Codes of FP8, whose rows begin where GEMMs can load them.
+  void codes(TensorPlace& place, Dtype dtype, std::int64_t rows, std::int64_t cols) {
+    matrix(place, dtype, rows, cols, code_pitch(cols));
   }
   void floats(TensorPlace& place, std::int64_t count) { values(place, Dtype::f32, 1, count); }
   // Returns where it begins.
@@ -22,6 +26,11 @@ class MemoryPlaces {
   std::size_t bytes() const { return bytes_; }
 
  private:
+  void matrix(TensorPlace& place, Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t row_stride) {
+    place = {.dtype = dtype, .rows = rows, .cols = cols, .row_stride = row_stride, .offset = bytes_, .used = true};
+    region(static_cast<std::size_t>(rows * row_stride * size_of(dtype)));
+  }
+
   std::size_t bytes_ = 0;
 };
 
