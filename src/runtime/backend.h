@@ -92,9 +92,19 @@ class INGOT_API Backend {
   virtual void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) = 0;
   virtual void fill_zero(void* device_data, std::size_t bytes, Stream& stream) = 0;
+  // Sets `count` f32 elements to this value. Unlike a copy from the host it may be captured.
+  virtual void fill(float* device_data, float value, std::size_t count, Stream& stream) = 0;
   virtual void synchronize(Stream& stream) = 0;
   // True while the stream records a CUDA graph.
   virtual bool capturing(const Stream& stream) const = 0;
+  // False if these bytes are known to belong to no allocation, such as freed memory. The CPU knows of none. What an
+  // allocator holds back for later, as PyTorch's does, is still allocated.
+  virtual bool is_allocated(const void* device_data, std::size_t bytes) const = 0;
+
+  // Do layers look for what a host cannot see: memory that changed between forward and backward, or was freed? Set by
+  // ContextOptions::check_memory; what is checked says docs/stateless_layers.md. Not for calls beside running ones.
+  bool checks_memory() const { return checks_memory_; }
+  void set_checks_memory(bool checks) { checks_memory_ = checks; }
 
   // For Graph: what `work` enqueues on the stream, recorded and not run. Throws Error{invalid_argument} on the CPU.
   virtual std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& work) = 0;
@@ -124,6 +134,9 @@ class INGOT_API Backend {
 
  protected:
   Backend() = default;
+
+ private:
+  bool checks_memory_ = false;
 };
 
 }  // namespace ingot

@@ -153,6 +153,7 @@ Context::Parts::Parts(ContextOptions given)
                                           .compiles = compiler != nullptr})
                      : make_cpu_backend(options.cpu_threads, manifest.get(), &recorder)) {
   cache.record_with(&recorder);
+  backend->set_checks_memory(options.check_memory);
   if (options.warm.empty()) return;
   try {
     const RecordingFile read = read_recording(options.warm);

@@ -49,7 +49,10 @@ struct INGOT_API ContextOptions {
   std::filesystem::path gemm_manifest{};  // INGOT_GEMM_MANIFEST: the GEMMs that are called are noted in this file
   std::filesystem::path record{};         // INGOT_RECORD: what is asked for is noted in this file (jit/recorder.h)
   std::filesystem::path warm{};           // INGOT_WARM: what this recording names is compiled ahead (Context::warm)
-  bool report = false;                    // INGOT_STATS=1: a line on stderr when the context ends (print(ContextStats))
+  // INGOT_CHECK_MEMORY=1: layers look, at a high price, for memory that changed between forward and backward or was
+  // freed (docs/stateless_layers.md).
+  bool check_memory = false;
+  bool report = false;  // INGOT_STATS=1: a line on stderr when the context ends (print(ContextStats))
   std::function<void(const std::string&)> warn{};  // default: one line on stderr; called from any thread
   // Where each kernel comes from; called from any thread, and must not throw. INGOT_LOG=1: a line on stderr.
   std::function<void(const KernelEvent&)> log{};

@@ -131,6 +131,7 @@ ContextOptions ContextOptions::from_environment() {
   if (const auto manifest = environment("INGOT_GEMM_MANIFEST")) options.gemm_manifest = *manifest;
   if (const auto record = environment("INGOT_RECORD")) options.record = *record;
   if (const auto warm = environment("INGOT_WARM")) options.warm = *warm;
+  options.check_memory = read_flag("INGOT_CHECK_MEMORY");
   options.report = read_flag("INGOT_STATS");
   if (read_flag("INGOT_LOG")) options.log = log_on_stderr;
   return options;

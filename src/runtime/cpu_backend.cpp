@@ -1,5 +1,6 @@
 #include "ingot/runtime/cpu_backend.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <limits>
@@ -171,8 +172,15 @@ class CpuBackend final : public Backend {
     if (bytes != 0) std::memset(device_data, 0, bytes);
   }
 
+  void fill(float* device_data, float value, std::size_t count, Stream& stream) override {
+    check_stream(stream, *this);
+    check_pointers("fill", device_data, device_data, count * sizeof(float));
+    std::fill_n(device_data, count, value);
+  }
+
   void synchronize(Stream& /*stream*/) override {}
   bool capturing(const Stream& /*stream*/) const override { return false; }
+  bool is_allocated(const void* /*device_data*/, std::size_t /*bytes*/) const override { return true; }
   std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& /*work*/) override {
     check_stream(stream, *this);
     throw Error(ErrorCode::invalid_argument, "graph",

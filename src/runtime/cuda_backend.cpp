@@ -158,6 +158,12 @@ class CudaBackend final : public Backend {
     if (bytes != 0) launcher_.fill_zero(device_data, bytes, stream);
   }
 
+  void fill(float* device_data, float value, std::size_t count, Stream& stream) override {
+    check_pointers("fill", device_data, device_data, count * sizeof(float));
+    const CurrentContext current = begin(stream);
+    if (count != 0) launcher_.fill(device_data, value, static_cast<std::int64_t>(count), stream);
+  }
+
   void synchronize(Stream& stream) override {
     const CurrentContext current = begin(stream);
     driver().check(api().cuStreamSynchronize(stream.handle()), "cuStreamSynchronize");
@@ -166,6 +172,12 @@ class CudaBackend final : public Backend {
   bool capturing(const Stream& stream) const override {
     const CurrentContext current = launcher_.make_current();
     return launcher_.capturing(stream);
+  }
+
+  bool is_allocated(const void* device_data, std::size_t bytes) const override {
+    if (bytes == 0) return true;
+    const CurrentContext current = launcher_.make_current();
+    return byte_is_allocated(address(device_data)) && byte_is_allocated(address(device_data) + bytes - 1);
   }
 
   std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& work) override {
@@ -226,6 +238,16 @@ class CudaBackend final : public Backend {
  private:
   const Driver& driver() const { return launcher_.driver(); }
   const Driver::Api& api() const { return driver().api(); }
+
+  // The driver knows of each byte whether it is memory of any kind. Parts of one tensor may be allocations of their own
+  // that were mapped side by side.
+  bool byte_is_allocated(CUdeviceptr byte) const {
+    CUmemorytype type{};
+    const CUresult result = api().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, byte);
+    if (result == CUDA_ERROR_INVALID_VALUE) return false;
+    driver().check(result, "cuPointerGetAttribute");
+    return true;
+  }
 
   void* create_event(unsigned flags) {
     const CurrentContext current = launcher_.make_current();

@@ -2,6 +2,7 @@
 
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/graph_scratch.h"
+#include "ingot/runtime/error.h"
 
 namespace ingot {
 
@@ -51,6 +52,47 @@ void* Stream::zeros(std::size_t bytes) {
   if (!zeros_hold_) backend_->fill_zero(data, now, *this);
   zeros_hold_ = true;
   return data;
+}
+
+StreamAllocator& Stream::needed_allocator() const {
+  if (allocator_ != nullptr) return *allocator_;
+  throw Error(ErrorCode::invalid_argument, "stream",
+              "has no allocator to take memory from; make it with a StreamAllocator, or give the call memory");
+}
+
+StreamBlock Stream::call_scratch(std::size_t bytes) {
+  StreamAllocator& allocator = needed_allocator();
+  if (captured_into_ != nullptr) return StreamBlock::borrowed(captured_into_->call_scratch(*this, bytes), bytes);
+  return {allocator, handle_, bytes};
+}
+
+StreamBlock Stream::kept(std::size_t bytes) {
+  StreamAllocator& allocator = needed_allocator();
+  if (captured_into_ != nullptr) return StreamBlock::borrowed(captured_into_->kept(*this, bytes), bytes);
+  return {allocator, handle_, bytes};
+}
+
+namespace {
+
+// An address of this thread's own.
+const void* this_thread() {
+  thread_local const char mark = 0;
+  return &mark;
+}
+
+}  // namespace
+
+StreamUse::StreamUse(Stream& stream) noexcept {
+  const void* user = nullptr;
+  if (stream.user_.compare_exchange_strong(user, this_thread(), std::memory_order_acquire)) {
+    stream_ = &stream;
+  } else {
+    refused_ = user != this_thread();
+  }
+}
+
+StreamUse::~StreamUse() {
+  if (stream_ != nullptr) stream_->user_.store(nullptr, std::memory_order_release);
 }
 
 }  // namespace ingot

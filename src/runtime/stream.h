@@ -2,6 +2,7 @@
 // share one scratch; two streams never do. Only one thread at a time may use a stream.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 
 #include "ingot/api.h"
@@ -44,11 +45,20 @@ class INGOT_API Stream {
   // replays of a graph that the caller captured, and not Graph, must therefore run in one order with all other work of
   // this object.
   void* zeros(std::size_t bytes);
+  // Memory of the allocator for one call of several operations, beside their scratch(): at least `bytes`, aligned to
+  // 256 bytes. It goes back when the block does. While a Graph captures this stream it is memory of that graph, for its
+  // calls one after the other. Throws Error{invalid_argument} if there is no allocator.
+  StreamBlock call_scratch(std::size_t bytes);
+  // Likewise, for what one call leaves to a later one: a graph that captures both keeps it for them alone.
+  StreamBlock kept(std::size_t bytes);
   // Call this after an operation failed halfway: the zeros are cleared before their next use.
   void spoil_zeros() noexcept { zeros_hold_ = false; }
 
  private:
   friend class GraphScratch;
+  friend class StreamUse;
+
+  StreamAllocator& needed_allocator() const;
 
   Backend* backend_;
   CUstream_st* handle_;
@@ -59,8 +69,26 @@ class INGOT_API Stream {
   Buffer scratch_;
   Buffer zeros_;
   bool zeros_hold_ = true;
-  GraphScratch* captured_into_ = nullptr;  // while a Graph captures this stream
-  void* fence_ = nullptr;                  // of wait_for(); created by its first call
+  GraphScratch* captured_into_ = nullptr;   // while a Graph captures this stream
+  void* fence_ = nullptr;                   // of wait_for(); created by its first call
+  std::atomic<const void*> user_{nullptr};  // the thread whose StreamUse has it
+};
+
+// Says that this thread uses a stream for the time of a call of several operations, which another thread's would come
+// between. The calls of one thread may be nested. Costs one atomic exchange, and no lock.
+class INGOT_API StreamUse {
+ public:
+  explicit StreamUse(Stream& stream) noexcept;
+  ~StreamUse();
+  StreamUse(const StreamUse&) = delete;
+  StreamUse& operator=(const StreamUse&) = delete;
+
+  // A call of another thread is using the stream, so this one must not.
+  bool refused() const { return refused_; }
+
+ private:
+  Stream* stream_ = nullptr;  // null: nothing to give up
+  bool refused_ = false;
 };
 
 }  // namespace ingot

@@ -95,15 +95,21 @@ void CountingBackend::release(void* data) noexcept { inner_->release(data); }
 
 void CountingBackend::copy_from_host(void* to, const void* from, std::size_t bytes, Stream& stream) {
   waited = false;
+  ++copies_from_host;
   inner_->copy_from_host(to, from, bytes, on(stream));
 }
 
 void CountingBackend::copy_to_host(void* to, const void* from, std::size_t bytes, Stream& stream) {
+  ++copies_to_host;
   inner_->copy_to_host(to, from, bytes, on(stream));
 }
 
 void CountingBackend::fill_zero(void* data, std::size_t bytes, Stream& stream) {
   inner_->fill_zero(data, bytes, on(stream));
+}
+
+void CountingBackend::fill(float* data, float value, std::size_t count, Stream& stream) {
+  inner_->fill(data, value, count, on(stream));
 }
 
 void CountingBackend::synchronize(Stream& stream) {
@@ -112,7 +118,11 @@ void CountingBackend::synchronize(Stream& stream) {
 }
 
 bool CountingBackend::capturing(const Stream& stream) const {
-  return inner_->capturing(inner_stream_ != nullptr ? *inner_stream_ : stream);
+  return is_capturing || inner_->capturing(inner_stream_ != nullptr ? *inner_stream_ : stream);
+}
+
+bool CountingBackend::is_allocated(const void* data, std::size_t bytes) const {
+  return data != freed && inner_->is_allocated(data, bytes);
 }
 
 std::unique_ptr<CapturedWork> CountingBackend::capture(Stream& stream, const std::function<void()>& work) {
@@ -152,6 +162,7 @@ void CountingBackend::note(std::string call, const Stream& stream) {
   waited = false;
   calls.push_back(std::move(call));
   streams.push_back(&stream);
+  if (before_call) before_call();
 }
 
 Stream& CountingBackend::on(Stream& stream) const { return inner_stream_ != nullptr ? *inner_stream_ : stream; }

@@ -19,12 +19,16 @@ class CountingBackend final : public Backend {
   explicit CountingBackend(Backend& inner, Stream* inner_stream = nullptr);
 
   int allocations = 0;
+  int copies_from_host = 0, copies_to_host = 0;
+  const void* freed = nullptr;  // what begins here is_allocated() no more
+  bool is_capturing = false;
   std::vector<std::string> calls;               // the specs, in order
   bool waited = true;                           // has synchronize() waited for all calls and copies from the host?
   bool constant_weight = false;                 // of the last dequant_matmul
   std::vector<const Stream*> streams;           // of each call
   std::vector<const Stream*> waiting, awaited;  // of each Stream::wait_for()
   bool gemm_fails = false;
+  std::function<void()> before_call;  // of each operation, once it is counted
   std::function<void(const CastSpec&, const CastTensors&, Stream&)> after_cast;
 
   Device device() const override;
@@ -50,9 +54,11 @@ class CountingBackend final : public Backend {
   void copy_from_host(void* to, const void* from, std::size_t bytes, Stream& stream) override;
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream& stream) override;
   void fill_zero(void* data, std::size_t bytes, Stream& stream) override;
+  void fill(float* data, float value, std::size_t count, Stream& stream) override;
   void synchronize(Stream& stream) override;
   std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& work) override;
   bool capturing(const Stream& stream) const override;
+  bool is_allocated(const void* data, std::size_t bytes) const override;
   CUstream_st* create_stream() override;
   void destroy_stream(CUstream_st* stream) noexcept override;
   void* create_fence() override;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -25,6 +26,7 @@
 #include "ingot/runtime/graph.h"
 #include "ingot/runtime/jit/prepare_kernels.h"
 #include "ingot/runtime/stream.h"
+#include "support/counting_allocator.h"
 #include "support/expect_error.h"
 #include "support/fake_compiler.h"
 
@@ -294,8 +296,11 @@ struct Calls {
   CUresult update = CUDA_SUCCESS, instantiate = CUDA_SUCCESS;
   bool broken_off = false;
   bool capturing = false;
-  int cleared_in_capture = 0, released = 0, strict_allocations = 0;
+  int cleared_in_capture = 0, words_in_capture = 0, released = 0, strict_allocations = 0;
   std::set<const void*> cleared{};
+  unsigned last_word = 0;
+  std::set<CUdeviceptr> freed{};
+  CUresult attribute = CUDA_SUCCESS;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   decltype(Driver::Api::cuStreamBeginCapture) begin_capture = nullptr;
   decltype(Driver::Api::cuStreamEndCapture) end_capture = nullptr;
@@ -316,6 +321,17 @@ Driver::Api counted(Driver::Api api) {
     calls.cleared.insert(reinterpret_cast<const void*>(data));
     calls.cleared_in_capture += calls.capturing ? 1 : 0;
     return CUDA_SUCCESS;
+  };
+  api.cuMemsetD32Async = [](CUdeviceptr, unsigned word, std::size_t count, CUstream) {
+    calls.words_in_capture += calls.capturing ? static_cast<int>(count) : 0;
+    calls.last_word = word;
+    return CUDA_SUCCESS;
+  };
+  api.cuPointerGetAttribute = [](void* type, CUpointer_attribute which, CUdeviceptr byte) {
+    BOOST_TEST(which == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+    if (calls.freed.contains(byte)) return CUDA_ERROR_INVALID_VALUE;
+    *static_cast<CUmemorytype*>(type) = CU_MEMORYTYPE_DEVICE;
+    return calls.attribute;
   };
   api.cuMemAlloc = [](CUdeviceptr* data, std::size_t bytes) {
     calls.strict_allocations += calls.mode == CU_STREAM_CAPTURE_MODE_RELAXED ? 0 : 1;
@@ -551,6 +567,68 @@ BOOST_FIXTURE_TEST_CASE(scratch_memory_goes_with_the_graph, GraphFixture) {
   BOOST_TEST(calls.released == 8);
   stream.scratch(1000);  // of the stream again, whatever happened
   BOOST_TEST(calls.released == 8);
+}
+
+// What calls of layers take from an allocator: a capture has it of the graph, for one call after the other, while what
+// they keep is no one else's. The allocator is not asked.
+BOOST_FIXTURE_TEST_CASE(memory_of_calls_belongs_to_the_graph, GraphFixture) {
+  test::CountingAllocator allocator;
+  allocator.expected = stream.handle();
+  Stream on(*backend, stream.handle(), allocator);
+  std::vector<void*> calls_at, kept_at;
+  StreamBlock outlives;
+  const auto step = [&] {
+    work();
+    for (const std::size_t bytes : {1000, 100, 8000}) {
+      const StreamBlock call = on.call_scratch(bytes);
+      StreamBlock kept = on.kept(bytes);
+      calls_at.push_back(call.data());
+      kept_at.push_back(kept.data());
+      BOOST_TEST(on.scratch(bytes) != call.data());
+      outlives = std::move(kept);
+    }
+  };
+  work = [&] { backend->fill_zero(memory.data(), memory.bytes(), on); };
+  {
+    Graph graph(on, step);
+    BOOST_TEST(calls_at[1] == calls_at[0]);
+    BOOST_TEST(calls_at[2] != calls_at[0]);
+    const std::set<void*> apart{calls_at[0], calls_at[2], kept_at[0], kept_at[1], kept_at[2]};
+    BOOST_TEST(apart.size() == 5U);
+    BOOST_TEST(allocator.given == 0);
+    BOOST_TEST(calls.released == 0);
+    graph.replay(on);
+  }
+  BOOST_TEST(calls.released == 2 + 2 + 3, "with the graph: scratch of operations and of calls, and what was kept");
+  outlives = StreamBlock();
+  BOOST_TEST(calls.released == 7);
+  BOOST_TEST(on.call_scratch(10).data() != nullptr);
+  BOOST_TEST(allocator.given == 1);
+}
+
+BOOST_FIXTURE_TEST_CASE(values_are_filled_in_captures_too, GraphFixture) {
+  auto* const values = static_cast<float*>(memory.data());
+  Graph(stream, [&] { backend->fill(values, 1.5F, 3, stream); });
+  BOOST_TEST(calls.words_in_capture == 3);
+  BOOST_TEST(calls.last_word == std::bit_cast<unsigned>(1.5F));
+  backend->fill(nullptr, 1, 0, stream);
+  BOOST_TEST(error_of([&] { backend->fill(nullptr, 1, 3, stream); }, ErrorCode::invalid_argument) ==
+             "fill: 12 bytes to a null pointer; pass memory of at least that size");
+}
+
+BOOST_FIXTURE_TEST_CASE(the_driver_knows_what_is_allocated, GraphFixture) {
+  const auto begin = reinterpret_cast<CUdeviceptr>(memory.data());
+  BOOST_TEST(backend->is_allocated(memory.data(), memory.bytes()));
+  calls.freed = {begin + memory.bytes() - 1};
+  BOOST_TEST(!backend->is_allocated(memory.data(), memory.bytes()));
+  BOOST_TEST(backend->is_allocated(memory.data(), memory.bytes() - 1));
+  calls.freed = {begin};
+  BOOST_TEST(!backend->is_allocated(memory.data(), 1));
+  BOOST_TEST(backend->is_allocated(memory.data(), 0));
+  calls.freed = {};
+  calls.attribute = CUDA_ERROR_INVALID_CONTEXT;
+  check_contains(error_of([&] { backend->is_allocated(memory.data(), 1); }, ErrorCode::cuda_failed),
+                 {"cuPointerGetAttribute"});
 }
 
 // The mode of this thread is relaxed for as long as memory is allocated or released.

@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <map>
-#include <new>
+#include <thread>
 
+#include "support/counting_allocator.h"
 #include "support/fake_backend.h"
 #include "support/refused.h"
 
 using namespace ingot;
+using ingot::test::CountingAllocator;
 using ingot::test::FakeBackend;
 using ingot::test::refused;
 
@@ -49,35 +50,6 @@ BOOST_AUTO_TEST_CASE(scratch_is_kept_between_calls_and_goes_with_the_stream) {
   }
   BOOST_TEST(backend.live.empty());
 }
-
-namespace {
-
-class CountingAllocator final : public StreamAllocator {
- public:
-  void* allocate(std::size_t bytes, CUstream_st* stream) override {
-    BOOST_TEST(stream == expected);
-    if (gives_null) return nullptr;
-    void* const data = static_cast<std::byte*>(::operator new (bytes + offset, std::align_val_t{256})) + offset;
-    std::memset(data, 0xff, bytes);
-    live[data] = bytes;
-    ++given;
-    return data;
-  }
-  void release(void* data, std::size_t bytes, CUstream_st* stream) noexcept override {
-    BOOST_TEST(stream == expected);
-    BOOST_TEST(live.at(data) == bytes);
-    live.erase(data);
-    ::operator delete (static_cast<std::byte*>(data) - offset, std::align_val_t{256});
-  }
-
-  CUstream_st* expected = nullptr;
-  std::map<void*, std::size_t> live;
-  int given = 0;
-  bool gives_null = false;
-  std::size_t offset = 0;
-};
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(an_allocator_gives_all_scratch_memory_and_gets_it_back) {
   FakeBackend backend;
@@ -131,6 +103,51 @@ BOOST_AUTO_TEST_CASE(an_allocator_that_gives_no_memory_is_named) {
   BOOST_TEST(allocator.live.empty());
   allocator.offset = 0;
   BOOST_TEST(stream.scratch(77) != nullptr);
+}
+
+// Each block is memory of its own, whatever scratch() has, and goes back by itself.
+BOOST_AUTO_TEST_CASE(an_allocator_gives_memory_for_calls_and_for_what_they_keep) {
+  FakeBackend backend;
+  CUstream_st* const handle = backend.create_stream();
+  CountingAllocator allocator;
+  allocator.expected = handle;
+  Stream stream(backend, handle, allocator);
+  void* const scratch = stream.scratch(100);
+  {
+    const StreamBlock call = stream.call_scratch(1000);
+    const StreamBlock kept = stream.kept(2000);
+    BOOST_TEST(allocator.live.at(call.data()) == 1000U);
+    BOOST_TEST(allocator.live.at(kept.data()) == 2000U);
+    BOOST_TEST(stream.scratch(100) == scratch);
+    BOOST_TEST(stream.call_scratch(0).data() == nullptr);
+  }
+  BOOST_TEST(allocator.live.size() == 1U);
+  Stream bare(backend);
+  for (const auto& take : {&Stream::call_scratch, &Stream::kept}) {
+    const auto error = refused([&] { (bare.*take)(10); });
+    BOOST_TEST((error.code == ErrorCode::invalid_argument));
+    BOOST_TEST(error.message ==
+               "stream: has no allocator to take memory from; make it with a StreamAllocator, or give the call memory");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(one_thread_at_a_time_uses_a_stream) {
+  FakeBackend backend;
+  Stream stream(backend);
+  const auto refused_elsewhere = [&] {
+    bool refused = false;
+    std::thread([&] { refused = StreamUse(stream).refused(); }).join();
+    return refused;
+  };
+  BOOST_TEST(!refused_elsewhere());
+  {
+    const StreamUse use(stream);
+    BOOST_TEST(!use.refused());
+    BOOST_TEST(refused_elsewhere());
+    { BOOST_TEST(!StreamUse(stream).refused()); }
+    BOOST_TEST(refused_elsewhere(), "the nested use has not given it up");
+  }
+  BOOST_TEST(!refused_elsewhere());
 }
 
 BOOST_AUTO_TEST_CASE(zeros_are_cleared_when_they_grow_and_only_then) {

@@ -1,5 +1,7 @@
 #include "support/fake_backend.h"
 
+#include <algorithm>
+
 namespace ingot::test {
 
 Device FakeBackend::device() const { return {DeviceType::cuda, 2}; }
@@ -61,7 +63,11 @@ void FakeBackend::fill_zero(void* data, std::size_t bytes, Stream&) {
   std::memset(data, 0, bytes);
 }
 
+void FakeBackend::fill(float* data, float value, std::size_t count, Stream&) { std::fill_n(data, count, value); }
+
 void FakeBackend::synchronize(Stream&) {}
+
+bool FakeBackend::is_allocated(const void*, std::size_t) const { return true; }
 
 bool FakeBackend::capturing(const Stream&) const {
   ++capture_questions;

@@ -45,9 +45,11 @@ class FakeBackend final : public Backend {
   void copy_from_host(void* to, const void* from, std::size_t bytes, Stream&) override;
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream&) override;
   void fill_zero(void* data, std::size_t bytes, Stream&) override;
+  void fill(float* data, float value, std::size_t count, Stream&) override;
   void synchronize(Stream&) override;
   std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& work) override;
   bool capturing(const Stream&) const override;
+  bool is_allocated(const void*, std::size_t) const override;
   // A handle is just a count of the streams made; nothing dereferences it.
   CUstream_st* create_stream() override;
   void destroy_stream(CUstream_st*) noexcept override;

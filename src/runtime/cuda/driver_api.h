@@ -31,6 +31,7 @@
   X(cuMemcpyDtoDAsync)                 \
   X(cuMemsetD8Async)                   \
   X(cuMemsetD32Async)                  \
+  X(cuPointerGetAttribute)             \
   X(cuStreamCreate)                    \
   X(cuStreamDestroy)                   \
   X(cuStreamSynchronize)               \

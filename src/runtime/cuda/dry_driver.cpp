@@ -201,6 +201,7 @@ Driver::Api dry_functions() {
   api.cuMemcpyDtoDAsync = succeed;
   api.cuMemsetD8Async = succeed;
   api.cuMemsetD32Async = succeed;
+  api.cuPointerGetAttribute = succeed;
   api.cuStreamCreate = create_stream;
   api.cuStreamDestroy = destroy_stream;
   api.cuStreamSynchronize = succeed;

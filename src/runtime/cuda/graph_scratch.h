@@ -28,6 +28,10 @@ class GraphScratch {
   // For Stream's functions of the same names, while it captures. Throws Error{out_of_memory, cuda_failed}.
   void* scratch(const Stream& stream, std::size_t bytes) { return part_of(stream).scratch.reserve(*backend_, bytes); }
   void* zeros(const Stream& stream, std::size_t bytes) { return part_of(stream).zeros.reserve(*backend_, bytes); }
+  void* call_scratch(const Stream& stream, std::size_t bytes) {
+    return part_of(stream).calls.reserve(*backend_, bytes);
+  }
+  void* kept(const Stream& stream, std::size_t bytes) { return part_of(stream).kept.add(*backend_, bytes); }
 
   // The capture is over: all streams leave, and what has to be zeros is. Waits for the device.
   void end(Stream& captured);
@@ -38,11 +42,14 @@ class GraphScratch {
   struct Blocks {
     std::vector<Buffer> blocks{};
     void* reserve(Backend& backend, std::size_t bytes);
+    void* add(Backend& backend, std::size_t bytes) { return blocks.emplace_back(backend, bytes).data(); }
   };
   struct Part {
     Stream* stream;  // null: has left
     Blocks scratch{};
     Blocks zeros{};
+    Blocks calls{};
+    Blocks kept{};
   };
 
   Part& part_of(const Stream& stream);

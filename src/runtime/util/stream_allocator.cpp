@@ -25,7 +25,7 @@ StreamBlock::StreamBlock(StreamAllocator& allocator, CUstream_st* stream, std::s
 }
 
 void StreamBlock::release() noexcept {
-  if (data_ != nullptr) allocator_->release(data_, bytes_, stream_);
+  if (data_ != nullptr && allocator_ != nullptr) allocator_->release(data_, bytes_, stream_);
   data_ = nullptr;
 }
 

@@ -35,6 +35,13 @@ class INGOT_API StreamBlock {
   // 0 bytes: none. Throws Error{out_of_memory, invalid_argument} if the allocator gives null or an address that is no
   // multiple of 256, and what it throws itself.
   StreamBlock(StreamAllocator& allocator, CUstream_st* stream, std::size_t bytes);
+  // Memory of someone else, which this object does not release.
+  static StreamBlock borrowed(void* data, std::size_t bytes) {
+    StreamBlock block;
+    block.data_ = data;
+    block.bytes_ = bytes;
+    return block;
+  }
   ~StreamBlock() { release(); }
   StreamBlock(StreamBlock&& other) noexcept
       : allocator_(other.allocator_),
