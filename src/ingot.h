@@ -49,6 +49,7 @@
 #include "ingot/nn/norm_linear_plan.h"
 #include "ingot/nn/nvtx_ranges.h"
 #include "ingot/nn/observer.h"
+#include "ingot/nn/owned_saved.h"
 #include "ingot/nn/prepare.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/nn/safetensors.h"

@@ -225,6 +225,8 @@ std::span<const NotedTerm> environment_variables() {
       NotedTerm{"INGOT_TUNING_FILE", "Take tuning records from this exported file instead of the store."},
       NotedTerm{"INGOT_GEMM_MANIFEST", "A file in which a run notes its GEMMs, for `ingot tune --manifest`."},
       NotedTerm{"INGOT_WARM", "A recording whose kernels are compiled in the background from the start."},
+      NotedTerm{"INGOT_CHECK_MEMORY",
+                "1: layers look for memory that changed or was freed between forward and backward; slow."},
       NotedTerm{"INGOT_LOG", "1: a line on stderr for each kernel, from where it came and how long that took."},
       NotedTerm{"INGOT_STATS",
                 "1: a line on stderr when a context ends, with the kernels compiled and read, and launches."},

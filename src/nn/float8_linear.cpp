@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "ingot/nn/delayed_scaling.h"
+#include "ingot/nn/layer_call.h"
 #include "ingot/nn/linear_checks.h"
 #include "ingot/nn/linear_part_calls.h"
+#include "ingot/nn/memory_watch.h"
 #include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
@@ -192,6 +194,7 @@ Float8Linear::Call::~Call() {
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
 void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
+  const LayerCall use(plan_.subject, stream, nullptr, options_.name);
   check_forward(tensors, stream);
   const Call call(*this, stream);
   plan_for(tensors.input.dtype);
@@ -249,7 +252,9 @@ void Float8Linear::run_pass(LinearPass pass, const LinearForward& tensors, Linea
     all.saved = &saved_stamp_;
   }
   all.scratch = scratch(bytes.forward[static_cast<std::size_t>(pass)], stream);
-  enqueue_forward_part(plan_, *backend_, all, pass, {.stream = stream, .observer = options_.observer}, this);
+  watched_forward(plan_.subject, plan_, *backend_, all, stream, [&] {
+    enqueue_forward_part(plan_, *backend_, all, pass, {.stream = stream, .observer = options_.observer}, this);
+  });
   if (pass != LinearPass::inference) saved_ = tensors;
 }
 
@@ -257,14 +262,17 @@ void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {
   LinearForward again = tensors;
   again.keep_for_backward = true;
   if (plan_.recomputes_output()) return forward(again, stream);
+  const LayerCall use(plan_.subject, stream, nullptr, options_.name);
   check_forward(again, stream);
   LinearForwardTensors all = forward_tensors(again);
   run_pass(LinearPass::recompute, again, all, stream);
 }
 
 void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
+  const LayerCall use(plan_.subject, stream, nullptr, options_.name);
   LinearBackwardTensors all = backward_tensors(tensors);
   check_backward_tensors(plan_, *backend_, all, stream);
+  if (backend_->checks_memory()) look_at_backward(plan_.subject, plan_, *backend_, all, stream);
   const Call call(*this, stream);
   const LinearRun run{.stream = stream, .observer = options_.observer};
   const LinearGradients wants = wanted_gradients(all);

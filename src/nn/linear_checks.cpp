@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "ingot/nn/layer_call.h"
 #include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
@@ -371,8 +372,16 @@ void check_regions_apart(const Checker& check, MemoryRegion saved, std::size_t s
   saved.bytes = saved_bytes;
   const auto bytes = static_cast<std::int64_t>(scratch_bytes);
   const Tensor used{.data = scratch.data, .dtype = Dtype::e4m3fn, .rows = 1, .cols = bytes, .row_stride = bytes};
-  if (bytes == 0 || !share_memory(saved, used)) return;
+  if (bytes == 0 || scratch.data == nullptr || !share_memory(saved, used)) return;
   check.refuse("saved", "overlaps the scratch: give it memory of its own");
+}
+
+void check_scratch(const LinearPlan& plan, const MemoryRegion& scratch, std::size_t bytes, const Stream& stream) {
+  if (bytes == 0 || (scratch.data == nullptr && gives_scratch(stream))) return;
+  if (scratch.data == nullptr) {
+    refuse_argument(fmt::format("{} scratch", plan.subject).c_str(), missing_scratch(bytes));
+  }
+  check_region(plan, "scratch", scratch, bytes);
 }
 
 bool observes_values(const LinearRun& run) { return run.observer != nullptr && run.observer->wants_values(); }
@@ -381,7 +390,7 @@ void check_forward_memory(const Checker& check, const LinearForwardTensors& t, c
   const LinearPlan& plan = check.plan();
   const std::int64_t tokens = t.input.rows;
   const std::size_t scratch = plan.forward_scratch(tokens, pass, observes_values(run)).bytes;
-  check_region(plan, "scratch", t.scratch, scratch);
+  check_scratch(plan, t.scratch, scratch, run.stream);
   check_apart(check, "scratch", t.scratch, scratch,
               {{"input", &t.input}, {"weight", &t.weight}, {"codes", &t.codes.codes}, {"output", &t.output}});
   if (pass == LinearPass::inference) return;
@@ -501,7 +510,7 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
   const std::size_t scratch =
       plan.backward_scratch(t.saved->tokens, wants, observes_values(run), expands_grad_output(plan, t)).bytes;
   check_region(plan, "saved", t.saved->memory, saved);
-  check_region(plan, "scratch", t.scratch, scratch);
+  check_scratch(plan, t.scratch, scratch, run.stream);
   check_regions_apart(check, t.saved->memory, saved, t.scratch, scratch);
   const std::initializer_list<NamedTensor> tensors{{"grad_output", &t.grad_output},
                                                    {"grad_input", &t.grad_input},

@@ -1,9 +1,8 @@
 #include "ingot/nn/linear_functions.h"
 
-#include <array>
-#include <cstring>
-
+#include "ingot/nn/layer_call.h"
 #include "ingot/nn/linear_checks.h"
+#include "ingot/nn/memory_watch.h"
 #include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
@@ -406,14 +405,13 @@ void multiply_grad_weight(const Call& call, const LinearBackwardTensors& t, cons
 LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into, Stream& stream) {
   LinearScales scales;
   if (!plan.has_constants) return scales;
+  const LayerCall call(plan.subject, stream);
   check_region(plan, "constants", into, kLinearConstantBytes);
-  constexpr std::size_t kStep = kLinearAlignment / sizeof(float);
-  std::array<float, 4 * kStep> values{};
-  std::size_t next = 0;
+  auto* next = static_cast<float*>(into.data);
   const auto add = [&](Tensor& tensor, float value) {
-    values[next] = value;
-    tensor = vector(static_cast<float*>(into.data) + next, Dtype::f32, 1, backend.device());
-    next += kStep;
+    backend.fill(next, value, 1, stream);
+    tensor = vector(next, Dtype::f32, 1, backend.device());
+    next += kLinearAlignment / sizeof(float);
   };
   const auto add_fixed = [&](LinearScale& scale, const std::optional<Cast>& cast) {
     if (cast && cast->scaling == Scaling::fixed) add(scale.scale, cast->scale);
@@ -422,7 +420,6 @@ LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const Me
   add_fixed(scales.weight, plan.scaling.weight);
   add_fixed(scales.grad_output, plan.scaling.grad_output);
   if (plan.folds()) add(scales.one, 1.0F);
-  backend.copy_from_host(into.data, values.data(), next * sizeof(float), stream);
   return scales;
 }
 
@@ -451,6 +448,7 @@ Float8View enqueue_cast_weight(const LinearPlan& plan, Backend& backend, const W
 
 Float8View cast_weight(const LinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
                        const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
   check_weight_cast(plan, backend, tensors, run);
   return enqueue_cast_weight(plan, backend, tensors, run);
 }
@@ -550,25 +548,55 @@ void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const Lin
                      {.input = grad_output.values, .sum = tensors.grad_bias}, run.stream);
 }
 
+namespace {
+
+// A forward or recompute behind its checks.
+void run_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors, LinearPass pass,
+                 const LinearRun& run) {
+  const auto bytes = [&] {
+    return plan.forward_scratch(tensors.input.rows, pass, Call(plan, backend, run).observes_values).bytes;
+  };
+  watched_forward(plan.subject, plan, backend, tensors, run.stream, [&] {
+    with_scratch(tensors, run, bytes, [&](const LinearForwardTensors& all) {
+      if (pass == LinearPass::recompute) return enqueue_linear_recompute(plan, backend, all, run);
+      enqueue_linear_forward(plan, backend, all, run);
+    });
+  });
+}
+
+}  // namespace
+
 void linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
                     const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
   check_linear_forward(plan, backend, tensors, run);
   const ObservedRange range(run.observer, plan.name, "forward");
-  enqueue_linear_forward(plan, backend, tensors, run);
+  run_forward(plan, backend, tensors, tensors.saved != nullptr ? LinearPass::training : LinearPass::inference, run);
 }
 
 void linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
                       const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
   check_linear_recompute(plan, backend, tensors, run);
-  const ObservedRange range(run.observer, plan.name, plan.recomputes_output() ? "forward" : "recompute");
-  enqueue_linear_recompute(plan, backend, tensors, run);
+  const bool whole = plan.recomputes_output();
+  const ObservedRange range(run.observer, plan.name, whole ? "forward" : "recompute");
+  run_forward(plan, backend, tensors, whole ? LinearPass::training : LinearPass::recompute, run);
 }
 
 void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
                      const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
   check_linear_backward(plan, backend, tensors, run);
+  if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, tensors, run.stream);
   const ObservedRange range(run.observer, plan.name, "backward");
-  enqueue_linear_backward(plan, backend, tensors, run);
+  const auto bytes = [&] {
+    return plan
+        .backward_scratch(tensors.saved->tokens, wanted_gradients(tensors), Call(plan, backend, run).observes_values,
+                          expands_grad_output(plan, tensors))
+        .bytes;
+  };
+  with_scratch(tensors, run, bytes,
+               [&](const LinearBackwardTensors& all) { enqueue_linear_backward(plan, backend, all, run); });
 }
 
 }  // namespace ingot

@@ -1,6 +1,7 @@
-// A linear layer as functions of tensors: they keep nothing between calls and allocate nothing. All memory is the
-// caller's, its sizes and places are the plan's (linear_plan.h), so any number of forwards may come before a backward,
-// on any threads and streams.
+// A linear layer as functions of tensors: they keep nothing between calls. All memory is the caller's, its sizes and
+// places are the plan's (linear_plan.h), so any number of forwards may come before a backward, on any threads and
+// streams. Scratch may be left out on a Stream with a StreamAllocator: then it is the allocator's for the time of the
+// call. OwnedSaved (owned_saved.h) takes saved memory from there.
 //
 //   const LinearPlan plan = linear_plan({.name = "wq", .config = rowwise(), .shape = {K, N}});
 //   const Float8View codes = cast_weight(plan, backend, {.weight = w, .into = weight_region}, {stream});
@@ -10,12 +11,15 @@
 //                                   .codes = codes, .scratch = s}, {stream});
 //
 // Errors: Error{invalid_argument} that names the layer and the tensor, before anything is enqueued; then those of the
-// backend. What a host cannot see is the caller's to keep: that saved memory and the tensors that backward reads again
-// still hold what forward left there, and that no two calls that may run at once share scratch or saved memory.
+// backend. A call whose stream another thread's call is using is one of them. What a host cannot see is the caller's to
+// keep: that saved memory and the tensors that backward reads again still hold what forward left there, and that no two
+// calls that may run at once share scratch or saved memory. ContextOptions::check_memory looks for it all the same.
 //
 // A weight that is frozen, gathered or kept in FP8 is given as codes and factors alone; see docs/stateless_layers.md.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -51,8 +55,8 @@ struct LinearScales {
   Tensor one{};  // f32[1]: 1, for folded factors
 };
 
-// The constants among a plan's scales: the fixed ones, and 1 where factors are folded. They are copied from the host,
-// so make them once and not within a captured step. `into` has at least kLinearConstantBytes.
+// The constants among a plan's scales: the fixed ones, and 1 where factors are folded. The device writes them, so that
+// they may be made anywhere, once or within a captured step. `into` has at least kLinearConstantBytes.
 inline constexpr std::size_t kLinearConstantBytes = 4 * kLinearAlignment;
 INGOT_API LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into,
                                         Stream& stream);
@@ -69,6 +73,12 @@ INGOT_API Float8View cast_weight(const LinearPlan& plan, Backend& backend, const
 // Where cast_weight() writes, without a call.
 INGOT_API Float8View weight_codes(const LinearPlan& plan, const MemoryRegion& region, Device device);
 
+// Sums of what backward reads again, by which ContextOptions::check_memory sees that it changed. 0: not noted.
+inline constexpr std::size_t kWatchedMemory = 11;
+struct MemorySums {
+  std::array<std::uint64_t, kWatchedMemory> of{};
+};
+
 // What a forward leaves for its backward: memory of the caller, and a stamp by which backward recognises it.
 struct LinearSaved {
   MemoryRegion memory{};
@@ -76,6 +86,7 @@ struct LinearSaved {
   std::uint64_t plan = 0;
   std::int64_t tokens = 0;
   bool kept = false;
+  MemorySums sums{};
 };
 
 // As LinearForward (float8_linear.h), with M = input.rows.
@@ -124,7 +135,8 @@ struct LinearBackwardTensors {
 INGOT_API Float8View linear_input_codes(const LinearPlan& plan, std::int64_t tokens, const MemoryRegion& saved,
                                         const MemoryRegion& scratch, Device device);
 
-// Scratch: plan.forward_scratch(tokens, saved ? training : inference).
+// Scratch, here and below, unless the stream's allocator gives it: plan.forward_scratch(tokens, saved ? training :
+// inference).
 INGOT_API void linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
                               const LinearRun& run);
 // Makes what backward needs of a forward that kept nothing. Where plan.recomputes_output() this is linear_forward();

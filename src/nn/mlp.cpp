@@ -1,5 +1,7 @@
 #include "ingot/nn/mlp.h"
 
+#include "ingot/nn/layer_call.h"
+#include "ingot/nn/memory_watch.h"
 #include "ingot/nn/mlp_parts.h"
 
 namespace ingot {
@@ -75,6 +77,7 @@ MemoryRegion Mlp::scratch(std::size_t bytes, Stream& stream) {
 void Mlp::run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream) {
   const std::int64_t tokens = tensors.input.rows;
   const MlpPlan& plan = plan_of(tensors.input.dtype);
+  const LayerCall use(plan.subject, stream, nullptr, plan.name);
   MlpForwardTensors all = forward_tensors(tensors);
   saved_stamp_.kept = false;
   if (pass != LinearPass::inference) {
@@ -92,7 +95,9 @@ void Mlp::run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream) {
     up_.start_weight(tensors.up_weight, tokens, stream);
     down_.start_weight(tensors.down_weight, tokens, stream);
   }
-  enqueue_mlp_pass(plan, *backend_, all, pass, run_on(stream), {&up_, &down_});
+  watched_forward(plan.subject, plan, *backend_, all, stream, [&] {
+    enqueue_mlp_pass(plan, *backend_, all, pass, run_on(stream), {&up_, &down_});
+  });
   if (pass != LinearPass::inference) saved_ = tensors;
 }
 
@@ -104,12 +109,14 @@ void Mlp::recompute(const MlpForward& tensors, Stream& stream) { run_pass(Linear
 
 void Mlp::backward(const MlpBackward& tensors, Stream& stream) {
   const MlpPlan& plan = plan_of(saved_.input.dtype);
+  const LayerCall use(plan.subject, stream, nullptr, plan.name);
   MlpBackwardTensors all = backward_tensors(tensors);
   if (saved_stamp_.kept) {
     all.scratch =
         scratch(plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(all), up_.observes_values()).bytes, stream);
   }
   check_mlp_backward(plan, *backend_, all, run_on(stream), true);
+  if (backend_->checks_memory()) look_at_backward(plan.subject, plan, *backend_, all, stream);
   const Float8Linear::Call second(down_, stream);
   const Float8Linear::Call first(up_, stream);
   enqueue_mlp_backward(plan, *backend_, all, run_on(stream), {&up_, &down_});

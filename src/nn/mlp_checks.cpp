@@ -24,7 +24,7 @@ void check_forward_memory(const ModuleChecker& check, const MlpPlan& plan, const
   const auto tensors = {
       NamedTensor{"input", &t.input},     {"output", &t.output},          {"gamma", &t.gamma}, {"beta", &t.beta},
       {"the first weight", &t.up.weight}, {"down_weight", &t.down.weight}};
-  check.region("scratch", t.scratch, scratch, tensors);
+  check.scratch(t.scratch, scratch, tensors);
   if (t.saved == nullptr) return;
   const std::size_t saved = plan.saved_memory(tokens).bytes;
   check.region("saved", t.saved->memory, saved, tensors);
@@ -41,7 +41,7 @@ void check_backward_memory(const ModuleChecker& check, const MlpPlan& plan, cons
                         {"grad_input", &t.grad_input},
                         {names.grad_weight, &t.up.grad_weight},
                         {"grad_down_weight", &t.down.grad_weight}};
-  check.region("scratch", t.scratch, scratch, tensors);
+  check.scratch(t.scratch, scratch, tensors);
   check.region("saved", t.saved->memory, saved, tensors);
   check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
 }

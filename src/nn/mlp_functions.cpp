@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "ingot/nn/layer_call.h"
 #include "ingot/nn/linear_checks.h"
 #include "ingot/nn/linear_part_calls.h"
 #include "ingot/nn/memory_places.h"
+#include "ingot/nn/memory_watch.h"
 #include "ingot/nn/mlp_parts.h"
 #include "ingot/nn/norm_linear_parts.h"
 
@@ -159,20 +161,41 @@ void enqueue_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwa
   enqueue_norm_linear_backward(plan.up, backend, parts.up, run, owners.up);
 }
 
+namespace {
+
+// A forward or recompute with all of its checks, which are also of tensors that lie in the scratch.
+void run_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, LinearPass pass,
+              const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
+  const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
+  with_scratch(tensors, run, bytes, [&](const MlpForwardTensors& all) {
+    check_mlp_pass(plan, backend, all, pass, run, false);
+    watched_forward(plan.subject, plan, backend, all, run.stream,
+                    [&] { enqueue_mlp_pass(plan, backend, all, pass, run); });
+  });
+}
+
+}  // namespace
+
 void mlp_forward(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, const LinearRun& run) {
-  const LinearPass pass = tensors.saved != nullptr ? LinearPass::training : LinearPass::inference;
-  check_mlp_pass(plan, backend, tensors, pass, run, false);
-  enqueue_mlp_pass(plan, backend, tensors, pass, run);
+  run_pass(plan, backend, tensors, tensors.saved != nullptr ? LinearPass::training : LinearPass::inference, run);
 }
 
 void mlp_recompute(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, const LinearRun& run) {
-  check_mlp_pass(plan, backend, tensors, LinearPass::recompute, run, false);
-  enqueue_mlp_pass(plan, backend, tensors, LinearPass::recompute, run);
+  run_pass(plan, backend, tensors, LinearPass::recompute, run);
 }
 
 void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& run) {
-  check_mlp_backward(plan, backend, tensors, run, false);
-  enqueue_mlp_backward(plan, backend, tensors, run);
+  const LayerCall call(plan.subject, run);
+  const auto bytes = [&]() -> std::size_t {
+    if (tensors.saved == nullptr) return 0;  // which is then refused
+    return plan.backward_scratch(tensors.saved->tokens, wanted_gradients(tensors), observes_values(run)).bytes;
+  };
+  with_scratch(tensors, run, bytes, [&](const MlpBackwardTensors& all) {
+    check_mlp_backward(plan, backend, all, run, false);
+    if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, all, run.stream);
+    enqueue_mlp_backward(plan, backend, all, run);
+  });
 }
 
 }  // namespace ingot

@@ -1,5 +1,5 @@
-// An MLP as functions of tensors, in the way of linear_functions.h: they keep nothing between calls, allocate nothing,
-// and throw what those throw.
+// An MLP as functions of tensors, in the way of linear_functions.h: they keep nothing between calls,
+// take their memory as those do, and throw what those throw.
 //
 //   const MlpPlan plan = mlp_plan({.name = "mlp", .config = rowwise(), .shape = {K, H}, .activation = "silu(x) * up",
 //                                  .norm = NormOptions{.kind = NormKind::rms}});

@@ -55,7 +55,8 @@ std::size_t MlpSavedMemory::bytes_of_parts() const {
 }
 
 MlpPlan mlp_plan(const MlpPlanOptions& options) {
-  MlpPlan plan{.subject = options.subject.empty() ? fmt::format("MLP \"{}\"", options.name) : options.subject,
+  MlpPlan plan{.name = options.name,
+               .subject = options.subject.empty() ? fmt::format("MLP \"{}\"", options.name) : options.subject,
                .shape = options.shape,
                .fast_math = options.fast_math};
   const Activation activation = parse_activation(plan, options.activation);

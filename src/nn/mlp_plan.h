@@ -89,6 +89,7 @@ struct MlpMemory {
 };
 
 struct INGOT_API MlpPlan {
+  std::string name{};
   std::string subject{};
   MlpShape shape{};
   bool gated = false;

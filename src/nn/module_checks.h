@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "ingot/nn/linear_functions.h"
+#include "ingot/nn/layer_call.h"
 #include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
@@ -49,6 +49,12 @@ class ModuleChecker {
       if (!overlap(used, *tensor.tensor)) continue;
       refuse(name, fmt::format("overlaps {}: give it memory of its own", tensor.name));
     }
+  }
+
+  // The same of scratch, which a stream with an allocator would have given.
+  void scratch(const MemoryRegion& region, std::size_t bytes, std::initializer_list<NamedTensor> tensors) const {
+    if (bytes != 0 && region.data == nullptr) refuse("scratch", missing_scratch(bytes));
+    this->region("scratch", region, bytes, tensors);
   }
 
   void saved_apart(const MemoryRegion& saved, std::size_t saved_bytes, const MemoryRegion& scratch,

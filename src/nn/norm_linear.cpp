@@ -1,6 +1,8 @@
 #include "ingot/nn/norm_linear.h"
 
+#include "ingot/nn/layer_call.h"
 #include "ingot/nn/linear_checks.h"
+#include "ingot/nn/memory_watch.h"
 #include "ingot/nn/norm_linear_parts.h"
 
 namespace ingot {
@@ -70,6 +72,7 @@ NormLinearBackwardTensors NormLinear::backward_tensors(const NormLinearBackward&
 }
 
 void NormLinear::run_pass(LinearPass pass, const NormLinearForward& tensors, Stream& stream) {
+  const LayerCall use(plan_.subject, stream, nullptr, linear_.name());
   const std::int64_t tokens = tensors.input.rows;
   plan_for(tensors.input.dtype);
   const NormLinearPlan& plan = plan_;
@@ -86,7 +89,8 @@ void NormLinear::run_pass(LinearPass pass, const NormLinearForward& tensors, Str
   const Float8Linear::Call call(linear_, stream);
   linear_.plan_for(plan.linear.dtypes.input);
   if (pass != LinearPass::recompute) linear_.start_weight(tensors.weight, tokens, stream);
-  enqueue_norm_linear_pass(plan, *backend_, all, pass, run, &linear_);
+  watched_forward(plan.subject, plan, *backend_, all, stream,
+                  [&] { enqueue_norm_linear_pass(plan, *backend_, all, pass, run, &linear_); });
   if (pass != LinearPass::inference) saved_ = tensors;
 }
 
@@ -100,6 +104,7 @@ void NormLinear::recompute(const NormLinearForward& tensors, Stream& stream) {
 
 void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
   const NormLinearPlan& plan = plan_;
+  const LayerCall use(plan.subject, stream, nullptr, linear_.name());
   const LinearRun run{.stream = stream, .observer = linear_.options_.observer};
   NormLinearBackwardTensors all = backward_tensors(tensors);
   if (saved_stamp_.kept) {
@@ -107,6 +112,7 @@ void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
         plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(tensors), linear_.observes_values()).bytes, stream);
   }
   check_norm_linear_backward(plan, *backend_, all, run, true);
+  if (backend_->checks_memory()) look_at_backward(plan.subject, plan, *backend_, all, stream);
   const Float8Linear::Call call(linear_, stream);
   enqueue_norm_linear_backward(plan, *backend_, all, run, &linear_);
 }

@@ -65,7 +65,7 @@ void check_forward_memory(const ModuleChecker& check, const NormLinearPlan& plan
   const std::int64_t tokens = t.input.rows;
   const std::size_t scratch = plan.forward_scratch(tokens, pass, observed).bytes;
   const auto tensors = {NamedTensor{"input", &t.input}, {"gamma", &t.gamma}, {"beta", &t.beta}, {"output", &t.output}};
-  check.region("scratch", t.scratch, scratch, tensors);
+  check.scratch(t.scratch, scratch, tensors);
   if (t.saved == nullptr) return;
   const std::size_t saved = plan.saved_memory(tokens).bytes;
   check.region("saved", t.saved->memory, saved, tensors);
@@ -81,7 +81,7 @@ void check_backward_memory(const ModuleChecker& check, const NormLinearPlan& pla
                         {"grad_input", &t.grad_input},
                         {"grad_gamma", &t.grad_gamma},
                         {"grad_beta", &t.grad_beta}};
-  check.region("scratch", t.scratch, scratch, tensors);
+  check.scratch(t.scratch, scratch, tensors);
   check.region("saved", t.saved->memory, saved, tensors);
   check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
 }

@@ -1,8 +1,10 @@
 #include "ingot/nn/norm_linear_functions.h"
 
+#include "ingot/nn/layer_call.h"
 #include "ingot/nn/linear_checks.h"
 #include "ingot/nn/linear_part_calls.h"
 #include "ingot/nn/memory_places.h"
+#include "ingot/nn/memory_watch.h"
 #include "ingot/nn/norm_linear_parts.h"
 
 namespace ingot {
@@ -139,23 +141,44 @@ void enqueue_norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
   if (plan.norm && is_given(tensors.grad_input)) backend.norm_backward(parts.norm_spec, parts.norm, run.stream);
 }
 
+namespace {
+
+// A forward or recompute with all of its checks, which are also of tensors that lie in the scratch.
+void run_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& tensors, LinearPass pass,
+              const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
+  const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
+  with_scratch(tensors, run, bytes, [&](const NormLinearForwardTensors& all) {
+    check_norm_linear_pass(plan, backend, all, pass, run, false);
+    watched_forward(plan.subject, plan, backend, all, run.stream,
+                    [&] { enqueue_norm_linear_pass(plan, backend, all, pass, run); });
+  });
+}
+
+}  // namespace
+
 void norm_linear_forward(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& tensors,
                          const LinearRun& run) {
-  const LinearPass pass = tensors.saved != nullptr ? LinearPass::training : LinearPass::inference;
-  check_norm_linear_pass(plan, backend, tensors, pass, run, false);
-  enqueue_norm_linear_pass(plan, backend, tensors, pass, run);
+  run_pass(plan, backend, tensors, tensors.saved != nullptr ? LinearPass::training : LinearPass::inference, run);
 }
 
 void norm_linear_recompute(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& tensors,
                            const LinearRun& run) {
-  check_norm_linear_pass(plan, backend, tensors, LinearPass::recompute, run, false);
-  enqueue_norm_linear_pass(plan, backend, tensors, LinearPass::recompute, run);
+  run_pass(plan, backend, tensors, LinearPass::recompute, run);
 }
 
 void norm_linear_backward(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors,
                           const LinearRun& run) {
-  check_norm_linear_backward(plan, backend, tensors, run, false);
-  enqueue_norm_linear_backward(plan, backend, tensors, run);
+  const LayerCall call(plan.subject, run);
+  const auto bytes = [&]() -> std::size_t {
+    if (tensors.saved == nullptr) return 0;  // which is then refused
+    return plan.backward_scratch(tensors.saved->tokens, wanted_gradients(tensors), observes_values(run)).bytes;
+  };
+  with_scratch(tensors, run, bytes, [&](const NormLinearBackwardTensors& all) {
+    check_norm_linear_backward(plan, backend, all, run, false);
+    if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, all, run.stream);
+    enqueue_norm_linear_backward(plan, backend, all, run);
+  });
 }
 
 }  // namespace ingot

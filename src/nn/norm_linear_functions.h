@@ -1,5 +1,5 @@
 // A norm and the linear layer behind it as functions of tensors, in the way of linear_functions.h: they keep nothing
-// between calls, allocate nothing, and throw what those throw.
+// between calls, take their memory as those do, and throw what those throw.
 //
 //   const NormLinearPlan plan = norm_linear_plan({.linear = {.name = "wq", .config = rowwise(), .shape = {K, N}}});
 //   const Float8View codes = cast_weight(plan.linear, backend, {.weight = w, .into = weight_region}, {stream});

@@ -571,6 +571,35 @@ BOOST_AUTO_TEST_CASE(streams_are_ordered_where_the_caller_asks) {
   BOOST_TEST(counting.waiting == Streams{&side}, boost::test_tools::per_element());
 }
 
+// The device writes them, which a graph can capture, unlike a copy from the host.
+BOOST_AUTO_TEST_CASE(constants_are_written_without_a_copy_from_the_host) {
+  CountingBackend counting(*backend, &stream);
+  Stream on(counting);
+  LinearConfig config = tensorwise();
+  const auto fix = [](std::optional<Cast>& first, std::optional<Cast>& second, float scale) {
+    first->scaling = second->scaling = Scaling::fixed;
+    first->scale = second->scale = scale;
+  };
+  fix(config.output.a, config.grad_weight.b, 448);
+  fix(config.grad_input.a, config.grad_weight.a, 0x1.8p-3F);
+  const PoisonedRegion memory(kLinearConstantBytes, counting, on);
+  const int copies = counting.copies_from_host;
+  const LinearScales fixed = linear_constants(linear_plan({.config = config, .shape = kLinear}), counting, memory, on);
+  const auto value = [&](const Tensor& tensor) {
+    BOOST_REQUIRE(tensor.data != nullptr);
+    float read = 0;
+    counting.copy_to_host(&read, tensor.data, sizeof(read), on);
+    return read;
+  };
+  BOOST_TEST(value(fixed.input.scale) == 448);
+  BOOST_TEST(value(fixed.grad_output.scale) == 0x1.8p-3F);
+  BOOST_TEST(fixed.weight.scale.data == nullptr);
+  BOOST_TEST(fixed.one.data == nullptr);
+  const LinearPlan folded = linear_plan({.config = rowwise_folded(), .shape = kLinear});
+  BOOST_TEST(value(linear_constants(folded, counting, memory, on).one) == 1);
+  BOOST_TEST(counting.copies_from_host == copies);
+}
+
 // ---- refusals ------------------------------------------------------------------------------------------------------
 
 BOOST_AUTO_TEST_CASE(saved_memory_must_be_that_of_the_forward) {

@@ -475,11 +475,14 @@ BOOST_AUTO_TEST_CASE(tiers_and_mode_come_from_the_environment) {
 BOOST_AUTO_TEST_CASE(what_is_seen_and_warmed_comes_from_the_environment) {
   BOOST_TEST(!ContextOptions::from_environment().report);
   BOOST_TEST(!ContextOptions::from_environment().log);
+  BOOST_TEST(!ContextOptions::from_environment().check_memory);
+  const Variable check("INGOT_CHECK_MEMORY", "1");
   const Variable stats("INGOT_STATS", "1");
   const Variable log("INGOT_LOG", "0");
   const Variable warm("INGOT_WARM", "/a/recording");
   const ContextOptions options = ContextOptions::from_environment();
   BOOST_TEST(options.report);
+  BOOST_TEST(options.check_memory);
   BOOST_TEST(!options.log);
   BOOST_TEST(options.warm == "/a/recording");
   BOOST_TEST(refused_variable("INGOT_LOG", "yes") == "INGOT_LOG: is \"yes\", but must be 0 or 1");

@@ -1,0 +1,43 @@
+#include "ingot/nn/layer_call.h"
+
+#include <fmt/format.h>
+
+#include "ingot/nn/tensor_checks.h"
+
+namespace ingot {
+namespace {
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& name, const char* stream) {
+  const std::string layer = name.empty() ? subject : fmt::format("{} \"{}\"", subject, name);
+  refuse_argument(
+      fmt::format("{} {}", layer, stream).c_str(),
+      "is in use by another thread's call of a layer: give each thread a Stream of its own, or let one call "
+      "end before the next begins");
+}
+
+}  // namespace
+
+LayerCall::LayerCall(const std::string& subject, Stream& stream, Stream* side, const std::string& name) : use_(stream) {
+  if (use_.refused()) refuse(subject, name, "stream");
+  if (side == nullptr) return;
+  side_.emplace(*side);
+  if (side_->refused()) refuse(subject, name, "side stream");
+}
+
+std::string missing_scratch(std::size_t bytes) {
+  return fmt::format(
+      "is missing; it must have {} bytes: the plan tells how much memory a call needs, and a Stream with a "
+      "StreamAllocator gives it for the time of the call",
+      bytes);
+}
+
+AllocatedScratch::~AllocatedScratch() {
+  if (bytes_ == 0 || run_->side == nullptr) return;
+  try {
+    run_->stream.wait_for(*run_->side);
+  } catch (const Error&) {
+    return;  // the context is broken; the next call reports it
+  }
+}
+
+}  // namespace ingot

@@ -1,0 +1,430 @@
+// What a call of a layer takes for its time: the stream, which is one thread's, and memory of the stream's allocator
+// where the caller gives none. On the CPU reference.
+#include <boost/test/unit_test.hpp>
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ingot/nn/gated_mlp.h"
+#include "ingot/nn/owned_saved.h"
+#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/error.h"
+#include "nn/counting_backend.h"
+#include "nn/module_case.h"
+#include "support/counting_allocator.h"
+#include "support/expect_error.h"
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  Stream stream{*backend};
+  CountingBackend counting{*backend, &stream};
+  CountingAllocator allocator;
+  Stream on{counting, nullptr, allocator};
+
+  static std::string refusal(const std::function<void()>& act) { return error_of(act, ErrorCode::invalid_argument); }
+};
+
+// The first rows of a matrix, if there is one.
+Tensor first(Tensor of, std::int64_t rows) {
+  if (of.data != nullptr) of.rows = rows;
+  return of;
+}
+
+bool has_delayed_scales(const LinearConfig& config) {
+  const LinearPlan plan = linear_plan({.config = config, .shape = kLinear});
+  return std::ranges::any_of(plan.scaling.all(),
+                             [](const auto* cast) { return *cast && (*cast)->scaling == Scaling::delayed; });
+}
+
+// A layer of each kind, run by its functions without scratch and with OwnedSaved.
+struct LinearStep {
+  LinearStep(const LinearConfig& config, const char* prologue, Backend& on, Stream& stream)
+      : layer({.name = "wq",
+               .config = config,
+               .shape = kLinear,
+               .fusion = {.prologue = *prologue != 0 ? parse_pointwise(prologue) : Pointwise{}}},
+              on, stream),
+        device(make_inputs(kShape, Dtype::bf16, bias_dtype_of(config, Dtype::bf16), 1), Dtype::bf16,
+               bias_dtype_of(config, Dtype::bf16), on, stream) {
+    layer.cast_weight(device.weight, stream);
+  }
+  LinearForwardTensors forward(std::int64_t tokens, LinearSaved* saved) const {
+    LinearForwardTensors t = layer.forward_tensors(device.forward(true), saved, {});
+    t.input = first(t.input, tokens);
+    t.output = first(t.output, tokens);
+    return t;
+  }
+  LinearBackwardTensors backward(std::int64_t tokens, const LinearSaved& saved) const {
+    LinearForward of = device.forward(true);
+    of.input = first(of.input, tokens);
+    of.output = first(of.output, tokens);
+    LinearBackwardTensors t = layer.backward_tensors(device.backward(true), of, saved, {});
+    t.grad_output = first(t.grad_output, tokens);
+    t.grad_input = first(t.grad_input, tokens);
+    return t;
+  }
+
+  FunctionLayer layer;
+  LinearCase device;
+};
+
+struct NormStep {
+  NormStep(const LinearConfig& config, Backend& on, Stream& stream)
+      : layer({.linear = {.name = "wq", .config = config, .shape = kLinear}}, none(on), on, stream),
+        device(config, kNorms[0], Dtype::bf16, 1, on, stream) {}
+  static const DelayedScaling& none(Backend& on) {
+    static const DelayedScaling empty(on);
+    return empty;
+  }
+
+  NormFunctions layer;
+  NormCase device;
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(layer_calls, Fixture)
+
+// ---- memory of the stream's allocator ------------------------------------------------------------------------------
+
+BOOST_AUTO_TEST_CASE(scratch_that_is_left_out_comes_from_the_allocator) {
+  for (const LinearConfig& config : every_config()) {
+    if (has_delayed_scales(config)) continue;  // which steps before have to make
+    for (const char* const prologue : {"", "tanh(x)"}) {
+      BOOST_TEST_CONTEXT(ingot::print(config) << " [" << prologue << "]") {
+        LinearStep step(config, prologue, counting, on);
+        const LinearPlan& plan = step.layer.plan;
+        // With memory of the caller's.
+        FunctionSaved kept(plan, kShape.tokens, counting, on);
+        step.layer.forward(step.device.forward(true), &kept.saved, on);
+        step.layer.backward(step.device.backward(true), step.device.forward(true), kept.saved, on);
+        const std::vector<std::uint8_t> expected = step.device.result_bytes(on);
+
+        step.device.poison_results(on);
+        const int allocations = counting.allocations;
+        allocator.most_bytes = 0;
+        {
+          OwnedSaved saved(plan, kShape.tokens, on);
+          BOOST_TEST(saved.bytes() == plan.saved_memory(kShape.tokens).bytes);
+          BOOST_TEST(allocator.live_bytes == saved.bytes());
+          linear_forward(plan, counting, step.forward(kShape.tokens, saved.get()), {.stream = on});
+          BOOST_TEST(allocator.live_bytes == saved.bytes());
+          const std::size_t scratch = plan.forward_scratch(kShape.tokens).bytes;
+          BOOST_TEST(allocator.most_bytes == saved.bytes() + scratch);
+          linear_backward(plan, counting, step.backward(kShape.tokens, *saved.get()), {.stream = on});
+          BOOST_TEST(allocator.most_bytes ==
+                     saved.bytes() + std::max(scratch, plan.backward_scratch(kShape.tokens).bytes));
+        }
+        BOOST_TEST(allocator.live.empty());
+        BOOST_TEST(counting.allocations == allocations);
+        BOOST_TEST((step.device.result_bytes(on) == expected));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(forwards_that_keep_nothing_and_recomputes_take_scratch_too) {
+  LinearStep step(rowwise(), "", counting, on);
+  const LinearPlan& plan = step.layer.plan;
+  linear_forward(plan, counting, step.forward(kShape.tokens, nullptr), {.stream = on});
+  BOOST_TEST(allocator.most_bytes == plan.forward_scratch(kShape.tokens, LinearPass::inference).bytes);
+  OwnedSaved saved(plan, kShape.tokens, on);
+  linear_recompute(plan, counting, step.forward(kShape.tokens, saved.get()), {.stream = on});
+  BOOST_TEST(saved.get()->kept);
+  // One element for all needs more.
+  LinearBackwardTensors backward = step.backward(kShape.tokens, *saved.get());
+  backward.grad_output.rows = backward.grad_output.cols = 1;
+  allocator.most_bytes = 0;
+  linear_backward(plan, counting, backward, {.stream = on});
+  BOOST_TEST(allocator.most_bytes == saved.bytes() + plan.backward_scratch(kShape.tokens, {}, false, true).bytes);
+}
+
+// The side stream may use the scratch of a call that has returned: it goes back behind that.
+BOOST_AUTO_TEST_CASE(scratch_goes_back_behind_the_side_stream) {
+  Stream side(counting);
+  LinearStep step(rowwise(), "", counting, on);
+  const LinearPlan& plan = step.layer.plan;
+  OwnedSaved saved(plan, kShape.tokens, on);
+  linear_forward(plan, counting, step.forward(kShape.tokens, saved.get()), {.stream = on, .side = &side});
+  counting.waiting.clear();
+  counting.awaited.clear();
+  linear_backward(plan, counting, step.backward(kShape.tokens, *saved.get()), {.stream = on, .side = &side});
+  using Streams = std::vector<const Stream*>;
+  BOOST_TEST(counting.waiting == (Streams{&side, &on}), boost::test_tools::per_element());
+  BOOST_TEST(counting.awaited == (Streams{&on, &side}), boost::test_tools::per_element());
+  counting.gemm_fails = true;
+  counting.waiting.clear();
+  BOOST_CHECK_THROW(
+      linear_backward(plan, counting, step.backward(kShape.tokens, *saved.get()), {.stream = on, .side = &side}),
+      Error);
+  BOOST_TEST(counting.waiting.back() == &on);
+  BOOST_TEST(allocator.live_bytes == saved.bytes());
+}
+
+BOOST_AUTO_TEST_CASE(an_allocator_that_fails_ends_a_call_before_anything_is_launched) {
+  LinearStep step(rowwise(), "", counting, on);
+  counting.calls.clear();
+  allocator.gives_null = true;
+  check_contains(
+      error_of([&] { linear_forward(step.layer.plan, counting, step.forward(kShape.tokens, nullptr), {.stream = on}); },
+               ErrorCode::out_of_memory),
+      {"stream allocator: gave null for"});
+  BOOST_TEST(counting.calls.empty());
+}
+
+BOOST_AUTO_TEST_CASE(without_an_allocator_scratch_is_asked_for) {
+  Stream bare(counting);
+  LinearStep step(rowwise(), "", counting, on);
+  const LinearPlan& plan = step.layer.plan;
+  const auto asked = [](std::size_t bytes) {
+    return " scratch: is missing; it must have " + std::to_string(bytes) +
+           " bytes: the plan tells how much memory a call needs, and a Stream with a StreamAllocator gives it for the "
+           "time of the call";
+  };
+  BOOST_TEST(refusal([&] { linear_forward(plan, counting, step.forward(kShape.tokens, nullptr), {.stream = bare}); }) ==
+             "linear \"wq\"" + asked(plan.forward_scratch(kShape.tokens, LinearPass::inference).bytes));
+  const NormStep norm(rowwise(), counting, on);
+  BOOST_TEST(refusal([&] {
+               norm_linear_forward(norm.layer.plan, counting, norm.layer.tensors(norm.device.forward(), nullptr, {}),
+                                   {.stream = bare});
+             }) ==
+             "norm linear \"wq\"" + asked(norm.layer.plan.forward_scratch(kShape.tokens, LinearPass::inference).bytes));
+  const MlpFunctions mlp(plan_options(rowwise(), kMlps[0]), NormStep::none(counting), counting, on);
+  const MlpCase device(rowwise(), kMlps[0], Dtype::bf16, 1, counting, on);
+  BOOST_TEST(refusal([&] {
+               mlp_forward(mlp.plan, counting, mlp.tensors(device.forward(), nullptr, {}), {.stream = bare});
+             }) == "MLP \"mlp\"" + asked(mlp.plan.forward_scratch(kShape.tokens, LinearPass::inference).bytes));
+  BOOST_TEST(refusal([&] { OwnedSaved(plan, kShape.tokens, bare); }) ==
+             "stream: has no allocator to take memory from; make it with a StreamAllocator, or give the call memory");
+}
+
+BOOST_AUTO_TEST_CASE(owned_saved_memory_moves_and_is_released_once) {
+  LinearStep step(rowwise(), "", counting, on);
+  const LinearPlan& plan = step.layer.plan;
+  OwnedSaved saved(plan, kShape.tokens, on);
+  linear_forward(plan, counting, step.forward(kShape.tokens, saved.get()), {.stream = on});
+  OwnedSaved moved(std::move(saved));
+  BOOST_TEST(saved.get() == nullptr);  // NOLINT(bugprone-use-after-move): what it then is
+  saved = std::move(moved);
+  linear_backward(plan, counting, step.backward(kShape.tokens, *saved.get()), {.stream = on});
+  BOOST_TEST(allocator.live.size() == 1U);
+  saved.release();
+  saved.release();
+  BOOST_TEST(saved.get() == nullptr);
+  BOOST_TEST(std::as_const(saved).get() == nullptr);
+  BOOST_TEST(allocator.live.empty());
+  // Nothing of a frozen weight's input is kept: then there is a stamp, and no memory.
+  const LinearPlan frozen = linear_plan({.config = rowwise(), .shape = kLinear, .grad_weight = false});
+  OwnedSaved empty(frozen, kShape.tokens, on);
+  BOOST_TEST(empty.get() != nullptr);
+  BOOST_TEST(empty.bytes() == 0U);
+  BOOST_TEST(allocator.live.empty());
+}
+
+// Modules of several parts, in steps of many lengths: all memory comes from the allocator and goes back, neither the
+// backend nor the host's heap gives any after the first steps, and never more than the plan tells is taken at once.
+BOOST_AUTO_TEST_CASE(a_thousand_steps_of_varying_length_leave_nothing) {
+  constexpr std::int64_t kLongest = kShape.tokens;
+  LinearStep linear(rowwise(), "", counting, on);
+  const NormStep norm(tensorwise(), counting, on);
+  const MlpKind& kind = kMlps[3];
+  const MlpFunctions mlp(plan_options(rowwise(), kind), NormStep::none(counting), counting, on);
+  const MlpCase of_mlp(rowwise(), kind, Dtype::bf16, 1, counting, on);
+  BOOST_REQUIRE(allocator.live.empty());
+  std::size_t most = 0;
+  const auto step = [&](std::int64_t tokens) {
+    const auto run = [&](const auto& plan, const auto& forward, const auto& backward) {
+      OwnedSaved saved(plan, tokens, on);
+      BOOST_REQUIRE(allocator.live_bytes == plan.saved_memory(tokens).bytes);
+      forward(saved.get());
+      backward(*saved.get());
+      const auto memory = plan.memory(tokens);
+      most = std::max(most, memory.saved.bytes + std::max(memory.forward.bytes, plan.backward_scratch(tokens).bytes));
+    };
+    run(
+        linear.layer.plan,
+        [&](LinearSaved* saved) {
+          linear_forward(linear.layer.plan, counting, linear.forward(tokens, saved), {.stream = on});
+        },
+        [&](const LinearSaved& saved) {
+          linear_backward(linear.layer.plan, counting, linear.backward(tokens, saved), {.stream = on});
+        });
+    const auto shorter = [&](auto forward) {
+      forward.input = first(forward.input, tokens);
+      forward.output = first(forward.output, tokens);
+      return forward;
+    };
+    const auto shorter_gradients = [&](auto backward) {
+      backward.grad_output = first(backward.grad_output, tokens);
+      backward.grad_input = first(backward.grad_input, tokens);
+      return backward;
+    };
+    const NormLinearForward of_norm = shorter(norm.device.forward());
+    run(
+        norm.layer.plan,
+        [&](LinearSaved* saved) {
+          norm_linear_forward(norm.layer.plan, counting, norm.layer.tensors(of_norm, saved, {}), {.stream = on});
+        },
+        [&](const LinearSaved& saved) {
+          norm_linear_backward(norm.layer.plan, counting,
+                               norm.layer.tensors(shorter_gradients(norm.device.backward()), of_norm, saved, {}),
+                               {.stream = on});
+        });
+    const MlpForward to_mlp = shorter(of_mlp.forward());
+    run(
+        mlp.plan,
+        [&](LinearSaved* saved) { mlp_forward(mlp.plan, counting, mlp.tensors(to_mlp, saved, {}), {.stream = on}); },
+        [&](const LinearSaved& saved) {
+          mlp_backward(mlp.plan, counting, mlp.tensors(shorter_gradients(of_mlp.backward()), to_mlp, saved, {}),
+                       {.stream = on});
+        });
+    BOOST_REQUIRE(allocator.live.empty());
+    counting.calls.clear();
+    counting.streams.clear();
+  };
+  int allocations = 0;
+  std::size_t heap = 0;
+  for (int i = 0; i < 1000; ++i) {
+    step(1 + i * 7 % kLongest);
+    if (i == 2 * kLongest) {
+      allocations = counting.allocations;
+      heap = mallinfo2().uordblks;
+    }
+  }
+  BOOST_TEST(counting.allocations == allocations);
+  BOOST_TEST(mallinfo2().uordblks <= heap + 4096);
+  BOOST_TEST(allocator.most_bytes <= most);
+}
+
+// ---- one thread at a time ------------------------------------------------------------------------------------------
+
+namespace {
+
+// A call of `layer` that stops within its first cast or GEMM until the second call, on this thread, has been refused.
+template <class First, class Second>
+std::string refused_beside(CountingBackend& counting, const First& first, const Second& second) {
+  std::promise<void> inside, go_on;
+  bool stopped = false;
+  counting.before_call = [&] {
+    if (std::exchange(stopped, true)) return;
+    inside.set_value();
+    go_on.get_future().wait();
+  };
+  std::thread thread(first);
+  inside.get_future().wait();
+  const std::size_t calls = counting.calls.size();
+  const std::string message = error_of(second, ErrorCode::invalid_argument);
+  BOOST_TEST(counting.calls.size() == calls);
+  go_on.set_value();
+  thread.join();
+  counting.before_call = {};
+  second();  // afterwards it may
+  return message;
+}
+
+constexpr const char* kInUse =
+    ": is in use by another thread's call of a layer: give each thread a Stream of its own, or let one call end before "
+    "the next begins";
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(two_threads_on_one_stream_are_refused) {
+  LinearStep step(rowwise(), "", counting, on);
+  const LinearPlan& plan = step.layer.plan;
+  FunctionSaved kept(plan, kShape.tokens, counting, stream);
+  const auto forward = [&] {
+    linear_forward(plan, counting, step.forward(kShape.tokens, &kept.saved), {.stream = on});
+  };
+  forward();
+  const auto backward = [&] {
+    linear_backward(plan, counting, step.backward(kShape.tokens, kept.saved), {.stream = on});
+  };
+  const auto recompute = [&] {
+    linear_recompute(plan, counting, step.forward(kShape.tokens, &kept.saved), {.stream = on});
+  };
+  const auto cast = [&] { step.layer.cast_weight(step.device.weight, on); };
+  const std::string message = "linear \"wq\" stream" + std::string(kInUse);
+  BOOST_TEST(refused_beside(counting, forward, backward) == message);
+  BOOST_TEST(refused_beside(counting, backward, forward) == message);
+  BOOST_TEST(refused_beside(counting, recompute, recompute) == message);
+  BOOST_TEST(refused_beside(counting, cast, cast) == message);
+  Stream own(counting);
+  BOOST_TEST(refused_beside(
+                 counting,
+                 [&] { linear_forward(plan, counting, step.forward(kShape.tokens, nullptr), {.stream = on}); },
+                 [&] {
+                   const PoisonedRegion scratch(plan.backward_scratch(kShape.tokens).bytes, counting, stream);
+                   LinearBackwardTensors tensors = step.backward(kShape.tokens, kept.saved);
+                   tensors.scratch = scratch;
+                   linear_backward(plan, counting, tensors, {.stream = own, .side = &on});
+                 }) == "linear \"wq\" side stream" + std::string(kInUse));
+}
+
+BOOST_AUTO_TEST_CASE(two_threads_on_one_stream_are_refused_by_modules_and_owners) {
+  const NormStep norm(rowwise(), counting, on);
+  const MlpKind& kind = kMlps[1];
+  const MlpFunctions mlp(plan_options(rowwise(), kind), NormStep::none(counting), counting, on);
+  const MlpCase of_mlp(rowwise(), kind, Dtype::bf16, 1, counting, on);
+  const auto norm_forward = [&] {
+    norm_linear_forward(norm.layer.plan, counting, norm.layer.tensors(norm.device.forward(), nullptr, {}),
+                        {.stream = on});
+  };
+  const auto mlp_step = [&] {
+    mlp_forward(mlp.plan, counting, mlp.tensors(of_mlp.forward(), nullptr, {}), {.stream = on});
+  };
+  BOOST_TEST(refused_beside(counting, mlp_step, norm_forward) == "norm linear \"wq\" stream" + std::string(kInUse));
+  BOOST_TEST(refused_beside(counting, norm_forward, mlp_step) == "MLP \"mlp\" stream" + std::string(kInUse));
+
+  LinearStep step(rowwise(), "", counting, on);
+  Float8Linear linear(counting, kLinear, rowwise(), {.name = "wo"});
+  NormLinear norm_linear(NormKind::layer, counting, {.linear = kLinear}, rowwise(), {.name = "wk"});
+  Mlp owner(counting, kMlp, rowwise(), {.name = "ffn", .activation = kind.activation});
+  const auto linear_step = [&] {
+    linear.forward(step.device.forward(true), on);
+    linear.backward(step.device.backward(true), on);
+  };
+  const auto norm_step = [&] {
+    norm_linear.forward(norm.device.forward(), on);
+    norm_linear.backward(norm.device.backward(), on);
+  };
+  const auto owner_step = [&] {
+    owner.forward(of_mlp.forward(), on);
+    owner.backward(of_mlp.backward(), on);
+  };
+  BOOST_TEST(refused_beside(counting, norm_step, linear_step) == "Float8Linear \"wo\" stream" + std::string(kInUse));
+  BOOST_TEST(refused_beside(counting, owner_step, norm_step) == "NormLinear \"wk\" stream" + std::string(kInUse));
+  BOOST_TEST(refused_beside(counting, linear_step, owner_step) == "Mlp \"ffn\" stream" + std::string(kInUse));
+}
+
+// An observer may run another layer on the stream that it is given: that is the same thread.
+BOOST_AUTO_TEST_CASE(calls_of_one_thread_may_be_nested) {
+  LinearStep step(rowwise(), "", counting, on);
+  LinearStep other(rowwise(), "", counting, on);
+  int nested = 0;
+  counting.after_cast = [&](const CastSpec&, const CastTensors&, Stream&) {
+    if (++nested != 1) return;
+    linear_forward(other.layer.plan, counting, other.forward(kShape.tokens, nullptr), {.stream = on});
+    BOOST_TEST(!StreamUse(on).refused());
+  };
+  linear_forward(step.layer.plan, counting, step.forward(kShape.tokens, nullptr), {.stream = on});
+  BOOST_TEST(nested == 2);
+  bool refused = false;
+  std::thread([&] { refused = StreamUse(on).refused(); }).join();
+  BOOST_TEST(!refused, "the outer call gave the stream up");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
