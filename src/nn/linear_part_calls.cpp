@@ -4,8 +4,9 @@ namespace ingot {
 
 void enqueue_forward_part(const LinearPlan& plan, Backend& backend, LinearForwardTensors& tensors, LinearPass pass,
                           const LinearRun& run, LinearPart* owner) {
-  const bool again = pass == LinearPass::recompute && !plan.recomputes_output();
-  const ObservedRange range(run.observer, plan.name, again ? "recompute" : "forward");
+  // A recompute that multiplies again is a whole forward, with all its scales.
+  if (plan.recomputes_output() && pass == LinearPass::recompute) pass = LinearPass::training;
+  const ObservedRange range(run.observer, plan.name, pass == LinearPass::recompute ? "recompute" : "forward");
   if (owner != nullptr) owner->before_forward(pass, tensors, run.stream);
   if (pass == LinearPass::recompute) {
     enqueue_linear_recompute(plan, backend, tensors, run);

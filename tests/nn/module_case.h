@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ingot/nn/delayed_scaling.h"
+#include "ingot/nn/gated_mlp.h"
 #include "ingot/nn/mlp.h"
 #include "ingot/nn/norm_linear.h"
 #include "nn/function_case.h"
@@ -108,7 +109,8 @@ struct NormFunctions {
             .bias = of.bias,
             .output = of.output,
             .epilogue_inputs = of.epilogue_inputs,
-            .weight_into = plan.linear.weight.any ? std::optional<MemoryRegion>(part.weight) : std::nullopt,
+            .codes = part.codes,
+            .weight_into = casts && plan.linear.weight.any ? std::optional<MemoryRegion>(part.weight) : std::nullopt,
             .scales = part.scales,
             .saved = saved,
             .scratch = scratch};
@@ -151,6 +153,7 @@ struct NormFunctions {
     norm_linear_backward(plan, *backend, tensors(t, of, saved, scratch), {.stream = stream});
   }
 
+  bool casts = true;  // the weight, in every forward
   NormLinearPlan plan;
   int slot = 0;
   Part part;
@@ -248,6 +251,27 @@ struct MlpCase {
   std::vector<DeviceMatrix> inputs, results;
 };
 
+// By a gated MLP's names.
+inline GatedMlpForward gated(const MlpForward& t) {
+  return {.input = t.input,
+          .gamma = t.gamma,
+          .gate_up_weight = t.up_weight,
+          .gate_up_bias = t.up_bias,
+          .down_weight = t.down_weight,
+          .down_bias = t.down_bias,
+          .output = t.output,
+          .keep_for_backward = t.keep_for_backward};
+}
+inline GatedMlpBackward gated(const MlpBackward& t) {
+  return {.grad_output = t.grad_output,
+          .grad_input = t.grad_input,
+          .grad_gamma = t.grad_gamma,
+          .grad_gate_up_weight = t.grad_up_weight,
+          .grad_gate_up_bias = t.grad_up_bias,
+          .grad_down_weight = t.grad_down_weight,
+          .grad_down_bias = t.grad_down_bias};
+}
+
 struct MlpFunctions {
   MlpFunctions(const MlpPlanOptions& options, const DelayedScaling& delayed, Backend& on, Stream& stream)
       : plan(mlp_plan(options)),
@@ -256,10 +280,12 @@ struct MlpFunctions {
         backend(&on) {}
 
   MlpForwardTensors tensors(const MlpForward& of, LinearSaved* saved, const MemoryRegion& scratch) const {
-    const auto layer = [](const LinearPlan& layers, const Part& part, const Tensor& weight, const Tensor& bias) {
+    const auto layer = [&](const LinearPlan& layers, const Part& part, const Tensor& weight, const Tensor& bias) {
+      const bool into = casts && layers.weight.any;
       return MlpLayerForward{.weight = weight,
                              .bias = bias,
-                             .weight_into = layers.weight.any ? std::optional<MemoryRegion>(part.weight) : std::nullopt,
+                             .codes = part.codes,
+                             .weight_into = into ? std::optional<MemoryRegion>(part.weight) : std::nullopt,
                              .scales = part.scales};
     };
     return {.input = of.input,
@@ -309,6 +335,7 @@ struct MlpFunctions {
     mlp_backward(plan, *backend, tensors(t, of, saved, scratch), {.stream = stream});
   }
 
+  bool casts = true;  // the weights, in every forward
   MlpPlan plan;
   int slot = 0;
   Part up, down;

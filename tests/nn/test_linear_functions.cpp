@@ -209,12 +209,17 @@ BOOST_AUTO_TEST_CASE(give_the_layers_bits_by_the_same_calls) {
           LinearCase device(make_inputs(kShape, dtype, bias_dtype_of(config, dtype), 1), dtype,
                             bias_dtype_of(config, dtype), counting, on);
           const FusedCase tensors(device, fusion, dtype, counting, on);
+          LinearForward keeping_nothing = tensors.forward;
+          keeping_nothing.keep_for_backward = false;
           DelayedScaling delayed(counting);
           Float8Linear layer(counting, kLinear, config, {.fusion = fusion, .delayed = &delayed});
           for (int step = 0; step < 2; ++step) {
             counting.calls.clear();
             layer.weight_changed();
             layer.forward(tensors.forward, on);
+            layer.backward(device.backward(true), on);
+            layer.forward(keeping_nothing, on);
+            layer.recompute(keeping_nothing, on);
             layer.backward(device.backward(true), on);
           }
           const std::vector<std::string> calls = counting.calls;
@@ -227,6 +232,9 @@ BOOST_AUTO_TEST_CASE(give_the_layers_bits_by_the_same_calls) {
           device.poison_results(on);
           counting.calls.clear();
           functions.forward(tensors.forward, &kept.saved, on, true);
+          functions.backward(device.backward(true), tensors.forward, kept.saved, on);
+          functions.forward(tensors.forward, nullptr, on);
+          functions.recompute(tensors.forward, kept.saved, on);
           functions.backward(device.backward(true), tensors.forward, kept.saved, on);
           BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
           BOOST_TEST((device.result_bytes(on) == bytes));

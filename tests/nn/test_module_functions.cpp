@@ -24,11 +24,120 @@ using namespace ingot::test;
 
 namespace {
 
+// What owner and functions do, one after the other: a step, and one whose forward keeps nothing. The layer's own weight
+// is cast in the first of them.
+template <class Forward, class Backward, class Recompute, class CastOnce>
+void run_steps(const Forward& forward, const Backward& backward, const Recompute& recompute,
+               const CastOnce& cast_once) {
+  forward(true);
+  backward();
+  cast_once();
+  forward(false);
+  recompute();
+  backward();
+}
+
 struct Fixture {
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
   Stream stream{*backend};
   std::string refusal(const std::function<void()>& act, ErrorCode code = ErrorCode::invalid_argument) {
     return error_of(act, code);
+  }
+
+  void check_norm_owner(const LinearConfig& config, const NormOptions& norm, Dtype dtype, const char* epilogue) {
+    CountingBackend counting(*backend, &stream);
+    Stream on(counting);
+    DelayedScaling delayed(counting);
+    LinearFusion fusion;
+    if (*epilogue != 0) fusion.epilogue = parse_pointwise(epilogue);
+    const DeviceMatrix gate(Random(9).normal(kShape.tokens, kShape.out_features, dtype), dtype, counting, on);
+    const auto forward_of = [&](const NormCase& of, bool keeps) {
+      NormLinearForward made = of.forward();
+      if (!fusion.epilogue.inputs().empty()) made.epilogue_inputs[0] = gate;
+      made.keep_for_backward = keeps;
+      return made;
+    };
+    const NormCase owned(config, norm, dtype, 1, counting, on);
+    NormLinear layer(norm.kind, counting, shape_of(norm), config, {.fusion = fusion, .delayed = &delayed});
+    for (int step = 0; step < 2; ++step) {
+      counting.calls.clear();
+      layer.weight_changed();
+      run_steps([&](bool keeps) { layer.forward(forward_of(owned, keeps), on); },
+                [&] { layer.backward(owned.backward(), on); }, [&] { layer.recompute(forward_of(owned, false), on); },
+                [] {});
+    }
+    const std::vector<std::string> calls = counting.calls;
+
+    const NormCase given(config, norm, dtype, 1, counting, on);
+    NormFunctions functions(
+        {.linear = {.config = config, .shape = kLinear, .dtypes = {dtype}, .fusion = fusion}, .norm = norm}, delayed,
+        counting, on);
+    Saved<NormLinearPlan> kept(functions.plan, kShape.tokens, counting, on);
+    counting.calls.clear();
+    run_steps([&](bool keeps) { functions.forward(forward_of(given, keeps), keeps ? &kept.saved : nullptr, on); },
+              [&] { functions.backward(given.backward(), forward_of(given, true), kept.saved, on); },
+              [&] { functions.recompute(forward_of(given, false), kept.saved, on); }, [&] { functions.casts = false; });
+    BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
+    BOOST_TEST((given.result_bytes(on) == owned.result_bytes(on)));
+    BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == layer.saved_bytes());
+  }
+
+  // The owner that has this activation and norm by its name, and the functions.
+  void check_mlp_owners(const LinearConfig& config, const MlpKind& kind, Dtype dtype) {
+    CountingBackend counting(*backend, &stream);
+    Stream on(counting);
+    DelayedScaling delayed(counting);
+    const MlpOptions options{.activation = kind.activation, .norm = kind.norm, .delayed = &delayed};
+    const bool is_gated = std::string(kind.activation).find("up") != std::string::npos;
+    if (is_gated) {
+      GatedMlp mlp(counting, kMlp, config, {.activation = kind.activation, .norm = kind.norm, .delayed = &delayed});
+      check_mlp_owner(
+          mlp, [](const auto& tensors) { return gated(tensors); }, config, kind, dtype, delayed, counting);
+    } else if (kind.norm && kind.norm->kind == NormKind::layer) {
+      LayerNormMlp mlp(counting, kMlp, config, options);
+      check_mlp_owner(
+          mlp, [](const auto& tensors) { return tensors; }, config, kind, dtype, delayed, counting);
+    } else {
+      Mlp mlp(counting, kMlp, config, options);
+      check_mlp_owner(
+          mlp, [](const auto& tensors) { return tensors; }, config, kind, dtype, delayed, counting);
+    }
+    if (!kind.norm || kind.norm->kind != NormKind::rms) return;
+    DelayedScaling others(counting);
+    RMSNormMlp mlp(counting, kMlp, config, {.activation = kind.activation, .norm = kind.norm, .delayed = &others});
+    check_mlp_owner(
+        mlp, [](const auto& tensors) { return tensors; }, config, kind, dtype, others, counting);
+  }
+
+  template <class Owner, class Rename>
+  void check_mlp_owner(Owner& mlp, const Rename& renamed, const LinearConfig& config, const MlpKind& kind, Dtype dtype,
+                       const DelayedScaling& delayed, CountingBackend& counting) {
+    Stream on(counting);
+    const auto forward_of = [&](const MlpCase& of, bool keeps) {
+      MlpForward made = of.forward();
+      made.keep_for_backward = keeps;
+      return made;
+    };
+    const MlpCase owned(config, kind, dtype, 1, counting, on);
+    for (int step = 0; step < 2; ++step) {
+      counting.calls.clear();
+      mlp.weights_changed();
+      run_steps([&](bool keeps) { mlp.forward(renamed(forward_of(owned, keeps)), on); },
+                [&] { mlp.backward(renamed(owned.backward()), on); },
+                [&] { mlp.recompute(renamed(forward_of(owned, false)), on); }, [] {});
+    }
+    const std::vector<std::string> calls = counting.calls;
+
+    const MlpCase given(config, kind, dtype, 1, counting, on);
+    MlpFunctions functions(plan_options(config, kind, dtype), delayed, counting, on);
+    Saved<MlpPlan> kept(functions.plan, kShape.tokens, counting, on);
+    counting.calls.clear();
+    run_steps([&](bool keeps) { functions.forward(forward_of(given, keeps), keeps ? &kept.saved : nullptr, on); },
+              [&] { functions.backward(given.backward(), given.forward(), kept.saved, on); },
+              [&] { functions.recompute(forward_of(given, false), kept.saved, on); }, [&] { functions.casts = false; });
+    BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
+    BOOST_TEST((given.result_bytes(on) == owned.result_bytes(on)));
+    BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == mlp.saved_bytes());
   }
 };
 
@@ -40,32 +149,12 @@ BOOST_FIXTURE_TEST_SUITE(module_functions, Fixture)
 BOOST_AUTO_TEST_CASE(of_a_norm_and_its_layer_give_the_owners_bits_by_the_same_calls) {
   for (const LinearConfig& config : every_config()) {
     for (const NormOptions& norm : kNorms) {
-      for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
-        BOOST_TEST_CONTEXT(ingot::test::print(kShape)
-                           << " " << ingot::print(config) << ", " << print(norm) << ", " << name(dtype)) {
-          CountingBackend counting(*backend, &stream);
-          Stream on(counting);
-          DelayedScaling delayed(counting);
-          const NormCase owned(config, norm, dtype, 1, counting, on);
-          NormLinear layer(norm.kind, counting, shape_of(norm), config, {.delayed = &delayed});
-          for (int step = 0; step < 2; ++step) {
-            counting.calls.clear();
-            layer.weight_changed();
-            layer.forward(owned.forward(), on);
-            layer.backward(owned.backward(), on);
+      for (const Dtype dtype : kHighPrecisionDtypes) {
+        for (const char* const epilogue : {"", "silu(x)", "sigmoid(x)", "x * gate"}) {
+          BOOST_TEST_CONTEXT(ingot::test::print(kShape) << " " << ingot::print(config) << ", " << print(norm) << ", "
+                                                        << name(dtype) << " [" << epilogue << "]") {
+            check_norm_owner(config, norm, dtype, epilogue);
           }
-          const std::vector<std::string> calls = counting.calls;
-
-          const NormCase given(config, norm, dtype, 1, counting, on);
-          const NormFunctions functions(
-              {.linear = {.config = config, .shape = kLinear, .dtypes = {dtype}}, .norm = norm}, delayed, counting, on);
-          Saved<NormLinearPlan> kept(functions.plan, kShape.tokens, counting, on);
-          counting.calls.clear();
-          functions.forward(given.forward(), &kept.saved, on);
-          functions.backward(given.backward(), given.forward(), kept.saved, on);
-          BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
-          BOOST_TEST((given.result_bytes(on) == owned.result_bytes(on)));
-          BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == layer.saved_bytes());
         }
       }
     }
@@ -75,29 +164,11 @@ BOOST_AUTO_TEST_CASE(of_a_norm_and_its_layer_give_the_owners_bits_by_the_same_ca
 BOOST_AUTO_TEST_CASE(of_an_mlp_give_the_owners_bits_by_the_same_calls) {
   for (const LinearConfig& config : every_config()) {
     for (const MlpKind& kind : kMlps) {
-      BOOST_TEST_CONTEXT(ingot::print(config) << ", " << kind.activation << (kind.norm ? " behind a norm" : "")) {
-        CountingBackend counting(*backend, &stream);
-        Stream on(counting);
-        DelayedScaling delayed(counting);
-        const MlpCase owned(config, kind, Dtype::bf16, 1, counting, on);
-        Mlp mlp(counting, kMlp, config, {.activation = kind.activation, .norm = kind.norm, .delayed = &delayed});
-        for (int step = 0; step < 2; ++step) {
-          counting.calls.clear();
-          mlp.weights_changed();
-          mlp.forward(owned.forward(), on);
-          mlp.backward(owned.backward(), on);
+      for (const Dtype dtype : kHighPrecisionDtypes) {
+        BOOST_TEST_CONTEXT(ingot::print(config)
+                           << ", " << kind.activation << (kind.norm ? " behind a norm, " : ", ") << name(dtype)) {
+          check_mlp_owners(config, kind, dtype);
         }
-        const std::vector<std::string> calls = counting.calls;
-
-        const MlpCase given(config, kind, Dtype::bf16, 1, counting, on);
-        const MlpFunctions functions(plan_options(config, kind), delayed, counting, on);
-        Saved<MlpPlan> kept(functions.plan, kShape.tokens, counting, on);
-        counting.calls.clear();
-        functions.forward(given.forward(), &kept.saved, on);
-        functions.backward(given.backward(), given.forward(), kept.saved, on);
-        BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
-        BOOST_TEST((given.result_bytes(on) == owned.result_bytes(on)));
-        BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == mlp.saved_bytes());
       }
     }
   }
