@@ -83,6 +83,9 @@ struct NormCase {
     if (has_beta) made.grad_beta = grad_beta;
     return made;
   }
+  std::vector<Tensor> result_tensors() const {
+    return {linear.output, linear.grad_input, linear.grad_weight, linear.grad_bias, grad_gamma, grad_beta};
+  }
   Bytes result_bytes(Stream& stream) const {
     Bytes all = linear.result_bytes(stream);
     for (const DeviceMatrix* more : {&grad_gamma, &grad_beta}) {
@@ -238,6 +241,7 @@ struct MlpCase {
     if (norm && norm->kind == NormKind::layer) made.grad_beta = results[7];
     return made;
   }
+  std::vector<Tensor> result_tensors() const { return {results.begin(), results.end()}; }
   Bytes result_bytes(Stream& stream) const {
     Bytes all;
     for (const DeviceMatrix& result : results) {

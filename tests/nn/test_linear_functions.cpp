@@ -357,6 +357,43 @@ BOOST_AUTO_TEST_CASE(a_forward_is_computed_again_between_others) {
   }
 }
 
+// As activation checkpointing does: nothing is kept, and each backward makes what it needs just before, in one memory.
+BOOST_AUTO_TEST_CASE(a_recompute_inside_each_backward) {
+  for (const LinearConfig& config : every_config()) {
+    for (const Fused& fused : {kFused[0], kFused[2], kFused[5]}) {
+      BOOST_TEST_CONTEXT(print(config) << " [" << fused.prologue << "] [" << fused.epilogue << "]") {
+        const LinearFusion fusion = fusion_of(fused);
+        DelayedScaling delayed(*backend);
+        Float8Linear one_by_one(*backend, kLinear, config, {.fusion = fusion, .delayed = &delayed});
+        std::vector<LinearCase> batches;
+        for (unsigned seed = 1; seed <= 3; ++seed) batches.push_back(make(seed, config));
+        const auto forward_of = [&](const LinearCase& batch) {
+          LinearForward tensors = batch.forward(true);
+          tensors.weight = batches[0].weight;
+          return tensors;
+        };
+        std::vector<std::vector<std::uint8_t>> expected;
+        for (LinearCase& batch : batches) {
+          one_by_one.forward(forward_of(batch), stream);
+          one_by_one.backward(batch.backward(true), stream);
+          expected.push_back(batch.result_bytes(stream));
+          batch.poison_results(stream);
+        }
+        FunctionLayer functions({.config = config, .shape = kLinear, .fusion = fusion}, *backend, stream);
+        functions.use(delayed);
+        functions.cast_weight(batches[0].weight, stream);
+        FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
+        for (const LinearCase& batch : batches) functions.forward(forward_of(batch), nullptr, stream);
+        for (std::size_t i = batches.size(); i-- > 0;) {
+          functions.recompute(forward_of(batches[i]), kept.saved, stream);
+          functions.backward(batches[i].backward(true), forward_of(batches[i]), kept.saved, stream);
+          BOOST_TEST((batches[i].result_bytes(stream) == expected[i]));
+        }
+      }
+    }
+  }
+}
+
 // No high-precision weight is there at all: grad_input is that of the layer whose weight gave the codes.
 BOOST_AUTO_TEST_CASE(a_frozen_weight_is_codes_and_factors) {
   for (const LinearConfig& config : {tensorwise(), rowwise(), rowwise_folded(), blockwise()}) {

@@ -3,11 +3,14 @@
 // refusal.
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ingot/nn/delayed_scaling.h"
@@ -80,6 +83,95 @@ struct Fixture {
     BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
     BOOST_TEST((given.result_bytes(on) == owned.result_bytes(on)));
     BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == layer.saved_bytes());
+  }
+
+  // Whatever the order, the thread and the stream, each case has the bits of a step alone.
+  template <class Case, class Layer>
+  void check_many(const std::vector<Case>& cases, const Layer& layer) {
+    const auto forget = [&](const Case& of) {
+      for (const Tensor& result : of.result_tensors()) {
+        backend->fill_zero(result.data, byte_span(result, "result"), stream);
+      }
+    };
+    const auto alone = [&](const Case& of, Stream& on) {
+      auto kept = layer.saved(*backend, on);
+      layer.functions.forward(of.forward(), &kept.saved, on);
+      layer.functions.backward(of.backward(), of.forward(), kept.saved, on);
+    };
+    std::vector<Bytes> expected;
+    for (const Case& each : cases) {
+      forget(each);
+      alone(each, stream);
+      expected.push_back(each.result_bytes(stream));
+    }
+    const auto check = [&](const char* what) {
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        BOOST_TEST((cases[i].result_bytes(stream) == expected[i]), what);
+        forget(cases[i]);
+      }
+    };
+    check("one by one");
+    std::array<std::size_t, 3> order{0, 1, 2};
+    do {
+      std::vector<decltype(layer.saved(*backend, stream))> kept;
+      for (std::size_t i = 0; i < cases.size(); ++i) kept.push_back(layer.saved(*backend, stream));
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        layer.functions.forward(cases[i].forward(), &kept[i].saved, stream);
+      }
+      for (std::size_t i = order.size(); i < cases.size(); ++i) {
+        layer.functions.backward(cases[i].backward(), cases[i].forward(), kept[i].saved, stream);
+      }
+      for (const std::size_t i : order) {
+        layer.functions.backward(cases[i].backward(), cases[i].forward(), kept[i].saved, stream);
+      }
+      check("all forwards before three backwards in any order");
+    } while (std::ranges::next_permutation(order).found);
+    std::vector<std::thread> threads;
+    for (const Case& each : cases) {
+      threads.emplace_back([&] {
+        Stream own(*backend);
+        alone(each, own);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    check("each on a thread and a stream of its own");
+    for (const Case& each : cases) layer.functions.forward(each.forward(), nullptr, stream);
+    auto kept = layer.saved(*backend, stream);
+    for (const Case& each : cases) {
+      layer.functions.recompute(each.forward(), kept.saved, stream);
+      layer.functions.backward(each.backward(), each.forward(), kept.saved, stream);
+    }
+    check("computed again inside each backward");
+  }
+
+  void check_many_norms(const LinearConfig& config) {
+    const DelayedScaling none(*backend);
+    struct Layer {
+      NormFunctions functions;
+      auto saved(Backend& on, Stream& stream) const {
+        return Saved<NormLinearPlan>(functions.plan, kShape.tokens, on, stream);
+      }
+    } layer{NormFunctions({.linear = {.config = config, .shape = kLinear}}, none, *backend, stream)};
+    std::vector<NormCase> cases;
+    for (unsigned i = 0; i < 8; ++i) cases.emplace_back(config, kNorms[0], Dtype::bf16, i + 1, *backend, stream);
+    layer.functions.forward(cases[0].forward(), nullptr, stream);  // casts the weight, which all use
+    layer.functions.casts = false;
+    check_many(cases, layer);
+  }
+
+  void check_many_mlps(const LinearConfig& config, const MlpKind& kind) {
+    const DelayedScaling none(*backend);
+    struct Layer {
+      MlpFunctions functions;
+      auto saved(Backend& on, Stream& stream) const {
+        return Saved<MlpPlan>(functions.plan, kShape.tokens, on, stream);
+      }
+    } layer{MlpFunctions(plan_options(config, kind), none, *backend, stream)};
+    std::vector<MlpCase> cases;
+    for (unsigned i = 0; i < 8; ++i) cases.emplace_back(config, kind, Dtype::bf16, i + 1, *backend, stream);
+    layer.functions.forward(cases[0].forward(), nullptr, stream);
+    layer.functions.casts = false;
+    check_many(cases, layer);
   }
 
   // The owner that has this activation and norm by its name, and the functions.
@@ -204,6 +296,18 @@ BOOST_AUTO_TEST_CASE(forwards_may_keep_nothing_and_come_before_other_backwards) 
       at_two.backward(two.backward(), two.forward(), kept_two.saved, stream);
       BOOST_TEST((one.result_bytes(stream) == of_first));
       BOOST_TEST((two.result_bytes(stream) == of_second));
+    }
+  }
+}
+
+// Plans and weights' codes of many forwards at once: on one stream in any order, on eight streams of eight threads, and
+// computed again inside each backward.
+BOOST_AUTO_TEST_CASE(many_forwards_share_plans_and_codes) {
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == "delayed") continue;  // its maxima are one tensor, which its callers order
+    BOOST_TEST_CONTEXT(recipe.name) {
+      check_many_norms(recipe.config);
+      for (const MlpKind& kind : kMlps) check_many_mlps(recipe.config, kind);
     }
   }
 }
