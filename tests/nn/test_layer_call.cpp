@@ -1,5 +1,5 @@
 // What a call of a layer takes for its time: the stream, which is one thread's, and memory of the stream's allocator
-// where the caller gives none. On the CPU reference.
+// where the caller gives none. On the CPU reference, and by the calls that a GPU's driver is asked for.
 #include <boost/test/unit_test.hpp>
 
 #include <malloc.h>
@@ -16,12 +16,18 @@
 #include "ingot/nn/gated_mlp.h"
 #include "ingot/nn/owned_saved.h"
 #include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/cuda/dry_driver.h"
+#include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/graph.h"
+#include "ingot/runtime/jit/kernel_cache.h"
 #include "nn/counting_backend.h"
 #include "nn/module_case.h"
 #include "support/counting_allocator.h"
 #include "support/expect_error.h"
+#include "support/fake_compiler.h"
 
 using namespace ingot;
 using namespace ingot::test;
@@ -425,6 +431,163 @@ BOOST_AUTO_TEST_CASE(calls_of_one_thread_may_be_nested) {
   bool refused = false;
   std::thread([&] { refused = StreamUse(on).refused(); }).join();
   BOOST_TEST(!refused, "the outer call gave the stream up");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// ---- on a GPU, by the driver's calls -------------------------------------------------------------------------------
+
+namespace {
+
+// What the driver was asked for. libcuda's functions take no state.
+struct DriverCalls {
+  int allocations = 0;
+  int copies = 0;
+  int fills = 0;
+  decltype(Driver::Api::cuMemAlloc) allocate = nullptr;
+};
+DriverCalls driver_calls;
+
+// The CUDA backend on a driver that does nothing, with kernels of a compiler that compiles nothing.
+struct DryGpu {
+  static std::unique_ptr<Driver> counted(const Driver& dry) {
+    Driver::Api api = dry.api();
+    driver_calls = {.allocate = api.cuMemAlloc};
+    api.cuMemAlloc = [](CUdeviceptr* data, std::size_t bytes) {
+      ++driver_calls.allocations;
+      return driver_calls.allocate(data, bytes);
+    };
+    api.cuMemcpyHtoDAsync = [](CUdeviceptr, const void*, std::size_t, CUstream) {
+      ++driver_calls.copies;
+      return CUDA_SUCCESS;
+    };
+    api.cuMemsetD32Async = [](CUdeviceptr, unsigned, std::size_t, CUstream) {
+      ++driver_calls.fills;
+      return CUDA_SUCCESS;
+    };
+    CUdevice device = 0;
+    BOOST_REQUIRE(dry.api().cuCtxGetDevice(&device) == CUDA_SUCCESS);
+    return Driver::over(api, device, {dry.context(0), [](CUctx_st*) {}});
+  }
+
+  std::unique_ptr<Driver> dry = make_dry_driver(gpu_named("h200"));
+  CurrentContext current{*dry, 0};
+  std::unique_ptr<Driver> driver = counted(*dry);
+  KernelStore store{std::filesystem::path()};
+  FakeCompiler compiler;
+  KernelCache cache{&compiler, store, gpu_named("h200").target, driver.get()};
+  std::unique_ptr<Backend> backend = make_cuda_backend(*driver, 0, cache, {});
+  Stream own{*backend};
+};
+
+// A layer without delayed scales whose tensors are long enough for every step.
+struct GpuStep {
+  static constexpr std::int64_t kLongest = 500;
+  static constexpr std::int64_t kIn = 256;
+  static constexpr std::int64_t kOut = 384;
+
+  GpuStep(const LinearConfig& config, Backend& on, Stream& stream)
+      : plan(linear_plan({.name = "wq", .config = config, .shape = {kIn, kOut, true}})),
+        backend(&on),
+        input(on, Dtype::bf16, kLongest, kIn),
+        output(on, Dtype::bf16, kLongest, kOut),
+        weight(on, Dtype::bf16, kOut, kIn),
+        bias(on, Dtype::bf16, 1, kOut),
+        grad_output(on, Dtype::bf16, kLongest, kOut),
+        grad_input(on, Dtype::bf16, kLongest, kIn),
+        grad_weight(on, Dtype::f32, kOut, kIn),
+        grad_bias(on, Dtype::bf16, 1, kOut),
+        weight_memory(on, plan.weight_memory().bytes),
+        constant_memory(on, kLinearConstantBytes) {
+    cast_weight(plan, on, {.weight = weight, .into = region_of(weight_memory)}, {stream});
+  }
+
+  void operator()(std::int64_t tokens, Stream& on) const {
+    const Float8View codes = weight_codes(plan, region_of(weight_memory), backend->device());
+    const LinearScales scales = linear_constants(plan, *backend, region_of(constant_memory), on);
+    OwnedSaved saved(plan, tokens, on);
+    linear_forward(plan, *backend,
+                   {.input = first(input, tokens),
+                    .weight = weight,
+                    .bias = bias,
+                    .output = first(output, tokens),
+                    .codes = codes,
+                    .scales = scales,
+                    .saved = saved.get()},
+                   {on});
+    linear_backward(plan, *backend,
+                    {.saved = saved.get(),
+                     .grad_output = first(grad_output, tokens),
+                     .grad_input = first(grad_input, tokens),
+                     .grad_weight = grad_weight,
+                     .grad_bias = grad_bias,
+                     .input = first(input, tokens),
+                     .weight = weight,
+                     .codes = codes,
+                     .scales = scales},
+                    {on});
+  }
+
+  LinearPlan plan;
+  Backend* backend;
+  OwnedTensor input, output, weight, bias, grad_output, grad_input, grad_weight, grad_bias;
+  Buffer weight_memory, constant_memory;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(layer_calls_on_a_gpu)
+
+// Once each length has been seen, steps take nothing from the driver or the heap, and the scratch of operations, which
+// a stream keeps, is what the longest step needs.
+BOOST_AUTO_TEST_CASE(steps_of_varying_length_take_nothing_from_the_driver) {
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == "delayed") continue;
+    BOOST_TEST_CONTEXT(recipe.name) {
+      DryGpu gpu;
+      CountingAllocator memory;
+      memory.expected = gpu.own.handle();
+      {
+        Stream on(*gpu.backend, gpu.own.handle(), memory);
+        const GpuStep step(recipe.config, *gpu.backend, on);
+        for (std::int64_t tokens = GpuStep::kLongest; tokens > 0; --tokens) step(tokens, on);
+        const DriverCalls before = driver_calls;
+        const std::size_t held = memory.live_bytes;
+        const std::size_t heap = mallinfo2().uordblks;
+        for (std::int64_t i = 0; i < 1000; ++i) step(1 + i * 7 % GpuStep::kLongest, on);
+        BOOST_TEST(driver_calls.allocations == before.allocations);
+        BOOST_TEST(driver_calls.copies == before.copies);
+        BOOST_TEST(memory.live_bytes == held);
+        BOOST_TEST(mallinfo2().uordblks <= heap + 4096);
+      }
+      BOOST_TEST(memory.live.empty());
+    }
+  }
+}
+
+// All of a step is captured, its constants too: nothing is copied, and the graph has the memory that the allocator
+// gives otherwise.
+BOOST_AUTO_TEST_CASE(a_whole_step_is_captured) {
+  LinearConfig fixed = tensorwise();
+  for (std::optional<Cast>* cast : {&fixed.output.a, &fixed.grad_weight.b}) {
+    (*cast)->scaling = Scaling::fixed;
+    (*cast)->scale = 8;
+  }
+  for (const LinearConfig& config : {fixed, rowwise_folded()}) {
+    DryGpu gpu;
+    CountingAllocator memory;
+    memory.expected = gpu.own.handle();
+    Stream on(*gpu.backend, gpu.own.handle(), memory);
+    const GpuStep step(config, *gpu.backend, on);
+    step(64, on);
+    const DriverCalls before = driver_calls;
+    const int given = memory.given;
+    Graph graph(on, [&] { step(64, on); });
+    BOOST_TEST(driver_calls.copies == before.copies);
+    BOOST_TEST(driver_calls.fills > before.fills);
+    BOOST_TEST(memory.given == given);
+    graph.replay(on);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -702,24 +702,28 @@ BOOST_AUTO_TEST_CASE(memory_must_be_apart) {
   const LinearCase device = make(1, tensorwise());
   FunctionLayer functions({.name = "wq", .config = tensorwise(), .shape = kLinear}, *backend, stream);
   functions.cast_weight(device.weight, stream);
-  FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
   const LinearMemory memory = functions.plan.memory(kShape.tokens);
-  const PoisonedRegion scratch(memory.forward.bytes + memory.backward.bytes + memory.saved.bytes, *backend, stream);
+  // Large enough to hold any of the tensors, so that one of them within it overlaps nothing else.
+  constexpr std::size_t kTensor = sizeof(float) * 64 * 64;
+  const PoisonedRegion room(std::max(memory.saved.bytes, kTensor), *backend, stream);
+  LinearSaved kept{.memory = room};
+  const PoisonedRegion scratch(kTensor + memory.forward.bytes + memory.backward.bytes + memory.saved.bytes, *backend,
+                               stream);
   const LinearPlan& plan = functions.plan;
-  LinearForwardTensors forward = functions.forward_tensors(device.forward(true), &kept.saved, scratch);
+  LinearForwardTensors forward = functions.forward_tensors(device.forward(true), &kept, scratch);
   LinearSaved within{.memory = scratch};
   forward.saved = &within;
   BOOST_TEST(refusal([&] { linear_forward(plan, *backend, forward, {.stream = stream}); }) ==
              "linear \"wq\" saved: overlaps the scratch: give it memory of its own");
-  forward.saved = &kept.saved;
+  forward.saved = &kept;
   forward.input.data = MemoryRegion(scratch).data;
   BOOST_TEST(refusal([&] { linear_forward(plan, *backend, forward, {.stream = stream}); }) ==
              "linear \"wq\" scratch: overlaps input: give it memory of its own");
   forward.input = device.input;
   linear_forward(plan, *backend, forward, {.stream = stream});
   LinearBackwardTensors backward =
-      functions.backward_tensors(device.backward(true), device.forward(true), kept.saved, scratch);
-  backward.grad_weight.data = kept.saved.memory.data;
+      functions.backward_tensors(device.backward(true), device.forward(true), kept, scratch);
+  backward.grad_weight.data = kept.memory.data;
   BOOST_TEST(refusal([&] { linear_backward(plan, *backend, backward, {.stream = stream}); }) ==
              "linear \"wq\" saved: overlaps grad_weight: give it memory of its own");
   backward.grad_weight = device.grad_weight;
