@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "ingot/nn/layer_call.h"
 #include "ingot/nn/linear_weight.h"
 #include "ingot/nn/tensor_checks.h"
 
@@ -62,6 +63,7 @@ InferenceLinear::InferenceLinear(Backend& backend, const Float8WeightState& weig
 }
 
 void InferenceLinear::forward(const InferenceForward& tensors, Stream& stream) {
+  const LayerCall use(plan_.subject, stream);
   Buffer& scratch = (workspace_ != nullptr ? *workspace_ : own_workspace_).memory;
   scratch.reserve(*backend_, plan_.forward_scratch(tensors.input.rows, LinearPass::inference).bytes, stream);
   linear_forward(plan_, *backend_,

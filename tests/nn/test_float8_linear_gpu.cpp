@@ -4,13 +4,17 @@
 #include <cstddef>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
 #include "ingot/nn/inference_linear.h"
 #include "ingot/nn/linear_weight.h"
+#include "ingot/nn/owned_saved.h"
 #include "ingot/nn/prepare.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/driver.h"
@@ -254,6 +258,112 @@ BOOST_AUTO_TEST_CASE(a_captured_step_replays_to_the_same_bits) {
       step();
       BOOST_TEST((replayed == device.result_bytes(stream)), "a replay on new values differs from the step itself");
       BOOST_TEST((replayed != eager));
+    }
+  }
+}
+
+namespace {
+
+// Gives memory that went back to the stream's later work, as an allocator of a framework does.
+class ReusingAllocator final : public StreamAllocator {
+ public:
+  explicit ReusingAllocator(Backend& backend) : backend_(&backend) {}
+
+  void* allocate(std::size_t bytes, CUstream_st* /*stream*/) override {
+    ++given;
+    if (auto found = free_.find(bytes); found != free_.end()) {
+      void* const data = found->second;
+      free_.erase(found);
+      return data;
+    }
+    return all_.emplace_back(*backend_, bytes).data();
+  }
+  void release(void* data, std::size_t bytes, CUstream_st* /*stream*/) noexcept override {
+    ++returned;
+    free_.emplace(bytes, data);
+  }
+
+  int given = 0, returned = 0;
+
+ private:
+  Backend* backend_;
+  std::vector<Buffer> all_;
+  std::multimap<std::size_t, void*> free_;
+};
+
+LinearConfig with_fixed_scales() {
+  LinearConfig config = tensorwise();
+  for (std::optional<Cast>* cast : {&config.output.a, &config.grad_weight.b}) {
+    (*cast)->scaling = Scaling::fixed;
+    (*cast)->scale = 96;
+  }
+  return config;
+}
+
+}  // namespace
+
+// The functions with all memory from an allocator: the layer's bits, beside a side stream too, and captured whole with
+// the constants.
+BOOST_AUTO_TEST_CASE(functions_in_an_allocators_memory_give_the_layers_bits) {
+  const CaseShape shape{512, 256, 384};
+  const LinearShape linear_shape{shape.in_features, shape.out_features, true};
+  for (const LinearConfig& config : {with_fixed_scales(), rowwise(), rowwise_folded(), blockwise()}) {
+    BOOST_TEST_CONTEXT(ingot::print(config)) {
+      LinearCase device(make_inputs(shape, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, backend, stream);
+      Float8Linear owner(backend, linear_shape, config);
+      owner.forward(device.forward(true), stream);
+      owner.backward(device.backward(true), stream);
+      const std::vector<std::uint8_t> expected = device.result_bytes(stream);
+
+      ReusingAllocator memory(backend);
+      {
+        Stream side(backend);
+        Stream on(backend, stream.handle(), memory);
+        const LinearPlan plan = linear_plan({.config = config, .shape = linear_shape});
+        const Buffer weight(backend, plan.weight_memory().bytes);
+        const Buffer constants(backend, kLinearConstantBytes);
+        const auto step = [&](Stream* beside) {
+          const LinearScales scales = linear_constants(plan, backend, region_of(constants), on);
+          const Float8View codes =
+              cast_weight(plan, backend, {.weight = device.weight, .into = region_of(weight)}, {.stream = on});
+          OwnedSaved saved(plan, shape.tokens, on);
+          linear_forward(plan, backend,
+                         {.input = device.input,
+                          .bias = device.bias,
+                          .output = device.output,
+                          .codes = codes,
+                          .scales = scales,
+                          .saved = saved.get()},
+                         {.stream = on});
+          linear_backward(plan, backend,
+                          {.saved = saved.get(),
+                           .grad_output = device.grad_output,
+                           .grad_input = device.grad_input,
+                           .grad_weight = device.grad_weight,
+                           .grad_bias = device.grad_bias,
+                           .codes = codes,
+                           .scales = scales},
+                          {.stream = on, .side = beside});
+        };
+        for (Stream* const beside : {static_cast<Stream*>(nullptr), &side}) {
+          for (int i = 0; i < 3; ++i) {
+            device.poison_results(on);
+            step(beside);
+            BOOST_TEST((device.result_bytes(on) == expected));
+          }
+          const int given = memory.given;
+          Graph graph(on, [&] { step(beside); });
+          BOOST_TEST(memory.given == given);
+          for (int i = 0; i < 3; ++i) {
+            device.poison_results(on);
+            backend.fill_zero(constants.data(), constants.bytes(), on);
+            graph.replay(on);
+            BOOST_TEST((device.result_bytes(on) == expected));
+          }
+        }
+      }
+      BOOST_TEST(memory.given > 0);
+      BOOST_TEST(memory.returned == memory.given);
     }
   }
 }

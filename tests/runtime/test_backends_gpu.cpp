@@ -200,6 +200,14 @@ BOOST_AUTO_TEST_CASE(memory_goes_there_and_back, *once()) {
   std::fill(sent.begin() + 100, sent.begin() + 150, static_cast<unsigned char>(0));
   BOOST_TEST(back == sent, boost::test_tools::per_element());
   BOOST_TEST(cuda.allocate(0) == nullptr);
+  BOOST_TEST(cuda.is_allocated(buffer.data(), buffer.bytes()));
+  BOOST_TEST(cuda.is_allocated(nullptr, 0));
+
+  const std::vector<float> expected{0x1.8p-3F, 0x1.8p-3F, 0x1.8p-3F};
+  std::vector<float> filled(expected.size());
+  cuda.fill(static_cast<float*>(buffer.data()), expected[0], expected.size(), stream);
+  cuda.copy_to_host(filled.data(), buffer.data(), expected.size() * sizeof(float), stream);
+  BOOST_TEST(filled == expected, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_launched, *once()) {
@@ -215,7 +223,17 @@ BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_launched, *once())
 
 BOOST_AUTO_TEST_SUITE_END()
 
-// Not in suite `small`: memcheck reports the driver's refusal as an error.
+// Not in suite `small`: memcheck reports the driver's refusals as errors.
+BOOST_FIXTURE_TEST_CASE(freed_memory_is_not_allocated, Fixture, *once()) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20U;
+  auto* const data = static_cast<std::byte*>(cuda.allocate(kBytes));
+  BOOST_TEST(cuda.is_allocated(data, kBytes));
+  BOOST_TEST(!cuda.is_allocated(data, std::size_t{1} << 48U));
+  cuda.release(data);
+  BOOST_TEST(!cuda.is_allocated(data, kBytes));
+  cuda.synchronize(stream);  // asking has broken nothing
+}
+
 BOOST_FIXTURE_TEST_CASE(memory_that_is_not_there_is_an_error, Fixture, *once()) {
   check_contains(error_of([&] { cuda.allocate(std::size_t{1} << 50U); }, ErrorCode::out_of_memory), {"bytes"});
 }
