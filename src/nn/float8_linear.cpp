@@ -283,7 +283,7 @@ void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
                         stream);
   if (expands) all.grad_output = expanded_grad_output(plan_, *backend_, all, run);
   enqueue_backward_part(plan_, *backend_, all, run, this);
-  finish_backward_part(run, this);
+  finish_backward_part(run, wants, this);
 }
 
 void Float8Linear::start_scales_of_backward(const LinearBackwardTensors& tensors, Stream& stream) {

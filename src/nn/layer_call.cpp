@@ -32,9 +32,9 @@ std::string missing_scratch(std::size_t bytes) {
 }
 
 AllocatedScratch::~AllocatedScratch() {
-  if (bytes_ == 0 || run_->side == nullptr) return;
+  if (bytes_ == 0 || side_ == nullptr) return;
   try {
-    run_->stream.wait_for(*run_->side);
+    stream_->wait_for(*side_);
   } catch (const Error&) {
     return;  // the context is broken; the next call reports it
   }

@@ -25,9 +25,10 @@ class LayerCall {
 // Memory of the stream's allocator for the scratch of one call.
 class AllocatedScratch {
  public:
-  AllocatedScratch(std::size_t bytes, const LinearRun& run)
-      : run_(&run), bytes_(bytes), block_(run.stream.call_scratch(bytes)) {}
-  // Work of the side stream may use the memory still.
+  // `side`: the stream beside, if this call enqueues work there; null otherwise.
+  AllocatedScratch(std::size_t bytes, Stream& stream, Stream* side)
+      : stream_(&stream), side_(side), bytes_(bytes), block_(stream.call_scratch(bytes)) {}
+  // Behind the work of the side stream, which may use the memory still.
   ~AllocatedScratch();
   AllocatedScratch(const AllocatedScratch&) = delete;
   AllocatedScratch& operator=(const AllocatedScratch&) = delete;
@@ -35,7 +36,8 @@ class AllocatedScratch {
   MemoryRegion region() const { return {block_.data(), bytes_}; }
 
  private:
-  const LinearRun* run_;
+  Stream* stream_;
+  Stream* side_;
   std::size_t bytes_;
   StreamBlock block_;
 };
@@ -45,11 +47,12 @@ inline bool gives_scratch(const Stream& stream) { return stream.allocator() != n
 // Why it may not.
 std::string missing_scratch(std::size_t bytes);
 
-// enqueue(tensors) with scratch: the caller's, or bytes() of the allocator's for the time of this call.
+// enqueue(tensors) with scratch: the caller's, or bytes() of the allocator's for the time of this call. `side` as in
+// AllocatedScratch.
 template <class Tensors, class Bytes, class Enqueue>
-void with_scratch(const Tensors& tensors, const LinearRun& run, const Bytes& bytes, const Enqueue& enqueue) {
-  if (tensors.scratch.data != nullptr || !gives_scratch(run.stream)) return enqueue(tensors);
-  const AllocatedScratch scratch(bytes(), run);
+void with_scratch(const Tensors& tensors, Stream& stream, Stream* side, const Bytes& bytes, const Enqueue& enqueue) {
+  if (tensors.scratch.data != nullptr || !gives_scratch(stream)) return enqueue(tensors);
+  const AllocatedScratch scratch(bytes(), stream, side);
   Tensors all = tensors;
   all.scratch = scratch.region();
   enqueue(all);

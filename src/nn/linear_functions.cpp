@@ -536,11 +536,11 @@ void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const Lin
   const Call call(plan, backend, run);
   const BackwardMemory memory(call, tensors);
   const GradOutput grad_output = cast_grad_output(call, tensors, memory);
-  const bool beside = run.side != nullptr && memory.wants.input && memory.wants.weight;
-  if (beside) run.side->wait_for(run.stream);
+  Stream* const beside = run.side_for(memory.wants);
+  if (beside != nullptr) beside->wait_for(run.stream);
   if (memory.wants.input) multiply_grad_input(call, tensors, memory, grad_output);
   if (memory.wants.weight) {
-    multiply_grad_weight(call, tensors, memory, grad_output, beside ? *run.side : run.stream);
+    multiply_grad_weight(call, tensors, memory, grad_output, beside != nullptr ? *beside : run.stream);
   }
   // grad_bias[N] = the sum over grad_output's rows
   if (!memory.wants.bias || grad_output.is_summed) return;
@@ -557,7 +557,7 @@ void run_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTe
     return plan.forward_scratch(tensors.input.rows, pass, Call(plan, backend, run).observes_values).bytes;
   };
   watched_forward(plan.subject, plan, backend, tensors, run.stream, [&] {
-    with_scratch(tensors, run, bytes, [&](const LinearForwardTensors& all) {
+    with_scratch(tensors, run.stream, nullptr, bytes, [&](const LinearForwardTensors& all) {
       if (pass == LinearPass::recompute) return enqueue_linear_recompute(plan, backend, all, run);
       enqueue_linear_forward(plan, backend, all, run);
     });
@@ -589,13 +589,12 @@ void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackw
   check_linear_backward(plan, backend, tensors, run);
   if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, tensors, run.stream);
   const ObservedRange range(run.observer, plan.name, "backward");
+  const LinearGradients wants = wanted_gradients(tensors);
   const auto bytes = [&] {
-    return plan
-        .backward_scratch(tensors.saved->tokens, wanted_gradients(tensors), Call(plan, backend, run).observes_values,
-                          expands_grad_output(plan, tensors))
-        .bytes;
+    const bool observed = Call(plan, backend, run).observes_values;
+    return plan.backward_scratch(tensors.saved->tokens, wants, observed, expands_grad_output(plan, tensors)).bytes;
   };
-  with_scratch(tensors, run, bytes,
+  with_scratch(tensors, run.stream, run.side_for(wants), bytes,
                [&](const LinearBackwardTensors& all) { enqueue_linear_backward(plan, backend, all, run); });
 }
 

@@ -39,6 +39,9 @@ struct LinearRun {
   // read for it is used again, also after an error. Not for runs with an observer.
   Stream* side = nullptr;
   LayerObserver* observer = nullptr;
+
+  // `side`, if a backward for these gradients uses it; else null.
+  Stream* side_for(const LinearGradients& wants) const { return wants.input && wants.weight ? side : nullptr; }
 };
 
 // The scale of a cast whose Scaling is delayed or fixed.

@@ -23,9 +23,10 @@ void enqueue_backward_part(const LinearPlan& plan, Backend& backend, LinearBackw
   enqueue_linear_backward(plan, backend, tensors, {.stream = run.stream, .side = side, .observer = run.observer});
 }
 
-void finish_backward_part(const LinearRun& run, LinearPart* owner) {
+void finish_backward_part(const LinearRun& run, const LinearGradients& wants, LinearPart* owner) {
   if (owner != nullptr) return owner->after_backward(run.stream);
-  if (run.side != nullptr) run.stream.wait_for(*run.side);
+  // One that it has not used may be outside of a capture.
+  if (Stream* const side = run.side_for(wants)) run.stream.wait_for(*side);
 }
 
 }  // namespace ingot

@@ -11,6 +11,6 @@ void enqueue_forward_part(const LinearPlan& plan, Backend& backend, LinearForwar
 void enqueue_backward_part(const LinearPlan& plan, Backend& backend, LinearBackwardTensors& tensors,
                            const LinearRun& run, LinearPart* owner);
 // Before memory is used again that such a backward has used, perhaps on the side stream.
-void finish_backward_part(const LinearRun& run, LinearPart* owner);
+void finish_backward_part(const LinearRun& run, const LinearGradients& wants, LinearPart* owner);
 
 }  // namespace ingot

@@ -157,7 +157,7 @@ void enqueue_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwa
   if (!wanted_gradients(tensors).reaches_up()) return;
   flow_back(plan, backend, parts, plan.by_x, parts.grad_first, run.stream);
   if (plan.gated) flow_back(plan, backend, parts, plan.by_up, parts.grad_second, run.stream);
-  finish_backward_part(run, owners.down);
+  finish_backward_part(run, wanted_gradients(tensors).of_down(), owners.down);
   enqueue_norm_linear_backward(plan.up, backend, parts.up, run, owners.up);
 }
 
@@ -168,7 +168,7 @@ void run_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& te
               const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
-  with_scratch(tensors, run, bytes, [&](const MlpForwardTensors& all) {
+  with_scratch(tensors, run.stream, nullptr, bytes, [&](const MlpForwardTensors& all) {
     check_mlp_pass(plan, backend, all, pass, run, false);
     watched_forward(plan.subject, plan, backend, all, run.stream,
                     [&] { enqueue_mlp_pass(plan, backend, all, pass, run); });
@@ -187,11 +187,14 @@ void mlp_recompute(const MlpPlan& plan, Backend& backend, const MlpForwardTensor
 
 void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& run) {
   const LayerCall call(plan.subject, run);
+  const MlpGradients wants = wanted_gradients(tensors);
+  Stream* const of_down = run.side_for(wants.of_down());
+  Stream* const side = of_down != nullptr ? of_down : run.side_for(wants.of_up());
   const auto bytes = [&]() -> std::size_t {
     if (tensors.saved == nullptr) return 0;  // which is then refused
-    return plan.backward_scratch(tensors.saved->tokens, wanted_gradients(tensors), observes_values(run)).bytes;
+    return plan.backward_scratch(tensors.saved->tokens, wants, observes_values(run)).bytes;
   };
-  with_scratch(tensors, run, bytes, [&](const MlpBackwardTensors& all) {
+  with_scratch(tensors, run.stream, side, bytes, [&](const MlpBackwardTensors& all) {
     check_mlp_backward(plan, backend, all, run, false);
     if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, all, run.stream);
     enqueue_mlp_backward(plan, backend, all, run);
