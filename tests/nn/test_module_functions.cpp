@@ -148,9 +148,7 @@ struct Fixture {
     const DelayedScaling none(*backend);
     struct Layer {
       NormFunctions functions;
-      auto saved(Backend& on, Stream& stream) const {
-        return Saved<NormLinearPlan>(functions.plan, kShape.tokens, on, stream);
-      }
+      auto saved(Backend& on, Stream& of) const { return Saved<NormLinearPlan>(functions.plan, kShape.tokens, on, of); }
     } layer{NormFunctions({.linear = {.config = config, .shape = kLinear}}, none, *backend, stream)};
     std::vector<NormCase> cases;
     for (unsigned i = 0; i < 8; ++i) cases.emplace_back(config, kNorms[0], Dtype::bf16, i + 1, *backend, stream);
@@ -163,9 +161,7 @@ struct Fixture {
     const DelayedScaling none(*backend);
     struct Layer {
       MlpFunctions functions;
-      auto saved(Backend& on, Stream& stream) const {
-        return Saved<MlpPlan>(functions.plan, kShape.tokens, on, stream);
-      }
+      auto saved(Backend& on, Stream& of) const { return Saved<MlpPlan>(functions.plan, kShape.tokens, on, of); }
     } layer{MlpFunctions(plan_options(config, kind), none, *backend, stream)};
     std::vector<MlpCase> cases;
     for (unsigned i = 0; i < 8; ++i) cases.emplace_back(config, kind, Dtype::bf16, i + 1, *backend, stream);

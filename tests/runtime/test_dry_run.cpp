@@ -581,7 +581,7 @@ BOOST_FIXTURE_TEST_CASE(memory_of_calls_belongs_to_the_graph, GraphFixture) {
   StreamBlock outlives;
   const auto step = [&] {
     work();
-    for (const std::size_t bytes : {1000, 100, 8000}) {
+    for (const std::size_t bytes : {1000U, 100U, 8000U}) {
       const StreamBlock call = on.call_scratch(bytes);
       StreamBlock kept = on.kept(bytes);
       calls_at.push_back(call.data());
