@@ -208,6 +208,7 @@ void stamp(const LinearPlan& plan, const LinearForwardTensors& tensors) {
   tensors.saved->plan = plan.identity;
   tensors.saved->tokens = tensors.input.rows;
   tensors.saved->kept = true;
+  tensors.saved->sums = {};  // of another forward
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------

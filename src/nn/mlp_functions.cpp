@@ -26,6 +26,7 @@ void stamp(const MlpPlan& plan, const MlpForwardTensors& tensors) {
   tensors.saved->plan = plan.identity;
   tensors.saved->tokens = tensors.input.rows;
   tensors.saved->kept = true;
+  tensors.saved->sums = {};  // of another forward
 }
 
 LinearSaved kept_by(std::uint64_t plan, std::int64_t tokens, const MemoryRegion& memory) {

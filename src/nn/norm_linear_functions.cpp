@@ -37,6 +37,7 @@ void stamp(const NormLinearPlan& plan, const NormLinearForwardTensors& tensors) 
   tensors.saved->plan = plan.identity;
   tensors.saved->tokens = tensors.input.rows;
   tensors.saved->kept = true;
+  tensors.saved->sums = {};  // of another forward
 }
 
 }  // namespace

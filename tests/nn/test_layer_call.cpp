@@ -511,7 +511,7 @@ struct GpuStep {
   static constexpr std::int64_t kIn = 256;
   static constexpr std::int64_t kOut = 384;
 
-  GpuStep(const LinearConfig& config, Backend& on, Stream& stream)
+  GpuStep(const LinearConfig& config, Backend& on)
       : plan(linear_plan({.name = "wq", .config = config, .shape = {kIn, kOut, true}})),
         backend(&on),
         input(on, Dtype::bf16, kLongest, kIn),
@@ -522,13 +522,12 @@ struct GpuStep {
         grad_input(on, Dtype::bf16, kLongest, kIn),
         grad_weight(on, Dtype::f32, kOut, kIn),
         grad_bias(on, Dtype::bf16, 1, kOut),
-        weight_memory(on, plan.weight_memory().bytes),
-        constant_memory(on, kLinearConstantBytes) {
-    cast_weight(plan, on, {.weight = weight, .into = region_of(weight_memory)}, {stream});
-  }
+        constant_memory(on, kLinearConstantBytes) {}
 
   void operator()(std::int64_t tokens, Stream& on) const {
-    const Float8View codes = weight_codes(plan, region_of(weight_memory), backend->device());
+    const StreamBlock of_weight = on.kept(plan.weight_memory().bytes);
+    const Float8View codes =
+        cast_weight(plan, *backend, {.weight = weight, .into = {of_weight.data(), of_weight.bytes()}}, {on});
     const LinearScales scales = linear_constants(plan, *backend, region_of(constant_memory), on);
     OwnedSaved saved(plan, tokens, on);
     linear_forward(plan, *backend,
@@ -556,7 +555,7 @@ struct GpuStep {
   LinearPlan plan;
   Backend* backend;
   OwnedTensor input, output, weight, bias, grad_output, grad_input, grad_weight, grad_bias;
-  Buffer weight_memory, constant_memory;
+  Buffer constant_memory;
 };
 
 }  // namespace
@@ -574,7 +573,7 @@ BOOST_AUTO_TEST_CASE(steps_of_varying_length_take_nothing_from_the_driver) {
       memory.expected = gpu.own.handle();
       {
         Stream on(*gpu.backend, gpu.own.handle(), memory);
-        const GpuStep step(recipe.config, *gpu.backend, on);
+        const GpuStep step(recipe.config, *gpu.backend);
         for (std::int64_t tokens = GpuStep::kLongest; tokens > 0; --tokens) step(tokens, on);
         const DriverCalls before = driver_calls;
         const std::size_t held = memory.live_bytes;
@@ -603,7 +602,7 @@ BOOST_AUTO_TEST_CASE(a_whole_step_is_captured) {
     CountingAllocator memory;
     memory.expected = gpu.own.handle();
     Stream on(*gpu.backend, gpu.own.handle(), memory);
-    const GpuStep step(config, *gpu.backend, on);
+    const GpuStep step(config, *gpu.backend);
     step(64, on);
     const DriverCalls before = driver_calls;
     const int given = memory.given;

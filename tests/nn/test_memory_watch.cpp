@@ -96,6 +96,13 @@ BOOST_AUTO_TEST_CASE(nothing_is_looked_at_unless_asked_for) {
   BOOST_TEST(backend.copies_to_host == copies);
   backend.set_checks_memory(true);
   layer.backward(device.backward(true), device.forward(true), kept.saved, stream);  // of a forward that noted nothing
+  // Nor is what a forward before it has noted.
+  layer.forward(device.forward(true), &kept.saved, stream);
+  const LinearCase other = make(2, rowwise());
+  backend.set_checks_memory(false);
+  layer.forward(other.forward(true), &kept.saved, stream);
+  backend.set_checks_memory(true);
+  layer.backward(other.backward(true), other.forward(true), kept.saved, stream);
 }
 
 // Whatever a recipe keeps or reads again, and however much of it a backward is given.
