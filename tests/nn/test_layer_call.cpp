@@ -358,7 +358,7 @@ std::string refused_beside(CountingBackend& counting, const First& first, const 
   std::thread thread(first);
   inside.get_future().wait();
   const std::size_t calls = counting.calls.size();
-  const std::string message = error_of(second, ErrorCode::invalid_argument);
+  std::string message = error_of(second, ErrorCode::invalid_argument);
   BOOST_TEST(counting.calls.size() == calls);
   go_on.set_value();
   thread.join();

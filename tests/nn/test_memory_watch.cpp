@@ -58,18 +58,18 @@ struct Fixture {
     return {make_inputs(kShape, Dtype::bf16, bias, seed), Dtype::bf16, bias, backend, stream};
   }
   // Nothing is launched by a call that is refused.
-  std::string refusal(const std::function<void()>& act) {
+  std::string refusal(const std::function<void()>& act) const {
     const std::size_t calls = backend.calls.size();
-    const std::string message = error_of(act, ErrorCode::invalid_argument);
+    std::string message = error_of(act, ErrorCode::invalid_argument);
     BOOST_TEST(backend.calls.size() == calls);
     return message;
   }
   // Flips a bit of its last byte, as something else might, and flips it back.
   template <class Act>
-  std::string with_changed(const Tensor& tensor, const Act& act) {
+  std::string with_changed(const Tensor& tensor, const Act& act) const {
     std::byte& last = static_cast<std::byte*>(tensor.data)[byte_span(tensor, "tensor") - 1];
     last ^= std::byte{1};
-    const std::string message = refusal(act);
+    std::string message = refusal(act);
     last ^= std::byte{1};
     return message;
   }
@@ -307,7 +307,7 @@ BOOST_AUTO_TEST_CASE(freed_memory_is_named) {
   forward();
   const auto with_freed = [&](const void* data, const std::function<void()>& act) {
     backend.freed = data;
-    const std::string message = refusal(act);
+    std::string message = refusal(act);
     backend.freed = nullptr;
     return message;
   };

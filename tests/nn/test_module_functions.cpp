@@ -43,7 +43,7 @@ void run_steps(const Forward& forward, const Backward& backward, const Recompute
 struct Fixture {
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
   Stream stream{*backend};
-  std::string refusal(const std::function<void()>& act, ErrorCode code = ErrorCode::invalid_argument) {
+  static std::string refusal(const std::function<void()>& act, ErrorCode code = ErrorCode::invalid_argument) {
     return error_of(act, code);
   }
 
@@ -127,6 +127,7 @@ struct Fixture {
       check("all forwards before three backwards in any order");
     } while (std::ranges::next_permutation(order).found);
     std::vector<std::thread> threads;
+    threads.reserve(cases.size());
     for (const Case& each : cases) {
       threads.emplace_back([&] {
         Stream own(*backend);
