@@ -171,7 +171,7 @@ bool Float8Linear::uses_side(std::int64_t tokens, Stream& stream) {
   const double multiplications =
       static_cast<double>(tokens) * static_cast<double>(shape.in_features) * static_cast<double>(shape.out_features);
   const bool is_small = multiplications <= LinearOptions::kLargestBeside;
-  if (options_.side == nullptr || !is_small || options_.observer != nullptr) return false;
+  if (options_.side == nullptr || !is_small || options_.observer != nullptr || backend_->checks_memory()) return false;
   if (tokens > side_tokens_ && backend_->capturing(stream)) return false;
   side_tokens_ = std::max(side_tokens_, tokens);
   return true;

@@ -326,6 +326,12 @@ BOOST_AUTO_TEST_CASE(freed_memory_is_named) {
   check(with_freed(device.grad_output.view().data, backward), "linear \"wq\" grad_output");
   check(with_freed(device.grad_weight.view().data, backward), "linear \"wq\" grad_weight");
 
+  Stream side(backend);
+  Float8Linear linear(backend, kLinear, rowwise(), {.side = &side});
+  linear.forward(device.forward(true), stream);
+  linear.weight_changed();
+  check(with_freed(device.output.view().data, [&] { linear.forward(device.forward(true), stream); }),
+        "Float8Linear output");
   const NormCase norm(rowwise(), kNorms[0], Dtype::bf16, 1, backend, stream);
   NormLinear owner(NormKind::layer, backend, {.linear = kLinear}, rowwise());
   owner.forward(norm.forward(), stream);
