@@ -17,7 +17,8 @@ namespace {
 
 }  // namespace
 
-LayerCall::LayerCall(const std::string& subject, Stream& stream, Stream* side, const std::string& name) : use_(stream) {
+LayerCall::LayerCall(const std::string& subject, Stream& stream, Stream* side, const std::string& name)
+    : stream_(&stream), use_(stream) {
   if (use_.refused()) refuse(subject, name, "stream");
   if (side == nullptr) return;
   side_.emplace(*side);
@@ -31,7 +32,14 @@ std::string missing_scratch(std::size_t bytes) {
       bytes);
 }
 
-AllocatedScratch::~AllocatedScratch() {
+// A graph has one memory for the calls that it captures. One within another, as of an observer, must not have that too.
+LayerCall::Scratch::Scratch(std::size_t bytes, const LayerCall& call, Stream* side)
+    : stream_(call.stream_),
+      side_(side),
+      bytes_(bytes),
+      block_(call.use_.nested() ? stream_->kept(bytes) : stream_->call_scratch(bytes)) {}
+
+LayerCall::Scratch::~Scratch() {
   if (bytes_ == 0 || side_ == nullptr) return;
   try {
     stream_->wait_for(*side_);

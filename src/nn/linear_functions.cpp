@@ -552,13 +552,13 @@ void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const Lin
 namespace {
 
 // A forward or recompute behind its checks.
-void run_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors, LinearPass pass,
-                 const LinearRun& run) {
+void run_forward(const LayerCall& call, const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                 LinearPass pass, const LinearRun& run) {
   const auto bytes = [&] {
     return plan.forward_scratch(tensors.input.rows, pass, Call(plan, backend, run).observes_values).bytes;
   };
   watched_forward(plan.subject, plan, backend, tensors, run.stream, [&] {
-    with_scratch(tensors, run.stream, nullptr, bytes, [&](const LinearForwardTensors& all) {
+    call.with_scratch(tensors, nullptr, bytes, [&](const LinearForwardTensors& all) {
       if (pass == LinearPass::recompute) return enqueue_linear_recompute(plan, backend, all, run);
       enqueue_linear_forward(plan, backend, all, run);
     });
@@ -572,7 +572,8 @@ void linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwar
   const LayerCall call(plan.subject, run);
   check_linear_forward(plan, backend, tensors, run);
   const ObservedRange range(run.observer, plan.name, "forward");
-  run_forward(plan, backend, tensors, tensors.saved != nullptr ? LinearPass::training : LinearPass::inference, run);
+  run_forward(call, plan, backend, tensors, tensors.saved != nullptr ? LinearPass::training : LinearPass::inference,
+              run);
 }
 
 void linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
@@ -581,7 +582,7 @@ void linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForw
   check_linear_recompute(plan, backend, tensors, run);
   const bool whole = plan.recomputes_output();
   const ObservedRange range(run.observer, plan.name, whole ? "forward" : "recompute");
-  run_forward(plan, backend, tensors, whole ? LinearPass::training : LinearPass::recompute, run);
+  run_forward(call, plan, backend, tensors, whole ? LinearPass::training : LinearPass::recompute, run);
 }
 
 void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
@@ -595,8 +596,8 @@ void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackw
     const bool observed = Call(plan, backend, run).observes_values;
     return plan.backward_scratch(tensors.saved->tokens, wants, observed, expands_grad_output(plan, tensors)).bytes;
   };
-  with_scratch(tensors, run.stream, run.side_for(wants), bytes,
-               [&](const LinearBackwardTensors& all) { enqueue_linear_backward(plan, backend, all, run); });
+  call.with_scratch(tensors, run.side_for(wants), bytes,
+                    [&](const LinearBackwardTensors& all) { enqueue_linear_backward(plan, backend, all, run); });
 }
 
 }  // namespace ingot

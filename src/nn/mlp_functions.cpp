@@ -169,7 +169,7 @@ void run_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& te
               const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
-  with_scratch(tensors, run.stream, nullptr, bytes, [&](const MlpForwardTensors& all) {
+  call.with_scratch(tensors, nullptr, bytes, [&](const MlpForwardTensors& all) {
     check_mlp_pass(plan, backend, all, pass, run, false);
     watched_forward(plan.subject, plan, backend, all, run.stream,
                     [&] { enqueue_mlp_pass(plan, backend, all, pass, run); });
@@ -195,7 +195,7 @@ void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensor
     if (tensors.saved == nullptr) return 0;  // which is then refused
     return plan.backward_scratch(tensors.saved->tokens, wants, observes_values(run)).bytes;
   };
-  with_scratch(tensors, run.stream, side, bytes, [&](const MlpBackwardTensors& all) {
+  call.with_scratch(tensors, side, bytes, [&](const MlpBackwardTensors& all) {
     check_mlp_backward(plan, backend, all, run, false);
     if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, all, run.stream);
     enqueue_mlp_backward(plan, backend, all, run);

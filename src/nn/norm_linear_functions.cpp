@@ -149,7 +149,7 @@ void run_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForw
               const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
-  with_scratch(tensors, run.stream, nullptr, bytes, [&](const NormLinearForwardTensors& all) {
+  call.with_scratch(tensors, nullptr, bytes, [&](const NormLinearForwardTensors& all) {
     check_norm_linear_pass(plan, backend, all, pass, run, false);
     watched_forward(plan.subject, plan, backend, all, run.stream,
                     [&] { enqueue_norm_linear_pass(plan, backend, all, pass, run); });
@@ -176,7 +176,7 @@ void norm_linear_backward(const NormLinearPlan& plan, Backend& backend, const No
     if (tensors.saved == nullptr) return 0;  // which is then refused
     return plan.backward_scratch(tensors.saved->tokens, wants, observes_values(run)).bytes;
   };
-  with_scratch(tensors, run.stream, run.side_for(wants), bytes, [&](const NormLinearBackwardTensors& all) {
+  call.with_scratch(tensors, run.side_for(wants), bytes, [&](const NormLinearBackwardTensors& all) {
     check_norm_linear_backward(plan, backend, all, run, false);
     if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, all, run.stream);
     enqueue_norm_linear_backward(plan, backend, all, run);

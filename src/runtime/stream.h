@@ -85,6 +85,8 @@ class INGOT_API StreamUse {
 
   // A call of another thread is using the stream, so this one must not.
   bool refused() const { return refused_; }
+  // A call of this thread is using the stream, and this one lies within it.
+  bool nested() const { return stream_ == nullptr && !refused_; }
 
  private:
   Stream* stream_ = nullptr;  // null: nothing to give up

@@ -614,4 +614,51 @@ BOOST_AUTO_TEST_CASE(a_whole_step_is_captured) {
   }
 }
 
+namespace {
+
+// Runs another layer within the first cast that it sees.
+class NestingObserver final : public LayerObserver {
+ public:
+  explicit NestingObserver(std::function<void()> act) : act_(std::move(act)) {}
+  void cast(const CastEvent& event, Stream& /*stream*/) override {
+    seen.push_back(event.codes.data);
+    if (act_) std::exchange(act_, {})();
+  }
+
+  std::vector<const void*> seen;
+
+ private:
+  std::function<void()> act_;
+};
+
+}  // namespace
+
+// A graph keeps the scratch of a call apart from that of one within it.
+BOOST_AUTO_TEST_CASE(nested_calls_are_captured_with_memory_of_their_own) {
+  DryGpu gpu;
+  CountingAllocator memory;
+  memory.expected = gpu.own.handle();
+  Stream on(*gpu.backend, gpu.own.handle(), memory);
+  const GpuStep step(rowwise(), *gpu.backend);
+  const StreamBlock of_weight = on.kept(step.plan.weight_memory().bytes);
+  const Float8View codes = cast_weight(step.plan, *gpu.backend,
+                                       {.weight = step.weight, .into = {of_weight.data(), of_weight.bytes()}}, {on});
+  const auto forward = [&](LayerObserver* observer) {
+    linear_forward(step.plan, *gpu.backend,
+                   {.input = step.input, .bias = step.bias, .output = step.output, .codes = codes},
+                   {.stream = on, .observer = observer});
+  };
+  forward(nullptr);
+  NestingObserver inner({});
+  NestingObserver outer([&] { forward(&inner); });
+  NestingObserver next({});
+  Graph graph(on, [&] {
+    forward(&outer);
+    forward(&next);
+  });
+  BOOST_REQUIRE(inner.seen.size() == 1U);
+  BOOST_TEST(inner.seen[0] != outer.seen[0]);
+  BOOST_TEST(next.seen[0] == outer.seen[0]);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

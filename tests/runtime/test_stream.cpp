@@ -143,8 +143,9 @@ BOOST_AUTO_TEST_CASE(one_thread_at_a_time_uses_a_stream) {
   {
     const StreamUse use(stream);
     BOOST_TEST(!use.refused());
+    BOOST_TEST(!use.nested());
     BOOST_TEST(refused_elsewhere());
-    { BOOST_TEST(!StreamUse(stream).refused()); }
+    { BOOST_TEST(StreamUse(stream).nested()); }
     BOOST_TEST(refused_elsewhere(), "the nested use has not given it up");
   }
   BOOST_TEST(!refused_elsewhere());
