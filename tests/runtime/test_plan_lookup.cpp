@@ -104,6 +104,24 @@ BOOST_AUTO_TEST_CASE(gemm) {
   BOOST_TEST(only_reads([&] { plans.find(spec, size); }));
 }
 
+// However many sizes a program goes through, what is kept is bounded, and the answers are the same.
+BOOST_AUTO_TEST_CASE(a_full_table_of_gemms_keeps_what_it_has) {
+  const GemmSpec spec{.epilogue = {.pointwise = expression()}};
+  GemmPlans few({}, target_for(9, 0), 132, 2);
+  GemmPlans many({}, target_for(9, 0), 132);
+  const auto size = [](std::int64_t m) { return MatmulSize{.m = m, .n = 4096, .k = 4096}; };
+  for (std::int64_t m = 1; m <= 5; ++m) {
+    const auto order = few.find(spec, size(m));
+    const auto expected = many.find(spec, size(m));
+    BOOST_REQUIRE(order.size() == expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) BOOST_TEST((order[i] == expected[i]));
+  }
+  for (std::int64_t m = 1; m <= 5; ++m) {
+    BOOST_TEST(only_reads([&] { few.find(spec, size(m)); }) == (m <= 2));
+    BOOST_TEST(only_reads([&] { many.find(spec, size(m)); }));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(dequant_matmul) {
   const DequantMatmulSpec spec{.pointwise = expression()};
   DequantPlans plans({}, {.target = target_for(9, 0), .multiprocessors = 132});
