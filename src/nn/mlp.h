@@ -101,6 +101,7 @@ class INGOT_API Mlp {
   }
 
  private:
+  friend class WeightCasts;
   Mlp(Backend& backend, std::array<MlpPlan, 3> plans, const MlpOptions& options);
   const MlpPlan& plan_of(Dtype dtype) const { return plans_[linear_plan_index(dtype)]; }
   static MlpForwardTensors forward_tensors(const MlpForward& tensors);
