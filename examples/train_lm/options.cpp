@@ -4,8 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <map>
 #include <vector>
 
 #include "ingot/nn/recipes.h"
@@ -88,14 +88,17 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--clip", options.clip, "the most that the norm of all gradients may be, 0 for any")
       ->check(examples::number_in(0.0, 1e6))
       ->capture_default_str();
-  const std::map<std::string, WeightCodes> codes{
-      {"each", WeightCodes::each}, {"together", WeightCodes::together}, {"masters", WeightCodes::masters}};
-  app.add_option(
-         "--weight-codes", options.weight_codes,
-         "how weights become FP8 codes: each by its layer, together in one launch, or so of f32 masters, without "
-         "a bf16 weight (default: together)")
-      ->transform(CLI::CheckedTransformer(codes).description(""))
-      ->type_name("each|together|masters");
+  static constexpr std::array<const char*, 3> kWeightCodes{"each", "together", "masters"};
+  app.add_option_function<std::string>(
+         "--weight-codes",
+         [&options](const std::string& name) {
+           const auto at = std::ranges::find(kWeightCodes, name) - kWeightCodes.begin();
+           options.weight_codes = static_cast<WeightCodes>(at);
+         },
+         "how weights become FP8 codes: each by its layer, all together in one launch, or so of their f32 masters, "
+         "without a bf16 weight")
+      ->check(CLI::IsMember(std::vector<std::string>(kWeightCodes.begin(), kWeightCodes.end())))
+      ->default_str("together");
   app.add_option("--micro-batches", options.micro_batches, "parts of a step whose gradients are accumulated")
       ->check(count)
       ->capture_default_str();
