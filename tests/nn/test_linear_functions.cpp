@@ -629,8 +629,6 @@ BOOST_AUTO_TEST_CASE(memory_must_be_apart) {
   FunctionLayer functions({.name = "wq", .config = tensorwise(), .shape = kLinear}, *backend, stream);
   functions.cast_weight(device.weight, stream);
   FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
-  const PoisonedRegion roomy(1 << 16, *backend, stream);  // a gradient within it overlaps nothing else
-  kept.saved.memory = roomy;
   const LinearMemory memory = functions.plan.memory(kShape.tokens);
   const PoisonedRegion scratch(memory.forward.bytes + memory.backward.bytes + memory.saved.bytes, *backend, stream);
   const LinearPlan& plan = functions.plan;
