@@ -35,15 +35,15 @@ struct Layers {
               {.name = "plain", .weight_dtype = weight_dtype, .delayed = &delayed}),
         normed(NormKind::rms, on, {.linear = {.in_features = kIn, .out_features = kIn}, .affine = false}, config,
                {.name = "normed", .weight_dtype = weight_dtype, .delayed = &delayed}),
-        mlp(on, {.features = kIn, .hidden = kHidden}, config, {.delayed = &delayed}) {
+        mlp(on, {.features = kIn, .hidden = kHidden}, config, {.weight_dtype = weight_dtype, .delayed = &delayed}) {
     const Dtype own = weight_dtype.value_or(Dtype::bf16);
     Random random(5);
     x = make(random, kTokens, kIn, Dtype::bf16);
     grad = make(random, kTokens, kIn, Dtype::bf16);
     weights.push_back(make(random, kIn, kIn, own));
     weights.push_back(make(random, kIn, kIn, own));
-    weights.push_back(make(random, kHidden, kIn, Dtype::bf16));
-    weights.push_back(make(random, kIn, kHidden, Dtype::bf16));
+    weights.push_back(make(random, kHidden, kIn, own));
+    weights.push_back(make(random, kIn, kHidden, own));
     for (const auto& weight : weights) {
       grads.push_back(empty(weight->view().rows, weight->view().cols));
     }
