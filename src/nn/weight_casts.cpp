@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ingot/nn/gated_mlp.h"
 #include "ingot/nn/linear_checks.h"
 #include "ingot/nn/mlp.h"
 #include "ingot/nn/norm_linear.h"
@@ -51,6 +52,10 @@ void WeightCasts::add(NormLinear& layer, const Tensor& weight, Stream& stream) {
 void WeightCasts::add(Mlp& layer, const Tensor& up_weight, const Tensor& down_weight, Stream& stream) {
   add(layer.up_, up_weight, stream);
   add(layer.down_, down_weight, stream);
+}
+
+void WeightCasts::add(GatedMlp& layer, const Tensor& gate_up_weight, const Tensor& down_weight, Stream& stream) {
+  add(layer.mlp_, gate_up_weight, down_weight, stream);
 }
 
 void WeightCasts::run(Stream& stream) {

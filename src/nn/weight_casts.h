@@ -2,7 +2,7 @@
 // model with one recipe takes one launch (or a fill and two, CastList says when) instead of one for each weight.
 //
 //   WeightCasts casts(backend);
-//   casts.add(layer, weight, stream);    // Float8Linear, NormLinear, Mlp: they take the codes, and cast no weight
+//   casts.add(layer, weight, stream);    // Float8Linear, NormLinear, an MLP: they take the codes and cast no weight
 //   const Float8View codes = casts.add(plan, {.weight = master, .into = region}, stream);    // for the functions
 //   casts.run(stream);                   // once for the values that the weights begin with
 //   each step:
@@ -29,6 +29,7 @@
 
 namespace ingot {
 
+class GatedMlp;
 class Mlp;
 class NormLinear;
 
@@ -41,6 +42,7 @@ class INGOT_API WeightCasts {
   void add(Float8Linear& layer, const Tensor& weight, Stream& stream);
   void add(NormLinear& layer, const Tensor& weight, Stream& stream);
   void add(Mlp& layer, const Tensor& up_weight, const Tensor& down_weight, Stream& stream);
+  void add(GatedMlp& layer, const Tensor& gate_up_weight, const Tensor& down_weight, Stream& stream);
   // Returns where run() writes: views of tensors.into. Throws as cast_weight() does.
   Float8View add(const LinearPlan& plan, const WeightCastTensors& tensors, Stream& stream);
 

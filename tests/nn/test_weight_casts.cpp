@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ingot/codegen/types/gpu.h"
+#include "ingot/nn/gated_mlp.h"
 #include "ingot/nn/mlp.h"
 #include "ingot/nn/norm_linear.h"
 #include "ingot/nn/weight_casts.h"
@@ -151,6 +152,30 @@ BOOST_AUTO_TEST_CASE(layers_take_the_codes_of_the_list) {
       }
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_gated_mlp_takes_codes_of_f32_masters) {
+  const auto make = [&](std::int64_t rows, std::int64_t cols, Dtype dtype, unsigned seed) {
+    return DeviceMatrix(Random(seed).normal(rows, cols, dtype), dtype, backend, stream);
+  };
+  const DeviceMatrix x = make(kTokens, kIn, Dtype::bf16, 1);
+  const DeviceMatrix gate_up = make(2 * kHidden, kIn, Dtype::f32, 2), down = make(kIn, kHidden, Dtype::f32, 3);
+  const DeviceMatrix first = DeviceMatrix::poisoned(kTokens, kIn, Dtype::bf16, backend, stream);
+  const DeviceMatrix second = DeviceMatrix::poisoned(kTokens, kIn, Dtype::bf16, backend, stream);
+  const GatedMlpOptions options{.weight_dtype = Dtype::f32};
+  GatedMlp alone(backend, {.features = kIn, .hidden = kHidden}, blockwise(), options);
+  GatedMlp together(backend, {.features = kIn, .hidden = kHidden}, blockwise(), options);
+  WeightCasts casts(backend);
+  casts.add(together, gate_up, down, stream);
+  casts.run(stream);
+  const auto forward = [&](GatedMlp& mlp, const DeviceMatrix& output) {
+    const std::int64_t before = casts_so_far();
+    mlp.forward({.input = x, .gate_up_weight = gate_up, .down_weight = down, .output = output}, stream);
+    return casts_so_far() - before;
+  };
+  BOOST_TEST(forward(alone, first) == 4);
+  BOOST_TEST(forward(together, second) == 2);
+  BOOST_TEST((first.bytes(stream) == second.bytes(stream)));
 }
 
 BOOST_AUTO_TEST_CASE(weight_changed_and_another_weight_still_count) {
