@@ -54,6 +54,7 @@
 #include "ingot/nn/recipes.h"
 #include "ingot/nn/safetensors.h"
 #include "ingot/nn/trace_ranges.h"
+#include "ingot/nn/weight_casts.h"
 #include "ingot/nn/weight_only.h"
 #include "ingot/nn/weight_only_state.h"
 #include "ingot/runtime/backend.h"

@@ -52,6 +52,7 @@ struct WarmOptions {
   std::vector<std::string> weights{};       // weight-only formats; empty: e4m3fn
   std::vector<std::string> grad_weights{};  // empty: dtype
   bool accumulate = false;
+  bool weight_lists = false;
   std::string dtype = "bf16";
   std::optional<std::string> tokens{};  // in a training step, "none" for no training
   std::optional<std::string> decode{};  // decoded at once, "none" for no decoding

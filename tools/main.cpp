@@ -168,6 +168,7 @@ void add_warm(CLI::App& app, ingot::tools::WarmOptions& options, int& status) {
       ->type_name(tools::kGradientValue)
       ->delimiter(',');
   command->add_flag("--accumulate", options.accumulate, "Gradients are also added to those of the micro-batch before");
+  command->add_flag("--weight-lists", options.weight_lists, "Weights are also cast together, as WeightCasts does");
   command->add_option("--tuning", options.tuning, "Tuning records (`ingot tune --export`) whose kernels are made too")
       ->type_name(tools::kFileValue);
   command->add_flag("--candidates", options.candidates, "Also every kernel that `ingot tune` would measure");

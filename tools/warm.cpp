@@ -57,6 +57,7 @@ WarmRequest request_of(const WarmOptions& options, const std::vector<TuningRecor
   request.dtype = options.dtype;
   request.grad_weights = options.grad_weights;
   request.accumulate = options.accumulate;
+  request.weight_lists = options.weight_lists;
   if (options.tokens) request.training_tokens = *options.tokens == "none" ? "" : *options.tokens;
   if (options.decode) request.decoding_tokens = *options.decode == "none" ? "" : *options.decode;
   request.candidates = options.candidates;

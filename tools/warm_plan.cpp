@@ -125,6 +125,7 @@ void run_layers(const WarmRequest& request, const ModelLayers& layers, const Gpu
   if (!layers.training.empty() && !training.empty()) {
     TrainingRun run{.layers = layers.training, .recipes = configs(request.recipes), .dtype = dtype};
     run.accumulate = request.accumulate;
+    run.weight_lists = request.weight_lists;
     const std::vector<Dtype> dtypes = grad_weights(request, dtype);
     in_parts(training, [&](std::vector<std::int64_t> tokens) {
       DryRun dry(gpu);

@@ -23,6 +23,7 @@ struct WarmRequest {
   std::vector<std::string> weights{};       // weight-only formats, "e4m3fn" or "e4m3fn:1x128"; empty: e4m3fn
   std::vector<std::string> grad_weights{};  // dtypes of gradients of weights; empty: `dtype`
   bool accumulate = false;                  // gradients are also added to those of the micro-batch before
+  bool weight_lists = false;                // weights are also cast by lists, as WeightCasts does
   std::string dtype = "bf16";               // of activations: bf16 or f16
   std::string training_tokens = "8192";     // a list of numbers and ranges; empty: no training
   std::string decoding_tokens = "1-256";    // the same

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 namespace train_lm {
@@ -43,17 +44,19 @@ Model::Block::Block(ingot::Backend& backend, const ModelShape& shape, std::int64
     : first(backend, normed(shape.width(), shape.hidden), config, layer_options(options, ".first", "silu(x)")),
       second(backend, {.in_features = shape.hidden, .out_features = shape.width()}, config,
              layer_options(options, ".second", "x + residual")),
-      first_weight(backend, shape.hidden, shape.width()),
-      second_weight(backend, shape.width(), shape.hidden),
+      first_weight(backend, shape.hidden, shape.width(), !options.weight_dtype),
+      second_weight(backend, shape.width(), shape.hidden, !options.weight_dtype),
       hidden(backend, Dtype::bf16, batch, shape.hidden),
       x(backend, Dtype::bf16, batch, shape.width()) {}
 
 Model::Model(ingot::Backend& backend, ingot::Stream& stream, OpRunners& ops, const ModelShape& shape,
-             std::int64_t batch, const ingot::LinearConfig& config, std::uint64_t seed)
+             std::int64_t batch, const ingot::LinearConfig& config, std::uint64_t seed, WeightCodes codes)
     : stream_(&stream),
       ops_(&ops),
       shape_(shape),
       batch_(batch),
+      codes_(codes),
+      casts_(backend),
       delayed_(backend),
       embedding_(backend, kBytes, shape.embedding),
       head_(backend, normed(shape.width(), kBytes), ingot::high_precision(),
@@ -69,9 +72,13 @@ Model::Model(ingot::Backend& backend, ingot::Stream& stream, OpRunners& ops, con
       grad_hidden_(backend, Dtype::bf16, batch, shape.hidden),
       embedding_parts_(embedding_parts(batch)),
       embedding_tables_(backend, Dtype::f32, embedding_parts_, kBytes * shape.embedding) {
+  std::optional<Dtype> weight_dtype;
+  if (codes == WeightCodes::masters && ingot::is_float8(config.output)) weight_dtype = Dtype::f32;
   for (std::int64_t i = 0; i < shape.blocks; ++i) {
-    const ingot::LinearOptions options{
-        .name = fmt::format("blocks.{}", i), .delayed = &delayed_, .workspace = &workspace_};
+    const ingot::LinearOptions options{.name = fmt::format("blocks.{}", i),
+                                       .weight_dtype = weight_dtype,
+                                       .delayed = &delayed_,
+                                       .workspace = &workspace_};
     blocks_.push_back(std::make_unique<Block>(backend, shape, batch, config, options));
   }
   init(seed);
@@ -93,6 +100,12 @@ void Model::init(std::uint64_t seed) {
     init_one(block->second_weight, branch / std::sqrt(hidden));
   }
   init_one(head_weight_, 0.1 / std::sqrt(width));
+  if (codes_ == WeightCodes::each) return;
+  for (const auto& block : blocks_) {
+    casts_.add(block->first, block->first_weight.weight(), *stream_);
+    casts_.add(block->second, block->second_weight.weight(), *stream_);
+  }
+  casts_.run(*stream_);
 }
 
 std::vector<Parameter*> Model::parameters() {
@@ -106,6 +119,7 @@ std::vector<Parameter*> Model::parameters() {
 }
 
 void Model::weights_changed() {
+  if (codes_ != WeightCodes::each) return;
   for (const auto& block : blocks_) {
     block->first.weight_changed();
     block->second.weight_changed();
@@ -116,6 +130,7 @@ void Model::weights_changed() {
 void Model::values_changed() {
   for (const Parameter* parameter : parameters()) parameter->values_changed(ops_->training);
   weights_changed();
+  casts_.run(*stream_);
 }
 
 // ---- One step -------------------------------------------------------------------------------------------------------
@@ -128,9 +143,9 @@ void Model::run_forward(const Batch& batch, const LossPlace& loss, bool with_gra
       Embed{.batch = batch, .table = halves(embedding_.working), .dims = shape_.embedding, .x = halves(x_)});
   const OwnedTensor* x = &x_;
   for (const auto& block : blocks_) {
-    block->first.forward({.input = *x, .weight = block->first_weight.working, .output = block->hidden}, *stream_);
+    block->first.forward({.input = *x, .weight = block->first_weight.weight(), .output = block->hidden}, *stream_);
     block->second.forward({.input = block->hidden,
-                           .weight = block->second_weight.working,
+                           .weight = block->second_weight.weight(),
                            .output = block->x,
                            .epilogue_inputs = {x->view()}},
                           *stream_);
@@ -189,6 +204,7 @@ void Model::embed_backward(const Batch& batch, bool accumulate) {
 void Model::step_done() {
   weights_changed();
   delayed_.sync_amax_history(*stream_);
+  casts_.run(*stream_);
 }
 
 }  // namespace train_lm

@@ -5,8 +5,8 @@
 //   logits = head(rmsnorm(x))                                        [batch, 256]
 //
 // Each block is an RMSNormLinear, whose epilogue is silu, and a Float8Linear, whose epilogue adds x. They compute as
-// `config` says, the head in bf16. Weights are bf16 copies of f32 values that AdamW updates; their gradients are f32
-// and are accumulated over micro-batches within the GEMMs.
+// `config` says, the head in bf16. Weights are bf16 copies of f32 values that AdamW updates, or the values themselves
+// (WeightCodes); their gradients are f32 and are accumulated over micro-batches within the GEMMs.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "ingot/nn/delayed_scaling.h"
 #include "ingot/nn/float8_linear.h"
 #include "ingot/nn/norm_linear.h"
+#include "ingot/nn/weight_casts.h"
 #include "op_runner.h"
 #include "options.h"
 #include "training/loss.h"
@@ -35,19 +36,19 @@ struct LossPlace {
 
 class Model {
  public:
-  // batch: rows of a micro-batch.
+  // batch: rows of a micro-batch. Of a config in high precision, every weight is in bf16.
   Model(ingot::Backend& backend, ingot::Stream& stream, OpRunners& ops, const ModelShape& shape, std::int64_t batch,
-        const ingot::LinearConfig& config, std::uint64_t seed);
+        const ingot::LinearConfig& config, std::uint64_t seed, WeightCodes codes = WeightCodes::together);
 
   // Enqueues the forward pass, which writes the batch's mean loss.
   void forward(const Batch& batch, const LossPlace& loss);
   // Enqueues forward(), then all gradients.
   void forward_backward(const Batch& batch, const LossPlace& loss);
-  // After the optimizer: the weights have new values, and delayed scales take the step's maxima.
+  // After the optimizer: delayed scales take the step's maxima, and the weights have new values, which are cast.
   void step_done();
 
   std::vector<Parameter*> parameters();
-  // Tells the layers that the weights' memory has new values, which a replayed graph cannot.
+  // Tells layers that cast their weights themselves that these have new values, which a replayed graph cannot.
   void weights_changed();
   // Makes the working copies from the values, after a checkpoint was read.
   void values_changed();
@@ -56,6 +57,7 @@ class Model {
 
  private:
   struct Block {
+    // Weights of f32 (options.weight_dtype) have no working copy.
     Block(ingot::Backend& backend, const ModelShape& shape, std::int64_t batch, const ingot::LinearConfig& config,
           const ingot::LinearOptions& options);
 
@@ -75,6 +77,8 @@ class Model {
   OpRunners* ops_;
   ModelShape shape_;
   std::int64_t batch_;
+  WeightCodes codes_;
+  ingot::WeightCasts casts_;
   ingot::Float8Workspace workspace_;
   ingot::DelayedScaling delayed_;
   Parameter embedding_;

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -87,6 +88,17 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--clip", options.clip, "the most that the norm of all gradients may be, 0 for any")
       ->check(examples::number_in(0.0, 1e6))
       ->capture_default_str();
+  static constexpr std::array<const char*, 3> kWeightCodes{"each", "together", "masters"};
+  app.add_option_function<std::string>(
+         "--weight-codes",
+         [&options](const std::string& name) {
+           const auto at = std::ranges::find(kWeightCodes, name) - kWeightCodes.begin();
+           options.weight_codes = static_cast<WeightCodes>(at);
+         },
+         "how weights become FP8 codes: each by its layer, all together in one launch, or so of their f32 masters, "
+         "without a bf16 weight")
+      ->check(CLI::IsMember(std::vector<std::string>(kWeightCodes.begin(), kWeightCodes.end())))
+      ->default_str("together");
   app.add_option("--micro-batches", options.micro_batches, "parts of a step whose gradients are accumulated")
       ->check(count)
       ->capture_default_str();
@@ -140,14 +152,16 @@ std::vector<std::pair<std::string, double>> settings(const Options& options) {
 
 std::string fingerprint(const Options& options, std::uint64_t text_digest, bool on_gpu) {
   const ModelShape& shape = options.shape;
+  // Of the other two the numbers are the same.
+  const char* const masters = options.weight_codes == WeightCodes::masters ? " codes=masters" : "";
   return fmt::format(
       "text={:016x} context={} embedding={} hidden={} blocks={} batch={} steps={} lr={} final={} warmup={} decay={} "
       "clip={} "
-      "micro={} seed={} only={} recipe={} device={}",
+      "micro={} seed={} only={} recipe={} device={}{}",
       text_digest, shape.context, shape.embedding, shape.hidden, shape.blocks, options.batch, options.steps,
       options.learning_rate, options.final_rate, options.warmup_steps, options.weight_decay, options.clip,
       options.micro_batches, options.seed, options.only.empty() ? "both" : options.only, options.recipe,
-      on_gpu ? "cuda" : "cpu");
+      on_gpu ? "cuda" : "cpu", masters);
 }
 
 }  // namespace train_lm

@@ -23,6 +23,13 @@ struct ModelShape {
   std::int64_t parameters() const;
 };
 
+// How the weights of FP8 layers become codes.
+enum class WeightCodes : std::uint8_t {
+  each,      // each layer casts its own, of bf16, in the forward after the optimizer's step
+  together,  // one CastList of all, behind the optimizer's step
+  masters,   // likewise of the f32 values: there is no bf16 weight
+};
+
 struct Options {
   std::filesystem::path text;  // empty: the King James Bible, by the program `bible`
   std::filesystem::path out = "train_lm_out";
@@ -37,7 +44,8 @@ struct Options {
   std::int64_t warmup_steps = -1;
   double final_rate = 0.01;  // the learning rate at the end, as a share of the peak
   double weight_decay = 0.1;
-  double clip = 1.0;               // the most that the norm of all gradients may be; 0: any
+  double clip = 1.0;  // the most that the norm of all gradients may be; 0: any
+  WeightCodes weight_codes = WeightCodes::together;
   std::int64_t micro_batches = 1;  // in which a step's gradients are accumulated
   std::string graph = "auto";      // auto, on, off: steps from a CUDA graph
   std::uint64_t seed = 1;

@@ -25,7 +25,8 @@ ingot::Recording recording_of(const Options& options, std::span<const ingot::Lin
                     .total = options.batch,
                     .seed = nullptr};
   for (const ingot::LinearConfig& config : configs) {
-    Model model(dry.backend(), stream, ops, options.shape, options.micro_batch(), config, options.seed);
+    Model model(dry.backend(), stream, ops, options.shape, options.micro_batch(), config, options.seed,
+                options.weight_codes);
     constexpr int kSteps = 2;  // delayed scales begin in the first
     for (int step = 0; step < kSteps; ++step) {
       for (std::int64_t i = 0; i < std::min<std::int64_t>(2, options.micro_batches); ++i) {

@@ -135,7 +135,8 @@ struct Trainer::Run {
   Run(Trainer& trainer, const ingot::LinearConfig& config)
       : of(&trainer),
         ops(*trainer.context_, trainer.stream_),
-        model(backend(), trainer.stream_, ops, options().shape, options().micro_batch(), config, options().seed),
+        model(backend(), trainer.stream_, ops, options().shape, options().micro_batch(), config, options().seed,
+              options().weight_codes),
         optimizer(backend(), model.parameters(), optimizer_options(options())),
         table(backend(), options().steps, [&trainer](std::int64_t number) { return trainer.step_values(number); }),
         step(

@@ -38,7 +38,7 @@ struct NextStep {
 
 // ---- Values
 
-// values = N(0, deviation^2), by the Box-Muller transform; working = values in bf16.
+// values = N(0, deviation^2), by the Box-Muller transform; working = values in bf16, unless it is null.
 struct InitNormal {
   static constexpr const char* kName = "InitNormal";
   float* values;
@@ -55,7 +55,7 @@ struct InitNormal {
       const u64 bits = hash_of(seed ^ hash_of(static_cast<u64>(i)));
       const float radius = sqrtf(-2.0F * logf(uniform(bits)));
       values[i] = deviation * radius * cosf(6.2831853F * uniform(hash_of(bits)));
-      working[i] = ingot::from_float<bf16>(values[i]);
+      if (working != nullptr) working[i] = ingot::from_float<bf16>(values[i]);
     }
   }
 };
@@ -197,7 +197,7 @@ struct ClipScale {
 
 // ---- Optimizer
 
-// AdamW (Loshchilov and Hutter 2019, algorithm 2) on f32 values; working = the new values in bf16.
+// AdamW (Loshchilov and Hutter 2019, algorithm 2) on f32 values; working = the new values in bf16, unless it is null.
 struct AdamWUpdate {
   static constexpr const char* kName = "AdamWUpdate";
   float* values;
@@ -232,7 +232,7 @@ struct AdamWUpdate {
       store(values + at, value);
       store(first_moment + at, first);
       store(second_moment + at, second);
-      store(working + at, value);
+      if (working != nullptr) store(working + at, value);
     });
   }
 };

@@ -21,13 +21,15 @@ std::int64_t partials_of(const std::vector<Parameter*>& parameters) {
 
 }  // namespace
 
-Parameter::Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t cols)
+Parameter::Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t cols, bool with_working)
     : values(backend, Dtype::f32, rows, cols),
       first_moment(backend, Dtype::f32, rows, cols),
       second_moment(backend, Dtype::f32, rows, cols),
-      working(backend, Dtype::bf16, rows, cols),
       grad(backend, Dtype::f32, rows, cols),
-      count(rows * cols) {}
+      count(rows * cols),
+      has_working(with_working) {
+  if (has_working) working = ingot::OwnedTensor(backend, Dtype::bf16, rows, cols);
+}
 
 void Parameter::init(OpRunner& ops, ingot::Stream& stream, double deviation, std::uint64_t seed) {
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
@@ -42,6 +44,7 @@ void Parameter::init(OpRunner& ops, ingot::Stream& stream, double deviation, std
 }
 
 void Parameter::values_changed(OpRunner& ops) const {
+  if (!has_working) return;
   ops.run(ToWorking{.values = floats(values), .working = halves(working), .count = count});
 }
 

@@ -1,10 +1,13 @@
 // AdamW on f32 values with gradient clipping by the global norm: all on the device, without a wait of the host, and in
 // the same order each time, so that a run can be repeated to the bit.
 //
-//   Parameter weight(backend, n, k);                    // give weight.working to a layer, weight.grad to its backward
+//   Parameter weight(backend, n, k);                    // give weight.weight() to a layer, weight.grad to its backward
 //   AdamW optimizer(backend, {&weight, ...}, {.clip = 1.0});
 //   ... the backward pass writes or accumulates the gradients ...
 //   optimizer.step(ops, table.now());                   // schedule.h
+//
+// FP8 primary weights: a Parameter without a working copy has its f32 values alone. An ingot::WeightCasts casts those
+// of all layers after each step, and the layers multiply the codes.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +22,20 @@ namespace training {
 
 // A weight or an embedding table.
 struct Parameter {
-  Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t cols);
+  Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t cols, bool has_working = true);
 
   // Values from N(0, deviation^2), moments of 0.
   void init(OpRunner& ops, ingot::Stream& stream, double deviation, std::uint64_t seed);
   // Makes the working copy from the values, for example after a checkpoint was read.
   void values_changed(OpRunner& ops) const;
+  // What a layer is given: the working copy or, without one, the values (LinearOptions::weight_dtype is f32 then).
+  const ingot::Tensor& weight() const { return has_working ? working.view() : values.view(); }
 
   ingot::OwnedTensor values, first_moment, second_moment;  // f32
-  ingot::OwnedTensor working;                              // bf16: what the layers multiply
+  ingot::OwnedTensor working;                              // bf16: what the layers multiply; or none
   ingot::OwnedTensor grad;                                 // f32: the main gradient, of all micro-batches
   std::int64_t count;
+  bool has_working;
 };
 
 struct OptimizerOptions {

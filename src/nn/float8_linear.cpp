@@ -54,10 +54,12 @@ Float8Linear::Float8Linear(Backend& backend, LinearShape shape, LinearConfig con
 
 void Float8Linear::plan_for(Dtype dtype) {
   if (plan_.dtypes.input == dtype) return;
-  plan_ = make_plan(plan_.shape, plan_.config, options_, dtype);
+  LinearPlan made = make_plan(plan_.shape, plan_.config, options_, dtype);
+  // Codes of a weight with a dtype of its own are the same for every input's.
+  if (made.weight.spec != plan_.weight.spec) weight_is_current_ = false;
+  plan_ = std::move(made);
   sizes_ = {};
   saved_stamp_.kept = false;
-  weight_is_current_ = false;
 }
 
 LinearForwardTensors Float8Linear::forward_tensors(const LinearForward& tensors) const {
@@ -162,6 +164,16 @@ WeightCastTensors Float8Linear::prepare_weight(const Tensor& weight, Stream& str
   codes_ = weight_codes(plan_, region_of(weight_memory_), backend_->device());
   cast_weight_ = weight;
   return {.weight = weight, .into = region_of(weight_memory_), .scale = scale_of(constants_.weight, slots_.weight)};
+}
+
+WeightCastTensors Float8Linear::list_weight(const Tensor& weight, Stream& stream) {
+  weight_is_listed_ = true;
+  return prepare_weight(weight, stream);
+}
+
+// A cast that is only recorded leaves the codes as they were, and so whether they are those of the weight.
+void Float8Linear::weight_was_cast(const Stream& stream) {
+  if (!backend_->capturing(stream)) weight_is_current_ = true;
 }
 
 // ---- the side stream -----------------------------------------------------------------------------------------------
@@ -324,8 +336,9 @@ Stream* Float8Linear::before_backward(LinearBackwardTensors& tensors, Stream& st
 
 void Float8Linear::release() {
   saved_stamp_ = {};
-  weight_is_current_ = false;
   saved_memory_ = {};
+  if (weight_is_listed_) return;
+  weight_is_current_ = false;
   weight_memory_ = {};
   codes_ = {};
 }

@@ -134,8 +134,8 @@ class INGOT_API Float8Linear : private LinearPart {
   // old values. Where it reads the caller's weight instead (high precision, OtherCodes::again), the weight must not
   // change before backward() has run.
   void weight_changed() { weight_is_current_ = false; }
-  // Frees what forward() kept and the weight's codes; the next forward() allocates them again. Not for a layer whose
-  // steps are replayed from a graph.
+  // Frees what forward() kept and the weight's codes (but not those that a WeightCasts writes); the next forward()
+  // allocates them again. Not for a layer whose steps are replayed from a graph.
   void release();
 
   const LinearConfig& config() const { return plan_.config; }
@@ -151,6 +151,10 @@ class INGOT_API Float8Linear : private LinearPart {
   // codes.
   friend class NormLinear;
   friend class Mlp;
+  // Casts the weight among others: memory and a scale for it, and that its codes are there.
+  friend class WeightCasts;
+  WeightCastTensors list_weight(const Tensor& weight, Stream& stream);
+  void weight_was_cast(const Stream& stream);
   void before_forward(LinearPass pass, LinearForwardTensors& tensors, Stream& stream) override;
   void after_forward(const LinearForwardTensors& tensors, Stream& stream) override;
   Stream* before_backward(LinearBackwardTensors& tensors, Stream& stream) override;
@@ -228,6 +232,7 @@ class INGOT_API Float8Linear : private LinearPart {
   Float8View codes_;
   Tensor cast_weight_{};  // the tensor that the codes were cast from
   bool weight_is_current_ = false;
+  bool weight_is_listed_ = false;  // a WeightCasts writes the weight's codes, so their memory stays
 
   bool is_beside_ = false;        // does the side stream have work that no stream waits for yet?
   std::int64_t side_tokens_ = 0;  // the most tokens it has run so far: its memory suffices for them

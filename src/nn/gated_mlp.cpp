@@ -23,6 +23,8 @@ MlpOptions mlp_options(GatedMlpOptions options) {
           .activation = std::move(options.activation),
           .norm = options.norm,
           .fast_math = options.fast_math,
+          .weight_dtype = options.weight_dtype,
+          .bias_dtype = options.bias_dtype,
           .delayed = options.delayed,
           .workspace = options.workspace,
           .observer = options.observer,

@@ -55,6 +55,8 @@ struct GatedMlpOptions {
   std::string activation = "silu(x) * up";
   std::optional<NormOptions> norm{};  // in front
   bool fast_math = false;
+  std::optional<Dtype> weight_dtype{};  // as MlpOptions'
+  std::optional<Dtype> bias_dtype{};
   DelayedScaling* delayed = nullptr;
   Float8Workspace* workspace = nullptr;
   LayerObserver* observer = nullptr;
@@ -77,6 +79,7 @@ class INGOT_API GatedMlp {
   std::size_t saved_bytes() const { return mlp_.saved_bytes(); }
 
  private:
+  friend class WeightCasts;
   Mlp mlp_;
 };
 

@@ -6,6 +6,7 @@
 #include "ingot/nn/float8_linear.h"
 #include "ingot/nn/mlp.h"
 #include "ingot/nn/norm_linear.h"
+#include "ingot/nn/weight_casts.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
 
@@ -62,13 +63,16 @@ void run_forward(const TrainingRun& run, Layer& layer, Forward& forward, Stream&
   layer.recompute(forward, stream);
 }
 
-template <class Step>
-void run_steps(DelayedScaling& delayed, Stream& stream, const Step& step) {
-  constexpr int kSteps = 2;
-  for (int i = 0; i < kSteps; ++i) {
-    step();
-    delayed.sync_amax_history(stream);
-  }
+// Two steps. With lists the weights, which add() adds, are cast behind them.
+template <class Step, class Add>
+void run_steps(const TrainingRun& run, DelayedScaling& delayed, Stream& stream, const Step& step, const Add& add) {
+  step();
+  delayed.sync_amax_history(stream);
+  WeightCasts casts(stream.backend());
+  if (run.weight_lists) add(casts);
+  casts.run(stream);
+  step();
+  delayed.sync_amax_history(stream);
 }
 
 // What every linear layer has. FP8 GEMMs write f32 beside a bias of bf16 only.
@@ -98,7 +102,7 @@ void train_linear(const Trained& of, const Resources& resources) {
   DelayedScaling delayed(resources.backend);
   Float8Linear layer(resources.backend, shape_of(of.layer), of.recipe, {.name = of.layer.name, .delayed = &delayed});
   const LinearTensors t(of, resources);
-  run_steps(delayed, resources.stream, [&] {
+  const auto step = [&] {
     layer.weight_changed();
     LinearForward forward{.input = t.input, .weight = t.weight, .bias = t.bias, .output = t.output};
     run_forward(of.run, layer, forward, resources.stream);
@@ -110,7 +114,9 @@ void train_linear(const Trained& of, const Resources& resources) {
                       .accumulate = accumulate},
                      resources.stream);
     });
-  });
+  };
+  run_steps(of.run, delayed, resources.stream, step,
+            [&](WeightCasts& casts) { casts.add(layer, t.weight, resources.stream); });
 }
 
 void train_norm_linear(NormKind kind, const Trained& of, const Resources& resources) {
@@ -124,7 +130,7 @@ void train_norm_linear(NormKind kind, const Trained& of, const Resources& resour
   const OwnedTensor grad_gamma = row();
   const OwnedTensor beta = has_beta ? row() : OwnedTensor();
   const OwnedTensor grad_beta = has_beta ? row() : OwnedTensor();
-  run_steps(delayed, resources.stream, [&] {
+  const auto step = [&] {
     layer.weight_changed();
     NormLinearForward forward{
         .input = t.input, .gamma = gamma, .beta = beta, .weight = t.weight, .bias = t.bias, .output = t.output};
@@ -139,7 +145,9 @@ void train_norm_linear(NormKind kind, const Trained& of, const Resources& resour
                       .accumulate = accumulate},
                      resources.stream);
     });
-  });
+  };
+  run_steps(of.run, delayed, resources.stream, step,
+            [&](WeightCasts& casts) { casts.add(layer, t.weight, resources.stream); });
 }
 
 struct TrainedMlp {
@@ -166,7 +174,7 @@ void train_mlp(const TrainedMlp& kind, const Trained& of, const Resources& resou
   const OwnedTensor grad_gamma = row(kind.norm.has_value());
   const OwnedTensor beta = row(has_beta);
   const OwnedTensor grad_beta = row(has_beta);
-  run_steps(delayed, resources.stream, [&] {
+  const auto step = [&] {
     layer.weights_changed();
     MlpForward forward{.input = first.input,
                        .gamma = gamma,
@@ -189,7 +197,9 @@ void train_mlp(const TrainedMlp& kind, const Trained& of, const Resources& resou
                       .accumulate = accumulate},
                      resources.stream);
     });
-  });
+  };
+  run_steps(of.run, delayed, resources.stream, step,
+            [&](WeightCasts& casts) { casts.add(layer, first.weight, second.weight, resources.stream); });
 }
 
 void train(const Trained& of, const Resources& resources) {

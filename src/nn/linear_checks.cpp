@@ -526,13 +526,19 @@ void check_weight_codes(const LinearPlan& plan, const Backend& backend, const Fl
              {"codes.factors", &codes.factors}, plan.weight.spec.scale);
 }
 
+void check_weight(const LinearPlan& plan, const Backend& backend, const Tensor& weight, const Stream& stream) {
+  const Checker check(plan, backend);
+  check.stream(backend, stream);
+  if (!plan.weight.any) return;
+  check.all({"weight", &weight}, *plan.dtypes.weight, ", the plan's dtype", plan.shape.out_features,
+            plan.shape.in_features, "[out_features, in_features]");
+}
+
 void check_weight_cast(const LinearPlan& plan, const Backend& backend, const WeightCastTensors& t,
                        const LinearRun& run) {
-  const Checker check(plan, backend);
-  check.stream(backend, run.stream);
+  check_weight(plan, backend, t.weight, run.stream);
   if (!plan.weight.any) return;
-  check.all({"weight", &t.weight}, *plan.dtypes.weight, ", the plan's dtype", plan.shape.out_features,
-            plan.shape.in_features, "[out_features, in_features]");
+  const Checker check(plan, backend);
   check.scale("weight", plan.weight, t.scale);
   const std::size_t bytes = plan.weight_memory().bytes;
   check_region(plan, "into", t.into, bytes);

@@ -36,6 +36,8 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
                            const LinearRun& run);
 void check_weight_cast(const LinearPlan& plan, const Backend& backend, const WeightCastTensors& tensors,
                        const LinearRun& run);
+// The tensor alone, where the plan casts it.
+void check_weight(const LinearPlan& plan, const Backend& backend, const Tensor& weight, const Stream& stream);
 // The weight's codes for the output GEMM, and their factors.
 void check_weight_codes(const LinearPlan& plan, const Backend& backend, const Float8View& codes);
 // Memory of at least that size, aligned.

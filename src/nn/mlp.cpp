@@ -7,25 +7,26 @@
 namespace ingot {
 namespace {
 
-std::array<MlpPlan, 3> make_plans(const MlpShape& shape, const LinearConfig& config, const MlpOptions& options) {
-  std::array<MlpPlan, 3> plans;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    plans[i] = mlp_plan({.name = options.name,
-                         .config = config,
-                         .shape = shape,
-                         .dtypes = {.input = kLinearDtypes[i]},
-                         .activation = options.activation,
-                         .fast_math = options.fast_math,
-                         .norm = options.norm,
-                         .subject = options.subject,
-                         .layer_subject = "Float8Linear"});
-  }
-  return plans;
+MlpPlanOptions plan_options(const MlpShape& shape, const LinearConfig& config, const MlpOptions& options) {
+  return {.name = options.name,
+          .config = config,
+          .shape = shape,
+          // Until a call tells the input's dtype, one that goes with every config.
+          .dtypes = {.input = options.weight_dtype.value_or(Dtype::bf16),
+                     .weight = options.weight_dtype,
+                     .bias = options.bias_dtype},
+          .activation = options.activation,
+          .fast_math = options.fast_math,
+          .norm = options.norm,
+          .subject = options.subject,
+          .layer_subject = "Float8Linear"};
 }
 
 LinearOptions layer_options(const MlpOptions& options, const LinearPlan& plan) {
   return {.name = plan.name,
           .fusion = plan.fusion,
+          .weight_dtype = options.weight_dtype,
+          .bias_dtype = options.bias_dtype,
           .delayed = options.delayed,
           .observer = options.observer,
           .side = options.side};
@@ -34,14 +35,19 @@ LinearOptions layer_options(const MlpOptions& options, const LinearPlan& plan) {
 }  // namespace
 
 Mlp::Mlp(Backend& backend, MlpShape shape, LinearConfig config, const MlpOptions& options)
-    : Mlp(backend, make_plans(shape, config, options), options) {}
-
-Mlp::Mlp(Backend& backend, std::array<MlpPlan, 3> plans, const MlpOptions& options)
     : backend_(&backend),
-      plans_(std::move(plans)),
+      plan_options_(plan_options(shape, config, options)),
+      plan_(mlp_plan(plan_options_)),
       shared_workspace_(options.workspace),
-      up_(backend, plans_[0].up.linear.shape, plans_[0].up.linear.config, layer_options(options, plans_[0].up.linear)),
-      down_(backend, plans_[0].down.shape, plans_[0].down.config, layer_options(options, plans_[0].down)) {}
+      up_(backend, plan_.up.linear.shape, plan_.up.linear.config, layer_options(options, plan_.up.linear)),
+      down_(backend, plan_.down.shape, plan_.down.config, layer_options(options, plan_.down)) {}
+
+// What is kept is of another plan then; a forward, which begins with this, forgets it.
+const MlpPlan& Mlp::plan_of(Dtype dtype) {
+  if (dtype == plan_options_.dtypes.input || !is_high_precision(dtype)) return plan_;
+  plan_options_.dtypes.input = dtype;
+  return plan_ = mlp_plan(plan_options_);
+}
 
 MlpForwardTensors Mlp::forward_tensors(const MlpForward& tensors) {
   return {.input = tensors.input,
@@ -135,7 +141,7 @@ void Mlp::release() {
 }
 
 std::size_t Mlp::saved_bytes() const {
-  return saved_stamp_.kept ? plan_of(saved_.input.dtype).saved_memory(saved_stamp_.tokens).bytes_of_parts() : 0;
+  return saved_stamp_.kept ? plan_.saved_memory(saved_stamp_.tokens).bytes_of_parts() : 0;
 }
 
 }  // namespace ingot

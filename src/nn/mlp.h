@@ -17,7 +17,6 @@
 // The class owns memory, scales and the weights' codes; what it computes are the functions of mlp_functions.h.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -29,15 +28,9 @@
 
 namespace ingot {
 
-// An owner's plans are for tensors of these dtypes. Of others, which its checks refuse, the index is that of bf16.
-inline constexpr std::array kLinearDtypes{Dtype::f32, Dtype::bf16, Dtype::f16};
-constexpr std::size_t linear_plan_index(Dtype dtype) {
-  return dtype == kLinearDtypes[0] ? 0 : dtype == kLinearDtypes[2] ? 2 : 1;
-}
-
-// All tensors have one high-precision dtype, but biases of f32 layers, as LinearForward::bias says. input and output
-// are [M, K]; up_weight is [H, K], or gated [2 * H, K]; down_weight is [K, H]; biases only with MlpShape::bias; gamma
-// and beta [K] as the norm has them.
+// All tensors have one high-precision dtype, but those of MlpOptions and biases as LinearForward::bias says. input and
+// output are [M, K]; up_weight is [H, K], or gated [2 * H, K]; down_weight is [K, H]; biases only with MlpShape::bias;
+// gamma and beta [K] as the norm has them.
 struct MlpForward {
   Tensor input;
   Tensor gamma{};
@@ -69,6 +62,8 @@ struct MlpOptions {
   std::string activation = "gelu(x)";  // as MlpPlanOptions::activation
   std::optional<NormOptions> norm{};   // in front
   bool fast_math = false;
+  std::optional<Dtype> weight_dtype{};  // as LinearOptions', of both layers
+  std::optional<Dtype> bias_dtype{};
   DelayedScaling* delayed = nullptr;
   Float8Workspace* workspace = nullptr;
   LayerObserver* observer = nullptr;
@@ -101,8 +96,9 @@ class INGOT_API Mlp {
   }
 
  private:
-  Mlp(Backend& backend, std::array<MlpPlan, 3> plans, const MlpOptions& options);
-  const MlpPlan& plan_of(Dtype dtype) const { return plans_[linear_plan_index(dtype)]; }
+  friend class WeightCasts;
+  // The plan, made anew for inputs of another dtype than that of the calls so far.
+  const MlpPlan& plan_of(Dtype dtype);
   static MlpForwardTensors forward_tensors(const MlpForward& tensors);
   MlpBackwardTensors backward_tensors(const MlpBackward& tensors) const;
   void run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream);
@@ -110,7 +106,8 @@ class INGOT_API Mlp {
   LinearRun run_on(Stream& stream) const { return {.stream = stream, .observer = up_.options_.observer}; }
 
   Backend* backend_;
-  std::array<MlpPlan, 3> plans_;  // for tensors of kLinearDtypes
+  MlpPlanOptions plan_options_;
+  MlpPlan plan_;  // for inputs of the last call's dtype
   Float8Workspace own_workspace_;
   Float8Workspace* shared_workspace_;  // default: none
   Float8Linear up_;

@@ -72,6 +72,7 @@ class INGOT_API NormLinear {
   std::size_t saved_bytes() const;
 
  private:
+  friend class WeightCasts;
   // As Float8Linear's.
   void plan_for(Dtype dtype);
   static NormLinearForwardTensors forward_tensors(const NormLinearForward& tensors);

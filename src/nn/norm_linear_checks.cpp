@@ -116,6 +116,7 @@ void check_norm_linear_backward(const NormLinearPlan& plan, Backend& backend, co
   check.stamp(t.saved, plan.identity);
   check_gradients_of_norm(check, plan, t);
   check_read_again(check, plan, t);
+  check_grad_values(plan, backend, t);
   if (!owner) check_backward_memory(check, plan, t, observed);
   NormLinearBackwardParts parts = backward_parts(plan, backend.device(), t, observed);
   parts.layer.saved = &parts.layer_saved;

@@ -139,6 +139,7 @@ void enqueue_norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
   NormLinearBackwardParts parts = backward_parts(plan, backend.device(), tensors, observes_values(run));
   parts.layer.saved = &parts.layer_saved;
   enqueue_backward_part(plan.linear, backend, parts.layer, run, owner);
+  add_grad_values(plan, backend, tensors, parts.norm.grad_output, run.stream);
   if (plan.norm && is_given(tensors.grad_input)) backend.norm_backward(parts.norm_spec, parts.norm, run.stream);
 }
 

@@ -11,6 +11,8 @@
 //                                        .scratch = s}, {stream});
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
 
 #include "ingot/api.h"
@@ -56,7 +58,21 @@ struct NormLinearBackwardTensors {
   Float8View codes{};
   LinearScales scales{};
   MemoryRegion scratch{};
+  // [M, K], of the input's dtype: gradients of the normalised values by other layers behind this norm. They are added
+  // to this layer's before the norm's backward. Only with grad_input.
+  std::array<Tensor, 2> grad_values{};
 };
+
+// For other layers behind the same norm, such as k and v beside q: the normalised input's codes as a forward of this
+// plan writes them, in the way of linear_input_codes(). Those layers' plans are linear_plan()s with given_input and the
+// same recipe; their `input` is norm_linear_input_values(), or where that is none any tensor [M, K] of the input's
+// dtype, which they do not read. Their gradients of the input go into grad_values. Not where the recipe casts the input
+// again.
+INGOT_API Float8View norm_linear_input_codes(const NormLinearPlan& plan, std::int64_t tokens, const MemoryRegion& saved,
+                                             const MemoryRegion& scratch, Device device);
+// The normalised values [M, K], where a GEMM reads them in high precision; or none, a default tensor.
+INGOT_API Tensor norm_linear_input_values(const NormLinearPlan& plan, std::int64_t tokens, const MemoryRegion& saved,
+                                          const MemoryRegion& scratch, Device device);
 
 INGOT_API void norm_linear_forward(const NormLinearPlan& plan, Backend& backend,
                                    const NormLinearForwardTensors& tensors, const LinearRun& run);

@@ -36,6 +36,11 @@ void enqueue_norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
                                   const NormLinearBackwardTensors& tensors, const LinearRun& run,
                                   LinearPart* owner = nullptr);
 
+// Adds the gradients by other layers to `sum`, this layer's; and what is asked of them.
+void add_grad_values(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors,
+                     const Tensor& sum, Stream& stream);
+void check_grad_values(const NormLinearPlan& plan, const Backend& backend, const NormLinearBackwardTensors& tensors);
+
 // What they ask of their arguments. `owner`: asks only for the caller's tensors, as NormLinear does, whose codes,
 // scales and memory are its own.
 void check_norm_linear_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& tensors,

@@ -11,8 +11,10 @@ import stat
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 SWEEP, TRAIN_LM = sys.argv[1:3]
+sys.path.insert(0, str(pathlib.Path(SWEEP).parent))
 spec = importlib.util.spec_from_file_location("sweep", SWEEP)
 sweep = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sweep)
@@ -27,8 +29,8 @@ with open(os.environ["CALLS"], "a") as calls: calls.write(" ".join(a) + "\\n")
 if "--fail" in a: sys.exit("no such luck")
 model = get("--only")
 loss = 2.0 + 0.01 * int(get("--seed")) + (0.002 if model == "fp8" else 0)
-if "--recipe" in a and get("--recipe") == "bad": loss = loss * 1.2
-if "--recipe" in a and get("--recipe") == "nan": loss = None
+if "--recipe" in a and get("--recipe") == "blockwise": loss = loss * 1.2
+if "--recipe" in a and get("--recipe") == "delayed": loss = None
 run = {"final_loss": loss, "validation_loss": loss, "tokens_per_second": 150.0 if model == "fp8" else 100.0}
 (out / "summary.json").write_text(json.dumps(
     {"device": "a GPU", "parameters": 5, "steps": 7, "settings": {"clip": 1.0}, "runs": {model: run}}))
@@ -51,7 +53,7 @@ class Sweep(unittest.TestCase):
         out, err = io.StringIO(), io.StringIO()
         common = ["--program", str(program or self.program), "--work", str(self.folder / "work")]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = sweep.main([*common, "--out", str(self.folder / "r" / "out.json"), "--no-plot", *options])
+            code = sweep.main([*common, "--out", str(self.folder / "r" / "out.json"), *options])
         return code, out.getvalue(), err.getvalue()
 
     def calls(self):
@@ -63,12 +65,12 @@ class Sweep(unittest.TestCase):
 
     def test_every_combination_once(self):
         texts = ["--text", "bible=", "--text", f"own={self.text}"]
-        options = [*texts, "--seeds", "1", "2", "--blocks", "2", "6", "--recipes", "rowwise", "bad"]
+        options = [*texts, "--seeds", "1", "2", "--train", "2,6:rowwise,blockwise"]
         options += ["--", "--steps", "7"]
         code, out, _ = self.run_sweep(*options)
         self.assertEqual(code, 0)
         self.assertEqual(len(self.calls()), 2 * 2 * 2 * 3)
-        self.assertIn("--steps 7 --blocks 6 --seed 2 --only fp8 --recipe bad", "\n".join(self.calls()))
+        self.assertIn("--steps 7 --blocks 6 --seed 2 --only fp8 --recipe blockwise", "\n".join(self.calls()))
         found = self.result()
         self.assertEqual(found["device"], "a GPU")
         self.assertEqual(len(found["runs"]), 24)
@@ -79,8 +81,9 @@ class Sweep(unittest.TestCase):
         self.assertAlmostEqual(case["recipes"]["rowwise"]["gap"], (0.002 / 2.01 + 0.002 / 2.02) / 2)
         self.assertAlmostEqual(case["recipes"]["rowwise"]["speed"], 1.5)
         self.assertTrue(case["recipes"]["rowwise"]["within"])
-        self.assertFalse(case["recipes"]["bad"]["within"])
-        self.assertIn("OUTSIDE", out)
+        self.assertFalse(case["recipes"]["blockwise"]["within"])
+        self.assertIn("FAILS  bible, 2 blocks: blockwise +20.", out)
+        self.assertIn("8 of 12 hold", out)
 
         # What was trained is not trained again; another text of the same name is.
         self.assertEqual(self.run_sweep(*options)[0], 0)
@@ -92,8 +95,8 @@ class Sweep(unittest.TestCase):
         self.assertEqual(len(self.calls()), 36 + 24)
 
     def test_a_loss_that_is_not_a_number_is_outside_and_null(self):
-        self.assertEqual(self.run_sweep("--seeds", "1", "2", "--recipes", "nan")[0], 0)
-        recipe = self.result()["compared"][0]["recipes"]["nan"]
+        self.assertEqual(self.run_sweep("--seeds", "1", "2", "--train", "2:delayed")[0], 0)
+        recipe = self.result()["compared"][0]["recipes"]["delayed"]
         self.assertIsNone(recipe["gap"])
         self.assertFalse(recipe["within"])
 
@@ -118,22 +121,111 @@ class Sweep(unittest.TestCase):
             (["--text", "x=/nonexistent"], "is not a file"),
             (["--text", "x=", "--text", "x="], "two texts have one name"),
             (["--seeds", "nan"], "invalid int value"),
+            (["--train", "2"], "is not BLOCKS:RECIPES"),
+            (["--train", "2:magic"], "recipes: tensorwise, delayed, rowwise,"),
+            (["--train", "two:rowwise"], "is not BLOCKS:RECIPES"),
+            (["--stop-after", "soon"], "invalid float value"),
         ):
             err = io.StringIO()
             with self.subTest(wrong), contextlib.redirect_stderr(err), self.assertRaises(SystemExit):
                 sweep.parse(["--program", "p", "--out", "o", *wrong])
             self.assertIn(why, err.getvalue())
 
+    def test_each_number_of_blocks_has_recipes_of_its_own(self):
+        options = ["--seeds", "1", "2", "3", "--train", "4:every", "--train", "2,6,8:tensorwise,blockwise"]
+        parsed = sweep.parse(["--program", "p", "--out", "o", *options])
+        runs = sweep.planned(parsed)
+        self.assertEqual(len(runs), 3 * (1 + 6) + 3 * 3 * (1 + 2))
+        self.assertEqual(len(set(runs)), len(runs))
+        self.assertEqual([model for _, blocks, seed, model in runs if (blocks, seed) == (8, 2)],
+                         ["bf16", "tensorwise", "blockwise"])
+        self.assertEqual(sweep.RECIPES, tuple(dict.fromkeys(model for *_, model in runs if model != "bf16")))
+        code, out, _ = self.run_sweep(*options, "--least-speed", "1.4")
+        self.assertEqual(code, 0)
+        self.assertEqual([sorted(case["recipes"]) for case in self.result()["compared"]],
+                         [sorted(sweep.RECIPES)] + 3 * [["blockwise", "tensorwise"]])
+        self.assertIn("bible, 8 blocks: the fastest is tensorwise, tokens/s x 1.50, at least 1.40", out)
+        plot = xml.etree.ElementTree.parse(self.folder / "r" / "out.svg").getroot()
+        self.assertEqual(len(plot.findall("{*}polyline")), len(sweep.RECIPES))
+        self.assertEqual(self.run_sweep(*options, "--least-speed", "1.6", "--strict")[0], 1)
+        self.assertEqual(self.run_sweep("--train", "2:tensorwise", "--strict")[0], 0)
+
+    def test_a_sweep_that_stops_goes_on(self):
+        code, _, err = self.run_sweep("--stop-after", "-1")
+        self.assertEqual((code, self.calls()), (3, []))
+        self.assertIn("sweep: stopped with 0 runs done; the same command goes on", err)
+        self.assertEqual(self.run_sweep("--stop-after", "100")[0], 0)
+        self.assertEqual(len(self.calls()), 6)
+
     def test_train_lm_itself(self):
         tiny = "--device cpu --context 8 --embedding 8 --hidden 32 --batch 16 --checkpoint-every 0 --steps 20".split()
         sweep.os.environ["INGOT_CACHE_DIR"] = str(self.folder / "store")
         sweep.os.environ["INGOT_CUDA_ROOT"] = "none"
-        options = ["--text", f"own={self.text}", "--seeds", "1", "2", "--blocks", "1", "--", *tiny]
+        options = ["--text", f"own={self.text}", "--seeds", "1", "2", "--train", "1:tensorwise", "--", *tiny]
         self.assertEqual(self.run_sweep(*options, program=TRAIN_LM)[0], 0)
         case = self.result()["compared"][0]
         self.assertTrue(0 < case["bf16_validation_loss"] < 6)
         self.assertTrue(math.isfinite(case["recipes"]["tensorwise"]["gap"]))
         self.assertEqual(self.result()["runs"][0]["settings"]["hidden"], 32)
+
+
+def run_of(blocks, seed, model, loss, speed):
+    return {"text": "t", "blocks": blocks, "seed": seed, "model": model, "validation_loss": loss, "final_loss": loss,
+            "tokens_per_second": speed}
+
+
+class Arithmetic(unittest.TestCase):
+    """The figures of a sweep by hand."""
+
+    def compared(self, bf16, **recipes):
+        runs = [run_of(4, seed, "bf16", loss, 100.0) for seed, loss in enumerate(bf16)]
+        for name, (losses, speed) in recipes.items():
+            runs += [run_of(4, seed, name, loss, speed) for seed, loss in enumerate(losses)]
+        return sweep.sweep_report.compare(runs)
+
+    def lines(self, compared, least_speed=None):
+        return [(one["holds"], one["line"]) for one in sweep.sweep_report.verdicts(compared, least_speed)]
+
+    def test_a_gap_within_twice_the_spread(self):
+        # 1.99 .. 2.01 is 1 % of 2; gaps of 1.5 % and 2.5 % in each seed.
+        bf16 = (1.99, 2.0, 2.01)
+        compared = self.compared(bf16, rowwise=([1.015 * x for x in bf16], 143.0),
+                                 delayed=([0.975 * x for x in bf16], 120.0))
+        self.assertAlmostEqual(compared[0]["bf16_spread"], 0.01)
+        self.assertEqual(self.lines(compared, 1.4), [
+            (True, "t, 4 blocks: bf16's seeds are 1.00 % apart, at most 1.00 %"),
+            (True, "t, 4 blocks: rowwise +1.50 % against bf16, at most 2.00 %; tokens/s x 1.43"),
+            (False, "t, 4 blocks: delayed -2.50 % against bf16, at most 2.00 %; tokens/s x 1.20"),
+            (True, "t, 4 blocks: the fastest is rowwise, tokens/s x 1.43, at least 1.40")])
+        self.assertFalse(self.lines(compared, 1.44)[3][0])
+
+    def test_half_a_percent_is_always_allowed(self):
+        compared = self.compared((2.0, 2.0, 2.0), rowwise=([2.009, 2.009, 2.009], 100.0))
+        self.assertEqual(self.lines(compared)[1],
+                         (True, "t, 4 blocks: rowwise +0.45 % against bf16, at most 0.50 %; tokens/s x 1.00"))
+        compared = self.compared((2.0, 2.0, 2.0), rowwise=([2.011, 2.011, 2.011], 100.0))
+        self.assertFalse(self.lines(compared)[1][0])
+
+    def test_opposite_gaps_of_seeds_cancel(self):
+        compared = self.compared((2.0, 2.01), rowwise=([2.02, 1.99], 100.0))
+        self.assertAlmostEqual(compared[0]["recipes"]["rowwise"]["gap"], (0.01 - 0.02 / 2.01) / 2)
+
+    def test_seeds_that_do_not_agree(self):
+        self.assertEqual(self.lines(self.compared((2.0, 2.03)))[0],
+                         (False, "t, 4 blocks: bf16's seeds are 1.49 % apart, at most 1.00 %"))
+
+    def test_what_is_not_a_number_holds_nothing(self):
+        compared = self.compared((2.0, 2.0), rowwise=([2.0, None], 0.0))
+        self.assertFalse(self.lines(compared)[1][0])
+        self.assertEqual(self.lines(self.compared((2.0, 2.0), rowwise=([], 0.0)), 1.4)[0][0], True)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "plot.svg"
+            sweep.sweep_plot.plot(compared, "a < b", path)
+            xml.etree.ElementTree.parse(path)
+
+    def test_ticks(self):
+        for span, step in ((1.15, 0.2), (2.3, 0.5), (11.5, 2), (46, 10)):
+            self.assertAlmostEqual(sweep.sweep_plot.tick_step(span), step)
 
 
 if __name__ == "__main__":

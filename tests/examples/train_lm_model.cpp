@@ -248,8 +248,9 @@ BOOST_AUTO_TEST_CASE(the_table_gives_each_step_its_values) {
 
 // ---- Graphs and what is compiled ahead, on the CUDA backend without a GPU -------------------------------------------
 
-Options tiny_options(std::int64_t micro_batches) {
+Options tiny_options(std::int64_t micro_batches, WeightCodes codes = WeightCodes::together) {
   Options options;
+  options.weight_codes = codes;
   options.shape = kShape;
   options.batch = kBatch;
   options.micro_batches = micro_batches;
@@ -260,7 +261,7 @@ Options tiny_options(std::int64_t micro_batches) {
 struct DryModel {
   explicit DryModel(const ingot::LinearConfig& config, const Options& options, bool graph)
       : of(options),
-        model(dry.backend(), stream, ops, of.shape, of.micro_batch(), config, 1),
+        model(dry.backend(), stream, ops, of.shape, of.micro_batch(), config, 1, of.weight_codes),
         loss(dry.backend(), ingot::Dtype::f32, 1, 1),
         step(
             stream, [this] { work(); }, [this] { return dry.backend().launches(); }, graph) {}
@@ -314,8 +315,10 @@ BOOST_AUTO_TEST_CASE(a_step_is_captured_once_and_replayed) {
 
 // A GPU's steps, with their micro-batches and from a graph, ask for no kernel that was not found ahead.
 BOOST_AUTO_TEST_CASE(what_is_prepared_is_what_steps_ask_for) {
-  for (const std::int64_t micro_batches : {1, 3}) {
-    const Options options = tiny_options(micro_batches);
+  const Options all[] = {tiny_options(1), tiny_options(3), tiny_options(1, WeightCodes::each),
+                         tiny_options(1, WeightCodes::masters)};
+  for (const Options& options : all) {
+    const std::int64_t micro_batches = options.micro_batches;
     for (const ingot::Recipe& recipe : ingot::recipes()) {
       BOOST_TEST_CONTEXT(recipe.name << ", " << micro_batches << " micro-batches") {
         const ingot::LinearConfig configs[] = {recipe.config};
@@ -336,6 +339,26 @@ BOOST_AUTO_TEST_CASE(what_is_prepared_is_what_steps_ask_for) {
         BOOST_TEST(std::ranges::any_of(prepared.matmuls(), accumulates) == (micro_batches > 1));
       }
     }
+  }
+}
+
+// A captured step casts the weights of both blocks by one launch in place of four.
+BOOST_AUTO_TEST_CASE(one_list_spares_launches_of_a_graph) {
+  const auto launches_of_a_step = [](const ingot::LinearConfig& config, WeightCodes codes) {
+    DryModel graphed(config, tiny_options(1, codes), true);
+    for (int i = 0; i < 4; ++i) graphed.step.run();
+    const std::int64_t before = graphed.step.replayed_launches();
+    graphed.step.run();
+    return graphed.step.replayed_launches() - before;
+  };
+  const auto spared = [&](const ingot::LinearConfig& config, WeightCodes codes) {
+    return launches_of_a_step(config, WeightCodes::each) - launches_of_a_step(config, codes);
+  };
+  for (const WeightCodes codes : {WeightCodes::together, WeightCodes::masters}) {
+    BOOST_TEST(spared(ingot::blockwise(), codes) == 3);
+    BOOST_TEST(spared(ingot::delayed(), codes) == 3);
+    BOOST_TEST(spared(ingot::tensorwise(), codes) >= 1);  // the maxima take a fill and a launch more
+    BOOST_TEST(spared(ingot::high_precision(), codes) == 0);
   }
 }
 

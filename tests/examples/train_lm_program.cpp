@@ -336,6 +336,7 @@ BOOST_AUTO_TEST_CASE(options_are_checked_and_explained) {
                                              {"--warmup", "nan"},
                                              {"--micro-batches", "0"},
                                              {"--micro-batches", "1e3"},
+                                             {"--weight-codes", "some"},
                                              {"--graph", "maybe"},
                                              {"--seed", "18446744073709551616"},
                                              {"--seed", "-1"},

@@ -18,8 +18,28 @@ void CountingBackend::cast(const CastSpec& spec, const CastTensors& tensors, Str
 }
 
 std::unique_ptr<CastList> CountingBackend::make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
-                                                          Stream& stream) {
-  return inner_->make_cast_list(spec, tensors, on(stream));
+                                                          Stream&) {
+  // Its runs are counted, and go to the inner backend's stream.
+  class Counted final : public CastList {
+   public:
+    Counted(CountingBackend& of, const CastSpec& what, std::span<const CastTensors> tensors)
+        : of_(&of), spec_(what), own_(*of.inner_), list_(of.inner_->make_cast_list(what, tensors, on_inner())) {
+      spec_.list = true;
+    }
+    void run(Stream& to) override {
+      of_->note(print(spec_), to);
+      list_->run(on_inner());
+    }
+
+   private:
+    Stream& on_inner() { return of_->on(own_); }
+
+    CountingBackend* of_;
+    CastSpec spec_;
+    Stream own_;
+    std::unique_ptr<CastList> list_;
+  };
+  return std::make_unique<Counted>(*this, spec, tensors);
 }
 
 void CountingBackend::gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install_and_consume.sh <source tree> <build tree> <c++ compiler> [compiler launcher]
-# Installs the build and uses it as a stranger would: each header on its own, each installed example, find_package,
-# add_subdirectory.
+# Installs the build and uses it as a stranger would: each header on its own, each installed example, a program that uses
+# each part, the examples that train and generate, find_package, add_subdirectory.
 #
 # Environment:
 #   INGOT_EMBED=<yes|no>   build all of Ingot as a part of the user's project, which takes minutes; no: only the user's
@@ -64,16 +64,21 @@ done < <(find "$work/prefix" -path '*/examples/*' \( -name '*.cpp' -o -name '*.h
 [ "$examples" -ge 3 ] || fail "only $examples examples are installed"
 echo "$examples examples"
 
-# examples/generate has a command line and files of its own, so it also needs CLI11, fmt and nlohmann-json, and the text
-# of its kernels, which the build makes.
+step "a program that uses each part, linked to the installed library"
+"$cxx" -std=c++20 -O0 -I "$work/prefix/include" "$source_dir/tests/package/use_parts.cpp" -o "$work/use_parts" \
+  "$(find "$work/prefix" -name libingot.a)" -pthread -ldl
+"$work/use_parts"
+
+# These have command lines and files of their own, so they also need CLI11, fmt and nlohmann-json, and the text of their
+# kernels, which the build makes. (Two files of train_lm need xxHash, and nothing of Ingot's that the others do not.)
 if has INGOT_EXAMPLES; then
-  step "examples/generate, with the installed headers"
+  step "examples/generate, lora and train_lm, with the installed headers"
   mkdir "$work/cuda"
   printf '#error "an example needs nothing of CUDA"\n' > "$work/cuda/cuda.h"
-  (cd "$source_dir/examples" && ls generate/*.cpp common/*.cpp) | xargs -P "$(nproc)" -I{} "$cxx" -std=c++20 -fsyntax-only \
+  (cd "$source_dir/examples" && ls generate/*.cpp common/*.cpp lora/*.cpp training/*.cpp train_lm/{model,prepare}.cpp) | xargs -P "$(nproc)" -I{} "$cxx" -std=c++20 -fsyntax-only \
     -DFMT_HEADER_ONLY -I "$work/cuda" -I "$work/prefix/include" -I "$work/prefix/include/ingot/templates" -I "$source_dir/examples" \
     -I "$source_dir/examples/common" -I "$build_dir/examples" "$source_dir/examples/{}" ||
-    fail "examples/generate does not compile against the installed headers"
+    fail "an example does not compile against the installed headers"
 fi
 
 step "links of the installed documents"

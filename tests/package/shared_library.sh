@@ -52,6 +52,11 @@ step "errors and types across the library's boundary"
   -L "$(dirname "$library")" -lingot -Wl,-rpath,"$(dirname "$library")"
 "$work/use_shared"
 
+step "a program that uses each part"
+"$cxx" -std=c++20 -O0 -I "$prefix/include" "$source_dir/tests/package/use_parts.cpp" -o "$work/use_parts" \
+  -L "$(dirname "$library")" -lingot -Wl,-rpath,"$(dirname "$library")"
+"$work/use_parts"
+
 step "what the inline functions of the public headers call"
 printf '#include <ingot/ingot.h>\n' > "$work/all.cpp"
 "$cxx" -std=c++20 -O0 -fkeep-inline-functions -I "$prefix/include" -c "$work/all.cpp" -o "$work/all.o"

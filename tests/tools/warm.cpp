@@ -189,6 +189,10 @@ BOOST_AUTO_TEST_CASE(parts_of_a_plan) {
   BOOST_TEST(summed.size() > rowwise.size());
   BOOST_TEST(std::ranges::includes(both, summed));
   BOOST_TEST(both.size() > summed.size());
+  request.weight_lists = true;
+  const std::set<std::string> lists = kernels(plan_warm(request));
+  BOOST_TEST(std::ranges::includes(lists, both));
+  BOOST_TEST(lists.size() > both.size());
   request = llama();
   request.training_tokens = "";
   const std::set<std::string> decoding = kernels(plan_warm(request));

@@ -1,0 +1,82 @@
+#include "ingot/nn/weight_casts.h"
+
+#include <algorithm>
+
+#include "ingot/nn/gated_mlp.h"
+#include "ingot/nn/linear_checks.h"
+#include "ingot/nn/mlp.h"
+#include "ingot/nn/norm_linear.h"
+#include "ingot/nn/tensor_checks.h"
+
+namespace ingot {
+
+void WeightCasts::add_cast(const CastSpec& spec, const CastTensors& tensors) {
+  auto kind = std::ranges::find(kinds_, spec, &Kind::spec);
+  if (kind == kinds_.end()) kind = kinds_.insert(kinds_.end(), Kind{.spec = spec});
+  kind->tensors.push_back(tensors);
+  kind->list.reset();
+}
+
+Float8View WeightCasts::add(const LinearPlan& plan, const WeightCastTensors& tensors, Stream& stream) {
+  check_weight_cast(plan, *backend_, tensors, {stream});
+  const Float8View codes = weight_codes(plan, tensors.into, backend_->device());
+  if (!plan.weight.any) return codes;
+  CastTensors cast{.input = tensors.weight,
+                   .codes = codes.codes,
+                   .transposed = codes.transposed,
+                   .factors = codes.factors,
+                   .transposed_factors = codes.transposed_factors};
+  if (plan.weight.scaling != Scaling::dynamic) {
+    cast.scales = tensors.scale.scale;
+    cast.amax =
+        plan.weight.is_fixed() ? plan.weight_memory().amax.in(tensors.into, backend_->device()) : tensors.scale.amax;
+  }
+  add_cast(plan.weight.spec, cast);
+  return codes;
+}
+
+void WeightCasts::add(Float8Linear& layer, const Tensor& weight, Stream& stream) {
+  if (layer.backend_ != backend_) {
+    refuse_argument("WeightCasts layer", "belongs to another backend than the casts: make both from one");
+  }
+  // A weight without a dtype of its own has the input's.
+  if (!layer.options_.weight_dtype && is_high_precision(weight.dtype)) layer.plan_for(weight.dtype);
+  if (!layer.plan_.weight.any) return;
+  check_weight(layer.plan_, *backend_, weight, stream);
+  add(layer.plan_, layer.list_weight(weight, stream), stream);
+  layers_.push_back(&layer);
+}
+
+void WeightCasts::add(NormLinear& layer, const Tensor& weight, Stream& stream) { add(layer.linear_, weight, stream); }
+
+void WeightCasts::add(Mlp& layer, const Tensor& up_weight, const Tensor& down_weight, Stream& stream) {
+  add(layer.up_, up_weight, stream);
+  add(layer.down_, down_weight, stream);
+}
+
+void WeightCasts::add(GatedMlp& layer, const Tensor& gate_up_weight, const Tensor& down_weight, Stream& stream) {
+  add(layer.mlp_, gate_up_weight, down_weight, stream);
+}
+
+void WeightCasts::run(Stream& stream) {
+  for (Kind& kind : kinds_) {
+    if (kind.list == nullptr) {
+      if (backend_->capturing(stream)) {
+        refuse_argument("WeightCasts",
+                        "has weights that were not cast yet, and a capture must not contain the first "
+                        "cast: call run() once before");
+      }
+      kind.list = backend_->make_cast_list(kind.spec, kind.tensors, stream);
+    }
+    kind.list->run(stream);
+  }
+  for (Float8Linear* layer : layers_) layer->weight_was_cast(stream);
+}
+
+std::size_t WeightCasts::size() const {
+  std::size_t count = 0;
+  for (const Kind& kind : kinds_) count += kind.tensors.size();
+  return count;
+}
+
+}  // namespace ingot
