@@ -5,11 +5,11 @@ import os
 
 import torch
 
-_is_available = torch.cuda.is_available
+_HAS_GPU = torch.cuda.is_available()
 
 
 def pytest_configure(config):
-    if not _is_available():
+    if not _HAS_GPU:
         _put_the_cpu_in_place_of_a_gpu()
     if not os.environ.get("TORCHAO_ITSELF"):
         import ingot.float8
@@ -18,7 +18,6 @@ def pytest_configure(config):
 
 
 def _put_the_cpu_in_place_of_a_gpu():
-    torch.accelerator.is_available = lambda: True
     torch.accelerator.current_accelerator = lambda *args, **kwargs: torch.device("cpu")
     torch.Tensor.cuda = lambda self, *args, **kwargs: self
 
@@ -26,9 +25,15 @@ def _put_the_cpu_in_place_of_a_gpu():
 
     for name in ("is_sm_at_least_89", "is_sm_at_least_90"):
         setattr(torchao.utils, name, lambda: True)
-    # Tests ask when they are collected whether there is a GPU.
-    torch.cuda.is_available = lambda: True
+    _say_that_there_is_a_gpu(True)
+
+
+def _say_that_there_is_a_gpu(answer):
+    for module in (torch.cuda, torch.accelerator):
+        module.is_available = lambda: answer
 
 
 def pytest_collection_finish(session):
-    torch.cuda.is_available = _is_available
+    # Tests ask when they are collected; torch.compile, which asks later, is to know the truth.
+    if not _HAS_GPU:
+        _say_that_there_is_a_gpu(False)

@@ -18,6 +18,7 @@ _SUBMODULES = (
     "float8_linear",
     "float8_linear_utils",
     "float8_ops",
+    "float8_python_api",
     "float8_scaling_utils",
     "float8_tensor",
     "float8_tensor_parallel",
