@@ -7,7 +7,6 @@ from typing import Any, Optional, Tuple
 
 import torch
 
-from . import _op
 from ._errors import Float8RuntimeError, Float8TypeError
 from ._weights import HIGH_PRECISION, is_foreign, type_name
 from .config import CastConfig, Float8LinearConfig, ScalingGranularity, ScalingType
@@ -173,8 +172,6 @@ class Float8Linear(torch.nn.Linear):
             # Another library has put its own tensor here, quantized for inference perhaps: it knows what to do.
             return torch.nn.functional.linear(input, weight, self.bias)
         input = self._checked(input)
-        if _op.takes(input, weight, self.bias, self.config):
-            return _op.linear(input, weight, self.bias, self.config)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
