@@ -32,7 +32,8 @@ nb::tuple gain_of(PythonContext& context, const std::string& recipe_name, std::i
 }  // namespace
 
 void bind_linear_gain(nb::module_& module) {
-  module.def("expected_gain", &gain_of, "context"_a, "recipe"_a, "tokens"_a, "in_features"_a, "out_features"_a, "gpu"_a);
+  module.def("expected_gain", &gain_of, "context"_a, "recipe"_a, "tokens"_a, "in_features"_a, "out_features"_a,
+             "gpu"_a);
 }
 
 }  // namespace ingot::python

@@ -31,7 +31,15 @@ def test_defaults():
 
 # input, weight, grad_output, weight for grad_input, input and grad_output for grad_weight; powers of two
 RECIPES = {
-    "tensorwise": ["dyn_ten_e4m3", "dyn_ten_e4m3", "dyn_ten_e5m2", "dyn_ten_e4m3", "dyn_ten_e4m3", "dyn_ten_e5m2", False],
+    "tensorwise": [
+        "dyn_ten_e4m3",
+        "dyn_ten_e4m3",
+        "dyn_ten_e5m2",
+        "dyn_ten_e4m3",
+        "dyn_ten_e4m3",
+        "dyn_ten_e5m2",
+        False,
+    ],
     "rowwise": ["dyn_axs_e4m3"] * 6 + [True],
     "rowwise_with_gw_hp": ["dyn_axs_e4m3"] * 3 + ["dyn_ten_e4m3", "dis_ten_e4m3", "dis_ten_e4m3", True],
 }

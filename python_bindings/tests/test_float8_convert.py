@@ -11,7 +11,11 @@ from torch import nn
 import ingot
 import ingot.float8 as float8
 from ingot.float8 import Float8Linear, Float8LinearConfig
-from ingot.float8.float8_linear_utils import _auto_filter_for_recipe, _auto_filter_for_rowwise, _auto_filter_for_tensorwise
+from ingot.float8.float8_linear_utils import (
+    _auto_filter_for_recipe,
+    _auto_filter_for_rowwise,
+    _auto_filter_for_tensorwise,
+)
 
 
 class Mlp(nn.Module):
@@ -26,7 +30,9 @@ class Mlp(nn.Module):
 
 def test_in_place_and_filtered():
     model = nn.Sequential(Mlp(), nn.Linear(16, 16), Mlp())
-    result = float8.convert_to_float8_training(model, module_filter_fn=lambda layer, name: name not in ("0.down", "2.up"))
+    result = float8.convert_to_float8_training(
+        model, module_filter_fn=lambda layer, name: name not in ("0.down", "2.up")
+    )
     assert result is model
     kinds = {name: type(layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     assert [name for name, kind in kinds.items() if kind is nn.Linear] == ["0.down", "2.up"]

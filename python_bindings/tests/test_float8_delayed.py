@@ -21,8 +21,9 @@ def cast(kind):
 
 def config_of(*kinds, history_len=4, **options):
     casts = [cast(kind) for kind in kinds or (ScalingType.DELAYED,) * 3]
-    return Float8LinearConfig(*casts[:1], None, casts[1], None, casts[2],
-                              delayed_scaling_config=DelayedScalingConfig(history_len), **options)
+    return Float8LinearConfig(
+        *casts[:1], None, casts[1], None, casts[2], delayed_scaling_config=DelayedScalingConfig(history_len), **options
+    )
 
 
 def convert(layer, config):
@@ -153,7 +154,9 @@ def test_sync_without_layers_warns(caplog):
 def test_different_functions_are_refused():
     layers = [convert(nn.Linear(4, 4), config_of()) for _ in range(2)]
     object.__setattr__(layers[1].config.delayed_scaling_config, "scale_fn_name", "mean")
-    with pytest.raises(ValueError, match=r"All layers must have the same scale_fn recipe, got \['max', 'mean'\]") as caught:
+    with pytest.raises(
+        ValueError, match=r"All layers must have the same scale_fn recipe, got \['max', 'mean'\]"
+    ) as caught:
         float8.sync_float8_amax_and_scale_history(nn.ModuleList(layers))
     assert isinstance(caught.value, ingot.Error)
 

@@ -114,7 +114,9 @@ def gathered(weight):
 def check_bytes(rank):
     """The weight goes over the wire with one byte for each element."""
     net = nn.Linear(16, 32, bias=False)
-    net = fully_shard(float8.convert_to_float8_training(net, config=Float8LinearConfig(enable_fsdp_float8_all_gather=True)))
+    net = fully_shard(
+        float8.convert_to_float8_training(net, config=Float8LinearConfig(enable_fsdp_float8_all_gather=True))
+    )
     # The name that FSDP calls depends on the version of PyTorch.
     name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
     sent, original = [], getattr(dist, name)
@@ -182,7 +184,11 @@ def check_tensor_parallel(rank):
     whole = float8.convert_to_float8_training(nn.ModuleDict({"ffn": FeedForward()}))
     net = copy.deepcopy(whole)
     sequence = copy.deepcopy(whole)
-    plan = {"ffn.w1": Float8ColwiseParallel(), "ffn.w2": Float8ColwiseParallel(), "ffn.out_proj": Float8RowwiseParallel()}
+    plan = {
+        "ffn.w1": Float8ColwiseParallel(),
+        "ffn.w2": Float8ColwiseParallel(),
+        "ffn.out_proj": Float8RowwiseParallel(),
+    }
     parallelize_module(net, mesh, plan)
     prepare = PrepareFloat8ModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
     rows = Float8RowwiseParallel(output_layouts=Shard(1), use_local_output=False)
@@ -205,7 +211,9 @@ def check_tensor_parallel_refuses(rank):
     mesh = init_device_mesh("cpu", (WORLD,))
     rows = float8.convert_to_float8_training(nn.Linear(4, 4), config=Float8LinearConfig.from_recipe_name("rowwise"))
     for style in (Float8ColwiseParallel, Float8RowwiseParallel):
-        with pytest.raises(ValueError, match="Expecting module to be Float8Linear but found torch.nn.modules.linear.Linear"):
+        with pytest.raises(
+            ValueError, match="Expecting module to be Float8Linear but found torch.nn.modules.linear.Linear"
+        ):
             parallelize_module(nn.Linear(4, 4), mesh, style())
         with pytest.raises(AssertionError, match="unsupported: .* other scales than one dynamic scale"):
             parallelize_module(rows, mesh, style())
@@ -230,7 +238,9 @@ def check_distributed_tensors(rank):
     assert torch.equal(sharded._local_tensor._scale, tensor_to_scale(x, E4M3))
     whole = sharded.redistribute(placements=[Replicate()]).to_local()
     whole = whole.wait() if hasattr(whole, "wait") else whole
-    assert torch.equal(whole._data.view(torch.uint8), hp_tensor_to_float8_dynamic(x, E4M3, config)._data.view(torch.uint8))
+    assert torch.equal(
+        whole._data.view(torch.uint8), hp_tensor_to_float8_dynamic(x, E4M3, config)._data.view(torch.uint8)
+    )
     local = torch.full((4,), 1.0 + rank)
     reduced = tensor_to_scale(local, E4M3, reduce_amax=True, device_mesh=mesh)
     assert torch.equal(reduced, tensor_to_scale(local, E4M3, reduce_amax=True)) and reduced.item() == 448 / WORLD

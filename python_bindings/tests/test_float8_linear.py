@@ -171,9 +171,14 @@ def test_meta():
 
 def test_repr():
     text = repr(Float8Linear(32, 16, config=config_of("tensorwise", True)))
-    assert "in_features=32, out_features=16, bias=True, cast_configs=i:dyn_ten_e4m3,w:dyn_ten_e4m3,go:dyn_ten_e5m2)" in text
+    assert (
+        "in_features=32, out_features=16, bias=True, cast_configs=i:dyn_ten_e4m3,w:dyn_ten_e4m3,go:dyn_ten_e5m2)"
+        in text
+    )
     text = repr(Float8Linear(32, 16, config=config_of("rowwise_with_gw_hp")))
-    assert "i:dyn_axs_e4m3,w:dyn_axs_e4m3,go:dyn_axs_e4m3,i_gw:dis_ten_e4m3,w_gi:dyn_ten_e4m3,go_gw:dis_ten_e4m3" in text
+    assert (
+        "i:dyn_axs_e4m3,w:dyn_axs_e4m3,go:dyn_axs_e4m3,i_gw:dis_ten_e4m3,w_gi:dyn_ten_e4m3,go_gw:dis_ten_e4m3" in text
+    )
 
 
 def test_the_function_takes_codes():

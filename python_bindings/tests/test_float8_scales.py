@@ -107,16 +107,29 @@ def test_padding_and_strides():
 
 
 REFUSED = [
-    (ValueError, "Unsupported float8_dtype: torch.float16", lambda: float8_utils.to_fp8_saturated(torch.ones(1), torch.float16)),
+    (
+        ValueError,
+        "Unsupported float8_dtype: torch.float16",
+        lambda: float8_utils.to_fp8_saturated(torch.ones(1), torch.float16),
+    ),
     (ValueError, "Unsupported float8_dtype: torch.int8", lambda: float8_utils.amax_to_scale(torch.ones(1), torch.int8)),
-    (AssertionError, "unsupported: axiswise scaling without axiswise_dim", lambda: float8_utils.tensor_to_amax(
-        torch.ones(2, 2), scaling_granularity=ScalingGranularity.AXISWISE)),
+    (
+        AssertionError,
+        "unsupported: axiswise scaling without axiswise_dim",
+        lambda: float8_utils.tensor_to_amax(torch.ones(2, 2), scaling_granularity=ScalingGranularity.AXISWISE),
+    ),
     (AssertionError, r"takes a matrix, got shape \(3,\)", lambda: float8_utils.pad_tensor_for_matmul(torch.ones(3), 0)),
     (AssertionError, "only supports 2D tensors, got strides of 3", lambda: float8_utils.is_row_major((4, 2, 1))),
-    (NotImplementedError, "only 'max' is supported. Got: mean", lambda: float8_utils.amax_history_to_scale(
-        torch.ones(2), torch.float8_e4m3fn, "mean")),
-    (NotImplementedError, "only 'max' is supported. Got: mean", lambda: float8_utils.amax_history_to_scale_stack(
-        torch.ones(2, 2), torch.float8_e4m3fn, "mean")),
+    (
+        NotImplementedError,
+        "only 'max' is supported. Got: mean",
+        lambda: float8_utils.amax_history_to_scale(torch.ones(2), torch.float8_e4m3fn, "mean"),
+    ),
+    (
+        NotImplementedError,
+        "only 'max' is supported. Got: mean",
+        lambda: float8_utils.amax_history_to_scale_stack(torch.ones(2, 2), torch.float8_e4m3fn, "mean"),
+    ),
 ]
 
 
@@ -143,11 +156,21 @@ def test_bits_are_torchaos(dtype, axis, pow2):
     for seed, fp8 in enumerate(FP8):
         x = random((64, 96), dtype, seed)
         ours = float8_scaling_utils.hp_tensor_to_float8_dynamic(
-            x, fp8, LinearMMConfig(), False, scaling_granularity=granularity(axis), axiswise_dim=axis,
+            x,
+            fp8,
+            LinearMMConfig(),
+            False,
+            scaling_granularity=granularity(axis),
+            axiswise_dim=axis,
             round_scales_to_power_of_2=pow2,
         )
         other = theirs.hp_tensor_to_float8_dynamic(
-            x, fp8, TheirMMConfig(), False, scaling_granularity=their_granularity, axiswise_dim=axis,
+            x,
+            fp8,
+            TheirMMConfig(),
+            False,
+            scaling_granularity=their_granularity,
+            axiswise_dim=axis,
             round_scales_to_power_of_2=pow2,
         )
         assert torch.equal(ours._scale, other._scale)

@@ -170,7 +170,11 @@ def test_flatten_repr_and_saving():
     buffer.seek(0)
     for copy in (again, torch.load(buffer, weights_only=True)):
         assert_same(copy, x.to_original_precision())
-        assert (copy._linear_mm_config, copy._gemm_input_role, copy._axiswise_dim) == (EMULATED, GemmInputRole.WEIGHT, -1)
+        assert (copy._linear_mm_config, copy._gemm_input_role, copy._axiswise_dim) == (
+            EMULATED,
+            GemmInputRole.WEIGHT,
+            -1,
+        )
     assert "float8_e4m3fn" in repr(x) and "GemmInputRole.WEIGHT" in repr(x)
 
 

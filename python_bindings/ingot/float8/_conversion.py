@@ -138,9 +138,7 @@ class ConversionRecorder:
                 object.__setattr__(layer, _ATTRIBUTE, reason)
 
 
-def conversion_report(
-    model: nn.Module, *, tokens: Optional[int] = None, gpu: Optional[str] = None
-) -> ConversionReport:
+def conversion_report(model: nn.Module, *, tokens: Optional[int] = None, gpu: Optional[str] = None) -> ConversionReport:
     """Lists the linear layers of a model: which are FP8, and why the others are not.
 
     With `tokens`, the rows of a layer's input in one step, the report says how much faster than in 16 bits each FP8 layer

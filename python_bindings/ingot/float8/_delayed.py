@@ -28,9 +28,7 @@ def sync_float8_amax_and_scale_history(
     warning. Raises ValueError for layers with different scale functions.
     """
     layers = model.modules() if fp8_layers is None else fp8_layers
-    delayed = [
-        layer for layer in layers if isinstance(layer, StatefulFloat8Linear) and layer.has_any_delayed_scaling
-    ]
+    delayed = [layer for layer in layers if isinstance(layer, StatefulFloat8Linear) and layer.has_any_delayed_scaling]
     if not delayed:
         log.warning("sync_float8_amax_and_scale_history: there is no layer with delayed scaling")
         return

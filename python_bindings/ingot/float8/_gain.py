@@ -23,9 +23,7 @@ def recipe_of(config: Float8LinearConfig) -> Optional[str]:
 
 
 def _cast_fields() -> Tuple[str, ...]:
-    return tuple(
-        field.name for field in dataclasses.fields(Float8LinearConfig) if field.name.startswith("cast_config")
-    )
+    return tuple(field.name for field in dataclasses.fields(Float8LinearConfig) if field.name.startswith("cast_config"))
 
 
 def expected_gain(

@@ -70,7 +70,7 @@ def replace_torchao() -> None:
     if isinstance(sys.modules.get(_PACKAGE), _Replacement):
         return
     parent, originals = _import_torchao()
-    ours = {name: importlib.import_module(f"ingot.float8{name[len(_PACKAGE):]}") for name in _names()}
+    ours = {name: importlib.import_module(f"ingot.float8{name[len(_PACKAGE) :]}") for name in _names()}
     for name, module in ours.items():
         sys.modules[name] = _Replacement(name, module, originals.get(name))
     for name in _SUBMODULES:
@@ -87,7 +87,9 @@ def _names() -> List[str]:
 def _import_torchao() -> tuple:
     """Returns torchao, or an empty module in its place, and those of its modules that will be replaced."""
     if importlib.util.find_spec("torchao") is None:
-        parent = ModuleType("torchao", "Stands for torchao, which is not installed: it has only float8, which is Ingot's.")
+        parent = ModuleType(
+            "torchao", "Stands for torchao, which is not installed: it has only float8, which is Ingot's."
+        )
         parent.__path__ = []
         parent.__spec__ = importlib.machinery.ModuleSpec("torchao", None, is_package=True)
         sys.modules["torchao"] = parent

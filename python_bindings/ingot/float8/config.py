@@ -207,7 +207,9 @@ class Float8LinearConfig:
     def __post_init__(self) -> None:
         self._fill_casts("cast_config_input", "cast_config_input_for_grad_weight", "input", e4m3_dtype)
         self._fill_casts("cast_config_weight", "cast_config_weight_for_grad_input", "weight", e4m3_dtype)
-        self._fill_casts("cast_config_grad_output", "cast_config_grad_output_for_grad_weight", "grad_output", e5m2_dtype)
+        self._fill_casts(
+            "cast_config_grad_output", "cast_config_grad_output_for_grad_weight", "grad_output", e5m2_dtype
+        )
         self._check_gemms()
         self._check_scaling_types()
         granularity = self.cast_config_weight.scaling_granularity

@@ -27,9 +27,7 @@ def implements(aten_ops) -> Callable:
     def enter(function: Callable) -> Callable:
         for op in aten_ops:
             if op in FLOAT8_OPS_TABLE:
-                raise Float8RuntimeError(
-                    f"Float8 op {op} is already registered to {FLOAT8_OPS_TABLE[op].__name__}"
-                )
+                raise Float8RuntimeError(f"Float8 op {op} is already registered to {FLOAT8_OPS_TABLE[op].__name__}")
             FLOAT8_OPS_TABLE[op] = function
         return function
 

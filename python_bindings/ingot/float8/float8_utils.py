@@ -128,9 +128,7 @@ def amax_history_to_scale_stack(
 
 def _require_max(function: str) -> None:
     if function != "max":
-        raise Float8NotImplementedError(
-            f"Invalid history_to_scale_fn_type, only 'max' is supported. Got: {function}"
-        )
+        raise Float8NotImplementedError(f"Invalid history_to_scale_fn_type, only 'max' is supported. Got: {function}")
 
 
 def to_fp8_saturated(x: torch.Tensor, float8_dtype: torch.dtype) -> torch.Tensor:

@@ -45,9 +45,7 @@ class StatefulFloat8Linear(Float8Linear):
 
     def _casts(self) -> Tuple[Tuple[str, CastConfig], ...]:
         config = self.config
-        return tuple(
-            zip(ROLES, (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output))
-        )
+        return tuple(zip(ROLES, (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)))
 
     def create_buffers(self) -> None:
         """Makes the buffers, or makes them anew, on the weight's device."""
