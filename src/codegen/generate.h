@@ -12,8 +12,8 @@
 
 namespace ingot {
 
-// A CUDA C++ translation unit. `text` must define `constexpr auto kKernel = &some_kernel;`, and may #include any file
-// of templates/ by its path there ("cast/cast_tiles.cuh"), and nothing else.
+// A CUDA C++ translation unit. `text` must define `constexpr auto kKernel`, a pointer to the kernel, and may #include any
+// file of templates/ by its path there ("cast/cast_tiles.cuh"), and nothing else.
 struct Source {
   std::string name;  // shown in messages, never part of a key
   std::string text;
