@@ -1,4 +1,5 @@
-"""Two processes over gloo: FSDP2 that gathers FP8, DDP, tensor parallel and delayed scaling give what one process gives."""
+"""Two processes over gloo: FSDP2 that gathers FP8, DDP, tensor parallel and delayed scaling give what one process
+gives."""
 
 import copy
 import functools

@@ -1,5 +1,5 @@
-"""conftest.py of scripts/torchao_tests.sh: torchao's own helpers for tests use ingot.float8 too, and without a GPU the CPU
-takes its place."""
+"""conftest.py of scripts/torchao_tests.sh: torchao's own helpers for tests use ingot.float8 too, and without a GPU the
+CPU takes its place."""
 
 import os
 

@@ -20,7 +20,8 @@ _ATTRIBUTE = "_float8_left_alone"
 
 @dataclass(frozen=True)
 class LayerConversion:
-    """One linear layer: is it FP8, and if not, why; and the speed of a step in FP8 against 16 bits, if it was asked for."""
+    """One linear layer: is it FP8, and if not, why; and the speed of a step in FP8 against 16 bits, if it was asked
+    for."""
 
     name: str
     in_features: int
@@ -141,9 +142,9 @@ class ConversionRecorder:
 def conversion_report(model: nn.Module, *, tokens: Optional[int] = None, gpu: Optional[str] = None) -> ConversionReport:
     """Lists the linear layers of a model: which are FP8, and why the others are not.
 
-    With `tokens`, the rows of a layer's input in one step, the report says how much faster than in 16 bits each FP8 layer
-    is expected to run forward and backward. That is on `gpu`, such as "h200", or the GPU at hand; where there is neither
-    or nothing was measured, the note says so.
+    With `tokens`, the rows of a layer's input in one step, the report says how much faster than in 16 bits each FP8
+    layer is expected to run forward and backward. That is on `gpu`, such as "h200", or the GPU at hand; where there is
+    neither or nothing was measured, the note says so.
     """
     layers: List[LayerConversion] = []
     for name, layer in model.named_modules():

@@ -29,8 +29,8 @@ def _cast_fields() -> Tuple[str, ...]:
 def expected_gain(
     config: Float8LinearConfig, tokens: int, in_features: int, out_features: int, gpu: Optional[str]
 ) -> Tuple[Optional[float], str]:
-    """Returns the time of a step in 16 bits over that in FP8, and what the number rests on; None where nothing is known.
-    Raises ingot.Error for a GPU that is not known by name."""
+    """Returns the time of a step in 16 bits over that in FP8, and what the number rests on; None where nothing is
+    known. Raises ingot.Error for a GPU that is not known by name."""
     recipe = recipe_of(config)
     if recipe is None:
         return None, "no estimate for casts that are no recipe's"

@@ -62,10 +62,10 @@ class _Replacement(ModuleType):
 def replace_torchao() -> None:
     """Makes `import torchao.float8`, and imports from its submodules, give ingot.float8 in this process.
 
-    To be called first in a program. Modules and names that Ingot lacks (inference, for example) stay torchao's; modules of
-    torchao that have imported what is replaced get the replacement too. Works without torchao, which then has nothing but
-    `float8`; a program that looks for the installed distribution `torchao` does not find it so. A second call does
-    nothing.
+    To be called first in a program. Modules and names that Ingot lacks (inference, for example) stay torchao's;
+    modules of torchao that have imported what is replaced get the replacement too. Works without torchao, which then
+    has nothing but `float8`; a program that looks for the installed distribution `torchao` does not find it so. A
+    second call does nothing.
     """
     if isinstance(sys.modules.get(_PACKAGE), _Replacement):
         return
@@ -127,6 +127,13 @@ def _allow_old_names_in_checkpoints() -> None:
         "float8_tensor": (GemmInputRole, LinearMMConfig, ScaledMMConfig),
         "fsdp_utils": (WeightWithDynamicFloat8CastTensor,),
     }
-    torch.serialization.add_safe_globals(
-        [(each, f"{_PACKAGE}.{module}.{each.__name__}") for module, classes in homes.items() for each in classes]
-    )
+    named = {f"{_PACKAGE}.{module}.{each.__name__}": each for module, classes in homes.items() for each in classes}
+    # torchao has entered its own classes under these names, and the first of a name is taken.
+    others = [each for each in torch.serialization.get_safe_globals() if _name_of(each) not in named]
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals([*others, *((each, name) for name, each in named.items())])
+
+
+def _name_of(entry: Any) -> str:
+    """Returns the name under which a checkpoint has this class: an entry is a class, or a pair of it and a name."""
+    return entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"

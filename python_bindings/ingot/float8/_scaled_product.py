@@ -17,8 +17,8 @@ def scaled_product(
     output_dtype: torch.dtype,
     use_fast_accum: bool,
 ) -> torch.Tensor:
-    """Returns (a / a_scale) @ (b / b_scale) for FP8 `a` (M, K) and `b` (K, N). The f32 scales are scalars, or (M, 1) and
-    (1, N). Sums are f32 and are rounded once."""
+    """Returns (a / a_scale) @ (b / b_scale) for FP8 `a` (M, K) and `b` (K, N). The f32 scales are scalars, or (M, 1)
+    and (1, N). Sums are f32 and are rounded once."""
     if a.is_cuda and 0 not in (*a.shape, *b.shape):
         return _on_tensor_cores(a, a_scale, b, b_scale, output_dtype, use_fast_accum)
     product = torch.mm(a.to(torch.float32), b.to(torch.float32))

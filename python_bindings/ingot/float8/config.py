@@ -1,5 +1,5 @@
-"""Which tensors of a linear layer are cast to FP8, how they are scaled, and the recipes: torchao.float8.config, with the
-delayed and static scaling that torchao had until version 0.9.
+"""Which tensors of a linear layer are cast to FP8, how they are scaled, and the recipes: torchao.float8.config, with
+the delayed and static scaling that torchao had until version 0.9.
 
 A layer has three GEMMs: output = input @ weight^T, grad_input = grad_output @ weight, grad_weight = grad_output^T @
 input. Each of the three tensors is an operand of two of them, so each has two cast configs; the second is a copy of the
@@ -47,7 +47,8 @@ class ScalingGranularity(enum.Enum):
 
 @dataclass
 class Float8TypeConfig:
-    """The FP8 formats that casts have by default: those of the OCP standard, or AMD's on an MI300, which has no other."""
+    """The FP8 formats that casts have by default: those of the OCP standard, or AMD's on an MI300, which has no
+    other."""
 
     e4m3_dtype: torch.dtype = torch.float8_e4m3fn
     e5m2_dtype: torch.dtype = torch.float8_e5m2
@@ -78,8 +79,8 @@ class CastConfig:
     """How one tensor is cast.
 
     `target_dtype` is an FP8 dtype; None becomes e4m3 for input and weight and e5m2 for grad_output. `static_scale`
-    belongs to ScalingType.STATIC: a tensor with one element, by which the tensor is multiplied. `keep_original_precision`
-    is the older name of ScalingType.DISABLED.
+    belongs to ScalingType.STATIC: a tensor with one element, by which the tensor is multiplied.
+    `keep_original_precision` is the older name of ScalingType.DISABLED.
 
     Raises AssertionError if axiswise scales are not dynamic, if `target_dtype` has not 8 bits, or if a static scale is
     missing or has more than one element.
@@ -279,8 +280,8 @@ class Float8LinearConfig:
 
     @staticmethod
     def from_recipe_name(recipe_name: Union[Float8LinearRecipeName, str]) -> "Float8LinearConfig":
-        """Returns the config of a recipe, given as a Float8LinearRecipeName or its value. Raises AssertionError, with the
-        names that there are, for another string."""
+        """Returns the config of a recipe, given as a Float8LinearRecipeName or its value. Raises AssertionError, with
+        the names that there are, for another string."""
         if isinstance(recipe_name, str):
             recipe_name = _recipe_named(recipe_name)
         if recipe_name is Float8LinearRecipeName.TENSORWISE:

@@ -49,8 +49,9 @@ def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 class matmul_with_hp_or_float8_args(torch.autograd.Function):
     """input (..., K) @ weight_t (K, N), each in high precision or in FP8.
 
-    What is in high precision is cast by `config`; what is FP8 is taken to be cast so. Plain PyTorch operations do it, on
-    any device and any subclass of tensors. Backward casts what was given again: nothing more is kept than nn.Linear keeps.
+    What is in high precision is cast by `config`; what is FP8 is taken to be cast so. Plain PyTorch operations do it,
+    on any device and any subclass of tensors. Backward casts what was given again: nothing more is kept than nn.Linear
+    keeps.
     """
 
     @staticmethod
@@ -125,8 +126,8 @@ def _mm_config(config: Float8LinearConfig) -> LinearMMConfig:
 class Float8Linear(torch.nn.Linear):
     """torch.nn.Linear whose GEMMs run in FP8.
 
-    Takes inputs (..., in_features) of float32, float16 or bfloat16, of any size, and returns (..., out_features) in that
-    dtype, or in autocast's. Parameters, and so checkpoints, are those of torch.nn.Linear. `config` is the
+    Takes inputs (..., in_features) of float32, float16 or bfloat16, of any size, and returns (..., out_features) in
+    that dtype, or in autocast's. Parameters, and so checkpoints, are those of torch.nn.Linear. `config` is the
     Float8LinearConfig, `layer_name` the name in messages.
 
     Raises ingot.Error for another shape or dtype of the input.

@@ -46,7 +46,7 @@ def _require_tensorwise(op: Any, tensor: Float8TrainingTensor) -> None:
         )
 
 
-# ---- Views and copies -------------------------------------------------------------------------------------------------
+# ---- Views and copies ------------------------------------------------------------------------------------------------
 
 
 @implements([aten._unsafe_view.default, aten.as_strided.default, aten.constant_pad_nd.default])
@@ -102,8 +102,8 @@ def float8_view(op, args, kwargs):
     if len(new) == 0 or new[0 if at_front else -1] != old[0 if at_front else -1]:
         kept = f"({old[0]}, ...)" if at_front else f"(..., {old[-1]})"
         raise Float8RuntimeError(
-            f"{op}: shape {old} with a scale of shape {tuple(source._scale.shape)} cannot become {new}, which would mix "
-            f"elements of different scales; a shape {kept} can"
+            f"{op}: shape {old} with a scale of shape {tuple(source._scale.shape)} cannot become {new}, which would "
+            f"mix elements of different scales; a shape {kept} can"
         )
     scale_shape = (1, *new[1:]) if at_front else (*new[:-1], 1)
     return source._like(data, source._scale.reshape(scale_shape), 0 if at_front else -1)
@@ -186,7 +186,7 @@ def autocast_to_copy(op, args, kwargs):
     )
 
 
-# ---- Writes -----------------------------------------------------------------------------------------------------------
+# ---- Writes ----------------------------------------------------------------------------------------------------------
 
 
 @implements([aten.fill_.Scalar])
@@ -215,8 +215,8 @@ def index_put_fp8(op, args, kwargs):
 
 @implements([aten.copy_.default])
 def copy_fp8(op, args, kwargs):
-    """A copy into a plain tensor, which decodes, or into an FP8 tensor of the same scale. Raises RuntimeError for a plain
-    source, whose scale nothing says."""
+    """A copy into a plain tensor, which decodes, or into an FP8 tensor of the same scale. Raises RuntimeError for a
+    plain source, whose scale nothing says."""
     target, source = args[0], args[1]
     if not isinstance(source, Float8TrainingTensor):
         raise Float8RuntimeError(
@@ -231,7 +231,7 @@ def copy_fp8(op, args, kwargs):
     return target
 
 
-# ---- Sums and comparisons ---------------------------------------------------------------------------------------------
+# ---- Sums and comparisons --------------------------------------------------------------------------------------------
 
 
 @implements([aten.sum.dim_IntList])
@@ -250,7 +250,7 @@ def float8_is_same_size(op, args, kwargs):
     return args[0].shape == args[1].shape
 
 
-# ---- Matrix products --------------------------------------------------------------------------------------------------
+# ---- Matrix products -------------------------------------------------------------------------------------------------
 
 
 def addmm_float8_unwrapped(
@@ -286,8 +286,8 @@ def _product(a: Float8TrainingTensor, b: Float8TrainingTensor, bias: Optional[to
 def _require_operands(op: Any, a: Any, b: Any) -> None:
     if not (isinstance(a, Float8TrainingTensor) and isinstance(b, Float8TrainingTensor)):
         raise Float8AssertionError(
-            f"{op}: expecting both operands in FP8, found {type(a).__name__} and {type(b).__name__}: cast the other, or "
-            "call to_original_precision()"
+            f"{op}: expecting both operands in FP8, found {type(a).__name__} and {type(b).__name__}: cast the other, "
+            "or call to_original_precision()"
         )
 
 
@@ -308,7 +308,7 @@ def float8_addmm(op, args, kwargs):
     return _product(a, b, bias)
 
 
-# ---- Collectives ------------------------------------------------------------------------------------------------------
+# ---- Collectives -----------------------------------------------------------------------------------------------------
 
 
 def _collectives(*names: str) -> list:

@@ -99,9 +99,9 @@ class Float8RowwiseParallel(RowwiseParallel):
 class PrepareFloat8ModuleInput(PrepareModuleInput):
     """PrepareModuleInput which casts to FP8 before it gathers, so that layers that share an input gather it once.
 
-    The GEMMs are configured as those of the submodule `fwd_config_submodule_fqn`, or of every Float8Linear in the module,
-    which then have to be alike. Raises NotImplementedError for another dtype than e4m3, AssertionError where layers differ
-    or there is none.
+    The GEMMs are configured as those of the submodule `fwd_config_submodule_fqn`, or of every Float8Linear in the
+    module, which then have to be alike. Raises NotImplementedError for another dtype than e4m3, AssertionError where
+    layers differ or there is none.
     """
 
     def __init__(

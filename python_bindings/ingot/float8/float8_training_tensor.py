@@ -23,7 +23,8 @@ class ScaledMMConfig(NamedTuple):
 
 
 class LinearMMConfig(NamedTuple):
-    """How the three GEMMs of a linear layer run. An FP8 tensor carries it, and the GEMM that it enters picks its own."""
+    """How the three GEMMs of a linear layer run. An FP8 tensor carries it, and the GEMM that it enters picks its
+    own."""
 
     output: ScaledMMConfig = ScaledMMConfig(use_fast_accum=True)
     grad_input: ScaledMMConfig = ScaledMMConfig()
@@ -51,8 +52,8 @@ def choose_scaled_mm_config(
     b_role: GemmInputRole,
     b_linear_mm_config: LinearMMConfig,
 ) -> ScaledMMConfig:
-    """Returns how the GEMM of two operands runs, by their roles. Raises AssertionError for roles that share no GEMM, and
-    for operands that ask for different ones."""
+    """Returns how the GEMM of two operands runs, by their roles. Raises AssertionError for roles that share no GEMM,
+    and for operands that ask for different ones."""
     gemm = _GEMM_OF_ROLES.get((a_role, b_role))
     if gemm is None:
         raise Float8AssertionError(f"unexpected a_role {a_role} and b_role {b_role}: no GEMM of a layer has these")
@@ -66,8 +67,8 @@ class Float8TrainingTensor(torch.Tensor):
     """FP8 codes (`_data`), the f32 scale by which the tensor was multiplied (`_scale`), and the dtype that it had
     (`_orig_dtype`), which is also the dtype that it shows.
 
-    The scale is a scalar, or has the shape of `_data` with 1 along `_axiswise_dim`, the dimension that its elements span:
-    0 or -1, None for a scalar. `_linear_mm_config` and `_gemm_input_role` choose how GEMMs with it run.
+    The scale is a scalar, or has the shape of `_data` with 1 along `_axiswise_dim`, the dimension that its elements
+    span: 0 or -1, None for a scalar. `_linear_mm_config` and `_gemm_input_role` choose how GEMMs with it run.
 
     Views, copies, transposes, joins, collectives and matrix products are in float8_ops. Raises NotImplementedError for
     other operations (to_original_precision() comes first), and AssertionError for another `axiswise_dim`.
@@ -236,7 +237,8 @@ def hp_tensor_and_scale_to_float8(
     gemm_input_role: Optional[GemmInputRole] = GemmInputRole.INPUT,
     axiswise_dim: Optional[int] = None,
 ) -> torch.Tensor:
-    """Returns saturate(hp_tensor * s) in `float8_dtype` as a Float8TrainingTensor, within a DTensor if `hp_tensor` is one.
+    """Returns saturate(hp_tensor * s) in `float8_dtype` as a Float8TrainingTensor, within a DTensor if `hp_tensor` is
+    one.
 
     `s` is an f32 scalar, or has the shape of `hp_tensor` with 1 along `axiswise_dim`. Gradients pass unchanged. Raises
     ValueError if `float8_dtype` is not FP8, AssertionError if `hp_tensor` is a DTensor and `s` is not.

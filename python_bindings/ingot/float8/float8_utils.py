@@ -1,5 +1,5 @@
-"""Scales, casts and what is said about them. Numbers are torchao.float8's, bit for bit, for finite tensors: the scale is
-f32(largest FP8 value / f64(amax)), a cast multiplies by it in f32, saturates and rounds to nearest even."""
+"""Scales, casts and what is said about them. Numbers are torchao.float8's, bit for bit, for finite tensors: the scale
+is f32(largest FP8 value / f64(amax)), a cast multiplies by it in f32, saturates and rounds to nearest even."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def tensor_to_amax(
 ) -> torch.Tensor:
     """Returns max|x| in the dtype of `x`: a scalar, or with axiswise scales a tensor whose `axiswise_dim` is 1.
 
-    `reduce_amax` takes the maximum over the ranks of `device_mesh`, or of all ranks without one; it does nothing outside
-    torch.distributed. An empty tensor, which a rank's shard of a small weight can be, has the maximum 0.
+    `reduce_amax` takes the maximum over the ranks of `device_mesh`, or of all ranks without one; it does nothing
+    outside torch.distributed. An empty tensor, which a rank's shard of a small weight can be, has the maximum 0.
     """
     if scaling_granularity is ScalingGranularity.TENSORWISE:
         amax = torch.max(torch.abs(x)) if x.numel() > 0 else x.new_zeros(())
@@ -154,7 +154,8 @@ def fp8_tensor_statistics(tensor: torch.Tensor, float8_dtype: torch.dtype) -> Tu
 
 
 def is_row_major(stride: Tuple[int, ...]) -> bool:
-    """Are these the strides of a matrix whose rows lie contiguously? Raises AssertionError if it has not 2 dimensions."""
+    """Are these the strides of a matrix whose rows lie contiguously? Raises AssertionError if it has not 2
+    dimensions."""
     if len(stride) != 2:
         raise Float8AssertionError(f"is_row_major only supports 2D tensors, got strides of {len(stride)} dimensions")
     return stride[0] > stride[1] and stride[1] == 1

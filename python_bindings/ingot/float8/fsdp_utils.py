@@ -1,4 +1,5 @@
-"""FSDP2's all-gather of weights in FP8: each rank casts its shard with the scale of the whole weight, and bytes are sent."""
+"""FSDP2's all-gather of weights in FP8: each rank casts its shard with the scale of the whole weight, and bytes are
+sent."""
 
 from __future__ import annotations
 
@@ -161,8 +162,8 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
         *,
         out: Optional[torch.Tensor] = None,
     ):
-        """Returns the gathered weight and the tensor that holds its bytes; or gives `out`, whose bytes are these, the new
-        scale. Raises RuntimeError if `out` is no FP8 tensor."""
+        """Returns the gathered weight and the tensor that holds its bytes; or gives `out`, whose bytes are these, the
+        new scale. Raises RuntimeError if `out` is no FP8 tensor."""
         (received,) = all_gather_outputs
         (scale,) = metadata
         if out is None:
@@ -205,7 +206,8 @@ def _forget_scales_of_written(func: Any, args: tuple, kwargs: Dict[str, Any]) ->
 
 
 def _padded(codes: torch.Tensor, mesh, outer_size: Optional[torch.Size]) -> torch.Tensor:
-    """Pads the rows of a shard with zeros, because ranks that hold fewer rows, or none, send as many bytes as rank 0."""
+    """Pads the rows of a shard with zeros, because ranks that hold fewer rows, or none, send as many bytes as rank
+    0."""
     if outer_size is None or codes.shape[1:] != outer_size[1:]:
         return codes
     missing = math.ceil(outer_size[0] / mesh.size()) - codes.shape[0]

@@ -27,13 +27,14 @@ ROLES = ("input", "weight", "grad_output")
 class StatefulFloat8Linear(Float8Linear):
     """A Float8Linear with delayed or static scales.
 
-    With delayed scaling each of input, weight and grad_output has three f32 buffers: `fp8_amax_*` (1), the maximum of this
-    step; `fp8_amax_history_*` (history_len), those of earlier steps; `fp8_scale_*` (1), the scale made of them. A cast
-    uses the scale that is there and writes the maximum; sync_float8_amax_and_scale_history() makes the next scale. The
-    first step is as dynamic scaling, unless the config has `enable_amax_init=False`. A static scale is the buffer
-    `fp8_static_scale_*`.
+    With delayed scaling each of input, weight and grad_output has three f32 buffers: `fp8_amax_*` (1), the maximum of
+    this step; `fp8_amax_history_*` (history_len), those of earlier steps; `fp8_scale_*` (1), the scale made of them. A
+    cast uses the scale that is there and writes the maximum; sync_float8_amax_and_scale_history() makes the next
+    scale. The first step is as dynamic scaling, unless the config has `enable_amax_init=False`. A static scale is the
+    buffer `fp8_static_scale_*`.
 
-    Buffers stay f32 whatever the layer is converted to. They are saved in checkpoints, and checkpoints without them load.
+    Buffers stay f32 whatever the layer is converted to. They are saved in checkpoints, and checkpoints without them
+    load.
     """
 
     def _use_config(self, config: Float8LinearConfig) -> None:
