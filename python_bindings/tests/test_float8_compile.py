@@ -1,6 +1,7 @@
 """torch.compile: whole graphs, the same numbers, and no compilation for another number of rows."""
 
 import copy
+import shutil
 
 import pytest
 
@@ -31,6 +32,18 @@ def test_whole_graph(backend, recipe):
     expected = step(copy.deepcopy(layer), x)
     compiled = torch.compile(copy.deepcopy(layer), backend=backend, fullgraph=True)
     assert all(torch.equal(a, b) for a, b in zip(step(compiled, x), expected))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor compiles with g++")
+def test_inductor():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer = Float8Linear.from_float(torch.nn.Linear(16, 32), Float8LinearConfig.from_recipe_name("rowwise"))
+    x = torch.randn(8, 16)
+    expected = step(copy.deepcopy(layer), x)
+    compiled = torch.compile(layer, fullgraph=True)
+    for ours, eager in zip(step(compiled, x), expected):
+        torch.testing.assert_close(ours, eager, atol=1e-3, rtol=1e-3)
 
 
 def test_rows_are_dynamic():

@@ -236,6 +236,10 @@ REFUSED = {
         TypeError,
         lambda: Float8Linear(16, 8)(torch.ones(4, 16, dtype=torch.int64)),
     ),
+    r"Float8Linear\(16 -> 8\): the input is on cpu and the weight on meta: move one": (
+        RuntimeError,
+        lambda: Float8Linear(16, 8, device="meta")(torch.ones(4, 16)),
+    ),
     "has no gradient itself": (
         RuntimeError,
         lambda: twice(),

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import ingot
 from ingot.float8 import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, ScalingGranularity
+from ingot.float8._scaled_product import on_tensor_cores
 from ingot.float8.float8_ops import FLOAT8_OPS_TABLE, addmm_float8_unwrapped, implements
 from ingot.float8.float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from ingot.float8.float8_training_tensor import choose_scaled_mm_config, hp_tensor_and_scale_to_float8
@@ -191,6 +192,17 @@ def test_products_of_any_size(sizes, a_axis, b_axis, config):
         torch.testing.assert_close(product.double(), exact, atol=1e-5, rtol=1e-5)
     bias = torch.arange(n, dtype=torch.float32)
     torch.testing.assert_close(torch.addmm(bias, a, b).double(), exact + bias, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(4, 6, 3), (16, 32, 48), (17, 41, 29)], ids=str)
+@pytest.mark.parametrize("a_axis, b_axis", [(None, None), (-1, -1), (-1, None)])
+def test_products_by_scaled_mm(sizes, a_axis, b_axis):
+    """What tensor cores compute, here by the CPU's torch._scaled_mm."""
+    m, k, n = sizes
+    a, b = cast((m, k), a_axis), cast((n, k), b_axis, seed=1).t()
+    product = on_tensor_cores(a._data, a._scale, b._data, b._scale, torch.float32, True)
+    exact = a.to_original_precision().double() @ b.to_original_precision().double()
+    assert product.shape == exact.shape and compute_error(exact, product.double()) > 40
 
 
 def test_product_with_an_output_scale():

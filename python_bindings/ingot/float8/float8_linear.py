@@ -157,6 +157,11 @@ class Float8Linear(torch.nn.Linear):
                 Float8RuntimeError,
                 f"the input has shape {tuple(input.shape)}, expected (..., {self.in_features})",
             )
+        if input.device != self.weight.device:
+            self._refuse(
+                Float8RuntimeError,
+                f"the input is on {input.device} and the weight on {self.weight.device}: move one with .to()",
+            )
         device = input.device.type
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             input = input.to(torch.get_autocast_dtype(device))
