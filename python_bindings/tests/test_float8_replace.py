@@ -55,6 +55,29 @@ from torchao.float8.float8_tensor_parallel import (
 from torchao.float8.config import CastConfig, ScalingType
 from torchao.float8.float8_linear import Float8Linear
 assert isinstance(model[0], Float8Linear) and type(model[1]) is nn.Linear
+
+# Its own subclass, which is made from a config of the model and not from a layer.
+import dataclasses
+from torchao.float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
+
+class Protocol(nn.Module):
+    def init_states(self):
+        nn.init.trunc_normal_(self.weight, std=0.02)
+
+class Titan(Float8Linear, Protocol):
+    def __init__(self, sizes, float8_config):
+        Float8Linear.__init__(self, *sizes, bias=False, config=float8_config)
+        self.precompute = True
+
+config = Float8LinearConfig.from_recipe_name("tensorwise")
+config = dataclasses.replace(config, enable_fsdp_float8_all_gather=True)
+with torch.device("meta"):
+    layer = Titan((16, 8), config)
+layer.to_empty(device="cpu")
+layer.init_states()
+assert isinstance(layer.weight, WeightWithDynamicFloat8CastTensor) and 0 < layer.weight.abs().max() < 1
+assert layer(torch.randn(4, 16)).shape == (4, 8)
+convert_to_float8_training(nn.Sequential(layer))
 """
 
 # accelerate: the AO recipe's keyword arguments, the filter of first and last layer, what prepare() looks for.
@@ -108,10 +131,12 @@ from torchao.float8.float8_training_tensor import (
 )
 from torchao.float8.float8_tensor import Float8Tensor
 from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
-from torchao.float8.float8_utils import compute_error, tensor_to_scale
+from torchao.float8.float8_utils import compute_error, e4m3_dtype, tensor_to_amax, tensor_to_scale, to_fp8_saturated
 from torchao.float8.float8_ops import addmm_float8_unwrapped
 from torchao.float8.float8_python_api import addmm_float8_unwrapped as older
-from torchao.float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
+from torchao.float8.fsdp_utils import (
+    WeightWithDelayedFloat8CastTensor, WeightWithDynamicFloat8CastTensor, WeightWithStaticFloat8CastTensor,
+)
 from torchao.float8.distributed_utils import tensor_already_casted_to_fp8
 assert Float8Tensor is Float8TrainingTensor and older is addmm_float8_unwrapped
 mm = LinearMMConfig(*(ScaledMMConfig(emulate=False, use_fast_accum=False, fp8_output=False, pad_inner_dim=False),) * 3)

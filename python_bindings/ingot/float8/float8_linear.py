@@ -138,6 +138,7 @@ class Float8Linear(torch.nn.Linear):
     def __init__(self, *args: Any, config: Optional[Float8LinearConfig] = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._use_config(Float8LinearConfig() if config is None else config)
+        self._wrap_weight()
 
     def _use_config(self, config: Float8LinearConfig) -> None:
         self.config = config

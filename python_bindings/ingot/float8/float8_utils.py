@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
 
 from ._errors import Float8AssertionError, Float8NotImplementedError, Float8ValueError
-from .config import ScalingGranularity, config_has_stateful_scaling
+from .config import ScalingGranularity, config_has_stateful_scaling, e4m3_dtype, e5m2_dtype
 
 # The smallest amax that a scale is made of, so that a tensor of zeros has a scale.
 EPS = 1e-12
@@ -28,6 +28,8 @@ __all__ = [
     "amax_to_scale",
     "compute_error",
     "config_has_stateful_scaling",
+    "e4m3_dtype",
+    "e5m2_dtype",
     "fp8_tensor_statistics",
     "is_row_major",
     "pad_tensor_for_matmul",

@@ -182,6 +182,12 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
         return None
 
 
+# The names that torchao 0.9 had for weights with other scales. Here a weight is gathered with the scale of its own
+# maximum, whatever scales the layer has.
+WeightWithDelayedFloat8CastTensor = WeightWithDynamicFloat8CastTensor
+WeightWithStaticFloat8CastTensor = WeightWithDynamicFloat8CastTensor
+
+
 def _unwrapped(weight: WeightWithDynamicFloat8CastTensor) -> torch.Tensor:
     return weight._tensor
 
