@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import parallelize_module
 
+import ingot
 import ingot.float8 as float8
 from ingot.float8 import CastConfig, Float8LinearConfig, ScalingType, WeightWithDynamicFloat8CastTensor
 from ingot.float8.distributed_utils import tensor_already_casted_to_fp8
@@ -132,6 +133,15 @@ def check_bytes(rank):
     finally:
         setattr(dist, name, original)
     assert sent and all(each == (torch.uint8, 32 * 16) for each in sent), sent
+
+
+def check_what_is_sharded_stays(rank):
+    net = nn.Sequential(fully_shard(nn.Linear(4, 4)), fully_shard(float8.Float8Linear(4, 4)))
+    before = list(net)
+    float8.convert_to_float8_training(net)
+    assert list(net) == before
+    (row,) = float8.conversion_report(net).left_alone
+    assert row.reason == "is sharded by FSDP already: convert before fully_shard()"
 
 
 def check_state_dict(rank):
@@ -252,6 +262,7 @@ def check_distributed_tensors(rank):
 CHECKS = [
     check_fsdp,
     check_bytes,
+    check_what_is_sharded_stays,
     check_state_dict,
     check_ddp,
     check_delayed,
@@ -277,6 +288,17 @@ def run(rank, folder):
         with open(f"{folder}/{check.__name__}.{rank}.done", "w"):
             pass
     dist.destroy_process_group()
+
+
+def test_a_weight_replaced_between_gathers_is_refused():
+    weight = WeightWithDynamicFloat8CastTensor(torch.ones(4, 4), float8.LinearMMConfig(), E4M3)
+    gathered = (torch.zeros(4, 4, dtype=torch.uint8),)
+    with pytest.raises(
+        RuntimeError, match="out must be a Float8TrainingTensor or DTensor.* but got a Tensor"
+    ) as caught:
+        weight.fsdp_post_all_gather(gathered, (torch.ones(()),), torch.float32, out=torch.ones(4, 4))
+    assert isinstance(caught.value, ingot.Error)
+    assert "dtype=torch.float8_e4m3fn" in repr(weight)
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,14 @@
 """Float8Linear: outputs, gradients, and everything that PyTorch does with a layer."""
 
 import copy
+import functools
 import io
 import threading
 
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import ingot
 import ingot.float8 as float8
@@ -93,6 +94,10 @@ def test_checkpoint_and_layer_called_twice(recipe):
     x = torch.randn(8, 16)
     plain = step(lambda_module(layer, lambda x: layer(layer(x))), x)
     again = step(lambda_module(layer, lambda x: checkpoint(lambda x: layer(layer(x)), x, use_reentrant=False)), x)
+    assert all(torch.equal(a, b) for a, b in zip(plain, again))
+    contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+    selective = lambda x: checkpoint(layer, layer(x), use_reentrant=False, context_fn=contexts)
+    again = step(lambda_module(layer, selective), x)
     assert all(torch.equal(a, b) for a, b in zip(plain, again))
 
 

@@ -214,3 +214,17 @@ def test_checkpoints_with_torchaos_classes_load():
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "hide, message",
+    [
+        ("sys.modules['torch'] = None", "ingot.float8 needs PyTorch 2.7 or newer, which cannot be imported"),
+        ("import torch; torch.__version__ = '2.6.1+cpu'", "newer, and this is 2.6.1+cpu: upgrade it"),
+    ],
+    ids=["none", "old"],
+)
+def test_pytorch_missing_or_old(hide, message):
+    program = f"import sys, ingot\n{hide}\nimport ingot.float8"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "ImportError" in done.stderr and message in done.stderr

@@ -8,6 +8,8 @@ try:
     import torch
 except ImportError as error:
     raise ImportError(f"ingot.float8 needs PyTorch 2.7 or newer, which cannot be imported: {error}") from error
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7):
+    raise ImportError(f"ingot.float8 needs PyTorch 2.7 or newer, and this is {torch.__version__}: upgrade it")
 
 from ._conversion import ConversionReport, LayerConversion, conversion_report
 from ._replace import replace_torchao
