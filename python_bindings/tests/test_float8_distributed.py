@@ -23,6 +23,7 @@ from ingot.float8 import CastConfig, Float8LinearConfig, ScalingType, WeightWith
 from ingot.float8.distributed_utils import tensor_already_casted_to_fp8
 from ingot.float8.float8_scaling_utils import NoopFwToFloat8BwDynamic, hp_tensor_to_float8_dynamic
 from ingot.float8.float8_tensor_parallel import Float8ColwiseParallel, Float8RowwiseParallel, PrepareFloat8ModuleInput
+from ingot.float8.float8_training_tensor import hp_tensor_and_scale_to_float8
 from ingot.float8.float8_utils import tensor_to_scale
 
 WORLD = 2
@@ -228,7 +229,7 @@ def check_tensor_parallel_refuses(rank):
             parallelize_module(nn.Linear(4, 4), mesh, style())
         with pytest.raises(AssertionError, match="unsupported: .* other scales than one dynamic scale"):
             parallelize_module(rows, mesh, style())
-    with pytest.raises(NotImplementedError, match="only support casting to float8_e4m3fn"):
+    with pytest.raises(NotImplementedError, match="casts to torch.float8_e4m3fn, not to torch.float8_e5m2"):
         PrepareFloat8ModuleInput(float8_dtype=torch.float8_e5m2)
     prepare = functools.partial(PrepareFloat8ModuleInput, input_layouts=Shard(0), desired_input_layouts=Replicate())
     with pytest.raises(AssertionError, match="there is no Float8Linear in torch.nn.modules.activation.ReLU"):
@@ -236,7 +237,10 @@ def check_tensor_parallel_refuses(rank):
     mixed = nn.Sequential(float8.Float8Linear(4, 4), float8.Float8Linear(4, 4, config=Float8LinearConfig(emulate=True)))
     with pytest.raises(AssertionError, match="should have same linear_mm_config"):
         parallelize_module(mixed, mesh, prepare())
-    parallelize_module(mixed, mesh, prepare(fwd_config_submodule_fqn="1"))
+    style = prepare(fwd_config_submodule_fqn="1")
+    parallelize_module(mixed, mesh, style)
+    with pytest.raises(AssertionError, match="expecting input to be a torch.Tensor, got a list"):
+        style._prepare_input_arg([], mesh, Shard(0), Replicate())
 
 
 def check_distributed_tensors(rank):
@@ -252,6 +256,8 @@ def check_distributed_tensors(rank):
     assert torch.equal(
         whole._data.view(torch.uint8), hp_tensor_to_float8_dynamic(x, E4M3, config)._data.view(torch.uint8)
     )
+    with pytest.raises(AssertionError, match="a scale that is a DTensor too, and this one is a plain tensor"):
+        hp_tensor_and_scale_to_float8(distribute_tensor(x, mesh, [Shard(0)]), torch.tensor(1.0), E4M3)
     local = torch.full((4,), 1.0 + rank)
     reduced = tensor_to_scale(local, E4M3, reduce_amax=True, device_mesh=mesh)
     assert torch.equal(reduced, tensor_to_scale(local, E4M3, reduce_amax=True)) and reduced.item() == 448 / WORLD
@@ -293,9 +299,7 @@ def run(rank, folder):
 def test_a_weight_replaced_between_gathers_is_refused():
     weight = WeightWithDynamicFloat8CastTensor(torch.ones(4, 4), float8.LinearMMConfig(), E4M3)
     gathered = (torch.zeros(4, 4, dtype=torch.uint8),)
-    with pytest.raises(
-        RuntimeError, match="out must be a Float8TrainingTensor or DTensor.* but got a Tensor"
-    ) as caught:
+    with pytest.raises(RuntimeError, match="gathered in FP8 before is now a Tensor") as caught:
         weight.fsdp_post_all_gather(gathered, (torch.ones(()),), torch.float32, out=torch.ones(4, 4))
     assert isinstance(caught.value, ingot.Error)
     assert "dtype=torch.float8_e4m3fn" in repr(weight)

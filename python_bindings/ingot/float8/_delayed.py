@@ -8,10 +8,9 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
 
 from ._errors import Float8ValueError
-from .float8_utils import _round_scale_down_to_power_of_2, amax_history_to_scale_stack
+from .float8_utils import _round_scale_down_to_power_of_2, amax_history_to_scale_stack, largest_of_ranks
 from .stateful_float8_linear import ROLES, StatefulFloat8Linear
 
 log = logging.getLogger(__name__)
@@ -49,9 +48,7 @@ def _reduce(layers: List[StatefulFloat8Linear]) -> None:
     if not dist.is_initialized():
         return
     amaxes = [layer._of(role)[0] for layer in layers for role in ROLES]
-    largest = all_reduce(torch.cat(amaxes), "MAX", list(range(dist.get_world_size())))
-    if isinstance(largest, AsyncCollectiveTensor):
-        largest = largest.wait()
+    largest = largest_of_ranks(torch.cat(amaxes), list(range(dist.get_world_size())))
     torch._foreach_copy_(amaxes, list(largest.split(1)))
 
 

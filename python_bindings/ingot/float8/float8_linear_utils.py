@@ -154,7 +154,7 @@ def _auto_filter_for_recipe(
     if recipe is Float8LinearRecipeName.ROWWISE:
         return partial(_auto_filter_for_rowwise, filter_fqns=filter_fqns)
     raise Float8NotImplementedError(
-        f"Unsupported recipe: {recipe}. There are limits for tensorwise and rowwise; write a module_filter_fn"
+        f"{recipe}: there are limits of tensorwise and rowwise only; write a module_filter_fn for this recipe"
     )
 
 

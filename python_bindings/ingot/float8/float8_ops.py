@@ -27,7 +27,9 @@ def implements(aten_ops) -> Callable:
     def enter(function: Callable) -> Callable:
         for op in aten_ops:
             if op in FLOAT8_OPS_TABLE:
-                raise Float8RuntimeError(f"Float8 op {op} is already registered to {FLOAT8_OPS_TABLE[op].__name__}")
+                raise Float8RuntimeError(
+                    f"{op} has a function already, {FLOAT8_OPS_TABLE[op].__name__}: replace it in FLOAT8_OPS_TABLE"
+                )
             FLOAT8_OPS_TABLE[op] = function
         return function
 
@@ -304,7 +306,9 @@ def float8_addmm(op, args, kwargs):
     bias, a, b = args[:3]
     _require_operands(op, a, b)
     if bias.dtype != a._orig_dtype:
-        raise Float8AssertionError(f"bias dtype must match output dtype {a._orig_dtype}, got {bias.dtype}")
+        raise Float8AssertionError(
+            f"{op}: the bias is {bias.dtype}, and the product {a._orig_dtype}: convert it with .to()"
+        )
     return _product(a, b, bias)
 
 

@@ -55,18 +55,15 @@ def _cast_input(tensor: DTensor, dtype: torch.dtype, mm_config: LinearMMConfig) 
 
 
 def _prepare_input(input_layouts, desired_input_layouts, mod: Float8Linear, inputs: tuple, device_mesh: DeviceMesh):
-    """Casts the input, then brings it to the layout that the layer wants."""
+    """Casts the input; then PyTorch's style, the same for both, brings it to the layout that the layer wants."""
     tensor = _as_dtensor(inputs[0], device_mesh, input_layouts)
     tensor = _cast_input(tensor, mod.config.cast_config_input.target_dtype, mod.linear_mm_config)
-    if input_layouts != desired_input_layouts:
-        tensor = tensor.redistribute(placements=desired_input_layouts, async_op=True)
-    return tensor
+    return ColwiseParallel._prepare_input_fn(input_layouts, desired_input_layouts, mod, (tensor,), device_mesh)
 
 
 def _prepare_output(output_layouts, use_local_output: bool, mod: Float8Linear, outputs: DTensor, device_mesh):
-    """Brings the output to its layout; its gradient will be cast before it goes the other way."""
-    if outputs.placements != output_layouts:
-        outputs = outputs.redistribute(placements=output_layouts, async_op=True)
+    """PyTorch's style brings the output to its layout; its gradient will be cast before it goes the other way."""
+    outputs = ColwiseParallel._prepare_output_fn(output_layouts, False, mod, outputs, device_mesh)
     dtype = mod.config.cast_config_grad_output.target_dtype
     outputs = NoopFwToFloat8BwDynamic.apply(outputs, mod.linear_mm_config, dtype)
     return outputs.to_local() if use_local_output else outputs
@@ -124,7 +121,7 @@ class PrepareFloat8ModuleInput(PrepareModuleInput):
         )
         if float8_dtype != torch.float8_e4m3fn:
             raise Float8NotImplementedError(
-                f"PrepareFloat8ModuleInput only support casting to float8_e4m3fn for now, got {float8_dtype}"
+                f"PrepareFloat8ModuleInput casts to torch.float8_e4m3fn, not to {float8_dtype}"
             )
         self.float8_dtype = float8_dtype
         self.linear_mm_config: Optional[LinearMMConfig] = None

@@ -104,12 +104,10 @@ class Float8TrainingTensor(torch.Tensor):
             requires_grad=data.requires_grad,
             device=data.device,
         )
-        self._data = data
-        self._scale = scale
+        self._data, self._scale, self._axiswise_dim = data, scale, axiswise_dim
         self._orig_dtype = orig_dtype
-        self._linear_mm_config = LinearMMConfig() if linear_mm_config is None else linear_mm_config
         self._gemm_input_role = gemm_input_role
-        self._axiswise_dim = axiswise_dim
+        self._linear_mm_config = LinearMMConfig() if linear_mm_config is None else linear_mm_config
         return self
 
     def _like(
@@ -209,7 +207,10 @@ class _ToFloat8ConstrFunc(torch.autograd.Function):
 def _distributed(codes: DTensor, scale: torch.Tensor, options: tuple) -> DTensor:
     """Returns DTensor(Float8TrainingTensor): what is distributed stays outermost."""
     if not isinstance(scale, DTensor):
-        raise Float8AssertionError("Expected Float8 scale to be a DTensor if bits_fp8 is a DTensor")
+        raise Float8AssertionError(
+            "a DTensor is cast with a scale that is a DTensor too, and this one is a plain tensor: "
+            "compute it from the DTensor with tensor_to_scale()"
+        )
     local = Float8TrainingTensor(codes.to_local(), scale.to_local(), *options)
     return DTensor.from_local(
         local, codes.device_mesh, codes.placements, run_check=False, shape=codes.size(), stride=codes.stride()

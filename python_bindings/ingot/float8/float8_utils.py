@@ -3,7 +3,7 @@ is f32(largest FP8 value / f64(amax)), a cast multiplies by it in f32, saturates
 
 from __future__ import annotations
 
-from typing import Iterable, Optional, Tuple, Union
+from typing import Any, Iterable, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -41,9 +41,7 @@ __all__ = [
 
 def _largest(float8_dtype: torch.dtype) -> float:
     if float8_dtype not in FP8_TYPES:
-        raise Float8ValueError(
-            f"Unsupported float8_dtype: {float8_dtype}. Expected one of {sorted(map(str, FP8_TYPES))}"
-        )
+        raise Float8ValueError(f"float8_dtype is {float8_dtype}, expected one of {sorted(map(str, FP8_TYPES))}")
     return torch.finfo(float8_dtype).max
 
 
@@ -87,10 +85,14 @@ def tensor_to_amax(
         amax = torch.sum(x, dim=axiswise_dim, keepdim=True)  # zeros, and of no row where there is none
     if reduce_amax and dist.is_initialized():
         group = list(range(dist.get_world_size())) if device_mesh is None else device_mesh.get_group()
-        amax = all_reduce(amax, "MAX", group)
-        if isinstance(amax, AsyncCollectiveTensor):
-            amax = amax.wait()
+        amax = largest_of_ranks(amax, group)
     return amax
+
+
+def largest_of_ranks(amax: torch.Tensor, group: Any) -> torch.Tensor:
+    """Returns the elementwise maximum over the ranks of a group, in whichever form functional collectives take one."""
+    largest = all_reduce(amax, "MAX", group)
+    return largest.wait() if isinstance(largest, AsyncCollectiveTensor) else largest
 
 
 @torch.no_grad()
@@ -130,7 +132,7 @@ def amax_history_to_scale_stack(
 
 def _require_max(function: str) -> None:
     if function != "max":
-        raise Float8NotImplementedError(f"Invalid history_to_scale_fn_type, only 'max' is supported. Got: {function}")
+        raise Float8NotImplementedError(f'a scale comes from the "max" of a history, not from its {function!r}')
 
 
 def to_fp8_saturated(x: torch.Tensor, float8_dtype: torch.dtype) -> torch.Tensor:
@@ -159,7 +161,7 @@ def is_row_major(stride: Tuple[int, ...]) -> bool:
     """Are these the strides of a matrix whose rows lie contiguously? Raises AssertionError if it has not 2
     dimensions."""
     if len(stride) != 2:
-        raise Float8AssertionError(f"is_row_major only supports 2D tensors, got strides of {len(stride)} dimensions")
+        raise Float8AssertionError(f"is_row_major takes the strides of a matrix, got those of {len(stride)} dimensions")
     return stride[0] > stride[1] and stride[1] == 1
 
 

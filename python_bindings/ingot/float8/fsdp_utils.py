@@ -8,7 +8,6 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.nn as nn
-from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
 from torch.distributed._tensor import DTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -20,7 +19,7 @@ from .float8_training_tensor import (
     LinearMMConfig,
     hp_tensor_and_scale_to_float8,
 )
-from .float8_utils import amax_to_scale
+from .float8_utils import amax_to_scale, largest_of_ranks
 
 aten = torch.ops.aten
 
@@ -175,8 +174,8 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
         local = out._local_tensor if isinstance(out, DTensor) else out
         if not isinstance(local, Float8TrainingTensor):
             raise Float8RuntimeError(
-                "out must be a Float8TrainingTensor or DTensor(_local_tensor=Float8TrainingTensor), but got a "
-                f"{type(local).__name__}: the weight was replaced between two all-gathers"
+                "the weight that was gathered in FP8 before is now a "
+                f"{type(local).__name__}: it was replaced between two all-gathers; convert before fully_shard()"
             )
         local._scale = scale
         return None
@@ -233,9 +232,7 @@ def precompute_float8_dynamic_scale_for_fsdp(module: nn.Module) -> None:
     for (mesh, sharded), weights in groups.items():
         amaxes = _local_maxima(weights)
         for dim in sharded:
-            amaxes = all_reduce(amaxes, "MAX", (mesh, dim))
-        if isinstance(amaxes, AsyncCollectiveTensor):
-            amaxes = amaxes.wait()
+            amaxes = largest_of_ranks(amaxes, (mesh, dim))
         _give_scales(weights, amaxes)
 
 
