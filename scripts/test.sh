@@ -28,6 +28,11 @@ pip numpy ml_dtypes pytest nanobind scikit-build-core
 if ! .venv/bin/python -c 'import torch' 2> /dev/null && ! pip torch==2.13.0+cpu; then
   echo "test: the CPU build of PyTorch 2.13.0 cannot be installed here; the comparisons with PyTorch are skipped"
 fi
+# torchao's float8 is what ingot.float8 is compared with, bit by bit; a small wheel of plain Python.
+if ! .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torchao") is None)' &&
+   ! pip --no-deps torchao==0.18.0; then
+  echo "test: torchao 0.18.0 cannot be installed here; the comparisons with it are skipped"
+fi
 
 step "build"
 cmake --preset ci

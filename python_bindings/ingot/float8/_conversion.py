@@ -1,0 +1,168 @@
+"""What a conversion did to each linear layer of a model, why it left some alone, and what FP8 is expected to gain."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional, Tuple
+
+import torch.nn as nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from ._gain import expected_gain
+from ._weights import HIGH_PRECISION, is_foreign, type_name
+from .config import Float8LinearConfig
+from .float8_linear import Float8Linear
+
+_ATTRIBUTE = "_float8_left_alone"
+
+
+@dataclass(frozen=True)
+class LayerConversion:
+    """One linear layer: is it FP8, and if not, why; and the speed of a step in FP8 against 16 bits, if it was asked
+    for."""
+
+    name: str
+    in_features: int
+    out_features: int
+    is_float8: bool
+    reason: str = ""
+    gain: Optional[float] = None
+    gain_note: str = ""
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """All linear layers of a model, in its order. str() is a table."""
+
+    layers: Tuple[LayerConversion, ...]
+
+    @property
+    def converted(self) -> Tuple[LayerConversion, ...]:
+        """The layers that are FP8."""
+        return tuple(layer for layer in self.layers if layer.is_float8)
+
+    @property
+    def left_alone(self) -> Tuple[LayerConversion, ...]:
+        """The layers that are not."""
+        return tuple(layer for layer in self.layers if not layer.is_float8)
+
+    def __str__(self) -> str:
+        head = ("layer", "in", "out", "FP8", "gain", "remark")
+        rows = [head] + [_row(layer) for layer in self.layers]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        return "\n".join([*lines, f"{len(self.converted)} of {len(self.layers)} linear layers are FP8"])
+
+
+def _row(layer: LayerConversion) -> Tuple[str, ...]:
+    gain = "" if layer.gain is None else f"{layer.gain:.2f}"
+    remark = layer.reason if layer.reason else layer.gain_note
+    name = layer.name or "(the model)"
+    return (name, str(layer.in_features), str(layer.out_features), "yes" if layer.is_float8 else "no", gain, remark)
+
+
+def reason_to_leave_alone(layer: nn.Linear) -> str:
+    """Returns why FP8 cannot replace a layer, or "" if it can."""
+    if isinstance(layer, Float8Linear):
+        return "is FP8 already"
+    if isinstance(layer, NonDynamicallyQuantizableLinear):
+        return "torch.nn.MultiheadAttention multiplies by its weight itself"
+    if isinstance(layer, FSDPModule):
+        return "is sharded by FSDP already: convert before fully_shard()"
+    if type(layer).forward is not nn.Linear.forward or "forward" in vars(layer):
+        return f"{type_name(layer)} has a forward of its own"
+    if vars(layer).get("_compiled_call_impl") is not None:
+        return "is compiled already: convert before compile()"
+    return _reason_of_weight(layer)
+
+
+def _reason_of_weight(layer: nn.Linear) -> str:
+    weight = layer._parameters.get("weight")
+    if weight is None:
+        return "its weight is no parameter: a hook or parametrization computes it"
+    if isinstance(weight, nn.parameter.UninitializedParameter):
+        return "its weight has no shape yet: run the model once before"
+    if is_foreign(weight):
+        return f"its weight is a {type_name(weight)}"
+    if weight.dtype not in HIGH_PRECISION:
+        return f"its weight is {str(weight.dtype).removeprefix('torch.')}, and FP8 takes float32, float16 and bfloat16"
+    return ""
+
+
+def _tied_elsewhere(module: nn.Module) -> Dict[int, str]:
+    """Returns the parameters of modules other than linear layers, by id, with the module's name."""
+    return {
+        id(parameter): name
+        for name, each in module.named_modules()
+        if not isinstance(each, nn.Linear)
+        for parameter in each.parameters(recurse=False)
+    }
+
+
+class ConversionRecorder:
+    """The filter of one conversion, which remembers what it said of each layer."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        module_filter_fn: Optional[Callable[[nn.Module, str], bool]],
+        config: Float8LinearConfig,
+    ) -> None:
+        self._filter = module_filter_fn
+        self._tied = _tied_elsewhere(module) if config.enable_fsdp_float8_all_gather else {}
+        self._names: Dict[nn.Module, str] = {}
+        self._reasons: Dict[nn.Module, str] = {}
+
+    def accepts(self, layer: nn.Linear, name: str) -> bool:
+        """Is this layer to be converted?"""
+        reason = reason_to_leave_alone(layer)
+        if not reason and self._filter is not None and not self._filter(layer, name):
+            reason = "module_filter_fn leaves it out"
+        if not reason and id(layer.weight) in self._tied:
+            other = self._tied[id(layer.weight)]
+            reason = f"shares its weight with {other}, which cannot take it gathered in FP8"
+        self._names[layer] = name
+        if reason:
+            self._reasons[layer] = reason
+        return not reason
+
+    def name_of(self, layer: nn.Linear) -> str:
+        """Returns the name with which the layer was accepted."""
+        return self._names.get(layer, "")
+
+    def attach(self, result: nn.Module) -> None:
+        """Leaves the reasons with the layers that stay, for conversion_report()."""
+        for layer, reason in self._reasons.items():
+            if not isinstance(layer, Float8Linear):
+                object.__setattr__(layer, _ATTRIBUTE, reason)
+
+
+def conversion_report(model: nn.Module, *, tokens: Optional[int] = None, gpu: Optional[str] = None) -> ConversionReport:
+    """Lists the linear layers of a model: which are FP8, and why the others are not.
+
+    With `tokens`, the rows of a layer's input in one step, the report says how much faster than in 16 bits each FP8
+    layer is expected to run forward and backward. That is on `gpu`, such as "h200", or the GPU at hand; where there is
+    neither or nothing was measured, the note says so.
+    """
+    layers: List[LayerConversion] = []
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear):
+            layers.append(_described(name, layer))
+    if tokens is not None:
+        layers = [_with_gain(each, model.get_submodule(each.name), tokens, gpu) for each in layers]
+    return ConversionReport(tuple(layers))
+
+
+def _described(name: str, layer: nn.Linear) -> LayerConversion:
+    is_float8 = isinstance(layer, Float8Linear)
+    reason = "" if is_float8 else getattr(layer, _ATTRIBUTE, "") or reason_to_leave_alone(layer) or "not converted"
+    return LayerConversion(name, layer.in_features, layer.out_features, is_float8, reason)
+
+
+def _with_gain(row: LayerConversion, layer: nn.Module, tokens: int, gpu: Optional[str]) -> LayerConversion:
+    if not row.is_float8:
+        return row
+    gain, note = expected_gain(layer.config, tokens, row.in_features, row.out_features, gpu)
+    return dataclasses.replace(row, gain=gain, gain_note=note)

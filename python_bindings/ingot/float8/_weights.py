@@ -1,0 +1,34 @@
+"""Which weights a layer can cast itself."""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed._tensor import DTensor
+
+from .float8_training_tensor import Float8TrainingTensor
+from .fsdp_utils import WeightWithDynamicFloat8CastTensor
+
+HIGH_PRECISION = (torch.float32, torch.float16, torch.bfloat16)
+
+_KNOWN = (
+    torch.Tensor,
+    torch.nn.Parameter,
+    DTensor,
+    AsyncCollectiveTensor,
+    Float8TrainingTensor,
+    WeightWithDynamicFloat8CastTensor,
+    torch._subclasses.fake_tensor.FakeTensor,
+    torch._subclasses.functional_tensor.FunctionalTensor,
+)
+
+
+def is_foreign(weight: torch.Tensor) -> bool:
+    """Is this a tensor of another library's class, which multiplies in a way of its own?"""
+    return type(weight) not in _KNOWN
+
+
+def type_name(value: object) -> str:
+    """Returns the full name of a value's class: "torchao.quantization.Float8Tensor"."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,233 @@
+"""Float8Linear: torch.nn.Linear with its three GEMMs in FP8, each operand cast by the layer's config."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Optional, Tuple
+
+import torch
+
+from ._errors import Float8RuntimeError, Float8TypeError
+from ._weights import HIGH_PRECISION, is_foreign, type_name
+from .config import CastConfig, Float8LinearConfig, ScalingGranularity, ScalingType
+from .distributed_utils import tensor_already_casted_to_fp8
+from .float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
+from .float8_training_tensor import GemmInputRole, LinearMMConfig, ScaledMMConfig
+from .fsdp_utils import WeightWithDynamicFloat8CastTensor
+
+
+def _cast(
+    tensor: torch.Tensor,
+    cast: CastConfig,
+    role: GemmInputRole,
+    axis: int,
+    linear_mm_config: LinearMMConfig,
+    config: Float8LinearConfig,
+) -> torch.Tensor:
+    """Casts an operand as its config says; what is FP8 already, or is to keep its precision, is returned as it is."""
+    if tensor_already_casted_to_fp8(tensor) or cast.scaling_type is ScalingType.DISABLED:
+        return tensor
+    return hp_tensor_to_float8_dynamic(
+        tensor,
+        cast.target_dtype,
+        linear_mm_config,
+        gemm_input_role=role,
+        scaling_granularity=cast.scaling_granularity,
+        axiswise_dim=get_maybe_axiswise_dim(axis, cast.scaling_granularity),
+        round_scales_to_power_of_2=config.round_scales_to_power_of_2,
+    )
+
+
+def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Returns a @ b. In high precision b has the dtype of a, which an f32 weight beside bf16 inputs has not."""
+    if a.dtype != b.dtype and not tensor_already_casted_to_fp8(a) and not tensor_already_casted_to_fp8(b):
+        b = b.to(a.dtype)
+    return torch.mm(a, b)
+
+
+@torch._dynamo.allow_in_graph
+class matmul_with_hp_or_float8_args(torch.autograd.Function):
+    """input (..., K) @ weight_t (K, N), each in high precision or in FP8.
+
+    What is in high precision is cast by `config`; what is FP8 is taken to be cast so. Plain PyTorch operations do it,
+    on any device and any subclass of tensors. Backward casts what was given again: nothing more is kept than nn.Linear
+    keeps.
+    """
+
+    @staticmethod
+    def forward(
+        ctx,
+        input_hp: torch.Tensor,
+        weight_hp_t: torch.Tensor,
+        linear_mm_config: LinearMMConfig,
+        config: Float8LinearConfig,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(input_hp, weight_hp_t)
+        ctx.linear_mm_config = linear_mm_config
+        ctx.config = config
+        input = _cast(input_hp, config.cast_config_input, GemmInputRole.INPUT, -1, linear_mm_config, config)
+        weight_t = _cast(weight_hp_t, config.cast_config_weight, GemmInputRole.WEIGHT, 0, linear_mm_config, config)
+        shape = input.shape
+        output = _mm(input.reshape(-1, shape[-1]), weight_t)
+        return output.reshape(*shape[:-1], output.shape[-1])
+
+    @staticmethod
+    def backward(ctx, grad_output: torch.Tensor):
+        if torch.is_grad_enabled():
+            raise Float8RuntimeError(
+                "the gradient of an FP8 GEMM has no gradient itself (create_graph=True): leave this layer an nn.Linear"
+            )
+        input, weight_t = ctx.saved_tensors
+        shape = grad_output.shape
+        grad_output = grad_output.reshape(-1, shape[-1])
+        grad_output_cast = _cast_grad_output(ctx, grad_output)
+        grad_input = grad_weight_t = None
+        if ctx.needs_input_grad[0]:
+            grad_input = _grad_input(ctx, grad_output_cast, weight_t)
+            grad_input = grad_input.reshape(*shape[:-1], grad_input.shape[-1])
+        if ctx.needs_input_grad[1]:
+            grad_weight_t = _grad_weight(ctx, grad_output, grad_output_cast, input).t()
+        return grad_input, grad_weight_t, None, None
+
+
+def _cast_grad_output(ctx, grad_output: torch.Tensor) -> torch.Tensor:
+    cast = ctx.config.cast_config_grad_output
+    return _cast(grad_output, cast, GemmInputRole.GRAD_OUTPUT, -1, ctx.linear_mm_config, ctx.config)
+
+
+def _grad_input(ctx, grad_output: torch.Tensor, weight_t: torch.Tensor) -> torch.Tensor:
+    cast = ctx.config.cast_config_weight_for_grad_input
+    weight_t = _cast(weight_t, cast, GemmInputRole.WEIGHT, -1, ctx.linear_mm_config, ctx.config)
+    return _mm(grad_output, weight_t.t())
+
+
+def _grad_weight(ctx, grad_output: torch.Tensor, grad_output_cast: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+    config = ctx.config
+    cast = config.cast_config_grad_output_for_grad_weight
+    # With one scale both GEMMs take the same codes.
+    is_same = cast == config.cast_config_grad_output and cast.scaling_granularity is ScalingGranularity.TENSORWISE
+    if is_same:
+        grad_output = grad_output_cast
+    else:
+        grad_output = _cast(grad_output, cast, GemmInputRole.GRAD_OUTPUT, 0, ctx.linear_mm_config, config)
+    input = input.reshape(-1, input.shape[-1])
+    cast = config.cast_config_input_for_grad_weight
+    input = _cast(input, cast, GemmInputRole.INPUT, 0, ctx.linear_mm_config, config)
+    return _mm(grad_output.t(), input)
+
+
+def _mm_config(config: Float8LinearConfig) -> LinearMMConfig:
+    gemms = (config.gemm_config_output, config.gemm_config_grad_input, config.gemm_config_grad_weight)
+    return LinearMMConfig(
+        *(ScaledMMConfig(config.emulate, gemm.use_fast_accum, False, config.pad_inner_dim) for gemm in gemms)
+    )
+
+
+class Float8Linear(torch.nn.Linear):
+    """torch.nn.Linear whose GEMMs run in FP8.
+
+    Takes inputs (..., in_features) of float32, float16 or bfloat16, of any size, and returns (..., out_features) in
+    that dtype, or in autocast's. Parameters, and so checkpoints, are those of torch.nn.Linear. `config` is the
+    Float8LinearConfig, `layer_name` the name in messages.
+
+    Raises ingot.Error for another shape or dtype of the input.
+    """
+
+    layer_name: str = ""
+
+    def __init__(self, *args: Any, config: Optional[Float8LinearConfig] = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._use_config(Float8LinearConfig() if config is None else config)
+        self._wrap_weight()
+
+    def _use_config(self, config: Float8LinearConfig) -> None:
+        self.config = config
+        self.scaling_type_input = config.cast_config_input.scaling_type
+        self.scaling_type_weight = config.cast_config_weight.scaling_type
+        self.scaling_type_grad_output = config.cast_config_grad_output.scaling_type
+        self.linear_mm_config = _mm_config(config)
+
+    def _refuse(self, error: type, what: str) -> None:
+        name = f'"{self.layer_name}", ' if self.layer_name else ""
+        raise error(f"Float8Linear({name}{self.in_features} -> {self.out_features}): {what}")
+
+    def _checked(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns the input in autocast's dtype, if there is one. A tensor that cannot be multiplied is refused."""
+        if input.dim() == 0 or input.shape[-1] != self.in_features:
+            self._refuse(
+                Float8RuntimeError,
+                f"the input has shape {tuple(input.shape)}, expected (..., {self.in_features})",
+            )
+        if input.device != self.weight.device:
+            self._refuse(
+                Float8RuntimeError,
+                f"the input is on {input.device} and the weight on {self.weight.device}: move one with .to()",
+            )
+        device = input.device.type
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            input = input.to(torch.get_autocast_dtype(device))
+        if input.dtype not in HIGH_PRECISION:
+            self._refuse(
+                Float8TypeError,
+                f"the input is {input.dtype}, expected float32, float16 or bfloat16: convert it with .to()",
+            )
+        return input
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        weight = self.weight
+        if is_foreign(weight):
+            # Another library has put its own tensor here, quantized for inference perhaps: it knows what to do.
+            return torch.nn.functional.linear(input, weight, self.bias)
+        input = self._checked(input)
+        output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
+        return output if self.bias is None else output + self.bias.to(output.dtype)
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
+        """Checkpoints load with and without the buffers of delayed and static scaling, strictly too."""
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        for keys in (missing, unexpected):
+            keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
+
+    def extra_repr(self) -> str:
+        config = self.config
+        parts = [
+            f"i:{config.cast_config_input.short_str()}",
+            f"w:{config.cast_config_weight.short_str()}",
+            f"go:{config.cast_config_grad_output.short_str()}",
+        ]
+        others: Tuple[Tuple[str, CastConfig, CastConfig], ...] = (
+            ("i_gw", config.cast_config_input_for_grad_weight, config.cast_config_input),
+            ("w_gi", config.cast_config_weight_for_grad_input, config.cast_config_weight),
+            ("go_gw", config.cast_config_grad_output_for_grad_weight, config.cast_config_grad_output),
+        )
+        parts += [f"{name}:{cast.short_str()}" for name, cast, first in others if cast != first]
+        return f"{super().extra_repr()}, cast_configs={','.join(parts)}"
+
+    @classmethod
+    def from_float(cls, mod: torch.nn.Linear, config: Optional[Float8LinearConfig] = None) -> "Float8Linear":
+        """Returns an FP8 layer with everything of `mod`: the same parameters, hooks, `.training`, and whatever else was
+        set on it. Raises TypeError if `mod` is no torch.nn.Linear."""
+        if not isinstance(mod, torch.nn.Linear):
+            raise Float8TypeError(f"Float8Linear.from_float takes a torch.nn.Linear, got a {type_name(mod)}")
+        config = Float8LinearConfig() if config is None else config
+        new = cls.__new__(cls)
+        # Containers are copied, so that the two modules do not share their dicts of parameters and hooks.
+        new.__dict__.update(
+            {name: copy.copy(value) if isinstance(value, (dict, set)) else value for name, value in vars(mod).items()}
+        )
+        new._use_config(config)
+        new._wrap_weight()
+        return new
+
+    def _wrap_weight(self) -> None:
+        """Gives FSDP2 a weight that it gathers in FP8, if the config asks for it."""
+        weight = self.weight
+        if not self.config.enable_fsdp_float8_all_gather or isinstance(weight, WeightWithDynamicFloat8CastTensor):
+            return
+        wrapped = WeightWithDynamicFloat8CastTensor(
+            weight.detach(),
+            self.linear_mm_config,
+            self.config.cast_config_weight.target_dtype,
+            round_scales_to_power_of_2=self.config.round_scales_to_power_of_2,
+        )
+        self.weight = torch.nn.Parameter(wrapped, requires_grad=weight.requires_grad)

@@ -1,0 +1,179 @@
+"""Which linear layers of a model become FP8, and the step that keeps up delayed scales."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Callable, Dict, List, Optional, Union
+
+import torch
+import torch.nn as nn
+
+from ._conversion import ConversionRecorder
+from ._delayed import sync_float8_amax_and_scale_history
+from ._errors import Float8AssertionError, Float8NotImplementedError
+from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType, config_has_stateful_scaling
+from .float8_linear import Float8Linear
+from .stateful_float8_linear import StatefulFloat8Linear
+
+__all__ = [
+    "convert_to_float8_training",
+    "get_float8_layers",
+    "linear_requires_sync",
+    "swap_linear_layers",
+    "swap_linear_with_float8_linear",
+    "sync_float8_amax_and_scale_history",
+]
+
+log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())
+
+ModuleFilter = Callable[[nn.Module, str], bool]
+
+
+def swap_linear_layers(
+    module: nn.Module,
+    from_float_func: Callable[[nn.Linear], nn.Linear],
+    *,
+    module_filter_fn: Optional[ModuleFilter] = None,
+) -> nn.Module:
+    """Replaces linear layers, and of their subclasses, in place and returns the module.
+
+    `from_float_func` makes the new layer of an old one; `module_filter_fn(layer, name)` says which to replace. A layer
+    that has several names is replaced once, by one layer. A module that is itself a linear layer cannot be replaced in
+    place: its replacement is returned. Raises AssertionError if it has children.
+    """
+
+    def is_wanted(layer: nn.Module, name: str) -> bool:
+        return isinstance(layer, nn.Linear) and (module_filter_fn is None or module_filter_fn(layer, name))
+
+    if is_wanted(module, ""):
+        if any(True for _ in module.children()):
+            raise Float8AssertionError(
+                f"Does not support a root nn.Linear with children: {module}. Convert the module that holds it"
+            )
+        return from_float_func(module)
+
+    replaced: Dict[nn.Module, nn.Module] = {}
+    visited = set()
+
+    def visit(parent: nn.Module, prefix: str) -> None:
+        visited.add(parent)
+        for key, child in list(parent._modules.items()):
+            if child is None:
+                continue
+            name = f"{prefix}.{key}" if prefix else key
+            if child not in visited:
+                visit(child, name)
+                if is_wanted(child, name):
+                    replaced[child] = from_float_func(child)
+            if child in replaced:
+                parent._modules[key] = replaced[child]
+
+    visit(module, "")
+    return module
+
+
+def convert_to_float8_training(
+    module: nn.Module,
+    *,
+    module_filter_fn: Optional[ModuleFilter] = None,
+    config: Optional[Float8LinearConfig] = None,
+) -> nn.Module:
+    """Replaces the torch.nn.Linear layers of a model by Float8Linear in place, and returns the model; a model that is
+    itself a linear layer is replaced by what is returned.
+
+    `module_filter_fn(layer, name)` leaves a layer alone by returning False; `config` is Float8LinearConfig() unless
+    given. The new layers have the parameters, hooks and mode of the old ones. Layers that FP8 cannot replace stay:
+    those with a forward of their own, with weights of other dtypes, and those of torch.nn.MultiheadAttention, which
+    does not call them. conversion_report(model) lists all, with the reason. A second call changes nothing.
+
+    Raises AssertionError if the model is a linear layer with children.
+    """
+    config = Float8LinearConfig() if config is None else config
+    kind = StatefulFloat8Linear if config_has_stateful_scaling(config) else Float8Linear
+    recorder = ConversionRecorder(module, module_filter_fn, config)
+
+    def convert(layer: nn.Linear) -> nn.Linear:
+        new = kind.from_float(layer, config=config)
+        new.layer_name = recorder.name_of(layer)
+        return new
+
+    result = swap_linear_layers(module, convert, module_filter_fn=recorder.accepts)
+    recorder.attach(result)
+    return result
+
+
+def swap_linear_with_float8_linear(
+    module: nn.Module,
+    module_cls: Optional[type] = None,
+    emulate: bool = False,
+    skip_fqn_list: Optional[List[str]] = None,
+    linear_layer_filter: Optional[Callable[[nn.Linear], bool]] = None,
+    *,
+    module_filter_fn: Optional[ModuleFilter] = None,
+    config: Optional[Float8LinearConfig] = None,
+) -> nn.Module:
+    """The name and arguments that convert_to_float8_training() had until mid 2024. `module_cls` is not needed; names in
+    `skip_fqn_list` and layers that `linear_layer_filter` refuses stay as they are."""
+    skipped = set(skip_fqn_list or ())
+
+    def is_wanted(layer: nn.Module, name: str) -> bool:
+        return (
+            name not in skipped
+            and (linear_layer_filter is None or linear_layer_filter(layer))
+            and (module_filter_fn is None or module_filter_fn(layer, name))
+        )
+
+    config = Float8LinearConfig(emulate=emulate) if config is None else config
+    return convert_to_float8_training(module, module_filter_fn=is_wanted, config=config)
+
+
+def linear_requires_sync(config: Float8LinearConfig) -> bool:
+    """Do layers with this config need sync_float8_amax_and_scale_history() in every step?"""
+    casts = (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)
+    return any(cast.scaling_type is ScalingType.DELAYED for cast in casts)
+
+
+def get_float8_layers(model: torch.nn.Module) -> List[Float8Linear]:
+    """Returns the FP8 layers of a model."""
+    return [layer for layer in model.modules() if isinstance(layer, Float8Linear)]
+
+
+def _auto_filter_for_recipe(
+    recipe: Union[str, Float8LinearRecipeName], filter_fqns: List[str]
+) -> Callable[[nn.Module, str], bool]:
+    """Returns a module_filter_fn that leaves out layers that a recipe does not make faster on an H100, and those whose
+    name contains one of `filter_fqns`. conversion_report(model, tokens=...) says more of your GPU.
+
+    Raises NotImplementedError for rowwise_with_gw_hp, for which there are no limits, and ValueError for another name.
+    """
+    recipe = Float8LinearRecipeName(recipe) if isinstance(recipe, str) else recipe
+    if recipe is Float8LinearRecipeName.TENSORWISE:
+        return partial(_auto_filter_for_tensorwise, filter_fqns=filter_fqns)
+    if recipe is Float8LinearRecipeName.ROWWISE:
+        return partial(_auto_filter_for_rowwise, filter_fqns=filter_fqns)
+    raise Float8NotImplementedError(
+        f"{recipe}: there are limits of tensorwise and rowwise only; write a module_filter_fn for this recipe"
+    )
+
+
+def _may_gain(mod: nn.Module, fqn: str, filter_fqns: List[str]) -> bool:
+    """Is this a linear layer without a name to leave out, and with the sizes that FP8 tensor cores take best?"""
+    if not isinstance(mod, nn.Linear) or any(part in fqn for part in filter_fqns):
+        return False
+    return all(size % 16 == 0 for size in mod.weight.shape)
+
+
+def _auto_filter_for_rowwise(mod: nn.Module, fqn: str, filter_fqns: List[str]) -> bool:
+    if not _may_gain(mod, fqn, filter_fqns):
+        return False
+    outputs, inputs = mod.weight.shape
+    return outputs > 2048 and inputs > 1024 and (outputs > 4096 or inputs > 2048)
+
+
+def _auto_filter_for_tensorwise(mod: nn.Module, fqn: str, filter_fqns: List[str]) -> bool:
+    if not _may_gain(mod, fqn, filter_fqns):
+        return False
+    outputs, inputs = mod.weight.shape
+    return outputs > 1024 or inputs > 4096

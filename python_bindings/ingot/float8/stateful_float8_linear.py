@@ -1,0 +1,152 @@
+"""StatefulFloat8Linear: a Float8Linear whose scales are delayed or static, and so are kept in buffers."""
+
+from __future__ import annotations
+
+from typing import Any, Tuple
+
+import torch
+
+from ._weights import is_foreign
+from .config import CastConfig, Float8LinearConfig, ScalingType
+from .distributed_utils import tensor_already_casted_to_fp8
+from .float8_linear import Float8Linear, matmul_with_hp_or_float8_args
+from .float8_scaling_utils import (
+    NoopFwToFloat8BwDelayed,
+    NoopFwToFloat8BwDynamic,
+    NoopFwToFloat8BwStatic,
+    _maybe_initialize_amaxes_scales_for_float8_cast,
+    hp_tensor_to_float8_delayed,
+    hp_tensor_to_float8_dynamic,
+    hp_tensor_to_float8_static,
+)
+from .float8_training_tensor import GemmInputRole
+
+ROLES = ("input", "weight", "grad_output")
+
+
+class StatefulFloat8Linear(Float8Linear):
+    """A Float8Linear with delayed or static scales.
+
+    With delayed scaling each of input, weight and grad_output has three f32 buffers: `fp8_amax_*` (1), the maximum of
+    this step; `fp8_amax_history_*` (history_len), those of earlier steps; `fp8_scale_*` (1), the scale made of them. A
+    cast uses the scale that is there and writes the maximum; sync_float8_amax_and_scale_history() makes the next
+    scale. The first step is as dynamic scaling, unless the config has `enable_amax_init=False`. A static scale is the
+    buffer `fp8_static_scale_*`.
+
+    Buffers stay f32 whatever the layer is converted to. They are saved in checkpoints, and checkpoints without them
+    load.
+    """
+
+    def _use_config(self, config: Float8LinearConfig) -> None:
+        super()._use_config(config)
+        casts = (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)
+        self.has_any_delayed_scaling = any(cast.scaling_type is ScalingType.DELAYED for cast in casts)
+        self.is_amax_initialized = not config.enable_amax_init
+        self.create_buffers()
+
+    def _casts(self) -> Tuple[Tuple[str, CastConfig], ...]:
+        config = self.config
+        return tuple(zip(ROLES, (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)))
+
+    def create_buffers(self) -> None:
+        """Makes the buffers, or makes them anew, on the weight's device."""
+        device = self.weight.device
+        for role, cast in self._casts():
+            if self.has_any_delayed_scaling:
+                largest = torch.finfo(cast.target_dtype).max
+                length = self.config.delayed_scaling_config.history_len
+                self._buffer(f"fp8_amax_{role}", torch.full((1,), largest, device=device))
+                self._buffer(f"fp8_amax_history_{role}", torch.zeros(length, device=device))
+                self._buffer(f"fp8_scale_{role}", torch.ones(1, device=device))
+            if cast.static_scale is not None:
+                scale = cast.static_scale.detach().to(device=device, dtype=torch.float32)
+                self._buffer(f"fp8_static_scale_{role}", scale.reshape(1).clone())
+
+    def _buffer(self, name: str, value: torch.Tensor) -> None:
+        self.register_buffer(name, value.to(torch.float32))
+
+    def reset_parameters(self) -> None:
+        """Initialises parameters as torch.nn.Linear does, and the buffers."""
+        super().reset_parameters()
+        if hasattr(self, "config"):
+            self.create_buffers()
+
+    def _apply(self, fn, recurse: bool = True):
+        result = super()._apply(fn, recurse)
+        for name, buffer in self._buffers.items():
+            if name.startswith("fp8_") and buffer is not None and buffer.dtype != torch.float32:
+                self._buffers[name] = buffer.to(torch.float32)
+        return result
+
+    def _load_from_state_dict(self, state_dict, prefix, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        history = state_dict.get(f"{prefix}fp8_amax_history_input")
+        if history is not None and not history.is_meta and bool((history != 0).any()):
+            self.is_amax_initialized = True
+
+    def _of(self, role: str) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns the buffers amax, history and scale of a tensor."""
+        return (
+            getattr(self, f"fp8_amax_{role}"),
+            getattr(self, f"fp8_amax_history_{role}"),
+            getattr(self, f"fp8_scale_{role}"),
+        )
+
+    def _cast_with_state(self, tensor: torch.Tensor, role: str, cast: CastConfig) -> torch.Tensor:
+        if tensor_already_casted_to_fp8(tensor):
+            return tensor
+        gemm_role = GemmInputRole(role)
+        if cast.scaling_type is ScalingType.DYNAMIC:
+            return hp_tensor_to_float8_dynamic(
+                tensor,
+                cast.target_dtype,
+                self.linear_mm_config,
+                gemm_input_role=gemm_role,
+                round_scales_to_power_of_2=self.config.round_scales_to_power_of_2,
+            )
+        if cast.scaling_type is ScalingType.STATIC:
+            scale = getattr(self, f"fp8_static_scale_{role}")
+            return hp_tensor_to_float8_static(tensor, scale, cast.target_dtype, self.linear_mm_config, gemm_role)
+        amax, history, scale = self._of(role)
+        _maybe_initialize_amaxes_scales_for_float8_cast(
+            tensor,
+            amax,
+            history,
+            scale,
+            self.config.delayed_scaling_config.scale_fn_name,
+            cast.target_dtype,
+            self.is_amax_initialized,
+            reduce_amax=True,
+        )
+        # The codes are kept for backward, so their scale must not be the buffer, which the next step changes.
+        return hp_tensor_to_float8_delayed(
+            tensor, scale.clone(), cast.target_dtype, amax, self.linear_mm_config, gemm_role
+        )
+
+    def _cast_gradient_of(self, output: torch.Tensor) -> torch.Tensor:
+        """Passes the output on; its gradient will be cast."""
+        cast = self.config.cast_config_grad_output
+        dtype = cast.target_dtype
+        if cast.scaling_type is ScalingType.DYNAMIC:
+            return NoopFwToFloat8BwDynamic.apply(output, self.linear_mm_config, dtype)
+        if cast.scaling_type is ScalingType.STATIC:
+            return NoopFwToFloat8BwStatic.apply(output, self.fp8_static_scale_grad_output, self.linear_mm_config, dtype)
+        return NoopFwToFloat8BwDelayed.apply(
+            output,
+            *self._of("grad_output"),
+            self.config.delayed_scaling_config.scale_fn_name,
+            self.is_amax_initialized,
+            self.linear_mm_config,
+            dtype,
+        )
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if is_foreign(self.weight):
+            return torch.nn.functional.linear(input, self.weight, self.bias)
+        input = self._checked(input)
+        config = self.config
+        input = self._cast_with_state(input, "input", config.cast_config_input)
+        weight = self._cast_with_state(self.weight, "weight", config.cast_config_weight)
+        output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, config)
+        output = self._cast_gradient_of(output)
+        return output if self.bias is None else output + self.bias.to(output.dtype)

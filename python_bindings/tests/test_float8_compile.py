@@ -1,0 +1,91 @@
+"""torch.compile: whole graphs, the same numbers, and no compilation for another number of rows."""
+
+import copy
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import ingot.float8 as float8
+from ingot.float8 import Float8Linear, Float8LinearConfig, LinearMMConfig
+from ingot.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
+
+
+def step(layer, x):
+    x = x.detach().clone().requires_grad_()
+    layer.zero_grad()
+    y = layer(x)
+    y.sum().backward()
+    return [y.detach(), x.grad, *(parameter.grad.clone() for parameter in layer.parameters())]
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_whole_graph(backend, recipe):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    layer = Float8Linear.from_float(torch.nn.Linear(16, 32, dtype=torch.bfloat16), config)
+    x = torch.randn(8, 16, dtype=torch.bfloat16)
+    expected = step(copy.deepcopy(layer), x)
+    compiled = torch.compile(copy.deepcopy(layer), backend=backend, fullgraph=True)
+    assert all(torch.equal(a, b) for a, b in zip(step(compiled, x), expected))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor compiles with g++")
+def test_inductor():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer = Float8Linear.from_float(torch.nn.Linear(16, 32), Float8LinearConfig.from_recipe_name("rowwise"))
+    x = torch.randn(8, 16)
+    expected = step(copy.deepcopy(layer), x)
+    compiled = torch.compile(layer, fullgraph=True)
+    for ours, eager in zip(step(compiled, x), expected):
+        torch.testing.assert_close(ours, eager, atol=1e-3, rtol=1e-3)
+
+
+def test_rows_are_dynamic():
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    layer = Float8Linear(16, 32)
+    compiled = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True)
+    for rows in (8, 24, 40):
+        compiled(torch.randn(rows, 16)).sum().backward()
+    assert counter.frame_count == 1
+
+
+def test_autocast_within_a_graph():
+    torch._dynamo.reset()
+    compiled = torch.compile(Float8Linear(16, 16), backend="aot_eager", fullgraph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled(torch.randn(4, 16)).dtype == torch.bfloat16
+
+
+def test_delayed_scaling_within_a_graph():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    delayed = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
+    config = Float8LinearConfig(
+        cast_config_input=delayed, cast_config_weight=delayed, cast_config_grad_output=delayed, enable_amax_init=False
+    )
+    layer = float8.convert_to_float8_training(torch.nn.Linear(16, 16), config=config)
+    eager, compiled = copy.deepcopy(layer), torch.compile(copy.deepcopy(layer), backend="aot_eager")
+    for _ in range(3):
+        x = torch.randn(4, 16)
+        assert all(torch.equal(a, b) for a, b in zip(step(eager, x), step(compiled, x)))
+        float8.sync_float8_amax_and_scale_history(eager)
+        float8.sync_float8_amax_and_scale_history(compiled)
+    assert torch.equal(eager.fp8_scale_input, compiled.fp8_scale_input)
+
+
+def test_casts_compile_to_the_same_bits():
+    torch._dynamo.reset()
+    compiled = torch.compile(hp_tensor_to_float8_dynamic, backend="aot_eager", fullgraph=True)
+    for pow2 in (False, True):
+        x = torch.randn(16, 16)
+        arguments = (x, torch.float8_e4m3fn, LinearMMConfig())
+        one, other = (f(*arguments, round_scales_to_power_of_2=pow2) for f in (hp_tensor_to_float8_dynamic, compiled))
+        assert torch.equal(one._scale, other._scale)
+        assert torch.equal(one._data.view(torch.uint8), other._data.view(torch.uint8))

@@ -1,0 +1,168 @@
+"""Delayed and static scaling: the buffers, the step that keeps them up, and checkpoints."""
+
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+
+import ingot
+import ingot.float8 as float8
+from ingot.float8 import CastConfig, DelayedScalingConfig, Float8LinearConfig, ScalingType, StatefulFloat8Linear
+from ingot.float8.float8_utils import compute_error
+
+ROLES = ("input", "weight", "grad_output")
+
+
+def cast(kind):
+    return CastConfig(scaling_type=kind, static_scale=torch.tensor(1.0) if kind is ScalingType.STATIC else None)
+
+
+def config_of(*kinds, history_len=4, **options):
+    casts = [cast(kind) for kind in kinds or (ScalingType.DELAYED,) * 3]
+    return Float8LinearConfig(
+        *casts[:1], None, casts[1], None, casts[2], delayed_scaling_config=DelayedScalingConfig(history_len), **options
+    )
+
+
+def convert(layer, config):
+    return float8.convert_to_float8_training(layer, config=config)
+
+
+KINDS = (ScalingType.DYNAMIC, ScalingType.DELAYED, ScalingType.STATIC)
+
+
+@pytest.mark.parametrize("kinds", [(a, b, c) for a in KINDS for b in KINDS for c in KINDS], ids=str)
+def test_close_to_linear(kinds):
+    torch.manual_seed(0)
+    layer = nn.Linear(16, 32)
+    new = convert(layer, config_of(*kinds))
+    x = torch.randn(3, 8, 16)
+    for _ in range(2):
+        layer.zero_grad()
+        expected = layer(x)
+        expected.sum().backward()
+        expected_grad = layer.weight.grad.clone()
+        layer.zero_grad()
+        y = new(x)
+        y.sum().backward()
+        if ScalingType.DELAYED in kinds:
+            float8.sync_float8_amax_and_scale_history(new)
+    assert compute_error(expected, y) >= 18
+    assert compute_error(expected_grad, new.weight.grad) >= 17
+
+
+def test_the_first_step_is_as_dynamic():
+    torch.manual_seed(0)
+    layer = nn.Linear(16, 8)
+    x = torch.randn(4, 16)
+    expected = float8.Float8Linear.from_float(layer)(x)
+    assert torch.equal(convert(layer, config_of())(x), expected)
+    plain = convert(layer, config_of(enable_amax_init=False))
+    plain(x)
+    assert plain.fp8_scale_input.item() == 1
+
+
+def test_history_and_scales():
+    torch.manual_seed(0)
+    layer = convert(nn.Linear(16, 8, bias=False), config_of())
+    assert layer.fp8_amax_input.item() == 448 and layer.fp8_amax_grad_output.item() == 57344
+    maxima = []
+    for index in range(6):
+        x = torch.randn(4, 16) * (10 if index == 1 else 1)
+        maxima.append(x.abs().max().item())
+        scale = layer.fp8_scale_input.item()
+        layer(x).sum().backward()
+        if index > 0:  # the codes were made with the scale that was there
+            assert layer.fp8_scale_input.item() == scale
+        assert layer.fp8_amax_input.item() == maxima[-1]
+        float8.sync_float8_amax_and_scale_history(layer)
+        history = ([0.0] * 4 + [maxima[0]] + maxima)[::-1][:4]
+        if index == 0:
+            history = [maxima[0], maxima[0], 0.0, 0.0]
+        assert layer.fp8_amax_history_input.tolist() == history
+        largest = torch.tensor(max(history), dtype=torch.float64)
+        assert layer.fp8_scale_input.item() == (448 / largest).to(torch.float32).item()
+        assert layer.fp8_amax_history_grad_output[0].item() == 1
+
+
+def test_scales_of_codes_that_are_kept_do_not_change():
+    """A step between a forward and its backward, as with pipelines, changes no gradient."""
+    torch.manual_seed(0)
+    layer = convert(nn.Linear(16, 8), config_of())
+    x = torch.randn(4, 16, requires_grad=True)
+    layer(x).sum().backward()
+    float8.sync_float8_amax_and_scale_history(layer)
+    layer.zero_grad()
+    layer(x).sum().backward()
+    expected = layer.weight.grad.clone()
+    layer.zero_grad()
+    y = layer(x)
+    with torch.no_grad():
+        layer.fp8_scale_input.fill_(3)
+    y.sum().backward()
+    assert torch.equal(layer.weight.grad, expected)
+
+
+def test_buffers_stay_f32():
+    layer = convert(nn.Linear(16, 8), config_of(ScalingType.DELAYED, ScalingType.STATIC, ScalingType.DELAYED))
+    for converted in (layer.to(torch.bfloat16), layer.half()):
+        assert {buffer.dtype for buffer in converted.buffers()} == {torch.float32}
+        assert converted(torch.randn(2, 16, dtype=converted.weight.dtype)).dtype == converted.weight.dtype
+    names = {f"fp8_{what}_{role}" for role in ROLES for what in ("amax", "amax_history", "scale")}
+    assert {name for name, _ in layer.named_buffers()} == names | {"fp8_static_scale_weight"}
+    layer.reset_parameters()
+    assert layer.fp8_scale_input.item() == 1
+
+
+def test_checkpoints_load_both_ways():
+    torch.manual_seed(0)
+    trained = convert(nn.Linear(16, 8), config_of())
+    x = torch.randn(4, 16)
+    trained(x).sum().backward()
+    float8.sync_float8_amax_and_scale_history(trained)
+    state = trained.state_dict()
+    other = convert(nn.Linear(16, 8), config_of())
+    other.load_state_dict(state, strict=True)
+    assert other.is_amax_initialized and torch.equal(other(x * 2), trained(x * 2))
+    plain = nn.Linear(16, 8)
+    other = convert(nn.Linear(16, 8), config_of())
+    other.load_state_dict(plain.state_dict(), strict=True)
+    assert not other.is_amax_initialized
+    float8.Float8Linear(16, 8).load_state_dict(state, strict=True)
+
+
+def test_layers_with_different_histories_and_formats():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16))
+    convert(model, config_of(history_len=4))
+    model[1] = convert(nn.Linear(16, 16), config_of(history_len=2, round_scales_to_power_of_2=True))
+    model[2] = convert(nn.Linear(16, 16), config_of(ScalingType.STATIC, ScalingType.STATIC, ScalingType.STATIC))
+    model(torch.randn(4, 16)).sum().backward()
+    float8.sync_float8_amax_and_scale_history(model, float8.get_float8_layers(model))
+    exponent = torch.log2(model[1].fp8_scale_weight)
+    assert exponent == exponent.round()
+    assert model[0].is_amax_initialized and not model[2].has_any_delayed_scaling
+
+
+def test_sync_without_layers_warns(caplog):
+    with caplog.at_level(logging.WARNING):
+        float8.sync_float8_amax_and_scale_history(nn.Linear(4, 4))
+    assert "there is no layer with delayed scaling" in caplog.text
+
+
+def test_different_functions_are_refused():
+    layers = [convert(nn.Linear(4, 4), config_of()) for _ in range(2)]
+    object.__setattr__(layers[1].config.delayed_scaling_config, "scale_fn_name", "mean")
+    with pytest.raises(
+        ValueError, match=r"All layers must have the same scale_fn recipe, got \['max', 'mean'\]"
+    ) as caught:
+        float8.sync_float8_amax_and_scale_history(nn.ModuleList(layers))
+    assert isinstance(caught.value, ingot.Error)
+
+
+def test_kind_and_meta():
+    assert type(convert(nn.Linear(4, 4), config_of())) is StatefulFloat8Linear
+    with torch.device("meta"):
+        layer = convert(nn.Linear(16, 8), config_of())
+    assert layer.fp8_scale_input.is_meta

@@ -1,0 +1,326 @@
+"""Two processes over gloo: FSDP2 that gathers FP8, DDP, tensor parallel and delayed scaling give what one process
+gives."""
+
+import copy
+import functools
+import os
+import tempfile
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist
+import torch.multiprocessing
+from torch import nn
+from torch.distributed._tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import parallelize_module
+
+import ingot
+import ingot.float8 as float8
+from ingot.float8 import CastConfig, Float8LinearConfig, ScalingType, WeightWithDynamicFloat8CastTensor
+from ingot.float8.distributed_utils import tensor_already_casted_to_fp8
+from ingot.float8.float8_scaling_utils import NoopFwToFloat8BwDynamic, hp_tensor_to_float8_dynamic
+from ingot.float8.float8_tensor_parallel import Float8ColwiseParallel, Float8RowwiseParallel, PrepareFloat8ModuleInput
+from ingot.float8.float8_training_tensor import hp_tensor_and_scale_to_float8
+from ingot.float8.float8_utils import tensor_to_scale
+
+WORLD = 2
+E4M3 = torch.float8_e4m3fn
+
+
+def model():
+    """Shards of these layers are even (16 rows), uneven (5) and empty on rank 1 (1)."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 1, bias=False))
+
+
+def data():
+    torch.manual_seed(1)
+    return torch.randn(6, 8)
+
+
+def train(net, steps, after=lambda: None):
+    """Returns the losses of a few steps."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(steps):
+        loss = net(data()).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        after()
+        losses.append(loss.item())
+    return losses
+
+
+def shard(net):
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    return fully_shard(net)
+
+
+def check_fsdp(rank):
+    gathers = Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+    expected = train(float8.convert_to_float8_training(model()), 5)
+    plain = shard(float8.convert_to_float8_training(model()))
+    assert train(plain, 5) == expected
+    net = shard(float8.convert_to_float8_training(model(), config=gathers))
+    assert train(net, 5) == expected
+    net = shard(float8.convert_to_float8_training(model(), config=gathers))
+    assert train(net, 5, lambda: float8.precompute_float8_dynamic_scale_for_fsdp(net)) == expected
+    check_scales(net)
+
+
+def check_scales(net):
+    """Scales are those of whole weights, are kept where values are, and dropped where they change."""
+    float8.precompute_float8_dynamic_scale_for_fsdp(net)
+    for layer in float8.get_float8_layers(net):
+        weight = layer.weight
+        local = weight._local_tensor
+        assert isinstance(weight, DTensor) and isinstance(local, WeightWithDynamicFloat8CastTensor)
+        whole = torch.cat([shard._tensor if hasattr(shard, "_tensor") else shard for shard in [gathered(weight)]])
+        assert torch.equal(local._precomputed_scale, tensor_to_scale(whole, E4M3))
+        state = net.state_dict()
+        kept = [local.detach(), local.clone(), local.view(-1), state[name_of(net, layer)]._local_tensor]
+        kept += list(local.split(1)) if local.numel() else []
+        assert all(each._precomputed_scale is local._precomputed_scale for each in kept)
+        names, metadata = local.__tensor_flatten__()
+        inner = {name: getattr(local, name) for name in names}
+        again = WeightWithDynamicFloat8CastTensor.__tensor_unflatten__(inner, metadata, local.shape, local.stride())
+        assert again._precomputed_scale is local._precomputed_scale
+        other = torch.empty_like(local)
+        assert other._precomputed_scale is None and other.copy_(local) is other
+        assert other._precomputed_scale is local._precomputed_scale
+        with torch.no_grad():
+            weight.mul_(1)
+        assert local._precomputed_scale is None
+
+
+def name_of(net, layer):
+    return next(f"{name}.weight" for name, each in net.named_modules() if each is layer)
+
+
+def gathered(weight):
+    """The whole weight, from the plain shards of all ranks."""
+    local = weight._local_tensor._tensor.detach().contiguous()
+    rows = -(-weight.shape[0] // WORLD)
+    padded = torch.zeros(rows, weight.shape[1])
+    padded[: local.shape[0]] = local
+    parts = [torch.empty_like(padded) for _ in range(WORLD)]
+    dist.all_gather(parts, padded)
+    return torch.cat(parts)[: weight.shape[0]]
+
+
+def check_bytes(rank):
+    """The weight goes over the wire with one byte for each element."""
+    net = nn.Linear(16, 32, bias=False)
+    net = fully_shard(
+        float8.convert_to_float8_training(net, config=Float8LinearConfig(enable_fsdp_float8_all_gather=True))
+    )
+    # The name that FSDP calls depends on the version of PyTorch.
+    name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    sent, original = [], getattr(dist, name)
+
+    def spy(output_tensor, input_tensor, *args, **kwargs):
+        sent.append((output_tensor.dtype, output_tensor.numel()))
+        return original(output_tensor, input_tensor, *args, **kwargs)
+
+    setattr(dist, name, spy)
+    try:
+        net(torch.randn(4, 16)).sum().backward()
+    finally:
+        setattr(dist, name, original)
+    assert sent and all(each == (torch.uint8, 32 * 16) for each in sent), sent
+
+
+def check_what_is_sharded_stays(rank):
+    net = nn.Sequential(fully_shard(nn.Linear(4, 4)), fully_shard(float8.Float8Linear(4, 4)))
+    before = list(net)
+    float8.convert_to_float8_training(net)
+    assert list(net) == before
+    (row,) = float8.conversion_report(net).left_alone
+    assert row.reason == "is sharded by FSDP already: convert before fully_shard()"
+
+
+def check_state_dict(rank):
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    gathers = Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+    net = fully_shard(float8.convert_to_float8_training(nn.Sequential(nn.Linear(8, 16)), config=gathers))
+    other = fully_shard(float8.convert_to_float8_training(nn.Sequential(nn.Linear(8, 16)), config=gathers))
+    other.load_state_dict(net.state_dict(), strict=True)
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(net(x), other(x))
+    full = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if rank == 0:
+        plain = nn.Sequential(nn.Linear(8, 16))
+        plain.load_state_dict({name: torch.as_tensor(getattr(value, "_tensor", value)) for name, value in full.items()})
+
+
+def check_ddp(rank):
+    config = Float8LinearConfig.from_recipe_name("rowwise")
+    expected = train(float8.convert_to_float8_training(model(), config=config), 3)
+    net = nn.parallel.DistributedDataParallel(float8.convert_to_float8_training(model(), config=config))
+    assert train(net, 3) == expected
+
+
+def check_delayed(rank):
+    """Maxima are those of all ranks."""
+    delayed = CastConfig(scaling_type=ScalingType.DELAYED)
+    config = Float8LinearConfig(
+        cast_config_input=delayed, cast_config_weight=delayed, cast_config_grad_output=delayed, enable_amax_init=False
+    )
+    layer = float8.convert_to_float8_training(nn.Linear(4, 4), config=config)
+    layer(torch.full((2, 4), 1.0 + rank)).sum().backward()
+    float8.sync_float8_amax_and_scale_history(layer)
+    assert layer.fp8_amax_history_input[0].item() == WORLD and layer.fp8_scale_input.item() == 448 / WORLD
+
+
+class FeedForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w1 = nn.Linear(16, 32, bias=False)
+        self.w2 = nn.Linear(16, 32, bias=False)
+        self.out_proj = nn.Linear(32, 16, bias=False)
+
+    def forward(self, x):
+        return self.out_proj(torch.nn.functional.silu(self.w1(x)) * self.w2(x))
+
+
+def check_tensor_parallel(rank):
+    mesh = init_device_mesh("cpu", (WORLD,))
+    torch.manual_seed(0)
+    whole = float8.convert_to_float8_training(nn.ModuleDict({"ffn": FeedForward()}))
+    net = copy.deepcopy(whole)
+    sequence = copy.deepcopy(whole)
+    plan = {
+        "ffn.w1": Float8ColwiseParallel(),
+        "ffn.w2": Float8ColwiseParallel(),
+        "ffn.out_proj": Float8RowwiseParallel(),
+    }
+    parallelize_module(net, mesh, plan)
+    prepare = PrepareFloat8ModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
+    rows = Float8RowwiseParallel(output_layouts=Shard(1), use_local_output=False)
+    parallelize_module(sequence, mesh, {**plan, "ffn": prepare, "ffn.out_proj": rows})
+    x = torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(0))
+    expected = whole["ffn"](x)
+    expected.sum().backward()
+    y = net["ffn"](x)
+    y.sum().backward()
+    z = sequence["ffn"](x.chunk(WORLD, 1)[rank])
+    z.sum().backward()
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(z.full_tensor(), expected)
+    for name, parameter in whole.named_parameters():
+        for each in (net, sequence):
+            torch.testing.assert_close(each.get_parameter(name).grad.full_tensor(), parameter.grad, atol=0.1, rtol=0.1)
+
+
+def check_tensor_parallel_refuses(rank):
+    mesh = init_device_mesh("cpu", (WORLD,))
+    rows = float8.convert_to_float8_training(nn.Linear(4, 4), config=Float8LinearConfig.from_recipe_name("rowwise"))
+    for style in (Float8ColwiseParallel, Float8RowwiseParallel):
+        with pytest.raises(
+            ValueError, match="Expecting module to be Float8Linear but found torch.nn.modules.linear.Linear"
+        ):
+            parallelize_module(nn.Linear(4, 4), mesh, style())
+        with pytest.raises(AssertionError, match="unsupported: .* other scales than one dynamic scale"):
+            parallelize_module(rows, mesh, style())
+    with pytest.raises(NotImplementedError, match="casts to torch.float8_e4m3fn, not to torch.float8_e5m2"):
+        PrepareFloat8ModuleInput(float8_dtype=torch.float8_e5m2)
+    prepare = functools.partial(PrepareFloat8ModuleInput, input_layouts=Shard(0), desired_input_layouts=Replicate())
+    with pytest.raises(AssertionError, match="there is no Float8Linear in torch.nn.modules.activation.ReLU"):
+        parallelize_module(nn.ReLU(), mesh, prepare())
+    mixed = nn.Sequential(float8.Float8Linear(4, 4), float8.Float8Linear(4, 4, config=Float8LinearConfig(emulate=True)))
+    with pytest.raises(AssertionError, match="should have same linear_mm_config"):
+        parallelize_module(mixed, mesh, prepare())
+    style = prepare(fwd_config_submodule_fqn="1")
+    parallelize_module(mixed, mesh, style)
+    with pytest.raises(AssertionError, match="expecting input to be a torch.Tensor, got a list"):
+        style._prepare_input_arg([], mesh, Shard(0), Replicate())
+
+
+def check_distributed_tensors(rank):
+    mesh = init_device_mesh("cpu", (WORLD,))
+    torch.manual_seed(0)
+    x = torch.randn(8, 16)
+    config = float8.LinearMMConfig()
+    sharded = hp_tensor_to_float8_dynamic(distribute_tensor(x, mesh, [Shard(0)]), E4M3, config)
+    assert isinstance(sharded, DTensor) and tensor_already_casted_to_fp8(sharded)
+    assert torch.equal(sharded._local_tensor._scale, tensor_to_scale(x, E4M3))
+    whole = sharded.redistribute(placements=[Replicate()]).to_local()
+    whole = whole.wait() if hasattr(whole, "wait") else whole
+    assert torch.equal(
+        whole._data.view(torch.uint8), hp_tensor_to_float8_dynamic(x, E4M3, config)._data.view(torch.uint8)
+    )
+    with pytest.raises(AssertionError, match="a scale that is a DTensor too, and this one is a plain tensor"):
+        hp_tensor_and_scale_to_float8(distribute_tensor(x, mesh, [Shard(0)]), torch.tensor(1.0), E4M3)
+    local = torch.full((4,), 1.0 + rank)
+    reduced = tensor_to_scale(local, E4M3, reduce_amax=True, device_mesh=mesh)
+    assert torch.equal(reduced, tensor_to_scale(local, E4M3, reduce_amax=True)) and reduced.item() == 448 / WORLD
+    y = NoopFwToFloat8BwDynamic.apply(x.requires_grad_(), config, torch.float8_e5m2)
+    assert torch.equal(y, x)
+
+
+CHECKS = [
+    check_fsdp,
+    check_bytes,
+    check_what_is_sharded_stays,
+    check_state_dict,
+    check_ddp,
+    check_delayed,
+    check_tensor_parallel,
+    check_tensor_parallel_refuses,
+    check_distributed_tensors,
+]
+
+
+def run(rank, folder):
+    """What each process runs. A check that fails leaves its traceback in a file."""
+    import traceback
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+    for check in CHECKS:
+        try:
+            check(rank)
+        except Exception:
+            with open(f"{folder}/{check.__name__}.{rank}", "w") as file:
+                traceback.print_exc(file=file)
+            os._exit(1)  # the other rank may wait for a collective
+        with open(f"{folder}/{check.__name__}.{rank}.done", "w"):
+            pass
+    dist.destroy_process_group()
+
+
+def test_a_weight_replaced_between_gathers_is_refused():
+    weight = WeightWithDynamicFloat8CastTensor(torch.ones(4, 4), float8.LinearMMConfig(), E4M3)
+    gathered = (torch.zeros(4, 4, dtype=torch.uint8),)
+    with pytest.raises(RuntimeError, match="gathered in FP8 before is now a Tensor") as caught:
+        weight.fsdp_post_all_gather(gathered, (torch.ones(()),), torch.float32, out=torch.ones(4, 4))
+    assert isinstance(caught.value, ingot.Error)
+    assert "dtype=torch.float8_e4m3fn" in repr(weight)
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            torch.multiprocessing.spawn(run, (name,), nprocs=WORLD)
+        except Exception:
+            pass  # the checks say what failed
+        yield name
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="PyTorch was built without torch.distributed")
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_two_processes(check, folder):
+    for rank in range(WORLD):
+        problem = f"{folder}/{check.__name__}.{rank}"
+        if os.path.exists(problem):
+            with open(problem) as file:
+                pytest.fail(f"rank {rank}: {file.read()}")
+    assert all(os.path.exists(f"{folder}/{check.__name__}.{rank}.done") for rank in range(WORLD)), "it did not run"

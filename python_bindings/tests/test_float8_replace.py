@@ -1,0 +1,230 @@
+"""replace_torchao(): the import lines and calls that trainers make of torchao.float8, in processes of their own, with
+torchao installed and without."""
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch")
+
+HAS_TORCHAO = importlib.util.find_spec("torchao") is not None
+
+# torchao is taken off the path.
+HIDE = """
+import os, sys
+sys.path = [entry for entry in sys.path if not os.path.isdir(os.path.join(entry, "torchao"))]
+"""
+
+REPLACE = "import ingot.float8\ningot.float8.replace_torchao()\n"
+
+
+def run(code, without=False):
+    """Runs a program in a process of its own and returns what it prints."""
+    hide = HIDE if without else ""
+    program = hide + REPLACE + textwrap.dedent(code)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# What torchtitan does: converter, filter, tensor parallel styles, the step's hook.
+TORCHTITAN = """
+import torch
+from functools import partial
+from torch import nn
+from torchao.float8 import Float8LinearConfig
+assert hasattr(Float8LinearConfig, "from_recipe_name")
+config = Float8LinearConfig.from_recipe_name("rowwise")
+assert config.round_scales_to_power_of_2
+from torchao.float8 import _auto_filter_for_recipe
+keep = _auto_filter_for_recipe("rowwise", filter_fqns=["output"])
+config = Float8LinearConfig(
+    enable_fsdp_float8_all_gather=False, force_recompute_fp8_weight_in_bwd=True, emulate=True
+)
+from torchao.float8 import convert_to_float8_training
+model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 16))
+convert_to_float8_training(model, config=config, module_filter_fn=lambda mod, fqn: fqn != "1")
+from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+precompute_float8_dynamic_scale_for_fsdp(model)
+from torchao.float8.float8_tensor_parallel import (
+    Float8ColwiseParallel, Float8RowwiseParallel, PrepareFloat8ModuleInput,
+)
+from torchao.float8.config import CastConfig, ScalingType
+from torchao.float8.float8_linear import Float8Linear
+assert isinstance(model[0], Float8Linear) and type(model[1]) is nn.Linear
+
+# Its own subclass, which is made from a config of the model and not from a layer.
+import dataclasses
+from torchao.float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
+
+class Protocol(nn.Module):
+    def init_states(self):
+        nn.init.trunc_normal_(self.weight, std=0.02)
+
+class Titan(Float8Linear, Protocol):
+    def __init__(self, sizes, float8_config):
+        Float8Linear.__init__(self, *sizes, bias=False, config=float8_config)
+        self.precompute = True
+
+config = Float8LinearConfig.from_recipe_name("tensorwise")
+config = dataclasses.replace(config, enable_fsdp_float8_all_gather=True)
+with torch.device("meta"):
+    layer = Titan((16, 8), config)
+layer.to_empty(device="cpu")
+layer.init_states()
+assert isinstance(layer.weight, WeightWithDynamicFloat8CastTensor) and 0 < layer.weight.abs().max() < 1
+assert layer(torch.randn(4, 16)).shape == (4, 8)
+convert_to_float8_training(nn.Sequential(layer))
+"""
+
+# accelerate: the AO recipe's keyword arguments, the filter of first and last layer, what prepare() looks for.
+ACCELERATE = """
+import importlib.util
+assert importlib.util.find_spec("torchao") is not None
+from torchao.float8.float8_linear import Float8LinearConfig
+from torchao.float8 import convert_to_float8_training
+from functools import partial
+from torch import nn
+def filter_linear_layers(module, fqn, first_layer_name=None, last_layer_name=None):
+    return fqn not in (first_layer_name, last_layer_name)
+model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16))
+config = Float8LinearConfig(pad_inner_dim=True)
+filter_func = partial(filter_linear_layers, first_layer_name="0", last_layer_name="2")
+convert_to_float8_training(model, module_filter_fn=filter_func, config=config)
+assert [type(layer).__name__ for layer in model] == ["Linear", "Float8Linear", "Linear"]
+from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+"""
+
+# axolotl: accelerate's path with all-gather, and dataclasses.replace.
+AXOLOTL = """
+import dataclasses
+from torchao.float8 import Float8LinearConfig
+config = Float8LinearConfig(enable_fsdp_float8_all_gather=True, force_recompute_fp8_weight_in_bwd=False)
+config = dataclasses.replace(config, pad_inner_dim=True)
+assert config.enable_fsdp_float8_all_gather and config.pad_inner_dim
+from torchao.float8 import convert_to_float8_training
+from torch import nn
+model = convert_to_float8_training(nn.Sequential(nn.Linear(16, 16)), config=config)
+assert type(model[0].weight).__name__ == "WeightWithDynamicFloat8CastTensor"
+"""
+
+# transformers and others: imports that decide whether there is FP8, isinstance checks, the older names.
+OTHERS = """
+import torch
+from torch import nn
+from torchao.float8 import (
+    CastConfig, Float8GemmConfig, Float8LinearConfig, Float8LinearRecipeName, ScalingGranularity, ScalingType,
+    convert_to_float8_training,
+)
+import torchao.float8.config
+from torchao.float8.config import Float8LinearConfig as Same, e4m3_dtype, e5m2_dtype
+assert Same is Float8LinearConfig and e4m3_dtype is torch.float8_e4m3fn
+from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
+from torchao.float8.float8_linear_utils import (
+    linear_requires_sync, swap_linear_layers, sync_float8_amax_and_scale_history,
+)
+from torchao.float8.float8_training_tensor import (
+    Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, hp_tensor_and_scale_to_float8,
+)
+from torchao.float8.float8_tensor import Float8Tensor
+from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
+from torchao.float8.float8_utils import compute_error, e4m3_dtype, tensor_to_amax, tensor_to_scale, to_fp8_saturated
+from torchao.float8.float8_ops import addmm_float8_unwrapped
+from torchao.float8.float8_python_api import addmm_float8_unwrapped as older
+from torchao.float8.fsdp_utils import (
+    WeightWithDelayedFloat8CastTensor, WeightWithDynamicFloat8CastTensor, WeightWithStaticFloat8CastTensor,
+)
+from torchao.float8.distributed_utils import tensor_already_casted_to_fp8
+assert Float8Tensor is Float8TrainingTensor and older is addmm_float8_unwrapped
+mm = LinearMMConfig(*(ScaledMMConfig(emulate=False, use_fast_accum=False, fp8_output=False, pad_inner_dim=False),) * 3)
+x = torch.randn(4, 16, requires_grad=True)
+y = matmul_with_hp_or_float8_args.apply(x, torch.randn(16, 8), mm, Float8LinearConfig())
+y.sum().backward()
+layer = Float8Linear.from_float(nn.Linear(16, 8), config=Float8LinearConfig())
+assert layer(x).shape == (4, 8) and type(layer).__module__ == "ingot.float8.float8_linear"
+original = Float8Linear.forward
+torchao.float8.float8_linear.Float8Linear.forward = original
+import torchao.float8.float8_linear as module
+module.added = 1
+import ingot.float8.float8_linear
+assert ingot.float8.float8_linear.added == 1 and "Float8Linear" in dir(module)
+try:
+    from torchao.float8.config import Nothing
+except ImportError as error:
+    assert "Nothing" in str(error)
+else:
+    raise AssertionError
+ingot.float8.replace_torchao()
+"""
+
+TRAINERS = {"torchtitan": TORCHTITAN, "accelerate": ACCELERATE, "axolotl": AXOLOTL, "others": OTHERS}
+
+
+needs_torchao = pytest.mark.skipif(not HAS_TORCHAO, reason="torchao is not installed")
+
+
+@pytest.mark.parametrize("without", [pytest.param(False, marks=needs_torchao), True], ids=["with torchao", "without"])
+def test_trainers(without):
+    programs = "\n".join(f"exec({program!r}, {{}})" for program in TRAINERS.values())
+    run(f"import torchao\nassert bool(list(torchao.__path__)) is {not without}\n{programs}", without)
+
+
+@needs_torchao
+def test_what_ingot_lacks_is_torchaos():
+    run(
+        """
+        import torch, torchao
+        from torch import nn
+        import torchao.float8.inference as inference
+        from torchao.float8 import FP8Granularity
+        from torchao.float8.inference import Float8MMConfig
+        assert inference.__name__ == "torchao.float8.inference" and Float8MMConfig.__module__ == inference.__name__
+        from torchao.quantization import Float8WeightOnlyConfig, quantize_
+        model = torchao.float8.convert_to_float8_training(nn.Sequential(nn.Linear(32, 32)))
+        assert type(model[0]).__module__.startswith("ingot")
+        x = torch.randn(4, 32)
+        expected = model(x)
+        quantize_(model, Float8WeightOnlyConfig())
+        assert model[0].weight.qdata.dtype == torch.float8_e4m3fn
+        with torch.no_grad():
+            error = (model(x) - expected).abs().max() / expected.abs().max()
+        assert error < 0.1, error
+        """
+    )
+
+
+@needs_torchao
+def test_checkpoints_with_torchaos_classes_load():
+    program = """
+    import io, sys, torch
+    from torchao.float8.float8_training_tensor import LinearMMConfig
+    from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
+    file = io.BytesIO()
+    torch.save(hp_tensor_to_float8_dynamic(torch.arange(6.0), torch.float8_e4m3fn, LinearMMConfig()), file)
+    before = {name for name in sys.modules if name.startswith("torchao.float8")}
+    import ingot.float8
+    ingot.float8.replace_torchao()
+    file.seek(0)
+    x = torch.load(file, weights_only=True)
+    assert type(x) is ingot.float8.Float8TrainingTensor, type(x)
+    assert torch.equal(x.to_original_precision()[5:], torch.tensor([5.0]))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "hide, message",
+    [
+        ("sys.modules['torch'] = None", "ingot.float8 needs PyTorch 2.7 or newer, which cannot be imported"),
+        ("import torch; torch.__version__ = '2.6.1+cpu'", "newer, and this is 2.6.1+cpu: upgrade it"),
+    ],
+    ids=["none", "old"],
+)
+def test_pytorch_missing_or_old(hide, message):
+    program = f"import sys, ingot\n{hide}\nimport ingot.float8"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "ImportError" in done.stderr and message in done.stderr

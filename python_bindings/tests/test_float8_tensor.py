@@ -1,0 +1,255 @@
+"""Float8TrainingTensor: what PyTorch's operations do to it."""
+
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ingot
+from ingot.float8 import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, ScalingGranularity
+from ingot.float8._scaled_product import on_tensor_cores
+from ingot.float8.float8_ops import FLOAT8_OPS_TABLE, addmm_float8_unwrapped, implements
+from ingot.float8.float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
+from ingot.float8.float8_training_tensor import choose_scaled_mm_config, hp_tensor_and_scale_to_float8
+from ingot.float8.float8_utils import compute_error
+
+E4M3 = torch.float8_e4m3fn
+EMULATED = LinearMMConfig(*[ScaledMMConfig(emulate=True)] * 3)
+
+
+def cast(shape=(4, 6), axis=None, role=GemmInputRole.INPUT, config=None, seed=0, dtype=torch.bfloat16):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    granularity = ScalingGranularity.TENSORWISE if axis is None else ScalingGranularity.AXISWISE
+    return hp_tensor_to_float8_dynamic(
+        x, E4M3, config or LinearMMConfig(), gemm_input_role=role, scaling_granularity=granularity, axiswise_dim=axis
+    )
+
+
+def assert_same(one, other):
+    """Same values, and the same codes."""
+    assert isinstance(one, Float8TrainingTensor)
+    assert torch.equal(one.to_original_precision(), other)
+
+
+VIEWS = {
+    "clone": lambda x: x.clone(),
+    "detach": lambda x: x.detach(),
+    "t": lambda x: x.t(),
+    "transpose": lambda x: x.transpose(0, 1),
+    "rows": lambda x: x[1:3],
+    "columns": lambda x: x[:, 2:5],
+    "split": lambda x: x.split(2)[1],
+    "chunk": lambda x: x.chunk(3, dim=1)[2],
+    "split with sizes": lambda x: torch.split(x, [1, 3])[1],
+    "same view": lambda x: x.view(4, 6),
+}
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("name", VIEWS)
+def test_views(name, axis):
+    x = cast(axis=axis)
+    assert_same(VIEWS[name](x), VIEWS[name](x.to_original_precision()))
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_reshapes_keep_the_scaled_dimension(axis):
+    x = cast((3, 5, 8), axis)
+    plain = x.to_original_precision()
+    if axis != 0:
+        assert_same(x.reshape(15, 8), plain.reshape(15, 8))
+        assert_same(x.reshape(5, 3, 1, 8), plain.reshape(5, 3, 1, 8))
+    if axis != -1:
+        assert_same(x.reshape(3, -1), plain.reshape(3, -1))
+    assert x.reshape(-1, 8).t()._axiswise_dim == {None: None, -1: 0}.get(axis) if axis != 0 else True
+    if axis is not None:
+        with pytest.raises(RuntimeError, match="would mix elements of different scales") as caught:
+            x.reshape(3, -1) if axis == -1 else x.reshape(-1, 8)
+        assert isinstance(caught.value, ingot.Error)
+
+
+def test_tensorwise_only():
+    x = cast((3, 5, 8))
+    plain = x.to_original_precision()
+    assert_same(torch.cat(x.split(1)), plain)
+    assert_same(x.as_strided((5, 8), (8, 1)), plain[0])
+    assert_same(torch.nn.functional.pad(x, (0, 2)), torch.nn.functional.pad(plain, (0, 2)))
+    rows = cast((3, 8), -1)
+    for operation in (lambda: rows.as_strided((1, 8), (8, 1)), lambda: torch.cat([rows, rows])):
+        with pytest.raises(AssertionError, match="with axiswise scaling is not supported yet"):
+            operation()
+    with pytest.raises(AssertionError, match="bring the scaled dimension to 1 of 3"):
+        cast((3, 5, 8), 0).transpose(0, 1)
+
+
+def test_writes():
+    x = cast()
+    target = torch.empty(4, 6, dtype=torch.bfloat16)
+    assert torch.equal(target.copy_(x), x.to_original_precision())
+    same = x.clone()
+    same.fill_(0)
+    assert (same.to_original_precision() == 0).all()
+    assert same.copy_(x) is same
+    assert_same(same, x.to_original_precision())
+    index = torch.tensor([2, 0])
+    same[index] = x[1:3]
+    expected = x.to_original_precision()
+    expected[index] = expected[1:3].clone()
+    assert_same(same, expected)
+
+
+def other_scale():
+    return cast(seed=1)
+
+
+WRITES_REFUSED = {
+    "Unsupported semantics for copy_ in Float8TrainingTensor": (
+        RuntimeError,
+        lambda: cast().copy_(torch.ones(4, 6, dtype=torch.bfloat16)),
+    ),
+    "copy_.default of FP8 tensors with different scales": (AssertionError, lambda: cast().copy_(other_scale())),
+    "copy_.default of FP8 tensors with different dtype": (
+        AssertionError,
+        lambda: cast().copy_(cast(dtype=torch.float16)),
+    ),
+    "index_put_.default writes FP8 tensors into FP8 tensors only, got a Tensor": (
+        AssertionError,
+        lambda: cast().__setitem__(torch.tensor([0]), torch.ones(1, 6, dtype=torch.bfloat16)),
+    ),
+    "index_put_.default of FP8 tensors with different scales": (
+        AssertionError,
+        lambda: cast().__setitem__(torch.tensor([0]), other_scale()[:1]),
+    ),
+    "cat joins FP8 tensors with each other only": (AssertionError, lambda: torch.cat([cast(), torch.ones(4, 6)])),
+    "cat.default of FP8 tensors with different gemm_input_role": (
+        AssertionError,
+        lambda: torch.cat([cast(), cast(role=GemmInputRole.WEIGHT)]),
+    ),
+    "pads FP8 tensors with zeros only, got 1": (
+        NotImplementedError,
+        lambda: torch.nn.functional.pad(cast(), (0, 2), value=1.0),
+    ),
+    "can stand for float16, bfloat16 or float32, not torch.float64": (AssertionError, lambda: cast().double()),
+    "attempting to run aten.sin.default, this is not supported": (NotImplementedError, lambda: cast().sin()),
+    "unsupported axiswise_dim 1": (
+        AssertionError,
+        lambda: Float8TrainingTensor(torch.zeros(2, 2).to(E4M3), torch.ones(()), torch.float32, None, axiswise_dim=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", WRITES_REFUSED)
+def test_refused(message):
+    kind, call = WRITES_REFUSED[message]
+    with pytest.raises(kind, match=message) as caught:
+        call()
+    assert isinstance(caught.value, ingot.Error)
+
+
+def test_other_dtypes_and_devices():
+    x = cast(axis=-1)
+    half = x.half()
+    assert half.dtype == torch.float16 and half._axiswise_dim == -1
+    assert torch.equal(half._data.view(torch.uint8), x._data.view(torch.uint8))
+    assert x.to("meta").device.type == "meta"
+
+
+def test_sums_and_shapes():
+    x = cast()
+    assert_same(torch.ops.aten._unsafe_view(x, [24]), x.to_original_precision().reshape(24))
+    assert torch.equal(x.sum(0), x.to_original_precision().sum(0))
+    assert torch.ops.aten.is_same_size(x, x.clone())
+
+
+def test_flatten_repr_and_saving():
+    x = cast(axis=-1, role=GemmInputRole.WEIGHT, config=EMULATED)
+    names, metadata = x.__tensor_flatten__()
+    inner = {name: getattr(x, name) for name in names}
+    again = Float8TrainingTensor.__tensor_unflatten__(inner, metadata, x.shape, x.stride())
+    buffer = io.BytesIO()
+    torch.save(x, buffer)
+    buffer.seek(0)
+    for copy in (again, torch.load(buffer, weights_only=True)):
+        assert_same(copy, x.to_original_precision())
+        assert (copy._linear_mm_config, copy._gemm_input_role, copy._axiswise_dim) == (
+            EMULATED,
+            GemmInputRole.WEIGHT,
+            -1,
+        )
+    assert "float8_e4m3fn" in repr(x) and "GemmInputRole.WEIGHT" in repr(x)
+
+
+@pytest.mark.parametrize("sizes", [(4, 6, 3), (16, 32, 48), (1, 1, 1), (0, 5, 3), (3, 0, 2), (17, 41, 29)], ids=str)
+@pytest.mark.parametrize("a_axis, b_axis", [(None, None), (-1, -1), (-1, None), (None, -1)])
+@pytest.mark.parametrize("config", [None, EMULATED], ids=["product", "emulated"])
+def test_products_of_any_size(sizes, a_axis, b_axis, config):
+    m, k, n = sizes
+    a = cast((m, k), a_axis, GemmInputRole.INPUT, config, dtype=torch.float32)
+    b = cast((n, k), b_axis, GemmInputRole.WEIGHT, config, seed=1, dtype=torch.float32).t()
+    exact = a.to_original_precision().double() @ b.to_original_precision().double()
+    for product in (a @ b, torch.mm(a, b)):
+        assert product.dtype == torch.float32 and not isinstance(product, Float8TrainingTensor)
+        torch.testing.assert_close(product.double(), exact, atol=1e-5, rtol=1e-5)
+    bias = torch.arange(n, dtype=torch.float32)
+    torch.testing.assert_close(torch.addmm(bias, a, b).double(), exact + bias, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(4, 6, 3), (16, 32, 48), (17, 41, 29)], ids=str)
+@pytest.mark.parametrize("a_axis, b_axis", [(None, None), (-1, -1), (-1, None)])
+def test_products_by_scaled_mm(sizes, a_axis, b_axis):
+    """What tensor cores compute, here by the CPU's torch._scaled_mm."""
+    m, k, n = sizes
+    a, b = cast((m, k), a_axis), cast((n, k), b_axis, seed=1).t()
+    product = on_tensor_cores(a._data, a._scale, b._data, b._scale, torch.float32, True)
+    exact = a.to_original_precision().double() @ b.to_original_precision().double()
+    assert product.shape == exact.shape and compute_error(exact, product.double()) > 40
+
+
+def test_product_with_an_output_scale():
+    a, b = cast((4, 8)), cast((8, 4), seed=1)
+    arguments = (a._data, a._scale, b._data, b._scale)
+    exact = a.to_original_precision().double() @ b.to_original_precision().double()
+    codes = addmm_float8_unwrapped(*arguments, E4M3, output_scale=torch.tensor(16.0))
+    assert codes.dtype == E4M3
+    assert compute_error(exact, codes.double() / 16) > 25
+    half = addmm_float8_unwrapped(*arguments, torch.float16, bias=torch.ones(4))
+    assert half.dtype == torch.float16 and compute_error(exact + 1, half.double()) > 40
+
+
+INPUT, WEIGHT, GRAD_OUTPUT = GemmInputRole.INPUT, GemmInputRole.WEIGHT, GemmInputRole.GRAD_OUTPUT
+
+
+def test_roles_choose_the_gemm():
+    config = LinearMMConfig(*(ScaledMMConfig(use_fast_accum=fast) for fast in (True, False, True)))
+    other = LinearMMConfig(*(ScaledMMConfig(emulate=True) for _ in range(3)))
+    pairs = {(INPUT, WEIGHT): "output", (GRAD_OUTPUT, WEIGHT): "grad_input", (GRAD_OUTPUT, INPUT): "grad_weight"}
+    for (a, b), gemm in pairs.items():
+        assert choose_scaled_mm_config(a, config, b, config) == getattr(config, gemm)
+        with pytest.raises(AssertionError, match=f"linear_mm_config.{gemm} mismatch"):
+            choose_scaled_mm_config(a, config, b, other)
+    with pytest.raises(AssertionError, match="unexpected a_role GemmInputRole.WEIGHT and b_role GemmInputRole.INPUT"):
+        choose_scaled_mm_config(WEIGHT, config, INPUT, config)
+
+
+def test_product_errors():
+    x = cast((4, 4))
+    with pytest.raises(AssertionError, match="expecting both operands in FP8, found Float8TrainingTensor and Tensor"):
+        torch.mm(x, torch.ones(4, 4, dtype=torch.bfloat16))
+    with pytest.raises(AssertionError, match="the bias is torch.float32, and the product torch.bfloat16"):
+        torch.addmm(torch.ones(4), x, cast((4, 4), role=WEIGHT))
+
+
+def test_casts_pass_gradients():
+    x = torch.randn(5, requires_grad=True)
+    y = hp_tensor_and_scale_to_float8(x, torch.tensor(2.0), E4M3).to_original_precision()
+    gradient = torch.randn(5)
+    y.backward(gradient)
+    assert torch.equal(x.grad, gradient)
+
+
+def test_an_operation_is_entered_once():
+    with pytest.raises(RuntimeError, match="aten.mm.default has a function already, float8_mm"):
+        implements([torch.ops.aten.mm.default])(lambda: None)
+    assert torch.ops.aten.mm.default in FLOAT8_OPS_TABLE
+    assert get_maybe_axiswise_dim(0, ScalingGranularity.TENSORWISE) is None
