@@ -136,7 +136,8 @@ void add_warm(CLI::App& app, ingot::tools::WarmOptions& options, int& status) {
   CLI::App* const command =
       app.add_subcommand("warm", "Compile ahead what a model will ask for, into the store or a bundle; needs no GPU");
   command->add_option("--set", options.sets, "A known model: " + listed(tools::kModelValue) + "; repeatable")
-      ->type_name(tools::kModelValue);
+      ->type_name(tools::kModelValue)
+      ->delimiter(',');
   command->add_option("--layers", options.layers, "A JSON file with a model's layers; repeatable")
       ->type_name(tools::kFileValue);
   command->add_option("--recording", options.recordings, "What a run with INGOT_RECORD asked for; repeatable")

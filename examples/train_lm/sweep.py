@@ -15,8 +15,8 @@ that of its seeds, (largest - smallest) / mean; a recipe's gap is the mean over 
 same seed. A gap within twice the spread, or within 0.5 % if that is more, is one that the seeds do not tell from
 nothing.
 
-Exit codes: 0 when all is trained, whatever it shows (--strict: 1 if something does not hold), 3 after --stop-after, 1
-for errors, 2 for wrong options.
+Exit codes: 0 when all is trained, whatever it shows (--strict: 1 if something does not hold), 3 after --stop-after (the
+file and the plot then show what has been trained), 1 for errors, 2 for wrong options.
 """
 
 from __future__ import annotations
@@ -124,7 +124,10 @@ def train(command: list[str], path: str, folder: pathlib.Path) -> dict[str, Any]
     return summary
 
 
-def planned(parsed: argparse.Namespace) -> list[tuple[tuple[str, str], int, int, str]]:
+Run = tuple[tuple[str, str], int, int, str]
+
+
+def planned(parsed: argparse.Namespace) -> list[Run]:
     """(text, blocks, seed, model) of each run; bf16 comes first wherever a recipe is trained."""
     blocks = list(dict.fromkeys(one for one, _ in parsed.train))
     models = {one: ["bf16", *(recipe for at, recipe in parsed.train if at == one)] for one in blocks}
@@ -135,21 +138,20 @@ def planned(parsed: argparse.Namespace) -> list[tuple[tuple[str, str], int, int,
     ]
 
 
-def run_all(parsed: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
-    """The runs, and whether they are all."""
+def run_all(parsed: argparse.Namespace, everything: list[Run]) -> list[dict[str, Any]]:
+    """The runs: all that are planned, or as many as --stop-after allows."""
     runs: list[dict[str, Any]] = []
-    everything = planned(parsed)
     begin = time.monotonic()
     for done, ((name, path), blocks, seed, model) in enumerate(everything, 1):
         if time.monotonic() - begin > parsed.stop_after:
-            return runs, False
+            break
         print(f"[{done}/{len(everything)}] {name}, {blocks} blocks, seed {seed}, {model}", file=sys.stderr, flush=True)
         command = command_of(parsed, path, blocks, seed, model)
         summary = train(command, path, parsed.work / name / f"blocks{blocks}" / f"seed{seed}" / model)
         (result,) = summary["runs"].values()
         facts = {key: summary.get(key) for key in ("device", "parameters", "steps", "settings")}
         runs.append({"text": name, "blocks": blocks, "seed": seed, "model": model, **result, **facts})
-    return runs, True
+    return runs
 
 
 def without_nan(value: Any) -> Any:
@@ -170,16 +172,8 @@ def commit() -> str:
     return found.stdout.strip() if found.returncode == 0 else ""
 
 
-def main(arguments: list[str]) -> int:
-    parsed = parse(arguments)
-    try:
-        runs, is_all = run_all(parsed)
-    except (SweepError, OSError) as error:
-        print(f"sweep: error: {error}", file=sys.stderr)
-        return FAILED
-    if not is_all:
-        print(f"sweep: stopped with {len(runs)} runs done; the same command goes on", file=sys.stderr)
-        return STOPPED
+def write(parsed: argparse.Namespace, runs: list[dict[str, Any]], planned_runs: int) -> list[dict[str, Any]]:
+    """The JSON file and the plot of what has been trained; returns what holds."""
     compared = sweep_report.compare(runs)
     verdicts = sweep_report.verdicts(compared, parsed.least_speed)
     result = {
@@ -188,6 +182,7 @@ def main(arguments: list[str]) -> int:
         "device": runs[0]["device"],
         "commit": commit(),
         "options": parsed.options,
+        "planned_runs": planned_runs,
         "verdicts": verdicts,
         "compared": compared,
         "runs": runs,
@@ -195,8 +190,26 @@ def main(arguments: list[str]) -> int:
     parsed.out.parent.mkdir(parents=True, exist_ok=True)
     parsed.out.write_text(json.dumps(without_nan(result), indent=1) + "\n", encoding="utf-8")
     title = f"{result['device']}, train_lm ({result['commit']}), {result['date']}"
+    if len(runs) < planned_runs:
+        title += f", {len(runs)} of {planned_runs} runs"
     sweep_plot.plot(compared, title, parsed.out.with_suffix(".svg"))
-    print(sweep_report.table(verdicts))
+    return verdicts
+
+
+def main(arguments: list[str]) -> int:
+    parsed = parse(arguments)
+    everything = planned(parsed)
+    try:
+        runs = run_all(parsed, everything)
+    except (SweepError, OSError) as error:
+        print(f"sweep: error: {error}", file=sys.stderr)
+        return FAILED
+    verdicts = write(parsed, runs, len(everything)) if runs else []
+    if verdicts:
+        print(sweep_report.table(verdicts))
+    if len(runs) < len(everything):
+        print(f"sweep: stopped with {len(runs)} runs done; the same command goes on", file=sys.stderr)
+        return STOPPED
     return FAILED if parsed.strict and not all(one["holds"] for one in verdicts) else DONE
 
 

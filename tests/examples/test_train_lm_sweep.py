@@ -11,6 +11,7 @@ import stat
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 
 SWEEP, TRAIN_LM = sys.argv[1:3]
@@ -154,8 +155,19 @@ class Sweep(unittest.TestCase):
         code, _, err = self.run_sweep("--stop-after", "-1")
         self.assertEqual((code, self.calls()), (3, []))
         self.assertIn("sweep: stopped with 0 runs done; the same command goes on", err)
+        self.assertFalse((self.folder / "r" / "out.json").exists())
         self.assertEqual(self.run_sweep("--stop-after", "100")[0], 0)
         self.assertEqual(len(self.calls()), 6)
+
+    def test_a_sweep_that_stops_shows_what_it_has(self):
+        times = iter([0.0, 1.0, 2.0, 99.0])
+        with unittest.mock.patch.object(sweep.time, "monotonic", lambda: next(times)):
+            code, out, err = self.run_sweep("--stop-after", "10", "--train", "2:tensorwise", "--seeds", "1", "2")
+        self.assertEqual((code, len(self.calls())), (3, 2))
+        self.assertIn("sweep: stopped with 2 runs done", err)
+        self.assertIn("tensorwise +0.10 % against bf16", out)
+        self.assertEqual((self.result()["planned_runs"], len(self.result()["runs"])), (4, 2))
+        self.assertIn(", 2 of 4 runs", (self.folder / "r" / "out.svg").read_text())
 
     def test_train_lm_itself(self):
         tiny = "--device cpu --context 8 --embedding 8 --hidden 32 --batch 16 --checkpoint-every 0 --steps 20".split()

@@ -667,6 +667,15 @@ BOOST_AUTO_TEST_CASE(tune_takes_a_manifest) {
   CHECK_CONTAINS(pipe.err, "pipe: is not a regular file");
 }
 
+BOOST_AUTO_TEST_CASE(warm_takes_several_models) {
+  const auto listed = [](const std::string& sets) { return run("warm --list --tokens 64 --decode none " + sets).out; };
+  BOOST_TEST(listed("--set llama2-7b,llama3-8b") == listed("--set llama2-7b --set llama3-8b"));
+  BOOST_TEST(listed("--set llama2-7b,llama3-8b") != "");
+  const Result wrong = run("warm --list --set llama2-7b,llama9");
+  BOOST_TEST(wrong.code == 1);
+  CHECK_CONTAINS(wrong.err, "--set: \"llama9\" must be one of llama2-7b");
+}
+
 BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
   for (const char* const mnk : {"1024", "1024,1024", "1024,1024,0", "1024,1024,-8", "1024,1024,1024,1024", "a,b,c",
                                 "1024;1024;1024", "1024,1024,3000000000", ",,"}) {
