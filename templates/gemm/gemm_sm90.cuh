@@ -199,7 +199,7 @@ struct Sm90Consumer {
   static constexpr bool kOverlapped =
       kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong && !sm90_factors_of_rows(C);
 
-  // The address of a's factor for a row and a group of K; of b's for a row, or for a block of 128 rows.
+  // The address of a's factor for a row and a group of K; of b's for a row, or for the rows that share one.
   INGOT_DEVICE const float* factor_a(u32 row, u32 of_k) const {
     return p.factor_a + (i64{row} * p.factor_a_stride + i64{of_k} * p.factor_a_group_stride);
   }
@@ -282,7 +282,7 @@ struct Sm90Consumer {
         const u32 row = min_of(first.m + wave_row(0) + lane / 4 + half * 8, p.m - 1);
         from.rows[half] = factor_a(row, 0);
       }
-      from.b = factor_b(min_of(first.n, p.n - 1) / 128, 0);
+      from.b = factor_b(min_of(first.n, p.n - 1) / C.scale_b.rows, 0);
     }
     return from;
   }
@@ -363,7 +363,7 @@ struct Sm90Consumer {
     if constexpr (!T.stream_k) clear(d);
     const u32 row = first.m + wave_row(0) + lane / 4;
     const u32 row_b = min_of(first.n + (sm90_factors_of_rows(C) ? thread % kN : 0), p.n - 1);
-    const float* const b = factor_b(sm90_factors_of_rows(C) ? row_b : row_b / 128, begin);
+    const float* const b = factor_b(row_b / C.scale_b.rows, begin);
     const u32 shared = block.columns + 2 * group * sm90_column_bytes(T);
     FourSteps now{};
     FourSteps next{};

@@ -17,7 +17,7 @@
 namespace ingot {
 
 // How b's factors lie. one: one factor for all of b; rows: one per row; in both cases a has one for all or one per row.
-// blocks, groups: one per 128 x 128 or per 1 x 128; a then has one per 1 x 128.
+// groups: one per C.scale_b, such as 128 x 128; a then has one per 1 x 128.
 struct Sm90GemmParams {
   // Codes as bytes, 128-byte swizzle; a box has kSm90Depth columns and the rows that a block loads of a tile. a, b: for
   // whole tiles; tail_a, tail_b: for a last tile with fewer rows (sm90_tail_box). A map is not read if there is no such

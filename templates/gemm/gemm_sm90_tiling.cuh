@@ -33,11 +33,6 @@ INGOT_HOST_DEVICE constexpr bool sm90_has_factors(Granularity scale_b) {
          scale_b == Granularity{1, 128};
 }
 
-// Has each row of b its own factors of groups along K?
-INGOT_HOST_DEVICE constexpr bool sm90_factors_of_rows(const GemmSm90Config& config) {
-  return has_extents(config.scale_b) && by_row(config.scale_b);
-}
-
 inline constexpr u32 kSm90Depth = 128;    // of K in a stage: one row of the 128-byte swizzle
 inline constexpr u32 kSm90Consumers = 2;  // warpgroups that multiply
 inline constexpr u32 kSm90Threads = 128 * (kSm90Consumers + 1);
@@ -53,6 +48,11 @@ INGOT_HOST_DEVICE constexpr bool sm90_shares_columns(const Sm90Tiling& t) { retu
 
 // Columns of a warpgroup.
 INGOT_HOST_DEVICE constexpr u32 sm90_columns(const Sm90Tiling& t) { return sm90_shares_columns(t) ? t.n / 2 : t.n; }
+
+// Do rows of b within one warpgroup's columns have factors of groups that differ?
+INGOT_HOST_DEVICE constexpr bool sm90_factors_of_rows(const GemmSm90Config& config) {
+  return has_extents(config.scale_b) && config.scale_b.rows % sm90_columns(config.tiling) != 0;
+}
 
 // Tiles of 64 rows that a warpgroup multiplies by the same tile of B.
 INGOT_HOST_DEVICE constexpr u32 sm90_waves(const Sm90Tiling& t) {

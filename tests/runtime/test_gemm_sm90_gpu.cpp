@@ -173,7 +173,7 @@ BOOST_AUTO_TEST_CASE(of_k) {
   constexpr std::array kShapes{Shape{1, 1, 16},       Shape{256, 256, 256},  Shape{129, 100, 144},
                                Shape{17, 1000, 1040}, Shape{1000, 127, 400}, Shape{300, 392, 2064},
                                Shape{7, 16, 128}};
-  for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
+  for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
     for (const bool bias : {false, true}) {
       const std::vector<KernelSpec> specs = with_tilings({.scale_a = kRowGroups, .scale_b = scale_b, .bias = bias});
       compile(specs);
@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(of_k) {
 // a time.
 BOOST_AUTO_TEST_CASE(by_group) {
   constexpr std::array kShapes{Shape{1, 1, 16}, Shape{129, 100, 144}, Shape{300, 392, 2064}, Shape{1000, 127, 400}};
-  for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
+  for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
     const std::vector<KernelSpec> specs = with_tilings({.scale_a = kRowGroups, .scale_b = scale_b});
     compile(specs);
     std::size_t turn = 0;

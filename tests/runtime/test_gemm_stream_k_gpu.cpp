@@ -137,7 +137,7 @@ BOOST_AUTO_TEST_CASE(of_calls) {
 BOOST_AUTO_TEST_CASE(of_groups) {
   constexpr std::array kShapes{Shape{1, 1, 16},      Shape{64, 1000, 2064}, Shape{129, 100, 1168}, Shape{17, 3000, 784},
                                Shape{300, 392, 528}, Shape{60, 128, 4096},  Shape{1500, 2100, 400}};
-  for (const ScaleGranularity scale_b : {kBlocks, kRowGroups}) {
+  for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
     for (const bool bias : {false, true}) {
       const std::vector<KernelSpec> specs = cut({.scale_a = kRowGroups, .scale_b = scale_b, .bias = bias});
       compile(specs);

@@ -28,7 +28,7 @@ std::vector<CrossCell> cross_cells() {
               }
             }
           }
-          for (const auto scale_b : {kBlocks, kRowGroups}) {
+          for (const auto scale_b : kGroupedScalesOfB) {
             add({.a = a, .b = b, .out = out, .scale_a = kRowGroups, .scale_b = scale_b});
           }
           ++group;

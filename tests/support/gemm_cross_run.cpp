@@ -181,7 +181,7 @@ const Cross::Sums& Cross::sums(const CrossRun& run, const GemmTensors& t) {
   const GemmSpec& spec = run.spec;
   const bool grouped = has_group_factors(spec);
   const auto [m, n, k] = run.shape.shape;
-  Sums& kept = sums_[{grouped ? (spec.scale_b == kBlocks ? 1 : 2) : 0, run.input}];
+  Sums& kept = sums_[{grouped ? spec.scale_b.rows : 0, run.input}];
   const std::string of = std::string(ingot::name(spec.a)) + "*" + std::string(ingot::name(spec.b)) + " " +
                          std::to_string(run.shape.turn) + (run.shape.whole ? " whole" : "");
   if (kept.of == of) return kept;
@@ -196,7 +196,7 @@ const Cross::Sums& Cross::sums(const CrossRun& run, const GemmTensors& t) {
                  .n = n,
                  .k = k,
                  .groups = grouped ? (k + 127) / 128 : 0,
-                 .b_rows = spec.scale_b == kBlocks ? 128 : 1,
+                 .b_rows = grouped ? spec.scale_b.rows : 1,
                  .factor_a = static_cast<const float*>(t.factor_a.data),
                  .factor_b = static_cast<const float*>(t.factor_b.data),
                  .sums = static_cast<double*>(kept.values.data()),

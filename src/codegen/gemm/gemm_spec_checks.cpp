@@ -11,10 +11,19 @@
 namespace ingot {
 namespace {
 
+// "1x128,128x128 or 1x128,1x128".
+std::string grouped_scales() {
+  std::string all;
+  for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
+    all += fmt::format("{}{},{}", all.empty() ? "" : " or ", print(kRowGroups), print(scale_b));
+  }
+  return all;
+}
+
 void require_scale(const GemmSpec& spec, const char* field, ScaleGranularity scale) {
   if (scale != kTensorwise && scale != kRowwise) {
-    refuse(spec, fmt::format("{} is {}, but must be tensor or row, or 1x128,128x128 or 1x128,1x128 for both", field,
-                             print(scale)));
+    refuse(spec,
+           fmt::format("{} is {}, but must be tensor or row, or {} for both", field, print(scale), grouped_scales()));
   }
 }
 
@@ -38,8 +47,8 @@ void validate_fp8_gemm(const GemmSpec& spec) {
     return;
   }
   if (spec.scale_a != kRowGroups || !among(kGroupedScalesOfB, spec.scale_b)) {
-    refuse(spec, fmt::format("scale is {},{}, but factors of groups of K are 1x128,128x128 or 1x128,1x128",
-                             print(spec.scale_a), print(spec.scale_b)));
+    refuse(spec, fmt::format("scale is {},{}, but factors of groups of K are {}", print(spec.scale_a),
+                             print(spec.scale_b), grouped_scales()));
   }
   if (spec.fast_accumulation) {
     refuse(spec, "fast_accumulation is set, but each 128 of K has its own factors here and is summed apart");
