@@ -150,7 +150,7 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment_it_goes_on) {
       return 0;
     });
     // Longer and longer, so that it ends on a slow machine, too.
-    std::this_thread::sleep_for(std::chrono::milliseconds(10 + kills % 7 + kills / 10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10 + kills % 7 + kills / 2));
     kill(process, SIGKILL);
     const bool ended = test::wait_for(process) == 0;
     const std::vector<TuningRecord> records = store.load();
