@@ -8,6 +8,7 @@
 
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/stream.h"
+#include "torch_streams.h"
 
 namespace ingot::python {
 
@@ -16,6 +17,8 @@ class PythonContext {
   explicit PythonContext(ContextOptions options) : context_(std::move(options)) {}
 
   Context& context() { return context_; }
+  // For PyTorch's operators, which calls of several threads may be in at once.
+  TorchStreams& torch_streams() { return torch_streams_; }
 
   // Runs work(backend, stream) on the CUDA stream with this handle (PyTorch's `stream.cuda_stream`). Only one call runs
   // at a time.
@@ -30,7 +33,8 @@ class PythonContext {
  private:
   Context context_;
   std::mutex mutex_;
-  std::map<std::uintptr_t, Stream> streams_;  // after context_: destroyed before it
+  std::map<std::uintptr_t, Stream> streams_;  // these two after context_: destroyed before it
+  TorchStreams torch_streams_;
 };
 
 }  // namespace ingot::python

@@ -1,5 +1,5 @@
 // ingot._core, the C++ module under the Python package `ingot` (python_bindings/ingot/): contexts, errors, and the
-// functions of linear_gain.cpp, operations.cpp and weight_only.cpp.
+// functions of linear_gain.cpp, operations.cpp, torch_operators.cpp and weight_only.cpp.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -112,5 +112,6 @@ NB_MODULE(_core, module) {
       "canonical_spec", [](const std::string& line) { return ingot::print(ingot::parse(line)); }, "line"_a);
   ingot::python::bind_linear_gain(module);
   ingot::python::bind_operations(module);
+  ingot::python::bind_torch(module);
   ingot::python::bind_weight_only(module);
 }

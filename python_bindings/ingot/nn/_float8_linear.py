@@ -1,0 +1,60 @@
+"""Float8Linear: torch.nn.Linear whose GEMMs run in FP8, by one operator forward and one backward."""
+
+from __future__ import annotations
+
+import copy
+from typing import Optional
+
+import torch
+
+from ..torch import LinearOptions, linear
+from ..torch._errors import LinearError
+
+
+class Float8Linear(torch.nn.Linear):
+    """torch.nn.Linear with its GEMMs in FP8, as ingot.torch.linear computes them.
+
+    Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
+    in that dtype, or in autocast's. Parameters, and so checkpoints, are those of torch.nn.Linear. `recipe` is one of
+    ingot.torch.RECIPES, `layer_name` the name in messages.
+
+    Raises ingot.Error for an unknown recipe, and for another shape, dtype or device of the input.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device=None,
+        dtype: Optional[torch.dtype] = None,
+        *,
+        recipe: str = "tensorwise",
+        layer_name: str = "linear",
+    ) -> None:
+        options = LinearOptions(recipe, layer_name)
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.options = options
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear(input, self.weight, self.bias, self.options)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, recipe={self.options.recipe}"
+
+    @classmethod
+    def from_float(
+        cls, module: torch.nn.Linear, recipe: str = "tensorwise", layer_name: str = "linear"
+    ) -> "Float8Linear":
+        """Returns an FP8 layer with everything of `module`: the same parameters, hooks, `.training`, and whatever else
+        was set on it. Raises LinearError if `module` is no torch.nn.Linear."""
+        if not isinstance(module, torch.nn.Linear):
+            raise LinearError(f"Float8Linear.from_float: takes a torch.nn.Linear, got a {type(module).__name__}")
+        options = LinearOptions(recipe, layer_name)
+        new = cls.__new__(cls)
+        # Containers are copied, so that the two modules do not share their dicts of parameters and hooks.
+        new.__dict__.update(
+            {name: copy.copy(value) if isinstance(value, (dict, set)) else value for name, value in vars(module).items()}
+        )
+        new.options = options
+        return new

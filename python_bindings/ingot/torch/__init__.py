@@ -1,0 +1,13 @@
+"""Layers for PyTorch that run as one operator forward and one backward, fast without a compiler.
+
+    import torch, ingot.torch
+    y = ingot.torch.linear(x, weight, bias, ingot.torch.LinearOptions("rowwise", name="layers.0.wq"))
+
+Needs PyTorch 2.7 or later. Computes on the CPU and on CUDA devices, on PyTorch's current stream and in memory of its
+allocator.
+"""
+
+from ._errors import LinearError
+from ._linear import RECIPES, LinearOptions, linear
+
+__all__ = ["RECIPES", "LinearError", "LinearOptions", "linear"]

@@ -1,0 +1,183 @@
+"""linear(): torch.nn.functional.linear with its GEMMs in FP8, for autograd, compilers and checkpointing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+import torch
+
+from . import _operators as ops
+from ._errors import LinearError, from_operator
+
+RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
+_DEVICES = ("cpu", "cuda", "meta")
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearOptions:
+    """How linear() computes.
+
+    recipe: one of RECIPES: which GEMMs are in FP8, and how their operands are scaled (docs/layers.md).
+    name: the layer's name in messages.
+    """
+
+    recipe: str = "tensorwise"
+    name: str = "linear"
+
+    def __post_init__(self) -> None:
+        if self.recipe not in RECIPES:
+            raise LinearError(
+                f'linear "{self.name}" recipe: {self.recipe!r} is none of {", ".join(RECIPES)}; delayed scales have a '
+                "state, which ingot.float8's layers keep"
+            )
+        object.__setattr__(self, "_plans", {})
+
+    def __reduce__(self):
+        """Copies and pickles have no plans: their numbers are of this process."""
+        return LinearOptions, (self.recipe, self.name)
+
+
+def _refuse(options: LinearOptions, what: str) -> None:
+    raise LinearError(f'linear "{options.name}" {what}')
+
+
+def _check(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor], options: LinearOptions) -> None:
+    if weight.dim() != 2:
+        _refuse(options, f"weight: has shape {tuple(weight.shape)}, expected (out_features, in_features)")
+    if input.dim() == 0 or input.shape[-1] != weight.shape[1]:
+        _refuse(options, f"input: has shape {tuple(input.shape)}, expected (..., {weight.shape[1]})")
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        _refuse(options, f"bias: has shape {tuple(bias.shape)}, expected ({weight.shape[0]},)")
+    if input.device.type not in _DEVICES:
+        _refuse(options, f"input: is on {input.device}, but Ingot computes on the CPU and on CUDA: move it with .to()")
+    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        if tensor.dtype not in ops.HIGH_PRECISION:
+            _refuse(options, f"{name}: is {tensor.dtype}, expected float32, float16 or bfloat16: convert it with .to()")
+        if tensor.device != input.device:
+            _refuse(options, f"{name}: is on {tensor.device} and the input on {input.device}: move one with .to()")
+
+
+def _make_plan(options, out_features, in_features, input_dtype, weight_dtype, bias_dtype, trains_weight):
+    return ops.add_plan(
+        options.recipe, options.name, in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight
+    )
+
+
+@torch.compiler.assume_constant_result
+def _plan_of_trace(recipe, name, out_features, in_features, input_dtype, weight_dtype, bias_dtype, trains_weight):
+    facts = ops.add_plan(recipe, name, in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight)
+    return facts.number, facts.reads_input, facts.reads_weight
+
+
+class _Linear(torch.autograd.Function):
+    """One operator forward and one backward. Forward keeps the operands' codes for backward, not the operands."""
+
+    @staticmethod
+    def forward(ctx, input, weight, bias, plan, reads_input, reads_weight):
+        needs = ctx.needs_input_grad
+        keep = (ops.INPUT if needs[0] and not reads_weight else 0) | (ops.WEIGHT if needs[1] else 0)
+        if bias is None:
+            output, saved, codes = ops.linear_forward(input, weight, plan, keep)
+        else:
+            output, saved, codes = ops.linear_forward_bias(input, weight, bias, plan, keep)
+        ctx.plan = plan
+        ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
+        if bias is not None and needs[2]:
+            ctx.wants |= ops.BIAS
+        # What the plan does not read again is not kept: the bytes that are saved stand in its place.
+        ctx.save_for_backward(
+            saved,
+            codes,
+            input if needs[1] and reads_input else None,
+            weight if needs[0] and reads_weight else None,
+        )
+        return output
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if torch.is_grad_enabled():
+            raise LinearError(
+                "linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
+                "torch.nn.functional.linear for this layer"
+            )
+        saved, codes, input, weight = ctx.saved_tensors
+        input = saved if input is None else input
+        weight = codes if weight is None else weight
+        wants = ctx.wants
+        if torch.compiler.is_compiling():
+            grads = ops.linear_backward(grad_output, input, weight, saved, codes, ctx.plan, wants)
+        else:
+            try:
+                grads = ops.linear_backward(grad_output, input, weight, saved, codes, ctx.plan, wants)
+            except RuntimeError as error:
+                raise from_operator(error) from None
+        return (
+            grads[0] if wants & ops.INPUT else None,
+            grads[1] if wants & ops.WEIGHT else None,
+            grads[2] if wants & ops.BIAS else None,
+            None,
+            None,
+            None,
+        )
+
+
+def _run(input, weight, bias, plan, reads_input, reads_weight):
+    if torch.is_grad_enabled():
+        return _Linear.apply(input, weight, bias, plan, reads_input, reads_weight)
+    if bias is None:
+        return ops.linear_forward(input, weight, plan, 0)[0]
+    return ops.linear_forward_bias(input, weight, bias, plan, 0)[0]
+
+
+def linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Optional[torch.Tensor] = None,
+    options: LinearOptions = LinearOptions(),
+) -> torch.Tensor:
+    """Returns input @ weight.T + bias, shape (..., out_features), in the input's dtype or autocast's.
+
+    input: (..., in_features), float32, float16 or bfloat16, of any strides. weight: (out_features, in_features), of
+    those dtypes; one in another dtype than the input (float32 master weights) is cast straight to FP8, or to the
+    input's dtype where a GEMM is in high precision. bias: (out_features,). Gradients have the dtypes of their tensors.
+
+    Backward keeps FP8 codes of input and weight in place of the tensors where the recipe allows it; under no_grad
+    nothing is kept. Raises LinearError, an ingot.Error that names the layer.
+    """
+    _check(input, weight, bias, options)
+    device = input.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        input = input.to(torch.get_autocast_dtype(device))
+    if options.recipe in ("high_precision", "rowwise_with_gw_hp") and weight.dtype != input.dtype:
+        weight = weight.to(input.dtype)
+    trains_weight = torch.is_grad_enabled() and weight.requires_grad
+    bias_dtype = None if bias is None else bias.dtype
+    if torch.compiler.is_compiling():
+        facts = _plan_of_trace(
+            options.recipe,
+            options.name,
+            weight.shape[0],
+            weight.shape[1],
+            input.dtype,
+            weight.dtype,
+            bias_dtype,
+            trains_weight,
+        )
+        return _run(input, weight, bias, *facts)
+    key = (weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight)
+    plan = options._plans.get(key)
+    try:
+        if plan is None:
+            facts = _make_plan(options, *weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight)
+            plan = options._plans[key] = (facts.number, facts.reads_input, facts.reads_weight)
+        return _run(input, weight, bias, *plan)
+    except RuntimeError as error:
+        if torch._C._functorch.maybe_current_level() is not None:
+            _refuse(
+                options,
+                "cannot run under torch.func transforms (vmap, grad): give it the whole batch, which may have any rank",
+            )
+        raise from_operator(error) from None

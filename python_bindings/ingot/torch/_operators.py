@@ -1,0 +1,127 @@
+"""The operators torch.ops.ingot.*, with fake kernels that tell compilers the results' shapes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+import torch
+
+from .. import _core
+from .._core import Error
+
+OLDEST_TORCH = (2, 7)
+TOKENS_PER_UNIT = 128
+HIGH_PRECISION = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+# Bits of forward's `keep` and backward's `wants`: the gradients of input, weight and bias.
+INPUT, WEIGHT, BIAS = 1, 2, 4
+
+
+def require_torch(version: str) -> None:
+    """Raises ingot.Error if this version of PyTorch is too old."""
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    if numbers < OLDEST_TORCH:
+        raise Error(f"ingot.torch: needs PyTorch 2.7 or later, this is {version}: upgrade it")
+
+
+require_torch(torch.__version__)
+_core.torch_register()
+
+linear_forward = torch.ops.ingot.linear_forward.default
+linear_forward_bias = torch.ops.ingot.linear_forward_bias.default
+linear_backward = torch.ops.ingot.linear_backward.default
+
+
+class PlanFacts(NamedTuple):
+    """What Python knows of a plan. Saved memory has saved_constant + ceil(tokens / 128) * saved_per_unit bytes."""
+
+    number: int
+    in_features: int
+    out_features: int
+    weight_dtype: torch.dtype
+    bias_dtype: Optional[torch.dtype]
+    saved_constant: int
+    saved_per_unit: int
+    weight_bytes: int
+    reads_input: bool
+    reads_weight: bool
+
+
+_PLANS: dict[int, PlanFacts] = {}
+
+
+def add_plan(
+    recipe: str,
+    name: str,
+    in_features: int,
+    out_features: int,
+    input_dtype: torch.dtype,
+    weight_dtype: torch.dtype,
+    bias_dtype: Optional[torch.dtype],
+    trains_weight: bool,
+) -> PlanFacts:
+    """The plan of a layer. Equal arguments give one number, in every process."""
+    number, saved_constant, saved_per_unit, weight_bytes, reads_input, reads_weight = _core.torch_linear_plan(
+        recipe,
+        name,
+        in_features,
+        out_features,
+        HIGH_PRECISION[input_dtype],
+        HIGH_PRECISION[weight_dtype],
+        None if bias_dtype is None else HIGH_PRECISION[bias_dtype],
+        trains_weight,
+    )
+    facts = PlanFacts(
+        number,
+        in_features,
+        out_features,
+        weight_dtype,
+        bias_dtype,
+        saved_constant,
+        saved_per_unit,
+        weight_bytes,
+        reads_input,
+        reads_weight,
+    )
+    _PLANS[number] = facts
+    return facts
+
+
+def _bytes(like: torch.Tensor, count) -> torch.Tensor:
+    return like.new_empty((count,), dtype=torch.uint8)
+
+
+def _fake_forward(input: torch.Tensor, plan: int, keep: int):
+    facts = _PLANS[plan]
+    tokens = 1
+    for size in input.shape[:-1]:
+        tokens = tokens * size
+    units = (tokens + TOKENS_PER_UNIT - 1) // TOKENS_PER_UNIT
+    return (
+        input.new_empty((*input.shape[:-1], facts.out_features)),
+        _bytes(input, facts.saved_constant + units * facts.saved_per_unit if keep & WEIGHT else 0),
+        _bytes(input, facts.weight_bytes if keep & INPUT else 0),
+    )
+
+
+@torch.library.register_fake("ingot::linear_forward")
+def _(input, weight, plan, keep):
+    return _fake_forward(input, plan, keep)
+
+
+@torch.library.register_fake("ingot::linear_forward_bias")
+def _(input, weight, bias, plan, keep):
+    return _fake_forward(input, plan, keep)
+
+
+@torch.library.register_fake("ingot::linear_backward")
+def _(grad_output, input, weight, saved, codes, plan, wants):
+    facts = _PLANS[plan]
+    none = _bytes(grad_output, 0)
+    return (
+        grad_output.new_empty((*grad_output.shape[:-1], facts.in_features)) if wants & INPUT else none,
+        grad_output.new_empty((facts.out_features, facts.in_features), dtype=facts.weight_dtype)
+        if wants & WEIGHT
+        else _bytes(grad_output, 0),
+        grad_output.new_empty((facts.out_features,), dtype=facts.bias_dtype) if wants & BIAS else _bytes(grad_output, 0),
+    )

@@ -1,0 +1,163 @@
+#include "torch_library.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <string>
+
+#include "ingot/runtime/error.h"
+
+namespace ingot::python {
+namespace {
+
+// PyTorch is loaded so that its symbols are found only through its own handle.
+void* symbol_in(const char* library, const char* name) {
+  void* const handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+  if (handle == nullptr) return nullptr;
+  void* const found = dlsym(handle, name);
+  dlclose(handle);  // gives back only the reference that dlopen() took
+  return found;
+}
+
+template <class Function>
+void look_up(Function& function, const char* name) {
+  function = reinterpret_cast<Function>(symbol_in("libtorch_cpu.so", name));
+  if (function == nullptr) {
+    throw Error(ErrorCode::not_found, "ingot.torch",
+                std::string("needs PyTorch 2.7 or later, imported before it; there is no ") + name);
+  }
+}
+
+std::int32_t number_of(const char* name) {
+  std::int32_t (*function)() = nullptr;
+  look_up(function, name);
+  return function();
+}
+
+TorchFunctions look_up_all() {
+  TorchFunctions all{};
+  look_up(all.delete_tensor, "aoti_torch_delete_tensor_object");
+  look_up(all.data, "aoti_torch_get_data_ptr");
+  look_up(all.rank, "aoti_torch_get_dim");
+  look_up(all.sizes, "aoti_torch_get_sizes");
+  look_up(all.strides, "aoti_torch_get_strides");
+  look_up(all.dtype, "aoti_torch_get_dtype");
+  look_up(all.device_type, "aoti_torch_get_device_type");
+  look_up(all.device_index, "aoti_torch_get_device_index");
+  look_up(all.empty_strided, "aoti_torch_empty_strided");
+  look_up(all.copy, "aoti_torch_copy_");
+  look_up(all.library_fragment, "aoti_torch_library_init_fragment");
+  look_up(all.library_kernels, "aoti_torch_library_init_impl");
+  look_up(all.define, "aoti_torch_library_def");
+  look_up(all.implement, "aoti_torch_library_impl");
+  look_up(all.version, "aoti_torch_abi_version");
+  void* const versioned = symbol_in("libtorch_cpu.so", "torch_library_impl");
+  all.implement_versioned = reinterpret_cast<decltype(all.implement_versioned)>(versioned);
+  all.f32 = number_of("aoti_torch_dtype_float32");
+  all.bf16 = number_of("aoti_torch_dtype_bfloat16");
+  all.f16 = number_of("aoti_torch_dtype_float16");
+  all.bytes = number_of("aoti_torch_dtype_uint8");
+  all.cpu = number_of("aoti_torch_device_type_cpu");
+  all.cuda = number_of("aoti_torch_device_type_cuda");
+  return all;
+}
+
+void require(std::int32_t code, const char* what) {
+  if (code == 0) return;
+  throw Error(ErrorCode::cuda_failed, what, "failed in PyTorch: out of memory perhaps; its own message is on stderr");
+}
+
+}  // namespace
+
+const TorchFunctions& torch_functions() {
+  static const TorchFunctions all = look_up_all();
+  return all;
+}
+
+CUstream_st* torch_stream(int device_index) {
+  using Current = std::int32_t (*)(std::int32_t, void**);
+  static const Current current =
+      reinterpret_cast<Current>(symbol_in("libtorch_cuda.so", "aoti_torch_get_current_cuda_stream"));
+  if (current == nullptr) throw Error(ErrorCode::not_found, "ingot.torch", "this PyTorch was built without CUDA");
+  void* stream = nullptr;
+  require(current(device_index, &stream), "PyTorch's current stream");
+  return static_cast<CUstream_st*>(stream);
+}
+
+TorchTensor::~TorchTensor() {
+  if (handle_ != nullptr) static_cast<void>(torch_functions().delete_tensor(handle_));
+}
+
+TorchTensor TorchTensor::empty(std::span<const std::int64_t> sizes, std::int32_t dtype, Device device) {
+  constexpr std::size_t kMostDimensions = 64;  // as many as PyTorch's own
+  std::array<std::int64_t, kMostDimensions> strides{};
+  if (sizes.size() > kMostDimensions) {
+    throw Error(ErrorCode::invalid_argument, "tensor", "has more than 64 dimensions: reshape it");
+  }
+  std::int64_t step = 1;
+  for (std::size_t at = sizes.size(); at-- > 0; step *= sizes[at] > 0 ? sizes[at] : 1) strides[at] = step;
+  const TorchFunctions& torch = torch_functions();
+  TorchHandle handle = nullptr;
+  const bool is_cpu = device.type == DeviceType::cpu;
+  require(torch.empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
+                              is_cpu ? torch.cpu : torch.cuda, is_cpu ? 0 : device.index, &handle),
+          "memory for a tensor");
+  return TorchTensor(handle);
+}
+
+TorchTensor TorchTensor::empty_bytes(std::size_t bytes, Device device) {
+  const std::array<std::int64_t, 1> size{static_cast<std::int64_t>(bytes)};
+  return empty(size, torch_functions().bytes, device);
+}
+
+void* TorchTensor::data() const {
+  void* data = nullptr;
+  require(torch_functions().data(handle_, &data), "a tensor's address");
+  return data;
+}
+
+std::span<const std::int64_t> TorchTensor::sizes() const {
+  std::int64_t rank = 0;
+  std::int64_t* sizes = nullptr;
+  require(torch_functions().rank(handle_, &rank), "a tensor's rank");
+  require(torch_functions().sizes(handle_, &sizes), "a tensor's sizes");
+  return {sizes, static_cast<std::size_t>(rank)};
+}
+
+std::span<const std::int64_t> TorchTensor::strides() const {
+  std::int64_t* strides = nullptr;
+  require(torch_functions().strides(handle_, &strides), "a tensor's strides");
+  return {strides, sizes().size()};
+}
+
+std::optional<Dtype> TorchTensor::dtype() const {
+  const TorchFunctions& torch = torch_functions();
+  std::int32_t number = 0;
+  require(torch.dtype(handle_, &number), "a tensor's dtype");
+  if (number == torch.bf16) return Dtype::bf16;
+  if (number == torch.f32) return Dtype::f32;
+  if (number == torch.f16) return Dtype::f16;
+  return std::nullopt;
+}
+
+std::optional<Device> TorchTensor::device() const {
+  const TorchFunctions& torch = torch_functions();
+  std::int32_t type = 0;
+  std::int32_t index = 0;
+  require(torch.device_type(handle_, &type), "a tensor's device");
+  if (type == torch.cpu) return Device{};
+  if (type != torch.cuda) return std::nullopt;
+  require(torch.device_index(handle_, &index), "a tensor's device");
+  return Device{.type = DeviceType::cuda, .index = index};
+}
+
+void TorchTensor::copy_from(const TorchTensor& other) {
+  require(torch_functions().copy(handle_, other.handle_, 1), "a copy of a tensor");
+}
+
+std::int32_t torch_dtype(Dtype dtype) {
+  const TorchFunctions& torch = torch_functions();
+  return dtype == Dtype::f32 ? torch.f32 : dtype == Dtype::bf16 ? torch.bf16 : torch.f16;
+}
+
+}  // namespace ingot::python

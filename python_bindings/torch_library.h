@@ -1,0 +1,93 @@
+// PyTorch's stable C functions, looked up by name in the process that has loaded PyTorch: the module needs no PyTorch
+// when it is built, and one build serves every version from 2.7 on. What they do is documented in PyTorch's
+// torch/csrc/inductor/aoti_torch/c/shim.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/runtime/tensor.h"
+
+struct CUstream_st;  // the driver API's CUstream is a pointer to this
+struct AtenTensorOpaque;
+struct TorchLibraryOpaque;
+
+namespace ingot::python {
+
+using TorchHandle = AtenTensorOpaque*;
+// An argument or a result of an operator: a tensor's handle or an integer.
+using TorchValue = std::uint64_t;
+// Takes its arguments from `stack`, whose tensors are its own, and leaves its results there.
+using TorchKernel = void (*)(TorchValue* stack, std::uint64_t arguments, std::uint64_t results);
+
+// Each returns 0, or another number after an error.
+struct TorchFunctions {
+  std::int32_t (*delete_tensor)(TorchHandle);
+  std::int32_t (*data)(TorchHandle, void**);
+  std::int32_t (*rank)(TorchHandle, std::int64_t*);
+  std::int32_t (*sizes)(TorchHandle, std::int64_t**);
+  std::int32_t (*strides)(TorchHandle, std::int64_t**);
+  std::int32_t (*dtype)(TorchHandle, std::int32_t*);
+  std::int32_t (*device_type)(TorchHandle, std::int32_t*);
+  std::int32_t (*device_index)(TorchHandle, std::int32_t*);
+  std::int32_t (*empty_strided)(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
+                                std::int32_t dtype, std::int32_t device_type, std::int32_t device_index, TorchHandle*);
+  std::int32_t (*copy)(TorchHandle to, TorchHandle from, std::int32_t non_blocking);
+  std::int32_t (*library_fragment)(const char* name, const char* file, std::uint32_t line, TorchLibraryOpaque**);
+  std::int32_t (*library_kernels)(const char* name, const char* dispatch_key, const char* file, std::uint32_t line,
+                                  TorchLibraryOpaque**);
+  std::int32_t (*define)(TorchLibraryOpaque*, const char* schema);
+  std::int32_t (*implement)(TorchLibraryOpaque*, const char* name, TorchKernel);
+  // From 2.10 on kernels say which version of the stable interface they were written for; null before.
+  std::int32_t (*implement_versioned)(TorchLibraryOpaque*, const char* name, TorchKernel, std::uint64_t version);
+  std::uint64_t (*version)();
+  // PyTorch's numbers for what they are named after.
+  std::int32_t f32, bf16, f16, bytes, cpu, cuda;
+};
+
+// Throws Error{not_found} if the process has not loaded PyTorch 2.7 or later.
+const TorchFunctions& torch_functions();
+
+// The stream that PyTorch's current thread uses on a GPU. Throws Error{not_found} if this PyTorch has no CUDA.
+CUstream_st* torch_stream(int device_index);
+
+// A tensor of PyTorch's, of which this object holds one reference. Move-only. Its functions throw Error{cuda_failed}
+// where PyTorch's fail.
+class TorchTensor {
+ public:
+  TorchTensor() = default;
+  // Takes over the reference.
+  explicit TorchTensor(TorchHandle handle) : handle_(handle) {}
+  ~TorchTensor();
+  TorchTensor(TorchTensor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  TorchTensor& operator=(TorchTensor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+
+  // A contiguous tensor of PyTorch's allocator, on its current stream, with any values.
+  static TorchTensor empty(std::span<const std::int64_t> sizes, std::int32_t dtype, Device device);
+  static TorchTensor empty_bytes(std::size_t bytes, Device device);
+
+  TorchHandle handle() const { return handle_; }
+  TorchHandle release() { return std::exchange(handle_, nullptr); }
+  void* data() const;
+  std::span<const std::int64_t> sizes() const;
+  std::span<const std::int64_t> strides() const;
+  // nullopt: one that layers do not take.
+  std::optional<Dtype> dtype() const;
+  // nullopt: neither a CPU nor a GPU of CUDA's.
+  std::optional<Device> device() const;
+  void copy_from(const TorchTensor& other);
+
+ private:
+  TorchHandle handle_ = nullptr;
+};
+
+// PyTorch's number for a dtype in high precision.
+std::int32_t torch_dtype(Dtype dtype);
+
+}  // namespace ingot::python

@@ -1,0 +1,332 @@
+// The operators torch.ops.ingot.*, for the CPU and for CUDA: a linear layer's forward and backward
+// (nn/linear_functions.h). Autograd and fake kernels are Python's (ingot/torch).
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <atomic>
+#include <initializer_list>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "arrays.h"
+#include "context.h"
+#include "ingot/nn/linear_functions.h"
+#include "ingot/nn/recipes.h"
+#include "operations.h"
+#include "torch_library.h"
+#include "torch_memory.h"
+#include "torch_plans.h"
+#include "torch_streams.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// PyTorch calls plain functions, so what they share cannot be passed to them.
+class Operators {
+ public:
+  static Operators& of_process() {
+    static auto* const operators = new Operators;  // never destroyed: other threads may call until the very end
+    return *operators;
+  }
+
+  TorchPlans plans;
+
+  // The context of ingot's Python functions for this device. Locks only when the first call on a device asks for it.
+  PythonContext& context(Device device) {
+    const auto slot = static_cast<std::size_t>(device.type == DeviceType::cpu ? 0 : 1 + device.index);
+    if (slot >= contexts_.size()) throw Error(ErrorCode::invalid_argument, "device", "has too high a number");
+    PythonContext* context = contexts_[slot].load(std::memory_order_acquire);
+    if (context == nullptr) {
+      context = context_of_python(device);
+      contexts_[slot].store(context, std::memory_order_release);
+    }
+    return *context;
+  }
+
+ private:
+  // Python keeps the context until it ends.
+  static PythonContext* context_of_python(Device device) {
+    const nb::gil_scoped_acquire lock;
+    try {
+      const nb::object context = nb::module_::import_("ingot._context").attr("context_for")(print(device));
+      return nb::cast<PythonContext*>(context);
+    } catch (nb::python_error& error) {
+      throw Error(ErrorCode::not_found, print(device), error.what());
+    }
+  }
+
+  std::array<std::atomic<PythonContext*>, 65> contexts_{};  // the CPU's, and each GPU's
+};
+
+TorchTensor tensor_of(TorchValue value) { return TorchTensor(reinterpret_cast<TorchHandle>(value)); }
+
+void give(TorchValue* stack, std::initializer_list<TorchTensor*> results) {
+  for (TorchTensor* result : results) *stack++ = reinterpret_cast<TorchValue>(result->release());
+}
+
+// Bits of forward's `keep` and of backward's `wants`.
+constexpr std::int64_t kInput = 1;
+constexpr std::int64_t kWeight = 2;
+constexpr std::int64_t kBias = 4;
+
+std::string name_of(const TorchPlan& plan, const char* tensor) { return plan.plan.subject + " " + tensor; }
+
+void require_device(const TorchPlan& plan, const char* name, const Tensor& tensor, Device device) {
+  if (tensor.device == device) return;
+  throw Error(ErrorCode::invalid_argument, name_of(plan, name),
+              "is on " + print(tensor.device) + ", but the layer runs on " + print(device) + ": move one with .to()");
+}
+
+// What a call runs with.
+struct Call {
+  Call(const TorchPlan& of, Device on)
+      : plan(of.plan),
+        device(on),
+        backend(Operators::of_process().context(on).context().backend()),
+        stream(Operators::of_process().context(on).torch_streams().current(backend, own)) {
+    if (!plan.has_constants) return;
+    constants_memory = TorchRegion(kLinearConstantBytes, device);
+    scales = linear_constants(plan, backend, constants_memory.region(), stream);
+  }
+
+  const LinearPlan& plan;
+  Device device;
+  Backend& backend;
+  std::optional<TorchStream> own{};
+  Stream& stream;
+  TorchRegion constants_memory{};
+  LinearScales scales{};
+};
+
+struct ForwardArguments {
+  TorchTensor input;
+  TorchTensor weight;
+  TorchTensor bias;
+  std::int64_t plan;
+  std::int64_t keep;
+};
+
+// Returns output, saved and codes. Saved memory is kept for the gradient of the weight, codes for that of the input.
+void forward(TorchValue* stack, const ForwardArguments& arguments) {
+  const TorchPlan& plan = Operators::of_process().plans.at(arguments.plan);
+  const TorchMatrix input = matrix_of(arguments.input, name_of(plan, "input"));
+  const TorchMatrix weight = matrix_of(arguments.weight, name_of(plan, "weight"));
+  require_device(plan, "weight", weight.view, input.view.device);
+  Call call(plan, input.view.device);
+  const std::int64_t tokens = input.view.rows;
+  const bool keeps_saved = (arguments.keep & kWeight) != 0;
+
+  TorchTensor output = TorchTensor::empty(sizes_with_last(arguments.input.sizes(), plan.plan.shape.out_features),
+                                          torch_dtype(*plan.plan.dtypes.output), call.device);
+  TorchRegion codes(plan.weight_bytes, call.device);
+  TorchRegion saved_memory(keeps_saved ? plan.saved_bytes(tokens) : 0, call.device);
+  LinearSaved saved{.memory = saved_memory.region()};
+  const LinearPass pass = keeps_saved ? LinearPass::training : LinearPass::inference;
+  const TorchRegion scratch(plan.plan.forward_scratch(tokens, pass).bytes, call.device);
+  LinearForwardTensors tensors{
+      .input = input.view,
+      .weight = weight.view,
+      .output = matrix(output.data(), *plan.plan.dtypes.output, tokens, plan.plan.shape.out_features, call.device),
+      .scales = call.scales,
+      .saved = keeps_saved ? &saved : nullptr,
+      .scratch = scratch.region()};
+  TorchMatrix bias;
+  if (arguments.bias.handle() != nullptr) {
+    bias = matrix_of(arguments.bias, name_of(plan, "bias"));
+    tensors.bias = bias.view;
+  }
+  if (plan.weight_bytes > 0) tensors.weight_into = codes.region();
+  linear_forward(plan.plan, call.backend, tensors, {.stream = call.stream});
+
+  TorchTensor kept = std::move(saved_memory).publish();
+  TorchTensor kept_codes =
+      (arguments.keep & kInput) != 0 ? std::move(codes).publish() : TorchTensor::empty_bytes(0, call.device);
+  give(stack, {&output, &kept, &kept_codes});
+}
+
+void linear_forward_operator(TorchValue* stack) {
+  const ForwardArguments arguments{.input = tensor_of(stack[0]),
+                                   .weight = tensor_of(stack[1]),
+                                   .bias = {},
+                                   .plan = static_cast<std::int64_t>(stack[2]),
+                                   .keep = static_cast<std::int64_t>(stack[3])};
+  forward(stack, arguments);
+}
+
+void linear_forward_bias_operator(TorchValue* stack) {
+  const ForwardArguments arguments{.input = tensor_of(stack[0]),
+                                   .weight = tensor_of(stack[1]),
+                                   .bias = tensor_of(stack[2]),
+                                   .plan = static_cast<std::int64_t>(stack[3]),
+                                   .keep = static_cast<std::int64_t>(stack[4])};
+  forward(stack, arguments);
+}
+
+struct BackwardArguments {
+  TorchTensor grad_output;
+  TorchTensor input;  // read only if the plan reads it again, and so the weight
+  TorchTensor weight;
+  TorchTensor saved;
+  TorchTensor codes;
+};
+
+std::int64_t tokens_of(const TorchTensor& grad_output) {
+  std::int64_t tokens = 1;
+  const std::span<const std::int64_t> sizes = grad_output.sizes();
+  for (const std::int64_t size : sizes.first(sizes.empty() ? 0 : sizes.size() - 1)) tokens *= size;
+  return tokens;
+}
+
+void require_bytes(const TorchPlan& plan, const char* name, const MemoryRegion& region, std::size_t bytes) {
+  if (region.bytes == bytes) return;
+  throw Error(ErrorCode::invalid_argument, name_of(plan, name),
+              "has " + std::to_string(region.bytes) + " bytes, but a forward of this plan and size leaves " +
+                  std::to_string(bytes) + ": give what that forward returned");
+}
+
+// Returns grad_input, grad_weight and grad_bias; those that are not wanted are empty.
+void linear_backward_operator(TorchValue* stack) {
+  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
+                              .input = tensor_of(stack[1]),
+                              .weight = tensor_of(stack[2]),
+                              .saved = tensor_of(stack[3]),
+                              .codes = tensor_of(stack[4])};
+  const TorchPlan& plan = Operators::of_process().plans.at(static_cast<std::int64_t>(stack[5]));
+  const auto bits = static_cast<std::int64_t>(stack[6]);
+  const LinearGradients wants{
+      .input = (bits & kInput) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
+  const TorchMatrix grad_output = matrix_or_element_of(arguments.grad_output, name_of(plan, "grad_output"));
+  const std::int64_t tokens = tokens_of(arguments.grad_output);
+  Call call(plan, grad_output.view.device);
+
+  const TorchRegion saved_memory(std::move(arguments.saved), call.device);
+  if (wants.weight) require_bytes(plan, "saved", saved_memory.region(), plan.saved_bytes(tokens));
+  const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.plan.identity, .tokens = tokens, .kept = true};
+  LinearBackwardTensors tensors{.saved = &saved, .grad_output = grad_output.view, .scales = call.scales};
+  const LinearShape& shape = plan.plan.shape;
+  const auto result = [&](bool wanted, std::vector<std::int64_t> sizes, Dtype dtype, Tensor& view) {
+    if (!wanted) return TorchTensor::empty_bytes(0, call.device);
+    TorchTensor tensor = TorchTensor::empty(sizes, torch_dtype(dtype), call.device);
+    const std::int64_t cols = sizes.back();
+    view = matrix(tensor.data(), dtype,
+                  &view == &tensors.grad_input ? tokens
+                  : sizes.size() > 1           ? sizes[0]
+                                               : 1,
+                  cols, call.device);
+    return tensor;
+  };
+  TorchTensor grad_input = result(wants.input, sizes_with_last(arguments.grad_output.sizes(), shape.in_features),
+                                  plan.plan.dtypes.input, tensors.grad_input);
+  TorchTensor grad_weight =
+      result(wants.weight, {shape.out_features, shape.in_features}, *plan.plan.dtypes.weight, tensors.grad_weight);
+  TorchTensor grad_bias = result(wants.bias, {shape.out_features}, *plan.plan.dtypes.bias, tensors.grad_bias);
+
+  TorchMatrix input;
+  TorchMatrix weight;
+  if (wants.weight && plan.plan.grad_weight_reads_input()) {
+    input = matrix_of(arguments.input, name_of(plan, "input"));
+    tensors.input = input.view;
+  }
+  TorchRegion codes;
+  if (wants.input && plan.plan.grad_input_reads_weight()) {
+    weight = matrix_of(arguments.weight, name_of(plan, "weight"));
+    tensors.weight = weight.view;
+  } else if (wants.input && plan.weight_bytes > 0) {
+    codes = TorchRegion(std::move(arguments.codes), call.device);
+    require_bytes(plan, "codes", codes.region(), plan.weight_bytes);
+    tensors.codes = weight_codes(plan.plan, codes.region(), call.device);
+  }
+  const bool expands = expands_grad_output(plan.plan, tensors);
+  const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, false, expands).bytes, call.device);
+  tensors.scratch = scratch.region();
+  linear_backward(plan.plan, call.backend, tensors, {.stream = call.stream});
+  give(stack, {&grad_input, &grad_weight, &grad_bias});
+}
+
+// PyTorch turns a std::exception into a RuntimeError; by the prefix Python makes an ingot.Error of it again.
+template <void (*kRun)(TorchValue*)>
+void kernel(TorchValue* stack, std::uint64_t /*arguments*/, std::uint64_t /*results*/) {
+  try {
+    kRun(stack);
+  } catch (const Error& error) {
+    throw std::runtime_error(std::string("ingot: ") + error.what());
+  }
+}
+
+struct Definition {
+  const char* name;
+  const char* schema;
+  TorchKernel kernel;
+};
+
+constexpr std::array<Definition, 3> kOperators{{
+    {"linear_forward", "linear_forward(Tensor input, Tensor weight, int plan, int keep) -> (Tensor, Tensor, Tensor)",
+     kernel<linear_forward_operator>},
+    {"linear_forward_bias",
+     "linear_forward_bias(Tensor input, Tensor weight, Tensor bias, int plan, int keep) -> (Tensor, Tensor, Tensor)",
+     kernel<linear_forward_bias_operator>},
+    {"linear_backward",
+     "linear_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, int plan, int wants)"
+     " -> (Tensor, Tensor, Tensor)",
+     kernel<linear_backward_operator>},
+}};
+
+void accept(std::int32_t code, const char* what) {
+  if (code != 0) throw Error(ErrorCode::invalid_argument, what, "PyTorch refused the operator: are there two Ingots?");
+}
+
+void register_all() {
+  const TorchFunctions& torch = torch_functions();
+  TorchLibraryOpaque* library = nullptr;  // as long as the process: an operator is never taken back
+  accept(torch.library_fragment("ingot", __FILE__, __LINE__, &library), "torch.ops.ingot");
+  for (const Definition& each : kOperators) accept(torch.define(library, each.schema), each.name);
+  for (const char* key : {"CPU", "CUDA"}) {
+    accept(torch.library_kernels("ingot", key, __FILE__, __LINE__, &library), key);
+    for (const Definition& each : kOperators) {
+      const bool versioned = torch.implement_versioned != nullptr;
+      accept(versioned ? torch.implement_versioned(library, each.name, each.kernel, torch.version())
+                       : torch.implement(library, each.name, each.kernel),
+             each.name);
+    }
+  }
+}
+
+void register_once() {
+  static std::once_flag once;
+  std::call_once(once, register_all);
+}
+
+// Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads input, backward reads weight).
+nb::tuple add_plan(const std::string& recipe_name, const std::string& name, std::int64_t in_features,
+                   std::int64_t out_features, const std::string& input, const std::string& weight,
+                   const std::optional<std::string>& bias, bool grad_weight) {
+  LinearPlanOptions options{
+      .name = name,
+      .config = recipe(recipe_name),
+      .shape = {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()},
+      .dtypes = {.input = dtype_of(input, "input"), .weight = dtype_of(weight, "weight")},
+      .grad_weight = grad_weight};
+  if (bias) options.dtypes.bias = dtype_of(*bias, "bias");
+  TorchPlans& plans = Operators::of_process().plans;
+  const std::int64_t number = plans.add(linear_plan(options));
+  const TorchPlan& plan = plans.at(number);
+  return nb::make_tuple(number, plan.saved_constant, plan.saved_per_unit, plan.weight_bytes,
+                        grad_weight && plan.plan.grad_weight_reads_input(), plan.plan.grad_input_reads_weight());
+}
+
+}  // namespace
+
+void bind_torch(nb::module_& module) {
+  module.def("torch_register", &register_once);
+  module.def("torch_linear_plan", &add_plan, "recipe"_a, "name"_a, "in_features"_a, "out_features"_a, "input"_a,
+             "weight"_a, "bias"_a.none(), "grad_weight"_a);
+}
+
+}  // namespace ingot::python
