@@ -117,11 +117,10 @@ def _(input, weight, bias, plan, keep):
 @torch.library.register_fake("ingot::linear_backward")
 def _(grad_output, input, weight, saved, codes, plan, wants):
     facts = _PLANS[plan]
-    none = _bytes(grad_output, 0)
+    rows = grad_output.shape[:-1]
+    weight_shape = (facts.out_features, facts.in_features)
     return (
-        grad_output.new_empty((*grad_output.shape[:-1], facts.in_features)) if wants & INPUT else none,
-        grad_output.new_empty((facts.out_features, facts.in_features), dtype=facts.weight_dtype)
-        if wants & WEIGHT
-        else _bytes(grad_output, 0),
-        grad_output.new_empty((facts.out_features,), dtype=facts.bias_dtype) if wants & BIAS else _bytes(grad_output, 0),
+        grad_output.new_empty((*rows, facts.in_features)) if wants & INPUT else _bytes(grad_output, 0),
+        grad_output.new_empty(weight_shape, dtype=facts.weight_dtype) if wants & WEIGHT else _bytes(grad_output, 0),
+        grad_output.new_empty(weight_shape[:1], dtype=facts.bias_dtype) if wants & BIAS else _bytes(grad_output, 0),
     )
