@@ -1,7 +1,9 @@
 // The operators torch.ops.ingot.*, for the CPU and for CUDA: a linear layer's forward and backward
 // (nn/linear_functions.h). Autograd and fake kernels are Python's (ingot/torch).
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <array>
@@ -11,6 +13,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "arrays.h"
 #include "context.h"
@@ -304,14 +307,15 @@ void register_once() {
 }
 
 // Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads input, backward reads weight).
-nb::tuple add_plan(const std::string& recipe_name, const std::string& name, std::int64_t in_features,
-                   std::int64_t out_features, const std::string& input, const std::string& weight,
-                   const std::optional<std::string>& bias, bool grad_weight) {
+nb::tuple add_plan(const LinearConfig& config, const std::string& name, std::int64_t in_features,
+                   std::int64_t out_features, const std::array<std::optional<std::string>, 3>& dtypes,
+                   bool grad_weight) {
+  const auto& [input, weight, bias] = dtypes;
   LinearPlanOptions options{
       .name = name,
-      .config = recipe(recipe_name),
+      .config = config,
       .shape = {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()},
-      .dtypes = {.input = dtype_of(input, "input"), .weight = dtype_of(weight, "weight")},
+      .dtypes = {.input = dtype_of(input.value_or(""), "input"), .weight = dtype_of(weight.value_or(""), "weight")},
       .grad_weight = grad_weight};
   if (bias) options.dtypes.bias = dtype_of(*bias, "bias");
   TorchPlans& plans = Operators::of_process().plans;
@@ -321,12 +325,48 @@ nb::tuple add_plan(const std::string& recipe_name, const std::string& name, std:
                         grad_weight && plan.plan.grad_weight_reads_input(), plan.plan.grad_input_reads_weight());
 }
 
+// How an operand is cast, from its dtype and whether it has a scale for each row; no dtype: it is not.
+using CastText = std::pair<std::string, bool>;
+
+// The casts of input, weight and grad_output in the GEMMs that read them first, and then in the others.
+LinearConfig config_of(const std::array<CastText, 6>& casts, bool pow2, const std::array<bool, 3>& fast_accumulation,
+                       bool weight_again) {
+  const auto cast = [&](std::size_t at) -> std::optional<Cast> {
+    const auto& [dtype, rows] = casts[at];
+    if (dtype.empty()) return std::nullopt;
+    return Cast{.dtype = dtype_of(dtype, "cast"), .granularity = rows ? kRowwise : kTensorwise, .pow2 = pow2};
+  };
+  LinearConfig config{.output = {.a = cast(0), .b = cast(1), .fast_accumulation = fast_accumulation[0]},
+                      .grad_input = {.a = cast(2), .b = cast(4), .fast_accumulation = fast_accumulation[1]},
+                      .grad_weight = {.a = cast(5), .b = cast(3), .fast_accumulation = fast_accumulation[2]}};
+  for (GemmConfig* gemm : {&config.output, &config.grad_input, &config.grad_weight}) {
+    gemm->fast_accumulation = gemm->fast_accumulation && is_float8(*gemm);
+  }
+  if (weight_again && is_float8(config.grad_input)) config.weight = OtherCodes::again;
+  return config;
+}
+
 }  // namespace
 
 void bind_torch(nb::module_& module) {
   module.def("torch_register", &register_once);
-  module.def("torch_linear_plan", &add_plan, "recipe"_a, "name"_a, "in_features"_a, "out_features"_a, "input"_a,
-             "weight"_a, "bias"_a.none(), "grad_weight"_a);
+  module.def(
+      "torch_linear_plan",
+      [](const std::string& recipe_name, const std::string& name, std::int64_t in_features, std::int64_t out_features,
+         const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight) {
+        return add_plan(recipe(recipe_name), name, in_features, out_features, dtypes, grad_weight);
+      },
+      "recipe"_a, "name"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a);
+  module.def(
+      "torch_linear_plan_of_casts",
+      [](const std::array<CastText, 6>& casts, bool pow2, const std::array<bool, 3>& fast_accumulation,
+         bool weight_again, const std::string& name, std::int64_t in_features, std::int64_t out_features,
+         const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight) {
+        return add_plan(config_of(casts, pow2, fast_accumulation, weight_again), name, in_features, out_features,
+                        dtypes, grad_weight);
+      },
+      "casts"_a, "pow2"_a, "fast_accumulation"_a, "weight_again"_a, "name"_a, "in_features"_a, "out_features"_a,
+      "dtypes"_a, "grad_weight"_a);
 }
 
 }  // namespace ingot::python

@@ -269,13 +269,44 @@ def test_refused(message):
     assert isinstance(caught.value, ingot.Error)
 
 
-def test_an_input_that_changes_before_backward_is_an_error():
+def test_an_input_may_change_before_backward():
+    """Its codes are kept, not the input."""
     layer = Float8Linear(4, 4)
+    x = torch.randn(2, 4)
+    layer(x).sum().backward()
+    expected = layer.weight.grad.clone()
+    layer.zero_grad()
+    changed = x.clone()
+    y = layer(changed)
+    changed.add_(1)
+    y.sum().backward()
+    assert torch.equal(layer.weight.grad, expected)
+
+
+def test_what_backward_reads_again_must_not_change():
+    layer = Float8Linear.from_float(torch.nn.Linear(4, 4), Float8LinearConfig.from_recipe_name("rowwise_with_gw_hp"))
     x = torch.ones(2, 4)
     y = layer(x)
     x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+    layer = Float8Linear(4, 4)
+    y = layer(torch.ones(2, 4, requires_grad=True))
+    with torch.no_grad():
+        layer.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_weight_codes_that_are_kept():
+    torch.manual_seed(0)
+    layer = Float8Linear(40, 24)
+    kept = copy.deepcopy(layer)
+    kept.keep_weight_codes()
+    assert kept.keeps_weight_codes and not layer.keeps_weight_codes
+    x = torch.randn(10, 40, requires_grad=True)
+    grads = [torch.autograd.grad(each(x).square().sum(), (x, each.weight)) for each in (layer, kept)]
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
 
 
 def test_vmap_is_an_error():

@@ -7,6 +7,9 @@ from typing import Any, Optional, Tuple
 
 import torch
 
+from ..torch._linear import run_linear
+from ..torch._operators import HIGH_PRECISION as _DTYPE_NAMES
+from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
 from ._weights import HIGH_PRECISION, is_foreign, type_name
 from .config import CastConfig, Float8LinearConfig, ScalingGranularity, ScalingType
@@ -123,6 +126,40 @@ def _mm_config(config: Float8LinearConfig) -> LinearMMConfig:
     )
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+_FLOAT8_NAMES = {
+    torch.float8_e4m3fn: "e4m3fn",
+    torch.float8_e5m2: "e5m2",
+    torch.float8_e4m3fnuz: "e4m3fnuz",
+    torch.float8_e5m2fnuz: "e5m2fnuz",
+}
+
+
+def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[Casts]:
+    """The config as ingot.torch takes it; None if its scales have a state, or a format is not known."""
+    casts = (
+        config.cast_config_input,
+        config.cast_config_weight,
+        config.cast_config_grad_output,
+        config.cast_config_input_for_grad_weight,
+        config.cast_config_weight_for_grad_input,
+        config.cast_config_grad_output_for_grad_weight,
+    )
+    texts = []
+    for cast in casts:
+        if cast.scaling_type is ScalingType.DISABLED:
+            texts.append(("", False))
+        elif cast.scaling_type is ScalingType.DYNAMIC and cast.target_dtype in _FLOAT8_NAMES:
+            rows = cast.scaling_granularity is ScalingGranularity.AXISWISE
+            texts.append((_FLOAT8_NAMES[cast.target_dtype], rows))
+        else:
+            return None
+    gemms = (config.gemm_config_output, config.gemm_config_grad_input, config.gemm_config_grad_weight)
+    fast_accumulation = tuple(gemm.use_fast_accum for gemm in gemms)
+    return Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes)
+
+
 class Float8Linear(torch.nn.Linear):
     """torch.nn.Linear whose GEMMs run in FP8.
 
@@ -134,6 +171,7 @@ class Float8Linear(torch.nn.Linear):
     """
 
     layer_name: str = ""
+    keeps_weight_codes: bool = False
 
     def __init__(self, *args: Any, config: Optional[Float8LinearConfig] = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -146,6 +184,14 @@ class Float8Linear(torch.nn.Linear):
         self.scaling_type_weight = config.cast_config_weight.scaling_type
         self.scaling_type_grad_output = config.cast_config_grad_output.scaling_type
         self.linear_mm_config = _mm_config(config)
+        self.keep_weight_codes(self.keeps_weight_codes)
+
+    def keep_weight_codes(self, keep: bool = True) -> None:
+        """From now on forward keeps the weight's codes for backward, a byte for each element, or backward casts the
+        weight once more. Under FSDP, which gathers the weight again for backward, kept codes would be a second copy."""
+        self.keeps_weight_codes = keep
+        self._operator_casts = _casts_of(self.config, keep)
+        self._operator_plans = PlanTable()
 
     def _refuse(self, error: type, what: str) -> None:
         name = f'"{self.layer_name}", ' if self.layer_name else ""
@@ -179,8 +225,21 @@ class Float8Linear(torch.nn.Linear):
             # Another library has put its own tensor here, quantized for inference perhaps: it knows what to do.
             return torch.nn.functional.linear(input, weight, self.bias)
         input = self._checked(input)
+        if self._runs_as_operators(input, weight):
+            name = self.layer_name or "Float8Linear"
+            return run_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
         return output if self.bias is None else output + self.bias.to(output.dtype)
+
+    def _runs_as_operators(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""
+        if self._operator_casts is None or self.config.emulate or self.linear_mm_config.output.emulate:
+            return False
+        plain = type(input) in _PLAIN and type(weight) in _PLAIN and weight.dtype in _DTYPE_NAMES
+        # In high precision both operands of a GEMM have one dtype.
+        disabled = ScalingType.DISABLED
+        casts = (self.config.cast_config_weight, self.config.cast_config_weight_for_grad_input)
+        return plain and (weight.dtype == input.dtype or all(cast.scaling_type is not disabled for cast in casts))
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
         """Checkpoints load with and without the buffers of delayed and static scaling, strictly too."""

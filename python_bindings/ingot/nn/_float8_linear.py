@@ -53,8 +53,7 @@ class Float8Linear(torch.nn.Linear):
         options = LinearOptions(recipe, layer_name)
         new = cls.__new__(cls)
         # Containers are copied, so that the two modules do not share their dicts of parameters and hooks.
-        new.__dict__.update(
-            {name: copy.copy(value) if isinstance(value, (dict, set)) else value for name, value in vars(module).items()}
-        )
+        for name, value in vars(module).items():
+            new.__dict__[name] = copy.copy(value) if isinstance(value, (dict, set)) else value
         new.options = options
         return new

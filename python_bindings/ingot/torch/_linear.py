@@ -31,7 +31,7 @@ class LinearOptions:
                 f'linear "{self.name}" recipe: {self.recipe!r} is none of {", ".join(RECIPES)}; delayed scales have a '
                 "state, which ingot.float8's layers keep"
             )
-        object.__setattr__(self, "_plans", {})
+        object.__setattr__(self, "_plans", ops.PlanTable())
 
     def __reduce__(self):
         """Copies and pickles have no plans: their numbers are of this process."""
@@ -60,15 +60,9 @@ def _check(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tenso
             _refuse(options, f"{name}: is on {tensor.device} and the input on {input.device}: move one with .to()")
 
 
-def _make_plan(options, out_features, in_features, input_dtype, weight_dtype, bias_dtype, trains_weight):
-    return ops.add_plan(
-        options.recipe, options.name, in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight
-    )
-
-
 @torch.compiler.assume_constant_result
-def _plan_of_trace(recipe, name, out_features, in_features, input_dtype, weight_dtype, bias_dtype, trains_weight):
-    facts = ops.add_plan(recipe, name, in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight)
+def _plan_of_trace(config, name, out_features, in_features, input_dtype, weight_dtype, bias_dtype, trains_weight):
+    facts = ops.add_plan(config, name, in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight)
     return facts.number, facts.reads_input, facts.reads_weight
 
 
@@ -132,6 +126,32 @@ def _run(input, weight, bias, plan, reads_input, reads_weight):
     return ops.linear_forward_bias(input, weight, bias, plan, 0)[0]
 
 
+def run_linear(input, weight, bias, config, name: str, plans: ops.PlanTable) -> torch.Tensor:
+    """linear() without its checks. `config` is as add_plan()'s, and `plans` belongs to this config and name."""
+    trains_weight = torch.is_grad_enabled() and weight.requires_grad
+    bias_dtype = None if bias is None else bias.dtype
+    if torch.compiler.is_compiling():
+        out_features, in_features = weight.shape
+        facts = _plan_of_trace(
+            config, name, out_features, in_features, input.dtype, weight.dtype, bias_dtype, trains_weight
+        )
+        return _run(input, weight, bias, *facts)
+    key = (weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight)
+    plan = plans.get(key)
+    try:
+        if plan is None:
+            facts = ops.add_plan(config, name, weight.shape[1], weight.shape[0], *key[1:])
+            plan = plans[key] = (facts.number, facts.reads_input, facts.reads_weight)
+        return _run(input, weight, bias, *plan)
+    except RuntimeError as error:
+        if torch._C._functorch.maybe_current_level() is not None:
+            raise LinearError(
+                f'linear "{name}" cannot run under torch.func transforms (vmap, grad): give it the whole batch, which '
+                "may have any rank"
+            ) from None
+        raise from_operator(error) from None
+
+
 def linear(
     input: torch.Tensor,
     weight: torch.Tensor,
@@ -151,33 +171,6 @@ def linear(
     device = input.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         input = input.to(torch.get_autocast_dtype(device))
-    if options.recipe in ("high_precision", "rowwise_with_gw_hp") and weight.dtype != input.dtype:
+    if options.recipe == "high_precision" and weight.dtype != input.dtype:
         weight = weight.to(input.dtype)
-    trains_weight = torch.is_grad_enabled() and weight.requires_grad
-    bias_dtype = None if bias is None else bias.dtype
-    if torch.compiler.is_compiling():
-        facts = _plan_of_trace(
-            options.recipe,
-            options.name,
-            weight.shape[0],
-            weight.shape[1],
-            input.dtype,
-            weight.dtype,
-            bias_dtype,
-            trains_weight,
-        )
-        return _run(input, weight, bias, *facts)
-    key = (weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight)
-    plan = options._plans.get(key)
-    try:
-        if plan is None:
-            facts = _make_plan(options, *weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight)
-            plan = options._plans[key] = (facts.number, facts.reads_input, facts.reads_weight)
-        return _run(input, weight, bias, *plan)
-    except RuntimeError as error:
-        if torch._C._functorch.maybe_current_level() is not None:
-            _refuse(
-                options,
-                "cannot run under torch.func transforms (vmap, grad): give it the whole batch, which may have any rank",
-            )
-        raise from_operator(error) from None
+    return run_linear(input, weight, bias, options.recipe, options.name, options._plans)

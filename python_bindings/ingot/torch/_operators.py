@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 import torch
 
@@ -50,8 +50,27 @@ class PlanFacts(NamedTuple):
 _PLANS: dict[int, PlanFacts] = {}
 
 
+class PlanTable(dict):
+    """The plans that one layer has used. Copies and pickles are empty: plans have to be added in each process."""
+
+    def __reduce__(self):
+        return PlanTable, ()
+
+
+class Casts(NamedTuple):
+    """A config by its casts: of input, weight and grad_output in the GEMMs that read them first (output, output,
+    grad_input), then in the others (grad_weight, grad_input, grad_weight); each a dtype's name, or "" for none, and
+    whether it has a scale for each row. fast_accumulation is that of the output, grad_input and grad_weight GEMMs.
+    weight_again: backward casts the weight once more, and no codes of it are kept."""
+
+    casts: tuple[tuple[str, bool], ...]
+    pow2: bool
+    fast_accumulation: tuple[bool, bool, bool]
+    weight_again: bool
+
+
 def add_plan(
-    recipe: str,
+    config: Union[str, Casts],
     name: str,
     in_features: int,
     out_features: int,
@@ -60,17 +79,19 @@ def add_plan(
     bias_dtype: Optional[torch.dtype],
     trains_weight: bool,
 ) -> PlanFacts:
-    """The plan of a layer. Equal arguments give one number, in every process."""
-    number, saved_constant, saved_per_unit, weight_bytes, reads_input, reads_weight = _core.torch_linear_plan(
-        recipe,
-        name,
-        in_features,
-        out_features,
+    """The plan of a layer; `config` is a recipe's name or the casts. Equal arguments give one number, in every
+    process."""
+    dtypes = (
         HIGH_PRECISION[input_dtype],
         HIGH_PRECISION[weight_dtype],
         None if bias_dtype is None else HIGH_PRECISION[bias_dtype],
-        trains_weight,
     )
+    arguments = (name, in_features, out_features, dtypes, trains_weight)
+    if isinstance(config, str):
+        added = _core.torch_linear_plan(config, *arguments)
+    else:
+        added = _core.torch_linear_plan_of_casts(*config, *arguments)
+    number, saved_constant, saved_per_unit, weight_bytes, reads_input, reads_weight = added
     facts = PlanFacts(
         number,
         in_features,

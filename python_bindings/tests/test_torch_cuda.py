@@ -1,0 +1,150 @@
+"""ingot.torch on a GPU: the CPU's values, PyTorch's streams, memory and graphs."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ingot.torch
+from ingot.torch import LinearOptions, linear
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+SIZES = [(64, 96, 80), (3000, 512, 1024), (17, 33, 49), (256, 256, 256)]
+
+
+def tensors(m, k, n, dtype=torch.bfloat16, device="cpu"):
+    generator = torch.Generator().manual_seed(m)
+    make = lambda *shape: torch.randn(*shape, generator=generator).to(dtype).to(device).requires_grad_()
+    return make(m, k), make(n, k), make(n)
+
+
+def step(x, w, b, options, grad_output):
+    y = linear(x, w, b, options)
+    return [y.detach(), *torch.autograd.grad(y, (x, w, b), grad_output)]
+
+
+def sqnr(expected, actual):
+    expected, actual = expected.double(), actual.double().cpu()
+    return float(20 * torch.log10(expected.norm() / (expected - actual).norm().clamp(min=1e-30)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("recipe", ingot.torch.RECIPES)
+def test_values_are_the_cpus(recipe, size, dtype):
+    """Codes have the same bits, so only sums differ, in their order and, with fast accumulation, in their bits."""
+    on_cpu = tensors(*size, dtype)
+    on_gpu = [t.detach().cuda().requires_grad_() for t in on_cpu]
+    grad_output = torch.randn(size[0], size[2], generator=torch.Generator().manual_seed(1)).to(dtype)
+    expected = step(*on_cpu, LinearOptions(recipe), grad_output)
+    got = step(*on_gpu, LinearOptions(recipe), grad_output.cuda())
+    assert all(sqnr(e, g) > 45 for e, g in zip(expected, got, strict=True)), [
+        sqnr(e, g) for e, g in zip(expected, got, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("recipe", ingot.torch.RECIPES)
+def test_gradient_of_a_sum(recipe):
+    x, w, b = tensors(130, 96, 80, device="cuda")
+    y = linear(x, w, b, LinearOptions(recipe))
+    dense = torch.autograd.grad(y, (x, w, b), torch.ones_like(y))
+    of_sum = torch.autograd.grad(linear(x, w, b, LinearOptions(recipe)).sum(), (x, w, b))
+    assert all(torch.equal(a, e) for a, e in zip(of_sum, dense, strict=True))
+
+
+def test_streams_and_threads():
+    x, w, b = tensors(512, 256, 384, device="cuda")
+    grad_output = torch.randn(512, 384, device="cuda", dtype=torch.bfloat16)
+    options = LinearOptions("rowwise")
+    expected = step(x, w, b, options, grad_output)
+    torch.cuda.synchronize()
+    wrong = []
+
+    def work():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                got = step(x, w, b, options, grad_output)
+                torch.cuda.current_stream().synchronize()
+                if not all(torch.equal(a, e) for a, e in zip(got, expected, strict=True)):
+                    wrong.append(threading.current_thread().name)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_memory_is_pytorchs():
+    """After warm steps of varying size nothing is allocated outside of PyTorch, and nothing of it is kept."""
+    _, w, b = tensors(1, 1024, 1024, device="cuda")
+    options = LinearOptions("rowwise")
+
+    def steps(count):
+        for at in range(count):
+            x = torch.randn(512 + 16 * (at % 40), 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+            linear(x, w, b, options).square().mean().backward()
+            w.grad = b.grad = None
+        torch.cuda.synchronize()
+
+    def outside():
+        free, total = torch.cuda.mem_get_info()
+        return total - free - torch.cuda.memory_reserved()
+
+    steps(80)
+    before, allocated = outside(), torch.cuda.memory_allocated()
+    steps(400)
+    assert outside() <= before
+    assert torch.cuda.memory_allocated() <= allocated
+
+
+@pytest.mark.parametrize("recipe", ingot.torch.RECIPES)
+def test_graphs_of_two_streams(recipe):
+    """Two captured steps, replayed at once on two streams, give what eager steps give."""
+    options = LinearOptions(recipe)
+    cases = [tensors(256, 512, 384, device="cuda"), tensors(192, 512, 384, device="cuda")]
+    grads = [torch.randn(x.shape[0], 384, device="cuda", dtype=torch.bfloat16) for x, _, _ in cases]
+    expected = [step(*case, options, grad) for case, grad in zip(cases, grads)]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for case, grad in zip(cases, grads):
+            step(*case, options, grad)
+    torch.cuda.current_stream().wait_stream(side)
+    graphs, results = [], []
+    for case, grad in zip(cases, grads):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results.append(step(*case, options, grad))
+        graphs.append(graph)
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for _ in range(100):
+        for graph, stream in zip(graphs, streams):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    for got, eager in zip(results, expected):
+        assert all(torch.equal(a, e) for a, e in zip(got, eager, strict=True))
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_compiled(mode):
+    torch._dynamo.reset()
+    x, w, b = tensors(256, 512, 384, device="cuda")
+    options = LinearOptions("tensorwise")
+    compiled = torch.compile(lambda x: linear(x, w, b, options), mode=mode, fullgraph=True)
+    grad_output = torch.randn(256, 384, device="cuda", dtype=torch.bfloat16)
+    expected = step(x, w, b, options, grad_output)
+    for _ in range(4):
+        y = compiled(x)
+        got = [y.detach().clone(), *torch.autograd.grad(y, (x, w, b), grad_output)]
+        assert all(torch.equal(a, e) for a, e in zip(got, expected, strict=True))
+
+
+def test_messages():
+    x, w, b = tensors(16, 32, 48, device="cuda")
+    with pytest.raises(ingot.Error, match='linear "wq" weight: is on cpu and the input on cuda:0: move one with .to()'):
+        linear(x, w.cpu(), b, LinearOptions(name="wq"))
