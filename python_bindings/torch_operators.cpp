@@ -8,9 +8,11 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <initializer_list>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -68,7 +70,7 @@ class Operators {
   std::array<std::atomic<PythonContext*>, 65> contexts_{};  // the CPU's, and each GPU's
 };
 
-TorchTensor tensor_of(TorchValue value) { return TorchTensor(reinterpret_cast<TorchHandle>(value)); }
+TorchTensor tensor_of(TorchValue value) { return TorchTensor(std::bit_cast<TorchHandle>(value)); }
 
 void give(TorchValue* stack, std::initializer_list<TorchTensor*> results) {
   for (TorchTensor* result : results) *stack++ = reinterpret_cast<TorchValue>(result->release());
@@ -194,6 +196,49 @@ void require_bytes(const TorchPlan& plan, const char* name, const MemoryRegion& 
                   std::to_string(bytes) + ": give what that forward returned");
 }
 
+// The gradients that are wanted, and empty tensors in the place of the others.
+class Gradients {
+ public:
+  Gradients(const LinearPlan& plan, const LinearGradients& wants, const TorchTensor& grad_output, Device device) {
+    const LinearShape& shape = plan.shape;
+    const std::int64_t tokens = tokens_of(grad_output);
+    const std::array<std::int64_t, 2> weight_sizes{shape.out_features, shape.in_features};
+    const std::array<std::int64_t, 1> bias_sizes{shape.out_features};
+    const auto make = [&](bool wanted, std::span<const std::int64_t> sizes, Dtype dtype) {
+      return wanted ? TorchTensor::empty(sizes, torch_dtype(dtype), device) : TorchTensor::empty_bytes(0, device);
+    };
+    const auto view = [&](const TorchTensor& of, std::int64_t rows, std::int64_t cols, Dtype dtype) {
+      return matrix(of.data(), dtype, rows, cols, device);
+    };
+    input = make(wants.input, sizes_with_last(grad_output.sizes(), shape.in_features), plan.dtypes.input);
+    weight = make(wants.weight, weight_sizes, *plan.dtypes.weight);
+    bias = make(wants.bias, bias_sizes, *plan.dtypes.bias);
+    if (wants.input) input_view = view(input, tokens, shape.in_features, plan.dtypes.input);
+    if (wants.weight) weight_view = view(weight, shape.out_features, shape.in_features, *plan.dtypes.weight);
+    if (wants.bias) bias_view = view(bias, 1, shape.out_features, *plan.dtypes.bias);
+  }
+
+  TorchTensor input, weight, bias;
+  Tensor input_view{}, weight_view{}, bias_view{};
+};
+
+// The weight for grad_input: its codes, or the weight itself where the plan reads it again.
+struct WeightOperand {
+  WeightOperand(const TorchPlan& plan, BackwardArguments& arguments, Device device, LinearBackwardTensors& tensors) {
+    if (plan.plan.grad_input_reads_weight()) {
+      matrix = matrix_of(arguments.weight, name_of(plan, "weight"));
+      tensors.weight = matrix.view;
+    } else if (plan.weight_bytes > 0) {
+      codes = TorchRegion(std::move(arguments.codes), device);
+      require_bytes(plan, "codes", codes.region(), plan.weight_bytes);
+      tensors.codes = weight_codes(plan.plan, codes.region(), device);
+    }
+  }
+
+  TorchMatrix matrix{};
+  TorchRegion codes{};
+};
+
 // Returns grad_input, grad_weight and grad_bias; those that are not wanted are empty.
 void linear_backward_operator(TorchValue* stack) {
   BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
@@ -212,45 +257,25 @@ void linear_backward_operator(TorchValue* stack) {
   const TorchRegion saved_memory(std::move(arguments.saved), call.device);
   if (wants.weight) require_bytes(plan, "saved", saved_memory.region(), plan.saved_bytes(tokens));
   const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.plan.identity, .tokens = tokens, .kept = true};
-  LinearBackwardTensors tensors{.saved = &saved, .grad_output = grad_output.view, .scales = call.scales};
-  const LinearShape& shape = plan.plan.shape;
-  const auto result = [&](bool wanted, std::vector<std::int64_t> sizes, Dtype dtype, Tensor& view) {
-    if (!wanted) return TorchTensor::empty_bytes(0, call.device);
-    TorchTensor tensor = TorchTensor::empty(sizes, torch_dtype(dtype), call.device);
-    const std::int64_t cols = sizes.back();
-    view = matrix(tensor.data(), dtype,
-                  &view == &tensors.grad_input ? tokens
-                  : sizes.size() > 1           ? sizes[0]
-                                               : 1,
-                  cols, call.device);
-    return tensor;
-  };
-  TorchTensor grad_input = result(wants.input, sizes_with_last(arguments.grad_output.sizes(), shape.in_features),
-                                  plan.plan.dtypes.input, tensors.grad_input);
-  TorchTensor grad_weight =
-      result(wants.weight, {shape.out_features, shape.in_features}, *plan.plan.dtypes.weight, tensors.grad_weight);
-  TorchTensor grad_bias = result(wants.bias, {shape.out_features}, *plan.plan.dtypes.bias, tensors.grad_bias);
-
+  Gradients gradients(plan.plan, wants, arguments.grad_output, call.device);
+  LinearBackwardTensors tensors{.saved = &saved,
+                                .grad_output = grad_output.view,
+                                .grad_input = gradients.input_view,
+                                .grad_weight = gradients.weight_view,
+                                .grad_bias = gradients.bias_view,
+                                .scales = call.scales};
   TorchMatrix input;
-  TorchMatrix weight;
   if (wants.weight && plan.plan.grad_weight_reads_input()) {
     input = matrix_of(arguments.input, name_of(plan, "input"));
     tensors.input = input.view;
   }
-  TorchRegion codes;
-  if (wants.input && plan.plan.grad_input_reads_weight()) {
-    weight = matrix_of(arguments.weight, name_of(plan, "weight"));
-    tensors.weight = weight.view;
-  } else if (wants.input && plan.weight_bytes > 0) {
-    codes = TorchRegion(std::move(arguments.codes), call.device);
-    require_bytes(plan, "codes", codes.region(), plan.weight_bytes);
-    tensors.codes = weight_codes(plan.plan, codes.region(), call.device);
-  }
+  std::optional<WeightOperand> weight;
+  if (wants.input) weight.emplace(plan, arguments, call.device, tensors);
   const bool expands = expands_grad_output(plan.plan, tensors);
   const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, false, expands).bytes, call.device);
   tensors.scratch = scratch.region();
   linear_backward(plan.plan, call.backend, tensors, {.stream = call.stream});
-  give(stack, {&grad_input, &grad_weight, &grad_bias});
+  give(stack, {&gradients.input, &gradients.weight, &gradients.bias});
 }
 
 // PyTorch turns a std::exception into a RuntimeError; by the prefix Python makes an ingot.Error of it again.

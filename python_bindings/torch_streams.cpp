@@ -6,7 +6,7 @@
 namespace ingot::python {
 namespace {
 
-constexpr std::uintptr_t kAlignment = 256;  // StreamAllocator's
+constexpr std::size_t kAlignment = 256;  // StreamAllocator's
 
 struct Known {
   std::uint64_t serial;
@@ -23,10 +23,10 @@ std::uint64_t next_serial() {
 
 void* TorchAllocator::allocate(std::size_t bytes, CUstream_st* /*stream*/) {
   // PyTorch's CPU memory is aligned to 64 bytes only.
-  const std::size_t room = device_.type == DeviceType::cpu ? kAlignment : 0;
-  TorchTensor block = TorchTensor::empty_bytes(bytes + room, device_);
-  const auto address = reinterpret_cast<std::uintptr_t>(block.data());
-  void* const data = reinterpret_cast<void*>(room == 0 ? address : (address + room) & ~(kAlignment - 1));
+  std::size_t room = bytes + (device_.type == DeviceType::cpu ? kAlignment : 0);
+  TorchTensor block = TorchTensor::empty_bytes(room, device_);
+  void* data = block.data();
+  if (device_.type == DeviceType::cpu) data = std::align(kAlignment, bytes, data, room);
   blocks_.emplace_back(data, std::move(block));
   return data;
 }

@@ -7,7 +7,7 @@ from typing import Any, Optional, Tuple
 
 import torch
 
-from ..torch._linear import run_linear
+from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._operators import HIGH_PRECISION as _DTYPE_NAMES
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
@@ -209,9 +209,7 @@ class Float8Linear(torch.nn.Linear):
                 Float8RuntimeError,
                 f"the input is on {input.device} and the weight on {self.weight.device}: move one with .to()",
             )
-        device = input.device.type
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            input = input.to(torch.get_autocast_dtype(device))
+        input = in_autocasts_dtype(input)
         if input.dtype not in HIGH_PRECISION:
             self._refuse(
                 Float8TypeError,

@@ -12,6 +12,18 @@ from ._errors import LinearError, from_operator
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
 _DEVICES = ("cpu", "cuda", "meta")
+# Asked when this is imported: older versions of PyTorch cannot trace the question.
+_AUTOCAST_DEVICES = tuple(
+    device for device in ("cpu", "cuda", "mps", "xpu", "hpu") if torch.amp.is_autocast_available(device)
+)
+
+
+def in_autocasts_dtype(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in autocast's dtype if autocast is on for its device."""
+    device = tensor.device.type
+    if device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device):
+        return tensor.to(torch.get_autocast_dtype(device))
+    return tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,9 +180,7 @@ def linear(
     nothing is kept. Raises LinearError, an ingot.Error that names the layer.
     """
     _check(input, weight, bias, options)
-    device = input.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        input = input.to(torch.get_autocast_dtype(device))
+    input = in_autocasts_dtype(input)
     if options.recipe == "high_precision" and weight.dtype != input.dtype:
         weight = weight.to(input.dtype)
     return run_linear(input, weight, bias, options.recipe, options.name, options._plans)
