@@ -1,6 +1,7 @@
 // The Context that Python holds, with one Stream (and its scratch memory) for each CUDA stream that calls used so far.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -26,7 +27,7 @@ class PythonContext {
   void run(std::uintptr_t handle, Work&& work) {
     const std::lock_guard lock(mutex_);
     const auto [entry, inserted] =
-        streams_.try_emplace(handle, context_.backend(), reinterpret_cast<CUstream_st*>(handle));
+        streams_.try_emplace(handle, context_.backend(), std::bit_cast<CUstream_st*>(handle));
     work(context_.backend(), entry->second);
   }
 
