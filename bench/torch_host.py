@@ -5,8 +5,8 @@ and of ingot.nn.Float8Linear, which is split into what each part adds: the opera
     python3 bench/torch_host.py --json host.json             # needs the Python package and a GPU
     python3 bench/torch_host.py --device cpu --rounds 2      # the calls work; the CPU's times say nothing of the host's
 
-At this size a GPU waits for the host, so wall clock time is the host's. Contenders take turns, the order is drawn anew in
-each round, and the smallest time of all rounds is shown.
+At this size a GPU waits for the host, so wall clock time is the host's. Contenders take turns in an order that each
+round draws anew, and the smallest time of all rounds is shown.
 """
 
 from __future__ import annotations
@@ -59,19 +59,15 @@ def steps(torch: Any, device: str, recipe: str, rank: int, bias: bool) -> dict[s
         forget()
         ingot.torch.linear(x, plain.weight, plain.bias, options).backward(grad_output)
 
-    def module(which: Any) -> Callable[[], None]:
+    def module(which: Any, backward: Callable[[Any], None] = lambda y: y.backward(grad_output)) -> Callable[[], None]:
         def step() -> None:
             forget()
-            which(x).backward(grad_output)
+            backward(which(x))
 
         return step
 
     def of_sum(which: Any) -> Callable[[], None]:
-        def step() -> None:
-            forget()
-            which(x).sum().backward()
-
-        return step
+        return module(which, lambda y: y.sum().backward())
 
     return {
         "ingot operators": operators_alone,
@@ -83,7 +79,7 @@ def steps(torch: Any, device: str, recipe: str, rank: int, bias: bool) -> dict[s
     }
 
 
-def check(torch: Any, contenders: dict[str, Callable[[], Any]]) -> None:
+def warm_up(contenders: dict[str, Callable[[], Any]]) -> None:
     """Every contender runs, before any is timed."""
     for step in contenders.values():
         for _ in range(3):
@@ -132,7 +128,7 @@ def main() -> int:
         for rank in (2, 3):
             for bias in (False, True):
                 contenders = steps(torch, options.device, recipe, rank, bias)
-                check(torch, contenders)
+                warm_up(contenders)
                 times = measure(torch, options.device, contenders, options.rounds, options.repeats)
                 results.append({"recipe": recipe, "rank": rank, "bias": bias, "us": times})
                 shown = "  ".join(f"{name} {value:.1f}" for name, value in times.items())

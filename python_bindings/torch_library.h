@@ -54,8 +54,7 @@ const TorchFunctions& torch_functions();
 // The stream that PyTorch's current thread uses on a GPU. Throws Error{not_found} if this PyTorch has no CUDA.
 CUstream_st* torch_stream(int device_index);
 
-// A tensor of PyTorch's, of which this object holds one reference. Move-only. Its functions throw Error{cuda_failed}
-// where PyTorch's fail.
+// One reference to a PyTorch tensor. Move-only. Its functions throw Error{cuda_failed} when PyTorch reports an error.
 class TorchTensor {
  public:
   TorchTensor() = default;

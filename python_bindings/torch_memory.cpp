@@ -31,16 +31,18 @@ bool is_one_element(std::span<const std::int64_t> sizes, std::span<const std::in
   return true;
 }
 
-TorchMatrix matrix_of(const TorchTensor& tensor, const std::string& subject, bool may_be_element) {
+TorchMatrix matrix_of(const TorchTensor& tensor, const TensorName& name, bool may_be_element) {
   const std::optional<Dtype> dtype = tensor.dtype();
   if (!dtype) {
-    throw Error(ErrorCode::invalid_argument, subject, "must be float32, bfloat16 or float16: convert it with .to()");
+    throw Error(ErrorCode::invalid_argument, name.text(),
+                "must be float32, bfloat16 or float16: convert it with .to()");
   }
   const std::optional<Device> device = tensor.device();
-  if (!device) throw Error(ErrorCode::invalid_argument, subject, "is neither on the CPU nor on a CUDA device");
+  if (!device) throw Error(ErrorCode::invalid_argument, name.text(), "is neither on the CPU nor on a CUDA device");
   const std::span<const std::int64_t> sizes = tensor.sizes();
   const std::span<const std::int64_t> strides = tensor.strides();
-  if (sizes.empty()) throw Error(ErrorCode::invalid_argument, subject, "has no dimensions, but must have one or more");
+  if (sizes.empty())
+    throw Error(ErrorCode::invalid_argument, name.text(), "has no dimensions, but must have one or more");
   std::int64_t rows = 1;
   for (const std::int64_t size : sizes.first(sizes.size() - 1)) rows *= size;
   Tensor view = matrix(tensor.data(), *dtype, rows, sizes.back(), *device);
@@ -63,12 +65,10 @@ std::byte* aligned_bytes(std::size_t bytes) { return new (std::align_val_t{kLine
 
 }  // namespace
 
-TorchMatrix matrix_of(const TorchTensor& tensor, const std::string& subject) {
-  return matrix_of(tensor, subject, false);
-}
+TorchMatrix matrix_of(const TorchTensor& tensor, const TensorName& name) { return matrix_of(tensor, name, false); }
 
-TorchMatrix matrix_or_element_of(const TorchTensor& tensor, const std::string& subject) {
-  return matrix_of(tensor, subject, true);
+TorchMatrix matrix_or_element_of(const TorchTensor& tensor, const TensorName& name) {
+  return matrix_of(tensor, name, true);
 }
 
 std::vector<std::int64_t> sizes_with_last(std::span<const std::int64_t> sizes, std::int64_t last) {

@@ -14,17 +14,25 @@
 
 namespace ingot::python {
 
+// What messages call a tensor. The text is made only for a message, as every call names its tensors.
+struct TensorName {
+  const std::string& subject;  // linear "wq"
+  const char* tensor;          // input
+
+  std::string text() const { return subject + " " + tensor; }
+};
+
 // A tensor of any rank as a matrix: the last dimension's elements are the columns.
 struct TorchMatrix {
   Tensor view{};
   TorchTensor copy{};  // what the view shows, if the strides of the tensor are not those of a matrix
 };
 
-// `subject` names the tensor in messages: linear "wq" input. Throws Error{invalid_argument} for a tensor without
+// Throws Error{invalid_argument} for a tensor without
 // dimensions, of another dtype than f32, bf16 and f16, and on neither CPU nor CUDA.
-TorchMatrix matrix_of(const TorchTensor& tensor, const std::string& subject);
+TorchMatrix matrix_of(const TorchTensor& tensor, const TensorName& name);
 // The same for an operand that may be one element standing for all (strides of 0: the gradient of a sum): then [1, 1].
-TorchMatrix matrix_or_element_of(const TorchTensor& tensor, const std::string& subject);
+TorchMatrix matrix_or_element_of(const TorchTensor& tensor, const TensorName& name);
 
 // The sizes of a layer's result for a tensor of these: the last one replaced.
 std::vector<std::int64_t> sizes_with_last(std::span<const std::int64_t> sizes, std::int64_t last);

@@ -81,11 +81,11 @@ constexpr std::int64_t kInput = 1;
 constexpr std::int64_t kWeight = 2;
 constexpr std::int64_t kBias = 4;
 
-std::string name_of(const TorchPlan& plan, const char* tensor) { return plan.plan.subject + " " + tensor; }
+TensorName name_of(const TorchPlan& plan, const char* tensor) { return {plan.plan.subject, tensor}; }
 
 void require_device(const TorchPlan& plan, const char* name, const Tensor& tensor, Device device) {
   if (tensor.device == device) return;
-  throw Error(ErrorCode::invalid_argument, name_of(plan, name),
+  throw Error(ErrorCode::invalid_argument, name_of(plan, name).text(),
               "is on " + print(tensor.device) + ", but the layer runs on " + print(device) + ": move one with .to()");
 }
 
@@ -191,7 +191,7 @@ std::int64_t tokens_of(const TorchTensor& grad_output) {
 
 void require_bytes(const TorchPlan& plan, const char* name, const MemoryRegion& region, std::size_t bytes) {
   if (region.bytes == bytes) return;
-  throw Error(ErrorCode::invalid_argument, name_of(plan, name),
+  throw Error(ErrorCode::invalid_argument, name_of(plan, name).text(),
               "has " + std::to_string(region.bytes) + " bytes, but a forward of this plan and size leaves " +
                   std::to_string(bytes) + ": give what that forward returned");
 }
@@ -375,6 +375,7 @@ LinearConfig config_of(const std::array<CastText, 6>& casts, bool pow2, const st
 
 void bind_torch(nb::module_& module) {
   module.def("torch_register", &register_once);
+  module.attr("torch_tokens_per_unit") = TorchPlan::kTokensPerUnit;
   module.def(
       "torch_linear_plan",
       [](const std::string& recipe_name, const std::string& name, std::int64_t in_features, std::int64_t out_features,

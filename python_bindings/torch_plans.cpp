@@ -2,30 +2,30 @@
 
 #include <utility>
 
+#include "ingot/codegen/types/divided_up.h"
+#include "ingot/nn/memory_places.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot::python {
-namespace {
-
-std::size_t aligned(std::size_t bytes) { return (bytes + kLinearAlignment - 1) / kLinearAlignment * kLinearAlignment; }
-
-}  // namespace
-
 // Each part of the saved memory either has M in its size or does not. With M a multiple of 128 a row of M codes needs
 // no padding, so t units take at most t times the bytes of one.
 TorchPlan::TorchPlan(LinearPlan of) : plan(std::move(of)), weight_bytes(plan.weight_memory().bytes) {
   const LinearSavedMemory one = plan.saved_memory(kTokensPerUnit);
   const LinearSavedMemory two = plan.saved_memory(2 * kTokensPerUnit);
+  MemoryPlaces per_unit;
+  MemoryPlaces constant;
   for (std::size_t at = 0; at < one.parts().size(); ++at) {
     const TensorPlace part = one.parts()[at];
     if (!part.used) continue;
     const bool grows = two.parts()[at].bytes() > part.bytes();
-    (grows ? saved_per_unit : saved_constant) += aligned(part.bytes());
+    (grows ? per_unit : constant).region(part.bytes());
   }
+  saved_per_unit = per_unit.bytes();
+  saved_constant = constant.bytes();
 }
 
 std::size_t TorchPlan::saved_bytes(std::int64_t tokens) const {
-  const auto units = static_cast<std::size_t>((tokens + kTokensPerUnit - 1) / kTokensPerUnit);
+  const auto units = static_cast<std::size_t>(divided_up(tokens, kTokensPerUnit));
   return units * saved_per_unit + saved_constant;
 }
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Optional, Tuple
 
 import torch
 
 from ..torch._linear import in_autocasts_dtype, run_linear
+from ..torch._modules import in_place_of
 from ..torch._operators import HIGH_PRECISION as _DTYPE_NAMES
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
@@ -267,11 +267,7 @@ class Float8Linear(torch.nn.Linear):
         if not isinstance(mod, torch.nn.Linear):
             raise Float8TypeError(f"Float8Linear.from_float takes a torch.nn.Linear, got a {type_name(mod)}")
         config = Float8LinearConfig() if config is None else config
-        new = cls.__new__(cls)
-        # Containers are copied, so that the two modules do not share their dicts of parameters and hooks.
-        new.__dict__.update(
-            {name: copy.copy(value) if isinstance(value, (dict, set)) else value for name, value in vars(mod).items()}
-        )
+        new = in_place_of(mod, cls)
         new._use_config(config)
         new._wrap_weight()
         return new

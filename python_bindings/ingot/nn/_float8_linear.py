@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Optional
 
 import torch
 
 from ..torch import LinearOptions, linear
 from ..torch._errors import LinearError
+from ..torch._modules import in_place_of
 
 
 class Float8Linear(torch.nn.Linear):
@@ -51,9 +51,6 @@ class Float8Linear(torch.nn.Linear):
         if not isinstance(module, torch.nn.Linear):
             raise LinearError(f"Float8Linear.from_float: takes a torch.nn.Linear, got a {type(module).__name__}")
         options = LinearOptions(recipe, layer_name)
-        new = cls.__new__(cls)
-        # Containers are copied, so that the two modules do not share their dicts of parameters and hooks.
-        for name, value in vars(module).items():
-            new.__dict__[name] = copy.copy(value) if isinstance(value, (dict, set)) else value
+        new = in_place_of(module, cls)
         new.options = options
         return new

@@ -10,7 +10,7 @@ from .. import _core
 from .._core import Error
 
 OLDEST_TORCH = (2, 7)
-TOKENS_PER_UNIT = 128
+TOKENS_PER_UNIT = _core.torch_tokens_per_unit
 HIGH_PRECISION = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 # Bits of forward's `keep` and backward's `wants`: the gradients of input, weight and bias.
@@ -33,7 +33,8 @@ linear_backward = torch.ops.ingot.linear_backward.default
 
 
 class PlanFacts(NamedTuple):
-    """What Python knows of a plan. Saved memory has saved_constant + ceil(tokens / 128) * saved_per_unit bytes."""
+    """What Python knows of a plan. Saved memory has saved_constant + ceil(tokens / TOKENS_PER_UNIT) * saved_per_unit
+    bytes."""
 
     number: int
     in_features: int
