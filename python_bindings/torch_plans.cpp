@@ -7,6 +7,7 @@
 #include "ingot/runtime/error.h"
 
 namespace ingot::python {
+
 // Each part of the saved memory either has M in its size or does not. With M a multiple of 128 a row of M codes needs
 // no padding, so t units take at most t times the bytes of one.
 TorchPlan::TorchPlan(LinearPlan of) : plan(std::move(of)), weight_bytes(plan.weight_memory().bytes) {
