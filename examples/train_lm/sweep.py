@@ -39,6 +39,7 @@ import sweep_report
 
 RECIPES = ("tensorwise", "delayed", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
 DONE, FAILED, STOPPED = 0, 1, 3  # exit codes
+KNOWN_HELP = "a file that an earlier sweep wrote, here or on another machine: its runs are not trained again"
 
 
 class SweepError(Exception):
@@ -73,6 +74,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--train", action="append", type=trained_of, metavar="BLOCKS:RECIPES")
     parser.add_argument("--least-speed", type=float, help="tokens/s over bf16 that the fastest recipe is to have")
     parser.add_argument("--stop-after", type=float, default=math.inf, metavar="SECONDS", help="begin no run after this")
+    parser.add_argument("--known", type=pathlib.Path, action="append", default=[], metavar="JSON", help=KNOWN_HELP)
+    parser.add_argument("--shared-gpu", action="store_true", help="the GPU does other work beside: note no speeds")
     parser.add_argument("--strict", action="store_true", help="end with 1 if something does not hold")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the JSON file; the plot is beside it, as .svg")
     work = pathlib.Path("build/train_sweep")
@@ -93,10 +96,11 @@ def command_of(parsed: argparse.Namespace, path: str, blocks: int, seed: int, mo
     return command + (["--only", "bf16"] if model == "bf16" else ["--only", "fp8", "--recipe", model])
 
 
-def key_of(command: list[str], path: str) -> dict[str, Any]:
-    """What a finished run was: another command or another text is another run."""
+def identity_of(command: list[str], path: str) -> str:
+    """What tells a run from others: its options and its text's bytes, wherever program and text lie."""
+    options = ["TEXT" if path and option == path else option for option in command[1:]]
     digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest() if path else ""
-    return {"command": command[1:], "text_sha256": digest}
+    return " ".join([*options, digest])
 
 
 def read_json(path: pathlib.Path) -> Optional[Any]:
@@ -106,15 +110,14 @@ def read_json(path: pathlib.Path) -> Optional[Any]:
         return None
 
 
-def train(command: list[str], path: str, folder: pathlib.Path) -> dict[str, Any]:
+def train(command: list[str], identity: str, folder: pathlib.Path) -> dict[str, Any]:
     """The run's summary, from an earlier call if it is there."""
-    key = key_of(command, path)
     summary = read_json(folder / "summary.json")
-    if summary is not None and read_json(folder / "run.json") == key:
+    if summary is not None and read_json(folder / "run.json") == identity:
         return summary
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)
-    (folder / "run.json").write_text(json.dumps(key), encoding="utf-8")
+    (folder / "run.json").write_text(json.dumps(identity), encoding="utf-8")
     with open(folder / "log", "w", encoding="utf-8") as log:
         code = subprocess.run([*command, "--out", str(folder)], stdout=log, stderr=subprocess.STDOUT).returncode
     summary = read_json(folder / "summary.json")
@@ -128,29 +131,50 @@ Run = tuple[tuple[str, str], int, int, str]
 
 
 def planned(parsed: argparse.Namespace) -> list[Run]:
-    """(text, blocks, seed, model) of each run; bf16 comes first wherever a recipe is trained."""
+    """(text, blocks, seed, model) of each run. All of bf16's come first: if its seeds do not agree, one sees it early."""
     blocks = list(dict.fromkeys(one for one, _ in parsed.train))
     models = {one: ["bf16", *(recipe for at, recipe in parsed.train if at == one)] for one in blocks}
-    return [
+    runs = [
         (text, one, seed, model)
         for text, one, seed in itertools.product(parsed.texts, blocks, parsed.seeds)
         for model in models[one]
     ]
+    return sorted(runs, key=lambda run: run[-1] != "bf16")
+
+
+def known_runs(files: list[pathlib.Path]) -> dict[str, dict[str, Any]]:
+    """identity -> run, of the files that earlier sweeps wrote."""
+    known = {}
+    for file in files:
+        try:
+            runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
+            known |= {run["identity"]: run for run in runs}
+        except (ValueError, KeyError, TypeError) as error:
+            raise SweepError(f"--known {file}: is not what a sweep wrote ({type(error).__name__}: {error})") from error
+    return known
 
 
 def run_all(parsed: argparse.Namespace, everything: list[Run]) -> list[dict[str, Any]]:
     """The runs: all that are planned, or as many as --stop-after allows."""
     runs: list[dict[str, Any]] = []
+    known = known_runs(parsed.known)
     begin = time.monotonic()
     for done, ((name, path), blocks, seed, model) in enumerate(everything, 1):
-        if time.monotonic() - begin > parsed.stop_after:
-            break
-        print(f"[{done}/{len(everything)}] {name}, {blocks} blocks, seed {seed}, {model}", file=sys.stderr, flush=True)
         command = command_of(parsed, path, blocks, seed, model)
-        summary = train(command, path, parsed.work / name / f"blocks{blocks}" / f"seed{seed}" / model)
+        identity = identity_of(command, path)
+        if identity in known:
+            runs.append(known[identity])
+            continue
+        if time.monotonic() - begin > parsed.stop_after:
+            continue
+        print(f"[{done}/{len(everything)}] {name}, {blocks} blocks, seed {seed}, {model}", file=sys.stderr, flush=True)
+        summary = train(command, identity, parsed.work / name / f"blocks{blocks}" / f"seed{seed}" / model)
         (result,) = summary["runs"].values()
+        if parsed.shared_gpu:
+            result["tokens_per_second"] = None
         facts = {key: summary.get(key) for key in ("device", "parameters", "steps", "settings")}
-        runs.append({"text": name, "blocks": blocks, "seed": seed, "model": model, **result, **facts})
+        where = {"text": name, "blocks": blocks, "seed": seed, "model": model}
+        runs.append({**where, "identity": identity, "commit": commit(), **result, **facts})
     return runs
 
 

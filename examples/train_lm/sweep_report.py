@@ -71,7 +71,8 @@ def verdicts(compared: list[dict[str, Any]], least_speed: Optional[float]) -> li
         lines.append({"holds": case["seeds_agree"], "line": line})
         for name, one in case["recipes"].items():
             line = f"{where}: {name} {100 * one['gap']:+.2f} % against bf16, at most {100 * one['bound']:.2f} %"
-            lines.append({"holds": one["within"], "line": f"{line}; tokens/s x {one['speed']:.2f}"})
+            speed = "" if math.isnan(one["speed"]) else f"; tokens/s x {one['speed']:.2f}"
+            lines.append({"holds": one["within"], "line": line + speed})
         if least_speed is None or not case["recipes"]:
             continue
         speeds = {name: one["speed"] for name, one in case["recipes"].items() if not math.isnan(one["speed"])}

@@ -160,14 +160,46 @@ class Sweep(unittest.TestCase):
         self.assertEqual(len(self.calls()), 6)
 
     def test_a_sweep_that_stops_shows_what_it_has(self):
-        times = iter([0.0, 1.0, 2.0, 99.0])
+        times = iter([0.0, 1.0, 2.0, 3.0, 99.0])
         with unittest.mock.patch.object(sweep.time, "monotonic", lambda: next(times)):
             code, out, err = self.run_sweep("--stop-after", "10", "--train", "2:tensorwise", "--seeds", "1", "2")
-        self.assertEqual((code, len(self.calls())), (3, 2))
-        self.assertIn("sweep: stopped with 2 runs done", err)
+        self.assertEqual((code, len(self.calls())), (3, 3))
+        self.assertIn("sweep: stopped with 3 runs done", err)
         self.assertIn("tensorwise +0.10 % against bf16", out)
-        self.assertEqual((self.result()["planned_runs"], len(self.result()["runs"])), (4, 2))
-        self.assertIn(", 2 of 4 runs", (self.folder / "r" / "out.svg").read_text())
+        self.assertEqual((self.result()["planned_runs"], len(self.result()["runs"])), (4, 3))
+        self.assertEqual([run["model"] for run in self.result()["runs"]], ["bf16", "bf16", "tensorwise"])
+        self.assertIn(", 3 of 4 runs", (self.folder / "r" / "out.svg").read_text())
+
+    def test_runs_of_other_files_are_known(self):
+        """Two sweeps, each with a text of its own, then both texts from their files: nothing is trained again."""
+        seeds = ["--seeds", "1", "2"]
+        files = []
+        for name, options in (("bible", ["--text", "bible="]), ("own", ["--text", f"own={self.text}", "--shared-gpu"])):
+            self.assertEqual(self.run_sweep(*options, *seeds)[0], 0)
+            files.append(self.folder / f"{name}.json")
+            (self.folder / "r" / "out.json").rename(files[-1])
+        self.assertEqual(len(self.calls()), 8)
+        moved = self.folder / "moved"
+        self.text.rename(moved)
+        both = ["--text", "bible=", "--text", f"own={moved}", *seeds, "--work", str(self.folder / "other")]
+        both += [word for file in files for word in ("--known", str(file))]
+        code, out, _ = self.run_sweep(*both)
+        self.assertEqual((code, len(self.calls()), len(self.result()["runs"])), (0, 8, 8))
+        self.assertIn("bible, 2 blocks: tensorwise +0.10 % against bf16, at most 0.99 %; tokens/s x 1.50\n", out)
+        self.assertIn("own, 2 blocks: tensorwise +0.10 % against bf16, at most 0.99 %\n", out)  # a shared GPU: no speed
+        self.assertEqual(self.run_sweep(*both, "--", "--steps", "8")[0], 0)  # other options are other runs
+        self.assertEqual(len(self.calls()), 16)
+
+    def test_a_file_that_is_no_sweeps(self):
+        file = self.folder / "known.json"
+        for content in ("", "[]", "{}", '{"runs": [{}]}', '{"runs": 1}'):
+            file.write_text(content)
+            code, _, err = self.run_sweep("--known", str(file))
+            self.assertEqual((code, self.calls()), (1, []), content)
+            self.assertIn(f"sweep: error: --known {file}: is not what a sweep wrote", err)
+        code, _, err = self.run_sweep("--known", str(self.folder / "nothing"))
+        self.assertEqual(code, 1)
+        self.assertIn("No such file", err)
 
     def test_train_lm_itself(self):
         tiny = "--device cpu --context 8 --embedding 8 --hidden 32 --batch 16 --checkpoint-every 0 --steps 20".split()
