@@ -258,7 +258,8 @@ void register_all() {
   const TorchFunctions& torch = torch_functions();
   TorchLibraryOpaque* library = nullptr;  // as long as the process: an operator is never taken back
   accept(torch.library_fragment("ingot", __FILE__, __LINE__, &library), "torch.ops.ingot");
-  const std::array<std::span<const TorchOperator>, 2> families{{kOperators, float8_operators()}};
+  const std::array<std::span<const TorchOperator>, 5> families{
+      {kOperators, float8_operators(), norm_linear_operators(), mlp_operators(), shared_linear_operators()}};
   for (const auto& family : families) {
     for (const TorchOperator& each : family) accept(torch.define(library, each.schema), each.name);
   }

@@ -9,5 +9,21 @@ allocator.
 
 from ._errors import LinearError
 from ._linear import RECIPES, LinearOptions, linear
+from ._mlp import MlpOptions, mlp
+from ._module_calls import NormOptions
+from ._norm_linear import NormLinearOptions, norm_linear
+from ._shared_linear import SharedLinearOptions, shared_linear
 
-__all__ = ["RECIPES", "LinearError", "LinearOptions", "linear"]
+__all__ = [
+    "RECIPES",
+    "LinearError",
+    "LinearOptions",
+    "MlpOptions",
+    "NormLinearOptions",
+    "NormOptions",
+    "SharedLinearOptions",
+    "linear",
+    "mlp",
+    "norm_linear",
+    "shared_linear",
+]

@@ -8,10 +8,10 @@ from typing import Optional
 import torch
 
 from . import _operators as ops
+from ._checks import check_layer, layer_error, refuse
 from ._errors import LinearError, from_operator
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
-_DEVICES = ("cpu", "cuda", "meta")
 # Asked when this is imported: older versions of PyTorch cannot trace the question.
 _AUTOCAST_DEVICES = tuple(
     device for device in ("cpu", "cuda", "mps", "xpu", "hpu") if torch.amp.is_autocast_available(device)
@@ -26,6 +26,15 @@ def in_autocasts_dtype(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def check_recipe(subject: str, recipe: str) -> None:
+    if recipe not in RECIPES:
+        refuse(
+            subject,
+            f"recipe: {recipe!r} is none of {', '.join(RECIPES)}; delayed scales have a state, which ingot.float8's "
+            "layers keep",
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class LinearOptions:
     """How linear() computes.
@@ -38,38 +47,12 @@ class LinearOptions:
     name: str = "linear"
 
     def __post_init__(self) -> None:
-        if self.recipe not in RECIPES:
-            raise LinearError(
-                f'linear "{self.name}" recipe: {self.recipe!r} is none of {", ".join(RECIPES)}; delayed scales have a '
-                "state, which ingot.float8's layers keep"
-            )
+        check_recipe(f'linear "{self.name}"', self.recipe)
         object.__setattr__(self, "_plans", ops.PlanTable())
 
     def __reduce__(self):
         """Copies and pickles have no plans: their numbers are of this process."""
         return LinearOptions, (self.recipe, self.name)
-
-
-def _refuse(options: LinearOptions, what: str) -> None:
-    raise LinearError(f'linear "{options.name}" {what}')
-
-
-def _check(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor], options: LinearOptions) -> None:
-    if weight.dim() != 2:
-        _refuse(options, f"weight: has shape {tuple(weight.shape)}, expected (out_features, in_features)")
-    if input.dim() == 0 or input.shape[-1] != weight.shape[1]:
-        _refuse(options, f"input: has shape {tuple(input.shape)}, expected (..., {weight.shape[1]})")
-    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        _refuse(options, f"bias: has shape {tuple(bias.shape)}, expected ({weight.shape[0]},)")
-    if input.device.type not in _DEVICES:
-        _refuse(options, f"input: is on {input.device}, but Ingot computes on the CPU and on CUDA: move it with .to()")
-    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
-        if tensor is None:
-            continue
-        if tensor.dtype not in ops.HIGH_PRECISION:
-            _refuse(options, f"{name}: is {tensor.dtype}, expected float32, float16 or bfloat16: convert it with .to()")
-        if tensor.device != input.device:
-            _refuse(options, f"{name}: is on {tensor.device} and the input on {input.device}: move one with .to()")
 
 
 @torch.compiler.assume_constant_result
@@ -156,12 +139,7 @@ def run_linear(input, weight, bias, config, name: str, plans: ops.PlanTable) -> 
             plan = plans[key] = (facts.number, facts.reads_input, facts.reads_weight)
         return _run(input, weight, bias, *plan)
     except RuntimeError as error:
-        if torch._C._functorch.maybe_current_level() is not None:
-            raise LinearError(
-                f'linear "{name}" cannot run under torch.func transforms (vmap, grad): give it the whole batch, which '
-                "may have any rank"
-            ) from None
-        raise from_operator(error) from None
+        raise layer_error(error, f'linear "{name}"') from None
 
 
 def linear(
@@ -179,7 +157,7 @@ def linear(
     Backward keeps FP8 codes of input and weight in place of the tensors where the recipe allows it; under no_grad
     nothing is kept. Raises LinearError, an ingot.Error that names the layer.
     """
-    _check(input, weight, bias, options)
+    check_layer(f'linear "{options.name}"', input, weight, bias)
     input = in_autocasts_dtype(input)
     if options.recipe == "high_precision" and weight.dtype != input.dtype:
         weight = weight.to(input.dtype)

@@ -1,0 +1,181 @@
+"""Mlp and GatedMlp: two linear layers with an activation between them, and perhaps a norm in front, by one operator
+forward and one backward."""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+import torch
+
+from ..torch import MlpOptions, mlp
+from ..torch._checks import refuse
+from ._parts import LinearParameters, NormModule, make_norm, norm_options, norm_parameters, require_linear
+
+_Pair = tuple[torch.nn.Linear, torch.nn.Linear]
+
+
+def _subject(layer_name: str) -> str:
+    return f'MLP "{layer_name}"'
+
+
+class Mlp(torch.nn.Module):
+    """activation(norm(input) @ up^T) @ down^T, with biases, in FP8 as ingot.torch.mlp computes it.
+
+    Takes inputs (..., features) of float32, float16 or bfloat16 and of any strides, and returns that shape and dtype,
+    or autocast's. Parameters: up_proj.weight (hidden, features), down_proj.weight (features, hidden), their biases, and
+    with a norm norm.weight (and norm.bias). norm: "layer", "rms" or None. activation: a function's name ("gelu", "relu"
+    ...), or an expression of x (docs/pointwise.md). recipe: one of ingot.torch.RECIPES. layer_name: the name in
+    messages.
+
+    Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        bias: bool = True,
+        device=None,
+        dtype: Optional[torch.dtype] = None,
+        *,
+        activation: str = "gelu",
+        norm: Optional[str] = None,
+        eps: Optional[float] = None,
+        zero_centred: bool = False,
+        recipe: str = "tensorwise",
+        layer_name: str = "mlp",
+    ) -> None:
+        super().__init__()
+        self.norm = make_norm(norm, features, eps, zero_centred, device, dtype)
+        of_norm = norm_options(self.norm, features, zero_centred, _subject(layer_name))
+        self.options = MlpOptions(recipe, layer_name, False, activation, of_norm)
+        self.up_proj = LinearParameters(features, hidden, bias, device, dtype)
+        self.down_proj = LinearParameters(hidden, features, bias, device, dtype)
+
+    @classmethod
+    def from_parts(
+        cls,
+        up: torch.nn.Linear,
+        down: torch.nn.Linear,
+        norm: Optional[NormModule] = None,
+        *,
+        activation: str = "gelu",
+        zero_centred: bool = False,
+        recipe: str = "tensorwise",
+        layer_name: str = "mlp",
+    ) -> "Mlp":
+        """Returns a module with the parameters of two layers and of the norm in front. Raises LinearError for modules
+        of other kinds, a norm of another size than the first layer's input, and modules with hooks."""
+        new = cls.__new__(cls)
+        torch.nn.Module.__init__(new)
+        subject = _subject(layer_name)
+        new.up_proj, new.down_proj = LinearParameters.of(up, subject), LinearParameters.of(down, subject)
+        of_norm = norm_options(norm, up.in_features, zero_centred, subject)
+        new.norm = norm
+        new.options = MlpOptions(recipe, layer_name, False, activation, of_norm)
+        return new.train(up.training)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        up, down = self.up_proj, self.down_proj
+        of_norm = norm_parameters(self.norm)
+        return mlp(input, up.weight, down.weight, up.bias, down.bias, *of_norm, options=self.options)
+
+    def extra_repr(self) -> str:
+        return f"activation={self.options.activation!r}, recipe={self.options.recipe}"
+
+
+class GatedMlp(torch.nn.Module):
+    """(silu(gate) * up) @ down^T with gate, up = norm(input) @ gate_up^T: the MLP of Llama, with biases or without, in
+    FP8 as ingot.torch.mlp computes it.
+
+    Parameters: gate_up_proj.weight (2 * hidden, features), the gate's rows first, down_proj.weight (features, hidden),
+    their biases, and with a norm norm.weight (and norm.bias). Checkpoints with gate_proj and up_proj load as well, and
+    a module that from_parts() makes of two layers keeps them as such. activation: of the gate, or an expression of x
+    (the gate) and `up`. All else as Mlp.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        bias: bool = False,
+        device=None,
+        dtype: Optional[torch.dtype] = None,
+        *,
+        activation: str = "silu",
+        norm: Optional[str] = None,
+        eps: Optional[float] = None,
+        zero_centred: bool = False,
+        recipe: str = "tensorwise",
+        layer_name: str = "mlp",
+    ) -> None:
+        super().__init__()
+        self.norm = make_norm(norm, features, eps, zero_centred, device, dtype)
+        of_norm = norm_options(self.norm, features, zero_centred, _subject(layer_name))
+        self.options = MlpOptions(recipe, layer_name, True, activation, of_norm)
+        self.gate_up_proj = LinearParameters(features, 2 * hidden, bias, device, dtype)
+        self.down_proj = LinearParameters(hidden, features, bias, device, dtype)
+
+    @classmethod
+    def from_parts(
+        cls,
+        gate_up: Union[torch.nn.Linear, _Pair],
+        down: torch.nn.Linear,
+        norm: Optional[NormModule] = None,
+        *,
+        activation: str = "silu",
+        zero_centred: bool = False,
+        recipe: str = "tensorwise",
+        layer_name: str = "mlp",
+    ) -> "GatedMlp":
+        """Returns a module with the parameters of these layers and of the norm in front. gate_up: one layer with the
+        gate's rows first, or (gate, up): their parameters stay two, and every forward lays them side by side, which
+        costs a copy of both weights. Raises LinearError as Mlp.from_parts() does."""
+        new = cls.__new__(cls)
+        torch.nn.Module.__init__(new)
+        subject = _subject(layer_name)
+        if isinstance(gate_up, (tuple, list)):
+            gate, up = gate_up
+            require_linear(gate, subject)
+            require_linear(up, subject)
+            if (gate.out_features, gate.bias is None) != (up.out_features, up.bias is None):
+                refuse(
+                    subject,
+                    f"from_parts: gate is {gate} and up is {up}, expected two layers of one size, both with a bias or "
+                    "both without",
+                )
+            new.gate_proj, new.up_proj = LinearParameters.of(gate, subject), LinearParameters.of(up, subject)
+            features = gate.in_features
+        else:
+            new.gate_up_proj = LinearParameters.of(gate_up, subject)
+            features = gate_up.in_features
+        new.down_proj = LinearParameters.of(down, subject)
+        of_norm = norm_options(norm, features, zero_centred, subject)
+        new.norm = norm
+        new.options = MlpOptions(recipe, layer_name, True, activation, of_norm)
+        return new.train(down.training)
+
+    def _gate_up(self):
+        joined = self._modules.get("gate_up_proj")
+        if joined is not None:
+            return joined.weight, joined.bias
+        gate, up = self.gate_proj, self.up_proj
+        bias = None if gate.bias is None else torch.cat((gate.bias, up.bias))
+        return torch.cat((gate.weight, up.weight)), bias
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        weight, bias = self._gate_up()
+        down = self.down_proj
+        return mlp(input, weight, down.weight, bias, down.bias, *norm_parameters(self.norm), options=self.options)
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
+        """gate_proj and up_proj of a checkpoint are laid side by side where the module has them as one."""
+        if "gate_up_proj" in self._modules:
+            for name in ("weight", "bias"):
+                keys = [f"{prefix}{part}.{name}" for part in ("gate_proj", "up_proj")]
+                if all(key in state_dict for key in keys):
+                    state_dict[f"{prefix}gate_up_proj.{name}"] = torch.cat([state_dict.pop(key) for key in keys])
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+
+    def extra_repr(self) -> str:
+        return f"activation={self.options.activation!r}, recipe={self.options.recipe}"

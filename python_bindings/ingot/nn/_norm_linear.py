@@ -1,0 +1,114 @@
+"""LayerNormLinear and RMSNormLinear: a norm and the linear layer behind it, by one operator forward and one
+backward."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+
+from ..torch import NormLinearOptions, norm_linear
+from ..torch._checks import refuse
+from ._parts import NormModule, make_norm, norm_options, norm_parameters, require_linear
+
+
+class _NormLinear(torch.nn.Module):
+    _kind = "rms"
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device=None,
+        dtype: Optional[torch.dtype] = None,
+        *,
+        eps: Optional[float] = None,
+        zero_centred: bool = False,
+        activation: str = "",
+        recipe: str = "tensorwise",
+        layer_name: str = "norm_linear",
+    ) -> None:
+        norm = make_norm(self._kind, in_features, eps, zero_centred, device, dtype)
+        super().__init__()
+        self._take(
+            norm,
+            torch.nn.Linear(in_features, out_features, bias, device, dtype),
+            recipe=recipe,
+            layer_name=layer_name,
+            activation=activation,
+            zero_centred=zero_centred,
+        )
+
+    def _take(self, norm, linear, *, recipe: str, layer_name: str, activation: str, zero_centred: bool) -> None:
+        subject = f'{type(self).__name__} "{layer_name}"'
+        require_linear(linear, subject)
+        options = norm_options(norm, linear.in_features, zero_centred, subject)
+        if options is None or options.kind != self._kind:
+            expected = torch.nn.LayerNorm if self._kind == "layer" else torch.nn.RMSNorm
+            refuse(subject, f"from_parts: takes a torch.nn.{expected.__name__}, got a {type(norm).__name__}")
+        self.options = NormLinearOptions(recipe, layer_name, options, activation)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.norm = norm
+        self.weight = linear.weight
+        self.register_parameter("bias", linear.bias)
+
+    @classmethod
+    def from_parts(
+        cls,
+        norm: NormModule,
+        linear: torch.nn.Linear,
+        *,
+        recipe: str = "tensorwise",
+        layer_name: str = "norm_linear",
+        activation: str = "",
+        zero_centred: bool = False,
+    ):
+        """Returns a module with the parameters of a norm and of the layer behind it, in the layer's mode. Raises
+        LinearError for modules of other kinds, a norm of another size than the layer's input, and modules with
+        hooks."""
+        new = cls.__new__(cls)
+        torch.nn.Module.__init__(new)
+        new._take(
+            norm, linear, recipe=recipe, layer_name=layer_name, activation=activation, zero_centred=zero_centred
+        )
+        return new.train(linear.training)
+
+    def reset_parameters(self) -> None:
+        """The layer's, as torch.nn.Linear does, and the norm's."""
+        torch.nn.Linear.reset_parameters(self)
+        self.norm.reset_parameters()
+        if self.options.norm.zero_centred:
+            torch.nn.init.zeros_(self.norm.weight)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return norm_linear(input, *norm_parameters(self.norm), self.weight, self.bias, self.options)
+
+    def extra_repr(self) -> str:
+        options = self.options
+        text = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        if options.activation:
+            text += f", activation={options.activation!r}"
+        return f"{text}, zero_centred={options.norm.zero_centred}, recipe={options.recipe}"
+
+
+class LayerNormLinear(_NormLinear):
+    """torch.nn.LayerNorm over the last dimension, torch.nn.Linear behind it and perhaps an activation, in FP8 as
+    ingot.torch.norm_linear computes them.
+
+    Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
+    in that dtype, or in autocast's. Parameters: weight, bias, norm.weight, norm.bias. zero_centred: the norm multiplies
+    by norm.weight + 1. activation: a function's name ("silu", "gelu" ...), or an expression of x (docs/pointwise.md).
+    recipe: one of ingot.torch.RECIPES. layer_name: the name in messages.
+
+    Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
+    """
+
+    _kind = "layer"
+
+
+class RMSNormLinear(_NormLinear):
+    """torch.nn.RMSNorm over the last dimension, torch.nn.Linear behind it and perhaps an activation; all else as
+    LayerNormLinear. Parameters: weight, bias, norm.weight."""
+
+    _kind = "rms"

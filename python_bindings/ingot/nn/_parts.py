@@ -1,0 +1,110 @@
+"""The parts of modules that compute several layers at once: their parameters, under the names that PyTorch's own
+modules give them."""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+import torch
+
+from ..torch import NormOptions
+from ..torch._checks import refuse
+
+NormModule = Union[torch.nn.LayerNorm, torch.nn.RMSNorm]
+
+
+class LinearParameters(torch.nn.Module):
+    """The weight and bias of a torch.nn.Linear, which the module around it multiplies by.
+
+    It is none of torch.nn.Linear, so that what replaces those leaves it alone, and cannot be called.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, device=None, dtype=None) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.weight = torch.nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        self.register_parameter(
+            "bias", torch.nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        )
+        self.reset_parameters()
+
+    @classmethod
+    def of(cls, linear: torch.nn.Linear, subject: str) -> "LinearParameters":
+        """With the parameters of a torch.nn.Linear. Raises LinearError for another module and for one with hooks."""
+        require_linear(linear, subject)
+        new = cls.__new__(cls)
+        torch.nn.Module.__init__(new)
+        new.in_features, new.out_features = linear.in_features, linear.out_features
+        new.weight = linear.weight
+        new.register_parameter("bias", linear.bias)
+        return new
+
+    def reset_parameters(self) -> None:
+        """As torch.nn.Linear does."""
+        torch.nn.Linear.reset_parameters(self)
+
+    def forward(self, *_):
+        refuse("LinearParameters", "has no forward of its own: call the module around it")
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def _require_no_hooks(module: torch.nn.Module, subject: str) -> None:
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    if any(getattr(module, hook) for hook in hooks):
+        refuse(subject, f"from_parts: the {type(module).__name__} has hooks, which would not run any more: remove them")
+
+
+def require_linear(linear: torch.nn.Module, subject: str) -> None:
+    if not isinstance(linear, torch.nn.Linear):
+        refuse(subject, f"from_parts: takes a torch.nn.Linear, got a {type(linear).__name__}")
+    if not isinstance(linear.weight, torch.nn.Parameter):
+        refuse(subject, "from_parts: the layer's weight is no parameter: remove its parametrization")
+    _require_no_hooks(linear, subject)
+
+
+def norm_options(norm: Optional[torch.nn.Module], features: int, zero_centred: bool, subject: str):
+    """The options of a torch.nn.LayerNorm or RMSNorm. Raises LinearError for other modules, and for another size."""
+    if norm is None:
+        return None
+    kinds = {torch.nn.LayerNorm: "layer", torch.nn.RMSNorm: "rms"}
+    if type(norm) not in kinds:
+        refuse(
+            subject, f"from_parts: takes a torch.nn.LayerNorm or torch.nn.RMSNorm as norm, got a {type(norm).__name__}"
+        )
+    if tuple(norm.normalized_shape) != (features,):
+        refuse(
+            subject,
+            f"from_parts: the norm is over {tuple(norm.normalized_shape)}, expected ({features},), the layer's input",
+        )
+    if zero_centred and norm.weight is None:
+        refuse(subject, "zero_centred: is set, but the norm has no weight: give it one with elementwise_affine=True")
+    _require_no_hooks(norm, subject)
+    return NormOptions(kinds[type(norm)], norm.eps, zero_centred)
+
+
+def norm_parameters(norm: Optional[NormModule]):
+    """Its weight and bias, or None in their places."""
+    if norm is None:
+        return None, None
+    return norm.weight, getattr(norm, "bias", None)
+
+
+def make_norm(
+    kind: Optional[str], features: int, eps: Optional[float], zero_centred: bool, device, dtype
+) -> Optional[NormModule]:
+    """A norm with a weight (and as a LayerNorm a bias), or none; eps: None is PyTorch's default. A zero-centred weight
+    begins at 0."""
+    if kind is None:
+        return None
+    if kind == "layer":
+        norm: NormModule = torch.nn.LayerNorm(features, 1e-5 if eps is None else eps, device=device, dtype=dtype)
+    elif kind == "rms":
+        norm = torch.nn.RMSNorm(features, eps, device=device, dtype=dtype)
+    else:
+        refuse("norm", f'{kind!r} is none of "layer", "rms": give one of them, or None')
+    if zero_centred:
+        torch.nn.init.zeros_(norm.weight)
+    return norm

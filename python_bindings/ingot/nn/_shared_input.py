@@ -1,0 +1,128 @@
+"""Linear layers that share their input (q, k and v; gate and up): it is cast to FP8, and kept, once."""
+
+from __future__ import annotations
+
+from typing import Mapping, Optional
+
+import torch
+
+from ..torch import SharedLinearOptions, shared_linear
+from ..torch._checks import refuse
+from ._float8_linear import Float8Linear
+from ._parts import LinearParameters, NormModule, make_norm, norm_options, norm_parameters
+
+
+class SharedInputLinears(torch.nn.Module):
+    """Two or three torch.nn.Linear of one input, perhaps behind a norm, in FP8 as ingot.torch.shared_linear computes
+    them.
+
+    out_features: each layer's, by the name that it has as a submodule: {"q_proj": 4096, "k_proj": 1024, "v_proj":
+    1024}. Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns a tuple of
+    (..., out_features) in that dtype, or in autocast's, in the order of the names. Parameters: q_proj.weight,
+    q_proj.bias ..., and with a norm norm.weight (and norm.bias). norm: "layer", "rms" or None. recipe: one of
+    ingot.torch.RECIPES. layer_name goes in front of the names in messages.
+
+    Raises ingot.Error for an unknown recipe, and for another shape, dtype or device of the input.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: Mapping[str, int],
+        bias: bool = True,
+        device=None,
+        dtype: Optional[torch.dtype] = None,
+        *,
+        norm: Optional[str] = None,
+        eps: Optional[float] = None,
+        zero_centred: bool = False,
+        recipe: str = "tensorwise",
+        layer_name: str = "",
+    ) -> None:
+        super().__init__()
+        layers = {
+            name: torch.nn.Linear(in_features, count, bias, device, dtype) for name, count in out_features.items()
+        }
+        self._take(
+            layers,
+            make_norm(norm, in_features, eps, zero_centred, device, dtype),
+            zero_centred=zero_centred,
+            recipe=recipe,
+            layer_name=layer_name,
+        )
+
+    def _take(self, layers, norm, *, zero_centred: bool, recipe: str, layer_name: str) -> None:
+        names = tuple(f"{layer_name}.{name}" if layer_name else name for name in layers)
+        subject = "SharedInputLinears " + ", ".join(f'"{name}"' for name in names)
+        if not 2 <= len(layers) <= 3:
+            refuse(subject, f"has {len(layers)} layers, but two or three can share an input: make several modules")
+        for name, layer in layers.items():
+            self.add_module(name, LinearParameters.of(layer, subject))
+        self._layer_names = tuple(layers)
+        self.norm = norm
+        in_features = next(iter(layers.values())).in_features
+        self.options = SharedLinearOptions(recipe, names, norm_options(norm, in_features, zero_centred, subject))
+
+    @classmethod
+    def from_parts(
+        cls,
+        layers: Mapping[str, torch.nn.Linear],
+        norm: Optional[NormModule] = None,
+        *,
+        zero_centred: bool = False,
+        recipe: str = "tensorwise",
+        layer_name: str = "",
+    ) -> "SharedInputLinears":
+        """Returns a module with the parameters of these layers, by name, and of the norm in front. Raises LinearError
+        for modules of other kinds, a norm of another size than the layers' input, and modules with hooks."""
+        new = cls.__new__(cls)
+        torch.nn.Module.__init__(new)
+        new._take(dict(layers), norm, zero_centred=zero_centred, recipe=recipe, layer_name=layer_name)
+        return new.train(next(iter(layers.values())).training)
+
+    def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        layers = [self._modules[name] for name in self._layer_names]
+        weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+        return shared_linear(input, weights, biases, *norm_parameters(self.norm), self.options)
+
+    def extra_repr(self) -> str:
+        return f"recipe={self.options.recipe}"
+
+
+_OPTIONS: dict[tuple[str, tuple[str, ...]], SharedLinearOptions] = {}
+
+
+@torch.compiler.assume_constant_result
+def _options_of(recipe: str, names: tuple[str, ...]) -> SharedLinearOptions:
+    key = (recipe, names)
+    if key not in _OPTIONS:
+        _OPTIONS[key] = SharedLinearOptions(recipe, names)
+    return _OPTIONS[key]
+
+
+def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tensor, ...]:
+    """Returns what two or three Float8Linear give for one input, which is cast and kept once:
+
+        q, k, v = ingot.nn.shared_input(x, self.wq, self.wk, self.wv)
+
+    The layers stay as they are, and so do their names in checkpoints; their hooks do not run. Raises LinearError for
+    layers of other kinds, of different recipes or with activations.
+    """
+    subject = "shared_input"
+    for layer in layers:
+        if not isinstance(layer, Float8Linear):
+            refuse(subject, f"takes ingot.nn.Float8Linear, got a {type(layer).__name__}: convert it by from_float()")
+        if getattr(layer.options, "activation", ""):
+            name = layer.options.name
+            refuse(subject, f'takes layers without an activation, "{name}" has one: call that layer itself')
+        if layer.options.recipe != layers[0].options.recipe:
+            refuse(
+                subject,
+                f'takes layers of one recipe, "{layers[0].options.name}" has {layers[0].options.recipe} and '
+                f'"{layer.options.name}" {layer.options.recipe}',
+            )
+    if not 2 <= len(layers) <= 3:
+        refuse(subject, f"got {len(layers)} layers, but two or three can share an input: call it several times")
+    options = _options_of(layers[0].options.recipe, tuple([layer.options.name for layer in layers]))
+    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+    return shared_linear(input, weights, biases, options=options)

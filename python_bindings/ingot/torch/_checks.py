@@ -1,0 +1,100 @@
+"""What the layers ask of their tensors: each error is one sentence that names the layer, the tensor and the remedy."""
+
+from __future__ import annotations
+
+from typing import NoReturn, Optional
+
+import torch
+
+from ._errors import LinearError, from_operator
+from ._operators import HIGH_PRECISION
+
+_DEVICES = ("cpu", "cuda", "meta")
+
+
+def refuse(subject: str, what: str) -> NoReturn:
+    raise LinearError(f"{subject} {what}")
+
+
+def check_input(subject: str, input: torch.Tensor, in_features: int) -> None:
+    if input.dim() == 0 or input.shape[-1] != in_features:
+        refuse(subject, f"input: has shape {tuple(input.shape)}, expected (..., {in_features})")
+    if input.device.type not in _DEVICES:
+        refuse(subject, f"input: is on {input.device}, but Ingot computes on the CPU and on CUDA: move it with .to()")
+
+
+def check_tensor(subject: str, name: str, tensor: torch.Tensor, input: torch.Tensor) -> None:
+    """Its dtype, and that it is where the input is."""
+    if tensor.dtype not in HIGH_PRECISION:
+        refuse(subject, f"{name}: is {tensor.dtype}, expected float32, float16 or bfloat16: convert it with .to()")
+    if tensor.device != input.device:
+        refuse(subject, f"{name}: is on {tensor.device} and the input on {input.device}: move one with .to()")
+
+
+def check_weight(subject: str, name: str, weight: torch.Tensor) -> None:
+    if weight.dim() != 2:
+        refuse(subject, f"{name}: has shape {tuple(weight.shape)}, expected (out_features, in_features)")
+
+
+def check_vector(subject: str, name: str, vector: torch.Tensor, count: int) -> None:
+    if tuple(vector.shape) != (count,):
+        refuse(subject, f"{name}: has shape {tuple(vector.shape)}, expected ({count},)")
+
+
+def check_layer(
+    subject: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Optional[torch.Tensor],
+    names: tuple[str, str] = ("weight", "bias"),
+) -> None:
+    """A layer's tensors. `names`: what messages call the weight and the bias."""
+    check_weight(subject, names[0], weight)
+    check_input(subject, input, weight.shape[1])
+    if bias is not None:
+        check_vector(subject, names[1], bias, weight.shape[0])
+    for name, tensor in (("input", input), (names[0], weight), (names[1], bias)):
+        if tensor is not None:
+            check_tensor(subject, name, tensor, input)
+
+
+def check_norm(
+    subject: str, input: torch.Tensor, gamma: Optional[torch.Tensor], beta: Optional[torch.Tensor], kind: str
+) -> None:
+    """A norm's tensors, beside an input that autocast has converted already."""
+    if beta is not None and (kind == "rms" or gamma is None):
+        what = "an RMSNorm" if kind == "rms" else "a norm without weight"
+        refuse(subject, f"norm bias: is given, but {what} has none")
+    for name, tensor in (("norm weight", gamma), ("norm bias", beta)):
+        if tensor is None:
+            continue
+        check_vector(subject, name, tensor, input.shape[-1])
+        check_tensor(subject, name, tensor, input)
+        if tensor.dtype not in (torch.float32, input.dtype):
+            refuse(
+                subject,
+                f"{name}: is {tensor.dtype} beside an input of {input.dtype}, expected that dtype or float32: convert "
+                "one with .to()",
+            )
+    if beta is not None and beta.dtype != gamma.dtype:
+        refuse(subject, f"norm bias: is {beta.dtype} beside a norm weight of {gamma.dtype}: convert one with .to()")
+
+
+def layer_error(error: RuntimeError, subject: str) -> RuntimeError:
+    """The error that an operator's call has raised, as one of ingot's that names the layer."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        return LinearError(
+            f"{subject} cannot run under torch.func transforms (vmap, grad): give it the whole batch, which may have "
+            "any rank"
+        )
+    return from_operator(error)
+
+
+def refuse_double_backward(subject: str) -> None:
+    """Within a backward: create_graph=True asks for a gradient that there is not."""
+    if torch.is_grad_enabled():
+        refuse(
+            subject,
+            "backward: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use PyTorch's own "
+            "modules for this layer",
+        )

@@ -1,0 +1,179 @@
+"""mlp(): two linear layers with an activation between them, plain or gated, and a norm in front, by one operator each
+way."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+import torch
+
+from . import _module_operators as ops
+from ._checks import check_layer, check_norm, check_tensor, check_vector, check_weight, refuse, refuse_double_backward
+from ._linear import check_recipe, in_autocasts_dtype
+from ._module_calls import (
+    NormOptions,
+    activation_text,
+    check_mlp_activation,
+    layer_of,
+    norm_of,
+    run,
+    run_backward,
+    weight_of,
+)
+from ._norm_linear import beta_of
+from ._operators import PlanTable
+
+
+@dataclasses.dataclass(frozen=True)
+class MlpOptions:
+    """How mlp() computes.
+
+    recipe: one of RECIPES. name: the MLP's name in messages. gated: the first layer makes a gate and what it
+    multiplies. activation: between the layers: a function's name, of x or of the gate, or an expression of x, and gated
+    of x (the gate) and `up` (docs/pointwise.md); default silu, or gelu of a plain MLP. norm: the norm in front, or
+    None.
+    """
+
+    recipe: str = "tensorwise"
+    name: str = "mlp"
+    gated: bool = True
+    activation: str = ""
+    norm: Optional[NormOptions] = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "subject", f'MLP "{self.name}"')
+        check_recipe(self.subject, self.recipe)
+        activation = self.activation or ("silu" if self.gated else "gelu")
+        object.__setattr__(self, "_plans", PlanTable())
+        object.__setattr__(self, "_names", self.name)
+        object.__setattr__(self, "_norm", norm_of(self.norm))
+        object.__setattr__(self, "_activation", activation_text(activation, self.gated))
+        check_mlp_activation(self.subject, self._activation, self.gated)
+
+    def __reduce__(self):
+        return MlpOptions, (self.recipe, self.name, self.gated, self.activation, self.norm)
+
+
+class _Mlp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, reads, subject):
+        needs = ctx.needs_input_grad
+        of_input = needs[0] or needs[1] or needs[2]
+        wants = (ops.INPUT if needs[0] else 0) | (ops.GAMMA if needs[1] or needs[2] else 0)
+        for need, bit in zip(needs[3:7], (ops.WEIGHT, ops.BIAS, ops.DOWN_WEIGHT, ops.DOWN_BIAS)):
+            wants |= bit if need else 0
+        reaches_up = of_input or needs[3] or needs[4]
+        keep = ops.KEEP_SAVED if wants else 0
+        if reaches_up and not reads & ops.READS_WEIGHT:
+            keep |= ops.KEEP_CODES
+        output, saved = _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep)
+        ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
+        reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
+            needs[3] and reads & ops.READS_INPUT_FOR_WEIGHT
+        )
+        ctx.save_for_backward(
+            saved,
+            input if reads_input else None,
+            gamma if of_input else None,
+            up_weight if of_input and reads & ops.READS_WEIGHT else None,
+            down_weight if reaches_up and reads & ops.READS_WEIGHT else None,
+        )
+        return output
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        refuse_double_backward(ctx.subject)
+        saved, *others = ctx.saved_tensors
+        # What is not read again has the saved bytes in its place.
+        operands = [saved if each is None else each for each in others]
+        grads = run_backward(ctx.subject, ops.mlp_backward, grad_output, *operands, saved, ctx.plan, ctx.wants)
+        needs = ctx.needs_input_grad
+        return (*(grad if need else None for grad, need in zip(grads, needs)), None, None, None)
+
+
+def _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep):
+    # An operator takes tensors only: what the plan lacks has the input in its place.
+    return ops.mlp_forward(
+        input,
+        input if gamma is None else gamma,
+        input if beta is None else beta,
+        up_weight,
+        input if up_bias is None else up_bias,
+        down_weight,
+        input if down_bias is None else down_bias,
+        plan,
+        keep,
+    )
+
+
+def _infer(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan):
+    return _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, 0)[0]
+
+
+def _check(input, up_weight, up_bias, down_weight, down_bias, options: MlpOptions) -> None:
+    subject = options.subject
+    check_layer(subject, input, up_weight, up_bias, ("up weight", "up bias"))
+    check_weight(subject, "down weight", down_weight)
+    features, hidden = down_weight.shape
+    rows, columns = up_weight.shape
+    if features != columns:
+        refuse(
+            subject,
+            f"down weight: has shape {(features, hidden)}, expected ({columns}, hidden): its output has as many "
+            "features as the input",
+        )
+    if rows != hidden * (2 if options.gated else 1):
+        what = "twice as many rows, the gate's and then the others" if options.gated else "as many rows"
+        refuse(
+            subject,
+            f"up weight: has shape {(rows, columns)} beside a down weight of {(features, hidden)}, expected {what}",
+        )
+    if (up_bias is None) != (down_bias is None):
+        refuse(subject, "bias: only one of the two layers has one: give both one, of zeros perhaps, or neither")
+    check_tensor(subject, "down weight", down_weight, input)
+    if down_bias is not None:
+        check_vector(subject, "down bias", down_bias, features)
+        check_tensor(subject, "down bias", down_bias, input)
+        if up_bias.dtype != down_bias.dtype:
+            refuse(
+                subject, f"down bias: is {down_bias.dtype}, but that of up is {up_bias.dtype}: convert one with .to()"
+            )
+    if up_weight.dtype != down_weight.dtype:
+        refuse(
+            subject, f"down weight: is {down_weight.dtype}, but that of up is {up_weight.dtype}: convert one with .to()"
+        )
+
+
+def mlp(
+    input: torch.Tensor,
+    up_weight: torch.Tensor,
+    down_weight: torch.Tensor,
+    up_bias: Optional[torch.Tensor] = None,
+    down_bias: Optional[torch.Tensor] = None,
+    norm_weight: Optional[torch.Tensor] = None,
+    norm_bias: Optional[torch.Tensor] = None,
+    options: MlpOptions = MlpOptions(),
+) -> torch.Tensor:
+    """Returns activation(norm(input) @ up_weight.T + up_bias) @ down_weight.T + down_bias, in the input's shape and
+    dtype, or autocast's.
+
+    input: (..., features), float32, float16 or bfloat16, of any strides. up_weight: (hidden, features), or gated
+    (2 * hidden, features), the gate's rows first; down_weight: (features, hidden); up_bias, down_bias: (rows,), both or
+    neither. Weights have one dtype, and biases; weights of float32 beside 16-bit inputs are cast straight to FP8.
+    norm_weight and norm_bias as norm_linear() takes them.
+
+    Backward keeps the first layer's output in high precision, FP8 codes, and with a norm the input. Raises LinearError,
+    an ingot.Error that names the MLP.
+    """
+    _check(input, up_weight, up_bias, down_weight, down_bias, options)
+    input = in_autocasts_dtype(input)
+    if options.norm is not None:
+        check_norm(options.subject, input, norm_weight, norm_bias, options.norm.kind)
+        norm_bias = beta_of(options.norm, norm_weight, norm_bias)
+    trains_weight = torch.is_grad_enabled() and (up_weight.requires_grad or down_weight.requires_grad)
+    up_weight = weight_of(up_weight, input, options.recipe)
+    down_weight = weight_of(down_weight, input, options.recipe)
+    tensors = (input, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)
+    layers = (layer_of(up_weight, up_bias), layer_of(down_weight, down_bias))
+    return run("mlp", _Mlp, _infer, options, input, norm_weight, tensors, layers, trains_weight)

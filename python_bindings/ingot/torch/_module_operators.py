@@ -1,0 +1,205 @@
+"""The operators of modules made of several parts (a norm and its layer, an MLP, layers that share an input), with fake
+kernels that tell compilers the results' shapes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+import torch
+
+from .. import _core
+from ._operators import HIGH_PRECISION, TOKENS_PER_UNIT
+
+norm_linear_forward = torch.ops.ingot.norm_linear_forward.default
+norm_linear_backward = torch.ops.ingot.norm_linear_backward.default
+mlp_forward = torch.ops.ingot.mlp_forward.default
+mlp_backward = torch.ops.ingot.mlp_backward.default
+shared_linear_forward = torch.ops.ingot.shared_linear_forward.default
+shared_linear_backward = torch.ops.ingot.shared_linear_backward.default
+
+# Bits of a forward's `keep`: saved memory for any gradient, the weights' codes for the input's.
+KEEP_SAVED, KEEP_CODES = 1, 2
+# Bits of a backward's `wants`. Those of gamma and beta come together.
+INPUT, WEIGHT, BIAS, GAMMA = 1, 2, 4, 8
+DOWN_WEIGHT, DOWN_BIAS = 16, 32
+# Those of shared_linear_backward; a layer's two are shifted by 2 bits for each layer before it.
+SHARED_GAMMA, SHARED_WEIGHT, SHARED_BIAS = 2, 4, 8
+# Bits of a plan's `reads`: what backward reads again. The input (and gamma) for the gradients of the input and of
+# gamma, and the input for those of the weights.
+READS_INPUT_FOR_INPUT, READS_INPUT_FOR_WEIGHT, READS_WEIGHT, READS_OUTPUT = 1, 2, 4, 8
+
+
+class Norm(NamedTuple):
+    """A norm as a plan has it. eps: None is the epsilon of the input's dtype."""
+
+    kind: str
+    eps: Optional[float]
+    zero_centred: bool
+
+
+class Layer(NamedTuple):
+    """The sizes and dtypes of one layer's weight and bias."""
+
+    out_features: int
+    in_features: int
+    weight_dtype: torch.dtype
+    bias_dtype: Optional[torch.dtype]
+
+
+class _Known(NamedTuple):
+    """A forward keeps saved_constant + ceil(tokens / TOKENS_PER_UNIT) * saved_per_unit bytes, and then the weights'
+    codes."""
+
+    layers: tuple[Layer, ...]
+    saved_constant: int
+    saved_per_unit: int
+    codes: int
+    has_gamma: bool
+    has_beta: bool
+
+
+_NORM_LINEARS: dict[int, _Known] = {}
+_MLPS: dict[int, _Known] = {}
+_SHARED: dict[int, _Known] = {}
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+def _add(known: dict[int, _Known], layers, norm: Optional[Norm], affine: bool, added) -> tuple[int, int]:
+    number, saved_constant, saved_per_unit, codes, *reads = added
+    has_gamma = norm is not None and affine
+    has_beta = has_gamma and norm.kind == "layer"
+    known[number] = _Known(layers, saved_constant, saved_per_unit, codes, has_gamma, has_beta)
+    return number, sum(1 << at for at, is_read in enumerate(reads) if is_read)
+
+
+def _dtypes(input: torch.dtype, layer: Layer):
+    bias = layer.bias_dtype
+    return HIGH_PRECISION[input], HIGH_PRECISION[layer.weight_dtype], None if bias is None else HIGH_PRECISION[bias]
+
+
+def _norm(norm: Optional[Norm], affine: bool, input_dtype: torch.dtype):
+    if norm is None:
+        return None
+    return norm.kind, affine, torch.finfo(input_dtype).eps if norm.eps is None else norm.eps, norm.zero_centred
+
+
+def add_norm_linear(subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers):
+    """The plan of a layer with a norm in front and an activation behind it. `subject` is what messages call it. Returns
+    its number and READS bits; equal arguments give one number, in every process."""
+    (layer,) = layers
+    dtypes = _dtypes(input_dtype, layer)
+    norm_text = _norm(norm, affine, input_dtype)
+    sizes = (layer.in_features, layer.out_features)
+    added = _core.torch_norm_linear_plan(subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, activation)
+    return _add(_NORM_LINEARS, layers, norm, affine, added)
+
+
+def add_mlp(subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers):
+    """The plan of an MLP of two layers, whose dtypes are equal, with a norm in front; as add_norm_linear()."""
+    up, down = layers
+    dtypes = _dtypes(input_dtype, up)
+    norm_text = _norm(norm, affine, input_dtype)
+    sizes = (up.in_features, down.in_features)
+    added = _core.torch_mlp_plan(subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, activation)
+    return _add(_MLPS, layers, norm, affine, added)
+
+
+def add_shared_linear(subject, names, recipe, _activation, norm, affine, input_dtype, trains_weight, layers):
+    """The plan of two or three layers that share an input, with a norm in front; as add_norm_linear()."""
+    of_layers = []
+    for name, layer in zip(names, layers):
+        _, weight, bias = _dtypes(input_dtype, layer)
+        of_layers.append((name, layer.out_features, weight, bias))
+    input_text, norm_text = HIGH_PRECISION[input_dtype], _norm(norm, affine, input_dtype)
+    in_features = layers[0].in_features
+    added = _core.torch_shared_linear_plan(
+        subject, recipe, in_features, input_text, of_layers, trains_weight, norm_text
+    )
+    return _add(_SHARED, layers, norm, affine, added)
+
+
+# ---- fake kernels ----------------------------------------------------------------------------------------------------
+
+
+def _bytes(like: torch.Tensor, count) -> torch.Tensor:
+    return like.new_empty((count,), dtype=torch.uint8)
+
+
+def _fake_kept(input: torch.Tensor, known: _Known, keep: int) -> torch.Tensor:
+    count = known.codes if keep & KEEP_CODES else 0
+    if keep & KEEP_SAVED:
+        tokens = 1
+        for size in input.shape[:-1]:
+            tokens = tokens * size
+        count = count + known.saved_constant + (tokens + TOKENS_PER_UNIT - 1) // TOKENS_PER_UNIT * known.saved_per_unit
+    return _bytes(input, count)
+
+
+def _fake_output(input: torch.Tensor, layer: Layer) -> torch.Tensor:
+    return input.new_empty((*input.shape[:-1], layer.out_features))
+
+
+def _fake_gradients_of_norm(grad_output, gamma, known: _Known, wants_input: bool, wants_gamma: bool):
+    """Of input, gamma and beta."""
+    features = known.layers[0].in_features
+    none = lambda: _bytes(grad_output, 0)
+    vector = lambda has: gamma.new_empty((features,)) if has and (wants_input or wants_gamma) else none()
+    input = grad_output.new_empty((*grad_output.shape[:-1], features)) if wants_input else none()
+    return input, vector(known.has_gamma), vector(known.has_beta)
+
+
+def _fake_gradients_of_layer(like: torch.Tensor, layer: Layer, wants_weight: bool, wants_bias: bool):
+    shape = (layer.out_features, layer.in_features)
+    weight = like.new_empty(shape, dtype=layer.weight_dtype) if wants_weight else _bytes(like, 0)
+    bias = like.new_empty(shape[:1], dtype=layer.bias_dtype) if wants_bias else _bytes(like, 0)
+    return weight, bias
+
+
+@torch.library.register_fake("ingot::norm_linear_forward")
+def _(input, gamma, beta, weight, bias, plan, keep):
+    known = _NORM_LINEARS[plan]
+    return _fake_output(input, known.layers[0]), _fake_kept(input, known, keep)
+
+
+@torch.library.register_fake("ingot::norm_linear_backward")
+def _(grad_output, input, gamma, weight, output, saved, plan, wants):
+    known = _NORM_LINEARS[plan]
+    of_norm = _fake_gradients_of_norm(grad_output, gamma, known, bool(wants & INPUT), bool(wants & GAMMA))
+    return *of_norm, *_fake_gradients_of_layer(grad_output, known.layers[0], bool(wants & WEIGHT), bool(wants & BIAS))
+
+
+@torch.library.register_fake("ingot::mlp_forward")
+def _(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep):
+    return torch.empty_like(input, memory_format=torch.contiguous_format), _fake_kept(input, _MLPS[plan], keep)
+
+
+@torch.library.register_fake("ingot::mlp_backward")
+def _(grad_output, input, gamma, up_weight, down_weight, saved, plan, wants):
+    known = _MLPS[plan]
+    up, down = known.layers
+    of_norm = _fake_gradients_of_norm(grad_output, gamma, known, bool(wants & INPUT), bool(wants & GAMMA))
+    of_up = _fake_gradients_of_layer(grad_output, up, bool(wants & WEIGHT), bool(wants & BIAS))
+    of_down = _fake_gradients_of_layer(grad_output, down, bool(wants & DOWN_WEIGHT), bool(wants & DOWN_BIAS))
+    return *of_norm, *of_up, *of_down
+
+
+@torch.library.register_fake("ingot::shared_linear_forward")
+def _(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, keep):
+    known = _SHARED[plan]
+    outputs = [_fake_output(input, layer) for layer in known.layers]
+    if len(outputs) == 2:
+        outputs.append(_bytes(input, 0))
+    return *outputs, _fake_kept(input, known, keep)
+
+
+@torch.library.register_fake("ingot::shared_linear_backward")
+def _(grad_output0, grad_output1, grad_output2, input, gamma, weight0, weight1, weight2, saved, plan, wants):
+    known = _SHARED[plan]
+    grads = [*_fake_gradients_of_norm(grad_output0, gamma, known, bool(wants & INPUT), bool(wants & SHARED_GAMMA))]
+    for at in range(3):
+        layer = known.layers[min(at, len(known.layers) - 1)]
+        wants_weight, wants_bias = wants & SHARED_WEIGHT << 2 * at, wants & SHARED_BIAS << 2 * at
+        grads += _fake_gradients_of_layer(grad_output0, layer, bool(wants_weight), bool(wants_bias))
+    return tuple(grads)

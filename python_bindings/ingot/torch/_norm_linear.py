@@ -1,0 +1,147 @@
+"""norm_linear(): a LayerNorm or RMSNorm, the linear layer behind it and its activation, by one operator each way."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+import torch
+
+from . import _module_operators as ops
+from ._checks import check_layer, check_norm, refuse_double_backward
+from ._linear import check_recipe, in_autocasts_dtype
+from ._module_calls import (
+    NormOptions,
+    activation_text,
+    check_activation,
+    layer_of,
+    norm_of,
+    run,
+    run_backward,
+    weight_of,
+)
+from ._operators import PlanTable
+
+
+@dataclasses.dataclass(frozen=True)
+class NormLinearOptions:
+    """How norm_linear() computes.
+
+    recipe: one of RECIPES. name: the layer's name in messages. norm: the norm in front, or None. activation: behind the
+    layer: a function's name ("silu", "gelu", "relu" ...), or an expression of x, the layer's output
+    (docs/pointwise.md).
+    """
+
+    recipe: str = "tensorwise"
+    name: str = "norm_linear"
+    norm: Optional[NormOptions] = NormOptions()
+    activation: str = ""
+
+    def __post_init__(self) -> None:
+        kind = "" if self.norm is None else "RMSNorm " if self.norm.kind == "rms" else "LayerNorm "
+        object.__setattr__(self, "subject", f'{kind}linear "{self.name}"')
+        check_recipe(self.subject, self.recipe)
+        object.__setattr__(self, "_plans", PlanTable())
+        object.__setattr__(self, "_names", self.name)
+        object.__setattr__(self, "_norm", norm_of(self.norm))
+        object.__setattr__(self, "_activation", activation_text(self.activation))
+        check_activation(self.subject, self._activation)
+
+    def __reduce__(self):
+        return NormLinearOptions, (self.recipe, self.name, self.norm, self.activation)
+
+
+class _NormLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, gamma, beta, weight, bias, plan, reads, subject):
+        needs = ctx.needs_input_grad
+        of_input = needs[0] or needs[1] or needs[2]
+        wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[3] else 0) | (ops.BIAS if needs[4] else 0)
+        if needs[1] or needs[2]:
+            wants |= ops.GAMMA
+        keep = ops.KEEP_SAVED if wants else 0
+        if of_input and not reads & ops.READS_WEIGHT:
+            keep |= ops.KEEP_CODES
+        output, saved = _forward(input, gamma, beta, weight, bias, plan, keep)
+        ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
+        reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
+            needs[3] and reads & ops.READS_INPUT_FOR_WEIGHT
+        )
+        ctx.save_for_backward(
+            saved,
+            input if reads_input else None,
+            gamma if of_input else None,
+            weight if of_input and reads & ops.READS_WEIGHT else None,
+            output if reads & ops.READS_OUTPUT else None,
+        )
+        return output
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        refuse_double_backward(ctx.subject)
+        saved, *others = ctx.saved_tensors
+        wants = ctx.wants
+        # What is not read again has the saved bytes in its place.
+        input, gamma, weight, output = [saved if each is None else each for each in others]
+        grads = run_backward(
+            ctx.subject, ops.norm_linear_backward, grad_output, input, gamma, weight, output, saved, ctx.plan, wants
+        )
+        needs = ctx.needs_input_grad
+        return (*(grad if need else None for grad, need in zip(grads, needs)), None, None, None)
+
+
+def _forward(input, gamma, beta, weight, bias, plan, keep):
+    # An operator takes tensors only: what the plan lacks has the input in its place.
+    return ops.norm_linear_forward(
+        input,
+        input if gamma is None else gamma,
+        input if beta is None else beta,
+        weight,
+        input if bias is None else bias,
+        plan,
+        keep,
+    )
+
+
+def _infer(input, gamma, beta, weight, bias, plan):
+    return _forward(input, gamma, beta, weight, bias, plan, 0)[0]
+
+
+def norm_linear(
+    input: torch.Tensor,
+    norm_weight: Optional[torch.Tensor],
+    norm_bias: Optional[torch.Tensor],
+    weight: torch.Tensor,
+    bias: Optional[torch.Tensor] = None,
+    options: NormLinearOptions = NormLinearOptions(),
+) -> torch.Tensor:
+    """Returns activation(norm(input) @ weight.T + bias), shape (..., out_features), in the input's dtype or autocast's.
+
+    input: (..., in_features), float32, float16 or bfloat16, of any strides. norm_weight, norm_bias: (in_features,), in
+    the input's dtype, or float32, which is rounded to the input's dtype; None where the norm has none. weight and bias
+    as linear() takes them. Gradients have the dtypes of their tensors.
+
+    The normalised values are cast to FP8 without being written. Backward keeps the input, a few numbers for each row
+    and FP8 codes; of a fused activation it keeps the layer's output, in the input's dtype. Raises LinearError, an
+    ingot.Error that names the layer.
+    """
+    subject = options.subject
+    check_layer(subject, input, weight, bias)
+    input = in_autocasts_dtype(input)
+    if options.norm is not None:
+        check_norm(subject, input, norm_weight, norm_bias, options.norm.kind)
+        norm_bias = beta_of(options.norm, norm_weight, norm_bias)
+    trains_weight = torch.is_grad_enabled() and weight.requires_grad
+    weight = weight_of(weight, input, options.recipe)
+    tensors = (input, norm_weight, norm_bias, weight, bias)
+    layers = (layer_of(weight, bias),)
+    return run("norm_linear", _NormLinear, _infer, options, input, norm_weight, tensors, layers, trains_weight)
+
+
+def beta_of(
+    norm: NormOptions, gamma: Optional[torch.Tensor], beta: Optional[torch.Tensor]
+) -> Optional[torch.Tensor]:
+    """A LayerNorm's bias: zeros for one that has a weight alone."""
+    if norm.kind == "layer" and gamma is not None and beta is None:
+        return torch.zeros_like(gamma, requires_grad=False)
+    return beta

@@ -1,0 +1,147 @@
+"""shared_linear(): two or three linear layers of one input, such as q, k and v, which is cast and kept once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional, Sequence
+
+import torch
+
+from . import _module_operators as ops
+from ._checks import check_layer, check_norm, refuse, refuse_double_backward
+from ._linear import check_recipe, in_autocasts_dtype
+from ._module_calls import NormOptions, layer_of, norm_of, run, run_backward, weight_of
+from ._norm_linear import beta_of
+from ._operators import PlanTable
+
+_MOST = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedLinearOptions:
+    """How shared_linear() computes.
+
+    recipe: one of RECIPES, of all layers. names: the layers' names in messages. norm: the norm in front, or None.
+    """
+
+    recipe: str = "tensorwise"
+    names: tuple[str, ...] = ("q", "k", "v")
+    norm: Optional[NormOptions] = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+        subject = "shared input of " + ", ".join(f'linear "{name}"' for name in self.names)
+        object.__setattr__(self, "subject", subject)
+        check_recipe(self.subject, self.recipe)
+        object.__setattr__(self, "_plans", PlanTable())
+        object.__setattr__(self, "_names", self.names)
+        object.__setattr__(self, "_norm", norm_of(self.norm))
+        object.__setattr__(self, "_activation", "")
+
+    def __reduce__(self):
+        return SharedLinearOptions, (self.recipe, self.names, self.norm)
+
+
+class _SharedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, reads, subject):
+        needs = ctx.needs_input_grad
+        of_input = needs[0] or needs[1] or needs[2]
+        wants = (ops.INPUT if needs[0] else 0) | (ops.SHARED_GAMMA if needs[1] or needs[2] else 0)
+        wants_weight = False
+        for at in range(_MOST):
+            wants |= ops.SHARED_WEIGHT << 2 * at if needs[3 + 2 * at] else 0
+            wants |= ops.SHARED_BIAS << 2 * at if needs[4 + 2 * at] else 0
+            wants_weight = wants_weight or needs[3 + 2 * at]
+        keep = ops.KEEP_SAVED if wants else 0
+        if of_input and not reads & ops.READS_WEIGHT:
+            keep |= ops.KEEP_CODES
+        layers = (weight0, bias0, weight1, bias1, weight2, bias2)
+        *outputs, saved = _forward(input, gamma, beta, *layers, plan, keep)
+        ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
+        reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
+            wants_weight and reads & ops.READS_INPUT_FOR_WEIGHT
+        )
+        reads_weight = of_input and reads & ops.READS_WEIGHT
+        ctx.save_for_backward(
+            saved,
+            input if reads_input else None,
+            gamma if of_input else None,
+            weight0 if reads_weight else None,
+            weight1 if reads_weight else None,
+            weight2 if reads_weight else None,
+        )
+        return tuple(outputs[:2]) if weight2 is None else tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        refuse_double_backward(ctx.subject)
+        saved, *others = ctx.saved_tensors
+        # What is not read again, or is no layer's, has the saved bytes in its place.
+        operands = [saved if each is None else each for each in others]
+        grads = grad_outputs if len(grad_outputs) == _MOST else (*grad_outputs, saved)
+        grads = run_backward(ctx.subject, ops.shared_linear_backward, *grads, *operands, saved, ctx.plan, ctx.wants)
+        needs = ctx.needs_input_grad
+        return (*(grad if need else None for grad, need in zip(grads, needs)), None, None, None)
+
+
+def _forward(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, keep):
+    # An operator takes tensors only: what the plan lacks has the input in its place.
+    return ops.shared_linear_forward(
+        input,
+        input if gamma is None else gamma,
+        input if beta is None else beta,
+        weight0,
+        input if bias0 is None else bias0,
+        weight1,
+        input if bias1 is None else bias1,
+        input if weight2 is None else weight2,
+        input if bias2 is None else bias2,
+        plan,
+        keep,
+    )
+
+
+def _infer(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan):
+    outputs = _forward(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, 0)
+    return outputs[:2] if weight2 is None else outputs[:_MOST]
+
+
+def shared_linear(
+    input: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Optional[Sequence[Optional[torch.Tensor]]] = None,
+    norm_weight: Optional[torch.Tensor] = None,
+    norm_bias: Optional[torch.Tensor] = None,
+    options: SharedLinearOptions = SharedLinearOptions(),
+) -> tuple[torch.Tensor, ...]:
+    """Returns norm(input) @ weight.T + bias of each of two or three layers, in the input's dtype or autocast's.
+
+    input: (..., in_features), float32, float16 or bfloat16, of any strides. weights: (out_features, in_features) of
+    each layer; biases: (out_features,) or None of each; both as linear() takes them. norm_weight and norm_bias as
+    norm_linear() takes them.
+
+    Outputs and the weights' gradients have the bits of separate layers. The input, or what the norm makes of it, is
+    cast once, and backward keeps its codes once. The input's gradient is the sum of the layers', rounded once. Raises
+    LinearError, an ingot.Error that names the layers.
+    """
+    subject = options.subject
+    biases = (None,) * len(weights) if biases is None else biases
+    if not 2 <= len(weights) <= _MOST or len(biases) != len(weights) or len(options.names) != len(weights):
+        refuse(
+            subject,
+            f"has {len(weights)} weights, {len(biases)} biases and {len(options.names)} names, expected two or three "
+            "of each; None stands for a bias that a layer lacks",
+        )
+    for name, weight, bias in zip(options.names, weights, biases):
+        check_layer(f'linear "{name}"', input, weight, bias)
+    input = in_autocasts_dtype(input)
+    if options.norm is not None:
+        check_norm(subject, input, norm_weight, norm_bias, options.norm.kind)
+        norm_bias = beta_of(options.norm, norm_weight, norm_bias)
+    trains_weight = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
+    weights = [weight_of(weight, input, options.recipe) for weight in weights]
+    layers = tuple(layer_of(weight, bias) for weight, bias in zip(weights, biases))
+    pairs = [tensor for pair in zip(weights, biases) for tensor in pair]
+    tensors = (input, norm_weight, norm_bias, *pairs, *(None,) * (2 * (_MOST - len(weights))))
+    return run("shared_linear", _SharedLinear, _infer, options, input, norm_weight, tensors, layers, trains_weight)

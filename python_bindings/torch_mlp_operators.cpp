@@ -1,0 +1,199 @@
+// The operators of an MLP, plain or gated, perhaps with a norm in front (nn/mlp_functions.h).
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "ingot/nn/mlp_functions.h"
+#include "ingot/nn/recipes.h"
+#include "operations.h"
+#include "torch_module_plans.h"
+#include "torch_module_tensors.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// Bits of backward's `wants`. The gradients of gamma and beta come together.
+constexpr std::int64_t kInput = 1;
+constexpr std::int64_t kUpWeight = 2;
+constexpr std::int64_t kUpBias = 4;
+constexpr std::int64_t kGamma = 8;
+constexpr std::int64_t kDownWeight = 16;
+constexpr std::int64_t kDownBias = 32;
+
+using MlpModule = TorchModule<MlpPlan>;
+
+TorchPlanTable<MlpModule>& plans() {
+  static auto* const plans = new TorchPlanTable<MlpModule>;  // never destroyed: threads may call until the end
+  return *plans;
+}
+
+std::size_t codes_of_up(const MlpPlan& plan) { return plan.up.linear.weight_memory().bytes; }
+std::size_t codes_of_down(const MlpPlan& plan) { return plan.down.weight_memory().bytes; }
+
+// What one of the two layers has in forward.
+MlpLayerForward layer_forward(const LinearPlan& plan, const LayerOperands& operands, const MemoryRegion& codes,
+                              TorchCall& call) {
+  MlpLayerForward layer{.weight = operands.weight.view, .bias = operands.bias.view, .scales = call.constants(plan)};
+  if (codes.bytes > 0) layer.weight_into = codes;
+  return layer;
+}
+
+// gamma, beta and biases are read only if the MLP has them.
+struct ForwardArguments {
+  TorchTensor input, gamma, beta, up_weight, up_bias, down_weight, down_bias;
+};
+
+// Returns output, and what backward needs.
+void forward(TorchValue* stack) {
+  const ForwardArguments arguments{.input = tensor_of(stack[0]),
+                                   .gamma = tensor_of(stack[1]),
+                                   .beta = tensor_of(stack[2]),
+                                   .up_weight = tensor_of(stack[3]),
+                                   .up_bias = tensor_of(stack[4]),
+                                   .down_weight = tensor_of(stack[5]),
+                                   .down_bias = tensor_of(stack[6])};
+  const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[7]));
+  const auto keep = static_cast<std::int64_t>(stack[8]);
+  const MlpPlan& plan = of.plan;
+  const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
+  TorchCall call(input.view.device);
+  const Device device = call.device();
+  const std::int64_t tokens = input.view.rows;
+  const bool keeps = (keep & kKeepSaved) != 0;
+
+  const NormOperands norm(plan.up, arguments.gamma, arguments.beta, device);
+  const LayerOperands up(plan.up.linear, arguments.up_weight, arguments.up_bias, device);
+  const LayerOperands down(plan.down, arguments.down_weight, arguments.down_bias, device);
+  TorchResult output(true, arguments.input.sizes(), *plan.down.dtypes.output, device);
+  TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
+  LinearSaved saved{.memory = kept.saved()};
+  const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
+  const TorchRegion scratch(plan.forward_scratch(tokens, pass).bytes, device);
+  const std::size_t up_bytes = codes_of_up(plan);
+  const MlpForwardTensors tensors{
+      .input = input.view,
+      .gamma = norm.gamma.view,
+      .beta = norm.beta.view,
+      .output = output.view,
+      .up = layer_forward(plan.up.linear, up, kept.codes(0, up_bytes), call),
+      .down = layer_forward(plan.down, down, kept.codes(up_bytes, codes_of_down(plan)), call),
+      .saved = keeps ? &saved : nullptr,
+      .scratch = scratch.region()};
+  mlp_forward(plan, call.backend(), tensors, {.stream = call.stream()});
+  TorchTensor published = std::move(kept).publish();
+  give(stack, {&output.tensor, &published});
+}
+
+// input, gamma and the weights are read only if the plan reads them again.
+struct BackwardArguments {
+  TorchTensor grad_output, input, gamma, up_weight, down_weight, saved;
+};
+
+// Returns the gradients of input, gamma, beta, up_weight, up_bias, down_weight and down_bias; those that are not wanted
+// are empty.
+void backward(TorchValue* stack) {
+  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
+                              .input = tensor_of(stack[1]),
+                              .gamma = tensor_of(stack[2]),
+                              .up_weight = tensor_of(stack[3]),
+                              .down_weight = tensor_of(stack[4]),
+                              .saved = tensor_of(stack[5])};
+  const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[6]));
+  const auto bits = static_cast<std::int64_t>(stack[7]);
+  const MlpPlan& plan = of.plan;
+  const MlpGradients wants{.input = (bits & (kInput | kGamma)) != 0,
+                           .up_weight = (bits & kUpWeight) != 0,
+                           .up_bias = (bits & kUpBias) != 0,
+                           .down_weight = (bits & kDownWeight) != 0,
+                           .down_bias = (bits & kDownBias) != 0};
+  const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
+  TorchCall call(grad_output.view.device);
+  const Device device = call.device();
+  const std::int64_t tokens = grad_output.view.rows;
+
+  const bool needs_codes = wants.reaches_up() && of.weight_bytes > 0;
+  const TorchKept kept(std::move(arguments.saved), of.kept(tokens), needs_codes, {plan.subject, "saved"}, device);
+  const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
+  NormGradients norm(plan.up, wants.input, arguments.grad_output, arguments.gamma, device);
+  LayerGradients up(plan.up.linear, wants.up_weight, wants.up_bias, device);
+  LayerGradients down(plan.down, wants.down_weight, wants.down_bias, device);
+  const std::size_t up_bytes = codes_of_up(plan);
+  const WeightOfBackward up_weight(plan.up.linear, wants.input, arguments.up_weight, kept.codes(0, up_bytes), device);
+  const WeightOfBackward down_weight(plan.down, wants.reaches_up(), arguments.down_weight,
+                                     kept.codes(up_bytes, codes_of_down(plan)), device);
+  TorchMatrix input, gamma;
+  if (plan.up.backward_reads_input(wants.of_up())) {
+    input = operand_of(arguments.input, {plan.subject, "input"}, device);
+    if (plan.up.has_gamma()) {
+      gamma = vector_in(arguments.gamma, plan.up.linear.dtypes.input, {plan.subject, "gamma"}, device);
+    }
+  }
+  const TorchRegion scratch(plan.backward_scratch(tokens, wants).bytes, device);
+  const MlpBackwardTensors tensors{.saved = &saved,
+                                   .grad_output = grad_output.view,
+                                   .grad_input = norm.input.view,
+                                   .grad_gamma = norm.gamma.view,
+                                   .grad_beta = norm.beta.view,
+                                   .input = input.view,
+                                   .gamma = gamma.view,
+                                   .up = {.grad_weight = up.weight.view,
+                                          .grad_bias = up.bias.view,
+                                          .weight = up_weight.matrix.view,
+                                          .codes = up_weight.codes,
+                                          .scales = call.constants(plan.up.linear)},
+                                   .down = {.grad_weight = down.weight.view,
+                                            .grad_bias = down.bias.view,
+                                            .weight = down_weight.matrix.view,
+                                            .codes = down_weight.codes,
+                                            .scales = call.constants(plan.down)},
+                                   .scratch = scratch.region()};
+  mlp_backward(plan, call.backend(), tensors, {.stream = call.stream()});
+  if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
+  give(stack, {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &up.weight.tensor, &up.bias.tensor,
+               &down.weight.tensor, &down.bias.tensor});
+}
+
+constexpr std::array<TorchOperator, 2> kOperators{{
+    {"mlp_forward",
+     "mlp_forward(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias, Tensor down_weight,"
+     " Tensor down_bias, int plan, int keep) -> (Tensor, Tensor)",
+     torch_kernel<forward>},
+    {"mlp_backward",
+     "mlp_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight, Tensor saved,"
+     " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward>},
+}};
+
+}  // namespace
+
+std::span<const TorchOperator> mlp_operators() { return kOperators; }
+
+void bind_torch_mlp(nb::module_& module) {
+  module.def(
+      "torch_mlp_plan",
+      [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t features,
+         std::int64_t hidden, const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm,
+         const std::string& activation) {
+        const MlpPlan plan = mlp_plan({.name = name,
+                                       .config = recipe(recipe_name),
+                                       .shape = {.features = features, .hidden = hidden, .bias = dtypes[2].has_value()},
+                                       .dtypes = linear_dtypes(dtypes),
+                                       .activation = activation,
+                                       .norm = norm_options(norm),
+                                       .grad_weight = grad_weight,
+                                       .subject = subject});
+        return add_module(plans(), plan.identity, MlpModule(plan, codes_of_up(plan) + codes_of_down(plan)),
+                          {.input_for_input = plan.up.norm.has_value(),
+                           .input_for_weight = plan.up.backward_reads_input({.input = false, .bias = false}),
+                           .weight = plan.down.grad_input_reads_weight()});
+      },
+      "subject"_a, "name"_a, "recipe"_a, "features"_a, "hidden"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(),
+      "activation"_a);
+}
+
+}  // namespace ingot::python

@@ -1,0 +1,71 @@
+// What Python says of modules made of several parts, and what it is told of their plans.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "ingot/nn/norm_linear_plan.h"
+#include "torch_module_tensors.h"
+#include "torch_plan_table.h"
+
+namespace ingot::python {
+
+// The dtypes of input, weight and bias; no bias: none.
+using DtypeTexts = std::array<std::optional<std::string>, 3>;
+// Kind ("layer" or "rms"), affine, eps, zero_centred.
+using NormText = std::tuple<std::string, bool, float, bool>;
+
+std::optional<NormOptions> norm_options(const std::optional<NormText>& norm);
+LinearDtypes linear_dtypes(const DtypeTexts& dtypes);
+// An expression of x alone; empty for an empty text. Throws Error{invalid_spec} that names the layer for another one.
+Pointwise activation_of(const std::string& subject, const std::string& text);
+
+// A module's plan, and the sizes of what its forward leaves.
+template <class Plan>
+struct TorchModule {
+  TorchModule(Plan of, std::size_t codes) : plan(std::move(of)), saved(TorchSavedSize::of(plan)), weight_bytes(codes) {}
+
+  TorchKeptSize kept(std::int64_t tokens) const { return {.saved = saved.bytes(tokens), .codes = weight_bytes}; }
+
+  Plan plan;
+  TorchSavedSize saved;
+  std::size_t weight_bytes;  // of the codes of all its weights
+};
+
+// What backward reads again.
+struct ReadAgain {
+  bool input_for_input = false;   // the input (and gamma), for the gradients of input and gamma
+  bool input_for_weight = false;  // for the gradients of the weights
+  bool weight = false;
+  bool output = false;
+};
+
+// Adds a module's plan to those of its family. Returns (number, saved bytes of 0 tokens, saved bytes of each 128
+// tokens, bytes of codes, and those of ReadAgain).
+template <class Plan>
+nanobind::tuple add_module(TorchPlanTable<TorchModule<Plan>>& plans, std::uint64_t identity, TorchModule<Plan> module,
+                           const ReadAgain& reads) {
+  const TorchSavedSize saved = module.saved;
+  const std::size_t codes = module.weight_bytes;
+  const std::int64_t number = plans.add(identity, std::move(module));
+  return nanobind::make_tuple(number, saved.constant, saved.per_unit, codes, reads.input_for_input,
+                              reads.input_for_weight, reads.weight, reads.output);
+}
+
+// Each adds the plans of its operators to the Python module.
+void bind_torch_norm_linear(nanobind::module_& module);    // torch_norm_operators.cpp
+void bind_torch_mlp(nanobind::module_& module);            // torch_mlp_operators.cpp
+void bind_torch_shared_linear(nanobind::module_& module);  // torch_shared_operators.cpp
+
+}  // namespace ingot::python

@@ -1,0 +1,111 @@
+#include "torch_module_tensors.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "ingot/nn/memory_places.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot::python {
+namespace {
+
+std::array<std::int64_t, 1> features(const LinearPlan& plan) { return {plan.shape.in_features}; }
+
+Dtype dtype_of_norm(const NormLinearPlan& plan, const TorchTensor& gamma) {
+  return plan.has_gamma() ? gamma.dtype().value_or(plan.linear.dtypes.input) : plan.linear.dtypes.input;
+}
+
+std::vector<std::int64_t> sizes_of_input(const LinearPlan& plan, const TorchTensor& grad_output) {
+  return sizes_with_last(grad_output.sizes(), plan.shape.in_features);
+}
+
+}  // namespace
+
+TorchResult::TorchResult(bool wanted, std::span<const std::int64_t> sizes, Dtype dtype, Device device)
+    : tensor(wanted ? TorchTensor::empty(sizes, torch_dtype(dtype), device) : TorchTensor::empty_bytes(0, device)) {
+  if (!wanted) return;
+  view = matrix(tensor.data(), dtype, tokens_of(tensor), sizes.back(), device);
+}
+
+TorchMatrix operand_of(const TorchTensor& tensor, const TensorName& name, Device device) {
+  TorchMatrix operand = matrix_of(tensor, name);
+  if (operand.view.device == device) return operand;
+  throw Error(
+      ErrorCode::invalid_argument, name.text(),
+      "is on " + print(operand.view.device) + ", but the layer runs on " + print(device) + ": move one with .to()");
+}
+
+TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& name, Device device) {
+  TorchMatrix vector = operand_of(tensor, name, device);
+  if (vector.view.dtype == dtype) return vector;
+  TorchTensor rounded = TorchTensor::empty(tensor.sizes(), torch_dtype(dtype), device);
+  rounded.copy_from(tensor);
+  vector.view = matrix(rounded.data(), dtype, vector.view.rows, vector.view.cols, device);
+  vector.copy = std::move(rounded);
+  return vector;
+}
+
+LinearScales TorchCall::constants(const LinearPlan& plan) {
+  if (!plan.has_constants) return {};
+  constants_.emplace_back(kLinearConstantBytes, device());
+  return linear_constants(plan, backend(), constants_.back().region(), stream());
+}
+
+TorchKept::TorchKept(const TorchKeptSize& size, bool keeps_saved, bool keeps_codes, Device device)
+    : kept_((keeps_saved ? size.saved : 0) + (keeps_codes ? size.codes : 0), device),
+      passing_(keeps_codes ? 0 : size.codes, device) {
+  if (keeps_saved) saved_ = part_of(kept_.region(), 0, size.saved);
+  codes_ = keeps_codes ? part_of(kept_.region(), keeps_saved ? size.saved : 0, size.codes) : passing_.region();
+}
+
+TorchKept::TorchKept(TorchTensor tensor, const TorchKeptSize& size, bool needs_codes, const TensorName& name,
+                     Device device)
+    : kept_(std::move(tensor), device) {
+  const std::size_t bytes = kept_.region().bytes;
+  const bool has_codes = bytes == size.saved + size.codes;
+  if (!has_codes && (needs_codes || bytes != size.saved)) {
+    throw Error(ErrorCode::invalid_argument, name.text(),
+                "has " + std::to_string(bytes) + " bytes, but a forward of this plan and size leaves " +
+                    std::to_string(size.saved + (needs_codes ? size.codes : 0)) + ": give what that forward returned");
+  }
+  saved_ = part_of(kept_.region(), 0, size.saved);
+  if (has_codes) codes_ = part_of(kept_.region(), size.saved, size.codes);
+}
+
+MemoryRegion TorchKept::codes(std::size_t begin, std::size_t bytes) const { return part_of(codes_, begin, bytes); }
+
+NormOperands::NormOperands(const NormLinearPlan& plan, const TorchTensor& of_gamma, const TorchTensor& of_beta,
+                           Device device) {
+  const Dtype dtype = plan.linear.dtypes.input;
+  if (plan.has_gamma()) gamma = vector_in(of_gamma, dtype, {plan.subject, "gamma"}, device);
+  if (plan.has_beta()) beta = vector_in(of_beta, dtype, {plan.subject, "beta"}, device);
+}
+
+LayerOperands::LayerOperands(const LinearPlan& plan, const TorchTensor& of_weight, const TorchTensor& of_bias,
+                             Device device)
+    : weight(operand_of(of_weight, {plan.subject, "weight"}, device)) {
+  if (plan.shape.bias) bias = operand_of(of_bias, {plan.subject, "bias"}, device);
+}
+
+NormGradients::NormGradients(const NormLinearPlan& plan, bool wanted, const TorchTensor& grad_output,
+                             const TorchTensor& of_gamma, Device device)
+    : input(wanted, sizes_of_input(plan.linear, grad_output), plan.linear.dtypes.input, device),
+      gamma(wanted && plan.has_gamma(), features(plan.linear), dtype_of_norm(plan, of_gamma), device),
+      beta(wanted && plan.has_beta(), features(plan.linear), dtype_of_norm(plan, of_gamma), device) {}
+
+LayerGradients::LayerGradients(const LinearPlan& plan, bool wants_weight, bool wants_bias, Device device)
+    : weight(wants_weight, std::array{plan.shape.out_features, plan.shape.in_features}, *plan.dtypes.weight, device),
+      bias(wants_bias, std::array{plan.shape.out_features}, *plan.dtypes.bias, device) {}
+
+WeightOfBackward::WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchTensor& of_weight,
+                                   const MemoryRegion& codes_memory, Device device) {
+  if (!wanted) return;
+  if (plan.grad_input_reads_weight()) {
+    matrix = operand_of(of_weight, {plan.subject, "weight"}, device);
+  } else {
+    codes = weight_codes(plan, codes_memory, device);
+  }
+}
+
+}  // namespace ingot::python

@@ -1,0 +1,115 @@
+// What the operators of modules share: what a call runs with, the memory that a forward leaves for its backward, the
+// operands of a norm and of a layer, and the gradients of both.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ingot/nn/norm_linear_functions.h"
+#include "torch_memory.h"
+#include "torch_operator.h"
+
+namespace ingot::python {
+
+// A contiguous tensor and its view as a matrix, or an empty tensor and no view if it is not wanted.
+struct TorchResult {
+  TorchResult(bool wanted, std::span<const std::int64_t> sizes, Dtype dtype, Device device);
+
+  TorchTensor tensor;
+  Tensor view{};
+};
+
+// A matrix of the call. Throws Error{invalid_argument} if it is on another device than the layer's input.
+TorchMatrix operand_of(const TorchTensor& tensor, const TensorName& name, Device device);
+// A vector in the dtype of the input, to which one of f32 (a norm's gamma beside a bf16 input) is rounded.
+TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& name, Device device);
+
+// What a call of a module runs with.
+class TorchCall : public TorchPlace {
+ public:
+  using TorchPlace::TorchPlace;
+
+  // The fixed scales and factors of a layer of the module, as long as this object.
+  LinearScales constants(const LinearPlan& plan);
+
+ private:
+  std::vector<TorchRegion> constants_{};
+};
+
+// How much a module's forward leaves for its backward.
+struct TorchKeptSize {
+  std::size_t saved = 0;  // the plan's saved memory
+  std::size_t codes = 0;  // its weights' codes
+};
+
+// The one tensor that a module's forward leaves for its backward: the plan's saved memory, then its weights' codes.
+class TorchKept {
+ public:
+  // For a forward. What is not kept lives as long as this object.
+  TorchKept(const TorchKeptSize& size, bool keeps_saved, bool keeps_codes, Device device);
+  // For a backward, of what a forward left. Throws Error{invalid_argument} for another number of bytes.
+  TorchKept(TorchTensor tensor, const TorchKeptSize& size, bool needs_codes, const TensorName& name, Device device);
+
+  // The saved memory; a null region where a forward keeps none.
+  MemoryRegion saved() const { return saved_; }
+  MemoryRegion codes() const { return codes_; }
+  // The codes of one of several weights.
+  MemoryRegion codes(std::size_t begin, std::size_t bytes) const;
+  TorchTensor publish() && { return std::move(kept_).publish(); }
+
+ private:
+  TorchRegion kept_{};
+  TorchRegion passing_{};
+  MemoryRegion saved_{};
+  MemoryRegion codes_{};
+};
+
+// Bits of a forward's `keep` and of a backward's `wants`. A forward keeps memory for any gradient, codes for the
+// input's.
+inline constexpr std::int64_t kKeepSaved = 1;
+inline constexpr std::int64_t kKeepCodes = 2;
+
+// gamma and beta in the input's dtype; the tensors are read only if the norm has them.
+struct NormOperands {
+  NormOperands(const NormLinearPlan& plan, const TorchTensor& of_gamma, const TorchTensor& of_beta, Device device);
+
+  TorchMatrix gamma{};
+  TorchMatrix beta{};
+};
+
+// The weight and, if the layer has one, the bias.
+struct LayerOperands {
+  LayerOperands(const LinearPlan& plan, const TorchTensor& of_weight, const TorchTensor& of_bias, Device device);
+
+  TorchMatrix weight{};
+  TorchMatrix bias{};
+};
+
+// The gradients of the input and, which come with it, of gamma and beta. They have gamma's dtype: f32, or the input's.
+// Without a norm the input's alone.
+struct NormGradients {
+  NormGradients(const NormLinearPlan& plan, bool wanted, const TorchTensor& grad_output, const TorchTensor& of_gamma,
+                Device device);
+
+  TorchResult input, gamma, beta;
+};
+
+struct LayerGradients {
+  LayerGradients(const LinearPlan& plan, bool wants_weight, bool wants_bias, Device device);
+
+  TorchResult weight, bias;
+};
+
+// The weight for the gradient of a layer's input, if that is wanted: its codes, or the weight itself where the plan
+// reads it again.
+struct WeightOfBackward {
+  WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchTensor& of_weight, const MemoryRegion& codes_memory,
+                   Device device);
+
+  TorchMatrix matrix{};
+  Float8View codes{};
+};
+
+}  // namespace ingot::python

@@ -1,0 +1,184 @@
+// The operators of a norm and the linear layer behind it (nn/norm_linear_functions.h), and of a linear layer with an
+// activation, which is one without a norm.
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "ingot/nn/norm_linear_functions.h"
+#include "ingot/nn/recipes.h"
+#include "operations.h"
+#include "torch_module_plans.h"
+#include "torch_module_tensors.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// Bits of backward's `wants`. The gradients of gamma and beta come together.
+constexpr std::int64_t kInput = 1;
+constexpr std::int64_t kWeight = 2;
+constexpr std::int64_t kBias = 4;
+constexpr std::int64_t kGamma = 8;
+
+using NormLinearModule = TorchModule<NormLinearPlan>;
+
+TorchPlanTable<NormLinearModule>& plans() {
+  static auto* const plans = new TorchPlanTable<NormLinearModule>;  // never destroyed: threads may call until the end
+  return *plans;
+}
+
+// gamma, beta and bias are read only if the layer has them.
+struct ForwardArguments {
+  TorchTensor input, gamma, beta, weight, bias;
+};
+
+// Returns output, and what backward needs.
+void forward(TorchValue* stack) {
+  const ForwardArguments arguments{.input = tensor_of(stack[0]),
+                                   .gamma = tensor_of(stack[1]),
+                                   .beta = tensor_of(stack[2]),
+                                   .weight = tensor_of(stack[3]),
+                                   .bias = tensor_of(stack[4])};
+  const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[5]));
+  const auto keep = static_cast<std::int64_t>(stack[6]);
+  const NormLinearPlan& plan = of.plan;
+  const LinearPlan& layer = plan.linear;
+  const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
+  TorchCall call(input.view.device);
+  const Device device = call.device();
+  const std::int64_t tokens = input.view.rows;
+  const bool keeps = (keep & kKeepSaved) != 0;
+
+  const NormOperands norm(plan, arguments.gamma, arguments.beta, device);
+  const LayerOperands operands(layer, arguments.weight, arguments.bias, device);
+  TorchResult output(true, sizes_with_last(arguments.input.sizes(), layer.shape.out_features), *layer.dtypes.output,
+                     device);
+  TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
+  LinearSaved saved{.memory = kept.saved()};
+  const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
+  const TorchRegion scratch(plan.forward_scratch(tokens, pass).bytes, device);
+  NormLinearForwardTensors tensors{.input = input.view,
+                                   .gamma = norm.gamma.view,
+                                   .beta = norm.beta.view,
+                                   .weight = operands.weight.view,
+                                   .bias = operands.bias.view,
+                                   .output = output.view,
+                                   .scales = call.constants(layer),
+                                   .saved = keeps ? &saved : nullptr,
+                                   .scratch = scratch.region()};
+  if (of.weight_bytes > 0) tensors.weight_into = kept.codes();
+  norm_linear_forward(plan, call.backend(), tensors, {.stream = call.stream()});
+  TorchTensor published = std::move(kept).publish();
+  give(stack, {&output.tensor, &published});
+}
+
+// input, gamma, weight and output are read only if the plan reads them again.
+struct BackwardArguments {
+  TorchTensor grad_output, input, gamma, weight, output, saved;
+};
+
+// Returns the gradients of input, gamma, beta, weight and bias; those that are not wanted are empty.
+void backward(TorchValue* stack) {
+  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
+                              .input = tensor_of(stack[1]),
+                              .gamma = tensor_of(stack[2]),
+                              .weight = tensor_of(stack[3]),
+                              .output = tensor_of(stack[4]),
+                              .saved = tensor_of(stack[5])};
+  const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[6]));
+  const auto bits = static_cast<std::int64_t>(stack[7]);
+  const NormLinearPlan& plan = of.plan;
+  const LinearPlan& layer = plan.linear;
+  const LinearGradients wants{
+      .input = (bits & (kInput | kGamma)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
+  const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
+  TorchCall call(grad_output.view.device);
+  const Device device = call.device();
+  const std::int64_t tokens = grad_output.view.rows;
+
+  const TorchKept kept(std::move(arguments.saved), of.kept(tokens), wants.input && !layer.grad_input_reads_weight(),
+                       {plan.subject, "saved"}, device);
+  const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
+  NormGradients norm(plan, wants.input, arguments.grad_output, arguments.gamma, device);
+  LayerGradients gradients(layer, wants.weight, wants.bias, device);
+  NormLinearBackwardTensors tensors{.saved = &saved,
+                                    .grad_output = grad_output.view,
+                                    .grad_input = norm.input.view,
+                                    .grad_gamma = norm.gamma.view,
+                                    .grad_beta = norm.beta.view,
+                                    .grad_weight = gradients.weight.view,
+                                    .grad_bias = gradients.bias.view,
+                                    .scales = call.constants(layer)};
+  TorchMatrix input, gamma, output;
+  if (plan.backward_reads_input(wants)) {
+    input = operand_of(arguments.input, {plan.subject, "input"}, device);
+    tensors.input = input.view;
+    if (plan.has_gamma()) {
+      gamma = vector_in(arguments.gamma, layer.dtypes.input, {plan.subject, "gamma"}, device);
+      tensors.gamma = gamma.view;
+    }
+  }
+  if (layer.gradient.of_output()) {
+    output = operand_of(arguments.output, {plan.subject, "output"}, device);
+    tensors.output = output.view;
+  }
+  const WeightOfBackward weight(layer, wants.input, arguments.weight, kept.codes(), device);
+  tensors.weight = weight.matrix.view;
+  tensors.codes = weight.codes;
+  const TorchRegion scratch(plan.backward_scratch(tokens, wants).bytes, device);
+  tensors.scratch = scratch.region();
+  norm_linear_backward(plan, call.backend(), tensors, {.stream = call.stream()});
+  if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
+  give(stack,
+       {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &gradients.weight.tensor, &gradients.bias.tensor});
+}
+
+constexpr std::array<TorchOperator, 2> kOperators{{
+    {"norm_linear_forward",
+     "norm_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, int plan, int keep)"
+     " -> (Tensor, Tensor)",
+     torch_kernel<forward>},
+    {"norm_linear_backward",
+     "norm_linear_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output, Tensor saved,"
+     " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward>},
+}};
+
+}  // namespace
+
+std::span<const TorchOperator> norm_linear_operators() { return kOperators; }
+
+void bind_torch_norm_linear(nb::module_& module) {
+  module.def(
+      "torch_norm_linear_plan",
+      [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t in_features,
+         std::int64_t out_features, const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm,
+         const std::string& activation) {
+        const NormLinearPlan plan =
+            norm_linear_plan({.linear = {.name = name,
+                                         .config = recipe(recipe_name),
+                                         .shape = {.in_features = in_features,
+                                                   .out_features = out_features,
+                                                   .bias = dtypes[2].has_value()},
+                                         .dtypes = linear_dtypes(dtypes),
+                                         .fusion = {.epilogue = activation_of(subject, activation)},
+                                         .grad_weight = grad_weight,
+                                         .subject = subject},
+                              .norm = norm_options(norm),
+                              .subject = subject});
+        const LinearPlan& layer = plan.linear;
+        return add_module(plans(), plan.identity, NormLinearModule(plan, layer.weight_memory().bytes),
+                          {.input_for_input = plan.norm.has_value(),
+                           .input_for_weight = plan.backward_reads_input({.input = false, .bias = false}),
+                           .weight = layer.grad_input_reads_weight(),
+                           .output = layer.gradient.of_output()});
+      },
+      "subject"_a, "name"_a, "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a,
+      "norm"_a.none(), "activation"_a);
+}
+
+}  // namespace ingot::python
