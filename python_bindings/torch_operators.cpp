@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <array>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "arrays.h"
 #include "ingot/nn/linear_functions.h"
@@ -319,6 +321,16 @@ LinearConfig config_of(const std::array<CastText, 6>& casts, bool pow2, const st
 
 void bind_torch(nb::module_& module) {
   module.def("torch_register", &register_once);
+  module.def("torch_stream_count", [] { return torch_context(Device{}).torch_streams().count(); });
+  // Where the blocks of a stream's allocator lie on the CPU, as addresses.
+  module.def("torch_allocator_addresses", [](const std::vector<std::size_t>& sizes) {
+    TorchAllocator allocator(Device{});
+    std::vector<std::uintptr_t> addresses;
+    for (const std::size_t bytes : sizes) {
+      addresses.push_back(reinterpret_cast<std::uintptr_t>(allocator.allocate(bytes, nullptr)));
+    }
+    return addresses;
+  });
   module.attr("torch_tokens_per_unit") = TorchPlan::kTokensPerUnit;
   module.def(
       "torch_linear_plan",
