@@ -62,6 +62,7 @@ void torch_kernel(TorchValue* stack, std::uint64_t /*arguments*/, std::uint64_t 
   }
 }
 
-std::span<const TorchOperator> float8_operators();  // torch_float8_operators.cpp
+std::span<const TorchOperator> float8_operators();        // torch_float8_operators.cpp
+std::span<const TorchOperator> split_linear_operators();  // torch_split_operators.cpp
 
 }  // namespace ingot::python

@@ -31,12 +31,6 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// PyTorch calls plain functions, so what they share cannot be passed to them.
-TorchPlans& plans_of_process() {
-  static auto* const plans = new TorchPlans;  // never destroyed: other threads may call until the very end
-  return *plans;
-}
-
 // Bits of forward's `keep` and of backward's `wants`.
 constexpr std::int64_t kInput = 1;
 constexpr std::int64_t kWeight = 2;
@@ -81,7 +75,7 @@ struct ForwardArguments {
 
 // Returns output, saved and codes. Saved memory is kept for the gradient of the weight, codes for that of the input.
 void forward(TorchValue* stack, const ForwardArguments& arguments) {
-  const TorchPlan& plan = plans_of_process().at(arguments.plan);
+  const TorchPlan& plan = torch_plans().at(arguments.plan);
   const TorchMatrix input = matrix_of(arguments.input, name_of(plan, "input"));
   const TorchMatrix weight = matrix_of(arguments.weight, name_of(plan, "weight"));
   require_device(plan, "weight", weight.view, input.view.device);
@@ -200,7 +194,7 @@ void linear_backward_operator(TorchValue* stack) {
                               .weight = tensor_of(stack[2]),
                               .saved = tensor_of(stack[3]),
                               .codes = tensor_of(stack[4])};
-  const TorchPlan& plan = plans_of_process().at(static_cast<std::int64_t>(stack[5]));
+  const TorchPlan& plan = torch_plans().at(static_cast<std::int64_t>(stack[5]));
   const auto bits = static_cast<std::int64_t>(stack[6]);
   const LinearGradients wants{
       .input = (bits & kInput) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
@@ -260,7 +254,8 @@ void register_all() {
   const TorchFunctions& torch = torch_functions();
   TorchLibraryOpaque* library = nullptr;  // as long as the process: an operator is never taken back
   accept(torch.library_fragment("ingot", __FILE__, __LINE__, &library), "torch.ops.ingot");
-  const std::array<std::span<const TorchOperator>, 2> families{{kOperators, float8_operators()}};
+  const std::array<std::span<const TorchOperator>, 3> families{
+      {kOperators, float8_operators(), split_linear_operators()}};
   for (const auto& family : families) {
     for (const TorchOperator& each : family) accept(torch.define(library, each.schema), each.name);
   }
@@ -289,7 +284,7 @@ nb::tuple add_plan(const LinearConfig& config, const std::string& name, std::int
       .dtypes = {.input = dtype_of(input.value_or(""), "input"), .weight = dtype_of(weight.value_or(""), "weight")},
       .grad_weight = grad_weight};
   if (bias) options.dtypes.bias = dtype_of(*bias, "bias");
-  TorchPlans& plans = plans_of_process();
+  TorchPlans& plans = torch_plans();
   const std::int64_t number = plans.add(linear_plan(options));
   const TorchPlan& plan = plans.at(number);
   return nb::make_tuple(number, plan.saved_constant, plan.saved_per_unit, plan.weight_bytes,
