@@ -114,5 +114,6 @@ NB_MODULE(_core, module) {
   ingot::python::bind_operations(module);
   ingot::python::bind_torch(module);
   ingot::python::bind_torch_modules(module);
+  ingot::python::bind_torch_split(module);
   ingot::python::bind_weight_only(module);
 }

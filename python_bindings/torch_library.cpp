@@ -93,11 +93,8 @@ TorchTensor::~TorchTensor() {
 }
 
 TorchTensor TorchTensor::empty(std::span<const std::int64_t> sizes, std::int32_t dtype, Device device) {
-  constexpr std::size_t kMostDimensions = 64;  // as many as PyTorch's own
+  require_dimensions(sizes.size());
   std::array<std::int64_t, kMostDimensions> strides{};
-  if (sizes.size() > kMostDimensions) {
-    throw Error(ErrorCode::invalid_argument, "tensor", "has more than 64 dimensions: reshape it");
-  }
   std::int64_t step = 1;
   for (std::size_t at = sizes.size(); at-- > 0; step *= sizes[at] > 0 ? sizes[at] : 1) strides[at] = step;
   const TorchFunctions& torch = torch_functions();
@@ -166,6 +163,11 @@ std::optional<Device> TorchTensor::device() const {
 
 void TorchTensor::copy_from(const TorchTensor& other) {
   require(torch_functions().copy(handle_, other.handle_, 1), "a copy of a tensor");
+}
+
+void require_dimensions(std::size_t count) {
+  if (count <= kMostDimensions) return;
+  throw Error(ErrorCode::invalid_argument, "tensor", "has more than 64 dimensions: reshape it");
 }
 
 std::int32_t torch_dtype(Dtype dtype) {

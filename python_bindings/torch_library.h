@@ -3,6 +3,7 @@
 // torch/csrc/inductor/aoti_torch/c/shim.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -88,6 +89,10 @@ class TorchTensor {
  private:
   TorchHandle handle_ = nullptr;
 };
+
+inline constexpr std::size_t kMostDimensions = 64;  // as many as PyTorch's own
+// Throws Error{invalid_argument} for more.
+void require_dimensions(std::size_t count);
 
 // PyTorch's number for a dtype in high precision or FP8.
 std::int32_t torch_dtype(Dtype dtype);

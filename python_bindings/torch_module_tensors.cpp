@@ -16,7 +16,7 @@ Dtype dtype_of_norm(const NormLinearPlan& plan, const TorchTensor& gamma) {
   return plan.has_gamma() ? gamma.dtype().value_or(plan.linear.dtypes.input) : plan.linear.dtypes.input;
 }
 
-std::vector<std::int64_t> sizes_of_input(const LinearPlan& plan, const TorchTensor& grad_output) {
+TorchSizes sizes_of_input(const LinearPlan& plan, const TorchTensor& grad_output) {
   return sizes_with_last(grad_output.sizes(), plan.shape.in_features);
 }
 

@@ -66,5 +66,6 @@ std::span<const TorchOperator> float8_operators();         // torch_float8_opera
 std::span<const TorchOperator> norm_linear_operators();    // torch_norm_operators.cpp
 std::span<const TorchOperator> mlp_operators();            // torch_mlp_operators.cpp
 std::span<const TorchOperator> shared_linear_operators();  // torch_shared_operators.cpp
+std::span<const TorchOperator> split_linear_operators();   // torch_split_operators.cpp
 
 }  // namespace ingot::python

@@ -12,4 +12,9 @@ std::size_t TorchPlan::saved_bytes(std::int64_t tokens) const {
   return TorchSavedSize{.constant = saved_constant, .per_unit = saved_per_unit}.bytes(tokens);
 }
 
+TorchPlans& torch_plans() {
+  static auto* const plans = new TorchPlans;  // never destroyed: other threads may call until the very end
+  return *plans;
+}
+
 }  // namespace ingot::python

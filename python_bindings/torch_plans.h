@@ -32,4 +32,7 @@ class TorchPlans : public TorchPlanTable<TorchPlan> {
   }
 };
 
+// Those of the process: PyTorch calls plain functions, so what they share cannot be passed to them.
+TorchPlans& torch_plans();
+
 }  // namespace ingot::python

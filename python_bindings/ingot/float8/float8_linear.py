@@ -8,7 +8,6 @@ import torch
 
 from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import in_place_of
-from ..torch._operators import HIGH_PRECISION as _DTYPE_NAMES
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
 from ._weights import HIGH_PRECISION, is_foreign, type_name
@@ -137,7 +136,7 @@ _FLOAT8_NAMES = {
 
 
 def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[Casts]:
-    """The config as ingot.torch takes it; None if its scales have a state, or a format is not known."""
+    """The config as ingot.torch takes it; None if a format is not known."""
     casts = (
         config.cast_config_input,
         config.cast_config_weight,
@@ -150,14 +149,15 @@ def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[
     for cast in casts:
         if cast.scaling_type is ScalingType.DISABLED:
             texts.append(("", False))
-        elif cast.scaling_type is ScalingType.DYNAMIC and cast.target_dtype in _FLOAT8_NAMES:
+        elif cast.target_dtype in _FLOAT8_NAMES:
             rows = cast.scaling_granularity is ScalingGranularity.AXISWISE
             texts.append((_FLOAT8_NAMES[cast.target_dtype], rows))
         else:
             return None
     gemms = (config.gemm_config_output, config.gemm_config_grad_input, config.gemm_config_grad_weight)
     fast_accumulation = tuple(gemm.use_fast_accum for gemm in gemms)
-    return Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes)
+    given = tuple(cast.scaling_type in (ScalingType.DELAYED, ScalingType.STATIC) for cast in casts[:3])
+    return Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes, given)
 
 
 class Float8Linear(torch.nn.Linear):
@@ -172,6 +172,7 @@ class Float8Linear(torch.nn.Linear):
 
     layer_name: str = ""
     keeps_weight_codes: bool = False
+    _gives_scales: bool = False  # does forward give the operators delayed and static scales?
 
     def __init__(self, *args: Any, config: Optional[Float8LinearConfig] = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -190,7 +191,8 @@ class Float8Linear(torch.nn.Linear):
         """From now on forward keeps the weight's codes for backward, a byte for each element, or backward casts the
         weight once more. Under FSDP, which gathers the weight again for backward, kept codes would be a second copy."""
         self.keeps_weight_codes = keep
-        self._operator_casts = _casts_of(self.config, keep)
+        casts = _casts_of(self.config, keep)
+        self._operator_casts = None if casts is None or (any(casts.given) and not self._gives_scales) else casts
         self._operator_plans = PlanTable()
 
     def _refuse(self, error: type, what: str) -> None:
@@ -233,7 +235,7 @@ class Float8Linear(torch.nn.Linear):
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""
         if self._operator_casts is None or self.config.emulate or self.linear_mm_config.output.emulate:
             return False
-        plain = type(input) in _PLAIN and type(weight) in _PLAIN and weight.dtype in _DTYPE_NAMES
+        plain = type(input) in _PLAIN and type(weight) in _PLAIN and weight.dtype in HIGH_PRECISION
         # In high precision both operands of a GEMM have one dtype.
         disabled = ScalingType.DISABLED
         casts = (self.config.cast_config_weight, self.config.cast_config_weight_for_grad_input)

@@ -1,5 +1,6 @@
 """Modules for PyTorch. Importing this package imports torch; it needs PyTorch 2.7 or later."""
 
+from ._delayed import sync_amax_history
 from ._float8_linear import Float8Linear
 from ._mlp import GatedMlp, Mlp
 from ._norm_linear import LayerNormLinear, RMSNormLinear
@@ -13,4 +14,5 @@ __all__ = [
     "RMSNormLinear",
     "SharedInputLinears",
     "shared_input",
+    "sync_amax_history",
 ]
