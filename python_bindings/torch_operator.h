@@ -62,7 +62,9 @@ void torch_kernel(TorchValue* stack, std::uint64_t /*arguments*/, std::uint64_t 
   }
 }
 
-std::span<const TorchOperator> float8_operators();        // torch_float8_operators.cpp
-std::span<const TorchOperator> split_linear_operators();  // torch_split_operators.cpp
+std::span<const TorchOperator> float8_operators();         // torch_float8_operators.cpp
+std::span<const TorchOperator> split_linear_operators();   // torch_split_operators.cpp
+std::span<const TorchOperator> weight_only_operators();    // torch_weight_only_operators.cpp
+std::span<const TorchOperator> frozen_linear_operators();  // torch_frozen_operators.cpp
 
 }  // namespace ingot::python

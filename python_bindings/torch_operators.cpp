@@ -147,7 +147,9 @@ void require_bytes(const TorchPlan& plan, const char* name, const MemoryRegion& 
 // The gradients that are wanted, and empty tensors in the place of the others.
 class Gradients {
  public:
-  Gradients(const LinearPlan& plan, const LinearGradients& wants, const TorchTensor& grad_output, Device device) {
+  // Without makes_weight the caller gives the gradient of the weight.
+  Gradients(const LinearPlan& plan, const LinearGradients& wants, const TorchTensor& grad_output, Device device,
+            bool makes_weight) {
     const LinearShape& shape = plan.shape;
     const std::int64_t tokens = tokens_of(grad_output);
     const std::array<std::int64_t, 2> weight_sizes{shape.out_features, shape.in_features};
@@ -159,10 +161,11 @@ class Gradients {
       return matrix(of.data(), dtype, rows, cols, device);
     };
     input = make(wants.input, sizes_with_last(grad_output.sizes(), shape.in_features), plan.dtypes.input);
-    weight = make(wants.weight, weight_sizes, *plan.dtypes.weight);
+    weight = make(wants.weight && makes_weight, weight_sizes, *plan.dtypes.weight);
     bias = make(wants.bias, bias_sizes, *plan.dtypes.bias);
     if (wants.input) input_view = view(input, tokens, shape.in_features, plan.dtypes.input);
-    if (wants.weight) weight_view = view(weight, shape.out_features, shape.in_features, *plan.dtypes.weight);
+    if (wants.weight && makes_weight)
+      weight_view = view(weight, shape.out_features, shape.in_features, *plan.dtypes.weight);
     if (wants.bias) bias_view = view(bias, 1, shape.out_features, *plan.dtypes.bias);
   }
 
@@ -187,15 +190,21 @@ struct WeightOperand {
   TorchRegion codes{};
 };
 
-// Returns grad_input, grad_weight and grad_bias; those that are not wanted are empty.
-void linear_backward_operator(TorchValue* stack) {
-  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
-                              .input = tensor_of(stack[1]),
-                              .weight = tensor_of(stack[2]),
-                              .saved = tensor_of(stack[3]),
-                              .codes = tensor_of(stack[4])};
-  const TorchPlan& plan = torch_plans().at(static_cast<std::int64_t>(stack[5]));
-  const auto bits = static_cast<std::int64_t>(stack[6]);
+// The matrix that a gradient of the weight is added to, in place.
+Tensor main_grad_of(const TorchPlan& plan, const TorchTensor& tensor, Device device) {
+  const TorchMatrix matrix = matrix_of(tensor, name_of(plan, "main_grad"));
+  require_device(plan, "main_grad", matrix.view, device);
+  if (matrix.copy.handle() != nullptr) {
+    throw Error(ErrorCode::invalid_argument, name_of(plan, "main_grad").text(),
+                "has rows that are not contiguous: give the weight one of ordinary strides");
+  }
+  return matrix.view;
+}
+
+// The gradients that are wanted: that of the weight is added to main_grad if there is one, else it is a tensor.
+Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64_t bits, const TorchTensor& main_grad) {
+  const TorchPlan& plan = torch_plans().at(number);
+  const bool accumulates = main_grad.handle() != nullptr;
   const LinearGradients wants{
       .input = (bits & kInput) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchMatrix grad_output = matrix_or_element_of(arguments.grad_output, name_of(plan, "grad_output"));
@@ -205,12 +214,14 @@ void linear_backward_operator(TorchValue* stack) {
   const TorchRegion saved_memory(std::move(arguments.saved), call.device);
   if (wants.weight) require_bytes(plan, "saved", saved_memory.region(), plan.saved_bytes(tokens));
   const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.plan.identity, .tokens = tokens, .kept = true};
-  Gradients gradients(plan.plan, wants, arguments.grad_output, call.device);
+  Gradients gradients(plan.plan, wants, arguments.grad_output, call.device, !accumulates);
+  if (accumulates) gradients.weight_view = main_grad_of(plan, main_grad, call.device);
   LinearBackwardTensors tensors{.saved = &saved,
                                 .grad_output = grad_output.view,
                                 .grad_input = gradients.input_view,
                                 .grad_weight = gradients.weight_view,
                                 .grad_bias = gradients.bias_view,
+                                .accumulate = accumulates,
                                 .scales = call.scales};
   TorchMatrix input;
   if (wants.weight && plan.plan.grad_weight_reads_input()) {
@@ -223,10 +234,35 @@ void linear_backward_operator(TorchValue* stack) {
   const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, false, expands).bytes, call.device);
   tensors.scratch = scratch.region();
   linear_backward(plan.plan, call.backend, tensors, {.stream = call.stream});
+  return gradients;
+}
+
+BackwardArguments backward_arguments(const TorchValue* stack) {
+  return {.grad_output = tensor_of(stack[0]),
+          .input = tensor_of(stack[1]),
+          .weight = tensor_of(stack[2]),
+          .saved = tensor_of(stack[3]),
+          .codes = tensor_of(stack[4])};
+}
+
+// Returns grad_input, grad_weight and grad_bias; those that are not wanted are empty.
+void linear_backward_operator(TorchValue* stack) {
+  BackwardArguments arguments = backward_arguments(stack);
+  Gradients gradients =
+      backward(arguments, static_cast<std::int64_t>(stack[5]), static_cast<std::int64_t>(stack[6]), TorchTensor());
   give(stack, {&gradients.input, &gradients.weight, &gradients.bias});
 }
 
-constexpr std::array<TorchOperator, 3> kOperators{{
+// The same, but the gradient of the weight is added to main_grad. Returns grad_input and grad_bias.
+void linear_backward_into_operator(TorchValue* stack) {
+  BackwardArguments arguments = backward_arguments(stack);
+  const TorchTensor main_grad = tensor_of(stack[5]);
+  Gradients gradients =
+      backward(arguments, static_cast<std::int64_t>(stack[6]), static_cast<std::int64_t>(stack[7]), main_grad);
+  give(stack, {&gradients.input, &gradients.bias});
+}
+
+constexpr std::array<TorchOperator, 4> kOperators{{
     {"linear_forward", "linear_forward(Tensor input, Tensor weight, int plan, int keep) -> (Tensor, Tensor, Tensor)",
      torch_kernel<linear_forward_operator>},
     {"linear_forward_bias",
@@ -236,6 +272,10 @@ constexpr std::array<TorchOperator, 3> kOperators{{
      "linear_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, int plan, int wants)"
      " -> (Tensor, Tensor, Tensor)",
      torch_kernel<linear_backward_operator>},
+    {"linear_backward_into",
+     "linear_backward_into(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, "
+     "Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor)",
+     torch_kernel<linear_backward_into_operator>},
 }};
 
 void accept(std::int32_t code, const char* what) {
@@ -254,8 +294,8 @@ void register_all() {
   const TorchFunctions& torch = torch_functions();
   TorchLibraryOpaque* library = nullptr;  // as long as the process: an operator is never taken back
   accept(torch.library_fragment("ingot", __FILE__, __LINE__, &library), "torch.ops.ingot");
-  const std::array<std::span<const TorchOperator>, 3> families{
-      {kOperators, float8_operators(), split_linear_operators()}};
+  const std::array<std::span<const TorchOperator>, 5> families{
+      {kOperators, float8_operators(), split_linear_operators(), weight_only_operators(), frozen_linear_operators()}};
   for (const auto& family : families) {
     for (const TorchOperator& each : family) accept(torch.define(library, each.schema), each.name);
   }

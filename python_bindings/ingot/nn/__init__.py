@@ -1,5 +1,22 @@
 """Modules for PyTorch. Importing this package imports torch; it needs PyTorch 2.7 or later."""
 
+from ._checkpoint import CheckpointReport, float8_quantization_config, load_float8_checkpoint, save_float8_checkpoint
 from ._float8_linear import Float8Linear
+from ._frozen_linear import FrozenFloat8Linear
+from ._quantize import Float8WeightOnlyConfig, FrozenFloat8Config, MXWeightOnlyConfig, QuantizeReport, quantize_
+from ._weight_only import WeightOnlyLinear
 
-__all__ = ["Float8Linear"]
+__all__ = [
+    "CheckpointReport",
+    "Float8Linear",
+    "Float8WeightOnlyConfig",
+    "FrozenFloat8Config",
+    "FrozenFloat8Linear",
+    "MXWeightOnlyConfig",
+    "QuantizeReport",
+    "WeightOnlyLinear",
+    "float8_quantization_config",
+    "load_float8_checkpoint",
+    "quantize_",
+    "save_float8_checkpoint",
+]

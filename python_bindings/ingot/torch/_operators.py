@@ -30,6 +30,7 @@ _core.torch_register()
 linear_forward = torch.ops.ingot.linear_forward.default
 linear_forward_bias = torch.ops.ingot.linear_forward_bias.default
 linear_backward = torch.ops.ingot.linear_backward.default
+linear_backward_into = torch.ops.ingot.linear_backward_into.default
 
 
 class PlanFacts(NamedTuple):
@@ -155,4 +156,17 @@ def _(grad_output, input, weight, saved, codes, plan, wants):
         grad_output.new_empty((*rows, facts.in_features)) if wants & INPUT else _bytes(grad_output, 0),
         grad_output.new_empty(weight_shape, dtype=facts.weight_dtype) if wants & WEIGHT else _bytes(grad_output, 0),
         grad_output.new_empty(weight_shape[:1], dtype=facts.bias_dtype) if wants & BIAS else _bytes(grad_output, 0),
+    )
+
+
+@torch.library.register_fake("ingot::linear_backward_into")
+def _(grad_output, input, weight, saved, codes, main_grad, plan, wants):
+    facts = _PLANS[plan]
+    return (
+        grad_output.new_empty((*grad_output.shape[:-1], facts.in_features))
+        if wants & INPUT
+        else _bytes(grad_output, 0),
+        grad_output.new_empty((facts.out_features,), dtype=facts.bias_dtype)
+        if wants & BIAS
+        else _bytes(grad_output, 0),
     )
