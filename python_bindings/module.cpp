@@ -112,8 +112,11 @@ NB_MODULE(_core, module) {
       "canonical_spec", [](const std::string& line) { return ingot::print(ingot::parse(line)); }, "line"_a);
   ingot::python::bind_linear_gain(module);
   ingot::python::bind_operations(module);
+  ingot::python::bind_safetensors(module);
   ingot::python::bind_torch(module);
   ingot::python::bind_torch_modules(module);
+  ingot::python::bind_torch_frozen(module);
   ingot::python::bind_torch_split(module);
   ingot::python::bind_weight_only(module);
+  ingot::python::bind_torch_weight_only(module);
 }

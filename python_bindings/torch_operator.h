@@ -67,5 +67,7 @@ std::span<const TorchOperator> norm_linear_operators();    // torch_norm_operato
 std::span<const TorchOperator> mlp_operators();            // torch_mlp_operators.cpp
 std::span<const TorchOperator> shared_linear_operators();  // torch_shared_operators.cpp
 std::span<const TorchOperator> split_linear_operators();   // torch_split_operators.cpp
+std::span<const TorchOperator> weight_only_operators();    // torch_weight_only_operators.cpp
+std::span<const TorchOperator> frozen_linear_operators();  // torch_frozen_operators.cpp
 
 }  // namespace ingot::python

@@ -219,7 +219,9 @@ void require_bytes(const TorchPlan& plan, const char* name, const MemoryRegion& 
 // The gradients that are wanted, and empty tensors in the place of the others.
 class Gradients {
  public:
-  Gradients(const LinearPlan& plan, const LinearGradients& wants, const TorchTensor& grad_output, Device device) {
+  // Without makes_weight the caller gives the gradient of the weight.
+  Gradients(const LinearPlan& plan, const LinearGradients& wants, const TorchTensor& grad_output, Device device,
+            bool makes_weight) {
     const LinearShape& shape = plan.shape;
     const std::int64_t tokens = tokens_of(grad_output);
     const std::array<std::int64_t, 2> weight_sizes{shape.out_features, shape.in_features};
@@ -231,10 +233,11 @@ class Gradients {
       return matrix(of.data(), dtype, rows, cols, device);
     };
     input = make(wants.input, sizes_with_last(grad_output.sizes(), shape.in_features), plan.dtypes.input);
-    weight = make(wants.weight, weight_sizes, *plan.dtypes.weight);
+    weight = make(wants.weight && makes_weight, weight_sizes, *plan.dtypes.weight);
     bias = make(wants.bias, bias_sizes, *plan.dtypes.bias);
     if (wants.input) input_view = view(input, tokens, shape.in_features, plan.dtypes.input);
-    if (wants.weight) weight_view = view(weight, shape.out_features, shape.in_features, *plan.dtypes.weight);
+    if (wants.weight && makes_weight)
+      weight_view = view(weight, shape.out_features, shape.in_features, *plan.dtypes.weight);
     if (wants.bias) bias_view = view(bias, 1, shape.out_features, *plan.dtypes.bias);
   }
 
@@ -259,8 +262,21 @@ struct WeightOperand {
   TorchRegion codes{};
 };
 
-Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64_t bits) {
+// The matrix that a gradient of the weight is added to, in place.
+Tensor main_grad_of(const TorchPlan& plan, const TorchTensor& tensor, Device device) {
+  const TorchMatrix matrix = matrix_of(tensor, name_of(plan, "main_grad"));
+  require_device(plan, "main_grad", matrix.view, device);
+  if (matrix.copy.handle() != nullptr) {
+    throw Error(ErrorCode::invalid_argument, name_of(plan, "main_grad").text(),
+                "has rows that are not contiguous: give the weight one of ordinary strides");
+  }
+  return matrix.view;
+}
+
+// The gradients that are wanted: that of the weight is added to main_grad if there is one, else it is a tensor.
+Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64_t bits, const TorchTensor& main_grad) {
   const TorchPlan& plan = torch_plans().at(number);
+  const bool accumulates = main_grad.handle() != nullptr;
   const LinearGradients wants{
       .input = (bits & kInput) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchMatrix grad_output = matrix_or_element_of(arguments.grad_output, name_of(plan, "grad_output"));
@@ -271,12 +287,14 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
   const TorchRegion saved_memory(std::move(arguments.saved), call.device);
   if (wants.weight) require_bytes(plan, "saved", saved_memory.region(), plan.saved_bytes(tokens));
   const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.plan.identity, .tokens = tokens, .kept = true};
-  Gradients gradients(plan.plan, wants, arguments.grad_output, call.device);
+  Gradients gradients(plan.plan, wants, arguments.grad_output, call.device, !accumulates);
+  if (accumulates) gradients.weight_view = main_grad_of(plan, main_grad, call.device);
   LinearBackwardTensors tensors{.saved = &saved,
                                 .grad_output = grad_output.view,
                                 .grad_input = gradients.input_view,
                                 .grad_weight = gradients.weight_view,
                                 .grad_bias = gradients.bias_view,
+                                .accumulate = accumulates,
                                 .scales = call.scales};
   TorchMatrix input;
   if (wants.weight && plan.plan.grad_weight_reads_input()) {
@@ -303,8 +321,18 @@ BackwardArguments backward_arguments(const TorchValue* stack) {
 // Returns grad_input, grad_weight and grad_bias; those that are not wanted are empty.
 void linear_backward_operator(TorchValue* stack) {
   BackwardArguments arguments = backward_arguments(stack);
-  Gradients gradients = backward(arguments, static_cast<std::int64_t>(stack[5]), static_cast<std::int64_t>(stack[6]));
+  Gradients gradients =
+      backward(arguments, static_cast<std::int64_t>(stack[5]), static_cast<std::int64_t>(stack[6]), TorchTensor());
   give(stack, {&gradients.input, &gradients.weight, &gradients.bias});
+}
+
+// The same, but the gradient of the weight is added to main_grad. Returns grad_input and grad_bias.
+void linear_backward_into_operator(TorchValue* stack) {
+  BackwardArguments arguments = backward_arguments(stack);
+  const TorchTensor main_grad = tensor_of(stack[5]);
+  Gradients gradients =
+      backward(arguments, static_cast<std::int64_t>(stack[6]), static_cast<std::int64_t>(stack[7]), main_grad);
+  give(stack, {&gradients.input, &gradients.bias});
 }
 
 // The same with scales that the caller gives for grad_output, and for the weight where backward casts it again. Returns
@@ -315,11 +343,12 @@ void linear_backward_scaled_operator(TorchValue* stack) {
   arguments.given = &given;
   given.add(given.scales.grad_output, "scale of grad_output", tensor_of(stack[5]));
   given.add(given.scales.weight, "scale of weight", tensor_of(stack[6]));
-  Gradients gradients = backward(arguments, static_cast<std::int64_t>(stack[7]), static_cast<std::int64_t>(stack[8]));
+  Gradients gradients =
+      backward(arguments, static_cast<std::int64_t>(stack[7]), static_cast<std::int64_t>(stack[8]), TorchTensor());
   give(stack, {&gradients.input, &gradients.weight, &gradients.bias, &given.amaxes()});
 }
 
-constexpr std::array<TorchOperator, 5> kOperators{{
+constexpr std::array<TorchOperator, 6> kOperators{{
     {"linear_forward", "linear_forward(Tensor input, Tensor weight, int plan, int keep) -> (Tensor, Tensor, Tensor)",
      torch_kernel<linear_forward_operator>},
     {"linear_forward_bias",
@@ -338,6 +367,10 @@ constexpr std::array<TorchOperator, 5> kOperators{{
      "linear_backward_scaled(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, "
      "Tensor scale_grad_output, Tensor scale_weight, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor)",
      torch_kernel<linear_backward_scaled_operator>},
+    {"linear_backward_into",
+     "linear_backward_into(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, "
+     "Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor)",
+     torch_kernel<linear_backward_into_operator>},
 }};
 
 void accept(std::int32_t code, const char* what) {
@@ -356,9 +389,9 @@ void register_all() {
   const TorchFunctions& torch = torch_functions();
   TorchLibraryOpaque* library = nullptr;  // as long as the process: an operator is never taken back
   accept(torch.library_fragment("ingot", __FILE__, __LINE__, &library), "torch.ops.ingot");
-  const std::array<std::span<const TorchOperator>, 6> families{{kOperators, float8_operators(),
-                                                                split_linear_operators(), norm_linear_operators(),
-                                                                mlp_operators(), shared_linear_operators()}};
+  const std::array<std::span<const TorchOperator>, 8> families{
+      {kOperators, float8_operators(), split_linear_operators(), weight_only_operators(), frozen_linear_operators(),
+       norm_linear_operators(), mlp_operators(), shared_linear_operators()}};
   for (const auto& family : families) {
     for (const TorchOperator& each : family) accept(torch.define(library, each.schema), each.name);
   }

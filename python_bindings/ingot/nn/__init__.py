@@ -1,18 +1,33 @@
 """Modules for PyTorch. Importing this package imports torch; it needs PyTorch 2.7 or later."""
 
+from ._checkpoint import CheckpointReport, float8_quantization_config, load_float8_checkpoint, save_float8_checkpoint
 from ._delayed import sync_amax_history
 from ._float8_linear import Float8Linear
+from ._frozen_linear import FrozenFloat8Linear
 from ._mlp import GatedMlp, Mlp
 from ._norm_linear import LayerNormLinear, RMSNormLinear
+from ._quantize import Float8WeightOnlyConfig, FrozenFloat8Config, MXWeightOnlyConfig, QuantizeReport, quantize_
 from ._shared_input import SharedInputLinears, shared_input
+from ._weight_only import WeightOnlyLinear
 
 __all__ = [
+    "CheckpointReport",
     "Float8Linear",
+    "Float8WeightOnlyConfig",
+    "FrozenFloat8Config",
+    "FrozenFloat8Linear",
     "GatedMlp",
     "LayerNormLinear",
+    "MXWeightOnlyConfig",
     "Mlp",
+    "QuantizeReport",
     "RMSNormLinear",
     "SharedInputLinears",
+    "WeightOnlyLinear",
+    "float8_quantization_config",
+    "load_float8_checkpoint",
+    "quantize_",
+    "save_float8_checkpoint",
     "shared_input",
     "sync_amax_history",
 ]

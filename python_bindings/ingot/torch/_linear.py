@@ -56,6 +56,18 @@ class LinearOptions:
         return LinearOptions, (self.recipe, self.name)
 
 
+def _check_main_grad(main_grad: torch.Tensor, weight: torch.Tensor, options: LinearOptions) -> None:
+    if main_grad.shape != weight.shape or main_grad.dtype not in ops.HIGH_PRECISION:
+        refuse(
+            f'linear "{options.name}"',
+            f"main_grad: is {main_grad.dtype} of shape {tuple(main_grad.shape)}, expected float32, float16 or bfloat16 "
+            f"of the weight's shape {tuple(weight.shape)}",
+        )
+    if main_grad.device != weight.device:
+        what = f"main_grad: is on {main_grad.device} and the weight on {weight.device}: move one with .to()"
+        refuse(f'linear "{options.name}"', what)
+
+
 @torch.compiler.assume_constant_result
 def _plan_of_trace(config, name, out_features, in_features, input_dtype, weight_dtype, bias_dtype, trains_weight):
     facts = ops.add_plan(config, name, in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight)
@@ -69,6 +81,14 @@ def _forward(input, weight, bias, plan, input_plan, keep):
     if bias is None:
         return ops.linear_forward(input, weight, plan, keep)
     return ops.linear_forward_bias(input, weight, bias, plan, keep)
+
+
+def _refuse_second_derivative() -> None:
+    if torch.is_grad_enabled():
+        raise LinearError(
+            "linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
+            "torch.nn.functional.linear for this layer"
+        )
 
 
 class _Linear(torch.autograd.Function):
@@ -94,11 +114,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        if torch.is_grad_enabled():
-            raise LinearError(
-                "linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
-                "torch.nn.functional.linear for this layer"
-            )
+        _refuse_second_derivative()
         saved, codes, input, weight = ctx.saved_tensors
         codes = saved if codes is None else codes
         input = saved if input is None else input
@@ -122,14 +138,57 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def _run(input, weight, bias, plan, reads_input, reads_weight, input_plan=-1):
+class _LinearIntoMainGrad(torch.autograd.Function):
+    """_Linear whose gradient of the weight is added to main_grad, in the GEMM that makes it. The weight gets no gradient,
+    or a dummy one where Megatron's hooks wait for it."""
+
+    @staticmethod
+    def forward(ctx, input, weight, bias, plan, reads_input, reads_weight, input_plan, main_grad):
+        ctx.main_grad = main_grad  # not saved as autograd does: accumulation changes it before backward
+        ctx.weight = None if torch.compiler.is_compiling() else weight
+        return _Linear.forward(ctx, input, weight, bias, plan, reads_input, reads_weight, input_plan)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        _refuse_second_derivative()
+        saved, codes, input, weight = ctx.saved_tensors
+        codes = saved if codes is None else codes
+        input = saved if input is None else input
+        weight = codes if weight is None else weight
+        arguments = (grad_output, input, weight, saved, codes, ctx.main_grad, ctx.plan, ctx.wants)
+        if torch.compiler.is_compiling():
+            grads = ops.linear_backward_into(*arguments)
+        else:
+            try:
+                grads = ops.linear_backward_into(*arguments)
+            except RuntimeError as error:
+                raise from_operator(error) from None
+        grad_input = grads[0] if ctx.wants & ops.INPUT else None
+        grad_bias = grads[1] if ctx.wants & ops.BIAS else None
+        return grad_input, _dummy_gradient(ctx.weight), grad_bias, None, None, None, None, None
+
+
+def _dummy_gradient(weight: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    """What Megatron's hook of the weight wants to see, once it is told that main_grad is up to date."""
+    if weight is None or not hasattr(weight, "grad_added_to_main_grad"):
+        return None
+    weight.grad_added_to_main_grad = True
+    return torch.zeros_like(weight) if getattr(weight, "zero_out_wgrad", False) else torch.empty_like(weight)
+
+
+def _run(input, weight, bias, plan, reads_input, reads_weight, input_plan=-1, main_grad=None):
+    if main_grad is not None and torch.is_grad_enabled() and weight.requires_grad:
+        return _LinearIntoMainGrad.apply(
+            input, weight, bias, plan, reads_input, reads_weight, input_plan, main_grad
+        )
     if torch.is_grad_enabled():
         return _Linear.apply(input, weight, bias, plan, reads_input, reads_weight, input_plan)
     return _forward(input, weight, bias, plan, input_plan, 0)[0]
 
 
-def run_linear(input, weight, bias, config, name: str, plans: ops.PlanTable) -> torch.Tensor:
-    """linear() without its checks. `config` is as add_plan()'s, and `plans` belongs to this config and name."""
+def run_linear(input, weight, bias, config, name: str, plans: ops.PlanTable, main_grad=None) -> torch.Tensor:
+    """linear() without its checks. `config` is as add_plan()'s, and `plans` belongs to this config and name. The
+    gradient of the weight is added to main_grad if there is one."""
     trains_weight = torch.is_grad_enabled() and weight.requires_grad
     bias_dtype = None if bias is None else bias.dtype
     if torch.compiler.is_compiling():
@@ -137,14 +196,14 @@ def run_linear(input, weight, bias, config, name: str, plans: ops.PlanTable) -> 
         facts = _plan_of_trace(
             config, name, out_features, in_features, input.dtype, weight.dtype, bias_dtype, trains_weight
         )
-        return _run(input, weight, bias, *facts)
+        return _run(input, weight, bias, *facts, main_grad)
     key = (weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight)
     plan = plans.get(key)
     try:
         if plan is None:
             facts = ops.add_plan(config, name, weight.shape[1], weight.shape[0], *key[1:])
             plan = plans[key] = (facts.number, facts.reads_input, facts.reads_weight)
-        return _run(input, weight, bias, *plan)
+        return _run(input, weight, bias, *plan, main_grad=main_grad)
     except RuntimeError as error:
         raise layer_error(error, f'linear "{name}"') from None
 
@@ -162,10 +221,15 @@ def linear(
     input's dtype where a GEMM is in high precision. bias: (out_features,). Gradients have the dtypes of their tensors.
 
     Backward keeps FP8 codes of input and weight in place of the tensors where the recipe allows it; under no_grad
-    nothing is kept. Raises LinearError, an ingot.Error that names the layer.
+    nothing is kept. A weight with an attribute main_grad, a tensor of its shape of float32, float16 or bfloat16, gets no
+    gradient: backward adds it to main_grad, as Megatron's gradient_accumulation_fusion does. Raises LinearError, an
+    ingot.Error that names the layer.
     """
     check_layer(f'linear "{options.name}"', input, weight, bias)
+    main_grad = getattr(weight, "main_grad", None)
+    if main_grad is not None:
+        _check_main_grad(main_grad, weight, options)
     input = in_autocasts_dtype(input)
     if options.recipe == "high_precision" and weight.dtype != input.dtype:
         weight = weight.to(input.dtype)
-    return run_linear(input, weight, bias, options.recipe, options.name, options._plans)
+    return run_linear(input, weight, bias, options.recipe, options.name, options._plans, main_grad)

@@ -32,6 +32,7 @@ linear_forward_bias = torch.ops.ingot.linear_forward_bias.default
 linear_backward = torch.ops.ingot.linear_backward.default
 linear_forward_scaled = torch.ops.ingot.linear_forward_scaled.default
 linear_backward_scaled = torch.ops.ingot.linear_backward_scaled.default
+linear_backward_into = torch.ops.ingot.linear_backward_into.default
 
 
 class PlanFacts(NamedTuple):
@@ -174,3 +175,16 @@ def _(grad_output, input, weight, saved, codes, plan, wants):
 @torch.library.register_fake("ingot::linear_backward_scaled")
 def _(grad_output, input, weight, saved, codes, scale_grad_output, scale_weight, plan, wants):
     return (*_fake_backward(grad_output, plan, wants), grad_output.new_empty((2,), dtype=torch.float32))
+
+
+@torch.library.register_fake("ingot::linear_backward_into")
+def _(grad_output, input, weight, saved, codes, main_grad, plan, wants):
+    facts = _PLANS[plan]
+    return (
+        grad_output.new_empty((*grad_output.shape[:-1], facts.in_features))
+        if wants & INPUT
+        else _bytes(grad_output, 0),
+        grad_output.new_empty((facts.out_features,), dtype=facts.bias_dtype)
+        if wants & BIAS
+        else _bytes(grad_output, 0),
+    )

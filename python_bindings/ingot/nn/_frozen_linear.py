@@ -1,0 +1,235 @@
+"""FrozenFloat8Linear: a linear layer whose weight is FP8 codes and factors, and which passes gradients to its input."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+
+from ..torch import _weight_operators as weight_ops
+from ..torch._errors import LinearError, from_operator
+from ..torch._linear import in_autocasts_dtype
+from ..torch._operators import HIGH_PRECISION
+from . import _codes
+
+# The recipe that reads a weight's factors in both directions (docs/checkpoints.md), by what shares a factor.
+RECIPE_OF = {"tensor": "tensorwise", "row": "rowwise_folded", "128x128": "blockwise"}
+_CODES = ("weight", "weight_scale", "input_scale")
+
+
+@torch.compiler.assume_constant_result
+def _plan_of_trace(*arguments) -> int:
+    return weight_ops.frozen_plan(*arguments)
+
+
+class _Frozen(torch.autograd.Function):
+    """Backward gives the gradient of the input, from the codes that forward read; nothing else is kept."""
+
+    @staticmethod
+    def forward(ctx, input, codes, factors, bias, plan):
+        ctx.plan = plan
+        ctx.save_for_backward(codes, factors)
+        return _forward(input, codes, factors, bias, plan)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if torch.is_grad_enabled():
+            raise LinearError(
+                "FrozenFloat8Linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
+                "torch.nn.functional.linear for this layer"
+            )
+        codes, factors = ctx.saved_tensors
+        grad_input = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_input = _grad_input(grad_output, codes, factors, ctx.plan)
+        if ctx.needs_input_grad[3]:
+            grad_bias = grad_output.reshape(-1, grad_output.shape[-1]).sum(0)
+        return grad_input, None, None, grad_bias, None
+
+
+def _forward(input, codes, factors, bias, plan: int) -> torch.Tensor:
+    if bias is None:
+        return weight_ops.frozen_linear(input, codes, factors, plan)
+    return weight_ops.frozen_linear_bias(input, codes, factors, bias, plan)
+
+
+def _grad_input(grad_output, codes, factors, plan: int) -> torch.Tensor:
+    if torch.compiler.is_compiling():
+        return weight_ops.frozen_linear_backward(grad_output, codes, factors, plan)
+    try:
+        return weight_ops.frozen_linear_backward(grad_output, codes, factors, plan)
+    except RuntimeError as error:
+        raise from_operator(error) from None
+
+
+class FrozenFloat8Linear(torch.nn.Linear):
+    """torch.nn.Linear with a weight in FP8 that is not trained: y = x @ weight.T + bias, with both GEMMs in FP8, forward
+    and for the gradient of x. There is no copy of the weight in high precision, and no gradient of it.
+
+    Takes x (..., in_features) of float32, float16 or bfloat16. weight_dtype: "e4m3fn" or "e5m2". scale: what shares a
+    factor: "tensor", "row" or "128x128"; activations and gradients get dynamic scales of that kind. `dtype` is that of
+    the bias, and of adapters that PEFT puts beside the layer (`compute_dtype`).
+
+    state_dict() is a layer of public checkpoints: weight (float8, shape (out_features, in_features)), weight_scale
+    (float32) and bias; weight_scale_inv loads as well. from_float(), from_codes(), quantize_() and
+    load_float8_checkpoint() make layers with values; a new one has zeros. Raises ingot.Error that names the layer.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device=None,
+        dtype: Optional[torch.dtype] = None,
+        *,
+        weight_dtype="e4m3fn",
+        scale: str = "row",
+        layer_name: str = "linear",
+    ) -> None:
+        torch.nn.Module.__init__(self)
+        self.in_features, self.out_features = in_features, out_features
+        self.layer_name = layer_name
+        self.compute_dtype = dtype or torch.get_default_dtype()
+        form = _codes.weight_format(weight_dtype, scale, False, "row_major", False, self._subject)
+        if form.dtype not in ("e4m3fn", "e5m2"):
+            raise LinearError(f"{self._subject} weight_dtype: {form.dtype!r} is none of e4m3fn, e5m2: WeightOnlyLinear has it")
+        if scale not in RECIPE_OF:
+            raise LinearError(
+                f"{self._subject} scale: {scale!r} is none of {', '.join(RECIPE_OF)}, whose factors serve the gradient of "
+                "the input too: WeightOnlyLinear has it"
+            )
+        self.weight_dtype, self.scale = form.dtype, scale
+        codes = torch.zeros((out_features, in_features), dtype=torch.uint8, device=device)
+        self.register_buffer("weight", codes.view(_codes.FLOAT8[form.dtype]))
+        shape = _codes.scale_shape(scale, out_features, in_features)
+        self.register_buffer("weight_scale", torch.zeros(shape, dtype=torch.float32, device=device))
+        self.register_buffer("input_scale", None)  # a checkpoint's static scale: kept for saving, not used
+        if bias:
+            values = torch.zeros(out_features, dtype=self.compute_dtype, device=device)
+            self.bias = torch.nn.Parameter(values, requires_grad=False)
+        else:
+            self.register_parameter("bias", None)
+
+    @classmethod
+    def from_float(
+        cls,
+        module: torch.nn.Linear,
+        weight_dtype="e4m3fn",
+        scale: str = "row",
+        *,
+        pow2: bool = False,
+        layer_name: str = "linear",
+    ) -> "FrozenFloat8Linear":
+        """Casts the weight of a linear layer, on its device. pow2 rounds scales to powers of two. Raises LinearError for
+        what is no torch.nn.Linear of float32, float16 or bfloat16."""
+        bias = _codes.checked_linear(module, f'FrozenFloat8Linear.from_float "{layer_name}"')
+        new = cls._empty(module.in_features, module.out_features, module.weight.dtype, bias, weight_dtype, scale, layer_name)
+        new.train(module.training)
+        codes, factors = _codes.cast(module.weight, new.weight_dtype, scale, pow2, layer_name)
+        new._take(codes, factors, bias)
+        return new
+
+    @classmethod
+    def from_codes(
+        cls,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        bias: Optional[torch.Tensor] = None,
+        *,
+        scale: str = "row",
+        dtype: Optional[torch.dtype] = None,
+        layer_name: str = "linear",
+    ) -> "FrozenFloat8Linear":
+        """Makes a layer of a checkpoint's float8 codes (out_features, in_features) and scales, value = code * scale.
+        Raises LinearError for codes and scales that do not fit."""
+        subject = f'FrozenFloat8Linear.from_codes "{layer_name}"'
+        if codes.dim() != 2 or codes.dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
+            raise LinearError(
+                f"{subject} codes: is {codes.dtype} of shape {tuple(codes.shape)}, expected float8_e4m3fn or float8_e5m2 "
+                "(out_features, in_features)"
+            )
+        factors = _codes.float_factors(scales, scale, *codes.shape, subject)
+        new = cls._empty(codes.shape[1], codes.shape[0], dtype, bias, codes.dtype, scale, layer_name)
+        new._take(codes.detach().contiguous(), factors.to(codes.device), bias)
+        return new
+
+    @classmethod
+    def _empty(cls, in_features, out_features, dtype, bias, weight_dtype, scale, layer_name) -> "FrozenFloat8Linear":
+        dtype = dtype if bias is None or dtype is not None else bias.dtype
+        options = {"weight_dtype": weight_dtype, "scale": scale, "layer_name": layer_name}
+        return cls(in_features, out_features, bias is not None, device="meta", dtype=dtype, **options)
+
+    def _take(self, codes, factors, bias) -> None:
+        self.weight = codes.view(_codes.FLOAT8[self.weight_dtype])
+        self.weight_scale = factors
+        if bias is not None:
+            self.bias = torch.nn.Parameter(bias.detach().to(codes.device), requires_grad=False)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        input = in_autocasts_dtype(input)
+        if input.dim() == 0 or input.shape[-1] != self.in_features:
+            raise LinearError(
+                f"{self._subject} input: has shape {tuple(input.shape)}, expected (..., {self.in_features})"
+            )
+        if input.dtype not in HIGH_PRECISION:
+            raise LinearError(
+                f"{self._subject} input: is {input.dtype}, expected float32, float16 or bfloat16: convert it with .to()"
+            )
+        bias_dtype = None if self.bias is None else self.bias.dtype
+        key = (
+            self.layer_name,
+            RECIPE_OF[self.scale],
+            self.weight_dtype,
+            self.out_features,
+            self.in_features,
+            input.dtype,
+            bias_dtype,
+        )
+        if torch.compiler.is_compiling():
+            return self._run(input, _plan_of_trace(*key))
+        try:
+            return self._run(input, weight_ops.frozen_plan(*key))
+        except RuntimeError as error:
+            raise from_operator(error) from None
+
+    def _run(self, input: torch.Tensor, plan: int) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return _Frozen.apply(input, self.weight, self.weight_scale, self.bias, plan)
+        return _forward(input, self.weight, self.weight_scale, self.bias, plan)
+
+    def dequantize(self) -> torch.Tensor:
+        """The weight's values: float32 (out_features, in_features)."""
+        codes = self.weight.view(torch.uint8)
+        return _codes.dequantized(codes, self.weight_scale, self.weight_dtype, self.scale, self.in_features)
+
+    def reset_parameters(self) -> None:
+        """Does nothing: codes come from a cast or a checkpoint."""
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {self.weight_dtype}, scale={self.scale}"
+
+    @property
+    def _subject(self) -> str:
+        return f'FrozenFloat8Linear "{self.layer_name}"'
+
+    def _apply(self, fn, recurse: bool = True):
+        dtype = _codes.dtype_after(fn, self.compute_dtype, self.weight.device)
+        _codes.apply_to_codes(self, _CODES, lambda: super(FrozenFloat8Linear, self)._apply(fn, recurse))
+        self.compute_dtype = dtype
+        return self
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs):
+        weight = state_dict.get(prefix + "weight")
+        if weight is not None and weight.dtype != self.weight.dtype:
+            error_msgs.append(
+                f"{self._subject} {prefix}weight: is {weight.dtype}, but the layer's codes are {self.weight.dtype}: make "
+                "the layer with from_float() of a layer that has loaded it"
+            )
+            return
+        if prefix + "weight_scale" not in state_dict and prefix + "weight_scale_inv" in state_dict:
+            state_dict[prefix + "weight_scale"] = state_dict.pop(prefix + "weight_scale_inv")
+        scale = state_dict.get(prefix + "weight_scale")
+        if scale is not None and scale.numel() == self.weight_scale.numel():
+            state_dict[prefix + "weight_scale"] = scale.reshape(self.weight_scale.shape).to(torch.float32)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs)

@@ -1,0 +1,145 @@
+"""quantize_(): puts layers with quantized weights in the place of a model's linear layers, in torchao's manner."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Callable, Optional, Union
+
+import torch
+
+from ..float8._conversion import reason_to_leave_alone
+from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
+from ..float8.float8_linear_utils import swap_linear_layers
+from ..torch._errors import LinearError
+from . import _codes
+from ._float8_linear import Float8Linear
+from ._frozen_linear import RECIPE_OF, FrozenFloat8Linear
+from ._weight_only import WeightOnlyLinear
+
+
+@dataclasses.dataclass(frozen=True)
+class Float8WeightOnlyConfig:
+    """WeightOnlyLinear with FP8 weights: PyTorch's float8 dtypes or their names, fnuz included; what shares a factor;
+    scales rounded to powers of two; the codes' layout; batch-invariant sums."""
+
+    weight_dtype: Union[torch.dtype, str] = torch.float8_e4m3fn
+    scale: str = "row"
+    pow2: bool = False
+    layout: str = "auto"
+    batch_invariant: bool = False
+
+    def make(self, layer: torch.nn.Linear, name: str) -> torch.nn.Module:
+        """The layer that takes the place of `layer`."""
+        return WeightOnlyLinear.from_float(
+            layer,
+            self.weight_dtype,
+            self.scale,
+            pow2=self.pow2,
+            layout=self.layout,
+            batch_invariant=self.batch_invariant,
+            layer_name=name or "linear",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class MXWeightOnlyConfig:
+    """WeightOnlyLinear with MX weights: MXFP4 ("e2m1fn"), MXFP6 ("e3m2fn", "e2m3fn") or MXFP8, with a power of two for
+    each 32 elements of a row."""
+
+    weight_dtype: Union[torch.dtype, str] = "e2m1fn"
+    batch_invariant: bool = False
+
+    def make(self, layer: torch.nn.Linear, name: str) -> torch.nn.Module:
+        """The layer that takes the place of `layer`."""
+        return WeightOnlyLinear.from_float(
+            layer, self.weight_dtype, "mx", batch_invariant=self.batch_invariant, layer_name=name or "linear"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenFloat8Config:
+    """FrozenFloat8Linear: FP8 weights that are not trained and pass gradients on, as under LoRA's adapters."""
+
+    weight_dtype: Union[torch.dtype, str] = torch.float8_e4m3fn
+    scale: str = "row"
+    pow2: bool = False
+
+    def make(self, layer: torch.nn.Linear, name: str) -> torch.nn.Module:
+        """The layer that takes the place of `layer`."""
+        return FrozenFloat8Linear.from_float(
+            layer, self.weight_dtype, self.scale, pow2=self.pow2, layer_name=name or "linear"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizeReport:
+    """What quantize_() did: the names of the layers that it replaced, and why it left the others alone."""
+
+    converted: tuple[str, ...]
+    left_alone: dict[str, str]
+
+    def __str__(self) -> str:
+        total = len(self.converted) + len(self.left_alone)
+        lines = [f"{len(self.converted)} of {total} linear layers were quantized"]
+        return "\n".join([*lines, *(f"  {name}: {reason}" for name, reason in self.left_alone.items())])
+
+
+def reason_to_keep(layer: torch.nn.Module) -> str:
+    """Why a layer's weight cannot be quantized; "" if it can."""
+    if isinstance(layer, (WeightOnlyLinear, FrozenFloat8Linear)):
+        return "is quantized already"
+    if type(layer) in (Float8Linear, TorchaoFloat8Linear):
+        return "" if layer.weight.dtype in _codes.ops.HIGH_PRECISION and type(layer.weight) is torch.nn.Parameter else (
+            f"its weight is a {type(layer.weight).__name__} of {layer.weight.dtype}"
+        )
+    reason = reason_to_leave_alone(layer)
+    if not reason and layer.weight.is_meta:
+        return "its weight is on meta, without values"
+    return reason
+
+
+def quantize_(
+    model: torch.nn.Module,
+    config: Union[Float8WeightOnlyConfig, MXWeightOnlyConfig, FrozenFloat8Config],
+    filter_fn: Optional[Callable[[torch.nn.Module, str], bool]] = None,
+    device: Optional[Union[str, torch.device]] = None,
+) -> QuantizeReport:
+    """Replaces linear layers in place, as torchao.quantization.quantize_ does, and reports what it left alone.
+
+    filter_fn(layer, name) says which linear layers to replace; without it all. device: where weights are cast and then
+    stay, one layer after the other. A layer that several modules share stays shared, and a second call changes nothing.
+    What is replaced is an nn.Linear itself, or a Float8Linear; subclasses with a forward of their own are left alone.
+    Raises LinearError for a model that is itself a linear layer, and for a config that the layers refuse.
+    """
+    if not hasattr(config, "make"):
+        raise LinearError(
+            f"quantize_ config: is a {type(config).__name__}, expected Float8WeightOnlyConfig, MXWeightOnlyConfig or "
+            "FrozenFloat8Config of ingot.nn"
+        )
+    if isinstance(model, torch.nn.Linear):
+        raise LinearError(
+            "quantize_ model: is itself a linear layer, which cannot be replaced in place: use "
+            "WeightOnlyLinear.from_float(model)"
+        )
+    names: dict[torch.nn.Module, str] = {}
+    left_alone: dict[str, str] = {
+        name: "is quantized already" for name, module in model.named_modules() if isinstance(module, WeightOnlyLinear)
+    }
+
+    def wanted(layer: torch.nn.Module, name: str) -> bool:
+        reason = reason_to_keep(layer)
+        if not reason and filter_fn is not None and not filter_fn(layer, name):
+            reason = "filter_fn leaves it out"
+        if reason:
+            left_alone[name] = reason
+            return False
+        names[layer] = name
+        return True
+
+    def replace(layer: torch.nn.Linear) -> torch.nn.Module:
+        if device is not None:
+            layer.to(device)
+        return config.make(layer, names[layer])
+
+    swap_linear_layers(model, replace, module_filter_fn=wanted)
+    return QuantizeReport(tuple(names.values()), left_alone)

@@ -1,0 +1,343 @@
+"""WeightOnlyLinear: a linear layer for inference whose weight has 8, 6 or 4 bits, and activations 16."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Optional
+
+import torch
+
+from .. import _core
+from .._arrays import PACKED_BITS
+from ..torch import _weight_operators as weight_ops
+from ..torch._errors import LinearError, from_operator
+from ..torch._linear import in_autocasts_dtype
+from ..torch._operators import HIGH_PRECISION
+from ..torch._weight_operators import WeightFormat
+from . import _codes
+
+
+@torch.compiler.assume_constant_result
+def _plan_of_trace(name, form, out_features, in_features) -> int:
+    return weight_ops.weight_plan(name, form, out_features, in_features).number
+
+
+class _WeightOnly(torch.autograd.Function):
+    """The gradient of the input is a product with the decoded weight: slow, but there for adapters beside the layer."""
+
+    @staticmethod
+    def forward(ctx, input, weight, factors, bias, layer, plan, constant):
+        ctx.layer = layer
+        ctx.save_for_backward(weight, factors)
+        return _multiply(input, weight, factors, bias, plan, constant)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        weight, factors = ctx.saved_tensors
+        name, form, out_features, in_features = ctx.layer
+        codes = _codes.unpacked(weight, form, name, out_features, in_features)
+        values = _codes.dequantized(codes, factors, form.dtype, form.scale, in_features).to(grad_output.dtype)
+        grad_input = grad_output @ values if ctx.needs_input_grad[0] else None
+        grad_bias = grad_output.reshape(-1, out_features).sum(0) if ctx.needs_input_grad[3] else None
+        return grad_input, None, None, grad_bias, None, None, None
+
+
+def _multiply(input, weight, factors, bias, plan: int, constant: int) -> torch.Tensor:
+    if bias is None:
+        return weight_ops.weight_only_linear(input, weight, factors, plan, constant)
+    return weight_ops.weight_only_linear_bias(input, weight, factors, bias, plan, constant)
+
+
+class WeightOnlyLinear(torch.nn.Module):
+    """y = x @ weight.T + bias for x (..., in_features) of bfloat16 or float16; y has its dtype.
+
+    weight_dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn", or PyTorch's dtype. scale:
+    what shares a factor: "tensor", "row", "1x128", "1x64", "1x32", "128x128", or "mx", the way to FP6 and FP4. layout:
+    how codes lie in memory; "auto" is the fastest for the layer's dtype, also after .half() or .bfloat16(). `dtype` is
+    that of the bias and of the activations to be fast for. batch_invariant: a row of y does not depend on how many other
+    rows there are. from_float(), from_codes() and quantize_() make layers with values; a new one has zeros.
+
+    state_dict() has weight (uint8), weight_scale, packing (how the bytes lie) and bias. A layer loads a state of any
+    layout, and refuses one of another format. Whoever writes the buffers otherwise than by load_state_dict() and .to()
+    replaces them, or waits for the device before the next forward under torch.compile or in a captured graph.
+    """
+
+    _settled = None  # the weight that the device has finished writing, and its version
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device=None,
+        dtype: Optional[torch.dtype] = None,
+        *,
+        weight_dtype="e4m3fn",
+        scale: str = "row",
+        layout: str = "auto",
+        batch_invariant: bool = False,
+        layer_name: str = "linear",
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.layer_name = layer_name
+        self.activation_dtype = dtype or torch.bfloat16
+        self.layout_choice = layout
+        first = "packed" if layout == "auto" else layout
+        self._form = _codes.weight_format(weight_dtype, scale, False, first, batch_invariant, self._subject)
+        self._form = self._form._replace(layout=self._best_layout())
+        facts = self._facts()
+        shape = (facts.weight_bytes,) if self._form.layout != "row_major" else (out_features, facts.code_bytes)
+        kind = torch.uint8 if scale == "mx" else torch.float32
+        self.register_buffer("weight", torch.zeros(shape, dtype=torch.uint8, device=device))
+        scales = _codes.scale_shape(scale, out_features, in_features)
+        self.register_buffer("weight_scale", torch.zeros(scales, dtype=kind, device=device))
+        self.register_buffer("packing", self._packing().to(device))
+        if bias:
+            values = torch.zeros(out_features, dtype=self.activation_dtype, device=device)
+            self.bias = torch.nn.Parameter(values, requires_grad=False)
+        else:
+            self.register_parameter("bias", None)
+
+    # ---- making ----
+
+    @classmethod
+    def from_float(
+        cls,
+        module: torch.nn.Linear,
+        weight_dtype="e4m3fn",
+        scale: str = "row",
+        *,
+        pow2: bool = False,
+        layout: str = "auto",
+        batch_invariant: bool = False,
+        layer_name: str = "linear",
+    ) -> "WeightOnlyLinear":
+        """Casts the weight of a linear layer, on its device. pow2 rounds scales to powers of two. Raises LinearError for
+        what is no torch.nn.Linear, and for FP6 and FP4 without scale="mx"."""
+        bias = _codes.checked_linear(module, f'WeightOnlyLinear.from_float "{layer_name}"')
+        new = cls._empty(module, bias, weight_dtype, scale, layout, batch_invariant, layer_name)
+        codes, factors = _codes.cast(module.weight, new._form.dtype, scale, pow2, layer_name)
+        new._take(codes, factors, bias)
+        return new
+
+    @classmethod
+    def _empty(cls, module, bias, weight_dtype, scale, layout, batch_invariant, layer_name) -> "WeightOnlyLinear":
+        dtype = module.weight.dtype if bias is None else bias.dtype
+        new = cls(
+            module.in_features,
+            module.out_features,
+            bias is not None,
+            device="meta",
+            dtype=dtype if dtype in HIGH_PRECISION else None,
+            weight_dtype=weight_dtype,
+            scale=scale,
+            layout=layout,
+            batch_invariant=batch_invariant,
+            layer_name=layer_name,
+        )
+        new.train(module.training)
+        return new
+
+    @classmethod
+    def from_codes(
+        cls,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        bias: Optional[torch.Tensor] = None,
+        *,
+        weight_dtype=None,
+        scale: str = "row",
+        in_features: Optional[int] = None,
+        dtype: Optional[torch.dtype] = None,
+        layout: str = "auto",
+        batch_invariant: bool = False,
+        layer_name: str = "linear",
+    ) -> "WeightOnlyLinear":
+        """Makes a layer of a checkpoint's codes (out_features, in_features) and scales, value = code * scale.
+
+        codes: float8, or bits in uint8 with their weight_dtype; FP6 and FP4 are packed rows, lowest bits first, and
+        in_features says how many codes a row has. Raises LinearError for codes and scales that do not fit."""
+        subject = f'WeightOnlyLinear.from_codes "{layer_name}"'
+        form = _codes.weight_format(weight_dtype or codes.dtype, scale, False, "row_major", False, subject)
+        if codes.dtype not in (torch.uint8, _codes.FLOAT8.get(form.dtype)):
+            raise LinearError(f"{subject} codes: is {codes.dtype}, but weight_dtype says {form.dtype}")
+        if codes.dim() != 2:
+            raise LinearError(f"{subject} codes: has shape {tuple(codes.shape)}, expected (out_features, in_features)")
+        columns = in_features or codes.shape[1] * 8 // PACKED_BITS.get(form.dtype, 8)
+        factors = _codes.float_factors(scales, scale, codes.shape[0], columns, subject)
+        new = cls(
+            columns,
+            codes.shape[0],
+            bias is not None,
+            device="meta",
+            dtype=dtype or (None if bias is None else bias.dtype),
+            weight_dtype=form.dtype,
+            scale=scale,
+            layout=layout,
+            batch_invariant=batch_invariant,
+            layer_name=layer_name,
+        )
+        rows = codes.detach().contiguous().view(torch.uint8)
+        if rows.shape[1] != new._facts().code_bytes:
+            raise LinearError(f"{subject} codes: has rows of {rows.shape[1]} bytes, expected {new._facts().code_bytes}")
+        new._take(rows, factors.to(codes.device), bias)
+        return new
+
+    def _take(self, codes, factors, bias) -> None:
+        self.weight = _codes.packed(codes, self._form, self.layer_name, self.out_features, self.in_features)
+        self.weight_scale = factors
+        self.packing = self._packing().to(codes.device)
+        if bias is not None:
+            self.bias = torch.nn.Parameter(bias.detach().to(codes.device), requires_grad=False)
+        self._settle()
+
+    # ---- computing ----
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        input = in_autocasts_dtype(input)
+        if input.dim() == 0 or input.shape[-1] != self.in_features:
+            raise LinearError(
+                f"{self._subject} input: has shape {tuple(input.shape)}, expected (..., {self.in_features})"
+            )
+        if input.dtype not in (torch.bfloat16, torch.float16):
+            raise LinearError(
+                f"{self._subject} input: is {input.dtype}, expected bfloat16 or float16: convert it with .to(), or use "
+                "torch.autocast"
+            )
+        bias = self.bias
+        if torch.compiler.is_compiling():
+            plan = _plan_of_trace(self.layer_name, self._form, self.out_features, self.in_features)
+            return self._run(input, bias, plan, 1)
+        try:
+            return self._run(input, bias, self._facts().number, 1 if self._is_settled() else 0)
+        except RuntimeError as error:
+            raise from_operator(error) from None
+
+    def _run(self, input, bias, plan: int, constant: int) -> torch.Tensor:
+        if torch.is_grad_enabled() and (input.requires_grad or (bias is not None and bias.requires_grad)):
+            layer = (self.layer_name, self._form, self.out_features, self.in_features)
+            return _WeightOnly.apply(input, self.weight, self.weight_scale, bias, layer, plan, constant)
+        return _multiply(input, self.weight, self.weight_scale, bias, plan, constant)
+
+    def codes(self) -> torch.Tensor:
+        """The codes in plain rows: uint8 (out_features, bytes of a row)."""
+        return _codes.unpacked(self.weight, self._form, self.layer_name, self.out_features, self.in_features)
+
+    def dequantize(self) -> torch.Tensor:
+        """The weight's values: float32 (out_features, in_features)."""
+        form = self._form
+        return _codes.dequantized(self.codes(), self.weight_scale, form.dtype, form.scale, self.in_features)
+
+    # ---- what the layer is ----
+
+    @property
+    def weight_dtype(self) -> str:
+        return self._form.dtype
+
+    @property
+    def scale(self) -> str:
+        return self._form.scale
+
+    @property
+    def layout(self) -> str:
+        return self._form.layout
+
+    @property
+    def batch_invariant(self) -> bool:
+        return self._form.batch_invariant
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
+            f"{self.weight_dtype}, scale={self.scale}, layout={self.layout}"
+        )
+
+    @property
+    def _subject(self) -> str:
+        return f'WeightOnlyLinear "{self.layer_name}"'
+
+    def _facts(self) -> weight_ops.WeightFacts:
+        return weight_ops.weight_plan(self.layer_name, self._form, self.out_features, self.in_features)
+
+    def _best_layout(self) -> str:
+        if self.layout_choice != "auto":
+            return self.layout_choice
+        half = self.activation_dtype == torch.float16 and self._form.dtype not in PACKED_BITS
+        return "packed_f16" if half else "packed"
+
+    def _packing(self) -> torch.Tensor:
+        """The version of packed layouts, then the layout, the format and the scale, by their places in the lists."""
+        form = self._form
+        places = (_codes.LAYOUTS.index(form.layout), _codes.FORMATS.index(form.dtype), _codes.SCALES.index(form.scale))
+        return torch.tensor([_core.packed_layout_version, *places], dtype=torch.int32)
+
+    # ---- being moved, loaded and copied ----
+
+    def _settle(self) -> None:
+        """Waits until the device has written the weight: kernels may then read it before the work ahead has ended."""
+        if self.weight.is_cuda and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(self.weight.device)
+            self._settled = (weakref.ref(self.weight), _version(self.weight))
+
+    def _is_settled(self) -> bool:
+        settled, weight = self._settled, self.weight
+        if settled is not None and settled[0]() is weight and settled[1] == _version(weight):
+            return True
+        if not weight.is_cuda:
+            return True
+        self._settle()
+        return self._settled is not None and self._settled[0]() is weight and self._settled[1] == _version(weight)
+
+    def _apply(self, fn, recurse: bool = True):
+        dtype = _codes.dtype_after(fn, self.activation_dtype, self.weight.device)
+        _codes.apply_to_codes(self, ("weight_scale",), lambda: super(WeightOnlyLinear, self)._apply(fn, recurse))
+        self.activation_dtype = dtype
+        self._change_layout(self._best_layout())
+        self._settle()
+        return self
+
+    def _change_layout(self, layout: str) -> None:
+        if layout == self._form.layout:
+            return
+        new = self._form._replace(layout=layout)
+        if not self.weight.is_meta:
+            sizes = (self.layer_name, self.out_features, self.in_features)
+            self.weight = _codes.packed(_codes.unpacked(self.weight, self._form, *sizes), new, *sizes)
+        self._form = new
+        self.packing = self._packing().to(self.packing.device)
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs):
+        packing = state_dict.get(prefix + "packing")
+        if packing is not None and not packing.is_meta:
+            version, layout, *of_format = packing.tolist()
+            own_version, own_layout, *own_format = self._packing().tolist()
+            if of_format != own_format:
+                found = f"{_codes.FORMATS[of_format[0]]} with scale={_codes.SCALES[of_format[1]]}"
+                error_msgs.append(
+                    f"{self._subject} {prefix}weight: is stored as {found}, but the layer is {self.weight_dtype} with "
+                    f"scale={self.scale}: make the layer with the stored format"
+                )
+                return
+            if version != own_version and _codes.LAYOUTS[layout] != "row_major":
+                error_msgs.append(
+                    f"{self._subject} {prefix}weight: was packed by another version of Ingot: quantize the model again"
+                )
+                return
+            if layout != own_layout and prefix + "weight" in state_dict:
+                stored = self._form._replace(layout=_codes.LAYOUTS[layout])
+                sizes = (self.layer_name, self.out_features, self.in_features)
+                codes = _codes.unpacked(state_dict[prefix + "weight"], stored, *sizes)
+                state_dict[prefix + "weight"] = _codes.packed(codes, self._form, *sizes)
+                state_dict[prefix + "packing"] = self._packing()
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs)
+        self._settle()
+
+    def __getstate__(self):
+        state = self.__dict__.copy()
+        state.pop("_settled", None)  # of this process's memory
+        return state
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version

@@ -1,0 +1,127 @@
+"""The operators of weights that are given as codes and factors, with fake kernels: casts, packing, and both layers."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple, Optional
+
+import torch
+
+from .. import _core
+from . import _operators as ops
+
+weight_only_linear = torch.ops.ingot.weight_only_linear.default
+weight_only_linear_bias = torch.ops.ingot.weight_only_linear_bias.default
+weight_cast = torch.ops.ingot.weight_cast.default
+weight_pack = torch.ops.ingot.weight_pack.default
+weight_unpack = torch.ops.ingot.weight_unpack.default
+frozen_linear = torch.ops.ingot.frozen_linear.default
+frozen_linear_bias = torch.ops.ingot.frozen_linear_bias.default
+frozen_linear_backward = torch.ops.ingot.frozen_linear_backward.default
+
+
+class WeightFormat(NamedTuple):
+    """How a weight is stored: the dtype of its codes ("e4m3fn"), what shares a factor ("row", "mx" ...), whether casts
+    round scales to powers of two, and the codes' order ("packed", "packed_f16" or "row_major")."""
+
+    dtype: str
+    scale: str
+    pow2: bool
+    layout: str
+    batch_invariant: bool = False
+
+
+class WeightFacts(NamedTuple):
+    """A plan's number, and what its fake kernels need: codes in plain rows are (out_features, code_bytes)."""
+
+    number: int
+    out_features: int
+    in_features: int
+    code_bytes: int
+    weight_bytes: int
+    factors: int
+    is_mx: bool
+
+
+_WEIGHTS: dict[int, WeightFacts] = {}
+_FROZEN: dict[int, tuple[int, int]] = {}  # (out_features, in_features)
+
+
+@functools.lru_cache(maxsize=None)
+def weight_plan(name: str, weight_format: WeightFormat, out_features: int, in_features: int) -> WeightFacts:
+    """The plan of a weight; `name` is what messages call its layer. Raises ingot.Error for an unknown format."""
+    dtype, scale, pow2, layout, batch_invariant = weight_format
+    options = _core.WeightOnlyOptions(dtype, scale, pow2, layout, batch_invariant, "")
+    subject = f'WeightOnlyLinear "{name}"'
+    number, code_bytes, weight_bytes, factors = _core.torch_weight_only_plan(
+        subject, options, out_features, in_features
+    )
+    facts = WeightFacts(number, out_features, in_features, code_bytes, weight_bytes, factors, scale == "mx")
+    _WEIGHTS[number] = facts
+    return facts
+
+
+@functools.lru_cache(maxsize=None)
+def frozen_plan(
+    name: str,
+    recipe: str,
+    code_dtype: str,
+    out_features: int,
+    in_features: int,
+    input_dtype: torch.dtype,
+    bias_dtype: Optional[torch.dtype],
+) -> int:
+    """The number of the plan of a layer whose weight is frozen."""
+    bias = "" if bias_dtype is None else ops.HIGH_PRECISION[bias_dtype]
+    number = _core.torch_frozen_plan(
+        recipe, name, code_dtype, in_features, out_features, ops.HIGH_PRECISION[input_dtype], bias
+    )
+    _FROZEN[number] = (out_features, in_features)
+    return number
+
+
+def _output(input: torch.Tensor, features: int) -> torch.Tensor:
+    return input.new_empty((*input.shape[:-1], features))
+
+
+@torch.library.register_fake("ingot::weight_only_linear")
+def _(input, weight, factors, plan, constant):
+    return _output(input, _WEIGHTS[plan].out_features)
+
+
+@torch.library.register_fake("ingot::weight_only_linear_bias")
+def _(input, weight, factors, bias, plan, constant):
+    return _output(input, _WEIGHTS[plan].out_features)
+
+
+@torch.library.register_fake("ingot::weight_cast")
+def _(weight, plan):
+    facts = _WEIGHTS[plan]
+    codes = weight.new_empty((facts.out_features, facts.code_bytes), dtype=torch.uint8)
+    return codes, weight.new_empty((facts.factors,), dtype=torch.uint8 if facts.is_mx else torch.float32)
+
+
+@torch.library.register_fake("ingot::weight_pack")
+def _(codes, plan):
+    return codes.new_empty((_WEIGHTS[plan].weight_bytes,), dtype=torch.uint8)
+
+
+@torch.library.register_fake("ingot::weight_unpack")
+def _(packed, plan):
+    facts = _WEIGHTS[plan]
+    return packed.new_empty((facts.out_features, facts.code_bytes), dtype=torch.uint8)
+
+
+@torch.library.register_fake("ingot::frozen_linear")
+def _(input, codes, factors, plan):
+    return _output(input, _FROZEN[plan][0])
+
+
+@torch.library.register_fake("ingot::frozen_linear_bias")
+def _(input, codes, factors, bias, plan):
+    return _output(input, _FROZEN[plan][0])
+
+
+@torch.library.register_fake("ingot::frozen_linear_backward")
+def _(grad_output, codes, factors, plan):
+    return _output(grad_output, _FROZEN[plan][1])
