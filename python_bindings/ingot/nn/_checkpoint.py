@@ -171,7 +171,8 @@ def load_float8_checkpoint(
     x 128 blocks or groups of 128, as weight_scale or weight_scale_inv. layers: "weight_only" makes WeightOnlyLinear,
     "frozen" FrozenFloat8Linear. Layers stay on their device, or go to `device`; those on meta need it, or go to the
     CPU. Other tensors are loaded as load_state_dict() does. Raises LinearError, an ingot.Error that names file and
-    tensor, for what does not fit, and with strict also for tensors that are missing or have no place. """
+    tensor, for what does not fit, and with strict also for tensors that are missing or have no place.
+    """
     kinds = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
     if layers not in kinds:
         raise LinearError(f"load_float8_checkpoint layers: {layers!r} is none of {', '.join(kinds)}")
@@ -319,7 +320,8 @@ def save_float8_checkpoint(
     or a folder, which gets model.safetensors and a config.json with quantization_config, beside what was in it or in
     the model's `config`. scale_name: weight_scale or weight_scale_inv; default: as engines expect for the layout. All
     bits of codes and factors come back by load_float8_checkpoint(). Raises LinearError for layers of several layouts,
-    or of none. """
+    or of none.
+    """
     tensors: dict[str, torch.Tensor] = {}
     scales: dict[str, str] = {}
     ignored: list[str] = []

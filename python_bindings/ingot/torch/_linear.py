@@ -244,7 +244,8 @@ def linear(
     Backward keeps FP8 codes of input and weight in place of the tensors where the recipe allows it; under no_grad
     nothing is kept. A weight with an attribute main_grad, a tensor of its shape of float32, float16 or bfloat16, gets
     no gradient: backward adds it to main_grad, as Megatron's gradient_accumulation_fusion does. Raises LinearError, an
-    ingot.Error that names the layer. """
+    ingot.Error that names the layer.
+    """
     _check(input, weight, bias, options)
     main_grad = getattr(weight, "main_grad", None)
     if main_grad is not None:
