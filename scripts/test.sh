@@ -33,6 +33,13 @@ if ! .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec(
    ! pip --no-deps torchao==0.18.0; then
   echo "test: torchao 0.18.0 cannot be installed here; the comparisons with it are skipped"
 fi
+# PEFT's adapters train over ingot.nn's frozen layers, and transformers' models are loaded from FP8 checkpoints: wheels of
+# plain Python but for tokenizers, safetensors and PyYAML, and without what else they would bring.
+if ! .venv/bin/python -c 'import peft, transformers' 2> /dev/null &&
+   ! { pip --no-deps peft==0.21.2 accelerate==1.15.0 transformers==4.57.6 huggingface_hub==0.36.2 safetensors==0.8.0 \
+         tokenizers==0.22.2 && pip psutil PyYAML regex requests tqdm packaging; }; then
+  echo "test: PEFT and transformers cannot be installed here; the tests with them are skipped"
+fi
 
 step "build"
 cmake --preset ci

@@ -176,14 +176,13 @@ def test_peft_trains_adapters_over_it(scale):
     peft = pytest.importorskip("peft", reason="peft is not installed")
     base = train_lora(peft, None)
     float8 = train_lora(peft, FrozenFloat8Config(scale=scale))
-    assert base[-1] < 0.8 * base[0] and float8[-1] < 0.8 * float8[0]
-    # The loss falls by as much, within 1 % of where it started.
-    assert abs((float8[0] - float8[-1]) - (base[0] - base[-1])) < 0.01 * base[0] + abs(float8[0] - base[0])
+    assert base[-1] < 0.5 * base[0]
+    assert abs(float8[-1] / base[-1] - 1) < 0.01, (base[-1], float8[-1])
 
 
 def test_messages():
     layer = FrozenFloat8Linear.from_float(plain(), layer_name="wq")
-    with pytest.raises(ingot.Error, match=r'FrozenFloat8Linear "wq" input: has shape \(5, 3\), expected \(\.\.\., 144\)'):
+    with pytest.raises(ingot.Error, match=r'FrozenFloat8Linear "wq" input: has shape \(5, 3\), expected .*144\)'):
         layer(torch.zeros(5, 3))
     with pytest.raises(ingot.Error, match='FrozenFloat8Linear "wq" input: is torch.float64, expected float32'):
         layer(torch.zeros(5, K, dtype=torch.float64))
@@ -193,7 +192,7 @@ def test_messages():
         FrozenFloat8Linear(K, N, weight_dtype=torch.float8_e4m3fnuz)
     with pytest.raises(ingot.Error, match="codes: is torch.float32 of shape .*expected float8_e4m3fn"):
         FrozenFloat8Linear.from_codes(torch.zeros(N, K), torch.ones(1))
-    with pytest.raises(RuntimeError, match='"wq" weight: is torch.bfloat16, but the layer\'s codes are torch.float8_e4m3fn'):
+    with pytest.raises(RuntimeError, match="is torch.bfloat16, but the layer's codes are torch.float8_e4m3fn"):
         layer.load_state_dict(plain().state_dict(), strict=False)
     x = inputs()
     with pytest.raises(ingot.Error, match="FrozenFloat8Linear: the gradient of an FP8 GEMM has no gradient itself"):

@@ -167,11 +167,11 @@ def load_float8_checkpoint(
     """Loads a checkpoint into `model`, whose linear layers become FP8 where the checkpoint has FP8 codes of them.
 
     path: a .safetensors file, its index, or a folder; a config.json there says how the weights are stored (fp8,
-    compressed-tensors' float-quantized, fbgemm_fp8), and what the files hold decides each layer: one factor, rows,
-    128 x 128 blocks or groups of 128, as weight_scale or weight_scale_inv. layers: "weight_only" makes WeightOnlyLinear,
-    "frozen" FrozenFloat8Linear. Layers stay on their device, or go to `device`; those on meta need it, or go to the CPU.
-    Other tensors are loaded as load_state_dict() does. Raises LinearError, an ingot.Error that names file and tensor,
-    for what does not fit, and with strict also for tensors that are missing or have no place.
+    compressed-tensors' float-quantized, fbgemm_fp8), and what the files hold decides each layer: one factor, rows, 128
+    x 128 blocks or groups of 128, as weight_scale or weight_scale_inv. layers: "weight_only" makes WeightOnlyLinear,
+    "frozen" FrozenFloat8Linear. Layers stay on their device, or go to `device`; those on meta need it, or go to the
+    CPU. Other tensors are loaded as load_state_dict() does. Raises LinearError, an ingot.Error that names file and
+    tensor, for what does not fit, and with strict also for tensors that are missing or have no place.
     """
     kinds = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
     if layers not in kinds:
@@ -187,7 +187,7 @@ def load_float8_checkpoint(
         if not own or reader.dtype(prefix + "weight") not in _codes.FLOAT8.values():
             continue
         if not name:
-            raise LinearError("load_float8_checkpoint model: is itself a linear layer, which cannot be replaced in place")
+            raise LinearError("load_float8_checkpoint model: is a linear layer, which cannot be replaced in place")
         if module not in made:
             place = device or ("cpu" if module.weight.is_meta else module.weight.device)
             dtype = getattr(module, "compute_dtype", getattr(module, "activation_dtype", module.weight.dtype))
@@ -268,8 +268,8 @@ def _float8_of(module: torch.nn.Module, name: str, scale: Optional[str]):
     if isinstance(module, WeightOnlyLinear):
         if module.weight_dtype not in ("e4m3fn", "e5m2") or module.scale not in (*RECIPE_OF, "1x128"):
             raise LinearError(
-                f'save_float8_checkpoint "{name}": has {module.weight_dtype} weights with scale={module.scale}, for which '
-                "there is no public layout: save its state_dict()"
+                f'save_float8_checkpoint "{name}": has {module.weight_dtype} weights with scale={module.scale}, for '
+                "which there is no public layout: save its state_dict()"
             )
         return module.codes().view(_codes.FLOAT8[module.weight_dtype]), module.weight_scale, module.scale, None
     if not isinstance(module, (Float8Linear, TorchaoFloat8Linear)):
@@ -317,9 +317,10 @@ def save_float8_checkpoint(
 
     Stored in FP8 are FrozenFloat8Linear, WeightOnlyLinear of e4m3fn and e5m2, and trained Float8Linear layers, whose
     weight is cast as their recipe casts it, or with `scale` ("tensor", "row" or "128x128"). path: a .safetensors file,
-    or a folder, which gets model.safetensors and a config.json with quantization_config, beside what was in it or in the
-    model's `config`. scale_name: weight_scale or weight_scale_inv; default: as engines expect for the layout. All bits of
-    codes and factors come back by load_float8_checkpoint(). Raises LinearError for layers of several layouts, or of none.
+    or a folder, which gets model.safetensors and a config.json with quantization_config, beside what was in it or in
+    the model's `config`. scale_name: weight_scale or weight_scale_inv; default: as engines expect for the layout. All
+    bits of codes and factors come back by load_float8_checkpoint(). Raises LinearError for layers of several layouts,
+    or of none.
     """
     tensors: dict[str, torch.Tensor] = {}
     scales: dict[str, str] = {}

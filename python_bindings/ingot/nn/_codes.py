@@ -53,7 +53,8 @@ def _group(scale: str) -> int:
 
 def cast(weight: torch.Tensor, dtype: str, scale: str, pow2: bool, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Casts a weight (out_features, in_features): returns codes in plain rows, uint8 (out_features, bytes of a row),
-    and factors in scale_shape()'s shape, float32 or, for "mx", the bits of e8m0fnu in uint8. Values are code * factor."""
+    and factors in scale_shape()'s shape, float32 or, for "mx", the bits of e8m0fnu in uint8. Values are code *
+    factor."""
     out_features, in_features = weight.shape
     if dtype in PACKED_BITS and scale != "mx":
         raise LinearError(f'WeightOnlyLinear "{name}" scale: {dtype} is made only with MX scales: set scale="mx"')

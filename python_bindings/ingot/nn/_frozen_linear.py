@@ -63,8 +63,8 @@ def _grad_input(grad_output, codes, factors, plan: int) -> torch.Tensor:
 
 
 class FrozenFloat8Linear(torch.nn.Linear):
-    """torch.nn.Linear with a weight in FP8 that is not trained: y = x @ weight.T + bias, with both GEMMs in FP8, forward
-    and for the gradient of x. There is no copy of the weight in high precision, and no gradient of it.
+    """torch.nn.Linear with a weight in FP8 that is not trained: y = x @ weight.T + bias, with both GEMMs in FP8,
+    forward and for the gradient of x. There is no copy of the weight in high precision, and no gradient of it.
 
     Takes x (..., in_features) of float32, float16 or bfloat16. weight_dtype: "e4m3fn" or "e5m2". scale: what shares a
     factor: "tensor", "row" or "128x128"; activations and gradients get dynamic scales of that kind. `dtype` is that of
@@ -93,11 +93,13 @@ class FrozenFloat8Linear(torch.nn.Linear):
         self.compute_dtype = dtype or torch.get_default_dtype()
         form = _codes.weight_format(weight_dtype, scale, False, "row_major", False, self._subject)
         if form.dtype not in ("e4m3fn", "e5m2"):
-            raise LinearError(f"{self._subject} weight_dtype: {form.dtype!r} is none of e4m3fn, e5m2: WeightOnlyLinear has it")
+            raise LinearError(
+                f"{self._subject} weight_dtype: {form.dtype!r} is none of e4m3fn, e5m2: WeightOnlyLinear has it"
+            )
         if scale not in RECIPE_OF:
             raise LinearError(
-                f"{self._subject} scale: {scale!r} is none of {', '.join(RECIPE_OF)}, whose factors serve the gradient of "
-                "the input too: WeightOnlyLinear has it"
+                f"{self._subject} scale: {scale!r} is none of {', '.join(RECIPE_OF)}, whose factors serve the gradient "
+                "of the input too: WeightOnlyLinear has it"
             )
         self.weight_dtype, self.scale = form.dtype, scale
         codes = torch.zeros((out_features, in_features), dtype=torch.uint8, device=device)
@@ -121,10 +123,11 @@ class FrozenFloat8Linear(torch.nn.Linear):
         pow2: bool = False,
         layer_name: str = "linear",
     ) -> "FrozenFloat8Linear":
-        """Casts the weight of a linear layer, on its device. pow2 rounds scales to powers of two. Raises LinearError for
-        what is no torch.nn.Linear of float32, float16 or bfloat16."""
+        """Casts the weight of a linear layer, on its device. pow2 rounds scales to powers of two. Raises LinearError
+        for what is no torch.nn.Linear of float32, float16 or bfloat16."""
         bias = _codes.checked_linear(module, f'FrozenFloat8Linear.from_float "{layer_name}"')
-        new = cls._empty(module.in_features, module.out_features, module.weight.dtype, bias, weight_dtype, scale, layer_name)
+        sizes = (module.in_features, module.out_features)
+        new = cls._empty(*sizes, module.weight.dtype, bias, weight_dtype, scale, layer_name)
         new.train(module.training)
         codes, factors = _codes.cast(module.weight, new.weight_dtype, scale, pow2, layer_name)
         new._take(codes, factors, bias)
@@ -146,8 +149,8 @@ class FrozenFloat8Linear(torch.nn.Linear):
         subject = f'FrozenFloat8Linear.from_codes "{layer_name}"'
         if codes.dim() != 2 or codes.dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
             raise LinearError(
-                f"{subject} codes: is {codes.dtype} of shape {tuple(codes.shape)}, expected float8_e4m3fn or float8_e5m2 "
-                "(out_features, in_features)"
+                f"{subject} codes: is {codes.dtype} of shape {tuple(codes.shape)}, expected float8_e4m3fn or "
+                "float8_e5m2 (out_features, in_features)"
             )
         factors = _codes.float_factors(scales, scale, *codes.shape, subject)
         new = cls._empty(codes.shape[1], codes.shape[0], dtype, bias, codes.dtype, scale, layer_name)
@@ -213,6 +216,16 @@ class FrozenFloat8Linear(torch.nn.Linear):
     def _subject(self) -> str:
         return f'FrozenFloat8Linear "{self.layer_name}"'
 
+    def __getstate__(self):
+        """PyTorch's float8 tensors cannot be pickled but by torch.save(): codes go as bytes."""
+        state = self.__dict__.copy()
+        state["_buffers"] = {**self._buffers, "weight": self.weight.view(torch.uint8)}
+        return state
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self._buffers["weight"] = self._buffers["weight"].view(_codes.FLOAT8[self.weight_dtype])
+
     def _apply(self, fn, recurse: bool = True):
         dtype = _codes.dtype_after(fn, self.compute_dtype, self.weight.device)
         _codes.apply_to_codes(self, _CODES, lambda: super(FrozenFloat8Linear, self)._apply(fn, recurse))
@@ -223,8 +236,8 @@ class FrozenFloat8Linear(torch.nn.Linear):
         weight = state_dict.get(prefix + "weight")
         if weight is not None and weight.dtype != self.weight.dtype:
             error_msgs.append(
-                f"{self._subject} {prefix}weight: is {weight.dtype}, but the layer's codes are {self.weight.dtype}: make "
-                "the layer with from_float() of a layer that has loaded it"
+                f"{self._subject} {prefix}weight: is {weight.dtype}, but the layer's codes are {self.weight.dtype}: "
+                "make the layer with from_float() of a layer that has loaded it"
             )
             return
         if prefix + "weight_scale" not in state_dict and prefix + "weight_scale_inv" in state_dict:

@@ -54,8 +54,8 @@ class WeightOnlyLinear(torch.nn.Module):
     weight_dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn", or PyTorch's dtype. scale:
     what shares a factor: "tensor", "row", "1x128", "1x64", "1x32", "128x128", or "mx", the way to FP6 and FP4. layout:
     how codes lie in memory; "auto" is the fastest for the layer's dtype, also after .half() or .bfloat16(). `dtype` is
-    that of the bias and of the activations to be fast for. batch_invariant: a row of y does not depend on how many other
-    rows there are. from_float(), from_codes() and quantize_() make layers with values; a new one has zeros.
+    that of the bias and of the activations to be fast for. batch_invariant: a row of y does not depend on how many
+    other rows there are. from_float(), from_codes() and quantize_() make layers with values; a new one has zeros.
 
     state_dict() has weight (uint8), weight_scale, packing (how the bytes lie) and bias. A layer loads a state of any
     layout, and refuses one of another format. Whoever writes the buffers otherwise than by load_state_dict() and .to()
@@ -113,8 +113,8 @@ class WeightOnlyLinear(torch.nn.Module):
         batch_invariant: bool = False,
         layer_name: str = "linear",
     ) -> "WeightOnlyLinear":
-        """Casts the weight of a linear layer, on its device. pow2 rounds scales to powers of two. Raises LinearError for
-        what is no torch.nn.Linear, and for FP6 and FP4 without scale="mx"."""
+        """Casts the weight of a linear layer, on its device. pow2 rounds scales to powers of two. Raises LinearError
+        for what is no torch.nn.Linear, and for FP6 and FP4 without scale="mx"."""
         bias = _codes.checked_linear(module, f'WeightOnlyLinear.from_float "{layer_name}"')
         new = cls._empty(module, bias, weight_dtype, scale, layout, batch_invariant, layer_name)
         codes, factors = _codes.cast(module.weight, new._form.dtype, scale, pow2, layer_name)

@@ -139,8 +139,8 @@ class _Linear(torch.autograd.Function):
 
 
 class _LinearIntoMainGrad(torch.autograd.Function):
-    """_Linear whose gradient of the weight is added to main_grad, in the GEMM that makes it. The weight gets no gradient,
-    or a dummy one where Megatron's hooks wait for it."""
+    """_Linear whose gradient of the weight is added to main_grad, in the GEMM that makes it. The weight gets no
+    gradient, or a dummy one where Megatron's hooks wait for it."""
 
     @staticmethod
     def forward(ctx, input, weight, bias, plan, reads_input, reads_weight, input_plan, main_grad):
@@ -221,8 +221,8 @@ def linear(
     input's dtype where a GEMM is in high precision. bias: (out_features,). Gradients have the dtypes of their tensors.
 
     Backward keeps FP8 codes of input and weight in place of the tensors where the recipe allows it; under no_grad
-    nothing is kept. A weight with an attribute main_grad, a tensor of its shape of float32, float16 or bfloat16, gets no
-    gradient: backward adds it to main_grad, as Megatron's gradient_accumulation_fusion does. Raises LinearError, an
+    nothing is kept. A weight with an attribute main_grad, a tensor of its shape of float32, float16 or bfloat16, gets
+    no gradient: backward adds it to main_grad, as Megatron's gradient_accumulation_fusion does. Raises LinearError, an
     ingot.Error that names the layer.
     """
     check_layer(f'linear "{options.name}"', input, weight, bias)

@@ -1,0 +1,308 @@
+"""FP8 checkpoints in public layouts: files that the safetensors package or the core wrote, loaded and written back."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ingot
+from ingot import _core
+from ingot.nn import (
+    Float8Linear,
+    Float8WeightOnlyConfig,
+    FrozenFloat8Config,
+    FrozenFloat8Linear,
+    MXWeightOnlyConfig,
+    WeightOnlyLinear,
+    float8_quantization_config,
+    load_float8_checkpoint,
+    quantize_,
+    save_float8_checkpoint,
+)
+
+K, HIDDEN = 96, 200
+NAMES = {"F32": torch.float32, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn}
+
+
+class Model(torch.nn.Module):
+    """A name for each kind of tensor: linear layers with and without a bias, a norm, an embedding tied to the head."""
+
+    def __init__(self, device=None):
+        super().__init__()
+        kind = {"dtype": torch.bfloat16, "device": device}
+        self.embed = torch.nn.Embedding(40, K, **kind)
+        self.norm = torch.nn.LayerNorm(K, **kind)
+        self.up = torch.nn.Linear(K, HIDDEN, **kind)
+        self.down = torch.nn.Linear(HIDDEN, K, bias=False, **kind)
+        self.head = torch.nn.Linear(K, 40, bias=False, **kind)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        x = x + self.down(torch.relu(self.up(self.norm(x))))
+        return torch.nn.functional.linear(x, self.embed.weight)
+
+
+def model(device=None):
+    torch.manual_seed(0)
+    return Model(device)
+
+
+def write(file, tensors):
+    """By the safetensors package where it is installed, else by the core."""
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        names = {dtype: name for name, dtype in NAMES.items()}
+        tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        _core.write_safetensors(
+            str(file),
+            [
+                (name, names[t.dtype], list(t.shape), t.data_ptr(), t.numel() * t.element_size())
+                for name, t in tensors.items()
+            ],
+            {"format": "pt"},
+        )
+    else:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+
+
+def public_layout(scale, scale_name="weight_scale", scale_dtype=torch.float32):
+    """The model's tensors, as a public checkpoint has them: codes by PyTorch's own cast."""
+    found = {name: tensor.clone() for name, tensor in model().state_dict().items() if name != "head.weight"}
+    for name in ("up", "down"):
+        weight = found[f"{name}.weight"].float()
+        n, k = weight.shape
+        if scale == "tensor":
+            factors = weight.abs().max().reshape(()) / 448
+            spread = factors
+        elif scale == "row":
+            factors = spread = weight.abs().amax(1, keepdim=True) / 448
+        elif scale == "1x128":
+            padded = torch.nn.functional.pad(weight, (0, -k % 128)).reshape(n, -1, 128)
+            factors = padded.abs().amax(2) / 448
+            spread = factors.repeat_interleave(128, 1)[:, :k]
+        else:
+            padded = torch.nn.functional.pad(weight, (0, -k % 128, 0, -n % 128))
+            blocks = padded.reshape(padded.shape[0] // 128, 128, -1, 128)
+            factors = blocks.abs().amax((1, 3)) / 448
+            spread = factors.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)[:, :k]
+        factors = factors.to(scale_dtype)
+        found[f"{name}.weight"] = (weight / spread.clamp(min=1e-12)).to(torch.float8_e4m3fn)
+        found[f"{name}.{scale_name}"] = factors
+    return found
+
+
+LAYOUTS = [
+    ("tensor", "weight_scale"),
+    ("row", "weight_scale"),
+    ("128x128", "weight_scale_inv"),
+    ("1x128", "weight_scale"),
+]
+TOKENS = torch.arange(30).reshape(2, 15)
+
+
+@pytest.mark.parametrize("device", [None, "meta"])
+@pytest.mark.parametrize("kind", ["weight_only", "frozen"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids="-".join)
+def test_loads(tmp_path, layout, kind, device):
+    """Each bit of codes and factors, and every other tensor."""
+    scale, scale_name = layout
+    if kind == "frozen" and scale == "1x128":
+        pytest.skip("factors of groups do not serve the gradient of the input")
+    tensors = public_layout(scale, scale_name)
+    write(tmp_path / "model.safetensors", tensors)
+    loaded = model(device)
+    report = load_float8_checkpoint(loaded, tmp_path, layers=kind)
+    assert report.layers == ("up", "down") and report.missing == report.unexpected == ()
+    for name in ("up", "down"):
+        layer = getattr(loaded, name)
+        assert type(layer) is (WeightOnlyLinear if kind == "weight_only" else FrozenFloat8Linear)
+        one_group = scale == "1x128" and layer.in_features <= 128  # then groups and rows are the same
+        assert layer.scale == ("row" if one_group else scale)
+        codes = layer.codes() if kind == "weight_only" else layer.weight.view(torch.uint8)
+        assert torch.equal(codes, tensors[f"{name}.weight"].view(torch.uint8))
+        assert torch.equal(layer.weight_scale.flatten(), tensors[f"{name}.{scale_name}"].flatten())
+    assert torch.equal(loaded.up.bias, tensors["up.bias"])
+    assert loaded.head.weight is loaded.embed.weight
+    assert torch.equal(loaded.embed.weight, tensors["embed.weight"])
+    expected = model()(TOKENS).double()
+    assert (loaded(TOKENS).double() - expected).norm() < 0.05 * expected.norm()
+
+
+@pytest.mark.parametrize("scale_dtype", [torch.bfloat16, torch.float32])
+def test_scales_of_other_dtypes(tmp_path, scale_dtype):
+    tensors = public_layout("row", scale_dtype=scale_dtype)
+    write(tmp_path / "a.safetensors", tensors)
+    loaded = model()
+    load_float8_checkpoint(loaded, tmp_path / "a.safetensors")
+    assert torch.equal(loaded.up.weight_scale, tensors["up.weight_scale"].float())
+
+
+@pytest.mark.parametrize("scale", ["tensor", "row", "128x128"])
+@pytest.mark.parametrize("kind", ["weight_only", "frozen"])
+def test_round_trip(tmp_path, kind, scale):
+    first = model()
+    config = Float8WeightOnlyConfig(scale=scale) if kind == "weight_only" else FrozenFloat8Config(scale=scale)
+    quantize_(first, config, filter_fn=lambda _, name: name != "head")
+    save_float8_checkpoint(first, tmp_path / "out")
+    second = model("meta")
+    load_float8_checkpoint(second, tmp_path / "out", layers=kind)
+    assert first.state_dict().keys() == second.state_dict().keys()
+    for name, tensor in first.state_dict().items():
+        other = second.state_dict()[name]
+        assert tensor.dtype == other.dtype and torch.equal(tensor.view(torch.uint8), other.view(torch.uint8)), name
+    assert torch.equal(first(TOKENS), second(TOKENS))
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_folded", "blockwise"])
+def test_trained_weights_are_saved_as_they_were_multiplied(tmp_path, recipe):
+    """Without a bias, forward of the loaded layer is that of the trained one, to the bit."""
+    trained = torch.nn.Sequential(Float8Linear(K, HIDDEN, bias=False, dtype=torch.bfloat16, recipe=recipe))
+    x = torch.randn(7, K, dtype=torch.bfloat16)
+    save_float8_checkpoint(trained, tmp_path / "m.safetensors")
+    loaded = torch.nn.Sequential(torch.nn.Linear(K, HIDDEN, bias=False, dtype=torch.bfloat16))
+    load_float8_checkpoint(loaded, tmp_path / "m.safetensors", layers="frozen")
+    assert torch.equal(loaded(x), trained(x))
+
+
+def test_torchaos_layers_are_saved(tmp_path):
+    from ingot import float8
+
+    trained = torch.nn.Sequential(torch.nn.Linear(K, HIDDEN, bias=False, dtype=torch.bfloat16))
+    float8.convert_to_float8_training(trained, config=float8.Float8LinearConfig.from_recipe_name("rowwise"))
+    config = save_float8_checkpoint(trained, tmp_path / "m.safetensors")
+    assert config["config_groups"]["group_0"]["weights"]["strategy"] == "channel"
+    loaded = torch.nn.Sequential(torch.nn.Linear(K, HIDDEN, bias=False, dtype=torch.bfloat16))
+    load_float8_checkpoint(loaded, tmp_path / "m.safetensors")
+    scale = loaded[0].weight_scale
+    assert torch.equal(scale, torch.exp2(torch.log2(scale).round()))  # this recipe's scales are powers of two
+
+
+def test_other_programs_read_what_is_written(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    first = model()
+    quantize_(first, FrozenFloat8Config(scale="128x128"), filter_fn=lambda _, name: name != "head")
+    first.up.input_scale = torch.tensor([0.25])
+    config = save_float8_checkpoint(first, tmp_path)
+    tensors = safetensors.load_file(tmp_path / "model.safetensors")
+    assert tensors["up.weight"].dtype == torch.float8_e4m3fn
+    assert torch.equal(tensors["up.weight"].view(torch.uint8), first.up.weight.view(torch.uint8))
+    assert tensors["up.weight_scale_inv"].shape == (2, 1)
+    assert tensors["up.input_scale"].item() == 0.25
+    assert "head.weight" not in tensors
+    assert json.loads((tmp_path / "config.json").read_text())["quantization_config"] == config
+    assert config == {
+        "quant_method": "fp8",
+        "activation_scheme": "static",
+        "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["head"],
+    }
+
+
+def test_transformers_reads_the_config():
+    quantizers = pytest.importorskip("transformers.utils.quantization_config", reason="transformers is not installed")
+    written = float8_quantization_config("128x128", ["head"])
+    assert written.pop("quant_method") == "fp8"
+    config = quantizers.FineGrainedFP8Config(**written)
+    assert tuple(config.weight_block_size) == (128, 128) and config.modules_to_not_convert == ["head"]
+
+
+@pytest.mark.parametrize("method", ["fp8", "compressed-tensors", "fbgemm_fp8"])
+def test_kinds_of_config(tmp_path, method):
+    write(tmp_path / "model.safetensors", public_layout("row"))
+    config = {"quant_method": method, "format": "float-quantized"}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
+    assert load_float8_checkpoint(model(), tmp_path).layers == ("up", "down")
+
+
+def test_a_model_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=128, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, dtype="bfloat16",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    first = transformers.LlamaForCausalLM(config).bfloat16().eval()
+    tokens = torch.arange(12).reshape(1, 12)
+    expected = first(tokens).logits.double()
+    quantize_(first, FrozenFloat8Config(scale="128x128"), filter_fn=lambda _, name: name != "lm_head")
+    save_float8_checkpoint(first, tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["hidden_size"] == 128 and saved["quantization_config"]["quant_method"] == "fp8"
+    second = transformers.LlamaForCausalLM(config).bfloat16().eval()
+    assert len(load_float8_checkpoint(second, tmp_path).layers) == 7
+    with torch.no_grad():
+        logits = second(tokens).logits.double()
+    assert (logits - expected).norm() < 0.1 * expected.norm()
+
+
+def test_messages(tmp_path):
+    file = tmp_path / "model.safetensors"
+    tensors = public_layout("row")
+    bad = lambda **changes: write(file, {**tensors, **{key.replace("_DOT_", "."): v for key, v in changes.items()}})
+    bad()
+    with pytest.raises(ingot.Error, match="layers: 'w8a8' is none of weight_only, frozen"):
+        load_float8_checkpoint(model(), file, layers="w8a8")
+    bad(up_DOT_weight_scale=torch.ones(3))
+    with pytest.raises(ingot.Error, match=r'tensor "up.weight_scale": has shape \(3,\), but a weight \(200, 96\) has'):
+        load_float8_checkpoint(model(), file)
+    bad(up_DOT_weight_scale_inv=torch.ones(1))
+    with pytest.raises(ingot.Error, match='"up.weight_scale_inv" is there too: leave one of them'):
+        load_float8_checkpoint(model(), file)
+    write(file, {key: value for key, value in tensors.items() if key != "up.weight_scale"})
+    with pytest.raises(ingot.Error, match='tensor "up.weight": comes without factors: neither weight_scale nor'):
+        load_float8_checkpoint(model(), file)
+    write(file, {key: value for key, value in tensors.items() if key != "norm.weight"})
+    with pytest.raises(ingot.Error, match="lacks norm.weight: give the model it was made for, or strict=False"):
+        load_float8_checkpoint(model(), file)
+    assert load_float8_checkpoint(model(), file, strict=False).missing == ("norm.weight",)
+    bad(other=torch.ones(1))
+    with pytest.raises(ingot.Error, match="has no place in the model for other: give the model"):
+        load_float8_checkpoint(model(), file)
+    bad(norm_DOT_weight=torch.ones(3))
+    with pytest.raises(ingot.Error, match=r'tensor "norm.weight": has shape \(3,\), but the model has \(96,\)'):
+        load_float8_checkpoint(model(), file)
+    bad(up_DOT_weight=torch.zeros(4, 96).to(torch.float8_e4m3fn))
+    with pytest.raises(ingot.Error, match=r'"up.weight": has shape \(4, 96\), but the model\'s layer has \(200, 96\)'):
+        load_float8_checkpoint(model(), file)
+    write(file, public_layout("1x128"))
+    with pytest.raises(ingot.Error, match="scale: '1x128' is none of tensor, row, 128x128"):
+        load_float8_checkpoint(model(), file, layers="frozen")
+    bad()
+    for config, message in (
+        ({"quant_method": "gptq"}, "quant_method: 'gptq' is none of fp8, compressed-tensors, fbgemm_fp8"),
+        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"weight_block_size: is \[64, 64\], but blocks are"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "format: is 'pack-quantized', but"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
+        with pytest.raises(ingot.Error, match=message):
+            load_float8_checkpoint(model(), tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ingot.Error, match="config.json: is no JSON"):
+        load_float8_checkpoint(model(), tmp_path)
+    with pytest.raises(ingot.Error, match="nothing.safetensors"):
+        load_float8_checkpoint(model(), tmp_path / "nothing.safetensors")
+
+
+def test_messages_of_saving(tmp_path):
+    file = tmp_path / "m.safetensors"
+    with pytest.raises(ingot.Error, match="has FP8 layers with factors of none, expected one kind"):
+        save_float8_checkpoint(model(), file)
+    two = torch.nn.Sequential(
+        FrozenFloat8Linear.from_float(torch.nn.Linear(4, 4), scale="row"),
+        FrozenFloat8Linear.from_float(torch.nn.Linear(4, 4), scale="tensor"),
+    )
+    with pytest.raises(ingot.Error, match="has FP8 layers with factors of row, tensor, expected one kind"):
+        save_float8_checkpoint(two, file)
+    small = model()
+    quantize_(small, MXWeightOnlyConfig(), filter_fn=lambda _, name: name != "head")
+    with pytest.raises(ingot.Error, match='"up": has e2m1fn weights with scale=mx, for which there is no public'):
+        save_float8_checkpoint(small, file)
+    with pytest.raises(ingot.Error, match="scale: '1x32' is none of tensor, row, 128x128"):
+        save_float8_checkpoint(model(), file, scale="1x32")
+    odd = torch.nn.Sequential(FrozenFloat8Linear.from_float(torch.nn.Linear(4, 4)))
+    odd.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(ingot.Error, match='"phase": is torch.complex64, which safetensors files lack'):
+        save_float8_checkpoint(odd, file)

@@ -1,0 +1,152 @@
+"""ingot.nn's layers with quantized weights on a GPU: the CPU's values, graphs, moves, compilers and main_grad."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ingot.nn import Float8Linear, FrozenFloat8Linear, WeightOnlyLinear
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+K, N = 512, 384
+FORMATS = [
+    ("e4m3fn", "row"), ("e4m3fn", "tensor"), ("e4m3fn", "128x128"), ("e5m2", "1x128"), ("e4m3fnuz", "row"),
+    ("e5m2fnuz", "1x32"), ("e3m2fn", "mx"), ("e2m3fn", "mx"), ("e2m1fn", "mx"),
+]  # fmt: skip
+
+
+def plain(dtype=torch.bfloat16, k=K, n=N):
+    torch.manual_seed(0)
+    return torch.nn.Linear(k, n, dtype=dtype)
+
+
+def inputs(rows=16, dtype=torch.bfloat16, k=K):
+    return torch.randn(rows, k, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def close(actual, expected, bound):
+    """No NaN passes."""
+    expected = expected.double()
+    return bool((actual.double().cpu() - expected).norm() <= bound * expected.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", FORMATS, ids="-".join)
+def test_weight_only_is_the_cpus(case, dtype):
+    """The cast's bits, made on the GPU, and moved there and back; products but for the order of sums."""
+    on_cpu = WeightOnlyLinear.from_float(plain(dtype), *case)
+    on_gpu = WeightOnlyLinear.from_float(plain(dtype).cuda(), *case)
+    assert torch.equal(on_gpu.weight.cpu(), on_cpu.weight)
+    assert torch.equal(on_gpu.weight_scale.cpu(), on_cpu.weight_scale)
+    moved = copy.deepcopy(on_cpu).cuda()
+    for rows in (1, 16, 300):
+        x = inputs(rows, dtype)
+        expected = x.double() @ on_cpu.dequantize().double().t() + on_cpu.bias.double()
+        for layer in (on_gpu, moved):
+            assert close(layer(x.cuda()), expected, 0.004)
+    other = torch.float16 if dtype == torch.bfloat16 else torch.bfloat16
+    assert torch.equal(moved.to(other).codes().cpu(), on_cpu.codes())
+    assert close(moved(inputs(4, other).cuda()), inputs(4, other).double() @ on_cpu.dequantize().double().t()
+                 + on_cpu.bias.double(), 0.01)  # fmt: skip
+    assert torch.equal(moved.cpu().codes(), on_cpu.codes())
+
+
+def test_a_weight_that_was_just_written():
+    """Loading, moving and writing by hand are followed by forwards that see the new weight."""
+    layer = WeightOnlyLinear.from_float(plain().cuda())
+    other = WeightOnlyLinear.from_float(torch.nn.Linear(K, N, dtype=torch.bfloat16).cuda())
+    x = inputs(1).cuda()
+    expected = other(x)
+    for _ in range(20):
+        layer.load_state_dict(WeightOnlyLinear.from_float(plain().cuda()).state_dict())
+        layer(x)
+        layer.weight.copy_(other.weight)
+        layer.weight_scale.copy_(other.weight_scale)
+        layer.bias.data.copy_(other.bias)
+        assert torch.equal(layer(x), expected)
+
+
+def test_memory_is_pytorchs():
+    layer = WeightOnlyLinear.from_float(plain().cuda())
+    frozen = FrozenFloat8Linear.from_float(plain().cuda())
+    x = inputs(64).cuda()
+
+    def outside():
+        free, total = torch.cuda.mem_get_info()
+        return total - free - torch.cuda.memory_reserved()
+
+    def steps():
+        for _ in range(50):
+            layer(x)
+            frozen(x.detach().requires_grad_()).sum().backward()
+        torch.cuda.synchronize()
+
+    steps()
+    before, allocated = outside(), torch.cuda.memory_allocated()
+    steps()
+    assert outside() <= before and torch.cuda.memory_allocated() <= allocated
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_graph(rows):
+    """A captured model of two layers, replayed 50 times with new inputs, on a side stream."""
+    model = torch.nn.Sequential(
+        WeightOnlyLinear.from_float(plain().cuda()), WeightOnlyLinear.from_float(plain(k=N).cuda(), "e2m1fn", "mx")
+    )
+    x = inputs(rows).cuda()
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            model(x)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = model(x)
+        for seed in range(50):
+            torch.manual_seed(seed)
+            x.copy_(torch.randn(rows, K))
+            graph.replay()
+            assert torch.equal(y, model(x))
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_compiled(mode):
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(WeightOnlyLinear.from_float(plain().cuda()), torch.nn.SiLU())
+    compiled = torch.compile(model, mode=mode, fullgraph=True)
+    with torch.no_grad():
+        for seed in range(4):
+            torch.manual_seed(seed)
+            x = torch.randn(1, K, device="cuda", dtype=torch.bfloat16)
+            assert torch.allclose(compiled(x).clone(), model(x), rtol=0.01, atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", ["tensor", "row", "128x128"])
+def test_frozen_is_the_cpus(scale):
+    on_cpu = FrozenFloat8Linear.from_float(plain(), scale=scale)
+    on_gpu = FrozenFloat8Linear.from_float(plain().cuda(), scale=scale)
+    assert torch.equal(on_gpu.weight.view(torch.uint8).cpu(), on_cpu.weight.view(torch.uint8))
+    assert torch.equal(on_gpu.weight_scale.cpu(), on_cpu.weight_scale)
+    x = inputs(40).requires_grad_()
+    grad_output = torch.randn(40, N, dtype=torch.bfloat16)
+    y = on_cpu(x)
+    y.backward(grad_output)
+    x_gpu = x.detach().cuda().requires_grad_()
+    y_gpu = on_gpu(x_gpu)
+    y_gpu.backward(grad_output.cuda())
+    assert close(y_gpu.detach(), y.detach(), 0.01) and close(x_gpu.grad, x.grad, 0.01)
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "blockwise"])
+def test_main_grad(recipe):
+    torch.manual_seed(0)
+    plain_layer = Float8Linear(K, N, dtype=torch.bfloat16, device="cuda", recipe=recipe)
+    fused = copy.deepcopy(plain_layer)
+    fused.weight.main_grad = torch.ones(N, K, device="cuda")
+    grad_output = torch.randn(64, N, device="cuda", dtype=torch.bfloat16)
+    for layer in (plain_layer, fused):
+        layer(inputs(64).cuda()).backward(grad_output)
+    assert fused.weight.grad is None
+    assert close(fused.weight.main_grad - 1, plain_layer.weight.grad.cpu(), 0.01)
