@@ -132,5 +132,6 @@ NB_MODULE(_core, module) {
   ingot::python::bind_torch(module);
   ingot::python::bind_torch_observers(module);
   ingot::python::bind_torch_prepare(module);
+  ingot::python::bind_torch_tune(module);
   ingot::python::bind_weight_only(module);
 }

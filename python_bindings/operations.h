@@ -10,6 +10,7 @@ void bind_operations(nanobind::module_& module);
 void bind_torch(nanobind::module_& module);  // torch_operators.cpp
 void bind_torch_observers(nanobind::module_& module);
 void bind_torch_prepare(nanobind::module_& module);
+void bind_torch_tune(nanobind::module_& module);
 void bind_weight_only(nanobind::module_& module);  // weight_only.cpp
 
 }  // namespace ingot::python

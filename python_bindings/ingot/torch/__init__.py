@@ -11,6 +11,7 @@ from ._errors import LinearError
 from ._linear import RECIPES, LinearOptions, linear
 from ._observers import Monitor, monitor, nvtx_ranges, trace
 from ._prepare import Prepared, prepare
+from ._tune import TunedMatmul, tune
 
 __all__ = [
     "RECIPES",
@@ -18,9 +19,11 @@ __all__ = [
     "LinearOptions",
     "Monitor",
     "Prepared",
+    "TunedMatmul",
     "linear",
     "monitor",
     "nvtx_ranges",
     "prepare",
     "trace",
+    "tune",
 ]

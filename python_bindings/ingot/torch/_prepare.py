@@ -35,10 +35,11 @@ class Prepared:
     seconds: float
 
 
-def _counts(tokens: Tokens) -> Tuple[int, ...]:
+def checked_tokens(who: str, tokens: Tokens) -> Tuple[int, ...]:
+    """The numbers of tokens, or an error by the name `who`."""
     counts = tuple(tokens) if isinstance(tokens, (list, tuple, range)) else (tokens,)
     if not counts or not all(isinstance(count, int) and count > 0 for count in counts):
-        raise LinearError(f"ingot.torch.prepare: tokens is {tokens!r}, expected a number of tokens above 0, or several")
+        raise LinearError(f"{who}: tokens is {tokens!r}, expected a number of tokens above 0, or several")
     return counts
 
 
@@ -128,7 +129,7 @@ def recording_of(
 ) -> Tuple[str, list, list]:
     """What the model's layers ask for on a GPU of this name, as the text of a recording; the layers with their names,
     and those that are left out. Runs each layer once on tensors that nobody reads or writes."""
-    counts = _counts(tokens)
+    counts = checked_tokens("ingot.torch.prepare", tokens)
     layers, left_out = _layers_to_run(model)
     dry = _core.TorchDryRun(gpu)
     dry.enter()
@@ -188,7 +189,7 @@ def prepare(
             progress(done, total, kernel)
 
     before = context.stats()["compiled"]
-    counts = _counts(tokens)
+    counts = checked_tokens("ingot.torch.prepare", tokens)
     name = gpu if gpu is not None else _core.gpu_name(context)
     layers, left_out = _layers_to_run(model)
     if name:
