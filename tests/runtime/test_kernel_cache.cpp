@@ -265,6 +265,7 @@ BOOST_AUTO_TEST_CASE(tiers_are_asked_in_order_after_the_store) {
   BOOST_TEST(last.questions == 0);
   BOOST_TEST(compiler.compiles == 0);
   BOOST_TEST(store.usage().files == 0, "what a tier has is not copied");
+  BOOST_TEST(cache.is_ready(kSource, kTarget));
   // A kernel of another major version serves where nothing else does.
   KernelCache without({.compiler = nullptr, .identity = "fake 1", .tiers = {&other_major}}, store, kTarget, nullptr);
   BOOST_TEST(without.compiled(kSource, kTarget)->toolchain == "fake 2.0");
