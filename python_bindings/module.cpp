@@ -113,5 +113,6 @@ NB_MODULE(_core, module) {
   ingot::python::bind_linear_gain(module);
   ingot::python::bind_operations(module);
   ingot::python::bind_torch(module);
+  ingot::python::bind_torch_split(module);
   ingot::python::bind_weight_only(module);
 }
