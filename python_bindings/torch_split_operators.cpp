@@ -14,8 +14,8 @@
 #include "operations.h"
 #include "torch_memory.h"
 #include "torch_operator.h"
-#include "torch_run.h"
 #include "torch_plans.h"
+#include "torch_run.h"
 
 namespace ingot::python {
 namespace {
