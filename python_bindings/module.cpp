@@ -130,6 +130,7 @@ NB_MODULE(_core, module) {
   ingot::python::bind_linear_gain(module);
   ingot::python::bind_operations(module);
   ingot::python::bind_torch(module);
+  ingot::python::bind_torch_split(module);
   ingot::python::bind_torch_observers(module);
   ingot::python::bind_torch_prepare(module);
   ingot::python::bind_torch_tune(module);

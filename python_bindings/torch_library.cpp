@@ -61,6 +61,10 @@ TorchFunctions look_up_all() {
   all.bf16 = number_of("aoti_torch_dtype_bfloat16");
   all.f16 = number_of("aoti_torch_dtype_float16");
   all.bytes = number_of("aoti_torch_dtype_uint8");
+  all.e4m3fn = number_of("aoti_torch_dtype_float8_e4m3fn");
+  all.e5m2 = number_of("aoti_torch_dtype_float8_e5m2");
+  all.e4m3fnuz = number_of("aoti_torch_dtype_float8_e4m3fnuz");
+  all.e5m2fnuz = number_of("aoti_torch_dtype_float8_e5m2fnuz");
   all.cpu = number_of("aoti_torch_device_type_cpu");
   all.cuda = number_of("aoti_torch_device_type_cuda");
   return all;
@@ -93,11 +97,8 @@ TorchTensor::~TorchTensor() {
 }
 
 TorchTensor TorchTensor::empty(std::span<const std::int64_t> sizes, std::int32_t dtype, Device device) {
-  constexpr std::size_t kMostDimensions = 64;  // as many as PyTorch's own
+  require_dimensions(sizes.size());
   std::array<std::int64_t, kMostDimensions> strides{};
-  if (sizes.size() > kMostDimensions) {
-    throw Error(ErrorCode::invalid_argument, "tensor", "has more than 64 dimensions: reshape it");
-  }
   std::int64_t step = 1;
   for (std::size_t at = sizes.size(); at-- > 0; step *= sizes[at] > 0 ? sizes[at] : 1) strides[at] = step;
   const TorchFunctions& torch = torch_functions();
@@ -147,6 +148,15 @@ std::optional<Dtype> TorchTensor::dtype() const {
   return std::nullopt;
 }
 
+std::optional<Dtype> TorchTensor::float8_dtype() const {
+  std::int32_t number = 0;
+  require(torch_functions().dtype(handle_, &number), "a tensor's dtype");
+  for (const Dtype each : {Dtype::e4m3fn, Dtype::e5m2, Dtype::e4m3fnuz, Dtype::e5m2fnuz}) {
+    if (number == torch_dtype(each)) return each;
+  }
+  return std::nullopt;
+}
+
 std::optional<Device> TorchTensor::device() const {
   const TorchFunctions& torch = torch_functions();
   std::int32_t type = 0;
@@ -165,9 +175,24 @@ void TorchTensor::copy_from(const TorchTensor& other) {
   require(torch_functions().copy(handle_, other.handle_, 1), "a copy of a tensor");
 }
 
+void require_dimensions(std::size_t count) {
+  if (count <= kMostDimensions) return;
+  throw Error(ErrorCode::invalid_argument, "tensor", "has more than 64 dimensions: reshape it");
+}
+
 std::int32_t torch_dtype(Dtype dtype) {
   const TorchFunctions& torch = torch_functions();
-  return dtype == Dtype::f32 ? torch.f32 : dtype == Dtype::bf16 ? torch.bf16 : torch.f16;
+  switch (dtype) {
+    case Dtype::f32: return torch.f32;
+    case Dtype::bf16: return torch.bf16;
+    case Dtype::f16: return torch.f16;
+    case Dtype::e4m3fn: return torch.e4m3fn;
+    case Dtype::e5m2: return torch.e5m2;
+    case Dtype::e4m3fnuz: return torch.e4m3fnuz;
+    case Dtype::e5m2fnuz: return torch.e5m2fnuz;
+    default:
+      throw Error(ErrorCode::invalid_argument, "dtype", "PyTorch's operators have no " + std::string(name(dtype)));
+  }
 }
 
 }  // namespace ingot::python

@@ -8,20 +8,23 @@
 #include "ingot/nn/linear_functions.h"
 #include "torch_dry_run.h"
 #include "torch_observers.h"
+#include "torch_operator.h"
 #include "torch_streams.h"
 
 namespace ingot::python {
 
 class TorchRun {
  public:
-  // context_of(device) is asked for where the call runs, unless this thread's calls are a dry run's.
-  TorchRun(Device device, PythonContext& (*context_of)(Device))
-      : dry_(TorchDryRun::of_thread()),
-        context_(dry_ == nullptr ? &context_of(device) : nullptr),
+  // On the device's context and PyTorch's current stream, unless this thread's calls are a dry run's.
+  explicit TorchRun(Device device)
+      : device_(device),
+        dry_(TorchDryRun::of_thread()),
+        context_(dry_ == nullptr ? &torch_context(device) : nullptr),
         backend_(dry_ == nullptr ? context_->context().backend() : dry_->backend()),
         stream_(dry_ == nullptr ? context_->torch_streams().current(backend_, own_) : dry_->stream()),
         observer_(TorchObservers::of_process().of(backend_)) {}
 
+  Device device() const { return device_; }
   Backend& backend() const { return backend_; }
   Stream& stream() const { return stream_; }
   LinearRun run() const { return {.stream = stream_, .observer = observer_.get()}; }
@@ -29,6 +32,7 @@ class TorchRun {
   bool observes_values() const { return observer_ != nullptr && observer_->wants_values(); }
 
  private:
+  Device device_;
   TorchDryRun* dry_;
   PythonContext* context_;
   Backend& backend_;

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 
 from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import in_place_of
-from ..torch._operators import HIGH_PRECISION as _DTYPE_NAMES
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
 from ._weights import HIGH_PRECISION, is_foreign, type_name
@@ -136,6 +135,10 @@ _FLOAT8_NAMES = {
 }
 
 
+# Equal casts are one object, which is what compilers guard: alike layers share a compilation.
+_KNOWN_CASTS: Dict[Casts, Casts] = {}
+
+
 def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[Casts]:
     """The config as ingot.torch takes it; None if its scales have a state, or a format is not known."""
     casts = (
@@ -157,7 +160,8 @@ def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[
             return None
     gemms = (config.gemm_config_output, config.gemm_config_grad_input, config.gemm_config_grad_weight)
     fast_accumulation = tuple(gemm.use_fast_accum for gemm in gemms)
-    return Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes)
+    made = Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes)
+    return _KNOWN_CASTS.setdefault(made, made)
 
 
 class Float8Linear(torch.nn.Linear):
@@ -224,7 +228,8 @@ class Float8Linear(torch.nn.Linear):
             return torch.nn.functional.linear(input, weight, self.bias)
         input = self._checked(input)
         if self._runs_as_operators(input, weight):
-            name = self.layer_name or "Float8Linear"
+            # A compiler would guard each layer's name and compile alike blocks again for each.
+            name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
             return run_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
         return output if self.bias is None else output + self.bias.to(output.dtype)
@@ -233,7 +238,7 @@ class Float8Linear(torch.nn.Linear):
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""
         if self._operator_casts is None or self.config.emulate or self.linear_mm_config.output.emulate:
             return False
-        plain = type(input) in _PLAIN and type(weight) in _PLAIN and weight.dtype in _DTYPE_NAMES
+        plain = type(input) in _PLAIN and type(weight) in _PLAIN and weight.dtype in HIGH_PRECISION
         # In high precision both operands of a GEMM have one dtype.
         disabled = ScalingType.DISABLED
         casts = (self.config.cast_config_weight, self.config.cast_config_weight_for_grad_input)

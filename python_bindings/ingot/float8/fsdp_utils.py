@@ -17,7 +17,7 @@ from .float8_training_tensor import (
     Float8TrainingTensor,
     GemmInputRole,
     LinearMMConfig,
-    hp_tensor_and_scale_to_float8,
+    cast_with_own_scale,
 )
 from .float8_utils import amax_to_scale, largest_of_ranks
 
@@ -100,7 +100,9 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
             source = args[0]
             scale = source._precomputed_scale if func in _KEEP_CLASS_AND_SCALE else None
             return tree_map_only(torch.Tensor, lambda each: source._like(each, scale), result)
-        return args[0] if args and result is getattr(args[0], "_tensor", None) else result
+        # What writes in place returns the tensor that it was given; what writes to lists of tensors returns nothing.
+        is_first = args and result is not None and result is getattr(args[0], "_tensor", None)
+        return args[0] if is_first else result
 
     def __tensor_flatten__(self):
         names = ["_tensor"] if self._precomputed_scale is None else ["_tensor", "_precomputed_scale"]
@@ -137,9 +139,7 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
         """Returns the bytes of this rank's shard, padded to the size that all ranks send, and the scale."""
         scale = self._precomputed_scale
         if scale is not None:
-            cast = hp_tensor_and_scale_to_float8(
-                self._tensor, scale, self._dtype, self._linear_mm_config, GemmInputRole.WEIGHT
-            )
+            cast = cast_with_own_scale(self._tensor, scale, self._dtype, self._linear_mm_config, GemmInputRole.WEIGHT)
         else:
             cast = hp_tensor_to_float8_dynamic(
                 self._tensor,
