@@ -98,7 +98,7 @@ void quantize_weight(TorchValue* stack) {
   const TorchMatrix weight = matrix_of(tensor, {plan.plan.subject, "weight"});
   const TorchRun place(weight.view.device);
   TorchRegion codes(plan.weight_bytes, place.device());
-  cast_weight(plan.plan, place.backend(), {.weight = weight.view, .into = codes.region()}, {.stream = place.stream()});
+  cast_weight(plan.plan, place.backend(), {.weight = weight.view, .into = codes.region()}, place.run());
   TorchTensor kept = std::move(codes).publish();
   give(stack, {&kept});
 }
@@ -123,6 +123,19 @@ TorchRegion rounded(const LinearPlan& plan, const TorchRun& place, Tensor& bias)
   return region;
 }
 
+// Layers may share a cast, so that its operator knows no layer: the GEMM's tells of it.
+void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const Tensor& values, const Float8View& codes,
+                   Stream& stream) {
+  observer.cast({.layer = plan.name,
+                 .tensor = "input",
+                 .gemms = "output",
+                 .values = values,
+                 .codes = codes.codes,
+                 .factors = codes.factors,
+                 .scale = plan.config.output.a->granularity},
+                stream);
+}
+
 // Returns the output.
 void gemm_output(TorchValue* stack, GemmArguments arguments) {
   const TorchPlan& cast = torch_plans().at(arguments.input_plan);
@@ -143,6 +156,13 @@ void gemm_output(TorchValue* stack, GemmArguments arguments) {
       TorchTensor::empty(sizes_with_last(arguments.input.sizes(), columns), torch_dtype(dtype), device);
   const Float8View a = codes_in(cast, tokens, saved, codes, device);
   const Float8View b = weight_codes(plan, weight.region(), device);
+  LayerObserver* const observer = place.run().observer;
+  const ObservedRange range(observer, plan.name, "output");
+  TorchMatrix values;
+  if (observer != nullptr) {
+    values = matrix_of(arguments.input, {plan.subject, "input"});
+    tell_of_input(*observer, plan, values.view, a, place.stream());
+  }
   GemmTensors tensors{.a = a.codes,
                       .b = b.codes,
                       .factor_a = a.factors,
@@ -156,6 +176,10 @@ void gemm_output(TorchValue* stack, GemmArguments arguments) {
     tensors.bias = bias.view;
   }
   place.backend().gemm(plan.output_gemm[0], tensors, place.stream());
+  if (observer != nullptr) {
+    observer->gemm({.layer = plan.name, .role = "output", .spec = plan.output_gemm[0], .tensors = tensors},
+                   place.stream());
+  }
   give(stack, {&output});
 }
 

@@ -161,6 +161,18 @@ def test_float8_layers_are_observed():
     assert {each["layer"] for each in monitor.records()} == {"0", "1"}
 
 
+def test_compiled_layers_are_observed():
+    model, x = two_layers(recipe="rowwise"), random_input()
+    with ingot.torch.monitor(model) as eager:
+        step(model, x)
+    with ingot.torch.monitor(model) as compiled:
+        torch.compile(lambda x: run(model, x), backend="aot_eager", fullgraph=True)(x).float().pow(2).mean().backward()
+    kept = ("layer", "tensor", "kind", "amax", "sqnr_db")
+    expected = [[each.get(key) for key in kept] for each in eager.records() if not each.get("transposed")]
+    found = [[each.get(key) for key in kept] for each in compiled.records() if not each.get("transposed")]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
 def test_names_that_were_given_stay():
     model = two_layers()
     model["up"].layer_name = "mine"
