@@ -317,14 +317,17 @@ void bind_torch(nb::module_& module) {
   module.def("torch_register", &register_once);
   module.def("torch_stream_count", [] { return torch_context(Device{}).torch_streams().count(); });
   // Where the blocks of a stream's allocator lie on the CPU, as addresses.
-  module.def("torch_allocator_addresses", [](const std::vector<std::size_t>& sizes) {
-    TorchAllocator allocator(Device{});
-    std::vector<std::uintptr_t> addresses;
-    for (const std::size_t bytes : sizes) {
-      addresses.push_back(reinterpret_cast<std::uintptr_t>(allocator.allocate(bytes, nullptr)));
-    }
-    return addresses;
-  });
+  module.def(
+      "torch_allocator_addresses",
+      [](const std::vector<std::size_t>& sizes) {
+        TorchAllocator allocator(Device{});
+        std::vector<std::uintptr_t> addresses;
+        for (const std::size_t bytes : sizes) {
+          addresses.push_back(reinterpret_cast<std::uintptr_t>(allocator.allocate(bytes, nullptr)));
+        }
+        return addresses;
+      },
+      "sizes"_a);
   module.attr("torch_tokens_per_unit") = TorchPlan::kTokensPerUnit;
   module.def(
       "torch_linear_plan",
