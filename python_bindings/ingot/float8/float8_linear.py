@@ -10,6 +10,7 @@ from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import in_place_of
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
+from ._gathered_linear import gathered_linear, is_gathered
 from ._weights import HIGH_PRECISION, is_foreign, type_name
 from .config import CastConfig, Float8LinearConfig, ScalingGranularity, ScalingType
 from .distributed_utils import tensor_already_casted_to_fp8
@@ -228,8 +229,18 @@ class Float8Linear(torch.nn.Linear):
         if self._runs_as_operators(input, weight):
             name = self.layer_name or "Float8Linear"
             return run_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
+        if self._takes_gathered(input, weight):
+            name = self.layer_name or "Float8Linear"
+            return gathered_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
         return output if self.bias is None else output + self.bias.to(output.dtype)
+
+    def _takes_gathered(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Does an operator of Ingot's take the weight in FP8 as it is? A compiler sees the parts, which it traces."""
+        emulates = self.config.emulate or self.linear_mm_config.output.emulate
+        if emulates or torch.compiler.is_compiling() or type(input) not in _PLAIN:
+            return False
+        return is_gathered(weight, self._operator_casts) and type(self.bias) in (*_PLAIN, type(None))
 
     def _runs_as_operators(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""

@@ -32,6 +32,8 @@ linear_forward_bias = torch.ops.ingot.linear_forward_bias.default
 linear_backward = torch.ops.ingot.linear_backward.default
 linear_forward_scaled = torch.ops.ingot.linear_forward_scaled.default
 linear_backward_scaled = torch.ops.ingot.linear_backward_scaled.default
+linear_forward_float8 = torch.ops.ingot.linear_forward_float8.default
+linear_backward_float8 = torch.ops.ingot.linear_backward_float8.default
 
 
 class PlanFacts(NamedTuple):
@@ -174,3 +176,13 @@ def _(grad_output, input, weight, saved, codes, plan, wants):
 @torch.library.register_fake("ingot::linear_backward_scaled")
 def _(grad_output, input, weight, saved, codes, scale_grad_output, scale_weight, plan, wants):
     return (*_fake_backward(grad_output, plan, wants), grad_output.new_empty((2,), dtype=torch.float32))
+
+
+@torch.library.register_fake("ingot::linear_forward_float8")
+def _(input, weight, factor, bias, plan, keep):
+    return _fake_forward(input, plan, keep & WEIGHT)[:2]
+
+
+@torch.library.register_fake("ingot::linear_backward_float8")
+def _(grad_output, input, weight, factor, saved, plan, wants):
+    return _fake_backward(grad_output, plan, wants)
