@@ -25,6 +25,7 @@
 #include "torch_memory.h"
 #include "torch_operator.h"
 #include "torch_plans.h"
+#include "torch_run.h"
 #include "torch_streams.h"
 
 namespace ingot::python {
@@ -49,10 +50,7 @@ void require_device(const TorchPlan& plan, const char* name, const Tensor& tenso
 // What a call runs with.
 struct Call {
   Call(const TorchPlan& of, Device on)
-      : plan(of.plan),
-        device(on),
-        backend(torch_context(on).context().backend()),
-        stream(torch_context(on).torch_streams().current(backend, own)) {
+      : plan(of.plan), device(on), where(on), backend(where.backend()), stream(where.stream()) {
     if (!plan.has_constants) return;
     constants_memory = TorchRegion(kLinearConstantBytes, device);
     scales = linear_constants(plan, backend, constants_memory.region(), stream);
@@ -69,8 +67,8 @@ struct Call {
 
   const LinearPlan& plan;
   Device device;
+  TorchRun where;
   Backend& backend;
-  std::optional<TorchStream> own{};
   Stream& stream;
   TorchRegion constants_memory{};
   LinearScales scales{};
@@ -188,7 +186,7 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
   TorchRegion saved_memory(keeps_saved ? plan.saved_bytes(tokens) : 0, call.device);
   LinearSaved saved{.memory = saved_memory.region()};
   const LinearPass pass = keeps_saved ? LinearPass::training : LinearPass::inference;
-  const TorchRegion scratch(plan.plan.forward_scratch(tokens, pass).bytes, call.device);
+  const TorchRegion scratch(plan.plan.forward_scratch(tokens, pass, call.where.observes_values()).bytes, call.device);
   LinearForwardTensors tensors{
       .input = input.view,
       .weight = weight.view,
@@ -206,7 +204,7 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
   } else if (plan.weight_bytes > 0) {
     tensors.weight_into = codes.region();
   }
-  linear_forward(plan.plan, call.backend, tensors, {.stream = call.stream});
+  linear_forward(plan.plan, call.backend, tensors, call.where.run());
 
   TorchTensor kept = std::move(saved_memory).publish();
   TorchTensor kept_codes =
@@ -357,9 +355,10 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
     weight.emplace(plan, arguments, call.device, tensors);
   }
   const bool expands = expands_grad_output(plan.plan, tensors);
-  const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, false, expands).bytes, call.device);
+  const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, call.where.observes_values(), expands).bytes,
+                            call.device);
   tensors.scratch = scratch.region();
-  linear_backward(plan.plan, call.backend, tensors, {.stream = call.stream});
+  linear_backward(plan.plan, call.backend, tensors, call.where.run());
   return gradients;
 }
 
@@ -516,14 +515,18 @@ void bind_torch(nb::module_& module) {
   module.def("torch_register", &register_once);
   module.def("torch_stream_count", [] { return torch_context(Device{}).torch_streams().count(); });
   // Where the blocks of a stream's allocator lie on the CPU, as addresses.
-  module.def("torch_allocator_addresses", [](const std::vector<std::size_t>& sizes) {
-    TorchAllocator allocator(Device{});
-    std::vector<std::uintptr_t> addresses;
-    for (const std::size_t bytes : sizes) {
-      addresses.push_back(reinterpret_cast<std::uintptr_t>(allocator.allocate(bytes, nullptr)));
-    }
-    return addresses;
-  });
+  module.def(
+      "torch_allocator_addresses",
+      [](const std::vector<std::size_t>& sizes) {
+        TorchAllocator allocator(Device{});
+        std::vector<std::uintptr_t> addresses;
+        addresses.reserve(sizes.size());
+        for (const std::size_t bytes : sizes) {
+          addresses.push_back(reinterpret_cast<std::uintptr_t>(allocator.allocate(bytes, nullptr)));
+        }
+        return addresses;
+      },
+      "sizes"_a);
   module.attr("torch_tokens_per_unit") = TorchPlan::kTokensPerUnit;
   module.def(
       "torch_linear_plan",

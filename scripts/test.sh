@@ -34,9 +34,14 @@ if ! .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec(
   echo "test: torchao 0.18.0 cannot be installed here; the comparisons with it are skipped"
 fi
 
+# The oldest PyTorch is downloaded and unpacked while the build runs.
+scripts/oldest_torch.sh install &
+oldest_torch=$!
+
 step "build"
 cmake --preset ci
 cmake --build --preset ci
+wait $oldest_torch || true  # its tests say that they are skipped
 
 step "tests"
 ctest --preset ci -j "$(nproc)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 
@@ -136,6 +136,10 @@ _FLOAT8_NAMES = {
 }
 
 
+# Equal casts are one object, which is what compilers guard: alike layers share a compilation.
+_KNOWN_CASTS: Dict[Casts, Casts] = {}
+
+
 def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[Casts]:
     """The config as ingot.torch takes it; None if a format is not known."""
     casts = (
@@ -158,7 +162,8 @@ def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[
     gemms = (config.gemm_config_output, config.gemm_config_grad_input, config.gemm_config_grad_weight)
     fast_accumulation = tuple(gemm.use_fast_accum for gemm in gemms)
     given = tuple(cast.scaling_type in (ScalingType.DELAYED, ScalingType.STATIC) for cast in casts[:3])
-    return Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes, given)
+    made = Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes, given)
+    return _KNOWN_CASTS.setdefault(made, made)
 
 
 class Float8Linear(torch.nn.Linear):
@@ -227,7 +232,8 @@ class Float8Linear(torch.nn.Linear):
             return torch.nn.functional.linear(input, weight, self.bias)
         input = self._checked(input)
         if self._runs_as_operators(input, weight):
-            name = self.layer_name or "Float8Linear"
+            # A compiler would guard each layer's name and compile alike blocks again for each.
+            name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
             return run_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
         if self._takes_gathered(input, weight):
             name = self.layer_name or "Float8Linear"
