@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "arrays.h"
 #include "ingot/nn/linear_functions.h"
 #include "ingot/nn/recipes.h"
+#include "ingot/runtime/backend.h"
 #include "operations.h"
 #include "torch_library.h"
 #include "torch_memory.h"
@@ -54,6 +56,15 @@ struct Call {
     scales = linear_constants(plan, backend, constants_memory.region(), stream);
   }
 
+  // Scales of the caller beside the constants.
+  template <class Given>
+  void give(Given& given) {
+    const Tensor one = scales.one;
+    given.place(*this);
+    scales = given.scales;
+    scales.one = one;
+  }
+
   const LinearPlan& plan;
   Device device;
   TorchRun where;
@@ -63,27 +74,115 @@ struct Call {
   LinearScales scales{};
 };
 
+// Scales that the caller gives, f32 of one element, and maxima of what is cast with them.
+class GivenScales {
+ public:
+  explicit GivenScales(std::size_t count) : count_(count) {}
+
+  void add(LinearScale& scale, const char* name, TorchTensor tensor) {
+    if (next_ == count_) throw Error(ErrorCode::invalid_argument, name, "is one scale too many");
+    tensors_[next_++] = {&scale, name, std::move(tensor)};
+  }
+  // Clears the maxima and places them; `scales` are those that were added.
+  void place(const Call& call) {
+    const std::array<std::int64_t, 1> sizes{static_cast<std::int64_t>(count_)};
+    amaxes_ = TorchTensor::empty(sizes, torch_dtype(Dtype::f32), call.device);
+    auto* amax = static_cast<float*>(amaxes_.data());
+    call.backend.fill_zero(amax, count_ * sizeof(float), call.stream);
+    for (std::size_t at = 0; at < next_; ++at) {
+      const Given& each = tensors_[at];
+      std::int64_t elements = 1;
+      for (const std::int64_t size : each.tensor.sizes()) elements *= size;
+      if (elements != 1 || each.tensor.dtype() != Dtype::f32 || each.tensor.device() != call.device) {
+        throw Error(ErrorCode::invalid_argument, TensorName{call.plan.subject, each.name}.text(),
+                    "must be float32 of one element on the layer's device");
+      }
+      *each.scale = {.scale = vector(each.tensor.data(), Dtype::f32, 1, call.device),
+                     .amax = vector(amax + at, Dtype::f32, 1, call.device)};
+    }
+  }
+
+  LinearScales scales{};
+  TorchTensor& amaxes() { return amaxes_; }
+
+ private:
+  struct Given {
+    LinearScale* scale = nullptr;
+    const char* name = "";
+    TorchTensor tensor{};
+  };
+
+  std::size_t count_;
+  std::size_t next_ = 0;
+  std::array<Given, 2> tensors_{};
+  TorchTensor amaxes_{};
+};
+
+// A weight that comes in FP8 with one factor, as FSDP gathers it: codes [N, K] and a f32 of one element.
+struct Float8Weight {
+  Float8Weight(const TorchPlan& plan, const TorchTensor& tensor, const TorchTensor& factor_tensor, Device device) {
+    const LinearShape& shape = plan.plan.shape;
+    const auto refuse = [&](const char* part, const char* why) {
+      throw Error(ErrorCode::invalid_argument, name_of(plan, part).text(), why);
+    };
+    const std::optional<Dtype> dtype = tensor.float8_dtype();
+    const std::array<std::int64_t, 2> sizes{shape.out_features, shape.in_features};
+    const std::array<std::int64_t, 2> strides{shape.in_features, 1};
+    if (!dtype || tensor.device() != device || !std::ranges::equal(tensor.sizes(), sizes) ||
+        (shape.in_features * shape.out_features > 0 && !std::ranges::equal(tensor.strides(), strides))) {
+      refuse("weight", "must be FP8 of [out_features, in_features] on the input's device, by rows: gather it so");
+    }
+    if (factor_tensor.dtype() != Dtype::f32 || factor_tensor.device() != device ||
+        !std::ranges::all_of(factor_tensor.sizes(), [](std::int64_t size) { return size == 1; })) {
+      refuse("factor of weight", "must be float32 of one element on the input's device");
+    }
+    codes = matrix(tensor.data(), *dtype, shape.out_features, shape.in_features, device);
+    factor = vector(factor_tensor.data(), Dtype::f32, 1, device);
+  }
+
+  Float8View for_output() const { return {.codes = codes, .factors = factor}; }
+  // For grad_input, transposed into `memory`, of as many bytes as the weight has elements.
+  Float8View for_grad_input(const Call& call, void* memory) const {
+    const Tensor transposed = matrix(memory, codes.dtype, codes.cols, codes.rows, call.device);
+    call.backend.relayout({.transposed = true}, {.input = codes, .output = transposed}, call.stream);
+    return {.transposed = transposed, .transposed_factors = factor};
+  }
+  std::size_t bytes() const { return static_cast<std::size_t>(codes.rows * codes.cols); }
+
+  Tensor codes{};
+  Tensor factor{};
+};
+
 struct ForwardArguments {
   TorchTensor input;
   TorchTensor weight;
   TorchTensor bias;
   std::int64_t plan;
   std::int64_t keep;
+  GivenScales* given = nullptr;
+  TorchTensor factor{};  // of a weight in FP8
 };
 
 // Returns output, saved and codes. Saved memory is kept for the gradient of the weight, codes for that of the input.
 void forward(TorchValue* stack, const ForwardArguments& arguments) {
   const TorchPlan& plan = torch_plans().at(arguments.plan);
   const TorchMatrix input = matrix_of(arguments.input, name_of(plan, "input"));
-  const TorchMatrix weight = matrix_of(arguments.weight, name_of(plan, "weight"));
-  require_device(plan, "weight", weight.view, input.view.device);
+  std::optional<Float8Weight> float8;
+  TorchMatrix weight;
+  if (arguments.factor.handle() != nullptr) {
+    float8.emplace(plan, arguments.weight, arguments.factor, input.view.device);
+  } else {
+    weight = matrix_of(arguments.weight, name_of(plan, "weight"));
+    require_device(plan, "weight", weight.view, input.view.device);
+  }
   Call call(plan, input.view.device);
+  if (arguments.given != nullptr) call.give(*arguments.given);
   const std::int64_t tokens = input.view.rows;
   const bool keeps_saved = (arguments.keep & kWeight) != 0;
 
   TorchTensor output = TorchTensor::empty(sizes_with_last(arguments.input.sizes(), plan.plan.shape.out_features),
                                           torch_dtype(*plan.plan.dtypes.output), call.device);
-  TorchRegion codes(plan.weight_bytes, call.device);
+  TorchRegion codes(float8 ? 0 : plan.weight_bytes, call.device);
   TorchRegion saved_memory(keeps_saved ? plan.saved_bytes(tokens) : 0, call.device);
   LinearSaved saved{.memory = saved_memory.region()};
   const LinearPass pass = keeps_saved ? LinearPass::training : LinearPass::inference;
@@ -96,11 +195,15 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
       .saved = keeps_saved ? &saved : nullptr,
       .scratch = scratch.region()};
   TorchMatrix bias;
-  if (arguments.bias.handle() != nullptr) {
+  if (arguments.bias.handle() != nullptr && plan.plan.shape.bias) {
     bias = matrix_of(arguments.bias, name_of(plan, "bias"));
     tensors.bias = bias.view;
   }
-  if (plan.weight_bytes > 0) tensors.weight_into = codes.region();
+  if (float8) {
+    tensors.codes = float8->for_output();
+  } else if (plan.weight_bytes > 0) {
+    tensors.weight_into = codes.region();
+  }
   linear_forward(plan.plan, call.backend, tensors, call.where.run());
 
   TorchTensor kept = std::move(saved_memory).publish();
@@ -127,12 +230,45 @@ void linear_forward_bias_operator(TorchValue* stack) {
   forward(stack, arguments);
 }
 
+// The same with scales that the caller gives for input and weight where the plan has delayed ones, and returns as well
+// the maxima of both. What the plan lacks has any tensor in its place.
+void linear_forward_scaled_operator(TorchValue* stack) {
+  GivenScales given(2);
+  ForwardArguments arguments{.input = tensor_of(stack[0]),
+                             .weight = tensor_of(stack[1]),
+                             .bias = tensor_of(stack[2]),
+                             .plan = static_cast<std::int64_t>(stack[5]),
+                             .keep = static_cast<std::int64_t>(stack[6]),
+                             .given = &given};
+  given.add(given.scales.input, "scale of input", tensor_of(stack[3]));
+  given.add(given.scales.weight, "scale of weight", tensor_of(stack[4]));
+  forward(stack, arguments);
+  give(stack + 3, {&given.amaxes()});
+}
+
+// The same for a weight in FP8. Its codes are the caller's, so nothing of it is kept: returns output and saved.
+void linear_forward_float8_operator(TorchValue* stack) {
+  ForwardArguments arguments{.input = tensor_of(stack[0]),
+                             .weight = tensor_of(stack[1]),
+                             .bias = tensor_of(stack[3]),
+                             .plan = static_cast<std::int64_t>(stack[4]),
+                             .keep = static_cast<std::int64_t>(stack[5]) & kWeight,
+                             .factor = tensor_of(stack[2])};
+  std::array<TorchValue, 3> results{};
+  forward(results.data(), arguments);
+  static_cast<void>(tensor_of(results[2]));
+  stack[0] = results[0];
+  stack[1] = results[1];
+}
+
 struct BackwardArguments {
   TorchTensor grad_output;
   TorchTensor input;  // read only if the plan reads it again, and so the weight
   TorchTensor weight;
   TorchTensor saved;
   TorchTensor codes;
+  GivenScales* given = nullptr;
+  TorchTensor factor{};  // of a weight in FP8
 };
 
 void require_bytes(const TorchPlan& plan, const char* name, const MemoryRegion& region, std::size_t bytes) {
@@ -185,20 +321,14 @@ struct WeightOperand {
   TorchRegion codes{};
 };
 
-// Returns grad_input, grad_weight and grad_bias; those that are not wanted are empty.
-void linear_backward_operator(TorchValue* stack) {
-  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
-                              .input = tensor_of(stack[1]),
-                              .weight = tensor_of(stack[2]),
-                              .saved = tensor_of(stack[3]),
-                              .codes = tensor_of(stack[4])};
-  const TorchPlan& plan = torch_plans().at(static_cast<std::int64_t>(stack[5]));
-  const auto bits = static_cast<std::int64_t>(stack[6]);
+Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64_t bits) {
+  const TorchPlan& plan = torch_plans().at(number);
   const LinearGradients wants{
       .input = (bits & kInput) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchMatrix grad_output = matrix_or_element_of(arguments.grad_output, name_of(plan, "grad_output"));
   const std::int64_t tokens = tokens_of(arguments.grad_output);
   Call call(plan, grad_output.view.device);
+  if (arguments.given != nullptr) call.give(*arguments.given);
 
   const TorchRegion saved_memory(std::move(arguments.saved), call.device);
   if (wants.weight) require_bytes(plan, "saved", saved_memory.region(), plan.saved_bytes(tokens));
@@ -216,16 +346,62 @@ void linear_backward_operator(TorchValue* stack) {
     tensors.input = input.view;
   }
   std::optional<WeightOperand> weight;
-  if (wants.input) weight.emplace(plan, arguments, call.device, tensors);
+  TorchRegion transposed;
+  if (wants.input && arguments.factor.handle() != nullptr) {
+    const Float8Weight float8(plan, arguments.weight, arguments.factor, call.device);
+    transposed = TorchRegion(float8.bytes(), call.device);
+    tensors.codes = float8.for_grad_input(call, transposed.region().data);
+  } else if (wants.input) {
+    weight.emplace(plan, arguments, call.device, tensors);
+  }
   const bool expands = expands_grad_output(plan.plan, tensors);
   const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, call.where.observes_values(), expands).bytes,
                             call.device);
   tensors.scratch = scratch.region();
   linear_backward(plan.plan, call.backend, tensors, call.where.run());
+  return gradients;
+}
+
+BackwardArguments backward_arguments(const TorchValue* stack) {
+  return {.grad_output = tensor_of(stack[0]),
+          .input = tensor_of(stack[1]),
+          .weight = tensor_of(stack[2]),
+          .saved = tensor_of(stack[3]),
+          .codes = tensor_of(stack[4])};
+}
+
+// Returns grad_input, grad_weight and grad_bias; those that are not wanted are empty.
+void linear_backward_operator(TorchValue* stack) {
+  BackwardArguments arguments = backward_arguments(stack);
+  Gradients gradients = backward(arguments, static_cast<std::int64_t>(stack[5]), static_cast<std::int64_t>(stack[6]));
   give(stack, {&gradients.input, &gradients.weight, &gradients.bias});
 }
 
-constexpr std::array<TorchOperator, 3> kOperators{{
+// The same with scales that the caller gives for grad_output, and for the weight where backward casts it again. Returns
+// as well the maxima of both.
+void linear_backward_scaled_operator(TorchValue* stack) {
+  GivenScales given(2);
+  BackwardArguments arguments = backward_arguments(stack);
+  arguments.given = &given;
+  given.add(given.scales.grad_output, "scale of grad_output", tensor_of(stack[5]));
+  given.add(given.scales.weight, "scale of weight", tensor_of(stack[6]));
+  Gradients gradients = backward(arguments, static_cast<std::int64_t>(stack[7]), static_cast<std::int64_t>(stack[8]));
+  give(stack, {&gradients.input, &gradients.weight, &gradients.bias, &given.amaxes()});
+}
+
+// The same for a weight in FP8.
+void linear_backward_float8_operator(TorchValue* stack) {
+  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
+                              .input = tensor_of(stack[1]),
+                              .weight = tensor_of(stack[2]),
+                              .saved = tensor_of(stack[4]),
+                              .codes = {},
+                              .factor = tensor_of(stack[3])};
+  Gradients gradients = backward(arguments, static_cast<std::int64_t>(stack[5]), static_cast<std::int64_t>(stack[6]));
+  give(stack, {&gradients.input, &gradients.weight, &gradients.bias});
+}
+
+constexpr std::array<TorchOperator, 7> kOperators{{
     {"linear_forward", "linear_forward(Tensor input, Tensor weight, int plan, int keep) -> (Tensor, Tensor, Tensor)",
      torch_kernel<linear_forward_operator>},
     {"linear_forward_bias",
@@ -235,6 +411,23 @@ constexpr std::array<TorchOperator, 3> kOperators{{
      "linear_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, int plan, int wants)"
      " -> (Tensor, Tensor, Tensor)",
      torch_kernel<linear_backward_operator>},
+    {"linear_forward_scaled",
+     "linear_forward_scaled(Tensor input, Tensor weight, Tensor bias, Tensor scale_input, Tensor scale_weight, int "
+     "plan, "
+     "int keep) -> (Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<linear_forward_scaled_operator>},
+    {"linear_backward_scaled",
+     "linear_backward_scaled(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, "
+     "Tensor scale_grad_output, Tensor scale_weight, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<linear_backward_scaled_operator>},
+    {"linear_forward_float8",
+     "linear_forward_float8(Tensor input, Tensor weight, Tensor factor, Tensor bias, int plan, int keep) -> "
+     "(Tensor, Tensor)",
+     torch_kernel<linear_forward_float8_operator>},
+    {"linear_backward_float8",
+     "linear_backward_float8(Tensor grad_output, Tensor input, Tensor weight, Tensor factor, Tensor saved, int plan, "
+     "int wants) -> (Tensor, Tensor, Tensor)",
+     torch_kernel<linear_backward_float8_operator>},
 }};
 
 void accept(std::int32_t code, const char* what) {
@@ -293,13 +486,18 @@ nb::tuple add_plan(const LinearConfig& config, const std::string& name, std::int
 // How an operand is cast, from its dtype and whether it has a scale for each row; no dtype: it is not.
 using CastText = std::pair<std::string, bool>;
 
-// The casts of input, weight and grad_output in the GEMMs that read them first, and then in the others.
+// The casts of input, weight and grad_output in the GEMMs that read them first, and then in the others. `given`: is
+// the scale of each of these three tensors given by the caller of the operators?
 LinearConfig config_of(const std::array<CastText, 6>& casts, bool pow2, const std::array<bool, 3>& fast_accumulation,
-                       bool weight_again) {
+                       bool weight_again, const std::array<bool, 3>& given) {
   const auto cast = [&](std::size_t at) -> std::optional<Cast> {
     const auto& [dtype, rows] = casts[at];
     if (dtype.empty()) return std::nullopt;
-    return Cast{.dtype = dtype_of(dtype, "cast"), .granularity = rows ? kRowwise : kTensorwise, .pow2 = pow2};
+    const bool is_given = given[at % given.size()];
+    return Cast{.dtype = dtype_of(dtype, "cast"),
+                .granularity = rows ? kRowwise : kTensorwise,
+                .pow2 = pow2 && !is_given,
+                .scaling = is_given ? Scaling::delayed : Scaling::dynamic};
   };
   LinearConfig config{.output = {.a = cast(0), .b = cast(1), .fast_accumulation = fast_accumulation[0]},
                       .grad_input = {.a = cast(2), .b = cast(4), .fast_accumulation = fast_accumulation[1]},
@@ -322,6 +520,7 @@ void bind_torch(nb::module_& module) {
       [](const std::vector<std::size_t>& sizes) {
         TorchAllocator allocator(Device{});
         std::vector<std::uintptr_t> addresses;
+        addresses.reserve(sizes.size());
         for (const std::size_t bytes : sizes) {
           addresses.push_back(reinterpret_cast<std::uintptr_t>(allocator.allocate(bytes, nullptr)));
         }
@@ -339,13 +538,13 @@ void bind_torch(nb::module_& module) {
   module.def(
       "torch_linear_plan_of_casts",
       [](const std::array<CastText, 6>& casts, bool pow2, const std::array<bool, 3>& fast_accumulation,
-         bool weight_again, const std::string& name, std::int64_t in_features, std::int64_t out_features,
-         const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight) {
-        return add_plan(config_of(casts, pow2, fast_accumulation, weight_again), name, in_features, out_features,
+         bool weight_again, const std::array<bool, 3>& given, const std::string& name, std::int64_t in_features,
+         std::int64_t out_features, const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight) {
+        return add_plan(config_of(casts, pow2, fast_accumulation, weight_again, given), name, in_features, out_features,
                         dtypes, grad_weight);
       },
-      "casts"_a, "pow2"_a, "fast_accumulation"_a, "weight_again"_a, "name"_a, "in_features"_a, "out_features"_a,
-      "dtypes"_a, "grad_weight"_a);
+      "casts"_a, "pow2"_a, "fast_accumulation"_a, "weight_again"_a, "given"_a, "name"_a, "in_features"_a,
+      "out_features"_a, "dtypes"_a, "grad_weight"_a);
 }
 
 }  // namespace ingot::python

@@ -91,7 +91,10 @@ def test_autocast_within_a_graph():
         assert compiled(torch.randn(4, 16)).dtype == torch.bfloat16
 
 
-def test_delayed_scaling_within_a_graph():
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_delayed_scaling_within_a_graph(backend):
+    if backend == "inductor" and shutil.which("g++") is None:
+        pytest.skip("inductor compiles with g++")
     torch._dynamo.reset()
     torch.manual_seed(0)
     delayed = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
@@ -99,7 +102,7 @@ def test_delayed_scaling_within_a_graph():
         cast_config_input=delayed, cast_config_weight=delayed, cast_config_grad_output=delayed, enable_amax_init=False
     )
     layer = float8.convert_to_float8_training(torch.nn.Linear(16, 16), config=config)
-    eager, compiled = copy.deepcopy(layer), torch.compile(copy.deepcopy(layer), backend="aot_eager")
+    eager, compiled = copy.deepcopy(layer), torch.compile(copy.deepcopy(layer), backend=backend, fullgraph=True)
     for _ in range(3):
         x = torch.randn(4, 16)
         assert all(torch.equal(a, b) for a, b in zip(step(eager, x), step(compiled, x)))

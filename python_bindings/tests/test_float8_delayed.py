@@ -1,11 +1,13 @@
 """Delayed and static scaling: the buffers, the step that keeps them up, and checkpoints."""
 
+import copy
 import logging
 
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import ingot
 import ingot.float8 as float8
@@ -51,6 +53,59 @@ def test_close_to_linear(kinds):
             float8.sync_float8_amax_and_scale_history(new)
     assert compute_error(expected, y) >= 18
     assert compute_error(expected_grad, new.weight.grad) >= 17
+
+
+class Seen(TorchDispatchMode):
+    """Notes the operators of Ingot that run."""
+
+    def __enter__(self):
+        super().__enter__()
+        self.names = []
+        return self.names
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if str(func).startswith("ingot."):
+            self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("keeps_codes", [False, True])
+@pytest.mark.parametrize("kinds", [(a, b, c) for a in KINDS for b in KINDS for c in KINDS][1:], ids=str)
+def test_operators_do_what_pytorch_does(kinds, keeps_codes, weight_dtype):
+    """The same casts, and so the same buffers, as layers of PyTorch's operations; only sums may differ."""
+    torch.manual_seed(0)
+    plain = nn.Linear(48, 32).to(weight_dtype)
+    layer = convert(copy.deepcopy(plain), config_of(*kinds))
+    layer.keep_weight_codes(keeps_codes)
+    composed = convert(plain, config_of(*kinds))
+    composed._operator_casts = None
+    for size in (1.0, 4.0, 0.5):
+        results = []
+        x = (size * torch.randn(3, 8, 48)).bfloat16()
+        grad_output = size * torch.randn(3, 8, 32).bfloat16()
+        for each in (layer, composed):
+            given = x.clone().requires_grad_()
+            with Seen() as names:
+                y = each(given)
+                results.append((y, *torch.autograd.grad(y, (given, each.weight, each.bias), grad_output)))
+            if each is layer:
+                assert names == ["ingot.linear_forward_scaled.default", "ingot.linear_backward_scaled.default"]
+            if ScalingType.DELAYED in kinds:
+                float8.sync_float8_amax_and_scale_history(each)
+        for got, wanted in zip(*results, strict=True):
+            assert got.dtype == wanted.dtype
+            assert compute_error(wanted.double(), got.double()) > 45
+        for (name, got), (_, wanted) in zip(layer.named_buffers(), composed.named_buffers(), strict=True):
+            assert torch.equal(got, wanted), (name, size)
+
+
+def test_without_gradients_maxima_are_noted():
+    layer = convert(nn.Linear(16, 8), config_of())
+    with torch.no_grad():
+        layer(torch.full((4, 16), 3.0))
+    assert layer.fp8_amax_input.item() == 3
+    assert layer.fp8_amax_weight.item() == layer.weight.abs().max().item()
 
 
 def test_the_first_step_is_as_dynamic():

@@ -10,6 +10,7 @@ from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import in_place_of
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
+from ._gathered_linear import gathered_linear, is_gathered
 from ._weights import HIGH_PRECISION, is_foreign, type_name
 from .config import CastConfig, Float8LinearConfig, ScalingGranularity, ScalingType
 from .distributed_utils import tensor_already_casted_to_fp8
@@ -140,7 +141,7 @@ _KNOWN_CASTS: Dict[Casts, Casts] = {}
 
 
 def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[Casts]:
-    """The config as ingot.torch takes it; None if its scales have a state, or a format is not known."""
+    """The config as ingot.torch takes it; None if a format is not known."""
     casts = (
         config.cast_config_input,
         config.cast_config_weight,
@@ -153,14 +154,15 @@ def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[
     for cast in casts:
         if cast.scaling_type is ScalingType.DISABLED:
             texts.append(("", False))
-        elif cast.scaling_type is ScalingType.DYNAMIC and cast.target_dtype in _FLOAT8_NAMES:
+        elif cast.target_dtype in _FLOAT8_NAMES:
             rows = cast.scaling_granularity is ScalingGranularity.AXISWISE
             texts.append((_FLOAT8_NAMES[cast.target_dtype], rows))
         else:
             return None
     gemms = (config.gemm_config_output, config.gemm_config_grad_input, config.gemm_config_grad_weight)
     fast_accumulation = tuple(gemm.use_fast_accum for gemm in gemms)
-    made = Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes)
+    given = tuple(cast.scaling_type in (ScalingType.DELAYED, ScalingType.STATIC) for cast in casts[:3])
+    made = Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes, given)
     return _KNOWN_CASTS.setdefault(made, made)
 
 
@@ -176,6 +178,7 @@ class Float8Linear(torch.nn.Linear):
 
     layer_name: str = ""
     keeps_weight_codes: bool = False
+    _gives_scales: bool = False  # does forward give the operators delayed and static scales?
 
     def __init__(self, *args: Any, config: Optional[Float8LinearConfig] = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -194,7 +197,8 @@ class Float8Linear(torch.nn.Linear):
         """From now on forward keeps the weight's codes for backward, a byte for each element, or backward casts the
         weight once more. Under FSDP, which gathers the weight again for backward, kept codes would be a second copy."""
         self.keeps_weight_codes = keep
-        self._operator_casts = _casts_of(self.config, keep)
+        casts = _casts_of(self.config, keep)
+        self._operator_casts = None if casts is None or (any(casts.given) and not self._gives_scales) else casts
         self._operator_plans = PlanTable()
 
     def _refuse(self, error: type, what: str) -> None:
@@ -231,8 +235,18 @@ class Float8Linear(torch.nn.Linear):
             # A compiler would guard each layer's name and compile alike blocks again for each.
             name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
             return run_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
+        if self._takes_gathered(input, weight):
+            name = self.layer_name or "Float8Linear"
+            return gathered_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
         return output if self.bias is None else output + self.bias.to(output.dtype)
+
+    def _takes_gathered(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Does an operator of Ingot's take the weight in FP8 as it is? A compiler sees the parts, which it traces."""
+        emulates = self.config.emulate or self.linear_mm_config.output.emulate
+        if emulates or torch.compiler.is_compiling() or type(input) not in _PLAIN:
+            return False
+        return is_gathered(weight, self._operator_casts) and type(self.bias) in (*_PLAIN, type(None))
 
     def _runs_as_operators(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""

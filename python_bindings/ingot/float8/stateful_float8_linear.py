@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 
+from ..torch._scaled_linear import call, first_given, plan_of, run_backward, run_forward
 from ._weights import is_foreign
 from .config import CastConfig, Float8LinearConfig, ScalingType
 from .distributed_utils import tensor_already_casted_to_fp8
@@ -24,6 +25,50 @@ from .float8_training_tensor import GemmInputRole
 ROLES = ("input", "weight", "grad_output")
 
 
+@torch._dynamo.allow_in_graph
+class _StatefulLinear(torch.autograd.Function):
+    """Forward and backward of a StatefulFloat8Linear, whose buffers of grad_output it keeps up."""
+
+    @staticmethod
+    def forward(
+        ctx,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: Optional[torch.Tensor],
+        scale_input: torch.Tensor,
+        scale_weight: torch.Tensor,
+        amax: Optional[torch.Tensor],
+        amax_history: Optional[torch.Tensor],
+        scale: torch.Tensor,
+        scale_fn_name: str,
+        target_dtype: torch.dtype,
+        is_amax_initialized: bool,
+        plan: int,
+        reads_input: bool,
+        reads_weight: bool,
+    ):
+        # Not saved tensors: two forwards before a backward both write these buffers, and saved tensors refuse that.
+        ctx.buffers = (amax, amax_history, scale)
+        ctx.start = (scale_fn_name, target_dtype, is_amax_initialized)
+        return run_forward(ctx, input, weight, bias, scale_input, scale_weight, plan, reads_input, reads_weight)
+
+    @staticmethod
+    def backward(ctx, grad_output, _):
+        amax, history, scale = ctx.buffers
+
+        def scale_of_grad_output() -> torch.Tensor:
+            if amax is not None:
+                _maybe_initialize_amaxes_scales_for_float8_cast(
+                    grad_output, amax, history, scale, *ctx.start, reduce_amax=True
+                )
+            return scale
+
+        grads, amaxes = run_backward(ctx, grad_output, scale_of_grad_output)
+        if amax is not None:
+            amax.copy_(amaxes[:1])
+        return (*grads, *(None,) * 11)
+
+
 class StatefulFloat8Linear(Float8Linear):
     """A Float8Linear with delayed or static scales.
 
@@ -33,9 +78,14 @@ class StatefulFloat8Linear(Float8Linear):
     scale. The first step is as dynamic scaling, unless the config has `enable_amax_init=False`. A static scale is the
     buffer `fp8_static_scale_*`.
 
+    Forward and backward are one operator of Ingot's each; PyTorch's operations compute operands that come in FP8, and
+    `emulate=True`.
+
     Buffers stay f32 whatever the layer is converted to. They are saved in checkpoints, and checkpoints without them
     load.
     """
+
+    _gives_scales = True
 
     def _use_config(self, config: Float8LinearConfig) -> None:
         super()._use_config(config)
@@ -72,10 +122,11 @@ class StatefulFloat8Linear(Float8Linear):
             self.create_buffers()
 
     def _apply(self, fn, recurse: bool = True):
+        before = dict(self._buffers)
         result = super()._apply(fn, recurse)
         for name, buffer in self._buffers.items():
             if name.startswith("fp8_") and buffer is not None and buffer.dtype != torch.float32:
-                self._buffers[name] = buffer.to(torch.float32)
+                self._buffers[name] = before[name].to(buffer.device)
         return result
 
     def _load_from_state_dict(self, state_dict, prefix, *args: Any) -> None:
@@ -140,10 +191,57 @@ class StatefulFloat8Linear(Float8Linear):
             dtype,
         )
 
+    def _given_scale(self, role: str, cast: CastConfig, tensor: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+        """Returns the scale that a tensor will be cast with; None if it is dynamic. A delayed one is made from `tensor`
+        in the first step."""
+        if cast.scaling_type is ScalingType.DYNAMIC:
+            return None
+        if cast.scaling_type is ScalingType.STATIC:
+            return getattr(self, f"fp8_static_scale_{role}")
+        if tensor is not None:
+            _maybe_initialize_amaxes_scales_for_float8_cast(
+                tensor,
+                *self._of(role),
+                self.config.delayed_scaling_config.scale_fn_name,
+                cast.target_dtype,
+                self.is_amax_initialized,
+                reduce_amax=True,
+            )
+        return self._of(role)[2]
+
+    def _run_operators(self, input: torch.Tensor) -> torch.Tensor:
+        """Forward, and later backward, as one operator of Ingot's each."""
+        weight, bias = self.weight, self.bias
+        # A compiler would guard each layer's name and compile alike blocks again for each.
+        name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
+        tensors = (input, weight, None)
+        scales = [self._given_scale(role, cast, each) for (role, cast), each in zip(self._casts(), tensors)]
+        any_scale = first_given(*scales)
+        scale_input, scale_weight, scale_grad_output = (any_scale if each is None else each for each in scales)
+        plan = plan_of(self._operator_casts, name, self._operator_plans, input, weight, bias)
+        operands = (input, weight, bias, scale_input, scale_weight)
+        if torch.is_grad_enabled():
+            cast = self.config.cast_config_grad_output
+            state = (None, None, scale_grad_output)
+            if cast.scaling_type is ScalingType.DELAYED:
+                state = self._of("grad_output")
+            function = self.config.delayed_scaling_config.scale_fn_name
+            rest = (*state, function, cast.target_dtype, self.is_amax_initialized, *plan)
+            output, amaxes = call(_StatefulLinear.apply, name, *operands, *rest)
+        else:
+            output, amaxes = call(run_forward, name, None, *operands, *plan)
+        with torch.no_grad():
+            for at, (role, cast) in enumerate(self._casts()[:2]):
+                if cast.scaling_type is ScalingType.DELAYED:
+                    self._of(role)[0].copy_(amaxes[at : at + 1])
+        return output
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if is_foreign(self.weight):
             return torch.nn.functional.linear(input, self.weight, self.bias)
         input = self._checked(input)
+        if self._runs_as_operators(input, self.weight):
+            return self._run_operators(input)
         config = self.config
         input = self._cast_with_state(input, "input", config.cast_config_input)
         weight = self._cast_with_state(self.weight, "weight", config.cast_config_weight)

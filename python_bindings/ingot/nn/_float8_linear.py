@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Union
 
 import torch
 
 from ..torch import LinearOptions, linear
 from ..torch._errors import LinearError
 from ..torch._modules import in_place_of
+from ._delayed import DelayedOptions, delayed_linear, has_loaded, keep_float32, make_buffers
+
+
+def _options(recipe: str, layer_name: str, history_length: int) -> Union[LinearOptions, DelayedOptions]:
+    return DelayedOptions(layer_name, history_length) if recipe == "delayed" else LinearOptions(recipe, layer_name)
 
 
 class Float8Linear(torch.nn.Linear):
@@ -16,7 +21,12 @@ class Float8Linear(torch.nn.Linear):
 
     Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
     in that dtype, or in autocast's. Parameters, and so checkpoints, are those of torch.nn.Linear. `recipe` is one of
-    ingot.torch.RECIPES, `layer_name` the name in messages.
+    ingot.torch.RECIPES or "delayed", `layer_name` the name in messages.
+
+    With "delayed" the scales come from the maxima of the last `history_length` steps: call ingot.nn.sync_amax_history()
+    for the model after each backward. Maxima, histories and scales are buffers `fp8_*`, which stay float32 whatever the
+    layer is converted to; checkpoints without them load strictly, and a loaded history goes on. A forward without
+    gradients notes no maxima.
 
     Raises ingot.Error for an unknown recipe, and for another shape, dtype or device of the input.
     """
@@ -31,10 +41,36 @@ class Float8Linear(torch.nn.Linear):
         *,
         recipe: str = "tensorwise",
         layer_name: str = "linear",
+        history_length: int = 16,
     ) -> None:
-        options = LinearOptions(recipe, layer_name)
+        options = _options(recipe, layer_name, history_length)
         super().__init__(in_features, out_features, bias, device, dtype)
+        self._use(options)
+
+    def _use(self, options: Union[LinearOptions, DelayedOptions]) -> None:
         self.options = options
+        if isinstance(options, DelayedOptions):
+            make_buffers(self)
+
+    def reset_parameters(self) -> None:
+        """Initialises the parameters as torch.nn.Linear does, and the buffers of delayed scales."""
+        super().reset_parameters()
+        if "options" in self.__dict__:
+            self._use(self.options)
+
+    def _apply(self, fn, recurse: bool = True):
+        before = dict(self._buffers)
+        result = super()._apply(fn, recurse)
+        keep_float32(self, before)
+        return result
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
+        """Checkpoints load with and without the buffers of delayed scales, strictly too."""
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        for keys in (missing, unexpected):
+            keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
+        if isinstance(self.options, DelayedOptions):
+            has_loaded(self, state_dict, prefix)
 
     @property
     def layer_name(self) -> str:
@@ -43,9 +79,12 @@ class Float8Linear(torch.nn.Linear):
 
     @layer_name.setter
     def layer_name(self, name: str) -> None:
-        self.options = LinearOptions(self.options.recipe, name)
+        old = self.options
+        self.options = _options(old.recipe, name, getattr(old, "history_length", 1))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.options, DelayedOptions):
+            return delayed_linear(self, input)
         return linear(input, self.weight, self.bias, self.options)
 
     def extra_repr(self) -> str:
@@ -53,13 +92,17 @@ class Float8Linear(torch.nn.Linear):
 
     @classmethod
     def from_float(
-        cls, module: torch.nn.Linear, recipe: str = "tensorwise", layer_name: str = "linear"
+        cls,
+        module: torch.nn.Linear,
+        recipe: str = "tensorwise",
+        layer_name: str = "linear",
+        history_length: int = 16,
     ) -> "Float8Linear":
         """Returns an FP8 layer with everything of `module`: the same parameters, hooks, `.training`, and whatever else
         was set on it. Raises LinearError if `module` is no torch.nn.Linear."""
         if not isinstance(module, torch.nn.Linear):
             raise LinearError(f"Float8Linear.from_float: takes a torch.nn.Linear, got a {type(module).__name__}")
-        options = LinearOptions(recipe, layer_name)
+        options = _options(recipe, layer_name, history_length)
         new = in_place_of(module, cls)
-        new.options = options
+        new._use(options)
         return new

@@ -42,7 +42,7 @@ class LinearOptions:
         if self.recipe not in RECIPES:
             raise LinearError(
                 f'linear "{self.name}" recipe: {self.recipe!r} is none of {", ".join(RECIPES)}; delayed scales have a '
-                "state, which ingot.float8's layers keep"
+                "state, which ingot.nn.Float8Linear keeps"
             )
         object.__setattr__(self, "_plans", ops.PlanTable())
 

@@ -30,6 +30,10 @@ _core.torch_register()
 linear_forward = torch.ops.ingot.linear_forward.default
 linear_forward_bias = torch.ops.ingot.linear_forward_bias.default
 linear_backward = torch.ops.ingot.linear_backward.default
+linear_forward_scaled = torch.ops.ingot.linear_forward_scaled.default
+linear_backward_scaled = torch.ops.ingot.linear_backward_scaled.default
+linear_forward_float8 = torch.ops.ingot.linear_forward_float8.default
+linear_backward_float8 = torch.ops.ingot.linear_backward_float8.default
 
 
 class PlanFacts(NamedTuple):
@@ -62,12 +66,14 @@ class Casts(NamedTuple):
     """A config by its casts: of input, weight and grad_output in the GEMMs that read them first (output, output,
     grad_input), then in the others (grad_weight, grad_input, grad_weight); each a dtype's name, or "" for none, and
     whether it has a scale for each row. fast_accumulation is that of the output, grad_input and grad_weight GEMMs.
-    weight_again: backward casts the weight once more, and no codes of it are kept."""
+    weight_again: backward casts the weight once more, and no codes of it are kept. given: are the scales of input, weight
+    and grad_output given with each call, as delayed and static ones are?"""
 
     casts: tuple[tuple[str, bool], ...]
     pow2: bool
     fast_accumulation: tuple[bool, bool, bool]
     weight_again: bool
+    given: tuple[bool, bool, bool] = (False, False, False)
 
 
 def add_plan(
@@ -146,8 +152,12 @@ def _(input, weight, bias, plan, keep):
     return _fake_forward(input, plan, keep)
 
 
-@torch.library.register_fake("ingot::linear_backward")
-def _(grad_output, input, weight, saved, codes, plan, wants):
+@torch.library.register_fake("ingot::linear_forward_scaled")
+def _(input, weight, bias, scale_input, scale_weight, plan, keep):
+    return (*_fake_forward(input, plan, keep), input.new_empty((2,), dtype=torch.float32))
+
+
+def _fake_backward(grad_output, plan: int, wants: int):
     facts = _PLANS[plan]
     rows = grad_output.shape[:-1]
     weight_shape = (facts.out_features, facts.in_features)
@@ -156,3 +166,23 @@ def _(grad_output, input, weight, saved, codes, plan, wants):
         grad_output.new_empty(weight_shape, dtype=facts.weight_dtype) if wants & WEIGHT else _bytes(grad_output, 0),
         grad_output.new_empty(weight_shape[:1], dtype=facts.bias_dtype) if wants & BIAS else _bytes(grad_output, 0),
     )
+
+
+@torch.library.register_fake("ingot::linear_backward")
+def _(grad_output, input, weight, saved, codes, plan, wants):
+    return _fake_backward(grad_output, plan, wants)
+
+
+@torch.library.register_fake("ingot::linear_backward_scaled")
+def _(grad_output, input, weight, saved, codes, scale_grad_output, scale_weight, plan, wants):
+    return (*_fake_backward(grad_output, plan, wants), grad_output.new_empty((2,), dtype=torch.float32))
+
+
+@torch.library.register_fake("ingot::linear_forward_float8")
+def _(input, weight, factor, bias, plan, keep):
+    return _fake_forward(input, plan, keep & WEIGHT)[:2]
+
+
+@torch.library.register_fake("ingot::linear_backward_float8")
+def _(grad_output, input, weight, factor, saved, plan, wants):
+    return _fake_backward(grad_output, plan, wants)

@@ -1,0 +1,308 @@
+"""ingot.nn.Float8Linear with delayed scales: the steps, the buffers and checkpoints."""
+
+import copy
+import io
+import pickle
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+import ingot
+import ingot.float8 as float8
+from ingot.nn import Float8Linear, sync_amax_history
+from ingot.torch import _operators as operators
+
+
+def delayed(*sizes, **options):
+    torch.manual_seed(0)
+    return Float8Linear(*(sizes or (24, 40)), recipe="delayed", layer_name="fc", **options)
+
+
+def step(layer, x, call=None):
+    layer.zero_grad()
+    x = x.detach().clone().requires_grad_()
+    y = (layer if call is None else call)(x)
+    y.square().sum().backward()
+    return [y.detach(), x.grad, *(parameter.grad.clone() for parameter in layer.parameters())]
+
+
+def equal(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def batch(at, size=1.0, dtype=torch.float32):
+    return size * torch.randn(3, 8, 24, generator=torch.Generator().manual_seed(at)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_first_step_is_as_dynamic(dtype):
+    layer = delayed(dtype=dtype)
+    dynamic = Float8Linear.from_float(layer, "tensorwise")
+    x = batch(0, dtype=dtype)
+    for _ in range(2):  # two micro-batches before the first sync
+        got, expected = step(layer, x), step(dynamic, x)
+        assert equal(got, expected)
+        x = 2 * x
+
+
+def test_steps_are_those_of_ingot_float8():
+    """Another implementation of the same rule, with buffers of its own."""
+    cast = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
+    config = float8.Float8LinearConfig(
+        cast_config_input=cast,
+        cast_config_weight=cast,
+        cast_config_grad_output=cast,
+        delayed_scaling_config=float8.DelayedScalingConfig(history_len=3),
+    )
+    layer = delayed(history_length=3)
+    other = float8.convert_to_float8_training(torch.nn.Linear(24, 40), config=config)
+    with torch.no_grad():
+        other.weight.copy_(layer.weight)
+        other.bias.copy_(layer.bias)
+    other.keep_weight_codes()
+    for at, size in enumerate((1, 4, 0.5, 0.5, 0.5, 0.5)):
+        assert equal(step(layer, batch(at, size)), step(other, batch(at, size)))
+        sync_amax_history(layer)
+        float8.sync_float8_amax_and_scale_history(other)
+        for row, role in enumerate(("input", "weight", "grad_output")):
+            _, history, scale = other._of(role)
+            assert torch.equal(layer.fp8_amax_history[row], history), (at, role)
+            assert torch.equal(layer.fp8_scale[row : row + 1], scale), (at, role)
+        assert torch.equal(layer.fp8_amax, torch.zeros(3))
+
+
+def test_scales_by_hand():
+    layer = delayed(history_length=2)
+    maxima = []
+    for at, size in enumerate((4.0, 1.0, 1.0)):
+        x = batch(at, size)
+        step(layer, x)
+        maxima.append(x.abs().max().item())
+        sync_amax_history(layer)
+        newest = maxima[::-1][:2]
+        assert layer.fp8_amax_history[0].tolist() == (newest + [layer.fp8_amax_history[0, 1].item()])[:2]
+        expected = torch.tensor(448 / max(newest), dtype=torch.float64).float()
+        assert layer.fp8_scale[0] == expected
+
+
+def test_maxima_are_those_of_all_micro_batches():
+    layer = delayed()
+    sync_amax_history(layer)
+    for at, size in enumerate((1.0, 9.0, 2.0)):
+        step(layer, batch(at, size))
+    assert layer.fp8_amax[0] == batch(1, 9.0).abs().max()
+    assert layer.fp8_amax[1] == layer.weight.abs().max()
+    sync_amax_history(layer)
+    assert layer.fp8_amax_history[0, 0] == batch(1, 9.0).abs().max()
+
+
+def test_a_step_without_data_keeps_the_scales():
+    layer = delayed(history_length=2)
+    step(layer, batch(0))
+    sync_amax_history(layer)
+    scale = layer.fp8_scale.clone()
+    for _ in range(4):
+        sync_amax_history(layer)
+    assert torch.equal(layer.fp8_scale, scale)
+    assert torch.equal(layer.fp8_amax_history, torch.zeros(3, 2))
+
+
+def test_without_gradients_nothing_is_noted():
+    layer = delayed()
+    step(layer, batch(0))
+    sync_amax_history(layer)
+    before = copy.deepcopy(layer.state_dict())
+    with torch.no_grad():
+        y = layer(batch(1, 50.0))
+    assert all(torch.equal(value, before[key]) for key, value in layer.state_dict().items())
+    # Values above the scale's range saturate.
+    assert y.abs().max() < layer(batch(1, 50.0) / 50).abs().max() * 50
+
+
+def test_trains():
+    torch.manual_seed(0)
+    target, x = torch.randn(64, 24) @ torch.randn(24, 40), torch.randn(64, 24)
+    losses = {}
+    for recipe in ("high_precision", "delayed"):
+        torch.manual_seed(1)
+        layer = Float8Linear(24, 40, recipe=recipe)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = (layer(x) - target).square().mean()
+            loss.backward()
+            sync_amax_history(layer)
+            optimizer.step()
+        losses[recipe] = loss.item()
+    assert losses["delayed"] < 1.3 * losses["high_precision"], losses
+
+
+def test_one_update_for_all_layers():
+    class Counted(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    def operations(count):
+        model = torch.nn.Sequential(*(delayed(24, 24) for _ in range(count)), Float8Linear(24, 24))
+        model(batch(0)).sum().backward()
+        with Counted() as counted:
+            sync_amax_history(model)
+        assert all((layer.fp8_scale != 1).all() and layer.scales_started for layer in model[:-1])
+        return counted.calls
+
+    assert operations(2) == operations(9)
+    sync_amax_history(torch.nn.Linear(2, 2))
+
+
+def test_histories_of_different_lengths():
+    model = torch.nn.Sequential(delayed(24, 24, history_length=2), delayed(24, 24, history_length=5))
+    alone = copy.deepcopy(model)
+    for at in range(3):
+        for each in (model, alone):
+            each(batch(at, 1 + at)).sum().backward()
+        sync_amax_history(model)
+        for layer in alone:
+            sync_amax_history(layer)
+    assert equal(model.state_dict().values(), alone.state_dict().values())
+
+
+def trained():
+    layer = delayed()
+    for at in range(3):
+        step(layer, batch(at, 1 + at))
+        sync_amax_history(layer)
+    return layer
+
+
+def test_checkpoints():
+    layer = trained()
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    assert {"fp8_amax", "fp8_amax_history", "fp8_scale"} < set(state)
+    other = delayed()
+    other.load_state_dict(state, strict=True)
+    assert other.scales_started
+    assert equal(step(other, batch(7)), step(layer, batch(7)))
+    # Without the buffers: a new start.
+    fresh = delayed()
+    fresh.load_state_dict(torch.nn.Linear(24, 40).state_dict(), strict=True)
+    assert not fresh.scales_started
+    # And with buffers that a layer has no use for.
+    Float8Linear(24, 40, recipe="rowwise").load_state_dict(state, strict=True)
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert equal(step(copied, batch(8)), step(layer, batch(8)))
+
+
+def test_buffers_stay_float32():
+    layer = trained()
+    before = {name: buffer.clone() for name, buffer in layer.named_buffers()}
+    layer.bfloat16()
+    assert layer.weight.dtype == torch.bfloat16
+    for name, buffer in layer.named_buffers():
+        assert buffer.dtype == torch.float32 and torch.equal(buffer, before[name])
+    assert layer(batch(0, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    layer.reset_parameters()
+    assert torch.equal(layer.fp8_scale, torch.ones(3)) and not layer.scales_started
+
+
+def test_autocast_and_float32_weights():
+    layer = delayed()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(batch(0))
+    y.sum().backward()
+    assert y.dtype == torch.bfloat16
+    assert layer.weight.grad.dtype == layer.bias.grad.dtype == torch.float32
+
+
+def test_checkpointing():
+    layer = trained()
+    other = copy.deepcopy(layer)
+    expected = step(layer, batch(5))
+    assert equal(step(other, batch(5), lambda x: checkpoint(other, x, use_reentrant=False)), expected)
+    assert torch.equal(other.fp8_amax, layer.fp8_amax)
+
+
+def test_a_layer_called_twice():
+    layer = trained()
+    layer.zero_grad()
+    (layer(batch(1)).square().sum() + layer(2 * batch(1)).square().sum()).backward()
+    together = layer.weight.grad.clone()
+    assert torch.allclose(together, step(layer, batch(1))[2] + step(layer, 2 * batch(1))[2], rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_whole_graph(backend):
+    if backend == "inductor" and shutil.which("g++") is None:
+        pytest.skip("inductor compiles with g++")
+    torch._dynamo.reset()
+    eager = delayed()
+    layer = copy.deepcopy(eager)
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True)
+    counts = []
+    for rows in (8, 24, 40, 200):
+        x = batch(rows)[:, :1].repeat(1, rows, 1)
+        assert equal(step(layer, x, compiled), step(eager, x))
+        sync_amax_history(layer)
+        sync_amax_history(eager)
+        assert equal(layer.buffers(), eager.buffers())
+        counts.append(counter.frame_count)
+    assert counts[1:] == [counts[1]] * 3  # one graph for the first step, and one for those after it
+
+
+@pytest.mark.parametrize("keep", [0, 3])
+def test_opcheck(keep):
+    x, w, b = torch.randn(20, 96), torch.randn(80, 96), torch.randn(80)
+    facts = operators.add_plan("delayed", "checked", 96, 80, *(torch.float32,) * 3, True)
+    scales = torch.tensor([2.0]), torch.tensor([4.0])
+    torch.library.opcheck(operators.linear_forward_scaled, (x, w, b, *scales, facts.number, keep))
+    if keep:
+        _, saved, codes, amaxes = operators.linear_forward_scaled(x, w, b, *scales, facts.number, keep)
+        assert amaxes.tolist() == [x.abs().max().item(), w.abs().max().item()]
+        arguments = (torch.randn(20, 80), x, w, saved, codes, *scales, facts.number, 7)
+        torch.library.opcheck(operators.linear_backward_scaled, arguments)
+
+
+def test_messages():
+    x, w, b = torch.randn(20, 96), torch.randn(80, 96), torch.randn(80)
+    facts = operators.add_plan("delayed", "wq", 96, 80, *(torch.float32,) * 3, True)
+    one = torch.ones(1)
+    for wrong in (torch.ones(2), torch.ones(1, dtype=torch.float64)):
+        with pytest.raises(RuntimeError, match='linear "wq" scale of weight: must be float32 of one element on the'):
+            operators.linear_forward_scaled(x, w, b, one, wrong, facts.number, 0)
+    with pytest.raises(ingot.Error, match='linear "fc" history_length: is 0, expected 1 or more'):
+        delayed(history_length=0)
+    with pytest.raises(ingot.Error, match=r'linear "fc" input: has shape \(3, 8, 23\), expected \(\.\.\., 24\)'):
+        delayed()(batch(0)[..., :23])
+    with pytest.raises(ingot.Error, match="has no gradient itself"):
+        x = batch(0).requires_grad_()
+        torch.autograd.grad(delayed()(x).sum(), x, create_graph=True)
+    with pytest.raises(ingot.Error, match='linear "fc" cannot run under torch.func transforms'):
+        torch.vmap(trained())(batch(0))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu():
+    on_cpu = delayed(256, 384, dtype=torch.bfloat16)
+    on_gpu = copy.deepcopy(on_cpu).cuda()
+    for at in range(4):
+        x = torch.randn(130, 256, generator=torch.Generator().manual_seed(at)).bfloat16() * (1 + at)
+        expected, got = step(on_cpu, x), step(on_gpu, x.cuda())
+        for a, b in zip(got, expected, strict=True):
+            error = (a.cpu().double() - b.double()).norm() / b.double().norm()
+            assert error < 2**-7, (at, float(error))
+        sync_amax_history(on_cpu)
+        sync_amax_history(on_gpu)
+        # Input and weight are the same on both; grad_output comes of sums in another order.
+        assert torch.equal(on_gpu.fp8_scale[:2].cpu(), on_cpu.fp8_scale[:2])
+        assert torch.allclose(on_gpu.fp8_scale.cpu(), on_cpu.fp8_scale, rtol=2**-6)
