@@ -152,7 +152,7 @@ void run_layers(const WarmRequest& request, const ModelLayers& layers, const Gpu
 Recording read_recordings(const WarmRequest& request) {
   Recording all;
   for (const std::filesystem::path& file : request.recordings) {
-    const RecordingFile read = read_recording(file);
+    const RecordingFile read = read_usable_recording(file);
     if (!read.problem.empty()) request.warn(read.problem);
     all.add(read.recording);
   }
