@@ -65,16 +65,6 @@ bool make_directories(const fs::path& path) {
   return make_directories(path.parent_path()) && (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST);
 }
 
-// Why make_directories() would fail, or empty.
-std::string why_not_made(const fs::path& path) {
-  fs::path parent = path.parent_path();
-  while (parent.has_relative_path() && ::access(parent.c_str(), F_OK) != 0 && errno == ENOENT) {
-    parent = parent.parent_path();
-  }
-  if (faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return {};
-  return fmt::format("store directory {} cannot be made: {}", path.string(), message(errno));
-}
-
 FileDescriptor open_at(int directory, const char* name, int flags) {
   constexpr mode_t kOwn = 0600;
   return FileDescriptor(uninterrupted([&] { return openat(directory, name, flags | O_NOFOLLOW | O_CLOEXEC, kOwn); }));
@@ -353,8 +343,8 @@ FileDescriptor StoreDirectory::open() const {
 
 std::string StoreDirectory::disabled_reason() const {
   std::string problem;
-  const FileDescriptor root = open_root(Open::if_there, problem);
-  if (!root) return problem.empty() ? why_not_made(root_) : problem;
+  const FileDescriptor root = open_root(Open::make, problem);
+  if (!root) return problem;
   const FileDescriptor tmp = make_directory(root, kTmp);
   if (!tmp || faccessat(tmp.get(), ".", W_OK, AT_EACCESS) != 0) {
     return fmt::format("store directory {} cannot be written: {}", root_.string(), message(errno));
