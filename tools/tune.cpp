@@ -19,6 +19,7 @@
 #include "tune_plan.h"
 #include "tune_report.h"
 #include "tune_session.h"
+#include "usage_error.h"
 
 namespace ingot::tools {
 namespace {
@@ -155,9 +156,10 @@ int tune(const TuneOptions& options) {
             .warn = [](const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); }});
   const double seconds = options.budget.empty() ? 1e6 : parse_seconds(options.budget);
   if (planned.empty() && options.import_from.empty() && options.export_to.empty()) {
-    throw Error(ErrorCode::invalid_argument, "tune",
-                "there is nothing to tune; give shapes (--mnk 16384,8192,7168), a model (--set llama3-8b), a manifest, "
-                "or --import or --export");
+    throw UsageError(
+        "ingot tune",
+        "there is nothing to tune; give shapes (--mnk 16384,8192,7168), a model (--set llama3-8b), a manifest, "
+        "or --import or --export");
   }
   if (options.list) {
     fmt::print("{}", options.json ? list_json(planned) : list(planned));

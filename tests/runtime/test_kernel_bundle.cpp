@@ -330,6 +330,42 @@ BOOST_AUTO_TEST_CASE(another_users_store) {
   BOOST_TEST(problem == "cannot be opened: No such file or directory");
 }
 
+// What its owner alone may read looks empty to others, and is said not to be.
+BOOST_AUTO_TEST_CASE(a_private_store_of_root) {
+  const Item item("a");
+  const fs::path root = directory.path() / "store";
+  {
+    KernelStore store(root);
+    test::put(store, item);
+  }
+  if (geteuid() != 0) return;  // others could not be told from its owner
+  fs::permissions(directory.path(), fs::perms(0755));
+  const fs::path file = test::file_of(root, item);
+  const auto problem_of = [&](unsigned folder, unsigned kernels, unsigned kernel) {
+    fs::permissions(root, fs::perms(folder));
+    fs::permissions(file.parent_path(), fs::perms(kernels));
+    fs::permissions(file, fs::perms(kernel));
+    const fs::path answer = directory.path() / "answer";
+    std::ofstream{answer};
+    fs::permissions(answer, fs::perms(0666));
+    BOOST_TEST(test::run_unprivileged([&] {
+                 std::string problem;
+                 const auto tier = ReadOnlyStore::open(root, problem);
+                 std::ofstream(answer) << problem;
+                 return (tier == nullptr) == problem.empty() ? 1 : 0;
+               }) == 0);
+    std::ifstream stream(answer);
+    return std::string{std::istreambuf_iterator<char>(stream), {}};
+  };
+  const std::string remedy =
+      "Permission denied; a store is private unless its owner runs `chmod -R a+rX` on it, or on a copy of it";
+  BOOST_TEST(problem_of(0700, 0755, 0644) == "cannot be opened: " + remedy);
+  BOOST_TEST(problem_of(0744, 0755, 0644) == "cannot be opened: " + remedy);
+  BOOST_TEST(problem_of(0755, 0700, 0644) == "has folders that cannot be opened: " + remedy);
+  BOOST_TEST(problem_of(0755, 0755, 0600) == "has files that cannot be read: " + remedy);
+  BOOST_TEST(problem_of(0755, 0755, 0644) == "");
+}
+
 // What a power failure leaves of a record is told, as other damage is, and stays where it is.
 // Files of other names are somebody else's, and a store may be removed while a job has it as a tier.
 BOOST_AUTO_TEST_CASE(what_another_users_store_holds) {

@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "ingot/codegen/recording.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 #include "ingot/runtime/jit/warm_up.h"
@@ -182,7 +183,8 @@ BOOST_AUTO_TEST_CASE(without_compiler_or_gpu) {
   const Error missing = error_of([&] { no_compiler.compiled(kSource, kTarget); });
   BOOST_TEST((missing.code() == ErrorCode::not_found));
   BOOST_TEST(missing.what() ==
-             std::string("a kernel: this kernel for sm_90a is in no store and no bundle, and it cannot "
+             std::string("a kernel: this kernel for sm_90a is neither in the store nor in a bundle or store of "
+                         "INGOT_CACHE_TIERS, and it cannot "
                          "be compiled without NVRTC; `ingot info` says where it was looked for and "
                          "how to get it"));
   const FakeCompiler compiler;
@@ -276,10 +278,25 @@ BOOST_AUTO_TEST_CASE(strict_never_compiles) {
   const KernelOrigins origins{.compiler = &compiler, .identity = "fake 1", .mode = CacheMode::strict};
   const Error missing = error_of([&] { KernelCache(origins, store, kTarget, nullptr).compiled(kSource, kTarget); });
   BOOST_TEST((missing.code() == ErrorCode::not_found));
+  const std::string strict =
+      ": this kernel for sm_90a is neither in the store nor in a bundle or store of INGOT_CACHE_TIERS, and the mode "
+      "strict forbids compiling it; ";
   BOOST_TEST(missing.what() ==
-             std::string("a kernel: this kernel for sm_90a is in no store and no bundle, and the mode "
-                         "strict forbids compiling it; `ingot warm` makes it from a recording with "
-                         "this line: a kernel"));
+             "a kernel" + strict +
+                 "it is the program's own, which no recording has: run the program once with INGOT_CACHE_MODE=auto, "
+                 "write that store to a bundle with `ingot cache export`, and name the bundle, or the store, in "
+                 "INGOT_CACHE_TIERS");
+  // Of a spec's kernel, the line is one that a recording has, whatever the pass.
+  const std::string line = "cast bf16->e4m3fn scale=tensor out=codes,transposed list";
+  for (const Pass pass : {Pass::first, Pass::main}) {
+    const Source generated = generate(parse(line), pass);
+    const Error error = error_of([&] { KernelCache(origins, store, kTarget, nullptr).compiled(generated, kTarget); });
+    BOOST_TEST(error.what() ==
+               generated.name + strict + "`ingot warm` makes it from a recording with this line: " + line);
+    const ParsedRecording parsed = parse_recording(line);
+    BOOST_TEST(parsed.damaged == 0);
+    BOOST_TEST((parsed.recording.kernels() == std::vector{parse(line)}));
+  }
   BOOST_TEST(compiler.compiles == 0);
   KernelCache(&compiler, store, kTarget, nullptr).compiled(kSource, kTarget);
   KernelCache cache(origins, store, kTarget, nullptr);

@@ -185,9 +185,16 @@ BOOST_AUTO_TEST_CASE(files_that_are_no_recordings) {
   check_contains(error_of([&] { read_recording(file); }, ErrorCode::io_failed),
                  {"has 67108865 bytes; at most 67108864 are read"});
   std::filesystem::resize_file(file, 4096);
+  BOOST_TEST(read_usable_recording(file).recording.kernels().size() == 1U);
   const RecordingFile torn = read_recording(file);
   BOOST_TEST(torn.recording.kernels().size() == 1U);
   BOOST_TEST(torn.problem == "recording " + file.string() + ": 1 damaged line is ignored; line 2: has a NUL byte");
+  std::ofstream(file) << "train_lm Targets\nnonsense\n";
+  BOOST_TEST(read_recording(file).damaged == 2);
+  check_contains(error_of([&] { read_usable_recording(file); }, ErrorCode::invalid_argument),
+                 {file.string() + ": is no recording: none of its lines (2) can be read; line 1: \"train_lm"});
+  std::ofstream(file) << "# nothing was asked for\n";
+  BOOST_TEST(read_usable_recording(file).recording.empty());
 }
 
 BOOST_AUTO_TEST_CASE(written_and_read_back) {

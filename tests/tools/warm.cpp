@@ -1,7 +1,9 @@
 // `ingot warm`: its plan, its files of layers, its worker processes, and the whole command with a bundle, on the CPU.
 #include <boost/test/unit_test.hpp>
 
+#include <pty.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +19,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -474,9 +477,108 @@ BOOST_AUTO_TEST_CASE(warm_then_run_from_the_bundle) {
   const Outcome third = command.run(elsewhere + " INGOT_CACHE_TIERS='" + bundle.string() + "'", small);
   BOOST_TEST(third.code == 0);
   BOOST_TEST(third.json().at("there").get<int>() == kernels);
-  const Outcome fourth = command.run(elsewhere, small);
+  const Outcome fourth = command.run(elsewhere, "--recipe rowwise");
   BOOST_TEST(fourth.code == 1);
-  BOOST_TEST(fourth.err.find("kernels have to be compiled, and it is missing") != std::string::npos, fourth.err);
+  for (const char* const part : {"ingot: error: NVRTC: ", " kernels have to be compiled (sm_90a ",
+                                 " more, which --check lists), and it is missing: ", "INGOT_CUDA_ROOT is \"none\"",
+                                 ". Unset INGOT_CUDA_ROOT or let it name a CUDA toolkit, or `pip install "
+                                 "nvidia-cuda-nvrtc`, or name a bundle with "
+                                 "these kernels in INGOT_CACHE_TIERS"}) {
+    BOOST_TEST(fourth.err.find(part) != std::string::npos, "\"" << part << "\" is not in " << fourth.err);
+  }
+}
+
+// With --check, and in the mode strict, nothing is compiled, whether NVRTC is there or not.
+BOOST_AUTO_TEST_CASE(checked_it_tells_what_is_missing) {
+  const Command command;
+  const std::string small = "--recipe high_precision";
+  const std::string strict = command.store() + " INGOT_CACHE_MODE=strict";
+  const Outcome none = command.run(command.store(), small + " --check");
+  BOOST_TEST(none.code == 1, none.err);
+  BOOST_TEST(none.out.find("missing: sm_90a gemm bf16*bf16->bf16 nt kernel=simt\n") != std::string::npos, none.out);
+  BOOST_TEST(none.out.find(" 0 there, ") != std::string::npos, none.out);
+  BOOST_TEST(none.out.find(" missing; nothing was compiled\nstore: " + command.path("store").string() + "\n") !=
+                 std::string::npos,
+             none.out);
+  const fs::path bundle = command.path("a.bundle");
+  const Outcome bound = command.run(strict, small + " --json --bundle '" + bundle.string() + "'");
+  BOOST_TEST(bound.code == 1);
+  BOOST_TEST(bound.json().at("missing").size() == bound.json().at("kernels"));
+  BOOST_TEST(bound.json().at("store") == command.path("store").string());
+  BOOST_TEST(command.kernels_in_store() == 0);
+  BOOST_TEST(!fs::exists(bundle));
+  const Outcome made = command.run(command.store(), small);
+  BOOST_TEST(made.code == 0, made.err);
+  BOOST_TEST(made.out.find("store: " + command.path("store").string() + "\n") != std::string::npos, made.out);
+  const std::string without = "INGOT_CUDA_ROOT=none INGOT_CACHE_DIR='" + command.path("store").string() + "'";
+  for (const std::string& environment : {strict, without, without + " INGOT_CACHE_MODE=strict"}) {
+    const Outcome all = command.run(environment, small + " --check --json");
+    BOOST_TEST(all.code == 0, all.err);
+    BOOST_TEST(all.json().at("missing").empty());
+    BOOST_TEST(all.json().at("there") == all.json().at("kernels"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(recordings_of_damaged_lines) {
+  const test::TemporaryDirectory folder;
+  const fs::path damaged = write(folder, "damaged", "train_lm Targets\nnonsense\n");
+  const fs::path partly = write(folder, "partly", "train_lm Targets\namax bf16 scale=tensor\n");
+  WarmRequest request;
+  std::vector<std::string> warnings;
+  request.warn = [&](const std::string& text) { warnings.push_back(text); };
+  request.recordings = {partly, damaged};
+  const std::string message = error_of([&] { plan_warm(request); });
+  BOOST_TEST(message.starts_with(damaged.string() +
+                                 ": is no recording: none of its lines (2) can be read; line 1: \"train_lm"),
+             message);
+  BOOST_TEST(message.ends_with("; a run with INGOT_RECORD makes one"), message);
+  request.recordings = {partly};
+  warnings.clear();
+  BOOST_TEST(plan_warm(request).size() > 0U);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0].find("1 damaged line is ignored") != std::string::npos, warnings[0]);
+  for (const char* const list : {"", " --list"}) {
+    const std::string text = "INGOT_CUDA_ROOT=none INGOT_CACHE_DIR='" + (folder.path() / "store").string() + "' '" +
+                             INGOT_PROGRAM "' warm --recording '" + damaged.string() + "'" + list + " 2>/dev/null";
+    const int status = std::system(text.c_str());
+    BOOST_TEST(WEXITSTATUS(status) == 1, list);
+  }
+}
+
+// At a terminal a kernel's name has the room that there is.
+BOOST_AUTO_TEST_CASE(progress_takes_the_width_of_the_terminal) {
+  const Command command;
+  const auto shown_with = [&](unsigned short columns) {
+    const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    int terminal = -1;
+    const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+    BOOST_REQUIRE(child >= 0);
+    if (child == 0) {
+      setenv("INGOT_CACHE_DIR", command.path(std::to_string(columns)).c_str(), 1);
+      setenv("INGOT_CUDA_ROOT", INGOT_CUDA_ROOT, 1);
+      execl(INGOT_PROGRAM, "ingot", "warm", "--layers", command.path("layers.json").c_str(), "--recipe",
+            "high_precision", static_cast<char*>(nullptr));
+      _exit(127);
+    }
+    std::string shown;
+    char bytes[256];
+    for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof(bytes))) > 0;) {
+      shown.append(bytes, static_cast<std::size_t>(got));
+    }
+    ::close(terminal);
+    BOOST_TEST(test::wait_for(child) == 0, shown);
+    return shown;
+  };
+  BOOST_TEST(shown_with(200).find("sm_90a gemm bf16*bf16->bf16 nt kernel=simt: ") != std::string::npos);
+  std::istringstream drawn(shown_with(50));
+  int bars = 0;
+  for (std::string line; std::getline(drawn, line, '\r');) {
+    const std::size_t bar = line.find('[', line.starts_with("\x1b[K") ? 3 : 0);
+    if (bar == std::string::npos || !line.starts_with("\x1b[K")) continue;
+    ++bars;
+    BOOST_TEST(line.size() - bar <= 49U, line);
+  }
+  BOOST_TEST(bars > 2);
 }
 
 // Ctrl-C lets what has begun end and says how to go on; kill -9 says nothing. What was compiled is never compiled
