@@ -60,7 +60,9 @@ def loss_variants() -> list[Variant]:
 
 
 def speed_variants() -> list[Variant]:
-    compiled = [f"{package}:{recipe}+compile" for package in ("torchao", "ingot") for recipe in ("tensorwise", "rowwise")]
+    compiled = [
+        f"{package}:{recipe}+compile" for package in ("torchao", "ingot") for recipe in ("tensorwise", "rowwise")
+    ]
     names = ["torch:bf16", "torch:bf16+compile", "ingot:tensorwise", "ingot:rowwise", *compiled]
     return [Variant.read(name) for name in names]
 

@@ -37,7 +37,7 @@ def functions_of_stub():
 
 
 def parameters(function):
-    """From the first line of the text that nanobind gives a function: name(first: type = default, second: ...) -> ..."""
+    """From the first line of the text that nanobind gives a function: name(first: type = default, ...) -> type."""
     text = function.__doc__.splitlines()[0]
     inner = re.sub(r"\[[^\[\]]*\]", "", text[text.index("(") + 1 : text.rindex(")")])
     while "[" in inner:
