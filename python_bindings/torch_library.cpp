@@ -5,10 +5,14 @@
 #include <array>
 #include <string>
 
+#include "ingot/nn/linear_memory.h"
 #include "ingot/runtime/error.h"
+#include "torch_dry_run.h"
 
 namespace ingot::python {
 namespace {
+
+constexpr std::size_t kCpuAlignment = 64;  // PyTorch's
 
 // PyTorch is loaded so that its symbols are found only through its own handle.
 void* symbol_in(const char* library, const char* name) {
@@ -57,6 +61,10 @@ TorchFunctions look_up_all() {
   all.bf16 = number_of("aoti_torch_dtype_bfloat16");
   all.f16 = number_of("aoti_torch_dtype_float16");
   all.bytes = number_of("aoti_torch_dtype_uint8");
+  all.e4m3fn = number_of("aoti_torch_dtype_float8_e4m3fn");
+  all.e5m2 = number_of("aoti_torch_dtype_float8_e5m2");
+  all.e4m3fnuz = number_of("aoti_torch_dtype_float8_e4m3fnuz");
+  all.e5m2fnuz = number_of("aoti_torch_dtype_float8_e5m2fnuz");
   all.cpu = number_of("aoti_torch_device_type_cpu");
   all.cuda = number_of("aoti_torch_device_type_cuda");
   return all;
@@ -89,16 +97,13 @@ TorchTensor::~TorchTensor() {
 }
 
 TorchTensor TorchTensor::empty(std::span<const std::int64_t> sizes, std::int32_t dtype, Device device) {
-  constexpr std::size_t kMostDimensions = 64;  // as many as PyTorch's own
+  require_dimensions(sizes.size());
   std::array<std::int64_t, kMostDimensions> strides{};
-  if (sizes.size() > kMostDimensions) {
-    throw Error(ErrorCode::invalid_argument, "tensor", "has more than 64 dimensions: reshape it");
-  }
   std::int64_t step = 1;
   for (std::size_t at = sizes.size(); at-- > 0; step *= sizes[at] > 0 ? sizes[at] : 1) strides[at] = step;
   const TorchFunctions& torch = torch_functions();
   TorchHandle handle = nullptr;
-  const bool is_cpu = device.type == DeviceType::cpu;
+  const bool is_cpu = device.type == DeviceType::cpu || TorchDryRun::of_thread() != nullptr;
   require(torch.empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
                               is_cpu ? torch.cpu : torch.cuda, is_cpu ? 0 : device.index, &handle),
           "memory for a tensor");
@@ -113,7 +118,10 @@ TorchTensor TorchTensor::empty_bytes(std::size_t bytes, Device device) {
 void* TorchTensor::data() const {
   void* data = nullptr;
   require(torch_functions().data(handle_, &data), "a tensor's address");
-  return data;
+  if (TorchDryRun::of_thread() == nullptr) return data;
+  // A tensor on the CPU, aligned to 64 bytes, stands for one on a GPU, aligned to 256 and more. Nobody follows the
+  // address, so it may be any that is aligned so and keeps tensors apart.
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(data) * (kLinearAlignment / kCpuAlignment));
 }
 
 std::span<const std::int64_t> TorchTensor::sizes() const {
@@ -140,12 +148,24 @@ std::optional<Dtype> TorchTensor::dtype() const {
   return std::nullopt;
 }
 
+std::optional<Dtype> TorchTensor::float8_dtype() const {
+  std::int32_t number = 0;
+  require(torch_functions().dtype(handle_, &number), "a tensor's dtype");
+  for (const Dtype each : {Dtype::e4m3fn, Dtype::e5m2, Dtype::e4m3fnuz, Dtype::e5m2fnuz}) {
+    if (number == torch_dtype(each)) return each;
+  }
+  return std::nullopt;
+}
+
 std::optional<Device> TorchTensor::device() const {
   const TorchFunctions& torch = torch_functions();
   std::int32_t type = 0;
   std::int32_t index = 0;
   require(torch.device_type(handle_, &type), "a tensor's device");
-  if (type == torch.cpu) return Device{};
+  if (type == torch.cpu) {
+    TorchDryRun* const dry = TorchDryRun::of_thread();
+    return dry == nullptr ? Device{} : dry->device();
+  }
   if (type != torch.cuda) return std::nullopt;
   require(torch.device_index(handle_, &index), "a tensor's device");
   return Device{.type = DeviceType::cuda, .index = index};
@@ -155,9 +175,24 @@ void TorchTensor::copy_from(const TorchTensor& other) {
   require(torch_functions().copy(handle_, other.handle_, 1), "a copy of a tensor");
 }
 
+void require_dimensions(std::size_t count) {
+  if (count <= kMostDimensions) return;
+  throw Error(ErrorCode::invalid_argument, "tensor", "has more than 64 dimensions: reshape it");
+}
+
 std::int32_t torch_dtype(Dtype dtype) {
   const TorchFunctions& torch = torch_functions();
-  return dtype == Dtype::f32 ? torch.f32 : dtype == Dtype::bf16 ? torch.bf16 : torch.f16;
+  switch (dtype) {
+    case Dtype::f32: return torch.f32;
+    case Dtype::bf16: return torch.bf16;
+    case Dtype::f16: return torch.f16;
+    case Dtype::e4m3fn: return torch.e4m3fn;
+    case Dtype::e5m2: return torch.e5m2;
+    case Dtype::e4m3fnuz: return torch.e4m3fnuz;
+    case Dtype::e5m2fnuz: return torch.e5m2fnuz;
+    default:
+      throw Error(ErrorCode::invalid_argument, "dtype", "PyTorch's operators have no " + std::string(name(dtype)));
+  }
 }
 
 }  // namespace ingot::python

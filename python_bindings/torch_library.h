@@ -3,6 +3,7 @@
 // torch/csrc/inductor/aoti_torch/c/shim.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -46,6 +47,7 @@ struct TorchFunctions {
   std::uint64_t (*version)();
   // PyTorch's numbers for what they are named after.
   std::int32_t f32, bf16, f16, bytes, cpu, cuda;
+  std::int32_t e4m3fn, e5m2, e4m3fnuz, e5m2fnuz;
 };
 
 // Throws Error{not_found} if the process has not loaded PyTorch 2.7 or later.
@@ -78,6 +80,8 @@ class TorchTensor {
   std::span<const std::int64_t> strides() const;
   // nullopt: one that layers do not take.
   std::optional<Dtype> dtype() const;
+  // nullopt: one that is not FP8.
+  std::optional<Dtype> float8_dtype() const;
   // nullopt: neither a CPU nor a GPU of CUDA's.
   std::optional<Device> device() const;
   void copy_from(const TorchTensor& other);
@@ -86,7 +90,11 @@ class TorchTensor {
   TorchHandle handle_ = nullptr;
 };
 
-// PyTorch's number for a dtype in high precision.
+inline constexpr std::size_t kMostDimensions = 64;  // as many as PyTorch's own
+// Throws Error{invalid_argument} for more.
+void require_dimensions(std::size_t count);
+
+// PyTorch's number for a dtype in high precision or FP8.
 std::int32_t torch_dtype(Dtype dtype);
 
 }  // namespace ingot::python

@@ -1,5 +1,6 @@
 #include "torch_memory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -71,8 +72,13 @@ TorchMatrix matrix_or_element_of(const TorchTensor& tensor, const TensorName& na
   return matrix_of(tensor, name, true);
 }
 
-std::vector<std::int64_t> sizes_with_last(std::span<const std::int64_t> sizes, std::int64_t last) {
-  std::vector<std::int64_t> result(sizes.begin(), sizes.end());
+TorchSizes::TorchSizes(std::span<const std::int64_t> sizes) : sizes_{}, count_(sizes.size()) {
+  require_dimensions(sizes.size());
+  std::ranges::copy(sizes, sizes_.begin());
+}
+
+TorchSizes sizes_with_last(std::span<const std::int64_t> sizes, std::int64_t last) {
+  TorchSizes result(sizes);
   result.back() = last;
   return result;
 }

@@ -1,13 +1,13 @@
 // PyTorch's tensors as what the layers' functions take: matrices, and regions of bytes.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "ingot/nn/linear_memory.h"
 #include "torch_library.h"
@@ -34,8 +34,25 @@ TorchMatrix matrix_of(const TorchTensor& tensor, const TensorName& name);
 // The same for an operand that may be one element standing for all (strides of 0: the gradient of a sum): then [1, 1].
 TorchMatrix matrix_or_element_of(const TorchTensor& tensor, const TensorName& name);
 
+// The sizes of a tensor, without an allocation.
+class TorchSizes {
+ public:
+  // Throws Error{invalid_argument} for more dimensions than PyTorch's tensors have.
+  explicit TorchSizes(std::span<const std::int64_t> sizes);
+
+  std::int64_t& back() { return sizes_[count_ - 1]; }
+  const std::int64_t* data() const { return sizes_.data(); }
+  std::size_t size() const { return count_; }
+  const std::int64_t* begin() const { return sizes_.data(); }
+  const std::int64_t* end() const { return sizes_.data() + count_; }
+
+ private:
+  std::array<std::int64_t, kMostDimensions> sizes_;
+  std::size_t count_;
+};
+
 // The sizes of a layer's result for a tensor of these: the last one replaced.
-std::vector<std::int64_t> sizes_with_last(std::span<const std::int64_t> sizes, std::int64_t last);
+TorchSizes sizes_with_last(std::span<const std::int64_t> sizes, std::int64_t last);
 
 // Memory for one call, of PyTorch's allocator. PyTorch's CPU memory is aligned to 64 bytes, so that on the CPU the call
 // works on aligned memory of its own, which is copied from and to PyTorch's tensors.

@@ -5,26 +5,25 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <array>
-#include <atomic>
-#include <bit>
-#include <initializer_list>
 #include <mutex>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "arrays.h"
-#include "context.h"
 #include "ingot/nn/linear_functions.h"
 #include "ingot/nn/recipes.h"
 #include "operations.h"
 #include "torch_library.h"
 #include "torch_memory.h"
+#include "torch_operator.h"
 #include "torch_plans.h"
+#include "torch_run.h"
 #include "torch_streams.h"
 
 namespace ingot::python {
@@ -32,49 +31,6 @@ namespace {
 
 namespace nb = nanobind;
 using namespace nb::literals;
-
-// PyTorch calls plain functions, so what they share cannot be passed to them.
-class Operators {
- public:
-  static Operators& of_process() {
-    static auto* const operators = new Operators;  // never destroyed: other threads may call until the very end
-    return *operators;
-  }
-
-  TorchPlans plans;
-
-  // The context of ingot's Python functions for this device. Locks only when the first call on a device asks for it.
-  PythonContext& context(Device device) {
-    const auto slot = static_cast<std::size_t>(device.type == DeviceType::cpu ? 0 : 1 + device.index);
-    if (slot >= contexts_.size()) throw Error(ErrorCode::invalid_argument, "device", "has too high a number");
-    PythonContext* context = contexts_[slot].load(std::memory_order_acquire);
-    if (context == nullptr) {
-      context = context_of_python(device);
-      contexts_[slot].store(context, std::memory_order_release);
-    }
-    return *context;
-  }
-
- private:
-  // Python keeps the context until it ends.
-  static PythonContext* context_of_python(Device device) {
-    const nb::gil_scoped_acquire lock;
-    try {
-      const nb::object context = nb::module_::import_("ingot._context").attr("context_for")(print(device));
-      return nb::cast<PythonContext*>(context);
-    } catch (nb::python_error& error) {
-      throw Error(ErrorCode::not_found, print(device), error.what());
-    }
-  }
-
-  std::array<std::atomic<PythonContext*>, 65> contexts_{};  // the CPU's, and each GPU's
-};
-
-TorchTensor tensor_of(TorchValue value) { return TorchTensor(std::bit_cast<TorchHandle>(value)); }
-
-void give(TorchValue* stack, std::initializer_list<TorchTensor*> results) {
-  for (TorchTensor* result : results) *stack++ = reinterpret_cast<TorchValue>(result->release());
-}
 
 // Bits of forward's `keep` and of backward's `wants`.
 constexpr std::int64_t kInput = 1;
@@ -92,10 +48,7 @@ void require_device(const TorchPlan& plan, const char* name, const Tensor& tenso
 // What a call runs with.
 struct Call {
   Call(const TorchPlan& of, Device on)
-      : plan(of.plan),
-        device(on),
-        backend(Operators::of_process().context(on).context().backend()),
-        stream(Operators::of_process().context(on).torch_streams().current(backend, own)) {
+      : plan(of.plan), device(on), where(on), backend(where.backend()), stream(where.stream()) {
     if (!plan.has_constants) return;
     constants_memory = TorchRegion(kLinearConstantBytes, device);
     scales = linear_constants(plan, backend, constants_memory.region(), stream);
@@ -103,8 +56,8 @@ struct Call {
 
   const LinearPlan& plan;
   Device device;
+  TorchRun where;
   Backend& backend;
-  std::optional<TorchStream> own{};
   Stream& stream;
   TorchRegion constants_memory{};
   LinearScales scales{};
@@ -120,7 +73,7 @@ struct ForwardArguments {
 
 // Returns output, saved and codes. Saved memory is kept for the gradient of the weight, codes for that of the input.
 void forward(TorchValue* stack, const ForwardArguments& arguments) {
-  const TorchPlan& plan = Operators::of_process().plans.at(arguments.plan);
+  const TorchPlan& plan = torch_plans().at(arguments.plan);
   const TorchMatrix input = matrix_of(arguments.input, name_of(plan, "input"));
   const TorchMatrix weight = matrix_of(arguments.weight, name_of(plan, "weight"));
   require_device(plan, "weight", weight.view, input.view.device);
@@ -134,7 +87,7 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
   TorchRegion saved_memory(keeps_saved ? plan.saved_bytes(tokens) : 0, call.device);
   LinearSaved saved{.memory = saved_memory.region()};
   const LinearPass pass = keeps_saved ? LinearPass::training : LinearPass::inference;
-  const TorchRegion scratch(plan.plan.forward_scratch(tokens, pass).bytes, call.device);
+  const TorchRegion scratch(plan.plan.forward_scratch(tokens, pass, call.where.observes_values()).bytes, call.device);
   LinearForwardTensors tensors{
       .input = input.view,
       .weight = weight.view,
@@ -148,7 +101,7 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
     tensors.bias = bias.view;
   }
   if (plan.weight_bytes > 0) tensors.weight_into = codes.region();
-  linear_forward(plan.plan, call.backend, tensors, {.stream = call.stream});
+  linear_forward(plan.plan, call.backend, tensors, call.where.run());
 
   TorchTensor kept = std::move(saved_memory).publish();
   TorchTensor kept_codes =
@@ -181,13 +134,6 @@ struct BackwardArguments {
   TorchTensor saved;
   TorchTensor codes;
 };
-
-std::int64_t tokens_of(const TorchTensor& grad_output) {
-  std::int64_t tokens = 1;
-  const std::span<const std::int64_t> sizes = grad_output.sizes();
-  for (const std::int64_t size : sizes.first(sizes.empty() ? 0 : sizes.size() - 1)) tokens *= size;
-  return tokens;
-}
 
 void require_bytes(const TorchPlan& plan, const char* name, const MemoryRegion& region, std::size_t bytes) {
   if (region.bytes == bytes) return;
@@ -246,7 +192,7 @@ void linear_backward_operator(TorchValue* stack) {
                               .weight = tensor_of(stack[2]),
                               .saved = tensor_of(stack[3]),
                               .codes = tensor_of(stack[4])};
-  const TorchPlan& plan = Operators::of_process().plans.at(static_cast<std::int64_t>(stack[5]));
+  const TorchPlan& plan = torch_plans().at(static_cast<std::int64_t>(stack[5]));
   const auto bits = static_cast<std::int64_t>(stack[6]);
   const LinearGradients wants{
       .input = (bits & kInput) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
@@ -272,56 +218,50 @@ void linear_backward_operator(TorchValue* stack) {
   std::optional<WeightOperand> weight;
   if (wants.input) weight.emplace(plan, arguments, call.device, tensors);
   const bool expands = expands_grad_output(plan.plan, tensors);
-  const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, false, expands).bytes, call.device);
+  const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, call.where.observes_values(), expands).bytes,
+                            call.device);
   tensors.scratch = scratch.region();
-  linear_backward(plan.plan, call.backend, tensors, {.stream = call.stream});
+  linear_backward(plan.plan, call.backend, tensors, call.where.run());
   give(stack, {&gradients.input, &gradients.weight, &gradients.bias});
 }
 
-// PyTorch turns a std::exception into a RuntimeError; by the prefix Python makes an ingot.Error of it again.
-template <void (*kRun)(TorchValue*)>
-void kernel(TorchValue* stack, std::uint64_t /*arguments*/, std::uint64_t /*results*/) {
-  try {
-    kRun(stack);
-  } catch (const Error& error) {
-    throw std::runtime_error(std::string("ingot: ") + error.what());
-  }
-}
-
-struct Definition {
-  const char* name;
-  const char* schema;
-  TorchKernel kernel;
-};
-
-constexpr std::array<Definition, 3> kOperators{{
+constexpr std::array<TorchOperator, 3> kOperators{{
     {"linear_forward", "linear_forward(Tensor input, Tensor weight, int plan, int keep) -> (Tensor, Tensor, Tensor)",
-     kernel<linear_forward_operator>},
+     torch_kernel<linear_forward_operator>},
     {"linear_forward_bias",
      "linear_forward_bias(Tensor input, Tensor weight, Tensor bias, int plan, int keep) -> (Tensor, Tensor, Tensor)",
-     kernel<linear_forward_bias_operator>},
+     torch_kernel<linear_forward_bias_operator>},
     {"linear_backward",
      "linear_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, int plan, int wants)"
      " -> (Tensor, Tensor, Tensor)",
-     kernel<linear_backward_operator>},
+     torch_kernel<linear_backward_operator>},
 }};
 
 void accept(std::int32_t code, const char* what) {
   if (code != 0) throw Error(ErrorCode::invalid_argument, what, "PyTorch refused the operator: are there two Ingots?");
 }
 
+void implement(TorchLibraryOpaque* library, const TorchOperator& each) {
+  const TorchFunctions& torch = torch_functions();
+  const bool versioned = torch.implement_versioned != nullptr;
+  accept(versioned ? torch.implement_versioned(library, each.name, each.kernel, torch.version())
+                   : torch.implement(library, each.name, each.kernel),
+         each.name);
+}
+
 void register_all() {
   const TorchFunctions& torch = torch_functions();
   TorchLibraryOpaque* library = nullptr;  // as long as the process: an operator is never taken back
   accept(torch.library_fragment("ingot", __FILE__, __LINE__, &library), "torch.ops.ingot");
-  for (const Definition& each : kOperators) accept(torch.define(library, each.schema), each.name);
+  const std::array<std::span<const TorchOperator>, 3> families{
+      {kOperators, float8_operators(), split_linear_operators()}};
+  for (const auto& family : families) {
+    for (const TorchOperator& each : family) accept(torch.define(library, each.schema), each.name);
+  }
   for (const char* key : {"CPU", "CUDA"}) {
     accept(torch.library_kernels("ingot", key, __FILE__, __LINE__, &library), key);
-    for (const Definition& each : kOperators) {
-      const bool versioned = torch.implement_versioned != nullptr;
-      accept(versioned ? torch.implement_versioned(library, each.name, each.kernel, torch.version())
-                       : torch.implement(library, each.name, each.kernel),
-             each.name);
+    for (const auto& family : families) {
+      for (const TorchOperator& each : family) implement(library, each);
     }
   }
 }
@@ -343,7 +283,7 @@ nb::tuple add_plan(const LinearConfig& config, const std::string& name, std::int
       .dtypes = {.input = dtype_of(input.value_or(""), "input"), .weight = dtype_of(weight.value_or(""), "weight")},
       .grad_weight = grad_weight};
   if (bias) options.dtypes.bias = dtype_of(*bias, "bias");
-  TorchPlans& plans = Operators::of_process().plans;
+  TorchPlans& plans = torch_plans();
   const std::int64_t number = plans.add(linear_plan(options));
   const TorchPlan& plan = plans.at(number);
   return nb::make_tuple(number, plan.saved_constant, plan.saved_per_unit, plan.weight_bytes,
@@ -375,6 +315,16 @@ LinearConfig config_of(const std::array<CastText, 6>& casts, bool pow2, const st
 
 void bind_torch(nb::module_& module) {
   module.def("torch_register", &register_once);
+  module.def("torch_stream_count", [] { return torch_context(Device{}).torch_streams().count(); });
+  // Where the blocks of a stream's allocator lie on the CPU, as addresses.
+  module.def("torch_allocator_addresses", [](const std::vector<std::size_t>& sizes) {
+    TorchAllocator allocator(Device{});
+    std::vector<std::uintptr_t> addresses;
+    for (const std::size_t bytes : sizes) {
+      addresses.push_back(reinterpret_cast<std::uintptr_t>(allocator.allocate(bytes, nullptr)));
+    }
+    return addresses;
+  });
   module.attr("torch_tokens_per_unit") = TorchPlan::kTokensPerUnit;
   module.def(
       "torch_linear_plan",

@@ -52,4 +52,9 @@ const TorchPlan& TorchPlans::at(std::int64_t number) const {
   return *found->second;
 }
 
+TorchPlans& torch_plans() {
+  static auto* const plans = new TorchPlans;  // never destroyed: other threads may call until the very end
+  return *plans;
+}
+
 }  // namespace ingot::python

@@ -45,4 +45,7 @@ class TorchPlans {
   std::atomic<const Table*> newest_{nullptr};
 };
 
+// Those of the process: PyTorch calls plain functions, so what they share cannot be passed to them.
+TorchPlans& torch_plans();
+
 }  // namespace ingot::python

@@ -8,12 +8,6 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;  // StreamAllocator's
 
-struct Known {
-  std::uint64_t serial;
-  CUstream_st* handle;
-  TorchStream* stream;
-};
-
 std::uint64_t next_serial() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
@@ -41,23 +35,61 @@ void TorchAllocator::release(void* data, std::size_t /*bytes*/, CUstream_st* /*s
 TorchStream::TorchStream(Backend& backend, CUstream_st* handle)
     : allocator_(backend.device()), stream_(backend, handle, allocator_) {}
 
-TorchStreams::TorchStreams() : serial_(next_serial()) {}
+// What a thread keeps, of every device.
+class ThreadStreams {
+ public:
+  ThreadStreams() = default;
+  ThreadStreams(const ThreadStreams&) = delete;
+  ThreadStreams& operator=(const ThreadStreams&) = delete;
+  ~ThreadStreams() {
+    for (const Known& each : known_) drop(each);
+  }
+
+  TorchStream& of(const TorchStreams& streams, Backend& backend) {
+    for (const Known& each : known_) {
+      if (each.serial == streams.serial_) return *each.stream;
+    }
+    auto stream = std::make_unique<TorchStream>(backend, nullptr);
+    known_.push_back({.serial = streams.serial_, .stream = stream.get(), .kept = streams.kept_});
+    const std::lock_guard lock(streams.kept_->mutex);
+    streams.kept_->streams.push_back(std::move(stream));
+    return *known_.back().stream;
+  }
+
+ private:
+  struct Known {
+    std::uint64_t serial = 0;
+    TorchStream* stream = nullptr;
+    std::weak_ptr<TorchStreams::Kept> kept;  // gone with the TorchStreams, which may end before the thread
+  };
+
+  static void drop(const Known& known) {
+    const std::shared_ptr<TorchStreams::Kept> kept = known.kept.lock();
+    if (kept == nullptr) return;
+    std::unique_ptr<TorchStream> dropped;  // destroyed behind the lock
+    const std::lock_guard lock(kept->mutex);
+    const auto found = std::ranges::find(kept->streams, known.stream, &std::unique_ptr<TorchStream>::get);
+    if (found == kept->streams.end()) return;
+    dropped = std::move(*found);
+    kept->streams.erase(found);
+  }
+
+  std::vector<Known> known_;
+};
+
+TorchStreams::TorchStreams() : serial_(next_serial()), kept_(std::make_shared<Kept>()) {}
 
 Stream& TorchStreams::current(Backend& backend, std::optional<TorchStream>& own) {
   const Device device = backend.device();
   CUstream_st* const handle = device.type == DeviceType::cpu ? nullptr : torch_stream(device.index);
-  thread_local std::vector<Known> known;
-  auto found =
-      std::ranges::find_if(known, [&](const Known& at) { return at.serial == serial_ && at.handle == handle; });
-  if (found == known.end()) {
-    const std::lock_guard lock(mutex_);
-    streams_.push_back(std::make_unique<TorchStream>(backend, handle));
-    known.push_back({.serial = serial_, .handle = handle, .stream = streams_.back().get()});
-    found = known.end() - 1;
-  }
-  Stream& stream = found->stream->stream();
-  if (!backend.capturing(stream)) return stream;
-  return own.emplace(backend, handle).stream();
+  if (handle != nullptr) return own.emplace(backend, handle).stream();
+  thread_local ThreadStreams streams;
+  return streams.of(*this, backend).stream();
+}
+
+std::size_t TorchStreams::count() const {
+  const std::lock_guard lock(kept_->mutex);
+  return kept_->streams.size();
 }
 
 }  // namespace ingot::python

@@ -1,7 +1,7 @@
-// Streams for PyTorch's operators: one for each thread and each stream of PyTorch's that it uses, as two threads may
-// enqueue on one. Their scratch memory is PyTorch's.
+// Streams for PyTorch's operators. Their scratch memory is PyTorch's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -37,18 +37,29 @@ class TorchStream {
   Stream stream_;
 };
 
+// A thread keeps one stream for PyTorch's default stream, as two threads may enqueue on that, and drops it when it
+// ends. On any other stream of PyTorch's each call has a stream of its own, so that nothing of PyTorch's memory
+// outlives a call: it may belong to a graph that is being captured, or, when a compiler warms up a graph, to the
+// graph's pool, where PyTorch accounts for every block.
 class TorchStreams {
  public:
   TorchStreams();
 
-  // The stream for PyTorch's current one. A stream that captures a graph gets an object for this call alone, in `own`:
-  // its memory belongs to that graph. Locks only at a thread's first call on a stream.
+  // The stream for PyTorch's current one, in `own` if it is of this call alone. Locks only at a thread's first call.
   Stream& current(Backend& backend, std::optional<TorchStream>& own);
+  // How many streams threads keep.
+  std::size_t count() const;
 
  private:
+  friend class ThreadStreams;
+
+  struct Kept {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<TorchStream>> streams;
+  };
+
   std::uint64_t serial_;  // no other object has it, so that a thread finds only streams of this one
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<TorchStream>> streams_;
+  std::shared_ptr<Kept> kept_;
 };
 
 }  // namespace ingot::python

@@ -40,9 +40,14 @@ if ! .venv/bin/python -c 'import matplotlib, transformers' 2> /dev/null &&
   echo "test: transformers 4.57.6 or matplotlib cannot be installed here; the tests of them are skipped"
 fi
 
+# The oldest PyTorch is downloaded and unpacked while the build runs.
+scripts/oldest_torch.sh install &
+oldest_torch=$!
+
 step "build"
 cmake --preset ci
 cmake --build --preset ci
+wait $oldest_torch || true  # its tests say that they are skipped
 
 step "tests"
 ctest --preset ci -j "$(nproc)"

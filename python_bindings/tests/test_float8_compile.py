@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 torch = pytest.importorskip("torch")
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import ingot.float8 as float8
@@ -44,6 +46,32 @@ def test_inductor():
     compiled = torch.compile(layer, fullgraph=True)
     for ours, eager in zip(step(compiled, x), expected):
         torch.testing.assert_close(ours, eager, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+def test_a_shared_input_is_cast_once(recipe):
+    torch._dynamo.reset()
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    layers = torch.nn.ModuleList(Float8Linear(16, n, config=config) for n in (32, 24, 8))
+    graphs = []
+
+    def note(graph, inputs):
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=note, partition_fn=min_cut_rematerialization_partition)
+    x = torch.randn(40, 16, requires_grad=True)
+
+    def call(x):
+        return sum(layer(2 * x).square().sum() for layer in layers)
+
+    expected = torch.autograd.grad(call(x), [*layers.parameters()])
+    got = torch.autograd.grad(torch.compile(call, backend=backend, fullgraph=True)(x), [*layers.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    forward, backward = graphs
+    assert forward.count("ingot.quantize_input.default") == 1
+    assert forward.count("ingot.gemm_output_bias.default") == 3
+    assert backward.count("ingot.linear_backward.default") == 3
 
 
 def test_rows_are_dynamic():

@@ -1,5 +1,6 @@
 """Float8TrainingTensor: what PyTorch's operations do to it."""
 
+import functools
 import io
 
 import pytest
@@ -8,14 +9,15 @@ torch = pytest.importorskip("torch")
 
 import ingot
 from ingot.float8 import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, ScalingGranularity
-from ingot.float8._scaled_product import on_tensor_cores
+from ingot.float8._scaled_product import scaled_product
 from ingot.float8.float8_ops import FLOAT8_OPS_TABLE, addmm_float8_unwrapped, implements
 from ingot.float8.float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from ingot.float8.float8_training_tensor import choose_scaled_mm_config, hp_tensor_and_scale_to_float8
-from ingot.float8.float8_utils import compute_error
+from ingot.float8.float8_utils import FP8_TYPES, compute_error
 
 E4M3 = torch.float8_e4m3fn
 EMULATED = LinearMMConfig(*[ScaledMMConfig(emulate=True)] * 3)
+EXACT = LinearMMConfig(*[ScaledMMConfig()] * 3)
 
 
 def cast(shape=(4, 6), axis=None, role=GemmInputRole.INPUT, config=None, seed=0, dtype=torch.bfloat16):
@@ -182,7 +184,7 @@ def test_flatten_repr_and_saving():
 
 @pytest.mark.parametrize("sizes", [(4, 6, 3), (16, 32, 48), (1, 1, 1), (0, 5, 3), (3, 0, 2), (17, 41, 29)], ids=str)
 @pytest.mark.parametrize("a_axis, b_axis", [(None, None), (-1, -1), (-1, None), (None, -1)])
-@pytest.mark.parametrize("config", [None, EMULATED], ids=["product", "emulated"])
+@pytest.mark.parametrize("config", [EXACT, EMULATED], ids=["product", "emulated"])
 def test_products_of_any_size(sizes, a_axis, b_axis, config):
     m, k, n = sizes
     a = cast((m, k), a_axis, GemmInputRole.INPUT, config, dtype=torch.float32)
@@ -195,15 +197,66 @@ def test_products_of_any_size(sizes, a_axis, b_axis, config):
     torch.testing.assert_close(torch.addmm(bias, a, b).double(), exact + bias, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [(4, 6, 3), (16, 32, 48), (17, 41, 29)], ids=str)
-@pytest.mark.parametrize("a_axis, b_axis", [(None, None), (-1, -1), (-1, None)])
-def test_products_by_scaled_mm(sizes, a_axis, b_axis):
-    """What tensor cores compute, here by the CPU's torch._scaled_mm."""
+@pytest.mark.parametrize("b_dtype", sorted(FP8_TYPES, key=str), ids=str)
+@pytest.mark.parametrize("a_dtype", sorted(FP8_TYPES, key=str), ids=str)
+@pytest.mark.parametrize("layouts", [(a, b) for a in ("rows", "columns", "apart") for b in ("rows", "columns", "apart")])
+def test_products_of_any_format_and_layout(layouts, a_dtype, b_dtype):
+    def laid(codes, layout):
+        if layout == "rows":
+            return codes
+        if layout == "columns":
+            return codes.t().contiguous().t()
+        return codes.repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, ::2]
+
+    torch.manual_seed(0)
+    a, b = torch.randn(17, 41).to(a_dtype), torch.randn(41, 29).to(b_dtype)
+    a_scale, b_scale = torch.rand(17, 1) + 0.5, torch.rand(1, 29) + 0.5
+    exact = (a.double() / a_scale.double()) @ (b.double() / b_scale.double())
+    operands = (laid(a, layouts[0]), a_scale, laid(b, layouts[1]), b_scale)
+    torch.testing.assert_close(
+        scaled_product(*operands, torch.float32, False).double(), exact, atol=1e-4, rtol=1e-5
+    )
+    assert compute_error(exact, scaled_product(*operands, torch.bfloat16, True).double()) > 40
+
+
+@pytest.mark.parametrize("sizes", [(0, 8, 3), (5, 0, 3), (5, 8, 0)], ids=str)
+def test_products_without_elements(sizes):
     m, k, n = sizes
-    a, b = cast((m, k), a_axis), cast((n, k), b_axis, seed=1).t()
-    product = on_tensor_cores(a._data, a._scale, b._data, b._scale, torch.float32, True)
-    exact = a.to_original_precision().double() @ b.to_original_precision().double()
-    assert product.shape == exact.shape and compute_error(exact, product.double()) > 40
+    a, b = torch.ones(m, k).to(E4M3), torch.ones(k, n).to(E4M3)
+    one = torch.ones(())
+    assert torch.equal(scaled_product(a, one, b, one, torch.float32, False), torch.zeros(m, n))
+
+
+def test_messages_of_the_gemm():
+    codes, one = torch.ones(4, 4).to(E4M3), torch.ones(())
+    for message, arguments in (
+        ("gemm a: is not FP8: cast it first", (torch.ones(4, 4), one, codes, one)),
+        ("gemm b: has 3 rows, but a has 4 columns", (codes, one, codes[:3], one)),
+        ("gemm a: has 1 dimensions, expected a matrix", (codes[0], one, codes, one)),
+        ("gemm factor_a: has 3 elements, expected 1 or 4", (codes, torch.ones(3), codes, one)),
+        ("gemm factor_b: must be float32: convert it with .to()", (codes, one, codes, one.double())),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            torch.ops.ingot.gemm(*arguments, 0, 0)
+    for message, arguments in (
+        ("quantize input: must be float32, bfloat16 or float16", (torch.ones(4).double(), one)),
+        ("quantize scale: has 3 elements, expected 1, one for each of 4 rows, or one for each of 5 columns",
+         (torch.ones(4, 5), torch.ones(3))),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            torch.ops.ingot.quantize(*arguments, 0)
+
+
+def test_opcheck():
+    # Without test_schema, which compares tensors in a way that PyTorch's CPU lacks for FP8.
+    check = functools.partial(torch.library.opcheck, test_utils=("test_autograd_registration", "test_faketensor"))
+    torch.manual_seed(0)
+    for scale in (torch.tensor(2.0), torch.rand(4, 1) + 1, torch.rand(1, 6) + 1):
+        check(torch.ops.ingot.quantize.default, (torch.randn(4, 6), scale, 0))
+    codes = torch.randn(4, 6).to(E4M3)
+    factors = (torch.rand(4, 1), torch.rand(1, 5))
+    other = torch.randn(6, 5).to(E4M3)
+    check(torch.ops.ingot.gemm.default, (codes, factors[0], other, factors[1], 1, 0))
 
 
 def test_product_with_an_output_scale():

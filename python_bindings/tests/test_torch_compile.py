@@ -5,10 +5,29 @@ import shutil
 import pytest
 
 torch = pytest.importorskip("torch")
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import ingot.torch
+from ingot.nn import Float8Linear
 from ingot.torch import LinearOptions, linear
+from ingot.torch import _operators as operators
+from ingot.torch import _split_operators as split_operators
+
+
+class Seen(TorchDispatchMode):
+    """Notes the operators that run."""
+
+    def __enter__(self):
+        super().__enter__()
+        self.names = []
+        return self.names
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func).removesuffix(".default"))
+        return func(*args, **(kwargs or {}))
 
 
 class Layer(torch.nn.Module):
@@ -56,6 +75,145 @@ def test_rows_are_dynamic(recipe):
             torch.equal(a, e) for a, e in zip(step(layer, compiled, x), step(layer, layer, x), strict=True)
         )
     assert counter.frame_count == 1
+
+
+class Attention(torch.nn.Module):
+    """q, k and v of one input, of different sizes; k has no bias."""
+
+    def __init__(self, recipe):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(
+            Float8Linear(16, n, bias=n != 24, recipe=recipe, layer_name=f"to {n}") for n in (32, 24, 8)
+        )
+
+    def forward(self, x):
+        x = torch.relu(2 * x)
+        return sum(layer(x).square().sum() for layer in self.layers)
+
+
+class Graphs:
+    """A backend that runs a graph as it is, and notes the operators of each."""
+
+    def __init__(self):
+        self.forward, self.backward = [], []
+
+    def backend(self):
+        def noting(into):
+            def compile(graph, inputs):
+                into.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+                self.outputs = [str(value) for value in graph.graph.output_node().args[0]]
+                return make_boxed_func(graph.forward)
+
+            return compile
+
+        return aot_autograd(
+            fw_compiler=noting(self.forward),
+            bw_compiler=noting(self.backward),
+            partition_fn=min_cut_rematerialization_partition,
+        )
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise"])
+def test_a_shared_input_is_cast_once(recipe):
+    torch._dynamo.reset()
+    model = Attention(recipe)
+    x = torch.randn(40, 16, requires_grad=True)
+
+    def grads(call):
+        return torch.autograd.grad(call(x), (x, *model.parameters()))
+
+    expected = grads(model)
+    graphs = Graphs()
+    got = grads(torch.compile(model, backend=graphs.backend(), fullgraph=True))
+    for e, g in zip(expected, got, strict=True):
+        torch.testing.assert_close(g, e, rtol=1e-6, atol=1e-6)  # the order in which the input's gradients are added
+    assert all(torch.equal(g, e) for e, g in zip(expected[1:], got[1:], strict=True))
+    (forward,), (backward,) = graphs.forward, graphs.backward
+    assert forward.count("ingot.quantize_input.default") == 1
+    assert forward.count("ingot.quantize_weight.default") == 3
+    assert forward.count("ingot.gemm_output.default") == 1
+    assert forward.count("ingot.gemm_output_bias.default") == 2
+    assert backward.count("ingot.linear_backward.default") == 3
+    # Codes are kept; nothing is cast again.
+    assert not any("quantize" in name or "gemm" in name for name in backward)
+
+
+def test_codes_are_kept_once():
+    """The memory between forward and backward, of three layers with one input, compiled and from eager."""
+    torch._dynamo.reset()
+    model = Attention("tensorwise")
+    x = torch.randn(2048, 16, requires_grad=True)
+
+    def kept(call):
+        sizes = {}
+
+        def note(tensor):
+            if tensor.dtype == torch.uint8:
+                sizes[tensor.data_ptr()] = tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            y = call(x)
+        return y, sum(sizes.values())
+
+    eager, of_eager = kept(model)
+    y, of_compiled = kept(torch.compile(model, backend="aot_eager", fullgraph=True))
+    assert torch.equal(y, eager)
+    assert of_compiled < of_eager / 2
+
+
+def test_eager_has_one_operator_each_way():
+    layer = Attention("rowwise")
+    with Seen() as seen:
+        layer(torch.randn(40, 16)).backward()
+    names = [name for name in seen if name.startswith("ingot.")]
+    assert names == ["ingot.linear_forward_bias", "ingot.linear_forward", "ingot.linear_forward_bias"] + 3 * [
+        "ingot.linear_backward"
+    ]
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in ingot.torch.RECIPES if recipe != "high_precision"])
+@pytest.mark.parametrize("keep", [0, 1])
+def test_opcheck_of_parts(recipe, keep):
+    x, w, b = torch.randn(3, 50, 96), torch.randn(80, 96), torch.randn(80)
+    for bias in (None, b):
+        bias_dtype = None if bias is None else torch.float32
+        facts = operators.add_plan(recipe, "checked", 96, 80, torch.float32, torch.float32, bias_dtype, True)
+        input_plan = split_operators.add_input_plan(facts)
+        assert input_plan >= 0
+        torch.library.opcheck(split_operators.quantize_input, (x, input_plan, keep))
+        torch.library.opcheck(split_operators.quantize_weight, (w, facts.number))
+        codes, saved = split_operators.quantize_input(x, input_plan, keep)
+        operands = (x, codes, saved, split_operators.quantize_weight(w, facts.number))
+        if bias is None:
+            torch.library.opcheck(split_operators.gemm_output, (*operands, input_plan, facts.number))
+        else:
+            torch.library.opcheck(split_operators.gemm_output_bias, (*operands, b, input_plan, facts.number))
+        forward = operators.linear_forward if bias is None else operators.linear_forward_bias
+        whole = forward(*(x, w) if bias is None else (x, w, b), facts.number, 3 * keep)
+        parts = split_operators.forward(x, w, bias, input_plan, facts.number, 3 * keep)
+        assert torch.equal(parts[0], whole[0])
+        if keep:
+            assert torch.equal(operators.linear_backward(parts[0], x, w, *parts[1:], facts.number, 3)[0],
+                               operators.linear_backward(whole[0], x, w, *whole[1:], facts.number, 3)[0])
+
+
+def test_messages_of_parts():
+    x, w = torch.randn(20, 96), torch.randn(80, 96)
+    facts = operators.add_plan("rowwise", "wq", 96, 80, torch.float32, torch.float32, None, True)
+    input_plan = split_operators.add_input_plan(facts)
+    codes, saved = split_operators.quantize_input(x, input_plan, 1)
+    weight = split_operators.quantize_weight(w, facts.number)
+    for name, wrong in (
+        ("codes", (codes[:9], saved, weight)),
+        ("saved", (codes, saved[:9], weight)),
+        ("weight codes", (codes, saved, weight[:9])),
+    ):
+        with pytest.raises(RuntimeError, match=f'linear "wq" {name}: has 9 bytes, expected [0-9]+: give what'):
+            split_operators.gemm_output(x, *wrong, input_plan, facts.number)
+    with pytest.raises(RuntimeError, match='linear "wq" weight: must be float32'):
+        split_operators.quantize_weight(w.double(), facts.number)
 
 
 def test_autocast_within_a_graph():

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 import ingot
 import ingot.torch
+from ingot import _core
 from ingot.torch import LinearError, LinearOptions, linear
 from ingot.torch import _operators as operators
 
@@ -307,6 +308,36 @@ def test_messages_of_operators():
         operators.linear_forward(x.double(), w, facts.number, 3)
     with pytest.raises(RuntimeError, match='linear "wq" input: has no dimensions'):
         operators.linear_forward(torch.tensor(1.0), w, facts.number, 3)
+
+
+def test_threads_that_have_ended_keep_no_stream():
+    x, w, _ = (t.detach() for t in tensors(torch.float32, rows=(20,)))
+    before = _core.torch_stream_count()
+    counts = []
+
+    def work():
+        linear(x, w)
+        counts.append(_core.torch_stream_count())
+
+    for _ in range(20):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert max(counts) == before + 1
+    assert _core.torch_stream_count() == before
+
+
+def test_memory_of_pytorch_is_aligned():
+    """PyTorch aligns the CPU's memory to 64 bytes, and operations take it at multiples of 256."""
+    addresses = _core.torch_allocator_addresses([1, 7, 64, 100, 255, 256, 257, 5000, 1 << 20] * 8)
+    assert len(set(addresses)) == len(addresses)
+    assert all(address % 256 == 0 for address in addresses)
+
+
+def test_out_of_memory():
+    rows = torch.zeros(1, 96).expand(2**44, 96)  # a copy by rows would take 6 PB
+    with pytest.raises(LinearError, match="memory for a tensor: failed in PyTorch: out of memory perhaps"):
+        linear(rows, torch.zeros(80, 96))
 
 
 def test_old_versions_of_pytorch():

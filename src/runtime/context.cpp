@@ -388,6 +388,10 @@ void Context::warm(const Recording& recording) { parts_->warm(recording); }
 void Context::prepare(const Recording& recording, const std::function<void(const PrepareProgress&)>& progress) {
   parts_->prepare(recording, progress);
 }
+void Context::prepare_for(const MatmulDevice& device, const Recording& recording,
+                          const std::function<void(const PrepareProgress&)>& progress) {
+  compile_kernels(parts_->cache, kernels_of(recording, device), device.target, progress);
+}
 std::vector<MatmulSpec> Context::matmul_order(const MatmulCall& call) { return parts_->matmul_order(call); }
 
 std::string print(const ContextStats& stats) {

@@ -104,6 +104,14 @@ BOOST_AUTO_TEST_CASE(each_thing_once_and_nothing_that_the_file_has) {
   BOOST_TEST(warnings.empty());
 }
 
+BOOST_AUTO_TEST_CASE(matmuls_of_nothing_are_not_recorded) {
+  Recorder recorder;
+  for (const MatmulSize& size : {MatmulSize{0, 8, 8}, MatmulSize{8, 0, 8}, MatmulSize{8, 8, 0}}) {
+    recorder.note(MatmulSpec(GemmSpec{}), size);
+  }
+  BOOST_TEST(recorder.recording().empty());
+}
+
 BOOST_AUTO_TEST_CASE(without_a_file_it_keeps_what_it_is_told) {
   Recorder recorder;
   recorder.note(KernelSpec(RelayoutSpec{}));

@@ -214,6 +214,7 @@ BOOST_AUTO_TEST_CASE(standard_output_is_written_into) {
 BOOST_AUTO_TEST_CASE(what_cannot_be_written_is_told) {
   check_contains(refusal(directory.path()), {"Is a directory"});
   check_contains(refusal(directory.path() / ""), {"Is a directory"});
+  check_contains(refusal(""), {"Is a directory"});
   check_contains(refusal(directory.path() / "no" / "file"), {"No such file or directory"});
   write_file(file, {"old"});
   check_contains(refusal(file / "below"), {"Not a directory"});

@@ -87,9 +87,10 @@ BOOST_AUTO_TEST_CASE(version_and_help) {
 }
 
 BOOST_AUTO_TEST_CASE(output_that_cannot_be_written_is_an_error) {
-  for (const char* const arguments : {"--help", "--version", "show --help", "info", "info --json",
-                                      "tune --list --set llama3-8b", "tune --list --json --set llama3-8b", "--help-all",
-                                      "man", "completion bash", "bench --list", "bench --list --json"}) {
+  for (const char* const arguments :
+       {"--help", "--version", "show --help", "info", "info --json", "tune --list --set llama3-8b",
+        "tune --list --json --set llama3-8b", "warm --list --set llama3-8b", "warm --list --json --set llama3-8b",
+        "--help-all", "man", "completion bash", "bench --list", "bench --list --json"}) {
     for (const char* const stdout_to : {">/dev/full", ">&-"}) {
       const Result result = run(arguments, "INGOT_DEVICE=cpu", stdout_to);
       BOOST_TEST(result.code == 1, arguments << " " << stdout_to << " ended with " << result.code);

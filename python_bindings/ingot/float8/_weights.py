@@ -6,10 +6,11 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed._tensor import DTensor
 
+from ..torch._operators import HIGH_PRECISION
 from .float8_training_tensor import Float8TrainingTensor
 from .fsdp_utils import WeightWithDynamicFloat8CastTensor
 
-HIGH_PRECISION = (torch.float32, torch.float16, torch.bfloat16)
+__all__ = ["HIGH_PRECISION", "is_foreign", "type_name"]
 
 _KNOWN = (
     torch.Tensor,

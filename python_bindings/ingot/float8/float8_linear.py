@@ -8,7 +8,6 @@ import torch
 
 from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import in_place_of
-from ..torch._operators import HIGH_PRECISION as _DTYPE_NAMES
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
 from ._weights import HIGH_PRECISION, is_foreign, type_name
@@ -239,7 +238,7 @@ class Float8Linear(torch.nn.Linear):
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""
         if self._operator_casts is None or self.config.emulate or self.linear_mm_config.output.emulate:
             return False
-        plain = type(input) in _PLAIN and type(weight) in _PLAIN and weight.dtype in _DTYPE_NAMES
+        plain = type(input) in _PLAIN and type(weight) in _PLAIN and weight.dtype in HIGH_PRECISION
         # In high precision both operands of a GEMM have one dtype.
         disabled = ScalingType.DISABLED
         casts = (self.config.cast_config_weight, self.config.cast_config_weight_for_grad_input)

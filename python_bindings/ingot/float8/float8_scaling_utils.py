@@ -8,7 +8,12 @@ import torch
 
 from .config import ScalingGranularity
 from .distributed_utils import tensor_already_casted_to_fp8
-from .float8_training_tensor import GemmInputRole, LinearMMConfig, hp_tensor_and_scale_to_float8
+from .float8_training_tensor import (
+    GemmInputRole,
+    LinearMMConfig,
+    cast_with_own_scale,
+    hp_tensor_and_scale_to_float8,
+)
 from .float8_utils import amax_history_to_scale, tensor_to_amax, tensor_to_scale
 
 
@@ -37,9 +42,7 @@ def hp_tensor_to_float8_dynamic(
         axiswise_dim,
         round_scales_to_power_of_2,
     )
-    return hp_tensor_and_scale_to_float8(
-        hp_tensor, scale, float8_dtype, linear_mm_config, gemm_input_role, axiswise_dim
-    )
+    return cast_with_own_scale(hp_tensor, scale, float8_dtype, linear_mm_config, gemm_input_role, axiswise_dim)
 
 
 def hp_tensor_to_float8_delayed(
@@ -107,7 +110,7 @@ class NoopFwToFloat8BwDynamic(torch.autograd.Function):
     def backward(ctx, grad):
         if tensor_already_casted_to_fp8(grad):
             return grad, None, None
-        cast = hp_tensor_and_scale_to_float8(
+        cast = cast_with_own_scale(
             grad,
             tensor_to_scale(grad, ctx.target_dtype),
             ctx.target_dtype,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch.distributed._tensor import DTensor
 
+from . import _kernels as kernels
 from ._errors import Float8AssertionError, Float8NotImplementedError
 from .float8_utils import to_fp8_saturated
 
@@ -191,9 +192,12 @@ class _ToFloat8ConstrFunc(torch.autograd.Function):
         linear_mm_config: Optional[LinearMMConfig] = None,
         gemm_input_role: Optional[GemmInputRole] = GemmInputRole.INPUT,
         axiswise_dim: Optional[int] = None,
+        scale_is_its_own: bool = False,
     ) -> torch.Tensor:
-        # In f32, because compiled code multiplies in f32 too.
-        codes = to_fp8_saturated(tensor.to(torch.float32) * scale, float8_dtype)
+        codes = _codes(tensor, scale, float8_dtype) if scale_is_its_own else None
+        if codes is None:
+            # In f32, because compiled code multiplies in f32 too.
+            codes = to_fp8_saturated(tensor.to(torch.float32) * scale, float8_dtype)
         options = (tensor.dtype, linear_mm_config, gemm_input_role, axiswise_dim)
         if isinstance(codes, DTensor):
             return _distributed(codes, scale, options)
@@ -201,7 +205,24 @@ class _ToFloat8ConstrFunc(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return grad, None, None, None, None, None
+        return grad, None, None, None, None, None, None
+
+
+def _codes(tensor: torch.Tensor, scale: torch.Tensor, float8_dtype: torch.dtype) -> Optional[torch.Tensor]:
+    """Returns saturate(tensor * scale) by Ingot's kernel, None where it does not compute it. An Inf becomes NaN, as it
+    does with the scale 0 that its own maximum gives."""
+    if isinstance(tensor, DTensor) and isinstance(scale, DTensor) and _is_local(tensor, scale):
+        codes = kernels.quantized(tensor.to_local(), scale.to_local(), float8_dtype)
+        if codes is not None:
+            layout = (tensor.device_mesh, tensor.placements)
+            return DTensor.from_local(codes, *layout, run_check=False, shape=tensor.size(), stride=tensor.stride())
+    return kernels.quantized(tensor, scale, float8_dtype)
+
+
+def _is_local(tensor: DTensor, scale: DTensor) -> bool:
+    """Can each rank cast what it holds? A sum that is still to be made cannot be cast."""
+    whole = all(placement.is_replicate() for placement in scale.placements)
+    return whole and scale.numel() == 1 and not any(placement.is_partial() for placement in tensor.placements)
 
 
 def _distributed(codes: DTensor, scale: torch.Tensor, options: tuple) -> DTensor:
@@ -245,3 +266,16 @@ def hp_tensor_and_scale_to_float8(
     ValueError if `float8_dtype` is not FP8, AssertionError if `hp_tensor` is a DTensor and `s` is not.
     """
     return _ToFloat8ConstrFunc.apply(hp_tensor, s, float8_dtype, linear_mm_config, gemm_input_role, axiswise_dim)
+
+
+def cast_with_own_scale(
+    hp_tensor: torch.Tensor,
+    s: torch.Tensor,
+    float8_dtype: torch.dtype,
+    linear_mm_config: Optional[LinearMMConfig] = None,
+    gemm_input_role: Optional[GemmInputRole] = GemmInputRole.INPUT,
+    axiswise_dim: Optional[int] = None,
+) -> torch.Tensor:
+    """hp_tensor_and_scale_to_float8() for a scale that was made of the maximum of `hp_tensor`, or of more than it: the
+    same bits, on Ingot's kernel."""
+    return _ToFloat8ConstrFunc.apply(hp_tensor, s, float8_dtype, linear_mm_config, gemm_input_role, axiswise_dim, True)

@@ -17,7 +17,7 @@ from .float8_training_tensor import (
     Float8TrainingTensor,
     GemmInputRole,
     LinearMMConfig,
-    hp_tensor_and_scale_to_float8,
+    cast_with_own_scale,
 )
 from .float8_utils import amax_to_scale, largest_of_ranks
 
@@ -139,9 +139,7 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
         """Returns the bytes of this rank's shard, padded to the size that all ranks send, and the scale."""
         scale = self._precomputed_scale
         if scale is not None:
-            cast = hp_tensor_and_scale_to_float8(
-                self._tensor, scale, self._dtype, self._linear_mm_config, GemmInputRole.WEIGHT
-            )
+            cast = cast_with_own_scale(self._tensor, scale, self._dtype, self._linear_mm_config, GemmInputRole.WEIGHT)
         else:
             cast = hp_tensor_to_float8_dynamic(
                 self._tensor,

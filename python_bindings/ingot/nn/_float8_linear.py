@@ -36,6 +36,15 @@ class Float8Linear(torch.nn.Linear):
         super().__init__(in_features, out_features, bias, device, dtype)
         self.options = options
 
+    @property
+    def layer_name(self) -> str:
+        """The layer's name in messages, monitors and traces."""
+        return self.options.name
+
+    @layer_name.setter
+    def layer_name(self, name: str) -> None:
+        self.options = LinearOptions(self.options.recipe, name)
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return linear(input, self.weight, self.bias, self.options)
 

@@ -9,5 +9,21 @@ allocator.
 
 from ._errors import LinearError
 from ._linear import RECIPES, LinearOptions, linear
+from ._observers import Monitor, monitor, nvtx_ranges, trace
+from ._prepare import Prepared, prepare
+from ._tune import TunedMatmul, tune
 
-__all__ = ["RECIPES", "LinearError", "LinearOptions", "linear"]
+__all__ = [
+    "RECIPES",
+    "LinearError",
+    "LinearOptions",
+    "Monitor",
+    "Prepared",
+    "TunedMatmul",
+    "linear",
+    "monitor",
+    "nvtx_ranges",
+    "prepare",
+    "trace",
+    "tune",
+]

@@ -8,6 +8,7 @@ from typing import Optional
 import torch
 
 from . import _operators as ops
+from . import _split_operators as split_ops
 from ._errors import LinearError, from_operator
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
@@ -75,20 +76,26 @@ def _check(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tenso
 @torch.compiler.assume_constant_result
 def _plan_of_trace(config, name, out_features, in_features, input_dtype, weight_dtype, bias_dtype, trains_weight):
     facts = ops.add_plan(config, name, in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight)
-    return facts.number, facts.reads_input, facts.reads_weight
+    return facts.number, facts.reads_input, facts.reads_weight, split_ops.add_input_plan(facts)
+
+
+def _forward(input, weight, bias, plan, input_plan, keep):
+    """As linear_forward. For a compiler the casts and the GEMM are operators of their own (input_plan >= 0)."""
+    if input_plan >= 0:
+        return split_ops.forward(input, weight, bias, input_plan, plan, keep)
+    if bias is None:
+        return ops.linear_forward(input, weight, plan, keep)
+    return ops.linear_forward_bias(input, weight, bias, plan, keep)
 
 
 class _Linear(torch.autograd.Function):
     """One operator forward and one backward. Forward keeps the operands' codes for backward, not the operands."""
 
     @staticmethod
-    def forward(ctx, input, weight, bias, plan, reads_input, reads_weight):
+    def forward(ctx, input, weight, bias, plan, reads_input, reads_weight, input_plan):
         needs = ctx.needs_input_grad
         keep = (ops.INPUT if needs[0] and not reads_weight else 0) | (ops.WEIGHT if needs[1] else 0)
-        if bias is None:
-            output, saved, codes = ops.linear_forward(input, weight, plan, keep)
-        else:
-            output, saved, codes = ops.linear_forward_bias(input, weight, bias, plan, keep)
+        output, saved, codes = _forward(input, weight, bias, plan, input_plan, keep)
         ctx.plan = plan
         ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
         if bias is not None and needs[2]:
@@ -96,7 +103,7 @@ class _Linear(torch.autograd.Function):
         # What the plan does not read again is not kept: the bytes that are saved stand in its place.
         ctx.save_for_backward(
             saved,
-            codes,
+            codes if keep & ops.INPUT else None,
             input if needs[1] and reads_input else None,
             weight if needs[0] and reads_weight else None,
         )
@@ -110,6 +117,7 @@ class _Linear(torch.autograd.Function):
                 "torch.nn.functional.linear for this layer"
             )
         saved, codes, input, weight = ctx.saved_tensors
+        codes = saved if codes is None else codes
         input = saved if input is None else input
         weight = codes if weight is None else weight
         wants = ctx.wants
@@ -127,15 +135,14 @@ class _Linear(torch.autograd.Function):
             None,
             None,
             None,
+            None,
         )
 
 
-def _run(input, weight, bias, plan, reads_input, reads_weight):
+def _run(input, weight, bias, plan, reads_input, reads_weight, input_plan=-1):
     if torch.is_grad_enabled():
-        return _Linear.apply(input, weight, bias, plan, reads_input, reads_weight)
-    if bias is None:
-        return ops.linear_forward(input, weight, plan, 0)[0]
-    return ops.linear_forward_bias(input, weight, bias, plan, 0)[0]
+        return _Linear.apply(input, weight, bias, plan, reads_input, reads_weight, input_plan)
+    return _forward(input, weight, bias, plan, input_plan, 0)[0]
 
 
 def run_linear(input, weight, bias, config, name: str, plans: ops.PlanTable) -> torch.Tensor:

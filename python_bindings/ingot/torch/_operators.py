@@ -113,12 +113,22 @@ def _bytes(like: torch.Tensor, count) -> torch.Tensor:
     return like.new_empty((count,), dtype=torch.uint8)
 
 
-def _fake_forward(input: torch.Tensor, plan: int, keep: int):
-    facts = _PLANS[plan]
+def facts_of(plan: int) -> PlanFacts:
+    """What add_plan() has returned for a plan of this number."""
+    return _PLANS[plan]
+
+
+def units_of(input: torch.Tensor):
+    """How often TOKENS_PER_UNIT tokens an input (..., features) has, rounded up."""
     tokens = 1
     for size in input.shape[:-1]:
         tokens = tokens * size
-    units = (tokens + TOKENS_PER_UNIT - 1) // TOKENS_PER_UNIT
+    return (tokens + TOKENS_PER_UNIT - 1) // TOKENS_PER_UNIT
+
+
+def _fake_forward(input: torch.Tensor, plan: int, keep: int):
+    facts = _PLANS[plan]
+    units = units_of(input)
     return (
         input.new_empty((*input.shape[:-1], facts.out_features)),
         _bytes(input, facts.saved_constant + units * facts.saved_per_unit if keep & WEIGHT else 0),

@@ -1,0 +1,76 @@
+"""Casts and products of FP8 tensors on Ingot's kernels: torch.ops.ingot.quantize and torch.ops.ingot.gemm."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch.distributed._tensor import DTensor
+
+from ..torch._operators import HIGH_PRECISION
+
+_quantize = torch.ops.ingot.quantize.default
+_gemm = torch.ops.ingot.gemm.default
+
+# By the numbers that the operators take.
+_FORMATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+_OUTPUTS = (torch.float32, torch.bfloat16, torch.float16)
+_DEVICES = ("cpu", "cuda", "meta")
+
+
+@torch.library.register_fake("ingot::quantize")
+def _(input, scale, format):
+    return torch.empty(input.shape, dtype=_FORMATS[format], device=input.device), torch.empty(
+        scale.shape, dtype=torch.float32, device=input.device
+    )
+
+
+@torch.library.register_fake("ingot::gemm")
+def _(a, factor_a, b, factor_b, output, fast_accumulation):
+    return torch.empty((a.shape[0], b.shape[1]), dtype=_OUTPUTS[output], device=a.device)
+
+
+def _lies_by_columns(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 2 and tensor.stride(1) > 1 and tensor.stride(0) == 1 and tensor.shape[0] > 1
+
+
+def quantized(tensor: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Optional[torch.Tensor]:
+    """Returns saturate(tensor * scale) in the FP8 `dtype`, in the order in memory that the tensor has; None where
+    Ingot's kernels do not compute it.
+
+    The f32 `scale` has one element, or the shape of the tensor with 1 as its first or its last size.
+    """
+    if isinstance(tensor, DTensor) or isinstance(scale, DTensor):
+        return None
+    if tensor.device.type not in _DEVICES or tensor.dtype not in HIGH_PRECISION or tensor.dim() == 0:
+        return None
+    if dtype not in _FORMATS or scale.dtype != torch.float32:
+        return None
+    if scale.numel() != 1 and scale.dim() != tensor.dim():
+        return None
+    if _lies_by_columns(tensor):
+        return _quantize(tensor.t(), scale if scale.numel() == 1 else scale.t(), _FORMATS.index(dtype))[0].t()
+    if scale.numel() == 1 or scale.shape == (*tensor.shape[:-1], 1):
+        return _quantize(tensor, scale, _FORMATS.index(dtype))[0]
+    if scale.shape != (1, *tensor.shape[1:]):
+        return None
+    shape = (tensor.shape[0], scale.numel())
+    codes, _ = _quantize(tensor.reshape(shape), scale.reshape(1, shape[1]), _FORMATS.index(dtype))
+    return codes.reshape(tensor.shape)
+
+
+def product(
+    a: torch.Tensor,
+    a_scale: torch.Tensor,
+    b: torch.Tensor,
+    b_scale: torch.Tensor,
+    output_dtype: torch.dtype,
+    use_fast_accum: bool,
+) -> Optional[torch.Tensor]:
+    """Returns (a / a_scale) @ (b / b_scale) of FP8 matrices in any order in memory, as scaled_product() takes them;
+    None where Ingot's kernels do not compute it."""
+    if a.device.type not in _DEVICES or output_dtype not in _OUTPUTS:
+        return None
+    factors = (scale.to(torch.float32).reciprocal() for scale in (a_scale, b_scale))
+    factor_a, factor_b = factors
+    return _gemm(a, factor_a, b, factor_b, _OUTPUTS.index(output_dtype), use_fast_accum)

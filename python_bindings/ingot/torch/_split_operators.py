@@ -1,0 +1,84 @@
+"""A linear layer's forward in parts, for compilers: casts of input and weight, and the GEMM of their codes.
+
+Layers that cast one input alike call quantize_input with equal arguments, so that a compiler keeps one of the calls.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .. import _core
+from . import _operators as ops
+
+quantize_input = torch.ops.ingot.quantize_input.default
+quantize_weight = torch.ops.ingot.quantize_weight.default
+gemm_output = torch.ops.ingot.gemm_output.default
+gemm_output_bias = torch.ops.ingot.gemm_output_bias.default
+
+
+class InputPlan(NamedTuple):
+    """The cast of an input. Its codes have codes_per_unit[keep] bytes for each TOKENS_PER_UNIT tokens; what is saved has
+    the bytes that a layer saves."""
+
+    codes_per_unit: tuple[int, int]
+    saved_constant: int
+    saved_per_unit: int
+
+
+_INPUT_PLANS: dict[int, InputPlan] = {}
+
+
+def add_input_plan(facts: ops.PlanFacts) -> int:
+    """The number of the plan that casts the input of a layer; -1 if the layer's forward does not come apart."""
+    added = _core.torch_input_plan(facts.number)
+    if added is None:
+        return -1
+    number, inference, training = added
+    _INPUT_PLANS[number] = InputPlan((inference, training), facts.saved_constant, facts.saved_per_unit)
+    return number
+
+
+def forward(input, weight, bias, input_plan: int, plan: int, keep: int):
+    """As linear_forward: returns the output, what is saved for grad_weight and the weight's codes."""
+    keeps_saved = 1 if keep & ops.WEIGHT else 0
+    codes, saved = quantize_input(input, input_plan, keeps_saved)
+    weight_codes = quantize_weight(weight, plan)
+    if bias is None:
+        output = gemm_output(input, codes, saved, weight_codes, input_plan, plan)
+    else:
+        output = gemm_output_bias(input, codes, saved, weight_codes, bias, input_plan, plan)
+    return output, saved, weight_codes
+
+
+def _bytes(like: torch.Tensor, count) -> torch.Tensor:
+    return like.new_empty((count,), dtype=torch.uint8)
+
+
+@torch.library.register_fake("ingot::quantize_input")
+def _(input, plan, keep):
+    facts = _INPUT_PLANS[plan]
+    units = ops.units_of(input)
+    keeps = 1 if keep and facts.saved_constant + facts.saved_per_unit > 0 else 0
+    saved = facts.saved_constant + units * facts.saved_per_unit if keeps else 0
+    return _bytes(input, units * facts.codes_per_unit[keeps]), _bytes(input, saved)
+
+
+@torch.library.register_fake("ingot::quantize_weight")
+def _(weight, plan):
+    return _bytes(weight, ops.facts_of(plan).weight_bytes)
+
+
+def _fake_output(input, plan):
+    return input.new_empty((*input.shape[:-1], ops.facts_of(plan).out_features))
+
+
+@torch.library.register_fake("ingot::gemm_output")
+def _(input, codes, saved, weight_codes, input_plan, plan):
+    return _fake_output(input, plan)
+
+
+@torch.library.register_fake("ingot::gemm_output_bias")
+def _(input, codes, saved, weight_codes, bias, input_plan, plan):
+    return _fake_output(input, plan)

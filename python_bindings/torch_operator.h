@@ -1,0 +1,50 @@
+// What the operators of torch.ops.ingot share: where they run, how they take their arguments and give their results,
+// and how they are registered. Each family of operators has a file of its own.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "context.h"
+#include "ingot/runtime/error.h"
+#include "torch_library.h"
+
+namespace ingot::python {
+
+// The context of ingot's Python functions for this device. Locks only when the first call on a device asks for it.
+PythonContext& torch_context(Device device);
+
+// The argument at this place of the stack; the operator must take each once.
+inline TorchTensor tensor_of(TorchValue value) { return TorchTensor(std::bit_cast<TorchHandle>(value)); }
+
+void give(TorchValue* stack, std::initializer_list<TorchTensor*> results);
+
+// The product of all sizes but the last.
+std::int64_t tokens_of(const TorchTensor& tensor);
+
+// ---- registration --------------------------------------------------------------------------------------------------
+
+struct TorchOperator {
+  const char* name;
+  const char* schema;
+  TorchKernel kernel;
+};
+
+// PyTorch turns a std::exception into a RuntimeError; by the prefix Python makes an ingot.Error of it again.
+template <void (*kRun)(TorchValue*)>
+void torch_kernel(TorchValue* stack, std::uint64_t /*arguments*/, std::uint64_t /*results*/) {
+  try {
+    kRun(stack);
+  } catch (const Error& error) {
+    throw std::runtime_error(std::string("ingot: ") + error.what());
+  }
+}
+
+std::span<const TorchOperator> float8_operators();        // torch_float8_operators.cpp
+std::span<const TorchOperator> split_linear_operators();  // torch_split_operators.cpp
+
+}  // namespace ingot::python

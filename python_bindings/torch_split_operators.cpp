@@ -1,0 +1,212 @@
+// A linear layer's forward in parts, for compilers, which can then cast an input that several layers share once, and
+// choose what backward keeps: torch.ops.ingot.quantize_input, quantize_weight and gemm_output. Together they compute
+// what linear_forward does, from the same casts and GEMM; linear_backward takes what they leave.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ingot/nn/linear_functions.h"
+#include "operations.h"
+#include "torch_memory.h"
+#include "torch_operator.h"
+#include "torch_plans.h"
+#include "torch_run.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// ---- the cast of an input, apart from its layer --------------------------------------------------------------------
+
+// A plan that casts its input as this one does. Layers that cast one input alike have the same, whatever their names
+// and outputs are.
+LinearPlan input_plan(const LinearPlan& plan) {
+  return linear_plan({.name = "input",
+                      .config = plan.config,
+                      .shape = {.in_features = plan.shape.in_features, .out_features = TorchPlan::kTokensPerUnit},
+                      .dtypes = {.input = plan.dtypes.input},
+                      .grad_weight = plan.trains_weight});
+}
+
+bool casts_alike(const LinearPlan& plan, const LinearPlan& input) {
+  if (plan.output_reads_weight() || plan.fusion.prologue || plan.fusion.epilogue) return false;
+  const LinearCast& cast = plan.input_of(LinearPass::training);
+  return cast.any && cast.scaling == Scaling::dynamic && plan.weight.scaling == Scaling::dynamic && cast.spec.codes &&
+         cast.spec == input.input_of(LinearPass::training).spec &&
+         plan.saved_memory(TorchPlan::kTokensPerUnit).parts() == input.saved_memory(TorchPlan::kTokensPerUnit).parts();
+}
+
+// Saved memory is also what tells a forward with gradients from one without: they cast differently.
+LinearPass pass_of(const TorchPlan& plan, std::int64_t keep) {
+  return keep != 0 && plan.saved_bytes(1) > 0 ? LinearPass::training : LinearPass::inference;
+}
+
+std::size_t codes_bytes(const LinearPlan& plan, std::int64_t tokens, LinearPass pass) {
+  const auto units = static_cast<std::size_t>((tokens + TorchPlan::kTokensPerUnit - 1) / TorchPlan::kTokensPerUnit);
+  return units * plan.forward_scratch(TorchPlan::kTokensPerUnit, pass).bytes;
+}
+
+MemoryRegion region_of(const TorchRegion& region) {
+  return region.region().bytes > 0 ? region.region() : MemoryRegion{};
+}
+
+Float8View codes_in(const TorchPlan& plan, std::int64_t tokens, const TorchRegion& saved, const TorchRegion& codes,
+                    Device device) {
+  return linear_input_codes(plan.plan, tokens, region_of(saved), region_of(codes), device);
+}
+
+void require_bytes(const LinearPlan& plan, const char* name, const TorchRegion& region, std::size_t bytes) {
+  if (region.region().bytes == bytes) return;
+  throw Error(ErrorCode::invalid_argument, TensorName{plan.subject, name}.text(),
+              "has " + std::to_string(region.region().bytes) + " bytes, expected " + std::to_string(bytes) +
+                  ": give what quantize_input and quantize_weight returned");
+}
+
+// Returns the codes for the output GEMM and, if it is kept, what backward needs for grad_weight.
+void quantize_input(TorchValue* stack) {
+  const TorchTensor tensor = tensor_of(stack[0]);
+  const TorchPlan& plan = torch_plans().at(static_cast<std::int64_t>(stack[1]));
+  const LinearPass pass = pass_of(plan, static_cast<std::int64_t>(stack[2]));
+  const TorchMatrix input = matrix_of(tensor, {plan.plan.subject, "input"});
+  const Device device = input.view.device;
+  const std::int64_t tokens = input.view.rows;
+  const TorchRun place(device);
+  TorchRegion codes(codes_bytes(plan.plan, tokens, pass), device);
+  TorchRegion saved(pass == LinearPass::training ? plan.saved_bytes(tokens) : 0, device);
+  const CastSpec& spec = plan.plan.input_of(pass).spec;
+  const Float8View views = codes_in(plan, tokens, saved, codes, device);
+  CastTensors tensors{
+      .input = input.view, .codes = views.codes, .transposed = views.transposed, .factors = views.factors};
+  if (spec.transposed_scale) tensors.transposed_factors = views.transposed_factors;
+  place.backend().cast(spec, tensors, place.stream());
+  TorchTensor kept_codes = std::move(codes).publish();
+  TorchTensor kept = std::move(saved).publish();
+  give(stack, {&kept_codes, &kept});
+}
+
+// Returns the weight's codes and factors, as linear_forward keeps them.
+void quantize_weight(TorchValue* stack) {
+  const TorchTensor tensor = tensor_of(stack[0]);
+  const TorchPlan& plan = torch_plans().at(static_cast<std::int64_t>(stack[1]));
+  const TorchMatrix weight = matrix_of(tensor, {plan.plan.subject, "weight"});
+  const TorchRun place(weight.view.device);
+  TorchRegion codes(plan.weight_bytes, place.device());
+  cast_weight(plan.plan, place.backend(), {.weight = weight.view, .into = codes.region()}, {.stream = place.stream()});
+  TorchTensor kept = std::move(codes).publish();
+  give(stack, {&kept});
+}
+
+struct GemmArguments {
+  TorchTensor input;  // for its sizes
+  TorchTensor codes;
+  TorchTensor saved;
+  TorchTensor weight_codes;
+  TorchTensor bias;
+  std::int64_t input_plan;
+  std::int64_t plan;
+};
+
+// The bias in the dtype that the GEMM takes.
+TorchRegion rounded(const LinearPlan& plan, const TorchRun& place, Tensor& bias) {
+  const Dtype dtype = bias_dtype(plan.output_gemm[0]);
+  TorchRegion region(static_cast<std::size_t>(bias.cols) * sizeof(float), place.device());
+  const Tensor to = vector(region.region().data, dtype, bias.cols, place.device());
+  place.backend().column_sum({.in = bias.dtype, .out = dtype}, {.input = bias, .sum = to}, place.stream());
+  bias = to;
+  return region;
+}
+
+// Returns the output.
+void gemm_output(TorchValue* stack, GemmArguments arguments) {
+  const TorchPlan& cast = torch_plans().at(arguments.input_plan);
+  const LinearPlan& plan = torch_plans().at(arguments.plan).plan;
+  const Device device = arguments.input.device().value_or(Device{});
+  const std::int64_t tokens = tokens_of(arguments.input);
+  const TorchRun place(device);
+  const TorchRegion saved(std::move(arguments.saved), device);
+  const TorchRegion codes(std::move(arguments.codes), device);
+  const TorchRegion weight(std::move(arguments.weight_codes), device);
+  const LinearPass pass = saved.region().bytes > 0 ? LinearPass::training : LinearPass::inference;
+  if (pass == LinearPass::training) require_bytes(plan, "saved", saved, cast.saved_bytes(tokens));
+  require_bytes(plan, "codes", codes, codes_bytes(cast.plan, tokens, pass));
+  require_bytes(plan, "weight codes", weight, plan.weight_memory().bytes);
+  const std::int64_t columns = plan.shape.out_features;
+  const Dtype dtype = *plan.dtypes.output;
+  TorchTensor output =
+      TorchTensor::empty(sizes_with_last(arguments.input.sizes(), columns), torch_dtype(dtype), device);
+  const Float8View a = codes_in(cast, tokens, saved, codes, device);
+  const Float8View b = weight_codes(plan, weight.region(), device);
+  GemmTensors tensors{.a = a.codes,
+                      .b = b.codes,
+                      .factor_a = a.factors,
+                      .factor_b = b.factors,
+                      .out = matrix(output.data(), dtype, tokens, columns, device)};
+  TorchMatrix bias;
+  TorchRegion rounded_bias;
+  if (plan.shape.bias) {
+    bias = matrix_of(arguments.bias, {plan.subject, "bias"});
+    if (plan.rounds_bias()) rounded_bias = rounded(plan, place, bias.view);
+    tensors.bias = bias.view;
+  }
+  place.backend().gemm(plan.output_gemm[0], tensors, place.stream());
+  give(stack, {&output});
+}
+
+void gemm_output_operator(TorchValue* stack) {
+  gemm_output(stack, {.input = tensor_of(stack[0]),
+                      .codes = tensor_of(stack[1]),
+                      .saved = tensor_of(stack[2]),
+                      .weight_codes = tensor_of(stack[3]),
+                      .bias = {},
+                      .input_plan = static_cast<std::int64_t>(stack[4]),
+                      .plan = static_cast<std::int64_t>(stack[5])});
+}
+
+void gemm_output_bias_operator(TorchValue* stack) {
+  gemm_output(stack, {.input = tensor_of(stack[0]),
+                      .codes = tensor_of(stack[1]),
+                      .saved = tensor_of(stack[2]),
+                      .weight_codes = tensor_of(stack[3]),
+                      .bias = tensor_of(stack[4]),
+                      .input_plan = static_cast<std::int64_t>(stack[5]),
+                      .plan = static_cast<std::int64_t>(stack[6])});
+}
+
+constexpr std::array<TorchOperator, 4> kOperators{{
+    {"quantize_input", "quantize_input(Tensor input, int plan, int keep) -> (Tensor, Tensor)",
+     torch_kernel<quantize_input>},
+    {"quantize_weight", "quantize_weight(Tensor weight, int plan) -> Tensor", torch_kernel<quantize_weight>},
+    {"gemm_output",
+     "gemm_output(Tensor input, Tensor codes, Tensor saved, Tensor weight_codes, int input_plan, int plan) -> Tensor",
+     torch_kernel<gemm_output_operator>},
+    {"gemm_output_bias",
+     "gemm_output_bias(Tensor input, Tensor codes, Tensor saved, Tensor weight_codes, Tensor bias, int input_plan, "
+     "int plan) -> Tensor",
+     torch_kernel<gemm_output_bias_operator>},
+}};
+
+// Returns (number, bytes of codes for each TorchPlan::kTokensPerUnit tokens without and with gradients) of the plan
+// that casts this plan's input; None if its forward does not come apart.
+std::optional<nb::tuple> add_input_plan(std::int64_t number) {
+  const LinearPlan& plan = torch_plans().at(number).plan;
+  LinearPlan input = input_plan(plan);
+  if (!casts_alike(plan, input)) return std::nullopt;
+  const std::size_t inference = codes_bytes(input, 1, LinearPass::inference);
+  const std::size_t training = codes_bytes(input, 1, LinearPass::training);
+  return nb::make_tuple(torch_plans().add(std::move(input)), inference, training);
+}
+
+}  // namespace
+
+std::span<const TorchOperator> split_linear_operators() { return kOperators; }
+
+void bind_torch_split(nb::module_& module) { module.def("torch_input_plan", &add_input_plan, "plan"_a); }
+
+}  // namespace ingot::python
