@@ -19,7 +19,8 @@ MEND = "write it again: cmake --build <build> --target ingot_python_stub"
 
 
 def names_of(function):
-    return [argument.arg for argument in function.args.args if argument.arg != "self"]
+    arguments = (*function.args.posonlyargs, *function.args.args)
+    return [argument.arg for argument in arguments if argument.arg != "self"]
 
 
 def functions_of_stub():
